@@ -66,7 +66,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 
 	if (DatumGetBool(JOB(job, JOB_DORMANT)))
 		return JOBQ_DORMANT;
-	if (job_leased(job))
+	if (job_leased(job) || jobq_job_kept(job))
 		return JOBQ_TAKEN;
 	if (queue != NULL && (queue->paused || queue->mode != mode))
 		return JOBQ_QUEUE_CLOSED;

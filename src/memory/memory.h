@@ -85,6 +85,8 @@ typedef struct JobqDatabase
 	int			failures;		/* schedulers that died young, in a row */
 	bool		absent;			/* the extension is not installed there */
 	int			nworkers;		/* workers, when they were last counted */
+	int			ndead;			/* slots that are JOBQ_SLOT_DEAD; may be read
+								 * without */
 	TimestampTz wants_since;	/* it lacks a place for a process; 0: no */
 	TimestampTz wants_at;		/* when it said so last */
 
@@ -187,6 +189,12 @@ typedef struct JobqSlot
 	int64		job_id;			/* 0: none */
 	Oid			job_role;		/* whose job it is; role runs it */
 	bool		over;			/* its attempt is committed */
+	bool		begun;			/* it has had the job's row: set by the worker
+								 * without the mutex, before anybody else can
+								 * have that */
+	bool		asked_for;		/* others have popped the job meanwhile, and
+								 * left it to this worker */
+	bool		charging;		/* it has died, and the scheduler writes that */
 	int32		queue_id;
 	uint32		stat;			/* where it is counted: see stats.h */
 	int32		attempt;		/* attempts charged before this run */
@@ -284,7 +292,8 @@ extern void jobq_poke_launcher(void);
 extern void jobq_wake_launcher(void);
 extern void jobq_wake_scheduler(JobqDatabase *db);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
-extern bool jobq_slot_names_job(JobqDatabase *db, int64 job_id);
+extern JobqSlot *jobq_slot_names_job(JobqDatabase *db, int64 job_id);
+extern bool jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried);
 extern JobqSlot *jobq_my_slot;
 extern bool jobq_tells_by_relay;
 extern void jobq_slot_job_over(void);

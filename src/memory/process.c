@@ -129,13 +129,14 @@ jobq_wake_scheduler(JobqDatabase *db)
 static JobqSlot *slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too);
 
 /*
- * The slot of the worker that runs this job in the database, or, if "dead_too", that of
- * one that has died at it and was not charged yet; or NULL.
+ * The slot of the worker that runs this job in the database, or, if there is none and
+ * "dead_too", that of one that has died at it and was not charged yet; or NULL.
  */
 static JobqSlot *
 slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
 {
 	int			index = db - jobq_shared->databases;
+	JobqSlot   *dead = NULL;
 
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
@@ -148,10 +149,12 @@ slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
 		SpinLockAcquire(&slot->mutex);
 		match = slot->job_id == job_id && !slot->over;
 		SpinLockRelease(&slot->mutex);
-		if (match)
+		if (match && slot->state == JOBQ_SLOT_DEAD)
+			dead = slot;
+		else if (match)
 			return slot;
 	}
-	return NULL;
+	return dead;
 }
 
 /*
@@ -165,13 +168,46 @@ jobq_slot_of_job(JobqDatabase *db, int64 job_id)
 }
 
 /*
- * Does a worker run this job, or has one died at it that the scheduler has not charged
- * yet?  Only the scheduler itself ends the second.
+ * The same, or that of one that has died at the job and was not charged yet.  Only the
+ * scheduler itself ends the second.
  */
-bool
+JobqSlot *
 jobq_slot_names_job(JobqDatabase *db, int64 job_id)
 {
-	return slot_of_job(db, job_id, true) != NULL;
+	return slot_of_job(db, job_id, true);
+}
+
+/*
+ * Is this job, of which so many attempts are charged, another worker's to see to, though
+ * nobody may have its row?  That worker has died at it, or its attempt has failed, and this
+ * is to be recorded before the job runs again.  tried: somebody has deleted or locked the
+ * row, so that it may be a worker that is about to record it, or to die.
+ *
+ * Whoever has popped the job drops it then: it is handed over again when the slot does not
+ * name it any more.  As a rule no slot is looked at.
+ */
+bool
+jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried)
+{
+	int			index = db - jobq_shared->databases;
+	bool		keeps = false;
+
+	if (!tried && db->ndead == 0)
+		return false;
+	for (int i = 0; i < jobq_shared->nslots && !keeps; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->database != index || slot->job_id != job_id ||
+			(slot->state != JOBQ_SLOT_DEAD &&
+			 !(tried && slot->state == JOBQ_SLOT_ATTACHED)))
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		keeps = slot->job_id == job_id && slot->attempt == attempt && !slot->over;
+		slot->asked_for |= keeps;
+		SpinLockRelease(&slot->mutex);
+	}
+	return keeps;
 }
 
 /*

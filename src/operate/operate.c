@@ -119,13 +119,14 @@ jobq_check_finished(int64 id)
 
 /*
  * If a worker runs the job, have it stop: a query cancel now, and SIGTERM by
- * the scheduler if the handler resists.
+ * the scheduler if the handler resists.  If one has died at the job, the scheduler, which
+ * is to charge it, cancels it; but not if it is just being charged.
  */
 bool
 jobq_ask_to_stop(int64 id)
 {
 	JobqDatabase *db = jobq_my_database();
-	JobqSlot   *slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
+	JobqSlot   *slot = db != NULL ? jobq_slot_names_job(db, id) : NULL;
 	bool		asked = false;
 
 	if (slot == NULL)
@@ -148,6 +149,17 @@ jobq_ask_to_stop(int64 id)
 
 			/* it may be at another job when the mutex is released */
 			(void) kill(slot->pid, SIGINT);
+		}
+		SpinLockRelease(&slot->mutex);
+	}
+	else if (slot->state == JOBQ_SLOT_DEAD)
+	{
+		SpinLockAcquire(&slot->mutex);
+		asked = slot->job_id == id && !slot->over && !slot->charging;
+		if (asked)
+		{
+			slot->stop = JOBQ_STOP_CANCEL;
+			slot->stop_job = id;
 		}
 		SpinLockRelease(&slot->mutex);
 	}

@@ -29,8 +29,9 @@ jobq_current_of(int64 id)
 }
 
 /*
- * Does a worker run the job, or a consumer hold it?  The answer may be
- * outdated as soon as it is given.
+ * Does a worker run the job, or a consumer hold it?  So it is, too, as long as a worker
+ * that has died at the job was not charged.  The answer may be outdated as soon as it is
+ * given.
  */
 bool
 jobq_job_runs(const JobqJob *job)
@@ -42,7 +43,7 @@ jobq_job_runs(const JobqJob *job)
 		return true;
 	if (db == NULL)
 		return false;
-	if (jobq_slot_of_job(db, job_id(job)) != NULL)
+	if (jobq_slot_names_job(db, job_id(job)) != NULL)
 		return true;
 	if (db->leases->nleases == 0)
 		return false;
@@ -50,4 +51,17 @@ jobq_job_runs(const JobqJob *job)
 	held = jobq_lease_find(db, job_id(job)) != NULL;
 	LWLockRelease(db->lock);
 	return held;
+}
+
+/*
+ * Is this job, whose row was read, another worker's to see to, because its last attempt is
+ * not recorded yet?  See jobq_slot_keeps_job().
+ */
+bool
+jobq_job_kept(const JobqJob *job)
+{
+	JobqDatabase *db = jobq_my_database();
+
+	return db != NULL &&
+		jobq_slot_keeps_job(db, job_id(job), job_attempt(job), job->tried);
 }

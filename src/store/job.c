@@ -98,6 +98,7 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 	job->ctid = tuple->t_self;
 	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 	job->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	job->tried = TransactionIdIsValid(HeapTupleHeaderGetRawXmax(tuple->t_data));
 	job_clear_stat(job);
 }
 

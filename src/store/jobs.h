@@ -74,6 +74,8 @@ typedef struct JobqJob
 	TransactionId version;		/* the same, but it stays as it is when the
 								 * row is frozen, or moved by VACUUM FULL or
 								 * CLUSTER */
+	bool		tried;			/* somebody has deleted or locked the row,
+								 * perhaps in vain, as far as read */
 	JobqStatAt	stat;			/* where it is counted: see count.c.  Whoever
 								 * changes queue, role or tenant clears it,
 								 * and whoever makes a job by hand */
@@ -300,6 +302,7 @@ extern void jobq_job_push_if_undone(const JobqJob *job);
 extern JobqCurrent *jobq_current;
 extern JobqCurrent *jobq_current_of(int64 id);
 extern bool jobq_job_runs(const JobqJob *job);
+extern bool jobq_job_kept(const JobqJob *job);
 
 /* src/store/trace.c */
 extern void jobq_trace(const JobqJob *job, char *trace);

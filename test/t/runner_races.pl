@@ -1,5 +1,6 @@
 # A worker dies just when its job is over, or is looked for: the job is charged for
-# what it has done, once, and no two workers run it.  The server holds whoever matters.
+# what it has done, once and before it runs again, and no two workers run it.  The server
+# holds whoever matters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -340,6 +341,109 @@ release('jobq-session-failed');
 $session->quit;
 $gate->quit;
 is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'failed|1', 'session: its failure is recorded');
+
+#
+# Workers die at jobs that have no other attempt, and this cannot be written, because somebody
+# keeps a lock.  Until it is, nobody begins the jobs: no worker, when all is read again or
+# another scheduler has come, and no session.  Nobody moves one either, but it can be cancelled.
+#
+sql(q{TRUNCATE begun; CREATE SEQUENCE tries;
+CREATE FUNCTION once() RETURNS void LANGUAGE plpgsql AS
+	$$ BEGIN PERFORM nextval('tries'); PERFORM pg_advisory_xact_lock_shared(1); END $$;
+CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('once', 'once()', max_attempts => 1);
+SELECT jobq.register('nothing', 'nothing()')});
+
+# Another job, which comes after those that are there, is completed.
+sub passes
+{
+	my ($what) = @_;
+
+	return is(sql('SELECT state FROM jobq.wait(' . sql(q{SELECT jobq.enqueue('nothing')}) . q{, '2 min')}), 'completed', "$what: another job runs");
+}
+
+# Have the worker that runs the job die.
+sub kill_at
+{
+	my $worker = sql("SELECT pid FROM jobq.workers WHERE job_id = $_[0]");
+
+	sql("SELECT pg_terminate_backend($worker)");
+	wait_for_exit($worker);
+	return;
+}
+
+my $tries = q{SELECT last_value FROM tries};
+$gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my @once = split /\n/, sql(q{SELECT jobq.enqueue('once') FROM generate_series(1, 2)});
+sleeps($node, 'uncharged: two jobs run', 2);
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE jobq.failed_job IN SHARE MODE');
+kill_at($_) foreach @once;
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+hold('jobq-lane-read');
+$node->reload;
+is_held('jobq-lane-read');
+release('jobq-lane-read');
+passes('uncharged, all is read again');
+sql('CALL jobq.work(once => true)');
+$scheduler = scheduler_pid($node);
+sql("SELECT pg_terminate_backend($scheduler)");
+wait_for($node, 'uncharged: there is another scheduler', "SELECT pid <> $scheduler AND complete FROM jobq_internal.scheduler_state()");
+passes('uncharged, another scheduler');
+is(sql($tries), '2', 'uncharged: none has been tried again');
+$node->psql('postgres', "SELECT jobq.reschedule($once[0], now())", stderr => \my $refused);
+like($refused, qr/job $once[0] is running/, 'uncharged: nor moved');
+is(sql("SELECT jobq.cancel($once[1])"), 't', 'uncharged: one is cancelled');
+is(sql("SELECT state FROM jobq.wait($once[1], '5 min')"), 'cancelled', 'uncharged: which needs no dead letter');
+$locker->query_safe('COMMIT');
+is(sql("SELECT state, attempt FROM jobq.wait($once[0], '5 min')"), 'failed|1', 'uncharged: the other is charged when the lock is gone');
+is(sql($tries), '2', 'uncharged: and was tried once');
+
+#
+# The same, where a session keeps the row of the job.  The next one of its group waits.
+#
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my $offset = -s $node->logfile;
+$id = sql(q{SELECT jobq.enqueue('once', group_key => 'kept')});
+sleeps($node, 'kept: it runs', 1);
+$next = sql(q{SELECT jobq.enqueue('note', group_key => 'kept')});
+hold('jobq-worker-dead');
+kill_at($id);
+is_held('jobq-worker-dead');
+$locker->query_safe("BEGIN; SELECT FROM jobq.job WHERE id = $id FOR UPDATE");
+release('jobq-worker-dead');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$node->wait_for_log(qr/cannot go on with job $id: another session has its row/, $offset);
+passes('kept');
+is(sql("SELECT count(*) FROM begun WHERE id = $next"), '0', 'kept: not the next one of its group');
+$locker->query_safe('COMMIT');
+is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'failed|1', 'kept: it is charged when its row is free');
+is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'kept: then the next one runs');
+is(sql($tries), '3', 'kept: it was tried once');
+
+#
+# A worker dies before it has begun with a job, which a session is about to move.  The next
+# one of its group waits for what becomes of that, and then runs after it.
+#
+hold('jobq-job-may-run');
+$id = sql(q{SELECT jobq.enqueue('note', group_key => 'moved')});
+is_held('jobq-job-may-run');
+$next = sql(q{SELECT jobq.enqueue('note', group_key => 'moved')});
+$locker->query_safe("BEGIN; SELECT jobq.reschedule($id, now() + interval '1 day')");
+hold('jobq-attempt-begins');
+release('jobq-job-may-run');
+is_held('jobq-attempt-begins');
+sql(q{SELECT injection_points_detach('jobq-attempt-begins')});
+kill_at($id);
+wait_for($node, 'moved: the slot is free', q{SELECT count(*) = 0 FROM jobq.workers WHERE state = 'exited'});
+passes('moved');
+is(sql("SELECT count(*) FROM begun WHERE id = $next"), '0', 'moved: not the next one of its group');
+$locker->query_safe('ROLLBACK');
+is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'moved: it runs when the job is not moved');
+is(sql("SELECT string_agg(CASE id WHEN $id THEN 'first' ELSE 'next' END, ' ' ORDER BY ctid) FROM begun WHERE id IN ($id, $next)"), 'first next', 'moved: after that');
+$locker->quit;
+$gate->quit;
 
 $node->stop;
 no_failed_assertion($node);

@@ -360,8 +360,9 @@ leave_database(int index)
 			continue;
 		if (slot->state == JOBQ_SLOT_DEAD)
 		{
-			process_slot_gone(db, slot, true, now);
+			process_slot_gone(db, slot, true, false, now);
 			slot->state = JOBQ_SLOT_FREE;
+			db->ndead--;
 		}
 		else if (slot->state == JOBQ_SLOT_STARTING &&
 				 now > slot->started_at + PROCESS_ATTACH_TIMEOUT)

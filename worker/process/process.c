@@ -80,17 +80,18 @@ process_serve(int database)
 
 /*
  * The worker in this slot is gone: it holds nothing any more, and the slot may be given
- * to another, of any database.  For live see jobq_permits_release().  Takes db->lock.
+ * to another, of any database.  For live and unused see jobq_permits_release().  Takes
+ * db->lock.
  */
 void
-process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, TimestampTz now)
+process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, bool unused, TimestampTz now)
 {
 	JobqWakeList wake = {0};
 
 	if (slot->holding->lines.n > 0)
 		jobq_lines_clear(&slot->holding->lines);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_slot_release(db, slot, live, false, now, &wake);
+	jobq_slot_release(db, slot, live, unused, now, &wake);
 	jobq_unlock(db, &wake);
 }
 

@@ -42,7 +42,7 @@ extern bool process_register(const char *type, const char *name,
 extern void process_start(void);
 extern void process_serve(int database);
 extern void process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live,
-							  TimestampTz now);
+							  bool unused, TimestampTz now);
 extern void process_pin_settings(bool is_worker);
 extern void process_wait_for_locks(void);
 extern void process_load_libraries(void);

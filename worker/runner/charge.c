@@ -47,7 +47,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 		return LOST_GONE;
 	leased = job_leased(&job);
 	if (lost->stop != JOBQ_STOP_CANCEL && is_charged(lost, &job))
-		return LOST_LIVE;
+		return LOST_BEFORE;
 
 	if (lost->slot != NULL)
 		jobq_log_keep_told(jobq_my_database(), lost->slot, &job);

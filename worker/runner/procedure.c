@@ -60,6 +60,7 @@ lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
 		leased = jobq_job_lease(rel, job);
 		if (leased)
 		{
+			run->slot->begun = true;
 			jobq_within(JOBQ_WITHIN_STARTED, GetUserId());
 			ForceSyncCommit();
 		}

@@ -257,6 +257,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 		CommitTransactionCommand();
 		return;
 	}
+	run->slot->begun = true;
 	jobq_tell_running(job, jobq_current->attempt, -1, true);
 	nestlevel = NewGUCNestLevel();
 	jobq_enter_context(job, GUC_ACTION_LOCAL);
@@ -472,7 +473,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	slot->stop_job = 0;
 	strlcpy(slot->kind, kind, sizeof(slot->kind));
 	slot->job_id = job_id(job);
-	slot->over = false;
+	slot->over = slot->begun = false;
 	SpinLockRelease(&slot->mutex);
 
 	jobq_bill_begin(job_id(job), stat, now);

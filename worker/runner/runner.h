@@ -60,6 +60,7 @@ typedef enum LostCharge
 {
 	LOST_GONE,					/* the job does not run again */
 	LOST_LIVE,					/* it does */
+	LOST_BEFORE,				/* it does, and was charged before */
 	LOST_TAKEN,					/* somebody else has its row: nothing was done */
 } LostCharge;
 

@@ -269,8 +269,17 @@ static void
 run_entry(RunContext *run, const JobqPush *entry)
 {
 	taken = *entry;
+	my_slot->asked_for = false;
 	has_taken = true;
 	run_job(run, entry);
+	if (my_slot->asked_for)
+	{
+		JobqWakeList wake = {0};
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
+		jobq_unlock(my_db, &wake);
+	}
 	has_taken = false;
 	if (entry->quarantine)
 		jobq_quarantine_over(my_db, my_slot - jobq_shared->slots);
@@ -378,7 +387,7 @@ worker_exit(int code, Datum arg)
 	my_slot->idle = false;
 
 	jobq_prefetch_return(my_db, my_slot, &wake);
-	if (gives_back)
+	if (gives_back || (has_taken && !in_job && my_slot->asked_for))
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
 	/*
@@ -405,7 +414,9 @@ worker_exit(int code, Datum arg)
 		cancel_later(id);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	my_slot->gave_back = gives_back;
+	my_slot->charging = false;
 	my_slot->state = JOBQ_SLOT_DEAD;
+	my_db->ndead++;
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);
 

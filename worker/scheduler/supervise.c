@@ -35,7 +35,18 @@ typedef struct Charge
 	const JobqError *error;
 	const JobqCulprit *culprit;
 	LostCharge	charged;
+	bool		pushes;			/* nobody else hands the job over, as which: */
+	JobqPush	push;
 } Charge;
+
+/* What is known of a job whose worker has died, when it is charged. */
+typedef struct LostJob
+{
+	bool		live;			/* it will run again */
+	bool		unused;			/* it had not begun, and another has its row */
+	bool		pushes;			/* as in Charge */
+	JobqPush	push;
+} LostJob;
 
 static int64 left[MAX_LEFT];
 static int	nleft = 0;
@@ -43,10 +54,12 @@ static int	nleft = 0;
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static void reap(TimestampTz now, TimestampTz *wake);
+static void reap(TimestampTz now, TimestampTz *wake, bool uncharged);
+static void take_copy(JobqSlot *slot, JobqSlot *copy);
 static bool charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now,
-						  bool *live);
+						  LostJob *job);
 static void charge(void *arg);
+static void see_to_uncharged(Charge *this, Relation rel);
 static void end_lease(void *arg);
 static void end_left(TimestampTz now, TimestampTz *wake);
 static TimestampTz end_overstayers(TimestampTz now);
@@ -71,7 +84,7 @@ run(TimestampTz now)
 	TimestampTz wake = DT_NOEND;
 
 	end_left(now, &wake);
-	reap(now, &wake);
+	reap(now, &wake, false);
 	owed_cancel(now, &wake);
 	wake = Min(wake, end_overstayers(now));
 	wake = Min(wake, spawn_workers(now));
@@ -102,19 +115,25 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Take back the slots of workers that have left, or that never came.
+ * Take back the slots of workers that have left, or that never came; or, if "uncharged",
+ * only those of workers that have died at a job.
+ *
+ * As long as such a slot names the job, nobody begins that (jobq_slot_keeps_job()), and
+ * whoever comes upon its entry drops it.  So what lives on, and is not written anew, is
+ * handed over when the slot is free.
  */
 static void
-reap(TimestampTz now, TimestampTz *wake)
+reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 {
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqSlot	copy;
-		bool		live;
+		LostJob		job = {0};
 		TimestampTz at;
 
-		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index)
+		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index ||
+			(uncharged && (slot->state != JOBQ_SLOT_DEAD || slot->job_id == 0 || slot->over)))
 			continue;
 
 		if (slot->state == JOBQ_SLOT_STARTING)
@@ -151,18 +170,31 @@ reap(TimestampTz now, TimestampTz *wake)
 		}
 		jobq_injection_point("jobq-worker-dead");
 		jobq_quarantine_over(my_db, i);
-		live = copy.holding->live;
+		job.live = copy.holding->live;
 
-		if (copy.job_id != 0 && !copy.over && !charge_worker(slot, &copy, now, &live))
+		if (copy.job_id != 0 && !copy.over)
 		{
-			*wake = Min(*wake, later_at(copy.job_id, now));
-			continue;
+			take_copy(slot, &copy);
+			if (!charge_worker(slot, &copy, now, &job))
+			{
+				*wake = Min(*wake, later_at(copy.job_id, now));
+				continue;
+			}
 		}
-		process_slot_gone(my_db, slot, live, now);
+		process_slot_gone(my_db, slot, job.live, job.unused, now);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->generation++;
 		slot->state = JOBQ_SLOT_FREE;
+		my_db->ndead--;
 		LWLockRelease(jobq_shared->lock);
+		if (job.pushes)
+		{
+			JobqWakeList push_wake = {0};
+
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			jobq_ready_push(my_db, &job.push, now, &push_wake);
+			jobq_unlock(my_db, &push_wake);
+		}
 		places_free();
 
 		if (copy.connect_failed || copy.gave_back)
@@ -173,15 +205,28 @@ reap(TimestampTz now, TimestampTz *wake)
 }
 
 /*
+ * What is in the slot of a worker that has died, whose job is charged by that: whoever
+ * cancels the job from now on does not ask the slot, where nobody would look again.
+ */
+static void
+take_copy(JobqSlot *slot, JobqSlot *copy)
+{
+	SpinLockAcquire(&slot->mutex);
+	slot->charging = true;
+	*copy = *slot;
+	SpinLockRelease(&slot->mutex);
+}
+
+/*
  * Charge the job of the worker in this slot, of which there is a copy, for it cannot do so
  * any more; unless that was done before.  False if something was locked, so that it must
- * be tried again.  *live: the job will run again.
+ * be tried again: also if it is the job's row, which the worker has had.
  *
  * Any other error ends the scheduler: while it cannot be written that the job was tried, it
  * must not be tried again and again.
  */
 static bool
-charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, bool *live)
+charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *job)
 {
 	JobqTrier	trier = {copy->pid, NULL, copy->progress, copy->message};
 	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
@@ -207,10 +252,16 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, bool *live)
 	if (edata != NULL)
 	{
 		(void) later_failed(copy->job_id, edata, now);
+		SpinLockAcquire(&slot->mutex);
+		slot->charging = false;
+		SpinLockRelease(&slot->mutex);
 		return false;
 	}
 	later_done(copy->job_id);
-	*live = this.charged == LOST_LIVE;
+	job->live = this.charged == LOST_LIVE || this.charged == LOST_BEFORE;
+	job->unused = this.charged == LOST_TAKEN;
+	job->pushes = this.pushes;
+	job->push = this.push;
 	return true;
 }
 
@@ -230,6 +281,9 @@ charge(void *arg)
 	this->charged = this->lost != NULL
 		? charge_lost_attempt(rel, this->lost, this->error)
 		: charge_culprit(rel, this->culprit);
+	if (this->lost != NULL &&
+		(this->charged == LOST_BEFORE || this->charged == LOST_TAKEN))
+		see_to_uncharged(this, rel);
 	table_close(rel, NoLock);
 
 	/* the job runs again when somebody has moved it */
@@ -239,6 +293,35 @@ charge(void *arg)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("another session has its row")));
+}
+
+/*
+ * Nothing was written about the job of a worker that has died.  If the attempt was charged
+ * before, it only needs an entry.
+ *
+ * If another session has its row, and the worker never had, there is nothing to charge, but
+ * its group waits for what becomes of it.  If the worker has had the row, the session can
+ * only have locked it since, or have looked before the worker began: the attempt is charged
+ * when that is over.
+ */
+static void
+see_to_uncharged(Charge *this, Relation rel)
+{
+	const LostAttempt *lost = this->lost;
+	JobqJob		job;
+
+	if (this->charged == LOST_TAKEN && lost->slot->begun)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("another session has its row")));
+	if (!jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
+		return;
+	if (this->charged == LOST_TAKEN)
+		jobq_row_is_taken(rel, &job, lost->slot->holding->permits.group);
+	if (job_leased(&job) || job_blocked(&job) || DatumGetBool(JOB(&job, JOB_DORMANT)))
+		return;
+	jobq_push_of_job(&this->push, &job, NULL);
+	this->pushes = true;
 }
 
 /*
@@ -336,10 +419,14 @@ end_left(TimestampTz now, TimestampTz *wake)
  * Charge the jobs that were running in server processes that crashed.  Nothing is done
  * before, so this waits for locks; and another error ends the scheduler, as they must not
  * run before.
+ *
+ * Then charge those whose workers have died when there was another scheduler, which may
+ * have ended because it could not.  Nobody begins them before, so what is locked can wait.
  */
 static TimestampTz
 load(TimestampTz now)
 {
+	TimestampTz wake = DT_NOEND;
 	JobqCulprit culprit;
 
 	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
@@ -362,6 +449,7 @@ load(TimestampTz now)
 		if (this.charged != LOST_TAKEN)
 			flight_clear_culprit(&culprit);
 	}
+	reap(jobq_now(), &wake, true);
 	return now;
 }
 

@@ -149,7 +149,7 @@ walk_on(TimestampTz now)
 		else if (lane != NULL &&
 				 (lane->count == 0 ||
 				  jobq_key_cmp(push.key, my_db->ready->entries[lane->head].key) < 0) &&
-				 jobq_slot_of_job(my_db, push.key.id) == NULL)
+				 !jobq_slot_names_job(my_db, push.key.id))
 			jobq_ready_push(my_db, &push, now, &wake);
 		jobq_unlock(my_db, &wake);
 	}
