@@ -443,6 +443,23 @@ $locker->query_safe('ROLLBACK');
 is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'moved: it runs when the job is not moved');
 is(sql("SELECT string_agg(CASE id WHEN $id THEN 'first' ELSE 'next' END, ' ' ORDER BY ctid) FROM begun WHERE id IN ($id, $next)"), 'first next', 'moved: after that');
 $locker->quit;
+
+#
+# A worker lives on with a job of the quarantine when the scheduler ends: no other of these
+# runs beside it.
+#
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my @alone = split /\n/, sql(q{SELECT jobq.enqueue('note', delay => '1 day') FROM generate_series(1, 2)});
+sql("UPDATE jobq.job SET crashes = 1 WHERE id IN ($alone[0], $alone[1]); SELECT jobq.reschedule($alone[0], now())");
+sleeps($node, 'alone: it runs', 1);
+sql("SELECT jobq.reschedule($alone[1], now())");
+$scheduler = scheduler_pid($node);
+sql("SELECT pg_terminate_backend($scheduler)");
+wait_for($node, 'alone: there is another scheduler', "SELECT pid <> $scheduler AND complete FROM jobq_internal.scheduler_state()");
+passes('alone');
+sleeps($node, 'alone: and no other of the quarantine', 1);
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+is(sql("SELECT state FROM jobq.wait($_, '5 min')"), 'completed', 'alone: it is completed') foreach @alone;
 $gate->quit;
 
 $node->stop;

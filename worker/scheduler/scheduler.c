@@ -64,6 +64,7 @@ static Duty *const duties[] = {
 #define MAX_NAMED	5
 
 static void begin(void);
+static void forget_ready(void);
 static void scheduler_exit(int code, Datum arg);
 static void load(void);
 static void run_duty(Duty *duty, TimestampTz now);
@@ -165,7 +166,7 @@ begin(void)
 		proc_exit(0);
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_ready_clear(my_db);
+	forget_ready();
 	my_db->reload = true;
 	my_db->limits->stale = true;
 	my_db->rescan = true;
@@ -186,6 +187,23 @@ begin(void)
 	LWLockRelease(jobq_shared->lock);
 	before_shmem_exit(scheduler_exit, (Datum) 0);
 	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * The ready set of the scheduler before is outdated.  But workers live on, and one of them
+ * may run a job of the quarantine.  Wants both locks.
+ */
+static void
+forget_ready(void)
+{
+	int			quarantined = my_db->ready->quarantine_slot;
+
+	jobq_ready_clear(my_db);
+	if (quarantined >= 0 &&
+		jobq_shared->slots[quarantined].database == my_db_index &&
+		(jobq_shared->slots[quarantined].state == JOBQ_SLOT_ATTACHED ||
+		 jobq_shared->slots[quarantined].state == JOBQ_SLOT_DEAD))
+		my_db->ready->quarantine_slot = quarantined;
 }
 
 static void
