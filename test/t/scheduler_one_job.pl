@@ -80,7 +80,7 @@ is(scheduler_pid($node), $scheduler, 'it is still the same scheduler');
 #
 SKIP:
 {
-	skip 'this server has no injection points', 1
+	skip 'this server has no injection points', 6
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql(q{CREATE EXTENSION injection_points});
 	sql(q{SELECT injection_points_attach('jobq-job-may-run', 'error')});
@@ -89,6 +89,14 @@ SKIP:
 	$node->wait_for_log(qr/jobq workers of role "other" have ended before they could begin a job/, $offset);
 	sql(q{SELECT injection_points_detach('jobq-job-may-run')});
 	ends('the job runs when that is possible', $job, 'completed');
+
+	# that they end after a job is another matter
+	sql(q{CREATE ROLE third LOGIN; SELECT jobq.grant_role('third')});
+	$offset = -s $node->logfile;
+	sql(q{SELECT injection_points_attach('jobq-attempt-left', 'error')});
+	ends("a worker ends after its job, $_", sql(q{SET ROLE third; SELECT jobq.enqueue('note')}), 'completed') foreach 1 .. 4;
+	sql(q{SELECT injection_points_detach('jobq-attempt-left')});
+	unlike(slurp_file($node->logfile, $offset), qr/before they could begin a job/, 'nothing is wrong with the role');
 }
 
 $node->stop;

@@ -23,6 +23,8 @@ typedef struct RunContext
 	JobqSlot   *slot;
 	MemoryContext memory;		/* reset after each job */
 	uint64		ticket;			/* of the cancel that is owed, or 0 */
+	bool		begun;			/* an attempt at the job that was popped has
+								 * begun, and is not to be made again at once */
 } RunContext;
 
 /* worker/runner/charge.c */

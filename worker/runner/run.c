@@ -178,6 +178,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
 		(void) jobq_flush();
 	claim(run, job, kind, now, jobq_job_timeout(handler, job));
+	run->begun = true;
 	jobq_injection_point("jobq-attempt-begins");
 	allowance_begin(handler);
 
@@ -225,6 +226,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 
 	jobq_current = NULL;
 	error_context_stack = context.previous;
+	jobq_injection_point("jobq-attempt-left");
 	clean_session(procedure);
 
 	if (owed && cancel_given_back(run, id))
@@ -365,6 +367,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		/* until it begins again */
 		run->slot->holding->unused = true;
 		run->slot->holding->live = false;
+		run->begun = false;
 	}
 	else
 	{

@@ -53,6 +53,8 @@ static JobqSlot *my_slot = NULL;
 static JobqPush taken;
 static bool has_taken = false;
 
+static RunContext run = {0};
+
 /* The processor time of this process when it was popped, if that matters. */
 static int64 taken_at = 0;
 
@@ -62,7 +64,7 @@ static bool pop(const JobqTaker *taker, JobqPush *entry, bool *leave);
 static bool make_room(void);
 static bool turn_measured(int64 *processor_time);
 static void turn_over(int64 processor_time);
-static void run_entry(RunContext *run, const JobqPush *entry);
+static void run_entry(const JobqPush *entry);
 static void rest_if_crowded(void);
 static bool sleep_until_called(void);
 static void worker_exit(int code, Datum arg);
@@ -91,7 +93,6 @@ void
 jobq_worker_main(Datum main_arg)
 {
 	WorkerStart start;
-	RunContext	run = {0};
 	JobqTaker	taker = {0};
 	uint64		jobs = 0;
 	bool		active = false;
@@ -131,7 +132,7 @@ jobq_worker_main(Datum main_arg)
 		{
 			active = true;
 			jobq_injection_point("jobq-worker-popped");
-			run_entry(&run, &entry);
+			run_entry(&entry);
 			jobs++;
 			if (jobs % LOOK_JOBS == 0)
 				rest_if_crowded();
@@ -266,12 +267,12 @@ make_room(void)
 }
 
 static void
-run_entry(RunContext *run, const JobqPush *entry)
+run_entry(const JobqPush *entry)
 {
 	taken = *entry;
-	my_slot->asked_for = false;
+	run.begun = my_slot->asked_for = false;
 	has_taken = true;
-	run_job(run, entry);
+	run_job(&run, entry);
 	if (my_slot->asked_for)
 	{
 		JobqWakeList wake = {0};
@@ -361,7 +362,7 @@ worker_exit(int code, Datum arg)
 	JobqWakeList wake = {0};
 	int64		processor_time;
 	bool		in_job = my_slot->job_id != 0 && !my_slot->over;
-	bool		gives_back = has_taken && my_slot->job_id == 0;
+	bool		gives_back = has_taken && my_slot->job_id == 0 && !run.begun;
 	int64		id = my_slot->job_id;
 
 	flight_end();
