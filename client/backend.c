@@ -248,7 +248,7 @@ backend_connected(Backend *backend)
 			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
 			 "SET enable_sort = off; SET jit = off; "
 			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
-			 backend->waits ? 0 : web.timeout, web.read_only ? "on" : "off");
+			 statement_time(backend->waits), web.read_only ? "on" : "off");
 	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);
 	PQsetnonblocking(backend->conn, 1);
 	backend->state = BACKEND_SETTING;

@@ -109,8 +109,19 @@ principal_prove(Principal *principal)
 }
 
 /*
- * A connection could not be made: nobody who waits for one will get it.  "refused"
- * says that the role may not connect as it is.
+ * How long a statement may take in the database, in milliseconds.  One that waits for
+ * jobs may be held up by a lock when it has taken them; they are nobody's until then,
+ * so it is to end there, and give them back, before it is given up here.
+ */
+int
+statement_time(bool waits)
+{
+	return web.timeout + (waits ? (int) (GATE_WAIT * 1000) : 0);
+}
+
+/*
+ * A connection could not be made: nobody who waits for one will get it, unless there
+ * is another one of its kind.  "refused" says that the role may not connect as it is.
  */
 void
 principal_failed(Principal *principal, const char *why, bool refused)
@@ -241,8 +252,10 @@ pool_tick(void)
 				break;
 			}
 			else if (backend->state == BACKEND_BUSY &&
-					 web_now > backend->since + (backend->waits ? GATE_WAIT : web.timeout / 1000.0) + ANSWER_TIME)
+					 web_now > backend->since + statement_time(backend->waits) / 1000.0 + ANSWER_TIME)
 			{
+				/* it may have taken jobs, which nobody would get */
+				backend_cancel(backend->statement);
 				backend_lost(backend);
 				break;
 			}

@@ -28,7 +28,8 @@
 #define TURN			0.05	/* seconds, while somebody follows something
 								 * or waits */
 #define IDLE_TURN		0.25
-#define FILES_OF_OTHERS	200		/* beside the connections of callers */
+#define LONGEST_TIMEOUT	1000000 /* of a statement, in seconds */
+#define FILES_OF_OTHERS	100		/* beside the connections of callers */
 #define ANSWER_TIME		1.0		/* for answers that are being sent, at the end */
 #define STOP_TIME		5.0		/* for what runs in the database to end, and
 								 * again for jobs to be given back */
@@ -79,7 +80,7 @@ options_of(const Command *command, int argc, char **argv)
 	given = values[n++];
 	web.clients = given != NULL ? whole_number(given, "--max-clients", 1, 100000) : 4000;
 	given = values[n++];
-	web.timeout = (given != NULL ? fmax(duration(given, "--timeout"), 0.001) : 15) * 1000;
+	web.timeout = (given != NULL ? fmin(fmax(duration(given, "--timeout"), 0.001), LONGEST_TIMEOUT) : 15) * 1000;
 	given = values[n++];
 	web.max_body = given != NULL ? whole_number(given, "--max-body", 1, 1000000000) : 1000000;
 	if ((web.cert_file == NULL) != (web.key_file == NULL))

@@ -165,6 +165,7 @@ extern Principal *principal_like(const Principal *other);
 extern void principal_use(Principal *principal);
 extern void principal_leave(Principal *principal);
 extern void principal_prove(Principal *principal);
+extern int	statement_time(bool waits);
 extern void principal_failed(Principal *principal, const char *why, bool refused);
 extern void pool_send(Principal *principal, Statement *statement);
 extern void pool_run(Principal *principal);

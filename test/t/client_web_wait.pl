@@ -32,7 +32,7 @@ CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN;
 SELECT jobq.grant_role('app');
 SELECT jobq.create_queue('granted', mode => 'consumer');
-SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,big,stuck,held}'::text[]) AS name;
+SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,big,stuck,held,same,locked}'::text[]) AS name;
 SELECT jobq.create_queue('slow', mode => 'consumer', open => true, rate => '10 per minute burst 10');
 SELECT jobq.grant_queue('granted', 'app', 'consume')});
 
@@ -143,6 +143,22 @@ $slow = waits_for('slow');
 enqueue('many', 9);
 is(scalar(grep { answer_to($_) =~ /"queue":"many"/ } @many), 9, 'many get many, though he waits beside them');
 close $slow;
+
+# What has taken jobs, and is held up, is ended, and gives them back.
+my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1');
+my $locked = waits_for('locked', $brief);
+my $lock = $node->background_psql('postgres');
+$lock->query_safe('BEGIN; LOCK TABLE jobq.lease IN SHARE MODE');
+enqueue('locked', 1);
+wait_for($node, 'a job was taken, and its lease cannot be written',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND wait_event_type = 'Lock'});
+like(answer_to($locked), qr/^HTTP\/1.1 504.*57014/s, 'who waits is told that it took too long');
+close $locked;
+$lock->query_safe('ROLLBACK');
+$lock->quit;
+wait_for($node, 'the job is free, and was not charged', q{SELECT state = 'ready' AND attempt = 0 FROM jobq.live_jobs WHERE queue = 'locked'});
+$brief->{process}->signal('TERM');
+ok($brief->{process}->finish, 'the program ends');
 
 # What a consumer has not got when the program ends is free again.  One that does not
 # read, and a request that holds the only connection for longer than the program is told
