@@ -127,6 +127,8 @@ void
 principal_failed(Principal *principal, const char *why, bool refused)
 {
 	void		(*proved) (Principal *, const char *, bool) = principal->proved;
+	Statement  *ended = NULL;
+	Statement **ended_at = &ended;
 
 	principal_use(principal);
 	principal->proved = NULL;
@@ -137,16 +139,27 @@ principal_failed(Principal *principal, const char *why, bool refused)
 	 * those that run have a connection; the password may have been changed
 	 * since
 	 */
-	if (principal->nbackends == 0 || refused)
+	for (Statement **at = &principal->first; *at != NULL;)
 	{
-		Statement  *statement = principal->first;
+		Statement  *statement = *at;
 
-		principal->first = principal->last = NULL;
-		for (Statement *next; statement != NULL; statement = next)
+		if (!refused && (statement->waits ? principal->nwaiting : principal->nbackends) > 0)
 		{
-			next = statement->next;
-			statement->done(statement, NULL, why);
+			at = &statement->next;
+			principal->last = statement;
+			continue;
 		}
+		*at = statement->next;
+		*ended_at = statement;
+		ended_at = &statement->next;
+	}
+	*ended_at = NULL;
+	if (principal->first == NULL)
+		principal->last = NULL;
+	for (Statement *next; ended != NULL; ended = next)
+	{
+		next = ended->next;
+		ended->done(ended, NULL, why);
 	}
 	if (refused)
 		sessions_end(principal);

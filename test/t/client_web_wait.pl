@@ -30,14 +30,16 @@ if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built witho
 sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN;
-SELECT jobq.grant_role('app');
+CREATE ROLE alone LOGIN CONNECTION LIMIT 1;
+SELECT jobq.grant_role('app'), jobq.grant_role('alone');
 SELECT jobq.create_queue('granted', mode => 'consumer');
 SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,big,stuck,held,same,locked}'::text[]) AS name;
 SELECT jobq.create_queue('slow', mode => 'consumer', open => true, rate => '10 per minute burst 10');
 SELECT jobq.grant_queue('granted', 'app', 'consume')});
 
 my $token = 'Abcdefghijklmnopqrstuvwx0';
-append_to_file("$dir/tokens", "$token user=app\n");
+my $alone = 'Abcdefghijklmnopqrstuvwx1';
+append_to_file("$dir/tokens", "$token user=app\n$alone user=alone\n");
 chmod 0600, "$dir/tokens";
 my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $http = HTTP::Tiny->new(timeout => $patience);
@@ -64,11 +66,11 @@ sub enqueue
 # The bytes of a request that waits for a job of a queue.
 sub reserve_text
 {
-	my ($queue) = @_;
+	my ($queue, $secret) = @_;
 	my $body = $json->encode({ queues => [$queue], wait => '60 s', lease => '10 min' });
 
-	return "POST /api/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: "
-	  . length($body) . "\r\n\r\n$body";
+	return "POST /api/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+	  . ($secret || $token) . "\r\nContent-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body";
 }
 
 # When the statements were begun that wait for jobs.
@@ -143,6 +145,9 @@ $slow = waits_for('slow');
 enqueue('many', 9);
 is(scalar(grep { answer_to($_) =~ /"queue":"many"/ } @many), 9, 'many get many, though he waits beside them');
 close $slow;
+
+# A role of which there may be no connection that waits.
+like(hear(raw($server, reserve_text('c1', $alone)), qr/\}/), qr/^HTTP\/1.1 503.*too many connections for role/s, 'who cannot wait is told why');
 
 # What has taken jobs, and is held up, is ended, and gives them back.
 my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1');
