@@ -22,7 +22,7 @@ CLIENT_LIBS += -lncursesw -ltinfo
 endif
 
 # Without libmicrohttpd and jansson there is no "jobq web".
-WEB_SOURCES = $(addprefix $(TOP)/client/,loop.c backend.c pool.c listener.c answer.c session.c tokens.c statement.c stream.c given.c gate.c gateway.c routes.c request.c)
+WEB_SOURCES = $(addprefix $(TOP)/client/,loop.c backend.c pool.c listener.c answer.c session.c tokens.c statement.c stream.c given.c gate.c gateway.c routes.c caller.c request.c)
 ifneq ($(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/include/jansson.h)),)
 CLIENT_CPPFLAGS += -DHAVE_MICROHTTPD
 CLIENT_LIBS += -lmicrohttpd -ljansson -lpthread

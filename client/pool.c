@@ -78,6 +78,7 @@ principal_leave(Principal *principal)
 
 	if (--principal->users > 0)
 		return;
+	callers_forget(principal);
 	while (principal->backends != NULL)
 		backend_drop(principal->backends);
 	while (*at != principal)

@@ -12,11 +12,7 @@
  * The socket of a request that is suspended is watched here, as libmicrohttpd
  * does not: a caller that hangs up is told to whatever the request waits in.
  *
- * A caller has so much time for a request, however many bytes come meanwhile.
- * After that the connection is shut down.  When there are as many connections as may
- * be, a new one takes the place of that which has been there longest without having
- * shown who it is.  So callers who are somebody are not kept out by those who are
- * nobody, however many these are.
+ * How long a caller may take for it is up to caller.c.
  *
  * client/request.c
  *
@@ -24,7 +20,6 @@
  */
 #include "web.h"
 
-#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,60 +28,17 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define RECEIVE_TIME	20.0	/* for a request */
-#define SEND_TIME		60.0	/* for an answer */
-#define IDLE_TIME		75.0	/* for the next request, until it is there */
-#define MAX_ENDING		64		/* connections that are shut down, beside
-								 * those that may be there */
 #define HEADER_MEMORY	16384	/* of a connection, for its headers */
 #define OPEN_BODY		8192	/* of a request for which nobody need be
 								 * logged in */
 
-/* A connection of a caller. */
-typedef struct Caller
-{
-	struct Caller *next;
-	struct Caller *before;
-	int			fd;
-	double		deadline;
-	bool		known;			/* has asked something as somebody */
-	bool		ended;			/* is shut down */
-} Caller;
-
 static Request *requests;
-static Caller *callers;			/* the newest first */
-static int	ncallers;			/* that are not shut down */
 static bool ending;				/* no request is begun any more */
 
 static Caller *
 caller_of(struct MHD_Connection *connection)
 {
 	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-}
-
-static void
-caller_end(Caller *caller)
-{
-	if (caller->ended)
-		return;
-	shutdown(caller->fd, SHUT_RDWR);
-	caller->ended = true;
-	caller->deadline = INFINITY;
-	ncallers--;
-}
-
-/*
- * There are too many callers: one of them has to go.
- */
-static void
-caller_make_room(void)
-{
-	Caller	   *goes = callers;
-
-	for (Caller *caller = callers; caller != NULL; caller = caller->next)
-		if (!caller->known && !caller->ended)
-			goes = caller;
-	caller_end(goes);
 }
 
 static void
@@ -97,28 +49,10 @@ connection_changed(void *closure, struct MHD_Connection *connection, void **cont
 
 	(void) closure;
 	if (code == MHD_CONNECTION_NOTIFY_STARTED)
-	{
-		caller = allocate(sizeof(Caller));
-		caller->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-		caller->deadline = web_now + RECEIVE_TIME;
-		caller->next = callers;
-		if (callers != NULL)
-			callers->before = caller;
-		callers = caller;
-		*context = caller;
-		if (++ncallers > web.clients)
-			caller_make_room();
-	}
+		*context = caller_make(MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
 	else if (caller != NULL)
 	{
-		if (caller->before != NULL)
-			caller->before->next = caller->next;
-		else
-			callers = caller->next;
-		if (caller->next != NULL)
-			caller->next->before = caller->before;
-		ncallers -= !caller->ended;
-		free(caller);
+		caller_free(caller);
 		*context = NULL;
 	}
 }
@@ -133,8 +67,8 @@ request_started(void *closure, const char *target, struct MHD_Connection *connec
 	Caller	   *caller = caller_of(connection);
 
 	(void) closure;
-	if (caller != NULL && !caller->ended)
-		caller->deadline = web_now + RECEIVE_TIME;
+	if (caller != NULL)
+		caller_begins(caller);
 	request->connection = connection;
 	request->target = copy_text(target);
 	request->socket.fd = -1;
@@ -158,7 +92,7 @@ request_completed(void *closure, struct MHD_Connection *connection, void **conte
 
 	(void) closure;
 	if (caller != NULL)
-		caller->deadline = web_now + IDLE_TIME;
+		caller_rests(caller);
 	if (request == NULL)
 		return;
 	*context = NULL;
@@ -247,6 +181,10 @@ request_resume(Request *request)
 static void
 request_refuse(Request *request)
 {
+	Caller	   *caller = caller_of(request->connection);
+
+	if (caller != NULL)
+		caller_is(caller, NULL);
 	request->session = NULL;
 	request->refused = true;
 	stream_end(request);
@@ -268,11 +206,12 @@ requests_without(const Session *session)
  * The same for the token that this principal is of.
  */
 void
-requests_without_token(const Principal *principal)
+requests_without_token(Principal *principal)
 {
 	for (Request *request = requests; request != NULL; request = request->next)
 		if (request->principal == principal)
 			request_refuse(request);
+	callers_forget(principal);
 }
 
 /* How often a request has headers that say where it ends, and for which host it is. */
@@ -373,7 +312,11 @@ headers_allow(Request *request, const char *method)
 		return false;
 	changes = strcmp(request->route->method, "GET") != 0;
 	if (!(request->route->flags & ROUTE_OPEN) && !session_find(request))
+	{
+		if (caller != NULL)
+			caller_is(caller, NULL);
 		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "nobody is logged in");
+	}
 	else if (changes && !session_allows(request))
 		answer_problem(request, MHD_HTTP_FORBIDDEN,
 					   "the request may come from another site: it lacks the header X-CSRF-Token of the session");
@@ -391,7 +334,7 @@ headers_allow(Request *request, const char *method)
 	else
 	{
 		if (caller != NULL && request->principal != NULL)
-			caller->known = true;
+			caller_is(caller, request->principal);
 		return true;
 	}
 	return false;
@@ -405,8 +348,10 @@ send_answer(Request *request)
 
 	MHD_destroy_response(request->response);
 	request->response = NULL;
-	if (caller != NULL)
-		caller->deadline = request->streams ? INFINITY : web_now + SEND_TIME;
+	if (caller != NULL && request->streams)
+		caller_waits(caller);
+	else if (caller != NULL)
+		caller_is_answered(caller);
 	return result;
 }
 
@@ -438,7 +383,7 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 
 		request->begun = true;
 		if (caller != NULL)
-			caller->deadline = INFINITY;
+			caller_waits(caller);
 		if (PQExpBufferBroken(&request->body))
 			fatal(EXIT_REFUSED, "out of memory");
 		if (request->too_large)
@@ -455,17 +400,6 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 		return request->socket.owner == NULL ? send_answer(request) : MHD_YES;
 	}
 	return request->response != NULL ? send_answer(request) : MHD_YES;
-}
-
-/*
- * Shut down whoever takes too long.
- */
-void
-request_tick(void)
-{
-	for (Caller *caller = callers; caller != NULL; caller = caller->next)
-		if (web_now > caller->deadline)
-			caller_end(caller);
 }
 
 /*
@@ -534,7 +468,7 @@ daemon_start(int listener, char *cert, char *key)
 	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (cert != NULL ? MHD_USE_TLS : 0),
 							0, NULL, NULL, handle, NULL,
 							MHD_OPTION_LISTEN_SOCKET, listener,
-							MHD_OPTION_CONNECTION_LIMIT, (unsigned) web.clients + MAX_ENDING,
+							MHD_OPTION_CONNECTION_LIMIT, callers_most(),
 							MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIME,
 							MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t) HEADER_MEMORY,
 							MHD_OPTION_NOTIFY_COMPLETED, request_completed, NULL,

@@ -234,7 +234,7 @@ run_web(const Command *command, int argc, char **argv)
 	{
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
-		if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < (rlim_t) web.clients + FILES_OF_OTHERS)
+		if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < (rlim_t) callers_most() + FILES_OF_OTHERS)
 			fatal(EXIT_USAGE, "--max-clients is too high for %lld files that may be open", (long long) limit.rlim_cur);
 	}
 	listener = listen_at(address, sizeof(address));
@@ -266,7 +266,7 @@ run_web(const Command *command, int argc, char **argv)
 		{
 			pool_tick();
 			session_tick();
-			request_tick();
+			callers_tick();
 			next_tick = web_now + IDLE_TURN;
 		}
 		gateway_tick();

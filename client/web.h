@@ -27,6 +27,7 @@
  *	gate.c		the statement with which consumers wait for jobs
  *	gateway.c	consumers that wait
  *	routes.c	the table of all routes
+ *	caller.c	connections of callers, and which of them makes room
  *	request.c	a request from its first byte to its last
  *	web.c		the command
  *
@@ -147,6 +148,7 @@ struct Principal
 	struct Follow *follows;		/* stream.c */
 	struct Look *look;
 	struct Gate *gates;			/* gate.c */
+	struct Crowd *crowd;		/* caller.c */
 };
 
 /* backend.c */
@@ -332,14 +334,30 @@ extern bool gateway_waits(void);
 /* routes.c */
 extern bool route_find(Request *request, const char *method);
 
+/* caller.c */
+#define IDLE_TIME		75.0	/* seconds for the next request, until it is
+								 * there */
+
+typedef struct Caller Caller;
+
+extern unsigned callers_most(void);
+extern Caller *caller_make(int fd);
+extern void caller_free(Caller *caller);
+extern void caller_is(Caller *caller, Principal *principal);
+extern void callers_forget(Principal *principal);
+extern void caller_begins(Caller *caller);
+extern void caller_waits(Caller *caller);
+extern void caller_is_answered(Caller *caller);
+extern void caller_rests(Caller *caller);
+extern void callers_tick(void);
+
 /* request.c */
 extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
 extern void request_suspend(Request *request);
 extern void request_resume(Request *request);
 extern bool request_is_gone(Request *request);
 extern void requests_without(const Session *session);
-extern void requests_without_token(const Principal *principal);
-extern void request_tick(void);
+extern void requests_without_token(Principal *principal);
 extern void requests_end(void);
 extern bool requests_go_on(bool answers);
 extern void requests_abandon(void);

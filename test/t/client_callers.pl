@@ -36,9 +36,18 @@ unlink $node->data_dir . '/pg_hba.conf';
 $node->append_conf('pg_hba.conf', "local all open,$superuser trust\nlocal all all scram-sha-256\n");
 $node->reload;
 
-my $token = 'Abcdefghijklmnopqrstuvwx0';
-append_to_file("$dir/tokens", "$token user=app password=secret\n");
-chmod 0600, "$dir/tokens";
+my ($token, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 1;
+
+# The file of tokens has these lines.
+sub tokens
+{
+	unlink "$dir/tokens";
+	append_to_file("$dir/tokens", join '', map { "$_\n" } @_);
+	chmod 0600, "$dir/tokens";
+	return;
+}
+
+tokens("$token user=app password=secret", "$other user=open");
 
 # A request, as it is sent.
 sub request
@@ -51,6 +60,9 @@ sub request
 }
 
 sub as_app { return request(@_[0, 1], "Authorization: Bearer $token"); }
+
+# Whether nothing comes any more, after what has come.
+sub cut_off_at_last { my $heard = hear($_[0]); return IO::Select->new($_[0])->can_read(0) && !sysread($_[0], my $byte, 1); }
 
 sub cut_off { return IO::Select->new($_[0])->can_read($patience) && !sysread($_[0], my $byte, 1); }
 
@@ -75,18 +87,46 @@ cmp_ok($n, '<=', $before + 1, 'who hangs up while he logs in holds no connection
 # Who is nobody keeps nobody out.
 my @known = map { raw($server, as_app('GET /api/events?topics=queues')) } 1 .. $few - 2;
 like(hear($_, qr/event: queues/), qr/ 200 /, 'one that is known') foreach @known;
-my @nobody = map { raw($server, '') } 1 .. 5;
+my @nobody = map { raw($server, '') } 1 .. 40;
 like(hear(raw($server, as_app('GET /api/session')), qr/"role"/), qr/ 200 .*"app"/s, 'a caller comes in though nobodies have taken all places');
 ok(cut_off($nobody[0]), 'the first of them has made room');
 push @known, raw($server, as_app('GET /api/events?topics=queues'));
 like(hear($known[-1], qr/event: queues/), qr/ 200 /, 'another one');
 push @known, raw($server, as_app('GET /api/events?topics=queues'));
 like(hear($known[-1], qr/event: queues/), qr/ 200 /, 'and one, so that all are known');
-ok(cut_off(raw($server, request('GET /healthz'))), 'and the next one is cut off at once');
+like(hear(raw($server, request('GET /healthz')), qr/"ok"/), qr/ 200 /, 'and yet a stranger is answered');
 sql(q{SELECT jobq.pause('c')});
 is(scalar(grep { hear($_, qr/"name":"c","paused":true/) =~ /"paused":true/ } @known), $few, 'those who are known stay');
 sql(q{SELECT jobq.resume('c')});
-close $_ foreach @known, @nobody;
+
+# Nor does a principal keep out another one.
+my @others = map { raw($server, request('GET /api/session', undef, "Authorization: Bearer $other")) } 1 .. 2;
+like(hear($_, qr/"role"/), qr/ 200 .*"open"/s, 'another one comes in though all are known') foreach @others;
+ok(cut_off_at_last($known[$_]), 'of those with the most connections, that which was used longest ago goes') foreach 0, 1;
+sql(q{SELECT jobq.pause('d')});
+is(scalar(grep { hear($_, qr/"name":"d","paused":true/) =~ /"name":"d","paused":true/ } @known[ 2 .. $#known ]), $few - 2, 'all others stay');
+sql(q{SELECT jobq.resume('d')});
+close $_ foreach @known, @nobody, @others;
+
+# With a token that is taken away nobody is anybody, however often he asks.
+my @gone = map { raw($server, request('GET /api/session', undef, "Authorization: Bearer $other")) } 1 .. $few / 2;
+like(hear($_, qr/"role"/), qr/ 200 /, 'one with a token') foreach @gone;
+tokens("$token user=app password=secret");
+$server->{process}->signal('HUP');
+my $last = shift @gone;
+my $status;
+$end = time + $patience;
+do
+{
+	$last->syswrite(request('GET /api/session', undef, "Authorization: Bearer $other"));
+	($status) = hear($last, qr/\}/) =~ / (\d+) /;
+} while ($status == 200 && time < $end);
+is($status, 401, 'that is taken away');
+@known = map { raw($server, as_app('GET /api/session')) } 1 .. $few;
+like(hear($_, qr/"role"/), qr/ 200 /, 'one that is known') foreach @known;
+$_->syswrite(as_app('GET /api/session')) foreach @known;
+is(scalar(grep { hear($_, qr/"role"/) =~ / 200 / } @known), $few, 'all places are for those who are known');
+close $_ foreach @known, @gone, $last;
 
 # With --allow-trust a site that has its name lead here cannot log in.
 my $open = serve($jobq, '--allow-trust');
