@@ -39,6 +39,7 @@ struct Cancel
 /* Threads write the address of their Cancel when it is done. */
 static int	cancels[2] = {-1, -1};
 static Watched cancels_watched = {.fd = -1};
+static int	ncancels;			/* that are not done */
 
 /* Those of all who have no connection string of their own. */
 static Hosts own_hosts;
@@ -427,6 +428,7 @@ cancels_ready(void *owner, uint32_t events)
 		Backend    *backend = cancel->backend;
 
 		free(cancel);
+		ncancels--;
 		if (backend == NULL)
 			continue;
 		backend->cancel = NULL;
@@ -464,7 +466,9 @@ backend_cancel(Statement *statement)
 	backend->cancel->backend = backend;
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	if (pthread_create(&thread, &attributes, cancel_thread, backend->cancel) != 0)
+	if (pthread_create(&thread, &attributes, cancel_thread, backend->cancel) == 0)
+		ncancels++;
+	else
 	{
 		PQfreeCancel(request);
 		free(backend->cancel);
@@ -474,16 +478,22 @@ backend_cancel(Statement *statement)
 }
 
 /*
- * Close a connection, and end what runs there.
+ * Whether the server is still being asked to end statements.
+ */
+bool
+backend_cancels(void)
+{
+	return ncancels > 0;
+}
+
+/*
+ * Close a connection, and end what runs there.  The server, which may not answer, is
+ * asked for that on its own.
  */
 void
 backend_end(Backend *backend)
 {
-	PGcancel   *request = backend->statement != NULL ? PQgetCancel(backend->conn) : NULL;
-	char		why[256];
-
-	if (request != NULL)
-		PQcancel(request, why, sizeof(why));
-	PQfreeCancel(request);
+	if (backend->statement != NULL)
+		backend_cancel(backend->statement);
 	backend_drop(backend);
 }

@@ -31,12 +31,14 @@
 #define LONGEST_TIMEOUT	1000000 /* of a statement, in seconds */
 #define FILES_OF_OTHERS	100		/* beside the connections of callers */
 #define ANSWER_TIME		1.0		/* for answers that are being sent, at the end */
+#define CANCEL_TIME		1.0		/* for the server to be asked to end what runs
+								 * all the same */
 #define STOP_TIME		5.0		/* for what runs in the database to end, and
 								 * again for jobs to be given back */
 
 WebOptions	web;
 
-static int	stopping;			/* how often it was told to */
+static volatile sig_atomic_t stopping;	/* how often it was told to */
 static Watched signals = {.fd = -1};
 static Watched daemon_watched = {.fd = -1};
 
@@ -174,6 +176,31 @@ signal_ready(void *owner, uint32_t events)
 }
 
 static void
+told_again(int signal)
+{
+	(void) signal;
+	stopping++;
+}
+
+/*
+ * From here on a signal need not be waited for: a third one ends the program
+ * wherever it is.
+ */
+static void
+hear_signals(void)
+{
+	struct sigaction action = {.sa_handler = told_again,.sa_flags = SA_RESETHAND};
+	sigset_t	set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static void
 daemon_ready(void *owner, uint32_t events)
 {
 	/* MHD_run() is called in each turn */
@@ -184,13 +211,15 @@ daemon_ready(void *owner, uint32_t events)
 /*
  * The program ends.  Who waits waits no more; but the jobs that have been taken for
  * somebody and that he has not got are given back first, as nobody would do that
- * before their leases end.  A second signal ends the program at once.
+ * before their leases end.  A second signal ends the program at once, but for what
+ * runs in the database, which is told to end.
  */
 static void
 stop(struct MHD_Daemon *daemon)
 {
 	double		since = web_now;
 
+	hear_signals();
 	close(MHD_quiesce_daemon(daemon));
 	requests_end();
 	while (stopping < 2 && web_now < since + STOP_TIME &&
@@ -212,6 +241,8 @@ stop(struct MHD_Daemon *daemon)
 	if (releases_under_way > 0 || gateway_waits())
 		say("jobs that nobody has got stay held until their leases end");
 	pool_close();
+	for (since = seconds(); seconds() < since + CANCEL_TIME && backend_cancels();)
+		loop_wait(TURN);
 	listener_close();
 }
 

@@ -159,6 +159,7 @@ extern void backend_silent(Backend *backend);
 extern bool backend_send(Backend *backend, Statement *statement);
 extern void backend_cancel(Statement *statement);
 extern void backend_end(Backend *backend);
+extern bool backend_cancels(void);
 
 /* pool.c */
 extern Principal *principals;

@@ -1,5 +1,5 @@
-# The program jobq and two servers, of which the first one goes silent: it accepts
-# connections, and says nothing any more.
+# The program jobq and two servers, of which the first one goes silent, and the other
+# one at the end: it accepts connections, and says nothing any more.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,8 +20,18 @@ my @server;
 # Whatever happens, it can be stopped.
 END { kill('CONT', @server); }
 
+sub silence
+{
+	my ($postmaster) = slurp_file($_[0]->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my @processes = ($postmaster, split(' ', `ps -o pid= --ppid $postmaster`));
+
+	push @server, @processes;
+	kill('STOP', @processes);
+	return;
+}
+
 $node->safe_psql('postgres', q{CREATE EXTENSION jobq;
-SELECT jobq.create_queue('a', mode => 'consumer');
+SELECT jobq.create_queue('a', mode => 'consumer'), jobq.create_queue('b', mode => 'consumer', open => true);
 CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
 SELECT jobq.grant_role('app'), jobq.grant_role('other')});
 $node->backup('copy');
@@ -37,9 +47,7 @@ my $run = start_program($jobq, 'work', 'a', '--exec', "echo x >>$dir/runs; while
 wait_for_file("$dir/runs", 'the command runs for the first server');
 $node->wait_for_catchup('standby', 'replay', $node->lsn('insert'));
 my @sessions = split(/\n/, $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq'}));
-my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
-@server = ($postmaster, split(' ', `ps -o pid= --ppid $postmaster`));
-kill('STOP', @server);
+silence($node);
 kill('KILL', @sessions);
 says($run, qr/the connection is lost.*no connection: the server does not answer/s, 'it does not answer any more');
 $standby->promote;
@@ -51,7 +59,7 @@ is($standby->safe_psql('postgres', "SELECT state, attempt, result FROM jobq.stat
 # those who log in to the console get there, too, with their second try
 SKIP:
 {
-	skip 'the program jobq was built without libmicrohttpd', 3 if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
+	skip 'the program jobq was built without libmicrohttpd', 5 if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
 
 	my $web = serve($jobq, '--allow-trust', '-d', $both);
 	my @answers = map {
@@ -61,6 +69,27 @@ SKIP:
 	like($answers[0]{content}, qr/does not answer/, 'who logs in is told that the first server does not answer');
 	is($answers[1]{status}, 200, 'who tries again is logged in at the other');
 	is($answers[2]{status}, 200, 'who comes later is there at once');
+
+	# what runs cannot be ended, and the program ends all the same
+	my $token = 'Abcdefghijklmnopqrstuvwx0';
+	append_to_file("$dir/tokens", "$token user=app\n");
+	chmod 0600, "$dir/tokens";
+	my %ends = map { $_ => serve($jobq, '--token-file', "$dir/tokens", '-d', $standby->connstr('postgres')) } 'soon', 'in the end';
+	my $body = '{"queues": ["b"], "wait": "60 s"}';
+	my @waits = map { raw($_, "POST /api/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: "
+		  . length($body) . "\r\n\r\n$body") } values %ends;
+	wait_for($standby, 'consumers wait',
+		q{SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
+	silence($standby);
+	foreach my $when (sort keys %ends)
+	{
+		my $process = $ends{$when}{process};
+
+		$process->signal('TERM');
+		$process->pump until $ends{$when}{err} =~ /stopping/;
+		$process->signal('TERM') if $when eq 'soon';
+		ok($process->finish, "a program that is to end $when");
+	}
 }
 
 kill('CONT', @server);
