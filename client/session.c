@@ -296,6 +296,8 @@ run_log_in(Request *request)
 	if (json_unpack_ex(document, NULL, JSON_STRICT, "{s:s, s:s}", "role", &role, "password", &password) != 0 ||
 		role[0] == '\0')
 		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body must be {\"role\": \"...\", \"password\": \"...\"}");
+	else if (strlen(role) > MOST_OF_ROLE)
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, "a role's name has no more than 63 bytes");
 	else if (password[0] == '\0')
 		/* libpq would look for another one */
 		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "the password is empty");

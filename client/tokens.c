@@ -129,8 +129,10 @@ token_line(char *line, int number, Token **list)
 	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++)
 		if (strcmp(option->keyword, "user") == 0)
 			role = option->val;
-	good = role != NULL && role[0] != '\0';
-	if (!good)
+	good = role != NULL && role[0] != '\0' && strlen(role) <= MOST_OF_ROLE;
+	if (role != NULL && strlen(role) > MOST_OF_ROLE)
+		error("%s, line %d: a role's name has no more than %d bytes", web.token_file, number, MOST_OF_ROLE);
+	else if (!good)
 		error("%s, line %d: %s", web.token_file, number, why != NULL ? why : "there is no user=ROLE behind the token");
 	else
 	{

@@ -162,6 +162,9 @@ extern void backend_end(Backend *backend);
 extern bool backend_cancels(void);
 
 /* pool.c */
+#define MOST_OF_ROLE	63		/* bytes; the server cuts a longer name, and
+								 * takes it for that role */
+
 extern Principal *principals;
 extern Principal *principal_make(const char *role, const char *password, const char *conninfo);
 extern Principal *principal_like(const Principal *other);

@@ -29,12 +29,13 @@ if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built witho
 	plan skip_all => 'the program jobq was built without libmicrohttpd';
 }
 
-sql(q{
+sql(qq{
 CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN;
 CREATE ROLE boss LOGIN;
 CREATE ROLE other LOGIN;
-SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other');
+CREATE ROLE @{[ 'r' x 63 ]} LOGIN;
+SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other'), jobq.grant_role('@{[ 'r' x 63 ]}');
 SELECT jobq.create_queue('c', mode => 'consumer', open => true)});
 
 my ($token, $taken, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 2;
@@ -48,6 +49,8 @@ sub tokens
 	return;
 }
 
+tokens("$token user=" . 'r' x 64);
+like(refused($jobq, '--listen', '127.0.0.1:0', '--token-file', "$dir/tokens"), qr/^2: .*line 1: a role's name has no more than 63 bytes/, 'nor for a token');
 tokens("$token user=app", "$taken user=app");
 my $server = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust', '--connections', 1);
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
@@ -148,6 +151,10 @@ is((log_in('app', '?x=1'))[0], 400, 'a log-in that fails');
 is(status_of('GET', '/api/session', undef, %{ $sessions[1] }), 200, 'ends none');
 is(status_of('GET', '/api/session', undef, %boss), 200, 'others have theirs');
 is((log_in('other'))[0], 200, 'and log in');
+
+# The server would cut a name that is too long, and limits are by names.
+is((log_in('r' x 63))[0], 200, 'a role with a long name');
+is((log_in('r' x 64))[0], 400, 'a name that is too long is none');
 
 # Of strangers little is kept, and nothing of what has no use.
 tokens("$token user=app");
