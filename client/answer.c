@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * answer.c
- *	  Answers: their headers, problems, and the files of the console.
+ *	  Answers: their headers, problems, rows as JSON, and the files of the
+ *	  console.
  *
  * What an answer has in its headers is from here, and never from a request or
  * from the database, but for numbers.
@@ -16,6 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+/* Types of columns, as in the server's pg_type.dat. */
+enum
+{
+	TYPE_BOOL = 16, TYPE_INT8 = 20, TYPE_INT2 = 21, TYPE_INT4 = 23, TYPE_JSON = 114,
+	TYPE_TIMESTAMPTZ = 1184, TYPE_JSONB = 3802
+};
 
 #define POLICY	"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " \
 	"connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; " \
@@ -208,6 +216,82 @@ answer_error(Request *request, const PGresult *result)
 	char	   *text = problem_with_status(result, &status);
 
 	answer_problem_text(request, status, text);
+}
+
+/*
+ * A text as JSON has it, in the encoding that it is in.
+ */
+static void
+append_json_string(PQExpBuffer buffer, const char *value)
+{
+	appendPQExpBufferChar(buffer, '"');
+	for (; *value != '\0'; value++)
+	{
+		if (*value == '"' || *value == '\\')
+			appendPQExpBufferChar(buffer, '\\');
+		if ((unsigned char) *value < ' ')
+			appendPQExpBuffer(buffer, "\\u%04x", *value);
+		else
+			appendPQExpBufferChar(buffer, *value);
+	}
+	appendPQExpBufferChar(buffer, '"');
+}
+
+/*
+ * The same for a time, with DateStyle ISO: "2030-01-31 12:00:00+01" is
+ * "2030-01-31T12:00:00+01:00".
+ */
+static void
+append_json_time(PQExpBuffer buffer, const char *time)
+{
+	size_t		day = strcspn(time, " ");
+	size_t		zone = day + strcspn(time + day, "+-");
+	bool		short_zone = strlen(time + zone) == strlen("+01") || strncmp(time + zone + 3, " BC", 3) == 0;
+
+	/* infinity */
+	if (time[day] == '\0')
+		append_json_string(buffer, time);
+	else if (short_zone)
+		appendPQExpBuffer(buffer, "\"%.*sT%.*s:00%s\"", (int) day, time,
+						  (int) (zone + 3 - day - 1), time + day + 1, time + zone + 3);
+	else
+		appendPQExpBuffer(buffer, "\"%.*sT%s\"", (int) day, time, time + day + 1);
+}
+
+/*
+ * A row of a result from this column on, as what row_to_json() makes of it, for
+ * the types that the server's functions have.  To be freed.
+ */
+char *
+row_text(const PGresult *result, int row, int column)
+{
+	PQExpBufferData text;
+
+	initPQExpBuffer(&text);
+	for (int i = column; i < PQnfields(result); i++)
+	{
+		const char *value = PQgetvalue(result, row, i);
+
+		appendPQExpBufferChar(&text, i == column ? '{' : ',');
+		append_json_string(&text, PQfname(result, i));
+		appendPQExpBufferChar(&text, ':');
+		if (PQgetisnull(result, row, i))
+			appendPQExpBufferStr(&text, "null");
+		else if (PQftype(result, i) == TYPE_BOOL)
+			appendPQExpBufferStr(&text, value[0] == 't' ? "true" : "false");
+		else if (PQftype(result, i) == TYPE_TIMESTAMPTZ)
+			append_json_time(&text, value);
+		else if (PQftype(result, i) == TYPE_INT8 || PQftype(result, i) == TYPE_INT4 ||
+				 PQftype(result, i) == TYPE_INT2 || PQftype(result, i) == TYPE_JSON ||
+				 PQftype(result, i) == TYPE_JSONB)
+			appendPQExpBufferStr(&text, value);
+		else
+			append_json_string(&text, value);
+	}
+	appendPQExpBufferChar(&text, '}');
+	if (PQExpBufferDataBroken(text))
+		fatal(EXIT_REFUSED, "out of memory");
+	return text.data;
 }
 
 /*

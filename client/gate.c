@@ -35,8 +35,13 @@
 #define APART_TIME		60.0	/* until those who were refused together are
 								 * asked for together again */
 
+/*
+ * All that is made of the columns is made here: with a function that may look at the
+ * database, the statement would keep its snapshot as long as it waits.
+ */
+#define BEFORE_JOB		3		/* columns */
 static const char wait_sql[] =
-"SELECT r.queue, r.id, r.token, row_to_json(r) FROM jobq.reserve($1::text[], $2::int4, $3::interval, $4::interval) AS r";
+"SELECT r.queue, r.id, r.token, r.* FROM jobq.reserve($1::text[], $2::int4, $3::interval, $4::interval) AS r";
 
 static void gate_done(Statement *statement, PGresult *result, const char *why);
 
@@ -445,11 +450,13 @@ gate_done(Statement *statement, PGresult *result, const char *why)
 	for (int row = 0; row < n; row++)
 	{
 		Parked	   *parked = who_gets(gate, PQgetvalue(result, row, 0));
+		char	   *job = row_text(result, row, BEFORE_JOB);
 
 		if (parked != NULL && parked->given == NULL)
 			parked->given = given_make();
 		given_add(parked != NULL ? parked->given : nobodys, PQgetvalue(result, row, 1),
-				  PQgetvalue(result, row, 2), PQgetvalue(result, row, 3));
+				  PQgetvalue(result, row, 2), job);
+		free(job);
 	}
 	given_back(gate->principal, nobodys);
 	if (n > 0 && n == gate->most && gate->nwishes > 0)

@@ -271,6 +271,7 @@ extern void answer_no_connection(Request *request, const char *why);
 extern void answer_refused(Request *request);
 extern char *problem_text(unsigned status, const char *detail);
 extern char *problem_of(const PGresult *result);
+extern char *row_text(const PGresult *result, int row, int column);
 extern void answer_asset(Request *request);
 extern const char *header_of(Request *request, const char *name);
 

@@ -146,6 +146,22 @@ enqueue('many', 9);
 is(scalar(grep { answer_to($_) =~ /"queue":"many"/ } @many), 9, 'many get many, though he waits beside them');
 close $slow;
 
+# Who waits keeps no row from VACUUM, and gets a job as one does for whom it was there.
+my $same = waits_for('same');
+wait_for($node, 'who waits holds no snapshot', q{SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_activity
+	WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
+sql(q{SET ROLE app;
+SELECT jobq.enqueue(E'a "kind"\\\\ of\\tü', '{"a": ["x\\"y", 1.50, null]}', queue => 'same', headers => '{"h": "1"}')});
+my ($now) = answer_to($same) =~ /\r\n\r\n(.*)/s;
+$now = $json->decode($now)->{jobs}[0];
+ask('POST', '/api/release', { map { $_ => $now->{$_} } qw(id token) });
+my $then = (ask('POST', '/api/reserve', { queues => ['same'], lease => '10 min' }))[1]{jobs}[0];
+my $shape = qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$/;
+like($_->{lease_until}, $shape, 'the end of the lease') foreach $now, $then;
+delete @{$_}{qw(token lease_until)} foreach $now, $then;
+my $canonical = JSON::PP->new->canonical;
+is($canonical->encode($now), $canonical->encode($then), 'all else is the same');
+
 # A role of which there may be no connection that waits.
 like(hear(raw($server, reserve_text('c1', $alone)), qr/\}/), qr/^HTTP\/1.1 503.*too many connections for role/s, 'who cannot wait is told why');
 
