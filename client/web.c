@@ -76,6 +76,9 @@ options_of(const Command *command, int argc, char **argv)
 	web.token_file = values[n++];
 	web.read_only = values[n++] != NULL;
 	web.hide_payload = values[n++];
+	for (const char *name = web.hide_payload; name != NULL; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL)
+		if (strcspn(name, ",") > MOST_OF_ROLE)
+			fatal(EXIT_USAGE, "invalid value for --hide-payload: a role's name has no more than %d bytes", MOST_OF_ROLE);
 	web.allow_trust = values[n++] != NULL;
 	given = values[n++];
 	web.connections = given != NULL ? whole_number(given, "--connections", 1, 100) : 4;

@@ -50,7 +50,8 @@ sub tokens
 }
 
 tokens("$token user=" . 'r' x 64);
-like(refused($jobq, '--listen', '127.0.0.1:0', '--token-file', "$dir/tokens"), qr/^2: .*line 1: a role's name has no more than 63 bytes/, 'nor for a token');
+like(refused($jobq, '--listen', '127.0.0.1:0', '--token-file', "$dir/tokens"), qr/^2: .*line 1: a role's name has no more than 63 bytes/, 'a name that is too long is none for a token');
+like(refused($jobq, '--listen', '127.0.0.1:0', '--hide-payload', 'app,' . 'r' x 64), qr/^2: .*--hide-payload: a role's name has no more than 63 bytes/, 'nor one whose payloads are to be hidden');
 tokens("$token user=app", "$taken user=app");
 my $server = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust', '--connections', 1);
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
