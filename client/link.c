@@ -221,9 +221,16 @@ link_go_on(Link *link, bool *lost)
 			link->state = LINK_IDLE;
 			return result;
 		}
-		/* of several, the first counts */
-		if (link->result == NULL)
+
+		/*
+		 * of several, the first that is an error counts, else the last: the
+		 * transaction commits after its rows
+		 */
+		if (link->result == NULL || PQresultStatus(link->result) != PGRES_FATAL_ERROR)
+		{
+			PQclear(link->result);
 			link->result = result;
+		}
 		else
 			PQclear(result);
 	}

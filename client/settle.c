@@ -32,6 +32,13 @@
 #define MOST_OF_KIND	100
 
 #define LEASE_LOST		"JQ011"
+#define NOT_RUNNING		"JQ002"
+#define TOO_LARGE		"22001" /* is the result, or nested too deep */
+#define TOO_DEEP		"54001" /* to be read as JSON */
+#define NO_ROOM			"54000" /* in what the server keeps of NOTIFY, when it
+								 * commits, or for a text in what is jsonb */
+#define NO_JSONB		32000000	/* bytes of a text; a shorter one has room
+									 * there */
 
 /* The error or reason of a job if the database cannot keep the text that it has. */
 #define NO_TEXT			"its error is a text that the database cannot keep"
@@ -88,6 +95,7 @@ static void values_of(Job *job, int what, int nth, double now, const char **a, c
 static void tell_again(Job *job);
 static void say_end(const Job *job);
 static bool may_pass(const char *state);
+static bool cannot_be_kept(const Job *job, const char *state);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 
@@ -328,17 +336,27 @@ say_end(const Job *job)
 
 /*
  * Is it a matter of time until what has failed so does not: a lack of something, a
- * lock, a server that is read-only or stops?
+ * lock, a server that is read-only or stops, jobq that does not run yet?
  */
 static bool
 may_pass(const char *state)
 {
-	static const char *const classes[] = {"08", "25", "40", "53", "55", "57", "58"};
+	static const char *const begins[] = {"08", "25", "40", "53", "55", "57", "58", NOT_RUNNING, NO_ROOM};
 
-	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
-		if (strncmp(state, classes[i], 2) == 0)
+	for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++)
+		if (strncmp(state, begins[i], strlen(begins[i])) == 0)
 			return true;
 	return false;
+}
+
+/*
+ * Is it the result of the job that the server cannot take?
+ */
+static bool
+cannot_be_kept(const Job *job, const char *state)
+{
+	return strncmp(state, "22", 2) == 0 || strcmp(state, TOO_DEEP) == 0 ||
+		(strcmp(state, NO_ROOM) == 0 && size_of(job, OUTCOME_ACK) > NO_JSONB);
 }
 
 /*
@@ -361,13 +379,14 @@ settle_one(Job *job, const PGresult *result)
 		say("could not extend the lease of job %s: %s", job->id, message);
 		job->extend_at = seconds() + RETRY_PAUSE;
 	}
-	else if (telling == OUTCOME_ACK && strncmp(state, "22", 2) == 0 && job->is_json && work.result != RESULT_JSON)
+	else if (telling == OUTCOME_ACK && strncmp(state, "22", 2) == 0 && strcmp(state, TOO_LARGE) != 0 &&
+			 job->is_json && work.result != RESULT_JSON)
 	{
 		/* it only looked like JSON */
 		job->is_json = false;
 		job->state = JOB_ENDED;
 	}
-	else if (telling == OUTCOME_ACK && (strncmp(state, "22", 2) == 0 || strncmp(state, "54", 2) == 0))
+	else if (telling == OUTCOME_ACK && cannot_be_kept(job, state))
 	{
 		/* the result cannot be kept */
 		job_end(job, OUTCOME_NACK, message);

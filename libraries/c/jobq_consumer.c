@@ -31,6 +31,10 @@
 #define LEASE_LOST		"JQ011"
 #define TOO_MANY		"53400" /* the role's share is used up, but for who
 								 * extends jobs of one token at a time */
+#define TOO_DEEP		"54001" /* to be read as JSON */
+#define NO_ROOM			"54000" /* in what the server keeps of NOTIFY, when it
+								 * commits, or for a text in what is jsonb */
+#define NO_JSONB		32000000	/* bytes of a text; a shorter one has room there */
 #define SHORTEST_WAIT	0.1
 #define LATE			1.0		/* seconds after which an answer shows that
 								 * connections are scarce */
@@ -157,6 +161,8 @@ connect_link(Link *link)
 	link->connection = PQconnectdbParams(names, values, 1);
 	if (PQstatus(link->connection) == CONNECTION_OK)
 	{
+		/* to send must not take longer than an answer may */
+		PQsetnonblocking(link->connection, 1);
 		link->pause = 0;
 		return true;
 	}
@@ -167,44 +173,69 @@ connect_link(Link *link)
 }
 
 /*
- * Run a statement.  NULL if there is no connection, or no answer within so many
- * seconds; then the connection is taken for lost.
+ * Send what could not be sent yet, and wait for a result, or that there is no other;
+ * false if neither comes by then.
+ */
+static bool
+wait_for_result(PGconn *connection, double until)
+{
+	for (;;)
+	{
+		bool		unsent = PQflush(connection) == 1;
+		struct pollfd fd = {PQsocket(connection), unsent ? POLLIN | POLLOUT : POLLIN, 0};
+
+		if (!PQisBusy(connection))
+			return true;
+		if (now() >= until)
+			return false;
+		if (poll(&fd, 1, (int) fmin(ceil((until - now()) * 1000), 60000)) < 0 && errno != EINTR)
+			return false;
+		if ((fd.revents & ~POLLOUT) != 0 && !PQconsumeInput(connection) && PQisBusy(connection))
+			return false;
+	}
+}
+
+/*
+ * Run a statement.  NULL if there is no connection, or no whole answer within so many
+ * seconds; then the connection is taken for lost.  An error may come after rows, as
+ * the transaction commits after them.
  */
 static PGresult *
 run(Link *link, double seconds, const char *statement, int n, const char *const *values)
 {
 	double		until = now() + seconds;
 	PGresult   *result = NULL;
+	bool		whole = false;
 
 	/* what nobody waits for any more is told anew, and must not be told now, too */
 	if (!connect_link(link) || now() >= until)
 		return NULL;
 	if (PQsendQueryParams(link->connection, statement, n, NULL, values, NULL, NULL, 0))
-	{
-		while (PQisBusy(link->connection))
+		while (!whole && wait_for_result(link->connection, until))
 		{
-			struct pollfd fd = {PQsocket(link->connection), POLLIN, 0};
-			int			left = (int) fmin(fmax((until - now()) * 1000, 0), 60000);
+			PGresult   *next = PQgetResult(link->connection);
 
-			if (now() >= until || (poll(&fd, 1, left) < 0 && errno != EINTR))
-				break;
-			if (fd.revents != 0 && !PQconsumeInput(link->connection))
-				break;
-		}
-		if (!PQisBusy(link->connection))
-		{
-			PGresult   *more;
+			whole = next == NULL;
+			/* of several, the first that is an error counts, else the last */
+			if (next != NULL && (result == NULL || PQresultStatus(result) != PGRES_FATAL_ERROR))
+			{
+				PGresult   *before = result;
 
-			result = PQgetResult(link->connection);
-			while (result != NULL && PQstatus(link->connection) == CONNECTION_OK &&
-				   (more = PQgetResult(link->connection)) != NULL)
-				PQclear(more);
+				result = next;
+				next = before;
+			}
+			PQclear(next);
 		}
-	}
-	if (result == NULL || PQstatus(link->connection) != CONNECTION_OK)
+	if (!whole || PQstatus(link->connection) != CONNECTION_OK)
 	{
 		PQfinish(link->connection);
 		link->connection = NULL;
+		/* whether what is no error has taken effect is not known */
+		if (PQresultStatus(result) != PGRES_FATAL_ERROR)
+		{
+			PQclear(result);
+			result = NULL;
+		}
 	}
 	return result;
 }
@@ -298,6 +329,9 @@ jobq_lost(const JobqJob *job)
 	bool		lost;
 
 	pthread_mutex_lock(&mutex);
+	/* who tells of jobs may be waiting for a connection */
+	if (now() >= job->held->until)
+		lose(job->held);
 	lost = job->held->lost;
 	pthread_mutex_unlock(&mutex);
 	return lost;
@@ -315,7 +349,7 @@ run_jobs(void *arg)
 		JobqAnswer	answer = {JOBQ_ACK, NULL, -1};
 		double		took;
 
-		while (job != NULL && job->state != HELD)
+		while (job != NULL && (job->state != HELD || now() >= job->until))
 			job = job->next;
 		if (job == NULL || stopping)
 		{
@@ -607,7 +641,19 @@ wants(const JobqHeld *job, int what)
 static bool
 may_pass(const char *state)
 {
-	return state[0] == '\0' || is_of(state, "08 25 40 53 55 57 58") || strcmp(state, "JQ002") == 0;
+	return state[0] == '\0' || is_of(state, "08 25 40 53 55 57 58") || strcmp(state, "JQ002") == 0 ||
+		strcmp(state, NO_ROOM) == 0;
+}
+
+/*
+ * Is it what is told that the server cannot take, and not the time?
+ */
+static bool
+is_unfit(int what, const char *state, const char *text)
+{
+	return is_of(state, "22") ||
+		(what == JOBQ_ACK && (strcmp(state, TOO_DEEP) == 0 ||
+							  (strcmp(state, NO_ROOM) == 0 && text != NULL && strlen(text) > NO_JSONB)));
 }
 
 /*
@@ -631,7 +677,7 @@ not_told(int what, JobqHeld *job, bool alone, const PGresult *result)
 		fprintf(stderr, "could not tell of job %lld: %s\n", job->job.id, message != NULL ? message : "no answer");
 		if (what == TELL_EXTEND)
 			job->extend_at = now() + 1;
-		else if (is_of(state, "22") || (what == JOBQ_ACK && is_of(state, "54")))
+		else if (is_unfit(what, state, job->answer.text))
 		{
 			char	   *text = text_of(what == JOBQ_ACK ? "the result cannot be kept: %s"
 									   : "what the handler says cannot be told: %s", message);

@@ -24,8 +24,11 @@ const LEASE_LOST = 'JQ011';
 const TOO_MANY = '53400';				// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
+const TOO_DEEP = '54001';				// to be read as JSON
+const NO_ROOM = '54000';				// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
+const NO_JSONB = 32000000;				// characters of a text; a shorter one has room there
 // what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
-const PASSING = /^($|08|25|40|53|55|57|58|JQ002)/;
+const PASSING = /^($|08|25|40|53|55|57|58|JQ002|54000)/;
 const MOST_REFUSED = 20;				// jobs whose end the server refuses, without less of others being taken
 const SHORTEST_WAIT = 0.1;
 const LATE = 1;							// seconds after which an answer shows that connections are scarce
@@ -456,7 +459,8 @@ class Consumer {
 			} else {
 				this.log(`could not ${what} job ${job.id}: ${error.message}`);
 				if (what === 'extend') job._.extendAt = again;
-				else if (what === 'ack' && /^(22|54)/.test(state))
+				else if (what === 'ack' && (/^22/.test(state) || state === TOO_DEEP ||
+					(state === NO_ROOM && (job._.outcome[1] || '').length > NO_JSONB)))
 					job._.outcome = ['nack', clean(`the result cannot be kept: ${error.message}`), null];
 				else if (/^22/.test(state))
 					job._.outcome = ['nack', clean(`what the handler says cannot be told: ${error.message}`), null];

@@ -26,8 +26,11 @@ const LEASE_LOST = 'JQ011';
 const TOO_MANY = '53400';					// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
+const TOO_DEEP = '54001';					// to be read as JSON
+const NO_ROOM = '54000';					// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
+const NO_JSONB = 32000000;					// bytes of a text; a shorter one has room there
 // what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
-const PASSING = '/^(08|25|40|53|55|57|58|HY|JQ002)/';
+const PASSING = '/^(08|25|40|53|55|57|58|HY|JQ002|' . NO_ROOM . ')/';
 const DISCONNECTED = '/^(08|57|HY)/';
 const MOST_REFUSED = 20;					// jobs whose end the server refuses, without others being kept waiting
 const SHORTEST_WAIT = 0.1;
@@ -263,8 +266,7 @@ class Consumer
 	{
 		$this->toldAt = self::now();
 		$this->beat();
-		while ($this->held && !$this->stopped()) {
-			$job = $this->running = reset($this->held);
+		while (!$this->stopped() && $job = $this->begin()) {
 			$began = self::now();
 			$outcome = $this->outcomeOf($job);
 			$this->busy = true;
@@ -288,6 +290,16 @@ class Consumer
 				break;
 		}
 		pcntl_alarm(0);
+	}
+
+	/** The first that is held runs from now on; null if there is none.  An alarm comes between any two steps, and may
+	 * have what does not run given back. */
+	private function begin(): ?Job
+	{
+		do
+			$job = $this->running = reset($this->held) ?: null;
+		while ($job && ($this->held[$job->id] ?? null) !== $job);
+		return $job;
 	}
 
 	/** Must it still be told of jobs before others are taken, or we stop? */
@@ -428,7 +440,8 @@ class Consumer
 				($this->log)("could not $what job $job->id: " . $error->getMessage());
 				if ($what == 'extend')
 					$job->extendAt = $again;
-				elseif ($what == 'ack' && preg_match('/^(22|54)/', $state))
+				elseif ($what == 'ack' && (preg_match('/^22/', $state) || $state == TOO_DEEP ||
+					$state == NO_ROOM && strlen($job->outcome[1] ?? '') > NO_JSONB))
 					$job->outcome = ['nack', 'the result cannot be kept: ' . $error->getMessage(), null];
 				elseif (preg_match('/^22/', $state))
 					$job->outcome = ['nack', 'what the handler says cannot be told: ' . $error->getMessage(), null];

@@ -38,8 +38,11 @@ LEASE_LOST = "JQ011"
 TOO_MANY = "53400"  # the role's share is used up, but for who extends jobs of one token at a time
 HOPELESS = ("42", "3F", "22", "JQ004")  # no such queue, no privilege, a queue of workers, ...: it would fail again
 NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is to blame
+TOO_DEEP = "54001"  # to be read as JSON
+NO_ROOM = "54000"  # in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
+NO_JSONB = 32_000_000  # characters of a text; a shorter one has room there
 # what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
-PASSING = ("08", "25", "40", "53", "55", "57", "58", "JQ002")
+PASSING = ("08", "25", "40", "53", "55", "57", "58", "JQ002", NO_ROOM)
 MOST_REFUSED = 20  # jobs whose end the server refuses, without less of others being taken
 SHORTEST_WAIT = 0.1
 LATE = 1.0  # seconds after which an answer shows that connections are scarce
@@ -517,7 +520,8 @@ class Consumer:
             log.warning("could not %s job %s: %s", what, job.id, str(error).strip() or "no answer")
             if what == "extend":
                 job._extend_at = again
-            elif what == "ack" and state[:2] in ("22", "54"):
+            elif what == "ack" and (state[:2] == "22" or state == TOO_DEEP or
+                                    state == NO_ROOM and len(job._outcome[1] or "") > NO_JSONB):
                 job._outcome = ("nack", f"the result cannot be kept: {error}", None)
             elif state[:2] == "22":  # such as a text that is none: it will be no better
                 job._outcome = ("nack", f"what the handler says cannot be told: {error}", None)

@@ -286,7 +286,10 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 }
 
 /*
- * An error if the result is too large, or too deep for those that read it.
+ * An error if the result is too large, or too deep for those that read it.  Its code is
+ * not that of a limit of the server: a commit can fail with that, as one that finds no
+ * room for its NOTIFY, and a consumer that takes this for the fault of its result would
+ * tell that a job has failed which is done.
  */
 void
 jobq_check_result(Datum result)
@@ -295,12 +298,12 @@ jobq_check_result(Datum result)
 
 	if (size > (Size) jobq_max_result * 1024)
 		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				(errcode(ERRCODE_STRING_DATA_RIGHT_TRUNCATION),
 				 errmsg("result of %zu bytes is larger than the allowed %d kB",
 						size, jobq_max_result),
 				 errhint("Store the data in a table and return its key, or raise \"%s\".",
 						 "jobq.max_result")));
-	jobq_check_depth(result, size, "result");
+	jobq_check_depth(result, size, "result", ERRCODE_STRING_DATA_RIGHT_TRUNCATION);
 }
 
 /*

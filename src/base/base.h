@@ -215,7 +215,7 @@ extern void jobq_check_after_trigger(FunctionCallInfo fcinfo,
 									 const char *function, bool statement);
 extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
 extern bool jobq_too_deep(Datum jsonb, Size size);
-extern void jobq_check_depth(Datum jsonb, Size size, const char *what);
+extern void jobq_check_depth(Datum jsonb, Size size, const char *what, int sqlerrcode);
 extern Datum jobq_text_to_jsonb(const char *text);
 
 #endif							/* JOBQ_BASE_H */

@@ -184,14 +184,14 @@ jobq_too_deep(Datum jsonb, Size size)
 }
 
 /*
- * An error if a jsonb that comes in is too deep; what names it.
+ * An error with this code if a jsonb that comes in is too deep; what names it.
  */
 void
-jobq_check_depth(Datum jsonb, Size size, const char *what)
+jobq_check_depth(Datum jsonb, Size size, const char *what, int sqlerrcode)
 {
 	if (jobq_too_deep(jsonb, size))
 		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				(errcode(sqlerrcode),
 				 errmsg("the nesting of the %s is deeper than %d levels",
 						what, JOBQ_MAX_DEPTH),
 				 errhint("Write it with fewer objects and arrays within each other.")));

@@ -192,8 +192,9 @@ jobq_job_set_payload(JobqJob *job, Datum payload)
 						  sum, jobq_max_payload),
 				 errhint("Store the data in a table and enqueue its key, or raise \"%s\".",
 						 "jobq.max_payload")));
-	jobq_check_depth(payload, size, "payload");
+	jobq_check_depth(payload, size, "payload", ERRCODE_PROGRAM_LIMIT_EXCEEDED);
 	if (has_headers)
-		jobq_check_depth(JOB(job, JOB_HEADERS), headers, "headers");
+		jobq_check_depth(JOB(job, JOB_HEADERS), headers, "headers",
+						 ERRCODE_PROGRAM_LIMIT_EXCEEDED);
 	JOB_SET(job, JOB_PAYLOAD, payload);
 }

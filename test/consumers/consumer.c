@@ -75,7 +75,10 @@ handle(const JobqJob *job, JobqAnswer *answer, void *arg)
 				break;
 			}
 		}
-		if (asprintf(&answer->text, DO("bad result") ? "no JSON" : "{\"token\": %lld}", job->token) < 0)
+		if (DO("bad result"))
+			answer->text = strdup("no JSON");
+		else if (asprintf(&answer->text, "{\"token\": %lld, \"more\": \"%0*d\"}", job->token,
+						  DO("long result") ? 2000 : strstr(job->payload, "\"long\": true") != NULL ? 4000000 : 1, 0) < 0)
 			abort();
 	}
 }

@@ -29,7 +29,7 @@ async function handle(job) {
 			break;
 		}
 	}
-	return what === 'bad result' ? '\0' : { token: job.token };
+	return what === 'bad result' ? '\0' : { token: job.token, more: 'x'.repeat(what === 'long result' ? 2000 : 1) };
 }
 
 new Consumer({}, QUEUES.split(','), handle, {

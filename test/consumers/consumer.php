@@ -34,7 +34,7 @@ $handle = function (Job $job) use ($folder, $note) {
 			break;
 		}
 	}
-	return $do == 'bad result' ? "\0" : ['token' => $job->token];
+	return $do == 'bad result' ? "\0" : ['token' => $job->token, 'more' => str_repeat('x', $do == 'long result' ? 2000 : 1)];
 };
 
 (new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $handle,

@@ -49,7 +49,8 @@ def begin(job):
 
 
 def done(job):
-    return "\0" if job.payload.get("do") == "bad result" else {"token": job.token}
+    do = job.payload.get("do")
+    return "\0" if do == "bad result" else {"token": job.token, "more": "x" * (2000 if do == "long result" else 1)}
 
 
 def handle(job):

@@ -1,8 +1,8 @@
 # What a library for consumers must do, whatever its language.
 #
 # The consumers of test/consumers do what the payload says: {"do": "fail"}, "odd" (fail
-# in a way that the language allows, but few expect), "reject", "retry" (once), "later" (once), "bad result", or "hold", which ends when
-# there is a file "go".  They note in files which job they have begun with which
+# in a way that the language allows, but few expect), "reject", "retry" (once), "later" (once),
+# "bad result", "long result", or "hold", which ends when there is a file "go".  They note in files which job they have begun with which
 # token, and of which they were told that the lease is over.  The result of a job
 # is the token by which it was acknowledged.
 
@@ -14,8 +14,6 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use File::Spec;
 use FindBin;
-use IO::Socket::INET;
-use IO::Socket::UNIX;
 use IPC::Run ();
 use JobqPooler;
 use JobqProgram;
@@ -24,8 +22,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_refused try_silence try_silent_connect
-  try_silent_start try_behind_pooler);
+our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_behind_pooler);
 
 # Consumers do not end by themselves.
 my @running;
@@ -437,147 +434,6 @@ sub try_untold
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$name: it stops");
 	$self->holds;
-	return;
-}
-
-# The server refuses how some jobs have ended, by an error that does not pass: they lose their
-# leases, and others are done meanwhile.
-sub try_refused
-{
-	my ($node, $name, $command) = @_;
-	my $self = JobqLibrary->new($node, $name, $command);
-	my $enqueue = "SELECT jobq.enqueue('thumbnail', '{}', '$name', tags => '{$name}', max_attempts => 1)";
-
-	$self->{parallel} = 1;
-	my $run = $self->start(LEASE => 6);
-	$self->ends('a job is done', $self->sql($enqueue));
-	$self->sql(q{DO $$
-		DECLARE part regclass;
-		BEGIN
-			FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass LOOP
-				EXECUTE format('CREATE UNIQUE INDEX "only one %s" ON %s (tags)', part::oid, part);
-			END LOOP;
-		END $$});
-
-	# more than it has at a time
-	my @refused = split /\n/, $self->sql("$enqueue FROM generate_series(1, 12)");
-	says($run, qr/could not .*duplicate key/, "$name: the end of some is refused");
-	$self->ends('others are done', split /\n/, $self->enqueue('{}', 20));
-	$self->ends('those end', @refused);
-	$self->is_sql("SELECT DISTINCT state, attempt, error ~ 'lease' FROM jobq.jobs WHERE id BETWEEN $refused[0] AND $refused[-1]",
-		'failed|1|t', 'as their leases do');
-	$run->{handle}->signal('TERM');
-	is(finish($run), 0, "$name: it stops");
-	$self->holds;
-	$self->sql(q{DO $$
-		DECLARE index regclass;
-		BEGIN
-			FOR index IN SELECT oid FROM pg_class WHERE relname ~ '^only one' LOOP
-				EXECUTE format('DROP INDEX %s', index);
-			END LOOP;
-		END $$});
-	return;
-}
-
-# A connection on which nothing comes any more: it is given up, and the job that runs is
-# told of on another one.
-sub try_silence
-{
-	my ($node, $name, $command) = @_;
-	my $self = JobqLibrary->new($node, $name, $command);
-	my $run = $self->start(LEASE => 4);
-	my $id = $self->enqueue('{"do": "hold"}');
-	my $extends = "SELECT max(pid) FROM @{[ $self->sessions ]} AND query ~ 'extend'";
-
-	wait_for($node, "$name: the lease is extended", "SELECT ($extends) IS NOT NULL");
-	my $silent = $self->sql($extends);
-	ok(stop_at_rest($node, $silent, 'Client'), "$name: a connection goes silent");
-	says($run, qr/no answer/, "$name: it is noticed");
-	wait_for($node, "$name: it is made again", "SELECT ($extends AND pid <> $silent) IS NOT NULL");
-	append_to_file("$self->{folder}/go", 'go');
-	$self->ends('the job ends', $id);
-	$run->{handle}->signal('TERM');
-	is(finish($run), 0, "$name: it stops");
-	kill('CONT', $silent);
-	$self->holds;
-	return;
-}
-
-# A server that accepts connections and says nothing, at the place where another one can
-# be.
-sub be_silent
-{
-	my ($socket) = @_;
-
-	unlink $socket;
-	return IO::Socket::UNIX->new(Local => $socket, Listen => 20, Timeout => $PostgreSQL::Test::Utils::timeout_default)
-	  || die "$socket: $!\n";
-}
-
-# The links are lost, and no new one is answered for a while.
-sub try_silent_connect
-{
-	my ($node, $name, $command) = @_;
-	my $self = JobqLibrary->new($node, $name, $command);
-	my $folder = PostgreSQL::Test::Utils::tempdir_short();
-	my $real = $node->host . '/.s.PGSQL.' . $node->port;
-	my $socket = "$folder/.s.PGSQL." . $node->port;
-	my $lose = "SELECT pg_terminate_backend(pid) FROM @{[ $self->sessions ]}";
-
-	symlink $real, $socket;
-	my $run = $self->start(PGHOST => $folder);
-	my $id = $self->enqueue('{"do": "hold"}');
-	$self->begun($id, 1, 'a job begins');
-	my $silent = be_silent($socket);
-	$self->sql($lose);
-	my @unanswered = map { scalar $silent->accept } 1 .. 2;
-	is(scalar(grep { $_ } @unanswered), 2, "$name: no answer to who connects");
-	unlink $socket;
-	symlink $real, $socket;
-	wait_for($node, "$name: later there is, and the lease is extended",
-		"SELECT count(*) > 0 FROM @{[ $self->sessions ]} AND query ~ 'extend'");
-	append_to_file("$self->{folder}/go", 'go');
-	$self->ends('the job ends', $id, $self->enqueue('{}'));
-	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE queue = '$name'", 'completed|1', 'at the first attempt');
-
-	my $again = be_silent($socket);
-	$self->sql($lose);
-	push @unanswered, scalar $again->accept;
-	$run->{handle}->signal('TERM');
-	is(finish($run), 0, "$name: it stops without an answer");
-	$self->holds;
-	return;
-}
-
-# From the start there is no answer.  Whether the server is still there is asked, so that
-# none is waited for in vain later.
-sub try_silent_start
-{
-	my ($node, $name, $command) = @_;
-	my $self = JobqLibrary->new($node, $name, $command);
-	my $silent = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 20, Timeout => $PostgreSQL::Test::Utils::timeout_default)
-	  || die "$!\n";
-	my $run = $self->start(PGHOST => '127.0.0.1', PGPORT => $silent->sockport);
-	my $unanswered = $silent->accept;
-
-	ok($unanswered, "$name: it connects");
-  SKIP:
-	{
-		skip 'there is no /proc/net/tcp', 1 unless $unanswered && -r '/proc/net/tcp';
-		my $ends = sprintf '0100007F:%04X 0100007F:%04X', $unanswered->peerport, $unanswered->sockport;
-		my $probe;
-
-		# timer 2 is that of keepalive; its time is in hundredths of a second
-		for (1 .. 50)
-		{
-			($probe) = slurp_file('/proc/net/tcp') =~ /: $ends \S+ \S+ 02:(\S+)/;
-			last if defined $probe;
-			usleep(100_000);
-		}
-		cmp_ok(hex($probe // 'FFFFFF'), '<=', 3100, "$name: in half a minute the server is probed");
-	}
-	$run->{handle}->signal('TERM');
-	is(finish($run), 0, "$name: it stops without an answer");
 	return;
 }
 

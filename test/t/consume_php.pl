@@ -4,7 +4,9 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
+use JobqDisturbed;
 use JobqLibrary;
+use JobqProgram;
 use JobqTest;
 use Test::More;
 
@@ -16,7 +18,19 @@ is_shown('php/example.php');
 try_library($node, 'php', \@command, parallel => 1, restart => 1);
 try_many($node, 'php-many', \@command, 1);
 try_ahead($node, 'php-ahead', \@command);
+
+# an alarm between two steps has a job given back that was to be begun
+my $alarmed = JobqLibrary->new($node, 'php-alarms', [ 'php', '-d', "auto_prepend_file=$FindBin::RealBin/../consumers/alarms.php", $command[1] ]);
+my $run = $alarmed->start(DEFAULTS => 1);
+my $id = $alarmed->enqueue('{}');
+$alarmed->ends('a job that is given back by an alarm is done later', $id);
+$alarmed->begun($id, 1, 'and was not begun before');
+$run->{handle}->signal('TERM');
+is(finish($run), 0, 'php-alarms: it stops');
+$alarmed->holds;
+
 try_refused($node, 'php-refused', \@command);
+try_commits($node, 'php-commits', \@command);
 try_silent_start($node, 'php-silent', \@command);
 try_behind_pooler($node, 'php-pooled', \@command, 3);
 
