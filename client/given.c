@@ -14,6 +14,9 @@
 #include "web.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#define LEASE_LOST		"JQ011"
 
 typedef struct Release
 {
@@ -61,14 +64,39 @@ given_free(Given *given)
 	free(given);
 }
 
+/*
+ * Give each of several jobs back alone.
+ */
+static void
+give_back_each(Principal *principal, const Given *given)
+{
+	const char *id = given->ids.data + 1;
+	const char *token = given->tokens.data + 1;
+
+	while (*id != '\0')
+	{
+		Given	   *one = given_make();
+
+		appendPQExpBuffer(&one->ids, "%.*s", (int) strcspn(id, ",}"), id);
+		appendPQExpBuffer(&one->tokens, "%.*s", (int) strcspn(token, ",}"), token);
+		one->n = 1;
+		id += strcspn(id, ",}") + 1;
+		token += strcspn(token, ",}") + 1;
+		given_back(principal, one);
+	}
+}
+
 static void
 release_done(Statement *statement, PGresult *result, const char *why)
 {
 	Release    *release = statement->owner;
+	Given	   *given = release->given;
 
-	/* a lease that is lost is not to be given back */
-	if (result == NULL || PQresultStatus(result) != PGRES_TUPLES_OK)
-		say("jobs %s could not be given back: %s", release->given->ids.data,
+	/* a lease that is lost is not to be given back, but the others are */
+	if (result != NULL && strcmp(sqlstate_of(result), LEASE_LOST) == 0 && strchr(given->ids.data, ',') != NULL)
+		give_back_each(release->principal, given);
+	else if (result == NULL || PQresultStatus(result) != PGRES_TUPLES_OK)
+		say("jobs %s could not be given back: %s", given->ids.data,
 			result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : why);
 	given_free(release->given);
 	releases_under_way--;

@@ -33,7 +33,7 @@ CREATE ROLE app LOGIN;
 CREATE ROLE alone LOGIN CONNECTION LIMIT 1;
 SELECT jobq.grant_role('app'), jobq.grant_role('alone');
 SELECT jobq.create_queue('granted', mode => 'consumer');
-SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,big,stuck,held,same,locked}'::text[]) AS name;
+SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,large,big,stuck,held,same,locked}'::text[]) AS name;
 SELECT jobq.create_queue('slow', mode => 'consumer', open => true, rate => '10 per minute burst 10');
 SELECT jobq.grant_queue('granted', 'app', 'consume')});
 
@@ -66,11 +66,23 @@ sub enqueue
 # The bytes of a request that waits for a job of a queue.
 sub reserve_text
 {
-	my ($queue, $secret) = @_;
-	my $body = $json->encode({ queues => [$queue], wait => '60 s', lease => '10 min' });
+	my ($queue, $secret, %more) = @_;
+	my $body = $json->encode({ queues => [$queue], wait => '60 s', lease => '10 min', %more });
 
 	return "POST /api/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
 	  . ($secret || $token) . "\r\nContent-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body";
+}
+
+# A consumer who asks for jobs of a queue, and does not read.
+sub deaf
+{
+	my ($web, $queue, %more) = @_;
+	my $socket = IO::Socket::INET->new(Proto => 'tcp');
+
+	$socket->setsockopt(SOL_SOCKET, SO_RCVBUF, 4096);
+	connect($socket, pack_sockaddr_in($web->{port}, inet_aton('127.0.0.1'))) or die "connect: $!";
+	$socket->syswrite(reserve_text($queue, undef, %more));
+	return $socket;
 }
 
 # When the statements were begun that wait for jobs.
@@ -181,16 +193,21 @@ wait_for($node, 'the job is free, and was not charged', q{SELECT state = 'ready'
 $brief->{process}->signal('TERM');
 ok($brief->{process}->finish, 'the program ends');
 
+# What a consumer has not got is free again, each job for itself: of one the lease is over.
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 4000000)), queue => 'large') FROM generate_series(1, 3)});
+my $deaf = deaf($server, 'large', max => 3);
+wait_for($node, 'a consumer is given three jobs, and does not read', q{SELECT count(*) = 3 FROM jobq.live_jobs WHERE queue = 'large' AND state = 'running'});
+sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs WHERE queue = 'large'});
+close $deaf;
+wait_for($node, 'he hangs up, and those are free that nobody has ended', q{SELECT string_agg(state || attempt, ' ') = 'ready0 ready0' FROM jobq.live_jobs WHERE queue = 'large'});
+
 # What a consumer has not got when the program ends is free again.  One that does not
 # read, and a request that holds the only connection for longer than the program is told
 # to live:
 my $free = sub { return "SELECT state = 'ready' AND attempt = 0 FROM jobq.live_jobs WHERE queue = '$_[0]'"; };
 my $ends = serve($jobq, '--token-file', "$dir/tokens", '--connections', 1);
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 8000000)), queue => 'big')});
-my $deaf = IO::Socket::INET->new(Proto => 'tcp');
-$deaf->setsockopt(SOL_SOCKET, SO_RCVBUF, 4096);
-connect($deaf, pack_sockaddr_in($ends->{port}, inet_aton('127.0.0.1'))) or die "connect: $!";
-$deaf->syswrite(reserve_text('big'));
+$deaf = deaf($ends, 'big');
 wait_for($node, 'a consumer is given a job, and does not read', q{SELECT state = 'running' FROM jobq.live_jobs WHERE queue = 'big'});
 my $holder = $node->background_psql('postgres');
 $holder->query_safe(q{SET ROLE app; BEGIN; SELECT jobq.enqueue('x', queue => 'stuck', unique_key => 'k')});
