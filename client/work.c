@@ -40,6 +40,8 @@
 								 * told */
 #define IDLE_TIME		1.0		/* for which they are, unless told how many */
 #define LOST_PAUSE		1.0		/* after the server could not give any */
+#define MOST_REFUSED	20		/* jobs whose end the server refuses, without
+								 * keeping others from being taken */
 
 WorkOptions work;
 bool		work_is_hopeless;
@@ -69,6 +71,7 @@ static void on_signal(int signal);
 static void set_signals(void);
 static bool stopping(void);
 static int	most_ahead(void);
+static int	untold(void);
 static int	room(void);
 static void reserve(void);
 static void wait_less(double late);
@@ -204,6 +207,20 @@ most_ahead(void)
 }
 
 /*
+ * Of how many jobs the server has not heard what has become of them, but for some of
+ * which it does not want to.
+ */
+static int
+untold(void)
+{
+	int			refused = 0;
+
+	for (Job *job = jobs; job != NULL; job = job->next)
+		refused += job->refused;
+	return jobs_in(JOB_ENDED) + jobs_in(JOB_TOLD) - (refused < MOST_REFUSED ? refused : MOST_REFUSED);
+}
+
+/*
  * How many jobs are to be taken: none while the server does not hear what has become
  * of those that were.
  */
@@ -211,11 +228,10 @@ static int
 room(void)
 {
 	int			held = jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING);
-	int			untold = jobs_in(JOB_ENDED) + jobs_in(JOB_TOLD);
 	int			ahead = gave_back ? 0 : most_ahead();
 	int			n;
 
-	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold > work.parallel + ahead)
+	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold() > work.parallel + ahead)
 		return 0;
 	n = work.parallel - held;
 

@@ -7,6 +7,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use IO::Select;
 use IO::Socket::UNIX;
+use JobqDisturbed;
 use JobqProgram;
 use JobqTest;
 use POSIX ();
@@ -72,6 +73,46 @@ foreach my $case ([ 'none', 'does not answer' ], [ '500ms', 'could not settle jo
 	is(completed($ids), 50, 'all are completed, each at its first attempt');
 	is(lines($ran), 50, 'and were run once');
 	unlike($run->{err}, qr/its lease is over/, 'no lease was over');
+}
+
+# An error may come with the commit, after the server has answered: then it was told nothing.
+foreach my $code ('54000', 'JQ002')
+{
+	$ids = some_jobs(1);
+	fail_commits($node, 6, $code);
+	$run = start_work("echo x >>$dir/commits.$code", '--once', '--lease', '4s', '--quiet');
+	says($run, qr/could not settle job $ids: it cannot commit/, "a commit fails with $code");
+	is(finish($run), 0, 'the program ends after all');
+	is(completed($ids), 1, 'the job is completed at its first attempt');
+	is(lines("$dir/commits.$code"), 1, 'and was run once');
+	let_commit($node);
+}
+
+# The server refuses how some jobs have ended: others are run meanwhile.
+my $tagged = q{SELECT string_agg(jobq.enqueue('any', queue => 'a', tags => '{one}')::text, ',') FROM generate_series(1, %d)};
+refuse_ends($node);
+$ids = sql(sprintf $tagged, 1);
+$run = start_work('true', '--ahead', '0', '--lease', '60s', '--quiet', '--max-jobs', '33');
+wait_for($node, 'a job is completed', "SELECT state = 'completed' FROM jobq.jobs WHERE id = $ids");
+my $refused = sql(sprintf $tagged, 12);
+says($run, qr/could not settle job \d+: duplicate key/, 'the end of others is refused');
+$ids = some_jobs(20);
+wait_for($node, 'others are completed', "SELECT count(*) = 20 FROM jobq.jobs WHERE id IN ($ids) AND state = 'completed'");
+is(sql("SELECT string_agg(DISTINCT state || attempt, ' ') FROM jobq.jobs WHERE id IN ($refused)"), 'running1', 'while those are held');
+take_ends($node);
+is(finish($run), 0, 'the program ends');
+is(completed($refused), 12, 'when they are taken, they are completed, too');
+
+# A result that is larger than the server wants is an error, and no text instead of the JSON that
+# it is.
+{
+	local $ENV{PGOPTIONS} = '-c jobq.max_result=1kB';
+
+	$ids = some_jobs(1);
+	$run = start_work(q{printf '["%0*d"]' 2000 0}, '--once', '--quiet');
+	says($run, qr/job $ids .*: failed: result of \d+ bytes is larger/, 'a large result is an error');
+	is(finish($run), 0, 'the program ends');
+	sql("SELECT jobq.cancel($ids)");
 }
 
 # Large results go a few at a time.
