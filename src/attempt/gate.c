@@ -20,6 +20,7 @@
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "executor/tuptable.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/procarray.h"
 #include "utils/fmgroids.h"
@@ -47,6 +48,7 @@ static void see_first(Relation rel, const JobqJob *first);
 static void wait_for_group(Relation rel, const JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
 						   int64 token);
+static void fail_unsendable(Relation rel, JobqJob *job);
 
 /*
  * May the job run now?  mode: who asks, as in jobq.queue.  entry: what was popped,
@@ -309,6 +311,12 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 						 "not started before expires_at");
 			return true;
 
+		case JOBQ_UNSENDABLE:
+			if (!take_away(rel, job, entry, token))
+				break;
+			fail_unsendable(rel, job);
+			return true;
+
 		case JOBQ_OTHER_LANE:
 			if (!take_away(rel, job, entry, token))
 				break;
@@ -328,6 +336,21 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			elog(ERROR, "a job that was popped has its permits");
 	}
 	return false;
+}
+
+/*
+ * The job, whose row is deleted, is a dead letter, without an attempt: nobody has had it.
+ */
+static void
+fail_unsendable(Relation rel, JobqJob *job)
+{
+	JobqError	error = {
+		.sqlerrcode = ERRCODE_CHARACTER_NOT_IN_REPERTOIRE,
+		.message = psprintf("the job has a text that a consumer whose client_encoding is \"%s\" cannot be sent",
+							pg_get_client_encoding_name())
+	};
+
+	(void) jobq_job_failed(rel, job, DT_NOBEGIN, &error, false, true, 0);
 }
 
 /*

@@ -97,6 +97,9 @@ extern JobqLease jobq_check_lease(JobqDatabase *db, int64 id, int64 token,
 								  TimestampTz *since);
 extern bool jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job);
 
+/* src/consume/send.c */
+extern bool jobq_can_be_sent(const JobqJob *job);
+
 /* src/consume/await.c */
 extern void jobq_reserver_roles(Reservation *reservation);
 extern bool jobq_reserver_unranked(Reservation *reservation);

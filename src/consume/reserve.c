@@ -402,6 +402,8 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		else
 			verdict = jobq_gate(rel, &job, MODE_CONSUMER, entry, snapshot,
 								now, &first);
+		if (verdict == JOBQ_MAY_RUN && !jobq_can_be_sent(&job))
+			verdict = JOBQ_UNSENDABLE;
 		if (verdict != JOBQ_MAY_RUN)
 		{
 			reservation->wrote |= jobq_turn_away(rel, verdict, &job, entry,

@@ -96,6 +96,9 @@ typedef enum JobqVerdict
 	JOBQ_LACKS_PERMIT,			/* likewise: it was popped without one */
 	JOBQ_GROUP_BUSY,			/* another job of its group comes first */
 
+	/* by who asks: src/consume/send.c */
+	JOBQ_UNSENDABLE,			/* the consumer's encoding lacks its texts */
+
 	/* by the limits: permit.c */
 	JOBQ_QUEUE_FULL,
 	JOBQ_TENANT_FULL,

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = jobq_node('main', q{
-jobq.databases = 'postgres, doomed'
+jobq.databases = 'postgres, doomed, ascii, win'
 jobq.workers = 'manual=0; *=4'
 max_connections = 120
 autovacuum = off
@@ -651,6 +651,33 @@ $node->safe_psql(
 	connstr => sprintf(q{host=127.0.0.1 port=%d dbname=postgres}, $node->port));
 is( sql(q{SELECT consumer, client FROM jobq.workers WHERE consumer IN ('near', 'far') ORDER BY 1}),
 	"far|127.0.0.1\nnear|", 'a consumer has an address, unless its connection has none');
+
+# In a database of another encoding, a text may be none to the consumer: such a job is nobody's, and
+# in no other's way.
+foreach my $case ([ 'ascii', 'SQL_ASCII', 233 ], [ 'win', 'WIN1252', 129 ])
+{
+	my ($db, $encoding, $byte) = @$case;
+	local $ENV{PGCLIENTENCODING} = 'UTF8';
+	my $ask = sub { return $node->safe_psql($db, $_[0]); };
+
+	sql("CREATE DATABASE $db TEMPLATE template0 ENCODING '$encoding' LOCALE 'C'");
+	$node->safe_psql($db, q{CREATE EXTENSION jobq; SELECT jobq.create_queue('c', mode => 'consumer')});
+	wait_for_scheduler($node, $db);
+	my $odd = "convert_from(decode(to_hex($byte), 'hex'), getdatabaseencoding())";
+	$ask->(qq{
+		SELECT jobq.enqueue('payload', to_jsonb($odd), 'c'), jobq.enqueue('header', '{}', 'c', headers => jsonb_build_object('from', $odd)),
+			jobq.enqueue('group', to_jsonb($odd), 'c', group_key => 'g'), jobq.enqueue('kind' || $odd, '{}', 'c'),
+			jobq.enqueue('later', '{}', 'c', group_key => 'g'), jobq.enqueue('good', '{}', 'c')});
+	is($ask->(q{SELECT kind, payload FROM jobq.reserve('{c}', 10, wait => '1 min')}), $_, "$encoding: who reads UTF-8 gets what he can read")
+	  foreach 'good|{}', 'later|{}';
+	is($ask->(q{SELECT string_agg(DISTINCT concat_ws(' ', attempt, sqlstate, error), ',') FROM jobq.failed_jobs}),
+		'0 22021 the job has a text that a consumer whose client_encoding is "UTF8" cannot be sent', "$encoding: all else is a dead letter");
+	is($ask->(q{SELECT count(*) FROM jobq.failed_jobs}), '4', "$encoding: all of it");
+	local $ENV{PGCLIENTENCODING} = $encoding;
+	$ask->(q{SELECT jobq.retry(id) FROM jobq.failed_jobs});
+	is($ask->(q{SELECT count(*) FROM (SELECT kind, payload FROM jobq.reserve('{c}', 10, wait => '1 min')) AS r}), '3',
+		"$encoding: who reads this encoding gets them, but for that of the group");
+}
 
 $node->stop;
 no_failed_assertion($node);
