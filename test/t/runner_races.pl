@@ -211,7 +211,22 @@ rests('stopped', $stops);
 $has->query_safe('COMMIT');
 $has->quit;
 is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'stopped: it is cancelled');
+
+#
+# DDL on the database has the worker leave at that moment.
+#
+$id = sql(q{SELECT jobq.enqueue('note')});
+sleeps($node, 'dismissed: the job runs', 1);
+my $leaves = sql("SELECT pid FROM jobq.workers WHERE job_id = $id");
+hold('jobq-attempt-failed');
+is(sql("SELECT jobq.cancel($id)"), 't', 'dismissed: the worker is asked to stop it');
+is_held('jobq-attempt-failed');
 $keeper->quit;
+# this changes nothing, but wants to be alone
+$node->safe_psql('template1', 'ALTER DATABASE postgres SET TABLESPACE pg_default');
+ok(wait_for_exit($leaves), 'dismissed: it has left');
+sql(q{SELECT injection_points_detach('jobq-attempt-failed')});
+is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'dismissed: the job is cancelled');
 
 #
 # Another session is about to move the job when a worker that is asked to stop it dies.

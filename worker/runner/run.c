@@ -552,8 +552,8 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 	Relation	rel;
 
 	slot->holding->live = false;
-	jobq_injection_point("jobq-attempt-failed");
 	process_begin_transaction();
+	jobq_injection_point("jobq-attempt-failed");
 	process_wait_for_locks();
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
