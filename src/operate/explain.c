@@ -194,6 +194,21 @@ taken_along(Explain *e, JobqDatabase *db)
 }
 
 /*
+ * Has a worker died at the job, and is the scheduler yet to record that?
+ */
+static bool
+lost_worker(Explain *e, JobqDatabase *db)
+{
+	JobqSlot   *slot = jobq_slot_names_job(db, e->id);
+
+	if (slot == NULL || slot->state != JOBQ_SLOT_DEAD)
+		return false;
+	explain_add(e, "lost", "its worker has ended, and it waits for that to be recorded",
+				"if that lasts, see who has locked the job or a table of jobq; the server's log names the reason");
+	return true;
+}
+
+/*
  * Does a consumer wait that may take the job?
  */
 static bool
@@ -317,7 +332,7 @@ waiting(Explain *e, const JobqJob *job)
 					: psprintf("SELECT jobq.alter_queue(%s, run_as => ...), by a role that can SET ROLE to that one",
 							   quote_literal_cstr(queue->name)));
 	explain_ask_tables(e, "explain_waiting", "");
-	if (!is_served || job_run_at(job) > jobq_now())
+	if (!is_served || job_run_at(job) > jobq_now() || lost_worker(e, db))
 		return;
 	explain_limits(e, db, job, queue);
 	if (queue->tenants_limited)
