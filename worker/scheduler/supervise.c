@@ -35,7 +35,7 @@ typedef struct Charge
 	const JobqError *error;
 	const JobqCulprit *culprit;
 	LostCharge	charged;
-	bool		pushes;			/* nobody else hands the job over, as which: */
+	bool		pushes;			/* nobody else may hand the job over, as this: */
 	JobqPush	push;
 } Charge;
 
@@ -44,7 +44,7 @@ typedef struct LostJob
 {
 	bool		live;			/* it will run again */
 	bool		unused;			/* it had not begun, and another has its row */
-	bool		pushes;			/* as in Charge */
+	bool		pushes;			/* it is to be handed over, as this: */
 	JobqPush	push;
 } LostJob;
 
@@ -120,7 +120,7 @@ next_due(TimestampTz plan, TimestampTz now)
  *
  * As long as such a slot names the job, nobody begins that (jobq_slot_keeps_job()), and
  * whoever comes upon its entry drops it.  So what lives on, and is not written anew, is
- * handed over when the slot is free.
+ * handed over when the slot does not name it any more.
  */
 static void
 reap(TimestampTz now, TimestampTz *wake, bool uncharged)
@@ -240,6 +240,7 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *jo
 	};
 	Charge		this = {.lost = &lost,.error = &error,.charged = LOST_GONE};
 	ErrorData  *edata;
+	bool		asked_for;
 
 	if (copy->stop == JOBQ_STOP_TIMEOUT && copy->stop_job == copy->job_id)
 	{
@@ -258,9 +259,15 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *jo
 		return false;
 	}
 	later_done(copy->job_id);
+
+	/* from here on, whoever comes upon the job's entry does not drop it */
+	SpinLockAcquire(&slot->mutex);
+	asked_for = slot->asked_for;
+	slot->job_id = 0;
+	SpinLockRelease(&slot->mutex);
 	job->live = this.charged == LOST_LIVE || this.charged == LOST_BEFORE;
 	job->unused = this.charged == LOST_TAKEN;
-	job->pushes = this.pushes;
+	job->pushes = this.pushes && (this.charged == LOST_BEFORE || asked_for);
 	job->push = this.push;
 	return true;
 }

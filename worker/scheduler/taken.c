@@ -567,7 +567,7 @@ turn_away(Relation rel, Fate *item)
 	JobqJob		first;
 
 	if (!jobq_job_fetch_entry(rel, &entry, snapshot, &job) || job_blocked(&job) ||
-		jobq_job_runs(&job))
+		jobq_job_kept(&job) || jobq_job_runs(&job))
 		return true;			/* whoever has it, or has changed it, sees to
 								 * it */
 	queue = jobq_queue_by_id(job_queue_id(&job), &buffer);
