@@ -119,9 +119,9 @@ sub try_commits
 {
 	my ($node, $name, $command) = @_;
 	my $self = JobqLibrary->new($node, $name, $command);
-	my $run = $self->start(LEASE => 4, PGOPTIONS => '-c jobq.max_result=1kB');
+	my $run = $self->start(LEASE => 10, PGOPTIONS => '-c jobq.max_result=1kB');
 
-	fail_commits($node, 6, '54000');
+	fail_commits($node, 14, '54000');
 	my $id = $self->enqueue('{}');
 	says($run, qr/it cannot commit/, "$name: a commit fails");
 	$self->ends('the job ends after all', $id);

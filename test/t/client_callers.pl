@@ -90,6 +90,7 @@ like(hear($_, qr/event: queues/), qr/ 200 /, 'one that is known') foreach @known
 my @nobody = map { raw($server, '') } 1 .. 40;
 like(hear(raw($server, as_app('GET /api/session')), qr/"role"/), qr/ 200 .*"app"/s, 'a caller comes in though nobodies have taken all places');
 ok(cut_off($nobody[0]), 'the first of them has made room');
+ok(!IO::Select->new($nobody[-1])->can_read(0), 'the last of them is still there');
 push @known, raw($server, as_app('GET /api/events?topics=queues'));
 like(hear($known[-1], qr/event: queues/), qr/ 200 /, 'another one');
 push @known, raw($server, as_app('GET /api/events?topics=queues'));

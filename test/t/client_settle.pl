@@ -79,8 +79,8 @@ foreach my $case ([ 'none', 'does not answer' ], [ '500ms', 'could not settle jo
 foreach my $code ('54000', 'JQ002')
 {
 	$ids = some_jobs(1);
-	fail_commits($node, 6, $code);
-	$run = start_work("echo x >>$dir/commits.$code", '--once', '--lease', '4s', '--quiet');
+	fail_commits($node, 14, $code);
+	$run = start_work("echo x >>$dir/commits.$code", '--once', '--lease', '10s', '--quiet');
 	says($run, qr/could not settle job $ids: it cannot commit/, "a commit fails with $code");
 	is(finish($run), 0, 'the program ends after all');
 	is(completed($ids), 1, 'the job is completed at its first attempt');

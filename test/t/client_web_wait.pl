@@ -179,9 +179,9 @@ like(hear(raw($server, reserve_text('c1', $alone)), qr/\}/), qr/^HTTP\/1.1 503.*
 
 # What has taken jobs, and is held up, is ended, and gives them back.
 my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1');
-my $locked = waits_for('locked', $brief);
 my $lock = $node->background_psql('postgres');
 $lock->query_safe('BEGIN; LOCK TABLE jobq.lease IN SHARE MODE');
+my $locked = waits_for('locked', $brief);
 enqueue('locked', 1);
 wait_for($node, 'a job was taken, and its lease cannot be written',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND wait_event_type = 'Lock'});
