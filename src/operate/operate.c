@@ -120,7 +120,7 @@ jobq_check_finished(int64 id)
 /*
  * If a worker runs the job, have it stop: a query cancel now, and SIGTERM by
  * the scheduler if the handler resists.  If one has died at the job, the scheduler, which
- * is to charge it, cancels it; but not if it is just being charged.
+ * is to charge it, cancels it; but not if it is just being charged, or no scheduler is there.
  */
 bool
 jobq_ask_to_stop(int64 id)
@@ -152,7 +152,7 @@ jobq_ask_to_stop(int64 id)
 		}
 		SpinLockRelease(&slot->mutex);
 	}
-	else if (slot->state == JOBQ_SLOT_DEAD)
+	else if (slot->state == JOBQ_SLOT_DEAD && db->scheduler != NULL && !db->stop)
 	{
 		SpinLockAcquire(&slot->mutex);
 		asked = slot->job_id == id && !slot->over && !slot->charging;

@@ -35,8 +35,6 @@ typedef struct Charge
 	const JobqError *error;
 	const JobqCulprit *culprit;
 	LostCharge	charged;
-	bool		pushes;			/* nobody else may hand the job over, as this: */
-	JobqPush	push;
 } Charge;
 
 /* What is known of a job whose worker has died, when it is charged. */
@@ -44,9 +42,16 @@ typedef struct LostJob
 {
 	bool		live;			/* it will run again */
 	bool		unused;			/* it had not begun, and another has its row */
-	bool		pushes;			/* it is to be handed over, as this: */
-	JobqPush	push;
+	bool		no_entry;		/* perhaps nobody else hands it over */
 } LostJob;
+
+/* A job that is to be handed over. */
+typedef struct HandOver
+{
+	int64		id;
+	bool		found;
+	JobqPush	push;
+} HandOver;
 
 static int64 left[MAX_LEFT];
 static int	nleft = 0;
@@ -59,7 +64,9 @@ static void take_copy(JobqSlot *slot, JobqSlot *copy);
 static bool charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now,
 						  LostJob *job);
 static void charge(void *arg);
-static void see_to_uncharged(Charge *this, Relation rel);
+static void see_to_uncharged(const LostAttempt *lost, Relation rel);
+static void hand_over(int64 id, TimestampTz now);
+static void find_ready(void *arg);
 static void end_lease(void *arg);
 static void end_left(TimestampTz now, TimestampTz *wake);
 static TimestampTz end_overstayers(TimestampTz now);
@@ -187,14 +194,8 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		slot->state = JOBQ_SLOT_FREE;
 		my_db->ndead--;
 		LWLockRelease(jobq_shared->lock);
-		if (job.pushes)
-		{
-			JobqWakeList push_wake = {0};
-
-			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			jobq_ready_push(my_db, &job.push, now, &push_wake);
-			jobq_unlock(my_db, &push_wake);
-		}
+		if (job.no_entry)
+			hand_over(copy.job_id, now);
 		places_free();
 
 		if (copy.connect_failed || copy.gave_back)
@@ -267,8 +268,7 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *jo
 	SpinLockRelease(&slot->mutex);
 	job->live = this.charged == LOST_LIVE || this.charged == LOST_BEFORE;
 	job->unused = this.charged == LOST_TAKEN;
-	job->pushes = this.pushes && (this.charged == LOST_BEFORE || asked_for);
-	job->push = this.push;
+	job->no_entry = this.charged == LOST_BEFORE || (this.charged == LOST_TAKEN && asked_for);
 	return true;
 }
 
@@ -288,9 +288,8 @@ charge(void *arg)
 	this->charged = this->lost != NULL
 		? charge_lost_attempt(rel, this->lost, this->error)
 		: charge_culprit(rel, this->culprit);
-	if (this->lost != NULL &&
-		(this->charged == LOST_BEFORE || this->charged == LOST_TAKEN))
-		see_to_uncharged(this, rel);
+	if (this->lost != NULL && this->charged == LOST_TAKEN)
+		see_to_uncharged(this->lost, rel);
 	table_close(rel, NoLock);
 
 	/* the job runs again when somebody has moved it */
@@ -303,32 +302,57 @@ charge(void *arg)
 }
 
 /*
- * Nothing was written about the job of a worker that has died.  If the attempt was charged
- * before, it only needs an entry.
- *
- * If another session has its row, and the worker never had, there is nothing to charge, but
- * its group waits for what becomes of it.  If the worker has had the row, the session can
- * only have locked it since, or have looked before the worker began: the attempt is charged
- * when that is over.
+ * Another session has the row of the job of a worker that has died.  If the worker never
+ * had it, there is nothing to charge, but the job's group waits for what becomes of it.  If
+ * the worker has had the row, the session can only have locked it since, or have looked
+ * before the worker began: the attempt is charged when that is over.
  */
 static void
-see_to_uncharged(Charge *this, Relation rel)
+see_to_uncharged(const LostAttempt *lost, Relation rel)
 {
-	const LostAttempt *lost = this->lost;
 	JobqJob		job;
 
-	if (this->charged == LOST_TAKEN && lost->slot->begun)
+	if (lost->slot->begun)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("another session has its row")));
-	if (!jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
-		return;
-	if (this->charged == LOST_TAKEN)
+	if (jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
 		jobq_row_is_taken(rel, &job, lost->slot->holding->permits.group);
-	if (job_leased(&job) || job_blocked(&job) || DatumGetBool(JOB(&job, JOB_DORMANT)))
+}
+
+/*
+ * The job may have no entry: who came upon the last one has dropped it, as a dead slot named
+ * the job.  Its row is read now, when none does: somebody may have moved it since it was
+ * charged.  If that fails, the sweep finds it.
+ */
+static void
+hand_over(int64 id, TimestampTz now)
+{
+	HandOver	this = {.id = id};
+	JobqWakeList wake = {0};
+
+	if (scheduler_try(find_ready, &this) != NULL || !this.found)
 		return;
-	jobq_push_of_job(&this->push, &job, NULL);
-	this->pushes = true;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(my_db, &this.push, now, &wake);
+	jobq_unlock(my_db, &wake);
+}
+
+static void
+find_ready(void *arg)
+{
+	HandOver   *this = arg;
+	Relation	rel;
+	JobqJob		job;
+
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	rel = jobq_open_jobs();
+	this->found = jobq_job_find(rel, this->id, GetActiveSnapshot(), &job) &&
+		!job_leased(&job) && !job_blocked(&job) && !DatumGetBool(JOB(&job, JOB_DORMANT));
+	if (this->found)
+		jobq_push_of_job(&this->push, &job, NULL);
+	table_close(rel, NoLock);
 }
 
 /*
