@@ -145,14 +145,14 @@ sub try_silence
 	my $self = JobqLibrary->new($node, $name, $command);
 	my $run = $self->start(LEASE => 4);
 	my $id = $self->enqueue($long ? '{"do": "hold", "long": true}' : '{"do": "hold"}');
-	my $extends = "SELECT max(pid) FROM @{[ $self->sessions ]} AND query ~ 'extend'";
+	my $tells = "SELECT max(pid) FROM @{[ $self->sessions ]} AND query ~ 'jobq.(extend|ack)'";
 
-	wait_for($node, "$name: the lease is extended", "SELECT ($extends) IS NOT NULL");
-	my $silent = $self->sql($extends);
+	wait_for($node, "$name: the lease is extended", "SELECT ($tells) IS NOT NULL");
+	my $silent = $self->sql($tells);
 	ok(stop_at_rest($node, $silent, 'Client'), "$name: a connection goes silent");
 	append_to_file("$self->{folder}/go", 'go') if $long;
 	says($run, qr/no answer/, "$name: it is noticed");
-	wait_for($node, "$name: it is made again", "SELECT ($extends AND pid <> $silent) IS NOT NULL");
+	wait_for($node, "$name: it is made again", "SELECT ($tells AND pid <> $silent) IS NOT NULL");
 	append_to_file("$self->{folder}/go", 'go');
 	$self->ends('the job ends', $id);
 	$run->{handle}->signal('TERM');

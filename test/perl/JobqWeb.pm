@@ -10,9 +10,10 @@ use IO::Socket::INET;
 use IPC::Run ();
 use JobqTest ();
 use PostgreSQL::Test::Utils;
+use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(serve refused raw hear web_pid);
+our @EXPORT = qw(web_node has_web serve refused token_file raw hear web_pid);
 
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 my @servers;
@@ -22,6 +23,30 @@ END
 {
 	local $?;
 	$_->{process}->kill_kill(grace => 5) foreach grep { $_->{process} } @servers;
+}
+
+# Was the program built with what it needs for this?
+sub has_web { return refused($_[0], '--listen', '127.0.0.1:0', '--max-body', '0') !~ /built without/; }
+
+# As client_node() in JobqTest.pm; skips the file if the program cannot serve callers.
+sub web_node
+{
+	my ($node, $jobq) = JobqTest::client_node(@_);
+
+	Test::More::plan(skip_all => 'the program jobq was built without libmicrohttpd') unless has_web($jobq);
+	delete @ENV{qw(http_proxy https_proxy all_proxy)};
+	return ($node, $jobq);
+}
+
+# A file of tokens, in the place of the last one, which has these lines.
+sub token_file
+{
+	my ($file, @lines) = @_;
+
+	unlink $file;
+	append_to_file($file, join '', map { "$_\n" } @lines);
+	chmod 0600, $file;
+	return $file;
 }
 
 # A server for callers: its process, its address (url, port), what it says (err).

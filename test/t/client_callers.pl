@@ -15,12 +15,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my ($node, $jobq) = client_node();
+my ($node, $jobq) = web_node();
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 my $dir = PostgreSQL::Test::Utils::tempdir_short();
-
-plan skip_all => 'the program jobq was built without libmicrohttpd'
-  if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
@@ -38,16 +35,7 @@ $node->reload;
 
 my ($token, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 1;
 
-# The file of tokens has these lines.
-sub tokens
-{
-	unlink "$dir/tokens";
-	append_to_file("$dir/tokens", join '', map { "$_\n" } @_);
-	chmod 0600, "$dir/tokens";
-	return;
-}
-
-tokens("$token user=app password=secret", "$other user=open");
+token_file("$dir/tokens", "$token user=app password=secret", "$other user=open");
 
 # A request, as it is sent.
 sub request
@@ -112,7 +100,7 @@ close $_ foreach @known, @nobody, @others;
 # With a token that is taken away nobody is anybody, however often he asks.
 my @gone = map { raw($server, request('GET /api/session', undef, "Authorization: Bearer $other")) } 1 .. $few / 2;
 like(hear($_, qr/"role"/), qr/ 200 /, 'one with a token') foreach @gone;
-tokens("$token user=app password=secret");
+token_file("$dir/tokens", "$token user=app password=secret");
 $server->{process}->signal('HUP');
 my $last = shift @gone;
 my $status;

@@ -16,15 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $node = jobq_node('main', '');
-$node->start;
-my $jobq = $node->config_data('--bindir') . '/jobq';
-plan skip_all => 'the program jobq was not built' unless -x $jobq;
-
-$ENV{PGHOST} = $node->host;
-$ENV{PGPORT} = $node->port;
-$ENV{PGDATABASE} = 'postgres';
-delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my ($node, $jobq) = web_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 
@@ -32,11 +24,6 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 # What it cuts off is no reason to end.
 local $SIG{PIPE} = 'IGNORE';
-
-if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
-{
-	plan skip_all => 'the program jobq was built without libmicrohttpd';
-}
 
 sql(q{
 CREATE EXTENSION jobq;
@@ -61,8 +48,7 @@ $node->reload;
 
 my $token = 'Abcdefghijklmnopqrstuvwx0';
 my $other_token = 'Zbcdefghijklmnopqrstuvwx0';
-append_to_file("$dir/tokens", "# tokens\n$token user=app password=secret\n$other_token user=other password=other\n");
-chmod 0600, "$dir/tokens";
+token_file("$dir/tokens", '# tokens', "$token user=app password=secret", "$other_token user=other password=other");
 my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
 my $json = JSON::PP->new->utf8;
@@ -558,9 +544,7 @@ like($cut_off, qr/^ again/, 'a second request that does not end is cut off, and 
 # The end of a session, of a token, and of the server.
 is((ask('DELETE', '/api/session', undef, %app))[0], 204, 'log out');
 is((ask('GET', '/api/session', undef, %app))[0], 401, 'and be nobody');
-unlink "$dir/tokens";
-append_to_file("$dir/tokens", "$other_token user=other password=other\n");
-chmod 0600, "$dir/tokens";
+token_file("$dir/tokens", "$other_token user=other password=other");
 $server->{process}->signal('HUP');
 $end = time + $patience;
 usleep(50_000) while ($status = (app('GET', '/api/session'))[0]) == 200 && time < $end;

@@ -14,8 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my ($node, $jobq) = client_node();
-delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my ($node, $jobq) = web_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 
@@ -23,11 +22,6 @@ my $patience = $PostgreSQL::Test::Utils::timeout_default;
 local $SIG{PIPE} = 'IGNORE';
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
-
-if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
-{
-	plan skip_all => 'the program jobq was built without libmicrohttpd';
-}
 
 sql(qq{
 CREATE EXTENSION jobq;
@@ -40,19 +34,10 @@ SELECT jobq.create_queue('c', mode => 'consumer', open => true)});
 
 my ($token, $taken, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 2;
 
-# The file of tokens has these lines.
-sub tokens
-{
-	unlink "$dir/tokens";
-	append_to_file("$dir/tokens", join '', map { "$_\n" } @_);
-	chmod 0600, "$dir/tokens";
-	return;
-}
-
-tokens("$token user=" . 'r' x 64);
+token_file("$dir/tokens", "$token user=" . 'r' x 64);
 like(refused($jobq, '--listen', '127.0.0.1:0', '--token-file', "$dir/tokens"), qr/^2: .*line 1: a role's name has no more than 63 bytes/, 'a name that is too long is none for a token');
 like(refused($jobq, '--listen', '127.0.0.1:0', '--hide-payload', 'app,' . 'r' x 64), qr/^2: .*--hide-payload: a role's name has no more than 63 bytes/, 'nor one whose payloads are to be hidden');
-tokens("$token user=app", "$taken user=app");
+token_file("$dir/tokens", "$token user=app", "$taken user=app");
 my $server = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust', '--connections', 1);
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
 my $json = JSON::PP->new->utf8;
@@ -102,7 +87,7 @@ like(hear($follows{$_}, qr/"name":"c"/), qr/event: queues/, 'queues are followed
 my $waits = raw($server, request_text('POST /api/reserve', $taken, '{"queues": ["c"], "wait": "60 s"}'));
 wait_for($node, 'a consumer waits',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
-tokens("$token user=app");
+token_file("$dir/tokens", "$token user=app");
 $server->{process}->signal('HUP');
 like(hear($waits, qr/\}/), qr/^HTTP\/1.1 401/, 'a consumer whose token is taken away waits no more');
 ok(ends($follows{$taken}), 'and is told of nothing any more');
@@ -115,7 +100,7 @@ sql(q{SELECT jobq.resume('c')});
 my @more;
 for my $n (1 .. 3)
 {
-	tokens("$token user=app", "$other$n user=other");
+	token_file("$dir/tokens", "$token user=app", "$other$n user=other");
 	$server->{process}->signal('HUP');
 	my $end = time + $patience;
 	usleep(20_000) while status_of('GET', '/api/session', undef, Authorization => "Bearer $other$n") != 200 && time < $end;
@@ -123,7 +108,7 @@ for my $n (1 .. 3)
 	like(hear($more[-1], qr/"ready" ?:/), qr/event: overview/, 'the file was read, and somebody follows more');
 }
 wait_for($node, 'all with a token share its connection', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app'});
-tokens("$token user=other");
+token_file("$dir/tokens", "$token user=other");
 $server->{process}->signal('HUP');
 ok(ends($follows{$token}), 'who has a token that stands for another role is told of nothing as the first one');
 close $_ foreach $waits, values %follows, @more;
@@ -158,7 +143,7 @@ is((log_in('r' x 63))[0], 200, 'a role with a long name');
 is((log_in('r' x 64))[0], 400, 'a name that is too long is none');
 
 # Of strangers little is kept, and nothing of what has no use.
-tokens("$token user=app");
+token_file("$dir/tokens", "$token user=app");
 $server->{process}->signal('HUP');
 my $large = 'x' x 100_000;
 my $chunks = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" . ("2000\r\n" . 'x' x 8192 . "\r\n") x 3 . "0\r\n\r\n";

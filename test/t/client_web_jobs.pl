@@ -12,16 +12,10 @@ use JobqWeb;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($node, $jobq) = client_node();
-delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my ($node, $jobq) = web_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
-
-if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
-{
-	plan skip_all => 'the program jobq was built without libmicrohttpd';
-}
 
 sql(q{
 CREATE EXTENSION jobq;
@@ -33,8 +27,7 @@ SELECT jobq.register('same', 'same(jsonb)', carry => '{app.name}'), jobq.registe
 SELECT jobq.create_queue('c', mode => 'consumer')});
 
 my $token = 'Abcdefghijklmnopqrstuvwx0';
-append_to_file("$dir/tokens", "$token user=app\n");
-chmod 0600, "$dir/tokens";
+token_file("$dir/tokens", "$token user=app");
 my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'app');
 my $http = HTTP::Tiny->new(timeout => $PostgreSQL::Test::Utils::timeout_default);

@@ -15,17 +15,11 @@ use Socket qw(SOL_SOCKET SO_RCVBUF pack_sockaddr_in inet_aton);
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my ($node, $jobq) = client_node();
-delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my ($node, $jobq) = web_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
-
-if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
-{
-	plan skip_all => 'the program jobq was built without libmicrohttpd';
-}
 
 sql(q{
 CREATE EXTENSION jobq;
@@ -39,8 +33,7 @@ SELECT jobq.grant_queue('granted', 'app', 'consume')});
 
 my $token = 'Abcdefghijklmnopqrstuvwx0';
 my $alone = 'Abcdefghijklmnopqrstuvwx1';
-append_to_file("$dir/tokens", "$token user=app\n$alone user=alone\n");
-chmod 0600, "$dir/tokens";
+token_file("$dir/tokens", "$token user=app", "$alone user=alone");
 my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $http = HTTP::Tiny->new(timeout => $patience);
 my $json = JSON::PP->new->utf8;

@@ -21,10 +21,7 @@ my $patience = $PostgreSQL::Test::Utils::timeout_default;
 my @missing = grep { my $p = $_; !grep { -x "$_/$p" } split /:/, $ENV{PATH} } qw(prometheus prometheus-postgres-exporter promtool);
 
 plan(skip_all => "there is no @missing") if @missing;
-my ($node, $jobq) = client_node();
-
-plan(skip_all => 'the program jobq was built without libmicrohttpd') if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
-delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my ($node, $jobq) = web_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $folder = File::Spec->rel2abs("$FindBin::RealBin/../../monitoring");
 my $http = HTTP::Tiny->new(timeout => $patience);
@@ -110,8 +107,7 @@ SELECT jobq.enqueue('any', queue => 'outside') FROM generate_series(1, 2)});
 wait_for($node, 'jobs have run', q{SELECT sum(completed) = 5 AND sum(dead) = 3 AND sum(running) = 0 AND bool_and(exact) FROM jobq.stats});
 
 # both sources of Prometheus
-append_to_file("$dir/tokens", "Abcdefghijklmnopqrstuvwx0 user=watcher password=secret\n");
-chmod 0600, "$dir/tokens";
+token_file("$dir/tokens", 'Abcdefghijklmnopqrstuvwx0 user=watcher password=secret');
 my $web = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust');
 my $exporter = start({ DATA_SOURCE_NAME => "host=" . $node->host . " port=" . $node->port . " user=watcher dbname=postgres sslmode=disable" },
 	'prometheus-postgres-exporter', '--web.listen-address=127.0.0.1:0', '--disable-default-metrics', '--disable-settings-metrics',
