@@ -10,7 +10,7 @@ use lib "$FindBin::RealBin/../perl";
 use HTTP::Tiny;
 use IPC::Run ();
 use JobqTest;
-use JobqWeb qw(serve refused);
+use JobqWeb;
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
