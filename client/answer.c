@@ -29,6 +29,17 @@ enum
 	"connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; " \
 	"form-action 'none'; frame-ancestors 'none'"
 
+#define LARGE_ANSWER	65536	/* bytes: it is seen how much of it was read */
+
+/* A large answer, as long as it is being sent. */
+typedef struct Large
+{
+	char	   *text;
+	size_t		length;
+	Caller	   *caller;			/* of the connection on which it is sent */
+} Large;
+
+static void answer_no_room(Request *request);
 static unsigned status_of(const char *sqlstate);
 static void answer_problem_text(Request *request, unsigned status, char *text);
 
@@ -74,15 +85,74 @@ answer_header(Request *request, const char *name, const char *value)
 }
 
 /*
+ * libmicrohttpd wants to send a part of a large answer.
+ */
+static ssize_t
+large_read(void *closure, uint64_t position, char *buffer, size_t size)
+{
+	Large	   *large = closure;
+
+	if (size > large->length - position)
+		size = large->length - position;
+	memcpy(buffer, large->text +position, size);
+	if (large->caller != NULL)
+		caller_moves(large->caller);
+	return size;
+}
+
+static void
+large_free(void *closure)
+{
+	Large	   *large = closure;
+
+	free(large->text);
+	free(large);
+}
+
+/*
+ * Too much is kept for callers of this principal.  A caller that has only asked can ask
+ * again.  Of other requests the answer is lost, as when a connection breaks, so that jobs
+ * in it go back to their queue.
+ */
+static void
+answer_no_room(Request *request)
+{
+	request_keeps(request, 0);
+	answer_problem(request, MHD_HTTP_SERVICE_UNAVAILABLE,
+				   "answers that callers of this role are reading take all the memory for them");
+	answer_header(request, MHD_HTTP_HEADER_CONNECTION, "close");
+	if (strcmp(request->route->method, "GET") != 0)
+		request_cut_off(request);
+}
+
+/*
  * A text, of which a copy is made.  What the database says is not to be kept by
  * anybody.
  */
 void
 answer(Request *request, unsigned status, const char *type, const char *text, size_t length)
 {
-	struct MHD_Response *response =
-		MHD_create_response_from_buffer(length, (void *) text, MHD_RESPMEM_MUST_COPY);
+	struct MHD_Response *response;
 
+	if (request_caller(request) != NULL)
+		caller_moves(request_caller(request));
+	if (!request_keeps(request, length) && length >= LARGE_ANSWER)
+	{
+		answer_no_room(request);
+		return;
+	}
+	if (length < LARGE_ANSWER)
+		response = MHD_create_response_from_buffer(length, (void *) text, MHD_RESPMEM_MUST_COPY);
+	else
+	{
+		Large	   *large = allocate(sizeof(Large));
+
+		large->text = allocate(length);
+		memcpy(large->text, text, length);
+		large->length = length;
+		large->caller = request_caller(request);
+		response = MHD_create_response_from_callback(length, LARGE_ANSWER, large_read, large, large_free);
+	}
 	answer_with(request, status, response);
 	MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
 	MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
@@ -176,13 +246,15 @@ status_of(const char *sqlstate)
 }
 
 static char *
-problem_with_status(const PGresult *result, unsigned *status)
+problem_with_status(const Principal *principal, const PGresult *result, unsigned *status)
 {
 	const char *sqlstate = sqlstate_of(result);
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 	const char *advice = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
 
 	*status = status_of(sqlstate);
+	if (principal->hide_payload && !error_is_shown(sqlstate))
+		return problem(*status, "the reason is hidden from this role, as payloads are", NULL, sqlstate);
 	if (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0)
 		advice = "Is the extension jobq in this database, and of this version?";
 	return problem(*status, message != NULL ? message : PQresultErrorMessage(result), advice,
@@ -202,18 +274,18 @@ problem_text(unsigned status, const char *detail)
  * The same for an error of the server.
  */
 char *
-problem_of(const PGresult *result)
+problem_of(const Principal *principal, const PGresult *result)
 {
 	unsigned	status;
 
-	return problem_with_status(result, &status);
+	return problem_with_status(principal, result, &status);
 }
 
 void
 answer_error(Request *request, const PGresult *result)
 {
 	unsigned	status;
-	char	   *text = problem_with_status(result, &status);
+	char	   *text = problem_with_status(request->principal, result, &status);
 
 	answer_problem_text(request, status, text);
 }

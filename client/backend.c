@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #define MAX_WORDS		64
+#define LARGE_RESULT	(1024 * 1024)	/* libpq keeps as much memory */
 
 /* What asks the server to end a statement; libpq waits for it, so a thread does. */
 struct Cancel
@@ -44,6 +45,7 @@ static int	ncancels;			/* that are not done */
 /* Those of all who have no connection string of their own. */
 static Hosts own_hosts;
 
+static void hear_nothing(void *nobody, const PGresult *result);
 static void backend_ready(void *owner, uint32_t events);
 static void backend_watch(Backend *backend);
 static void backend_connected(Backend *backend);
@@ -125,7 +127,8 @@ backend_make(Principal *principal, bool waits)
 		fatal(EXIT_REFUSED, "out of memory");
 	backend->patience = hosts_patience(backend->conn);
 	backend->host = PQhost(backend->conn);
-	hear_notices(backend->conn);
+	/* nothing that a role can have its server say is for this program's log */
+	PQsetNoticeReceiver(backend->conn, hear_nothing, NULL);
 	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
 	if (PQstatus(backend->conn) == CONNECTION_BAD)
 	{
@@ -134,6 +137,13 @@ backend_make(Principal *principal, bool waits)
 	}
 	backend->polling = PGRES_POLLING_WRITING;
 	backend_watch(backend);
+}
+
+static void
+hear_nothing(void *nobody, const PGresult *result)
+{
+	(void) nobody;
+	(void) result;
 }
 
 static void
@@ -247,7 +257,7 @@ backend_connected(Backend *backend)
 	snprintf(sql, sizeof(sql), "SET search_path = pg_catalog; SET statement_timeout = %d; "
 			 "SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; "
 			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
-			 "SET enable_sort = off; SET jit = off; "
+			 "SET enable_sort = off; SET jit = off; SET client_min_messages = error; "
 			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
 			 statement_time(backend->waits), web.read_only ? "on" : "off");
 	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);
@@ -364,6 +374,7 @@ backend_ready(void *owner, uint32_t events)
 		{
 			Statement  *statement = backend->statement;
 
+			backend->large |= PQresultMemorySize(result) > LARGE_RESULT;
 			backend->state = backend->cancel != NULL ? BACKEND_CANCELLED : BACKEND_IDLE;
 			backend->statement = NULL;
 			statement->backend = NULL;

@@ -12,6 +12,11 @@
  * The job ends when the command ends.  What the command has started and left
  * behind is killed then, with the group: it could hold the pipes open for ever.
  *
+ * A service manager or a terminal may signal the program and its commands
+ * together.  A command that ends by a signal is not charged once the program has
+ * been asked to stop.  The command may die before the program receives its own
+ * signal, so the status of such a command is judged after a pause.
+ *
  * client/child.c
  *
  *-------------------------------------------------------------------------
@@ -36,6 +41,7 @@
 #define LONGEST_LINE	1000	/* of progress */
 #define READS_A_TURN	16		/* of one job, before others have theirs */
 #define MOST_SAID		1000	/* columns of what the shell says */
+#define JUDGE_PAUSE		1.0		/* for a signal to us to arrive, in seconds */
 
 #define NPIPES			4		/* of a command */
 #define FILES_OF_OTHERS	64		/* connections, and what libraries open */
@@ -45,7 +51,10 @@
 #define STATUS_REJECT	100
 #define STATUS_CANNOT	126		/* the shell could not execute it */
 #define STATUS_MISSING	127		/* there is no such command */
+#define STATUS_SIGNAL	128		/* plus the signal that ended a process of the
+								 * shell */
 
+static const char *limited(const char *command, int64_t bytes);
 static bool make_pipe(int ends[2], bool ours_writes);
 static char **environment_of(const Job *job);
 static void signal_group(Job *job, int signal);
@@ -55,7 +64,22 @@ static bool read_output(Job *job);
 static bool read_errors(Job *job);
 static void read_progress(Job *job);
 static void take_line(Job *job);
+static int	stop_signal_of(int status);
+static void reap_child(Job *job);
 static void end(Job *job, int status);
+
+/*
+ * The command with a limit to its memory, which the shell sets.
+ */
+static const char *
+limited(const char *command, int64_t bytes)
+{
+	PQExpBufferData text;
+
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "ulimit -v %lld || exit 126\n%s", (long long) (bytes >> 10), command);
+	return text.data;
+}
 
 /*
  * Take the numbers that a command's pipes have in the command, so that ours are
@@ -73,6 +97,8 @@ children_prepare(void)
 		files.rlim_cur = wanted < files.rlim_max ? wanted : files.rlim_max;
 		(void) setrlimit(RLIMIT_NOFILE, &files);
 	}
+	if (work.max_memory > 0)
+		work.exec = limited(work.exec, work.max_memory);
 	do
 		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	while (fd >= 0 && fd < 4);
@@ -162,7 +188,7 @@ child_start(Job *job)
 	job->state = JOB_RUNNING;
 	job->began_at = seconds();
 	job->deadline = work.timeout > 0 ? seconds() + work.timeout : INFINITY;
-	job->kill_at = INFINITY;
+	job->kill_at = job->judge_at = INFINITY;
 	write_payload(job);
 }
 
@@ -422,37 +448,67 @@ take_line(Job *job)
 }
 
 /*
- * See which processes have ended.
+ * The signal that ended a command, if service managers and terminals stop processes
+ * by it; else 0.  A shell passes the signal on as its exit status.
+ */
+static int
+stop_signal_of(int status)
+{
+	int			signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - STATUS_SIGNAL;
+
+	return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT ? signal : 0;
+}
+
+/*
+ * Reap the process of a job, and read what is left in its pipes.
+ */
+static void
+reap_child(Job *job)
+{
+	/* the process group keeps its number until its leader is reaped */
+	signal_group(job, SIGKILL);
+	(void) waitpid(job->pid, &job->status, 0);
+	while (read_output(job))
+		if (job->output.len >= work.max_output)
+			break;
+	for (int i = 0; i < READS_A_TURN && read_errors(job); i++)
+		;
+	note_end(job);
+	read_progress(job);
+	shut(&job->in);
+	shut(&job->out);
+	shut(&job->err);
+	shut(&job->progress);
+	job->pid = 0;
+	job->deadline = job->kill_at = INFINITY;
+	job->judge_at = seconds() + (stop_signal_of(job->status) != 0 && !job->timed_out ? JUDGE_PAUSE : 0);
+}
+
+/*
+ * Reap the processes that have ended, and judge those of jobs.  As process 1 of a
+ * container, the program inherits the orphans of others, which only it can reap.
  */
 void
 children_reap(void)
 {
-	for (Job *job = jobs; job != NULL; job = job->next)
-	{
-		siginfo_t	ended = {0};
-		int			status;
+	siginfo_t	ended = {0};
 
-		if (job->state == JOB_RUNNING && job->pid != 0 &&
-			waitid(P_PID, job->pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == job->pid)
-		{
-			/* as long as it is not reaped, its number is no other's */
-			signal_group(job, SIGKILL);
-			(void) waitpid(job->pid, &status, 0);
-			while (read_output(job))
-				if (job->output.len >= work.max_output)
-					break;
-			for (int i = 0; i < READS_A_TURN && read_errors(job); i++)
-				;
-			note_end(job);
-			read_progress(job);
-			shut(&job->in);
-			shut(&job->out);
-			shut(&job->err);
-			shut(&job->progress);
-			job->pid = 0;
-			end(job, status);
-		}
+	while (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0)
+	{
+		Job		   *job = jobs;
+
+		while (job != NULL && job->pid != ended.si_pid)
+			job = job->next;
+		if (job != NULL)
+			reap_child(job);
+		else
+			(void) waitpid(ended.si_pid, NULL, 0);
+		ended.si_pid = 0;
 	}
+	for (Job *job = jobs; job != NULL; job = job->next)
+		if (job->state == JOB_RUNNING && job->pid == 0 && job->transfer == NULL &&
+			(seconds() >= job->judge_at || work_stops > 0 || job->outcome == OUTCOME_LOST))
+			end(job, job->status);
 }
 
 /*
@@ -471,7 +527,8 @@ end(Job *job, int status)
 		job->state = JOB_ENDED;
 		return;
 	}
-	if (job->stopped)
+	if (job->stopped ||
+		(work_stops > 0 && !job->timed_out && (WIFSIGNALED(status) || stop_signal_of(status) != 0)))
 	{
 		job_end(job, OUTCOME_RELEASE, NULL);
 		return;

@@ -6,24 +6,27 @@ CLIENT_OBJS = $(CLIENT_SOURCES:$(TOP)/%.c=%.o)
 # Debian keeps them apart from the server's.
 LIBPQ_HEADERS := $(patsubst %/libpq-fe.h,%,$(firstword $(wildcard $(includedir)/libpq-fe.h /usr/include/postgresql/libpq-fe.h)))
 CLIENT_CPPFLAGS = -D_GNU_SOURCE -DJOBQ_VERSION='"$(EXTVERSION)"' -I$(TOP)/src -I$(LIBPQ_HEADERS)
+CURL_HEADERS := $(and $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h),$(wildcard /usr/include/openssl/hmac.h))
+NCURSES_HEADERS := $(wildcard /usr/include/ncursesw/curses.h)
+WEB_HEADERS := $(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/include/jansson.h))
 
 CLIENT_LIBS = -lpq -lm
 
 # Without libcurl and OpenSSL "jobq work" has no --http.
-ifneq ($(and $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h),$(wildcard /usr/include/openssl/hmac.h)),)
+ifneq ($(CURL_HEADERS),)
 CLIENT_CPPFLAGS += -DHAVE_LIBCURL
 CLIENT_LIBS += -lcurl -lcrypto
 endif
 
 # Without ncurses there is no "jobq top".
-ifneq ($(wildcard /usr/include/ncursesw/curses.h),)
+ifneq ($(NCURSES_HEADERS),)
 CLIENT_CPPFLAGS += -DHAVE_NCURSES
 CLIENT_LIBS += -lncursesw -ltinfo
 endif
 
 # Without libmicrohttpd and jansson there is no "jobq web".
-WEB_SOURCES = $(addprefix $(TOP)/client/,loop.c backend.c pool.c listener.c answer.c session.c tokens.c statement.c stream.c given.c gate.c gateway.c routes.c caller.c request.c)
-ifneq ($(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/include/jansson.h)),)
+WEB_SOURCES = $(addprefix $(TOP)/client/,loop.c backend.c pool.c listener.c answer.c session.c login.c tokens.c shown.c statement.c events.c stream.c given.c gate.c gateway.c routes.c caller.c request.c)
+ifneq ($(WEB_HEADERS),)
 CLIENT_CPPFLAGS += -DHAVE_MICROHTTPD
 CLIENT_LIBS += -lmicrohttpd -ljansson -lpthread
 CLIENT_ASSETS = client/assets.o
@@ -36,24 +39,35 @@ WEB_FILES := $(TOP)/client/openapi.json $(wildcard $(TOP)/client/web/*.*)
 client/assets.inc: $(WEB_FILES) $(TOP)/client/embed
 	@mkdir -p client
 	$(TOP)/client/embed $(WEB_FILES) > $@.tmp && mv $@.tmp $@
-client/assets.o: client/assets.inc $(TOP)/client/web.h
-	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) -I$(TOP)/client $(COPT) -x c -c $< -o $@
+client/assets.o: client/assets.inc $(TOP)/client/web.h client/flags
+	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) -I$(TOP)/client $(COPT) -x c -c $< -o $@
 
-.PHONY: client install-client uninstall-client
+# The loader finds libpq by itself in a folder of the system.
+SYSTEM_LIBS = /lib /usr/lib /lib64 /usr/lib64 /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)
+CLIENT_RPATH = $(if $(filter-out $(SYSTEM_LIBS),$(libdir)),-Wl$(comma)-rpath$(comma)'$(libdir)')
+comma := ,
+
+# Changes when an optional library is installed or removed, and has all built anew.
+client/flags: FORCE
+	@mkdir -p client
+	@echo '$(subst ','\'',$(CLIENT_CPPFLAGS) $(CPPFLAGS) $(CLIENT_LIBS))' > $@.tmp
+	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+
+.PHONY: client install-client uninstall-client FORCE
 client: $(CLIENT)
 
 $(CLIENT): $(CLIENT_OBJS) $(CLIENT_ASSETS)
-	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) $(LDFLAGS) -L$(libdir) -Wl,-rpath,'$(libdir)' $(CLIENT_LIBS) -o $@
+	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) $(LDFLAGS) -L$(libdir) $(CLIENT_RPATH) $(CLIENT_LIBS) -o $@
 
-$(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(wildcard $(TOP)/client/*.h) $(LISTS)
-	@mkdir -p client
-	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(COPT) -c $< -o $@
+$(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(wildcard $(TOP)/client/*.h) $(LISTS) client/flags
+	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) $(COPT) -c $< -o $@
 
 install-client: $(CLIENT)
 	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1' '$(DESTDIR)$(manualdir)'
 	$(INSTALL_PROGRAM) $(CLIENT) '$(DESTDIR)$(bindir)/$(EXTNAME)'
 	$(INSTALL_DATA) $(TOP)/client/jobq.1 '$(DESTDIR)$(mandir)/man1/$(EXTNAME).1'
 	$(INSTALL_DATA) $(TOP)/client/completion.bash '$(DESTDIR)$(manualdir)/'
+uninstall-manual: uninstall-client	# which removes the last file of the folder
 uninstall-client:
 	rm -f '$(DESTDIR)$(bindir)/$(EXTNAME)' '$(DESTDIR)$(mandir)/man1/$(EXTNAME).1' \
 		'$(DESTDIR)$(manualdir)/completion.bash'
@@ -61,10 +75,9 @@ uninstall-client:
 clean: clean-client
 .PHONY: clean-client
 clean-client:
-	rm -f $(CLIENT) $(CLIENT_OBJS) client/assets.inc client/assets.o
+	rm -f $(CLIENT) $(CLIENT_OBJS) client/flags client/assets.inc client/assets.o
 
 ifneq ($(wildcard $(LIBPQ_HEADERS)/internal/pqexpbuffer.h),)
 all: client
 install: install-client
-uninstall: uninstall-client
 endif

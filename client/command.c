@@ -245,8 +245,6 @@ statement_run(const Command *command, const char *sql, int n, const char *const 
 	PQclear(result);
 	termPQExpBuffer(&text);
 	PQfinish(conn);
-	if (fflush(stdout) != 0)
-		return EXIT_REFUSED;
 	if (n == 0 && command->output == OUTPUT_RECORD)
 	{
 		error("%s \"%s\" does not exist, or is another role's", command->arguments, values[0]);

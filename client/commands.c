@@ -55,9 +55,9 @@ const Command commands[] = {
 			{"exec", 'e', "COMMAND", "run by the shell; the payload is its standard input"},
 			{"http", 0, "URL", "send the payload there, as the body of a POST"},
 			{"http-secret", 0, "FILE", "sign requests with the secret in this file"},
-			{"http-redirects", 0, "N", "follow so many redirects; else none"},
+			{"http-redirects", 0, "N", "follow so many redirects within the site; else none"},
 			{"http-retry-4xx", 0, NULL, "a status of 400 to 499 is a failed attempt; else a dead letter"},
-			{"http-public-only", 0, NULL, "connect to no address of a private network"},
+			{"http-public-only", 0, NULL, "connect to no private or other special address"},
 			{"http-ca", 0, "FILE", "certificates that are trusted; else the system's"},
 			{"parallel", 'P', "N", "so many jobs at a time; else 1"},
 			{"batch", 0, "N", "ask the server for so many at most in one call; else 1000"},
@@ -104,7 +104,7 @@ const Command commands[] = {
 		.summary = "wait until jobs have ended",
 		.run = run_wait,
 		.sql = "SELECT id, state, kind, queue, attempt, result, error "
-		"FROM jobq.wait($1::pg_catalog.int8[], coalesce($2::pg_catalog.interval, '365 days'))",
+		"FROM jobq.wait_all($1::pg_catalog.int8[], coalesce($2::pg_catalog.interval, '365 days'))",
 		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
 	},
 	{
@@ -128,9 +128,13 @@ const Command commands[] = {
 		.name = "failed",.arguments = "",
 		.summary = "dead letters, the newest first",
 		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
-		"FROM jobq.failed_jobs WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
-		"AND ($3::pg_catalog.int8 IS NULL OR id" BELOW "$3) ORDER BY id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
-		.options = {OPTION_QUEUE, OPTION_KIND, OPTION_BEFORE, OPTION_LIMIT}
+		"FROM jobq.failed_jobs AS f "
+		"LEFT JOIN (SELECT l.id AS before_id, l.failed_at AS before_at FROM jobq.failed_jobs AS l) AS b ON before_id" EQUALS "$3 "
+		"WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
+		/* a letter that is gone has no time */
+		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.failed_at" BELOW "before_at OR (f.failed_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
+		"ORDER BY f.failed_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
+		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that have failed before this one: the next page"}, OPTION_LIMIT}
 	},
 	{
 		.name = "retry",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
@@ -140,7 +144,7 @@ const Command commands[] = {
 	},
 	{
 		.name = "retry-all",.arguments = "",
-		.summary = "run dead letters again, all or those that fulfil all conditions; print how many",
+		.summary = "run dead letters again that fulfil all conditions; print how many",
 		.output = OUTPUT_VALUE,.run = run_many,
 		.sql = "SELECT jobq.retry_many(",
 		.options = {
@@ -155,7 +159,7 @@ const Command commands[] = {
 	},
 	{
 		.name = "flush",.arguments = "",
-		.summary = "delete dead letters, all or those that fulfil all conditions; print how many",
+		.summary = "delete dead letters that fulfil all conditions; print how many",
 		.output = OUTPUT_VALUE,.run = run_many,
 		.sql = "SELECT jobq.delete_failed_many(",
 		.options = {

@@ -41,17 +41,18 @@
  */
 #define BEFORE_JOB		3		/* columns */
 static const char wait_sql[] =
-"SELECT r.queue, r.id, r.token, r.* FROM jobq.reserve($1::text[], $2::int4, $3::interval, $4::interval) AS r";
+"SELECT r.queue, r.id, r.token, r.* FROM jobq.reserve($1::text[], $2::int4, $3::interval, $4::interval, held => $5::int4) AS r";
 
 static void gate_done(Statement *statement, PGresult *result, const char *why);
 
 static Gate *
-gate_make(Principal *principal, const char *lease)
+gate_make(Principal *principal, const char *lease, int held)
 {
 	Gate	   *gate = allocate(sizeof(Gate));
 
 	gate->principal = principal;
 	gate->lease = copy_text(lease);
+	gate->held = held;
 	gate->next = principal->gates;
 	principal->gates = gate;
 	principal_use(principal);
@@ -73,15 +74,21 @@ gate_free(Gate *gate)
 	principal_leave(principal);
 }
 
+static bool
+gate_is_for(const Gate *gate, const char *lease, int held)
+{
+	return gate->held == held && strcmp(gate->lease, lease) == 0;
+}
+
 /*
- * The gate of this lease to which new wishes come, or NULL.
+ * The gate for such calls to which new wishes come, or NULL.
  */
 static Gate *
-gate_for_new(const Principal *principal, const char *lease)
+gate_for_new(const Principal *principal, const char *lease, int held)
 {
 	Gate	   *gate = principal->gates;
 
-	while (gate != NULL && (gate->apart_until > 0 || strcmp(gate->lease, lease) != 0))
+	while (gate != NULL && (gate->apart_until > 0 || !gate_is_for(gate, lease, held)))
 		gate = gate->next;
 	return gate;
 }
@@ -109,21 +116,21 @@ wish_take_out(Wish *wish)
 }
 
 /*
- * The wish for these queues at a gate of this lease.
+ * The wish for these queues at a gate for such calls.
  */
 Wish *
-wish_for(Principal *principal, const char *lease, json_t *queues)
+wish_for(Principal *principal, const char *lease, int held, json_t *queues)
 {
 	Gate	   *gate;
 	Wish	   *wish;
 
 	for (gate = principal->gates; gate != NULL; gate = gate->next)
-		for (wish = gate->wishes; wish != NULL && strcmp(gate->lease, lease) == 0; wish = wish->next)
+		for (wish = gate->wishes; wish != NULL && gate_is_for(gate, lease, held); wish = wish->next)
 			if (json_equal(wish->queues, queues))
 				return wish;
-	gate = gate_for_new(principal, lease);
+	gate = gate_for_new(principal, lease, held);
 	if (gate == NULL)
-		gate = gate_make(principal, lease);
+		gate = gate_make(principal, lease, held);
 	wish = allocate(sizeof(Wish));
 	wish->queues = json_incref(queues);
 	wish_add(gate, wish);
@@ -275,9 +282,10 @@ gate_ask(Gate *gate)
 	gate->values[1] = gate->max;
 	gate->values[2] = gate->lease;
 	gate->values[3] = gate->wait;
+	gate->values[4] = gate->held < 0 ? NULL : gate->held == 0 ? "0" : "1";
 	gate->statement = (Statement)
 	{
-		.sql = wait_sql,.n = 4,.values = gate->values,.done = gate_done,.owner = gate,.waits = true
+		.sql = wait_sql,.n = 5,.values = gate->values,.done = gate_done,.owner = gate,.waits = true
 	};
 	gate->asked = true;
 	gate->cancelled = false;
@@ -350,7 +358,7 @@ gate_split(Gate *gate)
 		n += wish->asked;
 	if (n < 2)
 		return;					/* the others have left meanwhile */
-	other = gate_make(gate->principal, gate->lease);
+	other = gate_make(gate->principal, gate->lease, gate->held);
 	other->apart_until = web_now + APART_TIME;
 	keeps = (n + 1) / 2;
 	for (Wish *wish = gate->wishes, *next; wish != NULL; wish = next)
@@ -371,7 +379,7 @@ gate_split(Gate *gate)
 static void
 gate_join(Gate *gate)
 {
-	Gate	   *other = gate_for_new(gate->principal, gate->lease);
+	Gate	   *other = gate_for_new(gate->principal, gate->lease, gate->held);
 
 	if (other == NULL)
 	{

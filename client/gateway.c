@@ -6,7 +6,7 @@
  *
  * POST /api/reserve asks for jobs that are there.  If there are none and the
  * caller waits, it is parked at a gate (gate.c): that of its principal, for its
- * lease.  A caller that hangs up is no longer parked.
+ * lease, and for whether it holds other jobs.  A caller that hangs up is no longer parked.
  *
  * client/gateway.c
  *
@@ -34,6 +34,7 @@ answer_reserve(Request *request, PGresult *result)
 	Parked	   *parked;
 	Parked	  **at;
 	double		wait;
+	int			held;
 
 	if (text[0] != '!')
 	{
@@ -69,12 +70,12 @@ answer_reserve(Request *request, PGresult *result)
 
 	parked = allocate(sizeof(Parked));
 	parked->request = request;
-	if (json_unpack(document, "{s:o, s:i, s:s, s:F}", "queues", &queues, "max", &parked->max,
-					"lease", &lease, "wait", &wait) != 0)
+	if (json_unpack(document, "{s:o, s:i, s:s, s:F, s:i}", "queues", &queues, "max", &parked->max,
+					"lease", &lease, "wait", &wait, "held", &held) != 0)
 		fatal(EXIT_REFUSED, "the answer to reserve() is wrong: %s", text);
 	parked->since = web_now;
 	parked->until = web_now + wait;
-	parked->wish = wish_for(request->principal, lease, queues);
+	parked->wish = wish_for(request->principal, lease, held > 0 ? 1 : held, queues);
 	parked->wish->ncallers++;
 	parked->wish->wanted += parked->max;
 	json_decref(document);

@@ -46,6 +46,8 @@ typedef struct Gate
 	struct Gate *next;
 	Principal  *principal;
 	char	   *lease;
+	int			held;			/* jobs of other calls, of each caller: 0, 1
+								 * for some, or -1 if that is not told */
 	double		apart_until;	/* 0: new wishes of this lease come here */
 	Parked	   *first;			/* has waited longest */
 	Wish	   *wishes;			/* those that were left out come first */
@@ -61,11 +63,11 @@ typedef struct Gate
 	char	   *array;
 	char		max[16];
 	char		wait[32];
-	const char *values[4];
+	const char *values[5];
 } Gate;
 
 /* gate.c */
-extern Wish *wish_for(Principal *principal, const char *lease, json_t *queues);
+extern Wish *wish_for(Principal *principal, const char *lease, int held, json_t *queues);
 extern void wish_take_out(Wish *wish);
 extern void gate_run(Gate *gate);
 

@@ -173,5 +173,8 @@ given_hand_over(Request *request, Given *given)
 			PQExpBufferDataBroken(given->tokens))
 			fatal(EXIT_REFUSED, "out of memory");
 		answer(request, MHD_HTTP_OK, "application/json", given->jobs.data, given->jobs.len);
+		/* the answer has a copy of them */
+		termPQExpBuffer(&given->jobs);
+		initPQExpBuffer(&given->jobs);
 	}
 }

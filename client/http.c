@@ -8,9 +8,10 @@
  * attempts, so that the receiver can tell a repetition, and
  * "webhook-signature" proves that we know the secret.
  *
- * A receiver is not trusted: what it answers is kept up to a limit, redirects
- * are followed only if that was asked for, and with --public-only no address of
- * a private network is connected to, wherever a name or a redirect leads.
+ * A receiver is not trusted.  Its answer is kept up to a limit.  Redirects are
+ * followed only if that was asked for, and never to another site.  With
+ * --http-public-only no address of a private network is connected to, wherever a
+ * name leads.
  *
  * All requests are driven by libcurl in the loop of work.c, which keeps
  * connections open between jobs.
@@ -23,11 +24,10 @@
 
 #ifdef HAVE_LIBCURL
 
-#include <arpa/inet.h>
+#include "webhook.h"
+
 #include <curl/curl.h>
 #include <math.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,19 +35,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SIGNATURE_SIZE	128
 #define MOST_SAID		400		/* bytes of an answer that are the error */
 
 static CURLM *multi;
-static char *secret;
-static size_t secret_length;
+static WebhookKey key;
 
 static void check(CURLcode code, const char *what);
-static bool is_private(const struct sockaddr *address);
 static curl_socket_t open_socket(void *unused, curlsocktype purpose, struct curl_sockaddr *address);
 static size_t take_body(char *bytes, size_t size, size_t n, void *argument);
-static void sign(const Job *job, const char *id, const char *timestamp, char *signature);
 static struct curl_slist *headers_of(const Job *job);
+static void set_time(const Job *job);
+static bool follow_redirect(Job *job, long status);
 static void end(Job *job, CURLcode code);
 static void drop_transfer(Job *job);
 
@@ -78,52 +76,23 @@ http_prepare(const char *secret_file)
 	if (secret_file != NULL)
 	{
 		FILE	   *file = fopen(secret_file, "r");
-		char		line[1024];
+		char	   *line = NULL;
+		size_t		size = 0;
+		const char *wrong;
 
-		if (file == NULL || fgets(line, sizeof(line), file) == NULL || line[0] == '\n')
+		if (file == NULL || getline(&line, &size, file) < 0)
 			fatal(EXIT_USAGE, "could not read a secret from \"%s\"", secret_file);
 		fclose(file);
-		line[strcspn(line, "\r\n")] = '\0';
-		secret = copy_text(line);
-		secret_length = strlen(secret);
+		if ((wrong = webhook_read_key(line, &key)) != NULL)
+			fatal(EXIT_USAGE, "could not read a secret from \"%s\": %s", secret_file, wrong);
+		free(line);
 	}
-}
-
-/*
- * Is this an address that no server of the internet has?
- */
-static bool
-is_private(const struct sockaddr *address)
-{
-	if (address->sa_family == AF_INET)
-	{
-		uint32_t	ip = ntohl(((const struct sockaddr_in *) (const void *) address)->sin_addr.s_addr);
-
-		return ip >> 24 == 0 || ip >> 24 == 10 || ip >> 24 == 127 || ip >> 22 == 0x191 ||	/* 100.64/10 */
-			ip >> 16 == 0xA9FE || ip >> 20 == 0xAC1 || ip >> 16 == 0xC0A8 || ip >> 28 >= 0xE;
-	}
-	if (address->sa_family == AF_INET6)
-	{
-		const struct in6_addr *ip = &((const struct sockaddr_in6 *) (const void *) address)->sin6_addr;
-		struct sockaddr_in inner = {.sin_family = AF_INET};
-
-		/* an address of IPv4 in disguise */
-		if (IN6_IS_ADDR_V4MAPPED(ip) || IN6_IS_ADDR_V4COMPAT(ip) ||
-			memcmp(ip->s6_addr, "\0\x64\xff\x9b\0\0\0\0\0\0\0\0", 12) == 0)
-		{
-			memcpy(&inner.sin_addr, ip->s6_addr + 12, 4);
-			return is_private((struct sockaddr *) &inner);
-		}
-		/* only 2000::/3 is given to hosts of the internet */
-		return ip->s6_addr[0] >> 5 != 1;
-	}
-	return true;
 }
 
 static curl_socket_t
 open_socket(void *unused, curlsocktype purpose, struct curl_sockaddr *address)
 {
-	if (work.public_only && is_private(&address->addr))
+	if (work.public_only && !webhook_address_is_public(&address->addr))
 		return CURL_SOCKET_BAD;
 	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
@@ -142,25 +111,6 @@ take_body(char *bytes, size_t size, size_t n, void *argument)
 }
 
 /*
- * "v1," and the HMAC of id, time and payload, as Standard Webhooks says.
- */
-static void
-sign(const Job *job, const char *id, const char *timestamp, char *signature)
-{
-	PQExpBufferData text;
-	unsigned char digest[EVP_MAX_MD_SIZE];
-	unsigned int length;
-
-	initPQExpBuffer(&text);
-	appendPQExpBuffer(&text, "%s.%s.", id, timestamp);
-	appendPQExpBufferStr(&text, job->payload);
-	HMAC(EVP_sha256(), secret, (int) secret_length, (unsigned char *) text.data, text.len, digest, &length);
-	strcpy(signature, "v1,");
-	EVP_EncodeBlock((unsigned char *) signature + 3, digest, (int) length);
-	termPQExpBuffer(&text);
-}
-
-/*
  * The headers of the request.  What users have named is escaped: it could hold
  * the end of a line.
  */
@@ -173,7 +123,6 @@ headers_of(const Job *job)
 	PQExpBufferData line;
 	char		id[40];
 	char		timestamp[32];
-	char		signature[SIGNATURE_SIZE];
 
 	snprintf(id, sizeof(id), "jobq-%s", job->id);
 	snprintf(timestamp, sizeof(timestamp), "%lld", (long long) time(NULL));
@@ -197,10 +146,14 @@ headers_of(const Job *job)
 			ADD("%s: %s", names[i], escaped);
 			curl_free(escaped);
 		}
-	if (secret != NULL)
+	if (key.bytes != NULL)
 	{
-		sign(job, id, timestamp, signature);
+		char	   *signature = webhook_signature(&key, id, timestamp, job->payload);
+
+		if (signature == NULL)
+			fatal(EXIT_REFUSED, "out of memory");
 		ADD("webhook-signature: %s", signature);
+		free(signature);
 	}
 #undef ADD
 	termPQExpBuffer(&line);
@@ -230,21 +183,30 @@ http_start(Job *job)
 	curl_easy_setopt(transfer, CURLOPT_WRITEDATA, job);
 	curl_easy_setopt(transfer, CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	curl_easy_setopt(transfer, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(transfer, CURLOPT_TIMEOUT_MS, (long) (work.timeout * 1000));
 	curl_easy_setopt(transfer, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(transfer, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(transfer, CURLOPT_FOLLOWLOCATION, work.redirects > 0 ? 1L : 0L);
-	curl_easy_setopt(transfer, CURLOPT_MAXREDIRS, (long) work.redirects);
-	curl_easy_setopt(transfer, CURLOPT_POSTREDIR, (long) CURL_REDIR_POST_ALL);
 	/* the environment's proxy would connect to what we may not */
 	if (work.public_only)
 		curl_easy_setopt(transfer, CURLOPT_PROXY, "");
 	if (work.ca_file != NULL)
 		check(curl_easy_setopt(transfer, CURLOPT_CAINFO, work.ca_file), "--ca-file");
-	curl_multi_add_handle(multi, transfer);
 	job->state = JOB_RUNNING;
 	job->began_at = seconds();
-	job->deadline = job->kill_at = INFINITY;
+	job->deadline = job->kill_at = job->judge_at = INFINITY;
+	set_time(job);
+	curl_multi_add_handle(multi, transfer);
+}
+
+/*
+ * The timeout is for all requests of the job together.
+ */
+static void
+set_time(const Job *job)
+{
+	double		left = job->began_at + work.timeout - seconds();
+
+	/* 0 is without end */
+	if (work.timeout > 0)
+		curl_easy_setopt(job->transfer, CURLOPT_TIMEOUT_MS, (long) fmax(left * 1000, 1));
 }
 
 /*
@@ -286,20 +248,51 @@ http_go_on(void)
 }
 
 /*
+ * If the answer is a redirect that may be followed, send the request there.  libcurl
+ * would send payload and signature to any host.
+ */
+static bool
+follow_redirect(Job *job, long status)
+{
+	char	   *to = NULL;
+	char	   *from = NULL;
+
+	curl_easy_getinfo(job->transfer, CURLINFO_REDIRECT_URL, &to);
+	curl_easy_getinfo(job->transfer, CURLINFO_EFFECTIVE_URL, &from);
+	if (status < 300 || status > 399 || to == NULL || from == NULL ||
+		job->redirects >= work.redirects || !webhook_same_site(from, to))
+		return false;
+	job->redirects++;
+	to = copy_text(to);
+	curl_multi_remove_handle(multi, job->transfer);
+	curl_easy_setopt(job->transfer, CURLOPT_URL, to);
+	free(to);
+	resetPQExpBuffer(&job->output);
+	set_time(job);
+	curl_multi_add_handle(multi, job->transfer);
+	return true;
+}
+
+/*
  * The request is over: what that means for the job.
  */
 static void
 end(Job *job, CURLcode code)
 {
 	long		status = 0;
-	curl_off_t	retry_after = 0;
+	struct curl_header *header;
+	long		retry_after = -1;
 	char text[	512];
-	char	   *body = without_junk(job->output.data, job->output.len);
+	char	   *body;
 	char	   *said;
 
 	curl_easy_getinfo(job->transfer, CURLINFO_RESPONSE_CODE, &status);
-	curl_easy_getinfo(job->transfer, CURLINFO_RETRY_AFTER, &retry_after);
+	if (code == CURLE_OK && follow_redirect(job, status))
+		return;
+	if (curl_easy_header(job->transfer, "Retry-After", 0, CURLH_HEADER, -1, &header) == CURLHE_OK)
+		retry_after = webhook_retry_after(header->value, time(NULL));
 	drop_transfer(job);
+	body = without_junk(job->output.data, job->output.len);
 
 	/* an answer that is longer than we keep is an answer */
 	if (code == CURLE_WRITE_ERROR && job->output.len >= work.max_output)
@@ -307,17 +300,22 @@ end(Job *job, CURLcode code)
 	said = without_junk(body, strnlen(body, MOST_SAID));
 	snprintf(text, sizeof(text), "HTTP status %ld: %s", status, said);
 	free(said);
-	if (code != CURLE_OK)
+	if (code != CURLE_OK && code != CURLE_OPERATION_TIMEDOUT && work_stops > 0)
+	{
+		/* the receiver is stopped as well, as in a pod of both */
+		job_end(job, OUTCOME_RELEASE, NULL);
+	}
+	else if (code != CURLE_OK)
 	{
 		snprintf(text, sizeof(text), "no answer: %s", curl_easy_strerror(code));
 		job_end(job, OUTCOME_NACK, text);
 	}
 	else if (status >= 200 && status < 300)
 		job_done(job, body);
-	else if ((status == 429 || status == 503) && retry_after > 0)
+	else if ((status == 429 || status == 503) && retry_after >= 0)
 	{
 		job_end(job, OUTCOME_RELEASE, NULL);
-		job->delay = retry_after < 36500 * 86400LL ? (double) retry_after : 86400;
+		job->delay = retry_after;
 	}
 	else if (status >= 400 && status < 500 && status != 408 && status != 425 && status != 429 && !work.retry_4xx)
 		job_end(job, OUTCOME_REJECT, text);

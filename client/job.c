@@ -22,7 +22,8 @@ double		job_time;
 enum
 {
 	COLUMN_ID, COLUMN_TOKEN, COLUMN_QUEUE, COLUMN_KIND, COLUMN_PAYLOAD, COLUMN_HEADERS,
-	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_TRACE, COLUMN_LEFT, COLUMN_WAITED
+	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_TRACE, COLUMN_LEFT, COLUMN_WAITED,
+	COLUMN_ALONE
 };
 
 static char *column(const PGresult *result, int row, int column);
@@ -60,6 +61,7 @@ job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool 
 	job->attempt = column(result, row, COLUMN_ATTEMPT);
 	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
 	job->trace = column(result, row, COLUMN_TRACE);
+	job->apart = PQgetvalue(result, row, COLUMN_ALONE)[0] == 't';
 	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
 	job->until = from + left;
 	job->extend_at = unsure ? 0 : from + left / 2;
@@ -197,4 +199,29 @@ without_junk(const char *text, size_t length)
 	if (PQExpBufferDataBroken(clean))
 		fatal(EXIT_REFUSED, "out of memory");
 	return clean.data;
+}
+
+/*
+ * Is there a job that is to be held with those only that came with it?  Until its end was
+ * told, too: else it would be lost with the next one.
+ */
+bool
+jobs_are_apart(void)
+{
+	for (Job *job = jobs; job != NULL; job = job->next)
+		if (job->apart && !job->refused)
+			return true;
+	return false;
+}
+
+/*
+ * Would the job run beside others than those that came with it, one of which must not?
+ */
+bool
+job_must_wait(const Job *job)
+{
+	for (const Job *other = jobs; other != NULL; other = other->next)
+		if (other->state == JOB_RUNNING && (other->apart || job->apart) && strcmp(other->token, job->token) != 0)
+			return true;
+	return false;
 }

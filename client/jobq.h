@@ -19,6 +19,7 @@
  *	job.c		the jobs that "work" holds
  *	child.c		one job as a process
  *	note.c		what a process says on standard error, for its job's log
+ *	webhook.c	what the standards say about such requests
  *	http.c		one job as a request over HTTP
  *	settle.c	telling the server what has become of them
  *	work.c		the command work
@@ -81,6 +82,7 @@ extern void say(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void error(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void hint(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void (*say_instead) (const char *line);
+extern bool trouble_is_news(const char *trouble);
 extern void fatal(int status, const char *format,...)
 			__attribute__((format(printf, 2, 3), noreturn));
 extern void *allocate(size_t size);

@@ -73,10 +73,13 @@ drop(Link *link, const char *why)
 	double		pause = link->pause * (0.75 + 0.5 * drand48());
 	bool		again = link->state == LINK_DOWN || link->state == LINK_CONNECTING;
 
-	/* only the first line of what libpq says of each address */
-	say("%s: %.*s; trying again in %.1f s", again ? "no connection" : "the connection is lost",
-		(int) strcspn(why, "\n"), why, pause);
-	link->was_lost = true;
+	if (trouble_is_news(why))
+	{
+		/* only the first line of what libpq says of each address */
+		say("%s: %.*s; trying again in %.1f s", again ? "no connection" : "the connection is lost",
+			(int) strcspn(why, "\n"), why, pause);
+		link->loss_was_said = true;
+	}
 	link->failures = again ? link->failures + 1 : 0;
 	link->retry_at = seconds() + pause;
 	link->pause = fmin(link->pause * 2, LAST_PAUSE);
@@ -154,10 +157,10 @@ connect_further(Link *link)
 	}
 	else if (link->polling == PGRES_POLLING_OK)
 	{
-		if (link->was_lost)
+		if (link->loss_was_said)
 			say("connected again, to %s port %s", PQhost(link->conn), PQport(link->conn));
 		hosts_answer(&link->hosts);
-		link->was_lost = false;
+		link->loss_was_said = false;
 		link->failures = 0;
 		link->pause = FIRST_PAUSE;
 		PQsetnonblocking(link->conn, 1);

@@ -41,7 +41,7 @@ typedef struct Link
 	double		retry_at;
 	double		pause;
 	int			failures;		/* of attempts to make it anew */
-	bool		was_lost;
+	bool		loss_was_said;
 	Hosts		hosts;
 	const char *host;			/* to which it is being made: see
 								 * hosts_begun() */

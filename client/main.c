@@ -9,7 +9,9 @@
  */
 #include "jobq.h"
 
+#include <errno.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@ Settings	settings;
 
 static void help(void);
 static int	command_of(int argc, char **argv);
+static void check_output(void);
 
 static void
 help(void)
@@ -121,13 +124,34 @@ command_of(int argc, char **argv)
 	return i;
 }
 
+/*
+ * At the end of the program: if not all output was written, say so and end with
+ * EXIT_REFUSED.  A reader that has left, as head does, wants no message.
+ */
+static void
+check_output(void)
+{
+	struct pollfd out = {.fd = STDOUT_FILENO,.events = POLLOUT};
+	bool		flushed;
+
+	errno = 0;
+	flushed = fflush(stdout) == 0;
+	if (flushed && !ferror(stdout))
+		return;
+	say_instead = NULL;
+	if (poll(&out, 1, 0) <= 0 || (out.revents & POLLERR) == 0)
+		error("could not write all output: %s", flushed ? "a part is missing" : strerror(errno));
+	_exit(EXIT_REFUSED);
+}
+
 int
 main(int argc, char **argv)
 {
 	const Command *command;
+	char	   *name;
 	int			at;
-	char	  **words;
 
+	atexit(check_output);
 	setlocale(LC_CTYPE, "");
 	signal(SIGPIPE, SIG_IGN);
 	settings.colour = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL;
@@ -163,12 +187,11 @@ main(int argc, char **argv)
 		return EXIT_USAGE;
 	}
 
-	/* the command's own words: all but its name */
-	words = allocate((argc + 1) * sizeof(char *));
-	words[0] = argv[at];
-	for (int i = 1, n = 1; i < argc; i++)
-		if (i != at)
-			words[n++] = argv[i];
-	return command->run != NULL ? command->run(command, argc - 1, words)
-		: command_run(command, argc - 1, words);
+	/* the command's words: its name, and all other arguments */
+	name = argv[at];
+	for (int i = at; i > 1; i--)
+		argv[i] = argv[i - 1];
+	argv[1] = name;
+	return command->run != NULL ? command->run(command, argc - 1, argv + 1)
+		: command_run(command, argc - 1, argv + 1);
 }

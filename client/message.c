@@ -15,12 +15,18 @@
 #include "jobq.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+
+#define MOST_TROUBLES	16		/* that are remembered */
+#define SAID_AT_ONCE	5		/* lines about one trouble, before a pause */
+#define FIRST_SILENCE	60.0	/* the pause, in seconds; then twice as long */
+#define LAST_SILENCE	3600.0
 
 /* Takes what would be said on standard error, without "jobq: "; or NULL. */
 void		(*say_instead) (const char *line);
@@ -114,6 +120,61 @@ fatal(int status, const char *format,...)
 	say_as("error: ", format, arguments);
 	va_end(arguments);
 	exit(status);
+}
+
+/*
+ * True if a line about this trouble is due.  A program that runs for years must not
+ * fill its log with a trouble that comes every second: after some lines about the same
+ * trouble there are pauses, which grow up to an hour, and a count of what was left out.
+ */
+bool
+trouble_is_news(const char *trouble)
+{
+	static struct Trouble
+	{
+		char		what[200];
+		double		came_at;
+		double		next_at;
+		double		silence;
+		int			said;
+		int			left_out;
+	}			troubles[MOST_TROUBLES];
+	struct Trouble *known = &troubles[0];
+	double		now = seconds();
+
+	for (int i = 0; i < MOST_TROUBLES; i++)
+	{
+		if (strncmp(troubles[i].what, trouble, sizeof(known->what) - 1) == 0)
+		{
+			known = &troubles[i];
+			break;
+		}
+		if (troubles[i].came_at < known->came_at)
+			known = &troubles[i];
+	}
+	if (strncmp(known->what, trouble, sizeof(known->what) - 1) != 0 || now > known->came_at + 2 * known->silence)
+	{
+		*known = (struct Trouble)
+		{
+			.silence = FIRST_SILENCE
+		};
+		snprintf(known->what, sizeof(known->what), "%s", trouble);
+	}
+	known->came_at = now;
+	if (++known->said > SAID_AT_ONCE)
+	{
+		if (now < known->next_at)
+		{
+			known->left_out++;
+			return false;
+		}
+		if (known->left_out > 0)
+			say("%d lines like the next one were left out", known->left_out);
+		known->left_out = 0;
+		known->silence = fmin(2 * known->silence, LAST_SILENCE);
+	}
+	known->next_at = now + known->silence;
+	return true;
 }
 
 void *

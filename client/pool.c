@@ -24,6 +24,7 @@
 								 * may take */
 #define LINE_TIME		15.0	/* for a statement, to come to its turn */
 #define CLOSE_AFTER		60.0	/* a connection that nobody needs */
+#define CLOSE_LARGE_AFTER	1.0 /* one that has memory for large results */
 #define MAX_WAITING		4		/* of a principal */
 
 Principal  *principals;
@@ -258,7 +259,7 @@ pool_tick(void)
 		for (Backend *backend = principal->backends, *after; backend != NULL; backend = after)
 		{
 			after = backend->next;
-			if (backend->state == BACKEND_IDLE && web_now > backend->since + CLOSE_AFTER)
+			if (backend->state == BACKEND_IDLE && web_now > backend->since + (backend->large ? CLOSE_LARGE_AFTER : CLOSE_AFTER))
 				backend_drop(backend);
 			else if (backend->state < BACKEND_IDLE && web_now > backend->since + backend->patience)
 			{

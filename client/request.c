@@ -41,6 +41,48 @@ caller_of(struct MHD_Connection *connection)
 	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
+/*
+ * The caller of a request, or NULL while its connection is closed.
+ */
+Caller *
+request_caller(Request *request)
+{
+	return caller_of(request->connection);
+}
+
+/*
+ * Where a request comes from.
+ */
+const Address *
+request_address(Request *request)
+{
+	static const Address nowhere;
+	Caller	   *caller = request_caller(request);
+
+	return caller != NULL ? caller_address(caller) : &nowhere;
+}
+
+/*
+ * So many bytes are kept for the caller of a request.  False if there is no room for them.
+ */
+bool
+request_keeps(Request *request, size_t bytes)
+{
+	Caller	   *caller = request_caller(request);
+
+	return caller == NULL || caller_keeps(caller, bytes);
+}
+
+/*
+ * Shut down the connection of a request.
+ */
+void
+request_cut_off(Request *request)
+{
+	if (request_caller(request) != NULL)
+		caller_end(request_caller(request));
+}
+
 static void
 connection_changed(void *closure, struct MHD_Connection *connection, void **context,
 				   enum MHD_ConnectionNotificationCode code)
@@ -49,7 +91,8 @@ connection_changed(void *closure, struct MHD_Connection *connection, void **cont
 
 	(void) closure;
 	if (code == MHD_CONNECTION_NOTIFY_STARTED)
-		*context = caller_make(MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+		*context = caller_make(MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+							   MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
 	else if (caller != NULL)
 	{
 		caller_free(caller);
@@ -81,6 +124,23 @@ request_started(void *closure, const char *target, struct MHD_Connection *connec
 }
 
 /*
+ * The body is not needed any more, nor what the statement had of it.
+ */
+static void
+body_forget(Request *request)
+{
+	if (request->body.data != NULL && request->body.maxlen > 0)
+		explicit_bzero(request->body.data, request->body.len);
+	termPQExpBuffer(&request->body);
+	initPQExpBuffer(&request->body);
+	for (int i = 0; i < MAX_PARAMETERS; i++)
+	{
+		free(request->values[i]);
+		request->values[i] = NULL;
+	}
+}
+
+/*
  * It is over: its answer was sent, or it was not.
  */
 static void
@@ -92,7 +152,11 @@ request_completed(void *closure, struct MHD_Connection *connection, void **conte
 
 	(void) closure;
 	if (caller != NULL)
+	{
+		caller_keeps(caller, 0);
+		caller_releases(caller, NULL, NULL);
 		caller_rests(caller);
+	}
 	if (request == NULL)
 		return;
 	*context = NULL;
@@ -109,11 +173,8 @@ request_completed(void *closure, struct MHD_Connection *connection, void **conte
 		requests = request->next;
 	if (request->next != NULL)
 		request->next->before = request->before;
-	if (request->body.data != NULL && request->body.maxlen > 0)
-		explicit_bzero(request->body.data, request->body.len);
+	body_forget(request);
 	termPQExpBuffer(&request->body);
-	for (int i = 0; i < MAX_PARAMETERS; i++)
-		free(request->values[i]);
 	free(request->sql);
 	free(request->segment);
 	free(request->target);
@@ -281,12 +342,15 @@ body_add(Request *request, const char *part, size_t size)
 	if (request->body.len + size <= body_limit(request))
 	{
 		appendBinaryPQExpBuffer(&request->body, part, size);
+		if (request_caller(request) != NULL)
+			caller_moves(request_caller(request));
+		if (!request_keeps(request, request->body.maxlen))
+			request_cut_off(request);
 		return;
 	}
 	request->too_large = true;
-	explicit_bzero(request->body.data, request->body.len);
-	termPQExpBuffer(&request->body);
-	initPQExpBuffer(&request->body);
+	body_forget(request);
+	request_keeps(request, 0);
 }
 
 /*
@@ -348,10 +412,12 @@ send_answer(Request *request)
 
 	MHD_destroy_response(request->response);
 	request->response = NULL;
-	if (caller != NULL && request->streams)
-		caller_waits(caller);
-	else if (caller != NULL)
+	body_forget(request);
+	if (caller != NULL)
+	{
+		caller_moves(caller);
 		caller_is_answered(caller);
+	}
 	return result;
 }
 

@@ -49,18 +49,30 @@ static const char enqueue_members[] = "kind! payload"
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
 
 /*
- * A page of rows that have an id, the highest first.  No more than MOST_LOOKED_AT are
+ * A page of rows, in this order.  No more than MOST_LOOKED_AT are
  * looked at for it, so that it takes the same time however many there are; "next" is
  * the last that was looked at if the page is not full then.  The rows of a WITH come
  * in the order in which they were made, as far as they are asked for.
  */
 #define MOST_LOOKED_AT	"3000"
-#define PAGE(columns, rows, filter, n) \
-	"WITH looked AS MATERIALIZED (SELECT * FROM (" rows ") AS r ORDER BY r.id DESC LIMIT " MOST_LOOKED_AT "), " \
+#define PAGE_BY(columns, rows, filter, n, order, last) \
+	"WITH looked AS MATERIALIZED (SELECT * FROM (" rows ") AS r ORDER BY " order " LIMIT " MOST_LOOKED_AT "), " \
 	"found AS MATERIALIZED (SELECT " columns " FROM looked AS j WHERE " filter " LIMIT " LIMIT(n) ") " \
 	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
-	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(n) " THEN (SELECT min(id) FROM found) " \
-	"WHEN (SELECT count(*) FROM looked) = " MOST_LOOKED_AT " THEN (SELECT min(id) FROM looked) END)"
+	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(n) " THEN (SELECT " last " FROM found) " \
+	"WHEN (SELECT count(*) FROM looked) = " MOST_LOOKED_AT " THEN (SELECT " last " FROM looked) END)"
+
+/* The highest id first. */
+#define PAGE(columns, rows, filter, n)	PAGE_BY(columns, rows, filter, n, "id DESC", "min(id)")
+
+/*
+ * Dead letters, that which has failed last first.  "next" names a time and an id, so that
+ * the letter itself may be gone by then.
+ */
+#define FAILED_LAST \
+	"(array_agg((extract(epoch FROM (failed_at)) * 1000000)::int8 || '-' || id ORDER BY failed_at, id))[1]"
+#define FAILED_BEFORE(n) \
+	"(f.failed_at, f.id) < ('epoch'::timestamptz + split_part($" #n "::text, '-', 1)::int8 * interval '1 us', split_part($" #n "::text, '-', 2)::int8)"
 
 #define ALL(rows) \
 	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
@@ -71,6 +83,19 @@ static const char enqueue_members[] = "kind! payload"
 #define JOB_LINE \
 	"j.id, j.state, j.kind, j.queue, j.priority, j.role, j.attempt, j.max_attempts, j.progress, j.message, " \
 	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id, j.tenant"
+
+/*
+ * Members of jobs that are shown to callers from whom payloads are hidden (shown.c).
+ * A job's tenant is shown to all who see the job, as by the views.
+ */
+#define JOB_SHOWN \
+	"id state kind queue priority role attempt max_attempts progress enqueued_at run_at started_at finished_at batch_id tenant"
+
+/*
+ * The text without what it quotes of others, such as the error of a job: that stands
+ * behind a colon.
+ */
+#define UNQUOTED(text, hide)	"CASE WHEN " hide "::bool THEN split_part(" text ", ': ', 1) ELSE " text " END"
 
 /*
  * Jobs, from the view that has those of the state: it is read from the newest on, and
@@ -95,10 +120,15 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 	"SELECT json_build_object('items', coalesce(json_agg(json_build_object('id', i.id, 'done', " call ")), '[]')) " \
 	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
 
+/* What is done to all dead letters that fulfil conditions; without one it is an error. */
+#define FAILED_MANY(function) \
+	"SELECT json_build_object('count', jobq." function "(queue => b ->> 'queue', kind => b ->> 'kind', " \
+	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval)) FROM (SELECT $1::jsonb AS b) AS body"
+
 /* What is done to a queue, a schedule: named in the path. */
-#define NAMED(what, verb, function) \
+#define NAMED(what, verb, argument) \
 	{"POST", "/api/" what "/{}/" verb, 0,.parameters = "body {}",.members = "", \
-	.sql = "SELECT json_build_object('done', " DO("jobq." function "($2::text)") ")"}
+	.sql = "SELECT json_build_object('done', " DO("jobq." verb "(" argument " => $2::text)") ")"}
 
 /* One lease, or several as arrays; what is "more" are the arguments behind it. */
 #define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
@@ -113,6 +143,9 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 #define REASON	", b ->> 'reason'"
 #define DELAY	", coalesce((b ->> 'delay')::interval, '0')"
 #define LEASE	", (b ->> 'lease')::interval"
+
+#define BATCH_SHOWN \
+	"id name state total blocked waiting running completed failed cancelled expired progress created_at started_at finished_at role parent"
 
 static const char overview[] =
 "SELECT json_build_object('at', jobq.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
@@ -175,12 +208,12 @@ static const char metrics[] = "SELECT jobq.metrics()";
  */
 static const char reserve[] =
 "SELECT CASE WHEN r.jobs IS NOT NULL THEN r.jobs WHEN r.wait <= 0 THEN '{} {} {\"jobs\":[]}' "
-"ELSE '!' || json_build_object('queues', r.queues, 'max', r.max, 'lease', r.lease, 'wait', r.wait)::text END "
-"FROM (SELECT w.*, (SELECT concat(array_agg(j.id), ' ', array_agg(j.token), ' ', json_build_object('jobs', json_agg(j))) FROM jobq.reserve(w.queues, w.max, w.lease, '0', w.consumer) AS j HAVING count(*) > 0) AS jobs "
+"ELSE '!' || json_build_object('queues', r.queues, 'max', r.max, 'lease', r.lease, 'wait', r.wait, 'held', coalesce(r.held, -1))::text END "
+"FROM (SELECT w.*, (SELECT concat(array_agg(j.id), ' ', array_agg(j.token), ' ', json_build_object('jobs', json_agg(j))) FROM jobq.reserve(w.queues, w.max, w.lease, '0', w.consumer, w.held) AS j HAVING count(*) > 0) AS jobs "
 "FROM (SELECT CASE WHEN jsonb_typeof(b -> 'queues') = 'string' THEN ARRAY[b ->> 'queues'] WHEN b -> 'queues' IS NULL THEN '{default}'::text[] "
 "ELSE ARRAY(SELECT v.value FROM jsonb_array_elements_text(b -> 'queues') WITH ORDINALITY AS v ORDER BY v.ordinality) END AS queues, "
 "coalesce((b ->> 'max')::int4, 1) AS max, coalesce((b ->> 'lease')::interval, '90 s') AS lease, "
-"least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer "
+"least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer, (b ->> 'held')::int4 AS held "
 "FROM (SELECT $1::jsonb AS b) AS body OFFSET 0) AS w OFFSET 0) AS r";
 
 /* The job is the same, but for its payload. */
@@ -197,10 +230,15 @@ const Route routes[] = {
 	{"GET", "/api/session", 0,.parameters = "csrf readonly hide",.answer = answer_session,.sql = session},
 	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
 
-	{"GET", "/api/overview", 0,.sql = overview},
-	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series},
+	{"GET", "/api/overview", 0,.sql = overview,
+		.shown = "at scheduler ready scheduled blocked running failed oldest_ready waiting_seconds queues paused exact workers "
+	"busy_workers consumers"},
+	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series,
+		.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
+	"waiting_mean waiting_max running_mean running_max"},
 	{"GET", "/api/jobs", 0,
-		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
+		.parameters = "?state ?queue ?kind -key -group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
+		.shown = JOB_SHOWN,
 		.words = "state scheduled ready running retryable blocked completed failed cancelled expired",
 	.run = run_jobs,.sql = all_jobs},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
@@ -219,9 +257,9 @@ const Route routes[] = {
 	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
-		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, CASE WHEN NOT $2::bool THEN j.payload END AS payload, "
-		"CASE WHEN NOT $2::bool THEN j.headers END AS headers, CASE WHEN NOT $2::bool THEN j.result END AS result, "
-		"CASE WHEN NOT $2::bool THEN j.context END AS context, j.errors, j.log, f.sqlstate, f.error_context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
+		.shown = JOB_SHOWN " worker errors log at level sqlstate payload_hidden may_edit step name needs",
+		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, j.payload, j.headers, j.result, j.context, "
+		"j.errors, j.log, f.sqlstate, f.error_context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
 		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
 		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
 	"FROM jobq.jobs AS j LEFT JOIN jobq.failed_jobs AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
@@ -231,11 +269,11 @@ const Route routes[] = {
 		.sql = "SELECT json_build_object('id', $2::int8, 'done', " DO("jobq.edit($2::int8, payload => b -> 'payload', headers => nullif(b -> 'headers', 'null'), "
 																	  "queue => b ->> 'queue', max_attempts => (b ->> 'max_attempts')::int4, backoff => b ->> 'backoff', timeout => (b ->> 'timeout')::interval)") ") "
 	"FROM (SELECT $1::jsonb AS b) AS body"},
-	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job},
-	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.explain_job($1::int8)")},
-	{"GET", "/api/jobs/{}/history", 0,.parameters = "{} hide",
-		.sql = ALL("SELECT h.at, h.attempt, h.event, h.by, h.took, CASE WHEN NOT ($2::bool AND h.event = 'completed') THEN h.detail END AS detail, h.cost "
-				   "FROM jobq.history($1::int8) AS h")},
+	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job,.shown = JOB_SHOWN " at level detail"},
+	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{} hide",.shown = "reason detail remedy",
+	.sql = ALL("SELECT e.reason, " UNQUOTED("e.detail", "$2") " AS detail, e.remedy FROM jobq.explain_job($1::int8) AS e")},
+	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.shown = "at attempt event by took cost*",
+	.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
@@ -244,45 +282,58 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
 	.sql = "SELECT json_build_object('done', " DO("jobq.set_priority($2::int8, ($1::jsonb ->> 'priority')::int4)") ")"},
 
-	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant hide",
-		.sql = PAGE("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
-					"CASE WHEN NOT $6::bool THEN j.context END AS context, j.tenant",
-					"SELECT * FROM jobq.failed_jobs AS f WHERE ($3::int8 IS NULL OR f.id < $3)",
-					"($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4)},
-	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind",
-	.sql = "SELECT json_build_object('count', jobq.retry_all($1::jsonb ->> 'queue', $1::jsonb ->> 'kind'))"},
-	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue kind",
-		.sql = "SELECT json_build_object('count', CASE WHEN b ->> 'kind' IS NULL THEN jobq.delete_all_failed(b ->> 'queue') "
-	"ELSE jobq.delete_failed_many(queue => b ->> 'queue', kind => b ->> 'kind') END) FROM (SELECT $1::jsonb AS b) AS body"},
+	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
+		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
+		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
+					   "j.context, j.tenant",
+					   "SELECT * FROM jobq.failed_jobs AS f WHERE ($3::text IS NULL OR " FAILED_BEFORE(3) ")",
+					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
+					   "failed_at DESC, id DESC", FAILED_LAST)},
+	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	.sql = FAILED_MANY("retry_many")},
+	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	.sql = FAILED_MANY("delete_failed_many")},
 
 	{"GET", "/api/queues", 0,
+		.shown = "name paused paused_kinds ready scheduled blocked running failed oldest_ready exact waiting_seconds fair_weights*"
+#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+		,
 	.sql = ALL("SELECT q.*, extract(epoch FROM jobq.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
-	NAMED("queues", "pause", "pause"),
-	NAMED("queues", "resume", "resume"),
+	NAMED("queues", "pause", "queue"),
+	NAMED("queues", "resume", "queue"),
 	{"POST", "/api/queues/{}/clear", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('count', jobq.clear($2::text))"},
-	{"GET", "/api/kinds", 0,.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
+	{"GET", "/api/kinds", 0,
+		.shown = "kind handler queue max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
+		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiter",
+	.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
 	{"GET", "/api/workers", 0,
+		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
+		"jobs_held jobs_done jobs_failed job_seconds",
 		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
 				   "extract(epoch FROM jobq.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
-	{"GET", "/api/schedules", 0,.parameters = "hide",
+	{"GET", "/api/schedules", 0,
+		.shown = "name state cron timezone next_run last_run last_job_id last_state role kind missed overlap",
 		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
-				   "CASE WHEN s.cron NOT LIKE 'every%' AND s.cron NOT ILIKE 'RRULE%' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
-				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, CASE WHEN NOT $1::bool THEN s.payload END AS payload, "
-				   "s.missed, s.overlap, CASE WHEN $1::bool THEN s.options - '{headers,context}'::text[] ELSE s.options END AS options "
+				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
+				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options "
 				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
-	NAMED("schedules", "pause", "pause_schedule"),
-	NAMED("schedules", "resume", "resume_schedule"),
+	NAMED("schedules", "pause", "schedule"),
+	NAMED("schedules", "resume", "schedule"),
 	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($2::text))"},
 	/* what backend.c sets for the lists makes its statements slow */
-	{"GET", "/api/doctor", 0,
-		.sql = ALL("SELECT d.* FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
+	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity what hint",
+		.sql = ALL("SELECT d.severity, " UNQUOTED("d.what", "$1") " AS what, d.hint FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
 				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
 	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
 		.words = "state pending running failing cancelling completed failed cancelled",
+		.shown = BATCH_SHOWN,
 	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
+		.shown = BATCH_SHOWN " steps job_id needs elements elements_completed elements_failed kind attempt",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
 		"SELECT s.name, s.job_id, s.state, s.needs, s.elements, s.elements_completed, s.elements_failed, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
 		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
@@ -293,7 +344,7 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('count', jobq.batch_retry_failed($2::int8))"},
 	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_follow_topics},
 
-	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer",
+	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer held",
 	.sql = reserve,.answer = answer_reserve},
 	LEASE_ROUTE("ack", "result", ", b -> 'result'", "results", ", nullif(b -> 'results', 'null')"),
 	LEASE_ROUTE("nack", "error delay", ERROR, "error delay", ERROR),

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * session.c
- *	  Who a caller is: logging in as a role, the cookie of the session, and the
- *	  token against cross-site requests.
+ *	  Who a caller is: sessions, their cookie, and the token against cross-site
+ *	  requests.
  *
  * A password comes with one request, and goes to the database server, which says
  * whether it is right.  It is kept in memory for the connections that are made
@@ -22,7 +22,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,29 +32,11 @@
 #define SESSION_TIME	(12 * 3600.0)	/* without a request */
 #define MAX_SESSIONS	10000
 #define MAX_SESSIONS_OF_ROLE	100
-#define MAX_PROVING		16		/* that log in at a time */
-#define FAILURE_PAUSE	1.0		/* until a wrong password is answered */
 
 static Session *sessions;
 static int	nsessions;
-static int	nproving;
 
-/* Answers that wait, so that passwords cannot be tried quickly. */
-typedef struct Refusal
-{
-	struct Refusal *next;
-	Request    *request;
-	double		at;
-	unsigned	status;
-	char	   *why;
-} Refusal;
-
-static Refusal *refusals;
-
-static void session_free(Session *session);
 static bool same_site(Request *request);
-static void log_in_proved(Principal *principal, const char *why, bool refused);
-static void log_in_left(Request *request);
 
 /*
  * Hexadecimal digits that nobody can guess.
@@ -201,7 +182,7 @@ session_allows(Request *request)
 	return request->session == NULL || (csrf != NULL && secret_equal(request->session->csrf, csrf));
 }
 
-static void
+void
 session_free(Session *session)
 {
 	Session   **at = &sessions;
@@ -261,135 +242,23 @@ session_tick(void)
 		if (web_now > session->used + SESSION_TIME)
 			session_free(session);
 	}
-	for (Refusal **at = &refusals; *at != NULL;)
-	{
-		Refusal    *refusal = *at;
-
-		if (refusal->request != NULL && web_now < refusal->at)
-		{
-			at = &refusal->next;
-			continue;
-		}
-		*at = refusal->next;
-		if (refusal->request != NULL)
-		{
-			refusal->request->leave = NULL;
-			answer_problem(refusal->request, refusal->status, refusal->why);
-		}
-		nproving--;
-		free(refusal->why);
-		free(refusal);
-	}
 }
 
 /*
- * POST /api/session.  A caller that hangs up meanwhile has tried all the same.
+ * A session of a principal, whose caller has not been told of it yet.  With as many as
+ * there may be, that which was used longest ago ends.
  */
-void
-run_log_in(Request *request)
+Session *
+session_make(Principal *principal)
 {
-	json_t	   *document = json_loadb(request->body.data, request->body.len, JSON_REJECT_DUPLICATES, NULL);
-	const char *role;
-	const char *password;
-	Principal  *principal;
+	Session    *session = allocate(sizeof(Session));
+	Session    *oldest = NULL;
 
-	if (json_unpack_ex(document, NULL, JSON_STRICT, "{s:s, s:s}", "role", &role, "password", &password) != 0 ||
-		role[0] == '\0')
-		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body must be {\"role\": \"...\", \"password\": \"...\"}");
-	else if (strlen(role) > MOST_OF_ROLE)
-		answer_problem(request, MHD_HTTP_BAD_REQUEST, "a role's name has no more than 63 bytes");
-	else if (password[0] == '\0')
-		/* libpq would look for another one */
-		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "the password is empty");
-	else if (nproving >= MAX_PROVING || nsessions >= MAX_SESSIONS)
-		answer_problem(request, MHD_HTTP_TOO_MANY_REQUESTS, "too many callers log in");
-	else
-	{
-		nproving++;
-		principal = principal_make(role, password, NULL);
-		principal_use(principal);
-		principal->proved = log_in_proved;
-		principal->proving = request;
-		request->state = principal;
-		request->leave = log_in_left;
-		request_suspend(request);
-		principal_prove(principal);
-	}
-	/* the password is with the principal alone */
-	json_decref(document);
-	explicit_bzero(request->body.data, request->body.len);
-	resetPQExpBuffer(&request->body);
-}
-
-static void
-log_in_left(Request *request)
-{
-	Principal  *principal = request->state;
-
-	if (principal != NULL)
-		principal->proving = NULL;
-	for (Refusal *refusal = refusals; refusal != NULL; refusal = refusal->next)
-		if (refusal->request == request)
-			refusal->request = NULL;
-	request_resume(request);
-}
-
-/*
- * The answer to a log-in was sent, or was not.  A session whose id nobody knows does
- * not stay.
- */
-static void
-log_in_sent(Request *request, bool whole)
-{
-	Session    *session = request->session;
-
-	if (session != NULL && (!whole || !session->told))
-		session_free(session);
-}
-
-/*
- * The server has said whether the password is right.
- */
-static void
-log_in_proved(Principal *principal, const char *why, bool refused)
-{
-	Request    *request = principal->proving;
-	Principal  *other;
-	Session    *session;
-
-	if (why != NULL)
-	{
-		Refusal    *refusal = allocate(sizeof(Refusal));
-
-		refusal->request = request;
-		refusal->at = web_now + (refused ? FAILURE_PAUSE : 0);
-		refusal->status = refused ? MHD_HTTP_UNAUTHORIZED : MHD_HTTP_SERVICE_UNAVAILABLE;
-		refusal->why = copy_text(why);
-		refusal->next = refusals;
-		refusals = refusal;
-		/* it is answered when the principal is gone */
-		if (request != NULL)
-			request->state = NULL;
-		principal_leave(principal);
-		return;
-	}
-
-	nproving--;
-	if (request == NULL)
-	{
-		principal_leave(principal);
-		return;
-	}
-	request->leave = NULL;
-	request->state = NULL;
-	other = principal_like(principal);
-	if (other != NULL)
-	{
-		principal_use(other);
-		principal_leave(principal);
-		principal = other;
-	}
-	session = allocate(sizeof(Session));
+	for (Session *other = sessions; nsessions >= MAX_SESSIONS && other != NULL; other = other->next)
+		if (other->told && (oldest == NULL || other->used < oldest->used))
+			oldest = other;
+	if (oldest != NULL)
+		session_free(oldest);
 	secret_make(session->id);
 	secret_make(session->csrf);
 	session->principal = principal;
@@ -397,11 +266,7 @@ log_in_proved(Principal *principal, const char *why, bool refused)
 	session->next = sessions;
 	sessions = session;
 	nsessions++;
-	request->session = session;
-	request->sent = log_in_sent;
-	request->principal = principal;
-	principal_use(principal);
-	statement_begin(request);
+	return session;
 }
 
 /*

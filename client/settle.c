@@ -368,6 +368,8 @@ settle_one(Job *job, const PGresult *result)
 	const char *state = sqlstate_of(result);
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 
+	if (message == NULL)
+		message = PQresultErrorMessage(result);
 	if (strcmp(state, LEASE_LOST) == 0)
 		lost(job);
 	else if (telling == TELL_PROGRESS)
@@ -376,7 +378,8 @@ settle_one(Job *job, const PGresult *result)
 		note_told(job);
 	else if (telling == TELL_EXTEND)
 	{
-		say("could not extend the lease of job %s: %s", job->id, message);
+		if (trouble_is_news(message))
+			say("could not extend the lease of job %s: %s", job->id, message);
 		job->extend_at = seconds() + RETRY_PAUSE;
 	}
 	else if (telling == OUTCOME_ACK && strncmp(state, "22", 2) == 0 && strcmp(state, TOO_LARGE) != 0 &&
@@ -403,7 +406,8 @@ settle_one(Job *job, const PGresult *result)
 	}
 	else
 	{
-		say("could not settle job %s: %s", job->id, message);
+		if (trouble_is_news(message))
+			say("could not settle job %s: %s", job->id, message);
 		job->state = JOB_ENDED;
 		job->tell_at = seconds() + RETRY_PAUSE;
 		job->refused = !may_pass(state);

@@ -76,8 +76,8 @@ run_call(const Command *command, int argc, char **argv)
 }
 
 /*
- * A call for all jobs that fulfil conditions: command->sql is the statement up to
- * its parenthesis.
+ * A call for all jobs that fulfil conditions, of which one has to be there: command->sql is
+ * the statement up to its parenthesis.
  */
 int
 run_many(const Command *command, int argc, char **argv)
@@ -92,8 +92,13 @@ run_many(const Command *command, int argc, char **argv)
 	initPQExpBuffer(&sql);
 	initPQExpBuffer(&conditions);
 	n = append_given(&conditions, command, given, 0, values);
-	appendPQExpBuffer(&sql, "%s%s) AS jobs", command->sql,
-					  n > 0 ? conditions.data + strlen(", ") : "older_than => '0'");
+	if (n == 0)
+	{
+		error("\"%s\" has no condition", command->name);
+		hint("To mean all, give --older-than=0.");
+		return EXIT_USAGE;
+	}
+	appendPQExpBuffer(&sql, "%s%s) AS jobs", command->sql, conditions.data + strlen(", "));
 	return statement_run(command, sql.data, n, values);
 }
 

@@ -8,7 +8,8 @@
  *	{}		the segment of the path that {} stands for
  *	body	the body, which is {} if there is none
  *	?NAME	an argument behind the path's question mark; null without it
- *	-NAME	the same, but not for those from whom payloads are hidden
+ *	-NAME	the same, but refused to callers from whom payloads are hidden, who
+ *			could find a hidden value by trying
  *	#NAME	a header, likewise
  *	hide	whether payloads are hidden from the caller
  *	csrf	the secret of the session against cross-site requests
@@ -67,7 +68,7 @@ arguments_known(Request *request)
 		return true;
 	if (request->state == NULL)
 	{
-		answer_problem(request, MHD_HTTP_FORBIDDEN, "payloads and headers are hidden from this role");
+		answer_problem(request, MHD_HTTP_FORBIDDEN, "what is hidden from this role is not searched for it");
 		return false;
 	}
 	initPQExpBuffer(&text);
@@ -135,8 +136,15 @@ parameters_of(Request *request)
 		word[length] = '\0';
 		if (strcmp(word, "{}") == 0)
 			value = request->segment;
+		else if (strcmp(word, "body") == 0 && request->body.len > 0)
+		{
+			/* it may be large, and nothing else needs it */
+			request->values[n++] = request->body.data;
+			initPQExpBuffer(&request->body);
+			continue;
+		}
 		else if (strcmp(word, "body") == 0)
-			value = request->body.len > 0 ? request->body.data : "{}";
+			value = "{}";
 		else if (word[0] == '?' || word[0] == '-')
 			value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, word + 1);
 		else if (word[0] == '#')
@@ -273,6 +281,13 @@ statement_done(Statement *statement, PGresult *result, const char *why)
 		answer_problem(request, MHD_HTTP_NOT_FOUND, "it does not exist, or is another role's");
 	else if (route->answer != NULL)
 		route->answer(request, result);
+	else if (request->principal->hide_payload)
+	{
+		char	   *text = shown_text(route, PQgetvalue(result, 0, 0));
+
+		answer(request, MHD_HTTP_OK, "application/json", text, strlen(text));
+		free(text);
+	}
 	else
 		answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
 }

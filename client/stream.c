@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stream.c
- *	  Server-Sent Events: jobs and lists as they change.
+ *	  What callers follow by Server-Sent Events: jobs and lists as they change.
  *
  * A Follow is what at least one caller of a principal follows: a job, or a topic,
  * which is a route without arguments.  It is looked at by a statement of that
@@ -23,7 +23,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "web.h"
+#include "stream.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -36,52 +36,6 @@
 #define TOPIC_PAUSE		2.0
 #define REST			10		/* times as long as the last look took, if
 								 * that is longer */
-#define HEARTBEAT		15.0
-#define MAX_TOPICS		8
-#define MAX_BACKLOG		(4 * 1024 * 1024)	/* what a caller may be behind, in
-											 * bytes */
-#define HASH_SIZE		33
-#define BLOCK_SIZE		4096
-
-typedef struct Stream Stream;
-
-/* A stream's place at one of the things that it follows. */
-typedef struct Follower
-{
-	struct Follower *next;
-	Stream	   *stream;
-	struct Follow *follow;
-	int64_t		line;			/* the last of the log that it has; 0: none */
-	int64_t		asked;			/* the look under way looks for what comes
-								 * after this one; -1: for nothing */
-	char		hash[HASH_SIZE];
-} Follower;
-
-typedef struct Follow
-{
-	struct Follow *next;
-	Principal  *principal;
-	int64_t		job;			/* 0: a topic */
-	const Route *topic;
-	Follower   *followers;
-	double		due;
-	/* of a topic */
-	Statement	statement;
-	bool		asked;
-	const char *values[MAX_PARAMETERS];
-	char	   *text;			/* as it was last */
-} Follow;
-
-struct Stream
-{
-	Request    *request;
-	PQExpBufferData out;
-	size_t		taken;			/* of "out" */
-	bool		ended;
-	double		beat;
-	int			n;
-	Follower	followers[MAX_TOPICS];
-};
 
 /* The statement that looks at a principal's jobs. */
 typedef struct Look
@@ -89,104 +43,34 @@ typedef struct Look
 	Statement	statement;
 	char	   *ids;
 	char	   *lines;			/* behind which those that lack are looked for */
-	const char *values[3];
+	const char *values[2];
 	double		rest_until;
 } Look;
 
 static const char look_sql[] =
-"SELECT w.id, w.line, v.what, v.line, v.hash, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, line) "
+"SELECT w.id, w.line, v.what, v.line, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, line) "
 "LEFT JOIN LATERAL (" JOB("w.id") ") AS j ON true "
 "CROSS JOIN LATERAL (SELECT row_to_json(t)::text AS text FROM (SELECT w.id, j.state, j.kind, j.queue, j.attempt, j.max_attempts, "
-"j.progress, j.message, j.error, j.run_at, j.started_at, j.finished_at, CASE WHEN NOT $3::bool THEN j.result END AS result) AS t) AS s "
+"j.progress, j.message, j.error, j.run_at, j.started_at, j.finished_at, j.result) AS t) AS s "
 "CROSS JOIN LATERAL (SELECT CASE WHEN w.line > 0 AND l.n = 1 AND l.known IS NULL THEN 'm' ELSE 'l' END AS what, "
-"l.n, l.at AS line, NULL AS hash, false AS ended, l.text AS data "
+"l.n, l.at AS line, false AS ended, l.text AS data "
 "FROM (SELECT a.*, max(a.n) FILTER (WHERE a.at = w.line) OVER () AS known FROM "
 "(SELECT e.n, e.line::text AS text, (extract(epoch FROM (e.line ->> 'at')::timestamptz) * 1000000)::int8 * 1000 "
 "+ row_number() OVER (PARTITION BY e.line ->> 'at' ORDER BY e.n) AS at "
 "FROM jsonb_array_elements(j.log) WITH ORDINALITY AS e(line, n)) AS a) AS l "
 "WHERE l.n > l.known OR (l.known IS NULL AND l.at > w.line) "
-"UNION ALL SELECT CASE WHEN j.id IS NULL THEN 'g' ELSE 's' END, NULL, NULL, md5(s.text), "
+"UNION ALL SELECT CASE WHEN j.id IS NULL THEN 'g' ELSE 's' END, NULL, NULL, "
 "j.state IN ('completed', 'failed', 'cancelled', 'expired'), s.text) AS v "
 "ORDER BY w.id, w.line, v.n NULLS LAST";
 
 /* The columns of that. */
 enum
 {
-	LOOK_ID, LOOK_ASKED, LOOK_WHAT, LOOK_LINE, LOOK_HASH, LOOK_ENDED, LOOK_DATA
+	LOOK_ID, LOOK_ASKED, LOOK_WHAT, LOOK_LINE, LOOK_ENDED, LOOK_DATA
 };
 
 static void look_done(Statement *statement, PGresult *result, const char *why);
 static void topic_done(Statement *statement, PGresult *result, const char *why);
-
-/*
- * Add an event to what a caller gets.  A caller that does not read is not waited
- * for.
- */
-static void
-stream_event(Stream *stream, const char *id, const char *name, const char *data)
-{
-	PQExpBuffer out = &stream->out;
-
-	if (stream->ended)
-		return;
-	if (stream->taken > 0 && stream->taken == out->len)
-	{
-		resetPQExpBuffer(out);
-		stream->taken = 0;
-	}
-	if (id != NULL)
-		appendPQExpBuffer(out, "id: %s\n", id);
-	appendPQExpBuffer(out, "event: %s\n", name);
-	for (size_t length; data != NULL; data = data[length] != '\0' ? data + length + 1 : NULL)
-	{
-		length = strcspn(data, "\r\n");
-		appendPQExpBufferStr(out, "data: ");
-		appendBinaryPQExpBuffer(out, data, length);
-		appendPQExpBufferChar(out, '\n');
-	}
-	appendPQExpBufferChar(out, '\n');
-	if (PQExpBufferBroken(out))
-		fatal(EXIT_REFUSED, "out of memory");
-	if (out->len - stream->taken > MAX_BACKLOG)
-		stream->ended = true;
-	stream->beat = web_now + HEARTBEAT;
-	request_resume(stream->request);
-}
-
-/*
- * libmicrohttpd wants to send something.
- */
-static ssize_t
-stream_read(void *closure, uint64_t position, char *buffer, size_t size)
-{
-	Stream	   *stream = closure;
-	size_t		n = stream->out.len - stream->taken;
-
-	(void) position;
-	if (stream->request->gone)
-		return MHD_CONTENT_READER_END_WITH_ERROR;
-	if (n == 0)
-	{
-		if (stream->ended)
-			return MHD_CONTENT_READER_END_OF_STREAM;
-		/* what was sent at once may have been much */
-		if (stream->out.maxlen > BLOCK_SIZE)
-		{
-			termPQExpBuffer(&stream->out);
-			initPQExpBuffer(&stream->out);
-		}
-		else
-			resetPQExpBuffer(&stream->out);
-		stream->taken = 0;
-		request_suspend(stream->request);
-		return 0;
-	}
-	if (n > size)
-		n = size;
-	memcpy(buffer, stream->out.data + stream->taken, n);
-	stream->taken += n;
-	return n;
-}
 
 static void
 follow_free(Follow *follow)
@@ -235,46 +119,6 @@ stream_free(Request *request, bool whole)
 	request->state = NULL;
 }
 
-static void
-stream_left(Request *request)
-{
-	request_resume(request);
-}
-
-/*
- * End a request's stream, if it has one.
- */
-void
-stream_end(Request *request)
-{
-	if (!request->streams || request->state == NULL)
-		return;
-	((Stream *) request->state)->ended = true;
-	request_resume(request);
-}
-
-static Stream *
-stream_begin(Request *request)
-{
-	Stream	   *stream = allocate(sizeof(Stream));
-	struct MHD_Response *response;
-
-	stream->request = request;
-	initPQExpBuffer(&stream->out);
-	appendPQExpBufferStr(&stream->out, "retry: 2000\n\n");
-	stream->beat = web_now + HEARTBEAT;
-	request->state = stream;
-	request->streams = true;
-	request->sent = stream_free;
-	request->leave = stream_left;
-	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_SIZE, stream_read, stream, NULL);
-	answer_with(request, MHD_HTTP_OK, response);
-	answer_header(request, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
-	answer_header(request, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-	answer_header(request, "X-Accel-Buffering", "no");
-	return stream;
-}
-
 static Follower *
 follow_begin(Stream *stream, int64_t job, const Route *topic)
 {
@@ -301,7 +145,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 	follower->next = follow->followers;
 	follow->followers = follower;
 	/* a list that is known is sent at once, and a job is looked at */
-	if (topic != NULL && follow->text !=NULL)
+	if (follow->text !=NULL)
 		stream_event(stream, NULL, strrchr(topic->path, '/') + 1, follow->text);
 	else
 		follow->due = web_now;
@@ -327,8 +171,8 @@ run_follow_job(Request *request)
 		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the id of a job is a number");
 		return;
 	}
-	follower = follow_begin(stream_begin(request), job, NULL);
-	if (last == NULL || sscanf(last, "%19" SCNd64 "-%32[0-9a-f]", &follower->line, follower->hash) != 2 ||
+	follower = follow_begin(stream_begin(request, stream_free), job, request->route);
+	if (last == NULL || sscanf(last, "%19" SCNd64 "-%16[0-9a-f]", &follower->line, follower->hash) != 2 ||
 		follower->line < 0)
 	{
 		follower->line = 0;
@@ -373,7 +217,7 @@ run_follow_topics(Request *request)
 		if (route != NULL && n < MAX_TOPICS)
 			found[n++] = route;
 	}
-	stream = stream_begin(request);
+	stream = stream_begin(request, stream_free);
 	for (int i = 0; i < n; i++)
 		follow_begin(stream, 0, found[i]);
 	stream_tick();
@@ -409,17 +253,22 @@ topic_done(Statement *statement, PGresult *result, const char *why)
 	Principal  *principal = follow->principal;
 	const char *name = strrchr(follow->topic->path, '/') + 1;
 	char	   *problem = NULL;
+	char	   *shown = NULL;
 	const char *text;
 
 	follow->asked = false;
 	follow->due = web_now + fmax(TOPIC_PAUSE, REST * (web_now - statement->since));
 	if (result != NULL && PQresultStatus(result) == PGRES_TUPLES_OK)
+	{
 		text = PQgetvalue(result, 0, 0);
 
+		if (principal->hide_payload)
+			text = shown = shown_text(follow->topic, text);
+	}
 	else
 	{
 		name = "problem";
-		text = problem = result != NULL ? problem_of(result) : problem_text(MHD_HTTP_SERVICE_UNAVAILABLE, why);
+		text = problem = result != NULL ? problem_of(principal, result) : problem_text(MHD_HTTP_SERVICE_UNAVAILABLE, why);
 	}
 	if (follow->text == NULL || strcmp(follow->text, text) != 0 || problem != NULL)
 		for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
@@ -427,6 +276,7 @@ topic_done(Statement *statement, PGresult *result, const char *why)
 	free(follow->text);
 	follow->text = problem == NULL ? copy_text(text) : NULL;
 	free(problem);
+	free(shown);
 	follow_free(follow);
 	principal_leave(principal);
 }
@@ -480,10 +330,9 @@ jobs_look(Principal *principal)
 		fatal(EXIT_REFUSED, "out of memory");
 	look->values[0] = look->ids = ids.data;
 	look->values[1] = look->lines = lines.data;
-	look->values[2] = principal->hide_payload ? "true" : "false";
 	look->statement = (Statement)
 	{
-		.sql = look_sql,.n = 3,.values = look->values,.done = look_done,.owner = principal
+		.sql = look_sql,.n = 2,.values = look->values,.done = look_done,.owner = principal
 	};
 	principal_use(principal);
 	pool_send(principal, &look->statement);
@@ -498,11 +347,13 @@ tell(Follow *follow, const PGresult *result, int row)
 	int64_t		asked = atoll(PQgetvalue(result, row, LOOK_ASKED));
 	char		what = PQgetvalue(result, row, LOOK_WHAT)[0];
 	int64_t		line = atoll(PQgetvalue(result, row, LOOK_LINE));
-	const char *hash = PQgetvalue(result, row, LOOK_HASH);
 	bool		ended = PQgetvalue(result, row, LOOK_ENDED)[0] == 't';
-	const char *data = PQgetvalue(result, row, LOOK_DATA);
+	char	   *shown = follow->principal->hide_payload ? shown_text(follow->topic, PQgetvalue(result, row, LOOK_DATA)) : NULL;
+	const char *data = shown != NULL ? shown : PQgetvalue(result, row, LOOK_DATA);
+	char		hash[HASH_SIZE];
 	char		id[HASH_SIZE + 24];
 
+	hash_of(data, hash);
 	for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
 	{
 		if (follower->asked != asked)
@@ -528,6 +379,7 @@ tell(Follow *follow, const PGresult *result, int row)
 			stream_end(follower->stream->request);
 		}
 	}
+	free(shown);
 }
 
 static void
@@ -551,7 +403,7 @@ look_done(Statement *statement, PGresult *result, const char *why)
 		}
 	else
 	{
-		char	   *problem = result != NULL ? problem_of(result)
+		char	   *problem = result != NULL ? problem_of(principal, result)
 			: problem_text(MHD_HTTP_SERVICE_UNAVAILABLE, why);
 
 		for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
@@ -590,16 +442,7 @@ stream_tick(void)
 			if (follow->job == 0 && !follow->asked && web_now >= follow->due)
 				topic_look(follow);
 			for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
-				if (web_now >= follower->stream->beat)
-				{
-					Stream	   *stream = follower->stream;
-
-					if (stream->request->session != NULL)
-						stream->request->session->used = web_now;
-					appendPQExpBufferStr(&stream->out, ":\n\n");
-					stream->beat = web_now + HEARTBEAT;
-					request_resume(stream->request);
-				}
+				stream_beat(follower->stream);
 		}
 		jobs_look(principal);
 	}

@@ -300,6 +300,7 @@ run_web(const Command *command, int argc, char **argv)
 		{
 			pool_tick();
 			session_tick();
+			login_tick();
 			callers_tick();
 			next_tick = web_now + IDLE_TURN;
 		}

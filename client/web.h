@@ -19,10 +19,13 @@
  *	pool.c		principals, and the line in which their statements wait
  *	listener.c	the connection that listens for changes of jobs
  *	answer.c	answers: headers, problems
- *	session.c	who the caller is: log in, cookies, CSRF
+ *	session.c	who the caller is: cookies, CSRF
+ *	login.c		log-ins, and how often passwords may be tried
  *	tokens.c	the file of tokens
+ *	shown.c		what callers see from whom payloads are hidden
  *	statement.c	a route's statement: its parameters, and what comes of it
- *	stream.c	Server-Sent Events
+ *	events.c	Server-Sent Events to a caller
+ *	stream.c	what callers follow by them
  *	given.c		jobs that a consumer is given, or that nobody has got
  *	gate.c		the statement with which consumers wait for jobs
  *	gateway.c	consumers that wait
@@ -125,6 +128,7 @@ typedef struct Backend
 	double		patience;		/* with an address that is silent */
 	const char *host;			/* to which it connects: see hosts_begun() */
 	bool		waits;
+	bool		large;			/* has had a large result */
 } Backend;
 
 struct Principal
@@ -211,6 +215,8 @@ typedef struct Route
 	const char *parameters;		/* of the statement: see statement.c */
 	const char *words;			/* one of these parameters, and all that it
 								 * may be */
+	const char *shown;			/* members of the answer for callers from whom
+								 * payloads are hidden: see shown.c */
 	const char *sql;
 	void		(*run) (Request *request);	/* instead of the statement */
 	void		(*answer) (Request *request, PGresult *result); /* instead of its first
@@ -260,6 +266,34 @@ struct Request
 	void	   *state;			/* of stream.c, given.c or gateway.c */
 };
 
+/* caller.c */
+#define IDLE_TIME		75.0	/* seconds for the next request, until it is
+								 * there */
+
+typedef struct Caller Caller;
+
+/* The address of a caller; of IPv4 as IPv6 has it, of IPv6 the first 64 bits. */
+typedef struct Address
+{
+	unsigned char bytes[16];
+} Address;
+
+extern unsigned callers_most(void);
+extern Caller *caller_make(int fd, const struct sockaddr *address);
+extern void caller_free(Caller *caller);
+extern void caller_is(Caller *caller, Principal *principal);
+extern void callers_forget(Principal *principal);
+extern void caller_begins(Caller *caller);
+extern void caller_waits(Caller *caller);
+extern void caller_is_answered(Caller *caller);
+extern void caller_rests(Caller *caller);
+extern void caller_end(Caller *caller);
+extern bool caller_keeps(Caller *caller, size_t bytes);
+extern void caller_releases(Caller *caller, void (*release) (void *owner), void *owner);
+extern void caller_moves(Caller *caller);
+extern const Address *caller_address(const Caller *caller);
+extern void callers_tick(void);
+
 /* answer.c */
 extern void answer(Request *request, unsigned status, const char *type, const char *text,
 				   size_t length);
@@ -270,7 +304,7 @@ extern void answer_error(Request *request, const PGresult *result);
 extern void answer_no_connection(Request *request, const char *why);
 extern void answer_refused(Request *request);
 extern char *problem_text(unsigned status, const char *detail);
-extern char *problem_of(const PGresult *result);
+extern char *problem_of(const Principal *principal, const PGresult *result);
 extern char *row_text(const PGresult *result, int row, int column);
 extern void answer_asset(Request *request);
 extern const char *header_of(Request *request, const char *name);
@@ -281,15 +315,24 @@ extern bool secret_equal(const char *a, const char *b);
 extern bool session_find(Request *request);
 extern bool session_allows(Request *request);
 extern void session_tick(void);
-extern void run_log_in(Request *request);
+extern Session *session_make(Principal *principal);
+extern void session_free(Session *session);
 extern void run_log_out(Request *request);
 extern void answer_session(Request *request, PGresult *result);
 extern void sessions_end(Principal *principal);
 extern bool payload_hidden(const char *role, bool is_token);
 
+/* login.c */
+extern void login_tick(void);
+extern void run_log_in(Request *request);
+
 /* tokens.c */
 extern void tokens_read(bool first);
 extern Principal *token_find(const char *token);
+
+/* shown.c */
+extern char *shown_text(const Route *route, const char *json);
+extern bool error_is_shown(const char *sqlstate);
 
 /* statement.c */
 extern void statement_begin(Request *request);
@@ -301,16 +344,11 @@ extern void listen_to(int64_t job, int users);
 extern void run_health(Request *request);
 extern void listener_close(void);
 
-/* listener.c */
-extern void listener_open(void);
-extern void listener_tick(void);
-extern void listen_to(int64_t job, int users);
-extern void run_health(Request *request);
-extern void listener_close(void);
+/* events.c */
+extern void stream_end(Request *request);
 
 /* stream.c */
 extern void stream_tick(void);
-extern void stream_end(Request *request);
 extern void run_follow_job(Request *request);
 extern void run_follow_topics(Request *request);
 extern void stream_job_changed(int64_t job);
@@ -339,25 +377,12 @@ extern bool gateway_waits(void);
 /* routes.c */
 extern bool route_find(Request *request, const char *method);
 
-/* caller.c */
-#define IDLE_TIME		75.0	/* seconds for the next request, until it is
-								 * there */
-
-typedef struct Caller Caller;
-
-extern unsigned callers_most(void);
-extern Caller *caller_make(int fd);
-extern void caller_free(Caller *caller);
-extern void caller_is(Caller *caller, Principal *principal);
-extern void callers_forget(Principal *principal);
-extern void caller_begins(Caller *caller);
-extern void caller_waits(Caller *caller);
-extern void caller_is_answered(Caller *caller);
-extern void caller_rests(Caller *caller);
-extern void callers_tick(void);
-
 /* request.c */
 extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
+extern Caller *request_caller(Request *request);
+extern const Address *request_address(Request *request);
+extern bool request_keeps(Request *request, size_t bytes);
+extern void request_cut_off(Request *request);
 extern void request_suspend(Request *request);
 extern void request_resume(Request *request);
 extern bool request_is_gone(Request *request);

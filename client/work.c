@@ -8,9 +8,10 @@
  * to the server, of which one waits in jobq.reserve() for work and the other
  * tells what has become of it, and the pipes of the commands.
  *
- * Signals.  After the first SIGTERM or SIGINT no job is taken any more; what
- * has not begun is given back, and what runs may end.  The second ends the
- * commands and gives their jobs back, too.
+ * Signals.  After the first SIGTERM, SIGINT, SIGQUIT or SIGHUP no job is taken any
+ * more; what has not begun is given back, and what runs may end.  The second ends
+ * the commands and gives their jobs back, too.  SIGHUP never counts as the second:
+ * a terminal that goes away and systemd (SendSIGHUP) send it together with another.
  *
  * client/work.c
  *
@@ -45,8 +46,8 @@
 
 WorkOptions work;
 bool		work_is_hopeless;
+volatile sig_atomic_t work_stops;
 
-static volatile sig_atomic_t stops;
 static int	wake_pipe[2];
 
 static Link reserving;
@@ -65,7 +66,6 @@ static int64_t taken;
 static bool empty;				/* the last look found nothing */
 static bool gave_back;			/* what was held ahead; none has begun since */
 
-static const char *limited(const char *command, int64_t bytes);
 static void read_options(const char **values);
 static void on_signal(int signal);
 static void set_signals(void);
@@ -94,19 +94,6 @@ enum
 	VALUE_MAX_TIME, VALUE_ONCE, VALUE_STOP_WHEN_EMPTY, VALUE_NAME, VALUE_QUIET
 };
 
-/*
- * The command with a limit to its memory, which the shell sets.
- */
-static const char *
-limited(const char *command, int64_t bytes)
-{
-	PQExpBufferData text;
-
-	initPQExpBuffer(&text);
-	appendPQExpBuffer(&text, "ulimit -v %lld || exit 126\n%s", (long long) (bytes >> 10), command);
-	return text.data;
-}
-
 static void
 read_options(const char **values)
 {
@@ -132,8 +119,6 @@ read_options(const char **values)
 	work.retry_delay = GIVEN(VALUE_RETRY_DELAY, duration(values[VALUE_RETRY_DELAY], "--retry-delay"), 30);
 	work.max_output = GIVEN(VALUE_MAX_OUTPUT, whole_number(values[VALUE_MAX_OUTPUT], "--max-output", 0, 1 << 28), 1000000);
 	work.max_memory = GIVEN(VALUE_MAX_MEMORY, whole_number(values[VALUE_MAX_MEMORY], "--max-memory", 1, 1 << 24), 0) << 20;
-	if (work.max_memory > 0)
-		work.exec = limited(work.exec, work.max_memory);
 	work.max_jobs = GIVEN(VALUE_MAX_JOBS, whole_number(values[VALUE_MAX_JOBS], "--max-jobs", 1, INT64_MAX), 0);
 	work.max_time = GIVEN(VALUE_MAX_TIME, duration(values[VALUE_MAX_TIME], "--max-time"), 0);
 	work.stop_when_empty = values[VALUE_STOP_WHEN_EMPTY] != NULL;
@@ -159,8 +144,8 @@ on_signal(int signal)
 {
 	int			errno_before = errno;
 
-	if (signal != SIGCHLD)
-		stops++;
+	if (signal != SIGCHLD && (signal != SIGHUP || work_stops == 0))
+		work_stops++;
 	(void) !write(wake_pipe[1], "", 1);
 	errno = errno_before;
 }
@@ -168,7 +153,8 @@ on_signal(int signal)
 static void
 set_signals(void)
 {
-	static const int signals[] = {SIGTERM, SIGINT, SIGCHLD};
+	static const int signals[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGCHLD};
+	struct sigaction before;
 	struct sigaction action = {.sa_handler = on_signal,.sa_flags = SA_RESTART};
 
 	if (pipe(wake_pipe) != 0)
@@ -178,8 +164,10 @@ set_signals(void)
 		fcntl(wake_pipe[i], F_SETFL, O_NONBLOCK);
 		fcntl(wake_pipe[i], F_SETFD, FD_CLOEXEC);
 	}
+	/* nohup has SIGHUP ignored */
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		sigaction(signals[i], &action, NULL);
+		if (signals[i] != SIGHUP || (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN))
+			sigaction(signals[i], &action, NULL);
 }
 
 /*
@@ -188,7 +176,7 @@ set_signals(void)
 static bool
 stopping(void)
 {
-	return stops > 0 || work_is_hopeless ||
+	return work_stops > 0 || work_is_hopeless ||
 		(work.max_jobs > 0 && taken >= work.max_jobs) ||
 		(work.max_time > 0 && seconds() >= started_at + work.max_time) ||
 		(work.stop_when_empty && empty);
@@ -233,6 +221,8 @@ room(void)
 
 	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold() > work.parallel + ahead)
 		return 0;
+	if (jobs_are_apart())
+		return 0;
 	n = work.parallel - held;
 
 	/* some are taken ahead, when most of those that were have begun */
@@ -249,8 +239,9 @@ room(void)
 static void
 reserve(void)
 {
-	const char *values[5];
+	const char *values[6];
 	char		most[16];
+	char		held[16];
 	char		lease[32];
 	char		longest[32];
 
@@ -267,13 +258,15 @@ reserve(void)
 	values[2] = lease;
 	values[3] = longest;
 	values[4] = work.name;
+	snprintf(held, sizeof(held), "%d", jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING));
+	values[5] = held;
 	asked_at = seconds();
 	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease),
 			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq.traceparent(headers), "
 			  "pg_catalog.date_part('epoch', lease_until OPERATOR(pg_catalog.-) jobq.clock()), "
-			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()) "
+			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()), alone "
 			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
-			  "$4::pg_catalog.interval, $5::pg_catalog.text)", 5, values);
+			  "$4::pg_catalog.interval, $5::pg_catalog.text, $6::pg_catalog.int4)", 6, values);
 }
 
 /*
@@ -315,7 +308,12 @@ take(const PGresult *result)
 	}
 	if (strcmp(state, "57014") == 0 && cancelled)
 		return;
-	say_result_error(result);
+	if (trouble_is_news(PQresultErrorMessage(result)))
+		say_result_error(result);
+
+	/* statement_timeout may be shorter than what was waited */
+	if (strcmp(state, "57014") == 0)
+		patience = fmax(SHORTEST_WAIT, waiting_for / 2);
 
 	/* what another try cannot mend: no such queue, no privilege, ... */
 	if (strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0 || strncmp(state, "22", 2) == 0 ||
@@ -375,19 +373,19 @@ obey_stops(void)
 	if (!obeyed && reserving.state == LINK_BUSY)
 		link_cancel(&reserving);
 	obeyed = true;
-	if (stops > 0 && stopped_at == 0)
+	if (work_stops > 0 && stopped_at == 0)
 	{
 		stopped_at = seconds();
 		if (!work.quiet)
 			say("stopping when what runs has ended; another signal ends it");
 	}
-	if (stops > 1 && isinf(give_up_at))
+	if (work_stops > 1 && isinf(give_up_at))
 		give_up_at = seconds() + work.grace + TELL_TIME;
 	for (Job *job = jobs; job != NULL; job = job->next)
 	{
-		if (job->state == JOB_HELD && (stops > 0 || work_is_hopeless))
+		if (job->state == JOB_HELD && (work_stops > 0 || work_is_hopeless))
 			job_end(job, OUTCOME_RELEASE, NULL);
-		else if (job->state == JOB_RUNNING && stops > 1 && !job->stopped)
+		else if (job->state == JOB_RUNNING && work_stops > 1 && !job->stopped)
 		{
 			job->stopped = true;
 			job_interrupt(job);
@@ -406,6 +404,8 @@ start_jobs(void)
 		next = job->next;
 		if (job->state != JOB_HELD || seconds() >= job->until)
 			continue;
+		if (job_must_wait(job))
+			break;
 		if (work.http != NULL)
 			http_start(job);
 		else
@@ -422,7 +422,7 @@ start_jobs(void)
 static double
 idle_until(const Job *job)
 {
-	if (job->state != JOB_HELD || job->extend_at == 0)
+	if (job->state != JOB_HELD || job->extend_at == 0 || job->apart)
 		return INFINITY;
 	return work.ahead < 0 ? fmin(job->extend_at, job->taken_at + IDLE_TIME) : job->extend_at;
 }
@@ -495,10 +495,10 @@ wait_for_something(void)
 	{
 		n += child_polls(job, polls + n);
 		if (job->state == JOB_RUNNING)
-			until = fmin(until, fmin(job->deadline, job->kill_at));
+			until = fmin(until, fmin(fmin(job->deadline, job->kill_at), job->judge_at));
 		if ((job->state == JOB_HELD || job->state == JOB_RUNNING) && job->outcome != OUTCOME_LOST)
 			until = fmin(until, job->until);
-		if (settle_holds(job, stops > 0) && settling.state == LINK_IDLE)
+		if (settle_holds(job, work_stops > 0) && settling.state == LINK_IDLE)
 			until = fmin(until, job->extend_at);
 		until = fmin(until, idle_until(job));
 		if (job->state == JOB_RUNNING && job->outcome != OUTCOME_LOST && job->nnotes > 0 &&
@@ -506,14 +506,14 @@ wait_for_something(void)
 			until = fmin(until, job->note_at);
 		if (job->state == JOB_ENDED && job->tell_at > now)
 			until = fmin(until, job->tell_at);
-		if (stops > 0 && (job->state == JOB_ENDED || job->state == JOB_TOLD))
+		if (work_stops > 0 && (job->state == JOB_ENDED || job->state == JOB_TOLD))
 			until = fmin(until, job->until + TELL_TIME);
 	}
 	if (settling.state == LINK_BUSY && reserving.state == LINK_BUSY && !gives_way)
 		until = fmin(until, settling.moved_at + TOO_LATE);
-	if (stops > 0 && give_up_at > now)
+	if (work_stops > 0 && give_up_at > now)
 		until = fmin(until, give_up_at);
-	if (stops > 0 && jobs == NULL)
+	if (work_stops > 0 && jobs == NULL)
 		until = fmin(until, stopped_at + LONGEST_WAIT + TELL_TIME);
 	if (pause_until > now)
 		until = fmin(until, pause_until);
@@ -574,20 +574,19 @@ run_work(const Command *command, int argc, char **argv)
 			child_go_on(job);
 		if (work.http != NULL)
 			http_go_on();
-		else
-			children_reap();
-		gave_up |= settle_expired(stops > 0, give_up_at);
+		children_reap();
+		gave_up |= settle_expired(work_stops > 0, give_up_at);
 		obey_stops();
 		give_way();
 		trade_links();
 		start_jobs();
 		give_back();
 		reserve();
-		settle_next(&settling, stops > 0);
+		settle_next(&settling, work_stops > 0);
 
 		/* what jobq.reserve() gives when it is cancelled is still to come */
 		if (stopping() && jobs == NULL &&
-			(reserving.state != LINK_BUSY || (stops > 0 && seconds() >= fmin(give_up_at, stopped_at + LONGEST_WAIT + TELL_TIME))))
+			(reserving.state != LINK_BUSY || (work_stops > 0 && seconds() >= fmin(give_up_at, stopped_at + LONGEST_WAIT + TELL_TIME))))
 			break;
 		wait_for_something();
 	}

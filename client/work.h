@@ -28,6 +28,7 @@
 #include "link.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/types.h>
 
 #define TELL_TIME	5.0			/* after a signal, to tell what has ended */
@@ -86,10 +87,13 @@ typedef struct Job
 	double		deadline;		/* by its timeout */
 	double		kill_at;		/* when SIGTERM has not helped */
 	bool		timed_out;
+	int			status;			/* of wait(), once pid is 0 again ... */
+	double		judge_at;		/* ... and when it decides about the job */
 
 	/* or the request */
 	void	   *transfer;
 	void	   *request_headers;
+	int			redirects;		/* that were followed */
 
 	bool		stopped;		/* ended by us, since we stop */
 
@@ -114,6 +118,12 @@ typedef struct Job
 	bool		alone;			/* told in a statement of its own */
 	double		tell_at;		/* not before */
 	bool		refused;		/* another time will hardly be better */
+
+	/*
+	 * It may have been the end of a consumer: it runs beside those only that
+	 * came with it.
+	 */
+	bool		apart;
 } Job;
 
 /* How results are made of the output. */
@@ -153,6 +163,7 @@ typedef struct WorkOptions
 
 extern WorkOptions work;
 extern bool work_is_hopeless;	/* the next job would fare no better: stop */
+extern volatile sig_atomic_t work_stops;	/* signals that have asked to stop */
 extern Job *jobs;				/* all that are held, the oldest first */
 extern double job_time;			/* what one takes, about, in seconds; 0 before
 								 * one has ended */
@@ -164,6 +175,8 @@ extern void job_done(Job *job, const char *output);
 extern void job_interrupt(Job *job);
 extern void job_forget(Job *job);
 extern int	jobs_in(JobState state);
+extern bool jobs_are_apart(void);
+extern bool job_must_wait(const Job *job);
 extern char *without_junk(const char *text, size_t length);
 
 /* child.c */

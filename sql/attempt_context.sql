@@ -23,7 +23,7 @@ SELECT carry FROM jobq.queues WHERE name = 'carrier';
 SELECT jobq.alter_queue('carrier', carry => '{search_path,app.tenant,work_mem,log_min_messages}');
 -- one worker, whose jobs follow each other
 SELECT jobq.enqueue('echo', queue => 'first') AS one, jobq.enqueue('echo', queue => 'second') AS two \gset
-SELECT state FROM jobq.wait(ARRAY[:one, :two]);
+SELECT state FROM jobq.wait_all(ARRAY[:one, :two]);
 SELECT jobq.cancel(jobq.enqueue('echo', queue => 'manual'));
 SELECT jobq.alter_queue('first', carry => '{search_path,app.tenant}');
 
@@ -105,7 +105,7 @@ SELECT context, error FROM jobq.failed_jobs WHERE id = :id;
 SET search_path = public;
 SET app.tenant = 'elsewhere';
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = %L)', 'first'));
-UPDATE jobq.failed_job SET max_attempts = 3, payload = '{"note": "retried"}' WHERE id = :id;
+UPDATE jobq_internal.failed_job SET max_attempts = 3, payload = '{"note": "retried"}' WHERE id = :id;
 SELECT jobq.retry(:id);
 SELECT state, result FROM jobq.wait(:id);
 SET search_path = regress_branch_b, public;
@@ -119,7 +119,7 @@ SET app.tenant = 'elsewhere';
 SELECT jobq.batch_start(:batch);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :batch));
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batch_status(%s))', :flow));
-UPDATE jobq.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
+UPDATE jobq_internal.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
 SELECT jobq.batch_retry_failed(:flow);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :flow));
 SELECT jobq.drain('first', '5 min');
@@ -272,7 +272,7 @@ RESET search_path;
 SET app.tenant = 'elsewhere';
 SELECT jobq.run_schedule('settings') AS tick \gset
 SELECT jobq.unschedule('settings');
-SELECT result FROM jobq.wait(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
+SELECT result FROM jobq.wait_all(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
 SELECT context FROM jobq.jobs WHERE id IN (:kinds, :both, :given, :tick, :other) ORDER BY id;
 SELECT * FROM test.error($$SELECT jobq.enqueue('settings', context => '{"work_mem": "1MB"}')$$);
 -- what it carries as another role is one's own
@@ -311,7 +311,7 @@ SELECT jobq.unregister('process');
 SELECT * FROM test.error($$SELECT jobq.alter_queue('first', recycle => 'always')$$);
 
 SELECT jobq.alter_queue('manual', carry => '{}', keep => 'all'), jobq.alter_queue('first', carry => '{}');
-SELECT jobq.delete_all_failed('first'), jobq.delete_all_failed('second'), jobq.delete_all_failed('carrier');
+SELECT jobq.delete_failed_many('first'), jobq.delete_failed_many('second'), jobq.delete_failed_many('carrier');
 SELECT jobq.drop_queue('carrier'), jobq.drop_queue('couriers');
 SELECT jobq.unregister(kind) FROM unnest('{visit,travel,settings,busy}'::text[]) kind;
 SET client_min_messages = warning;

@@ -1,6 +1,6 @@
 -- expires_after of a queue is counted from run_at of the job, and moves along with it.
 SELECT jobq.create_queue('brief', expires_after => '5 min'), jobq.create_queue('brief outside', mode => 'consumer', expires_after => '5 min');
-CREATE FUNCTION test.lasts(id bigint) RETURNS interval LANGUAGE sql AS $$ SELECT j.expires_at - j.run_at FROM jobq.job j WHERE j.id = lasts.id $$;
+CREATE FUNCTION test.lasts(id bigint) RETURNS interval LANGUAGE sql AS $$ SELECT j.expires_at - j.run_at FROM jobq_internal.job j WHERE j.id = lasts.id $$;
 CREATE FUNCTION test.puts_off(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	CASE payload ->> 'by'
@@ -40,7 +40,7 @@ SELECT id AS moved FROM jobq.batch_add(:batch, 'echo', '{"1"}') id \gset
 SELECT id AS replaced FROM jobq.batch_add(:batch, 'echo', '{"2"}', '{"queue": "brief", "unique_key": "k"}') id \gset
 SELECT jobq.edit(:moved, queue => 'brief');
 SELECT jobq.enqueue('echo', '3', 'brief', unique_key => 'k', on_conflict => 'replace') = :replaced AS replaced;
-SELECT payload, expires_at FROM jobq.job WHERE batch_id = :batch ORDER BY id;
+SELECT payload, expires_at FROM jobq_internal.job WHERE batch_id = :batch ORDER BY id;
 SELECT jobq.batch_start(:batch);
 SELECT payload, state, test.lasts(id) FROM jobq.jobs WHERE batch_id = :batch ORDER BY id;
 SELECT jobq.resume('brief');

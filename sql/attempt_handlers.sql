@@ -19,7 +19,7 @@ SELECT jobq.register(p.proname, p.oid::regprocedure::text) FROM pg_proc p
 WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^([fvp][0-2]|fout|fnull|fstrict|fdefiner)$' ORDER BY p.proname;
 SELECT array_agg(jobq.enqueue(kind, '"payload"', queue => 'first') ORDER BY n) AS ids
 FROM unnest('{f0,f1,f2,v0,v1,v2,fout,fnull,fstrict,fdefiner,p0,p1,p2}'::text[]) WITH ORDINALITY k (kind, n) \gset
-SELECT kind, state, attempt, result, error FROM jobq.wait(:'ids'::bigint[]);
+SELECT kind, state, attempt, result, error FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
@@ -190,7 +190,7 @@ END
 $$;
 SELECT jobq.register('asks', 'test.asks(jsonb, jobq.job_context)', backoff => 'fixed 1ms', queue => 'first');
 SELECT array_agg(jobq.enqueue('asks', to_jsonb(what))) AS ids FROM unnest('{snooze,discard,fail}'::text[]) what \gset
-SELECT state, attempt, result, error FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, attempt, result, error FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 TRUNCATE test.trace;
 

@@ -38,7 +38,7 @@ SELECT count(*) FILTER (WHERE at < lag) AS in_disorder FROM (SELECT at, lag(at) 
 SELECT jobq.enqueue('echo', '1') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.story(:id);
-SELECT errors IS NULL AND log IS NULL AS nothing FROM jobq.archive WHERE id = :id;
+SELECT errors IS NULL AND log IS NULL AS nothing FROM jobq_internal.archive WHERE id = :id;
 
 -- one that does not succeed
 SELECT jobq.enqueue('broken', max_attempts => 2) AS id \gset
@@ -195,7 +195,7 @@ CREATE FUNCTION test.shown() RETURNS jsonb LANGUAGE sql AS $$
 $$;
 SELECT jobq.register('shown', 'test.shown()');
 CREATE TABLE test.held AS SELECT e.id FROM jobq.enqueue_many('shown', array_fill('1'::jsonb, ARRAY[50]), queue => 'first') AS e(id);
-SELECT count(*), bool_and(result ->> 'query' = 'jobq: shown, job ' || id) AS query, bool_and((result ->> 'since')::boolean) AS since FROM jobq.wait(ARRAY(SELECT id FROM test.held));
+SELECT count(*), bool_and(result ->> 'query' = 'jobq: shown, job ' || id) AS query, bool_and((result ->> 'since')::boolean) AS since FROM jobq.wait_all(ARRAY(SELECT id FROM test.held));
 DROP TABLE test.held;
 SELECT jobq.unregister('shown');
 DROP FUNCTION test.shown;
@@ -222,7 +222,7 @@ $$;
 SELECT jobq.register('book', 'test.book(jsonb)');
 BEGIN;
 INSERT INTO test.ledger VALUES (6, 0);
-SELECT result, written - 'jobq.job' - 'jobq.unique_key' AS written, written #>> '{jobq.job,inserted}' AS jobs, took > '0' AS took, wal_bytes > 0 AS wal, error
+SELECT result, written - 'jobq_internal.job' - 'jobq_internal.unique_key' AS written, written #>> '{jobq_internal.job,inserted}' AS jobs, took > '0' AS took, wal_bytes > 0 AS wal, error
 FROM jobq.dry_run('book', '{"amount": 5, "audit": 11}');
 COMMIT;
 SELECT count(*), sum(amount) FROM test.ledger;

@@ -122,7 +122,7 @@ BEGIN
 	SELECT array_agg(jobq.enqueue('raises', jsonb_build_object('code', c), timeout => CASE c WHEN 'JQ007' THEN interval '50 ms' END) ORDER BY n) INTO ids
 		FROM unnest('{40001,40P01,23505,P0001,JQ007}'::text[]) WITH ORDINALITY u (c, n);
 	COMMIT;
-	PERFORM jobq.wait(ids);
+	PERFORM jobq.wait_all(ids);
 	SELECT string_agg(format('%s %s %s', payload ->> 'code', state, attempt), ', ' ORDER BY id) INTO line FROM jobq.jobs WHERE id = ANY (ids);
 	RAISE NOTICE '%', line;
 END
@@ -330,7 +330,7 @@ SELECT DISTINCT e ->> 'sqlstate' AS sqlstate, e ->> 'message' AS message FROM jo
 SELECT DISTINCT note FROM test.trace;
 -- the next job of the worker is not meant
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[20]), timeout => '1 h') id \gset
-SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
 
 -- a handler that asks leaves in time
 CREATE FUNCTION test.polite() RETURNS jsonb LANGUAGE plpgsql AS $$

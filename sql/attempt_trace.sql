@@ -17,6 +17,14 @@ SELECT h, jobq.traceparent(h) FROM unnest(ARRAY[
 	'{"Traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
 	'["traceparent"]', '"traceparent"', '{}']::jsonb[]) WITH ORDINALITY u (h, n) ORDER BY n;
 SELECT jobq.traceparent(NULL) IS NULL AS none;
+-- The examples of W3C Trace Context and of its test suite, with versions to come
+SELECT h, jobq.traceparent(jsonb_build_object('traceparent', h)) FROM unnest(ARRAY[
+	'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00',
+	'00-12345678901234567890123456789012-1234567890123456-01.', '00-12345678901234567890123456789012-1234567890123456-01-what-the-future-will-be-like',
+	'cc-12345678901234567890123456789012-1234567890123456-01', 'cc-12345678901234567890123456789012-1234567890123456-01-what-the-future-will-be-like',
+	'cc-12345678901234567890123456789012-1234567890123456-01.what-the-future-will-be-like', 'cc-12345678901234567890123456789012-1234567890123456-0a',
+	'ff-12345678901234567890123456789012-1234567890123456-01', '.0-12345678901234567890123456789012-1234567890123456-01',
+	'0-12345678901234567890123456789012-1234567890123456-01', '00-ab000000000000000000000000000000-00ff-01']) WITH ORDINALITY u (h, n) ORDER BY n;
 
 \set trace 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 \set other 00-11111111111111111111111111111111-2222222222222222-00
@@ -46,9 +54,9 @@ SELECT jobq.register('traced', 'test.traced(jsonb, jobq.job_context)', queue => 
 -- a worker's application_name is that of the job, and of no other
 SELECT jobq.enqueue('traced', headers => :'traced') AS one, jobq.enqueue('traced') AS two,
 	jobq.enqueue('traced', headers => '{"traceparent": "00-''; DROP TABLE x; --"}') AS three \gset
-SELECT state, result FROM jobq.wait(ARRAY[:one, :two, :three]);
+SELECT state, result FROM jobq.wait_all(ARRAY[:one, :two, :three]);
 SELECT jobq.enqueue('traced_commits', headers => :'traced') AS one, jobq.enqueue('traced') AS two \gset
-SELECT state, result FROM jobq.wait(ARRAY[:one, :two]);
+SELECT state, result FROM jobq.wait_all(ARRAY[:one, :two]);
 SELECT note FROM test.traces;
 TRUNCATE test.traces;
 -- what a job takes along comes before it
@@ -62,7 +70,7 @@ SELECT jobq.alter_queue('first', carry => '{}');
 -- the context of errors
 SELECT jobq.enqueue('traced', '{"fails": true}', max_attempts => 1, headers => :'traced') AS one,
 	jobq.enqueue('traced', '{"fails": true}', max_attempts => 1) AS two \gset
-SELECT state FROM jobq.wait(ARRAY[:one, :two]);
+SELECT state FROM jobq.wait_all(ARRAY[:one, :two]);
 SELECT regexp_replace(e ->> 'context', 'job \d+', 'job N') FROM jobq.failed_jobs f, jsonb_array_elements(f.errors) e WHERE f.id IN (:one, :two) ORDER BY f.id;
 
 -- jobq.work() shows it while the job runs

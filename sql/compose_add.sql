@@ -146,12 +146,12 @@ SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '0';
 SELECT test.in_state(:id, '1', 'failed');
 SELECT cardinality(jobq.workflow_add(:id, '[{"name": "x", "kind": "echo", "needs": ["0"]}, {"name": "y", "kind": "echo", "needs": ["1"]}, {"name": "z", "kind": "echo", "needs": ["y", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'x', 'cancelled'), test.in_state(:id, 'y', 'cancelled'), test.in_state(:id, 'z', 'cancelled');
-SELECT s.name, s.state, a.reason FROM jobq.steps s JOIN jobq.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
+SELECT s.name, s.state, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
 -- ... or was, and is forgotten
 SELECT jobq.delete_failed(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '1';
 SELECT cardinality(jobq.workflow_add(:id, '[{"name": "w", "kind": "echo", "needs": ["1", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'w', 'cancelled');
-SELECT a.reason FROM jobq.steps s JOIN jobq.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
+SELECT a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
 SELECT test.finish(:id, 'gate');
 SELECT state, completed, failed, cancelled FROM jobq.wait_batch(:id, '5 min');
 -- retried, it goes on with what was added
@@ -239,7 +239,7 @@ COMMIT PREPARED 'added';
 SELECT name, state, needs, result FROM test.flow_end(:id);
 
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_all_failed() >= 0 AS deleted, jobq.drop_queue('added');
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_failed_many(state => 'failed') >= 0 AS deleted, jobq.drop_queue('added');
 DROP PROCEDURE test.grow;
 DROP FUNCTION test.flow_end, test.finish, test.in_state, test.split;
 TRUNCATE test.trace;

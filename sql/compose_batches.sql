@@ -21,7 +21,7 @@ SELECT jobq.register('then', 'test.batch_callback(jsonb, jobq.job_context)');
 TRUNCATE test.trace;
 
 -- the same ids whatever was run before
-SELECT setval('jobq.batch_id_seq', 1000);
+SELECT setval('jobq_internal.batch_id_seq', 1000);
 
 -- a batch with all three callbacks
 CREATE FUNCTION test.batch(name text, allow_failures boolean DEFAULT false, start boolean DEFAULT false) RETURNS bigint LANGUAGE sql AS $$
@@ -35,7 +35,7 @@ DECLARE
 BEGIN
 	PERFORM jobq.wait_batch(id);
 	COMMIT;
-	PERFORM jobq.wait(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
+	PERFORM jobq.wait_all(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
 	COMMIT;
 	s := jobq.batch_status(id);
 	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
@@ -128,8 +128,7 @@ SELECT test.batch('empty') AS empty \gset
 SELECT jobq.batch_start(:empty);
 CALL test.batch_over(:empty);
 SELECT test.batch('filled later', start => true) AS later \gset
-SELECT count(*) FROM jobq.batch_add(:later, 'part', '{}');
-SELECT state, total FROM jobq.batch_status(:later);
+SELECT state, total FROM jobq.wait_batch(:later, '1 ms');
 SELECT count(*) FROM jobq.batch_add(:later, 'part', '{"{}"}');
 CALL test.batch_over(:later);
 TRUNCATE test.trace;
@@ -147,7 +146,7 @@ SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, w
 CALL test.batch_over(:outside);
 SELECT note FROM test.trace ORDER BY note;
 SELECT state, payload FROM jobq.jobs WHERE batch_id = :outside ORDER BY state;
-SELECT jobq.delete_all_failed('parts');
+SELECT jobq.delete_failed_many('parts');
 TRUNCATE test.trace;
 
 -- a job that replaces one of a batch takes its place there
@@ -219,7 +218,7 @@ CALL test.batch_over(:owed);
 SELECT jobq.drain('default');
 SELECT note FROM test.trace;
 SELECT jobq.test_clock('0');
-SELECT jobq.delete_all_failed('parts');
+SELECT jobq.delete_failed_many('parts');
 TRUNCATE test.trace;
 
 -- rolled back: there is no batch
@@ -261,8 +260,8 @@ RESET timezone;
 RESET datestyle;
 SELECT jobq.batch_start(:id);
 SELECT test.until('(SELECT count(*) = 1 FROM jobq.jobs WHERE kind = ''then'' AND state = ''scheduled'')');
-SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq.job WHERE kind = 'then';
-SELECT jobq.cancel(id) FROM jobq.job WHERE kind = 'then';
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq_internal.job WHERE kind = 'then';
+SELECT jobq.cancel(id) FROM jobq_internal.job WHERE kind = 'then';
 
 -- another role's
 SELECT jobq.grant_role('regress_jobq_bob');
@@ -313,13 +312,40 @@ ROLLBACK;
 SELECT test.error('SELECT jobq.wait_batch(0)');
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''-1 s'')', :batch));
 
+-- a started batch that gets nothing is over when that commits: a duplicate, a job that another takes over, no job
+SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'taken', delay => '1 h') AS taken \gset
+BEGIN;
+SELECT test.batch('duplicates', start => true) AS duplicates \gset
+SELECT jobq.batch_add(:duplicates, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual"}') = :taken AS same;
+COMMIT;
+CALL test.batch_over(:duplicates);
+SELECT note FROM test.trace ORDER BY note;
+SELECT jobq.create_batch(start => true) AS batch \gset
+SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual", "on_conflict": "merge"}') = :taken AS same;
+SELECT state, total FROM jobq.wait_batch(:batch, '10 min');
+SELECT test.error(format('SELECT jobq.batch_add(%s, ''echo'', ''{1}'')', :batch));
+SELECT jobq.create_batch(start => true) AS batch \gset
+SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{}');
+SELECT state, total FROM jobq.wait_batch(:batch, '10 min');
+-- one is open where the transaction that adds is rolled back, or has another job beside the duplicate
+SELECT jobq.create_batch(start => true) AS batch \gset
+BEGIN;
+SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{}');
+ROLLBACK;
+SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"unique_key": "new", "queue": "manual"}') AS id \gset
+SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"unique_key": "taken", "queue": "manual"}') = :taken AS same;
+SELECT state, total FROM jobq.wait_batch(:batch, '1 ms');
+SELECT jobq.cancel(:id), jobq.cancel(:taken);
+SELECT state, total, cancelled FROM jobq.wait_batch(:batch, '10 min');
+TRUNCATE test.trace;
+
 -- a job of a batch that has not begun: the time is one for then; and the other way round
 SELECT jobq.create_batch() AS batch \gset
 SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h"}') AS m \gset
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'in', on_conflict => 'reset', run_at => '2100-01-01') = :m AS same;
-SELECT run_at, free_run_at = '2100-01-01' AS free_run_at, free_delay_ms FROM jobq.job WHERE id = :m;
+SELECT run_at, free_run_at = '2100-01-01' AS free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
 SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
-SELECT run_at, free_run_at, free_delay_ms FROM jobq.job WHERE id = :m;
+SELECT run_at, free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'out') AS m \gset
 SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
 SELECT state, run_at > jobq.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;

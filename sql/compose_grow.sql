@@ -21,7 +21,7 @@ SELECT jobq.batch_cancel(:id);
 SELECT test.until(format('(SELECT state = ''cancelled'' FROM jobq.batches WHERE id = %s)', :id));
 -- a chain
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": 2, "priority": 9}]', options => '{"priority": 8, "headers": {"h": true}}') AS ids \gset
-SELECT state FROM jobq.wait(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT id = (:'ids'::bigint[])[2] AS last, priority, headers FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT cardinality(jobq.chain('[{"kind": "echo"}]', options => NULL)), cardinality(jobq.chain('[{"kind": "echo"}]', options => '{}')), jobq.workflow('{"options": null, "steps": [{"name": "a", "kind": "echo"}]}') IS NOT NULL AS done;
 -- what is wrong

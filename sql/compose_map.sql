@@ -49,9 +49,9 @@ SELECT e.element, j.payload, j.priority, j.headers, j.max_attempts FROM jobq.ste
 
 -- an empty array; one element; elements of elements, in a chain
 SELECT jobq.chain('[{"kind": "echo", "payload": []}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT jobq.chain('[{"kind": "echo", "payload": [[]]}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "each", "map": {"$result": "2"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [[1, 2], [], [3]]},
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list"}},
 	{"name": "again", "kind": "each", "needs": ["each"], "map": {"$result": "each", "path": [0, 0]}},
@@ -151,7 +151,7 @@ SELECT m, e.* FROM unnest(ARRAY['{"map": []}', '{"map": "a"}', '{"map": {"$resul
 SELECT e.* FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "map": {"$result": "1"}}]')$$) e;
 -- without "map", an element is nothing special
 SELECT jobq.chain('[{"kind": "echo", "payload": [{"$element": 1}]}, {"kind": "echo", "payload": {"$element": "value", "of": {"$result": "1"}}}]') AS ids \gset
-SELECT result FROM jobq.wait(:'ids'::bigint[]);
+SELECT result FROM jobq.wait_all(:'ids'::bigint[]);
 
 SELECT count(jobq.delete_failed(id)) > 0 AS deleted FROM jobq.failed_jobs WHERE kind IN ('each', 'much', 'echo', 'deep');
 SELECT jobq.unregister(k) FROM unnest('{odd,numbers,each,much,deep}'::text[]) k;

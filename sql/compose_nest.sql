@@ -79,7 +79,7 @@ SELECT * FROM test.nest_tree(:id);
 
 -- as in a chain, and several levels
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"workflow": [{"name": "two", "kind": "echo", "payload": [{"$result": "1"}]}]}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
 CREATE FUNCTION test.nest_levels(n int) RETURNS jsonb LANGUAGE sql AS $$
 	SELECT CASE WHEN n = 1 THEN '[{"name": "last", "kind": "may_halt", "payload": {"$result": "top"}}]'::jsonb
 		ELSE jsonb_build_array(jsonb_build_object('name', 'level ' || n, 'workflow', test.nest_levels(n - 1))) END
@@ -246,7 +246,7 @@ COMMIT;
 SELECT state, total, blocked FROM jobq.batch_status(:id);
 SELECT state, total, blocked FROM jobq.batch_status(:inner_id);
 SELECT jobq.batch_start(:id);
-SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT test.until(format('(SELECT completed = 3 AND blocked = 1 FROM jobq.batches WHERE id = %s)', :id));
 SELECT state, total, blocked, completed FROM jobq.batch_status(:id);
 SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
@@ -396,8 +396,8 @@ SELECT e.* FROM unnest('{"{\"name\": \"x\"}","{\"needs\": [\"1\"]}"}'::jsonb[]) 
 SELECT e.* FROM test.error('SELECT jobq.register(''jobq.workflow'', ''test.note(jsonb)'')') e;
 SELECT e.* FROM test.error('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => 1234567890)') e;
 
-SELECT count(*) AS live FROM jobq.job j WHERE j.kind = 'jobq.workflow';
-SELECT count(*) AS not_over FROM jobq.batch WHERE finished_at IS NULL AND parent IS NOT NULL;
+SELECT count(*) AS live FROM jobq_internal.job j WHERE j.kind = 'jobq.workflow';
+SELECT count(*) AS not_over FROM jobq_internal.batch WHERE finished_at IS NULL AND parent IS NOT NULL;
 SELECT jobq.unregister(k) FROM unnest('{may_halt,told,adder}'::text[]) k;
 SELECT jobq.drop_queue('nested');
 DROP FUNCTION test.nest_ended, test.nest_tree, test.inner, test.may_halt, test.told, test.nest_levels, test.nest_deep, test.adder;

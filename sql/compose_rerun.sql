@@ -87,10 +87,10 @@ SELECT jobq.workflow_retry(:id) AS nothing_left;
 SELECT state FROM jobq.batch_status(:id);
 -- a chain
 SELECT jobq.chain('[{"kind": "rerunnable", "payload": "x"}, {"kind": "rerunnable", "payload": {"$result": "1"}}]') AS ids \gset
-SELECT state FROM jobq.wait(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
 TRUNCATE test.runs;
 SELECT jobq.workflow_rerun(batch_id, '2') FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1];
-SELECT state FROM jobq.wait(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT name, payload FROM test.runs;
 TRUNCATE test.runs, test.trace;
 
@@ -126,7 +126,7 @@ SELECT test.finished(:id);
 SELECT jobq.workflow_retry(:id);
 SELECT test.finished(:id);
 
--- what is not kept any more: states and results are those of jobq.step, and the counts stay right
+-- what is not kept any more: states and results are those of jobq_internal.step, and the counts stay right
 SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "rerunnable", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "late", "kind": "rerunnable", "expires_at": "2001-01-01"},
 	{"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of", "kept"]}}, {"name": "after bad", "kind": "rerunnable", "needs": ["bad", "a"]}, {"name": "skipped", "kind": "rerunnable", "needs": ["b"], "when": "1 == 2"},
 	{"name": "end", "kind": "rerunnable", "needs": ["b", "skipped"], "payload": {"$result": "b", "path": ["of"]}}]}') AS id \gset

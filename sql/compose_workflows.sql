@@ -27,12 +27,12 @@ SELECT jobq.register('flawed', 'test.flawed(jsonb)');
 
 -- a chain: in order, whatever worker runs what, each with what those before have returned
 SELECT jobq.chain('[{"kind": "note", "payload": "one"}, {"kind": "note", "payload": "two"}, {"kind": "note", "payload": "three"}]') AS ids \gset
-SELECT state FROM jobq.wait(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 SELECT jobq.chain('[{"kind": "echo", "payload": {"a": [1, {"b": "two"}]}}, {"kind": "echo", "payload": [{"$result": "1"}, {"deep": {"$result": "1", "path": ["a", 1, "b"]}}, {"$result": "1", "path": ["none"]}, "$result"]},
 	{"kind": "echo", "payload": {"$result": "2"}}, {"kind": "note", "payload": "no result"}, {"kind": "echo", "payload": {"$result": "4"}}, {"kind": "echo", "payload": {"": [], "x": {}, "\"q\"": {"$result": "5"}, "far": {"$result": "1", "path": ["a", 0]}}}]') AS ids \gset
-SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
 TRUNCATE test.trace;
 
@@ -203,14 +203,14 @@ SELECT test.settled(:outer);
 TRUNCATE test.flaw;
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
-SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq.job WHERE batch_id = :id;
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = :id;
 SELECT jobq.batch_cancel(:id);
 SELECT test.settled(:id);
 -- and for one that is a workflow
 SELECT jobq.batch_retry_failed(:outer);
 SELECT test.until(format('(SELECT b.last_error IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b, jobq.steps s WHERE b.id = %s AND s.batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = b.id AND name = ''in''))', :outer));
 SELECT last_error FROM jobq.batches WHERE id = :outer;
-SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq.job WHERE batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = :outer AND name = 'in');
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = :outer AND name = 'in');
 SELECT jobq.batch_cancel(:outer);
 SELECT test.settled(:outer);
 
@@ -239,7 +239,7 @@ SELECT jobq.batch_cancel(:id);
 SELECT test.settled(:id);
 SELECT pg_advisory_unlock(1);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM jobq.steps s, test.error(format('SELECT jobq.retry(%s)', job_id)) e WHERE batch_id = :id AND name = 'b';
-SELECT jobq.retry_all(kind => 'echo');
+SELECT jobq.retry_many(kind => 'echo');
 SELECT name, state, jobq.delete_failed(job_id) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
 -- all or nothing
@@ -279,12 +279,12 @@ SELECT count(*) FROM jobq.jobs WHERE state = 'blocked';
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.chain('[{"kind": "echo", "payload": "hers"}, {"kind": "echo", "payload": {"$result": "1"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
 SELECT role, kind, payload FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT name, state FROM jobq.steps WHERE job_id = ANY (:'ids') ORDER BY name;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.steps;
-SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.step$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq_internal.step$$) e;
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 

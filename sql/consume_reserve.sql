@@ -7,11 +7,11 @@ SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'
 
 -- What a consumer holds, kept for the statements that follow.
 CREATE TABLE test.held (n bigint GENERATED ALWAYS AS IDENTITY, id bigint, token bigint, queue text, kind text, payload jsonb,
-	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz, context jsonb, tenant text);
+	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz, context jsonb, tenant text, alone boolean);
 GRANT ALL ON test.held TO PUBLIC;
 CREATE FUNCTION test.reserve(queues text[] DEFAULT '{letters}', max int DEFAULT 1, lease interval DEFAULT '90s', wait interval DEFAULT '5 min')
 RETURNS TABLE (queue text, payload jsonb, attempt int) LANGUAGE sql AS $$
-	WITH kept AS (INSERT INTO test.held (id, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at, lease_until, context, tenant)
+	WITH kept AS (INSERT INTO test.held (id, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at, lease_until, context, tenant, alone)
 		SELECT * FROM jobq.reserve($1, $2, $3, $4, 'tester') RETURNING *)
 	SELECT queue, payload, attempt FROM kept ORDER BY n
 $$;
@@ -67,7 +67,7 @@ SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM test.held \gset
 SELECT * FROM test.error(format('SELECT jobq.ack(%L::bigint[] || 0::bigint, %L::bigint[] || 0::bigint)', :'ids', :'tokens'));
 SELECT count(*) FROM jobq.jobs WHERE kind = 'post' AND state = 'running';
 SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
-SELECT state, count(*), count(payload) AS payloads FROM jobq.wait(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
+SELECT state, count(*), count(payload) AS payloads FROM jobq.wait_all(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
 SELECT jobq.ack('{}'::bigint[], '{}'::bigint[]);
 
 -- more than are archived at a time; one that is named twice, near to itself and far off
@@ -128,7 +128,7 @@ SELECT test.say('ack', '"new"');
 -- a name that is too long ends with a whole character
 SELECT test.post('"named"');
 SELECT id, token FROM jobq.reserve('{letters}', wait => '5 min', consumer => repeat('é', 40)) \gset
-SELECT length(consumer) FROM jobq.lease WHERE token = :token;
+SELECT length(consumer) FROM jobq_internal.lease WHERE token = :token;
 SELECT jobq.ack(:id, :token);
 
 -- nack: the next attempt by the backoff
@@ -236,7 +236,7 @@ SELECT jobq.test_clock('0');
 SELECT test.post('"late parcel"', queue => 'parcels', max_attempts => 1);
 SELECT * FROM test.reserve('{parcels}', lease => '1 min');
 SELECT test.say('extend', '"late parcel"', ', ''10 min''');
-SELECT count(*) FROM jobq.lease l JOIN test.held h USING (token) WHERE h.payload = '"late parcel"';
+SELECT count(*) FROM jobq_internal.lease l JOIN test.held h USING (token) WHERE h.payload = '"late parcel"';
 SELECT jobq.test_clock('5 min');
 SELECT test.say('report_progress', '"late parcel"', ', 60');
 SELECT jobq.test_clock('11 min');
@@ -342,6 +342,7 @@ SELECT c, e.* FROM (SELECT id, token FROM test.held WHERE payload = '"bad"') h,
 SELECT state, attempt FROM test.fate('"bad"');
 SELECT test.say('ack', '"bad"');
 SELECT * FROM test.error($$SELECT jobq.create_queue('x', mode => 'both')$$);
+SELECT hint FROM test.error($$SELECT jobq.reserve('{it''s}')$$);
 SELECT * FROM test.error($$SELECT jobq.create_queue('x', lease => 'short')$$);
 
 -- a session that waits: until the time is over, a cancel, or statement_timeout
@@ -452,11 +453,11 @@ SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '5 min');
 
 -- the table is written anew: who holds a job, or reserves it later, finds it
-VACUUM FULL jobq.job;
+VACUUM FULL jobq_internal.job;
 SELECT count(jobq.enqueue('moved', to_jsonb(i), 'letters')) FROM generate_series(1, 4) i;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', wait => '5 min');
 SELECT id, token, payload FROM jobq.reserve('{letters}', wait => '5 min') \gset
-VACUUM FULL jobq.job;
+VACUUM FULL jobq_internal.job;
 SELECT jobq.ack(:id, :token);
 SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10, wait => '5 min') r;
 

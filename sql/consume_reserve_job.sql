@@ -22,7 +22,7 @@ SELECT id = :b AS same, token AS b_token, queue, kind, payload, attempt, lease_u
 \echo :same :queue :kind :payload :attempt :lease
 SELECT state, attempt FROM jobq.status(:b);
 SELECT consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';
-SELECT count(*) FROM jobq.lease WHERE :b = ANY (job_ids);
+SELECT count(*) FROM jobq_internal.lease WHERE :b = ANY (job_ids);
 
 -- what is held, waits for its time, is over, or does not exist cannot be had
 SELECT pg_temp.had(:b) AS held, pg_temp.had(:later) AS later, pg_temp.had(0) AS unknown;

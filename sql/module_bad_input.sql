@@ -42,7 +42,7 @@ SELECT octet_length(errors -> 0 ->> 'message') FROM jobq.failed_jobs WHERE id = 
 SET jobq.max_result = '1 kB';
 SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 900)), queue => 'manual') AS small, jobq.enqueue('echo', to_jsonb(repeat('x', 1200)), queue => 'manual', max_attempts => 1) AS large \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
-SELECT state, error FROM jobq.wait(ARRAY[:small, :large]::bigint[], '0');
+SELECT state, error FROM jobq.wait_all(ARRAY[:small, :large]::bigint[], '0');
 RESET jobq.max_result;
 SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind IN ('too_deep', 'wordy') OR error ~ '^result of';
 SELECT jobq.unregister('too_deep'), jobq.unregister('wordy');
@@ -133,6 +133,18 @@ SELECT jobq.delete_failed(:id);
 SELECT * FROM test.error('SELECT jobq.wait(1, ''-1 s'')');
 SELECT * FROM test.error('SELECT jobq.wait(1, ''1000 years'')');
 SELECT * FROM test.error('SELECT jobq.test_clock(''-1 s'')');
+
+-- Drivers that leave the types of parameters open can call every function, with
+-- each number of arguments: which function is meant follows from their number.
+SELECT proname, n, code, message FROM
+	(SELECT DISTINCT proname, n FROM pg_proc, generate_series(pronargs - pronargdefaults, pronargs::int) n
+		WHERE pronamespace = 'jobq'::regnamespace AND prokind = 'f' AND prorettype <> 'trigger'::regtype AND prorettype <> 'event_trigger'::regtype) f,
+	test.error(format('PREPARE "%s %s" AS SELECT jobq.%I(%s)', proname, n, proname, (SELECT string_agg('$' || i, ', ') FROM generate_series(1, n) i)))
+	WHERE message <> 'no error' ORDER BY 1, 2;
+SELECT count(*) >= 200 AS many, bool_and(parameter_types::text !~ 'unknown') AS resolved FROM pg_prepared_statements;
+SELECT name, parameter_types FROM pg_prepared_statements WHERE name ~ '^(wait|wait_all|status|ack) ' ORDER BY name COLLATE "C";
+DEALLOCATE ALL;
+SELECT proname AS overloaded FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace AND prokind = 'p' GROUP BY 1 HAVING count(*) > 1;
 
 -- settings
 ALTER SYSTEM SET jobq.workers = 'high';

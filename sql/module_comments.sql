@@ -7,6 +7,12 @@ WHERE d.deptype = 'e' AND e.extname = 'jobq' AND obj_description(d.objid, d.clas
 	AND NOT (d.classid = 'pg_type'::regclass AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid WHERE t.oid = d.objid AND c.relkind = 'c'))
 	AND NOT (d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_depend i WHERE i.objid = d.objid AND i.classid = d.classid AND i.deptype = 'i'))
 ORDER BY 1;
+-- schema jobq is a table of contents: it has views, row types and functions, each with a comment; tables, sequences and indexes are in jobq_internal
+SELECT DISTINCT relnamespace::regnamespace::text COLLATE "C" AS schema, relkind FROM pg_class
+WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) ORDER BY 1, 2;
+SELECT c.oid::regclass::text AS without_comment FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'v' AND obj_description(oid, 'pg_class') IS NULL
+UNION ALL
+SELECT p.oid::regprocedure::text FROM pg_proc p WHERE pronamespace = 'jobq'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL;
 -- an index that belongs to no constraint (but for the archive's days), and a trigger, too
 SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'i' AND relname !~ '^archive_[0-9]'
 	AND obj_description(oid, 'pg_class') IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid);
@@ -49,7 +55,13 @@ SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespa
 SELECT c.oid::regclass AS "table", cond FROM pg_extension, unnest(extconfig, extcondition) AS u (config, cond) JOIN pg_class c ON c.oid = config
 WHERE extname = 'jobq' ORDER BY c.oid::regclass::text COLLATE "C";
 
--- the surface
+-- the surface: what grows here is a word more that every user has to learn
+SELECT (SELECT count(DISTINCT proname) FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace) AS functions,
+	(SELECT count(*) FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'v') AS views,
+	(SELECT count(*) FROM pg_settings WHERE name ^@ 'jobq.') AS settings,
+	(SELECT pronargs - 2 FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace AND proname = 'enqueue') AS options_of_a_job,
+	(SELECT pronargs - 1 FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace AND proname = 'create_queue') AS settings_of_a_queue,
+	(SELECT pronargs FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace AND proname = 'cancel_many') AS conditions;
 \pset format unaligned
 \pset footer off
 SELECT p.oid::regprocedure FROM pg_proc p WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) ORDER BY p.oid::regprocedure::text COLLATE "C";

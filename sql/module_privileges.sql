@@ -34,7 +34,7 @@ WHERE p.pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
 GROUP BY p.proname, 2, 3 ORDER BY e.code COLLATE "C", min(e.message) COLLATE "C", p.proname;
 -- and sees nothing
 SELECT c.relname, test.count_of(c.oid) FROM pg_class c
-WHERE c.relnamespace = 'jobq'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND has_table_privilege(c.oid, 'SELECT') ORDER BY 1;
+WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v') AND has_table_privilege(c.oid, 'SELECT') ORDER BY 1;
 SELECT * FROM jobq_internal.worker_slots();
 SELECT * FROM jobq_internal.limit_slots();
 SELECT * FROM jobq_internal.lease_slots();
@@ -44,7 +44,7 @@ SELECT p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace IN ('jobq'::regna
 	AND NOT has_function_privilege('regress_jobq_nobody', p.oid, 'EXECUTE') ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
 	AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND has_table_privilege('regress_jobq_nobody', c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER, REFERENCES');
-SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND CASE WHEN relkind = 'S' THEN has_sequence_privilege('regress_jobq_nobody', c.oid, 'USAGE, SELECT, UPDATE') END;
+SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND CASE WHEN relkind = 'S' THEN has_sequence_privilege('regress_jobq_nobody', c.oid, 'USAGE, SELECT, UPDATE') END;
 SELECT jobq.cancel(:other), jobq.unschedule('secret');
 
 -- produce: jobs of one's own
@@ -59,7 +59,7 @@ SELECT jobq.enqueue('echo', '"alice"') AS done, jobq.enqueue('echo', '"alice, re
 	jobq.enqueue('broken', '"alice, broken"', max_attempts => 1) AS failed \gset
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('echo', '{1,2}') id \gset
 INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', '"inbox"') RETURNING id AS inbox \gset
-SELECT state, result FROM jobq.wait(ARRAY[:done, :failed, :inbox] || :'many'::bigint[]);
+SELECT state, result FROM jobq.wait_all(ARRAY[:done, :failed, :inbox] || :'many'::bigint[]);
 SELECT jobq.perform('echo', '1');
 -- she sees hers
 SELECT state, kind, payload FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
@@ -69,12 +69,12 @@ SELECT bool_and(role = 'regress_jobq_alice'::regrole) FROM jobq.workers;
 SELECT jobq.result(:done);
 -- and manages nothing
 SELECT c, e.code, e.message FROM unnest(ARRAY['register(''x'', ''test.echo(jsonb)'')', 'unregister(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', ''off'')',
-	'pause(''manual'')', 'resume(''manual'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_role(''regress_jobq_nobody'')'])
+	'pause(''manual'')', 'resume(''manual'')', 'pause(schedule => ''secret'')', 'resume(schedule => ''secret'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_role(''regress_jobq_nobody'')'])
 	WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest('{job,archive,archive_default,failed_job,queue,handler}'::text[])
-	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq.' || c) e ORDER BY n;
-SELECT e.code, e.message FROM test.error($$INSERT INTO jobq.job DEFAULT VALUES$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT nextval('jobq.job_id_seq')$$) e;
+	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq_internal.' || c) e ORDER BY n;
+SELECT e.code, e.message FROM test.error($$INSERT INTO jobq_internal.job DEFAULT VALUES$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT nextval('jobq_internal.job_id_seq')$$) e;
 RESET ROLE;
 
 -- another role sees nothing of them, and can do nothing to them
@@ -90,7 +90,7 @@ SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::tex
 SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
 SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now()), jobq.set_priority(%1$s, 1)', :ready));
-SELECT jobq.clear('manual'), jobq.retry_all(), jobq.delete_all_failed(), jobq.drain('manual', '1ms');
+SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_failed_many(state => 'failed'), jobq.drain('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
 -- whether a pattern is an error does not tell what it was compared with
 SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :failed, p)) e ORDER BY n;
@@ -109,14 +109,14 @@ SELECT state, kind, queue, role, payload, headers, result, error, group_key, uni
 SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors -> 0) k) FROM jobq.jobs WHERE id = :failed;
 SELECT kind, payload, error, sqlstate, context FROM jobq.failed_jobs WHERE id = :failed;
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
-SELECT state, kind, result, error FROM jobq.wait(ARRAY[:done, :failed]);
+SELECT state, kind, result, error FROM jobq.wait_all(ARRAY[:done, :failed]);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') FROM test.error(format('SELECT jobq.result(%s)', :done)) e;
 SELECT count(*) > 0 AS sees_workers FROM jobq.workers WHERE role <> 'regress_jobq_boss'::regrole;
 SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manual'')', 'create_queue(''x'')', 'prune(''0'')', 'create_batch()',
 	'schedule(''x'', ''@daily'', ''echo'')', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT jobq.clear('manual'), jobq.retry_all(), jobq.delete_all_failed();
+SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_failed_many(state => 'failed');
 RESET ROLE;
 
 -- an operator also pauses, cancels, retries and moves
@@ -128,7 +128,7 @@ SELECT jobq.reschedule(:ready, now());
 SELECT jobq.retry(:failed);
 SELECT state FROM jobq.wait(:failed);
 SELECT e.code, e.message FROM test.error('SELECT jobq.delete_failed(' || :failed || ')') e;
-SELECT jobq.delete_all_failed();
+SELECT jobq.delete_failed_many(state => 'failed');
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', keep => ''all'')', 'drop_queue(''manual'')', 'prune(''0'')',
 	'register(''x'', ''test.echo(jsonb)'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 RESET ROLE;
@@ -165,7 +165,7 @@ SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.enqueue_many('any'
 SELECT e.code, e.message FROM test.error($$INSERT INTO jobq.inbox (kind, queue) VALUES ('any', 'closed')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('closed', '@daily', 'any', options => '{"queue": "closed"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "any", "queue": "closed"}')$$) e;
-SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.drain(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_all(''closed'')', 'jobq.pause(''closed'')',
+SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.drain(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
 	'jobq.grant_queue(''closed'', ''regress_jobq_alice'')', 'jobq.revoke_queue(''closed'', ''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
 SELECT name FROM jobq.queues WHERE name = 'closed';
 SELECT queue FROM jobq.limits WHERE queue = 'closed';
@@ -233,7 +233,7 @@ SELECT c, e.code, e.message FROM unnest(ARRAY['pause(''manual'')', 'alter_queue(
 	'grant_queue(''closed'', ''regress_jobq_alice'', ''manage'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT jobq.drop_queue('closed');
 RESET ROLE;
-SELECT count(*) FROM jobq.privilege p WHERE queue_id <> 0;
+SELECT count(*) FROM jobq_internal.privilege p WHERE queue_id <> 0;
 SELECT jobq.drop_queue('open');
 
 -- by membership, and as long as it lasts
@@ -272,7 +272,7 @@ SELECT jobq.grant_role('regress_jobq_gone'), jobq.grant_role('regress_jobq_gone'
 DROP ROLE regress_jobq_gone;
 SELECT count(*) FROM jobq.grants WHERE role::text !~ '^regress';
 SELECT jobq.grant_role('regress_jobq_alice');
-SELECT count(*) FROM jobq.privilege p WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role);
+SELECT count(*) FROM jobq_internal.privilege p WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role);
 
 -- a member of the role does what she may
 GRANT regress_jobq_alice TO regress_jobq_bob;

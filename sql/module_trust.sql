@@ -84,13 +84,13 @@ $$;
 CREATE FUNCTION test.aware(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS 'BEGIN END';
 SELECT jobq.register('aware', 'test.aware(jsonb, jobq.job_context)'), jobq.create_queue('trust', mode => 'consumer');
 SELECT jobq.enqueue('echo', queue => 'trust') > 0 AS enqueued;
-SELECT test.widened('ALTER TABLE jobq.job ADD extra int', $$SELECT jobq.enqueue('echo')$$);
-SELECT test.widened('ALTER TABLE jobq.queue ADD extra int', $$SELECT jobq.enqueue('echo', queue => 'trust')$$);
-SELECT test.widened('ALTER TABLE jobq.handler ADD extra int', $$SELECT jobq.enqueue('echo')$$);
-SELECT test.widened('ALTER TABLE jobq.unique_key ADD extra int', $$SELECT jobq.enqueue('echo', unique_key => 'trust')$$);
-SELECT test.widened('ALTER TABLE jobq.lease ADD extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
+SELECT test.widened('ALTER TABLE jobq_internal.job ADD extra int', $$SELECT jobq.enqueue('echo')$$);
+SELECT test.widened('ALTER TABLE jobq_internal.queue ADD extra int', $$SELECT jobq.enqueue('echo', queue => 'trust')$$);
+SELECT test.widened('ALTER TABLE jobq_internal.handler ADD extra int', $$SELECT jobq.enqueue('echo')$$);
+SELECT test.widened('ALTER TABLE jobq_internal.unique_key ADD extra int', $$SELECT jobq.enqueue('echo', unique_key => 'trust')$$);
+SELECT test.widened('ALTER TABLE jobq_internal.lease ADD extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
 SELECT test.widened('ALTER TYPE jobq.reserved_job ADD ATTRIBUTE extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
-SELECT test.widened('ALTER TABLE jobq.step ADD extra int',
+SELECT test.widened('ALTER TABLE jobq_internal.step ADD extra int',
 	$$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo"}]}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context ADD ATTRIBUTE extra int', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_status ADD ATTRIBUTE extra int',
@@ -104,20 +104,20 @@ SELECT test.widened('ALTER TYPE jobq.reserved_job ALTER ATTRIBUTE max_attempts T
 SELECT test.widened('ALTER TYPE jobq.job_context ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context DROP ATTRIBUTE tenant', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.status(jobq.enqueue('echo'))$$);
-SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.wait(ARRAY[jobq.enqueue('echo')], '0')$$);
+SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.wait_all(ARRAY[jobq.enqueue('echo')], '0')$$);
 SELECT jobq.create_batch() AS batch \gset
 SELECT test.widened('ALTER TYPE jobq.batch_status ALTER ATTRIBUTE total TYPE text', format('SELECT jobq.batch_status(%s)', :batch));
-SELECT test.widened('ALTER TABLE jobq.batch ALTER dormant DROP DEFAULT, ALTER dormant TYPE text', format('SELECT jobq.batch_start(%s)', :batch));
+SELECT test.widened('ALTER TABLE jobq_internal.batch ALTER dormant DROP DEFAULT, ALTER dormant TYPE text', format('SELECT jobq.batch_start(%s)', :batch));
 SELECT jobq.batch_cancel(:batch);
 SELECT jobq.schedule('trust', '@yearly', 'echo');
-SELECT test.widened('ALTER TABLE jobq.schedule ALTER anchor TYPE text', $$SELECT jobq.run_schedule('trust')$$);
+SELECT test.widened('ALTER TABLE jobq_internal.schedule ALTER anchor TYPE text', $$SELECT jobq.run_schedule('trust')$$);
 SELECT jobq.unschedule('trust');
 SELECT jobq.clear('trust');
 SELECT jobq.drop_queue('trust'), jobq.unregister('aware');
 
 -- an index whose access method keeps things for the statement
-CREATE INDEX trust ON jobq.job USING brin (enqueued_at);
+CREATE INDEX trust ON jobq_internal.job USING brin (enqueued_at);
 SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2,3}', delay => '1 hour');
 SELECT count(jobq.enqueue('echo', delay => '1 hour')) FROM generate_series(1, 3);
-DROP INDEX jobq.trust;
+DROP INDEX jobq_internal.trust;
 SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE kind = 'echo' AND state = 'scheduled';

@@ -33,7 +33,7 @@ SELECT state, attempt, error FROM test.outcome(:id);
 -- it is a dead letter; its id and what has been of it stay
 SELECT jobq.edit(:id, '4', queue => 'manual', max_attempts => 3, backoff => 'fixed 1ms', timeout => '5 min');
 SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.failed_jobs WHERE id = :id;
-SELECT timeout_ms, backoff FROM jobq.failed_job WHERE id = :id;
+SELECT timeout_ms, backoff FROM jobq_internal.failed_job WHERE id = :id;
 SELECT jobq.retry(:id);
 SELECT state, queue, payload, max_attempts FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
@@ -98,9 +98,9 @@ SELECT jobq.create_queue('short', max_length => 1), jobq.create_queue('brief', e
 SELECT jobq.enqueue('echo', queue => 'short') AS first, jobq.enqueue('echo', queue => 'brief') AS second \gset
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, queue => ''short'')', :second)) e;
 SELECT jobq.edit(:first, queue => 'brief');
-SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq.job j JOIN (SELECT id AS queue_id, name AS queue FROM jobq.queue) q USING (queue_id) WHERE id IN (:first, :second) ORDER BY id;
+SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq_internal.job j JOIN (SELECT id AS queue_id, name AS queue FROM jobq_internal.queue) q USING (queue_id) WHERE id IN (:first, :second) ORDER BY id;
 SELECT jobq.edit(:second, queue => 'short');
-SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq.job j JOIN (SELECT id AS queue_id, name AS queue FROM jobq.queue) q USING (queue_id) WHERE id IN (:first, :second) ORDER BY id;
+SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq_internal.job j JOIN (SELECT id AS queue_id, name AS queue FROM jobq_internal.queue) q USING (queue_id) WHERE id IN (:first, :second) ORDER BY id;
 SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue(''echo'', queue => ''short'')') e;
 SELECT jobq.edit(:second, queue => 'manual');
 SELECT jobq.enqueue('echo', queue => 'short') > 0 AS has_room;
@@ -125,7 +125,7 @@ SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1, "
 SELECT jobq.edit(:id, queue => 'carries less'), jobq.edit(:letter, '{}', queue => 'carries less');
 SELECT context FROM jobq.jobs WHERE id IN (:id, :letter);
 SELECT jobq.retry(:letter);
-SELECT result ->> 'x' AS x FROM jobq.wait(ARRAY[:id, :letter]);
+SELECT result ->> 'x' AS x FROM jobq.wait_all(ARRAY[:id, :letter]);
 SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1}') AS id \gset
 SELECT jobq.edit(:id, queue => 'default');
 SELECT result ->> 'x' AS x FROM jobq.wait(:id);
@@ -170,7 +170,7 @@ SET ROLE regress_jobq_editor;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.edit(:letter, '{"n": 2}');
 SET ROLE regress_jobq_alice;
 SELECT jobq.retry(:letter), jobq.reschedule(:id, now());
-SELECT state, result - 'x' AS result FROM jobq.wait(ARRAY[:id, :letter]);
+SELECT state, result - 'x' AS result FROM jobq.wait_all(ARRAY[:id, :letter]);
 SELECT DISTINCT l ->> 'message' AS log FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id IN (:id, :letter);
 -- only into queues of that role's, and only while it may enqueue there
 SELECT jobq.enqueue('seen', '{"fail": 1}') AS letter \gset
@@ -204,7 +204,7 @@ SELECT jobq.create_queue('no payload', keep => 'no_payload', open => true), jobq
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', priority => 5, max_attempts => 4, headers => '{"h": 1}', group_key => 'g', unique_key => 'k') AS id,
 	jobq.enqueue('seen', queue => 'manual') AS waits, jobq.enqueue('seen', '{"fail": 1}') AS letter,
 	jobq.enqueue('seen', '{}', queue => 'no payload') AS without, jobq.enqueue('seen', '{}', queue => 'gone') AS gone \gset
-SELECT state FROM jobq.wait(ARRAY[:id, :letter, :without, :gone]);
+SELECT state FROM jobq.wait_all(ARRAY[:id, :letter, :without, :gone]);
 SELECT jobq.drop_queue('gone');
 SELECT jobq.rerun(:id) AS again \gset
 SELECT state, result - 'as' - 'x' - 'headers' AS result FROM jobq.wait(:again);

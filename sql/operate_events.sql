@@ -36,7 +36,7 @@ SELECT jobq.batch_start(:again);
 SELECT test.ended_as(:again);
 SELECT event, payload ->> 'name' AS name FROM test.heard();
 SELECT jobq.register('broken', 'test.echo(jsonb)');
-SELECT count(jobq.retry(id)) FROM jobq.failed_job WHERE batch_id = :again;
+SELECT count(jobq.retry(id)) FROM jobq_internal.failed_job WHERE batch_id = :again;
 SELECT test.ended_as(:again);
 SELECT * FROM test.heard();
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
@@ -49,7 +49,7 @@ SELECT * FROM test.heard();
 SELECT jobq.workflow('{"name": "flow", "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
-SELECT jobq.delete_all_failed() > 0;
+SELECT jobq.delete_failed_many(state => 'failed') > 0;
 
 -- Who hears of a batch.
 SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
@@ -107,19 +107,19 @@ SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'echo', overlap => o, options
 CALL test.clock('2041-01-21 18:00:01+00');
 SELECT * FROM test.heard();
 CALL test.clock('2041-01-21 19:00:01+00');
-SELECT test.until('(SELECT held FROM jobq.schedule WHERE name = ''overlap queue'')');
+SELECT test.until('(SELECT held FROM jobq_internal.schedule WHERE name = ''overlap queue'')');
 SELECT * FROM test.heard();
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 -- one that is paused misses nothing
 SELECT jobq.schedule('paused', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-SELECT jobq.pause_schedule('paused');
+SELECT jobq.pause(schedule => 'paused');
 CALL test.clock('2041-01-22 04:30+00');
-SELECT jobq.resume_schedule('paused');
+SELECT jobq.resume(schedule => 'paused');
 CALL test.clock('2041-01-22 05:00:01+00');
 SELECT * FROM test.heard();
 -- one that cannot enqueue is told once, and again after it could, or when the reason is another one
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT jobq.create_queue('narrow', mode => 'consumer', max_length => 1);
 SELECT jobq.schedule('narrow', '0 * * * *', 'echo', options => '{"queue": "narrow", "priority": 9}'),
 	jobq.schedule('wide', '0 * * * *', 'note', options => '{"queue": "narrow", "priority": 9}');
@@ -138,7 +138,7 @@ CALL test.clock('2041-01-22 07:00:01+00');
 SELECT test.until('(SELECT last_error IS NOT NULL FROM jobq.schedules)');
 SELECT event, payload ->> 'tick' AS tick FROM test.heard();
 SELECT jobq.unschedule('narrow');
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT jobq.test_clock('0');
 SELECT jobq.drop_queue('narrow');
 
@@ -178,7 +178,7 @@ SELECT * FROM test.error($$SELECT jobq.on_event('schedule_missed', 'hear', queue
 
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers WHERE role = current_user::regrole;
 SELECT jobq.drop_jobs_of('regress_jobq_bob');
-SELECT count(*) FROM jobq.event_handler;
+SELECT count(*) FROM jobq_internal.event_handler;
 SELECT jobq.clear('watched');
 SELECT jobq.drop_queue('watched');
 SELECT jobq.unregister('hear');

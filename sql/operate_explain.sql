@@ -20,7 +20,7 @@ SET intervalstyle = 'postgres';
 
 -- finished
 SELECT jobq.enqueue('echo') AS done, jobq.enqueue('broken', max_attempts => 1) AS dead \gset
-SELECT state FROM jobq.wait(ARRAY[:done, :dead]);
+SELECT state FROM jobq.wait_all(ARRAY[:done, :dead]);
 SELECT * FROM test.why(:done);
 SELECT * FROM test.why(:dead);
 SELECT jobq.delete_failed(:dead);
@@ -49,7 +49,7 @@ SELECT jobq.cancel(:id);
 -- the lock keeps the scheduler away, which would end it
 SELECT jobq.enqueue('echo', queue => 'manual', expires_at => jobq.clock() + interval '1 hour') AS id \gset
 BEGIN;
-LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.test_clock('2 hours');
 SELECT reason, detail LIKE 'it was to start before %' AS told FROM test.why(:id) WHERE reason = 'expired';
 SELECT jobq.cancel(:id);
@@ -100,14 +100,14 @@ SELECT * FROM jobq.explain_job(:hers);
 SELECT test.error(format('SELECT jobq.explain_job(%s)', :narrow));
 RESET ROLE;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:holder, :one, :narrow, :other, :hers]);
+SELECT state FROM jobq.wait_all(ARRAY[:holder, :one, :narrow, :other, :hers]);
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT jobq.unregister('explained_one');
 
 -- the rate of its queue; the throttle of its kind
 SELECT jobq.create_queue('explained_slow', rate => '1 per day'), jobq.register('explained_weak', 'test.broken(jsonb)', throttle => '1 failures in 1 day', max_attempts => 1);
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS first, jobq.enqueue('explained_weak') AS failing \gset
-SELECT state FROM jobq.wait(ARRAY[:first, :failing]);
+SELECT state FROM jobq.wait_all(ARRAY[:first, :failing]);
 SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE kind = ''explained_weak'')');
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS next, jobq.enqueue('explained_weak') AS other \gset
 SELECT * FROM test.why(:next);
@@ -124,7 +124,7 @@ SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS third \gset
 SELECT * FROM test.why(:second);
 SELECT * FROM test.why(:third);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:running, :second, :third]);
+SELECT state FROM jobq.wait_all(ARRAY[:running, :second, :third]);
 SELECT jobq.enqueue('broken', queue => 'first', group_key => 'g', backoff => 'fixed 1h') AS owner \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :owner));
 SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS id \gset
@@ -155,9 +155,9 @@ SELECT jobq.cancel(:id);
 
 -- brought by logical replication
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
-UPDATE jobq.job SET dormant = true WHERE id = :id;
+UPDATE jobq_internal.job SET dormant = true WHERE id = :id;
 SELECT * FROM test.why(:id) WHERE reason = 'dormant';
-UPDATE jobq.job SET dormant = false WHERE id = :id;
+UPDATE jobq_internal.job SET dormant = false WHERE id = :id;
 SELECT jobq.cancel(:id);
 
 -- its role may not connect

@@ -5,11 +5,11 @@ SELECT jobq.enqueue('echo', delay => '1 hour') AS scheduled, jobq.enqueue('echo'
 	jobq.enqueue('broken', backoff => 'fixed 1h') AS retryable \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :retryable));
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:scheduled, :ready, :retryable]) id;
-SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FROM jobq.wait(ARRAY[:scheduled, :ready, :retryable]);
+SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FROM jobq.wait_all(ARRAY[:scheduled, :ready, :retryable]);
 -- one whose row this transaction has locked itself
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 BEGIN;
-SELECT count(*) FROM (SELECT FROM jobq.job WHERE id = :id FOR UPDATE) t;
+SELECT count(*) FROM (SELECT FROM jobq_internal.job WHERE id = :id FOR UPDATE) t;
 SAVEPOINT moved;
 SELECT jobq.set_priority(:id, 1);
 ROLLBACK TO moved;
@@ -20,9 +20,9 @@ SELECT state FROM jobq.status(:id);
 SELECT jobq.cancel(:scheduled);
 SELECT jobq.enqueue('echo') AS completed, jobq.enqueue('broken', max_attempts => 1) AS failed,
 	jobq.enqueue('echo', expires_at => '2001-01-01') AS expired \gset
-SELECT state FROM jobq.wait(ARRAY[:completed, :failed, :expired]);
+SELECT state FROM jobq.wait_all(ARRAY[:completed, :failed, :expired]);
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:completed, :failed, :expired]) id;
-SELECT state FROM jobq.wait(ARRAY[:completed, :failed, :expired]);
+SELECT state FROM jobq.wait_all(ARRAY[:completed, :failed, :expired]);
 SELECT jobq.delete_failed(:failed);
 
 -- one that runs: its effects are lost
@@ -76,12 +76,12 @@ SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT note FROM test.trace;
 -- the table is written anew meanwhile, without what was before its job
 TRUNCATE test.trace;
-VACUUM FULL jobq.job;
+VACUUM FULL jobq_internal.job;
 SELECT jobq.enqueue('echo', delay => '1 h') AS before \gset
 SELECT jobq.enqueue('commit_then_gate') AS id \gset
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT jobq.cancel(:before);
-VACUUM FULL jobq.job;
+VACUUM FULL jobq_internal.job;
 SELECT pg_advisory_unlock(1);
 SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT note FROM test.trace ORDER BY n;
@@ -157,7 +157,7 @@ TRUNCATE test.trace;
 SELECT array_agg(pid) AS pids FROM jobq.workers \gset
 SELECT array_agg(jobq.enqueue('echo')) AS ids FROM generate_series(1, 50) \gset
 SELECT jobq.restart_workers();
-SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE pid = ANY (%L))', :'pids'));
 SELECT jobq.enqueue('echo') AS id \gset
 SELECT state FROM jobq.wait(:id);

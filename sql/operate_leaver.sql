@@ -5,7 +5,7 @@ SELECT jobq.grant_role('regress_jobq_leaver'), jobq.grant_role('regress_jobq_hei
 SET ROLE regress_jobq_leaver;
 SELECT jobq.enqueue('echo', '1', queue => 'manual') AS ready, jobq.enqueue('echo', '2', queue => 'manual', delay => '1 hour', unique_key => 'k') AS later,
 	jobq.enqueue('broken', '3', max_attempts => 1) AS failed, jobq.enqueue('echo', '4') AS done \gset
-SELECT state FROM jobq.wait(ARRAY[:failed, :done]);
+SELECT state FROM jobq.wait_all(ARRAY[:failed, :done]);
 SELECT jobq.schedule('of leaver', '@yearly', 'echo');
 SELECT jobq.create_batch('of leaver') AS batch \gset
 -- only who can be both

@@ -37,13 +37,13 @@ CALL test.settle();
 SELECT kind, state, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY 1, 2;
 SELECT reason, detail, remedy FROM jobq.explain_job((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
 -- they were written anew once, and nobody touches them again
-SELECT array_agg(xmin::text || ctid ORDER BY id) AS rows FROM jobq.job WHERE kind = 'letter' \gset
+SELECT array_agg(xmin::text || ctid ORDER BY id) AS rows FROM jobq_internal.job WHERE kind = 'letter' \gset
 -- what comes later; it is in the table, so that it stays
 SELECT jobq.restart_workers();
 SELECT test.send('{letter,parcel}');
 SELECT test.sent(3);
 CALL test.settle();
-SELECT count(*) AS letters, (array_agg(xmin::text || ctid ORDER BY id))[:3] = :'rows' AS untouched FROM jobq.job WHERE kind = 'letter';
+SELECT count(*) AS letters, (array_agg(xmin::text || ctid ORDER BY id))[:3] = :'rows' AS untouched FROM jobq_internal.job WHERE kind = 'letter';
 -- another priority, which is another lane
 SELECT jobq.enqueue('letter', '"urgent letter"', 'first', priority => -5) > 0, jobq.enqueue('parcel', '"urgent parcel"', 'first', priority => -5) > 0;
 SELECT test.sent(4);

@@ -1,5 +1,5 @@
 -- Queues and what waits in them: reschedule, set_priority, clear, drain,
--- retry_all, flush_failed, prune, drop_queue, expires_after.
+-- retry_many, delete_failed_many, prune, drop_queue, expires_after.
 
 -- another time: at once, and later
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
@@ -37,7 +37,7 @@ SELECT priority FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', now())');
 SELECT pg_advisory_unlock(1);
-SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 -- one that has ended, or is not there, or has expired
@@ -144,22 +144,22 @@ SELECT jobq.clear('held');
 SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs;
 SELECT jobq.register('broken_too', 'test.broken(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('broken', queue => 'held', max_attempts => 1) AS a, jobq.enqueue('broken_too', queue => 'held') AS b, jobq.enqueue('broken_too') AS c \gset
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
-SELECT jobq.retry_all('held', 'nothing'), jobq.retry_all('first'), jobq.retry_all('held', 'broken_too');
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT jobq.retry_many('held', 'nothing'), jobq.retry_many('first'), jobq.retry_many('held', 'broken_too');
 SELECT state, attempt FROM jobq.wait(:b);
-SELECT jobq.retry_all(kind => 'broken_too');
-SELECT state FROM jobq.wait(ARRAY[:b, :c]);
-SELECT jobq.retry_all();
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT jobq.retry_many(kind => 'broken_too');
+SELECT state FROM jobq.wait_all(ARRAY[:b, :c]);
+SELECT jobq.retry_many(state => 'failed');
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
 SELECT jsonb_array_length(errors) FROM jobq.failed_jobs ORDER BY id;
-SELECT * FROM test.error('SELECT jobq.retry_all(''no such'')');
-SELECT jobq.delete_all_failed('first'), jobq.delete_all_failed('held'), jobq.delete_all_failed();
+SELECT * FROM test.error('SELECT jobq.retry_many(''no such'')');
+SELECT jobq.delete_failed_many('first'), jobq.delete_failed_many('held'), jobq.delete_failed_many(state => 'failed');
 SELECT count(*) FROM jobq.failed_jobs;
-SELECT * FROM test.error('SELECT jobq.delete_all_failed(''no such'')');
+SELECT * FROM test.error('SELECT jobq.delete_failed_many(''no such'')');
 -- more than are read at a time
 SELECT count(*) FROM jobq.enqueue_many('broken_too', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 2100) n), queue => 'held');
 SELECT jobq.drain('held', '5 min');
-SELECT jobq.retry_all();
+SELECT jobq.retry_many(state => 'failed');
 SELECT jobq.drain('held', '5 min');
 SELECT count(*), min(jsonb_array_length(errors)), max(jsonb_array_length(errors)) FROM jobq.failed_jobs;
 
@@ -207,12 +207,12 @@ SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'')');
 RESET jobq.create_queues;
 SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'', queue => ''parcels'')');
 -- a typing error creates none
-SELECT c, e.* FROM unnest('{pause,resume,drain,clear,retry_all,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
+SELECT c, e.* FROM unnest('{pause,resume,drain,clear,retry_many,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
 	test.error(format('SELECT jobq.%I(''reprots'')', c)) e ORDER BY n;
 SELECT count(*) FROM jobq.queues WHERE name = 'reprots';
 -- but default is there for everybody
 BEGIN;
-UPDATE jobq.queue SET name = 'was default' WHERE name = 'default';
+UPDATE jobq_internal.queue SET name = 'was default' WHERE name = 'default';
 SELECT jobq.pause('default');
 SELECT paused, mode FROM jobq.queues WHERE name = 'default';
 SELECT jobq.resume('default'), jobq.alter_queue('default', max_length => 5);
@@ -225,7 +225,7 @@ COMMIT;
 SELECT count(*) FROM jobq.queues WHERE name = 'brief';
 
 -- a queue whose row replication has brought, past the sequence
-INSERT INTO jobq.queue (id, name) OVERRIDING SYSTEM VALUE SELECT last_value + 1, 'brought' FROM jobq.queue_id_seq;
+INSERT INTO jobq_internal.queue (id, name) OVERRIDING SYSTEM VALUE SELECT last_value + 1, 'brought' FROM jobq_internal.queue_id_seq;
 SELECT jobq.create_queue('brief');
 SELECT name FROM jobq.queues WHERE name IN ('brief', 'brought') ORDER BY name;
 SELECT * FROM test.error('SELECT jobq.create_queue(''brought'')');
@@ -254,9 +254,9 @@ SELECT note FROM test.trace;
 SELECT jobq.test_clock('0');
 -- at the end of time
 SELECT jobq.enqueue('note', queue => 'fresh', run_at => '294276-12-31 23:00+00') AS id \gset
-SELECT s.state, j.expires_at FROM jobq.status(:id) s, jobq.job j WHERE j.id = :id;
+SELECT s.state, j.expires_at FROM jobq.status(:id) s, jobq_internal.job j WHERE j.id = :id;
 SELECT jobq.reschedule(:id, now() + interval '1 day');
-SELECT expires_at - run_at FROM jobq.job WHERE id = :id;
+SELECT expires_at - run_at FROM jobq_internal.job WHERE id = :id;
 SELECT jobq.reschedule(:id, '294276-12-31 23:00+00');
 SELECT state FROM jobq.status(:id);
 SELECT jobq.cancel(:id);

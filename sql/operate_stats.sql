@@ -11,7 +11,7 @@ CREATE VIEW test.stats_and_table AS
 SELECT test.until('(SELECT bool_and(exact) FROM jobq.stats)');
 SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');
 SELECT * FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked) ORDER BY queue, kind;
-SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq.failed_job)');
+SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq_internal.failed_job)');
 
 -- who resumes a queue does not have all jobs counted anew
 DO $$ BEGIN
@@ -200,7 +200,7 @@ $$;
 SELECT jobq.register('spend_within', 'test.spend_within(jsonb)', max_attempts => 1);
 SELECT jobq.stats_reset('manual');
 SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS inner, jobq.enqueue('spend_within', queue => 'paid') AS id \gset
-SELECT state FROM jobq.wait(ARRAY[:id, :inner]);
+SELECT state FROM jobq.wait_all(ARRAY[:id, :inner]);
 SELECT test.until('(SELECT wal_bytes > 0 FROM jobq.stats WHERE queue = ''paid'' AND kind = ''spend_within'')');
 SELECT s.kind, s.wal_bytes BETWEEN CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 END * 200 AND CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 END * 500 + 1000000 AS own
 FROM jobq.stats s WHERE (s.queue, s.kind) IN (('manual', 'spend'), ('paid', 'spend_within')) ORDER BY s.kind;

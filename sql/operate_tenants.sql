@@ -122,12 +122,12 @@ SELECT jobq.enqueue('whose', '{"fail": 1}', 'let header', headers => jsonb_build
 SELECT test.until('(SELECT sum(failed) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
 SELECT tenant, failed FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
 SELECT tenant FROM jobq.failed_jobs WHERE queue = 'let header' ORDER BY id;
-UPDATE jobq.failed_job SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
+UPDATE jobq_internal.failed_job SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
 TRUNCATE test.trace;
-SELECT jobq.retry_all('let header', tenant => 'b');
+SELECT jobq.retry_many('let header', tenant => 'b');
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT DISTINCT note FROM test.trace;
-SELECT jobq.delete_all_failed('let header', 'b'), jobq.delete_all_failed('let header', 'a');
+SELECT jobq.delete_failed_many('let header', tenant => 'b'), jobq.delete_failed_many('let header', tenant => 'a');
 
 -- those that run, too
 SELECT pg_advisory_lock(7);

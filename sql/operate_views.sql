@@ -55,16 +55,16 @@ $$;
 CREATE FUNCTION test.plan(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY EXECUTE 'EXPLAIN (COSTS off) ' || query; END $$;
 
 -- twenty of many jobs: what is read does not grow with them
-VACUUM jobq.job, jobq.archive, jobq.failed_job;
+VACUUM jobq_internal.job, jobq_internal.archive, jobq_internal.failed_job;
 BEGIN;
 SELECT count(*) FROM jobq.enqueue_many('echo', array_fill(to_jsonb(repeat('x', 100)), '{50000}'), queue => 'manual');
-ANALYZE jobq.job, jobq.archive, jobq.failed_job;
-SELECT pg_relation_size('jobq.job') / current_setting('block_size')::int > 1000 AS large;
+ANALYZE jobq_internal.job, jobq_internal.archive, jobq_internal.failed_job;
+SELECT pg_relation_size('jobq_internal.job') / current_setting('block_size')::int > 1000 AS large;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs LIMIT 20') b;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY id DESC LIMIT 20') b;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.live_jobs LIMIT 20') b;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.live_jobs ORDER BY id DESC LIMIT 20') b;
-SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq.job)') b;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq_internal.job)') b;
 -- an order that no index has: all is read, but nothing is kept but the twenty
 SELECT b.spilled FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY finished_at DESC LIMIT 20') b;
 -- the others are not counted
@@ -106,27 +106,27 @@ SELECT jobq.clear('crowd'), jobq.drop_queue('crowd');
 -- dead letters, likewise, and however they go
 SELECT jobq.create_queue('graves');
 SELECT array_agg(id) AS dead FROM jobq.enqueue_many('broken', '{1,2,3,4}', queue => 'graves', max_attempts => 1) id \gset
-SELECT array_agg(DISTINCT state) FROM jobq.wait(:'dead'::bigint[]);
+SELECT array_agg(DISTINCT state) FROM jobq.wait_all(:'dead'::bigint[]);
 SET jobq.count_limit = 1;
 SELECT test.until('(SELECT failed = 4 AND exact FROM jobq.queues WHERE name = ''graves'')');
 SELECT jobq.delete_failed((:'dead'::bigint[])[1]);
 SELECT failed FROM jobq.queues WHERE name = 'graves';
-DELETE FROM jobq.failed_job WHERE id = (:'dead'::bigint[])[2];
+DELETE FROM jobq_internal.failed_job WHERE id = (:'dead'::bigint[])[2];
 SELECT failed FROM jobq.queues WHERE name = 'graves';
-UPDATE jobq.failed_job SET kind = 'echo' WHERE id = (:'dead'::bigint[])[3];
+UPDATE jobq_internal.failed_job SET kind = 'echo' WHERE id = (:'dead'::bigint[])[3];
 SELECT kind, letters FROM jobq.stats WHERE queue = 'graves' AND letters <> 0 ORDER BY kind;
 BEGIN;
-DELETE FROM jobq.failed_job WHERE id = ANY (:'dead'::bigint[]);
+DELETE FROM jobq_internal.failed_job WHERE id = ANY (:'dead'::bigint[]);
 ROLLBACK;
 SELECT failed FROM jobq.queues WHERE name = 'graves';
 SELECT sum(letters) FROM jobq.stats WHERE queue = 'graves';
 -- written by a restore
-CREATE TABLE test.letters AS SELECT * FROM jobq.failed_job WHERE id = ANY (:'dead'::bigint[]);
-SELECT jobq.delete_all_failed('graves');
-INSERT INTO jobq.failed_job SELECT * FROM test.letters;
+CREATE TABLE test.letters AS SELECT * FROM jobq_internal.failed_job WHERE id = ANY (:'dead'::bigint[]);
+SELECT jobq.delete_failed_many('graves');
+INSERT INTO jobq_internal.failed_job SELECT * FROM test.letters;
 DROP TABLE test.letters;
 SELECT test.until('(SELECT failed = 2 AND exact FROM jobq.queues WHERE name = ''graves'')');
 RESET jobq.count_limit;
 SELECT failed, exact FROM jobq.queues WHERE name = 'graves';
-SELECT jobq.delete_all_failed('graves');
+SELECT jobq.delete_failed_many('graves');
 SELECT jobq.drop_queue('graves');

@@ -108,13 +108,13 @@ DROP TABLE test.item;
 SELECT jobq.create_queue('noisy'), jobq.create_queue('strict', notify => 'transactional'), jobq.create_queue('silent', notify => 'off');
 SELECT dblink_exec('listener', 'LISTEN jobq_queue_noisy; LISTEN jobq_queue_strict; LISTEN jobq_queue_silent');
 SELECT array_agg(jobq.enqueue('echo', queue => q)) AS ids FROM unnest('{noisy,strict,silent}'::text[]) q \gset
-SELECT count(*) FROM jobq.wait(:'ids'::bigint[]);
+SELECT count(*) FROM jobq.wait_all(:'ids'::bigint[]);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
 -- a few times at most for many
 SELECT array_agg(id) AS ids FROM (SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'noisy') AS id
 	UNION ALL SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'strict')) e \gset
-SELECT count(*) FROM jobq.wait(:'ids'::bigint[]);
+SELECT count(*) FROM jobq.wait_all(:'ids'::bigint[]);
 CALL test.hear();
 SELECT channel, count(*) BETWEEN 1 AND 5 AS few FROM test.heard GROUP BY channel ORDER BY channel;
 -- not for what is rolled back

@@ -49,7 +49,7 @@ RESET ROLE;
 SELECT state FROM jobq.wait(:hers);
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT jobq.retry(:first);
-SELECT state FROM jobq.wait(ARRAY[:first, :second]);
+SELECT state FROM jobq.wait_all(ARRAY[:first, :second]);
 SELECT g, i, queue FROM test.shared_step ORDER BY n;
 TRUNCATE test.shared_step;
 
@@ -97,7 +97,7 @@ SELECT jobq.resume('shared_as');
 CALL test.settle();
 SELECT id = :running AS the_first, state FROM jobq.jobs WHERE queue = 'shared_as' ORDER BY id;
 SELECT pg_advisory_unlock(4200);
-SELECT state FROM jobq.wait(ARRAY[:running, :urgent, :usual], '20 s');
+SELECT state FROM jobq.wait_all(ARRAY[:running, :urgent, :usual], '20 s');
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT jobq.drop_queue('shared_as');
 SELECT jobq.revoke_role('regress_jobq_giver'), jobq.revoke_role('regress_jobq_taker');
@@ -137,11 +137,11 @@ TRUNCATE test.shared_step;
 -- a job that is moved, retried or passed on takes the group that it then has
 SELECT jobq.pause('shared1'), jobq.pause('shared2'), jobq.pause('apart');
 SELECT test.shared_step('moved', 1, 'apart') AS one, test.shared_step('moved', 2, 'shared1') AS two, test.shared_step('moved', 3, 'shared2') AS three \gset
-SELECT count(DISTINCT group_id) FROM jobq.job WHERE id IN (:one, :two, :three);
+SELECT count(DISTINCT group_id) FROM jobq_internal.job WHERE id IN (:one, :two, :three);
 SELECT jobq.edit(:one, queue => 'shared1');
-SELECT count(DISTINCT group_id) FROM jobq.job WHERE id IN (:one, :two, :three);
+SELECT count(DISTINCT group_id) FROM jobq_internal.job WHERE id IN (:one, :two, :three);
 SELECT jobq.edit(:three, queue => 'apart');
-SELECT group_id = (SELECT group_id FROM jobq.job WHERE id = :two) AS shared FROM jobq.job WHERE id = :three;
+SELECT group_id = (SELECT group_id FROM jobq_internal.job WHERE id = :two) AS shared FROM jobq_internal.job WHERE id = :three;
 -- by key and queue, whatever the scope
 SELECT jobq.cancel_many(queue => 'shared1', group_key => 'moved'), jobq.cancel_many(queue => 'apart', group_key => 'moved');
 SELECT jobq.resume('shared1'), jobq.resume('shared2'), jobq.resume('apart');

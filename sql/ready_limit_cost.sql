@@ -58,7 +58,7 @@ SELECT test.ask(1, 3, 'in a session') AS c2, test.ask(0, 3, 'in a session') AS v
 CALL jobq.work(ARRAY['in a session'], stop_when_empty => true);
 SELECT i.id = :c2 AS c2, s.state FROM unnest(ARRAY[:c2, :vip4]) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY n;
 SELECT pg_advisory_unlock_all();
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :vip, :c, :c2]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :vip, :c, :c2]);
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'api') $$);
 
 -- what is asked is asked in the session of who enqueues: its errors are his
@@ -92,7 +92,7 @@ ALTER FUNCTION test.price_later(jsonb) RENAME TO price;
 -- by whatever way a job comes, and it keeps its answer; edit() asks again
 SELECT jobq.pause('calling');
 SELECT array_agg(id ORDER BY id) AS ids FROM jobq.enqueue_many('call', ARRAY(SELECT jsonb_build_object('price', i, 'lock', 1) FROM generate_series(0, 3) i), queue => 'calling') id \gset
-SELECT limit_cost, count(DISTINCT flow) FROM jobq.job WHERE id = ANY (:'ids') GROUP BY 1 ORDER BY 1;
+SELECT limit_cost, count(DISTINCT flow) FROM jobq_internal.job WHERE id = ANY (:'ids') GROUP BY 1 ORDER BY 1;
 INSERT INTO jobq.inbox (kind, payload, queue) VALUES ('call', '{"price": 7}', 'calling') RETURNING id \gset
 SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.edit(:id, payload => '{"price": 8}');
@@ -186,6 +186,7 @@ SELECT payload FROM jobq.reserve('{rated}', 1, wait => '5 min');
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
 ROLLBACK;
 SELECT test.until($$ (SELECT floor(tokens) = 4 AND running = 0 FROM jobq.limits WHERE limiter = 'rated') $$);
+CALL test.settle();
 SELECT payload ->> 'price' AS price FROM generate_series(1, 4) i, jobq.reserve('{rated}', 1 + 0 * i, wait => '5 min') ORDER BY id;
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
 SELECT id FROM jobq.live_jobs WHERE queue = 'rated' AND state = 'ready' \gset
@@ -201,7 +202,7 @@ SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 
 SELECT jobq.register('call', 'test.call(jsonb)', limiter => 'keyed');
 CALL test.settle();
 SELECT test.ask(4, host => 'a') AS a1, test.ask(1, host => 'a') AS a2, test.ask(0, host => 'a') AS avip, test.ask(1, host => 'b') AS b1, test.ask(1, host => 'b') AS b2, test.ask(1, host => 'b') AS b3 \gset
-SELECT state FROM jobq.wait(ARRAY[:a1, :avip, :b1, :b2]);
+SELECT state FROM jobq.wait_all(ARRAY[:a1, :avip, :b1, :b2]);
 CALL test.settle();
 SELECT key, ready, running, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'keyed' ORDER BY key;
 SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain_job(:a2);

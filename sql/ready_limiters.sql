@@ -50,7 +50,7 @@ SELECT test.until('test.at(''line'') = 4');
 SELECT jobq.enqueue('alpha', '1') AS g, jobq.enqueue('beta', '3') AS h, jobq.enqueue('alpha', '3') AS i \gset
 SELECT jobq.register('beta', 'test.gate(jsonb)');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
 SELECT test.until('test.at(''line'') = 0');
 
 -- what leaves it in its turn takes no place there
@@ -69,7 +69,7 @@ SELECT pg_advisory_unlock(2);
 SELECT test.in_gate(:b, :c);
 SELECT test.at('line');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
 SELECT test.until('test.at(''line'') = 0');
 
 -- a queue names it: its jobs need it, but those of a kind with limits of its own; what runs is counted when the queue joins
@@ -92,7 +92,7 @@ SELECT test.in_gate(:a, :d, :e);
 SELECT state FROM test.states(ARRAY[:b, :c]);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:e);
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d]);
 SELECT jobq.alter_queue('lined', limiter => 'line');
 
 -- consumers and work() need it, too
@@ -160,7 +160,7 @@ SELECT state FROM test.states(ARRAY[:a, :b]);
 SELECT reason, regexp_replace(detail, 'at .*', 'at T') AS detail, remedy FROM jobq.explain_job(:b);
 SELECT limiter, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'drip';
 SELECT jobq.test_clock('41 min');
-SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
 SELECT jobq.test_clock('0');
 
 -- one rest for all
@@ -168,7 +168,7 @@ SELECT jobq.alter_limiter('drip', rate => 'none', throttle => '2 failures in 1 h
 SELECT (test.error('SELECT jobq.alter_limiter(''drip'', throttle => ''none'')')).*;
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', limiter => 'drip');
 SELECT jobq.enqueue('broken', '1', max_attempts => 1) AS a, jobq.enqueue('broken', '1', queue => 'lined', max_attempts => 1) AS b \gset
-SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
 -- a worker tells it a moment after its job has ended
 SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE limiter = ''drip'')');
 SELECT jobq.enqueue('note', '1') AS a \gset

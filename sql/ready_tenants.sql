@@ -21,7 +21,7 @@ SELECT test.of('bern', '1', 'gate') AS a, test.of('bern', '1', 'gate') AS b \gse
 SELECT test.until('(SELECT running = 2 FROM test.tenants())');
 SELECT test.of('bern', '1', 'gate', priority => -5) AS c, test.of('bern', '"later"', priority => -4) AS d \gset
 SELECT test.of('genf', '"passes by"') AS e, test.of(NULL, '"of nobody"') AS f \gset
-SELECT state FROM jobq.wait(ARRAY[:e, :f]);
+SELECT state FROM jobq.wait_all(ARRAY[:e, :f]);
 CALL test.settle();
 SELECT count(*) FILTER (WHERE state = 'running') AS running, count(*) FILTER (WHERE state = 'ready') AS ready FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT * FROM test.tenants();
@@ -33,7 +33,7 @@ SELECT jobq.alter_queue('branches', tenant_max_running => 1);
 CALL test.settle();
 SELECT state FROM jobq.status(:d);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d]);
 
 -- jobs without a tenant count together
 SELECT pg_advisory_lock(1);
@@ -44,7 +44,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:b);
 SELECT * FROM test.held_up(:b);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
 
 -- a limit that comes when jobs run counts them, and has those that wait written anew
 SELECT jobq.alter_queue('branches', tenant_max_running => 0);
@@ -59,7 +59,7 @@ SELECT state FROM jobq.wait(:d);
 CALL test.settle();
 SELECT state FROM jobq.status(:c);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
 
 -- work() has the same permits, and passes by whom has none
 SELECT jobq.create_queue('branches by hand', tenant => 'header branch', tenant_max_running => 1);

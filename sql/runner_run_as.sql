@@ -42,7 +42,7 @@ SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 'regress_
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 RESET ROLE;
 SELECT run_as FROM jobq.queues WHERE name = 'agency';
-SELECT set_by FROM jobq.queue q JOIN jobq.delegation d ON d.queue_id = q.id WHERE name = 'agency';
+SELECT set_by FROM jobq_internal.queue q JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 
 -- what does not go with it
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', mode => 'consumer')$$);
@@ -54,7 +54,7 @@ SELECT * FROM test.error($$SELECT jobq.create_queue('second agency', mode => 'co
 SET ROLE regress_jobq_boss;
 SELECT jobq.alter_queue('agency', max_length => 1000);
 RESET ROLE;
-SELECT run_as, set_by FROM jobq.queue q JOIN jobq.delegation d ON d.queue_id = q.id WHERE name = 'agency';
+SELECT run_as, set_by FROM jobq_internal.queue q JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 
 -- a producer has work done as the role, of kinds that are meant for that
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2),
@@ -69,7 +69,7 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('loot', '"of another queue"', que
 SELECT * FROM test.error($$SELECT jobq.enqueue('unknown', queue => 'agency')$$);
 SET app.tenant = '7';
 SELECT jobq.enqueue('stash', '"plain"') AS plain, jobq.enqueue('stash twice', '"a procedure"') AS twice \gset
-SELECT state, result FROM jobq.wait(ARRAY[:plain, :twice]);
+SELECT state, result FROM jobq.wait_all(ARRAY[:plain, :twice]);
 -- whose it is does not change: who has enqueued it sees it, and the role does not
 SELECT role, state, tenant, context FROM jobq.jobs WHERE id = :plain;
 SET ROLE regress_jobq_agent;
@@ -159,7 +159,7 @@ TRUNCATE test.vault;
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2), jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual');
 -- jobs that wait follow a change, also those that workers have heard of
 SELECT jobq.alter_queue('agency', run_as => '-');
-SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, set_by FROM jobq.queue q LEFT JOIN jobq.delegation d ON d.queue_id = q.id WHERE name = 'agency';
+SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, set_by FROM jobq_internal.queue q LEFT JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
 SELECT jobq.resume('agency');
 SELECT jobq.drain('agency', '5 min');
@@ -198,7 +198,7 @@ SET ROLE regress_jobq_alice;
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
-SELECT jobq.delete_all_failed('agency');
+SELECT jobq.delete_failed_many('agency');
 -- nor is it enough to have been a member of a superuser
 GRANT regress_jobq_agent TO regress_jobq_setter;
 ALTER ROLE regress_jobq_agent SUPERUSER;
@@ -207,7 +207,7 @@ SELECT jobq.enqueue('stash', '"a superuser"') AS id \gset
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
-SELECT jobq.delete_all_failed('agency');
+SELECT jobq.delete_failed_many('agency');
 -- a superuser can say so
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 SET ROLE regress_jobq_alice;
@@ -243,7 +243,7 @@ SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as'
 SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
-SELECT jobq.delete_all_failed('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');
+SELECT jobq.delete_failed_many('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');
 -- a job that has come with a path is not let in
 SELECT jobq.pause('agency'), jobq.alter_queue('agency', run_as => '-');
 SELECT jobq.alter_queue('agency', carry => '{search_path}');
@@ -255,7 +255,7 @@ RESET search_path;
 SELECT jobq.alter_queue('agency', carry => '{}', run_as => 'regress_jobq_agent'), jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
-SELECT jobq.delete_all_failed('agency');
+SELECT jobq.delete_failed_many('agency');
 SELECT note FROM test.vault ORDER BY note COLLATE "C";
 TRUNCATE test.vault;
 -- who has set it was dropped
@@ -273,7 +273,7 @@ SELECT jobq.enqueue('stash', '"nobody has set it"') AS id \gset
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
-SELECT jobq.delete_all_failed('agency');
+SELECT jobq.delete_failed_many('agency');
 -- the role was dropped
 DROP OWNED BY regress_jobq_agent;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
@@ -297,7 +297,7 @@ SELECT note, who, count(*) FROM test.vault GROUP BY 1, 2;
 SELECT count(*) FROM test.letters;
 
 DROP VIEW test.letters;
-SELECT jobq.delete_all_failed('agency'), jobq.delete_all_failed('manual'), jobq.drop_queue('agency'), jobq.alter_queue('manual', run_as => '-', open => true);
+SELECT jobq.delete_failed_many('agency'), jobq.delete_failed_many('manual'), jobq.drop_queue('agency'), jobq.alter_queue('manual', run_as => '-', open => true);
 SELECT jobq.unregister(kind) FROM unnest('{stash,stash twice,loot,by hand}'::text[]) kind;
 SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 DROP FUNCTION test.stash, test.stash_failed;

@@ -201,7 +201,7 @@ SET ROLE regress_jobq_super;
 SELECT jobq.enqueue('whoami') AS own \gset
 RESET ROLE;
 SELECT test.enqueue_as_owner() AS by_function \gset
-SELECT state, result FROM jobq.wait(ARRAY[:own, :by_function]);
+SELECT state, result FROM jobq.wait_all(ARRAY[:own, :by_function]);
 DROP FUNCTION test.run_as_owner;
 ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_bob;
 DROP ROLE regress_jobq_super;

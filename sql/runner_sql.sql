@@ -44,7 +44,7 @@ SELECT jobq.enqueue_sql('INSERT INTO test_sql.t SELECT 1 / 0', max_attempts => 2
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('SELECT FROM no_such_table', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.enqueue_sql('TABLE jobq.job', max_attempts => 1) AS id \gset
+SELECT jobq.enqueue_sql('TABLE jobq_internal.job', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('SET SESSION AUTHORIZATION regress_jobq_bob', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
@@ -67,8 +67,27 @@ SELECT * FROM test.outcome(:first);
 SELECT * FROM test.outcome(:second);
 CALL jobq.call('sql', '{"sql": "SELECT 3"}');
 
--- What is no single statement that can run so
-SELECT s, e.* FROM unnest(ARRAY['', ' -- nothing', ';', 'SELECT 1; SELECT 2', 'SELEC 1', 'SELECT $', 'BEGIN', 'COMMIT', 'ROLLBACK TO SAVEPOINT a', 'PREPARE TRANSACTION ''x''', 'COPY t FROM STDIN', 'COPY t TO STDOUT',
+-- Several are one transaction: all, or none
+SELECT jobq.enqueue_sql('CREATE TABLE test_sql.several (n int); INSERT INTO test_sql.several VALUES (1), (2); UPDATE test_sql.several SET n = n + 1;') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT * FROM test_sql.several ORDER BY n;
+SELECT jobq.enqueue_sql('DELETE FROM test_sql.several; SELECT 1 / 0', max_attempts => 1) AS id \gset
+SELECT state, error FROM test.outcome(:id);
+SELECT count(*) FROM test_sql.several;
+DROP TABLE test_sql.several;
+-- those of a schedule have one attempt, unless it says how many
+SELECT jobq.schedule('several', '@yearly', sql => 'SELECT 1; SELECT 1 / 0'), jobq.schedule('tried', '@yearly', sql => 'SELECT 1', options => '{"max_attempts": 4}');
+SELECT jobq.run_schedule('several') AS id, jobq.run_schedule('tried') AS tried \gset
+SELECT state, attempt, error FROM test.outcome(:id);
+SELECT max_attempts FROM jobq.jobs WHERE id = :tried;
+SELECT state FROM test.outcome(:tried);
+SELECT last_state, last_error FROM jobq.schedules WHERE name = 'several';
+SELECT jobq.unschedule('several'), jobq.unschedule('tried');
+-- a statement in the place of a kind
+SELECT n, e.code, e.hint FROM unnest(ARRAY['jobq.schedule(''x'', ''@daily'', ''DELETE FROM test_sql.t'')', 'jobq.enqueue(''DELETE FROM test_sql.t WHERE n IN (' || repeat('1, ', 100) || '0)'')', 'jobq.enqueue(''send mail'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
+
+-- What cannot run so
+SELECT s, e.* FROM unnest(ARRAY['', ' -- nothing', ';', 'SELECT 1; VACUUM', 'SELECT 1; COMMIT', 'SELEC 1', 'SELECT $', 'BEGIN', 'COMMIT', 'ROLLBACK TO SAVEPOINT a', 'PREPARE TRANSACTION ''x''', 'COPY t FROM STDIN', 'COPY t TO STDOUT',
 	'VACUUM', 'VACUUM (FULL) t', 'CREATE INDEX CONCURRENTLY ON t (n)', 'DROP INDEX CONCURRENTLY i', 'REINDEX INDEX CONCURRENTLY i', 'REINDEX (CONCURRENTLY) TABLE t', 'REINDEX DATABASE d', 'CLUSTER', 'ALTER TABLE t DETACH PARTITION p CONCURRENTLY',
 	'DISCARD ALL', 'CREATE DATABASE d', 'DROP DATABASE d', 'ALTER SYSTEM SET work_mem = 1', 'CREATE TABLESPACE s LOCATION ''/x''']) WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.enqueue_sql(%L)', s)) e ORDER BY n;
 SELECT s, e.* FROM unnest(ARRAY['COMMIT', 'SELECT 1; VACUUM', 'COPY t TO STDOUT']) WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.enqueue_sql(%L, transaction => false)', s)) e ORDER BY n;
@@ -247,7 +266,7 @@ SELECT jobq.run_schedule('refresh') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.cancel(jobq.run_schedule('vacuum'));
 SELECT e.* FROM unnest(ARRAY['''x'', ''@daily''', '''x'', ''@daily'', ''echo'', sql => ''SELECT 1''', '''x'', ''@daily'', payload => ''{"a": 1}'', sql => ''SELECT 1''', '''x'', ''@daily'', sql => ''SELECT 1'', transaction => NULL',
-	'''x'', ''@daily'', sql => ''VACUUM''', '''x'', ''@daily'', sql => ''SELECT 1; SELECT 2''']) WITH ORDINALITY u (a, n), test.error('SELECT jobq.schedule(' || a || ')') e ORDER BY n;
+	'''x'', ''@daily'', sql => ''VACUUM''', '''x'', ''@daily'', sql => ''SELECT 1; COMMIT''']) WITH ORDINALITY u (a, n), test.error('SELECT jobq.schedule(' || a || ')') e ORDER BY n;
 RESET SESSION AUTHORIZATION;
 SELECT jobq.revoke_role('regress_jobq_alice', 'sql'), jobq.grant_role('regress_jobq_alice');
 SET ROLE regress_jobq_alice;

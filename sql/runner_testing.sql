@@ -142,7 +142,7 @@ GRANT INSERT ON test.late TO regress_jobq_alice;
 CREATE FUNCTION test.escape_late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'RESET ROLE'; RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER late AFTER INSERT ON test.late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION test.escape_late();
 SELECT jobq.register('escape', 'test.escape(jsonb)', queue => 'manual', max_attempts => 1), jobq.grant_role('regress_jobq_alice', 'sql');
-SELECT last_value AS before FROM jobq.job_id_seq \gset
+SELECT last_value AS before FROM jobq_internal.job_id_seq \gset
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('escape', to_jsonb(s)) > 0 AS enqueued FROM unnest('{RESET ROLE,RESET SESSION AUTHORIZATION,SET ROLE regress_jobq_bob,INSERT INTO test.late VALUES (1)}'::text[]) s;
 SELECT jobq.enqueue_sql('RESET ROLE', queue => 'manual', max_attempts => 1) > 0 AS enqueued;

@@ -100,12 +100,12 @@ CALL test.clock('2040-01-15 12:00:00+00');
 SELECT jobq.schedule('payroll', 'RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=9;BYMINUTE=0;BYSECOND=0', 'echo', timezone => 'Europe/Madrid', options => '{"queue": "manual"}');
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT name, next_run FROM jobq.schedules WHERE name = 'payroll';
-SELECT anchor, date_trunc('second', anchor) + interval '10 days' = next_run AS at_the_second FROM jobq.schedule WHERE name = 'from now' \gset
+SELECT anchor, date_trunc('second', anchor) + interval '10 days' = next_run AS at_the_second FROM jobq_internal.schedule WHERE name = 'from now' \gset
 \echo :at_the_second
 CALL test.clock('2040-01-20 12:00:00+00');
 -- again with the same rule: it keeps what it began with
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
-SELECT anchor = :'anchor' AS same FROM jobq.schedule WHERE name = 'from now';
+SELECT anchor = :'anchor' AS same FROM jobq_internal.schedule WHERE name = 'from now';
 CALL test.clock('2040-01-31 08:00:01+00');
 SELECT headers ->> 'schedule' AS schedule, date_trunc('minute', run_at) AS run_at FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') ORDER BY id;
 -- one that has had all of its ticks stays, and can be given again as it is
@@ -113,7 +113,7 @@ CALL test.clock('2040-04-01 00:00:00+00');
 SELECT name, state, next_run, last_run >= '2040-02-14' AS all_of_them FROM jobq.schedules ORDER BY name;
 SELECT headers ->> 'schedule' AS schedule, count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') GROUP BY 1 ORDER BY 1;
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
-SELECT jobq.pause_schedule('from now'), jobq.resume_schedule('from now');
+SELECT jobq.pause(schedule => 'from now'), jobq.resume(schedule => 'from now');
 SELECT state, next_run FROM jobq.schedules WHERE name = 'from now';
 -- but no new one
 SELECT e.* FROM unnest('{from now,another}'::text[]) WITH ORDINALITY AS u (name, n),
@@ -121,6 +121,6 @@ SELECT e.* FROM unnest('{from now,another}'::text[]) WITH ORDINALITY AS u (name,
 SELECT e.* FROM test.error($$SELECT jobq.schedule('another', 'RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30', 'echo')$$) e;
 
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT jobq.test_clock('0');
 DROP FUNCTION test.occurrences(text, int, text, text);

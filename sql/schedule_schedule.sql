@@ -145,7 +145,7 @@ SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo'
 SELECT * FROM unnest(ARRAY['"max_attempts": -1', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"jitter": "0"', '"jitter": "-1 min"', '"jitter": "1 month 1 wink"', '"jitter": 5', '"jitter": "1h", "expires_after": "1h"', '"headers": []', '"queue": ""', '"group_key": ""',
 	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"unique_for": "1h"', '"on_conflict": "skip"'])
 	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
-SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
+SELECT c, e.* FROM unnest('{unschedule(%L),pause(schedule => %L),resume(schedule => %L),run_schedule(%L)}'::text[]) WITH ORDINALITY AS u (c, n), test.error(format('SELECT jobq.' || c, 'none')) e ORDER BY n;
 SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.cron_next(' || a || ')') e ORDER BY n;
 SELECT count(*) FROM jobq.schedules;
@@ -166,7 +166,7 @@ CALL test.clock('2040-01-02 03:29:00+00');
 SELECT * FROM test.made('report');
 CALL test.clock('2040-01-02 03:30:01+00');
 SELECT kind, payload, queue, priority, role, max_attempts, headers, run_at, state, enqueued_at > run_at AS later FROM jobq.jobs WHERE headers ? 'schedule';
-SELECT backoff, timeout_ms, expires_at, group_key FROM jobq.job WHERE headers ? 'schedule';
+SELECT backoff, timeout_ms, expires_at, group_key FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT state, next_run, last_run, last_job_id IS NOT NULL AS has_job, last_state FROM jobq.schedules;
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
 SELECT last_state FROM jobq.schedules;
@@ -177,19 +177,19 @@ SELECT count(*) FROM jobq.schedules;
 SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid', missed => 'all', options => '{"queue": "manual"}'),
 	jobq.schedule('daily', '30 2 * * *', 'echo', timezone => 'Australia/Lord_Howe', missed => 'all', options => '{"queue": "manual"}'),
 	jobq.schedule('interval', 'every 90 minutes', 'echo', missed => 'all', options => '{"queue": "manual"}');
-SELECT anchor AS since FROM jobq.schedule WHERE name = 'interval' \gset
+SELECT anchor AS since FROM jobq_internal.schedule WHERE name = 'interval' \gset
 CALL test.clock('2040-05-01 00:00+00');
 CALL test.clock('2040-12-01 00:00+00');
 SELECT s.name, count(*) AS jobs, count(DISTINCT j.headers ->> 'scheduled_for') AS ticks, min(j.run_at) > s.anchor AS first, max(j.run_at) = s.last_run AS last,
 	bool_and(j.run_at = (j.headers ->> 'scheduled_for')::timestamptz) AS same
-FROM jobq.job j JOIN jobq.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_run ORDER BY 1;
+FROM jobq_internal.job j JOIN jobq_internal.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_run ORDER BY 1;
 SELECT name, count(*) AS wanted, count(j.id) AS made
 FROM jobq.schedules s, LATERAL jobq.cron_next(s.cron, s.timezone, :'since', 20000) t
-LEFT JOIN jobq.job j ON j.run_at = t
+LEFT JOIN jobq_internal.job j ON j.run_at = t
 WHERE t <= '2040-12-01' AND (j.id IS NULL OR j.headers ->> 'schedule' = s.name) GROUP BY name ORDER BY name;
-SELECT count(*), min(run_at - lag), max(run_at - lag) FROM (SELECT run_at, lag(run_at) OVER (ORDER BY id) AS lag FROM jobq.job WHERE headers ->> 'schedule' = 'interval') l;
+SELECT count(*), min(run_at - lag), max(run_at - lag) FROM (SELECT run_at, lag(run_at) OVER (ORDER BY id) AS lag FROM jobq_internal.job WHERE headers ->> 'schedule' = 'interval') l;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- Jobs that are not to begin all in one moment
 SELECT jobq.schedule('jitter', '0 * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
@@ -201,11 +201,11 @@ CALL test.clock('2040-12-01 02:10+00');
 SELECT count(*) AS ticks, count(DISTINCT headers -> 'scheduled_for') AS differ, bool_and(run_at - (headers ->> 'scheduled_for')::timestamptz BETWEEN '0' AND '30 min') AS within,
 	count(DISTINCT run_at - (headers ->> 'scheduled_for')::timestamptz) > 10 AS spread, bool_or(run_at - (headers ->> 'scheduled_for')::timestamptz > '10 min') AS far,
 	bool_and(expires_at = (headers ->> 'scheduled_for')::timestamptz + interval '2 hours') AS expire_by_the_tick
-FROM jobq.job WHERE headers ->> 'schedule' = 'jitter';
+FROM jobq_internal.job WHERE headers ->> 'schedule' = 'jitter';
 SELECT jobq.run_schedule('jitter') AS id \gset
-SELECT run_at = (headers ->> 'scheduled_for')::timestamptz AS at_once FROM jobq.job WHERE id = :id;
+SELECT run_at = (headers ->> 'scheduled_for')::timestamptz AS at_once FROM jobq_internal.job WHERE id = :id;
 SELECT jobq.unschedule('jitter');
-SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- What was missed
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{skip,once,all}'::text[]) m;
@@ -216,7 +216,7 @@ SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-01 05:59:59+00');
 SELECT test.until('(SELECT count(*) = 3 FROM jobq.schedules WHERE last_run = ''2040-12-01 06:00'')');
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- What overlaps
 SELECT pg_advisory_lock(7);
@@ -225,7 +225,7 @@ SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'gate', '7', overlap => o) FR
 CALL test.clock('2040-12-02 01:00:01+00');
 CALL test.clock('2040-12-02 02:00:01+00');
 SELECT test.until('(SELECT count(*) = 4 FROM jobq.jobs WHERE kind = ''gate'' AND state = ''running'')');
-SELECT test.until('(SELECT held FROM jobq.schedule WHERE name = ''overlap queue'')');
+SELECT test.until('(SELECT held FROM jobq_internal.schedule WHERE name = ''overlap queue'')');
 CALL test.clock('2040-12-02 04:00:01+00');
 SELECT o, t.scheduled_for FROM unnest('{allow,skip,queue}'::text[]) WITH ORDINALITY AS u (o, n), test.made('overlap ' || o) t ORDER BY n, 2;
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
@@ -246,7 +246,7 @@ SELECT test.until('(SELECT last_state = ''retryable'' FROM jobq.schedules)');
 CALL test.clock('2040-12-02 07:00:01+00');
 SELECT test.until('(SELECT last_run = ''2040-12-02 07:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('retry');
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 -- cancelled is finished
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-02 08:00:01+00');
@@ -260,7 +260,7 @@ SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules)');
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 10:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('cancelled');
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- Changes take effect at once
 CALL test.clock('2040-12-03 00:00:01+00');
@@ -269,7 +269,7 @@ SELECT next_run FROM jobq.schedules;
 SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', options => '{"queue": "manual"}');
 SELECT next_run FROM jobq.schedules;
 CALL test.clock('2040-12-03 00:59:00+00');
-SELECT run_at, payload FROM jobq.job WHERE headers ? 'schedule';
+SELECT run_at, payload FROM jobq_internal.job WHERE headers ? 'schedule';
 -- the same times: the next tick is not put off
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', options => '{"queue": "manual"}');
 SELECT next_run AS "next" FROM jobq.schedules \gset
@@ -277,15 +277,16 @@ CALL test.clock('2040-12-03 02:00:00+00');
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', '"newer"', options => '{"queue": "manual"}');
 SELECT next_run = :'next' AS same, payload FROM jobq.schedules;
 -- pause
-SELECT jobq.pause_schedule('changes');
-SELECT jobq.pause_schedule('changes');
+SELECT c, e.* FROM unnest('{pause(),resume(),"pause(''second'', schedule => ''changes'')","resume(schedule => ''changes'', kind => ''echo'')"}'::text[]) c, test.error('SELECT jobq.' || c) e;
+SELECT jobq.pause(schedule => 'changes');
+SELECT jobq.pause(schedule => 'changes');
 SELECT state, next_run FROM jobq.schedules;
 SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT state, next_run FROM jobq.schedules;
 SELECT jobq.schedule('meanwhile', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 05:30:00+00');
-SELECT jobq.resume_schedule('changes');
-SELECT jobq.resume_schedule('changes');
+SELECT jobq.resume(schedule => 'changes');
+SELECT jobq.resume(schedule => 'changes');
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-03 06:00:01+00');
 SELECT name, scheduled_for FROM jobq.schedules, test.made(name) ORDER BY 2, 1;
@@ -306,7 +307,7 @@ COMMIT PREPARED 'change';
 CALL test.clock('2040-12-03 07:15:01+00');
 SELECT name, last_run FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- One that cannot run does not stop the others, and goes on when it can
 SELECT jobq.register('fleeting', 'test.echo(jsonb)');
@@ -322,8 +323,8 @@ CALL test.clock('2040-12-03 09:02:00+00');
 SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''fleeting'')');
 SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
 -- a table that somebody has spoilt
-UPDATE jobq.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
-UPDATE jobq.schedule SET cron = 'nonsense' WHERE name = 'sound';
+UPDATE jobq_internal.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
+UPDATE jobq_internal.schedule SET cron = 'nonsense' WHERE name = 'sound';
 SELECT jobq.schedule('good', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 10:00:01+00');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE state = ''failing'')');
@@ -333,7 +334,7 @@ SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": 
 CALL test.clock('2040-12-03 11:00:01+00');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- A tick now: one job, and the schedule's own ticks stay
 SELECT jobq.schedule('now', '0 * * * *', 'echo', '{"n": 1}', options => '{"queue": "manual", "priority": 3}'),
@@ -359,9 +360,9 @@ SELECT jobq.cancel(last_job_id) FROM jobq.schedules WHERE name = 'in turn';
 SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''in turn'')');
 SELECT scheduled_for FROM test.made('in turn') ORDER BY 1 DESC LIMIT 1;
 -- a paused one, too; not one that the publisher runs
-SELECT jobq.pause_schedule('now');
+SELECT jobq.pause(schedule => 'now');
 SELECT jobq.run_schedule('now') IS NOT NULL AS done, (SELECT state FROM jobq.schedules WHERE name = 'now');
-UPDATE jobq.schedule SET dormant = true WHERE name = 'now';
+UPDATE jobq_internal.schedule SET dormant = true WHERE name = 'now';
 SELECT * FROM test.error($$SELECT jobq.run_schedule('now')$$);
 BEGIN READ ONLY;
 SELECT jobq.run_schedule('alone');
@@ -375,7 +376,7 @@ SELECT jobq.run_schedule('alone') > 0 AS done;
 SELECT jobq.run_schedule(NULL);
 DROP TABLE ran;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 CALL test.clock('2040-12-03 11:00:01+00');
 
 -- Whose they are
@@ -387,7 +388,7 @@ RESET ROLE;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.schedules;
 SELECT e.* FROM test.error($$SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"bob"')$$) e;
-SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''of alice'')', f)) e ORDER BY n;
+SELECT c, e.* FROM unnest('{unschedule(%L),pause(schedule => %L),resume(schedule => %L),run_schedule(%L)}'::text[]) WITH ORDINALITY AS u (c, n), test.error(format('SELECT jobq.' || c, 'of alice')) e ORDER BY n;
 RESET ROLE;
 CALL test.clock('2040-12-03 12:00:01+00');
 SELECT test.until('(SELECT last_state = ''completed'' FROM jobq.schedules)');
@@ -417,14 +418,67 @@ SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = 
 SELECT name, state, last_run, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error($$SELECT jobq.run_schedule('of nobody')$$) e;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT test.until('NOT EXISTS (SELECT FROM jobq.job WHERE headers ? ''schedule'')');
+SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.job WHERE headers ? ''schedule'')');
 
 -- Many
 SELECT count(jobq.schedule('many ' || n, '0 0 * * *', 'echo', to_jsonb(n), options => '{"queue": "manual"}')) FROM generate_series(1, 1000) n;
 CALL test.clock('2040-12-04 00:00:01+00');
-SELECT count(*), count(DISTINCT headers ->> 'schedule'), min(run_at), max(run_at) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(*), count(DISTINCT headers ->> 'schedule'), min(run_at), max(run_at) FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
+
+-- The same times in other words: the anchor and the next tick stay
+CALL test.clock('2040-12-05 00:00:00.5+00');
+SELECT jobq.schedule('interval', 'every 2 hours', 'echo', options => '{"queue": "manual"}'), jobq.schedule('rule', 'RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR', 'echo', options => '{"queue": "manual"}'),
+	jobq.schedule('fields', '0 0 * * 1,5', 'echo', timezone => 'Europe/Kiev', overlap => 'queue', options => '{"queue": "manual"}');
+CREATE TEMP TABLE before AS SELECT name, anchor, next_run FROM jobq_internal.schedule;
+CALL test.clock('2040-12-05 00:30:00+00');
+CREATE FUNCTION test.moved() RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(name, ', ' ORDER BY name) FROM before b WHERE NOT EXISTS (SELECT FROM jobq_internal.schedule s WHERE s.name = b.name AND s.anchor = b.anchor AND s.next_run = b.next_run) $$;
+SELECT jobq.schedule('interval', '@every 120m', 'echo', timezone => 'Asia/Tokyo'), jobq.schedule('rule', ' rrule:interval=2;freq=weekly;byday=fr,mo', 'echo'),
+	jobq.schedule('fields', '0 0 ? * fri,mon', 'echo', timezone => 'Europe/Kyiv');
+SELECT test.moved();
+BEGIN;
+SELECT count(jobq.unschedule(name)) FROM before;
+SELECT jobq.schedule('interval', 'every 7200 seconds', 'echo'), jobq.schedule('rule', 'RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR', 'echo'),
+	jobq.schedule('fields', '0 0 * * mon,fri', 'echo', timezone => 'Europe/Kyiv');
+COMMIT;
+SELECT test.moved();
+-- not what is dropped and rolled back, nor other times, nor another transaction
+BEGIN;
+SAVEPOINT a;
+SELECT jobq.unschedule('interval');
+ROLLBACK TO a;
+SELECT jobq.schedule('interval', 'every 2 hours', 'echo');
+COMMIT;
+SELECT test.moved();
+BEGIN;
+SELECT jobq.unschedule('interval');
+SELECT jobq.schedule('interval', 'every 121 minutes', 'echo'), jobq.schedule('rule', 'RRULE:FREQ=WEEKLY;INTERVAL=3;BYDAY=MO,FR', 'echo');
+COMMIT;
+SELECT test.moved();
+SELECT jobq.unschedule('fields');
+SELECT jobq.schedule('fields', '0 0 * * mon,fri', 'echo', timezone => 'Europe/Kyiv');
+SELECT test.moved();
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+DROP TABLE before;
+DROP FUNCTION test.moved;
+
+-- What the last job has failed with; each job names the one before
+SELECT jobq.schedule('fails', '@daily', 'broken', options => '{"max_attempts": 1}');
+SELECT jobq.run_schedule('fails') AS first \gset
+SELECT state FROM test.outcome(:first);
+SELECT state, last_state, last_error FROM jobq.schedules;
+SELECT jobq.run_schedule('fails') AS second \gset
+SELECT state FROM test.outcome(:second);
+WITH RECURSIVE history AS (
+	SELECT j.id, j.state, j.headers FROM jobq.schedules s JOIN jobq.jobs j ON j.id = s.last_job_id WHERE s.name = 'fails'
+	UNION ALL SELECT j.id, j.state, j.headers FROM history h JOIN jobq.jobs j ON j.id = (h.headers ->> 'previous_job')::bigint)
+SELECT CASE id WHEN :first THEN 'first' WHEN :second THEN 'second' END AS job, state FROM history;
+SELECT jobq.schedule('fails', '@daily', 'broken', options => '{"max_attempts": 2, "backoff": "fixed 1h"}');
+SELECT jobq.run_schedule('fails') AS third \gset
+SELECT test.until('(SELECT last_state = ''retryable'' AND last_error IS NOT NULL FROM jobq.schedules)');
+SELECT jobq.unschedule('fails'), jobq.cancel(:third), jobq.delete_failed(:first), jobq.delete_failed(:second);
 
 SELECT jobq.test_clock('0');
 TRUNCATE test.trace;

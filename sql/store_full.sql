@@ -145,7 +145,7 @@ SELECT jobq.create_queue('small', max_length => 1, on_full => 'drop oldest'), jo
 SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge', expires_at => jobq.clock()) AS first \gset
 -- not while the scheduler ends it
 BEGIN;
-LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.enqueue('echo', '{"b": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') AS second \gset
 COMMIT;
 SELECT state, error FROM jobq.status(:first);

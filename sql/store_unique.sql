@@ -6,7 +6,7 @@ RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT id - $1, state, kind, unique_key, payload, priority FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id $$;
 CREATE FUNCTION test.keys(base bigint, OUT n bigint, OUT until "char", OUT in_window boolean, OUT kind text, OUT key text)
 RETURNS SETOF record LANGUAGE sql SECURITY DEFINER
-AS $$ SELECT job_id - $1, until, held_until > jobq.clock(), kind, key FROM jobq.unique_key ORDER BY job_id $$;
+AS $$ SELECT job_id - $1, until, held_until > jobq.clock(), kind, key FROM jobq_internal.unique_key ORDER BY job_id $$;
 CREATE PROCEDURE test.cancel_all() LANGUAGE sql
 AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
 CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
@@ -91,7 +91,7 @@ SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'st
 SELECT :a = :b AS same, jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') = :b AS same;
 SELECT * FROM test.keys(:a);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
 -- its next attempts do not have the key any more
 SELECT jobq.enqueue('broken', backoff => 'fixed 1h', unique_key => 'a', unique_until => 'start') AS a \gset
@@ -123,20 +123,20 @@ SELECT jobq.register('discard', 'test.discard()');
 SELECT jobq.create_queue('traceless', keep => 'nothing');
 SELECT jobq.enqueue('fail', unique_key => 'a', unique_for => '1 h') AS a, jobq.enqueue('discard', unique_key => 'a', unique_for => '1 h') AS b,
 	jobq.enqueue('echo', unique_key => 'a', unique_for => '1 h', expires_at => '2001-01-01') AS c, jobq.enqueue('echo', queue => 'traceless', unique_key => 'b') AS d \gset
-SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
-SELECT test.until('NOT EXISTS (SELECT FROM jobq.unique_key)');
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.unique_key)');
 -- a dead letter that is retried takes its key again, if it is free
 SELECT unique_key FROM jobq.jobs WHERE id = :a;
 SELECT jobq.enqueue('fail', '1', 'manual', unique_key => 'a') AS b \gset
 SELECT * FROM test.error(format('SELECT jobq.retry(%s)', :a));
 SELECT state FROM jobq.status(:a);
-SELECT jobq.retry_all(kind => 'fail');
+SELECT jobq.retry_many(kind => 'fail');
 SELECT jobq.cancel(:b);
--- of those with the same key, retry_all() retries the last
+-- of those with the same key, retry_many() retries the last
 SELECT jobq.enqueue('fail', unique_key => 'a') AS b \gset
 SELECT state FROM jobq.wait(:b);
 SELECT jobq.pause('default');
-SELECT jobq.retry_all(kind => 'fail');
+SELECT jobq.retry_many(kind => 'fail');
 SELECT n FROM test.keys(:b);
 SELECT state FROM jobq.status(:a);
 SELECT jobq.cancel(:b), jobq.resume('default');
@@ -177,7 +177,7 @@ SELECT jobq.test_clock('61 min');
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS b \gset
 SELECT :a = :b AS same;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
 SELECT jobq.test_clock('0');
 
@@ -249,22 +249,22 @@ CALL test.cancel_all();
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b') AS b,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'c') AS c, jobq.enqueue('echo', '1', unique_key => 'd', unique_for => '1 min') AS d,
 	jobq.enqueue('echo', '1', unique_key => 'e', unique_for => '1 day') AS e \gset
-SELECT state FROM jobq.wait(ARRAY[:d, :e]);
-DELETE FROM jobq.job WHERE id IN (:a, :b);
+SELECT state FROM jobq.wait_all(ARRAY[:d, :e]);
+DELETE FROM jobq_internal.job WHERE id IN (:a, :b);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'error') > :a AS taken_over;
 SELECT key FROM test.keys(0) ORDER BY key;
 SELECT jobq.test_clock('2 h');
 -- they come last of what the scheduler goes through, a piece at a time
-SELECT coalesce(nullif(test.until('(SELECT array_agg(key ORDER BY key) FROM jobq.unique_key) = ''{a,c,e}'''), false),
-	test.until('(SELECT array_agg(key ORDER BY key) FROM jobq.unique_key) = ''{a,c,e}''')) AS until;
+SELECT coalesce(nullif(test.until('(SELECT array_agg(key ORDER BY key) FROM jobq_internal.unique_key) = ''{a,c,e}'''), false),
+	test.until('(SELECT array_agg(key ORDER BY key) FROM jobq_internal.unique_key) = ''{a,c,e}''')) AS until;
 SELECT jobq.test_clock('0');
 CALL test.cancel_all();
-TRUNCATE jobq.unique_key;
+TRUNCATE jobq_internal.unique_key;
 
 -- adopt() knows the keys of the jobs that it takes over
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b', unique_until => 'start') AS b \gset
-TRUNCATE jobq.unique_key;
-UPDATE jobq.job SET dormant = true;
+TRUNCATE jobq_internal.unique_key;
+UPDATE jobq_internal.job SET dormant = true;
 SELECT jobq.adopt();
 SELECT * FROM test.keys(:a);
 SELECT jobq.enqueue('echo', '2', unique_key => 'a') = :a AS same;
@@ -277,17 +277,17 @@ SELECT e.code, e.message, e.hint FROM unnest(ARRAY['unique_for => ''1 h''', 'uni
 	test.error(format('SELECT jobq.enqueue(''echo'', %s)', o)) e;
 SELECT jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250), unique_until => 'finish') = jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250)) AS same;
 CALL test.cancel_all();
-SELECT count(*) FROM jobq.unique_key;
+SELECT count(*) FROM jobq_internal.unique_key;
 
 -- an index of somebody else's on the keys gets its entries, too
-CREATE INDEX intruder ON jobq.unique_key (job_id);
+CREATE INDEX intruder ON jobq_internal.unique_key (job_id);
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'indexed') AS id \gset
 BEGIN;
 SET LOCAL enable_seqscan = off;
-SELECT key FROM jobq.unique_key WHERE job_id = :id;
+SELECT key FROM jobq_internal.unique_key WHERE job_id = :id;
 COMMIT;
 SELECT jobq.cancel(:id);
-DROP INDEX jobq.intruder;
+DROP INDEX jobq_internal.intruder;
 
 -- keys from fields of the payload
 SELECT e.* FROM unnest(ARRAY[$$unique_by => ''$$, $$unique_by => '{}'$$, $$unique_by => '{a,NULL}'$$, $$unique_by => '{a'$$, $$unique_by => 'a', unique_key => 'k'$$,
@@ -343,7 +343,7 @@ CALL test.cancel_all();
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'm') AS m \gset
 RESET ROLE;
-UPDATE jobq.unique_key SET role = current_user::regrole WHERE job_id = :m;
+UPDATE jobq_internal.unique_key SET role = current_user::regrole WHERE job_id = :m;
 SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
 SELECT payload, role::text FROM jobq.jobs WHERE id = :m;
 CALL test.cancel_all();
@@ -398,7 +398,7 @@ CALL test.cancel_all();
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'r') AS r \gset
 SELECT jobq.enqueue('echo', '{"a": 2}', 'first', priority => 9, delay => '2 hours', expires_at => '2100-01-01', unique_key => 'r', on_conflict => 'reset') = :r AS same;
 SELECT state, queue, priority, payload, run_at > now() + '90 min' AS later FROM jobq.jobs WHERE id = :r;
-SELECT expires_at = '2100-01-01' AS expires FROM jobq.job WHERE id = :r;
+SELECT expires_at = '2100-01-01' AS expires FROM jobq_internal.job WHERE id = :r;
 SELECT jobq.enqueue('echo', unique_key => 'r', on_conflict => 'reset') = :r AS same;
 SELECT state, queue, payload FROM jobq.jobs WHERE id = :r;
 CALL test.cancel_all();
@@ -436,7 +436,7 @@ BEGIN READ ONLY;
 SELECT jobq.release_unique('echo', 'x');
 ROLLBACK;
 CALL test.cancel_all();
-TRUNCATE jobq.unique_key;
+TRUNCATE jobq_internal.unique_key;
 
 -- what has expired has given its key back, although its row may be there for a while
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for => '1 h', expires_at => jobq.clock()) AS first,
@@ -445,7 +445,7 @@ SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for =
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock() + interval '1 day') AS several \gset
 -- the lock keeps the scheduler away: who comes just as it ends them would find the keys taken
 BEGIN;
-LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT state FROM jobq.status(:first);
 SELECT id > :first AS another, state, duplicate FROM jobq.enqueue_result('echo', '2', 'manual', unique_key => 'expired');
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'expired', on_conflict => 'error')$$);
@@ -454,13 +454,13 @@ SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'several', unique_max =
 SELECT state FROM jobq.status(:replaced);
 COMMIT;
 -- and has ended: whoever was about to begin it finds it gone
-SELECT state, count(*) FROM jobq.archive WHERE id IN (:first, :replaced, :one) GROUP BY state;
+SELECT state, count(*) FROM jobq_internal.archive WHERE id IN (:first, :replaced, :one) GROUP BY state;
 CALL test.cancel_all();
 SELECT jobq.enqueue('broken', unique_key => 'letter', max_attempts => 1) AS letter \gset
 SELECT state FROM jobq.wait(:letter);
 SELECT jobq.enqueue('broken', queue => 'manual', unique_key => 'letter', expires_at => jobq.clock()) > :letter AS another;
 BEGIN;
-LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.retry_many(ids => ARRAY[:letter]);
 COMMIT;
 SELECT state FROM jobq.wait(:letter);

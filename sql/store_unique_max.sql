@@ -29,7 +29,7 @@ SELECT * FROM test.some(2, 4);
 SELECT * FROM test.some(2, 2);
 CALL test.cancel_some();
 SELECT jobq.revoke_role('regress_jobq_alice');
-SELECT count(*) FROM jobq.unique_key;
+SELECT count(*) FROM jobq_internal.unique_key;
 
 -- so many in a time, however soon they are over
 SELECT * FROM test.some(3, 2, '1 hour', 'default');
@@ -43,15 +43,15 @@ SELECT jobq.test_clock('0');
 SELECT jobq.release_unique('echo', 'k'), jobq.release_unique('echo', 'k #2');
 -- what fails for good makes room, and takes its own key again when it is retried
 SELECT jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS a, jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS b \gset
-SELECT state FROM jobq.wait(ARRAY[:a, :b]);
-SELECT count(*) FROM jobq.unique_key;
+SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT count(*) FROM jobq_internal.unique_key;
 SELECT jobq.pause('default');
 SELECT jobq.retry(:b);
-SELECT key, job_id = :b AS it FROM jobq.unique_key;
+SELECT key, job_id = :b AS it FROM jobq_internal.unique_key;
 SELECT * FROM test.some(3, 2, kind => 'fail_some', key => 'f');
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error('SELECT jobq.retry(' || :a || ')') e;
 CALL test.cancel_some();
-DELETE FROM jobq.failed_job WHERE id = :a;
+DELETE FROM jobq_internal.failed_job WHERE id = :a;
 SELECT jobq.resume('default');
 -- until they start
 SELECT count(DISTINCT id) FROM generate_series(1, 4) i, jobq.enqueue('echo', to_jsonb(i), queue => 'manual', unique_key => 's', unique_max => 2, unique_until => 'start') id;
@@ -69,7 +69,7 @@ CALL test.cancel_some();
 -- as long a key as there can be, and many of it
 SELECT * FROM test.some(101, 100, key => repeat('x', 500));
 SELECT jobq.cancel_many(kind => 'echo', queue => 'manual') AS cancelled;
-SELECT count(*) FROM jobq.unique_key;
+SELECT count(*) FROM jobq_internal.unique_key;
 
 -- bad input
 SELECT e.code, e.message, e.hint FROM unnest(ARRAY['unique_max => 2', 'unique_key => ''a'', unique_max => 0', 'unique_key => ''a'', unique_max => -1', 'unique_key => ''a'', unique_max => 101',

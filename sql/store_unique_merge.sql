@@ -151,6 +151,6 @@ SELECT jobq.enqueue('gate', '{"what": "raise"}', 'manual', unique_key => 'r', me
 SELECT pg_advisory_unlock(31);
 SELECT state FROM test.outcome(:r);
 CALL test.cancel_merging();
-SELECT count(*) FROM jobq.unique_key;
+SELECT count(*) FROM jobq_internal.unique_key;
 DROP FUNCTION test.summed, test.merging, test.merge_greater, test.merge_who, test.merge_one, test.merge_text, test.merge_set, test.merge_any, test.merge_badly, test.merge_meddling, test.merge_gone;
 DROP PROCEDURE test.cancel_merging, test.meddle, test.merge_procedure;

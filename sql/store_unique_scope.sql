@@ -2,7 +2,7 @@
 CREATE FUNCTION test.scoped(OUT n bigint, OUT kind text, OUT queue text, OUT key text, OUT scope text, OUT payload jsonb) RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT row_number() OVER (ORDER BY j.id), j.kind, j.queue, j.unique_key, j.unique_scope, j.payload FROM jobq.live_jobs j WHERE j.unique_key IS NOT NULL ORDER BY j.id $$;
 CREATE FUNCTION test.scoped_keys(OUT kind text, OUT queue text, OUT key text, OUT mine boolean) RETURNS SETOF record LANGUAGE sql
-AS $$ SELECT u.kind, CASE u.queue_id WHEN 0 THEN '-' ELSE q.name END, u.key, u.role = current_user::regrole FROM jobq.unique_key u LEFT JOIN jobq.queue q ON q.id = u.queue_id ORDER BY u.key, u.kind, q.name COLLATE "C" NULLS FIRST, 4 $$;
+AS $$ SELECT u.kind, CASE u.queue_id WHEN 0 THEN '-' ELSE q.name END, u.key, u.role = current_user::regrole FROM jobq_internal.unique_key u LEFT JOIN jobq_internal.queue q ON q.id = u.queue_id ORDER BY u.key, u.kind, q.name COLLATE "C" NULLS FIRST, 4 $$;
 CREATE PROCEDURE test.cancel_scoped() LANGUAGE sql AS $$ SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE unique_key IS NOT NULL $$;
 CREATE FUNCTION test.fail_scoped(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
 SELECT jobq.register('fail_scoped', 'test.fail_scoped(jsonb)');
@@ -63,7 +63,7 @@ CALL test.cancel_scoped();
 
 -- the end gives the key back, and the start
 SELECT jobq.enqueue('echo', '1', unique_key => 'e', unique_scope => 'database') AS e, jobq.enqueue('echo', '1', unique_key => 'w', unique_scope => 'queue', unique_for => '1 day') AS w \gset
-SELECT state FROM jobq.wait(ARRAY[:e, :w]);
+SELECT state FROM jobq.wait_all(ARRAY[:e, :w]);
 SELECT * FROM test.scoped_keys();
 SELECT jobq.enqueue('note', '2', unique_key => 'w', unique_scope => 'queue') = :w AS in_its_window;
 SELECT jobq.release_unique(unique_key => 'w', unique_scope => 'queue', queue => 'default'), jobq.release_unique(unique_key => 'w', unique_scope => 'queue', queue => 'default') AS again;
@@ -124,8 +124,8 @@ SELECT jobq.cancel(:b);
 SELECT jobq.reassign('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT * FROM test.scoped_keys();
 SELECT jobq.enqueue('note', '2', 'manual', unique_key => 'r', unique_scope => 'queue') = (SELECT id FROM jobq.live_jobs WHERE unique_key = 'r') AS same;
-TRUNCATE jobq.unique_key;
-UPDATE jobq.job SET dormant = true WHERE unique_key IS NOT NULL;
+TRUNCATE jobq_internal.unique_key;
+UPDATE jobq_internal.job SET dormant = true WHERE unique_key IS NOT NULL;
 SELECT jobq.adopt();
 SELECT kind, queue, key FROM test.scoped_keys();
 SELECT jobq.revoke_role('regress_jobq_alice');
@@ -139,6 +139,6 @@ SELECT e.code, e.message, e.hint FROM unnest(ARRAY['''echo'', ''a'', ''role''', 
 SELECT jobq.release_unique() IS NULL AS nothing, jobq.release_unique(unique_key => 'a') IS NULL AS nothing, jobq.release_unique(NULL, 'a', 'queue', 'no such queue');
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('scoped', '@daily', 'echo', options => '{"unique_scope": "queue"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "unique_scope": "database"}]}')$$) e;
-SELECT count(*) FROM jobq.unique_key;
+SELECT count(*) FROM jobq_internal.unique_key;
 DROP FUNCTION test.scoped, test.scoped_keys, test.enqueue_once;
 DROP PROCEDURE test.cancel_scoped;

@@ -11,6 +11,25 @@ export class Problem extends Error {
 	}
 }
 
+// The tokens of JSON; the text may end within a string.  A string of any length takes no
+// stack.
+const string = String.raw`"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)`;
+const numbers = new RegExp(`${string}|-?\\d[\\d.eE+-]*`, 'g');
+const tokens = new RegExp(`${string}|[{}[\\],:]|[^\\s{}[\\],:"]+`, 'g');
+
+const digits = (text) => text.replace(/e.*$/i, '').replace(/[-.]/g, '').replace(/^0+|0+$/g, '');
+
+// Whether a number of JavaScript has all digits of this one.
+const fits = (text) => /^-?\d+$/.test(text) ? Number.isSafeInteger(Number(text)) : digits(String(Number(text))) === digits(text);
+
+// The value of JSON from the server.  A number that JavaScript would round is a text with
+// its digits, as ids beyond 2^53 are; the server reads such a text as the number.
+export function parse(json) {
+	return JSON.parse(/[\d.]{16}/.test(json)
+		? json.replace(numbers, (token) => token[0] === '"' || fits(token) ? token : `"${token}"`)
+		: json);
+}
+
 let loggedOut = () => {};
 
 export function onLoggedOut(f) {
@@ -39,7 +58,7 @@ export async function ask(method, path, body) {
 	let problem = {};
 
 	try {
-		problem = JSON.parse(text);
+		problem = parse(text);
 	} catch {
 		// an answer of something between us and the server
 	}
@@ -48,11 +67,11 @@ export async function ask(method, path, body) {
 	throw new Problem(problem, answer.status);
 }
 
-export const get = async (path) => JSON.parse(await ask('GET', path));
+export const get = async (path) => parse(await ask('GET', path));
 export const post = async (path, value) => {
 	const text = await ask('POST', path, value === undefined ? undefined : JSON.stringify(value));
 
-	return text === '' ? null : JSON.parse(text);
+	return text === '' ? null : parse(text);
 };
 
 export const path = (...parts) => ['api', ...parts.map(encodeURIComponent)].join('/');
@@ -115,23 +134,27 @@ export function memberText(json, name) {
 	return null;
 }
 
-// JSON with line breaks, which touches nothing but space between values.
+// JSON with line breaks, which touches nothing but space between values.  The time it
+// takes is linear: it looks back no further than to the last token.
 export function pretty(json) {
-	let text = '';
+	const parts = [];
+	let last = '';
 	let depth = 0;
 	const line = () => `\n${'  '.repeat(depth)}`;
 
-	for (const token of json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? []) {
+	for (const token of json.match(tokens) ?? []) {
+		const opened = last === '{' || last === '[';
+
 		if (token === '}' || token === ']') {
 			depth--;
-			text += /[{[]$/.test(text) ? token : line() + token;
+			parts.push(opened ? token : line() + token);
 		} else {
-			text += /[{[]$/.test(text) || (/,$/.test(text) && token !== ',') ? line() : '';
-			text += token === ':' ? ': ' : token;
+			parts.push(opened || (last === ',' && token !== ',') ? line() : '', token === ':' ? ': ' : token);
 			depth += token === '{' || token === '[' ? 1 : 0;
 		}
+		last = token;
 	}
-	return text;
+	return parts.join('');
 }
 
 // Follow something by Server-Sent Events until close().  The browser comes back by

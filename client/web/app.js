@@ -1,7 +1,7 @@
 // The console: who is logged in, which view is shown, what is done.
 
-import { ask, get, Live, onLoggedOut, path, post, session, withQuery } from './api.js';
-import { h, show } from './dom.js';
+import { ask, get, Live, onLoggedOut, parse, path, post, session, withQuery } from './api.js';
+import { about, count, date, h, show } from './dom.js';
 import { views } from './views.js';
 
 const $ = (id) => document.getElementById(id);
@@ -90,7 +90,7 @@ async function load(context) {
 function heard(context, name, data) {
 	if (current !== context)
 		return;
-	const value = JSON.parse(data);
+	const value = parse(data);
 
 	if (name === 'problem') {
 		context.problem = Object.assign(new Error(value.detail ?? value.title), { hint: value.hint });
@@ -116,7 +116,15 @@ function draw(context) {
 		? h('div', { class: 'banner bad', role: 'alert' }, h('b', {}, context.problem.message), context.problem.hint ? [' ', context.problem.hint] : null)
 		: null;
 
-	show($('main'), problem, context.problem && !context.loaded ? null : context.view.draw(context));
+	let drawn = null;
+
+	try {
+		drawn = context.problem && !context.loaded ? null : context.view.draw(context);
+	} catch (error) {
+		console.error(error);
+		drawn = h('div', { class: 'banner bad', role: 'alert' }, h('b', {}, 'This view cannot be shown'), ` ${error.message}`);
+	}
+	show($('main'), problem, drawn);
 }
 
 // --- messages and questions ----------------------------------------------
@@ -143,6 +151,22 @@ export function confirm(title, body, yes, danger) {
 // --- what is done ----------------------------------------------------------
 
 const ids = (n) => n === 1 ? '1 job' : `${n} jobs`;
+const letters = (n) => n === '1' ? '1 dead letter' : `${n} dead letters`;
+
+// How many dead letters are like that, as a text; there is an end to counting.
+async function countLetters(like) {
+	const most = 1000;
+	let n = 0;
+	let before;
+
+	do {
+		const page = await get(withQuery('api/failed', { ...like, before, limit: 200 }));
+
+		n += page.items.length;
+		before = page.next;
+	} while (before !== null && n < most);
+	return before === null ? count(n) : `${count(most)} or more`;
+}
 const actions = {
 	async pause({ name }) {
 		await confirmed(`Pause queue "${name}"?`, 'No more of its jobs start until it is resumed. Those that run go on.', 'Pause', false,
@@ -152,9 +176,12 @@ const actions = {
 		await confirmed(`Resume queue "${name}"?`, 'Its jobs start again.', 'Resume', false,
 			() => post(path('queues', name, 'resume')), `Queue "${name}" is resumed.`);
 	},
-	async clear({ name }) {
-		await confirmed(`Cancel all jobs of queue "${name}" that wait?`, 'Those that run go on. This cannot be undone.', 'Cancel them', true,
-			() => post(path('queues', name, 'clear')), ({ count }) => `${ids(count)} of queue "${name}" cancelled.`);
+	async clear({ name }, { data }) {
+		const q = data.items.find((queue) => queue.name === name) ?? {};
+
+		await confirmed(`Cancel all jobs of queue "${name}" that wait?`,
+			`They are ${about((q.ready ?? 0) + (q.scheduled ?? 0) + (q.blocked ?? 0), q.exact)}. Those that run go on. This cannot be undone.`, 'Cancel them', true,
+			() => post(path('queues', name, 'clear')), ({ count: n }) => `${ids(n)} of queue "${name}" cancelled.`);
 	},
 	async cancel({ id }) {
 		await confirmed(`Cancel job ${id}?`, 'If it runs, its worker is asked to stop. This cannot be undone.', 'Cancel the job', true,
@@ -166,25 +193,27 @@ const actions = {
 	},
 	async forget({ id }) {
 		await confirmed(`Forget job ${id}?`, 'The dead letter is deleted. This cannot be undone.', 'Forget', true,
-			() => post('api/jobs/forget', { ids: [Number(id)] }), `Job ${id} is forgotten.`, () => location.assign('#/failed'));
+			() => post('api/jobs/forget', { ids: [id] }), `Job ${id} is forgotten.`, () => location.assign('#/failed'));
 	},
 	async 'retry-selected'(values, context) {
-		const list = [...context.selected].map(Number);
+		const list = [...context.selected];
 
 		await confirmed(`Run ${ids(list.length)} again?`, 'Each has all its attempts again.', 'Run again', false,
 			() => post('api/jobs/retry', { ids: list }), `${ids(list.length)} run again.`, () => context.selected.clear());
 	},
 	async 'forget-selected'(values, context) {
-		const list = [...context.selected].map(Number);
+		const list = [...context.selected];
 
 		await confirmed(`Forget ${ids(list.length)}?`, 'The dead letters are deleted. This cannot be undone.', 'Forget', true,
 			() => post('api/jobs/forget', { ids: list }), `${ids(list.length)} forgotten.`, () => context.selected.clear());
 	},
-	async 'retry-all'({ queue, kind }) {
-		const which = [queue && `of queue "${queue}"`, kind && `of kind "${kind}"`].filter(Boolean).join(' and ');
+	async 'retry-all'(values, { query: { queue, kind, tenant } }) {
+		const like = { ...(queue && { queue }), ...(kind && { kind }), ...(tenant && { tenant }) };
+		const which = Object.entries(like).map(([name, value]) => ` of ${name} "${value}"`).join(' and');
 
-		await confirmed(`Run all dead letters ${which} again?`.replace('  ', ' '), 'Each has all its attempts again.', 'Run all again', false,
-			() => post('api/failed/retry', { ...(queue && { queue }), ...(kind && { kind }) }), ({ count }) => `${ids(count)} run again.`);
+		// to mean all takes a condition, too
+		await confirmed(`Run ${letters(await countLetters(like))}${which} again?`, 'Each has all its attempts again.', 'Run all again', false,
+			() => post('api/failed/retry', which ? like : { older_than: '0' }), ({ count: n }) => `${ids(n)} run again.`);
 	},
 	async 'pause-schedule'({ name }) {
 		await confirmed(`Pause schedule "${name}"?`, 'Ticks of the pause are not made up for.', 'Pause', false,
@@ -198,13 +227,14 @@ const actions = {
 		await confirmed(`Run schedule "${name}" now?`, 'One job more; its ticks stay as they are.', 'Run now', false,
 			() => post(path('schedules', name, 'run')), ({ id }) => `Job ${id} is enqueued.`);
 	},
-	async 'cancel-batch'({ id }) {
-		await confirmed(`Cancel what is left of batch ${id}?`, 'This cannot be undone.', 'Cancel the batch', true,
+	async 'cancel-batch'({ id }, { data: b }) {
+		await confirmed(`Cancel what is left of batch ${id}?`,
+			`${count((b.waiting ?? 0) + (b.blocked ?? 0) + (b.running ?? 0))} of its ${ids(count(b.total))} have not ended. This cannot be undone.`, 'Cancel the batch', true,
 			() => post(path('batches', id, 'cancel')), `Batch ${id} is cancelled.`);
 	},
-	async 'retry-batch'({ id }) {
-		await confirmed(`Run the dead letters of batch ${id} again?`, 'Each has all its attempts again.', 'Run again', false,
-			() => post(path('batches', id, 'retry')), ({ count }) => `${ids(count)} run again.`);
+	async 'retry-batch'({ id }, { data: b }) {
+		await confirmed(`Run ${letters(count(b.failed))} of batch ${id} again?`, 'Each has all its attempts again.', 'Run again', false,
+			() => post(path('batches', id, 'retry')), ({ count: n }) => `${ids(n)} run again.`);
 	},
 	async mend({ id }) {
 		const text = document.getElementById('payload').value;
@@ -241,6 +271,10 @@ const actions = {
 		context.draw();
 		for (const box of document.querySelectorAll('input[data-select]'))
 			box.checked = !every;
+	},
+	'show-all'({ name }, context) {
+		context.whole = (context.whole ?? new Set()).add(name);
+		context.draw();
 	},
 	'stop-search'(values, context) {
 		context.stopped = true;
@@ -291,10 +325,9 @@ document.addEventListener('change', (event) => {
 	if (filters) {
 		const values = Object.fromEntries(new FormData(filters));
 
-		if (values.from)
-			values.from = new Date(values.from).toISOString();
-		if (values.until)
-			values.until = new Date(values.until).toISOString();
+		for (const name of ['from', 'until'])
+			if (values[name])
+				values[name] = date(values[name])?.toISOString() ?? values[name];
 		location.assign(withQuery(`#/${current.name}`, values));
 	}
 });

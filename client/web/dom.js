@@ -81,8 +81,22 @@ const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-d
 export const count = (n) => n === null || n === undefined ? '' : number.format(n);
 // Statistics that are being counted do not know it exactly.
 export const about = (n, exact) => exact === false ? `~${count(n)}` : count(n);
-export const at = (time) => moment.format(new Date(time));
-export const hour = (time) => clock.format(new Date(time));
+
+// A time of the server's; null for "infinity", and for years that no Date can hold.
+export function date(value) {
+	const parsed = new Date(String(value).replace(/^(\d{5,6})-/, (all, year) => `+${year.padStart(6, '0')}-`));
+
+	return Number.isNaN(parsed.getTime()) ? null : parsed;
+}
+
+const format = (how) => (value) => {
+	const known = date(value);
+
+	return known === null ? String(value) : how.format(known);
+};
+
+export const at = format(moment);
+export const hour = format(clock);
 
 export function span(seconds) {
 	if (seconds === null || seconds === undefined)
@@ -106,7 +120,11 @@ export function span(seconds) {
 export function time(value) {
 	if (!value)
 		return '';
-	const seconds = (Date.now() - new Date(value)) / 1000;
+	const known = date(value);
+
+	if (known === null)
+		return String(value);
+	const seconds = (Date.now() - known) / 1000;
 	const whole = Math.round(Math.abs(seconds));
 	const far = whole < 10 ? `${whole} s` : span(whole);
 	const text = whole === 0 ? 'now' : seconds > 0 ? `${far} ago` : `in ${far}`;
@@ -122,10 +140,20 @@ const kinds = {
 export const stateClass = (state) => kinds[state] ?? '';
 export const state = (value) => value ? h('span', { class: `state ${stateClass(value)}` }, value) : '';
 
+// What a cell shows.  An error there is the cell's own: the rest of the view stands.
+function content(column, row) {
+	try {
+		return column.cell(row);
+	} catch (problem) {
+		console.error(problem);
+		return h('span', { class: 'faint', title: problem.message }, 'cannot be shown');
+	}
+}
+
 // A table.  Columns: title, cell(row), and n for numbers, row for the row's name, rare
 // for what is shown only if a row has it.
 export function table(caption, all, rows, key, empty) {
-	const columns = all.filter((c) => !c.rare || rows.some((row) => c.cell(row) !== ''));
+	const columns = all.filter((c) => !c.rare || rows.some((row) => content(c, row) !== ''));
 
 	if (rows.length === 0)
 		return h('div', { class: 'frame' }, h('p', { class: 'empty' }, empty));
@@ -134,7 +162,7 @@ export function table(caption, all, rows, key, empty) {
 		h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: c.n ? 'n' : null },
 			c.hidden ? h('span', { class: 'hidden-text' }, c.title) : c.title)))),
 		h('tbody', {}, rows.map((row) => h('tr', { 'data-key': key(row) }, columns.map((c) => {
-			const cell = c.cell(row);
+			const cell = content(c, row);
 			const empty = cell === '' || cell === null || cell === undefined;
 
 			return h(c.row ? 'th' : 'td', {

@@ -1,7 +1,7 @@
 // The views.  Each loads what it shows, draws it, and hears what is live.
 
-import { ask, get, memberText, path, pretty, session, withQuery } from './api.js';
-import { about, at, button, count, facts, h, span, state, table, time } from './dom.js';
+import { ask, get, memberText, parse, path, pretty, session, withQuery } from './api.js';
+import { about, at, button, count, date, facts, h, span, state, table, time } from './dom.js';
 import { bars, elementsOf, graph, lines } from './charts.js';
 
 const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
@@ -80,9 +80,9 @@ function select(c, name, title, values) {
 const local = (value) => {
 	if (!value)
 		return '';
-	const date = new Date(value);
+	const known = date(value);
 
-	return new Date(date - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+	return known === null ? '' : new Date(known - known.getTimezoneOffset() * 60000).toISOString().replace(/:\d\d\.\d+Z$/, '');
 };
 
 const jobColumns = [
@@ -147,7 +147,7 @@ const failedColumns = [
 	{ title: 'Tenant', rare: true, cell: (j) => j.tenant ?? '' },
 	{ title: 'Failed', cell: (j) => time(j.failed_at) },
 	{ title: 'Attempts', n: true, cell: (j) => String(j.attempt) },
-	{ title: 'Error', cut: true, cell: (j) => j.error },
+	{ title: 'Error', cut: true, cell: (j) => j.error ?? j.sqlstate ?? '' },
 ];
 
 function failed(c) {
@@ -164,7 +164,7 @@ function failed(c) {
 			button(`Run again${n ? ` (${n})` : ''}`, 'retry-selected', {}, { disabled: n === 0 }),
 			button(`Forget${n ? ` (${n})` : ''}`, 'forget-selected', {}, { disabled: n === 0, class: 'danger' }),
 			button('Select all of the page', 'select-all'),
-			c.query.tenant ? null : button('Run all again', 'retry-all', { queue: c.query.queue ?? '', kind: c.query.kind ?? '' })) : null,
+			button('Run all again', 'retry-all')) : null,
 		table('Dead letters', may() ? failedColumns : failedColumns.filter((column) => !column.hidden), items, (j) => j.id,
 			c.searching ? 'None yet.' : c.query.queue || c.query.kind || c.query.tenant ? 'No dead letter is like that.' : 'No job has failed. Good.'),
 		pages(c, 'failed'),
@@ -177,8 +177,8 @@ function jobs(c) {
 			h('label', { class: 'hidden-text', for: 'go-id' }, 'Job by its number'),
 			h('input', { id: 'go-id', name: 'number', inputmode: 'numeric', placeholder: 'Job by its number', size: 16 }), h('button', {}, 'Go'))),
 		h('form', { class: 'filters' }, select(c, 'state', 'State', states), field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'),
-			field(c, 'tenant', 'Tenant'), field(c, 'key', 'Unique key'), field(c, 'group', 'Group'), field(c, 'role', 'Role'),
-			field(c, 'header', 'Header', { placeholder: 'name=value' }),
+			field(c, 'tenant', 'Tenant'), field(c, 'role', 'Role'), session.hide_payload ? null : [field(c, 'key', 'Unique key'), field(c, 'group', 'Group'),
+				field(c, 'header', 'Header', { placeholder: 'name=value' })],
 			field(c, 'batch', 'Batch', { inputmode: 'numeric' }),
 			field(c, 'from', 'Enqueued from', { type: 'datetime-local', value: local(c.query.from) }),
 			field(c, 'until', 'until', { type: 'datetime-local', value: local(c.query.until) })),
@@ -187,13 +187,36 @@ function jobs(c) {
 	];
 }
 
+const MOST_SHOWN = 65536;
+
+const showAll = (name, size) => h('p', {}, button(`Show all ${size}`, 'show-all', { name }));
+
+// The beginning of what may be long, as a draw takes its time; all of it when asked for.
+function part(c, name, title, text, lay = (shown) => shown) {
+	const whole = text.length <= MOST_SHOWN || c.whole?.has(name);
+
+	return [h('pre', { tabindex: '0', 'aria-label': title }, lay(whole ? text : text.slice(0, MOST_SHOWN))),
+		whole ? null : showAll(name, `${count(Math.round(text.length / 1000))} kB`)];
+}
+
+// The same for lines of a log, whose last ones are shown.
+function logLines(c) {
+	let from = c.log.length;
+
+	for (let size = 0; from > 0 && (size < MOST_SHOWN || c.whole?.has('log')); )
+		size += 100 + (c.log[--from].message?.length ?? 0);
+	return [from === 0 ? null : showAll('log', `${count(c.log.length)} lines`),
+		h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log' }, c.log.slice(from).map((line) => h('li', { class: line.level ?? 'faint', 'data-key': line.key }, line.level
+			? [h('span', { class: 'faint' }, `${date(line.at)?.toLocaleTimeString() ?? line.at} `), `${line.level}: ${line.message ?? 'hidden here'}`] : `… ${line.message}`)))];
+}
+
 function job(c) {
 	const j = c.data.job ?? {};
 	const live = ['ready', 'scheduled', 'blocked', 'retryable', 'running'].includes(j.state);
 	const json = (name, title) => {
 		const text = c.data.text && memberText(c.data.text, name);
 
-		return !text || text === 'null' ? null : h('section', { class: 'card' }, h('h2', {}, title), h('pre', { tabindex: '0', 'aria-label': title }, pretty(text)));
+		return !text || text === 'null' ? null : h('section', { class: 'card' }, h('h2', {}, title), part(c, name, title, text, pretty));
 	};
 	const payload = c.data.text && memberText(c.data.text, 'payload');
 
@@ -203,7 +226,7 @@ function job(c) {
 			j.state === 'failed' && j.may_edit && !j.payload_hidden && !c.mending ? button('Mend the payload', 'begin-mend') : null,
 			j.state === 'failed' ? button('Forget', 'forget', { id: c.id }, { class: 'danger' }) : null,
 			live ? button('Cancel the job', 'cancel', { id: c.id }, { class: 'danger' }) : null) : null),
-		j.error ? h('div', { class: j.state === 'failed' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error) : null,
+		j.error || j.sqlstate ? h('div', { class: j.state === 'failed' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error ?? 'The error is hidden here.') : null,
 		j.progress !== null && j.progress !== undefined && j.state === 'running' ? h('section', { class: 'card' },
 			h('h2', {}, `${Math.round(j.progress)} % `, j.message ?? ''), bar(j.progress, 'Progress')) : null,
 		c.data.why?.length ? h('section', { class: 'card' }, h('h2', {}, j.state === 'running' ? 'What it waits for' : 'Why it does not run'),
@@ -213,7 +236,7 @@ function job(c) {
 				['Kind', j.kind], ['Queue', j.queue && queueLink(j.queue)], ['Role', j.role], ['Priority', String(j.priority ?? '')],
 				['Attempt', `${j.attempt ?? 0}${j.max_attempts ? ` of ${j.max_attempts}` : ''}`], ['Enqueued', j.enqueued_at && at(j.enqueued_at)], ['May run from', j.run_at && at(j.run_at)],
 				['Started', j.started_at && at(j.started_at)], ['Ended', j.finished_at && at(j.finished_at)],
-				['Ran for', j.started_at && j.finished_at && span((new Date(j.finished_at) - new Date(j.started_at)) / 1000)],
+				['Ran for', j.started_at && j.finished_at && span((date(j.finished_at) - date(j.started_at)) / 1000)],
 				['Worker', j.worker && String(j.worker)], ['Tenant', j.tenant && tenantLink(j.tenant)], ['Unique key', j.unique_key], ['Group', j.group_key],
 				['Batch', j.batch_id && h('a', { href: `#/batch/${j.batch_id}` }, String(j.batch_id))], ['Step', j.step?.name],
 			])),
@@ -224,8 +247,7 @@ function job(c) {
 			json('result', 'Result'), json('headers', 'Headers')),
 		h('section', { class: 'card' }, h('h2', {}, 'Log'), (c.log ?? []).length === 0
 			? h('p', { class: 'empty' }, live ? 'It has said nothing yet.' : 'It has said nothing.')
-			: h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log' }, c.log.map((line) => h('li', { class: line.level ?? 'faint', 'data-key': line.key }, line.level
-				? [h('span', { class: 'faint' }, `${new Date(line.at).toLocaleTimeString()} `), `${line.level}: ${line.message}`] : `… ${line.message}`)))),
+			: logLines(c)),
 		(j.errors ?? []).length === 0 ? null : [h('h2', {}, 'Attempts that failed'), table('Attempts that failed', [
 			{ title: 'Attempt', row: true, cell: (e) => String(e.attempt ?? '') }, { title: 'At', cell: (e) => time(e.at) },
 			{ title: 'SQLSTATE', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', cell: (e) => e.message ?? '' },
@@ -235,7 +257,7 @@ function job(c) {
 			{ title: 'Event', row: true, cell: (e) => e.event }, { title: 'By', cell: (e) => e.by ?? '' }, { title: 'Took', cell: (e) => e.took ?? '' },
 			{ title: 'Detail', cell: (e) => e.detail ?? '' },
 		], c.data.past.map((e, n) => ({ ...e, n })), (e) => e.n, '')] : null,
-		j.error_context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), h('pre', { tabindex: '0', 'aria-label': 'Where it failed' }, j.error_context)) : null,
+		j.error_context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), part(c, 'error_context', 'Where it failed', j.error_context)) : null,
 		c.data.batch?.steps ? [h('h2', {}, 'Its workflow'), graph(c.data.batch.steps)] : null,
 	];
 }
@@ -386,7 +408,7 @@ export const views = {
 		title: (c) => `Job ${c.id}`,
 		async load(c) {
 			const text = await ask('GET', path('jobs', c.id));
-			const value = JSON.parse(text);
+			const value = parse(text);
 
 			const [why, past] = await Promise.all([value.finished_at ? null : items(path('jobs', c.id, 'explain')), items(path('jobs', c.id, 'history'))]);
 

@@ -27,4 +27,4 @@ $$;
 COMMENT ON SCHEMA jobq IS 'jobq: jobs that run in the database';
 
 CREATE SCHEMA jobq_internal;
-COMMENT ON SCHEMA jobq_internal IS 'what jobq''s own views, triggers and procedures call; not for users';
+COMMENT ON SCHEMA jobq_internal IS 'jobq''s tables, and what its views, triggers and procedures call; not for users';

@@ -9,10 +9,16 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
 COMMENT ON FUNCTION jobq_internal.worker_slots() IS 'the workers of this database, for the views; two may show the same job for a moment, until one has it';
 
 CREATE FUNCTION jobq_internal.scheduler_state(
-	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz, OUT notifications int)
+	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz, OUT notifications int,
+	OUT copied boolean)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_scheduler_state'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.scheduler_state() IS 'the scheduler of this database; no row if it is not served';
+
+CREATE FUNCTION jobq_internal.scheduler_troubles(OUT what text, OUT since timestamptz, OUT failures bigint, OUT error text)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_scheduler_troubles'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.scheduler_troubles() IS 'the parts of its work that the scheduler of this database cannot do, and why';
 
 CREATE FUNCTION jobq_internal.activate() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_activate' LANGUAGE C VOLATILE PARALLEL UNSAFE;

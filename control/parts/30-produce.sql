@@ -23,8 +23,8 @@ CREATE FUNCTION jobq.enqueue_sql(
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_enqueue_sql'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.enqueue_sql IS 'enqueue a statement as a job, which runs it as the current role
-sql: the statement
-transaction: false for one that cannot run within a transaction, such as VACUUM; after a crash it may run again
+sql: the statement, or several, which run in the transaction of the job
+transaction: false for one statement that cannot run within a transaction, such as VACUUM; after a crash it may run again
 database: another one of jobq.sql_databases in which it runs; after a crash it may run again
 --each JOB_OPTION:@1: @'4
 returns: the id of the job; if its unique key is held and on_conflict is skip, that of the holder';

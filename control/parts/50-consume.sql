@@ -12,7 +12,8 @@ CREATE TYPE jobq.reserved_job AS (
 	enqueued_at timestamptz,
 	lease_until timestamptz,
 	context jsonb,
-	tenant text
+	tenant text,
+	alone boolean
 );
 COMMENT ON TYPE jobq.reserved_job IS 'a job that a consumer holds; the token is its right to it';
 
@@ -21,7 +22,8 @@ CREATE FUNCTION jobq.reserve(
 	max int DEFAULT 1,
 	lease interval DEFAULT '90s',
 	wait interval DEFAULT '0',
-	consumer text DEFAULT NULL)
+	consumer text DEFAULT NULL,
+	held int DEFAULT NULL)
 RETURNS SETOF jobq.reserved_job AS 'MODULE_PATHNAME', 'jobq_reserve'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.reserve IS 'take up to max jobs of these queues for the time of the lease; if there are none, wait so long for one
@@ -29,7 +31,8 @@ queues: which queues, in strict order; their mode must be consumer
 max: how many jobs at most
 lease: how long they are held
 wait: how long to wait if there are none
-consumer: the name that the view workers shows; else the application_name';
+consumer: the name that the view workers shows; else the application_name
+held: how many other jobs the consumer holds, if it runs jobs of several calls at a time';
 
 CREATE FUNCTION jobq.reserve_job(
 	id bigint,

@@ -3,10 +3,10 @@
 -- Batches: jobs that belong together, and what is to be done when they are
 -- over.
 
-CREATE SEQUENCE jobq.batch_id_seq;
-COMMENT ON SEQUENCE jobq.batch_id_seq IS 'ids of batches';
+CREATE SEQUENCE jobq_internal.batch_id_seq;
+COMMENT ON SEQUENCE jobq_internal.batch_id_seq IS 'ids of batches';
 
-CREATE TABLE jobq.batch (
+CREATE TABLE jobq_internal.batch (
 	id bigint NOT NULL CONSTRAINT batch_pkey PRIMARY KEY,
 	created_at timestamptz NOT NULL,
 	started_at timestamptz,
@@ -31,35 +31,35 @@ CREATE TABLE jobq.batch (
 	on_finish jsonb,
 	last_error text
 );
-COMMENT ON TABLE jobq.batch IS 'batches; their jobs are counted in the other tables, and here those that retention and the like have removed from there';
-COMMENT ON COLUMN jobq.batch.finished_at IS 'when its last job was over';
-COMMENT ON COLUMN jobq.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; the last two already while jobs are left';
-COMMENT ON COLUMN jobq.batch.completed IS 'jobs that have completed and are not in the archive any more';
-COMMENT ON COLUMN jobq.batch.failed IS 'dead letters that are not there any more';
-COMMENT ON COLUMN jobq.batch.cancelled IS 'jobs that were cancelled and are not in the archive any more';
-COMMENT ON COLUMN jobq.batch.expired IS 'jobs that have expired and are not in the archive any more';
-COMMENT ON COLUMN jobq.batch.has_steps IS 'some of its jobs wait for others: jobq.step';
-COMMENT ON COLUMN jobq.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
-COMMENT ON COLUMN jobq.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
-COMMENT ON COLUMN jobq.batch.adopted IS 'it was dormant, and is no more: jobs of it may have ended on the publisher';
-COMMENT ON COLUMN jobq.batch.dropped IS 'what it is part of goes on without it: what waits is cancelled, and what runs may end';
-COMMENT ON COLUMN jobq.batch.parent IS 'the batch that it is part of';
-COMMENT ON COLUMN jobq.batch.parent_job IS 'the job of that which stands for it, and ends when it does';
-COMMENT ON COLUMN jobq.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
+COMMENT ON TABLE jobq_internal.batch IS 'batches; their jobs are counted in the other tables, and here those that retention and the like have removed from there';
+COMMENT ON COLUMN jobq_internal.batch.finished_at IS 'when its last job was over';
+COMMENT ON COLUMN jobq_internal.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; the last two already while jobs are left';
+COMMENT ON COLUMN jobq_internal.batch.completed IS 'jobs that have completed and are not in the archive any more';
+COMMENT ON COLUMN jobq_internal.batch.failed IS 'dead letters that are not there any more';
+COMMENT ON COLUMN jobq_internal.batch.cancelled IS 'jobs that were cancelled and are not in the archive any more';
+COMMENT ON COLUMN jobq_internal.batch.expired IS 'jobs that have expired and are not in the archive any more';
+COMMENT ON COLUMN jobq_internal.batch.has_steps IS 'some of its jobs wait for others: jobq_internal.step';
+COMMENT ON COLUMN jobq_internal.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
+COMMENT ON COLUMN jobq_internal.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
+COMMENT ON COLUMN jobq_internal.batch.adopted IS 'it was dormant, and is no more: jobs of it may have ended on the publisher';
+COMMENT ON COLUMN jobq_internal.batch.dropped IS 'what it is part of goes on without it: what waits is cancelled, and what runs may end';
+COMMENT ON COLUMN jobq_internal.batch.parent IS 'the batch that it is part of';
+COMMENT ON COLUMN jobq_internal.batch.parent_job IS 'the job of that which stands for it, and ends when it does';
+COMMENT ON COLUMN jobq_internal.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
 
-CREATE INDEX batch_open ON jobq.batch (id) WHERE finished_at IS NULL;
-COMMENT ON INDEX jobq.batch_open IS 'batches that are not over';
+CREATE INDEX batch_open ON jobq_internal.batch (id) WHERE finished_at IS NULL;
+COMMENT ON INDEX jobq_internal.batch_open IS 'batches that are not over';
 
-CREATE INDEX batch_parent ON jobq.batch (parent, parent_job) WHERE parent IS NOT NULL;
-COMMENT ON INDEX jobq.batch_parent IS 'workflows that are part of a batch';
+CREATE INDEX batch_parent ON jobq_internal.batch (parent, parent_job) WHERE parent IS NOT NULL;
+COMMENT ON INDEX jobq_internal.batch_parent IS 'workflows that are part of a batch';
 
-SELECT pg_catalog.pg_extension_config_dump('jobq.batch', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
-SELECT pg_catalog.pg_extension_config_dump('jobq.batch_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.batch', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.batch_id_seq', '');
 
-CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.batch
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq_internal.batch
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
-ALTER TABLE jobq.batch ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq.batch IS 'fires for logical replication only';
+ALTER TABLE jobq_internal.batch ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq_internal.batch IS 'fires for logical replication only';
 
 CREATE TYPE jobq.batch_status AS (
 	id bigint,
@@ -91,19 +91,19 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
 		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role,
 		b.parent
-	FROM jobq.batch b
+	FROM jobq_internal.batch b
 	CROSS JOIN LATERAL (
 		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
-		FROM jobq.job j
+		FROM jobq_internal.job j
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE j.batch_id = b.id) l
 	CROSS JOIN LATERAL (
 		SELECT o.*, o.completed + o.failed + o.cancelled + o.expired AS over
 		FROM (SELECT b.completed + count(*) FILTER (WHERE a.state = 'c') AS completed,
-				b.failed + (SELECT count(*) FROM jobq.failed_job f WHERE f.batch_id = b.id) AS failed,
+				b.failed + (SELECT count(*) FROM jobq_internal.failed_job f WHERE f.batch_id = b.id) AS failed,
 				b.cancelled + count(*) FILTER (WHERE a.state = 'x') AS cancelled,
 				b.expired + count(*) FILTER (WHERE a.state = 'e') AS expired
-			FROM jobq.archive a WHERE a.batch_id = b.id) o) n;
+			FROM jobq_internal.archive a WHERE a.batch_id = b.id) o) n;
 COMMENT ON VIEW jobq_internal.batch_list IS 'all batches; for functions of jobq';
 
 CREATE VIEW jobq.batches WITH (security_barrier) AS
@@ -170,7 +170,7 @@ timeout: how long to wait at most';
 
 -- Workflows: batches of which some jobs, their steps, wait for others.
 
-CREATE TABLE jobq.step (
+CREATE TABLE jobq_internal.step (
 	job_id bigint NOT NULL CONSTRAINT step_pkey PRIMARY KEY,
 	batch_id bigint NOT NULL,
 	state "char",
@@ -185,25 +185,25 @@ CREATE TABLE jobq.step (
 	conditional boolean NOT NULL DEFAULT false,
 	workflow_id bigint
 );
-COMMENT ON TABLE jobq.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
-COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed), d(ropped: cancelled only because others failed); s(kipped) at once';
-COMMENT ON COLUMN jobq.step.result IS 'its result, likewise';
-COMMENT ON COLUMN jobq.step.needs IS 'the jobs that must be completed before this one may run';
-COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried; not of elements, which are made from that of their step';
-COMMENT ON COLUMN jobq.step.elements IS 'of a step with map: how many elements its array has; -1 as long as that is not known';
-COMMENT ON COLUMN jobq.step.optional IS 'whether those that need it run although it has failed, expired or was cancelled';
-COMMENT ON COLUMN jobq.step.conditional IS 'whether it has a condition, in its definition, without which it is skipped';
-COMMENT ON COLUMN jobq.step.workflow_id IS 'of a step that is a workflow itself: its batch';
-COMMENT ON COLUMN jobq.step.element_of IS 'of the job of an element: the job of its step';
-COMMENT ON COLUMN jobq.step.element IS 'of the job of an element: its place in the array, from 0';
+COMMENT ON TABLE jobq_internal.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
+COMMENT ON COLUMN jobq_internal.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed), d(ropped: cancelled only because others failed); s(kipped) at once';
+COMMENT ON COLUMN jobq_internal.step.result IS 'its result, likewise';
+COMMENT ON COLUMN jobq_internal.step.needs IS 'the jobs that must be completed before this one may run';
+COMMENT ON COLUMN jobq_internal.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried; not of elements, which are made from that of their step';
+COMMENT ON COLUMN jobq_internal.step.elements IS 'of a step with map: how many elements its array has; -1 as long as that is not known';
+COMMENT ON COLUMN jobq_internal.step.optional IS 'whether those that need it run although it has failed, expired or was cancelled';
+COMMENT ON COLUMN jobq_internal.step.conditional IS 'whether it has a condition, in its definition, without which it is skipped';
+COMMENT ON COLUMN jobq_internal.step.workflow_id IS 'of a step that is a workflow itself: its batch';
+COMMENT ON COLUMN jobq_internal.step.element_of IS 'of the job of an element: the job of its step';
+COMMENT ON COLUMN jobq_internal.step.element IS 'of the job of an element: its place in the array, from 0';
 
-CREATE UNIQUE INDEX step_name ON jobq.step (batch_id, name, element_of) NULLS NOT DISTINCT;
-COMMENT ON INDEX jobq.step_name IS 'the steps of a workflow, each with a name of its own';
+CREATE UNIQUE INDEX step_name ON jobq_internal.step (batch_id, name, element_of) NULLS NOT DISTINCT;
+COMMENT ON INDEX jobq_internal.step_name IS 'the steps of a workflow, each with a name of its own';
 
-CREATE INDEX step_element ON jobq.step (element_of) WHERE element_of IS NOT NULL;
-COMMENT ON INDEX jobq.step_element IS 'the elements of a step with map';
+CREATE INDEX step_element ON jobq_internal.step (element_of) WHERE element_of IS NOT NULL;
+COMMENT ON INDEX jobq_internal.step_element IS 'the elements of a step with map';
 
-SELECT pg_catalog.pg_extension_config_dump('jobq.step', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.step', '');
 
 CREATE FUNCTION jobq.workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -256,26 +256,26 @@ CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
 		CASE WHEN s.state = 's' THEN 'skipped'
 			WHEN j.id IS NULL THEN
-				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
-					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
+				coalesce((SELECT 'failed' FROM jobq_internal.failed_job f WHERE f.id = s.job_id),
+					CASE coalesce((SELECT a.state FROM jobq_internal.archive a WHERE a.id = s.job_id), s.state)
 						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'd' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
 			WHEN s.elements >= 0 AND j.run_at = 'infinity' THEN 'running'
-			WHEN s.workflow_id IS NOT NULL AND EXISTS (SELECT FROM jobq.batch i
+			WHEN s.workflow_id IS NOT NULL AND EXISTS (SELECT FROM jobq_internal.batch i
 				WHERE i.id = s.workflow_id AND i.state <> 'p' AND i.started_at IS NOT NULL AND i.finished_at IS NULL) THEN 'running'
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
 		s.needs, s.definition, s.elements, s.element_of, s.element, b.role::pg_catalog.oid AS role,
 		s.workflow_id
-	FROM jobq.step s
-	JOIN jobq.batch b ON b.id = s.batch_id
-	LEFT JOIN jobq.job j ON j.id = s.job_id
+	FROM jobq_internal.step s
+	JOIN jobq_internal.batch b ON b.id = s.batch_id
+	LEFT JOIN jobq_internal.job j ON j.id = s.job_id
 	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.job_id;
 COMMENT ON VIEW jobq_internal.step_list IS 'all steps, and elements of steps with map; for functions of jobq';
 
 CREATE VIEW jobq.steps WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id, s.state,
 		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
-			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
+			JOIN jobq_internal.step n ON n.job_id = u.id ORDER BY place) AS needs,
 		CASE WHEN jobq_internal.may_read(s.role, 0) THEN s.definition END AS definition,
 		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.failed AS elements_failed,
 		s.workflow_id
@@ -291,6 +291,6 @@ COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, 
 CREATE VIEW jobq.step_elements WITH (security_barrier) AS
 	SELECT e.batch_id, s.name, e.element, e.job_id, e.state
 	FROM jobq_internal.step_list e
-	JOIN jobq.step s ON s.job_id = e.element_of
+	JOIN jobq_internal.step s ON s.job_id = e.element_of
 	WHERE jobq_internal.may_see(e.role, 0);
 COMMENT ON VIEW jobq.step_elements IS 'steps of workflows that have a job for each element of an array: these jobs, and how far they are';

@@ -1,6 +1,6 @@
 -- Schedules: jobs that come again.
 
-CREATE TABLE jobq.schedule (
+CREATE TABLE jobq_internal.schedule (
 	name text COLLATE "C" CONSTRAINT schedule_pkey PRIMARY KEY,
 	role regrole NOT NULL,
 	cron text NOT NULL,
@@ -19,16 +19,16 @@ CREATE TABLE jobq.schedule (
 	payload jsonb NOT NULL,
 	options jsonb
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE jobq.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
-COMMENT ON COLUMN jobq.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
-COMMENT ON COLUMN jobq.schedule.held IS 'next_run has come, and waits for the last job to finish';
-COMMENT ON COLUMN jobq.schedule.anchor IS 'what an interval is counted from, and a recurrence rule begins with';
-COMMENT ON COLUMN jobq.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
-COMMENT ON COLUMN jobq.schedule.last_run IS 'the tick that made the last job';
-COMMENT ON COLUMN jobq.schedule.options IS 'the options of its jobs, expires_after and jitter, as given to schedule()';
-COMMENT ON COLUMN jobq.schedule.last_error IS 'why the last tick could make none; it is tried again';
+COMMENT ON TABLE jobq_internal.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
+COMMENT ON COLUMN jobq_internal.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
+COMMENT ON COLUMN jobq_internal.schedule.held IS 'next_run has come, and waits for the last job to finish';
+COMMENT ON COLUMN jobq_internal.schedule.anchor IS 'what an interval is counted from, and a recurrence rule begins with';
+COMMENT ON COLUMN jobq_internal.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
+COMMENT ON COLUMN jobq_internal.schedule.last_run IS 'the tick that made the last job';
+COMMENT ON COLUMN jobq_internal.schedule.options IS 'the options of its jobs, expires_after and jitter, as given to schedule()';
+COMMENT ON COLUMN jobq_internal.schedule.last_error IS 'why the last tick could make none; it is tried again';
 
-SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.schedule', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 CREATE FUNCTION jobq.schedule(
 	name text,
@@ -55,23 +55,13 @@ missed: what becomes of ticks that nobody was there for: skip, once, or all
 overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
 options: options of enqueue() by their names, but for those of times and unique keys; and two that count from the tick: expires_after, and jitter, up to which the job waits by chance
 context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session
-sql: in place of kind and payload, the statement that the jobs run
+sql: in place of kind and payload, the statement that the jobs run, or several, in one transaction; each job has one attempt, unless options say max_attempts
 transaction: false for a statement that cannot run within a transaction
 database: of a statement: another database in which it runs, as with enqueue_sql()';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; jobs that it has enqueued stay
-name: the schedule';
-
-CREATE FUNCTION jobq.pause_schedule(name text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_pause_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause_schedule(text) IS 'enqueue no jobs of a schedule until it is resumed
-name: the schedule';
-
-CREATE FUNCTION jobq.resume_schedule(name text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_resume_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.resume_schedule(text) IS 'go on with a schedule from its next tick; those of the pause are not made up for
+COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; jobs that it has enqueued stay; one that is made again in the same transaction, with the same times, goes on
 name: the schedule';
 
 CREATE FUNCTION jobq.run_schedule(name text) RETURNS bigint
@@ -92,9 +82,9 @@ CREATE FUNCTION jobq_internal.schedule_changed() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_schedule_changed' LANGUAGE C;
 COMMENT ON FUNCTION jobq_internal.schedule_changed() IS 'trigger function: has the scheduler read the schedules again';
 
-CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.schedule
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq_internal.schedule
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.schedule_changed();
-COMMENT ON TRIGGER changed ON jobq.schedule IS 'has the scheduler read the schedules again';
+COMMENT ON TRIGGER changed ON jobq_internal.schedule IS 'has the scheduler read the schedules again';
 
 CREATE FUNCTION jobq_internal.schedule_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -108,14 +98,14 @@ END
 $$;
 COMMENT ON FUNCTION jobq_internal.schedule_restored() IS 'trigger function: ticks between a dump and its restore are left to the original';
 
-CREATE TRIGGER restored BEFORE INSERT ON jobq.schedule
+CREATE TRIGGER restored BEFORE INSERT ON jobq_internal.schedule
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.schedule_restored();
-COMMENT ON TRIGGER restored ON jobq.schedule IS 'does not fire ticks of the past again';
+COMMENT ON TRIGGER restored ON jobq_internal.schedule IS 'does not fire ticks of the past again';
 
-CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.schedule
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq_internal.schedule
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
-ALTER TABLE jobq.schedule ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq.schedule IS 'fires for logical replication only';
+ALTER TABLE jobq_internal.schedule ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq_internal.schedule IS 'fires for logical replication only';
 
 CREATE VIEW jobq.schedules WITH (security_barrier) AS
 	SELECT s.name,
@@ -124,16 +114,18 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 			WHEN s.held THEN 'waiting' ELSE 'active' END AS state,
 		s.cron, s.timezone, s.next_run, s.last_run, s.last_job_id,
 		CASE WHEN j.id IS NULL THEN
-				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.last_job_id),
+				coalesce((SELECT 'failed' FROM jobq_internal.failed_job f WHERE f.id = s.last_job_id),
 					(SELECT CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END
-					FROM jobq.archive a WHERE a.id = s.last_job_id))
+					FROM jobq_internal.archive a WHERE a.id = s.last_job_id))
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS last_state,
-		coalesce(s.last_error, CASE WHEN o.oid IS NULL THEN pg_catalog.format('role with OID %s does not exist', s.role::pg_catalog.oid) END) AS last_error, s.role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
+		coalesce(s.last_error, CASE WHEN o.oid IS NULL THEN pg_catalog.format('role with OID %s does not exist', s.role::pg_catalog.oid) END,
+			CASE WHEN j.id IS NULL THEN (SELECT f.error FROM jobq_internal.failed_job f WHERE f.id = s.last_job_id)
+			ELSE j.errors -> -1 ->> 'message' END) AS last_error, s.role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
 		s.missed, s.overlap, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.options END AS options
-	FROM jobq.schedule s
+	FROM jobq_internal.schedule s
 	LEFT JOIN pg_catalog.pg_roles o ON o.oid = s.role::pg_catalog.oid
-	LEFT JOIN jobq.job j ON j.id = s.last_job_id
+	LEFT JOIN jobq_internal.job j ON j.id = s.last_job_id
 	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.last_job_id
 	WHERE jobq_internal.may_see(s.role::pg_catalog.oid, 0);
 COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); when they are due, and what has become of the last job';

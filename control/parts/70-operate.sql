@@ -38,21 +38,15 @@ AS 'MODULE_PATHNAME', 'jobq_job_of' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.job_of(uuid) IS 'the id of the job that was enqueued with a uuid; null if it is not there any more, or not to be seen
 uuid: that with which it was enqueued';
 
-CREATE FUNCTION jobq.wait(uuid uuid, timeout interval DEFAULT '30s') RETURNS jobq.job_status
-AS 'MODULE_PATHNAME', 'jobq_wait_uuid' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait(uuid, interval) IS 'wait until a job is finished or the time is over; returns its status
-uuid: that with which it was enqueued
-timeout: how long to wait at most';
-
 CREATE FUNCTION jobq.wait(id bigint, timeout interval DEFAULT '30s') RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_wait' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job is finished or the time is over; returns its status
 id: the job
 timeout: how long to wait at most';
 
-CREATE FUNCTION jobq.wait(ids bigint[], timeout interval DEFAULT '30s') RETURNS SETOF jobq.job_status
-AS 'MODULE_PATHNAME', 'jobq_wait_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses
+CREATE FUNCTION jobq.wait_all(ids bigint[], timeout interval DEFAULT '30s') RETURNS SETOF jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_wait_all' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait_all(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses
 ids: the jobs
 timeout: how long to wait at most';
 
@@ -126,19 +120,6 @@ AS 'MODULE_PATHNAME', 'jobq_set_priority' LANGUAGE C STRICT VOLATILE PARALLEL UN
 COMMENT ON FUNCTION jobq.set_priority(bigint, int) IS 'give a job that waits another priority
 id: the job
 priority: smaller runs first';
-
-CREATE FUNCTION jobq.retry_all(queue text DEFAULT NULL, kind text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_retry_all' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.retry_all(text, text, text) IS 'run all dead letters again, or those of a queue or kind; returns their number
-queue: only those of this queue
-kind: only those of this kind
-tenant: only those of this tenant';
-
-CREATE FUNCTION jobq.delete_all_failed(queue text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_delete_all_failed' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.delete_all_failed(text, text) IS 'delete all dead letters, or those of a queue; returns their number
-queue: only those of this queue
-tenant: only those of this tenant';
 
 CREATE FUNCTION jobq.enqueue_result(
 	kind text,
@@ -244,7 +225,7 @@ COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this datab
 
 CREATE FUNCTION jobq.adopt() RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.adopt() IS 'run here the jobs that logical replication has brought; returns their number';
+COMMENT ON FUNCTION jobq.adopt() IS 'run here the jobs that logical replication has brought, or that came with a copy of another database; returns how many logical replication has brought';
 
 CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
@@ -318,16 +299,18 @@ COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'forget a queue and its po
 name: the queue
 force: drop its dead letters, too';
 
-CREATE FUNCTION jobq.pause(queue text, tenant text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.pause(queue text DEFAULT NULL, tenant text DEFAULT NULL, kind text DEFAULT NULL, schedule text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause(text, text, text) IS 'start no more jobs of a queue; survives a restart
+COMMENT ON FUNCTION jobq.pause(text, text, text, text) IS 'start no more jobs of a queue, or enqueue none of a schedule; survives a restart
 queue: the queue
 tenant: only this tenant of it; else the whole queue
-kind: only its jobs of this kind; not together with a tenant';
+kind: only its jobs of this kind; not together with a tenant
+schedule: a schedule, instead of a queue';
 
-CREATE FUNCTION jobq.resume(queue text, tenant text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.resume(queue text DEFAULT NULL, tenant text DEFAULT NULL, kind text DEFAULT NULL, schedule text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.resume(text, text, text) IS 'start jobs of a queue again
+COMMENT ON FUNCTION jobq.resume(text, text, text, text) IS 'start jobs of a queue again, or go on with a schedule from its next tick
 queue: the queue
 tenant: only this tenant of it; else the queue, where tenants and kinds that were paused alone stay so
-kind: only its jobs of this kind, which was paused alone';
+kind: only its jobs of this kind, which was paused alone
+schedule: a schedule, instead of a queue; the ticks of the pause are not made up for';

@@ -15,7 +15,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 			ELSE format('%s of other roles', count(*) FILTER (WHERE NOT n.seen)) END)
 	FROM (SELECT m.*, row_number() OVER (PARTITION BY m.seen ORDER BY m.id) AS place
 		FROM (SELECT u.id, coalesce((SELECT sees_all OR pg_has_role(caller, j.role, 'USAGE')
-				FROM jobq.job j WHERE j.id = u.id), false) AS seen
+				FROM jobq_internal.job j WHERE j.id = u.id), false) AS seen
 			FROM unnest(ids) u(id)) m) n
 $$;
 COMMENT ON FUNCTION jobq_internal.explain_names(oid, boolean, bigint[]) IS 'live jobs, as text: those that the user may see by their ids';
@@ -25,8 +25,8 @@ CREATE FUNCTION jobq_internal.explain_waiting(job_id bigint, caller oid, sees_al
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT r.reason, r.detail, r.remedy
-	FROM jobq.job j
-	JOIN jobq.queue q ON q.id = j.queue_id
+	FROM jobq_internal.job j
+	JOIN jobq_internal.queue q ON q.id = j.queue_id
 	LEFT JOIN pg_roles o ON o.oid = coalesce(q.run_as, j.role)
 	CROSS JOIN LATERAL (SELECT j.group_held IS NOT NULL
 			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq.clock(), true) AS holds) w
@@ -39,20 +39,20 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		WHERE j.expires_at <= jobq.clock()
 		UNION ALL
 		SELECT 3, 'batch', format('batch %s has not been started', b.id), format('SELECT jobq.batch_start(%s)', b.id)
-		FROM jobq.batch b
+		FROM jobq_internal.batch b
 		WHERE b.id = j.batch_id AND b.state = 'p' AND j.run_at = 'infinity'
 		UNION ALL
 		(SELECT 4, 'blocked', format('it needs step "%s", job %s, which is %s', n.name, n.job_id, n.state),
 			CASE WHEN n.state IN ('failed', 'cancelled', 'expired') THEN format('SELECT jobq.batch_retry_failed(%s)', n.batch_id)
 				ELSE format('SELECT * FROM jobq.explain_job(%s)', n.job_id) END
-		FROM jobq.step s
+		FROM jobq_internal.step s
 		JOIN jobq.steps n ON n.batch_id = s.batch_id AND n.job_id = ANY (s.needs)
 		WHERE s.job_id = j.id AND j.run_at = 'infinity' AND n.state IS DISTINCT FROM 'completed' AND n.state IS DISTINCT FROM 'skipped'
 			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('failed', 'cancelled', 'expired'))
 		ORDER BY n.job_id LIMIT 20)
 		UNION ALL
 		SELECT 4, 'workflow', format('it stands for workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batch_status(%s)', w.id)
-		FROM jobq.batch i
+		FROM jobq_internal.batch i
 		JOIN jobq_internal.batch_list w ON w.id = i.id
 		WHERE i.parent = j.batch_id AND i.parent_job = j.id AND j.run_at = 'infinity'
 		UNION ALL
@@ -88,8 +88,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at),
 				', until ' || date_trunc('second', jobq_internal.group_waits_until(h.group_held, k.group_patience)) || ' at most'),
 			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', h.id) END
-		FROM jobq.job h
-		JOIN jobq.queue k ON k.id = h.queue_id
+		FROM jobq_internal.job h
+		JOIN jobq_internal.queue k ON k.id = h.queue_id
 		WHERE h.group_id = j.group_id AND h.group_held IS NOT NULL AND h.id <> j.id AND NOT h.dormant
 			AND q.group_on_failure = 'wait' AND NOT w.holds AND j.run_at <= jobq.clock()
 			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_patience) > jobq.clock(), true)
@@ -98,14 +98,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		SELECT 10, 'group', format('of its group %s may run at a time: %s', q.group_max_running,
 				jobq_internal.explain_names(caller, sees_all, m.ids)),
 			CASE WHEN q.group_scope = 'queue' THEN format('SELECT jobq.alter_queue(%L, group_max_running => %s)', q.name, q.group_max_running + 1) END
-		FROM (SELECT array_agg(r.job_id) AS ids FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
+		FROM (SELECT array_agg(r.job_id) AS ids FROM jobq_internal.running_jobs r JOIN jobq_internal.job g ON g.id = r.job_id
 			WHERE g.group_id = j.group_id AND g.id <> j.id) m
 		WHERE q.group_max_running > 0 AND cardinality(m.ids) >= q.group_max_running AND j.run_at <= jobq.clock()
 		UNION ALL
 		(SELECT 11, 'predecessor', format('%s comes before it in its group',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[p.id])),
 			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', p.id) END
-		FROM jobq.job p
+		FROM jobq_internal.job p
 		WHERE p.group_id = j.group_id AND (p.priority, p.run_at, p.id) < (j.priority, j.run_at, j.id)
 			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq.clock() AND NOT w.holds
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = p.id)
@@ -133,17 +133,17 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		CASE WHEN l.what = 'kind' THEN format('register kind %L with a higher max_running', l.name)
 			WHEN l.what = 'limiter' THEN format('SELECT jobq.alter_limiter(%L, max_running => %s)', l.name, l.most + 1)
 			ELSE format('SELECT jobq.alter_queue(%L, max_running => %s)', l.name, l.most + 1) END
-	FROM jobq.job j
+	FROM jobq_internal.job j
 	CROSS JOIN LATERAL (
-		SELECT 'queue' AS what, q.name, q.max_running AS most FROM jobq.queue q WHERE q.id = j.queue_id AND NOT of_kind
+		SELECT 'queue' AS what, q.name, q.max_running AS most FROM jobq_internal.queue q WHERE q.id = j.queue_id AND NOT of_kind
 		UNION ALL
-		SELECT 'kind', h.kind, h.max_running FROM jobq.handler h WHERE h.kind = j.kind AND of_kind
+		SELECT 'kind', h.kind, h.max_running FROM jobq_internal.handler h WHERE h.kind = j.kind AND of_kind
 			AND jobq_internal.kind_hash(h.kind) = jobq_internal.limiter_of(j.kind, j.queue_id)
 		UNION ALL
-		SELECT 'limiter', n.name, n.max_running FROM jobq.limiter n WHERE of_kind
+		SELECT 'limiter', n.name, n.max_running FROM jobq_internal.limiter n WHERE of_kind
 			AND jobq_internal.limiter_hash(n.name) = jobq_internal.limiter_of(j.kind, j.queue_id)) l
 	CROSS JOIN LATERAL (SELECT array_agg(r.job_id) AS ids
-		FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
+		FROM jobq_internal.running_jobs r JOIN jobq_internal.job g ON g.id = r.job_id
 		WHERE CASE WHEN of_kind THEN jobq_internal.limiter_of(g.kind, g.queue_id) = jobq_internal.limiter_of(j.kind, j.queue_id)
 				AND jobq_internal.limit_cost(jobq_internal.limiter_of(g.kind, g.queue_id), g.limit_cost) > 0 ELSE g.queue_id = j.queue_id END) m
 	WHERE j.id = explain_limit.job_id
@@ -155,7 +155,7 @@ CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_al
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT r.reason, r.detail, r.remedy
-	FROM jobq.job j
+	FROM jobq_internal.job j
 	CROSS JOIN LATERAL (
 		SELECT 1 AS place, 'running' AS reason, format('attempt %s%s has run in worker %s for %s%s', w.attempt, ' of ' || nullif(j.max_attempts, 0), w.pid,
 				date_trunc('milliseconds', jobq.clock() - w.job_started_at), coalesce(format(', and waits for %s/%s', a.wait_event_type, a.wait_event), '')) AS detail,
@@ -170,7 +170,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		UNION ALL
 		SELECT 3, 'usual', format('of the last %s jobs of its kind that have completed, half took no more than %s, and none more than %s', u.n, date_trunc('milliseconds', u.half), date_trunc('milliseconds', u.longest)), NULL
 		FROM (SELECT count(*) AS n, percentile_cont(0.5) WITHIN GROUP (ORDER BY a.took) AS half, max(a.took) AS longest
-			FROM (SELECT a.kind, a.role, a.state, a.finished_at - a.started_at AS took FROM jobq.archive a ORDER BY a.id DESC LIMIT 1000) a
+			FROM (SELECT a.kind, a.role, a.state, a.finished_at - a.started_at AS took FROM jobq_internal.archive a ORDER BY a.id DESC LIMIT 1000) a
 			WHERE a.kind = j.kind AND a.role = j.role AND a.state = 'c') u
 		WHERE u.n > 0
 		UNION ALL
@@ -185,7 +185,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 							WHEN sees_all OR pg_has_role(caller, s.usesysid, 'USAGE') THEN format(', which is %s since %s', s.state, date_trunc('second', s.state_change))
 							ELSE '' END) END),
 			CASE WHEN b.pid = 0 THEN 'see pg_prepared_xacts'
-				WHEN x.job_id IS NOT NULL AND (sees_all OR EXISTS (SELECT FROM jobq.job o WHERE o.id = x.job_id AND pg_has_role(caller, o.role, 'USAGE'))) THEN format('SELECT * FROM jobq.explain_job(%s)', x.job_id)
+				WHEN x.job_id IS NOT NULL AND (sees_all OR EXISTS (SELECT FROM jobq_internal.job o WHERE o.id = x.job_id AND pg_has_role(caller, o.role, 'USAGE'))) THEN format('SELECT * FROM jobq.explain_job(%s)', x.job_id)
 				ELSE format('SELECT pg_terminate_backend(%s)', b.pid) END
 		FROM jobq_internal.worker_slots() w
 		CROSS JOIN LATERAL (SELECT DISTINCT u.pid FROM unnest(pg_blocking_pids(w.pid)) u(pid)) b

@@ -15,20 +15,20 @@ DECLARE
 			j.enqueued_at, j.run_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at,
 			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.unique_queue, j.batch_id, j.log, j.context, j.tenant, j.tags, NULL::jsonb AS cost, j.limit_cost,
 			j.lease_token, j.expires_at
-		FROM jobq.job j$$;
+		FROM jobq_internal.job j$$;
 	finished text := $$
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
 			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, NULL::int, a.batch_id, a.log, a.context, a.tenant, a.tags, a.cost, a.limit_cost,
 			NULL::bigint, NULL::timestamptz
-		FROM jobq.archive a
+		FROM jobq_internal.archive a
 		UNION ALL
 		SELECT f.id, 'f'::pg_catalog."char", f.kind, f.queue_id, f.priority, f.role, f.attempt, f.max_attempts,
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
 			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.unique_queue, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb, f.limit_cost,
 			NULL::bigint, NULL::timestamptz
-		FROM jobq.failed_job f$$;
+		FROM jobq_internal.failed_job f$$;
 	name text;
 	tables text;
 BEGIN
@@ -53,7 +53,7 @@ BEGIN
 				CASE WHEN NOT o.open OR j.unique_key IS NULL THEN NULL WHEN j.unique_queue IS NULL THEN 'kind' WHEN j.unique_queue = 0 THEN 'database' ELSE 'queue' END AS unique_scope,
 				CASE WHEN o.open THEN j.limit_cost END AS limit_cost
 			FROM (%s) j
-			LEFT JOIN jobq.queue q ON q.id = j.queue_id
+			LEFT JOIN jobq_internal.queue q ON q.id = j.queue_id
 			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id AND j.ended IS NULL
 			CROSS JOIN LATERAL (SELECT jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id) AS open) o
 			WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
@@ -71,7 +71,7 @@ CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 		f.error, f.sqlstate, CASE WHEN o.open THEN f.error_context END AS error_context,
 		CASE WHEN o.open THEN f.errors ELSE jobq_internal.without_details(f.errors) END AS errors,
 		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context, f.tenant, f.tags
-	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
+	FROM jobq_internal.failed_job f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
 COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or deleted';
@@ -80,7 +80,7 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,
 --each QUEUE_SETTING:		q.@1,
 		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.failed, j.oldest_ready, j.exact
-	FROM jobq.queue q
+	FROM jobq_internal.queue q
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
 	WHERE jobq_internal.may_see_queue(q.id, q.open);
 COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
@@ -98,18 +98,18 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 	FROM (
 		SELECT j.queue_id, j.tenant, j.run_at,
 			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
-		FROM jobq.job j
+		FROM jobq_internal.job j
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE j.tenant IS NOT NULL AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
 		UNION ALL
 		SELECT f.queue_id, f.tenant, NULL, 'failed'
-		FROM jobq.failed_job f
+		FROM jobq_internal.failed_job f
 		WHERE f.tenant IS NOT NULL AND jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
 		UNION ALL
 		SELECT q.id, p.tenant, NULL, NULL
-		FROM jobq.queue q, unnest(q.paused_tenants) p (tenant)
+		FROM jobq_internal.queue q, unnest(q.paused_tenants) p (tenant)
 		WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), q.id)) t
-	JOIN jobq.queue q ON q.id = t.queue_id
+	JOIN jobq_internal.queue q ON q.id = t.queue_id
 	GROUP BY q.id, t.tenant;
 COMMENT ON VIEW jobq.tenants IS 'whose jobs stand in the queues that know tenants, or are dead letters, and how many; it reads all of them';
 
@@ -117,7 +117,7 @@ CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
 		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on,
 		h.max_memory, h.max_temp, h.max_wal, h.limiter
-	FROM jobq.handler h
+	FROM jobq_internal.handler h
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.kinds IS 'kinds of jobs that have a handler, as registered; what is null is by default';
 
@@ -136,17 +136,17 @@ COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run,
 CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
 		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken
-	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
+	FROM jobq_internal.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
 	SELECT NULL, h.kind, NULL, s.running, h.max_running,
 		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL, NULL
-	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
+	FROM jobq_internal.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
 	WHERE jobq_internal.may_use()
 	UNION ALL
 	SELECT NULL, NULL, l.name, s.running, l.max_running,
 		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken
-	FROM jobq.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
+	FROM jobq_internal.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and limiters that they share: how many of their jobs run, how many may start now, until when they rest';
 
@@ -161,8 +161,8 @@ CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
 		SELECT l.name, l.max_running, l.rate, j.run_at,
 			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
 			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
-		FROM jobq.limiter l
-		JOIN jobq.job j ON jobq_internal.limiter_of(j.kind, j.queue_id) = jobq_internal.limiter_hash(l.name)
+		FROM jobq_internal.limiter l
+		JOIN jobq_internal.job j ON jobq_internal.limiter_of(j.kind, j.queue_id) = jobq_internal.limiter_hash(l.name)
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
 			AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)
@@ -173,18 +173,18 @@ COMMENT ON VIEW jobq.limit_keys IS 'the keys of limiters that are by one, and ho
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
 	SELECT CASE WHEN s.group_id & 1 = 0 THEN q.name END AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running,
-		(SELECT w.id FROM jobq.job w WHERE w.id = s.waits_for AND jobq_internal.may_see(w.role::pg_catalog.oid, w.queue_id)) AS waits_for, s.waits_until, s.parked, s.more,
+		(SELECT w.id FROM jobq_internal.job w WHERE w.id = s.waits_for AND jobq_internal.may_see(w.role::pg_catalog.oid, w.queue_id)) AS waits_for, s.waits_until, s.parked, s.more,
 		round(s.tokens::numeric, 3) AS tokens, s.rest_until
 	FROM jobq_internal.group_slots() s
-	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq.job j
+	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq_internal.job j
 		WHERE j.group_id = s.group_id AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id) LIMIT 1) j ON true
-	LEFT JOIN jobq.queue q ON q.id = j.queue_id;
+	LEFT JOIN jobq_internal.queue q ON q.id = j.queue_id;
 COMMENT ON VIEW jobq.groups IS 'groups under way: of which a job runs, waits for its next attempt (waits_for), or others wait (parked, and more in the table)';
 
 CREATE VIEW jobq.grants WITH (security_barrier) AS
 	SELECT p.role::pg_catalog.oid::pg_catalog.regrole AS role, p.privilege, q.name AS queue
-	FROM jobq.privilege p
+	FROM jobq_internal.privilege p
 	JOIN pg_catalog.pg_roles r ON r.oid = p.role::pg_catalog.oid
-	LEFT JOIN jobq.queue q ON q.id = p.queue_id
+	LEFT JOIN jobq_internal.queue q ON q.id = p.queue_id
 	WHERE jobq_internal.may_see(p.role::pg_catalog.oid, p.queue_id);
 COMMENT ON VIEW jobq.grants IS 'which role has which privilege, for which queue';

@@ -53,7 +53,7 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 		s.completed_1m, s.completed_5m, s.completed_15m,
 		s.failed_1m, s.failed_5m, s.failed_15m,
 		s.completed_at, s.running_since, s.since, s.exact
-	FROM jobq_internal.stat_slots() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
+	FROM jobq_internal.stat_slots() s LEFT JOIN jobq_internal.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats IS 'what has become of jobs, and how many there are, by queue, kind and tenant';
 
@@ -73,6 +73,6 @@ CREATE VIEW jobq.stats_history WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,
 		s.enqueued, s.completed, s.failed, s.dead, s.cancelled, s.expired,
 		s.wait_max, s.wait_sum, s.wait_count, s.run_max, s.run_sum, s.run_count
-	FROM jobq_internal.stat_history() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
+	FROM jobq_internal.stat_history() s LEFT JOIN jobq_internal.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats_history IS 'what has become of jobs in each of the last 60 minutes, 24 hours and 30 days';

@@ -1,7 +1,7 @@
 -- doctor(): what is wrong with the set-up, or stands still, and how to mend it.
 
 CREATE FUNCTION jobq_internal.setup(
-	OUT preloaded boolean, OUT library text, OUT fits boolean, OUT named boolean, OUT workers int, OUT clock_offset bigint)
+	OUT preloaded boolean, OUT library text, OUT fits boolean, OUT named boolean, OUT workers int, OUT clock_offset bigint, OUT clock_ahead bigint)
 RETURNS record AS 'MODULE_PATHNAME', 'jobq_setup'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.setup() IS 'how jobq is set up; works with a library that does not fit, too';
@@ -81,6 +81,9 @@ BEGIN
 	IF current_setting('jobq.start_paused')::boolean THEN
 		RETURN QUERY SELECT 'critical', 'jobq.start_paused is on: no job runs', jobq_internal.conf_line('jobq.start_paused', 'off');
 	END IF;
+	RETURN QUERY SELECT 'critical', 'the database is a copy of one that was served elsewhere: no job runs',
+		'cancel what must not run here, then SELECT jobq.adopt()'
+		FROM jobq_internal.scheduler_state() c WHERE c.copied;
 	asked := s.workers;
 	RETURN QUERY SELECT 'warning', p,
 		CASE WHEN p LIKE '%jobq.max_workers%' THEN jobq_internal.conf_line('jobq.max_workers', asked::text)
@@ -101,6 +104,8 @@ BEGIN
 		WHERE NOT current_setting('autovacuum')::boolean;
 	RETURN QUERY SELECT 'warning', format('jobq.test_clock() has put the clock of jobs forward by %s', make_interval(secs => s.clock_offset / 1e6)),
 		'SELECT jobq.test_clock(''0'')' WHERE s.clock_offset <> 0;
+	RETURN QUERY SELECT 'warning', format('the clock has jumped forward by %s: nothing is deleted for its age, and schedules with missed => ''all'' do not catch up, before that has lasted for an hour', make_interval(secs => round(s.clock_ahead / 1e6))),
+		format('set the clock; if it is right, SELECT jobq.test_clock(%L)', make_interval(secs => s.clock_offset / 1e6)) WHERE s.clock_ahead <> 0;
 	-- a role that is alone has seven eighths at most
 	RETURN QUERY SELECT 'warning', format('%s of %s places of %s are taken', c.used, c.most, c.setting), jobq_internal.conf_line(c.setting, (2 * c.most)::text)
 		FROM jobq_internal.capacity() c
@@ -112,7 +117,7 @@ BEGIN
 		FROM pg_available_extensions a WHERE a.name = 'jobq' AND a.default_version <> a.installed_version;
 	RETURN QUERY SELECT 'critical', format('index %s is not valid', i.indexrelid::regclass), format('REINDEX INDEX %s', i.indexrelid::regclass)
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
-		WHERE c.relnamespace = 'jobq'::regnamespace AND NOT i.indisvalid ORDER BY i.indexrelid;
+		WHERE c.relnamespace = 'jobq_internal'::regnamespace AND NOT i.indisvalid ORDER BY i.indexrelid;
 
 	-- roles and handlers
 	RETURN QUERY SELECT 'critical', format('%s %s', l.who, b.reason), b.mend
@@ -166,8 +171,14 @@ BEGIN
 				format('start more consumers, such as: jobq work %s --exec ...', r.queue);
 		END IF;
 	END LOOP;
+	RETURN QUERY SELECT 'warning', format('the scheduler cannot %s since %s: %s', t.what, date_trunc('second', t.since), t.error),
+		'remove its reason, of which the server''s log says more; the scheduler tries it again by itself'
+		FROM jobq_internal.scheduler_troubles() t ORDER BY t.since;
+	RETURN QUERY SELECT 'warning', format('batch %s cannot go on: %s', b.id, b.last_error),
+		format('mend its reason, or SELECT jobq.batch_cancel(%s)', b.id)
+		FROM jobq.batches b WHERE b.finished_at IS NULL AND b.last_error IS NOT NULL ORDER BY b.id LIMIT 10;
 	RETURN QUERY SELECT 'warning', format('schedule "%s" cannot enqueue its job: %s', c.name, c.last_error),
-		format('mend its reason, or SELECT jobq.pause_schedule(%L)', c.name)
+		format('mend its reason, or SELECT jobq.pause(schedule => %L)', c.name)
 		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
 
 	-- dead letters
@@ -176,9 +187,9 @@ BEGIN
 		count(*) FILTER (WHERE f.failed_at < jobq.clock() - current_setting('jobq.failed_retention')::interval + interval '1 day') AS ending
 	INTO r FROM jobq.failed_jobs f;
 	RETURN QUERY SELECT 'warning', format('there are %s dead letters, %s of them of the last day', r.n, r.recent),
-		'SELECT * FROM jobq.failed_jobs; then jobq.retry_all() or jobq.delete_all_failed()' WHERE r.n > 0;
+		'SELECT * FROM jobq.failed_jobs; then jobq.retry_many(state => ''failed'') or jobq.delete_failed_many(state => ''failed'')' WHERE r.n > 0;
 	RETURN QUERY SELECT 'warning', format('%s jobs have failed because their kind had no handler, such as "%s"', r.unhandled, r.kind),
-		format('SELECT jobq.register(%L, ''...''), then jobq.retry_all(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
+		format('SELECT jobq.register(%L, ''...''), then jobq.retry_many(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
 	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.failed_retention', r.ending),
 		jobq_internal.conf_line('jobq.failed_retention', '90d') WHERE r.ending > 0;
 

@@ -46,6 +46,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(52, 'jobq_notifications_waiting', 'gauge', NULL, 'Notifications that the relay is to send.'),
 		(53, 'jobq_schedules', 'gauge', NULL, 'Schedules by state.'),
 		(54, 'jobq_schedule_next_run_timestamp_seconds', 'gauge', 'seconds', 'The next tick of a schedule that is not paused.'),
+		(55, 'jobq_scheduler_troubles', 'gauge', NULL, 'Parts of its work that the scheduler cannot do; doctor() says which.'),
 		(60, 'jobq_capacity_used', 'gauge', NULL, 'How much is used of what a setting has made room for.'),
 		(61, 'jobq_capacity_most', 'gauge', NULL, 'How much a setting has made room for.')) f (n, name, type, unit, help)),
 	-- what tells of the same ("of") stands together
@@ -97,6 +98,8 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		SELECT 54, '', format('jobq_schedule_next_run_timestamp_seconds{schedule="%s"} %s',
 			jobq_internal.metric_label(v.name), extract(epoch FROM v.next_run))
 		FROM jobq.schedules v WHERE v.state IN ('active', 'failing') AND isfinite(v.next_run)
+		UNION ALL
+		SELECT 55, '', format('jobq_scheduler_troubles %s', count(*)) FROM jobq_internal.scheduler_troubles()
 		UNION ALL
 		SELECT v.n, '', format('%s{setting="%s"} %s', v.name, c.setting, v.value)
 		FROM jobq_internal.capacity() c,

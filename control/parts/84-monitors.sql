@@ -1,6 +1,6 @@
 -- Monitors: conditions of which somebody is told when they begin, and when they end.
 
-CREATE TABLE jobq.monitor (
+CREATE TABLE jobq_internal.monitor (
 	name text COLLATE "C" CONSTRAINT monitor_pkey PRIMARY KEY,
 	condition text COLLATE "C" NOT NULL,
 	queue text COLLATE "C",
@@ -12,15 +12,15 @@ CREATE TABLE jobq.monitor (
 	ended_at timestamptz,
 	heard timestamptz
 );
-COMMENT ON TABLE jobq.monitor IS 'conditions that the scheduler looks at';
-COMMENT ON COLUMN jobq.monitor.name IS 'the name of the monitor';
-COMMENT ON COLUMN jobq.monitor.condition IS 'what is measured; see monitor()';
-COMMENT ON COLUMN jobq.monitor.queue IS 'only this queue''s jobs';
-COMMENT ON COLUMN jobq.monitor.kind IS 'only jobs of this kind';
-COMMENT ON COLUMN jobq.monitor.made_at IS 'when it was made, or changed last';
-COMMENT ON COLUMN jobq.monitor.ended_at IS 'when it ended last';
-COMMENT ON COLUMN jobq.monitor.heard IS 'silent: when a job was completed last, as far as it was looked at; null: none is known';
-SELECT pg_catalog.pg_extension_config_dump('jobq.monitor', '');
+COMMENT ON TABLE jobq_internal.monitor IS 'conditions that the scheduler looks at';
+COMMENT ON COLUMN jobq_internal.monitor.name IS 'the name of the monitor';
+COMMENT ON COLUMN jobq_internal.monitor.condition IS 'what is measured; see monitor()';
+COMMENT ON COLUMN jobq_internal.monitor.queue IS 'only this queue''s jobs';
+COMMENT ON COLUMN jobq_internal.monitor.kind IS 'only jobs of this kind';
+COMMENT ON COLUMN jobq_internal.monitor.made_at IS 'when it was made, or got another condition, queue or kind';
+COMMENT ON COLUMN jobq_internal.monitor.ended_at IS 'when it ended last';
+COMMENT ON COLUMN jobq_internal.monitor.heard IS 'silent: when a job was completed last, as far as it was looked at; null: none is known';
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.monitor', '');
 
 -- What is measured, for each queue and kind, and for all (null), as far as the user may
 -- see it.  Each source is read once, however many monitors there are, and only for the
@@ -79,7 +79,7 @@ COMMENT ON FUNCTION jobq_internal.measures(text[]) IS 'what these conditions mea
 -- heard of it last.
 CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 	WITH v AS MATERIALIZED (
-		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq.monitor m)) s)
+		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq_internal.monitor m)) s)
 	SELECT m.*,
 		CASE WHEN m.condition = 'silent' THEN jobq.clock() - s.value * interval '1 second' END AS completed_at,
 		CASE WHEN m.condition IN ('waiting', 'dead') AND NOT k.known THEN NULL
@@ -88,7 +88,7 @@ CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 			-- who may not look into other sessions does not see when a transaction began
 			WHEN m.condition = 'xmin' AND NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN NULL
 			ELSE greatest(s.value, 0) END AS value
-	FROM jobq.monitor m
+	FROM jobq_internal.monitor m
 	CROSS JOIN (SELECT jobq_internal.stats_known() AS known) k
 	LEFT JOIN v s ON s.condition = m.condition AND coalesce(s.queue, '') = coalesce(m.queue, '') AND coalesce(s.kind, '') = coalesce(m.kind, '');
 COMMENT ON VIEW jobq_internal.measured IS 'monitors, and what they measure';
@@ -110,13 +110,13 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $
 		SELECT l.name, l.made_at, l.value, l.completed_at FROM jobq_internal.measured l),
 	mine AS MATERIALIZED (
 		SELECT m.name, m.since, l.value, t.turns, least(greatest(l.completed_at, m.heard), jobq.clock()) AS heard
-		FROM jobq.monitor m JOIN looked l USING (name, made_at),
+		FROM jobq_internal.monitor m JOIN looked l USING (name, made_at),
 			LATERAL (SELECT CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END IS TRUE AS turns) t
 		WHERE t.turns OR m.heard > jobq.clock() OR m.heard IS NULL AND l.completed_at IS NOT NULL
 			OR extract(epoch FROM l.completed_at - m.heard) > greatest(m.above / 20, 15)
 		FOR UPDATE OF m SKIP LOCKED),
 	changed AS (
-		UPDATE jobq.monitor m SET since = CASE WHEN NOT mine.turns THEN m.since WHEN m.since IS NULL THEN jobq.clock() END,
+		UPDATE jobq_internal.monitor m SET since = CASE WHEN NOT mine.turns THEN m.since WHEN m.since IS NULL THEN jobq.clock() END,
 			ended_at = CASE WHEN NOT mine.turns OR m.since IS NULL THEN m.ended_at ELSE jobq.clock() END,
 			heard = mine.heard
 		FROM mine WHERE m.name = mine.name

@@ -53,7 +53,7 @@
 #define OF_EACH " FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)"
 enum
 {
-	TELL_EXTEND = JOBQ_RELEASE + 1, TELL_NOTHING
+	TELL_EXTEND = JOBQ_RELEASE + 1, TELL_LOG, TELL_PROGRESS, TELL_NOTHING
 };
 static const char *const statements[] = {
 	[JOBQ_ACK] = "SELECT jobq.ack(j.id, j.token, j.text::jsonb)" OF_EACH,
@@ -62,6 +62,9 @@ static const char *const statements[] = {
 	[JOBQ_RELEASE] = "SELECT jobq.release(j.id, j.token, j.time)" OF_EACH,
 	[TELL_EXTEND] = "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), "
 	"array_agg(j.token ORDER BY j.token, j.id), min(j.time))" OF_EACH,
+	[TELL_LOG] = "SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)" OF_EACH ", jsonb_array_elements(j.text::jsonb) AS l",
+	[TELL_PROGRESS] = "SELECT jobq.report_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, "
+	"j.text::jsonb ->> 1)" OF_EACH,
 };
 
 typedef enum
@@ -83,6 +86,13 @@ typedef struct JobqHeld
 	double		until;			/* the lease is over then, at the latest */
 	double		extend_at;
 	double		tell_at;
+	bool		apart;			/* it may have been the end of a consumer: it runs
+								 * with those only that came with it */
+	char	   *lines;			/* of jobq_log(), not told yet: JSON without the
+								 * brackets */
+	size_t		telling;		/* bytes of these, in a statement that is under way */
+	char	   *progress;		/* likewise: JSON, or NULL */
+	bool		progress_told;	/* it is in a statement that is under way */
 	JobqAnswer	answer;
 	struct JobqHeld *next;
 } JobqHeld;
@@ -305,6 +315,10 @@ forget(JobqHeld *job)
 	free(job->job.kind);
 	free(job->job.payload);
 	free(job->job.headers);
+	free(job->job.tenant);
+	free(job->job.context);
+	free(job->lines);
+	free(job->progress);
 	free(job->answer.text);
 	free(job);
 	pthread_cond_broadcast(&changed);
@@ -321,6 +335,8 @@ lose(JobqHeld *job)
 			job->state == ENDED ? "; it may be done again" : "");
 	if (job->state != RUNNING)
 		forget(job);
+	else
+		pthread_cond_broadcast(&changed);	/* it keeps no other from its turn any more */
 }
 
 bool
@@ -337,7 +353,92 @@ jobq_lost(const JobqJob *job)
 	return lost;
 }
 
+static char *
+text_of(const char *format,...)
+{
+	va_list		args;
+	char	   *text;
+	int			n;
+
+	va_start(args, format);
+	n = vasprintf(&text, format, args);
+	va_end(args);
+	return checked(n < 0 ? NULL : text);
+}
+
+/* The text in JSON. */
+static char *
+json_of(const char *text)
+{
+	char	   *json;
+	char	   *to;
+
+	if (text == NULL)
+		return text_of("null");
+	to = json = checked(malloc(6 * strlen(text) + 3));
+	*to++ = '"';
+	for (; *text != '\0'; text++)
+	{
+		if ((unsigned char) *text < ' ')
+			to += sprintf(to, "\\u%04x", *text);
+		else
+		{
+			if (*text == '"' || *text == '\\')
+				*to++ = '\\';
+			*to++ = *text;
+		}
+	}
+	strcpy(to, "\"");
+	return json;
+}
+
+void
+jobq_progress(const JobqJob *job, double percent, const char *message)
+{
+	char	   *json = json_of(message);
+	/* whole numbers, as the program's locale may have a comma for a point */
+	char	   *progress = text_of("[%lld.%02lld, %s]", (long long) percent, (long long) (percent * 100) % 100, json);
+
+	free(json);
+	pthread_mutex_lock(&mutex);
+	free(job->held->progress);
+	job->held->progress = progress;
+	job->held->progress_told = false;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mutex);
+}
+
+void
+jobq_log(const JobqJob *job, const char *level, const char *message)
+{
+	char	   *texts[] = {json_of(level), json_of(message)};
+	char	   *before;
+
+	pthread_mutex_lock(&mutex);
+	before = job->held->lines;
+	job->held->lines = text_of("%s%s[%s, %s]", before != NULL ? before : "", before != NULL ? "," : "", texts[0], texts[1]);
+	free(before);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mutex);
+	free(texts[0]);
+	free(texts[1]);
+}
+
 /* ---------------------------------------------------------------------- run */
+
+/*
+ * Is it the turn of a job that is held?  Not if it would run beside others than those
+ * that came with it, and one of them must not.
+ */
+static bool
+may_begin(const JobqHeld *job)
+{
+	for (const JobqHeld *other = jobs; other != NULL; other = other->next)
+		if (other->state == RUNNING && !other->lost && other->job.token != job->job.token &&
+			(other->apart || job->apart))
+			return false;
+	return true;
+}
 
 static void *
 run_jobs(void *arg)
@@ -351,7 +452,7 @@ run_jobs(void *arg)
 
 		while (job != NULL && (job->state != HELD || now() >= job->until))
 			job = job->next;
-		if (job == NULL || stopping)
+		if (job == NULL || stopping || !may_begin(job))
 		{
 			if (stopping && taken)
 				break;
@@ -391,6 +492,11 @@ wanted(void)
 	int			untold = count[ENDED] - (nrefused < MOST_REFUSED ? nrefused : MOST_REFUSED);
 	int			room = 2 * (my.parallel + ahead) - count[HELD] - count[RUNNING] - untold;
 
+	/* also until it is told how they have ended: else they would be lost with the next one */
+	for (const JobqHeld *job = jobs; job != NULL; job = job->next)
+		if (job->apart && !job->lost && !job->refused)
+			return 0;
+
 	if (count[HELD] <= ahead / 2)
 		n += ahead;
 	return (int) fmin(fmin(n, room), 1000);
@@ -407,6 +513,7 @@ hold(const PGresult *result, int row, bool late)
 {
 	JobqHeld   *job = checked(calloc(1, sizeof(JobqHeld)));
 	JobqHeld  **place = &jobs;
+	double		left = atof(PQgetvalue(result, row, 11)) / 1000;
 
 	job->job.id = atoll(PQgetvalue(result, row, 0));
 	job->job.token = atoll(PQgetvalue(result, row, 1));
@@ -415,11 +522,16 @@ hold(const PGresult *result, int row, bool late)
 	job->job.payload = copy(result, row, 4);
 	job->job.headers = copy(result, row, 5);
 	job->job.attempt = atoi(PQgetvalue(result, row, 6));
+	job->job.max_attempts = atoi(PQgetvalue(result, row, 7));
+	job->job.tenant = copy(result, row, 8);
+	job->job.context = copy(result, row, 9);
+	job->apart = PQgetvalue(result, row, 10)[0] == 't';
 	job->job.held = job;
 	/* an answer that was held up says nothing of how long the lease is still */
 	job->since = now();
-	job->until = job->since + my.lease;
-	job->extend_at = late ? 0 : job->since + my.heartbeat;
+	job->until = job->since + left;
+	/* a job with a timeout may have less time than others */
+	job->extend_at = late ? 0 : job->since + fmin(my.heartbeat, left / 3);
 	while (*place != NULL)
 		place = &(*place)->next;
 	*place = job;
@@ -507,7 +619,8 @@ take_jobs(void)
 		char		most[16];
 		char		lease[32];
 		char		longest[32];
-		const char *const values[] = {my.queues, most, lease, longest, my.name};
+		char		held[16];
+		const char *const values[] = {my.queues, most, lease, longest, my.name, held};
 		PGresult   *result;
 		double		wait;
 		double		asked;
@@ -519,6 +632,7 @@ take_jobs(void)
 			wait_for_change(60);
 		wait = my.listen != NULL ? 0 : patience;
 		snprintf(most, sizeof(most), "%d", wanted());
+		snprintf(held, sizeof(held), "%d", count[HELD] + count[RUNNING]);
 		if (stopping)
 			break;
 		pthread_mutex_unlock(&mutex);
@@ -528,8 +642,9 @@ take_jobs(void)
 		snprintf(longest, sizeof(longest), "%.0f ms", wait * 1000);
 		asked = now();
 		result = run(&taker, wait + my.lease,
-					 "SELECT id, token, queue, kind, payload, headers, attempt "
-					 "FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text)", 5, values);
+					 "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone, "
+					 "(extract(epoch FROM lease_until - jobq.clock()) * 1000)::int8 "
+					 "FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text, $6::int)", 6, values);
 		late = now() - asked - wait;
 		if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		{
@@ -540,7 +655,9 @@ take_jobs(void)
 			hopeless = is_of(state, "42 3F 22") || strcmp(state, "JQ004") == 0;
 			PQclear(result);
 			pthread_mutex_lock(&mutex);
-			for (double until = now() + 1; !hopeless && !stopping && now() < until;)
+			/* a connection is waited for until it can be made */
+			for (double until = taker.connection != NULL ? now() + 1 : taker.connect_at;
+				 !hopeless && !stopping && now() < until;)
 				wait_for_change(until - now());
 			if (hopeless)
 				break;
@@ -601,19 +718,6 @@ array_of(int n, char **texts)
 	return literal;
 }
 
-static char *
-text_of(const char *format,...)
-{
-	va_list		args;
-	char	   *text;
-	int			n;
-
-	va_start(args, format);
-	n = vasprintf(&text, format, args);
-	va_end(args);
-	return checked(n < 0 ? NULL : text);
-}
-
 /*
  * Is its lease extended?  Also of what has ended, for as long as it cannot be told;
  * not of what is refused, which would be held for ever, and not when we stop, which
@@ -631,7 +735,11 @@ wants(const JobqHeld *job, int what)
 {
 	if (what == TELL_EXTEND)
 		return is_kept(job) && now() >= job->extend_at;
-	return job->state == ENDED && (int) job->answer.outcome == what && now() >= job->tell_at;
+	if (what == TELL_LOG || what == TELL_PROGRESS)
+		return !job->lost && job->state != HELD && now() >= job->tell_at &&
+			(what == TELL_LOG ? job->lines : job->progress) != NULL;
+	/* what is to be in the log is told before */
+	return job->state == ENDED && (int) job->answer.outcome == what && now() >= job->tell_at && job->lines == NULL;
 }
 
 /*
@@ -656,16 +764,35 @@ is_unfit(int what, const char *state, const char *text)
 							  (strcmp(state, NO_ROOM) == 0 && text != NULL && strlen(text) > NO_JSONB)));
 }
 
+/* That was told; the handler may have said more since. */
+static void
+was_said(int what, JobqHeld *job)
+{
+	char	   *lines = job->lines;
+
+	if (what == TELL_LOG)
+	{
+		job->lines = lines[job->telling] != '\0' ? text_of("%s", lines + job->telling + 1) : NULL;
+		free(lines);
+	}
+	else if (job->progress_told)
+	{
+		free(job->progress);
+		job->progress = NULL;
+	}
+}
+
 /*
  * It is told again, unless that cannot help.  If the connection is lost in between,
  * nobody knows whether the server has heard: then "the lease is over" may mean that
  * it had.
  */
 static void
-not_told(int what, JobqHeld *job, bool alone, const PGresult *result)
+not_told(const Link *teller, int what, JobqHeld *job, bool alone, const PGresult *result)
 {
 	const char *state = state_of(result);
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	double		again = teller->connection != NULL ? now() + 1 : fmax(now(), teller->connect_at);
 	bool		nobodys = state[0] == '\0' || is_of(state, "08 40 53 57");
 
 	if (!alone && !nobodys)
@@ -676,8 +803,10 @@ not_told(int what, JobqHeld *job, bool alone, const PGresult *result)
 	{
 		fprintf(stderr, "could not tell of job %lld: %s\n", job->job.id, message != NULL ? message : "no answer");
 		if (what == TELL_EXTEND)
-			job->extend_at = now() + 1;
-		else if (is_unfit(what, state, job->answer.text))
+			job->extend_at = again;
+		else if (what > TELL_EXTEND && !may_pass(state))
+			was_said(what, job);
+		else if (what < TELL_EXTEND && is_unfit(what, state, job->answer.text))
 		{
 			char	   *text = text_of(what == JOBQ_ACK ? "the result cannot be kept: %s"
 									   : "what the handler says cannot be told: %s", message);
@@ -687,8 +816,9 @@ not_told(int what, JobqHeld *job, bool alone, const PGresult *result)
 		}
 		else
 		{
-			job->tell_at = now() + 1;
-			set_refused(job, !may_pass(state));
+			job->tell_at = again;
+			if (what < TELL_EXTEND)
+				set_refused(job, !may_pass(state));
 		}
 	}
 }
@@ -707,14 +837,25 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	for (int i = 0; i < n; i++)
 	{
 		JobqHeld   *job = told[i];
-		double		time = what == TELL_EXTEND ? my.lease : job->answer.delay;
+		double		time = what == TELL_EXTEND ? my.lease : what > TELL_EXTEND ? -1 : job->answer.delay;
 
 		if (what == JOBQ_RELEASE)
 			time = fmax(time, 0);
 		job->told = true;
 		columns[0][i] = text_of("%lld", job->job.id);
 		columns[1][i] = text_of("%lld", job->job.token);
-		columns[2][i] = what == TELL_EXTEND || job->answer.text == NULL ? NULL : text_of("%s", job->answer.text);
+		if (what == TELL_LOG)
+		{
+			job->telling = strlen(job->lines);
+			columns[2][i] = text_of("[%s]", job->lines);
+		}
+		else if (what == TELL_PROGRESS)
+		{
+			job->progress_told = true;
+			columns[2][i] = text_of("%s", job->progress);
+		}
+		else
+			columns[2][i] = what == TELL_EXTEND || job->answer.text == NULL ? NULL : text_of("%s", job->answer.text);
 		columns[3][i] = time < 0 ? NULL : text_of("%.0f ms", time * 1000);
 	}
 	for (int i = 0; i < 4; i++)
@@ -739,8 +880,10 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 		if (refused)
 			continue;
 		if (PQresultStatus(result) != PGRES_TUPLES_OK)
-			not_told(what, job, n == 1, result);
-		else if (what != TELL_EXTEND)
+			not_told(teller, what, job, n == 1, result);
+		else if (what > TELL_EXTEND)
+			was_said(what, job);
+		else if (what < TELL_EXTEND)
 			forget(job);
 		else
 		{
@@ -754,6 +897,13 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	PQclear(result);
 }
 
+/* When a job that is held is given back, because it has not begun as soon as was thought. */
+static double
+late_at(const JobqHeld *job)
+{
+	return my.ahead == 0 && !job->apart ? job->since + fmin(NOT_SOON, my.heartbeat) : INFINITY;
+}
+
 static void *
 tell_of_jobs(void *arg)
 {
@@ -761,7 +911,7 @@ tell_of_jobs(void *arg)
 	 * To hold what would be lost is most urgent.  Ends have their turns: others of
 	 * one kind may come all the time, until the lease of what waits is over.
 	 */
-	int			order[] = {TELL_EXTEND, JOBQ_ACK, JOBQ_NACK, JOBQ_REJECT, JOBQ_RELEASE};
+	int			order[] = {TELL_EXTEND, TELL_LOG, TELL_PROGRESS, JOBQ_ACK, JOBQ_NACK, JOBQ_REJECT, JOBQ_RELEASE};
 	const size_t norder = sizeof(order) / sizeof(order[0]);
 	Link		teller = {.conninfo = my.conninfo};
 
@@ -785,7 +935,7 @@ tell_of_jobs(void *arg)
 			 * somebody else may have nothing to do.  Nothing is taken ahead
 			 * then until a job has ended.
 			 */
-			if (job->state == HELD && (stopping || (my.ahead == 0 && now() >= job->since + NOT_SOON)))
+			if (job->state == HELD && (stopping || now() >= late_at(job)))
 			{
 				job->answer = (JobqAnswer) {JOBQ_RELEASE, NULL, 0};
 				job_time = INFINITY;
@@ -800,8 +950,10 @@ tell_of_jobs(void *arg)
 				due = fmin(due, job->until);
 				if (job->state == ENDED)
 					due = fmin(due, job->tell_at);
-				if (job->state == HELD && my.ahead == 0)
-					due = fmin(due, job->since + NOT_SOON);
+				if (job->state == HELD)
+					due = fmin(due, late_at(job));
+				if (job->state == RUNNING && (job->lines != NULL || job->progress != NULL))
+					due = fmin(due, job->tell_at);
 				if (is_kept(job))
 				{
 					due = fmin(due, job->extend_at);

@@ -24,6 +24,9 @@ typedef struct JobqJob
 	char	   *payload;		/* JSON */
 	char	   *headers;		/* JSON, or NULL */
 	int			attempt;
+	int			max_attempts;
+	char	   *tenant;			/* or NULL */
+	char	   *context;		/* JSON, or NULL */
 	struct JobqHeld *held;		/* for the library */
 } JobqJob;
 
@@ -85,5 +88,16 @@ extern int	jobq_consume(const JobqConsumer *consumer);
  * answers is dropped then.
  */
 extern bool jobq_lost(const JobqJob *job);
+
+/*
+ * Shows how far the job is: percent is from 0 to 100, the message may be NULL.
+ * Returns at once; of several that come soon, the last is told.
+ */
+extern void jobq_progress(const JobqJob *job, double percent, const char *message);
+
+/*
+ * Keeps a line with the job; level is debug, info, warning or error.  Returns at once.
+ */
+extern void jobq_log(const JobqJob *job, const char *level, const char *message);
 
 #endif							/* JOBQ_CONSUMER_H */

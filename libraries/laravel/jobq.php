@@ -2,15 +2,17 @@
 /*
  * jobq as a queue of Laravel, from version 8 on.
  *
- * Load this file ("files" of "autoload" in composer.json, or require), say in boot() of a service provider
- *
- *	Queue::addConnector('jobq', fn () => new Jobq\Laravel\JobqConnector($this->app['db']));
- *
- * and have a connection in config/queue.php:
+ * Load this file ("files" of "autoload" in composer.json, or require), add Jobq\Laravel\JobqServiceProvider::class to
+ * the application's providers, and have a connection in config/queue.php:
  *
  *	'jobq' => ['driver' => 'jobq', 'connection' => 'pgsql', 'queue' => 'default', 'retry_after' => 90, 'block_for' => 5],
  *
- * The queues must be for consumers: SELECT jobq.create_queue('default', mode => 'consumer').
+ * and, for queue:failed, queue:retry and their kin to act on jobq's dead letters:
+ *
+ *	'failed' => ['driver' => 'jobq', 'database' => 'pgsql'],
+ *
+ * The role of the connection needs jobq.grant_role('app'), and queues for consumers, which are created by first use
+ * after ALTER ROLE app SET jobq.create_queues = consumer.
  *
  * connection   the database connection, by which jobs are pushed, too: so they are pushed if, and when, its
  *              transaction commits
@@ -23,20 +25,45 @@
  * attempts, and keeps the exceptions.  What fails for good is a dead letter of jobq, too.
  *
  * What is pushed has zero bytes where Laravel serializes properties that are not public.  jsonb has none, so
- * texts with one are kept in base64.  It is an error to push what has one in a key.
+ * texts with one are kept in base64.  It is an error to push what has one in a key.  All other text of a payload
+ * is stored as it was pushed, numbers with all their digits.
  */
 namespace Jobq\Laravel;
 
 use Illuminate\Container\Container;
+use Illuminate\Contracts\Debug\ExceptionHandler;
 use Illuminate\Contracts\Queue\ClearableQueue;
+use Illuminate\Contracts\Queue\Factory;
 use Illuminate\Contracts\Queue\Job as JobContract;
 use Illuminate\Contracts\Queue\Queue as QueueContract;
 use Illuminate\Database\ConnectionInterface;
 use Illuminate\Database\ConnectionResolverInterface;
 use Illuminate\Queue\Connectors\ConnectorInterface;
 use Illuminate\Queue\Events\JobExceptionOccurred;
+use Illuminate\Queue\Failed\DatabaseUuidFailedJobProvider;
+use Illuminate\Queue\Failed\FailedJobProviderInterface;
+use Illuminate\Queue\Failed\NullFailedJobProvider;
+use Illuminate\Queue\Failed\PrunableFailedJobProvider;
 use Illuminate\Queue\Jobs\Job;
 use Illuminate\Queue\Queue;
+use Illuminate\Support\ServiceProvider;
+
+/** Makes the driver known, and the provider of failed jobs where config/queue.php names it. */
+class JobqServiceProvider extends ServiceProvider
+{
+	public function boot()
+	{
+		$this->callAfterResolving('queue', fn ($queue) => $queue->addConnector('jobq', fn () => new JobqConnector($this->app['db'])));
+		if (($this->app['config']['queue.failed']['driver'] ?? null) === 'jobq')
+			$this->app->extend('queue.failer', function ($failer, $app) {
+				$config = $app['config']['queue.failed'];
+				$others = isset($config['table'])
+					? new DatabaseUuidFailedJobProvider($app['db'], $config['database'] ?? null, $config['table'])
+					: new NullFailedJobProvider;
+				return new JobqFailedJobProvider($app['db']->connection($config['database'] ?? null), $app['queue'], $others);
+			});
+	}
+}
 
 class JobqConnector implements ConnectorInterface
 {
@@ -53,7 +80,12 @@ class JobqConnector implements ConnectorInterface
 
 class JobqQueue extends Queue implements QueueContract, ClearableQueue
 {
+	private const LONGEST_NAME = 51;
+	private const SIGNALS = [SIGTERM, SIGQUIT, SIGINT];
+
 	private bool $listens = false;
+	private bool $stopping = false;
+	private array $handlers = [];
 
 	public function __construct(private ConnectionInterface $database, private string $default, private float $retryAfter,
 		private float $blockFor, $dispatchAfterCommit)
@@ -68,39 +100,82 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 
 	public function later($delay, $job, $data = '', $queue = null)
 	{
-		return $this->enqueueUsing($job, $this->createPayload($job, $queue ?? $this->default, $data), $queue, $delay,
-			fn ($payload, $queue, $delay) => $this->enqueue($payload, $queue, $delay));
+		return $this->enqueueUsing($job, $this->createPayload($job, $this->getQueue($queue), $data), $queue, $delay,
+			fn ($payload, $queue, $delay) => $this->enqueue([[$payload, $delay]], $queue)[0]);
 	}
 
 	public function pushRaw($payload, $queue = null, array $options = [])
 	{
-		return $this->enqueue($payload, $queue, 0);
+		return $this->enqueue([[$payload, 0]], $queue)[0];
 	}
 
-	/** The number of attempts is Laravel's business, so jobq has no limit.  The backoff is for workers that die. */
-	private function enqueue($payload, $queue, $delay)
+	/** One statement for all jobs, and another for those that wait for Laravel's commit; an event JobQueued for each. */
+	public function bulk($jobs, $data = '', $queue = null)
 	{
-		$job = json_decode($payload, false, 512, JSON_THROW_ON_ERROR);
-		$kind = mb_strcut($job->displayName ?? $job->job ?? 'laravel', 0, 100);
-		return $this->call('enqueue(?, ?::jsonb, ?, delay => ?::interval, max_attempts => 0,
-			backoff => \'fixed 1s\')', [$kind,
-			json_encode(Texts::pack($job), JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION), $queue ?? $this->default,
-			max(0, $this->secondsUntil($delay)) . ' s']);
+		$groups = [];
+		foreach ((array) $jobs as $job)
+			$groups[(int) $this->shouldDispatchAfterCommit($job)][] = [$this->createPayload($job, $this->getQueue($queue), $data),
+				is_object($job) ? $job->delay ?? 0 : 0, $job];
+		foreach ($groups as $group) {
+			$ids = null;
+			foreach ($group as $n => [$payload, $delay, $job])
+				$this->enqueueUsing($job, $payload, $queue, $delay, function () use (&$ids, $group, $queue, $n) {
+					$ids ??= $this->enqueue($group, $queue);
+					return $ids[$n];
+				});
+			unset($ids);
+		}
 	}
 
+	/**
+	 * Enqueue jobs, each given by its payload and delay; returns their ids.  The number of attempts is Laravel's
+	 * business, so jobq has no limit.  The backoff is for workers that die.
+	 */
+	private function enqueue(array $jobs, $queue): array
+	{
+		$rows = array_map(function ($job) {
+			$payload = json_decode($job[0], false, 512, JSON_THROW_ON_ERROR);
+			$row = ['kind' => mb_strcut($payload->displayName ?? $payload->job ?? 'laravel', 0, 100),
+				'delay' => max(0, $this->secondsUntil($job[1])) . ' s'];
+			return substr(json_encode($row, JSON_THROW_ON_ERROR), 0, -1) . ',"payload":' . Texts::pack($job[0]) . '}';
+		}, $jobs);
+		return array_column($this->database->selectFromWriteConnection('SELECT jobq.enqueue(job ->> \'kind\', job -> \'payload\', ?,
+				delay => (job ->> \'delay\')::interval, max_attempts => 0, backoff => \'fixed 1s\',
+				headers => jsonb_build_object(\'laravel\', ?::text)) AS id
+			FROM jsonb_array_elements(?::jsonb) WITH ORDINALITY AS jobs (job, n) ORDER BY n',
+			[$this->getQueue($queue), $this->connectionName, '[' . implode(',', $rows) . ']']), 'id');
+	}
+
+	/** Waits a second at a time, because a signal is only noticed between two statements. */
 	public function pop($queue = null)
 	{
 		$this->listen();
-		$queues = array_map(fn ($name) => '"' . addcslashes($name, '"\\') . '"', explode('|', $queue ?? $this->default));
-		$rows = $this->database->selectFromWriteConnection('SELECT id, token, queue, payload, attempt
-			FROM jobq.reserve(?::text[], 1, ?::interval, ?::interval, ?)',
-			['{' . implode(',', $queues) . '}', "$this->retryAfter s", "$this->blockFor s", 'laravel']);
-		return $rows ? new JobqJob($this->container, $this, $this->connectionName, $rows[0]) : null;
+		$queues = array_map(fn ($name) => '"' . addcslashes($this->getQueue($name), '"\\') . '"', explode('|', $queue ?: $this->default));
+		for ($until = microtime(true) + $this->blockFor; !$this->stopping; ) {
+			$wait = sprintf('%.3f', max(0, min(1, $until - microtime(true))));
+			$rows = $this->database->selectFromWriteConnection('SELECT id, token, queue, payload, attempt
+				FROM jobq.reserve(?::text[], 1, ?::interval, ?::interval, ?)',
+				['{' . implode(',', $queues) . '}', "$this->retryAfter s", "$wait s", 'laravel']);
+			if ($rows)
+				return new JobqJob($this->container, $this, $this->connectionName, $rows[0]);
+			if ($wait < 1)
+				break;
+		}
+		return null;
 	}
 
+	/** Also what runs: those who have it find their leases gone. */
 	public function clear($queue)
 	{
-		return $this->call('clear(?)', [$queue ?? $this->default]);
+		return $this->call('clear(?, running => true)', [$this->getQueue($queue)]);
+	}
+
+	/** The name in jobq: '' is the default, and of one that is too long the end is a hash. */
+	public function getQueue($queue)
+	{
+		$queue = (string) ($queue ?: $this->default);
+		return strlen($queue) <= self::LONGEST_NAME ? $queue
+			: mb_strcut($queue, 0, self::LONGEST_NAME - 17) . '~' . substr(hash('sha256', $queue), 0, 16);
 	}
 
 	public function size($queue = null)
@@ -130,7 +205,7 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 
 	private function count(string $what, $queue)
 	{
-		$rows = $this->database->select("SELECT $what AS n FROM jobq.queues WHERE name = ?", [$queue ?? $this->default]);
+		$rows = $this->database->select("SELECT $what AS n FROM jobq.queues WHERE name = ?", [$this->getQueue($queue)]);
 		return $rows ? $rows[0]->n : 0;
 	}
 
@@ -140,7 +215,8 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		return $this->database->selectFromWriteConnection("SELECT jobq.$call AS value", $values)[0]->value;
 	}
 
-	/** Have a job know with which exception an attempt of it has ended, before it is released. */
+	/** Have a job know with which exception an attempt of it has ended, before it is released; and have pop() know that
+	 * the worker was told to stop. */
 	private function listen(): void
 	{
 		if (!$this->listens && $this->container->bound('events'))
@@ -149,28 +225,43 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 					$event->job->exception = $event->exception;
 			});
 		$this->listens = true;
+		foreach (extension_loaded('pcntl') ? self::SIGNALS : [] as $signal) {
+			$handler = pcntl_signal_get_handler($signal);
+			if ($handler instanceof \Closure && $handler !== ($this->handlers[$signal] ?? null))
+				pcntl_signal($signal, $this->handlers[$signal] = function (...$arguments) use ($handler) {
+					$this->stopping = true;
+					$handler(...$arguments);
+				});
+		}
 	}
 }
 
 class JobqJob extends Job implements JobContract
 {
+	private const LEASE_LOST = 'JQ011';
+
 	public ?\Throwable $exception = null;
+	private bool $settled = false;
+	private bool $lost = false;
+	private string $body;
+	private int $before;
 
 	public function __construct(Container $container, private JobqQueue $jobq, $connectionName, private object $row)
 	{
 		$this->container = $container;
 		$this->connectionName = $connectionName;
 		$this->queue = $row->queue;
-		$row->payload = json_encode(Texts::unpack(json_decode($row->payload)), JSON_PRESERVE_ZERO_FRACTION);
+		$this->body = Texts::unpack($row->payload);
+		$this->before = $this->payload()['attempts'] ?? 0;
 	}
 
 	/** A heartbeat: hold the job for so many seconds from now.  An exception says that the lease is lost. */
 	public function extend($seconds): void
 	{
-		$this->settle('extend(?::bigint, ?::bigint, ?::interval)', "$seconds s");
+		$this->tell('extend(?::bigint, ?::bigint, ?::interval)', "$seconds s");
 	}
 
-	/** It is done, or is a dead letter.  An exception says that the lease was lost, and nothing has changed. */
+	/** It is done, or is a dead letter. */
 	public function delete()
 	{
 		parent::delete();
@@ -180,23 +271,32 @@ class JobqJob extends Job implements JobContract
 			$this->settle('ack(?::bigint, ?::bigint)');
 	}
 
-	/** The attempt is over, and the next one comes after so many seconds. */
+	/** After an exception, the attempt has failed.  Else nothing has, and the payload counts the attempt for Laravel. */
 	public function release($delay = 0)
 	{
 		parent::release($delay);
-		$this->settle('nack(?::bigint, ?::bigint, ?, ?::interval)', $this->error() ?? 'released by the handler',
-			max(0, $this->secondsUntil($delay)) . ' s');
+		$delay = max(0, $this->secondsUntil($delay)) . ' s';
+		if ($this->exception)
+			$this->settle('nack(?::bigint, ?::bigint, ?, ?::interval)', $this->error(), $delay);
+		else
+			$this->settle('release(?::bigint, ?::bigint, ?::interval, ?::jsonb || jsonb_build_object(\'attempts\', ?::int))', $delay,
+				$this->row->payload, $this->before + 1);
 	}
 
+	/** Another worker may have a job whose lease is lost, so nothing can be said about its failure. */
 	public function fail($e = null)
 	{
+		if ($this->lost) {
+			parent::delete();
+			return;
+		}
 		$this->exception = $e instanceof \Throwable ? $e : ($e === null ? $this->exception : new \Exception((string) $e));
 		parent::fail($e);
 	}
 
 	public function attempts()
 	{
-		return $this->row->attempt;
+		return $this->before + $this->row->attempt;
 	}
 
 	public function getJobId()
@@ -206,7 +306,7 @@ class JobqJob extends Job implements JobContract
 
 	public function getRawBody()
 	{
-		return $this->row->payload;
+		return $this->body;
 	}
 
 	private function error(): ?string
@@ -214,27 +314,123 @@ class JobqJob extends Job implements JobContract
 		return $this->exception ? Texts::clean(get_class($this->exception) . ': ' . $this->exception->getMessage()) : null;
 	}
 
+	/**
+	 * Say how the attempt has ended; only the first time counts.  An exception says that it was not recorded: the lease
+	 * was lost, say.  It is reported, and not thrown, where it would hide why the job has failed.
+	 */
 	private function settle(string $call, ...$values): void
 	{
-		$this->jobq->call($call, [$this->row->id, $this->row->token, ...$values]);
+		if ($this->settled)
+			return;
+		try {
+			$this->tell($call, ...$values);
+			$this->settled = true;
+		} catch (\Throwable $e) {
+			if (!$this->exception && !$this->hasFailed() || !$this->container->bound(ExceptionHandler::class))
+				throw $e;
+			$this->container->make(ExceptionHandler::class)->report($e);
+		}
+	}
+
+	private function tell(string $call, ...$values): void
+	{
+		try {
+			$this->jobq->call($call, [$this->row->id, $this->row->token, ...$values]);
+		} catch (\Throwable $e) {
+			if ($e->getCode() === self::LEASE_LOST)
+				$this->settled = $this->lost = true;
+			throw $e;
+		}
 	}
 }
 
-/** What jsonb and text cannot have. */
+/**
+ * The failed jobs of Laravel are jobq's dead letters: those that JobqQueue has enqueued.  Their ids are the jobs'; they
+ * are also found by the uuid that Laravel has given them.  $others keeps the failed jobs of other connections.
+ */
+class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFailedJobProvider
+{
+	public function __construct(private ConnectionInterface $database, private Factory $queues,
+		private FailedJobProviderInterface $others)
+	{
+	}
+
+	/** A job of jobq is a dead letter already. */
+	public function log($connection, $queue, $payload, $exception)
+	{
+		return $this->queues->connection($connection) instanceof JobqQueue ? json_decode($payload, true)['uuid'] ?? null
+			: $this->others->log($connection, $queue, $payload, $exception);
+	}
+
+	public function ids($queue = null)
+	{
+		return array_column(array_filter($this->all(), fn ($job) => $queue === null || $job->queue === $queue), 'id');
+	}
+
+	public function all()
+	{
+		return array_merge($this->select('true'), $this->others->all());
+	}
+
+	public function find($id)
+	{
+		return $this->select(...$this->is($id))[0] ?? $this->others->find($id);
+	}
+
+	public function forget($id)
+	{
+		return $this->delete(...$this->is($id)) > 0 || $this->others->forget($id);
+	}
+
+	public function flush($hours = null)
+	{
+		$this->delete('failed_at <= jobq.clock() - ?::interval', ($hours ?? 0) . ' h');
+		$hours === null ? $this->others->flush() : $this->others->flush($hours);
+	}
+
+	public function prune(\DateTimeInterface $before)
+	{
+		return $this->delete('failed_at < ?::timestamptz', $before->format(DATE_ATOM))
+			+ ($this->others instanceof PrunableFailedJobProvider ? $this->others->prune($before) : 0);
+	}
+
+	private function is($id): array
+	{
+		return preg_match('/^[0-9]{1,18}$/D', $id) ? ['id = ?::bigint', $id] : ['payload ->> \'uuid\' = ?', (string) $id];
+	}
+
+	private function select(string $condition, ...$values): array
+	{
+		$rows = $this->database->selectFromWriteConnection("SELECT id, headers ->> 'laravel' AS connection, queue, payload, error AS exception,
+				to_char(failed_at, 'YYYY-MM-DD HH24:MI:SS') AS failed_at
+			FROM jobq.failed_jobs WHERE headers ->> 'laravel' IS NOT NULL AND $condition ORDER BY id DESC", $values);
+		foreach ($rows as $row)
+			$row->payload = Texts::unpack($row->payload);
+		return $rows;
+	}
+
+	private function delete(string $condition, ...$values): int
+	{
+		return $this->database->selectFromWriteConnection("SELECT jobq.delete_failed_many(ids => ARRAY(SELECT id
+			FROM jobq.failed_jobs WHERE headers ->> 'laravel' IS NOT NULL AND $condition)) AS n", $values)[0]->n;
+	}
+}
+
+/** What jsonb and text cannot have.  A payload stays the text that it is, so that its numbers keep all their digits. */
 class Texts
 {
 	private const PACKED = 'base64:';
 
-	/** Have each text without zero bytes, at any depth of what json_decode() returns. */
-	public static function pack(mixed $value): mixed
+	/** Have each value that is a text, at any depth of a JSON text, without zero bytes. */
+	public static function pack(string $json): string
 	{
-		return self::each($value, fn ($text) => str_contains($text, "\0") || str_starts_with($text, self::PACKED)
+		return self::each($json, '/\\\\u|"base64:/', fn ($text) => str_contains($text, "\0") || str_starts_with($text, self::PACKED)
 			? self::PACKED . base64_encode($text) : $text);
 	}
 
-	public static function unpack(mixed $value): mixed
+	public static function unpack(string $json): string
 	{
-		return self::each($value, fn ($text) => str_starts_with($text, self::PACKED)
+		return self::each($json, '/"base64:/', fn ($text) => str_starts_with($text, self::PACKED)
 			? base64_decode(substr($text, strlen(self::PACKED))) : $text);
 	}
 
@@ -243,16 +439,13 @@ class Texts
 		return str_replace("\0", "\u{fffd}", mb_scrub($text, 'UTF-8'));
 	}
 
-	private static function each(mixed $value, \Closure $change): mixed
+	/** Change each text that is no key and in which the pattern is found. */
+	private static function each(string $json, string $pattern, \Closure $change): string
 	{
-		if (is_string($value))
-			return $change($value);
-		if (is_array($value) || is_object($value))
-			foreach ($value as $key => $inner)
-				if (is_array($value))
-					$value[$key] = self::each($inner, $change);
-				else
-					$value->$key = self::each($inner, $change);
-		return $value;
+		return !preg_match($pattern, $json) ? $json
+			: preg_replace_callback('/"(?:[^"\\\\]++|\\\\.)*+"(\s*+:)?+/s', fn ($found) => !isset($found[1]) && preg_match($pattern, $found[0])
+				? json_encode($change(json_decode($found[0], false, 512, JSON_THROW_ON_ERROR)),
+					JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES)
+				: $found[0], $json) ?? throw new \JsonException(preg_last_error_msg());
 	}
 }

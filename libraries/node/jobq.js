@@ -14,16 +14,20 @@
  * connection of a pooler is kept by those who have nothing to do.  A handler that does not let others have
  * their turn for longer than a lease loses it.
  *
+ * Numbers of payloads and headers keep all their digits.  An integer beyond 2^53 is a BigInt, also as job.id; a
+ * decimal that a number cannot hold is a Decimal.  Both may be in what the handler returns.
+ *
  * A job whose lease may be over is not acknowledged any more: job.signal, an AbortSignal, is aborted, and what
  * the handler returns is dropped.  The server would not believe it, either.
  */
 'use strict';
-const { Client } = require('pg');
+const { Client, types } = require('pg');
 
 const LEASE_LOST = 'JQ011';
 const TOO_MANY = '53400';				// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
+const LOST = /^($|08|57P)/;				// the connection is
 const TOO_DEEP = '54001';				// to be read as JSON
 const NO_ROOM = '54000';				// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
 const NO_JSONB = 32000000;				// characters of a text; a shorter one has room there
@@ -39,8 +43,9 @@ const NOT_SOON = 1;						// seconds after which what has not begun is given back
 // unless the config says otherwise: a server that does not answer, or is not there any more, is noticed
 const NOTICING = { connectionTimeoutMillis: 10000, keepAlive: true, keepAliveInitialDelayMillis: 30000 };
 
-const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
-FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text)`;
+const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone AS apart,
+extract(epoch FROM lease_until - jobq.clock())::float8 AS left
+FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text, $6::int)`;
 
 // Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
 // much for each token, so all of a token are together.
@@ -48,11 +53,14 @@ const OF_EACH = ' FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interv
 const TELL = {
 	extend: `SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
 		min(j.time))` + OF_EACH,
+	log: 'SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)' + OF_EACH + ', jsonb_array_elements(j.text::jsonb) AS l',
+	progress: 'SELECT jobq.report_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, j.text::jsonb ->> 1)' + OF_EACH,
 	ack: 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' + OF_EACH,
 	nack: 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' + OF_EACH,
 	reject: 'SELECT jobq.reject(j.id, j.token, j.text)' + OF_EACH,
 	release: 'SELECT jobq.release(j.id, j.token, j.time)' + OF_EACH,
 };
+const MEANWHILE = ['extend', 'log', 'progress'];	// what is told of a job that runs
 
 /** The attempt has failed; the next one comes after so many seconds, and not after the backoff. */
 class Retry extends Error {
@@ -73,7 +81,49 @@ class Release extends Error {
 /** No other attempt can help: the job is a dead letter now. */
 class Reject extends Error {}
 
+const sleep = seconds => new Promise(done => setTimeout(done, seconds * 1000).unref());
+
 const now = () => Number(process.hrtime.bigint()) / 1e9;
+
+/** A decimal whose digits no number of JavaScript holds: String(it) has them.  To calculate with it is an error. */
+class Decimal {
+	constructor(text) { this.text = text; }
+	toString() { return this.text; }
+	valueOf() { throw new TypeError(`a number does not hold ${this.text}`); }
+}
+
+const integer = text => Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text);
+
+/** The digits that count in a number, without the zeros before and after. */
+const digits = text => text.replace(/e.*$/i, '').replace(/[-.]/g, '').replace(/^0+|0+$/g, '');
+
+const fits = text => /^-?\d+$/.test(text) ? Number.isSafeInteger(Number(text)) : digits(String(Number(text))) === digits(text);
+
+/** Read JSON.  No text in jsonb has a zero byte, so one marks the numbers that JSON.parse() would round. */
+function read(json) {
+	if (!/[\d.]{16}/.test(json)) return JSON.parse(json);
+	const token = /"|-?\d[\d.eE+-]*/g;
+	let text = '', from = 0, found;
+	while ((found = token.exec(json)) !== null) {
+		if (found[0] === '"') {
+			let end = found.index + 1;
+			while (end < json.length && json[end] !== '"') end += json[end] === '\\' ? 2 : 1;
+			token.lastIndex = end + 1;
+		} else if (!fits(found[0])) {
+			text += `${json.slice(from, found.index)}"\\u0000${found[0]}"`;
+			from = token.lastIndex;
+		}
+	}
+	return JSON.parse(text + json.slice(from), (key, value) => typeof value !== 'string' || value[0] !== '\0' ? value
+		: /^.-?\d+$/s.test(value) ? BigInt(value.slice(1)) : new Decimal(value.slice(1)));
+}
+
+/** Write JSON, with the numbers that read() has made. */
+const write = value => JSON.stringify(value, (key, inner) => typeof inner === 'bigint' || inner instanceof Decimal ? `\0${inner}` : inner)
+	?.replace(/"\\u0000(-?\d+(?:\.\d+)?)"/g, '$1');
+
+const JSON_OID = 114, JSONB_OID = 3802;
+const parsers = { getTypeParser: (oid, format) => oid === JSON_OID || oid === JSONB_OID ? read : types.getTypeParser(oid, format) };
 
 /** What an exception says; whatever can be thrown, there is some. */
 function textOf(error) {
@@ -150,7 +200,7 @@ class Link {
 		const run = (async () => {
 			client = await this.connect();
 			// what has been given up is told anew, and must not be told now, too
-			return over ? null : client.query(text, values);
+			return over ? null : client.query({ text, values, types: parsers });
 		})();
 		run.catch(() => {});
 		try {
@@ -207,6 +257,7 @@ class Consumer {
 		this.ended = [];		// to be told
 		this.turns = Object.keys(TELL).slice(1);	// of how they end: those told last come last
 		this.jobTime = Infinity;	// seconds that a job takes, about
+		this.trip = 0;			// seconds from a statement to the time at which its answer is looked at, about
 		this.byToken = false;	// jobs of several tokens are too many to be extended together
 		this.room = new Bell();	// there is room for jobs
 		this.news = new Bell();	// there is something to tell
@@ -244,8 +295,12 @@ class Consumer {
 	// ------------------------------------------------------------ take
 
 	wanted() {
+		// the answer to a question for others is to come before they have ended
+		const soon = Math.max(SOON, Math.min(2 * this.trip, NOT_SOON / 2));
 		const ahead = this.ahead ??
-			Math.min(MOST_AT_A_TIME, Math.floor(this.parallel * SOON / Math.max(this.jobTime, 0.001)));
+			Math.min(MOST_AT_A_TIME, Math.floor(this.parallel * soon / Math.max(this.jobTime, 0.001)));
+		// also until it is told how they have ended: else they would be lost with the next one
+		if ([...this.held, ...this.running, ...this.ended].some(job => job._.apart && !job.lost && !job._.refused)) return 0;
 		const wanted = this.parallel - this.held.length - this.running.size;
 		// while it cannot be told what has become of jobs, no others are taken; some that are refused are no such jobs
 		const untold = this.ended.length - Math.min(this.ended.filter(job => job._.refused).length, MOST_REFUSED);
@@ -268,7 +323,7 @@ class Consumer {
 				if (wanted <= 0) continue;
 				asked = now();
 				rows = await this.taker.rows(wait + this.lease, RESERVE,
-					[this.queues, wanted, `${this.lease} s`, `${wait} s`, this.name]);
+					[this.queues, wanted, `${this.lease} s`, `${wait} s`, this.name, this.held.length + this.running.size]);
 			} catch (error) {
 				this.log(`could not reserve: ${error.message}`);
 				if (HOPELESS.test(error.code || '')) {
@@ -276,29 +331,45 @@ class Consumer {
 					this.stop();
 					return;
 				}
-				if (!this.stopping) await this.room.wait(1);
+				// a connection is waited for when it is made
+				if (!this.stopping && !LOST.test(error.severity ? error.code : '')) await Promise.race([sleep(1), this.stopped]);
 				continue;
 			}
 			const late = now() - asked - wait;
 			this.adapt(late, rows.length === 0);
 			for (const row of rows)
 				// an answer that was held up says nothing of how long the lease is still
-				this.held.push(this.job(row, now() + this.lease, late > LATE ? 0 : now() + this.heartbeat));
+				this.held.push(this.job(row, late > LATE ? 0 : this.heartbeat));
 			this.begin();
 			this.news.ring();
 			if (rows.length === 0 && this.listen && !this.stopping) await this.wake.wait(this.wait);
 		}
 	}
 
-	job(row, until, extendAt) {
+	job(row, heartbeat) {
 		const controller = new AbortController();
-		// numbers of 64 bits come as texts; those of jobs and tokens are small enough
-		const { max_attempts: maxAttempts, ...columns } = row;
-		return {
-			...columns, id: Number(row.id), token: Number(row.token), maxAttempts, signal: controller.signal, lost: false,
+		// numbers of 64 bits come as texts
+		const { max_attempts: maxAttempts, apart, left, ...columns } = row;
+		const job = {
+			...columns, id: integer(row.id), token: integer(row.token), maxAttempts, signal: controller.signal, lost: false,
 			// "since" it is held or, later, it runs; "refused": its end is an error to the server, which will hardly pass
-			_: { controller, since: now(), until, extendAt, outcome: null, alone: false, refused: false, tellAt: 0 },
+			// a job with a timeout may have less time than others
+			_: { controller, since: now(), until: now() + left, extendAt: now() + Math.min(heartbeat, left / 3), outcome: null,
+				alone: false, refused: false, tellAt: 0, apart, lines: [], progress: null },
+			/** Shows how far the job is: from 0 to 100.  Of several that come soon, the last is told. */
+			progress: (percent, message = null) => {
+				if (job.lost) return;
+				job._.progress = JSON.stringify([Number(percent), message]);
+				this.news.ring();
+			},
+			/** Keeps a line with the job; level is debug, info, warning or error. */
+			log: (message, level = 'info') => {
+				if (job.lost) return;
+				job._.lines.push([level, clean(message)]);
+				this.news.ring();
+			},
 		};
+		return job;
 	}
 
 	/** Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
@@ -330,7 +401,10 @@ class Consumer {
 
 	begin() {
 		while (this.held.length > 0 && this.running.size < this.parallel && !this.stopping) {
-			const job = this.held.shift();
+			const [job] = this.held;
+			// one that may have been the end of a consumer runs with those only that came with it
+			if ([...this.running].some(other => !other.lost && other.token !== job.token && (other._.apart || job._.apart))) break;
+			this.held.shift();
 			this.running.add(job);
 			job._.since = now();
 			this.outcomeOf(job).then(outcome => {
@@ -352,7 +426,7 @@ class Consumer {
 	async outcomeOf(job) {
 		try {
 			const result = await this.handler(job);
-			return ['ack', result === undefined || result === null ? null : JSON.stringify(result), null];
+			return ['ack', result === undefined || result === null ? null : write(result), null];
 		} catch (error) {
 			if (error instanceof Retry) return ['nack', clean(error.message), error.delay];
 			if (error instanceof Release) return ['release', null, error.delay];
@@ -366,6 +440,7 @@ class Consumer {
 		if (job.lost) return;
 		job.lost = true;
 		this.log(`job ${job.id} (${job.kind}): its lease is over${job._.outcome ? '; it may be done again' : ''}`);
+		Object.assign(job._, { lines: [], progress: null });
 		for (const list of ['held', 'ended']) this[list] = this[list].filter(other => other !== job);
 		job._.controller.abort(new Error('the lease is over'));
 		this.room.ring();
@@ -379,6 +454,7 @@ class Consumer {
 			this.giveBack();
 			for (const job of [...this.held, ...this.running, ...this.ended])
 				if (now() >= job._.until) this.lose(job);
+			this.begin();	// what is lost keeps no other from that
 			// what has ended is held as well, for as long as it cannot be told; not what is refused, which would be held for
 			// ever, and not when we stop, which would not end then
 			const holding = [...this.held, ...this.running, ...this.stopping ? [] : this.ended]
@@ -390,8 +466,9 @@ class Consumer {
 				return;
 			} else {
 				await this.news.wait(Math.min(60, ...this.ended.map(job => Math.min(job._.tellAt, job._.until) - now()),
+					...[...this.running].filter(job => job._.lines.length > 0 || job._.progress).map(job => job._.tellAt - now()),
 					...holding.map(job => Math.min(job._.extendAt, job._.until) - now()),
-					...this.ahead === null ? this.held.map(job => job._.since + NOT_SOON - now()) : []));
+					...this.held.map(job => this.lateAt(job) - now())));
 			}
 		}
 	}
@@ -399,7 +476,7 @@ class Consumer {
 	/** What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts already,
 	 * and somebody else may have nothing to do. */
 	giveBack() {
-		const back = this.held.filter(job => this.stopping || (this.ahead === null && now() >= job._.since + NOT_SOON));
+		const back = this.held.filter(job => this.stopping || now() >= this.lateAt(job));
 		if (back.length === 0) return;
 		this.jobTime = Infinity;	// nothing is taken ahead until one has ended
 		for (const job of back) job._.outcome = ['release', null, 0];
@@ -407,12 +484,21 @@ class Consumer {
 		this.ended.push(...back);
 	}
 
+	lateAt(job) {
+		return this.ahead === null && !job._.apart ? job._.since + Math.min(NOT_SOON, this.heartbeat) : Infinity;
+	}
+
 	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
 	 * others of one kind may come all the time, until the lease of what waits is over. */
 	next(holding) {
 		for (const what of ['extend', ...this.turns]) {
-			let jobs = what === 'extend' ? holding.filter(job => now() >= job._.extendAt)
-				: this.ended.filter(job => job._.outcome[0] === what && now() >= job._.tellAt);
+			let jobs;
+			if (what === 'extend') jobs = holding.filter(job => now() >= job._.extendAt);
+			else if (MEANWHILE.includes(what))
+				jobs = [...this.running, ...this.ended].filter(job => now() >= job._.tellAt &&
+					(what === 'log' ? job._.lines.length > 0 : job._.progress));
+			else	// what is to be in the log is told before
+				jobs = this.ended.filter(job => job._.outcome[0] === what && now() >= job._.tellAt && job._.lines.length === 0);
 			if (what === 'extend' && this.byToken) jobs = jobs.filter(job => job.token === jobs[0].token);
 			const alone = jobs.filter(job => job._.alone);
 			if (jobs.length === 0) continue;
@@ -423,30 +509,41 @@ class Consumer {
 	}
 
 	async tellOne(what, jobs, patience) {
-		const asked = now(), extend = what === 'extend';
-		const time = job => extend ? this.lease : job._.outcome[2];
+		const asked = now(), extend = what === 'extend', meanwhile = MEANWHILE.includes(what);
+		const time = job => extend ? this.lease : meanwhile ? null : job._.outcome[2];
+		const text = job => what === 'log' ? JSON.stringify(job._.telling) : meanwhile ? job._.telling : job._.outcome[1];
+		for (const job of jobs) job._.telling = { log: [...job._.lines], progress: job._.progress, extend: null }[what];
 		try {
 			await this.teller.rows(patience, TELL[what], [jobs.map(job => job.id), jobs.map(job => job.token),
-				jobs.map(job => extend ? null : job._.outcome[1]), jobs.map(job => time(job) === null ? null : `${time(job)} s`)]);
+				jobs.map(text), jobs.map(job => time(job) === null ? null : `${time(job)} s`)]);
 		} catch (error) {
 			this.notTold(what, jobs, error);
 			return;
 		}
-		this.adapt(now() - asked);
+		const took = now() - asked;
+		this.adapt(took);
+		this.trip += (took - this.trip) / 10;
 		for (const job of jobs) {
+			if (meanwhile) this.said(what, job);
 			if (!job._.outcome) job._.alone = false;
 			if (extend) Object.assign(job._, { until: asked + this.lease, extendAt: asked + this.heartbeat });
 		}
-		if (extend) return;
+		if (meanwhile) return;
 		this.ended = this.ended.filter(job => !jobs.includes(job));
 		this.room.ring();
+	}
+
+	/** That was told; the handler may have said more since. */
+	said(what, job) {
+		if (what === 'log') job._.lines.splice(0, job._.telling.length);
+		else if (job._.progress === job._.telling) job._.progress = null;
 	}
 
 	/** It is told again, unless that cannot help.  If the connection is lost in between, nobody knows whether
 	 * the server has heard: then "the lease is over" may mean that it had. */
 	notTold(what, jobs, error) {
 		const state = error.severity ? error.code : '';
-		const again = now() + 1;
+		const again = now() + (LOST.test(state) ? 0.1 : 1);	// a connection is waited for when it is made
 		if (what === 'extend' && state === TOO_MANY && !this.byToken) {
 			this.byToken = true;
 			return;
@@ -459,6 +556,10 @@ class Consumer {
 			} else {
 				this.log(`could not ${what} job ${job.id}: ${error.message}`);
 				if (what === 'extend') job._.extendAt = again;
+				else if (MEANWHILE.includes(what)) {
+					if (PASSING.test(state)) job._.tellAt = again;
+					else this.said(what, job);
+				}
 				else if (what === 'ack' && (/^22/.test(state) || state === TOO_DEEP ||
 					(state === NO_ROOM && (job._.outcome[1] || '').length > NO_JSONB)))
 					job._.outcome = ['nack', clean(`the result cannot be kept: ${error.message}`), null];
@@ -474,4 +575,4 @@ class Consumer {
 	}
 }
 
-module.exports = { Consumer, Retry, Release, Reject };
+module.exports = { Consumer, Decimal, Retry, Release, Reject };

@@ -14,6 +14,8 @@
  * lease; and sleep() ends early.  SIGTERM and SIGINT are blocked and asked for, since PHP forgets a signal
  * whose step ends with an exception; a program that the handler starts has them blocked as well.
  *
+ * Numbers of payloads and headers keep all their digits: one that neither int nor float can hold is a string.
+ *
  * A job whose lease may be over is not acknowledged any more: $job->lost becomes true, and what the handler
  * returns is dropped.  The server would not believe it, either.
  */
@@ -43,8 +45,12 @@ const DEEPEST = 1001;						// levels of JSON: PHP has 512 unless told, the serve
 // before a DSN, which may say otherwise: a server that is not there any more is noticed within a minute
 const NOTICING = 'keepalives_idle=30;keepalives_interval=10;keepalives_count=3;tcp_user_timeout=60000;';
 
-const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
-FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text)';
+// nothing else is held then: one job runs at a time, and others are taken when all have ended
+const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context,
+extract(epoch FROM lease_until - jobq.clock())::float8 AS left
+FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text, 0)';
+const PROGRESS = 'SELECT jobq.report_progress(?::bigint, ?::bigint, ?::real, ?::text)';
+const LOG = 'SELECT jobq.log(?::bigint, ?::bigint, ?::text, ?::text)';
 
 // Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
 // much for each token, so all of a token are together.
@@ -103,7 +109,8 @@ class Job
 	public function __construct(public readonly int $id, public readonly int $token, public readonly ?string $queue,
 		public readonly string $kind, public readonly mixed $payload, public readonly mixed $headers,
 		public readonly int $attempt, public readonly ?int $maxAttempts, public readonly ?string $tenant,
-		public readonly float $since, public float $until, public float $extendAt)
+		public readonly mixed $context, public readonly float $since, public float $until, public float $extendAt,
+		private \Closure $say)
 	{
 	}
 
@@ -112,6 +119,18 @@ class Job
 	{
 		if ($this->lost)
 			throw new LeaseLost("the lease of job $this->id is over");
+	}
+
+	/** Shows how far the job is: from 0 to 100. */
+	public function progress(float $percent, ?string $message = null): void
+	{
+		($this->say)($this, PROGRESS, [$percent, $message]);
+	}
+
+	/** Keeps a line with the job: the level is debug, info, warning or error. */
+	public function log(string $message, string $level = 'info'): void
+	{
+		($this->say)($this, LOG, [$message, $level]);
 	}
 }
 
@@ -208,7 +227,8 @@ class Consumer
 			($this->log)('could not reserve: ' . $error->getMessage());
 			if (preg_match(HOPELESS, self::stateOf($error)))
 				throw $error;
-			$this->stopped(max(1, $this->connectAt - self::now()));
+			// a connection is waited for when it is made
+			$this->stopped($this->db ? 1 : max(0, $this->connectAt - self::now()));
 			return false;
 		}
 		$now = self::now();
@@ -218,9 +238,11 @@ class Consumer
 			if ($before = $this->ended[$row->id] ?? null)
 				$this->lose($before);	// it was refused, and its lease is over
 			// an answer that was held up says nothing of how long the lease is still
-			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, json_decode($row->payload, true, DEEPEST),
-				json_decode($row->headers ?? 'null', true, DEEPEST), $row->attempt, $row->max_attempts, $row->tenant,
-				$now, $now + $this->lease, $late > LATE ? $now : $now + $this->heartbeat);
+			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, self::read($row->payload),
+				self::read($row->headers ?? 'null'), $row->attempt, $row->max_attempts, $row->tenant,
+				self::read($row->context ?? 'null'),
+				// a job with a timeout may have less time than others
+				$now, $now + $row->left, $late > LATE ? $now : $now + min($this->heartbeat, $row->left / 3), $this->say(...));
 		}
 		return (bool) $rows;
 	}
@@ -358,7 +380,7 @@ class Consumer
 	private function giveBack(bool $all): void
 	{
 		foreach ($this->held as $job)
-			if ($job !== $this->running && ($all || $this->batch === null && self::now() >= $job->since + NOT_SOON)) {
+			if ($job !== $this->running && ($all || self::now() >= $this->lateAt($job))) {
 				$job->outcome = ['release', null, 0];
 				unset($this->held[$job->id]);
 				$this->ended[$job->id] = $job;
@@ -366,11 +388,16 @@ class Consumer
 			}
 	}
 
+	private function lateAt(Job $job): float
+	{
+		return $this->batch === null ? $job->since + min(NOT_SOON, $this->heartbeat) : INF;
+	}
+
 	/** Have beat() called when there is something to do. */
 	private function arm(): void
 	{
 		$due = array_map(fn ($job) => min($job->until, $job->extendAt,
-			$this->batch === null && $job !== $this->running ? $job->since + NOT_SOON : INF), $this->held) +
+			$job !== $this->running ? $this->lateAt($job) : INF), $this->held) +
 			array_map(fn ($job) => min($job->until, $job->refused ? INF : $job->extendAt, $job->tellAt ?: $this->toldAt + 1),
 				$this->ended);
 		pcntl_alarm($due ? max(1, (int) ceil(min($due) - self::now())) : 0);
@@ -392,6 +419,24 @@ class Consumer
 			if ($jobs = $due[$what] ?? null)
 				return [$what, array_slice(array_filter($jobs, fn ($job) => $job->alone), 0, 1) ?: array_slice($jobs, 0, 100)];
 		return null;
+	}
+
+	/** Tell what the handler of the job says meanwhile; what the server does not take is lost. */
+	private function say(Job $job, string $statement, array $values): void
+	{
+		$this->busy = true;
+		try {
+			if (!$job->lost)
+				$this->rows($statement, [$job->id, $job->token, ...array_map(fn ($value) => is_string($value) ? self::clean($value)
+					: $value, $values)]);
+		} catch (PDOException $error) {
+			if (self::stateOf($error) == LEASE_LOST)
+				$this->lose($job);
+			else
+				($this->log)("could not tell of job $job->id: " . $error->getMessage());
+		}
+		$this->busy = false;
+		$this->arm();			// it may have been forgotten
 	}
 
 	private function tell(string $what, array $jobs): void
@@ -425,7 +470,8 @@ class Consumer
 	private function notTold(string $what, array $jobs, PDOException $error): void
 	{
 		$state = self::stateOf($error);
-		$again = self::now() + 1;
+		// a connection is waited for when it is made
+		$again = $this->db ? self::now() + 1 : max(self::now(), $this->connectAt);
 		$alone = count($jobs) == 1;
 		if ($what == 'extend' && $state == TOO_MANY && !$this->byToken) {
 			$this->byToken = true;
@@ -486,6 +532,23 @@ class Consumer
 		return $db;
 	}
 
+	/** Read JSON, with numbers that PHP would round as strings. */
+	private static function read(string $json): mixed
+	{
+		if (preg_match('/[0-9.]{16}/', $json))
+			$json = preg_replace_callback('/"(?:[^"\\\\]++|\\\\.)*+"|-?[0-9][0-9.eE+-]*+/s',
+				fn ($found) => $found[0][0] === '"' || self::fits($found[0]) ? $found[0] : "\"$found[0]\"", $json) ?? $json;
+		return json_decode($json, true, DEEPEST);
+	}
+
+	private static function fits(string $number): bool
+	{
+		// without the zeros before and after
+		$digits = fn ($text) => trim(str_replace(['-', '.'], '', preg_replace('/e.*/i', '', $text)), '0');
+		return preg_match('/^-?[0-9]+$/', $number) ? (string) (int) $number === $number
+			: $digits(json_encode((float) $number)) === $digits($number);
+	}
+
 	private static function now(): float
 	{
 		return hrtime(true) / 1e9;
@@ -500,6 +563,12 @@ class Consumer
 	private static function arrayOf(array $values): string
 	{
 		return '{' . implode(',', array_map(fn ($value) => $value === null ? 'NULL'
-			: '"' . addcslashes(str_replace("\0", "\u{fffd}", json_decode(json_encode((string) $value, JSON_INVALID_UTF8_SUBSTITUTE))), '"\\') . '"', $values)) . '}';
+			: '"' . addcslashes(self::clean((string) $value), '"\\') . '"', $values)) . '}';
+	}
+
+	/** A text that the server takes. */
+	private static function clean(string $text): string
+	{
+		return str_replace("\0", "\u{fffd}", json_decode(json_encode($text, JSON_INVALID_UTF8_SUBSTITUTE)));
 	}
 }

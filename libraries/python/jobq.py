@@ -15,6 +15,9 @@ many in one statement, and extends leases while jobs run.  Either is made again 
 on meanwhile.  A third one listens, if "listen" says where: then nobody waits inside of reserve(), and no
 connection of a pooler is kept by those who have nothing to do.
 
+Numbers of payloads and headers keep all their digits: one that a float cannot hold is a Decimal.  It may be
+in what the handler returns.
+
 A job whose lease may be over is not acknowledged any more: its handler is told (a coroutine is cancelled;
 job.lost becomes true), and what it returns is dropped.  The server would not believe it, either.
 """
@@ -24,8 +27,10 @@ import inspect
 import json
 import logging
 import math
+import re
 import signal
 import time
+from decimal import Decimal
 
 import psycopg
 from psycopg import sql
@@ -54,8 +59,9 @@ NOT_SOON = 1.0  # seconds after which what has not begun is given back then
 NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
             "tcp_user_timeout": "60000"}
 
-RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
-FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text)"""
+RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone,
+extract(epoch FROM lease_until - jobq.clock())::float8
+FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text, %s::int)"""
 
 # Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
 # much for each token, so all of a token are together.
@@ -63,11 +69,14 @@ OF_EACH = " FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::interval[]) 
 TELL = {
     "extend": "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id), "
               "min(j.time))" + OF_EACH,
+    "log": "SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)" + OF_EACH + ", jsonb_array_elements(j.text::jsonb) AS l",
+    "progress": "SELECT jobq.report_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, j.text::jsonb ->> 1)" + OF_EACH,
     "ack": "SELECT jobq.ack(j.id, j.token, j.text::jsonb)" + OF_EACH,
     "nack": "SELECT jobq.nack(j.id, j.token, j.text, j.time)" + OF_EACH,
     "reject": "SELECT jobq.reject(j.id, j.token, j.text)" + OF_EACH,
     "release": "SELECT jobq.release(j.id, j.token, j.time)" + OF_EACH,
 }
+MEANWHILE = ("extend", "log", "progress")  # what is told of a job that runs
 
 
 class Retry(Exception):
@@ -101,12 +110,30 @@ class Unreadable:
         self.error = error
 
 
+def number(text):
+    """A float, or a Decimal where a float would have other digits."""
+    value = float(text)
+    return value if Decimal(repr(value)) == Decimal(text) else Decimal(text)
+
+
+def mark(value):
+    """A Decimal as a text that no text in jsonb can be."""
+    if not isinstance(value, Decimal):
+        raise TypeError(f"a {type(value).__name__} is no JSON")
+    return f"\0{value:f}"
+
+
+def written(value):
+    """JSON, in which a Decimal is a number."""
+    return re.sub(r'"\\u0000(-?\d+(?:\.\d+)?)"', r"\1", json.dumps(value, default=mark))
+
+
 class Reader(JsonbLoader):
     """Reads a payload or headers; one that cannot be read is an error of its own job only."""
 
     def load(self, data):
         try:
-            return super().load(data)
+            return json.loads(bytes(data), parse_float=number)
         except Exception as error:
             return Unreadable(error)
 
@@ -114,13 +141,18 @@ class Reader(JsonbLoader):
 class Job:
     """A job that is held: the columns of jobq.reserved_job, and whether the lease is lost."""
 
-    def __init__(self, row, lease, heartbeat):
+    def __init__(self, consumer, row, heartbeat):
         (self.id, self.token, self.queue, self.kind, self.payload, self.headers, self.attempt,
-         self.max_attempts, self.tenant) = row
+         self.max_attempts, self.tenant, self.context, self._apart, lease) = row
         self.lost = False
+        self._consumer = consumer
         self._since = time.monotonic()  # it is held or, later, it runs
         self._until = self._since + lease  # the lease is over then, at the latest
-        self._extend_at = self._since + heartbeat
+        # a job with a timeout may have less time than others
+        self._extend_at = self._since + min(heartbeat, lease / 3)
+        self._lines = []  # of log(), not told yet
+        self._progress = None  # likewise
+        self._telling = None  # of one of these, in a statement that is under way
         self._outcome = None  # what is to be told: a key of TELL, text, seconds
         self._alone = False  # something was wrong with several of which this is one
         self._refused = False  # how it has ended is an error to the server, which will hardly pass
@@ -131,6 +163,16 @@ class Job:
         """For handlers that take long: raises LeaseLost if the lease is lost."""
         if self.lost:
             raise LeaseLost(f"the lease of job {self.id} is over")
+
+    def progress(self, percent, message=None):
+        """Shows how far the job is: from 0 to 100.  Returns at once; of several that come soon, the last is told."""
+        self._progress = json.dumps([float(percent), message])
+        self._consumer._ring()
+
+    def log(self, message, level="info"):
+        """Keeps a line with the job: level is debug, info, warning or error.  Returns at once."""
+        self._lines.append([level, text_of(message)])
+        self._consumer._ring()
 
 
 def text_of(error):
@@ -149,9 +191,15 @@ class Link:
         self._conninfo = conninfo
         self._connection = None
         self._pause = 0.1
+        self._not_before = 0.0
+
+    def is_lost(self):
+        return self._connection is None or self._connection.closed
 
     async def get(self):
-        while self._connection is None or self._connection.closed:
+        while self.is_lost():
+            await asyncio.sleep(max(0, self._not_before - time.monotonic()))
+            self._not_before = time.monotonic() + self._pause
             try:
                 # a pooler may give another session to each statement, so none is prepared
                 self._connection = await psycopg.AsyncConnection.connect(
@@ -161,7 +209,6 @@ class Link:
                 self._pause = 0.1
             except psycopg.OperationalError as error:
                 log.warning("no connection: %s", str(error).strip())
-                await asyncio.sleep(self._pause)
                 self._pause = min(2 * self._pause, 10)
         return self._connection
 
@@ -220,6 +267,7 @@ class Consumer:
         self._ended = []  # to be told
         self._turns = list(TELL)[1:]  # of how they end: those told last come last
         self._job_time = math.inf  # seconds that a job takes, about
+        self._trip = 0.0  # seconds from a statement to the time at which its answer is looked at, about
         self._by_token = False  # jobs of several tokens are too many to be extended together
         self._taking = None
         self._stopping = False
@@ -237,7 +285,12 @@ class Consumer:
         for event in (self._room, self._news, self._wake):
             event.set()
 
+    def _ring(self):
+        """There is something to tell, which a handler says in its thread."""
+        self._loop.call_soon_threadsafe(self._news.set)
+
     async def work(self, signals=False):
+        self._loop = asyncio.get_running_loop()
         self._threads = concurrent.futures.ThreadPoolExecutor(self._parallel)
         for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
             asyncio.get_running_loop().add_signal_handler(number, self.stop)
@@ -264,7 +317,12 @@ class Consumer:
     def _wanted(self):
         ahead = self._ahead
         if ahead is None:
-            ahead = min(MOST_AT_A_TIME, int(self._parallel * SOON / max(self._job_time, 0.001)))
+            # the answer to a question for others is to come before they have ended
+            soon = max(SOON, min(2 * self._trip, NOT_SOON / 2))
+            ahead = min(MOST_AT_A_TIME, int(self._parallel * soon / max(self._job_time, 0.001)))
+        # also until it is told how they have ended: else they would be lost with the next one
+        if any(job._apart and not job.lost and not job._refused for job in self._held + self._running + self._ended):
+            return 0
         wanted = self._parallel - len(self._held) - len(self._running)
         if len(self._held) <= ahead // 2:
             wanted += ahead
@@ -291,20 +349,20 @@ class Consumer:
                     continue
                 asked = time.monotonic()
                 rows = await self._taker.rows(wait + self._lease, RESERVE, self._queues, wanted, f"{self._lease} s",
-                                              f"{wait} s", self._name)
+                                              f"{wait} s", self._name, len(self._held) + len(self._running))
             except (psycopg.Error, asyncio.TimeoutError) as error:
                 log.warning("could not reserve: %s", str(error).strip() or "no answer")
                 if (getattr(error, "sqlstate", None) or "").startswith(HOPELESS):
                     self._failure = error
                     self.stop()
-                else:
+                elif not self._taker.is_lost():
                     await self._until_stopped(asyncio.sleep(1))
                 continue
             late = time.monotonic() - asked - wait
             self._adapt(late, not rows)
             for row in rows:
                 # an answer that was held up says nothing of how long the lease is still
-                self._held.append(Job(row, self._lease, 0 if late > LATE else self._heartbeat))
+                self._held.append(Job(self, row, 0 if late > LATE else self._heartbeat))
             self._begin()
             self._news.set()
             if not rows and self._listen_to:
@@ -356,6 +414,10 @@ class Consumer:
 
     def _begin(self):
         while self._held and len(self._running) < self._parallel and not self._stopping:
+            # one that may have been the end of a consumer runs with those only that came with it
+            if any(not job.lost and job.token != self._held[0].token and (job._apart or self._held[0]._apart)
+                   for job in self._running):
+                break
             job = self._held.pop(0)
             job._since = time.monotonic()
             self._running.append(job)
@@ -365,14 +427,14 @@ class Consumer:
     async def _outcome_of(self, job):
         """Call the handler; returns what is to be told."""
         try:
-            for value in (job.payload, job.headers):
+            for value in (job.payload, job.headers, job.context):
                 if isinstance(value, Unreadable):
                     raise value.error
             if inspect.iscoroutinefunction(self._handler):
                 result = await self._handler(job)
             else:
                 result = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, job)
-            return "ack", None if result is None else json.dumps(result), None
+            return "ack", None if result is None else written(result), None
         except Retry as error:
             return "nack", text_of(error), error.delay
         except Release as error:
@@ -411,6 +473,7 @@ class Consumer:
         job.lost = True
         log.warning("job %s (%s): its lease is over%s", job.id, job.kind,
                     "; it may be done again" if job._outcome else "")
+        job._lines, job._progress = [], None
         for jobs in (self._held, self._ended):
             if job in jobs:
                 jobs.remove(job)
@@ -429,15 +492,17 @@ class Consumer:
             for job in self._held + self._running + self._ended:
                 if now >= job._until:
                     self._lose(job)
+            self._begin()  # what is lost keeps no other from that
             what, jobs = self._next(now)
             if jobs:
                 await self._tell_one(what, jobs)
             elif self._taking.done() and not (self._held or self._running or self._ended):
                 return
             else:
-                due = min([job._tell_at for job in self._ended] + [job._until for job in self._ended] +
+                said = [job for job in self._running if not job.lost and (job._lines or job._progress)]
+                due = min([job._tell_at for job in self._ended + said] + [job._until for job in self._ended] +
                           [min(job._extend_at, job._until) for job in self._kept()] +
-                          [job._since + NOT_SOON for job in self._held if self._ahead is None], default=now + 60)
+                          [job._since + NOT_SOON for job in self._held if self._is_late(job, math.inf)], default=now + 60)
                 try:
                     await asyncio.wait_for(self._news.wait(), max(0, due - now))
                 except asyncio.TimeoutError:
@@ -446,14 +511,16 @@ class Consumer:
     def _give_back(self, now):
         """What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts
         already, and somebody else may have nothing to do."""
-        back = [job for job in self._held
-                if self._stopping or self._ahead is None and now >= job._since + NOT_SOON]
+        back = [job for job in self._held if self._stopping or self._is_late(job, now)]
         if back:
             self._job_time = math.inf  # nothing is taken ahead until one has ended
         for job in back:
             job._outcome = ("release", None, 0)
             self._held.remove(job)
             self._ended.append(job)
+
+    def _is_late(self, job, now):
+        return self._ahead is None and not job._apart and now >= job._since + min(NOT_SOON, self._heartbeat)
 
     def _kept(self):
         """Whose leases are extended: also of what has ended, for as long as it cannot be told; not of what is
@@ -467,7 +534,13 @@ class Consumer:
         held = [job for job in self._kept() if now >= job._extend_at]
         ended = [job for job in self._ended if now >= job._tell_at]
         for what in ["extend"] + self._turns:
-            jobs = held if what == "extend" else [job for job in ended if job._outcome[0] == what]
+            if what == "extend":
+                jobs = held
+            elif what in MEANWHILE:
+                jobs = [job for job in self._running + self._ended
+                        if not job.lost and now >= job._tell_at and (job._lines if what == "log" else job._progress)]
+            else:  # what is to be in the log is told before
+                jobs = [job for job in ended if job._outcome[0] == what and not job._lines]
             if what == "extend" and self._by_token:
                 jobs = [job for job in jobs if job.token == jobs[0].token]
             alone = [job for job in jobs if job._alone]
@@ -480,8 +553,8 @@ class Consumer:
 
     async def _tell_one(self, what, jobs):
         asked = time.monotonic()
-        texts = [None if what == "extend" else job._outcome[1] for job in jobs]
-        times = [self._lease if what == "extend" else job._outcome[2] for job in jobs]
+        texts = [self._text_of(what, job) for job in jobs]
+        times = [self._lease if what == "extend" else None if what in MEANWHILE else job._outcome[2] for job in jobs]
         # no longer than until the next lease may be over: its handler must be told
         patience = min([self._lease / 2] + [job._until - asked for job in self._kept()])
         try:
@@ -491,9 +564,13 @@ class Consumer:
         except (psycopg.Error, asyncio.TimeoutError) as error:
             self._not_told(what, jobs, error)
             return
-        self._adapt(time.monotonic() - asked)
+        took = time.monotonic() - asked
+        self._adapt(took)
+        self._trip += (took - self._trip) / 10
         for job in jobs:
-            if what == "extend":
+            if what in MEANWHILE and what != "extend":
+                self._said(what, job)
+            elif what == "extend":
                 job._until = asked + self._lease
                 job._extend_at = asked + self._heartbeat
                 job._alone = job._alone and job._outcome is not None
@@ -501,11 +578,26 @@ class Consumer:
                 self._ended.remove(job)
                 self._room.set()
 
+    def _text_of(self, what, job):
+        """What the statement says of the job."""
+        if what == "log":
+            job._telling = len(job._lines)
+            return json.dumps(job._lines[:job._telling])
+        job._telling = job._progress
+        return None if what == "extend" else job._progress if what == "progress" else job._outcome[1]
+
+    def _said(self, what, job):
+        """That was told; the handler may have said more since."""
+        if what == "log":
+            del job._lines[:job._telling]
+        elif job._progress is job._telling:
+            job._progress = None
+
     def _not_told(self, what, jobs, error):
         """It is told again, unless that cannot help.  If the connection is lost in between, nobody knows
         whether the server has heard: then "the lease is over" may mean that it had."""
         state = getattr(error, "sqlstate", None) or ""
-        again = time.monotonic() + 1
+        again = time.monotonic() + (0 if self._teller.is_lost() else 1)  # a connection is waited for when it is made
         if what == "extend" and state == TOO_MANY and not self._by_token:
             self._by_token = True
             return
@@ -520,6 +612,10 @@ class Consumer:
             log.warning("could not %s job %s: %s", what, job.id, str(error).strip() or "no answer")
             if what == "extend":
                 job._extend_at = again
+            elif what in MEANWHILE and state != "" and not state.startswith(PASSING):
+                self._said(what, job)
+            elif what in MEANWHILE:
+                job._tell_at = again
             elif what == "ack" and (state[:2] == "22" or state == TOO_DEEP or
                                     state == NO_ROOM and len(job._outcome[1] or "") > NO_JSONB):
                 job._outcome = ("nack", f"the result cannot be kept: {error}", None)

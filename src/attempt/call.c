@@ -175,8 +175,8 @@ jobq_require_handler(const char *kind)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
 				 errmsg("no handler is registered for kind \"%s\"", kind),
-				 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
-						 kind)));
+				 errhint("Register one with jobq.register(%s, 'function(jsonb)').",
+						 quote_literal_cstr(kind))));
 }
 
 /*

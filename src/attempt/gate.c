@@ -51,10 +51,10 @@ static void wait_for_group(Relation rel, const JobqJob *job,
 static void fail_unsendable(Relation rel, JobqJob *job);
 
 /*
- * May the job run now?  mode: who asks, as in jobq.queue.  entry: what was popped,
- * with its permits; NULL if the job was found in the table, and its permits are
- * still to be asked for.  With JOBQ_GROUP_BUSY, *first may be the job that comes
- * before it.
+ * May the job run now?  mode: who asks, as in jobq_internal.queue.  entry: what
+ * was popped, with its permits; NULL if the job was found in the table, and its
+ * permits are still to be asked for.  With JOBQ_GROUP_BUSY, *first may be the job
+ * that comes before it.
  *
  * Changes nothing; jobq_turn_away() does.
  */
@@ -294,6 +294,7 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			break;
 
 		case JOBQ_OTHER_KEY:
+		case JOBQ_NOT_TOGETHER:
 			jobq_push_flow(job, &push);
 			give_to_lane(&push, token);
 			break;
@@ -414,8 +415,9 @@ give_to_lane(const JobqPush *push, int64 token)
  * hold neither leases nor places that others could have.  Only a group waits until it is
  * known what becomes of its job.
  *
- * Whoever else has the row hands the job over again, should he roll back, and the lease
- * must not be in his way then.  If he has just done so, nobody else does.
+ * Another transaction that has the row hands the job over again if it rolls back, and the
+ * lease must not be in its way then.  Until it has ended, the job still comes before the
+ * others of its group, which wait.
  */
 static bool
 take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
@@ -423,6 +425,8 @@ take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
 	TransactionId blocker;
 	bool		deleted = jobq_job_delete_or_blocker(rel, job, &blocker);
 
+	if (!deleted)
+		jobq_row_is_taken(rel, job, entry->permits.group);
 	if (token == 0)
 		return deleted;
 	if (deleted && entry->permits.group != JOBQ_NONE)

@@ -287,7 +287,7 @@ jobq_register(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);
-	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
+	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, max_attempts,"
 			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
 			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiter)"
@@ -323,7 +323,7 @@ jobq_unregister(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "unregister a handler");
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.handler WHERE kind = $1", 1, types,
+	if (jobq_query("DELETE FROM jobq_internal.handler WHERE kind = $1", 1, types,
 				   values, NULL, SPI_OK_DELETE) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),

@@ -33,7 +33,7 @@ jobq_statement_commits(const JobqJob *job)
 
 /*
  * The result of a job that was a statement: its command, and how many rows it has
- * written, or found.
+ * written, or found; of several statements, those of the last.
  */
 Datum
 jobq_statement_result(const JobqStatement *statement, uint64 rows)

@@ -4,11 +4,12 @@
  *	  The door of the room base: vocabulary, settings, time, and checks of what
  *	  the server hands us.
  *
- * A *job* is a row of jobq.job.  Its *kind* names the *handler* that runs it,
- * its *queue* the line it stands in.  A *worker* is a background worker that
- * runs handlers, connected as one role to one database; the *scheduler* of a
- * database decides which job may run next and looks after its workers; the
- * *launcher* of the cluster keeps the schedulers alive.  See doc/internals.md.
+ * A *job* is a row of jobq_internal.job.  Its *kind* names the *handler* that
+ * runs it, its *queue* the line it stands in.  A *worker* is a background
+ * worker that runs handlers, connected as one role to one database; the
+ * *scheduler* of a database decides which job may run next and looks after its
+ * workers; the *launcher* of the cluster keeps the schedulers alive.  See
+ * doc/internals.md.
  *
  * This room knows nothing of the others.  It takes no locks.
  *
@@ -38,7 +39,8 @@
  */
 #define JOBQ_VERSION		"1.0"
 #define JOBQ_SQL_VERSIONS	"1.0"
-#define JOBQ_SCHEMA			"jobq"
+#define JOBQ_SCHEMA			"jobq"	/* views, functions and types for users */
+#define JOBQ_INTERNAL_SCHEMA "jobq_internal"	/* the tables */
 
 /* Error codes of jobq's own, for what a program must tell apart. */
 #define ERRCODE_JOBQ_UNKNOWN_KIND		MAKE_SQLSTATE('J','Q','0','0','1')

@@ -322,4 +322,31 @@ jobq_lock_holder(const LOCKTAG *tag, LOCKMODE mode, int *pid)
 	return true;
 }
 
+/* 19: the state in which a jsonb value is built has the result. */
+#if PG_VERSION_NUM >= 190000
+#include "utils/jsonb.h"
+#define JsonbParseState JsonbInState
+
+static inline JsonbValue *
+jobq_push_jsonb(JsonbInState **state, JsonbIteratorToken token, JsonbValue *value)
+{
+	if (*state == NULL)
+		*state = palloc0(sizeof(JsonbInState));
+	pushJsonbValue(*state, token, value);
+	return (*state)->result;
+}
+#define pushJsonbValue(state, token, value) jobq_push_jsonb(state, token, value)
+#endif
+
+/* 19: CLUSTER is a form of REPACK. */
+#if PG_VERSION_NUM >= 190000
+#define T_ClusterStmt T_RepackStmt
+#define ClusterStmt RepackStmt
+#endif
+
+/* 19: a descriptor that was made column by column is finished. */
+#if PG_VERSION_NUM < 190000
+#define TupleDescFinalize(desc) ((void) 0)
+#endif
+
 #endif							/* JOBQ_COMPAT_H */

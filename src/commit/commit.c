@@ -16,7 +16,8 @@
  * the locks.
  *
  * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, of
- * attempts that have failed in failure_commit.c, what the relay sends in message.c,
+ * attempts that have failed in failure_commit.c, of jobs whose rows were deleted in
+ * deletion_commit.c, what the relay sends in message.c,
  * who is told of a job without a trace in outcome.c.
  *
  * A transaction with few jobs hands over each of them.  One with many hands
@@ -54,13 +55,8 @@ typedef struct PendingPush
 
 static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
-static PendingPush undone[MAX_PUSHES];	/* in the order of their subids */
-static int	nundone = 0;
-
-/* the last of those that do not fit, or invalid */
-static SubTransactionId undone_more = InvalidSubTransactionId;
-
-static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
+static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane; group: not
+									 * 0 if any job has one */
 static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
 static int	nwakes = 0;
@@ -70,22 +66,24 @@ static bool unnoted = false;
 static bool prepared = false;
 static bool reload = false;
 static int	changed = 0;		/* JOBQ_CHANGED_* */
-static Oid	created = InvalidOid;	/* jobq.job of a new extension */
+static Oid	created = InvalidOid;	/* jobq_internal.job of a new extension */
 static SubTransactionId created_in = InvalidSubTransactionId;
 static bool restored = false;	/* made by a restore */
 static bool poke = false;		/* the launcher shall look */
 static bool anything = false;
 static bool committed = false;
+static bool counted = false;	/* its hand-overs, before it commits */
 
 /* All books: this room's own, then those that have joined. */
-#define MAX_BOOKS	11
+#define MAX_BOOKS	12
 static const JobqCommitBooks *books[MAX_BOOKS] =
 {
-	&group_held_books, &lease_books, &message_books, &batch_books,
+	&deletion_books, &group_held_books, &lease_books, &message_books, &batch_books,
 	&outcome_books, &group_end_books, &group_awaited_books, &failure_books
 };
-static int	nbooks = 8;
+static int	nbooks = 9;
 
+static void count_handovers(void);
 static bool something_noted(void);
 static bool ends_prepared(void);
 static void xact_callback(XactEvent event, void *arg);
@@ -96,7 +94,6 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 static void add_to_lane(const JobqPush *push);
 static void hand_over(void);
 static void forget(void);
-static void undo_deletions(SubTransactionId since);
 static void free_schedules(JobqDatabase *db);
 
 /*
@@ -138,6 +135,8 @@ abort_books(SubTransactionId since)
 static void
 give_back(void)
 {
+	handover_lower();
+	counted = false;
 	for (int i = 0; i < nbooks; i++)
 		if (books[i]->give_back != NULL)
 			books[i]->give_back();
@@ -150,6 +149,8 @@ void
 jobq_at_commit_push(const JobqPush *push)
 {
 	anything = true;
+	if (counted && push->group != 0)
+		handover_raise(push->group);
 	if (nlanes == 0 && !rescan && npushes < MAX_PUSHES)
 	{
 		pushes[npushes].subid = GetCurrentSubTransactionId();
@@ -163,57 +164,6 @@ jobq_at_commit_push(const JobqPush *push)
 		add_to_lane(&pushes[i].push);
 	npushes = 0;
 	add_to_lane(push);
-}
-
-/*
- * At abort, hand over a job whose row this transaction has deleted: whoever
- * has popped its entry meanwhile has found the row taken and dropped it.
- */
-void
-jobq_at_abort_push(const JobqPush *push)
-{
-	anything = true;
-	if (nundone == MAX_PUSHES)
-	{
-		undone_more = Max(undone_more, GetCurrentSubTransactionId());
-		return;
-	}
-	undone[nundone].subid = GetCurrentSubTransactionId();
-	undone[nundone].push = *push;
-	nundone++;
-}
-
-/*
- * Hand over what was deleted since this subtransaction began, or at all.  Those who
- * catch errors by the thousand come by here each time, so one that has deleted nothing
- * touches no shared memory.
- */
-static void
-undo_deletions(SubTransactionId since)
-{
-	JobqDatabase *db = jobq_my_database();
-	JobqWakeList wake = {0};
-	bool		more = undone_more != InvalidSubTransactionId && undone_more >= since;
-
-	if (!more && (nundone == 0 || undone[nundone - 1].subid < since))
-		return;
-	if (db != NULL)
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (more && db != NULL)
-	{
-		db->rescan = true;
-		wake.scheduler = true;
-	}
-	while (nundone > 0 && undone[nundone - 1].subid >= since)
-	{
-		nundone--;
-		if (db != NULL && db->scheduler != NULL)
-			jobq_ready_push(db, &undone[nundone].push, jobq_now(), &wake);
-	}
-	if (db != NULL)
-	{
-		jobq_unlock(db, &wake);
-	}
 }
 
 static void
@@ -234,6 +184,7 @@ add_to_lane(const JobqPush *push)
 			if (jobq_key_cmp(push->key, lanes[at].key) < 0)
 				lanes[at].key = push->key;
 			lanes[at].notify |= push->notify;
+			lanes[at].group |= push->group;
 			last = at;
 			return;
 		}
@@ -268,11 +219,13 @@ jobq_at_commit_rescan(void)
 {
 	anything = true;
 	rescan = true;
+	if (counted)
+		handover_raise(0);
 }
 
 /*
- * At commit, act as if rows of jobq.job may have come, gone or changed of which nothing
- * was noted: the scheduler reads all lanes, and counts all jobs, anew.
+ * At commit, act as if rows of jobq_internal.job may have come, gone or changed of
+ * which nothing was noted: the scheduler reads all lanes, and counts all jobs, anew.
  */
 void
 jobq_at_commit_unnoted(void)
@@ -361,6 +314,25 @@ ends_prepared(void)
 		!TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
 
+/*
+ * The rows can be seen soon: count what is to be handed over then, and what other modules
+ * still add before the commit.
+ */
+static void
+count_handovers(void)
+{
+	bool		any = rescan;
+
+	for (int i = 0; i < nlanes; i++)
+		any |= lanes[i].group != 0;
+	if (any)
+		handover_raise(0);
+	for (int i = 0; i < npushes; i++)
+		if (pushes[i].push.group != 0)
+			handover_raise(pushes[i].push.group);
+	counted = true;
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -372,6 +344,7 @@ xact_callback(XactEvent event, void *arg)
 			for (int i = 0; i < nbooks; i++)
 				if (books[i]->before_commit != NULL && books[i]->noted())
 					books[i]->before_commit();
+			count_handovers();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 			/* nothing is handed over at its end */
@@ -383,7 +356,9 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_COMMIT:
 			committed = something_noted();
-			if (!committed)
+			if (committed)
+				jobq_injection_point("jobq-committed");
+			else
 				give_back();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
@@ -394,10 +369,7 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
 			if (something_noted())
-			{
-				undo_deletions(InvalidSubTransactionId);
 				forget();
-			}
 			give_back();
 			break;
 		case XACT_EVENT_PREPARE:
@@ -449,7 +421,6 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	if (created_in >= mysubid)
 		created = InvalidOid;
 	abort_books(mysubid);
-	undo_deletions(mysubid);
 }
 
 /*
@@ -599,10 +570,9 @@ hand_over(void)
 		jobq_poke_launcher();
 	give_back();
 
-	npushes = nlanes = nwakes = nundone = 0;
+	npushes = nlanes = nwakes = 0;
 	changed = 0;
 	rescan = reload = prepared = unnoted = over = poke = false;
-	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }
 
@@ -618,9 +588,8 @@ forget(void)
 		jobq_poke_launcher();
 	anything = false;
 	abort_books(InvalidSubTransactionId);
-	npushes = nlanes = nwakes = nundone = 0;
+	npushes = nlanes = nwakes = 0;
 	changed = 0;
 	rescan = reload = prepared = unnoted = over = poke = false;
-	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }

@@ -218,7 +218,6 @@ typedef enum LeaseAction
 extern void jobq_install_commit_callbacks(void);
 extern void jobq_commit_join(const JobqCommitBooks *books);
 extern void jobq_at_commit_push(const JobqPush *push);
-extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_unnoted(void);
@@ -227,6 +226,9 @@ extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_changed(int what);
 extern void jobq_at_commit_created(Oid job, bool by_restore);
 extern void jobq_at_commit_poke(void);
+
+/* src/commit/deletion_commit.c */
+extern void jobq_at_abort_push(const JobqPush *push);
 
 /* src/commit/failure_commit.c */
 extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
@@ -238,6 +240,9 @@ extern void jobq_at_commit_group_held(int64 group, int64 job_id,
 extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 extern void jobq_at_commit_group_moved(int64 group, int64 job_id);
 extern void jobq_at_abort_group_moved(int64 group, int64 job_id);
+
+/* src/commit/handover_commit.c */
+extern void jobq_before_commit_prepared(void);
 
 /* src/commit/lease_commit.c */
 extern void jobq_lease_room(int n);

@@ -12,6 +12,7 @@
 
 #include "commit/commit.h"
 
+extern const JobqCommitBooks deletion_books;	/* deletion_commit.c */
 extern const JobqCommitBooks group_held_books;	/* group_commit.c: before
 												 * permits are given back */
 extern const JobqCommitBooks group_end_books;	/* ... and after that */
@@ -21,6 +22,10 @@ extern const JobqCommitBooks message_books; /* message.c */
 extern const JobqCommitBooks batch_books;	/* batch_commit.c */
 extern const JobqCommitBooks outcome_books; /* outcome.c */
 extern const JobqCommitBooks failure_books; /* failure_commit.c */
+
+/* src/commit/handover_commit.c */
+extern void handover_raise(int64 group);
+extern void handover_lower(void);
 
 /* src/commit/waiter.c */
 extern bool jobq_anybody_waits(void);

@@ -1,16 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * batch.c
- *	  Batches: create_batch(), batch_add(), batch_start(), batch_cancel(),
- *	  batch_retry_failed(), batch_status().
+ *	  Batches: create_batch(), batch_start(), batch_cancel().
  *
- * A batch is a row of jobq.batch, and the jobs that name it.  What is to be done
- * when its jobs end, the scheduler does (worker/scheduler/batches.c); here is what users
- * do.
- *
- * Who adds a job locks the row, weakly, so that the batch does not end before
- * that commits; a job of the batch itself need not, as the batch lasts as long
- * as it does.
+ * A batch is a row of jobq_internal.batch, and the jobs that name it.  What is to be
+ * done when its jobs end, the scheduler does (worker/scheduler/batches.c); here is what
+ * users do.
  *
  * src/compose/batch.c
  *
@@ -41,7 +36,6 @@
 #include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_create_batch);
-PG_FUNCTION_INFO_V1(jobq_batch_add);
 PG_FUNCTION_INFO_V1(jobq_batch_start);
 PG_FUNCTION_INFO_V1(jobq_batch_cancel);
 
@@ -78,8 +72,9 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 	if (jobq_query_kept(&plans[n],
 						psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
 								 " state = 'x' OR state = 'f' AND NOT allow_failures OR dropped, dormant, has_steps,"
-								 " coalesce(parent, 0), coalesce(parent_job, 0)"
-								 " FROM jobq.batch WHERE id = $1%s", lock),
+								 " coalesce(parent, 0), coalesce(parent_job, 0),"
+								 " state = 'r' AND coalesce(started_at = created_at, false)"
+								 " FROM jobq_internal.batch WHERE id = $1%s", lock),
 						1, types, values, NULL, SPI_OK_SELECT) == 0)
 		tuple = NULL;
 	else
@@ -102,32 +97,7 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 	batch->has_steps = DatumGetBool(jobq_column(tuple, desc, 6, BOOLOID, NULL));
 	batch->parent = DatumGetInt64(jobq_column(tuple, desc, 7, INT8OID, NULL));
 	batch->parent_job = DatumGetInt64(jobq_column(tuple, desc, 8, INT8OID, NULL));
-}
-
-/*
- * Read a batch to which this user may add jobs, and see to it that it does not end before
- * they are there; an error if there is none, or it takes no more.  Returns whether a job
- * of the batch itself runs here, which keeps it from ending.
- */
-bool
-batch_open_to_add(int64 id, Batch *batch)
-{
-	/* a procedure may have ended the transaction that keeps its job's row */
-	bool		inside = jobq_current != NULL && job_batch(jobq_current->job) == id &&
-		jobq_current->slot != NULL && !job_leased(jobq_current->job);
-
-	jobq_lock_jobs();
-	SPI_connect();
-	batch_read(0, id, inside ? ANYBODY : NOBODY_ENDS_IT, batch);
-	SPI_finish();
-	if (batch->over)
-		batch_wrong_state(id, "is over", "Create another.");
-	if (batch->ending)
-		batch_wrong_state(id, "is being cancelled", "Create another.");
-	if (batch->dormant)
-		batch_wrong_state(id, "runs where it was replicated from",
-						  "Add to it there.");
-	return inside;
+	batch->expects = DatumGetBool(jobq_column(tuple, desc, 9, BOOLOID, NULL));
 }
 
 /*
@@ -255,41 +225,6 @@ jobq_create_batch(PG_FUNCTION_ARGS)
 }
 
 /*
- * batch_add(batch_id, kind, payloads, options) returns the ids, in order.
- */
-Datum
-jobq_batch_add(PG_FUNCTION_ARGS)
-{
-	char	   *kind = jobq_kind_from_arg(fcinfo, 1);
-	Datum		options[NOPTIONS];
-	bool		nulls[NOPTIONS];
-	bool		inside;
-	int64		id;
-	Batch		batch;
-	JobqJob		job;
-	JobqUnique	unique;
-
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null",
-						PG_ARGISNULL(0) ? "batch_id" : "payloads")));
-	id = PG_GETARG_INT64(0);
-	jobq_options_from_arg(fcinfo, 3, options, nulls);
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	inside = batch_open_to_add(id, &batch);
-	batch_check_begun(id, &batch);
-	jobq_prepare_job(&job, &unique, kind, options, nulls);
-	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
-	if (batch.state == BATCH_PENDING)
-		jobq_job_block(&job, options, nulls);
-	else if (!inside)
-		jobq_at_commit_batch(id, 0, false);
-	jobq_put_jobs(fcinfo, &job, &unique, PG_GETARG_ARRAYTYPE_P(2));
-	return (Datum) 0;
-}
-
-/*
  * Let all blocked jobs of the batch run.
  */
 static void
@@ -365,7 +300,7 @@ start_nested(int64 batch_id)
 	uint64		n;
 
 	SPI_connect();
-	n = jobq_query_latest("UPDATE jobq.batch SET state = 'r', started_at = $2"
+	n = jobq_query_latest("UPDATE jobq_internal.batch SET state = 'r', started_at = $2"
 						  " WHERE parent = $1 AND state = 'p' RETURNING id",
 						  2, types, values, SPI_OK_UPDATE_RETURNING);
 	for (uint64 i = 0; i < n; i++)
@@ -401,7 +336,7 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 		batch_wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
 						  : "has been started already",
 						  "A batch is started once.");
-	jobq_query("UPDATE jobq.batch SET state = 'r', started_at = $2 WHERE id = $1",
+	jobq_query("UPDATE jobq_internal.batch SET state = 'r', started_at = $2 WHERE id = $1",
 			   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	start_nested(id);
@@ -429,7 +364,7 @@ jobq_batch_cancel_open(int64 id)
 		batch_wrong_state(id, "runs where it was replicated from",
 						  "Cancel it there.");
 	if (!batch.over)
-		jobq_query("UPDATE jobq.batch SET state = 'x' WHERE id = $1",
+		jobq_query("UPDATE jobq_internal.batch SET state = 'x' WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	if (!batch.over)
@@ -464,9 +399,9 @@ jobq_batch_reopen(int64 batch_id)
 	SPI_connect();
 
 	/* the scheduler, which does not see the job yet, must not end it */
-	runs = jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
+	runs = jobq_query("SELECT FROM jobq_internal.batch WHERE id = $1 AND state <> 'x'" NOBODY,
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
-	if (jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
+	if (jobq_query("UPDATE jobq_internal.batch SET state = 'r', finished_at = NULL,"
 				   " dropped = dropped AND finished_at IS NULL, reopened = true WHERE id = $1 AND state IN ('f', 'c')",
 				   1, types, values, NULL, SPI_OK_UPDATE) > 0)
 		jobq_batch_changed(batch_id, "running", false);
@@ -518,10 +453,10 @@ batch_lock_letters(int64 id)
 	Datum		value = Int64GetDatum(id);
 
 	(void) jobq_query("WITH RECURSIVE inside AS (SELECT 0 AS level, $1 AS id UNION ALL"
-					  "  SELECT i.level + 1, b.id FROM inside i JOIN jobq.batch b ON b.parent = i.id"
+					  "  SELECT i.level + 1, b.id FROM inside i JOIN jobq_internal.batch b ON b.parent = i.id"
 					  "  WHERE i.level < 100)"
 					  " SELECT pg_catalog.count(*) FROM (SELECT FROM inside i"
-					  "  JOIN jobq.failed_job f ON f.batch_id = i.id"
+					  "  JOIN jobq_internal.failed_job f ON f.batch_id = i.id"
 					  "  ORDER BY i.level DESC, f.id FOR UPDATE OF f) l",
 					  1, types, &value, NULL, SPI_OK_SELECT);
 }

@@ -27,7 +27,7 @@
 
 #include "produce/produce.h"
 
-/* Values of jobq.batch.state. */
+/* Values of jobq_internal.batch.state. */
 #define BATCH_PENDING		'p'
 #define BATCH_RUNNING		'r'
 #define BATCH_COMPLETED		'c'
@@ -58,12 +58,12 @@
  */
 #define DELETE_AND_COUNT(delete) \
 	"WITH gone AS (" delete ")," \
-	" counted AS (UPDATE jobq.batch b SET completed = b.completed + g.completed," \
+	" counted AS (UPDATE jobq_internal.batch b SET completed = b.completed + g.completed," \
 	" failed = b.failed + g.failed, cancelled = b.cancelled + g.cancelled," \
 	" expired = b.expired + g.expired" \
 	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
 	" WHERE b.id = g.batch_id)," \
-	" kept AS (UPDATE jobq.step s SET result = g.result," \
+	" kept AS (UPDATE jobq_internal.step s SET result = g.result," \
 	" state = CASE WHEN s.state = 's' THEN s.state ELSE g.state END" \
 	" FROM gone g WHERE s.job_id = g.id AND g.batch_id IS NOT NULL)" \
 	" SELECT pg_catalog.count(*) FROM gone"
@@ -101,7 +101,7 @@ extern void jobq_job_block(JobqJob *job, const Datum *options,
 /* Bytes of a step's name. */
 #define JOBQ_MAX_STEP_NAME	127
 
-/* Attribute numbers of jobq.step. */
+/* Attribute numbers of jobq_internal.step. */
 enum
 {
 	STEP_JOB_ID = 1,

@@ -29,6 +29,8 @@ typedef struct Batch
 	bool		ending;			/* what is left of it is to be cancelled */
 	bool		dormant;
 	bool		has_steps;
+	bool		expects;		/* was started before it had a job, and waits
+								 * for the first one */
 	int64		parent;			/* of which it is part, or 0 */
 	int64		parent_job;		/* that stands for it there */
 } Batch;
@@ -37,9 +39,11 @@ typedef struct Batch
 extern void batch_read(int privilege, int64 id, const char *lock,
 					   Batch *batch);
 extern void batch_lock_letters(int64 id);
-extern bool batch_open_to_add(int64 id, Batch *batch);
 extern void batch_check_begun(int64 id, const Batch *batch);
 extern void batch_wrong_state(int64 id, const char *state, const char *hint);
+
+/* src/compose/batch_add.c */
+extern bool batch_open_to_add(int64 id, Batch *batch);
 
 /* A step in the making. */
 typedef struct NewStep

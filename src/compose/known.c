@@ -60,7 +60,7 @@ known_check_room(int64 batch_id, int n)
 	}
 	room->batch_id = 0;
 	SPI_connect();
-	(void) jobq_query_kept(&plan, "SELECT pg_catalog.count(*) FROM jobq.step"
+	(void) jobq_query_kept(&plan, "SELECT pg_catalog.count(*) FROM jobq_internal.step"
 						   " WHERE batch_id = $1 AND element_of IS NULL",
 						   1, types, &value, NULL, SPI_OK_SELECT);
 	nsteps = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
@@ -87,7 +87,7 @@ known_job(int64 batch_id, const char *name)
 	int64		job_id = 0;
 
 	SPI_connect();
-	if (jobq_query_kept(&plan, "SELECT job_id FROM jobq.step"
+	if (jobq_query_kept(&plan, "SELECT job_id FROM jobq_internal.step"
 						" WHERE batch_id = $1 AND name = $2 AND element_of IS NULL",
 						2, types, values, NULL, SPI_OK_SELECT) > 0)
 		job_id = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
@@ -137,7 +137,7 @@ known_comes_after(const Datum *jobs, int njobs, int64 before)
 	SPI_connect();
 	found = jobq_query_kept(&plan, "WITH RECURSIVE before AS"
 							" (SELECT pg_catalog.unnest($1) AS id UNION"
-							"  SELECT n.id FROM before b JOIN jobq.step s ON s.job_id = b.id"
+							"  SELECT n.id FROM before b JOIN jobq_internal.step s ON s.job_id = b.id"
 							"  CROSS JOIN LATERAL pg_catalog.unnest(s.needs) n (id))"
 							" SELECT FROM before WHERE id = $2 LIMIT 1",
 							2, types, values, NULL, SPI_OK_SELECT) > 0;

@@ -4,11 +4,11 @@
  *	  Workflows that are a part of a batch: a step of another workflow, or what was added
  *	  with batch => id.
  *
- * Such a workflow is a batch of its own.  In the batch that it is part of, a job stands
- * for it, which never runs: it is blocked until the workflow is over, and then ends as
- * that has ended, in the same transaction (worker/scheduler/nest.c).  So whatever asks how
- * far the batch is needs to know of no other batches.  jobq.batch.parent and parent_job say
- * which job that is.
+ * Such a workflow is a batch of its own.  In the batch that it is part of, a job stands for
+ * it, which never runs: it is blocked until the workflow is over, and then ends as that has
+ * ended, in the same transaction (worker/scheduler/nest.c).  So whatever asks how far the
+ * batch is needs to know of no other batches.  jobq_internal.batch.parent and parent_job
+ * say which job that is.
  *
  * All of it is written by who defines the workflow, with his privileges, and within his
  * limits.  The steps of a workflow that has not begun are all blocked; it begins when
@@ -45,7 +45,7 @@ nest_level(int64 batch_id)
 
 	SPI_connect();
 	level = (int) jobq_query("WITH RECURSIVE above AS (SELECT $1 AS id UNION"
-							 "  SELECT b.parent FROM above a JOIN jobq.batch b ON b.id = a.id"
+							 "  SELECT b.parent FROM above a JOIN jobq_internal.batch b ON b.id = a.id"
 							 "  WHERE b.parent IS NOT NULL)"
 							 " SELECT FROM above LIMIT 100",
 							 1, types, &value, NULL, SPI_OK_SELECT);
@@ -211,7 +211,7 @@ jobq_batch_cancel_nested(const JobqJob *job, bool begun)
 	if (job_batch(job) == 0)
 		return false;
 	SPI_connect();
-	found = jobq_query_latest("SELECT id FROM jobq.batch WHERE parent = $1 AND parent_job = $2"
+	found = jobq_query_latest("SELECT id FROM jobq_internal.batch WHERE parent = $1 AND parent_job = $2"
 							  " AND finished_at IS NULL AND (state = 'p' OR $3)" NOBODY,
 							  3, types, values, SPI_OK_SELECT) > 0;
 	if (found)
@@ -219,7 +219,7 @@ jobq_batch_cancel_nested(const JobqJob *job, bool begun)
 		static const Oid one[] = {INT8OID};
 		Datum		id = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 
-		jobq_query_latest("UPDATE jobq.batch SET state = 'x' WHERE id = $1", 1, one, &id,
+		jobq_query_latest("UPDATE jobq_internal.batch SET state = 'x' WHERE id = $1", 1, one, &id,
 						  SPI_OK_UPDATE);
 		jobq_at_commit_batch(DatumGetInt64(id), 0, false);
 		jobq_batch_changed(DatumGetInt64(id), "cancelling", false);

@@ -6,9 +6,10 @@
  *
  * A step keeps its job's id, by which others need it, and by which people know it.  So
  * what has become of its job before goes: the row of the archive or the dead letter,
- * and what jobq.step or the counts of the batch remember of it.  The job is made anew
- * from the step's definition, blocked; the scheduler frees it when what it needs is
- * completed, which may be at once, with the results of those that stay as they are.
+ * and what jobq_internal.step or the counts of the batch remember of it.  The job is
+ * made anew from the step's definition, blocked; the scheduler frees it when what it
+ * needs is completed, which may be at once, with the results of those that stay as
+ * they are.
  *
  * A look at the workflow must not go on from what it has read before.  So it takes a
  * lock, without waiting, before it reads anything (jobq_workflow_try_lock()), and who
@@ -212,13 +213,13 @@ forget_ends(int64 batch_id, const Ids * ids)
 	static const Oid types[] = {INT8OID, INT8ARRAYOID};
 	Datum		values[] = {Int64GetDatum(batch_id), array_of(ids)};
 
-	(void) jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
-					  "  (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
+	(void) jobq_query("WITH a AS (DELETE FROM jobq_internal.archive WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq_internal.archive WHERE batch_id = $1 AND id = ANY ($2)"
 					  "   FOR UPDATE SKIP LOCKED) RETURNING id),"
-					  " f AS (DELETE FROM jobq.failed_job WHERE batch_id = $1 AND id IN"
-					  "  (SELECT id FROM jobq.failed_job WHERE batch_id = $1 AND id = ANY ($2)"
+					  " f AS (DELETE FROM jobq_internal.failed_job WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq_internal.failed_job WHERE batch_id = $1 AND id = ANY ($2)"
 					  "   FOR UPDATE SKIP LOCKED) RETURNING id),"
-					  " counted AS (UPDATE jobq.batch b SET"
+					  " counted AS (UPDATE jobq_internal.batch b SET"
 					  "  completed = greatest(b.completed - g.completed, 0),"
 					  "  failed = greatest(b.failed - g.failed, 0),"
 					  "  cancelled = greatest(b.cancelled - g.cancelled, 0),"
@@ -227,12 +228,12 @@ forget_ends(int64 batch_id, const Ids * ids)
 					  "   pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed,"
 					  "   pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd', 's')) AS cancelled,"
 					  "   pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired"
-					  "   FROM jobq.step WHERE job_id = ANY ($2) AND state IS NOT NULL"
+					  "   FROM jobq_internal.step WHERE job_id = ANY ($2) AND state IS NOT NULL"
 					  "   AND job_id NOT IN (SELECT id FROM a UNION ALL SELECT id FROM f)) g"
 					  "  WHERE b.id = $1)"
 					  " SELECT ((SELECT pg_catalog.count(*) FROM a) + (SELECT pg_catalog.count(*) FROM f)) ="
-					  "  ((SELECT pg_catalog.count(*) FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2))"
-					  "   + (SELECT pg_catalog.count(*) FROM jobq.failed_job WHERE batch_id = $1 AND id = ANY ($2)))",
+					  "  ((SELECT pg_catalog.count(*) FROM jobq_internal.archive WHERE batch_id = $1 AND id = ANY ($2))"
+					  "   + (SELECT pg_catalog.count(*) FROM jobq_internal.failed_job WHERE batch_id = $1 AND id = ANY ($2)))",
 					  2, types, values, NULL, SPI_OK_SELECT);
 	if (!DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL)))
 		ereport(ERROR,
@@ -240,7 +241,7 @@ forget_ends(int64 batch_id, const Ids * ids)
 				 errmsg("another transaction changes steps of workflow " INT64_FORMAT,
 						batch_id),
 				 errhint("Try again when it is over.")));
-	jobq_query("UPDATE jobq.step SET state = NULL, result = NULL"
+	jobq_query("UPDATE jobq_internal.step SET state = NULL, result = NULL"
 			   " WHERE batch_id = $1 AND job_id = ANY ($2) AND state IS NOT NULL",
 			   2, types, values, NULL, SPI_OK_UPDATE);
 }
@@ -254,9 +255,9 @@ forget_elements(int64 batch_id, const Ids * mappers)
 	static const Oid types[] = {INT8OID, INT8ARRAYOID};
 	Datum		values[] = {Int64GetDatum(batch_id), array_of(mappers)};
 
-	jobq_query("DELETE FROM jobq.step WHERE batch_id = $1 AND element_of = ANY ($2)",
+	jobq_query("DELETE FROM jobq_internal.step WHERE batch_id = $1 AND element_of = ANY ($2)",
 			   2, types, values, NULL, SPI_OK_DELETE);
-	jobq_query("UPDATE jobq.step SET elements = " CppAsString2(JOBQ_UNKNOWN_ELEMENTS)
+	jobq_query("UPDATE jobq_internal.step SET elements = " CppAsString2(JOBQ_UNKNOWN_ELEMENTS)
 			   " WHERE batch_id = $1 AND job_id = ANY ($2)",
 			   2, types, values, NULL, SPI_OK_UPDATE);
 }
@@ -322,8 +323,8 @@ make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow, const Ids * ids)
 	SPITupleTable *table;
 	uint64		n;
 
-	n = jobq_query("SELECT s.job_id, coalesce(s.definition, m.definition) FROM jobq.step s"
-				   " LEFT JOIN jobq.step m ON m.job_id = s.element_of"
+	n = jobq_query("SELECT s.job_id, coalesce(s.definition, m.definition) FROM jobq_internal.step s"
+				   " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of"
 				   " WHERE s.job_id = ANY ($1) ORDER BY s.job_id",
 				   1, types, &value, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
@@ -357,7 +358,7 @@ reopen(int64 batch_id, char state)
 	Datum		value = Int64GetDatum(batch_id);
 
 	/* as a part of another it may have to wait, until when nobody is told */
-	jobq_query("UPDATE jobq.batch SET finished_at = NULL, dropped = false,"
+	jobq_query("UPDATE jobq_internal.batch SET finished_at = NULL, dropped = false,"
 			   " state = CASE WHEN parent IS NOT NULL AND started_at IS NULL THEN 'p'::\"char\" ELSE 'r' END,"
 			   " reopened = CASE WHEN state = 'c' THEN false WHEN state IN ('f', 'x') THEN true ELSE reopened END"
 			   " WHERE id = $1 RETURNING state",
@@ -431,7 +432,7 @@ run_nested(const JobqStep *step)
 	for (int i = 0; i < workflow.nsteps; i++)
 		workflow.steps[i]->again = true;
 	(void) run_marked(step->workflow_id, &batch, &workflow);
-	jobq_query("UPDATE jobq.batch SET started_at = NULL WHERE id = $1",
+	jobq_query("UPDATE jobq_internal.batch SET started_at = NULL WHERE id = $1",
 			   1, types, &value, NULL, SPI_OK_UPDATE);
 	reopen(step->workflow_id, batch.state);
 }
@@ -561,7 +562,7 @@ restore(int64 id, bool nested, List **batches)
 				break;
 		}
 	}
-	nletters = jobq_query("SELECT id FROM jobq.failed_job WHERE batch_id = $1",
+	nletters = jobq_query("SELECT id FROM jobq_internal.failed_job WHERE batch_id = $1",
 						  1, types, &value, NULL, SPI_OK_SELECT);
 	for (uint64 i = 0; i < nletters; i++)
 	{

@@ -336,7 +336,7 @@ jobq_step_check_payload(const JobqJob *job)
 	if (job_batch(job) == 0 || !job_blocked(job))
 		return;
 	SPI_connect();
-	if (jobq_query_latest("SELECT elements IS NOT NULL OR element_of IS NOT NULL FROM jobq.step WHERE job_id = $1",
+	if (jobq_query_latest("SELECT elements IS NOT NULL OR element_of IS NOT NULL FROM jobq_internal.step WHERE job_id = $1",
 						  1, types, &value, SPI_OK_SELECT) > 0)
 		(void) jobq_result_refs(DatumGetJsonbP(JOB(job, JOB_PAYLOAD)), "payload",
 								DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL)));

@@ -3,8 +3,9 @@
  * steps.c
  *	  How far the steps of a workflow are.
  *
- * jobq.step says which jobs are steps, and what they need; where a job is, its
- * table says, or jobq.step if retention or the like has removed it from there.
+ * jobq_internal.step says which jobs are steps, and what they need; where a
+ * job is, its table says, or jobq_internal.step if retention or the like has
+ * removed it from there.
  *
  * src/compose/steps.c
  *
@@ -67,8 +68,8 @@ add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step)
 }
 
 /*
- * A row of jobq.step; true if it is a step, false if it is an element.  *needs are the
- * ids of what it needs, in the current memory context.
+ * A row of jobq_internal.step; true if it is a step, false if it is an element.
+ * *needs are the ids of what it needs, in the current memory context.
  */
 static bool
 read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
@@ -133,7 +134,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	memset(workflow, 0, sizeof(JobqSteps));
 	workflow->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq steps",
 											 ALLOCSET_DEFAULT_SIZES);
-	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq.step"
+	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq_internal.step"
 						" WHERE batch_id = $1 ORDER BY element_of IS NOT NULL, element, job_id",
 						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
@@ -179,11 +180,11 @@ query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type
 			 Datum value)
 {
 	return jobq_query_kept(plan, *plan != NULL ? NULL
-						   : psprintf("SELECT job_id, state FROM jobq.step WHERE %s AND state IS NOT NULL"
-									  " UNION ALL SELECT id, " STATE_OR_DROPPED("") " FROM jobq.archive WHERE %s"
-									  " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE %s"
+						   : psprintf("SELECT job_id, state FROM jobq_internal.step WHERE %s AND state IS NOT NULL"
+									  " UNION ALL SELECT id, " STATE_OR_DROPPED("") " FROM jobq_internal.archive WHERE %s"
+									  " UNION ALL SELECT id, 'f' FROM jobq_internal.failed_job WHERE %s"
 									  " UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
-									  " FROM jobq.job WHERE %s", of_step, of_job, of_job, of_job),
+									  " FROM jobq_internal.job WHERE %s", of_step, of_job, of_job, of_job),
 						   1, &type, &value, NULL, SPI_OK_SELECT);
 }
 
@@ -229,7 +230,7 @@ jobq_steps_add(int64 batch_id, JobqSteps *workflow, const int64 *job_ids, int n)
 		ids[i] = Int64GetDatum(job_ids[i]);
 	values[1] = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
 												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	if (jobq_query_kept(&read_added, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq.step"
+	if (jobq_query_kept(&read_added, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq_internal.step"
 						" WHERE batch_id = $1 AND job_id = ANY ($2) AND element_of IS NULL ORDER BY job_id",
 						2, types, values, NULL, SPI_OK_SELECT) != (uint64) n)
 		return NULL;

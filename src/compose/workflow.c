@@ -182,7 +182,7 @@ level_in(FunctionCallInfo fcinfo, int batch_arg)
 }
 
 /*
- * The rows of jobq.step.
+ * The rows of jobq_internal.step.
  */
 static void
 put_rows(Workflow *workflow, int64 batch_id)

@@ -263,6 +263,7 @@ jobq_ack(PG_FUNCTION_ARGS)
 
 	jobq_get_held(fcinfo, &held, "jobq.ack()");
 	jobq_get_results(fcinfo, 2, &held, &results);
+	jobq_sort_held(&held, &results);
 	ack(&held, &results);
 	PG_RETURN_VOID();
 }
@@ -311,6 +312,7 @@ failed(const Held *held, const char *function, const char *message,
 		error.trier = &trier;
 		jobq_log_keep_told(db, NULL, &job);
 		jobq_job_count_exception(&job);
+		job.nulls[JOB_TOGETHER - 1] = true; /* its consumer lives */
 		jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
 											 final, delay_ms)
 							 ? LEASE_RETRY : LEASE_END,
@@ -342,6 +344,7 @@ jobq_nack(PG_FUNCTION_ARGS)
 	Held		held;
 
 	jobq_get_held(fcinfo, &held, "jobq.nack()");
+	jobq_sort_held(&held, NULL);
 	nack(fcinfo, &held);
 	PG_RETURN_VOID();
 }
@@ -364,6 +367,7 @@ jobq_reject(PG_FUNCTION_ARGS)
 	Held		held;
 
 	jobq_get_held(fcinfo, &held, "jobq.reject()");
+	jobq_sort_held(&held, NULL);
 	reject(fcinfo, &held);
 	PG_RETURN_VOID();
 }
@@ -395,9 +399,9 @@ set_payload(JobqJob *job, Datum payload)
 
 /*
  * Give jobs back, with this payload if it is not NULL: no attempt is charged.  The
- * row is written anew, and so is not the version that the row of jobq.lease names: a
- * crash does not bring the lease back.  A lease in memory is just ended, unless there
- * are lines of log() to be kept.
+ * row is written anew, and so is not the version that the row of jobq_internal.lease
+ * names: a crash does not bring the lease back.  A lease in memory is just ended,
+ * unless there are lines of log() to be kept.
  */
 static void
 release(const Held *held, Interval *interval, const Datum *payload)
@@ -467,6 +471,7 @@ jobq_release(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("many jobs cannot have one payload"),
 				 errhint("Call jobq.release() for each job, with its payload.")));
+	jobq_sort_held(&held, NULL);
 	release(&held, interval_arg(fcinfo, "delay"), anew ? &payload : NULL);
 	PG_RETURN_VOID();
 }
@@ -545,6 +550,7 @@ extend(const Held *held, Interval *interval)
 
 					to->pid = from->pid;
 					to->since = from->since;
+					to->held = from->held;
 					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
 					to->client = from->client;
 				}

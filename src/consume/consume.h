@@ -5,7 +5,7 @@
  *
  * A reservation pops from the ready set, as a worker does, and what it got becomes
  * leases: in shared memory, where ack() finds them, and, unless the queue keeps them
- * in memory only, in a row of jobq.lease for each call of reserve().
+ * in memory only, in a row of jobq_internal.lease for each call of reserve().
  *
  * What it promises: a consumer that has lost its lease gets an error, never a silent
  * success.  A session that waits does not poll.
@@ -26,7 +26,7 @@
 
 #include "attempt/attempt.h"
 
-/* Attribute numbers of jobq.lease. */
+/* Attribute numbers of jobq_internal.lease. */
 enum
 {
 	LEASE_ID = 1,
@@ -37,7 +37,8 @@ enum
 	LEASE_CONSUMER,
 	LEASE_JOB_IDS,
 	LEASE_JOB_VERSIONS,
-	LEASE_NATTS = LEASE_JOB_VERSIONS
+	LEASE_N_HELD,
+	LEASE_NATTS = LEASE_N_HELD
 };
 
 #define MIN_LEASE_MS	100
@@ -54,6 +55,7 @@ typedef struct Reservation
 	int			ndenied;
 	int			max;
 	int64		lease_ms;
+	int			held;			/* jobs of other calls; below 0: not told */
 	int64		token;			/* of what was popped last; or 0 */
 	int			patience;		/* looks in vain that are left */
 	uint32		grants;			/* JobqOffers.grants, when it looked for its
@@ -90,6 +92,7 @@ extern void jobq_get_held(FunctionCallInfo fcinfo, Held *held,
 						  const char *function);
 extern void jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
 							 JobqResults *results);
+extern void jobq_sort_held(Held *held, JobqResults *results);
 
 /* src/consume/ack.c */
 extern void jobq_lease_lost(int64 id);

@@ -22,10 +22,19 @@
 #include "commit/commit.h"
 #include "consume/consume.h"
 
+/* A job and its token, and the place at which the caller has named it. */
+typedef struct HeldJob
+{
+	int64		id;
+	int64		token;
+	int			number;
+} HeldJob;
+
 static void check_call(FunctionCallInfo fcinfo, const char *function);
 static void held_one(int64 id, int64 token, Held *held);
 static void held_many(ArrayType *ids, ArrayType *tokens, Held *held,
 					  const char *function);
+static int	compare_held(const void *a, const void *b);
 static Datum from_text(FunctionCallInfo fcinfo, int arg, bool many);
 static void results_of_json(Jsonb *json, JobqResults *results);
 
@@ -194,4 +203,50 @@ jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
 	for (int i = 0; i < results->n; i++)
 		if (!results->nulls[i])
 			jobq_check_result(results->values[i]);
+}
+
+static int
+compare_held(const void *a, const void *b)
+{
+	const HeldJob *job = a;
+	const HeldJob *other = b;
+
+	if (job->id != other->id)
+		return job->id < other->id ? -1 : 1;
+	return job->number - other->number;
+}
+
+/*
+ * Sort the jobs by id, with their results if results is not NULL.  All that takes the
+ * rows of several jobs in one statement takes them in this order: two statements that
+ * have jobs in common must not wait for each other.
+ */
+void
+jobq_sort_held(Held *held, JobqResults *results)
+{
+	HeldJob    *jobs = palloc(sizeof(HeldJob) * (held->n + 1));
+	JobqResults given = {0};
+
+	for (int i = 0; i < held->n; i++)
+		jobs[i] = (HeldJob)
+	{
+		held->ids[i], held->tokens[i], i
+	};
+	qsort(jobs, held->n, sizeof(HeldJob), compare_held);
+	if (results != NULL && results->n > 0)
+	{
+		given = *results;
+		results->values = palloc(sizeof(Datum) * held->n);
+		results->nulls = palloc(sizeof(bool) * held->n);
+	}
+	for (int i = 0; i < held->n; i++)
+	{
+		held->ids[i] = jobs[i].id;
+		held->tokens[i] = jobs[i].token;
+		if (given.n == 0)
+			continue;
+		results->values[i] = given.values[jobs[i].number];
+		results->nulls[i] = given.nulls[jobs[i].number];
+	}
+	pfree(jobs);
 }

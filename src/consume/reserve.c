@@ -6,9 +6,9 @@
  * A reservation pops from the ready set, as a worker does: no scan, no locked
  * rows, and the job's row is not touched.  What it got becomes leases in
  * shared memory and, unless the queue has them in memory only, one row of
- * jobq.lease for the whole call; so a lease is durable when the reserving
- * transaction has committed, for a few bytes per job.  If it rolls back, the
- * row was never there and the jobs go back to their lanes.
+ * jobq_internal.lease for the whole call; so a lease is durable when the
+ * reserving transaction has committed, for a few bytes per job.  If it rolls
+ * back, the row was never there and the jobs go back to their lanes.
  *
  * src/consume/reserve.c
  *
@@ -55,6 +55,7 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void no_place(JobqDatabase *db, Oid role);
+static bool joins(const JobqJob *job, int n, int *together);
 static void limit_leases(Reservation *reservation, const int64 *ids,
 						 const TimestampTz *deadlines, int n);
 
@@ -82,6 +83,12 @@ jobq_served_database(const char *function)
 					 errmsg("%s needs a scheduler, and this database has none",
 							function),
 					 errhint("Name the database in \"%s\".", "jobq.databases")));
+		if (db != NULL && db->leases->loaded && db->copied)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+					 errmsg("%s does not work in a copy of a database that was served elsewhere",
+							function),
+					 errhint("Cancel what must not run here, and then call jobq.adopt().")));
 		if (db != NULL && db->leases->loaded)
 			return db;
 		(void) WaitLatch(MyLatch,
@@ -119,18 +126,19 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 		JobqQueue	buffer;
 		const JobqQueue *queue = jobq_queue_by_name(name, false, &buffer);
 
-		if (queue == NULL || !jobq_may_see_queue(queue->id, queue->open))
+		if (queue == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("queue \"%s\" does not exist", name),
-					 errhint("Create it with jobq.create_queue('%s', mode => 'consumer').",
-							 name)));
+					 errhint("Create it with jobq.create_queue(%s, mode => 'consumer').",
+							 quote_literal_cstr(name))));
+		jobq_require_visible(queue);
 		if (queue->mode != MODE_CONSUMER)
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
 					 errmsg("queue \"%s\" is served by workers", name),
-					 errhint("Change it with jobq.alter_queue('%s', mode => 'consumer').",
-							 name)));
+					 errhint("Change it with jobq.alter_queue(%s, mode => 'consumer').",
+							 quote_literal_cstr(name))));
 		reservation->queue_ids[i] = queue->id;
 		nconsumed += (jobq_privileges(queue->id) & JOBQ_MAY_CONSUME) != 0;
 	}
@@ -222,6 +230,7 @@ jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now
 		reservation->token = jobq_lease_token(db);
 		bundle->pid = MyProcPid;
 		bundle->since = now;
+		bundle->held = reservation->held;
 		strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
 		bundle->client = reservation->client;
 	}
@@ -251,6 +260,7 @@ jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
 												  strlen(reservation->consumer),
 												  NAMEDATALEN - 1));
 	jobq_client_address(&reservation->client);
+	reservation->held = -1;
 	reservation->place = JOBQ_NONE;
 	reservation->bundle = JOBQ_NONE;
 }
@@ -337,6 +347,22 @@ limit_leases(Reservation *reservation, const int64 *ids,
 }
 
 /*
+ * Can the call return this job with the n that it has?  Jobs that are suspects are
+ * apart from others, and there are no more of them than the least of "together" says.
+ */
+static bool
+joins(const JobqJob *job, int n, int *together)
+{
+	int			most = job_suspect(job) ? Max(job_together(job), 1) : PG_INT32_MAX;
+
+	if (n > 0 && ((*together == PG_INT32_MAX) != (most == PG_INT32_MAX) ||
+				  n >= Min(*together, most)))
+		return false;
+	*together = n == 0 ? most : Min(*together, most);
+	return true;
+}
+
+/*
  * Verify the popped jobs, return them, and make their leases durable.  Returns
  * how many there were.
  */
@@ -357,6 +383,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 					LEASE_UNTIL,
 					CARRIED,
 					TENANT,
+					ALONE,
 					NATTS
 	};
 	static const Oid types[NATTS] = {
@@ -364,7 +391,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		[PAYLOAD] = JSONBOID,[HEADERS] = JSONBOID,[ATTEMPT] = INT4OID,
 		[MAX_ATTEMPTS] = INT4OID,[ENQUEUED_AT] = TIMESTAMPTZOID,
 		[LEASE_UNTIL] = TIMESTAMPTZOID,[CARRIED] = JSONBOID,
-		[TENANT] = TEXTOID
+		[TENANT] = TEXTOID,[ALONE] = BOOLOID
 	};
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
@@ -377,6 +404,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	int			ndurable = 0;
 	int			nlimited = 0;
 	int			n = 0;
+	int			together = 0;
 	Relation	rel = jobq_open_jobs();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
@@ -404,6 +432,8 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 								now, &first);
 		if (verdict == JOBQ_MAY_RUN && !jobq_can_be_sent(&job))
 			verdict = JOBQ_UNSENDABLE;
+		if (verdict == JOBQ_MAY_RUN && !joins(&job, n, &together))
+			verdict = JOBQ_NOT_TOGETHER;
 		if (verdict != JOBQ_MAY_RUN)
 		{
 			reservation->wrote |= jobq_turn_away(rel, verdict, &job, entry,
@@ -431,6 +461,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			values[CARRIED] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_CONTEXT)));
 		values[TENANT] = JOB(&job, JOB_TENANT);
 		nulls[TENANT] = JOB_ISNULL(&job, JOB_TENANT);
+		values[ALONE] = BoolGetDatum(job_suspect(&job));
 		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
 		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
 		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
@@ -484,6 +515,8 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 	values[LEASE_TOKEN - 1] = Int64GetDatum(token);
 	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(until);
 	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->leases->bundles[bundle].since);
+	values[LEASE_N_HELD - 1] = Int32GetDatum(db->leases->bundles[bundle].held);
+	nulls[LEASE_N_HELD - 1] = db->leases->bundles[bundle].held < 0;
 	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->leases->bundles[bundle].role);
 	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->leases->bundles[bundle].consumer);
 	values[LEASE_JOB_IDS - 1] =
@@ -508,7 +541,7 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 }
 
 /*
- * reserve(queues, max, lease, wait, consumer): take up to max jobs for the
+ * reserve(queues, max, lease, wait, consumer, held): take up to max jobs for the
  * time of the lease; if there are none, wait for one so long.
  */
 Datum
@@ -535,6 +568,13 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max %d is out of range", reservation.max),
 				 errhint("It must be from 1 to %d.", MAX_RESERVE)));
+	if (!PG_ARGISNULL(5))
+		reservation.held = PG_GETARG_INT32(5);
+	if (!PG_ARGISNULL(5) && reservation.held < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("held %d is out of range", reservation.held),
+				 errhint("It must be 0 or more.")));
 	wait_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "wait", 0,
 							   MAX_RESERVE_WAIT_MS);
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));

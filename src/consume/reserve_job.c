@@ -17,6 +17,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -60,8 +61,8 @@ find_job(Relation rel, int64 id, JobqPush *push, bool *limited)
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("job " INT64_FORMAT " is in queue \"%s\", which is served by workers",
 						id, queue->name),
-				 errhint("Change it with jobq.alter_queue('%s', mode => 'consumer').",
-						 queue->name)));
+				 errhint("Change it with jobq.alter_queue(%s, mode => 'consumer').",
+						 quote_literal_cstr(queue->name))));
 
 	jobq_set_group_right(&job);
 

@@ -129,6 +129,7 @@ jobq_shmem_startup(void)
 		memset(jobq_shared, 0, sizeof(JobqShared));
 		jobq_shared->pokes = 1;
 		jobq_shared->lock = &locks[0].lock;
+		jobq_clock_init(&jobq_shared->clock);
 		pg_atomic_init_u32(&jobq_shared->calls, 0);
 
 		at += MAXALIGN(sizeof(JobqShared));

@@ -4,8 +4,8 @@
  *	  The door of the room memory: the frame of jobq's shared memory, and the
  *	  processes that are known there.
  *
- * The table jobq.job is the truth; shared memory is the index of what may
- * run now.  Everything here is rebuilt from the table after a restart.
+ * The table jobq_internal.job is the truth; shared memory is the index of what
+ * may run now.  Everything here is rebuilt from the table after a restart.
  *
  * This room has the places of databases and workers, and knows who is to be
  * woken.  What else lies in shared memory belongs to other rooms: each of
@@ -67,6 +67,21 @@ typedef struct JobqOwed
 #define JOBQ_MAX_OWED	64
 
 /*
+ * A part of its work that the scheduler cannot do.
+ */
+typedef struct JobqTrouble
+{
+	char		what[64];		/* "the scheduler cannot ..."; "": not in use */
+	char		error[192];
+	TimestampTz since;			/* the first failure */
+	TimestampTz until;			/* over, unless it fails again before; 0: over */
+	TimestampTz told_at;		/* when the log was told of this error */
+	int64		failures;		/* since the first */
+} JobqTrouble;
+
+#define JOBQ_MAX_TROUBLES	16
+
+/*
  * One served database.
  */
 typedef struct JobqDatabase
@@ -96,6 +111,15 @@ typedef struct JobqDatabase
 	 */
 	int64		life;
 
+	/* The scheduler's own; they outlive it. */
+	int64		clock_seen;		/* the clock's offset that it goes by; 0: none */
+	TransactionId ahead_until;	/* row versions before this may have times of
+								 * a clock that was ahead; 0: none has */
+	int64		ahead_by;		/* the clock was put back by so many
+								 * microseconds */
+	int64		ahead_more;		/* and, while that is corrected, by so many
+								 * more */
+
 	/* Protected by lock: what the scheduler is asked to do. */
 	bool		created;		/* a new extension: not what is served,
 								 * perhaps */
@@ -122,6 +146,10 @@ typedef struct JobqDatabase
 										 * that yield or find nothing to do */
 	int64		stay;			/* ... unless its role comes back: not before
 								 * this time, in microseconds */
+	bool		copied;			/* is a copy that was not adopted: no worker
+								 * starts; may be read without */
+	int			ntroubles;		/* with "until"; may be read without */
+	JobqTrouble troubles[JOBQ_MAX_TROUBLES];
 
 	/* Protected by lock: the areas of the rooms. */
 	struct JobqReady *ready;	/* src/ready */
@@ -217,6 +245,19 @@ typedef struct JobqSlot
 	struct JobqHolding *holding;	/* ready.h */
 } JobqSlot;
 
+/*
+ * What is known of the clock; see clock_watch.c.  An offset is by how many microseconds
+ * jobq_now() is ahead of the time since boot.
+ */
+typedef struct JobqClock
+{
+	slock_t		mutex;
+	int64		seen;			/* time since boot at the last look */
+	int64		offset;			/* at that look */
+	int64		since;			/* time since boot when it was seen first */
+	int64		trusted;		/* the offset that deleting rows goes by */
+} JobqClock;
+
 typedef struct JobqShared
 {
 	LWLock	   *lock;
@@ -233,6 +274,7 @@ typedef struct JobqShared
 	TimestampTz refused_at;		/* the server had no place for a process */
 
 	int64		clock_offset;	/* microseconds; see clock.c */
+	JobqClock	clock;			/* protected by its own mutex */
 	int64		lives;			/* of places of databases, so far */
 
 	int			ndatabases;
@@ -243,6 +285,7 @@ typedef struct JobqShared
 	/* The areas of the rooms. */
 	struct JobqWaiters *waiters;	/* commit.h */
 	struct JobqLinePool *lines; /* ready.h */
+	struct JobqHandovers *handovers;	/* likewise */
 } JobqShared;
 
 extern JobqShared *jobq_shared;
@@ -283,6 +326,12 @@ extern LWLock *jobq_extra_lock(JobqExtraLock which);
 extern void jobq_require_preload(const char *what);
 extern bool jobq_names_database(void);
 extern void jobq_warn_if_not_served(void);
+
+/* src/memory/clock_watch.c */
+extern void jobq_clock_init(JobqClock *clock);
+extern int64 jobq_clock_look(void);
+extern int64 jobq_clock_ahead(void);
+extern void jobq_clock_confirm(void);
 
 /* src/memory/process.c */
 extern JobqDatabase *jobq_my_database(void);

@@ -29,6 +29,7 @@ static const JobqArea *const areas[] =
 {
 	&jobq_holding_area,
 	&jobq_ready_area,
+	&jobq_handovers_area,
 	&jobq_waiters_area,
 	&jobq_lines_area,
 	&jobq_told_area,

@@ -290,7 +290,7 @@ refuse_index(const IndexStmt *stmt)
 	bool		fits;
 	ListCell   *lc;
 
-	if (!OidIsValid(oid) || get_rel_namespace(oid) != relations->schema)
+	if (!OidIsValid(oid) || get_rel_namespace(oid) != relations->internal_schema)
 		return;
 	fits = stmt->whereClause == NULL ||
 		(IsA(stmt->whereClause, NullTest) &&
@@ -390,6 +390,9 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			dboid = InvalidOid;
 	}
 
+	if (end_prepared)
+		jobq_before_commit_prepared();
+
 	PG_TRY();
 	{
 		if (prev_process_utility)
@@ -425,5 +428,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (grants_role)
 		jobq_at_commit_reload();	/* as jobq.grant_role() */
 	if (end_prepared)
+	{
+		jobq_injection_point("jobq-prepared-ended");
 		jobq_at_commit_prepared();
+	}
 }

@@ -36,15 +36,16 @@ PG_FUNCTION_INFO_V1(jobq_handler_is_there);
 /*
  * setup(): was jobq loaded at server start, with which version, does that fit
  * the extension, does jobq.databases name this database, how many workers do the
- * pools ask for, and how far was the clock put forward.
+ * pools ask for, how far was the clock put forward, and by how much
+ * has it jumped, if it is not trusted.
  */
 Datum
 jobq_setup(PG_FUNCTION_ARGS)
 {
 	Oid			extension = get_extension_oid("jobq", true);
 	TupleDesc	desc;
-	Datum		values[6];
-	bool		nulls[6] = {0};
+	Datum		values[7];
+	bool		nulls[7] = {0};
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -57,6 +58,7 @@ jobq_setup(PG_FUNCTION_ARGS)
 	values[4] = Int32GetDatum(jobq_pools_workers());
 	values[5] = Int64GetDatum(jobq_shared != NULL
 							  ? jobq_shared->clock_offset : 0);
+	values[6] = Int64GetDatum(jobq_shared != NULL ? jobq_clock_ahead() : 0);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
 }
@@ -322,7 +324,7 @@ jobq_handler_is_there(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
 	SPI_connect();
-	is_there = jobq_query("SELECT FROM jobq.handler h WHERE h.kind = $1"
+	is_there = jobq_query("SELECT FROM jobq_internal.handler h WHERE h.kind = $1"
 						  " AND pg_catalog.to_regprocedure(h.handler) IS NOT NULL",
 						  1, types, values, NULL, SPI_OK_SELECT) > 0;
 	SPI_finish();

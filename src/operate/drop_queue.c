@@ -3,9 +3,10 @@
  * drop_queue.c
  *	  The end of a queue: drop_queue().
  *
- * No job is left without its queue.  Who adds a job to a queue first takes
- * a RowShareLock on jobq.queue (jobq_pin_queues()) and keeps it; the transaction
- * that drops a queue takes an ExclusiveLock, and so knows of all who have.
+ * No job is left without its queue.  Who adds a job to a queue first takes a
+ * RowShareLock on jobq_internal.queue (jobq_pin_queues()) and keeps it; the
+ * transaction that drops a queue takes an ExclusiveLock, and so knows of all who
+ * have.
  *
  * That lock stops everybody who enqueues, so it is taken as late as can be: when
  * the transaction is about to commit.  Until then the queue is gone for this
@@ -52,7 +53,7 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 #define PAUSE			10
 #define LAST_PATIENCE	100
 
-/* Column of jobq.failed_job. */
+/* Column of jobq_internal.failed_job. */
 #define LETTER_QUEUE_ID	6
 
 /* A queue that this transaction has dropped. */
@@ -60,7 +61,7 @@ typedef struct Dropped
 {
 	SubTransactionId subid;
 	int32		queue_id;
-	Oid			jobs;			/* jobq.job */
+	Oid			jobs;			/* jobq_internal.job */
 	bool		force;
 	char		name[NAMEDATALEN];
 	struct Dropped *outer;		/* the one before */
@@ -145,7 +146,8 @@ check_droppable(const Dropped *queue)
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has dead letters",
 						queue->name),
-				 errhint("Run them again with jobq.retry_all(), delete them with jobq.delete_all_failed(), or drop them along with force => true.")));
+				 errhint("Run them again with jobq.retry_many(%s), delete them with jobq.delete_failed_many(%s), or drop them along with force => true.",
+						 quote_literal_cstr(queue->name), quote_literal_cstr(queue->name))));
 	return letters;
 }
 
@@ -176,11 +178,11 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	queue->outer = dropped;
 	dropped = queue;
 	SPI_connect();
-	jobq_query("DELETE FROM jobq.queue WHERE id = $1", 1, types, values, NULL,
+	jobq_query("DELETE FROM jobq_internal.queue WHERE id = $1", 1, types, values, NULL,
 			   SPI_OK_DELETE);
-	jobq_query("DELETE FROM jobq.delegation WHERE queue_id = $1", 1, types,
+	jobq_query("DELETE FROM jobq_internal.delegation WHERE queue_id = $1", 1, types,
 			   values, NULL, SPI_OK_DELETE);
-	jobq_query("DELETE FROM jobq.privilege WHERE queue_id = $1", 1, types,
+	jobq_query("DELETE FROM jobq_internal.privilege WHERE queue_id = $1", 1, types,
 			   values, NULL, SPI_OK_DELETE);
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -284,7 +286,7 @@ drops_before_commit(void)
 			continue;
 		PushActiveSnapshot(GetTransactionSnapshot());
 		SPI_connect();
-		(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE queue_id = $1"
+		(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE queue_id = $1"
 													  RETURNING_LETTERS),
 									 1, types, values, NULL);
 		SPI_finish();

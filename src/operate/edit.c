@@ -86,7 +86,7 @@ jobq_check_may_write(const char *what, int64 id, Oid role, int32 queue_id)
 
 /*
  * Have the job stand in the queue of this name; the current user is its role.  Live:
- * it has a row in jobq.job, which the caller has deleted.
+ * it has a row in jobq_internal.job, which the caller has deleted.
  */
 static void
 change_queue(JobqJob *job, const char *name, bool live)
@@ -299,7 +299,7 @@ edit_letter(int64 id, const JobqEdit *edit)
 
 	SPI_connect();
 	values[0] = Int64GetDatum(id);
-	if (jobq_query("SELECT" JOB_OF_LETTER " FROM jobq.failed_job WHERE id = $1 FOR UPDATE",
+	if (jobq_query("SELECT" JOB_OF_LETTER " FROM jobq_internal.failed_job WHERE id = $1 FOR UPDATE",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 	{
 		SPI_finish();
@@ -322,7 +322,7 @@ edit_letter(int64 id, const JobqEdit *edit)
 		values[i] = JOB(&job, columns[i]);
 		nulls[i] = JOB_ISNULL(&job, columns[i]) ? 'n' : ' ';
 	}
-	jobq_query("UPDATE jobq.failed_job SET payload = $2, headers = $3, queue_id = $4,"
+	jobq_query("UPDATE jobq_internal.failed_job SET payload = $2, headers = $3, queue_id = $4,"
 			   " max_attempts = $5, backoff = $6, timeout_ms = $7, context = $8,"
 			   " log = $9, tenant = $10, limit_cost = $11 WHERE id = $1",
 			   lengthof(types), types, values, nulls, SPI_OK_UPDATE);

@@ -140,6 +140,9 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 	if (jobq_start_paused)
 		explain_add(e, "start_paused", "\"jobq.start_paused\" is on",
 					"ALTER SYSTEM SET jobq.start_paused = off; SELECT pg_reload_conf()");
+	if ((*db)->copied)
+		explain_add(e, "copy", "the database is a copy of one that was served elsewhere",
+					"cancel what must not run here, then SELECT jobq.adopt()");
 	if (!jobq_pools_serve(queue->name))
 		explain_add(e, "no_pool",
 					psprintf("no pool of \"jobq.workers\" with workers serves queue \"%s\"",

@@ -77,9 +77,9 @@ limiter_name(const char *kind, uint32 limiter, bool *missing)
 	if (limiter == 0 || limiter == jobq_kind_hash(kind))
 		return psprintf("kind \"%s\"", kind);
 	SPI_connect();
-	if (jobq_query("SELECT name, missing FROM (SELECT name, false AS missing FROM jobq.limiter"
-				   " UNION ALL SELECT limiter, true FROM jobq.handler"
-				   " UNION ALL SELECT limiter, true FROM jobq.queue) u"
+	if (jobq_query("SELECT name, missing FROM (SELECT name, false AS missing FROM jobq_internal.limiter"
+				   " UNION ALL SELECT limiter, true FROM jobq_internal.handler"
+				   " UNION ALL SELECT limiter, true FROM jobq_internal.queue) u"
 				   " WHERE jobq_internal.limiter_hash(name) = $1 ORDER BY missing LIMIT 1",
 				   1, types, values, NULL, SPI_OK_SELECT) > 0)
 	{
@@ -187,7 +187,7 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 			if (i == 1 && missing)
 				explain_add(e, "limiter",
 							psprintf("%s does not exist, and a kind or a queue names it", name[i]),
-							"have logical replication bring jobq.limiter, too; or make it with jobq.create_limiter()");
+							"have logical replication bring jobq_internal.limiter, too; or make it with jobq.create_limiter()");
 			else if (limited[i] && overfull)
 				explain_add(e, "places",
 							psprintf("all %d places of \"jobq.max_limiters\" are taken, and %s has none for its limits",

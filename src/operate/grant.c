@@ -4,7 +4,8 @@
  *	  Who gets privileges: grant_role(), revoke_role(), grant_queue(),
  *	  revoke_queue().
  *
- * A privilege is a row of jobq.privilege; store/privileges.c says what it means.
+ * A privilege is a row of jobq_internal.privilege; store/privileges.c says what
+ * it means.
  *
  * src/operate/grant.c
  *
@@ -76,8 +77,8 @@ privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue)
 
 /*
  * Give the role the privilege for the queue, or for all if that is 0.  Rows of
- * roles that were dropped go at this opportunity, before somebody else gets
- * their OIDs.
+ * roles that were dropped go at this opportunity, before another role gets
+ * their OIDs, but for those that an open transaction deletes.
  */
 static void
 add_privilege(int32 queue_id, Oid role, const char *privilege)
@@ -90,10 +91,11 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 
 	jobq_lock_jobs();
 	SPI_connect();
-	jobq_query("DELETE FROM jobq.privilege p WHERE NOT EXISTS"
-			   " (SELECT FROM pg_roles r WHERE r.oid = p.role)",
+	jobq_query("DELETE FROM jobq_internal.privilege WHERE ctid IN (SELECT p.ctid FROM jobq_internal.privilege p"
+			   " WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role)"
+			   " FOR UPDATE SKIP LOCKED)",
 			   0, NULL, NULL, NULL, SPI_OK_DELETE);
-	jobq_query("INSERT INTO jobq.privilege (queue_id, role, privilege)"
+	jobq_query("INSERT INTO jobq_internal.privilege (queue_id, role, privilege)"
 			   " VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
 			   3, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
@@ -117,7 +119,7 @@ take_privilege(int32 queue_id, Oid role, const char *privilege)
 
 	jobq_lock_jobs();
 	SPI_connect();
-	jobq_query("DELETE FROM jobq.privilege WHERE role = $2"
+	jobq_query("DELETE FROM jobq_internal.privilege WHERE role = $2"
 			   " AND (queue_id = $1 OR $1 = 0 AND $3 IS NULL)"
 			   " AND (privilege = $3 OR $3 IS NULL)",
 			   3, types, values, privilege == NULL ? "  n" : NULL,

@@ -25,14 +25,14 @@ typedef struct JobqRunning
 extern JobqStatBase *jobq_stat_base(void);
 extern JobqRunning * jobq_stat_running(uint32 all);
 
-/* The columns of jobq.job, from a row of jobq.failed_job. */
+/* The columns of jobq_internal.job, from a row of jobq_internal.failed_job. */
 #define JOB_OF_LETTER \
 	" id, run_at, enqueued_at, queue_id, priority, role," \
 	" role, 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::timestamptz, unique_until, unique_queue, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
 /* The row "u" of the unique key of a dead letter "j". */
@@ -45,11 +45,11 @@ extern JobqRunning * jobq_stat_running(uint32 all);
  * Can a dead letter "j" with a unique key have it?
  */
 #define KEY_IS_FREE \
-	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.unique_key u" \
+	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq_internal.unique_key u" \
 	" WHERE " KEY_OF_LETTER " AND u.job_id <> j.id" \
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
-	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))" \
-	" AND NOT EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id" \
+	" AND EXISTS (SELECT FROM jobq_internal.job h WHERE h.id = u.job_id))" \
+	" AND NOT EXISTS (SELECT FROM jobq_internal.job h WHERE h.id = u.job_id" \
 	" AND jobq_internal.live_state(h.lease_token IS NOT NULL" \
 	" OR h.id IN (SELECT r.job_id FROM jobq_internal.running_jobs r)," \
 	" h.run_at, h.expires_at, false) = 'expired')))"
@@ -183,9 +183,6 @@ typedef struct JobqStatus
 	bool		own;			/* written by this very transaction, or run by
 								 * this session */
 } JobqStatus;
-
-/* src/operate/uuid.c */
-extern int64 jobq_job_by_uuid(Datum uuid);
 
 /* src/operate/status.c */
 extern bool jobq_look_up_if_there(int64 id, JobqStatus *status);

@@ -31,7 +31,7 @@
 PG_FUNCTION_INFO_V1(jobq_reassign);
 PG_FUNCTION_INFO_V1(jobq_drop_jobs_of);
 
-#define JOBS_OF		"SELECT id FROM jobq.job WHERE role = $1 ORDER BY id"
+#define JOBS_OF		"SELECT id FROM jobq_internal.job WHERE role = $1 ORDER BY id"
 
 static int64 *ids_of(const char *query, Oid role, uint64 *n);
 static bool find_of(Relation rel, int64 id, Oid role, JobqJob *job);
@@ -97,7 +97,7 @@ reassign_key(const JobqJob *job, Oid from, Oid to)
 	values[4] = ObjectIdGetDatum(to);
 	values[5] = key.queue_id;
 	SPI_connect();
-	(void) jobq_query("UPDATE jobq.unique_key SET role = $5 WHERE key = $1"
+	(void) jobq_query("UPDATE jobq_internal.unique_key SET role = $5 WHERE key = $1"
 					  " AND kind = $2 AND queue_id = $6 AND role = $3 AND job_id = $4",
 					  6, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
@@ -113,10 +113,10 @@ reassign_uuids(Datum *roles)
 	static const Oid types[] = {OIDOID, OIDOID};
 
 	SPI_connect();
-	(void) jobq_query("UPDATE jobq.job_uuid u SET role = $2 WHERE u.role = $1"
-					  " AND NOT EXISTS (SELECT FROM jobq.job_uuid o WHERE o.uuid = u.uuid AND o.role = $2)"
-					  " AND (EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id AND j.role = $2)"
-					  " OR EXISTS (SELECT FROM jobq.failed_job f WHERE f.id = u.job_id AND f.role = $2))",
+	(void) jobq_query("UPDATE jobq_internal.job_uuid u SET role = $2 WHERE u.role = $1"
+					  " AND NOT EXISTS (SELECT FROM jobq_internal.job_uuid o WHERE o.uuid = u.uuid AND o.role = $2)"
+					  " AND (EXISTS (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id AND j.role = $2)"
+					  " OR EXISTS (SELECT FROM jobq_internal.failed_job f WHERE f.id = u.job_id AND f.role = $2))",
 					  2, types, roles, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 }
@@ -170,17 +170,17 @@ jobq_reassign(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {OIDOID, OIDOID};
 	static const char *const queries[] = {
-		"UPDATE jobq.schedule SET role = $2 WHERE role = $1"
+		"UPDATE jobq_internal.schedule SET role = $2 WHERE role = $1"
 		" AND kind <> '" JOBQ_SQL_KIND "'",
-		"WITH mine AS (DELETE FROM jobq.event_handler WHERE role = $1 RETURNING event, handler, queue, kind, within, required)"
-		" INSERT INTO jobq.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
+		"WITH mine AS (DELETE FROM jobq_internal.event_handler WHERE role = $1 RETURNING event, handler, queue, kind, within, required)"
+		" INSERT INTO jobq_internal.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
 		/* one that is over goes on if its dead letters are retried */
-		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND (finished_at IS NULL"
-		" OR id IN (SELECT batch_id FROM jobq.failed_job WHERE role = $1"
+		"UPDATE jobq_internal.batch SET role = $2 WHERE role = $1 AND (finished_at IS NULL"
+		" OR id IN (SELECT batch_id FROM jobq_internal.failed_job WHERE role = $1"
 		" AND batch_id IS NOT NULL AND kind <> '" JOBQ_SQL_KIND "'))",
 		/* those of live jobs go with them, or stay with those that run */
-		"UPDATE jobq.unique_key u SET role = $2 WHERE role = $1"
-		" AND NOT EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)"
+		"UPDATE jobq_internal.unique_key u SET role = $2 WHERE role = $1"
+		" AND NOT EXISTS (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id)"
 	};
 	Oid			from = jobq_role_arg(fcinfo, 0, "from", false);
 	Oid			to = jobq_role_arg(fcinfo, 1, "to", true);
@@ -203,7 +203,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 
 	rel = jobq_open_jobs();
 	SPI_connect();
-	if (jobq_query("SELECT FROM jobq.unique_key a JOIN jobq.unique_key b USING (key, kind, queue_id)"
+	if (jobq_query("SELECT FROM jobq_internal.unique_key a JOIN jobq_internal.unique_key b USING (key, kind, queue_id)"
 				   " WHERE a.role = $1 AND b.role = $2 LIMIT 1",
 				   2, types, values, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
@@ -213,7 +213,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	for (int i = 0; i < (int) lengthof(queries); i++)
 		(void) jobq_query(queries[i], 2, types, values, NULL,
 						  queries[i][0] == 'W' ? SPI_OK_INSERT : SPI_OK_UPDATE);
-	moved = (int64) jobq_query("UPDATE jobq.failed_job SET role = $2 WHERE role = $1"
+	moved = (int64) jobq_query("UPDATE jobq_internal.failed_job SET role = $2 WHERE role = $1"
 							   " AND kind <> '" JOBQ_SQL_KIND "'",
 							   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
@@ -262,17 +262,17 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 				 errhint("A member of that role can, and who has the privilege manage.")));
 	rel = jobq_open_jobs();
 	SPI_connect();
-	(void) jobq_query("DELETE FROM jobq.schedule WHERE role = $1", 1, types,
+	(void) jobq_query("DELETE FROM jobq_internal.schedule WHERE role = $1", 1, types,
 					  values, NULL, SPI_OK_DELETE);
-	(void) jobq_query("DELETE FROM jobq.event_handler WHERE role = $1", 1, types,
+	(void) jobq_query("DELETE FROM jobq_internal.event_handler WHERE role = $1", 1, types,
 					  values, NULL, SPI_OK_DELETE);
-	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE role = $1"
+	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE role = $1"
 													 RETURNING_LETTERS),
 									1, types, values, NULL);
 	SPI_finish();
 
 	/* first, so that they do not add jobs in the place of those that end */
-	ids = ids_of("SELECT id FROM jobq.batch WHERE role = $1"
+	ids = ids_of("SELECT id FROM jobq_internal.batch WHERE role = $1"
 				 " AND finished_at IS NULL AND NOT dormant ORDER BY id", role, &nbatches);
 	for (uint64 i = 0; i < nbatches; i++)
 		(void) jobq_batch_cancel_open(ids[i]);
@@ -311,11 +311,11 @@ jobq_warn_of_leaver(Oid role, const char *name)
 		return;
 	SPI_connect();
 	(void) jobq_query("SELECT concat_ws(', ',"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.job WHERE role = $1) THEN 'jobs' END,"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.schedule WHERE role = $1) THEN 'schedules' END,"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.event_handler WHERE role = $1) THEN 'handlers of events' END,"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END,"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.queue q LEFT JOIN jobq.delegation d ON d.queue_id = q.id"
+					  " CASE WHEN EXISTS (SELECT FROM jobq_internal.job WHERE role = $1) THEN 'jobs' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq_internal.schedule WHERE role = $1) THEN 'schedules' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq_internal.event_handler WHERE role = $1) THEN 'handlers of events' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq_internal.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq_internal.queue q LEFT JOIN jobq_internal.delegation d ON d.queue_id = q.id"
 					  " WHERE q.run_as = $1 OR d.set_by = $1) THEN 'run_as of queues' END)",
 					  1, types, values, NULL, SPI_OK_SELECT);
 	what = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);

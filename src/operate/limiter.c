@@ -4,9 +4,9 @@
  *	  create_limiter(), alter_limiter(), drop_limiter(): limits that several kinds
  *	  and queues share.
  *
- * A limiter is a row of jobq.limiter; kinds and queues name it (jobq_limiter_of() in
- * src/store/flow.c).  The scheduler loads it beside the limits of kinds, and what
- * takes permits does not tell them apart.
+ * A limiter is a row of jobq_internal.limiter; kinds and queues name it
+ * (jobq_limiter_of() in src/store/flow.c).  The scheduler loads it beside the limits
+ * of kinds, and what takes permits does not tell them apart.
  *
  * A limiter has one limit at least: whoever finds that a job needs a permit of it
  * waits until it gives permits.
@@ -116,14 +116,14 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 static void
 check_limit(Datum name)
 {
-	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1"
+	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = $1"
 				   " AND max_running IS NULL AND rate IS NULL AND throttle IS NULL",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("limiter \"%s\" must have a limit", TextDatumGetCString(name)),
 				 errhint("Give it max_running, rate, or throttle; jobq.drop_limiter() takes it away.")));
-	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1"
+	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = $1"
 				   " AND by IS NOT NULL AND throttle IS NOT NULL",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
@@ -156,10 +156,10 @@ set_when_taken(FunctionCallInfo fcinfo, int arg)
 
 		args[1] = CStringGetTextDatum(when_taken == JOBQ_WHEN_TAKEN_RELEASE
 									  ? word : words[when_taken]);
-		(void) jobq_query("UPDATE jobq.limiter SET when_taken = $2 WHERE name = $1",
+		(void) jobq_query("UPDATE jobq_internal.limiter SET when_taken = $2 WHERE name = $1",
 						  2, text_types, args, NULL, SPI_OK_UPDATE);
 	}
-	if (jobq_query("SELECT when_taken FROM jobq.limiter WHERE name = $1"
+	if (jobq_query("SELECT when_taken FROM jobq_internal.limiter WHERE name = $1"
 				   " AND max_running IS NULL AND when_taken <> 'wait'",
 				   1, text_types, args, NULL, SPI_OK_SELECT) > 0)
 	{
@@ -198,7 +198,7 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 		values[ARG_COST] =
 			CStringGetTextDatum(format_procedure_qualified(jobq_cost_function(TextDatumGetCString(values[ARG_COST]))));
 	SPI_connect();
-	if (jobq_query("INSERT INTO jobq.limiter (name, max_running, rate, throttle, by, cost)"
+	if (jobq_query("INSERT INTO jobq_internal.limiter (name, max_running, rate, throttle, by, cost)"
 				   " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
 				   NCREATE_ARGS, types, values, nulls, SPI_OK_INSERT) == 0)
 		ereport(ERROR,
@@ -227,7 +227,7 @@ jobq_alter_limiter(PG_FUNCTION_ARGS)
 	jobq_require_all(JOBQ_MAY_MANAGE, "alter a limiter");
 	read_args(fcinfo, values, nulls, taken_away);
 	SPI_connect();
-	if (jobq_query(psprintf("UPDATE jobq.limiter SET max_running = %s,"
+	if (jobq_query(psprintf("UPDATE jobq_internal.limiter SET max_running = %s,"
 							" rate = %s, throttle = %s WHERE name = $1",
 							taken_away[ARG_MAX_RUNNING] ? "$2" : "coalesce($2, max_running)",
 							taken_away[ARG_RATE] ? "$3" : "coalesce($3, rate)",
@@ -251,13 +251,13 @@ jobq_drop_limiter(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "drop a limiter");
 	SPI_connect();
-	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1 FOR UPDATE", 1,
+	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = $1 FOR UPDATE", 1,
 				   types, &name, NULL, SPI_OK_SELECT) == 0)
 		jobq_check_limiter(TextDatumGetCString(name));
 	(void) jobq_query("SELECT pg_catalog.string_agg(what, ', ' ORDER BY what COLLATE \"C\") FROM ("
-					  "(SELECT 'kind \"' || kind || '\"' AS what FROM jobq.handler"
+					  "(SELECT 'kind \"' || kind || '\"' AS what FROM jobq_internal.handler"
 					  " WHERE limiter = $1 LIMIT 5) UNION ALL"
-					  " (SELECT 'queue \"' || name || '\"' FROM jobq.queue"
+					  " (SELECT 'queue \"' || name || '\"' FROM jobq_internal.queue"
 					  " WHERE limiter = $1 LIMIT 5)) u",
 					  1, types, &name, NULL, SPI_OK_SELECT);
 	name = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TEXTOID,
@@ -270,7 +270,7 @@ jobq_drop_limiter(PG_FUNCTION_ARGS)
 				 errdetail("It is named by %s.", TextDatumGetCString(name)),
 				 errhint("Register the kinds anew, and alter the queues with limiter => 'none'.")));
 	name = PG_GETARG_DATUM(0);
-	(void) jobq_query("DELETE FROM jobq.limiter WHERE name = $1", 1, types, &name,
+	(void) jobq_query("DELETE FROM jobq_internal.limiter WHERE name = $1", 1, types, &name,
 					  NULL, SPI_OK_DELETE);
 	SPI_finish();
 	PG_RETURN_VOID();

@@ -45,7 +45,7 @@
 
 /* Is a dead letter "j" not a step that would wait for a batch without end? */
 #define CAN_BEGIN \
-	" AND (j.run_at < 'infinity' OR EXISTS (SELECT FROM jobq.batch b" \
+	" AND (j.run_at < 'infinity' OR EXISTS (SELECT FROM jobq_internal.batch b" \
 	" WHERE b.id = j.batch_id AND b.state <> 'x'))"
 
 const		JobqFilter jobq_filters[NFILTERS] = {
@@ -138,7 +138,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		{FILTER_PAYLOAD, "~payload @> $", NULL},
 		{FILTER_GROUP_KEY, "~group_key = $", NULL},
 		{FILTER_UNIQUE_KEY,
-			"~id IN (SELECT u.job_id FROM jobq.unique_key u WHERE u.key = $)",
+			"~id IN (SELECT u.job_id FROM jobq_internal.unique_key u WHERE u.key = $)",
 		"~unique_key = $"},
 		{FILTER_BATCH_ID, "~batch_id = $", NULL},
 		{FILTER_TAGS, "~tags @> $", NULL},
@@ -191,7 +191,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 	query->n = 0;
 	initStringInfo(&query->text);
 	appendStringInfo(&query->text,
-					 "SELECT j.id, j.role::oid, j.queue_id, j.xmin FROM jobq.%s j WHERE true",
+					 "SELECT j.id, j.role::oid, j.queue_id, j.xmin FROM jobq_internal.%s j WHERE true",
 					 of_letters(many) ? "failed_job" : "job");
 	add_filters(query, many, "j");
 	if (many->action == MANY_RETRY && of_letters(many))
@@ -202,7 +202,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 		if (ids == NULL)
 		{
 			appendStringInfoString(&query->text,
-								   " AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.failed_job g"
+								   " AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq_internal.failed_job g"
 								   " WHERE g.unique_key = j.unique_key"
 								   " AND g.unique_queue IS NOT DISTINCT FROM j.unique_queue"
 								   " AND (g.kind = j.kind OR j.unique_queue IS NOT NULL)"
@@ -243,7 +243,7 @@ add_may(ManyQuery * query, const JobqMany * many, const char *alias)
 
 	if ((jobq_privileges(0) & needed) != 0)
 		return;
-	(void) jobq_query("SELECT id FROM jobq.queue", 0, NULL, NULL, NULL, SPI_OK_SELECT);
+	(void) jobq_query("SELECT id FROM jobq_internal.queue", 0, NULL, NULL, NULL, SPI_OK_SELECT);
 	found = SPI_tuptable;
 	queues = initArrayResult(INT4OID, CurrentMemoryContext, false);
 	for (uint64 i = 0; i < found->numvals; i++)
@@ -328,7 +328,7 @@ delete_letters(ArrayType *array)
 	Datum		values[] = {PointerGetDatum(array)};
 	int64		n;
 
-	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE id = ANY ($1)"
+	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE id = ANY ($1)"
 											   RETURNING_LETTERS),
 							  1, types, values, NULL);
 	SPI_freetuptable(SPI_tuptable);
@@ -506,6 +506,7 @@ jobq_many_run(const JobqMany * many, int slice)
 	volatile int64 done = 0;
 
 	TupleDescInitEntry(desc, 1, "id", INT8OID, -1, 0);
+	TupleDescFinalize(desc);
 	SPI_connect_ext(slice > 0 ? SPI_OPT_NONATOMIC : 0);
 	ids = tuplestore_begin_heap(false, slice > 0, work_mem);
 	PG_TRY();

@@ -2,8 +2,8 @@
  *
  * many_args.c
  *	  The functions that do something with many jobs, and what they are called
- *	  with: cancel_many() and its kin, in_slices(), clear(), retry_all(),
- *	  delete_all_failed(), batch_retry_failed(), workflow_retry().
+ *	  with: cancel_many() and its kin, in_slices(), clear(),
+ *	  batch_retry_failed(), workflow_retry().
  *
  * All of them make a JobqMany of their arguments, and many.c does it.
  *
@@ -34,8 +34,6 @@ PG_FUNCTION_INFO_V1(jobq_set_priority_many);
 PG_FUNCTION_INFO_V1(jobq_delete_failed_many);
 PG_FUNCTION_INFO_V1(jobq_in_slices);
 PG_FUNCTION_INFO_V1(jobq_clear);
-PG_FUNCTION_INFO_V1(jobq_retry_all);
-PG_FUNCTION_INFO_V1(jobq_delete_all_failed);
 PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
 PG_FUNCTION_INFO_V1(jobq_workflow_retry);
 
@@ -464,43 +462,6 @@ jobq_clear(PG_FUNCTION_ARGS)
 	check_many(&many);
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.clear()");
-	PG_RETURN_INT64(jobq_many_run(&many, 0));
-}
-
-/*
- * retry_all(queue, kind, tenant): run all dead letters again, or those of the
- * queue, of the kind, of the tenant.
- */
-Datum
-jobq_retry_all(PG_FUNCTION_ARGS)
-{
-	JobqMany	many;
-
-	jobq_require(JOBQ_MAY_ALL);
-	PreventCommandIfReadOnly("jobq.retry_all()");
-	init_many(&many, MANY_RETRY);
-	take_arg(fcinfo, 0, &many, FILTER_QUEUE);
-	take_arg(fcinfo, 1, &many, FILTER_KIND);
-	take_arg(fcinfo, 2, &many, FILTER_TENANT);
-	check_many(&many);
-	PG_RETURN_INT64(jobq_many_run(&many, 0));
-}
-
-/*
- * delete_all_failed(queue, tenant): delete all dead letters, or those of the
- * queue, of the tenant.
- */
-Datum
-jobq_delete_all_failed(PG_FUNCTION_ARGS)
-{
-	JobqMany	many;
-
-	jobq_require(JOBQ_MAY_ALL);
-	PreventCommandIfReadOnly("jobq.delete_all_failed()");
-	init_many(&many, MANY_DELETE_FAILED);
-	take_arg(fcinfo, 0, &many, FILTER_QUEUE);
-	take_arg(fcinfo, 1, &many, FILTER_TENANT);
-	check_many(&many);
 	PG_RETURN_INT64(jobq_many_run(&many, 0));
 }
 

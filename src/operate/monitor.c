@@ -3,9 +3,9 @@
  * monitor.c
  *	  monitor() and unmonitor(): of which conditions somebody is told.
  *
- * A monitor is a row of jobq.monitor; the scheduler looks at all of them
- * (worker/scheduler/monitors.c), and the row says whether it has told.  They are
- * nobody's: who may operate all queues makes and drops them.
+ * A monitor is a row of jobq_internal.monitor; the scheduler looks at all of
+ * them (worker/scheduler/monitors.c), and the row says whether it has told.
+ * They are nobody's: who may operate all queues makes and drops them.
  *
  * src/operate/monitor.c
  *
@@ -104,6 +104,9 @@ check_bounds(double above, double until)
 						until, above)));
 }
 
+/* It measures the same as before, so what it has measured counts. */
+#define SAME	" (m.condition, m.queue, m.kind) IS NOT DISTINCT FROM ($2, $4, $5)"
+
 /*
  * monitor(name, condition, above, queue, kind, until)
  */
@@ -143,12 +146,13 @@ jobq_monitor(PG_FUNCTION_ARGS)
 	values[NARGS] = TimestampTzGetDatum(jobq_now());
 
 	SPI_connect();
-	if (jobq_query("INSERT INTO jobq.monitor AS m (name, condition, above, queue, kind, until, made_at)"
+	if (jobq_query("INSERT INTO jobq_internal.monitor AS m (name, condition, above, queue, kind, until, made_at)"
 				   " SELECT $1, $2, $3, $4, $5, $6, $7"
-				   " WHERE (SELECT count(*) FROM jobq.monitor o WHERE o.name <> $1) < " MAX_MONITORS
+				   " WHERE (SELECT count(*) FROM jobq_internal.monitor o WHERE o.name <> $1) < " MAX_MONITORS
 				   " ON CONFLICT (name) DO UPDATE SET condition = $2, above = $3,"
-				   " queue = $4, kind = $5, until = $6, made_at = $7, heard = CASE WHEN"
-				   " (m.condition, m.queue, m.kind) IS NOT DISTINCT FROM ($2, $4, $5) THEN m.heard END",
+				   " queue = $4, kind = $5, until = $6,"
+				   " made_at = CASE WHEN" SAME " THEN m.made_at ELSE $7 END,"
+				   " heard = CASE WHEN" SAME " THEN m.heard END",
 				   NARGS + 1, types, values, nulls, SPI_OK_INSERT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -171,7 +175,7 @@ jobq_unmonitor(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.unmonitor()");
 	jobq_require_all(JOBQ_MAY_OPERATE, "have jobq monitored");
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.monitor WHERE name = $1", 1, types, values,
+	if (jobq_query("DELETE FROM jobq_internal.monitor WHERE name = $1", 1, types, values,
 				   NULL, SPI_OK_DELETE) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

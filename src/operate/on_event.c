@@ -181,7 +181,7 @@ jobq_on_event(PG_FUNCTION_ARGS)
 	check_handler(TextDatumGetCString(values[ARG_HANDLER]));
 
 	SPI_connect();
-	if (jobq_query("SELECT FROM jobq.event_handler WHERE role = $7"
+	if (jobq_query("SELECT FROM jobq_internal.event_handler WHERE role = $7"
 				   " AND (event, handler, queue, kind, within) <> ($1, $2, $3, $4, $5)"
 				   " OFFSET " MAX_OF_ROLE " - 1 LIMIT 1",
 				   NVALUES, types, values, NULL, SPI_OK_SELECT) > 0)
@@ -190,7 +190,7 @@ jobq_on_event(PG_FUNCTION_ARGS)
 				 errmsg("role \"%s\" has %s handlers of events already",
 						GetUserNameFromId(GetUserId(), false), MAX_OF_ROLE),
 				 errhint("Give up one by jobq.off_event(); the view jobq.event_handlers shows them.")));
-	(void) jobq_query("INSERT INTO jobq.event_handler AS e (event, handler, queue, kind, within, required, role)"
+	(void) jobq_query("INSERT INTO jobq_internal.event_handler AS e (event, handler, queue, kind, within, required, role)"
 					  " VALUES ($1, $2, $3, $4, $5, $6, $7)"
 					  " ON CONFLICT ON CONSTRAINT event_handler_pkey"
 					  " DO UPDATE SET required = $6 WHERE e.required <> $6",
@@ -212,7 +212,7 @@ jobq_off_event(PG_FUNCTION_ARGS)
 	values[ARG_REQUIRED] = BoolGetDatum(false);
 	read_args(fcinfo, values);
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.event_handler WHERE role = $7"
+	if (jobq_query("DELETE FROM jobq_internal.event_handler WHERE role = $7"
 				   " AND (event, handler, queue, kind, within) = ($1, $2, $3, $4, $5)",
 				   NVALUES, types, values, NULL, SPI_OK_DELETE) == 0)
 		ereport(ERROR,

@@ -54,8 +54,8 @@ not_a_dead_letter(int64 id)
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
 
-	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
-						  " UNION ALL SELECT role::oid, queue_id FROM jobq.job WHERE id = $1",
+	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq_internal.archive WHERE id = $1"
+						  " UNION ALL SELECT role::oid, queue_id FROM jobq_internal.job WHERE id = $1",
 						  1, types, values, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
@@ -109,8 +109,8 @@ jobq_check_finished(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	SPI_connect();
-	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
-						  " UNION ALL SELECT role::oid, queue_id FROM jobq.failed_job WHERE id = $1",
+	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq_internal.archive WHERE id = $1"
+						  " UNION ALL SELECT role::oid, queue_id FROM jobq_internal.failed_job WHERE id = $1",
 						  1, types, values, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
@@ -384,7 +384,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	}
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
+	if (jobq_query("DELETE FROM jobq_internal.failed_job WHERE id = $1" RETURNING_JOB,
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
 	jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
@@ -407,7 +407,7 @@ jobq_delete_failed(PG_FUNCTION_ARGS)
 	bool		isnull;
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid, queue_id, batch_id",
+	if (jobq_query("DELETE FROM jobq_internal.failed_job WHERE id = $1 RETURNING role::oid, queue_id, batch_id",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
 	jobq_row_of_job(&role, &queue_id);
@@ -416,11 +416,11 @@ jobq_delete_failed(PG_FUNCTION_ARGS)
 		jobq_no_such_job(id);
 	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, &isnull);
 	if (!isnull)
-		jobq_query("UPDATE jobq.batch SET failed = failed + 1 WHERE id = $1",
+		jobq_query("UPDATE jobq_internal.batch SET failed = failed + 1 WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	values[0] = Int64GetDatum(id);
 	if (!isnull)
-		jobq_query("UPDATE jobq.step SET state = 'f' WHERE job_id = $1",
+		jobq_query("UPDATE jobq_internal.step SET state = 'f' WHERE job_id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -518,8 +518,9 @@ refuse_binary(void)
 }
 
 /*
- * adopt(): jobs that logical replication brought here become this database's
- * own and run.  Returns how many there were.  A grant of EXECUTE is not enough for that.
+ * adopt(): jobs that logical replication brought here, or that came with a copy of another
+ * database, become this database's own and run.  Returns how many logical replication has
+ * brought.  A grant of EXECUTE is not enough for that.
  */
 Datum
 jobq_adopt(PG_FUNCTION_ARGS)
@@ -531,36 +532,37 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	refuse_binary();
 
 	/* of jobs with the same key, the last one has it */
-	jobq_query("INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key)"
+	jobq_query("INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key)"
 			   " SELECT id, role, coalesce(unique_queue, 0), unique_until,"
-			   " CASE WHEN unique_queue IS NULL THEN kind ELSE '' END, unique_key FROM jobq.job"
+			   " CASE WHEN unique_queue IS NULL THEN kind ELSE '' END, unique_key FROM jobq_internal.job"
 			   " WHERE dormant AND unique_key IS NOT NULL"
 			   " AND (unique_until = 'f' OR attempt = 0)"
 			   " ORDER BY id DESC ON CONFLICT DO NOTHING",
 			   0, NULL, NULL, NULL, SPI_OK_INSERT);
-	count = jobq_query("UPDATE jobq.job SET dormant = false WHERE dormant",
+	count = jobq_query("UPDATE jobq_internal.job SET dormant = false WHERE dormant",
 					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
-	jobq_query("UPDATE jobq.schedule SET dormant = false WHERE dormant",
+	jobq_query("UPDATE jobq_internal.schedule SET dormant = false WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
-	jobq_query("UPDATE jobq.batch SET dormant = false, adopted = true WHERE dormant",
+	jobq_query("UPDATE jobq_internal.batch SET dormant = false, adopted = true WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
 	/* sequences are not replicated: new jobs must not take these ids */
-	jobq_query("SELECT pg_catalog.setval('jobq.job_id_seq', max(id)) FROM jobq.job"
-			   " HAVING max(id) > (SELECT last_value FROM jobq.job_id_seq)",
+	jobq_query("SELECT pg_catalog.setval('jobq_internal.job_id_seq', max(id)) FROM jobq_internal.job"
+			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.job_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	jobq_query("SELECT pg_catalog.setval('jobq.batch_id_seq', max(id)) FROM jobq.batch"
-			   " HAVING max(id) > (SELECT last_value FROM jobq.batch_id_seq)",
+	jobq_query("SELECT pg_catalog.setval('jobq_internal.batch_id_seq', max(id)) FROM jobq_internal.batch"
+			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.batch_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	jobq_serve_here();
 	SPI_finish();
 	jobq_at_commit_unnoted();
 	PG_RETURN_INT64((int64) count);
 }
 
 /*
- * Statement trigger on jobq.job: fires for COPY and SQL, as in a restore, not
- * for jobq's own direct writes.
+ * Statement trigger on jobq_internal.job: fires for COPY and SQL, as in a
+ * restore, not for jobq's own direct writes.
  */
 Datum
 jobq_loaded(PG_FUNCTION_ARGS)

@@ -11,7 +11,7 @@
  * of a role whose privileges he does not have.
  *
  * Locks: those of the rooms below; a transaction that has dropped a queue
- * locks jobq.queue exclusively when it is about to commit.
+ * locks jobq_internal.queue exclusively when it is about to commit.
  *
  * src/operate/operate.h
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pause.c
- *	  pause() and resume(): a queue, or a tenant or kind of it.
+ *	  pause() and resume(): a queue, or a tenant or kind of it, or a schedule.
  *
  * A tenant or a kind that is paused gets lanes of its own (store/flow.c), which are
  * not served; what stands in lanes that it shares with others is written anew when it
@@ -20,6 +20,7 @@
 
 #include "commit/commit.h"
 #include "operate/inner.h"
+#include "schedule/schedule.h"
 
 PG_FUNCTION_INFO_V1(jobq_pause);
 PG_FUNCTION_INFO_V1(jobq_resume);
@@ -43,7 +44,7 @@ set_paused(const char *name, bool paused)
 
 	jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
 	SPI_connect();
-	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,
+	jobq_query("UPDATE jobq_internal.queue SET paused = $2 WHERE id = $1", 2, types,
 			   values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 }
@@ -60,8 +61,8 @@ set_tenant_paused(const char *name, text *tenant, bool paused)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("queue \"%s\" knows no tenants", name),
-				 errhint("Say what a tenant is: jobq.alter_queue('%s', tenant => 'setting ...'), or header, schema, role.",
-						 name)));
+				 errhint("Say what a tenant is: jobq.alter_queue(%s, tenant => 'setting ...'), or header, schema, role.",
+						 quote_literal_cstr(name))));
 	if (VARSIZE_ANY_EXHDR(tenant) == 0 ||
 		VARSIZE_ANY_EXHDR(tenant) > JOBQ_MAX_TENANT)
 		ereport(ERROR,
@@ -103,12 +104,12 @@ set_one_paused(int32 queue_id, const char *name, const char *what, text *value,
 
 	SPI_connect();
 	if (!paused)
-		jobq_query(psprintf("UPDATE jobq.queue SET paused_%ss ="
+		jobq_query(psprintf("UPDATE jobq_internal.queue SET paused_%ss ="
 							" nullif(array_remove(paused_%ss, $2), '{}')"
 							" WHERE id = $1 AND $2 = ANY (paused_%ss)",
 							what, what, what), 2, types,
 				   values, NULL, SPI_OK_UPDATE);
-	else if (jobq_query(psprintf("UPDATE jobq.queue SET paused_%ss ="
+	else if (jobq_query(psprintf("UPDATE jobq_internal.queue SET paused_%ss ="
 								 " array_append(array_remove(paused_%ss, $2), $2)"
 								 " WHERE id = $1 AND coalesce(cardinality(paused_%ss), 0) < $3",
 								 what, what, what),
@@ -121,17 +122,32 @@ set_one_paused(int32 queue_id, const char *name, const char *what, text *value,
 	SPI_finish();
 }
 
+/*
+ * pause() or resume(), with these arguments: queue, tenant, kind, schedule.
+ */
 static void
 change(FunctionCallInfo fcinfo, const char *function, bool paused)
 {
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *name;
 
+	if (PG_ARGISNULL(0) == PG_ARGISNULL(3) ||
+		(PG_ARGISNULL(0) && !(PG_ARGISNULL(1) && PG_ARGISNULL(2))))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s takes a queue or a schedule", function),
+				 errhint("A tenant or a kind is one of a queue.")));
 	PreventCommandIfReadOnly(function);
+	if (!PG_ARGISNULL(3))
+	{
+		jobq_schedule_pause(function, PG_GETARG_TEXT_PP(3), paused);
+		return;
+	}
 	if (!PG_ARGISNULL(1) && !PG_ARGISNULL(2))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s takes a tenant or a kind, not both", function),
 				 errhint("Call it for each of them: jobs of the tenant, and jobs of the kind, are paused then.")));
+	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	if (!PG_ARGISNULL(1))
 		set_tenant_paused(name, PG_GETARG_TEXT_PP(1), paused);
 	else if (!PG_ARGISNULL(2))
@@ -143,26 +159,22 @@ change(FunctionCallInfo fcinfo, const char *function, bool paused)
 }
 
 /*
- * pause(queue, tenant, kind): a worker that begins after this has committed starts no
- * more jobs of the queue, or of the tenant or kind of it.
+ * pause(queue, tenant, kind, schedule): a worker that begins after this has committed starts
+ * no more jobs of the queue, or of the tenant or kind of it; or the schedule enqueues no more.
  */
 Datum
 jobq_pause(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(0))
-		PG_RETURN_NULL();
 	change(fcinfo, "jobq.pause()", true);
 	PG_RETURN_VOID();
 }
 
 /*
- * resume(queue, tenant, kind)
+ * resume(queue, tenant, kind, schedule)
  */
 Datum
 jobq_resume(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(0))
-		PG_RETURN_NULL();
 	change(fcinfo, "jobq.resume()", false);
 	PG_RETURN_VOID();
 }

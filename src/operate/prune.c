@@ -45,7 +45,7 @@ jobq_delete_and_count(const char *query, int nargs, const Oid *types,
 static int64
 cancel_batches(const Oid *types, const Datum *values)
 {
-	uint64		n = jobq_query("SELECT id FROM jobq.batch WHERE finished_at IS NULL AND created_at < $3"
+	uint64		n = jobq_query("SELECT id FROM jobq_internal.batch WHERE finished_at IS NULL AND created_at < $3"
 							   " AND state <> 'x' AND NOT dormant AND " IS_MINE
 							   " ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
 							   3, types, values, NULL, SPI_OK_SELECT);
@@ -65,10 +65,10 @@ jobq_prune(PG_FUNCTION_ARGS)
 {
 	static const char *const what[] = {"older_than", "failed_older_than", "batches_older_than"};
 	static const char *const queries[] = {
-		DELETE_AND_COUNT("DELETE FROM jobq.archive WHERE " IS_MINE
+		DELETE_AND_COUNT("DELETE FROM jobq_internal.archive WHERE " IS_MINE
 						 " AND finished_at < $3" RETURNING_FINISHED),
 		/* in the order in which others lock several of them */
-		DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE id IN (SELECT id FROM jobq.failed_job"
+		DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE id IN (SELECT id FROM jobq_internal.failed_job"
 						 " WHERE " IS_MINE " AND finished_at < $3 ORDER BY id FOR UPDATE)"
 						 RETURNING_LETTERS)
 	};

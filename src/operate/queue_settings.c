@@ -203,14 +203,14 @@ check_together(Datum name)
 {
 	static const Oid types[] = {TEXTOID};
 
-	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
+	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1"
 				   " AND run_as IS NOT NULL AND mode <> 'worker'",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a queue of consumers cannot have run_as"),
 				 errhint("Consumers do their work as the roles that they are connected as.")));
-	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1 AND run_as IS NOT NULL"
+	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1 AND run_as IS NOT NULL"
 				   " AND (tenant = 'schema' OR EXISTS (SELECT FROM unnest(carry) c"
 				   " WHERE pg_catalog.strpos(c, '.') = 0)"
 				   " OR tenant LIKE 'setting%' AND pg_catalog.strpos(tenant, '.') = 0)",
@@ -221,14 +221,14 @@ check_together(Datum name)
 				 errdetail("Settings of the server, such as search_path, would say what the role runs."),
 				 errhint("Carry a setting with a dot in its name, such as app.tenant, and let the handler use it.")));
 
-	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
+	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1"
 				   " AND tenant IS NOT NULL AND fair_by <> 'tenant'",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("fair_by of a queue with a tenant must be \"tenant\""),
 				 errhint("The setting tenant says what that is.")));
-	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1 AND group_scope = 'database'"
+	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1 AND group_scope = 'database'"
 				   " AND (group_max_running <> 1 OR group_on_failure <> 'wait'"
 				   " OR rate LIKE '%group%' OR throttle LIKE '%group%')",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
@@ -236,7 +236,7 @@ check_together(Datum name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a queue cannot have a policy of its own for groups of the whole database"),
 				 errhint("With group_scope => 'database', group_max_running is 1, group_on_failure is 'wait', and neither rate nor throttle is by group.")));
-	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
+	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1"
 				   " AND tenant IS NULL AND fair_by IS NULL"
 				   " AND (tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL)",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
@@ -255,7 +255,7 @@ check_groups(Datum name)
 {
 	static const Oid types[] = {TEXTOID};
 
-	if (jobq_query("SELECT FROM jobq.queue q JOIN jobq.job j ON j.queue_id = q.id"
+	if (jobq_query("SELECT FROM jobq_internal.queue q JOIN jobq_internal.job j ON j.queue_id = q.id"
 				   " WHERE q.name = $1 AND j.group_id IS NOT NULL"
 				   " AND (q.group_scope = 'database') <> (j.group_id & 1 <> 0)"
 				   " LIMIT 1",
@@ -378,12 +378,12 @@ set_delegator(Datum name, bool delegated)
 	static const Oid types[] = {TEXTOID, OIDOID};
 	Datum		values[] = {name, ObjectIdGetDatum(GetUserId())};
 
-	(void) jobq_query("DELETE FROM jobq.delegation"
-					  " WHERE queue_id = (SELECT id FROM jobq.queue WHERE name = $1)",
+	(void) jobq_query("DELETE FROM jobq_internal.delegation"
+					  " WHERE queue_id = (SELECT id FROM jobq_internal.queue WHERE name = $1)",
 					  1, types, values, NULL, SPI_OK_DELETE);
 	if (delegated)
-		(void) jobq_query("INSERT INTO jobq.delegation"
-						  " SELECT id, $2 FROM jobq.queue WHERE name = $1",
+		(void) jobq_query("INSERT INTO jobq_internal.delegation"
+						  " SELECT id, $2 FROM jobq_internal.queue WHERE name = $1",
 						  2, types, values, NULL, SPI_OK_INSERT);
 }
 
@@ -405,7 +405,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	values[0] = CStringGetTextDatum(name);
 	nulls[0] = ' ';
 	initStringInfo(&query);
-	appendStringInfoString(&query, "UPDATE jobq.queue SET ");
+	appendStringInfoString(&query, "UPDATE jobq_internal.queue SET ");
 	for (int i = 0; i < NSETTINGS; i++)
 	{
 		if (PG_ARGISNULL(i + 1))

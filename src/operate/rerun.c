@@ -36,7 +36,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_rerun);
 
-/* The columns that are read from jobq.archive. */
+/* The columns that are read from jobq_internal.archive. */
 enum
 {
 	OLD_ROLE = 1,
@@ -66,8 +66,8 @@ not_over(int64 id)
 	HeapTuple	tuple;
 	TupleDesc	desc;
 
-	if (jobq_query("SELECT role::oid, queue_id, true FROM jobq.failed_job WHERE id = $1"
-				   " UNION ALL SELECT role::oid, queue_id, false FROM jobq.job WHERE id = $1",
+	if (jobq_query("SELECT role::oid, queue_id, true FROM jobq_internal.failed_job WHERE id = $1"
+				   " UNION ALL SELECT role::oid, queue_id, false FROM jobq_internal.job WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		jobq_no_such_job(id);
 	tuple = SPI_tuptable->vals[0];
@@ -147,7 +147,7 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	jobq_pin_queues();
 	SPI_connect();
 	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context, tags, limit_cost"
-				   " FROM jobq.archive WHERE id = $1",
+				   " FROM jobq_internal.archive WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		not_over(id);
 	tuple = SPI_tuptable->vals[0];

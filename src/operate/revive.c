@@ -93,14 +93,14 @@ revive_outer(Relation rel, int64 batch_id)
 	Datum		value = Int64GetDatum(batch_id);
 	int64		reopened = 0;
 
-	if (jobq_query("SELECT f.role::oid, f.queue_id, f.id FROM jobq.batch b"
-				   " JOIN jobq.batch p ON p.id = b.parent AND p.state <> 'x'"
-				   " JOIN jobq.failed_job f ON f.id = b.parent_job"
+	if (jobq_query("SELECT f.role::oid, f.queue_id, f.id FROM jobq_internal.batch b"
+				   " JOIN jobq_internal.batch p ON p.id = b.parent AND p.state <> 'x'"
+				   " JOIN jobq_internal.failed_job f ON f.id = b.parent_job"
 				   " WHERE b.id = $1 FOR UPDATE OF f", 1, types, &value, NULL, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_OPERATE))
 		return;
 	value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, NULL);
-	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
+	if (jobq_query("DELETE FROM jobq_internal.failed_job WHERE id = $1" RETURNING_JOB,
 				   1, types, &value, NULL, SPI_OK_DELETE_RETURNING) > 0)
 		jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
 }
@@ -120,14 +120,14 @@ revive_inner(Relation rel, const JobqJob *job)
 	int			nids = 0;
 
 	check_stack_depth();
-	if (jobq_query("SELECT id FROM jobq.batch WHERE parent = $1 AND parent_job = $2"
+	if (jobq_query("SELECT id FROM jobq_internal.batch WHERE parent = $1 AND parent_job = $2"
 				   " AND finished_at IS NOT NULL AND state = 'f'",
 				   2, types, values, NULL, SPI_OK_SELECT) == 0)
 		return;
 	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 	inner = DatumGetInt64(values[0]);
 	(void) jobq_batch_reopen(inner);
-	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq.failed_job j WHERE j.batch_id = $1"
+	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq_internal.failed_job j WHERE j.batch_id = $1"
 				   KEY_IS_FREE " ORDER BY j.id FOR UPDATE OF j",
 				   1, types, values, NULL, SPI_OK_SELECT);
 	found = SPI_tuptable;
@@ -147,7 +147,8 @@ revive_inner(Relation rel, const JobqJob *job)
 
 /*
  * Take the unique keys of these dead letters, while they are ones, but those that another
- * job has got since the query has found them free.
+ * job has got since the query has found them free.  The keys are taken in the order of
+ * their bytes, as by enqueue_many().  Of letters with the same key the last one gets it.
  */
 static void
 reclaim_keys(Relation rel, ArrayType *array)
@@ -156,8 +157,10 @@ reclaim_keys(Relation rel, ArrayType *array)
 	Datum		values[] = {PointerGetDatum(array)};
 	SPITupleTable *letters;
 
-	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq.failed_job"
-					  " WHERE id = ANY ($1) AND unique_key IS NOT NULL ORDER BY id",
+	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq_internal.failed_job"
+					  " WHERE id = ANY ($1) AND unique_key IS NOT NULL"
+					  " ORDER BY unique_key COLLATE \"C\","
+					  " CASE WHEN unique_queue IS NULL THEN kind END, unique_queue, role::oid, id",
 					  1, types, values, NULL, SPI_OK_SELECT);
 	letters = SPI_tuptable;
 	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
@@ -191,8 +194,8 @@ jobq_revive_letters(Relation rel, Datum *ids, int n, int64 reopened)
 	SPITupleTable *letters;
 
 	reclaim_keys(rel, array);
-	(void) jobq_query("WITH letter AS (DELETE FROM jobq.failed_job j WHERE id = ANY ($1)"
-					  " AND (unique_key IS NULL OR EXISTS (SELECT FROM jobq.unique_key u"
+	(void) jobq_query("WITH letter AS (DELETE FROM jobq_internal.failed_job j WHERE id = ANY ($1)"
+					  " AND (unique_key IS NULL OR EXISTS (SELECT FROM jobq_internal.unique_key u"
 					  " WHERE " KEY_OF_LETTER " AND u.job_id = j.id))" RETURNING_JOB ")"
 					  " SELECT * FROM letter ORDER BY kind = '" JOBQ_WORKFLOW_KIND "', id",
 					  1, types, values, NULL, SPI_OK_SELECT);
@@ -236,7 +239,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	}
 	else
 	{
-		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL, 0, 1, false};
+		JobqUnique	unique = {.on_conflict = UNIQUE_ERROR,.held_until = DT_NOBEGIN,.exempt = true,.max = 1};
 
 		jobq_unique_insert(rel, &job, &unique);
 	}

@@ -18,19 +18,23 @@ PG_FUNCTION_INFO_V1(jobq_test_clock);
 
 /*
  * test_clock(interval): put jobq's clock forward by so much against the
- * system's, for the whole cluster, and let the schedulers look at it.  A grant of
+ * system's, for the whole cluster, and let the schedulers look at it.  With the
+ * offset that the clock has already, the call confirms the clock.  A grant of
  * EXECUTE is not enough for that.
  */
 Datum
 jobq_test_clock(PG_FUNCTION_ARGS)
 {
-	Interval   *offset = PG_GETARG_INTERVAL_P(0);
+	Interval   *interval = PG_GETARG_INTERVAL_P(0);
+	int64		offset;
 
 	jobq_require_preload("jobq.test_clock()");
 	jobq_require_owner("put jobq's clock forward");
-	jobq_shared->clock_offset =
-		jobq_interval_ms(offset, "offset", 0,
-						 JOBQ_MAX_DELAY_MS) * 1000;
+	offset = jobq_interval_ms(interval, "offset", 0, JOBQ_MAX_DELAY_MS) * 1000;
+	if (offset == jobq_shared->clock_offset)
+		jobq_clock_confirm();
+	jobq_shared->clock_offset = offset;
+	(void) jobq_clock_look();
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		jobq_wake_scheduler(&jobq_shared->databases[i]);
 	PG_RETURN_VOID();

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * uuid.c
- *	  Jobs by the uuid that their client has given them: job_of(), status() and
- *	  wait().
+ *	  Jobs by the uuid that their client has given them: job_of() and status().
  *
  * src/operate/uuid.c
  *
@@ -25,6 +24,7 @@ PG_FUNCTION_INFO_V1(jobq_status_text);
 #define MAX_ID_LENGTH	20
 
 static int64 job_of(Datum uuid, JobqStatus *status);
+static int64 job_by_uuid(Datum uuid);
 static Datum status_of(FunctionCallInfo fcinfo, Datum uuid);
 
 /*
@@ -51,8 +51,8 @@ job_of(Datum uuid, JobqStatus *status)
 /*
  * The same without the status; an error if there is none.
  */
-int64
-jobq_job_by_uuid(Datum uuid)
+static int64
+job_by_uuid(Datum uuid)
 {
 	JobqStatus	status = {0};
 	int64		id = job_of(uuid, &status);
@@ -71,7 +71,7 @@ status_of(FunctionCallInfo fcinfo, Datum uuid)
 {
 	JobqStatus	status = {0};
 
-	jobq_look_up(jobq_job_by_uuid(uuid), &status);
+	jobq_look_up(job_by_uuid(uuid), &status);
 	jobq_flush_before_telling();
 	return jobq_status_datum(fcinfo, &status);
 }

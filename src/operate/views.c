@@ -32,6 +32,7 @@ PG_FUNCTION_INFO_V1(jobq_may_see_queue_sql);
 PG_FUNCTION_INFO_V1(jobq_may_use_sql);
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
+PG_FUNCTION_INFO_V1(jobq_scheduler_troubles);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
 PG_FUNCTION_INFO_V1(jobq_tenant_tokens);
 PG_FUNCTION_INFO_V1(jobq_key_tokens);
@@ -158,8 +159,8 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
-	Datum		values[5];
-	bool		nulls[5] = {0};
+	Datum		values[6];
+	bool		nulls[6] = {0};
 
 	jobq_require(JOBQ_MAY_ALL);
 	rsinfo = jobq_materialize(fcinfo, lengthof(values));
@@ -172,8 +173,43 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 	values[2] = Int32GetDatum(jobq_ready_entries - (int) db->ready->nfree);
 	values[3] = TimestampTzGetDatum(db->wake_at);
 	values[4] = Int32GetDatum(db->told->relay_count);
+	values[5] = BoolGetDatum(db->copied);
 	LWLockRelease(db->lock);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * scheduler_troubles(): the parts of its work that this database's scheduler cannot do.
+ */
+Datum
+jobq_scheduler_troubles(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo;
+	JobqDatabase *db = jobq_my_database();
+	TimestampTz now = jobq_now();
+	JobqTrouble troubles[JOBQ_MAX_TROUBLES];
+	bool		nulls[4] = {0};
+
+	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
+	rsinfo = jobq_materialize(fcinfo, lengthof(nulls));
+	if (db == NULL)
+		return (Datum) 0;
+	LWLockAcquire(db->lock, LW_SHARED);
+	memcpy(troubles, db->troubles, sizeof(troubles));
+	LWLockRelease(db->lock);
+	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
+	{
+		Datum		values[lengthof(nulls)];
+
+		if (troubles[i].until < now)
+			continue;
+		values[0] = CStringGetTextDatum(troubles[i].what);
+		values[1] = TimestampTzGetDatum(troubles[i].since);
+		values[2] = Int64GetDatum(troubles[i].failures);
+		values[3] = CStringGetTextDatum(troubles[i].error);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
 	return (Datum) 0;
 }
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.c
- *	  Waiting for jobs: wait(), call().
+ *	  Waiting for jobs: wait(), wait_all(), call().
  *
  * Who waits is on a list in shared memory, from which committers take whom to
  * wake; nobody polls.
@@ -41,8 +41,7 @@
 #define MAX_AHEAD	100
 
 PG_FUNCTION_INFO_V1(jobq_wait);
-PG_FUNCTION_INFO_V1(jobq_wait_uuid);
-PG_FUNCTION_INFO_V1(jobq_wait_many);
+PG_FUNCTION_INFO_V1(jobq_wait_all);
 PG_FUNCTION_INFO_V1(jobq_call);
 
 static bool warn_if_stuck(int64 id, const JobqStatus *status);
@@ -90,6 +89,9 @@ warn_if_stuck(int64 id, const JobqStatus *status)
 		return false;
 	if (jobq_start_paused)
 		reasons = lappend(reasons, pstrdup("\"jobq.start_paused\" is on"));
+	if (jobq_has_scheduler(&db) && db != NULL && db->copied)
+		reasons = lappend(reasons,
+						  pstrdup("the database is a copy of one that was served elsewhere, and was not adopted"));
 	if (!jobq_has_scheduler(&db) && !RecoveryInProgress())
 		reasons = lappend(reasons,
 						  pstrdup("no scheduler serves this database, see the server's log"));
@@ -295,27 +297,11 @@ jobq_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * wait(uuid, timeout): the same by the uuid that its client has given it.
+ * wait_all(ids, timeout): the statuses of many jobs, in the order given, as soon
+ * as all of them are finished, or when the time is over.
  */
 Datum
-jobq_wait_uuid(PG_FUNCTION_ARGS)
-{
-	JobqStatus	status = {0};
-	int64		id;
-
-	jobq_require(JOBQ_MAY_ALL);
-	id = jobq_job_by_uuid(PG_GETARG_DATUM(0));
-	wait_for(&id, 1,
-			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 -1, &status, "jobq.wait()");
-	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
-}
-
-/*
- * wait(ids, timeout): the same for many jobs, in the order given.
- */
-Datum
-jobq_wait_many(PG_FUNCTION_ARGS)
+jobq_wait_all(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	Datum	   *elems;
@@ -340,7 +326,7 @@ jobq_wait_many(PG_FUNCTION_ARGS)
 	}
 	wait_for(ids, n,
 			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 -1, statuses, "jobq.wait()");
+			 -1, statuses, "jobq.wait_all()");
 	for (int i = 0; i < n; i++)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 statuses[i].values, statuses[i].nulls);

@@ -70,7 +70,7 @@ is_over(int64 id)
 	jobq_batch_check_visible(id);
 
 	/* one that retention has just removed is over */
-	if (ask("SELECT finished_at IS NOT NULL, xmin FROM jobq.batch WHERE id = $1", id))
+	if (ask("SELECT finished_at IS NOT NULL, xmin FROM jobq_internal.batch WHERE id = $1", id))
 	{
 		over = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL));
 		xmin = DatumGetTransactionId(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, XIDOID, NULL));

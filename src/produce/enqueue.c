@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * enqueue.c
- *	  Producing jobs: enqueue(), enqueue_many(), the view inbox.
+ *	  Producing jobs: enqueue() and the view inbox.
  *
  * A job is a row that this transaction writes, by direct heap access, and
  * hands over when it commits (commit.c).
@@ -36,10 +36,7 @@
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_enqueue);
-PG_FUNCTION_INFO_V1(jobq_enqueue_many);
 PG_FUNCTION_INFO_V1(jobq_inbox_insert);
-
-#define MULTI_INSERT			500
 
 /* The types of the columns of the view inbox. */
 #define TYPE_text			TEXTOID
@@ -90,10 +87,16 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 	PreventCommandDuringRecovery("jobq.enqueue()");
 
 	if (kind[0] == '\0' || strlen(kind) > JOBQ_MAX_KIND_NAME)
+	{
+		bool		statement = jobq_reads_as_statement(kind);
+
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("kind \"%s\" must have 1 to %d bytes", kind,
-						JOBQ_MAX_KIND_NAME)));
+						JOBQ_MAX_KIND_NAME),
+				 statement
+				 ? errhint("This is a statement: give it as sql => to jobq.schedule(), or to jobq.enqueue_sql().") : 0));
+	}
 	handler = jobq_find_place(kind, nulls[OPTION_QUEUE] ? NULL
 							  : TextDatumGetCString(options[OPTION_QUEUE]),
 							  queue, &handler_buffer);
@@ -268,198 +271,6 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 	jobq_set_payload(&job, PG_GETARG_DATUM(1));
 	jobq_put_job(&job, &unique);
 	PG_RETURN_INT64(job_id(&job));
-}
-
-/*
- * An error for the payload of this number, counted from 0.
- */
-static void
-null_payload(int number, int npayloads)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("payload %d of %d must not be null", number + 1,
-					npayloads)));
-}
-
-/*
- * Write jobs that have unique keys, or a uuid, one by one.
- */
-static void
-put_unique_jobs(ReturnSetInfo *rsinfo, JobqJob *job, const JobqUnique *unique,
-				const Datum *payloads, const bool *payload_nulls,
-				int npayloads)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "jobq unique jobs",
-												  ALLOCSET_DEFAULT_SIZES);
-
-	for (int i = 0; i < npayloads; i++)
-	{
-		JobqJob		one = *job;
-		bool		isnull = false;
-		MemoryContext old;
-
-		if (payload_nulls[i])
-			null_payload(i, npayloads);
-		CHECK_FOR_INTERRUPTS();
-		old = MemoryContextSwitchTo(context);
-		if (i > 0)
-			JOB_SET(&one, JOB_ID, Int64GetDatum(jobq_next_id()));
-		jobq_set_payload(&one, payloads[i]);
-		jobq_put_job(&one, unique);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 &JOB(&one, JOB_ID), &isnull);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(context);
-	}
-	MemoryContextDelete(context);
-}
-
-/*
- * Write a job for each of the payloads, alike but for payload and id; their ids
- * are the result of the set-returning function that calls this.  The job is as
- * jobq_prepare_job() has left it.
- */
-void
-jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
-			  ArrayType *array)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Relation	rel;
-	HeapTuple  *tuples;
-	TupleTableSlot **slots;
-	Datum	   *payloads;
-	bool	   *payload_nulls;
-	int			npayloads;
-	bool		keyed;			/* each job has a flow of its own ... */
-	bool		priced;			/* ... by what it costs at its limiter */
-	MemoryContext batch_context;
-
-	deconstruct_array(array, JSONBOID, -1, false, TYPALIGN_INT, &payloads,
-					  &payload_nulls, &npayloads);
-	if (npayloads == 0)
-		return;
-	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && unique->by == NIL &&
-		unique->max == 1 && npayloads > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%d jobs cannot have the same unique_key", npayloads),
-				 errhint("Call jobq.enqueue() for each, with a key of its own, or give unique_by or unique_max.")));
-	if (unique->uuid != (Datum) 0 && npayloads > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%d jobs cannot have the same uuid", npayloads),
-				 errhint("Call jobq.enqueue() for each, with a uuid of its own.")));
-	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) || unique->uuid != (Datum) 0)
-	{
-		put_unique_jobs(rsinfo, job, unique, payloads, payload_nulls,
-						npayloads);
-		return;
-	}
-	jobq_length_reserve(job, npayloads);
-	jobq_set_flow(job);
-	priced = jobq_limit_is_priced(job);
-	keyed = priced || jobq_flow_has_key(job);
-
-	rel = jobq_open_jobs();
-	tuples = palloc(sizeof(HeapTuple) * MULTI_INSERT);
-	slots = palloc(sizeof(TupleTableSlot *) * MULTI_INSERT);
-	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
-		slots[i] = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-											&TTSOpsHeapTuple);
-	batch_context = AllocSetContextCreate(CurrentMemoryContext, "jobq batch",
-										  ALLOCSET_DEFAULT_SIZES);
-
-	for (int done = 0; done < npayloads;)
-	{
-		int			n = Min(npayloads - done, MULTI_INSERT);
-		MemoryContext old = MemoryContextSwitchTo(batch_context);
-
-		for (int i = 0; i < n; i++)
-		{
-			Datum		id;
-			bool		isnull = false;
-
-			if (payload_nulls[done + i])
-				null_payload(done + i, npayloads);
-			if (done + i > 0)
-				JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
-			jobq_set_payload(job, payloads[done + i]);
-			if (priced)
-				jobq_ask_limit_cost(job);
-			if (keyed)
-				jobq_set_flow(job);
-			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
-											   job->values, job->nulls),
-							   slots[i], false);
-			id = JOB(job, JOB_ID);
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &id,
-								 &isnull);
-		}
-		heap_multi_insert(rel, slots, n, GetCurrentCommandId(true), 0, NULL);
-		for (int i = 0; i < n; i++)
-		{
-			bool		should_free;
-
-			tuples[i] = ExecFetchSlotHeapTuple(slots[i], false, &should_free);
-			tuples[i]->t_self = slots[i]->tts_tid;
-			Assert(!should_free);
-		}
-		jobq_insert_entries(rel, tuples, n);
-		jobq_count_rows(job, n);
-		jobq_count(job, JOBQ_N_ENQUEUED, n);
-		for (int i = 0; i < n; i++)
-		{
-			bool		isnull;
-
-			JOB_SET(job, JOB_ID, slot_getattr(slots[i], JOB_ID, &isnull));
-			if (keyed)
-			{
-				JOB_SET(job, JOB_FLOW, slot_getattr(slots[i], JOB_FLOW, &isnull));
-				JOB_SET(job, JOB_PAYLOAD, slot_getattr(slots[i], JOB_PAYLOAD, &isnull));
-				JOB(job, JOB_LIMIT_COST) = slot_getattr(slots[i], JOB_LIMIT_COST,
-														&JOB_ISNULL(job, JOB_LIMIT_COST));
-			}
-			job->ctid = slots[i]->tts_tid;
-			jobq_job_push(job);
-			ExecClearTuple(slots[i]);
-		}
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(batch_context);
-		done += n;
-	}
-
-	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
-		ExecDropSingleTupleTableSlot(slots[i]);
-	table_close(rel, NoLock);
-}
-
-/*
- * enqueue_many(kind, payloads, ...options) returns the ids, in order.
- */
-Datum
-jobq_enqueue_many(PG_FUNCTION_ARGS)
-{
-	char	   *kind = jobq_kind_from_arg(fcinfo, 0);
-	Datum		options[NOPTIONS];
-	bool		nulls[NOPTIONS];
-	JobqJob		job;
-	JobqUnique	unique;
-	ArrayType  *payloads;
-
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("payloads must not be null")));
-	payloads = PG_GETARG_ARRAYTYPE_P(1);
-	jobq_options_from_args(fcinfo, 2, options, nulls);
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (ArrayGetNItems(ARR_NDIM(payloads), ARR_DIMS(payloads)) == 0)
-		return (Datum) 0;
-	jobq_prepare_job(&job, &unique, kind, options, nulls);
-	jobq_put_jobs(fcinfo, &job, &unique, payloads);
-	return (Datum) 0;
 }
 
 /*

@@ -57,6 +57,9 @@ jobq_find_place(const char *kind, const char *queue_name,
 	if (queue != NULL)
 		jobq_require_produce(queue);
 	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
+	{
+		bool		statement = jobq_reads_as_statement(kind);
+
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
 				 errmsg("no handler is registered for kind \"%s\"", kind),
@@ -64,8 +67,11 @@ jobq_find_place(const char *kind, const char *queue_name,
 				 ? errdetail("Queue \"%s\" does not exist.", queue_name)
 				 : errdetail("The jobs of queue \"%s\" are run by workers.",
 							 queue_name),
-				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
-						 kind)));
+				 statement
+				 ? errhint("This is a statement: give it as sql => to jobq.schedule(), or to jobq.enqueue_sql().")
+				 : errhint("Register a function with jobq.register(%s, 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
+						   quote_literal_cstr(kind))));
+	}
 
 	if (OidIsValid(queue->run_as) &&
 		(handler == NULL || strcmp(handler->queue, queue->name) != 0))
@@ -73,8 +79,8 @@ jobq_find_place(const char *kind, const char *queue_name,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("kind \"%s\" is not for queue \"%s\", which has run_as",
 						kind, queue->name),
-				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => '%s').",
-						 queue->name)));
+				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => %s).",
+						 quote_literal_cstr(queue->name))));
 	if (queue->tenants_limited && jobq_limiter_is_keyed(jobq_limiter_of(kind, queue)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -11,8 +11,8 @@
  * enqueued it commits.  Bad input raises an error that names the value and what is
  * allowed, and then nothing is written.
  *
- * Locks: who enqueues pins the queues (jobq_pin_queues()) and locks jobq.job for
- * writing.
+ * Locks: who enqueues pins the queues (jobq_pin_queues()) and locks
+ * jobq_internal.job for writing.
  *
  * src/produce/produce.h
  *
@@ -66,8 +66,6 @@ typedef struct JobqStatement
 
 /* src/produce/enqueue.c */
 extern void jobq_put_job(JobqJob *job, const JobqUnique *unique);
-extern void jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job,
-						  const JobqUnique *unique, ArrayType *payloads);
 extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
 								   Datum *options, bool *nulls);
 extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
@@ -78,6 +76,10 @@ extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 extern void jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique,
 								  const char *kind, const Datum *options,
 								  const bool *nulls);
+
+/* src/produce/enqueue_many.c */
+extern void jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job,
+						  const JobqUnique *unique, ArrayType *payloads);
 
 /* src/produce/place.c */
 extern const JobqHandler *jobq_find_place(const char *kind,
@@ -98,6 +100,7 @@ extern void jobq_set_tags(JobqJob *job, Datum given);
 
 /* src/produce/statement.c */
 extern void jobq_statement_read(Datum payload, JobqStatement *statement);
+extern bool jobq_reads_as_statement(const char *text);
 extern void jobq_statement_require(const JobqQueue *queue);
 extern Datum jobq_statement_payload(const char *sql, bool transaction,
 									const char *database);

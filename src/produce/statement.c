@@ -168,9 +168,9 @@ other_database(const char *name)
 }
 
 /*
- * Read the payload of a job of the kind sql.  Raises an error if it has not one
- * statement that can run in this way.  All is allocated in the current memory
- * context.
+ * Read the payload of a job of the kind sql.  Raises an error unless all of its
+ * statements can run in this way; only within the job's transaction there may be
+ * several.  "raw" is the last of them.  All is allocated in the current memory context.
  */
 void
 jobq_statement_read(Datum payload, JobqStatement *statement)
@@ -184,7 +184,7 @@ jobq_statement_read(Datum payload, JobqStatement *statement)
 	JsonbValue	value;
 	ErrorContextCallback context;
 	List	   *parsed;
-	const char *why;
+	ListCell   *lc;
 
 	statement->sql = NULL;
 	statement->database = InvalidOid;
@@ -232,26 +232,65 @@ jobq_statement_read(Datum payload, JobqStatement *statement)
 	parsed = raw_parser(statement->sql, RAW_PARSE_DEFAULT);
 	error_context_stack = context.previous;
 
-	if (list_length(parsed) != 1)
+	if (parsed == NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a job runs one statement, and there are %d",
+				 errmsg("there is no statement")));
+	if (list_length(parsed) > 1 &&
+		(!statement->transaction || OidIsValid(statement->database)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a job outside of its own transaction runs one statement, and there are %d",
 						list_length(parsed)),
-				 errhint("Several can stand in a DO block, or in a function or procedure.")));
-	statement->raw = linitial_node(RawStmt, parsed);
-	why = refusal(statement->raw->stmt);
-	if (why != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s cannot be a job",
-						GetCommandTagName(CreateCommandTag(statement->raw->stmt))),
-				 errhint("%s", why)));
-	if (statement->transaction && needs_top_level(statement->raw->stmt))
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("this %s cannot run in a transaction",
-						GetCommandTagName(CreateCommandTag(statement->raw->stmt))),
-				 errhint("Give transaction => false to run it outside of one; after a crash it may run again.")));
+				 errhint("In this database and with transaction => true, several run in one transaction.")));
+	foreach(lc, parsed)
+	{
+		Node	   *stmt = lfirst_node(RawStmt, lc)->stmt;
+		const char *why = refusal(stmt);
+
+		if (why != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("%s cannot be a job",
+							GetCommandTagName(CreateCommandTag(stmt))),
+					 errhint("%s", why)));
+		if (statement->transaction && needs_top_level(stmt))
+			ereport(ERROR,
+					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+					 errmsg("this %s cannot run in a transaction",
+							GetCommandTagName(CreateCommandTag(stmt))),
+					 list_length(parsed) > 1
+					 ? errhint("Make it a job of its own, with transaction => false.")
+					 : errhint("Give transaction => false to run it outside of one; after a crash it may run again.")));
+	}
+	statement->raw = llast_node(RawStmt, parsed);
+}
+
+/*
+ * Does the text read as a statement of SQL with more than one word?
+ */
+bool
+jobq_reads_as_statement(const char *text)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool reads = false;
+
+	if (strpbrk(text, " \t\r\n") == NULL)
+		return false;
+	PG_TRY();
+	{
+		reads = raw_parser(text, RAW_PARSE_DEFAULT) != NIL;
+	}
+	PG_CATCH();
+	{
+		/* what the parser says of the text leaves nothing behind */
+		if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_INSUFFICIENT_RESOURCES)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return reads;
 }
 
 /*
@@ -272,8 +311,8 @@ jobq_statement_require(const JobqQueue *queue)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to enqueue plain statements"),
-				 errhint("Who grants privileges gives it by jobq.grant_role('%s', 'sql').",
-						 GetUserNameFromId(GetUserId(), false))));
+				 errhint("Who grants privileges gives it by jobq.grant_role(%s, 'sql').",
+						 quote_literal_cstr(GetUserNameFromId(GetUserId(), false)))));
 }
 
 /*

@@ -204,6 +204,7 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 	memcpy(values, options + OPTION_UNIQUE_KEY, sizeof(values));
 	memcpy(isnull, nulls + OPTION_UNIQUE_KEY, sizeof(isnull));
 	unique->by = NIL;
+	unique->several = false;
 	unique->merge = NULL;
 	unique->uuid = nulls[OPTION_UUID] ? (Datum) 0 : options[OPTION_UUID];
 	check_has_key(nulls, OPTION_UNIQUE_SCOPE, "unique_scope");

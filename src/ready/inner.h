@@ -92,6 +92,9 @@ extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 extern int	limiters_room(JobqDatabase *db, uint16 queue, uint16 kind,
 						  TimestampTz now, TimestampTz *due);
 
+/* src/ready/handover.c */
+extern bool handover_is_due(JobqDatabase *db, int64 group);
+
 /* src/ready/group_table.c */
 /* Where there is no room for more groups, look again so often. */
 #define ROOM_PAUSE	(USECS_PER_SEC / 10)

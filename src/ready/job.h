@@ -96,8 +96,10 @@ typedef enum JobqVerdict
 	JOBQ_LACKS_PERMIT,			/* likewise: it was popped without one */
 	JOBQ_GROUP_BUSY,			/* another job of its group comes first */
 
-	/* by who asks: src/consume/send.c */
+	/* by who asks: src/consume */
 	JOBQ_UNSENDABLE,			/* the consumer's encoding lacks its texts */
+	JOBQ_NOT_TOGETHER,			/* the call of reserve() has jobs with which a
+								 * consumer must not hold it */
 
 	/* by the limits: permit.c */
 	JOBQ_QUEUE_FULL,

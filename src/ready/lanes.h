@@ -62,6 +62,10 @@ typedef struct JobqTally
  * are found by the scheduler's next scan if "more" is set, or when the time
  * "next_due" has come; with "unread", when JobqReady.forgotten_due has.
  *
+ * So a job that is not in memory may be in the table, and even be run next.  The ready
+ * set alone proves that a job is absent only if it rules out each of these cases; of a
+ * job of a group that is about to be handed over, handover.h tells.
+ *
  * A lane with "quarantine" holds jobs that once crashed a server process.  It
  * is never scanned, and only one of its jobs runs at a time in a database.
  */

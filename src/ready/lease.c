@@ -97,6 +97,7 @@ jobq_lease_bundle(JobqDatabase *db, Oid role)
 		memset(b, 0, sizeof(JobqLeaseBundle));
 		ItemPointerSetInvalid(&b->row.ctid);
 		b->outstanding = 1;
+		b->held = -1;
 		b->role = role;
 		b->account = jobq_share_take(db->shares, role, JOBQ_OF_BUNDLES);
 	}
@@ -142,6 +143,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	db->leases->free = lease->next;
 	lease->id = job->key.id;
 	lease->token = token;
+	lease->since = jobq_last_now;
 	lease->until = until;
 	lease->deadline = DT_NOEND;
 	lease->run_at = job->key.run_at;
@@ -158,6 +160,8 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->name = 0;
 	lease->quarantine = job->quarantine;
 	lease->state = JOBQ_LEASE_PENDING;
+	lease->extended = false;
+	lease->lost = 0;
 	lease->ctid = job->ctid;
 	lease->progress = -1;
 	lease->message[0] = '\0';
@@ -223,8 +227,41 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 		jobq_lease_bundle_release(db, lease->bundle);
 		lease->bundle = bundle;
 	}
+	lease->extended = true;
+	lease->lost = 0;
+	lease->since = jobq_last_now;
 	lease->until = Min(until, lease->deadline);
 	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
+}
+
+/*
+ * The clock was put back to this time: a lease that was granted or extended by a later
+ * time lasts as long from now on.
+ *
+ * Caller holds db->lock exclusively.
+ */
+void
+jobq_leases_put_back(JobqDatabase *db, TimestampTz now)
+{
+	JobqLeases *leases = db->leases;
+
+	Assert(LWLockHeldByMeInMode(db->lock, LW_EXCLUSIVE));
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		JobqLease  *lease = &leases->leases[i];
+
+		if (lease->id == 0 || lease->since <= now)
+			continue;
+		if (lease->until != DT_NOEND)
+			lease->until -= lease->since - now;
+		if (lease->deadline != DT_NOEND &&
+			leases->bundles[lease->bundle].since > now)
+			lease->deadline -= leases->bundles[lease->bundle].since - now;
+		lease->since = now;
+		leases->next_expiry = Min(leases->next_expiry, lease->until);
+	}
+	for (int i = 0; i < JOBQ_MAX_BUNDLES; i++)
+		leases->bundles[i].since = Min(leases->bundles[i].since, now);
 }
 
 /*

@@ -15,8 +15,8 @@
 
 /*
  * A consumer's right to a job until a time.  It is in shared memory, where ack
- * finds it; a durable one is also named by a row of jobq.lease, from which it
- * is made again after a restart.  The job's own row is not touched.
+ * finds it; a durable one is also named by a row of jobq_internal.lease, from
+ * which it is made again after a restart.  The job's own row is not touched.
  */
 typedef enum JobqLeaseState
 {
@@ -31,6 +31,7 @@ typedef struct JobqLease
 {
 	int64		id;				/* the job's */
 	int64		token;
+	TimestampTz since;			/* when "until" was computed */
 	TimestampTz until;			/* at most the deadline */
 	TimestampTz deadline;		/* by the job's timeout, or infinity */
 	TimestampTz run_at;			/* the job's, as are the next nine */
@@ -48,6 +49,10 @@ typedef struct JobqLease
 								 * known before the lease is held */
 	bool		quarantine;
 	uint8		state;
+	bool		extended;
+	uint16		lost;			/* how many leases of the token were held when
+								 * one of them ran out, since the last
+								 * extension; or 0 */
 	ItemPointerData ctid;
 	float4		progress;		/* percent, or -1 */
 	char		message[JOBQ_LEASE_MESSAGE];
@@ -57,14 +62,14 @@ typedef struct JobqLease
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;
 
-/* A row of jobq.lease. */
+/* A row of jobq_internal.lease. */
 typedef struct JobqLeaseRow
 {
 	int64		id;
 	ItemPointerData ctid;		/* invalid: there is none */
 } JobqLeaseRow;
 
-/* What one call of reserve() got: its row in jobq.lease, and who has it. */
+/* What one call of reserve() got: its row in jobq_internal.lease, and who has it. */
 typedef struct JobqLeaseBundle
 {
 	uint32		outstanding;	/* leases; 0: free */
@@ -72,6 +77,8 @@ typedef struct JobqLeaseBundle
 	JobqLeaseRow row;
 	TimestampTz since;
 	int			pid;
+	int			held;			/* other jobs of its consumer; below 0: not
+								 * told */
 	Oid			role;
 	uint32		account;		/* its role's: see shares.h */
 	char		consumer[NAMEDATALEN];
@@ -91,10 +98,10 @@ typedef struct JobqLeaseBundle
  */
 typedef struct JobqLeases
 {
-	bool		loaded;			/* what jobq.lease has is here */
+	bool		loaded;			/* what jobq_internal.lease has is here */
 	int64		life;			/* grows when they are all forgotten */
 	bool		unsure;			/* jobs of some may be gone */
-	Oid			jobs;			/* the jobq.job that they are about */
+	Oid			jobs;			/* the jobq_internal.job that they are about */
 	int64		next_token;
 	int64		tokens_end;
 	uint32		nleases;
@@ -122,6 +129,7 @@ extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 							TimestampTz until);
 extern uint32 jobq_lease_bundle(JobqDatabase *db, Oid role);
 extern void jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle);
+extern void jobq_leases_put_back(JobqDatabase *db, TimestampTz now);
 extern JobqPush jobq_lease_push(const JobqLease *lease);
 
 /* src/ready/permit.c */

@@ -137,7 +137,7 @@ typedef struct JobqLimits
 	TimestampTz begun_at;		/* jobs count at others since: when that was
 								 * loaded */
 	bool		weighted;		/* a queue has a weight: queues take turns */
-	Oid			jobs;			/* the jobq.job that they are about */
+	Oid			jobs;			/* the jobq_internal.job that they are about */
 	double		queue_turn;		/* of the queue that was served last */
 	uint64		served;			/* grows with each job that is taken with
 								 * permits */

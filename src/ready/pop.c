@@ -22,8 +22,8 @@
 #define LONG_HEAP	512
 #endif
 
-static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
-						   TimestampTz now);
+static bool no_predecessor(JobqDatabase *db, JobqLane *lane,
+						   const JobqPush *popped, TimestampTz now);
 static bool is_paced(JobqDatabase *db, uint16 index);
 static void wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  JobqWakeList *wake);
@@ -83,7 +83,7 @@ again:
 	entry_take(db, index, popped);
 	if (popped->group != 0)
 		popped->first = !jobq_group_shared(popped->group) &&
-			no_predecessor(db, best, popped->key, now);
+			no_predecessor(db, best, popped, now);
 	if (group != JOBQ_NONE && db->groups->groups[group].owner == popped->key.id)
 		popped->first = true;	/* for which the group waits */
 	if (taker->unlimited)
@@ -152,14 +152,14 @@ wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 }
 
 /*
- * Is it sure, without a look at the table, that no job of the same group comes
- * before this one, which was popped and whose turn it is as far as its group
- * knows?  It is if all jobs of the queue stand in this lane, and all that is due
- * there up to this one has been read; unless the scheduler takes jobs out of it, which
- * find no place, and hands back some of them (taken.c).
+ * Is it certain, without a look at the table, that no job of the same group comes before
+ * this one, which was popped and whose turn it is as far as its group knows?  It is if all
+ * jobs of the queue stand in this lane, and the invariant beside JobqLane leaves no
+ * place but the list for a job before this one.  The scheduler takes jobs out of a lane
+ * whose jobs do not wait for a place, and hands back some of them (taken.c).
  */
 static bool
-no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key, TimestampTz now)
+no_predecessor(JobqDatabase *db, JobqLane *lane, const JobqPush *popped, TimestampTz now)
 {
 	if (lane->kind_limiter != JOBQ_NO_LIMITER &&
 		db->limits->limiters[lane->kind_limiter].when_taken != JOBQ_WHEN_TAKEN_WAIT)
@@ -167,7 +167,8 @@ no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key, TimestampTz now)
 	return db->ready->complete && !db->rescan && now < db->ready->forgotten_due &&
 		now < lane->next_due &&
 		!lane->quarantine && !lane->skipping && !lane->scanning &&
-		jobq_key_cmp(key, lane->cursor) <= 0 && lane_is_only(db, lane);
+		jobq_key_cmp(popped->key, lane->cursor) <= 0 && lane_is_only(db, lane) &&
+		!handover_is_due(db, popped->group);
 }
 
 /*

@@ -28,6 +28,7 @@
 #define JOBQ_READY_H
 
 #include "ready/groups.h"
+#include "ready/handover.h"
 #include "ready/lanes.h"
 #include "ready/leases.h"
 #include "ready/limits.h"

@@ -240,7 +240,7 @@ tenant_room(JobqDatabase *db, const JobqHeap *own)
 	if (own->lent == JOBQ_NONE)
 		return 0;
 	if (policy != NULL && policy->tenant_max_running > 0)
-		room = policy->tenant_max_running - (tally == NULL ? 0 : tally->running);
+		room = Max(policy->tenant_max_running - (tally == NULL ? 0 : tally->running), 0);
 	if (policy != NULL && policy->tenant_rate.per_us > 0)
 		room = Min(room, (uint32) Max(tally_tokens(policy, tally, jobq_now(), &due), 1));
 	return Min(room, own->nentries + db->ready->lanes[own->lent].count);
@@ -257,7 +257,9 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 		return false;
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent != JOBQ_NONE;
-	return lane->heap != JOBQ_NONE || !key_is_limited(db, lane);
+
+	/* no taker finds a lane that stands in no heap */
+	return lane->heap != JOBQ_NONE;
 }
 
 /*

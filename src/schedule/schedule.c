@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * schedule.c
- *	  schedule(), unschedule(), pause_schedule(), resume_schedule(),
- *	  run_schedule(), cron_next().
+ *	  schedule(), unschedule(), run_schedule(), cron_next(); pause() and resume() of a
+ *	  schedule.
  *
- * A schedule is a row of jobq.schedule; the scheduler (worker/scheduler/schedules.c)
- * does the rest.  It is told by a trigger, at commit.
+ * A schedule is a row of jobq_internal.schedule; the scheduler
+ * (worker/scheduler/schedules.c) does the rest.  It is told by a trigger, at commit.
  *
  * src/schedule/schedule.c
  *
@@ -13,6 +13,7 @@
  */
 #include "base/base.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -31,8 +32,6 @@
 
 PG_FUNCTION_INFO_V1(jobq_schedule);
 PG_FUNCTION_INFO_V1(jobq_unschedule);
-PG_FUNCTION_INFO_V1(jobq_pause_schedule);
-PG_FUNCTION_INFO_V1(jobq_resume_schedule);
 PG_FUNCTION_INFO_V1(jobq_run_schedule);
 PG_FUNCTION_INFO_V1(jobq_cron_next_sql);
 PG_FUNCTION_INFO_V1(jobq_schedule_changed);
@@ -55,6 +54,9 @@ enum
 	ARG_DATABASE
 };
 
+/* What the row has beside these. */
+#define NMORE		6
+
 #define MAX_NAME	127
 #define MAX_TICKS	100000
 
@@ -65,11 +67,28 @@ typedef struct Found
 	bool		paused;
 	char	   *cron;
 	char	   *timezone;
+	TimestampTz next_run;		/* DT_NOBEGIN: none */
+	TimestampTz last_run;		/* DT_NOBEGIN: none */
+	int64		last_job;		/* 0: none */
+	bool		held;
 } Found;
 
+/* A schedule that this transaction has dropped. */
+typedef struct Dropped
+{
+	const char *name;
+	Found		was;
+} Dropped;
+
+/* The last first; worth something in the transaction of this id only. */
+static List *dropped = NIL;
+static FullTransactionId dropped_in;
+
 static bool find_schedule(Datum name, Found *found);
-static void check_due(const JobqCron *cron, TimestampTz next, Datum *values,
-					  const Found *found);
+static void note_dropped(const char *name, const Found *found);
+static const Found *find_dropped(const char *name);
+static bool is_same(const JobqCron *cron, pg_tz *zone, const Found *found);
+static void check_due(const JobqCron *cron, TimestampTz next, const char *rule);
 static void find_mine(const char *function, int privilege, Datum name,
 					  Found *found);
 static void check_may_run(const char *name, Oid role);
@@ -77,8 +96,6 @@ static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
-static Datum change_mine(FunctionCallInfo fcinfo, const char *function,
-						 int privilege, const char *query, int expected);
 
 /*
  * Read and lock a schedule; the caller is connected to SPI.
@@ -90,8 +107,9 @@ find_schedule(Datum name, Found *found)
 	TupleDesc	desc;
 	HeapTuple	tuple;
 
-	if (jobq_query("SELECT role::oid, anchor, paused, cron, timezone"
-				   " FROM jobq.schedule WHERE name = $1 FOR UPDATE",
+	if (jobq_query("SELECT role::oid, anchor, paused, cron, timezone,"
+				   " coalesce(next_run, '-infinity'), coalesce(last_run, '-infinity'),"
+				   " coalesce(last_job_id, 0), held FROM jobq_internal.schedule WHERE name = $1 FOR UPDATE",
 				   1, types, &name, NULL, SPI_OK_SELECT) == 0)
 		return false;
 	desc = SPI_tuptable->tupdesc;
@@ -101,7 +119,82 @@ find_schedule(Datum name, Found *found)
 	found->paused = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
 	found->cron = SPI_getvalue(tuple, desc, 4);
 	found->timezone = SPI_getvalue(tuple, desc, 5);
+	found->next_run = DatumGetTimestampTz(jobq_column(tuple, desc, 6, TIMESTAMPTZOID, NULL));
+	found->last_run = DatumGetTimestampTz(jobq_column(tuple, desc, 7, TIMESTAMPTZOID, NULL));
+	found->last_job = DatumGetInt64(jobq_column(tuple, desc, 8, INT8OID, NULL));
+	found->held = DatumGetBool(jobq_column(tuple, desc, 9, BOOLOID, NULL));
 	return true;
+}
+
+/*
+ * The schedule was dropped: for schedule() in the same transaction.
+ */
+static void
+note_dropped(const char *name, const Found *found)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	FullTransactionId now_in = GetTopFullTransactionId();
+	Dropped    *this = palloc(sizeof(Dropped));
+
+	if (!FullTransactionIdEquals(now_in, dropped_in))
+		dropped = NIL;
+	dropped_in = now_in;
+	this->name = pstrdup(name);
+	this->was = *found;
+	this->was.cron = pstrdup(found->cron);
+	this->was.timezone = pstrdup(found->timezone);
+	dropped = lcons(this, dropped);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * The schedule of this name that this transaction has dropped last, or NULL.
+ */
+static const Found *
+find_dropped(const char *name)
+{
+	ListCell   *lc;
+
+	if (!FullTransactionIdIsValid(dropped_in) ||
+		!FullTransactionIdEquals(GetTopFullTransactionIdIfAny(), dropped_in))
+		return NULL;
+	foreach(lc, dropped)
+	{
+		const Dropped *this = lfirst(lc);
+
+		if (strcmp(this->name, name) == 0)
+			return &this->was;
+	}
+	return NULL;
+}
+
+/*
+ * Is the schedule that was found due at the same times?  Not one whose row has an
+ * expression or a time zone that cannot be read.
+ */
+static bool
+is_same(const JobqCron *cron, pg_tz *zone, const Found *found)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool same = false;
+
+	PG_TRY();
+	{
+		JobqCron	was;
+
+		jobq_cron_parse(found->cron, &was);
+		same = jobq_cron_same(cron, &was, zone, jobq_cron_zone(found->timezone));
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_INVALID_PARAMETER_VALUE)
+			PG_RE_THROW();
+		/* the parsers have taken nothing that the transaction must give back */
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return same;
 }
 
 /*
@@ -135,23 +228,16 @@ check_may_run(const char *name, Oid role)
 }
 
 /*
- * A recurrence rule that has ended is refused, unless it is the one that the
- * schedule has already.  found is NULL if there is no schedule.
+ * A recurrence rule that has ended is refused.
  */
 static void
-check_due(const JobqCron *cron, TimestampTz next, Datum *values,
-		  const Found *found)
+check_due(const JobqCron *cron, TimestampTz next, const char *rule)
 {
-	char	   *rule = TextDatumGetCString(values[ARG_CRON]);
-
-	if (cron->rrule == NULL || next != DT_NOEND ||
-		(found != NULL && strcmp(found->cron, rule) == 0 &&
-		 strcmp(found->timezone, TextDatumGetCString(values[ARG_TIMEZONE])) == 0))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("recurrence rule \"%s\" has no tick from now on", rule),
-			 errhint("It has ended, or its parts never fall together in the next hundred years.")));
+	if (cron->rrule != NULL && next == DT_NOEND)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("recurrence rule \"%s\" has no tick from now on", rule),
+				 errhint("It has ended, or its parts never fall together in the next hundred years.")));
 }
 
 static void
@@ -223,12 +309,15 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	static const char *const names[ARG_OPTIONS] = {
 		"name", "cron", "kind", "payload", "timezone", "missed", "overlap"
 	};
-	static const Oid types[NARGS + 3] = {
+	static const Oid types[NARGS + NMORE] = {
 		TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID,
-		JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID
+		JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, BOOLOID,
+		TIMESTAMPTZOID, INT8OID
 	};
-	Datum		values[NARGS + 3];
-	char		nulls[NARGS + 4];
+	Datum		values[NARGS + NMORE];
+	char		nulls[NARGS + NMORE + 1];
+	const char *rule;
+	const Found *was;
 	JobqScheduledJob job;
 	JobqCron	cron;
 	pg_tz	   *zone;
@@ -269,7 +358,8 @@ jobq_schedule(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("schedule name \"%s\" must have 1 to %d bytes",
 						job.schedule, MAX_NAME)));
-	jobq_cron_parse(TextDatumGetCString(values[ARG_CRON]), &cron);
+	rule = TextDatumGetCString(values[ARG_CRON]);
+	jobq_cron_parse(rule, &cron);
 	zone = jobq_cron_zone(TextDatumGetCString(values[ARG_TIMEZONE]));
 	values[ARG_TIMEZONE] = CStringGetTextDatum(pg_get_timezone_name(zone));
 	check_word("missed", values[ARG_MISSED], "skip", "once", "all");
@@ -277,6 +367,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	job.kind = TextDatumGetCString(values[ARG_KIND]);
 	job.payload = values[ARG_PAYLOAD];
 	job.options = NULL;
+	job.previous_job = 0;
 	if (!PG_ARGISNULL(ARG_OPTIONS))
 	{
 		job.options = PG_GETARG_JSONB_P(ARG_OPTIONS);
@@ -292,7 +383,8 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	values[NARGS] = TimestampTzGetDatum(now);
 	values[NARGS + 1] = TimestampTzGetDatum(next);
 	values[NARGS + 2] = ObjectIdGetDatum(GetUserId());
-	memcpy(nulls + NARGS, "   ", 4);
+	values[NARGS + 3] = BoolGetDatum(false);
+	memcpy(nulls + NARGS, "    nn", NMORE + 1);
 
 	SPI_connect();
 	for (;;)
@@ -307,63 +399,62 @@ jobq_schedule(PG_FUNCTION_ARGS)
 						 errhint("Choose another name.")));
 			jobq_refuse_borrowed(found.role);
 
-			check_due(&cron, next, values, &found);
+			if (is_same(&cron, zone, &found))
+				values[NARGS + 3] = BoolGetDatum(true);
+			else
+				check_due(&cron, next, rule);
 
 			/*
 			 * It keeps its role (unless that was dropped), whether it is
 			 * paused, and if it is due at the same times as before, its next
 			 * tick.
 			 */
-			jobq_query("UPDATE jobq.schedule s SET kind = $3, payload = $4,"
+			jobq_query("UPDATE jobq_internal.schedule s SET kind = $3, payload = $4,"
 					   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
-					   " cron = $2, timezone = $5, held = held AND same,"
-					   " anchor = CASE WHEN same THEN anchor ELSE $9 END,"
-					   " next_run = CASE WHEN paused THEN NULL WHEN same THEN next_run ELSE $10 END,"
+					   " cron = $2, timezone = $5, held = held AND $12,"
+					   " anchor = CASE WHEN $12 THEN anchor ELSE $9 END,"
+					   " next_run = CASE WHEN paused THEN NULL WHEN $12 THEN next_run ELSE $10 END,"
 					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $11 END"
-					   " FROM (SELECT cron = $2 AND timezone = $5 AS same"
-					   "  FROM jobq.schedule WHERE name = $1) o WHERE name = $1",
-					   NARGS + 3, types, values, nulls, SPI_OK_UPDATE);
+					   " WHERE name = $1",
+					   NARGS + 4, types, values, nulls, SPI_OK_UPDATE);
 			break;
 		}
-		check_due(&cron, next, values, NULL);
-		if (jobq_query("INSERT INTO jobq.schedule (name, cron, kind, payload,"
-					   " timezone, missed, overlap, options, anchor, next_run, role)"
-					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+		was = find_dropped(job.schedule);
+		if (was != NULL && !was->paused && was->role == GetUserId() &&
+			was->next_run != DT_NOBEGIN && is_same(&cron, zone, was))
+		{
+			/* dropped and made again by one transaction: it goes on */
+			values[NARGS] = TimestampTzGetDatum(was->anchor);
+			values[NARGS + 1] = TimestampTzGetDatum(was->next_run);
+			values[NARGS + 3] = BoolGetDatum(was->held);
+			values[NARGS + 4] = TimestampTzGetDatum(was->last_run);
+			values[NARGS + 5] = Int64GetDatum(was->last_job);
+			nulls[NARGS + 4] = was->last_run == DT_NOBEGIN ? 'n' : ' ';
+			nulls[NARGS + 5] = was->last_job == 0 ? 'n' : ' ';
+		}
+		else
+			check_due(&cron, next, rule);
+		if (jobq_query("INSERT INTO jobq_internal.schedule (name, cron, kind, payload,"
+					   " timezone, missed, overlap, options, anchor, next_run, role,"
+					   " held, last_run, last_job_id)"
+					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 					   " ON CONFLICT DO NOTHING",
-					   NARGS + 3, types, values, nulls, SPI_OK_INSERT) > 0)
+					   NARGS + NMORE, types, values, nulls, SPI_OK_INSERT) > 0)
 		{
 			/*
 			 * Its first tick may have come on the way, and the trigger that
 			 * finds what was restored cannot tell.
 			 */
-			static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID};
-			Datum		tick[] = {values[ARG_NAME], values[NARGS + 1]};
+			static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID, BOOLOID};
+			Datum		tick[] = {values[ARG_NAME], values[NARGS + 1], values[NARGS + 3]};
 
-			jobq_query("UPDATE jobq.schedule SET next_run = $2"
+			jobq_query("UPDATE jobq_internal.schedule SET next_run = $2, held = $3"
 					   " WHERE name = $1 AND next_run IS NULL",
-					   2, tick_types, tick, NULL, SPI_OK_UPDATE);
+					   3, tick_types, tick, NULL, SPI_OK_UPDATE);
 			break;
 		}
 		/* somebody else has just made one of that name */
 	}
-	SPI_finish();
-	PG_RETURN_VOID();
-}
-
-/*
- * Do this with the schedule that is the call's argument.
- */
-static Datum
-change_mine(FunctionCallInfo fcinfo, const char *function, int privilege,
-			const char *query, int expected)
-{
-	static const Oid types[] = {TEXTOID};
-	Datum		name = PG_GETARG_DATUM(0);
-	Found		found;
-
-	SPI_connect();
-	find_mine(function, privilege, name, &found);
-	jobq_query(query, 1, types, &name, NULL, expected);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -374,48 +465,48 @@ change_mine(FunctionCallInfo fcinfo, const char *function, int privilege,
 Datum
 jobq_unschedule(PG_FUNCTION_ARGS)
 {
-	return change_mine(fcinfo, "jobq.unschedule()", JOBQ_MAY_MANAGE,
-					   "DELETE FROM jobq.schedule WHERE name = $1",
-					   SPI_OK_DELETE);
+	static const Oid types[] = {TEXTOID};
+	Datum		name = PG_GETARG_DATUM(0);
+	Found		found;
+
+	SPI_connect();
+	find_mine("jobq.unschedule()", JOBQ_MAY_MANAGE, name, &found);
+	jobq_query("DELETE FROM jobq_internal.schedule WHERE name = $1", 1, types, &name, NULL,
+			   SPI_OK_DELETE);
+	note_dropped(TextDatumGetCString(name), &found);
+	SPI_finish();
+	PG_RETURN_VOID();
 }
 
 /*
- * pause_schedule(name)
+ * Pause a schedule, or go on with it from its next tick; "function" is what the user has
+ * called.  An error unless he may.
  */
-Datum
-jobq_pause_schedule(PG_FUNCTION_ARGS)
-{
-	return change_mine(fcinfo, "jobq.pause_schedule()", JOBQ_MAY_OPERATE,
-					   "UPDATE jobq.schedule SET paused = true, next_run = NULL, held = false"
-					   " WHERE name = $1", SPI_OK_UPDATE);
-}
-
-/*
- * resume_schedule(name)
- */
-Datum
-jobq_resume_schedule(PG_FUNCTION_ARGS)
+void
+jobq_schedule_pause(const char *function, text *name, bool paused)
 {
 	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID};
-	Datum		values[2] = {PG_GETARG_DATUM(0)};
+	Datum		values[2] = {PointerGetDatum(name)};
 	JobqCron	cron;
 	Found		found;
 
 	SPI_connect();
-	find_mine("jobq.resume_schedule()", JOBQ_MAY_OPERATE, values[0], &found);
-	if (found.paused)
+	find_mine(function, JOBQ_MAY_OPERATE, values[0], &found);
+	if (paused)
+		jobq_query("UPDATE jobq_internal.schedule SET paused = true, next_run = NULL, held = false"
+				   " WHERE name = $1", 1, types, values, NULL, SPI_OK_UPDATE);
+	else if (found.paused)
 	{
 		jobq_cron_parse(found.cron, &cron);
 		values[1] = TimestampTzGetDatum(jobq_cron_next(&cron,
 													   jobq_cron_zone(found.timezone),
 													   found.anchor,
 													   jobq_now()));
-		jobq_query("UPDATE jobq.schedule SET paused = false, next_run = $2,"
+		jobq_query("UPDATE jobq_internal.schedule SET paused = false, next_run = $2,"
 				   " last_error = NULL WHERE name = $1",
 				   2, types, values, NULL, SPI_OK_UPDATE);
 	}
 	SPI_finish();
-	PG_RETURN_VOID();
 }
 
 /*
@@ -441,7 +532,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 	find_mine("jobq.run_schedule()", JOBQ_MAY_MONITOR, values[0], &found);
 	check_may_run(TextDatumGetCString(values[0]), found.role);
 	if (jobq_query("SELECT kind, payload, options, overlap, coalesce(last_job_id, 0), dormant"
-				   " FROM jobq.schedule WHERE name = $1",
+				   " FROM jobq_internal.schedule WHERE name = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) != 1)
 		elog(ERROR, "schedule vanished while it was locked");
 	jobq_check_types(SPI_tuptable->tupdesc, columns, lengthof(columns));
@@ -450,7 +541,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 	job.kind = TextDatumGetCString(row[0]);
 	job.payload = row[1];
 	job.options = nulls[2] ? NULL : DatumGetJsonbP(row[2]);
-	last = DatumGetInt64(row[4]);
+	job.previous_job = last = nulls[4] ? 0 : DatumGetInt64(row[4]);
 
 	if (DatumGetBool(row[5]))
 		ereport(ERROR,
@@ -466,7 +557,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 				 errhint("Its jobs do not overlap. Wait for that job, or cancel it.")));
 
 	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now, false));
-	jobq_query("UPDATE jobq.schedule SET last_run = $2, last_job_id = $3"
+	jobq_query("UPDATE jobq_internal.schedule SET last_run = $2, last_job_id = $3"
 			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_DATUM(values[2]);
@@ -522,7 +613,8 @@ jobq_cron_next_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * Statement trigger on jobq.schedule: at commit, have the scheduler read it.
+ * Statement trigger on jobq_internal.schedule: at commit, have the scheduler
+ * read it.
  */
 Datum
 jobq_schedule_changed(PG_FUNCTION_ARGS)

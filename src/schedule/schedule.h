@@ -46,6 +46,10 @@ typedef struct JobqCron
 /* src/schedule/expression.c */
 extern void jobq_cron_parse(const char *text, JobqCron *cron);
 
+/* src/schedule/same.c */
+extern bool jobq_cron_same(const JobqCron *a, const JobqCron *b, pg_tz *zone_a,
+						   pg_tz *zone_b);
+
 /* src/schedule/cron.c */
 extern pg_tz *jobq_cron_zone(const char *name);
 extern TimestampTz jobq_cron_next(const JobqCron *cron, pg_tz *zone,
@@ -60,7 +64,11 @@ typedef struct JobqScheduledJob
 	const char *kind;
 	Datum		payload;
 	Jsonb	   *options;		/* of schedule(), or NULL */
+	int64		previous_job;	/* the schedule's last one, or 0 */
 } JobqScheduledJob;
+
+/* src/schedule/schedule.c */
+extern void jobq_schedule_pause(const char *function, text *name, bool paused);
 
 /* src/schedule/tick.c */
 extern Jsonb *jobq_scheduled_check(const JobqScheduledJob *scheduled);

@@ -119,6 +119,13 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 	}
 	options[OPTION_RUN_AT] = TimestampTzGetDatum(run_at);
 	nulls[OPTION_RUN_AT] = false;
+
+	/* the next tick is the next try of a statement */
+	if (nulls[OPTION_MAX_ATTEMPTS] && jobq_is_statement(scheduled->kind))
+	{
+		options[OPTION_MAX_ATTEMPTS] = Int32GetDatum(1);
+		nulls[OPTION_MAX_ATTEMPTS] = false;
+	}
 }
 
 /*
@@ -142,9 +149,13 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "{\"schedule\": ");
 	escape_json(&buf, scheduled->schedule);
-	appendStringInfo(&buf, ", \"scheduled_for\": \"%s\"}",
+	appendStringInfo(&buf, ", \"scheduled_for\": \"%s\"",
 					 JsonEncodeDateTime(when, TimestampTzGetDatum(tick),
 										TIMESTAMPTZOID, &utc));
+	if (scheduled->previous_job != 0)
+		appendStringInfo(&buf, ", \"previous_job\": " INT64_FORMAT,
+						 scheduled->previous_job);
+	appendStringInfoChar(&buf, '}');
 	if (nulls[OPTION_HEADERS])
 		options[OPTION_HEADERS] = jobq_text_to_jsonb(buf.data);
 	else
@@ -193,7 +204,7 @@ jobq_scheduled_is_live(int64 id)
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query("SELECT FROM jobq.job WHERE id = $1", 1, types, values,
+	return jobq_query("SELECT FROM jobq_internal.job WHERE id = $1", 1, types, values,
 					  NULL, SPI_OK_SELECT) > 0;
 }
 

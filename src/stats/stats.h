@@ -67,10 +67,10 @@ typedef enum JobqCounter
 /* What there is now. */
 typedef enum JobqGauge
 {
-	JOBQ_LIVE = 0,				/* rows of jobq.job, running or not */
+	JOBQ_LIVE = 0,				/* rows of jobq_internal.job, running or not */
 	JOBQ_BLOCKED,				/* of these, such as wait for other jobs */
-	JOBQ_LETTERS,				/* rows of jobq.failed_job; they keep no name
-								 * in its place */
+	JOBQ_LETTERS,				/* rows of jobq_internal.failed_job; they keep
+								 * no name in its place */
 	JOBQ_NGAUGES
 } JobqGauge;
 
@@ -176,7 +176,8 @@ typedef struct JobqCounts
 typedef struct JobqStatName
 {
 	Oid			dboid;
-	Oid			jobs;			/* jobq.job: tells two extensions apart */
+	Oid			jobs;			/* jobq_internal.job: tells two extensions
+								 * apart */
 	int32		queue_id;		/* 0: all that have no place, of the database */
 	Oid			role;			/* whose job took the place */
 	bool		other;			/* of names that have no place */

@@ -4,8 +4,8 @@
  *	  Jobs that are completed, cancelled or expired.
  *
  * All of this is part of the caller's transaction, which also deletes the job's
- * row; so a job is always in exactly one of jobq.job, jobq.archive and
- * jobq.failed_job.
+ * row; so a job is always in exactly one of jobq_internal.job,
+ * jobq_internal.archive and jobq_internal.failed_job.
  *
  * src/store/archive.c
  *
@@ -25,7 +25,7 @@
 /* What a run has cost is kept with its job if it took so many microseconds. */
 #define COST_KEPT	1000
 
-/* Attribute numbers of jobq.archive. */
+/* Attribute numbers of jobq_internal.archive. */
 enum
 {
 	ARCHIVE_FINISHED_AT = 1,

@@ -8,8 +8,9 @@
  * know, and of the rows only whether they are there.
  *
  * A batch's finished jobs are in the partitions of the archive, its dead letters in
- * jobq.failed_job.  Which tables these are, and their indexes by batch, is kept until
- * one of them changes.  A partition whose index was dropped is read as a whole.
+ * jobq_internal.failed_job.  Which tables these are, and their indexes by batch, is
+ * kept until one of them changes.  A partition whose index was dropped is read as a
+ * whole.
  *
  * src/store/batch_ends.c
  *
@@ -123,15 +124,15 @@ end_table(Oid relid, bool failed, EndTable *table)
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("jobq.%s is not an ordinary table",
+				 errmsg("jobq_internal.%s is not an ordinary table",
 						RelationGetRelationName(rel)),
-				 errhint("Partitions of jobq.archive cannot be foreign tables, nor have partitions.")));
+				 errhint("Partitions of jobq_internal.archive cannot be foreign tables, nor have partitions.")));
 	if (table->batch_id == InvalidAttrNumber || get_atttype(relid, table->batch_id) != INT8OID ||
 		(!failed && (table->state == InvalidAttrNumber ||
 					 get_atttype(relid, table->state) != CHAROID)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table jobq.%s has other columns than its own",
+				 errmsg("table jobq_internal.%s has other columns than its own",
 						RelationGetRelationName(rel)),
 				 errhint("The tables of jobq cannot have other columns than its own.")));
 	foreach(lc, indexes)
@@ -185,7 +186,7 @@ load_tables(void)
 		EndTable   *found;
 
 		if (archive->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-			elog(ERROR, "jobq.archive is not partitioned");
+			elog(ERROR, "jobq_internal.archive is not partitioned");
 		before = changes;
 		partitions = RelationGetPartitionDesc(archive, true);
 		found = MemoryContextAlloc(TopMemoryContext,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * batch_row.c
- *	  Rows of jobq.batch by direct heap access.
+ *	  Rows of jobq_internal.batch by direct heap access.
  *
  * A small batch costs its look (worker/scheduler/batch_look.c) about as much as its
  * jobs cost the workers.  So what each look reads and writes goes past the executor, as

@@ -16,7 +16,7 @@
 
 #include "store/tables.h"
 
-/* Attribute numbers of jobq.batch. */
+/* Attribute numbers of jobq_internal.batch. */
 enum
 {
 	BATCH_COLUMN_ID = 1,

@@ -3,10 +3,10 @@
  * cache.c
  *	  What all caches of this room have in common: when they are forgotten.
  *
- * A cache is told of each relation that changes; a trigger on jobq.queue and
- * jobq.handler makes a change of their rows one of the relation (queues.c).  Rows
- * read in a transaction that aborts may never have been committed, so an abort
- * forgets all that was read since its beginning.
+ * A cache is told of each relation that changes; a trigger on jobq_internal.queue
+ * and jobq_internal.handler makes a change of their rows one of the relation
+ * (queues.c).  Rows read in a transaction that aborts may never have been
+ * committed, so an abort forgets all that was read since its beginning.
  *
  * src/store/cache.c
  *

@@ -98,8 +98,8 @@ jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at, int64 
 }
 
 /*
- * So many rows like this one have come into jobq.job, or if n is negative, have gone.
- * Dormant ones count when they are adopted.
+ * So many rows like this one have come into jobq_internal.job, or if n is negative,
+ * have gone.  Dormant ones count when they are adopted.
  */
 void
 jobq_count_rows(const JobqJob *job, int n)

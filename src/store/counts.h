@@ -32,7 +32,7 @@ typedef struct JobqDropped
 typedef struct JobqLength
 {
 	int32		queue_id;		/* 0: free */
-	Oid			jobs;			/* jobq.job that was counted */
+	Oid			jobs;			/* jobq_internal.job that was counted */
 	bool		valid;
 	int64		committed;
 	int64		reserved;		/* by open transactions */

@@ -46,7 +46,7 @@ StaticAssertDecl(JOBQ_NHEARD <= 32, "events are bits of jobq_heard");
 /* Kinds with this prefix are jobs of events: they run the handler of the kind after it. */
 #define ON_EVENT_PREFIX		"on_event:"
 
-/* Attribute numbers of jobq.event_handler. */
+/* Attribute numbers of jobq_internal.event_handler. */
 enum
 {
 	EVENT_HANDLER_ROLE = 1,
@@ -59,7 +59,7 @@ enum
 	EVENT_HANDLER_NATTS = EVENT_HANDLER_REQUIRED
 };
 
-/* A row of jobq.event_handler; "" stands for any queue or kind. */
+/* A row of jobq_internal.event_handler; "" stands for any queue or kind. */
 typedef struct JobqListener
 {
 	Oid			role;

@@ -23,7 +23,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_letter_changed);
 
-/* Attribute numbers of jobq.failed_job. */
+/* Attribute numbers of jobq_internal.failed_job. */
 enum
 {
 	FAILED_FINISHED_AT = 1,
@@ -125,7 +125,8 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 }
 
 /*
- * The name by which a row of jobq.failed_job is counted; it lies in the row.
+ * The name by which a row of jobq_internal.failed_job is counted; it lies in
+ * the row.
  */
 void
 jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
@@ -142,8 +143,8 @@ jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
 }
 
 /*
- * BEFORE row trigger on jobq.failed_job: a dead letter goes, or gets another name, by
- * whatever statement; or logical replication brings one.
+ * BEFORE row trigger on jobq_internal.failed_job: a dead letter goes, or gets another
+ * name, by whatever statement; or logical replication brings one.
  */
 Datum
 jobq_letter_changed(PG_FUNCTION_ARGS)
@@ -167,7 +168,7 @@ jobq_letter_changed(PG_FUNCTION_ARGS)
 	if (RelationGetRelid(trigdata->tg_relation) != jobq_relations()->failed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("jobq_internal.letter_changed() is for the table jobq.failed_job, not for \"%s\"",
+				 errmsg("jobq_internal.letter_changed() is for the table jobq_internal.failed_job, not for \"%s\"",
 						RelationGetRelationName(trigdata->tg_relation))));
 	jobq_letter_name(trigdata->tg_relation, trigdata->tg_trigtuple, &name);
 	jobq_count_letter(&name, TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) ? 1 : -1);

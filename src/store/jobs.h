@@ -17,7 +17,7 @@
 #include "stats/stats.h"
 #include "store/names.h"
 
-/* Attribute numbers of jobq.job: fixed width first. */
+/* Attribute numbers of jobq_internal.job: fixed width first. */
 enum
 {
 	JOB_ID = 1,
@@ -58,7 +58,8 @@ enum
 	JOB_TENANT,
 	JOB_TAGS,
 	JOB_LIMIT_COST,
-	JOB_NATTS = JOB_LIMIT_COST
+	JOB_TOGETHER,
+	JOB_NATTS = JOB_TOGETHER
 };
 
 /*
@@ -102,6 +103,17 @@ typedef struct JobqJob
 /* Was the attempt of this number the job's last one? */
 #define job_last_attempt(job, n) \
 	(job_max_attempts(job) > 0 && (n) >= job_max_attempts(job))
+
+/* Is the job to begin once at most, whatever ends its attempt? */
+#define job_only_once(job) \
+	(job_max_attempts(job) == 1 && JOB_ISNULL(job, JOB_RETRY_UNTIL))
+
+/*
+ * Was the job held by a consumer that was lost with several, of which any may be why?
+ * Then one call of reserve() returns it with at most so many of such jobs.
+ */
+#define job_suspect(job)	(!JOB_ISNULL(job, JOB_TOGETHER))
+#define job_together(job)	((int) DatumGetInt16(JOB(job, JOB_TOGETHER)))
 
 #define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
 #define job_group(job) \
@@ -149,6 +161,7 @@ typedef struct JobqUnique
 	Datum		uuid;			/* by which the client knows it, or 0 */
 	int			max;			/* how many may hold the key */
 	bool		ask_cost;		/* ask what the job costs at its limiter */
+	bool		several;		/* of max, this statement wants more than one */
 } JobqUnique;
 
 /* What the function has made of the payload of a job that waits. */
@@ -171,7 +184,7 @@ typedef enum JobqTaken
 								 * different */
 } JobqTaken;
 
-/* The key of a job as jobq.unique_key has it, beside the role. */
+/* The key of a job as jobq_internal.unique_key has it, beside the role. */
 typedef struct JobqUniqueKey
 {
 	Datum		key;
@@ -179,10 +192,10 @@ typedef struct JobqUniqueKey
 	Datum		queue_id;		/* or UNIQUE_IN_DATABASE */
 } JobqUniqueKey;
 
-/* A value of jobq.job.unique_queue: the key is one in all queues. */
+/* A value of jobq_internal.job.unique_queue: the key is one in all queues. */
 #define UNIQUE_IN_DATABASE	0
 
-/* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */
+/* Values of jobq_internal.job.unique_until, and of JobqUnique.on_conflict. */
 #define UNIQUE_UNTIL_FINISH	'f'
 #define UNIQUE_UNTIL_START	's'
 #define UNIQUE_SKIP			's'

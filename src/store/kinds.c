@@ -3,8 +3,9 @@
  * kinds.c
  *	  Caches, per backend, which handler runs a kind, and its function.
  *
- * The cache is outdated when jobq.handler changes, as that of queues (queues.c).  A
- * handler's function is looked up again, too, when any function changes.
+ * The cache is outdated when jobq_internal.handler changes, as that of queues
+ * (queues.c).  A handler's function is looked up again, too, when any function
+ * changes.
  *
  * src/store/kinds.c
  *

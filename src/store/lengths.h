@@ -28,7 +28,7 @@ typedef struct JobqLengthNote
 {
 	SubTransactionId subid;
 	int32		queue_id;
-	Oid			jobs;			/* jobq.job */
+	Oid			jobs;			/* jobq_internal.job */
 	int			reserved;		/* added, with a place in the counter */
 	int			added;			/* without */
 	int			removed;

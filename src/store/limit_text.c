@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * limit_text.c
- *	  How limits are written, and how many there may be.
+ *	  How limits are written.
  *
  *	rate		100 per minute [burst 20] [by group]
  *	throttle	10 failures in 5 minutes [by group]
@@ -30,7 +30,6 @@
 #include "common/string.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 
 #include "store/store.h"
@@ -215,75 +214,11 @@ jobq_check_limiter(const char *name)
 	Datum		values[] = {CStringGetTextDatum(name)};
 
 	SPI_connect();
-	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1", 1, types, values,
+	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = $1", 1, types, values,
 				   NULL, SPI_OK_SELECT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("limiter \"%s\" does not exist", name),
 				 errhint("The view jobq.limits shows those that do; jobq.create_limiter() makes one.")));
 	SPI_finish();
-}
-
-/*
- * Has the queue of this name limits, or what takes a limiter's place as well?  The caller
- * is connected to SPI.
- */
-bool
-jobq_queue_is_limited(Datum name)
-{
-	static const Oid types[] = {TEXTOID};
-
-	return jobq_query("SELECT FROM jobq.queue WHERE name = $1 AND (" JOBQ_LIMITED_QUEUE ")",
-					  1, types, &name, NULL, SPI_OK_SELECT) > 0;
-}
-
-/*
- * Likewise the kind.
- */
-bool
-jobq_kind_is_limited(Datum kind)
-{
-	static const Oid types[] = {TEXTOID};
-
-	return jobq_query("SELECT FROM jobq.handler WHERE kind = $1 AND (" JOBQ_LIMITED_KIND ")",
-					  1, types, &kind, NULL, SPI_OK_SELECT) > 0;
-}
-
-/*
- * How many queues, kinds and named limiters have limits.
- */
-static int64
-limited_count(void)
-{
-	int64		n;
-
-	SPI_connect();
-	jobq_query("SELECT (SELECT count(*) FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE
-			   ") + (SELECT count(*) FROM jobq.handler WHERE " JOBQ_LIMITED_KIND
-			   ") + (SELECT count(*) FROM jobq.limiter)",
-			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
-	SPI_finish();
-	return n;
-}
-
-/*
- * A queue, kind or named limiter has limits that had none: an error if more of them have
- * limits than there is room for.  To be called after the change, which is undone by the
- * error.
- *
- * Whoever gives limits waits for others who do, so that each sees what the one
- * before has committed.  All are counted, so this is for those only that had none.
- */
-void
-jobq_check_limited(void)
-{
-	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
-					   ExclusiveLock);
-	if (limited_count() > jobq_max_limiters)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("more than %d queues, kinds and limiters cannot have limits, weights, or policies for groups and tenants",
-						jobq_max_limiters),
-				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue(), jobq.register() or jobq.drop_limiter(), or raise jobq.max_limiters. Tenants of one queue, and keys of one limiter, have limits without being counted.")));
 }

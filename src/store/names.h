@@ -18,7 +18,7 @@
 
 #include "store/tables.h"
 
-/* Attribute numbers of jobq.queue. */
+/* Attribute numbers of jobq_internal.queue. */
 enum
 {
 	QUEUE_ID = 1,
@@ -89,7 +89,7 @@ enum
 /* How many tokens of a limiter's rate a job may cost. */
 #define JOBQ_MAX_LIMIT_COST	1000000
 
-/* Attribute numbers of jobq.limiter. */
+/* Attribute numbers of jobq_internal.limiter. */
 enum
 {
 	LIMITER_NAME = 1,
@@ -152,7 +152,7 @@ typedef struct JobqQueue
 	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* of setting, header */
 } JobqQueue;
 
-/* Attribute numbers of jobq.handler. */
+/* Attribute numbers of jobq_internal.handler. */
 enum
 {
 	HANDLER_KIND = 1,
@@ -231,7 +231,7 @@ typedef struct JobqFunction
 /* Kinds with this prefix run the on_failure handler of the kind after it. */
 #define ON_FAILURE_PREFIX	"on_failure:"
 
-/* Attribute numbers of jobq.privilege. */
+/* Attribute numbers of jobq_internal.privilege. */
 enum
 {
 	PRIVILEGE_QUEUE_ID = 1,
@@ -253,7 +253,7 @@ enum
 #define JOBQ_MAY_SQL			0x40	/* enqueue plain statements */
 #define JOBQ_MAY_ALL			0x7F
 
-/* Which queues and kinds have a limiter. */
+/* Which queues and kinds have a limiter; limit_count.c asks the same of rows. */
 #define JOBQ_LIMITED_QUEUE \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
 	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
@@ -277,6 +277,7 @@ extern void jobq_require_queue(int32 queue_id, const char *name, int privileges)
 extern void jobq_require_produce(const JobqQueue *queue);
 extern bool jobq_may_produce(Oid role, const JobqQueue *queue);
 extern bool jobq_may_see_queue(int32 queue_id, bool open);
+extern void jobq_require_visible(const JobqQueue *queue);
 extern bool jobq_may_act_for(Oid role);
 extern bool jobq_may_become(Oid role);
 extern void jobq_refuse_borrowed(Oid role);
@@ -321,6 +322,8 @@ extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern JobqWhenTaken jobq_when_taken_parse(const char *text,
 										   int64 *release_after);
 extern void jobq_check_limiter(const char *name);
+
+/* src/store/limit_count.c */
 extern bool jobq_queue_is_limited(Datum name);
 extern bool jobq_kind_is_limited(Datum kind);
 extern void jobq_check_limited(void);

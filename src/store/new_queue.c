@@ -91,7 +91,7 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
 	PG_TRY();
 	{
 		inserted =
-			jobq_query("INSERT INTO jobq.queue (name, mode, open, made_by) VALUES ($1, $2, $3, $4)"
+			jobq_query("INSERT INTO jobq_internal.queue (name, mode, open, made_by) VALUES ($1, $2, $3, $4)"
 					   " ON CONFLICT (name) DO NOTHING",
 					   4, types, values, nulls, SPI_OK_INSERT) > 0;
 	}
@@ -140,8 +140,8 @@ jobq_insert_queue(const char *name, const char *mode, bool open,
 
 	SPI_connect();
 	/* rows that came by replication have not used the sequence */
-	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
-			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
+	jobq_query("SELECT pg_catalog.setval('jobq_internal.queue_id_seq', max(id)) FROM jobq_internal.queue"
+			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.queue_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	inserted = insert_row(name, mode != NULL ? mode : "worker", open, made_by,
 						  creator_of(name));
@@ -166,7 +166,8 @@ queues_made_by(const char *role)
 	ScanKeyEntryInitialize(&key, 0, QUEUE_MADE_BY, BTEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
 						   CStringGetTextDatum(role));
-	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_QUEUE_MADE_BY), true,
+							  &dirty, 1, &key);
 	while (HeapTupleIsValid(systable_getnext(scan)))
 		n++;
 	systable_endscan(scan);

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * privileges.c
- *	  Who may do what: the rows of jobq.privilege, cached per backend.
+ *	  Who may do what: the rows of jobq_internal.privilege, cached per backend.
  *
  * Everybody may call jobq's functions and read its views; what a call does is
  * decided here, by the privileges of the current user, where a queue or a job is
- * touched.  A row of jobq.privilege gives a role a privilege, for one queue, or
- * for all if its queue_id is 0.  Whoever has the privileges of that role has it,
- * too, as has_privs_of_role() says; whoever has those of the extension's owner
- * may do all.
+ * touched.  A row of jobq_internal.privilege gives a role a privilege, for one
+ * queue, or for all if its queue_id is 0.  Whoever has the privileges of that
+ * role has it, too, as has_privs_of_role() says; whoever has those of the
+ * extension's owner may do all.
  *
  * Why not GRANT: a role that has privileges on sixty functions cannot be dropped
  * before they are taken back, in each database; a function that an update brings
@@ -253,6 +253,15 @@ jobq_require_owner(const char *what)
 				 errhint("The owner of the extension can, and superusers.")));
 }
 
+static void
+deny_queue(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for queue \"%s\"", name),
+			 errhint("jobq.grant_queue() and jobq.grant_role() give a role privileges; the view jobq.grants shows which it has.")));
+}
+
 /*
  * An error if the current user has none of these privileges for the queue of that
  * name.
@@ -261,10 +270,7 @@ void
 jobq_require_queue(int32 queue_id, const char *name, int privileges)
 {
 	if ((jobq_privileges(queue_id) & privileges) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for queue \"%s\"", name),
-				 errhint("jobq.grant_queue() and jobq.grant_role() give a role privileges; the view jobq.grants shows which it has.")));
+		deny_queue(name);
 }
 
 /*
@@ -306,6 +312,17 @@ jobq_may_see_queue(int32 queue_id, bool open)
 
 	return (privileges & ~JOBQ_MAY_PRODUCE_OPEN) != 0 ||
 		(open && privileges != 0);
+}
+
+/*
+ * An error if jobq_may_see_queue() says no.  It tells a role with any privilege on
+ * jobq that the queue exists, as enqueue() does.
+ */
+void
+jobq_require_visible(const JobqQueue *queue)
+{
+	if (!jobq_may_see_queue(queue->id, queue->open))
+		deny_queue(queue->name);
 }
 
 /*

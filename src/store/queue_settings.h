@@ -6,9 +6,9 @@
  * This is the only place that lists them.  From it are made
  *
  * - in SQL, when the install script is joined (control/join.awk): the columns
- *	 of jobq.queue from the seventh on, the arguments of create_queue() and
- *	 alter_queue() from the second on, the columns of the view queues, and
- *	 their comments;
+ *	 of jobq_internal.queue from the seventh on, the arguments of
+ *	 create_queue() and alter_queue() from the second on, the columns of the
+ *	 view queues, and their comments;
  * - in C: the attribute numbers QUEUE_* (store.h), and the checks of
  *	 alter_queue() (operate/queue_settings.c).
  *
@@ -51,7 +51,7 @@ QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "its share of the workers that
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many of its jobs run at a time; 0 or null: as many as can")
 QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many of its jobs start in a time, such as 100 per minute burst 20, or 5 per second by group; none or null: as many as can")
 QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "when it rests, such as 10 failures in 5 minutes, or by group; none or null: never")
-QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq.limiter", LIMITER, "", "a limiter, made by create_limiter(), that its jobs need beside the limits of the queue, if their kind has no limits; none or null: none")
+QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq_internal.limiter", LIMITER, "", "a limiter, made by create_limiter(), that its jobs need beside the limits of the queue, if their kind has no limits; none or null: none")
 QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of the same group run at a time; 0: as many as can")
 QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "while a job of a group waits for its next attempt, the others of the group wait, or continue")
 QUEUE_SETTING(group_patience, GROUP_PATIENCE, interval, "", DURATION, "", "how long the others of a group wait for a job that waits for its next attempt, counted from when it came back for the first time; 0 or null: until it has ended")

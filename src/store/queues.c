@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * queues.c
- *	  Queues: the rows of jobq.queue, cached per backend.
+ *	  Queues: the rows of jobq_internal.queue, cached per backend.
  *
  * The cache is emptied when a relcache invalidation names the table; triggers on it
  * send one whenever a row has changed.
@@ -106,7 +106,7 @@ word_of(int setting, const Datum *values)
 	number = jobq_word_number(words[setting],
 							  TextDatumGetCString(values[setting - 1]));
 	if (number < 0)
-		elog(ERROR, "invalid word in column %d of jobq.queue", setting);
+		elog(ERROR, "invalid word in column %d of jobq_internal.queue", setting);
 	return (char) number;
 }
 
@@ -437,19 +437,21 @@ jobq_queue_pauses(int32 id, bool kind, const char *name)
 }
 
 /*
- * The queue of that name; an error if there is none that this user may see.
+ * The queue of that name; an error if there is none, or if this user may not see it.
+ * A role without any privilege on jobq is not told which queues exist.
  */
 int32
 jobq_existing_queue(const char *name)
 {
 	JobqQueue	queue;
 
-	if (jobq_queue_by_name(name, false, &queue) == NULL ||
-		!jobq_may_see_queue(queue.id, queue.open))
+	jobq_require(JOBQ_MAY_ALL);
+	if (jobq_queue_by_name(name, false, &queue) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("queue \"%s\" does not exist", name),
 				 errhint("The view jobq.queues shows those that do; jobq.create_queue() creates one.")));
+	jobq_require_visible(&queue);
 	return queue.id;
 }
 

@@ -71,7 +71,7 @@ jobq_relations_if_installed(void)
 
 /*
  * The relations of the extension, or NULL if it is not installed here.  In a
- * version that does not fit, only its owner, its schema and its table of jobs are
+ * version that does not fit, only its owner, its schemas and its table of jobs are
  * sure to be what they are called.
  *
  * Needs a transaction.
@@ -88,34 +88,36 @@ jobq_relations_of_any_version(void)
 	before = changes;
 	found.extension = get_extension_oid("jobq", true);
 	found.schema = get_namespace_oid(JOBQ_SCHEMA, true);
-	if (!OidIsValid(found.extension) || !OidIsValid(found.schema))
+	found.internal_schema = get_namespace_oid(JOBQ_INTERNAL_SCHEMA, true);
+	if (!OidIsValid(found.extension) || !OidIsValid(found.schema) ||
+		!OidIsValid(found.internal_schema))
 		return NULL;
 
 	/* tables of that name that are not the extension's are none of ours */
-	found.job = relation_named(found.schema, "job");
+	found.job = relation_named(found.internal_schema, "job");
 	if (!OidIsValid(found.job) ||
 		getExtensionOfObject(RelationRelationId, found.job) !=
 		found.extension)
 		return NULL;
 
-	found.queue = relation_named(found.schema, "queue");
-	found.delegation = relation_named(found.schema, "delegation");
-	found.handler = relation_named(found.schema, "handler");
-	found.job_seq = relation_named(found.schema, "job_id_seq");
-	found.archive = relation_named(found.schema, "archive");
-	found.archive_default = relation_named(found.schema, "archive_default");
-	found.failed = relation_named(found.schema, "failed_job");
-	found.unique_key = relation_named(found.schema, "unique_key");
-	found.job_uuid = relation_named(found.schema, "job_uuid");
-	found.lease = relation_named(found.schema, "lease");
-	found.lease_seq = relation_named(found.schema, "lease_token_seq");
-	found.step = relation_named(found.schema, "step");
-	found.batch = relation_named(found.schema, "batch");
-	found.batch_seq = relation_named(found.schema, "batch_id_seq");
+	found.queue = relation_named(found.internal_schema, "queue");
+	found.delegation = relation_named(found.internal_schema, "delegation");
+	found.handler = relation_named(found.internal_schema, "handler");
+	found.job_seq = relation_named(found.internal_schema, "job_id_seq");
+	found.archive = relation_named(found.internal_schema, "archive");
+	found.archive_default = relation_named(found.internal_schema, "archive_default");
+	found.failed = relation_named(found.internal_schema, "failed_job");
+	found.unique_key = relation_named(found.internal_schema, "unique_key");
+	found.job_uuid = relation_named(found.internal_schema, "job_uuid");
+	found.lease = relation_named(found.internal_schema, "lease");
+	found.lease_seq = relation_named(found.internal_schema, "lease_token_seq");
+	found.step = relation_named(found.internal_schema, "step");
+	found.batch = relation_named(found.internal_schema, "batch");
+	found.batch_seq = relation_named(found.internal_schema, "batch_id_seq");
 	found.inbox = relation_named(found.schema, "inbox");
-	found.privilege = relation_named(found.schema, "privilege");
-	found.event_handler = relation_named(found.schema, "event_handler");
-	found.limiter = relation_named(found.schema, "limiter");
+	found.privilege = relation_named(found.internal_schema, "privilege");
+	found.event_handler = relation_named(found.internal_schema, "event_handler");
+	found.limiter = relation_named(found.internal_schema, "limiter");
 	found.context_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("job_context"),
@@ -187,7 +189,7 @@ jobq_archive_partition(TimestampTz finished_at)
 			elog(ERROR, "timestamp out of range");
 		snprintf(name, sizeof(name), "archive_%04d%02d%02d",
 				 tm.tm_year, tm.tm_mon, tm.tm_mday);
-		relid = get_relname_relid(name, rels->schema);
+		relid = get_relname_relid(name, rels->internal_schema);
 		if (!OidIsValid(relid) || !get_rel_relispartition(relid))
 			relid = rels->archive_default;
 		if (changes != before)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * row.c
- *	  Rows of jobq.job by direct heap access.
+ *	  Rows of jobq_internal.job by direct heap access.
  *
  * What is done once per job goes past SPI, the executor and privilege checks:
  * it is several times cheaper, and no user code (triggers, row security,
@@ -35,7 +35,7 @@
 #include "store/store.h"
 
 /*
- * Open jobq.job for writing.
+ * Open jobq_internal.job for writing.
  */
 Relation
 jobq_open_jobs(void)

@@ -3,21 +3,23 @@
  * store.h
  *	  The door of the room store: jobq's tables, and a job as a C struct.
  *
- * The tables are the truth.  A live job is a row of jobq.job, which is written
- * once and deleted once; a finished one is in jobq.archive or jobq.failed_job.
- * What moves it does so in one transaction, so that it is always in exactly one
- * of the three.  What is done once per job uses direct heap access (row.c,
- * archive.c): it is several times cheaper than a query, and no user code gets in
- * between.  All else is a query as the owner of the extension (query.c).
+ * The tables are the truth.  A live job is a row of jobq_internal.job, which is
+ * written once and deleted once; a finished one is in jobq_internal.archive or
+ * jobq_internal.failed_job.  What moves it does so in one transaction, so that
+ * it is always in exactly one of the three.  What is done once per job uses
+ * direct heap access (row.c, archive.c): it is several times cheaper than a
+ * query, and no user code gets in between.  All else is a query as the owner of
+ * the extension (query.c).
  *
  * What it promises: whoever writes or deletes a job's row here need not think of
  * the ready set, of the length of its queue, of its group, its batch, its unique
  * key and those who wait for it: that is noted for the commit.  Nothing here
  * waits for a handler that runs.
  *
- * Locks: tables are locked in the order in which DROP EXTENSION does, jobq.job
- * first (jobq_lock_jobs()); who adds jobs to a queue holds it (jobq_pin_queues()).
- * Errors are raised as usual; all functions want a transaction.
+ * Locks: tables are locked in the order in which DROP EXTENSION does,
+ * jobq_internal.job first (jobq_lock_jobs()); who adds jobs to a queue holds it
+ * (jobq_pin_queues()).  Errors are raised as usual; all functions want a
+ * transaction.
  *
  * src/store/store.h
  *
@@ -53,5 +55,9 @@
  *
  * What insert.c knows of indexes it frees only when it uses none of it.
  */
+
+/* src/store/identity.c */
+extern bool jobq_is_copy(void);
+extern void jobq_serve_here(void);
 
 #endif							/* JOBQ_STORE_H */

@@ -67,6 +67,7 @@ static const Column job_columns[] = {
 	{INT8OID, true}, {TEXTOID, true}, {TIMESTAMPTZOID, true}, {CHAROID, true}, {INT4OID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
 	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {INT4OID, true},
+	{INT2OID, true},
 };
 
 static const Column unique_key_columns[] = {
@@ -80,7 +81,7 @@ static const Column job_uuid_columns[] = {
 
 static const Column lease_columns[] = {
 	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {REGROLEOID, false},
-	{TEXTOID, false}, {INT8ARRAYOID, false}, {XIDARRAYOID, false},
+	{TEXTOID, false}, {INT8ARRAYOID, false}, {XIDARRAYOID, false}, {INT4OID, true},
 };
 
 static const Column archive_columns[] = {
@@ -154,13 +155,13 @@ static const struct
 #undef TABLE
 };
 
-StaticAssertDecl(lengthof(queue_columns) == QUEUE_NATTS, "columns of jobq.queue");
-StaticAssertDecl(lengthof(handler_columns) == HANDLER_NATTS, "columns of jobq.handler");
-StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq.job");
-StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of jobq.privilege");
-StaticAssertDecl(lengthof(event_handler_columns) == EVENT_HANDLER_NATTS, "columns of jobq.event_handler");
-StaticAssertDecl(lengthof(limiter_columns) == LIMITER_NATTS, "columns of jobq.limiter");
-StaticAssertDecl(lengthof(batch_columns) == BATCH_NCOLUMNS, "columns of jobq.batch");
+StaticAssertDecl(lengthof(queue_columns) == QUEUE_NATTS, "columns of jobq_internal.queue");
+StaticAssertDecl(lengthof(handler_columns) == HANDLER_NATTS, "columns of jobq_internal.handler");
+StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq_internal.job");
+StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of jobq_internal.privilege");
+StaticAssertDecl(lengthof(event_handler_columns) == EVENT_HANDLER_NATTS, "columns of jobq_internal.event_handler");
+StaticAssertDecl(lengthof(limiter_columns) == LIMITER_NATTS, "columns of jobq_internal.limiter");
+StaticAssertDecl(lengthof(batch_columns) == BATCH_NCOLUMNS, "columns of jobq_internal.batch");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6
@@ -171,6 +172,7 @@ static const struct
 }			indexes[JOBQ_NINDEXES] = {
 	[JOBQ_QUEUE_PKEY] = {"queue_pkey", {QUEUE_ID}},
 	[JOBQ_QUEUE_NAME_KEY] = {"queue_name_key", {QUEUE_NAME}},
+	[JOBQ_QUEUE_MADE_BY] = {"queue_made_by", {QUEUE_MADE_BY}},
 	[JOBQ_DELEGATION_PKEY] = {"delegation_pkey", {1}},
 	[JOBQ_HANDLER_PKEY] = {"handler_pkey", {HANDLER_KIND}},
 	[JOBQ_JOB_PKEY] = {"job_pkey", {JOB_ID}},
@@ -263,13 +265,13 @@ jobq_check_table(Relation rel, JobqTable table)
 		if (att->attisdropped)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("column %d of jobq.%s was dropped", i + 1,
+					 errmsg("column %d of jobq_internal.%s was dropped", i + 1,
 							RelationGetRelationName(rel)),
 					 errhint("The tables of jobq cannot have other columns than its own.")));
 		if (att->atttypid != column->type)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("column \"%s\" of jobq.%s has type %s instead of %s",
+					 errmsg("column \"%s\" of jobq_internal.%s has type %s instead of %s",
 							NameStr(att->attname), RelationGetRelationName(rel),
 							format_type_be(att->atttypid),
 							format_type_be(column->type)),
@@ -277,7 +279,7 @@ jobq_check_table(Relation rel, JobqTable table)
 		if (!jobq_has_no_nulls(desc, i) && !column->may_be_null)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("column \"%s\" of jobq.%s is not marked NOT NULL",
+					 errmsg("column \"%s\" of jobq_internal.%s is not marked NOT NULL",
 							NameStr(att->attname), RelationGetRelationName(rel)),
 					 errhint("Restore it with ALTER TABLE ... ALTER COLUMN ... SET NOT NULL.")));
 	}
@@ -368,7 +370,7 @@ jobq_index(Relation rel, JobqIndex index)
 		if (problem != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("index jobq.%s cannot be used", indexes[index].name),
+					 errmsg("index jobq_internal.%s cannot be used", indexes[index].name),
 					 errdetail_internal("%s", problem),
 					 errhint("Make it anew, as CREATE EXTENSION jobq makes it, or with REINDEX.")));
 		if (changes == before)

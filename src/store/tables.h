@@ -25,7 +25,8 @@
 typedef struct JobqRelations
 {
 	Oid			extension;
-	Oid			schema;
+	Oid			schema;			/* jobq */
+	Oid			internal_schema;	/* jobq_internal, where the tables are */
 	Oid			owner;
 	Oid			queue;
 	Oid			delegation;
@@ -75,6 +76,7 @@ typedef enum JobqIndex
 {
 	JOBQ_QUEUE_PKEY,
 	JOBQ_QUEUE_NAME_KEY,
+	JOBQ_QUEUE_MADE_BY,
 	JOBQ_DELEGATION_PKEY,
 	JOBQ_HANDLER_PKEY,
 	JOBQ_JOB_PKEY,

@@ -45,7 +45,8 @@ find_key(Jsonb *headers, JsonbValue *value)
 }
 
 /*
- * Is this version, trace, parent and flags, "00-<32 digits>-<16 digits>-01"?
+ * Is this version, trace, parent and flags, "00-<32 digits>-<16 digits>-01"?  A later
+ * version may have more behind another hyphen.
  */
 static bool
 is_trace(const char *text, int length)
@@ -55,9 +56,11 @@ is_trace(const char *text, int length)
 	bool		some_parent = false;
 
 	StaticAssertStmt(sizeof(form) == JOBQ_TRACE_SIZE, "length of a traceparent");
-	if (length != (int) strlen(form))
+	if (length < (int) strlen(form) ||
+		(length > (int) strlen(form) &&
+		 (strncmp(text, "00", 2) == 0 || text[strlen(form)] != '-')))
 		return false;
-	for (int i = 0; i < length; i++)
+	for (int i = 0; i < (int) strlen(form); i++)
 	{
 		char		c = text[i];
 
@@ -70,6 +73,10 @@ is_trace(const char *text, int length)
 	return some_trace && some_parent && strncmp(text, "ff", 2) != 0;
 }
 
+/*
+ * Read the trace of headers, as version 00, which has one flag: a trace of a later version
+ * goes on so, as W3C Trace Context wants it.
+ */
 static bool
 read_trace(Jsonb *headers, char *trace)
 {
@@ -80,6 +87,14 @@ read_trace(Jsonb *headers, char *trace)
 		return false;
 	memcpy(trace, value.val.string.val, JOBQ_TRACE_SIZE - 1);
 	trace[JOBQ_TRACE_SIZE - 1] = '\0';
+	if (strncmp(trace, "00", 2) != 0)
+	{
+		char	   *flags = trace + JOBQ_TRACE_SIZE - 3;
+
+		memcpy(trace, "00", 2);
+		flags[0] = '0';
+		flags[1] = strchr("13579bdf", flags[1]) != NULL ? '1' : '0';
+	}
 	return true;
 }
 

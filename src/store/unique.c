@@ -3,12 +3,12 @@
  * unique.c
  *	  Unique jobs: at most one job of a key at a time, within what its scope says.
  *
- * jobq.unique_key says which job holds a key.  Its row is written in the
- * transaction that enqueues the job and deleted in the one that finishes it,
- * at its very end (or when the job starts, in a transaction of its own).  A key
- * is held as long as its job is live, or until its window is over.  A row for
- * which neither is true any more means nothing: the next job takes it over, or
- * the scheduler deletes it.  A job that has expired is ended by who wants its key.
+ * jobq_internal.unique_key says which job holds a key.  Its row is written in the
+ * transaction that enqueues the job and deleted in the one that finishes it, at
+ * its very end (or when the job starts, in a transaction of its own).  A key is
+ * held as long as its job is live, or until its window is over.  A row for which
+ * neither is true any more means nothing: the next job takes it over, or the
+ * scheduler deletes it.  A job that has expired is ended by who wants its key.
  *
  * The scope is a kind, a queue, or the database.  A key of the last two is one of
  * all kinds, and has an empty kind in its row.  A job remembers the queue of its key
@@ -159,8 +159,8 @@ has_ended(int64 id)
 	bool		ended;
 
 	SPI_connect();
-	ended = jobq_query_latest("SELECT FROM jobq.failed_job WHERE id = $1"
-							  " UNION ALL SELECT FROM jobq.archive WHERE id = $1 AND state <> 'c'",
+	ended = jobq_query_latest("SELECT FROM jobq_internal.failed_job WHERE id = $1"
+							  " UNION ALL SELECT FROM jobq_internal.archive WHERE id = $1 AND state <> 'c'",
 							  1, types, values, SPI_OK_SELECT) > 0;
 	SPI_finish();
 	return ended;
@@ -309,7 +309,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 	TimestampTz held_until = unique->held_until;
 	bool		replaces = true;
 	JobqMerged	merged = {0};
-	KeyChoice	choice = {JOB(job, JOB_UNIQUE_KEY), 1, false, unique->max == 1};
+	KeyChoice	choice = {JOB(job, JOB_UNIQUE_KEY), 1, false, unique->max == 1 || unique->several};
 
 	for (bool locked = false;;)
 	{

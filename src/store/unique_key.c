@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * unique_key.c
- *	  The rows of jobq.unique_key, which say which job holds a key; and the job's part:
- *	  it gives its key back when it starts or ends.
+ *	  The rows of jobq_internal.unique_key, which say which job holds a key; and the
+ *	  job's part: it gives its key back when it starts or ends.
  *
  * Keys are looked up as they are now, and not by an MVCC snapshot: in a serializable
  * transaction that would be a read of the whole page of the index, which all who enqueue
@@ -30,7 +30,7 @@
 
 #include "store/unique_keys.h"
 
-/* Attribute numbers of jobq.unique_key. */
+/* Attribute numbers of jobq_internal.unique_key. */
 enum
 {
 	KEY_JOB_ID = 1,

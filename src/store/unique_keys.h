@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * unique_keys.h
- *	  The rows of jobq.unique_key: for the files that read and write them.
+ *	  The rows of jobq_internal.unique_key: for the files that read and write
+ *	  them.
  *
  * Not part of the door of this room.
  *
@@ -14,7 +15,7 @@
 
 #include "store/store.h"
 
-/* A value of jobq.unique_key.until: the job does not hold it any more. */
+/* A value of jobq_internal.unique_key.until: the job does not hold it any more. */
 #define UNTIL_WINDOW	'w'
 
 /* Who holds a key. */

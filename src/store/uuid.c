@@ -3,11 +3,11 @@
  * uuid.c
  *	  Jobs that their client knows by a uuid: enqueued again, it is the same job.
  *
- * jobq.job_uuid says which job a uuid of a role means.  Its row is written in the
- * transaction that enqueues the job, and stays when the job moves between the tables,
- * so these know nothing of it, and jobs without a uuid cost nothing.  A row whose job
- * is in none of the tables any more means nothing: the next job takes it over, or the
- * scheduler deletes it.
+ * jobq_internal.job_uuid says which job a uuid of a role means.  Its row is written
+ * in the transaction that enqueues the job, and stays when the job moves between the
+ * tables, so these know nothing of it, and jobs without a uuid cost nothing.  A row
+ * whose job is in none of the tables any more means nothing: the next job takes it
+ * over, or the scheduler deletes it.
  *
  * A role's uuids are its own, as its unique keys are: nobody can find out, or keep
  * away, what another role enqueues.  Whoever may see a job finds it by its uuid.
@@ -39,7 +39,7 @@
 
 #include "store/store.h"
 
-/* Attribute numbers of jobq.job_uuid. */
+/* Attribute numbers of jobq_internal.job_uuid. */
 enum
 {
 	UUID_JOB_ID = 1,
@@ -348,11 +348,11 @@ jobq_uuid_prune(ItemPointer from, ItemPointer to)
 	uint64		n;
 
 	/* by subqueries that are no joins: each looks into the indexes */
-	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq.job_uuid u"
+	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.job_uuid u"
 						" WHERE u.ctid >= $1 AND u.ctid < $2"
-						" AND (SELECT true FROM jobq.job j WHERE j.id = u.job_id LIMIT 1) IS NULL"
-						" AND (SELECT true FROM jobq.failed_job f WHERE f.id = u.job_id LIMIT 1) IS NULL"
-						" AND (SELECT true FROM jobq.archive a WHERE a.id = u.job_id LIMIT 1) IS NULL",
+						" AND (SELECT true FROM jobq_internal.job j WHERE j.id = u.job_id LIMIT 1) IS NULL"
+						" AND (SELECT true FROM jobq_internal.failed_job f WHERE f.id = u.job_id LIMIT 1) IS NULL"
+						" AND (SELECT true FROM jobq_internal.archive a WHERE a.id = u.job_id LIMIT 1) IS NULL",
 						2, types, values, NULL, SPI_OK_SELECT);
 
 	/* one that was taken over since is let alone */

@@ -29,6 +29,8 @@
 
 #define PREFIX	"jobq's library works with: "
 
+extern char jobq_sql_versions[];
+
 /*
  * Neither static nor constant, so that the compiler knows nothing of what is in
  * it, with room behind: test/t/module_upgrade.pl makes libraries of other versions

@@ -25,9 +25,9 @@ BATCHES = """DO $$ DECLARE b bigint; BEGIN
         IF i %% 100 = 0 THEN COMMIT; END IF;
     END LOOP;
 END $$"""
-TOOK = """SELECT extract(epoch FROM greatest((SELECT max(finished_at) FROM jobq.archive),
-    (SELECT max(finished_at) FROM jobq.batch)) - '%s')"""
-ENDED = "NOT EXISTS (SELECT FROM jobq.job) AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)"
+TOOK = """SELECT extract(epoch FROM greatest((SELECT max(finished_at) FROM jobq_internal.archive),
+    (SELECT max(finished_at) FROM jobq_internal.batch)) - '%s')"""
+ENDED = "NOT EXISTS (SELECT FROM jobq_internal.job) AND NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at IS NULL)"
 
 
 def plain(server, jobs):
@@ -39,13 +39,13 @@ def measure(server, make, jobs):
     server.ask("SELECT jobq.prune(interval '0')")
     server.ask("SELECT jobq.pause('default')")
     make(server, jobs)
-    server.ask("VACUUM ANALYZE jobq.job, jobq.batch, jobq.archive")
+    server.ask("VACUUM ANALYZE jobq_internal.job, jobq_internal.batch, jobq_internal.archive")
     server.ask("CHECKPOINT")
-    last = server.ask("SELECT max(id) FROM jobq.job")
+    last = server.ask("SELECT max(id) FROM jobq_internal.job")
     began = server.ask("SELECT clock_timestamp()")
     server.ask("SELECT jobq.resume('default')")
     # by its id: who looks at all walks over all dead rows, and takes a processor from the workers
-    server.ask("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job WHERE id = %s) "
+    server.ask("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq_internal.job WHERE id = %s) "
                "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % last)
     deadline = time.monotonic() + 300
     while server.ask("SELECT " + ENDED) != "t":

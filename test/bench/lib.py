@@ -9,15 +9,25 @@ import time
 DISTURBED = 10			# percent of the machine that others use
 patience = 20			# seconds to wait for a quiet machine, once per measurement
 patience_left = 60		# and in the whole run
-size = "usual"			# or "quick", or "full"
+size = "usual"			# or "try", "quick", "full"
 
 
 class BenchError(Exception):
     pass
 
 
-def pick(quick, usual, full=None):
-    """How much is measured, by the size of the run."""
+def few(number):
+    """The number; with the size "try" a part of a large one, enough to see that all runs."""
+    large = size == "try" and isinstance(number, int) and number >= 100
+    return number // 20 if large else number
+
+
+def pick(quick, usual, full=None, least=None):
+    """How much is measured, by the size of the run; least with "try", unless few() says it."""
+    if size == "try":
+        if least is not None:
+            return least
+        return tuple(map(few, quick)) if isinstance(quick, tuple) else few(quick)
     return {"quick": quick, "usual": usual, "full": usual if full is None else full}[size]
 
 
@@ -148,12 +158,27 @@ def restart(**settings):
                    check=True, stdout=subprocess.DEVNULL, timeout=60)
 
 
-def recover():
-    """The server as it was in the beginning, whatever a failed workload has left."""
+# What a workload has made: extensions, schemas, roles.
+MADE = """SELECT format('DROP EXTENSION %I CASCADE', extname) FROM pg_extension WHERE extname <> 'plpgsql'
+    UNION ALL SELECT format('DROP SCHEMA %I CASCADE', nspname) FROM pg_namespace
+        WHERE nspname !~ '^(pg_|information_schema$)'
+    UNION ALL SELECT format('DROP OWNED BY %I; DROP ROLE %I', rolname, rolname) FROM pg_roles
+        WHERE rolname !~ '^pg_' AND rolname <> current_user"""
+
+
+def clean():
+    """The server as it was in the beginning, whatever a workload has left."""
     leave()
     wait_for_server()
-    sql("ALTER SYSTEM RESET ALL")
-    restart()
+    for statement in sql(MADE):
+        # the extension's schema has gone with it, perhaps
+        sql("DO $do$ BEGIN %s; EXCEPTION WHEN undefined_object OR invalid_schema_name THEN END $do$" % statement)
+    sql("CREATE SCHEMA public AUTHORIZATION pg_database_owner")
+    sql("GRANT USAGE ON SCHEMA public TO PUBLIC")
+    if value("SELECT count(*) FROM pg_file_settings WHERE sourcefile LIKE '%/postgresql.auto.conf'") != "0":
+        sql("ALTER SYSTEM RESET ALL")
+        restart()
+    sql("CREATE EXTENSION jobq")
 
 
 def flush():
@@ -181,6 +206,8 @@ def pgbench(script, clients, seconds=None, rounds=None, protocol="prepared"):
     done = subprocess.run(command, input=script, text=True, capture_output=True)
     if done.returncode != 0:
         raise BenchError(done.stderr.strip()[-2000:])
+    if seconds is not None and "tps = " not in done.stdout:
+        return pgbench(script, clients, 5 * seconds, protocol=protocol)		# the machine is too busy
     return {
         "tps": float(re.search(r"tps = ([\d.]+)", done.stdout).group(1)),
         "transactions": int(re.search(r"actually processed: (\d+)", done.stdout).group(1)),

@@ -176,7 +176,7 @@ sub measure
 		# a disturbance makes them shorter, but never longer
 		my $answer = $self->{wire}->ask(qq{
 SELECT format('queue %s has %s jobs, and not $length', q.name, count(*))
-	FROM jobq.queue q JOIN jobq.job j ON j.queue_id = q.id WHERE q.max_length IS NOT NULL
+	FROM jobq_internal.queue q JOIN jobq_internal.job j ON j.queue_id = q.id WHERE q.max_length IS NOT NULL
 	GROUP BY q.name HAVING count(*) > $length});
 
 		$self->note('measure', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };

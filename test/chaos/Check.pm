@@ -20,20 +20,20 @@ my $views = q{
 CREATE TEMP TABLE found AS
 	WITH job AS (
 		SELECT id, payload, kind, role, 'live' AS state, attempt, NULL AS error, batch_id, queue_id, 0 AS crashes, enqueued_at, run_at, NULL::timestamptz AS finished_at, limit_cost
-		FROM jobq.job
+		FROM jobq_internal.job
 		UNION ALL
 		SELECT id, payload, kind, role, CASE state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
-			attempt, reason, batch_id, queue_id, 0, enqueued_at, run_at, finished_at, limit_cost FROM jobq.archive
+			attempt, reason, batch_id, queue_id, 0, enqueued_at, run_at, finished_at, limit_cost FROM jobq_internal.archive
 		UNION ALL
 		SELECT id, payload, kind, role, 'failed', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes, enqueued_at, run_at, finished_at, limit_cost
-		FROM jobq.failed_job)
+		FROM jobq_internal.failed_job)
 	SELECT j.id, coalesce(payload ->> 'tag', substring(payload ->> 'sql' FROM $$'(.*)'$$)) AS tag,
 		kind || CASE WHEN payload ->> 'transaction' = 'false' THEN ' outside' ELSE '' END AS kind,
 		j.state, attempt, error, j.batch_id, coalesce((payload ->> 'fails')::int, 0) AS fails, crashes,
 		q.name AS queue, coalesce(s.optional, false) AS optional, payload ->> 'grp' AS grp, j.role, enqueued_at, run_at, finished_at,
 		(payload ->> 'price')::int AS price, limit_cost,
 		CASE WHEN kind = 'jobq.workflow' THEN (payload ->> 'batch_id')::bigint END AS inner_batch
-	FROM job j LEFT JOIN jobq.queue q ON q.id = j.queue_id LEFT JOIN jobq.step s ON s.job_id = j.id
+	FROM job j LEFT JOIN jobq_internal.queue q ON q.id = j.queue_id LEFT JOIN jobq_internal.step s ON s.job_id = j.id
 	WHERE s.elements IS NULL;
 CREATE TEMP TABLE intent AS
 	SELECT tag, max(about::text) FILTER (WHERE event = 'try')::jsonb AS about,
@@ -56,8 +56,8 @@ SELECT format('queue %s, kind %s: %s jobs, %s of them blocked, and %s dead lette
 	FROM (SELECT queue_id AS queue, kind, sum(live) AS live, sum(blocked) AS blocked, sum(letters) AS letters
 		FROM jobq_internal.stat_slots() GROUP BY 1, 2) s
 	FULL JOIN (SELECT queue_id AS queue, kind, sum(live) AS live, sum(blocked) AS blocked, sum(letters) AS letters
-		FROM (SELECT queue_id, kind, 1, (run_at = 'infinity')::int, 0 FROM jobq.job
-			UNION ALL SELECT queue_id, kind, 0, 0, 1 FROM jobq.failed_job) t(queue_id, kind, live, blocked, letters)
+		FROM (SELECT queue_id, kind, 1, (run_at = 'infinity')::int, 0 FROM jobq_internal.job
+			UNION ALL SELECT queue_id, kind, 0, 0, 1 FROM jobq_internal.failed_job) t(queue_id, kind, live, blocked, letters)
 		GROUP BY 1, 2) j USING (queue, kind)
 	WHERE (coalesce(s.live, 0), coalesce(s.blocked, 0), coalesce(s.letters, 0))
 		<> (coalesce(j.live, 0), coalesce(j.blocked, 0), coalesce(j.letters, 0))};
@@ -69,7 +69,7 @@ SELECT format('%s was committed, and is nowhere: %s', i.tag, i.about) FROM inten
 	AND NOT EXISTS (SELECT FROM found f WHERE f.tag = i.tag)
 UNION ALL
 SELECT format('batch %s was committed, and is nowhere', i.tag) FROM intent i
-	WHERE i.ok AND i.about ->> 'fate' = 'batch' AND NOT EXISTS (SELECT FROM jobq.batch b WHERE b.name = i.tag)},
+	WHERE i.ok AND i.about ->> 'fate' = 'batch' AND NOT EXISTS (SELECT FROM jobq_internal.batch b WHERE b.name = i.tag)},
 
 	'what was rolled back is not there' => q{
 SELECT format('%s was rolled back, and is job %s, %s', f.tag, f.id, f.state) FROM intent i JOIN found f USING (tag) WHERE i.no},
@@ -151,8 +151,8 @@ my @leaks = (
 		FROM jobq_internal.group_slots() WHERE running <> 0 OR parked <> 0 OR more OR waits_for IS NOT NULL},
 	q{SELECT format('a lease of job %s, until %s', job_id, lease_until) FROM jobq_internal.lease_slots()},
 	# some may be left until the next start
-	q{SELECT format('%s rows of jobq.lease', count(*)) FROM jobq.lease HAVING count(*) > 20},
-	q{SELECT format('unique key %s of job %s', key, job_id) FROM jobq.unique_key},
+	q{SELECT format('%s rows of jobq_internal.lease', count(*)) FROM jobq_internal.lease HAVING count(*) > 20},
+	q{SELECT format('unique key %s of job %s', key, job_id) FROM jobq_internal.unique_key},
 	q{SELECT format('worker %s runs job %s', pid, job_id) FROM jobq_internal.worker_slots() WHERE job_id IS NOT NULL});
 
 # What must not be in the log, unless it is among what may be.
@@ -266,7 +266,7 @@ SELECT format('    queue %s: %s completed, %s cancelled, %s expired; by the stat
 		FROM jobq_internal.stat_slots() GROUP BY 1) s
 	LEFT JOIN (SELECT queue_id AS queue, count(*) FILTER (WHERE state = 'c') AS completed,
 		count(*) FILTER (WHERE state = 'x') AS cancelled, count(*) FILTER (WHERE state = 'e') AS expired
-		FROM jobq.archive GROUP BY 1) a USING (queue)
+		FROM jobq_internal.archive GROUP BY 1) a USING (queue)
 	WHERE (s.completed, s.cancelled, s.expired) <> (coalesce(a.completed, 0), coalesce(a.cancelled, 0), coalesce(a.expired, 0))});
 
 	return @$rows ? ('not so: the statistics have counted all', map { $_->[0] } @$rows) : ();

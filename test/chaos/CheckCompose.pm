@@ -19,10 +19,10 @@ CREATE TEMP TABLE callback AS SELECT batch, what, count(*) AS n FROM callback_jo
 CREATE TEMP TABLE batches AS SELECT b.id, b.name, b.state, b.parent, s.state IS NOT DISTINCT FROM 's' AS skipped,
 		coalesce(i.about ->> 'cancel' = '1', false) AS may_cancel,
 		(SELECT count(*) FROM found f WHERE f.batch_id = b.id AND f.state = 'failed' AND NOT f.optional) AS failed
-	FROM jobq.batch b LEFT JOIN intent i ON i.tag = b.name LEFT JOIN jobq.step s ON s.job_id = b.parent_job;
+	FROM jobq_internal.batch b LEFT JOIN intent i ON i.tag = b.name LEFT JOIN jobq_internal.step s ON s.job_id = b.parent_job;
 CREATE TEMP TABLE whole AS
-	WITH RECURSIVE whole AS (SELECT id, id AS part FROM jobq.batch
-		UNION ALL SELECT w.id, b.id FROM whole w JOIN jobq.batch b ON b.parent = w.part)
+	WITH RECURSIVE whole AS (SELECT id, id AS part FROM jobq_internal.batch
+		UNION ALL SELECT w.id, b.id FROM whole w JOIN jobq_internal.batch b ON b.parent = w.part)
 	SELECT * FROM whole;
 CREATE TEMP TABLE heard AS SELECT n AS job, grp AS event, count(*) AS n FROM chaos.effect
 	WHERE kind = 'on_event:chaos.hear' GROUP BY 1, 2;
@@ -42,7 +42,7 @@ SELECT format('batch %s (%s, state %s, %s failed) has had %s callbacks on_%s', n
 	WHERE had <> CASE what WHEN 'finish' THEN 1 WHEN 'success' THEN (state = 'c')::int
 		ELSE CASE state WHEN 'f' THEN 1 WHEN 'x' THEN least(had, (failed > 0)::int) ELSE 0 END END
 UNION ALL
-SELECT format('batch %s (%s) is not over: %s', name, id, last_error) FROM jobq.batch WHERE finished_at IS NULL},
+SELECT format('batch %s (%s) is not over: %s', name, id, last_error) FROM jobq_internal.batch WHERE finished_at IS NULL},
 
 	'a batch is over after all that is in it' => q{
 SELECT format('batch %s: %s (job %s) begins at %s, before job %s of batch %s is over, at %s', b.name, c.what, c.job, c.started, e.job, w.part, e.ended)

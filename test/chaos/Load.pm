@@ -413,10 +413,10 @@ sub watch
 	{
 		my $answer = $self->{wire}->ask(q{
 SELECT 'job ' || id || ' is in two tables' FROM (
-	SELECT id FROM jobq.job UNION ALL SELECT id FROM jobq.archive UNION ALL SELECT id FROM jobq.failed_job) t
+	SELECT id FROM jobq_internal.job UNION ALL SELECT id FROM jobq_internal.archive UNION ALL SELECT id FROM jobq_internal.failed_job) t
 	GROUP BY id HAVING count(*) > 1
 UNION ALL
-SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || unique_key FROM jobq.job
+SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || unique_key FROM jobq_internal.job
 	WHERE unique_key ~ '^u' GROUP BY kind, role, unique_key HAVING count(*) > 1
 UNION ALL
 SELECT coalesce(queue, kind, limiter) || ' has ' || running || ' jobs that run, and not ' || max_running FROM jobq.limits

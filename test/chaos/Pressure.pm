@@ -20,11 +20,11 @@ sub list
 		my $weight = $table =~ /^(job|lease|unique_key|queue|handler)$/ ? 3 : 1;
 
 		push @list,
-		  [ "VACUUM FULL of $table", $weight, sub { ddl($_[0], "VACUUM FULL jobq.$table") } ],
-		  [ "REINDEX CONCURRENTLY of $table", $weight, sub { ddl($_[0], "REINDEX TABLE CONCURRENTLY jobq.$table") } ],
-		  [ "REINDEX of $table", 1, sub { ddl($_[0], "REINDEX TABLE jobq.$table") } ],
+		  [ "VACUUM FULL of $table", $weight, sub { ddl($_[0], "VACUUM FULL jobq_internal.$table") } ],
+		  [ "REINDEX CONCURRENTLY of $table", $weight, sub { ddl($_[0], "REINDEX TABLE CONCURRENTLY jobq_internal.$table") } ],
+		  [ "REINDEX of $table", 1, sub { ddl($_[0], "REINDEX TABLE jobq_internal.$table") } ],
 		  [ "lock of $table", $weight, sub { lock_table($_[0], $table) } ];
-		push @list, [ "CLUSTER of $table", $weight, sub { ddl($_[0], "CLUSTER jobq.$table USING ${table}_pkey") } ]
+		push @list, [ "CLUSTER of $table", $weight, sub { ddl($_[0], "CLUSTER jobq_internal.$table USING ${table}_pkey") } ]
 		  unless $table =~ /archive/;
 	}
 	push @list,
@@ -80,7 +80,7 @@ sub lock_table
 	my ($round, $table) = @_;
 	my $session = $round->{server}->session('postgres', '-c lock_timeout=2s') or return 'no connection';
 	my $mode = one('ACCESS EXCLUSIVE', 'ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
-	my $answer = $session->ask("BEGIN; LOCK TABLE jobq.$table IN $mode MODE");
+	my $answer = $session->ask("BEGIN; LOCK TABLE jobq_internal.$table IN $mode MODE");
 
 	$round->let_go_on(50 + rand 500) unless $answer->{error};
 	$session->close;
@@ -92,7 +92,7 @@ sub snapshot
 	my ($round) = @_;
 	my $session = $round->{server}->session('postgres') or return 'no connection';
 
-	$session->ask('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobq.job');
+	$session->ask('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobq_internal.job');
 	$round->hold(sub { $session->close });
 	return;
 }

@@ -143,6 +143,57 @@ await test('dead letters are chosen, and run again', async () => {
 	await page.shows('No dead letter is like that.');
 	is(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'sorry'`), '0');
 });
+await test('an id beyond 2^53 is that of no other job', async () => {
+	for (const id of ['9007199254740992', '9007199254740993']) {
+		const made = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"which": "${id}"}', tags => '{exact}')`);
+
+		sql(`SELECT jobq.wait(${made}, '5 min')`);
+		sql(`UPDATE jobq_internal.failed_job SET id = ${id} WHERE id = ${made}`);
+	}
+	await go('failed?kind=picky');
+	await page.click('Select job 9007199254740993');
+	await page.click('Forget (1)');
+	await answer('Forget');
+	await page.until('it is gone', `!document.body.innerText.includes('9007199254740993')`);
+	is(sql(`SELECT id FROM jobq.failed_jobs WHERE tags = '{exact}'`), '9007199254740992');
+	await go('job/9007199254740992');
+	await page.click('Forget');
+	await answer('Forget');
+	await page.until('the list', 'location.hash === "#/failed"');
+	is(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE tags = '{exact}'`), '0');
+});
+await test('what acts on many says on how many', async () => {
+	const asks = (text) => page.until(`it asks: ${text}`, `document.querySelector("dialog[open]")?.textContent.includes(${JSON.stringify(text)})`);
+	const leave = () => page.key('Escape', 27).then(() => page.until('it is over', '!document.querySelector("dialog[open]")'));
+	const letters = sql(`SELECT count(*) FROM jobq.failed_jobs`);
+
+	await go('failed');
+	await page.click('Run all again');
+	await asks(`Run ${letters} dead letter`);
+	await leave();
+	await go('failed?kind=evil');
+	await page.click('Run all again');
+	await asks('Run 1 dead letter of kind "evil" again?');
+	await leave();
+	sql(`SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 1234)`);
+	await go('queues');
+	await page.shows('1,234');
+	await page.click('Cancel the waiting jobs of queue outside');
+	await asks('They are 1,234.');
+	await answer('Cancel them');
+	await page.shows('1234 jobs of queue "outside" cancelled.');
+});
+await test('the beginning of what is long is shown, and all of it when asked for', async () => {
+	const id = sql(`SELECT jobq.enqueue('x', jsonb_build_object('rows', array_agg(md5(i::text)), 'z', 'the last'), queue => 'outside') FROM generate_series(1, 10000) i`);
+	const length = 'document.querySelector(\'pre[aria-label="Payload"]\')?.textContent.length';
+
+	await go(`job/${id}`);
+	await page.until('the beginning', `${length} > 65000 && ${length} < 100000`);
+	await page.click('Show all 360 kB');
+	await page.shows('the last');
+	await page.until('nothing more', '!document.querySelector("button[data-action=show-all]")');
+	sql(`SELECT jobq.clear('outside')`);
+});
 await test('a queue is paused after a question, and resumed', async () => {
 	await go('queues');
 	await page.click('Pause queue mail');
@@ -178,6 +229,24 @@ await test('a schedule is run now, and a job says why it does not run', async ()
 	await page.shows('Why it does not run');
 	await page.shows('no consumer waits for a job of queue "outside"');
 	sql(`SELECT jobq.clear('outside')`);
+});
+await test('times that are no dates are text, and an error in a cell is its own', async () => {
+	const format = 'Intl.DateTimeFormat.prototype, "format"';
+
+	sql(`SET ROLE boss; SELECT jobq.schedule('ended', '30 4 * * *', 'picky'), jobq.schedule('far', '30 4 * * *', 'picky')`);
+	sql(`UPDATE jobq_internal.schedule SET next_run = 'infinity' WHERE name = 'ended'`);
+	sql(`UPDATE jobq_internal.schedule SET next_run = '12026-01-01 12:00+00' WHERE name = 'far'`);
+	await go('schedules');
+	await page.shows('infinity');
+	await page.until('a year beyond 9999', '/in \\d+ days/.test(document.querySelector(\'tr[data-key="far"]\')?.textContent)');
+	await page.shows('Europe/Madrid');
+	await page.value(`window.kept = Object.getOwnPropertyDescriptor(${format}); Object.defineProperty(${format}, { configurable: true, get() { throw new Error('no format'); } })`);
+	await go('queues');
+	await go('schedules');
+	await page.shows('cannot be shown');
+	await page.shows('Europe/Madrid');
+	await page.value(`Object.defineProperty(${format}, window.kept)`);
+	sql(`SELECT jobq.unschedule('ended'), jobq.unschedule('far')`);
 });
 await test('jobs are searched', async () => {
 	await go('jobs');

@@ -66,7 +66,18 @@ handle(const JobqJob *job, JobqAnswer *answer, void *arg)
 		*answer = (JobqAnswer) {JOBQ_RELEASE, NULL, 0.1};
 	else
 	{
-		while (DO("hold") && access(go, F_OK) != 0)
+		if (DO("kill"))
+			_exit(9);
+		if (DO("work"))
+			usleep(2000);
+		if (DO("tell"))
+		{
+			jobq_log(job, "info", "first line");
+			jobq_log(job, "warning", "second \xe2\x80\xa8 line\xef\xbf\xbd");
+			jobq_progress(job, 40, "soon");
+			jobq_log(job, "info", job->context);
+		}
+		while ((DO("hold") || DO("tell")) && access(go, F_OK) != 0)
 		{
 			usleep(20000);
 			if (jobq_lost(job))

@@ -22,13 +22,22 @@ async function handle(job) {
 		givenBack.add(job.id);
 		throw new Release(0.1);
 	}
-	while (what === 'hold' && !fs.existsSync(`${folder}/go`)) {
+	if (what === 'kill') process.reallyExit(9);
+	if (what === 'work') await sleep(2);
+	if (what === 'tell') {
+		job.log('first line');
+		job.log('second \u2028 line\0', 'warning');
+		job.progress(40, 'soon');
+		job.log(JSON.stringify(job.context));
+	}
+	while ((what === 'hold' || what === 'tell') && !fs.existsSync(`${folder}/go`)) {
 		await sleep(20);
 		if (job.signal.aborted) {
 			note('lost', job);
 			break;
 		}
 	}
+	if (what === 'echo') return job.payload.value;
 	return what === 'bad result' ? '\0' : { token: job.token, more: 'x'.repeat(what === 'long result' ? 2000 : 1) };
 }
 

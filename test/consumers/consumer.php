@@ -27,13 +27,25 @@ $handle = function (Job $job) use ($folder, $note) {
 		$given_back[$job->id] = true;
 		throw new Release(0.1);
 	}
-	while ($do == 'hold' && !file_exists("$folder/go")) {
+	if ($do == 'kill')
+		posix_kill(getmypid(), SIGKILL);
+	if ($do == 'work')
+		usleep(2000);
+	if ($do == 'tell') {
+		$job->log('first line');
+		$job->log("second \u{2028} line\0", 'warning');
+		$job->progress(40, 'soon');
+		$job->log(json_encode($job->context));
+	}
+	while (($do == 'hold' || $do == 'tell') && !file_exists("$folder/go")) {
 		usleep(20000);
 		if ($job->lost) {
 			$note('lost', $job);
 			break;
 		}
 	}
+	if ($do == 'echo')
+		return $job->payload['value'];
 	return $do == 'bad result' ? "\0" : ['token' => $job->token, 'more' => str_repeat('x', $do == 'long result' ? 2000 : 1)];
 };
 

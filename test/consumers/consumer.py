@@ -4,6 +4,7 @@
 Its handler does what the payload says; it notes in a file with which token it has begun which job.
 """
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -45,11 +46,22 @@ def begin(job):
     if do == "later" and job.id not in given_back:
         given_back.add(job.id)
         raise Release(0.1)
-    return do == "hold"
+    if do == "kill":
+        os._exit(9)
+    if do == "work":
+        time.sleep(0.002)
+    if do == "tell":
+        job.log("first line")
+        job.log("second \u2028 line\0", "warning")
+        job.progress(40, "soon")
+        job.log(json.dumps(job.context))
+    return do in ("hold", "tell")
 
 
 def done(job):
     do = job.payload.get("do")
+    if do == "echo":
+        return job.payload["value"]
     return "\0" if do == "bad result" else {"token": job.token, "more": "x" * (2000 if do == "long result" else 1)}
 
 

@@ -10,8 +10,8 @@ USING demo.line older
 WHERE older.assignment = l.assignment AND older.no < l.no
 RETURNING l.no AS "deleted line", l.assignment, l.name;
 
-SELECT jobq.retry_all(kind => 'demo.import') AS retried;
-SELECT id, state, attempt, result FROM jobq.wait(:'ids'::bigint[], '60 s');
+SELECT jobq.retry_many(kind => 'demo.import') AS retried;
+SELECT id, state, attempt, result FROM jobq.wait_all(:'ids'::bigint[], '60 s');
 \set ECHO none
 -- the batch, and the job of its on_success
 SELECT state FROM jobq.wait_batch((SELECT max(id) FROM jobq.batches), '60 s');

@@ -145,10 +145,10 @@ sub change
 			one('void', 'jsonb', 'int') . " LANGUAGE plpgsql AS 'BEGIN END'",
 		"DROP FUNCTION IF EXISTS fuzz.changing(jsonb); CREATE PROCEDURE fuzz.changing(payload jsonb) LANGUAGE plpgsql AS 'BEGIN COMMIT; END'",
 		"DROP ROUTINE fuzz.changing(jsonb)",
-		"CREATE TABLE fuzz.t$n (); DROP TABLE fuzz.t$n", 'VACUUM jobq.job', 'ANALYZE jobq.job', 'VACUUM FULL jobq.job',
-		'CREATE INDEX extra ON jobq.job USING '
+		"CREATE TABLE fuzz.t$n (); DROP TABLE fuzz.t$n", 'VACUUM jobq_internal.job', 'ANALYZE jobq_internal.job', 'VACUUM FULL jobq_internal.job',
+		'CREATE INDEX extra ON jobq_internal.job USING '
 		  . one('brin (enqueued_at)', 'gin (headers)', 'hash (kind)', 'btree (kind)'),
-		'DROP INDEX IF EXISTS jobq.extra', 'DROP INDEX IF EXISTS jobq.extra',
+		'DROP INDEX IF EXISTS jobq_internal.extra', 'DROP INDEX IF EXISTS jobq_internal.extra',
 		'SELECT jobq.restart_workers()', ('SELECT fuzz.mend()') x 3);
 }
 

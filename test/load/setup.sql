@@ -85,7 +85,7 @@ CREATE PROCEDURE load.verify()
 LANGUAGE plpgsql AS $$
 BEGIN
 	WITH done AS MATERIALIZED (
-			SELECT a.id, a.state FROM jobq.archive a
+			SELECT a.id, a.state FROM jobq_internal.archive a
 			WHERE a.kind ^@ 'load_' AND NOT EXISTS (SELECT FROM load.proved p WHERE p.job = a.id)),
 		effect AS (SELECT e.job, count(*) AS times FROM load.effect e GROUP BY e.job),
 		wrong AS (
@@ -99,12 +99,12 @@ BEGIN
 		total AS (UPDATE load.total SET n = n + (SELECT count(*) FROM done))
 	INSERT INTO load.proved SELECT id FROM done;
 	COMMIT;
-	INSERT INTO load.fault (what, job) SELECT 'dead letter: ' || error, id FROM jobq.failed_job WHERE kind ^@ 'load_';
-	PERFORM jobq.delete_all_failed();
+	INSERT INTO load.fault (what, job) SELECT 'dead letter: ' || error, id FROM jobq_internal.failed_job WHERE kind ^@ 'load_';
+	PERFORM jobq.delete_failed_many(state => 'failed');
 	COMMIT;
 	PERFORM jobq.prune('30 s');
 	COMMIT;
-	DELETE FROM load.proved p WHERE NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = p.job);
-	WITH gone AS (DELETE FROM jobq.batch b WHERE b.finished_at < clock_timestamp() - interval '1 minute' RETURNING id)
-		DELETE FROM jobq.step s USING gone WHERE s.batch_id = gone.id;
+	DELETE FROM load.proved p WHERE NOT EXISTS (SELECT FROM jobq_internal.archive a WHERE a.id = p.job);
+	WITH gone AS (DELETE FROM jobq_internal.batch b WHERE b.finished_at < clock_timestamp() - interval '1 minute' RETURNING id)
+		DELETE FROM jobq_internal.step s USING gone WHERE s.batch_id = gone.id;
 END $$;

@@ -1021,10 +1021,9 @@ check_starts(int r, Moment popped)
 			continue;
 		if (other->worker >= 0 || other->session >= 0)
 			running++;
-		else if (group_max == 1 && other->txn < 0 && row_is_due(other) &&
-				 !row_is_untold(other) &&
+		else if (group_max == 1 && row_is_due(other) &&
 				 other->job.key.run_at <= popped.now &&
-				 other->handed_over <= popped.tick && !waited_for &&
+				 other->committed <= popped.tick && !waited_for &&
 				 group_compare(other->job.priority, other->job.key,
 							   row->job.priority, row->job.key) < 0)
 			model_fail("job %d starts before job %d of its group",

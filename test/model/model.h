@@ -65,7 +65,7 @@ typedef struct Row
 	TimestampTz held_since;		/* ... since then ... */
 	bool		over;			/* ... but no more: see patience.c */
 	uint64		again;			/* World.tick when it got its turn again */
-	uint64		handed_over;	/* World.tick of then */
+	uint64		committed;		/* World.tick of when it could be seen here */
 } Row;
 
 typedef enum TxnState
@@ -79,6 +79,8 @@ typedef struct Txn
 	TxnState	state;
 	bool		bulk;			/* hands over lanes, not jobs */
 	bool		everything;		/* has all read again */
+	int			nraised;		/* hand-overs that it has counted: */
+	uint32		raised[MAX_ROWS];
 } Txn;
 
 typedef enum MoveState
@@ -93,6 +95,8 @@ typedef struct Move
 {
 	MoveState	state;
 	JobqPush	job;			/* as it was, or is to be */
+	bool		counted;		/* its hand-over is, by */
+	uint32		raised;
 } Move;
 
 /* A job that the scheduler has taken out of the ready set, and hands back then. */
@@ -110,7 +114,7 @@ typedef struct Worker
 	JobqPush	popped;			/* last */
 } Worker;
 
-/* When: after how many hand-overs, and by the clock. */
+/* When: after how many commits and hand-overs, and by the clock. */
 typedef struct Moment
 {
 	uint64		tick;
@@ -148,7 +152,7 @@ typedef struct World
 {
 	TimestampTz now;
 	bool		put_back;		/* the clock was, at some time */
-	uint64		tick;			/* hand-overs so far */
+	uint64		tick;			/* commits and hand-overs so far */
 	uint64		limits_tick;	/* when limits were loaded last */
 	int64		next_id;
 	JobqPush	last;			/* the job that was enqueued last */

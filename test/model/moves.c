@@ -99,19 +99,25 @@ move_on(Move *move, uint32 b, uint32 c)
 	{
 		move->state = MOVE_NONE;
 		tell(move);
+		if (move->counted)
+			jobq_handover_end(move->raised);
 		return;
 	}
 	if ((b >> 2) % 8 == 0)
 	{
 		trace("  job %d stays\n", (int) move->job.key.id);
 		move->state = MOVE_NONE;
-		row->handed_over = ++world.tick;
+		row->committed = ++world.tick;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_ready_push(db, &move->job, world.now, &wake);
 		unlock(&wake);
 		return;
 	}
 	move->state = MOVE_COMMITTED;
+	move->counted = row->job.group != 0;
+	if (move->counted)
+		move->raised = jobq_handover_begin(db->dboid, row->job.group);
+	row->committed = ++world.tick;
 	if ((b >> 5) % 4 == 0)
 		row->job.priority = (b >> 7) % 4;
 	else
@@ -127,14 +133,11 @@ static void
 tell(const Move *move)
 {
 	const JobqPush *job = &move->job;
-	int			r = row_of(job->key.id);
 	JobqWakeList wake = {0};
 	JobqGroup  *group;
 
 	trace("  job %d\n", (int) job->key.id);
 	world.tick++;
-	if (r >= 0 && row_is_at(&world.rows[r], job))
-		world.rows[r].handed_over = world.tick;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (job->group != 0)
 		jobq_group_moved(db, job->group, job->key.id, world.now, &wake);

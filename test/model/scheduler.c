@@ -622,7 +622,7 @@ hand_back_kept(void)
 			continue;
 		}
 		if (r >= 0 && row_is_at(&world.rows[r], job))
-			world.rows[r].handed_over = ++world.tick;
+			world.rows[r].committed = ++world.tick;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_ready_push(db, job, job->key.run_at, &wake);
 		unlock(&wake);
@@ -678,7 +678,7 @@ turn_away(const JobqPush *job)
 			jobq_ready_push(db, job, job->key.run_at, &wake);
 			break;
 	}
-	row->handed_over = ++world.tick;
+	row->committed = ++world.tick;
 	unlock(&wake);
 }
 

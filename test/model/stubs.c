@@ -21,6 +21,7 @@ int			jobq_max_groups;
 int			jobq_max_limiters = NLIMITERS;
 int			jobq_notify_interval = 10;
 JobqShared *jobq_shared;
+TimestampTz jobq_last_now;
 PGPROC	   *MyProc;
 PGPROC	   *model_procs;
 
@@ -44,6 +45,7 @@ model_memory(const int *sizes)
 {
 	static char *memory = NULL;
 	static char *holding[NSLOTS] = {NULL};
+	static char handovers[sizeof(JobqHandovers)];
 
 	jobq_ready_entries = sizes[0];
 	jobq_max_lanes = sizes[1];
@@ -57,6 +59,7 @@ model_memory(const int *sizes)
 	memset(&database, 0, sizeof(database));
 	memset(slots, 0, sizeof(slots));
 	jobq_shared = &shared;
+	jobq_handovers_area.init(&shared, handovers);
 	shared.ndatabases = 1;
 	shared.databases = &database;
 	shared.nslots = NSLOTS;

@@ -135,10 +135,22 @@ op_commit(uint32 a, uint32 b, uint32 c)
 	txn->state = TXN_COMMITTED;
 	txn->bulk = b % 4 == 0;
 	txn->everything = b % 32 == 1;
+	txn->nraised = 0;
+	if (txn->everything)
+		txn->raised[txn->nraised++] = jobq_handover_begin(db->dboid, 0);
+	world.tick++;
 	for (int i = 0; i < MAX_ROWS; i++)
 		if (world.rows[i].state == ROW_OPEN &&
 			world.rows[i].txn == (int) (a % MAX_TXNS))
-			world.rows[i].state = ROW_LIVE;
+		{
+			Row		   *row = &world.rows[i];
+
+			if (row->job.group != 0 && !txn->everything)
+				txn->raised[txn->nraised++] =
+					jobq_handover_begin(db->dboid, txn->bulk ? 0 : row->job.group);
+			row->state = ROW_LIVE;
+			row->committed = world.tick;
+		}
 }
 
 /*
@@ -163,7 +175,6 @@ op_hand_over(uint32 a, uint32 b, uint32 c)
 		if (row->txn != t)
 			continue;
 		row->txn = -1;
-		row->handed_over = world.tick;
 		if (!ALIVE(row) || txn->everything)
 			continue;
 		trace("  job %d\n", (int) row->job.key.id);
@@ -182,7 +193,6 @@ op_hand_over(uint32 a, uint32 b, uint32 c)
 				other->job.role != first.role || other->job.flow != first.flow)
 				continue;
 			other->txn = -1;
-			other->handed_over = world.tick;
 			if (jobq_key_cmp(other->job.key, first.key) < 0)
 				first.key = other->job.key;
 		}
@@ -194,6 +204,8 @@ op_hand_over(uint32 a, uint32 b, uint32 c)
 		wake.scheduler = true;
 	}
 	unlock(&wake);
+	while (txn->nraised > 0)
+		jobq_handover_end(txn->raised[--txn->nraised]);
 	txn->state = TXN_OPEN;
 }
 
@@ -350,7 +362,7 @@ gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 		drop_lease(entry->key.id, token);
 		row->job.held = KIND_PAUSED;
 		row->job.flow += KIND_PAUSED * 1000;
-		row->handed_over = ++world.tick;
+		row->committed = ++world.tick;
 		ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 6);
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_ready_push(db, &row->job, world.now, &wake);
@@ -438,7 +450,7 @@ again(Row *row, int64 delay, bool quarantine)
 
 	row->worker = row->session = -1;
 	row->job.key.run_at = world.now + delay;
-	row->handed_over = ++world.tick;
+	row->committed = ++world.tick;
 	row->job.quarantine |= quarantine;
 	ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 5);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);

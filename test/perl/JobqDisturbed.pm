@@ -27,7 +27,7 @@ sub refuse_ends
 	$node->safe_psql('postgres', q{DO $$
 		DECLARE part regclass;
 		BEGIN
-			FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass LOOP
+			FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass LOOP
 				EXECUTE format('CREATE UNIQUE INDEX "only one %s" ON %s (tags)', part::oid, part);
 			END LOOP;
 		END $$});

@@ -22,7 +22,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_behind_pooler);
+our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
 
 # Consumers do not end by themselves.
 my @running;
@@ -197,7 +197,7 @@ sub try_library
 	my @ids = split /\n/, $self->enqueue('{}', 50);
 	my $acks = "@{[ $self->sessions ]} AND query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'";
 	my $locker = $node->background_psql('postgres');
-	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
 	my $run = $self->start;
 	wait_for($node, "$name: jobs are acknowledged", "SELECT count(*) > 0 FROM $acks");
 	$self->go_on(4);
@@ -205,7 +205,7 @@ sub try_library
 	$self->ends('all jobs are done', @ids);
 	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1]",
 		'completed|1', 'each at the first attempt');
-	$self->is_sql("SELECT count(DISTINCT xmin::text) < 50 FROM jobq.archive WHERE id BETWEEN $ids[0] AND $ids[-1]",
+	$self->is_sql("SELECT count(DISTINCT xmin::text) < 50 FROM jobq_internal.archive WHERE id BETWEEN $ids[0] AND $ids[-1]",
 		't', 'several are acknowledged in one transaction');
 
 	# one that fails while there are always others to be acknowledged, of which those of now wait for a lock
@@ -214,7 +214,7 @@ sub try_library
 		my $other = $node->background_psql('postgres');
 		my $n = $self->notes('began');
 
-		$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+		$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
 		$self->enqueue('{}');
 		wait_for($node, "$name: one is acknowledged", "SELECT count(*) = 1 FROM $acks");
 		my $partition = $self->sql(q{SELECT relation::regclass FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query ~ 'jobq[.]ack'});
@@ -260,7 +260,7 @@ sub try_library
 	wait_for_file("$self->{folder}/lost", "$name: the handler is told of it");
 	is(join(' ', map { "@$_" } $self->notes('lost')), "$id $tokens[0]", "$name: the one that had it");
 	like($run->{err} . do { $run->{handle}->pump_nb; $run->{err} }, qr/lease/, "$name: so is the log");
-	$self->is_sql("SELECT state, attempt FROM jobq.status($id)", 'running|2', 'nothing is acknowledged');
+	$self->is_sql("SELECT state, attempt FROM jobq.status($id)", 'running|1', 'nothing is acknowledged, and nothing charged');
 
 	# the connections break
 	my $old = $self->sql("SELECT string_agg(pid::text, ',') FROM @{[ $self->sessions ]}");
@@ -270,10 +270,10 @@ sub try_library
 	append_to_file($go, 'go');
 	$self->ends('the job ends', $id);
 	$self->is_sql("SELECT state, attempt, result ->> 'token' FROM jobq.jobs WHERE id = $id",
-		"completed|2|$tokens[1]", 'acknowledged by who had it all the time');
+		"completed|1|$tokens[1]", 'acknowledged by who had it all the time');
 
 	# SIGTERM in the middle of a statement that ends with an error
-	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
 	$id = $self->enqueue('{}');
 	wait_for($node, "$name: it is at ack()", "SELECT count(*) = 1 FROM $acks");
 	$run->{handle}->signal('TERM');
@@ -419,7 +419,7 @@ sub try_untold
 	my $self = JobqLibrary->new($node, $name, $command);
 	my $locker = $node->background_psql('postgres');
 
-	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
 	my @ids = split /\n/, $self->enqueue('{}', 40);
 	my $run = $self->start(LEASE => 6);
 	wait_for($node, "$name: it takes jobs", "SELECT count(*) > 0 FROM @{[ $self->leases ]}");
@@ -434,6 +434,68 @@ sub try_untold
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$name: it stops");
 	$self->holds;
+	return;
+}
+
+# What a handler tells of its job while it runs.
+sub try_tells
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+
+	$self->sql("SELECT jobq.alter_queue('$name', carry => '{app.tenant}')");
+	my $run = $self->start;
+	my $id = $node->safe_psql('postgres', "SET app.tenant = 'seven'; SELECT jobq.enqueue('thumbnail', '{\"do\": \"tell\"}', '$name')");
+	wait_for($node, "$name: progress is shown", "SELECT progress = 40 AND message = 'soon' FROM jobq.jobs WHERE id = $id");
+	append_to_file("$self->{folder}/go", 'go');
+	$self->ends('the job ends', $id);
+	$self->is_sql(
+		qq{SELECT string_agg(concat_ws(' ', l ->> 'level', replace(l ->> 'message', '": "', '":"')), ', ' ORDER BY n) FROM jobq.jobs, jsonb_array_elements(log) WITH ORDINALITY AS l (l, n) WHERE id = $id},
+		qq(info first line, warning second \xe2\x80\xa8 line\xef\xbf\xbd, info {"app.tenant":"seven"}),
+		'lines are kept in their order, and the handler has got what the job has taken along');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	$self->holds;
+	return;
+}
+
+# Two of many jobs end their consumer, which is started anew each time: no other job is
+# charged for that.
+sub try_kills
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $left = "SELECT count(*) FROM jobq.jobs WHERE queue = '$name' AND finished_at IS NULL";
+	my $run = $self->start(DEFAULTS => 1);
+	my $kills = 0;
+
+	$self->sql(qq{SELECT count(jobq.enqueue('thumbnail', CASE WHEN n IN (40, 42) THEN '{"do": "kill"}' ELSE '{"do": "work"}' END::jsonb,
+		'$name', max_attempts => 2, backoff => 'fixed 1ms')) FROM generate_series(1, 100) AS n});
+	while ($kills < 20)
+	{
+		for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+		{
+			$run->{handle}->pump_nb if $run->{handle}->pumpable;
+			last if !$run->{handle}->pumpable || $self->sql($left) eq '0';
+			usleep(100_000);
+		}
+		last if $run->{handle}->pumpable;
+		finish($run);
+		$kills++;
+		$self->sql("SELECT jobq.test_clock('@{[ 61 * $kills ]} s')");
+		wait_for($node, "$name: the leases of the one that has ended are over ($kills)", "SELECT count(*) = 0 FROM @{[ $self->leases ]}");
+		$run = $self->start(DEFAULTS => 1);
+	}
+	$self->is_sql("SELECT string_agg(payload ->> 'do' || ' ' || attempt, ', ') FROM jobq.jobs WHERE queue = '$name' AND state = 'failed'",
+		'kill 2, kill 2', 'jobs that end their consumer are dead letters after two attempts');
+	$self->is_sql("SELECT state, attempt, errors, count(*) FROM jobq.jobs WHERE queue = '$name' AND state <> 'failed' GROUP BY 1, 2, 3",
+		'completed|1||98', 'no other is charged');
+	cmp_ok($kills, '<=', 12, "$name: $kills consumers were ended");
+	wait_for($node, "$name: the last one has begun", "SELECT count(*) > 0 FROM @{[ $self->sessions ]}");
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	$self->holds;
+	$self->sql(q{SELECT jobq.test_clock('0')});
 	return;
 }
 
@@ -470,6 +532,26 @@ sub try_behind_pooler
 		$self->holds;
 		$pooler->stop;
 	}
+	return;
+}
+
+# Numbers that the language's own cannot hold come to the handler, and back in its result, with all their digits;
+# so do ids of jobs beyond 2^53.
+sub try_numbers
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+
+	$self->sql(q{SELECT setval('jobq_internal.job_id_seq', greatest(last_value, 9007199254740993)) FROM jobq_internal.job_id_seq});
+	my $run = $self->start;
+	my $id = $self->enqueue('{"do": "echo", "value": {"id": 50755254975729665, "amount": 12345678901234567890.0123, "half": 0.50}}');
+	cmp_ok($id, '>', 9007199254740992, "$name: the id of a job is large");
+	$self->ends('it ends', $id);
+	is(join(' ', map { $_->[0] } $self->notes('began')), $id, "$name: the handler gets the id as it is");
+	$self->is_sql("SELECT result ->> 'id', result ->> 'amount', (result ->> 'half')::float FROM jobq.jobs WHERE id = $id",
+		'50755254975729665|12345678901234567890.0123|0.5', 'numbers keep their digits');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it ends");
 	return;
 }
 

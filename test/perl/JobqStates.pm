@@ -58,7 +58,7 @@ SELECT jobq.enqueue('x', '{"what": "leased"}', queue => 'outside');
 SELECT jobq.enqueue('note', '{"what": "scheduled"}', delay => '1 day', headers => '{"trace": 1}');
 SELECT jobq.schedule('hourly', 'every 1 hour', 'note', '{"what": "tick"}');
 SELECT jobq.schedule('paused', 'every 1 hour', 'note', '{"what": "never"}');
-SELECT jobq.pause_schedule('paused');
+SELECT jobq.pause(schedule => 'paused');
 });
 	# the first jobs of a batch and of a workflow run; the others are paused
 	$node->safe_psql(
@@ -98,13 +98,13 @@ sub states
 	return $node->safe_psql(
 		$dbname, qq{
 SELECT id, $state, kind, queue, role, run_at, payload, headers, result, error, group_key, unique_key, batch_id FROM jobq.jobs ORDER BY id;
-SELECT * FROM jobq.unique_key ORDER BY key;
+SELECT * FROM jobq_internal.unique_key ORDER BY key;
 SELECT id, name, state, total, completed, blocked FROM jobq.batches ORDER BY id;
 SELECT batch_id, name, needs FROM jobq.steps ORDER BY 1, 2;
 SELECT name, cron, state$ticks FROM jobq.schedules ORDER BY name;
 SELECT name, mode, keep, paused, max_running, run_as FROM jobq.queues ORDER BY name;
 SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;
-SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' AND sequencename <> 'lease_token_seq' ORDER BY 1});
+SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq_internal' AND sequencename <> 'lease_token_seq' ORDER BY 1});
 }
 
 # Everything that waits is done, once, in its order, with what it belongs to.
@@ -118,7 +118,7 @@ sub come_to_their_end
 			q{SELECT state = 'running' FROM jobq.status((SELECT id FROM held))}, $dbname);
 		$node->safe_psql($dbname, q{SELECT jobq.ack(id, token, '"done"') FROM held});
 	}
-	is($node->safe_psql($dbname, q{SELECT jobq.enqueue('note', unique_key => 'held') IN (SELECT id FROM jobq.archive)}), 't',
+	is($node->safe_psql($dbname, q{SELECT jobq.enqueue('note', unique_key => 'held') IN (SELECT id FROM jobq_internal.archive)}), 't',
 		"$what: a unique key is held");
 	$node->safe_psql($dbname, q{SELECT jobq.retry(id) FROM jobq.failed_jobs});
 	wait_for($node, "$what: a dead letter was tried again",
@@ -129,7 +129,7 @@ sub come_to_their_end
 	$node->safe_psql($dbname, q{SELECT jobq.test_clock('2 days')});
 	is($node->safe_psql($dbname, q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', 1, '1 min', '5 min')}), '1',
 		"$what: what a consumer held can be had again") if $is_copy;
-	wait_for($node, "$what: what was to come later has run", q{SELECT count(*) = 0 FROM jobq.job}, $dbname);
+	wait_for($node, "$what: what was to come later has run", q{SELECT count(*) = 0 FROM jobq_internal.job}, $dbname);
 	is( $node->safe_psql(
 			$dbname, q{SELECT string_agg(what, ', ' ORDER BY n) FROM effect WHERE what ^@ 'group' OR what ^@ 'step' OR what ^@ 'flow'}),
 		'step a, step b, step c, flow completed, group 1, group 2, group 3', "$what: in order");

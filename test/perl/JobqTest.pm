@@ -17,8 +17,7 @@ BEGIN
 
 use Carp ();
 use Exporter 'import';
-use File::Spec;
-use IPC::Run ();
+use IPC::Open2;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -77,6 +76,57 @@ alarm($file_timeout);
 	};
 }
 
+# psql is started by a shell that waits for work.  IPC::Run, and a copy of this large
+# process for each psql, take more processor time than psql itself.  The shell has the
+# environment with which it was started: another environment gets another shell.
+{
+	my %shell;
+
+	# Returns the exit status, the output and the errors.
+	sub node_psql
+	{
+		my ($node, $dbname, $sql) = @_;
+		local %ENV = $node->_get_env();
+		my @command = (
+			$node->installed_command('psql'),
+			qw(--no-psqlrc --no-align --tuples-only --quiet --dbname),
+			$node->connstr($dbname), qw(--file - --variable ON_ERROR_STOP=1));
+		my $key = join "\0", $$, map { "$_=$ENV{$_}" } sort keys %ENV;
+
+		# while a command runs, the shell is not in the table: an error leaves it behind
+		my $shell = delete $shell{$key};
+		if (!$shell)
+		{
+			$shell = { folder => PostgreSQL::Test::Utils::tempdir_short() };
+			open2($shell->{out}, $shell->{in}, '/bin/sh');
+			$shell->{in}->autoflush;
+		}
+		my %file = map { $_ => "$shell->{folder}/$_" } qw(sql out err);
+		open(my $script, '>:raw', $file{sql}) or die "$file{sql}: $!";
+		print $script $sql;
+		close($script) or die "$file{sql}: $!";
+		s/'/'\\''/g foreach @command;
+		print { $shell->{in} } join(' ', map { "'$_'" } @command), " <$file{sql} >$file{out} 2>$file{err}; echo \$?\n";
+		defined(my $status = readline $shell->{out}) or die "the shell that starts psql has ended\n";
+		$shell{$key} = $shell;
+		return ($status + 0, map { chomp(my $text = slurp_file($file{$_})); $text } qw(out err));
+	}
+
+	no warnings 'redefine';
+	my $safe_psql = \&PostgreSQL::Test::Cluster::safe_psql;
+
+	*PostgreSQL::Test::Cluster::safe_psql = sub {
+		my ($node, $dbname, $sql, %params) = @_;
+		return $node->$safe_psql($dbname, $sql, %params) if %params;
+
+		my ($status, $out, $err) = node_psql($node, $dbname, $sql);
+		die "error running SQL: '$err'\nin the SQL '$sql'" if $status == 3;
+		die "psql ended with $status: '$err'" if $status;
+		print "#### Begin standard error\n$err\n#### End standard error\n" if $err ne '';
+		return $out;
+	};
+}
+
 # Copy the server's programs, libraries and scripts to a folder, so that a test
 # can change what it likes.  A server finds its own files from where it is.
 #
@@ -109,6 +159,10 @@ sub copy_installation
 		extension => "$dir{sharedir}/extension");
 }
 
+# How many databases the servers of a file of tests can serve.  Each has 7 MB of shared
+# memory, which a server initializes whenever it starts, also after a crash.
+our $max_databases = 2;
+
 # A server with jobq, not yet started.  The safety check is as rare as can be,
 # so that it does not hide a job that was forgotten.
 sub jobq_node
@@ -125,8 +179,10 @@ sub jobq_node
 		'postgresql.conf', qq{
 shared_preload_libraries = 'jobq'
 jobq.poll_interval = '1h'
+jobq.max_databases = $max_databases
 max_worker_processes = 24
 max_connections = 40
+jit = off
 restart_after_crash = on
 log_line_prefix = '%m [%p] %b %q%a '
 $conf
@@ -209,19 +265,40 @@ DROP SUBSCRIPTION jobs});
 
 # Wait until the query returns true.  Unlike poll_query_until(), this goes on
 # when the server goes away meanwhile, and does not need to write to psql.
+#
+# One session asks again for a second, in a transaction each time: a new process and a
+# new session cost more than most queries.  The next session knows new settings.  A
+# query that is slow is asked less often, so that waiting keeps no processor busy.
 sub poll
 {
 	my ($node, $query, $dbname) = @_;
-	my @psql = (
-		$node->installed_command('psql'), '-XAtq', '-d',
-		$node->connstr($dbname || 'postgres'), '-c', $query);
-	my ($out, $err);
+	my $ask = <<"SQL";
+DO \$poll\$
+DECLARE
+	give_up timestamptz := clock_timestamp() + interval '1 s';
+	asked timestamptz;
+	done boolean;
+BEGIN
+	LOOP
+		asked := clock_timestamp();
+		EXECUTE \$query\$$query\$query\$ INTO done;
+		COMMIT;
+		EXIT WHEN done OR clock_timestamp() > give_up;
+		PERFORM pg_catalog.pg_sleep(greatest(0.1, 4 * extract(epoch FROM clock_timestamp() - asked)));
+		COMMIT;
+	END LOOP;
+	PERFORM pg_catalog.set_config('poll.done', coalesce(done, false)::text, false);
+END
+\$poll\$
+SQL
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	my ($status, $out, $err);
 
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	while (1)
 	{
-		IPC::Run::run(\@psql, '<', File::Spec->devnull, '>', \$out, '2>', \$err);
-		chomp $out;
-		return 1 if $out eq 't' && $err eq '';
+		($status, $out, $err) = node_psql($node, $dbname || 'postgres', "$ask;\nSELECT pg_catalog.current_setting('poll.done')");
+		return 1 if $out eq 'true' && $err eq '';
+		last if time > $end;
 		usleep(100_000);
 	}
 	diag("timed out waiting for: $query\nlast output: $out\n$err");

@@ -10,10 +10,11 @@ use IO::Socket::INET;
 use IPC::Run ();
 use JobqTest ();
 use PostgreSQL::Test::Utils;
+use Socket qw(SOL_SOCKET SO_RCVBUF pack_sockaddr_in inet_aton);
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(web_node has_web serve refused token_file raw hear web_pid);
+our @EXPORT = qw(web_node has_web serve refused token_file raw deaf hear web_pid);
 
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 my @servers;
@@ -76,13 +77,27 @@ sub refused
 
 sub web_pid { return $_[0]{process}{KIDS}[0]{PID}; }
 
-# A connection on which something was sent.
+# A connection on which something was sent, from another address of the loopback if one
+# is given.
 sub raw
 {
-	my ($server, $text) = @_;
+	my ($server, $text, $from) = @_;
 	local $SIG{PIPE} = 'IGNORE';	# the server may have cut it off
-	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->{port}) or die "connect: $!";
+	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->{port}, $from ? (LocalAddr => $from) : ())
+	  or die "connect: $!";
 
+	$socket->syswrite($text);
+	return $socket;
+}
+
+# The same of a caller that does not read, and for which the kernel takes little.
+sub deaf
+{
+	my ($server, $text) = @_;
+	my $socket = IO::Socket::INET->new(Proto => 'tcp');
+
+	$socket->setsockopt(SOL_SOCKET, SO_RCVBUF, 4096);
+	connect($socket, pack_sockaddr_in($server->{port}, inet_aton('127.0.0.1'))) or die "connect: $!";
 	$socket->syswrite($text);
 	return $socket;
 }

@@ -86,10 +86,10 @@ foreach my $round (1 .. 2)
 	my $pid = scheduler_pid($node);
 	signal_process('TERM', $pid);
 	wait_for($node, "round $round: another scheduler works", qq{SELECT pid <> $pid FROM jobq_internal.scheduler_state()});
-	my $over = sql('SELECT count(*) FROM jobq.batch WHERE finished_at IS NOT NULL');
-	wait_for($node, "round $round: batches end", qq{SELECT count(*) > $over + 20 FROM jobq.batch WHERE finished_at IS NOT NULL});
-	my $made = sql(q{SELECT last_run FROM jobq.schedule});
-	wait_for($node, "round $round: ticks make jobs", qq{SELECT last_run IS NOT NULL AND last_run::text <> '$made' FROM jobq.schedule});
+	my $over = sql('SELECT count(*) FROM jobq_internal.batch WHERE finished_at IS NOT NULL');
+	wait_for($node, "round $round: batches end", qq{SELECT count(*) > $over + 20 FROM jobq_internal.batch WHERE finished_at IS NOT NULL});
+	my $made = sql(q{SELECT last_run FROM jobq_internal.schedule});
+	wait_for($node, "round $round: ticks make jobs", qq{SELECT last_run IS NOT NULL AND last_run::text <> '$made' FROM jobq_internal.schedule});
 	$node->stop('immediate');
 	eval { $load->finish };
 	$node->start;
@@ -104,7 +104,7 @@ is(sql(q{SELECT count(*) FROM (
 	'each end has one event, and each event an end');
 
 # batches that end, of which some ended in the last moments
-wait_for($node, 'all batches are over', 'SELECT count(*) = 0 FROM jobq.batch WHERE finished_at IS NULL');
+wait_for($node, 'all batches are over', 'SELECT count(*) = 0 FROM jobq_internal.batch WHERE finished_at IS NULL');
 is(sql(q{SELECT count(*) FROM (
 	(SELECT id, state FROM jobq.batches EXCEPT ALL
 	SELECT (payload ->> 'batch')::bigint, substr(payload ->> 'event', 7) FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' LIKE 'batch%')
@@ -117,7 +117,7 @@ is(sql(q{SELECT string_agg(DISTINCT state, ',' ORDER BY state) FROM jobq.batches
 # ticks, one after the other
 sql(q{SELECT jobq.test_clock('1 hour')});
 wait_for($node, 'some were missed', q{SELECT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' = 'schedule_missed' AND payload ->> 'ticks' = '100')});
-sql(q{SELECT jobq.pause_schedule('ticks')});
+sql(q{SELECT jobq.pause(schedule => 'ticks')});
 is(sql(q{WITH told AS (
 		SELECT (headers ->> 'scheduled_for')::timestamptz AS tick FROM jobq.jobs WHERE kind = 'ticks'
 		UNION ALL

@@ -25,6 +25,7 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN PASSWORD 'secret';
 CREATE ROLE open LOGIN;
+CREATE ROLE hasty LOGIN PASSWORD 'hasty';
 SELECT jobq.grant_role('app'), jobq.grant_role('open');
 SELECT jobq.create_queue('c', mode => 'consumer', open => true), jobq.create_queue('d', mode => 'consumer', open => true);
 });
@@ -88,6 +89,14 @@ sql(q{SELECT jobq.pause('c')});
 is(scalar(grep { hear($_, qr/"name":"c","paused":true/) =~ /"paused":true/ } @known), $few, 'those who are known stay');
 sql(q{SELECT jobq.resume('c')});
 
+# Nor does an address keep out another one, and be it of strangers.
+my $lonely = raw($server, '', '127.0.0.4');
+my @crowd = map { raw($server, '', '127.0.0.2') } 1 .. 40;
+ok(cut_off($crowd[0]), 'of many strangers from an address, the first makes room');
+$lonely->syswrite(request('GET /healthz'));
+like(hear($lonely, qr/"ok"/), qr/ 200 /, 'one from another address, which was there before, stays');
+close $_ foreach $lonely, @crowd;
+
 # Nor does a principal keep out another one.
 my @others = map { raw($server, request('GET /api/session', undef, "Authorization: Bearer $other")) } 1 .. 2;
 like(hear($_, qr/"role"/), qr/ 200 .*"open"/s, 'another one comes in though all are known') foreach @others;
@@ -116,6 +125,38 @@ like(hear($_, qr/"role"/), qr/ 200 /, 'one that is known') foreach @known;
 $_->syswrite(as_app('GET /api/session')) foreach @known;
 is(scalar(grep { hear($_, qr/"role"/) =~ / 200 / } @known), $few, 'all places are for those who are known');
 close $_ foreach @known, @gone, $last;
+
+# Who tries passwords keeps nobody out from another address.
+my $roomy = serve($jobq, '--token-file', "$dir/tokens");
+sub log_in_as { my ($role, $password) = @_; return request('POST /api/session', qq({"role": "$role", "password": "$password"})); }
+my @tries = map { raw($roomy, log_in_as('app', 'wrong'), '127.0.0.2') } 1 .. 40;
+is(scalar(grep { hear($_, qr/\}/) =~ / 429 / } @tries[ 30 .. 39 ]), 10, 'an address has only so many attempts in the line');
+like(hear(raw($roomy, log_in_as('app', 'secret')), qr/\}/), qr/^HTTP\/1.1 200/, 'a right password from another one counts at once');
+is(scalar(grep { hear($_, qr/\}/) =~ / (?:401|429) / } @tries[ 0 .. 29 ]), 30, 'all are answered');
+
+# A wrong password takes its time, though its caller hangs up meanwhile.
+my $failed = sub { return scalar(() = slurp_file($node->logfile) =~ /password authentication failed for user "hasty"/g); };
+my $since = time;
+while (time < $since + 4)
+{
+	my $hasty = raw($roomy, log_in_as('hasty', 'wrong'), '127.0.0.3');
+	usleep(20_000);
+	close $hasty;
+}
+my $passwords = $failed->();
+cmp_ok($passwords, '<=', 4 * (time - $since + 1), 'so an address tries four passwords a second');
+cmp_ok($passwords, '>', 0, 'which were tried');
+
+# Of a role that is tried from many addresses so many are tried at a time, but for those
+# that come first from theirs.
+my @from = map { "127.0.1.$_" } 1 .. 40;
+is(scalar(grep { hear($_, qr/\}/) =~ / (?:401|429) / } map { raw($roomy, log_in_as('app', 'wrong'), $_) } @from), 40, 'wrong passwords from many addresses');
+$since = time;
+@tries = map { raw($roomy, log_in_as('app', 'wrong'), $_) } @from;
+like(hear(raw($roomy, log_in_as('app', 'secret'), '127.0.0.5'), qr/\}/), qr/^HTTP\/1.1 200/, 'a right one from yet another address counts');
+is(scalar(grep { hear($_, qr/\}/) =~ / (?:401|429) / } @tries), 40, 'all are answered');
+cmp_ok(time - $since, '>=', 4, 'eight in a second');
+like(hear(raw($roomy, log_in_as('app', 'secret'), $from[0]), qr/\}/), qr/^HTTP\/1.1 200/, 'and an address that has failed logs in when it knows the password');
 
 # With --allow-trust a site that has its name lead here cannot log in.
 my $open = serve($jobq, '--allow-trust');
@@ -153,6 +194,7 @@ sql(q{SELECT jobq.clear('c')});
 # up, and the file says so.
 my $port = $node->port;
 my $hold = "$dir/hold";
+my $test = $$;
 
 sub relay
 {
@@ -161,7 +203,7 @@ sub relay
 	my (%other, @held);
 
 	local $SIG{PIPE} = 'IGNORE';
-	while (getppid != 1)
+	while (getppid == $test)
 	{
 		for my $socket ($select->can_read(0.02))
 		{
@@ -231,8 +273,8 @@ unlink $hold;
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'd')});
 like(hear($second, qr/\}\]\}/), qr/"queue":"d"/, 'and its consumer gets a job');
 
-$_->{process}->signal('TERM') foreach $server, $open, $shy, $late;
-ok($_->{process}->finish, 'it ends well') foreach $server, $open, $shy, $late;
+$_->{process}->signal('TERM') foreach $server, $roomy, $open, $shy, $late;
+ok($_->{process}->finish, 'it ends well') foreach $server, $roomy, $open, $shy, $late;
 kill 'KILL', $relay;
 waitpid $relay, 0;
 undef $relay;

@@ -139,7 +139,8 @@ sql(q{SELECT jobq.test_clock('3 h')});
 is_output([qw(retry-all --older-than 2h --newer-than 2.5h)], '0', 'of an hour when none has');
 is_output([qw(retry-all --older-than 2h --newer-than 4h --queue default)], '1', 'of an hour when one has');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
-is_output([qw(retry-all)], '1', 'all');
+is_refused([$_], qr/"$_" has no condition\n.*hint: To mean all, give --older-than=0/, 2, "$_ without a condition") foreach qw(retry-all flush);
+is_output([qw(retry-all --older-than 0)], '1', 'all');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
 sql(q{SELECT jobq.test_clock('0')});
 is_output([qw(flush --error), 'another%'], '0', 'flush: none has this error');
@@ -159,6 +160,13 @@ is_refused([qw(reschedule 3 soon)], qr/invalid input syntax .*"soon"/, 1, 'a tim
 ok(eval { IPC::Run::run([ $jobq, 'tail', 3 ], '|', [ 'head', '-n', 1 ], '>', \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)); 1 },
 	'tail ends when nobody reads it any more');
 like($out, qr/^\d\d:\d\d:\d\d  scheduled$/, 'of a job that has not ended');
+# output that cannot be written is no success
+foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [qw(list --json)], [qw(show 3)], [qw(tail 1)], [qw(doctor)], [qw(monitor default:1)], [qw(wait 1)])
+{
+	IPC::Run::run([ $jobq, @$words ], '<', File::Spec->devnull, '>', '/dev/full', '2>', \$err);
+	is($? >> 8, 1, "@$words to a full disk");
+	like($err, qr/could not write all output/, "@$words: the message");
+}
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
@@ -249,7 +257,7 @@ is_refused([qw(prune --older-than soon)], qr/invalid input syntax .*"soon"/, 1, 
 
 # a schedule, run now
 sql(q{SELECT jobq.schedule('nightly', '@yearly', 'f', '{"b": 2}')});
-sql(q{SELECT jobq.schedule('paused', 'every 1 hour', 'f'), jobq.pause_schedule('paused')});
+sql(q{SELECT jobq.schedule('paused', 'every 1 hour', 'f'), jobq.pause(schedule => 'paused')});
 like((run_jobq('schedules'))[0], qr/^nightly .* (\d+)-01-01 00:00:00\S* +(??{$1 + 1})-01-01 \S+, (??{$1 + 2})-01-01 /m, 'schedules, with their next ticks');
 like((run_jobq('schedules'))[0], qr/^paused +paused +every 1 hour /m, 'one that has none');
 my $run = (run_jobq(qw(run-schedule nightly)))[0];
@@ -322,7 +330,7 @@ sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role
 is((run_jobq(qw(list --json -U anna)))[0], '[]', 'a role sees its own jobs');
 is((run_jobq(qw(list --json -U stranger)))[0], '[]', 'a role without privileges sees nothing');
 like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
-is_refused([qw(drain default -U stranger)], qr/does not exist/, 1, 'nor a queue');
+is_refused([qw(drain default -U stranger)], qr/permission denied/, 1, 'a role without privileges drains no queue');
 is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
 
 # how to connect: services, passwords in a file, several hosts

@@ -9,8 +9,10 @@ use lib "$FindBin::RealBin/../perl";
 use IO::Socket::INET;
 use POSIX ();
 use IPC::Run ();
+use JobqProgram;
 use JobqTest;
 use JobqWeb qw(serve);
+use MIME::Base64 qw(decode_base64);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -59,6 +61,7 @@ sub answer
 
 	if ($path eq '/hang') { 1 while <$socket>; }
 	elsif ($path eq '/slow') { syswrite $socket, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"; sleep 1 while syswrite $socket, 'x'; }
+	elsif ($path eq '/stops') { usleep(100_000) until -e "$dir/breaks"; }
 	elsif ($path eq '/break') { print $socket "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx"; }
 	elsif ($path eq '/nothing') { }
 	elsif ($path eq '/noise') { print $socket "\x00\xff" x 10000; }
@@ -66,6 +69,8 @@ sub answer
 	elsif ($path eq '/redirect') { print $socket "HTTP/1.1 307 x\r\nLocation: /ok\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/circle') { print $socket "HTTP/1.1 307 x\r\nLocation: /circle\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/file') { print $socket "HTTP/1.1 307 x\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path eq '/elsewhere') { print $socket "HTTP/1.1 307 x\r\nLocation: http://localhost:" . $listener->sockport . "/ok\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path =~ m{^/later/(.*)}) { print $socket "HTTP/1.1 503 x\r\nRetry-After: " . $1 =~ s/_/ /gr . "\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/later') { print $socket "HTTP/1.1 503 x\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/harm') { my $harm = "\e[31mx\njobq: job 1 (any): done"; print $socket "HTTP/1.1 500 x\r\nContent-Length: " . length($harm) . "\r\n\r\n$harm"; }
 	elsif ($path eq '/umlauts') { print $socket "HTTP/1.1 500 x\r\nContent-Length: 1001\r\n\r\nx" . "\xc3\xbc" x 500; }
@@ -119,7 +124,7 @@ SKIP:
 	skip 'the program jobq was built without libcurl', 1 if $err =~ /built without libcurl/;
 
 	# what is sent
-	append_to_file("$dir/secret", "geheim\n");
+	append_to_file("$dir/secret", "geheim \n");
 	is($status, 0, 'a request') or diag($err);
 	is(outcome($id), 'completed|1|{"ok": true}|', 'status 200: completed, with JSON as result');
 	unlink "$dir/requests";
@@ -138,6 +143,15 @@ SKIP:
 	my $signature = hmac_sha256_base64("jobq-$id.$timestamp." . '{"y": 2}', 'geheim');
 	$signature .= '=' while length($signature) % 4;
 	like($request, qr{^webhook-signature: v1,\Q$signature\E\r$}m, 'the signature');
+	# the secret of the test vectors of Standard Webhooks, which test/client/webhook.c tries
+	append_to_file("$dir/whsec", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n");
+	unlink "$dir/requests";
+	$id = job('{"test": 2432232314}');
+	work("$base/ok", '--http-secret', "$dir/whsec");
+	$request = slurp_file("$dir/requests");
+	($timestamp) = $request =~ /^webhook-timestamp: (\d+)\r$/m;
+	$signature = hmac_sha256_base64("jobq-$id.$timestamp." . '{"test": 2432232314}', decode_base64('MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'));
+	like($request, qr{^webhook-signature: v1,\Q$signature\E=\r$}m, 'the signature with a secret of Standard Webhooks');
 	my $trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 	unlink "$dir/requests";
 	job('{"y": 3}', qq{headers => '{"traceparent": "$trace"}'});
@@ -159,8 +173,9 @@ SKIP:
 		[ '/later', [], 'scheduled|0||', 'Retry-After is obeyed, and no attempt charged' ],
 		[ '/redirect', [], 'retryable|1||HTTP status 307', 'a redirect is not followed' ],
 		[ '/redirect', [ '--http-redirects', 1 ], 'completed|1|{"ok": true}', 'a redirect that may be followed' ],
-		[ '/circle', [ '--http-redirects', 3 ], 'retryable|1||no answer: Number of redirects hit maximum amount', 'a circle of redirects' ],
-		[ '/file', [ '--http-redirects', 3 ], 'retryable|1||no answer: Unsupported protocol', 'a redirect to a file' ],
+		[ '/circle', [ '--http-redirects', 3 ], 'retryable|1||HTTP status 307', 'a circle of redirects' ],
+		[ '/file', [ '--http-redirects', 3 ], 'retryable|1||HTTP status 307', 'a redirect to a file' ],
+		[ '/elsewhere', [ '--http-redirects', 3 ], 'retryable|1||HTTP status 307', 'a redirect to another host' ],
 		[ '/hang', [ '--timeout', '300ms' ], 'retryable|1||no answer: Timeout was reached', 'no answer' ],
 		[ '/slow', [ '--timeout', '300ms' ], 'retryable|1||no answer: Timeout was reached', 'a slow answer' ],
 		[ '/break', [], 'retryable|1||no answer: ', 'an answer that breaks off' ],
@@ -175,6 +190,13 @@ SKIP:
 		($status, $err) = work("$base$path", @$options, '--retry-delay', '1h');
 		is($status, 0, "$name: exit status");
 		like(outcome($id), qr/^\Q$expected\E/, $name);
+		sql("SELECT jobq.cancel($id)");
+	}
+	foreach my $value ('0', 'Fri,_31_Dec_1999_23:59:59_GMT', '3122064000', 'Fri,_31_Dec_2128_23:59:59_GMT')
+	{
+		$id = job();
+		work("$base/later/$value");
+		is(sql("SELECT attempt, run_at < clock_timestamp() + interval '1 day' FROM jobq.jobs WHERE id = $id"), '0|t', "Retry-After: $value");
 		sql("SELECT jobq.cancel($id)");
 	}
 	$id = job();
@@ -224,11 +246,32 @@ SKIP:
 	}
 	$run->finish;
 	is(outcome($id), 'ready|0||', 'the job is given back');
+	sql("SELECT jobq.cancel($id)");
+
+	# a receiver that is stopped together with the program breaks the request off
+	foreach my $asked (1, 0)
+	{
+		unlink "$dir/breaks";
+		$id = job('{}', 'max_attempts => 1');
+		$run = start_program($jobq, 'work', 'web', '--http', "$base/stops", '--once', '--timeout', '10min');
+		wait_for($node, 'a job is held', q{SELECT count(*) = 1 FROM jobq_internal.lease_slots()});
+		if ($asked)
+		{
+			kill('TERM', pid_of($run));
+			says($run, qr/stopping when what runs has ended/, 'the program is to stop');
+		}
+		append_to_file("$dir/breaks", 'x');
+		is(finish($run), 0, 'the program ends');
+		like(outcome($id), $asked ? qr/^ready\|0\|\|$/ : qr/^failed\|1\|\|no answer: /, 'a request that breaks off ' . ($asked ? 'when it stops' : 'at another time'));
+		sql("SELECT jobq.clear('web')");
+	}
 
 	like((work('ftp://localhost/'))[1], qr/invalid value for --http/, 'an address that is none');
 	like((work($base, '--max-memory', '10'))[1], qr/--max-memory is for --exec/, 'a limit for commands');
 	like((work($base, '--exec', 'true'))[1], qr/either --exec or --http/, 'both');
 	like((work($base, '--http-secret', "$dir/nothing"))[1], qr/could not read a secret/, 'no secret');
+	append_to_file("$dir/bad", "whsec_geheim\n");
+	like((work($base, '--http-secret', "$dir/bad"))[1], qr/could not read a secret from .*: behind whsec_ it is not base64/, 'a secret that is not base64');
 }
 
 kill('KILL', $server);

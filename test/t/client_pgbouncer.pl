@@ -93,7 +93,7 @@ foreach my $mode (qw(transaction session))
 	another_does($id);
 	$pooler->signal('CONT');
 	finish($run);
-	is(outcome($id), 'completed|2|"in time"', 'it is done by the other only');
+	is(outcome($id), 'completed|1|"in time"', 'it is done by the other only');
 
 	# the command has ended, and that is told too late
 	($id, $run) = start_one("$dir/$mode.late", '--lease', '5s');
@@ -103,7 +103,7 @@ foreach my $mode (qw(transaction session))
 	$pooler->signal('CONT');
 	is(finish($run), 0, 'the program ends');
 	like($run->{err}, qr/job $id \(any\): its lease is over/, 'it is told that its lease is over');
-	is(outcome($id), 'completed|2|"in time"', 'what it says late is not believed');
+	is(outcome($id), 'completed|1|"in time"', 'what it says late is not believed');
 
 	# the program is told to end while there is nobody to tell
 	next if $mode eq 'session';
@@ -113,7 +113,7 @@ foreach my $mode (qw(transaction session))
 	pass('the program ends, though the pooler does not answer');
 	another_does($id);
 	$pooler->signal('CONT');
-	is(outcome($id), 'completed|2|"in time"', 'its job is not lost');
+	is(outcome($id), 'completed|1|"in time"', 'its job is not lost');
 }
 continue
 {

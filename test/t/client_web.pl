@@ -555,7 +555,7 @@ my ($openapi_status, $openapi) = ask('GET', '/api/openapi.json');
 is($openapi->{openapi}, '3.1.0', 'the routes are described');
 
 # The description has each route, with what it can be asked with, and nothing else.
-my (@described, @there);
+my (@described, @there, @without);
 for my $path (sort keys %{ $openapi->{paths} })
 {
 	while (my ($method, $route) = each %{ $openapi->{paths}{$path} })
@@ -576,11 +576,13 @@ for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)".*, "([^"]*)", / ? join(' ', keys %{ { map { $_ => 1 } split / /, "id token ids tokens $1 $2" } }) : $route =~ /enqueue_members/ ? "kind payload $produce" : '';
 	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
 	next if $path !~ m{^/(api/|metrics|healthz)} || $path eq '/api/openapi.json';
+	push @without, $path if $method eq 'GET' && $route !~ /\.shown = /;
 	$members = 'role password' if "$method $path" eq 'POST /api/session';
 	push @there, join ' ', $method, $path, (sort map { s/^-/?/r } grep { /^[?-]/ } split / /, $arguments), sort map { tr/!//dr } split / /, $members;
 }
 cmp_ok(scalar @there, '>', 40, 'the table of routes can be read');
 is(join("\n", sort @described), join("\n", sort @there), 'and in full');
+is("@without", '/healthz /metrics /api/session /api/events', 'each says what is shown when payloads are hidden');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends well');

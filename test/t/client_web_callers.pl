@@ -161,6 +161,91 @@ is($status, 202, 'who is known sends more');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
+
+# What is kept for callers that do not read, or that send slowly, is limited: they make
+# room, and a caller that reads gets all of its answer.
+token_file("$dir/tokens", "$token user=app", "$other user=other");
+my $large_job = sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('x', repeat('x', 10000000)), queue => 'c')});
+sql(q{CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p'; SELECT jobq.register('x', 'same(jsonb)');
+	SET ROLE app; SELECT count(jobq.schedule('s' || n, '@yearly', 'x', jsonb_build_object('x', repeat('x', 150000)))) FROM generate_series(1, 20) n});
+sub files_of { return scalar(() = glob '/proc/' . web_pid($_[0]) . '/fd/*'); }
+sub memory_of { return (slurp_file('/proc/' . web_pid($_[0]) . '/status') =~ /VmHWM:\s*(\d+) kB/)[0] / 1000; }
+
+# A job of 10 MB, read with a pause after each half megabyte, in which something else is done.
+# As long as nobody is slow enough to make room, the answer is to be asked for again.
+sub whole_job
+{
+	my ($run, $meanwhile) = @_;
+	my $end = time + $patience;
+
+	while (time < $end)
+	{
+		my $socket = raw($run, request_text("GET /api/jobs/$large_job", $token));
+		my ($heard, $paused) = ('', 0);
+
+		while ($heard !~ /\}$/ && IO::Select->new($socket)->can_read($patience) && sysread($socket, $heard, 65536, length $heard))
+		{
+			next if length $heard < $paused + 500_000;
+			$paused = length $heard;
+			$meanwhile->();
+		}
+		return length $heard unless $heard =~ /^HTTP\/1.1 503/;
+		usleep(200_000);
+	}
+	return 0;
+}
+
+my $lots = request_text('POST /api/jobs', $token, '{"kind": "x", "queue": "c", "payload": "' . 'x' x 999_900 . '"}');
+for my $case ([ 40, request_text("GET /api/jobs/$large_job", $token), 'answers of 10 MB', 300 ],
+	[ 80, request_text('GET /api/events?topics=schedules', $token), 'events of 3 MB', 250 ],
+	[ 300, substr($lots, 0, -1000), 'bodies of 1 MB', 200 ])
+{
+	my ($n, $text, $what, $most) = @$case;
+	my $run = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust');
+	my $files = files_of($run);
+	my @slow;
+
+	if ($what =~ /answers/)
+	{
+		# as many at a time as there are connections, so that none waits for one in vain;
+		# some are told that there is no room
+		while (@slow < $n)
+		{
+			push @slow, map { deaf($run, $text) } 1 .. 4;
+			IO::Select->new($_)->can_read($patience) foreach @slow[ -4 .. -1 ];
+		}
+	}
+	else
+	{
+		@slow = map { raw($run, $text) } 1 .. $n;
+		my $begun = time;
+
+		# at first few of them have been accepted
+		usleep(50_000) while (files_of($run) < $files + 8 && time < $begun + 15)
+		  || (files_of($run) > $files + $n / 2 && time < $begun + $patience);
+		cmp_ok(files_of($run), '<=', $files + $n / 2, "$what: most of those who do not go on are cut off");
+	}
+	like(hear(raw($run, request_text('GET /api/queues', $other)), qr/\]\}/), qr/^HTTP\/1.1 200/, 'another role is answered');
+
+	# Uploads that go on while a caller reads are no slower, and ask for more memory.
+	my $meanwhile = sub {
+		$_->syswrite(' ') foreach @slow;
+		push @slow, raw($run, $text);
+	};
+	cmp_ok(whole_job($run, $what =~ /bodies/ ? $meanwhile : sub { }), '>', 10_000_000, 'a caller that reads gets all of it');
+	cmp_ok(memory_of($run), '<', $most, "$what: within $most MB");
+	$run->{process}->signal('TERM');
+	close $_ foreach @slow;
+	ok($run->{process}->finish, 'it ends');
+}
+
+# What a role has its server say is nothing for the log.
+sql(q{ALTER ROLE app SET client_min_messages = debug5});
+$server = serve($jobq, '--token-file', "$dir/tokens");
+is(status_of('GET', '/api/jobs', undef, Authorization => "Bearer $token"), 200, 'a role has its server say much');
+$server->{process}->signal('TERM');
+ok($server->{process}->finish, 'it ends');
+unlike($server->{err}, qr/notice|warning/, 'and none of it is said');
 $node->stop;
 no_failed_assertion($node);
 done_testing();

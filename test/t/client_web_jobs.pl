@@ -66,22 +66,102 @@ my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization:
 # A dead letter tells where it failed.
 my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
-is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait(ARRAY[$good, $bad], '5 min')"), 'completed failed', 'a job that is completed, and one that has failed');
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_all(ARRAY[$good, $bad], '5 min')"), 'completed failed', 'a job that is completed, and one that has failed');
 ($status, $text, $data) = ask('GET', "/api/jobs/$bad");
 like($data->{error_context}, qr/^PL\/pgSQL function bad\(jsonb\) line 1 at RAISE/, 'it is told where a job has failed');
 is($data->{context}{'app.name'}, 'geheim', 'and with which settings');
 like((ask('GET', '/api/failed'))[2]{items}[0]{error_context}, qr/^PL\/pgSQL function bad/, 'so it is in the list');
 is((ask('GET', "/api/jobs/$good/history"))[2]{items}[-1]{detail}, '{"a": "geheim"}', 'the history tells the result');
 
-# Nothing of that is shown to whom payloads are hidden from.
-sql(q{SET ROLE app; SELECT jobq.schedule('s', '@yearly', 'same', '{"a": "geheim"}', options => '{"headers": {"a": "geheim"}}', context => '{"app.name": "geheim"}')});
-for my $path ("jobs/$good", "jobs/$bad", "jobs/$good/history", "jobs/$bad/history", 'jobs', 'failed', 'schedules')
+# Callers from whom payloads are hidden see no column that copies one.
+sql(q{
+CREATE FUNCTION leaky(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.set_progress(50, p ->> 'a'), jobq.log(p ->> 'a');
+	RAISE EXCEPTION 'no customer %', p ->> 'a' USING DETAIL = p ->> 'a', HINT = p ->> 'a';
+END $$;
+CREATE FUNCTION slow(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.set_progress(50, p ->> 'a');
+	PERFORM pg_advisory_lock(4711);
+END $$;
+CREATE TABLE lock_holder (pid int);
+SET ROLE app;
+SELECT jobq.register('leaky', 'leaky(jsonb)', max_attempts => 1), jobq.register('again', 'leaky(jsonb)', max_attempts => 9, backoff => 'fixed 1 h'),
+	jobq.register('slow', 'slow(jsonb)'), jobq.register('gone', 'same(jsonb)'), jobq.schedule('s', '@yearly', 'same', '{"a": "geheim"}',
+	options => '{"headers": {"a": "geheim"}, "group_key": "geheim", "tags": ["geheim"]}', context => '{"app.name": "geheim"}')});
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('SELECT pg_advisory_lock(4711)');
+my ($leaky, $key_holder, $again, $slow, $statement, $workflow) = split /\|/, sql(q{SET ROLE app;
+SELECT jobq.enqueue('leaky', '{"a": "geheim"}', unique_by => '{a}', unique_for => '1 h', group_key => 'geheim', tags => '{geheim}'), NULL::int8,
+	jobq.enqueue('again', '{"a": "geheim"}'), jobq.enqueue('slow', '{"a": "geheim"}'),
+	jobq.enqueue_sql('SELECT 1 / (length(''geheim'') - 6)', max_attempts => 1),
+	jobq.workflow('{"name": "w", "steps": [{"name": "one", "kind": "leaky", "payload": {"a": "geheim"}}]}')});
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_all(ARRAY[$leaky, $statement], '5 min')"), 'failed failed', 'two dead letters');
+wait_for($node, 'a batch whose step has failed', "SELECT state = 'failed' FROM jobq.batches WHERE id = $workflow");
+wait_for($node, 'a job that waits for its next attempt', "SELECT state = 'retryable' FROM jobq.jobs WHERE id = $again");
+wait_for($node, 'a job that runs', "SELECT message = 'geheim' FROM jobq.workers WHERE job_id = $slow");
+my $step = sql("SELECT job_id FROM jobq.steps WHERE batch_id = $workflow");
+my ($table) = slurp_file("$FindBin::RealBin/../../client/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
+my @lists = grep { m{^/api/} && !m{openapi|/events$|/session$} } $table =~ /\{"GET", "([^"]+)"/g;
+my $told = 0;
+for my $list (@lists)
 {
-	($status, $text) = ask('GET', "/api/$path", undef, $shy);
-	is($status, 200, $path);
-	unlike($text, qr/geheim/, "hides what is hidden in $path");
+	for my $id ($list =~ /jobs\/\{\}/ ? ($good, $bad, $leaky, $again, $slow, $statement, $step) : $workflow)
+	{
+		my $path = $list =~ s/\{\}/$id/r;
+
+		$told++ if (ask('GET', $path))[1] =~ /geheim/;
+		($status, $text) = ask('GET', $path, undef, $shy);
+		is($status, 200, $path);
+		unlike($text, qr/geheim/, "hides what is hidden in $path");
+	}
 }
-like((ask('GET', "/api/jobs/$bad/history", undef, $shy))[1], qr/this is not good/, 'errors are told');
+cmp_ok($told, '>', 20, 'of those that tell it to others');
+my %open_events = map { $_ => hear(raw($server, "GET $_ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), qr/geheim/) }
+  "/api/jobs/$leaky/events", "/api/jobs/$good/events", '/api/events?topics=failed,jobs';
+for my $path (sort keys %open_events)
+{
+	my $topic = $path =~ /topics/;
+	my $heard = hear(raw($shy, "GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), $topic ? qr/event: failed.*event: jobs|event: jobs.*event: failed/s : qr/event: end/);
+
+	like($open_events{$path}, qr/geheim/, "$path tells it");
+	like($heard, $topic ? qr/event: failed/ : qr/event: end/, 'to one from whom it is hidden, too');
+	unlike($heard, qr/geheim/, 'but not what is hidden');
+}
+my %hashes;
+for my $result ('"geheim"', '"other"')
+{
+	# the state is told by a name that depends on nothing hidden
+	my $job = sql("SET ROLE app; SELECT jobq.enqueue('same', '$result')");
+	sql("SELECT jobq.wait($job, '5 min')");
+	sql("UPDATE jobq_internal.archive SET enqueued_at = 'epoch', run_at = 'epoch', started_at = 'epoch', finished_at = 'epoch', id = 99000 WHERE id = $job");
+	my $heard = hear(raw($shy, "GET /api/jobs/99000/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), qr/event: end/);
+	$hashes{$1}++ if $heard =~ /^id: 0-([0-9a-f]+)\r?\nevent: state/m;
+	sql('DELETE FROM jobq_internal.archive WHERE id = 99000');
+}
+is(join(' ', values %hashes), '2', 'not even by the hash of a state');
+for my $search ('key=geheim', 'group=geheim', 'header=a=geheim')
+{
+	is((ask('GET', "/api/jobs?$search", undef, $shy))[0], 403, "nobody finds it by $search");
+	is((ask('GET', "/api/jobs?$search"))[0], 200, 'but those who see it');
+}
+sql(q{SET ROLE app; SELECT jobq.enqueue('again', '{"a": "geheim"}', unique_key => 'geheim', unique_scope => 'database', delay => '1 h')});
+my $dup = sql(q{SET ROLE app; SELECT jobq.enqueue('leaky', '{"a": "geheim", "b": 1}', unique_key => 'geheim2', unique_scope => 'database')});
+sql("SELECT jobq.wait($dup, '5 min')");
+sql(q{SET ROLE app; SELECT jobq.enqueue('again', '{}', unique_key => 'geheim2', unique_scope => 'database', delay => '1 h')});
+like((ask('POST', "/api/jobs/$dup/retry", undef))[1], qr/JQ014.*geheim2|geheim2.*JQ014/s, 'an error names a key');
+($status, $text) = ask('POST', "/api/jobs/$dup/retry", undef, $shy);
+is($status, 409, 'which is an error for one from whom it is hidden');
+like($text, qr/JQ014/, 'that has its code');
+unlike($text, qr/geheim/, 'and no more');
+like((ask('GET', "/api/jobs/$leaky", undef, $shy))[1], qr/"errors":\[\{[^\]]*"sqlstate": ?"P0001"/, 'how an attempt has failed is told by its SQLSTATE');
+like((ask('GET', "/api/jobs/$again/explain", undef, $shy))[1], qr/the next is due at/, 'and why a job does not run');
+$holder->quit;
+sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
+sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+$bad = (ask('POST', '/api/jobs', { kind => 'bad' }))[2]{id};
+is(sql("SELECT state FROM jobq.wait($bad, '5 min')"), 'failed', 'a dead letter');
 
 # Several are settled at a time, each with its result.
 my %lease = held(3);
@@ -107,6 +187,44 @@ is((ask('POST', '/api/ack', { map { $_ => [ $lease{$_}[1] ] } keys %lease }))[0]
 is("$status $data->{count}", '200 0', 'there are none of this kind');
 ($status, $text, $data) = ask('POST', '/api/failed/forget', { kind => 'bad' });
 is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.failed_jobs'), '200 1 0', 'but one of this');
+
+# That which has failed last comes first, whatever its id, and a page goes on where the last
+# one has ended though its letter is gone.
+sql(q{SELECT jobq.create_queue('late', open => true); SELECT jobq.pause('late')});
+my ($late, $first, $second) = map { (ask('POST', '/api/jobs', { kind => 'bad', queue => $_ }))[2]{id} } qw(late default default);
+sql("SELECT jobq.wait($first, '5 min'); SELECT jobq.wait($second, '5 min'); SELECT jobq.resume('late'); SELECT jobq.wait($late, '5 min')");
+my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY failed_at DESC, id DESC) FROM jobq.failed_jobs});
+$data = (ask('GET', '/api/failed?limit=2'))[2];
+is(join(' ', map { $_->{id} } @{ $data->{items} }), "$late $by_time[1]", 'the newest dead letters');
+is((ask('POST', '/api/jobs/forget', { ids => [ "$by_time[1]" ] }))[0], 200, 'one of them is forgotten, with its id as a text');
+$data = (ask('GET', "/api/failed?limit=2&before=$data->{next}"))[2];
+is(join(' ', map { $_->{id} } @{ $data->{items} }), $by_time[2], 'the next page');
+is($data->{next}, undef, 'is the last');
+is((ask('GET', '/api/failed?before=x'))[0], 400, 'a page that there is not');
+
+# What is done to many dead letters wants a condition.
+for my $verb (qw(retry forget))
+{
+	for my $body (undef, {}, { kind => undef })
+	{
+		($status, $text, $data) = ask('POST', "/api/failed/$verb", $body);
+		like("$status $data->{detail}", qr/^400 .* has no condition/, "$verb: no condition");
+	}
+}
+is(sql('SELECT count(*) FROM jobq.failed_jobs'), '2', 'nothing has become of them');
+is((ask('POST', '/api/failed/forget', { tenant => 'acme' }))[2]{count}, 0, 'none is of this tenant');
+is((ask('POST', '/api/failed/forget', { older_than => '0' }))[2]{count}, 2, 'all');
+
+# Consumers tell how many other jobs they hold.
+my $held_by = q{SELECT coalesce(held::text, '-') FROM jobq_internal.lease WHERE job_ids = ARRAY[%s]::int8[]};
+for my $held (3, 0, undef)
+{
+	sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c')});
+	my $job = (ask('POST', '/api/reserve', { queues => ['c'], defined $held ? (held => $held) : () }))[2]{jobs}[0];
+	is(sql(sprintf $held_by, $job->{id}), $held // '-', 'jobs that a consumer holds: ' . ($held // 'not told'));
+}
+($status, $text, $data) = ask('POST', '/api/reserve', { queues => ['c'], held => -1 });
+like("$status $data->{detail}", qr/^400 held -1 is out of range/, 'fewer than none');
 
 like(hear($asked, qr/\r\n\r\n/), qr/^HTTP\/1.1 503/, 'who has asked where nothing comes is told');
 is((ask('GET', '/api/queues', undef, $patient))[0], 200, 'others get an answer');

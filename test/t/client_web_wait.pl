@@ -6,12 +6,10 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use HTTP::Tiny;
 use IO::Select;
-use IO::Socket::INET;
 use JSON::PP ();
 use JobqTest;
 use JobqWeb;
 use PostgreSQL::Test::Utils;
-use Socket qw(SOL_SOCKET SO_RCVBUF pack_sockaddr_in inet_aton);
 use Test::More;
 use Time::HiRes qw(time usleep);
 
@@ -66,18 +64,6 @@ sub reserve_text
 	  . ($secret || $token) . "\r\nContent-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body";
 }
 
-# A consumer who asks for jobs of a queue, and does not read.
-sub deaf
-{
-	my ($web, $queue, %more) = @_;
-	my $socket = IO::Socket::INET->new(Proto => 'tcp');
-
-	$socket->setsockopt(SOL_SOCKET, SO_RCVBUF, 4096);
-	connect($socket, pack_sockaddr_in($web->{port}, inet_aton('127.0.0.1'))) or die "connect: $!";
-	$socket->syswrite(reserve_text($queue, undef, %more));
-	return $socket;
-}
-
 # When the statements were begun that wait for jobs.
 sub statements
 {
@@ -123,6 +109,21 @@ my $answer = answer_to($granted);
 like($answer, qr/^HTTP\/1.1 200.*"queue":"granted"/s, 'who may have the jobs of all roles gets one');
 like(answer_to($own), qr/^HTTP\/1.1 200.*"queue":"c1"/s, 'and who waits beside him one of his own');
 ack($answer);
+
+# What a consumer holds is told with the job for which it has waited, and not with others'.
+for my $held (2, 0)
+{
+	my %waits_with = ($held => raw($server, reserve_text('c1', undef, held => $held)), '-' => raw($server, reserve_text('c1')));
+
+	wait_for($node, 'they wait apart',
+		q{SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
+	enqueue('c1', 2);
+	for my $told (sort keys %waits_with)
+	{
+		my ($id) = answer_to($waits_with{$told}) =~ /"id":(\d+)/;
+		is(sql("SELECT CASE WHEN held > 0 THEN 2 ELSE held END FROM jobq_internal.lease WHERE $id = ANY (job_ids)"), $told eq '-' ? '' : $told, "held: $told");
+	}
+}
 
 # A queue that ends is the matter of those who wait for it.
 $granted = waits_for('granted');
@@ -173,7 +174,7 @@ like(hear(raw($server, reserve_text('c1', $alone)), qr/\}/), qr/^HTTP\/1.1 503.*
 # What has taken jobs, and is held up, is ended, and gives them back.
 my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1');
 my $lock = $node->background_psql('postgres');
-$lock->query_safe('BEGIN; LOCK TABLE jobq.lease IN SHARE MODE');
+$lock->query_safe('BEGIN; LOCK TABLE jobq_internal.lease IN SHARE MODE');
 my $locked = waits_for('locked', $brief);
 enqueue('locked', 1);
 wait_for($node, 'a job was taken, and its lease cannot be written',
@@ -188,7 +189,7 @@ ok($brief->{process}->finish, 'the program ends');
 
 # What a consumer has not got is free again, each job for itself: of one the lease is over.
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 4000000)), queue => 'large') FROM generate_series(1, 3)});
-my $deaf = deaf($server, 'large', max => 3);
+my $deaf = deaf($server, reserve_text('large', undef, max => 3));
 wait_for($node, 'a consumer is given three jobs, and does not read', q{SELECT count(*) = 3 FROM jobq.live_jobs WHERE queue = 'large' AND state = 'running'});
 sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs WHERE queue = 'large'});
 close $deaf;
@@ -200,7 +201,7 @@ wait_for($node, 'he hangs up, and those are free that nobody has ended', q{SELEC
 my $free = sub { return "SELECT state = 'ready' AND attempt = 0 FROM jobq.live_jobs WHERE queue = '$_[0]'"; };
 my $ends = serve($jobq, '--token-file', "$dir/tokens", '--connections', 1);
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 8000000)), queue => 'big')});
-$deaf = deaf($ends, 'big');
+$deaf = deaf($ends, reserve_text('big'));
 wait_for($node, 'a consumer is given a job, and does not read', q{SELECT state = 'running' FROM jobq.live_jobs WHERE queue = 'big'});
 my $holder = $node->background_psql('postgres');
 $holder->query_safe(q{SET ROLE app; BEGIN; SELECT jobq.enqueue('x', queue => 'stuck', unique_key => 'k')});

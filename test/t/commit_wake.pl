@@ -1,4 +1,6 @@
 # Nobody sleeps through a wake-up that comes while he waits for a lock.
+#
+# Runs on each major: commit and wake-up use internals of transactions and latches.
 
 use strict;
 use warnings FATAL => 'all';
@@ -8,6 +10,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.databases = 'app'
@@ -76,7 +80,7 @@ wait_for($node, 'a job of another role runs', q{SELECT count(*) = 0 FROM jobq.jo
 my $lease = $node->safe_psql('app', q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', wait => '5 min')});
 
 $holder = $node->background_psql('app');
-$holder->query_safe('BEGIN; LOCK TABLE jobq.lease IN ACCESS EXCLUSIVE MODE');
+$holder->query_safe('BEGIN; LOCK TABLE jobq_internal.lease IN ACCESS EXCLUSIVE MODE');
 $node->safe_psql('app', "SELECT jobq.ack($lease)");
 $node->safe_psql('app', q{SELECT jobq.test_clock('10s')});
 until_waits($holder, 'pid = ' . scheduler_pid($node, 'app'), 'the scheduler waits');
@@ -98,10 +102,10 @@ sleeps($node, 'the job runs', 1, 'app');
 # Somebody wants to have the table for himself; others queue up behind him until
 # the job has ended.  It is the first query of the session that waits: others
 # would leave a timer behind, for its statistics, that wakes it.
-$wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
-until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessExclusiveLock'", 'a lock is wanted');
+$wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
+until_waits($gate, "relation = 'jobq_internal.job'::regclass AND mode = 'AccessExclusiveLock'", 'a lock is wanted');
 $waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id, '10 min');\n");
-until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessShareLock' AND pid IN (SELECT pid FROM pg_stat_activity WHERE query ~ 'jobq[.]wait')",
+until_waits($gate, "relation = 'jobq_internal.job'::regclass AND mode = 'AccessShareLock' AND pid IN (SELECT pid FROM pg_stat_activity WHERE query ~ 'jobq[.]wait')",
 	'wait() waits for a lock');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 like($waiter->query_until(qr/completed/, ''), qr/completed/, 'it has heard of the end');
@@ -159,13 +163,13 @@ unlike($told, qr/cancelled/, 'late: and not of what it has undone');
 # that DROP EXTENSION, which begins with that table, gets all of them.
 #
 $holder = $node->background_psql('late');
-$holder->query_safe('BEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE');
+$holder->query_safe('BEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'app, late'});
 $node->reload;
 wait_for($node, 'a new scheduler waits for the table of jobs',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND datname = 'late' AND wait_event_type = 'Lock'});
 $holder->query_safe(
-	'LOCK TABLE jobq.queue, jobq.handler, jobq.unique_key, jobq.lease, jobq.schedule, jobq.archive, jobq.failed_job IN ACCESS EXCLUSIVE MODE NOWAIT');
+	'LOCK TABLE jobq_internal.queue, jobq_internal.handler, jobq_internal.unique_key, jobq_internal.lease, jobq_internal.schedule, jobq_internal.archive, jobq_internal.failed_job IN ACCESS EXCLUSIVE MODE NOWAIT');
 ok(1, 'and holds no other');
 $holder->query_safe('COMMIT');
 $holder->quit;

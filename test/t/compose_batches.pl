@@ -73,7 +73,7 @@ sub all_told
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	wait_for($node, "$what: all are over", 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
-	wait_for($node, "$what: all callbacks have run", q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE kind = 'tell')});
+	wait_for($node, "$what: all callbacks have run", q{SELECT NOT EXISTS (SELECT FROM jobq_internal.job WHERE kind = 'tell')});
 	is( sql(q{SELECT string_agg(b.id || ' ' || b.state || ': ' || coalesce(told(b.id), ''), E'\n') FROM jobq.batches b
 		WHERE told(b.id) IS NULL OR b.state || ': ' || told(b.id) !~ '^(completed: finish completed, success completed|failed: failure (failing|failed), finish failed|cancelled: (failure failing, )?finish cancelled)$'}),
 		'', "$what: each has told once what has become of it");
@@ -185,14 +185,14 @@ foreach my $queue ('left', 'right')
 sql(q{SELECT jobq.reject(id, token, 'no') FROM (SELECT DISTINCT ON (queue) id, token FROM held ORDER BY queue, id) first});
 wait_for($node, 'two: what waits in both is cancelled',
 	"SELECT count(*) = 400 FROM jobq.jobs WHERE batch_id IN ($two[0], $two[1]) AND state = 'cancelled'");
-sql(q{SELECT jobq.ack(h.id, token) FROM held h JOIN jobq.job j ON j.id = h.id});
+sql(q{SELECT jobq.ack(h.id, token) FROM held h JOIN jobq_internal.job j ON j.id = h.id});
 wait_for($node, 'two: both are over', "SELECT told($two[0]) = 'failure failing, finish failed' AND told($two[1]) = 'failure failing, finish failed'");
 
 #
 # More batches than there are places for, whose ends come in the order in which
 # they were made, or in the other.
 #
-wait_for($node, 'many batches: those before have told', q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE kind = 'tell')});
+wait_for($node, 'many batches: those before have told', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.job WHERE kind = 'tell')});
 foreach my $order ('ASC', 'DESC')
 {
 	sql(q{TRUNCATE told});
@@ -212,9 +212,10 @@ foreach my $order ('ASC', 'DESC')
 }
 
 #
-# Crashes, while small batches of all sorts come and go.
+# Crashes, while small batches of all sorts come and go; each kind of them JOBQ_BLOWS
+# times.
 #
-sql('TRUNCATE told; DELETE FROM jobq.batch');
+sql('TRUNCATE told; DELETE FROM jobq_internal.batch');
 sql(q{CREATE PROCEDURE make_batches(n int) LANGUAGE plpgsql AS $$
 DECLARE
 	b bigint;
@@ -267,7 +268,7 @@ BEGIN
 	END LOOP;
 END $$});
 my $made = 0;
-foreach my $round (1 .. 12)
+foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 {
 	my @run = map {
 		my $command = $_;
@@ -314,8 +315,8 @@ is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + failed + 
 	OR state = 'completed' AND failed + expired > 0 OR state = 'failed' AND failed = 0 OR progress <> 100}),
 	0, 'crashes: the counts are right');
 is( sql(q{SELECT sum(total) FROM jobq.batches}),
-	sql(q{SELECT count(*) FROM jobq.jobs WHERE batch_id IN (SELECT id FROM jobq.batch)}), 'crashes: each job counts once');
-is(sql(q{SELECT count(*) FROM jobq.job}), 0, 'crashes: no job is left');
+	sql(q{SELECT count(*) FROM jobq.jobs WHERE batch_id IN (SELECT id FROM jobq_internal.batch)}), 'crashes: each job counts once');
+is(sql(q{SELECT count(*) FROM jobq_internal.job}), 0, 'crashes: no job is left');
 is(sql(q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'tell'}), 0, 'crashes: no callback has failed');
 
 #
@@ -353,14 +354,14 @@ wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND wait
 my $before = sql($counts);
 foreach my $days (1 .. 9)
 {
-	sql("SELECT jobq.test_clock('$days days')");
+	sql("SELECT jobq.test_clock('$days days'), jobq.test_clock('$days days')");
 	wait_for($node, "retention: day $days has its partition",
-		"SELECT to_regclass(to_char((jobq.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq.archive_\"YYYYMMDD')) IS NOT NULL");
+		"SELECT to_regclass(to_char((jobq.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq_internal.archive_\"YYYYMMDD')) IS NOT NULL");
 }
 # a pass may be under way that began days ago, and the next one comes an hour later
 my $ninth = sql('SELECT clock_timestamp()');
 wait_for($node, 'retention: the archive is gone',
-	qq{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'part' AND state <> 'x') FROM jobq.test_clock('9 days' + 1000 * (clock_timestamp() - '$ninth'))});
+	qq{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'part' AND state <> 'x') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
 is(sql($counts), $before, 'retention: the counts are the same');
 sql("SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $open");
 wait_for($node, 'retention: a batch knows of a failure that is not in the archive any more', "SELECT told($open) = 'failure failing, finish failed'");
@@ -382,7 +383,7 @@ sub end_at
 	my ($day) = @_;
 
 	sql("SELECT jobq.test_clock('$day days')");
-	wait_for($node, "day $day has its partition", q{SELECT to_regclass(to_char(jobq.clock() AT TIME ZONE 'UTC', '"jobq.archive_"YYYYMMDD')) IS NOT NULL});
+	wait_for($node, "day $day has its partition", q{SELECT to_regclass(to_char(jobq.clock() AT TIME ZONE 'UTC', '"jobq_internal.archive_"YYYYMMDD')) IS NOT NULL});
 	wait_for_scheduler($node);
 	sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
 	return;
@@ -480,8 +481,8 @@ foreach my $server ($node, $copy)
 		'pending|1', "dump: another has not begun on $name");
 	$server->safe_psql('postgres', "SELECT jobq.batch_start($pending)");
 	wait_for($server, "dump: until it is started on $name", "SELECT told($pending) = 'finish completed, success completed'");
-	is($server->safe_psql('postgres', "SELECT count(*) FROM told t, jobq.batch b WHERE b.id = t.batch AND t.server = current_setting('port')::int AND t.batch NOT IN ($batch, $pending)"),
-		$server == $node ? $node->safe_psql('postgres', "SELECT count(*) FROM told t, jobq.batch b WHERE b.id = t.batch AND t.batch NOT IN ($batch, $pending)") : 0,
+	is($server->safe_psql('postgres', "SELECT count(*) FROM told t, jobq_internal.batch b WHERE b.id = t.batch AND t.server = current_setting('port')::int AND t.batch NOT IN ($batch, $pending)"),
+		$server == $node ? $node->safe_psql('postgres', "SELECT count(*) FROM told t, jobq_internal.batch b WHERE b.id = t.batch AND t.batch NOT IN ($batch, $pending)") : 0,
 		"dump: what was over before has told no more on $name");
 }
 $copy->stop;
@@ -491,11 +492,11 @@ $copy->stop;
 # archive; one fails.  Then the indexes by which a look finds them are gone.
 #
 sql(q{SELECT jobq.create_queue('days', mode => 'consumer'), jobq.create_queue('counted', mode => 'consumer')});
-wait_for($node, 'days: there are partitions', q{SELECT count(*) >= 4 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass});
+wait_for($node, 'days: there are partitions', q{SELECT count(*) >= 4 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass});
 foreach my $indexes ('with', 'without')
 {
 	sql(q{DO $$ DECLARE i regclass; BEGIN
-		FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid::regclass::text ~ '^jobq.archive_\d+$' AND NOT indisprimary LOOP
+		FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid::regclass::text ~ '^jobq_internal.archive_\d+$' AND NOT indisprimary LOOP
 			EXECUTE 'DROP INDEX ' || i;
 		END LOOP; END $$}) if $indexes eq 'without';
 	sql(q{SELECT jobq.test_clock('0')});
@@ -507,8 +508,8 @@ foreach my $indexes ('with', 'without')
 		sql('SELECT jobq.' . ($end =~ s/outside/days/r));
 	}
 	wait_for($node, "days: the batch is over $indexes indexes", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($days)");
-	is(sql("SELECT count(DISTINCT tableoid) FROM jobq.archive WHERE batch_id = $days"), '3', "days: it has jobs in partitions $indexes indexes");
-	is(sql("SELECT headers -> 'batch_counts' FROM jobq.job WHERE (headers -> 'batch_id')::bigint = $days"),
+	is(sql("SELECT count(DISTINCT tableoid) FROM jobq_internal.archive WHERE batch_id = $days"), '3', "days: it has jobs in partitions $indexes indexes");
+	is(sql("SELECT headers -> 'batch_counts' FROM jobq_internal.job WHERE (headers -> 'batch_id')::bigint = $days"),
 		'{"failed": 1, "expired": 0, "cancelled": 0, "completed": 3}', "days: its callback knows them all, $indexes indexes");
 }
 sql(q{SELECT jobq.test_clock('0')});
@@ -516,21 +517,21 @@ sql(q{SELECT jobq.test_clock('0')});
 #
 # What the scheduler writes past the executor is in the indexes as it should be.
 #
-my $over = 'SELECT string_agg(id::text, \' \') FROM (SELECT id FROM jobq.batch WHERE finished_at IS NULL ORDER BY id) b';
+my $over = 'SELECT string_agg(id::text, \' \') FROM (SELECT id FROM jobq_internal.batch WHERE finished_at IS NULL ORDER BY id) b';
 sql(q{SELECT jobq.create_batch('open')});
 is(sql("SET enable_seqscan = off; SET enable_bitmapscan = off; $over"),
 	sql("SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; $over"),
 	'index: batches that are not over');
-is(sql('SET enable_seqscan = off; SELECT count(*) FROM jobq.batch b WHERE EXISTS (SELECT FROM jobq.batch o WHERE o.id = b.id)'),
-	sql('SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM jobq.batch'),
+is(sql('SET enable_seqscan = off; SELECT count(*) FROM jobq_internal.batch b WHERE EXISTS (SELECT FROM jobq_internal.batch o WHERE o.id = b.id)'),
+	sql('SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM jobq_internal.batch'),
 	'index: all batches');
 
 #
 # Logical replication: what the subscriber has is dormant until it takes over.
 #
 my ($publisher, $subscriber) = jobq_pair($setup);
-$subscriber->safe_psql('postgres', 'DELETE FROM jobq.queue');
-subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 'jobq.batch');
+$subscriber->safe_psql('postgres', 'DELETE FROM jobq_internal.queue');
+subscribe($publisher, $subscriber, 'jobq_internal.job', 'jobq_internal.queue', 'jobq_internal.failed_job', 'jobq_internal.batch');
 my @batches = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
 		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset
@@ -550,13 +551,13 @@ my @ended = map {
 		COMMIT; SELECT :b})
 } 1 .. 2;
 my $locker = $publisher->background_psql('postgres');
-$locker->query_safe("BEGIN; SELECT FROM jobq.batch WHERE id IN ($ended[0], $ended[1]) FOR NO KEY UPDATE");
+$locker->query_safe("BEGIN; SELECT FROM jobq_internal.batch WHERE id IN ($ended[0], $ended[1]) FOR NO KEY UPDATE");
 $publisher->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min');
 	SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{outside}', wait => '5 min')});
 catch_up($publisher);
-is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY b.id), bool_and(d.dormant) FROM jobq.batches b JOIN jobq.batch d USING (id)}),
+is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY b.id), bool_and(d.dormant) FROM jobq.batches b JOIN jobq_internal.batch d USING (id)}),
 	'completed cancelled running running running|t', 'replication: the subscriber has them, dormant');
-is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
+is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq_internal.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
 my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
 like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
 foreach my $call ('batch_start', 'batch_cancel', 'batch_retry_failed')
@@ -564,7 +565,7 @@ foreach my $call ('batch_start', 'batch_cancel', 'batch_retry_failed')
 	(undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call($batches[2])");
 	like($err, qr/runs where it was replicated from/, "replication: nor can $call() be called there");
 }
-$subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000)});
+$subscriber->safe_psql('postgres', q{SELECT setval('jobq_internal.job_id_seq', 10000)});
 unsubscribe($publisher, $subscriber);
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'), '1', 'replication: the subscriber takes over');
 $subscriber->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[2]");

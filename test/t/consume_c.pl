@@ -34,6 +34,8 @@ my @comma = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$
 try_library($node, 'c', [ @comma, $program ], restart => 1);
 try_many($node, 'c-many', [$program], 17);
 try_ahead($node, 'c-ahead', [$program]);
+try_tells($node, 'c-tells', [$program]);
+try_kills($node, 'c-kills', [$program]);
 try_untold($node, 'c-untold', [$program]);
 try_refused($node, 'c-refused', [$program]);
 try_commits($node, 'c-commits', [$program]);

@@ -124,7 +124,7 @@ foreach my $queue (map { $_->{queue} } values %started)
 	$node->safe_psql('postgres', qq{SELECT jobq.clear('$queue'), jobq.enqueue('thumbnail', '{"image": 1}', '$queue')});
 }
 my $locker = $node->background_psql('postgres');
-$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
 foreach my $consumer (@consumers)
 {
 	my ($name, undef, $start) = @$consumer;

@@ -11,13 +11,20 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = library_node('illuminate/queue',
-	'php', '-r', 'foreach (["Queue", "Events", "Bus", "Database"] as $part) is_readable("/usr/share/php/Illuminate/$part/autoload.php") || exit(1);
+	'php', '-r', 'foreach (["Queue", "Events", "Bus", "Database", "Console", "Support"] as $part) is_readable("/usr/share/php/Illuminate/$part/autoload.php") || exit(1);
 		exit(extension_loaded("pdo_pgsql") && function_exists("pcntl_alarm") ? 0 : 1);');
 my @php = ('php', "$FindBin::RealBin/../consumers/laravel.php");
 my $self = JobqLibrary->new($node, 'laravel', [ @php, 'work', 'urgent|laravel' ]);
 my $folder = $ENV{FOLDER} = $self->{folder};
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sub start_work
+{
+	local $self->{command} = [ @php, 'work', @_ ];
+
+	return $self->start;
+}
 
 sub artisan
 {
@@ -31,12 +38,15 @@ sub push_job { return artisan('push', @_); }
 
 sub state_of { return sql("SELECT state, attempt, coalesce(error, '') FROM jobq.jobs WHERE id = $_[0]"); }
 
+# The attempts of which Laravel says that a job that does this has begun them.
+sub attempts { return join ' ', slurp_file("$folder/attempt of $_[0]") =~ /^(\d+)/mg; }
+
 sub ends { return wait_for($node, $_[1], "SELECT finished_at IS NOT NULL FROM jobq.jobs WHERE id = $_[0]"); }
 
 sql(q{SELECT jobq.create_queue('urgent', mode => 'consumer')});
 
 my %id = map { $_ => push_job($_) } 'run', 'fail', 'give up', 'once more', 'plain';
-my $later = push_job('run', 3600);
+my $later = push_job('run', 100000);
 is(sql("SELECT string_agg(DISTINCT kind, ' ' ORDER BY kind) FROM jobq.jobs"), 'Tests\\Plain Tests\\Work', 'a kind is the name of a class');
 is_deeply([ run_command([ @php, 'push', 'odd key' ]) ],
 	[ '', 'The decoded property name is invalid' ], 'what cannot be kept is not pushed, and not as nothing');
@@ -47,7 +57,7 @@ ends($id{$_}, "$_: it ends") foreach sort keys %id;
 is(state_of($id{run}), 'completed|1|', 'a job is done');
 is(state_of($id{fail}), 'failed|3|Exception: no image' . "\x{ef}\x{bf}\x{bd}", 'a job fails as often as Laravel says; the exception is kept');
 is(state_of($id{'give up'}), 'failed|1|Exception: this is no image', 'a job that says so is a dead letter');
-like(state_of($id{'once more'}), qr/^completed\|2\|/, 'a job that is released comes again');
+is(state_of($id{'once more'}), 'completed|1|', 'a job that is released comes again');
 is(state_of($id{plain}), 'completed|1|', 'a job that deletes itself is done');
 like(slurp_file("$folder/data"), qr/\{"a":\["\\u0000b",1\.5,\[\]\]\} /, 'data comes as they were pushed');
 like(slurp_file("$folder/failed"), qr/^no image.*this is no image|this is no image.*no image/s, 'failed() is called');
@@ -80,8 +90,97 @@ append_to_file("$folder/go", 'go');
 is(finish($run), 0, 'it ends at SIGTERM');
 is(sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id"), 'completed|3', 'when the job has');
 
+# a job whose lease is lost fails: the reason is not hidden
+append_to_file("$folder/throw", 'throw');
+unlink "$folder/go";
+$run = $self->start;
+$id = push_job('hold');
+$self->begun($id, 1, 'another long job begins');
+sql(q{SELECT jobq.test_clock('70 min')});
+wait_for($node, 'its lease is over', "SELECT state <> 'running' OR attempt > 1 FROM jobq.jobs WHERE id = $id");
+append_to_file("$folder/go", 'go');
+says($run, qr/is not leased with this token/, 'that its lease was lost is reported');
+says($run, qr/the true reason/, 'so is why it has failed');
+unlink "$folder/throw";
+ends($id, 'it ends');
+
+# what is settled is settled
+$id = push_job('once, released, throws');
+says($run, qr/after its release/, 'an exception after a release is reported as it is');
+like(slurp_file("$folder/failed"), qr/after its release/, 'failed() is called');
+is(state_of($id), 'scheduled|0|', 'the release counts');
+$id = push_job('settles twice');
+ends($id, 'a job that is settled twice ends');
+like(state_of($id), qr/^completed\|1\|/, 'only the first time counts');
+
+# a release is no failure
+is(attempts('settles twice'), '1 2', 'Laravel counts a release as an attempt');
+is(sql("SELECT string_agg(event, ' ' ORDER BY at, event DESC) FROM jobq.history($id)"), 'enqueued info started completed',
+	'jobq tells of a release, and of no error');
+is(sql("SELECT coalesce(sum(jsonb_array_length(errors)), 0) FROM jobq.jobs WHERE id = $id"), 0, 'it keeps none');
+
+# a worker that waits for jobs is told to stop
+$run->{handle}->signal('TERM');
+is(finish($run), 0, 'it ends');
+$run = start_work('laravel', 7200);
+wait_for($node, 'a worker waits', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%FROM jobq.reserve(%' AND state = 'active'
+	AND pid <> pg_backend_pid()});
+$run->{handle}->signal('TERM');
+is(finish($run), 0, 'a worker that waits for two hours ends at SIGTERM');
+
+# many jobs at once
+is(artisan('bulk', 50, 'run'), '1 statements, 50 events', 'many jobs are one statement');
+is(artisan('show', 'clear'), 52, 'a queue is cleared');
+is(state_of($later), 'cancelled|0|cancelled', 'of what has not begun');
+
+# failed jobs are dead letters
+my @dead = split /\n/, sql("SELECT id FROM jobq.failed_jobs ORDER BY id");
+is(scalar @dead, 2, 'there are dead letters');
+sql(q{SELECT jobq.create_queue('others', mode => 'consumer'), jobq.enqueue('other', queue => 'others')});
+sql(q{SELECT jobq.reject(id, token, 'no job of Laravel') FROM jobq.reserve('{others}', wait => '5 min')});
+my $failed = artisan('queue:failed');
+like($failed, qr/\b$_\b.*default.*laravel.*Tests.Work/, "queue:failed shows $_") foreach @dead;
+unlike($failed, qr/other/, 'and nothing of others');
+my $uuid = sql("SELECT payload ->> 'uuid' FROM jobq.failed_jobs WHERE id = $dead[0]");
+like(artisan('queue:retry', "id=$uuid"), qr/has been pushed back/, 'queue:retry finds a failed job by its uuid, too');
+is(sql("SELECT count(*) FROM jobq.failed_jobs WHERE id = $dead[0]"), 0, 'its dead letter is gone');
+is(sql("SELECT state, attempt FROM jobq.jobs WHERE payload ->> 'uuid' = '$uuid'"), 'ready|0', 'it is a job again');
+like(artisan('queue:forget', "id=$dead[1]"), qr/deleted/, 'queue:forget');
+is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.failed_jobs}), 'other', 'deletes a dead letter');
+$run = $self->start;
+wait_for($node, 'it fails again', q{SELECT count(*) = 2 FROM jobq.failed_jobs});
+is(artisan('queue:prune-failed', '--hours=24'), '0 entries deleted!', 'queue:prune-failed leaves what is younger');
+like(artisan('queue:prune-failed', '--hours=-2'), qr/deleted/, 'queue:prune-failed');
+push_job('give up');
+wait_for($node, 'one more fails', q{SELECT count(*) = 2 FROM jobq.failed_jobs});
+artisan('queue:flush');
+is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.failed_jobs}), 'other', 'queue:flush deletes those of Laravel');
+
+# queues are cleared of what runs, too
+unlink "$folder/go";
+$id = push_job('hold');
+$self->begun($id, 1, 'a job is held');
 is(artisan('show', 'clear'), 1, 'a queue is cleared');
-is(state_of($later), 'cancelled|0|cleared', 'of what has not begun');
+is(state_of($id), 'cancelled|0|cancelled', 'of what runs, too');
+append_to_file("$folder/go", 'go');
+says($run, qr/is not leased with this token/, 'the worker is told');
+$run->{handle}->signal('TERM');
+is(finish($run), 0, 'it ends');
+
+# names and numbers
+sql(q{ALTER ROLE CURRENT_USER SET jobq.create_queues = consumer});
+$id = push_job('run', 0, '');
+is(sql("SELECT queue FROM jobq.jobs WHERE id = $id"), 'laravel', 'the empty name is the default');
+my $long = 'invoices of customer ' . 'x' x 200;
+$id = push_job('run', 0, $long);
+like(sql("SELECT queue FROM jobq.jobs WHERE id = $id"), qr/^invoices of customer x+~[0-9a-f]{16}$/, 'a long name is cut');
+$run = start_work($long);
+ends($id, 'it is the same name for a worker');
+$run->{handle}->signal('TERM');
+is(finish($run), 0, 'it ends');
+$id = push_job('raw', '{"id": 50755254975729665, "amount": 12345678901234567890.0123, "text": "a\u0000"}');
+is(sql("SELECT payload FROM jobq.jobs WHERE id = $id"), '{"id": 50755254975729665, "text": "base64:YQA=", "amount": 12345678901234567890.0123}',
+	'numbers keep their digits');
 
 $node->stop;
 no_failed_assertion($node);

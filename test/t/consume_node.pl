@@ -17,6 +17,8 @@ is_shown('node/example.js');
 try_library($node, 'node', \@command, restart => 1);
 try_many($node, 'node-many', \@command, 17);
 try_ahead($node, 'node-ahead', \@command);
+try_tells($node, 'node-tells', \@command);
+try_kills($node, 'node-kills', \@command);
 try_untold($node, 'node-untold', \@command);
 try_refused($node, 'node-refused', \@command);
 try_commits($node, 'node-commits', \@command);
@@ -24,6 +26,7 @@ try_silence($node, 'node-silence', \@command);
 try_silent_connect($node, 'node-unanswered', \@command);
 try_silent_start($node, 'node-silent', \@command);
 try_behind_pooler($node, 'node-pooled', \@command, 3);
+try_numbers($node, 'node-numbers', \@command);
 
 $node->stop;
 no_failed_assertion($node);

@@ -52,20 +52,20 @@ wait_for($node, "$consumers consumers share eight connections",
 # all is done but what the dead ones hold
 my $dead = join ',', map { "'$_'" } split /\n/, $killed;
 work_off($node, 'what the living can get is done', qq{
-SELECT (SELECT count(*) FROM jobq.job) - count(*) FROM jobq_internal.lease_slots() WHERE consumer IN ($dead)});
-my $held = sql('SELECT count(*) FROM jobq.job');
+SELECT (SELECT count(*) FROM jobq_internal.job) - count(*) FROM jobq_internal.lease_slots() WHERE consumer IN ($dead)});
+my $held = sql('SELECT count(*) FROM jobq_internal.job');
 note "$held jobs are held by $kills consumers that were killed";
-is(sql('SELECT count(*) FROM jobq.archive WHERE attempt > 1'), '0', 'nothing was handed out twice so far');
+is(sql('SELECT count(*) FROM jobq_internal.archive WHERE attempt > 1'), '0', 'nothing was handed out twice so far');
 sql(q{SELECT jobq.test_clock('11 min')});
-wait_for($node, 'their leases end, and others do it', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'their leases end, and others do it', 'SELECT count(*) = 0 FROM jobq_internal.job');
 $run->signal('TERM');
 $run->finish;
 is($errors, '', 'no consumer has met an error');
 
-is( sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE state <> 'c') FROM jobq.archive}),
+is( sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE state <> 'c') FROM jobq_internal.archive}),
 	"$jobs|$jobs|0", 'every job is completed, once');
-is(sql('SELECT coalesce(sum(attempt - 1), 0) FROM jobq.archive'),
-	$held, 'as many were handed out again as leases ended');
+cmp_ok(sql('SELECT coalesce(sum(attempt - 1), 0) FROM jobq_internal.archive'),
+	'<=', $kills, 'of what a killed consumer held, at most one job is charged');
 my @acks = split /\n/, slurp_file("$dir/acks");
 my %acked;
 $acked{$_}++ foreach @acks;

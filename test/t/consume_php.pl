@@ -18,6 +18,8 @@ is_shown('php/example.php');
 try_library($node, 'php', \@command, parallel => 1, restart => 1);
 try_many($node, 'php-many', \@command, 1);
 try_ahead($node, 'php-ahead', \@command);
+try_tells($node, 'php-tells', \@command);
+try_kills($node, 'php-kills', \@command);
 
 # an alarm between two steps has a job given back that was to be begun
 my $alarmed = JobqLibrary->new($node, 'php-alarms', [ 'php', '-d', "auto_prepend_file=$FindBin::RealBin/../consumers/alarms.php", $command[1] ]);
@@ -33,6 +35,7 @@ try_refused($node, 'php-refused', \@command);
 try_commits($node, 'php-commits', \@command);
 try_silent_start($node, 'php-silent', \@command);
 try_behind_pooler($node, 'php-pooled', \@command, 3);
+try_numbers($node, 'php-numbers', \@command);
 
 $node->stop;
 no_failed_assertion($node);

@@ -47,10 +47,101 @@ async def main():
 
 asyncio.run(main())
 END
+# a suspect whose lease is over keeps no other from its turn, though its handler does not end; nor is its log told
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('hung', mode => 'consumer')});
+$node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'hung') FROM generate_series(1, 2)});
+$node->safe_psql('postgres', q{SELECT count(*) FROM jobq.reserve('{hung}', 2, '1 min', '1 min')});
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('61 s')});
+wait_for($node, 'two jobs are suspects', q{SELECT count(*) = 0 FROM jobq_internal.lease_slots()});
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
+command_like([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^begun \[True, True\] told \[\]$/m, 'a handler that hangs with a lost job keeps no other from its turn');
+import asyncio, logging, sys, threading
+sys.path.insert(0, sys.argv[1])
+from jobq import Consumer
+
+logging.disable()
+
+go, begun, told = threading.Event(), [], []
+
+
+def handle(job):
+    begun.append(job)
+    go.wait()
+
+
+async def main():
+    consumer = Consumer("", ["hung"], handle, parallel=2)
+    tell = consumer._tell_one
+
+    async def noting_tell(what, jobs):
+        told.append(what)
+        await tell(what, jobs)
+
+    consumer._tell_one = noting_tell
+    work = asyncio.create_task(consumer.work())
+    for _ in range(3000):
+        if len(begun) == 2:
+            break
+        for job in begun:
+            consumer._lose(job)
+            job.log("too late")
+        await asyncio.sleep(0.01)
+    print("begun", [job._apart for job in begun], "told", told)
+    go.set()
+    consumer.stop()
+    await work
+
+asyncio.run(main())
+END
+# the pause for what the server refuses is not for a connection that is lost
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('cut', mode => 'consumer')});
+command_like([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^paused \[\] done 1 ahead 26$/m, 'a consumer that has lost its connection makes another one at once');
+import asyncio, logging, sys
+sys.path.insert(0, sys.argv[1])
+import psycopg
+from jobq import Consumer
+
+logging.disable()
+
+done, pauses, sleep = [], [], asyncio.sleep
+
+
+async def noting_sleep(seconds):
+    pauses.append(seconds)
+    await sleep(seconds)
+
+
+async def handle(job):
+    done.append(job)
+
+
+async def main():
+    consumer = Consumer("", ["cut"], handle, parallel=2, wait=60, name="cut")
+    work = asyncio.create_task(consumer.work())
+    async with await psycopg.AsyncConnection.connect("", autocommit=True) as admin:
+        ended = []
+        while not ended:
+            cursor = await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                                         "WHERE query ~ 'jobq.reserve' AND pid <> pg_backend_pid() AND state = 'active'")
+            asyncio.sleep = noting_sleep
+            ended = await cursor.fetchall()
+        await admin.execute("SELECT jobq.enqueue('work', '{}', 'cut')")
+        while not done:
+            await sleep(0.01)
+    # where answers come late, more is held ahead than begins in a tenth of a second
+    consumer._job_time, consumer._trip = 0.03, 0.2
+    print("paused", [pause for pause in pauses if pause >= 1], "done", len(done), "ahead", consumer._wanted() - 2)
+    consumer.stop()
+    await work
+
+asyncio.run(main())
+END
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
 try_ahead($node, 'python-ahead', \@command);
+try_tells($node, 'python-tells', \@command);
+try_kills($node, 'python-kills', \@command);
 try_untold($node, 'python-untold', \@command);
 try_refused($node, 'python-refused', \@command);
 try_commits($node, 'python-commits', \@command);
@@ -58,6 +149,7 @@ try_silent_connect($node, 'python-unanswered', \@command);
 try_silent_start($node, 'python-silent', \@command);
 try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
 try_behind_pooler($node, 'python-pooled', \@command, 3);
+try_numbers($node, 'python-numbers', \@command);
 
 $node->stop;
 no_failed_assertion($node);

@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = 'postgres, doomed, ascii, win'
 jobq.workers = 'manual=0; *=4'
@@ -133,10 +135,10 @@ is_state('nacked', 'ready 1');
 foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a session', 'restart')
 {
 	# the rows of the jobs move, and are the same
-	my $places = sql('SELECT array_agg(ctid ORDER BY id) FROM jobq.job');
-	sql('VACUUM FULL jobq.job') if $crash eq 'VACUUM FULL';
-	sql('CLUSTER jobq.job USING job_ready') if $crash eq 'CLUSTER';
-	isnt(sql('SELECT array_agg(ctid ORDER BY id) FROM jobq.job'), $places, "$crash: rows have moved")
+	my $places = sql('SELECT array_agg(ctid ORDER BY id) FROM jobq_internal.job');
+	sql('VACUUM FULL jobq_internal.job') if $crash eq 'VACUUM FULL';
+	sql('CLUSTER jobq_internal.job USING job_ready') if $crash eq 'CLUSTER';
+	isnt(sql('SELECT array_agg(ctid ORDER BY id) FROM jobq_internal.job'), $places, "$crash: rows have moved")
 	  if $crash =~ /^[A-Z ]*$/;
 
 	if ($crash eq 'immediate stop' || $crash =~ /^[A-Z ]*$/)
@@ -222,7 +224,7 @@ is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait 
 hold('durable', '1 hour', qw(down));
 my $limited = sql(q{SELECT jobq.enqueue('work', queue => 'durable', timeout => '1 hour')});
 sql(q{INSERT INTO held SELECT 'limited', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '5 min')});
-sql(q{UPDATE jobq.lease SET since = since - interval '2 hours', lease_until = lease_until - interval '2 hours'});
+sql(q{UPDATE jobq_internal.lease SET since = since - interval '2 hours', lease_until = lease_until - interval '2 hours'});
 my $last = sql(q{SELECT jobq.enqueue('work', queue => 'durable', max_attempts => 1)});
 sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', lease => '500 ms', wait => '5 min')});
 $node->stop('immediate');
@@ -237,15 +239,15 @@ says('ack', 'last', 'JQ011');
 sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
 
 # A job whose row lies where a row of leases once found another version of it.
-sql('VACUUM FULL jobq.job');
+sql('VACUUM FULL jobq_internal.job');
 hold('durable', '1 hour', 'same place');
-my $place = sql('SELECT id, ctid FROM jobq.job');
-wait_for($node, 'no other row of leases is left', 'SELECT count(*) = 1 FROM jobq.lease');
+my $place = sql('SELECT id, ctid FROM jobq_internal.job');
+wait_for($node, 'no other row of leases is left', 'SELECT count(*) = 1 FROM jobq_internal.lease');
 my $scheduler = scheduler_pid($node);
 stop_at_rest($node, $scheduler);	# so that this one stays
 says('nack', 'same place', 'done', q{, 'no', '0'});
-sql('VACUUM FULL jobq.job');
-is(sql('SELECT id, ctid FROM jobq.job'), $place, 'it lies at the same place');
+sql('VACUUM FULL jobq_internal.job');
+is(sql('SELECT id, ctid FROM jobq_internal.job'), $place, 'it lies at the same place');
 my $log = -s $node->logfile;
 signal_process('KILL', $scheduler);
 wait_for_restart($node, $log);
@@ -286,7 +288,7 @@ foreach my $what ('another lease', 'crash', 'crash', 'put ahead of the clock', '
 	elsif ($what eq 'put ahead of the clock')
 	{
 		$before = 4_000_000_000_000_000;
-		sql("SELECT jobq.release($fenced, $token), setval('jobq.lease_token_seq', $before)");
+		sql("SELECT jobq.release($fenced, $token), setval('jobq_internal.lease_token_seq', $before)");
 		$node->restart;
 	}
 	else
@@ -297,10 +299,10 @@ foreach my $what ('another lease', 'crash', 'crash', 'put ahead of the clock', '
 	$token = next_token($fenced);
 	cmp_ok($token, '>', $before, "token: $what");
 }
-my $aside = sql('SELECT last_value FROM jobq.lease_token_seq');
+my $aside = sql('SELECT last_value FROM jobq_internal.lease_token_seq');
 cmp_ok($aside, '>', $token, 'tokens are set aside');
 sql(q{SELECT jobq.test_clock('1 hour')});
-wait_for($node, 'and more when some were given', "SELECT last_value > $aside FROM jobq.lease_token_seq");
+wait_for($node, 'and more when some were given', "SELECT last_value > $aside FROM jobq_internal.lease_token_seq");
 sql(qq{SELECT jobq.test_clock('0'); SELECT jobq.cancel($fenced)});
 
 #
@@ -440,7 +442,7 @@ is(sql("SELECT count(*) FROM pg_stat_activity WHERE $waiting AND backend_xmin IS
 sql(q{SELECT jobq.enqueue('work', queue => 'durable', priority => i % 3) FROM generate_series(1, 90) i});
 $many->{handle}->finish;
 like($many->{out}, qr{processed: 90/90}, 'each has got one') or diag($many->{err});
-is(sql('SELECT count(*) FROM jobq.job'), '0', 'and no job is left');
+is(sql('SELECT count(*) FROM jobq_internal.job'), '0', 'and no job is left');
 
 # Each is woken for jobs that it may take.
 foreach my $mine ('alice', 'bob')
@@ -483,7 +485,7 @@ SELECT 1 / (finished_at IS NOT NULL)::int FROM jobq.wait(:id, '5 min');
 $node->command_like(
 	[ 'pgbench', '-n', '-c', '1', '-t', '500', '-f', $produce, 'postgres' ],
 	qr{processed: 500/500}, 'no wake-up is lost with who is cancelled');
-is(sql('SELECT count(*) FROM jobq.job'), '0', 'no job is left');
+is(sql('SELECT count(*) FROM jobq_internal.job'), '0', 'no job is left');
 
 # Sessions that wait end with their clients, and at once.
 my $long = sql(q{SELECT jobq.enqueue('work', queue => 'memory', delay => '1 hour')});
@@ -514,18 +516,18 @@ hold('memory', '1 hour', 'in memory');
 hold('durable', '1 hour', 'durable');
 sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
 sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '5 min'); END LOOP; END $$});
-sql(q{VACUUM FULL jobq.lease});
+sql(q{VACUUM FULL jobq_internal.lease});
 sql(q{SELECT jobq.ack(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
-wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq.lease');
-is(sql(q{SELECT count(*) FROM jobq.lease JOIN held USING (token) WHERE name = 'durable'}),
+wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq_internal.lease');
+is(sql(q{SELECT count(*) FROM jobq_internal.lease JOIN held USING (token) WHERE name = 'durable'}),
 	1, 'but that of a lease that is held');
 says('ack', $_, 'done') foreach ('in memory', 'durable');
 
 # Rows that have moved are found.
 hold('durable', '1 hour', 'moved');
-sql(q{DELETE FROM jobq.lease WHERE token NOT IN (SELECT token FROM held WHERE name = 'moved'); VACUUM FULL jobq.lease});
+sql(q{DELETE FROM jobq_internal.lease WHERE token NOT IN (SELECT token FROM held WHERE name = 'moved'); VACUUM FULL jobq_internal.lease});
 says('ack', 'moved', 'done');
-wait_for($node, 'a row that has moved is gone', 'SELECT count(*) = 0 FROM jobq.lease');
+wait_for($node, 'a row that has moved is gone', 'SELECT count(*) = 0 FROM jobq_internal.lease');
 
 # The database is not served for a while, in which a transaction is open that has made a
 # lease longer: what has been forgotten meanwhile is not to be given back.
@@ -615,7 +617,7 @@ sql($anew);
 is(sql($taken), '1 2 3', 'a new extension begins anew');
 sql($anew);
 is(sql($taken), '1 2 3', 'also where the jobs of the last one are leased');
-is(sql('SELECT count(*) FROM jobq.lease'), '1', 'and has leases of its own');
+is(sql('SELECT count(*) FROM jobq_internal.lease'), '1', 'and has leases of its own');
 
 # Leases that are over, and whose jobs a transaction is about to acknowledge, are not in
 # the way of others.

@@ -1,5 +1,7 @@
 # Several databases are served, and what wants a database for itself gets it
 # without the user doing anything first.
+#
+# Runs on each major: commands on databases reach the server's own code.
 
 use strict;
 use warnings FATAL => 'all';
@@ -9,6 +11,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.databases = '*'
@@ -167,7 +171,7 @@ SELECT jobq.register('slow', 'slow(jsonb, jobq.job_context)')});
 keep_busy('db4');
 $node->safe_psql('postgres', 'ALTER DATABASE db4 RENAME TO db1');
 wait_for($node, 'jobs that RENAME interrupted run again',
-	q{SELECT count(*) = 0 FROM jobq.job}, 'db1');
+	q{SELECT count(*) = 0 FROM jobq_internal.job}, 'db1');
 is($node->safe_psql('db1', "SELECT count(*) - $before FROM effect"),
 	'2', 'and leave their effects once');
 is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
@@ -175,13 +179,22 @@ is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
 
 $node->safe_psql('postgres', 'CREATE DATABASE copy1 TEMPLATE db1');
 job_runs('db1', 'jobs run in the original after CREATE DATABASE ... TEMPLATE');
-job_runs('copy1', 'jobs run in the copy after CREATE DATABASE ... TEMPLATE');
+my $waits = $node->safe_psql('copy1', q{SELECT jobq.enqueue('note')});
+wait_for($node, 'the copy is paused', q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE severity = 'critical' AND what LIKE 'the database is a copy%')},
+	'copy1');
+is($node->safe_psql('copy1', "SELECT state FROM jobq.wait($waits, '1 ms')"), 'ready', 'jobs wait in the copy after CREATE DATABASE ... TEMPLATE');
+like(slurp_file($node->logfile), qr/database "copy1" is a copy of one that was served elsewhere: none of its jobs starts/, 'and the log says why');
+$node->safe_psql('postgres', 'ALTER DATABASE copy1 RENAME TO copy3');
+$node->safe_psql('copy3', 'SELECT jobq.adopt()');
+is($node->safe_psql('copy3', "SELECT state FROM jobq.wait($waits, '10 min')"), 'completed', 'until it is adopted');
+$node->safe_psql('postgres', 'ALTER DATABASE copy3 RENAME TO copy1');
+job_runs('copy1', 'and then it runs them under any name');
 $node->safe_psql('postgres', 'DROP DATABASE copy1');
 
 keep_busy('db1');
 $node->safe_psql('postgres', 'CREATE DATABASE copy2 TEMPLATE db1');
 wait_for($node, 'jobs that CREATE DATABASE interrupted run again',
-	q{SELECT count(*) = 0 FROM jobq.job}, 'db1');
+	q{SELECT count(*) = 0 FROM jobq_internal.job}, 'db1');
 is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
 	'0', 'and are not charged for it');
 $node->safe_psql('postgres', 'DROP DATABASE copy2');
@@ -324,7 +337,8 @@ $few->append_conf('postgresql.conf', q{jobq.databases = 'app, copy'});
 $few->reload;
 wait_for($few, 'the others are left', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('jobq scheduler', 'jobq worker')});
 $few->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE app_new');
-job_runs('copy', 'a copy of a database that is not served is');
+$few->safe_psql('copy', 'SELECT jobq.adopt()');
+job_runs('copy', 'a copy of a database that is not served is, once it is adopted');
 $few->safe_psql('postgres', 'ALTER DATABASE app_new RENAME TO app');
 job_runs('app', 'a database that gets a name of the list is served');
 

@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = 'one, two'
 jobq.workers = '*=2'
@@ -69,7 +71,7 @@ sub orphan
 sub open_gate
 {
 	$gate->query_safe('SELECT pg_advisory_unlock(1)');
-	wait_for($node, 'all jobs are done', 'SELECT count(*) = 0 FROM jobq.job', 'one');
+	wait_for($node, 'all jobs are done', 'SELECT count(*) = 0 FROM jobq_internal.job', 'one');
 	$gate->query_safe('SELECT pg_advisory_lock(1)');
 	return wait_for($node, 'and nothing runs', q{SELECT running = 0 FROM jobq.limits WHERE kind = 'hold'}, 'one');
 }

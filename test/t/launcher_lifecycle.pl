@@ -1,4 +1,6 @@
 # Processes come up, come back, make room and go.
+#
+# Runs on each major: background workers are supervised by the postmaster.
 
 use strict;
 use warnings FATAL => 'all';
@@ -157,7 +159,7 @@ foreach my $kind ('hold', 'hold_procedure')
 		'SELECT count(*) = 3 AND bool_and(attempt = 2 AND NOT pid = ANY ('
 		  . "'{" . join(',', @old) . "}')) FROM jobq.workers WHERE job_id IS NOT NULL");
 	$gate->quit;
-	wait_for($node, "$kind: all of them complete", 'SELECT count(*) = 0 FROM jobq.job');
+	wait_for($node, "$kind: all of them complete", 'SELECT count(*) = 0 FROM jobq_internal.job');
 	is( $node->safe_psql(
 			'postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 		'3|3', "$kind: with their effects once");
@@ -219,7 +221,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 		eval { $_->{run}->finish } foreach $admin, $other;
 		$node->start;
 	}
-	wait_for($node, "$stop: the jobs run", 'SELECT count(*) = 0 FROM jobq.job');
+	wait_for($node, "$stop: the jobs run", 'SELECT count(*) = 0 FROM jobq_internal.job');
 	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 		'20|20', "$stop: once");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
@@ -254,7 +256,7 @@ $node->safe_psql('postgres', 'TRUNCATE effect');
 setting(q{jobq.worker_max_jobs = 10});
 $node->safe_psql('postgres',
 	q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[200]))});
-wait_for($node, 'worker_max_jobs: all jobs run', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'worker_max_jobs: all jobs run', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( $node->safe_psql(
 		'postgres', 'SELECT max(n) <= 10 FROM (SELECT count(*) FROM effect GROUP BY pid) p(n)'),
 	't', 'worker_max_jobs: no worker runs more');
@@ -327,7 +329,7 @@ foreach my $mode ('fast', 'smart')
 		if ($mode eq 'smart')
 		{
 			$gate->quit;
-			wait_for($node, "$kind: done", 'SELECT count(*) = 0 FROM jobq.job');
+			wait_for($node, "$kind: done", 'SELECT count(*) = 0 FROM jobq_internal.job');
 			$node->safe_psql('postgres', q{
 CREATE OR REPLACE FUNCTION forever(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(600)';
 SELECT jobq.register('forever', 'forever(jsonb)');
@@ -346,7 +348,7 @@ SELECT jobq.enqueue('forever', max_attempts => 1)});
 			$node->safe_psql('postgres', q{SELECT jobq.cancel(job_id) FROM jobq.workers WHERE kind = 'forever'});
 		}
 		wait_for($node, "$mode: the jobs run after the start",
-			'SELECT count(*) = 0 FROM jobq.job');
+			'SELECT count(*) = 0 FROM jobq_internal.job');
 		is( $node->safe_psql(
 				'postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs}),
 			'', "$mode: no job was charged");
@@ -361,7 +363,7 @@ SELECT jobq.enqueue('forever', max_attempts => 1)});
 #
 $node->safe_psql('postgres', q{
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
-wait_for($node, 'the jobs are done', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'the jobs are done', 'SELECT count(*) = 0 FROM jobq_internal.job');
 my $lsn = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 wait_for($node, 'and they are flushed by themselves',
 	"SELECT pg_current_wal_flush_lsn() >= '$lsn'");
@@ -382,17 +384,22 @@ $node->restart;
 $node->safe_psql('postgres', q{
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
 wait_for($node, 'max_worker_processes is too small: jobs run all the same',
-	'SELECT count(*) = 0 FROM jobq.job');
+	'SELECT count(*) = 0 FROM jobq_internal.job');
 hold_jobs('hold', 2);
 $node->safe_psql('postgres', q{SELECT jobq.enqueue('hold') FROM generate_series(1, 4)});
 $node->wait_for_log(qr/could not start a jobq worker: no slot is free.*HINT: [^\n]*"max_worker_processes"/s,
 	$offset);
 ok(1, 'max_worker_processes is too small: it is reported');
+wait_for($node, 'max_worker_processes is too small: doctor() tells',
+	q{SELECT EXISTS (SELECT FROM jobq.doctor()
+		WHERE what LIKE 'the scheduler cannot start more workers since %: no slot is free: raise "max_worker_processes"%')});
 $gate->quit;
 wait_for($node, 'max_worker_processes is too small: nothing is lost',
-	'SELECT count(*) = 0 FROM jobq.job');
+	'SELECT count(*) = 0 FROM jobq_internal.job');
+wait_for($node, 'max_worker_processes is too small: doctor() tells no more when all have been done',
+	q{SELECT NOT EXISTS (SELECT FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot%')});
 my $reports = () = slurp_file($node->logfile, $offset) =~ /no slot is free/g;
-cmp_ok($reports, '<=', 2 + (time() - $since) / 60, 'max_worker_processes is too small: the log is not flooded');
+cmp_ok($reports, '<=', 2 + (time() - $since) / 3600, 'max_worker_processes is too small: the log is told once');
 
 $node->stop;
 is_shut_down('and the last shutdown is clean');

@@ -9,6 +9,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = 'postgres, app, nowhere, template1'
 jobq.workers = 'high,default=2; reports=1; *=1'
@@ -77,7 +79,7 @@ $node->wait_for_log(
 ok(1, 'the roles that have jobs are named');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET jobq.start_paused');
 $node->reload;
-wait_for($node, 'and they run', 'SELECT count(*) = 0 FROM jobq.job', 'app');
+wait_for($node, 'and they run', 'SELECT count(*) = 0 FROM jobq_internal.job', 'app');
 
 #
 # Names of databases
@@ -127,7 +129,7 @@ setting(q{jobq.workers = '*=0'});
 is_logged('no worker serves queues that "jobq.workers" does not name: its pool with "*" has 0 workers', 'a pool for the others without workers');
 setting(q{jobq.workers = '*=17'});
 is_logged('"jobq.workers" asks for 17 workers in each database, and "jobq.max_workers" allows 16 in the cluster', 'more workers than slots');
-is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait(ARRAY[$unserved, $hidden]::bigint[], '5 min')"),
+is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait_all(ARRAY[$unserved, $hidden]::bigint[], '5 min')"),
 	'completed,completed', 'the jobs that waited run');
 {
 	my $gate = $node->background_psql('app');
@@ -192,14 +194,14 @@ SELECT jobq.enqueue('forever')});
 		wait_for($node, 'the job runs again',
 			q{SELECT attempt = 1 FROM jobq.workers WHERE kind = 'forever'}, 'app');
 		$node->safe_psql('app', q{SELECT jobq.cancel(job_id) FROM jobq.workers WHERE kind = 'forever'});
-		wait_for($node, 'and is cancelled', q{SELECT count(*) = 0 FROM jobq.job}, 'app');
+		wait_for($node, 'and is cancelled', q{SELECT count(*) = 0 FROM jobq_internal.job}, 'app');
 	}
 }
 
 # A scheduler that tries again and again to get a lock when the server stops.
 {
 	my $locker = $node->background_psql('app');
-	$locker->query_safe('BEGIN; LOCK TABLE jobq.queue IN ACCESS EXCLUSIVE MODE');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.queue IN ACCESS EXCLUSIVE MODE');
 	$offset = -s $node->logfile;
 	$node->reload;
 	ok($node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work/, $offset),

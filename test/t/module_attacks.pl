@@ -11,6 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.workers = '*=2'
 });
@@ -61,7 +63,7 @@ INSERT INTO had VALUES ('done', jobq.enqueue('echo', '"secret"', headers => '{"h
 SELECT jobq.schedule('nightly', '@yearly', 'echo', '"secret"', options => '{"headers": {"h": "secret"}}');
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "safe", "payload": "secret"}]}')});
 my %id = split /[|\n]/, sql('SELECT what, id FROM had');
-like(sql("SELECT state FROM jobq.wait(ARRAY[$id{done}, $id{failed}], '5 min')"), qr/^completed\nfailed$/, 'some have ended');
+like(sql("SELECT state FROM jobq.wait_all(ARRAY[$id{done}, $id{failed}], '5 min')"), qr/^completed\nfailed$/, 'some have ended');
 
 # One that runs, and tells.
 my $gate = $node->background_psql('app');
@@ -185,7 +187,7 @@ SELECT jobq.batch_add(:batch, 'escapes', '{"{}"}');
 SELECT jobq.schedule('evil', 'every 1 s', 'ticks');
 SELECT count(*) FROM jobq.jobs; SELECT count(*) FROM jobq.queues; SELECT count(*) FROM jobq.batches; SELECT count(*) FROM jobq.schedules;
 SELECT count(*) FROM jobq.failed_jobs; SELECT count(*) FROM jobq.steps; SELECT count(*) FROM jobq.grants; SELECT count(*) FROM jobq.limits;
-SELECT jobq.retry_all(), jobq.delete_all_failed()});
+SELECT jobq.retry_many(state => 'failed'), jobq.delete_failed_many(state => 'failed')});
 foreach my $what (qw(reset refused deferred held index callback tick))
 {
 	ok($node->poll_query_until('app', "SELECT count(*) > 0 FROM ran WHERE what = '$what'"), "what producer has made runs: $what");
@@ -204,7 +206,7 @@ CREATE FUNCTION dies() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'dies'; E
 SELECT jobq.register('dies', 'dies()', max_attempts => 1, on_failure => 'mourns(jsonb)');
 TRUNCATE ran;
 SET SESSION AUTHORIZATION victim;
-SELECT jobq.pause_schedule('nightly')});
+SELECT jobq.pause(schedule => 'nightly')});
 my @victims = split /\n/, sql(q{
 SET SESSION AUTHORIZATION victim;
 SELECT jobq.enqueue('dies', delay => '1 hour');
@@ -320,6 +322,7 @@ unlike(as('producer', $flood), qr/ERROR/, 'a producer makes queues');
 like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood6')}), qr/ERROR:  53400: role "producer" has made too many queues\n.*has made 5 by using them first/s,
 	'and is told when it has made too many');
 like(as('producer', q{SET jobq.max_queues_per_role = 0}), qr/ERROR:  42501/, 'which it cannot change');
+wait_for($node, 'they are counted by an index', q{SELECT idx_scan > 0 FROM pg_stat_all_indexes WHERE indexrelname = 'queue_made_by'}, 'app');
 like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood5') > 0}), qr/^t$/m, 'it uses those that there are');
 unlike(as('victim', q{SELECT jobq.enqueue('flood', queue => 'own' || n) FROM generate_series(1, 5) n}), qr/ERROR/, 'another makes its own');
 unlike(as('manager', q{SELECT jobq.enqueue('flood', queue => 'managed' || n) FROM generate_series(1, 6) n}), qr/ERROR/, 'who may create queues makes more');
@@ -348,7 +351,7 @@ my %probe = (
 	'cancel, retry and move others\' jobs' => "SELECT jobq.set_priority($id{waits}, 3) IS NOT NULL",
 	'edit others\' jobs' => "SELECT jobq.edit($id{waits}, '1') IS NOT NULL",
 	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
-	'pause others\' schedules' => q{SELECT jobq.pause_schedule('nightly') IS NOT NULL},
+	'pause others\' schedules' => q{SELECT jobq.pause(schedule => 'nightly') IS NOT NULL},
 	'run others\' schedules' => q{SELECT jobq.run_schedule('nightly') > 0},
 	'delete others\' dead letters' => "SELECT jobq.delete_failed($id{failed}) IS NOT NULL",
 	'change others\' schedules' => q{SELECT jobq.schedule('nightly', '@daily', 'echo') IS NOT NULL},
@@ -360,7 +363,7 @@ my %probe = (
 	'grant a role' => q{SELECT jobq.grant_role('nobody', 'manage') IS NOT NULL},
 	'give others\' jobs to a role' => q{SELECT jobq.reassign('victim', 'producer') IS NOT NULL},
 	'drop others\' jobs' => q{SELECT jobq.drop_jobs_of('victim') IS NOT NULL},
-	'read and write jobq\'s tables' => q{SELECT count(*) > 0 FROM jobq.job},
+	'read and write jobq\'s tables' => q{SELECT count(*) > 0 FROM jobq_internal.job},
 );
 my %who = ('nobody' => 'nobody', 'producer' => 'producer', 'consumer' => 'consumer', 'monitor' => 'monitor', 'operator' => 'operator', 'manager' => 'manager',
 	'database owner' => 'dba', 'superuser' => 'root');

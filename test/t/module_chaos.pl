@@ -1,5 +1,5 @@
 # A short run of test/chaos: a server with assertions is disturbed while it works.  The
-# seeds are always the same, so that what fails is the change; others are tried by make
+# seed is always the same, so that what fails is the change; others are tried by make
 # chaos, and make check-long.
 
 use strict;
@@ -36,16 +36,13 @@ my $except = 'failover|cannot react';
 
 SKIP:
 {
-	skip 'this server has no assertions', 2
+	skip 'this server has no assertions', 1
 	  unless `pg_config --configure` =~ /--enable-cassert/;
 
-	foreach my $seed (8, 9)
-	{
-		my $out = `$^X $FindBin::RealBin/../chaos/chaos --seed $seed --rounds 3 --seconds 2 --except '$except' 2>&1`;
-		my $status = $?;
+	my $out = `$^X $FindBin::RealBin/../chaos/chaos --seed 8 --rounds 3 --seconds 2 --except '$except' 2>&1`;
+	my $status = $?;
 
-		ok($status == 0 && $out =~ /: all is well$/m, "nothing is at fault, seed $seed");
-		$status == 0 ? note($out) : diag($out);
-	}
+	ok($status == 0 && $out =~ /: all is well$/m, 'nothing is at fault');
+	$status == 0 ? note($out) : diag($out);
 }
 done_testing();

@@ -1,5 +1,7 @@
 # What a server goes through in its life: tables and databases move to other
 # tablespaces, all connections are taken, it is started for a single user.
+#
+# Runs on each major: the server is started and stopped in each of its ways.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,6 +12,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.databases = '*'
@@ -42,7 +46,7 @@ sub all_done
 {
 	my ($dbname, $what, @expected) = @_;
 
-	wait_for($node, "$what: all is done", 'SELECT count(*) = 0 FROM jobq.job', $dbname);
+	wait_for($node, "$what: all is done", 'SELECT count(*) = 0 FROM jobq_internal.job', $dbname);
 	is($node->safe_psql($dbname, 'SELECT what FROM effect ORDER BY 1'), join("\n", sort @expected), "$what: each once");
 	$node->safe_psql($dbname, 'TRUNCATE effect');
 	return;
@@ -56,10 +60,10 @@ make_jobs($_) foreach 'postgres', 'moved';
 $node->safe_psql('postgres', q{SELECT jobq.grant_role('clerk')});
 
 # The library knows heaps only, so the tables are, in whatever way others are kept.
-wait_for($node, 'there are days of the archive', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'moved');
+wait_for($node, 'there are days of the archive', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'moved');
 is( $node->safe_psql(
 		'moved',
-		q{SELECT string_agg(DISTINCT amname, ' ') FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relkind IN ('r', 'p') AND relnamespace = 'jobq'::regnamespace}
+		q{SELECT string_agg(DISTINCT amname, ' ') FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relkind IN ('r', 'p') AND relnamespace = 'jobq_internal'::regnamespace}
 	),
 	'heap',
 	'the tables are heaps');
@@ -68,7 +72,7 @@ is( $node->safe_psql(
 $node->safe_psql('postgres', q{CREATE DATABASE owned});
 $node->safe_psql('postgres', q{ALTER DATABASE owned SET role = clerk});
 $node->safe_psql('owned', q{SET ROLE NONE; CREATE EXTENSION jobq});
-wait_for($node, 'there are days of the archive, whoever sessions are', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'owned');
+wait_for($node, 'there are days of the archive, whoever sessions are', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'owned');
 
 #
 # Tables and indexes get another place while jobs run, wait, and are held.  The
@@ -88,21 +92,21 @@ SELECT jobq.enqueue('note', '"later"', delay => '1 day');
 SELECT jobq.enqueue('x', '"held"', queue => 'outside');
 CREATE TABLE held AS SELECT id, token FROM jobq.reserve('{outside}', 1, '1 hour', '5 min')});
 	sleeps($node, 'a job runs', 1);
-	$node->safe_psql('postgres', "ALTER TABLE jobq.$_ SET TABLESPACE elsewhere")
+	$node->safe_psql('postgres', "ALTER TABLE jobq_internal.$_ SET TABLESPACE elsewhere")
 	  foreach 'queue', 'handler', 'failed_job', 'archive_default', 'lease', 'batch';
 	$mover->query_until(qr/begun/, q{
 \echo begun
-ALTER TABLE jobq.job SET TABLESPACE elsewhere;
-ALTER INDEX jobq.job_ready SET TABLESPACE elsewhere;
-ALTER INDEX jobq.job_pkey SET TABLESPACE elsewhere;
+ALTER TABLE jobq_internal.job SET TABLESPACE elsewhere;
+ALTER INDEX jobq_internal.job_ready SET TABLESPACE elsewhere;
+ALTER INDEX jobq_internal.job_pkey SET TABLESPACE elsewhere;
 });
 	wait_for($node, 'the table of jobs waits to be moved',
-		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'jobq.job'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted});
+		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'jobq_internal.job'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted});
 	$gate->quit;
 	$mover->quit;
 	is( $node->safe_psql(
 			'postgres', q{SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace
-				WHERE t.spcname = 'elsewhere' AND c.oid IN ('jobq.job'::regclass, 'jobq.job_ready'::regclass, 'jobq.lease'::regclass)}),
+				WHERE t.spcname = 'elsewhere' AND c.oid IN ('jobq_internal.job'::regclass, 'jobq_internal.job_ready'::regclass, 'jobq_internal.lease'::regclass)}),
 		'3', 'tables and indexes are elsewhere');
 	$node->safe_psql(
 		'postgres', q{
@@ -131,7 +135,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 	$node->safe_psql('postgres', 'ALTER DATABASE moved SET TABLESPACE elsewhere');
 	$node->safe_psql('moved', q{SELECT jobq.resume('still'), jobq.enqueue('note', '"new"')});
 	all_done('moved', 'database moved', 'new', 'runs', 'waits');
-	is($node->safe_psql('moved', 'SELECT count(*) FROM jobq.failed_job'), '0', 'database moved: nothing has failed');
+	is($node->safe_psql('moved', 'SELECT count(*) FROM jobq_internal.failed_job'), '0', 'database moved: nothing has failed');
 }
 
 #
@@ -156,7 +160,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 		SELECT jobq.enqueue('note', '"clerk"');
 		RESET ROLE});
 	is($boss->query_safe(q{CALL jobq.call('note', '"called"', timeout => '5 min')}), '', 'all connections are taken: a job runs');
-	$boss->query_safe(q{DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job) LOOP PERFORM pg_sleep(0.01); COMMIT; END LOOP; END $$});
+	$boss->query_safe(q{DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq_internal.job) LOOP PERFORM pg_sleep(0.01); COMMIT; END LOOP; END $$});
 	is($boss->query_safe(q{SELECT string_agg(what || ' ' || role, ', ' ORDER BY what) FROM effect}),
 		'called postgres, clerk clerk, first postgres', 'all connections are taken: for each role');
 	eval { $_->{run}->kill_kill } foreach @clients;
@@ -194,15 +198,15 @@ my @single = (
 	q{SELECT jobq.enqueue_many('note', '{"\"many\"", "\"more\""}', queue => 'worked')},
 	q{SELECT string_agg(payload #>> '{}', ' ' ORDER BY id) AS counted FROM jobq.live_jobs},
 	q{SELECT count(*) FROM jobq.reserve('{outside}')},
-	q{SELECT (jobq.wait((SELECT max(id) FROM jobq.job WHERE kind = 'note'), '10 ms')).state AS waited},
+	q{SELECT (jobq.wait((SELECT max(id) FROM jobq_internal.job WHERE kind = 'note'), '10 ms')).state AS waited},
 	q{SELECT jobq.drain('worked', '10 ms') AS drained},
 	q{CALL jobq.work(queues => '{worked}', stop_when_empty => true)},
 	q{SELECT jobq.restart_workers()},
 	q{SELECT string_agg(what, ' ' ORDER BY what) AS worked FROM effect},
 	q{SELECT count(*) AS nobody FROM jobq.workers},
-	'VACUUM jobq.job',
-	'VACUUM FULL jobq.job',
-	'REINDEX TABLE jobq.queue',
+	'VACUUM jobq_internal.job',
+	'VACUUM FULL jobq_internal.job',
+	'REINDEX TABLE jobq_internal.queue',
 	q{SELECT jobq.prune('0 s') > 0 AS pruned},
 	'DROP EXTENSION jobq CASCADE',
 	'CREATE EXTENSION jobq',

@@ -13,6 +13,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my @servers = split /:/, $ENV{JOBQ_SERVERS} || '';
 
 plan skip_all => 'JOBQ_SERVERS does not name two servers' if @servers < 2;
@@ -69,7 +71,7 @@ jobq.workers = '*=2'
 	is(states($node, 'postgres'), $before, "$from to $major: everything is as it was");
 	is($node->safe_psql('postgres', q{
 SELECT count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid WHERE e.extname = 'jobq' AND d.deptype = 'e'
-	AND d.classid = 'pg_class'::regclass AND d.objid = 'jobq.job'::regclass}), '1', "$from to $major: the tables belong to the extension");
+	AND d.classid = 'pg_class'::regclass AND d.objid = 'jobq_internal.job'::regclass}), '1', "$from to $major: the tables belong to the extension");
 	shift @servers;
 	$node->stop;
 	$old = $node;

@@ -2,6 +2,8 @@
 # the path of everybody: the server's operators, functions, types and tables anew,
 # casts, and some that fit better.  None of it runs by the install script, by a
 # query of jobq or of the program jobq, or between a worker's start and its handler.
+#
+# Runs on each major: each major has other functions, types and operators.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,6 +15,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=2'
@@ -187,9 +191,9 @@ foreach my $call ('adopt()', q{test_clock('1 hour')})
 	(undef, undef, $said) = $node->psql('app', "BEGIN; GRANT EXECUTE ON FUNCTION jobq.adopt(), jobq.test_clock(interval) TO mallory; $try");
 	like($said, qr/permission denied to (?:adopt jobs|put jobq's clock forward)/, "refused to who may execute it: $call");
 }
-wait_for($node, 'some days have partitions', q{SELECT count(*) > 2 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'app');
+wait_for($node, 'some days have partitions', q{SELECT count(*) > 2 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'app');
 is($node->safe_psql('app', $granted), '', 'nor anything of the days');
-is($node->safe_psql('app', q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = 'jobq'::regnamespace AND c.relkind = 'r' AND has_table_privilege('mallory', c.oid, 'SELECT')}),
+is($node->safe_psql('app', q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = 'jobq_internal'::regnamespace AND c.relkind = 'r' AND has_table_privilege('mallory', c.oid, 'SELECT')}),
 	'', 'nor everybody those');
 $node->safe_psql('app', q{
 SET SESSION AUTHORIZATION root;
@@ -232,12 +236,12 @@ SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name": "b", "
 SELECT jobq.chain('[{"kind": "quick"}, {"kind": "quick"}]');
 SELECT jobq.schedule(CURRENT_USER, 'every 1 s', 'quick', overlap => 'skip', options => '{"headers": {"a": 1}}', context => NULL);
 SELECT jobq.cron_next('*/5 * * * *');
-SELECT jobq.wait(:id, '1 min'), jobq.wait(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), jobq.result(:id), jobq.status(:later), jobq.batch_status(:batch);
+SELECT jobq.wait(:id, '1 min'), jobq.wait_all(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), jobq.result(:id), jobq.status(:later), jobq.batch_status(:batch);
 CALL jobq.call('quick', timeout => '5 min');
 SELECT jobq.retry(:failed), jobq.cancel(:failed);
 SELECT jobq.reschedule(:later, '2099-01-01'), jobq.set_priority(:later, 7), jobq.cancel(:later);
 SELECT jobq.batch_retry_failed(:flow), jobq.batch_cancel(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
-SELECT jobq.retry_all(), jobq.delete_all_failed('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.drain('shared', '10 s');
+SELECT jobq.retry_many(state => 'failed'), jobq.delete_failed_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.drain('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
@@ -262,7 +266,7 @@ SELECT jobq.reassign('root', 'victim'), jobq.drop_jobs_of('victim'), jobq.drop_q
 CREATE ROLE gone; SELECT jobq.grant_role('gone'); SET ROLE gone; SELECT jobq.enqueue('quick'); RESET ROLE; DROP ROLE gone;
 });
 # the scheduler has been everywhere, too
-ok($node->poll_query_until('app', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}), 'days have their partitions');
+ok($node->poll_query_until('app', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}), 'days have their partitions');
 wait_for($node, 'finished jobs have gone, and their keys', q{SELECT jobq.prune('0', '0') = 0 AND NOT EXISTS (SELECT FROM jobq.jobs WHERE state = 'completed')}, 'app');
 is(ran(), '', 'nothing of it runs by what jobq does');
 

@@ -5,6 +5,8 @@
 # There is a version here that is made for this test, with a new column, a new
 # function and a changed one, and another after it; and those that were released,
 # whose install scripts are in control/released.
+#
+# Runs on each major: the catalog is compared object by object.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,6 +18,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $tests = "$FindBin::RealBin/..";
 my %installed = copy_installation(PostgreSQL::Test::Utils::tempdir());
@@ -65,15 +69,15 @@ my $answer = q{
 CREATE FUNCTION jobq.answer() RETURNS int LANGUAGE sql AS 'SELECT 42';
 COMMENT ON FUNCTION jobq.answer() IS 'a function of the next version';
 };
-my $note = q{COMMENT ON COLUMN jobq.schedule.note IS 'a column of the next version';};
+my $note = q{COMMENT ON COLUMN jobq_internal.schedule.note IS 'a column of the next version';};
 
 isnt($new, $old, 'a function of the next version differs');
 $fresh =~ s/\Q$old\E/$new/;
-ok($fresh =~ s/(CREATE TABLE jobq\.schedule \(.*?)(\n\) WITH)/$1,\n\tnote text$2/s, 'a table has another column');
+ok($fresh =~ s/(CREATE TABLE jobq_internal\.schedule \(.*?)(\n\) WITH)/$1,\n\tnote text$2/s, 'a table has another column');
 ok($fresh =~ s/^(-- Privileges\.)/$note\n$answer\n$1/m, 'there is another function');
 write_file("$installed{extension}/jobq--$next.sql", $fresh);
 write_file("$installed{extension}/jobq--$version--$next.sql",
-	"ALTER TABLE jobq.schedule ADD COLUMN note text;\n$note$answer"
+	"ALTER TABLE jobq_internal.schedule ADD COLUMN note text;\n$note$answer"
 	  . $new =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/r
 	  . "SELECT jobq_internal.activate();\n");
 write_file("$installed{extension}/jobq--$next--$last.sql", 'SELECT jobq_internal.activate();');
@@ -203,11 +207,11 @@ is_deeply([ map { "$_ $after{$_}" } grep { defined $after{$_} } sort keys %befor
 # It would have been seen if not.
 foreach my $change (
 	'REVOKE EXECUTE ON FUNCTION jobq.answer() FROM PUBLIC',
-	q{COMMENT ON COLUMN jobq.schedule.note IS 'other'},
-	'ALTER TABLE jobq.schedule ALTER note SET NOT NULL',
-	'ALTER TABLE jobq.schedule DROP COLUMN note, ADD COLUMN note int',
+	q{COMMENT ON COLUMN jobq_internal.schedule.note IS 'other'},
+	'ALTER TABLE jobq_internal.schedule ALTER note SET NOT NULL',
+	'ALTER TABLE jobq_internal.schedule DROP COLUMN note, ADD COLUMN note int',
 	'ALTER FUNCTION jobq.answer() PARALLEL SAFE',
-	'ALTER INDEX jobq.job_batch SET (fillfactor = 50)')
+	'ALTER INDEX jobq_internal.job_batch SET (fillfactor = 50)')
 {
 	my $changed = $node->safe_psql('fresh', "BEGIN; $change;\n" . slurp_file("$tests/perl/catalog.sql"));
 	isnt(difference($changed, $upgraded), '', "seen: $change");
@@ -258,7 +262,7 @@ my $reports = () = slurp_file($node->logfile, $offset) =~ /WARNING: .*in databas
 cmp_ok($reports, '<=', 3, 'the log does not tell again and again');
 $node->safe_psql('late', 'ALTER EXTENSION jobq UPDATE');
 is(version_in('late'), $last, 'it is updated by a step that the library does not work with');
-wait_for($node, 'a job that has waited runs after the update', q{SELECT count(*) = 0 FROM jobq.job}, 'late');
+wait_for($node, 'a job that has waited runs after the update', q{SELECT count(*) = 0 FROM jobq_internal.job}, 'late');
 is(difference(catalog('late'), $upgraded), '', 'it is the same there');
 $node->safe_psql('dropped', 'DROP EXTENSION jobq');
 is($node->safe_psql('dropped', q{SELECT count(*) FROM pg_namespace WHERE nspname ^@ 'jobq'}), '0',

@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.max_leases = 64
 jobq.max_limiters = 16
@@ -152,7 +154,7 @@ else
 like(findings('anna', '', 'boss'), qr/role anna has jobs/, 'who manages is told whose jobs there are');
 like(findings('paused', '', 'boss'), qr/start_paused/, 'but what is wrong with the settings');
 like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not monitor is refused');
-sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq.failed_job; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
+sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq_internal.failed_job; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
 wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused')::boolean});
 # run_as: each reason for which no job of the queue runs
 sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_role('setter', 'manage');
@@ -196,15 +198,16 @@ sql(q{SELECT jobq.unregister('g'); DROP SCHEMA closed});
 sql(q{BEGIN; SELECT jobq.register('gone', 'f(jsonb)', max_attempts => 1); SELECT jobq.schedule('often', 'every 1 s', 'gone', options => '{"queue": "none"}');
 SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone'); COMMIT});
 wait_for($node, 'the schedule fails', q{SELECT state = 'failing' FROM jobq.schedules});
-finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler.*jobq.pause_schedule\('often'\)}, 'a schedule that fails');
+finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler.*jobq.pause\(schedule => 'often'\)}, 'a schedule that fails');
 sql(q{SELECT jobq.unschedule('often'); SELECT jobq.reschedule(id, now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});
 wait_for($node, 'two have failed', q{SELECT count(*) >= 2 AND NOT EXISTS (SELECT FROM jobq.live_jobs) FROM jobq.failed_jobs});
 finds('there are', 'warning\|there are \d+ dead letters, \d+ of them of the last day\|-> SELECT \* FROM jobq.failed_jobs.*', 'dead letters');
 finds('no handler', q{warning\|\d+ jobs have failed because their kind had no handler, such as "gone"\|-> SELECT jobq.register\('gone'.*}, 'dead letters of a kind without handler');
 sql(q{SELECT jobq.test_clock('29 days 12 hours')});
 finds('within a day', q{notice\|\d+ dead letters are deleted within a day, .*jobq.failed_retention = 90d .*}, 'dead letters that will go');
-finds('clock', q{warning\|jobq.test_clock\(\) has put the clock .*-> SELECT jobq.test_clock\('0'\)}, 'the clock of tests');
-sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_all_failed()});
+finds('put the clock', q{warning\|jobq.test_clock\(\) has put the clock .*-> SELECT jobq.test_clock\('0'\)}, 'the clock of tests');
+finds('jumped', q{warning\|the clock has jumped forward by 708:00:00: nothing is deleted .*}, 'a clock that is not trusted yet');
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_failed_many(state => 'failed')});
 is_well('.', 'all is well: nothing has failed');
 
 # what keeps old rows
@@ -219,8 +222,8 @@ $session->query_safe('COMMIT');
 $session->quit;
 sql(q{ROLLBACK PREPARED 'later'});
 sql(q{SELECT pg_drop_replication_slot('left_behind')});
-is(findings('index', q{BEGIN; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'jobq.job_batch'::regclass;}),
-	'critical|index jobq.job_batch is not valid|-> REINDEX INDEX jobq.job_batch', 'an index that is not valid');
+is(findings('index', q{BEGIN; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'jobq_internal.job_batch'::regclass;}),
+	'critical|index jobq_internal.job_batch is not valid|-> REINDEX INDEX jobq_internal.job_batch', 'an index that is not valid');
 # other processes have transactions of their own, for a moment
 wait_for($node, 'all is well: nothing is left', q{SELECT count(*) = 0 FROM jobq.doctor('0')});
 

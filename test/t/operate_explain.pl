@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = 'postgres'
 jobq.workers = '*=2'
@@ -131,7 +133,7 @@ sql("SELECT jobq.cancel($owner), jobq.cancel($behind)");
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.create_queue('bad'), jobq.pause('bad')});
 my @bad = split /\n/, sql(q{SELECT jobq.enqueue_many('gate', '{1,1}', queue => 'bad')});
-sql('UPDATE jobq.job SET crashes = 1');
+sql('UPDATE jobq_internal.job SET crashes = 1');
 # what is in memory is read again
 my $scheduler = scheduler_pid($node);
 sql("SELECT pg_terminate_backend($scheduler)");
@@ -177,9 +179,9 @@ is(reasons($id), 'paused', 'it did not');
 $holder->quit;
 
 # its queue is not there: only a superuser who writes into the tables gets that far
-sql("UPDATE jobq.job SET queue_id = -1 WHERE id = $id");
+sql("UPDATE jobq_internal.job SET queue_id = -1 WHERE id = $id");
 is(reasons($id), 'no_queue', 'a job without a queue');
-sql("UPDATE jobq.job SET queue_id = (SELECT q.id FROM jobq.queue q WHERE q.name = 'bad') WHERE id = $id");
+sql("UPDATE jobq_internal.job SET queue_id = (SELECT q.id FROM jobq_internal.queue q WHERE q.name = 'bad') WHERE id = $id");
 
 # a job waits for another one of who has enqueued both, where an agent runs them
 $node->append_conf('postgresql.conf', 'jobq.max_workers = 2');

@@ -1,5 +1,7 @@
 # Modules that watch the server see what handlers do: pg_stat_statements counts their
 # statements, and auto_explain, which one role has in its sessions, logs their plans.
+#
+# Runs on each major: other modules hook into the same places of the server.
 
 use strict;
 use warnings FATAL => 'all';

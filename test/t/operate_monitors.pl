@@ -83,7 +83,7 @@ CREATE FUNCTION waits(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$BEGIN PE
 SELECT jobq.register(k, k || '(jsonb)') FROM unnest('{fails,works,waits}'::text[]) k;
 SELECT jobq.create_queue('nobody', mode => 'consumer'), jobq.create_queue('unserved')});
 begins('letters', q{SELECT jobq.monitor('letters', 'dead', 0, kind => 'fails'), jobq.enqueue('fails', max_attempts => 1)},
-	q{SELECT jobq.delete_all_failed()});
+	q{SELECT jobq.delete_failed_many(state => 'failed')});
 begins('failures', q{SELECT jobq.monitor('failures', 'failing', 0.5, kind => 'fails')}, q{SELECT jobq.stats_reset()});
 begins('first', q{SELECT jobq.monitor('first', 'silent', 1, kind => 'works')}, q{SELECT jobq.monitor('first', 'silent', 1000, kind => 'works')});
 sql(q{SELECT jobq.monitor('success', 'silent', 3000, kind => 'works'), jobq.enqueue('works')});
@@ -152,7 +152,7 @@ sub busy
 
 	sql("SELECT jobq.test_clock('$clock')");
 	$last = sql(q{SELECT jobq.enqueue('busy ' || i) FROM generate_series(1, 20) i});
-	is(sql("SELECT count(*) FROM jobq.wait('{" . join(',', split(/\n/, $last)) . "}'::bigint[], '3 min') WHERE state = 'completed'"), '20', "others run after $clock");
+	is(sql("SELECT count(*) FROM jobq.wait_all('{" . join(',', split(/\n/, $last)) . "}'::bigint[], '3 min') WHERE state = 'completed'"), '20', "others run after $clock");
 }
 sql('SELECT jobq.unmonitor(name) FROM jobq.alerts');
 my $nightly = sql(q{SELECT jobq.enqueue('nightly')});

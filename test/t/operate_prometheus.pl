@@ -178,7 +178,7 @@ becomes('each chart shows something', sub {
 });
 
 # what is mended is no alert any more
-sql('SELECT jobq.delete_all_failed()');
+sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
 becomes('the alert ends', sub {
 	my @alerts = grep { $_->{labels}{alertname} eq 'JobqDeadLetters' } @{ ask('alerts')->{alerts} || [ { labels => { alertname => 'JobqDeadLetters' } } ] };
 

@@ -11,6 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = 'postgres'
 max_connections = 60
@@ -136,7 +138,7 @@ cmp_ok(sql(q{SELECT count(*) FROM seen WHERE live > 10}), '>', 0, 'often long');
 is(sql(q{SELECT count(*) FROM pg_prepared_xacts}), 0, 'no transaction is left prepared');
 
 # dead letters that are retried are never refused, and count
-sql(q{SELECT jobq.delete_all_failed()});
+sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
 sql(q{CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$});
 sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
 sql(q{SELECT jobq.enqueue('fails', queue => 'short') FROM generate_series(1, 5)});
@@ -144,7 +146,7 @@ sql(q{SELECT jobq.drain('short', '5 min')});
 sql(q{SELECT jobq.pause('short')});
 rest();
 is(sql(q{SELECT fill('short')}), 20, 'dead letters do not count');
-is(sql(q{SELECT jobq.retry_all('short')}), 5, 'retried, though the queue is full');
+is(sql(q{SELECT jobq.retry_many('short')}), 5, 'retried, though the queue is full');
 is(sql(q{SELECT live('short')}), 25, 'longer than it ought to be');
 is(sql(q{SELECT fill('short')}), 0, 'full');
 is(sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.jobs WHERE queue = 'short' AND state = 'ready' LIMIT 8) j}),

@@ -1,5 +1,7 @@
 # A crash is charged only with proof: to the job in the one process whose crash
 # the postmaster has seen, and if the postmaster has lived on.
+#
+# Runs on each major: the postmaster's messages and signals are read.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,6 +12,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.workers = 'manual=0; *=6'
@@ -80,7 +84,7 @@ sub innocents_are_done
 	leave($gate);
 	undef $gate;
 	wait_for($node, "$what: the innocents run",
-		q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'innocent'});
+		q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'innocent'});
 	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'innocent'}),
 		'0', "$what: none of them was charged");
 	$node->safe_psql('postgres',
@@ -220,7 +224,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 		kill('KILL', @pids);
 		start_again(@pids);
 		last if slurp_file($node->logfile, $offset) !~ /all server processes terminated; reinitializing/;
-		wait_for($node, "$what: too late, once more", q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'innocent'});
+		wait_for($node, "$what: too late, once more", q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'innocent'});
 		$node->safe_psql('postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'innocent'});
 	}
 	innocents_are_done($what);
@@ -268,7 +272,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 		$node->start;
 		next if $crash == 2;
 		wait_for($node, "$what: the first crash is charged",
-			"SELECT crashes = 1 AND attempt = 1 FROM jobq.job WHERE id = $id");
+			"SELECT crashes = 1 AND attempt = 1 FROM jobq_internal.job WHERE id = $id");
 		$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 		$node->reload;
 	}
@@ -332,7 +336,7 @@ foreach my $dbname ('postgres', 'aside')
 	sleeps($node, "$what: another one is beside it", $dbname eq 'postgres' ? 5 : 1, $dbname);
 	crash_in_work($dbname);
 	leave($other, $held);
-	is($node->safe_psql($dbname, "SELECT attempt FROM jobq.job WHERE id = $before"), '0',
+	is($node->safe_psql($dbname, "SELECT attempt FROM jobq_internal.job WHERE id = $before"), '0',
 		"$what: its neighbour is not charged");
 	$node->safe_psql($dbname, "SELECT jobq.cancel($before)");
 	crash_in_work($dbname);
@@ -392,7 +396,7 @@ is(kept_culprits(), 0, 'it is forgotten with its database');
 	$node->_update_pid(0);
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 	$node->start;
-	is($node->safe_psql('postgres', "SELECT attempt FROM jobq.job WHERE id = $id"),
+	is($node->safe_psql('postgres', "SELECT attempt FROM jobq_internal.job WHERE id = $id"),
 		'0', "$what: it is not charged");
 }
 

@@ -35,7 +35,7 @@ sub cpu_time
 	return $field[11] + $field[12];
 }
 
-my $due = 'SELECT count(*) FROM jobq.job WHERE run_at <= now()';
+my $due = 'SELECT count(*) FROM jobq_internal.job WHERE run_at <= now()';
 
 #
 # Bulk, in one lane, far more than fits.
@@ -136,7 +136,7 @@ work_off($node, 'and it runs afterwards', $due);
 #
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('25 hours')});
 wait_for($node, 'what was scheduled runs when its time has come',
-	'SELECT count(*) = 0 FROM jobq.job');
+	'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
 # The safety check finds what nobody has handed over.
@@ -145,9 +145,9 @@ $node->append_conf('postgresql.conf', q{jobq.poll_interval = '1s'});
 $node->restart;
 my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note', delay => '1 hour')});
 wait_for($node, 'the scheduler has seen it', 'SELECT complete FROM jobq_internal.scheduler_state()');
-$node->safe_psql('postgres', "UPDATE jobq.job SET run_at = now() - interval '1 hour' WHERE id = $id");
+$node->safe_psql('postgres', "UPDATE jobq_internal.job SET run_at = now() - interval '1 hour' WHERE id = $id");
 wait_for($node, 'a row that was changed by hand is found by the safety check',
-	'SELECT count(*) = 0 FROM jobq.job');
+	'SELECT count(*) = 0 FROM jobq_internal.job');
 
 $node->stop;
 no_failed_assertion($node);

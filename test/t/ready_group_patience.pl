@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.workers = '*=2'
 jobq.databases = 'postgres'
@@ -90,7 +92,7 @@ for my $queue ('soon', 'shared')
 my $first = sql(q{SELECT put(1, 'hour', true)});
 failed($first);
 my $second = sql(q{SELECT put(2, 'hour')});
-my $until = sql(q{SELECT group_held + '1 hour' FROM jobq.job WHERE group_held IS NOT NULL});
+my $until = sql(q{SELECT group_held + '1 hour' FROM jobq_internal.job WHERE group_held IS NOT NULL});
 for my $mode ('immediate', 'fast')
 {
 	$node->stop($mode);
@@ -135,7 +137,7 @@ wait_for($node, 'a procedure runs', q{SELECT count(*) = 1 FROM pg_stat_activity 
 $second = sql(q{SELECT put(2, 'hour')});
 sql('CREATE TABLE again ()');
 crash();
-is(sql("SELECT state FROM jobq.wait(ARRAY[$first, $second], '5 min') ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
+is(sql("SELECT state FROM jobq.wait_all(ARRAY[$first, $second], '5 min') ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
 is(sql($in_order), '1 2', 'before the others of its group');
 
 #

@@ -74,7 +74,7 @@ for (my $client = 57; $client <= $groups; $client += 3)
 }
 enqueue(5, 1, 56);
 my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
-while (sql('SELECT count(*) FROM jobq.job') > 0 && time < $deadline)
+while (sql('SELECT count(*) FROM jobq_internal.job') > 0 && time < $deadline)
 {
 	$deadline = time + $PostgreSQL::Test::Utils::timeout_default if finish(3) + take() > 0;
 }

@@ -41,7 +41,7 @@ wait_for($node, 'the job of another role is done', "SELECT state = 'completed' F
 
 # so are hundreds of its priorities
 $node->safe_psql('postgres', q{SET ROLE modest; SELECT count(jobq.enqueue('quick', priority => p)) FROM generate_series(1, 300) p});
-wait_for($node, 'and 300 jobs of as many priorities', q{SELECT count(*) = 2000 FROM jobq.job});
+wait_for($node, 'and 300 jobs of as many priorities', q{SELECT count(*) = 2000 FROM jobq_internal.job});
 
 # what is urgent passes all that came before
 $id = $node->safe_psql('postgres', q{SET ROLE greedy; SELECT jobq.enqueue('anything', queue => 'outside', priority => -1)});
@@ -65,7 +65,7 @@ BEGIN
 		COMMIT;
 	END LOOP;
 END $$});
-is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job'), 1, 'all were had');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq_internal.job'), 1, 'all were had');
 $session->quit;
 
 my @told = slurp_file($node->logfile, $log) =~ /LOG:.*more combinations of queue/g;
@@ -88,7 +88,7 @@ sub replace_scheduler
 	return;
 }
 
-$node->safe_psql('postgres', 'VACUUM jobq.job');
+$node->safe_psql('postgres', 'VACUUM jobq_internal.job');
 my $old = $node->background_psql('postgres');
 $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
 $node->safe_psql('postgres', q{SELECT jobq.enqueue_many('quick', array_fill('{}'::jsonb, ARRAY[3000]), queue => 'busy')});

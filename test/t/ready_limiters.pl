@@ -246,7 +246,7 @@ foreach my $each (@cases)
 
 	# all that is left, without the gate
 	sql('INSERT INTO may_end VALUES (0)');
-	wait_for($node, 'all jobs come to their end', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+	wait_for($node, 'all jobs come to their end', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
 	is(sql('SELECT count(*), count(DISTINCT n), count(DISTINCT job) FROM ran'), '360|360|360', 'each has run once');
 	wait_for($node, 'nothing is held any more', 'SELECT NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
 	is(sql("SELECT last_value FROM violation WHERE is_called"), '', 'never more than a limiter allows');

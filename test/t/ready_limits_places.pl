@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = 'app'
 jobq.workers = '*=2'
@@ -105,7 +107,7 @@ SELECT jobq.alter_queue('other 5', max_running => 0), jobq.alter_queue('other 6'
 SELECT jobq.create_limiter('missing', max_running => 1), jobq.create_queue('consumer of it', mode => 'consumer', limiter => 'missing');
 SELECT jobq.register('names it', 'note(jsonb)', limiter => 'missing');
 SET session_replication_role = replica;
-DELETE FROM jobq.limiter WHERE name = 'missing';
+DELETE FROM jobq_internal.limiter WHERE name = 'missing';
 DELETE FROM ran});
 sql(q{SELECT jobq.enqueue('names it', '"names it"'), jobq.enqueue('x', queue => 'consumer of it')});
 my $note = sql(q{SELECT jobq.enqueue('note', '"note"', priority => 5)});
@@ -118,7 +120,7 @@ is(ran(), 'note', 'nor do they run in a session');
 is( sql(q{SELECT DISTINCT e.reason, e.detail FROM jobq.jobs j, jobq.explain_job(j.id) e WHERE j.kind = 'names it' AND e.reason = 'limiter'}),
 	'limiter|limiter "missing" does not exist, and a kind or a queue names it', 'explain_job() says so');
 is(scalar(() = slurp_file($node->logfile) =~ /WARNING:  limiter "missing" does not exist/g), 1, 'and so does the log');
-sql(q{SET session_replication_role = replica; INSERT INTO jobq.limiter (name, max_running, when_taken) VALUES ('missing', 1, 'wait')});
+sql(q{SET session_replication_role = replica; INSERT INTO jobq_internal.limiter (name, max_running, when_taken) VALUES ('missing', 1, 'wait')});
 wait_for($node, 'they run when it has come', q{SELECT count(*) = 2 FROM ran}, 'app');
 is(sql(q{SELECT count(*) FROM jobq.reserve('{"consumer of it"}', wait => '5 min')}), '1', 'and a consumer gets one');
 

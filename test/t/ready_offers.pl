@@ -37,7 +37,7 @@ sub sql
 }
 is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wait => '5 min')}), 1, 'the scheduler knows the queues')
   for 1 .. 3;
-is(sql('SELECT count(*) FROM jobq.job'), 0, 'nothing is left');
+is(sql('SELECT count(*) FROM jobq_internal.job'), 0, 'nothing is left');
 
 # A session that waits in reserve(), and what it says to what it gets.
 sub consumer
@@ -138,7 +138,7 @@ sub nothing_is_left
 
 	running(0, 'its place is free');
 	is(sql('SELECT count(*) FROM jobq_internal.lease_slots()'), 0, 'nothing is held');
-	is(sql('SELECT count(*) FROM jobq.job'), 0, 'nothing is left');
+	is(sql('SELECT count(*) FROM jobq_internal.job'), 0, 'nothing is left');
 	return;
 }
 

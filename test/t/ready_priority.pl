@@ -58,7 +58,7 @@ foreach my $round (1 .. 5)
 	my $others = $node->safe_psql('postgres', 'SELECT max(n) FROM urgent') - $before - 1;
 	cmp_ok($others, '<=', 7, "urgent $round: $others others began before it");
 }
-cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job'), '>', 10000, 'urgent: and there was a backlog');
+cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM jobq_internal.job'), '>', 10000, 'urgent: and there was a backlog');
 $node->safe_psql('postgres', q{SELECT jobq.clear('default')});
 $session->query_safe('SELECT pg_advisory_unlock(1)');
 $session->query_safe('SELECT pg_advisory_lock(2)');

@@ -74,7 +74,7 @@ sub all_run
 {
 	my ($when) = @_;
 
-	wait_for($node, $when, 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+	wait_for($node, $when, 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
 	return;
 }
 

@@ -1,6 +1,8 @@
 # A plain statement in another database: what becomes of it, and of its job, if one of
 # the two processes ends or crashes, if the server has no place for it, and if the
 # databases have other encodings.
+#
+# Runs on each major: processes are started and ended by the server.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,6 +12,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.databases = 'postgres'

@@ -1,5 +1,7 @@
 # Effects in the database happen exactly once, and nothing is lost, whatever
 # is terminated, stopped or crashed meanwhile.
+#
+# Runs on each major: exactly-once effects rest on the server's transactions.
 
 use strict;
 use warnings FATAL => 'all';
@@ -102,13 +104,13 @@ foreach my $blow (@blows)
 
 	$node->safe_psql('postgres', "CALL produce($n)");
 	$produced += $n;
-	poll($node, "SELECT count(*) < $n * 9 / 10 FROM jobq.job");
-	note($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job')
+	poll($node, "SELECT count(*) < $n * 9 / 10 FROM jobq_internal.job");
+	note($node->safe_psql('postgres', 'SELECT count(*) FROM jobq_internal.job')
 		  . ' jobs are left');
 	$blow->();
 }
 
-work_off($node, 'all jobs are finished', 'SELECT count(*) FROM jobq.job');
+work_off($node, 'all jobs are finished', 'SELECT count(*) FROM jobq_internal.job');
 
 is( $node->safe_psql(
 		'postgres', q{

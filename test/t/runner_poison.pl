@@ -90,7 +90,7 @@ sub innocents_are_done
 {
 	my ($what, $n) = @_;
 	wait_for($node, "$what: the neighbours run",
-		q{SELECT count(*) = 0 FROM jobq.job WHERE kind ~ 'innocent'});
+		q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind ~ 'innocent'});
 	is( $node->safe_psql(
 			'postgres', q{
 SELECT count(*), min(j.attempt), max(j.attempt), count(DISTINCT e.job), min(e.attempt), max(e.attempt)
@@ -204,7 +204,7 @@ foreach my $kind ('innocent', 'innocent_procedure')
 	wait_for_restart($node, $offset);
 	open_gate(1);
 	wait_for($node, 'kill -9 of a worker: all jobs run',
-		q{SELECT count(*) = 0 FROM jobq.job});
+		q{SELECT count(*) = 0 FROM jobq_internal.job});
 	is( $node->safe_psql(
 			'postgres', q{
 SELECT count(*), sum(e.attempt), count(*) FILTER (WHERE j.attempt > 1), max(j.attempt)
@@ -232,6 +232,8 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 # A crash undoes what has not been flushed: the job that came before the culprit in
 # its group.  That one runs first again, and the culprit, which has not begun then
 # to anybody's knowledge, keeps its place, even if it had but one attempt.
+# The scheduler flushes before it sends notifications, and so the first job's handler
+# stops it, once in each try, until the crash ends it.
 {
 	$node->append_conf('postgresql.conf', q{
 wal_writer_delay = '10s'
@@ -250,6 +252,10 @@ BEGIN
 	END IF;
 	IF job.attempt <= (payload ->> 'fails')::int THEN
 		RAISE 'no good';
+	END IF;
+	IF payload ? 'stop' THEN
+		EXECUTE format('COPY (SELECT) TO PROGRAM %L', format('! mkdir %s || kill -STOP %s', payload ->> 'stop',
+			(SELECT pid FROM pg_stat_activity WHERE backend_type = 'jobq scheduler')));
 	END IF;
 END $$;
 SELECT jobq.register('in_order', 'in_order(jsonb, jobq.job_context)', backoff => 'fixed 1s');
@@ -270,14 +276,16 @@ CREATE FUNCTION enqueue_in_order(name text, more jsonb DEFAULT '{}', attempts in
 		{
 			my $offset = -s $node->logfile;
 
+			my $stop = qq{jsonb_build_object('stop', 'stopped.$a.$try')};
+
 			$node->safe_psql('postgres', 'TRUNCATE ran');
 			# nothing runs before all of them are there; the crash may end the session
 			$node->psql('postgres', qq{
 BEGIN;
-SELECT enqueue_in_order('$a', '$first'), enqueue_in_order('$b', '$second', $attempts), enqueue_in_order('$c');
+SELECT enqueue_in_order('$a', '$first' || $stop), enqueue_in_order('$b', '$second', $attempts), enqueue_in_order('$c');
 COMMIT});
 			wait_for_restart($node, $offset);
-			wait_for($node, "order of $names: nothing is left", 'SELECT count(*) = 0 FROM jobq.job');
+			wait_for($node, "order of $names: nothing is left", 'SELECT count(*) = 0 FROM jobq_internal.job');
 			my @log = slurp_file($node->logfile, $offset) =~ /in order: (\w)/g;
 			$undone = grep({ $_ eq $a } @log) >= $twice;
 		}
@@ -305,7 +313,7 @@ COMMIT});
 # no other is hit.
 {
 	my $offset = -s $node->logfile;
-	my $waits = q{EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq.failed_job'::regclass AND NOT granted)};
+	my $waits = q{EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq_internal.failed_job'::regclass AND NOT granted)};
 	my $owner = $node->background_psql('postgres');
 
 	$node->safe_psql('postgres', q{
@@ -315,7 +323,7 @@ COMMIT});
 			RAISE EXCEPTION 'awake';
 		END $$;
 		SELECT jobq.register('dozes', 'dozes(jsonb)', max_attempts => 1)});
-	$owner->query_safe('BEGIN; LOCK TABLE jobq.failed_job IN ACCESS EXCLUSIVE MODE');
+	$owner->query_safe('BEGIN; LOCK TABLE jobq_internal.failed_job IN ACCESS EXCLUSIVE MODE');
 	my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('dozes')});
 	wait_for($node, 'the end of the failed job waits for a lock', "SELECT $waits");
 	is($node->safe_psql('postgres', "SELECT jobq.cancel($id)"), 't', 'it is cancelled meanwhile');

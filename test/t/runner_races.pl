@@ -148,7 +148,7 @@ sub has_row
 	my ($of) = @_;
 	my $has = $node->background_psql('postgres');
 
-	$has->query_safe("BEGIN; SELECT FROM jobq.job WHERE id = $of FOR UPDATE");
+	$has->query_safe("BEGIN; SELECT FROM jobq_internal.job WHERE id = $of FOR UPDATE");
 	return $has;
 }
 
@@ -275,7 +275,7 @@ $gate->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.enqueue('note') FROM generate_series(1, 2)});
 sleeps($node, 'dead: there are two workers', 2);
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
-wait_for($node, 'dead: they have nothing to do', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'dead: they have nothing to do', 'SELECT count(*) = 0 FROM jobq_internal.job');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{TRUNCATE begun});
 $id = sql(q{SELECT jobq.enqueue('hold')});
@@ -318,7 +318,7 @@ isnt($next, $id, 'expired: who wants the key has a job of his own');
 release('jobq-job-may-run');
 is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'expired: which runs');
 signal_process('CONT', $scheduler);
-wait_for($node, 'expired: nobody has a job any more', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'expired: nobody has a job any more', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is(sql("SELECT state FROM jobq.status($id)"), 'expired', 'expired: the other one has ended');
 is(sql("SELECT count(*) FROM begun WHERE id = $id"), 0, 'expired: and not begun');
 sql(q{SELECT jobq.test_clock('0')});
@@ -393,7 +393,7 @@ $gate->query_safe('SELECT pg_advisory_lock(1)');
 my @once = split /\n/, sql(q{SELECT jobq.enqueue('once') FROM generate_series(1, 2)});
 sleeps($node, 'uncharged: two jobs run', 2);
 my $locker = $node->background_psql('postgres');
-$locker->query_safe('BEGIN; LOCK TABLE jobq.failed_job IN SHARE MODE');
+$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.failed_job IN SHARE MODE');
 kill_at($_) foreach @once;
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 hold('jobq-lane-read');
@@ -427,7 +427,7 @@ $next = sql(q{SELECT jobq.enqueue('note', group_key => 'kept')});
 hold('jobq-worker-dead');
 kill_at($id);
 is_held('jobq-worker-dead');
-$locker->query_safe("BEGIN; SELECT FROM jobq.job WHERE id = $id FOR UPDATE");
+$locker->query_safe("BEGIN; SELECT FROM jobq_internal.job WHERE id = $id FOR UPDATE");
 release('jobq-worker-dead');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $node->wait_for_log(qr/cannot go on with job $id: another session has its row/, $offset);
@@ -466,7 +466,7 @@ $locker->quit;
 #
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my @alone = split /\n/, sql(q{SELECT jobq.enqueue('note', delay => '1 day') FROM generate_series(1, 2)});
-sql("UPDATE jobq.job SET crashes = 1 WHERE id IN ($alone[0], $alone[1]); SELECT jobq.reschedule($alone[0], now())");
+sql("UPDATE jobq_internal.job SET crashes = 1 WHERE id IN ($alone[0], $alone[1]); SELECT jobq.reschedule($alone[0], now())");
 sleeps($node, 'alone: it runs', 1);
 sql("SELECT jobq.reschedule($alone[1], now())");
 $scheduler = scheduler_pid($node);

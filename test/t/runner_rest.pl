@@ -51,7 +51,7 @@ sql(q{SELECT jobq.test_clock('0')});
 run_short_jobs('clock: they are not taken for short ones', 'default');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
-wait_for($node, 'clock: all jobs have ended', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'clock: all jobs have ended', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
 # All workers of one pool are busy, and stay so; the only one of another goes on.
@@ -69,7 +69,7 @@ SKIP:
 	run_short_jobs('lone: its worker does not wait for them', 'lone');
 	# one at a time, until nobody waits there
 	1 while $node->psql('postgres', q{SELECT injection_points_wakeup('jobq-worker-popped')}, stderr => \my $unused) == 0;
-	wait_for($node, 'lone: all jobs have ended', 'SELECT count(*) = 0 FROM jobq.job');
+	wait_for($node, 'lone: all jobs have ended', 'SELECT count(*) = 0 FROM jobq_internal.job');
 }
 
 $node->stop;

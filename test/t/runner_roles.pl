@@ -56,7 +56,7 @@ my $all = q{ARRAY(SELECT rolname FROM pg_roles WHERE rolname ~ '^role')};
 # Ten times as many roles as workers.
 #
 $node->safe_psql('postgres', "SELECT enqueue_as($all, 'note', 20)");
-wait_for($node, 'the jobs of all roles run', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'the jobs of all roles run', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( $node->safe_psql(
 		'postgres', q{
 SELECT count(*), count(DISTINCT job), count(DISTINCT role), bool_and(role = session) FROM effect}),
@@ -75,7 +75,7 @@ $node->safe_psql('postgres', q{SELECT enqueue_as('{role1}', 'hold', 1)});
 wait_for($node, 'a role works', q{SELECT state = 'completed' FROM jobq.jobs WHERE kind = 'hold'});
 $node->safe_psql('postgres', q{SELECT enqueue_as('{role2,role3,role4,role5}', 'note', 1)});
 wait_for($node, 'idle workers of one role make room for others',
-	'SELECT count(*) = 0 FROM jobq.job');
+	'SELECT count(*) = 0 FROM jobq_internal.job');
 
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -86,7 +86,7 @@ wait_for($node, 'one of them is to leave',
 	q{SELECT count(*) > 0 FROM jobq.workers WHERE state = 'leaving'});
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
-wait_for($node, 'and the jobs of both roles run', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'and the jobs of both roles run', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 # A role with much to do, for minutes, does not keep others waiting.
 $node->safe_psql(
@@ -99,11 +99,11 @@ wait_for($node, 'one role has all workers',
 	q{SELECT count(*) = 3 FROM jobq.workers WHERE kind = 'doze'});
 $node->safe_psql('postgres', q{SELECT enqueue_as('{role2,role3}', 'note', 1)});
 wait_for($node, 'others do not wait for its end',
-	q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'note'});
-cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.job}),
+	q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'note'});
+cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq_internal.job}),
 	'>', 100, 'which is far away');
 $node->safe_psql('postgres', q{SELECT jobq.clear('default')});
-wait_for($node, 'that is over', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'that is over', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
 # Roles that cannot work: their jobs fail with a clear error, and the others'
@@ -120,7 +120,7 @@ ALTER ROLE role7 NOLOGIN;
 REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
 GRANT CONNECT ON DATABASE postgres TO role7, role9, role10, role11;
 SELECT jobq.resume('default')});
-wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq_internal.job');
 my $nologin = $node->pg_version >= 17;
 is( $node->safe_psql('postgres', q{SELECT role, count(*) FROM effect GROUP BY 1 ORDER BY 1}),
 	"role10|5\nrole11|5\n" . ($nologin ? "role7|5\n" : '') . 'role9|5',
@@ -143,7 +143,7 @@ $node->safe_psql(
 GRANT CONNECT ON DATABASE postgres TO role8;
 ALTER ROLE role7 LOGIN;
 SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE role::oid IN (SELECT oid FROM pg_roles)});
-wait_for($node, 'they run when they are retried', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'they run when they are retried', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM effect}),
 	'25|25', 'each once');
 
@@ -158,7 +158,7 @@ my $rising = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue(
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising, '5 min')"), 'completed', 'others do');
 $rising = $node->safe_psql('postgres', q{ALTER ROLE role9 SUPERUSER; SET ROLE role9; SELECT jobq.enqueue('note', max_attempts => 1)});
 is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising, '5 min')"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
-$node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_all_failed()});
+$node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_failed_many(state => 'failed')});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
 #
@@ -197,7 +197,7 @@ DROP OWNED BY leaver;
 DROP ROLE leaver;
 COMMIT}) =~ s/\s//gr;
 wait_for($node, 'the second waits for the first', q{SELECT parked = 1 FROM jobq.groups WHERE group_key = 'g'});
-is($node->safe_psql('postgres', 'SELECT attempt FROM jobq.job WHERE id > ' . $before), '0', 'and is not charged');
+is($node->safe_psql('postgres', 'SELECT attempt FROM jobq_internal.job WHERE id > ' . $before), '0', 'and is not charged');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before, '5 min')"), 'completed', 'the first runs');
@@ -242,7 +242,7 @@ $node->safe_psql('postgres', q{
 SELECT jobq.create_queue('single', open => true, max_running => 1)});
 my $offset = -s $node->logfile;
 my $locker = $node->background_psql('postgres');
-$locker->query_safe('BEGIN; LOCK TABLE jobq.failed_job IN SHARE MODE');
+$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.failed_job IN SHARE MODE');
 my $unpaid = $node->safe_psql('postgres', q{SET ROLE role20; SELECT jobq.enqueue('note', queue => 'single')});
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $unpaid: canceling statement due to lock timeout/, $offset);
 is($node->safe_psql('postgres', "SELECT state FROM jobq.status($unpaid)"), 'ready', 'a job cannot be charged');
@@ -265,7 +265,7 @@ SKIP:
 	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid, '5 min')"), 'failed', 'the next scheduler charges it');
 	limit_is_free('end');
 }
-$node->safe_psql('postgres', q{SELECT jobq.delete_all_failed()});
+$node->safe_psql('postgres', q{SELECT jobq.delete_failed_many(state => 'failed')});
 
 #
 # A job that cannot run needs no place of a limit: it fails while others hold all.
@@ -288,7 +288,7 @@ is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '1
 sleeps($node, 'while the next one of another role has the place', 1);
 $gate->quit;
 limit_is_free('turn');
-$node->safe_psql('postgres', q{SELECT jobq.delete_all_failed()});
+$node->safe_psql('postgres', q{SELECT jobq.delete_failed_many(state => 'failed')});
 
 #
 # A role that does not sleep well: settings of its own that no job of jobq's
@@ -307,7 +307,7 @@ GRANT role13 TO role12;
 GRANT CONNECT ON DATABASE postgres TO PUBLIC;
 TRUNCATE effect;
 SELECT enqueue_as('{role12,role13}', 'note', 5)});
-wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( $node->safe_psql('postgres', q{SELECT session, count(*) FROM effect GROUP BY 1 ORDER BY 1}),
 	"role12|5\nrole13|5",
 	q{a role's own settings do not keep its jobs from being done});
@@ -332,8 +332,8 @@ END $$;
 SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1), jobq.register('hold_long', 'hold_long(jsonb)', max_attempts => 1);
 SELECT jobq.restart_workers()});
 foreach my $case (
-	[ 'hold_long', 'jobq.archive', 'completed|1|' ],
-	[ 'fail', 'jobq.job', 'failed|1|an error of its own' ])
+	[ 'hold_long', 'jobq_internal.archive', 'completed|1|' ],
+	[ 'fail', 'jobq_internal.job', 'failed|1|an error of its own' ])
 {
 	my ($kind, $table, $outcome) = @$case;
 	my $gate = $node->background_psql('postgres');

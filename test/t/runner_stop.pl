@@ -1,4 +1,6 @@
 # Handlers that do not want to stop, and completions that must not be lost.
+#
+# Runs on each major: shutdown and interrupts are the server's own.
 
 use strict;
 use warnings FATAL => 'all';
@@ -193,7 +195,7 @@ SELECT jobq.enqueue('note') AS second \gset
 SELECT jobq.cancel(:first);
 }
 	});
-wait_for($node, 'all are finished', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'all are finished', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( $node->safe_psql(
 		'postgres', q{
 SELECT count(*) FROM jobq.jobs j LEFT JOIN effect e ON e.job = j.id
@@ -219,11 +221,11 @@ foreach my $synchronous ('off', 'on')
 	if ($synchronous eq 'on')
 	{
 		# nobody flushes for them but the workers
-		poll($node, q{SELECT count(*) = 0 FROM jobq.job});
+		poll($node, q{SELECT count(*) = 0 FROM jobq_internal.job});
 	}
 	else
 	{
-		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait('$ids'::bigint[], '5 min') WHERE state = 'completed'"),
+		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait_all('$ids'::bigint[], '5 min') WHERE state = 'completed'"),
 			$count, "synchronous_commit = $synchronous: all are told to be completed");
 	}
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');

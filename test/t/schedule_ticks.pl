@@ -11,6 +11,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = '*'
 jobq.workers = 'still=0; *=2'
@@ -41,7 +43,7 @@ sub wrong_ticks
 {
 	my ($name) = @_;
 	return sql(qq{
-SELECT string_agg(coalesce(t, run_at) || ': ' || coalesce(n, 0), ', ') FROM jobq.schedule s
+SELECT string_agg(coalesce(t, run_at) || ': ' || coalesce(n, 0), ', ') FROM jobq_internal.schedule s
 CROSS JOIN LATERAL (SELECT * FROM (SELECT run_at, count(*) AS n FROM jobq.jobs j
 		WHERE j.headers ->> 'schedule' = s.name GROUP BY run_at) j
 	FULL JOIN (SELECT t FROM jobq.cron_next(s.cron, s.timezone, s.anchor, 100000) t WHERE t <= s.last_run) t ON t = run_at) b
@@ -56,8 +58,11 @@ sub count_jobs
 
 #
 # Once per tick, whatever crashes.  The clock runs ahead by three hours more
-# each time; a crash of the server puts it back.
+# each time, and the second call says that it is right.  The start of a server puts it
+# back, so jobq is paused until it is as it was.
 #
+$node->append_conf('postgresql.conf', 'restart_after_crash = off');
+$node->reload;
 sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', options => '{"queue": "still"}')});
 my $hours = 0;
 
@@ -71,16 +76,19 @@ sub disturb
 	for (1 .. ($hours < 15 ? 2 : 1))
 	{
 		$hours += 3;
-		sql("SELECT jobq.test_clock('$hours hours')");
+		sql("SELECT jobq.test_clock('$hours hours'), jobq.test_clock('$hours hours')");
 		wait_for($node, "$what: some are there",
-			qq{SELECT next_run > jobq.clock() - interval '3 hours' + interval '$some s' FROM jobq.schedule WHERE name = 'seconds'});
-		last if sql(q{SELECT next_run < jobq.clock() - interval '1 min' FROM jobq.schedule WHERE name = 'seconds'}) eq 't';
+			qq{SELECT next_run > jobq.clock() - interval '3 hours' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
+		last if sql(q{SELECT next_run < jobq.clock() - interval '1 min' FROM jobq_internal.schedule WHERE name = 'seconds'}) eq 't';
 	}
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 	$how->();
 	my $in_time = count_jobs('seconds');
-	sql("SELECT jobq.test_clock('$hours hours')");
+	sql("SELECT jobq.test_clock('$hours hours'), jobq.test_clock('$hours hours')");
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
+	$node->reload;
 	wait_for($node, "$what: the rest comes",
-		q{SELECT next_run > jobq.clock() - interval '1 s' AND last_run > jobq.clock() - interval '10 s' FROM jobq.schedule WHERE name = 'seconds'});
+		q{SELECT next_run > jobq.clock() - interval '1 s' AND last_run > jobq.clock() - interval '10 s' FROM jobq_internal.schedule WHERE name = 'seconds'});
 	cmp_ok(count_jobs('seconds'), '>=', $in_time, "$what: nothing is lost");
 	is(wrong_ticks('seconds'), '', "$what: one job for each tick");
 	return;
@@ -88,13 +96,26 @@ sub disturb
 
 disturb('immediate stop', sub { $node->stop('immediate'); $node->start; });
 disturb('fast stop', sub { $node->restart; });
-disturb('crash of a backend', sub { crash_backend($node); });
-disturb('crash of the scheduler', sub {
-	my $offset = -s $node->logfile;
-	signal_process('KILL', scheduler_pid($node));
-	wait_for_restart($node, $offset);
-	wait_for($node, 'there is a scheduler', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
+# The server ends by the crash of this process, and starts again.
+sub crash
+{
+	my ($pid, $backend) = @_;
+	my ($postmaster) = split(/\n/, slurp_file($node->data_dir . '/postmaster.pid'));
+
+	signal_process('KILL', $pid);
+	wait_for_exit($postmaster);
+	eval { $backend->{run}->finish } if $backend;
+	$node->_update_pid(0);
+	$node->start;
+	return;
+}
+
+disturb('crash of a backend', sub {
+	my $backend = $node->background_psql('postgres', on_error_stop => 0);
+
+	crash($backend->query('SELECT pg_backend_pid()'), $backend);
 });
+disturb('crash of the scheduler', sub { crash(scheduler_pid($node)); });
 disturb('end of the scheduler', sub {
 	my $pid = scheduler_pid($node);
 	signal_process('TERM', $pid);
@@ -102,7 +123,9 @@ disturb('end of the scheduler', sub {
 	wait_for($node, 'there is another', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 });
 disturb('checkpoint and immediate stop', sub { sql('CHECKPOINT'); $node->stop('immediate'); $node->start; });
-sql(q{SELECT jobq.unschedule('seconds'); SELECT count(jobq.cancel(id)) FROM jobq.job});
+$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+$node->reload;
+sql(q{SELECT jobq.unschedule('seconds'); SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 sql('SELECT jobq.test_clock(\'0\')');
 
 # A tick that comes while its schedule is being made is not left out.
@@ -110,7 +133,7 @@ sql('SELECT jobq.test_clock(\'0\')');
 	my $locker = $node->background_psql('postgres');
 	my $maker = $node->background_psql('postgres');
 
-	$locker->query_safe('BEGIN; LOCK TABLE jobq.schedule IN EXCLUSIVE MODE');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.schedule IN EXCLUSIVE MODE');
 	my $pid = $maker->query_safe('SELECT pg_backend_pid()');
 	$maker->query_until(qr/begins/, qq{\\echo begins\n} .
 		q{SELECT jobq.schedule('made', 'every 1 second', 'note', missed => 'all', options => '{"queue": "still"}');} . "\n");
@@ -118,9 +141,9 @@ sql('SELECT jobq.test_clock(\'0\')');
 	sql(q{SELECT jobq.test_clock('1 min')});
 	$locker->query_safe('COMMIT');
 	$_->quit foreach $locker, $maker;
-	wait_for($node, 'it ticks', q{SELECT last_run > anchor + interval '1 min' FROM jobq.schedule WHERE name = 'made'});
+	wait_for($node, 'it ticks', q{SELECT last_run > anchor + interval '1 min' FROM jobq_internal.schedule WHERE name = 'made'});
 	is(wrong_ticks('made'), '', 'also for the ticks that came meanwhile');
-	sql(q{SELECT jobq.unschedule('made'); SELECT count(jobq.cancel(id)) FROM jobq.job});
+	sql(q{SELECT jobq.unschedule('made'); SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 	sql('SELECT jobq.test_clock(\'0\')');
 }
 
@@ -129,42 +152,42 @@ sql('SELECT jobq.test_clock(\'0\')');
 #
 sql(q{
 SELECT jobq.schedule('down ' || m, '* * * * * *', 'note', missed => m, options => '{"queue": "still"}') FROM unnest('{skip,once,all}'::text[]) m});
-wait_for($node, 'all run', q{SELECT count(*) = 3 FROM jobq.schedule WHERE last_run IS NOT NULL});
+wait_for($node, 'all run', q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE last_run IS NOT NULL});
 $node->stop('fast');
 my $down = time() + 1;
 usleep(3_500_000);
 my $up = time();
 $node->start;
 wait_for($node, 'all run again',
-	"SELECT count(*) = 3 FROM jobq.schedule WHERE last_run > to_timestamp($up) + interval '2 s'");
+	"SELECT count(*) = 3 FROM jobq_internal.schedule WHERE last_run > to_timestamp($up) + interval '2 s'");
 my $missed = "run_at > to_timestamp($down) AND run_at < to_timestamp($up)";
-is(sql(qq{SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = 'down skip' AND $missed}), '0',
+is(sql(qq{SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = 'down skip' AND $missed}), '0',
 	'skip: nothing for the time of the downtime');
-cmp_ok(sql(qq{SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = 'down once' AND $missed}), '<=', 1,
+cmp_ok(sql(qq{SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = 'down once' AND $missed}), '<=', 1,
 	'once: one job at most is of that time');
-cmp_ok(sql(qq{SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = 'down all' AND $missed}), '>=', 2,
+cmp_ok(sql(qq{SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = 'down all' AND $missed}), '>=', 2,
 	'all: more are');
 is(wrong_ticks('down all'), '', 'one for each');
-sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 # jobq.start_paused is one as well
 sql(qq{
 SELECT jobq.schedule('day ' || m, '$daily', 'note', missed => m, options => '{"queue": "still"}') FROM unnest('{skip,once,all}'::text[]) m});
 $node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 $node->restart;
-sql(q{SELECT jobq.test_clock('10 days')});
+sql(q{SELECT jobq.test_clock('10 days'), jobq.test_clock('10 days')});
 my $id = sql(q{SELECT jobq.enqueue('note')});
 wait_for($node, 'there is a scheduler', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 sql('SELECT pg_reload_conf()');
-is(sql('SELECT count(*) FROM jobq.job'), '1', 'while jobq is paused, schedules are');
+is(sql('SELECT count(*) FROM jobq_internal.job'), '1', 'while jobq is paused, schedules are');
 $node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $node->reload;
 wait_for($node, 'then all go on',
-	'SELECT bool_and(next_run > jobq.clock()) FROM jobq.schedule');
-is(sql(q{SELECT name, (SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = name) FROM jobq.schedules ORDER BY name}),
+	'SELECT bool_and(next_run > jobq.clock()) FROM jobq_internal.schedule');
+is(sql(q{SELECT name, (SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = name) FROM jobq.schedules ORDER BY name}),
 	"day all|10\nday once|1\nday skip|0", 'by their policies');
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'as jobs do');
-sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 #
 # Changes take effect at once, although the safety check is an hour away.
@@ -172,10 +195,10 @@ sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq
 sql(q{SELECT jobq.schedule('soon', '@yearly', 'note')});
 sql(q{SELECT jobq.schedule('soon', 'every 1 second', 'note')});
 wait_for($node, 'in real time', q{SELECT count(*) >= 2 FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND state = 'completed'});
-sql(q{SELECT jobq.pause_schedule('soon')});
+sql(q{SELECT jobq.pause(schedule => 'soon')});
 my $paused_at = sql('SELECT extract(epoch FROM clock_timestamp())');
 sql(q{SELECT jobq.schedule('other', 'every 1 second', 'note')});
-wait_for($node, 'another goes on', q{SELECT last_run > anchor + interval '2 s' FROM jobq.schedule WHERE name = 'other'});
+wait_for($node, 'another goes on', q{SELECT last_run > anchor + interval '2 s' FROM jobq_internal.schedule WHERE name = 'other'});
 is(sql("SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND run_at > to_timestamp($paused_at)"),
 	'0', 'one that is paused does not');
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
@@ -183,13 +206,13 @@ sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
 # One that is being changed does not hold up the others, and is not forgotten.
 sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', options => '{"queue": "still"}'), jobq.schedule('free', '$hourly', 'note', options => '{"queue": "still"}')});
 my $session = $node->background_psql('postgres');
-$session->query_safe(q{BEGIN; SELECT jobq.pause_schedule('locked')});
+$session->query_safe(q{BEGIN; SELECT jobq.pause(schedule => 'locked')});
 sql(q{SELECT jobq.test_clock('1 hour')});
-wait_for($node, 'another ticks', q{SELECT last_run IS NOT NULL FROM jobq.schedule WHERE name = 'free'});
+wait_for($node, 'another ticks', q{SELECT last_run IS NOT NULL FROM jobq_internal.schedule WHERE name = 'free'});
 is(count_jobs('locked'), '0', 'one that is being changed waits');
 $session->query_safe('ROLLBACK');
-wait_for($node, 'for the end of the change', q{SELECT last_run IS NOT NULL FROM jobq.schedule WHERE name = 'locked'});
-$session->query_safe(q{BEGIN; SELECT jobq.pause_schedule('locked')});
+wait_for($node, 'for the end of the change', q{SELECT last_run IS NOT NULL FROM jobq_internal.schedule WHERE name = 'locked'});
+$session->query_safe(q{BEGIN; SELECT jobq.pause(schedule => 'locked')});
 sql(q{SELECT jobq.test_clock('2 hours')});
 wait_for($node, 'the other ticks again', q{SELECT count(*) = 2 FROM jobq.jobs WHERE headers ->> 'schedule' = 'free'});
 $session->query_safe('COMMIT');
@@ -197,7 +220,7 @@ sql(q{SELECT jobq.test_clock('3 hours')});
 wait_for($node, 'and again', q{SELECT count(*) = 3 FROM jobq.jobs WHERE headers ->> 'schedule' = 'free'});
 is(count_jobs('locked'), '1', 'what was committed holds');
 $session->quit;
-sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 #
 # Ticks that are due together commit together, and what fails fails alone.
@@ -207,15 +230,15 @@ SELECT jobq.register('gone', 'note(jsonb)');
 SELECT count(jobq.schedule('many ' || n, '$hourly', CASE n WHEN 7 THEN 'gone' ELSE 'note' END, options => '{"queue": "still"}')) FROM generate_series(1, 300) n;
 SELECT jobq.unregister('gone')});
 sql(q{SELECT jobq.test_clock('1 hour')});
-wait_for($node, 'all tick', q{SELECT count(*) = 299 FROM jobq.schedule WHERE last_run IS NOT NULL});
-wait_for($node, 'but one', q{SELECT last_error ~ 'gone' FROM jobq.schedule WHERE name = 'many 7'});
-is(sql(q{SELECT count(*), count(DISTINCT headers ->> 'schedule') FROM jobq.job}), '299|299', 'one job for each');
+wait_for($node, 'all tick', q{SELECT count(*) = 299 FROM jobq_internal.schedule WHERE last_run IS NOT NULL});
+wait_for($node, 'but one', q{SELECT last_error ~ 'gone' FROM jobq_internal.schedule WHERE name = 'many 7'});
+is(sql(q{SELECT count(*), count(DISTINCT headers ->> 'schedule') FROM jobq_internal.job}), '299|299', 'one job for each');
 SKIP:
 {
 	skip 'with sanitizers, one tick takes as long as those of one commit may', 1 if $node->config_data('--cflags') =~ /-fsanitize=/;
-	cmp_ok(sql('SELECT count(DISTINCT pg_xact_commit_timestamp(xmin)) FROM jobq.job'), '<', 299, 'in fewer commits');
+	cmp_ok(sql('SELECT count(DISTINCT pg_xact_commit_timestamp(xmin)) FROM jobq_internal.job'), '<', 299, 'in fewer commits');
 }
-sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 # What has failed is tried again soon, also by a clock that was put back.
 sql(qq{
@@ -223,7 +246,7 @@ SELECT jobq.register('gone', 'note(jsonb)');
 SELECT jobq.schedule('fails', '$hourly', 'gone', options => '{"queue": "still"}');
 SELECT jobq.unregister('gone')});
 sql(q{SELECT jobq.test_clock('2 days')});
-wait_for($node, 'it fails', q{SELECT last_error ~ 'gone' FROM jobq.schedule WHERE name = 'fails'});
+wait_for($node, 'it fails', q{SELECT last_error ~ 'gone' FROM jobq_internal.schedule WHERE name = 'fails'});
 sql(q{SELECT jobq.register('gone', 'note(jsonb)')});
 # it is tried each minute; the next tick is not before the last of these
 my $tried = 0;
@@ -232,13 +255,13 @@ foreach my $minutes (map { 2 * $_ } 60 .. 70)
 	sql("SELECT jobq.test_clock('$minutes min')");
 	for (1 .. 30)
 	{
-		last if $tried = sql(q{SELECT last_error IS NULL FROM jobq.schedule WHERE name = 'fails'}) eq 't';
+		last if $tried = sql(q{SELECT last_error IS NULL FROM jobq_internal.schedule WHERE name = 'fails'}) eq 't';
 		usleep(100_000);
 	}
 	last if $tried;
 }
-is(sql(q{SELECT last_error IS NULL, count(*) FROM jobq.schedule, jobq.job WHERE name = 'fails' GROUP BY 1}), 't|1', 'it is tried again by the clock as it is');
-sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+is(sql(q{SELECT last_error IS NULL, count(*) FROM jobq_internal.schedule, jobq_internal.job WHERE name = 'fails' GROUP BY 1}), 't|1', 'it is tried again by the clock as it is');
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 #
 # A tick that waits for the last job does so across a crash.
@@ -252,10 +275,14 @@ sleeps($node, 'its job runs', 1);
 sql(sprintf($to_tick, 'jobq.clock()'));
 wait_for($node, 'the next tick waits', q{SELECT state = 'waiting' FROM jobq.schedules});
 my $waiting = sql('SELECT next_run FROM jobq.schedules');
+# the start of the server puts the clock back
+$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 $node->stop('immediate');
 eval { $gate->{run}->kill_kill };
 $node->start;
 sql("SELECT jobq.test_clock(timestamptz '$waiting' + interval '40 minutes' - clock_timestamp())");
+$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
+$node->reload;
 wait_for($node, 'the tick that waited has its job',
 	"SELECT last_run = '$waiting' AND last_state = 'completed' FROM jobq.schedules");
 is(count_jobs('waits'), '2', 'and each has one');
@@ -269,24 +296,24 @@ sql(qq{
 SELECT jobq.schedule('often', '$hourly', 'note', missed => 'all', options => '{"queue": "still"}'),
 	jobq.schedule('interval', 'every 7 hours', 'note', missed => 'all', options => '{"queue": "still"}'),
 	jobq.schedule('seldom', '0 0 1 1 *', 'note', '{"n": 1}', 'Europe/Madrid', overlap => 'queue', options => '{"queue": "still", "timeout": "1 min", "expires_after": "1 day"}'),
-	jobq.schedule('paused', '$hourly', 'note', options => '{"queue": "still"}'), jobq.pause_schedule('paused')});
+	jobq.schedule('paused', '$hourly', 'note', options => '{"queue": "still"}'), jobq.pause(schedule => 'paused')});
 my $dump = $node->backup_dir . '.dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
 sql('CREATE DATABASE fresh');
 $node->command_ok([ 'pg_restore', '-e', '-d', 'fresh', $dump ], 'pg_restore at once');
-is(sql('SELECT * FROM jobq.schedule ORDER BY name', 'fresh'), sql('SELECT * FROM jobq.schedule ORDER BY name'),
+is(sql('SELECT * FROM jobq_internal.schedule ORDER BY name', 'fresh'), sql('SELECT * FROM jobq_internal.schedule ORDER BY name'),
 	'schedules are as they were');
 sql(q{SELECT jobq.test_clock('1 day')});
-wait_for($node, 'the original ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq.schedule});
+wait_for($node, 'the original ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq_internal.schedule});
 is(count_jobs('often'), '24', 'one job each');
 sql('CREATE DATABASE late');
 $node->command_ok([ 'pg_restore', '-e', '-d', 'late', $dump ], 'pg_restore a day later');
 wait_for($node, 'the copy knows what comes next',
-	q{SELECT count(*) = 3 FROM jobq.schedule WHERE next_run > jobq.clock()}, 'late');
+	q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE next_run > jobq.clock()}, 'late');
 is(sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}, 'late'),
 	sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}), 'which is the same as in the original');
 is(sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('often', 'interval', 'seldom')}, 'late'), '0', 'and fires nothing of the past');
-sql("SELECT jobq.test_clock('25 hours')");
+sql(q{SELECT jobq.test_clock('25 hours'), jobq.test_clock('25 hours')});
 wait_for($node, 'it ticks from then on', q{SELECT count(*) = 1 FROM jobq.jobs WHERE headers ->> 'schedule' = 'often'}, 'late');
 
 #
@@ -297,18 +324,18 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('note', 'note(jsonb)')}, 'subscriber');
-sql('CREATE PUBLICATION schedules FOR TABLE jobq.schedule');
+sql('CREATE PUBLICATION schedules FOR TABLE jobq_internal.schedule');
 sql(q{SELECT pg_create_logical_replication_slot('schedules', 'pgoutput')});
 my $connstr = $node->connstr . ' dbname=postgres';
 sql("CREATE SUBSCRIPTION schedules CONNECTION '$connstr' PUBLICATION schedules WITH (create_slot = false)", 'subscriber');
 $node->wait_for_subscription_sync($node, 'schedules', 'subscriber');
 is(sql('SELECT count(*) FROM jobq.schedules WHERE state = \'dormant\'', 'subscriber'), '4', 'schedules arrive, and are dormant');
 sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', options => '{"queue": "still"}')}, 'subscriber');
-sql(q{SELECT jobq.test_clock('30 hours')});
-wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq.schedule});
-wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq.clock() FROM jobq.schedule WHERE name = 'own'}, 'subscriber');
+sql(q{SELECT jobq.test_clock('30 hours'), jobq.test_clock('30 hours')});
+wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq_internal.schedule});
+wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq.clock() FROM jobq_internal.schedule WHERE name = 'own'}, 'subscriber');
 wait_for($node, 'it hears of that',
-	q{SELECT count(*) = 4 AND min(next_run) > jobq.clock() FROM jobq.schedule WHERE dormant AND (next_run IS NOT NULL OR paused)}, 'subscriber');
+	q{SELECT count(*) = 4 AND min(next_run) > jobq.clock() FROM jobq_internal.schedule WHERE dormant AND (next_run IS NOT NULL OR paused)}, 'subscriber');
 is(sql(q{SELECT DISTINCT headers ->> 'schedule' FROM jobq.jobs}, 'subscriber'), 'own', 'and does not itself');
 sql(q{ALTER SUBSCRIPTION schedules DISABLE}, 'subscriber');
 sql(q{ALTER SUBSCRIPTION schedules SET (slot_name = NONE)}, 'subscriber');

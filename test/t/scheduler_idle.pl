@@ -9,6 +9,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 plan skip_all => 'no /proc that tells of context switches'
   unless -r '/proc/self/status'
   && slurp_file('/proc/self/status') =~ /^voluntary_ctxt_switches/m;
@@ -103,7 +105,7 @@ sub is_idle
 }
 
 wait_for($node, 'the archive has its partitions',
-	q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'app');
+	q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'app');
 my $later = $node->safe_psql('app', q{SELECT jobq.enqueue('note', delay => '1 day')});
 wait_for($node, 'the jobs are counted', q{SELECT bool_and(exact) FROM jobq.stats}, 'app');
 $node->safe_psql('app', "SELECT jobq.cancel($later)");
@@ -113,7 +115,7 @@ like($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE 
 	qr/^[345]$/, 'launcher, scheduler, and as many workers as were needed');
 
 $node->safe_psql('app', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
-wait_for($node, 'jobs run', 'SELECT count(*) = 0 FROM jobq.job', 'app');
+wait_for($node, 'jobs run', 'SELECT count(*) = 0 FROM jobq_internal.job', 'app');
 is_idle('after some work');
 
 # what waits for something else

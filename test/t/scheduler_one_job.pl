@@ -41,7 +41,7 @@ sub ends
 # No other dead letter of this kind can be written.
 my $first = sql(q{SELECT jobq.enqueue('bad')});
 ends('a job fails', $first, 'failed');
-sql(q{CREATE UNIQUE INDEX one ON jobq.failed_job (kind) WHERE kind IS NOT NULL});
+sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS NOT NULL});
 my $offset = -s $node->logfile;
 
 # A lease ends, and another, of a job that comes after it.
@@ -70,10 +70,33 @@ is(sql("SELECT count(*) FROM jobq.failed_jobs WHERE id IN ($leased, $lost)"), '0
 is(scheduler_pid($node), $scheduler, 'it is the same scheduler');
 
 # It is tried again, until it can be done.
-sql(q{DROP INDEX jobq.one});
+sql(q{DROP INDEX jobq_internal.one});
 ends('in the end the lease ends', $leased, 'failed');
 ends('so does the job of the dropped role', $lost, 'failed');
 is(scheduler_pid($node), $scheduler, 'it is still the same scheduler');
+
+# The next scheduler does what the one before could not do, and the trouble is over.
+my $troubles = q{SELECT count(*) FROM jobq_internal.scheduler_troubles() WHERE what = 'go on with some jobs'};
+wait_for($node, 'nothing is left to be done', "SELECT ($troubles) = 0");
+sql("SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE id IN ($leased, $lost)");
+sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS NOT NULL});
+$leased = sql(q{SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1)});
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 s', wait => '1 min')}), '1', 'a consumer takes a job');
+wait_for($node, 'the scheduler tells that it cannot go on', "SELECT ($troubles) = 1");
+
+# The clock is put back meanwhile.
+$scheduler = scheduler_pid($node);
+sql(q{SELECT jobq.test_clock('10 min')});
+my $note = sql(q{SELECT jobq.enqueue('note')});
+wait_for($node, 'a job runs by a clock that is ahead', "SELECT state = 'completed' FROM jobq.status($note)");
+$note = sql(q{SELECT jobq.enqueue('note', delay => '2 hours')});
+sql(q{SELECT jobq.test_clock('0')});
+wait_for($node, 'its times are corrected', "SELECT run_at <= jobq.clock() + interval '2 hours' FROM jobq.live_jobs WHERE id = $note");
+is(scheduler_pid($node), $scheduler, 'by the same scheduler');
+wait_for($node, 'which still tells that it cannot go on', "SELECT ($troubles) = 1");
+sql(q{BEGIN; DROP INDEX jobq_internal.one; SELECT pg_terminate_backend(} . scheduler_pid($node) . q{); COMMIT});
+ends('the next scheduler ends the lease', $leased, 'failed');
+wait_for($node, 'and has no trouble', "SELECT ($troubles) = 0");
 
 #
 # Workers that end before they have begun a job are not started without end and pause.

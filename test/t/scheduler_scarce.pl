@@ -59,11 +59,11 @@ sub until_waits
 	is($gate->query_safe(qq{
 		DO \$\$ BEGIN
 			FOR i IN 1 .. 18000 LOOP
-				EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq.job'::regclass AND $lock AND NOT granted);
+				EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq_internal.job'::regclass AND $lock AND NOT granted);
 				PERFORM pg_sleep(0.01);
 			END LOOP;
 		END \$\$;
-		SELECT count(*) FROM pg_locks WHERE relation = 'jobq.job'::regclass AND $lock AND NOT granted}), 1, $what);
+		SELECT count(*) FROM pg_locks WHERE relation = 'jobq_internal.job'::regclass AND $lock AND NOT granted}), 1, $what);
 	return;
 }
 
@@ -79,7 +79,7 @@ my ($worker) = worker_pids($node);
 ready(1, 'it has the job');
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('2h')});
 wait_for($node, 'the first is to run again', 'SELECT ready_entries >= 2 FROM jobq_internal.scheduler_state()');
-$wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE;\n");
+$wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE;\n");
 until_waits("mode = 'AccessExclusiveLock'", 'a lock is wanted');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 until_waits("pid = $worker", 'the worker has popped a job and waits for the lock');
@@ -121,7 +121,7 @@ is($node->safe_psql('postgres', q{SELECT what, count(*) FROM held GROUP BY what 
 release(q{what = 'before'});
 ready(301, 'they are parked among those in the lane');
 $node->safe_psql('postgres', q{
-DELETE FROM jobq.job WHERE payload = '"2"';
+DELETE FROM jobq_internal.job WHERE payload = '"2"';
 SELECT jobq.ack(id, token) FROM held;
 TRUNCATE held});
 wait_for($node, 'the next of the group comes', q{
@@ -139,7 +139,7 @@ $node->safe_psql(
 	'postgres', q{
 SELECT jobq.pause('outside');
 SELECT count(jobq.enqueue('x', queue => 'outside')) FROM generate_series(1, 300);
-UPDATE jobq.job SET crashes = 1;
+UPDATE jobq_internal.job SET crashes = 1;
 SELECT jobq.resume('outside')});
 my $hold_all = q{
 WITH got AS (INSERT INTO held SELECT id, token FROM jobq.reserve('{outside}', 1000, '1 hour') RETURNING id)

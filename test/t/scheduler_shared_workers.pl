@@ -9,6 +9,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node('main', q{
 jobq.databases = '*'
 jobq.workers = '*=2'
@@ -35,7 +37,7 @@ foreach my $round (1 .. 2)
 	{
 		$node->safe_psql($dbname, q{SELECT jobq.enqueue('note') FROM generate_series(1, 10)});
 		wait_for($node, "round $round: the jobs of $dbname run",
-			'SELECT count(*) = 0 FROM jobq.job', $dbname);
+			'SELECT count(*) = 0 FROM jobq_internal.job', $dbname);
 	}
 }
 
@@ -50,7 +52,7 @@ is($node->safe_psql($_, "SELECT state FROM jobq.status($id{$_})"),
   foreach 'db2', 'db3';
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
-wait_for($node, "then all jobs of $_ run", 'SELECT count(*) = 0 FROM jobq.job', $_)
+wait_for($node, "then all jobs of $_ run", 'SELECT count(*) = 0 FROM jobq_internal.job', $_)
   foreach 'db1', 'db2', 'db3';
 
 # A backlog of minutes in one database does not keep the others waiting for its end.
@@ -62,9 +64,9 @@ SELECT count(*) FROM jobq.enqueue_many('doze', array_fill('{}'::jsonb, ARRAY[300
 wait_for($node, 'db1 has both workers', q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'doze'}, 'db1');
 $node->safe_psql($_, q{SELECT jobq.enqueue('note') FROM generate_series(1, 3)})
   foreach 'db2', 'db3';
-wait_for($node, "the jobs of $_ run meanwhile", 'SELECT count(*) = 0 FROM jobq.job', $_)
+wait_for($node, "the jobs of $_ run meanwhile", 'SELECT count(*) = 0 FROM jobq_internal.job', $_)
   foreach 'db2', 'db3';
-cmp_ok($node->safe_psql('db1', 'SELECT count(*) FROM jobq.job'),
+cmp_ok($node->safe_psql('db1', 'SELECT count(*) FROM jobq_internal.job'),
 	'>', 50, 'and db1 is not done yet');
 
 # And if all have one, they take turns.
@@ -86,7 +88,7 @@ foreach my $dbname ('db1', 'db2', 'db3')
 }
 foreach my $dbname ('db1', 'db2', 'db3')
 {
-	cmp_ok($node->safe_psql($dbname, 'SELECT count(*) FROM jobq.job'), '>', 50, "and $dbname is not done yet");
+	cmp_ok($node->safe_psql($dbname, 'SELECT count(*) FROM jobq_internal.job'), '>', 50, "and $dbname is not done yet");
 	$node->safe_psql($dbname, q{SELECT jobq.clear('default')});
 }
 

@@ -56,7 +56,7 @@ sub begin
 
 	$node->safe_psql('postgres', q{SELECT jobq.clear(name) FROM jobq.queues});
 	wait_for($node, 'nothing is left', q{
-SELECT ready_entries = 0 AND NOT EXISTS (SELECT FROM jobq.job) FROM jobq_internal.scheduler_state()});
+SELECT ready_entries = 0 AND NOT EXISTS (SELECT FROM jobq_internal.job) FROM jobq_internal.scheduler_state()});
 	$node->safe_psql('postgres', "ALTER SYSTEM SET jobq.workers = '$workers'");
 	$node->safe_psql('postgres', 'SELECT pg_reload_conf(), jobq.restart_workers()');
 	wait_for($node, 'no worker is left', 'SELECT count(*) = 0 FROM jobq.workers');
@@ -79,7 +79,7 @@ SELECT count(*) FROM (SELECT role FROM turn
 # The processes that are started after its commit count, by the order in which they are:
 # how long one needs to begin is the machine's affair.
 $node->safe_psql('postgres', q{
-DELETE FROM jobq.job WHERE role = 'role35'::regrole;
+DELETE FROM jobq_internal.job WHERE role = 'role35'::regrole;
 SELECT enqueue_as(35, 35, 1, 0, 'many', -1)});
 my ($mark, $mark_pid) = split /\|/, $node->safe_psql('postgres', q{INSERT INTO ran (role, pid) VALUES ('mark', pg_backend_pid()) RETURNING n, pid});
 wait_for($node, 'an urgent job runs', 'SELECT count(*) = 1 FROM ran WHERE urgent');

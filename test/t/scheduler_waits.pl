@@ -49,7 +49,7 @@ CREATE ROLE bob LOGIN;
 CREATE ROLE carol LOGIN;
 SELECT jobq.grant_role('eve'), jobq.grant_role('bob'), jobq.grant_role('carol')});
 is(ends('bob', ''), 'completed', 'a job is finished at once');
-is(sql(q{SELECT count(*) FROM jobq.archive_default}), '0', 'and is in the partition of its day');
+is(sql(q{SELECT count(*) FROM jobq_internal.archive_default}), '0', 'and is in the partition of its day');
 
 # A batch that is over when its only job is cancelled, which needs no worker; and
 # the job of its callback, which no worker runs.
@@ -78,7 +78,7 @@ BEGIN;
 SELECT jobq.enqueue('note', queue => 'held', delay => '1 day');
 PREPARE TRANSACTION 'open'});
 as('eve', 'SELECT count(finish(id)) FROM jobq.batches');
-sql(q{UPDATE jobq.schedule SET cron = '* * * * * *', next_run = now()});
+sql(q{UPDATE jobq_internal.schedule SET cron = '* * * * * *', next_run = now()});
 as('bob', q{SELECT jobq.schedule('bob', '* * * * * *', 'note')});
 # With a wait of 50 ms for each of 300 callbacks, each was ten seconds late and more.  What
 # comes late of a busy machine's doing is not all of it.
@@ -119,20 +119,23 @@ is(as('eve', "SELECT state FROM jobq.wait($brittle, '5 min')"), 'failed', 'it do
 my $lock = $node->background_psql('postgres');
 foreach my $table ('schedule', 'batch')
 {
-	$lock->query_safe("BEGIN; LOCK TABLE jobq.$table IN ACCESS EXCLUSIVE MODE");
+	$lock->query_safe("BEGIN; LOCK TABLE jobq_internal.$table IN ACCESS EXCLUSIVE MODE");
 	is(ends('bob', q{, delay => '2 s'}), 'completed',
-		"jobs become due while jobq.$table is locked");
+		"jobs become due while jobq_internal.$table is locked");
 	$lock->query_safe('COMMIT');
 }
 
 # The table of jobs stops everything, but the scheduler does not leave for that.
 my $scheduler = scheduler_pid($node);
 my $offset = -s $node->logfile;
-$lock->query_safe('BEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE');
+$lock->query_safe('BEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE');
 sql(q{SELECT jobq.alter_queue('outside', keep => 'no_payload')});
 $node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work/, $offset);
+wait_for($node, 'the trouble lasts as long as the lock',
+	q{SELECT EXISTS (SELECT FROM jobq_internal.scheduler_troubles() WHERE since < jobq.clock() - interval '10 s')});
 $lock->query_safe('COMMIT');
-is(ends('bob', ''), 'completed', 'jobs run when jobq.job is free');
+is(ends('bob', ''), 'completed', 'jobs run when jobq_internal.job is free');
+wait_for($node, 'and no trouble is left', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.scheduler_troubles())});
 is(scheduler_pid($node), $scheduler, 'the scheduler is the same');
 my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'});
 wait_for($node, 'ticks go on', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
@@ -159,13 +162,13 @@ cmp_ok(sql(qq{SELECT count(*) FROM jobq.jobs WHERE role = 'eve'::regrole AND (he
 # goes on when that has ended, and the scheduler rests meanwhile.
 #
 as('carol', q{SELECT count(jobq.schedule('carol ' || n, '* * * * * *', 'note', overlap => 'queue', options => '{"queue": "still"}')) FROM generate_series(1, 200) n});
-wait_for($node, 'all wait', q{SELECT count(*) = 200 FROM jobq.schedule WHERE held});
+wait_for($node, 'all wait', q{SELECT count(*) = 200 FROM jobq_internal.schedule WHERE held});
 ok(stop_at_rest($node, $scheduler), 'the scheduler sleeps, and not only once') && signal_process('CONT', $scheduler) foreach 1 .. 3;
 sql(q{
-CREATE TABLE waited AS SELECT name, last_job_id FROM (SELECT * FROM jobq.schedule WHERE name LIKE 'carol%' ORDER BY ctid OFFSET 100) s;
+CREATE TABLE waited AS SELECT name, last_job_id FROM (SELECT * FROM jobq_internal.schedule WHERE name LIKE 'carol%' ORDER BY ctid OFFSET 100) s;
 SELECT bool_and(jobq.cancel(last_job_id)) FROM waited});
-wait_for($node, 'those late in the table have their next job', q{SELECT bool_and(s.last_job_id > w.last_job_id) FROM waited w JOIN jobq.schedule s USING (name)});
-wait_for($node, 'and wait for that', q{SELECT count(*) = 200 FROM jobq.schedule WHERE held});
+wait_for($node, 'those late in the table have their next job', q{SELECT bool_and(s.last_job_id > w.last_job_id) FROM waited w JOIN jobq_internal.schedule s USING (name)});
+wait_for($node, 'and wait for that', q{SELECT count(*) = 200 FROM jobq_internal.schedule WHERE held});
 sql(q{
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'carol%';
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE role = 'carol'::regrole});
@@ -182,7 +185,7 @@ my @stuck = split(/\n/, sql(q{SELECT jobq.enqueue('refuse', queue => 'patient ' 
 wait_for($node, 'they have failed', q{SELECT count(*) = 8 FROM jobq.live_jobs WHERE kind = 'refuse' AND state = 'retryable'});
 sql(q{SELECT jobq.enqueue('note', queue => 'patient ' || n, group_key => 'g') FROM generate_series(1, 8) n});
 wait_for($node, 'others pass them', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'note' AND queue LIKE 'patient %')});
-my $reads = q{SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'jobq.job'::regclass};
+my $reads = q{SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'jobq_internal.job'::regclass};
 my $before = sql($reads);
 foreach my $n (1 .. 8)
 {
@@ -200,7 +203,7 @@ sql(q{SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE kind = 'refuse' OR
 #
 # However often a step takes the result of an outer one, that is looked for once.
 #
-my $searches = q{SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'jobq.step'::regclass};
+my $searches = q{SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'jobq_internal.step'::regclass};
 $before = sql($searches);
 sql(q{SELECT jobq.workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', jsonb_build_array('{"name": "outer", "kind": "x"}'::jsonb,
 	jsonb_build_object('name', 'inner', 'needs', '["outer"]'::jsonb, 'workflow', jsonb_build_array(jsonb_build_object('name', 'x', 'kind', 'x',
@@ -220,38 +223,38 @@ cmp_ok(sql($searches) - $before, '<', 10000, 'without as many searches');
 #
 sql(q{
 ALTER SYSTEM SET jobq.archive_retention = '1d';
-INSERT INTO jobq.archive_default (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
+INSERT INTO jobq_internal.archive_default (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
 SELECT now() - interval '100 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'c', 'old', CASE WHEN n <= 1000 THEN 1 END FROM generate_series(1, 150000) n;
-CREATE TABLE jobq.archive_20200101 PARTITION OF jobq.archive (PRIMARY KEY (id)) FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
-CREATE INDEX ON jobq.archive_20200101 (batch_id, state) WHERE batch_id IS NOT NULL;
-INSERT INTO jobq.archive_20200101 (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
+CREATE TABLE jobq_internal.archive_20200101 PARTITION OF jobq_internal.archive (PRIMARY KEY (id)) FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
+CREATE INDEX ON jobq_internal.archive_20200101 (batch_id, state) WHERE batch_id IS NOT NULL;
+INSERT INTO jobq_internal.archive_20200101 (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
 SELECT '2020-01-01 12:00', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'x', 'old', CASE WHEN n % 10 = 0 THEN 1 END FROM generate_series(1, 20000) n;
-INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n, 'eve'::regrole, 0, 'f', 'old', n::text FROM generate_series(1, 3000) n;
-INSERT INTO jobq.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
+INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n, 'eve'::regrole, 0, 'f', 'old', n::text FROM generate_series(1, 3000) n;
+INSERT INTO jobq_internal.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
 SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
 
 CREATE TABLE bite (rows bigint);
 CREATE FUNCTION bite() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.bite SELECT count(*) FROM gone; RETURN NULL; END $$;
-CREATE TRIGGER bite AFTER DELETE ON jobq.archive_default REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
-CREATE TRIGGER bite AFTER DELETE ON jobq.archive_20200101 REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
-CREATE TRIGGER bite AFTER DELETE ON jobq.failed_job REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
+CREATE TRIGGER bite AFTER DELETE ON jobq_internal.archive_default REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
+CREATE TRIGGER bite AFTER DELETE ON jobq_internal.archive_20200101 REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
+CREATE TRIGGER bite AFTER DELETE ON jobq_internal.failed_job REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
 SELECT pg_reload_conf()});
 my @old = split(/\n/, as('bob', q{SELECT batch('still') FROM generate_series(1, 12)}));
 as('bob', "SELECT finish($_)") foreach @old;
 wait_for($node, 'batches end', 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
-sql("UPDATE jobq.batch SET finished_at = now() - interval '1000 days' WHERE id = ANY ('{" . join(',', @old) . "}')");
+sql("UPDATE jobq_internal.batch SET finished_at = now() - interval '1000 days' WHERE id = ANY ('{" . join(',', @old) . "}')");
 $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'});
 sql(q{SELECT jobq.test_clock('122 min')});
-wait_for($node, 'some of it is gone', q{SELECT count(*) < 150000 FROM jobq.archive_default WHERE kind = 'old'});
-note(sql(q{SELECT count(*) FROM jobq.archive_default WHERE kind = 'old'}) . ' are there');
+wait_for($node, 'some of it is gone', q{SELECT count(*) < 150000 FROM jobq_internal.archive_default WHERE kind = 'old'});
+note(sql(q{SELECT count(*) FROM jobq_internal.archive_default WHERE kind = 'old'}) . ' are there');
 wait_for($node, 'a tick comes meanwhile', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
 is(ends('bob', q{, queue => 'new', priority => 7}), 'completed', 'and a job in a new lane');
-wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq.failed_job WHERE kind = 'old')
-	AND NOT EXISTS (SELECT FROM jobq.unique_key WHERE kind = 'old') AND to_regclass('jobq.archive_20200101') IS NULL
-	AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at < now() - interval '100 days')});
+wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq_internal.failed_job WHERE kind = 'old')
+	AND NOT EXISTS (SELECT FROM jobq_internal.unique_key WHERE kind = 'old') AND to_regclass('jobq_internal.archive_20200101') IS NULL
+	AND NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at < now() - interval '100 days')});
 # how many blocks a piece has depends on how fast they are
 is(sql('SELECT max(rows) BETWEEN 1 AND 500 FROM bite'), 't', 'however much of a piece of a table is old');
-is(sql('SELECT completed, cancelled FROM jobq.batch WHERE id = 1'), '1000|2000', 'and batches know what has gone');
+is(sql('SELECT completed, cancelled FROM jobq_internal.batch WHERE id = 1'), '1000|2000', 'and batches know what has gone');
 
 $node->stop;
 no_failed_assertion($node);

@@ -10,6 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+$JobqTest::max_databases = 8;
+
 my $node = jobq_node(
 	'main', q{
 jobq.databases = 'postgres'
@@ -27,7 +29,7 @@ sub sql
 
 # What agrees with the table.
 my $live = q{SELECT coalesce(sum(waiting + scheduled + blocked + running + held), -1) FROM jobq.stats};
-my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq.job) AND sum(letters) = (SELECT count(*) FROM jobq.failed_job) FROM jobq.stats";
+my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq_internal.job) AND sum(letters) = (SELECT count(*) FROM jobq_internal.failed_job) FROM jobq.stats";
 my $all = q{SELECT queue, kind, tenant, waiting, scheduled, enqueued, started, completed, failed, dead, wait_p99, run_max, since FROM jobq.stats ORDER BY 1, 2, 3};
 my $past = q{SELECT * FROM jobq.stats_history WHERE step = 'day' ORDER BY 1, 2, 3, 4, 5};
 
@@ -95,10 +97,10 @@ cmp_ok(sql(q{SELECT enqueued FROM jobq.stats WHERE queue = 'outside' AND kind = 
 	'>=', 84, 'they are counted together');
 sql(q{SELECT jobq.create_queue('q' || i) FROM generate_series(1, 20) i});
 sql(q{SELECT jobq.enqueue('good', queue => 'q' || i, delay => '1 hour') FROM generate_series(1, 20) i});
-is(sql($live), sql('SELECT count(*) FROM jobq.job'), 'nor of queues');
+is(sql($live), sql('SELECT count(*) FROM jobq_internal.job'), 'nor of queues');
 $node->stop;
 $node->start;
-is(sql($live), sql('SELECT count(*) FROM jobq.job'), 'nor by a stop');
+is(sql($live), sql('SELECT count(*) FROM jobq_internal.job'), 'nor by a stop');
 sql(q{SELECT jobq.clear(name) FROM jobq.queues});
 is(sql($live), '0', 'all of it is taken back');
 

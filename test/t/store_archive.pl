@@ -26,7 +26,7 @@ CREATE EXTENSION jobq;
 DO $$
 BEGIN
 	FOR i IN -1..8 LOOP
-		EXECUTE format('CREATE TABLE jobq.archive_%s ()', to_char((now() AT TIME ZONE 'UTC') + i * interval '1 day', 'YYYYMMDD'));
+		EXECUTE format('CREATE TABLE jobq_internal.archive_%s ()', to_char((now() AT TIME ZONE 'UTC') + i * interval '1 day', 'YYYYMMDD'));
 	END LOOP;
 END $$;
 COMMIT;
@@ -36,9 +36,11 @@ SELECT jobq.register('note', 'note(jsonb)')});
 # It is one o'clock in the morning, so that midnight is far away.
 my $morning = sql(q{SELECT date_trunc('day', now() AT TIME ZONE 'UTC') + interval '25 hours' - (now() AT TIME ZONE 'UTC')});
 sql("SELECT jobq.test_clock('$morning')");
+wait_for($node, 'tables in the place of partitions: doctor() tells',
+	q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot make the partitions%is not a partition of jobq_internal.archive')});
 sql(q{SELECT count(jobq.enqueue('note')) FROM generate_series(1, 1000)});
 wait_for($node, 'what is finished at first has no partition of its own',
-	'SELECT count(*) = 1000 FROM jobq.archive_default');
+	'SELECT count(*) = 1000 FROM jobq_internal.archive_default');
 
 # New plans all the time: a plan that knows the old partitions is what could go wrong.
 sql(q{
@@ -70,8 +72,8 @@ sql(q{DO $$
 DECLARE
 	name text;
 BEGIN
-	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relname ~ '^archive_[0-9]+$' LOOP
-		EXECUTE format('DROP TABLE jobq.%I', name);
+	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'jobq_internal'::regnamespace AND relname ~ '^archive_[0-9]+$' LOOP
+		EXECUTE format('DROP TABLE jobq_internal.%I', name);
 	END LOOP;
 END $$});
 my $made = '';
@@ -82,7 +84,7 @@ foreach my $hour (1 .. 20)
 	sql("SELECT jobq.test_clock('$morning'::interval + interval '$minutes min')");
 	$made = sql(q{
 CREATE OR REPLACE FUNCTION made() RETURNS boolean LANGUAGE sql AS $$
-	SELECT EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid WHERE inhparent = 'jobq.archive'::regclass
+	SELECT EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid WHERE inhparent = 'jobq_internal.archive'::regclass
 		AND relname = to_char(jobq.clock() AT TIME ZONE 'UTC', '"archive_"YYYYMMDD')) $$;
 DO $$ BEGIN
 	FOR i IN 1..1500 LOOP
@@ -100,7 +102,7 @@ sql('INSERT INTO stop DEFAULT VALUES');
 $readers->finish;
 is($err, '', 'nobody has missed a job');
 like($out, qr{transactions actually processed: 8/8}, 'until all have ended');
-is(sql('SELECT count(*) FROM jobq.archive_default'), '0', 'what was there has gone along');
+is(sql('SELECT count(*) FROM jobq_internal.archive_default'), '0', 'what was there has gone along');
 
 #
 # Queues whose jobs go earlier.
@@ -116,9 +118,10 @@ sql(q{SELECT jobq.enqueue(kind, queue => queue) FROM unnest('{note,fail}'::text[
 my $jobs = q{SELECT string_agg(concat_ws(' ', queue, kind, state), ', ' ORDER BY queue, kind, id) FROM jobq.jobs WHERE queue IN ('brief', 'usual')};
 wait_for($node, 'jobs have finished', "SELECT ($jobs) = 'brief fail failed, brief note completed, brief note completed, usual fail failed, usual note completed'");
 my $counts = sql("SELECT total, completed FROM jobq.batch_status($batch)");
-like(sql(q{SELECT DISTINCT tableoid::regclass FROM jobq.archive WHERE kind = 'note' AND queue_id = (SELECT id FROM jobq.queue WHERE name = 'brief')}),
-	qr{^jobq.archive_\d+$}, 'they are in a partition');
+like(sql(q{SELECT DISTINCT tableoid::regclass FROM jobq_internal.archive WHERE kind = 'note' AND queue_id = (SELECT id FROM jobq_internal.queue WHERE name = 'brief')}),
+	qr{^jobq_internal.archive_\d+$}, 'they are in a partition');
 
+# The clock is put forward twice, as the second call says that it is right: else nothing is deleted.
 # A pass that is under way does not notice that it is late by now; the next one does.
 my $hours = 5;
 sub gone_later
@@ -127,7 +130,7 @@ sub gone_later
 
 	foreach (1 .. 20)
 	{
-		sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
+		sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours'), jobq.test_clock('$morning'::interval + interval '$hours hours')");
 		last if sql(qq{
 DO \$\$ BEGIN
 	FOR i IN 1..500 LOOP
@@ -145,11 +148,11 @@ gone_later('dead letters of the queue go', 'brief note completed, brief note com
 $hours = 72;
 gone_later('finished jobs of the queue go', 'usual fail failed, usual note completed');
 is(sql("SELECT total, completed FROM jobq.batch_status($batch)"), $counts, 'and a batch knows what has gone');
-is(sql(q{SELECT count(*) FROM jobq.archive WHERE kind = 'note'}), '1001', 'those of others stay');
+is(sql(q{SELECT count(*) FROM jobq_internal.archive WHERE kind = 'note'}), '1001', 'those of others stay');
 sql(q{SELECT jobq.alter_queue('usual', archive_retention => '1 day')});
 $hours += 2;
 gone_later('a queue that wants it now is heard', 'usual fail failed');
-is(sql(q{SELECT count(*) FROM jobq.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
+is(sql(q{SELECT count(*) FROM jobq_internal.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
 
 # What is finished when the clock was put back goes by the clock as it is.
 sql("SELECT jobq.test_clock('$morning'::interval + interval '5 hours')");
@@ -164,37 +167,61 @@ gone_later('what is finished then goes, too', 'usual fail failed');
 #
 my @old = map { sql('SELECT jobq.create_batch()') } 1 .. 12;
 sql("SELECT jobq.batch_start(id) FROM jobq.batches WHERE id IN (@{[join ',', @old]})");
-wait_for($node, 'old batches: all are over', 'SELECT bool_and(finished_at IS NOT NULL) FROM jobq.batch');
-sql("CREATE TABLE refers (batch bigint REFERENCES jobq.batch); INSERT INTO refers VALUES ($old[1])");
+wait_for($node, 'old batches: all are over', 'SELECT bool_and(finished_at IS NOT NULL) FROM jobq_internal.batch');
+sql("CREATE TABLE refers (batch bigint REFERENCES jobq_internal.batch); INSERT INTO refers VALUES ($old[1])");
 sub batches_go
 {
 	my ($name, $left) = @_;
 
 	for (1 .. 20)
 	{
-		sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
+		sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours'), jobq.test_clock('$morning'::interval + interval '$hours hours')");
 		last if sql(q{
 DO $$ BEGIN
 	FOR i IN 1..500 LOOP
-		EXIT WHEN (SELECT count(*) FROM jobq.batch) = LEFT;
+		EXIT WHEN (SELECT count(*) FROM jobq_internal.batch) = LEFT;
 		PERFORM pg_sleep(0.01);
 	END LOOP;
 END $$;
-SELECT count(*) FROM jobq.batch} =~ s/LEFT/$left/r) eq $left;
+SELECT count(*) FROM jobq_internal.batch} =~ s/LEFT/$left/r) eq $left;
 		$hours += 2;
 	}
-	is(sql('SELECT count(*) FROM jobq.batch'), $left, $name);
+	is(sql('SELECT count(*) FROM jobq_internal.batch'), $left, $name);
 	return;
 }
 $hours += 40 * 24;
 batches_go('old batches go, but for one that is referred to', 1);
-is(sql('SELECT id FROM jobq.batch'), $old[1], 'which stays');
+is(sql('SELECT id FROM jobq_internal.batch'), $old[1], 'which stays');
 my $told = () = slurp_file($node->logfile) =~ /could not look after its archive now: update or delete on table "batch"/g;
 cmp_ok($told, '<=', 25, 'and of which the log is told once in a pass');
 cmp_ok($told, '>', 0, 'but told');
 sql('DROP TABLE refers');
 $hours += 2;
 batches_go('until it is not any more', 0);
+
+#
+# An event trigger forbids DDL: jobs go on, and doctor() and metrics() tell, until the day can
+# have its partition.
+#
+my $trouble = q{FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot make the partitions of the archive since %: no DDL now'};
+sql(q{
+CREATE FUNCTION forbid() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no DDL now'; END $$;
+CREATE EVENT TRIGGER forbid ON ddl_command_start EXECUTE FUNCTION forbid()});
+$hours += 10 * 24;
+sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
+wait_for($node, 'without DDL: doctor() tells that there are no partitions', "SELECT EXISTS (SELECT $trouble)");
+cmp_ok(sql(q{SELECT (regexp_match(jobq.metrics(), 'jobq_scheduler_troubles (\d+)'))[1]}), '>', 0, 'and a metric does');
+my $late = sql(q{SELECT jobq.enqueue('note')});
+is(sql("SELECT state FROM jobq.wait($late, '10 min')"), 'completed', 'and jobs are done');
+is(sql("SELECT count(*) FROM jobq_internal.archive_default WHERE id = $late"), '1', 'and kept');
+my $said = () = slurp_file($node->logfile) =~ /could not look after its archive now: no DDL now/g;
+cmp_ok($said, '<=', 3, 'and the log is not told of each try');
+sql('DROP EVENT TRIGGER forbid');
+$hours += 2;
+sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
+wait_for($node, 'with DDL: it is over', "SELECT NOT EXISTS (SELECT $trouble)");
+is(sql("SELECT count(*) FROM jobq_internal.archive WHERE id = $late AND tableoid <> 'jobq_internal.archive_default'::regclass"), '1',
+	'and the day has its partition');
 
 $node->stop;
 no_failed_assertion($node);

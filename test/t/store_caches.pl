@@ -70,7 +70,7 @@ sub discarding
 discarding('the session discards its caches', 'SHOW debug_discard_caches', '1');
 discarding('enqueue, as its queue wants',
 	q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still') > 0}, 't');
-is(sql('SELECT expires_at - run_at FROM jobq.job'), '1 day', 'it expires when its queue says');
+is(sql('SELECT expires_at - run_at FROM jobq_internal.job'), '1 day', 'it expires when its queue says');
 discarding('a session works', q{CALL jobq.work('{still}', max_jobs => 1)}, '');
 is(sql(q{SELECT state FROM jobq.jobs}), 'completed', 'its job is completed');
 discarding('enqueue to a queue that is made',
@@ -90,7 +90,7 @@ discarding('a workflow',
 		{"name": "b", "kind": "twice", "payload": {"n": 2}, "needs": ["a"]}]}') > 0}, 't');
 discarding('perform', q{SELECT jobq.perform('twice', '{"n": 8}')}, '16');
 discarding('perform within perform', q{SELECT jobq.perform('down', '4')}, '0');
-wait_for($node, 'the workers run all', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($node, 'the workers run all', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( sql(q{SELECT string_agg(kind || ' ' || queue || ' ' || state || ' ' || n, ', ' ORDER BY kind, queue)
 	FROM (SELECT kind, queue, state, count(*) AS n FROM jobq.jobs GROUP BY 1, 2, 3) j}),
 	join(', ',

@@ -1,4 +1,6 @@
 # Jobs survive pg_dump and pg_restore, in whatever state they are.
+#
+# Runs on each major: pg_dump differs between majors.
 
 use strict;
 use warnings FATAL => 'all';
@@ -8,6 +10,8 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+$JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=2'
@@ -61,17 +65,17 @@ RESET ROLE;
 });
 
 my %tables = (
-	job => 'SELECT * FROM jobq.job ORDER BY id',
-	archive => 'SELECT * FROM jobq.archive ORDER BY id',
-	failed_job => 'SELECT * FROM jobq.failed_job ORDER BY id',
-	unique_key => 'SELECT * FROM jobq.unique_key ORDER BY job_id',
-	job_uuid => 'SELECT * FROM jobq.job_uuid ORDER BY uuid',
-	queue => 'SELECT * FROM jobq.queue ORDER BY id',
-	handler => 'SELECT * FROM jobq.handler ORDER BY kind',
+	job => 'SELECT * FROM jobq_internal.job ORDER BY id',
+	archive => 'SELECT * FROM jobq_internal.archive ORDER BY id',
+	failed_job => 'SELECT * FROM jobq_internal.failed_job ORDER BY id',
+	unique_key => 'SELECT * FROM jobq_internal.unique_key ORDER BY job_id',
+	job_uuid => 'SELECT * FROM jobq_internal.job_uuid ORDER BY uuid',
+	queue => 'SELECT * FROM jobq_internal.queue ORDER BY id',
+	handler => 'SELECT * FROM jobq_internal.handler ORDER BY kind',
 	sequences =>
-	  q{SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' ORDER BY 1});
+	  q{SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq_internal' ORDER BY 1});
 ok( $node->poll_query_until('postgres',
-		q{SELECT count(*) > 0 FROM jobq.archive WHERE tableoid <> 'jobq.archive_default'::regclass}),
+		q{SELECT count(*) > 0 FROM jobq_internal.archive WHERE tableoid <> 'jobq_internal.archive_default'::regclass}),
 	'finished jobs are in a partition of their day');
 
 my $dump = $node->backup_dir . '.dump';

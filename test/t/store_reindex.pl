@@ -1,6 +1,8 @@
 # The tables of jobq are written anew, and their indexes made anew under other
 # OIDs, while sessions, workers and the scheduler have long known the old ones.
 # All of them go on.
+#
+# Runs on each major: rows and indexes are written by direct access.
 
 use strict;
 use warnings FATAL => 'all';
@@ -56,10 +58,10 @@ BEGIN
 		{"name": "b", "kind": "twice", "payload": {"n": 2}, "needs": ["a"]}]}');
 	PERFORM jobq.enqueue('elsewhere', queue => 'taken');
 	COMMIT;
-	SELECT string_agg(state, ' ' ORDER BY w.id) INTO said FROM jobq.wait(jobs, '3 min') w;
+	SELECT string_agg(state, ' ' ORDER BY w.id) INTO said FROM jobq.wait_all(jobs, '3 min') w;
 	COMMIT;
 	SELECT said || ' ' || string_agg(state, ' ' ORDER BY w.id) INTO said
-	FROM jobq.wait(ARRAY(SELECT id FROM jobq.jobs WHERE batch_id = batch ORDER BY 1), '3 min') w;
+	FROM jobq.wait_all(ARRAY(SELECT id FROM jobq.jobs WHERE batch_id = batch ORDER BY 1), '3 min') w;
 	COMMIT;
 	SELECT * INTO reserved FROM jobq.reserve('{taken}', wait => '3 min');
 	COMMIT;
@@ -84,13 +86,13 @@ everything('everything works');
 
 foreach my $index (split /\n/, sql(q{
 	SELECT indexrelid::regclass FROM pg_index WHERE indrelid IN
-		(SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace) ORDER BY 1}))
+		(SELECT oid FROM pg_class WHERE relnamespace = 'jobq_internal'::regnamespace) ORDER BY 1}))
 {
 	sql("REINDEX INDEX CONCURRENTLY $index");
 	everything("after REINDEX INDEX CONCURRENTLY $index");
 }
 foreach my $table (split /\n/, sql(q{
-	SELECT oid::regclass FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'r' ORDER BY 1}))
+	SELECT oid::regclass FROM pg_class WHERE relnamespace = 'jobq_internal'::regnamespace AND relkind = 'r' ORDER BY 1}))
 {
 	my $pkey = sql("SELECT conname FROM pg_constraint WHERE conrelid = '$table'::regclass AND contype = 'p'");
 
@@ -108,7 +110,7 @@ sub reindex
 	my ($table, $out, $err) = @_;
 
 	return IPC::Run::start(
-		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', "REINDEX TABLE CONCURRENTLY jobq.$table" ],
+		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', "REINDEX TABLE CONCURRENTLY jobq_internal.$table" ],
 		'>', $out, '2>', $err);
 }
 
@@ -130,8 +132,8 @@ foreach my $table (qw(unique_key job failed_job archive_default))
 	$middle->query_safe('COMMIT');
 	ok($reindex->finish, "$table: REINDEX comes to its end") or diag($err);
 	is($session->query(sprintf $enqueue, $table, 'skip'), 't', "$table: the key is found in the new index");
-	is( sql(qq{SELECT count(*), count(DISTINCT unique_key) FROM jobq.job WHERE queue_id =
-			(SELECT id FROM jobq.queue WHERE name = 'still') AND unique_key ~ '^$table'}),
+	is( sql(qq{SELECT count(*), count(DISTINCT unique_key) FROM jobq_internal.job WHERE queue_id =
+			(SELECT id FROM jobq_internal.queue WHERE name = 'still') AND unique_key ~ '^$table'}),
 		'3|2', "$table: each key once for each role");
 	everything("$table: everything works");
 }
@@ -155,18 +157,18 @@ $middle->quit;
 my $owner = $node->background_psql('postgres', on_error_stop => 0);
 $owner->query(q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still')});
 foreach my $change (
-	[ 'ALTER TABLE jobq.job ALTER flow TYPE bigint', qr/column "flow" of jobq.job has type bigint instead of integer/ ],
-	[ 'ALTER TABLE jobq.job ALTER payload DROP NOT NULL', qr/column "payload" of jobq.job is not marked NOT NULL/ ],
+	[ 'ALTER TABLE jobq_internal.job ALTER flow TYPE bigint', qr/column "flow" of jobq_internal.job has type bigint instead of integer/ ],
+	[ 'ALTER TABLE jobq_internal.job ALTER payload DROP NOT NULL', qr/column "payload" of jobq_internal.job is not marked NOT NULL/ ],
 	$node->pg_version >= 18
-		? [ 'ALTER TABLE jobq.job ALTER payload DROP NOT NULL; ALTER TABLE jobq.job ADD CONSTRAINT c NOT NULL payload NOT VALID',
-			qr/column "payload" of jobq.job is not marked NOT NULL/ ]
+		? [ 'ALTER TABLE jobq_internal.job ALTER payload DROP NOT NULL; ALTER TABLE jobq_internal.job ADD CONSTRAINT c NOT NULL payload NOT VALID',
+			qr/column "payload" of jobq_internal.job is not marked NOT NULL/ ]
 		: (),
-	[ 'ALTER TABLE jobq.job DROP free_run_at', qr/column \d+ of jobq.job was dropped/ ],
-	[ 'ALTER TABLE jobq.job ADD more text', qr/jobq.job has \d+ columns instead of \d+/ ],
-	[ 'ALTER TABLE jobq.unique_key ALTER held_until TYPE timestamp', qr/column "held_until" of jobq.unique_key has type timestamp without/ ],
-	[ 'ALTER INDEX jobq.queue_name_key RENAME TO other', qr/index jobq.queue_name_key cannot be used.*does not exist/s ],
-	[ 'ALTER INDEX jobq.queue_name_key RENAME TO other; CREATE INDEX queue_name_key ON jobq.queue (id)',
-		qr/index jobq.queue_name_key cannot be used.*other columns/s ])
+	[ 'ALTER TABLE jobq_internal.job DROP free_run_at', qr/column \d+ of jobq_internal.job was dropped/ ],
+	[ 'ALTER TABLE jobq_internal.job ADD more text', qr/jobq_internal.job has \d+ columns instead of \d+/ ],
+	[ 'ALTER TABLE jobq_internal.unique_key ALTER held_until TYPE timestamp', qr/column "held_until" of jobq_internal.unique_key has type timestamp without/ ],
+	[ 'ALTER INDEX jobq_internal.queue_name_key RENAME TO other', qr/index jobq_internal.queue_name_key cannot be used.*does not exist/s ],
+	[ 'ALTER INDEX jobq_internal.queue_name_key RENAME TO other; CREATE INDEX queue_name_key ON jobq_internal.queue (id)',
+		qr/index jobq_internal.queue_name_key cannot be used.*other columns/s ])
 {
 	my ($do, $expected) = @$change;
 
@@ -181,15 +183,15 @@ foreach my $change (
 $owner->quit;
 
 # Indexes that jobq can serve may be added, and no others.
-foreach my $index ("ON jobq.archive ((payload ->> 'a'))", 'ON jobq.job (kind) WHERE priority < 0', "ON jobq.failed_job (kind, lower(kind))",
-	'ON jobq.job (kind) WHERE job IS NOT NULL', 'ON jobq.job ((job))')
+foreach my $index ("ON jobq_internal.archive ((payload ->> 'a'))", 'ON jobq_internal.job (kind) WHERE priority < 0', "ON jobq_internal.failed_job (kind, lower(kind))",
+	'ON jobq_internal.job (kind) WHERE job IS NOT NULL', 'ON jobq_internal.job ((job))')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "CREATE INDEX $index");
 	like($err, qr/an index on "\w+" of jobq cannot have an expression or such a condition/, "CREATE INDEX $index is refused");
 }
-sql(q{CREATE INDEX one ON jobq.job (kind) WHERE batch_id IS NULL; CREATE INDEX other ON jobq.archive (kind)});
+sql(q{CREATE INDEX one ON jobq_internal.job (kind) WHERE batch_id IS NULL; CREATE INDEX other ON jobq_internal.archive (kind)});
 everything('with indexes of a user');
-sql(q{DROP INDEX jobq.one, jobq.other});
+sql(q{DROP INDEX jobq_internal.one, jobq_internal.other});
 $session->quit;
 no_failed_assertion($node);
 $node->stop;

@@ -1,5 +1,7 @@
 # A job runs on one server only: not on a subscriber, not on a standby; but on
 # either once it has taken over.
+#
+# Runs on each major: replication differs between majors.
 
 use strict;
 use warnings FATAL => 'all';
@@ -47,18 +49,18 @@ SELECT jobq.enqueue('note_procedure', queue => 'still');
 };
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
-$subscriber->safe_psql('postgres', q{DELETE FROM jobq.handler});
-subscribe($publisher, $subscriber, map { "jobq.$_" } qw(limiter queue handler job job_uuid failed_job));
+$subscriber->safe_psql('postgres', q{DELETE FROM jobq_internal.handler});
+subscribe($publisher, $subscriber, map { "jobq_internal.$_" } qw(limiter queue handler job job_uuid failed_job));
 $publisher->safe_psql('postgres', $jobs);
 $publisher->wait_for_catchup('jobs');
 
-is($subscriber->safe_psql('postgres', 'SELECT count(*), bool_and(dormant) FROM jobq.job'),
+is($subscriber->safe_psql('postgres', 'SELECT count(*), bool_and(dormant) FROM jobq_internal.job'),
 	'6|t', 'jobs arrive, and are dormant');
 $publisher->safe_psql('postgres', q{SELECT jobq.resume('still')});
 wait_for($publisher, 'the publisher runs its jobs',
-	'SELECT count(*) = 2 FROM jobq.job');
+	'SELECT count(*) = 2 FROM jobq_internal.job');
 wait_for($subscriber, 'and they leave the subscriber',
-	'SELECT count(*) = 2 AND bool_and(dormant) FROM jobq.job');
+	'SELECT count(*) = 2 AND bool_and(dormant) FROM jobq_internal.job');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM effect'),
 	'0', 'which has run none of them');
 
@@ -74,12 +76,12 @@ $publisher->safe_psql('postgres', $letter);
 letters(3, 'dead letters are counted: those that were there, and one that has come');
 $publisher->safe_psql('postgres', q{SELECT jobq.delete_failed(max(id)) FROM jobq.failed_jobs});
 letters(2, 'one is gone');
-$publisher->safe_psql('postgres', q{TRUNCATE jobq.failed_job});
+$publisher->safe_psql('postgres', q{TRUNCATE jobq_internal.failed_job});
 letters(0, 'all are');
 
 # the subscriber has jobs of its own; sequences are not replicated
 $subscriber->safe_psql('postgres',
-	q{SELECT setval('jobq.job_id_seq', 1000), setval('jobq.queue_id_seq', 1000)});
+	q{SELECT setval('jobq_internal.job_id_seq', 1000), setval('jobq_internal.queue_id_seq', 1000)});
 my $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min')"),
 	'completed', 'the subscriber runs its own jobs');
@@ -173,7 +175,7 @@ foreach my $end ('COMMIT', 'ROLLBACK', 'COMMIT')
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.jobs WHERE queue = 'items' AND state = 'completed'}),
 	'2', 'each job has run');
 wait_for($subscriber, 'batches that a trigger has started come to their end',
-	q{SELECT count(*) = 2 FROM jobq.batch WHERE name = 'of an item' AND state = 'c'});
+	q{SELECT count(*) = 2 FROM jobq_internal.batch WHERE name = 'of an item' AND state = 'c'});
 is($subscriber->safe_psql('postgres', q{SELECT state FROM jobq.schedules WHERE name = 'of items'}),
 	'active', 'and its schedule is one of the subscriber');
 $subscriber->safe_psql('postgres', q{SELECT jobq.unschedule('of items')});
@@ -210,10 +212,10 @@ foreach my $id ($first, $second)
 	$subscriber->safe_psql('postgres', "SELECT jobq.ack($got, $token)");
 }
 is( $subscriber->safe_psql(
-		'postgres', q{SELECT count(*) FROM jobq.job WHERE unique_key IS NOT NULL AND id = jobq.enqueue('note', unique_key => unique_key)}),
+		'postgres', q{SELECT count(*) FROM jobq_internal.job WHERE unique_key IS NOT NULL AND id = jobq.enqueue('note', unique_key => unique_key)}),
 	'3', 'with their unique keys');
 wait_for($subscriber, 'those that are ready run',
-	q{SELECT count(*) = 3 AND bool_and(run_at > now()) FROM jobq.job});
+	q{SELECT count(*) = 3 AND bool_and(run_at > now()) FROM jobq_internal.job});
 is($subscriber->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 	'5|5', 'once');
 $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
@@ -225,8 +227,8 @@ is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
 # a database whose ids are behind those of the jobs that it takes over
 $subscriber->safe_psql('postgres', q{
 SELECT jobq.enqueue('note', delay => '1 day');
-UPDATE jobq.job SET dormant = true, id = 5000 WHERE id = (SELECT max(id) FROM jobq.job);
-SELECT setval('jobq.job_id_seq', 4999, true);
+UPDATE jobq_internal.job SET dormant = true, id = 5000 WHERE id = (SELECT max(id) FROM jobq_internal.job);
+SELECT setval('jobq_internal.job_id_seq', 4999, true);
 SELECT jobq.adopt();
 });
 my ($rc) = $subscriber->psql('postgres', q{SELECT jobq.enqueue('note')});
@@ -286,7 +288,7 @@ SELECT state FROM jobq.wait($id, '5 min');
 });
 wait_for($primary, 'whoever waits for a job waits for the standby, too',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^SELECT state FROM jobq.wait' AND wait_event = 'SyncRep'});
-is($primary->safe_psql('postgres', "SELECT count(*) FROM jobq.archive WHERE id = $id"),
+is($primary->safe_psql('postgres', "SELECT count(*) FROM jobq_internal.archive WHERE id = $id"),
 	'1', 'although the job is done, and its worker does not wait');
 $standby->start;
 like($waiter->query_until(qr/completed/, ''), qr/completed/,
@@ -343,13 +345,13 @@ is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($waiting)"),
 $standby->safe_psql('postgres', q{SELECT jobq.resume('still')});
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.wait($waiting, '5 min')"),
 	'completed', 'jobs run where the standby was promoted');
-wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq.job');
+wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 	'5|5', 'all effects are there, once');
 
 # A planned switch-over, and back: what a server knew when it was stopped is not what there
 # is when it takes over again.
-my $agree = q{SELECT bool_and(exact) AND sum(waiting + scheduled + blocked + running + held) = (SELECT count(*) FROM jobq.job) FROM jobq.stats};
+my $agree = q{SELECT bool_and(exact) AND sum(waiting + scheduled + blocked + running + held) = (SELECT count(*) FROM jobq_internal.job) FROM jobq.stats};
 my $counted = q{SET jobq.count_limit = 1; SELECT scheduled, exact FROM jobq.queues WHERE name = 'switched'};
 $standby->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 5)});
 wait_for($standby, 'statistics agree with the table', $agree);

@@ -147,6 +147,32 @@ copy_server() {
 	find "$2" -path '*/bin/pg_config'
 }
 
+# The name of the archive of what make installs from TREE, in which nothing is built yet,
+# into a copy of the server of MAJOR in SERVER: of all that the build depends on.
+# usage: built_archive MAJOR SERVER TREE
+built_archive() {
+	local state
+	state=$({
+		cat "$2/stamp"
+		cc --version
+		# without these, parts of the program jobq are left out
+		find /usr/include -name curl.h -o -name curses.h -o -name jansson.h -o -name microhttpd.h | LC_ALL=C sort
+		cd "$3"
+		find Makefile client control src worker -type f | LC_ALL=C sort | xargs sha256sum
+	} | sha256sum | cut -c 1-32)
+	echo "$cache/built/$1-$state.tar"
+}
+
+# Keep what make has installed below STAGE as ARCHIVE.
+# usage: keep_built STAGE ARCHIVE
+keep_built() {
+	mkdir -p "$cache/built"
+	tar -C "$1" -cf "$2.$$" .
+	mv "$2.$$" "$2"
+	# shellcheck disable=SC2012
+	ls -t "$cache"/built/*.tar | tail -n +20 | xargs -r rm -f
+}
+
 # End every process that works in a folder (a server works in its data folder,
 # make and prove in the tree), then remove the folder.
 remove_folder() {

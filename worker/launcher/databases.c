@@ -181,12 +181,18 @@ database_entry(Oid dboid)
 			jobq_lengths_clear(db);
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			db->life = ++jobq_shared->lives;
+			db->copied = false;
+			db->ntroubles = 0;
+			memset(db->troubles, 0, sizeof(db->troubles));
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
 			jobq_relay_clear(db);
 			db->leases->jobs = db->limits->jobs = InvalidOid;
 			db->limits->loaded = false;
 			db->nowed = 0;
+			db->clock_seen = 0;
+			db->ahead_until = InvalidTransactionId;
+			db->ahead_more = 0;
 			LWLockRelease(db->lock);
 			pg_write_barrier(); /* see jobq_find_database() */
 			db->dboid = dboid;

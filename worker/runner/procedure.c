@@ -156,6 +156,7 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 
 	portal = CreatePortal("jobq procedure", true, true);
 	portal->visible = false;
+	ResourceOwnerDelete(portal->resowner);
 	portal->resowner = CurrentResourceOwner;
 	ActivePortal = portal;
 	PortalContext = portal->portalContext;

@@ -111,6 +111,11 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(top);
+
+		/* the job is handed over again: it may still be there */
+		SpinLockAcquire(&run->slot->mutex);
+		run->slot->asked_for = true;
+		SpinLockRelease(&run->slot->mutex);
 		run->slot->retire = true;
 		return false;
 	}

@@ -103,7 +103,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 	int			n;
 
 	SPI_connect();
-	n = jobq_query("SELECT j.id FROM jobq.job j JOIN jobq.queue q ON q.id = j.queue_id"
+	n = jobq_query("SELECT j.id FROM jobq_internal.job j JOIN jobq_internal.queue q ON q.id = j.queue_id"
 				   " WHERE coalesce(q.run_as, j.role) = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"

@@ -41,7 +41,7 @@
  */
 #define CLOCK_SLACK		USECS_PER_DAY
 
-/* A row of jobq.batch. */
+/* A row of jobq_internal.batch. */
 typedef struct Batch
 {
 	int64		id;
@@ -73,6 +73,7 @@ typedef struct Callback
 /* By how much the clock was put back, in all since the scheduler began. */
 static int64 put_back = 0;
 
+static bool may_begin(bool shared, Batch *batch, BatchLook *outcome);
 static bool read_batch(int64 id, bool lock, Batch *batch);
 static bool may_have_dropped(const Batch *batch);
 static TimestampTz ends_since(const Batch *batch);
@@ -126,33 +127,19 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 	bool		ending;
 	bool		later;
 	bool		grows = workflow_grows(id, news);
+	BatchLook	outcome;
 	JobqJob		parent_job;
 	bool		taken = false;
 	bool		locked = false;
 	bool		was_cancelled;
 
-	/* what has ended stays so until we have committed */
-	if (!jobq_workflow_try_lock(id))
+	if (!may_begin(shared, batch, &outcome))
 	{
-		/* the next look does not have this news */
-		kept_forget(id);
-		return LOOK_LATER;
+		/* only a look that comes alone next has this news */
+		if (outcome != LOOK_ALONE)
+			kept_forget(id);
+		return outcome;
 	}
-	if (!read_batch(batch->id, false, batch))
-	{
-		kept_forget(id);
-		return LOOK_OVER;
-	}
-	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
-		return LOOK_ALONE;
-	if (batch->parent_job != 0 && !batch->dropped &&
-		(!batch->reopened || batch->state == BATCH_PENDING) &&
-		!nest_drop_if_lost(id, batch->parent_job, &batch->dropped))
-		return LOOK_LATER;
-	if (batch->dropped && !read_batch(batch->id, false, batch))
-		return LOOK_LATER;
-	if (batch->state == BATCH_PENDING && !batch->dropped)
-		return LOOK_OVER;
 	if (batch->has_steps &&
 		(batch->state != BATCH_RUNNING || batch->dropped ||
 		 !workflow_go_on(batch->id, batch->role, batch->version, news, &steps)))
@@ -196,6 +183,20 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			locked = true;
 			live = batch_witness(batch->id, PG_INT64_MAX, witness);
 		}
+
+		/*
+		 * a step may have been retried, and completed, since the steps were
+		 * read: what was cancelled for its failure goes on.  It may fail at
+		 * once, so failures and counts are read after that.
+		 */
+		if (!live && batch->has_steps && batch->state == BATCH_RUNNING &&
+			!batch->dropped && has_cancelled(batch->id) &&
+			(batch->reopened || !has_failed(batch)))
+		{
+			workflow_advance(batch->id, batch->role, batch->version, false, false, &steps);
+			later |= steps.locked;
+			live = batch_witness(batch->id, PG_INT64_MAX, witness);
+		}
 		if (!live)
 			count_jobs(batch);
 
@@ -207,18 +208,6 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			has_failed(batch);
 		if (shared && (failing || batch->has_steps || batch->state != BATCH_RUNNING))
 			return LOOK_ALONE;
-
-		/*
-		 * a step may have been retried, and completed, since the steps were
-		 * read: what was cancelled for its failure goes on
-		 */
-		if (!live && !failing && batch->has_steps && batch->state == BATCH_RUNNING &&
-			!batch->dropped && has_cancelled(batch->id))
-		{
-			workflow_advance(batch->id, batch->role, batch->version, false, false, &steps);
-			later |= steps.locked;
-			live = batch_witness(batch->id, PG_INT64_MAX, witness);
-		}
 	}
 	if (failing)
 	{
@@ -291,6 +280,34 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		nest_end(batch->id, batch->state, batch->dropped && !was_cancelled, &parent_job);
 	callback_event(batch->id, batch->name, batch->role, batch->state, &batch->counts);
 	return LOOK_OVER;
+}
+
+/*
+ * Lock and read the batch whose id is set.  False if the look ends here, with this outcome.
+ */
+static bool
+may_begin(bool shared, Batch *batch, BatchLook *outcome)
+{
+	*outcome = LOOK_LATER;
+
+	/* a step that has ended stays so until the look has committed */
+	if (!jobq_workflow_try_lock(batch->id))
+		return false;
+	*outcome = LOOK_OVER;
+	if (!read_batch(batch->id, false, batch))
+		return false;
+	*outcome = LOOK_ALONE;
+	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
+		return false;
+	*outcome = LOOK_LATER;
+	if (batch->parent_job != 0 && !batch->dropped &&
+		(!batch->reopened || batch->state == BATCH_PENDING) &&
+		!nest_drop_if_lost(batch->id, batch->parent_job, &batch->dropped))
+		return false;
+	if (batch->dropped && !read_batch(batch->id, false, batch))
+		return false;
+	*outcome = LOOK_OVER;
+	return batch->state != BATCH_PENDING || batch->dropped;
 }
 
 /*
@@ -407,14 +424,14 @@ step_has_failed(int64 id)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job f WHERE batch_id = $1"
-						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = f.id AND s.optional))"
-						   " OR EXISTS (SELECT FROM jobq.archive a WHERE batch_id = $1 AND state = 'e'"
-						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = a.id AND s.optional))"
-						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0"
-						   "  AND failed + expired > (SELECT pg_catalog.count(*) FROM jobq.step s"
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq_internal.failed_job f WHERE batch_id = $1"
+						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = f.id AND s.optional))"
+						   " OR EXISTS (SELECT FROM jobq_internal.archive a WHERE batch_id = $1 AND state = 'e'"
+						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = a.id AND s.optional))"
+						   " OR EXISTS (SELECT FROM jobq_internal.batch WHERE id = $1 AND failed + expired > 0"
+						   "  AND failed + expired > (SELECT pg_catalog.count(*) FROM jobq_internal.step s"
 						   "   WHERE s.batch_id = $1 AND s.optional AND s.state IN ('f', 'e')"
-						   "   AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = s.job_id)))",
+						   "   AND NOT EXISTS (SELECT FROM jobq_internal.archive a WHERE a.id = s.job_id)))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -465,12 +482,12 @@ has_cancelled(int64 id)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.archive a WHERE batch_id = $1 AND state = 'x'"
-						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = a.id AND (s.optional OR s.state = 's')))"
-						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0"
-						   "  AND cancelled > (SELECT pg_catalog.count(*) FROM jobq.step s"
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq_internal.archive a WHERE batch_id = $1 AND state = 'x'"
+						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = a.id AND (s.optional OR s.state = 's')))"
+						   " OR EXISTS (SELECT FROM jobq_internal.batch WHERE id = $1 AND cancelled > 0"
+						   "  AND cancelled > (SELECT pg_catalog.count(*) FROM jobq_internal.step s"
 						   "   WHERE s.batch_id = $1 AND (s.state = 's' OR s.optional AND s.state IN ('x', 'd'))"
-						   "   AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = s.job_id)))",
+						   "   AND NOT EXISTS (SELECT FROM jobq_internal.archive a WHERE a.id = s.job_id)))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 

@@ -136,6 +136,7 @@ static void note_error(int64 id, const ErrorData *edata);
 
 /* Works for a slice of time (share.c), and one look more. */
 Duty		batches_duty = {
+	.what = "look at batches",
 	.load = load,
 	.run = run,
 	.next_due = next_due,
@@ -352,7 +353,7 @@ read_page(void *arg)
 	uint64		n = 0;
 
 	if (jobq_relations_if_installed() != NULL)
-		n = jobq_query("SELECT id, role::oid FROM jobq.batch WHERE finished_at IS NULL"
+		n = jobq_query("SELECT id, role::oid FROM jobq_internal.batch WHERE finished_at IS NULL"
 					   " AND id > $1 AND (state <> 'p' OR parent IS NOT NULL) AND NOT dormant"
 					   " ORDER BY id LIMIT " CppAsString2(PAGE),
 					   1, types, values, NULL, SPI_OK_SELECT);

@@ -122,10 +122,10 @@ find_error(int64 batch_id)
 
 	return jobq_query_kept(&plan, "SELECT e.id, e.kind, e.sqlstate, e.error, e.error_context FROM"
 						   " (SELECT id, finished_at, kind, sqlstate, error, error_context"
-						   "  FROM jobq.failed_job WHERE batch_id = $1"
+						   "  FROM jobq_internal.failed_job WHERE batch_id = $1"
 						   "  UNION ALL SELECT id, finished_at, kind, NULL, 'the job has expired', NULL"
-						   "  FROM jobq.archive WHERE batch_id = $1 AND state = 'e') e"
-						   " LEFT JOIN jobq.step s ON s.job_id = e.id"
+						   "  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
+						   " LEFT JOIN jobq_internal.step s ON s.job_id = e.id"
 						   " ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
 						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
 }

@@ -110,7 +110,7 @@ ask(void *arg)
 	bool		chain;
 	bool		isnull;
 
-	if (jobq_query_kept(&plan, "SELECT definition ->> 'when', NOT definition ? 'name' FROM jobq.step"
+	if (jobq_query_kept(&plan, "SELECT definition ->> 'when', NOT definition ? 'name' FROM jobq_internal.step"
 						" WHERE job_id = $1 AND definition ->> 'when' IS NOT NULL",
 						1, types, &value, NULL, SPI_OK_SELECT) == 0)
 		ereport(ERROR,
@@ -185,7 +185,7 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
 	*done = STEP_DONE_NOTHING;
 	if (!step_take_row(look, step, &job))
 		return;
-	jobq_query_kept(&plan, "UPDATE jobq.step SET state = 's' WHERE job_id = $1",
+	jobq_query_kept(&plan, "UPDATE jobq_internal.step SET state = 's' WHERE job_id = $1",
 					1, types, &value, NULL, SPI_OK_UPDATE);
 	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 				 SKIPPED_REASON);

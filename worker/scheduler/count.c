@@ -42,6 +42,7 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 
 /* Starts the process that counts, and sees what becomes of it. */
 Duty		count_duty = {
+	.what = "count the jobs for the statistics",
 	.load = load,
 	.run = run,
 	.next_due = next_due,

@@ -59,6 +59,7 @@ static bool next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun,
  * on from there the next time.
  */
 Duty		discover_duty = {
+	.what = "find the queues that have jobs",
 	.run = run,
 	.next_due = next_due,
 };

@@ -26,6 +26,8 @@
 
 typedef struct Duty
 {
+	const char *what;			/* "the scheduler cannot ..." */
+
 	/*
 	 * Once, before the first round, in the order of the table: read what is
 	 * to be known.  Returns as run().  NULL: there is nothing to read, and
@@ -50,7 +52,7 @@ typedef struct Duty
 	/* Runs in each round: it sees for itself what there is to do. */
 	bool		each_round;
 
-	/* Does not run while "jobq.start_paused" is on. */
+	/* Does not run while scheduler_paused(). */
 	bool		pausable;
 
 	/* The rest is the loop's: what load() or run() has returned */
@@ -62,9 +64,11 @@ typedef struct Duty
 } Duty;
 
 extern Duty extension_duty;		/* leaves when the extension does */
+extern Duty identity_duty;		/* keeps a copy from running jobs */
 extern Duty discover_duty;		/* finds lanes in the index */
 extern Duty rank_duty;			/* says which workers serve a lane */
 extern Duty scan_duty;			/* reads the due jobs of lanes */
+extern Duty clock_duty;			/* corrects times of a clock that was ahead */
 extern Duty schedules_duty;		/* enqueues the jobs of schedules */
 extern Duty batches_duty;		/* sees what becomes of batches */
 extern Duty supervise_duty;		/* looks after the workers */

@@ -19,6 +19,7 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 
 /* Reads a few rows of the catalog. */
 Duty		extension_duty = {
+	.what = "see whether the extension is there",
 	.load = load,
 	.run = load,
 	.next_due = next_due,

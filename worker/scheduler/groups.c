@@ -179,10 +179,10 @@ find_leased(GroupOwners *owners, TimestampTz now)
 	static SPIPlanPtr any = NULL;
 	uint64		n;
 
-	if (jobq_query_kept(&any, "SELECT FROM jobq.job WHERE group_id IS NOT NULL LIMIT 1",
+	if (jobq_query_kept(&any, "SELECT FROM jobq_internal.job WHERE group_id IS NOT NULL LIMIT 1",
 						0, NULL, NULL, NULL, SPI_OK_SELECT) == 0)
 		return;
-	n = jobq_query("SELECT group_id, id, queue_id, role FROM jobq.job"
+	n = jobq_query("SELECT group_id, id, queue_id, role FROM jobq_internal.job"
 				   " WHERE group_id IS NOT NULL AND NOT dormant"
 				   " AND lease_token IS NOT NULL AND group_held IS NULL",
 				   0, NULL, NULL, NULL, SPI_OK_SELECT);

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * index.c
- *	  Reads rows of jobq.job by the index job_ready, for those who load the ready
- *	  set.
+ *	  Reads rows of jobq_internal.job by the index job_ready, for those who load
+ *	  the ready set.
  *
  * worker/scheduler/index.c
  *

@@ -22,6 +22,15 @@
 #include "process/process.h"
 #include "schedule/schedule.h"
 
+/*
+ * Does no worker start here, by "jobq.start_paused", or because the database is a copy?
+ */
+static inline bool
+scheduler_paused(void)
+{
+	return jobq_start_paused || my_db->copied;
+}
+
 /* worker/scheduler/try.c */
 
 /*
@@ -34,6 +43,11 @@ extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
 extern ErrorData *scheduler_try_part(void (*body) (void *arg), void *arg);
 extern void scheduler_commit_quietly(void);
 
+/* worker/scheduler/trouble.c */
+extern bool trouble_note(const char *what, const char *error, int64 pause);
+extern void trouble_over(const char *what);
+extern void trouble_put_back(int64 by);
+
 /* worker/scheduler/partitions.c */
 
 /* How long a partition that is made or dropped waits for those who read. */
@@ -42,11 +56,18 @@ extern void scheduler_commit_quietly(void);
 /* How long nobody looks after the archive, in microseconds, if all is well. */
 #define ARCHIVE_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
 
-extern void archive_tell(const ErrorData *edata);
-extern bool archive_try(void (*body) (void *arg), void *arg);
+extern void archive_tell(const char *what, const ErrorData *edata);
+extern bool archive_try(const char *what, void (*body) (void *arg), void *arg);
 extern void archive_day_name(TimestampTz day, char *name, size_t name_size,
 							 char *date, size_t date_size);
 extern TimestampTz archive_make_days(TimestampTz now);
+
+/* worker/scheduler/clock.c */
+
+/* A clock that is put back by no more than this is waited for, in microseconds. */
+#define JOBQ_CLOCK_SLACK	(60 * USECS_PER_SEC)
+
+extern void clock_begin(int64 by);
 
 /* worker/scheduler/share.c */
 /* Something that is to be done for a role. */

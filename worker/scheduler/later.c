@@ -38,6 +38,9 @@ typedef struct Later
 
 static HTAB *laters = NULL;
 
+/* What the scheduler cannot do while there are some. */
+#define GO_ON			"go on with some jobs"
+
 static void tell(Later *later, const ErrorData *edata, TimestampTz now);
 
 /*
@@ -93,8 +96,12 @@ later_failed(int64 job_id, ErrorData *edata, TimestampTz now)
 	later->at = now + later->pause;
 
 	/* a lock that is soon given back is no news */
-	if (!later->told && (!locked || later->pause >= LOCKED_PAUSE))
-		tell(later, edata, now);
+	if (!locked || later->pause >= LOCKED_PAUSE)
+	{
+		(void) trouble_note(GO_ON, edata->message, LAST_PAUSE);
+		if (!later->told)
+			tell(later, edata, now);
+	}
 	FreeErrorData(edata);
 	return later->at;
 }
@@ -124,6 +131,7 @@ tell(Later *later, const ErrorData *edata, TimestampTz now)
 void
 later_done(int64 job_id)
 {
-	if (laters != NULL)
-		(void) hash_search(laters, &job_id, HASH_REMOVE, NULL);
+	if (laters != NULL && hash_search(laters, &job_id, HASH_REMOVE, NULL) != NULL &&
+		hash_get_num_entries(laters) == 0)
+		trouble_over(GO_ON);
 }

@@ -33,6 +33,15 @@
 /* As many of them share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
 #define TOGETHER	50
 
+/* Of jobs that were lost together, so many times fewer are held together then. */
+#define FEWER			4
+
+/*
+ * So often a job that is reserved alone is lost without a charge, because its consumer
+ * held others.
+ */
+#define MAX_FREE		8
+
 /* Rows of finished reservations are collected this often. */
 #define GARBAGE_PAUSE	USECS_PER_SEC
 
@@ -44,6 +53,11 @@ typedef struct Ended
 	TimestampTz since;
 	Oid			role;			/* the consumer's */
 	bool		late;			/* the job's timeout is over */
+	bool		extended;
+	int			held;			/* other jobs of the consumer; below 0: not
+								 * told */
+	int			lost;			/* leases of the same reservation that were
+								 * held when one of them ran out */
 	int			place;
 	bool		taken;			/* it is left for later: somebody else has its
 								 * job's row, or its role rests */
@@ -51,6 +65,14 @@ typedef struct Ended
 	char		message[JOBQ_LEASE_MESSAGE];
 	char		consumer[NAMEDATALEN];
 } Ended;
+
+/* The leases of one reservation, by its token. */
+typedef struct Reserved
+{
+	int64		token;			/* first: compare_ids() looks at it */
+	int			n;				/* that are held */
+	int			before;			/* the same as it was, at most */
+} Reserved;
 
 /*
  * Where the search goes on, so that leases which cannot be ended are not in the way of
@@ -62,6 +84,9 @@ static int	passed = 0;
 static TimestampTz expire(TimestampTz now);
 static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
 static int	find_ended(TimestampTz *now, Ended *ended);
+static void count_lost(Ended *ended, int n);
+static bool is_charged(const JobqJob *job, const Ended *lease);
+static void give_back(Relation rel, JobqJob *job, const Ended *lease);
 static int	end_some(Ended *ended, int n, TimestampTz now);
 static void go_on(int place, bool in_vain, TimestampTz now);
 static void end(void *arg);
@@ -75,12 +100,13 @@ static int64 *known_rows(int *n);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
- * Ends leases for a slice of time (share.c).  After a start it also reads all rows of jobq.lease, of
- * which there are no more than "jobq.max_leases": nothing may be reserved before.
+ * Ends leases for a slice of time (share.c).  After a start it first reads all rows of
+ * jobq_internal.lease, at most "jobq.max_leases", and nothing may be reserved before.
  *
  * Each round reads the clock again if a lease seems to be over.
  */
 Duty		expire_duty = {
+	.what = "end leases",
 	.load = leases_load,
 	.run = expire,
 	.next_due = next_expiry,
@@ -92,6 +118,7 @@ Duty		expire_duty = {
  * needed: no more than were reserved since the last time.
  */
 Duty		collect_duty = {
+	.what = "remove rows of leases",
 	.run = collect,
 	.next_due = next_collect,
 };
@@ -252,6 +279,8 @@ find_ended(TimestampTz *now, Ended *ended)
 			ended[n].token = lease->token;
 			ended[n].role = my_db->leases->bundles[lease->bundle].role;
 			ended[n].late = lease->deadline <= *now;
+			ended[n].extended = lease->extended;
+			ended[n].held = my_db->leases->bundles[lease->bundle].held;
 			ended[n].taken = false;
 			ended[n].progress = lease->progress;
 			memcpy(ended[n].message, lease->message, JOBQ_LEASE_MESSAGE);
@@ -263,8 +292,52 @@ find_ended(TimestampTz *now, Ended *ended)
 			next = Min(next, lease->until);
 	}
 	my_db->leases->next_expiry = next;
+	if (n > 0)
+		count_lost(ended, n);
 	LWLockRelease(my_db->lock);
 	return n;
+}
+
+/*
+ * Count how many leases of the same reservation are held with each of these.  The leases
+ * keep the number, so that the last of them, which may end much later, is not taken for
+ * one that was held alone.  Wants db->lock.
+ */
+static void
+count_lost(Ended *ended, int n)
+{
+	Reserved	lost[MAX_ENDED] = {0};
+	int			nlost = 0;
+
+	for (int i = 0; i < n; i++)
+		lost[i].token = ended[i].token;
+	qsort(lost, n, sizeof(Reserved), compare_ids);
+	for (int i = 0; i < n; i++)
+		if (i == 0 || lost[i].token != lost[nlost - 1].token)
+			lost[nlost++].token = lost[i].token;
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < jobq_max_leases; i++)
+		{
+			JobqLease  *lease = &my_db->leases->leases[i];
+			Reserved   *found = lease->id == 0 || lease->state == JOBQ_LEASE_PENDING ? NULL
+				: bsearch(&lease->token, lost, nlost, sizeof(Reserved), compare_ids);
+
+			if (found == NULL)
+				continue;
+			if (pass == 0)
+			{
+				found->n++;
+				found->before = Max(found->before, lease->lost);
+			}
+			else
+				lease->lost = Min(Max(found->n, found->before), PG_UINT16_MAX);
+		}
+	for (int i = 0; i < n; i++)
+	{
+		Reserved   *found = bsearch(&ended[i].token, lost, nlost, sizeof(Reserved), compare_ids);
+
+		ended[i].lost = Max(found->n, found->before);
+	}
 }
 
 /*
@@ -320,10 +393,16 @@ end(void *arg)
 								lease->id)));
 			}
 			jobq_log_keep_told(my_db, NULL, &job);
-			jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
-												 &error, true, final, -1)
-								 ? LEASE_RETRY : LEASE_END,
-								 lease->id, lease->token, JOBQ_NONE, 0);
+			if (!is_charged(&job, lease))
+			{
+				give_back(rel, &job, lease);
+				jobq_at_commit_lease(LEASE_RETRY, lease->id, lease->token, JOBQ_NONE, 0);
+			}
+			else
+				jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
+													 &error, true, final, -1)
+									 ? LEASE_RETRY : LEASE_END,
+									 lease->id, lease->token, JOBQ_NONE, 0);
 		}
 	}
 	else
@@ -332,7 +411,48 @@ end(void *arg)
 }
 
 /*
- * Delete the rows of jobq.lease that no lease needs any more.
+ * Is an attempt charged for the lease?  Only where it is the job that has kept its
+ * consumer from ending the lease: if it was the only job of its reservation that was
+ * still held, and the consumer, if it holds jobs of several, held no other.  Then the job
+ * is a suspect: else other jobs may have been taken after it.
+ *
+ * So each loss either charges the job, or has it tried in a smaller company.  A job that
+ * is to begin once at most is charged without proof.
+ */
+static bool
+is_charged(const JobqJob *job, const Ended *lease)
+{
+	if (job_only_once(job) || (lease->late && lease->extended))
+		return true;			/* it may have begun; what was extended has */
+	if (lease->lost > 1)
+		return false;
+	if (lease->held < 0 || (lease->held == 0 && job_suspect(job)))
+		return true;
+	return job_suspect(job) && job_together(job) <= -MAX_FREE;
+}
+
+/*
+ * Put the job, whose row is deleted, back to its queue without a charge: as a suspect, to
+ * be reserved with fewer jobs than before.
+ */
+static void
+give_back(Relation rel, JobqJob *job, const Ended *lease)
+{
+	int64		company = lease->lost + (int64) Max(lease->held, 0);
+	int			together = Min(Max(company / FEWER, 1), PG_INT16_MAX);
+
+	if (job_suspect(job) && lease->held > 0)
+		together = job_together(job) > 1 ? job_together(job) / 2 : job_together(job) - 1;
+	else if (job_suspect(job))
+		together = Min(together, Max(job_together(job), 1));
+	JOB_SET(job, JOB_TOGETHER, Int16GetDatum(together));
+	jobq_log_say(job, psprintf("given back without a charge: its consumer was lost, which held " INT64_FORMAT " jobs", company));
+	jobq_job_insert_again(rel, job);
+	jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
+}
+
+/*
+ * Delete the rows of jobq_internal.lease that no lease needs any more.
  */
 static TimestampTz
 collect(TimestampTz now)

@@ -45,6 +45,7 @@ static int	forget_some(Relation jobs, int place);
  * one look into an index for each lease.
  */
 Duty		forget_duty = {
+	.what = "remove leases of jobs that are gone",
 	.run = forget,
 	.next_due = next_forget,
 };
@@ -80,7 +81,8 @@ next_forget(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Remove all leases whose jobs are gone.  Called in a transaction, with jobq.job locked.
+ * Remove all leases whose jobs are gone.  Called in a transaction, with
+ * jobq_internal.job locked.
  */
 void
 leases_forget(Relation jobs)

@@ -2,7 +2,7 @@
  *
  * leases_load.c
  *	  After a restart the scheduler makes the leases of consumers again, from
- *	  jobq.lease.
+ *	  jobq_internal.lease.
  *
  * Others work meanwhile, and may cancel the jobs: they end leases that are there when
  * they commit.  So after all leases were made, those are forgotten whose jobs are gone
@@ -35,8 +35,8 @@ static int	load_row(Relation jobs, HeapTuple tuple, TupleDesc desc,
 					 TimestampTz now);
 
 /*
- * Make the leases that jobq.lease names; once in the life of the shared
- * memory, before anything is reserved.
+ * Make the leases that jobq_internal.lease names; once in the life of the
+ * shared memory, before anything is reserved.
  */
 TimestampTz
 leases_load(TimestampTz now)
@@ -120,6 +120,13 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
 	since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
+	if (since > now)
+	{
+		/* by a clock that was ahead */
+		if (until != DT_NOEND)
+			until -= since - now;
+		since = now;
+	}
 	grace = now + Min(Max(until - since, 0), GRACE);
 	until = Max(until, grace);
 	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
@@ -141,6 +148,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
 		b->row.ctid = tuple->t_self;
 		b->since = since;
+		if (!nulls[LEASE_N_HELD - 1])
+			b->held = DatumGetInt32(values[LEASE_N_HELD - 1]);
 	}
 	LWLockRelease(my_db->lock);
 	if (bundle != JOBQ_NONE)
@@ -210,6 +219,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 								 Max(since + timeout * INT64CONST(1000), grace));
 			if (lease->state != JOBQ_LEASE_LEAVING)
 				lease->state = JOBQ_LEASE_HELD;
+			lease->extended = my_db->leases->bundles[lease->bundle].row.id != lease->token;
 			lease->stat = stat;
 			lease->name = name;
 			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);

@@ -38,6 +38,7 @@ static void remember_past(JobqLimiter *limiter, TimestampTz now);
  * which takes as long as it takes: nothing may run before that is known.
  */
 Duty		limits_duty = {
+	.what = "look after limits and groups",
 	.load = load,
 	.run = run,
 	.next_due = next_due,

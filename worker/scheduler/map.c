@@ -8,10 +8,11 @@
  * run, and is completed with their results when all of them are.  So whatever can be
  * done with a step, wait for it, cancel it, take its result, is done with that job.
  *
- * The jobs of the elements are copies of it, each with a payload and a row of jobq.step
- * of its own.  They are written in pieces, each with its rows in one transaction: the
- * next look goes on behind those that there are, also after a crash.  The row of the
- * step's job is written anew with each piece, so that nobody cancels it meanwhile.
+ * The jobs of the elements are copies of it, each with a payload and a row of
+ * jobq_internal.step of its own.  They are written in pieces, each with its rows in one
+ * transaction: the next look goes on behind those that there are, also after a crash.
+ * The row of the step's job is written anew with each piece, so that nobody cancels it
+ * meanwhile.
  *
  * worker/scheduler/map.c
  *
@@ -91,7 +92,7 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 	Size		size;
 
 	memset(error, 0, sizeof(JobqError));
-	if (jobq_query_kept(&plan, "SELECT definition -> 'map' FROM jobq.step WHERE job_id = $1",
+	if (jobq_query_kept(&plan, "SELECT definition -> 'map' FROM jobq_internal.step WHERE job_id = $1",
 						1, types, &value, NULL, SPI_OK_SELECT) > 0)
 		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
 	if (!isnull)
@@ -151,7 +152,7 @@ fan_out(StepLook *look, JobqStep *step)
 	{
 		Datum		values[] = {Int64GetDatum(step->job_id), Int32GetDatum(n)};
 
-		jobq_query_kept(&plan, "UPDATE jobq.step SET elements = $2 WHERE job_id = $1",
+		jobq_query_kept(&plan, "UPDATE jobq_internal.step SET elements = $2 WHERE job_id = $1",
 						2, types, values, NULL, SPI_OK_UPDATE);
 		step->nelements = n;
 	}
@@ -166,9 +167,9 @@ fan_out(StepLook *look, JobqStep *step)
 }
 
 /*
- * Write up to n more jobs of elements, and their rows of jobq.step; at least one, and
- * others as long as there is time.  False if one cannot have its payload, and *error says
- * why; then those before it are written.
+ * Write up to n more jobs of elements, and their rows of jobq_internal.step; at least
+ * one, and others as long as there is time.  False if one cannot have its payload, and
+ * *error says why; then those before it are written.
  */
 static bool
 put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
@@ -218,7 +219,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 }
 
 /*
- * The rows of jobq.step for the next n elements.
+ * The rows of jobq_internal.step for the next n elements.
  */
 static void
 put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
@@ -323,9 +324,9 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 			ids[i] = Int64GetDatum(step->elements[from + i]->job_id);
 		value = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
 												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-		nrows = jobq_query_kept(&plan, "SELECT id, result FROM jobq.archive WHERE id = ANY ($1)"
+		nrows = jobq_query_kept(&plan, "SELECT id, result FROM jobq_internal.archive WHERE id = ANY ($1)"
 								" AND result IS NOT NULL"
-								" UNION ALL SELECT job_id, result FROM jobq.step WHERE job_id = ANY ($1)"
+								" UNION ALL SELECT job_id, result FROM jobq_internal.step WHERE job_id = ANY ($1)"
 								" AND state IS NOT NULL AND result IS NOT NULL",
 								1, types, &value, NULL, SPI_OK_SELECT);
 		for (uint64 i = 0; i < nrows && size <= max_size; i++)
@@ -334,7 +335,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 			int64		id = DatumGetInt64(jobq_column(row, SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 			JobqStep   *element = jobq_step_of_job(look->workflow, id);
 
-			/* a subscriber's copy in jobq.step is the same */
+			/* a subscriber's copy in jobq_internal.step is the same */
 			if (element == NULL || element->mapper != step ||
 				results[element->place] != NULL)
 				continue;

@@ -31,6 +31,9 @@
 /* A look may take one part in so many of the scheduler's time. */
 #define LOOK_SHARE		20
 
+/* What the scheduler cannot do where that fails. */
+#define CHECK_MONITORS	"check the monitors"
+
 /* The columns of check_monitors(). */
 enum
 {
@@ -54,6 +57,7 @@ static void note_failure(const ErrorData *edata);
 
 /* Reads the statistics once. */
 Duty		monitors_duty = {
+	.what = "look at monitors",
 	.run = run,
 	.next_due = next_due,
 	.pausable = false,
@@ -166,7 +170,7 @@ look(void *arg)
 	any = false;
 	if (jobq_relations_if_installed() == NULL)
 		return;
-	any = jobq_query("SELECT FROM jobq.monitor LIMIT 1", 0, NULL, NULL, NULL,
+	any = jobq_query("SELECT FROM jobq_internal.monitor LIMIT 1", 0, NULL, NULL, NULL,
 					 SPI_OK_SELECT) > 0;
 	if (any && jobq_query("SELECT * FROM jobq_internal.check_monitors()", 0, NULL, NULL,
 						  NULL, SPI_OK_SELECT) > 0)
@@ -174,21 +178,16 @@ look(void *arg)
 }
 
 /*
- * Say once that it fails, until it works again.  A lock is the next look's affair.
+ * Tell that it fails, until it works again.  A lock is the next look's affair.
  */
 static void
 note_failure(const ErrorData *edata)
 {
-	static int	failing = 0;
-
 	if (edata == NULL)
-		failing = 0;
+		trouble_over(CHECK_MONITORS);
 	else if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			 edata->sqlerrcode != failing)
-	{
-		failing = edata->sqlerrcode;
+			 trouble_note(CHECK_MONITORS, edata->message, USECS_PER_MINUTE))
 		ereport(LOG,
-				(errcode(failing),
+				(errcode(edata->sqlerrcode),
 				 errmsg("jobq cannot look at its monitors: %s", edata->message)));
-	}
 }

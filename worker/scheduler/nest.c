@@ -63,7 +63,7 @@ find_workflow(const JobqStep *step, char *state, bool *over)
 	Datum		values[] = {Int64GetDatum(step->workflow_id), Int64GetDatum(step->job_id)};
 	bool		found;
 
-	found = jobq_query_kept(&plan, "SELECT state, finished_at IS NOT NULL FROM jobq.batch"
+	found = jobq_query_kept(&plan, "SELECT state, finished_at IS NOT NULL FROM jobq_internal.batch"
 							" WHERE id = $1 AND parent_job = $2",
 							2, types, values, NULL, SPI_OK_SELECT) > 0;
 	if (found)
@@ -125,9 +125,9 @@ begin(StepLook *look, JobqStep *step)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(step->workflow_id), TimestampTzGetDatum(jobq_now())};
 
-	if (jobq_query_kept(&plan, "UPDATE jobq.batch SET state = 'r', dropped = false, finished_at = NULL,"
+	if (jobq_query_kept(&plan, "UPDATE jobq_internal.batch SET state = 'r', dropped = false, finished_at = NULL,"
 						" started_at = coalesce(started_at, $2)"
-						" WHERE id = (SELECT id FROM jobq.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+						" WHERE id = (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
 						2, types, values, NULL, SPI_OK_UPDATE) == 0)
 	{
 		look->found->locked = true;
@@ -186,7 +186,7 @@ nest_cancel(const JobqJob *job, bool all)
 	Datum		id;
 	bool		done;
 
-	if (jobq_query_kept(&find, "SELECT id, state, dropped FROM jobq.batch"
+	if (jobq_query_kept(&find, "SELECT id, state, dropped FROM jobq_internal.batch"
 						" WHERE parent = $1 AND parent_job = $2 AND finished_at IS NULL",
 						2, types, values, NULL, SPI_OK_SELECT) == 0)
 	{
@@ -200,8 +200,8 @@ nest_cancel(const JobqJob *job, bool all)
 	if (done)
 		return NEST_CANCELLED;
 	if (jobq_query_kept(&plans[all ? 1 : 0],
-						psprintf("UPDATE jobq.batch SET %s WHERE id ="
-								 " (SELECT id FROM jobq.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+						psprintf("UPDATE jobq_internal.batch SET %s WHERE id ="
+								 " (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
 								 all ? "state = 'x'" : "dropped = true"),
 						1, types, &id, NULL, SPI_OK_UPDATE) == 0)
 		return NEST_LOCKED;
@@ -244,8 +244,8 @@ nest_drop_if_lost(int64 id, int64 job_id, bool *dropped)
 	*dropped = !find_job(rel, job_id, &job);
 	table_close(rel, NoLock);
 	return !*dropped ||
-		jobq_query_kept(&plan, "UPDATE jobq.batch SET dropped = true WHERE id ="
-						" (SELECT id FROM jobq.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+		jobq_query_kept(&plan, "UPDATE jobq_internal.batch SET dropped = true WHERE id ="
+						" (SELECT id FROM jobq_internal.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
 						1, types, &value, NULL, SPI_OK_UPDATE) > 0;
 }
 
@@ -312,7 +312,7 @@ is_step(int64 job_id)
 	static SPIPlanPtr plan = NULL;
 	Datum		value = Int64GetDatum(job_id);
 
-	return jobq_query_kept(&plan, "SELECT FROM jobq.step WHERE job_id = $1",
+	return jobq_query_kept(&plan, "SELECT FROM jobq_internal.step WHERE job_id = $1",
 						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -326,7 +326,7 @@ nest_has_dropped(int64 id)
 	static SPIPlanPtr plan = NULL;
 	Datum		value = Int64GetDatum(id);
 
-	return jobq_query_kept(&plan, "SELECT FROM jobq.batch WHERE parent = $1 AND dropped LIMIT 1",
+	return jobq_query_kept(&plan, "SELECT FROM jobq_internal.batch WHERE parent = $1 AND dropped LIMIT 1",
 						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -351,15 +351,15 @@ nest_go_on(int64 id, WorkflowLook *found)
 	 * their jobs, unless they are steps, are in the archive, as long as that
 	 * has them
 	 */
-	(void) jobq_query_kept(&plan, "SELECT ARRAY(SELECT b.id FROM jobq.batch b"
+	(void) jobq_query_kept(&plan, "SELECT ARRAY(SELECT b.id FROM jobq_internal.batch b"
 						   "  WHERE b.parent = $1 AND b.dropped AND b.finished_at IS NOT NULL"
-						   "  AND EXISTS (SELECT FROM jobq.archive a WHERE a.id = b.parent_job AND a.batch_id = $1"
+						   "  AND EXISTS (SELECT FROM jobq_internal.archive a WHERE a.id = b.parent_job AND a.batch_id = $1"
 						   "   AND " STATE_OR_DROPPED("a.") " = 'd')"
-						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = b.parent_job)"
+						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = b.parent_job)"
 						   "  ORDER BY b.parent_job LIMIT " CppAsString2(GO_ON_PIECE) "),"
-						   " EXISTS (SELECT FROM jobq.batch b"
+						   " EXISTS (SELECT FROM jobq_internal.batch b"
 						   "  WHERE b.parent = $1 AND b.dropped AND b.finished_at IS NULL"
-						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = b.parent_job))",
+						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = b.parent_job))",
 						   1, types, &value, NULL, SPI_OK_SELECT);
 	row = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
@@ -386,13 +386,13 @@ take_back(int64 id, Datum inner_ids)
 	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
 	Datum		values[] = {Int64GetDatum(id), inner_ids, TimestampTzGetDatum(jobq_now())};
 
-	return jobq_query("WITH b AS (SELECT id, parent_job FROM jobq.batch WHERE id = ANY ($2)"
+	return jobq_query("WITH b AS (SELECT id, parent_job FROM jobq_internal.batch WHERE id = ANY ($2)"
 					  "  FOR NO KEY UPDATE SKIP LOCKED),"
-					  " a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
-					  "  (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id IN (SELECT parent_job FROM b)"
+					  " a AS (DELETE FROM jobq_internal.archive WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq_internal.archive WHERE batch_id = $1 AND id IN (SELECT parent_job FROM b)"
 					  "   FOR UPDATE SKIP LOCKED)"
 					  "  RETURNING id, enqueued_at, queue_id, priority, role, headers, tags),"
-					  " begun AS (UPDATE jobq.batch t SET state = 'r', dropped = false, finished_at = NULL,"
+					  " begun AS (UPDATE jobq_internal.batch t SET state = 'r', dropped = false, finished_at = NULL,"
 					  "  started_at = coalesce(t.started_at, $3)"
 					  "  FROM a WHERE t.id = ANY ($2) AND t.parent_job = a.id)"
 					  " SELECT b.id, a.id, a.enqueued_at, a.queue_id, a.priority, a.role::oid, a.headers, a.tags"
@@ -483,8 +483,8 @@ result_of_chain(int64 id, Jsonb **result)
 	bool		found;
 
 	*result = NULL;
-	found = jobq_query_kept(&plan, "SELECT coalesce(a.result, s.result) FROM jobq.step s"
-							" LEFT JOIN jobq.archive a ON a.id = s.job_id"
+	found = jobq_query_kept(&plan, "SELECT coalesce(a.result, s.result) FROM jobq_internal.step s"
+							" LEFT JOIN jobq_internal.archive a ON a.id = s.job_id"
 							" WHERE s.batch_id = $1 AND NOT s.definition ? 'name'"
 							" ORDER BY s.job_id DESC LIMIT 1",
 							1, types, &value, NULL, SPI_OK_SELECT) > 0;
@@ -514,8 +514,8 @@ results_by_name(int64 id)
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	do
 	{
-		n = jobq_query_kept(&plan, "SELECT s.job_id, s.name, coalesce(a.result, s.result) FROM jobq.step s"
-							" LEFT JOIN jobq.archive a ON a.id = s.job_id"
+		n = jobq_query_kept(&plan, "SELECT s.job_id, s.name, coalesce(a.result, s.result) FROM jobq_internal.step s"
+							" LEFT JOIN jobq_internal.archive a ON a.id = s.job_id"
 							" WHERE s.batch_id = $1 AND s.job_id > $2 AND s.element_of IS NULL"
 							" AND coalesce(a.state, s.state) = 'c'"
 							" ORDER BY s.job_id LIMIT " CppAsString2(RESULTS_PIECE),
@@ -571,10 +571,10 @@ error_of(int64 id, JobqError *error)
 	if (jobq_query_kept(&plan, "SELECT coalesce('step \"' || s.name || '\"', 'job ' || e.id), e.sqlstate,"
 						" pg_catalog.left(e.error, 2000) FROM"
 						" (SELECT id, finished_at, sqlstate, error"
-						"  FROM jobq.failed_job WHERE batch_id = $1"
+						"  FROM jobq_internal.failed_job WHERE batch_id = $1"
 						"  UNION ALL SELECT id, finished_at, NULL, 'it has expired'"
-						"  FROM jobq.archive WHERE batch_id = $1 AND state = 'e') e"
-						" LEFT JOIN jobq.step s ON s.job_id = e.id"
+						"  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
+						" LEFT JOIN jobq_internal.step s ON s.job_id = e.id"
 						" ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
 						1, types, &value, NULL, SPI_OK_SELECT) > 0)
 	{

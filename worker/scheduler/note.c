@@ -63,8 +63,8 @@ write_note(void *arg)
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	note->news =
-		jobq_query(psprintf("UPDATE jobq.%s SET last_error = $2 WHERE %s IN"
-							" (SELECT %s FROM jobq.%s WHERE %s = $1"
+		jobq_query(psprintf("UPDATE jobq_internal.%s SET last_error = $2 WHERE %s IN"
+							" (SELECT %s FROM jobq_internal.%s WHERE %s = $1"
 							"  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
 							note->table, note->column, note->column,
 							note->table, note->column),

@@ -24,6 +24,9 @@
 /* Rows that are moved into a new partition at most. */
 #define MAX_MOVED		"10000"
 
+/* What the scheduler cannot do where a partition is not made. */
+#define MAKE_DAYS		"make the partitions of the archive"
+
 /* The first pause if a day was not made; the last is ARCHIVE_PAUSE. */
 #define FIRST_PAUSE		(10 * USECS_PER_SEC)
 
@@ -42,12 +45,13 @@ static bool not_made = false;	/* one of them was not */
 static int64 make_pause = FIRST_PAUSE;
 
 /*
- * Log the error, unless it is that something was locked.
+ * Tell of an error in this part of the work, unless it is that something was locked.
  */
 void
-archive_tell(const ErrorData *edata)
+archive_tell(const char *what, const ErrorData *edata)
 {
-	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		trouble_note(what, edata->message, ARCHIVE_PAUSE))
 		ereport(LOG,
 				(errcode(edata->sqlerrcode),
 				 errmsg("jobq could not look after its archive now: %s",
@@ -55,17 +59,17 @@ archive_tell(const ErrorData *edata)
 }
 
 /*
- * Run the body in a transaction of its own.  False if it has failed, which is
- * logged unless something was locked.
+ * Run the body in a transaction of its own.  False if it has failed, of which
+ * archive_tell() tells.
  */
 bool
-archive_try(void (*body) (void *arg), void *arg)
+archive_try(const char *what, void (*body) (void *arg), void *arg)
 {
 	ErrorData  *edata = scheduler_try(body, arg);
 
 	if (edata == NULL)
 		return true;
-	archive_tell(edata);
+	archive_tell(what, edata);
 	FreeErrorData(edata);
 	return false;
 }
@@ -107,30 +111,37 @@ make_day(void *arg)
 	char		unused[NAMEDATALEN];
 	char		from[32];
 	char		to[32];
+	Oid			there;
 
 	archive_day_name(day->start, name, sizeof(name), from, sizeof(from));
 	archive_day_name(day->start + USECS_PER_DAY, unused, sizeof(unused), to, sizeof(to));
-	if (jobq_relations_if_installed() == NULL ||
-		OidIsValid(get_relname_relid(name, jobq_relations()->schema)))
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	there = get_relname_relid(name, jobq_relations()->internal_schema);
+	if (OidIsValid(there) && !get_rel_relispartition(there))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_TABLE),
+				 errmsg("jobq_internal.%s is not a partition of jobq_internal.archive", name)));
+	if (OidIsValid(there))
 		return;
 	(void) set_config_option("lock_timeout", ARCHIVE_PATIENCE, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	(void) SPI_execute(psprintf("DO $$ BEGIN"
-								" IF (SELECT count(*) FROM (SELECT FROM jobq.archive_default"
+								" IF (SELECT count(*) FROM (SELECT FROM jobq_internal.archive_default"
 								" WHERE finished_at >= '%s' AND finished_at < '%s' LIMIT " MAX_MOVED " + 1) f) <= " MAX_MOVED " THEN"
-								" IF %s OR EXISTS (SELECT FROM jobq.archive_default"
+								" IF %s OR EXISTS (SELECT FROM jobq_internal.archive_default"
 								" WHERE finished_at >= '%s' AND finished_at < '%s') THEN"
-								" LOCK TABLE ONLY jobq.archive IN ACCESS EXCLUSIVE MODE;"
+								" LOCK TABLE ONLY jobq_internal.archive IN ACCESS EXCLUSIVE MODE;"
 								" END IF;"
-								" LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
-								" CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id)) USING heap;"
-								" PERFORM jobq_internal.take_back('TABLE jobq.%s', c.relacl, c.relowner, true)"
-								" FROM pg_class c WHERE c.oid = 'jobq.%s'::regclass;"
-								" CREATE INDEX %s_batch ON jobq.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
-								" WITH moved AS (DELETE FROM jobq.archive_default"
+								" LOCK TABLE jobq_internal.archive_default IN ACCESS EXCLUSIVE MODE;"
+								" CREATE TABLE jobq_internal.%s (LIKE jobq_internal.archive, PRIMARY KEY (id)) USING heap;"
+								" PERFORM jobq_internal.take_back('TABLE jobq_internal.%s', c.relacl, c.relowner, true)"
+								" FROM pg_class c WHERE c.oid = 'jobq_internal.%s'::regclass;"
+								" CREATE INDEX %s_batch ON jobq_internal.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
+								" WITH moved AS (DELETE FROM jobq_internal.archive_default"
 								" WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
-								" INSERT INTO jobq.%s SELECT * FROM moved;"
-								" ALTER TABLE jobq.archive ATTACH PARTITION jobq.%s"
+								" INSERT INTO jobq_internal.%s SELECT * FROM moved;"
+								" ALTER TABLE jobq_internal.archive ATTACH PARTITION jobq_internal.%s"
 								" FOR VALUES FROM ('%s') TO ('%s');"
 								" END IF; END $$",
 								from, to, day->is_today ? "true" : "false", from,
@@ -150,13 +161,16 @@ archive_make_days(TimestampTz now)
 		.is_today = ahead == 0
 	};
 
-	not_made |= !archive_try(make_day, &day);
+	not_made |= !archive_try(MAKE_DAYS, make_day, &day);
 	if (++ahead < DAYS_AHEAD)
 		return now;
 	ahead = 0;
 	make_pause = not_made ? Min(2 * make_pause, ARCHIVE_PAUSE) : FIRST_PAUSE;
 	if (!not_made)
+	{
+		trouble_over(MAKE_DAYS);
 		return now + ARCHIVE_PAUSE;
+	}
 	not_made = false;
 	return now + make_pause / 2;
 }

@@ -192,6 +192,7 @@ past_begin(const JobqLimiter *limiters, int n)
 	desc = CreateTemplateTupleDesc(lengthof(columns));
 	for (int i = 0; i < (int) lengthof(columns); i++)
 		TupleDescInitEntry(desc, i + 1, columns[i].name, columns[i].type, -1, 0);
+	TupleDescFinalize(desc);
 	store = tuplestore_begin_heap(true, false, work_mem);
 	options.dest = CreateTuplestoreDestReceiver();
 	SetTuplestoreDestReceiverParams(options.dest, store, TopTransactionContext, false, NULL,
@@ -206,16 +207,16 @@ past_begin(const JobqLimiter *limiters, int n)
 								  " t.limit_cost, t.at, t.failed FROM ("
 								  " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END AS limiter,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
-								  "  FROM jobq.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
+								  "  FROM jobq_internal.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
 								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
-								  "  FROM jobq.failed_job f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
+								  "  FROM jobq_internal.failed_job f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
 								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
-								  "  FROM jobq.archive WHERE finished_at > $5 AND started_at > $5"
+								  "  FROM jobq_internal.archive WHERE finished_at > $5 AND started_at > $5"
 								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, since, false"
-								  "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq.lease) l JOIN jobq.job j ON j.id = l.job_id) t"
+								  "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq_internal.lease) l JOIN jobq_internal.job j ON j.id = l.job_id) t"
 								  " LEFT JOIN unnest($1, $2) q (id, since) ON q.id = t.queue_id"
 								  " LEFT JOIN unnest($3, $4) o (id, since) ON o.id = t.limiter"
 								  " WHERE t.at > q.since OR t.at > o.since", &options);

@@ -121,7 +121,7 @@ policies_read(JobqLimiter **limiters, bool *weighted)
 					   " group_on_failure = 'wait', fair_weights,"
 					   " coalesce(tenant_max_running, 0), tenant_rate,"
 					   " fair_by IS NOT NULL AND fair_cost = 'cpu', group_patience"
-					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE " ORDER BY id",
+					   " FROM jobq_internal.queue WHERE " JOBQ_LIMITED_QUEUE " ORDER BY id",
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
 	*limiters = SPI_palloc(sizeof(JobqLimiter) * (nrows + 1));
@@ -154,10 +154,10 @@ policies_read(JobqLimiter **limiters, bool *weighted)
 
 	n = read_named(limiters, n, jobq_kind_hash,
 				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false, NULL::text"
-				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND " ORDER BY kind");
+				   " FROM jobq_internal.handler WHERE " JOBQ_LIMITED_KIND " ORDER BY kind");
 	return read_named(limiters, n, jobq_limiter_hash,
 					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL, when_taken"
-					  " FROM jobq.limiter ORDER BY name");
+					  " FROM jobq_internal.limiter ORDER BY name");
 }
 
 /*
@@ -223,8 +223,8 @@ policies_compare(const void *a, const void *b)
 Members
 policies_members(void)
 {
-	uint64		n = jobq_query("SELECT id, NULL, limiter FROM jobq.queue WHERE limiter IS NOT NULL"
-							   " UNION ALL SELECT 0, kind, limiter FROM jobq.handler WHERE limiter IS NOT NULL",
+	uint64		n = jobq_query("SELECT id, NULL, limiter FROM jobq_internal.queue WHERE limiter IS NOT NULL"
+							   " UNION ALL SELECT 0, kind, limiter FROM jobq_internal.handler WHERE limiter IS NOT NULL",
 							   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	Members		found = {.members = SPI_palloc(sizeof(Member) * Max(n, 1)),.n = n};
 
@@ -253,9 +253,9 @@ Missing
 policies_missing(void)
 {
 	uint64		n = jobq_query("SELECT DISTINCT limiter FROM"
-							   " (SELECT limiter FROM jobq.queue UNION ALL SELECT limiter FROM jobq.handler) u"
+							   " (SELECT limiter FROM jobq_internal.queue UNION ALL SELECT limiter FROM jobq_internal.handler) u"
 							   " WHERE limiter IS NOT NULL"
-							   " AND NOT EXISTS (SELECT FROM jobq.limiter l WHERE l.name = u.limiter)"
+							   " AND NOT EXISTS (SELECT FROM jobq_internal.limiter l WHERE l.name = u.limiter)"
 							   " ORDER BY limiter",
 							   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	Missing		missing = {.hashes = SPI_palloc(sizeof(uint32) * Max(n, 1)),.n = n};
@@ -290,7 +290,7 @@ policies_tell_missing(const Missing *missing, TimestampTz now)
 			 errmsg("limiter \"%s\" does not exist", missing->first),
 			 errdetail("Queues and kinds name %d limiters that do not exist; their jobs do not run.",
 					   missing->n),
-			 errhint("Have logical replication bring jobq.limiter, too; or make it with jobq.create_limiter().")));
+			 errhint("Have logical replication bring jobq_internal.limiter, too; or make it with jobq.create_limiter().")));
 }
 
 /*

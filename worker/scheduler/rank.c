@@ -47,6 +47,7 @@ static void rank_lanes(const QueueRank *rank);
 
 /* Looks at each lane once, and at each of their queues. */
 Duty		rank_duty = {
+	.what = "say which workers serve a queue",
 	.run = run,
 	.next_due = next_due,
 };

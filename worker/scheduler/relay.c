@@ -55,6 +55,9 @@ typedef struct Batch
 /* The pause after any other error. */
 #define FAILED_PAUSE	USECS_PER_SEC
 
+/* What the scheduler cannot do meanwhile. */
+#define SEND			"send notifications"
+
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
 static int	patience = FIRST_PATIENCE;
@@ -74,6 +77,7 @@ static void could_not_send(ErrorData *edata);
 
 /* Sends JOBQ_RELAY_SIZE messages, and one for each lane; flushes once. */
 Duty		relay_duty = {
+	.what = "relay notifications",
 	.run = run,
 	.next_due = next_due,
 };
@@ -301,6 +305,7 @@ try_to_send(void)
 							   ndropped)));
 		failed = false;
 		ndropped = 0;
+		trouble_over(SEND);
 	}
 	PG_CATCH();
 	{
@@ -314,11 +319,14 @@ could_not_send(ErrorData *edata)
 {
 	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 	{
+		if (failed)
+			(void) trouble_note(SEND, edata->message, FAILED_PAUSE);
 		retry_at = jobq_now() + PAUSE_SHARE * patience * INT64CONST(1000);
 		patience = Min(2 * patience, LAST_PATIENCE);
 	}
 	else
 	{
+		(void) trouble_note(SEND, edata->message, FAILED_PAUSE);
 		if (!failed)
 			ereport(LOG,
 					(errcode(edata->sqlerrcode),

@@ -16,6 +16,8 @@
  * everybody else queues behind us.  Before it is dropped, the rows that batches and
  * workflows count on are deleted in bites, so that the rest is quick.
  *
+ * Nothing is deleted while the clock is not trusted (src/memory/clock_watch.c).
+ *
  * Queues can have finished jobs go earlier.  A day's partition is read for that once
  * for each such time, when all jobs of the day are so old; and all of them once more
  * after a start, and when a queue's time has changed.
@@ -53,6 +55,9 @@
 
 /* Batches of a bite's piece that are passed over, as they could not be deleted. */
 #define MAX_PASSED		100
+
+/* What the scheduler cannot do where a bite fails. */
+#define DELETE_OLD		"delete what has grown old"
 
 /* To the next pass, if something was locked; else it is ARCHIVE_PAUSE. */
 #define SHORT_PAUSE		(INT64CONST(60) * USECS_PER_SEC)
@@ -133,6 +138,7 @@ static int64 short_times = 0;
  * Takes one bite, or makes a partition, which may move MAX_MOVED rows.
  */
 Duty		retention_duty = {
+	.what = "look after the archive",
 	.load = load,
 	.run = run,
 	.pausable = true,
@@ -149,7 +155,7 @@ load(TimestampTz now)
 
 	if (restored != 0 && now < restored + RESTORE_TIME)
 		return make_at = restored + RESTORE_TIME;
-	if (!jobq_start_paused)
+	if (!scheduler_paused())
 		while (archive_make_days(now) <= now)
 			;
 	return now;
@@ -158,6 +164,7 @@ load(TimestampTz now)
 static TimestampTz
 run(TimestampTz now)
 {
+	bool		distrusted = jobq_clock_ahead() > 0;
 	instr_time	start;
 	instr_time	took;
 
@@ -168,7 +175,7 @@ run(TimestampTz now)
 	short_done = Min(short_done, now);
 	if (make_at <= now)
 		make_at = archive_make_days(now);
-	else if (pass_at <= now)
+	else if (pass_at <= now && !distrusted)
 	{
 		INSTR_TIME_SET_CURRENT(start);
 		pass_on(now);
@@ -177,14 +184,14 @@ run(TimestampTz now)
 		pass_at = Max(pass_at, jobq_now() + PAUSE_SHARE *
 					  (int64) INSTR_TIME_GET_MICROSEC(took));
 	}
-	return Min(make_at, pass_at);
+	return Min(make_at, distrusted ? now + SHORT_PAUSE : pass_at);
 }
 
 /* The partitions of days after $1, in order: their names are, as are the days. */
 #define DAYS_AFTER \
 	"SELECT c.relname FROM pg_catalog.pg_inherits i" \
 	" JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid" \
-	" WHERE i.inhparent = 'jobq.archive'::pg_catalog.regclass" \
+	" WHERE i.inhparent = 'jobq_internal.archive'::pg_catalog.regclass" \
 	" AND c.relname ~ '^archive_[0-9]{8}$' AND c.relname > $1"
 
 /* When the last job of such a day has finished, at the latest. */
@@ -235,7 +242,7 @@ find_short_day(TimestampTz now)
 		short_now = now;
 		jobq_query("SELECT coalesce(pg_catalog.hashtextextended(pg_catalog.string_agg("
 				   "pg_catalog.concat(id, ' ', archive_retention), ',' ORDER BY id), 0), 0)"
-				   " FROM jobq.queue WHERE archive_retention IS NOT NULL",
+				   " FROM jobq_internal.queue WHERE archive_retention IS NOT NULL",
 				   0, NULL, NULL, NULL, SPI_OK_SELECT);
 		times = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 										  1, INT8OID, NULL));
@@ -249,7 +256,7 @@ find_short_day(TimestampTz now)
 	values[1] = TimestampTzGetDatum(short_now);
 	values[2] = TimestampTzGetDatum(short_done);
 	return found_day(jobq_query(DAYS_AFTER
-								" AND EXISTS (SELECT FROM jobq.queue q WHERE q.archive_retention IS NOT NULL"
+								" AND EXISTS (SELECT FROM jobq_internal.queue q WHERE q.archive_retention IS NOT NULL"
 								" AND " END_OF_DAY " + q.archive_retention <= $2"
 								" AND " END_OF_DAY " + q.archive_retention > $3)"
 								" ORDER BY 1 LIMIT 1",
@@ -278,7 +285,7 @@ take_bite(void *arg)
 			return;
 		table = day;
 	}
-	relid = get_relname_relid(table, rels->schema);
+	relid = get_relname_relid(table, rels->internal_schema);
 	if (!OidIsValid(relid))
 		return;
 	rel = table_open(relid, AccessShareLock);
@@ -320,7 +327,7 @@ delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
  * earlier, and that nobody has locked.
  */
 #define OLD_ROWS(table, setting) \
-	"ctid = ANY (ARRAY(SELECT t.ctid FROM " table " t LEFT JOIN jobq.queue q ON q.id = t.queue_id" \
+	"ctid = ANY (ARRAY(SELECT t.ctid FROM " table " t LEFT JOIN jobq_internal.queue q ON q.id = t.queue_id" \
 	" WHERE t.ctid >= $2 AND t.ctid < $3 AND t.finished_at < greatest($1, $4 - q." setting ")" \
 	" LIMIT " CppAsString2(MAX_ROWS) " FOR UPDATE OF t SKIP LOCKED))"
 
@@ -341,7 +348,7 @@ delete_of_day(Bite *bite, const char *which)
 	bool		none;
 
 	jobq_query(psprintf("SELECT pg_catalog.array_agg(ctid), pg_catalog.count(*) FROM"
-						" (SELECT t.ctid FROM jobq.%s t WHERE t.ctid >= $1 AND t.ctid < $2 AND %s"
+						" (SELECT t.ctid FROM jobq_internal.%s t WHERE t.ctid >= $1 AND t.ctid < $2 AND %s"
 						" LIMIT " CppAsString2(MAX_ROWS) ") r", day, which),
 			   3, types, values, NULL, SPI_OK_SELECT);
 	rows = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TIDARRAYOID, &none);
@@ -354,7 +361,7 @@ delete_of_day(Bite *bite, const char *which)
 	 */
 	bite->again = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 											2, INT8OID, NULL)) == MAX_ROWS;
-	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq.%s WHERE ctid = ANY ($1)" RETURNING_FINISHED),
+	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq_internal.%s WHERE ctid = ANY ($1)" RETURNING_FINISHED),
 						day),
 			   1, &rows_type, &rows, NULL, SPI_OK_SELECT);
 }
@@ -375,7 +382,7 @@ bite_old_day(Bite *bite)
 static void
 bite_short_day(Bite *bite)
 {
-	delete_of_day(bite, "EXISTS (SELECT FROM jobq.queue q WHERE q.id = t.queue_id"
+	delete_of_day(bite, "EXISTS (SELECT FROM jobq_internal.queue q WHERE q.id = t.queue_id"
 				  " AND t.finished_at < $3 - q.archive_retention)");
 }
 
@@ -387,8 +394,8 @@ bite_default(Bite *bite)
 {
 	static SPIPlanPtr plan = NULL;
 
-	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq.archive_default WHERE "
-										 OLD_ROWS("jobq.archive_default",
+	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq_internal.archive_default WHERE "
+										 OLD_ROWS("jobq_internal.archive_default",
 												  "archive_retention") RETURNING_FINISHED),
 				 bite, jobq_archive_retention);
 }
@@ -401,8 +408,8 @@ bite_letters(Bite *bite)
 {
 	static SPIPlanPtr plan = NULL;
 
-	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE "
-										 OLD_ROWS("jobq.failed_job",
+	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE "
+										 OLD_ROWS("jobq_internal.failed_job",
 												  "failed_retention") RETURNING_LETTERS),
 				 bite, jobq_failed_retention);
 }
@@ -417,9 +424,9 @@ delete_batch(void *arg)
 	static SPIPlanPtr delete_steps = NULL;
 	static SPIPlanPtr delete = NULL;
 
-	jobq_query_kept(&delete_steps, "DELETE FROM jobq.step WHERE batch_id = $1",
+	jobq_query_kept(&delete_steps, "DELETE FROM jobq_internal.step WHERE batch_id = $1",
 					1, types, arg, NULL, SPI_OK_DELETE);
-	jobq_query_kept(&delete, "DELETE FROM jobq.batch WHERE id = $1",
+	jobq_query_kept(&delete, "DELETE FROM jobq_internal.batch WHERE id = $1",
 					1, types, arg, NULL, SPI_OK_DELETE);
 }
 
@@ -445,9 +452,9 @@ bite_batches(Bite *bite)
 	int			done = 0;
 
 	share_begin();
-	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq.batch b WHERE ctid >= $2 AND ctid < $3"
+	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq_internal.batch b WHERE ctid >= $2 AND ctid < $3"
 							  " AND finished_at < $1 AND id <> ALL ($4)"
-							  " AND NOT EXISTS (SELECT FROM jobq.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
+							  " AND NOT EXISTS (SELECT FROM jobq_internal.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
 							  " FOR UPDATE SKIP LOCKED",
 							  4, find_types, values, NULL, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
@@ -462,7 +469,7 @@ bite_batches(Bite *bite)
 		if (edata == NULL)
 			continue;
 		if (npassed == 0)
-			archive_tell(edata);
+			archive_tell(DELETE_OLD, edata);
 		FreeErrorData(edata);
 		locked = true;
 		passed[npassed++] = id;
@@ -496,7 +503,7 @@ drop_day(void *arg)
 {
 	(void) set_config_option("lock_timeout", ARCHIVE_PATIENCE, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	(void) SPI_execute(psprintf("DROP TABLE jobq.%s", day), false, 0);
+	(void) SPI_execute(psprintf("DROP TABLE jobq_internal.%s", day), false, 0);
 }
 
 /*
@@ -523,7 +530,7 @@ pass_on(TimestampTz now)
 	bool		done;
 
 	INSTR_TIME_SET_CURRENT(start);
-	done = archive_try(take_bite, &bite);
+	done = archive_try(DELETE_OLD, take_bite, &bite);
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, start);
 	if (!done)
@@ -542,7 +549,7 @@ pass_on(TimestampTz now)
 	if (day[0] != '\0')
 	{
 		if (day_locked ||
-			(stages[stage].end_day != NULL && !archive_try(stages[stage].end_day, NULL)))
+			(stages[stage].end_day != NULL && !archive_try(DELETE_OLD, stages[stage].end_day, NULL)))
 			locked = true;
 		strlcpy(last_day, day, NAMEDATALEN);
 		day[0] = '\0';
@@ -555,6 +562,8 @@ pass_on(TimestampTz now)
 	if (++stage < NSTAGES)
 		return;
 	stage = 0;
+	if (!locked)
+		trouble_over(DELETE_OLD);
 	pass_at = now + (locked ? SHORT_PAUSE : ARCHIVE_PAUSE);
 	locked = false;
 }

@@ -45,6 +45,7 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
  * round.
  */
 Duty		scan_duty = {
+	.what = "read the jobs that are due",
 	.run = run,
 	.next_due = next_due,
 	.each_round = true,

@@ -103,7 +103,7 @@ schedule_failed(void *arg)
 
 	if ((jobq_heard & (UINT32_C(1) << JOBQ_EVENT_SCHEDULE_FAILED)) == 0 ||
 		jobq_query("SELECT role::oid, kind, coalesce(next_run, '-infinity')"
-				   " FROM jobq.schedule WHERE name = $1",
+				   " FROM jobq_internal.schedule WHERE name = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		return;
 	row = SPI_tuptable->vals[0];

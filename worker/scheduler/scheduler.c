@@ -36,9 +36,11 @@ PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
 /* In the order in which they are loaded, and run in a round. */
 static Duty *const duties[] = {
 	&extension_duty,
+	&identity_duty,
 	&discover_duty,
 	&rank_duty,
 	&scan_duty,
+	&clock_duty,
 	&schedules_duty,
 	&batches_duty,
 	&supervise_duty,
@@ -60,6 +62,9 @@ static Duty *const duties[] = {
 #define FIRST_PAUSE	(50 * INT64CONST(1000))
 #define LAST_PAUSE	(2 * USECS_PER_SEC)
 
+/* The launcher's longest pause before it starts the next scheduler. */
+#define RESTART_PAUSE	(60 * USECS_PER_SEC)
+
 /* Roles that the log names at a start. */
 #define MAX_NAMED	5
 
@@ -67,9 +72,11 @@ static void begin(void);
 static void forget_ready(void);
 static void scheduler_exit(int code, Datum arg);
 static void load(void);
+static void note_end(const Duty *duty, const ErrorData *edata);
 static void run_duty(Duty *duty, TimestampTz now);
 static void read_anew(void);
-static void clock_put_back(TimestampTz now, TimestampTz last);
+static void follow_clock(TimestampTz now, TimestampTz last);
+static void clock_put_back(TimestampTz now, int64 by);
 static TimestampTz next_due(const Duty *duty, TimestampTz now);
 static TimestampTz next_wake(TimestampTz now);
 static void announce(void);
@@ -111,8 +118,7 @@ jobq_scheduler_main(Datum main_arg)
 		long		pause;
 
 		pg_memory_barrier();
-		if (now < last)
-			clock_put_back(now, last);
+		follow_clock(now, last);
 		last = now;
 		process_interrupts();
 		if (my_db->stop)
@@ -224,10 +230,37 @@ scheduler_exit(int code, Datum arg)
 static void
 load(void)
 {
-	for (int i = 0; i < NDUTIES; i++)
-		if (duties[i]->load != NULL)
-			duties[i]->plan = duties[i]->load(jobq_now());
+	MemoryContext caller = CurrentMemoryContext;
+	Duty	   *volatile duty = NULL;
+
+	PG_TRY();
+	{
+		for (int i = 0; i < NDUTIES; i++)
+		{
+			duty = duties[i];
+			Assert(duty->what != NULL && duty->run != NULL);
+			if (duty->load != NULL)
+				duty->plan = duty->load(jobq_now());
+		}
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		note_end(duty, CopyErrorData());
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	SetConfigOption("lock_timeout", LOCK_PATIENCE, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * The process ends because of an error in this duty, which the next scheduler tries again.
+ */
+static void
+note_end(const Duty *duty, const ErrorData *edata)
+{
+	LWLockReleaseAll();
+	(void) trouble_note(duty->what, edata->message, RESTART_PAUSE);
 }
 
 /*
@@ -245,13 +278,17 @@ run_duty(Duty *duty, TimestampTz now)
 		duty->plan = duty->run(now);
 		duty->again_at = 0;
 		duty->pause = 0;
+		trouble_over(duty->what);
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(caller);
 		edata = CopyErrorData();
 		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		{
+			note_end(duty, edata);
 			PG_RE_THROW();
+		}
 		HOLD_INTERRUPTS();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
@@ -259,14 +296,16 @@ run_duty(Duty *duty, TimestampTz now)
 		RESUME_INTERRUPTS();
 		if (2 * duty->pause < LAST_PAUSE)
 			duty->pause = Max(2 * duty->pause, FIRST_PAUSE);
-		else if (duty->pause < LAST_PAUSE)
+		else
 		{
 			duty->pause = LAST_PAUSE;
-			ereport(LOG,
-					(errmsg("the jobq scheduler cannot go on with a part of its work: %s",
-							edata->message),
-					 errhint("Somebody has locked a table of jobq's or of the catalog; it tries again every %d seconds.",
-							 (int) (LAST_PAUSE / USECS_PER_SEC))));
+			if (trouble_note(duty->what, edata->message, LAST_PAUSE))
+				ereport(LOG,
+						(errmsg("the jobq scheduler cannot go on with a part of its work: %s",
+								edata->message),
+						 errdetail("It cannot %s.", duty->what),
+						 errhint("Somebody has locked a table of jobq's or of the catalog; it tries again every %d seconds.",
+								 (int) (LAST_PAUSE / USECS_PER_SEC))));
 		}
 		duty->again_at = now + duty->pause;
 		FreeErrorData(edata);
@@ -293,10 +332,47 @@ read_anew(void)
 }
 
 /*
+ * See whether the clock has stepped since the last round, or since the scheduler before
+ * had its last one.
+ */
+static void
+follow_clock(TimestampTz now, TimestampTz last)
+{
+	static bool distrusted = false;
+	int64		offset = jobq_clock_look();
+	int64		ahead = jobq_clock_ahead();
+	int64		back = 0;
+
+	if (my_db->clock_seen != 0)
+		back = my_db->clock_seen - offset;
+	my_db->clock_seen = offset;
+	if (back > JOBQ_CLOCK_SLACK)
+	{
+		ereport(LOG,
+				(errmsg("the clock was put back by %s",
+						jobq_duration_text(back / USECS_PER_SEC * 1000)),
+				 errdetail("What jobq had computed from the time before is computed anew.")));
+		clock_begin(back);
+	}
+	else if (ahead > 0 && !distrusted)
+		ereport(LOG,
+				(errmsg("the clock has jumped forward by %s",
+						jobq_duration_text(ahead / USECS_PER_SEC * 1000)),
+				 errdetail("Nothing is deleted for its age, and schedules with missed => 'all' do not catch up, before it has lasted for an hour."),
+				 errhint("If the clock is right, SELECT jobq.test_clock('0').")));
+	if (back > 0 || now < last)
+		clock_put_back(now, Max(back, last - now));
+	else if (distrusted && ahead == 0)
+		for (int i = 0; i < NDUTIES; i++)
+			duties[i]->plan = Min(duties[i]->plan, now);
+	distrusted = ahead > 0;
+}
+
+/*
  * What was planned is too far away.
  */
 static void
-clock_put_back(TimestampTz now, TimestampTz last)
+clock_put_back(TimestampTz now, int64 by)
 {
 	for (int i = 0; i < NDUTIES; i++)
 	{
@@ -305,13 +381,15 @@ clock_put_back(TimestampTz now, TimestampTz last)
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_tallies_put_back(my_db, now);
+	jobq_leases_put_back(my_db, now);
 	jobq_groups_look(my_db, now);
+	trouble_put_back(by);
 	LWLockRelease(my_db->lock);
 	my_db->relay_due = now;
 	my_db->limits->due = now;
 	my_db->groups->owners = true;
 	my_db->rescan = true;
-	batch_look_put_back(last - now);
+	batch_look_put_back(by);
 	jobq_stats_put_back(my_db->dboid, now);
 }
 
@@ -321,7 +399,7 @@ clock_put_back(TimestampTz now, TimestampTz last)
 static TimestampTz
 next_due(const Duty *duty, TimestampTz now)
 {
-	if (duty->pausable && jobq_start_paused)
+	if (duty->pausable && scheduler_paused())
 		return DT_NOEND;
 	if (duty->again_at > 0)
 		return duty->again_at;

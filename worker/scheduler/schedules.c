@@ -3,11 +3,11 @@
  * schedules.c
  *	  The scheduler's part in schedules: enqueues a job at each tick.
  *
- * The table jobq.schedule is the truth.  Here is a list of when each schedule
- * is to be looked at next, read again when one has changed.  A tick locks the
- * row, inserts the job, and moves the row on to the next tick, all in one
- * transaction, which it may share with other schedules' ticks (share.c).  So each
- * tick makes one job, whatever crashes when.
+ * The table jobq_internal.schedule is the truth.  Here is a list of when each
+ * schedule is to be looked at next, read again when one has changed.  A tick
+ * locks the row, inserts the job, and moves the row on to the next tick, all in
+ * one transaction, which it may share with other schedules' ticks (share.c).  So
+ * each tick makes one job, whatever crashes when.
  *
  * A tick is missed if nobody could look at it in time: because no scheduler
  * was running, the schedule could not be read, or the clock has jumped.  One
@@ -57,6 +57,9 @@
 /* All are read again at the earliest after so many times what that took. */
 #define READ_SHARE		10
 
+/* When to look again whether the clock is trusted. */
+#define TRUST_PAUSE		USECS_PER_SEC
+
 /* When to look again after an error. */
 #define ERROR_PAUSE		(60 * USECS_PER_SEC)
 
@@ -81,7 +84,7 @@ typedef struct Look
 	bool		taken;			/* somebody else has the row */
 } Look;
 
-/* A row of jobq.schedule, while it is looked at. */
+/* A row of jobq_internal.schedule, while it is looked at. */
 typedef struct Row
 {
 	Oid			role;
@@ -122,12 +125,15 @@ static void publish_too(int64 job);
 static int	look(const Turn *turns, int n, TimestampTz now);
 static void looked(const Look *this, const ErrorData *edata);
 static bool read_row(const Schedule *schedule, Row *row);
+static bool go_by_clock(Row *row, TimestampTz now);
+static bool waits_for_trust(const Row *row, TimestampTz now);
 static void fire(Schedule *schedule, Row *row, TimestampTz now);
 static void write_row(Schedule *schedule, const Row *row);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
 /* Works for a slice of time (share.c), and MAX_TICKS jobs more. */
 Duty		schedules_duty = {
+	.what = "enqueue the jobs of schedules",
 	.run = run,
 	.next_due = next_due,
 	.pausable = true,
@@ -148,6 +154,10 @@ run(TimestampTz now)
 	int			n = 0;
 	int			done = 0;
 
+	static TimestampTz last = 0;
+	bool		look_at_all = memory == NULL || now < last;
+
+	last = now;
 	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
@@ -174,6 +184,10 @@ run(TimestampTz now)
 	for (int i = 0; i < nschedules; i++)
 	{
 		Schedule   *schedule = &schedules[i];
+
+		/* its tick may be one of a clock that was ahead */
+		if (look_at_all)
+			schedule->look_at = Min(schedule->look_at, now);
 
 		/* who was to be looked at before, and was not reached, comes first */
 		if (schedule->waits_for != 0 &&
@@ -272,7 +286,7 @@ read_all(void)
 
 		SPI_connect();
 		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity'), role::oid"
-					   " FROM jobq.schedule WHERE NOT paused AND NOT dormant",
+					   " FROM jobq_internal.schedule WHERE NOT paused AND NOT dormant",
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 		schedules = MemoryContextAllocHuge(memory, sizeof(Schedule) * (n + 1));
 		for (uint64 i = 0; i < n; i++)
@@ -463,7 +477,7 @@ read_row(const Schedule *schedule, Row *row)
 		"SELECT role::oid, paused OR dormant, held, anchor,"
 		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
 		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
-		" options FROM jobq.schedule";
+		" options FROM jobq_internal.schedule";
 	static const Oid column_types[] = {
 		OIDOID, BOOLOID, BOOLOID, TIMESTAMPTZOID,
 		TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,
@@ -552,6 +566,43 @@ leave_out(const Row *row, TimestampTz until, const char *policy)
 }
 
 /*
+ * No tick after the next one can be the next: then that was computed from a clock that
+ * was ahead, by more than JOBQ_CLOCK_SLACK, and the ticks until then come again.  True
+ * if the row is another.
+ */
+static bool
+go_by_clock(Row *row, TimestampTz now)
+{
+	TimestampTz from = now;
+	TimestampTz next;
+	bool		changed = false;
+
+	if (row->anchor > now + JOBQ_CLOCK_SLACK)
+	{
+		row->anchor = now;
+		changed = true;
+	}
+	if (row->last_run > now && row->last_run <= now + JOBQ_CLOCK_SLACK)
+		from = row->last_run;
+	next = next_after(row, from);
+	if (row->next_run <= next)
+		return changed;
+	row->next_run = next;
+	row->held = false;
+	return true;
+}
+
+/*
+ * Are there ticks to be made up for, by a clock that may be wrong?
+ */
+static bool
+waits_for_trust(const Row *row, TimestampTz now)
+{
+	return strcmp(row->missed, "all") == 0 && jobq_clock_ahead() > 0 &&
+		row->next_run <= now && next_after(row, row->next_run) <= now;
+}
+
+/*
  * Enqueue a job for each tick that is due, as far as the policies want it.
  */
 static void
@@ -565,11 +616,21 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	schedule->look_at = DT_NOEND;
 	if (!row->active)
 		return;
+	if (row->next_run > now)
+		changed |= go_by_clock(row, now);
 	if (row->next_run == DT_NOBEGIN)
 	{
 		/* restored: what was due before is not our business */
 		row->next_run = next_after(row, now);
 		changed = true;
+	}
+
+	if (waits_for_trust(row, now))
+	{
+		if (changed)
+			write_row(schedule, row);
+		schedule->look_at = now + TRUST_PAUSE;
+		return;
 	}
 
 	for (int i = 0; i < MAX_TICKS && row->next_run <= now; i++)
@@ -601,6 +662,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			}
 		}
 		leave_out(row, tick, "missed");
+		row->job.previous_job = row->last_job;
 		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
 		row->last_run = tick;
 		row->next_run = next_after(row, tick);
@@ -626,23 +688,24 @@ static void
 write_row(Schedule *schedule, const Row *row)
 {
 	static const Oid types[] = {
-		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID
+		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID
 	};
 	Datum		values[] = {
 		CStringGetTextDatum(schedule->name),
 		TimestampTzGetDatum(row->next_run), BoolGetDatum(row->held),
-		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job)
+		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job),
+		TimestampTzGetDatum(row->anchor)
 	};
-	char		nulls[] = "     ";
+	char		nulls[] = "      ";
 
 	if (row->last_run == DT_NOBEGIN)
 		nulls[3] = 'n';
 	if (row->last_job == 0)
 		nulls[4] = 'n';
-	if (jobq_query("UPDATE jobq.schedule SET next_run = $2, held = $3,"
-				   " last_run = $4, last_job_id = $5, last_error = NULL"
+	if (jobq_query("UPDATE jobq_internal.schedule SET next_run = $2, held = $3,"
+				   " last_run = $4, last_job_id = $5, anchor = $6, last_error = NULL"
 				   " WHERE name = $1 RETURNING ctid",
-				   5, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
+				   6, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
 		elog(ERROR, "schedule \"%s\" vanished while it was locked",
 			 schedule->name);
 	schedule->ctid =

@@ -38,6 +38,9 @@ typedef struct Start
 } Start;
 
 static Start starts[MAX_STARTS];
+
+/* What the scheduler cannot do where there are fewer places than workers are wanted. */
+#define START_WORKERS	"start more workers"
 static uint32 nstarts = 0;
 
 static TimestampTz spawn_at = 0;
@@ -81,7 +84,7 @@ spawn_workers(TimestampTz now)
 	LWLockRelease(my_db->lock);
 
 	retire_pools(pools->npools);
-	if (jobq_start_paused)
+	if (scheduler_paused())
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		my_db->can_spawn = false;
@@ -98,7 +101,10 @@ spawn_workers(TimestampTz now)
 	}
 	shared = !spawn_pools(demand, now, &wake);
 	if (!shared)
+	{
 		places_enough();
+		trouble_over(START_WORKERS);
+	}
 	wake = Min(wake, yield_places(demand, shared, now));
 	can_spawn = could_spawn(demand, shared);
 
@@ -332,7 +338,6 @@ comes_back(Oid role, int pool, TimestampTz now)
 static bool
 spawn(int pool, Oid role, TimestampTz now)
 {
-	static TimestampTz warned_at = 0;
 	WorkerStart start = {.slot = -1};
 	JobqSlot   *slot = NULL;
 	const char *setting = "jobq.max_workers";
@@ -393,13 +398,11 @@ spawn(int pool, Oid role, TimestampTz now)
 	spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
 	if (others)
 		return false;
-	if (now > warned_at + 60 * USECS_PER_SEC)
-	{
-		warned_at = now;
+	if (trouble_note(START_WORKERS, psprintf("no slot is free: raise \"%s\" and restart the server", setting),
+					 LAST_PAUSE))
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a jobq worker: no slot is free"),
 				 errhint("Raise \"%s\" and restart the server.", setting)));
-	}
 	return false;
 }

@@ -159,11 +159,11 @@ outer_completed(int64 batch_id, const char *name)
 
 	if (jobq_query_kept(&plan, "WITH RECURSIVE above AS"
 						" (SELECT 0 AS level, $1 AS id UNION ALL"
-						"  SELECT a.level + 1, b.parent FROM above a JOIN jobq.batch b ON b.id = a.id"
-						"  JOIN jobq.step s ON s.job_id = b.parent_job WHERE a.level < 100)"
-						" SELECT s.job_id, coalesce(coalesce((SELECT r.state FROM jobq.archive r WHERE r.id = s.job_id),"
+						"  SELECT a.level + 1, b.parent FROM above a JOIN jobq_internal.batch b ON b.id = a.id"
+						"  JOIN jobq_internal.step s ON s.job_id = b.parent_job WHERE a.level < 100)"
+						" SELECT s.job_id, coalesce(coalesce((SELECT r.state FROM jobq_internal.archive r WHERE r.id = s.job_id),"
 						"  s.state) = 'c', false)"
-						" FROM above a JOIN jobq.step s ON s.batch_id = a.id AND s.name = $2 AND s.element_of IS NULL"
+						" FROM above a JOIN jobq_internal.step s ON s.batch_id = a.id AND s.name = $2 AND s.element_of IS NULL"
 						" WHERE a.level > 0 ORDER BY a.level LIMIT 1",
 						2, types, values, NULL, SPI_OK_SELECT) > 0 &&
 		DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, BOOLOID, NULL)))
@@ -202,8 +202,8 @@ step_result_of(void *arg, const char *name)
 		return result->result;
 	result->result = NULL;
 	value = Int64GetDatum(job_id);
-	if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE id = $1"
-						" UNION ALL SELECT result FROM jobq.step WHERE job_id = $1 AND state IS NOT NULL",
+	if (jobq_query_kept(&plan, "SELECT result FROM jobq_internal.archive WHERE id = $1"
+						" UNION ALL SELECT result FROM jobq_internal.step WHERE job_id = $1 AND state IS NOT NULL",
 						1, types, &value, NULL, SPI_OK_SELECT) > 0)
 	{
 		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);

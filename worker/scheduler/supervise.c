@@ -79,6 +79,7 @@ static TimestampTz end_overstayers(TimestampTz now);
  * Workers that come and go, or have nothing to do, only set our latch.
  */
 Duty		supervise_duty = {
+	.what = "look after the workers",
 	.load = load,
 	.run = run,
 	.next_due = next_due,
@@ -402,8 +403,7 @@ end_lease(void *arg)
 		jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		job_leased(&job) && jobq_job_delete(rel, &job))
 	{
-		if (job_max_attempts(&job) == 1 && JOB_ISNULL(&job, JOB_RETRY_UNTIL) &&
-			jobq_job_is_statement(&job))
+		if (job_only_once(&job) && jobq_job_is_statement(&job))
 		{
 			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
 				.message = "the server, or its work in this database, ended while the statement ran"

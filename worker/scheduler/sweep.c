@@ -42,6 +42,7 @@ static void expire_job(void *arg);
  * index, and then looks at each group.
  */
 Duty		sweep_duty = {
+	.what = "look for jobs that were missed",
 	.load = plan,
 	.run = run,
 };

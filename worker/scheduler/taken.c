@@ -56,6 +56,9 @@
 #define LOCKED_PAUSE	(200 * INT64CONST(1000))
 #define FAILED_PAUSE	(10 * USECS_PER_SEC)
 
+/* What the scheduler cannot do where it has failed since. */
+#define DECIDE_TAKEN	"decide about jobs that found all places of a limiter taken"
+
 typedef struct Again
 {
 	TimestampTz at;
@@ -94,6 +97,7 @@ static const char *limiter_name(uint32 limiter);
  * numbers of heaps, jobs, workers and leases.
  */
 Duty		taken_duty = {
+	.what = "end jobs that do not wait for a place",
 	.run = run,
 	.next_due = next_due,
 };
@@ -379,7 +383,7 @@ of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int n
 	{
 		bool		locked = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 
-		if (!locked)
+		if (!locked && trouble_note(DECIDE_TAKEN, edata->message, FAILED_PAUSE))
 			ereport(LOG,
 					(errmsg("which jobs of role %u give way to others could not be decided: %s",
 							heap->role, edata->message)));
@@ -455,9 +459,10 @@ carry_out_all(Fate *items, int n, TimestampTz now)
 			else if (edata != NULL)
 			{
 				at = now + FAILED_PAUSE;
-				ereport(LOG,
-						(errmsg("what becomes of job " INT64_FORMAT ", for which all places of its limiter are taken, could not be carried out: %s",
-								item->job.key.id, edata->message)));
+				if (trouble_note(DECIDE_TAKEN, edata->message, FAILED_PAUSE))
+					ereport(LOG,
+							(errmsg("what becomes of job " INT64_FORMAT ", for which all places of its limiter are taken, could not be carried out: %s",
+									item->job.key.id, edata->message)));
 			}
 			else if (item->undone && item->action == STOP)
 				at = now + LOCKED_PAUSE;
@@ -654,7 +659,7 @@ limiter_name(uint32 limiter)
 		return name;
 	last = 0;
 	name[0] = '\0';
-	if (jobq_query("SELECT name FROM jobq.limiter"
+	if (jobq_query("SELECT name FROM jobq_internal.limiter"
 				   " WHERE jobq_internal.limiter_hash(name) = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) > 0)
 	{

@@ -122,6 +122,10 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 			(state == STEP_DROPPED && !ending);
 		sound &= state == STEP_LIVE || jobq_step_over(workflow.steps[i]);
 	}
+
+	/* steps that are added later may need those that are over */
+	if (XLogLogicalInfoActive())
+		remember_ends(batch_id, &all);
 	if (!found->blocked)
 	{
 		if (grows && sound)
@@ -130,9 +134,6 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 			MemoryContextDelete(workflow.memory);
 		return;
 	}
-	if (XLogLogicalInfoActive())
-		remember_ends(batch_id, &all);
-
 	jobq_injection_point("jobq-steps-read");
 	begin_look(&look, batch_id, role, &workflow, found);
 	if (!ending)
@@ -306,8 +307,8 @@ put_news(KeptWorkflow *kept, const BatchNews *news)
 		return true;
 	array = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
 											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	n = jobq_query_kept(&plan, "SELECT id, state FROM jobq.archive WHERE id = ANY ($1)"
-						" UNION ALL SELECT id, 'l' FROM jobq.job WHERE id = ANY ($1)"
+	n = jobq_query_kept(&plan, "SELECT id, state FROM jobq_internal.archive WHERE id = ANY ($1)"
+						" UNION ALL SELECT id, 'l' FROM jobq_internal.job WHERE id = ANY ($1)"
 						" AND run_at < 'infinity'",
 						1, types, &array, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
@@ -336,8 +337,8 @@ workflow_is_kept(int64 batch_id)
 }
 
 /*
- * A subscriber of logical replication has no archive: tell it by jobq.step how
- * steps have ended.
+ * A subscriber of logical replication has no archive: tell it by
+ * jobq_internal.step how steps have ended.
  */
 static void
 remember_ends(int64 batch_id, const BatchNews *news)
@@ -349,9 +350,9 @@ remember_ends(int64 batch_id, const BatchNews *news)
 
 	if (news->whole)
 	{
-		jobq_query_kept(&plans[0], "UPDATE jobq.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
-						" FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id"
-						" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
+		jobq_query_kept(&plans[0], "UPDATE jobq_internal.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
+						" FROM jobq_internal.archive a WHERE a.batch_id = $1 AND a.id = s.job_id"
+						" AND s.job_id IN (SELECT job_id FROM jobq_internal.step WHERE batch_id = $1"
 						"  AND state IS NULL FOR UPDATE SKIP LOCKED)",
 						1, types, values, NULL, SPI_OK_UPDATE);
 		return;
@@ -362,9 +363,9 @@ remember_ends(int64 batch_id, const BatchNews *news)
 	values[1] = PointerGetDatum(construct_array(ids, news->ended.n, INT8OID, 8,
 												FLOAT8PASSBYVAL,
 												TYPALIGN_DOUBLE));
-	jobq_query_kept(&plans[1], "UPDATE jobq.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
-					" FROM jobq.archive a WHERE a.id = ANY ($2) AND a.id = s.job_id"
-					" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
+	jobq_query_kept(&plans[1], "UPDATE jobq_internal.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
+					" FROM jobq_internal.archive a WHERE a.id = ANY ($2) AND a.id = s.job_id"
+					" AND s.job_id IN (SELECT job_id FROM jobq_internal.step WHERE batch_id = $1"
 					"  AND job_id = ANY ($2) AND state IS NULL FOR UPDATE SKIP LOCKED)",
 					2, types, values, NULL, SPI_OK_UPDATE);
 	pfree(ids);
@@ -440,32 +441,32 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 												TYPALIGN_DOUBLE));
 	values[2] = TimestampTzGetDatum(jobq_now());
 	jobq_pin_queues();
-	n = jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
-				   " (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
+	n = jobq_query("WITH a AS (DELETE FROM jobq_internal.archive WHERE batch_id = $1 AND id IN"
+				   " (SELECT id FROM jobq_internal.archive WHERE batch_id = $1 AND id = ANY ($2)"
 				   "  FOR UPDATE SKIP LOCKED) RETURNING id, enqueued_at),"
-				   " forgotten AS (UPDATE jobq.step t SET state = NULL, result = NULL"
+				   " forgotten AS (UPDATE jobq_internal.step t SET state = NULL, result = NULL"
 				   "  FROM a WHERE t.job_id = a.id AND t.state IS NOT NULL)"
 				   " SELECT a.id, a.enqueued_at, coalesce(s.definition, m.definition) FROM a"
-				   " JOIN jobq.step s ON s.job_id = a.id"
-				   " LEFT JOIN jobq.step m ON m.job_id = s.element_of ORDER BY a.id",
+				   " JOIN jobq_internal.step s ON s.job_id = a.id"
+				   " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of ORDER BY a.id",
 				   2, types, values, NULL, SPI_OK_SELECT);
 	restore_rows(look, n);
 	if (n < (uint64) nids)
 	{
 		/* the batch counts those that the archive does not have any more */
-		uint64		more = jobq_query("WITH b AS (SELECT id FROM jobq.batch WHERE id = $1"
+		uint64		more = jobq_query("WITH b AS (SELECT id FROM jobq_internal.batch WHERE id = $1"
 									  "  FOR NO KEY UPDATE SKIP LOCKED),"
-									  " t AS (UPDATE jobq.step s SET state = NULL, result = NULL"
+									  " t AS (UPDATE jobq_internal.step s SET state = NULL, result = NULL"
 									  "  WHERE EXISTS (SELECT FROM b) AND s.job_id IN"
-									  "  (SELECT job_id FROM jobq.step WHERE batch_id = $1 AND job_id = ANY ($2)"
+									  "  (SELECT job_id FROM jobq_internal.step WHERE batch_id = $1 AND job_id = ANY ($2)"
 									  "   AND state = 'd' FOR UPDATE SKIP LOCKED)"
-									  "  AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id)"
+									  "  AND NOT EXISTS (SELECT FROM jobq_internal.archive a WHERE a.batch_id = $1 AND a.id = s.job_id)"
 									  "  RETURNING job_id, definition, element_of),"
-									  " counted AS (UPDATE jobq.batch SET cancelled = greatest(cancelled -"
+									  " counted AS (UPDATE jobq_internal.batch SET cancelled = greatest(cancelled -"
 									  "  (SELECT pg_catalog.count(*) FROM t), 0)"
 									  "  WHERE id = $1 AND EXISTS (SELECT FROM t))"
 									  " SELECT t.job_id, $3, coalesce(t.definition, m.definition) FROM t"
-									  " LEFT JOIN jobq.step m ON m.job_id = t.element_of ORDER BY t.job_id",
+									  " LEFT JOIN jobq_internal.step m ON m.job_id = t.element_of ORDER BY t.job_id",
 									  3, types, values, NULL, SPI_OK_SELECT);
 
 		restore_rows(look, more);

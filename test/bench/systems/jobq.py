@@ -30,7 +30,7 @@ REGISTER = """
       FROM (VALUES ('noop', 'noop(jsonb)'), ('stamp', 'stamp(jsonb)'), ('writes', 'writes(jsonb)'),
                    ('sleep', 'sleep()'), ('compute', 'compute()')) k (kind, handler)
 """
-TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'r'"
+TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq_internal'::regnamespace AND relkind = 'r'"
 
 
 def paused_queue(name):
@@ -38,19 +38,19 @@ def paused_queue(name):
     sql("SELECT jobq.pause('%s')" % name)
 
 
-EMPTY = "NOT EXISTS (SELECT FROM jobq.job)"
+EMPTY = "NOT EXISTS (SELECT FROM jobq_internal.job)"
 
 
 def wait_for_job(job, timeout=240):
     """Until this one is over.  Within the server: to ask from here as often takes more of a processor."""
-    sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job WHERE id = %s) AND clock_timestamp() < now() + interval '%d s' "
+    sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq_internal.job WHERE id = %s) AND clock_timestamp() < now() + interval '%d s' "
         "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % (job, timeout))
 
 
 def wait_for_end(ended=EMPTY, timeout=240):
     """Until all jobs are over.  First for the last one, by its id: who looks at all walks over all dead
     rows, and takes a processor from those that are measured."""
-    last = value("SELECT max(id) FROM jobq.job")
+    last = value("SELECT max(id) FROM jobq_internal.job")
     if last:
         wait_for_job(last, timeout)
     wait_for(ended, "the last job", timeout, 0.02)
@@ -59,7 +59,7 @@ def wait_for_end(ended=EMPTY, timeout=240):
 class Jobq(System):
     queue = "default"
     empty = EMPTY
-    finished = "SELECT pg_stat_get_tuples_deleted('jobq.job'::regclass)"
+    finished = "SELECT pg_stat_get_tuples_deleted('jobq_internal.job'::regclass)"
     tables = TABLES
 
     def version(self):
@@ -72,7 +72,7 @@ class Jobq(System):
         sql(KINDS)
         sql(REGISTER)
         sql("SELECT jobq.enqueue('noop')")
-        wait_for("count(*) = 0 FROM jobq.job", "the first job", 30, 0.05)
+        wait_for("count(*) = 0 FROM jobq_internal.job", "the first job", 30, 0.05)
 
     def fill(self, kind, jobs, queue=None, options=""):
         for n in range(0, jobs, 200000):
@@ -99,7 +99,7 @@ class InWorkers(Jobq):
         wait_for_end()
         flush()
         rate = jobs / (time.monotonic() - begun)
-        if number("SELECT count(*) FROM jobq.archive") < jobs * self.kept:
+        if number("SELECT count(*) FROM jobq_internal.archive") < jobs * self.kept:
             raise BenchError("jobs are missing from the archive")
         return rate
 
@@ -107,7 +107,7 @@ class InWorkers(Jobq):
         self.create()
         sql("SELECT jobq.pause('default')")
         self.fill(kind, 2000 * seconds)
-        count = "SELECT count(*) FROM jobq.job"
+        count = "SELECT count(*) FROM jobq_internal.job"
         sql("SELECT jobq.resume('default')")
         time.sleep(0.2)
         left, begun = number(count), time.monotonic()
@@ -190,10 +190,10 @@ class Reserved(Jobq):
         self.settle()
 
     def pgbench(self, kind, **how):
-        before = number("SELECT count(*) FROM jobq.job")
+        before = number("SELECT count(*) FROM jobq_internal.job")
         script = self.writes % self.batch if kind == "writes" else self.script % (self.batch, "1s")
         result = pgbench(script, self.clients, **how)
-        done = before - number("SELECT count(*) FROM jobq.job")
+        done = before - number("SELECT count(*) FROM jobq_internal.job")
         return result["tps"] / result["transactions"] * done
 
     def drain(self, kind, jobs):

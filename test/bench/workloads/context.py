@@ -28,12 +28,12 @@ def measure(jobs, name):
     sql("SELECT jobq.restart_workers()")
     enqueued = fill(jobs, name)
     sql("CHECKPOINT")
-    last = value("SELECT max(id) FROM jobq.job")
+    last = value("SELECT max(id) FROM jobq_internal.job")
     begun = own_cpu()
     sql("SELECT jobq.resume('bench')")
-    sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job WHERE id = %s) "
+    sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq_internal.job WHERE id = %s) "
         "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % last)
-    wait_for("count(*) = 0 FROM jobq.job", "the end of the drain", 20, 0.02)
+    wait_for("count(*) = 0 FROM jobq_internal.job", "the end of the drain", 20, 0.02)
     return [enqueued, 1e6 * (own_cpu() - begun) / jobs]
 
 

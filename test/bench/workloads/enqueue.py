@@ -2,7 +2,7 @@
 
 import time
 
-from lib import PAYLOAD, own_cpu, pgbench, pick, sql
+from lib import PAYLOAD, few, own_cpu, pgbench, pick, sql
 from systems import WORKERS, available
 from systems.jobq import paused_queue
 
@@ -10,23 +10,23 @@ TITLE = "single rows at 32 clients, and 100,000 rows in one statement"
 CLIENTS = 32
 
 # The columns that enqueue() sets, so that both write the same row.
-COLUMNS = """(id, run_at, enqueued_at, queue_id, priority, role, flow, attempt, max_attempts,
+COLUMNS = """(id, run_at, enqueued_at, queue_id, priority, role, run_as, flow, attempt, max_attempts,
               exceptions, crashes, watch, dormant, kind, payload)"""
-ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, 10, 0, 0, 3,
+ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, 10, 10, 0, 0, 3,
          0, 0, false, false, 'noop', %s""" % PAYLOAD
 
 
 def create():
     WORKERS.create()
     paused_queue("bench")
-    sql("CREATE TABLE bench.plain (LIKE jobq.job INCLUDING ALL)")
+    sql("CREATE TABLE bench.plain (LIKE jobq_internal.job INCLUDING ALL)")
     sql("ALTER TABLE bench.plain SET (fillfactor = 90, autovacuum_vacuum_threshold = 5000, "
         "autovacuum_vacuum_scale_factor = 0)")
     sql("CREATE SEQUENCE bench.plain_id_seq")
 
 
 def empty():
-    sql("TRUNCATE jobq.job, bench.plain")
+    sql("TRUNCATE jobq_internal.job, bench.plain")
     sql("CHECKPOINT")
 
 
@@ -70,7 +70,7 @@ def run(report):
     report.ratio("enqueue() with workers / plain INSERT", running, inserts)
 
     repeats = pick(1, 3, 5)
-    rows = 100000
+    rows = few(100000)
     series = "FROM generate_series(1, %d)" % rows
     figures = report.compare(repeats, {
         "100,000 rows, plain INSERT ... SELECT":

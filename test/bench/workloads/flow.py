@@ -8,7 +8,7 @@ from systems.jobq import EMPTY, paused_queue, wait_for_end
 
 TITLE = "no-op jobs, drained by 4 workers: plain, in bulk, with limits, with a rate, in groups, in batches, of many roles"
 QUEUE = "flow"
-ENDED = EMPTY + " AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)"
+ENDED = EMPTY + " AND NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at IS NULL)"
 
 
 def create(kind="", queue=""):

@@ -27,7 +27,7 @@ def transactions():
 
 
 def run(report):
-    seconds = pick(10, 15, 60)
+    seconds = pick(10, 15, 60, least=1)
     WORKERS.create()
     set_config(autovacuum="off")
     try:

@@ -62,7 +62,7 @@ def against_peers(report, figures, how):
 
 
 def run(report):
-    count, repeats = pick(60, 200, 500), pick(1, 3, 8)
+    count, repeats = pick(60, 200, 500, least=10), pick(1, 3, 8)
     there = available(report, [WORKERS, RESERVED, STATUS_SINGLY, GRAPHILE, GRAPHILE_DEFAULT, PG_BOSS,
                                PGQ])
     plain = Notify()

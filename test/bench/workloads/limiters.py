@@ -32,7 +32,7 @@ LOOK = """
         taken int;
         places int := (SELECT sum(max_running) FROM jobq.limits);
         over boolean;
-        outside int := (SELECT id FROM jobq.queue WHERE name = 'outside');
+        outside int := (SELECT id FROM jobq_internal.queue WHERE name = 'outside');
     BEGIN
         used := 0;
         free := 0;
@@ -46,7 +46,7 @@ LOOK = """
                 above := above + over::int;
             END IF;
             PERFORM pg_sleep(0.001);
-            EXIT WHEN looks % 20 = 0 AND (SELECT count(*) < few FROM jobq.job WHERE queue_id = outside);
+            EXIT WHEN looks % 20 = 0 AND (SELECT count(*) < few FROM jobq_internal.job WHERE queue_id = outside);
         END LOOP;
         used := used / looks / places;
         free := free / looks;

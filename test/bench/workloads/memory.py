@@ -2,7 +2,7 @@
 
 import time
 
-from lib import BenchError, number, pick, set_config, sql, value, wait_for
+from lib import BenchError, few, number, pick, set_config, sql, value, wait_for
 from systems import WORKERS
 from systems.jobq import paused_queue
 
@@ -18,15 +18,15 @@ def measure(jobs):
     """One worker's private memory after 20,000 jobs, and after all."""
     paused_queue("bench")
     WORKERS.fill("noop", jobs, "bench")
-    first, last = sql("SELECT min(id) + 20000 FROM jobq.job UNION ALL SELECT max(id) FROM jobq.job")
+    first, last = sql("SELECT min(id) + %d FROM jobq_internal.job UNION ALL SELECT max(id) FROM jobq_internal.job" % few(20000))
     sql("SELECT jobq.resume('bench')")
-    wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % first, "the first jobs", 60)
+    wait_for("NOT EXISTS (SELECT FROM jobq_internal.job WHERE id = %s)" % first, "the first jobs", 60)
     pids = sql("SELECT pid FROM jobq.workers")
     if len(pids) != 1:
         raise BenchError("%d workers instead of one" % len(pids))
     before = after = private_kb(pids[0])
     # an idle worker may leave at once, so look until the end
-    while value("SELECT count(*) FROM jobq.job WHERE id = %s" % last) != "0":
+    while value("SELECT count(*) FROM jobq_internal.job WHERE id = %s" % last) != "0":
         try:
             after = private_kb(pids[0])
         except OSError:

@@ -2,7 +2,7 @@
 
 import time
 
-from lib import PAYLOAD, own_cpu, pick, restart, set_config, sql, value, wait_for
+from lib import PAYLOAD, few, own_cpu, pick, restart, set_config, sql, value, wait_for
 from systems import WORKERS
 from systems.jobq import wait_for_end, wait_for_job
 
@@ -16,9 +16,9 @@ def one(jobs):
 
 
 def queues(jobs):
-    sql("DO $$ BEGIN FOR i IN 0 .. 9999 LOOP PERFORM jobq.create_queue('q' || i); "
-        "IF i % 100 = 0 THEN COMMIT; END IF; END LOOP; END $$")
-    sql(FILL.format(payload=PAYLOAD, queue="'q' || i % 10000", jobs=jobs))
+    sql("DO $$ BEGIN FOR i IN 1 .. %d LOOP PERFORM jobq.create_queue('q' || i); "
+        "IF i %% 100 = 0 THEN COMMIT; END IF; END LOOP; END $$" % few(10000))
+    sql(FILL.format(payload=PAYLOAD, queue="'q' || i %% %d + 1" % few(10000), jobs=jobs))
 
 
 def tenants(jobs):
@@ -35,13 +35,13 @@ def measure(fill, jobs):
     wait_for("count(*) = 0 FROM jobq.workers", "workers to leave", 60, 0.05)
     fill(jobs)
     sql("CHECKPOINT")
-    middle = value("SELECT min(id) + %d FROM jobq.job" % (jobs // 2))
+    middle = value("SELECT min(id) + %d FROM jobq_internal.job" % (jobs // 2))
     cpu = own_cpu()
     set_config(jobq__workers="*=4")
     wait_for_job(middle)
     start = time.monotonic()
     urgent = value("SELECT jobq.enqueue('noop', %s, queue => 'one', priority => -1)" % PAYLOAD)
-    wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % urgent, "the urgent job", 60, 0.001)
+    wait_for("NOT EXISTS (SELECT FROM jobq_internal.job WHERE id = %s)" % urgent, "the urgent job", 60, 0.001)
     waited = 1000 * (time.monotonic() - start)
     wait_for_end(timeout=600)
     return 1e6 * (own_cpu() - cpu) / jobs, waited

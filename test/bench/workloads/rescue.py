@@ -60,7 +60,7 @@ def crashed():
     client = 1000 * (time.time() - since)
     wait_for_server()
     jobs = started(since, 3)
-    sql("SELECT count(jobq.cancel(id)) FROM jobq.job WHERE kind = 'linger'")
+    sql("SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE kind = 'linger'")
     return client, jobs
 
 

@@ -2,7 +2,7 @@
 
 import time
 
-from lib import number, own_cpu, pick, set_config, sql, value, wait_for
+from lib import few, number, own_cpu, pick, set_config, sql, value, wait_for
 from systems.jobq import wait_for_end
 
 TITLE = "jobs of many roles, which share a few workers"
@@ -56,7 +56,7 @@ def turns(report, roles, workers, start):
     turn = max(SHORT_TURN, min(TURN, ALL_TURNS * workers / roles))
     bound = (roles / workers) * (turn + JOB + start)
     set_config(jobq__workers="*=%d" % workers)
-    fill(roles, 16000 // roles, JOB)		# all of them are in the ready set
+    fill(roles, few(16000) // roles, JOB)		# all of them are in the ready set
     begun = value("SELECT clock_timestamp()")
     sql("SELECT jobq.resume('roles')")
     wait_for("(SELECT count(DISTINCT role) FROM ran) = %d" % roles, "a turn of each role",
@@ -121,7 +121,7 @@ def run(report):
             report.single("%s: CPU" % what, "ms/job", cpu)
             report.single("%s: time" % what, "ms/job", 1e3 * seconds / many)
             report.single("%s: CPU / one role" % what, "", cpu / one[0])
-        for roles in pick((8, 64), (8, 64, 500)):		# the last was one worker
+        for roles in pick((8, 64), (8, 64, 500), least=(8,)):		# the last was one worker
             turns(report, roles, 2, seconds / many)
     finally:
         set_config(jobq__workers=None)

@@ -6,12 +6,12 @@ import time
 from bisect import bisect_left
 
 import plot
-from lib import BenchError, Session, leave, number, own_cpu, pick
+from lib import BenchError, Session, few, leave, number, own_cpu, pick
 from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, STATUS, WORKERS, available, compare)
 
 TITLE = "full load, then another session holds a snapshot"
-CHUNK = 20000
-BACKLOG = 100000		# at least,
+CHUNK = few(20000)
+BACKLOG = few(100000)		# at least,
 BACKLOG_SECONDS = 3		# and what is done in so long
 LAG = 1.2			# seconds until statistics tell what was done
 WARM_UP = 3

@@ -4,12 +4,12 @@ import tempfile
 import time
 
 from clients import compile_clients, rounds
-from lib import pick, precise_cpu, restart, set_config, sql, wait_for
+from lib import few, pick, precise_cpu, restart, set_config, sql, wait_for
 from systems import GraphileWorker, PgBoss, Reserved, SkipLocked, available, compare
 from systems.base import pgbench_working
 
 TITLE = "1,000 consumers: CPU of the server and of all of them"
-CONSUMERS = 1000
+CONSUMERS = few(1000)
 RESERVED = Reserved(1, clients=CONSUMERS)
 POLLED = SkipLocked(1, clients=CONSUMERS)
 GRAPHILE = GraphileWorker("1,000 in one process", {
@@ -38,7 +38,7 @@ def waiting(system):
     system.create()
     if system is RESERVED:
         # made some seconds after the extension; all sessions would have to hear of them
-        wait_for("count(*) > 4 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass",
+        wait_for("count(*) > 4 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass",
                  "the archive's partitions", 30, 0.1)
         return sessions(RESERVED.script % (1, "10min"))
     if system is POLLED:
@@ -69,7 +69,7 @@ def measure(system, seconds, jobs, folder):
 
 
 def run(report):
-    seconds, jobs = pick(5, 5, 60), pick(50, 100)
+    seconds, jobs = pick(5, 5, 60, least=1), pick(50, 100, least=10)
     there = available(report, [RESERVED, POLLED, GRAPHILE, PG_BOSS])
     restart(max_connections=CONSUMERS + 100)
     set_config(autovacuum="off")

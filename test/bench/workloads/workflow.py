@@ -26,7 +26,7 @@ def measure(define, steps, total):
     sql("CHECKPOINT")
     begun = own_cpu()
     sql("SELECT jobq.resume('bench')")
-    wait_for("NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)", "the end of the workflows", 120, 0.05)
+    wait_for("NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at IS NULL)", "the end of the workflows", 120, 0.05)
     return [defined, 1e6 * (own_cpu() - begun) / total]
 
 

@@ -1,0 +1,125 @@
+-- A clock that was wrong for a while: nothing is deleted, and nothing waits for it.
+\connect - postgres
+SET timezone = 'UTC';
+SELECT jobq.test_clock('0');
+CREATE FUNCTION test.sorry(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'sorry'; END $$;
+SELECT jobq.register('sorry', 'test.sorry(jsonb)', max_attempts => 1), jobq.register('again', 'test.sorry(jsonb)', queue => 'second', max_attempts => 9, backoff => 'fixed 1h');
+SELECT jobq.create_queue('clock', mode => 'consumer', keep => 'nothing'), jobq.create_queue('ticks', keep => 'nothing');
+SELECT jobq.pause('ticks');
+
+-- What the clock is ahead by when a time is to come as it should
+CREATE FUNCTION test.due(at timestamptz, after interval) RETURNS text LANGUAGE sql AS $$
+	SELECT CASE WHEN at <= jobq.clock() + after THEN CASE WHEN at > jobq.clock() + after - interval '10 min' THEN 'in time' ELSE 'early' END ELSE 'late' END
+$$;
+
+-- The scheduler has gone round by the clock as it is.
+CREATE PROCEDURE test.step(ahead interval) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.test_clock(ahead);
+	COMMIT;
+	CALL test.settle();
+END
+$$;
+
+CREATE PROCEDURE test.wrong_for_a_while(ahead interval) LANGUAGE plpgsql AS $$
+DECLARE
+	job bigint;
+BEGIN
+	CALL test.step(ahead);
+	job := jobq.enqueue('again', tags => '{retry}');
+	PERFORM jobq.enqueue('echo', queue => 'ticks', tags => '{delay}', delay => '2 hours'),
+		jobq.enqueue('echo', queue => 'ticks', tags => '{at once}'),
+		jobq.enqueue('echo', queue => 'ticks', tags => '{theirs}', run_at => jobq.clock() + interval '1 year'),
+		jobq.enqueue('echo', queue => 'ticks', tags => '{unique}', unique_key => ahead::text, unique_for => '3 hours'),
+		jobq.enqueue('parcel', queue => 'clock', tags => '{leased}');
+	COMMIT;
+	PERFORM jobq.reserve('{clock}', lease => '20 minutes', wait => '5 min');
+	COMMIT;
+	IF NOT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', job)) THEN
+		RAISE WARNING 'it does not fail';
+	END IF;
+	CALL test.settle();
+END
+$$;
+
+CREATE VIEW test.times AS
+	SELECT tags[1] AS what, test.due(run_at, CASE tags[1] WHEN 'retry' THEN '1 hour' WHEN 'delay' THEN '2 hours' ELSE '0' END::interval) AS run_at
+	FROM jobq.live_jobs WHERE tags && '{retry,delay,at once,theirs,unique}'
+	UNION ALL SELECT 'schedule ' || name, test.due(next_run, CASE name WHEN 'interval' THEN '90 min' ELSE '1 hour' END::interval) FROM jobq.schedules WHERE name <> 'all' AND next_run > jobq.clock() + interval '90 min'
+	UNION ALL SELECT 'window', test.due(max(held_until), '3 hours') FROM jobq_internal.unique_key WHERE held_until > jobq.clock()
+	UNION ALL SELECT 'lease', test.due(lease_until, '20 min') FROM jobq_internal.lease_slots();
+
+SELECT jobq.enqueue('sorry') AS dead, jobq.enqueue('echo') AS finished \gset
+SELECT state FROM test.outcome(:dead);
+SELECT state FROM test.outcome(:finished);
+SELECT jobq.schedule('hourly', '0 * * * *', 'echo', options => '{"queue": "ticks"}'), jobq.schedule('interval', 'every 90 minutes', 'echo', options => '{"queue": "ticks"}'),
+	jobq.schedule('skip', '0 * * * *', 'echo', missed => 'skip', options => '{"queue": "ticks"}'),
+	jobq.schedule('rule', 'RRULE:FREQ=HOURLY;BYMINUTE=30;BYSECOND=0', 'echo', options => '{"queue": "ticks"}'),
+	jobq.schedule('all', '* * * * *', 'echo', missed => 'all', options => '{"queue": "ticks"}');
+
+-- ten years for a moment
+CALL test.wrong_for_a_while('3360 days');
+SELECT count(*) AS dead_letters FROM jobq.failed_jobs WHERE id = :dead;
+SELECT count(*) AS finished FROM jobq.jobs WHERE id = :finished;
+SELECT count(*) < 3 AS not_made_up_for FROM jobq.live_jobs WHERE headers ->> 'schedule' = 'all';
+SELECT severity, split_part(what, ' by ', 1) AS what, split_part(hint, '(', 1) AS hint FROM jobq.doctor() WHERE what LIKE '%has jumped%';
+CALL test.step('0');
+SELECT test.until('NOT EXISTS (SELECT FROM test.times WHERE run_at = ''late'' AND what <> ''theirs'')');
+SELECT * FROM test.times ORDER BY 1;
+SELECT count(*) FROM jobq.doctor() WHERE what LIKE '%clock%';
+SELECT jobq.schedule('new', '0 * * * *', 'echo', options => '{"queue": "ticks"}');
+SELECT test.until('(SELECT count(DISTINCT next_run) = 1 FROM jobq.schedules WHERE name IN (''hourly'', ''skip'', ''new''))');
+SELECT jobq.unschedule('new');
+SELECT count(jobq.cancel(id)) > 5 AS cancelled FROM jobq.live_jobs;
+
+-- eight hours, as by a wrong time zone
+CALL test.wrong_for_a_while('8 hours');
+CALL test.step('0');
+SELECT test.until('NOT EXISTS (SELECT FROM test.times WHERE run_at = ''late'' AND what <> ''theirs'')');
+SELECT * FROM test.times ORDER BY 1;
+SELECT count(jobq.cancel(id)) > 5 AS cancelled FROM jobq.live_jobs;
+
+-- more jobs than are corrected at once: each is corrected once
+CALL test.step('8 hours');
+SELECT count(jobq.enqueue('again')) AS enqueued FROM generate_series(1, 250);
+SELECT test.until('(SELECT count(*) = 250 FROM jobq.live_jobs WHERE kind = ''again'' AND state = ''retryable'')');
+CALL test.step('0');
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = ''again'' AND test.due(run_at, ''1 hour'') = ''late'')');
+SELECT test.due(run_at, '1 hour'), attempt, count(*) FROM jobq.live_jobs WHERE kind = 'again' GROUP BY 1, 2;
+SELECT count(jobq.cancel(id)) >= 250 AS cancelled FROM jobq.live_jobs;
+
+-- put back in two steps
+CALL test.step('8 hours');
+SELECT jobq.enqueue('again') AS again \gset
+SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :again || '))');
+CALL test.step('1 hour');
+SELECT test.until('(SELECT test.due(run_at, ''1 hour'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :again || ')');
+CALL test.step('0');
+SELECT test.until('(SELECT test.due(run_at, ''1 hour'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :again || ')');
+SELECT test.due(run_at, '1 hour'), attempt FROM jobq.live_jobs WHERE id = :again;
+SELECT count(jobq.cancel(id)) > 0 AS cancelled FROM jobq.live_jobs;
+
+-- a schedule that is made by a wrong clock begins by the right one
+CALL test.step('100 days');
+SELECT jobq.schedule('made ahead', 'every 30 minutes', 'echo', options => '{"queue": "ticks"}');
+CALL test.step('0');
+SELECT test.until('(SELECT next_run < jobq.clock() + interval ''31 min'' FROM jobq.schedules WHERE name = ''made ahead'')');
+
+-- a clock that is said to be right is gone by
+CALL test.step('40 days');
+SELECT count(*) AS kept FROM jobq.failed_jobs WHERE id = :dead;
+SELECT jobq.test_clock('40 days');
+SELECT test.until('(SELECT last_run > jobq.clock() - interval ''5 min'' FROM jobq.schedules WHERE name = ''all'')');
+-- the next pass of the retention, if one had begun by the clock before
+SELECT jobq.test_clock('40 days 2 hours');
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.failed_jobs WHERE id = ' || :dead || ')');
+SELECT count(*) > 57000 AS made_up_for FROM jobq_internal.job WHERE headers ->> 'schedule' = 'all';
+SELECT count(*) FROM jobq.doctor() WHERE what LIKE '%has jumped%';
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) > 57000 AS cancelled FROM jobq.live_jobs;
+SELECT jobq.test_clock('0');
+
+SELECT jobq.unregister('sorry'), jobq.unregister('again'), jobq.drop_queue('clock', force => true), jobq.drop_queue('ticks', force => true);
+DROP VIEW test.times;
+DROP FUNCTION test.sorry(jsonb), test.due(timestamptz, interval);
+DROP PROCEDURE test.step(interval), test.wrong_for_a_while(interval);

@@ -1,0 +1,156 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch_add.c
+ *	  batch_add(), and the lock with which jobs are added to a batch.
+ *
+ * A transaction that adds a job locks the batch's row, weakly, so that the batch does not
+ * end before that commits.  A job of the batch itself need not, because the batch lasts as
+ * long as the job.
+ *
+ * src/compose/batch_add.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/snapmgr.h"
+
+#include "compose/inner.h"
+#include "attempt/attempt.h"
+#include "commit/commit.h"
+#include "produce/produce.h"
+
+PG_FUNCTION_INFO_V1(jobq_batch_add);
+
+static bool runs_inside(int64 id);
+static void read_to_add(int64 id, const char *lock, Batch *batch);
+static void lock_after_adding(int64 id);
+
+/*
+ * Does a job of the batch run here, whose row keeps the batch from ending?  A procedure may
+ * have ended the transaction that keeps its job's row.
+ */
+static bool
+runs_inside(int64 id)
+{
+	return jobq_current != NULL && job_batch(jobq_current->job) == id &&
+		jobq_current->slot != NULL && !job_leased(jobq_current->job);
+}
+
+/*
+ * Read a batch to which this user may add jobs, with the lock of batch_read(); an error if
+ * there is none, or it takes no more.
+ */
+static void
+read_to_add(int64 id, const char *lock, Batch *batch)
+{
+	jobq_lock_jobs();
+	SPI_connect();
+	batch_read(0, id, lock, batch);
+	SPI_finish();
+	if (batch->over)
+		batch_wrong_state(id, "is over", "Create another.");
+	if (batch->ending)
+		batch_wrong_state(id, "is being cancelled", "Create another.");
+	if (batch->dormant)
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Add to it there.");
+}
+
+/*
+ * Read a batch to which this user may add jobs, and see to it that it does not end before
+ * they are there; an error if there is none, or it takes no more.  Returns whether a job
+ * of the batch itself runs here, which keeps it from ending.
+ */
+bool
+batch_open_to_add(int64 id, Batch *batch)
+{
+	bool		inside = runs_inside(id);
+
+	read_to_add(id, inside ? ANYBODY : NOBODY_ENDS_IT, batch);
+	return inside;
+}
+
+/*
+ * The batch was started before it had a job, and jobs were offered to it that may all have
+ * been duplicates: lock its row, as batch_open_to_add() does.  A batch that has got nothing
+ * is marked, by another start than its creation, so that it ends like any other without
+ * jobs.
+ *
+ * The row is locked only here, because the two locks exclude each other: of two sessions
+ * that hold the weaker one, neither could get the other.
+ */
+static void
+lock_after_adding(int64 id)
+{
+	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
+	Datum		values[] = {Int64GetDatum(id), TimestampTzGetDatum(jobq_now())};
+	Snapshot	snapshot;
+	bool		has_job;
+	int64		job_id;
+	Batch		batch;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	has_job = jobq_batch_find_live(id, PG_INT64_MAX, snapshot, &job_id);
+	UnregisterSnapshot(snapshot);
+	read_to_add(id, has_job ? NOBODY_ENDS_IT : NOBODY, &batch);
+	if (has_job || !batch.expects)
+		return;
+	SPI_connect();
+	jobq_query("UPDATE jobq_internal.batch SET started_at = $2 WHERE id = $1", 2, types, values,
+			   NULL, SPI_OK_UPDATE);
+	SPI_finish();
+}
+
+/*
+ * batch_add(batch_id, kind, payloads, options) returns the ids, in order.
+ */
+Datum
+jobq_batch_add(PG_FUNCTION_ARGS)
+{
+	char	   *kind = jobq_kind_from_arg(fcinfo, 1);
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	bool		inside;
+	bool		locks_later = false;
+	ArrayType  *payloads;
+	int64		id;
+	Batch		batch;
+	JobqJob		job;
+	JobqUnique	unique;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null",
+						PG_ARGISNULL(0) ? "batch_id" : "payloads")));
+	id = PG_GETARG_INT64(0);
+	payloads = PG_GETARG_ARRAYTYPE_P(2);
+	jobq_options_from_arg(fcinfo, 3, options, nulls);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (!runs_inside(id) &&
+		(ArrayGetNItems(ARR_NDIM(payloads), ARR_DIMS(payloads)) == 0 ||
+		 !nulls[OPTION_UNIQUE_KEY] || !nulls[OPTION_UNIQUE_BY] || !nulls[OPTION_UUID]))
+	{
+		read_to_add(id, ANYBODY, &batch);
+		locks_later = batch.expects;
+	}
+	inside = !locks_later && batch_open_to_add(id, &batch);
+	batch_check_begun(id, &batch);
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
+	if (batch.state == BATCH_PENDING)
+		jobq_job_block(&job, options, nulls);
+	else if (!inside)
+		jobq_at_commit_batch(id, 0, false);
+	jobq_put_jobs(fcinfo, &job, &unique, payloads);
+	if (locks_later)
+		lock_after_adding(id);
+	return (Datum) 0;
+}

@@ -1,0 +1,151 @@
+/*-------------------------------------------------------------------------
+ *
+ * clock_watch.c
+ *	  Notices steps of the clock, and says whether a jump forward is trusted.
+ *
+ * The time since boot never steps.  So the offset of jobq_now() against that time
+ * changes only by a step of the clock, or by jobq.test_clock().
+ *
+ * A clock that has jumped forward by more than MAX_JUMP is not trusted at once: deleting
+ * rows and catching up wait (jobq_clock_ahead()).  The jump is trusted when it has lasted
+ * for TRUST_TIME, or when test_clock() confirms the present offset.  A step back to a
+ * trusted offset needs no trust.  The clock at server start is trusted.
+ *
+ * src/memory/clock_watch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include <time.h>
+
+#include "utils/timestamp.h"
+
+#include "memory/memory.h"
+
+/* In microseconds.  Two clocks are never read at once: smaller steps are not seen. */
+#define MIN_STEP	USECS_PER_SEC
+#define MAX_JUMP	USECS_PER_DAY
+#define TRUST_TIME	USECS_PER_HOUR
+
+/* Time that passes between the readings of the two clocks, and tries to have less. */
+#define GOOD_GAP	1000
+#define MAX_TRIES	5
+
+/* A suspended machine's clock has not stepped, if the system can tell. */
+#ifdef CLOCK_BOOTTIME
+#define STEADY_CLOCK	CLOCK_BOOTTIME
+#else
+#define STEADY_CLOCK	CLOCK_MONOTONIC
+#endif
+
+static int64
+steady_time(void)
+{
+	struct timespec t;
+
+	if (clock_gettime(STEADY_CLOCK, &t) != 0)
+		elog(ERROR, "could not read the time since boot: %m");
+	return t.tv_sec * USECS_PER_SEC + t.tv_nsec / 1000;
+}
+
+/*
+ * The offset now, from the reading of both clocks with the least time in between.
+ */
+static int64
+read_offset(int64 *steady)
+{
+	int64		offset = 0;
+	int64		least = PG_INT64_MAX;
+
+	for (int i = 0; i < MAX_TRIES && least > GOOD_GAP; i++)
+	{
+		int64		before = steady_time();
+		int64		now = GetCurrentTimestamp() + *jobq_clock_offset;
+		int64		after = steady_time();
+
+		if (after - before >= least)
+			continue;
+		least = after - before;
+		*steady = before;
+		offset = now - after;
+	}
+	return offset;
+}
+
+/*
+ * The shared memory is new.
+ */
+void
+jobq_clock_init(JobqClock *clock)
+{
+	SpinLockInit(&clock->mutex);
+	clock->offset = read_offset(&clock->since);
+	clock->seen = clock->since;
+	clock->trusted = clock->offset;
+}
+
+/*
+ * Look for a step of the clock, and trust it afterwards if asked to.  Returns the offset.
+ * Takes a spinlock.
+ */
+static int64
+look(bool trust)
+{
+	JobqClock  *clock = &jobq_shared->clock;
+	int64		steady;
+	int64		offset = read_offset(&steady);
+
+	SpinLockAcquire(&clock->mutex);
+
+	/* who has read the clocks later may have come here before */
+	if (steady > clock->seen)
+	{
+		clock->seen = steady;
+		if (offset - clock->offset >= MIN_STEP || clock->offset - offset >= MIN_STEP)
+		{
+			clock->offset = offset;
+			clock->since = steady;
+		}
+	}
+	if (trust || steady - clock->since >= TRUST_TIME)
+		clock->trusted = clock->offset;
+	offset = clock->offset;
+	SpinLockRelease(&clock->mutex);
+	return offset;
+}
+
+/*
+ * Look for a step of the clock.  Returns the offset, in microseconds, which is another
+ * one only after a step of at least a second.  Takes a spinlock.
+ */
+int64
+jobq_clock_look(void)
+{
+	return look(false);
+}
+
+/*
+ * By how many microseconds the clock has jumped forward and is not trusted for it; 0 if
+ * it is trusted.  As of the last look, by any process.  Takes a spinlock.
+ */
+int64
+jobq_clock_ahead(void)
+{
+	JobqClock  *clock = &jobq_shared->clock;
+	int64		ahead;
+
+	SpinLockAcquire(&clock->mutex);
+	ahead = clock->offset - clock->trusted;
+	SpinLockRelease(&clock->mutex);
+	return ahead > MAX_JUMP + MIN_STEP ? ahead : 0;
+}
+
+/*
+ * Trust the clock with its present offset.  Takes a spinlock.
+ */
+void
+jobq_clock_confirm(void)
+{
+	(void) look(true);
+}

@@ -1,0 +1,125 @@
+/*-------------------------------------------------------------------------
+ *
+ * trouble.c
+ *	  Which parts of its work the scheduler cannot do at present, and why.
+ *
+ * A part of the work that fails is tried again, and all else goes on.  doctor() and
+ * metrics() tell of the trouble until the part has succeeded, or until the time of the next
+ * try has passed without another failure.  The log is told once, and again after TELL_PAUSE
+ * or when the error is another one.
+ *
+ * worker/scheduler/trouble.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "mb/pg_wchar.h"
+
+/* The log is told of the same error no more often than this. */
+#define TELL_PAUSE		(INT64CONST(3600) * USECS_PER_SEC)
+
+/* A try may come so much later than it was planned, in microseconds. */
+#define LATE			(5 * USECS_PER_SEC)
+
+static void end_trouble(JobqTrouble *trouble);
+
+static void
+end_trouble(JobqTrouble *trouble)
+{
+	if (trouble->until != 0)
+		my_db->ntroubles--;
+	trouble->until = 0;
+}
+
+/*
+ * The scheduler could not do this part of its work, because of this error, and tries it
+ * again after a pause in microseconds.  True if the log is to be told.  Takes db->lock.
+ *
+ * If there is no place, because as many other parts fail, it is only logged.
+ */
+bool
+trouble_note(const char *what, const char *error, int64 pause)
+{
+	TimestampTz now = jobq_now();
+	JobqTrouble failed = {.since = now,.told_at = now};
+	JobqTrouble *place = NULL;
+	bool		news = true;
+
+	strlcpy(failed.what, what, sizeof(failed.what));
+	memcpy(failed.error, error,
+		   pg_mbcliplen(error, strlen(error), sizeof(failed.error) - 1));
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
+	{
+		JobqTrouble *trouble = &my_db->troubles[i];
+
+		if (trouble->until < now)
+			end_trouble(trouble);
+		if (strcmp(trouble->what, failed.what) == 0)
+		{
+			place = trouble;
+			break;
+		}
+		if (trouble->until == 0 && (place == NULL || trouble->told_at < place->told_at))
+			place = trouble;
+	}
+	if (place != NULL)
+	{
+		if (strcmp(place->what, failed.what) == 0)
+		{
+			news = strcmp(place->error, failed.error) != 0 ||
+				now >= place->told_at + TELL_PAUSE;
+			if (!news)
+				failed.told_at = place->told_at;
+			if (place->until != 0)
+			{
+				failed.since = place->since;
+				failed.failures = place->failures;
+			}
+		}
+		failed.failures++;
+		failed.until = Max(place->until, now + pause + LATE);
+		if (place->until == 0)
+			my_db->ntroubles++;
+		*place = failed;
+	}
+	LWLockRelease(my_db->lock);
+	return news;
+}
+
+/*
+ * This part of the work was done.  Takes db->lock if there is any trouble, until the last
+ * one has ended.
+ */
+void
+trouble_over(const char *what)
+{
+	TimestampTz now;
+
+	if (my_db->ntroubles == 0)
+		return;
+	now = jobq_now();
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
+		if (my_db->troubles[i].until < now || strcmp(my_db->troubles[i].what, what) == 0)
+			end_trouble(&my_db->troubles[i]);
+	LWLockRelease(my_db->lock);
+}
+
+/*
+ * The clock was put back by so many microseconds.  Wants db->lock.
+ */
+void
+trouble_put_back(int64 by)
+{
+	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
+	{
+		JobqTrouble *trouble = &my_db->troubles[i];
+
+		trouble->told_at -= by;
+		trouble->since -= by;
+		if (trouble->until != 0)
+			trouble->until = Max(trouble->until - by, 1);
+	}
+}
