@@ -86,7 +86,7 @@ const Command commands[] = {
 	{
 		.name = "why",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
 		.summary = "why a job does not run, or what it waits for, and what would mend it",
-		.sql = "SELECT reason, detail, remedy FROM jobq.explain_job($1::pg_catalog.int8)",
+		.sql = "SELECT reason, detail, remedy FROM jobq.explain($1::pg_catalog.int8)",
 	},
 	{
 		.name = "history",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
@@ -104,7 +104,7 @@ const Command commands[] = {
 		.summary = "wait until jobs have ended",
 		.run = run_wait,
 		.sql = "SELECT id, state, kind, queue, attempt, result, error "
-		"FROM jobq.wait_all($1::pg_catalog.int8[], coalesce($2::pg_catalog.interval, '365 days'))",
+		"FROM jobq.wait_many($1::pg_catalog.int8[], coalesce($2::pg_catalog.interval, '365 days'))",
 		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
 	},
 	{
@@ -128,8 +128,8 @@ const Command commands[] = {
 		.name = "failed",.arguments = "",
 		.summary = "dead letters, the newest first",
 		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
-		"FROM jobq.failed_jobs AS f "
-		"LEFT JOIN (SELECT l.id AS before_id, l.failed_at AS before_at FROM jobq.failed_jobs AS l) AS b ON before_id" EQUALS "$3 "
+		"FROM jobq.dead_letters AS f "
+		"LEFT JOIN (SELECT l.id AS before_id, l.failed_at AS before_at FROM jobq.dead_letters AS l) AS b ON before_id" EQUALS "$3 "
 		"WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
 		/* a letter that is gone has no time */
 		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.failed_at" BELOW "before_at OR (f.failed_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
@@ -155,13 +155,13 @@ const Command commands[] = {
 		.name = "forget",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "delete dead letters",
 		.output = OUTPUT_NOTHING,
-		.sql = FOR_EACH_ID("jobq.delete_failed(j.id)"),
+		.sql = FOR_EACH_ID("jobq.delete(j.id)"),
 	},
 	{
 		.name = "flush",.arguments = "",
 		.summary = "delete dead letters that fulfil all conditions; print how many",
 		.output = OUTPUT_VALUE,.run = run_many,
-		.sql = "SELECT jobq.delete_failed_many(",
+		.sql = "SELECT jobq.delete_many(",
 		.options = {
 #include "operate/filters.h"
 		}
@@ -267,7 +267,7 @@ const Command commands[] = {
 		.name = "drain",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "wait until a queue has no job that runs or may run now",
 		.run = run_drain,
-		.sql = "SELECT jobq.drain($1::pg_catalog.text, coalesce($2::pg_catalog.interval, '365 days'))",
+		.sql = "SELECT jobq.wait_queue($1::pg_catalog.text, coalesce($2::pg_catalog.interval, '365 days'))",
 		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
 	},
 	{
@@ -292,7 +292,7 @@ const Command commands[] = {
 		.name = "schedules",.arguments = "",
 		.summary = "schedules, and when they are due",
 		.sql = "SELECT name, state, cron, timezone, next_run, pg_catalog.array_to_string(ARRAY("
-		"SELECT t::pg_catalog.text FROM jobq.cron_next(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
 	},
 	{
 		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,

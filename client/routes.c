@@ -253,7 +253,7 @@ const Route routes[] = {
 	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
 	{"POST", "/api/jobs/forget", 0,.parameters = "body",.members = "ids!",
-	.sql = FOR_EACH_ID(DO("jobq.delete_failed(i.id)"))},
+	.sql = FOR_EACH_ID(DO("jobq.delete(i.id)"))},
 	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
@@ -262,7 +262,7 @@ const Route routes[] = {
 		"j.errors, j.log, f.sqlstate, f.error_context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
 		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
 		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
-	"FROM jobq.jobs AS j LEFT JOIN jobq.failed_jobs AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
+	"FROM jobq.jobs AS j LEFT JOIN jobq.dead_letters AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
 	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
 	.sql = "SELECT json_build_object('id', $1::int8, 'done', jobq.cancel($1::int8))"},
 	{"PATCH", "/api/jobs/{}", 0,.parameters = "body {}",.members = "payload headers queue max_attempts backoff timeout",
@@ -271,7 +271,7 @@ const Route routes[] = {
 	"FROM (SELECT $1::jsonb AS b) AS body"},
 	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job,.shown = JOB_SHOWN " at level detail"},
 	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{} hide",.shown = "reason detail remedy",
-	.sql = ALL("SELECT e.reason, " UNQUOTED("e.detail", "$2") " AS detail, e.remedy FROM jobq.explain_job($1::int8) AS e")},
+	.sql = ALL("SELECT e.reason, " UNQUOTED("e.detail", "$2") " AS detail, e.remedy FROM jobq.explain($1::int8) AS e")},
 	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.shown = "at attempt event by took cost*",
 	.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
@@ -286,13 +286,13 @@ const Route routes[] = {
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
 		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
 					   "j.context, j.tenant",
-					   "SELECT * FROM jobq.failed_jobs AS f WHERE ($3::text IS NULL OR " FAILED_BEFORE(3) ")",
+					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " FAILED_BEFORE(3) ")",
 					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
 					   "failed_at DESC, id DESC", FAILED_LAST)},
 	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind tenant older_than",
 	.sql = FAILED_MANY("retry_many")},
 	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue kind tenant older_than",
-	.sql = FAILED_MANY("delete_failed_many")},
+	.sql = FAILED_MANY("delete_many")},
 
 	{"GET", "/api/queues", 0,
 		.shown = "name paused paused_kinds ready scheduled blocked running failed oldest_ready exact waiting_seconds fair_weights*"
@@ -317,7 +317,7 @@ const Route routes[] = {
 	{"GET", "/api/schedules", 0,
 		.shown = "name state cron timezone next_run last_run last_job_id last_state role kind missed overlap",
 		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
-				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
+				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.next_ticks(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
 				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options "
 				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
 	NAMED("schedules", "pause", "schedule"),
@@ -339,7 +339,7 @@ const Route routes[] = {
 		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
 	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
 	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.batch_cancel($2::int8))"},
+	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.cancel_batch($2::int8))"},
 	{"POST", "/api/batches/{}/retry", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('count', jobq.batch_retry_failed($2::int8))"},
 	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_follow_topics},
@@ -352,7 +352,7 @@ const Route routes[] = {
 	LEASE_ROUTE("release", "delay payload", DELAY ", b -> 'payload'", "delay", DELAY),
 	LEASE_ROUTE("extend", "lease!", LEASE, "lease!", LEASE),
 	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
-		.sql = "SELECT json_build_object('done', " DO("jobq.report_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
+		.sql = "SELECT json_build_object('done', " DO("jobq.set_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
 													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},
 	{"POST", "/api/log", 0,.parameters = "body",.members = "id! token! message! level",
 		.sql = "SELECT json_build_object('done', " DO("jobq.log((b ->> 'id')::int8, (b ->> 'token')::int8, "

@@ -77,7 +77,7 @@ Pane		panes[NPANES] = {
 	{
 		.title = "FAILED",.sort = -1,
 		.sql = "SELECT f.id, f.kind, f.queue, " SECONDS_SINCE("f.failed_at") ", f.attempt, f.error "
-		"FROM jobq.failed_jobs f ORDER BY f.failed_at DESC, f.id DESC LIMIT 200",
+		"FROM jobq.dead_letters f ORDER BY f.failed_at DESC, f.id DESC LIMIT 200",
 		.ncolumns = 6,
 		.columns = {
 			{"job", CELL_ID, 8, false, 0}, {"kind", CELL_TEXT, 14, false, 1},

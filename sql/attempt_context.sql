@@ -23,7 +23,7 @@ SELECT carry FROM jobq.queues WHERE name = 'carrier';
 SELECT jobq.alter_queue('carrier', carry => '{search_path,app.tenant,work_mem,log_min_messages}');
 -- one worker, whose jobs follow each other
 SELECT jobq.enqueue('echo', queue => 'first') AS one, jobq.enqueue('echo', queue => 'second') AS two \gset
-SELECT state FROM jobq.wait_all(ARRAY[:one, :two]);
+SELECT state FROM jobq.wait_many(ARRAY[:one, :two]);
 SELECT jobq.cancel(jobq.enqueue('echo', queue => 'manual'));
 SELECT jobq.alter_queue('first', carry => '{search_path,app.tenant}');
 
@@ -67,7 +67,7 @@ CREATE TRIGGER paid AFTER INSERT ON regress_branch_b.paid FOR EACH ROW EXECUTE F
 INSERT INTO paid VALUES ('paid');
 COMMIT;
 SELECT state, result FROM jobq.wait(:id);
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT * FROM test.visits();
 DROP TABLE regress_branch_b.paid;
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
@@ -101,7 +101,7 @@ SELECT jobq.register('visit', 'test.visit(jsonb, jobq.job_context)', queue => 'f
 SELECT jobq.enqueue('visit', '{"note": "letter", "fails": 1}', max_attempts => 1) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT test.until($$EXISTS (SELECT FROM test.trace WHERE note = 'failed in regress_branch_a of a')$$);
-SELECT context, error FROM jobq.failed_jobs WHERE id = :id;
+SELECT context, error FROM jobq.dead_letters WHERE id = :id;
 SET search_path = public;
 SET app.tenant = 'elsewhere';
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = %L)', 'first'));
@@ -111,18 +111,18 @@ SELECT state, result FROM jobq.wait(:id);
 SET search_path = regress_branch_b, public;
 SET app.tenant = 'b';
 SELECT jobq.create_batch(on_success => '{"kind": "visit", "payload": {"note": "callback"}}', on_finish => '{"kind": "visit", "payload": {"note": "given callback"}, "context": {"search_path": "regress_branch_a"}}') AS batch \gset
-SELECT jobq.workflow('{"steps": [{"name": "one", "kind": "visit", "payload": {"note": "step one", "fails": 1}, "max_attempts": 1},
+SELECT jobq.create_workflow('{"steps": [{"name": "one", "kind": "visit", "payload": {"note": "step one", "fails": 1}, "max_attempts": 1},
 	{"name": "two", "kind": "visit", "payload": {"note": "step two"}, "needs": ["one"]}]}') AS flow \gset
 SELECT count(*) FROM jobq.batch_add(:batch, 'visit', '{"{\"note\": \"part\"}"}');
 SET search_path = public;
 SET app.tenant = 'elsewhere';
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :batch));
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batch_status(%s))', :flow));
 UPDATE jobq_internal.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
 SELECT jobq.batch_retry_failed(:flow);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :flow));
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 SET app.tenant = 'b';
@@ -171,13 +171,13 @@ TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 -- what cannot be set fails the attempt, by its name
 SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
-SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.failed_jobs WHERE id = :id;
+SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
 SELECT jobq.grant_role('regress_jobq_alice');
 GRANT EXECUTE ON FUNCTION test.settings() TO PUBLIC;
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"log_min_messages": "debug1"}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
-SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.failed_jobs WHERE id = :id;
+SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
 -- with its own value, there is nothing to be set
 SELECT jobq.enqueue('settings', queue => 'carrier') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
@@ -206,7 +206,7 @@ DECLARE
 BEGIN
 	PERFORM jobq.enqueue('settings', queue => 'manual', unique_key => 'busy');
 	PERFORM jobq.batch_add(batch, 'settings', '{"{}"}', '{"queue": "manual"}');
-	PERFORM jobq.batch_cancel(batch);
+	PERFORM jobq.cancel_batch(batch);
 	PERFORM jobq.clear('manual');
 	PERFORM jobq.set_progress(50), jobq.log('busy');
 	BEGIN
@@ -272,7 +272,7 @@ RESET search_path;
 SET app.tenant = 'elsewhere';
 SELECT jobq.run_schedule('settings') AS tick \gset
 SELECT jobq.unschedule('settings');
-SELECT result FROM jobq.wait_all(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
+SELECT result FROM jobq.wait_many(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
 SELECT context FROM jobq.jobs WHERE id IN (:kinds, :both, :given, :tick, :other) ORDER BY id;
 SELECT * FROM test.error($$SELECT jobq.enqueue('settings', context => '{"work_mem": "1MB"}')$$);
 -- what it carries as another role is one's own
@@ -291,27 +291,27 @@ CREATE FUNCTION test.processes() RETURNS TABLE (processes bigint) LANGUAGE sql A
 	SELECT count(DISTINCT result) FROM (SELECT result FROM jobq.jobs WHERE kind = 'process' ORDER BY id DESC LIMIT 5) r
 $$;
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT processes < 5 AS shared FROM test.processes();
 SELECT jobq.alter_queue('first', recycle => 'each');
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT processes FROM test.processes();
 SELECT jobq.alter_queue('first', recycle => 'never'), jobq.register('process', 'test.process()', queue => 'first', recycle => 'never');
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT processes < 5 AS shared FROM test.processes();
 SELECT jobq.register('process', 'test.process()', queue => 'first', recycle => 'each');
 SELECT recycle FROM jobq.kinds WHERE kind = 'process';
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT processes FROM test.processes();
 SELECT * FROM test.error($$SELECT jobq.register('process', 'test.process()', recycle => 'always')$$);
 SELECT jobq.unregister('process');
 SELECT * FROM test.error($$SELECT jobq.alter_queue('first', recycle => 'always')$$);
 
 SELECT jobq.alter_queue('manual', carry => '{}', keep => 'all'), jobq.alter_queue('first', carry => '{}');
-SELECT jobq.delete_failed_many('first'), jobq.delete_failed_many('second'), jobq.delete_failed_many('carrier');
+SELECT jobq.delete_many('first'), jobq.delete_many('second'), jobq.delete_many('carrier');
 SELECT jobq.drop_queue('carrier'), jobq.drop_queue('couriers');
 SELECT jobq.unregister(kind) FROM unnest('{visit,travel,settings,busy}'::text[]) kind;
 SET client_min_messages = warning;

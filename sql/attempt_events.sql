@@ -35,7 +35,7 @@ SELECT * FROM test.heard();
 SELECT jobq.enqueue('echo', expires_at => jobq.clock()) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.heard();
-SELECT jobq.delete_failed_many(state => 'failed');
+SELECT jobq.delete_many(state => 'failed');
 
 -- of what has made its transactions such as only read
 CREATE PROCEDURE test.reads(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; SET TRANSACTION READ ONLY; END $$;
@@ -58,7 +58,7 @@ SELECT state, error FROM jobq.wait(:id);
 SELECT jobq.enqueue_sql('SET TRANSACTION READ ONLY', transaction => false) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT event, job, rest ->> 'error' AS error FROM test.heard();
-SELECT jobq.delete_failed_many(state => 'failed');
+SELECT jobq.delete_many(state => 'failed');
 SELECT jobq.unregister('reads'), jobq.unregister('reads_on');
 DROP PROCEDURE test.reads, test.reads_on;
 
@@ -82,7 +82,7 @@ SELECT jobq.clear('heard');
 ROLLBACK TO s;
 COMMIT;
 SELECT * FROM test.heard();
-SELECT jobq.cancel_many(queue => 'heard'), jobq.delete_failed_many(state => 'failed');
+SELECT jobq.cancel_many(queue => 'heard'), jobq.delete_many(state => 'failed');
 SELECT event, job FROM test.heard();
 
 -- only of a queue, or of a kind; what is asked for twice is told once
@@ -145,14 +145,14 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo') AS id \gset
 RESET ROLE;
 SELECT state FROM jobq.wait(:id);
-SELECT test.until($$ EXISTS (SELECT FROM jobq.failed_jobs WHERE kind = 'on_event:hear') $$);
+SELECT test.until($$ EXISTS (SELECT FROM jobq.dead_letters WHERE kind = 'on_event:hear') $$);
 SELECT jobq.unregister('hear');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo') AS id \gset
 RESET ROLE;
 SELECT state FROM jobq.wait(:id);
-SELECT test.until($$ EXISTS (SELECT FROM jobq.failed_jobs WHERE kind = 'on_event:hear' AND sqlstate = 'JQ009') $$);
-SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'on_event:hear' AND payload ->> 'kind' LIKE 'on_event%';
+SELECT test.until($$ EXISTS (SELECT FROM jobq.dead_letters WHERE kind = 'on_event:hear' AND sqlstate = 'JQ009') $$);
+SELECT count(*) FROM jobq.dead_letters WHERE kind = 'on_event:hear' AND payload ->> 'kind' LIKE 'on_event%';
 
 -- What is not possible.
 SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual');
@@ -183,12 +183,12 @@ RESET ROLE;
 SET ROLE regress_jobq_bob;
 SELECT jobq.on_event('expired', 'hear');
 RESET ROLE;
-SELECT jobq.reassign('regress_jobq_ear', 'regress_jobq_bob');
+SELECT jobq.reassign_owned('regress_jobq_ear', 'regress_jobq_bob');
 SELECT role, event FROM jobq.event_handlers WHERE role = 'regress_jobq_bob'::regrole ORDER BY event;
 SET ROLE regress_jobq_ear;
 SELECT jobq.on_event('cancelled', 'hear');
 RESET ROLE;
-SELECT jobq.drop_jobs_of('regress_jobq_bob'), jobq.drop_jobs_of('regress_jobq_alice');
+SELECT jobq.drop_owned('regress_jobq_bob'), jobq.drop_owned('regress_jobq_alice');
 SELECT role, event FROM jobq.event_handlers;
 SELECT jobq.revoke_role('regress_jobq_ear');
 SELECT oid AS ear FROM pg_roles WHERE rolname = 'regress_jobq_ear' \gset
@@ -197,10 +197,10 @@ DROP ROLE regress_jobq_ear;
 \set VERBOSITY default
 SELECT test.cancel_as('regress_jobq_bob');
 SELECT * FROM test.heard();
-SELECT jobq.drop_jobs_of(:ear::regrole);
+SELECT jobq.drop_owned(:ear::regrole);
 SELECT count(*) FROM jobq_internal.event_handler;
 
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 SELECT jobq.drop_queue('heard');
 SELECT jobq.unregister('hear');
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');

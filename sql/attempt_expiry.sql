@@ -41,7 +41,7 @@ SELECT id AS replaced FROM jobq.batch_add(:batch, 'echo', '{"2"}', '{"queue": "b
 SELECT jobq.edit(:moved, queue => 'brief');
 SELECT jobq.enqueue('echo', '3', 'brief', unique_key => 'k', on_conflict => 'replace') = :replaced AS replaced;
 SELECT payload, expires_at FROM jobq_internal.job WHERE batch_id = :batch ORDER BY id;
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 SELECT payload, state, test.lasts(id) FROM jobq.jobs WHERE batch_id = :batch ORDER BY id;
 SELECT jobq.resume('brief');
 SELECT state FROM jobq.wait_batch(:batch);

@@ -19,7 +19,7 @@ SELECT jobq.register(p.proname, p.oid::regprocedure::text) FROM pg_proc p
 WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^([fvp][0-2]|fout|fnull|fstrict|fdefiner)$' ORDER BY p.proname;
 SELECT array_agg(jobq.enqueue(kind, '"payload"', queue => 'first') ORDER BY n) AS ids
 FROM unnest('{f0,f1,f2,v0,v1,v2,fout,fnull,fstrict,fdefiner,p0,p1,p2}'::text[]) WITH ORDINALITY k (kind, n) \gset
-SELECT kind, state, attempt, result, error FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT kind, state, attempt, result, error FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
@@ -80,7 +80,7 @@ SELECT jobq.unregister('changing');
 SELECT jobq.enqueue('changing');
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT * FROM test.outcome(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- a handler that replaces itself while it runs, and runs itself again
 CREATE FUNCTION test.ouroboros(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -122,7 +122,7 @@ $$;
 SELECT jobq.register('fails_at_commit', 'test.fails_at_commit()', max_attempts => 1);
 SELECT jobq.enqueue('fails_at_commit') AS id \gset
 SELECT state, attempt, error FROM jobq.wait(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- a procedure cannot close what it runs in
 CREATE PROCEDURE test.closes() LANGUAGE plpgsql AS $$
@@ -184,13 +184,13 @@ BEGIN
 		WHEN 'discard' THEN
 			PERFORM jobq.cancel_current('no use');
 		WHEN 'fail' THEN
-			PERFORM jobq.fail_current('never');
+			PERFORM jobq.reject_current('never');
 	END CASE;
 END
 $$;
 SELECT jobq.register('asks', 'test.asks(jsonb, jobq.job_context)', backoff => 'fixed 1ms', queue => 'first');
 SELECT array_agg(jobq.enqueue('asks', to_jsonb(what))) AS ids FROM unnest('{snooze,discard,fail}'::text[]) what \gset
-SELECT state, attempt, result, error FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, attempt, result, error FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 TRUNCATE test.trace;
 
@@ -306,7 +306,7 @@ SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
 -- what only a handler may call
-SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should_stop()', 'snooze(''1s'')', 'retry_after()', 'cancel_current(''x'')', 'fail_current(''x'')'])
+SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should_stop()', 'snooze(''1s'')', 'retry_after()', 'cancel_current(''x'')', 'reject_current(''x'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
 
 -- on_failure runs as a job of its own when a job fails for good
@@ -323,9 +323,9 @@ SELECT state, attempt, (headers ->> 'failed_job')::bigint = :id AS of_this FROM 
 -- one that fails itself has no other
 CREATE OR REPLACE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no regrets'; END $$;
 SELECT jobq.enqueue('fails') AS id \gset
-SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE kind = ''on_failure:fails'') = 1');
-SELECT kind, attempt, error, sqlstate FROM jobq.failed_jobs WHERE kind LIKE '%fails' ORDER BY kind, id;
-SELECT bool_and(jobq.delete_failed(id) IS NOT NULL) FROM jobq.failed_jobs;
+SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE kind = ''on_failure:fails'') = 1');
+SELECT kind, attempt, error, sqlstate FROM jobq.dead_letters WHERE kind LIKE '%fails' ORDER BY kind, id;
+SELECT bool_and(jobq.delete(id) IS NOT NULL) FROM jobq.dead_letters;
 TRUNCATE test.trace;
 -- what is told of a long error is its beginning
 CREATE FUNCTION test.complain(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$;
@@ -333,7 +333,7 @@ SELECT jobq.register('complain', 'test.complain(jsonb)', max_attempts => 1, on_f
 SELECT jobq.enqueue('complain') AS id \gset
 SELECT state, length(error) FROM jobq.wait(:id);
 SELECT length(headers ->> 'error') FROM jobq.jobs WHERE kind = 'on_failure:complain';
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- that a kind has none is looked up again and again, where others have the same place among those without a handler
 SELECT 'unheard of ' || i AS other FROM generate_series(1, 10000) i WHERE hashtext('unheard of ' || i) & 63 = hashtext('on_failure:echo') & 63 LIMIT 1 \gset
@@ -370,19 +370,19 @@ SELECT * FROM test.log(:id);
 SELECT jobq.enqueue('logs', '{"lines": 0, "fail": true}') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.log(:id);
-SELECT jsonb_array_length(log) FROM jobq.failed_jobs WHERE id = :id;
+SELECT jsonb_array_length(log) FROM jobq.dead_letters WHERE id = :id;
 SELECT jobq.retry(:id);
 SELECT state FROM jobq.wait(:id);
 SELECT attempt, level, message FROM test.log(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 -- the last ones are kept
 SELECT jobq.enqueue('logs', '{"lines": 150, "fail": true}') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT count(*), min(attempt), (array_agg(message))[1] AS first, (array_agg(message))[100] AS last FROM test.log(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 SELECT jobq.enqueue('logs', '{"lines": 0, "bad": "loud"}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 SELECT jobq.log('nobody''s');
 -- what perform() runs without a job has nowhere to keep them
 SELECT jobq.perform('logs', '{"lines": 1}');

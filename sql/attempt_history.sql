@@ -7,7 +7,7 @@ SET intervalstyle = 'postgres';
 CREATE FUNCTION test.story(id bigint) RETURNS TABLE (attempt int, event text, by text, timed boolean, detail text)
 LANGUAGE sql AS $$
 	SELECT h.attempt, h.event, regexp_replace(h.by, '^worker \d+$', 'worker N'), h.took >= '0',
-		regexp_replace(regexp_replace(h.detail, E'\nCONTEXT.*', E'\nCONTEXT'), 'explain_job.\d+', 'explain_job(N')
+		regexp_replace(regexp_replace(h.detail, E'\nCONTEXT.*', E'\nCONTEXT'), 'explain.\d+', 'explain(N')
 	FROM jobq.history(id) WITH ORDINALITY h ORDER BY ordinality
 $$;
 
@@ -44,7 +44,7 @@ SELECT errors IS NULL AND log IS NULL AS nothing FROM jobq_internal.archive WHER
 SELECT jobq.enqueue('broken', max_attempts => 2) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.story(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- those that wait: for their time, for their next attempt, for something else
 SELECT jobq.enqueue('echo', delay => '1 hour') AS later, jobq.enqueue('third_time', backoff => 'fixed 1h') AS again,
@@ -60,7 +60,7 @@ SELECT * FROM test.story(:ready);
 SELECT jobq.create_queue('told', mode => 'consumer');
 SELECT jobq.enqueue('outside', queue => 'told', backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
 SELECT token FROM jobq.reserve('{told}', consumer => 'first', wait => '5 min') \gset
-SELECT jobq.report_progress(:id, :token, 12.5, 'an eighth');
+SELECT jobq.set_progress(:id, :token, 12.5, 'an eighth');
 SELECT * FROM test.story(:id);
 SELECT jobq.nack(:id, :token, 'no luck', delay => '0');
 SELECT token FROM jobq.reserve('{told}', lease => '1 s', consumer => 'second', wait => '5 min') \gset
@@ -109,7 +109,7 @@ SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
 SELECT count(pg_terminate_backend(worker)) FROM jobq.jobs WHERE id = :id;
 SELECT state, error FROM jobq.wait(:id);
 SELECT * FROM test.lines(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 SELECT pg_advisory_unlock(1);
 -- others see that it runs, and not what it tells
 SELECT jobq.enqueue('tells') AS id FROM pg_advisory_lock(1) \gset
@@ -195,7 +195,7 @@ CREATE FUNCTION test.shown() RETURNS jsonb LANGUAGE sql AS $$
 $$;
 SELECT jobq.register('shown', 'test.shown()');
 CREATE TABLE test.held AS SELECT e.id FROM jobq.enqueue_many('shown', array_fill('1'::jsonb, ARRAY[50]), queue => 'first') AS e(id);
-SELECT count(*), bool_and(result ->> 'query' = 'jobq: shown, job ' || id) AS query, bool_and((result ->> 'since')::boolean) AS since FROM jobq.wait_all(ARRAY(SELECT id FROM test.held));
+SELECT count(*), bool_and(result ->> 'query' = 'jobq: shown, job ' || id) AS query, bool_and((result ->> 'since')::boolean) AS since FROM jobq.wait_many(ARRAY(SELECT id FROM test.held));
 DROP TABLE test.held;
 SELECT jobq.unregister('shown');
 DROP FUNCTION test.shown;

@@ -4,9 +4,9 @@
 SELECT jobq.enqueue('broken', '1') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT kind, queue, role = current_user::regrole AS own, attempt, max_attempts, crashes, payload, headers, error, sqlstate,
-	regexp_replace(error_context, 'job \d+', 'job N') AS context FROM jobq.failed_jobs WHERE id = :id;
+	regexp_replace(error_context, 'job \d+', 'job N') AS context FROM jobq.dead_letters WHERE id = :id;
 SELECT e ->> 'attempt' AS attempt, e ->> 'sqlstate' AS sqlstate, e ->> 'message' AS message, e ? 'at' AS at, e ? 'context' AS context
-FROM jobq.failed_jobs f, jsonb_array_elements(f.errors) e WHERE id = :id;
+FROM jobq.dead_letters f, jsonb_array_elements(f.errors) e WHERE id = :id;
 
 -- a second attempt can succeed
 CREATE FUNCTION test.flaky(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -85,7 +85,7 @@ SELECT attempt, max_attempts, run_at - (errors -> -1 ->> 'at')::timestamptz AS d
 SELECT jobq.retry(:id);
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt, max_attempts FROM jobq.status(:id);
-SELECT jobq.delete_failed(:id), jobq.cancel(:own);
+SELECT jobq.delete(:id), jobq.cancel(:own);
 SET jobq.default_max_attempts = -1;
 SET jobq.default_backoff = 'often';
 SET jobq.default_backoff = 'list';
@@ -122,7 +122,7 @@ BEGIN
 	SELECT array_agg(jobq.enqueue('raises', jsonb_build_object('code', c), timeout => CASE c WHEN 'JQ007' THEN interval '50 ms' END) ORDER BY n) INTO ids
 		FROM unnest('{40001,40P01,23505,P0001,JQ007}'::text[]) WITH ORDINALITY u (c, n);
 	COMMIT;
-	PERFORM jobq.wait_all(ids);
+	PERFORM jobq.wait_many(ids);
 	SELECT string_agg(format('%s %s %s', payload ->> 'code', state, attempt), ', ' ORDER BY id) INTO line FROM jobq.jobs WHERE id = ANY (ids);
 	RAISE NOTICE '%', line;
 END
@@ -138,7 +138,7 @@ SELECT jobq.register('raises', 'test.raises(jsonb)', max_attempts => 2, backoff 
 CALL test.try_codes();
 SELECT c, e.* FROM unnest(ARRAY['retry_on => ''{4000}''', 'fail_on => ''{23505,division_by_zero}''', 'fail_on => ''{NULL}''', 'fail_on => ''{4*}''']) WITH ORDINALITY u (c, n),
 	test.error(format('SELECT jobq.register(''raises'', ''test.raises(jsonb)'', %s)', c)) e ORDER BY n;
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind = 'raises';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE kind = 'raises';
 SELECT jobq.unregister('raises');
 SELECT pg_advisory_unlock(1);
 
@@ -160,12 +160,12 @@ SELECT jobq.enqueue('broken', '"again"', headers => '{"h": 1}', priority => 3) A
 SELECT * FROM test.outcome(:id);
 SELECT jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
-SELECT jsonb_array_length(errors) AS errors, headers, payload FROM jobq.failed_jobs WHERE id = :id;
+SELECT jsonb_array_length(errors) AS errors, headers, payload FROM jobq.dead_letters WHERE id = :id;
 -- and can be mended
 CREATE OR REPLACE FUNCTION test.broken(payload jsonb) RETURNS void LANGUAGE sql AS '';
 SELECT jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
-SELECT count(*) FROM jobq.failed_jobs WHERE id = :id;
+SELECT count(*) FROM jobq.dead_letters WHERE id = :id;
 SELECT state, priority, headers FROM jobq.jobs WHERE id = :id;
 CREATE OR REPLACE FUNCTION test.broken(payload jsonb) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken %', payload; END $$;
@@ -173,8 +173,8 @@ LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken %', payload; END $$;
 -- forgotten
 SELECT jobq.enqueue('broken', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.delete_failed(:id);
-SELECT * FROM test.error('SELECT jobq.delete_failed(' || :id || ')');
+SELECT jobq.delete(:id);
+SELECT * FROM test.error('SELECT jobq.delete(' || :id || ')');
 SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
 SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
 
@@ -196,10 +196,10 @@ BEGIN
 		WHEN 'discard' THEN
 			PERFORM jobq.cancel_current('of no use');
 		WHEN 'fail' THEN
-			PERFORM jobq.fail_current('for good');
+			PERFORM jobq.reject_current('for good');
 		WHEN 'fail, but' THEN
 			BEGIN
-				PERFORM jobq.fail_current('for good');
+				PERFORM jobq.reject_current('for good');
 			EXCEPTION WHEN OTHERS THEN
 				NULL;
 			END;
@@ -243,7 +243,7 @@ TRUNCATE test.trace;
 -- fail: they roll back, and no attempt is left
 SELECT jobq.enqueue('asking', '"fail"') AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
+SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 -- unless the handler catches that
 SELECT jobq.enqueue('asking', '"fail, but"') AS id \gset
 SELECT * FROM test.outcome(:id);
@@ -271,7 +271,7 @@ BEGIN
 			NULL;
 		END;
 		IF payload @> '"fail"' THEN
-			PERFORM jobq.fail_current('in the block');
+			PERFORM jobq.reject_current('in the block');
 		ELSIF NOT payload @> '"kept"' THEN
 			RAISE EXCEPTION 'changed my mind';
 		END IF;
@@ -315,7 +315,7 @@ CREATE FUNCTION test.stuck() RETURNS void LANGUAGE sql AS $$ SELECT pg_advisory_
 SELECT jobq.register('stuck', 'test.stuck()', backoff => 'fixed 1ms');
 SELECT jobq.enqueue('stuck', timeout => '20 ms', max_attempts => 2) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
+SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 SELECT jobq.register('stuck', 'test.stuck()', backoff => 'fixed 1ms', timeout => '10 ms', fail_on_timeout => true);
 SELECT jobq.enqueue('stuck') AS id \gset
 SELECT * FROM test.outcome(:id);
@@ -330,7 +330,7 @@ SELECT DISTINCT e ->> 'sqlstate' AS sqlstate, e ->> 'message' AS message FROM jo
 SELECT DISTINCT note FROM test.trace;
 -- the next job of the worker is not meant
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[20]), timeout => '1 h') id \gset
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 
 -- a handler that asks leaves in time
 CREATE FUNCTION test.polite() RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -348,5 +348,5 @@ SELECT jobq.test_clock('57 min');
 SELECT * FROM test.outcome(:id);
 SELECT jobq.test_clock('0');
 
-SELECT count(*), bool_and(jobq.delete_failed(id) IS NOT NULL) FROM jobq.failed_jobs;
+SELECT count(*), bool_and(jobq.delete(id) IS NOT NULL) FROM jobq.dead_letters;
 TRUNCATE test.trace;

@@ -54,9 +54,9 @@ SELECT jobq.register('traced', 'test.traced(jsonb, jobq.job_context)', queue => 
 -- a worker's application_name is that of the job, and of no other
 SELECT jobq.enqueue('traced', headers => :'traced') AS one, jobq.enqueue('traced') AS two,
 	jobq.enqueue('traced', headers => '{"traceparent": "00-''; DROP TABLE x; --"}') AS three \gset
-SELECT state, result FROM jobq.wait_all(ARRAY[:one, :two, :three]);
+SELECT state, result FROM jobq.wait_many(ARRAY[:one, :two, :three]);
 SELECT jobq.enqueue('traced_commits', headers => :'traced') AS one, jobq.enqueue('traced') AS two \gset
-SELECT state, result FROM jobq.wait_all(ARRAY[:one, :two]);
+SELECT state, result FROM jobq.wait_many(ARRAY[:one, :two]);
 SELECT note FROM test.traces;
 TRUNCATE test.traces;
 -- what a job takes along comes before it
@@ -70,8 +70,8 @@ SELECT jobq.alter_queue('first', carry => '{}');
 -- the context of errors
 SELECT jobq.enqueue('traced', '{"fails": true}', max_attempts => 1, headers => :'traced') AS one,
 	jobq.enqueue('traced', '{"fails": true}', max_attempts => 1) AS two \gset
-SELECT state FROM jobq.wait_all(ARRAY[:one, :two]);
-SELECT regexp_replace(e ->> 'context', 'job \d+', 'job N') FROM jobq.failed_jobs f, jsonb_array_elements(f.errors) e WHERE f.id IN (:one, :two) ORDER BY f.id;
+SELECT state FROM jobq.wait_many(ARRAY[:one, :two]);
+SELECT regexp_replace(e ->> 'context', 'job \d+', 'job N') FROM jobq.dead_letters f, jsonb_array_elements(f.errors) e WHERE f.id IN (:one, :two) ORDER BY f.id;
 
 -- jobq.work() shows it while the job runs
 SELECT jobq.enqueue('traced', queue => 'manual', headers => :'traced') AS one \gset
@@ -94,8 +94,8 @@ BEGIN
 	PERFORM jobq.perform('trace_enqueuer', '"performed"');
 	batch := jobq.create_batch(on_success => '{"kind": "echo", "queue": "manual", "tags": ["callback"], "headers": {"b": 2}}');
 	PERFORM jobq.batch_add(batch, 'echo', '{1}', '{"queue": "second"}');
-	PERFORM jobq.batch_start(batch);
-	PERFORM jobq.workflow('{"steps": [{"name": "one", "kind": "echo", "queue": "second"},
+	PERFORM jobq.start_batch(batch);
+	PERFORM jobq.create_workflow('{"steps": [{"name": "one", "kind": "echo", "queue": "second"},
 		{"name": "two", "kind": "echo", "queue": "manual", "needs": ["one"], "tags": ["step"]}]}');
 	PERFORM jobq.schedule('regress_traced', '0 0 1 1 *', 'echo', options => '{"queue": "manual", "tags": ["tick"]}');
 	RETURN NULL;
@@ -127,5 +127,5 @@ SELECT test.until('EXISTS (SELECT FROM test.traces)');
 SELECT note FROM test.traces;
 
 SELECT jobq.unregister(k) FROM unnest('{traced,traced_commits,trace_parent,trace_enqueuer}'::text[]) k;
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind = 'traced';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE kind = 'traced';
 DROP TABLE test.traces;

@@ -29,7 +29,7 @@ SELECT count(*) FROM jobq.jobs WHERE kind IN ('on_event:b told', 'on_event:a con
 SELECT jobq.enqueue('broken', max_attempts => 2) AS id \gset
 SELECT state FROM test.outcome(:id);
 SELECT * FROM test.told();
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 SELECT jobq.off_event(event, handler, within => within) FROM jobq.event_handlers WHERE handler = 'a context';
 -- nor has one that comes again, or is cancelled by itself
 CREATE FUNCTION test.ends(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -68,7 +68,7 @@ RESET ROLE;
 SELECT jobq.enqueue('echo as alice') AS id \gset
 SELECT state FROM test.outcome(:id);
 SELECT * FROM test.told();
-SELECT jobq.drop_jobs_of('regress_jobq_alice') > 0;
+SELECT jobq.drop_owned('regress_jobq_alice') > 0;
 SELECT jobq.unregister('echo as alice');
 SELECT jobq.drop_queue('as alice');
 
@@ -90,7 +90,7 @@ SELECT jobq.enqueue('note', '"never seen"', max_attempts => 1) AS id \gset
 SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event(event, handler, queue, kind, within) FROM jobq.event_handlers;
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 -- what it says about the job is for nobody, but for lines of the log; it stays who it is
 CREATE FUNCTION test.meddles(event jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -103,7 +103,7 @@ BEGIN
 		PERFORM jobq.log(SQLERRM);
 	END;
 	IF event ->> 'event' = 'started' THEN
-		PERFORM jobq.fail_current('it shall fail');
+		PERFORM jobq.reject_current('it shall fail');
 	END IF;
 END
 $$;
@@ -146,7 +146,7 @@ SELECT jobq.enqueue('note', '"never seen"', timeout => '100 ms', max_attempts =>
 SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event('completed', 'meddles', within => true);
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 -- what it leaves for the end of a transaction fails there: of a procedure that is before it begins
 CREATE TABLE test.checked (i int);
 CREATE FUNCTION test.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused at the end'; END $$;
@@ -159,7 +159,7 @@ SELECT jobq.enqueue('commits') AS id \gset
 SELECT state, error FROM test.outcome(:id);
 SELECT e ->> 'attempt' AS attempt, e ->> 'message' AS message FROM jobq.jobs j, jsonb_array_elements(j.errors) e WHERE j.id = :id;
 SELECT jobq.off_event('started', 'meddles', kind => 'commits', within => true), jobq.unregister('commits');
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 DROP TABLE test.checked;
 DROP FUNCTION test.refuse, test.leaves;
 DROP PROCEDURE test.commits;
@@ -236,7 +236,7 @@ SELECT state FROM jobq.status(:id);
 SELECT * FROM test.told();
 SELECT jobq.perform('echo'), error FROM jobq.dry_run('echo');
 SELECT * FROM test.told();
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 -- jobs of events do not call them
 SELECT jobq.on_event('completed', 'b told', kind => 'mood');
 SELECT jobq.enqueue('mood') AS id \gset
@@ -258,9 +258,9 @@ SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'
 SET ROLE regress_jobq_alice;
 SELECT jobq.on_event('started', 'b told', within => true, required => true);
 RESET ROLE;
-SELECT jobq.reassign('regress_jobq_alice', 'regress_jobq_bob');
+SELECT jobq.reassign_owned('regress_jobq_alice', 'regress_jobq_bob');
 SELECT role, event, within, required FROM jobq.event_handlers;
-SELECT jobq.drop_jobs_of('regress_jobq_bob');
+SELECT jobq.drop_owned('regress_jobq_bob');
 SELECT count(*) FROM jobq_internal.event_handler;
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 SELECT jobq.unregister(k) FROM unnest('{b told,a context,fails within,meddles,mood,ends,commits}'::text[]) k;

@@ -121,7 +121,7 @@ SELECT jobq.enqueue('note', '"prepared, too"', queue => 'of_prepared') AS id2 \g
 PREPARE TRANSACTION 'jobq_1';
 SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
 COMMIT PREPARED 'jobq_1';
-SELECT state, queue FROM jobq.wait_all(ARRAY[:id, :id2]);
+SELECT state, queue FROM jobq.wait_many(ARRAY[:id, :id2]);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 BEGIN;

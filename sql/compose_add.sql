@@ -26,12 +26,12 @@ CREATE FUNCTION test.in_state(flow bigint, step text, wanted text) RETURNS boole
 $$;
 
 -- from a session: after a step that is completed, one that is not, each other; with the result of one long before
-SELECT jobq.workflow('{"name": "grows", "on_success": {"kind": "note", "payload": "completed"}, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
+SELECT jobq.create_workflow('{"name": "grows", "on_success": {"kind": "note", "payload": "completed"}, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
 	{"name": "a", "kind": "echo", "payload": {"n": 1}},
 	{"name": "b", "kind": "echo", "needs": ["a"], "payload": {"b": {"$result": "a", "path": ["n"]}}},
 	{"name": "gate", "kind": "x", "queue": "added"}]}') AS id \gset
 SELECT test.in_state(:id, 'b', 'completed');
-SELECT cardinality(jobq.workflow_add(:id, '[
+SELECT cardinality(jobq.add_steps(:id, '[
 	{"name": "d", "kind": "echo", "needs": ["c", "gate"], "payload": [{"$result": "c"}, {"$result": "gate"}, {"$result": "a"}]},
 	{"name": "c", "kind": "echo", "needs": ["b"], "payload": [{"$result": "b"}, {"$result": "a", "path": ["n"]}], "priority": 9},
 	{"name": "alone", "kind": "echo", "payload": "alone"},
@@ -43,7 +43,7 @@ SELECT cardinality(jobq.workflow_add(:id, '[
 -- to what was added, more can be added; how far it is shows as with others
 SELECT test.finish(:id, 'last', '{"l": 1}') AS payload;
 SELECT test.in_state(:id, 'may', 'failed'), test.in_state(:id, 'each', 'completed'), test.in_state(:id, 'alone', 'completed');
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "more", "kind": "echo", "needs": ["last", "d"], "payload": {"l": {"$result": "last", "path": ["l"]}}}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "more", "kind": "echo", "needs": ["last", "d"], "payload": {"l": {"$result": "last", "path": ["l"]}}}]')) AS n;
 SELECT name, state, needs, elements, elements_completed FROM jobq.steps WHERE batch_id = :id ORDER BY job_id;
 SELECT name, element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
 SELECT state, total, blocked, running, completed, failed, cancelled FROM jobq.batch_status(:id);
@@ -55,9 +55,9 @@ SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT note FROM test.trace;
 
 -- it is over
-SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_add(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
 -- once more with what was added: of it, a step and what needs it; and that which has failed
-SELECT jobq.workflow_rerun(:id, 'c') AS again;
+SELECT jobq.rerun_steps(:id, 'c') AS again;
 SELECT test.finish(:id, 'last', '{"l": 2}') AS payload;
 SELECT name, state, result FROM test.flow_end(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
@@ -69,9 +69,9 @@ DECLARE
 	batch bigint := job.batch_id;
 BEGIN
 	FOR i IN 1..payload::int LOOP
-		PERFORM jobq.workflow_add(batch, jsonb_build_array(jsonb_build_object('name', 'part ' || i, 'kind', 'echo', 'payload', i, 'needs', jsonb_build_array('split'))));
+		PERFORM jobq.add_steps(batch, jsonb_build_array(jsonb_build_object('name', 'part ' || i, 'kind', 'echo', 'payload', i, 'needs', jsonb_build_array('split'))));
 	END LOOP;
-	PERFORM jobq.workflow_add(batch, jsonb_build_array(jsonb_build_object('name', 'joined', 'kind', 'echo',
+	PERFORM jobq.add_steps(batch, jsonb_build_array(jsonb_build_object('name', 'joined', 'kind', 'echo',
 		'needs', (SELECT jsonb_agg('part ' || i) FROM generate_series(1, payload::int) i),
 		'payload', (SELECT jsonb_agg(jsonb_build_object('$result', 'part ' || i)) || '{"$result": "split"}' FROM generate_series(1, payload::int) i))));
 	IF job.attempt = 1 THEN
@@ -80,18 +80,18 @@ BEGIN
 	RETURN '"split"';
 END $$;
 SELECT jobq.register('split', 'test.split(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
-SELECT jobq.workflow('{"steps": [{"name": "split", "kind": "split", "payload": 3}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "split", "kind": "split", "payload": 3}]}') AS id \gset
 SELECT name, state, needs, payload, result FROM test.flow_end(:id);
 -- as many as the scheduler keeps in memory
-SELECT jobq.workflow('{"steps": [{"name": "split", "kind": "split", "payload": 100}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "split", "kind": "split", "payload": 100}]}') AS id \gset
 SELECT count(*), (sum(result::int) FILTER (WHERE name LIKE 'part %'))::int AS sum, count(*) FILTER (WHERE name = 'joined' AND jsonb_array_length(result) = 101 AND result -> 100 = '"split"') AS joined FROM test.flow_end(:id) WHERE state = 'completed';
 
 -- to a large one, one by one: after the one before, or beside each other; while none waits, and while one does
-SELECT jobq.workflow('{"options": {"queue": "added"}, "steps": [{"name": "gate", "kind": "x"}, {"name": "0", "kind": "echo", "queue": "default", "payload": 0}, {"name": "other", "kind": "x"}]}') AS id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "added"}, "steps": [{"name": "gate", "kind": "x"}, {"name": "0", "kind": "echo", "queue": "default", "payload": 0}, {"name": "other", "kind": "x"}]}') AS id \gset
 CREATE PROCEDURE test.grow(flow bigint, first int, last int, shape text) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN first..last LOOP
-		PERFORM jobq.workflow_add(flow, jsonb_build_array(jsonb_build_object('name', i::text, 'kind', 'echo') || CASE shape
+		PERFORM jobq.add_steps(flow, jsonb_build_array(jsonb_build_object('name', i::text, 'kind', 'echo') || CASE shape
 			WHEN 'chain' THEN jsonb_build_object('needs', jsonb_build_array((i - 1)::text), 'payload', jsonb_build_object('$result', (i - 1)::text))
 			WHEN 'gate' THEN '{"needs": ["gate"], "payload": {"$result": "gate"}}'
 			WHEN 'first' THEN '{"needs": ["0"], "payload": {"$result": "0"}}'
@@ -102,9 +102,9 @@ END $$;
 CALL test.grow(:id, 1, 40, 'chain');
 SELECT test.in_state(:id, '40', 'completed');
 -- one that is skipped, and one that needs it when that is known
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "skipped", "kind": "echo", "needs": ["40"], "when": "$.\"40\" == 1", "optional": true}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "skipped", "kind": "echo", "needs": ["40"], "when": "$.\"40\" == 1", "optional": true}]')) AS n;
 SELECT test.in_state(:id, 'skipped', 'skipped');
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "unskipped", "kind": "echo", "needs": ["skipped"], "payload": 0}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "unskipped", "kind": "echo", "needs": ["skipped"], "payload": 0}]')) AS n;
 SELECT test.in_state(:id, 'unskipped', 'completed');
 CALL test.grow(:id, 41, 80, 'first');
 SELECT test.in_state(:id, '80', 'completed');
@@ -120,16 +120,16 @@ CALL test.grow(:id, 241, 250, 'chain');
 -- in a part of a transaction that is undone, and beside it; and in one that is prepared
 BEGIN;
 SAVEPOINT s;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "251", "kind": "nothing such", "queue": "added"}, {"name": "gone", "kind": "echo"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "251", "kind": "nothing such", "queue": "added"}, {"name": "gone", "kind": "echo"}]')) AS n;
 ROLLBACK TO s;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "251", "kind": "echo", "needs": ["250"], "payload": {"$result": "250"}}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "251", "kind": "echo", "needs": ["250"], "payload": {"$result": "250"}}]')) AS n;
 SAVEPOINT s;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "252", "kind": "nothing such", "queue": "added"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "252", "kind": "nothing such", "queue": "added"}]')) AS n;
 ROLLBACK TO s;
 COMMIT;
 SELECT test.in_state(:id, '251', 'completed');
 BEGIN;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "252", "kind": "echo", "needs": ["251"], "payload": {"$result": "251"}}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "252", "kind": "echo", "needs": ["251"], "payload": {"$result": "251"}}]')) AS n;
 PREPARE TRANSACTION 'added';
 COMMIT PREPARED 'added';
 SELECT test.in_state(:id, '252', 'completed');
@@ -140,16 +140,16 @@ SELECT state, result, count(*) FROM test.flow_end(:id) GROUP BY 1, 2 ORDER BY 1;
 SELECT state, completed FROM jobq.batch_status(:id);
 
 -- a need that was cancelled, or has failed, when nothing waits
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "gate", "kind": "x", "queue": "added"}, {"name": "0", "kind": "x", "queue": "added"}, {"name": "1", "kind": "broken", "max_attempts": 1}]}') AS id \gset
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "gate", "kind": "x", "queue": "added"}, {"name": "0", "kind": "x", "queue": "added"}, {"name": "1", "kind": "broken", "max_attempts": 1}]}') AS id \gset
 CALL test.grow(:id, 2, 50, 'none');
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '0';
 SELECT test.in_state(:id, '1', 'failed');
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "x", "kind": "echo", "needs": ["0"]}, {"name": "y", "kind": "echo", "needs": ["1"]}, {"name": "z", "kind": "echo", "needs": ["y", "50"]}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "x", "kind": "echo", "needs": ["0"]}, {"name": "y", "kind": "echo", "needs": ["1"]}, {"name": "z", "kind": "echo", "needs": ["y", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'x', 'cancelled'), test.in_state(:id, 'y', 'cancelled'), test.in_state(:id, 'z', 'cancelled');
 SELECT s.name, s.state, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
 -- ... or was, and is forgotten
-SELECT jobq.delete_failed(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '1';
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "w", "kind": "echo", "needs": ["1", "50"]}]')) AS n;
+SELECT jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '1';
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "w", "kind": "echo", "needs": ["1", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'w', 'cancelled');
 SELECT a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
 SELECT test.finish(:id, 'gate');
@@ -162,15 +162,15 @@ SELECT name, state FROM test.flow_end(:id) WHERE name IN ('0', '1', 'w', 'x', 'y
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms') IS NOT NULL AS broken;
 
 -- thousands in one call, and each in a call of its own, in parts of one transaction of which every third is undone
-SELECT jobq.workflow('{"name": "thousands", "steps": [{"name": "gate", "kind": "x", "queue": "added"}]}') AS id \gset
-SELECT cardinality(jobq.workflow_add(:id, (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', 0, 'needs', CASE WHEN i > 5 THEN jsonb_build_array((i - 5)::text) ELSE '["gate"]' END)) FROM generate_series(1, 1200) i))) AS n;
+SELECT jobq.create_workflow('{"name": "thousands", "steps": [{"name": "gate", "kind": "x", "queue": "added"}]}') AS id \gset
+SELECT cardinality(jobq.add_steps(:id, (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', 0, 'needs', CASE WHEN i > 5 THEN jsonb_build_array((i - 5)::text) ELSE '["gate"]' END)) FROM generate_series(1, 1200) i))) AS n;
 DO $$
 DECLARE
 	flow bigint := (SELECT id FROM jobq.batches WHERE name = 'thousands');
 BEGIN
 	FOR i IN 1201..2400 LOOP
 		BEGIN
-			PERFORM jobq.workflow_add(flow, jsonb_build_array(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', 0, 'needs', jsonb_build_array((i - 1200)::text))));
+			PERFORM jobq.add_steps(flow, jsonb_build_array(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', 0, 'needs', jsonb_build_array((i - 1200)::text))));
 			IF i % 3 = 0 THEN
 				RAISE 'no';
 			END IF;
@@ -184,62 +184,62 @@ SELECT state, total, completed FROM jobq.wait_batch(:id, '5 min');
 -- cancelled with the others; a chain grows as well
 SELECT jobq.chain('[{"kind": "x"}, {"kind": "echo"}]', name => 'a chain', options => '{"queue": "added"}') AS ids \gset
 SELECT batch_id AS id FROM jobq.jobs WHERE id = (:'ids'::bigint[])[1] \gset
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "3", "kind": "echo", "needs": ["2"], "payload": {"$result": "1"}}]')) AS n;
-SELECT jobq.batch_cancel(:id);
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "3", "kind": "echo", "needs": ["2"], "payload": {"$result": "1"}}]')) AS n;
+SELECT jobq.cancel_batch(:id);
 -- (the scheduler may have been faster)
-SELECT e.code FROM test.error(format('SELECT jobq.workflow_add(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
+SELECT e.code FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
 SELECT name, state FROM test.flow_end(:id);
 
 -- what is wrong; nothing of it comes in
-SELECT jobq.workflow('{"name": "errors", "steps": [{"name": "a", "kind": "x", "queue": "added"}, {"name": "b", "kind": "echo", "needs": ["a"]}, {"name": "c", "kind": "echo", "needs": ["b"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"name": "errors", "steps": [{"name": "a", "kind": "x", "queue": "added"}, {"name": "b", "kind": "echo", "needs": ["a"]}, {"name": "c", "kind": "echo", "needs": ["b"]}]}') AS id \gset
 SELECT s, e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM unnest(ARRAY['[]', '{}', '1', '[1]', '[{"kind": "echo"}]', '[{"name": "a", "kind": "echo"}]', '[{"name": "", "kind": "echo"}]',
 	'[{"name": "x", "kind": "echo"}, {"name": "x", "kind": "echo"}]', '[{"name": "x", "kind": "echo", "needs": ["nobody"]}]', '[{"name": "x", "kind": "echo", "needs": ["x"]}]',
 	'[{"name": "x", "kind": "echo", "needs": ["c", "y"]}, {"name": "y", "kind": "echo", "needs": ["b", "z"]}, {"name": "z", "kind": "echo", "needs": ["x"]}]',
 	'[{"name": "x", "kind": "echo", "payload": {"$result": "a"}}]', '[{"name": "x", "kind": "echo", "needs": ["a"], "payload": {"$result": "c"}}]', '[{"name": "x", "kind": "echo", "needs": ["c"], "payload": {"$result": "nobody"}}]',
 	'[{"name": "x", "kind": "echo", "when": "$.a == 1"}]', '[{"name": "x", "kind": "echo", "unique_key": "k"}]', '[{"name": "x", "kind": "unheard of"}]'])
-	WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.workflow_add(%s, %L)', :id, s)) e ORDER BY n;
+	WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.add_steps(%s, %L)', :id, s)) e ORDER BY n;
 SELECT jobq.create_batch('no steps', start => true) AS batch \gset
 SELECT c, e.code, regexp_replace(e.message, '(flow|batch) \d+', '\1 N') AS message, e.hint FROM unnest(ARRAY['NULL, ''[]''', ':id, NULL', '0, ''[{"name": "x", "kind": "echo"}]''', ':batch, ''[{"name": "x", "kind": "echo"}]''', ':id, ''[{"name": "x", "kind": "echo"}]'', options => ''1'''])
-	WITH ORDINALITY u (c, n), test.error('SELECT jobq.workflow_add(' || replace(replace(c, ':id', :'id'), ':batch', :'batch') || ')') e ORDER BY n;
-SELECT jobq.batch_cancel(:batch);
+	WITH ORDINALITY u (c, n), test.error('SELECT jobq.add_steps(' || replace(replace(c, ':id', :'id'), ':batch', :'batch') || ')') e ORDER BY n;
+SELECT jobq.cancel_batch(:batch);
 -- one step too many
-SELECT e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_add(%s, (SELECT jsonb_agg(jsonb_build_object(''name'', i, ''kind'', ''echo'')) FROM generate_series(1, 99998) i))', :id)) e;
+SELECT e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, (SELECT jsonb_agg(jsonb_build_object(''name'', i, ''kind'', ''echo'')) FROM generate_series(1, 99998) i))', :id)) e;
 -- other roles: one that must not know of it, one that may, but would add jobs of its own; its own
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'), jobq.grant_queue('added', 'regress_jobq_alice', 'produce');
 SET ROLE regress_jobq_bob;
-SELECT e.code, regexp_replace(e.message, 'batch \d+', 'batch N') AS message FROM test.error(format('SELECT jobq.workflow_add(%s, %L)', :id, '[{"name": "x", "kind": "echo"}]')) e;
+SELECT e.code, regexp_replace(e.message, 'batch \d+', 'batch N') AS message FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "x", "kind": "echo"}]')) e;
 SET ROLE regress_jobq_alice;
-SELECT jobq.workflow('{"name": "hers", "steps": [{"name": "a", "kind": "x", "queue": "added"}]}') AS hers \gset
+SELECT jobq.create_workflow('{"name": "hers", "steps": [{"name": "a", "kind": "x", "queue": "added"}]}') AS hers \gset
 RESET ROLE;
-SELECT e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_add(%s, %L)', :hers, '[{"name": "x", "kind": "echo"}]')) e;
+SELECT e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :hers, '[{"name": "x", "kind": "echo"}]')) e;
 SET ROLE regress_jobq_alice;
-SELECT cardinality(jobq.workflow_add(:hers, '[{"name": "x", "kind": "x", "queue": "added"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:hers, '[{"name": "x", "kind": "x", "queue": "added"}]')) AS n;
 RESET ROLE;
 SELECT s.name, s.state, j.role FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :hers ORDER BY 1;
-SELECT jobq.batch_cancel(:hers);
+SELECT jobq.cancel_batch(:hers);
 -- undone with its transaction, and with its part of one
 BEGIN;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "gone", "kind": "echo"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "gone", "kind": "echo"}]')) AS n;
 ROLLBACK;
 BEGIN;
 SAVEPOINT s;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "d", "kind": "nothing such", "queue": "added"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "d", "kind": "nothing such", "queue": "added"}]')) AS n;
 ROLLBACK TO s;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "d", "kind": "echo", "needs": ["c"], "payload": "kept"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "d", "kind": "echo", "needs": ["c"], "payload": "kept"}]')) AS n;
 COMMIT;
 SELECT test.finish(:id, 'a');
 SELECT name, state, needs, result FROM test.flow_end(:id);
 -- prepared
-SELECT jobq.workflow('{"name": "prepared", "steps": [{"name": "a", "kind": "x", "queue": "added"}]}') AS id \gset
+SELECT jobq.create_workflow('{"name": "prepared", "steps": [{"name": "a", "kind": "x", "queue": "added"}]}') AS id \gset
 BEGIN;
-SELECT cardinality(jobq.workflow_add(:id, '[{"name": "p", "kind": "echo", "needs": ["a"], "payload": "p"}]')) AS n;
+SELECT cardinality(jobq.add_steps(:id, '[{"name": "p", "kind": "echo", "needs": ["a"], "payload": "p"}]')) AS n;
 PREPARE TRANSACTION 'added';
 SELECT test.finish(:id, 'a');
 COMMIT PREPARED 'added';
 SELECT name, state, needs, result FROM test.flow_end(:id);
 
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_failed_many(state => 'failed') >= 0 AS deleted, jobq.drop_queue('added');
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_many(state => 'failed') >= 0 AS deleted, jobq.drop_queue('added');
 DROP PROCEDURE test.grow;
 DROP FUNCTION test.flow_end, test.finish, test.in_state, test.split;
 TRUNCATE test.trace;

@@ -35,7 +35,7 @@ DECLARE
 BEGIN
 	PERFORM jobq.wait_batch(id);
 	COMMIT;
-	PERFORM jobq.wait_all(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
+	PERFORM jobq.wait_many(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
 	COMMIT;
 	s := jobq.batch_status(id);
 	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
@@ -54,7 +54,7 @@ SELECT ready, scheduled, blocked FROM jobq.queues WHERE name = 'default';
 SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now())', :held));
 SELECT jobq.set_priority(:held, 7);
 SELECT state, priority FROM jobq.jobs WHERE id = :held;
-SELECT jobq.batch_start(:slow);
+SELECT jobq.start_batch(:slow);
 -- the delay begins with the start
 SELECT state, round(extract(epoch FROM run_at - started) / 60) AS minutes
 FROM jobq.status(:held), LATERAL (SELECT started_at AS started FROM jobq.batch_status(:slow)) b;
@@ -89,7 +89,7 @@ CALL test.batch_over(:fails);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 INSERT INTO test.trace (note) VALUES ('mended');
-SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE kind = 'part';
+SELECT jobq.retry(id) FROM jobq.dead_letters WHERE kind = 'part';
 CALL test.batch_over(:fails);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
@@ -100,11 +100,11 @@ SELECT test.batch('goes on', allow_failures => true) AS goes_on \gset
 SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{\"fail\": 1}"}');
 SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', array_fill('{}'::jsonb, '{20}'), options => '{"priority": 5}');
 SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}');
-SELECT jobq.batch_start(:goes_on);
+SELECT jobq.start_batch(:goes_on);
 COMMIT;
 CALL test.batch_over(:goes_on);
 SELECT note FROM test.trace ORDER BY note;
-SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'part';
+SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'part';
 TRUNCATE test.trace;
 
 -- cancel: what waits, what is blocked, and what runs
@@ -112,12 +112,12 @@ BEGIN;
 SELECT test.batch('cancelled', start => true) AS cancelled \gset
 SELECT count(*) FROM jobq.batch_add(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), options => '{"delay": "1 hour"}');
 COMMIT;
-SELECT jobq.batch_cancel(:cancelled);
+SELECT jobq.cancel_batch(:cancelled);
 CALL test.batch_over(:cancelled);
-SELECT jobq.batch_cancel(:cancelled);
+SELECT jobq.cancel_batch(:cancelled);
 SELECT test.batch('never begun') AS never \gset
 SELECT count(*) FROM jobq.batch_add(:never, 'part', array_fill('{}'::jsonb, '{2}'));
-SELECT jobq.batch_cancel(:never);
+SELECT jobq.cancel_batch(:never);
 CALL test.batch_over(:never);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
@@ -125,7 +125,7 @@ SELECT test.error(format('SELECT jobq.batch_retry_failed(%s)', :never));
 
 -- empty: one that is started has nothing to wait for; one that was created so waits for its first job
 SELECT test.batch('empty') AS empty \gset
-SELECT jobq.batch_start(:empty);
+SELECT jobq.start_batch(:empty);
 CALL test.batch_over(:empty);
 SELECT test.batch('filled later', start => true) AS later \gset
 SELECT state, total FROM jobq.wait_batch(:later, '1 ms');
@@ -146,7 +146,7 @@ SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, w
 CALL test.batch_over(:outside);
 SELECT note FROM test.trace ORDER BY note;
 SELECT state, payload FROM jobq.jobs WHERE batch_id = :outside ORDER BY state;
-SELECT jobq.delete_failed_many('parts');
+SELECT jobq.delete_many('parts');
 TRUNCATE test.trace;
 
 -- a job that replaces one of a batch takes its place there
@@ -156,7 +156,7 @@ SELECT id AS first FROM jobq.batch_add(:replaced, 'part', '{"{\"fail\": 1}"}', o
 COMMIT;
 SELECT jobq.enqueue('part', '{}', unique_key => 'only', on_conflict => 'replace') = :first AS same;
 SELECT state, batch_id = :replaced AS member FROM jobq.jobs WHERE id = :first;
-SELECT jobq.batch_start(:replaced);
+SELECT jobq.start_batch(:replaced);
 CALL test.batch_over(:replaced);
 TRUNCATE test.trace;
 
@@ -167,7 +167,7 @@ SELECT id AS first FROM jobq.batch_add(:runs, 'part', '{"{}"}', options => '{"un
 COMMIT;
 SELECT id = :first AS same FROM jobq.batch_add(:waits, 'part', '{"{}"}', options => '{"unique_key": "only", "on_conflict": "replace"}') id;
 CALL test.batch_over(:runs);
-SELECT jobq.batch_cancel(:waits);
+SELECT jobq.cancel_batch(:waits);
 CALL test.batch_over(:waits);
 TRUNCATE test.trace;
 
@@ -180,7 +180,7 @@ SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', opti
 COMMIT;
 SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:pruned);
-SELECT jobq.delete_failed(:outside);
+SELECT jobq.delete(:outside);
 SELECT jobq.prune('0') > 0 AS pruned;
 CALL test.batch_over(:pruned);
 TRUNCATE test.trace;
@@ -189,13 +189,13 @@ TRUNCATE test.trace;
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.create_batch('stuck', on_finish => '{"kind": "fleeting", "payload": {"on": "finish"}}') AS stuck \gset
 SELECT jobq.unregister('fleeting');
-SELECT jobq.batch_start(:stuck);
+SELECT jobq.start_batch(:stuck);
 SELECT test.until('EXISTS (SELECT FROM jobq.batches WHERE last_error IS NOT NULL)');
 SELECT state, finished_at, last_error FROM jobq.batch_status(:stuck);
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.test_clock('10 minutes');
 CALL test.batch_over(:stuck);
-SELECT jobq.drain('default');
+SELECT jobq.wait_queue('default');
 SELECT note FROM test.trace;
 SELECT jobq.test_clock('0');
 TRUNCATE test.trace;
@@ -215,10 +215,10 @@ SELECT test.until('EXISTS (SELECT FROM test.trace)');
 SELECT state, running, failed, cancelled, last_error FROM jobq.batch_status(:owed);
 SELECT jobq.ack(:held, :token);
 CALL test.batch_over(:owed);
-SELECT jobq.drain('default');
+SELECT jobq.wait_queue('default');
 SELECT note FROM test.trace;
 SELECT jobq.test_clock('0');
-SELECT jobq.delete_failed_many('parts');
+SELECT jobq.delete_many('parts');
 TRUNCATE test.trace;
 
 -- rolled back: there is no batch
@@ -239,8 +239,8 @@ SELECT test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "then", "pri
 SELECT test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "then", "delay": "soon"}')$$);
 SELECT test.error($$SELECT jobq.create_batch(on_failure => '{"kind": "unheard of"}')$$);
 SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :empty));
-SELECT test.error(format('SELECT jobq.batch_start(%s)', :empty));
-SELECT test.error('SELECT jobq.batch_start(999999)');
+SELECT test.error(format('SELECT jobq.start_batch(%s)', :empty));
+SELECT test.error('SELECT jobq.start_batch(999999)');
 SELECT test.error('SELECT jobq.batch_add(999999, ''part'', ''{"{}"}'')');
 SELECT test.error(format('SELECT jobq.batch_add(%s, NULL, ''{"{}"}'')', :empty));
 SELECT test.error(format('SELECT jobq.batch_add(NULL, ''part'', ''{"{}"}'')'));
@@ -258,7 +258,7 @@ SET datestyle = 'ISO, DMY';
 SELECT jobq.create_batch('later', on_finish => '{"kind": "then", "run_at": "25/12/2098 08:00", "expires_at": "infinity"}') AS id \gset
 RESET timezone;
 RESET datestyle;
-SELECT jobq.batch_start(:id);
+SELECT jobq.start_batch(:id);
 SELECT test.until('(SELECT count(*) = 1 FROM jobq.jobs WHERE kind = ''then'' AND state = ''scheduled'')');
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq_internal.job WHERE kind = 'then';
 SELECT jobq.cancel(id) FROM jobq_internal.job WHERE kind = 'then';
@@ -268,7 +268,7 @@ SELECT jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.batches;
 SELECT test.error(format('SELECT jobq.batch_status(%s)', :half));
-SELECT test.error(format('SELECT jobq.batch_cancel(%s)', :half));
+SELECT test.error(format('SELECT jobq.cancel_batch(%s)', :half));
 SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :half));
 SELECT jobq.create_batch('bob''s') IS NOT NULL AS created;
 SELECT name, state, role FROM jobq.batches;
@@ -284,13 +284,13 @@ DROP OWNED BY regress_jobq_leaver;
 \set VERBOSITY terse
 DROP ROLE regress_jobq_leaver;
 \set VERBOSITY default
-SELECT jobq.batch_start(:orphan);
+SELECT jobq.start_batch(:orphan);
 CALL test.batch_over(:orphan);
 SELECT state, last_error FROM jobq.batch_status(:orphan);
 
-SELECT jobq.batch_cancel(id) FROM jobq.batches WHERE state = 'pending' ORDER BY id;
+SELECT jobq.cancel_batch(id) FROM jobq.batches WHERE state = 'pending' ORDER BY id;
 CALL test.batch_over(:half);
-SELECT jobq.drain('default');
+SELECT jobq.wait_queue('default');
 SELECT jobq.revoke_role('regress_jobq_bob');
 TRUNCATE test.trace;
 
@@ -349,5 +349,5 @@ SELECT run_at, free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'out') AS m \gset
 SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
 SELECT state, run_at > jobq.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
-SELECT jobq.batch_cancel(:batch);
+SELECT jobq.cancel_batch(:batch);
 SELECT jobq.cancel(:m);

@@ -1,4 +1,4 @@
--- workflow() with "when" and "optional": steps that are skipped, and steps that may fail.
+-- create_workflow() with "when" and "optional": steps that are skipped, and steps that may fail.
 
 CREATE FUNCTION test.ended(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -12,7 +12,7 @@ CREATE VIEW test.ends AS
 
 -- skipped or not; those after it run, without its result
 CREATE FUNCTION test.purchase(total jsonb) RETURNS bigint LANGUAGE sql AS $$
-	SELECT jobq.workflow(jsonb_build_object('on_success', '{"kind": "note", "payload": "success"}'::jsonb, 'steps', jsonb_build_array(jsonb_build_object('name', 'order', 'kind', 'echo', 'payload', jsonb_build_object('total', total)),
+	SELECT jobq.create_workflow(jsonb_build_object('on_success', '{"kind": "note", "payload": "success"}'::jsonb, 'steps', jsonb_build_array(jsonb_build_object('name', 'order', 'kind', 'echo', 'payload', jsonb_build_object('total', total)),
 		'{"name": "approve", "kind": "echo", "payload": "approved", "needs": ["order"], "when": "$.order.total > 100"}'::jsonb,
 		'{"name": "small", "kind": "echo", "needs": ["approve", "order"], "when": "!exists($.approve)"}'::jsonb,
 		'{"name": "ship", "kind": "echo", "payload": [{"$result": "approve"}, {"$result": "order", "path": ["total"]}], "needs": ["approve", "small"]}'::jsonb)))
@@ -35,7 +35,7 @@ SELECT state FROM jobq.wait((:'ids'::bigint[])[4]);
 SELECT name, state, result FROM test.ends WHERE batch_id = (SELECT batch_id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1]);
 
 -- with "map": no element has a job; what maps over something that was skipped has none, either
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
 	{"name": "many", "kind": "echo", "needs": ["list"], "map": {"$result": "list"}, "when": "$.list.size() > 3"},
 	{"name": "few", "kind": "echo", "needs": ["list"], "map": {"$result": "list"}, "when": "$.list.size() <= 3"},
 	{"name": "none", "kind": "echo", "needs": ["many"], "map": {"$result": "many"}},
@@ -58,7 +58,7 @@ SELECT jobq.unregister('wide');
 
 -- an optional step may fail, expire or be cancelled: others run without its result, and all is a success
 SELECT jobq.create_queue('conditional', mode => 'consumer');
-SELECT jobq.workflow('{"on_success": {"kind": "note", "payload": "success"}, "on_failure": {"kind": "note", "payload": "failure"}, "steps": [
+SELECT jobq.create_workflow('{"on_success": {"kind": "note", "payload": "success"}, "on_failure": {"kind": "note", "payload": "failure"}, "steps": [
 	{"name": "fails", "kind": "broken", "max_attempts": 1, "optional": true},
 	{"name": "expires", "kind": "echo", "expires_at": "2001-01-01", "optional": true},
 	{"name": "is cancelled", "kind": "x", "queue": "conditional", "optional": true},
@@ -72,7 +72,7 @@ SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
 -- also when what is left of it is gone before the end
-SELECT jobq.workflow('{"steps": [{"name": "fails", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "expires", "kind": "echo", "expires_at": "2001-01-01", "optional": true},
+SELECT jobq.create_workflow('{"steps": [{"name": "fails", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "expires", "kind": "echo", "expires_at": "2001-01-01", "optional": true},
 	{"name": "hold", "kind": "x", "queue": "conditional"}, {"name": "skipped", "kind": "echo", "needs": ["fails"], "when": "exists($.fails)"}, {"name": "last", "kind": "echo", "needs": ["fails", "expires", "hold", "skipped"]}]}') AS id \gset
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) FILTER (WHERE name IN (''fails'', ''expires'', ''skipped'')) = ''{expired,failed,skipped}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT jobq.prune('0', '0') > 2 AS pruned;
@@ -80,7 +80,7 @@ SELECT name, state FROM test.ends WHERE batch_id = :id;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.ended(:id);
 -- of elements, each that failed is null; another step that fails ends all
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
 	{"name": "each", "kind": "x", "queue": "conditional", "needs": ["list"], "map": {"$result": "list"}, "optional": true},
 	{"name": "last", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT jobq.ack(id, token, '"one"') FROM jobq.reserve('{conditional}', wait => '5 min');
@@ -88,7 +88,7 @@ SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{conditional}', wait => '
 SELECT jobq.ack(id, token, '"three"') FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.ended(:id);
 SELECT e.name, e.state, s.elements, s.elements_completed AS done, s.elements_failed AS failed, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
-SELECT jobq.workflow('{"steps": [{"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "fails", "kind": "broken", "max_attempts": 1, "needs": ["may fail"]}, {"name": "last", "kind": "echo", "needs": ["fails"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "fails", "kind": "broken", "max_attempts": 1, "needs": ["may fail"]}, {"name": "last", "kind": "echo", "needs": ["fails"]}]}') AS id \gset
 SELECT test.ended(:id);
 SELECT name, state FROM test.ends WHERE batch_id = :id;
 
@@ -100,24 +100,24 @@ CREATE VIEW test.tales AS
 	SELECT id, headers ->> 'batch' AS batch, headers ->> 'batch_state' AS state, headers -> 'batch_counts' AS counts, (headers -> 'batch_error') - '{job_id,context}'::text[] AS error,
 		split_part(headers -> 'batch_error' ->> 'context', E'\n', 1) AS context
 	FROM test.told;
-SELECT jobq.workflow('{"name": "good", "on_success": {"kind": "tell"}, "on_finish": {"kind": "tell", "headers": {"mine": 1}}, "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"], "when": "$.a == 1"}]}') AS good \gset
+SELECT jobq.create_workflow('{"name": "good", "on_success": {"kind": "tell"}, "on_finish": {"kind": "tell", "headers": {"mine": 1}}, "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"], "when": "$.a == 1"}]}') AS good \gset
 SELECT test.until('(SELECT count(*) FROM test.told) = 2');
 SELECT batch, state, counts, error FROM test.tales;
 SELECT headers -> 'mine' AS mine FROM test.told WHERE headers ? 'mine';
 TRUNCATE test.told;
-SELECT jobq.workflow('{"name": "bad", "on_failure": {"kind": "tell"}, "steps": [{"name": "may", "kind": "broken", "optional": true, "max_attempts": 1}, {"name": "a", "kind": "broken", "max_attempts": 1, "needs": ["may"]}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS bad \gset
+SELECT jobq.create_workflow('{"name": "bad", "on_failure": {"kind": "tell"}, "steps": [{"name": "may", "kind": "broken", "optional": true, "max_attempts": 1}, {"name": "a", "kind": "broken", "max_attempts": 1, "needs": ["may"]}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS bad \gset
 SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts -> 'failed' AS failed, error, context FROM test.tales;
 SELECT (headers -> 'batch_error' -> 'job_id')::bigint = job_id AS is_a FROM test.told, jobq.steps WHERE batch_id = :bad AND name = 'a';
 TRUNCATE test.told;
 -- one that has expired; and one that is not there any more
-SELECT jobq.workflow('{"name": "late", "on_finish": {"kind": "tell"}, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}]}') AS late \gset
+SELECT jobq.create_workflow('{"name": "late", "on_finish": {"kind": "tell"}, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}]}') AS late \gset
 SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts, error, context FROM test.tales;
 TRUNCATE test.told;
-SELECT jobq.workflow('{"name": "gone", "allow_failures": true, "on_finish": {"kind": "tell"}, "steps": [{"name": "a", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "x", "queue": "conditional"}]}') AS gone \gset
+SELECT jobq.create_workflow('{"name": "gone", "allow_failures": true, "on_finish": {"kind": "tell"}, "steps": [{"name": "a", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "x", "queue": "conditional"}]}') AS gone \gset
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :gone));
-SELECT jobq.delete_failed(job_id) FROM jobq.steps WHERE name = 'a' AND batch_id = :gone;
+SELECT jobq.delete(job_id) FROM jobq.steps WHERE name = 'a' AND batch_id = :gone;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts, error FROM test.tales;
@@ -125,8 +125,8 @@ SELECT jobq.unregister('tell');
 
 -- what is wrong in a definition
 SELECT s, e.* FROM unnest(ARRAY['{"when": true}', '{"when": "$.a >"}', '{"when": "$.a"}', '{"when": "$.a ? (@ > 1)"}', '{"when": "($.a > 1).type()"}', '{"when": "$.a > 1", "needs": []}', '{"optional": 1}'])
-	WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || s::jsonb)))) e ORDER BY n;
+	WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.create_workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || s::jsonb)))) e ORDER BY n;
 SELECT e.* FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "when": "$ == 1"}]')$$) e;
 
-SELECT count(jobq.delete_failed(f.id)) > 0 AS deleted FROM jobq.failed_jobs f WHERE f.id IN (SELECT job_id FROM jobq.steps UNION ALL SELECT job_id FROM jobq.step_elements);
+SELECT count(jobq.delete(f.id)) > 0 AS deleted FROM jobq.dead_letters f WHERE f.id IN (SELECT job_id FROM jobq.steps UNION ALL SELECT job_id FROM jobq.step_elements);
 SELECT jobq.drop_queue('conditional');

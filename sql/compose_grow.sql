@@ -1,8 +1,8 @@
--- workflow() and chain() with options that all steps have; batches that nobody has brought to an end.
+-- create_workflow() and chain() with options that all steps have; batches that nobody has brought to an end.
 
 -- a step's own option comes first, also null, and its own time in the place of a common one
 SELECT jobq.create_queue('grown', mode => 'consumer');
-SELECT jobq.workflow('{"options": {"queue": "grown", "priority": 7, "delay": "1 hour", "tags": ["all"], "headers": {"a": 1}, "max_attempts": 2}, "steps": [
+SELECT jobq.create_workflow('{"options": {"queue": "grown", "priority": 7, "delay": "1 hour", "tags": ["all"], "headers": {"a": 1}, "max_attempts": 2}, "steps": [
 	{"name": "a", "kind": "grown"},
 	{"name": "b", "kind": "grown", "priority": 3, "delay": null, "tags": ["own"], "headers": {"b": 2}},
 	{"name": "c", "kind": "grown", "run_at": "2098-12-25 08:00Z"},
@@ -17,16 +17,16 @@ SELECT jobq.reschedule(job_id, now()) FROM jobq.steps WHERE batch_id = :id AND n
 SELECT jobq.ack(id, token) FROM jobq.reserve('{grown}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{grown}', wait => '5 min');
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE name = ''e'' AND batch_id = %s)', :id));
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.until(format('(SELECT state = ''cancelled'' FROM jobq.batches WHERE id = %s)', :id));
 -- a chain
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": 2, "priority": 9}]', options => '{"priority": 8, "headers": {"h": true}}') AS ids \gset
-SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT id = (:'ids'::bigint[])[2] AS last, priority, headers FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
-SELECT cardinality(jobq.chain('[{"kind": "echo"}]', options => NULL)), cardinality(jobq.chain('[{"kind": "echo"}]', options => '{}')), jobq.workflow('{"options": null, "steps": [{"name": "a", "kind": "echo"}]}') IS NOT NULL AS done;
+SELECT cardinality(jobq.chain('[{"kind": "echo"}]', options => NULL)), cardinality(jobq.chain('[{"kind": "echo"}]', options => '{}')), jobq.create_workflow('{"options": null, "steps": [{"name": "a", "kind": "echo"}]}') IS NOT NULL AS done;
 -- what is wrong
 SELECT o, e.* FROM unnest(ARRAY['1', '[]', '"x"', '{"colour": 1}', '{"kind": "echo"}', '{"needs": []}', '{"when": "$.a == 1"}', '{"priority": "high"}', '{"delay": 5}', '{"delay": "often"}', '{"unique_key": "k"}', '{"unique_by": "{a}"}', '{"queue": "unheard of"}', '{"priority": 1000000}', '{"delay": "1 s", "run_at": "2098-01-01"}'])
-	WITH ORDINALITY u (o, n), test.error(format('SELECT jobq.workflow(%L)', format('{"steps": [{"name": "a", "kind": "echo"}], "options": %s}', o))) e ORDER BY n;
+	WITH ORDINALITY u (o, n), test.error(format('SELECT jobq.create_workflow(%L)', format('{"steps": [{"name": "a", "kind": "echo"}], "options": %s}', o))) e ORDER BY n;
 SELECT o, e.* FROM unnest(ARRAY['[]', '{"colour": 1}', '{"unique_key": "k"}']) WITH ORDINALITY u (o, n), test.error(format('SELECT jobq.chain(%L, options => %L)', '[{"kind": "echo"}]', o)) e ORDER BY n;
 
 -- batches that are not over, by age: one that was never started, one that nobody fills, one whose consumer is gone
@@ -35,7 +35,7 @@ SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS N
 TRUNCATE test.trace;
 SELECT jobq.create_batch('never started', on_finish => '{"kind": "note", "payload": "cancelled"}') AS pending, jobq.create_batch('empty', start => true) AS empty \gset
 SELECT jobq.batch_add(:pending, 'echo', '{"{}"}') IS NOT NULL AS added;
-SELECT jobq.workflow('{"name": "left alone", "options": {"queue": "grown"}, "steps": [{"name": "a", "kind": "grown"}, {"name": "b", "kind": "grown", "needs": ["a"]}]}') AS alone \gset
+SELECT jobq.create_workflow('{"name": "left alone", "options": {"queue": "grown"}, "steps": [{"name": "a", "kind": "grown"}, {"name": "b", "kind": "grown", "needs": ["a"]}]}') AS alone \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :alone));
 SELECT jobq.prune(batches_older_than => '1 day') AS none;
 SELECT jobq.test_clock('2 days');
@@ -52,7 +52,7 @@ SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.batches WHERE state = '
 SELECT name, state, total, cancelled FROM jobq.batches WHERE id IN (:pending, :empty, :alone, :young, :hers) ORDER BY id;
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT jobq.prune(batches_older_than => '1 day') AS none;
-SELECT count(jobq.batch_cancel(id)) FROM jobq.batches WHERE id IN (:young, :hers);
+SELECT count(jobq.cancel_batch(id)) FROM jobq.batches WHERE id IN (:young, :hers);
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
 SELECT jobq.test_clock('0');
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.drop_queue('grown');

@@ -1,4 +1,4 @@
--- workflow() with "map": a job for each element of an array, and an array of their results.
+-- create_workflow() with "map": a job for each element of an array, and an array of their results.
 
 -- an array of numbers, or what the payload says
 CREATE FUNCTION test.numbers(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$
@@ -10,7 +10,7 @@ GRANT SELECT ON test.bad TO PUBLIC;
 CREATE FUNCTION test.each(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF EXISTS (SELECT FROM test.bad WHERE element = payload) THEN
-		PERFORM jobq.fail_current('bad');
+		PERFORM jobq.reject_current('bad');
 	END IF;
 	RETURN jsonb_build_array(payload);
 END
@@ -32,7 +32,7 @@ CREATE VIEW test.maps AS
 	FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id ORDER BY s.job_id;
 
 -- the elements, and what follows them; in the order of the array, whatever ends first
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 5}},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 5}},
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.over(:id);
@@ -41,7 +41,7 @@ SELECT e.name, e.element, e.state, j.result FROM jobq.step_elements e JOIN jobq.
 SELECT name, needs, definition FROM jobq.steps WHERE batch_id = :id AND name = 'each';
 
 -- element, place, and results of other steps in a payload; all options are those of the step
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "odd"}, {"name": "more", "kind": "echo", "payload": {"x": 7}},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "odd"}, {"name": "more", "kind": "echo", "payload": {"x": 7}},
 	{"name": "each", "kind": "echo", "needs": ["list", "more"], "map": {"$result": "list"}, "priority": -3, "headers": {"h": 1}, "max_attempts": 2,
 		"payload": {"of": {"$element": "value"}, "id": [{"$element": "value", "path": ["id"]}, {"$element": "value", "path": [1, "id"]}], "at": {"$element": "index"}, "more": {"$result": "more", "path": ["x"]}, "element": "$element"}}]}') AS id \gset
 SELECT test.over(:id);
@@ -49,10 +49,10 @@ SELECT e.element, j.payload, j.priority, j.headers, j.max_attempts FROM jobq.ste
 
 -- an empty array; one element; elements of elements, in a chain
 SELECT jobq.chain('[{"kind": "echo", "payload": []}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT jobq.chain('[{"kind": "echo", "payload": [[]]}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "each", "map": {"$result": "2"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [[1, 2], [], [3]]},
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [[1, 2], [], [3]]},
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list"}},
 	{"name": "again", "kind": "each", "needs": ["each"], "map": {"$result": "each", "path": [0, 0]}},
 	{"name": "both", "kind": "echo", "needs": ["again"], "payload": [{"$result": "each"}, {"$result": "again"}]}]}') AS id \gset
@@ -61,7 +61,7 @@ SELECT name, state, n, result FROM test.maps WHERE batch_id = :id;
 
 -- no array: the step fails, each time that it is retried
 CREATE FUNCTION test.map_over(list jsonb, VARIADIC path text[] DEFAULT '{}') RETURNS bigint LANGUAGE sql AS $$
-	SELECT jobq.workflow(jsonb_build_object('steps', jsonb_build_array(jsonb_build_object('name', 'a', 'kind', 'echo', 'payload', list),
+	SELECT jobq.create_workflow(jsonb_build_object('steps', jsonb_build_array(jsonb_build_object('name', 'a', 'kind', 'echo', 'payload', list),
 		jsonb_build_object('name', 'each', 'kind', 'each', 'needs', '["a"]'::jsonb, 'map', jsonb_build_object('$result', 'a', 'path', path)),
 		'{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}'::jsonb)))
 $$;
@@ -85,7 +85,7 @@ SELECT test.over(:id);
 SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
 -- with allow_failures, the other elements go on, and what needs all of them is cancelled
 INSERT INTO test.bad VALUES ('2');
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "list", "kind": "numbers", "payload": {"n": 6}}, {"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"$element": "index"}},
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "list", "kind": "numbers", "payload": {"n": 6}}, {"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"$element": "index"}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}, {"name": "other", "kind": "echo", "needs": ["list"]}]}') AS id \gset
 SELECT test.over(:id);
 SELECT name, state, n, done, failed, error FROM test.maps WHERE batch_id = :id;
@@ -97,7 +97,7 @@ SELECT name, state, done, failed, result FROM test.maps WHERE batch_id = :id;
 
 -- while elements run, the step does; cancelled, they are, and no more of it is left
 SELECT jobq.create_queue('mapped', mode => 'consumer');
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"n": {"$element": "value"}}},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"n": {"$element": "value"}}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
 SELECT name, state, n, done, failed FROM test.maps WHERE batch_id = :id;
@@ -110,14 +110,14 @@ SELECT payload, jobq.ack(id, token, payload -> 'n') FROM jobq.reserve('{mapped}'
 SELECT jobq.ack(:id2, :token2), jobq.ack(:id1, :token1, '"first"');
 SELECT test.over(:id);
 SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}}]}') AS id \gset
 SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.over(:id);
 SELECT name, state, n, error FROM test.maps WHERE batch_id = :id;
 
 -- results outlive the archive, and come in pieces
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 1200}}, {"name": "hold", "kind": "x", "queue": "mapped"},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 1200}}, {"name": "hold", "kind": "x", "queue": "mapped"},
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"$element": "index"}},
 	{"name": "all", "kind": "echo", "needs": ["each", "hold"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.until(format('(SELECT elements_completed = 1200 AND state = ''completed'' FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
@@ -127,7 +127,7 @@ SELECT test.over(:id);
 SELECT n, done, failed FROM test.maps WHERE batch_id = :id AND name = 'each';
 SELECT j.result = (SELECT jsonb_agg(jsonb_build_array(i) ORDER BY i) FROM generate_series(0, 1199) i) AS in_order FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'all';
 -- also those of elements that are gone before the others end
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2]}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list"}},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2]}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list"}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT payload, jobq.ack(id, token, payload) FROM jobq.reserve('{mapped}', wait => '5 min');
 SELECT jobq.prune('0', NULL) > 0 AS pruned;
@@ -136,23 +136,23 @@ SELECT test.over(:id);
 SELECT name, n, done, result FROM test.maps WHERE batch_id = :id;
 
 -- too large: a payload with its element, all results together, the array; and too deep
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "much", "payload": {"mb": 9}}, {"name": "list", "kind": "echo", "payload": [1, 2]},
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "much", "payload": {"mb": 9}}, {"name": "list", "kind": "echo", "payload": [1, 2]},
 	{"name": "each", "kind": "each", "needs": ["a", "list"], "map": {"$result": "list"}, "payload": [{"$result": "a"}, {"$result": "a"}, {"$result": "a"}]}]}') AS payload \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": [1, 2]}, {"kind": "much", "map": {"$result": "1"}, "payload": {"mb": 9}}]') AS results \gset
 SELECT jobq.chain('[{"kind": "numbers", "payload": {"n": 100001}}, {"kind": "echo", "map": {"$result": "1", "path": ["list"]}}]') AS array \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": [1000]}, {"kind": "deep", "map": {"$result": "1"}}]') AS depth \gset
 SELECT test.over(:payload), test.over(r.batch_id), test.over(a.batch_id), test.over(d.batch_id) FROM jobq.steps r, jobq.steps a, jobq.steps d WHERE r.job_id = (:'results'::bigint[])[2] AND a.job_id = (:'array'::bigint[])[2] AND d.job_id = (:'depth'::bigint[])[2];
-SELECT f.sqlstate, f.error, s.elements, s.elements_completed AS done FROM jobq.failed_jobs f JOIN jobq.steps s ON s.job_id = f.id WHERE s.batch_id = :payload OR f.id IN ((:'results'::bigint[])[2], (:'array'::bigint[])[2], (:'depth'::bigint[])[2]) ORDER BY f.id;
+SELECT f.sqlstate, f.error, s.elements, s.elements_completed AS done FROM jobq.dead_letters f JOIN jobq.steps s ON s.job_id = f.id WHERE s.batch_id = :payload OR f.id IN ((:'results'::bigint[])[2], (:'array'::bigint[])[2], (:'depth'::bigint[])[2]) ORDER BY f.id;
 
 -- what is wrong in a definition
 SELECT m, e.* FROM unnest(ARRAY['{"map": []}', '{"map": "a"}', '{"map": {"$result": "z"}}', '{"map": {"$result": "b"}}', '{"map": {"$result": "a"}, "needs": []}', '{"map": {"$result": "a", "of": 1}}', '{"map": {"$element": "value"}}',
 	'{"map": {"$result": "a"}, "payload": [{"$element": 1}]}', '{"map": {"$result": "a"}, "payload": {"$element": "key"}}', '{"map": {"$result": "a"}, "payload": {"$element": "value", "at": 1}}', '{"map": {"$result": "a"}, "payload": {"$element": "value", "path": "a"}}'])
-	WITH ORDINALITY u (m, n), test.error(format('SELECT jobq.workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || m::jsonb)))) e ORDER BY n;
+	WITH ORDINALITY u (m, n), test.error(format('SELECT jobq.create_workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || m::jsonb)))) e ORDER BY n;
 SELECT e.* FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "map": {"$result": "1"}}]')$$) e;
 -- without "map", an element is nothing special
 SELECT jobq.chain('[{"kind": "echo", "payload": [{"$element": 1}]}, {"kind": "echo", "payload": {"$element": "value", "of": {"$result": "1"}}}]') AS ids \gset
-SELECT result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT result FROM jobq.wait_many(:'ids'::bigint[]);
 
-SELECT count(jobq.delete_failed(id)) > 0 AS deleted FROM jobq.failed_jobs WHERE kind IN ('each', 'much', 'echo', 'deep');
+SELECT count(jobq.delete(id)) > 0 AS deleted FROM jobq.dead_letters WHERE kind IN ('each', 'much', 'echo', 'deep');
 SELECT jobq.unregister(k) FROM unnest('{odd,numbers,each,much,deep}'::text[]) k;
 SELECT jobq.drop_queue('mapped');

@@ -21,7 +21,7 @@ GRANT SELECT ON test.halt TO PUBLIC;
 CREATE FUNCTION test.may_halt(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF EXISTS (SELECT FROM test.halt h WHERE h.name = (SELECT s.name FROM jobq.steps s WHERE s.job_id = job.id)) THEN
-		PERFORM jobq.fail_current('halted');
+		PERFORM jobq.reject_current('halted');
 	END IF;
 	RETURN payload;
 END
@@ -35,7 +35,7 @@ SELECT jobq.register('told', 'test.told(jsonb, jobq.job_context)');
 SELECT jobq.create_queue('nested', mode => 'consumer');
 
 -- a workflow and a chain as steps: they begin when what they need is completed, take its results, and have results themselves
-SELECT jobq.workflow('{"name": "outer", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [
+SELECT jobq.create_workflow('{"name": "outer", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [
 	{"name": "a", "kind": "echo", "payload": {"rows": [1, 2, 3]}},
 	{"name": "import", "needs": ["a"], "workflow": [
 		{"name": "x", "kind": "echo", "payload": {"of a": {"$result": "a", "path": ["rows", 1]}}},
@@ -54,18 +54,18 @@ SELECT total, completed, progress FROM jobq.batch_status(:id);
 SELECT b.name, b.state, b.total, b.completed, b.parent = :id AS in_outer FROM jobq.batches b WHERE b.parent = :id ORDER BY b.id;
 SELECT j.state, j.kind, j.queue, (j.payload ->> 'batch_id')::bigint = s.workflow_id AS its_batch FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'import';
 -- what waits, and why
-SELECT jobq.workflow('{"options": {"queue": "nested", "priority": 3}, "steps": [{"name": "a", "kind": "x"},
+SELECT jobq.create_workflow('{"options": {"queue": "nested", "priority": 3}, "steps": [{"name": "a", "kind": "x"},
 	{"name": "b", "needs": ["a"], "workflow": {"name": "named", "options": {"priority": 5}, "steps": [{"name": "c", "kind": "x"}, {"name": "d", "kind": "x", "priority": 7}]}}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''a'')', :id));
 SELECT * FROM test.nest_tree(:id);
 SELECT name, state, total, blocked FROM jobq.batches WHERE parent = :id;
-SELECT reason, regexp_replace(detail, '\d+', 'N', 'g') AS detail, regexp_replace(remedy, '\d+', 'N', 'g') AS remedy FROM jobq.steps s, jobq.explain_job(s.job_id) WHERE s.batch_id = :id AND s.name = 'b';
+SELECT reason, regexp_replace(detail, '\d+', 'N', 'g') AS detail, regexp_replace(remedy, '\d+', 'N', 'g') AS remedy FROM jobq.steps s, jobq.explain(s.job_id) WHERE s.batch_id = :id AND s.name = 'b';
 SELECT s.name, j.queue, j.priority FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id IN (:id, test.inner(:id, 'b')) ORDER BY s.job_id;
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.batch_start(%s)', test.inner(:id, 'b'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.start_batch(%s)', test.inner(:id, 'b'))) e;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.batch_add(%s, ''x'', ''{1}'')', test.inner(:id, 'b'))) e;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
 -- steps can be added, also before it begins
-SELECT cardinality(jobq.workflow_add(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
+SELECT cardinality(jobq.add_steps(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, queue => ''default'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
 SELECT e.code, e.message ~ 'stands for a workflow' AS refused FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, payload => ''{}'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
 SELECT * FROM test.nest_tree(:id);
@@ -79,13 +79,13 @@ SELECT * FROM test.nest_tree(:id);
 
 -- as in a chain, and several levels
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"workflow": [{"name": "two", "kind": "echo", "payload": [{"$result": "1"}]}]}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 CREATE FUNCTION test.nest_levels(n int) RETURNS jsonb LANGUAGE sql AS $$
 	SELECT CASE WHEN n = 1 THEN '[{"name": "last", "kind": "may_halt", "payload": {"$result": "top"}}]'::jsonb
 		ELSE jsonb_build_array(jsonb_build_object('name', 'level ' || n, 'workflow', test.nest_levels(n - 1))) END
 $$;
 CREATE FUNCTION test.nest_deep(n int) RETURNS bigint LANGUAGE sql AS $$
-	SELECT jobq.workflow(jsonb_build_object('steps', '[{"name": "top", "kind": "echo", "payload": "t"}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]'::jsonb || jsonb_build_object('name', 'in', 'needs', '["top"]'::jsonb, 'workflow', test.nest_levels(n - 1))))
+	SELECT jobq.create_workflow(jsonb_build_object('steps', '[{"name": "top", "kind": "echo", "payload": "t"}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]'::jsonb || jsonb_build_object('name', 'in', 'needs', '["top"]'::jsonb, 'workflow', test.nest_levels(n - 1))))
 $$;
 SELECT test.nest_deep(8) AS id \gset
 SELECT test.nest_ended(:id);
@@ -94,7 +94,7 @@ SELECT e.* FROM test.error('SELECT test.nest_deep(9)') e;
 
 -- a failure: the step has failed, and its workflow with it
 INSERT INTO test.halt VALUES ('x');
-SELECT jobq.workflow('{"name": "outer", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "on_success": {"kind": "told", "payload": "success"}, "steps": [
+SELECT jobq.create_workflow('{"name": "outer", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "on_success": {"kind": "told", "payload": "success"}, "steps": [
 	{"name": "in", "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "may_halt", "payload": "x"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}},
 	{"name": "other", "kind": "x", "queue": "nested", "delay": "1 day"},
 	{"name": "waits", "needs": ["other"], "workflow": [{"name": "z", "kind": "echo", "payload": 1}]},
@@ -136,7 +136,7 @@ SELECT jobq.workflow_retry(:id);
 SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
 -- dead letters with the same unique key, in it and beside it: one has it, and the others stay
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "in", "workflow": {"allow_failures": true, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "y", "kind": "x", "queue": "nested"}]}') AS id \gset
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "in", "workflow": {"allow_failures": true, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "y", "kind": "x", "queue": "nested"}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id IN (%s, %s) AND name IN (''x'', ''y'') AND state = ''ready'')', :id, test.inner(:id, 'in')));
 CALL test.settle();
 SELECT max(id) FILTER (WHERE batch_id <> :id) AS x, max(token) FILTER (WHERE batch_id <> :id) AS x_token, max(id) FILTER (WHERE batch_id = :id) AS y, max(token) FILTER (WHERE batch_id = :id) AS y_token
@@ -162,7 +162,7 @@ SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', 9, wait => '5 
 SELECT test.nest_ended(:id);
 -- optional, and with a condition
 INSERT INTO test.halt VALUES ('x');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 5},
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 5},
 	{"name": "may fail", "optional": true, "workflow": [{"name": "x", "kind": "may_halt"}]},
 	{"name": "if", "needs": ["a"], "when": "$.a > 9", "chain": [{"kind": "echo"}]},
 	{"name": "else", "needs": ["a"], "when": "$.a <= 9", "chain": [{"kind": "echo", "payload": "else"}]},
@@ -170,15 +170,15 @@ SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 5},
 SELECT test.nest_ended(:id);
 SELECT test.nest_ended(test.inner(:id, 'if'));
 SELECT * FROM test.nest_tree(:id);
-SELECT count(jobq.delete_failed(id)) FROM jobq.jobs WHERE state = 'failed' AND kind IN ('may_halt', 'jobq.workflow');
+SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'failed' AND kind IN ('may_halt', 'jobq.workflow');
 TRUNCATE test.halt;
 
 -- the outer one is cancelled: the inner one is, and what runs in it is asked to stop
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "in", "workflow": {"name": "inner", "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "g", "kind": "gate", "payload": 1}, {"name": "h", "kind": "echo", "needs": ["g"], "payload": "h"}]}},
+SELECT jobq.create_workflow('{"on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "in", "workflow": {"name": "inner", "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "g", "kind": "gate", "payload": 1}, {"name": "h", "kind": "echo", "needs": ["g"], "payload": "h"}]}},
 	{"name": "later", "needs": ["in"], "chain": [{"kind": "echo", "payload": {"$result": "in", "path": ["h"]}}]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.steps WHERE name = ''g'' AND batch_id = %s)', test.inner(:id, 'in')));
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
@@ -193,10 +193,10 @@ SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- the job that stands for the inner one is cancelled, or that itself, also before it begins
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}]}, {"name": "two", "chain": [{"kind": "x", "queue": "nested"}], "optional": true}, {"name": "three", "needs": ["a"], "chain": [{"kind": "x", "queue": "nested"}]}, {"name": "end", "needs": ["two", "a"], "kind": "echo", "payload": "end"}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}]}, {"name": "two", "chain": [{"kind": "x", "queue": "nested"}], "optional": true}, {"name": "three", "needs": ["a"], "chain": [{"kind": "x", "queue": "nested"}]}, {"name": "end", "needs": ["two", "a"], "kind": "echo", "payload": "end"}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id = %s AND state = ''running'')', :id));
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'one';
-SELECT jobq.batch_cancel(test.inner(:id, 'two'));
+SELECT jobq.cancel_batch(test.inner(:id, 'two'));
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'three';
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :id));
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'one';
@@ -205,28 +205,28 @@ SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
 -- a step once more: all of what it is
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "may_halt", "payload": {"$result": "a"}}, {"name": "m", "kind": "echo", "needs": ["x"], "map": {"$result": "x", "path": ["none"]}, "when": "$.x > 1"}, {"name": "y", "needs": ["x"], "chain": [{"kind": "echo", "payload": [{"$result": "x"}]}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in", "path": ["y"]}}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "may_halt", "payload": {"$result": "a"}}, {"name": "m", "kind": "echo", "needs": ["x"], "map": {"$result": "x", "path": ["none"]}, "when": "$.x > 1"}, {"name": "y", "needs": ["x"], "chain": [{"kind": "echo", "payload": [{"$result": "x"}]}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in", "path": ["y"]}}]}') AS id \gset
 SELECT test.nest_ended(:id);
-SELECT jobq.workflow_rerun(:id, 'in');
+SELECT jobq.rerun_steps(:id, 'in');
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 SELECT s.name, count(*) FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id, jsonb_array_elements(j.log) l WHERE s.batch_id IN (:id, test.inner(:id, 'in')) AND l ->> 'message' LIKE 'once more%' GROUP BY s.job_id, s.name ORDER BY s.job_id;
-SELECT jobq.workflow_rerun(:id, 'a');
+SELECT jobq.rerun_steps(:id, 'a');
 SELECT test.nest_ended(:id);
 SELECT state, total, completed, cancelled FROM jobq.batch_status(test.inner(:id, 'in'));
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.workflow_rerun(%s, ''x'')', test.inner(:id, 'in'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.rerun_steps(%s, ''x'')', test.inner(:id, 'in'))) e;
 -- not while it runs
-SELECT jobq.workflow('{"steps": [{"name": "in", "chain": [{"kind": "echo", "payload": 1}, {"kind": "x", "queue": "nested"}]}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "in", "chain": [{"kind": "echo", "payload": 1}, {"kind": "x", "queue": "nested"}]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''2'')', test.inner(:id, 'in')));
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, ''in'')', :id)) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, ''in'')', :id)) e;
 SELECT jobq.ack(id, token, '"done"') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
 -- a step of one that has not begun: it is still its first run, in which a failure is told at once
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "steps": [{"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "slow", "kind": "echo", "delay": "1 hour"}]}}]}') AS id \gset
-SELECT jobq.workflow_rerun(test.inner(:id, 'in'), 'bad');
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "steps": [{"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "slow", "kind": "echo", "delay": "1 hour"}]}}]}') AS id \gset
+SELECT jobq.rerun_steps(test.inner(:id, 'in'), 'bad');
 SELECT state FROM jobq.batch_status(test.inner(:id, 'in'));
 SELECT pg_advisory_unlock(1);
 SELECT test.nest_ended(:id);
@@ -234,19 +234,19 @@ SELECT step, state FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
-SELECT count(jobq.delete_failed(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id IN (:id, test.inner(:id, 'in'));
+SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id IN (:id, test.inner(:id, 'in'));
 
 -- workflows and chains in a batch, which is over when they are
 BEGIN;
 SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset
 SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}');
-SELECT jobq.workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
 COMMIT;
 SELECT state, total, blocked FROM jobq.batch_status(:id);
 SELECT state, total, blocked FROM jobq.batch_status(:inner_id);
-SELECT jobq.batch_start(:id);
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT jobq.start_batch(:id);
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT test.until(format('(SELECT completed = 3 AND blocked = 1 FROM jobq.batches WHERE id = %s)', :id));
 SELECT state, total, blocked, completed FROM jobq.batch_status(:id);
 SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
@@ -254,7 +254,7 @@ SELECT test.nest_ended(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch => %s)', :id)) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch => %s)', :id)) e;
 -- one that is added from inside; its failure is one of the batch, and a retry is, too
 CREATE FUNCTION test.adder(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.chain('[{"kind": "may_halt", "payload": 1}, {"kind": "told", "payload": "last"}]', batch => (jobq.current_job()).batch_id, name => 'added') $$;
 SELECT jobq.register('adder', 'test.adder(jsonb)');
@@ -275,12 +275,12 @@ SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- a batch that is cancelled, or fails, before it begins and after
 SELECT jobq.create_batch() AS id \gset
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo"}]}', batch => :id) AS inner_id \gset
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}', batch => :id) AS inner_id \gset
+SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
 SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "priority": 1}') AS other \gset
 COMMIT;
 SELECT id AS a, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
@@ -297,9 +297,9 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 -- also if they have not ended before that, and what was added to a workflow because another in it has failed
 BEGIN;
-SELECT jobq.workflow('{"options": {"queue": "nested", "max_attempts": 1}, "steps": [{"name": "s", "kind": "x", "priority": 2}]}') AS id \gset
-SELECT jobq.workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
-SELECT jobq.workflow('{"options": {"queue": "nested", "max_attempts": 1, "priority": 1}, "steps": [{"name": "c", "kind": "x"}]}', batch => :id) AS other_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1}, "steps": [{"name": "s", "kind": "x", "priority": 2}]}') AS id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1, "priority": 1}, "steps": [{"name": "c", "kind": "x"}]}', batch => :id) AS other_id \gset
 COMMIT;
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
 SELECT jobq.reject(r.id, r.token, 'no') FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :other_id;
@@ -313,13 +313,13 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_
 -- but not what somebody has cancelled, although it was to be cancelled anyway
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
-SELECT jobq.workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch => :id) AS inner_id \gset
 SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "max_attempts": 1}') AS other \gset
 COMMIT;
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve_job(:other);
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
-SELECT jobq.batch_cancel(:inner_id);
+SELECT jobq.cancel_batch(:inner_id);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 SELECT jobq.batch_retry_failed(:id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
@@ -329,7 +329,7 @@ SELECT count(*) FROM jobq.reserve('{nested}', 10);
 SELECT jobq.register('fleeting', 'test.told(jsonb, jobq.job_context)');
 BEGIN;
 SELECT jobq.create_batch(on_failure => '{"kind": "fleeting"}', start => true) AS id \gset
-SELECT jobq.workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
 SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested"}') AS other \gset
 COMMIT;
 SELECT jobq.unregister('fleeting');
@@ -345,13 +345,13 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 -- too many levels
 SELECT jobq.create_batch() AS id \gset
 SELECT count(*) FROM (SELECT test.until('true')) u, jobq.chain('[{"kind": "echo"}]', batch => :id);
-SELECT e.code, e.message FROM test.error(format('SELECT jobq.workflow(jsonb_build_object(''steps'', test.nest_levels(8)), batch => %s)', :id)) e;
-SELECT jobq.batch_cancel(:id);
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', test.nest_levels(8)), batch => %s)', :id)) e;
+SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id);
 
 -- the condition of a workflow is looked at before it begins, and not while it runs
 INSERT INTO test.halt VALUES ('a');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "may_halt", "payload": "a", "optional": true, "max_attempts": 1}, {"name": "in", "needs": ["a"], "when": "!exists($.a)", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "may_halt", "payload": "a", "optional": true, "max_attempts": 1}, {"name": "in", "needs": ["a"], "when": "!exists($.a)", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''x'')', test.inner(:id, 'in')));
 TRUNCATE test.halt;
 SELECT count(jobq.retry(job_id)) FROM jobq.steps WHERE batch_id = :id AND name = 'a';
@@ -362,7 +362,7 @@ SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
 -- what is not kept any more
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": "a"}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "echo", "payload": 1}, {"name": "y", "kind": "x", "queue": "nested", "needs": ["x"]}, {"name": "z", "kind": "echo", "needs": ["y"], "payload": [{"$result": "x"}, {"$result": "a"}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": "a"}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "echo", "payload": 1}, {"name": "y", "kind": "x", "queue": "nested", "needs": ["x"]}, {"name": "z", "kind": "echo", "needs": ["y"], "payload": [{"$result": "x"}, {"$result": "a"}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''y'')', test.inner(:id, 'in')));
 SELECT jobq.prune('0') > 0 AS pruned;
 SELECT jobq.ack(id, token, '"y"') FROM jobq.reserve('{nested}', wait => '5 min');
@@ -370,7 +370,7 @@ SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id) WHERE step IN ('in', 'end');
 
 -- its job was cleared away while its last step ran: it is completed, and has had its callbacks, when a retry takes its results
-SELECT jobq.workflow('{"steps": [{"name": "in", "workflow": {"name": "inner", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "in", "workflow": {"name": "inner", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
 SELECT id AS x, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
 SELECT jobq.clear('nested');
 SELECT test.nest_ended(:id);
@@ -379,7 +379,7 @@ SELECT test.nest_ended(test.inner(:id, 'in'));
 SELECT jobq.workflow_retry(:id);
 SELECT test.nest_ended(:id), test.nest_ended(test.inner(:id, 'in'));
 SELECT * FROM test.nest_tree(:id);
-SELECT jobq.workflow('{"on_finish": {"kind": "told", "payload": "last"}, "steps": [{"name": "a", "kind": "echo"}]}') AS id \gset
+SELECT jobq.create_workflow('{"on_finish": {"kind": "told", "payload": "last"}, "steps": [{"name": "a", "kind": "echo"}]}') AS id \gset
 SELECT test.until('EXISTS (SELECT FROM test.trace WHERE note LIKE ''%last%'')');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
@@ -390,7 +390,7 @@ SELECT e.* FROM unnest(ARRAY[
 	'{"name": "a", "workflow": {"name": "b"}}', '{"name": "a", "workflow": {"stepz": []}}', '{"name": "a", "chain": [{"kind": "nobody"}]}', '{"name": "a", "chain": [{"kind": "echo", "payload": {"$result": "2"}}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "a"}}]}',
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "z"}}]}', '{"name": "a", "unique_key": "k", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "map": {"$result": "z"}, "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "kind": "jobq.workflow"}',
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["z"]}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["b"]}]}'])
-	s, test.error(format('SELECT jobq.workflow(jsonb_build_object(''steps'', jsonb_build_array(%L::jsonb, ''{"name": "z", "kind": "echo"}''::jsonb)))', s)) e;
+	s, test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', jsonb_build_array(%L::jsonb, ''{"name": "z", "kind": "echo"}''::jsonb)))', s)) e;
 -- in a chain, one has neither a name nor needs, as all its steps
 SELECT e.* FROM unnest('{"{\"name\": \"x\"}","{\"needs\": [\"1\"]}"}'::jsonb[]) s, test.error(format('SELECT jobq.chain(jsonb_build_array(''{"kind": "echo"}''::jsonb, ''{"workflow": [{"name": "y", "kind": "echo"}]}''::jsonb || %L))', s)) e;
 SELECT e.* FROM test.error('SELECT jobq.register(''jobq.workflow'', ''test.note(jsonb)'')') e;

@@ -1,4 +1,4 @@
--- workflow_retry() and workflow_rerun(): steps once more.
+-- workflow_retry() and rerun_steps(): steps once more.
 
 CREATE FUNCTION test.finished(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -21,7 +21,7 @@ DECLARE
 	step text := (SELECT s.name FROM jobq.steps s WHERE s.job_id = job.id);
 BEGIN
 	IF EXISTS (SELECT FROM test.stop s WHERE s.name = step) THEN
-		PERFORM jobq.fail_current('stopped');
+		PERFORM jobq.reject_current('stopped');
 	END IF;
 	INSERT INTO test.runs VALUES (nextval('test.run'), step, payload);
 	RETURN jsonb_build_object('step', step, 'of', payload);
@@ -31,7 +31,7 @@ SELECT jobq.register('rerunnable', 'test.rerunnable(jsonb, jobq.job_context)');
 CREATE VIEW test.ran AS SELECT name, count(*) FROM test.runs GROUP BY name ORDER BY name;
 
 -- one that has completed, from a step on: the others keep their results, and it tells its end again
-SELECT jobq.workflow('{"name": "again", "on_success": {"kind": "note", "payload": "success"}, "on_finish": {"kind": "note", "payload": "finish"}, "on_failure": {"kind": "note", "payload": "failure"}, "steps": [
+SELECT jobq.create_workflow('{"name": "again", "on_success": {"kind": "note", "payload": "success"}, "on_finish": {"kind": "note", "payload": "finish"}, "on_failure": {"kind": "note", "payload": "failure"}, "steps": [
 	{"name": "a", "kind": "rerunnable", "payload": 1},
 	{"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}, "priority": 5},
 	{"name": "c", "kind": "rerunnable", "needs": ["a"], "payload": "c"},
@@ -40,7 +40,7 @@ SELECT jobq.workflow('{"name": "again", "on_success": {"kind": "note", "payload"
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
 SELECT job_id AS b FROM jobq.steps WHERE batch_id = :id AND name = 'b' \gset
-SELECT jobq.workflow_rerun(:id, 'b');
+SELECT jobq.rerun_steps(:id, 'b');
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
 SELECT name, state, result FROM test.again WHERE batch_id = :id;
@@ -50,22 +50,22 @@ SELECT note, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
 TRUNCATE test.trace, test.runs;
 SELECT state, total, completed FROM jobq.batch_status(:id);
 -- from its first step, its last, and again and again
-SELECT jobq.workflow_rerun(:id, 'a');
+SELECT jobq.rerun_steps(:id, 'a');
 SELECT test.finished(:id);
-SELECT jobq.workflow_rerun(:id, 'e');
+SELECT jobq.rerun_steps(:id, 'e');
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
 -- twice in a transaction is once
 TRUNCATE test.runs;
 BEGIN;
-SELECT jobq.workflow_rerun(:id, 'd'), jobq.workflow_rerun(:id, 'd'), jobq.workflow_rerun(:id, 'c');
+SELECT jobq.rerun_steps(:id, 'd'), jobq.rerun_steps(:id, 'd'), jobq.rerun_steps(:id, 'c');
 SELECT name, state FROM test.again WHERE batch_id = :id;
 COMMIT;
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
 -- what was rolled back has not been
 BEGIN;
-SELECT jobq.workflow_rerun(:id, 'a');
+SELECT jobq.rerun_steps(:id, 'a');
 ROLLBACK;
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed FROM jobq.batch_status(:id);
@@ -73,7 +73,7 @@ SELECT state, total, completed FROM jobq.batch_status(:id);
 SELECT test.until('(SELECT count(*) = 6 FROM test.trace)');
 INSERT INTO test.stop VALUES ('d');
 TRUNCATE test.trace, test.runs;
-SELECT jobq.workflow_rerun(:id, 'b');
+SELECT jobq.rerun_steps(:id, 'b');
 SELECT test.finished(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
@@ -87,22 +87,22 @@ SELECT jobq.workflow_retry(:id) AS nothing_left;
 SELECT state FROM jobq.batch_status(:id);
 -- a chain
 SELECT jobq.chain('[{"kind": "rerunnable", "payload": "x"}, {"kind": "rerunnable", "payload": {"$result": "1"}}]') AS ids \gset
-SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 TRUNCATE test.runs;
-SELECT jobq.workflow_rerun(batch_id, '2') FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1];
-SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT jobq.rerun_steps(batch_id, '2') FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1];
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT name, payload FROM test.runs;
 TRUNCATE test.runs, test.trace;
 
 -- one that was cancelled goes on: what has completed stays, all else waits and runs
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"on_success": {"kind": "note", "payload": "success"}, "on_finish": {"kind": "note", "payload": "finish"}, "steps": [
+SELECT jobq.create_workflow('{"on_success": {"kind": "note", "payload": "success"}, "on_finish": {"kind": "note", "payload": "finish"}, "steps": [
 	{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "gate", "payload": 1, "needs": ["a"]},
 	{"name": "c", "kind": "rerunnable", "needs": ["b", "a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "d", "kind": "rerunnable", "delay": "1 hour", "payload": "d"}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
 -- nothing of a step that runs
-SELECT w, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest('{a,b}'::text[]) WITH ORDINALITY u (w, n), test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :id, w)) e ORDER BY n;
-SELECT jobq.batch_cancel(:id);
+SELECT w, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest('{a,b}'::text[]) WITH ORDINALITY u (w, n), test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, w)) e ORDER BY n;
+SELECT jobq.cancel_batch(:id);
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id;
 SELECT pg_advisory_unlock(1);
@@ -117,24 +117,24 @@ SELECT note, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
 TRUNCATE test.runs, test.trace;
 -- one that was cancelled with nothing left to do
 SELECT jobq.create_queue('rerun', mode => 'consumer');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "rerun"}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "rerun"}]}') AS id \gset
 BEGIN;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{rerun}', wait => '5 min');
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 COMMIT;
 SELECT test.finished(:id);
 SELECT jobq.workflow_retry(:id);
 SELECT test.finished(:id);
 
 -- what is not kept any more: states and results are those of jobq_internal.step, and the counts stay right
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "rerunnable", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "late", "kind": "rerunnable", "expires_at": "2001-01-01"},
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "rerunnable", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "late", "kind": "rerunnable", "expires_at": "2001-01-01"},
 	{"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of", "kept"]}}, {"name": "after bad", "kind": "rerunnable", "needs": ["bad", "a"]}, {"name": "skipped", "kind": "rerunnable", "needs": ["b"], "when": "1 == 2"},
 	{"name": "end", "kind": "rerunnable", "needs": ["b", "skipped"], "payload": {"$result": "b", "path": ["of"]}}]}') AS id \gset
 SELECT test.finished(:id);
 SELECT jobq.prune('0', '0') > 4 AS pruned;
 SELECT state, total, completed, failed, cancelled, expired FROM jobq.batch_status(:id);
 TRUNCATE test.runs;
-SELECT jobq.workflow_rerun(:id, 'b');
+SELECT jobq.rerun_steps(:id, 'b');
 SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed, failed, cancelled, expired FROM jobq.batch_status(:id);
@@ -145,12 +145,12 @@ SELECT name, state FROM test.again WHERE batch_id = :id AND name IN ('bad', 'aft
 SELECT state, total, completed, failed, cancelled, expired FROM jobq.batch_status(:id);
 SELECT * FROM test.ran;
 -- a step cannot run without what it needs
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :id, 'after bad')) e;
-SELECT count(jobq.delete_failed(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'after bad')) e;
+SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
 -- what was cancelled only for a failure waits again after a retry, whatever is kept of it
 INSERT INTO test.stop VALUES ('a');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "may be cancelled", "kind": "rerunnable", "needs": ["a"], "optional": true, "payload": 2}, {"name": "in", "needs": ["b"], "workflow": [{"name": "x", "kind": "rerunnable", "payload": {"$result": "b", "path": ["of"]}}]}, {"name": "c", "kind": "rerunnable", "delay": "1 hour", "payload": 3}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "may be cancelled", "kind": "rerunnable", "needs": ["a"], "optional": true, "payload": 2}, {"name": "in", "needs": ["b"], "workflow": [{"name": "x", "kind": "rerunnable", "payload": {"$result": "b", "path": ["of"]}}]}, {"name": "c", "kind": "rerunnable", "delay": "1 hour", "payload": 3}]}') AS id \gset
 SELECT test.finished(:id);
 SELECT test.finished(id) FROM jobq.batches WHERE parent = :id;
 SELECT jobq.prune('0', NULL) > 4 AS pruned;
@@ -166,22 +166,22 @@ SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id AN
 SELECT state, total, completed, failed, cancelled FROM jobq.batch_status(:id);
 
 -- optional steps, and conditions: those after them are asked again
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "may be cancelled", "kind": "x", "queue": "rerun", "optional": true},
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "may be cancelled", "kind": "x", "queue": "rerun", "optional": true},
 	{"name": "if", "kind": "rerunnable", "needs": ["a", "may be cancelled"], "when": "!exists($.\"may be cancelled\")"}, {"name": "end", "kind": "rerunnable", "needs": ["if", "may fail"], "payload": [{"$result": "if"}, {"$result": "may fail"}]}]}') AS id \gset
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'may be cancelled';
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id;
-SELECT jobq.workflow_rerun(:id, 'may be cancelled');
+SELECT jobq.rerun_steps(:id, 'may be cancelled');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id;
 -- others have run without it: it is left as it is, unless it has a dead letter
-SELECT jobq.workflow_rerun(:id, 'may be cancelled');
+SELECT jobq.rerun_steps(:id, 'may be cancelled');
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'may be cancelled';
 SELECT test.finished(:id);
 SELECT jobq.workflow_retry(:id);
 SELECT test.finished(:id);
-SELECT count(jobq.delete_failed(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
+SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
 -- a job for each element: a step after them only; all of them anew, and as many as there are then
 CREATE TABLE test.amount (n int);
@@ -189,25 +189,25 @@ GRANT SELECT ON test.amount TO PUBLIC;
 INSERT INTO test.amount VALUES (3);
 CREATE FUNCTION test.amounts() RETURNS jsonb LANGUAGE sql AS $$ SELECT coalesce(jsonb_agg(i), '[]') FROM test.amount, generate_series(1, n) i $$;
 SELECT jobq.register('amounts', 'test.amounts()');
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "amounts"}, {"name": "each", "kind": "echo", "needs": ["list"], "map": {"$result": "list"}, "payload": [{"$element": "value"}]}, {"name": "sum", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "amounts"}, {"name": "each", "kind": "echo", "needs": ["list"], "map": {"$result": "list"}, "payload": [{"$element": "value"}]}, {"name": "sum", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.finished(:id);
 UPDATE test.amount SET n = 5;
-SELECT jobq.workflow_rerun(:id, 'sum');
+SELECT jobq.rerun_steps(:id, 'sum');
 SELECT test.finished(:id);
-SELECT jobq.workflow_rerun(:id, 'each');
+SELECT jobq.rerun_steps(:id, 'each');
 SELECT test.finished(:id);
 SELECT name, state, elements, elements_completed FROM jobq.steps WHERE batch_id = :id ORDER BY job_id;
 SELECT jobq.prune('0', '0') > 4 AS pruned;
-SELECT jobq.workflow_rerun(:id, 'list');
+SELECT jobq.rerun_steps(:id, 'list');
 SELECT test.finished(:id);
 SELECT s.name, s.state, s.elements, s.elements_completed, j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id ORDER BY s.job_id;
 SELECT count(*), min(element), max(element) FROM jobq.step_elements WHERE batch_id = :id;
 UPDATE test.amount SET n = 0;
-SELECT jobq.workflow_rerun(:id, 'list');
+SELECT jobq.rerun_steps(:id, 'list');
 SELECT test.finished(:id);
 SELECT count(*) FROM jobq.step_elements WHERE batch_id = :id;
 -- elements that were cancelled, or have failed, go on; those that are completed stay
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [10, 20, 30, 40]}, {"name": "each", "kind": "x", "queue": "rerun", "needs": ["list"], "map": {"$result": "list"}, "payload": {"of": {"$element": "value"}, "at": {"$element": "index"}}}, {"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [10, 20, 30, 40]}, {"name": "each", "kind": "x", "queue": "rerun", "needs": ["list"], "map": {"$result": "list"}, "payload": {"of": {"$element": "value"}, "at": {"$element": "index"}}}, {"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 4 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{rerun}', wait => '5 min');
@@ -215,11 +215,11 @@ SELECT test.finished(:id);
 SELECT element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
 SELECT jobq.workflow_retry(:id);
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.finished(:id);
 SELECT jobq.workflow_retry(:id);
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :id, 'list')) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'list')) e;
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
@@ -228,10 +228,10 @@ SELECT name, state, result FROM test.again WHERE batch_id = :id;
 
 -- a large one, of which the scheduler keeps in memory how far it is
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow(jsonb_build_object('steps', '[{"name": "gate", "kind": "gate", "payload": 1}, {"name": "last", "kind": "rerunnable", "needs": ["gate", "50"]}]'::jsonb
+SELECT jobq.create_workflow(jsonb_build_object('steps', '[{"name": "gate", "kind": "gate", "payload": 1}, {"name": "last", "kind": "rerunnable", "needs": ["gate", "50"]}]'::jsonb
 	|| (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', CASE WHEN i = 1 THEN '1' ELSE jsonb_build_object('$result', (i - 1)::text) END, 'needs', CASE WHEN i = 1 THEN '[]' ELSE jsonb_build_array((i - 1)::text) END)) FROM generate_series(1, 50) i))) AS id \gset
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.steps WHERE name = ''50'' AND batch_id = %s)', :id));
-SELECT jobq.workflow_rerun(:id, '2');
+SELECT jobq.rerun_steps(:id, '2');
 SELECT pg_advisory_unlock(1);
 SELECT test.finished(:id);
 SELECT count(*) FILTER (WHERE state = 'completed') AS completed, count(*) FILTER (WHERE result = '1') AS results FROM test.again WHERE batch_id = :id;
@@ -244,43 +244,43 @@ BEGIN
 	IF payload = '"other"' THEN
 		PERFORM test.until(format('(SELECT state = ''completed'' FROM jobq.steps WHERE name = ''other'' AND batch_id = %s)', batch));
 	END IF;
-	RETURN to_jsonb(jobq.workflow_rerun(batch, payload #>> '{}'));
+	RETURN to_jsonb(jobq.rerun_steps(batch, payload #>> '{}'));
 EXCEPTION WHEN OTHERS THEN
 	RETURN to_jsonb(regexp_replace(sqlerrm, '\d+', 'N'));
 END
 $$;
 SELECT jobq.register('inside', 'test.inside(jsonb)');
 TRUNCATE test.runs;
-SELECT jobq.workflow('{"steps": [{"name": "other", "kind": "rerunnable"}, {"name": "before", "kind": "rerunnable"}, {"name": "a", "kind": "inside", "payload": "a", "needs": ["before"]}, {"name": "b", "kind": "inside", "payload": "before", "needs": ["a"]}, {"name": "c", "kind": "inside", "payload": "other", "needs": ["b"]}, {"name": "d", "kind": "rerunnable", "needs": ["c"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "other", "kind": "rerunnable"}, {"name": "before", "kind": "rerunnable"}, {"name": "a", "kind": "inside", "payload": "a", "needs": ["before"]}, {"name": "b", "kind": "inside", "payload": "before", "needs": ["a"]}, {"name": "c", "kind": "inside", "payload": "other", "needs": ["b"]}, {"name": "d", "kind": "rerunnable", "needs": ["c"]}]}') AS id \gset
 SELECT test.finished(:id);
 SELECT name, state, result FROM test.again WHERE batch_id = :id AND name IN ('a', 'b', 'c');
 SELECT * FROM test.ran;
 
 -- what is wrong
 SELECT jobq.create_batch('plain') AS plain \gset
-SELECT regexp_replace(c, '\d+', 'N') AS call, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest(ARRAY[format('workflow_rerun(%s, %L)', :id, 'none'), format('workflow_rerun(%s, %L)', :plain, 'a'), format('workflow_retry(%s)', :plain), 'workflow_rerun(-1, ''a'')', 'workflow_retry(-1)']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT jobq.workflow_rerun(NULL, 'a'), jobq.workflow_rerun(1, NULL), jobq.workflow_retry(NULL);
+SELECT regexp_replace(c, '\d+', 'N') AS call, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest(ARRAY[format('rerun_steps(%s, %L)', :id, 'none'), format('rerun_steps(%s, %L)', :plain, 'a'), format('workflow_retry(%s)', :plain), 'rerun_steps(-1, ''a'')', 'workflow_retry(-1)']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+SELECT jobq.rerun_steps(NULL, 'a'), jobq.rerun_steps(1, NULL), jobq.workflow_retry(NULL);
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT e.code, e.message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :id, 'a')) e;
+SELECT e.code, e.message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'a')) e;
 ROLLBACK;
-SELECT jobq.batch_cancel(:plain);
+SELECT jobq.cancel_batch(:plain);
 -- a role's own; who may operate retries, and runs nothing anew that has completed
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'operate');
 SET ROLE regress_jobq_alice;
 SELECT jobq.chain('[{"kind": "echo"}, {"kind": "broken", "max_attempts": 1}]') AS ids \gset
 SELECT batch_id AS hers FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.finished(:hers);
-SELECT jobq.workflow_rerun(:hers, '1');
+SELECT jobq.rerun_steps(:hers, '1');
 SELECT test.finished(:hers);
 SELECT role FROM jobq.jobs WHERE id = (:'ids'::bigint[])[1];
 SET ROLE regress_jobq_bob;
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :hers, '1')) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :hers, '1')) e;
 SELECT jobq.workflow_retry(:hers);
 RESET ROLE;
 SELECT test.finished(:hers);
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :hers, '2')) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :hers, '2')) e;
 SELECT test.finished(:hers);
-SELECT count(jobq.delete_failed(job_id)) FROM jobq.steps WHERE batch_id = :hers AND state = 'failed';
+SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :hers AND state = 'failed';
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 SELECT jobq.unregister(k) FROM unnest('{rerunnable,amounts,inside}'::text[]) k;
 SELECT jobq.drop_queue('rerun');

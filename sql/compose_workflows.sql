@@ -1,4 +1,4 @@
--- chain(), workflow(): steps that wait for others, and take their results.
+-- chain(), create_workflow(): steps that wait for others, and take their results.
 
 CREATE FUNCTION test.settled(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -18,7 +18,7 @@ GRANT SELECT ON test.flaw TO PUBLIC;
 CREATE FUNCTION test.flawed(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF EXISTS (SELECT FROM test.flaw) THEN
-		PERFORM jobq.fail_current('flaw');
+		PERFORM jobq.reject_current('flaw');
 	END IF;
 	RETURN payload;
 END
@@ -27,12 +27,12 @@ SELECT jobq.register('flawed', 'test.flawed(jsonb)');
 
 -- a chain: in order, whatever worker runs what, each with what those before have returned
 SELECT jobq.chain('[{"kind": "note", "payload": "one"}, {"kind": "note", "payload": "two"}, {"kind": "note", "payload": "three"}]') AS ids \gset
-SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 SELECT jobq.chain('[{"kind": "echo", "payload": {"a": [1, {"b": "two"}]}}, {"kind": "echo", "payload": [{"$result": "1"}, {"deep": {"$result": "1", "path": ["a", 1, "b"]}}, {"$result": "1", "path": ["none"]}, "$result"]},
 	{"kind": "echo", "payload": {"$result": "2"}}, {"kind": "note", "payload": "no result"}, {"kind": "echo", "payload": {"$result": "4"}}, {"kind": "echo", "payload": {"": [], "x": {}, "\"q\"": {"$result": "5"}, "far": {"$result": "1", "path": ["a", 0]}}}]') AS ids \gset
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
 TRUNCATE test.trace;
 
@@ -61,7 +61,7 @@ SELECT test.settled(:id);
 
 -- fan out and in: both needs end at the same time
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"name": "sums", "steps": [
+SELECT jobq.create_workflow('{"name": "sums", "steps": [
 	{"name": "total", "kind": "sum", "needs": ["left", "right", "left"], "payload": [{"$result": "left"}, {"$result": "right"}, {"$result": "begin"}]},
 	{"name": "begin", "kind": "echo", "payload": 100},
 	{"name": "left", "kind": "sum", "needs": ["begin"], "payload": [1, 2, {"$result": "begin"}]},
@@ -74,7 +74,7 @@ SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT name FROM jobq.batches WHERE id = :id;
 -- many at a time, which join, again and again
-SELECT jobq.workflow(jsonb_build_object('steps', jsonb_agg(s))) AS id FROM (
+SELECT jobq.create_workflow(jsonb_build_object('steps', jsonb_agg(s))) AS id FROM (
 	SELECT jsonb_build_object('name', format('%s.%s', l, i), 'kind', 'sum', 'payload', CASE WHEN l = 1 THEN '[1]' ELSE (SELECT jsonb_agg(jsonb_build_object('$result', format('%s.%s', l - 1, j))) FROM generate_series(1, 8) j) END,
 		'needs', CASE WHEN l = 1 THEN '[]' ELSE (SELECT jsonb_agg(format('%s.%s', l - 1, j)) FROM generate_series(1, 8) j) END) AS s
 	FROM generate_series(1, 5) l, generate_series(1, 8) i) s \gset
@@ -92,7 +92,7 @@ SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
 -- with allow_failures, what does not need the failed step goes on
-SELECT jobq.workflow('{"allow_failures": true, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
+SELECT jobq.create_workflow('{"allow_failures": true, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
 	{"name": "bad", "kind": "broken", "max_attempts": 1},
 	{"name": "good", "kind": "echo", "payload": "good"},
 	{"name": "after good", "kind": "echo", "needs": ["good"], "payload": {"$result": "good"}},
@@ -105,7 +105,7 @@ TRUNCATE test.trace;
 
 -- a failed step is retried: what was cancelled for it waits again, and has all its options
 INSERT INTO test.flaw DEFAULT VALUES;
-SELECT jobq.workflow('{"on_failure": {"kind": "note", "payload": "failed"}, "on_success": {"kind": "note", "payload": "success"}, "steps": [
+SELECT jobq.create_workflow('{"on_failure": {"kind": "note", "payload": "failed"}, "on_success": {"kind": "note", "payload": "success"}, "steps": [
 	{"name": "a", "kind": "flawed", "payload": 5, "needs": ["d"]},
 	{"name": "b", "kind": "sum", "needs": ["a"], "payload": [1, {"$result": "a"}], "timeout": "77 s"},
 	{"name": "c", "kind": "sum", "needs": ["b"], "payload": [1, {"$result": "b"}, {"$result": "a"}]},
@@ -127,7 +127,7 @@ SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 TRUNCATE test.trace;
 -- of two that have failed one
 INSERT INTO test.flaw DEFAULT VALUES;
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "flawed"},
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "flawed"},
 	{"name": "after a", "kind": "echo", "needs": ["a"]}, {"name": "after b", "kind": "echo", "needs": ["b"]}, {"name": "after both", "kind": "echo", "needs": ["after a", "after b"]}]}') AS id \gset
 SELECT test.settled(:id);
 TRUNCATE test.flaw;
@@ -139,13 +139,13 @@ SELECT test.settled(:id);
 
 -- cancelled: the whole
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :id));
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 -- a step that is blocked: others go on, and it is no success
-SELECT jobq.workflow('{"on_success": {"kind": "note", "payload": "success"}, "steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "b", "kind": "echo", "needs": ["a"]}, {"name": "c", "kind": "echo", "needs": ["b"]}, {"name": "d", "kind": "echo", "needs": ["a"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"on_success": {"kind": "note", "payload": "success"}, "steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "b", "kind": "echo", "needs": ["a"]}, {"name": "c", "kind": "echo", "needs": ["b"]}, {"name": "d", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'b';
 SELECT test.until(format('(SELECT state = ''cancelled'' FROM jobq.steps WHERE name = ''c'' AND batch_id = %s)', :id));
 SELECT pg_advisory_unlock(1);
@@ -154,7 +154,7 @@ SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 SELECT note FROM test.trace;
 
 -- one that expires is lost like one that has failed
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 
@@ -170,7 +170,7 @@ SELECT state FROM jobq.wait((:'ids'::bigint[])[2]);
 
 -- results are there if the queue keeps nothing, and come from consumers, too
 SELECT jobq.create_queue('forgetful', keep => 'nothing'), jobq.create_queue('outside', mode => 'consumer');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1, "queue": "forgetful"}, {"name": "b", "kind": "anything", "queue": "outside", "needs": ["a"], "payload": {"$result": "a"}},
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1, "queue": "forgetful"}, {"name": "b", "kind": "anything", "queue": "outside", "needs": ["a"], "payload": {"$result": "a"}},
 	{"name": "c", "kind": "sum", "needs": ["b"], "payload": [{"$result": "a"}, {"$result": "b"}]}]}') AS id \gset
 SELECT kind, payload, jobq.ack(id, token, '41') FROM jobq.reserve('{outside}', wait => '5 min');
 SELECT test.settled(:id);
@@ -178,10 +178,10 @@ SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 
 -- what is removed from the archive meanwhile is not lost for the steps
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "gate", "payload": 1},
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "gate", "payload": 1},
 	{"name": "c", "kind": "echo", "needs": ["a", "b"], "payload": {"$result": "a", "path": ["kept"]}}, {"name": "d", "kind": "echo", "needs": ["bad", "b"]}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) FILTER (WHERE state = ''cancelled'') = 1 AND count(*) FILTER (WHERE state = ''running'') = 1 AND count(*) FILTER (WHERE state = ''completed'') = 1 FROM jobq.steps WHERE batch_id = %s)', :id));
-SELECT jobq.prune('0', NULL) > 1 AS pruned, jobq.delete_failed(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'bad';
+SELECT jobq.prune('0', NULL) > 1 AS pruned, jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'bad';
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT pg_advisory_unlock(1);
 SELECT test.settled(:id);
@@ -194,8 +194,8 @@ SELECT state, completed, failed, cancelled FROM jobq.batch_status(:id);
 INSERT INTO test.flaw DEFAULT VALUES;
 SET timezone = 'Asia/Kolkata';
 SET datestyle = 'ISO, DMY';
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "echo", "run_at": "25/12/2098 08:00"}]}') AS id \gset
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "in", "run_at": "25/12/2098 08:00", "workflow": [{"name": "x", "kind": "echo"}]}]}') AS outer \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "echo", "run_at": "25/12/2098 08:00"}]}') AS id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "in", "run_at": "25/12/2098 08:00", "workflow": [{"name": "x", "kind": "echo"}]}]}') AS outer \gset
 RESET timezone;
 RESET datestyle;
 SELECT test.settled(:id);
@@ -204,14 +204,14 @@ TRUNCATE test.flaw;
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = :id;
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
 -- and for one that is a workflow
 SELECT jobq.batch_retry_failed(:outer);
 SELECT test.until(format('(SELECT b.last_error IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b, jobq.steps s WHERE b.id = %s AND s.batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = b.id AND name = ''in''))', :outer));
 SELECT last_error FROM jobq.batches WHERE id = :outer;
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = :outer AND name = 'in');
-SELECT jobq.batch_cancel(:outer);
+SELECT jobq.cancel_batch(:outer);
 SELECT test.settled(:outer);
 
 -- a payload that becomes too large: the step fails, and does so again, but never runs without the results
@@ -230,21 +230,21 @@ SELECT jobq.retry((:'ids'::bigint[])[2]);
 SELECT * FROM test.error('SELECT jobq.retry(' || (:'ids'::bigint[])[2] || ')');
 COMMIT;
 SELECT test.settled(:id);
-SELECT jobq.delete_failed((:'ids'::bigint[])[2]);
+SELECT jobq.delete((:'ids'::bigint[])[2]);
 -- nor is it retried if the batch was cancelled, and nobody would free it
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": [{"$result": "a"}, {"$result": "a"}]}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
+SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": [{"$result": "a"}, {"$result": "a"}]}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
 SELECT pg_advisory_unlock(1);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM jobq.steps s, test.error(format('SELECT jobq.retry(%s)', job_id)) e WHERE batch_id = :id AND name = 'b';
 SELECT jobq.retry_many(kind => 'echo');
-SELECT name, state, jobq.delete_failed(job_id) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
+SELECT name, state, jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
 -- all or nothing
 BEGIN;
-SELECT count(*) FROM jobq.steps s WHERE batch_id = jobq.workflow('{"steps": [{"name": "a", "kind": "echo"}]}');
+SELECT count(*) FROM jobq.steps s WHERE batch_id = jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}');
 SELECT count(*) AS steps FROM jobq.steps \gset
 SELECT cardinality(jobq.chain('[{"kind": "echo"}, {"kind": "echo"}]'));
 SELECT count(*) - :steps AS more FROM jobq.steps;
@@ -264,8 +264,8 @@ SELECT w, e.* FROM unnest(ARRAY['null', '[]', '{}', '{"steps": null}', '{"steps"
 	'{"steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a", "path": "x"}}]}', '{"steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a", "path": [null]}}]}',
 	'{"steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a", "default": 1}}]}',
 	'{"steps": [{"name": "a", "kind": "echo"}], "name": 1}', '{"steps": [{"name": "a", "kind": "echo"}], "allow_failures": 1}', '{"steps": [{"name": "a", "kind": "echo"}], "on_failure": {"kind": "unheard of"}}', '{"steps": [{"name": "a", "kind": "echo"}], "on_success": []}'])
-	WITH ORDINALITY u (w, n), test.error(format('SELECT jobq.workflow(%L)', w)) e ORDER BY n;
-SELECT e.* FROM test.error('SELECT jobq.workflow(NULL)') e;
+	WITH ORDINALITY u (w, n), test.error(format('SELECT jobq.create_workflow(%L)', w)) e ORDER BY n;
+SELECT e.* FROM test.error('SELECT jobq.create_workflow(NULL)') e;
 SELECT c, e.* FROM unnest(ARRAY['null', '{}', '[]', '[1]', '[{}]', '[{"kind": "echo", "name": "a"}]', '[{"kind": "echo"}, {"kind": "unheard of"}]', '[{"kind": "echo", "payload": {"$result": "1"}}]', '[{"kind": "echo", "payload": {"$result": "first"}}]'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.chain(%L)', c)) e ORDER BY n;
 SELECT e.* FROM test.error('SELECT jobq.chain(NULL)') e;
@@ -279,7 +279,7 @@ SELECT count(*) FROM jobq.jobs WHERE state = 'blocked';
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.chain('[{"kind": "echo", "payload": "hers"}, {"kind": "echo", "payload": {"$result": "1"}}]') AS ids \gset
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT role, kind, payload FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT name, state FROM jobq.steps WHERE job_id = ANY (:'ids') ORDER BY name;
 SET ROLE regress_jobq_bob;
@@ -300,7 +300,7 @@ CREATE FUNCTION test.nested() RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[
 SELECT jobq.register('nested', 'test.nested()');
 SELECT jobq.chain(jsonb_build_array('{"kind": "nested"}'::jsonb, jsonb_build_object('kind', 'echo', 'payload', (repeat('[', 600) || '{"$result": "1"}' || repeat(']', 600))::jsonb))) AS ids \gset
 SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2]);
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE id = (:'ids'::bigint[])[2];
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE id = (:'ids'::bigint[])[2];
 
 SELECT jobq.unregister(k) FROM unnest('{sum,flawed,large,numbers,count,nested}'::text[]) k;
 TRUNCATE test.trace;

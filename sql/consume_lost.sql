@@ -101,7 +101,7 @@ SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"n"';
 -- nor is that so for ever
 SELECT 'SELECT test.bench_take(1, 3)', 'SELECT test.bench_back()' FROM generate_series(1, 9) \gexec
 SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"n"';
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'bench';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'bench';
 SELECT code, message, hint FROM test.error($$SELECT jobq.reserve('{bench}', held => -1)$$);
 
 -- a timeout that is over: of a job that was extended it is the job's, which has begun; of others who knows

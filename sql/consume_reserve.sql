@@ -43,7 +43,7 @@ SELECT id = :id AS same, token, queue, kind, payload, headers, attempt, max_atte
 FROM jobq.reserve('{letters}', wait => '5 min', consumer => 'postman') \gset
 \echo :same :queue :kind :payload :headers :attempt :max_attempts :enqueued :lease
 SELECT state, attempt, progress, started_at <= now() AS started FROM jobq.status(:id);
-SELECT jobq.report_progress(:id, :token, 40, 'on the way');
+SELECT jobq.set_progress(:id, :token, 40, 'on the way');
 SELECT state, progress, message FROM jobq.status(:id);
 SELECT state, attempt, progress, message, started_at <= now() AS started FROM jobq.jobs WHERE id = :id;
 SELECT type, consumer, role = current_user::regrole AS mine, state, jobs_held, started_at <= now() AS since FROM jobq.workers WHERE type = 'consumer';
@@ -67,7 +67,7 @@ SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM test.held \gset
 SELECT * FROM test.error(format('SELECT jobq.ack(%L::bigint[] || 0::bigint, %L::bigint[] || 0::bigint)', :'ids', :'tokens'));
 SELECT count(*) FROM jobq.jobs WHERE kind = 'post' AND state = 'running';
 SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
-SELECT state, count(*), count(payload) AS payloads FROM jobq.wait_all(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
+SELECT state, count(*), count(payload) AS payloads FROM jobq.wait_many(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
 SELECT jobq.ack('{}'::bigint[], '{}'::bigint[]);
 
 -- more than are archived at a time; one that is named twice, near to itself and far off
@@ -146,18 +146,18 @@ SELECT * FROM test.reserve();
 -- the last attempt makes it a dead letter
 SELECT test.say('nack', '"torn"');
 SELECT state, attempt, error FROM test.fate('"torn"');
-SELECT kind, attempt, sqlstate, error, (SELECT array_agg(e ->> 'message') FROM jsonb_array_elements(errors) e) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT kind, attempt, sqlstate, error, (SELECT array_agg(e ->> 'message') FROM jsonb_array_elements(errors) e) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT jobq.test_clock('0');
 -- which can be retried, under the same id
-SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT jobq.retry(id) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT test.say('ack', '"torn"');
 SELECT * FROM test.reserve();
 -- reject: at once
 SELECT test.say('reject', '"torn"', ', ''no such address''');
 SELECT * FROM test.fate('"torn"');
-SELECT sqlstate FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT sqlstate FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT test.say('reject', '"torn"', ', ''again''');
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'letters';
 -- release: the attempt is not charged
 SELECT test.post('"back"');
 SELECT * FROM test.reserve();
@@ -185,7 +185,7 @@ SELECT * FROM test.error('SELECT jobq.release(''{1,2}'', ''{3,4}'', payload => '
 -- cancel: the consumer learns of it when it is done
 SELECT jobq.cancel(id) FROM test.held WHERE payload = '"back"' ORDER BY n DESC LIMIT 1;
 SELECT state, attempt, error FROM test.fate('"back"');
-SELECT f, test.say(f, '"back"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('report_progress', ', 1')) v (f, more);
+SELECT f, test.say(f, '"back"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('set_progress', ', 1')) v (f, more);
 -- retry() leaves a leased job alone
 SELECT test.post('"held"');
 SELECT * FROM test.reserve();
@@ -221,16 +221,16 @@ SELECT jobq.test_clock('2 hours');
 SELECT * FROM test.reserve(lease => '1 min');
 SELECT test.say('extend', '"late"', ', ''10 min''');
 SELECT jobq.test_clock('125 min');
-SELECT test.say('report_progress', '"late"', ', 50');
+SELECT test.say('set_progress', '"late"', ', 50');
 SELECT state, attempt FROM test.fate('"late"');
 SELECT test.say('extend', '"late"', ', ''10 min''');
 SELECT jobq.test_clock('134 min');
-SELECT test.say('report_progress', '"late"', ', 60');
+SELECT test.say('set_progress', '"late"', ', 60');
 SELECT jobq.test_clock('136 min');
 SELECT test.say('extend', '"late"', ', ''10 min''');
-SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE queue = ''letters'') = 1');
-SELECT attempt, sqlstate, error FROM jobq.failed_jobs WHERE queue = 'letters';
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE queue = ''letters'') = 1');
+SELECT attempt, sqlstate, error FROM jobq.dead_letters WHERE queue = 'letters';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT jobq.test_clock('0');
 -- so does one in memory
 SELECT test.post('"late parcel"', queue => 'parcels', max_attempts => 1);
@@ -238,11 +238,11 @@ SELECT * FROM test.reserve('{parcels}', lease => '1 min');
 SELECT test.say('extend', '"late parcel"', ', ''10 min''');
 SELECT count(*) FROM jobq_internal.lease l JOIN test.held h USING (token) WHERE h.payload = '"late parcel"';
 SELECT jobq.test_clock('5 min');
-SELECT test.say('report_progress', '"late parcel"', ', 60');
+SELECT test.say('set_progress', '"late parcel"', ', 60');
 SELECT jobq.test_clock('11 min');
-SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE queue = ''parcels'') = 1');
+SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE queue = ''parcels'') = 1');
 SELECT test.say('ack', '"late parcel"');
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'parcels';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'parcels';
 SELECT jobq.test_clock('0');
 
 -- a reservation that rolls back gives the jobs and their attempts back at once
@@ -297,7 +297,7 @@ PREPARE TRANSACTION 'reserve';
 SELECT * FROM test.reserve();
 -- what is told of a job that runs is part of none
 BEGIN;
-SELECT test.say('report_progress', '"prepared"', ', 50');
+SELECT test.say('set_progress', '"prepared"', ', 50');
 PREPARE TRANSACTION 'progress';
 SELECT state, progress FROM jobq.jobs WHERE queue = 'letters' AND payload = '"prepared"';
 ROLLBACK PREPARED 'progress';
@@ -333,9 +333,9 @@ SELECT c, e.* FROM unnest(ARRAY['reserve(''{nowhere}'')', 'reserve(''{manual}'')
 SELECT test.post('"bad"');
 SELECT * FROM test.reserve();
 SELECT c, e.* FROM (SELECT id, token FROM test.held WHERE payload = '"bad"') h,
-	unnest(ARRAY['ack(NULL, %2$s)', 'ack(%1$s, NULL)', 'ack(%1$s, %2$s + 1)', 'ack(%1$s, 0)', 'ack(0, %2$s)', 'nack(%1$s, 0)', 'reject(%1$s, 0, ''x'')', 'release(%1$s, 0)', 'extend(%1$s, 0, ''1min'')', 'report_progress(%1$s, 0, 1)',
+	unnest(ARRAY['ack(NULL, %2$s)', 'ack(%1$s, NULL)', 'ack(%1$s, %2$s + 1)', 'ack(%1$s, 0)', 'ack(0, %2$s)', 'nack(%1$s, 0)', 'reject(%1$s, 0, ''x'')', 'release(%1$s, 0)', 'extend(%1$s, 0, ''1min'')', 'set_progress(%1$s, 0, 1)',
 	'nack(%1$s, %2$s, ''x'', ''-1s'')', 'release(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''8 days'')',
-	'report_progress(%1$s, %2$s, NULL)', 'report_progress(%1$s, %2$s, -1)', 'report_progress(%1$s, %2$s, 101)', 'report_progress(%1$s, %2$s, ''NaN'')',
+	'set_progress(%1$s, %2$s, NULL)', 'set_progress(%1$s, %2$s, -1)', 'set_progress(%1$s, %2$s, 101)', 'set_progress(%1$s, %2$s, ''NaN'')',
 	'ack(ARRAY[%1$s], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s, NULL], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s], ARRAY[NULL]::bigint[])', 'ack(NULL::bigint[], ARRAY[%2$s]::bigint[])', 'ack(ARRAY[%1$s, %1$s], ARRAY[%2$s, %2$s])',
 	'nack(ARRAY[%1$s], ''{}''::bigint[])', 'reject(ARRAY[%1$s], ''{}''::bigint[], ''x'')', 'release(ARRAY[%1$s], ''{}''::bigint[])', 'extend(ARRAY[%1$s], ''{}''::bigint[], ''1min'')'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.' || c, h.id, h.token)) e ORDER BY n;
@@ -397,7 +397,7 @@ SELECT role, jobs_held FROM jobq.workers WHERE type = 'consumer';
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.workers WHERE type = 'consumer';
 -- not even with the token
-SELECT f, test.say(f, '"bob"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('report_progress', ', 1')) v (f, more);
+SELECT f, test.say(f, '"bob"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('set_progress', ', 1')) v (f, more);
 SELECT * FROM test.reserve(max => 10);
 RESET ROLE;
 GRANT regress_jobq_bob TO regress_jobq_alice;
@@ -471,7 +471,7 @@ SELECT test.say('nack', '"lost"', ', ''gone''');
 SELECT state, attempt, error FROM jobq.status(:id);
 SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''lost'') = 1');
 SELECT queue, (SELECT count(*) FROM jobq.queues WHERE name = 'nowhere') AS made FROM jobq.jobs WHERE kind = 'on_failure:lost';
-SELECT jobq.unregister('lost'), jobq.delete_failed(:id);
+SELECT jobq.unregister('lost'), jobq.delete(:id);
 TRUNCATE test.trace;
 
 -- ids and tokens in whatever form a client sends them: numbers, arrays, or without a type

@@ -38,13 +38,13 @@ SELECT jobq.enqueue('too_deep') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT jobq.enqueue('wordy') AS id \gset
 SELECT state, octet_length(error) FROM jobq.wait(:id);
-SELECT octet_length(errors -> 0 ->> 'message') FROM jobq.failed_jobs WHERE id = :id;
+SELECT octet_length(errors -> 0 ->> 'message') FROM jobq.dead_letters WHERE id = :id;
 SET jobq.max_result = '1 kB';
 SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 900)), queue => 'manual') AS small, jobq.enqueue('echo', to_jsonb(repeat('x', 1200)), queue => 'manual', max_attempts => 1) AS large \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
-SELECT state, error FROM jobq.wait_all(ARRAY[:small, :large]::bigint[], '0');
+SELECT state, error FROM jobq.wait_many(ARRAY[:small, :large]::bigint[], '0');
 RESET jobq.max_result;
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind IN ('too_deep', 'wordy') OR error ~ '^result of';
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE kind IN ('too_deep', 'wordy') OR error ~ '^result of';
 SELECT jobq.unregister('too_deep'), jobq.unregister('wordy');
 
 -- queue
@@ -125,9 +125,9 @@ SELECT * FROM test.outcome(:id);
 -- but the end of a job needs no reason
 SELECT jobq.enqueue('asks_too_much', '"cancel_current(NULL)"') AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.enqueue('asks_too_much', '"fail_current(NULL)"', max_attempts => 2) AS id \gset
+SELECT jobq.enqueue('asks_too_much', '"reject_current(NULL)"', max_attempts => 2) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- wait
 SELECT * FROM test.error('SELECT jobq.wait(1, ''-1 s'')');
@@ -142,7 +142,7 @@ SELECT proname, n, code, message FROM
 	test.error(format('PREPARE "%s %s" AS SELECT jobq.%I(%s)', proname, n, proname, (SELECT string_agg('$' || i, ', ') FROM generate_series(1, n) i)))
 	WHERE message <> 'no error' ORDER BY 1, 2;
 SELECT count(*) >= 200 AS many, bool_and(parameter_types::text !~ 'unknown') AS resolved FROM pg_prepared_statements;
-SELECT name, parameter_types FROM pg_prepared_statements WHERE name ~ '^(wait|wait_all|status|ack) ' ORDER BY name COLLATE "C";
+SELECT name, parameter_types FROM pg_prepared_statements WHERE name ~ '^(wait|wait_many|status|ack) ' ORDER BY name COLLATE "C";
 DEALLOCATE ALL;
 SELECT proname AS overloaded FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace AND prokind = 'p' GROUP BY 1 HAVING count(*) > 1;
 

@@ -59,11 +59,11 @@ SELECT jobq.enqueue('echo', '"alice"') AS done, jobq.enqueue('echo', '"alice, re
 	jobq.enqueue('broken', '"alice, broken"', max_attempts => 1) AS failed \gset
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('echo', '{1,2}') id \gset
 INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', '"inbox"') RETURNING id AS inbox \gset
-SELECT state, result FROM jobq.wait_all(ARRAY[:done, :failed, :inbox] || :'many'::bigint[]);
+SELECT state, result FROM jobq.wait_many(ARRAY[:done, :failed, :inbox] || :'many'::bigint[]);
 SELECT jobq.perform('echo', '1');
 -- she sees hers
 SELECT state, kind, payload FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
-SELECT kind, error FROM jobq.failed_jobs WHERE kind = 'broken';
+SELECT kind, error FROM jobq.dead_letters WHERE kind = 'broken';
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
 SELECT bool_and(role = 'regress_jobq_alice'::regrole) FROM jobq.workers;
 SELECT jobq.result(:done);
@@ -80,24 +80,24 @@ RESET ROLE;
 -- another role sees nothing of them, and can do nothing to them
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole;
-SELECT count(*) FROM jobq.failed_jobs;
+SELECT count(*) FROM jobq.dead_letters;
 SELECT name, ready, failed FROM jobq.queues WHERE name = 'manual' OR failed > 0;
 SELECT count(*) FROM jobq.workers WHERE role <> 'regress_jobq_bob'::regrole;
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :failed)) e ORDER BY n;
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
 SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now()), jobq.set_priority(%1$s, 1)', :ready));
-SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_failed_many(state => 'failed'), jobq.drain('manual', '1ms');
+SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed'), jobq.wait_queue('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
 -- whether a pattern is an error does not tell what it was compared with
 SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :failed, p)) e ORDER BY n;
 -- a leaky function does not show him more
 CREATE FUNCTION pg_temp.leak(jsonb) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN IF $1::text LIKE '"alice%' THEN RAISE EXCEPTION 'leaked %', $1; END IF; RETURN true; END $$;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole AND pg_temp.leak(payload);
-SELECT count(*) FROM jobq.failed_jobs WHERE pg_temp.leak(payload);
+SELECT count(*) FROM jobq.dead_letters WHERE pg_temp.leak(payload);
 DROP FUNCTION pg_temp.leak(jsonb);
 RESET ROLE;
 SELECT state FROM jobq.status(:ready);
@@ -107,16 +107,16 @@ SELECT jobq.grant_role('regress_jobq_boss', 'monitor'), jobq.revoke_role('regres
 SET ROLE regress_jobq_boss;
 SELECT state, kind, queue, role, payload, headers, result, error, group_key, unique_key, log, errors - 0 AS more FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
 SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors -> 0) k) FROM jobq.jobs WHERE id = :failed;
-SELECT kind, payload, error, sqlstate, context FROM jobq.failed_jobs WHERE id = :failed;
+SELECT kind, payload, error, sqlstate, context FROM jobq.dead_letters WHERE id = :failed;
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
-SELECT state, kind, result, error FROM jobq.wait_all(ARRAY[:done, :failed]);
+SELECT state, kind, result, error FROM jobq.wait_many(ARRAY[:done, :failed]);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') FROM test.error(format('SELECT jobq.result(%s)', :done)) e;
 SELECT count(*) > 0 AS sees_workers FROM jobq.workers WHERE role <> 'regress_jobq_boss'::regrole;
-SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manual'')', 'create_queue(''x'')', 'prune(''0'')', 'create_batch()',
 	'schedule(''x'', ''@daily'', ''echo'')', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_failed_many(state => 'failed');
+SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed');
 RESET ROLE;
 
 -- an operator also pauses, cancels, retries and moves
@@ -127,8 +127,8 @@ SELECT jobq.pause('manual'), jobq.resume('manual'), jobq.reschedule(:ready, now(
 SELECT jobq.reschedule(:ready, now());
 SELECT jobq.retry(:failed);
 SELECT state FROM jobq.wait(:failed);
-SELECT e.code, e.message FROM test.error('SELECT jobq.delete_failed(' || :failed || ')') e;
-SELECT jobq.delete_failed_many(state => 'failed');
+SELECT e.code, e.message FROM test.error('SELECT jobq.delete(' || :failed || ')') e;
+SELECT jobq.delete_many(state => 'failed');
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', keep => ''all'')', 'drop_queue(''manual'')', 'prune(''0'')',
 	'register(''x'', ''test.echo(jsonb)'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 RESET ROLE;
@@ -165,7 +165,7 @@ SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.enqueue_many('any'
 SELECT e.code, e.message FROM test.error($$INSERT INTO jobq.inbox (kind, queue) VALUES ('any', 'closed')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('closed', '@daily', 'any', options => '{"queue": "closed"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "any", "queue": "closed"}')$$) e;
-SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.drain(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
+SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.wait_queue(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
 	'jobq.grant_queue(''closed'', ''regress_jobq_alice'')', 'jobq.revoke_queue(''closed'', ''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
 SELECT name FROM jobq.queues WHERE name = 'closed';
 SELECT queue FROM jobq.limits WHERE queue = 'closed';
@@ -281,7 +281,7 @@ SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :failed);
 SELECT state FROM jobq.status(:ready);
 SELECT jobq.retry(:failed);
 SELECT state FROM jobq.wait(:failed);
-SELECT jobq.delete_failed(:failed);
+SELECT jobq.delete(:failed);
 SELECT jobq.cancel(:ready);
 RESET ROLE;
 REVOKE regress_jobq_alice FROM regress_jobq_bob;
@@ -297,7 +297,7 @@ SELECT jobq.register('closed', 'regress_jobq_closed.f()', max_attempts => 1);
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('closed') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 SELECT e.code FROM test.error($$SELECT jobq.perform('closed')$$) e;
 RESET ROLE;
 SELECT jobq.unregister('closed');

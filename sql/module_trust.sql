@@ -91,7 +91,7 @@ SELECT test.widened('ALTER TABLE jobq_internal.unique_key ADD extra int', $$SELE
 SELECT test.widened('ALTER TABLE jobq_internal.lease ADD extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
 SELECT test.widened('ALTER TYPE jobq.reserved_job ADD ATTRIBUTE extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
 SELECT test.widened('ALTER TABLE jobq_internal.step ADD extra int',
-	$$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo"}]}')$$);
+	$$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context ADD ATTRIBUTE extra int', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_status ADD ATTRIBUTE extra int',
 	$$SELECT jobq.status(jobq.enqueue('echo'))$$);
@@ -104,11 +104,11 @@ SELECT test.widened('ALTER TYPE jobq.reserved_job ALTER ATTRIBUTE max_attempts T
 SELECT test.widened('ALTER TYPE jobq.job_context ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context DROP ATTRIBUTE tenant', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.status(jobq.enqueue('echo'))$$);
-SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.wait_all(ARRAY[jobq.enqueue('echo')], '0')$$);
+SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.wait_many(ARRAY[jobq.enqueue('echo')], '0')$$);
 SELECT jobq.create_batch() AS batch \gset
 SELECT test.widened('ALTER TYPE jobq.batch_status ALTER ATTRIBUTE total TYPE text', format('SELECT jobq.batch_status(%s)', :batch));
-SELECT test.widened('ALTER TABLE jobq_internal.batch ALTER dormant DROP DEFAULT, ALTER dormant TYPE text', format('SELECT jobq.batch_start(%s)', :batch));
-SELECT jobq.batch_cancel(:batch);
+SELECT test.widened('ALTER TABLE jobq_internal.batch ALTER dormant DROP DEFAULT, ALTER dormant TYPE text', format('SELECT jobq.start_batch(%s)', :batch));
+SELECT jobq.cancel_batch(:batch);
 SELECT jobq.schedule('trust', '@yearly', 'echo');
 SELECT test.widened('ALTER TABLE jobq_internal.schedule ALTER anchor TYPE text', $$SELECT jobq.run_schedule('trust')$$);
 SELECT jobq.unschedule('trust');

@@ -32,7 +32,7 @@ SELECT jobq.retry(:id);
 SELECT state, attempt, error FROM test.outcome(:id);
 -- it is a dead letter; its id and what has been of it stay
 SELECT jobq.edit(:id, '4', queue => 'manual', max_attempts => 3, backoff => 'fixed 1ms', timeout => '5 min');
-SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.failed_jobs WHERE id = :id;
+SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.dead_letters WHERE id = :id;
 SELECT timeout_ms, backoff FROM jobq_internal.failed_job WHERE id = :id;
 SELECT jobq.retry(:id);
 SELECT state, queue, payload, max_attempts FROM jobq.jobs WHERE id = :id;
@@ -81,10 +81,10 @@ CREATE FUNCTION test.edits_itself(payload jsonb, job jobq.job_context) RETURNS v
 SELECT jobq.register('edits_itself', 'test.edits_itself(jsonb, jobq.job_context)', max_attempts => 1);
 SELECT jobq.enqueue('edits_itself') AS own \gset
 SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM test.outcome(:own);
-SELECT jobq.delete_failed(:own), jobq.cancel(:id);
+SELECT jobq.delete(:own), jobq.cancel(:id);
 
 -- a step that waits for others: their results can be put into what it has then
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual", "payload": [1, 2]}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "each", "kind": "echo", "needs": ["a"], "map": {"$result": "a"}}]}') AS flow \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual", "payload": [1, 2]}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "each", "kind": "echo", "needs": ["a"], "map": {"$result": "a"}}]}') AS flow \gset
 SELECT job_id AS b FROM jobq.steps WHERE batch_id = :flow AND name = 'b' \gset
 SELECT job_id AS each FROM jobq.steps WHERE batch_id = :flow AND name = 'each' \gset
 SELECT job_id AS a FROM jobq.steps WHERE batch_id = :flow AND name = 'a' \gset
@@ -116,7 +116,7 @@ SELECT jobq.enqueue('echo', '"other"', queue => 'second', group_key => 'g') AS o
 SELECT jobq.retry(:first);
 SELECT state FROM test.outcome(:first);
 SELECT state FROM test.outcome(:other);
-SELECT jobq.delete_failed(:first);
+SELECT jobq.delete(:first);
 SELECT jobq.create_queue('carries', carry => '{app.x,app.y}'), jobq.create_queue('carries less', carry => '{App.x}');
 SELECT jobq.enqueue('seen', '{"fail": 1}', queue => 'carries', context => '{"app.x": 1, "app.y": 2}') AS letter \gset
 SELECT state FROM test.outcome(:letter);
@@ -125,7 +125,7 @@ SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1, "
 SELECT jobq.edit(:id, queue => 'carries less'), jobq.edit(:letter, '{}', queue => 'carries less');
 SELECT context FROM jobq.jobs WHERE id IN (:id, :letter);
 SELECT jobq.retry(:letter);
-SELECT result ->> 'x' AS x FROM jobq.wait_all(ARRAY[:id, :letter]);
+SELECT result ->> 'x' AS x FROM jobq.wait_many(ARRAY[:id, :letter]);
 SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1}') AS id \gset
 SELECT jobq.edit(:id, queue => 'default');
 SELECT result ->> 'x' AS x FROM jobq.wait(:id);
@@ -139,9 +139,9 @@ SELECT jobq.edit(:id, headers => '{"customer": "b"}'), jobq.edit(:letter, queue 
 SELECT state, tenant FROM jobq.jobs WHERE id IN (:id, :letter) ORDER BY id;
 SELECT jobq.edit(:letter, headers => '{"customer": "c"}'), jobq.edit(:id, queue => 'manual');
 SELECT state, tenant FROM jobq.jobs WHERE id IN (:id, :letter) ORDER BY id;
-SELECT jobq.delete_failed(:letter), jobq.cancel(:id);
+SELECT jobq.delete(:letter), jobq.cancel(:id);
 -- one of a batch stays there, and a step may have results in its payload
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 15}, {"name": "b", "kind": "echo", "payload": 1, "needs": ["a"]}]}') AS batch
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 15}, {"name": "b", "kind": "echo", "payload": 1, "needs": ["a"]}]}') AS batch
 FROM (SELECT pg_advisory_lock(15)) l \gset
 SELECT jobq.edit((SELECT job_id FROM jobq.steps WHERE batch_id = :batch AND name = 'b'), '{"of a": {"$result": "a"}}');
 SELECT pg_advisory_unlock(15);
@@ -170,7 +170,7 @@ SET ROLE regress_jobq_editor;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.edit(:letter, '{"n": 2}');
 SET ROLE regress_jobq_alice;
 SELECT jobq.retry(:letter), jobq.reschedule(:id, now());
-SELECT state, result - 'x' AS result FROM jobq.wait_all(ARRAY[:id, :letter]);
+SELECT state, result - 'x' AS result FROM jobq.wait_many(ARRAY[:id, :letter]);
 SELECT DISTINCT l ->> 'message' AS log FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id IN (:id, :letter);
 -- only into queues of that role's, and only while it may enqueue there
 SELECT jobq.enqueue('seen', '{"fail": 1}') AS letter \gset
@@ -185,7 +185,7 @@ SELECT queue, role FROM jobq.jobs WHERE id = :id;
 SELECT jobq.revoke_queue('closed', 'regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
-SELECT jobq.cancel(:id), jobq.delete_failed(:letter);
+SELECT jobq.cancel(:id), jobq.delete(:letter);
 RESET ROLE;
 -- a superuser for a moment makes nothing that runs as one
 CREATE ROLE regress_jobq_root LOGIN SUPERUSER;
@@ -204,13 +204,13 @@ SELECT jobq.create_queue('no payload', keep => 'no_payload', open => true), jobq
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', priority => 5, max_attempts => 4, headers => '{"h": 1}', group_key => 'g', unique_key => 'k') AS id,
 	jobq.enqueue('seen', queue => 'manual') AS waits, jobq.enqueue('seen', '{"fail": 1}') AS letter,
 	jobq.enqueue('seen', '{}', queue => 'no payload') AS without, jobq.enqueue('seen', '{}', queue => 'gone') AS gone \gset
-SELECT state FROM jobq.wait_all(ARRAY[:id, :letter, :without, :gone]);
+SELECT state FROM jobq.wait_many(ARRAY[:id, :letter, :without, :gone]);
 SELECT jobq.drop_queue('gone');
 SELECT jobq.rerun(:id) AS again \gset
 SELECT state, result - 'as' - 'x' - 'headers' AS result FROM jobq.wait(:again);
 SELECT :again > :id AS later, state, queue, priority, max_attempts, payload, headers - 'rerun_of' AS headers, (headers -> 'rerun_of')::bigint = :id AS origin, group_key, unique_key, role::text = current_user AS mine FROM jobq.jobs WHERE id = :again;
 SELECT e.* FROM unnest(ARRAY[:waits, :letter, :without, :gone, 0]) WITH ORDINALITY u (id, n), test.error(format('SELECT jobq.rerun(%s)', id)) e ORDER BY n;
-SELECT jobq.cancel(:waits), jobq.delete_failed(:letter);
+SELECT jobq.cancel(:waits), jobq.delete(:letter);
 SELECT jobq.rerun(:waits) AS again \gset
 SELECT state, queue, jobq.cancel(id) FROM jobq.jobs WHERE id = :again;
 SELECT jobq.rerun(NULL) IS NULL AS nothing;

@@ -20,19 +20,19 @@ SELECT jobq.on_event(e, 'hear') FROM unnest('{batch_completed,batch_failed,batch
 -- How a batch ends.
 SELECT jobq.create_batch('good', start => false) AS id \gset
 SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2,3}');
-SELECT jobq.batch_start(:id);
+SELECT jobq.start_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
 SELECT jobq.create_batch(start => false) AS id \gset
 SELECT count(*) FROM jobq.batch_add(:id, 'broken', '{1}', '{"max_attempts": 1}');
 SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1}', '{"delay": "1 day"}');
-SELECT jobq.batch_start(:id);
+SELECT jobq.start_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
 -- one that ends again is told again
 SELECT jobq.create_batch('again', allow_failures => true, start => false) AS again \gset
 SELECT count(*) FROM jobq.batch_add(:again, 'broken', '{1}', '{"max_attempts": 1}');
-SELECT jobq.batch_start(:again);
+SELECT jobq.start_batch(:again);
 SELECT test.ended_as(:again);
 SELECT event, payload ->> 'name' AS name FROM test.heard();
 SELECT jobq.register('broken', 'test.echo(jsonb)');
@@ -42,14 +42,14 @@ SELECT * FROM test.heard();
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 SELECT jobq.create_batch('none') AS id \gset
 SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}', '{"delay": "1 day"}');
-SELECT jobq.batch_cancel(:id);
+SELECT jobq.cancel_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
 -- workflows
-SELECT jobq.workflow('{"name": "flow", "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
+SELECT jobq.create_workflow('{"name": "flow", "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 
 -- Who hears of a batch.
 SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
@@ -60,7 +60,7 @@ DECLARE
 BEGIN
 	EXECUTE format('SET ROLE %I', who);
 	id := jobq.create_batch(who);
-	PERFORM jobq.batch_cancel(id);
+	PERFORM jobq.cancel_batch(id);
 	RESET ROLE;
 	RETURN id;
 END
@@ -84,7 +84,7 @@ SELECT test.cancel_batch_of('regress_jobq_bob') AS b \gset
 SELECT test.ended_as(:b);
 SELECT role, event, payload ->> 'name' AS name FROM test.heard();
 SELECT jobq.revoke_role('regress_jobq_alice', 'monitor');
-SELECT jobq.drop_jobs_of('regress_jobq_alice');
+SELECT jobq.drop_owned('regress_jobq_alice');
 
 -- Schedules, whose time is what we say.
 SELECT jobq.on_event('schedule_missed', 'hear'), jobq.on_event('schedule_failed', 'hear', kind => 'echo');
@@ -151,25 +151,25 @@ SET ROLE regress_jobq_bob;
 SELECT jobq.on_event('alert_began', 'hear');
 RESET ROLE;
 SELECT count(jobq.enqueue('outside', queue => 'watched')) FROM generate_series(1, 3);
-SELECT jobq.monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
-SELECT test.until('(SELECT since IS NOT NULL FROM jobq.alerts)');
+SELECT jobq.create_monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
+SELECT test.until('(SELECT since IS NOT NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
 SELECT jobq.clear('watched');
-SELECT jobq.monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
-SELECT test.until('(SELECT since IS NULL FROM jobq.alerts)');
+SELECT jobq.create_monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
+SELECT test.until('(SELECT since IS NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
 -- he may now
 SELECT jobq.grant_role('regress_jobq_bob', 'monitor');
 SELECT jobq.off_event('alert_began', 'hear'), jobq.off_event('alert_began', 'hear', queue => 'other'), jobq.on_event('alert_began', 'hear', kind => 'outside');
-SELECT jobq.unmonitor('long');
+SELECT jobq.drop_monitor('long');
 SELECT count(jobq.enqueue('outside', queue => 'watched')) FROM generate_series(1, 3);
-SELECT jobq.monitor('long', 'waiting', above => 2, queue => 'watched');
-SELECT test.until('(SELECT since IS NOT NULL FROM jobq.alerts)');
+SELECT jobq.create_monitor('long', 'waiting', above => 2, queue => 'watched');
+SELECT test.until('(SELECT since IS NOT NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
-SELECT jobq.monitor('kind', 'waiting', above => 2, kind => 'outside');
-SELECT test.until('(SELECT since IS NOT NULL FROM jobq.alerts WHERE name = ''kind'')');
+SELECT jobq.create_monitor('kind', 'waiting', above => 2, kind => 'outside');
+SELECT test.until('(SELECT since IS NOT NULL FROM jobq.monitors WHERE name = ''kind'')');
 SELECT role, payload FROM test.heard() ORDER BY role;
-SELECT jobq.unmonitor('long'), jobq.unmonitor('kind');
+SELECT jobq.drop_monitor('long'), jobq.drop_monitor('kind');
 
 -- What is not possible.
 SELECT * FROM test.error($$SELECT jobq.on_event('batch_failed', 'hear', queue => 'manual')$$);
@@ -177,7 +177,7 @@ SELECT * FROM test.error($$SELECT jobq.on_event('batch_failed', 'hear', kind => 
 SELECT * FROM test.error($$SELECT jobq.on_event('schedule_missed', 'hear', queue => 'manual')$$);
 
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers WHERE role = current_user::regrole;
-SELECT jobq.drop_jobs_of('regress_jobq_bob');
+SELECT jobq.drop_owned('regress_jobq_bob');
 SELECT count(*) FROM jobq_internal.event_handler;
 SELECT jobq.clear('watched');
 SELECT jobq.drop_queue('watched');

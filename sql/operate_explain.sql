@@ -1,15 +1,15 @@
--- explain_job(): a row for each reason why a job does not run.
+-- explain(): a row for each reason why a job does not run.
 \connect - postgres
 
 -- Ids, process ids and times are masked.
 CREATE FUNCTION test.why(id bigint, OUT reason text, OUT detail text, OUT remedy text)
 RETURNS SETOF record LANGUAGE plpgsql AS $$
 BEGIN
-	FOR reason, detail, remedy IN SELECT * FROM jobq.explain_job(id) LOOP
+	FOR reason, detail, remedy IN SELECT * FROM jobq.explain(id) LOOP
 		detail := regexp_replace(detail, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*([+-]\d\d|[ A-Z]*)', 'T', 'g');
 		detail := regexp_replace(detail, '-?(\d+ days? )?\d\d:\d\d:\d\d(\.\d+)?', 'D', 'g');
 		detail := regexp_replace(detail, '(jobs? |batch |worker |process )\d+(, \d+)*', '\1N', 'g');
-		remedy := regexp_replace(remedy, '(explain_job|retry|cancel|reschedule|backend|batch_start|batch_retry_failed)\(\d+', '\1(N', 'g');
+		remedy := regexp_replace(remedy, '(explain|retry|cancel|reschedule|backend|start_batch|batch_retry_failed)\(\d+', '\1(N', 'g');
 		RETURN NEXT;
 	END LOOP;
 END
@@ -20,11 +20,11 @@ SET intervalstyle = 'postgres';
 
 -- finished
 SELECT jobq.enqueue('echo') AS done, jobq.enqueue('broken', max_attempts => 1) AS dead \gset
-SELECT state FROM jobq.wait_all(ARRAY[:done, :dead]);
+SELECT state FROM jobq.wait_many(ARRAY[:done, :dead]);
 SELECT * FROM test.why(:done);
 SELECT * FROM test.why(:dead);
-SELECT jobq.delete_failed(:dead);
-SELECT test.error('SELECT jobq.explain_job(0)');
+SELECT jobq.delete(:dead);
+SELECT test.error('SELECT jobq.explain(0)');
 
 -- written by this transaction
 BEGIN;
@@ -96,24 +96,24 @@ SELECT * FROM test.why(:other);
 SELECT jobq.grant_role('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS hers \gset
-SELECT * FROM jobq.explain_job(:hers);
-SELECT test.error(format('SELECT jobq.explain_job(%s)', :narrow));
+SELECT * FROM jobq.explain(:hers);
+SELECT test.error(format('SELECT jobq.explain(%s)', :narrow));
 RESET ROLE;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:holder, :one, :narrow, :other, :hers]);
+SELECT state FROM jobq.wait_many(ARRAY[:holder, :one, :narrow, :other, :hers]);
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT jobq.unregister('explained_one');
 
 -- the rate of its queue; the throttle of its kind
 SELECT jobq.create_queue('explained_slow', rate => '1 per day'), jobq.register('explained_weak', 'test.broken(jsonb)', throttle => '1 failures in 1 day', max_attempts => 1);
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS first, jobq.enqueue('explained_weak') AS failing \gset
-SELECT state FROM jobq.wait_all(ARRAY[:first, :failing]);
+SELECT state FROM jobq.wait_many(ARRAY[:first, :failing]);
 SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE kind = ''explained_weak'')');
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS next, jobq.enqueue('explained_weak') AS other \gset
 SELECT * FROM test.why(:next);
 SELECT * FROM test.why(:other);
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:next, :other]) id;
-SELECT jobq.delete_failed(:failing);
+SELECT jobq.delete(:failing);
 SELECT jobq.unregister('explained_weak');
 
 -- its group: a job that runs, one that comes before it, one that has begun before
@@ -124,7 +124,7 @@ SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS third \gset
 SELECT * FROM test.why(:second);
 SELECT * FROM test.why(:third);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:running, :second, :third]);
+SELECT state FROM jobq.wait_many(ARRAY[:running, :second, :third]);
 SELECT jobq.enqueue('broken', queue => 'first', group_key => 'g', backoff => 'fixed 1h') AS owner \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :owner));
 SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS id \gset
@@ -133,14 +133,14 @@ SELECT jobq.cancel(:owner);
 SELECT state FROM jobq.wait(:id);
 
 -- steps that it needs; a batch that was not started
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
 SELECT max(job_id) FILTER (WHERE name = 'b') AS b FROM jobq.steps WHERE batch_id = :batch \gset
 SELECT * FROM test.why(:b);
-SELECT jobq.batch_cancel(:batch);
+SELECT jobq.cancel_batch(:batch);
 SELECT jobq.create_batch() AS batch \gset
 SELECT jobq.batch_add(:batch, 'echo', '{1}') AS id \gset
 SELECT * FROM test.why(:id);
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 SELECT state FROM jobq.wait(:id);
 
 -- a transaction has its row: here a prepared one

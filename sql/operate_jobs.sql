@@ -5,7 +5,7 @@ SELECT jobq.enqueue('echo', delay => '1 hour') AS scheduled, jobq.enqueue('echo'
 	jobq.enqueue('broken', backoff => 'fixed 1h') AS retryable \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :retryable));
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:scheduled, :ready, :retryable]) id;
-SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FROM jobq.wait_all(ARRAY[:scheduled, :ready, :retryable]);
+SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FROM jobq.wait_many(ARRAY[:scheduled, :ready, :retryable]);
 -- one whose row this transaction has locked itself
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 BEGIN;
@@ -20,10 +20,10 @@ SELECT state FROM jobq.status(:id);
 SELECT jobq.cancel(:scheduled);
 SELECT jobq.enqueue('echo') AS completed, jobq.enqueue('broken', max_attempts => 1) AS failed,
 	jobq.enqueue('echo', expires_at => '2001-01-01') AS expired \gset
-SELECT state FROM jobq.wait_all(ARRAY[:completed, :failed, :expired]);
+SELECT state FROM jobq.wait_many(ARRAY[:completed, :failed, :expired]);
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:completed, :failed, :expired]) id;
-SELECT state FROM jobq.wait_all(ARRAY[:completed, :failed, :expired]);
-SELECT jobq.delete_failed(:failed);
+SELECT state FROM jobq.wait_many(ARRAY[:completed, :failed, :expired]);
+SELECT jobq.delete(:failed);
 
 -- one that runs: its effects are lost
 CREATE FUNCTION test.effect_then_gate(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -150,14 +150,14 @@ SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
 -- also when somebody waits for it
 SELECT jobq.enqueue('broken', queue => 'keeper', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 TRUNCATE test.trace;
 
 -- restart_workers: other processes, and no job is lost
 SELECT array_agg(pid) AS pids FROM jobq.workers \gset
 SELECT array_agg(jobq.enqueue('echo')) AS ids FROM generate_series(1, 50) \gset
 SELECT jobq.restart_workers();
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE pid = ANY (%L))', :'pids'));
 SELECT jobq.enqueue('echo') AS id \gset
 SELECT state FROM jobq.wait(:id);
@@ -184,7 +184,7 @@ CALL jobq.work('{manual}', once => true);
 SELECT state, attempt, error FROM jobq.status(:id);
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt, error FROM jobq.status(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 -- what has expired is not started
 SELECT jobq.enqueue('note', '"expired"', queue => 'manual', expires_at => '2001-01-01') AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -199,7 +199,7 @@ BEGIN
 		WHEN 'snooze' THEN PERFORM jobq.snooze('1 h');
 		WHEN 'release' THEN PERFORM jobq.retry_after('1 h');
 		WHEN 'discard' THEN PERFORM jobq.cancel_current('why');
-		WHEN 'fail' THEN PERFORM jobq.fail_current('why');
+		WHEN 'fail' THEN PERFORM jobq.reject_current('why');
 	END CASE;
 	RETURN to_jsonb((jobq.current_job()).attempt);
 END
@@ -210,13 +210,13 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt, result, error FROM unnest(:'ids'::bigint[]) WITH ORDINALITY i (id, n), jobq.status(id) ORDER BY n;
 SELECT note FROM test.trace ORDER BY n;
 SELECT jobq.cancel(id) FROM unnest(:'ids'::bigint[]) WITH ORDINALITY i (id, n) ORDER BY n;
-SELECT jobq.delete_failed(id) FROM jobq.failed_jobs;
+SELECT jobq.delete(id) FROM jobq.dead_letters;
 TRUNCATE test.trace;
 -- a procedure cannot commit there
 SELECT jobq.enqueue('commit_then_gate', queue => 'manual', max_attempts => 1) AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT * FROM test.outcome(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 -- what a deferred constraint finds is the handler's error, and its settings end with it
 CREATE TABLE test.deferring (id int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 CREATE FUNCTION test.defers() RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -232,7 +232,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt, result, error FROM unnest(:'ids'::bigint[]) WITH ORDINALITY i (id, n), jobq.status(id) ORDER BY n;
 SELECT current_setting('test.left', true);
 SELECT count(*) FROM test.deferring;
-SELECT jobq.delete_failed(id) FROM jobq.failed_jobs;
+SELECT jobq.delete(id) FROM jobq.dead_letters;
 DROP TABLE test.deferring;
 -- queues in strict order, and none that is paused
 SELECT jobq.create_queue('manual2'), jobq.pause('manual2');

@@ -1,27 +1,27 @@
--- Roles that leave: reassign(), drop_jobs_of(), and what DROP ROLE says.
+-- Roles that leave: reassign_owned(), drop_owned(), and what DROP ROLE says.
 CREATE ROLE regress_jobq_leaver LOGIN;
 CREATE ROLE regress_jobq_heir LOGIN;
 SELECT jobq.grant_role('regress_jobq_leaver'), jobq.grant_role('regress_jobq_heir');
 SET ROLE regress_jobq_leaver;
 SELECT jobq.enqueue('echo', '1', queue => 'manual') AS ready, jobq.enqueue('echo', '2', queue => 'manual', delay => '1 hour', unique_key => 'k') AS later,
 	jobq.enqueue('broken', '3', max_attempts => 1) AS failed, jobq.enqueue('echo', '4') AS done \gset
-SELECT state FROM jobq.wait_all(ARRAY[:failed, :done]);
+SELECT state FROM jobq.wait_many(ARRAY[:failed, :done]);
 SELECT jobq.schedule('of leaver', '@yearly', 'echo');
 SELECT jobq.create_batch('of leaver') AS batch \gset
 -- only who can be both
-SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.drop_jobs_of('regress_jobq_heir')$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign(NULL, 'regress_jobq_heir')$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign('regress_jobq_leaver', 0::regrole)$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.drop_owned('regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned(NULL, 'regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 0::regrole)$$) e;
 RESET ROLE;
 -- not while both have the same key
 SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k') AS other \gset
 RESET ROLE;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
 SELECT jobq.cancel(:other);
 -- what waits, has failed, or comes again
-SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
+SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir');
 SELECT state, role, payload FROM jobq.jobs WHERE id IN (:ready, :later, :failed, :done) ORDER BY id;
 SELECT role FROM jobq.schedules WHERE name = 'of leaver';
 SELECT role FROM jobq.batches WHERE id = :batch;
@@ -36,9 +36,9 @@ SELECT jobq.create_queue('given', open => true), jobq.register('as_whom', 'test.
 SET ROLE regress_jobq_leaver;
 SELECT count(*) FROM jobq.enqueue_many('as_whom', array_fill('{}'::jsonb, '{50}'));
 RESET ROLE;
-SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
+SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir');
 SELECT jobq.resume('given');
-SELECT jobq.drain('given', '5 min');
+SELECT jobq.wait_queue('given', '5 min');
 SELECT role, result, count(*) FROM jobq.jobs WHERE kind = 'as_whom' GROUP BY 1, 2;
 SELECT jobq.unregister('as_whom'), jobq.drop_queue('given');
 DROP FUNCTION test.as_whom;
@@ -46,17 +46,17 @@ DROP FUNCTION test.as_whom;
 CREATE FUNCTION test.for_heir() RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF session_user <> 'regress_jobq_heir' THEN
-		PERFORM jobq.fail_current('not for ' || session_user);
+		PERFORM jobq.reject_current('not for ' || session_user);
 	END IF;
 	RETURN to_jsonb(session_user::text);
 END
 $$;
 SELECT jobq.register('for_heir', 'test.for_heir()');
 SET ROLE regress_jobq_leaver;
-SELECT jobq.workflow('{"steps": [{"name": "first", "kind": "for_heir"}, {"name": "second", "kind": "for_heir", "needs": ["first"]}]}') AS flow \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "first", "kind": "for_heir"}, {"name": "second", "kind": "for_heir", "needs": ["first"]}]}') AS flow \gset
 SELECT state FROM jobq.wait_batch(:flow);
 RESET ROLE;
-SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
+SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir');
 SET ROLE regress_jobq_heir;
 SELECT jobq.retry(job_id) FROM jobq.steps WHERE batch_id = :flow AND name = 'first';
 SELECT state FROM jobq.wait_batch(:flow);
@@ -70,13 +70,13 @@ SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('gate', '7', unique_key => 'runs') AS runs \gset
 SELECT test.in_gate(:runs);
 RESET ROLE;
-SELECT jobq.reassign('regress_jobq_heir', 'regress_jobq_leaver');
+SELECT jobq.reassign_owned('regress_jobq_heir', 'regress_jobq_leaver');
 SELECT role FROM jobq.jobs WHERE id IN (:runs, :later) ORDER BY id;
 -- and keeps the key of what it runs
 SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('gate', '7', unique_key => 'runs', on_conflict => 'skip') = :runs AS has_the_key;
 RESET ROLE;
-SELECT jobq.drop_jobs_of('regress_jobq_heir');
+SELECT jobq.drop_owned('regress_jobq_heir');
 SELECT state FROM jobq.wait(:runs);
 SELECT pg_advisory_unlock(7);
 -- DROP ROLE names jobq once
@@ -88,10 +88,10 @@ SELECT state, last_error ~ '^role with OID \d+ does not exist$' AS says_why FROM
 SELECT role::oid AS gone FROM jobq.schedules WHERE name = 'of leaver' \gset
 SELECT count(*) FROM jobq.live_jobs WHERE id = :later;
 SET ROLE regress_jobq_alice;
-SELECT e.code, e.message FROM test.error(format('SELECT jobq.reassign(%s::regrole, ''regress_jobq_alice'')', :gone)) e;
-SELECT e.code, e.message FROM test.error(format('SELECT jobq.drop_jobs_of(%s::regrole)', :gone)) e;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.reassign_owned(%s::regrole, ''regress_jobq_alice'')', :gone)) e;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.drop_owned(%s::regrole)', :gone)) e;
 RESET ROLE;
-SELECT jobq.drop_jobs_of(:gone::regrole);
+SELECT jobq.drop_owned(:gone::regrole);
 SELECT state FROM jobq.status(:later);
 SELECT count(*) FROM jobq.schedules WHERE name = 'of leaver';
 SELECT state FROM jobq.wait_batch(:batch);

@@ -43,7 +43,7 @@ SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
 SELECT test.in_gate(:gate);
 SELECT jobq.cancel_many(ids => ARRAY[:one, :one, :seventh, NULL, 0, :gate]);
-SELECT state, error FROM jobq.wait_all(ARRAY[:one, :gate]);
+SELECT state, error FROM jobq.wait_many(ARRAY[:one, :gate]);
 SELECT pg_advisory_unlock(41);
 -- but clear() leaves what runs
 SELECT pg_advisory_lock(41);
@@ -76,16 +76,16 @@ SELECT jobq.clear('many');
 SELECT jobq.resume('many');
 SELECT array_agg(jobq.enqueue('broken', to_jsonb(n), queue => 'many', max_attempts => 1)) AS broken FROM generate_series(1, 4) n \gset
 SELECT jobq.enqueue('broken', '5', queue => 'many', backoff => 'fixed 1 h') AS retryable \gset
-SELECT count(*) FROM jobq.wait_all(:'broken'::bigint[]);
+SELECT count(*) FROM jobq.wait_many(:'broken'::bigint[]);
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :retryable));
 SELECT jobq.pause('many');
 SELECT jobq.retry_many(queue => 'many', error => '% 1') AS first, jobq.retry_many(queue => 'many', sqlstate => '22012') AS none,
 	jobq.retry_many(queue => 'many', sqlstate => 'P0001', payload => '2') AS second;
 SELECT jobq.retry_many(error => '% 5') AS no_dead_letter, jobq.retry_many(state => 'retryable', error => '% 5', sqlstate => 'P0001') AS fifth;
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[] || :retryable::bigint) ORDER BY payload;
-SELECT jobq.delete_failed_many(queue => 'many', older_than => '1 h'), jobq.delete_failed_many(queue => 'many', newer_than => '0'), jobq.delete_failed_many(queue => 'many', newer_than => '1 h', max_jobs => 1);
+SELECT jobq.delete_many(queue => 'many', older_than => '1 h'), jobq.delete_many(queue => 'many', newer_than => '0'), jobq.delete_many(queue => 'many', newer_than => '1 h', max_jobs => 1);
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
-SELECT jobq.delete_failed_many(ids => :'broken');
+SELECT jobq.delete_many(ids => :'broken');
 SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.clear('many');
 
 -- of dead letters with the same key, the last of those that are meant; none whose key is held
@@ -166,7 +166,7 @@ SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_bob
 
 -- bad input
 SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1)', 'cancel_many(kind => ''x'', max_jobs => 0)', 'cancel_many(queue => ''no such'')',
-	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_failed_many(state => ''retryable'')', 'reschedule_many(now(), state => ''blocked'')',
+	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_many(state => ''retryable'')', 'reschedule_many(now(), state => ''blocked'')',
 	'reschedule_many(NULL, kind => ''x'')', 'reschedule_many(''infinity'', kind => ''x'')', 'set_priority_many(NULL, kind => ''x'')', 'set_priority_many(1)',
 	'cancel_many(sqlstate => ''22'')', 'cancel_many(older_than => ''-1 s'')', 'cancel_many(newer_than => ''-1 s'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
@@ -199,7 +199,7 @@ SELECT jobq.enqueue('note', '1', queue => 'tagged', tags => '{import,vip,import}
 	jobq.enqueue('note', '3', queue => 'tagged', tags => '{}') AS none \gset
 SELECT count(*) FROM jobq.enqueue_many('note', '{4,5}', queue => 'tagged', tags => '{import,many}');
 INSERT INTO jobq.inbox (kind, payload, queue, tags) VALUES ('note', '6', 'tagged', '{inbox}');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "note", "payload": 7, "queue": "tagged", "tags": ["import", "flow"]}]}') > 0 AS workflow;
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "note", "payload": 7, "queue": "tagged", "tags": ["import", "flow"]}]}') > 0 AS workflow;
 SELECT payload, tags FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
 SELECT jobq.cancel_many(tags => '{vip,many}'), jobq.cancel_many(tags => '{"a \"b\", {c}"}'), jobq.cancel_many(tags => '{NULL}');
 SELECT jobq.set_priority_many(5, tags => '{import,many}'), jobq.cancel_many(tags => '{import}', queue => 'tagged', max_jobs => 1);
@@ -210,7 +210,7 @@ SELECT tags FROM jobq.jobs WHERE id = :again;
 SELECT jobq.clear('tagged') > 0 AS cleared, jobq.resume('tagged');
 SELECT jobq.enqueue('broken', '8', queue => 'tagged', tags => '{lost}', max_attempts => 1) AS letter \gset
 SELECT state FROM jobq.wait(:letter);
-SELECT tags FROM jobq.failed_jobs WHERE id = :letter;
+SELECT tags FROM jobq.dead_letters WHERE id = :letter;
 SELECT jobq.pause('tagged');
 SELECT jobq.retry_many(tags => '{lost,found}'), jobq.retry_many(tags => '{lost}');
 SELECT state, tags FROM jobq.live_jobs WHERE id = :letter;
@@ -218,7 +218,7 @@ SELECT u.tags, e.code, e.message FROM unnest(ARRAY['{NULL}', '{""}', '{{a},{b}}'
 		format('{%s}', (SELECT string_agg(n::text, ',') FROM generate_series(1, 17) n))]) WITH ORDINALITY u (tags, n),
 	test.error(format('SELECT jobq.enqueue(''note'', tags => %L)', u.tags)) e ORDER BY u.n;
 SELECT u.tags, e.code, e.message FROM unnest(ARRAY['"import"', '1', '{}', '[1]', '[null]', '[["a"]]', '["a", ""]', '["in order"]']) WITH ORDINALITY u (tags, n),
-	test.error(format('SELECT jobq.workflow(''{"steps": [{"name": "a", "kind": "note", "queue": "tagged", "tags": %s}]}'')', u.tags)) e ORDER BY u.n;
+	test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "note", "queue": "tagged", "tags": %s}]}'')', u.tags)) e ORDER BY u.n;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.cancel_many(tags => '{}')$$) e;
 SELECT jobq.clear('tagged') > 0 AS cleared;
 SELECT jobq.drop_queue('tagged', force => true);
@@ -246,7 +246,7 @@ SET ROLE regress_jobq_bob;
 SELECT jobq.retry_many(kind => 'broken');
 RESET ROLE;
 SELECT payload, state FROM jobq.jobs WHERE id IN (:two, :three) ORDER BY id;
-SELECT jobq.clear('keyed one'), jobq.delete_failed(:two);
+SELECT jobq.clear('keyed one'), jobq.delete(:two);
 SELECT jobq.drop_queue('keyed one', force => true), jobq.drop_queue('keyed two', force => true);
 
 -- who holds a job of a queue that workers have got since loses it, and its place there

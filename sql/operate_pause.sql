@@ -35,7 +35,7 @@ SELECT jobq.resume('first');
 SELECT test.sent(2);
 CALL test.settle();
 SELECT kind, state, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY 1, 2;
-SELECT reason, detail, remedy FROM jobq.explain_job((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
+SELECT reason, detail, remedy FROM jobq.explain((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
 -- they were written anew once, and nobody touches them again
 SELECT array_agg(xmin::text || ctid ORDER BY id) AS rows FROM jobq_internal.job WHERE kind = 'letter' \gset
 -- what comes later; it is in the table, so that it stays
@@ -83,7 +83,7 @@ SELECT test.send('{parcel}', 'first', 'e');
 SELECT test.sent(5);
 -- both are in the way of a job
 SELECT test.send('{letter}', 'first', 'a');
-SELECT reason, detail, remedy FROM jobq.explain_job((SELECT max(id) FROM jobq.live_jobs WHERE queue = 'first'));
+SELECT reason, detail, remedy FROM jobq.explain((SELECT max(id) FROM jobq.live_jobs WHERE queue = 'first'));
 SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent(8);
 CALL test.settle();

@@ -1,5 +1,5 @@
--- Queues and what waits in them: reschedule, set_priority, clear, drain,
--- retry_many, delete_failed_many, prune, drop_queue, expires_after.
+-- Queues and what waits in them: reschedule, set_priority, clear, wait_queue,
+-- retry_many, delete_many, prune, drop_queue, expires_after.
 
 -- another time: at once, and later
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
@@ -24,7 +24,7 @@ SELECT state, attempt FROM jobq.status(:id);
 SELECT jobq.reschedule(:id, now());
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :id || ', now())');
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- another priority: it overtakes, and nothing runs twice
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
@@ -37,7 +37,7 @@ SELECT priority FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', now())');
 SELECT pg_advisory_unlock(1);
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 -- one that has ended, or is not there, or has expired
@@ -72,7 +72,7 @@ $$;
 SELECT jobq.register('moves', 'test.moves(jsonb, jobq.job_context)', max_attempts => 1);
 SELECT jobq.enqueue('moves') AS id \gset
 SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- a consumer's queue
 SELECT jobq.create_queue('parcels', mode => 'consumer');
@@ -85,12 +85,12 @@ SELECT :payload;
 SELECT * FROM test.error('SELECT jobq.set_priority(' || :three || ', 1)');
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :two || ', now())');
 SELECT jobq.ack(:three, :token);
-SELECT jobq.drain('parcels', '50ms');
+SELECT jobq.wait_queue('parcels', '50ms');
 -- clear leaves what is held
 SELECT jobq.clear('parcels');
 SELECT state FROM jobq.status(:one);
 SELECT jobq.ack(:two, :token);
-SELECT jobq.drain('parcels');
+SELECT jobq.wait_queue('parcels');
 SELECT jobq.drop_queue('parcels');
 
 -- clear: what waits is cancelled, what runs goes on
@@ -104,9 +104,9 @@ ROLLBACK;
 SELECT jobq.clear('first');
 SELECT state, error FROM jobq.status(:later);
 SELECT state, count(*) FROM jobq.jobs WHERE queue = 'first' AND finished_at IS NULL GROUP BY state;
-SELECT jobq.drain('first', '1ms');
+SELECT jobq.wait_queue('first', '1ms');
 SELECT pg_advisory_unlock(1);
-SELECT jobq.drain('first', '5 min');
+SELECT jobq.wait_queue('first', '5 min');
 SELECT state FROM jobq.status(:gate);
 SELECT count(*) FROM test.trace;
 SELECT * FROM test.error('SELECT jobq.clear(''no such'')');
@@ -117,57 +117,57 @@ BEGIN;
 SELECT jobq.clear('held');
 ROLLBACK;
 SELECT jobq.resume('held');
-SELECT jobq.drain('held', '5 min');
+SELECT jobq.wait_queue('held', '5 min');
 SELECT count(*) FROM test.trace;
 TRUNCATE test.trace;
 
--- drain: what is scheduled for later, or waits for its next attempt, is not waited for
-SELECT jobq.drain('held', '0s');
+-- wait_queue(): what is scheduled for later, or waits for its next attempt, is not waited for
+SELECT jobq.wait_queue('held', '0s');
 SELECT jobq.enqueue('echo', queue => 'held', delay => '1 hour') AS later, jobq.enqueue('broken', queue => 'held', backoff => 'fixed 1h') AS broken \gset
-SELECT jobq.drain('held');
+SELECT jobq.wait_queue('held');
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :broken));
 SELECT jobq.pause('held');
 SELECT jobq.enqueue('echo', queue => 'held') AS id \gset
-SELECT jobq.drain('held', '10ms');
+SELECT jobq.wait_queue('held', '10ms');
 SELECT jobq.resume('held');
-SELECT jobq.drain('held', '5 min');
+SELECT jobq.wait_queue('held', '5 min');
 SELECT state FROM jobq.status(:id);
-SELECT * FROM test.error('SELECT jobq.drain(''no such'')');
-SELECT * FROM test.error('SELECT jobq.drain(''held'', ''-1s'')');
+SELECT * FROM test.error('SELECT jobq.wait_queue(''no such'')');
+SELECT * FROM test.error('SELECT jobq.wait_queue(''held'', ''-1s'')');
 BEGIN;
 SELECT jobq.enqueue('echo', queue => 'held') IS NULL;
-SELECT * FROM test.error('SELECT jobq.drain(''held'')');
+SELECT * FROM test.error('SELECT jobq.wait_queue(''held'')');
 ROLLBACK;
 SELECT jobq.clear('held');
 
 -- dead letters: by queue, by kind, all
-SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs;
+SELECT count(jobq.delete(id)) FROM jobq.dead_letters;
 SELECT jobq.register('broken_too', 'test.broken(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('broken', queue => 'held', max_attempts => 1) AS a, jobq.enqueue('broken_too', queue => 'held') AS b, jobq.enqueue('broken_too') AS c \gset
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT jobq.retry_many('held', 'nothing'), jobq.retry_many('first'), jobq.retry_many('held', 'broken_too');
 SELECT state, attempt FROM jobq.wait(:b);
 SELECT jobq.retry_many(kind => 'broken_too');
-SELECT state FROM jobq.wait_all(ARRAY[:b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:b, :c]);
 SELECT jobq.retry_many(state => 'failed');
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
-SELECT jsonb_array_length(errors) FROM jobq.failed_jobs ORDER BY id;
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
+SELECT jsonb_array_length(errors) FROM jobq.dead_letters ORDER BY id;
 SELECT * FROM test.error('SELECT jobq.retry_many(''no such'')');
-SELECT jobq.delete_failed_many('first'), jobq.delete_failed_many('held'), jobq.delete_failed_many(state => 'failed');
-SELECT count(*) FROM jobq.failed_jobs;
-SELECT * FROM test.error('SELECT jobq.delete_failed_many(''no such'')');
+SELECT jobq.delete_many('first'), jobq.delete_many('held'), jobq.delete_many(state => 'failed');
+SELECT count(*) FROM jobq.dead_letters;
+SELECT * FROM test.error('SELECT jobq.delete_many(''no such'')');
 -- more than are read at a time
 SELECT count(*) FROM jobq.enqueue_many('broken_too', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 2100) n), queue => 'held');
-SELECT jobq.drain('held', '5 min');
+SELECT jobq.wait_queue('held', '5 min');
 SELECT jobq.retry_many(state => 'failed');
-SELECT jobq.drain('held', '5 min');
-SELECT count(*), min(jsonb_array_length(errors)), max(jsonb_array_length(errors)) FROM jobq.failed_jobs;
+SELECT jobq.wait_queue('held', '5 min');
+SELECT count(*), min(jsonb_array_length(errors)), max(jsonb_array_length(errors)) FROM jobq.dead_letters;
 
 -- prune: by age
 SELECT jobq.prune();
 SELECT jobq.prune(failed_older_than => '1 hour');
 SELECT jobq.test_clock('2 hours');
-SELECT jobq.enqueue('echo') AS young FROM jobq.drain('held') \gset
+SELECT jobq.enqueue('echo') AS young FROM jobq.wait_queue('held') \gset
 SELECT state FROM jobq.wait(:young);
 SELECT jobq.prune(failed_older_than => '1 hour');
 SELECT jobq.prune(older_than => '1 hour') > 0 AS pruned;
@@ -181,12 +181,12 @@ SELECT * FROM test.error('SELECT jobq.drop_queue(''no such'')');
 SELECT jobq.enqueue('broken_too', queue => 'held', delay => '1 hour') AS id \gset
 SELECT * FROM test.error('SELECT jobq.drop_queue(''held'')');
 SELECT jobq.reschedule(:id, now());
-SELECT jobq.drain('held');
+SELECT jobq.wait_queue('held');
 SELECT * FROM test.error('SELECT jobq.drop_queue(''held'')');
 SELECT jobq.enqueue('echo', queue => 'held') AS done \gset
 SELECT state FROM jobq.wait(:done);
 SELECT jobq.drop_queue('held', force => true);
-SELECT count(*) FROM jobq.failed_jobs;
+SELECT count(*) FROM jobq.dead_letters;
 SELECT count(*) FROM jobq.queues WHERE name = 'held';
 -- what has finished remains, without the name
 SELECT state, queue FROM jobq.status(:done);
@@ -207,7 +207,7 @@ SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'')');
 RESET jobq.create_queues;
 SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'', queue => ''parcels'')');
 -- a typing error creates none
-SELECT c, e.* FROM unnest('{pause,resume,drain,clear,retry_many,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
+SELECT c, e.* FROM unnest('{pause,resume,wait_queue,clear,retry_many,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
 	test.error(format('SELECT jobq.%I(''reprots'')', c)) e ORDER BY n;
 SELECT count(*) FROM jobq.queues WHERE name = 'reprots';
 -- but default is there for everybody
@@ -262,9 +262,9 @@ SELECT state FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
 -- a queue that nobody serves
 SELECT jobq.enqueue('note', queue => 'manual', expires_at => now() + interval '1 hour') AS id \gset
-SELECT jobq.drain('manual', '1ms');
+SELECT jobq.wait_queue('manual', '1ms');
 SELECT jobq.test_clock('2 hours');
-SELECT jobq.drain('manual', '0s');
+SELECT jobq.wait_queue('manual', '0s');
 SELECT state, attempt, error, started_at FROM jobq.wait(:id);
 -- and a consumer's: what is held is not taken away
 SELECT jobq.create_queue('parcels', mode => 'consumer', expires_after => '1 hour');

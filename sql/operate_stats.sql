@@ -24,7 +24,7 @@ END $$;
 
 -- what happens is counted when it has committed
 SELECT jobq.create_queue('counted', tenant => 'header shop');
-SELECT jobq.stats_reset('counted');
+SELECT jobq.reset_stats('counted');
 BEGIN;
 SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 3);
 SELECT enqueued, scheduled FROM jobq.stats WHERE queue = 'counted';
@@ -56,7 +56,7 @@ SELECT jobq.retry(:broken);
 SELECT state FROM jobq.wait(:broken);
 SELECT test.until('(SELECT dead = 2 AND running = 0 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''broken'')');
 SELECT enqueued, started, failed, retried, dead FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
-SELECT jobq.delete_failed(:broken);
+SELECT jobq.delete(:broken);
 
 -- the past, and rates
 SELECT step, sum(enqueued) AS enqueued, sum(failed) AS failed, sum(dead) AS dead FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
@@ -93,9 +93,9 @@ SELECT total_bytes < :before + 500000 AS given_back FROM pg_backend_memory_conte
 SELECT jobq.clear('counted_out');
 
 -- blocked jobs
-SELECT jobq.workflow('{"steps": [{"name": "first", "kind": "echo", "queue": "counted", "delay": "1 hour"}, {"name": "then", "kind": "echo", "queue": "counted", "needs": ["first"]}]}') AS flow \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "first", "kind": "echo", "queue": "counted", "delay": "1 hour"}, {"name": "then", "kind": "echo", "queue": "counted", "needs": ["first"]}]}') AS flow \gset
 SELECT test.until('(SELECT scheduled = 1 AND blocked = 1 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
-SELECT jobq.batch_cancel(:flow);
+SELECT jobq.cancel_batch(:flow);
 SELECT test.until('(SELECT scheduled + blocked = 0 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
 
 -- what was prepared is counted from the table
@@ -114,16 +114,16 @@ SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
 SELECT count(*) FROM jobq.stats;
 SELECT count(*) FROM jobq.stats_history;
 SELECT count(*) FROM jobq_internal.stat_series('minute', NULL, NULL);
-SELECT * FROM test.error('SELECT jobq.stats_reset()');
-SELECT * FROM test.error('SELECT jobq.stats_reset(''counted'')');
+SELECT * FROM test.error('SELECT jobq.reset_stats()');
+SELECT * FROM test.error('SELECT jobq.reset_stats(''counted'')');
 SELECT jobq.cancel(:id);
 RESET ROLE;
 SELECT jobq.grant_queue('counted', 'regress_jobq_alice', 'manage');
 SET ROLE regress_jobq_alice;
 SELECT DISTINCT queue FROM jobq.stats;
 SELECT DISTINCT queue FROM jobq.stats_history;
-SELECT jobq.stats_reset('counted');
-SELECT * FROM test.error('SELECT jobq.stats_reset()');
+SELECT jobq.reset_stats('counted');
+SELECT * FROM test.error('SELECT jobq.reset_stats()');
 RESET ROLE;
 SELECT sum(enqueued) FROM jobq.stats WHERE queue = 'counted';
 SELECT jobq.revoke_queue('counted', 'regress_jobq_alice');
@@ -173,7 +173,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, 10000) c WHERE id = :id;
 SELECT event, cost ->> 'wal_bytes' = (SELECT j.cost ->> 'wal_bytes' FROM jobq.jobs j WHERE j.id = :id) AS shown FROM jobq.history(:id) WHERE cost IS NOT NULL;
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.stats WHERE queue = ''paid'' AND wal_bytes > 1000000)');
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS id, jobq.enqueue('spend', '{"rows": 2000, "fails": true}', queue => 'manual') AS failed \gset
 SELECT wal_bytes AS before FROM (SELECT sum(wal_bytes) AS wal_bytes FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend') s \gset
@@ -198,9 +198,9 @@ BEGIN
 END
 $$;
 SELECT jobq.register('spend_within', 'test.spend_within(jsonb)', max_attempts => 1);
-SELECT jobq.stats_reset('manual');
+SELECT jobq.reset_stats('manual');
 SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS inner, jobq.enqueue('spend_within', queue => 'paid') AS id \gset
-SELECT state FROM jobq.wait_all(ARRAY[:id, :inner]);
+SELECT state FROM jobq.wait_many(ARRAY[:id, :inner]);
 SELECT test.until('(SELECT wal_bytes > 0 FROM jobq.stats WHERE queue = ''paid'' AND kind = ''spend_within'')');
 SELECT s.kind, s.wal_bytes BETWEEN CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 END * 200 AND CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 END * 500 + 1000000 AS own
 FROM jobq.stats s WHERE (s.queue, s.kind) IN (('manual', 'spend'), ('paid', 'spend_within')) ORDER BY s.kind;
@@ -213,9 +213,9 @@ SELECT tenant, wal_percent > 0 AS wal FROM jobq.bill WHERE queue = 'paid' AND ki
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.bill;
 RESET ROLE;
-SELECT jobq.stats_reset('paid');
+SELECT jobq.reset_stats('paid');
 SELECT cpu, buffers, buffers_read, wal_bytes, temp_bytes FROM jobq.stats WHERE queue = 'paid' AND kind = 'spend';
-SELECT jobq.delete_failed(:failed), jobq.unregister('spend'), jobq.unregister('spend_within'), jobq.drop_queue('paid', force => true);
+SELECT jobq.delete(:failed), jobq.unregister('spend'), jobq.unregister('spend_within'), jobq.drop_queue('paid', force => true);
 DROP TABLE test.paid;
 
 -- a queue that is dropped has no places any more, nor has one that takes its name

@@ -72,7 +72,7 @@ SELECT test.post_for('{a,b}');
 SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY n;
 SELECT tenant, state FROM jobq.live_jobs WHERE queue = 'first' ORDER BY id;
-SELECT reason, detail, remedy FROM jobq.explain_job((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
+SELECT reason, detail, remedy FROM jobq.explain((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
 -- survives: it is in the table
 SELECT jobq.restart_workers();
 SELECT test.post_for('{b}');
@@ -121,13 +121,13 @@ SELECT jobq.clear('let header'), jobq.resume('let header');
 SELECT jobq.enqueue('whose', '{"fail": 1}', 'let header', headers => jsonb_build_object('branch', tenant)) FROM unnest('{a,b,b}'::text[]) tenant \g /dev/null
 SELECT test.until('(SELECT sum(failed) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
 SELECT tenant, failed FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
-SELECT tenant FROM jobq.failed_jobs WHERE queue = 'let header' ORDER BY id;
+SELECT tenant FROM jobq.dead_letters WHERE queue = 'let header' ORDER BY id;
 UPDATE jobq_internal.failed_job SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
 TRUNCATE test.trace;
 SELECT jobq.retry_many('let header', tenant => 'b');
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT DISTINCT note FROM test.trace;
-SELECT jobq.delete_failed_many('let header', tenant => 'b'), jobq.delete_failed_many('let header', tenant => 'a');
+SELECT jobq.delete_many('let header', tenant => 'b'), jobq.delete_many('let header', tenant => 'a');
 
 -- those that run, too
 SELECT pg_advisory_lock(7);

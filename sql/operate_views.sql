@@ -16,7 +16,7 @@ SELECT ready, scheduled, running, failed > 0 AS failed FROM jobq.queues WHERE na
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:gate);
 SELECT count(*) FILTER (WHERE jobq.cancel(id)) FROM unnest(ARRAY[:ready, :later]) id;
-SELECT jobq.delete_failed(:dead);
+SELECT jobq.delete(:dead);
 
 -- kinds
 SELECT jobq.register('all', 'test.echo(jsonb)', 'manual', 5, 'fixed 1s', '1 min', true, 2, 3, '10 per minute', '2 failures in 1 hour', 'test.note(jsonb)');
@@ -106,10 +106,10 @@ SELECT jobq.clear('crowd'), jobq.drop_queue('crowd');
 -- dead letters, likewise, and however they go
 SELECT jobq.create_queue('graves');
 SELECT array_agg(id) AS dead FROM jobq.enqueue_many('broken', '{1,2,3,4}', queue => 'graves', max_attempts => 1) id \gset
-SELECT array_agg(DISTINCT state) FROM jobq.wait_all(:'dead'::bigint[]);
+SELECT array_agg(DISTINCT state) FROM jobq.wait_many(:'dead'::bigint[]);
 SET jobq.count_limit = 1;
 SELECT test.until('(SELECT failed = 4 AND exact FROM jobq.queues WHERE name = ''graves'')');
-SELECT jobq.delete_failed((:'dead'::bigint[])[1]);
+SELECT jobq.delete((:'dead'::bigint[])[1]);
 SELECT failed FROM jobq.queues WHERE name = 'graves';
 DELETE FROM jobq_internal.failed_job WHERE id = (:'dead'::bigint[])[2];
 SELECT failed FROM jobq.queues WHERE name = 'graves';
@@ -122,11 +122,11 @@ SELECT failed FROM jobq.queues WHERE name = 'graves';
 SELECT sum(letters) FROM jobq.stats WHERE queue = 'graves';
 -- written by a restore
 CREATE TABLE test.letters AS SELECT * FROM jobq_internal.failed_job WHERE id = ANY (:'dead'::bigint[]);
-SELECT jobq.delete_failed_many('graves');
+SELECT jobq.delete_many('graves');
 INSERT INTO jobq_internal.failed_job SELECT * FROM test.letters;
 DROP TABLE test.letters;
 SELECT test.until('(SELECT failed = 2 AND exact FROM jobq.queues WHERE name = ''graves'')');
 RESET jobq.count_limit;
 SELECT failed, exact FROM jobq.queues WHERE name = 'graves';
-SELECT jobq.delete_failed_many('graves');
+SELECT jobq.delete_many('graves');
 SELECT jobq.drop_queue('graves');

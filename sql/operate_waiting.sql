@@ -47,16 +47,16 @@ SELECT jobq.enqueue('echo', delay => '50 ms') AS id \gset
 SELECT state FROM jobq.wait(:id, '365 days');
 
 -- many: in the order given, and again if so
-SELECT name, state FROM jobq.wait_all(ARRAY(SELECT id FROM test.job ORDER BY name DESC), '0') w JOIN test.job USING (id);
-SELECT state FROM jobq.wait_all((SELECT array_agg(id ORDER BY name) || min(id) FROM test.job WHERE name LIKE 'completed%'));
-SELECT * FROM jobq.wait_all('{}'::bigint[]);
-SELECT * FROM test.error('SELECT jobq.wait_all(ARRAY[1, NULL]::bigint[])');
+SELECT name, state FROM jobq.wait_many(ARRAY(SELECT id FROM test.job ORDER BY name DESC), '0') w JOIN test.job USING (id);
+SELECT state FROM jobq.wait_many((SELECT array_agg(id ORDER BY name) || min(id) FROM test.job WHERE name LIKE 'completed%'));
+SELECT * FROM jobq.wait_many('{}'::bigint[]);
+SELECT * FROM test.error('SELECT jobq.wait_many(ARRAY[1, NULL]::bigint[])');
 SELECT jobq.wait(NULL::bigint), jobq.wait(1, NULL), jobq.status(NULL), jobq.result(NULL);
 
 -- one that does not exist
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(-1)', f)) e ORDER BY n;
-SELECT * FROM test.error('SELECT jobq.wait_all(ARRAY[-1])');
+SELECT * FROM test.error('SELECT jobq.wait_many(ARRAY[-1])');
 
 -- a job of the same transaction will not start before the commit
 BEGIN;
@@ -92,7 +92,7 @@ SELECT pg_advisory_unlock(1);
 SELECT * FROM test.outcome(:waits);
 
 SELECT jobq.cancel(id) FROM test.job WHERE name IN ('scheduled', 'retryable') ORDER BY name;
-SELECT jobq.delete_failed(id) FROM test.job WHERE name = 'failed';
+SELECT jobq.delete(id) FROM test.job WHERE name = 'failed';
 DROP TABLE test.job;
 TRUNCATE test.trace;
 
@@ -164,5 +164,5 @@ CALL test.call('gate', '5', '10 ms');
 \set VERBOSITY default
 SELECT pg_advisory_unlock(5);
 SELECT state, result FROM jobq.wait((SELECT max(id) FROM jobq.jobs WHERE kind = 'gate'));
-SELECT jobq.delete_failed_many(state => 'failed') > 0 AS flushed;
+SELECT jobq.delete_many(state => 'failed') > 0 AS flushed;
 DROP PROCEDURE test.call;

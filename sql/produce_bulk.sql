@@ -3,12 +3,12 @@
 -- ids come in the order of the payloads
 SELECT array_agg(id ORDER BY n) AS ids FROM jobq.enqueue_many('echo', ARRAY['1', '2', '3']::jsonb[])
 	WITH ORDINALITY AS j (id, n) \gset
-SELECT state, result FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT * FROM jobq.enqueue_many('echo', '{}');
 
 -- more than the backend names to the scheduler one by one, and more than one page
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 2500) i)) id \gset
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT count(*), count(DISTINCT note), min(note::int), max(note::int) FROM test.trace;
 TRUNCATE test.trace;
 

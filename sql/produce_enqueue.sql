@@ -23,7 +23,7 @@ FROM jobq.jobs WHERE id = :id;
 SELECT array_agg(jobq.enqueue('echo', payload) ORDER BY n) AS ids
 FROM unnest(ARRAY['null', 'true', '0', '"\u00e4\ud83d\ude00"', '[]', '[1, [2]]', '{"a": {"b": null}}']::jsonb[])
 	WITH ORDINALITY AS p (payload, n) \gset
-SELECT state, result, jsonb_typeof(result) FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state, result, jsonb_typeof(result) FROM jobq.wait_many(:'ids'::bigint[]);
 
 -- also a large one, compressed or out of line
 CREATE FUNCTION test.digest(payload jsonb) RETURNS jsonb

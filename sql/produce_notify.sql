@@ -108,13 +108,13 @@ DROP TABLE test.item;
 SELECT jobq.create_queue('noisy'), jobq.create_queue('strict', notify => 'transactional'), jobq.create_queue('silent', notify => 'off');
 SELECT dblink_exec('listener', 'LISTEN jobq_queue_noisy; LISTEN jobq_queue_strict; LISTEN jobq_queue_silent');
 SELECT array_agg(jobq.enqueue('echo', queue => q)) AS ids FROM unnest('{noisy,strict,silent}'::text[]) q \gset
-SELECT count(*) FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
 -- a few times at most for many
 SELECT array_agg(id) AS ids FROM (SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'noisy') AS id
 	UNION ALL SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'strict')) e \gset
-SELECT count(*) FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]);
 CALL test.hear();
 SELECT channel, count(*) BETWEEN 1 AND 5 AS few FROM test.heard GROUP BY channel ORDER BY channel;
 -- not for what is rolled back
@@ -173,7 +173,7 @@ SELECT jobq.retry(:id);
 SELECT state, attempt FROM jobq.wait(:id);
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 -- and of its cancellation
 SELECT jobq.enqueue('echo', delay => '1 hour', watch => true) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
@@ -199,11 +199,11 @@ BEGIN;
 SELECT count(*) FROM jobq.reserve('{watched}', wait => '5 min');
 ROLLBACK;
 SELECT token FROM jobq.reserve('{watched}', wait => '5 min') \gset
-SELECT jobq.report_progress(:id, :token, 25, 'a secret');
+SELECT jobq.set_progress(:id, :token, 25, 'a secret');
 SELECT jobq.release(:id, :token);
 BEGIN;
 SELECT token FROM jobq.reserve('{watched}', wait => '5 min') \gset
-SELECT jobq.report_progress(:id, :token, 30);
+SELECT jobq.set_progress(:id, :token, 30);
 COMMIT;
 SELECT jobq.nack(:id, :token, 'another secret', delay => '0');
 SELECT token FROM jobq.reserve('{watched}', wait => '5 min') \gset
@@ -216,16 +216,16 @@ SELECT jobq.drop_queue('watched');
 SELECT jobq.create_batch() AS batch \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
 SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1,2}');
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 SELECT state, total, completed FROM jobq.wait_batch(:batch);
 CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "broken", "max_attempts": 1, "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "broken", "max_attempts": 1, "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
 CALL jobq.work(queues => '{manual}', max_jobs => 1, max_time => '5 min');
 SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
 SELECT jobq.batch_retry_failed(:batch);
-SELECT jobq.batch_cancel(:batch);
+SELECT jobq.cancel_batch(:batch);
 SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
 CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;

@@ -66,7 +66,7 @@ SELECT state FROM jobq.status(:first);
 SELECT count(test.first('many' || g)), array_agg(test.follow('many' || g)) AS ids FROM generate_series(1, 100) g \gset
 SELECT test.waiting(100);
 SELECT jobq.reschedule_many(now() + interval '1 hour', queue => 'moves', kind => 'gate', state => 'ready');
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 
 -- parked ones that are moved are found where they are
 SELECT pg_advisory_lock(2);
@@ -79,7 +79,7 @@ SELECT jobq.set_priority((:'ids'::bigint[])[9], 1), jobq.set_priority((:'ids'::b
 SELECT jobq.reschedule((:'ids'::bigint[])[5], now() + interval '1 hour');
 SELECT jobq.reschedule((:'ids'::bigint[])[5], now());
 SELECT pg_advisory_unlock(2);
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT string_agg(i::text, ' ' ORDER BY j.started_at) FROM unnest(:'ids'::bigint[]) WITH ORDINALITY AS u (id, i) JOIN jobq.jobs j USING (id);
 
 -- a job that has begun before is waited for, whenever it comes

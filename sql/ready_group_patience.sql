@@ -20,12 +20,12 @@ SELECT test.step('a', 1, 'patient', '{"fails": 2}') AS first, test.step('a', 2, 
 SELECT test.failed(:first);
 SELECT test.until('(SELECT parked = 2 FROM jobq.groups WHERE group_key = ''a'')');
 SELECT g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
-SELECT reason, regexp_replace(replace(detail, 'job ' || :'first', 'job first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain_job(:second);
+SELECT reason, regexp_replace(replace(detail, 'job ' || :'first', 'job first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:second);
 SELECT jobq.test_clock('50 min');
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third]);
 SELECT jobq.test_clock('61 min');
-SELECT state FROM jobq.wait_all(ARRAY[:second, :third]);
+SELECT state FROM jobq.wait_many(ARRAY[:second, :third]);
 -- the stuck one is as it was, and nobody waits for it any more
 SELECT state, attempt FROM jobq.status(:first);
 SELECT test.step('a', 4, 'patient') AS fourth \gset
@@ -84,7 +84,7 @@ SELECT jobq.test_clock('2 hours');
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third, :fourth]);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:first, :second, :fourth]);
+SELECT state FROM jobq.wait_many(ARRAY[:first, :second, :fourth]);
 SELECT state, attempt FROM jobq.status(:third);
 SELECT test.order_of('c'), test.order_of('d');
 SELECT jobq.cancel(:third);
@@ -192,11 +192,11 @@ SELECT waits_for = :second AS waits, waits_until FROM jobq.groups;
 SELECT jobq.test_clock('5 hours');
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
-SELECT regexp_replace(replace(detail, 'job ' || :'second', 'job second'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain_job(:third);
+SELECT regexp_replace(replace(detail, 'job ' || :'second', 'job second'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:third);
 SELECT jobq.alter_queue('shared2', group_patience => '2 hours');
 SELECT state FROM jobq.wait(:third);
 SELECT jobq.test_clock('12 hours');
-SELECT state FROM jobq.wait_all(ARRAY[:first, :second]);
+SELECT state FROM jobq.wait_many(ARRAY[:first, :second]);
 SELECT test.order_of('i');
 SELECT jobq.test_clock('0');
 

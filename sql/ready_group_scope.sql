@@ -40,7 +40,7 @@ SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for 
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT queue, group_key, waits_for = :first AS waits FROM jobq.groups WHERE group_key = 'held';
-SELECT replace(reason, :'first', 'first') AS reason, replace(remedy, :'first', 'first') AS remedy FROM jobq.explain_job(:second);
+SELECT replace(reason, :'first', 'first') AS reason, replace(remedy, :'first', 'first') AS remedy FROM jobq.explain(:second);
 -- nor that of another role
 SELECT jobq.grant_role('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
@@ -49,7 +49,7 @@ RESET ROLE;
 SELECT state FROM jobq.wait(:hers);
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT jobq.retry(:first);
-SELECT state FROM jobq.wait_all(ARRAY[:first, :second]);
+SELECT state FROM jobq.wait_many(ARRAY[:first, :second]);
 SELECT g, i, queue FROM test.shared_step ORDER BY n;
 TRUNCATE test.shared_step;
 
@@ -62,7 +62,7 @@ SELECT jobq.enqueue('shared_step', '{"g": "passed", "i": 1, "fails": 1}', queue 
 	jobq.enqueue('shared_step', '{"g": "passed", "i": 2}', queue => 'shared1', group_key => 'passed') AS second \gset
 RESET ROLE;
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
-SELECT jobq.reassign('regress_jobq_giver', 'regress_jobq_taker');
+SELECT jobq.reassign_owned('regress_jobq_giver', 'regress_jobq_taker');
 SELECT state FROM jobq.wait(:second);
 SET ROLE regress_jobq_giver;
 SELECT jobq.enqueue('shared_step', '{"g": "passed", "i": 3}', queue => 'shared1', group_key => 'passed') AS third \gset
@@ -92,12 +92,12 @@ SELECT jobq.enqueue('gate', '4200', queue => 'shared_as', group_key => 'as', pri
 	jobq.enqueue('gate', '4200', queue => 'shared_as', group_key => 'as') AS usual \gset
 RESET ROLE;
 CALL test.settle();
-SELECT jobq.reassign('regress_jobq_giver', 'regress_jobq_taker');
+SELECT jobq.reassign_owned('regress_jobq_giver', 'regress_jobq_taker');
 SELECT jobq.resume('shared_as');
 CALL test.settle();
 SELECT id = :running AS the_first, state FROM jobq.jobs WHERE queue = 'shared_as' ORDER BY id;
 SELECT pg_advisory_unlock(4200);
-SELECT state FROM jobq.wait_all(ARRAY[:running, :urgent, :usual], '20 s');
+SELECT state FROM jobq.wait_many(ARRAY[:running, :urgent, :usual], '20 s');
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT jobq.drop_queue('shared_as');
 SELECT jobq.revoke_role('regress_jobq_giver'), jobq.revoke_role('regress_jobq_taker');
@@ -126,7 +126,7 @@ SELECT jobq.cancel(:free);
 SELECT jobq.alter_queue('manual', group_scope => 'database');
 SELECT test.shared_step('by hand', 2, 'manual') AS second \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
-SELECT reason FROM jobq.explain_job(:second) WHERE reason IN ('predecessor', 'group');
+SELECT reason FROM jobq.explain(:second) WHERE reason IN ('predecessor', 'group');
 SELECT jobq.cancel(:first);
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT jobq.resume('shared1');

@@ -34,7 +34,7 @@ SELECT state FROM test.states(ARRAY[:first, :second]);
 SELECT queue, group_key, running, waits_for = :first AS waits, parked, more FROM jobq.groups;
 -- it runs at once by retry(); or the group goes on when it is cancelled
 SELECT jobq.retry(:first);
-SELECT state, attempt FROM jobq.wait_all(ARRAY[:first, :second]);
+SELECT state, attempt FROM jobq.wait_many(ARRAY[:first, :second]);
 SELECT test.step('wait', 3, more => '{"fails": 1}') AS first, test.step('wait', 4) AS second \gset
 SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
 CALL test.settle();
@@ -44,8 +44,8 @@ SELECT state FROM jobq.wait(:second);
 -- as when it has failed for good
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT test.step('wait', 5, more => '{"fails": 9}') AS first, test.step('wait', 6) AS second \gset
-SELECT state, attempt FROM jobq.wait_all(ARRAY[:first, :second]);
-SELECT jobq.delete_failed(:first);
+SELECT state, attempt FROM jobq.wait_many(ARRAY[:first, :second]);
+SELECT jobq.delete(:first);
 -- one that waits in the middle is cancelled
 SELECT pg_advisory_lock(hashtext('middle'));
 CREATE FUNCTION test.step_gate(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
@@ -60,7 +60,7 @@ SELECT test.step('middle', 1, kind => 'step_gate') AS a, test.step('middle', 2) 
 SELECT test.until('(SELECT parked = 2 FROM jobq.groups)');
 SELECT jobq.cancel(:b);
 SELECT pg_advisory_unlock(hashtext('middle'));
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT * FROM test.steps();
 -- a group may go on without the one that failed
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1h');
@@ -135,7 +135,7 @@ SELECT test.until('(SELECT running = 2 AND parked = 1 FROM jobq.groups)');
 SELECT jobq.alter_queue('several', group_max_running => 3);
 SELECT test.until('(SELECT running = 3 FROM jobq.groups)');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 
 -- pause and resume; clear
 SELECT jobq.pause('steps');
@@ -243,7 +243,7 @@ SELECT id = :third AS third, jobq.ack(id, token) FROM jobq.reserve('{held}', wai
 SELECT jobq.cancel(:second), jobq.drop_queue('left', force => true);
 
 -- nothing is left
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;

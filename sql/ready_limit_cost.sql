@@ -41,7 +41,7 @@ SELECT test.in_gate(:a, :vip, :vip2);
 CALL test.settle();
 SELECT id = :b AS b, state, limit_cost FROM jobq.live_jobs WHERE kind = 'call' ORDER BY id;
 SELECT running FROM jobq.limits WHERE limiter = 'api';
-SELECT reason, replace(detail, :'a', 'A') AS detail FROM jobq.explain_job(:b);
+SELECT reason, replace(detail, :'a', 'A') AS detail FROM jobq.explain(:b);
 -- limits that are loaded anew do not count it
 SELECT jobq.alter_limiter('api', max_running => 2);
 SELECT test.in_gate(:a, :b, :vip, :vip2);
@@ -58,7 +58,7 @@ SELECT test.ask(1, 3, 'in a session') AS c2, test.ask(0, 3, 'in a session') AS v
 CALL jobq.work(ARRAY['in a session'], stop_when_empty => true);
 SELECT i.id = :c2 AS c2, s.state FROM unnest(ARRAY[:c2, :vip4]) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY n;
 SELECT pg_advisory_unlock_all();
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :vip, :c, :c2]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :vip, :c, :c2]);
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'api') $$);
 
 -- what is asked is asked in the session of who enqueues: its errors are his
@@ -137,16 +137,16 @@ SELECT jobq.resume('calling');
 -- callbacks and steps: asked when they are described, and kept by those that are made anew
 SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"price": 5, "lock": 3}, "queue": "calling"}') AS batch \gset
 SELECT jobq.batch_add(:batch, 'echo', '{1}') \g /dev/null
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 SELECT test.until($$ EXISTS (SELECT FROM jobq.jobs WHERE kind = 'call' AND state = 'completed' AND limit_cost = 5) $$);
 SELECT (test.error($$ SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"raise": 5}}') $$)).message;
 SELECT (test.error($$ SELECT jobq.create_batch(on_success => '{"kind": "call", "limit_cost": 0}') $$)).message;
-SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2]},
+SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2]},
 	{"name": "a", "kind": "call", "payload": {"price": 6, "lock": 3}, "queue": "calling", "needs": ["list"], "map": {"$result": "list"}},
 	{"name": "b", "kind": "call", "payload": {"price": 7, "lock": 3, "fail": 1}, "needs": ["a"], "queue": "calling", "max_attempts": 1}]}') AS batch \gset
 SELECT state FROM jobq.wait_batch(:batch, '5 min');
 SELECT kind, state, limit_cost FROM jobq.jobs WHERE batch_id = :batch ORDER BY limit_cost, id;
-SELECT jobq.workflow_rerun(:batch, 'a') IS NOT NULL AS done;
+SELECT jobq.rerun_steps(:batch, 'a') IS NOT NULL AS done;
 SELECT state FROM jobq.wait_batch(:batch, '5 min');
 SELECT state, limit_cost, count(*) FROM jobq.jobs WHERE batch_id = :batch GROUP BY 1, 2 ORDER BY 2, 1;
 SELECT id FROM jobq.jobs WHERE batch_id = :batch AND state = 'failed' \gset
@@ -190,7 +190,7 @@ CALL test.settle();
 SELECT payload ->> 'price' AS price FROM generate_series(1, 4) i, jobq.reserve('{rated}', 1 + 0 * i, wait => '5 min') ORDER BY id;
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
 SELECT id FROM jobq.live_jobs WHERE queue = 'rated' AND state = 'ready' \gset
-SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain_job(:id);
+SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain(:id);
 SELECT jobq.test_clock('30 min');
 SELECT count(*) FROM jobq.reserve('{rated}', 1);
 SELECT jobq.test_clock('60 min');
@@ -202,10 +202,10 @@ SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 
 SELECT jobq.register('call', 'test.call(jsonb)', limiter => 'keyed');
 CALL test.settle();
 SELECT test.ask(4, host => 'a') AS a1, test.ask(1, host => 'a') AS a2, test.ask(0, host => 'a') AS avip, test.ask(1, host => 'b') AS b1, test.ask(1, host => 'b') AS b2, test.ask(1, host => 'b') AS b3 \gset
-SELECT state FROM jobq.wait_all(ARRAY[:a1, :avip, :b1, :b2]);
+SELECT state FROM jobq.wait_many(ARRAY[:a1, :avip, :b1, :b2]);
 CALL test.settle();
 SELECT key, ready, running, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'keyed' ORDER BY key;
-SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain_job(:a2);
+SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain(:a2);
 SELECT jobq.test_clock('11 min');
 SELECT state FROM jobq.wait(:b3);
 CALL test.settle();
@@ -234,7 +234,7 @@ TRUNCATE test.trace;
 SELECT jobq.enqueue('told', '{"a": 1}', 'calling', delay => '1 h', unique_key => 't') AS told \gset
 SELECT jobq.create_batch(on_success => '{"kind": "told", "payload": {"b": 2}, "queue": "calling", "unique_key": "t", "on_conflict": "merge"}') AS batch \gset
 SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1}');
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 SELECT state FROM jobq.wait_batch(:batch, '5 min');
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :told;
 SELECT DISTINCT note FROM test.trace;

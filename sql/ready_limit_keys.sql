@@ -29,7 +29,7 @@ CALL test.settle();
 SELECT state, attempt FROM unnest(ARRAY[:a1, :a2, :a3, :b1, :n1, :n2]) WITH ORDINALITY i (id, n), jobq.status(i.id) ORDER BY n;
 SELECT queue, kind, limiter, running, max_running, by FROM jobq.limits WHERE limiter = 'hosts';
 SELECT limiter, key, ready, running, max_running, rate, tokens FROM jobq.limit_keys ORDER BY key;
-SELECT reason, detail, remedy FROM jobq.explain_job(:a2);
+SELECT reason, detail, remedy FROM jobq.explain(:a2);
 -- a job that is given another key goes there; one more place of each
 SELECT jobq.edit(:a3, payload => '{"server": {"host": "c"}, "lock": 1}');
 SELECT test.in_gate(:a1, :b1, :n1, :a3);
@@ -40,7 +40,7 @@ SELECT state FROM jobq.status(:n2);
 SELECT jobq.alter_limiter('hosts', max_running => 2), jobq.cancel(:n1);
 SELECT test.in_gate(:a1, :a2, :a3, :n2);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a1, :a2, :a3, :n2]);
+SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :a3, :n2]);
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
 SELECT jobq.alter_limiter('hosts', max_running => 1);
 CALL test.settle();
@@ -57,7 +57,7 @@ CALL jobq.work(ARRAY['fetching'], stop_when_empty => true);
 SELECT test.fetch('alone', 2) AS alone \gset
 SELECT state FROM jobq.wait(:alone);
 SELECT pg_advisory_unlock(1);
-SELECT state, count(*) FROM jobq.wait_all(:'many'::bigint[]) GROUP BY 1;
+SELECT state, count(*) FROM jobq.wait_many(:'many'::bigint[]) GROUP BY 1;
 
 -- consumers get one of each
 SELECT jobq.create_queue('fetched', mode => 'consumer', limiter => 'hosts');
@@ -88,7 +88,7 @@ SELECT state FROM jobq.status(:a2);
 SELECT key, running FROM jobq.limit_keys WHERE running > 0;
 SELECT jobq.reschedule(:b, now());
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a1, :a2, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :b]);
 SELECT jobq.enqueue('fetch', '{"server": {"host": "h4035"}}', 'fetched') AS a1, test.rival('fetched') AS b \gset
 SELECT id, token FROM jobq.reserve('{fetched}', 10, wait => '5 min') \gset
 SELECT :id = :a1 AS is_first;
@@ -109,7 +109,7 @@ SELECT test.fetch('h1380') AS z2 \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:z2);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:z1, :z2]);
+SELECT state FROM jobq.wait_many(ARRAY[:z1, :z2]);
 SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts'), jobq.drop_limiter('l518655');
 
 -- a rate of each key
@@ -117,10 +117,10 @@ SELECT jobq.create_limiter('calls', rate => '2 per hour burst 2', by => 'header 
 SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'calls');
 CALL test.settle();
 SELECT array_agg(jobq.enqueue('note', '1', headers => jsonb_build_object('client', c))) AS ids FROM unnest(ARRAY[1, 1, 1, 2]) c \gset
-SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.wait_all(%L::bigint[], ''0'') w WHERE w.state = ''completed'')', :'ids'));
+SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.wait_many(%L::bigint[], ''0'') w WHERE w.state = ''completed'')', :'ids'));
 CALL test.settle();
 SELECT key, ready, running, rate, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'calls';
-SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail, remedy FROM jobq.explain_job((:'ids'::bigint[])[3]);
+SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail, remedy FROM jobq.explain((:'ids'::bigint[])[3]);
 SELECT jobq.test_clock('31 min');
 SELECT state FROM jobq.wait((:'ids'::bigint[])[3]);
 SELECT jobq.test_clock('0');
@@ -137,14 +137,14 @@ SELECT test.in_gate(:x1, :y1);
 CALL test.settle();
 SELECT state FROM jobq.status(:x2);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:x1, :x2, :y1]);
+SELECT state FROM jobq.wait_many(ARRAY[:x1, :x2, :y1]);
 SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of roles');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('fetch', '{"lock": 1}') AS r1, jobq.enqueue('fetch', '{"lock": 1}') AS r2 \gset
 SELECT test.in_gate(:r1);
 SELECT key = current_user AS mine, ready, running FROM jobq.limit_keys;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:r1, :r2]);
+SELECT state FROM jobq.wait_many(ARRAY[:r1, :r2]);
 
 -- not together with limits of tenants: such jobs are refused, and those that are there wait
 SELECT pg_advisory_lock(1);
@@ -156,7 +156,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:x1);
 CALL test.settle();
 SELECT state FROM jobq.status(:x2);
-SELECT reason, detail, remedy FROM jobq.explain_job(:x2);
+SELECT reason, detail, remedy FROM jobq.explain(:x2);
 CALL jobq.work(ARRAY['first of two'], stop_when_empty => true);
 SELECT state FROM jobq.status(:x2);
 SELECT jobq.alter_queue('first of two', tenant_max_running => 0);

@@ -30,11 +30,11 @@ SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS a1 \gset
 SELECT test.in_gate(:a1);
 SELECT test.hold('a') AS a2, jobq.enqueue('hold', '{"lock": 1}', 'taking', unique_key => 'x') AS a3 \gset
-SELECT state, attempt, error FROM jobq.wait_all(ARRAY[:a2, :a3]);
+SELECT state, attempt, error FROM jobq.wait_many(ARRAY[:a2, :a3]);
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', unique_key => 'x') > :a3 AS key_is_free;
 -- many at once, and one that becomes due
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 300)), queue => 'taking') id \gset
-SELECT state, attempt, error, count(*) FROM jobq.wait_all(:'many'::bigint[]) GROUP BY 1, 2, 3;
+SELECT state, attempt, error, count(*) FROM jobq.wait_many(:'many'::bigint[]) GROUP BY 1, 2, 3;
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '10 min') AS later \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:later);
@@ -82,7 +82,7 @@ SELECT attempt, error, started_at, round(extract(epoch FROM run_at - enqueued_at
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 100)), queue => 'taking') id \gset
 SELECT test.until(format('(SELECT count(*) = 100 FROM jobq.jobs WHERE state = ''scheduled'' AND id = ANY (%L))', :'many'));
 SELECT jobq.cancel(id) FROM unnest(:'many'::bigint[]) id \g /dev/null
-SELECT reason, detail, remedy FROM jobq.explain_job(:a2) WHERE reason <> 'scheduled';
+SELECT reason, detail, remedy FROM jobq.explain(:a2) WHERE reason <> 'scheduled';
 -- once more
 SELECT jobq.test_clock('21 min');
 SELECT test.until(format('(SELECT round(extract(epoch FROM run_at - enqueued_at) / 60) > 30 FROM jobq.status(%s))', :a2));
@@ -105,7 +105,7 @@ SELECT test.in_gate(:a2);
 -- of many the last one
 SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 300)), queue => 'taking') id \gset
 SELECT test.in_gate((:'many'::bigint[])[300]);
-SELECT state, count(*) FROM jobq.wait_all((:'many'::bigint[])[1:299] || :a2::bigint) GROUP BY 1;
+SELECT state, count(*) FROM jobq.wait_many((:'many'::bigint[])[1:299] || :a2::bigint) GROUP BY 1;
 SELECT attempt, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait((:'many'::bigint[])[1]);
 CALL test.settle();
 SELECT state FROM jobq.status((:'many'::bigint[])[300]);
@@ -120,7 +120,7 @@ SELECT state, error FROM jobq.wait((:'many'::bigint[])[300]);
 SELECT jobq.reschedule(:early, now());
 SELECT state, replace(error, :c::text, 'N') AS error FROM jobq.wait(:early);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:b, :c]);
 SELECT test.taking('taken', 0);
 SELECT jobq.alter_limiter('taken', max_running => 1);
 CALL test.settle();
@@ -168,7 +168,7 @@ SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS a1, test.hold('b') AS b1, test.hold(NULL) AS n1 \gset
 SELECT test.in_gate(:a1, :b1, :n1);
 SELECT test.hold('a') AS a2, test.hold('c') AS c1, test.hold(NULL) AS n2 \gset
-SELECT state, error FROM jobq.wait_all(ARRAY[:a2, :n2]);
+SELECT state, error FROM jobq.wait_many(ARRAY[:a2, :n2]);
 SELECT test.in_gate(:a1, :b1, :n1, :c1);
 SELECT jobq.cancel(:n1), jobq.cancel(:c1);
 SELECT jobq.alter_limiter('of hosts', when_taken => 'replace');
@@ -186,9 +186,9 @@ RESET ROLE;
 CALL test.settle();
 SELECT test.in_gate(:a3, :b1);
 SELECT state FROM jobq.status(:alice2);
-SELECT reason, detail, remedy FROM jobq.explain_job(:alice2);
+SELECT reason, detail, remedy FROM jobq.explain(:alice2);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a3, :b1, :alice2]);
+SELECT state FROM jobq.wait_many(ARRAY[:a3, :b1, :alice2]);
 -- nor those of a key that has the same lanes, which are found by a hash
 SELECT pg_advisory_lock(1);
 SELECT test.hold('h79548') AS a1 \gset
@@ -198,7 +198,7 @@ SELECT count(DISTINCT flow) AS flows FROM jobq_internal.job WHERE id IN (:b, :a2
 SELECT state FROM jobq.wait(:a1);
 SELECT test.in_gate(:b, :a2);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:b, :a2]);
+SELECT state FROM jobq.wait_many(ARRAY[:b, :a2]);
 -- many keys
 SELECT jobq.alter_limiter('of hosts', when_taken => 'skip');
 CALL test.settle();
@@ -207,7 +207,7 @@ SELECT count(jobq.enqueue('hold', jsonb_build_object('host', i), 'taking')) FROM
 SELECT test.until('(SELECT ready = 1000 FROM jobq.queues WHERE name = ''taking'')');
 SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(payload -> 'host') AS hosts FROM jobq.reserve('{taking}', 1000, wait => '5 min') \gset
 SELECT array_agg(jobq.enqueue('hold', jsonb_build_object('host', h), 'taking')) AS others FROM unnest(:'hosts'::jsonb[]) h \gset
-SELECT state, count(*) = cardinality(:'ids'::bigint[]) AS all FROM jobq.wait_all(:'others'::bigint[]) GROUP BY 1;
+SELECT state, count(*) = cardinality(:'ids'::bigint[]) AS all FROM jobq.wait_many(:'others'::bigint[]) GROUP BY 1;
 SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) IS NOT NULL AS done, jobq.clear('taking') IS NOT NULL AS cleared;
 SELECT jobq.alter_queue('taking', mode => 'worker');
 
@@ -217,7 +217,7 @@ SELECT test.hold('a') AS a1 \gset
 SELECT test.in_gate(:a1);
 SELECT test.hold('a', 1, 'manual') AS a2, test.hold('b', 2, 'manual') AS b1 \gset
 CALL jobq.work(ARRAY['manual'], stop_when_empty => true);
-SELECT state, error FROM jobq.wait_all(ARRAY[:a2, :b1]);
+SELECT state, error FROM jobq.wait_many(ARRAY[:a2, :b1]);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:a1);
 

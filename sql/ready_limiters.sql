@@ -31,7 +31,7 @@ SELECT state FROM jobq.wait(:e);
 CALL test.settle();
 SELECT state, attempt FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT queue, kind, limiter, running, max_running FROM jobq.limits;
-SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain_job(:c);
+SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:c);
 -- one more place: the oldest gets it
 SELECT jobq.alter_limiter('line', max_running => 3);
 SELECT test.in_gate(:a, :b, :c);
@@ -40,7 +40,7 @@ SELECT jobq.register('beta', 'test.gate(jsonb)');
 SELECT jobq.enqueue('beta', '3') AS f \gset
 SELECT state FROM jobq.wait(:f);
 SELECT state FROM jobq.status(:d);
-SELECT reason, detail, replace(remedy, :'d', 'N') AS remedy FROM jobq.explain_job(:d);
+SELECT reason, detail, replace(remedy, :'d', 'N') AS remedy FROM jobq.explain(:d);
 SELECT jobq.reschedule(:d, now());
 SELECT test.in_gate(:d);
 SELECT test.at('line');
@@ -50,7 +50,7 @@ SELECT test.until('test.at(''line'') = 4');
 SELECT jobq.enqueue('alpha', '1') AS g, jobq.enqueue('beta', '3') AS h, jobq.enqueue('alpha', '3') AS i \gset
 SELECT jobq.register('beta', 'test.gate(jsonb)');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
 SELECT test.until('test.at(''line'') = 0');
 
 -- what leaves it in its turn takes no place there
@@ -69,7 +69,7 @@ SELECT pg_advisory_unlock(2);
 SELECT test.in_gate(:b, :c);
 SELECT test.at('line');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT test.until('test.at(''line'') = 0');
 
 -- a queue names it: its jobs need it, but those of a kind with limits of its own; what runs is counted when the queue joins
@@ -84,7 +84,7 @@ SELECT jobq.enqueue('gate', '1', queue => 'lined') AS b, jobq.enqueue('alpha', '
 SELECT test.in_gate(:a, :d);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:a, :b, :c, :d]);
-SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain_job(:b);
+SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:b);
 -- what comes when the queue has left
 SELECT jobq.alter_queue('lined', limiter => 'none');
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS e \gset
@@ -92,7 +92,7 @@ SELECT test.in_gate(:a, :d, :e);
 SELECT state FROM test.states(ARRAY[:b, :c]);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:e);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
 SELECT jobq.alter_queue('lined', limiter => 'line');
 
 -- consumers and work() need it, too
@@ -157,10 +157,10 @@ SELECT state FROM jobq.wait(:a);
 SELECT jobq.enqueue('note', '1') AS a, jobq.enqueue('echo', '1', queue => 'lined') AS b \gset
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:a, :b]);
-SELECT reason, regexp_replace(detail, 'at .*', 'at T') AS detail, remedy FROM jobq.explain_job(:b);
+SELECT reason, regexp_replace(detail, 'at .*', 'at T') AS detail, remedy FROM jobq.explain(:b);
 SELECT limiter, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'drip';
 SELECT jobq.test_clock('41 min');
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT jobq.test_clock('0');
 
 -- one rest for all
@@ -168,13 +168,13 @@ SELECT jobq.alter_limiter('drip', rate => 'none', throttle => '2 failures in 1 h
 SELECT (test.error('SELECT jobq.alter_limiter(''drip'', throttle => ''none'')')).*;
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', limiter => 'drip');
 SELECT jobq.enqueue('broken', '1', max_attempts => 1) AS a, jobq.enqueue('broken', '1', queue => 'lined', max_attempts => 1) AS b \gset
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 -- a worker tells it a moment after its job has ended
 SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE limiter = ''drip'')');
 SELECT jobq.enqueue('note', '1') AS a \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:a);
-SELECT reason, regexp_replace(detail, 'until [^,]*', 'until T') AS detail, remedy FROM jobq.explain_job(:a);
+SELECT reason, regexp_replace(detail, 'until [^,]*', 'until T') AS detail, remedy FROM jobq.explain(:a);
 SELECT limiter, failures, rest_until IS NOT NULL AS rests FROM jobq.limits WHERE limiter = 'drip';
 SELECT jobq.alter_limiter('drip', max_running => 5, throttle => 'none');
 SELECT state FROM jobq.wait(:a);

@@ -50,7 +50,7 @@ SELECT jobq.enqueue('note', '"counted"', queue => 'two') AS d \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:d);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
 SELECT test.until('test.running(''two'') = 0');
 -- also where the queue had a policy that counts nothing
 SELECT jobq.alter_queue('two', max_running => 0);
@@ -66,7 +66,7 @@ SELECT jobq.enqueue('echo', '"counted"', queue => 'two') AS b \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:b);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT jobq.alter_queue('two', max_running => 3, weight => 0);
 SELECT test.until('test.running(''two'') = 0');
 
@@ -95,7 +95,7 @@ SELECT jobq.enqueue('gate', '1', queue => 'two') AS e \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:e);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:b, :c, :d, :e]);
+SELECT state FROM jobq.wait_many(ARRAY[:b, :c, :d, :e]);
 
 -- a kind gets its limit while its jobs wait
 SELECT jobq.register('gate', 'test.gate(jsonb)');
@@ -108,7 +108,7 @@ SELECT test.until('(SELECT running = 1 FROM jobq.limits WHERE kind = ''gate'')')
 CALL test.settle();
 SELECT state, count(*) FROM test.states(:'ids'::bigint[]) GROUP BY 1 ORDER BY 1;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(:'ids'::bigint[]);
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 TRUNCATE test.trace;
 
@@ -188,7 +188,7 @@ SELECT jobq.test_clock('246 s');
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT jobq.test_clock('10 min');
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 TRUNCATE test.trace;
 SELECT jobq.test_clock('0');
 
@@ -207,7 +207,7 @@ CALL test.settle();
 SELECT state, attempt FROM jobq.status(:id);
 SELECT jobq.test_clock('5 min 1 s');
 SELECT state, attempt FROM jobq.wait(:id);
-SELECT count(*) FROM jobq.wait_all(:'ids'::bigint[]) WHERE state = 'failed';
+SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]) WHERE state = 'failed';
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 -- of a queue, by group: one key rests, the other goes on
 SELECT jobq.alter_queue('keyed', rate => 'none', throttle => '2 failures in 1 hour by group');
@@ -266,7 +266,7 @@ COMMIT;
 -- all of them work
 SELECT test.until('(SELECT count(*) = 128 FROM jobq.limits)');
 SELECT array_agg(jobq.enqueue('more', queue => q)) AS ids FROM unnest('{limited1,limited3,free1,free150}'::text[]) q \gset
-SELECT state, count(*) FROM jobq.wait_all(:'ids'::bigint[]) GROUP BY state;
+SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT jobq.unregister('more');
 SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name ~ '^(limited|free)\d';
 SELECT test.until(format('(SELECT count(*) = 128 - %s FROM jobq.limits)', :room));
@@ -281,13 +281,13 @@ SELECT count(*) FROM jobq.limits WHERE queue = 'two';
 SELECT jobq.alter_queue('two', max_running => 2);
 SELECT test.until('test.running(''two'') = 2');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT test.until('test.running(''two'') = 0');
 SELECT jobq.alter_queue('two', max_running => 0);
 DROP FUNCTION test.limited();
 
 -- nothing is left
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 TRUNCATE test.trace;

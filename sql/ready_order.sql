@@ -42,7 +42,7 @@ SELECT jobq.enqueue('note', '0', queue => 'first', run_at => '2000-01-01') AS ot
 SELECT test.until('(SELECT ready_entries >= 4002 FROM jobq_internal.scheduler_state())');
 CALL test.settle();
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:last, :other]);
+SELECT state FROM jobq.wait_many(ARRAY[:last, :other]);
 SELECT count(*), bool_and(note::int = previous + 1) AS ordered
 FROM (SELECT note, lag(note::int) OVER (ORDER BY n) AS previous FROM test.trace) t;
 TRUNCATE test.trace;
@@ -53,12 +53,12 @@ SELECT jobq.enqueue('note', '"in an hour"', queue => 'first', delay => '1 hour')
 	jobq.enqueue('note', '"in ten minutes"', queue => 'first', delay => '10 min', priority => 5) AS ten_first,
 	jobq.enqueue('note', '"in nine minutes, priority 9"', queue => 'first', delay => '9 min', priority => 9) AS nine,
 	jobq.enqueue('note', '"in five minutes"', queue => 'second', delay => '5 min') AS five \gset
-SELECT state FROM jobq.wait_all(ARRAY[:hour, :ten, :ten_first, :nine, :five], '0');
+SELECT state FROM jobq.wait_many(ARRAY[:hour, :ten, :ten_first, :nine, :five], '0');
 SELECT jobq.test_clock('6 min');
 SELECT state FROM jobq.wait(:five);
-SELECT state FROM jobq.wait_all(ARRAY[:hour, :ten, :ten_first, :nine, :five], '0');
+SELECT state FROM jobq.wait_many(ARRAY[:hour, :ten, :ten_first, :nine, :five], '0');
 SELECT jobq.test_clock('30 min');
-SELECT state FROM jobq.wait_all(ARRAY[:ten, :ten_first, :nine]);
+SELECT state FROM jobq.wait_many(ARRAY[:ten, :ten_first, :nine]);
 SELECT state FROM jobq.wait(:hour, '0');
 SELECT jobq.test_clock('61 min');
 SELECT state FROM jobq.wait(:hour);
@@ -70,7 +70,7 @@ SELECT jobq.enqueue('broken', backoff => 'fixed 10min', max_attempts => 2) AS id
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
 SELECT jobq.test_clock('80 min');
 SELECT * FROM test.outcome(:id);
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- as does expiry
 SELECT jobq.enqueue('note', '"expires"', expires_at => clock_timestamp() + '90 min', delay => '1 min') AS id \gset

@@ -5,7 +5,7 @@ AS $$ SELECT jobq.enqueue($3, $2, queue => $4, priority => $5, headers => CASE W
 CREATE FUNCTION test.tenants(queue text DEFAULT 'branches') RETURNS TABLE (tenant text, ready bigint, running bigint, max_running int, rate text, tokens numeric) LANGUAGE sql
 AS $$ SELECT tenant, ready, running, max_running, rate, floor(tokens) FROM jobq.tenants t WHERE t.queue = $1 ORDER BY 1 $$;
 CREATE FUNCTION test.held_up(job bigint) RETURNS TABLE (reason text, detail text, remedy text) LANGUAGE sql
-AS $$ SELECT reason, regexp_replace(detail, 'start at .*', 'start at ...'), remedy FROM jobq.explain_job($1) WHERE reason IN ('limit', 'rate') $$;
+AS $$ SELECT reason, regexp_replace(detail, 'start at .*', 'start at ...'), remedy FROM jobq.explain($1) WHERE reason IN ('limit', 'rate') $$;
 
 -- bad input
 SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FROM unnest(ARRAY[
@@ -21,7 +21,7 @@ SELECT test.of('bern', '1', 'gate') AS a, test.of('bern', '1', 'gate') AS b \gse
 SELECT test.until('(SELECT running = 2 FROM test.tenants())');
 SELECT test.of('bern', '1', 'gate', priority => -5) AS c, test.of('bern', '"later"', priority => -4) AS d \gset
 SELECT test.of('genf', '"passes by"') AS e, test.of(NULL, '"of nobody"') AS f \gset
-SELECT state FROM jobq.wait_all(ARRAY[:e, :f]);
+SELECT state FROM jobq.wait_many(ARRAY[:e, :f]);
 CALL test.settle();
 SELECT count(*) FILTER (WHERE state = 'running') AS running, count(*) FILTER (WHERE state = 'ready') AS ready FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT * FROM test.tenants();
@@ -33,7 +33,7 @@ SELECT jobq.alter_queue('branches', tenant_max_running => 1);
 CALL test.settle();
 SELECT state FROM jobq.status(:d);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c, :d]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
 
 -- jobs without a tenant count together
 SELECT pg_advisory_lock(1);
@@ -44,7 +44,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:b);
 SELECT * FROM test.held_up(:b);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 
 -- a limit that comes when jobs run counts them, and has those that wait written anew
 SELECT jobq.alter_queue('branches', tenant_max_running => 0);
@@ -59,7 +59,7 @@ SELECT state FROM jobq.wait(:d);
 CALL test.settle();
 SELECT state FROM jobq.status(:c);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 
 -- work() has the same permits, and passes by whom has none
 SELECT jobq.create_queue('branches by hand', tenant => 'header branch', tenant_max_running => 1);

@@ -33,20 +33,20 @@ SELECT kind, max_memory, max_temp, max_wal FROM jobq.kinds WHERE kind IN ('write
 
 -- each is ended, and its job has another attempt, if it has any left
 SELECT jobq.enqueue('write_on') AS written, jobq.enqueue('sort_on') AS sorted, jobq.enqueue('keep_on', queue => 'first') AS kept \gset
-SELECT state FROM jobq.wait_all(ARRAY[:written, :sorted, :kept]);
+SELECT state FROM jobq.wait_many(ARRAY[:written, :sorted, :kept]);
 SELECT kind, attempt, sqlstate, regexp_replace(error, '\d+ kB (of|to)', 'N kB \1') AS error, errors -> -1 ->> 'hint' AS hint, jsonb_array_length(errors) AS errors
-FROM jobq.failed_jobs WHERE id IN (:written, :sorted, :kept) ORDER BY id;
+FROM jobq.dead_letters WHERE id IN (:written, :sorted, :kept) ORDER BY id;
 SELECT count(*) FROM test.filled;
 
 -- the bill shows that it was not far above
 SELECT kind, (cost ->> 'wal_bytes')::bigint > 4194304 AS wal, (cost ->> 'temp_bytes')::bigint > 2097152 AS temp FROM jobq.jobs WHERE id IN (:written, :sorted) ORDER BY id;
 
 -- the worker that has had too much memory leaves; what comes after is not blamed
-SELECT test.until(format('(SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = %s))', errors -> 0 ->> 'worker')) FROM jobq.failed_jobs WHERE id = :kept;
+SELECT test.until(format('(SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = %s))', errors -> 0 ->> 'worker')) FROM jobq.dead_letters WHERE id = :kept;
 SELECT jobq.register('keep_little', 'test.echo(jsonb)', max_memory => '64MB', max_temp => '1MB', max_wal => '1MB', max_attempts => 1);
 SELECT jobq.enqueue('keep_little', '1', queue => 'first') AS id \gset
 SELECT state FROM jobq.wait(:id);
-SELECT jobq.delete_failed(id) FROM unnest(ARRAY[:written, :sorted, :kept]) id;
+SELECT jobq.delete(id) FROM unnest(ARRAY[:written, :sorted, :kept]) id;
 
 -- one that is over before anybody has looked
 CREATE FUNCTION test.write_once(payload jsonb) RETURNS void LANGUAGE sql AS $$
@@ -54,10 +54,10 @@ CREATE FUNCTION test.write_once(payload jsonb) RETURNS void LANGUAGE sql AS $$
 $$;
 SELECT jobq.register('write_once', 'test.write_once(jsonb)', max_wal => '256 kB', max_attempts => 5, fail_on => '{JQ016}');
 SELECT jobq.enqueue('write_once', '5000') AS much, jobq.enqueue('write_once', '10') AS little \gset
-SELECT state FROM jobq.wait_all(ARRAY[:much, :little]);
-SELECT attempt, sqlstate FROM jobq.failed_jobs WHERE id = :much;
+SELECT state FROM jobq.wait_many(ARRAY[:much, :little]);
+SELECT attempt, sqlstate FROM jobq.dead_letters WHERE id = :much;
 SELECT kind, count(*) FROM test.filled GROUP BY kind;
-SELECT jobq.delete_failed(:much);
+SELECT jobq.delete(:much);
 
 -- one that does not want to stop
 CREATE FUNCTION test.write_anyway(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -74,8 +74,8 @@ $$;
 SELECT jobq.register('write_anyway', 'test.write_anyway(jsonb)', max_wal => '1MB', max_attempts => 1, timeout => '10 min');
 SELECT jobq.enqueue('write_anyway') AS id \gset
 SELECT state FROM jobq.wait(:id);
-SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
-SELECT jobq.delete_failed(:id);
+SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
+SELECT jobq.delete(:id);
 
 -- a procedure: what it has committed stays
 CREATE PROCEDURE test.commit_on(payload jsonb) LANGUAGE plpgsql AS $$
@@ -89,9 +89,9 @@ $$;
 SELECT jobq.register('commit_on', 'test.commit_on(jsonb)', max_wal => '1MB', max_attempts => 1, timeout => '10 min');
 SELECT jobq.enqueue('commit_on') AS id \gset
 SELECT state FROM jobq.wait(:id);
-SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
+SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 SELECT count(*) > 100 AS some, count(*) % 100 FROM test.filled WHERE kind = 'committed';
-SELECT jobq.delete_failed(:id);
+SELECT jobq.delete(:id);
 
 -- in a session they do not hold, as the timeout does not
 SELECT jobq.enqueue('write_once', '5000', queue => 'manual') AS id \gset

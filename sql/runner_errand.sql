@@ -37,7 +37,7 @@ SELECT * FROM test.outcome(:id);
 -- Errors come back as they are, and are tried again
 SELECT jobq.enqueue_sql('INSERT INTO t SELECT 1 / 0', database => 'regress_elsewhere', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT e->>'sqlstate' AS sqlstate, regexp_replace(e->>'context', 'running job \d+', 'running job N') AS context FROM jobq.failed_jobs f, jsonb_array_elements(f.errors) e WHERE id = :id;
+SELECT e->>'sqlstate' AS sqlstate, regexp_replace(e->>'context', 'running job \d+', 'running job N') AS context FROM jobq.dead_letters f, jsonb_array_elements(f.errors) e WHERE id = :id;
 SELECT jobq.enqueue_sql('SELECT no_such_function()', database => 'regress_elsewhere', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql(format('SELECT pg_terminate_backend(pg_backend_pid()) /* %s */', repeat('x', 50000)), database => 'regress_elsewhere', max_attempts => 1) AS id \gset

@@ -80,4 +80,4 @@ CALL test.memory_stays('sql', '{"sql": "SELECT 1", "transaction": true}');
 CALL test.memory_stays('sql', '{"sql": "SELECT 1 / 0", "transaction": true}');
 CALL test.memory_stays('sql', '{"sql": "SELECT 1", "transaction": false}');
 CALL test.memory_stays('sql', '{"sql": "SELECT 1 / 0", "transaction": false}');
-SELECT count(jobq.delete_failed(id)) > 0 AS deleted FROM jobq.failed_jobs WHERE queue = 'first';
+SELECT count(jobq.delete(id)) > 0 AS deleted FROM jobq.dead_letters WHERE queue = 'first';

@@ -69,7 +69,7 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('loot', '"of another queue"', que
 SELECT * FROM test.error($$SELECT jobq.enqueue('unknown', queue => 'agency')$$);
 SET app.tenant = '7';
 SELECT jobq.enqueue('stash', '"plain"') AS plain, jobq.enqueue('stash twice', '"a procedure"') AS twice \gset
-SELECT state, result FROM jobq.wait_all(ARRAY[:plain, :twice]);
+SELECT state, result FROM jobq.wait_many(ARRAY[:plain, :twice]);
 -- whose it is does not change: who has enqueued it sees it, and the role does not
 SELECT role, state, tenant, context FROM jobq.jobs WHERE id = :plain;
 SET ROLE regress_jobq_agent;
@@ -113,8 +113,8 @@ PREPARE TRANSACTION 'run_as';
 COMMIT PREPARED 'run_as';
 SELECT jobq.create_batch(on_finish => '{"kind": "stash", "payload": "callback"}') AS batch \gset
 SELECT count(*) FROM jobq.batch_add(:batch, 'stash', '{"\"of a batch\""}');
-SELECT jobq.batch_start(:batch);
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "stash", "payload": "step a"}, {"name": "b", "kind": "stash", "payload": "step b", "needs": ["a"]}]}') AS flow \gset
+SELECT jobq.start_batch(:batch);
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "stash", "payload": "step a"}, {"name": "b", "kind": "stash", "payload": "step b", "needs": ["a"]}]}') AS flow \gset
 SELECT jobq.schedule('stash', '@yearly', 'stash', '"schedule"');
 SELECT jobq.run_schedule('stash') AS tick \gset
 SELECT state FROM jobq.wait(:prepared);
@@ -162,7 +162,7 @@ SELECT jobq.alter_queue('agency', run_as => '-');
 SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, set_by FROM jobq_internal.queue q LEFT JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
 SELECT jobq.resume('agency');
-SELECT jobq.drain('agency', '5 min');
+SELECT jobq.wait_queue('agency', '5 min');
 SELECT note, who FROM test.vault ORDER BY who;
 TRUNCATE test.vault;
 REVOKE INSERT ON test.vault FROM regress_jobq_alice, regress_jobq_bob;
@@ -175,7 +175,7 @@ SET ROLE regress_jobq_setter;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent'), jobq.alter_queue('manual', run_as => '-'), jobq.resume('agency');
 SELECT jobq.alter_queue('manual', run_as => 'regress_jobq_setter');
 RESET ROLE;
-SELECT jobq.drain('agency', '5 min');
+SELECT jobq.wait_queue('agency', '5 min');
 GRANT INSERT ON test.vault TO regress_jobq_setter;
 SET ROLE regress_jobq_setter;
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -185,20 +185,20 @@ TRUNCATE test.vault;
 
 -- it is asked again when a job is to run, and then there is no other attempt
 CREATE VIEW test.letters AS
-	SELECT f.payload #>> '{}' AS what, f.attempt, f.sqlstate, f.error, f.errors -> -1 ->> 'detail' AS detail FROM jobq.failed_jobs f WHERE f.queue = 'agency';
+	SELECT f.payload #>> '{}' AS what, f.attempt, f.sqlstate, f.error, f.errors -> -1 ->> 'detail' AS detail FROM jobq.dead_letters f WHERE f.queue = 'agency';
 -- who has set it cannot become the role any more
 REVOKE regress_jobq_agent FROM regress_jobq_setter;
 SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"set by a stranger"') AS id \gset
-SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 RESET ROLE;
 SELECT jobq.resume('agency');
 SET ROLE regress_jobq_alice;
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
-SELECT jobq.delete_failed_many('agency');
+SELECT jobq.delete_many('agency');
 -- nor is it enough to have been a member of a superuser
 GRANT regress_jobq_agent TO regress_jobq_setter;
 ALTER ROLE regress_jobq_agent SUPERUSER;
@@ -207,12 +207,12 @@ SELECT jobq.enqueue('stash', '"a superuser"') AS id \gset
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
-SELECT jobq.delete_failed_many('agency');
+SELECT jobq.delete_many('agency');
 -- a superuser can say so
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"a superuser, by a superuser"') AS id \gset
-SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 ALTER ROLE regress_jobq_agent NOSUPERUSER;
@@ -222,7 +222,7 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"revoked"') AS id \gset
 RESET ROLE;
 SELECT jobq.revoke_queue('agency', 'regress_jobq_alice');
-SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
@@ -239,11 +239,11 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"of another queue"') AS id \gset
 RESET ROLE;
 SELECT jobq.register('stash', 'test.stash(jsonb)');
-SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
-SELECT jobq.delete_failed_many('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');
+SELECT jobq.delete_many('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');
 -- a job that has come with a path is not let in
 SELECT jobq.pause('agency'), jobq.alter_queue('agency', run_as => '-');
 SELECT jobq.alter_queue('agency', carry => '{search_path}');
@@ -255,7 +255,7 @@ RESET search_path;
 SELECT jobq.alter_queue('agency', carry => '{}', run_as => 'regress_jobq_agent'), jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
-SELECT jobq.delete_failed_many('agency');
+SELECT jobq.delete_many('agency');
 SELECT note FROM test.vault ORDER BY note COLLATE "C";
 TRUNCATE test.vault;
 -- who has set it was dropped
@@ -273,7 +273,7 @@ SELECT jobq.enqueue('stash', '"nobody has set it"') AS id \gset
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
-SELECT jobq.delete_failed_many('agency');
+SELECT jobq.delete_many('agency');
 -- the role was dropped
 DROP OWNED BY regress_jobq_agent;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
@@ -292,12 +292,12 @@ SELECT count(*) FROM jobq.enqueue_many('stash', array_fill('"mended"'::jsonb, '{
 RESET ROLE;
 GRANT INSERT ON test.vault TO regress_jobq_bob;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_bob'), jobq.resume('agency');
-SELECT jobq.drain('agency', '5 min');
+SELECT jobq.wait_queue('agency', '5 min');
 SELECT note, who, count(*) FROM test.vault GROUP BY 1, 2;
 SELECT count(*) FROM test.letters;
 
 DROP VIEW test.letters;
-SELECT jobq.delete_failed_many('agency'), jobq.delete_failed_many('manual'), jobq.drop_queue('agency'), jobq.alter_queue('manual', run_as => '-', open => true);
+SELECT jobq.delete_many('agency'), jobq.delete_many('manual'), jobq.drop_queue('agency'), jobq.alter_queue('manual', run_as => '-', open => true);
 SELECT jobq.unregister(kind) FROM unnest('{stash,stash twice,loot,by hand}'::text[]) kind;
 SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 DROP FUNCTION test.stash, test.stash_failed;

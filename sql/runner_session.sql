@@ -194,14 +194,14 @@ SELECT e.code, e.message FROM test.error('SELECT test.run_as_owner()') e;
 SET ROLE regress_jobq_super;
 SELECT e.code, e.message FROM unnest(ARRAY[$$SELECT jobq.enqueue('whoami')$$, $$INSERT INTO jobq.inbox (kind) VALUES ('whoami')$$, $$SELECT jobq.enqueue_many('whoami', '{"{}"}')$$,
 		$$SELECT jobq.schedule('of super', '@yearly', 'whoami')$$, $$SELECT jobq.create_batch(on_finish => '{"kind": "whoami"}')$$,
-		$$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "whoami"}]}')$$, $$SELECT jobq.reassign('regress_jobq_alice', 'regress_jobq_super')$$,
+		$$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "whoami"}]}')$$, $$SELECT jobq.reassign_owned('regress_jobq_alice', 'regress_jobq_super')$$,
 		$$SELECT jobq.create_queue('supers', run_as => 'regress_jobq_super')$$]) WITH ORDINALITY u (command, n), test.error(u.command) e ORDER BY n;
 RESET SESSION AUTHORIZATION;
 SET ROLE regress_jobq_super;
 SELECT jobq.enqueue('whoami') AS own \gset
 RESET ROLE;
 SELECT test.enqueue_as_owner() AS by_function \gset
-SELECT state, result FROM jobq.wait_all(ARRAY[:own, :by_function]);
+SELECT state, result FROM jobq.wait_many(ARRAY[:own, :by_function]);
 DROP FUNCTION test.run_as_owner;
 ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_bob;
 DROP ROLE regress_jobq_super;
@@ -223,9 +223,9 @@ SELECT jobq.test_clock('2 hours');
 SELECT * FROM test.outcome(:delayed);
 SELECT state, attempt, finished_at IS NOT NULL AS finished FROM jobq.wait(:expires);
 SELECT jobq.test_clock('0');
-SELECT sqlstate FROM jobq.failed_jobs WHERE id = :delayed;
+SELECT sqlstate FROM jobq.dead_letters WHERE id = :delayed;
 SELECT state, error FROM jobq.wait(:manual);
-SELECT jobq.delete_failed(:delayed), jobq.delete_failed(:manual);
+SELECT jobq.delete(:delayed), jobq.delete(:manual);
 
 -- settings of the role and of the database are its job's, too
 ALTER ROLE regress_jobq_bob SET work_mem = '7MB';

@@ -98,7 +98,7 @@ SELECT jobq.enqueue_sql('SELECT 1 +');
 RESET SESSION AUTHORIZATION;
 SELECT e.* FROM unnest(ARRAY['SELECT jobq.register(''sql'', ''test.echo(jsonb)'')', 'SELECT jobq.unregister(''sql'')', 'SELECT jobq.perform(''sql'', ''{"sql": "SELECT 1"}'')',
 	'SELECT jobq.chain(''[{"kind": "sql", "payload": {"sql": "SELECT 1"}}]'')', 'SELECT jobq.create_batch(on_finish => ''{"kind": "sql", "payload": {"sql": "SELECT 1"}}'')',
-	'SELECT jobq.workflow(''{"steps": [{"name": "a", "kind": "sql", "payload": {"sql": "SELECT 1"}}]}'')']) WITH ORDINALITY u (c, n), test.error(c) e ORDER BY n;
+	'SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "sql", "payload": {"sql": "SELECT 1"}}]}'')']) WITH ORDINALITY u (c, n), test.error(c) e ORDER BY n;
 
 -- Consumers do not run statements, and no queue runs them as another role
 SELECT jobq.create_queue('outside of sql', mode => 'consumer'), jobq.create_queue('others of sql', run_as => 'regress_jobq_boss', open => true);
@@ -149,7 +149,7 @@ DROP FUNCTION test.passes_on;
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'manual') AS stays, jobq.enqueue('echo', queue => 'manual') AS goes, jobq.schedule('of alice', '@yearly', sql => 'SELECT 1') \gset
 RESET ROLE;
-SELECT jobq.reassign('regress_jobq_alice', 'regress_jobq_bob') > 0 AS some;
+SELECT jobq.reassign_owned('regress_jobq_alice', 'regress_jobq_bob') > 0 AS some;
 SELECT kind, role FROM jobq.jobs WHERE id IN (:stays, :goes) ORDER BY id;
 SELECT kind, role FROM jobq.schedules WHERE name = 'of alice';
 SELECT jobq.cancel(:stays), jobq.cancel(:goes), jobq.unschedule('of alice');

@@ -15,7 +15,7 @@ SELECT note FROM test.trace;
 SELECT state, attempt FROM jobq.status(:after);
 SELECT * FROM test.holds('one');
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:gate, :after]);
+SELECT state FROM jobq.wait_many(ARRAY[:gate, :after]);
 -- where it works itself, it gives its place back each time
 SELECT jobq.alter_queue('manual', max_running => 1);
 SELECT test.until('(SELECT count(*) = 1 FROM test.holds(''manual''))');
@@ -47,7 +47,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace;
 SELECT kind, state, count(*) FROM jobq.jobs WHERE kind IN ('gate', 'gate too') AND finished_at IS NULL GROUP BY kind, state ORDER BY kind, state;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:gate, :gate_too]);
+SELECT state FROM jobq.wait_many(ARRAY[:gate, :gate_too]);
 SELECT test.until('(SELECT sum(h.running) = 0 FROM unnest(''{gate,gate too}''::text[]) k, test.holds(k) h)');
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT count(*) FROM jobq.jobs WHERE kind IN ('gate', 'gate too') AND finished_at IS NULL;
@@ -136,7 +136,7 @@ SELECT note FROM test.trace ORDER BY n;
 SELECT jobq.test_clock('0');
 
 -- nothing is left
-SELECT jobq.delete_failed_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'failed') > 0;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
 SELECT count(*) FROM jobq_internal.lease_slots();

@@ -59,7 +59,7 @@ SELECT jobq.schedule('hourly', '0 * * * *', 'echo', options => '{"queue": "ticks
 
 -- ten years for a moment
 CALL test.wrong_for_a_while('3360 days');
-SELECT count(*) AS dead_letters FROM jobq.failed_jobs WHERE id = :dead;
+SELECT count(*) AS dead_letters FROM jobq.dead_letters WHERE id = :dead;
 SELECT count(*) AS finished FROM jobq.jobs WHERE id = :finished;
 SELECT count(*) < 3 AS not_made_up_for FROM jobq.live_jobs WHERE headers ->> 'schedule' = 'all';
 SELECT severity, split_part(what, ' by ', 1) AS what, split_part(hint, '(', 1) AS hint FROM jobq.doctor() WHERE what LIKE '%has jumped%';
@@ -107,12 +107,12 @@ SELECT test.until('(SELECT next_run < jobq.clock() + interval ''31 min'' FROM jo
 
 -- a clock that is said to be right is gone by
 CALL test.step('40 days');
-SELECT count(*) AS kept FROM jobq.failed_jobs WHERE id = :dead;
+SELECT count(*) AS kept FROM jobq.dead_letters WHERE id = :dead;
 SELECT jobq.test_clock('40 days');
 SELECT test.until('(SELECT last_run > jobq.clock() - interval ''5 min'' FROM jobq.schedules WHERE name = ''all'')');
 -- the next pass of the retention, if one had begun by the clock before
 SELECT jobq.test_clock('40 days 2 hours');
-SELECT test.until('NOT EXISTS (SELECT FROM jobq.failed_jobs WHERE id = ' || :dead || ')');
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.dead_letters WHERE id = ' || :dead || ')');
 SELECT count(*) > 57000 AS made_up_for FROM jobq_internal.job WHERE headers ->> 'schedule' = 'all';
 SELECT count(*) FROM jobq.doctor() WHERE what LIKE '%has jumped%';
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;

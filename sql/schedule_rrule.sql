@@ -6,7 +6,7 @@ SET timezone = 'UTC';
 CREATE FUNCTION test.occurrences(rule text, n int, zone text DEFAULT 'America/New_York', start text DEFAULT '19970902T090000') RETURNS text
 LANGUAGE sql AS $$
 	SELECT string_agg(to_char(t AT TIME ZONE zone, CASE WHEN start LIKE '%T090000' AND rule !~ '(HOUR|MINUTE)' THEN 'YY-MM-DD' ELSE 'YY-MM-DD HH24:MI' END), ' ' ORDER BY t)
-	FROM jobq.cron_next(format('DTSTART:%s RRULE:%s', start, rule), zone, '1990-01-01', n) t
+	FROM jobq.next_ticks(format('DTSTART:%s RRULE:%s', start, rule), zone, '1990-01-01', n) t
 $$;
 \pset format unaligned
 SELECT rule, test.occurrences(rule, 9) FROM unnest(ARRAY[
@@ -47,32 +47,32 @@ SELECT rule, test.occurrences(rule, 6, 'UTC', '20240101T000000') FROM unnest(ARR
 \pset format aligned
 
 -- How it is written, and what it begins with
-SELECT jobq.cron_next(E'  dtstart:20260105t090000\r\nRrule:Interval=2;Freq=weekly;byday=mo,MO', 'Europe/Madrid', '2026-03-20 00:00+00', 3);
-SELECT jobq.cron_next('RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=9;BYMINUTE=0;BYSECOND=0', 'Europe/Madrid', '2026-02-27 08:00+00', 3);
+SELECT jobq.next_ticks(E'  dtstart:20260105t090000\r\nRrule:Interval=2;Freq=weekly;byday=mo,MO', 'Europe/Madrid', '2026-03-20 00:00+00', 3);
+SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=9;BYMINUTE=0;BYSECOND=0', 'Europe/Madrid', '2026-02-27 08:00+00', 3);
 -- without DTSTART from a time on, which is none itself
-SELECT jobq.cron_next('RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2', 'UTC', '2026-01-01 10:11:12.5+00', 3);
-SELECT jobq.cron_next('DTSTART:20260101T101112 RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2', 'UTC', '2026-01-01 10:11:11.5+00', 3);
+SELECT jobq.next_ticks('RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2', 'UTC', '2026-01-01 10:11:12.5+00', 3);
+SELECT jobq.next_ticks('DTSTART:20260101T101112 RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2', 'UTC', '2026-01-01 10:11:11.5+00', 3);
 -- far away
-SELECT jobq.cron_next('DTSTART:00010101T000000 RRULE:FREQ=YEARLY', 'UTC', '2026-01-01 00:00+00', 2);
-SELECT jobq.cron_next('RRULE:FREQ=MONTHLY;BYDAY=-1FR', 'UTC', '9999-12-01 00:00+00', 2);
-SELECT jobq.cron_next('RRULE:FREQ=MONTHLY;BYDAY=-1FR', 'UTC', '0001-01-01 00:00+00 BC', 2);
+SELECT jobq.next_ticks('DTSTART:00010101T000000 RRULE:FREQ=YEARLY', 'UTC', '2026-01-01 00:00+00', 2);
+SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=-1FR', 'UTC', '9999-12-01 00:00+00', 2);
+SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=-1FR', 'UTC', '0001-01-01 00:00+00 BC', 2);
 
 -- The whole calendar once more, counted in SQL
 SELECT count(*) AS ticks, count(*) FILTER (WHERE got.t IS NULL OR want.t IS NULL) AS wrong
-FROM jobq.cron_next('DTSTART:20200101T120000 RRULE:FREQ=MONTHLY;INTERVAL=3;BYDAY=-1FR,2TU;UNTIL=20991231T235959', 'UTC', '2019-01-01', 100000) AS got (t)
+FROM jobq.next_ticks('DTSTART:20200101T120000 RRULE:FREQ=MONTHLY;INTERVAL=3;BYDAY=-1FR,2TU;UNTIL=20991231T235959', 'UTC', '2019-01-01', 100000) AS got (t)
 FULL JOIN (SELECT d + interval '12 hours' AS t FROM generate_series(timestamptz '2020-01-01', '2099-12-31', '1 day') d
 	WHERE extract(month FROM d) IN (1, 4, 7, 10) AND ((extract(isodow FROM d) = 5 AND extract(month FROM d + interval '7 days') <> extract(month FROM d))
 		OR (extract(isodow FROM d) = 2 AND extract(day FROM d) BETWEEN 8 AND 14))) AS want USING (t);
 
 -- When the clocks change: a time of day comes once, and rules of hours follow real time
-SELECT rule, jobq.cron_next(rule, 'Europe/Madrid', after, 3) FROM (VALUES
+SELECT rule, jobq.next_ticks(rule, 'Europe/Madrid', after, 3) FROM (VALUES
 	(1, 'DTSTART:20260101T023000 RRULE:FREQ=DAILY', timestamptz '2026-03-28 00:00+00'),
 	(2, 'DTSTART:20260101T023000 RRULE:FREQ=DAILY', '2026-10-24 00:00+00'),
 	(3, 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY', '2026-03-28 23:45+00'),
 	(4, 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY', '2026-10-24 23:45+00'),
 	(5, 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;BYHOUR=1,2,3', '2026-10-24 22:45+00')) v (n, rule, after) ORDER BY n;
 -- UNTIL is local time, or with Z that of UTC
-SELECT rule, jobq.cron_next(rule, 'Europe/Madrid', '2026-10-24 23:00+00', 5) FROM unnest(ARRAY[
+SELECT rule, jobq.next_ticks(rule, 'Europe/Madrid', '2026-10-24 23:00+00', 5) FROM unnest(ARRAY[
 	'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T003000Z', 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T013000Z',
 	'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T022959', 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T023000']) AS rule;
 
@@ -86,14 +86,14 @@ SELECT rule, e.code, replace(e.message, rule, '...') AS message, e.hint FROM unn
 	'RRULE:FREQ=MONTHLY;BYMONTHDAY=32', 'RRULE:FREQ=MONTHLY;BYMONTHDAY=0', 'RRULE:FREQ=WEEKLY;BYMONTHDAY=1', 'RRULE:FREQ=DAILY;BYYEARDAY=1', 'RRULE:FREQ=YEARLY;BYYEARDAY=367', 'RRULE:FREQ=MONTHLY;BYWEEKNO=1', 'RRULE:FREQ=YEARLY;BYWEEKNO=54', 'RRULE:FREQ=YEARLY;BYWEEKNO=1;BYDAY=1MO', 'RRULE:FREQ=YEARLY;BYMONTH=13',
 	'RRULE:FREQ=WEEKLY;BYDAY=MO;BYSETPOS=1', 'RRULE:FREQ=MONTHLY;BYSETPOS=1', 'RRULE:FREQ=MONTHLY;BYDAY=MO;BYSETPOS=1;BYHOUR=9,10', 'RRULE:FREQ=MONTHLY;BYDAY=MO;BYSETPOS=367',
 	'RRULE:FREQ=MINUTELY;INTERVAL=7', 'RRULE:FREQ=HOURLY;INTERVAL=48']) WITH ORDINALITY AS u (rule, n),
-	test.error(format('SELECT jobq.cron_next(%L)', rule)) e ORDER BY n;
-SELECT e.* FROM test.error(format('SELECT jobq.cron_next(%L)', 'RRULE:FREQ=DAILY;BYHOUR=' || repeat('1,', 1000) || '1')) e;
+	test.error(format('SELECT jobq.next_ticks(%L)', rule)) e ORDER BY n;
+SELECT e.* FROM test.error(format('SELECT jobq.next_ticks(%L)', 'RRULE:FREQ=DAILY;BYHOUR=' || repeat('1,', 1000) || '1')) e;
 -- never, and as far as it can be counted
-SELECT jobq.cron_next('RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30');
-SELECT jobq.cron_next('RRULE:FREQ=HOURLY;INTERVAL=2;BYHOUR=1', 'UTC', '2026-01-01 00:00+00');
-SELECT jobq.cron_next('RRULE:FREQ=MONTHLY;BYDAY=MO;BYMONTHDAY=1;BYSETPOS=2', 'UTC', '2026-01-01 00:00+00');
-SELECT count(*), max(t) FROM jobq.cron_next('DTSTART:20260101T000000 RRULE:FREQ=YEARLY;BYDAY=-1MO;COUNT=1000', 'UTC', '2026-01-01 00:00+00', 2000) t;
-SELECT e.* FROM test.error($$SELECT jobq.cron_next('RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO;COUNT=1000', 'UTC', '2026-01-01 00:00+00')$$) e;
+SELECT jobq.next_ticks('RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30');
+SELECT jobq.next_ticks('RRULE:FREQ=HOURLY;INTERVAL=2;BYHOUR=1', 'UTC', '2026-01-01 00:00+00');
+SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=MO;BYMONTHDAY=1;BYSETPOS=2', 'UTC', '2026-01-01 00:00+00');
+SELECT count(*), max(t) FROM jobq.next_ticks('DTSTART:20260101T000000 RRULE:FREQ=YEARLY;BYDAY=-1MO;COUNT=1000', 'UTC', '2026-01-01 00:00+00', 2000) t;
+SELECT e.* FROM test.error($$SELECT jobq.next_ticks('RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO;COUNT=1000', 'UTC', '2026-01-01 00:00+00')$$) e;
 
 -- Schedules
 CALL test.clock('2040-01-15 12:00:00+00');

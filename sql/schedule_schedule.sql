@@ -8,7 +8,7 @@ CREATE FUNCTION test.ticks(cron text, zone text, after timestamp, n int) RETURNS
 LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM set_config('timezone', zone, true);
-	RETURN QUERY SELECT to_char(t, 'Dy YYYY-MM-DD HH24:MI:SS TZHTZM') FROM jobq.cron_next(cron, zone, after::timestamptz, n) t;
+	RETURN QUERY SELECT to_char(t, 'Dy YYYY-MM-DD HH24:MI:SS TZHTZM') FROM jobq.next_ticks(cron, zone, after::timestamptz, n) t;
 END
 $$;
 SELECT cron, string_agg(to_char(t, 'Dy MM-DD HH24:MI:SS'), ', ' ORDER BY t) AS ticks
@@ -18,15 +18,15 @@ FROM unnest(ARRAY['* * * * *', '*/15 * * * *', '5,10-12 3 * * *', '10-50/20 8-18
 	'0 0 L 2 ?', '0 0 ? feb thu#5', '0 0 */10 * mon', '0 0 29 2 *', ' 0	0 * *  * ',
 	'@hourly', '@daily', '@midnight', '@weekly', '@monthly', '@yearly', '@ANNUALLY',
 	'every 90 seconds', '@every 5m', '@Every 1h30m', 'every minute', 'every 5 min', 'Every 1 hour 30 minutes', 'every 2w']) WITH ORDINALITY AS u (cron, n),
-	jobq.cron_next(cron, 'UTC', '2026-01-01 00:00:30+00', 3) t
+	jobq.next_ticks(cron, 'UTC', '2026-01-01 00:00:30+00', 3) t
 GROUP BY cron, n ORDER BY n;
 -- strictly after
-SELECT jobq.cron_next('0 * * * *', 'UTC', '2026-01-01 00:00:00+00') AT TIME ZONE 'UTC';
-SELECT jobq.cron_next('0 * * * *', 'UTC', '2025-12-31 23:59:59.999999+00') AT TIME ZONE 'UTC';
-SELECT jobq.cron_next('59 59 23 31 12 *', 'UTC', '1969-12-31 23:59:58.5+00') AT TIME ZONE 'UTC';
-SELECT count(*), bool_and(t > now()) FROM jobq.cron_next('0 0 * * *', n => 3) t;
+SELECT jobq.next_ticks('0 * * * *', 'UTC', '2026-01-01 00:00:00+00') AT TIME ZONE 'UTC';
+SELECT jobq.next_ticks('0 * * * *', 'UTC', '2025-12-31 23:59:59.999999+00') AT TIME ZONE 'UTC';
+SELECT jobq.next_ticks('59 59 23 31 12 *', 'UTC', '1969-12-31 23:59:58.5+00') AT TIME ZONE 'UTC';
+SELECT count(*), bool_and(t > now()) FROM jobq.next_ticks('0 0 * * *', n => 3) t;
 -- a rare day: 29 February at a weekend, as with an asterisk it must be both
-SELECT to_char(t, 'Dy YYYY-MM-DD') FROM jobq.cron_next('0 0 29 2 */6', 'UTC', '2096-01-01', 3) t;
+SELECT to_char(t, 'Dy YYYY-MM-DD') FROM jobq.next_ticks('0 0 29 2 */6', 'UTC', '2096-01-01', 3) t;
 
 -- When the clocks change: an hour that is left out, and one that comes twice
 CREATE TABLE test.zone (zone text, gap timestamp, overlap timestamp, fixed_gap text, fixed_overlap text);
@@ -45,8 +45,8 @@ SELECT zone, t FROM test.zone, test.ticks('*/30 * * * *', zone, gap, 4) t;
 SELECT zone, t FROM test.zone, test.ticks('*/30 * * * *', zone, overlap, 6) t;
 SELECT zone, t FROM test.zone, test.ticks('@hourly', zone, overlap - interval '1 hour', 4) t;
 -- beginning within the repeated hour, the second time
-SELECT t AT TIME ZONE 'UTC' FROM jobq.cron_next('30 2 * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
-SELECT t AT TIME ZONE 'UTC' FROM jobq.cron_next('*/30 * * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
+SELECT t AT TIME ZONE 'UTC' FROM jobq.next_ticks('30 2 * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
+SELECT t AT TIME ZONE 'UTC' FROM jobq.next_ticks('*/30 * * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
 -- a whole day that was left out
 SELECT test.ticks('0 12 * * *', 'Pacific/Apia', '2011-12-29 00:00', 3);
 SELECT test.ticks('0 0 30 * *', 'Pacific/Apia', '2011-12-01 00:00', 2);
@@ -61,7 +61,7 @@ DECLARE
 	first timestamptz := make_timestamptz(from_year, 1, 1, 0, 0, 0, 'UTC');
 	last timestamptz := make_timestamptz(to_year, 1, 1, 0, 0, 0, 'UTC');
 BEGIN
-	CREATE TEMP TABLE got AS SELECT t FROM jobq.cron_next(cron, zone, first, 100000) t WHERE t <= last;
+	CREATE TEMP TABLE got AS SELECT t FROM jobq.next_ticks(cron, zone, first, 100000) t WHERE t <= last;
 	IF real_time THEN
 		CREATE TEMP TABLE want AS SELECT t FROM generate_series(first + interval '15 min', last, '15 min') t
 		WHERE extract(hour FROM t AT TIME ZONE zone) = ANY (hours) AND extract(minute FROM t AT TIME ZONE zone) = ANY (minutes);
@@ -93,7 +93,7 @@ DECLARE
 	first timestamptz := '2023-12-31 00:00 UTC';
 	last timestamptz := '2032-01-01 00:00 UTC';
 BEGIN
-	CREATE TEMP TABLE got AS SELECT t FROM jobq.cron_next('30 2 ' || days, zone, first, 100000) t WHERE t <= last;
+	CREATE TEMP TABLE got AS SELECT t FROM jobq.next_ticks('30 2 ' || days, zone, first, 100000) t WHERE t <= last;
 	EXECUTE format($q$
 		CREATE TEMP TABLE want AS SELECT (
 			SELECT min(t) FROM generate_series((d + time '02:30') AT TIME ZONE %L - interval '2 hours', (d + time '02:30') AT TIME ZONE %1$L + interval '2 hours', '15 min') t
@@ -126,7 +126,7 @@ SELECT days, zone, c.* FROM (SELECT row_number() OVER () AS n, days, wanted FROM
 
 -- An interval is written as elsewhere
 SELECT e AS every, t - '2026-01-01 UTC' AS after
-FROM unnest('{90s,1.5 hours,00:02,PT5M,1 day 12 hours,"  2 weeks ",minute,5}'::text[]) WITH ORDINALITY u (e, n), jobq.cron_next('every ' || e, 'UTC', '2026-01-01 UTC') t ORDER BY n;
+FROM unnest('{90s,1.5 hours,00:02,PT5M,1 day 12 hours,"  2 weeks ",minute,5}'::text[]) WITH ORDINALITY u (e, n), jobq.next_ticks('every ' || e, 'UTC', '2026-01-01 UTC') t ORDER BY n;
 
 -- Errors say which field, and what is allowed
 SELECT e.message, e.hint FROM unnest(ARRAY['', '* * * *', '* * * * * * *', '60 * * * *', '60 * * * * *', '* 24 * * *', '* * 0 * *', '* * * 13 *', '* * * * 8',
@@ -147,7 +147,7 @@ SELECT * FROM unnest(ARRAY['"max_attempts": -1', '"backoff": "5s"', '"timeout": 
 	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
 SELECT c, e.* FROM unnest('{unschedule(%L),pause(schedule => %L),resume(schedule => %L),run_schedule(%L)}'::text[]) WITH ORDINALITY AS u (c, n), test.error(format('SELECT jobq.' || c, 'none')) e ORDER BY n;
 SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),
-	test.error('SELECT jobq.cron_next(' || a || ')') e ORDER BY n;
+	test.error('SELECT jobq.next_ticks(' || a || ')') e ORDER BY n;
 SELECT count(*) FROM jobq.schedules;
 
 -- The time is what we say, from the first call of test.clock() on.
@@ -184,7 +184,7 @@ SELECT s.name, count(*) AS jobs, count(DISTINCT j.headers ->> 'scheduled_for') A
 	bool_and(j.run_at = (j.headers ->> 'scheduled_for')::timestamptz) AS same
 FROM jobq_internal.job j JOIN jobq_internal.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_run ORDER BY 1;
 SELECT name, count(*) AS wanted, count(j.id) AS made
-FROM jobq.schedules s, LATERAL jobq.cron_next(s.cron, s.timezone, :'since', 20000) t
+FROM jobq.schedules s, LATERAL jobq.next_ticks(s.cron, s.timezone, :'since', 20000) t
 LEFT JOIN jobq_internal.job j ON j.run_at = t
 WHERE t <= '2040-12-01' AND (j.id IS NULL OR j.headers ->> 'schedule' = s.name) GROUP BY name ORDER BY name;
 SELECT count(*), min(run_at - lag), max(run_at - lag) FROM (SELECT run_at, lag(run_at) OVER (ORDER BY id) AS lag FROM jobq_internal.job WHERE headers ->> 'schedule' = 'interval') l;
@@ -383,7 +383,7 @@ CALL test.clock('2040-12-03 11:00:01+00');
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"alice"');
-SELECT count(*) FROM jobq.cron_next('* * * * *');
+SELECT count(*) FROM jobq.next_ticks('* * * * *');
 RESET ROLE;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.schedules;
@@ -478,7 +478,7 @@ SELECT CASE id WHEN :first THEN 'first' WHEN :second THEN 'second' END AS job, s
 SELECT jobq.schedule('fails', '@daily', 'broken', options => '{"max_attempts": 2, "backoff": "fixed 1h"}');
 SELECT jobq.run_schedule('fails') AS third \gset
 SELECT test.until('(SELECT last_state = ''retryable'' AND last_error IS NOT NULL FROM jobq.schedules)');
-SELECT jobq.unschedule('fails'), jobq.cancel(:third), jobq.delete_failed(:first), jobq.delete_failed(:second);
+SELECT jobq.unschedule('fails'), jobq.cancel(:third), jobq.delete(:first), jobq.delete(:second);
 
 SELECT jobq.test_clock('0');
 TRUNCATE test.trace;

@@ -53,7 +53,7 @@ DECLARE
 BEGIN
 	FOR i IN 1..3 LOOP
 		batch := jobq.create_batch();
-		PERFORM jobq.batch_start(batch);
+		PERFORM jobq.start_batch(batch);
 		COMMIT;
 		PERFORM jobq.wait_batch(batch, '5 min');
 		id := jobq.enqueue('echo', queue => 'settle', delay => '1 ms');

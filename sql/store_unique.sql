@@ -9,7 +9,7 @@ RETURNS SETOF record LANGUAGE sql SECURITY DEFINER
 AS $$ SELECT job_id - $1, until, held_until > jobq.clock(), kind, key FROM jobq_internal.unique_key ORDER BY job_id $$;
 CREATE PROCEDURE test.cancel_all() LANGUAGE sql
 AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
-CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
+CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail', 'test.fail(jsonb)');
 
 -- skip: the id is that of the job which is there
@@ -91,7 +91,7 @@ SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'st
 SELECT :a = :b AS same, jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') = :b AS same;
 SELECT * FROM test.keys(:a);
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
 -- its next attempts do not have the key any more
 SELECT jobq.enqueue('broken', backoff => 'fixed 1h', unique_key => 'a', unique_until => 'start') AS a \gset
@@ -123,7 +123,7 @@ SELECT jobq.register('discard', 'test.discard()');
 SELECT jobq.create_queue('traceless', keep => 'nothing');
 SELECT jobq.enqueue('fail', unique_key => 'a', unique_for => '1 h') AS a, jobq.enqueue('discard', unique_key => 'a', unique_for => '1 h') AS b,
 	jobq.enqueue('echo', unique_key => 'a', unique_for => '1 h', expires_at => '2001-01-01') AS c, jobq.enqueue('echo', queue => 'traceless', unique_key => 'b') AS d \gset
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b, :c]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.unique_key)');
 -- a dead letter that is retried takes its key again, if it is free
 SELECT unique_key FROM jobq.jobs WHERE id = :a;
@@ -177,7 +177,7 @@ SELECT jobq.test_clock('61 min');
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS b \gset
 SELECT :a = :b AS same;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
 SELECT jobq.test_clock('0');
 
@@ -249,7 +249,7 @@ CALL test.cancel_all();
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b') AS b,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'c') AS c, jobq.enqueue('echo', '1', unique_key => 'd', unique_for => '1 min') AS d,
 	jobq.enqueue('echo', '1', unique_key => 'e', unique_for => '1 day') AS e \gset
-SELECT state FROM jobq.wait_all(ARRAY[:d, :e]);
+SELECT state FROM jobq.wait_many(ARRAY[:d, :e]);
 DELETE FROM jobq_internal.job WHERE id IN (:a, :b);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'error') > :a AS taken_over;
 SELECT key FROM test.keys(0) ORDER BY key;
@@ -309,7 +309,7 @@ INSERT INTO jobq.inbox (kind, payload, queue, unique_by) SELECT 'echo', jsonb_bu
 SELECT unique_key, payload FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id;
 SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue_many(''echo'', ''{"{}",NULL}'', queue => ''manual'', unique_by => ''a'')') e;
 SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue_many(''echo'', ''{1,2}'', queue => ''manual'', unique_key => ''a'')') e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "unique_by": "a"}]}')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "unique_by": "a"}]}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('keys', '@daily', 'echo', options => '{"unique_by": "a"}')$$) e;
 CALL test.cancel_all();
 
@@ -361,7 +361,7 @@ SELECT jobq.enqueue('echo', '{"b": 1}', unique_key => 'm', on_conflict => 'merge
 SAVEPOINT s;
 SELECT jobq.enqueue('echo', '{"c": 1}', unique_key => 'm', on_conflict => 'merge') = :m AS same;
 SELECT jobq.enqueue('echo', unique_key => 'm', on_conflict => 'reset') = :m AS same;
-SELECT jobq.release_unique('echo', 'm');
+SELECT jobq.release_key('echo', 'm');
 SELECT state, payload FROM jobq.jobs WHERE id = :m;
 ROLLBACK TO s;
 SELECT state, payload FROM jobq.jobs WHERE id = :m;
@@ -385,7 +385,7 @@ SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.status(%s))', :beh
 SELECT jobq.retry(:m);
 SELECT state, attempt, error FROM test.outcome(:m);
 SELECT state FROM test.outcome(:behind);
-SELECT jobq.delete_failed(:m);
+SELECT jobq.delete(:m);
 -- one that runs is left alone
 SELECT pg_advisory_lock(31);
 SELECT jobq.enqueue('gate', '31', unique_key => 'm') AS m \gset
@@ -415,25 +415,25 @@ SELECT id = :w AS same, state, duplicate FROM jobq.enqueue_result('echo', unique
 SELECT e.* FROM test.error('SELECT jobq.enqueue_result(''echo'', NULL)') e;
 CALL test.cancel_all();
 
--- release_unique(): nobody has the key, and who had it goes on
+-- release_key(): nobody has the key, and who had it goes on
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') AS x \gset
-SELECT jobq.release_unique('echo', 'no such'), jobq.release_unique('note', 'x'), jobq.release_unique('echo', 'window') AS window, jobq.release_unique('echo', NULL) IS NULL AS nothing;
+SELECT jobq.release_key('echo', 'no such'), jobq.release_key('note', 'x'), jobq.release_key('echo', 'window') AS window, jobq.release_key('echo', NULL) IS NULL AS nothing;
 SET ROLE regress_jobq_nobody;
-SELECT e.code, e.message FROM test.error('SELECT jobq.release_unique(''echo'', ''x'')') e;
+SELECT e.code, e.message FROM test.error('SELECT jobq.release_key(''echo'', ''x'')') e;
 RESET ROLE;
 SELECT jobq.grant_role('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
-SELECT jobq.release_unique('echo', 'x');
+SELECT jobq.release_key('echo', 'x');
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') = :x AS held;
-SELECT jobq.release_unique('echo', 'x'), jobq.release_unique('echo', 'x') AS again;
+SELECT jobq.release_key('echo', 'x'), jobq.release_key('echo', 'x') AS again;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS n;
 SELECT jobq.cancel(:x);
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS the_end_of_the_first_is_not_that_of_the_key;
 SELECT count(*) FROM jobq.enqueue_result('echo', unique_key => 'window') WHERE duplicate;
 BEGIN READ ONLY;
-SELECT jobq.release_unique('echo', 'x');
+SELECT jobq.release_key('echo', 'x');
 ROLLBACK;
 CALL test.cancel_all();
 TRUNCATE jobq_internal.unique_key;
@@ -464,5 +464,5 @@ LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.retry_many(ids => ARRAY[:letter]);
 COMMIT;
 SELECT state FROM jobq.wait(:letter);
-SELECT jobq.delete_failed(:letter);
+SELECT jobq.delete(:letter);
 CALL test.cancel_all();

@@ -4,7 +4,7 @@ CREATE FUNCTION test.some(n int, max int DEFAULT 3, "for" interval DEFAULT NULL,
 AS $$ SELECT count(DISTINCT r.id) FILTER (WHERE NOT r.duplicate), count(*) FILTER (WHERE r.duplicate)
 	FROM generate_series(1, n) i, jobq.enqueue_result(kind, to_jsonb(i), queue, unique_key => key, unique_for => "for", unique_max => max, on_conflict => conflict) r $$;
 CREATE PROCEDURE test.cancel_some() LANGUAGE sql AS $$ SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE unique_key IS NOT NULL $$;
-CREATE FUNCTION test.fail_some(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
+CREATE FUNCTION test.fail_some(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_some', 'test.fail_some(jsonb)');
 
 -- three at a time; what is one too many is the last of them
@@ -22,7 +22,7 @@ RESET ROLE;
 -- who is over makes room for one: by any end, or by release
 SELECT jobq.cancel((SELECT id FROM jobq.live_jobs WHERE unique_key = 'k #2' AND kind = 'echo' AND role = current_user::regrole));
 SELECT * FROM test.some(2);
-SELECT jobq.release_unique('echo', 'k #3');
+SELECT jobq.release_key('echo', 'k #3');
 SELECT * FROM test.some(2);
 -- who asks for more of them may have more, who asks for fewer is not let in
 SELECT * FROM test.some(2, 4);
@@ -40,10 +40,10 @@ SELECT * FROM test.some(1, 2, '1 hour', 'default');
 SELECT jobq.test_clock('61 min');
 SELECT * FROM test.some(3, 2, '1 hour', 'default');
 SELECT jobq.test_clock('0');
-SELECT jobq.release_unique('echo', 'k'), jobq.release_unique('echo', 'k #2');
+SELECT jobq.release_key('echo', 'k'), jobq.release_key('echo', 'k #2');
 -- what fails for good makes room, and takes its own key again when it is retried
 SELECT jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS a, jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS b \gset
-SELECT state FROM jobq.wait_all(ARRAY[:a, :b]);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT count(*) FROM jobq_internal.unique_key;
 SELECT jobq.pause('default');
 SELECT jobq.retry(:b);

@@ -59,7 +59,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', q
 -- no code of the user's runs where others enqueue on his behalf
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('merging', '@daily', 'echo', options => '{"merge": "test.summed"}')$$) e;
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "echo", "unique_key": "bad", "merge": "test.summed"}')$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "unique_key": "bad", "merge": "test.summed"}]}')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "unique_key": "bad", "merge": "test.summed"}]}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "merge": "test.summed"}]')$$) e;
 SELECT count(*) FROM jobq.live_jobs WHERE unique_key = 'bad';
 
@@ -92,7 +92,7 @@ BEGIN
 		WHEN 'reset' THEN PERFORM jobq.enqueue('echo', unique_key => 'x', on_conflict => 'reset', delay => '1 h');
 		WHEN 'skip' THEN PERFORM jobq.enqueue('echo', unique_key => 'x');
 		WHEN 'cancel' THEN PERFORM jobq.cancel(m);
-		WHEN 'release' THEN PERFORM jobq.release_unique('echo', 'x');
+		WHEN 'release' THEN PERFORM jobq.release_key('echo', 'x');
 		WHEN 'instead' THEN PERFORM jobq.cancel(m); PERFORM jobq.enqueue('echo', '{"what": "skip", "instead": 1}', 'manual', unique_key => 'x');
 		WHEN 'handler' THEN PERFORM jobq.register('echo', 'test.echo(jsonb)');
 		WHEN 'gone' THEN DROP FUNCTION test.merge_gone(jsonb, jsonb);

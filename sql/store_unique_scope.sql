@@ -4,7 +4,7 @@ AS $$ SELECT row_number() OVER (ORDER BY j.id), j.kind, j.queue, j.unique_key, j
 CREATE FUNCTION test.scoped_keys(OUT kind text, OUT queue text, OUT key text, OUT mine boolean) RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT u.kind, CASE u.queue_id WHEN 0 THEN '-' ELSE q.name END, u.key, u.role = current_user::regrole FROM jobq_internal.unique_key u LEFT JOIN jobq_internal.queue q ON q.id = u.queue_id ORDER BY u.key, u.kind, q.name COLLATE "C" NULLS FIRST, 4 $$;
 CREATE PROCEDURE test.cancel_scoped() LANGUAGE sql AS $$ SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE unique_key IS NOT NULL $$;
-CREATE FUNCTION test.fail_scoped(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
+CREATE FUNCTION test.fail_scoped(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_scoped', 'test.fail_scoped(jsonb)');
 
 -- each scope has keys of its own; that of a kind is the default
@@ -25,8 +25,8 @@ SELECT jobq.grant_role('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT s, r.duplicate, r.state FROM unnest('{kind,queue,database}'::text[]) s, jobq.enqueue_result('echo', '9', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'error') r;
 SELECT s, jobq.enqueue('echo', '10', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'replace') > :c AS its_own FROM unnest('{kind,queue,database}'::text[]) s;
-SELECT jobq.release_unique('echo', 'k'), jobq.release_unique(unique_key => 'k', unique_scope => 'queue', queue => 'manual') AS queue, jobq.release_unique(unique_key => 'k', unique_scope => 'database') AS database,
-	jobq.release_unique(unique_key => 'k', unique_scope => 'queue', queue => 'first') AS not_its;
+SELECT jobq.release_key('echo', 'k'), jobq.release_key(unique_key => 'k', unique_scope => 'queue', queue => 'manual') AS queue, jobq.release_key(unique_key => 'k', unique_scope => 'database') AS database,
+	jobq.release_key(unique_key => 'k', unique_scope => 'queue', queue => 'first') AS not_its;
 RESET ROLE;
 SELECT * FROM test.scoped_keys();
 -- who shares keys with others enqueues by a function that runs as one role
@@ -63,10 +63,10 @@ CALL test.cancel_scoped();
 
 -- the end gives the key back, and the start
 SELECT jobq.enqueue('echo', '1', unique_key => 'e', unique_scope => 'database') AS e, jobq.enqueue('echo', '1', unique_key => 'w', unique_scope => 'queue', unique_for => '1 day') AS w \gset
-SELECT state FROM jobq.wait_all(ARRAY[:e, :w]);
+SELECT state FROM jobq.wait_many(ARRAY[:e, :w]);
 SELECT * FROM test.scoped_keys();
 SELECT jobq.enqueue('note', '2', unique_key => 'w', unique_scope => 'queue') = :w AS in_its_window;
-SELECT jobq.release_unique(unique_key => 'w', unique_scope => 'queue', queue => 'default'), jobq.release_unique(unique_key => 'w', unique_scope => 'queue', queue => 'default') AS again;
+SELECT jobq.release_key(unique_key => 'w', unique_scope => 'queue', queue => 'default'), jobq.release_key(unique_key => 'w', unique_scope => 'queue', queue => 'default') AS again;
 SELECT pg_advisory_lock(31);
 SELECT jobq.enqueue('gate', '31', unique_key => 's', unique_scope => 'database', unique_until => 'start') AS s \gset
 SELECT test.in_gate(:s);
@@ -91,7 +91,7 @@ SELECT finished_at AS ended FROM jobq.jobs WHERE id = :d \gset
 SELECT jobq.retry_many(unique_key => 'd') AS one_of_two;
 SELECT state FROM test.outcome(:later);
 SELECT finished_at = :'ended' AS left_alone FROM jobq.jobs WHERE id = :d;
-SELECT jobq.delete_failed(:d), jobq.delete_failed(:later);
+SELECT jobq.delete(:d), jobq.delete(:later);
 CALL test.cancel_scoped();
 
 -- who moves keeps the key that he had
@@ -119,9 +119,9 @@ SELECT jobq.grant_role('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => '{"c": 1}', unique_scope => 'database') > :b AS its_own, jobq.enqueue('echo', '1', 'manual', unique_key => 'r', unique_scope => 'queue') > :b AS its_own;
 RESET ROLE;
-SELECT e.code, e.message FROM test.error('SELECT jobq.reassign(''regress_jobq_alice'', current_user::regrole)') e;
+SELECT e.code, e.message FROM test.error('SELECT jobq.reassign_owned(''regress_jobq_alice'', current_user::regrole)') e;
 SELECT jobq.cancel(:b);
-SELECT jobq.reassign('regress_jobq_alice', current_user::regrole) AS reassigned;
+SELECT jobq.reassign_owned('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT * FROM test.scoped_keys();
 SELECT jobq.enqueue('note', '2', 'manual', unique_key => 'r', unique_scope => 'queue') = (SELECT id FROM jobq.live_jobs WHERE unique_key = 'r') AS same;
 TRUNCATE jobq_internal.unique_key;
@@ -135,10 +135,10 @@ CALL test.cancel_scoped();
 SELECT e.code, e.message, e.hint FROM unnest(ARRAY['unique_scope => ''queue''', 'unique_key => ''a'', unique_scope => ''role''', 'unique_key => ''a'', unique_scope => ''''']) WITH ORDINALITY u (o, n),
 	test.error(format('SELECT jobq.enqueue(''echo'', %s)', o)) e ORDER BY n;
 SELECT e.code, e.message, e.hint FROM unnest(ARRAY['''echo'', ''a'', ''role''', '''echo'', ''a'', ''queue''', '''echo'', ''a'', ''queue'', ''manual''', '''echo'', ''a'', ''database''', 'NULL, ''a'', ''database'', ''manual''', '''echo'', ''a'', queue => ''manual''']) WITH ORDINALITY u (o, n),
-	test.error(format('SELECT jobq.release_unique(%s)', o)) e ORDER BY n;
-SELECT jobq.release_unique() IS NULL AS nothing, jobq.release_unique(unique_key => 'a') IS NULL AS nothing, jobq.release_unique(NULL, 'a', 'queue', 'no such queue');
+	test.error(format('SELECT jobq.release_key(%s)', o)) e ORDER BY n;
+SELECT jobq.release_key() IS NULL AS nothing, jobq.release_key(unique_key => 'a') IS NULL AS nothing, jobq.release_key(NULL, 'a', 'queue', 'no such queue');
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('scoped', '@daily', 'echo', options => '{"unique_scope": "queue"}')$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "unique_scope": "database"}]}')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "unique_scope": "database"}]}')$$) e;
 SELECT count(*) FROM jobq_internal.unique_key;
 DROP FUNCTION test.scoped, test.scoped_keys, test.enqueue_once;
 DROP PROCEDURE test.cancel_scoped;

@@ -1,7 +1,7 @@
 -- Jobs that their client knows by a uuid.
 CREATE FUNCTION test.uuids(OUT uuid text, OUT role text) RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT right(u.uuid::text, 3), CASE WHEN u.role = current_user::regrole THEN 'mine' ELSE u.role::text END FROM jobq_internal.job_uuid u ORDER BY u.uuid, 2 $$;
-CREATE FUNCTION test.fail_uuid(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
+CREATE FUNCTION test.fail_uuid(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_uuid', 'test.fail_uuid(jsonb)');
 \set u1 00000000-0000-4000-8000-000000000001
 \set u2 00000000-0000-4000-8000-000000000002
@@ -46,12 +46,12 @@ SELECT jobq.job_of('00000000-0000-4000-8000-000000000005') = :f AS same;
 SELECT jobq.rerun(:d) AS again \gset
 SELECT :again <> :d AS another, jobq.job_of(:'u4') = :d AS same;
 -- one that is not there any more is forgotten: the next one is new
-SELECT jobq.delete_failed(:f);
+SELECT jobq.delete(:f);
 SELECT jobq.job_of('00000000-0000-4000-8000-000000000005') IS NULL AS none;
 SELECT jobq.enqueue('echo', '8', 'manual', uuid => '00000000-0000-4000-8000-000000000005') - :f > 0 AS new;
 SELECT jobq.create_queue('uuid_forgets', keep => 'nothing', open => true);
 SELECT jobq.enqueue('echo', '9', 'uuid_forgets', uuid => '00000000-0000-4000-8000-000000000006') AS n \gset
-SELECT jobq.drain('uuid_forgets');
+SELECT jobq.wait_queue('uuid_forgets');
 SELECT jobq.enqueue('echo', '10', 'manual', uuid => '00000000-0000-4000-8000-000000000006') > :n AS new;
 -- it is edited and moved, and stays the same
 SELECT jobq.edit(jobq.job_of(:'u2'), '"edited"', queue => 'first', max_attempts => 9) WHERE jobq.reschedule(jobq.job_of(:'u2'), now() + interval '1 h') IS NOT NULL;
@@ -101,7 +101,7 @@ SELECT e.code, e.message FROM test.error('SELECT * FROM jobq_internal.job_uuid')
 RESET ROLE;
 SELECT state, kind FROM jobq.status(:'u2');
 -- its jobs become another role's
-SELECT jobq.reassign('regress_jobq_alice', current_user::regrole) AS reassigned;
+SELECT jobq.reassign_owned('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT u.* FROM test.uuids() u WHERE u.uuid IN ('002', '020') ORDER BY u;
 SELECT payload FROM jobq.jobs WHERE id = jobq.job_of('00000000-0000-4000-8000-000000000020');
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
@@ -109,7 +109,7 @@ SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bo
 -- where else there are options, or not
 SELECT jobq.create_batch(start => false) AS b \gset
 SELECT jobq.batch_add(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000-8000-000000000030", "queue": "manual"}') = jobq.job_of('00000000-0000-4000-8000-000000000030') AS same;
-SELECT jobq.batch_cancel(:b);
+SELECT jobq.cancel_batch(:b);
 CALL jobq.call('echo', '"called"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 CALL jobq.call('echo', '"called again"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 SELECT e.code, e.message, e.hint FROM unnest(ARRAY[$$enqueue_many('echo', '{1,2}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000032')$$, $$enqueue('echo', uuid => 'x')$$,

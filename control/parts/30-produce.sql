@@ -48,9 +48,9 @@ COMMENT ON FUNCTION jobq.traceparent(jsonb) IS 'the traceparent that a job''s he
 headers: of a job
 returns: null if there is none, or if it has not the form of W3C Trace Context';
 
-CREATE FUNCTION jobq.release_unique(kind text DEFAULT NULL, unique_key text DEFAULT NULL, unique_scope text DEFAULT 'kind', queue text DEFAULT NULL) RETURNS boolean
-AS 'MODULE_PATHNAME', 'jobq_release_unique' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.release_unique IS 'give back a unique key of the current role, so that another job can be enqueued with it; false if nobody held it
+CREATE FUNCTION jobq.release_key(kind text DEFAULT NULL, unique_key text DEFAULT NULL, unique_scope text DEFAULT 'kind', queue text DEFAULT NULL) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_release_key' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.release_key IS 'give back a unique key of the current role, so that another job can be enqueued with it; false if nobody held it
 kind: the kind of the jobs; for the scope of a kind only
 unique_key: the key
 unique_scope: that of the key: kind, queue or database

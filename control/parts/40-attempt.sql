@@ -100,9 +100,9 @@ AS 'MODULE_PATHNAME', 'jobq_cancel_current' LANGUAGE C VOLATILE PARALLEL RESTRIC
 COMMENT ON FUNCTION jobq.cancel_current(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled
 reason: what the archive shows as its error';
 
-CREATE FUNCTION jobq.fail_current(reason text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_fail_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.fail_current(text) IS 'the handler''s effects roll back and the job fails for good
+CREATE FUNCTION jobq.reject_current(reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_reject_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.reject_current(text) IS 'the handler''s effects roll back and the job fails for good
 reason: what the dead letter shows as its error';
 
 CREATE FUNCTION jobq.perform(kind text, payload jsonb DEFAULT '{}') RETURNS jsonb

@@ -163,9 +163,9 @@ id_or_ids: the job as a number, or several as an array: ''{1,2}''
 token_or_tokens: the token of its reservation, or as many in the same order
 lease: for so long from now on';
 
-CREATE FUNCTION jobq.report_progress(id bigint, token bigint, percent real, message text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.set_progress(id bigint, token bigint, percent real, message text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_report_progress' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.report_progress(bigint, bigint, real, text) IS 'show how far the job is, at once
+COMMENT ON FUNCTION jobq.set_progress(bigint, bigint, real, text) IS 'show how far the job is, at once
 id: the job
 token: that of its reservation
 percent: from 0 to 100

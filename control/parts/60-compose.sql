@@ -119,13 +119,13 @@ CREATE FUNCTION jobq.create_batch(
 	start boolean DEFAULT false)
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_create_batch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for batch_start()
+COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for start_batch()
 name: a name, for people
 on_success: a job to be enqueued when all are completed: {"kind": "...", "payload": ..., and options of enqueue()}
 on_failure: one when a job has failed
 on_finish: one when all are over
 allow_failures: do not cancel the others when a job has failed
-start: its jobs need not wait for batch_start()
+start: its jobs need not wait for start_batch()
 returns: the id of the batch';
 
 CREATE FUNCTION jobq.batch_add(
@@ -142,14 +142,14 @@ payloads: what their handler or consumer gets
 options: options of enqueue() by their names, such as {"queue": "low", "delay": "5 min"}
 returns: the ids of the jobs, in the order of the payloads';
 
-CREATE FUNCTION jobq.batch_start(batch_id bigint) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_batch_start' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_start(bigint) IS 'let the jobs of a batch run; it is over when none is left
+CREATE FUNCTION jobq.start_batch(batch_id bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_start_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.start_batch(bigint) IS 'let the jobs of a batch run; it is over when none is left
 batch_id: the batch';
 
-CREATE FUNCTION jobq.batch_cancel(batch_id bigint) RETURNS boolean
-AS 'MODULE_PATHNAME', 'jobq_batch_cancel' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_cancel(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over
+CREATE FUNCTION jobq.cancel_batch(batch_id bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_cancel_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.cancel_batch(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over
 batch_id: the batch';
 
 CREATE FUNCTION jobq.batch_retry_failed(batch_id bigint) RETURNS bigint
@@ -205,9 +205,9 @@ COMMENT ON INDEX jobq_internal.step_element IS 'the elements of a step with map'
 
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.step', '');
 
-CREATE FUNCTION jobq.workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
+CREATE FUNCTION jobq.create_workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_create_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.create_workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
 definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); a step can be a workflow itself, with workflow or chain in the place of kind; options that all steps have; name, on_success, on_failure, on_finish of the batch
 batch: a batch that it is part of, and that is over only when it is';
 
@@ -230,15 +230,15 @@ name: a name, for people
 options: options of enqueue() that all of them have, by their names; those of a step itself come first
 batch: a batch that it is part of, and that is over only when it is';
 
-CREATE FUNCTION jobq.workflow_add(
+CREATE FUNCTION jobq.add_steps(
 	batch_id bigint,
 	steps jsonb,
 	options jsonb DEFAULT NULL)
-RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_workflow_add'
+RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_add_steps'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.workflow_add(bigint, jsonb, jsonb) IS 'add steps to a workflow that is not over, also from inside one of its steps; returns the ids of their jobs
+COMMENT ON FUNCTION jobq.add_steps(bigint, jsonb, jsonb) IS 'add steps to a workflow that is not over, also from inside one of its steps; returns the ids of their jobs
 batch_id: the workflow or chain
-steps: an array of objects as in workflow(); they may need each other, and the steps that it has, whatever has become of these
+steps: an array of objects as in create_workflow(); they may need each other, and the steps that it has, whatever has become of these
 options: options of enqueue() that all of them have, by their names; those of a step itself come first';
 
 CREATE FUNCTION jobq.workflow_retry(batch_id bigint) RETURNS bigint
@@ -246,9 +246,9 @@ AS 'MODULE_PATHNAME', 'jobq_workflow_retry' LANGUAGE C STRICT VOLATILE PARALLEL 
 COMMENT ON FUNCTION jobq.workflow_retry(bigint) IS 'run the steps of a workflow that have not completed once more, also if it was cancelled; how many there were
 batch_id: the workflow or chain';
 
-CREATE FUNCTION jobq.workflow_rerun(batch_id bigint, step text) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_workflow_rerun' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.workflow_rerun(bigint, text) IS 'run a step of a workflow, and all that need it, once more, with the results of those before; how many steps these are
+CREATE FUNCTION jobq.rerun_steps(batch_id bigint, step text) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_rerun_steps' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.rerun_steps(bigint, text) IS 'run a step of a workflow, and all that need it, once more, with the results of those before; how many steps these are
 batch_id: the workflow or chain
 step: the name of the step';
 

@@ -69,10 +69,10 @@ AS 'MODULE_PATHNAME', 'jobq_run_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UN
 COMMENT ON FUNCTION jobq.run_schedule(text) IS 'enqueue a job of a schedule now, as its role and beside its ticks; returns the id of the job
 name: the schedule';
 
-CREATE FUNCTION jobq.cron_next(cron text, timezone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, n int DEFAULT 1)
+CREATE FUNCTION jobq.next_ticks(cron text, timezone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, n int DEFAULT 1)
 RETURNS SETOF timestamptz AS 'MODULE_PATHNAME', 'jobq_cron_next_sql'
 LANGUAGE C STABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.cron_next(text, text, timestamptz, int) IS 'the next n ticks of an expression, after now or another time
+COMMENT ON FUNCTION jobq.next_ticks(text, text, timestamptz, int) IS 'the next n ticks of an expression, after now or another time
 cron: as in schedule()
 timezone: whose local time it means
 after: ticks later than this; else than now

@@ -44,9 +44,9 @@ COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job is finished
 id: the job
 timeout: how long to wait at most';
 
-CREATE FUNCTION jobq.wait_all(ids bigint[], timeout interval DEFAULT '30s') RETURNS SETOF jobq.job_status
-AS 'MODULE_PATHNAME', 'jobq_wait_all' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait_all(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses
+CREATE FUNCTION jobq.wait_many(ids bigint[], timeout interval DEFAULT '30s') RETURNS SETOF jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_wait_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait_many(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses
 ids: the jobs
 timeout: how long to wait at most';
 
@@ -104,9 +104,9 @@ AS 'MODULE_PATHNAME', 'jobq_rerun' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.rerun(bigint) IS 'enqueue a job that is completed, cancelled or expired once more; returns the id of the new job
 id: the job that is over';
 
-CREATE FUNCTION jobq.delete_failed(id bigint) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_delete_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.delete_failed(bigint) IS 'delete a dead letter
+CREATE FUNCTION jobq.delete(id bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_delete' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.delete(bigint) IS 'delete a dead letter
 id: the job';
 
 CREATE FUNCTION jobq.reschedule(id bigint, run_at timestamptz) RETURNS void
@@ -174,12 +174,12 @@ priority: smaller runs first
 --each JOB_FILTER:@1: @'5
 returns: how many jobs there were';
 
-CREATE FUNCTION jobq.delete_failed_many(
+CREATE FUNCTION jobq.delete_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )
-RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_delete_failed_many'
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_delete_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.delete_failed_many IS 'delete all dead letters that fulfil all conditions; returns their number
+COMMENT ON FUNCTION jobq.delete_many IS 'delete all dead letters that fulfil all conditions; returns their number
 --each JOB_FILTER:@1: @'5
 returns: how many jobs there were';
 
@@ -190,7 +190,7 @@ CREATE PROCEDURE jobq.in_slices(
 	INOUT jobs bigint DEFAULT NULL)
 AS 'MODULE_PATHNAME', 'jobq_in_slices' LANGUAGE C;
 COMMENT ON PROCEDURE jobq.in_slices IS 'do what cancel_many() or one of its kin does, and commit after each so many jobs
-function: cancel_many, clear, retry_many, reschedule_many, set_priority_many, or delete_failed_many
+function: cancel_many, clear, retry_many, reschedule_many, set_priority_many, or delete_many
 arguments: its arguments by their names
 slice: after how many jobs there is a commit
 jobs: how many jobs there were';
@@ -213,9 +213,9 @@ queue: the queue
 tenant: only jobs of this tenant
 running: also those that run: workers are asked to stop, and consumers find their leases gone';
 
-CREATE FUNCTION jobq.drain(queue text, timeout interval DEFAULT '30s') RETURNS boolean
-AS 'MODULE_PATHNAME', 'jobq_drain' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drain(text, interval) IS 'wait until a queue has no job that runs or may run now; false if the time is over before
+CREATE FUNCTION jobq.wait_queue(queue text, timeout interval DEFAULT '30s') RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_wait_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait_queue(text, interval) IS 'wait until a queue has no job that runs or may run now; false if the time is over before
 queue: the queue
 timeout: how long to wait at most';
 

@@ -38,13 +38,13 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		SELECT 2, 'expired', format('it was to start before %s, and ends as expired when its turn comes', date_trunc('second', j.expires_at)), NULL
 		WHERE j.expires_at <= jobq.clock()
 		UNION ALL
-		SELECT 3, 'batch', format('batch %s has not been started', b.id), format('SELECT jobq.batch_start(%s)', b.id)
+		SELECT 3, 'batch', format('batch %s has not been started', b.id), format('SELECT jobq.start_batch(%s)', b.id)
 		FROM jobq_internal.batch b
 		WHERE b.id = j.batch_id AND b.state = 'p' AND j.run_at = 'infinity'
 		UNION ALL
 		(SELECT 4, 'blocked', format('it needs step "%s", job %s, which is %s', n.name, n.job_id, n.state),
 			CASE WHEN n.state IN ('failed', 'cancelled', 'expired') THEN format('SELECT jobq.batch_retry_failed(%s)', n.batch_id)
-				ELSE format('SELECT * FROM jobq.explain_job(%s)', n.job_id) END
+				ELSE format('SELECT * FROM jobq.explain(%s)', n.job_id) END
 		FROM jobq_internal.step s
 		JOIN jobq.steps n ON n.batch_id = s.batch_id AND n.job_id = ANY (s.needs)
 		WHERE s.job_id = j.id AND j.run_at = 'infinity' AND n.state IS DISTINCT FROM 'completed' AND n.state IS DISTINCT FROM 'skipped'
@@ -87,7 +87,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		SELECT 9, 'group', format('its group waits for %s, which has begun before and is due at %s%s',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at),
 				', until ' || date_trunc('second', jobq_internal.group_waits_until(h.group_held, k.group_patience)) || ' at most'),
-			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', h.id) END
+			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain(%s)', h.id) END
 		FROM jobq_internal.job h
 		JOIN jobq_internal.queue k ON k.id = h.queue_id
 		WHERE h.group_id = j.group_id AND h.group_held IS NOT NULL AND h.id <> j.id AND NOT h.dormant
@@ -104,7 +104,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		UNION ALL
 		(SELECT 11, 'predecessor', format('%s comes before it in its group',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[p.id])),
-			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', p.id) END
+			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain(%s)', p.id) END
 		FROM jobq_internal.job p
 		WHERE p.group_id = j.group_id AND (p.priority, p.run_at, p.id) < (j.priority, j.run_at, j.id)
 			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq.clock() AND NOT w.holds
@@ -122,7 +122,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	WHERE j.id = explain_waiting.job_id
 	ORDER BY r.place
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_waiting(bigint, oid, boolean) IS 'why a job that waits does not run, as far as the tables tell; for explain_job()';
+COMMENT ON FUNCTION jobq_internal.explain_waiting(bigint, oid, boolean) IS 'why a job that waits does not run, as far as the tables tell; for explain()';
 
 CREATE FUNCTION jobq_internal.explain_limit(job_id bigint, caller oid, sees_all boolean, of_kind boolean,
 	OUT reason text, OUT detail text, OUT remedy text)
@@ -148,7 +148,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 				AND jobq_internal.limit_cost(jobq_internal.limiter_of(g.kind, g.queue_id), g.limit_cost) > 0 ELSE g.queue_id = j.queue_id END) m
 	WHERE j.id = explain_limit.job_id
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind or limiter; for explain_job()';
+COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind or limiter; for explain()';
 
 CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean,
 	OUT reason text, OUT detail text, OUT remedy text)
@@ -185,7 +185,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 							WHEN sees_all OR pg_has_role(caller, s.usesysid, 'USAGE') THEN format(', which is %s since %s', s.state, date_trunc('second', s.state_change))
 							ELSE '' END) END),
 			CASE WHEN b.pid = 0 THEN 'see pg_prepared_xacts'
-				WHEN x.job_id IS NOT NULL AND (sees_all OR EXISTS (SELECT FROM jobq_internal.job o WHERE o.id = x.job_id AND pg_has_role(caller, o.role, 'USAGE'))) THEN format('SELECT * FROM jobq.explain_job(%s)', x.job_id)
+				WHEN x.job_id IS NOT NULL AND (sees_all OR EXISTS (SELECT FROM jobq_internal.job o WHERE o.id = x.job_id AND pg_has_role(caller, o.role, 'USAGE'))) THEN format('SELECT * FROM jobq.explain(%s)', x.job_id)
 				ELSE format('SELECT pg_terminate_backend(%s)', b.pid) END
 		FROM jobq_internal.worker_slots() w
 		CROSS JOIN LATERAL (SELECT DISTINCT u.pid FROM unnest(pg_blocking_pids(w.pid)) u(pid)) b
@@ -196,10 +196,10 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	WHERE j.id = explain_running.job_id
 	ORDER BY r.place
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'what a job that runs waits for, and how long its kind usually runs; for explain_job()';
+COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'what a job that runs waits for, and how long its kind usually runs; for explain()';
 
-CREATE FUNCTION jobq.explain_job(id bigint, OUT reason text, OUT detail text, OUT remedy text)
-RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_explain_job'
+CREATE FUNCTION jobq.explain(id bigint, OUT reason text, OUT detail text, OUT remedy text)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_explain'
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 3;
-COMMENT ON FUNCTION jobq.explain_job(bigint) IS 'why a job does not run, or what it waits for while it runs: a row for each reason, with what would mend it
+COMMENT ON FUNCTION jobq.explain(bigint) IS 'why a job does not run, or what it waits for while it runs: a row for each reason, with what would mend it
 id: the job';

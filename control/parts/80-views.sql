@@ -64,7 +64,7 @@ $create$;
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape, newest first';
 COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, as in the view jobs; it never reads the archive';
 
-CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
+CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
 		f.enqueued_at, f.finished_at AS failed_at,
 		CASE WHEN o.open THEN f.payload END AS payload, CASE WHEN o.open THEN f.headers END AS headers,
@@ -74,7 +74,7 @@ CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 	FROM jobq_internal.failed_job f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
-COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or deleted';
+COMMENT ON VIEW jobq.dead_letters IS 'dead letters, to be retried or deleted';
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,

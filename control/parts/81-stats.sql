@@ -36,9 +36,9 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_series'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 60;
 COMMENT ON FUNCTION jobq_internal.stat_series(text, text, text) IS 'their sums by minute or hour, of all names that the user may see or those of a queue or kind';
 
-CREATE FUNCTION jobq.stats_reset(queue text DEFAULT NULL) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_stats_reset' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.stats_reset(text) IS 'let the counters of the statistics begin anew
+CREATE FUNCTION jobq.reset_stats(queue text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_reset_stats' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reset_stats(text) IS 'let the counters of the statistics begin anew
 queue: only those of this queue';
 
 -- A queue whose creation was rolled back, or that was dropped, is not shown.

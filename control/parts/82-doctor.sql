@@ -175,7 +175,7 @@ BEGIN
 		'remove its reason, of which the server''s log says more; the scheduler tries it again by itself'
 		FROM jobq_internal.scheduler_troubles() t ORDER BY t.since;
 	RETURN QUERY SELECT 'warning', format('batch %s cannot go on: %s', b.id, b.last_error),
-		format('mend its reason, or SELECT jobq.batch_cancel(%s)', b.id)
+		format('mend its reason, or SELECT jobq.cancel_batch(%s)', b.id)
 		FROM jobq.batches b WHERE b.finished_at IS NULL AND b.last_error IS NOT NULL ORDER BY b.id LIMIT 10;
 	RETURN QUERY SELECT 'warning', format('schedule "%s" cannot enqueue its job: %s', c.name, c.last_error),
 		format('mend its reason, or SELECT jobq.pause(schedule => %L)', c.name)
@@ -185,9 +185,9 @@ BEGIN
 	SELECT count(*) AS n, count(*) FILTER (WHERE f.failed_at > jobq.clock() - interval '1 day') AS recent,
 		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
 		count(*) FILTER (WHERE f.failed_at < jobq.clock() - current_setting('jobq.failed_retention')::interval + interval '1 day') AS ending
-	INTO r FROM jobq.failed_jobs f;
+	INTO r FROM jobq.dead_letters f;
 	RETURN QUERY SELECT 'warning', format('there are %s dead letters, %s of them of the last day', r.n, r.recent),
-		'SELECT * FROM jobq.failed_jobs; then jobq.retry_many(state => ''failed'') or jobq.delete_failed_many(state => ''failed'')' WHERE r.n > 0;
+		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''failed'') or jobq.delete_many(state => ''failed'')' WHERE r.n > 0;
 	RETURN QUERY SELECT 'warning', format('%s jobs have failed because their kind had no handler, such as "%s"', r.unhandled, r.kind),
 		format('SELECT jobq.register(%L, ''...''), then jobq.retry_many(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
 	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.failed_retention', r.ending),

@@ -50,7 +50,7 @@ BEGIN
 		WHERE j.finished_at IS NOT NULL
 		UNION ALL
 		SELECT coalesce(greatest(j.run_at, jobq.clock()), jobq.clock()), j.attempt + 1, 7, j.state, NULL, NULL,
-			CASE WHEN j.run_at > jobq.clock() THEN 'due then' ELSE format('why: SELECT * FROM jobq.explain_job(%s)', j.id) END, NULL
+			CASE WHEN j.run_at > jobq.clock() THEN 'due then' ELSE format('why: SELECT * FROM jobq.explain(%s)', j.id) END, NULL
 		WHERE j.finished_at IS NULL AND j.state <> 'running') e
 	WHERE j.id = history.id
 	ORDER BY e.at, coalesce(e.attempt, 0), e.place;

@@ -14,7 +14,7 @@ CREATE TABLE jobq_internal.monitor (
 );
 COMMENT ON TABLE jobq_internal.monitor IS 'conditions that the scheduler looks at';
 COMMENT ON COLUMN jobq_internal.monitor.name IS 'the name of the monitor';
-COMMENT ON COLUMN jobq_internal.monitor.condition IS 'what is measured; see monitor()';
+COMMENT ON COLUMN jobq_internal.monitor.condition IS 'what is measured; see create_monitor()';
 COMMENT ON COLUMN jobq_internal.monitor.queue IS 'only this queue''s jobs';
 COMMENT ON COLUMN jobq_internal.monitor.kind IS 'only jobs of this kind';
 COMMENT ON COLUMN jobq_internal.monitor.made_at IS 'when it was made, or got another condition, queue or kind';
@@ -129,9 +129,9 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $
 $$;
 COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'tell who listens of what has begun or ended, and return it; for the scheduler, which raises the events';
 
-CREATE FUNCTION jobq.monitor(name text, condition text, above float8, queue text DEFAULT NULL, kind text DEFAULT NULL, until float8 DEFAULT NULL)
-RETURNS void AS 'MODULE_PATHNAME', 'jobq_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.monitor(text, text, float8, text, text, float8) IS 'have NOTIFY jobq_alert tell when something begins, and when it ends; changes the monitor if there is one of that name
+CREATE FUNCTION jobq.create_monitor(name text, condition text, above float8, queue text DEFAULT NULL, kind text DEFAULT NULL, until float8 DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.create_monitor(text, text, float8, text, text, float8) IS 'have NOTIFY jobq_alert tell when something begins, and when it ends; changes the monitor if there is one of that name
 name: the name of the monitor
 condition: what is measured: waiting, oldest, failing, silent, slow, dead, late, unattended or xmin
 above: it begins when there is more than this
@@ -139,13 +139,13 @@ queue: only in this queue, whether it is there or not; not for late and xmin
 kind: only of this kind; not for oldest and unattended
 until: it ends when there is no more than this, which is less than above where it should not begin and end all the time; null: above';
 
-CREATE FUNCTION jobq.unmonitor(name text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_unmonitor' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.unmonitor(text) IS 'drop a monitor; nobody is told
+CREATE FUNCTION jobq.drop_monitor(name text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_drop_monitor' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.drop_monitor(text) IS 'drop a monitor; nobody is told
 name: the monitor';
 
-CREATE VIEW jobq.alerts WITH (security_barrier) AS
+CREATE VIEW jobq.monitors WITH (security_barrier) AS
 	SELECT m.name, m.condition, m.queue, m.kind, m.above, m.until, m.value, m.since, m.ended_at
 	FROM jobq_internal.measured m
 	WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), 0);
-COMMENT ON VIEW jobq.alerts IS 'monitors, and since when they are on';
+COMMENT ON VIEW jobq.monitors IS 'monitors, and since when they are on';

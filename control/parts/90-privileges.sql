@@ -79,8 +79,8 @@ GRANT EXECUTE ON FUNCTION
 	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_history(), jobq_internal.stat_series(text, text, text), jobq_internal.limit_slots(), jobq_internal.group_slots(),
 	jobq_internal.kind_hash(text), jobq_internal.limiter_hash(text), jobq_internal.limiter_of(text, int), jobq_internal.limit_key(int, jsonb, jsonb, oid, text), jobq_internal.limit_cost(int, int), jobq_internal.scheduler_state(), jobq_internal.scheduler_troubles(), jobq_internal.setup(), jobq_internal.pool_problems(),
 	jobq_internal.capacity(), jobq_internal.measures(text[]), jobq_internal.stats_known(), jobq_internal.metric_label(text), jobq_internal.lane_slots(), jobq_internal.run_as_refusal(text), jobq_internal.handler_is_there(text), jobq_internal.conf_line(text, text) TO PUBLIC;
-GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.stats, jobq.stats_history, jobq.bill, jobq.tenants, jobq.workers, jobq.limits, jobq.limit_keys,
-	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.step_elements, jobq.grants, jobq.alerts, jobq.event_handlers TO PUBLIC;
+GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.kinds, jobq.queues, jobq.stats, jobq.stats_history, jobq.bill, jobq.tenants, jobq.workers, jobq.limits, jobq.limit_keys,
+	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.step_elements, jobq.grants, jobq.monitors, jobq.event_handlers TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
@@ -109,15 +109,15 @@ queue: the queue
 role: the role
 privilege: which one; null: all';
 
-CREATE FUNCTION jobq.reassign("from" regrole, "to" regrole) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_reassign' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reassign(regrole, regrole) IS 'give what a role has, but for jobs that run or have ended, to another role; how many jobs and dead letters there were
+CREATE FUNCTION jobq.reassign_owned("from" regrole, "to" regrole) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_reassign_owned' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reassign_owned(regrole, regrole) IS 'give what a role has, but for jobs that run or have ended, to another role; how many jobs and dead letters there were
 from: whose it is, or was; the OID of a role that was dropped
 to: whose it is from now on';
 
-CREATE FUNCTION jobq.drop_jobs_of(role regrole) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_drop_jobs_of' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drop_jobs_of(regrole) IS 'cancel the jobs and batches of a role, and delete its schedules and dead letters; how many jobs and dead letters there were
+CREATE FUNCTION jobq.drop_owned(role regrole) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_drop_owned' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.drop_owned(regrole) IS 'cancel the jobs and batches of a role, and delete its schedules and dead letters; how many jobs and dead letters there were
 role: the role, or the OID of one that was dropped';
 
 SELECT jobq_internal.activate();

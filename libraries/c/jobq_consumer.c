@@ -63,7 +63,7 @@ static const char *const statements[] = {
 	[TELL_EXTEND] = "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), "
 	"array_agg(j.token ORDER BY j.token, j.id), min(j.time))" OF_EACH,
 	[TELL_LOG] = "SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)" OF_EACH ", jsonb_array_elements(j.text::jsonb) AS l",
-	[TELL_PROGRESS] = "SELECT jobq.report_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, "
+	[TELL_PROGRESS] = "SELECT jobq.set_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, "
 	"j.text::jsonb ->> 1)" OF_EACH,
 };
 

@@ -403,7 +403,7 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 	{
 		$rows = $this->database->selectFromWriteConnection("SELECT id, headers ->> 'laravel' AS connection, queue, payload, error AS exception,
 				to_char(failed_at, 'YYYY-MM-DD HH24:MI:SS') AS failed_at
-			FROM jobq.failed_jobs WHERE headers ->> 'laravel' IS NOT NULL AND $condition ORDER BY id DESC", $values);
+			FROM jobq.dead_letters WHERE headers ->> 'laravel' IS NOT NULL AND $condition ORDER BY id DESC", $values);
 		foreach ($rows as $row)
 			$row->payload = Texts::unpack($row->payload);
 		return $rows;
@@ -411,8 +411,8 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 
 	private function delete(string $condition, ...$values): int
 	{
-		return $this->database->selectFromWriteConnection("SELECT jobq.delete_failed_many(ids => ARRAY(SELECT id
-			FROM jobq.failed_jobs WHERE headers ->> 'laravel' IS NOT NULL AND $condition)) AS n", $values)[0]->n;
+		return $this->database->selectFromWriteConnection("SELECT jobq.delete_many(ids => ARRAY(SELECT id
+			FROM jobq.dead_letters WHERE headers ->> 'laravel' IS NOT NULL AND $condition)) AS n", $values)[0]->n;
 	}
 }
 

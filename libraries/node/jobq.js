@@ -54,7 +54,7 @@ const TELL = {
 	extend: `SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
 		min(j.time))` + OF_EACH,
 	log: 'SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)' + OF_EACH + ', jsonb_array_elements(j.text::jsonb) AS l',
-	progress: 'SELECT jobq.report_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, j.text::jsonb ->> 1)' + OF_EACH,
+	progress: 'SELECT jobq.set_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, j.text::jsonb ->> 1)' + OF_EACH,
 	ack: 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' + OF_EACH,
 	nack: 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' + OF_EACH,
 	reject: 'SELECT jobq.reject(j.id, j.token, j.text)' + OF_EACH,

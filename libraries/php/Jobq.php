@@ -49,7 +49,7 @@ const NOTICING = 'keepalives_idle=30;keepalives_interval=10;keepalives_count=3;t
 const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context,
 extract(epoch FROM lease_until - jobq.clock())::float8 AS left
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text, 0)';
-const PROGRESS = 'SELECT jobq.report_progress(?::bigint, ?::bigint, ?::real, ?::text)';
+const PROGRESS = 'SELECT jobq.set_progress(?::bigint, ?::bigint, ?::real, ?::text)';
 const LOG = 'SELECT jobq.log(?::bigint, ?::bigint, ?::text, ?::text)';
 
 // Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as

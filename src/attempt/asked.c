@@ -2,13 +2,13 @@
  *
  * asked.c
  *	  What a handler asks for instead of the completion of its job: snooze(),
- *	  retry_after(), cancel_current(), fail_current().
+ *	  retry_after(), cancel_current(), reject_current().
  *
  * It is an effect like any other: what was asked for in a part of the transaction
  * that is rolled back was never asked for, and what was asked for before that part
  * holds again.  So each call keeps what it replaces, until its transaction ends.
  *
- * fail_current() raises an error, and what it asks for is that error's.  That it
+ * reject_current() raises an error, and what it asks for is that error's.  That it
  * was called is remembered, so that nobody else's error of that code counts as it.
  *
  * src/attempt/asked.c
@@ -27,7 +27,7 @@
 PG_FUNCTION_INFO_V1(jobq_snooze);
 PG_FUNCTION_INFO_V1(jobq_retry_after);
 PG_FUNCTION_INFO_V1(jobq_cancel_current);
-PG_FUNCTION_INFO_V1(jobq_fail_current);
+PG_FUNCTION_INFO_V1(jobq_reject_current);
 
 /* What held before somebody asked for something else, in TopTransactionContext. */
 struct JobqAsked
@@ -167,12 +167,12 @@ jobq_cancel_current(PG_FUNCTION_ARGS)
 }
 
 /*
- * fail_current(reason): the effects roll back; the job fails for good.
+ * reject_current(reason): the effects roll back; the job fails for good.
  */
 Datum
-jobq_fail_current(PG_FUNCTION_ARGS)
+jobq_reject_current(PG_FUNCTION_ARGS)
 {
-	JobqCurrent *current = jobq_require_current("jobq.fail_current()");
+	JobqCurrent *current = jobq_require_current("jobq.reject_current()");
 	char		reason[sizeof(current->reason)] = "the handler has failed the job";
 
 	if (!PG_ARGISNULL(0))

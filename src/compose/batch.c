@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * batch.c
- *	  Batches: create_batch(), batch_start(), batch_cancel().
+ *	  Batches: create_batch(), start_batch(), cancel_batch().
  *
  * A batch is a row of jobq_internal.batch, and the jobs that name it.  What is to be
  * done when its jobs end, the scheduler does (worker/scheduler/batches.c); here is what
@@ -36,8 +36,8 @@
 #include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_create_batch);
-PG_FUNCTION_INFO_V1(jobq_batch_start);
-PG_FUNCTION_INFO_V1(jobq_batch_cancel);
+PG_FUNCTION_INFO_V1(jobq_start_batch);
+PG_FUNCTION_INFO_V1(jobq_cancel_batch);
 
 #define MAX_BATCH_NAME	200
 
@@ -121,7 +121,7 @@ batch_check_begun(int64 id, const Batch *batch)
 {
 	if (batch->state == BATCH_PENDING && batch->parent != 0)
 		batch_wrong_state(id, psprintf("waits for batch " INT64_FORMAT ", of which it is a part", batch->parent),
-						  "It begins there. Until then, only steps can be added to it, with jobq.workflow_add().");
+						  "It begins there. Until then, only steps can be added to it, with jobq.add_steps().");
 }
 
 /*
@@ -314,17 +314,17 @@ start_nested(int64 batch_id)
 }
 
 /*
- * batch_start(batch_id)
+ * start_batch(batch_id)
  */
 Datum
-jobq_batch_start(PG_FUNCTION_ARGS)
+jobq_start_batch(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
 	int64		id = PG_GETARG_INT64(0);
 	Datum		values[] = {Int64GetDatum(id), TimestampTzGetDatum(jobq_now())};
 	Batch		batch;
 
-	PreventCommandIfReadOnly("jobq.batch_start()");
+	PreventCommandIfReadOnly("jobq.start_batch()");
 	jobq_lock_jobs();
 	SPI_connect();
 	batch_read(0, id, NOBODY, &batch);
@@ -376,12 +376,12 @@ jobq_batch_cancel_open(int64 id)
 }
 
 /*
- * batch_cancel(batch_id): false if it was over.
+ * cancel_batch(batch_id): false if it was over.
  */
 Datum
-jobq_batch_cancel(PG_FUNCTION_ARGS)
+jobq_cancel_batch(PG_FUNCTION_ARGS)
 {
-	PreventCommandIfReadOnly("jobq.batch_cancel()");
+	PreventCommandIfReadOnly("jobq.cancel_batch()");
 	PG_RETURN_BOOL(jobq_batch_cancel_open(PG_GETARG_INT64(0)));
 }
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rerun.c
- *	  Steps of workflows once more: workflow_rerun(), and what workflow_retry() does
+ *	  Steps of workflows once more: rerun_steps(), and what workflow_retry() does
  *	  with steps that have no dead letter.
  *
  * A step keeps its job's id, by which others need it, and by which people know it.  So
@@ -44,7 +44,7 @@
 #include "commit/commit.h"
 #include "compose/inner.h"
 
-PG_FUNCTION_INFO_V1(jobq_workflow_rerun);
+PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 
 /* A list of jobs' ids. */
 typedef struct Ids
@@ -438,11 +438,11 @@ run_nested(const JobqStep *step)
 }
 
 /*
- * workflow_rerun(batch_id, step): run a step, and all that need it, once more; how many
+ * rerun_steps(batch_id, step): run a step, and all that need it, once more; how many
  * steps these are.
  */
 Datum
-jobq_workflow_rerun(PG_FUNCTION_ARGS)
+jobq_rerun_steps(PG_FUNCTION_ARGS)
 {
 	int64		id = PG_GETARG_INT64(0);
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(1));
@@ -451,7 +451,7 @@ jobq_workflow_rerun(PG_FUNCTION_ARGS)
 	JobqSteps	workflow;
 	JobqStep   *first;
 
-	PreventCommandIfReadOnly("jobq.workflow_rerun()");
+	PreventCommandIfReadOnly("jobq.rerun_steps()");
 	jobq_lock_jobs();
 	jobq_pin_queues();
 	SPI_connect();

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * workflow.c
- *	  Defining workflows: workflow(), chain(), workflow_add().
+ *	  Defining workflows: create_workflow(), chain(), add_steps().
  *
  * A workflow is a batch that has steps: jobs of which some are blocked until
  * those that they need are completed.  All of it is written by the transaction
@@ -32,9 +32,9 @@
 #include "compose/inner.h"
 #include "produce/produce.h"
 
-PG_FUNCTION_INFO_V1(jobq_workflow);
+PG_FUNCTION_INFO_V1(jobq_create_workflow);
 PG_FUNCTION_INFO_V1(jobq_chain);
-PG_FUNCTION_INFO_V1(jobq_workflow_add);
+PG_FUNCTION_INFO_V1(jobq_add_steps);
 
 /* The index by which names are unique. */
 #define STEP_NAME_INDEX	"step_name"
@@ -223,14 +223,14 @@ put_rows(Workflow *workflow, int64 batch_id)
 }
 
 /*
- * workflow(definition, batch) returns the id of the batch.
+ * create_workflow(definition, batch) returns the id of the batch.
  */
 Datum
-jobq_workflow(PG_FUNCTION_ARGS)
+jobq_create_workflow(PG_FUNCTION_ARGS)
 {
 	Workflow	workflow = {.chain = false};
 
-	PreventCommandIfReadOnly("jobq.workflow()");
+	PreventCommandIfReadOnly("jobq.create_workflow()");
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -322,16 +322,16 @@ put_added(Workflow *workflow, bool pending)
 }
 
 /*
- * workflow_add(batch_id, steps, options) returns the ids of the jobs.
+ * add_steps(batch_id, steps, options) returns the ids of the jobs.
  */
 Datum
-jobq_workflow_add(PG_FUNCTION_ARGS)
+jobq_add_steps(PG_FUNCTION_ARGS)
 {
 	Workflow	workflow = {.chain = false};
 	Batch		batch;
 
-	PreventCommandIfReadOnly("jobq.workflow_add()");
-	PreventCommandIfParallelMode("jobq.workflow_add()");
+	PreventCommandIfReadOnly("jobq.add_steps()");
+	PreventCommandIfParallelMode("jobq.add_steps()");
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tell.c
- *	  What a consumer tells of a job while it holds it: report_progress(), log().
+ *	  What a consumer tells of a job while it holds it: set_progress(), log().
  *
  * The token fences, as it does when the job ends (ack.c).
  *
@@ -25,7 +25,7 @@ PG_FUNCTION_INFO_V1(jobq_report_progress);
 PG_FUNCTION_INFO_V1(jobq_report_log);
 
 /*
- * report_progress(id, token, percent, message): visible at once.
+ * set_progress(id, token, percent, message): visible at once.
  */
 Datum
 jobq_report_progress(PG_FUNCTION_ARGS)
@@ -40,9 +40,9 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
 		: text_to_cstring(PG_GETARG_TEXT_PP(3));
 
-	jobq_get_held(fcinfo, &held, "jobq.report_progress()");
+	jobq_get_held(fcinfo, &held, "jobq.set_progress()");
 	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
-	db = jobq_served_database("jobq.report_progress()");
+	db = jobq_served_database("jobq.set_progress()");
 	copy = jobq_check_lease(db, held.ids[0], held.tokens[0], NULL);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	lease = jobq_lease_find(db, held.ids[0]);

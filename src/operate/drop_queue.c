@@ -139,14 +139,14 @@ check_droppable(const Dropped *queue)
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has jobs",
 						queue->name),
-				 errhint("Let them end with jobq.drain(), or cancel them with jobq.clear(); they may be another role's.")));
+				 errhint("Let them end with jobq.wait_queue(), or cancel them with jobq.clear(); they may be another role's.")));
 	letters = count_letters(queue->queue_id);
 	if (letters > 0 && !queue->force)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has dead letters",
 						queue->name),
-				 errhint("Run them again with jobq.retry_many(%s), delete them with jobq.delete_failed_many(%s), or drop them along with force => true.",
+				 errhint("Run them again with jobq.retry_many(%s), delete them with jobq.delete_many(%s), or drop them along with force => true.",
 						 quote_literal_cstr(queue->name), quote_literal_cstr(queue->name))));
 	return letters;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain.c
- *	  explain_job(): why a job does not run, or what it waits for while it runs.
+ *	  explain(): why a job does not run, or what it waits for while it runs.
  *
  * What the tables and the server's own views tell is asked in SQL
  * (control/parts/75-explain.sql); here is what shared memory and the settings
@@ -35,7 +35,7 @@
 #include "operate/explain.h"
 #include "operate/inner.h"
 
-PG_FUNCTION_INFO_V1(jobq_explain_job);
+PG_FUNCTION_INFO_V1(jobq_explain);
 
 /* The workers that could run the job. */
 typedef struct Crew
@@ -385,10 +385,10 @@ explain(Explain *e, const JobqStatus *status)
 }
 
 /*
- * explain_job(id): a row for each reason.
+ * explain(id): a row for each reason.
  */
 Datum
-jobq_explain_job(PG_FUNCTION_ARGS)
+jobq_explain(PG_FUNCTION_ARGS)
 {
 	Explain		e = {0};
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain.h
- *	  What the files of explain_job() offer each other.
+ *	  What the files of explain() offer each other.
  *
  * src/operate/explain.h
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain_answer.c
- *	  explain_job(): the rows of its answer, and those that SQL adds to it.
+ *	  explain(): the rows of its answer, and those that SQL adds to it.
  *
  * src/operate/explain_answer.c
  *

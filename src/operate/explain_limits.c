@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain_limits.c
- *	  explain_job(): which limits a job waits for.
+ *	  explain(): which limits a job waits for.
  *
  * src/operate/explain_limits.c
  *

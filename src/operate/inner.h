@@ -81,7 +81,7 @@ typedef enum JobqManyAction
 	MANY_RETRY,
 	MANY_RESCHEDULE,
 	MANY_SET_PRIORITY,
-	MANY_DELETE_FAILED,
+	MANY_DELETE,
 }			JobqManyAction;
 
 /* That, and with which jobs. */

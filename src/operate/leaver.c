@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * leaver.c
- *	  What is left of a role that is to be dropped, or was: reassign(),
- *	  drop_jobs_of(), and what DROP ROLE says.
+ *	  What is left of a role that is to be dropped, or was: reassign_owned(),
+ *	  drop_owned(), and what DROP ROLE says.
  *
  * Nothing of jobq keeps a role from being dropped.  Its jobs fail then, each when
  * it is due, and its schedules too; so who drops a role is told what it has.
@@ -28,8 +28,8 @@
 #include "operate/inner.h"
 #include "operate/operate.h"
 
-PG_FUNCTION_INFO_V1(jobq_reassign);
-PG_FUNCTION_INFO_V1(jobq_drop_jobs_of);
+PG_FUNCTION_INFO_V1(jobq_reassign_owned);
+PG_FUNCTION_INFO_V1(jobq_drop_owned);
 
 #define JOBS_OF		"SELECT id FROM jobq_internal.job WHERE role = $1 ORDER BY id"
 
@@ -158,7 +158,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 }
 
 /*
- * reassign(from, to): what waits, has failed, or comes again is the other role's
+ * reassign_owned(from, to): what waits, has failed, or comes again is the other role's
  * from now on.  Returns how many jobs and dead letters that were.
  *
  * Who does it could have had the jobs of both: he may act for both roles.  Plain
@@ -166,7 +166,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
  * other.
  */
 Datum
-jobq_reassign(PG_FUNCTION_ARGS)
+jobq_reassign_owned(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {OIDOID, OIDOID};
 	static const char *const queries[] = {
@@ -191,7 +191,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	uint64		njobs;
 	int64		moved = 0;
 
-	PreventCommandIfReadOnly("jobq.reassign()");
+	PreventCommandIfReadOnly("jobq.reassign_owned()");
 	if (!jobq_may_become(from) || !jobq_may_become(to))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -237,12 +237,12 @@ jobq_reassign(PG_FUNCTION_ARGS)
 }
 
 /*
- * drop_jobs_of(role): cancel its jobs and batches, have jobs that run stop, delete
+ * drop_owned(role): cancel its jobs and batches, have jobs that run stop, delete
  * its schedules, handlers of events and dead letters.  Returns how many jobs and dead letters there
  * were.
  */
 Datum
-jobq_drop_jobs_of(PG_FUNCTION_ARGS)
+jobq_drop_owned(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {OIDOID};
 	Oid			role = jobq_role_arg(fcinfo, 0, "role", false);
@@ -254,7 +254,7 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 	uint64		nbatches;
 	int64		dropped = 0;
 
-	PreventCommandIfReadOnly("jobq.drop_jobs_of()");
+	PreventCommandIfReadOnly("jobq.drop_owned()");
 	if (!jobq_may(JOBQ_MAY_MANAGE, role, 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -279,7 +279,7 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 	pfree(ids);
 
 	ids = ids_of(JOBS_OF, role, &njobs);
-	context = AllocSetContextCreate(CurrentMemoryContext, "jobq drop_jobs_of",
+	context = AllocSetContextCreate(CurrentMemoryContext, "jobq drop_owned",
 									ALLOCSET_DEFAULT_SIZES);
 	for (uint64 i = 0; i < njobs; i++)
 	{
@@ -323,7 +323,7 @@ jobq_warn_of_leaver(Oid role, const char *name)
 		ereport(WARNING,
 				(errmsg("role \"%s\" has left something in jobq: %s", name, what),
 				 errdetail("Its jobs and schedules fail."),
-				 errhint("Give them to another role with jobq.reassign('%u', 'role'), or drop them with jobq.drop_jobs_of('%u'); set run_as of queues again with jobq.alter_queue().",
+				 errhint("Give them to another role with jobq.reassign_owned('%u', 'role'), or drop them with jobq.drop_owned('%u'); set run_as of queues again with jobq.alter_queue().",
 						 role, role)));
 	SPI_finish();
 }

@@ -87,7 +87,7 @@ static int64 treat_slices(const JobqMany * many, TupleDesc desc,
 static bool
 of_letters(const JobqMany * many)
 {
-	return many->action == MANY_DELETE_FAILED ||
+	return many->action == MANY_DELETE ||
 		(many->action == MANY_RETRY &&
 		 (many->nulls[FILTER_STATE] ||
 		  strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "failed") == 0));
@@ -226,7 +226,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 static int
 privileges_for(const JobqMany * many)
 {
-	return many->action == MANY_DELETE_FAILED || !many->nulls[FILTER_PAYLOAD] ||
+	return many->action == MANY_DELETE || !many->nulls[FILTER_PAYLOAD] ||
 		!many->nulls[FILTER_GROUP_KEY] || !many->nulls[FILTER_UNIQUE_KEY]
 		? JOBQ_MAY_MANAGE : JOBQ_MAY_OPERATE;
 }
@@ -354,7 +354,7 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 			return jobq_move_job(rel, id, JOB_RUN_AT, many->value, chosen);
 		case MANY_SET_PRIORITY:
 			return jobq_move_job(rel, id, JOB_PRIORITY, many->value, chosen);
-		case MANY_DELETE_FAILED:
+		case MANY_DELETE:
 			break;
 	}
 	return false;
@@ -416,7 +416,7 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 	n = ask_again(many, chosen, versions, n);
 	if (n == 0)
 		done = 0;
-	else if (many->action == MANY_DELETE_FAILED)
+	else if (many->action == MANY_DELETE)
 		done = delete_letters(construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
 											  TYPALIGN_DOUBLE));
 	else if (of_letters(many))

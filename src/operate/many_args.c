@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(jobq_cancel_many);
 PG_FUNCTION_INFO_V1(jobq_retry_many);
 PG_FUNCTION_INFO_V1(jobq_reschedule_many);
 PG_FUNCTION_INFO_V1(jobq_set_priority_many);
-PG_FUNCTION_INFO_V1(jobq_delete_failed_many);
+PG_FUNCTION_INFO_V1(jobq_delete_many);
 PG_FUNCTION_INFO_V1(jobq_in_slices);
 PG_FUNCTION_INFO_V1(jobq_clear);
 PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
@@ -56,7 +56,7 @@ static const struct
 	[MANY_RETRY] = {"retry_many", "failed, retryable", NULL, InvalidOid},
 	[MANY_RESCHEDULE] = {"reschedule_many", "scheduled, ready, retryable", "run_at", TIMESTAMPTZOID},
 	[MANY_SET_PRIORITY] = {"set_priority_many", "scheduled, ready, retryable, blocked", "priority", INT4OID},
-	[MANY_DELETE_FAILED] = {"delete_failed_many", "failed", NULL, InvalidOid},
+	[MANY_DELETE] = {"delete_many", "failed", NULL, InvalidOid},
 };
 
 static void init_many(JobqMany * many, JobqManyAction action);
@@ -244,9 +244,9 @@ jobq_set_priority_many(PG_FUNCTION_ARGS)
 }
 
 Datum
-jobq_delete_failed_many(PG_FUNCTION_ARGS)
+jobq_delete_many(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(run_function(fcinfo, MANY_DELETE_FAILED));
+	PG_RETURN_INT64(run_function(fcinfo, MANY_DELETE));
 }
 
 /*
@@ -406,7 +406,7 @@ jobq_in_slices(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is nothing that jobq.in_slices() does", function),
-				 errhint("It does cancel_many, clear, retry_many, reschedule_many, set_priority_many, and delete_failed_many.")));
+				 errhint("It does cancel_many, clear, retry_many, reschedule_many, set_priority_many, and delete_many.")));
 	json = PG_GETARG_JSONB_P(1);
 	if (!JB_ROOT_IS_OBJECT(json))
 		ereport(ERROR,

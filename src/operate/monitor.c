@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * monitor.c
- *	  monitor() and unmonitor(): of which conditions somebody is told.
+ *	  create_monitor() and drop_monitor(): of which conditions somebody is told.
  *
  * A monitor is a row of jobq_internal.monitor; the scheduler looks at all of
  * them (worker/scheduler/monitors.c), and the row says whether it has told.
@@ -24,13 +24,13 @@
 #include "commit/commit.h"
 #include "operate/inner.h"
 
-PG_FUNCTION_INFO_V1(jobq_monitor);
-PG_FUNCTION_INFO_V1(jobq_unmonitor);
+PG_FUNCTION_INFO_V1(jobq_create_monitor);
+PG_FUNCTION_INFO_V1(jobq_drop_monitor);
 
 #define MAX_NAME	127
 #define MAX_MONITORS	"1000"
 
-/* The arguments of monitor(), in the order of the query that writes them. */
+/* The arguments of create_monitor(), in the order of the query that writes them. */
 enum
 {
 	ARG_NAME, ARG_CONDITION, ARG_ABOVE, ARG_QUEUE, ARG_KIND, ARG_UNTIL, NARGS
@@ -108,10 +108,10 @@ check_bounds(double above, double until)
 #define SAME	" (m.condition, m.queue, m.kind) IS NOT DISTINCT FROM ($2, $4, $5)"
 
 /*
- * monitor(name, condition, above, queue, kind, until)
+ * create_monitor(name, condition, above, queue, kind, until)
  */
 Datum
-jobq_monitor(PG_FUNCTION_ARGS)
+jobq_create_monitor(PG_FUNCTION_ARGS)
 {
 	static const Oid types[NARGS + 1] = {
 		TEXTOID, TEXTOID, FLOAT8OID, TEXTOID, TEXTOID, FLOAT8OID, TIMESTAMPTZOID
@@ -120,7 +120,7 @@ jobq_monitor(PG_FUNCTION_ARGS)
 	Datum		values[NARGS + 1];
 	char		nulls[NARGS + 2] = "       ";
 
-	PreventCommandIfReadOnly("jobq.monitor()");
+	PreventCommandIfReadOnly("jobq.create_monitor()");
 	jobq_require_all(JOBQ_MAY_OPERATE, "have jobq monitored");
 	for (int i = 0; i < NARGS; i++)
 	{
@@ -157,22 +157,22 @@ jobq_monitor(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("there are %s monitors already", MAX_MONITORS),
-				 errhint("Drop one by jobq.unmonitor().")));
+				 errhint("Drop one by jobq.drop_monitor().")));
 	SPI_finish();
 	jobq_at_commit_changed(JOBQ_CHANGED_MONITORS);
 	PG_RETURN_VOID();
 }
 
 /*
- * unmonitor(name)
+ * drop_monitor(name)
  */
 Datum
-jobq_unmonitor(PG_FUNCTION_ARGS)
+jobq_drop_monitor(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {TEXTOID};
 	Datum		values[] = {PG_GETARG_DATUM(0)};
 
-	PreventCommandIfReadOnly("jobq.unmonitor()");
+	PreventCommandIfReadOnly("jobq.drop_monitor()");
 	jobq_require_all(JOBQ_MAY_OPERATE, "have jobq monitored");
 	SPI_connect();
 	if (jobq_query("DELETE FROM jobq_internal.monitor WHERE name = $1", 1, types, values,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * operate.c
- *	  Operating on jobs: cancel(), retry(), delete_failed(), restart_workers().
+ *	  Operating on jobs: cancel(), retry(), delete(), restart_workers().
  *
  * src/operate/operate.c
  *
@@ -38,7 +38,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_cancel);
 PG_FUNCTION_INFO_V1(jobq_retry);
-PG_FUNCTION_INFO_V1(jobq_delete_failed);
+PG_FUNCTION_INFO_V1(jobq_delete);
 PG_FUNCTION_INFO_V1(jobq_restart_workers);
 PG_FUNCTION_INFO_V1(jobq_activate);
 PG_FUNCTION_INFO_V1(jobq_adopt);
@@ -306,7 +306,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("a handler cannot cancel its own job"),
-				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
+				 errhint("Use jobq.cancel_current() or jobq.reject_current().")));
 	rel = jobq_open_jobs();
 	cancelled = jobq_cancel_job(rel, id, true, NULL);
 	table_close(rel, NoLock);
@@ -397,7 +397,7 @@ jobq_retry(PG_FUNCTION_ARGS)
  * forget(id): delete a dead letter.
  */
 Datum
-jobq_delete_failed(PG_FUNCTION_ARGS)
+jobq_delete(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {INT8OID};
 	int64		id = PG_GETARG_INT64(0);

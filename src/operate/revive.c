@@ -254,7 +254,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
 					 errmsg("job " INT64_FORMAT " has failed before it could begin, and batch " INT64_FORMAT " was cancelled",
 							job_id(&job), *reopened),
-					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.delete_failed().")));
+					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.delete().")));
 		revive_outer(rel, job_batch(&job));
 	}
 	if (jobq_job_is_workflow(&job))

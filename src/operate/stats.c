@@ -26,7 +26,7 @@
 PG_FUNCTION_INFO_V1(jobq_stat_slots);
 PG_FUNCTION_INFO_V1(jobq_stat_history);
 PG_FUNCTION_INFO_V1(jobq_stat_series);
-PG_FUNCTION_INFO_V1(jobq_stats_reset);
+PG_FUNCTION_INFO_V1(jobq_reset_stats);
 PG_FUNCTION_INFO_V1(jobq_stats_known);
 
 static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
@@ -508,16 +508,16 @@ jobq_stat_series(PG_FUNCTION_ARGS)
 }
 
 /*
- * stats_reset(queue): let the counters of the queue, or of all if that is null, begin
+ * reset_stats(queue): let the counters of the queue, or of all if that is null, begin
  * anew.
  */
 Datum
-jobq_stats_reset(PG_FUNCTION_ARGS)
+jobq_reset_stats(PG_FUNCTION_ARGS)
 {
 	JobqStatBase *base = jobq_stat_base();
 	int32		queue_id = 0;
 
-	PreventCommandDuringRecovery("jobq.stats_reset()");
+	PreventCommandDuringRecovery("jobq.reset_stats()");
 	if (PG_ARGISNULL(0))
 		jobq_require_all(JOBQ_MAY_OPERATE, "reset the statistics of all queues");
 	else

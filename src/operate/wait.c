@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.c
- *	  Waiting for jobs: wait(), wait_all(), call().
+ *	  Waiting for jobs: wait(), wait_many(), call().
  *
  * Who waits is on a list in shared memory, from which committers take whom to
  * wake; nobody polls.
@@ -41,7 +41,7 @@
 #define MAX_AHEAD	100
 
 PG_FUNCTION_INFO_V1(jobq_wait);
-PG_FUNCTION_INFO_V1(jobq_wait_all);
+PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_call);
 
 static bool warn_if_stuck(int64 id, const JobqStatus *status);
@@ -297,11 +297,11 @@ jobq_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * wait_all(ids, timeout): the statuses of many jobs, in the order given, as soon
+ * wait_many(ids, timeout): the statuses of many jobs, in the order given, as soon
  * as all of them are finished, or when the time is over.
  */
 Datum
-jobq_wait_all(PG_FUNCTION_ARGS)
+jobq_wait_many(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	Datum	   *elems;
@@ -326,7 +326,7 @@ jobq_wait_all(PG_FUNCTION_ARGS)
 	}
 	wait_for(ids, n,
 			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 -1, statuses, "jobq.wait_all()");
+			 -1, statuses, "jobq.wait_many()");
 	for (int i = 0; i < n; i++)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 statuses[i].values, statuses[i].nulls);

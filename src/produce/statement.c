@@ -11,7 +11,7 @@
  * A privilege of its own, because a role may well be allowed to call functions
  * only, or to have no more than vetted handlers take up workers; and because a
  * function that passes on a kind and a payload of its caller's would else lend its
- * owner's rights.  A step or a callback cannot be a statement: jobq.reassign() gives
+ * owner's rights.  A step or a callback cannot be a statement: jobq.reassign_owned() gives
  * batches to another role, as which the statement would run.
  *
  * What is wrong with a statement is said when it is enqueued, as far as the

@@ -27,7 +27,7 @@
 
 #include "produce/produce.h"
 
-PG_FUNCTION_INFO_V1(jobq_release_unique);
+PG_FUNCTION_INFO_V1(jobq_release_key);
 
 /* Longest key, in bytes. */
 #define MAX_UNIQUE_KEY	500
@@ -310,12 +310,12 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 }
 
 /*
- * release_unique(kind, unique_key, unique_scope, queue): give back a key of the current
+ * release_key(kind, unique_key, unique_scope, queue): give back a key of the current
  * role, whoever holds it.  The kind counts for the scope of a kind, the queue for that
  * of a queue.
  */
 Datum
-jobq_release_unique(PG_FUNCTION_ARGS)
+jobq_release_key(PG_FUNCTION_ARGS)
 {
 	enum
 	{
@@ -327,7 +327,7 @@ jobq_release_unique(PG_FUNCTION_ARGS)
 	bool		of_kind = strcmp(scope, "kind") == 0;
 	JobqJob		job;
 
-	PreventCommandIfReadOnly("jobq.release_unique()");
+	PreventCommandIfReadOnly("jobq.release_key()");
 	jobq_require(JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN);
 	memset(job.nulls, true, sizeof(job.nulls));
 	job_clear_stat(&job);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * schedule.c
- *	  schedule(), unschedule(), run_schedule(), cron_next(); pause() and resume() of a
+ *	  schedule(), unschedule(), run_schedule(), next_ticks(); pause() and resume() of a
  *	  schedule.
  *
  * A schedule is a row of jobq_internal.schedule; the scheduler
@@ -564,7 +564,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 }
 
 /*
- * cron_next(cron, timezone, after, n): the next ticks; those of an interval
+ * next_ticks(cron, timezone, after, n): the next ticks; those of an interval
  * are counted from "after", and those of a recurrence rule without DTSTART.
  */
 Datum

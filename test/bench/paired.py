@@ -56,7 +56,7 @@ class Server:
     def round(self, jobs):
         """Nanoseconds of a job: the session's, the worker's."""
         self.ask("SELECT jobq.enqueue('nothing')")
-        self.ask("SELECT jobq.drain('default', '1 min')")
+        self.ask("SELECT jobq.wait_queue('default', '1 min')")
         worker = int(self.ask("SELECT pid FROM jobq.workers WHERE pid IS NOT NULL"))
         self.ask("SELECT jobq.pause('default')")
         began = self.time(self.backend), self.time(worker)
@@ -64,7 +64,7 @@ class Server:
         enqueued = self.time(self.backend)
         self.ask("CHECKPOINT")
         self.ask("SELECT jobq.resume('default')")
-        self.ask("SELECT jobq.drain('default', '5 min')")
+        self.ask("SELECT jobq.wait_queue('default', '5 min')")
         return (enqueued - began[0]) / jobs, (self.time(worker) - began[1]) / jobs
 
     def stop(self):

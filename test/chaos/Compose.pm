@@ -67,7 +67,7 @@ sub batch
 	  : $self->wire('produce', 1)->value("SELECT id FROM jobq.batches WHERE name = '$tag'");
 	while (defined $id)
 	{
-		my $answer = $self->wire('produce', 1)->ask("SELECT jobq.batch_start($id)");
+		my $answer = $self->wire('produce', 1)->ask("SELECT jobq.start_batch($id)");
 
 		last if !$answer->{error} || $answer->{error} =~ /^JQ00/;
 		$self->pause(10, 20);
@@ -107,7 +107,7 @@ sub workflow
 		my %definition = (name => $tag, steps => \@steps);
 		$definition{"on_$_"} = { kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 }
 		  foreach qw(success failure finish);
-		$self->enqueue('SELECT jobq.workflow(' . Session::quote_json(\%definition) . ')', %jobs);
+		$self->enqueue('SELECT jobq.create_workflow(' . Session::quote_json(\%definition) . ')', %jobs);
 	}
 	return;
 }
@@ -146,7 +146,7 @@ sub fan
 
 	$definition{"on_$_"} = { kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 }
 	  foreach qw(success failure finish);
-	$self->enqueue('SELECT jobq.workflow(' . Session::quote_json(\%definition) . ')', %jobs);
+	$self->enqueue('SELECT jobq.create_workflow(' . Session::quote_json(\%definition) . ')', %jobs);
 	return;
 }
 

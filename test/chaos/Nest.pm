@@ -110,7 +110,7 @@ sub nested
 		{ name => 'line', needs => ['a'], chain => definition($line, @line) },
 		{ %$step_z, name => 'z', needs => [ 'inner', 'line' ] });
 
-	my $rows = $self->enqueue('SELECT jobq.workflow(' . Session::quote_json($definition) . ')', %jobs);
+	my $rows = $self->enqueue('SELECT jobq.create_workflow(' . Session::quote_json($definition) . ')', %jobs);
 
 	return unless $cancel && $rows;
 	$self->pause(0, 60);
@@ -118,8 +118,8 @@ sub nested
 	my $part = Session::pick(qw(inner line));
 	# all of it, one that is part of it, or the job that stands for that
 	$self->{wire}->ask(Session::pick(
-		"SELECT jobq.batch_cancel($id)",
-		"SELECT jobq.batch_cancel(workflow_id) FROM jobq.steps WHERE batch_id = $id AND name = '$part'",
+		"SELECT jobq.cancel_batch($id)",
+		"SELECT jobq.cancel_batch(workflow_id) FROM jobq.steps WHERE batch_id = $id AND name = '$part'",
 		"SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = $id AND name = '$part'"));
 	return;
 }
@@ -157,14 +157,14 @@ sub in_batch
 		[ 'SELECT jobq.create_batch(' . Wire::quote($tag) . ', ' . Compose::callbacks($tag)
 			. ', allow_failures => ' . ($allow ? 'true' : 'false') . ', start => true)',
 			sub { 'SELECT jobq.batch_add(' . $id->(@_) . ", '$step->{kind}', ARRAY[" . Session::quote_json($step->{payload}) . ']::jsonb[])' },
-			$inside ? () : sub { 'SELECT jobq.workflow(' . Session::quote_json($definition) . ', batch => ' . $id->(@_) . ')' },
+			$inside ? () : sub { 'SELECT jobq.create_workflow(' . Session::quote_json($definition) . ', batch => ' . $id->(@_) . ')' },
 			sub { 'SELECT jobq.chain(' . Session::quote_json(\@line) . ', ' . Compose::callbacks($chain)
 				  . ", name => '$chain', batch => " . $id->(@_) . ')' } ],
 		'COMMIT', \%jobs, {});
 
 	return unless $cancel && $rows;
 	$self->pause(0, 60);
-	$self->{wire}->ask('SELECT jobq.batch_cancel(' . $id->(@$rows) . ')');
+	$self->{wire}->ask('SELECT jobq.cancel_batch(' . $id->(@$rows) . ')');
 	return;
 }
 

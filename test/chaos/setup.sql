@@ -94,7 +94,7 @@ $$;
 CREATE FUNCTION chaos.give_up(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM chaos.note_effect(payload, job, now());		-- which is undone
-	PERFORM jobq.fail_current('given up');
+	PERFORM jobq.reject_current('given up');
 END
 $$;
 
@@ -154,7 +154,7 @@ $$;
 CREATE FUNCTION chaos.add(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ? 'definition' THEN
-		PERFORM jobq.workflow(payload -> 'definition', batch => job.batch_id);
+		PERFORM jobq.create_workflow(payload -> 'definition', batch => job.batch_id);
 	ELSE
 		PERFORM jobq.batch_add(job.batch_id, 'chaos.work',
 			ARRAY[jsonb_build_object('tag', payload ->> 'tag' || '.added')], '{"max_attempts": 1000}');

@@ -133,7 +133,7 @@ await test('a dead letter is mended, and runs', async () => {
 		'completed {"d": 1.50, "n": 12345678901234567890, "good": true}');
 });
 await test('dead letters are chosen, and run again', async () => {
-	const before = Number(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'sorry'`));
+	const before = Number(sql(`SELECT count(*) FROM jobq.dead_letters WHERE kind = 'sorry'`));
 
 	await go('failed?kind=sorry');
 	await page.click('Select all of the page');
@@ -141,7 +141,7 @@ await test('dead letters are chosen, and run again', async () => {
 	await page.click(`Run again (${before})`);
 	await answer('Run again');
 	await page.shows('No dead letter is like that.');
-	is(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'sorry'`), '0');
+	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE kind = 'sorry'`), '0');
 });
 await test('an id beyond 2^53 is that of no other job', async () => {
 	for (const id of ['9007199254740992', '9007199254740993']) {
@@ -155,17 +155,17 @@ await test('an id beyond 2^53 is that of no other job', async () => {
 	await page.click('Forget (1)');
 	await answer('Forget');
 	await page.until('it is gone', `!document.body.innerText.includes('9007199254740993')`);
-	is(sql(`SELECT id FROM jobq.failed_jobs WHERE tags = '{exact}'`), '9007199254740992');
+	is(sql(`SELECT id FROM jobq.dead_letters WHERE tags = '{exact}'`), '9007199254740992');
 	await go('job/9007199254740992');
 	await page.click('Forget');
 	await answer('Forget');
 	await page.until('the list', 'location.hash === "#/failed"');
-	is(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE tags = '{exact}'`), '0');
+	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE tags = '{exact}'`), '0');
 });
 await test('what acts on many says on how many', async () => {
 	const asks = (text) => page.until(`it asks: ${text}`, `document.querySelector("dialog[open]")?.textContent.includes(${JSON.stringify(text)})`);
 	const leave = () => page.key('Escape', 27).then(() => page.until('it is over', '!document.querySelector("dialog[open]")'));
-	const letters = sql(`SELECT count(*) FROM jobq.failed_jobs`);
+	const letters = sql(`SELECT count(*) FROM jobq.dead_letters`);
 
 	await go('failed');
 	await page.click('Run all again');
@@ -274,7 +274,7 @@ await test('jobs are searched', async () => {
 });
 
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
-const bad = sql(`SELECT id FROM jobq.failed_jobs WHERE kind = 'evil' LIMIT 1`);
+const bad = sql(`SELECT id FROM jobq.dead_letters WHERE kind = 'evil' LIMIT 1`);
 const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
 const views = ['overview', 'queues', 'jobs', 'failed', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
 const names = new Map([[`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);

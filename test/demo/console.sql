@@ -59,7 +59,7 @@ BEGIN
 		PERFORM jobq.enqueue('mail', '{"to": "later"}', delay => '10 min');
 	END IF;
 	IF random() < 0.04 THEN
-		PERFORM jobq.workflow('{"name": "close the day", "steps": [
+		PERFORM jobq.create_workflow('{"name": "close the day", "steps": [
 			{"name": "orders", "kind": "step"},
 			{"name": "stock", "kind": "step"},
 			{"name": "invoices", "kind": "step", "needs": ["orders"]},

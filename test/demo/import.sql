@@ -46,4 +46,4 @@ FROM jobq.batch_add(:batch, 'demo.import', ARRAY(
 	FROM generate_series(1, (SELECT max(no) FROM demo.line), 500) AS first)) AS id \gset
 COMMIT;
 SELECT (SELECT max(no) FROM demo.line) AS lines, :jobs AS jobs, state, count(*)
-FROM jobq.wait_all(:'ids'::bigint[], '60 s') GROUP BY state;
+FROM jobq.wait_many(:'ids'::bigint[], '60 s') GROUP BY state;

@@ -1,6 +1,6 @@
 -- How long the jobs of pickup.sql have waited: from the call of jobq.enqueue(), the
 -- flush of its commit to disk included, to the start of the handler.
-SELECT jobq.drain('default', '30 s') \g /dev/null
+SELECT jobq.wait_queue('default', '30 s') \g /dev/null
 SELECT count(*) AS jobs,
 	round(1000 * percentile_cont(0.5) WITHIN GROUP (ORDER BY waited)::numeric, 2) AS p50,
 	round(1000 * percentile_cont(0.99) WITHIN GROUP (ORDER BY waited)::numeric, 2) AS p99

@@ -9,7 +9,7 @@ SELECT jobq.register('demo.note', 'demo.write_note(jsonb)') \g /dev/null
 SELECT array_agg(id) AS ids
 FROM jobq.enqueue_many('demo.note', ARRAY(
 	SELECT jsonb_build_object('no', no) FROM generate_series(1, 10000) AS no)) AS id \gset
-SELECT count(*) AS completed FROM jobq.wait_all(:'ids'::bigint[], '60 s') WHERE state = 'completed' \gset
+SELECT count(*) AS completed FROM jobq.wait_many(:'ids'::bigint[], '60 s') WHERE state = 'completed' \gset
 
 -- from the first one's start to the last one's end
 SELECT round(count(*) / extract(epoch FROM max(finished_at) - min(started_at))) AS rate

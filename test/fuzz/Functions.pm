@@ -158,7 +158,7 @@ sub consume
 	my $queue = one('outside', 'outside', 'memory');
 	my $end = one(
 		'ack(id, token)', "nack(id, token, 'no', '1s')", "reject(id, token, 'never')", 'release(id, token)',
-		"extend(id, token, '1 minute')", "report_progress(id, token, 50, 'half')", 'ack(ARRAY[id], ARRAY[token])', "ack(id, token, '{}')");
+		"extend(id, token, '1 minute')", "set_progress(id, token, 50, 'half')", 'ack(ARRAY[id], ARRAY[token])', "ack(id, token, '{}')");
 
 	return one(
 		"SELECT jobq.enqueue('foreign', '{}', queue => '$queue', group_key => " . one('NULL', 'NULL', "'a'", 'n::text') . ') FROM generate_series(1, 5) n',

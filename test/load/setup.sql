@@ -100,7 +100,7 @@ BEGIN
 	INSERT INTO load.proved SELECT id FROM done;
 	COMMIT;
 	INSERT INTO load.fault (what, job) SELECT 'dead letter: ' || error, id FROM jobq_internal.failed_job WHERE kind ^@ 'load_';
-	PERFORM jobq.delete_failed_many(state => 'failed');
+	PERFORM jobq.delete_many(state => 'failed');
 	COMMIT;
 	PERFORM jobq.prune('30 s');
 	COMMIT;

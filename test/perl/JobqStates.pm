@@ -69,7 +69,7 @@ SELECT jobq.create_batch(name => 'batch', on_success => '{"kind": "tell", "paylo
 SELECT jobq.batch_add(:batch, 'note', '{"{\"what\": \"batch 1\"}"}');
 SELECT jobq.batch_add(:batch, 'note', '{"{\"what\": \"batch 2\"}"}', '{"queue": "still"}');
 COMMIT;
-SELECT jobq.workflow('{"name": "flow", "on_finish": {"kind": "tell", "payload": {"what": "flow"}}, "steps": [
+SELECT jobq.create_workflow('{"name": "flow", "on_finish": {"kind": "tell", "payload": {"what": "flow"}}, "steps": [
 	{"name": "a", "kind": "note", "payload": {"what": "step a"}},
 	{"name": "b", "kind": "note", "payload": {"what": "step b"}, "queue": "still", "needs": ["a"]},
 	{"name": "c", "kind": "note", "payload": {"what": "step c"}, "needs": ["b"]}]}')});
@@ -120,9 +120,9 @@ sub come_to_their_end
 	}
 	is($node->safe_psql($dbname, q{SELECT jobq.enqueue('note', unique_key => 'held') IN (SELECT id FROM jobq_internal.archive)}), 't',
 		"$what: a unique key is held");
-	$node->safe_psql($dbname, q{SELECT jobq.retry(id) FROM jobq.failed_jobs});
+	$node->safe_psql($dbname, q{SELECT jobq.retry(id) FROM jobq.dead_letters});
 	wait_for($node, "$what: a dead letter was tried again",
-		q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE jsonb_array_length(errors) = 2}, $dbname);
+		q{SELECT count(*) = 1 FROM jobq.dead_letters WHERE jsonb_array_length(errors) = 2}, $dbname);
 	$node->safe_psql($dbname, q{SELECT jobq.resume('still'), jobq.resume('proxy')});
 	wait_for($node, "$what: a workflow goes on and ends",
 		q{SELECT count(*) = 1 FROM effect WHERE what = 'flow completed'}, $dbname);

@@ -50,7 +50,7 @@ foreach my $kind ('crash', 'crash_procedure')
 {
 	# the crash may end the session before it has left
 	$node->psql('postgres', "SELECT jobq.enqueue('$kind')");
-	wait_for($node, "$kind: a dead letter", "SELECT count(*) = 1 FROM jobq.failed_jobs WHERE kind = '$kind'");
+	wait_for($node, "$kind: a dead letter", "SELECT count(*) = 1 FROM jobq.dead_letters WHERE kind = '$kind'");
 	is(told($kind), 'dead=1 failed=2 retry=1', "$kind: each crash is told of once");
 	is(sql(qq{SELECT string_agg(payload ->> 'crashes', ',' ORDER BY id) FROM jobq.live_jobs
 		WHERE payload ->> 'kind' = '$kind' AND payload ->> 'event' = 'failed'}), '1,2', "$kind: with its number");
@@ -73,7 +73,7 @@ append_to_file($bench, q{SELECT jobq.enqueue('works');
 SELECT jobq.ack(r.id, r.token) FROM (SELECT jobq.enqueue('acked', queue => 'outside')) e, LATERAL jobq.reserve('{outside}') r;
 SELECT jobq.cancel(jobq.enqueue('works', delay => '1 day'));
 SELECT count(*) FROM jobq.create_batch(start => true) b, LATERAL jobq.batch_add(b, 'works', '{1,2}');
-SELECT jobq.batch_cancel(jobq.create_batch());
+SELECT jobq.cancel_batch(jobq.create_batch());
 });
 # each tick makes a job, or is left out: a job that makes the next one wait, and each stop, do that
 sql(q{SELECT jobq.schedule('ticks', 'every 1 second', 'ticks', missed => 'skip', options => '{"queue": "outside"}')});

@@ -114,7 +114,7 @@ BEGIN
 			edited := jobq.enqueue('edited', '{"tenant": "nobody"}', delay => '1 day');
 			batch := jobq.create_batch(on_success => jsonb_build_object('kind', 'callback', 'payload', payload));
 			PERFORM FROM jobq.batch_add(batch, 'part', ARRAY[payload]);
-			PERFORM jobq.batch_start(batch);
+			PERFORM jobq.start_batch(batch);
 			INSERT INTO paid VALUES (n);
 			IF n = 1 THEN
 				PERFORM jobq.schedule('of t' || t, '0 0 29 2 *', 'scheduled', payload);
@@ -144,7 +144,7 @@ $node->safe_psql('postgres', 'CALL app.deliver()', @web);
 work_off($node, 'all jobs are over', $left);
 wait_for($node, 'all batches are, too', q{SELECT bool_and(state = 'completed') FROM jobq.batches});
 work_off($node, 'and their callbacks', $left);
-is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'), 0, 'none has failed');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.dead_letters'), 0, 'none has failed');
 
 # What was written where.  What a procedure has committed may be there twice.
 my $all = join(' UNION ALL ', map { "SELECT 't$_' AS place, * FROM t$_.visit" } 0 .. $tenants - 1);

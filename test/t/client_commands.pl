@@ -127,7 +127,7 @@ like((run_jobq(qw(tail 1)))[0], qr/^\d\d:\d\d:\d\d  info: at it\n.*completed  at
 is((run_jobq(qw(wait 1 2)))[2], 10, 'wait for several: the worst');
 like((run_jobq(qw(failed --kind f)))[0], qr/^ 2  f +default +1 .* P0001 +oh dear$/m, 'failed');
 is_output([ qw(edit 2), '--payload={"error": "oh dear"}', '--max-attempts=1' ], '', 'edit');
-is(sql('SELECT payload, max_attempts FROM jobq.failed_jobs WHERE id = 2'), '{"error": "oh dear"}|1', 'it has another payload');
+is(sql('SELECT payload, max_attempts FROM jobq.dead_letters WHERE id = 2'), '{"error": "oh dear"}|1', 'it has another payload');
 is_refused([qw(edit 2)], qr/nothing is given/, 1, 'with nothing');
 is_output([qw(retry 2)], '', 'retry');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
@@ -266,7 +266,7 @@ is(sql("SELECT result FROM jobq.jobs WHERE id = $run"), '{"b": 2}', 'which is th
 is_refused([qw(run-schedule daily)], qr/schedule "daily" does not exist/, 1, 'run-schedule: no such schedule');
 
 # a workflow, of which one step needs two, and a name needs quotes
-my $batch = sql(q{SELECT jobq.workflow('{"name": "w", "steps": [
+my $batch = sql(q{SELECT jobq.create_workflow('{"name": "w", "steps": [
 	{"name": "a", "kind": "f"}, {"name": "b, \"c\"", "kind": "f", "needs": ["a"]},
 	{"name": "d", "kind": "f", "needs": ["a"]}, {"name": "e", "kind": "f", "needs": ["b, \"c\"", "d"]}]}')});
 wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
@@ -280,7 +280,7 @@ is($drawn, qq{a  completed  job N
 is((run_jobq('workflow', 99))[2], 1, 'a workflow that is not there');
 like((run_jobq('batches'))[0], qr/^ *$batch  w +completed +4 /m, 'batches');
 # one with a job for each element of an array: a line
-my $mapped = sql(q{SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "f", "payload": [1, 2, 3]},
+my $mapped = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "f", "payload": [1, 2, 3]},
 	{"name": "each", "kind": "f", "needs": ["list"], "map": {"$result": "list"}}, {"name": "all", "kind": "f", "needs": ["each"]}]}')});
 wait_for($node, 'the workflow with elements is done', "SELECT state = 'completed' FROM jobq.batch_status($mapped)");
 ($drawn = (run_jobq('workflow', $mapped))[0]) =~ s/job \d+/job N/g;
@@ -297,8 +297,8 @@ foreach my $command (qw(list failed queues kinds workers schedules batches))
 
 # what a job carries does not reach the terminal as it is
 sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07\u009b2J\njobq: all is well')});
-sql(q{SELECT jobq.drain('default', '5 min')});
-foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM jobq.failed_jobs') ])
+sql(q{SELECT jobq.wait_queue('default', '5 min')});
+foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM jobq.dead_letters') ])
 {
 	my $shown = (run_jobq(@$words, '--color=always'))[0];
 
@@ -311,8 +311,8 @@ my $json = (run_jobq(qw(list --json)))[0];
 unlike($json, qr/[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae/, 'JSON: no control characters');
 is(sql(q{SELECT count(*) FROM jsonb_array_elements($x$} . $json . q{$x$) AS j WHERE j ->> 'error' ~ E'\u202e \u009b1m'}), '1', 'JSON: but they are there');
 # nor by what the server says: an error, and a warning
-my $copy = sql(q{SELECT jobq.enqueue('f', delay => '1 h', unique_key => unique_key) FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq.failed_jobs)});
-($out, $err, $status) = run_jobq('retry', sql('SELECT max(id) FROM jobq.failed_jobs'));
+my $copy = sql(q{SELECT jobq.enqueue('f', delay => '1 h', unique_key => unique_key) FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq.dead_letters)});
+($out, $err, $status) = run_jobq('retry', sql('SELECT max(id) FROM jobq.dead_letters'));
 is($err, "jobq: error: job $copy of kind \"f\" has the unique key \"\\x1B]0;title\\x07\\xC2\\x9B2J\\njobq: all is well\"", 'the key in an error is on its line, and can be seen');
 is($status, 1, 'the error: exit status');
 sql("SELECT jobq.cancel($copy)");

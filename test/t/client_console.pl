@@ -96,7 +96,7 @@ SELECT jobq.enqueue('evil', '{"<img src=x onerror=\"window.harmed=1\">": "</scri
 RESET ROLE;
 SELECT jobq.enqueue('<img src=x onerror=harmed=1>', '{"good": "true", "<img src=x onerror=harmed=1>": "<img src=x onerror=harmed=1>"}');
 SELECT jobq.enqueue('parcel', queue => 'held');
-SELECT jobq.report_progress(id, token, 40, '<img src=x onerror=harmed=1>'), jobq.log(id, token, '<img src=x onerror=harmed=1>')
+SELECT jobq.set_progress(id, token, 40, '<img src=x onerror=harmed=1>'), jobq.log(id, token, '<img src=x onerror=harmed=1>')
 FROM jobq.reserve('{held}', lease => '1 hour', wait => '5 min', consumer => '<img src=x onerror=harmed=1>');
 SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
 SELECT jobq.create_queue('shared', mode => 'consumer', fair_by => 'customer');
@@ -104,12 +104,12 @@ SELECT jobq.enqueue('parcel', queue => 'shared', headers => jsonb_build_object('
 SET ROLE boss;
 SELECT jobq.schedule('<img src=x onerror=harmed=1>', '30 4 * * *', 'picky', timezone => 'Europe/Madrid');
 RESET ROLE;
-SELECT jobq.workflow('{"name": "<script>harmed=1</script>", "steps": [
+SELECT jobq.create_workflow('{"name": "<script>harmed=1</script>", "steps": [
 	{"name": "goods", "kind": "picky", "payload": {"good": "true"}},
 	{"name": "freight", "kind": "picky", "needs": ["goods"], "payload": {"good": "true"}},
 	{"name": "<svg onload=harmed=1>", "kind": "picky", "needs": ["goods"]},
 	{"name": "total", "kind": "picky", "needs": ["freight", "<svg onload=harmed=1>"], "payload": {"good": "true"}}]}')});
-wait_for($node, 'the jobs have come to their ends', q{SELECT count(*) >= 5 FROM jobq.failed_jobs});
+wait_for($node, 'the jobs have come to their ends', q{SELECT count(*) >= 5 FROM jobq.dead_letters});
 
 my $superuser = sql('SELECT current_user');
 unlink $node->data_dir . '/pg_hba.conf';

@@ -282,7 +282,7 @@ like("$status $data->{detail}", qr/^403 permission denied/, 'its payload is not 
 ($status, $data) = app('POST', "/api/jobs/$failed/retry", { payload => { good => 1 } });
 is("$status $data->{id}", "200 $failed", 'it is retried with another payload');
 is(sql("SELECT state, headers, payload FROM jobq.jobs WHERE id = (SELECT id FROM jobq.wait($failed, '5 min'))"), 'completed|{"trace": "x"}|{"good": 1}', 'and completed');
-is(sql("SELECT count(*) FROM jobq.failed_jobs"), '0', 'it is no dead letter');
+is(sql("SELECT count(*) FROM jobq.dead_letters"), '0', 'it is no dead letter');
 
 # Edit one that waits.
 ($status, $data) = app('POST', '/api/jobs', '{"kind": "x", "queue": "c", "delay": "1 hour"}');
@@ -382,7 +382,7 @@ is($status, 200, 'a dead letter of a tenant');
 ($status, $data) = app('POST', '/api/log', { id => $held, token => $held_token, message => 'late' });
 is("$status $data->{sqlstate}", '409 JQ011', 'none when the lease is over');
 is(join(' ', map { join ',', map { $_->{id} } @{ (app('GET', "/api/failed?tenant=$_"))[1]{items} } } 'one', 'two'), "$held ", 'dead letters by tenant');
-is((app('POST', '/api/jobs/forget', { ids => [$held] }))[0] . ' ' . sql("SELECT count(*) FROM jobq.failed_jobs WHERE id = $held"), '200 0', 'one is forgotten');
+is((app('POST', '/api/jobs/forget', { ids => [$held] }))[0] . ' ' . sql("SELECT count(*) FROM jobq.dead_letters WHERE id = $held"), '200 0', 'one is forgotten');
 sql(q{SELECT jobq.clear('shared')});
 
 # Consumers.

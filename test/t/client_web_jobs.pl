@@ -66,7 +66,7 @@ my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization:
 # A dead letter tells where it failed.
 my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
-is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_all(ARRAY[$good, $bad], '5 min')"), 'completed failed', 'a job that is completed, and one that has failed');
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$good, $bad], '5 min')"), 'completed failed', 'a job that is completed, and one that has failed');
 ($status, $text, $data) = ask('GET', "/api/jobs/$bad");
 like($data->{error_context}, qr/^PL\/pgSQL function bad\(jsonb\) line 1 at RAISE/, 'it is told where a job has failed');
 is($data->{context}{'app.name'}, 'geheim', 'and with which settings');
@@ -96,8 +96,8 @@ my ($leaky, $key_holder, $again, $slow, $statement, $workflow) = split /\|/, sql
 SELECT jobq.enqueue('leaky', '{"a": "geheim"}', unique_by => '{a}', unique_for => '1 h', group_key => 'geheim', tags => '{geheim}'), NULL::int8,
 	jobq.enqueue('again', '{"a": "geheim"}'), jobq.enqueue('slow', '{"a": "geheim"}'),
 	jobq.enqueue_sql('SELECT 1 / (length(''geheim'') - 6)', max_attempts => 1),
-	jobq.workflow('{"name": "w", "steps": [{"name": "one", "kind": "leaky", "payload": {"a": "geheim"}}]}')});
-is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_all(ARRAY[$leaky, $statement], '5 min')"), 'failed failed', 'two dead letters');
+	jobq.create_workflow('{"name": "w", "steps": [{"name": "one", "kind": "leaky", "payload": {"a": "geheim"}}]}')});
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$leaky, $statement], '5 min')"), 'failed failed', 'two dead letters');
 wait_for($node, 'a batch whose step has failed', "SELECT state = 'failed' FROM jobq.batches WHERE id = $workflow");
 wait_for($node, 'a job that waits for its next attempt', "SELECT state = 'retryable' FROM jobq.jobs WHERE id = $again");
 wait_for($node, 'a job that runs', "SELECT message = 'geheim' FROM jobq.workers WHERE job_id = $slow");
@@ -159,7 +159,7 @@ like((ask('GET', "/api/jobs/$leaky", undef, $shy))[1], qr/"errors":\[\{[^\]]*"sq
 like((ask('GET', "/api/jobs/$again/explain", undef, $shy))[1], qr/the next is due at/, 'and why a job does not run');
 $holder->quit;
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
-sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'failed')});
 $bad = (ask('POST', '/api/jobs', { kind => 'bad' }))[2]{id};
 is(sql("SELECT state FROM jobq.wait($bad, '5 min')"), 'failed', 'a dead letter');
 
@@ -186,14 +186,14 @@ is((ask('POST', '/api/ack', { map { $_ => [ $lease{$_}[1] ] } keys %lease }))[0]
 ($status, $text, $data) = ask('POST', '/api/failed/forget', { kind => 'same' });
 is("$status $data->{count}", '200 0', 'there are none of this kind');
 ($status, $text, $data) = ask('POST', '/api/failed/forget', { kind => 'bad' });
-is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.failed_jobs'), '200 1 0', 'but one of this');
+is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.dead_letters'), '200 1 0', 'but one of this');
 
 # That which has failed last comes first, whatever its id, and a page goes on where the last
 # one has ended though its letter is gone.
 sql(q{SELECT jobq.create_queue('late', open => true); SELECT jobq.pause('late')});
 my ($late, $first, $second) = map { (ask('POST', '/api/jobs', { kind => 'bad', queue => $_ }))[2]{id} } qw(late default default);
 sql("SELECT jobq.wait($first, '5 min'); SELECT jobq.wait($second, '5 min'); SELECT jobq.resume('late'); SELECT jobq.wait($late, '5 min')");
-my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY failed_at DESC, id DESC) FROM jobq.failed_jobs});
+my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY failed_at DESC, id DESC) FROM jobq.dead_letters});
 $data = (ask('GET', '/api/failed?limit=2'))[2];
 is(join(' ', map { $_->{id} } @{ $data->{items} }), "$late $by_time[1]", 'the newest dead letters');
 is((ask('POST', '/api/jobs/forget', { ids => [ "$by_time[1]" ] }))[0], 200, 'one of them is forgotten, with its id as a text');
@@ -211,7 +211,7 @@ for my $verb (qw(retry forget))
 		like("$status $data->{detail}", qr/^400 .* has no condition/, "$verb: no condition");
 	}
 }
-is(sql('SELECT count(*) FROM jobq.failed_jobs'), '2', 'nothing has become of them');
+is(sql('SELECT count(*) FROM jobq.dead_letters'), '2', 'nothing has become of them');
 is((ask('POST', '/api/failed/forget', { tenant => 'acme' }))[2]{count}, 0, 'none is of this tenant');
 is((ask('POST', '/api/failed/forget', { older_than => '0' }))[2]{count}, 2, 'all');
 

@@ -368,7 +368,7 @@ append_to_file("$dir/nohup.end", 'x');
 is(finish($run), 0, 'a program under nohup ends after its job');
 unlike($run->{err}, qr/stopping/, 'and does not stop because of a hang-up');
 is(outcome($id), 'completed|1', 'the job is completed');
-sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'failed')});
 
 # As process 1 of a container, the program is the parent of what its commands leave behind; so it is here by prctl().
 my ($prctl) = map { /^x86_64/ ? 157 : /^aarch64/ ? 167 : () } (POSIX::uname())[4];
@@ -416,7 +416,7 @@ wait_for_file("$dir/asleep", 'the command runs, and stops');
 finish($run);
 is(outcome($id, 'state, attempt'), 'failed|1', 'it has not done its job');
 is(kill(0, slurp_file("$dir/asleep") + 0), 0, 'and is gone');
-sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'failed')});
 
 # the server is stopped for longer than the lease: the job is run once more, when the
 # command, which does not mind SIGTERM, has been killed; nothing is done until then

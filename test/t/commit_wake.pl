@@ -142,7 +142,7 @@ $node->safe_psql('late', 'CREATE EXTENSION jobq');
 foreach my $database ('app', 'late')
 {
 	my $batch = $node->safe_psql($database, 'SELECT jobq.create_batch()');
-	$node->safe_psql($database, "BEGIN; SELECT jobq.batch_start($batch); PREPARE TRANSACTION 'started'");
+	$node->safe_psql($database, "BEGIN; SELECT jobq.start_batch($batch); PREPARE TRANSACTION 'started'");
 	$node->safe_psql($database, "COMMIT PREPARED 'started'");
 	is($node->safe_psql($database, "SELECT started_at IS NOT NULL FROM jobq.batch_status($batch)"), 't', "$database: who starts a batch can be prepared");
 }
@@ -151,9 +151,9 @@ SELECT 'jobq_batch_' || :batch AS channel \gset
 LISTEN :channel;
 BEGIN;
 SAVEPOINT undone;
-SELECT jobq.batch_cancel(:batch);
+SELECT jobq.cancel_batch(:batch);
 ROLLBACK TO undone;
-SELECT jobq.batch_start(:batch);
+SELECT jobq.start_batch(:batch);
 COMMIT});
 like($told, qr/Asynchronous notification "jobq_batch_\d+" with payload "[^\n]*running/, 'late: who commits tells of it');
 unlike($told, qr/cancelled/, 'late: and not of what it has undone');

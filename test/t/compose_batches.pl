@@ -99,7 +99,7 @@ sub ends
 	{
 		my $other = sql('SELECT jobq.create_batch()');
 
-		sql("SELECT jobq.batch_start($other)");
+		sql("SELECT jobq.start_batch($other)");
 		wait_for($node, "$what: it is watched", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($other)");
 	}
 	if (ref $end)
@@ -128,7 +128,7 @@ ends('ack', 'finish completed', "SELECT jobq.ack(id, token) $one");
 ends('reject', 'finish failed', "SELECT jobq.reject(id, token, 'no') $one");
 ends('cancel', 'finish completed', 'SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH', $delayed);
 ends('clear', 'finish completed', q{SELECT jobq.clear('default')}, $delayed);
-ends('batch_cancel', 'finish cancelled', 'SELECT jobq.batch_cancel(BATCH)', $delayed);
+ends('cancel_batch', 'finish cancelled', 'SELECT jobq.cancel_batch(BATCH)', $delayed);
 ends('cancel of one that runs', 'finish completed',
 	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01); END LOOP; END $$;
 	SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH}, q{BEGIN; SELECT batch() AS b \gset
@@ -156,9 +156,9 @@ ends('an adder in a prepared transaction', 'finish completed',
 my $holder = $node->background_psql('postgres');
 $holder->query_safe(q{BEGIN; SELECT jobq.enqueue('tell', '"mine"', unique_key => 'only')});
 my $stuck = sql(q{SELECT jobq.create_batch(on_finish => '{"kind": "tell", "payload": "finish", "unique_key": "only"}')});
-sql("SELECT jobq.batch_start($stuck)");
+sql("SELECT jobq.start_batch($stuck)");
 my $other = sql('SELECT batch(start => false)');
-sql("SELECT jobq.batch_start($other)");
+sql("SELECT jobq.start_batch($other)");
 wait_for($node, 'another batch goes on', "SELECT told($other) ~ 'finish'");
 is(sql("SELECT state FROM jobq.batch_status($stuck)"), 'running', 'one whose callback waits does not');
 $holder->query_safe('ROLLBACK');
@@ -233,11 +233,11 @@ BEGIN
 		END IF;
 		IF i % 2 = 1 THEN
 			COMMIT;
-			PERFORM jobq.batch_start(b);
+			PERFORM jobq.start_batch(b);
 		END IF;
 		COMMIT;
 		IF i % 6 = 0 THEN
-			PERFORM jobq.batch_cancel(b);
+			PERFORM jobq.cancel_batch(b);
 			COMMIT;
 		END IF;
 	END LOOP;
@@ -302,8 +302,8 @@ foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 	eval { $_->{handle}->finish } foreach @run;
 
 	# what its maker died before it started or cancelled; what nobody outside has taken
-	sql(q{SELECT jobq.batch_start(id) FROM jobq.batches WHERE state = 'pending'});
-	sql(q{SELECT jobq.batch_cancel(batch_id) FROM jobq.jobs
+	sql(q{SELECT jobq.start_batch(id) FROM jobq.batches WHERE state = 'pending'});
+	sql(q{SELECT jobq.cancel_batch(batch_id) FROM jobq.jobs
 		WHERE finished_at IS NULL AND run_at > jobq.clock() + interval '1 hour' GROUP BY batch_id});
 	wait_for_scheduler($node);
 	sql('CALL consume(false)');
@@ -317,7 +317,7 @@ is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + failed + 
 is( sql(q{SELECT sum(total) FROM jobq.batches}),
 	sql(q{SELECT count(*) FROM jobq.jobs WHERE batch_id IN (SELECT id FROM jobq_internal.batch)}), 'crashes: each job counts once');
 is(sql(q{SELECT count(*) FROM jobq_internal.job}), 0, 'crashes: no job is left');
-is(sql(q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'tell'}), 0, 'crashes: no callback has failed');
+is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE kind = 'tell'}), 0, 'crashes: no callback has failed');
 
 #
 # A look does not wait for the flush of its commit: whoever tells of a batch does, and
@@ -479,7 +479,7 @@ foreach my $server ($node, $copy)
 		'completed|3|3', "dump: its counts on $name");
 	is($server->safe_psql('postgres', "SELECT state, blocked FROM jobq.batch_status($pending)"),
 		'pending|1', "dump: another has not begun on $name");
-	$server->safe_psql('postgres', "SELECT jobq.batch_start($pending)");
+	$server->safe_psql('postgres', "SELECT jobq.start_batch($pending)");
 	wait_for($server, "dump: until it is started on $name", "SELECT told($pending) = 'finish completed, success completed'");
 	is($server->safe_psql('postgres', "SELECT count(*) FROM told t, jobq_internal.batch b WHERE b.id = t.batch AND t.server = current_setting('port')::int AND t.batch NOT IN ($batch, $pending)"),
 		$server == $node ? $node->safe_psql('postgres', "SELECT count(*) FROM told t, jobq_internal.batch b WHERE b.id = t.batch AND t.batch NOT IN ($batch, $pending)") : 0,
@@ -541,7 +541,7 @@ my @batches = map {
 wait_for($publisher, 'replication: the batches run',
 	q{SELECT count(*) = 3 FROM jobq.batches WHERE waiting = 1 AND completed = total - 1});
 $publisher->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[0] AND state = 'scheduled'");
-$publisher->safe_psql('postgres', "SELECT jobq.batch_cancel($batches[1])");
+$publisher->safe_psql('postgres', "SELECT jobq.cancel_batch($batches[1])");
 wait_for($publisher, 'replication: two are over',
 	q{SELECT count(*) = 3 FROM told});
 # of two more, all jobs end on the publisher, which has not looked at them since
@@ -560,7 +560,7 @@ is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY 
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq_internal.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
 my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
 like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
-foreach my $call ('batch_start', 'batch_cancel', 'batch_retry_failed')
+foreach my $call ('start_batch', 'cancel_batch', 'batch_retry_failed')
 {
 	(undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call($batches[2])");
 	like($err, qr/runs where it was replicated from/, "replication: nor can $call() be called there");

@@ -28,7 +28,7 @@ BEGIN
 END $$;
 CREATE FUNCTION doomed(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM jobq.fail_current('doomed');
+	PERFORM jobq.reject_current('doomed');
 END $$;
 CREATE FUNCTION told(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO effect (job, result) VALUES (-(job.headers ->> 'batch_id')::bigint, 0)
@@ -51,7 +51,7 @@ SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', max_attempts => 10
 SELECT jobq.create_queue('outside', mode => 'consumer');
 -- layers of a width, each step of which needs all of the layer before
 CREATE FUNCTION layers(depth int, width int) RETURNS bigint LANGUAGE sql AS $$
-	SELECT jobq.workflow(jsonb_build_object('on_finish', '{"kind": "told"}'::jsonb, 'steps', jsonb_agg(jsonb_build_object('name', d || '.' || w, 'kind', 'step',
+	SELECT jobq.create_workflow(jsonb_build_object('on_finish', '{"kind": "told"}'::jsonb, 'steps', jsonb_agg(jsonb_build_object('name', d || '.' || w, 'kind', 'step',
 		'needs', (SELECT coalesce(jsonb_agg(d - 1 || '.' || i), '[]') FROM generate_series(1, width) i WHERE d > 1),
 		'payload', (SELECT coalesce(jsonb_agg(jsonb_build_object('$result', d - 1 || '.' || i)), '[]') FROM generate_series(1, width) i WHERE d > 1)))))
 	FROM generate_series(1, depth) d, generate_series(1, width) w
@@ -123,7 +123,7 @@ is( sql(q{SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0}),
 # The past of a workflow that the scheduler keeps in memory is locked while a step ends;
 # then nothing has become of that.
 #
-my $kept = sql(q{SELECT jobq.workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', '[{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]'
+my $kept = sql(q{SELECT jobq.create_workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', '[{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]'
 	|| (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'told', 'queue', 'default', 'needs', '["b"]'::jsonb)) FROM generate_series(1, 40) i)))});
 sub finish_step
 {
@@ -138,7 +138,7 @@ sub looked
 	foreach (1 .. 2)
 	{
 		my $fence = sql('SELECT jobq.create_batch()');
-		sql("SELECT jobq.batch_start($fence)");
+		sql("SELECT jobq.start_batch($fence)");
 		poll($node, "SELECT finished_at IS NOT NULL FROM jobq.batch_status($fence)");
 	}
 	return;
@@ -146,7 +146,7 @@ sub looked
 finish_step($kept, 'a');
 looked();
 my $past = $node->background_psql('postgres');
-$past->query_safe("BEGIN; SELECT jobq.workflow_rerun($kept, 'a')");
+$past->query_safe("BEGIN; SELECT jobq.rerun_steps($kept, 'a')");
 finish_step($kept, 'b');
 looked();
 $past->query_safe('ROLLBACK');
@@ -166,11 +166,11 @@ DECLARE
 BEGIN
 	INSERT INTO effect (job, result) VALUES (job.id, 1);
 	IF n < last THEN
-		PERFORM jobq.workflow_add(job.batch_id, jsonb_build_array(
+		PERFORM jobq.add_steps(job.batch_id, jsonb_build_array(
 			jsonb_build_object('name', 'grow ' || n + 1, 'kind', 'grow', 'needs', jsonb_build_array('grow ' || n), 'payload', jsonb_build_object('n', n + 1, 'last', last)),
 			jsonb_build_object('name', 'beside ' || n, 'kind', 'step', 'needs', jsonb_build_array('grow ' || n), 'payload', jsonb_build_array(jsonb_build_object('$result', 'grow ' || n)))));
 	ELSE
-		PERFORM jobq.workflow_add(job.batch_id, jsonb_build_array(jsonb_build_object('name', 'sum', 'kind', 'step',
+		PERFORM jobq.add_steps(job.batch_id, jsonb_build_array(jsonb_build_object('name', 'sum', 'kind', 'step',
 			'needs', (SELECT jsonb_agg('beside ' || i) FROM generate_series(1, last - 1) i),
 			'payload', (SELECT jsonb_agg(jsonb_build_object('$result', 'beside ' || i)) FROM generate_series(1, last - 1) i))));
 	END IF;
@@ -183,11 +183,11 @@ my $length = 60;
 foreach my $blow (@blows)
 {
 	my $done = sql('SELECT count(*) FROM effect');
-	sql(qq{SELECT jobq.workflow('{"name": "grows", "on_finish": {"kind": "told"}, "steps": [{"name": "grow 1", "kind": "grow", "payload": {"n": 1, "last": $length}}]}') FROM generate_series(1, 2)});
-	my $outside = sql(q{SELECT jobq.workflow('{"name": "outside", "on_finish": {"kind": "told"}, "steps": [{"name": "0", "kind": "x", "queue": "outside"}]}')});
+	sql(qq{SELECT jobq.create_workflow('{"name": "grows", "on_finish": {"kind": "told"}, "steps": [{"name": "grow 1", "kind": "grow", "payload": {"n": 1, "last": $length}}]}') FROM generate_series(1, 2)});
+	my $outside = sql(q{SELECT jobq.create_workflow('{"name": "outside", "on_finish": {"kind": "told"}, "steps": [{"name": "0", "kind": "x", "queue": "outside"}]}')});
 	# in a transaction each
 	my $add = sub {
-		sql(join '', map { qq{SELECT jobq.workflow_add($outside, '[{"name": "$_", "kind": "step", "needs": ["@{[ $_ - 1 ]}"], "payload": [1]}]');\n} } @_);
+		sql(join '', map { qq{SELECT jobq.add_steps($outside, '[{"name": "$_", "kind": "step", "needs": ["@{[ $_ - 1 ]}"], "payload": [1]}]');\n} } @_);
 	};
 	$add->(1 .. 20);
 	poll($node, "SELECT count(*) > $done + 50 FROM effect");
@@ -214,7 +214,7 @@ is( sql('SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0'),
 #
 # Retention: what steps that wait need to know outlives the archive.
 #
-my $old = sql(q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
+my $old = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
 	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}]}')});
 wait_for($node, 'retention: a step is completed', "SELECT state = 'completed' FROM jobq.steps WHERE batch_id = $old AND name = 'a'");
 foreach my $days (1 .. 9)
@@ -226,7 +226,7 @@ foreach my $days (1 .. 9)
 wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'step')});
 is(sql("SELECT name, state FROM jobq.steps WHERE batch_id = $old ORDER BY job_id"), "a|completed\noutside|ready\nb|blocked", 'retention: the states are known');
 is(sql('SELECT count(*) FROM jobq.steps WHERE state IS NULL'), 0, 'retention: of all steps');
-sql(qq{SELECT jobq.workflow_add($old, '[{"name": "late", "kind": "step", "needs": ["a"], "payload": [{"\$result": "a"}, 1]}]')});
+sql(qq{SELECT jobq.add_steps($old, '[{"name": "late", "kind": "step", "needs": ["a"], "payload": [{"\$result": "a"}, 1]}]')});
 wait_for($node, 'retention: a step is added that needs one which is long gone', "SELECT state = 'completed' FROM jobq.steps WHERE batch_id = $old AND name = 'late'");
 sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
 wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batch_status($old)");
@@ -245,7 +245,7 @@ sql(q{SELECT jobq.test_clock('0')});
 #
 my $width = $ENV{JOBQ_FAN_OUT} // 800;
 sql('TRUNCATE effect');
-my $fan = sql(qq{SELECT jobq.workflow('{"on_finish": {"kind": "told"}, "steps": [{"name": "numbers", "kind": "numbers", "payload": $width},
+my $fan = sql(qq{SELECT jobq.create_workflow('{"on_finish": {"kind": "told"}, "steps": [{"name": "numbers", "kind": "numbers", "payload": $width},
 	{"name": "twice", "kind": "twice", "needs": ["numbers"], "map": {"\$result": "numbers", "path": ["numbers"]}},
 	{"name": "sum", "kind": "step", "needs": ["twice"], "payload": {"\$result": "twice"}}]}')});
 wait_for($node, 'fan-out: it begins', "SELECT EXISTS (SELECT FROM jobq.step_elements WHERE batch_id = $fan)");
@@ -272,7 +272,7 @@ is(sql('SELECT count(*) FROM effect WHERE job < 0'), 1, 'fan-in: the workflow ha
 #
 # A dump in the middle.
 #
-my $half = q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
+my $half = q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
 	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}, {"name": "c", "kind": "step", "needs": ["b"], "payload": [{"$result": "b"}, {"$result": "a"}]}]}')};
 my $end = q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')};
 my $whole = "a|completed|41\nb|completed|42\nc|completed|84\noutside|completed|";
@@ -318,7 +318,7 @@ is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE 
 	"a|completed\noutside|ready\nb|blocked\nc|blocked", 'replication: the subscriber knows how far it is');
 # a step was cancelled for the failure of another, which was retried, and is completed
 my $second = $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('second', mode => 'consumer');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
 	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});
 $second =~ s/\s+//;
 $publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '5 min')});

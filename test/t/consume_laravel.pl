@@ -134,27 +134,27 @@ is(artisan('show', 'clear'), 52, 'a queue is cleared');
 is(state_of($later), 'cancelled|0|cancelled', 'of what has not begun');
 
 # failed jobs are dead letters
-my @dead = split /\n/, sql("SELECT id FROM jobq.failed_jobs ORDER BY id");
+my @dead = split /\n/, sql("SELECT id FROM jobq.dead_letters ORDER BY id");
 is(scalar @dead, 2, 'there are dead letters');
 sql(q{SELECT jobq.create_queue('others', mode => 'consumer'), jobq.enqueue('other', queue => 'others')});
 sql(q{SELECT jobq.reject(id, token, 'no job of Laravel') FROM jobq.reserve('{others}', wait => '5 min')});
 my $failed = artisan('queue:failed');
 like($failed, qr/\b$_\b.*default.*laravel.*Tests.Work/, "queue:failed shows $_") foreach @dead;
 unlike($failed, qr/other/, 'and nothing of others');
-my $uuid = sql("SELECT payload ->> 'uuid' FROM jobq.failed_jobs WHERE id = $dead[0]");
+my $uuid = sql("SELECT payload ->> 'uuid' FROM jobq.dead_letters WHERE id = $dead[0]");
 like(artisan('queue:retry', "id=$uuid"), qr/has been pushed back/, 'queue:retry finds a failed job by its uuid, too');
-is(sql("SELECT count(*) FROM jobq.failed_jobs WHERE id = $dead[0]"), 0, 'its dead letter is gone');
+is(sql("SELECT count(*) FROM jobq.dead_letters WHERE id = $dead[0]"), 0, 'its dead letter is gone');
 is(sql("SELECT state, attempt FROM jobq.jobs WHERE payload ->> 'uuid' = '$uuid'"), 'ready|0', 'it is a job again');
 like(artisan('queue:forget', "id=$dead[1]"), qr/deleted/, 'queue:forget');
-is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.failed_jobs}), 'other', 'deletes a dead letter');
+is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.dead_letters}), 'other', 'deletes a dead letter');
 $run = $self->start;
-wait_for($node, 'it fails again', q{SELECT count(*) = 2 FROM jobq.failed_jobs});
+wait_for($node, 'it fails again', q{SELECT count(*) = 2 FROM jobq.dead_letters});
 is(artisan('queue:prune-failed', '--hours=24'), '0 entries deleted!', 'queue:prune-failed leaves what is younger');
 like(artisan('queue:prune-failed', '--hours=-2'), qr/deleted/, 'queue:prune-failed');
 push_job('give up');
-wait_for($node, 'one more fails', q{SELECT count(*) = 2 FROM jobq.failed_jobs});
+wait_for($node, 'one more fails', q{SELECT count(*) = 2 FROM jobq.dead_letters});
 artisan('queue:flush');
-is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.failed_jobs}), 'other', 'queue:flush deletes those of Laravel');
+is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.dead_letters}), 'other', 'queue:flush deletes those of Laravel');
 
 # queues are cleared of what runs, too
 unlink "$folder/go";

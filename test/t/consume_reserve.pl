@@ -170,7 +170,7 @@ foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a sessi
 	is_state('forgotten_acked', 'completed 1');
 	says('ack', $_, 'JQ011')
 	  foreach qw(acked nacked rejected released returned cancelled late forgotten forgotten_acked);
-	says('report_progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
+	says('set_progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
 
 	# when the lease would have ended that was extended
 	sql(q{SELECT jobq.test_clock('20 min')});
@@ -233,7 +233,7 @@ $node->start;
 wait_for_scheduler($node);
 says('ack', $_, 'done') foreach qw(down limited);
 wait_for($node, 'who does not come is charged, after as long as the lease was', q{SELECT state('last') = 'failed 1'});
-is(sql("SELECT sqlstate FROM jobq.failed_jobs WHERE id = $last"),
+is(sql("SELECT sqlstate FROM jobq.dead_letters WHERE id = $last"),
 	'JQ012', 'a dead letter of an ended lease');
 says('ack', 'last', 'JQ011');
 sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
@@ -494,7 +494,7 @@ my @dying = map { background('psql', '-XAtq', '-d', 'postgres', '-c', $_) } (
 	q{SELECT * FROM jobq.reserve('{durable}', wait => '10 min') /* dying */},
 	q{DO $$ BEGIN PERFORM * FROM jobq.reserve('{durable}', wait => '10 min'); /* dying */ END $$},
 	qq{SELECT * FROM jobq.wait($long, '10 min') /* dying */},
-	q{SELECT jobq.drain('memory', '10 min') /* dying */});
+	q{SELECT jobq.wait_queue('memory', '10 min') /* dying */});
 my $dying = q{SELECT count(*) = %d FROM pg_stat_activity WHERE query ~ '[d]ying' AND state = 'active' AND wait_event_type = 'Extension'};
 wait_for($node, 'they wait', sprintf($dying, scalar @dying));
 $_->{handle}->signal('KILL') foreach @dying;
@@ -672,11 +672,11 @@ foreach my $case ([ 'ascii', 'SQL_ASCII', 233 ], [ 'win', 'WIN1252', 129 ])
 			jobq.enqueue('later', '{}', 'c', group_key => 'g'), jobq.enqueue('good', '{}', 'c')});
 	is($ask->(q{SELECT kind, payload FROM jobq.reserve('{c}', 10, wait => '1 min')}), $_, "$encoding: who reads UTF-8 gets what he can read")
 	  foreach 'good|{}', 'later|{}';
-	is($ask->(q{SELECT string_agg(DISTINCT concat_ws(' ', attempt, sqlstate, error), ',') FROM jobq.failed_jobs}),
+	is($ask->(q{SELECT string_agg(DISTINCT concat_ws(' ', attempt, sqlstate, error), ',') FROM jobq.dead_letters}),
 		'0 22021 the job has a text that a consumer whose client_encoding is "UTF8" cannot be sent', "$encoding: all else is a dead letter");
-	is($ask->(q{SELECT count(*) FROM jobq.failed_jobs}), '4', "$encoding: all of it");
+	is($ask->(q{SELECT count(*) FROM jobq.dead_letters}), '4', "$encoding: all of it");
 	local $ENV{PGCLIENTENCODING} = $encoding;
-	$ask->(q{SELECT jobq.retry(id) FROM jobq.failed_jobs});
+	$ask->(q{SELECT jobq.retry(id) FROM jobq.dead_letters});
 	is($ask->(q{SELECT count(*) FROM (SELECT kind, payload FROM jobq.reserve('{c}', 10, wait => '1 min')) AS r}), '3',
 		"$encoding: who reads this encoding gets them, but for that of the group");
 }

@@ -44,8 +44,8 @@ sub waits_until_adopted
 	my ($rc, $state, $warning) = $copy->psql('postgres', "SELECT state FROM jobq.wait($job, '1 ms')");
 	is($state, 'ready', "$name: the job waits");
 	like($warning, qr/the database is a copy/, "$name: and wait() says why");
-	is($copy->safe_psql('postgres', "SELECT string_agg(reason, ' ') FROM jobq.explain_job($job) WHERE reason = 'copy'"),
-		'copy', "$name: and explain_job() does");
+	is($copy->safe_psql('postgres', "SELECT string_agg(reason, ' ') FROM jobq.explain($job) WHERE reason = 'copy'"),
+		'copy', "$name: and explain() does");
 	my ($refused) = ($copy->psql('postgres', q{SELECT FROM jobq.reserve('{parts}')}))[2];
 	like($refused, qr/does not work in a copy/, "$name: and consumers get nothing");
 	my $told = () = slurp_file($copy->logfile) =~ /is a copy of one that was served elsewhere: none of its jobs starts/g;

@@ -174,7 +174,7 @@ wait_for($node, 'jobs that RENAME interrupted run again',
 	q{SELECT count(*) = 0 FROM jobq_internal.job}, 'db1');
 is($node->safe_psql('db1', "SELECT count(*) - $before FROM effect"),
 	'2', 'and leave their effects once');
-is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
+is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.dead_letters}),
 	'0', 'and are not charged for it');
 
 $node->safe_psql('postgres', 'CREATE DATABASE copy1 TEMPLATE db1');
@@ -195,7 +195,7 @@ keep_busy('db1');
 $node->safe_psql('postgres', 'CREATE DATABASE copy2 TEMPLATE db1');
 wait_for($node, 'jobs that CREATE DATABASE interrupted run again',
 	q{SELECT count(*) = 0 FROM jobq_internal.job}, 'db1');
-is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
+is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.dead_letters}),
 	'0', 'and are not charged for it');
 $node->safe_psql('postgres', 'DROP DATABASE copy2');
 

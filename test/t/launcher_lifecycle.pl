@@ -95,8 +95,8 @@ foreach my $call ("wait($early)", 'restart_workers()')
 }
 is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.workers'),
 	'0', 'not preloaded: the views work');
-is($node->safe_psql('postgres', "SELECT reason FROM jobq.explain_job($early)"),
-	'not_loaded', 'not preloaded: explain_job() says so');
+is($node->safe_psql('postgres', "SELECT reason FROM jobq.explain($early)"),
+	'not_loaded', 'not preloaded: explain() says so');
 
 $node->append_conf('postgresql.conf', q{
 shared_preload_libraries = 'jobq'
@@ -224,7 +224,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 	wait_for($node, "$stop: the jobs run", 'SELECT count(*) = 0 FROM jobq_internal.job');
 	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 		'20|20', "$stop: once");
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.dead_letters'),
 		'0', "$stop: and no job is charged");
 }
 
@@ -248,7 +248,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 	$gate->quit;
 	wait_for($node, 'restart_workers(): and then leave',
 		"SELECT count(*) = 0 FROM jobq.workers WHERE pid IN ($old)");
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs}),
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.dead_letters}),
 		'0', 'restart_workers(): no job failed of it');
 }
 
@@ -350,7 +350,7 @@ SELECT jobq.enqueue('forever', max_attempts => 1)});
 		wait_for($node, "$mode: the jobs run after the start",
 			'SELECT count(*) = 0 FROM jobq_internal.job');
 		is( $node->safe_psql(
-				'postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs}),
+				'postgres', q{SELECT jobq.delete(id) FROM jobq.dead_letters}),
 			'', "$mode: no job was charged");
 		is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 			'2|2', "$mode: effects are there once");

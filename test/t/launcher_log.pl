@@ -129,7 +129,7 @@ setting(q{jobq.workers = '*=0'});
 is_logged('no worker serves queues that "jobq.workers" does not name: its pool with "*" has 0 workers', 'a pool for the others without workers');
 setting(q{jobq.workers = '*=17'});
 is_logged('"jobq.workers" asks for 17 workers in each database, and "jobq.max_workers" allows 16 in the cluster', 'more workers than slots');
-is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait_all(ARRAY[$unserved, $hidden]::bigint[], '5 min')"),
+is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait_many(ARRAY[$unserved, $hidden]::bigint[], '5 min')"),
 	'completed,completed', 'the jobs that waited run');
 {
 	my $gate = $node->background_psql('app');

@@ -61,9 +61,9 @@ INSERT INTO had VALUES ('done', jobq.enqueue('echo', '"secret"', headers => '{"h
 	('outside', jobq.enqueue('any', '"secret"', queue => 'vault')),
 	('batch', jobq.create_batch(on_success => '{"kind": "echo", "payload": "secret"}'));
 SELECT jobq.schedule('nightly', '@yearly', 'echo', '"secret"', options => '{"headers": {"h": "secret"}}');
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "safe", "payload": "secret"}]}')});
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "safe", "payload": "secret"}]}')});
 my %id = split /[|\n]/, sql('SELECT what, id FROM had');
-like(sql("SELECT state FROM jobq.wait_all(ARRAY[$id{done}, $id{failed}], '5 min')"), qr/^completed\nfailed$/, 'some have ended');
+like(sql("SELECT state FROM jobq.wait_many(ARRAY[$id{done}, $id{failed}], '5 min')"), qr/^completed\nfailed$/, 'some have ended');
 
 # One that runs, and tells.
 my $gate = $node->background_psql('app');
@@ -90,15 +90,15 @@ foreach my $role (qw(nobody producer consumer monitor operator))
 {
 	my @tries = ((map { "SELECT r::text FROM $_ r" } @relations), q{SELECT a::text FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()}, 'SELECT * FROM jobq_internal.worker_slots()',
 		'SELECT * FROM jobq_internal.lease_slots()', 'SELECT * FROM jobq_internal.group_slots()', 'SELECT * FROM jobq_internal.limit_slots()',
-		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.batch_status($id{batch})", "BEGIN; SELECT jobq.batch_cancel($id{batch}); ROLLBACK",
+		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.batch_status($id{batch})", "BEGIN; SELECT jobq.cancel_batch($id{batch}); ROLLBACK",
 		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', on_conflict => 'error')});
 	foreach my $job (@id{qw(done failed waits outside held runs)})
 	{
-		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete_failed($job)",
-			"reschedule($job, now() + '1 day')", "set_priority($job, 1)", "explain_job($job)");
+		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete($job)",
+			"reschedule($job, now() + '1 day')", "set_priority($job, 1)", "explain($job)");
 		push @calls, "cancel($job)" if $job != $id{runs} && $job != $id{held};
 		push @calls, "ack($job, $_)", "nack($job, $_, 'x')", "reject($job, $_, 'x')", "release($job, $_)", "extend($job, $_, '1 min')",
-			"report_progress($job, $_, 50)" foreach (1, 2, $token);
+			"set_progress($job, $_, 50)" foreach (1, 2, $token);
 		push @tries, "BEGIN; SELECT jobq.$_; ROLLBACK" foreach @calls;
 	}
 	my $said = as($role, join(";\n", @tries)) =~ s/^(?:LINE \d|STATEMENT|QUERY).*$//mgr;
@@ -186,8 +186,8 @@ SELECT jobq.create_batch(on_finish => '{"kind": "calls"}', start => true) AS bat
 SELECT jobq.batch_add(:batch, 'escapes', '{"{}"}');
 SELECT jobq.schedule('evil', 'every 1 s', 'ticks');
 SELECT count(*) FROM jobq.jobs; SELECT count(*) FROM jobq.queues; SELECT count(*) FROM jobq.batches; SELECT count(*) FROM jobq.schedules;
-SELECT count(*) FROM jobq.failed_jobs; SELECT count(*) FROM jobq.steps; SELECT count(*) FROM jobq.grants; SELECT count(*) FROM jobq.limits;
-SELECT jobq.retry_many(state => 'failed'), jobq.delete_failed_many(state => 'failed')});
+SELECT count(*) FROM jobq.dead_letters; SELECT count(*) FROM jobq.steps; SELECT count(*) FROM jobq.grants; SELECT count(*) FROM jobq.limits;
+SELECT jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed')});
 foreach my $what (qw(reset refused deferred held index callback tick))
 {
 	ok($node->poll_query_until('app', "SELECT count(*) > 0 FROM ran WHERE what = '$what'"), "what producer has made runs: $what");
@@ -223,7 +223,7 @@ CREATE OR REPLACE FUNCTION public.echo(payload jsonb) RETURNS jsonb LANGUAGE sql
 CREATE OR REPLACE FUNCTION public.mourns(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;
 ALTER FUNCTION public.calls() RENAME TO other;
 DROP FUNCTION public.dies()}), qr/(?:must be owner of function .*){4}|(?:permission denied for schema public.*){2}(?:must be owner of function .*){2}/s, 'who does not own a handler cannot replace it');
-sql(qq{SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($victims[0], now()), jobq.batch_start($victims[1])});
+sql(qq{SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($victims[0], now()), jobq.start_batch($victims[1])});
 ok($node->poll_query_until('app', q{SELECT count(*) = 2 FROM ran WHERE what IN ('on_failure', 'callback') AND who = 'victim'}), 'what was registered runs');
 is(sql(q{SELECT count(*) FROM ran WHERE what = 'replaced'}), '0', 'and not what is in the path before it');
 sql(q{ALTER ROLE victim RESET search_path});
@@ -242,7 +242,7 @@ if ($node->pg_version >= 16)
 {
 	sql('GRANT root TO producer WITH SET FALSE, INHERIT TRUE');
 	like(as('producer', q{SELECT jobq.schedule('of root', '@yearly', 'ticks')}), qr/belongs to another role/, 'no schedule of a role that one cannot become');
-	like(as('producer', q{SELECT jobq.reassign('producer', 'root')}), qr/permission denied/, 'nor its jobs');
+	like(as('producer', q{SELECT jobq.reassign_owned('producer', 'root')}), qr/permission denied/, 'nor its jobs');
 	sql('REVOKE root FROM producer');
 }
 
@@ -250,7 +250,7 @@ if ($node->pg_version >= 16)
 sql(q{GRANT root TO producer; CREATE FUNCTION helps() RETURNS bigint SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.enqueue('escapes') $$; ALTER FUNCTION helps() OWNER TO root});
 like(as('producer', $_), qr/ERROR:  42501: permission denied to have jobs run as superuser/, "not by $_")
   foreach (q{SELECT helps()}, q{SET ROLE root; SELECT jobq.enqueue('escapes')}, q{SET ROLE root; SELECT jobq.schedule('borrowed', '@yearly', 'ticks')},
-	q{SELECT jobq.reassign('producer', 'root')}, q{SET ROLE root; SELECT jobq.create_queue('borrowed', run_as => 'root')});
+	q{SELECT jobq.reassign_owned('producer', 'root')}, q{SET ROLE root; SELECT jobq.create_queue('borrowed', run_as => 'root')});
 like(as('producer', "SELECT jobq.$_"), qr/ERROR:  42501: permission denied to have jobs run as superuser/, "nor by a schedule that is there: $_")
   foreach (q{schedule('of root', '@yearly', 'ticks')}, q{run_schedule('of root')});
 sql('REVOKE root FROM producer');
@@ -263,9 +263,9 @@ if ($node->pg_version >= 16)
 	sql('REVOKE root FROM producer');
 
 	sql(q{CREATE ROLE author LOGIN; SELECT jobq.grant_role('author'); GRANT author TO producer WITH SET FALSE, INHERIT TRUE});
-	my $flow = as('author', q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "ticks", "delay": "1 day"}]}')});
-	like(as('producer', "SELECT jobq.workflow_rerun($flow, 'a')"), qr/ERROR:  42501: permission denied to run steps of workflow $flow once more/, 'nor by a step of its workflow');
-	as('author', "SELECT jobq.batch_cancel($flow)");
+	my $flow = as('author', q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "ticks", "delay": "1 day"}]}')});
+	like(as('producer', "SELECT jobq.rerun_steps($flow, 'a')"), qr/ERROR:  42501: permission denied to run steps of workflow $flow once more/, 'nor by a step of its workflow');
+	as('author', "SELECT jobq.cancel_batch($flow)");
 	sql('REVOKE author FROM producer');
 }
 like(as($_, q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permission denied to run schedule "of root"/, "nor by who sees it: $_") foreach qw(monitor operator manager);
@@ -296,9 +296,9 @@ END $$;
 SELECT jobq.create_queue('errands', run_as => 'agent', carry => '{app.a}'), jobq.register('errand', 'errand()', queue => 'errands'), jobq.grant_queue('errands', 'producer')});
 foreach my $try (q{enqueue('escapes', queue => 'errands')}, q{enqueue('on_failure:errand', queue => 'errands')}, q{enqueue('errand', queue => 'errands', context => '{"search_path": "evil"}')},
 	q{schedule('errand', '@yearly', 'escapes', options => '{"queue": "errands"}')}, q{schedule('errand', '@yearly', 'errand', context => '{"search_path": "evil"}')},
-	q{create_batch(on_finish => '{"kind": "escapes", "queue": "errands"}')}, q{workflow('{"steps": [{"name": "a", "kind": "escapes", "queue": "errands"}]}')},
+	q{create_batch(on_finish => '{"kind": "escapes", "queue": "errands"}')}, q{create_workflow('{"steps": [{"name": "a", "kind": "escapes", "queue": "errands"}]}')},
 	q{register('errand', 'escapes()', queue => 'errands')}, q{alter_queue('errands', run_as => 'producer')}, q{alter_queue('errands', run_as => '-')},
-	q{reassign('agent', 'producer')})
+	q{reassign_owned('agent', 'producer')})
 {
 	like(as('producer', "SELECT jobq.$try"), qr/ERROR/, "a producer is refused: $try");
 }
@@ -353,7 +353,7 @@ my %probe = (
 	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
 	'pause others\' schedules' => q{SELECT jobq.pause(schedule => 'nightly') IS NOT NULL},
 	'run others\' schedules' => q{SELECT jobq.run_schedule('nightly') > 0},
-	'delete others\' dead letters' => "SELECT jobq.delete_failed($id{failed}) IS NOT NULL",
+	'delete others\' dead letters' => "SELECT jobq.delete($id{failed}) IS NOT NULL",
 	'change others\' schedules' => q{SELECT jobq.schedule('nightly', '@daily', 'echo') IS NOT NULL},
 	'drop others\' schedules' => q{SELECT jobq.unschedule('nightly') IS NOT NULL},
 	'make, change and drop queues' => q{SELECT jobq.create_queue('new') IS NOT NULL},
@@ -361,8 +361,8 @@ my %probe = (
 	'call `doctor()`' => q{SELECT count(*) >= 0 FROM jobq.doctor()},
 	'grant a queue' => q{SELECT jobq.grant_queue('safe', 'nobody') IS NOT NULL},
 	'grant a role' => q{SELECT jobq.grant_role('nobody', 'manage') IS NOT NULL},
-	'give others\' jobs to a role' => q{SELECT jobq.reassign('victim', 'producer') IS NOT NULL},
-	'drop others\' jobs' => q{SELECT jobq.drop_jobs_of('victim') IS NOT NULL},
+	'give others\' jobs to a role' => q{SELECT jobq.reassign_owned('victim', 'producer') IS NOT NULL},
+	'drop others\' jobs' => q{SELECT jobq.drop_owned('victim') IS NOT NULL},
 	'read and write jobq\'s tables' => q{SELECT count(*) > 0 FROM jobq_internal.job},
 );
 my %who = ('nobody' => 'nobody', 'producer' => 'producer', 'consumer' => 'consumer', 'monitor' => 'monitor', 'operator' => 'operator', 'manager' => 'manager',

@@ -24,8 +24,10 @@ if ($node->safe_psql('postgres', 'SHOW debug_assertions') eq 'off')
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
 $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
-ok(system("$fuzz/fuzz", '--seed', 1, '--seconds', 12, '--log', $node->logfile) == 0,
-	'nothing is at fault');
+my @fuzz = ("$fuzz/fuzz", '--seed', 1, '--seconds', 12, '--log', $node->logfile);
+open my $out, '-|', @fuzz or die "@fuzz: $!";
+my @said = <$out>;
+diag(@said) unless ok(close($out), 'nothing is at fault');
 no_failed_assertion($node);
 $node->stop;
 done_testing();

@@ -199,7 +199,7 @@ my @single = (
 	q{SELECT string_agg(payload #>> '{}', ' ' ORDER BY id) AS counted FROM jobq.live_jobs},
 	q{SELECT count(*) FROM jobq.reserve('{outside}')},
 	q{SELECT (jobq.wait((SELECT max(id) FROM jobq_internal.job WHERE kind = 'note'), '10 ms')).state AS waited},
-	q{SELECT jobq.drain('worked', '10 ms') AS drained},
+	q{SELECT jobq.wait_queue('worked', '10 ms') AS drained},
 	q{CALL jobq.work(queues => '{worked}', stop_when_empty => true)},
 	q{SELECT jobq.restart_workers()},
 	q{SELECT string_agg(what, ' ' ORDER BY what) AS worked FROM effect},

@@ -231,28 +231,28 @@ SELECT jobq.enqueue('quick', delay => '1 day') AS later \gset
 SELECT jobq.enqueue('quick', delay => '1 day', queue => 'shared') \gset
 SELECT jobq.create_batch('b', on_success => '{"kind": "quick"}', on_failure => '{"kind": "quick"}', on_finish => '{"kind": "quick", "payload": 1}') AS batch \gset
 SELECT jobq.batch_add(:batch, 'quick', '{1,2,3}', '{"queue": "shared"}');
-SELECT jobq.batch_start(:batch);
-SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name": "b", "kind": "quick", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "fails", "needs": ["a"]}, {"name": "d", "kind": "quick", "needs": ["c"]}]}') AS flow \gset
+SELECT jobq.start_batch(:batch);
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name": "b", "kind": "quick", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "fails", "needs": ["a"]}, {"name": "d", "kind": "quick", "needs": ["c"]}]}') AS flow \gset
 SELECT jobq.chain('[{"kind": "quick"}, {"kind": "quick"}]');
 SELECT jobq.schedule(CURRENT_USER, 'every 1 s', 'quick', overlap => 'skip', options => '{"headers": {"a": 1}}', context => NULL);
-SELECT jobq.cron_next('*/5 * * * *');
-SELECT jobq.wait(:id, '1 min'), jobq.wait_all(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), jobq.result(:id), jobq.status(:later), jobq.batch_status(:batch);
+SELECT jobq.next_ticks('*/5 * * * *');
+SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), jobq.result(:id), jobq.status(:later), jobq.batch_status(:batch);
 CALL jobq.call('quick', timeout => '5 min');
 SELECT jobq.retry(:failed), jobq.cancel(:failed);
 SELECT jobq.reschedule(:later, '2099-01-01'), jobq.set_priority(:later, 7), jobq.cancel(:later);
-SELECT jobq.batch_retry_failed(:flow), jobq.batch_cancel(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
-SELECT jobq.retry_many(state => 'failed'), jobq.delete_failed_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.drain('shared', '10 s');
+SELECT jobq.batch_retry_failed(:flow), jobq.cancel_batch(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
+SELECT jobq.retry_many(state => 'failed'), jobq.delete_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.wait_queue('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
-SELECT jobq.extend(:held, :token, '1 min'), jobq.report_progress(:held, :token, 5, 'five'), jobq.nack(:held, :token, 'no', '1 h');
+SELECT jobq.extend(:held, :token, '1 min'), jobq.set_progress(:held, :token, 5, 'five'), jobq.nack(:held, :token, 'no', '1 h');
 SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
 SELECT jobq.ack(:held, :token, '1');
 SELECT jobq.notify('c', 'p'), jobq.perform('quick'), jobq.dry_run('quick');
 CALL jobq.work('{manual}', stop_when_empty => true);
-SELECT jobq.explain_job(:id), jobq.history(:id);
+SELECT jobq.explain(:id), jobq.history(:id);
 SELECT jobq.enqueue('quick', delay => '1 day', group_key => 'h') AS later \gset
-SELECT jobq.explain_job(:later), jobq.history(:later), jobq.doctor();
+SELECT jobq.explain(:later), jobq.history(:later), jobq.doctor();
 SELECT jobq.unschedule(CURRENT_USER);
 };
 foreach my $view (split /\n/, $node->safe_psql('app', q{SELECT oid::regclass FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'v' ORDER BY 1}))
@@ -262,7 +262,7 @@ foreach my $view (split /\n/, $node->safe_psql('app', q{SELECT oid::regclass FRO
 as('victim', $calls);
 as('root', $calls . q{
 SELECT jobq.prune('0', '0'), jobq.adopt(), jobq.restart_workers(), jobq.grant_queue('shared', 'victim', 'manage'), jobq.revoke_queue('shared', 'victim'), jobq.revoke_role('victim', 'operate');
-SELECT jobq.reassign('root', 'victim'), jobq.drop_jobs_of('victim'), jobq.drop_queue('outside', true), jobq.unregister('fails');
+SELECT jobq.reassign_owned('root', 'victim'), jobq.drop_owned('victim'), jobq.drop_queue('outside', true), jobq.unregister('fails');
 CREATE ROLE gone; SELECT jobq.grant_role('gone'); SET ROLE gone; SELECT jobq.enqueue('quick'); RESET ROLE; DROP ROLE gone;
 });
 # the scheduler has been everywhere, too
@@ -305,7 +305,7 @@ SKIP:
 	$enqueue->();
 	my $held = as('root', q{SELECT id FROM jobq.reserve('{hands}', lease => '1 h')});
 	my $later = $enqueue->('--delay', '1 day');
-	my $flow = as('root', q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "any", "queue": "hands"}, {"name": "b", "kind": "any", "queue": "hands", "needs": ["a"]}]}')});
+	my $flow = as('root', q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "any", "queue": "hands"}, {"name": "b", "kind": "any", "queue": "hands", "needs": ["a"]}]}')});
 	as('root', q{SELECT jobq.schedule('plan', '@yearly', 'quick')});
 
 	foreach my $json ([], ['--json'])

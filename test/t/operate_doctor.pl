@@ -200,14 +200,14 @@ SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone'); COM
 wait_for($node, 'the schedule fails', q{SELECT state = 'failing' FROM jobq.schedules});
 finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler.*jobq.pause\(schedule => 'often'\)}, 'a schedule that fails');
 sql(q{SELECT jobq.unschedule('often'); SELECT jobq.reschedule(id, now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});
-wait_for($node, 'two have failed', q{SELECT count(*) >= 2 AND NOT EXISTS (SELECT FROM jobq.live_jobs) FROM jobq.failed_jobs});
-finds('there are', 'warning\|there are \d+ dead letters, \d+ of them of the last day\|-> SELECT \* FROM jobq.failed_jobs.*', 'dead letters');
+wait_for($node, 'two have failed', q{SELECT count(*) >= 2 AND NOT EXISTS (SELECT FROM jobq.live_jobs) FROM jobq.dead_letters});
+finds('there are', 'warning\|there are \d+ dead letters, \d+ of them of the last day\|-> SELECT \* FROM jobq.dead_letters.*', 'dead letters');
 finds('no handler', q{warning\|\d+ jobs have failed because their kind had no handler, such as "gone"\|-> SELECT jobq.register\('gone'.*}, 'dead letters of a kind without handler');
 sql(q{SELECT jobq.test_clock('29 days 12 hours')});
 finds('within a day', q{notice\|\d+ dead letters are deleted within a day, .*jobq.failed_retention = 90d .*}, 'dead letters that will go');
 finds('put the clock', q{warning\|jobq.test_clock\(\) has put the clock .*-> SELECT jobq.test_clock\('0'\)}, 'the clock of tests');
 finds('jumped', q{warning\|the clock has jumped forward by 708:00:00: nothing is deleted .*}, 'a clock that is not trusted yet');
-sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_failed_many(state => 'failed')});
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_many(state => 'failed')});
 is_well('.', 'all is well: nothing has failed');
 
 # what keeps old rows

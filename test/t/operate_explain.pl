@@ -1,4 +1,4 @@
-# explain_job(): the reasons for which a server of its own, or a second session, is
+# explain(): the reasons for which a server of its own, or a second session, is
 # needed.  The others are in sql/operate_explain.sql.
 
 use strict;
@@ -27,7 +27,7 @@ sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
 sub reasons
 {
 	my ($id, $dbname) = @_;
-	return sql("SELECT string_agg(reason, ',') FROM jobq.explain_job($id)", $dbname);
+	return sql("SELECT string_agg(reason, ',') FROM jobq.explain($id)", $dbname);
 }
 
 # An idle worker, stopped while it waits, so that it holds no lock.
@@ -90,11 +90,11 @@ wait_for($node, 'the first of them runs',
 	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
 like(
 	sql(q{SELECT e.detail FROM (SELECT id FROM jobq.live_jobs WHERE state = 'ready' ORDER BY id LIMIT 1) j
-	CROSS JOIN LATERAL jobq.explain_job(j.id) e WHERE e.reason = 'next'}),
+	CROSS JOIN LATERAL jobq.explain(j.id) e WHERE e.reason = 'next'}),
 	qr/^worker \d+ runs it after job \d+/,
 	'a worker has taken it along');
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
-ok(sql(q{SELECT jobq.drain('default', '5 min')}) eq 't', 'all have run');
+ok(sql(q{SELECT jobq.wait_queue('default', '5 min')}) eq 't', 'all have run');
 
 # taken along by a worker that runs another role's job: that one is not named
 sql(q{
@@ -111,11 +111,11 @@ $holder->query_safe('SELECT pg_advisory_unlock(1)');
 wait_for($node, 'the first of them runs',
 	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
 my $next = q{SELECT e.detail FROM (SELECT id FROM jobq.live_jobs WHERE state = 'ready' ORDER BY id LIMIT 1) j
-	CROSS JOIN LATERAL jobq.explain_job(j.id) e WHERE e.reason = 'next'};
+	CROSS JOIN LATERAL jobq.explain(j.id) e WHERE e.reason = 'next'};
 like(sql($next), qr/^worker \d+ runs it after job $others, /, 'who sees both is told which job it comes after');
 like(sql("SET ROLE shop1; $next"), qr/^worker \d+ runs it after one of another role, /, 'and who has enqueued it is not');
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
-ok(sql(q{SELECT jobq.drain('desk', '5 min')}) eq 't', 'those have run, too');
+ok(sql(q{SELECT jobq.wait_queue('desk', '5 min')}) eq 't', 'those have run, too');
 
 # nor is the job that a group waits for
 sql(q{
@@ -173,7 +173,7 @@ sql(q{SELECT jobq.pause('bad')});
 $id = sql(q{SELECT jobq.enqueue('gate', '3', queue => 'bad')});
 $holder->query_safe("BEGIN; SELECT jobq.cancel($id)");
 is(reasons($id), 'paused,taken', 'a session is cancelling it');
-like(sql("SELECT remedy FROM jobq.explain_job($id) WHERE reason = 'taken'"), qr/^SELECT pg_terminate_backend\(\d+\)$/, 'which one');
+like(sql("SELECT remedy FROM jobq.explain($id) WHERE reason = 'taken'"), qr/^SELECT pg_terminate_backend\(\d+\)$/, 'which one');
 $holder->query_safe('ROLLBACK');
 is(reasons($id), 'paused', 'it did not');
 $holder->quit;
@@ -206,8 +206,8 @@ my $first = sql(q{SET ROLE author; SELECT jobq.enqueue('turn')});
 sleeps($node, 'the first runs', 1);
 my $second = sql(q{SET ROLE author; SELECT jobq.enqueue('turn')});
 wait_for($node, 'the second waits for it', q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted});
-is(sql("SET ROLE author; SELECT detail ~ 'role agent has, which runs job $first\$', remedy FROM jobq.explain_job($second) WHERE reason = 'lock'"),
-	"t|SELECT * FROM jobq.explain_job($first)", 'which job that is');
+is(sql("SET ROLE author; SELECT detail ~ 'role agent has, which runs job $first\$', remedy FROM jobq.explain($second) WHERE reason = 'lock'"),
+	"t|SELECT * FROM jobq.explain($first)", 'which job that is');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');
 is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', 'both have run');
 $holder->quit;

@@ -27,7 +27,7 @@ wait_for($node, 'the database is served', 'SELECT complete FROM jobq_internal.sc
 sql(qq{CREATE ROLE watcher LOGIN;
 CREATE ROLE stranger LOGIN;
 CREATE FUNCTION good(payload jsonb) RETURNS void LANGUAGE sql AS '';
-CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.fail_current(''no'')';
+CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.reject_current(''no'')';
 SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');
 SELECT jobq.grant_role('watcher', 'monitor');
 SELECT jobq.create_queue('$odd', mode => 'consumer'), jobq.create_queue('still');

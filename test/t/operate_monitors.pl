@@ -34,21 +34,21 @@ sub hears
 $listener->query_safe('LISTEN jobq_alert');
 
 sql(q{SELECT jobq.create_queue('orders', mode => 'consumer');
-SELECT jobq.monitor('long', 'waiting', above => 2, queue => 'orders', until => 1);
-SELECT jobq.monitor('dead', 'dead', above => 0);
+SELECT jobq.create_monitor('long', 'waiting', above => 2, queue => 'orders', until => 1);
+SELECT jobq.create_monitor('dead', 'dead', above => 0);
 SELECT jobq.enqueue('order', queue => 'orders') FROM generate_series(1, 3)});
 hears('the first is looked at at once: it begins', qr/"name" : "long", "event" : "begin"/);
-is(sql(q{SELECT name, value, since IS NOT NULL, ended_at IS NULL FROM jobq.alerts ORDER BY name}), "dead|0|f|t\nlong|3|t|t", 'as the view says');
+is(sql(q{SELECT name, value, since IS NOT NULL, ended_at IS NULL FROM jobq.monitors ORDER BY name}), "dead|0|f|t\nlong|3|t|t", 'as the view says');
 
 $node->append_conf('postgresql.conf', "jobq.poll_interval = '1s'");
 $node->reload;
 
 # between the two nothing changes
 sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs});
-wait_for($node, 'there is one less', q{SELECT value = 2 FROM jobq.alerts WHERE name = 'long'});
-sql(q{SELECT jobq.monitor('again', 'waiting', above => 1)});
+wait_for($node, 'there is one less', q{SELECT value = 2 FROM jobq.monitors WHERE name = 'long'});
+sql(q{SELECT jobq.create_monitor('again', 'waiting', above => 1)});
 hears('others have been looked at', qr/"name" : "again", "event" : "begin"/);
-is(sql(q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'long'}), 't', 'it is still on');
+is(sql(q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'long'}), 't', 'it is still on');
 unlike($heard, qr/"event" : "end"/, 'which nobody is told of');
 
 sql(q{SELECT jobq.clear('orders')});
@@ -56,9 +56,9 @@ hears('it ends', qr/"name" : "long", "event" : "end"/);
 is(scalar(() = $heard =~ /"name" : "long"/g), 2, 'and was told of twice');
 
 # one that somebody has locked keeps no other from being looked at
-wait_for($node, 'all have ended', 'SELECT bool_and(since IS NULL) FROM jobq.alerts');
+wait_for($node, 'all have ended', 'SELECT bool_and(since IS NULL) FROM jobq.monitors');
 my $locker = $node->background_psql('postgres');
-$locker->query_safe(q{BEGIN; SELECT jobq.monitor('long', 'waiting', above => 0)});
+$locker->query_safe(q{BEGIN; SELECT jobq.create_monitor('long', 'waiting', above => 0)});
 $heard = '';
 sql(q{SELECT jobq.enqueue('order', queue => 'orders') FROM generate_series(1, 4)});
 hears('the others are told of', qr/"name" : "again", "event" : "begin"/);
@@ -72,23 +72,23 @@ sub begins
 	my ($name, $do, $undo) = @_;
 
 	sql($do) if $do;
-	wait_for($node, "$name begins", "SELECT since IS NOT NULL FROM jobq.alerts WHERE name = '$name'") if $do;
+	wait_for($node, "$name begins", "SELECT since IS NOT NULL FROM jobq.monitors WHERE name = '$name'") if $do;
 	sql($undo) if $undo;
-	wait_for($node, "$name ends", "SELECT since IS NULL AND ended_at IS NOT NULL FROM jobq.alerts WHERE name = '$name'") if $undo;
-	sql("SELECT jobq.unmonitor('$name')");
+	wait_for($node, "$name ends", "SELECT since IS NULL AND ended_at IS NOT NULL FROM jobq.monitors WHERE name = '$name'") if $undo;
+	sql("SELECT jobq.drop_monitor('$name')");
 }
 sql(q{CREATE FUNCTION fails(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$BEGIN RAISE 'no'; END$$;
 CREATE FUNCTION works(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION waits(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM pg_advisory_lock_shared(1); END$$;
 SELECT jobq.register(k, k || '(jsonb)') FROM unnest('{fails,works,waits}'::text[]) k;
 SELECT jobq.create_queue('nobody', mode => 'consumer'), jobq.create_queue('unserved')});
-begins('letters', q{SELECT jobq.monitor('letters', 'dead', 0, kind => 'fails'), jobq.enqueue('fails', max_attempts => 1)},
-	q{SELECT jobq.delete_failed_many(state => 'failed')});
-begins('failures', q{SELECT jobq.monitor('failures', 'failing', 0.5, kind => 'fails')}, q{SELECT jobq.stats_reset()});
-begins('first', q{SELECT jobq.monitor('first', 'silent', 1, kind => 'works')}, q{SELECT jobq.monitor('first', 'silent', 1000, kind => 'works')});
-sql(q{SELECT jobq.monitor('success', 'silent', 3000, kind => 'works'), jobq.enqueue('works')});
+begins('letters', q{SELECT jobq.create_monitor('letters', 'dead', 0, kind => 'fails'), jobq.enqueue('fails', max_attempts => 1)},
+	q{SELECT jobq.delete_many(state => 'failed')});
+begins('failures', q{SELECT jobq.create_monitor('failures', 'failing', 0.5, kind => 'fails')}, q{SELECT jobq.reset_stats()});
+begins('first', q{SELECT jobq.create_monitor('first', 'silent', 1, kind => 'works')}, q{SELECT jobq.create_monitor('first', 'silent', 1000, kind => 'works')});
+sql(q{SELECT jobq.create_monitor('success', 'silent', 3000, kind => 'works'), jobq.enqueue('works')});
 wait_for($node, 'a success is known', q{SELECT EXISTS (SELECT FROM jobq.stats WHERE kind = 'works' AND completed_at IS NOT NULL)});
-sql(q{SELECT jobq.stats_reset()});
+sql(q{SELECT jobq.reset_stats()});
 is(sql(q{SELECT completed_at IS NOT NULL FROM jobq.stats WHERE kind = 'works'}), 't', 'also after the counters began anew');
 begins('success', q{SELECT jobq.test_clock('1 hour')}, q{SELECT jobq.enqueue('works')});
 # silence begins by the clock as it is, when it was put back
@@ -97,49 +97,49 @@ my $ahead = sql(q{SELECT jobq.enqueue('works')});
 is(sql("SELECT state FROM jobq.wait($ahead, '5 min')"), 'completed', 'a success by a clock that is ahead');
 sql(q{SELECT jobq.test_clock('1 hour')});
 wait_for($node, 'that is not of the future', q{SELECT max(completed_at) <= jobq.clock() FROM jobq.stats WHERE kind = 'works'});
-begins('back', q{SELECT jobq.monitor('back', 'silent', 3000, kind => 'works'), jobq.test_clock('2 hours')}, q{SELECT jobq.enqueue('works')});
+begins('back', q{SELECT jobq.create_monitor('back', 'silent', 3000, kind => 'works'), jobq.test_clock('2 hours')}, q{SELECT jobq.enqueue('works')});
 begins('tick', q{CREATE ROLE leaver LOGIN; SELECT jobq.grant_role('leaver'); SET ROLE leaver;
 SELECT jobq.schedule('often', '@every 1s', 'works');
-RESET ROLE; SELECT jobq.revoke_role('leaver'), jobq.monitor('tick', 'late', 2, kind => 'works')}, q{SELECT jobq.unschedule('often')});
+RESET ROLE; SELECT jobq.revoke_role('leaver'), jobq.create_monitor('tick', 'late', 2, kind => 'works')}, q{SELECT jobq.unschedule('often')});
 foreach my $queue ('nobody', 'unserved')
 {
-	begins("un$queue", qq{SELECT jobq.monitor('un$queue', 'unattended', 1, queue => '$queue'); SELECT jobq.enqueue('works', queue => '$queue')},
+	begins("un$queue", qq{SELECT jobq.create_monitor('un$queue', 'unattended', 1, queue => '$queue'); SELECT jobq.enqueue('works', queue => '$queue')},
 		$queue eq 'nobody' ? qq{SELECT jobq.ack(id, token) FROM jobq.reserve('{$queue}')} : qq{SELECT jobq.clear('$queue')});
 }
 sql(q{SELECT jobq.enqueue('waits')});
 wait_for($node, 'one has run', q{SELECT EXISTS (SELECT FROM jobq.stats WHERE kind = 'waits' AND completed > 0)});
 my $keeper = $node->background_psql('postgres');
 $keeper->query_safe('SELECT pg_advisory_lock(1)');
-sql(q{SELECT jobq.monitor('other rows', 'xmin', 0, kind => 'works'), jobq.monitor('other runs', 'slow', 0, kind => 'works'), jobq.monitor('long run', 'slow', 2),
+sql(q{SELECT jobq.create_monitor('other rows', 'xmin', 0, kind => 'works'), jobq.create_monitor('other runs', 'slow', 0, kind => 'works'), jobq.create_monitor('long run', 'slow', 2),
 jobq.enqueue('waits')});
-begins('old rows', q{SELECT jobq.monitor('old rows', 'xmin', 1)});
-wait_for($node, 'it is slow', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'long run'});
-is(sql(q{SELECT count(*) FROM jobq.alerts WHERE name LIKE 'other%' AND since IS NULL AND ended_at IS NULL}), '2', 'those of another kind are not meant');
+begins('old rows', q{SELECT jobq.create_monitor('old rows', 'xmin', 1)});
+wait_for($node, 'it is slow', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'long run'});
+is(sql(q{SELECT count(*) FROM jobq.monitors WHERE name LIKE 'other%' AND since IS NULL AND ended_at IS NULL}), '2', 'those of another kind are not meant');
 sql(q{CREATE ROLE onlooker; SELECT jobq.grant_role('onlooker', 'monitor')});
-is(sql(q{SELECT value FROM jobq.alerts WHERE name = 'other rows'; SET ROLE onlooker; SELECT value IS NULL FROM jobq.alerts WHERE name = 'other rows'}),
+is(sql(q{SELECT value FROM jobq.monitors WHERE name = 'other rows'; SET ROLE onlooker; SELECT value IS NULL FROM jobq.monitors WHERE name = 'other rows'}),
 	"0\nt", 'who may not look into other sessions does not know how old');
 $keeper->query_safe('SELECT pg_advisory_unlock(1)');
 begins('long run', '', 'SELECT');
 $keeper->quit;
 
 # what has begun is told once, whatever is restarted
-sql(q{SELECT jobq.monitor('kept', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')});
-wait_for($node, 'it begins', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'kept'});
-my $since = sql(q{SELECT since FROM jobq.alerts WHERE name = 'kept'});
+sql(q{SELECT jobq.create_monitor('kept', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')});
+wait_for($node, 'it begins', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'kept'});
+my $since = sql(q{SELECT since FROM jobq.monitors WHERE name = 'kept'});
 $_->quit foreach $listener, $locker;
 $node->stop('immediate');
 $node->start;
 wait_for($node, 'the jobs are counted', 'SELECT jobq_internal.stats_known()');
-sql(q{SELECT jobq.monitor('new', 'waiting', 0, queue => 'orders')});
-wait_for($node, 'monitors are looked at', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'new'});
-is(sql(q{SELECT since, ended_at IS NULL FROM jobq.alerts WHERE name = 'kept'}), "$since|t", 'one that was on is on still');
+sql(q{SELECT jobq.create_monitor('new', 'waiting', 0, queue => 'orders')});
+wait_for($node, 'monitors are looked at', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'new'});
+is(sql(q{SELECT since, ended_at IS NULL FROM jobq.monitors WHERE name = 'kept'}), "$since|t", 'one that was on is on still');
 
 # one of many roles, kinds and queues costs no more than one
-sql(q{SELECT jobq.monitor('m' || i, (ARRAY['waiting', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.alerts)) i});
-my ($rc, $out, $err) = $node->psql('postgres', q{SELECT jobq.monitor('n' || i, 'dead', 1) FROM generate_series(1, 5) i});
+sql(q{SELECT jobq.create_monitor('m' || i, (ARRAY['waiting', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
+my ($rc, $out, $err) = $node->psql('postgres', q{SELECT jobq.create_monitor('n' || i, 'dead', 1) FROM generate_series(1, 5) i});
 like($err, qr/there are 1000 monitors already/, 'there are not more than 1000');
 sql(q{SELECT jobq.clear('orders')});
-wait_for($node, 'all are looked at', q{SELECT since IS NULL FROM jobq.alerts WHERE name = 'kept'});
+wait_for($node, 'all are looked at', q{SELECT since IS NULL FROM jobq.monitors WHERE name = 'kept'});
 
 # a kind that has lost its place is silent, however many others are not
 $node->append_conf('postgresql.conf', "jobq.max_stats = 16");
@@ -152,41 +152,41 @@ sub busy
 
 	sql("SELECT jobq.test_clock('$clock')");
 	$last = sql(q{SELECT jobq.enqueue('busy ' || i) FROM generate_series(1, 20) i});
-	is(sql("SELECT count(*) FROM jobq.wait_all('{" . join(',', split(/\n/, $last)) . "}'::bigint[], '3 min') WHERE state = 'completed'"), '20', "others run after $clock");
+	is(sql("SELECT count(*) FROM jobq.wait_many('{" . join(',', split(/\n/, $last)) . "}'::bigint[], '3 min') WHERE state = 'completed'"), '20', "others run after $clock");
 }
-sql('SELECT jobq.unmonitor(name) FROM jobq.alerts');
+sql('SELECT jobq.drop_monitor(name) FROM jobq.monitors');
 my $nightly = sql(q{SELECT jobq.enqueue('nightly')});
 is(sql("SELECT state FROM jobq.wait($nightly)"), 'completed', 'the nightly job succeeds');
-sql(q{SELECT jobq.monitor('nightly', 'silent', 3000, kind => 'nightly', until => 2900); SELECT jobq.clear('orders')});
+sql(q{SELECT jobq.create_monitor('nightly', 'silent', 3000, kind => 'nightly', until => 2900); SELECT jobq.clear('orders')});
 # two that are made one after the other: the second look has seen what the first has written
 foreach my $look ('look', 'look again')
 {
-	sql("SELECT jobq.monitor('$look', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')");
-	wait_for($node, $look, "SELECT since IS NOT NULL FROM jobq.alerts WHERE name = '$look'");
+	sql("SELECT jobq.create_monitor('$look', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')");
+	wait_for($node, $look, "SELECT since IS NOT NULL FROM jobq.monitors WHERE name = '$look'");
 }
 busy('10 minutes');
 busy('20 minutes');
 is(sql(q{SELECT count(*) FROM jobq.stats WHERE kind = 'nightly'}), '0', 'the nightly job has no place any more');
-is(sql(q{SELECT value BETWEEN 1000 AND 2900 FROM jobq.alerts WHERE name = 'nightly'}), 't', 'how long it has been silent is known');
+is(sql(q{SELECT value BETWEEN 1000 AND 2900 FROM jobq.monitors WHERE name = 'nightly'}), 't', 'how long it has been silent is known');
 busy('2 hours');
-wait_for($node, 'it is silent, whoever is not', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'nightly'});
-sql(q{SELECT jobq.monitor('nightly', 'silent', 6000, kind => 'nightly', until => 5000)});
-is(sql(q{SELECT value > 6000 FROM jobq.alerts WHERE name = 'nightly'}), 't', 'also if another bound is set');
+wait_for($node, 'it is silent, whoever is not', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'nightly'});
+sql(q{SELECT jobq.create_monitor('nightly', 'silent', 6000, kind => 'nightly', until => 5000)});
+is(sql(q{SELECT value > 6000 FROM jobq.monitors WHERE name = 'nightly'}), 't', 'also if another bound is set');
 sql(q{SELECT jobq.test_clock('3 hours')});
 $nightly = sql(q{SELECT jobq.enqueue('nightly')});
 is(sql("SELECT state FROM jobq.wait($nightly)"), 'completed', 'it succeeds again');
-wait_for($node, 'and is silent no more', q{SELECT since IS NULL AND value < 5000 FROM jobq.alerts WHERE name = 'nightly'});
-sql(q{SELECT jobq.monitor('m' || i, 'dead', 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.alerts)) i});
+wait_for($node, 'and is silent no more', q{SELECT since IS NULL AND value < 5000 FROM jobq.monitors WHERE name = 'nightly'});
+sql(q{SELECT jobq.create_monitor('m' || i, 'dead', 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 
 # who may
 sql(q{CREATE ROLE watcher LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('watcher', 'monitor'), jobq.grant_role('stranger')});
 for (['watcher', '996'], ['stranger', '0'])
 {
 	my ($role, $n) = @$_;
-	my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE $role; SELECT jobq.monitor('x', 'dead', 1)");
+	my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE $role; SELECT jobq.create_monitor('x', 'dead', 1)");
 
 	like($err, qr/permission denied/, "$role makes no monitor");
-	is(sql("SET ROLE $role; SELECT count(*) FROM jobq.alerts"), $n, 'and sees those that it may see');
+	is(sql("SET ROLE $role; SELECT count(*) FROM jobq.monitors"), $n, 'and sees those that it may see');
 }
 for (["'', 'dead', 1", 'must have 1 to 127 bytes'], ["'x', 'red', 1", 'invalid condition "red"'], ["'x', 'dead', -1", 'above is -1'],
 	["'x', 'dead', 'NaN'", 'above is'], ["'x', 'dead', 1, until => 2", 'until is 2'], ["'x', 'late', 1, queue => 'a'", 'cannot be of a queue'],
@@ -194,8 +194,8 @@ for (["'', 'dead', 1", 'must have 1 to 127 bytes'], ["'x', 'red', 1", 'invalid c
 	["NULL, 'dead', 1", 'name must not be null'], ["'x', 'dead', 1, kind => repeat('k', 1000)", 'kind of a monitor must have'],
 	["'x', 'dead', 1, queue => ''", 'queue of a monitor must have'])
 {
-	my ($rc, $out, $err) = $node->psql('postgres', "SELECT jobq.monitor($_->[0])");
-	like($err, qr/\Q$_->[1]/, "monitor($_->[0])");
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT jobq.create_monitor($_->[0])");
+	like($err, qr/\Q$_->[1]/, "create_monitor($_->[0])");
 }
 
 $node->stop;

@@ -97,7 +97,7 @@ sql(q{CREATE EXTENSION jobq;
 CREATE ROLE watcher LOGIN PASSWORD 'secret';
 SELECT jobq.grant_role('watcher', 'monitor');
 CREATE FUNCTION good(payload jsonb) RETURNS void LANGUAGE sql AS '';
-CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.fail_current(''no'')';
+CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.reject_current(''no'')';
 SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');
 SELECT jobq.create_queue('mails'), jobq.create_queue('outside', mode => 'consumer');
 SELECT jobq.schedule('daily', '0 3 * * *', 'good');
@@ -178,7 +178,7 @@ becomes('each chart shows something', sub {
 });
 
 # what is mended is no alert any more
-sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'failed')});
 becomes('the alert ends', sub {
 	my @alerts = grep { $_->{labels}{alertname} eq 'JobqDeadLetters' } @{ ask('alerts')->{alerts} || [ { labels => { alertname => 'JobqDeadLetters' } } ] };
 

@@ -131,18 +131,18 @@ for my $round (1 .. 3)
 	sql(q{SELECT fill('short')});
 	is(sql(q{SELECT live('short')}), 20, "round $round: as many fit as shall");
 	sql(q{SELECT jobq.resume('short')});
-	is(sql(q{SELECT jobq.drain('short', '5 min')}), 't', "round $round: drained");
+	is(sql(q{SELECT jobq.wait_queue('short', '5 min')}), 't', "round $round: drained");
 }
 is(sql(q{SELECT count(*) FROM seen WHERE live > 20}), 0, 'never longer');
 cmp_ok(sql(q{SELECT count(*) FROM seen WHERE live > 10}), '>', 0, 'often long');
 is(sql(q{SELECT count(*) FROM pg_prepared_xacts}), 0, 'no transaction is left prepared');
 
 # dead letters that are retried are never refused, and count
-sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'failed')});
 sql(q{CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$});
 sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
 sql(q{SELECT jobq.enqueue('fails', queue => 'short') FROM generate_series(1, 5)});
-sql(q{SELECT jobq.drain('short', '5 min')});
+sql(q{SELECT jobq.wait_queue('short', '5 min')});
 sql(q{SELECT jobq.pause('short')});
 rest();
 is(sql(q{SELECT fill('short')}), 20, 'dead letters do not count');
@@ -159,7 +159,7 @@ sql(q{SELECT jobq.alter_queue('later', max_length => 10)});
 is(sql(q{SELECT fill('later')}), 3, 'a limit counts what was there');
 sql(q{SELECT jobq.alter_queue('later', max_length => 0)});
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later', delay => '1 hour') FROM generate_series(1, 4)});
-sql(q{SELECT jobq.drain('later', '5 min')});
+sql(q{SELECT jobq.wait_queue('later', '5 min')});
 sql(q{SELECT jobq.alter_queue('later', max_length => 15)});
 is(sql(q{SELECT fill('later')}) > 0, 1, 'none for a while, and another one');
 sql(q{SELECT jobq.pause('later')});
@@ -180,7 +180,7 @@ is(sql(q{SELECT fill('open')}), 2, 'it counts then');
 $open->quit;
 
 # a restart and a crash, with a transaction open and one prepared
-sql(q{SELECT jobq.clear('later'), jobq.resume('later'), jobq.drain('later', '5 min'), jobq.pause('later')});
+sql(q{SELECT jobq.clear('later'), jobq.resume('later'), jobq.wait_queue('later', '5 min'), jobq.pause('later')});
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5)});
 $open = $node->background_psql('postgres', on_error_stop => 0);
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5);});

@@ -85,10 +85,10 @@ sub innocents_are_done
 	undef $gate;
 	wait_for($node, "$what: the innocents run",
 		q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'innocent'});
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'innocent'}),
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.dead_letters WHERE kind = 'innocent'}),
 		'0', "$what: none of them was charged");
 	$node->safe_psql('postgres',
-		q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'innocent'});
+		q{SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'innocent'});
 	return;
 }
 
@@ -96,8 +96,8 @@ sub set_aside
 {
 	my ($what, $id, $attempts) = @_;
 	wait_for($node, "$what: the culprit becomes a dead letter",
-		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE id = $id");
-	return is($node->safe_psql('postgres', "SELECT attempt, crashes FROM jobq.failed_jobs WHERE id = $id"),
+		"SELECT count(*) = 1 FROM jobq.dead_letters WHERE id = $id");
+	return is($node->safe_psql('postgres', "SELECT attempt, crashes FROM jobq.dead_letters WHERE id = $id"),
 		"$attempts|2", "$what: charged for two crashes");
 }
 
@@ -225,7 +225,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 		start_again(@pids);
 		last if slurp_file($node->logfile, $offset) !~ /all server processes terminated; reinitializing/;
 		wait_for($node, "$what: too late, once more", q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'innocent'});
-		$node->safe_psql('postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'innocent'});
+		$node->safe_psql('postgres', q{SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'innocent'});
 	}
 	innocents_are_done($what);
 }
@@ -342,8 +342,8 @@ foreach my $dbname ('postgres', 'aside')
 	crash_in_work($dbname);
 	# the charge is due before anything else is done
 	$node->safe_psql($dbname, q{CALL jobq.work('{manual}', stop_when_empty => true)});
-	wait_for($node, "$what: it becomes a dead letter", "SELECT count(*) = 1 FROM jobq.failed_jobs WHERE id = $id", $dbname);
-	is($node->safe_psql($dbname, "SELECT attempt, crashes FROM jobq.failed_jobs WHERE id = $id"), '2|2',
+	wait_for($node, "$what: it becomes a dead letter", "SELECT count(*) = 1 FROM jobq.dead_letters WHERE id = $id", $dbname);
+	is($node->safe_psql($dbname, "SELECT attempt, crashes FROM jobq.dead_letters WHERE id = $id"), '2|2',
 		"$what: charged for two crashes");
 	innocents_are_done($what);
 }
@@ -369,7 +369,7 @@ is(kept_culprits(), 0, 'it is forgotten with its database');
 	my $id = enqueue_culprit('crash', '{"fails": 1}');
 	set_aside($what, $id, 3);
 	note('lost: ' . $node->safe_psql('postgres',
-		"SELECT errors -> 0 ->> 'attempt' = '2' FROM jobq.failed_jobs WHERE id = $id"));
+		"SELECT errors -> 0 ->> 'attempt' = '2' FROM jobq.dead_letters WHERE id = $id"));
 }
 
 #

@@ -137,7 +137,7 @@ wait_for($node, 'a procedure runs', q{SELECT count(*) = 1 FROM pg_stat_activity 
 $second = sql(q{SELECT put(2, 'hour')});
 sql('CREATE TABLE again ()');
 crash();
-is(sql("SELECT state FROM jobq.wait_all(ARRAY[$first, $second], '5 min') ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
+is(sql("SELECT state FROM jobq.wait_many(ARRAY[$first, $second], '5 min') ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
 is(sql($in_order), '1 2', 'before the others of its group');
 
 #

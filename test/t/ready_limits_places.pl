@@ -76,10 +76,10 @@ is_idle('nothing goes on while the others wait');
 is(ran(), 'has one, has one, no limits', 'the others have not run');
 is(told(), 1, 'the log says once that there are too few places');
 is( sql(q{SELECT string_agg(DISTINCT format('%s, %s: %s', j.queue, j.kind, coalesce(e.detail, '')), E'\n')
-	FROM jobq.jobs j LEFT JOIN LATERAL jobq.explain_job(j.id) e ON e.reason = 'places' WHERE j.state = 'ready'}),
+	FROM jobq.jobs j LEFT JOIN LATERAL jobq.explain(j.id) e ON e.reason = 'places' WHERE j.state = 'ready'}),
 	join("\n", map { qq(@$_[0], @$_[1]: all 16 places of "jobq.max_limiters" are taken, and @$_[2] has none for its limits) } (
 		['default', 'limited', 'kind "limited"'], ['default', 'named', 'limiter "lacking"'], ['lacks one', 'note', 'queue "lacks one"'],
-		['outside', 'note', 'queue "outside"'])), 'explain_job() says so of each');
+		['outside', 'note', 'queue "outside"'])), 'explain() says so of each');
 sql(qq{SELECT jobq.enqueue('note', '"lacks one"', queue => 'lacks one'), jobq.enqueue('named', '"named"')});
 sql(q{CALL jobq.work(queues => '{"lacks one",default}', stop_when_empty => true)});
 is(ran(), 'has one, has one, no limits', 'nor do they run in a session');
@@ -117,8 +117,8 @@ is_idle('nothing goes on while jobs wait whose limiter is missing');
 is(ran(), 'note', 'they have not run, and others have');
 sql(q{CALL jobq.work(stop_when_empty => true)});
 is(ran(), 'note', 'nor do they run in a session');
-is( sql(q{SELECT DISTINCT e.reason, e.detail FROM jobq.jobs j, jobq.explain_job(j.id) e WHERE j.kind = 'names it' AND e.reason = 'limiter'}),
-	'limiter|limiter "missing" does not exist, and a kind or a queue names it', 'explain_job() says so');
+is( sql(q{SELECT DISTINCT e.reason, e.detail FROM jobq.jobs j, jobq.explain(j.id) e WHERE j.kind = 'names it' AND e.reason = 'limiter'}),
+	'limiter|limiter "missing" does not exist, and a kind or a queue names it', 'explain() says so');
 is(scalar(() = slurp_file($node->logfile) =~ /WARNING:  limiter "missing" does not exist/g), 1, 'and so does the log');
 sql(q{SET session_replication_role = replica; INSERT INTO jobq_internal.limiter (name, max_running, when_taken) VALUES ('missing', 1, 'wait')});
 wait_for($node, 'they run when it has come', q{SELECT count(*) = 2 FROM ran}, 'app');

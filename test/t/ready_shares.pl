@@ -91,7 +91,7 @@ is(sql(q{SELECT count(*) FROM jobq.jobs WHERE state = 'retryable'}), 56, 'the fi
 
 # places of sessions that wait
 sql(q{SELECT jobq.pause('silent')});
-my $wait = q{SELECT count(*) FROM jobq.wait_all((SELECT array_agg(id) FROM jobq.jobs WHERE queue = 'silent' AND role = current_role::regrole), '180 s')};
+my $wait = q{SELECT count(*) FROM jobq.wait_many((SELECT array_agg(id) FROM jobq.jobs WHERE queue = 'silent' AND role = current_role::regrole), '180 s')};
 sql("SET ROLE $_; SELECT count(jobq.enqueue('quick', queue => 'silent')) FROM generate_series(1, 101)") for 'greedy', 'modest';
 append_to_file($node->basedir . '/wait.sql', "$wait;\n");
 my $said = '';

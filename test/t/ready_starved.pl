@@ -117,7 +117,7 @@ foreach my $n (1, 2)
 {
 	my $batch = sql('SELECT jobq.create_batch()');
 
-	sql("SELECT jobq.batch_start($batch)");
+	sql("SELECT jobq.start_batch($batch)");
 	wait_for($node, "unserved: the scheduler has looked, $n", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
 }
 $gate->quit;

@@ -46,7 +46,7 @@ CREATE FUNCTION give_up(payload jsonb, job jobq.job_context) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO effect VALUES (job.id, job.attempt);
-	PERFORM jobq.fail_current('given up');
+	PERFORM jobq.reject_current('given up');
 END $$;
 
 CREATE PROCEDURE proceed(payload jsonb, job jobq.job_context)
@@ -139,12 +139,12 @@ SELECT count(*) FROM jobq.jobs WHERE kind = 'stumble' AND attempt < 2}),
 	'every failure was charged');
 is( $node->safe_psql(
 		'postgres', q{
-SELECT count(*) FROM jobq.failed_jobs WHERE error <> 'given up' OR jsonb_array_length(errors) <> attempt}),
+SELECT count(*) FROM jobq.dead_letters WHERE error <> 'given up' OR jsonb_array_length(errors) <> attempt}),
 	'0',
 	'every failure of a dead letter is recorded');
 is( $node->safe_psql(
 		'postgres', q{
-SELECT count(*) FROM jobq.failed_jobs WHERE crashes > 0}),
+SELECT count(*) FROM jobq.dead_letters WHERE crashes > 0}),
 	'0',
 	'no job was blamed for the crashes');
 

@@ -97,10 +97,10 @@ SELECT count(*), min(j.attempt), max(j.attempt), count(DISTINCT e.job), min(e.at
 FROM effect e JOIN jobq.jobs j ON j.id = e.job WHERE j.state = 'completed'}),
 		"$n|1|1|$n|1|1",
 		"$what: each neighbour has run once, and is charged with one attempt");
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE kind ~ 'innocent'}),
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.dead_letters WHERE kind ~ 'innocent'}),
 		'0', "$what: no neighbour has failed");
 	$node->safe_psql('postgres',
-		q{TRUNCATE effect; SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind ~ 'innocent'});
+		q{TRUNCATE effect; SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind ~ 'innocent'});
 	return;
 }
 
@@ -121,10 +121,10 @@ foreach my $case (
 	wait_for_restart($node, $offset);
 	open_gate(1);
 	wait_for($node, "SIG$signal in a handler: it becomes a dead letter",
-		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE $letter");
+		"SELECT count(*) = 1 FROM jobq.dead_letters WHERE $letter");
 	is( $node->safe_psql(
 			'postgres', qq{
-SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.failed_jobs WHERE $letter}),
+SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.dead_letters WHERE $letter}),
 		'2|2|JQ008|2',
 		"SIG$signal in a handler: it is set aside after the second crash");
 	innocents_are_done("SIG$signal in a handler", 8);
@@ -153,7 +153,7 @@ SELECT jobq.enqueue('crash', '{"signal": "ABRT"}'), jobq.enqueue('innocent', max
 			  @roles, @roles)
 		  . 'COMMIT');
 	wait_for($node, 'several that crash: all of them are set aside',
-		q{SELECT count(*) = 6 FROM jobq.failed_jobs WHERE crashes = 2 AND kind = 'crash'});
+		q{SELECT count(*) = 6 FROM jobq.dead_letters WHERE crashes = 2 AND kind = 'crash'});
 	innocents_are_done('several that crash', 4);
 	my $crashes = () = slurp_file($node->logfile, $offset) =~
 	  /all server processes terminated; reinitializing/g;
@@ -225,7 +225,7 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 	innocents('innocent', 8);
 	open_gate(0);
 	innocents_are_done('kill -9 of an idle worker', 8);
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.dead_letters'),
 		'7', 'the dead letters are those of the handlers that crashed');
 }
 
@@ -293,20 +293,20 @@ COMMIT});
 		is( $node->safe_psql('postgres', q{SELECT string_agg(name || '|' || attempt, ' ' ORDER BY at) FROM ran}),
 			$result, "order of $names: as they came");
 	}
-	is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT payload ->> 'name' || crashes, ' ') FROM jobq.failed_jobs
+	is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT payload ->> 'name' || crashes, ' ') FROM jobq.dead_letters
 		WHERE kind = 'in_order' AND payload ->> 'crashes' = '9'}),
 		'h2', 'order: who crashes again and again is set aside');
-	$node->safe_psql('postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'in_order'});
+	$node->safe_psql('postgres', q{SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'in_order'});
 }
 
 # A dead letter can be tried again, and is again set aside.
 {
 	my $id = $node->safe_psql('postgres',
-		q{SELECT max(id) FROM jobq.failed_jobs WHERE kind = 'crash'});
+		q{SELECT max(id) FROM jobq.dead_letters WHERE kind = 'crash'});
 
 	$node->psql('postgres', "SELECT jobq.retry($id)");
 	wait_for($node, 'retried, it crashes its processes again and is set aside again',
-		"SELECT jsonb_array_length(errors) = 4 AND crashes = 2 FROM jobq.failed_jobs WHERE id = $id");
+		"SELECT jsonb_array_length(errors) = 4 AND crashes = 2 FROM jobq.dead_letters WHERE id = $id");
 }
 
 # If it cannot be written that a job has failed, as that is cancelled, its worker exits, and

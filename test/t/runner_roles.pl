@@ -128,13 +128,13 @@ is( $node->safe_psql('postgres', q{SELECT role, count(*) FROM effect GROUP BY 1 
 is( $node->safe_psql(
 		'postgres', q{
 SELECT coalesce(rolname, 'dropped'), count(*), min(attempt), max(attempt), min(error), max(error), max(sqlstate)
-FROM jobq.failed_jobs LEFT JOIN pg_roles r ON r.oid = role::oid
+FROM jobq.dead_letters LEFT JOIN pg_roles r ON r.oid = role::oid
 GROUP BY 1 ORDER BY 1}),
 	"dropped|5|1|1|the role of the job does not exist any more|the role of the job does not exist any more|JQ010"
 	  . ($nologin ? '' : "\nrole7|5|1|1|the role of the job may not log in|the role of the job may not log in|JQ010")
 	  . "\nrole8|5|1|1|the role of the job may not connect to the database|the role of the job may not connect to the database|JQ010",
 	'jobs of those that cannot have failed at once, and say why');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE error IS NULL OR role IS NULL}),
+is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.dead_letters WHERE error IS NULL OR role IS NULL}),
 	'0', 'and can be looked at');
 
 # What was wrong is mended.
@@ -142,7 +142,7 @@ $node->safe_psql(
 	'postgres', q{
 GRANT CONNECT ON DATABASE postgres TO role8;
 ALTER ROLE role7 LOGIN;
-SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE role::oid IN (SELECT oid FROM pg_roles)});
+SELECT jobq.retry(id) FROM jobq.dead_letters WHERE role::oid IN (SELECT oid FROM pg_roles)});
 wait_for($node, 'they run when they are retried', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM effect}),
 	'25|25', 'each once');
@@ -158,7 +158,7 @@ my $rising = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue(
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising, '5 min')"), 'completed', 'others do');
 $rising = $node->safe_psql('postgres', q{ALTER ROLE role9 SUPERUSER; SET ROLE role9; SELECT jobq.enqueue('note', max_attempts => 1)});
 is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising, '5 min')"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
-$node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_failed_many(state => 'failed')});
+$node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_many(state => 'failed')});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
 #
@@ -202,7 +202,7 @@ $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before, '5 min')"), 'completed', 'the first runs');
 wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHERE state IN ('retryable', 'failed') AND attempt = 1 AND id > $before");
-$node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
+$node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete(id) FROM jobq.dead_letters});
 
 #
 # Its jobs in a queue that no worker serves fail with the others, also one that
@@ -218,12 +218,12 @@ SELECT jobq.enqueue('note', queue => 'still', delay => '61 min');
 RESET ROLE;
 DROP OWNED BY goner;
 DROP ROLE goner}) =~ s/^\n+//mgr;
-my $failed = 'SELECT count(*) = %d FROM jobq.failed_jobs WHERE id IN (' . join(',', @still) . ')';
+my $failed = 'SELECT count(*) = %d FROM jobq.dead_letters WHERE id IN (' . join(',', @still) . ')';
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('1 h')});
 wait_for($node, 'jobs of a role that has gone fail, served or not', sprintf($failed, 2));
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('62 min')});
 wait_for($node, 'so does one that comes later', sprintf($failed, 3));
-$node->safe_psql('postgres', q{SELECT jobq.test_clock('0'); SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('0'); SELECT jobq.delete(id) FROM jobq.dead_letters});
 
 #
 # A job of a role that may not connect is to be charged, and dead letters are locked: what
@@ -265,7 +265,7 @@ SKIP:
 	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid, '5 min')"), 'failed', 'the next scheduler charges it');
 	limit_is_free('end');
 }
-$node->safe_psql('postgres', q{SELECT jobq.delete_failed_many(state => 'failed')});
+$node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'failed')});
 
 #
 # A job that cannot run needs no place of a limit: it fails while others hold all.
@@ -288,7 +288,7 @@ is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '1
 sleeps($node, 'while the next one of another role has the place', 1);
 $gate->quit;
 limit_is_free('turn');
-$node->safe_psql('postgres', q{SELECT jobq.delete_failed_many(state => 'failed')});
+$node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'failed')});
 
 #
 # A role that does not sleep well: settings of its own that no job of jobq's

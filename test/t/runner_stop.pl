@@ -111,7 +111,7 @@ sub times_out
 	is( $node->safe_psql(
 			'postgres', qq{
 SELECT sqlstate, jsonb_array_length(errors), error LIKE 'the job ran longer than its timeout%', attempt
-FROM jobq.failed_jobs WHERE id = $id}),
+FROM jobq.dead_letters WHERE id = $id}),
 		"JQ007|$attempts|t|$attempts", "timeout: $kind says why");
 	return $terminated;
 }
@@ -225,7 +225,7 @@ foreach my $synchronous ('off', 'on')
 	}
 	else
 	{
-		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait_all('$ids'::bigint[], '5 min') WHERE state = 'completed'"),
+		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait_many('$ids'::bigint[], '5 min') WHERE state = 'completed'"),
 			$count, "synchronous_commit = $synchronous: all are told to be completed");
 	}
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');

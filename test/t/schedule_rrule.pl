@@ -136,7 +136,7 @@ my @got = split /\n/, $node->safe_psql(
 SET timezone = 'UTC';
 SELECT line || '|' || coalesce(string_agg(to_char(t, 'YYYYMMDD"T"HH24MISS'), ' ' ORDER BY t), '')
 FROM unnest(string_to_array(rtrim('$input', E'\\n'), E'\\n')) WITH ORDINALITY AS u (line, n)
-	LEFT JOIN LATERAL jobq.cron_next(split_part(line, '|', 1), 'UTC', split_part(line, '|', 2)::timestamptz, 20) AS t
+	LEFT JOIN LATERAL jobq.next_ticks(split_part(line, '|', 1), 'UTC', split_part(line, '|', 2)::timestamptz, 20) AS t
 	ON t < '@{[ $last_year + 1 ]}-01-01'
 GROUP BY n, line ORDER BY n});
 

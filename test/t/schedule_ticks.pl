@@ -46,7 +46,7 @@ sub wrong_ticks
 SELECT string_agg(coalesce(t, run_at) || ': ' || coalesce(n, 0), ', ') FROM jobq_internal.schedule s
 CROSS JOIN LATERAL (SELECT * FROM (SELECT run_at, count(*) AS n FROM jobq.jobs j
 		WHERE j.headers ->> 'schedule' = s.name GROUP BY run_at) j
-	FULL JOIN (SELECT t FROM jobq.cron_next(s.cron, s.timezone, s.anchor, 100000) t WHERE t <= s.last_run) t ON t = run_at) b
+	FULL JOIN (SELECT t FROM jobq.next_ticks(s.cron, s.timezone, s.anchor, 100000) t WHERE t <= s.last_run) t ON t = run_at) b
 WHERE s.name = '$name' AND (n IS DISTINCT FROM 1 OR t IS NULL)});
 }
 
@@ -286,7 +286,7 @@ $node->reload;
 wait_for($node, 'the tick that waited has its job',
 	"SELECT last_run = '$waiting' AND last_state = 'completed' FROM jobq.schedules");
 is(count_jobs('waits'), '2', 'and each has one');
-is(sql('SELECT count(*) FROM jobq.failed_jobs'), '0', 'none has failed');
+is(sql('SELECT count(*) FROM jobq.dead_letters'), '0', 'none has failed');
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
 
 #

@@ -52,7 +52,7 @@ ends('the lease of one ends', $after, 'failed');
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $leased: duplicate key/, $offset);
 
 # The jobs of a role that is dropped.
-sql("SELECT jobq.delete_failed($after)");
+sql("SELECT jobq.delete($after)");
 my ($lost, $second) = split /\n/, sql(q{
 BEGIN;
 SET LOCAL ROLE leaver;
@@ -66,7 +66,7 @@ ends('one job of a dropped role fails', $second, 'failed');
 
 my $others = sql(q{SET ROLE other; SELECT jobq.enqueue('note')});
 ends('a role without a worker gets one', $others, 'completed');
-is(sql("SELECT count(*) FROM jobq.failed_jobs WHERE id IN ($leased, $lost)"), '0', 'what cannot be written is not');
+is(sql("SELECT count(*) FROM jobq.dead_letters WHERE id IN ($leased, $lost)"), '0', 'what cannot be written is not');
 is(scheduler_pid($node), $scheduler, 'it is the same scheduler');
 
 # It is tried again, until it can be done.
@@ -78,7 +78,7 @@ is(scheduler_pid($node), $scheduler, 'it is still the same scheduler');
 # The next scheduler does what the one before could not do, and the trouble is over.
 my $troubles = q{SELECT count(*) FROM jobq_internal.scheduler_troubles() WHERE what = 'go on with some jobs'};
 wait_for($node, 'nothing is left to be done', "SELECT ($troubles) = 0");
-sql("SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE id IN ($leased, $lost)");
+sql("SELECT jobq.delete(id) FROM jobq.dead_letters WHERE id IN ($leased, $lost)");
 sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS NOT NULL});
 $leased = sql(q{SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1)});
 is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 s', wait => '1 min')}), '1', 'a consumer takes a job');

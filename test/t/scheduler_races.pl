@@ -120,7 +120,7 @@ sub scheduler_looks
 	foreach my $name ('one', 'another')
 	{
 		my $fence = sql("SELECT jobq.create_batch('$name')");
-		sql("SELECT jobq.batch_start($fence)");
+		sql("SELECT jobq.start_batch($fence)");
 		wait_for($node, "$what: the scheduler has looked", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
 	}
 	return;
@@ -266,7 +266,7 @@ sql(q{SELECT jobq.clear('still'), jobq.alter_queue('still', max_length => 0)});
 #
 my $batch = sql(q{SELECT jobq.create_batch('last', on_finish => '{"kind": "note"}')});
 sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'note', '{1,2}', options => '{"queue": "still"}')});
-sql("SELECT jobq.batch_start($batch)");
+sql("SELECT jobq.start_batch($batch)");
 my ($first, $second) = split /\n/, sql(q{SELECT id FROM jobq_internal.job WHERE batch_id IS NOT NULL ORDER BY id});
 hold('jobq-batch-looked',
 	sub { sql("SELECT jobq.cancel($second)"); },
@@ -284,7 +284,7 @@ SELECT jobq.register('flawed', 'flawed(jsonb)', max_attempts => 1)});
 sql(q{TRUNCATE done; INSERT INTO done VALUES (0)});
 my $retries = $node->background_psql('postgres');
 hold('jobq-batch-looked',
-	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('other'))}); },
+	sub { sql(q{SELECT jobq.start_batch(jobq.create_batch('other'))}); },
 	sub {
 		$batch = sql(q{WITH b AS MATERIALIZED (SELECT jobq.create_batch('retried', on_failure => '{"kind": "note"}', on_finish => '{"kind": "note", "payload": {"n": 1}}', start => true) AS id)
 			SELECT b.id FROM b, jobq.batch_add(b.id, 'flawed', '{1}')});
@@ -305,7 +305,7 @@ is(sql('SELECT n FROM done'), '1', 'retried: it has told its end once, and no fa
 # time, and one that waits is cancelled, while it looks at the end of another.
 #
 sql(q{SELECT jobq.create_queue('steps', mode => 'consumer')});
-$batch = sql(q{SELECT jobq.workflow(jsonb_build_object('steps', (SELECT jsonb_agg(jsonb_build_object('name', c || n, 'kind', 'x', 'queue', 'steps',
+$batch = sql(q{SELECT jobq.create_workflow(jsonb_build_object('steps', (SELECT jsonb_agg(jsonb_build_object('name', c || n, 'kind', 'x', 'queue', 'steps',
 	'backoff', 'fixed 1ms', 'max_attempts', 2, 'needs', CASE WHEN n = 1 THEN '[]' ELSE jsonb_build_array(c || n - 1) END))
 	FROM unnest('{a,b,c}'::text[]) c, generate_series(1, 20) n)))});
 my $reserved = q{FROM jobq.reserve('{steps}', wait => '5 min')};
@@ -334,12 +334,12 @@ wait_for($node, 'steps: the workflow is over', "SELECT state = 'cancelled' FROM 
 # Batches whose looks cannot be committed together are each looked at alone.
 #
 hold('jobq-batch-looked',
-	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('before parts'))}); },
+	sub { sql(q{SELECT jobq.start_batch(jobq.create_batch('before parts'))}); },
 	sub {
 		sql(q{
 SELECT injection_points_attach('jobq-parts-done', 'error');
 BEGIN;
-SELECT count(jobq.batch_start(jobq.create_batch('part', on_finish => '{"kind": "note", "queue": "still"}'))) FROM generate_series(1, 10);
+SELECT count(jobq.start_batch(jobq.create_batch('part', on_finish => '{"kind": "note", "queue": "still"}'))) FROM generate_series(1, 10);
 COMMIT});
 	});
 wait_for($node, 'parts: all batches are over', q{SELECT count(*) = 10 FROM jobq_internal.batch WHERE name = 'part' AND state = 'c' AND finished_at IS NOT NULL});
@@ -356,7 +356,7 @@ my $closed = $node->background_psql('postgres');
 $closed->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{TRUNCATE done});
 hold('jobq-batch-looked',
-	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('spilled'))}); },
+	sub { sql(q{SELECT jobq.start_batch(jobq.create_batch('spilled'))}); },
 	sub {
 		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(1, 50) n});
 		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(51, 100) n});
@@ -565,8 +565,8 @@ hold('jobq-parts-done',
 		signal_process('TERM', $pid);
 		wait_for_exit($pid);
 	});
-wait_for($node, 'lapsing: it has ended', q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE kind = 'lapsing'});
-sql(q{SELECT jobq.delete_failed_many(state => 'failed')});
+wait_for($node, 'lapsing: it has ended', q{SELECT count(*) = 1 FROM jobq.dead_letters WHERE kind = 'lapsing'});
+sql(q{SELECT jobq.delete_many(state => 'failed')});
 
 #
 # The clock is put forward while somebody who wants a job has read it: that is not
@@ -611,7 +611,7 @@ isnt(sql("SELECT result FROM jobq.wait($new, '5 min')"), $process, 'restart: a j
 #
 $batch = sql(q{SELECT jobq.create_batch('fails last', on_failure => '{"kind": "x", "queue": "steps"}')});
 sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'x', '{1,2}', options => '{"queue": "steps", "max_attempts": 1}')});
-sql("SELECT jobq.batch_start($batch)");
+sql("SELECT jobq.start_batch($batch)");
 my @held = map { sql(q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')}) } 1 .. 2;
 hold('jobq-batch-reads',
 	sub { sql("SELECT jobq.ack($held[1])"); },
@@ -625,7 +625,7 @@ sql(q{SELECT jobq.clear('steps')});
 # not keep the others from it.
 #
 sql(q{SELECT injection_points_attach('jobq-steps-read', 'wait')});
-$batch = sql(q{SELECT jobq.workflow('{"steps": [{"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]},
+$batch = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]},
 	{"name": "two", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]}, {"name": "end", "needs": ["one"], "kind": "x", "queue": "steps"}]}')});
 for (1 .. 20)
 {
@@ -636,12 +636,12 @@ for (1 .. 20)
 }
 is(sql("SELECT count(*) FROM jobq.steps WHERE batch_id = $batch AND state = 'running'"), 2, 'slow looks: both steps have begun');
 release('jobq-steps-read');
-sql("SELECT jobq.batch_cancel($batch)");
+sql("SELECT jobq.cancel_batch($batch)");
 
 #
 # A step that has failed is retried after it was seen that one has: the workflow goes on.
 #
-$batch = sql(q{SELECT jobq.workflow('{"name": "retried soon", "on_failure": {"kind": "x", "queue": "steps"}, "options": {"queue": "steps", "max_attempts": 1},
+$batch = sql(q{SELECT jobq.create_workflow('{"name": "retried soon", "on_failure": {"kind": "x", "queue": "steps"}, "options": {"queue": "steps", "max_attempts": 1},
 	"steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x", "needs": ["a"]}]}')});
 @held = map { sql(q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')}) } 1 .. 2;
 my ($failed) = $held[0] =~ /^(\d+)/;
@@ -660,7 +660,7 @@ is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wai
 # was cancelled for its failure is locked then.  What needs the step follows none the less.
 #
 my $reserve = q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')};
-my $flow = q{SELECT jobq.workflow('{"options": {"queue": "steps", "max_attempts": 1},
+my $flow = q{SELECT jobq.create_workflow('{"options": {"queue": "steps", "max_attempts": 1},
 	"steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x", "needs": ["a"]}]}')};
 my $states = q{SELECT string_agg(state, ' ' ORDER BY name) FROM jobq.steps WHERE batch_id = };
 $batch = sql($flow);
@@ -673,7 +673,7 @@ hold('jobq-batch-reads',
 	sub { sql("SELECT jobq.retry($failed); SELECT jobq.ack(id, token) FROM jobq.reserve_job($failed)"); });
 scheduler_looks('done meanwhile');
 is(sql("$states $batch"), 'completed completed ready', 'done meanwhile: what needs it waits');
-sql("SELECT jobq.batch_cancel($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
+sql("SELECT jobq.cancel_batch($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
 
 # What follows may fail at once, in the same look: here the result is no array.
 (my $mapped = $flow) =~ s/"needs": \["a"\]/"needs": ["a"], "map": {"\$result": "a"}/;
@@ -698,13 +698,13 @@ is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'locked m
 $locker->query_safe('COMMIT');
 $locker->quit;
 wait_for($node, 'locked meanwhile: what needs it waits', "SELECT ($states $batch) = 'completed completed ready'");
-sql("SELECT jobq.batch_cancel($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
+sql("SELECT jobq.cancel_batch($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
 
 #
 # Jobs that are large are written, and cancelled, in several looks, between which others
 # have their turn.
 #
-$batch = sql(q{SELECT jobq.workflow('{"options": {"queue": "steps"}, "steps": [{"name": "list", "kind": "x"},
+$batch = sql(q{SELECT jobq.create_workflow('{"options": {"queue": "steps"}, "steps": [{"name": "list", "kind": "x"},
 	{"name": "each", "kind": "x", "needs": ["list"], "map": {"$result": "list", "path": ["of"]}, "payload": [{"$element": "value"}, {"$result": "list", "path": ["large"]}]}]}')});
 @held = (sql($reserve));
 my $large = q{jsonb_build_object('large', (SELECT jsonb_agg(md5(n::text)) FROM generate_series(1, 30000) n), 'of', (SELECT jsonb_agg(n) FROM generate_series(1, 30) n))};
@@ -712,7 +712,7 @@ my $written = "SELECT count(*) FROM jobq.step_elements WHERE batch_id = $batch";
 my $n = at_first('large, written', "SELECT jobq.ack($held[0], $large)", $written);
 ok($n > 0 && $n < 30, "large, written: $n of 30 at first");
 wait_for($node, 'large: all are written', "SELECT ($written) = 30");
-$n = at_first('large, cancelled', "SELECT jobq.batch_cancel($batch)", "$written AND state = 'cancelled'");
+$n = at_first('large, cancelled', "SELECT jobq.cancel_batch($batch)", "$written AND state = 'cancelled'");
 ok($n > 0 && $n < 30, "large, cancelled: $n of 30 at first");
 wait_for($node, 'large: all are cancelled', "SELECT ($written AND state = 'cancelled') = 30");
 
@@ -722,7 +722,7 @@ wait_for($node, 'large: all are cancelled', "SELECT ($written AND state = 'cance
 #
 $batch = sql(q{SELECT jobq.create_batch('retried late')});
 sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'x', '{1,2,3}', options => '{"queue": "steps", "max_attempts": 1}')});
-sql("SELECT jobq.batch_start($batch)");
+sql("SELECT jobq.start_batch($batch)");
 @held = map { sql($reserve) } 1 .. 3;
 ($failed) = $held[0] =~ /^(\d+)/;
 sql("SELECT jobq.nack($held[0])");
@@ -794,7 +794,7 @@ sub overtakes
 	sql("SELECT injection_points_wakeup('$point')");
 	$held->query_safe('SELECT 1');
 	$held->quit;
-	is(sql(q{SELECT jobq.drain('alone', '5 min')}), 't', "$what: all jobs have run");
+	is(sql(q{SELECT jobq.wait_queue('alone', '5 min')}), 't', "$what: all jobs have run");
 	is(sql('SELECT string_agg(n::text, NULL ORDER BY at) FROM done WHERE n < 3'), '12', "$what: the jobs run in order");
 	return;
 }
@@ -915,7 +915,7 @@ $lock->quit;
 run_last();
 $mover->query_safe('ROLLBACK');
 $mover->quit;
-is(sql(q{SELECT jobq.drain('alone', '5 min')}), 't', 'a row that is taken: all jobs have run');
+is(sql(q{SELECT jobq.wait_queue('alone', '5 min')}), 't', 'a row that is taken: all jobs have run');
 is(sql('SELECT string_agg(n::text, NULL ORDER BY at) FROM done WHERE n < 3'), '12', 'a row that is taken: the jobs run in order');
 
 #

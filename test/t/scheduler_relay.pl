@@ -46,7 +46,7 @@ sub all_goes_on
 	my $batch = sql('SELECT jobq.create_batch()');
 
 	is(sql("SELECT state FROM jobq.wait($job, '5 min')"), 'completed', "$name: a job runs");
-	sql("SELECT jobq.batch_start($batch)");
+	sql("SELECT jobq.start_batch($batch)");
 	wait_for($node, "$name: a batch ends", "SELECT state = 'completed' FROM jobq.batch_status($batch)");
 	my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'tick'});
 	wait_for($node, "$name: a schedule makes its jobs", "SELECT count(*) > $ticks + 1 FROM jobq.jobs WHERE kind = 'tick'");

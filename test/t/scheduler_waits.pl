@@ -59,7 +59,7 @@ DECLARE
 	batch bigint := jobq.create_batch(on_finish => jsonb_build_object('kind', 'note', 'queue', queue));
 BEGIN
 	PERFORM jobq.batch_add(batch, 'note', ARRAY['{}'::jsonb], '{"queue": "still"}');
-	PERFORM jobq.batch_start(batch);
+	PERFORM jobq.start_batch(batch);
 	RETURN batch;
 END $$;
 CREATE FUNCTION finish(batch bigint) RETURNS boolean LANGUAGE sql
@@ -205,7 +205,7 @@ sql(q{SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE kind = 'refuse' OR
 #
 my $searches = q{SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'jobq_internal.step'::regclass};
 $before = sql($searches);
-sql(q{SELECT jobq.workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', jsonb_build_array('{"name": "outer", "kind": "x"}'::jsonb,
+sql(q{SELECT jobq.create_workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', jsonb_build_array('{"name": "outer", "kind": "x"}'::jsonb,
 	jsonb_build_object('name', 'inner', 'needs', '["outer"]'::jsonb, 'workflow', jsonb_build_array(jsonb_build_object('name', 'x', 'kind', 'x',
 		'payload', (SELECT jsonb_agg('{"$result": "outer"}'::jsonb) FROM generate_series(1, 20000))))))))});
 sql(q{SELECT jobq.ack(id, token, '7') FROM jobq.reserve('{outside}', wait => '5 min')});

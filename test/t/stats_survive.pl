@@ -36,12 +36,12 @@ my $past = q{SELECT * FROM jobq.stats_history WHERE step = 'day' ORDER BY 1, 2, 
 sql(q{
 CREATE EXTENSION jobq;
 CREATE FUNCTION good(payload jsonb) RETURNS void LANGUAGE sql AS '';
-CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.fail_current(''no'')';
+CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.reject_current(''no'')';
 SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');
 SELECT jobq.create_queue('manual')});
 sql(q{SELECT jobq.enqueue('good', queue => 'manual', delay => '1 hour')});
 wait_for($node, 'the database is served', q{SELECT sum(scheduled) = 1 AND bool_and(exact) FROM jobq.stats});
-sql(q{SELECT jobq.stats_reset()});
+sql(q{SELECT jobq.reset_stats()});
 sql(q{SELECT jobq.enqueue('good') FROM generate_series(1, 5); SELECT jobq.enqueue('bad');
 SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 3)});
 wait_for($node, 'jobs have run', q{SELECT sum(completed) = 5 AND sum(dead) = 1 AND sum(running) = 0 FROM jobq.stats});
@@ -112,7 +112,7 @@ $node->safe_psql(
 	map { "SELECT jobq.test_clock('" . 2 * $_ . " minutes'); BEGIN; SELECT jobq.enqueue('good', queue => 'never$_'); ROLLBACK;" } 1 .. 40);
 sql(q{SELECT jobq.register('fresh', 'good(jsonb)'); SELECT jobq.enqueue('fresh', queue => 'fresh', delay => '1 day')});
 is(sql(q{SELECT kind, scheduled FROM jobq.stats WHERE queue = 'fresh'}), 'fresh|1', 'what was rolled back keeps no place');
-sql('SELECT jobq.stats_reset()');
+sql('SELECT jobq.reset_stats()');
 $node->safe_psql(
 	'postgres',
 	join '',
@@ -275,7 +275,7 @@ sub saves
 wait_for($node, 'reset: the server is as it was', $agree);
 cmp_ok(sql('SELECT sum(enqueued) FROM jobq.stats'), '>', 0, 'reset: jobs were counted');
 saves('reset: the file knows of them', 0);
-sql('SELECT jobq.stats_reset()');
+sql('SELECT jobq.reset_stats()');
 saves('reset: and that they are forgotten', 5);
 $node->stop('immediate');
 $node->start;

@@ -113,7 +113,7 @@ SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('brief', archive_retention => '1 day', failed_retention => '2 hours'), jobq.create_queue('usual')});
 my $batch = sql(q{SELECT jobq.create_batch('of brief')});
 sql(qq{SELECT jobq.batch_add($batch, 'note', ARRAY['{}'::jsonb], '{"queue": "brief"}')});
-sql("SELECT jobq.batch_start($batch)");
+sql("SELECT jobq.start_batch($batch)");
 sql(q{SELECT jobq.enqueue(kind, queue => queue) FROM unnest('{note,fail}'::text[]) kind, unnest('{brief,usual}'::text[]) queue});
 my $jobs = q{SELECT string_agg(concat_ws(' ', queue, kind, state), ', ' ORDER BY queue, kind, id) FROM jobq.jobs WHERE queue IN ('brief', 'usual')};
 wait_for($node, 'jobs have finished', "SELECT ($jobs) = 'brief fail failed, brief note completed, brief note completed, usual fail failed, usual note completed'");
@@ -166,7 +166,7 @@ gone_later('what is finished then goes, too', 'usual fail failed');
 # is not tried all the time.
 #
 my @old = map { sql('SELECT jobq.create_batch()') } 1 .. 12;
-sql("SELECT jobq.batch_start(id) FROM jobq.batches WHERE id IN (@{[join ',', @old]})");
+sql("SELECT jobq.start_batch(id) FROM jobq.batches WHERE id IN (@{[join ',', @old]})");
 wait_for($node, 'old batches: all are over', 'SELECT bool_and(finished_at IS NOT NULL) FROM jobq_internal.batch');
 sql("CREATE TABLE refers (batch bigint REFERENCES jobq_internal.batch); INSERT INTO refers VALUES ($old[1])");
 sub batches_go

@@ -86,7 +86,7 @@ discarding('enqueue a procedure', q{SELECT jobq.enqueue('commits') > 0}, 't');
 discarding('enqueue by a trigger', q{INSERT INTO outbox VALUES (6)}, '');
 discarding('enqueue by the view', q{INSERT INTO jobq.inbox (kind, payload) VALUES ('twice', '{"n": 7}')}, '');
 discarding('a workflow',
-	q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "twice", "payload": {"n": 1}},
+	q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "twice", "payload": {"n": 1}},
 		{"name": "b", "kind": "twice", "payload": {"n": 2}, "needs": ["a"]}]}') > 0}, 't');
 discarding('perform', q{SELECT jobq.perform('twice', '{"n": 8}')}, '16');
 discarding('perform within perform', q{SELECT jobq.perform('down', '4')}, '0');

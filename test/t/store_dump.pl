@@ -30,7 +30,7 @@ BEGIN ATOMIC
 	SELECT '{"noted": true}'::jsonb;
 END;
 CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
-CREATE FUNCTION give_up(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('given up') $$;
+CREATE FUNCTION give_up(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('given up') $$;
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 7);
 SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h', on_failure => 'give_up(jsonb)');
 SELECT jobq.register('give_up', 'give_up(jsonb)', queue => 'slow', timeout => '1h');
@@ -140,10 +140,10 @@ is( $node->safe_psql('copy', q{SELECT payload -> 'n', role FROM effect ORDER BY 
 is( $node->safe_psql('copy', q{SELECT payload IS NULL, headers FROM jobq.jobs WHERE priority = 5}),
 	't|{"trace": 1}', 'and as its queue wants it kept');
 
-my $letter = $node->safe_psql('copy', q{SELECT min(id) FROM jobq.failed_jobs});
+my $letter = $node->safe_psql('copy', q{SELECT min(id) FROM jobq.dead_letters});
 $node->safe_psql('copy', "SELECT jobq.retry($letter)");
 wait_for($node, 'a dead letter that was restored can be tried again',
-	"SELECT jsonb_array_length(errors) = 2 FROM jobq.failed_jobs WHERE id = $letter", 'copy');
+	"SELECT jsonb_array_length(errors) = 2 FROM jobq.dead_letters WHERE id = $letter", 'copy');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
 	'1', 'the original has not run any of it');
 
@@ -159,7 +159,7 @@ $node->command_ok([ 'pg_restore', '-e', '-d', 'served', $dump ],
 	'pg_restore into a database that is served');
 wait_for($node, 'what ran, ran well',
 	q{SELECT count(*) = 0 FROM jobq.jobs WHERE state = 'running' OR (state = 'ready' AND queue = 'new')}, 'served');
-is($node->safe_psql('served', q{SELECT count(*) FROM jobq.failed_jobs WHERE sqlstate <> 'JQ005'}),
+is($node->safe_psql('served', q{SELECT count(*) FROM jobq.dead_letters WHERE sqlstate <> 'JQ005'}),
 	'0', 'no job failed because its handler was not restored yet');
 is($node->safe_psql('served', q{SELECT count(*) FROM jobq.jobs}), '8', 'all jobs are there');
 is($node->safe_psql('served', q{SELECT error FROM jobq.jobs WHERE payload -> 'n' = '7'}), '', 'untouched');
@@ -176,7 +176,7 @@ SET ROLE leaver;
 SELECT jobq.enqueue('note', delay => '1 day', unique_key => 'its own'), jobq.schedule('of leaver', '@yearly', 'note'), jobq.create_batch('of leaver');
 SELECT jobq.enqueue('give_up');
 });
-wait_for($node, 'it has a dead letter, too', q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE role = 'leaver'::regrole});
+wait_for($node, 'it has a dead letter, too', q{SELECT count(*) = 1 FROM jobq.dead_letters WHERE role = 'leaver'::regrole});
 my $leaver = $node->safe_psql('postgres', q{SELECT oid FROM pg_roles WHERE rolname = 'leaver'});
 my $dump3 = $node->backup_dir . '.leaver.sql';
 $node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump with a role');

@@ -127,7 +127,7 @@ my @producers = map {
 } 1 .. 6;
 $_->{run}->finish foreach @producers;
 is(join('', map { $_->{err} } @producers), '', 'each producer has got all its places');
-is(sql(q{SELECT jobq.drain('narrow', '5 min')}), 't', 'and all jobs are done');
+is(sql(q{SELECT jobq.wait_queue('narrow', '5 min')}), 't', 'and all jobs are done');
 is(sql(q{SELECT count(*) FROM seen WHERE live > 3}), 0, 'never longer');
 
 # on_full => 'drop oldest': never longer, and nothing is lost without a trace

@@ -54,20 +54,20 @@ BEGIN
 		jobq.enqueue('twice', '{"n": 4}', queue => 'single', group_key => 'g'),
 		jobq.enqueue('breaks')];
 	COMMIT;
-	batch := jobq.workflow('{"steps": [{"name": "a", "kind": "twice", "payload": {"n": 1}},
+	batch := jobq.create_workflow('{"steps": [{"name": "a", "kind": "twice", "payload": {"n": 1}},
 		{"name": "b", "kind": "twice", "payload": {"n": 2}, "needs": ["a"]}]}');
 	PERFORM jobq.enqueue('elsewhere', queue => 'taken');
 	COMMIT;
-	SELECT string_agg(state, ' ' ORDER BY w.id) INTO said FROM jobq.wait_all(jobs, '3 min') w;
+	SELECT string_agg(state, ' ' ORDER BY w.id) INTO said FROM jobq.wait_many(jobs, '3 min') w;
 	COMMIT;
 	SELECT said || ' ' || string_agg(state, ' ' ORDER BY w.id) INTO said
-	FROM jobq.wait_all(ARRAY(SELECT id FROM jobq.jobs WHERE batch_id = batch ORDER BY 1), '3 min') w;
+	FROM jobq.wait_many(ARRAY(SELECT id FROM jobq.jobs WHERE batch_id = batch ORDER BY 1), '3 min') w;
 	COMMIT;
 	SELECT * INTO reserved FROM jobq.reserve('{taken}', wait => '3 min');
 	COMMIT;
 	PERFORM jobq.ack(reserved.id, reserved.token);
 	COMMIT;
-	PERFORM jobq.delete_failed(jobs[3]);
+	PERFORM jobq.delete(jobs[3]);
 END $$;
 GRANT ALL ON PROCEDURE everything(text) TO producer});
 

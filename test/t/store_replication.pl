@@ -74,7 +74,7 @@ sub letters
 }
 $publisher->safe_psql('postgres', $letter);
 letters(3, 'dead letters are counted: those that were there, and one that has come');
-$publisher->safe_psql('postgres', q{SELECT jobq.delete_failed(max(id)) FROM jobq.failed_jobs});
+$publisher->safe_psql('postgres', q{SELECT jobq.delete(max(id)) FROM jobq.dead_letters});
 letters(2, 'one is gone');
 $publisher->safe_psql('postgres', q{TRUNCATE jobq_internal.failed_job});
 letters(0, 'all are');
@@ -128,7 +128,7 @@ foreach my $call ("cancel($first)", "cancel($second)", "retry($first)", "resched
 	like($err, qr/was brought by logical replication, and runs on the publisher/, "$call is refused on the subscriber");
 }
 is( $subscriber->safe_psql(
-		'postgres', q{SELECT jobq.cancel_many(queue => 'line'), jobq.clear('line'), jobq.retry_many(queue => 'line', state => 'retryable'), jobq.drop_jobs_of(current_user::regrole)}),
+		'postgres', q{SELECT jobq.cancel_many(queue => 'line'), jobq.clear('line'), jobq.retry_many(queue => 'line', state => 'retryable'), jobq.drop_owned(current_user::regrole)}),
 	'0|0|0|0', 'what treats many jobs passes them by');
 is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
@@ -152,7 +152,7 @@ DECLARE
 	batch bigint := jobq.create_batch('of an item');
 BEGIN
 	PERFORM jobq.batch_add(batch, 'item', '{1}');
-	PERFORM jobq.batch_start(batch);
+	PERFORM jobq.start_batch(batch);
 	PERFORM jobq.schedule('of items', '@daily', 'item');
 	RETURN NULL;
 END $$;
@@ -221,7 +221,7 @@ is($subscriber->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM
 $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min')"),
 	'completed', 'and new jobs do');
-is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM jobq.dead_letters'),
 	'0', 'none has failed');
 
 # a database whose ids are behind those of the jobs that it takes over
@@ -258,7 +258,7 @@ $primary->wait_for_catchup('standby', 'replay', $primary->lsn('insert'));
 
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($id)"),
 	'completed', 'the standby knows what has become of a job');
-is($standby->safe_psql('postgres', "SELECT string_agg(reason, ',') FROM jobq.explain_job($waiting)"),
+is($standby->safe_psql('postgres', "SELECT string_agg(reason, ',') FROM jobq.explain($waiting)"),
 	'standby,paused', 'and why another does not run');
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.jobs WHERE id = $waiting"),
 	'ready', 'and what waits');
@@ -266,7 +266,7 @@ is( $standby->safe_psql(
 		'postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
 	'0', 'and runs nothing');
 foreach my $call ("enqueue('note')", "cancel($waiting)", "retry($waiting)",
-	'adopt()', "delete_failed($waiting)", "schedule('s', '\@daily', 'note')", "unschedule('s')")
+	'adopt()', "delete($waiting)", "schedule('s', '\@daily', 'note')", "unschedule('s')")
 {
 	my (undef, undef, $err) = $standby->psql('postgres', "SELECT jobq.$call");
 	like($err, qr/cannot execute .* (read-only transaction|during recovery)/,
@@ -369,8 +369,8 @@ $standby->start;
 $spare->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', 'SELECT count(*) FROM jobq.stats'), '0', 'a standby has no statistics');
 is($standby->safe_psql('postgres', $counted), '12|t', 'so a long queue is counted there');
-my (undef, undef, $refused) = $standby->psql('postgres', 'SELECT jobq.stats_reset()');
-like($refused, qr/cannot execute jobq.stats_reset\(\) during recovery/, 'and none begin anew');
+my (undef, undef, $refused) = $standby->psql('postgres', 'SELECT jobq.reset_stats()');
+like($refused, qr/cannot execute jobq.reset_stats\(\) during recovery/, 'and none begin anew');
 $spare->stop;
 $standby->promote;
 wait_for($standby, 'statistics agree after the switch back', $agree);

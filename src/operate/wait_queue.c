@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * drain.c
- *	  drain(): wait until a queue has nothing left to do.
+ * wait_queue.c
+ *	  wait_queue(): wait until a queue has nothing left to do.
  *
  * It waits for one job at a time, the last in the queue, on the list of those
  * that wait() uses; and looks again when that one has ended.  So it neither
  * polls nor is woken for each job.
  *
- * src/operate/drain.c
+ * src/operate/wait_queue.c
  *
  *-------------------------------------------------------------------------
  */
@@ -33,7 +33,7 @@
 #include "commit/commit.h"
 #include "operate/inner.h"
 
-PG_FUNCTION_INFO_V1(jobq_drain);
+PG_FUNCTION_INFO_V1(jobq_wait_queue);
 
 static bool last_job(int32 queue_id, JobqJob *job);
 static bool snapshot_is_unused(FunctionCallInfo fcinfo);
@@ -81,7 +81,7 @@ last_job(int32 queue_id, JobqJob *job)
 }
 
 /*
- * Is this SELECT jobq.drain(...) and nothing else?  Then nobody looks at the
+ * Is this SELECT jobq.wait_queue(...) and nothing else?  Then nobody looks at the
  * statement's snapshot any more, and it need not hold back VACUUM.
  */
 static bool
@@ -128,7 +128,7 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 		if (TransactionIdIsCurrentTransactionId(job.xmin))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("jobq.drain() cannot wait for a job of the same transaction"),
+					 errmsg("jobq.wait_queue() cannot wait for a job of the same transaction"),
 					 errhint("A job starts when the transaction that enqueued it commits.")));
 
 		/* it may have ended before we were on the list */
@@ -147,7 +147,7 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 			if (snapshot_is_unused(fcinfo))
 				MyProc->xmin = InvalidTransactionId;
 			jobq_waiter_sleep(place, left,
-							  jobq_wait_event(wait_event, "JobqDrain"));
+							  jobq_wait_event(wait_event, "JobqWaitQueue"));
 		}
 		jobq_drop_waiter(place);
 		CHECK_FOR_INTERRUPTS();
@@ -156,11 +156,11 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 }
 
 /*
- * drain(queue, timeout): wait until the queue has no job that runs or may run
+ * wait_queue(queue, timeout): wait until the queue has no job that runs or may run
  * now; false if the time is over before.
  */
 Datum
-jobq_drain(PG_FUNCTION_ARGS)
+jobq_wait_queue(PG_FUNCTION_ARGS)
 {
 	int32		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	int64		timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(1),
@@ -168,7 +168,7 @@ jobq_drain(PG_FUNCTION_ARGS)
 	Datum		from = jobq_waiters_from_here();
 	volatile bool drained = false;
 
-	jobq_require_preload("jobq.drain()");
+	jobq_require_preload("jobq.wait_queue()");
 	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	{
 		drained = wait_until_drained(fcinfo, queue_id, timeout_ms);
