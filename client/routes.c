@@ -43,7 +43,7 @@ static const char enqueue_members[] = "kind! payload"
 
 /* Whether the trace of the request can be that of the job, which may have its own. */
 #define TRACED \
-	"jobq.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
+	"jobq_internal.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
 	"AND coalesce(jsonb_typeof(k.b -> 'headers'), 'null') IN ('null', 'object')"
 
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"

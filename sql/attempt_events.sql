@@ -8,7 +8,7 @@ SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual', max_attempts
 -- The events since the last look, in their order, and without what differs from run to run; they are gone then.
 CREATE FUNCTION test.heard() RETURNS TABLE (role text, kind text, event text, job text, attempt text, rest jsonb) LANGUAGE sql AS $$
 	WITH e AS MATERIALIZED (
-		SELECT j.id, j.role, j.kind, j.payload || jsonb_strip_nulls(jsonb_build_object('traced', left(jobq.traceparent(j.headers), 5))) AS p FROM jobq.live_jobs j WHERE j.kind LIKE 'on_event:%'),
+		SELECT j.id, j.role, j.kind, j.payload || jsonb_strip_nulls(jsonb_build_object('traced', left(jobq_internal.traceparent(j.headers), 5))) AS p FROM jobq.live_jobs j WHERE j.kind LIKE 'on_event:%'),
 	gone AS MATERIALIZED (SELECT count(jobq.cancel(e.id)) AS n FROM e)
 	SELECT e.role::text, e.kind, e.p ->> 'event', concat_ws(' in ', e.p ->> 'kind', e.p ->> 'queue'), concat_ws(' of ', e.p ->> 'attempt', e.p ->> 'max_attempts'),
 		e.p - '{event,kind,queue,attempt,max_attempts,job,at,run_at}'::text[] || jsonb_build_object('run_at', e.p ? 'run_at')

@@ -306,7 +306,7 @@ SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
 -- what only a handler may call
-SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should_stop()', 'snooze(''1s'')', 'retry_after()', 'cancel_current(''x'')', 'reject_current(''x'')'])
+SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should_stop()', 'snooze(''1s'')', 'cancel_current(''x'')', 'reject_current(''x'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
 
 -- on_failure runs as a job of its own when a job fails for good

@@ -189,10 +189,10 @@ BEGIN
 			END IF;
 		WHEN 'release' THEN
 			IF (SELECT count(*) FROM test.trace) < 3 THEN
-				PERFORM jobq.retry_after();
+				PERFORM jobq.snooze('0', charge => true);
 			END IF;
 		WHEN 'release for ever' THEN
-			PERFORM jobq.retry_after('1 ms');
+			PERFORM jobq.snooze('1 ms', charge => true);
 		WHEN 'discard' THEN
 			PERFORM jobq.cancel_current('of no use');
 		WHEN 'fail' THEN

@@ -1,7 +1,7 @@
 -- The traceparent of a job's headers: what is one, where it is told, and which jobs it goes on to.
 
 -- its form
-SELECT h, jobq.traceparent(h) FROM unnest(ARRAY[
+SELECT h, jobq_internal.traceparent(h) FROM unnest(ARRAY[
 	'{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
 	'{"x": 1, "traceparent": "cc-0000000000000000000000000000000a-b000000000000000-00"}',
 	'{"traceparent": "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
@@ -16,9 +16,9 @@ SELECT h, jobq.traceparent(h) FROM unnest(ARRAY[
 	'{"traceparent": ""}', '{"traceparent": 1}', '{"traceparent": null}', '{"traceparent": {}}',
 	'{"Traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
 	'["traceparent"]', '"traceparent"', '{}']::jsonb[]) WITH ORDINALITY u (h, n) ORDER BY n;
-SELECT jobq.traceparent(NULL) IS NULL AS none;
+SELECT jobq_internal.traceparent(NULL) IS NULL AS none;
 -- The examples of W3C Trace Context and of its test suite, with versions to come
-SELECT h, jobq.traceparent(jsonb_build_object('traceparent', h)) FROM unnest(ARRAY[
+SELECT h, jobq_internal.traceparent(jsonb_build_object('traceparent', h)) FROM unnest(ARRAY[
 	'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00',
 	'00-12345678901234567890123456789012-1234567890123456-01.', '00-12345678901234567890123456789012-1234567890123456-01-what-the-future-will-be-like',
 	'cc-12345678901234567890123456789012-1234567890123456-01', 'cc-12345678901234567890123456789012-1234567890123456-01-what-the-future-will-be-like',
@@ -39,7 +39,7 @@ BEGIN
 	IF payload ? 'fails' THEN
 		RAISE EXCEPTION 'it fails';
 	END IF;
-	RETURN jsonb_build_array(test.trace_shown(), jobq.traceparent(job.headers));
+	RETURN jsonb_build_array(test.trace_shown(), jobq_internal.traceparent(job.headers));
 END
 $$;
 CREATE PROCEDURE test.traced_commits(payload jsonb) LANGUAGE plpgsql AS $$
@@ -113,13 +113,13 @@ SELECT test.until($$EXISTS (SELECT FROM jobq.live_jobs WHERE tags = '{callback}'
 SELECT tags[1], headers - 'batch_id' AS headers FROM jobq.live_jobs WHERE queue = 'manual' ORDER BY tags[1] COLLATE "C", id;
 -- a tick is nobody's child
 SELECT jobq.run_schedule('regress_traced') > 0 AS ran;
-SELECT headers ? 'schedule' AS scheduled, jobq.traceparent(headers) FROM jobq.live_jobs WHERE tags = '{tick}';
+SELECT headers ? 'schedule' AS scheduled, jobq_internal.traceparent(headers) FROM jobq.live_jobs WHERE tags = '{tick}';
 SELECT jobq.unschedule('regress_traced');
 SELECT count(*) FROM jobq.cancel_many(queue => 'manual');
 
 -- and so has that of on_failure
 CREATE FUNCTION test.trace_failed(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
-	INSERT INTO test.traces VALUES (coalesce(jobq.traceparent(job.headers), 'none'))
+	INSERT INTO test.traces VALUES (coalesce(jobq_internal.traceparent(job.headers), 'none'))
 $$;
 SELECT jobq.register('traced', 'test.traced(jsonb, jobq.job_context)', on_failure => 'test.trace_failed(jsonb, jobq.job_context)');
 SELECT jobq.enqueue('traced', '{"fails": true}', max_attempts => 1, headers => :'traced') AS one \gset

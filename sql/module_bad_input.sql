@@ -102,7 +102,6 @@ SELECT jobq.register('x', 'echo(jsonb)');
 
 -- queues
 \set SHOW_CONTEXT never
-SELECT jobq.create_queue('default');
 SELECT jobq.create_queue('');
 SELECT e.code, e.message FROM test.error('SELECT jobq.create_queue(NULL)') e;
 SELECT e.* FROM test.error('SELECT jobq.create_queue(repeat(''q'', 52))') e;
@@ -115,7 +114,7 @@ SELECT count(*) FROM jobq.queues WHERE name = 'x';
 -- what a handler may ask for has bounds, too
 CREATE FUNCTION test.asks_too_much(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SELECT jobq.' || (payload #>> '{}'); END $$;
 SELECT jobq.register('asks_too_much', 'test.asks_too_much(jsonb)', max_attempts => 1);
-SELECT c, e.* FROM unnest(ARRAY['snooze(''-1 s'')', 'snooze(''1000 years'')', 'retry_after(''-1 s'')', 'set_progress(-1)', 'set_progress(100.1)', 'set_progress(''nan'')'])
+SELECT c, e.* FROM unnest(ARRAY['snooze(''-1 s'')', 'snooze(''1000 years'')', 'snooze(''-1 s'', true)', 'set_progress(-1)', 'set_progress(100.1)', 'set_progress(''nan'')'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.perform(''asks_too_much'', %L)', to_jsonb(c))) e ORDER BY n;
 -- and nulls mean nothing
 SELECT jobq.enqueue('asks_too_much', '"snooze(NULL)"') AS id \gset

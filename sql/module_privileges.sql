@@ -66,7 +66,7 @@ SELECT state, kind, payload FROM jobq.jobs WHERE id IN (:done, :ready, :failed) 
 SELECT kind, error FROM jobq.dead_letters WHERE kind = 'broken';
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
 SELECT bool_and(role = 'regress_jobq_alice'::regrole) FROM jobq.workers;
-SELECT jobq.result(:done);
+SELECT (jobq.status(:done)).result;
 -- and manages nothing
 SELECT c, e.code, e.message FROM unnest(ARRAY['register(''x'', ''test.echo(jsonb)'')', 'unregister(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', ''off'')',
 	'pause(''manual'')', 'resume(''manual'')', 'pause(schedule => ''secret'')', 'resume(schedule => ''secret'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_role(''regress_jobq_nobody'')'])
@@ -83,11 +83,11 @@ SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole;
 SELECT count(*) FROM jobq.dead_letters;
 SELECT name, ready, failed FROM jobq.queues WHERE name = 'manual' OR failed > 0;
 SELECT count(*) FROM jobq.workers WHERE role <> 'regress_jobq_bob'::regrole;
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :failed)) e ORDER BY n;
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
 SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now()), jobq.set_priority(%1$s, 1)', :ready));
 SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed'), jobq.wait_queue('manual', '1ms');
@@ -110,7 +110,6 @@ SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors
 SELECT kind, payload, error, sqlstate, context FROM jobq.dead_letters WHERE id = :failed;
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
 SELECT state, kind, result, error FROM jobq.wait_many(ARRAY[:done, :failed]);
-SELECT e.code, regexp_replace(e.message, '\d+', 'N') FROM test.error(format('SELECT jobq.result(%s)', :done)) e;
 SELECT count(*) > 0 AS sees_workers FROM jobq.workers WHERE role <> 'regress_jobq_boss'::regrole;
 SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;

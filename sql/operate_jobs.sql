@@ -197,7 +197,7 @@ BEGIN
 	INSERT INTO test.trace (note) VALUES (payload #>> '{}');
 	CASE payload #>> '{}'
 		WHEN 'snooze' THEN PERFORM jobq.snooze('1 h');
-		WHEN 'release' THEN PERFORM jobq.retry_after('1 h');
+		WHEN 'release' THEN PERFORM jobq.snooze('1 h', charge => true);
 		WHEN 'discard' THEN PERFORM jobq.cancel_current('why');
 		WHEN 'fail' THEN PERFORM jobq.reject_current('why');
 	END CASE;

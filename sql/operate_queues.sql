@@ -228,7 +228,8 @@ SELECT count(*) FROM jobq.queues WHERE name = 'brief';
 INSERT INTO jobq_internal.queue (id, name) OVERRIDING SYSTEM VALUE SELECT last_value + 1, 'brought' FROM jobq_internal.queue_id_seq;
 SELECT jobq.create_queue('brief');
 SELECT name FROM jobq.queues WHERE name IN ('brief', 'brought') ORDER BY name;
-SELECT * FROM test.error('SELECT jobq.create_queue(''brought'')');
+SELECT jobq.create_queue('brought'), jobq.create_queue('brought', max_running => 7);
+SELECT max_running, mode, open FROM jobq.queues WHERE name = 'brought';
 SELECT jobq.drop_queue('brief'), jobq.drop_queue('brought');
 
 -- expires_after of a queue counts from run_at

@@ -36,9 +36,8 @@ SELECT name, v.state, v.state = s.state AND (v.kind, v.queue, v.attempt, v.max_a
 	AND (v.progress, v.message, v.result, v.error, v.finished_at) IS NOT DISTINCT FROM (s.progress, s.message, s.result, s.error, s.finished_at) AS same
 FROM test.job j JOIN jobq.jobs v USING (id), jobq.status(j.id) s ORDER BY name;
 SELECT name, ready, scheduled, running, failed, oldest_ready IS NOT NULL AS oldest FROM jobq.queues WHERE name IN ('default', 'manual') ORDER BY name;
--- result() is for those that are completed
-SELECT name, jobq.result(id) FROM test.job WHERE name LIKE 'completed%' ORDER BY name;
-SELECT name, e.* FROM test.job, test.error(format('SELECT jobq.result(%s)', id)) e WHERE name NOT LIKE 'completed%' ORDER BY name;
+-- a result is for those that are completed
+SELECT name, (jobq.status(id)).result FROM test.job ORDER BY name;
 -- wait() returns at the end of its time, whatever the state
 SELECT name, state FROM test.job j, jobq.wait(j.id, '0') ORDER BY name;
 SELECT state FROM jobq.wait((SELECT id FROM test.job WHERE name = 'scheduled'), '10 ms');
@@ -51,10 +50,10 @@ SELECT name, state FROM jobq.wait_many(ARRAY(SELECT id FROM test.job ORDER BY na
 SELECT state FROM jobq.wait_many((SELECT array_agg(id ORDER BY name) || min(id) FROM test.job WHERE name LIKE 'completed%'));
 SELECT * FROM jobq.wait_many('{}'::bigint[]);
 SELECT * FROM test.error('SELECT jobq.wait_many(ARRAY[1, NULL]::bigint[])');
-SELECT jobq.wait(NULL::bigint), jobq.wait(1, NULL), jobq.status(NULL), jobq.result(NULL);
+SELECT jobq.wait(NULL::bigint), jobq.wait(1, NULL), jobq.status(NULL);
 
 -- one that does not exist
-SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
+SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(-1)', f)) e ORDER BY n;
 SELECT * FROM test.error('SELECT jobq.wait_many(ARRAY[-1])');
 

@@ -43,10 +43,10 @@ SELECT id = :b AS b, state, limit_cost FROM jobq.live_jobs WHERE kind = 'call' O
 SELECT running FROM jobq.limits WHERE limiter = 'api';
 SELECT reason, replace(detail, :'a', 'A') AS detail FROM jobq.explain(:b);
 -- limits that are loaded anew do not count it
-SELECT jobq.alter_limiter('api', max_running => 2);
+SELECT jobq.create_limiter('api', max_running => 2);
 SELECT test.in_gate(:a, :b, :vip, :vip2);
 SELECT running FROM jobq.limits WHERE limiter = 'api';
-SELECT jobq.alter_limiter('api', max_running => 1);
+SELECT jobq.create_limiter('api', max_running => 1);
 SELECT jobq.cancel(:vip2);
 CALL test.settle();
 SELECT running FROM jobq.limits WHERE limiter = 'api';
@@ -168,7 +168,7 @@ SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'taken') FROM unnest(
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload ->> 'price' ORDER BY id) AS prices
 FROM generate_series(1, 3) i, jobq.reserve('{taken}', 1 + 0 * i, wait => '5 min') \gset
 SELECT count(*) FROM jobq.reserve('{taken}', 10);
-SELECT jobq.alter_limiter('api', max_running => 1);
+SELECT jobq.create_limiter('api', max_running => 1);
 CALL test.settle();
 SELECT :'prices' AS prices, running FROM jobq.limits WHERE limiter = 'api';
 SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null

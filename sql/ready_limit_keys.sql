@@ -17,7 +17,7 @@ SELECT c, (test.error('SELECT jobq.create_limiter(''hosts'', ' || c || ')')).* F
 
 -- of each host one runs, whatever waits for others; jobs without a host have one key in common
 SELECT jobq.create_limiter('hosts', max_running => 1, by => 'payload $.server.host');
-SELECT (test.error('SELECT jobq.alter_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
+SELECT (test.error('SELECT jobq.create_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
 SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts');
 SELECT pg_advisory_lock(1);
 CALL test.settle();
@@ -37,12 +37,12 @@ SELECT jobq.cancel(:b1);
 SELECT jobq.edit(:n2, payload => '{"server": {"host": ["no text"]}, "lock": 1}');
 CALL test.settle();
 SELECT state FROM jobq.status(:n2);
-SELECT jobq.alter_limiter('hosts', max_running => 2), jobq.cancel(:n1);
+SELECT jobq.create_limiter('hosts', max_running => 2), jobq.cancel(:n1);
 SELECT test.in_gate(:a1, :a2, :a3, :n2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :a3, :n2]);
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
-SELECT jobq.alter_limiter('hosts', max_running => 1);
+SELECT jobq.create_limiter('hosts', max_running => 1);
 CALL test.settle();
 
 -- many in one call, each with its own key

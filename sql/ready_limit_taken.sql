@@ -18,7 +18,7 @@ SELECT c, (test.error('SELECT jobq.create_limiter(''taken'', ' || c || ')')).* F
 	'1, when_taken => ''release 2 years''', '1, when_taken => ''skip 5 min''', '1, when_taken => ''replace all''', 'rate => ''1 per second'', when_taken => ''skip''',
 	'rate => ''1 per second'', when_taken => ''release 1 min''']) c;
 SELECT jobq.create_limiter('taken', max_running => 1, rate => '1000 per second', when_taken => ' Skip ');
-SELECT (test.error('SELECT jobq.alter_limiter(''taken'', max_running => 0)')).*;
+SELECT (test.error('SELECT jobq.create_limiter(''taken'', max_running => 0)')).*;
 SELECT jobq.create_limiter('paced', rate => '1000 per second', when_taken => 'wait'), jobq.drop_limiter('paced');
 CALL test.settle();
 SELECT queue, kind, limiter, max_running, when_taken FROM jobq.limits WHERE limiter = 'taken';
@@ -70,7 +70,7 @@ $$;
 CALL test.one_by_one(100);
 
 -- release: it comes again later, as if it had never been due
-SELECT jobq.alter_limiter('taken', when_taken => 'release 20 min');
+SELECT jobq.create_limiter('taken', when_taken => 'release 20 min');
 CALL test.settle();
 SELECT when_taken FROM jobq.limits WHERE limiter = 'taken';
 SELECT pg_advisory_lock(1);
@@ -94,7 +94,7 @@ SELECT state, attempt FROM jobq.wait(:a2);
 SELECT jobq.test_clock('0');
 
 -- replace: the one that was enqueued last comes instead of the others
-SELECT jobq.alter_limiter('taken', when_taken => 'replace');
+SELECT jobq.create_limiter('taken', when_taken => 'replace');
 CALL test.settle();
 SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS a1 \gset
@@ -110,7 +110,7 @@ SELECT attempt, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait((:'man
 CALL test.settle();
 SELECT state FROM jobq.status((:'many'::bigint[])[300]);
 -- one that was enqueued before, and is due again, does not replace it
-SELECT jobq.alter_limiter('taken', max_running => 2);
+SELECT jobq.create_limiter('taken', max_running => 2);
 CALL test.settle();
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '1 hour') AS early, test.hold('b') AS b \gset
 SELECT test.in_gate((:'many'::bigint[])[300], :b);
@@ -122,7 +122,7 @@ SELECT state, replace(error, :c::text, 'N') AS error FROM jobq.wait(:early);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:b, :c]);
 SELECT test.taking('taken', 0);
-SELECT jobq.alter_limiter('taken', max_running => 1);
+SELECT jobq.create_limiter('taken', max_running => 1);
 CALL test.settle();
 
 -- with consumers
@@ -146,7 +146,7 @@ SELECT id = :fourth AS is_fourth, token FROM jobq.reserve('{taken by consumers}'
 SELECT :'is_fourth' AS is_fourth;
 SELECT state FROM jobq.wait(:third);
 SELECT pg_advisory_unlock(1);
-SELECT jobq.alter_limiter('taken', when_taken => 'skip');
+SELECT jobq.create_limiter('taken', when_taken => 'skip');
 CALL test.settle();
 SELECT jobq.enqueue('any', '5', 'taken by consumers') AS fifth \gset
 SELECT state, error FROM jobq.wait(:fifth);
@@ -154,7 +154,7 @@ SELECT jobq.ack(:fourth, :token) IS NOT NULL AS done;
 SELECT jobq.enqueue('any', '6', 'taken by consumers') AS sixth \gset
 SELECT id = :sixth AS is_sixth, token FROM jobq.reserve('{taken by consumers}', 1, wait => '5 min') \gset
 SELECT :'is_sixth' AS is_sixth;
-SELECT jobq.alter_limiter('taken', when_taken => 'release 1 hour');
+SELECT jobq.create_limiter('taken', when_taken => 'release 1 hour');
 CALL test.settle();
 SELECT jobq.enqueue('any', '7', 'taken by consumers') AS seventh \gset
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.status(%s))', :seventh));
@@ -171,7 +171,7 @@ SELECT test.hold('a') AS a2, test.hold('c') AS c1, test.hold(NULL) AS n2 \gset
 SELECT state, error FROM jobq.wait_many(ARRAY[:a2, :n2]);
 SELECT test.in_gate(:a1, :b1, :n1, :c1);
 SELECT jobq.cancel(:n1), jobq.cancel(:c1);
-SELECT jobq.alter_limiter('of hosts', when_taken => 'replace');
+SELECT jobq.create_limiter('of hosts', when_taken => 'replace');
 CALL test.settle();
 SELECT test.hold('a') AS a3 \gset
 SELECT state FROM jobq.wait(:a1);
@@ -200,7 +200,7 @@ SELECT test.in_gate(:b, :a2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:b, :a2]);
 -- many keys
-SELECT jobq.alter_limiter('of hosts', when_taken => 'skip');
+SELECT jobq.create_limiter('of hosts', when_taken => 'skip');
 CALL test.settle();
 SELECT jobq.alter_queue('taking', mode => 'consumer');
 SELECT count(jobq.enqueue('hold', jsonb_build_object('host', i), 'taking')) FROM generate_series(1, 1000) i;

@@ -9,16 +9,21 @@ SELECT c, (test.error('SELECT jobq.' || c)).* FROM unnest(ARRAY[
 	'create_limiter(NULL)', 'create_limiter('''', 1)', 'create_limiter(repeat(''x'', 64), 1)', 'create_limiter(''none'', 1)', 'create_limiter(''line'')',
 	'create_limiter(''line'', -1)', 'create_limiter(''line'', 0)', 'create_limiter(''line'', rate => ''fast'')', 'create_limiter(''line'', rate => ''1 per second by group'')',
 	'create_limiter(''line'', throttle => ''1 failure in 1 s by group'')', 'create_limiter(''line'', throttle => ''often'')',
-	'alter_limiter(''line'', 1)', 'drop_limiter(''line'')', 'register(''alpha'', ''test.gate(jsonb)'', limiter => ''line'')',
+	'drop_limiter(''line'')', 'register(''alpha'', ''test.gate(jsonb)'', limiter => ''line'')',
 	'create_queue(''lined'', limiter => ''line'')']) c;
 SELECT count(*) FROM jobq.queues WHERE name = 'lined';
 SET ROLE regress_jobq_alice;
-SELECT c, (test.error('SELECT jobq.' || c)).* FROM unnest(ARRAY['create_limiter(''line'', 1)', 'alter_limiter(''line'', 1)', 'drop_limiter(''line'')']) c;
+SELECT c, (test.error('SELECT jobq.' || c)).* FROM unnest(ARRAY['create_limiter(''line'', 1)', 'drop_limiter(''line'')']) c;
 RESET ROLE;
 
 -- two kinds share it: of three jobs two run, and another kind passes by
 SELECT jobq.create_limiter('line', max_running => 2);
-SELECT (test.error('SELECT jobq.create_limiter(''line'', max_running => 2)')).*;
+-- the same again changes nothing, and what is left out stays
+SELECT jobq.create_limiter('line', max_running => 2), jobq.create_limiter('line', rate => '1000 per second');
+SELECT max_running, rate, throttle, by, cost FROM jobq_internal.limiter WHERE name = 'line';
+SELECT jobq.create_limiter('line', rate => 'none');
+SELECT (test.error('SELECT jobq.create_limiter(''line'', by => ''tenant'')')).*;
+SELECT (test.error('SELECT jobq.create_limiter(''line'', cost => ''test.no_such(jsonb)'')')).*;
 SELECT (test.error('SELECT jobq.register(''alpha'', ''test.gate(jsonb)'', limiter => ''line'', max_running => 1)')).*;
 SELECT jobq.register('alpha', 'test.gate(jsonb)', limiter => 'line'), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
 SELECT kind, max_running, limiter FROM jobq.kinds WHERE limiter IS NOT NULL ORDER BY kind;
@@ -33,7 +38,7 @@ SELECT state, attempt FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT queue, kind, limiter, running, max_running FROM jobq.limits;
 SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:c);
 -- one more place: the oldest gets it
-SELECT jobq.alter_limiter('line', max_running => 3);
+SELECT jobq.create_limiter('line', max_running => 3);
 SELECT test.in_gate(:a, :b, :c);
 -- beta leaves it: new jobs of it run; what waits leaves the line in its turn, or when it is moved; what runs keeps its place
 SELECT jobq.register('beta', 'test.gate(jsonb)');
@@ -54,7 +59,7 @@ SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
 SELECT test.until('test.at(''line'') = 0');
 
 -- what leaves it in its turn takes no place there
-SELECT jobq.alter_limiter('line', max_running => 1), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
+SELECT jobq.create_limiter('line', max_running => 1), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
 CALL test.settle();
 SELECT pg_advisory_lock(1), pg_advisory_lock(2);
 SELECT jobq.enqueue('alpha', '2') AS a \gset
@@ -164,8 +169,8 @@ SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT jobq.test_clock('0');
 
 -- one rest for all
-SELECT jobq.alter_limiter('drip', rate => 'none', throttle => '2 failures in 1 hour');
-SELECT (test.error('SELECT jobq.alter_limiter(''drip'', throttle => ''none'')')).*;
+SELECT jobq.create_limiter('drip', rate => 'none', throttle => '2 failures in 1 hour');
+SELECT (test.error('SELECT jobq.create_limiter(''drip'', throttle => ''none'')')).*;
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', limiter => 'drip');
 SELECT jobq.enqueue('broken', '1', max_attempts => 1) AS a, jobq.enqueue('broken', '1', queue => 'lined', max_attempts => 1) AS b \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
@@ -176,7 +181,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:a);
 SELECT reason, regexp_replace(detail, 'until [^,]*', 'until T') AS detail, remedy FROM jobq.explain(:a);
 SELECT limiter, failures, rest_until IS NOT NULL AS rests FROM jobq.limits WHERE limiter = 'drip';
-SELECT jobq.alter_limiter('drip', max_running => 5, throttle => 'none');
+SELECT jobq.create_limiter('drip', max_running => 5, throttle => 'none');
 SELECT state FROM jobq.wait(:a);
 
 -- it is forgotten when nobody names it

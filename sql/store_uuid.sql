@@ -1,6 +1,8 @@
 -- Jobs that their client knows by a uuid.
 CREATE FUNCTION test.uuids(OUT uuid text, OUT role text) RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT right(u.uuid::text, 3), CASE WHEN u.role = current_user::regrole THEN 'mine' ELSE u.role::text END FROM jobq_internal.job_uuid u ORDER BY u.uuid, 2 $$;
+CREATE FUNCTION test.no_job(uuid uuid) RETURNS boolean LANGUAGE plpgsql
+AS $$ BEGIN PERFORM jobq.status(uuid); RETURN false; EXCEPTION WHEN SQLSTATE 'JQ003' THEN RETURN true; END $$;
 CREATE FUNCTION test.fail_uuid(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_uuid', 'test.fail_uuid(jsonb)');
 \set u1 00000000-0000-4000-8000-000000000001
@@ -15,14 +17,13 @@ SELECT kind, queue, payload FROM jobq.jobs WHERE id = :a;
 SELECT id = :a AS same, state, duplicate FROM jobq.enqueue_result('echo', '4', 'manual', uuid => :'u1');
 SELECT state, duplicate FROM jobq.enqueue_result('echo', '4', 'manual', uuid => :'u3');
 -- it is found by it
-SELECT jobq.job_of(:'u1') = :a AS same, jobq.job_of(:'u4') IS NULL AS none, jobq.job_of(NULL) IS NULL AS none;
+SELECT (jobq.status(:'u1')).id = :a AS same, test.no_job(:'u4') AS none;
 SELECT id = :a AS same, state, kind FROM jobq.status(:'u1'::uuid);
 SELECT id = :a AS same, state, kind FROM jobq.status(:'u1');
 SELECT id = :a AS same, state, kind FROM jobq.status(upper(replace(:'u1', '-', '')));
 SELECT id = :a AS same, state, kind FROM jobq.status(:'a');
 SELECT id = :a AS same, state, kind FROM jobq.status(:a);
-SELECT id = :a AS same, state, kind FROM jobq.wait(jobq.job_of(:'u1'), '0');
-SELECT state IS NULL AS none FROM jobq.wait(jobq.job_of(:'u4'));
+SELECT id = :a AS same, state, kind FROM jobq.wait((jobq.status(:'u1')).id, '0');
 PREPARE untyped AS SELECT id = :a AS same, state FROM jobq.status($1);
 EXECUTE untyped(:'a');
 EXECUTE untyped(:'u1');
@@ -33,7 +34,7 @@ SELECT e.code, e.message FROM unnest('{"",x,12345678901234567890,999999999999999
 SELECT jobq.cancel(:a);
 SELECT jobq.enqueue('echo', '5', 'manual', uuid => :'u1') = :a AS same, (jobq.status(:'u1')).state;
 SELECT jobq.enqueue('echo', '6', uuid => :'u4') AS d \gset
-SELECT state, result FROM jobq.wait(jobq.job_of(:'u4'));
+SELECT state, result FROM jobq.wait((jobq.status(:'u4')).id);
 SELECT id = :d AS same, state, duplicate FROM jobq.enqueue_result('echo', '7', uuid => :'u4');
 -- a dead letter, that is retried
 SELECT jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005') AS f \gset
@@ -41,21 +42,21 @@ SELECT state FROM test.outcome(:f);
 SELECT id = :f AS same, state, duplicate FROM jobq.enqueue_result('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005');
 SELECT jobq.retry(:f);
 SELECT state FROM test.outcome(:f);
-SELECT jobq.job_of('00000000-0000-4000-8000-000000000005') = :f AS same;
+SELECT (jobq.status('00000000-0000-4000-8000-000000000005')).id = :f AS same;
 -- a job that runs once more is another one, which the uuid does not mean
 SELECT jobq.rerun(:d) AS again \gset
-SELECT :again <> :d AS another, jobq.job_of(:'u4') = :d AS same;
+SELECT :again <> :d AS another, (jobq.status(:'u4')).id = :d AS same;
 -- one that is not there any more is forgotten: the next one is new
 SELECT jobq.delete(:f);
-SELECT jobq.job_of('00000000-0000-4000-8000-000000000005') IS NULL AS none;
+SELECT test.no_job('00000000-0000-4000-8000-000000000005') AS none;
 SELECT jobq.enqueue('echo', '8', 'manual', uuid => '00000000-0000-4000-8000-000000000005') - :f > 0 AS new;
 SELECT jobq.create_queue('uuid_forgets', keep => 'nothing', open => true);
 SELECT jobq.enqueue('echo', '9', 'uuid_forgets', uuid => '00000000-0000-4000-8000-000000000006') AS n \gset
 SELECT jobq.wait_queue('uuid_forgets');
 SELECT jobq.enqueue('echo', '10', 'manual', uuid => '00000000-0000-4000-8000-000000000006') > :n AS new;
 -- it is edited and moved, and stays the same
-SELECT jobq.edit(jobq.job_of(:'u2'), '"edited"', queue => 'first', max_attempts => 9) WHERE jobq.reschedule(jobq.job_of(:'u2'), now() + interval '1 h') IS NOT NULL;
-SELECT jobq.enqueue('echo', '11', uuid => :'u2') = jobq.job_of(:'u2') AS same;
+SELECT jobq.edit((jobq.status(:'u2')).id, '"edited"', queue => 'first', max_attempts => 9) WHERE jobq.reschedule((jobq.status(:'u2')).id, now() + interval '1 h') IS NOT NULL;
+SELECT jobq.enqueue('echo', '11', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
 
 -- what is rolled back has not been
 BEGIN;
@@ -64,14 +65,14 @@ SELECT jobq.enqueue('echo', '13', 'manual', uuid => '00000000-0000-4000-8000-000
 SAVEPOINT s;
 SELECT jobq.enqueue('echo', '14', 'manual', uuid => '00000000-0000-4000-8000-000000000008') > :r AS new;
 ROLLBACK TO s;
-SELECT jobq.job_of('00000000-0000-4000-8000-000000000008') IS NULL AS none;
+SELECT test.no_job('00000000-0000-4000-8000-000000000008') AS none;
 SELECT jobq.enqueue('echo', '15', 'manual', uuid => '00000000-0000-4000-8000-000000000008') > :r AS new, (jobq.status('00000000-0000-4000-8000-000000000008')).state;
 ROLLBACK;
-SELECT jobq.job_of('00000000-0000-4000-8000-000000000007') IS NULL AS none;
+SELECT test.no_job('00000000-0000-4000-8000-000000000007') AS none;
 -- several of one statement
 INSERT INTO jobq.inbox (kind, queue, uuid) SELECT 'echo', 'manual', ('00000000-0000-4000-8000-0000000001' || lpad((n / 2)::text, 2, '0'))::uuid FROM generate_series(2, 7) n;
 SELECT count(*) FROM jobq_internal.job_uuid WHERE uuid::text ~ '01..$';
-SELECT jobq.enqueue_many('echo', '{1}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000101') = jobq.job_of('00000000-0000-4000-8000-000000000101') AS same;
+SELECT jobq.enqueue_many('echo', '{1}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000101') = (jobq.status('00000000-0000-4000-8000-000000000101')).id AS same;
 -- a handler that enqueues itself
 CREATE FUNCTION test.itself(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jobq.enqueue('echo', '"itself"', 'manual', uuid => (payload ->> 'uuid')::uuid) = (jobq.current_job()).id) $$;
 SELECT jobq.register('itself', 'test.itself(jsonb)');
@@ -80,35 +81,35 @@ SELECT state, result FROM test.outcome(:i);
 
 -- with a unique key: the uuid means the job that has the key
 SELECT jobq.enqueue('echo', '16', 'manual', unique_key => 'u') AS k \gset
-SELECT jobq.enqueue('echo', '17', 'manual', unique_key => 'u', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, jobq.job_of('00000000-0000-4000-8000-000000000010') = :k AS same;
+SELECT jobq.enqueue('echo', '17', 'manual', unique_key => 'u', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, (jobq.status('00000000-0000-4000-8000-000000000010')).id = :k AS same;
 SELECT jobq.enqueue('echo', '18', 'manual', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, jobq.enqueue('echo', '19', 'manual', unique_key => 'u', on_conflict => 'replace', uuid => '00000000-0000-4000-8000-000000000011') = :k AS replaced;
 SELECT e.code FROM test.error($$SELECT jobq.enqueue('echo', '20', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000012')$$) e;
-SELECT jobq.job_of('00000000-0000-4000-8000-000000000012') IS NULL AS none, jobq.enqueue('echo', '21', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000011') = :k AS same;
+SELECT test.no_job('00000000-0000-4000-8000-000000000012') AS none, jobq.enqueue('echo', '21', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000011') = :k AS same;
 
 -- a role's uuids are its own; who may see a job finds it
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'monitor');
 SET ROLE regress_jobq_alice;
-SELECT jobq.job_of(:'u2') IS NULL AS none;
+SELECT test.no_job(:'u2') AS none;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.status(%L::uuid)', :'u2')) e;
 SELECT state, duplicate FROM jobq.enqueue_result('echo', '"hers"', 'manual', uuid => :'u2');
-SELECT (jobq.status(:'u2')).state, jobq.enqueue('echo', '"again"', 'manual', uuid => :'u2') = jobq.job_of(:'u2') AS same;
-SELECT jobq.enqueue('echo', '"hers"', 'manual', uuid => '00000000-0000-4000-8000-000000000020') = jobq.job_of('00000000-0000-4000-8000-000000000020') AS same;
+SELECT (jobq.status(:'u2')).state, jobq.enqueue('echo', '"again"', 'manual', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
+SELECT jobq.enqueue('echo', '"hers"', 'manual', uuid => '00000000-0000-4000-8000-000000000020') = (jobq.status('00000000-0000-4000-8000-000000000020')).id AS same;
 SET ROLE regress_jobq_bob;
 SELECT (jobq.status('00000000-0000-4000-8000-000000000020')).state;
 SET ROLE regress_jobq_nobody;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.job_of('00000000-0000-4000-8000-000000000020')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT (jobq.status('00000000-0000-4000-8000-000000000020')).id$$) e;
 SELECT e.code, e.message FROM test.error('SELECT * FROM jobq_internal.job_uuid') e;
 RESET ROLE;
 SELECT state, kind FROM jobq.status(:'u2');
 -- its jobs become another role's
 SELECT jobq.reassign_owned('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT u.* FROM test.uuids() u WHERE u.uuid IN ('002', '020') ORDER BY u;
-SELECT payload FROM jobq.jobs WHERE id = jobq.job_of('00000000-0000-4000-8000-000000000020');
+SELECT payload FROM jobq.jobs WHERE id = (jobq.status('00000000-0000-4000-8000-000000000020')).id;
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 
 -- where else there are options, or not
 SELECT jobq.create_batch(start => false) AS b \gset
-SELECT jobq.batch_add(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000-8000-000000000030", "queue": "manual"}') = jobq.job_of('00000000-0000-4000-8000-000000000030') AS same;
+SELECT jobq.batch_add(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000-8000-000000000030", "queue": "manual"}') = (jobq.status('00000000-0000-4000-8000-000000000030')).id AS same;
 SELECT jobq.cancel_batch(:b);
 CALL jobq.call('echo', '"called"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 CALL jobq.call('echo', '"called again"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
@@ -135,7 +136,7 @@ BEGIN
 END $$;
 SELECT test.until('test.later() AND NOT EXISTS (SELECT FROM jobq_internal.job_uuid WHERE job_id < 0)');
 SELECT jobq.test_clock('0');
-SELECT jobq.job_of(:'u1') = :a AS kept, jobq.job_of(:'u4') = :d AS kept;
+SELECT (jobq.status(:'u1')).id = :a AS kept, (jobq.status(:'u4')).id = :d AS kept;
 SELECT jobq.drop_queue('uuid_forgets', force => true);
 DROP FUNCTION test.uuids, test.later;
 DROP SEQUENCE test.looks;

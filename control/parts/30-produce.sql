@@ -42,9 +42,9 @@ payloads: what their handler or consumer gets
 --each JOB_OPTION:@1: @'4
 returns: the ids of the jobs, in the order of the payloads';
 
-CREATE FUNCTION jobq.traceparent(headers jsonb) RETURNS text
+CREATE FUNCTION jobq_internal.traceparent(headers jsonb) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_traceparent' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.traceparent(jsonb) IS 'the traceparent that a job''s headers have
+COMMENT ON FUNCTION jobq_internal.traceparent(jsonb) IS 'the traceparent that a job''s headers have
 headers: of a job
 returns: null if there is none, or if it has not the form of W3C Trace Context';
 

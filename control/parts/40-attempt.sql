@@ -85,15 +85,11 @@ CREATE FUNCTION jobq.should_stop() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better end soon';
 
-CREATE FUNCTION jobq.snooze(delay interval) RETURNS void
+CREATE FUNCTION jobq.snooze(delay interval, charge boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.snooze(interval) IS 'when the handler returns, its effects commit and the job runs again later; no attempt is charged
-delay: how much later';
-
-CREATE FUNCTION jobq.retry_after(delay interval DEFAULT '0') RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_retry_after' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.retry_after(interval) IS 'like snooze, and the attempt is charged
-delay: how much later';
+COMMENT ON FUNCTION jobq.snooze(interval, boolean) IS 'when the handler returns, its effects commit and the job runs again later
+delay: how much later
+charge: count the attempt, so that max_attempts ends it; else it is as if it had not been';
 
 CREATE FUNCTION jobq.cancel_current(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_cancel_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;

@@ -33,11 +33,6 @@ AS 'MODULE_PATHNAME', 'jobq_status_text' LANGUAGE C STRICT VOLATILE PARALLEL UNS
 COMMENT ON FUNCTION jobq.status(text) IS 'what has become of a job, live or finished
 job: its id, or the uuid with which it was enqueued; for parameters without a type';
 
-CREATE FUNCTION jobq.job_of(uuid uuid) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_job_of' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.job_of(uuid) IS 'the id of the job that was enqueued with a uuid; null if it is not there any more, or not to be seen
-uuid: that with which it was enqueued';
-
 CREATE FUNCTION jobq.wait(id bigint, timeout interval DEFAULT '30s') RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_wait' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job is finished or the time is over; returns its status
@@ -49,11 +44,6 @@ AS 'MODULE_PATHNAME', 'jobq_wait_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAF
 COMMENT ON FUNCTION jobq.wait_many(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses
 ids: the jobs
 timeout: how long to wait at most';
-
-CREATE FUNCTION jobq.result(id bigint) RETURNS jsonb
-AS 'MODULE_PATHNAME', 'jobq_result' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.result(bigint) IS 'what the handler of a completed job has returned
-id: the job';
 
 CREATE PROCEDURE jobq.call(
 	kind text,
@@ -238,7 +228,7 @@ CREATE FUNCTION jobq.create_queue(
 )
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_queue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_queue IS 'create a queue; what is null or left out has its default
+COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change the settings of one; what is null or left out has its default, or stays as it is
 name: the name of the queue
 --each QUEUE_SETTING:@1: @'7
 returns: nothing';
@@ -272,21 +262,6 @@ throttle: when they rest, such as 10 failures in 5 minutes; else never
 by: where jobs have a key, each of which has these limits for itself: payload and a path such as payload $.host, header and a name, tenant, or role; else all jobs have them together
 cost: a function(jsonb) that returns how many tokens of the rate a job costs, as integer; 0: it needs nothing of the limiter; else one
 when_taken: what becomes of a job that is due while all places of max_running are taken: wait, which it does else; release and a time, such as release 5 min, after which it comes again; skip: it is cancelled; replace: older ones of its role are';
-
-CREATE FUNCTION jobq.alter_limiter(
-	name text,
-	max_running int DEFAULT NULL,
-	rate text DEFAULT NULL,
-	throttle text DEFAULT NULL,
-	when_taken text DEFAULT NULL)
-RETURNS void AS 'MODULE_PATHNAME', 'jobq_alter_limiter'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.alter_limiter IS 'change the limits of a limiter; what is null or left out stays as it is
-name: the limiter
-max_running: how many of its jobs run at a time; 0: as many as can
-rate: how many of them start in a time; none: as many as can
-throttle: when they rest; none: never
-when_taken: what becomes of a job that is due while all places are taken: wait, release and a time, skip, or replace';
 
 CREATE FUNCTION jobq.drop_limiter(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_limiter' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

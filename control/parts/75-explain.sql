@@ -131,7 +131,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT 'limit', format('of %s "%s" %s may run at a time: %s', l.what, l.name, l.most,
 			coalesce(jobq_internal.explain_names(caller, sees_all, m.ids), 'those that are about to start')),
 		CASE WHEN l.what = 'kind' THEN format('register kind %L with a higher max_running', l.name)
-			WHEN l.what = 'limiter' THEN format('SELECT jobq.alter_limiter(%L, max_running => %s)', l.name, l.most + 1)
+			WHEN l.what = 'limiter' THEN format('SELECT jobq.create_limiter(%L, max_running => %s)', l.name, l.most + 1)
 			ELSE format('SELECT jobq.alter_queue(%L, max_running => %s)', l.name, l.most + 1) END
 	FROM jobq_internal.job j
 	CROSS JOIN LATERAL (

@@ -2,7 +2,7 @@
  *
  * asked.c
  *	  What a handler asks for instead of the completion of its job: snooze(),
- *	  retry_after(), cancel_current(), reject_current().
+ *	  cancel_current(), reject_current().
  *
  * It is an effect like any other: what was asked for in a part of the transaction
  * that is rolled back was never asked for, and what was asked for before that part
@@ -25,7 +25,6 @@
 #include "attempt/attempt.h"
 
 PG_FUNCTION_INFO_V1(jobq_snooze);
-PG_FUNCTION_INFO_V1(jobq_retry_after);
 PG_FUNCTION_INFO_V1(jobq_cancel_current);
 PG_FUNCTION_INFO_V1(jobq_reject_current);
 
@@ -135,23 +134,13 @@ ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason
 }
 
 /*
- * snooze(delay): the effects commit; the job runs again later, and no attempt
- * is charged.
+ * snooze(delay, charge): the effects commit; the job runs again later, and the attempt
+ * is charged or not.
  */
 Datum
 jobq_snooze(PG_FUNCTION_ARGS)
 {
-	ask_for(OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
-	PG_RETURN_VOID();
-}
-
-/*
- * retry_after(delay): like snooze, and the attempt is charged.
- */
-Datum
-jobq_retry_after(PG_FUNCTION_ARGS)
-{
-	ask_for(OUTCOME_RELEASE, "jobq.retry_after()", PG_GETARG_INTERVAL_P(0), NULL);
+	ask_for(PG_GETARG_BOOL(1) ? OUTCOME_RELEASE : OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
 	PG_RETURN_VOID();
 }
 

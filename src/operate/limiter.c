@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * limiter.c
- *	  create_limiter(), alter_limiter(), drop_limiter(): limits that several kinds
- *	  and queues share.
+ *	  create_limiter(), drop_limiter(): limits that several kinds and queues share.
  *
  * A limiter is a row of jobq_internal.limiter; kinds and queues name it
  * (jobq_limiter_of() in src/store/flow.c).  The scheduler loads it beside the limits
@@ -30,16 +29,17 @@
 #include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_create_limiter);
-PG_FUNCTION_INFO_V1(jobq_alter_limiter);
 PG_FUNCTION_INFO_V1(jobq_drop_limiter);
 
 enum
 {
-	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, NARGS, ARG_BY = NARGS, ARG_COST,
-	NCREATE_ARGS
+	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, ARG_BY, ARG_COST, ARG_WHEN_TAKEN,
+	NLIMITS = ARG_THROTTLE + 1,
+	NARGS = ARG_WHEN_TAKEN
 };
 
 static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+static const Oid text_types[] = {TEXTOID, TEXTOID};
 
 static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
 					  bool *taken_away);
@@ -57,7 +57,6 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 	{
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-		taken_away[i] = false;
 	}
 	nulls[NARGS] = '\0';
 	if (nulls[ARG_NAME] == 'n')
@@ -104,7 +103,7 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 							i == ARG_RATE ? "rate" : "throttle", word),
 					 errhint("Only a queue has groups.")));
 	}
-	for (int i = ARG_MAX_RUNNING; i < NARGS; i++)
+	for (int i = ARG_MAX_RUNNING; i < NLIMITS; i++)
 		if (taken_away[i])
 			nulls[i] = 'n';
 }
@@ -138,20 +137,19 @@ check_limit(Datum name)
  * places.  The caller is connected to SPI.
  */
 static void
-set_when_taken(FunctionCallInfo fcinfo, int arg)
+set_when_taken(FunctionCallInfo fcinfo)
 {
-	static const Oid text_types[] = {TEXTOID, TEXTOID};
 	Datum		args[] = {PG_GETARG_DATUM(ARG_NAME), (Datum) 0};
 	int64		release_after;
 
-	if (!PG_ARGISNULL(arg))
+	if (!PG_ARGISNULL(ARG_WHEN_TAKEN))
 	{
 		static const char *const words[] = {
 			[JOBQ_WHEN_TAKEN_WAIT] = "wait",
 			[JOBQ_WHEN_TAKEN_SKIP] = "skip",
 			[JOBQ_WHEN_TAKEN_REPLACE] = "replace"
 		};
-		const char *word = TextDatumGetCString(PG_GETARG_DATUM(arg));
+		const char *word = TextDatumGetCString(PG_GETARG_DATUM(ARG_WHEN_TAKEN));
 		JobqWhenTaken when_taken = jobq_when_taken_parse(word, &release_after);
 
 		args[1] = CStringGetTextDatum(when_taken == JOBQ_WHEN_TAKEN_RELEASE
@@ -175,68 +173,73 @@ set_when_taken(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * create_limiter(name, max_running, rate, throttle, by, cost, when_taken)
+ * An error if the limiter tells jobs apart by another key, or has another function for
+ * their cost, than is given: that never changes.  The caller is connected to SPI.
+ */
+static void
+check_unchanged(const Datum *values, const char *nulls)
+{
+	static const struct
+	{
+		const char *name;
+		int			arg;
+	}			fixed[] = {{"by", ARG_BY}, {"cost", ARG_COST}};
+
+	for (int i = 0; i < lengthof(fixed); i++)
+	{
+		Datum		args[] = {values[ARG_NAME], values[fixed[i].arg]};
+
+		if (nulls[fixed[i].arg] == ' ' &&
+			jobq_query(psprintf("SELECT FROM jobq_internal.limiter WHERE name = $1"
+								" AND %s IS DISTINCT FROM $2", fixed[i].name),
+					   2, text_types, args, NULL, SPI_OK_SELECT) > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("%s of limiter \"%s\" cannot be changed", fixed[i].name,
+							TextDatumGetCString(values[ARG_NAME])),
+					 errhint("Create another limiter, and have kinds and queues name that.")));
+	}
+}
+
+/*
+ * create_limiter(name, max_running, rate, throttle, by, cost, when_taken): a limiter that
+ * exists gets the limits that are given; 0 or none takes one away.
  */
 Datum
 jobq_create_limiter(PG_FUNCTION_ARGS)
 {
-	Datum		values[NCREATE_ARGS];
-	char		nulls[NCREATE_ARGS + 1];
-	bool		taken_away[NARGS];
+	Datum		values[NARGS];
+	char		nulls[NARGS + 1];
+	bool		taken_away[NLIMITS] = {false};
+	bool		created;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a limiter");
 	read_args(fcinfo, values, nulls, taken_away);
-	for (int i = NARGS; i < NCREATE_ARGS; i++)
-	{
-		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-	}
-	nulls[NCREATE_ARGS] = '\0';
 	if (!PG_ARGISNULL(ARG_BY))
 		jobq_check_limit_by(TextDatumGetCString(values[ARG_BY]));
 	if (!PG_ARGISNULL(ARG_COST))
 		values[ARG_COST] =
 			CStringGetTextDatum(format_procedure_qualified(jobq_cost_function(TextDatumGetCString(values[ARG_COST]))));
 	SPI_connect();
-	if (jobq_query("INSERT INTO jobq_internal.limiter (name, max_running, rate, throttle, by, cost)"
-				   " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-				   NCREATE_ARGS, types, values, nulls, SPI_OK_INSERT) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("limiter \"%s\" already exists",
-						TextDatumGetCString(values[ARG_NAME])),
-				 errhint("Change it with jobq.alter_limiter().")));
+	created = jobq_query("INSERT INTO jobq_internal.limiter (name, max_running, rate, throttle, by, cost)"
+						 " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+						 NARGS, types, values, nulls, SPI_OK_INSERT) > 0;
+	if (!created)
+	{
+		check_unchanged(values, nulls);
+		if (jobq_query(psprintf("UPDATE jobq_internal.limiter SET max_running = %s,"
+								" rate = %s, throttle = %s WHERE name = $1",
+								taken_away[ARG_MAX_RUNNING] ? "$2" : "coalesce($2, max_running)",
+								taken_away[ARG_RATE] ? "$3" : "coalesce($3, rate)",
+								taken_away[ARG_THROTTLE] ? "$4" : "coalesce($4, throttle)"),
+					   NLIMITS, types, values, nulls, SPI_OK_UPDATE) == 0)
+			jobq_check_limiter(TextDatumGetCString(values[ARG_NAME]));
+	}
 	check_limit(values[ARG_NAME]);
-	set_when_taken(fcinfo, NCREATE_ARGS);
+	set_when_taken(fcinfo);
 	SPI_finish();
-	jobq_check_limited();
-	PG_RETURN_VOID();
-}
-
-/*
- * alter_limiter(name, max_running, rate, throttle, when_taken): null leaves a limit as it is; 0
- * or none takes it away.
- */
-Datum
-jobq_alter_limiter(PG_FUNCTION_ARGS)
-{
-	Datum		values[NARGS];
-	char		nulls[NARGS + 1];
-	bool		taken_away[NARGS];
-
-	jobq_require_all(JOBQ_MAY_MANAGE, "alter a limiter");
-	read_args(fcinfo, values, nulls, taken_away);
-	SPI_connect();
-	if (jobq_query(psprintf("UPDATE jobq_internal.limiter SET max_running = %s,"
-							" rate = %s, throttle = %s WHERE name = $1",
-							taken_away[ARG_MAX_RUNNING] ? "$2" : "coalesce($2, max_running)",
-							taken_away[ARG_RATE] ? "$3" : "coalesce($3, rate)",
-							taken_away[ARG_THROTTLE] ? "$4" : "coalesce($4, throttle)"),
-				   NARGS, types, values, nulls, SPI_OK_UPDATE) == 0)
-		jobq_check_limiter(TextDatumGetCString(values[ARG_NAME]));
-	check_limit(values[ARG_NAME]);
-	set_when_taken(fcinfo, NARGS);
-	SPI_finish();
+	if (created)
+		jobq_check_limited();
 	PG_RETURN_VOID();
 }
 

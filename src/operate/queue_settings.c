@@ -425,7 +425,8 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	appendStringInfoString(&query, " WHERE name = $1");
 	SPI_connect();
 	limited = jobq_queue_is_limited(values[0]);
-	(void) jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE);
+	if (jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE) == 0)
+		(void) jobq_existing_queue(name);	/* it has just been dropped */
 	if (delegated != '\0')
 		set_delegator(values[0], delegated == ' ');
 	check_together(values[0]);
@@ -437,7 +438,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 }
 
 /*
- * create_queue(name, ...settings)
+ * create_queue(name, ...settings): a queue that exists gets the settings that are given.
  */
 Datum
 jobq_create_queue(PG_FUNCTION_ARGS)
@@ -446,11 +447,7 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a queue");
 	PreventCommandIfReadOnly("jobq.create_queue()");
-	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("queue \"%s\" already exists", name),
-				 errhint("Change it with jobq.alter_queue().")));
+	(void) jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL);
 	change_settings(fcinfo, name);
 	PG_RETURN_VOID();
 }

@@ -35,7 +35,6 @@
 #include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_status);
-PG_FUNCTION_INFO_V1(jobq_result);
 
 /* Which columns of the archive and the dead letters go where. */
 typedef struct Source
@@ -406,31 +405,4 @@ jobq_status(PG_FUNCTION_ARGS)
 	jobq_look_up(PG_GETARG_INT64(0), &status);
 	jobq_flush_before_telling();
 	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
-}
-
-/*
- * result(id): what the handler returned.  An error if it is not completed.
- */
-Datum
-jobq_result(PG_FUNCTION_ARGS)
-{
-	JobqStatus	status = {0};
-
-	jobq_look_up(PG_GETARG_INT64(0), &status);
-	if (strcmp(status.state, "completed") != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("job " INT64_FORMAT " is %s", PG_GETARG_INT64(0),
-						status.state),
-				 status.finished ? 0 : errhint("Wait for it with jobq.wait().")));
-	if (!status.readable)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for the result of job " INT64_FORMAT,
-						PG_GETARG_INT64(0)),
-				 errhint("Its own role sees it, and who manages its queue.")));
-	jobq_flush_before_telling();
-	if (status.nulls[ST_RESULT])
-		PG_RETURN_NULL();
-	PG_RETURN_DATUM(status.values[ST_RESULT]);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * uuid.c
- *	  Jobs by the uuid that their client has given them: job_of() and status().
+ *	  Jobs by the uuid that their client has given them: status().
  *
  * src/operate/uuid.c
  *
@@ -16,80 +16,39 @@
 #include "commit/commit.h"
 #include "operate/inner.h"
 
-PG_FUNCTION_INFO_V1(jobq_job_of);
 PG_FUNCTION_INFO_V1(jobq_status_uuid);
 PG_FUNCTION_INFO_V1(jobq_status_text);
 
 /* A text of more characters is no id, but a uuid. */
 #define MAX_ID_LENGTH	20
 
-static int64 job_of(Datum uuid, JobqStatus *status);
-static int64 job_by_uuid(Datum uuid);
 static Datum status_of(FunctionCallInfo fcinfo, Datum uuid);
 
 /*
- * The id of the job that the user may see and that is known by this uuid, and its
- * status; 0 if there is none.  Of several roles' jobs it is that of the user's own.
+ * The status of the job that the user may see and that is known by this uuid.  Of several
+ * roles' jobs it is that of the user's own.  An error if there is none.
  */
-static int64
-job_of(Datum uuid, JobqStatus *status)
-{
-	List	   *ids = jobq_jobs_of_uuid(uuid);
-	ListCell   *lc;
-
-	foreach(lc, ids)
-	{
-		int64		id = *(int64 *) lfirst(lc);
-
-		CHECK_FOR_INTERRUPTS();
-		if (jobq_look_up_if_there(id, status))
-			return id;
-	}
-	return 0;
-}
-
-/*
- * The same without the status; an error if there is none.
- */
-static int64
-job_by_uuid(Datum uuid)
-{
-	JobqStatus	status = {0};
-	int64		id = job_of(uuid, &status);
-
-	if (id == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
-				 errmsg("there is no job with the uuid %s",
-						DatumGetCString(DirectFunctionCall1(uuid_out, uuid))),
-				 errhint("It may be another role's, or finished, and removed by retention or because its queue keeps nothing.")));
-	return id;
-}
-
 static Datum
 status_of(FunctionCallInfo fcinfo, Datum uuid)
 {
-	JobqStatus	status = {0};
-
-	jobq_look_up(job_by_uuid(uuid), &status);
-	jobq_flush_before_telling();
-	return jobq_status_datum(fcinfo, &status);
-}
-
-/*
- * job_of(uuid): the id of the job; null if there is none that this role may see.
- */
-Datum
-jobq_job_of(PG_FUNCTION_ARGS)
-{
-	JobqStatus	status = {0};
-	int64		id;
+	ListCell   *lc;
 
 	jobq_require(JOBQ_MAY_ALL);
-	id = job_of(PG_GETARG_DATUM(0), &status);
-	if (id == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_INT64(id);
+	foreach(lc, jobq_jobs_of_uuid(uuid))
+	{
+		JobqStatus	status = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (!jobq_look_up_if_there(*(int64 *) lfirst(lc), &status))
+			continue;
+		jobq_flush_before_telling();
+		return jobq_status_datum(fcinfo, &status);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+			 errmsg("there is no job with the uuid %s",
+					DatumGetCString(DirectFunctionCall1(uuid_out, uuid))),
+			 errhint("It may be another role's, or finished, and removed by retention or because its queue keeps nothing.")));
 }
 
 /*

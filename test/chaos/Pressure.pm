@@ -128,9 +128,9 @@ sub lower_limiter
 {
 	my ($round) = @_;
 	my $session = $round->{server}->session('postgres', '-c lock_timeout=2s') or return 'no connection';
-	my $back = q{SELECT jobq.alter_limiter('shared', max_running => 2)};
+	my $back = q{SELECT jobq.create_limiter('shared', max_running => 2)};
 
-	$session->ask(q{SELECT jobq.alter_limiter('shared', max_running => 1)});
+	$session->ask(q{SELECT jobq.create_limiter('shared', max_running => 1)});
 	$round->let_go_on(rand 300);
 	$session->ask($back);
 	$session->close;

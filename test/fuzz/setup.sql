@@ -18,7 +18,7 @@ CREATE FUNCTION fuzz.breaks(payload jsonb, job jobq.job_context) RETURNS void LA
 CREATE FUNCTION fuzz.asks(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.set_progress(50, 'half'), jobq.log('asked'), jobq.should_stop();
-	CASE job.id % 5 WHEN 0 THEN PERFORM jobq.snooze('1 second'); WHEN 1 THEN PERFORM jobq.retry_after('1 second');
+	CASE job.id % 5 WHEN 0 THEN PERFORM jobq.snooze('1 second'); WHEN 1 THEN PERFORM jobq.snooze('1 second', charge => true);
 		WHEN 2 THEN PERFORM jobq.cancel_current('enough'); WHEN 3 THEN PERFORM jobq.reject_current('failed'); ELSE NULL; END CASE;
 	RETURN to_jsonb(jobq.current_job());
 END

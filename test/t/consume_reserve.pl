@@ -401,7 +401,7 @@ foreach my $round (1, 2)
 	signal_process('CONT', $launcher);
 	$_->{handle}->finish foreach $early, $worker;
 	is($early->{out}, "1\n", 'a consumer is there before the launcher') or diag($early->{err});
-	is($node->safe_psql('doomed', "SELECT jobq.result($limited)"),
+	is($node->safe_psql('doomed', "SELECT (jobq.status($limited)).result"),
 		'1', 'run_next() waits for it, and keeps to the limit')
 	  or diag($worker->{err});
 	sql('DROP DATABASE doomed WITH (FORCE)');

@@ -63,7 +63,7 @@ sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
 is(outcome($job), 'completed', 'work(): with a free place it runs');
 
 # With "replace", what a consumer has is over for such a job, when the policy is known.
-sql(q{SELECT jobq.alter_limiter('one', when_taken => 'replace')});
+sql(q{SELECT jobq.create_limiter('one', when_taken => 'replace')});
 take();
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
 for (1 .. 1000)
@@ -74,7 +74,7 @@ for (1 .. 1000)
 is(outcome($id), 'cancelled', 'work(): it replaces what a consumer has');
 sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
 is(outcome($job), 'completed', 'work(): and runs');
-sql(q{SELECT jobq.clear('unserved'); SELECT jobq.alter_limiter('one', when_taken => 'skip')});
+sql(q{SELECT jobq.clear('unserved'); SELECT jobq.create_limiter('one', when_taken => 'skip')});
 
 # The scheduler goes round: it has seen that these jobs are due.
 sub go_round

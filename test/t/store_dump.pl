@@ -119,7 +119,7 @@ is( $node->safe_psql(
 		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', unique_key => 'one'), jobq.enqueue('note', unique_key => 'six')) ORDER BY 1}),
 	"1\n6", 'unique keys are held there');
 is( $node->safe_psql(
-		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', uuid => '00000000-0000-4000-8000-000000000001'), jobq.job_of('00000000-0000-4000-8000-000000000006')) ORDER BY 1}),
+		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', uuid => '00000000-0000-4000-8000-000000000001'), (jobq.status('00000000-0000-4000-8000-000000000006')).id) ORDER BY 1}),
 	"1\n6", 'and jobs are known by their uuids');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});
 $node->reload;

@@ -13,7 +13,7 @@ CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text
 		WHEN NOT CASE privilege WHEN 'EXECUTE' THEN has_function_privilege('somebody', object, privilege)
 			ELSE has_table_privilege('somebody', object, privilege) END
 			OR name = ANY ('{grant_role,revoke_role}') THEN NULL
-		WHEN name = ANY ('{register,unregister,grant_queue,revoke_queue,create_queue,alter_queue,drop_queue,create_limiter,alter_limiter,drop_limiter,prune,restart_workers}') THEN 'manage'
+		WHEN name = ANY ('{register,unregister,grant_queue,revoke_queue,create_queue,alter_queue,drop_queue,create_limiter,drop_limiter,prune,restart_workers}') THEN 'manage'
 		WHEN name = ANY ('{pause,resume,monitor,drop_monitor,reset_stats}') THEN 'operate'
 		WHEN name IN ('doctor', 'metrics') THEN 'monitor'
 		WHEN name = 'enqueue_sql' THEN 'sql'
