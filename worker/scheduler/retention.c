@@ -125,6 +125,7 @@ static Datum passed[MAX_PASSED];	/* batches of this piece that are left */
 static int	npassed = 0;
 static TimestampTz pass_at = 0;
 static TimestampTz make_at = 0; /* when partitions are made */
+static TimestampTz ran_at = 0;	/* the last time of run() */
 
 /*
  * What is too old for its queue has gone from the partitions as of "done", by these
@@ -168,11 +169,14 @@ run(TimestampTz now)
 	instr_time	start;
 	instr_time	took;
 
-	/* the clock may have been put back */
-	make_at = Min(make_at, now + ARCHIVE_PAUSE);
-	pass_at = Min(pass_at, now + ARCHIVE_PAUSE);
-	short_now = Min(short_now, now);
-	short_done = Min(short_done, now);
+	/* times that an earlier clock gave are far off when it has been put back */
+	if (now < ran_at)
+	{
+		make_at = pass_at = now;
+		short_now = Min(short_now, now);
+		short_done = Min(short_done, now);
+	}
+	ran_at = now;
 	if (make_at <= now)
 		make_at = archive_make_days(now);
 	else if (pass_at <= now && !distrusted)
