@@ -117,11 +117,11 @@ SELECT count(*) FROM jobq.batch_add(:batch, 'visit', '{"{\"note\": \"part\"}"}')
 SET search_path = public;
 SET app.tenant = 'elsewhere';
 SELECT jobq.start_batch(:batch);
-SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :batch));
-SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batch_status(%s))', :flow));
+SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batches WHERE id = %s)', :batch));
+SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batches WHERE id = %s)', :flow));
 UPDATE jobq_internal.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
 SELECT jobq.batch_retry_failed(:flow);
-SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :flow));
+SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batches WHERE id = %s)', :flow));
 SELECT jobq.wait_queue('first', '5 min');
 SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;

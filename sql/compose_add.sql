@@ -46,10 +46,10 @@ SELECT test.in_state(:id, 'may', 'failed'), test.in_state(:id, 'each', 'complete
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "more", "kind": "echo", "needs": ["last", "d"], "payload": {"l": {"$result": "last", "path": ["l"]}}}]')) AS n;
 SELECT name, state, needs, elements, elements_completed FROM jobq.steps WHERE batch_id = :id ORDER BY job_id;
 SELECT name, element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
-SELECT state, total, blocked, running, completed, failed, cancelled FROM jobq.batch_status(:id);
+SELECT state, total, blocked, running, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
 SELECT test.finish(:id, 'gate', '"opened"') AS payload;
 SELECT * FROM test.flow_end(:id);
-SELECT state, total, completed, failed, cancelled FROM jobq.batch_status(:id);
+SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
 SELECT s.name, j.priority, j.max_attempts FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('a', 'c', 'd') ORDER BY 1;
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT note FROM test.trace;
@@ -113,7 +113,7 @@ CALL test.grow(:id, 121, 160, 'chain');
 SELECT test.in_state(:id, '160', 'completed');
 CALL test.grow(:id, 161, 200, 'gate');
 CALL test.grow(:id, 201, 240, 'chain');
-SELECT state, total, blocked FROM jobq.batch_status(:id);
+SELECT state, total, blocked FROM jobq.batches WHERE id = :id;
 SELECT test.finish(:id, 'gate', '0') AS payload;
 SELECT test.in_state(:id, '240', 'completed');
 CALL test.grow(:id, 241, 250, 'chain');
@@ -137,7 +137,7 @@ CALL test.grow(:id, 253, 260, 'chain');
 SELECT test.in_state(:id, '260', 'completed');
 SELECT test.finish(:id, 'other', '0') AS payload;
 SELECT state, result, count(*) FROM test.flow_end(:id) GROUP BY 1, 2 ORDER BY 1;
-SELECT state, completed FROM jobq.batch_status(:id);
+SELECT state, completed FROM jobq.batches WHERE id = :id;
 
 -- a need that was cancelled, or has failed, when nothing waits
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "gate", "kind": "x", "queue": "added"}, {"name": "0", "kind": "x", "queue": "added"}, {"name": "1", "kind": "broken", "max_attempts": 1}]}') AS id \gset

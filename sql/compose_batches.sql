@@ -37,7 +37,7 @@ BEGIN
 	COMMIT;
 	PERFORM jobq.wait_many(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
 	COMMIT;
-	s := jobq.batch_status(id);
+	s := jobq.wait_batch(id, '0');
 	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
 		s.name, s.state, s.total, s.blocked, s.waiting, s.running, s.completed, s.failed, s.cancelled, s.expired, s.progress;
 END
@@ -47,7 +47,7 @@ $$;
 SELECT test.batch('slow') AS slow \gset
 SELECT count(*) FROM jobq.batch_add(:slow, 'part', array_fill('{}'::jsonb, '{3}'));
 SELECT id AS held FROM jobq.batch_add(:slow, 'part', '{"{}"}', options => '{"delay": "1 hour"}') id \gset
-SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_started FROM jobq.batch_status(:slow);
+SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_started FROM jobq.batches WHERE id = :slow;
 SELECT DISTINCT state, run_at FROM jobq.jobs WHERE batch_id = :slow;
 SELECT state, run_at FROM jobq.status(:held);
 SELECT ready, scheduled, blocked FROM jobq.queues WHERE name = 'default';
@@ -57,7 +57,7 @@ SELECT state, priority FROM jobq.jobs WHERE id = :held;
 SELECT jobq.start_batch(:slow);
 -- the delay begins with the start
 SELECT state, round(extract(epoch FROM run_at - started) / 60) AS minutes
-FROM jobq.status(:held), LATERAL (SELECT started_at AS started FROM jobq.batch_status(:slow)) b;
+FROM jobq.status(:held), LATERAL (SELECT started_at AS started FROM jobq.batches WHERE id = :slow) b;
 SELECT jobq.cancel(:held);
 CALL test.batch_over(:slow);
 SELECT note FROM test.trace ORDER BY note;
@@ -141,7 +141,7 @@ SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 
 COMMIT;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '5 min');
 SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '5 min');
-SELECT state, total, waiting, completed FROM jobq.batch_status(:outside);
+SELECT state, total, waiting, completed FROM jobq.batches WHERE id = :outside;
 SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:outside);
 SELECT note FROM test.trace ORDER BY note;
@@ -191,7 +191,7 @@ SELECT jobq.create_batch('stuck', on_finish => '{"kind": "fleeting", "payload": 
 SELECT jobq.unregister('fleeting');
 SELECT jobq.start_batch(:stuck);
 SELECT test.until('EXISTS (SELECT FROM jobq.batches WHERE last_error IS NOT NULL)');
-SELECT state, finished_at, last_error FROM jobq.batch_status(:stuck);
+SELECT state, finished_at, last_error FROM jobq.batches WHERE id = :stuck;
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.test_clock('10 minutes');
 CALL test.batch_over(:stuck);
@@ -208,11 +208,11 @@ SELECT jobq.unregister('fleeting');
 SELECT id AS held, token FROM jobq.reserve('{parts}', lease => '1 hour', wait => '5 min') \gset
 SELECT jobq.reject(id, token, 'broken') FROM jobq.reserve('{parts}', wait => '5 min');
 SELECT test.until(format('(SELECT last_error IS NOT NULL FROM jobq.batches WHERE id = %s)', :owed));
-SELECT state, running, failed, cancelled, last_error FROM jobq.batch_status(:owed);
+SELECT state, running, failed, cancelled, last_error FROM jobq.batches WHERE id = :owed;
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.test_clock('10 minutes');
 SELECT test.until('EXISTS (SELECT FROM test.trace)');
-SELECT state, running, failed, cancelled, last_error FROM jobq.batch_status(:owed);
+SELECT state, running, failed, cancelled, last_error FROM jobq.batches WHERE id = :owed;
 SELECT jobq.ack(:held, :token);
 CALL test.batch_over(:owed);
 SELECT jobq.wait_queue('default');
@@ -226,7 +226,7 @@ BEGIN;
 SELECT test.batch('rolled back', start => true) AS gone \gset
 SELECT count(*) FROM jobq.batch_add(:gone, 'part', '{"{}"}');
 ROLLBACK;
-SELECT test.error(format('SELECT jobq.batch_status(%s)', :gone));
+SELECT test.error(format('SELECT jobq.wait_batch(%s, ''0'')', :gone));
 SELECT count(*) FROM jobq.batches WHERE name = 'rolled back';
 
 -- errors
@@ -250,7 +250,7 @@ SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}", "{}"}'', 
 -- options: what is wrong is named, and what there is
 SELECT e.* FROM unnest('{"{\"qeue\": \"x\"}","[]","{\"priority\": \"high\"}","{\"delay\": \"soon\"}","{\"kind\": \"part\"}"}'::text[]) WITH ORDINALITY u (o, n),
 	test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'', %L)', :half, o)) e ORDER BY n;
-SELECT total FROM jobq.batch_status(:half);
+SELECT total FROM jobq.batches WHERE id = :half;
 
 -- a time in a callback is read when it is given, as that session writes it
 SET timezone = 'Asia/Kolkata';
@@ -267,7 +267,7 @@ SELECT jobq.cancel(id) FROM jobq_internal.job WHERE kind = 'then';
 SELECT jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.batches;
-SELECT test.error(format('SELECT jobq.batch_status(%s)', :half));
+SELECT test.error(format('SELECT jobq.wait_batch(%s, ''0'')', :half));
 SELECT test.error(format('SELECT jobq.cancel_batch(%s)', :half));
 SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :half));
 SELECT jobq.create_batch('bob''s') IS NOT NULL AS created;
@@ -286,7 +286,7 @@ DROP ROLE regress_jobq_leaver;
 \set VERBOSITY default
 SELECT jobq.start_batch(:orphan);
 CALL test.batch_over(:orphan);
-SELECT state, last_error FROM jobq.batch_status(:orphan);
+SELECT state, last_error FROM jobq.batches WHERE id = :orphan;
 
 SELECT jobq.cancel_batch(id) FROM jobq.batches WHERE state = 'pending' ORDER BY id;
 CALL test.batch_over(:half);
@@ -299,7 +299,7 @@ SELECT jobq.create_batch(start => true) AS batch \gset
 SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"queue": "manual"}') AS id \gset
 SELECT state, total, waiting FROM jobq.wait_batch(:batch, '1 ms');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT state FROM jobq.batch_status(:batch);
+SELECT state FROM jobq.batches WHERE id = :batch;
 SELECT state FROM jobq.wait_batch(:batch, '0');
 COMMIT;
 SELECT jobq.cancel(:id);
@@ -308,6 +308,7 @@ SELECT state FROM jobq.wait_batch(:batch, '0');
 BEGIN;
 SELECT jobq.create_batch(start => true) AS batch \gset
 SELECT test.error(format('SELECT jobq.wait_batch(%s)', :batch));
+SELECT state, total FROM jobq.wait_batch(:batch, '0');
 ROLLBACK;
 SELECT test.error('SELECT jobq.wait_batch(0)');
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''-1 s'')', :batch));

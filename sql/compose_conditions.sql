@@ -27,7 +27,7 @@ TRUNCATE test.trace;
 -- what is known of it outlives its job
 SELECT jobq.prune('0', NULL) > 0 AS pruned;
 SELECT name, state FROM test.ends WHERE batch_id = :small;
-SELECT state, total, completed, cancelled FROM jobq.batch_status(:small);
+SELECT state, total, completed, cancelled FROM jobq.batches WHERE id = :small;
 
 -- in a chain, "$" is what the step before has returned
 SELECT jobq.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "payload": {"n": 2}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 3}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 4}, "when": "$ == null"}]') AS ids \gset

@@ -50,7 +50,7 @@ SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- each is a batch, and one job of the outer one
-SELECT total, completed, progress FROM jobq.batch_status(:id);
+SELECT total, completed, progress FROM jobq.batches WHERE id = :id;
 SELECT b.name, b.state, b.total, b.completed, b.parent = :id AS in_outer FROM jobq.batches b WHERE b.parent = :id ORDER BY b.id;
 SELECT j.state, j.kind, j.queue, (j.payload ->> 'batch_id')::bigint = s.workflow_id AS its_batch FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'import';
 -- what waits, and why
@@ -72,7 +72,7 @@ SELECT * FROM test.nest_tree(:id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE batch_id = %s AND state = ''ready'')', test.inner(:id, 'b')));
 SELECT * FROM test.nest_tree(:id);
-SELECT state, total, blocked, running FROM jobq.batch_status(:id);
+SELECT state, total, blocked, running FROM jobq.batches WHERE id = :id;
 SELECT jobq.ack(id, token, '"c"') FROM jobq.reserve('{nested}', 9, wait => '5 min');
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
@@ -213,7 +213,7 @@ SELECT * FROM test.nest_tree(:id);
 SELECT s.name, count(*) FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id, jsonb_array_elements(j.log) l WHERE s.batch_id IN (:id, test.inner(:id, 'in')) AND l ->> 'message' LIKE 'once more%' GROUP BY s.job_id, s.name ORDER BY s.job_id;
 SELECT jobq.rerun_steps(:id, 'a');
 SELECT test.nest_ended(:id);
-SELECT state, total, completed, cancelled FROM jobq.batch_status(test.inner(:id, 'in'));
+SELECT state, total, completed, cancelled FROM jobq.wait_batch(test.inner(:id, 'in'), '0');
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.rerun_steps(%s, ''x'')', test.inner(:id, 'in'))) e;
 -- not while it runs
 SELECT jobq.create_workflow('{"steps": [{"name": "in", "chain": [{"kind": "echo", "payload": 1}, {"kind": "x", "queue": "nested"}]}]}') AS id \gset
@@ -227,7 +227,7 @@ SELECT * FROM test.nest_tree(:id);
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "steps": [{"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "slow", "kind": "echo", "delay": "1 hour"}]}}]}') AS id \gset
 SELECT jobq.rerun_steps(test.inner(:id, 'in'), 'bad');
-SELECT state FROM jobq.batch_status(test.inner(:id, 'in'));
+SELECT state FROM jobq.wait_batch(test.inner(:id, 'in'), '0');
 SELECT pg_advisory_unlock(1);
 SELECT test.nest_ended(:id);
 SELECT step, state FROM test.nest_tree(:id);
@@ -243,12 +243,12 @@ SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}');
 SELECT jobq.create_workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
 COMMIT;
-SELECT state, total, blocked FROM jobq.batch_status(:id);
-SELECT state, total, blocked FROM jobq.batch_status(:inner_id);
+SELECT state, total, blocked FROM jobq.batches WHERE id = :id;
+SELECT state, total, blocked FROM jobq.batches WHERE id = :inner_id;
 SELECT jobq.start_batch(:id);
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT test.until(format('(SELECT completed = 3 AND blocked = 1 FROM jobq.batches WHERE id = %s)', :id));
-SELECT state, total, blocked, completed FROM jobq.batch_status(:id);
+SELECT state, total, blocked, completed FROM jobq.batches WHERE id = :id;
 SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
@@ -286,7 +286,7 @@ COMMIT;
 SELECT id AS a, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
-SELECT state FROM jobq.batch_status(:id);
+SELECT state FROM jobq.batches WHERE id = :id;
 -- what runs may end
 SELECT jobq.ack(:a, :token);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
@@ -336,7 +336,7 @@ SELECT jobq.unregister('fleeting');
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve_job(:other);
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
-SELECT state, last_error FROM jobq.batch_status(:id);
+SELECT state, last_error FROM jobq.batches WHERE id = :id;
 SELECT jobq.batch_retry_failed(:id);
 SELECT jobq.ack(:a, :token);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');

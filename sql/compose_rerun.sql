@@ -48,7 +48,7 @@ SELECT job_id = :b AS same_job, s.state, j.priority, j.attempt, j.log -> -1 ->> 
 SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
 TRUNCATE test.trace, test.runs;
-SELECT state, total, completed FROM jobq.batch_status(:id);
+SELECT state, total, completed FROM jobq.batches WHERE id = :id;
 -- from its first step, its last, and again and again
 SELECT jobq.rerun_steps(:id, 'a');
 SELECT test.finished(:id);
@@ -68,7 +68,7 @@ BEGIN;
 SELECT jobq.rerun_steps(:id, 'a');
 ROLLBACK;
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
-SELECT state, total, completed FROM jobq.batch_status(:id);
+SELECT state, total, completed FROM jobq.batches WHERE id = :id;
 -- a step that fails now: at once, as in the first run, and what needs it is retried with it
 SELECT test.until('(SELECT count(*) = 6 FROM test.trace)');
 INSERT INTO test.stop VALUES ('d');
@@ -84,7 +84,7 @@ SELECT * FROM test.ran;
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 SELECT jobq.workflow_retry(:id) AS nothing_left;
-SELECT state FROM jobq.batch_status(:id);
+SELECT state FROM jobq.batches WHERE id = :id;
 -- a chain
 SELECT jobq.chain('[{"kind": "rerunnable", "payload": "x"}, {"kind": "rerunnable", "payload": {"$result": "1"}}]') AS ids \gset
 SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
@@ -132,17 +132,17 @@ SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "k
 	{"name": "end", "kind": "rerunnable", "needs": ["b", "skipped"], "payload": {"$result": "b", "path": ["of"]}}]}') AS id \gset
 SELECT test.finished(:id);
 SELECT jobq.prune('0', '0') > 4 AS pruned;
-SELECT state, total, completed, failed, cancelled, expired FROM jobq.batch_status(:id);
+SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
 TRUNCATE test.runs;
 SELECT jobq.rerun_steps(:id, 'b');
 SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
-SELECT state, total, completed, failed, cancelled, expired FROM jobq.batch_status(:id);
+SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
 -- a dead letter that is gone is run all the same
 SELECT jobq.workflow_retry(:id);
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id AND name IN ('bad', 'after bad', 'late');
-SELECT state, total, completed, failed, cancelled, expired FROM jobq.batch_status(:id);
+SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
 SELECT * FROM test.ran;
 -- a step cannot run without what it needs
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'after bad')) e;
@@ -155,7 +155,7 @@ SELECT test.finished(:id);
 SELECT test.finished(id) FROM jobq.batches WHERE parent = :id;
 SELECT jobq.prune('0', NULL) > 4 AS pruned;
 SELECT name, state FROM test.again WHERE batch_id = :id;
-SELECT state, total, completed, failed, cancelled FROM jobq.batch_status(:id);
+SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
 TRUNCATE test.stop;
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.until(format('(SELECT b.finished_at IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b JOIN jobq.steps s ON s.batch_id = b.id AND s.name = ''c'' WHERE b.id = %s)', :id));
@@ -163,7 +163,7 @@ SELECT name, state FROM test.again WHERE batch_id = :id AND name = 'c';
 SELECT jobq.reschedule(job_id, now()) FROM jobq.steps WHERE batch_id = :id AND name = 'c' AND state = 'scheduled';
 SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id AND name <> 'in';
-SELECT state, total, completed, failed, cancelled FROM jobq.batch_status(:id);
+SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
 
 -- optional steps, and conditions: those after them are asked again
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "may be cancelled", "kind": "x", "queue": "rerun", "optional": true},

@@ -49,7 +49,7 @@ SELECT jobq.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo", "payload": 
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', (:'ids'::bigint[])[1]));
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT name, needs, state FROM test.steps WHERE batch_id = :id;
-SELECT state, total, blocked, running, completed, progress FROM jobq.batch_status(:id);
+SELECT state, total, blocked, running, completed, progress FROM jobq.batches WHERE id = :id;
 -- another priority leaves it blocked
 SELECT jobq.set_priority((:'ids'::bigint[])[2], 7);
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.reschedule(%s, now())', (:'ids'::bigint[])[2])) e;
@@ -188,7 +188,7 @@ SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT jobq.prune('0', NULL) > 1 AS pruned;
 SELECT name, state FROM test.steps WHERE batch_id = :id;
-SELECT state, completed, failed, cancelled FROM jobq.batch_status(:id);
+SELECT state, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
 
 -- a time is what it was, for a step that waits again
 INSERT INTO test.flaw DEFAULT VALUES;

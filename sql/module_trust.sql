@@ -106,7 +106,7 @@ SELECT test.widened('ALTER TYPE jobq.job_context DROP ATTRIBUTE tenant', $$SELEC
 SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.status(jobq.enqueue('echo'))$$);
 SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.wait_many(ARRAY[jobq.enqueue('echo')], '0')$$);
 SELECT jobq.create_batch() AS batch \gset
-SELECT test.widened('ALTER TYPE jobq.batch_status ALTER ATTRIBUTE total TYPE text', format('SELECT jobq.batch_status(%s)', :batch));
+SELECT test.widened('ALTER TYPE jobq.batch_status ALTER ATTRIBUTE total TYPE text', format('SELECT jobq.wait_batch(%s, ''0'')', :batch));
 SELECT test.widened('ALTER TABLE jobq_internal.batch ALTER dormant DROP DEFAULT, ALTER dormant TYPE text', format('SELECT jobq.start_batch(%s)', :batch));
 SELECT jobq.cancel_batch(:batch);
 SELECT jobq.schedule('trust', '@yearly', 'echo');

@@ -157,16 +157,11 @@ AS 'MODULE_PATHNAME', 'jobq_batch_retry_failed' LANGUAGE C STRICT VOLATILE PARAL
 COMMENT ON FUNCTION jobq.batch_retry_failed(bigint) IS 'run the dead letters of a batch again, which comes to its end anew; how many there were
 batch_id: the batch';
 
-CREATE FUNCTION jobq.batch_status(batch_id bigint) RETURNS jobq.batch_status
-AS 'MODULE_PATHNAME', 'jobq_batch_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_status(bigint) IS 'what has become of a batch
-batch_id: the batch';
-
 CREATE FUNCTION jobq.wait_batch(batch_id bigint, timeout interval DEFAULT '30s') RETURNS jobq.batch_status
 AS 'MODULE_PATHNAME', 'jobq_wait_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.wait_batch(bigint, interval) IS 'wait until a batch or a workflow is over or the time is over; returns its status
 batch_id: the batch
-timeout: how long to wait at most';
+timeout: how long to wait at most; 0: only its status, as it is now';
 
 -- Workflows: batches of which some jobs, their steps, wait for others.
 

@@ -51,7 +51,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('failed', 'cancelled', 'expired'))
 		ORDER BY n.job_id LIMIT 20)
 		UNION ALL
-		SELECT 4, 'workflow', format('it stands for workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batch_status(%s)', w.id)
+		SELECT 4, 'workflow', format('it stands for workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batches WHERE id = %s', w.id)
 		FROM jobq_internal.batch i
 		JOIN jobq_internal.batch_list w ON w.id = i.id
 		WHERE i.parent = j.batch_id AND i.parent_job = j.id AND j.run_at = 'infinity'

@@ -85,10 +85,7 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 	if (tuple == NULL ||
 		!may_with(privilege,
 				  DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL))))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
-				 errmsg("batch " INT64_FORMAT " does not exist", id),
-				 errhint("It may be another role's, or finished and removed by retention.")));
+		jobq_no_such_batch(id);
 	batch->role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
 	batch->state = DatumGetChar(jobq_column(tuple, desc, 2, CHAROID, NULL));
 	batch->over = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
@@ -98,6 +95,18 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 	batch->parent = DatumGetInt64(jobq_column(tuple, desc, 7, INT8OID, NULL));
 	batch->parent_job = DatumGetInt64(jobq_column(tuple, desc, 8, INT8OID, NULL));
 	batch->expects = DatumGetBool(jobq_column(tuple, desc, 9, BOOLOID, NULL));
+}
+
+/*
+ * An error for a batch that is not there, or is none of this user's.
+ */
+void
+jobq_no_such_batch(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+			 errmsg("batch " INT64_FORMAT " does not exist", id),
+			 errhint("It may be another role's, or finished and removed by retention.")));
 }
 
 /*

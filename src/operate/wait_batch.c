@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait_batch.c
- *	  What has become of a batch: batch_status(), wait_batch().
+ *	  What has become of a batch: wait_batch().
  *
  * Who waits is in the list of those who wait for jobs (wait.c), under the batch's
  * id with a minus; the scheduler, which ends the batch, wakes him.
@@ -25,11 +25,11 @@
 #include "commit/commit.h"
 #include "operate/inner.h"
 
-PG_FUNCTION_INFO_V1(jobq_batch_status);
 PG_FUNCTION_INFO_V1(jobq_wait_batch);
 
 static bool ask(const char *query, int64 id);
 static bool is_over(int64 id);
+static void wait_until_over(int64 id, int64 timeout_ms);
 static Datum status_datum(FunctionCallInfo fcinfo, int64 id);
 
 /*
@@ -85,62 +85,13 @@ is_over(int64 id)
 }
 
 /*
- * The batch's status, of type jobq.batch_status.
+ * Wait until the batch is over, at most this long.
  */
-static Datum
-status_datum(FunctionCallInfo fcinfo, int64 id)
-{
-	static const Oid types[] = {
-		INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID,
-		INT8OID, INT8OID, INT8OID, INT8OID, FLOAT4OID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID
-	};
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext old;
-	HeapTuple	tuple;
-	TupleDesc	desc;
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_types(desc, types, lengthof(types));
-	SPI_connect();
-	jobq_batch_check_visible(id);
-	if (!ask("SELECT id, name, state, total, blocked, waiting, running,"
-			 " completed, failed, cancelled, expired, progress,"
-			 " created_at, started_at, finished_at, last_error"
-			 " FROM jobq_internal.batch_list WHERE id = $1", id))
-		elog(ERROR, "batch " INT64_FORMAT " vanished", id);
-	jobq_check_types(SPI_tuptable->tupdesc, types, lengthof(types));
-	old = MemoryContextSwitchTo(context);
-	tuple = heap_copytuple(SPI_tuptable->vals[0]);
-	MemoryContextSwitchTo(old);
-	SPI_finish();
-	jobq_flush_before_telling();
-	return heap_copy_tuple_as_datum(tuple, desc);
-}
-
-/*
- * batch_status(batch_id): what the view batches shows.
- */
-Datum
-jobq_batch_status(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_DATUM(status_datum(fcinfo, PG_GETARG_INT64(0)));
-}
-
-/*
- * wait_batch(batch_id, timeout): the batch's status as soon as it is over, or when
- * the time is over.
- */
-Datum
-jobq_wait_batch(PG_FUNCTION_ARGS)
+static void
+wait_until_over(int64 id, int64 timeout_ms)
 {
 	static uint32 wait_event = 0;
-	int64		id = PG_GETARG_INT64(0);
-	TimestampTz deadline = GetCurrentTimestamp() +
-		jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0,
-						 JOBQ_MAX_WAIT_MS) * 1000;
+	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
 	Datum		from = jobq_waiters_from_here();
 
 	jobq_require(JOBQ_MAY_ALL);
@@ -168,5 +119,58 @@ jobq_wait_batch(PG_FUNCTION_ARGS)
 		jobq_drop_waiter(place);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
+}
+
+/*
+ * The batch's status, of type jobq.batch_status.  The retention may remove the batch
+ * between the check and the query, which reads what is committed by then.
+ */
+static Datum
+status_datum(FunctionCallInfo fcinfo, int64 id)
+{
+	static const Oid types[] = {
+		INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID,
+		INT8OID, INT8OID, INT8OID, INT8OID, FLOAT4OID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID
+	};
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext old;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	jobq_check_types(desc, types, lengthof(types));
+	SPI_connect();
+	jobq_batch_check_visible(id);
+	if (!ask("SELECT id, name, state, total, blocked, waiting, running,"
+			 " completed, failed, cancelled, expired, progress,"
+			 " created_at, started_at, finished_at, last_error"
+			 " FROM jobq_internal.batch_list WHERE id = $1", id))
+		jobq_no_such_batch(id);
+	jobq_check_types(SPI_tuptable->tupdesc, types, lengthof(types));
+	old = MemoryContextSwitchTo(context);
+	tuple = heap_copytuple(SPI_tuptable->vals[0]);
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+	jobq_flush_before_telling();
+	return heap_copy_tuple_as_datum(tuple, desc);
+}
+
+/*
+ * wait_batch(batch_id, timeout): the batch's status as soon as it is over, or when
+ * the time is over.  With a timeout of 0 it does not wait: the batch need not be
+ * committed, and nobody need serve the database.
+ */
+Datum
+jobq_wait_batch(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	int64		timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0,
+											  JOBQ_MAX_WAIT_MS);
+
+	if (timeout_ms > 0)
+		wait_until_over(id, timeout_ms);
 	PG_RETURN_DATUM(status_datum(fcinfo, id));
 }

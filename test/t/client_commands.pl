@@ -269,7 +269,7 @@ is_refused([qw(run-schedule daily)], qr/schedule "daily" does not exist/, 1, 'ru
 my $batch = sql(q{SELECT jobq.create_workflow('{"name": "w", "steps": [
 	{"name": "a", "kind": "f"}, {"name": "b, \"c\"", "kind": "f", "needs": ["a"]},
 	{"name": "d", "kind": "f", "needs": ["a"]}, {"name": "e", "kind": "f", "needs": ["b, \"c\"", "d"]}]}')});
-wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
+wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.batches WHERE id = $batch");
 my $drawn = (run_jobq('workflow', $batch))[0];
 $drawn =~ s/job \d+/job N/g;
 is($drawn, qq{a  completed  job N
@@ -282,7 +282,7 @@ like((run_jobq('batches'))[0], qr/^ *$batch  w +completed +4 /m, 'batches');
 # one with a job for each element of an array: a line
 my $mapped = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "f", "payload": [1, 2, 3]},
 	{"name": "each", "kind": "f", "needs": ["list"], "map": {"$result": "list"}}, {"name": "all", "kind": "f", "needs": ["each"]}]}')});
-wait_for($node, 'the workflow with elements is done', "SELECT state = 'completed' FROM jobq.batch_status($mapped)");
+wait_for($node, 'the workflow with elements is done', "SELECT state = 'completed' FROM jobq.batches WHERE id = $mapped");
 ($drawn = (run_jobq('workflow', $mapped))[0]) =~ s/job \d+/job N/g;
 is($drawn, qq{list  completed  job N
 └─ each  completed  job N  3 of 3 elements

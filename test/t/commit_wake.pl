@@ -144,7 +144,7 @@ foreach my $database ('app', 'late')
 	my $batch = $node->safe_psql($database, 'SELECT jobq.create_batch()');
 	$node->safe_psql($database, "BEGIN; SELECT jobq.start_batch($batch); PREPARE TRANSACTION 'started'");
 	$node->safe_psql($database, "COMMIT PREPARED 'started'");
-	is($node->safe_psql($database, "SELECT started_at IS NOT NULL FROM jobq.batch_status($batch)"), 't', "$database: who starts a batch can be prepared");
+	is($node->safe_psql($database, "SELECT started_at IS NOT NULL FROM jobq.batches WHERE id = $batch"), 't', "$database: who starts a batch can be prepared");
 }
 my $told = $node->safe_psql('late', q{SELECT jobq.create_batch() AS batch \gset
 SELECT 'jobq_batch_' || :batch AS channel \gset

@@ -100,7 +100,7 @@ sub ends
 		my $other = sql('SELECT jobq.create_batch()');
 
 		sql("SELECT jobq.start_batch($other)");
-		wait_for($node, "$what: it is watched", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($other)");
+		wait_for($node, "$what: it is watched", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $other");
 	}
 	if (ref $end)
 	{
@@ -160,11 +160,11 @@ sql("SELECT jobq.start_batch($stuck)");
 my $other = sql('SELECT batch(start => false)');
 sql("SELECT jobq.start_batch($other)");
 wait_for($node, 'another batch goes on', "SELECT told($other) ~ 'finish'");
-is(sql("SELECT state FROM jobq.batch_status($stuck)"), 'running', 'one whose callback waits does not');
+is(sql("SELECT state FROM jobq.batches WHERE id = $stuck"), 'running', 'one whose callback waits does not');
 $holder->query_safe('ROLLBACK');
 $holder->quit;
 wait_for($node, 'until it can', "SELECT told($stuck) = 'finish completed'");
-is(sql("SELECT last_error IS NULL FROM jobq.batch_status($stuck)"), 't', 'which was no error');
+is(sql("SELECT last_error IS NULL FROM jobq.batches WHERE id = $stuck"), 't', 'which was no error');
 
 #
 # Two that fail at the same time, and have more jobs that run than one look cancels: what
@@ -325,17 +325,16 @@ is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE kind = 'tell'}), 0, 'crash
 #
 sql($_) foreach (q{ALTER SYSTEM SET wal_writer_delay = '10s'}, q{ALTER SYSTEM SET jobq.notify_interval = '10s'});
 $node->reload;
-foreach my $told (qw(wait_batch batch_status))
+foreach my $patience ('5 min', '0')
 {
 	my $batch = sql('SELECT batch()');
 	sql("SELECT jobq.batch_add($batch, 'part', ARRAY['{}'::jsonb])");
-	wait_for($node, 'the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch") if $told eq 'batch_status';
-	my $patience = $told eq 'wait_batch' ? q{, '5 min'} : '';
-	my $end = sql("SELECT state, finished_at FROM jobq.$told($batch$patience)");
-	like($end, qr/^completed/, "$told(): the batch is over");
+	wait_for($node, 'the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch") if $patience eq '0';
+	my $end = sql("SELECT state, finished_at FROM jobq.wait_batch($batch, '$patience')");
+	like($end, qr/^completed/, "wait_batch() for $patience: the batch is over");
 	$node->stop('immediate');
 	$node->start;
-	is(sql("SELECT state, finished_at FROM jobq.batches WHERE id = $batch"), $end, "$told(): and so it is after a crash");
+	is(sql("SELECT state, finished_at FROM jobq.batches WHERE id = $batch"), $end, "wait_batch() for $patience: and so it is after a crash");
 }
 all_told('crashes of told ends');
 sql(q{ALTER SYSTEM RESET ALL});
@@ -350,7 +349,7 @@ my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}') \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}') \gset
 	COMMIT; SELECT :b});
-wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND waiting = 1 AND told($open) = 'failure failing' FROM jobq.batch_status($open)");
+wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND waiting = 1 AND told($open) = 'failure failing' FROM jobq.batches WHERE id = $open");
 my $before = sql($counts);
 foreach my $days (1 .. 9)
 {
@@ -450,7 +449,7 @@ $batch = sql(q{BEGIN; SELECT batch() AS b \gset
 my $pending = sql(q{BEGIN; SELECT batch(start => false) AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
 	COMMIT; SELECT :b});
-wait_for($node, 'dump: a part is over', "SELECT completed = 1 AND waiting = 2 FROM jobq.batch_status($batch)");
+wait_for($node, 'dump: a part is over', "SELECT completed = 1 AND waiting = 2 FROM jobq.batches WHERE id = $batch");
 my $dump = $node->backup_dir . '.dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
 
@@ -475,9 +474,9 @@ foreach my $server ($node, $copy)
 	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '5 min')})
 	  for 1 .. 2;
 	wait_for($server, "dump: the batch ends on $name", "SELECT told($batch) = 'finish completed, success completed'");
-	is($server->safe_psql('postgres', "SELECT state, total, completed FROM jobq.batch_status($batch)"),
+	is($server->safe_psql('postgres', "SELECT state, total, completed FROM jobq.batches WHERE id = $batch"),
 		'completed|3|3', "dump: its counts on $name");
-	is($server->safe_psql('postgres', "SELECT state, blocked FROM jobq.batch_status($pending)"),
+	is($server->safe_psql('postgres', "SELECT state, blocked FROM jobq.batches WHERE id = $pending"),
 		'pending|1', "dump: another has not begun on $name");
 	$server->safe_psql('postgres', "SELECT jobq.start_batch($pending)");
 	wait_for($server, "dump: until it is started on $name", "SELECT told($pending) = 'finish completed, success completed'");
@@ -507,7 +506,7 @@ foreach my $indexes ('with', 'without')
 	{
 		sql('SELECT jobq.' . ($end =~ s/outside/days/r));
 	}
-	wait_for($node, "days: the batch is over $indexes indexes", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($days)");
+	wait_for($node, "days: the batch is over $indexes indexes", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $days");
 	is(sql("SELECT count(DISTINCT tableoid) FROM jobq_internal.archive WHERE batch_id = $days"), '3', "days: it has jobs in partitions $indexes indexes");
 	is(sql("SELECT headers -> 'batch_counts' FROM jobq_internal.job WHERE (headers -> 'batch_id')::bigint = $days"),
 		'{"failed": 1, "expired": 0, "cancelled": 0, "completed": 3}', "days: its callback knows them all, $indexes indexes");

@@ -139,7 +139,7 @@ sub looked
 	{
 		my $fence = sql('SELECT jobq.create_batch()');
 		sql("SELECT jobq.start_batch($fence)");
-		poll($node, "SELECT finished_at IS NOT NULL FROM jobq.batch_status($fence)");
+		poll($node, "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
 	}
 	return;
 }
@@ -151,7 +151,7 @@ finish_step($kept, 'b');
 looked();
 $past->query_safe('ROLLBACK');
 $past->quit;
-wait_for($node, 'kept: what has ended meanwhile is known', "SELECT state = 'completed' FROM jobq.batch_status($kept)");
+wait_for($node, 'kept: what has ended meanwhile is known', "SELECT state = 'completed' FROM jobq.batches WHERE id = $kept");
 
 #
 # Steps that are added, by steps and by sessions, and crashes meanwhile.
@@ -229,7 +229,7 @@ is(sql('SELECT count(*) FROM jobq.steps WHERE state IS NULL'), 0, 'retention: of
 sql(qq{SELECT jobq.add_steps($old, '[{"name": "late", "kind": "step", "needs": ["a"], "payload": [{"\$result": "a"}, 1]}]')});
 wait_for($node, 'retention: a step is added that needs one which is long gone', "SELECT state = 'completed' FROM jobq.steps WHERE batch_id = $old AND name = 'late'");
 sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
-wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batch_status($old)");
+wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batches WHERE id = $old");
 is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step' ORDER BY id}), "42\n43", 'retention: with the result of that step');
 # a pass that was under way may have seen the old time, and there is one an hour
 my $gone = 'NOT EXISTS (SELECT FROM jobq_internal.batch) AND NOT EXISTS (SELECT FROM jobq_internal.step)';
@@ -254,7 +254,7 @@ foreach my $i (0 .. $#blows)
 	poll($node, sprintf('SELECT count(*) >= %d FROM effect', $width * $i / @blows));
 	$blows[$i]->();
 }
-wait_for($node, 'fan-out: the workflow is over', "SELECT state = 'completed' FROM jobq.batch_status($fan)");
+wait_for($node, 'fan-out: the workflow is over', "SELECT state = 'completed' FROM jobq.batches WHERE id = $fan");
 wait_for($node, 'fan-out: and has told so', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
 is(sql("SELECT name, state, elements, elements_completed, elements_failed FROM jobq.steps WHERE batch_id = $fan ORDER BY job_id"),
 	"numbers|completed|||\ntwice|completed|$width|$width|0\nsum|completed|||", 'fan-out: all is completed');
@@ -297,7 +297,7 @@ $copy->reload;
 foreach my $server ($node, $copy)
 {
 	$server->safe_psql('postgres', $end);
-	wait_for($server, 'dump: the workflow ends on ' . $server->name, "SELECT finished_at IS NOT NULL FROM jobq.batch_status($batch)");
+	wait_for($server, 'dump: the workflow ends on ' . $server->name, "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
 	is(steps_of($server, $batch), $whole, 'dump: all steps have run on ' . $server->name);
 }
 is($copy->safe_psql('postgres', "SELECT count(*) FROM effect WHERE server = current_setting('port')::int"), 2, 'dump: those that were left, on the copy');
@@ -322,7 +322,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "sec
 	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});
 $second =~ s/\s+//;
 $publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '5 min')});
-wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batch_status($second)");
+wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batches WHERE id = $second");
 $publisher->safe_psql('postgres', "SELECT jobq.batch_retry_failed($second)");
 $publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '5 min')});
 wait_for($publisher, 'replication: it goes on', "SELECT state = 'ready' FROM jobq.steps WHERE batch_id = $second AND name = 'outside'");
@@ -332,10 +332,10 @@ is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE 
 unsubscribe($publisher, $subscriber);
 $subscriber->safe_psql('postgres', q{SELECT setval('jobq_internal.job_id_seq', 10000), jobq.adopt()});
 $subscriber->safe_psql('postgres', $end);
-wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
+wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batches WHERE id = $batch");
 is(steps_of($subscriber, $batch), $whole, 'replication: with all results');
 $subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '5 min')});
-wait_for($subscriber, 'replication: and the other one', "SELECT state = 'completed' FROM jobq.batch_status($second)");
+wait_for($subscriber, 'replication: and the other one', "SELECT state = 'completed' FROM jobq.batches WHERE id = $second");
 is(steps_of($subscriber, $second), "a|completed|\nb|completed|1\nc|completed|2\noutside|completed|", 'replication: with its results');
 $subscriber->stop;
 no_failed_assertion($publisher, $subscriber);

@@ -90,7 +90,7 @@ foreach my $role (qw(nobody producer consumer monitor operator))
 {
 	my @tries = ((map { "SELECT r::text FROM $_ r" } @relations), q{SELECT a::text FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()}, 'SELECT * FROM jobq_internal.worker_slots()',
 		'SELECT * FROM jobq_internal.lease_slots()', 'SELECT * FROM jobq_internal.group_slots()', 'SELECT * FROM jobq_internal.limit_slots()',
-		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.batch_status($id{batch})", "BEGIN; SELECT jobq.cancel_batch($id{batch}); ROLLBACK",
+		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.wait_batch($id{batch}, '0')", "BEGIN; SELECT jobq.cancel_batch($id{batch}); ROLLBACK",
 		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', on_conflict => 'error')});
 	foreach my $job (@id{qw(done failed waits outside held runs)})
 	{

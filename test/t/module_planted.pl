@@ -236,7 +236,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name":
 SELECT jobq.chain('[{"kind": "quick"}, {"kind": "quick"}]');
 SELECT jobq.schedule(CURRENT_USER, 'every 1 s', 'quick', overlap => 'skip', options => '{"headers": {"a": 1}}', context => NULL);
 SELECT jobq.next_ticks('*/5 * * * *');
-SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), (jobq.status(:id)).result, jobq.status(:later), jobq.batch_status(:batch);
+SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), (jobq.status(:id)).result, jobq.status(:later), jobq.wait_batch(:batch, '0');
 CALL jobq.call('quick', timeout => '5 min');
 SELECT jobq.retry(:failed), jobq.cancel(:failed);
 SELECT jobq.reschedule(:later, '2099-01-01'), jobq.set_priority(:later, 7), jobq.cancel(:later);

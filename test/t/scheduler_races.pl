@@ -328,7 +328,7 @@ steps_go_on('two end, and one fails');
 hold('jobq-batch-looked', \&end_step, sub { sql("SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = $batch AND name = 'b20'"); });
 steps_go_on('one ends, and one that waits is cancelled');
 end_step() for 1 .. 59 - $ended;
-wait_for($node, 'steps: the workflow is over', "SELECT state = 'cancelled' FROM jobq.batch_status($batch)");
+wait_for($node, 'steps: the workflow is over', "SELECT state = 'cancelled' FROM jobq.batches WHERE id = $batch");
 
 #
 # Batches whose looks cannot be committed together are each looked at alone.

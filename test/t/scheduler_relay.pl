@@ -47,7 +47,7 @@ sub all_goes_on
 
 	is(sql("SELECT state FROM jobq.wait($job, '5 min')"), 'completed', "$name: a job runs");
 	sql("SELECT jobq.start_batch($batch)");
-	wait_for($node, "$name: a batch ends", "SELECT state = 'completed' FROM jobq.batch_status($batch)");
+	wait_for($node, "$name: a batch ends", "SELECT state = 'completed' FROM jobq.batches WHERE id = $batch");
 	my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'tick'});
 	wait_for($node, "$name: a schedule makes its jobs", "SELECT count(*) > $ticks + 1 FROM jobq.jobs WHERE kind = 'tick'");
 	is(scheduler_pid($node), $scheduler, "$name: it is the same scheduler");

@@ -117,7 +117,7 @@ sql("SELECT jobq.start_batch($batch)");
 sql(q{SELECT jobq.enqueue(kind, queue => queue) FROM unnest('{note,fail}'::text[]) kind, unnest('{brief,usual}'::text[]) queue});
 my $jobs = q{SELECT string_agg(concat_ws(' ', queue, kind, state), ', ' ORDER BY queue, kind, id) FROM jobq.jobs WHERE queue IN ('brief', 'usual')};
 wait_for($node, 'jobs have finished', "SELECT ($jobs) = 'brief fail failed, brief note completed, brief note completed, usual fail failed, usual note completed'");
-my $counts = sql("SELECT total, completed FROM jobq.batch_status($batch)");
+my $counts = sql("SELECT total, completed FROM jobq.batches WHERE id = $batch");
 like(sql(q{SELECT DISTINCT tableoid::regclass FROM jobq_internal.archive WHERE kind = 'note' AND queue_id = (SELECT id FROM jobq_internal.queue WHERE name = 'brief')}),
 	qr{^jobq_internal.archive_\d+$}, 'they are in a partition');
 
@@ -147,7 +147,7 @@ SELECT ($jobs) = '$left'}) eq 't';
 gone_later('dead letters of the queue go', 'brief note completed, brief note completed, usual fail failed, usual note completed');
 $hours = 72;
 gone_later('finished jobs of the queue go', 'usual fail failed, usual note completed');
-is(sql("SELECT total, completed FROM jobq.batch_status($batch)"), $counts, 'and a batch knows what has gone');
+is(sql("SELECT total, completed FROM jobq.batches WHERE id = $batch"), $counts, 'and a batch knows what has gone');
 is(sql(q{SELECT count(*) FROM jobq_internal.archive WHERE kind = 'note'}), '1001', 'those of others stay');
 sql(q{SELECT jobq.alter_queue('usual', archive_retention => '1 day')});
 $hours += 2;
