@@ -156,7 +156,7 @@ SELECT test.finish(:id, 'gate');
 SELECT state, completed, failed, cancelled FROM jobq.wait_batch(:id, '5 min');
 -- retried, it goes on with what was added
 SELECT jobq.register('broken', 'test.echo(jsonb)') IS NOT NULL AS mended;
-SELECT jobq.workflow_retry(:id) > 0 AS retried;
+SELECT jobq.rerun_steps(:id) > 0 AS retried;
 SELECT test.finish(:id, '0', '5');
 SELECT name, state FROM test.flow_end(:id) WHERE name IN ('0', '1', 'w', 'x', 'y', 'z');
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms') IS NOT NULL AS broken;

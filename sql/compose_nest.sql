@@ -106,7 +106,7 @@ SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- what it was part of is retried, and all that was dropped goes on
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_retry(%s)', test.inner(:id, 'in'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s)', test.inner(:id, 'in'))) e;
 TRUNCATE test.halt;
 SELECT jobq.batch_retry_failed(:id);
 SELECT jobq.reschedule(job_id, now()) FROM (SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE batch_id = %s AND name = ''other'')', :id))) u, jobq.steps s WHERE s.batch_id = :id AND name = 'other';
@@ -132,7 +132,7 @@ SELECT test.nest_ended(:id);
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.nest_ended(:id);
 TRUNCATE test.halt;
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
 -- dead letters with the same unique key, in it and beside it: one has it, and the others stay
@@ -186,7 +186,7 @@ SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- and goes on
 SELECT pg_advisory_unlock(1);
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
@@ -376,7 +376,7 @@ SELECT jobq.clear('nested');
 SELECT test.nest_ended(:id);
 SELECT jobq.ack(:x, :token, '"x"');
 SELECT test.nest_ended(test.inner(:id, 'in'));
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.nest_ended(:id), test.nest_ended(test.inner(:id, 'in'));
 SELECT * FROM test.nest_tree(:id);
 SELECT jobq.create_workflow('{"on_finish": {"kind": "told", "payload": "last"}, "steps": [{"name": "a", "kind": "echo"}]}') AS id \gset

@@ -1,4 +1,4 @@
--- workflow_retry() and rerun_steps(): steps once more.
+-- rerun_steps(): steps once more, one and those that need it, or all that have not completed.
 
 CREATE FUNCTION test.finished(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -78,12 +78,12 @@ SELECT test.finished(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.stop, test.trace;
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
-SELECT jobq.workflow_retry(:id) AS nothing_left;
+SELECT jobq.rerun_steps(:id, NULL) AS nothing_left;
 SELECT state FROM jobq.batches WHERE id = :id;
 -- a chain
 SELECT jobq.chain('[{"kind": "rerunnable", "payload": "x"}, {"kind": "rerunnable", "payload": {"$result": "1"}}]') AS ids \gset
@@ -106,7 +106,7 @@ SELECT jobq.cancel_batch(:id);
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id;
 SELECT pg_advisory_unlock(1);
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE name = ''d'' AND batch_id = %s)', :id));
 SELECT jobq.reschedule(job_id, now()) FROM jobq.steps WHERE batch_id = :id AND name = 'd';
 SELECT test.finished(:id);
@@ -123,7 +123,7 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT jobq.cancel_batch(:id);
 COMMIT;
 SELECT test.finished(:id);
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 
 -- what is not kept any more: states and results are those of jobq_internal.step, and the counts stay right
@@ -139,7 +139,7 @@ SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
 -- a dead letter that is gone is run all the same
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id AND name IN ('bad', 'after bad', 'late');
 SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
@@ -179,7 +179,7 @@ SELECT name, state FROM test.again WHERE batch_id = :id;
 SELECT jobq.rerun_steps(:id, 'may be cancelled');
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'may be cancelled';
 SELECT test.finished(:id);
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
@@ -213,11 +213,11 @@ SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}'
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT test.finished(:id);
 SELECT element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
 SELECT jobq.cancel_batch(:id);
 SELECT test.finished(:id);
-SELECT jobq.workflow_retry(:id);
+SELECT jobq.rerun_steps(:id);
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'list')) e;
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
@@ -258,8 +258,8 @@ SELECT * FROM test.ran;
 
 -- what is wrong
 SELECT jobq.create_batch('plain') AS plain \gset
-SELECT regexp_replace(c, '\d+', 'N') AS call, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest(ARRAY[format('rerun_steps(%s, %L)', :id, 'none'), format('rerun_steps(%s, %L)', :plain, 'a'), format('workflow_retry(%s)', :plain), 'rerun_steps(-1, ''a'')', 'workflow_retry(-1)']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT jobq.rerun_steps(NULL, 'a'), jobq.rerun_steps(1, NULL), jobq.workflow_retry(NULL);
+SELECT regexp_replace(c, '\d+', 'N') AS call, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest(ARRAY[format('rerun_steps(%s, %L)', :id, 'none'), format('rerun_steps(%s, %L)', :plain, 'a'), format('rerun_steps(%s)', :plain), 'rerun_steps(-1, ''a'')', 'rerun_steps(-1)']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+SELECT jobq.rerun_steps(NULL, 'a'), jobq.rerun_steps(NULL), jobq.rerun_steps(NULL, NULL);
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT e.code, e.message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'a')) e;
 ROLLBACK;
@@ -275,7 +275,7 @@ SELECT test.finished(:hers);
 SELECT role FROM jobq.jobs WHERE id = (:'ids'::bigint[])[1];
 SET ROLE regress_jobq_bob;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :hers, '1')) e;
-SELECT jobq.workflow_retry(:hers);
+SELECT jobq.rerun_steps(:hers);
 RESET ROLE;
 SELECT test.finished(:hers);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :hers, '2')) e;

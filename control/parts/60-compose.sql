@@ -236,16 +236,11 @@ batch_id: the workflow or chain
 steps: an array of objects as in create_workflow(); they may need each other, and the steps that it has, whatever has become of these
 options: options of enqueue() that all of them have, by their names; those of a step itself come first';
 
-CREATE FUNCTION jobq.workflow_retry(batch_id bigint) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_workflow_retry' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.workflow_retry(bigint) IS 'run the steps of a workflow that have not completed once more, also if it was cancelled; how many there were
-batch_id: the workflow or chain';
-
-CREATE FUNCTION jobq.rerun_steps(batch_id bigint, step text) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_rerun_steps' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.rerun_steps(bigint, text) IS 'run a step of a workflow, and all that need it, once more, with the results of those before; how many steps these are
+CREATE FUNCTION jobq.rerun_steps(batch_id bigint, step text DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_rerun_steps' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.rerun_steps(bigint, text) IS 'run a step of a workflow, and all that need it, once more, with the results of those before; without a step, all that have not completed, also if the workflow was cancelled; how many steps these are
 batch_id: the workflow or chain
-step: the name of the step';
+step: the name of the step; null: all that have not completed';
 
 CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,

@@ -210,6 +210,7 @@ extern bool jobq_workflow_try_lock(int64 batch_id);
 extern void jobq_step_restore(Relation rel, int64 batch_id, Oid role,
 							  JobqStep *step, TimestampTz enqueued_at,
 							  Jsonb *definition, bool again);
+extern int64 jobq_workflow_rerun(int64 id, const char *name);
 extern int64 jobq_workflow_restore(int64 id, List **batches);
 
 /* src/compose/condition.c */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * rerun.c
- *	  Steps of workflows once more: rerun_steps(), and what workflow_retry() does
- *	  with steps that have no dead letter.
+ *	  Steps of workflows once more: what rerun_steps() does with a step that is
+ *	  named, or else with all that have not completed and have no dead letter.
  *
  * A step keeps its job's id, by which others need it, and by which people know it.  So
  * what has become of its job before goes: the row of the archive or the dead letter,
@@ -33,7 +33,6 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -43,8 +42,6 @@
 #include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "compose/inner.h"
-
-PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 
 /* A list of jobs' ids. */
 typedef struct Ids
@@ -121,7 +118,7 @@ open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
 						  "Wait until it is over, with jobq.wait_batch().");
 	if (batch->parent != 0 && batch->over && !nested)
 		batch_wrong_state(id, psprintf("is over, and so is what it was in batch " INT64_FORMAT, batch->parent),
-						  "Retry that, with jobq.batch_retry_failed() or jobq.workflow_retry(), or run the step of it once more.");
+						  "Retry that, with jobq.batch_retry_failed() or jobq.rerun_steps(), or run the step of it once more.");
 	if (batch->parent != 0 && !batch->over && nested)
 		batch_wrong_state(id, "is not over", "Wait for it, with jobq.wait_batch().");
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
@@ -201,7 +198,7 @@ check_needs(int64 batch_id, const JobqStep *step)
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("step \"%s\" of workflow " INT64_FORMAT " cannot run: it %s",
 						jobq_step_name(step), batch_id, reason),
-				 errhint("Run that step anew, or all that has not completed, with jobq.workflow_retry().")));
+				 errhint("Run that step anew, or all that has not completed, with jobq.rerun_steps() without a step.")));
 }
 
 /*
@@ -438,20 +435,16 @@ run_nested(const JobqStep *step)
 }
 
 /*
- * rerun_steps(batch_id, step): run a step, and all that need it, once more; how many
- * steps these are.
+ * Run a step, and all that need it, once more; how many steps these are.
  */
-Datum
-jobq_rerun_steps(PG_FUNCTION_ARGS)
+int64
+jobq_workflow_rerun(int64 id, const char *name)
 {
-	int64		id = PG_GETARG_INT64(0);
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	int64		n;
 	Batch		batch;
 	JobqSteps	workflow;
 	JobqStep   *first;
 
-	PreventCommandIfReadOnly("jobq.rerun_steps()");
 	jobq_lock_jobs();
 	jobq_pin_queues();
 	SPI_connect();
@@ -463,7 +456,7 @@ jobq_rerun_steps(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to run steps of workflow " INT64_FORMAT " once more",
 						id),
-				 errhint("Its own role can do this. jobq.workflow_retry() runs what has not completed.")));
+				 errhint("Its own role can do this. Without a step, jobq.rerun_steps() runs what has not completed.")));
 	jobq_refuse_borrowed(batch.role);
 	first = jobq_step_named(&workflow, name);
 	if (first == NULL)
@@ -476,7 +469,7 @@ jobq_rerun_steps(PG_FUNCTION_ARGS)
 	n = run_marked(id, &batch, &workflow);
 	reopen(id, batch.state);
 	SPI_finish();
-	PG_RETURN_INT64(n);
+	return n;
 }
 
 /*

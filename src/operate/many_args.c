@@ -3,7 +3,7 @@
  * many_args.c
  *	  The functions that do something with many jobs, and what they are called
  *	  with: cancel_many() and its kin, in_slices(), clear(),
- *	  batch_retry_failed(), workflow_retry().
+ *	  batch_retry_failed(), rerun_steps().
  *
  * All of them make a JobqMany of their arguments, and many.c does it.
  *
@@ -35,7 +35,7 @@ PG_FUNCTION_INFO_V1(jobq_delete_many);
 PG_FUNCTION_INFO_V1(jobq_in_slices);
 PG_FUNCTION_INFO_V1(jobq_clear);
 PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
-PG_FUNCTION_INFO_V1(jobq_workflow_retry);
+PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 
 /* Jobs of a slice at most. */
 #define MAX_SLICE	100000
@@ -481,19 +481,25 @@ jobq_batch_retry_failed(PG_FUNCTION_ARGS)
 }
 
 /*
- * workflow_retry(batch_id): run what has not completed once more; how many jobs these
- * are.
+ * rerun_steps(batch_id, step): run a step of a workflow, and all that need it, once
+ * more, or else all that have not completed; how many steps these are.
  */
 Datum
-jobq_workflow_retry(PG_FUNCTION_ARGS)
+jobq_rerun_steps(PG_FUNCTION_ARGS)
 {
 	JobqMany	many;
 	List	   *batches;
 	ListCell   *lc;
+	int64		id;
 	int64		n;
 
-	PreventCommandIfReadOnly("jobq.workflow_retry()");
-	n = jobq_workflow_restore(PG_GETARG_INT64(0), &batches);
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	id = PG_GETARG_INT64(0);
+	PreventCommandIfReadOnly("jobq.rerun_steps()");
+	if (!PG_ARGISNULL(1))
+		PG_RETURN_INT64(jobq_workflow_rerun(id, text_to_cstring(PG_GETARG_TEXT_PP(1))));
+	n = jobq_workflow_restore(id, &batches);
 	foreach(lc, batches)
 	{
 		int64		revived;
