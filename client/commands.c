@@ -205,13 +205,13 @@ const Command commands[] = {
 		.name = "reschedule",.arguments = "ID TIME",.min_arguments = 2,.max_arguments = 2,
 		.summary = "have a job that waits run at another time",
 		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.reschedule($1::pg_catalog.int8, $2::pg_catalog.timestamptz)",
+		.sql = "SELECT jobq.edit($1::pg_catalog.int8, run_at => $2::pg_catalog.timestamptz)",
 	},
 	{
 		.name = "set-priority",.arguments = "ID PRIORITY",.min_arguments = 2,.max_arguments = 2,
 		.summary = "have a job that waits run before or behind others",
 		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.set_priority($1::pg_catalog.int8, $2::pg_catalog.int4)",
+		.sql = "SELECT jobq.edit($1::pg_catalog.int8, priority => $2::pg_catalog.int4)",
 	},
 	{
 		.name = "queues",.arguments = "",

@@ -278,9 +278,9 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
 	{"POST", "/api/jobs/{}/reschedule", 0,.parameters = "body {}",.members = "run_at!",
-	.sql = "SELECT json_build_object('done', " DO("jobq.reschedule($2::int8, ($1::jsonb ->> 'run_at')::timestamptz)") ")"},
+	.sql = "SELECT json_build_object('done', " DO("jobq.edit($2::int8, run_at => ($1::jsonb ->> 'run_at')::timestamptz)") ")"},
 	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
-	.sql = "SELECT json_build_object('done', " DO("jobq.set_priority($2::int8, ($1::jsonb ->> 'priority')::int4)") ")"},
+	.sql = "SELECT json_build_object('done', " DO("jobq.edit($2::int8, priority => ($1::jsonb ->> 'priority')::int4)") ")"},
 
 	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",

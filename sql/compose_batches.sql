@@ -51,8 +51,8 @@ SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_start
 SELECT DISTINCT state, run_at FROM jobq.jobs WHERE batch_id = :slow;
 SELECT state, run_at FROM jobq.status(:held);
 SELECT ready, scheduled, blocked FROM jobq.queues WHERE name = 'default';
-SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now())', :held));
-SELECT jobq.set_priority(:held, 7);
+SELECT * FROM test.error(format('SELECT jobq.edit(%s, run_at => now())', :held));
+SELECT jobq.edit(:held, priority => 7);
 SELECT state, priority FROM jobq.jobs WHERE id = :held;
 SELECT jobq.start_batch(:slow);
 -- the delay begins with the start

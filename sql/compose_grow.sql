@@ -13,7 +13,7 @@ SELECT s.name, j.queue, j.priority, j.max_attempts, j.tags, j.headers, j.state,
 FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id ORDER BY s.name;
 SELECT name, definition FROM jobq.steps WHERE batch_id = :id AND name IN ('b', 'c') ORDER BY name;
 -- the delay of one that waited is its own time
-SELECT jobq.reschedule(job_id, now()) FROM jobq.steps WHERE batch_id = :id AND name = 'a';
+SELECT jobq.edit(job_id, run_at => now()) FROM jobq.steps WHERE batch_id = :id AND name = 'a';
 SELECT jobq.ack(id, token) FROM jobq.reserve('{grown}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{grown}', wait => '5 min');
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE name = ''e'' AND batch_id = %s)', :id));

@@ -109,7 +109,7 @@ TRUNCATE test.trace;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s)', test.inner(:id, 'in'))) e;
 TRUNCATE test.halt;
 SELECT jobq.batch_retry_failed(:id);
-SELECT jobq.reschedule(job_id, now()) FROM (SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE batch_id = %s AND name = ''other'')', :id))) u, jobq.steps s WHERE s.batch_id = :id AND name = 'other';
+SELECT jobq.edit(job_id, run_at => now()) FROM (SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE batch_id = %s AND name = ''other'')', :id))) u, jobq.steps s WHERE s.batch_id = :id AND name = 'other';
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);

@@ -51,12 +51,12 @@ SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT name, needs, state FROM test.steps WHERE batch_id = :id;
 SELECT state, total, blocked, running, completed, progress FROM jobq.batches WHERE id = :id;
 -- another priority leaves it blocked
-SELECT jobq.set_priority((:'ids'::bigint[])[2], 7);
-SELECT e.code, e.message FROM test.error(format('SELECT jobq.reschedule(%s, now())', (:'ids'::bigint[])[2])) e;
+SELECT jobq.edit((:'ids'::bigint[])[2], priority => 7);
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, run_at => now())', (:'ids'::bigint[])[2])) e;
 SELECT pg_advisory_unlock(1);
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.status(%s))', (:'ids'::bigint[])[3]));
 SELECT name, s.state, j.priority, j.run_at > now() + interval '59 minutes' AS delayed FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id ORDER BY s.job_id;
-SELECT jobq.reschedule((:'ids'::bigint[])[3], now());
+SELECT jobq.edit((:'ids'::bigint[])[3], run_at => now());
 SELECT test.settled(:id);
 
 -- fan out and in: both needs end at the same time
@@ -119,7 +119,7 @@ SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name IN ('a',
 TRUNCATE test.flaw;
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE name = ''free'' AND batch_id = %s)', :id));
-SELECT jobq.reschedule(job_id, now()) FROM jobq.steps WHERE name = 'free' AND batch_id = :id;
+SELECT jobq.edit(job_id, run_at => now()) FROM jobq.steps WHERE name = 'free' AND batch_id = :id;
 SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''success'') = 1');
@@ -162,7 +162,7 @@ SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 SELECT pg_advisory_lock(1);
 SELECT jobq.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo"}]') AS ids \gset
 BEGIN;
-SELECT jobq.set_priority((:'ids'::bigint[])[2], 7);
+SELECT jobq.edit((:'ids'::bigint[])[2], priority => 7);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait((:'ids'::bigint[])[1]);
 COMMIT;

@@ -89,7 +89,7 @@ SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDI
 	test.error(format('SELECT jobq.%I(%s)', f, :failed)) e ORDER BY n;
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
-SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now()), jobq.set_priority(%1$s, 1)', :ready));
+SELECT * FROM test.error(format('SELECT jobq.edit(%s, run_at => now()), jobq.edit(%1$s, priority => 1)', :ready));
 SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed'), jobq.wait_queue('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
 -- whether a pattern is an error does not tell what it was compared with
@@ -122,8 +122,8 @@ RESET ROLE;
 SELECT jobq.grant_role('regress_jobq_boss', 'operate');
 SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
-SELECT jobq.pause('manual'), jobq.resume('manual'), jobq.reschedule(:ready, now() + '1 hour'), jobq.set_priority(:ready, 3);
-SELECT jobq.reschedule(:ready, now());
+SELECT jobq.pause('manual'), jobq.resume('manual'), jobq.edit(:ready, run_at => now() + '1 hour'), jobq.edit(:ready, priority => 3);
+SELECT jobq.edit(:ready, run_at => now());
 SELECT jobq.retry(:failed);
 SELECT state FROM jobq.wait(:failed);
 SELECT e.code, e.message FROM test.error('SELECT jobq.delete(' || :failed || ')') e;
@@ -150,7 +150,7 @@ SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('manua
 SELECT jobq.prune('1 year', '1 year');
 SELECT jobq.register('of_boss', 'test.echo(jsonb)'), jobq.unregister('of_boss');
 SELECT jobq.restart_workers();
-SELECT jobq.set_priority(:ready, 1);
+SELECT jobq.edit(:ready, priority => 1);
 SELECT c, e.code, e.message FROM unnest(ARRAY['adopt()', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT role, privilege, queue FROM jobq.grants ORDER BY role::text COLLATE "C", privilege;
 RESET ROLE;

@@ -1,4 +1,4 @@
--- edit(): another payload, queue or the like for a job that waits, or a dead letter.
+-- edit(): another payload, queue, priority or the like for a job that waits, or a dead letter.
 \connect - postgres
 
 CREATE FUNCTION test.seen(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -24,7 +24,7 @@ SELECT e.by IS NULL, e.event, replace(e.detail, current_user, 'me') AS detail FR
 SELECT jobq.enqueue('broken', '1', queue => 'first', delay => '1 hour', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
 SELECT jobq.edit(:id, '2');
 SELECT state, payload FROM jobq.jobs WHERE id = :id;
-SELECT jobq.reschedule(:id, now());
+SELECT jobq.edit(:id, run_at => now());
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
 SELECT jobq.edit(:id, '3', max_attempts => 1);
 SELECT state, attempt, max_attempts, payload, error FROM jobq.jobs WHERE id = :id;
@@ -34,6 +34,8 @@ SELECT state, attempt, error FROM test.outcome(:id);
 SELECT jobq.edit(:id, '4', queue => 'manual', max_attempts => 3, backoff => 'fixed 1ms', timeout => '5 min');
 SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.dead_letters WHERE id = :id;
 SELECT timeout_ms, backoff FROM jobq_internal.failed_job WHERE id = :id;
+-- it does not wait, and has no place in the line
+SELECT e.* FROM unnest(ARRAY['priority => 1', 'run_at => now()', 'payload => ''5'', priority => 1']) what, test.error(format('SELECT jobq.edit(%s, %s)', :id, what)) e;
 SELECT jobq.retry(:id);
 SELECT state, queue, payload, max_attempts FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
@@ -53,6 +55,17 @@ BEGIN;
 SELECT jobq.edit(:id, '2');
 ROLLBACK;
 SELECT payload, log FROM jobq.jobs WHERE id = :id;
+-- priority and run_at alone, which its log does not tell, and together with others
+SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'manual') AS placed \gset
+SELECT jobq.edit(:placed, priority => 4, run_at => '2100-01-01 00:00Z');
+SELECT state, priority, run_at AT TIME ZONE 'UTC' AS run_at, log FROM jobq.jobs WHERE id = :placed;
+SELECT jobq.edit(:placed, '{"n": 2}', priority => 3, run_at => '2101-01-01 00:00Z', max_attempts => 5);
+SELECT state, priority, run_at AT TIME ZONE 'UTC' AS run_at, max_attempts, payload, replace(log -> 0 ->> 'message', current_user, 'me') AS log FROM jobq.jobs WHERE id = :placed;
+SELECT jobq.create_queue('for an hour', expires_after => '1 hour');
+SELECT jobq.edit(:placed, queue => 'for an hour', run_at => '2102-01-01 00:00Z');
+SELECT run_at AT TIME ZONE 'UTC' AS run_at, expires_at - run_at AS expires FROM jobq_internal.job WHERE id = :placed;
+SELECT jobq.cancel(:placed);
+SELECT jobq.drop_queue('for an hour');
 -- a queue with workers wants a handler, one that runs its jobs as a role a kind of its own
 SELECT jobq.create_queue('edited', mode => 'consumer'), jobq.create_queue('trusted', run_as => 'regress_jobq_bob');
 SELECT jobq.enqueue('no handler', queue => 'edited') AS outside \gset
@@ -89,6 +102,9 @@ SELECT job_id AS b FROM jobq.steps WHERE batch_id = :flow AND name = 'b' \gset
 SELECT job_id AS each FROM jobq.steps WHERE batch_id = :flow AND name = 'each' \gset
 SELECT job_id AS a FROM jobq.steps WHERE batch_id = :flow AND name = 'a' \gset
 SELECT e.* FROM (VALUES (:b, '{"$result": 5}'), (:b, '{"$result": "a", "x": 1}'), (:each, '{"$result": "a", "path": 1}'), (:each, '{"$element": 5}')) v (id, payload), test.error(format('SELECT jobq.edit(%s, %L)', v.id, v.payload)) e;
+SELECT jobq.edit(:b, priority => 3, max_attempts => 2);
+SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, priority => 4, run_at => now())', :b)) e;
+SELECT priority FROM jobq.jobs WHERE id = :b;
 SELECT jobq.edit(:b, '{"b": {"$result": "a", "path": [0]}, "other": {"$element": 5}}'), jobq.edit(:each, '{"each": {"$element": "value"}}'), jobq.edit(:a, '{"$result": 5}'), jobq.edit(:a, '[3, 4]'), jobq.edit(:a, queue => 'default');
 SELECT state FROM jobq.wait_batch(:flow, '5 min');
 SELECT payload FROM jobq.jobs WHERE batch_id = :flow ORDER BY id;
@@ -164,12 +180,21 @@ SELECT e.* FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.e
 SET ROLE regress_jobq_boss;
 SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, queue => ''manual'')', id)) e;
 RESET ROLE;
+-- an operator gives it another place in the line, and nothing else
+SET ROLE regress_jobq_bob;
+SELECT jobq.edit(:id, priority => 2, run_at => now() + '2 hours');
+SELECT e.* FROM unnest(ARRAY['priority => 3, max_attempts => 9', 'run_at => now(), queue => ''manual''']) what, test.error(format('SELECT jobq.edit(%s, %s)', :id, what)) e;
+SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, priority => 3)', :letter)) e;
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, priority => 3)', id)) e;
+RESET ROLE;
+SELECT priority FROM jobq.jobs WHERE id = :id;
 -- who may be that role
 GRANT regress_jobq_alice TO regress_jobq_editor;
 SET ROLE regress_jobq_editor;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.edit(:letter, '{"n": 2}');
 SET ROLE regress_jobq_alice;
-SELECT jobq.retry(:letter), jobq.reschedule(:id, now());
+SELECT jobq.retry(:letter), jobq.edit(:id, run_at => now());
 SELECT state, result - 'x' AS result FROM jobq.wait_many(ARRAY[:id, :letter]);
 SELECT DISTINCT l ->> 'message' AS log FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id IN (:id, :letter);
 -- only into queues of that role's, and only while it may enqueue there

@@ -11,7 +11,7 @@ SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 BEGIN;
 SELECT count(*) FROM (SELECT FROM jobq_internal.job WHERE id = :id FOR UPDATE) t;
 SAVEPOINT moved;
-SELECT jobq.set_priority(:id, 1);
+SELECT jobq.edit(:id, priority => 1);
 ROLLBACK TO moved;
 SELECT jobq.cancel(:id);
 COMMIT;

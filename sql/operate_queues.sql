@@ -1,63 +1,63 @@
--- Queues and what waits in them: reschedule, set_priority, clear, wait_queue,
+-- Queues and what waits in them: another time and priority, clear, wait_queue,
 -- retry_many, delete_many, prune, drop_queue, expires_after.
 
 -- another time: at once, and later
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
-SELECT jobq.reschedule(:id, now());
+SELECT jobq.edit(:id, run_at => now());
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT jobq.create_queue('held'), jobq.pause('held');
 SELECT jobq.enqueue('note', '"late"', queue => 'held') AS late, jobq.enqueue('note', '"now"', queue => 'held') AS now \gset
-SELECT jobq.reschedule(:late, now() + interval '1 hour');
+SELECT jobq.edit(:late, run_at => now() + interval '1 hour');
 SELECT jobq.resume('held');
 SELECT state FROM jobq.wait(:now);
 SELECT state, run_at > now() + interval '59 min' AS later FROM jobq.status(:late);
 SELECT note FROM test.trace;
-SELECT jobq.reschedule(:late, '2001-01-01');
+SELECT jobq.edit(:late, run_at => '2001-01-01');
 SELECT state FROM jobq.wait(:late);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 -- a job that waits for its next attempt
 SELECT jobq.enqueue('broken', backoff => 'fixed 1h', max_attempts => 2) AS id \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
-SELECT jobq.reschedule(:id, now() + interval '2 hours');
+SELECT jobq.edit(:id, run_at => now() + interval '2 hours');
 SELECT state, attempt FROM jobq.status(:id);
-SELECT jobq.reschedule(:id, now());
+SELECT jobq.edit(:id, run_at => now());
 SELECT state, attempt FROM jobq.wait(:id);
-SELECT * FROM test.error('SELECT jobq.reschedule(' || :id || ', now())');
+SELECT * FROM test.error('SELECT jobq.edit(' || :id || ', run_at => now())');
 SELECT jobq.delete(:id);
 
 -- another priority: it overtakes, and nothing runs twice
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
 SELECT test.in_gate(:gate);
 SELECT array_agg(jobq.enqueue('note', to_jsonb(n), queue => 'first')) AS ids FROM generate_series(1, 5) n \gset
-SELECT jobq.set_priority((:'ids'::bigint[])[4], -1), jobq.set_priority((:'ids'::bigint[])[1], 7), jobq.set_priority((:'ids'::bigint[])[5], 9);
-SELECT jobq.set_priority((:'ids'::bigint[])[5], 0);
+SELECT jobq.edit((:'ids'::bigint[])[4], priority => -1), jobq.edit((:'ids'::bigint[])[1], priority => 7), jobq.edit((:'ids'::bigint[])[5], priority => 9);
+SELECT jobq.edit((:'ids'::bigint[])[5], priority => 0);
 SELECT priority FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 -- not one that runs
-SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
-SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', now())');
+SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', priority => 1)');
+SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', run_at => now())');
 SELECT pg_advisory_unlock(1);
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 -- one that has ended, or is not there, or has expired
-SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
-SELECT * FROM test.error('SELECT jobq.reschedule(999999999, now())');
-SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', ''infinity'')');
+SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', priority => 1)');
+SELECT * FROM test.error('SELECT jobq.edit(999999999, run_at => now())');
+SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', run_at => ''infinity'')');
 BEGIN;
 SELECT jobq.enqueue('echo', queue => 'manual', expires_at => '2001-01-01') AS id \gset
-SELECT * FROM test.error('SELECT jobq.reschedule(' || :id || ', now())');
+SELECT * FROM test.error('SELECT jobq.edit(' || :id || ', run_at => now())');
 SELECT jobq.cancel(:id);
 COMMIT;
 -- a job of the same transaction, and a rollback
 BEGIN;
 SELECT jobq.enqueue('note', '"moved"', delay => '1 hour') AS id \gset
-SELECT jobq.reschedule(:id, now()), jobq.set_priority(:id, 3);
+SELECT jobq.edit(:id, run_at => now()), jobq.edit(:id, priority => 3);
 COMMIT;
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('note', '"not moved"', delay => '1 hour') AS id \gset
 BEGIN;
-SELECT jobq.reschedule(:id, now());
+SELECT jobq.edit(:id, run_at => now());
 ROLLBACK;
 SELECT state, run_at > now() + interval '59 min' AS later FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
@@ -66,7 +66,7 @@ TRUNCATE test.trace;
 -- a handler cannot move its own job
 CREATE FUNCTION test.moves(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM jobq.set_priority(job.id, 1);
+	PERFORM jobq.edit(job.id, priority => 1);
 END
 $$;
 SELECT jobq.register('moves', 'test.moves(jsonb, jobq.job_context)', max_attempts => 1);
@@ -78,12 +78,12 @@ SELECT jobq.delete(:id);
 SELECT jobq.create_queue('parcels', mode => 'consumer');
 SELECT jobq.enqueue('any', '1', queue => 'parcels') AS one, jobq.enqueue('any', '2', queue => 'parcels') AS two,
 	jobq.enqueue('any', '3', queue => 'parcels') AS three \gset
-SELECT jobq.set_priority(:three, -1), jobq.reschedule(:one, now() + interval '1 hour');
+SELECT jobq.edit(:three, priority => -1), jobq.edit(:one, run_at => now() + interval '1 hour');
 CALL test.settle();
 SELECT payload, token FROM jobq.reserve('{parcels}', 5, wait => '5 min') LIMIT 1 \gset
 SELECT :payload;
-SELECT * FROM test.error('SELECT jobq.set_priority(' || :three || ', 1)');
-SELECT * FROM test.error('SELECT jobq.reschedule(' || :two || ', now())');
+SELECT * FROM test.error('SELECT jobq.edit(' || :three || ', priority => 1)');
+SELECT * FROM test.error('SELECT jobq.edit(' || :two || ', run_at => now())');
 SELECT jobq.ack(:three, :token);
 SELECT jobq.wait_queue('parcels', '50ms');
 -- clear leaves what is held
@@ -180,7 +180,7 @@ SELECT * FROM test.error('SELECT jobq.prune(''-1 s'')');
 SELECT * FROM test.error('SELECT jobq.drop_queue(''no such'')');
 SELECT jobq.enqueue('broken_too', queue => 'held', delay => '1 hour') AS id \gset
 SELECT * FROM test.error('SELECT jobq.drop_queue(''held'')');
-SELECT jobq.reschedule(:id, now());
+SELECT jobq.edit(:id, run_at => now());
 SELECT jobq.wait_queue('held');
 SELECT * FROM test.error('SELECT jobq.drop_queue(''held'')');
 SELECT jobq.enqueue('echo', queue => 'held') AS done \gset
@@ -242,7 +242,7 @@ SELECT jobq.enqueue('note', '"hour"', queue => 'fresh') AS hour,
 	jobq.enqueue('note', '"moved"', queue => 'fresh') AS moved,
 	jobq.enqueue('note', '"own, moved"', queue => 'fresh', expires_at => now() + interval '10 min') AS own_moved \gset
 -- one that was given by the queue moves along
-SELECT jobq.reschedule(:moved, now() + interval '1 hour'), jobq.reschedule(:own_moved, now() + interval '1 min');
+SELECT jobq.edit(:moved, run_at => now() + interval '1 hour'), jobq.edit(:own_moved, run_at => now() + interval '1 min');
 SELECT jobq.test_clock('61 min');
 SELECT state FROM unnest(ARRAY[:hour, :own_moved]) id, jobq.wait(id);
 SELECT state, finished_at FROM unnest(ARRAY[:delayed, :own, :moved]) id, jobq.status(id);
@@ -256,9 +256,9 @@ SELECT jobq.test_clock('0');
 -- at the end of time
 SELECT jobq.enqueue('note', queue => 'fresh', run_at => '294276-12-31 23:00+00') AS id \gset
 SELECT s.state, j.expires_at FROM jobq.status(:id) s, jobq_internal.job j WHERE j.id = :id;
-SELECT jobq.reschedule(:id, now() + interval '1 day');
+SELECT jobq.edit(:id, run_at => now() + interval '1 day');
 SELECT expires_at - run_at FROM jobq_internal.job WHERE id = :id;
-SELECT jobq.reschedule(:id, '294276-12-31 23:00+00');
+SELECT jobq.edit(:id, run_at => '294276-12-31 23:00+00');
 SELECT state FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
 -- a queue that nobody serves

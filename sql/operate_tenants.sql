@@ -45,7 +45,7 @@ SELECT state, length(result #>> '{}') FROM jobq.wait(:id);
 SELECT jobq.enqueue('whose', '{}', 'let header', delay => '1 day', headers => '{"branch": "a", "customer": "c"}') AS id \gset
 SELECT jobq.alter_queue('let header', tenant => 'header customer');
 SELECT tenant FROM jobq.jobs WHERE id = :id;
-SELECT jobq.reschedule(:id, now());
+SELECT jobq.edit(:id, run_at => now());
 SELECT result FROM jobq.wait(:id);
 SELECT jobq.alter_queue('let header', tenant => 'header branch');
 

@@ -20,20 +20,20 @@ $$;
 -- to a later time
 SELECT test.first('later') AS first, test.follow('later') AS second \gset
 SELECT test.waiting(1);
-SELECT jobq.reschedule(:first, now() + interval '1 hour');
+SELECT jobq.edit(:first, run_at => now() + interval '1 hour');
 SELECT state FROM jobq.wait(:second);
 SELECT state FROM jobq.status(:first);
 
 -- behind the other one
 SELECT test.first('behind') AS first, test.follow('behind') AS second \gset
 SELECT test.waiting(1);
-SELECT jobq.set_priority(:first, 3);
+SELECT jobq.edit(:first, priority => 3);
 SELECT state FROM jobq.wait(:second);
 SELECT state FROM jobq.status(:first);
 -- or still before it: it is waited for, there
 SELECT test.first('before') AS first, test.follow('before') AS second \gset
 SELECT test.waiting(1);
-SELECT jobq.set_priority(:first, 0);
+SELECT jobq.edit(:first, priority => 0);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second]);
 SELECT jobq.cancel(:first);
@@ -43,11 +43,11 @@ SELECT state FROM jobq.wait(:second);
 SELECT test.first('back') AS first, test.follow('back') AS second \gset
 SELECT test.waiting(1);
 BEGIN;
-SELECT jobq.reschedule(:first, now() + interval '1 hour');
+SELECT jobq.edit(:first, run_at => now() + interval '1 hour');
 ROLLBACK;
 BEGIN;
 SAVEPOINT s;
-SELECT jobq.reschedule(:first, now() + interval '1 hour');
+SELECT jobq.edit(:first, run_at => now() + interval '1 hour');
 ROLLBACK TO s;
 COMMIT;
 CALL test.settle();
@@ -75,9 +75,9 @@ SELECT jobq.enqueue('gate_2', '2', queue => 'moves', group_key => 'parked') AS r
 SELECT test.in_gate(:runs);
 SELECT array_agg(test.follow('parked')) AS ids FROM generate_series(1, 9) \gset
 SELECT test.until('(SELECT parked = 9 FROM jobq.groups WHERE group_key = ''parked'')');
-SELECT jobq.set_priority((:'ids'::bigint[])[9], 1), jobq.set_priority((:'ids'::bigint[])[1], 3);
-SELECT jobq.reschedule((:'ids'::bigint[])[5], now() + interval '1 hour');
-SELECT jobq.reschedule((:'ids'::bigint[])[5], now());
+SELECT jobq.edit((:'ids'::bigint[])[9], priority => 1), jobq.edit((:'ids'::bigint[])[1], priority => 3);
+SELECT jobq.edit((:'ids'::bigint[])[5], run_at => now() + interval '1 hour');
+SELECT jobq.edit((:'ids'::bigint[])[5], run_at => now());
 SELECT pg_advisory_unlock(2);
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT string_agg(i::text, ' ' ORDER BY j.started_at) FROM unnest(:'ids'::bigint[]) WITH ORDINALITY AS u (id, i) JOIN jobq.jobs j USING (id);
@@ -88,8 +88,8 @@ SELECT jobq.enqueue('fails', queue => 'moves', group_key => 'owner') AS first \g
 SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
 SELECT test.follow('owner') AS second \gset
 SELECT test.waiting(1);
-SELECT jobq.reschedule(:first, now() + interval '2 hours');
-SELECT jobq.set_priority(:first, 9);
+SELECT jobq.edit(:first, run_at => now() + interval '2 hours');
+SELECT jobq.edit(:first, priority => 9);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second]);
 SELECT waits_for = :first AS waits, parked FROM jobq.groups WHERE group_key = 'owner';

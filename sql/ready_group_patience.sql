@@ -90,14 +90,14 @@ SELECT test.order_of('c'), test.order_of('d');
 SELECT jobq.cancel(:third);
 SELECT jobq.test_clock('0');
 
--- retry() and reschedule() do not begin the wait anew, nor does a change of the priority
+-- retry() does not begin the wait anew, nor does another time or priority
 SELECT test.step('e', 1, 'patient', '{"fails": 2}') AS first, test.step('e', 2, 'patient') AS second \gset
 SELECT test.failed(:first);
 SELECT jobq.test_clock('40 min');
 SELECT jobq.retry(:first);
 SELECT test.failed(:first, 2);
-SELECT jobq.reschedule(:first, jobq.clock() + '3 days');
-SELECT jobq.set_priority(:first, 5);
+SELECT jobq.edit(:first, run_at => jobq.clock() + '3 days');
+SELECT jobq.edit(:first, priority => 5);
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.test_clock('61 min');

@@ -86,7 +86,7 @@ SELECT test.fetch('h4035') AS a2 \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:a2);
 SELECT key, running FROM jobq.limit_keys WHERE running > 0;
-SELECT jobq.reschedule(:b, now());
+SELECT jobq.edit(:b, run_at => now());
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :b]);
 SELECT jobq.enqueue('fetch', '{"server": {"host": "h4035"}}', 'fetched') AS a1, test.rival('fetched') AS b \gset
@@ -94,7 +94,7 @@ SELECT id, token FROM jobq.reserve('{fetched}', 10, wait => '5 min') \gset
 SELECT :id = :a1 AS is_first;
 SELECT jobq.enqueue('fetch', '{"server": {"host": "h4035"}}', 'fetched') AS a2 \gset
 SELECT count(*) FROM jobq.reserve('{fetched}', 10);
-SELECT jobq.reschedule(:b, now());
+SELECT jobq.edit(:b, run_at => now());
 SELECT jobq.ack(:id, :token) IS NOT NULL AS done;
 SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');
 SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');

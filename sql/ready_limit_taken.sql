@@ -117,7 +117,7 @@ SELECT test.in_gate((:'many'::bigint[])[300], :b);
 SELECT test.hold('c') AS c \gset
 SELECT test.in_gate(:b, :c);
 SELECT state, error FROM jobq.wait((:'many'::bigint[])[300]);
-SELECT jobq.reschedule(:early, now());
+SELECT jobq.edit(:early, run_at => now());
 SELECT state, replace(error, :c::text, 'N') AS error FROM jobq.wait(:early);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:b, :c]);

@@ -46,7 +46,7 @@ SELECT jobq.enqueue('beta', '3') AS f \gset
 SELECT state FROM jobq.wait(:f);
 SELECT state FROM jobq.status(:d);
 SELECT reason, detail, replace(remedy, :'d', 'N') AS remedy FROM jobq.explain(:d);
-SELECT jobq.reschedule(:d, now());
+SELECT jobq.edit(:d, run_at => now());
 SELECT test.in_gate(:d);
 SELECT test.at('line');
 -- what joins is counted

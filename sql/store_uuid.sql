@@ -55,7 +55,7 @@ SELECT jobq.enqueue('echo', '9', 'uuid_forgets', uuid => '00000000-0000-4000-800
 SELECT jobq.wait_queue('uuid_forgets');
 SELECT jobq.enqueue('echo', '10', 'manual', uuid => '00000000-0000-4000-8000-000000000006') > :n AS new;
 -- it is edited and moved, and stays the same
-SELECT jobq.edit((jobq.status(:'u2')).id, '"edited"', queue => 'first', max_attempts => 9) WHERE jobq.reschedule((jobq.status(:'u2')).id, now() + interval '1 h') IS NOT NULL;
+SELECT jobq.edit((jobq.status(:'u2')).id, '"edited"', queue => 'first', run_at => now() + interval '1 h', max_attempts => 9);
 SELECT jobq.enqueue('echo', '11', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
 
 -- what is rolled back has not been

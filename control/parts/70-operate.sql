@@ -74,16 +74,20 @@ CREATE FUNCTION jobq.edit(
 	payload jsonb DEFAULT NULL,
 	headers jsonb DEFAULT NULL,
 	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	run_at timestamptz DEFAULT NULL,
 	max_attempts int DEFAULT NULL,
 	backoff text DEFAULT NULL,
 	timeout interval DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_edit' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.edit IS 'give a job that waits, or a dead letter, another payload, queue, or the like; what is null or left out stays as it is
+COMMENT ON FUNCTION jobq.edit IS 'give a job that waits, or a dead letter, another priority, time, payload, queue, or the like; what is null or left out stays as it is
 id: the job
 payload: what its handler or consumer gets
 headers: passed on to the handler
 queue: the queue that it stands in
+priority: smaller runs first
+run_at: when it may run
 max_attempts: how many attempts there are at most, 0 for no limit
 backoff: how long the next attempt waits
 timeout: how long an attempt may run
@@ -98,18 +102,6 @@ CREATE FUNCTION jobq.delete(id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_delete' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.delete(bigint) IS 'delete a dead letter
 id: the job';
-
-CREATE FUNCTION jobq.reschedule(id bigint, run_at timestamptz) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_reschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reschedule(bigint, timestamptz) IS 'have a job that waits run at another time
-id: the job
-run_at: when it may run';
-
-CREATE FUNCTION jobq.set_priority(id bigint, priority int) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_set_priority' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.set_priority(bigint, int) IS 'give a job that waits another priority
-id: the job
-priority: smaller runs first';
 
 CREATE FUNCTION jobq.enqueue_result(
 	kind text,

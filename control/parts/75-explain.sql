@@ -57,7 +57,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		WHERE i.parent = j.batch_id AND i.parent_job = j.id AND j.run_at = 'infinity'
 		UNION ALL
 		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock())),
-			format('SELECT jobq.reschedule(%s, jobq.clock())', j.id)
+			format('SELECT jobq.edit(%s, run_at => jobq.clock())', j.id)
 		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
 		UNION ALL
 		SELECT 6, 'retryable', format('attempt %s%s has failed, and the next is due at %s, in %s: %s', j.attempt, ' of ' || nullif(j.max_attempts, 0),

@@ -1,17 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * edit.c
- *	  Other contents for a job that waits, or for a dead letter: edit().
+ *	  Something else for a job that waits, or for a dead letter: edit().
  *
- * What a handler is given decides what it does, and a job runs as its role, or as
- * its queue says for it.  So this is for those who could enqueue such a job
- * themselves, and who see what they replace: they can become the job's role, and
- * read its contents.  That role must be one that may enqueue where the job stands
- * afterwards; this is asked as that role, as if it enqueued the job.
+ * Priority and run_at are the job's place in the line.  An operator may change them, as
+ * long as the job waits.
  *
- * The row of a job that waits is deleted and inserted anew under the same id, as in
- * move.c.  A dead letter is updated in place, and stays one until it is retried.  The
- * job's log says who has edited what.
+ * The rest is what the job does.  A job runs as its role, or as its queue says for it.
+ * So this is for those who could enqueue such a job themselves, and who see what they
+ * replace: they can become the job's role, and read its contents.  That role must be one
+ * that may enqueue where the job stands afterwards; this is asked as that role, as if it
+ * enqueued the job.  The job's log says who has edited what.
+ *
+ * The row of a job that waits is deleted and inserted anew under the same id, and handed
+ * over at commit.  The entry that the ready set may have of the old row is dropped when it
+ * is popped.  A worker that begins with the job at the same moment deletes the same row:
+ * one of the two is first.  A dead letter is updated in place, and stays one until it is
+ * retried.
  *
  * src/operate/edit.c
  *
@@ -25,9 +30,11 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
 #include "attempt/attempt.h"
 #include "commit/commit.h"
@@ -37,35 +44,71 @@
 
 PG_FUNCTION_INFO_V1(jobq_edit);
 
-/* The arguments of edit(), after the id. */
-enum
-{
-	EDIT_PAYLOAD,
-	EDIT_HEADERS,
-	EDIT_QUEUE,
-	EDIT_MAX_ATTEMPTS,
-	EDIT_BACKOFF,
-	EDIT_TIMEOUT,
-	NEDITS
-};
-
 static const char *const edit_names[NEDITS] =
-{"payload", "headers", "queue", "max_attempts", "backoff", "timeout"};
+{"payload", "headers", "queue", "priority", "run_at", "max_attempts", "backoff", "timeout"};
 
-/* What the job is to have instead of what it has. */
-typedef struct JobqEdit
-{
-	Datum		values[NEDITS];
-	bool		nulls[NEDITS];	/* it stays as it is */
-} JobqEdit;
-
+pg_noreturn static void not_waiting(int64 id, const char *state);
+static void set_attempts(JobqJob *job, const JobqEdit *edit);
+static bool check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named);
+static const char *why_not(const JobqJob *job, const JobqEdit *edit);
 static void change_queue(JobqJob *job, const char *name, bool live);
-static void apply(JobqJob *job, const JobqEdit *edit, bool live);
+static void move_job(JobqJob *job, const JobqEdit *edit);
+static void write_job(JobqJob *job, const JobqEdit *edit, bool live);
 static bool asks_cost(const JobqEdit *edit);
 static bool ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit,
 					 JobqJob *priced);
-static bool edit_live(Relation rel, int64 id, const JobqEdit *edit);
-static bool edit_letter(int64 id, const JobqEdit *edit);
+static bool find_to_edit(Relation rel, int64 id, const JobqEdit *edit,
+						 JobqChosen * chosen, bool named, JobqJob *job);
+
+/*
+ * An error for a job that is in the wrong state.
+ */
+static void
+not_waiting(int64 id, const char *state)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_WRONG_STATE),
+			 errmsg("job " INT64_FORMAT " %s", id, state),
+			 errhint("Only a job that waits can be edited, and a dead letter except for its priority and run_at.")));
+}
+
+/*
+ * The values are there: check those that can be checked without a job, and note what they
+ * are about.
+ */
+void
+jobq_edit_prepare(JobqEdit *edit)
+{
+	JobqJob		unused;
+
+	if (!edit->nulls[EDIT_RUN_AT] &&
+		TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(edit->values[EDIT_RUN_AT])))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("run_at must be finite")));
+	set_attempts(&unused, edit);
+	edit->moves = !edit->nulls[EDIT_PRIORITY] || !edit->nulls[EDIT_RUN_AT];
+	edit->writes = !edit->moves;
+	for (int i = 0; i < NEDITS; i++)
+		if (!edit->nulls[i] && i != EDIT_PRIORITY && i != EDIT_RUN_AT)
+			edit->writes = true;
+}
+
+static void
+set_attempts(JobqJob *job, const JobqEdit *edit)
+{
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+
+	memset(nulls, true, sizeof(nulls));
+	options[OPTION_MAX_ATTEMPTS] = edit->values[EDIT_MAX_ATTEMPTS];
+	nulls[OPTION_MAX_ATTEMPTS] = edit->nulls[EDIT_MAX_ATTEMPTS];
+	options[OPTION_BACKOFF] = edit->values[EDIT_BACKOFF];
+	nulls[OPTION_BACKOFF] = edit->nulls[EDIT_BACKOFF];
+	options[OPTION_TIMEOUT] = edit->values[EDIT_TIMEOUT];
+	nulls[OPTION_TIMEOUT] = edit->nulls[EDIT_TIMEOUT];
+	jobq_set_attempts(job, options, nulls);
+}
 
 /*
  * An error if the user may not "edit" or "rerun" the job of this role and queue: he
@@ -82,6 +125,55 @@ jobq_check_may_write(const char *what, int64 id, Oid role, int32 queue_id)
 				 errmsg("permission denied to %s job " INT64_FORMAT, what, id),
 				 errhint("Its own role can do this, and who sees what is in it and can SET ROLE to that role.")));
 	jobq_refuse_borrowed(role);
+}
+
+/*
+ * May the user edit a job of this role and queue so?
+ */
+bool
+jobq_may_edit(const JobqEdit *edit, Oid role, int32 queue_id)
+{
+	if (edit->writes)
+		return jobq_may(JOBQ_MAY_MANAGE, role, queue_id) && jobq_may_become(role);
+	return jobq_may(JOBQ_MAY_OPERATE, role, queue_id);
+}
+
+/*
+ * The same; named: he has named the job alone, and it is an error if he may only see it.
+ */
+static bool
+check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named)
+{
+	Oid			role = job_role(job);
+	int32		queue_id = job_queue_id(job);
+
+	if (named && edit->writes)
+		jobq_check_may_write("edit", job_id(job), role, queue_id);
+	else if (named)
+		jobq_refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(job), role, queue_id);
+	if (!jobq_may_edit(edit, role, queue_id))
+		return false;
+	if (edit->writes)
+		jobq_refuse_borrowed(role);
+	return true;
+}
+
+/*
+ * Why the live job cannot be edited so; NULL if it can.
+ */
+static const char *
+why_not(const JobqJob *job, const JobqEdit *edit)
+{
+	if (DatumGetBool(JOB(job, JOB_DORMANT)))
+		return "was brought by logical replication, and runs on the publisher";
+	if (jobq_job_runs(job))
+		return "is running";
+	if (!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= jobq_now())
+		return "has expired";
+	if (!edit->nulls[EDIT_RUN_AT] && job_blocked(job))
+		return "is blocked: it waits for other jobs, not for a time";
+	return NULL;
 }
 
 /*
@@ -127,28 +219,38 @@ change_queue(JobqJob *job, const char *name, bool live)
 }
 
 /*
- * Give the job what it is to have instead, but for what it costs at its limiter.
+ * Give the live job, which the caller has deleted, its other place in the line.
  */
 static void
-apply(JobqJob *job, const JobqEdit *edit, bool live)
+move_job(JobqJob *job, const JobqEdit *edit)
 {
-	static const int option_of[NEDITS] = {
-		[EDIT_MAX_ATTEMPTS] = OPTION_MAX_ATTEMPTS,
-		[EDIT_BACKOFF] = OPTION_BACKOFF,
-		[EDIT_TIMEOUT] = OPTION_TIMEOUT,
-	};
-	Datum		options[NOPTIONS];
-	bool		nulls[NOPTIONS];
+	if (!edit->moves)
+		return;
+	jobq_at_commit_group_moved(job_group(job), job_id(job));
+	if (!edit->nulls[EDIT_RUN_AT])
+		jobq_job_set_run_at(job, DatumGetTimestampTz(edit->values[EDIT_RUN_AT]));
+	if (!edit->nulls[EDIT_PRIORITY])
+		JOB_SET(job, JOB_PRIORITY, edit->values[EDIT_PRIORITY]);
+}
+
+/*
+ * Give the job the rest that it is to have instead, but for what it costs at its limiter.
+ */
+static void
+write_job(JobqJob *job, const JobqEdit *edit, bool live)
+{
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 	Oid			userid;
 	int			sec_context;
 	StringInfoData told;
 
+	if (!edit->writes)
+		return;
 	if (jobq_job_is_workflow(job))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited",
+				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited but its priority",
 						job_id(job)),
 				 errhint("Edit the jobs of that workflow, whose id jobq.steps has.")));
 	initStringInfo(&told);
@@ -161,7 +263,7 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("nothing is given for job " INT64_FORMAT " to have instead",
 						job_id(job)),
-				 errhint("Give one of payload, headers, queue, max_attempts, backoff and timeout.")));
+				 errhint("Give one of payload, headers, queue, priority, run_at, max_attempts, backoff and timeout.")));
 
 	/* no code of the role's runs: this is about what it may enqueue */
 	GetUserIdAndSecContext(&userid, &sec_context);
@@ -175,13 +277,7 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 		jobq_require_produce(queue);
 	SetUserIdAndSecContext(userid, sec_context);
 
-	memset(nulls, true, sizeof(nulls));
-	for (int i = EDIT_MAX_ATTEMPTS; i < NEDITS; i++)
-	{
-		options[option_of[i]] = edit->values[i];
-		nulls[option_of[i]] = edit->nulls[i];
-	}
-	jobq_set_attempts(job, options, nulls);
+	set_attempts(job, edit);
 	if (!edit->nulls[EDIT_HEADERS])
 		JOB_SET(job, JOB_HEADERS, edit->values[EDIT_HEADERS]);
 
@@ -217,7 +313,7 @@ ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced
 	JobqJob		now;
 
 	*priced = *job;
-	apply(priced, edit, false);
+	write_job(priced, edit, false);
 	jobq_ask_limit_cost(priced);
 	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, job_id(job), false, &now))
 		return false;
@@ -232,44 +328,68 @@ ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced
 }
 
 /*
- * Edit a live job.  False if there is none that the user may see.
+ * Find the live job that is to be edited.  False if there is none with which the user may
+ * do so; and if it is one of many, also if it is not what was chosen, or does not wait.
  */
 static bool
-edit_live(Relation rel, int64 id, const JobqEdit *edit)
+find_to_edit(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen,
+			 bool named, JobqJob *job)
 {
+	const char *state;
+
+	if (!jobq_find_chosen(JOBQ_MAY_MONITOR, rel, id, chosen, job) ||
+		!check_may_edit(edit, job, named))
+		return false;
+	state = why_not(job, edit);
+	if (state != NULL && named)
+		not_waiting(id, state);
+	return state == NULL;
+}
+
+/*
+ * Edit a live job: one of many, or one that is named alone, if chosen is NULL.  False as
+ * in find_to_edit().
+ */
+bool
+jobq_edit_live(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen)
+{
+	bool		named = chosen == NULL;
+	JobqChosen	any = {0};
 	JobqJob		priced;
 	JobqJob		job;
 
+	if (jobq_current_of(id) != NULL)
+	{
+		if (named)
+			not_waiting(id, "is running");
+		return false;
+	}
 	for (;;)
 	{
-		JobqChosen	chosen = {0};
-		const char *state;
+		TransactionId blocker;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, id, false, &job))
+		if (!find_to_edit(rel, id, edit, named ? &any : chosen, named, &job))
 			return false;
-		jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
-		if (asks_cost(edit))
-		{
-			if (jobq_job_runs(&job))
-				jobq_not_waiting(id, "is running");
-			if (!ask_cost(rel, &job, edit, &priced))
-				continue;
-		}
-		chosen.version = job.version;
-		if (jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, &chosen,
-								&job, &state))
+		if (asks_cost(edit) && !ask_cost(rel, &job, edit, &priced))
+			continue;
+		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 			break;
-		if (state != NULL)
-			jobq_not_waiting(id, state);
-		if (!chosen.changed)
-			return false;
-	}
-	jobq_end_lease(&job, true);
 
-	/* somebody may have given it to another role meanwhile */
-	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
-	apply(&job, edit, true);
+		/*
+		 * Its worker is just about to begin or to end it, or another session
+		 * works on it: look again when that transaction is over, unless a
+		 * worker shows up first.
+		 */
+		if (!jobq_job_runs(&job) && TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+	}
+	jobq_job_push_if_undone(&job);
+
+	/* a consumer that has got hold of it since will find the lease gone */
+	jobq_end_lease(&job, named);
+	move_job(&job, edit);
+	write_job(&job, edit, true);
 	if (asks_cost(edit))
 	{
 		JOB(&job, JOB_LIMIT_COST) = JOB(&priced, JOB_LIMIT_COST);
@@ -281,10 +401,11 @@ edit_live(Relation rel, int64 id, const JobqEdit *edit)
 }
 
 /*
- * Edit a dead letter.  False if there is none.
+ * Edit a dead letter, which is named alone or one of many.  False if there is none with
+ * which the user may do so.
  */
-static bool
-edit_letter(int64 id, const JobqEdit *edit)
+bool
+jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
 {
 	static const Oid types[] = {INT8OID, JSONBOID, JSONBOID, INT4OID, INT4OID,
 	TEXTOID, INT4OID, JSONBOID, JSONBOID, TEXTOID, INT4OID};
@@ -309,8 +430,14 @@ edit_letter(int64 id, const JobqEdit *edit)
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
 					  job.nulls);
 	job_clear_stat(&job);
-	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
-	apply(&job, edit, false);
+	if (!check_may_edit(edit, &job, named))
+	{
+		SPI_finish();
+		return false;
+	}
+	if (edit->moves)
+		not_waiting(id, "is a dead letter");
+	write_job(&job, edit, false);
 	if (asks_cost(edit))
 		jobq_ask_limit_cost(&job);
 	tenant = jobq_job_tenant(&job, jobq_queue_by_id(job_queue_id(&job), &buffer));
@@ -331,8 +458,8 @@ edit_letter(int64 id, const JobqEdit *edit)
 }
 
 /*
- * edit(id, payload, headers, queue, max_attempts, backoff, timeout): give a job that
- * waits, or a dead letter, these instead of what it has; what is null stays.
+ * edit(id, payload, headers, queue, priority, run_at, max_attempts, backoff, timeout): give
+ * a job that waits, or a dead letter, these instead of what it has; what is null stays.
  */
 Datum
 jobq_edit(PG_FUNCTION_ARGS)
@@ -352,18 +479,18 @@ jobq_edit(PG_FUNCTION_ARGS)
 		edit.nulls[i] = PG_ARGISNULL(i + 1);
 		edit.values[i] = edit.nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(i + 1);
 	}
+	jobq_edit_prepare(&edit);
 
-	jobq_pin_queues();
+	if (edit.writes)
+		jobq_pin_queues();
 	rel = jobq_open_jobs();
-	if (jobq_current_of(id) != NULL)
-		jobq_not_waiting(id, "is running");
 
 	/* between the two looks it may fail, or be retried */
-	if (!edit_live(rel, id, &edit) && !edit_letter(id, &edit) &&
-		!edit_live(rel, id, &edit))
+	if (!jobq_edit_live(rel, id, &edit, NULL) && !jobq_edit_letter(id, &edit, true) &&
+		!jobq_edit_live(rel, id, &edit, NULL))
 	{
 		jobq_check_finished(id);
-		jobq_not_waiting(id, "has finished");
+		not_waiting(id, "has finished");
 	}
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();

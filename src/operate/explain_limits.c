@@ -121,7 +121,7 @@ left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
 			explain_add(e, "limit",
 						psprintf("it stands in the line of %s, which it has left, and leaves when it is its turn there",
 								 limiter_name(jobq_job_kind(job), all[i], &missing)),
-						psprintf("SELECT jobq.reschedule(" INT64_FORMAT ", now())",
+						psprintf("SELECT jobq.edit(" INT64_FORMAT ", run_at => now())",
 								 job_id(job)));
 }
 

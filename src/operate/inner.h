@@ -64,6 +64,29 @@ typedef struct JobqChosen
 	bool		changed;		/* set where it is not so any more */
 }			JobqChosen;
 
+/* The arguments of edit(), after the id. */
+enum
+{
+	EDIT_PAYLOAD,
+	EDIT_HEADERS,
+	EDIT_QUEUE,
+	EDIT_PRIORITY,
+	EDIT_RUN_AT,
+	EDIT_MAX_ATTEMPTS,
+	EDIT_BACKOFF,
+	EDIT_TIMEOUT,
+	NEDITS
+};
+
+/* What a job is to have instead of what it has. */
+typedef struct JobqEdit
+{
+	Datum		values[NEDITS];
+	bool		nulls[NEDITS];	/* it stays as it is */
+	bool		moves;			/* priority or run_at is given */
+	bool		writes;			/* something else is, or nothing at all */
+} JobqEdit;
+
 /* The conditions by which many jobs are chosen: the numbers FILTER_*. */
 enum
 {
@@ -88,7 +111,7 @@ typedef enum JobqManyAction
 typedef struct JobqMany
 {
 	JobqManyAction action;
-	Datum		value;			/* the time, or the priority */
+	JobqEdit	edit;			/* of MANY_RESCHEDULE and MANY_SET_PRIORITY */
 	Datum		values[NFILTERS];
 	bool		nulls[NFILTERS];
 	int32		queue_id;		/* of FILTER_QUEUE, or 0 */
@@ -132,17 +155,14 @@ extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 /* src/operate/wait.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 
-/* src/operate/move.c */
-extern void jobq_not_waiting(int64 id, const char *state);
-extern bool jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
-								JobqChosen * chosen, JobqJob *job,
-								const char **state);
-extern bool jobq_move_job(Relation rel, int64 id, int att, Datum value,
-						  JobqChosen * chosen);
-
 /* src/operate/edit.c */
+extern void jobq_edit_prepare(JobqEdit *edit);
 extern void jobq_check_may_write(const char *what, int64 id, Oid role,
 								 int32 queue_id);
+extern bool jobq_may_edit(const JobqEdit *edit, Oid role, int32 queue_id);
+extern bool jobq_edit_live(Relation rel, int64 id, const JobqEdit *edit,
+						   JobqChosen * chosen);
+extern bool jobq_edit_letter(int64 id, const JobqEdit *edit, bool named);
 
 /* src/operate/many.c */
 extern const JobqFilter jobq_filters[NFILTERS];

@@ -351,9 +351,8 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 		case MANY_RETRY:
 			return jobq_retry_waiting(rel, id, chosen);
 		case MANY_RESCHEDULE:
-			return jobq_move_job(rel, id, JOB_RUN_AT, many->value, chosen);
 		case MANY_SET_PRIORITY:
-			return jobq_move_job(rel, id, JOB_PRIORITY, many->value, chosen);
+			return jobq_edit_live(rel, id, &many->edit, chosen);
 		case MANY_DELETE:
 			break;
 	}

@@ -84,17 +84,16 @@ static void
 set_value(JobqMany * many, bool isnull, Datum value)
 {
 	const char *name = actions[many->action].value;
+	int			edit = many->action == MANY_RESCHEDULE ? EDIT_RUN_AT : EDIT_PRIORITY;
 
 	if (isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s must not be null", name)));
-	if (many->action == MANY_RESCHEDULE &&
-		TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(value)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("run_at must be finite")));
-	many->value = value;
+	memset(many->edit.nulls, true, sizeof(many->edit.nulls));
+	many->edit.nulls[edit] = false;
+	many->edit.values[edit] = value;
+	jobq_edit_prepare(&many->edit);
 }
 
 /*

@@ -118,7 +118,7 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 }
 
 /*
- * The same for an entry of the ready set.  One that set_priority(), reassign_owned(), edit() or
+ * The same for an entry of the ready set.  One that edit(), reassign_owned() or
  * another run_as of the queue has outdated may differ in its lane only, or in its group.
  * That may also be the one in which the job, which is to be written anew, belongs by now.
  */

@@ -292,8 +292,8 @@ sub meddle
 		my ($id, $about_tag) = @{ $known[ rand @known ] };
 		my $deed = Session::pick(qw(cancel reschedule set_priority retry wait wait wait));
 		my $sql =
-			$deed eq 'reschedule' ? "SELECT jobq.reschedule($id, jobq.clock() + interval '100 ms')"
-		  : $deed eq 'set_priority' ? "SELECT jobq.set_priority($id, " . int(rand 4) . ')'
+			$deed eq 'reschedule' ? "SELECT jobq.edit($id, run_at => jobq.clock() + interval '100 ms')"
+		  : $deed eq 'set_priority' ? "SELECT jobq.edit($id, priority => " . int(rand 4) . ')'
 		  : $deed eq 'wait' ? "SELECT state FROM jobq.wait($id, '1s')"
 		  : "SELECT jobq.$deed($id)";
 		$self->note($about_tag, $deed) if $deed =~ /cancel|retry/;

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * moves.c
- *	  Jobs that wait get another place: sessions that call reschedule() or
- *	  set_priority().
+ *	  Jobs that wait get another place: sessions that call edit()
+ *	  with a priority or run_at.
  *
  * A session deletes the row; until it commits, whoever pops the job finds it taken, and
  * drops its entry, and the others of its group wait for it, which is still in the table.

@@ -122,7 +122,7 @@ BEGIN
 			COMMIT;
 			-- from where another tenant is at home: the context is that of the schedule, and of whoever has enqueued
 			PERFORM set_config('search_path', 't' || (t + 1) % tenants, true), set_config('app.tenant', 't' || (t + 1) % tenants, true);
-			PERFORM jobq.run_schedule('of t' || t), jobq.edit(edited, payload), jobq.reschedule(edited, now());
+			PERFORM jobq.run_schedule('of t' || t), jobq.edit(edited, payload), jobq.edit(edited, run_at => now());
 			COMMIT;
 		END LOOP;
 	END LOOP;

@@ -119,7 +119,7 @@ is_logged('pool 4 of "jobq.workers" names queue "b" twice', 'a queue that is nam
 is_logged('no worker serves queue "manual": its pool in "jobq.workers" has 0 workers', 'a pool without workers');
 is_logged('no worker serves queues that "jobq.workers" does not name: it has no pool with "*"', 'no pool for the others');
 launcher_looks();	# a scheduler that knows no other pools
-$node->safe_psql('app', "SELECT jobq.reschedule(id, now()) FROM unnest(ARRAY[$unserved, $hidden]) id");
+$node->safe_psql('app', "SELECT jobq.edit(id, run_at => now()) FROM unnest(ARRAY[$unserved, $hidden]) id");
 wait_says($unserved, qr/WARNING:  job $unserved has not begun\nHINT: .*no pool of "jobq.workers" with workers serves queue "elsewhere"; pools 2 and 3 of "jobq.workers" name the same queues/,
 	'a queue that no pool serves');
 wait_says($hidden, qr/HINT: .*no pool of "jobq.workers" with workers serves queue "manual"/,

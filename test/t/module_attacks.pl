@@ -75,7 +75,7 @@ foreach my $role (keys %ears)
 	$ears{$role}->query_safe("SET SESSION AUTHORIZATION $role");
 	$ears{$role}->query_safe("LISTEN jobq_job_$id{runs}");
 }
-sql("SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($id{runs}, now())");
+sql("SET SESSION AUTHORIZATION victim; SELECT jobq.edit($id{runs}, run_at => now())");
 ok($node->poll_query_until('app', "SELECT message = 'secret' FROM jobq.status($id{runs})"), 'a job runs and has told');
 
 # Nobody learns a secret who may not: by a view, a function, an error, NOTIFY, or what the server shows.
@@ -95,7 +95,7 @@ foreach my $role (qw(nobody producer consumer monitor operator))
 	foreach my $job (@id{qw(done failed waits outside held runs)})
 	{
 		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete($job)",
-			"reschedule($job, now() + '1 day')", "set_priority($job, 1)", "explain($job)");
+			"edit($job, run_at => now() + '1 day')", "edit($job, priority => 1)", "explain($job)");
 		push @calls, "cancel($job)" if $job != $id{runs} && $job != $id{held};
 		push @calls, "ack($job, $_)", "nack($job, $_, 'x')", "reject($job, $_, 'x')", "release($job, $_)", "extend($job, $_, '1 min')",
 			"set_progress($job, $_, 50)" foreach (1, 2, $token);
@@ -223,7 +223,7 @@ CREATE OR REPLACE FUNCTION public.echo(payload jsonb) RETURNS jsonb LANGUAGE sql
 CREATE OR REPLACE FUNCTION public.mourns(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;
 ALTER FUNCTION public.calls() RENAME TO other;
 DROP FUNCTION public.dies()}), qr/(?:must be owner of function .*){4}|(?:permission denied for schema public.*){2}(?:must be owner of function .*){2}/s, 'who does not own a handler cannot replace it');
-sql(qq{SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($victims[0], now()), jobq.start_batch($victims[1])});
+sql(qq{SET SESSION AUTHORIZATION victim; SELECT jobq.edit($victims[0], run_at => now()), jobq.start_batch($victims[1])});
 ok($node->poll_query_until('app', q{SELECT count(*) = 2 FROM ran WHERE what IN ('on_failure', 'callback') AND who = 'victim'}), 'what was registered runs');
 is(sql(q{SELECT count(*) FROM ran WHERE what = 'replaced'}), '0', 'and not what is in the path before it');
 sql(q{ALTER ROLE victim RESET search_path});
@@ -348,7 +348,7 @@ my %probe = (
 	'see kind, state and error of others\' jobs' => "SELECT kind = 'breaks' AND state = 'failed' AND error = 'broken' FROM jobq.jobs WHERE id = $id{failed}",
 	'see what is in others\' jobs' => "SELECT payload = '\"secret\"' FROM jobq.jobs WHERE id = $id{done}",
 	'take others\' jobs with `reserve()`' => q{SELECT count(*) = 1 FROM jobq.reserve('{vault}') WHERE kind = 'any'},
-	'cancel, retry and move others\' jobs' => "SELECT jobq.set_priority($id{waits}, 3) IS NOT NULL",
+	'cancel, retry and move others\' jobs' => "SELECT jobq.edit($id{waits}, priority => 3) IS NOT NULL",
 	'edit others\' jobs' => "SELECT jobq.edit($id{waits}, '1') IS NOT NULL",
 	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
 	'pause others\' schedules' => q{SELECT jobq.pause(schedule => 'nightly') IS NOT NULL},

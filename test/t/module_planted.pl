@@ -239,7 +239,7 @@ SELECT jobq.next_ticks('*/5 * * * *');
 SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), (jobq.status(:id)).result, jobq.status(:later), jobq.wait_batch(:batch, '0');
 CALL jobq.call('quick', timeout => '5 min');
 SELECT jobq.retry(:failed), jobq.cancel(:failed);
-SELECT jobq.reschedule(:later, '2099-01-01'), jobq.set_priority(:later, 7), jobq.cancel(:later);
+SELECT jobq.edit(:later, run_at => '2099-01-01'), jobq.edit(:later, priority => 7), jobq.cancel(:later);
 SELECT jobq.batch_retry_failed(:flow), jobq.cancel_batch(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
 SELECT jobq.retry_many(state => 'failed'), jobq.delete_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.wait_queue('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset

@@ -199,7 +199,7 @@ sql(q{BEGIN; SELECT jobq.register('gone', 'f(jsonb)', max_attempts => 1); SELECT
 SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone'); COMMIT});
 wait_for($node, 'the schedule fails', q{SELECT state = 'failing' FROM jobq.schedules});
 finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler.*jobq.pause\(schedule => 'often'\)}, 'a schedule that fails');
-sql(q{SELECT jobq.unschedule('often'); SELECT jobq.reschedule(id, now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});
+sql(q{SELECT jobq.unschedule('often'); SELECT jobq.edit(id, run_at => now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});
 wait_for($node, 'two have failed', q{SELECT count(*) >= 2 AND NOT EXISTS (SELECT FROM jobq.live_jobs) FROM jobq.dead_letters});
 finds('there are', 'warning\|there are \d+ dead letters, \d+ of them of the last day\|-> SELECT \* FROM jobq.dead_letters.*', 'dead letters');
 finds('no handler', q{warning\|\d+ jobs have failed because their kind had no handler, such as "gone"\|-> SELECT jobq.register\('gone'.*}, 'dead letters of a kind without handler');

@@ -105,7 +105,7 @@ sub produce
 				$cancel,
 				"BEGIN; $one PREPARE TRANSACTION '$gid'; $one COMMIT PREPARED '$gid';",
 				"BEGIN; $many PREPARE TRANSACTION '$gid'; $one ROLLBACK PREPARED '$gid';",
-				q{SELECT jobq.reschedule(max(id), now()) FROM jobq.jobs WHERE queue = 'short' AND state = 'ready' HAVING max(id) > 0;},
+				q{SELECT jobq.edit(max(id), run_at => now()) FROM jobq.jobs WHERE queue = 'short' AND state = 'ready' HAVING max(id) > 0;},
 				q{INSERT INTO seen SELECT live('short');},
 				q{INSERT INTO seen SELECT live('short');});
 			$script .= $choices[ rand @choices ] . "\n";

@@ -100,7 +100,7 @@ $job = sql(q{SELECT jobq.enqueue('any', '1', 'latest')});
 foreach my $priority (1 .. 3)
 {
 	go_round();
-	sql("SELECT jobq.set_priority($job, $priority)");
+	sql("SELECT jobq.edit($job, priority => $priority)");
 }
 go_round();
 is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'changed: another role has the place, and it waits');

@@ -891,10 +891,10 @@ my $lock = busy();
 sql(grouped(2));
 my $moved = sql(grouped(1));
 overtakes(
-	'set_priority()',
+	'edit()',
 	'jobq-committed',
 	sub { },
-	"SELECT jobq.set_priority($moved, -1)",
+	"SELECT jobq.edit($moved, priority => -1)",
 	sub {
 		$lock->quit;
 		run_last();
@@ -910,7 +910,7 @@ $moved = sql(grouped(1));
 sql(grouped(2));
 sql(q{DELETE FROM done; UPDATE jobq_internal.queue SET group_scope = 'database' WHERE name = 'alone'});
 my $mover = $node->background_psql('postgres');
-$mover->query_safe("BEGIN; SELECT jobq.set_priority($moved, -1)");
+$mover->query_safe("BEGIN; SELECT jobq.edit($moved, priority => -1)");
 $lock->quit;
 run_last();
 $mover->query_safe('ROLLBACK');

@@ -122,7 +122,7 @@ $publisher->safe_psql('postgres', q{SELECT jobq.nack(id, token, 'not yet', '1 da
 catch_up($publisher);
 
 # It is the publisher's to cancel and retry jobs.
-foreach my $call ("cancel($first)", "cancel($second)", "retry($first)", "reschedule($first, now())")
+foreach my $call ("cancel($first)", "cancel($second)", "retry($first)", "edit($first, run_at => now())")
 {
 	my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call");
 	like($err, qr/was brought by logical replication, and runs on the publisher/, "$call is refused on the subscriber");

@@ -124,7 +124,7 @@ move_job(void *arg)
 	const Move *move = (const Move *) arg;
 	Datum		values[] = {Int64GetDatum(move->id), TimestampTzGetDatum(move->run_at)};
 
-	jobq_query("SELECT jobq.reschedule($1, $2)", 2, types, values, NULL, SPI_OK_SELECT);
+	jobq_query("SELECT jobq.edit($1, run_at => $2)", 2, types, values, NULL, SPI_OK_SELECT);
 }
 
 /*
