@@ -14,7 +14,7 @@ $$;
 -- what one call takes; "held" as a consumer says it
 CREATE TABLE test.bench (id bigint, token bigint, name text);
 CREATE FUNCTION test.bench_take(max int, held int DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
-	WITH r AS MATERIALIZED (SELECT * FROM jobq.reserve('{bench}', max, '1 min', '20 s', 'carver', held)),
+	WITH r AS MATERIALIZED (SELECT * FROM jobq.reserve('{bench}', max, '10 min', '5 min', 'carver', held)),
 		kept AS (INSERT INTO test.bench SELECT id, token, payload ->> 0 FROM r)
 	SELECT string_agg(payload ->> 0 || CASE WHEN alone THEN '!' ELSE '' END, ' ' ORDER BY id) FROM r
 $$;
@@ -29,7 +29,7 @@ END
 $$;
 -- all leases run out
 CREATE FUNCTION test.bench_run_out() RETURNS void LANGUAGE sql AS $$
-	SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '61s')
+	SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '11 min')
 $$;
 CREATE FUNCTION test.bench_jobs() RETURNS TABLE (jobs text, state text, attempt int) LANGUAGE sql AS $$
 	SELECT string_agg(payload ->> 0, ' ' ORDER BY id), state, attempt FROM jobq.jobs WHERE queue = 'bench' GROUP BY 2, 3 ORDER BY 1
@@ -68,11 +68,11 @@ SELECT * FROM test.bench_jobs();
 -- what is left of the jobs of a call when others were ended or extended meanwhile
 SELECT test.bench_put('{k,l}');
 SELECT test.bench_take(2);
-SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '50s');
-SELECT test.bench_end('extend', 'k', ', ''1 min''');
-SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '11s');
+SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '8 min');
+SELECT test.bench_end('extend', 'k', ', ''10 min''');
+SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '3 min');
 SELECT test.until('(SELECT attempt = 0 AND state = ''ready'' FROM jobq.jobs WHERE queue = ''bench'' AND payload = ''"l"'')');
-SELECT test.bench_end('extend', 'k', ', ''1 min''');
+SELECT test.bench_end('extend', 'k', ', ''10 min''');
 SELECT test.bench_back();
 SELECT * FROM test.bench_jobs();
 SELECT test.bench_take(9);

@@ -95,6 +95,17 @@ SELECT jobq.delete(id) FROM test.job WHERE name = 'failed';
 DROP TABLE test.job;
 TRUNCATE test.trace;
 
+-- a long error of a job that waits for its next attempt is read without a snapshot
+CREATE FUNCTION test.long_error(payload jsonb) RETURNS void LANGUAGE plpgsql
+AS $$ BEGIN RAISE '%', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 2000) n); END $$;
+SELECT jobq.register('long_error', 'test.long_error(jsonb)', backoff => 'fixed 1h');
+\set VERBOSITY sqlstate
+CALL jobq.call('long_error', timeout => '3 s');
+\set VERBOSITY default
+SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE kind = 'long_error';
+SELECT jobq.unregister('long_error');
+DROP FUNCTION test.long_error(jsonb);
+
 -- enqueue, commit, wait for the result
 CALL jobq.call('echo', '{"a": 1}');
 CALL jobq.call('echo', '{"a": 2}', NULL, '5 min', options => '{"queue": "first", "headers": {"h": 1}}');

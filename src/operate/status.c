@@ -301,13 +301,22 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 	CommandCounterIncrement();
 
 	/*
-	 * as in jobq_job_find_now(); a job that is not found there is looked for
-	 * everywhere with the same snapshot, as it may be about to end
+	 * as in jobq_job_find_now(); a snapshot keeps what is stored out of line, as
+	 * jobq.call() has none when it waits
 	 */
-	found = find_live(id, SnapshotSelf, status);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_live(id, SnapshotSelf, status);
+
+	/*
+	 * a job that is not found there is looked for everywhere with the same
+	 * snapshot, as it may be about to end
+	 */
 	if (!found)
+	{
+		UnregisterSnapshot(snapshot);
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
 		found = find_live(id, snapshot, status);
+	}
 
 	current = jobq_current_of(id);
 	if (!found && current != NULL)

@@ -428,7 +428,10 @@ jobq_unique_reclaim(Relation rel, const JobqJob *job)
 			jobq_key_update(keys, &holder, job, DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
 							DT_NOBEGIN);
 		else if (!jobq_key_insert(keys, job, DT_NOBEGIN, false))
-			elog(ERROR, "a key that was locked has got another row");
+		{
+			locked = false;
+			continue;
+		}
 		break;
 	}
 	table_close(keys, NoLock);

@@ -284,7 +284,7 @@ BEGIN
 		EXECUTE \$query\$$query\$query\$ INTO done;
 		COMMIT;
 		EXIT WHEN done OR clock_timestamp() > give_up;
-		PERFORM pg_catalog.pg_sleep(greatest(0.1, 4 * extract(epoch FROM clock_timestamp() - asked)));
+		PERFORM pg_catalog.pg_sleep(least(greatest(0.1, 4 * extract(epoch FROM clock_timestamp() - asked)), 5));
 		COMMIT;
 	END LOOP;
 	PERFORM pg_catalog.set_config('poll.done', coalesce(done, false)::text, false);

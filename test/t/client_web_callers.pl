@@ -172,7 +172,8 @@ sub files_of { return scalar(() = glob '/proc/' . web_pid($_[0]) . '/fd/*'); }
 sub memory_of { return (slurp_file('/proc/' . web_pid($_[0]) . '/status') =~ /VmHWM:\s*(\d+) kB/)[0] / 1000; }
 
 # A job of 10 MB, read with a pause after each half megabyte, in which something else is done.
-# As long as nobody is slow enough to make room, the answer is to be asked for again.
+# As long as nobody is slow enough to make room, or we were too slow ourselves, the answer is
+# to be asked for again.
 sub whole_job
 {
 	my ($run, $meanwhile) = @_;
@@ -189,7 +190,7 @@ sub whole_job
 			$paused = length $heard;
 			$meanwhile->();
 		}
-		return length $heard unless $heard =~ /^HTTP\/1.1 503/;
+		return length $heard if $heard =~ /^HTTP\/1.1 200.*\}$/s;
 		usleep(200_000);
 	}
 	return 0;

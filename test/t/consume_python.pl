@@ -79,7 +79,7 @@ async def main():
 
     consumer._tell_one = noting_tell
     work = asyncio.create_task(consumer.work())
-    for _ in range(3000):
+    for _ in range(30000):
         if len(begun) == 2:
             break
         for job in begun:

@@ -206,7 +206,7 @@ finds('no handler', q{warning\|\d+ jobs have failed because their kind had no ha
 sql(q{SELECT jobq.test_clock('29 days 12 hours')});
 finds('within a day', q{notice\|\d+ dead letters are deleted within a day, .*jobq.failed_retention = 90d .*}, 'dead letters that will go');
 finds('put the clock', q{warning\|jobq.test_clock\(\) has put the clock .*-> SELECT jobq.test_clock\('0'\)}, 'the clock of tests');
-finds('jumped', q{warning\|the clock has jumped forward by 708:00:00: nothing is deleted .*}, 'a clock that is not trusted yet');
+finds('jumped', q{warning\|the clock has jumped forward by 70[78]:\d\d:\d\d: nothing is deleted .*}, 'a clock that is not trusted yet');
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_many(state => 'failed')});
 is_well('.', 'all is well: nothing has failed');
 

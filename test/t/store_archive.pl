@@ -219,9 +219,9 @@ cmp_ok($said, '<=', 3, 'and the log is not told of each try');
 sql('DROP EVENT TRIGGER forbid');
 $hours += 2;
 sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
-wait_for($node, 'with DDL: it is over', "SELECT NOT EXISTS (SELECT $trouble)");
-is(sql("SELECT count(*) FROM jobq_internal.archive WHERE id = $late AND tableoid <> 'jobq_internal.archive_default'::regclass"), '1',
-	'and the day has its partition');
+wait_for($node, 'with DDL: the day has its partition',
+	"SELECT count(*) = 1 FROM jobq_internal.archive WHERE id = $late AND tableoid <> 'jobq_internal.archive_default'::regclass");
+wait_for($node, 'and the trouble is over', "SELECT NOT EXISTS (SELECT $trouble)");
 
 $node->stop;
 no_failed_assertion($node);

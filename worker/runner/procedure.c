@@ -99,12 +99,16 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	JobqStatement statement;
 	Datum		result = (Datum) 0;
 	int64		token;
+	static const int kept[] = {JOB_PAYLOAD, JOB_HEADERS, JOB_CONTEXT};
+	Datum		copies[lengthof(kept)];
 
+	/* what is stored out of line may be gone after this transaction */
+	MemoryContextSwitchTo(run->memory);
+	for (int i = 0; i < lengthof(kept); i++)
+		if (!JOB_ISNULL(job, kept[i]))
+			copies[i] = PointerGetDatum(PG_DETOAST_DATUM_COPY(JOB(job, kept[i])));
 	if (function->statement)
-	{
-		MemoryContextSwitchTo(run->memory);
 		jobq_statement_read(JOB(job, JOB_PAYLOAD), &statement);
-	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	token = jobq_lease_token(my_db);
 	LWLockRelease(my_db->lock);
@@ -122,6 +126,9 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 
 	if (!lease_job(run, rel, job, token))
 		return;
+	for (int i = 0; i < lengthof(kept); i++)
+		if (!JOB_ISNULL(job, kept[i]))
+			JOB(job, kept[i]) = copies[i];
 	jobq_tell_running(job, attempt, -1, true);
 	if (function->statement)
 	{
