@@ -341,7 +341,7 @@ const Route routes[] = {
 	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.cancel_batch($2::int8))"},
 	{"POST", "/api/batches/{}/retry", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('count', jobq.batch_retry_failed($2::int8))"},
+	.sql = "SELECT json_build_object('count', jobq.retry_many(batch_id => $2::int8))"},
 	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_follow_topics},
 
 	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer held",

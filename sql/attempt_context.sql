@@ -120,7 +120,7 @@ SELECT jobq.start_batch(:batch);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batches WHERE id = %s)', :batch));
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batches WHERE id = %s)', :flow));
 UPDATE jobq_internal.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
-SELECT jobq.batch_retry_failed(:flow);
+SELECT jobq.retry_many(batch_id => :flow);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batches WHERE id = %s)', :flow));
 SELECT jobq.wait_queue('first', '5 min');
 SELECT * FROM test.visits();

@@ -84,7 +84,7 @@ SELECT note FROM test.trace ORDER BY note;
 
 -- ... and is retried: the batch comes to its end anew
 TRUNCATE test.trace;
-SELECT jobq.batch_retry_failed(:fails);
+SELECT jobq.retry_many(batch_id => :fails);
 CALL test.batch_over(:fails);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
@@ -121,7 +121,9 @@ SELECT jobq.cancel_batch(:never);
 CALL test.batch_over(:never);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
-SELECT test.error(format('SELECT jobq.batch_retry_failed(%s)', :never));
+SELECT test.error(format('SELECT jobq.retry_many(batch_id => %s)', :never));
+SELECT test.error('SELECT jobq.retry_many(kind => ''part'', batch_id => 0)');
+SELECT jobq.retry_many(batch_id => 0, state => 'retryable');
 
 -- empty: one that is started has nothing to wait for; one that was created so waits for its first job
 SELECT test.batch('empty') AS empty \gset

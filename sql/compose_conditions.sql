@@ -48,7 +48,7 @@ SELECT jobq.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "whe
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.ended(:id);
 SELECT name, state, error FROM test.ends WHERE batch_id = :id;
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.ended(:id);
 CREATE FUNCTION test.wide() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(i) FROM generate_series(1, 50000) i $$;
 SELECT jobq.register('wide', 'test.wide()');

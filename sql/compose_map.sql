@@ -68,7 +68,7 @@ $$;
 SELECT test.map_over('{"list": {"of": 1}}', 'list') AS object, test.map_over('"text"') AS text, test.map_over('null') AS null, test.map_over('[7]', '0') AS number, test.map_over('[]', 'none') AS nothing \gset
 SELECT test.over(id) FROM unnest(ARRAY[:object, :text, :null, :number, :nothing]::bigint[]) id;
 SELECT m.name, m.state, m.n, m.error FROM unnest(ARRAY[:object, :text, :null, :number, :nothing]::bigint[]) WITH ORDINALITY u (id, place), LATERAL (SELECT * FROM test.maps WHERE batch_id = u.id AND name = 'each') m ORDER BY place;
-SELECT jobq.batch_retry_failed(:object);
+SELECT jobq.retry_many(batch_id => :object);
 SELECT test.over(:object);
 SELECT name, state, n, error FROM test.maps WHERE batch_id = :object;
 
@@ -77,10 +77,10 @@ INSERT INTO test.bad VALUES ('3');
 SELECT test.map_over('[1, 2, 3, 4]') AS id \gset
 SELECT test.over(:id) LIKE 'failed: % 1 failed, %' AS failed;
 SELECT name, state, n, failed, error LIKE 'needs step "each[%' OR error = 'a job of its batch failed' AS told FROM test.maps WHERE batch_id = :id AND name = 'each';
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.over(:id) LIKE 'failed: % 1 failed, %' AS failed;
 TRUNCATE test.bad;
-SELECT jobq.batch_retry_failed(:id);
+CALL jobq.in_slices('retry_many', jsonb_build_object('batch_id', :id));
 SELECT test.over(:id);
 SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
 -- with allow_failures, the other elements go on, and what needs all of them is cancelled

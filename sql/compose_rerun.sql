@@ -157,7 +157,7 @@ SELECT jobq.prune('0', NULL) > 4 AS pruned;
 SELECT name, state FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
 TRUNCATE test.stop;
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.until(format('(SELECT b.finished_at IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b JOIN jobq.steps s ON s.batch_id = b.id AND s.name = ''c'' WHERE b.id = %s)', :id));
 SELECT name, state FROM test.again WHERE batch_id = :id AND name = 'c';
 SELECT jobq.edit(job_id, run_at => now()) FROM jobq.steps WHERE batch_id = :id AND name = 'c' AND state = 'scheduled';

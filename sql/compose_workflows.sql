@@ -112,12 +112,12 @@ SELECT jobq.create_workflow('{"on_failure": {"kind": "note", "payload": "failed"
 	{"name": "free", "kind": "echo", "delay": "1 hour", "payload": {"$result": "d"}, "needs": ["d"]}, {"name": "d", "kind": "echo", "payload": 8}]}') AS id \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name <> 'd';
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 -- in vain: but others can go on
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{failed,cancelled,cancelled,completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name IN ('a', 'b', 'c');
 TRUNCATE test.flaw;
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE name = ''free'' AND batch_id = %s)', :id));
 SELECT jobq.edit(job_id, run_at => now()) FROM jobq.steps WHERE name = 'free' AND batch_id = :id;
 SELECT test.settled(:id);
@@ -134,7 +134,7 @@ TRUNCATE test.flaw;
 SELECT jobq.retry(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'a';
 SELECT test.settled(:id);
 SELECT name, state FROM test.steps WHERE batch_id = :id;
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.settled(:id);
 
 -- cancelled: the whole
@@ -201,13 +201,13 @@ RESET datestyle;
 SELECT test.settled(:id);
 SELECT test.settled(:outer);
 TRUNCATE test.flaw;
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = :id;
 SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
 -- and for one that is a workflow
-SELECT jobq.batch_retry_failed(:outer);
+SELECT jobq.retry_many(batch_id => :outer);
 SELECT test.until(format('(SELECT b.last_error IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b, jobq.steps s WHERE b.id = %s AND s.batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = b.id AND name = ''in''))', :outer));
 SELECT last_error FROM jobq.batches WHERE id = :outer;
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = :outer AND name = 'in');
@@ -221,7 +221,7 @@ SELECT jobq.chain('[{"kind": "large"}, {"kind": "echo", "payload": [{"$result": 
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
-SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.settled(:id);
 SELECT attempt, run_at, payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
 -- it is blocked again, and not to be retried once more

@@ -9,7 +9,7 @@ BEGIN
 		detail := regexp_replace(detail, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*([+-]\d\d|[ A-Z]*)', 'T', 'g');
 		detail := regexp_replace(detail, '-?(\d+ days? )?\d\d:\d\d:\d\d(\.\d+)?', 'D', 'g');
 		detail := regexp_replace(detail, '(jobs? |batch |worker |process )\d+(, \d+)*', '\1N', 'g');
-		remedy := regexp_replace(remedy, '(explain|retry|cancel|edit|backend|start_batch|batch_retry_failed)\(\d+', '\1(N', 'g');
+		remedy := regexp_replace(remedy, '(explain|retry|cancel|edit|backend|start_batch|retry_many)\((batch_id => )?\d+', '\1(\2N', 'g');
 		RETURN NEXT;
 	END LOOP;
 END

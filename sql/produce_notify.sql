@@ -224,7 +224,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "broken", "max_att
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
 CALL jobq.work(queues => '{manual}', max_jobs => 1, max_time => '5 min');
 SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
-SELECT jobq.batch_retry_failed(:batch);
+SELECT jobq.retry_many(batch_id => :batch);
 SELECT jobq.cancel_batch(:batch);
 SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
 CALL test.hear();

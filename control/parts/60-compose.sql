@@ -152,11 +152,6 @@ AS 'MODULE_PATHNAME', 'jobq_cancel_batch' LANGUAGE C STRICT VOLATILE PARALLEL UN
 COMMENT ON FUNCTION jobq.cancel_batch(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over
 batch_id: the batch';
 
-CREATE FUNCTION jobq.batch_retry_failed(batch_id bigint) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_batch_retry_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_retry_failed(bigint) IS 'run the dead letters of a batch again, which comes to its end anew; how many there were
-batch_id: the batch';
-
 CREATE FUNCTION jobq.wait_batch(batch_id bigint, timeout interval DEFAULT '30s') RETURNS jobq.batch_status
 AS 'MODULE_PATHNAME', 'jobq_wait_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.wait_batch(bigint, interval) IS 'wait until a batch or a workflow is over or the time is over; returns its status

@@ -472,6 +472,7 @@ batch_lock_letters(int64 id)
 
 /*
  * An error if this user may not run the batch's failed jobs again, or they cannot.
+ * Lock them, and the batch.
  */
 void
 jobq_batch_check_retry(int64 id)
@@ -489,5 +490,5 @@ jobq_batch_check_retry(int64 id)
 						  "Run its jobs again there.");
 	if (batch.state == BATCH_CANCELLED)
 		batch_wrong_state(id, "was cancelled",
-						  "Its failed jobs can be retried one by one, with jobq.retry().");
+						  "Its dead letters can be retried by their ids, with jobq.retry() or jobq.retry_many().");
 }

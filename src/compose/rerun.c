@@ -118,7 +118,7 @@ open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
 						  "Wait until it is over, with jobq.wait_batch().");
 	if (batch->parent != 0 && batch->over && !nested)
 		batch_wrong_state(id, psprintf("is over, and so is what it was in batch " INT64_FORMAT, batch->parent),
-						  "Retry that, with jobq.batch_retry_failed() or jobq.rerun_steps(), or run the step of it once more.");
+						  "Retry that, with jobq.retry_many() or jobq.rerun_steps(), or run the step of it once more.");
 	if (batch->parent != 0 && !batch->over && nested)
 		batch_wrong_state(id, "is not over", "Wait for it, with jobq.wait_batch().");
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);

@@ -166,6 +166,7 @@ extern bool jobq_edit_letter(int64 id, const JobqEdit *edit, bool named);
 
 /* src/operate/many.c */
 extern const JobqFilter jobq_filters[NFILTERS];
+extern bool jobq_many_of_letters(const JobqMany * many);
 extern int64 jobq_many_run(const JobqMany * many, int slice);
 
 /* src/operate/prune.c */

@@ -64,7 +64,6 @@ typedef struct ManyQuery
 	Datum		values[MAX_PARAMS];
 }			ManyQuery;
 
-static bool of_letters(const JobqMany * many);
 static void add(ManyQuery * query, const char *alias, const char *condition,
 				Oid type, Datum value);
 static void add_filters(ManyQuery * query, const JobqMany * many, const char *alias);
@@ -84,8 +83,8 @@ static int64 treat_slices(const JobqMany * many, TupleDesc desc,
 /*
  * Is this about dead letters, and not about live jobs?
  */
-static bool
-of_letters(const JobqMany * many)
+bool
+jobq_many_of_letters(const JobqMany * many)
 {
 	return many->action == MANY_DELETE ||
 		(many->action == MANY_RETRY &&
@@ -122,7 +121,7 @@ add(ManyQuery * query, const char *alias, const char *condition, Oid type,
 static void
 add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 {
-	bool		letters = of_letters(many);
+	bool		letters = jobq_many_of_letters(many);
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 	struct
@@ -192,9 +191,9 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 	initStringInfo(&query->text);
 	appendStringInfo(&query->text,
 					 "SELECT j.id, j.role::oid, j.queue_id, j.xmin FROM jobq_internal.%s j WHERE true",
-					 of_letters(many) ? "failed_job" : "job");
+					 jobq_many_of_letters(many) ? "failed_job" : "job");
 	add_filters(query, many, "j");
-	if (many->action == MANY_RETRY && of_letters(many))
+	if (many->action == MANY_RETRY && jobq_many_of_letters(many))
 	{
 		appendStringInfoString(&query->text, KEY_IS_FREE CAN_BEGIN);
 
@@ -215,7 +214,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 	if (ids != NULL)
 		add(query, "j", "~id = ANY ($)", INT8ARRAYOID, PointerGetDatum(ids));
 	appendStringInfoString(&query->text, " ORDER BY j.id");
-	if (ids != NULL && of_letters(many))
+	if (ids != NULL && jobq_many_of_letters(many))
 		appendStringInfoString(&query->text, " FOR UPDATE OF j");
 }
 
@@ -374,7 +373,7 @@ ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
 	uint64		found;
 
 	write_query(&query, many, array);
-	found = of_letters(many)
+	found = jobq_many_of_letters(many)
 		? jobq_query(query.text.data, query.n, query.types, query.values, NULL,
 					 SPI_OK_SELECT)
 		: jobq_query_latest(query.text.data, query.n, query.types, query.values,
@@ -418,7 +417,7 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 	else if (many->action == MANY_DELETE)
 		done = delete_letters(construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
 											  TYPALIGN_DOUBLE));
-	else if (of_letters(many))
+	else if (jobq_many_of_letters(many))
 		done = jobq_revive_letters(rel, chosen, n, 0);
 	else
 	{

@@ -2,8 +2,7 @@
  *
  * many_args.c
  *	  The functions that do something with many jobs, and what they are called
- *	  with: cancel_many() and its kin, in_slices(), clear(),
- *	  batch_retry_failed(), rerun_steps().
+ *	  with: cancel_many() and its kin, in_slices(), clear(), rerun_steps().
  *
  * All of them make a JobqMany of their arguments, and many.c does it.
  *
@@ -34,7 +33,6 @@ PG_FUNCTION_INFO_V1(jobq_set_priority_many);
 PG_FUNCTION_INFO_V1(jobq_delete_many);
 PG_FUNCTION_INFO_V1(jobq_in_slices);
 PG_FUNCTION_INFO_V1(jobq_clear);
-PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
 PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 
 /* Jobs of a slice at most. */
@@ -174,6 +172,11 @@ check_many(JobqMany * many)
 				 errmsg("max_jobs " INT64_FORMAT " is out of range",
 						DatumGetInt64(many->values[FILTER_MAX_JOBS])),
 				 errhint("It must be at least 1.")));
+
+	/* comes last: it locks the dead letters of the batch, and then the batch */
+	if (!many->nulls[FILTER_BATCH_ID] && many->action == MANY_RETRY &&
+		jobq_many_of_letters(many))
+		jobq_batch_check_retry(DatumGetInt64(many->values[FILTER_BATCH_ID]));
 }
 
 /*
@@ -461,21 +464,6 @@ jobq_clear(PG_FUNCTION_ARGS)
 	check_many(&many);
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.clear()");
-	PG_RETURN_INT64(jobq_many_run(&many, 0));
-}
-
-/*
- * batch_retry_failed(batch_id): how many jobs run again.
- */
-Datum
-jobq_batch_retry_failed(PG_FUNCTION_ARGS)
-{
-	JobqMany	many;
-
-	PreventCommandIfReadOnly("jobq.batch_retry_failed()");
-	jobq_batch_check_retry(PG_GETARG_INT64(0));
-	init_many(&many, MANY_RETRY);
-	take_arg(fcinfo, 0, &many, FILTER_BATCH_ID);
 	PG_RETURN_INT64(jobq_many_run(&many, 0));
 }
 

@@ -284,6 +284,15 @@ is("$status $data->{id}", "200 $failed", 'it is retried with another payload');
 is(sql("SELECT state, headers, payload FROM jobq.jobs WHERE id = (SELECT id FROM jobq.wait($failed, '5 min'))"), 'completed|{"trace": "x"}|{"good": 1}', 'and completed');
 is(sql("SELECT count(*) FROM jobq.dead_letters"), '0', 'it is no dead letter');
 
+# Run the dead letters of a batch again.
+my $batch = sql(q{SET ROLE app; SELECT jobq.create_workflow('{"steps": [{"name": "one", "kind": "picky"}]}')});
+is(sql("SELECT state FROM jobq.wait_batch($batch, '5 min')"), 'failed', 'a batch has failed');
+($status, $data) = app('POST', "/api/batches/$batch/retry");
+is("$status $data->{count}", '200 1', 'its dead letter runs again');
+is(sql("SELECT state FROM jobq.wait_batch($batch, '5 min')"), 'failed', 'and fails again');
+is((app('POST', '/api/batches/0/retry'))[0], 404, 'there is no such batch');
+is(sql(q{SELECT jobq.delete_many(kind => 'picky')}), '1', 'the dead letter is deleted');
+
 # Edit one that waits.
 ($status, $data) = app('POST', '/api/jobs', '{"kind": "x", "queue": "c", "delay": "1 hour"}');
 my $edited = $data->{id};

@@ -559,10 +559,10 @@ is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY 
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq_internal.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
 my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
 like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
-foreach my $call ('start_batch', 'cancel_batch', 'batch_retry_failed')
+foreach my $call ('start_batch(', 'cancel_batch(', 'retry_many(batch_id => ')
 {
-	(undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call($batches[2])");
-	like($err, qr/runs where it was replicated from/, "replication: nor can $call() be called there");
+	(undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call$batches[2])");
+	like($err, qr/runs where it was replicated from/, "replication: nor can $call...) be called there");
 }
 $subscriber->safe_psql('postgres', q{SELECT setval('jobq_internal.job_id_seq', 10000)});
 unsubscribe($publisher, $subscriber);

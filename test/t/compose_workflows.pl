@@ -323,7 +323,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "sec
 $second =~ s/\s+//;
 $publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '5 min')});
 wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batches WHERE id = $second");
-$publisher->safe_psql('postgres', "SELECT jobq.batch_retry_failed($second)");
+$publisher->safe_psql('postgres', "SELECT jobq.retry_many(batch_id => $second)");
 $publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '5 min')});
 wait_for($publisher, 'replication: it goes on', "SELECT state = 'ready' FROM jobq.steps WHERE batch_id = $second AND name = 'outside'");
 catch_up($publisher);

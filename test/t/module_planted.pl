@@ -240,7 +240,7 @@ SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jo
 CALL jobq.call('quick', timeout => '5 min');
 SELECT jobq.retry(:failed), jobq.cancel(:failed);
 SELECT jobq.edit(:later, run_at => '2099-01-01'), jobq.edit(:later, priority => 7), jobq.cancel(:later);
-SELECT jobq.batch_retry_failed(:flow), jobq.cancel_batch(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
+SELECT jobq.retry_many(batch_id => :flow), jobq.cancel_batch(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
 SELECT jobq.retry_many(state => 'failed'), jobq.delete_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.wait_queue('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT jobq.enqueue('any', queue => 'outside') \gset
