@@ -68,6 +68,8 @@ SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.e
 SELECT cardinality(jobq.add_steps(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, queue => ''default'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
 SELECT e.code, e.message ~ 'stands for a workflow' AS refused FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, payload => ''{}'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
+SELECT jobq.edit_many('{"timeout": "5 min"}', batch_id => :id) AS without_it, jobq.edit_many('{"priority": 1}', batch_id => :id, state => 'blocked') AS with_it;
+SELECT jobq.edit_many('{"priority": 0}', batch_id => :id, state => 'blocked');
 SELECT * FROM test.nest_tree(:id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE batch_id = %s AND state = ''ready'')', test.inner(:id, 'b')));

@@ -50,7 +50,7 @@ SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
 SELECT test.in_gate(:gate);
 SELECT jobq.clear('first');
-SELECT jobq.set_priority_many(1, ids => ARRAY[:gate, :two]), jobq.reschedule_many(now(), ids => ARRAY[:gate]);
+SELECT jobq.edit_many('{"priority": 1}', ids => ARRAY[:gate, :two]), jobq.edit_many(jsonb_build_object('run_at', now()), ids => ARRAY[:gate]);
 SELECT pg_advisory_unlock(41);
 SELECT state FROM jobq.wait(:gate);
 CREATE FUNCTION test.cancels_many() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jobq.cancel_many(ids => ARRAY[(jobq.current_job()).id])) $$;
@@ -60,17 +60,31 @@ SELECT * FROM test.outcome(:id);
 
 -- another time, another priority
 CALL test.fill_many();
-SELECT * FROM test.many($$reschedule_many(now() + '1 day', queue => 'many', payload => '{"even": true}')$$);
-SELECT * FROM test.many($$reschedule_many(now(), queue => 'many', state => 'scheduled')$$);
-SELECT * FROM test.many($$set_priority_many(5, queue => 'many', payload => '{"even": false}')$$);
+SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now() + interval '1 day'), queue => 'many', payload => '{"even": true}')$$);
+SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now()), queue => 'many', state => 'scheduled')$$);
+SELECT * FROM test.many($$edit_many('{"priority": 5}', queue => 'many', payload => '{"even": false}')$$);
 SELECT payload -> 'n' AS n, priority FROM jobq.live_jobs WHERE queue = 'many' ORDER BY 1;
 -- a blocked one has no time, but a priority
 SELECT jobq.create_batch() AS batch \gset
 SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{"{}", "{}"}');
-SELECT jobq.reschedule_many(now(), batch_id => :batch), jobq.set_priority_many(9, batch_id => :batch);
+SELECT jobq.edit_many(jsonb_build_object('run_at', now()), batch_id => :batch), jobq.edit_many('{"priority": 9}', batch_id => :batch);
 SELECT state, priority FROM jobq.live_jobs WHERE batch_id = :batch;
 SELECT jobq.cancel_many(batch_id => :batch, state => 'blocked');
 SELECT jobq.clear('many');
+
+-- all else that edit() takes; a queue that gets full keeps them all where they are
+CALL test.fill_many();
+SELECT jobq.edit_many('{"max_attempts": 7, "backoff": "fixed 1s", "timeout": "1 min", "priority": 2, "run_at": null}', queue => 'many', payload => '{"even": true}');
+SELECT j.payload -> 'n' AS n, j.priority, j.max_attempts, j.backoff, j.timeout_ms, regexp_replace(j.log -> 0 ->> 'message', 'by .*:', 'by ROLE:') AS log
+FROM jobq_internal.job j JOIN jobq.live_jobs l USING (id) WHERE l.queue = 'many' ORDER BY 1;
+SELECT jobq.create_queue('few', max_length => 2);
+SELECT jobq.pause('few');
+SELECT * FROM test.error($$SELECT jobq.edit_many('{"queue": "few"}', queue => 'many')$$);
+SELECT jobq.edit_many('{"queue": "few", "run_at": "2100-01-01 00:00Z"}', queue => 'many', max_jobs => 2);
+SELECT queue, payload -> 'n' AS n, (run_at AT TIME ZONE 'UTC')::date AS run_at FROM jobq.live_jobs WHERE queue = 'few' ORDER BY 2;
+SELECT test.left_of_many();
+CALL jobq.in_slices('edit_many', '{"queue": "few", "changes": {"queue": "many"}}', slice => 1);
+SELECT jobq.drop_queue('few'), jobq.clear('many');
 
 -- dead letters: by error and SQLSTATE
 SELECT jobq.resume('many');
@@ -83,6 +97,10 @@ SELECT jobq.retry_many(queue => 'many', error => '% 1') AS first, jobq.retry_man
 	jobq.retry_many(queue => 'many', sqlstate => 'P0001', payload => '2') AS second;
 SELECT jobq.retry_many(error => '% 5') AS no_dead_letter, jobq.retry_many(state => 'retryable', error => '% 5', sqlstate => 'P0001') AS fifth;
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[] || :retryable::bigint) ORDER BY payload;
+-- they are edited if they are meant
+SELECT jobq.edit_many('{"max_attempts": 2}', queue => 'many', kind => 'broken', payload => '3') AS waits, jobq.edit_many('{"max_attempts": 2, "queue": "manual"}', queue => 'many', state => 'failed', payload => '3') AS failed;
+SELECT payload, queue, max_attempts FROM jobq.dead_letters WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
+SELECT jobq.edit_many('{"queue": "many"}', ids => :'broken', state => 'failed');
 SELECT jobq.delete_many(queue => 'many', older_than => '1 h'), jobq.delete_many(queue => 'many', newer_than => '0'), jobq.delete_many(queue => 'many', newer_than => '1 h', max_jobs => 1);
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
 SELECT jobq.delete_many(ids => :'broken');
@@ -112,8 +130,8 @@ SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, A
 CALL jobq.in_slices('cancel_many', '{"kind": "sliced"}', slice => 10);
 SELECT * FROM test.transactions('cancelled');
 SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
-CALL jobq.in_slices('reschedule_many', '{"kind": "sliced", "run_at": "2100-01-01 00:00Z"}', slice => 7);
-CALL jobq.in_slices('set_priority_many', '{"kind": "sliced", "priority": 3, "max_jobs": 21, "ids": null}', slice => 10);
+CALL jobq.in_slices('edit_many', '{"kind": "sliced", "changes": {"run_at": "2100-01-01 00:00Z"}}', slice => 7);
+CALL jobq.in_slices('edit_many', '{"kind": "sliced", "changes": {"priority": 3}, "max_jobs": 21, "ids": null}', slice => 10);
 SELECT run_at AT TIME ZONE 'UTC' AS run_at, priority, count(*), count(DISTINCT xmin::text) AS transactions FROM jobq_internal.job WHERE kind = 'sliced' GROUP BY 1, 2 ORDER BY 2;
 SELECT array_agg(id ORDER BY id) AS ids FROM jobq.live_jobs WHERE kind = 'sliced' \gset
 SELECT format('{"ids": %s, "kind": "sliced"}', to_jsonb((:'ids'::bigint[])[1:3])) AS arguments \gset
@@ -148,14 +166,26 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '{"n": 1, "secret": 1}', queue => 'many', unique_key => 'secret', group_key => 'secret') AS of_alice \gset
 RESET ROLE;
 SET ROLE regress_jobq_bob;
-SELECT jobq.cancel_many(queue => 'many'), jobq.cancel_many(ids => ARRAY[:of_alice]), jobq.set_priority_many(1, kind => 'echo', queue => 'many');
+SELECT jobq.cancel_many(queue => 'many'), jobq.cancel_many(ids => ARRAY[:of_alice]), jobq.edit_many('{"priority": 1}', kind => 'echo', queue => 'many');
 RESET ROLE;
 SET ROLE regress_jobq_boss;
-SELECT jobq.set_priority_many(2, queue => 'many', payload => '{"secret": 1}') AS payload, jobq.set_priority_many(2, unique_key => 'secret') AS key,
-	jobq.set_priority_many(2, group_key => 'secret') AS "group", jobq.set_priority_many(2, kind => 'echo', queue => 'many') AS kind;
+SELECT jobq.edit_many('{"priority": 2}', queue => 'many', payload => '{"secret": 1}') AS payload, jobq.edit_many('{"priority": 2}', unique_key => 'secret') AS key,
+	jobq.edit_many('{"priority": 2}', group_key => 'secret') AS "group", jobq.edit_many('{"priority": 2}', kind => 'echo', queue => 'many') AS kind;
 RESET ROLE;
 SET ROLE regress_jobq_alice;
-SELECT jobq.set_priority_many(3, payload => '{"secret": 1}', unique_key => 'secret', group_key => 'secret');
+SELECT jobq.edit_many('{"priority": 3}', payload => '{"secret": 1}', unique_key => 'secret', group_key => 'secret');
+RESET ROLE;
+-- what a job does is for those who can become its role
+SET ROLE regress_jobq_bob;
+SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS of_others;
+SET ROLE regress_jobq_boss;
+SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS operator;
+RESET ROLE;
+SELECT jobq.grant_role('regress_jobq_boss', 'manage');
+SET ROLE regress_jobq_boss;
+SELECT jobq.edit_many('{"timeout": "1 s", "priority": 4}', queue => 'many', max_jobs => 1) AS manager;
+SET ROLE regress_jobq_alice;
+SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS own;
 RESET ROLE;
 -- who manages one queue does so there, whatever else is meant
 SELECT jobq.revoke_role('regress_jobq_boss'), jobq.grant_queue('many', 'regress_jobq_boss', 'manage');
@@ -166,8 +196,12 @@ SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_bob
 
 -- bad input
 SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1)', 'cancel_many(kind => ''x'', max_jobs => 0)', 'cancel_many(queue => ''no such'')',
-	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_many(state => ''retryable'')', 'reschedule_many(now(), state => ''blocked'')',
-	'reschedule_many(NULL, kind => ''x'')', 'reschedule_many(''infinity'', kind => ''x'')', 'set_priority_many(NULL, kind => ''x'')', 'set_priority_many(1)',
+	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_many(state => ''retryable'')', 'edit_many(''{"run_at": "now"}'', state => ''blocked'')', 'edit_many(''{"run_at": "now", "priority": 1}'', state => ''blocked'')', 'edit_many(''{"priority": 1}'', state => ''failed'')',
+	'edit_many(''{"priority": 1}'', state => ''running'')', 'edit_many(''{"timeout": "1 s"}'', state => ''running'')',
+	'edit_many(NULL, kind => ''x'')', 'edit_many(''{"run_at": "infinity"}'', kind => ''x'')', 'edit_many(''{"run_at": "soon"}'', kind => ''x'')', 'edit_many(''{"priority": 1}'')',
+	'edit_many(''{}'', kind => ''x'')', 'edit_many(''{"priority": null}'', kind => ''x'')', 'edit_many(''[1]'', kind => ''x'')', 'edit_many(''{"priority": 1, "payload": {}}'', kind => ''x'')',
+	'edit_many(''{"headers": {}}'', kind => ''x'')', 'edit_many(''{"tags": []}'', kind => ''x'')', 'edit_many(''{"priority": "high"}'', kind => ''x'')', 'edit_many(''{"queue": 1}'', kind => ''x'')',
+	'edit_many(''{"max_attempts": -1}'', kind => ''x'')', 'edit_many(''{"backoff": "often"}'', kind => ''x'')', 'edit_many(''{"timeout": "-1 s"}'', kind => ''x'')',
 	'cancel_many(sqlstate => ''22'')', 'cancel_many(older_than => ''-1 s'')', 'cancel_many(newer_than => ''-1 s'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
 CALL jobq.in_slices(NULL, '{}');
@@ -186,9 +220,11 @@ CALL jobq.in_slices('cancel_many', '{"ids": []}');
 CALL jobq.in_slices('cancel_many', '{"kind": "x"}', slice => 0);
 CALL jobq.in_slices('clear', '{"queue": "many", "kind": "x"}');
 CALL jobq.in_slices('clear', '{"tenant": "x"}');
-CALL jobq.in_slices('reschedule_many', '{"kind": "x"}');
-CALL jobq.in_slices('reschedule_many', '{"kind": "x", "run_at": null}');
-CALL jobq.in_slices('set_priority_many', '{"kind": "x", "priority": "high"}');
+CALL jobq.in_slices('edit_many', '{"kind": "x"}');
+CALL jobq.in_slices('edit_many', '{"kind": "x", "changes": null}');
+CALL jobq.in_slices('edit_many', '{"kind": "x", "changes": 5}');
+CALL jobq.in_slices('edit_many', '{"kind": "x", "run_at": "2100-01-01"}');
+CALL jobq.in_slices('edit_many', '{"kind": "x", "changes": {"priority": "high"}}');
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'many';
 SELECT jobq.unregister('sliced'), jobq.unregister('cancels_many'), jobq.drop_queue('many', force => true);
 
@@ -202,7 +238,7 @@ INSERT INTO jobq.inbox (kind, payload, queue, tags) VALUES ('note', '6', 'tagged
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "note", "payload": 7, "queue": "tagged", "tags": ["import", "flow"]}]}') > 0 AS workflow;
 SELECT payload, tags FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
 SELECT jobq.cancel_many(tags => '{vip,many}'), jobq.cancel_many(tags => '{"a \"b\", {c}"}'), jobq.cancel_many(tags => '{NULL}');
-SELECT jobq.set_priority_many(5, tags => '{import,many}'), jobq.cancel_many(tags => '{import}', queue => 'tagged', max_jobs => 1);
+SELECT jobq.edit_many('{"priority": 5}', tags => '{import,many}'), jobq.cancel_many(tags => '{import}', queue => 'tagged', max_jobs => 1);
 CALL jobq.in_slices('cancel_many', '{"tags": ["many", "import"]}', slice => 1);
 SELECT payload, tags, state FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
 SELECT jobq.rerun(:one) AS again \gset

@@ -65,7 +65,7 @@ SELECT state FROM jobq.status(:first);
 -- many at a time, more than are handed over one by one
 SELECT count(test.first('many' || g)), array_agg(test.follow('many' || g)) AS ids FROM generate_series(1, 100) g \gset
 SELECT test.waiting(100);
-SELECT jobq.reschedule_many(now() + interval '1 hour', queue => 'moves', kind => 'gate', state => 'ready');
+SELECT jobq.edit_many(jsonb_build_object('run_at', now() + interval '1 hour'), queue => 'moves', kind => 'gate', state => 'ready');
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 
 -- parked ones that are moved are found where they are

@@ -102,6 +102,12 @@ SELECT jobq.edit(:id, max_attempts => 1);
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.edit(:id, queue => 'seen');
 SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+-- and so does edit_many()
+UPDATE jobq_internal.job SET limit_cost = NULL WHERE id = :id;
+SELECT jobq.edit_many('{"timeout": "1 h"}', ids => ARRAY[:id]);
+SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.edit_many('{"queue": "calling"}', ids => ARRAY[:id]);
+SELECT queue, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
 SELECT jobq.enqueue('call', '{"price": 2}', 'calling', unique_key => 'k') AS id \gset
 SELECT jobq.enqueue('call', '{"price": 5}', 'calling', unique_key => 'k', on_conflict => 'merge') = :id AS merged;

@@ -134,25 +134,14 @@ COMMENT ON FUNCTION jobq.retry_many IS 'run all dead letters that fulfil all con
 --each JOB_FILTER:@1: @'5
 returns: how many jobs there were';
 
-CREATE FUNCTION jobq.reschedule_many(
-	run_at timestamptz,
+CREATE FUNCTION jobq.edit_many(
+	changes jsonb,
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )
-RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_reschedule_many'
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_edit_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reschedule_many IS 'have all jobs that wait, and fulfil all conditions, run at another time; returns their number
-run_at: when they may run
---each JOB_FILTER:@1: @'5
-returns: how many jobs there were';
-
-CREATE FUNCTION jobq.set_priority_many(
-	priority int,
---list JOB_FILTER:	@1 @3 DEFAULT NULL
-)
-RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_set_priority_many'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.set_priority_many IS 'give all jobs that wait, and fulfil all conditions, another priority; returns their number
-priority: smaller runs first
+COMMENT ON FUNCTION jobq.edit_many IS 'edit all jobs that wait and fulfil all conditions; with the state failed, dead letters; returns their number
+changes: what they have instead: queue, priority, run_at, max_attempts, backoff, timeout, as edit() takes them
 --each JOB_FILTER:@1: @'5
 returns: how many jobs there were';
 
@@ -172,7 +161,7 @@ CREATE PROCEDURE jobq.in_slices(
 	INOUT jobs bigint DEFAULT NULL)
 AS 'MODULE_PATHNAME', 'jobq_in_slices' LANGUAGE C;
 COMMENT ON PROCEDURE jobq.in_slices IS 'do what cancel_many() or one of its kin does, and commit after each so many jobs
-function: cancel_many, clear, retry_many, reschedule_many, set_priority_many, or delete_many
+function: cancel_many, clear, retry_many, edit_many, or delete_many
 arguments: its arguments by their names
 slice: after how many jobs there is a commit
 jobs: how many jobs there were';

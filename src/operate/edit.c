@@ -44,8 +44,16 @@
 
 PG_FUNCTION_INFO_V1(jobq_edit);
 
-static const char *const edit_names[NEDITS] =
-{"payload", "headers", "queue", "priority", "run_at", "max_attempts", "backoff", "timeout"};
+const JobqArg jobq_edit_args[NEDITS] = {
+	[EDIT_PAYLOAD] = {"payload", JSONBOID},
+	[EDIT_HEADERS] = {"headers", JSONBOID},
+	[EDIT_QUEUE] = {"queue", TEXTOID},
+	[EDIT_PRIORITY] = {"priority", INT4OID},
+	[EDIT_RUN_AT] = {"run_at", TIMESTAMPTZOID},
+	[EDIT_MAX_ATTEMPTS] = {"max_attempts", INT4OID},
+	[EDIT_BACKOFF] = {"backoff", TEXTOID},
+	[EDIT_TIMEOUT] = {"timeout", INTERVALOID},
+};
 
 pg_noreturn static void not_waiting(int64 id, const char *state);
 static void set_attempts(JobqJob *job, const JobqEdit *edit);
@@ -247,17 +255,11 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 
 	if (!edit->writes)
 		return;
-	if (jobq_job_is_workflow(job))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited but its priority",
-						job_id(job)),
-				 errhint("Edit the jobs of that workflow, whose id jobq.steps has.")));
 	initStringInfo(&told);
 	for (int i = 0; i < NEDITS; i++)
 		if (!edit->nulls[i])
 			appendStringInfo(&told, "%s %s", told.len > 0 ? "," : "",
-							 edit_names[i]);
+							 jobq_edit_args[i].name);
 	if (told.len == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -329,7 +331,7 @@ ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced
 
 /*
  * Find the live job that is to be edited.  False if there is none with which the user may
- * do so; and if it is one of many, also if it is not what was chosen, or does not wait.
+ * do so; and if it is one of many, also if it is not what was chosen, or cannot be edited so.
  */
 static bool
 find_to_edit(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen,
@@ -343,7 +345,15 @@ find_to_edit(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen,
 	state = why_not(job, edit);
 	if (state != NULL && named)
 		not_waiting(id, state);
-	return state == NULL;
+	if (!edit->writes || !jobq_job_is_workflow(job))
+		return state == NULL;
+	if (named)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited but its priority",
+						id),
+				 errhint("Edit the jobs of that workflow, whose id jobq.steps has.")));
+	return false;
 }
 
 /*

@@ -102,8 +102,7 @@ typedef enum JobqManyAction
 	MANY_CANCEL,
 	MANY_CLEAR,					/* cancel those that nobody has begun */
 	MANY_RETRY,
-	MANY_RESCHEDULE,
-	MANY_SET_PRIORITY,
+	MANY_EDIT,
 	MANY_DELETE,
 }			JobqManyAction;
 
@@ -111,7 +110,7 @@ typedef enum JobqManyAction
 typedef struct JobqMany
 {
 	JobqManyAction action;
-	JobqEdit	edit;			/* of MANY_RESCHEDULE and MANY_SET_PRIORITY */
+	JobqEdit	edit;			/* of MANY_EDIT */
 	Datum		values[NFILTERS];
 	bool		nulls[NFILTERS];
 	int32		queue_id;		/* of FILTER_QUEUE, or 0 */
@@ -119,12 +118,12 @@ typedef struct JobqMany
 	TimestampTz after;			/* of FILTER_NEWER_THAN */
 }			JobqMany;
 
-/* A condition's name and type. */
-typedef struct JobqFilter
+/* An argument's name and type. */
+typedef struct JobqArg
 {
 	const char *name;
 	Oid			type;
-}			JobqFilter;
+} JobqArg;
 
 /* src/operate/revive.c */
 extern void jobq_row_of_job(Oid *role, int32 *queue_id);
@@ -156,6 +155,7 @@ extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 
 /* src/operate/edit.c */
+extern const JobqArg jobq_edit_args[NEDITS];
 extern void jobq_edit_prepare(JobqEdit *edit);
 extern void jobq_check_may_write(const char *what, int64 id, Oid role,
 								 int32 queue_id);
@@ -165,7 +165,7 @@ extern bool jobq_edit_live(Relation rel, int64 id, const JobqEdit *edit,
 extern bool jobq_edit_letter(int64 id, const JobqEdit *edit, bool named);
 
 /* src/operate/many.c */
-extern const JobqFilter jobq_filters[NFILTERS];
+extern const JobqArg jobq_filters[NFILTERS];
 extern bool jobq_many_of_letters(const JobqMany * many);
 extern int64 jobq_many_run(const JobqMany * many, int slice);
 

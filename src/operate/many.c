@@ -2,7 +2,7 @@
  *
  * many.c
  *	  The same for many jobs: those that fulfil conditions are cancelled, retried,
- *	  moved, or deleted.
+ *	  edited, or deleted.
  *
  * One query chooses the jobs and puts their ids in order into a tuplestore, which
  * goes to disk where they are many.  Then they are taken a slice at a time: the
@@ -48,7 +48,7 @@
 	" AND (j.run_at < 'infinity' OR EXISTS (SELECT FROM jobq_internal.batch b" \
 	" WHERE b.id = j.batch_id AND b.state <> 'x'))"
 
-const		JobqFilter jobq_filters[NFILTERS] = {
+const JobqArg jobq_filters[NFILTERS] = {
 #define JOB_FILTER(name, NAME, type, oid, comment) \
 	[FILTER_##NAME] = {#name, oid},
 #include "operate/filters.h"
@@ -86,10 +86,11 @@ static int64 treat_slices(const JobqMany * many, TupleDesc desc,
 bool
 jobq_many_of_letters(const JobqMany * many)
 {
-	return many->action == MANY_DELETE ||
-		(many->action == MANY_RETRY &&
-		 (many->nulls[FILTER_STATE] ||
-		  strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "failed") == 0));
+	if (many->action == MANY_DELETE)
+		return true;
+	if (many->nulls[FILTER_STATE])
+		return many->action == MANY_RETRY;
+	return strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "failed") == 0;
 }
 
 /*
@@ -271,7 +272,8 @@ may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id)
 	*id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 	role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
 	queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
-	return jobq_may(privileges_for(many), role, queue_id);
+	return jobq_may(privileges_for(many), role, queue_id) &&
+		(many->action != MANY_EDIT || jobq_may_edit(&many->edit, role, queue_id));
 }
 
 /*
@@ -335,7 +337,8 @@ delete_letters(ArrayType *array)
 }
 
 /*
- * Do it with a live job; false if it does not let itself be treated so any more.
+ * Do it with a job, which may be a dead letter only to be edited; false if it does not
+ * let itself be treated so any more.
  */
 static bool
 treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
@@ -349,8 +352,9 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 			return jobq_cancel_job(rel, id, false, chosen);
 		case MANY_RETRY:
 			return jobq_retry_waiting(rel, id, chosen);
-		case MANY_RESCHEDULE:
-		case MANY_SET_PRIORITY:
+		case MANY_EDIT:
+			if (jobq_many_of_letters(many))
+				return jobq_edit_letter(id, &many->edit, false);
 			return jobq_edit_live(rel, id, &many->edit, chosen);
 		case MANY_DELETE:
 			break;
@@ -408,7 +412,7 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 	Relation	rel;
 
 	/* in the order in which enqueue() locks these */
-	if (many->action == MANY_RETRY)
+	if (many->action == MANY_RETRY || (many->action == MANY_EDIT && many->edit.writes))
 		jobq_pin_queues();
 	rel = jobq_open_jobs();
 	n = ask_again(many, chosen, versions, n);
@@ -417,7 +421,7 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 	else if (many->action == MANY_DELETE)
 		done = delete_letters(construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
 											  TYPALIGN_DOUBLE));
-	else if (jobq_many_of_letters(many))
+	else if (many->action == MANY_RETRY && jobq_many_of_letters(many))
 		done = jobq_revive_letters(rel, chosen, n, 0);
 	else
 	{

@@ -28,8 +28,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_cancel_many);
 PG_FUNCTION_INFO_V1(jobq_retry_many);
-PG_FUNCTION_INFO_V1(jobq_reschedule_many);
-PG_FUNCTION_INFO_V1(jobq_set_priority_many);
+PG_FUNCTION_INFO_V1(jobq_edit_many);
 PG_FUNCTION_INFO_V1(jobq_delete_many);
 PG_FUNCTION_INFO_V1(jobq_in_slices);
 PG_FUNCTION_INFO_V1(jobq_clear);
@@ -38,33 +37,28 @@ PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 /* Jobs of a slice at most. */
 #define MAX_SLICE	100000
 
-/*
- * The actions: the function's name, the states of the jobs that it is for, and the
- * argument before the conditions.
- */
+/* The functions, and the states of the jobs that each is for. */
 static const struct
 {
 	const char *name;
 	const char *states;
-	const char *value;			/* or NULL */
-	Oid			type;
 }			actions[] = {
-	[MANY_CANCEL] = {"cancel_many", "scheduled, ready, running, retryable, blocked", NULL, InvalidOid},
-	[MANY_CLEAR] = {"clear", "scheduled, ready, retryable, blocked", NULL, InvalidOid},
-	[MANY_RETRY] = {"retry_many", "failed, retryable", NULL, InvalidOid},
-	[MANY_RESCHEDULE] = {"reschedule_many", "scheduled, ready, retryable", "run_at", TIMESTAMPTZOID},
-	[MANY_SET_PRIORITY] = {"set_priority_many", "scheduled, ready, retryable, blocked", "priority", INT4OID},
-	[MANY_DELETE] = {"delete_many", "failed", NULL, InvalidOid},
+	[MANY_CANCEL] = {"cancel_many", "scheduled, ready, running, retryable, blocked"},
+	[MANY_CLEAR] = {"clear", "scheduled, ready, retryable, blocked"},
+	[MANY_RETRY] = {"retry_many", "failed, retryable"},
+	[MANY_EDIT] = {"edit_many", "scheduled, ready, retryable, blocked, failed"},
+	[MANY_DELETE] = {"delete_many", "failed"},
 };
 
 static void init_many(JobqMany * many, JobqManyAction action);
-static void set_value(JobqMany * many, bool isnull, Datum value);
+static void set_changes(JobqMany * many, Jsonb *changes);
+static const char *states_for(const JobqMany * many);
 static TimestampTz age_filter(const JobqMany * many, int filter);
 static void check_many(JobqMany * many);
 static void check_some_condition(const JobqMany * many);
 static int64 run_function(FunctionCallInfo fcinfo, JobqManyAction action);
 static char *jsonb_as_text(JsonbValue *value);
-static Datum value_from_jsonb(const char *key, Oid type, JsonbValue *value);
+static Datum value_from_jsonb(const char *of, const JobqArg *arg, JsonbValue *value);
 static void many_from_jsonb(JobqMany * many, Jsonb *json);
 
 static void
@@ -76,25 +70,6 @@ init_many(JobqMany * many, JobqManyAction action)
 }
 
 /*
- * The argument before the conditions.
- */
-static void
-set_value(JobqMany * many, bool isnull, Datum value)
-{
-	const char *name = actions[many->action].value;
-	int			edit = many->action == MANY_RESCHEDULE ? EDIT_RUN_AT : EDIT_PRIORITY;
-
-	if (isnull)
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-	memset(many->edit.nulls, true, sizeof(many->edit.nulls));
-	many->edit.nulls[edit] = false;
-	many->edit.values[edit] = value;
-	jobq_edit_prepare(&many->edit);
-}
-
-/*
  * The time that is as long ago as this condition says.
  */
 static TimestampTz
@@ -103,6 +78,18 @@ age_filter(const JobqMany * many, int filter)
 	return jobq_now() - 1000 *
 		jobq_interval_ms(DatumGetIntervalP(many->values[filter]),
 						 jobq_filters[filter].name, 0, JOBQ_MAX_DELAY_MS);
+}
+
+/*
+ * The states of the jobs that the function is for, with what they are to have instead.
+ */
+static const char *
+states_for(const JobqMany * many)
+{
+	if (!many->edit.moves)
+		return actions[many->action].states;
+	return many->edit.nulls[EDIT_RUN_AT] ? "scheduled, ready, retryable, blocked"
+		: "scheduled, ready, retryable";
 }
 
 /*
@@ -124,13 +111,12 @@ check_many(JobqMany * many)
 	{
 		char	   *state = TextDatumGetCString(many->values[FILTER_STATE]);
 
-		if (jobq_word_number(actions[many->action].states, state) < 0)
+		if (jobq_word_number(states_for(many), state) < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("jobq.%s() is not for jobs in the state \"%s\"",
 							name, state),
-					 errhint("The states are %s.",
-							 actions[many->action].states)));
+					 errhint("The states are %s.", states_for(many))));
 	}
 	if (!many->nulls[FILTER_SQLSTATE])
 	{
@@ -201,15 +187,14 @@ check_some_condition(const JobqMany * many)
 static int64
 run_function(FunctionCallInfo fcinfo, JobqManyAction action)
 {
-	int			first = actions[action].value != NULL ? 1 : 0;
+	int			first = action == MANY_EDIT ? 1 : 0;
 	JobqMany	many;
 
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly(psprintf("jobq.%s()", actions[action].name));
 	init_many(&many, action);
 	if (first > 0)
-		set_value(&many, PG_ARGISNULL(0),
-				  PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0));
+		set_changes(&many, PG_ARGISNULL(0) ? NULL : PG_GETARG_JSONB_P(0));
 	for (int i = 0; i < NFILTERS; i++)
 	{
 		many.nulls[i] = PG_ARGISNULL(first + i);
@@ -234,15 +219,9 @@ jobq_retry_many(PG_FUNCTION_ARGS)
 }
 
 Datum
-jobq_reschedule_many(PG_FUNCTION_ARGS)
+jobq_edit_many(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(run_function(fcinfo, MANY_RESCHEDULE));
-}
-
-Datum
-jobq_set_priority_many(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(run_function(fcinfo, MANY_SET_PRIORITY));
+	PG_RETURN_INT64(run_function(fcinfo, MANY_EDIT));
 }
 
 Datum
@@ -297,22 +276,80 @@ jsonb_as_text(JsonbValue *value)
 	return array.data;
 }
 
+/*
+ * The value of an argument that is in the argument "of".
+ */
 static Datum
-value_from_jsonb(const char *key, Oid type, JsonbValue *value)
+value_from_jsonb(const char *of, const JobqArg *arg, JsonbValue *value)
 {
 	char	   *text = jsonb_as_text(value);
 	Oid			input;
 	Oid			param;
 
-	if (type == JSONBOID)
+	if (arg->type == JSONBOID)
 		return JsonbPGetDatum(JsonbValueToJsonb(value));
-	if (text == NULL || (type == TEXTOID && value->type != jbvString))
+	if (text == NULL || (arg->type == TEXTOID && value->type != jbvString))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" of arguments must be a value of type %s", key,
-						format_type_be(type))));
-	getTypeInputInfo(type, &input, &param);
+				 errmsg("\"%s\" of %s must be a value of type %s", arg->name, of,
+						format_type_be(arg->type))));
+	getTypeInputInfo(arg->type, &input, &param);
 	return OidInputFunctionCall(input, text, param, -1);
+}
+
+/*
+ * What edit_many() gives jobs instead of what they have: the arguments of edit() by their
+ * names, but for what each job has for itself.
+ */
+static void
+set_changes(JobqMany * many, Jsonb *changes)
+{
+	static const char members[] = "queue, priority, run_at, max_attempts, backoff, timeout";
+	JobqEdit   *edit = &many->edit;
+	bool		any = false;
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	if (changes == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("changes must not be null")));
+	if (!JB_ROOT_IS_OBJECT(changes))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("changes must be an object"),
+				 errhint("Its members can be %s, such as '{\"priority\": 5}'.", members)));
+	memset(edit->nulls, true, sizeof(edit->nulls));
+	it = JsonbIteratorInit(&changes->root);
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		char	   *key;
+		int			arg = 0;
+
+		if (token != WJB_KEY)
+			continue;
+		key = pnstrdup(value.val.string.val, value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		while (arg < NEDITS && strcmp(key, jobq_edit_args[arg].name) != 0)
+			arg++;
+		if (arg == NEDITS || jobq_word_number(members, key) < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("changes must not have the member \"%s\"", key),
+					 errhint("Its members can be %s.", members)));
+		if (value.type == jbvNull)
+			continue;
+		edit->values[arg] = value_from_jsonb("changes", &jobq_edit_args[arg], &value);
+		edit->nulls[arg] = false;
+		any = true;
+	}
+	if (!any)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("changes has no member that is not null"),
+				 errhint("Its members can be %s.", members)));
+	jobq_edit_prepare(edit);
 }
 
 /*
@@ -322,8 +359,8 @@ static void
 many_from_jsonb(JobqMany * many, Jsonb *json)
 {
 	bool		clear = many->action == MANY_CLEAR;
-	const char *value_name = actions[many->action].value;
-	bool		has_value = false;
+	static const JobqArg changes = {"changes", JSONBOID};
+	Jsonb	   *changed = NULL;
 	JsonbIterator *it = JsonbIteratorInit(&json->root);
 	JsonbIteratorToken token;
 	JsonbValue	value;
@@ -337,13 +374,10 @@ many_from_jsonb(JobqMany * many, Jsonb *json)
 			continue;
 		key = pnstrdup(value.val.string.val, value.val.string.len);
 		(void) JsonbIteratorNext(&it, &value, true);
-		if (value_name != NULL && strcmp(key, value_name) == 0)
+		if (many->action == MANY_EDIT && strcmp(key, changes.name) == 0)
 		{
-			if (value.type == jbvNull)
-				continue;
-			set_value(many, false,
-					  value_from_jsonb(key, actions[many->action].type, &value));
-			has_value = true;
+			if (value.type != jbvNull)
+				changed = DatumGetJsonbP(value_from_jsonb("arguments", &changes, &value));
 			continue;
 		}
 		while (filter < NFILTERS && (strcmp(key, jobq_filters[filter].name) != 0 ||
@@ -357,12 +391,11 @@ many_from_jsonb(JobqMany * many, Jsonb *json)
 							actions[many->action].name, key)));
 		if (value.type == jbvNull)
 			continue;
-		many->values[filter] = value_from_jsonb(key, jobq_filters[filter].type,
-												&value);
+		many->values[filter] = value_from_jsonb("arguments", &jobq_filters[filter], &value);
 		many->nulls[filter] = false;
 	}
-	if (value_name != NULL && !has_value)
-		set_value(many, true, (Datum) 0);
+	if (many->action == MANY_EDIT)
+		set_changes(many, changed);
 }
 
 /*
@@ -408,7 +441,7 @@ jobq_in_slices(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is nothing that jobq.in_slices() does", function),
-				 errhint("It does cancel_many, clear, retry_many, reschedule_many, set_priority_many, and delete_many.")));
+				 errhint("It does cancel_many, clear, retry_many, edit_many, and delete_many.")));
 	json = PG_GETARG_JSONB_P(1);
 	if (!JB_ROOT_IS_OBJECT(json))
 		ereport(ERROR,
