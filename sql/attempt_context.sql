@@ -172,7 +172,7 @@ TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 GRANT EXECUTE ON FUNCTION test.settings() TO PUBLIC;
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"log_min_messages": "debug1"}', max_attempts => 1) AS id \gset

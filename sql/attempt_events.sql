@@ -96,7 +96,7 @@ SELECT event, job FROM test.heard();
 
 -- Who hears of what: of his own jobs, and of those that he may see; whose trace he gets as well if he has the role's privileges.
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers;
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 CREATE FUNCTION test.cancel_as(who text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('SET ROLE %I', who);
@@ -112,20 +112,20 @@ SELECT count(*) FROM jobq.event_handlers;
 RESET ROLE;
 SELECT test.cancel_as('regress_jobq_alice'), test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job FROM test.heard();
-SELECT jobq.grant_queue('default', 'regress_jobq_alice', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'manage', 'default');
 SELECT test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job, rest ->> 'traced' AS traced FROM test.heard();
-SELECT jobq.revoke_queue('default', 'regress_jobq_alice', 'manage');
+SELECT jobq.revoke_privilege('regress_jobq_alice', 'manage', 'default');
 SELECT test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job FROM test.heard();
 GRANT regress_jobq_bob TO regress_jobq_alice;
 SELECT test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job, rest ->> 'traced' AS traced FROM test.heard();
 REVOKE regress_jobq_bob FROM regress_jobq_alice;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job FROM test.heard();
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 
 -- The handler runs in the name of who has asked.  Neither its job nor what becomes of it is an event.
 SELECT jobq.register('hear', 'test.hear(jsonb)');
@@ -176,7 +176,7 @@ SELECT count(jobq.off_event('dead', 'hear', kind => 'k' || i)) FROM generate_ser
 
 -- A role that leaves.
 CREATE ROLE regress_jobq_ear LOGIN;
-SELECT jobq.grant_role('regress_jobq_ear', 'monitor'), jobq.grant_role('regress_jobq_ear');
+SELECT jobq.grant_privilege('regress_jobq_ear', 'monitor'), jobq.grant_privilege('regress_jobq_ear');
 SET ROLE regress_jobq_ear;
 SELECT jobq.on_event('cancelled', 'hear'), jobq.on_event('expired', 'hear'), jobq.on_event('dead', 'hear');
 RESET ROLE;
@@ -190,7 +190,7 @@ SELECT jobq.on_event('cancelled', 'hear');
 RESET ROLE;
 SELECT jobq.drop_owned('regress_jobq_bob'), jobq.drop_owned('regress_jobq_alice');
 SELECT role, event FROM jobq.event_handlers;
-SELECT jobq.revoke_role('regress_jobq_ear');
+SELECT jobq.revoke_privilege('regress_jobq_ear');
 SELECT oid AS ear FROM pg_roles WHERE rolname = 'regress_jobq_ear' \gset
 \set VERBOSITY terse
 DROP ROLE regress_jobq_ear;
@@ -203,7 +203,7 @@ SELECT count(*) FROM jobq_internal.event_handler;
 SELECT jobq.delete_many(state => 'failed') > 0;
 SELECT jobq.drop_queue('heard');
 SELECT jobq.unregister('hear');
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 DELETE FROM test.trace WHERE note LIKE 'regress_jobq_alice %';
 DROP TABLE test.held;
 DROP FUNCTION test.heard, test.hear, test.cancel_as;

@@ -96,7 +96,7 @@ SELECT jobq.enqueue('ouroboros') AS id \gset
 SELECT * FROM test.outcome(:id);
 
 -- EXECUTE is checked each time
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 CREATE FUNCTION test.guarded() RETURNS jsonb LANGUAGE sql AS $$ SELECT '"ran"'::jsonb $$;
 SELECT jobq.register('guarded', 'test.guarded()', queue => 'first', max_attempts => 1);
 SET ROLE regress_jobq_alice;

@@ -71,11 +71,11 @@ SELECT * FROM test.story(:id);
 SELECT jobq.drop_queue('told');
 
 -- nobody else's
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT test.error(format('SELECT jobq.history(%s)', :id));
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT test.error('SELECT jobq.history(0)');
 SELECT jobq.unregister('third_time');
 
@@ -114,7 +114,7 @@ SELECT pg_advisory_unlock(1);
 -- others see that it runs, and not what it tells
 SELECT jobq.enqueue('tells') AS id FROM pg_advisory_lock(1) \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
-SELECT jobq.grant_role('regress_jobq_alice', 'monitor');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'monitor');
 SET ROLE regress_jobq_alice;
 SELECT state, log FROM jobq.jobs WHERE id = :id;
 SELECT jobq_internal.live_log(:id, NULL);
@@ -123,7 +123,7 @@ SELECT jsonb_array_length(jobq_internal.live_log(:id, NULL));
 -- as an attempt ends, its lines may be in both places for a moment
 SELECT l ->> 'message' AS message FROM jsonb_array_elements(jobq_internal.live_log(:id, jsonb_build_array('{"message": "before"}'::jsonb, jobq_internal.live_log(:id, NULL) -> 0))) l;
 SELECT jsonb_array_length(jobq_internal.live_log(:id, l)) FROM unnest('{"[]","{}","1"}'::jsonb[]) l;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
 
@@ -176,7 +176,7 @@ SELECT count(jobq.enqueue('outside', queue => 'told')) FROM generate_series(1, 3
 CREATE TABLE test.held AS SELECT r.* FROM unnest('{1,1,1}'::int[]) AS most, LATERAL (SELECT id, token FROM jobq.reserve('{told}', most, wait => '5 min')) AS r;
 SELECT count(jobq.log(id, token, i || repeat('y', 5000))) FROM test.held, generate_series(1, 120) i;
 SELECT jsonb_array_length(log) BETWEEN 1 AND 99 AS fewer, substr(log -> -1 ->> 'message', 1, 4) AS last FROM jobq.jobs WHERE id IN (SELECT id FROM test.held);
-SELECT jobq.grant_queue('told', 'regress_jobq_alice', 'consume'), jobq.grant_queue('told', 'regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'consume', 'told'), jobq.grant_privilege('regress_jobq_alice', queue => 'told');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('outside', queue => 'told') AS id \gset
 SELECT token FROM jobq.reserve('{told}', wait => '5 min') \gset
@@ -187,7 +187,7 @@ RESET ROLE;
 SELECT count(jobq.ack(id, token)) FROM test.held;
 SELECT count(*) AS jobs, min(jsonb_array_length(log)) > 0 AS all_told, max(jsonb_array_length(log)) < 100 AS not_more FROM jobq.jobs WHERE id IN (SELECT id FROM test.held);
 DROP TABLE test.held;
-SELECT jobq.revoke_queue('told', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'told');
 SELECT jobq.drop_queue('told'), jobq.drop_queue('told_lightly');
 -- the server's own view shows which job a worker runs, and since when
 CREATE FUNCTION test.shown() RETURNS jsonb LANGUAGE sql AS $$

@@ -48,14 +48,14 @@ SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.status(%s))', 
 SELECT * FROM test.told();
 SELECT jobq.cancel(:a);
 -- nobody else's, whoever may see the job
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.on_event('completed', 'b told', queue => 'default', kind => 'echo', within => true);
 SELECT jobq.enqueue('echo') AS b, jobq.enqueue('note', '"alice"') AS c \gset
 RESET ROLE;
 SELECT state FROM test.outcome(:b);
 SELECT state FROM test.outcome(:c);
-SELECT jobq.grant_role('regress_jobq_alice', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'manage');
 SELECT jobq.enqueue('echo') AS d \gset
 SELECT state FROM test.outcome(:d);
 SELECT note FROM test.told() AS note ORDER BY note COLLATE "C";
@@ -254,7 +254,7 @@ SELECT * FROM test.error($$SELECT jobq.on_event('completed', 'sql', within => tr
 SELECT * FROM test.error($$SELECT jobq.off_event('completed', 'echo', within => true)$$);
 
 -- A role that leaves gives them away as they are.
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.on_event('started', 'b told', within => true, required => true);
 RESET ROLE;
@@ -262,7 +262,7 @@ SELECT jobq.reassign_owned('regress_jobq_alice', 'regress_jobq_bob');
 SELECT role, event, within, required FROM jobq.event_handlers;
 SELECT jobq.drop_owned('regress_jobq_bob');
 SELECT count(*) FROM jobq_internal.event_handler;
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 SELECT jobq.unregister(k) FROM unnest('{b told,a context,fails within,meddles,mood,ends,commits}'::text[]) k;
 DROP FUNCTION test.told(jsonb), test.told_context, test.fails_within, test.told(), test.log_of, test.ends, test.meddles, test.mood, test.sleeps;
 DROP PROCEDURE test.commits;

@@ -14,7 +14,7 @@ SELECT count(*) FROM pg_namespace WHERE nspname ~ '^jobq';
 SELECT count(*) FROM pg_class WHERE relname ~ '^archive';
 SELECT count(*) FROM pg_type WHERE typname = 'job_context';
 SELECT count(*) FROM pg_proc WHERE probin = '$libdir/jobq';
--- nothing that grant_role() gave keeps a role from being dropped
+-- nothing that grant_privilege() gave keeps a role from being dropped
 DROP ROLE regress_jobq_nobody;
 
 -- again, and jobs run

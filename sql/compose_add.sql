@@ -205,7 +205,7 @@ SELECT jobq.cancel_batch(:batch);
 -- one step too many
 SELECT e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, (SELECT jsonb_agg(jsonb_build_object(''name'', i, ''kind'', ''echo'')) FROM generate_series(1, 99998) i))', :id)) e;
 -- other roles: one that must not know of it, one that may, but would add jobs of its own; its own
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'), jobq.grant_queue('added', 'regress_jobq_alice', 'produce');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_alice', 'produce', 'added');
 SET ROLE regress_jobq_bob;
 SELECT e.code, regexp_replace(e.message, 'batch \d+', 'batch N') AS message FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "x", "kind": "echo"}]')) e;
 SET ROLE regress_jobq_alice;
@@ -239,7 +239,7 @@ COMMIT PREPARED 'added';
 SELECT name, state, needs, result FROM test.flow_end(:id);
 
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_many(state => 'failed') >= 0 AS deleted, jobq.drop_queue('added');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_many(state => 'failed') >= 0 AS deleted, jobq.drop_queue('added');
 DROP PROCEDURE test.grow;
 DROP FUNCTION test.flow_end, test.finish, test.in_state, test.split;
 TRUNCATE test.trace;

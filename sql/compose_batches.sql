@@ -266,7 +266,7 @@ SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq_int
 SELECT jobq.cancel(id) FROM jobq_internal.job WHERE kind = 'then';
 
 -- another role's
-SELECT jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.batches;
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''0'')', :half));
@@ -278,7 +278,7 @@ RESET ROLE;
 
 -- one whose role was dropped ends without its callbacks
 CREATE ROLE regress_jobq_leaver LOGIN;
-SELECT jobq.grant_role('regress_jobq_leaver');
+SELECT jobq.grant_privilege('regress_jobq_leaver');
 SET ROLE regress_jobq_leaver;
 SELECT test.batch('left behind') AS orphan \gset
 RESET ROLE;
@@ -293,7 +293,7 @@ SELECT state, last_error FROM jobq.batches WHERE id = :orphan;
 SELECT jobq.cancel_batch(id) FROM jobq.batches WHERE state = 'pending' ORDER BY id;
 CALL test.batch_over(:half);
 SELECT jobq.wait_queue('default');
-SELECT jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_bob');
 TRUNCATE test.trace;
 
 -- wait for a batch: one that is not over in time, one that is, one of this transaction

@@ -42,7 +42,7 @@ SELECT jobq.test_clock('2 days');
 SELECT jobq.create_batch('young') AS young \gset
 SELECT e.* FROM test.error($$SELECT jobq.prune(batches_older_than => '-1 s')$$) e;
 -- younger ones are left; a role needs a privilege for this
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.create_batch('hers') AS hers \gset
 SELECT e.code, e.message FROM test.error($$SELECT jobq.prune(batches_older_than => '0')$$) e;
@@ -55,5 +55,5 @@ SELECT jobq.prune(batches_older_than => '1 day') AS none;
 SELECT count(jobq.cancel_batch(id)) FROM jobq.batches WHERE id IN (:young, :hers);
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
 SELECT jobq.test_clock('0');
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.drop_queue('grown');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.drop_queue('grown');
 TRUNCATE test.trace;

@@ -265,7 +265,7 @@ SELECT e.code, e.message, e.hint FROM test.error(format('SELECT jobq.rerun_steps
 ROLLBACK;
 SELECT jobq.cancel_batch(:plain);
 -- a role's own; who may operate retries, and runs nothing anew that has completed
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'operate');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'operate');
 SET ROLE regress_jobq_alice;
 SELECT jobq.chain('[{"kind": "echo"}, {"kind": "broken", "max_attempts": 1}]') AS ids \gset
 SELECT batch_id AS hers FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
@@ -281,7 +281,7 @@ SELECT test.finished(:hers);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :hers, '2')) e;
 SELECT test.finished(:hers);
 SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :hers AND state = 'failed';
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 SELECT jobq.unregister(k) FROM unnest('{rerunnable,amounts,inside}'::text[]) k;
 SELECT jobq.drop_queue('rerun');
 TRUNCATE test.trace;

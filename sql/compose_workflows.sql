@@ -276,7 +276,7 @@ SELECT count(*) - :batches AS more FROM jobq.batches;
 SELECT count(*) FROM jobq.jobs WHERE state = 'blocked';
 
 -- a role's own
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.chain('[{"kind": "echo", "payload": "hers"}, {"kind": "echo", "payload": {"$result": "1"}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
@@ -286,7 +286,7 @@ SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.steps;
 SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq_internal.step$$) e;
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
 -- a result that is small, but would be long as text
 CREATE FUNCTION test.numbers() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(1e131000) FROM generate_series(1, 9000) $$;

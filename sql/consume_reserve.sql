@@ -3,7 +3,7 @@
 SELECT jobq.create_queue('letters', open => true, mode => 'consumer');
 SELECT jobq.create_queue('parcels', open => true, mode => 'consumer', lease => 'memory', keep => 'no_payload');
 SELECT name, mode, lease FROM jobq.queues WHERE name IN ('letters', 'parcels', 'manual') ORDER BY name;
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 
 -- What a consumer holds, kept for the statements that follow.
 CREATE TABLE test.held (n bigint GENERATED ALWAYS AS IDENTITY, id bigint, token bigint, queue text, kind text, payload jsonb,
@@ -408,7 +408,7 @@ SELECT test.say('ack', '"bob"'), test.say('ack', '"alice"');
 RESET ROLE;
 REVOKE regress_jobq_bob FROM regress_jobq_alice;
 -- who takes jobs of all roles decides nothing that they do
-SELECT jobq.grant_queue('letters', 'regress_jobq_alice', 'consume');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'consume', 'letters');
 SET ROLE regress_jobq_bob;
 SELECT test.post('"of bob"');
 SET ROLE regress_jobq_alice;
@@ -416,21 +416,21 @@ SELECT * FROM test.reserve();
 SELECT test.say('release', '"of bob"', ', payload => ''"of alice"''');
 RESET ROLE;
 GRANT regress_jobq_bob TO regress_jobq_alice;
-SELECT jobq.revoke_role('regress_jobq_bob'), jobq.alter_queue('letters', open => false);
+SELECT jobq.revoke_privilege('regress_jobq_bob'), jobq.alter_queue('letters', open => false);
 SET ROLE regress_jobq_alice;
 SELECT test.say('release', '"of bob"', ', payload => ''"of alice"''');
 RESET ROLE;
-SELECT jobq.grant_role('regress_jobq_bob'), jobq.alter_queue('letters', open => true);
+SELECT jobq.grant_privilege('regress_jobq_bob'), jobq.alter_queue('letters', open => true);
 SET ROLE regress_jobq_alice;
 SELECT test.say('release', '"of bob"', ', payload => ''"of both"''');
 RESET ROLE;
 REVOKE regress_jobq_bob FROM regress_jobq_alice;
 SELECT payload, role, jobq.cancel(id) FROM jobq.jobs WHERE queue = 'letters' AND state = 'ready';
-SELECT jobq.revoke_queue('letters', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'letters');
 SET ROLE regress_jobq_nobody;
 SELECT code, message FROM test.error('SELECT * FROM jobq.reserve(''{letters}'')');
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
 -- a kind gets a handler, and one that goes comes back with a rollback
 SELECT jobq.enqueue('coming', '1', 'letters') AS id \gset

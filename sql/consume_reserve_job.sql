@@ -1,6 +1,6 @@
 -- A consumer takes a certain job: reserve_job().
 SELECT jobq.create_queue('desk', open => true, mode => 'consumer');
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 CREATE FUNCTION pg_temp.post(what text, "group" text DEFAULT NULL, kind text DEFAULT 'paper', delay interval DEFAULT NULL, headers jsonb DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.enqueue(kind, to_jsonb(what), 'desk', group_key => "group", delay => delay, headers => headers)
 $$;
@@ -49,7 +49,7 @@ SELECT pg_temp.had(:hers);
 SET ROLE regress_jobq_alice;
 SELECT pg_temp.had(:hers);
 RESET ROLE;
-SELECT jobq.grant_queue('desk', 'regress_jobq_bob', 'consume');
+SELECT jobq.grant_privilege('regress_jobq_bob', 'consume', 'desk');
 SET ROLE regress_jobq_bob;
 SELECT pg_temp.had(:hers);
 RESET ROLE;
@@ -111,4 +111,4 @@ RESET ROLE;
 
 SELECT jobq.cancel(:id), jobq.clear('desk') IS NOT NULL AS cleared;
 SELECT jobq.drop_queue('desk', force => true);
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');

@@ -48,11 +48,11 @@ SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespa
 SELECT jobq.cancel(:other), jobq.unschedule('secret');
 
 -- produce: jobs of one's own
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'produce'), jobq.grant_role('regress_jobq_boss', 'manage');
-SELECT * FROM test.error($$SELECT jobq.grant_role('regress_jobq_alice', 'everything')$$);
-SELECT * FROM test.error($$SELECT jobq.grant_role('regress_jobq_alice', NULL)$$);
-SELECT * FROM test.error($$SELECT jobq.grant_role(0::regrole)$$);
-SELECT * FROM test.error($$SELECT jobq.revoke_role(0::regrole)$$);
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'produce'), jobq.grant_privilege('regress_jobq_boss', 'manage');
+SELECT * FROM test.error($$SELECT jobq.grant_privilege('regress_jobq_alice', 'everything')$$);
+SELECT * FROM test.error($$SELECT jobq.grant_privilege('regress_jobq_alice', NULL)$$);
+SELECT * FROM test.error($$SELECT jobq.grant_privilege(0::regrole)$$);
+SELECT * FROM test.error($$SELECT jobq.revoke_privilege(0::regrole)$$);
 
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '"alice"') AS done, jobq.enqueue('echo', '"alice, ready"', queue => 'manual') AS ready,
@@ -69,7 +69,7 @@ SELECT bool_and(role = 'regress_jobq_alice'::regrole) FROM jobq.workers;
 SELECT (jobq.status(:done)).result;
 -- and manages nothing
 SELECT c, e.code, e.message FROM unnest(ARRAY['register(''x'', ''test.echo(jsonb)'')', 'unregister(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', ''off'')',
-	'pause(''manual'')', 'resume(''manual'')', 'pause(schedule => ''secret'')', 'resume(schedule => ''secret'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_role(''regress_jobq_nobody'')'])
+	'pause(''manual'')', 'resume(''manual'')', 'pause(schedule => ''secret'')', 'resume(schedule => ''secret'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_privilege(''regress_jobq_nobody'')'])
 	WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest('{job,archive,archive_default,failed_job,queue,handler}'::text[])
 	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq_internal.' || c) e ORDER BY n;
@@ -103,7 +103,7 @@ RESET ROLE;
 SELECT state FROM jobq.status(:ready);
 
 -- a monitor sees that they are there, and not what is in them
-SELECT jobq.grant_role('regress_jobq_boss', 'monitor'), jobq.revoke_role('regress_jobq_boss', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_boss', 'monitor'), jobq.revoke_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
 SELECT state, kind, queue, role, payload, headers, result, error, group_key, unique_key, log, errors - 0 AS more FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
 SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors -> 0) k) FROM jobq.jobs WHERE id = :failed;
@@ -114,12 +114,12 @@ SELECT count(*) > 0 AS sees_workers FROM jobq.workers WHERE role <> 'regress_job
 SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manual'')', 'create_queue(''x'')', 'prune(''0'')', 'create_batch()',
-	'schedule(''x'', ''@daily'', ''echo'')', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+	'schedule(''x'', ''@daily'', ''echo'')', 'grant_privilege(''regress_jobq_boss'')', 'revoke_privilege(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed');
 RESET ROLE;
 
 -- an operator also pauses, cancels, retries and moves
-SELECT jobq.grant_role('regress_jobq_boss', 'operate');
+SELECT jobq.grant_privilege('regress_jobq_boss', 'operate');
 SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
 SELECT jobq.pause('manual'), jobq.resume('manual'), jobq.edit(:ready, run_at => now() + '1 hour'), jobq.edit(:ready, priority => 3);
@@ -133,7 +133,7 @@ SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'create_queue
 RESET ROLE;
 
 -- a manager, who decides what runs as others, sees and does all
-SELECT jobq.revoke_role('regress_jobq_boss'), jobq.grant_role('regress_jobq_boss', 'manage');
+SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.grant_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
 SELECT jobq.pause('manual'), jobq.resume('manual');
@@ -151,7 +151,7 @@ SELECT jobq.prune('1 year', '1 year');
 SELECT jobq.register('of_boss', 'test.echo(jsonb)'), jobq.unregister('of_boss');
 SELECT jobq.restart_workers();
 SELECT jobq.edit(:ready, priority => 1);
-SELECT c, e.code, e.message FROM unnest(ARRAY['adopt()', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+SELECT c, e.code, e.message FROM unnest(ARRAY['adopt()', 'grant_privilege(''regress_jobq_boss'')', 'revoke_privilege(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT role, privilege, queue FROM jobq.grants ORDER BY role::text COLLATE "C", privilege;
 RESET ROLE;
 
@@ -165,14 +165,14 @@ SELECT e.code, e.message FROM test.error($$INSERT INTO jobq.inbox (kind, queue) 
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('closed', '@daily', 'any', options => '{"queue": "closed"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "any", "queue": "closed"}')$$) e;
 SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.wait_queue(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
-	'jobq.grant_queue(''closed'', ''regress_jobq_alice'')', 'jobq.revoke_queue(''closed'', ''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
+	'jobq.grant_privilege(''regress_jobq_alice'', queue => ''closed'')', 'jobq.revoke_privilege(''regress_jobq_alice'', queue => ''closed'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
 SELECT name FROM jobq.queues WHERE name = 'closed';
 SELECT queue FROM jobq.limits WHERE queue = 'closed';
 RESET ROLE;
-SELECT c, e.* FROM unnest(ARRAY['''closed'', ''regress_jobq_alice'', ''monitor''', '''closed'', ''regress_jobq_alice'', NULL', '''closed'', NULL', 'NULL, ''regress_jobq_alice''',
-	'''nowhere'', ''regress_jobq_alice''']) WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.grant_queue(%s)', c)) e ORDER BY n;
+SELECT c, e.* FROM unnest(ARRAY['''regress_jobq_alice'', ''monitor'', ''closed''', '''regress_jobq_alice'', NULL, ''closed''', 'NULL, queue => ''closed''',
+	'''regress_jobq_alice'', queue => ''nowhere''']) WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.grant_privilege(%s)', c)) e ORDER BY n;
 -- she may enqueue there, and takes her own
-SELECT jobq.grant_queue('closed', 'regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'closed');
 SET ROLE regress_jobq_alice;
 SELECT name, ready FROM jobq.queues WHERE name = 'closed';
 SELECT queue, max_running FROM jobq.limits WHERE queue = 'closed';
@@ -185,7 +185,7 @@ SELECT payload FROM jobq.reserve('{closed}', max => 10, wait => '5 min');
 SELECT count(*) FROM jobq.groups WHERE queue = 'closed';
 RESET ROLE;
 -- who may consume it has all jobs, and keeps what it has reserved
-SELECT jobq.grant_queue('closed', 'regress_jobq_bob', 'consume'), jobq.create_queue('open', mode => 'consumer', open => true);
+SELECT jobq.grant_privilege('regress_jobq_bob', 'consume', 'closed'), jobq.create_queue('open', mode => 'consumer', open => true);
 SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
 SELECT count(*) FROM jobq.jobs WHERE queue = 'closed';
@@ -200,7 +200,7 @@ SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack(%s, %s)', :take
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.extend(%s, %s, ''1 min'')', :taken, :token)) e;
 RESET ROLE;
 -- also together with a job of one's own that the same consumer has
-SELECT jobq.grant_queue('open', 'regress_jobq_bob', 'consume');
+SELECT jobq.grant_privilege('regress_jobq_bob', 'consume', 'open');
 SELECT jobq.enqueue('any', queue => 'open') AS others \gset
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('any', queue => 'open') AS own \gset
@@ -215,21 +215,21 @@ SELECT state FROM jobq.status(:others);
 SET ROLE regress_jobq_bob;
 SELECT jobq.ack(:others, :others_token);
 RESET ROLE;
-SELECT jobq.revoke_queue('open', 'regress_jobq_bob', 'consume');
-SELECT jobq.revoke_queue('closed', 'regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_bob', 'consume', 'open');
+SELECT jobq.revoke_privilege('regress_jobq_bob', queue => 'closed');
 SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.reserve('{closed}')$$) e;
 SELECT jobq.ack(:taken, :token);
 RESET ROLE;
 -- and who manages it does everything there, and nothing elsewhere
-SELECT jobq.grant_queue('closed', 'regress_jobq_bob', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_bob', 'manage', 'closed');
 SET ROLE regress_jobq_bob;
 SELECT payload FROM jobq.jobs WHERE queue = 'closed' AND id = :hers;
 SELECT jobq.alter_queue('closed', max_running => 10), jobq.pause('closed'), jobq.resume('closed');
 SELECT jobq.cancel(:hers);
 SELECT count(*) FROM jobq.jobs WHERE queue <> 'closed' AND role <> 'regress_jobq_bob'::regrole;
 SELECT c, e.code, e.message FROM unnest(ARRAY['pause(''manual'')', 'alter_queue(''manual'', keep => ''all'')', 'create_queue(''x'')', 'register(''x'', ''test.echo(jsonb)'')', 'prune(''0'')', 'restart_workers()',
-	'grant_queue(''closed'', ''regress_jobq_alice'', ''manage'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+	'grant_privilege(''regress_jobq_alice'', ''manage'', ''closed'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT jobq.drop_queue('closed');
 RESET ROLE;
 SELECT count(*) FROM jobq_internal.privilege p WHERE queue_id <> 0;
@@ -245,7 +245,7 @@ SET ROLE regress_jobq_nobody;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
 RESET ROLE;
 -- the owner of the database
-SELECT jobq.grant_role('pg_database_owner', 'manage');
+SELECT jobq.grant_privilege('pg_database_owner', 'manage');
 SELECT current_database() AS database, (SELECT datdba::regrole FROM pg_database WHERE datname = current_database()) AS owner \gset
 ALTER DATABASE :"database" OWNER TO regress_jobq_nobody;
 SET ROLE regress_jobq_nobody;
@@ -255,10 +255,10 @@ ALTER DATABASE :"database" OWNER TO :owner;
 SET ROLE regress_jobq_nobody;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
 RESET ROLE;
-SELECT jobq.revoke_role('pg_database_owner');
+SELECT jobq.revoke_privilege('pg_database_owner');
 -- a grant that is rolled back
 BEGIN;
-SELECT jobq.grant_role('regress_jobq_nobody', 'operate');
+SELECT jobq.grant_privilege('regress_jobq_nobody', 'operate');
 SET LOCAL ROLE regress_jobq_nobody;
 SELECT jobq.pause('manual');
 ROLLBACK;
@@ -267,10 +267,10 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
 RESET ROLE;
 -- nothing of it is named when a role is dropped, and nothing is left to who gets its OID
 CREATE ROLE regress_jobq_gone;
-SELECT jobq.grant_role('regress_jobq_gone'), jobq.grant_role('regress_jobq_gone', 'monitor');
+SELECT jobq.grant_privilege('regress_jobq_gone'), jobq.grant_privilege('regress_jobq_gone', 'monitor');
 DROP ROLE regress_jobq_gone;
 SELECT count(*) FROM jobq.grants WHERE role::text !~ '^regress';
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SELECT count(*) FROM jobq_internal.privilege p WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role);
 
 -- a member of the role does what she may

@@ -167,7 +167,7 @@ SELECT s.name, w.state, w.result FROM jobq.steps s, jobq.wait(s.job_id) w WHERE 
 -- could enqueue it as that role.
 CREATE ROLE regress_jobq_editor LOGIN;
 SELECT jobq.create_queue('closed'), jobq.pause('closed');
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'operate'), jobq.grant_role('regress_jobq_boss', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'operate'), jobq.grant_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', delay => '1 hour') AS id, jobq.enqueue('seen', '{"fail": 1}') AS letter \gset
 SELECT state FROM test.outcome(:letter);
@@ -204,10 +204,10 @@ SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', delay => '1 hour') A
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, queue => ''closed'')', :id)) e;
 RESET ROLE;
 SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, queue => ''closed'')', id)) e;
-SELECT jobq.grant_queue('closed', 'regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'closed');
 SELECT jobq.edit(:id, queue => 'closed');
 SELECT queue, role FROM jobq.jobs WHERE id = :id;
-SELECT jobq.revoke_queue('closed', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'closed');
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
 SELECT jobq.cancel(:id), jobq.delete(:letter);
@@ -271,7 +271,7 @@ SET ROLE regress_jobq_editor;
 SELECT jobq.rerun(:id) AS again \gset
 RESET ROLE;
 SELECT state, result ->> 'as' AS ran_as FROM jobq.wait(:again);
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
 SET ROLE regress_jobq_root;
 SELECT jobq.enqueue('seen', '{"n": 1}') AS id \gset
@@ -282,7 +282,7 @@ SET ROLE regress_jobq_root;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
 RESET SESSION AUTHORIZATION;
 
-SELECT jobq.revoke_role(r) FROM unnest('{regress_jobq_alice,regress_jobq_bob,regress_jobq_boss}'::regrole[]) r;
+SELECT jobq.revoke_privilege(r) FROM unnest('{regress_jobq_alice,regress_jobq_bob,regress_jobq_boss}'::regrole[]) r;
 DROP ROLE regress_jobq_editor, regress_jobq_root;
 SELECT jobq.unregister(k) FROM unnest('{seen,edits_itself}'::text[]) k;
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{edited,trusted,short,brief,carries,carries less,of customers,closed,no payload}'::text[]) q;

@@ -53,7 +53,7 @@ SELECT jobq.delete_many(state => 'failed') > 0;
 
 -- Who hears of a batch.
 SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 CREATE FUNCTION test.cancel_batch_of(who text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	id bigint;
@@ -79,11 +79,11 @@ REVOKE regress_jobq_bob FROM regress_jobq_alice;
 SELECT test.cancel_batch_of('regress_jobq_bob') AS b \gset
 SELECT test.ended_as(:b);
 SELECT role, event, payload ->> 'name' AS name FROM test.heard();
-SELECT jobq.grant_role('regress_jobq_alice', 'monitor');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'monitor');
 SELECT test.cancel_batch_of('regress_jobq_bob') AS b \gset
 SELECT test.ended_as(:b);
 SELECT role, event, payload ->> 'name' AS name FROM test.heard();
-SELECT jobq.revoke_role('regress_jobq_alice', 'monitor');
+SELECT jobq.revoke_privilege('regress_jobq_alice', 'monitor');
 SELECT jobq.drop_owned('regress_jobq_alice');
 
 -- Schedules, whose time is what we say.
@@ -159,7 +159,7 @@ SELECT jobq.create_monitor('long', 'waiting', above => 2, until => 1, queue => '
 SELECT test.until('(SELECT since IS NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
 -- he may now
-SELECT jobq.grant_role('regress_jobq_bob', 'monitor');
+SELECT jobq.grant_privilege('regress_jobq_bob', 'monitor');
 SELECT jobq.off_event('alert_began', 'hear'), jobq.off_event('alert_began', 'hear', queue => 'other'), jobq.on_event('alert_began', 'hear', kind => 'outside');
 SELECT jobq.drop_monitor('long');
 SELECT count(jobq.enqueue('outside', queue => 'watched')) FROM generate_series(1, 3);
@@ -182,5 +182,5 @@ SELECT count(*) FROM jobq_internal.event_handler;
 SELECT jobq.clear('watched');
 SELECT jobq.drop_queue('watched');
 SELECT jobq.unregister('hear');
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 DROP FUNCTION test.heard, test.hear, test.ended_as, test.cancel_batch_of;

@@ -93,7 +93,7 @@ SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS narrow, jobq.enqueue
 SELECT * FROM test.why(:narrow);
 SELECT * FROM test.why(:other);
 -- another role is told that there are such jobs, and not which
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS hers \gset
 SELECT * FROM jobq.explain(:hers);
@@ -101,7 +101,7 @@ SELECT test.error(format('SELECT jobq.explain(%s)', :narrow));
 RESET ROLE;
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:holder, :one, :narrow, :other, :hers]);
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT jobq.unregister('explained_one');
 
 -- the rate of its queue; the throttle of its kind
@@ -162,7 +162,7 @@ SELECT jobq.cancel(:id);
 
 -- its role may not connect
 CREATE ROLE regress_jobq_gone LOGIN;
-SELECT jobq.grant_role('regress_jobq_gone');
+SELECT jobq.grant_privilege('regress_jobq_gone');
 SET ROLE regress_jobq_gone;
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 RESET ROLE;
@@ -170,7 +170,7 @@ REVOKE CONNECT ON DATABASE contrib_regression FROM PUBLIC;
 SELECT * FROM test.why(:id) WHERE reason = 'role';
 GRANT CONNECT ON DATABASE contrib_regression TO PUBLIC;
 SELECT count(*) FROM test.why(:id) WHERE reason = 'role';
-SELECT jobq.revoke_role('regress_jobq_gone');
+SELECT jobq.revoke_privilege('regress_jobq_gone');
 \set VERBOSITY terse
 DROP ROLE regress_jobq_gone;
 \set VERBOSITY default

@@ -1,7 +1,7 @@
 -- Roles that leave: reassign_owned(), drop_owned(), and what DROP ROLE says.
 CREATE ROLE regress_jobq_leaver LOGIN;
 CREATE ROLE regress_jobq_heir LOGIN;
-SELECT jobq.grant_role('regress_jobq_leaver'), jobq.grant_role('regress_jobq_heir');
+SELECT jobq.grant_privilege('regress_jobq_leaver'), jobq.grant_privilege('regress_jobq_heir');
 SET ROLE regress_jobq_leaver;
 SELECT jobq.enqueue('echo', '1', queue => 'manual') AS ready, jobq.enqueue('echo', '2', queue => 'manual', delay => '1 hour', unique_key => 'k') AS later,
 	jobq.enqueue('broken', '3', max_attempts => 1) AS failed, jobq.enqueue('echo', '4') AS done \gset

@@ -159,8 +159,8 @@ CALL jobq.in_slices('cancel_many', '{"kind": "sliced"}');
 ROLLBACK;
 
 -- whose jobs: an operator moves those of others, but does not guess what is in them
-SELECT jobq.revoke_role('regress_jobq_boss');
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'), jobq.grant_role('regress_jobq_boss', 'operate');
+SELECT jobq.revoke_privilege('regress_jobq_boss');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_boss', 'operate');
 SELECT jobq.alter_queue('many', open => true);
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '{"n": 1, "secret": 1}', queue => 'many', unique_key => 'secret', group_key => 'secret') AS of_alice \gset
@@ -181,18 +181,18 @@ SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS of_others;
 SET ROLE regress_jobq_boss;
 SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS operator;
 RESET ROLE;
-SELECT jobq.grant_role('regress_jobq_boss', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
 SELECT jobq.edit_many('{"timeout": "1 s", "priority": 4}', queue => 'many', max_jobs => 1) AS manager;
 SET ROLE regress_jobq_alice;
 SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS own;
 RESET ROLE;
 -- who manages one queue does so there, whatever else is meant
-SELECT jobq.revoke_role('regress_jobq_boss'), jobq.grant_queue('many', 'regress_jobq_boss', 'manage');
+SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.grant_privilege('regress_jobq_boss', 'manage', 'many');
 SET ROLE regress_jobq_boss;
 SELECT jobq.cancel_many(payload => '{"secret": 1}');
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_bob'), jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regress_jobq_bob'), jobq.revoke_privilege('regress_jobq_alice');
 
 -- bad input
 SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1)', 'cancel_many(kind => ''x'', max_jobs => 0)', 'cancel_many(queue => ''no such'')',
@@ -266,7 +266,7 @@ SELECT state FROM jobq.wait(:one);
 SELECT jobq.enqueue('broken', '2', 'keyed two', unique_key => 'same', max_attempts => 1) AS two \gset
 SELECT state FROM jobq.wait(:two);
 SELECT jobq.pause('keyed one'), jobq.pause('keyed two');
-SELECT jobq.grant_queue('keyed one', 'regress_jobq_bob', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_bob', 'manage', 'keyed one');
 SET ROLE regress_jobq_bob;
 SELECT jobq.retry_many(kind => 'broken');
 RESET ROLE;
@@ -277,7 +277,7 @@ SELECT jobq.resume('keyed one');
 SELECT state FROM jobq.wait(:three);
 -- its worker shows it for a moment longer, and a job that runs is not cleared
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :three));
-SELECT jobq.pause('keyed one'), jobq.grant_queue('keyed two', 'regress_jobq_bob', 'manage');
+SELECT jobq.pause('keyed one'), jobq.grant_privilege('regress_jobq_bob', 'manage', 'keyed two');
 SET ROLE regress_jobq_bob;
 SELECT jobq.retry_many(kind => 'broken');
 RESET ROLE;

@@ -108,7 +108,7 @@ SELECT test.until('(SELECT scheduled = 1 FROM jobq.stats WHERE queue = ''counted
 SELECT jobq.cancel(:id);
 
 -- who sees what
-SELECT jobq.grant_queue('counted', 'regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'counted');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
 SELECT count(*) FROM jobq.stats;
@@ -118,7 +118,7 @@ SELECT * FROM test.error('SELECT jobq.reset_stats()');
 SELECT * FROM test.error('SELECT jobq.reset_stats(''counted'')');
 SELECT jobq.cancel(:id);
 RESET ROLE;
-SELECT jobq.grant_queue('counted', 'regress_jobq_alice', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'manage', 'counted');
 SET ROLE regress_jobq_alice;
 SELECT DISTINCT queue FROM jobq.stats;
 SELECT DISTINCT queue FROM jobq.stats_history;
@@ -126,7 +126,7 @@ SELECT jobq.reset_stats('counted');
 SELECT * FROM test.error('SELECT jobq.reset_stats()');
 RESET ROLE;
 SELECT sum(enqueued) FROM jobq.stats WHERE queue = 'counted';
-SELECT jobq.revoke_queue('counted', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'counted');
 
 -- jobs for a time do not seem to wait for it when they are gone
 SELECT date_trunc('hour', jobq.clock()) + '3 hours' AS later \gset

@@ -152,7 +152,7 @@ SELECT e.code FROM test.error(format('SELECT jobq.ack(%s, %s)', :a, :token)) e;
 SELECT state FROM jobq.status(:a);
 
 -- nobody sees another role's
-SELECT jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_bob');
 SELECT jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role', delay => '1 day') > 0;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.tenants;

@@ -24,7 +24,7 @@ SELECT * FROM jobq.kinds WHERE kind IN ('all', 'echo') ORDER BY kind;
 SELECT jobq.unregister('all');
 
 -- a role sees its own
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '"alice"', queue => 'manual') AS id \gset
 SELECT state, payload FROM jobq.live_jobs;
@@ -37,7 +37,7 @@ SELECT count(*) FROM jobq.jobs WHERE pg_temp.tell(kind);
 SELECT count(*) FROM jobq.live_jobs WHERE pg_temp.tell(kind);
 SELECT jobq.cancel(:id);
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 
 -- Blocks that a query reads, and blocks that it writes because memory is short.  The
 -- query runs once before, so that what the catalog has to say is in memory.
@@ -95,12 +95,12 @@ SET LOCAL jobq.count_limit = 0;
 SELECT ready, scheduled FROM jobq.queues WHERE name = 'crowd';
 ROLLBACK;
 -- who sees only his own has them counted
-SELECT jobq.grant_queue('crowd', 'regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'crowd');
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.enqueue_many('parcel', '{1,2}', queue => 'crowd');
 SELECT ready, exact FROM jobq.queues WHERE name = 'crowd';
 RESET ROLE;
-SELECT jobq.revoke_queue('crowd', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'crowd');
 SELECT jobq.clear('crowd'), jobq.drop_queue('crowd');
 
 -- dead letters, likewise, and however they go

@@ -42,12 +42,12 @@ SELECT state FROM jobq.status(:second);
 SELECT queue, group_key, waits_for = :first AS waits FROM jobq.groups WHERE group_key = 'held';
 SELECT replace(reason, :'first', 'first') AS reason, replace(remedy, :'first', 'first') AS remedy FROM jobq.explain(:second);
 -- nor that of another role
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('shared_step', '{"g": "held", "i": 1}', queue => 'shared1', group_key => 'held') AS hers \gset
 RESET ROLE;
 SELECT state FROM jobq.wait(:hers);
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT jobq.retry(:first);
 SELECT state FROM jobq.wait_many(ARRAY[:first, :second]);
 SELECT g, i, queue FROM test.shared_step ORDER BY n;
@@ -56,7 +56,7 @@ TRUNCATE test.shared_step;
 -- what is passed on to another role has a group there, and the old one does not wait for it
 CREATE ROLE regress_jobq_giver LOGIN;
 CREATE ROLE regress_jobq_taker LOGIN;
-SELECT jobq.grant_role('regress_jobq_giver'), jobq.grant_role('regress_jobq_taker');
+SELECT jobq.grant_privilege('regress_jobq_giver'), jobq.grant_privilege('regress_jobq_taker');
 SET ROLE regress_jobq_giver;
 SELECT jobq.enqueue('shared_step', '{"g": "passed", "i": 1, "fails": 1}', queue => 'shared1', group_key => 'passed', max_attempts => 5) AS first,
 	jobq.enqueue('shared_step', '{"g": "passed", "i": 2}', queue => 'shared1', group_key => 'passed') AS second \gset
@@ -70,7 +70,7 @@ RESET ROLE;
 SELECT state FROM jobq.wait(:third);
 SELECT jobq.cancel(:first);
 SELECT role, i FROM test.shared_step s JOIN jobq.jobs j ON j.payload ->> 'i' = s.i::text AND j.payload ->> 'g' = s.g ORDER BY i;
-SELECT jobq.revoke_role('regress_jobq_giver'), jobq.revoke_role('regress_jobq_taker');
+SELECT jobq.revoke_privilege('regress_jobq_giver'), jobq.revoke_privilege('regress_jobq_taker');
 DROP ROLE regress_jobq_giver, regress_jobq_taker;
 TRUNCATE test.shared_step;
 
@@ -78,7 +78,7 @@ TRUNCATE test.shared_step;
 CREATE ROLE regress_jobq_giver LOGIN;
 CREATE ROLE regress_jobq_taker LOGIN;
 CREATE ROLE regress_jobq_runner LOGIN;
-SELECT jobq.grant_role('regress_jobq_giver'), jobq.grant_role('regress_jobq_taker');
+SELECT jobq.grant_privilege('regress_jobq_giver'), jobq.grant_privilege('regress_jobq_taker');
 SELECT jobq.create_queue('shared_as', open => true, group_scope => 'database', run_as => 'regress_jobq_runner');
 SELECT jobq.register('gate', 'test.gate(jsonb)', queue => 'shared_as');
 SELECT pg_advisory_lock(4200);
@@ -100,7 +100,7 @@ SELECT pg_advisory_unlock(4200);
 SELECT state FROM jobq.wait_many(ARRAY[:running, :urgent, :usual], '20 s');
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT jobq.drop_queue('shared_as');
-SELECT jobq.revoke_role('regress_jobq_giver'), jobq.revoke_role('regress_jobq_taker');
+SELECT jobq.revoke_privilege('regress_jobq_giver'), jobq.revoke_privilege('regress_jobq_taker');
 DROP ROLE regress_jobq_giver, regress_jobq_taker, regress_jobq_runner;
 
 -- one at a time over a queue of consumers and one of workers

@@ -177,7 +177,7 @@ SELECT test.hold('a') AS a3 \gset
 SELECT state FROM jobq.wait(:a1);
 SELECT test.in_gate(:a3, :b1);
 -- jobs of another role are not replaced
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_queue('taking', 'regress_jobq_alice', 'produce');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_alice', 'produce', 'taking');
 SET ROLE regress_jobq_alice;
 SELECT test.hold('a') AS alice1 \gset
 SELECT test.hold('a') AS alice2 \gset
@@ -221,7 +221,7 @@ SELECT state, error FROM jobq.wait_many(ARRAY[:a2, :b1]);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:a1);
 
-SELECT jobq.unregister('hold'), jobq.revoke_queue('taking', 'regress_jobq_alice');
+SELECT jobq.unregister('hold'), jobq.revoke_privilege('regress_jobq_alice', queue => 'taking');
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{taking,taken by consumers}'::text[]) q;
 SELECT jobq.drop_limiter(l) FROM unnest('{taken,of hosts}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');

@@ -1,5 +1,5 @@
 -- Plain statements in another database.
-SELECT jobq.grant_role('regress_jobq_alice', 'sql'), jobq.grant_role('regress_jobq_bob', 'sql');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'sql'), jobq.grant_privilege('regress_jobq_bob', 'sql');
 CREATE DATABASE regress_elsewhere TEMPLATE template0;
 CREATE DATABASE regress_forbidden TEMPLATE template0;
 REVOKE CONNECT ON DATABASE regress_elsewhere FROM PUBLIC;
@@ -93,6 +93,6 @@ SELECT * FROM test.outcome(:id);
 SELECT jobq.unschedule('elsewhere');
 RESET SESSION AUTHORIZATION;
 
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 DROP DATABASE regress_elsewhere;
 DROP DATABASE regress_forbidden;

@@ -4,8 +4,8 @@ CREATE ROLE regress_jobq_agent LOGIN;
 CREATE ROLE regress_jobq_setter LOGIN;
 CREATE ROLE regress_jobq_root LOGIN SUPERUSER;
 GRANT regress_jobq_agent TO regress_jobq_setter;
-SELECT jobq.grant_role('regress_jobq_setter', 'manage'), jobq.grant_role('regress_jobq_boss', 'manage');
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_setter', 'manage'), jobq.grant_privilege('regress_jobq_boss', 'manage');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 
 CREATE TABLE test.vault (note text, who text DEFAULT session_user || ' ' || current_user, tx xid8 DEFAULT pg_current_xact_id());
 GRANT INSERT, SELECT ON test.vault TO regress_jobq_agent;
@@ -63,7 +63,7 @@ SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attemp
 SET ROLE regress_jobq_alice;
 SELECT * FROM test.error($$SELECT jobq.enqueue('stash', '"not granted"')$$);
 RESET ROLE;
-SELECT jobq.grant_queue('agency', 'regress_jobq_alice'), jobq.grant_queue('agency', 'regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'agency'), jobq.grant_privilege('regress_jobq_bob', queue => 'agency');
 SET ROLE regress_jobq_alice;
 SELECT * FROM test.error($$SELECT jobq.enqueue('loot', '"of another queue"', queue => 'agency')$$);
 SELECT * FROM test.error($$SELECT jobq.enqueue('unknown', queue => 'agency')$$);
@@ -139,7 +139,7 @@ SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name = 'manual' \g /dev/null
 SELECT jobq.create_queue('manual', run_as => 'regress_jobq_agent', open => true);
 SELECT jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual', max_attempts => 1, on_failure => 'test.stash_failed(jsonb)');
 REVOKE INSERT ON test.vault FROM regress_jobq_agent;
-SELECT jobq.grant_role('regress_jobq_agent');
+SELECT jobq.grant_privilege('regress_jobq_agent');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('by hand', '"by hand"') AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -159,7 +159,7 @@ TRUNCATE test.vault;
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2), jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual');
 -- jobs that wait follow a change, also those that workers have heard of
 SELECT jobq.alter_queue('agency', run_as => '-');
-SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, set_by FROM jobq_internal.queue q LEFT JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
+SELECT jobq.grant_privilege('regress_jobq_setter', queue => 'agency'), run_as, set_by FROM jobq_internal.queue q LEFT JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
 SELECT jobq.resume('agency');
 SELECT jobq.wait_queue('agency', '5 min');
@@ -221,7 +221,7 @@ SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"revoked"') AS id \gset
 RESET ROLE;
-SELECT jobq.revoke_queue('agency', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'agency');
 SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
@@ -231,7 +231,7 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.retry(:id);
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
-SELECT jobq.grant_queue('agency', 'regress_jobq_alice'), jobq.retry(:id);
+SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'agency'), jobq.retry(:id);
 SELECT state FROM jobq.wait(:id);
 -- the kind is another queue's
 SELECT jobq.pause('agency');
@@ -264,7 +264,7 @@ SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 RESET ROLE;
 SELECT jobq.alter_queue('manual', run_as => '-', open => false);
 DROP OWNED BY regress_jobq_setter;
-SELECT jobq.revoke_role('regress_jobq_setter'), jobq.revoke_queue('agency', 'regress_jobq_setter');
+SELECT jobq.revoke_privilege('regress_jobq_setter'), jobq.revoke_privilege('regress_jobq_setter', queue => 'agency');
 \set VERBOSITY terse
 DROP ROLE regress_jobq_setter;
 \set VERBOSITY default
@@ -299,7 +299,7 @@ SELECT count(*) FROM test.letters;
 DROP VIEW test.letters;
 SELECT jobq.delete_many('agency'), jobq.delete_many('manual'), jobq.drop_queue('agency'), jobq.alter_queue('manual', run_as => '-', open => true);
 SELECT jobq.unregister(kind) FROM unnest('{stash,stash twice,loot,by hand}'::text[]) kind;
-SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 DROP FUNCTION test.stash, test.stash_failed;
 DROP PROCEDURE test.stash_twice;
 DROP TABLE test.vault;

@@ -1,7 +1,7 @@
 -- A job runs as the role that enqueued it, cannot get further, and leaves
 -- nothing behind for the next.
 
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 GRANT CREATE ON SCHEMA test TO regress_jobq_alice;
 
 -- What a job sees of its session.
@@ -208,7 +208,7 @@ DROP ROLE regress_jobq_super;
 
 -- a role that is gone: its jobs fail, and do not run as anybody else
 CREATE ROLE regress_jobq_leaver LOGIN;
-SELECT jobq.grant_role('regress_jobq_leaver');
+SELECT jobq.grant_privilege('regress_jobq_leaver');
 SET ROLE regress_jobq_leaver;
 SELECT jobq.enqueue('whoami') AS id \gset
 SELECT state, result FROM jobq.wait(:id);

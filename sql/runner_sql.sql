@@ -1,6 +1,6 @@
 -- Plain statements as jobs: enqueue_sql(), and schedule(sql => ...).
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.revoke_role('regress_jobq_boss');
-SELECT jobq.grant_role('regress_jobq_alice', 'sql'), jobq.grant_role('regress_jobq_bob'), jobq.grant_role('regress_jobq_boss', 'operate');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.revoke_privilege('regress_jobq_boss');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'sql'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_boss', 'operate');
 CREATE SCHEMA test_sql AUTHORIZATION regress_jobq_alice;
 
 -- Wait for a job without a snapshot that CREATE INDEX CONCURRENTLY would wait for.
@@ -105,7 +105,7 @@ SELECT jobq.create_queue('outside of sql', mode => 'consumer'), jobq.create_queu
 SELECT e.* FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', queue => 'outside of sql')$$) e;
 SELECT e.* FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', queue => 'others of sql')$$) e;
 SELECT jobq.alter_queue('others of sql', run_as => '-');
-SELECT jobq.pause('others of sql'), jobq.grant_queue('others of sql', 'regress_jobq_alice');
+SELECT jobq.pause('others of sql'), jobq.grant_privilege('regress_jobq_alice', queue => 'others of sql');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'others of sql') AS id \gset
 RESET ROLE;
@@ -122,7 +122,7 @@ SELECT * FROM test.error($$SELECT jobq.schedule('x', '@daily', sql => 'SELECT 1'
 SET ROLE regress_jobq_boss;
 SELECT * FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1')$$);
 RESET ROLE;
-SELECT jobq.create_queue('sql of some'), jobq.grant_queue('sql of some', 'regress_jobq_bob', 'sql');
+SELECT jobq.create_queue('sql of some'), jobq.grant_privilege('regress_jobq_bob', 'sql', 'sql of some');
 SET ROLE regress_jobq_bob;
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'sql of some') AS id \gset
 SELECT * FROM test.outcome(:id);
@@ -133,9 +133,9 @@ SELECT jobq.pause('sql of some');
 SET ROLE regress_jobq_bob;
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'sql of some') AS id \gset
 RESET ROLE;
-SELECT jobq.revoke_queue('sql of some', 'regress_jobq_bob', 'sql'), jobq.resume('sql of some');
+SELECT jobq.revoke_privilege('regress_jobq_bob', 'sql', 'sql of some'), jobq.resume('sql of some');
 SELECT * FROM test.outcome(:id);
-SELECT jobq.grant_queue('sql of some', 'regress_jobq_bob', 'sql'), jobq.retry(:id);
+SELECT jobq.grant_privilege('regress_jobq_bob', 'sql', 'sql of some'), jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
 SELECT jobq.drop_queue('sql of some', force => true);
 -- a function that passes on what it is told lends its owner's privilege, and an owner without it lends nothing
@@ -169,12 +169,12 @@ SELECT state FROM test.outcome(:again);
 RESET ROLE;
 REVOKE regress_jobq_alice FROM regress_jobq_bob;
 DELETE FROM test_sql.t WHERE n = 300 RETURNING who;
-SELECT jobq.revoke_role('regress_jobq_alice', 'sql'), jobq.grant_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', 'sql'), jobq.grant_privilege('regress_jobq_alice');
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_alice', 'sql');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_alice', 'sql');
 
 -- jobq.work() runs them
 SET SESSION AUTHORIZATION regress_jobq_alice;
@@ -268,12 +268,12 @@ SELECT jobq.cancel(jobq.run_schedule('vacuum'));
 SELECT e.* FROM unnest(ARRAY['''x'', ''@daily''', '''x'', ''@daily'', ''echo'', sql => ''SELECT 1''', '''x'', ''@daily'', payload => ''{"a": 1}'', sql => ''SELECT 1''', '''x'', ''@daily'', sql => ''SELECT 1'', transaction => NULL',
 	'''x'', ''@daily'', sql => ''VACUUM''', '''x'', ''@daily'', sql => ''SELECT 1; COMMIT''']) WITH ORDINALITY u (a, n), test.error('SELECT jobq.schedule(' || a || ')') e ORDER BY n;
 RESET SESSION AUTHORIZATION;
-SELECT jobq.revoke_role('regress_jobq_alice', 'sql'), jobq.grant_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', 'sql'), jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT * FROM test.error($$SELECT jobq.run_schedule('refresh')$$);
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 RESET ROLE;
 
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.revoke_role('regress_jobq_boss');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.revoke_privilege('regress_jobq_boss');
 SET client_min_messages = warning;
 DROP SCHEMA test_sql CASCADE;

@@ -1,6 +1,6 @@
 -- Helpers for tests: assert_enqueued(), run_due().
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.revoke_role('regress_jobq_boss');
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_boss', 'monitor');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.revoke_privilege('regress_jobq_boss');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_boss', 'monitor');
 SELECT count(jobq.cancel(id)) >= 0 AS cancelled FROM jobq.live_jobs WHERE role = 'regress_jobq_alice'::regrole;
 CREATE SCHEMA test_order AUTHORIZATION regress_jobq_alice;
 CREATE FUNCTION test.detail(command text) RETURNS text LANGUAGE plpgsql AS $$
@@ -141,7 +141,7 @@ CREATE TABLE test.late (n int);
 GRANT INSERT ON test.late TO regress_jobq_alice;
 CREATE FUNCTION test.escape_late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'RESET ROLE'; RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER late AFTER INSERT ON test.late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION test.escape_late();
-SELECT jobq.register('escape', 'test.escape(jsonb)', queue => 'manual', max_attempts => 1), jobq.grant_role('regress_jobq_alice', 'sql');
+SELECT jobq.register('escape', 'test.escape(jsonb)', queue => 'manual', max_attempts => 1), jobq.grant_privilege('regress_jobq_alice', 'sql');
 SELECT last_value AS before FROM jobq_internal.job_id_seq \gset
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('escape', to_jsonb(s)) > 0 AS enqueued FROM unnest('{RESET ROLE,RESET SESSION AUTHORIZATION,SET ROLE regress_jobq_bob,INSERT INTO test.late VALUES (1)}'::text[]) s;
@@ -152,7 +152,7 @@ RESET ROLE;
 SELECT current_user = session_user AS back, count(*) FROM jobq.live_jobs WHERE id > :before;
 SELECT kind, payload, error FROM jobq.dead_letters WHERE id > :before ORDER BY id;
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE id > :before;
-SELECT jobq.unregister('escape'), jobq.revoke_role('regress_jobq_alice', 'sql');
+SELECT jobq.unregister('escape'), jobq.revoke_privilege('regress_jobq_alice', 'sql');
 DROP FUNCTION test.escape;
 DROP TABLE test.late;
 DROP FUNCTION test.escape_late;
@@ -163,6 +163,6 @@ SELECT e.* FROM unnest(ARRAY['max_jobs => -1', 'max_jobs => NULL']) a, test.erro
 SELECT jobq.run_due(max_jobs => 0);
 
 DROP FUNCTION test.detail;
-SELECT jobq.unregister('pack'), jobq.unregister('move_in'), jobq.unregister('parcel'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_boss');
+SELECT jobq.unregister('pack'), jobq.unregister('move_in'), jobq.unregister('parcel'), jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_boss');
 SET client_min_messages = warning;
 DROP SCHEMA test_order CASCADE;

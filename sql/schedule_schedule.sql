@@ -380,7 +380,7 @@ SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 CALL test.clock('2040-12-03 11:00:01+00');
 
 -- Whose they are
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"alice"');
 SELECT count(*) FROM jobq.next_ticks('* * * * *');
@@ -405,11 +405,11 @@ SELECT role, payload FROM jobq.jobs WHERE id = :id;
 DELETE FROM test.trace WHERE note = 'boss';
 -- a role that is gone
 CREATE ROLE regress_jobq_gone;
-SELECT jobq.grant_role('regress_jobq_gone');
+SELECT jobq.grant_privilege('regress_jobq_gone');
 SET ROLE regress_jobq_gone;
 SELECT jobq.schedule('of nobody', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_gone');
+SELECT jobq.revoke_privilege('regress_jobq_gone');
 \set VERBOSITY terse
 DROP ROLE regress_jobq_gone;
 \set VERBOSITY default

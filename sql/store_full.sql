@@ -10,7 +10,7 @@ CREATE FUNCTION pg_temp.add(queue text, name text, priority int DEFAULT 0, delay
 $$;
 RESET ROLE;
 SELECT jobq.create_queue('ring', max_length => 3, on_full => 'drop oldest', open => true), jobq.pause('ring');
-SELECT jobq.grant_role('regress_jobq_alice', 'produce'), jobq.grant_role('regress_jobq_bob', 'produce'), jobq.grant_role('regress_jobq_alice', 'consume');
+SELECT jobq.grant_privilege('regress_jobq_alice', 'produce'), jobq.grant_privilege('regress_jobq_bob', 'produce'), jobq.grant_privilege('regress_jobq_alice', 'consume');
 SELECT jobq.create_queue('full', on_full => 'never');
 SET ROLE regress_jobq_alice;
 
@@ -257,4 +257,4 @@ SELECT count(jobq.clear('turn' || i)), count(jobq.drop_queue('turn' || i, force 
 SELECT jobq.clear('ring'), jobq.unregister('full_next');
 DROP FUNCTION test.full_next(jsonb);
 SELECT jobq.drop_queue('ring', force => true);
-SELECT jobq.revoke_role('regress_jobq_alice', 'produce'), jobq.revoke_role('regress_jobq_bob', 'produce'), jobq.revoke_role('regress_jobq_alice', 'consume');
+SELECT jobq.revoke_privilege('regress_jobq_alice', 'produce'), jobq.revoke_privilege('regress_jobq_bob', 'produce'), jobq.revoke_privilege('regress_jobq_alice', 'consume');

@@ -18,7 +18,7 @@ SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a') = :a AS same, jobq
 -- the key is one of the kind ...
 SELECT jobq.enqueue('note', '4', 'manual', unique_key => 'a') = :a AS same, jobq.enqueue('echo', '5', 'manual', unique_key => 'b') = :a AS same;
 -- ... and of the role
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '6', 'manual', unique_key => 'a', on_conflict => 'replace') = :a AS same;
 RESET ROLE;
@@ -327,11 +327,11 @@ SELECT payload FROM jobq.jobs WHERE id = :m;
 SELECT * FROM test.keys(:m);
 SELECT jobq.cancel(:m);
 -- it is merged where it waits: its role must be one that may enqueue there
-SELECT jobq.create_queue('merging'), jobq.pause('merging'), jobq.grant_queue('merging', 'regress_jobq_alice'), jobq.grant_queue('manual', 'regress_jobq_alice');
+SELECT jobq.create_queue('merging'), jobq.pause('merging'), jobq.grant_privilege('regress_jobq_alice', queue => 'merging'), jobq.grant_privilege('regress_jobq_alice', queue => 'manual');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm') AS m \gset
 RESET ROLE;
-SELECT jobq.revoke_queue('merging', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'merging');
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue(''echo'', ''{"a": 2}'', ''manual'', unique_key => ''m'', on_conflict => ''merge'')') e;
 SELECT jobq.enqueue('echo', '{"a": 2}', 'manual', unique_key => 'm', on_conflict => 'reset') = :m AS same;
@@ -347,7 +347,7 @@ UPDATE jobq_internal.unique_key SET role = current_user::regrole WHERE job_id = 
 SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
 SELECT payload, role::text FROM jobq.jobs WHERE id = :m;
 CALL test.cancel_all();
-SELECT jobq.revoke_queue('manual', 'regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'manual');
 -- nothing is added to what has expired, and will not run
 BEGIN;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm', expires_at => jobq.clock() - interval '1 s') AS m \gset
@@ -421,11 +421,11 @@ SELECT jobq.release_key('echo', 'no such'), jobq.release_key('note', 'x'), jobq.
 SET ROLE regress_jobq_nobody;
 SELECT e.code, e.message FROM test.error('SELECT jobq.release_key(''echo'', ''x'')') e;
 RESET ROLE;
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.release_key('echo', 'x');
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') = :x AS held;
 SELECT jobq.release_key('echo', 'x'), jobq.release_key('echo', 'x') AS again;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS n;

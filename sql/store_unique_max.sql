@@ -15,7 +15,7 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'manual', unique
 -- another kind, another key, another role
 SELECT * FROM test.some(4, kind => 'note');
 SELECT * FROM test.some(4, key => 'other', max => 2);
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT count(DISTINCT id) AS its_own FROM generate_series(1, 5) i, jobq.enqueue('echo', to_jsonb(i), queue => 'manual', unique_key => 'k', unique_max => 3) id;
 RESET ROLE;
@@ -28,7 +28,7 @@ SELECT * FROM test.some(2);
 SELECT * FROM test.some(2, 4);
 SELECT * FROM test.some(2, 2);
 CALL test.cancel_some();
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT count(*) FROM jobq_internal.unique_key;
 
 -- so many in a time, however soon they are over

@@ -34,14 +34,14 @@ SELECT payload FROM jobq.jobs WHERE id = :m;
 -- it is called as whoever enqueues
 CREATE FUNCTION test.merge_who(old jsonb, new jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(current_user) $$;
 REVOKE EXECUTE ON FUNCTION test.summed(jsonb, jsonb) FROM PUBLIC;
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '{"n": 1}', 'manual', unique_key => 'm', merge => 'test.merge_who') <> :m AS its_own;
 SELECT jobq.enqueue('echo', '{"n": 2}', 'manual', unique_key => 'm', merge => 'test.merge_who') <> :m AS its_own;
 SELECT payload FROM jobq.live_jobs WHERE unique_key = 'm';
 SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'other', merge => 'test.summed')$$) e;
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 
 -- functions that cannot be
 CREATE FUNCTION test.merge_one(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1';

@@ -21,7 +21,7 @@ SELECT * FROM test.scoped();
 SELECT * FROM test.scoped_keys();
 SELECT id - :b AS n, state, duplicate FROM jobq.enqueue_result('note', queue => 'manual', unique_key => 'k', unique_scope => 'queue');
 -- in no scope is it one of another role: that neither finds out, nor keeps away
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT s, r.duplicate, r.state FROM unnest('{kind,queue,database}'::text[]) s, jobq.enqueue_result('echo', '9', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'error') r;
 SELECT s, jobq.enqueue('echo', '10', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'replace') > :c AS its_own FROM unnest('{kind,queue,database}'::text[]) s;
@@ -37,7 +37,7 @@ SELECT test.enqueue_once(1) AS shared \gset
 SET ROLE regress_jobq_alice;
 SELECT test.enqueue_once(2) = :shared AS same;
 RESET ROLE;
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 
 -- error names what has the key
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM unnest('{kind,queue,database}'::text[]) s, test.error(format($$SELECT jobq.enqueue('echo', '11', 'manual', unique_key => 'k', unique_scope => %L, on_conflict => 'error')$$, s)) e;
@@ -115,7 +115,7 @@ SELECT count(DISTINCT id) AS jobs, bool_or(id = :b) AS same FROM jobq.enqueue_ma
 INSERT INTO jobq.inbox (kind, payload, queue, unique_key, unique_scope) VALUES ('echo', '1', 'manual', '{"c": 1}', 'database') RETURNING id = :b AS same;
 SELECT count(*) FROM test.scoped();
 -- another role's jobs, and those that were brought by replication
-SELECT jobq.grant_role('regress_jobq_alice');
+SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => '{"c": 1}', unique_scope => 'database') > :b AS its_own, jobq.enqueue('echo', '1', 'manual', unique_key => 'r', unique_scope => 'queue') > :b AS its_own;
 RESET ROLE;
@@ -128,7 +128,7 @@ TRUNCATE jobq_internal.unique_key;
 UPDATE jobq_internal.job SET dormant = true WHERE unique_key IS NOT NULL;
 SELECT jobq.adopt();
 SELECT kind, queue, key FROM test.scoped_keys();
-SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.revoke_privilege('regress_jobq_alice');
 CALL test.cancel_scoped();
 
 -- bad input

@@ -87,7 +87,7 @@ SELECT e.code FROM test.error($$SELECT jobq.enqueue('echo', '20', 'manual', uniq
 SELECT test.no_job('00000000-0000-4000-8000-000000000012') AS none, jobq.enqueue('echo', '21', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000011') = :k AS same;
 
 -- a role's uuids are its own; who may see a job finds it
-SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'monitor');
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'monitor');
 SET ROLE regress_jobq_alice;
 SELECT test.no_job(:'u2') AS none;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.status(%L::uuid)', :'u2')) e;
@@ -105,7 +105,7 @@ SELECT state, kind FROM jobq.status(:'u2');
 SELECT jobq.reassign_owned('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT u.* FROM test.uuids() u WHERE u.uuid IN ('002', '020') ORDER BY u;
 SELECT payload FROM jobq.jobs WHERE id = (jobq.status('00000000-0000-4000-8000-000000000020')).id;
-SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
 -- where else there are options, or not
 SELECT jobq.create_batch(start => false) AS b \gset

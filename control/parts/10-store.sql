@@ -282,7 +282,7 @@ CREATE TABLE jobq_internal.privilege (
 	privilege text COLLATE "C" NOT NULL,
 	CONSTRAINT privilege_pkey PRIMARY KEY (queue_id, role, privilege)
 );
-COMMENT ON TABLE jobq_internal.privilege IS 'who may do what: see grant_role()';
+COMMENT ON TABLE jobq_internal.privilege IS 'who may do what: see grant_privilege()';
 COMMENT ON COLUMN jobq_internal.privilege.queue_id IS 'the queue; 0: all';
 COMMENT ON COLUMN jobq_internal.privilege.role IS 'who has it, and whoever has the privileges of this role';
 

@@ -11,7 +11,7 @@
  *
  *	'failed' => ['driver' => 'jobq', 'database' => 'pgsql'],
  *
- * The role of the connection needs jobq.grant_role('app'), and queues for consumers, which are created by first use
+ * The role of the connection needs jobq.grant_privilege('app'), and queues for consumers, which are created by first use
  * after ALTER ROLE app SET jobq.create_queues = consumer.
  *
  * connection   the database connection, by which jobs are pushed, too: so they are pushed if, and when, its

@@ -120,6 +120,6 @@ jobq_check_role(JobqCurrent *current)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("the role of the job may not enqueue plain statements any more"),
-				 errhint("Grant it by jobq.grant_role(..., 'sql'), and retry the job.")));
+				 errhint("Grant it by jobq.grant_privilege(..., 'sql'), and retry the job.")));
 	current->barred = false;
 }

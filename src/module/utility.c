@@ -426,7 +426,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (OidIsValid(schema))
 		after_drop_extension(schema);
 	if (grants_role)
-		jobq_at_commit_reload();	/* as jobq.grant_role() */
+		jobq_at_commit_reload();	/* as jobq.grant_privilege() */
 	if (end_prepared)
 	{
 		jobq_injection_point("jobq-prepared-ended");

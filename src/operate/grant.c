@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * grant.c
- *	  Who gets privileges: grant_role(), revoke_role(), grant_queue(),
- *	  revoke_queue().
+ *	  Who gets privileges: grant_privilege(), revoke_privilege().
  *
  * A privilege is a row of jobq_internal.privilege; store/privileges.c says what
  * it means.
@@ -23,13 +22,11 @@
 #include "operate/inner.h"
 #include "store/store.h"
 
-PG_FUNCTION_INFO_V1(jobq_grant_role);
-PG_FUNCTION_INFO_V1(jobq_revoke_role);
-PG_FUNCTION_INFO_V1(jobq_grant_queue);
-PG_FUNCTION_INFO_V1(jobq_revoke_queue);
+PG_FUNCTION_INFO_V1(jobq_grant_privilege);
+PG_FUNCTION_INFO_V1(jobq_revoke_privilege);
 
-static char *privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue);
-static int32 queue_arg(FunctionCallInfo fcinfo);
+static char *privilege_arg(FunctionCallInfo fcinfo, bool for_queue);
+static int32 queue_arg(FunctionCallInfo fcinfo, const char *action);
 static void add_privilege(int32 queue_id, Oid role, const char *privilege);
 static void take_privilege(int32 queue_id, Oid role, const char *privilege);
 
@@ -59,10 +56,10 @@ jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
  * The argument that is a privilege, which there is for all queues or for one.
  */
 static char *
-privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue)
+privilege_arg(FunctionCallInfo fcinfo, bool for_queue)
 {
-	char	   *privilege = PG_ARGISNULL(arg) ? NULL
-		: text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	char	   *privilege = PG_ARGISNULL(1) ? NULL
+		: text_to_cstring(PG_GETARG_TEXT_PP(1));
 
 	if (privilege == NULL || jobq_privilege_word(privilege, for_queue) == 0)
 		ereport(ERROR,
@@ -128,83 +125,51 @@ take_privilege(int32 queue_id, Oid role, const char *privilege)
 }
 
 /*
- * grant_role(role, privilege): for all queues.
- */
-Datum
-jobq_grant_role(PG_FUNCTION_ARGS)
-{
-	Oid			role;
-
-	PreventCommandIfReadOnly("jobq.grant_role()");
-	jobq_require_owner("grant privileges");
-	role = jobq_role_arg(fcinfo, 0, "role", true);
-	add_privilege(0, role, privilege_arg(fcinfo, 1, false));
-	PG_RETURN_VOID();
-}
-
-/*
- * revoke_role(role, privilege): takes one for all queues back; null takes all,
- * and those for single queues.
- */
-Datum
-jobq_revoke_role(PG_FUNCTION_ARGS)
-{
-	Oid			role;
-
-	PreventCommandIfReadOnly("jobq.revoke_role()");
-	jobq_require_owner("revoke privileges");
-	role = jobq_role_arg(fcinfo, 0, "role", true);
-	take_privilege(0, role,
-				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, 1, false));
-	PG_RETURN_VOID();
-}
-
-/*
- * The first argument, the name of a queue; who manages all queues says who may use
- * one.
+ * The argument that is the name of a queue; 0: all queues.  Who manages all queues says who
+ * may use one, and who owns the extension who may use all.
  */
 static int32
-queue_arg(FunctionCallInfo fcinfo)
+queue_arg(FunctionCallInfo fcinfo, const char *action)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("queue must not be null")));
-	return jobq_known_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	if (PG_ARGISNULL(2))
+	{
+		jobq_require_owner(action);
+		return 0;
+	}
+	jobq_require_all(JOBQ_MAY_MANAGE, action);
+	return jobq_known_queue(text_to_cstring(PG_GETARG_TEXT_PP(2)));
 }
 
 /*
- * grant_queue(queue, role, privilege): for one queue.
+ * grant_privilege(role, privilege, queue): for one queue, or for all if that is null.
  */
 Datum
-jobq_grant_queue(PG_FUNCTION_ARGS)
+jobq_grant_privilege(PG_FUNCTION_ARGS)
 {
 	int32		queue_id;
 	Oid			role;
 
-	PreventCommandIfReadOnly("jobq.grant_queue()");
-	jobq_require_all(JOBQ_MAY_MANAGE, "grant privileges");
-	queue_id = queue_arg(fcinfo);
-	role = jobq_role_arg(fcinfo, 1, "role", true);
-	add_privilege(queue_id, role, privilege_arg(fcinfo, 2, true));
+	PreventCommandIfReadOnly("jobq.grant_privilege()");
+	queue_id = queue_arg(fcinfo, "grant privileges");
+	role = jobq_role_arg(fcinfo, 0, "role", true);
+	add_privilege(queue_id, role, privilege_arg(fcinfo, queue_id != 0));
 	PG_RETURN_VOID();
 }
 
 /*
- * revoke_queue(queue, role, privilege): takes it back; null takes all for the
- * queue.
+ * revoke_privilege(role, privilege, queue): takes one back.  A null privilege takes all of
+ * the queue, or without a queue all there are.
  */
 Datum
-jobq_revoke_queue(PG_FUNCTION_ARGS)
+jobq_revoke_privilege(PG_FUNCTION_ARGS)
 {
 	int32		queue_id;
 	Oid			role;
 
-	PreventCommandIfReadOnly("jobq.revoke_queue()");
-	jobq_require_all(JOBQ_MAY_MANAGE, "revoke privileges");
-	queue_id = queue_arg(fcinfo);
-	role = jobq_role_arg(fcinfo, 1, "role", true);
+	PreventCommandIfReadOnly("jobq.revoke_privilege()");
+	queue_id = queue_arg(fcinfo, "revoke privileges");
+	role = jobq_role_arg(fcinfo, 0, "role", true);
 	take_privilege(queue_id, role,
-				   PG_ARGISNULL(2) ? NULL : privilege_arg(fcinfo, 2, true));
+				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, queue_id != 0));
 	PG_RETURN_VOID();
 }

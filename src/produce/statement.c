@@ -311,7 +311,7 @@ jobq_statement_require(const JobqQueue *queue)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to enqueue plain statements"),
-				 errhint("Who grants privileges gives it by jobq.grant_role(%s, 'sql').",
+				 errhint("Who grants privileges gives it by jobq.grant_privilege(%s, 'sql').",
 						 quote_literal_cstr(GetUserNameFromId(GetUserId(), false)))));
 }
 

@@ -222,7 +222,7 @@ jobq_require(int privileges)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for jobq"),
-				 errhint("jobq.grant_role() gives a role privileges; the view jobq.grants shows which it has.")));
+				 errhint("jobq.grant_privilege() gives a role privileges; the view jobq.grants shows which it has.")));
 }
 
 /*
@@ -236,7 +236,7 @@ jobq_require_all(int privileges, const char *what)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to %s", what),
-				 errhint("jobq.grant_role() gives a role privileges; the view jobq.grants shows which it has.")));
+				 errhint("jobq.grant_privilege() gives a role privileges; the view jobq.grants shows which it has.")));
 }
 
 /*
@@ -259,7 +259,7 @@ deny_queue(const char *name)
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for queue \"%s\"", name),
-			 errhint("jobq.grant_queue() and jobq.grant_role() give a role privileges; the view jobq.grants shows which it has.")));
+			 errhint("jobq.grant_privilege() gives a role privileges; the view jobq.grants shows which it has.")));
 }
 
 /*

@@ -46,7 +46,7 @@ QUEUE_SETTING(notify, NOTIFY, text, "NOT NULL DEFAULT 'relay'", WORD, "relay, tr
 QUEUE_SETTING(keep, KEEP, text, "NOT NULL DEFAULT 'all'", WORD, "all, no_payload, nothing", "what the archive keeps of finished jobs: all, no_payload, or nothing")
 QUEUE_SETTING(archive_retention, ARCHIVE_RETENTION, interval, "", DURATION, "", "how long its finished jobs are kept at most, those of a day together; 0 or null: as jobq.archive_retention says")
 QUEUE_SETTING(failed_retention, FAILED_RETENTION, interval, "", DURATION, "", "how long its dead letters are kept at most; 0 or null: as jobq.failed_retention says")
-QUEUE_SETTING(open, OPEN, boolean, "NOT NULL DEFAULT false", FLAG, "", "whether each producer may enqueue there; else who was granted it with grant_queue()")
+QUEUE_SETTING(open, OPEN, boolean, "NOT NULL DEFAULT false", FLAG, "", "whether each producer may enqueue there; else who was granted it with grant_privilege()")
 QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "its share of the workers that serve several queues; 0 or null: strict order")
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many of its jobs run at a time; 0 or null: as many as can")
 QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many of its jobs start in a time, such as 100 per minute burst 20, or 5 per second by group; none or null: as many as can")

@@ -169,10 +169,10 @@ CREATE ROLE chaos_3 LOGIN;
 CREATE ROLE chaos_4 LOGIN;
 CREATE ROLE chaos_consumer LOGIN;
 GRANT chaos_1, chaos_2, chaos_3, chaos_4 TO chaos_consumer;
-SELECT jobq.grant_role(r::regrole) FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4,chaos_consumer}'::text[]) r;
+SELECT jobq.grant_privilege(r::regrole) FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4,chaos_consumer}'::text[]) r;
 GRANT USAGE ON SCHEMA chaos TO PUBLIC;
 GRANT INSERT ON chaos.effect, chaos.outside, chaos.wrong TO PUBLIC;
-SELECT jobq.grant_role(r::regrole, 'sql') FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4}'::text[]) r;
+SELECT jobq.grant_privilege(r::regrole, 'sql') FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4}'::text[]) r;
 
 -- Attempts are no matter here: what is charged is looked at one by one.
 SELECT jobq.register(kind, handler, backoff => 'fixed 20ms', max_attempts => 1000)

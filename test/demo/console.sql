@@ -4,7 +4,7 @@
 
 CREATE EXTENSION jobq;
 CREATE ROLE operator LOGIN PASSWORD :'password';
-SELECT jobq.grant_role('operator', 'manage') \g /dev/null
+SELECT jobq.grant_privilege('operator', 'manage') \g /dev/null
 GRANT CREATE ON SCHEMA public TO operator;
 SET ROLE operator;
 

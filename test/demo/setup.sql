@@ -3,7 +3,7 @@
 
 CREATE EXTENSION jobq;
 CREATE ROLE shop LOGIN;
-SELECT jobq.grant_role('shop', 'manage') \g /dev/null
+SELECT jobq.grant_privilege('shop', 'manage') \g /dev/null
 CREATE SCHEMA demo AUTHORIZATION shop;
 SET ROLE shop;
 

@@ -53,8 +53,8 @@ DECLARE
 	what text;
 BEGIN
 	FOREACH what IN ARRAY ARRAY[
-		$q$SELECT jobq.grant_role(r::regrole, p) FROM unnest('{fuzz_producer,fuzz_other}'::text[]) r, unnest('{produce,consume}'::text[]) p$q$,
-		$q$SELECT jobq.grant_role('fuzz_manager', 'manage')$q$,
+		$q$SELECT jobq.grant_privilege(r::regrole, p) FROM unnest('{fuzz_producer,fuzz_other}'::text[]) r, unnest('{produce,consume}'::text[]) p$q$,
+		$q$SELECT jobq.grant_privilege('fuzz_manager', 'manage')$q$,
 		$q$SELECT jobq.create_queue(q) FROM unnest('{limited,fair,short,outside,memory,carrying}'::text[]) q
 			WHERE NOT EXISTS (SELECT FROM jobq.queues WHERE name = q)$q$,
 		$q$SELECT jobq.alter_queue('default', open => true, mode => 'worker'), jobq.resume('default')$q$,

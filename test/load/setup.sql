@@ -10,7 +10,7 @@ CREATE ROLE load_a LOGIN;
 CREATE ROLE load_b LOGIN;
 CREATE ROLE load_c LOGIN;
 \endif
-SELECT jobq.grant_role('load_a'), jobq.grant_role('load_b'), jobq.grant_role('load_c');
+SELECT jobq.grant_privilege('load_a'), jobq.grant_privilege('load_b'), jobq.grant_privilege('load_c');
 GRANT USAGE ON SCHEMA load TO PUBLIC;
 
 -- What was enqueued and is not yet known to be done; what was done; what is wrong.

@@ -25,7 +25,7 @@ sub make_states
 		$dbname, q{
 CREATE EXTENSION jobq;
 CREATE ROLE clerk LOGIN;
-SELECT jobq.grant_role('clerk');
+SELECT jobq.grant_privilege('clerk');
 CREATE TABLE effect (n bigint GENERATED ALWAYS AS IDENTITY, what text, role name DEFAULT current_user);
 GRANT INSERT ON effect TO clerk;
 CREATE TABLE held (id bigint, token bigint);

@@ -34,7 +34,7 @@ CREATE FUNCTION mourn(payload jsonb) RETURNS void BEGIN ATOMIC INSERT INTO told 
 CREATE FUNCTION hear(payload jsonb) RETURNS void
 BEGIN ATOMIC INSERT INTO told (kind, event) VALUES ('hear', payload ->> 'event'); END;
 SELECT jobq.create_queue('cards', mode => 'consumer'), jobq.create_queue('work');
-SELECT jobq.grant_queue('cards', 'consumer', 'consume'), jobq.grant_queue('work', 'producer', 'produce');
+SELECT jobq.grant_privilege('consumer', 'consume', 'cards'), jobq.grant_privilege('producer', 'produce', 'work');
 SELECT jobq.register('card', 'work(jsonb)', queue => 'cards', max_attempts => 1, on_failure => 'mourn(jsonb)');
 SELECT jobq.register('work', 'work(jsonb)', queue => 'work');
 SELECT jobq.register('hear', 'hear(jsonb)')});

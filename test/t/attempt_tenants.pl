@@ -24,7 +24,7 @@ $node->safe_psql(
 	'postgres', qq{
 CREATE EXTENSION jobq;
 CREATE ROLE web LOGIN;
-SELECT jobq.grant_role('web'), jobq.grant_role('web', 'consume'), jobq.grant_role('web', 'sql');
+SELECT jobq.grant_privilege('web'), jobq.grant_privilege('web', 'consume'), jobq.grant_privilege('web', 'sql');
 CREATE SCHEMA app;
 GRANT USAGE ON SCHEMA app TO web;
 

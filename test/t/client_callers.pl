@@ -26,7 +26,7 @@ CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN PASSWORD 'secret';
 CREATE ROLE open LOGIN;
 CREATE ROLE hasty LOGIN PASSWORD 'hasty';
-SELECT jobq.grant_role('app'), jobq.grant_role('open');
+SELECT jobq.grant_privilege('app'), jobq.grant_privilege('open');
 SELECT jobq.create_queue('c', mode => 'consumer', open => true), jobq.create_queue('d', mode => 'consumer', open => true);
 });
 my $superuser = sql('SELECT current_user');

@@ -326,7 +326,7 @@ is($status, 1, 'the warning: exit status');
 sql("SELECT jobq.cancel($stuck)");
 
 # a role sees and does what it may
-sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('anna')});
+sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_privilege('anna')});
 is((run_jobq(qw(list --json -U anna)))[0], '[]', 'a role sees its own jobs');
 is((run_jobq(qw(list --json -U stranger)))[0], '[]', 'a role without privileges sees nothing');
 like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
@@ -340,7 +340,7 @@ my ($host, $port) = @ENV{qw(PGHOST PGPORT)};
 append_to_file("$dir/service", "[jobs]\nhost=$host\nport=$port\ndbname=postgres\nuser=$user\n[locked]\nhost=$host\nport=$port\nuser=berta\n");
 append_to_file("$dir/pass", "*:$port:postgres:berta:secret\n");
 chmod 0600, "$dir/pass";
-sql(q{CREATE ROLE berta LOGIN PASSWORD 'secret'; SELECT jobq.grant_role('berta')});
+sql(q{CREATE ROLE berta LOGIN PASSWORD 'secret'; SELECT jobq.grant_privilege('berta')});
 my $hba = slurp_file($node->data_dir . '/pg_hba.conf');
 unlink $node->data_dir . '/pg_hba.conf';
 $node->append_conf('pg_hba.conf', "local all berta scram-sha-256\n$hba");

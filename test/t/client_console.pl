@@ -55,7 +55,7 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE boss LOGIN PASSWORD 'secret';
 CREATE ROLE anna LOGIN PASSWORD 'anna';
-SELECT jobq.grant_role('boss', 'manage'), jobq.grant_role('anna');
+SELECT jobq.grant_privilege('boss', 'manage'), jobq.grant_privilege('anna');
 DO $$ BEGIN EXECUTE format('GRANT %I TO boss', current_user); END $$;
 CREATE TABLE step (n int);
 CREATE FUNCTION steps(p jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -87,7 +87,7 @@ SELECT jobq.register('steps', 'steps(jsonb)', max_attempts => 1), jobq.register(
 SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('mail', max_running => 2),
 	jobq.create_queue('<b onclick=harmed=1>', fair_by => 'customer'), jobq.create_queue('held', mode => 'consumer');
 CREATE ROLE "<img src=x onerror=harmed=1>" LOGIN;
-SELECT jobq.grant_queue('<b onclick=harmed=1>', '"<img src=x onerror=harmed=1>"');
+SELECT jobq.grant_privilege('"<img src=x onerror=harmed=1>"', queue => '<b onclick=harmed=1>');
 SELECT jobq.enqueue('sorry') FROM generate_series(1, 3);
 SET ROLE "<img src=x onerror=harmed=1>";
 SELECT jobq.enqueue('evil', '{"<img src=x onerror=\"window.harmed=1\">": "</script><script>harmed=1</script>"}',

@@ -64,7 +64,7 @@ sub completed
 sql(q{CREATE EXTENSION jobq;
 SELECT jobq.create_queue('a', mode => 'consumer', open => true);
 CREATE ROLE lone LOGIN;
-SELECT jobq.grant_role('lone')});
+SELECT jobq.grant_privilege('lone')});
 
 # The end of no job can be told, for longer than a lease, as there is no answer, or one that
 # says so: only a few are run, and held until it can.

@@ -33,7 +33,7 @@ sub silence
 $node->safe_psql('postgres', q{CREATE EXTENSION jobq;
 SELECT jobq.create_queue('a', mode => 'consumer'), jobq.create_queue('b', mode => 'consumer', open => true);
 CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
-SELECT jobq.grant_role('app'), jobq.grant_role('other')});
+SELECT jobq.grant_privilege('app'), jobq.grant_privilege('other')});
 $node->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'copy', has_streaming => 1);

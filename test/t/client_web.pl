@@ -32,7 +32,7 @@ CREATE ROLE boss LOGIN PASSWORD 'boss';
 CREATE ROLE other LOGIN PASSWORD 'other';
 CREATE ROLE open LOGIN;
 CREATE ROLE full_up LOGIN PASSWORD 'full' CONNECTION LIMIT 0;
-SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other'), jobq.grant_role('open');
+SELECT jobq.grant_privilege('app'), jobq.grant_privilege('boss', 'manage'), jobq.grant_privilege('other'), jobq.grant_privilege('open');
 CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p';
 CREATE FUNCTION picky(p jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
@@ -305,6 +305,11 @@ is(sql("SELECT payload, headers, max_attempts, queue FROM jobq.jobs WHERE id = $
 like("$status $data->{detail}", qr/^400 .*priority/, 'a member that it has not');
 ($status, $data) = app('PATCH', "/api/jobs/$edited", '{}');
 like("$status $data->{detail}", qr/^4\d\d nothing is given/, 'nothing to edit');
+($status, $data) = app('POST', "/api/jobs/$edited/priority", '{"priority": 2}');
+is("$status $data->{done}", '200 1', 'another priority');
+($status, $data) = app('POST', "/api/jobs/$edited/reschedule", '{"run_at": "2100-01-01T00:00:00Z"}');
+is("$status $data->{done}", '200 1', 'another time');
+is(sql("SELECT priority, run_at AT TIME ZONE 'UTC' FROM jobq.jobs WHERE id = $edited"), '2|2100-01-01 00:00:00', 'it has both');
 sql("SELECT jobq.cancel($edited)");
 
 # Events.

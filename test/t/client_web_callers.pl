@@ -29,7 +29,7 @@ CREATE ROLE app LOGIN;
 CREATE ROLE boss LOGIN;
 CREATE ROLE other LOGIN;
 CREATE ROLE @{[ 'r' x 63 ]} LOGIN;
-SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other'), jobq.grant_role('@{[ 'r' x 63 ]}');
+SELECT jobq.grant_privilege('app'), jobq.grant_privilege('boss', 'manage'), jobq.grant_privilege('other'), jobq.grant_privilege('@{[ 'r' x 63 ]}');
 SELECT jobq.create_queue('c', mode => 'consumer', open => true)});
 
 my ($token, $taken, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 2;

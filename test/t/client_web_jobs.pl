@@ -20,7 +20,7 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN;
-SELECT jobq.grant_role('app', 'manage');
+SELECT jobq.grant_privilege('app', 'manage');
 CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p';
 CREATE FUNCTION bad(p jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'this is not good'; END $$;
 SELECT jobq.register('same', 'same(jsonb)', carry => '{app.name}'), jobq.register('bad', 'bad(jsonb)', max_attempts => 1, carry => '{app.name}');

@@ -23,11 +23,11 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN;
 CREATE ROLE alone LOGIN CONNECTION LIMIT 1;
-SELECT jobq.grant_role('app'), jobq.grant_role('alone');
+SELECT jobq.grant_privilege('app'), jobq.grant_privilege('alone');
 SELECT jobq.create_queue('granted', mode => 'consumer');
 SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,large,big,stuck,held,same,locked}'::text[]) AS name;
 SELECT jobq.create_queue('slow', mode => 'consumer', open => true, rate => '10 per minute burst 10');
-SELECT jobq.grant_queue('granted', 'app', 'consume')});
+SELECT jobq.grant_privilege('app', 'consume', 'granted')});
 
 my $token = 'Abcdefghijklmnopqrstuvwx0';
 my $alone = 'Abcdefghijklmnopqrstuvwx1';

@@ -70,7 +70,7 @@ wait_for($node, 'it has heard of the new extension', q{SELECT pid IS NOT NULL FR
 $node->safe_psql(
 	'app', q{
 CREATE ROLE clerk LOGIN;
-SELECT jobq.grant_role('clerk');
+SELECT jobq.grant_privilege('clerk');
 CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION hold() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
 SELECT jobq.register('nothing', 'nothing()'), jobq.register('hold', 'hold()');
@@ -196,7 +196,7 @@ SKIP:
 	# the scheduler has gone round: it has started a worker
 	my $go_round = sub {
 		my ($role) = @_;
-		$node->safe_psql('app', qq{CREATE ROLE $role LOGIN; SELECT jobq.grant_role('$role'); SET SESSION AUTHORIZATION $role; SELECT jobq.enqueue('nothing', queue => 'silent')});
+		$node->safe_psql('app', qq{CREATE ROLE $role LOGIN; SELECT jobq.grant_privilege('$role'); SET SESSION AUTHORIZATION $role; SELECT jobq.enqueue('nothing', queue => 'silent')});
 		return wait_for($node, "the scheduler has gone round: $role", q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
 	};
 

@@ -426,7 +426,7 @@ sql(q{SELECT jobq.test_clock('0')});
 # Callbacks run as the batch's role, whoever ends it.
 #
 sql(q{CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; GRANT alice TO bob;
-	SELECT jobq.grant_role('alice'), jobq.grant_role('bob')});
+	SELECT jobq.grant_privilege('alice'), jobq.grant_privilege('bob')});
 my $batch = sql(q{BEGIN; SET ROLE alice; SELECT batch(true) AS b \gset
 	RESET ROLE; SET ROLE bob;
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset

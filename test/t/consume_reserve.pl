@@ -27,7 +27,7 @@ $node->safe_psql(
 CREATE EXTENSION jobq;
 CREATE ROLE alice LOGIN;
 CREATE ROLE bob LOGIN;
-SELECT jobq.grant_role('alice'), jobq.grant_role('bob');
+SELECT jobq.grant_privilege('alice'), jobq.grant_privilege('bob');
 SELECT jobq.create_queue('durable', open => true, mode => 'consumer'), jobq.create_queue('memory', open => true, mode => 'consumer', lease => 'memory');
 CREATE TABLE held (name text, id bigint, token bigint);
 GRANT ALL ON held TO PUBLIC;
@@ -588,8 +588,8 @@ $listener->quit;
 # Who waits, and may take more than before, does.
 sql(q{SELECT jobq.create_queue('granted', open => true, mode => 'consumer')});
 foreach my $grant (
-	q{SELECT jobq.grant_queue('granted', 'bob', 'consume')}, q{GRANT alice TO bob},
-	q{SELECT jobq.grant_role('bob', 'consume')})
+	q{SELECT jobq.grant_privilege('bob', 'consume', 'granted')}, q{GRANT alice TO bob},
+	q{SELECT jobq.grant_privilege('bob', 'consume')})
 {
 	my $job = sql(q{SET ROLE alice; SELECT jobq.enqueue('work', queue => 'granted')}) =~ s/.*\n//r;
 	my $bob = background('psql', '-XAtq', '-U', 'bob', '-d', 'postgres', '-c',
@@ -599,7 +599,7 @@ foreach my $grant (
 	sql($grant);
 	$bob->{handle}->finish;
 	is($bob->{out}, "$job\n", "got by $grant") or diag($bob->{err});
-	sql(q{SELECT jobq.revoke_queue('granted', 'bob', 'consume'), jobq.revoke_role('bob', 'consume'); REVOKE alice FROM bob});
+	sql(q{SELECT jobq.revoke_privilege('bob', 'consume', 'granted'), jobq.revoke_privilege('bob', 'consume'); REVOKE alice FROM bob});
 	sql("SELECT jobq.cancel($job)");
 }
 

@@ -64,7 +64,7 @@ is_logged(
 $node->safe_psql('app', q{
 CREATE ROLE clerk LOGIN;
 GRANT CREATE ON SCHEMA public TO clerk;
-SELECT jobq.grant_role('clerk');
+SELECT jobq.grant_privilege('clerk');
 ALTER SYSTEM SET jobq.start_paused = on});
 $node->restart;
 $node->safe_psql('app', q{

@@ -36,7 +36,7 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE nobody LOGIN; CREATE ROLE producer LOGIN; CREATE ROLE consumer LOGIN; CREATE ROLE monitor LOGIN;
 CREATE ROLE operator LOGIN; CREATE ROLE manager LOGIN; CREATE ROLE root LOGIN SUPERUSER; CREATE ROLE victim LOGIN;
-SELECT jobq.grant_role(r::regrole, p) FROM (VALUES ('producer', 'produce'), ('consumer', 'consume'), ('monitor', 'monitor'), ('operator', 'operate'),
+SELECT jobq.grant_privilege(r::regrole, p) FROM (VALUES ('producer', 'produce'), ('consumer', 'consume'), ('monitor', 'monitor'), ('operator', 'operate'),
 	('manager', 'manage'), ('pg_database_owner', 'manage'), ('victim', 'produce')) v (r, p);
 CREATE FUNCTION echo(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT payload';
 CREATE FUNCTION breaks(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -51,7 +51,7 @@ BEGIN
 END $$;
 SELECT jobq.register('echo', 'echo(jsonb)'), jobq.register('breaks', 'breaks(jsonb)', max_attempts => 1), jobq.register('tells', 'tells(jsonb)');
 SELECT jobq.create_queue('vault', mode => 'consumer'), jobq.create_queue('safe', max_running => 5), jobq.pause('safe');
-SELECT jobq.grant_queue('vault', 'victim'), jobq.grant_queue('safe', 'victim');
+SELECT jobq.grant_privilege('victim', queue => 'vault'), jobq.grant_privilege('victim', queue => 'safe');
 CREATE TABLE had (what text PRIMARY KEY, id bigint);
 GRANT SELECT, INSERT ON had TO victim;
 SET SESSION AUTHORIZATION victim;
@@ -262,7 +262,7 @@ if ($node->pg_version >= 16)
 	like(as('producer', q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permission denied to run schedule "of root"/, 'nor by one of a role that one cannot become');
 	sql('REVOKE root FROM producer');
 
-	sql(q{CREATE ROLE author LOGIN; SELECT jobq.grant_role('author'); GRANT author TO producer WITH SET FALSE, INHERIT TRUE});
+	sql(q{CREATE ROLE author LOGIN; SELECT jobq.grant_privilege('author'); GRANT author TO producer WITH SET FALSE, INHERIT TRUE});
 	my $flow = as('author', q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "ticks", "delay": "1 day"}]}')});
 	like(as('producer', "SELECT jobq.rerun_steps($flow, 'a')"), qr/ERROR:  42501: permission denied to run steps of workflow $flow once more/, 'nor by a step of its workflow');
 	as('author', "SELECT jobq.cancel_batch($flow)");
@@ -293,7 +293,7 @@ BEGIN
 		PERFORM note('errand refused twice');
 	END;
 END $$;
-SELECT jobq.create_queue('errands', run_as => 'agent', carry => '{app.a}'), jobq.register('errand', 'errand()', queue => 'errands'), jobq.grant_queue('errands', 'producer')});
+SELECT jobq.create_queue('errands', run_as => 'agent', carry => '{app.a}'), jobq.register('errand', 'errand()', queue => 'errands'), jobq.grant_privilege('producer', queue => 'errands')});
 foreach my $try (q{enqueue('escapes', queue => 'errands')}, q{enqueue('on_failure:errand', queue => 'errands')}, q{enqueue('errand', queue => 'errands', context => '{"search_path": "evil"}')},
 	q{schedule('errand', '@yearly', 'escapes', options => '{"queue": "errands"}')}, q{schedule('errand', '@yearly', 'errand', context => '{"search_path": "evil"}')},
 	q{create_batch(on_finish => '{"kind": "escapes", "queue": "errands"}')}, q{create_workflow('{"steps": [{"name": "a", "kind": "escapes", "queue": "errands"}]}')},
@@ -359,8 +359,8 @@ my %probe = (
 	'make, change and drop queues' => q{SELECT jobq.create_queue('new') IS NOT NULL},
 	'register handlers' => q{SELECT jobq.register('new', 'echo(jsonb)') IS NOT NULL},
 	'call `doctor()`' => q{SELECT count(*) >= 0 FROM jobq.doctor()},
-	'grant a queue' => q{SELECT jobq.grant_queue('safe', 'nobody') IS NOT NULL},
-	'grant a role' => q{SELECT jobq.grant_role('nobody', 'manage') IS NOT NULL},
+	'grant a queue' => q{SELECT jobq.grant_privilege('nobody', queue => 'safe') IS NOT NULL},
+	'grant a role' => q{SELECT jobq.grant_privilege('nobody', 'manage') IS NOT NULL},
 	'give others\' jobs to a role' => q{SELECT jobq.reassign_owned('victim', 'producer') IS NOT NULL},
 	'drop others\' jobs' => q{SELECT jobq.drop_owned('victim') IS NOT NULL},
 	'read and write jobq\'s tables' => q{SELECT count(*) > 0 FROM jobq_internal.job},

@@ -57,7 +57,7 @@ $node->safe_psql('moved', q{
 CREATE ACCESS METHOD other TYPE TABLE HANDLER heap_tableam_handler;
 ALTER DATABASE moved SET default_table_access_method = other});
 make_jobs($_) foreach 'postgres', 'moved';
-$node->safe_psql('postgres', q{SELECT jobq.grant_role('clerk')});
+$node->safe_psql('postgres', q{SELECT jobq.grant_privilege('clerk')});
 
 # The library knows heaps only, so the tables are, in whatever way others are kept.
 wait_for($node, 'there are days of the archive', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'moved');

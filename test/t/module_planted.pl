@@ -210,7 +210,7 @@ ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM mallory, PUBLIC});
 # All of jobq, with its callers' paths.
 as('root', q{
 SET client_min_messages = error;
-SELECT jobq.grant_role('victim'), jobq.grant_role('victim', 'operate');
+SELECT jobq.grant_privilege('victim'), jobq.grant_privilege('victim', 'operate');
 CREATE TABLE public.done (n pg_catalog.int4);
 GRANT ALL ON public.done TO victim;
 CREATE FUNCTION public.quick() RETURNS pg_catalog.jsonb LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.done VALUES (1); RETURN '7'; END $$;
@@ -261,9 +261,9 @@ foreach my $view (split /\n/, $node->safe_psql('app', q{SELECT oid::regclass FRO
 }
 as('victim', $calls);
 as('root', $calls . q{
-SELECT jobq.prune('0', '0'), jobq.adopt(), jobq.restart_workers(), jobq.grant_queue('shared', 'victim', 'manage'), jobq.revoke_queue('shared', 'victim'), jobq.revoke_role('victim', 'operate');
+SELECT jobq.prune('0', '0'), jobq.adopt(), jobq.restart_workers(), jobq.grant_privilege('victim', 'manage', 'shared'), jobq.revoke_privilege('victim', queue => 'shared'), jobq.revoke_privilege('victim', 'operate');
 SELECT jobq.reassign_owned('root', 'victim'), jobq.drop_owned('victim'), jobq.drop_queue('outside', true), jobq.unregister('fails');
-CREATE ROLE gone; SELECT jobq.grant_role('gone'); SET ROLE gone; SELECT jobq.enqueue('quick'); RESET ROLE; DROP ROLE gone;
+CREATE ROLE gone; SELECT jobq.grant_privilege('gone'); SET ROLE gone; SELECT jobq.enqueue('quick'); RESET ROLE; DROP ROLE gone;
 });
 # the scheduler has been everywhere, too
 ok($node->poll_query_until('app', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}), 'days have their partitions');

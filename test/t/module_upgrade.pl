@@ -189,7 +189,7 @@ $env{PGDATABASE} = 'postgres';
 	eval { $load->finish };
 	diag($out) if $out =~ /\S/;
 	$node->command_like([ @load, 'finish' ], qr/^\d+$/, 'all that was enqueued is done, once');
-	$node->safe_psql('postgres', q{SELECT jobq.revoke_role(rolname::regrole) FROM pg_roles WHERE rolname ^@ 'load_'});
+	$node->safe_psql('postgres', q{SELECT jobq.revoke_privilege(rolname::regrole) FROM pg_roles WHERE rolname ^@ 'load_'});
 }
 is($session->query('EXECUTE sent'), 't', 'a session that was there before goes on');
 is($session->query(q{CALL jobq.call('answer', timeout => '5 min')}), '42', 'and its jobs run');

@@ -138,7 +138,7 @@ sql(q{SELECT jobq.drop_limiter('limiter ' || i) FROM generate_series(1, 12) i});
 wait_for($node, 'the limiters are gone', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE setting = 'jobq.max_limiters'});
 
 # roles and handlers
-sql(q{CREATE ROLE anna; CREATE ROLE boss LOGIN; SELECT jobq.grant_role('anna'), jobq.grant_role('boss', 'manage'); ALTER SYSTEM SET jobq.start_paused = on; SELECT pg_reload_conf()});
+sql(q{CREATE ROLE anna; CREATE ROLE boss LOGIN; SELECT jobq.grant_privilege('anna'), jobq.grant_privilege('boss', 'manage'); ALTER SYSTEM SET jobq.start_paused = on; SELECT pg_reload_conf()});
 wait_for($node, 'no worker starts', q{SELECT current_setting('jobq.start_paused')::boolean});
 sql(q{REVOKE CONNECT ON DATABASE postgres FROM public; GRANT CONNECT ON DATABASE postgres TO boss; SET ROLE anna; SELECT jobq.enqueue('f')});
 wait_for($node, 'her job is there', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE role = 'anna'::regrole)});
@@ -157,7 +157,7 @@ like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2],
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq_internal.failed_job; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
 wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused')::boolean});
 # run_as: each reason for which no job of the queue runs
-sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_role('setter', 'manage');
+sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_privilege('setter', 'manage');
 SET ROLE setter; SELECT jobq.create_queue('proxy', run_as => 'agent')});
 my $proxy = 'critical\|queue "proxy" has its jobs run as role agent, which ';
 my $again = q{\|-> as a role that can become it: SELECT jobq.alter_queue\('proxy', run_as => '...'\)};
@@ -187,7 +187,7 @@ sql(q{CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN I
 is_well('.', 'all is well: roles and handlers');
 
 # a handler in a schema that a monitor may not use
-sql(q{CREATE ROLE watcher LOGIN; SELECT jobq.grant_role('watcher', 'monitor'); CREATE SCHEMA closed;
+sql(q{CREATE ROLE watcher LOGIN; SELECT jobq.grant_privilege('watcher', 'monitor'); CREATE SCHEMA closed;
 CREATE FUNCTION closed.g(payload jsonb) RETURNS void LANGUAGE sql AS ''; SELECT jobq.register('g', 'closed.g(jsonb)')});
 is(findings('handler', undef, 'watcher'), '', 'a handler in a schema that the user may not use is there');
 sql(q{DROP FUNCTION closed.g(jsonb)});

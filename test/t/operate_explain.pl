@@ -99,8 +99,8 @@ ok(sql(q{SELECT jobq.wait_queue('default', '5 min')}) eq 't', 'all have run');
 # taken along by a worker that runs another role's job: that one is not named
 sql(q{
 CREATE ROLE clerk LOGIN; CREATE ROLE shop1 LOGIN; CREATE ROLE shop2 LOGIN;
-SELECT jobq.grant_role('shop1'), jobq.grant_role('shop2'), jobq.create_queue('desk', run_as => 'clerk');
-SELECT jobq.grant_queue('desk', 'shop1'), jobq.grant_queue('desk', 'shop2'), jobq.register('ask', 'gate(jsonb)', queue => 'desk')});
+SELECT jobq.grant_privilege('shop1'), jobq.grant_privilege('shop2'), jobq.create_queue('desk', run_as => 'clerk');
+SELECT jobq.grant_privilege('shop1', queue => 'desk'), jobq.grant_privilege('shop2', queue => 'desk'), jobq.register('ask', 'gate(jsonb)', queue => 'desk')});
 $holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
 sql(q{SET ROLE shop2; SELECT jobq.enqueue('ask', '1')});
 sleeps($node, 'a job runs', 1);
@@ -197,8 +197,8 @@ BEGIN
 	UPDATE page SET n = n + 1;
 	PERFORM pg_advisory_xact_lock_shared(1);
 END $$;
-SELECT jobq.grant_role('author'), jobq.grant_role('agent'), jobq.create_queue('agency', run_as => 'agent');
-SELECT jobq.grant_queue('agency', 'author'), jobq.register('turn', 'turn()', queue => 'agency');
+SELECT jobq.grant_privilege('author'), jobq.grant_privilege('agent'), jobq.create_queue('agency', run_as => 'agent');
+SELECT jobq.grant_privilege('author', queue => 'agency'), jobq.register('turn', 'turn()', queue => 'agency');
 });
 $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(1)');

@@ -29,7 +29,7 @@ CREATE ROLE stranger LOGIN;
 CREATE FUNCTION good(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.reject_current(''no'')';
 SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');
-SELECT jobq.grant_role('watcher', 'monitor');
+SELECT jobq.grant_privilege('watcher', 'monitor');
 SELECT jobq.create_queue('$odd', mode => 'consumer'), jobq.create_queue('still');
 SELECT jobq.pause('still'), jobq.schedule('daily', '0 3 * * *', 'good');
 SELECT jobq.enqueue(E'two\\nlines', queue => '$odd') FROM generate_series(1, 3);

@@ -45,7 +45,7 @@ BEGIN
 END $$;
 SELECT jobq.register('write', 'write_bill(jsonb)'), jobq.register('read', 'read_bills()'),
 	jobq.register('sign', 'sign_bills()');
-SELECT jobq.grant_role('clerk', 'produce'), jobq.grant_role('clerk', 'sql');
+SELECT jobq.grant_privilege('clerk', 'produce'), jobq.grant_privilege('clerk', 'sql');
 SELECT pg_stat_statements_reset();
 });
 

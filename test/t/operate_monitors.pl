@@ -98,9 +98,9 @@ is(sql("SELECT state FROM jobq.wait($ahead, '5 min')"), 'completed', 'a success 
 sql(q{SELECT jobq.test_clock('1 hour')});
 wait_for($node, 'that is not of the future', q{SELECT max(completed_at) <= jobq.clock() FROM jobq.stats WHERE kind = 'works'});
 begins('back', q{SELECT jobq.create_monitor('back', 'silent', 3000, kind => 'works'), jobq.test_clock('2 hours')}, q{SELECT jobq.enqueue('works')});
-begins('tick', q{CREATE ROLE leaver LOGIN; SELECT jobq.grant_role('leaver'); SET ROLE leaver;
+begins('tick', q{CREATE ROLE leaver LOGIN; SELECT jobq.grant_privilege('leaver'); SET ROLE leaver;
 SELECT jobq.schedule('often', '@every 1s', 'works');
-RESET ROLE; SELECT jobq.revoke_role('leaver'), jobq.create_monitor('tick', 'late', 2, kind => 'works')}, q{SELECT jobq.unschedule('often')});
+RESET ROLE; SELECT jobq.revoke_privilege('leaver'), jobq.create_monitor('tick', 'late', 2, kind => 'works')}, q{SELECT jobq.unschedule('often')});
 foreach my $queue ('nobody', 'unserved')
 {
 	begins("un$queue", qq{SELECT jobq.create_monitor('un$queue', 'unattended', 1, queue => '$queue'); SELECT jobq.enqueue('works', queue => '$queue')},
@@ -115,7 +115,7 @@ jobq.enqueue('waits')});
 begins('old rows', q{SELECT jobq.create_monitor('old rows', 'xmin', 1)});
 wait_for($node, 'it is slow', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'long run'});
 is(sql(q{SELECT count(*) FROM jobq.monitors WHERE name LIKE 'other%' AND since IS NULL AND ended_at IS NULL}), '2', 'those of another kind are not meant');
-sql(q{CREATE ROLE onlooker; SELECT jobq.grant_role('onlooker', 'monitor')});
+sql(q{CREATE ROLE onlooker; SELECT jobq.grant_privilege('onlooker', 'monitor')});
 is(sql(q{SELECT value FROM jobq.monitors WHERE name = 'other rows'; SET ROLE onlooker; SELECT value IS NULL FROM jobq.monitors WHERE name = 'other rows'}),
 	"0\nt", 'who may not look into other sessions does not know how old');
 $keeper->query_safe('SELECT pg_advisory_unlock(1)');
@@ -179,7 +179,7 @@ wait_for($node, 'and is silent no more', q{SELECT since IS NULL AND value < 5000
 sql(q{SELECT jobq.create_monitor('m' || i, 'dead', 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 
 # who may
-sql(q{CREATE ROLE watcher LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('watcher', 'monitor'), jobq.grant_role('stranger')});
+sql(q{CREATE ROLE watcher LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_privilege('watcher', 'monitor'), jobq.grant_privilege('stranger')});
 for (['watcher', '996'], ['stranger', '0'])
 {
 	my ($role, $n) = @$_;

@@ -95,7 +95,7 @@ sub becomes
 
 sql(q{CREATE EXTENSION jobq;
 CREATE ROLE watcher LOGIN PASSWORD 'secret';
-SELECT jobq.grant_role('watcher', 'monitor');
+SELECT jobq.grant_privilege('watcher', 'monitor');
 CREATE FUNCTION good(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.reject_current(''no'')';
 SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');

@@ -57,13 +57,13 @@ is($node->safe_psql('aside', q{SELECT count(*), bool_and(i = n - 1) FROM step}),
 #
 # A role that is renamed has the groups that it had.  Another that gets its name has not.
 #
-sql(q{CREATE ROLE writer LOGIN; SELECT jobq.grant_role('writer')});
+sql(q{CREATE ROLE writer LOGIN; SELECT jobq.grant_privilege('writer')});
 my $first = sql(role('writer', q{SELECT put(1, 'a', true)}));
 wait_for($node, 'its group waits for its next attempt', "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first");
 sql(q{ALTER ROLE writer RENAME TO author});
 my $second = sql(role('author', q{SELECT put(2, 'b')}));
 wait_for($node, 'so does what the role enqueues by its other name', "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first AND parked = 1");
-sql(q{CREATE ROLE writer LOGIN; SELECT jobq.grant_role('writer')});
+sql(q{CREATE ROLE writer LOGIN; SELECT jobq.grant_privilege('writer')});
 my $other = sql(role('writer', q{SELECT put(3, 'b')}));
 is(sql("SELECT state FROM jobq.wait($other, '5 min')"), 'completed', 'another role with the old name does not');
 
@@ -75,7 +75,7 @@ $node->command_ok([ 'pg_dump', '-f', $dump, 'postgres' ], 'pg_dump');
 sql(q{SELECT jobq.retry(id) FROM jobq.live_jobs WHERE attempt > 0});
 wait_for($node, 'all is done', $over);
 is(sql($in_order), '3b 1a 2b', 'in order');
-sql(q{SELECT jobq.revoke_role('author'); DROP ROLE author; CREATE ROLE author LOGIN});
+sql(q{SELECT jobq.revoke_privilege('author'); DROP ROLE author; CREATE ROLE author LOGIN});
 sql('CREATE DATABASE copy');
 $node->command_ok([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-f', $dump, 'copy' ], 'restored');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});

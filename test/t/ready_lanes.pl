@@ -21,7 +21,7 @@ $node->safe_psql(
 CREATE EXTENSION jobq;
 CREATE ROLE greedy LOGIN;
 CREATE ROLE modest LOGIN;
-SELECT jobq.grant_role('greedy'), jobq.grant_role('modest');
+SELECT jobq.grant_privilege('greedy'), jobq.grant_privilege('modest');
 CREATE FUNCTION quick() RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('quick', 'quick()');
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer');

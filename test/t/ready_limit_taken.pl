@@ -89,10 +89,10 @@ sub go_round
 
 # A job that is changed while it waits stands in the ready set twice for a while.  It does
 # not replace itself.
-sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); CREATE ROLE other LOGIN; SELECT jobq.grant_role('other');
+sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); CREATE ROLE other LOGIN; SELECT jobq.grant_privilege('other');
 	SELECT jobq.create_limiter('latest', max_running => 1, when_taken => 'replace');
 	SELECT jobq.create_queue('latest', mode => 'consumer', limiter => 'latest');
-	SELECT jobq.grant_queue('latest', 'other', 'produce'), jobq.grant_queue('latest', 'other', 'consume')});
+	SELECT jobq.grant_privilege('other', 'produce', 'latest'), jobq.grant_privilege('other', 'consume', 'latest')});
 wait_for($node, 'changed: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'latest'});
 ($id, $token) = split /\|/, sql(q{SET ROLE other; SELECT jobq.enqueue('any', '1', 'latest') \g /dev/null
 	SELECT id, token FROM jobq.reserve('{latest}', 1, '1 hour', wait => '5 min')});

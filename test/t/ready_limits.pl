@@ -375,7 +375,7 @@ nothing_leaks('full');
 sql(q{CREATE ROLE anna LOGIN; CREATE ROLE bert LOGIN; CREATE ROLE cora LOGIN;
 	CREATE FUNCTION nothing(payload jsonb) RETURNS void LANGUAGE sql AS '';
 	CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared((payload #>> ''{}'')::int)';
-	SELECT jobq.grant_role('anna'), jobq.grant_role('bert'), jobq.grant_role('cora'), jobq.register('turn', 'nothing(jsonb)'),
+	SELECT jobq.grant_privilege('anna'), jobq.grant_privilege('bert'), jobq.grant_privilege('cora'), jobq.register('turn', 'nothing(jsonb)'),
 		jobq.register('hold', 'hold(jsonb)'), jobq.create_queue('shared', max_running => 1, open => true)});
 $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(5), pg_advisory_lock(6)');

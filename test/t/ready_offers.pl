@@ -26,7 +26,7 @@ CREATE ROLE alice LOGIN;
 CREATE ROLE bob LOGIN;
 CREATE ROLE carol LOGIN;
 GRANT bob TO alice;
-SELECT jobq.grant_role('alice'), jobq.grant_role('bob'), jobq.grant_role('carol');
+SELECT jobq.grant_privilege('alice'), jobq.grant_privilege('bob'), jobq.grant_privilege('carol');
 SELECT jobq.create_queue('first', open => true, mode => 'consumer'), jobq.create_queue('one', open => true, mode => 'consumer', max_running => 1);
 SELECT jobq.enqueue('any', queue => 'one'), jobq.enqueue('any', queue => 'first');
 SET ROLE bob;

@@ -26,7 +26,7 @@ $node->safe_psql(
 CREATE EXTENSION jobq;
 CREATE ROLE greedy LOGIN;
 CREATE ROLE modest LOGIN;
-SELECT jobq.grant_role('greedy'), jobq.grant_role('modest');
+SELECT jobq.grant_privilege('greedy'), jobq.grant_privilege('modest');
 CREATE FUNCTION quick() RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 SELECT jobq.register('quick', 'quick()'), jobq.register('fails', 'fails()', backoff => 'fixed 1h');

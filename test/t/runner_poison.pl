@@ -139,8 +139,8 @@ SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.dead_let
 {
 	$node->safe_psql(
 		'postgres', q{
-CREATE ROLE a; SELECT jobq.grant_role('a');
-CREATE ROLE b; SELECT jobq.grant_role('b');
+CREATE ROLE a; SELECT jobq.grant_privilege('a');
+CREATE ROLE b; SELECT jobq.grant_privilege('b');
 GRANT INSERT ON effect TO a, b;
 GRANT pg_execute_server_program TO a, b}) if $node->pg_version >= 17;
 	my @roles = $node->pg_version >= 17 ? ('a', 'b') : ('postgres') x 2;

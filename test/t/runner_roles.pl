@@ -46,7 +46,7 @@ END $$;
 DO $$ BEGIN
 	FOR i IN 1 .. 30 LOOP
 		EXECUTE format('CREATE ROLE role%s LOGIN', i);
-		PERFORM jobq.grant_role(format('role%s', i)::regrole);
+		PERFORM jobq.grant_privilege(format('role%s', i)::regrole);
 	END LOOP;
 END $$;
 });
@@ -187,7 +187,7 @@ SELECT jobq.enqueue('limited')});
 sleeps($node, 'a job is in the way of the first of the group', 1);
 my $before = $node->safe_psql('postgres', q{
 CREATE ROLE leaver LOGIN;
-SELECT FROM jobq.grant_role('leaver');
+SELECT FROM jobq.grant_privilege('leaver');
 BEGIN;
 SELECT jobq.enqueue('limited', group_key => 'g');
 SET LOCAL ROLE leaver;
@@ -210,7 +210,7 @@ $node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finis
 #
 my @still = split /\n/, $node->safe_psql('postgres', q{
 CREATE ROLE goner LOGIN;
-SELECT FROM jobq.grant_role('goner');
+SELECT FROM jobq.grant_privilege('goner');
 SET ROLE goner;
 SELECT jobq.enqueue('note', delay => '1 h');
 SELECT jobq.enqueue('note', queue => 'still');

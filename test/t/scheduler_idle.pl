@@ -27,7 +27,7 @@ $node->safe_psql(
 	'app', q{
 CREATE EXTENSION jobq;
 CREATE ROLE clerk;
-SELECT jobq.grant_role('clerk');
+SELECT jobq.grant_privilege('clerk');
 CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
 CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;

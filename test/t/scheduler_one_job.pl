@@ -27,7 +27,7 @@ SELECT jobq.register('note', 'note()', max_attempts => 1), jobq.register('bad', 
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 CREATE ROLE other LOGIN;
 CREATE ROLE leaver LOGIN;
-SELECT jobq.grant_role('other'), jobq.grant_role('leaver')});
+SELECT jobq.grant_privilege('other'), jobq.grant_privilege('leaver')});
 wait_for_scheduler($node);
 my $scheduler = scheduler_pid($node);
 
@@ -114,7 +114,7 @@ SKIP:
 	ends('the job runs when that is possible', $job, 'completed');
 
 	# that they end after a job is another matter
-	sql(q{CREATE ROLE third LOGIN; SELECT jobq.grant_role('third')});
+	sql(q{CREATE ROLE third LOGIN; SELECT jobq.grant_privilege('third')});
 	$offset = -s $node->logfile;
 	sql(q{SELECT injection_points_attach('jobq-attempt-left', 'error')});
 	ends("a worker ends after its job, $_", sql(q{SET ROLE third; SELECT jobq.enqueue('note')}), 'completed') foreach 1 .. 4;

@@ -33,7 +33,7 @@ SELECT jobq.register('hold', 'hold()', backoff => 'fixed 1 h'), jobq.register('f
 SELECT jobq.create_queue('strict', notify => 'transactional');
 SELECT jobq.create_queue('outside', mode => 'consumer', notify => 'transactional');
 CREATE ROLE other LOGIN;
-SELECT jobq.grant_role('other');
+SELECT jobq.grant_privilege('other');
 SELECT jobq.schedule('ticks', 'every 1 second', 'tick')});
 wait_for($node, 'the database is served', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 my $scheduler = scheduler_pid($node);

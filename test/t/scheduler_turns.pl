@@ -28,7 +28,7 @@ BEGIN
 	PERFORM pg_sleep((payload ->> 'sleep')::float);
 END $$;
 SELECT jobq.register('ran', 'ran(jsonb, jobq.job_context)');
-SELECT jobq.grant_role('member');
+SELECT jobq.grant_privilege('member');
 
 -- the roles from one to another enqueue so many jobs each
 CREATE FUNCTION enqueue_as(first int, last int, n int, sleep float, queue text, priority int DEFAULT 0) RETURNS void LANGUAGE plpgsql AS $$

@@ -47,7 +47,7 @@ SELECT jobq.register('note', 'note()');
 CREATE ROLE eve LOGIN;
 CREATE ROLE bob LOGIN;
 CREATE ROLE carol LOGIN;
-SELECT jobq.grant_role('eve'), jobq.grant_role('bob'), jobq.grant_role('carol')});
+SELECT jobq.grant_privilege('eve'), jobq.grant_privilege('bob'), jobq.grant_privilege('carol')});
 is(ends('bob', ''), 'completed', 'a job is finished at once');
 is(sql(q{SELECT count(*) FROM jobq_internal.archive_default}), '0', 'and is in the partition of its day');
 

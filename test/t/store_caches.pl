@@ -30,7 +30,7 @@ if (sql(q{SELECT max_val FROM pg_settings WHERE name = 'debug_discard_caches'}) 
 sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE producer LOGIN;
-SELECT jobq.grant_role('producer');
+SELECT jobq.grant_privilege('producer');
 CREATE FUNCTION twice(payload jsonb) RETURNS jsonb LANGUAGE sql AS
 	$$ SELECT to_jsonb(2 * (payload ->> 'n')::int) $$;
 CREATE FUNCTION breaks(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS

@@ -21,7 +21,7 @@ $node->safe_psql(
 	'postgres', q{
 CREATE ROLE clerk LOGIN;
 CREATE EXTENSION jobq;
-SELECT jobq.grant_role('clerk');
+SELECT jobq.grant_privilege('clerk');
 CREATE TABLE effect (job bigint, payload jsonb, role name DEFAULT current_user);
 GRANT INSERT ON effect TO clerk;
 CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS jsonb
@@ -171,7 +171,7 @@ is($node->safe_psql('served', q{SELECT error FROM jobq.jobs WHERE payload -> 'n'
 $node->safe_psql(
 	'postgres', q{
 CREATE ROLE leaver LOGIN;
-SELECT jobq.grant_role('leaver'), jobq.grant_role('leaver', 'manage');
+SELECT jobq.grant_privilege('leaver'), jobq.grant_privilege('leaver', 'manage');
 SET ROLE leaver;
 SELECT jobq.enqueue('note', delay => '1 day', unique_key => 'its own'), jobq.schedule('of leaver', '@yearly', 'note'), jobq.create_batch('of leaver');
 SELECT jobq.enqueue('give_up');
@@ -195,7 +195,7 @@ CREATE ROLE agent LOGIN;
 CREATE ROLE setter LOGIN IN ROLE agent;
 CREATE ROLE other LOGIN;
 GRANT INSERT ON effect TO PUBLIC;
-SELECT jobq.grant_role('setter', 'manage');
+SELECT jobq.grant_privilege('setter', 'manage');
 SELECT jobq.create_queue('agency', open => true), jobq.create_queue('setters agency', open => true, run_as => 'clerk'), jobq.pause('agency'), jobq.pause('setters agency');
 SELECT jobq.alter_queue('agency', run_as => 'agent');
 SET ROLE setter;

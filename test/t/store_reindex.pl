@@ -26,7 +26,7 @@ $node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$tablespace'
 sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE producer LOGIN;
-SELECT jobq.grant_role('producer');
+SELECT jobq.grant_privilege('producer');
 CREATE FUNCTION twice(payload jsonb) RETURNS jsonb LANGUAGE sql AS
 	$$ SELECT to_jsonb(2 * (payload ->> 'n')::int) $$;
 CREATE FUNCTION breaks() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$;

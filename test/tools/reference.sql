@@ -6,14 +6,14 @@ BEGIN;
 CREATE EXTENSION jobq;
 CREATE ROLE somebody;
 
--- Which grant of grant_role() is enough for what everybody may call?  The functions
+-- Which grant of grant_privilege() is enough for what everybody may call?  The functions
 -- look themselves, and sql/module_privileges.sql shows what they say.
 CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE
 		WHEN NOT CASE privilege WHEN 'EXECUTE' THEN has_function_privilege('somebody', object, privilege)
 			ELSE has_table_privilege('somebody', object, privilege) END
-			OR name = ANY ('{grant_role,revoke_role}') THEN NULL
-		WHEN name = ANY ('{register,unregister,grant_queue,revoke_queue,create_queue,alter_queue,drop_queue,create_limiter,drop_limiter,prune,restart_workers}') THEN 'manage'
+			OR name = ANY ('{grant_privilege,revoke_privilege}') THEN NULL
+		WHEN name = ANY ('{register,unregister,create_queue,alter_queue,drop_queue,create_limiter,drop_limiter,prune,restart_workers}') THEN 'manage'
 		WHEN name = ANY ('{pause,resume,monitor,drop_monitor,reset_stats}') THEN 'operate'
 		WHEN name IN ('doctor', 'metrics') THEN 'monitor'
 		WHEN name = 'enqueue_sql' THEN 'sql'

@@ -25,7 +25,7 @@ def listen():
     for i in range(ROLES):
         role = "bench_ear%d" % i
         sql("CREATE ROLE %s LOGIN" % role)
-        sql("SELECT jobq.grant_role('%s')" % role)
+        sql("SELECT jobq.grant_privilege('%s')" % role)
         sql("SET ROLE %s" % role)
         sql("SELECT count(jobq.on_event('completed', 'noop', kind => NULLIF('kind' || i, 'kind1'))) FROM generate_series(1, %d) i" % HANDLERS)
         sql("RESET ROLE")

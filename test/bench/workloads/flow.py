@@ -86,7 +86,7 @@ def of_roles(roles):
             role = "jobq_bench_%d" % i
             sql("DROP ROLE IF EXISTS %s" % role)
             sql("CREATE ROLE %s LOGIN" % role)
-            sql("SELECT jobq.grant_role('%s')" % role)
+            sql("SELECT jobq.grant_privilege('%s')" % role)
             sql("SET ROLE %s" % role)
             WORKERS.fill("noop", jobs // roles, QUEUE)
             sql("RESET ROLE")

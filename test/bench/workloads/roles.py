@@ -16,7 +16,7 @@ BEGIN
 END $$;
 SELECT jobq.register('ran', 'ran(jsonb)'), jobq.create_queue('roles', open => true, keep => 'nothing');
 CREATE ROLE bench_members;
-SELECT jobq.grant_role('bench_members');
+SELECT jobq.grant_privilege('bench_members');
 CREATE FUNCTION enqueue_as(roles int, jobs int, sleep float) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. roles LOOP
