@@ -122,7 +122,7 @@ CALL test.batch_over(:never);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 SELECT test.error(format('SELECT jobq.retry_many(batch_id => %s)', :never));
-SELECT test.error('SELECT jobq.retry_many(kind => ''part'', batch_id => 0)');
+SELECT test.error('SELECT jobq.retry_many(batch_id => 0)'), jobq.retry_many(kind => 'part', batch_id => 0);
 SELECT jobq.retry_many(batch_id => 0, state => 'retryable');
 
 -- empty: one that is started has nothing to wait for; one that was created so waits for its first job

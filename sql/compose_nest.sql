@@ -172,6 +172,8 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload":
 SELECT test.nest_ended(:id);
 SELECT test.nest_ended(test.inner(:id, 'if'));
 SELECT * FROM test.nest_tree(:id);
+SELECT DISTINCT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM jobq.dead_letters l, test.error(format('SELECT jobq.edit(%s, timeout => ''1 min'')', l.id)) e WHERE kind = 'jobq.workflow';
+SELECT jobq.edit_many('{"timeout": "1 min"}', kind => 'jobq.workflow', state => 'failed');
 SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'failed' AND kind IN ('may_halt', 'jobq.workflow');
 TRUNCATE test.halt;
 

@@ -116,9 +116,10 @@ CREATE FUNCTION test.asks_too_much(payload jsonb) RETURNS void LANGUAGE plpgsql 
 SELECT jobq.register('asks_too_much', 'test.asks_too_much(jsonb)', max_attempts => 1);
 SELECT c, e.* FROM unnest(ARRAY['snooze(''-1 s'')', 'snooze(''1000 years'')', 'snooze(''-1 s'', true)', 'set_progress(-1)', 'set_progress(100.1)', 'set_progress(''nan'')'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.perform(''asks_too_much'', %L)', to_jsonb(c))) e ORDER BY n;
--- and nulls mean nothing
-SELECT jobq.enqueue('asks_too_much', '"snooze(NULL)"') AS id \gset
+-- a null delay is no delay
+SELECT jobq.enqueue('asks_too_much', '"snooze(NULL)"', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
+-- and other nulls mean nothing
 SELECT jobq.enqueue('asks_too_much', '"set_progress(50, NULL)"') AS id \gset
 SELECT * FROM test.outcome(:id);
 -- but the end of a job needs no reason

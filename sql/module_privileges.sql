@@ -169,8 +169,18 @@ SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'job
 SELECT name FROM jobq.queues WHERE name = 'closed';
 SELECT queue FROM jobq.limits WHERE queue = 'closed';
 RESET ROLE;
-SELECT c, e.* FROM unnest(ARRAY['''regress_jobq_alice'', ''monitor'', ''closed''', '''regress_jobq_alice'', NULL, ''closed''', 'NULL, queue => ''closed''',
+SELECT c, e.* FROM unnest(ARRAY['''regress_jobq_alice'', ''monitor'', ''closed''', '''regress_jobq_alice'', NULL, ''closed''', 'NULL, queue => ''closed''', '''regress_jobq_alice'', queue => NULL',
 	'''regress_jobq_alice'', queue => ''nowhere''']) WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.grant_privilege(%s)', c)) e ORDER BY n;
+-- a queue that her first job has made is open, and is hers no more when it is created
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', queue => 'first used', delay => '1 hour') AS id \gset
+RESET ROLE;
+SELECT open, made_by FROM jobq_internal.queue WHERE name = 'first used';
+SELECT jobq.create_queue('first used', max_running => 3);
+SELECT open, made_by, max_running FROM jobq_internal.queue WHERE name = 'first used';
+SELECT jobq.create_queue('first used', open => true), jobq.create_queue('first used');
+SELECT open, made_by, max_running FROM jobq_internal.queue WHERE name = 'first used';
+SELECT jobq.cancel(:id), jobq.drop_queue('first used');
 -- she may enqueue there, and takes her own
 SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'closed');
 SET ROLE regress_jobq_alice;

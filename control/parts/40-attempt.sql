@@ -86,7 +86,7 @@ AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED
 COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better end soon';
 
 CREATE FUNCTION jobq.snooze(delay interval, charge boolean DEFAULT false) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.snooze(interval, boolean) IS 'when the handler returns, its effects commit and the job runs again later
 delay: how much later
 charge: count the attempt, so that max_attempts ends it; else it is as if it had not been';

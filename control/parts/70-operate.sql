@@ -235,11 +235,11 @@ CREATE FUNCTION jobq.create_limiter(
 	when_taken text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_limiter'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, which kinds (register) and queues (alter_queue) can name: their jobs share its limits
+COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, which kinds (register) and queues (alter_queue) can name: their jobs share its limits; or change one that exists, where what is null or left out stays as it is
 name: the limiter
-max_running: how many of these jobs run at a time; else as many as can
-rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
-throttle: when they rest, such as 10 failures in 5 minutes; else never
+max_running: how many of these jobs run at a time; 0: as many as can
+rate: how many of them start in a time, such as 100 per minute burst 20; none: as many as can
+throttle: when they rest, such as 10 failures in 5 minutes; none: never
 by: where jobs have a key, each of which has these limits for itself: payload and a path such as payload $.host, header and a name, tenant, or role; else all jobs have them together
 cost: a function(jsonb) that returns how many tokens of the rate a job costs, as integer; 0: it needs nothing of the limiter; else one
 when_taken: what becomes of a job that is due while all places of max_running are taken: wait, which it does else; release and a time, such as release 5 min, after which it comes again; skip: it is cancelled; replace: older ones of its role are';

@@ -124,7 +124,7 @@ BEGIN
 			(NULL, 'priority', 'smaller runs first'),
 			('jobq.grants', 'privilege', 'produce, sql, consume, monitor, operate, or manage'),
 			('jobq_internal.privilege', 'privilege', 'produce, sql, consume, monitor, operate, or manage'),
-			(NULL, 'progress', 'percent that are done, as told by set_progress() or set_progress()'),
+			(NULL, 'progress', 'percent that are done, as told by set_progress()'),
 			('jobq.batch_status', 'progress', 'percent of its jobs that are over'),
 			('jobq.batches', 'progress', 'percent of its jobs that are over'),
 			('jobq_internal.batch_list', 'progress', 'percent of its jobs that are over'),

@@ -83,19 +83,19 @@ GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.kinds, jobq.q
 	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.step_elements, jobq.grants, jobq.monitors, jobq.event_handlers TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
 
-CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_grant_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.grant_privilege(regrole, text, text) IS 'give a role, and its members, a privilege for a queue, or for all queues
 role: the role
 privilege: produce (enqueue, and look after what is one''s own), sql (the same, and enqueue plain statements), consume (take jobs of all roles), monitor (see all jobs, without their contents, and call doctor()), operate (also pause; cancel, retry, move all jobs), or manage (all of it; also queues and handlers, which decides what runs as others); for a queue produce, sql, consume, or manage (see, operate and delete its jobs, and change its settings)
-queue: the queue; null: all';
+queue: the queue; *: all';
 
-CREATE FUNCTION jobq.revoke_privilege(role regrole, privilege text DEFAULT NULL, queue text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.revoke_privilege(role regrole, privilege text DEFAULT NULL, queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_revoke_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.revoke_privilege(regrole, text, text) IS 'take back what grant_privilege() gave; jobs that there are run on
 role: the role
 privilege: which one; null: all
-queue: for which queue; null: what was given for all, or without a privilege everything';
+queue: for which queue; *: what was given for all, or without a privilege everything';
 
 CREATE FUNCTION jobq.reassign_owned("from" regrole, "to" regrole) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_reassign_owned' LANGUAGE C VOLATILE PARALLEL UNSAFE;

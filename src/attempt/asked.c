@@ -140,7 +140,11 @@ ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason
 Datum
 jobq_snooze(PG_FUNCTION_ARGS)
 {
-	ask_for(PG_GETARG_BOOL(1) ? OUTCOME_RELEASE : OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("delay must not be null")));
+	ask_for(!PG_ARGISNULL(1) && PG_GETARG_BOOL(1) ? OUTCOME_RELEASE : OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
 	PG_RETURN_VOID();
 }
 

@@ -85,7 +85,7 @@ extern bool jobq_batch_reopen(int64 batch_id);
 extern void jobq_batch_changed(int64 batch_id, const char *state, bool over);
 extern void jobq_batch_check_retry(int64 id);
 extern void jobq_batch_check_visible(int64 id);
-extern void jobq_no_such_batch(int64 id);
+pg_noreturn extern void jobq_no_such_batch(int64 id);
 
 /* src/compose/nest.c */
 extern bool jobq_batch_cancel_nested(const JobqJob *job, bool begun);

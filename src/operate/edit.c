@@ -58,6 +58,7 @@ const JobqArg jobq_edit_args[NEDITS] = {
 pg_noreturn static void not_waiting(int64 id, const char *state);
 static void set_attempts(JobqJob *job, const JobqEdit *edit);
 static bool check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named);
+static bool has_contents(const JobqEdit *edit, const JobqJob *job, bool named);
 static const char *why_not(const JobqJob *job, const JobqEdit *edit);
 static void change_queue(JobqJob *job, const char *name, bool live);
 static void move_job(JobqJob *job, const JobqEdit *edit);
@@ -142,7 +143,8 @@ bool
 jobq_may_edit(const JobqEdit *edit, Oid role, int32 queue_id)
 {
 	if (edit->writes)
-		return jobq_may(JOBQ_MAY_MANAGE, role, queue_id) && jobq_may_become(role);
+		return jobq_may(JOBQ_MAY_MANAGE, role, queue_id) && jobq_may_become(role) &&
+			!jobq_is_borrowed(role);
 	return jobq_may(JOBQ_MAY_OPERATE, role, queue_id);
 }
 
@@ -159,11 +161,25 @@ check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named)
 		jobq_check_may_write("edit", job_id(job), role, queue_id);
 	else if (named)
 		jobq_refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(job), role, queue_id);
-	if (!jobq_may_edit(edit, role, queue_id))
-		return false;
-	if (edit->writes)
-		jobq_refuse_borrowed(role);
-	return true;
+	return jobq_may_edit(edit, role, queue_id);
+}
+
+/*
+ * False, or an error if it is named, if the job has nothing of what is to be edited, as it
+ * stands for a workflow.
+ */
+static bool
+has_contents(const JobqEdit *edit, const JobqJob *job, bool named)
+{
+	if (!edit->writes || !jobq_job_is_workflow(job))
+		return true;
+	if (named)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited but its priority",
+						job_id(job)),
+				 errhint("Edit the jobs of that workflow, whose id jobq.steps has.")));
+	return false;
 }
 
 /*
@@ -315,6 +331,8 @@ ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced
 	JobqJob		now;
 
 	*priced = *job;
+	if (!edit->nulls[EDIT_PRIORITY])
+		JOB_SET(priced, JOB_PRIORITY, edit->values[EDIT_PRIORITY]);
 	write_job(priced, edit, false);
 	jobq_ask_limit_cost(priced);
 	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, job_id(job), false, &now))
@@ -345,15 +363,7 @@ find_to_edit(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen,
 	state = why_not(job, edit);
 	if (state != NULL && named)
 		not_waiting(id, state);
-	if (!edit->writes || !jobq_job_is_workflow(job))
-		return state == NULL;
-	if (named)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited but its priority",
-						id),
-				 errhint("Edit the jobs of that workflow, whose id jobq.steps has.")));
-	return false;
+	return state == NULL && has_contents(edit, job, named);
 }
 
 /*
@@ -447,6 +457,11 @@ jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
 	}
 	if (edit->moves)
 		not_waiting(id, "is a dead letter");
+	if (!has_contents(edit, &job, named))
+	{
+		SPI_finish();
+		return false;
+	}
 	write_job(&job, edit, false);
 	if (asks_cost(edit))
 		jobq_ask_limit_cost(&job);

@@ -125,23 +125,31 @@ take_privilege(int32 queue_id, Oid role, const char *privilege)
 }
 
 /*
- * The argument that is the name of a queue; 0: all queues.  Who manages all queues says who
- * may use one, and who owns the extension who may use all.
+ * The argument that is the name of a queue; 0: all queues, which is said by "*", as a
+ * variable that happens to be null shall not mean all.  Who manages all queues says who may
+ * use one, and who owns the extension who may use all.
  */
 static int32
 queue_arg(FunctionCallInfo fcinfo, const char *action)
 {
-	if (PG_ARGISNULL(2))
+	char	   *name = PG_ARGISNULL(2) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(2));
+
+	if (name != NULL && strcmp(name, "*") == 0)
 	{
 		jobq_require_owner(action);
 		return 0;
 	}
 	jobq_require_all(JOBQ_MAY_MANAGE, action);
-	return jobq_known_queue(text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("queue must not be null"),
+				 errhint("All queues are '*'.")));
+	return jobq_known_queue(name);
 }
 
 /*
- * grant_privilege(role, privilege, queue): for one queue, or for all if that is null.
+ * grant_privilege(role, privilege, queue): for one queue, or for all ("*").
  */
 Datum
 jobq_grant_privilege(PG_FUNCTION_ARGS)
@@ -158,7 +166,7 @@ jobq_grant_privilege(PG_FUNCTION_ARGS)
 
 /*
  * revoke_privilege(role, privilege, queue): takes one back.  A null privilege takes all of
- * the queue, or without a queue all there are.
+ * the queue, or for "*" all there are.
  */
 Datum
 jobq_revoke_privilege(PG_FUNCTION_ARGS)

@@ -122,7 +122,7 @@ reassign_uuids(Datum *roles)
 }
 
 /*
- * Make a job that waits another role's, as move_job() does; false if it runs, or
+ * Make a job that waits another role's, as jobq_edit_live() does; false if it runs, or
  * is not there any more.
  */
 static bool

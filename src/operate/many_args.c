@@ -55,6 +55,7 @@ static void set_changes(JobqMany * many, Jsonb *changes);
 static const char *states_for(const JobqMany * many);
 static TimestampTz age_filter(const JobqMany * many, int filter);
 static void check_many(JobqMany * many);
+static bool is_whole_batch(const JobqMany * many);
 static void check_some_condition(const JobqMany * many);
 static int64 run_function(FunctionCallInfo fcinfo, JobqManyAction action);
 static char *jsonb_as_text(JsonbValue *value);
@@ -159,10 +160,26 @@ check_many(JobqMany * many)
 						DatumGetInt64(many->values[FILTER_MAX_JOBS])),
 				 errhint("It must be at least 1.")));
 
-	/* comes last: it locks the dead letters of the batch, and then the batch */
-	if (!many->nulls[FILTER_BATCH_ID] && many->action == MANY_RETRY &&
-		jobq_many_of_letters(many))
+	/*
+	 * A batch as a whole is told of, and comes last: that locks its dead
+	 * letters, and then the batch.
+	 */
+	if (is_whole_batch(many))
 		jobq_batch_check_retry(DatumGetInt64(many->values[FILTER_BATCH_ID]));
+}
+
+/*
+ * Are all dead letters of a batch to be retried, and nothing else said?
+ */
+static bool
+is_whole_batch(const JobqMany * many)
+{
+	if (many->action != MANY_RETRY || many->nulls[FILTER_BATCH_ID] || !jobq_many_of_letters(many))
+		return false;
+	for (int i = 0; i < NFILTERS; i++)
+		if (i != FILTER_BATCH_ID && i != FILTER_STATE && !many->nulls[i])
+			return false;
+	return true;
 }
 
 /*

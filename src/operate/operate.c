@@ -394,7 +394,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 }
 
 /*
- * forget(id): delete a dead letter.
+ * delete(id): delete a dead letter.
  */
 Datum
 jobq_delete(PG_FUNCTION_ARGS)

@@ -438,6 +438,23 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 }
 
 /*
+ * The queue has been made by its first use, for any producer to use: have it as if it had
+ * been created.
+ */
+static void
+make_own(const char *name)
+{
+	static const Oid types[] = {TEXTOID};
+	Datum		value = CStringGetTextDatum(name);
+
+	SPI_connect();
+	(void) jobq_query("UPDATE jobq_internal.queue SET made_by = NULL, open = name = 'default'"
+					  " WHERE name = $1 AND made_by IS NOT NULL",
+					  1, types, &value, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+}
+
+/*
  * create_queue(name, ...settings): a queue that exists gets the settings that are given.
  */
 Datum
@@ -447,7 +464,8 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a queue");
 	PreventCommandIfReadOnly("jobq.create_queue()");
-	(void) jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL);
+	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL))
+		make_own(name);
 	change_settings(fcinfo, name);
 	PG_RETURN_VOID();
 }

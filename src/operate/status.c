@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What has become of a job: status(), result().
+ *	  What has become of a job: status().
  *
  * Told means durable: a job's worker does not wait for the flush of its
  * commit, so whoever is about to be told that the job is done flushes (and
@@ -301,8 +301,8 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 	CommandCounterIncrement();
 
 	/*
-	 * as in jobq_job_find_now(); a snapshot keeps what is stored out of line, as
-	 * jobq.call() has none when it waits
+	 * as in jobq_job_find_now(); a snapshot keeps what is stored out of line,
+	 * as jobq.call() has none when it waits
 	 */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = find_live(id, SnapshotSelf, status);

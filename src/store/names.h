@@ -280,6 +280,7 @@ extern bool jobq_may_see_queue(int32 queue_id, bool open);
 extern void jobq_require_visible(const JobqQueue *queue);
 extern bool jobq_may_act_for(Oid role);
 extern bool jobq_may_become(Oid role);
+extern bool jobq_is_borrowed(Oid role);
 extern void jobq_refuse_borrowed(Oid role);
 extern bool jobq_may(int privilege, Oid role, int32 queue_id);
 

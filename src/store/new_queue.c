@@ -137,6 +137,11 @@ jobq_insert_queue(const char *name, const char *mode, bool open,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("queue name \"%s\" must have 1 to %d bytes", name,
 						JOBQ_MAX_QUEUE_NAME)));
+	if (strcmp(name, "*") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("no queue can be named \"*\""),
+				 errhint("It stands for all queues.")));
 
 	SPI_connect();
 	/* rows that came by replication have not used the sequence */

@@ -347,6 +347,17 @@ jobq_may_become(Oid role)
 }
 
 /*
+ * Is the role a superuser's that this session's user has only for a moment, and whose jobs
+ * are not allowed then?
+ */
+bool
+jobq_is_borrowed(Oid role)
+{
+	return superuser_arg(role) && jobq_allow_superuser_jobs == SUPERUSER_JOBS_OWN &&
+		!superuser_arg(GetSessionUserId());
+}
+
+/*
  * An error if the role, as which jobs are to run, is a superuser, and whoever is
  * connected here is none: the user has become one by SET ROLE, or in a function of
  * a superuser (SECURITY DEFINER, or since PostgreSQL 18 a trigger that a foreign key
@@ -357,8 +368,7 @@ jobq_may_become(Oid role)
 void
 jobq_refuse_borrowed(Oid role)
 {
-	if (superuser_arg(role) && jobq_allow_superuser_jobs == SUPERUSER_JOBS_OWN &&
-		!superuser_arg(GetSessionUserId()))
+	if (jobq_is_borrowed(role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to have jobs run as superuser \"%s\"",
