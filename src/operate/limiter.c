@@ -185,7 +185,7 @@ check_unchanged(const Datum *values, const char *nulls)
 		int			arg;
 	}			fixed[] = {{"by", ARG_BY}, {"cost", ARG_COST}};
 
-	for (int i = 0; i < lengthof(fixed); i++)
+	for (int i = 0; i < (int) lengthof(fixed); i++)
 	{
 		Datum		args[] = {values[ARG_NAME], values[fixed[i].arg]};
 

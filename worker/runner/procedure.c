@@ -104,7 +104,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 
 	/* what is stored out of line may be gone after this transaction */
 	MemoryContextSwitchTo(run->memory);
-	for (int i = 0; i < lengthof(kept); i++)
+	for (int i = 0; i < (int) lengthof(kept); i++)
 		if (!JOB_ISNULL(job, kept[i]))
 			copies[i] = PointerGetDatum(PG_DETOAST_DATUM_COPY(JOB(job, kept[i])));
 	if (function->statement)
@@ -126,7 +126,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 
 	if (!lease_job(run, rel, job, token))
 		return;
-	for (int i = 0; i < lengthof(kept); i++)
+	for (int i = 0; i < (int) lengthof(kept); i++)
 		if (!JOB_ISNULL(job, kept[i]))
 			JOB(job, kept[i]) = copies[i];
 	jobq_tell_running(job, attempt, -1, true);
