@@ -222,7 +222,7 @@ const Command commands[] = {
 	},
 	{
 		.name = "create-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
-		.summary = "create a queue with its settings",
+		.summary = "create a queue, or change settings of one that exists",
 		.output = OUTPUT_NOTHING,.run = run_call,
 		.sql = "SELECT * FROM jobq.create_queue($1::pg_catalog.text",
 		.options = {

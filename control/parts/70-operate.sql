@@ -209,7 +209,7 @@ CREATE FUNCTION jobq.create_queue(
 )
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_queue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change the settings of one; what is null or left out has its default, or stays as it is
+COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change one that exists; what is null or left out has its default in a new queue, and stays as it is in another
 name: the name of the queue
 --each QUEUE_SETTING:@1: @'7
 returns: nothing';
@@ -235,7 +235,7 @@ CREATE FUNCTION jobq.create_limiter(
 	when_taken text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_limiter'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, which kinds (register) and queues (alter_queue) can name: their jobs share its limits; or change one that exists, where what is null or left out stays as it is
+COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, whose limits the jobs of several kinds and queues share, or change one that exists; what is null or left out stays as it is there
 name: the limiter
 max_running: how many of these jobs run at a time; 0: as many as can
 rate: how many of them start in a time, such as 100 per minute burst 20; none: as many as can

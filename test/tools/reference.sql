@@ -10,11 +10,11 @@ CREATE ROLE somebody;
 -- look themselves, and sql/module_privileges.sql shows what they say.
 CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE
+		WHEN name = ANY ('{grant_privilege,revoke_privilege}') THEN 'grant'
 		WHEN NOT CASE privilege WHEN 'EXECUTE' THEN has_function_privilege('somebody', object, privilege)
-			ELSE has_table_privilege('somebody', object, privilege) END
-			OR name = ANY ('{grant_privilege,revoke_privilege}') THEN NULL
+			ELSE has_table_privilege('somebody', object, privilege) END THEN NULL
 		WHEN name = ANY ('{register,unregister,create_queue,alter_queue,drop_queue,create_limiter,drop_limiter,prune,restart_workers}') THEN 'manage'
-		WHEN name = ANY ('{pause,resume,monitor,drop_monitor,reset_stats}') THEN 'operate'
+		WHEN name = ANY ('{pause,resume,create_monitor,drop_monitor,reset_stats}') THEN 'operate'
 		WHEN name IN ('doctor', 'metrics') THEN 'monitor'
 		WHEN name = 'enqueue_sql' THEN 'sql'
 		ELSE 'produce' END
