@@ -104,7 +104,7 @@ SELECT state, kind FROM jobq.status(:'u2');
 -- its jobs become another role's
 SELECT jobq.reassign_owned('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT u.* FROM test.uuids() u WHERE u.uuid IN ('002', '020') ORDER BY u;
-SELECT payload FROM jobq.jobs WHERE id = (jobq.status('00000000-0000-4000-8000-000000000020')).id;
+SELECT payload FROM jobq.jobs WHERE id = (SELECT id FROM jobq.status('00000000-0000-4000-8000-000000000020'));
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
 -- where else there are options, or not
