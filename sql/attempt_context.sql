@@ -113,7 +113,7 @@ SET app.tenant = 'b';
 SELECT jobq.create_batch(on_success => '{"kind": "visit", "payload": {"note": "callback"}}', on_finish => '{"kind": "visit", "payload": {"note": "given callback"}, "context": {"search_path": "regress_branch_a"}}') AS batch \gset
 SELECT jobq.create_workflow('{"steps": [{"name": "one", "kind": "visit", "payload": {"note": "step one", "fails": 1}, "max_attempts": 1},
 	{"name": "two", "kind": "visit", "payload": {"note": "step two"}, "needs": ["one"]}]}') AS flow \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'visit', '{"{\"note\": \"part\"}"}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'visit', '{"{\"note\": \"part\"}"}');
 SET search_path = public;
 SET app.tenant = 'elsewhere';
 SELECT jobq.start_batch(:batch);
@@ -205,7 +205,7 @@ DECLARE
 	batch bigint := jobq.create_batch(start => true);
 BEGIN
 	PERFORM jobq.enqueue('settings', queue => 'manual', unique_key => 'busy');
-	PERFORM jobq.batch_add(batch, 'settings', '{"{}"}', '{"queue": "manual"}');
+	PERFORM jobq.add_jobs(batch, 'settings', '{"{}"}', '{"queue": "manual"}');
 	PERFORM jobq.cancel_batch(batch);
 	PERFORM jobq.clear('manual');
 	PERFORM jobq.set_progress(50), jobq.log('busy');

@@ -36,8 +36,8 @@ SELECT jobq.clear('brief outside');
 -- place of another job
 SELECT jobq.create_batch() AS batch \gset
 SELECT jobq.pause('brief');
-SELECT id AS moved FROM jobq.batch_add(:batch, 'echo', '{"1"}') id \gset
-SELECT id AS replaced FROM jobq.batch_add(:batch, 'echo', '{"2"}', '{"queue": "brief", "unique_key": "k"}') id \gset
+SELECT id AS moved FROM jobq.add_jobs(:batch, 'echo', '{"1"}') id \gset
+SELECT id AS replaced FROM jobq.add_jobs(:batch, 'echo', '{"2"}', '{"queue": "brief", "unique_key": "k"}') id \gset
 SELECT jobq.edit(:moved, queue => 'brief');
 SELECT jobq.enqueue('echo', '3', 'brief', unique_key => 'k', on_conflict => 'replace') = :replaced AS replaced;
 SELECT payload, expires_at FROM jobq_internal.job WHERE batch_id = :batch ORDER BY id;

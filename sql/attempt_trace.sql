@@ -93,7 +93,7 @@ BEGIN
 	PERFORM jobq.enqueue_sql('SELECT 1', queue => 'manual', tags => '{sql}');
 	PERFORM jobq.perform('trace_enqueuer', '"performed"');
 	batch := jobq.create_batch(on_success => '{"kind": "echo", "queue": "manual", "tags": ["callback"], "headers": {"b": 2}}');
-	PERFORM jobq.batch_add(batch, 'echo', '{1}', '{"queue": "second"}');
+	PERFORM jobq.add_jobs(batch, 'echo', '{1}', '{"queue": "second"}');
 	PERFORM jobq.start_batch(batch);
 	PERFORM jobq.create_workflow('{"steps": [{"name": "one", "kind": "echo", "queue": "second"},
 		{"name": "two", "kind": "echo", "queue": "manual", "needs": ["one"], "tags": ["step"]}]}');

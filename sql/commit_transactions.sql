@@ -150,7 +150,7 @@ CREATE FUNCTION test.keeps(before bigint) RETURNS boolean LANGUAGE sql AS $$
 $$;
 SELECT jobq.create_queue('many outside', mode => 'consumer');
 SELECT jobq.create_batch(start => true) AS batch \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'outside', array_fill('1'::jsonb, ARRAY[20000]), '{"queue": "many outside", "group_key": "one", "delay": "1 hour"}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'outside', array_fill('1'::jsonb, ARRAY[20000]), '{"queue": "many outside", "group_key": "one", "delay": "1 hour"}');
 SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
 BEGIN;
 SELECT jobq.cancel_many(queue => 'many outside');

@@ -6,7 +6,7 @@ BEGIN
 		RAISE EXCEPTION 'it fails';
 	END IF;
 	IF payload ? 'more' THEN
-		PERFORM jobq.batch_add((jobq.current_job()).batch_id, 'part', ARRAY[payload -> 'more']);
+		PERFORM jobq.add_jobs((jobq.current_job()).batch_id, 'part', ARRAY[payload -> 'more']);
 	END IF;
 	IF payload ? 'discard' THEN
 		PERFORM jobq.cancel_current('nothing to do');
@@ -45,8 +45,8 @@ $$;
 
 -- nothing runs before the start
 SELECT test.batch('slow') AS slow \gset
-SELECT count(*) FROM jobq.batch_add(:slow, 'part', array_fill('{}'::jsonb, '{3}'));
-SELECT id AS held FROM jobq.batch_add(:slow, 'part', '{"{}"}', options => '{"delay": "1 hour"}') id \gset
+SELECT count(*) FROM jobq.add_jobs(:slow, 'part', array_fill('{}'::jsonb, '{3}'));
+SELECT id AS held FROM jobq.add_jobs(:slow, 'part', '{"{}"}', options => '{"delay": "1 hour"}') id \gset
 SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_started FROM jobq.batches WHERE id = :slow;
 SELECT DISTINCT state, run_at FROM jobq.jobs WHERE batch_id = :slow;
 SELECT state, run_at FROM jobq.status(:held);
@@ -66,7 +66,7 @@ TRUNCATE test.trace;
 -- create, fill and start in one transaction; a job of a batch adds more of them
 BEGIN;
 SELECT test.batch('grows', start => true) AS grows \gset
-SELECT count(*) FROM jobq.batch_add(:grows, 'part', '{"{\"more\": {\"more\": {}}}", "{\"discard\": 1}"}');
+SELECT count(*) FROM jobq.add_jobs(:grows, 'part', '{"{\"more\": {\"more\": {}}}", "{\"discard\": 1}"}');
 COMMIT;
 CALL test.batch_over(:grows);
 SELECT note FROM test.trace ORDER BY note;
@@ -75,8 +75,8 @@ TRUNCATE test.trace;
 -- one fails: what waits is cancelled
 BEGIN;
 SELECT test.batch('fails', start => true) AS fails \gset
-SELECT count(*) FROM jobq.batch_add(:fails, 'part', array_fill('{}'::jsonb, '{500}'), options => '{"delay": "1 hour"}');
-SELECT count(*) FROM jobq.batch_add(:fails, 'part', '{"{\"fail\": 1}"}');
+SELECT count(*) FROM jobq.add_jobs(:fails, 'part', array_fill('{}'::jsonb, '{500}'), options => '{"delay": "1 hour"}');
+SELECT count(*) FROM jobq.add_jobs(:fails, 'part', '{"{\"fail\": 1}"}');
 COMMIT;
 CALL test.batch_over(:fails);
 SELECT DISTINCT state, error FROM jobq.jobs WHERE batch_id = :fails ORDER BY 1;
@@ -97,9 +97,9 @@ TRUNCATE test.trace;
 -- or the others go on
 BEGIN;
 SELECT test.batch('goes on', allow_failures => true) AS goes_on \gset
-SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{\"fail\": 1}"}');
-SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', array_fill('{}'::jsonb, '{20}'), options => '{"priority": 5}');
-SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}');
+SELECT count(*) FROM jobq.add_jobs(:goes_on, 'part', '{"{\"fail\": 1}"}');
+SELECT count(*) FROM jobq.add_jobs(:goes_on, 'part', array_fill('{}'::jsonb, '{20}'), options => '{"priority": 5}');
+SELECT count(*) FROM jobq.add_jobs(:goes_on, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}');
 SELECT jobq.start_batch(:goes_on);
 COMMIT;
 CALL test.batch_over(:goes_on);
@@ -110,13 +110,13 @@ TRUNCATE test.trace;
 -- cancel: what waits, what is blocked, and what runs
 BEGIN;
 SELECT test.batch('cancelled', start => true) AS cancelled \gset
-SELECT count(*) FROM jobq.batch_add(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), options => '{"delay": "1 hour"}');
+SELECT count(*) FROM jobq.add_jobs(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), options => '{"delay": "1 hour"}');
 COMMIT;
 SELECT jobq.cancel_batch(:cancelled);
 CALL test.batch_over(:cancelled);
 SELECT jobq.cancel_batch(:cancelled);
 SELECT test.batch('never begun') AS never \gset
-SELECT count(*) FROM jobq.batch_add(:never, 'part', array_fill('{}'::jsonb, '{2}'));
+SELECT count(*) FROM jobq.add_jobs(:never, 'part', array_fill('{}'::jsonb, '{2}'));
 SELECT jobq.cancel_batch(:never);
 CALL test.batch_over(:never);
 SELECT note FROM test.trace ORDER BY note;
@@ -131,7 +131,7 @@ SELECT jobq.start_batch(:empty);
 CALL test.batch_over(:empty);
 SELECT test.batch('filled later', start => true) AS later \gset
 SELECT state, total FROM jobq.wait_batch(:later, '1 ms');
-SELECT count(*) FROM jobq.batch_add(:later, 'part', '{"{}"}');
+SELECT count(*) FROM jobq.add_jobs(:later, 'part', '{"{}"}');
 CALL test.batch_over(:later);
 TRUNCATE test.trace;
 
@@ -139,7 +139,7 @@ TRUNCATE test.trace;
 SELECT jobq.create_queue('parts', mode => 'consumer', keep => 'nothing');
 BEGIN;
 SELECT test.batch('outside', start => true) AS outside \gset
-SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), options => '{"queue": "parts"}');
+SELECT count(*) FROM jobq.add_jobs(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), options => '{"queue": "parts"}');
 COMMIT;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '5 min');
 SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '5 min');
@@ -154,7 +154,7 @@ TRUNCATE test.trace;
 -- a job that replaces one of a batch takes its place there
 BEGIN;
 SELECT test.batch('replaced') AS replaced \gset
-SELECT id AS first FROM jobq.batch_add(:replaced, 'part', '{"{\"fail\": 1}"}', options => '{"unique_key": "only"}') id \gset
+SELECT id AS first FROM jobq.add_jobs(:replaced, 'part', '{"{\"fail\": 1}"}', options => '{"unique_key": "only"}') id \gset
 COMMIT;
 SELECT jobq.enqueue('part', '{}', unique_key => 'only', on_conflict => 'replace') = :first AS same;
 SELECT state, batch_id = :replaced AS member FROM jobq.jobs WHERE id = :first;
@@ -165,9 +165,9 @@ TRUNCATE test.trace;
 -- ... and runs if that one's batch does, whatever the other batch waits for
 BEGIN;
 SELECT test.batch('runs', start => true) AS runs, test.batch('waits') AS waits \gset
-SELECT id AS first FROM jobq.batch_add(:runs, 'part', '{"{}"}', options => '{"unique_key": "only", "delay": "1 hour"}') id \gset
+SELECT id AS first FROM jobq.add_jobs(:runs, 'part', '{"{}"}', options => '{"unique_key": "only", "delay": "1 hour"}') id \gset
 COMMIT;
-SELECT id = :first AS same FROM jobq.batch_add(:waits, 'part', '{"{}"}', options => '{"unique_key": "only", "on_conflict": "replace"}') id;
+SELECT id = :first AS same FROM jobq.add_jobs(:waits, 'part', '{"{}"}', options => '{"unique_key": "only", "on_conflict": "replace"}') id;
 CALL test.batch_over(:runs);
 SELECT jobq.cancel_batch(:waits);
 CALL test.batch_over(:waits);
@@ -176,9 +176,9 @@ TRUNCATE test.trace;
 -- what is pruned or forgotten still counts, and decides what has become of the batch
 BEGIN;
 SELECT test.batch('pruned', true, start => true) AS pruned \gset
-SELECT count(*) FROM jobq.batch_add(:pruned, 'part', '{"{}", "{}", "{\"discard\": 1}"}');
-SELECT id AS letter FROM jobq.batch_add(:pruned, 'part', '{"{}"}', options => '{"run_at": "2001-01-01", "expires_at": "2001-01-02"}') id \gset
-SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', options => '{"queue": "parts"}') id \gset
+SELECT count(*) FROM jobq.add_jobs(:pruned, 'part', '{"{}", "{}", "{\"discard\": 1}"}');
+SELECT id AS letter FROM jobq.add_jobs(:pruned, 'part', '{"{}"}', options => '{"run_at": "2001-01-01", "expires_at": "2001-01-02"}') id \gset
+SELECT id AS outside FROM jobq.add_jobs(:pruned, 'outside.part', '{"{}"}', options => '{"queue": "parts"}') id \gset
 COMMIT;
 SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:pruned);
@@ -204,7 +204,7 @@ TRUNCATE test.trace;
 -- on_failure, too; what waits is cancelled meanwhile
 BEGIN;
 SELECT jobq.create_batch('owed', on_failure => '{"kind": "fleeting", "payload": {"on": "failure"}}', start => true) AS owed \gset
-SELECT count(*) FROM jobq.batch_add(:owed, 'outside.part', '{1,2,3}', options => '{"queue": "parts", "max_attempts": 1}');
+SELECT count(*) FROM jobq.add_jobs(:owed, 'outside.part', '{1,2,3}', options => '{"queue": "parts", "max_attempts": 1}');
 COMMIT;
 SELECT jobq.unregister('fleeting');
 SELECT id AS held, token FROM jobq.reserve('{parts}', lease => '1 hour', wait => '5 min') \gset
@@ -226,7 +226,7 @@ TRUNCATE test.trace;
 -- rolled back: there is no batch
 BEGIN;
 SELECT test.batch('rolled back', start => true) AS gone \gset
-SELECT count(*) FROM jobq.batch_add(:gone, 'part', '{"{}"}');
+SELECT count(*) FROM jobq.add_jobs(:gone, 'part', '{"{}"}');
 ROLLBACK;
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''0'')', :gone));
 SELECT count(*) FROM jobq.batches WHERE name = 'rolled back';
@@ -240,18 +240,18 @@ SELECT test.error($$SELECT jobq.create_batch(on_success => '{"kind": "then", "pr
 SELECT test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "then", "priority": "high"}')$$);
 SELECT test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "then", "delay": "soon"}')$$);
 SELECT test.error($$SELECT jobq.create_batch(on_failure => '{"kind": "unheard of"}')$$);
-SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :empty));
+SELECT test.error(format('SELECT jobq.add_jobs(%s, ''part'', ''{"{}"}'')', :empty));
 SELECT test.error(format('SELECT jobq.start_batch(%s)', :empty));
 SELECT test.error('SELECT jobq.start_batch(999999)');
-SELECT test.error('SELECT jobq.batch_add(999999, ''part'', ''{"{}"}'')');
-SELECT test.error(format('SELECT jobq.batch_add(%s, NULL, ''{"{}"}'')', :empty));
-SELECT test.error(format('SELECT jobq.batch_add(NULL, ''part'', ''{"{}"}'')'));
+SELECT test.error('SELECT jobq.add_jobs(999999, ''part'', ''{"{}"}'')');
+SELECT test.error(format('SELECT jobq.add_jobs(%s, NULL, ''{"{}"}'')', :empty));
+SELECT test.error(format('SELECT jobq.add_jobs(NULL, ''part'', ''{"{}"}'')'));
 SELECT test.batch('half') AS half \gset
-SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ARRAY[NULL::jsonb])', :half));
-SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}", "{}"}'', options => ''{"unique_key": "k"}'')', :half));
+SELECT test.error(format('SELECT jobq.add_jobs(%s, ''part'', ARRAY[NULL::jsonb])', :half));
+SELECT test.error(format('SELECT jobq.add_jobs(%s, ''part'', ''{"{}", "{}"}'', options => ''{"unique_key": "k"}'')', :half));
 -- options: what is wrong is named, and what there is
 SELECT e.* FROM unnest('{"{\"qeue\": \"x\"}","[]","{\"priority\": \"high\"}","{\"delay\": \"soon\"}","{\"kind\": \"part\"}"}'::text[]) WITH ORDINALITY u (o, n),
-	test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'', %L)', :half, o)) e ORDER BY n;
+	test.error(format('SELECT jobq.add_jobs(%s, ''part'', ''{"{}"}'', %L)', :half, o)) e ORDER BY n;
 SELECT total FROM jobq.batches WHERE id = :half;
 
 -- a time in a callback is read when it is given, as that session writes it
@@ -271,7 +271,7 @@ SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.batches;
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''0'')', :half));
 SELECT test.error(format('SELECT jobq.cancel_batch(%s)', :half));
-SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :half));
+SELECT test.error(format('SELECT jobq.add_jobs(%s, ''part'', ''{"{}"}'')', :half));
 SELECT jobq.create_batch('bob''s') IS NOT NULL AS created;
 SELECT name, state, role FROM jobq.batches;
 RESET ROLE;
@@ -298,7 +298,7 @@ TRUNCATE test.trace;
 
 -- wait for a batch: one that is not over in time, one that is, one of this transaction
 SELECT jobq.create_batch(start => true) AS batch \gset
-SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"queue": "manual"}') AS id \gset
+SELECT jobq.add_jobs(:batch, 'echo', '{1}', '{"queue": "manual"}') AS id \gset
 SELECT state, total, waiting FROM jobq.wait_batch(:batch, '1 ms');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT state FROM jobq.batches WHERE id = :batch;
@@ -319,24 +319,24 @@ SELECT test.error(format('SELECT jobq.wait_batch(%s, ''-1 s'')', :batch));
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'taken', delay => '1 h') AS taken \gset
 BEGIN;
 SELECT test.batch('duplicates', start => true) AS duplicates \gset
-SELECT jobq.batch_add(:duplicates, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual"}') = :taken AS same;
+SELECT jobq.add_jobs(:duplicates, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual"}') = :taken AS same;
 COMMIT;
 CALL test.batch_over(:duplicates);
 SELECT note FROM test.trace ORDER BY note;
 SELECT jobq.create_batch(start => true) AS batch \gset
-SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual", "on_conflict": "merge"}') = :taken AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual", "on_conflict": "merge"}') = :taken AS same;
 SELECT state, total FROM jobq.wait_batch(:batch, '10 min');
-SELECT test.error(format('SELECT jobq.batch_add(%s, ''echo'', ''{1}'')', :batch));
+SELECT test.error(format('SELECT jobq.add_jobs(%s, ''echo'', ''{1}'')', :batch));
 SELECT jobq.create_batch(start => true) AS batch \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{}');
 SELECT state, total FROM jobq.wait_batch(:batch, '10 min');
 -- one is open where the transaction that adds is rolled back, or has another job beside the duplicate
 SELECT jobq.create_batch(start => true) AS batch \gset
 BEGIN;
-SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{}');
 ROLLBACK;
-SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"unique_key": "new", "queue": "manual"}') AS id \gset
-SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"unique_key": "taken", "queue": "manual"}') = :taken AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{1}', '{"unique_key": "new", "queue": "manual"}') AS id \gset
+SELECT jobq.add_jobs(:batch, 'echo', '{1}', '{"unique_key": "taken", "queue": "manual"}') = :taken AS same;
 SELECT state, total FROM jobq.wait_batch(:batch, '1 ms');
 SELECT jobq.cancel(:id), jobq.cancel(:taken);
 SELECT state, total, cancelled FROM jobq.wait_batch(:batch, '10 min');
@@ -344,13 +344,13 @@ TRUNCATE test.trace;
 
 -- a job of a batch that has not begun: the time is one for then; and the other way round
 SELECT jobq.create_batch() AS batch \gset
-SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h"}') AS m \gset
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h"}') AS m \gset
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'in', on_conflict => 'reset', run_at => '2100-01-01') = :m AS same;
 SELECT run_at, free_run_at = '2100-01-01' AS free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
-SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
 SELECT run_at, free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'out') AS m \gset
-SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
 SELECT state, run_at > jobq.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
 SELECT jobq.cancel_batch(:batch);
 SELECT jobq.cancel(:m);

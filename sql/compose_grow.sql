@@ -34,7 +34,7 @@ SELECT jobq.prune(batches_older_than => '0') >= 0 AS done;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
 TRUNCATE test.trace;
 SELECT jobq.create_batch('never started', on_finish => '{"kind": "note", "payload": "cancelled"}') AS pending, jobq.create_batch('empty', start => true) AS empty \gset
-SELECT jobq.batch_add(:pending, 'echo', '{"{}"}') IS NOT NULL AS added;
+SELECT jobq.add_jobs(:pending, 'echo', '{"{}"}') IS NOT NULL AS added;
 SELECT jobq.create_workflow('{"name": "left alone", "options": {"queue": "grown"}, "steps": [{"name": "a", "kind": "grown"}, {"name": "b", "kind": "grown", "needs": ["a"]}]}') AS alone \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :alone));
 SELECT jobq.prune(batches_older_than => '1 day') AS none;

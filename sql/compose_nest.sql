@@ -62,7 +62,7 @@ SELECT name, state, total, blocked FROM jobq.batches WHERE parent = :id;
 SELECT reason, regexp_replace(detail, '\d+', 'N', 'g') AS detail, regexp_replace(remedy, '\d+', 'N', 'g') AS remedy FROM jobq.steps s, jobq.explain(s.job_id) WHERE s.batch_id = :id AND s.name = 'b';
 SELECT s.name, j.queue, j.priority FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id IN (:id, test.inner(:id, 'b')) ORDER BY s.job_id;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.start_batch(%s)', test.inner(:id, 'b'))) e;
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.batch_add(%s, ''x'', ''{1}'')', test.inner(:id, 'b'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.add_jobs(%s, ''x'', ''{1}'')', test.inner(:id, 'b'))) e;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
 -- steps can be added, also before it begins
 SELECT cardinality(jobq.add_steps(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
@@ -143,13 +143,13 @@ SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id IN
 CALL test.settle();
 SELECT max(id) FILTER (WHERE batch_id <> :id) AS x, max(token) FILTER (WHERE batch_id <> :id) AS x_token, max(id) FILTER (WHERE batch_id = :id) AS y, max(token) FILTER (WHERE batch_id = :id) AS y_token
 	FROM (SELECT r.id, r.token, j.batch_id FROM jobq.reserve('{nested}', 2, wait => '5 min') r JOIN jobq.jobs j USING (id)) r \gset
-SELECT count(*) FROM jobq.batch_add(test.inner(:id, 'in'), 'x', '{1}', '{"queue": "nested", "unique_key": "k"}');
+SELECT count(*) FROM jobq.add_jobs(test.inner(:id, 'in'), 'x', '{1}', '{"queue": "nested", "unique_key": "k"}');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
-SELECT count(*) FROM jobq.batch_add(test.inner(:id, 'in'), 'x', '{2}', '{"queue": "nested", "unique_key": "k"}');
+SELECT count(*) FROM jobq.add_jobs(test.inner(:id, 'in'), 'x', '{2}', '{"queue": "nested", "unique_key": "k"}');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(:x, :x_token);
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE batch_id = %s AND name = ''in'')', :id));
-SELECT count(*) FROM jobq.batch_add(:id, 'x', '{3}', '{"queue": "nested", "unique_key": "k"}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'x', '{3}', '{"queue": "nested", "unique_key": "k"}');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(:y, :y_token);
 SELECT test.nest_ended(:id);
@@ -243,7 +243,7 @@ SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id
 -- workflows and chains in a batch, which is over when they are
 BEGIN;
 SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset
-SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2}');
 SELECT jobq.create_workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
 COMMIT;
@@ -265,7 +265,7 @@ SELECT jobq.register('adder', 'test.adder(jsonb)');
 INSERT INTO test.halt VALUES ('1');
 BEGIN;
 SELECT jobq.create_batch('grows', on_failure => '{"kind": "told", "payload": "failure"}', on_success => '{"kind": "told", "payload": "success"}', start => true) AS id \gset
-SELECT count(*) FROM jobq.batch_add(:id, 'adder', '{1}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'adder', '{1}');
 COMMIT;
 SELECT test.nest_ended(:id);
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
@@ -285,7 +285,7 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
-SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "priority": 1}') AS other \gset
+SELECT jobq.add_jobs(:id, 'x', '{1}', '{"queue": "nested", "priority": 1}') AS other \gset
 COMMIT;
 SELECT id AS a, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
@@ -318,7 +318,7 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
 SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch => :id) AS inner_id \gset
-SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "max_attempts": 1}') AS other \gset
+SELECT jobq.add_jobs(:id, 'x', '{1}', '{"queue": "nested", "max_attempts": 1}') AS other \gset
 COMMIT;
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve_job(:other);
@@ -334,7 +334,7 @@ SELECT jobq.register('fleeting', 'test.told(jsonb, jobq.job_context)');
 BEGIN;
 SELECT jobq.create_batch(on_failure => '{"kind": "fleeting"}', start => true) AS id \gset
 SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
-SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested"}') AS other \gset
+SELECT jobq.add_jobs(:id, 'x', '{1}', '{"queue": "nested"}') AS other \gset
 COMMIT;
 SELECT jobq.unregister('fleeting');
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset

@@ -19,19 +19,19 @@ SELECT jobq.on_event(e, 'hear') FROM unnest('{batch_completed,batch_failed,batch
 
 -- How a batch ends.
 SELECT jobq.create_batch('good', start => false) AS id \gset
-SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2,3}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2,3}');
 SELECT jobq.start_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
 SELECT jobq.create_batch(start => false) AS id \gset
-SELECT count(*) FROM jobq.batch_add(:id, 'broken', '{1}', '{"max_attempts": 1}');
-SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1}', '{"delay": "1 day"}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'broken', '{1}', '{"max_attempts": 1}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1}', '{"delay": "1 day"}');
 SELECT jobq.start_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
 -- one that ends again is told again
 SELECT jobq.create_batch('again', allow_failures => true, start => false) AS again \gset
-SELECT count(*) FROM jobq.batch_add(:again, 'broken', '{1}', '{"max_attempts": 1}');
+SELECT count(*) FROM jobq.add_jobs(:again, 'broken', '{1}', '{"max_attempts": 1}');
 SELECT jobq.start_batch(:again);
 SELECT test.ended_as(:again);
 SELECT event, payload ->> 'name' AS name FROM test.heard();
@@ -41,7 +41,7 @@ SELECT test.ended_as(:again);
 SELECT * FROM test.heard();
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 SELECT jobq.create_batch('none') AS id \gset
-SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}', '{"delay": "1 day"}');
+SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2}', '{"delay": "1 day"}');
 SELECT jobq.cancel_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();

@@ -138,7 +138,7 @@ SELECT max(job_id) FILTER (WHERE name = 'b') AS b FROM jobq.steps WHERE batch_id
 SELECT * FROM test.why(:b);
 SELECT jobq.cancel_batch(:batch);
 SELECT jobq.create_batch() AS batch \gset
-SELECT jobq.batch_add(:batch, 'echo', '{1}') AS id \gset
+SELECT jobq.add_jobs(:batch, 'echo', '{1}') AS id \gset
 SELECT * FROM test.why(:id);
 SELECT jobq.start_batch(:batch);
 SELECT state FROM jobq.wait(:id);

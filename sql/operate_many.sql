@@ -66,7 +66,7 @@ SELECT * FROM test.many($$edit_many('{"priority": 5}', queue => 'many', payload 
 SELECT payload -> 'n' AS n, priority FROM jobq.live_jobs WHERE queue = 'many' ORDER BY 1;
 -- a blocked one has no time, but a priority
 SELECT jobq.create_batch() AS batch \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{"{}", "{}"}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{"{}", "{}"}');
 SELECT jobq.edit_many(jsonb_build_object('run_at', now()), batch_id => :batch), jobq.edit_many('{"priority": 9}', batch_id => :batch);
 SELECT state, priority FROM jobq.live_jobs WHERE batch_id = :batch;
 SELECT jobq.cancel_many(batch_id => :batch, state => 'blocked');

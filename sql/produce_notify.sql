@@ -215,7 +215,7 @@ SELECT jobq.drop_queue('watched');
 -- a batch, and a workflow, tell of each change, too
 SELECT jobq.create_batch() AS batch \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
-SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1,2}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{1,2}');
 SELECT jobq.start_batch(:batch);
 SELECT state, total, completed FROM jobq.wait_batch(:batch);
 CALL test.hear();

@@ -142,7 +142,7 @@ SELECT jobq.resume('calling');
 
 -- callbacks and steps: asked when they are described, and kept by those that are made anew
 SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"price": 5, "lock": 3}, "queue": "calling"}') AS batch \gset
-SELECT jobq.batch_add(:batch, 'echo', '{1}') \g /dev/null
+SELECT jobq.add_jobs(:batch, 'echo', '{1}') \g /dev/null
 SELECT jobq.start_batch(:batch);
 SELECT test.until($$ EXISTS (SELECT FROM jobq.jobs WHERE kind = 'call' AND state = 'completed' AND limit_cost = 5) $$);
 SELECT (test.error($$ SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"raise": 5}}') $$)).message;
@@ -239,7 +239,7 @@ SELECT jobq.create_limiter('told', max_running => 5, cost => 'test.price_told(js
 TRUNCATE test.trace;
 SELECT jobq.enqueue('told', '{"a": 1}', 'calling', delay => '1 h', unique_key => 't') AS told \gset
 SELECT jobq.create_batch(on_success => '{"kind": "told", "payload": {"b": 2}, "queue": "calling", "unique_key": "t", "on_conflict": "merge"}') AS batch \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{1}');
 SELECT jobq.start_batch(:batch);
 SELECT state FROM jobq.wait_batch(:batch, '5 min');
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :told;

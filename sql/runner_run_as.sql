@@ -112,7 +112,7 @@ SELECT jobq.enqueue('stash', '"prepared"') AS prepared \gset
 PREPARE TRANSACTION 'run_as';
 COMMIT PREPARED 'run_as';
 SELECT jobq.create_batch(on_finish => '{"kind": "stash", "payload": "callback"}') AS batch \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'stash', '{"\"of a batch\""}');
+SELECT count(*) FROM jobq.add_jobs(:batch, 'stash', '{"\"of a batch\""}');
 SELECT jobq.start_batch(:batch);
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "stash", "payload": "step a"}, {"name": "b", "kind": "stash", "payload": "step b", "needs": ["a"]}]}') AS flow \gset
 SELECT jobq.schedule('stash', '@yearly', 'stash', '"schedule"');

@@ -109,7 +109,7 @@ SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regre
 
 -- where else there are options, or not
 SELECT jobq.create_batch(start => false) AS b \gset
-SELECT jobq.batch_add(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000-8000-000000000030", "queue": "manual"}') = (jobq.status('00000000-0000-4000-8000-000000000030')).id AS same;
+SELECT jobq.add_jobs(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000-8000-000000000030", "queue": "manual"}') = (jobq.status('00000000-0000-4000-8000-000000000030')).id AS same;
 SELECT jobq.cancel_batch(:b);
 CALL jobq.call('echo', '"called"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 CALL jobq.call('echo', '"called again"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');

@@ -128,14 +128,14 @@ allow_failures: do not cancel the others when a job has failed
 start: its jobs need not wait for start_batch()
 returns: the id of the batch';
 
-CREATE FUNCTION jobq.batch_add(
+CREATE FUNCTION jobq.add_jobs(
 	batch_id bigint,
 	kind text,
 	payloads jsonb[],
 	options jsonb DEFAULT NULL)
-RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_batch_add'
+RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_add_jobs'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_add IS 'add a job for each payload to a batch; also from inside a job of the batch
+COMMENT ON FUNCTION jobq.add_jobs IS 'add a job for each payload to a batch; also from inside a job of the batch
 batch_id: the batch
 kind: the kind of the jobs
 payloads: what their handler or consumer gets

@@ -139,7 +139,7 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 				 errmsg("a %s of %d steps has more than the allowed %d",
 						workflow->chain ? "chain" : "workflow", n,
 						JOBQ_MAX_STEPS),
-				 errhint("A step can add jobs to the batch with jobq.batch_add().")));
+				 errhint("A step can add jobs to the batch with jobq.add_jobs().")));
 	if (workflow->batch_id != 0)
 		known_check_room(workflow->batch_id, n);
 

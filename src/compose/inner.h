@@ -42,7 +42,7 @@ extern void batch_lock_letters(int64 id);
 extern void batch_check_begun(int64 id, const Batch *batch);
 extern void batch_wrong_state(int64 id, const char *state, const char *hint);
 
-/* src/compose/batch_add.c */
+/* src/compose/add_jobs.c */
 extern bool batch_open_to_add(int64 id, Batch *batch);
 
 /* A step in the making. */

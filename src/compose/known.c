@@ -70,7 +70,7 @@ known_check_room(int64 batch_id, int n)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("workflow " INT64_FORMAT " would have " INT64_FORMAT " steps, more than the allowed %d",
 						batch_id, nsteps + n, JOBQ_MAX_STEPS),
-				 errhint("A step can add jobs to the batch with jobq.batch_add().")));
+				 errhint("A step can add jobs to the batch with jobq.add_jobs().")));
 	room->left = (JOBQ_MAX_STEPS - nsteps - n) / Max(SHARES, MaxBackends);
 	room->batch_id = batch_id;
 }

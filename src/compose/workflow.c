@@ -340,7 +340,7 @@ jobq_add_steps(PG_FUNCTION_ARGS)
 	(void) batch_open_to_add(workflow.batch_id, &batch);
 	if (!batch.has_steps)
 		batch_wrong_state(workflow.batch_id, "has no steps",
-						  "Only workflows and chains have. Use jobq.batch_add().");
+						  "Only workflows and chains have. Use jobq.add_jobs().");
 
 	/* they are his also when they are made anew from their definitions */
 	if (batch.role != GetUserId())

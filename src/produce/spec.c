@@ -4,7 +4,7 @@
  *	  What is written in jsonb: the options of a job, by their names; and whole
  *	  jobs, {"kind": ..., "payload": ..., and the options}.
  *
- * batch_add(), call() and schedule() take options so; callbacks of batches and
+ * add_jobs(), call() and schedule() take options so; callbacks of batches and
  * steps of workflows are whole jobs.
  *
  * src/produce/spec.c

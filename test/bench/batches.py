@@ -21,7 +21,7 @@ TARGETS = {"batches of 10": 0.6, "one batch": 0.9}
 BATCHES = """DO $$ DECLARE b bigint; BEGIN
     FOR i IN 1 .. %d LOOP
         b := jobq.create_batch(on_finish => '{"kind": "noop"}', start => true);
-        PERFORM jobq.batch_add(b, 'noop', (SELECT array_agg('{"n": 1}'::jsonb) FROM generate_series(1, %d)));
+        PERFORM jobq.add_jobs(b, 'noop', (SELECT array_agg('{"n": 1}'::jsonb) FROM generate_series(1, %d)));
         IF i %% 100 = 0 THEN COMMIT; END IF;
     END LOOP;
 END $$"""

@@ -50,7 +50,7 @@ sub batch
 			fate => $kind eq 'chaos.doomed' && $allow ? 'failed' : $doomed && !$allow ? 'over' : 'done'
 		};
 		push @calls, sub {
-			"SELECT jobq.batch_add($_[1][0][0], '$kind', ARRAY["
+			"SELECT jobq.add_jobs($_[1][0][0], '$kind', ARRAY["
 			  . Session::payload(tag => $member, fails => rand() < 0.1 ? 1 : 0) . "]::jsonb[])";
 		};
 	}

@@ -156,7 +156,7 @@ sub in_batch
 	my $rows = $self->transaction(
 		[ 'SELECT jobq.create_batch(' . Wire::quote($tag) . ', ' . Compose::callbacks($tag)
 			. ', allow_failures => ' . ($allow ? 'true' : 'false') . ', start => true)',
-			sub { 'SELECT jobq.batch_add(' . $id->(@_) . ", '$step->{kind}', ARRAY[" . Session::quote_json($step->{payload}) . ']::jsonb[])' },
+			sub { 'SELECT jobq.add_jobs(' . $id->(@_) . ", '$step->{kind}', ARRAY[" . Session::quote_json($step->{payload}) . ']::jsonb[])' },
 			$inside ? () : sub { 'SELECT jobq.create_workflow(' . Session::quote_json($definition) . ', batch => ' . $id->(@_) . ')' },
 			sub { 'SELECT jobq.chain(' . Session::quote_json(\@line) . ', ' . Compose::callbacks($chain)
 				  . ", name => '$chain', batch => " . $id->(@_) . ')' } ],

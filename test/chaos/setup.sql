@@ -156,7 +156,7 @@ BEGIN
 	IF payload ? 'definition' THEN
 		PERFORM jobq.create_workflow(payload -> 'definition', batch => job.batch_id);
 	ELSE
-		PERFORM jobq.batch_add(job.batch_id, 'chaos.work',
+		PERFORM jobq.add_jobs(job.batch_id, 'chaos.work',
 			ARRAY[jsonb_build_object('tag', payload ->> 'tag' || '.added')], '{"max_attempts": 1000}');
 	END IF;
 	PERFORM chaos.note_effect(payload, job, now());

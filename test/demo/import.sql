@@ -41,7 +41,7 @@ BEGIN;
 SELECT jobq.create_batch('import', on_success => '{"kind": "demo.report"}',
 	allow_failures => true, start => true) AS batch \gset
 SELECT array_agg(id) AS ids, count(*) AS jobs
-FROM jobq.batch_add(:batch, 'demo.import', ARRAY(
+FROM jobq.add_jobs(:batch, 'demo.import', ARRAY(
 	SELECT jsonb_build_object('first', first)
 	FROM generate_series(1, (SELECT max(no) FROM demo.line), 500) AS first)) AS id \gset
 COMMIT;

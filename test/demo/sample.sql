@@ -42,7 +42,7 @@ SELECT jobq.enqueue('mail', '{"customer": "tomorrow"}', delay => '1 day'),
 
 -- a batch, not started: blocked; and a schedule
 SELECT jobq.create_batch('newsletter', on_success => '{"kind": "report", "payload": {"of": "newsletter"}}') AS batch \gset
-SELECT count(*) FROM jobq.batch_add(:batch, 'mail', ARRAY(
+SELECT count(*) FROM jobq.add_jobs(:batch, 'mail', ARRAY(
 	SELECT jsonb_build_object('customer', 'reader ' || n) FROM generate_series(1, 10) AS n)) \g /dev/null
 SELECT jobq.schedule('each minute', 'every 1 minute', 'mail', '{"customer": "clock"}') \g /dev/null
 

@@ -30,7 +30,7 @@ CREATE FUNCTION fuzz.more(payload jsonb, job jobq.job_context) RETURNS void LANG
 BEGIN
 	PERFORM jobq.enqueue('echo', payload, delay => '1 second', group_key => 'more');
 	IF job.batch_id IS NOT NULL THEN
-		PERFORM jobq.batch_add(job.batch_id, 'echo', ARRAY[payload]);
+		PERFORM jobq.add_jobs(job.batch_id, 'echo', ARRAY[payload]);
 	END IF;
 END
 $$;

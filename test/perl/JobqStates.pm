@@ -66,8 +66,8 @@ SELECT jobq.pause(schedule => 'paused');
 SELECT jobq.pause('still');
 BEGIN;
 SELECT jobq.create_batch(name => 'batch', on_success => '{"kind": "tell", "payload": {"what": "batch"}}', start => true) AS batch \gset
-SELECT jobq.batch_add(:batch, 'note', '{"{\"what\": \"batch 1\"}"}');
-SELECT jobq.batch_add(:batch, 'note', '{"{\"what\": \"batch 2\"}"}', '{"queue": "still"}');
+SELECT jobq.add_jobs(:batch, 'note', '{"{\"what\": \"batch 1\"}"}');
+SELECT jobq.add_jobs(:batch, 'note', '{"{\"what\": \"batch 2\"}"}', '{"queue": "still"}');
 COMMIT;
 SELECT jobq.create_workflow('{"name": "flow", "on_finish": {"kind": "tell", "payload": {"what": "flow"}}, "steps": [
 	{"name": "a", "kind": "note", "payload": {"what": "step a"}},

@@ -72,7 +72,7 @@ my $bench = $node->basedir . '/load.sql';
 append_to_file($bench, q{SELECT jobq.enqueue('works');
 SELECT jobq.ack(r.id, r.token) FROM (SELECT jobq.enqueue('acked', queue => 'outside')) e, LATERAL jobq.reserve('{outside}') r;
 SELECT jobq.cancel(jobq.enqueue('works', delay => '1 day'));
-SELECT count(*) FROM jobq.create_batch(start => true) b, LATERAL jobq.batch_add(b, 'works', '{1,2}');
+SELECT count(*) FROM jobq.create_batch(start => true) b, LATERAL jobq.add_jobs(b, 'works', '{1,2}');
 SELECT jobq.cancel_batch(jobq.create_batch());
 });
 # each tick makes a job, or is left out: a job that makes the next one wait, and each stop, do that

@@ -113,7 +113,7 @@ BEGIN
 			PERFORM jobq.enqueue_sql(format('INSERT INTO visit (way, n, meant) VALUES (''statement'', %s, %L)', n, 't' || t), queue => 'branches');
 			edited := jobq.enqueue('edited', '{"tenant": "nobody"}', delay => '1 day');
 			batch := jobq.create_batch(on_success => jsonb_build_object('kind', 'callback', 'payload', payload));
-			PERFORM FROM jobq.batch_add(batch, 'part', ARRAY[payload]);
+			PERFORM FROM jobq.add_jobs(batch, 'part', ARRAY[payload]);
 			PERFORM jobq.start_batch(batch);
 			INSERT INTO paid VALUES (n);
 			IF n = 1 THEN

@@ -20,7 +20,7 @@ GRANT INSERT ON told TO PUBLIC;
 CREATE FUNCTION part(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ? 'more' THEN
-		PERFORM jobq.batch_add((jobq.current_job()).batch_id, 'part', array_fill('{}'::jsonb, ARRAY[(payload -> 'more')::int]));
+		PERFORM jobq.add_jobs((jobq.current_job()).batch_id, 'part', array_fill('{}'::jsonb, ARRAY[(payload -> 'more')::int]));
 	END IF;
 	IF payload ? 'fail' OR job.attempt <= (payload -> 'stumble')::int THEN
 		RAISE 'no good';
@@ -91,7 +91,7 @@ sub ends
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $batch = sql($start || q{
 		BEGIN; SELECT batch() AS b \gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"queue": "outside"}') \gset
+		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"queue": "outside"}') \gset
 		COMMIT; SELECT :b});
 
 	# what was there before the first of two others is watched when the second is over
@@ -116,12 +116,12 @@ sub ends
 }
 my $one = q{FROM jobq.reserve('{outside}', 1, wait => '5 min')};
 my $delayed = q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
 	COMMIT; SELECT :b};
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 ends('worker', 'finish completed', sub { $gate->query_safe('SELECT pg_advisory_unlock(1)') }, q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"gate\": 1}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{\"gate\": 1}"}') \gset
 	COMMIT; SELECT :b});
 $gate->quit;
 ends('ack', 'finish completed', "SELECT jobq.ack(id, token) $one");
@@ -132,23 +132,23 @@ ends('cancel_batch', 'finish cancelled', 'SELECT jobq.cancel_batch(BATCH)', $del
 ends('cancel of one that runs', 'finish completed',
 	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01); END LOOP; END $$;
 	SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH}, q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"sleep\": 100}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{\"sleep\": 100}"}') \gset
 	COMMIT; SELECT :b});
 ends('expiry', 'finish failed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => jsonb_build_object('delay', '300 ms', 'expires_at', jobq.clock() + interval '300 ms')) \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => jsonb_build_object('delay', '300 ms', 'expires_at', jobq.clock() + interval '300 ms')) \gset
 	COMMIT; SELECT :b});
 ends('COMMIT PREPARED', 'finish completed',
 	q{BEGIN; SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH; PREPARE TRANSACTION 'end'; COMMIT PREPARED 'end'}, $delayed);
 ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '5 min')},
 	q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"queue": "outside", "max_attempts": 1}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"queue": "outside", "max_attempts": 1}') \gset
 	COMMIT; SELECT :b});
 ends('an adder in a prepared transaction', 'finish completed',
 	q{SELECT jobq.cancel(min(id)) FROM jobq.jobs WHERE batch_id = BATCH},
 	q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
 	COMMIT;
-	BEGIN; SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	BEGIN; SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}') \gset
 	PREPARE TRANSACTION 'add';
 	COMMIT PREPARED 'add'; SELECT :b});
 
@@ -173,7 +173,7 @@ is(sql("SELECT last_error IS NULL FROM jobq.batches WHERE id = $stuck"), 't', 'w
 sql(q{SELECT jobq.create_queue('left', mode => 'consumer'), jobq.create_queue('right', mode => 'consumer');
 	CREATE TABLE held (queue text, id bigint, token bigint)});
 my @two = map { sql(qq{BEGIN; SELECT batch() AS b \\gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'x', array_fill('{}'::jsonb, '{500}'), options => '{"queue": "$_", "max_attempts": 1}') \\gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'x', array_fill('{}'::jsonb, '{500}'), options => '{"queue": "$_", "max_attempts": 1}') \\gset
 	COMMIT; SELECT :b}) } 'left', 'right';
 foreach my $queue ('left', 'right')
 {
@@ -198,8 +198,8 @@ foreach my $order ('ASC', 'DESC')
 	sql(q{TRUNCATE told});
 	sql(q{DO $$ DECLARE b bigint; BEGIN FOR i IN 1 .. 700 LOOP
 		b := batch();
-		PERFORM jobq.batch_add(b, 'part', '{"{}"}', options => '{"delay": "1 hour"}');
-		PERFORM jobq.batch_add(b, 'part', '{"{}"}', options => '{"delay": "2 hours"}');
+		PERFORM jobq.add_jobs(b, 'part', '{"{}"}', options => '{"delay": "1 hour"}');
+		PERFORM jobq.add_jobs(b, 'part', '{"{}"}', options => '{"delay": "2 hours"}');
 		COMMIT;
 	END LOOP; END $$});
 	sql(qq{DO \$\$ DECLARE j bigint; BEGIN
@@ -222,14 +222,14 @@ DECLARE
 BEGIN
 	FOR i IN 1 .. n LOOP
 		b := batch(i % 5 = 0, i % 2 = 0);
-		PERFORM jobq.batch_add(b, 'part', array_fill('{"sleep": 0.001}'::jsonb, ARRAY[i % 7]) || '{"more": 2}'::jsonb || '{"stumble": 1}'::jsonb);
-		PERFORM jobq.batch_add(b, 'commits', array_fill('{}'::jsonb, ARRAY[i % 2]));
-		PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[i % 3]), options => jsonb_build_object('queue', 'outside', 'priority', i % 4));
+		PERFORM jobq.add_jobs(b, 'part', array_fill('{"sleep": 0.001}'::jsonb, ARRAY[i % 7]) || '{"more": 2}'::jsonb || '{"stumble": 1}'::jsonb);
+		PERFORM jobq.add_jobs(b, 'commits', array_fill('{}'::jsonb, ARRAY[i % 2]));
+		PERFORM jobq.add_jobs(b, 'part', array_fill('{}'::jsonb, ARRAY[i % 3]), options => jsonb_build_object('queue', 'outside', 'priority', i % 4));
 		IF i % 4 = 0 THEN
-			PERFORM jobq.batch_add(b, 'part', '{"{\"fail\": 1}"}', options => jsonb_build_object('max_attempts', 1 + i % 3));
+			PERFORM jobq.add_jobs(b, 'part', '{"{\"fail\": 1}"}', options => jsonb_build_object('max_attempts', 1 + i % 3));
 		END IF;
 		IF i % 6 = 0 THEN
-			PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[3]), options => '{"delay": "1 day"}');
+			PERFORM jobq.add_jobs(b, 'part', array_fill('{}'::jsonb, ARRAY[3]), options => '{"delay": "1 day"}');
 		END IF;
 		IF i % 2 = 1 THEN
 			COMMIT;
@@ -328,7 +328,7 @@ $node->reload;
 foreach my $patience ('5 min', '0')
 {
 	my $batch = sql('SELECT batch()');
-	sql("SELECT jobq.batch_add($batch, 'part', ARRAY['{}'::jsonb])");
+	sql("SELECT jobq.add_jobs($batch, 'part', ARRAY['{}'::jsonb])");
 	wait_for($node, 'the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch") if $patience eq '0';
 	my $end = sql("SELECT state, finished_at FROM jobq.wait_batch($batch, '$patience')");
 	like($end, qr/^completed/, "wait_batch() for $patience: the batch is over");
@@ -345,9 +345,9 @@ $node->reload;
 #
 my $counts = q{SELECT string_agg(format('%s %s %s %s %s %s', id, state, completed, failed, cancelled, expired), E'\n' ORDER BY id) FROM jobq.batches};
 my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "20 days"}') \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}') \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"delay": "20 days"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}", "{}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}') \gset
 	COMMIT; SELECT :b});
 wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND waiting = 1 AND told($open) = 'failure failing' FROM jobq.batches WHERE id = $open");
 my $before = sql($counts);
@@ -373,7 +373,7 @@ sql(q{SELECT jobq.test_clock('0')});
 sub put_outside
 {
 	return sql(qq{BEGIN; SELECT batch() AS b \\gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_[0]}'), options => '{"queue": "outside", "run_at": "2001-01-01"}') \\gset
+		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', array_fill('{}'::jsonb, '{$_[0]}'), options => '{"queue": "outside", "run_at": "2001-01-01"}') \\gset
 		COMMIT; SELECT :b});
 }
 
@@ -429,9 +429,9 @@ sql(q{CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; GRANT alice TO bob;
 	SELECT jobq.grant_privilege('alice'), jobq.grant_privilege('bob')});
 my $batch = sql(q{BEGIN; SET ROLE alice; SELECT batch(true) AS b \gset
 	RESET ROLE; SET ROLE bob;
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}') \gset
 	RESET ROLE;
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}') \gset
 	COMMIT; SELECT :b});
 wait_for($node, 'roles: the batch is over', "SELECT told($batch) = 'finish completed, success completed'");
 is(sql("SELECT string_agg(role || ' ' || kind || ' ' || count, ', ' ORDER BY role, kind) FROM (SELECT role::text, kind, count(*) FROM jobq.jobs
@@ -443,11 +443,11 @@ is(sql("SELECT DISTINCT role FROM told WHERE batch = $batch"), 'alice', 'roles: 
 # A dump in the middle of a batch.
 #
 $batch = sql(q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}', options => '{"queue": "outside"}') \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}", "{}"}', options => '{"queue": "outside"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}') \gset
 	COMMIT; SELECT :b});
 my $pending = sql(q{BEGIN; SELECT batch(start => false) AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}') \gset
 	COMMIT; SELECT :b});
 wait_for($node, 'dump: a part is over', "SELECT completed = 1 AND waiting = 2 FROM jobq.batches WHERE id = $batch");
 my $dump = $node->backup_dir . '.dump';
@@ -500,7 +500,7 @@ foreach my $indexes ('with', 'without')
 		END LOOP; END $$}) if $indexes eq 'without';
 	sql(q{SELECT jobq.test_clock('0')});
 	my $days = sql(q{BEGIN; SELECT jobq.create_batch('days', on_finish => '{"kind": "x", "queue": "counted"}', allow_failures => true, start => true) AS b \gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'x', '{1,2,3,4}', options => '{"queue": "days"}') \gset
+		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'x', '{1,2,3,4}', options => '{"queue": "days"}') \gset
 		COMMIT; SELECT :b});
 	foreach my $end ("ack(id, token) $one", "test_clock('1 day')", "ack(id, token) $one", "test_clock('2 days')", "ack(id, token) $one", "reject(id, token, 'no') $one")
 	{
@@ -533,8 +533,8 @@ $subscriber->safe_psql('postgres', 'DELETE FROM jobq_internal.queue');
 subscribe($publisher, $subscriber, 'jobq_internal.job', 'jobq_internal.queue', 'jobq_internal.failed_job', 'jobq_internal.batch');
 my @batches = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 day"}') \\gset
+		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset
+		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"delay": "1 day"}') \\gset
 		COMMIT; SELECT :b})
 } 1 .. 3;
 wait_for($publisher, 'replication: the batches run',
@@ -546,7 +546,7 @@ wait_for($publisher, 'replication: two are over',
 # of two more, all jobs end on the publisher, which has not looked at them since
 my @ended = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
-		SELECT jobq.batch_add(:b, 'x', '{"{}"}', options => '{"queue": "outside"}') \\g /dev/null
+		SELECT jobq.add_jobs(:b, 'x', '{"{}"}', options => '{"queue": "outside"}') \\g /dev/null
 		COMMIT; SELECT :b})
 } 1 .. 2;
 my $locker = $publisher->background_psql('postgres');
@@ -557,7 +557,7 @@ catch_up($publisher);
 is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY b.id), bool_and(d.dormant) FROM jobq.batches b JOIN jobq_internal.batch d USING (id)}),
 	'completed cancelled running running running|t', 'replication: the subscriber has them, dormant');
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq_internal.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
-my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
+my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.add_jobs($batches[2], 'part', '{}')");
 like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
 foreach my $call ('start_batch(', 'cancel_batch(', 'retry_many(batch_id => ')
 {

@@ -183,7 +183,7 @@ CREATE FUNCTION evil.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS 
 CREATE TEMP TABLE pg_roles AS SELECT 'producer'::name AS rolname;
 CREATE TEMP TABLE job (id bigint); CREATE TEMP TABLE queue (id int);
 SELECT jobq.create_batch(on_finish => '{"kind": "calls"}', start => true) AS batch \gset
-SELECT jobq.batch_add(:batch, 'escapes', '{"{}"}');
+SELECT jobq.add_jobs(:batch, 'escapes', '{"{}"}');
 SELECT jobq.schedule('evil', 'every 1 s', 'ticks');
 SELECT count(*) FROM jobq.jobs; SELECT count(*) FROM jobq.queues; SELECT count(*) FROM jobq.batches; SELECT count(*) FROM jobq.schedules;
 SELECT count(*) FROM jobq.dead_letters; SELECT count(*) FROM jobq.steps; SELECT count(*) FROM jobq.grants; SELECT count(*) FROM jobq.limits;
@@ -212,7 +212,7 @@ SET SESSION AUTHORIZATION victim;
 SELECT jobq.enqueue('dies', delay => '1 hour');
 SELECT jobq.create_batch(on_finish => '{"kind": "calls"}') AS batch \gset
 SELECT :batch;
-SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1}')});
+SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{1}')});
 like(as('producer', q{
 CREATE FUNCTION evil.echo(jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(public.note('replaced')) $$;
 CREATE FUNCTION evil.dies() RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;

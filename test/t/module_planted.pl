@@ -230,7 +230,7 @@ SELECT jobq.enqueue('fails') AS failed \gset
 SELECT jobq.enqueue('quick', delay => '1 day') AS later \gset
 SELECT jobq.enqueue('quick', delay => '1 day', queue => 'shared') \gset
 SELECT jobq.create_batch('b', on_success => '{"kind": "quick"}', on_failure => '{"kind": "quick"}', on_finish => '{"kind": "quick", "payload": 1}') AS batch \gset
-SELECT jobq.batch_add(:batch, 'quick', '{1,2,3}', '{"queue": "shared"}');
+SELECT jobq.add_jobs(:batch, 'quick', '{1,2,3}', '{"queue": "shared"}');
 SELECT jobq.start_batch(:batch);
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name": "b", "kind": "quick", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "fails", "needs": ["a"]}, {"name": "d", "kind": "quick", "needs": ["c"]}]}') AS flow \gset
 SELECT jobq.chain('[{"kind": "quick"}, {"kind": "quick"}]');

@@ -55,7 +55,7 @@ is(outcome($job), 'cancelled', 'work(): the job is cancelled');
 
 # A batch hears of it.
 my $batch = sql(q{SELECT jobq.create_batch('with one', start => false)});
-sql("SELECT jobq.batch_add($batch, 'note', '{1}', '{\"queue\": \"served\"}'); SELECT jobq.start_batch($batch)");
+sql("SELECT jobq.add_jobs($batch, 'note', '{1}', '{\"queue\": \"served\"}'); SELECT jobq.start_batch($batch)");
 is(sql("SELECT total, cancelled FROM jobq.wait_batch($batch, '5 min')"), '1|1', 'batch: its job is cancelled, and it is over');
 ack();
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});

@@ -265,7 +265,7 @@ sql(q{SELECT jobq.clear('still'), jobq.alter_queue('still', max_length => 0)});
 # the one whose end matters.
 #
 my $batch = sql(q{SELECT jobq.create_batch('last', on_finish => '{"kind": "note"}')});
-sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'note', '{1,2}', options => '{"queue": "still"}')});
+sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'note', '{1,2}', options => '{"queue": "still"}')});
 sql("SELECT jobq.start_batch($batch)");
 my ($first, $second) = split /\n/, sql(q{SELECT id FROM jobq_internal.job WHERE batch_id IS NOT NULL ORDER BY id});
 hold('jobq-batch-looked',
@@ -287,7 +287,7 @@ hold('jobq-batch-looked',
 	sub { sql(q{SELECT jobq.start_batch(jobq.create_batch('other'))}); },
 	sub {
 		$batch = sql(q{WITH b AS MATERIALIZED (SELECT jobq.create_batch('retried', on_failure => '{"kind": "note"}', on_finish => '{"kind": "note", "payload": {"n": 1}}', start => true) AS id)
-			SELECT b.id FROM b, jobq.batch_add(b.id, 'flawed', '{1}')});
+			SELECT b.id FROM b, jobq.add_jobs(b.id, 'flawed', '{1}')});
 		wait_for($node, 'retried: it has failed', "SELECT count(*) = 1 FROM jobq_internal.failed_job WHERE batch_id = $batch");
 		$retries->query_safe("BEGIN; TRUNCATE done; SELECT jobq.retry(id) FROM jobq_internal.failed_job WHERE batch_id = $batch");
 	});
@@ -610,7 +610,7 @@ isnt(sql("SELECT result FROM jobq.wait($new, '5 min')"), $process, 'restart: a j
 # that the batch is failing, and not only that it has failed.
 #
 $batch = sql(q{SELECT jobq.create_batch('fails last', on_failure => '{"kind": "x", "queue": "steps"}')});
-sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'x', '{1,2}', options => '{"queue": "steps", "max_attempts": 1}')});
+sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'x', '{1,2}', options => '{"queue": "steps", "max_attempts": 1}')});
 sql("SELECT jobq.start_batch($batch)");
 my @held = map { sql(q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')}) } 1 .. 2;
 hold('jobq-batch-reads',
@@ -721,7 +721,7 @@ wait_for($node, 'large: all are cancelled', "SELECT ($written AND state = 'cance
 # is not cancelled with what is left.
 #
 $batch = sql(q{SELECT jobq.create_batch('retried late')});
-sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'x', '{1,2,3}', options => '{"queue": "steps", "max_attempts": 1}')});
+sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'x', '{1,2,3}', options => '{"queue": "steps", "max_attempts": 1}')});
 sql("SELECT jobq.start_batch($batch)");
 @held = map { sql($reserve) } 1 .. 3;
 ($failed) = $held[0] =~ /^(\d+)/;

@@ -58,7 +58,7 @@ CREATE FUNCTION batch(queue text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	batch bigint := jobq.create_batch(on_finish => jsonb_build_object('kind', 'note', 'queue', queue));
 BEGIN
-	PERFORM jobq.batch_add(batch, 'note', ARRAY['{}'::jsonb], '{"queue": "still"}');
+	PERFORM jobq.add_jobs(batch, 'note', ARRAY['{}'::jsonb], '{"queue": "still"}');
 	PERFORM jobq.start_batch(batch);
 	RETURN batch;
 END $$;

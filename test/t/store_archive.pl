@@ -112,7 +112,7 @@ CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RA
 SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('brief', archive_retention => '1 day', failed_retention => '2 hours'), jobq.create_queue('usual')});
 my $batch = sql(q{SELECT jobq.create_batch('of brief')});
-sql(qq{SELECT jobq.batch_add($batch, 'note', ARRAY['{}'::jsonb], '{"queue": "brief"}')});
+sql(qq{SELECT jobq.add_jobs($batch, 'note', ARRAY['{}'::jsonb], '{"queue": "brief"}')});
 sql("SELECT jobq.start_batch($batch)");
 sql(q{SELECT jobq.enqueue(kind, queue => queue) FROM unnest('{note,fail}'::text[]) kind, unnest('{brief,usual}'::text[]) queue});
 my $jobs = q{SELECT string_agg(concat_ws(' ', queue, kind, state), ', ' ORDER BY queue, kind, id) FROM jobq.jobs WHERE queue IN ('brief', 'usual')};

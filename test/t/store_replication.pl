@@ -151,7 +151,7 @@ CREATE FUNCTION begin_batch() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	batch bigint := jobq.create_batch('of an item');
 BEGIN
-	PERFORM jobq.batch_add(batch, 'item', '{1}');
+	PERFORM jobq.add_jobs(batch, 'item', '{1}');
 	PERFORM jobq.start_batch(batch);
 	PERFORM jobq.schedule('of items', '@daily', 'item');
 	RETURN NULL;

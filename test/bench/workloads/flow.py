@@ -71,7 +71,7 @@ def in_batches(size):
         sql("""DO $$ DECLARE b bigint; BEGIN
                    FOR i IN 1 .. %d LOOP
                        b := jobq.create_batch(on_finish => '{"kind": "noop"}', start => true);
-                       PERFORM jobq.batch_add(b, 'noop', (SELECT array_agg(%s) FROM generate_series(1, %d)), '{"queue": "%s"}');
+                       PERFORM jobq.add_jobs(b, 'noop', (SELECT array_agg(%s) FROM generate_series(1, %d)), '{"queue": "%s"}');
                        IF i %% 100 = 0 THEN COMMIT; END IF;
                    END LOOP;
                END $$""" % (jobs // size, PAYLOAD, size, QUEUE))

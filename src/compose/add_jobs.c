@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * batch_add.c
- *	  batch_add(), and the lock with which jobs are added to a batch.
+ * add_jobs.c
+ *	  add_jobs(), and the lock with which jobs are added to a batch.
  *
  * A transaction that adds a job locks the batch's row, weakly, so that the batch does not
  * end before that commits.  A job of the batch itself need not, because the batch lasts as
  * long as the job.
  *
- * src/compose/batch_add.c
+ * src/compose/add_jobs.c
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +25,7 @@
 #include "commit/commit.h"
 #include "produce/produce.h"
 
-PG_FUNCTION_INFO_V1(jobq_batch_add);
+PG_FUNCTION_INFO_V1(jobq_add_jobs);
 
 static bool runs_inside(int64 id);
 static void read_to_add(int64 id, const char *lock, Batch *batch);
@@ -109,10 +109,10 @@ lock_after_adding(int64 id)
 }
 
 /*
- * batch_add(batch_id, kind, payloads, options) returns the ids, in order.
+ * add_jobs(batch_id, kind, payloads, options) returns the ids, in order.
  */
 Datum
-jobq_batch_add(PG_FUNCTION_ARGS)
+jobq_add_jobs(PG_FUNCTION_ARGS)
 {
 	char	   *kind = jobq_kind_from_arg(fcinfo, 1);
 	Datum		options[NOPTIONS];
