@@ -1,5 +1,5 @@
--- The tables.  Users have no privileges on them; all access is through functions
--- and views.  The order of the columns is known to src/store/.
+-- The tables.  Users have no privileges on the tables, and use functions and views.
+-- src/store/ depends on the order of the columns.
 
 CREATE TABLE jobq_internal.limiter (
 	name text CONSTRAINT limiter_pkey PRIMARY KEY,
@@ -10,10 +10,10 @@ CREATE TABLE jobq_internal.limiter (
 	cost text,
 	when_taken text NOT NULL DEFAULT 'wait'
 );
-COMMENT ON TABLE jobq_internal.limiter IS 'limits that several kinds and queues share';
-COMMENT ON COLUMN jobq_internal.limiter.cost IS 'qualified signature of the function that says how many tokens a job costs; null: one';
-COMMENT ON COLUMN jobq_internal.limiter.by IS 'where jobs have the key, each of which has the limits for itself; null: all have them together';
-COMMENT ON COLUMN jobq_internal.limiter.when_taken IS 'what becomes of a job that is due while all places are taken: wait, release and a time, skip, or replace';
+COMMENT ON TABLE jobq_internal.limiter IS 'limits shared by several kinds and queues';
+COMMENT ON COLUMN jobq_internal.limiter.cost IS 'qualified signature of the function that returns how many tokens a job costs; null: 1';
+COMMENT ON COLUMN jobq_internal.limiter.by IS 'source of a job''s key, each key with separate limits; null: all jobs share the limits';
+COMMENT ON COLUMN jobq_internal.limiter.when_taken IS 'effect on a due job while max_running jobs run: wait, release and an interval, skip, or replace';
 
 CREATE TABLE jobq_internal.queue (
 	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
@@ -25,24 +25,23 @@ CREATE TABLE jobq_internal.queue (
 --list QUEUE_SETTING:	@1 @3 @4
 );
 COMMENT ON TABLE jobq_internal.queue IS 'queues and their settings';
-COMMENT ON COLUMN jobq_internal.queue.paused IS 'no more of its jobs start';
-COMMENT ON COLUMN jobq_internal.queue.paused_tenants IS 'no more of the jobs of these tenants start';
-COMMENT ON COLUMN jobq_internal.queue.paused_kinds IS 'no more of its jobs of these kinds start';
-COMMENT ON COLUMN jobq_internal.queue.made_by IS 'the role that has made it by using it first, if it counts for jobq.max_queues_per_role';
+COMMENT ON COLUMN jobq_internal.queue.paused IS 'true: no further jobs of the queue start';
+COMMENT ON COLUMN jobq_internal.queue.paused_tenants IS 'tenants of which no further jobs start';
+COMMENT ON COLUMN jobq_internal.queue.paused_kinds IS 'kinds of which no further jobs of the queue start';
+COMMENT ON COLUMN jobq_internal.queue.made_by IS 'role that created the queue by the first use, if the queue counts for jobq.max_queues_per_role';
 --each QUEUE_SETTING:COMMENT ON COLUMN jobq_internal.queue.@1 IS '@'7';
 
 CREATE INDEX queue_made_by ON jobq_internal.queue (made_by) WHERE made_by IS NOT NULL;
-COMMENT ON INDEX jobq_internal.queue_made_by IS 'the queues that count for a role';
+COMMENT ON INDEX jobq_internal.queue_made_by IS 'queues that count for the limit of a role';
 
--- A table of its own, because a dump leaves its rows out where a role was dropped:
--- then no job of the queue runs, whoever has the role's number where it is restored.
--- By its name it is restored before the queues.
+-- A separate table, because a dump omits a row if a role of the row was dropped.
+-- After a restore, no job of the queue runs, even if another role has the same OID.  A restore loads tables by name, this one before the queues.
 CREATE TABLE jobq_internal.delegation (
 	queue_id int CONSTRAINT delegation_pkey PRIMARY KEY,
 	set_by regrole NOT NULL
 );
-COMMENT ON TABLE jobq_internal.delegation IS 'who has said as which role the jobs of a queue run, and must be able to become it';
-COMMENT ON COLUMN jobq_internal.delegation.set_by IS 'the role that has set run_as of the queue';
+COMMENT ON TABLE jobq_internal.delegation IS 'roles that set run_as of queues, and must be able to SET ROLE to run_as';
+COMMENT ON COLUMN jobq_internal.delegation.set_by IS 'role that set run_as of the queue';
 
 CREATE TABLE jobq_internal.handler (
 	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
@@ -66,11 +65,11 @@ CREATE TABLE jobq_internal.handler (
 	max_wal bigint,
 	limiter text CONSTRAINT handler_limiter_fkey REFERENCES jobq_internal.limiter
 );
-COMMENT ON TABLE jobq_internal.handler IS 'which function runs a kind of job, and the defaults of the kind';
-COMMENT ON COLUMN jobq_internal.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';
+COMMENT ON TABLE jobq_internal.handler IS 'kinds of jobs: the handler and the defaults of each kind';
+COMMENT ON COLUMN jobq_internal.handler.handler IS 'qualified signature; text, because a column of type regprocedure would prevent pg_upgrade';
 
 CREATE SEQUENCE jobq_internal.job_id_seq;
-COMMENT ON SEQUENCE jobq_internal.job_id_seq IS 'ids of jobs';
+COMMENT ON SEQUENCE jobq_internal.job_id_seq IS 'source of job ids';
 
 CREATE TABLE jobq_internal.job (
 	id bigint NOT NULL,
@@ -115,37 +114,38 @@ CREATE TABLE jobq_internal.job (
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
-COMMENT ON TABLE jobq_internal.job IS 'live jobs: a row is written once and deleted once';
-COMMENT ON COLUMN jobq_internal.job.run_at IS 'infinity: blocked, it waits for other jobs';
-COMMENT ON COLUMN jobq_internal.job.role IS 'whose it is: who has enqueued it';
-COMMENT ON COLUMN jobq_internal.job.run_as IS 'as which role it runs: its own, unless its queue says otherwise';
-COMMENT ON COLUMN jobq_internal.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a key of that, a tenant of a queue that is fair or limits them; 0: none';
-COMMENT ON COLUMN jobq_internal.job.limit_cost IS 'how many tokens it costs at a limiter that asks; 0: it passes that by; null: one';
-COMMENT ON COLUMN jobq_internal.job.together IS 'a consumer was lost that held it with other jobs: with how many of these one call of reserve() returns it; below 1: alone, after as many more losses; null: with any';
-COMMENT ON COLUMN jobq_internal.job.group_id IS 'hash of queue and group_key, even; or of the role''s number and group_key, odd';
-COMMENT ON COLUMN jobq_internal.job.group_held IS 'the job has begun before, and came back then for the first time: its group waits for it, for as long as the queue has patience';
-COMMENT ON COLUMN jobq_internal.job.attempt IS 'attempts that were charged so far';
-COMMENT ON COLUMN jobq_internal.job.log IS 'what its handler has told by log()';
-COMMENT ON COLUMN jobq_internal.job.unique_until IS 'when it gives its unique key back: f(inish), s(tart)';
-COMMENT ON COLUMN jobq_internal.job.dormant IS 'brought here by logical replication: runs on the publisher';
-COMMENT ON COLUMN jobq_internal.job.free_delay_ms IS 'of a blocked job: how long it waits when it is free';
-COMMENT ON COLUMN jobq_internal.job.free_run_at IS 'of a blocked job: when it may run at the earliest';
+COMMENT ON TABLE jobq_internal.job IS 'live jobs: each row is written once and deleted once';
+COMMENT ON COLUMN jobq_internal.job.run_at IS 'earliest time at which the job may run; infinity: blocked, waits for other jobs';
+COMMENT ON COLUMN jobq_internal.job.role IS 'owner: the role that enqueued the job';
+COMMENT ON COLUMN jobq_internal.job.run_as IS 'role under which the job runs: the owner, unless the queue has run_as';
+COMMENT ON COLUMN jobq_internal.job.flow IS 'lane key: hash of the limited kind or limiter, the limiter''s key, and the tenant in a queue with fair_by or limits; 0: none';
+COMMENT ON COLUMN jobq_internal.job.limit_cost IS 'tokens that the job costs at a limiter with a cost function; 0: the job bypasses the limiter; null: 1';
+COMMENT ON COLUMN jobq_internal.job.together IS 'how many suspects reserve() may return in a call with this suspect; 1 or less: no others; a further loss lowers the number; null: no suspect';
+COMMENT ON COLUMN jobq_internal.job.group_id IS 'even: hash of queue and group_key; odd: hash of the role''s OID and group_key';
+COMMENT ON COLUMN jobq_internal.job.group_held IS 'time at which the job first came back after a start; the group waits for the job, up to group_patience of the queue';
+COMMENT ON COLUMN jobq_internal.job.attempt IS 'number of charged attempts';
+COMMENT ON COLUMN jobq_internal.job.log IS 'lines of earlier attempts, written by log()';
+COMMENT ON COLUMN jobq_internal.job.unique_until IS 'event that releases the unique key: f(inish), s(tart)';
+COMMENT ON COLUMN jobq_internal.job.dormant IS 'true: the job came by logical replication, and runs on the publisher';
+COMMENT ON COLUMN jobq_internal.job.free_delay_ms IS 'delay of a blocked job, from the time at which the job is unblocked';
+COMMENT ON COLUMN jobq_internal.job.free_run_at IS 'earliest time at which a blocked job may run';
 
--- No predicate and no column that a lease touches, so that leases stay HOT.
+-- A lease updates the job's row.  The index has no predicate and no column changed by a
+-- lease, so that the update stays HOT.
 CREATE INDEX job_ready ON jobq_internal.job (queue_id, priority, run_as, flow, run_at, id);
-COMMENT ON INDEX jobq_internal.job_ready IS 'the lanes, in order';
+COMMENT ON INDEX jobq_internal.job_ready IS 'lanes, in the order of their jobs';
 
 CREATE INDEX job_group ON jobq_internal.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
-COMMENT ON INDEX jobq_internal.job_group IS 'the groups, each in its order';
+COMMENT ON INDEX jobq_internal.job_group IS 'groups, in the order of their jobs';
 
 CREATE INDEX job_group_held ON jobq_internal.job (group_id, group_held) WHERE group_held IS NOT NULL;
-COMMENT ON INDEX jobq_internal.job_group_held IS 'the jobs for which their groups wait, or have waited too long';
+COMMENT ON INDEX jobq_internal.job_group_held IS 'jobs for which a group waits, or has waited up to group_patience';
 
 CREATE INDEX job_batch ON jobq_internal.job (batch_id, id) WHERE batch_id IS NOT NULL;
-COMMENT ON INDEX jobq_internal.job_batch IS 'the live jobs of a batch';
+COMMENT ON INDEX jobq_internal.job_batch IS 'live jobs of a batch';
 
--- Not an index on the jobs: whoever enqueues would wait there for the handler
--- that runs, which has deleted its job's row.
+-- A unique index on the jobs would make a session that enqueues wait for a running handler,
+-- because the worker has deleted the job's row.
 CREATE TABLE jobq_internal.unique_key (
 	job_id bigint NOT NULL,
 	held_until timestamptz,
@@ -156,27 +156,26 @@ CREATE TABLE jobq_internal.unique_key (
 	key text COLLATE "C" NOT NULL,
 	CONSTRAINT unique_key_pkey PRIMARY KEY (key, kind, role, queue_id)
 );
-COMMENT ON TABLE jobq_internal.unique_key IS 'which job holds a unique key';
-COMMENT ON COLUMN jobq_internal.unique_key.queue_id IS 'the queue in which the key is one; 0: it is one in all queues';
-COMMENT ON COLUMN jobq_internal.unique_key.kind IS 'the kind of which the key is one; empty: it is one of all kinds';
-COMMENT ON COLUMN jobq_internal.unique_key.held_until IS 'the window''s end: held until then even if the job is over';
-COMMENT ON COLUMN jobq_internal.unique_key.until IS 'the job holds it until its f(inish), its s(tart), or not any more: w(indow)';
+COMMENT ON TABLE jobq_internal.unique_key IS 'unique keys, and the job that holds each key';
+COMMENT ON COLUMN jobq_internal.unique_key.queue_id IS 'id of the queue in which the key is unique; 0: all queues';
+COMMENT ON COLUMN jobq_internal.unique_key.kind IS 'kind in which the key is unique; empty: all kinds';
+COMMENT ON COLUMN jobq_internal.unique_key.held_until IS 'end of the window; until then the key is held, even if the job has ended';
+COMMENT ON COLUMN jobq_internal.unique_key.until IS 'the key is held until the job''s f(inish), the job''s s(tart), or only the end of the w(indow)';
 
--- Beside the jobs and not in their rows: it is the same when they move between the
--- tables, and costs nothing where no uuid is given.
+-- Separate from the jobs, because a uuid stays the same when the job moves between the
+-- tables.  Jobs without a uuid cost nothing.
 CREATE TABLE jobq_internal.job_uuid (
 	job_id bigint NOT NULL,
 	role regrole NOT NULL,
 	uuid uuid NOT NULL,
 	CONSTRAINT job_uuid_pkey PRIMARY KEY (uuid, role)
 );
-COMMENT ON TABLE jobq_internal.job_uuid IS 'which job a role knows by a uuid';
+COMMENT ON TABLE jobq_internal.job_uuid IS 'uuids given by roles, and the job of each uuid';
 
 CREATE SEQUENCE jobq_internal.lease_token_seq;
-COMMENT ON SEQUENCE jobq_internal.lease_token_seq IS 'above all tokens that leases have, or may have, been given so far';
+COMMENT ON SEQUENCE jobq_internal.lease_token_seq IS 'source of lease tokens: above all tokens possibly given so far';
 
--- A row for each call of reserve(); the scheduler deletes those that no lease
--- needs any more.
+-- A row for each call of reserve().  The scheduler deletes rows that no lease needs.
 CREATE TABLE jobq_internal.lease (
 	id bigint NOT NULL,
 	token bigint NOT NULL,
@@ -189,10 +188,10 @@ CREATE TABLE jobq_internal.lease (
 	held int,
 	CONSTRAINT lease_pkey PRIMARY KEY (id)
 );
-COMMENT ON TABLE jobq_internal.lease IS 'what consumers hold, so that it is known after a restart';
-COMMENT ON COLUMN jobq_internal.lease.job_versions IS 'xmin of the jobs'' rows: one that was written anew since is not held any more';
-COMMENT ON COLUMN jobq_internal.lease.held IS 'how many other jobs the consumer held, if it said so';
-COMMENT ON COLUMN jobq_internal.lease.id IS 'the token of a reservation; a number of its own for an extension';
+COMMENT ON TABLE jobq_internal.lease IS 'jobs held by consumers, for the time after a restart';
+COMMENT ON COLUMN jobq_internal.lease.job_versions IS 'xmin of the jobs'' rows; a job whose row was rewritten since is no longer held';
+COMMENT ON COLUMN jobq_internal.lease.held IS 'number of other jobs that the consumer held, as given to reserve()';
+COMMENT ON COLUMN jobq_internal.lease.id IS 'token of a reservation; a separate number for an extension';
 
 CREATE TABLE jobq_internal.archive (
 	finished_at timestamptz NOT NULL,
@@ -221,18 +220,18 @@ CREATE TABLE jobq_internal.archive (
 	cost jsonb,
 	limit_cost int
 ) PARTITION BY RANGE (finished_at);
-COMMENT ON TABLE jobq_internal.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
+COMMENT ON TABLE jobq_internal.archive IS 'completed, cancelled and expired jobs, with a partition for each day';
 COMMENT ON COLUMN jobq_internal.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
 
-COMMENT ON COLUMN jobq_internal.archive.errors IS 'its attempts that failed before';
+COMMENT ON COLUMN jobq_internal.archive.errors IS 'failed attempts of the job';
 
--- Each partition has indexes of its own, not one of the parent's, which
--- would have to name finished_at, too, and which pg_dump would make twice.
+-- Each partition has separate indexes.  A unique index of the parent would need the column
+-- finished_at, and pg_dump would create the indexes twice.
 CREATE TABLE jobq_internal.archive_default PARTITION OF jobq_internal.archive
 	(CONSTRAINT archive_default_pkey PRIMARY KEY (id)) DEFAULT;
-COMMENT ON TABLE jobq_internal.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
+COMMENT ON TABLE jobq_internal.archive_default IS 'finished jobs of days for which the scheduler has created no partition';
 CREATE INDEX archive_default_batch ON jobq_internal.archive_default (batch_id, state) WHERE batch_id IS NOT NULL;
-COMMENT ON INDEX jobq_internal.archive_default_batch IS 'the finished jobs of a batch';
+COMMENT ON INDEX jobq_internal.archive_default_batch IS 'finished jobs of a batch';
 
 CREATE TABLE jobq_internal.failed_job (
 	finished_at timestamptz NOT NULL,
@@ -269,12 +268,12 @@ CREATE TABLE jobq_internal.failed_job (
 	limit_cost int,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
-COMMENT ON TABLE jobq_internal.failed_job IS 'dead letters: jobs that failed for good';
-COMMENT ON COLUMN jobq_internal.failed_job.errors IS 'all attempts that failed';
+COMMENT ON TABLE jobq_internal.failed_job IS 'dead letters: jobs that failed permanently';
+COMMENT ON COLUMN jobq_internal.failed_job.errors IS 'all failed attempts';
 CREATE INDEX failed_job_batch ON jobq_internal.failed_job (batch_id) WHERE batch_id IS NOT NULL;
-COMMENT ON INDEX jobq_internal.failed_job_batch IS 'the failed jobs of a batch';
+COMMENT ON INDEX jobq_internal.failed_job_batch IS 'dead letters of a batch';
 CREATE INDEX failed_job_finished ON jobq_internal.failed_job (finished_at, id);
-COMMENT ON INDEX jobq_internal.failed_job_finished IS 'dead letters from the newest on, and the oldest ones, which are deleted';
+COMMENT ON INDEX jobq_internal.failed_job_finished IS 'dead letters in the order of their end, for lists and for the retention';
 
 CREATE TABLE jobq_internal.privilege (
 	queue_id int NOT NULL,
@@ -282,11 +281,11 @@ CREATE TABLE jobq_internal.privilege (
 	privilege text COLLATE "C" NOT NULL,
 	CONSTRAINT privilege_pkey PRIMARY KEY (queue_id, role, privilege)
 );
-COMMENT ON TABLE jobq_internal.privilege IS 'who may do what: see grant_privilege()';
-COMMENT ON COLUMN jobq_internal.privilege.queue_id IS 'the queue; 0: all';
-COMMENT ON COLUMN jobq_internal.privilege.role IS 'who has it, and whoever has the privileges of this role';
+COMMENT ON TABLE jobq_internal.privilege IS 'privileges of roles: see grant_privilege()';
+COMMENT ON COLUMN jobq_internal.privilege.queue_id IS 'id of the queue; 0: all queues';
+COMMENT ON COLUMN jobq_internal.privilege.role IS 'role that has the privilege, together with all roles that have the privileges of this role';
 
--- Not for pg_dump: what is restored is served under the identity of its new database.
+-- Omitted by pg_dump: a restored database is served under a new identity.
 CREATE TABLE jobq_internal.served (
 	system_identifier bigint NOT NULL,
 	database oid NOT NULL,
@@ -294,16 +293,16 @@ CREATE TABLE jobq_internal.served (
 	backup bigint NOT NULL,
 	CONSTRAINT served_pkey PRIMARY KEY (system_identifier, database)
 );
-COMMENT ON TABLE jobq_internal.served IS 'the identities under which this database is served; a copy brings those of its original';
-COMMENT ON COLUMN jobq_internal.served.system_identifier IS 'the system identifier of the cluster';
-COMMENT ON COLUMN jobq_internal.served.database IS 'the OID of the database';
-COMMENT ON COLUMN jobq_internal.served.timeline IS 'the timeline of the write-ahead log';
-COMMENT ON COLUMN jobq_internal.served.backup IS 'a hash of the label of the base backup that was restored; 0: none';
+COMMENT ON TABLE jobq_internal.served IS 'identities under which this database was served; a copy contains the identities of the original';
+COMMENT ON COLUMN jobq_internal.served.system_identifier IS 'system identifier of the cluster';
+COMMENT ON COLUMN jobq_internal.served.database IS 'OID of the database';
+COMMENT ON COLUMN jobq_internal.served.timeline IS 'timeline of the write-ahead log';
+COMMENT ON COLUMN jobq_internal.served.backup IS 'hash of the label of the restored base backup; 0: none';
 
--- What pg_dump takes along; one call a statement.  The script puts no row into
--- these tables, as it would be there twice after a restore.  A role that was dropped
--- is but a number, by which a restored row might be another role's: so what it has
--- left, and what could run or be allowed by that, is left out.
+-- Tables in a dump, with one call in each statement.  The install script inserts no row
+-- into these tables: the row would exist twice after a restore.  Rows of dropped roles
+-- are omitted.  A dropped role is only an OID, and another role could have the same OID
+-- after a restore.
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.limiter', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.queue_id_seq', '');
@@ -321,7 +320,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq_internal.privilege', 'WHERE rol
 
 CREATE FUNCTION jobq_internal.invalidate() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_invalidate' LANGUAGE C;
-COMMENT ON FUNCTION jobq_internal.invalidate() IS 'trigger function: tells all sessions that their cached queues, handlers or privileges are outdated';
+COMMENT ON FUNCTION jobq_internal.invalidate() IS 'trigger function: invalidates the cached queues, handlers and privileges of all sessions';
 
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq_internal.queue
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
@@ -338,33 +337,33 @@ COMMENT ON TRIGGER invalidate ON jobq_internal.handler IS 'drops cached handlers
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq_internal.limiter
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.limiter ENABLE ALWAYS TRIGGER invalidate;
-COMMENT ON TRIGGER invalidate ON jobq_internal.limiter IS 'has the scheduler load the limits';
+COMMENT ON TRIGGER invalidate ON jobq_internal.limiter IS 'makes the scheduler load the limits';
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq_internal.privilege
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.privilege ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq_internal.privilege IS 'drops cached privileges';
 
--- Logical replication fires no trigger of a statement, but while it copies a table.
+-- Logical replication fires statement triggers only while copying a table.
 CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq_internal.queue
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.queue ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.queue IS 'drops cached queues, where logical replication writes';
+COMMENT ON TRIGGER replicated ON jobq_internal.queue IS 'drops cached queues after logical replication';
 CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq_internal.delegation
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.delegation ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.delegation IS 'drops cached queues, where logical replication writes';
+COMMENT ON TRIGGER replicated ON jobq_internal.delegation IS 'drops cached queues after logical replication';
 CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq_internal.handler
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.handler ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.handler IS 'drops cached handlers, where logical replication writes';
+COMMENT ON TRIGGER replicated ON jobq_internal.handler IS 'drops cached handlers after logical replication';
 CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq_internal.limiter
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.limiter ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.limiter IS 'has the scheduler load the limits, where logical replication writes';
+COMMENT ON TRIGGER replicated ON jobq_internal.limiter IS 'makes the scheduler load the limits after logical replication';
 CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq_internal.privilege
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq_internal.privilege ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.privilege IS 'drops cached privileges, where logical replication writes';
+COMMENT ON TRIGGER replicated ON jobq_internal.privilege IS 'drops cached privileges after logical replication';
 
 CREATE FUNCTION jobq_internal.replicated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -373,20 +372,20 @@ BEGIN
 	RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION jobq_internal.replicated() IS 'trigger function: a job that logical replication writes does not run here';
+COMMENT ON FUNCTION jobq_internal.replicated() IS 'trigger function: makes a job written by logical replication dormant';
 
 CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq_internal.job
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
 ALTER TABLE jobq_internal.job ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.job IS 'fires for logical replication only';
+COMMENT ON TRIGGER replicated ON jobq_internal.job IS 'makes jobs written by logical replication dormant';
 
 CREATE FUNCTION jobq_internal.group_of_role(role regrole, group_key text) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_group_of_role' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.group_of_role(regrole, text) IS 'id of the role''s group of that key, in the queues whose groups are of the database';
+COMMENT ON FUNCTION jobq_internal.group_of_role(regrole, text) IS 'id of the role''s group with the key, for queues with group_scope database';
 
 CREATE FUNCTION jobq_internal.group_waits_until(held timestamptz, patience interval) RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'jobq_group_waits_until_sql' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.group_waits_until(timestamptz, interval) IS 'when a group that has waited for a job since then loses its patience';
+COMMENT ON FUNCTION jobq_internal.group_waits_until(timestamptz, interval) IS 'end of a group''s wait for a job that came back at the time held';
 
 CREATE FUNCTION jobq_internal.regroup() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -395,55 +394,55 @@ BEGIN
 	RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION jobq_internal.regroup() IS 'trigger function: a dump and logical replication know roles by their names, and groups by the roles'' numbers';
+COMMENT ON FUNCTION jobq_internal.regroup() IS 'trigger function: adapts a group id, which contains the role''s OID, to the OID of the role in this database';
 
 CREATE TRIGGER regroup BEFORE INSERT ON jobq_internal.job
 	FOR EACH ROW WHEN (NEW.group_id & 1 <> 0) EXECUTE FUNCTION jobq_internal.regroup();
 ALTER TABLE jobq_internal.job ENABLE ALWAYS TRIGGER regroup;
-COMMENT ON TRIGGER regroup ON jobq_internal.job IS 'sets the groups of roles right in a restore and in logical replication';
+COMMENT ON TRIGGER regroup ON jobq_internal.job IS 'adapts group ids of roles during a restore and logical replication';
 
 CREATE FUNCTION jobq_internal.loaded() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_loaded' LANGUAGE C;
-COMMENT ON FUNCTION jobq_internal.loaded() IS 'trigger function: jobs were written past jobq''s functions, by a restore';
+COMMENT ON FUNCTION jobq_internal.loaded() IS 'trigger function: notes that jobs were written directly, as by a restore';
 
 CREATE TRIGGER loaded AFTER INSERT OR UPDATE ON jobq_internal.job
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
-COMMENT ON TRIGGER loaded ON jobq_internal.job IS 'has the scheduler look at everything';
+COMMENT ON TRIGGER loaded ON jobq_internal.job IS 'makes the scheduler check all jobs again';
 
 CREATE TRIGGER loaded AFTER INSERT OR TRUNCATE ON jobq_internal.failed_job
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
 ALTER TABLE jobq_internal.failed_job ENABLE ALWAYS TRIGGER loaded;
-COMMENT ON TRIGGER loaded ON jobq_internal.failed_job IS 'has the statistics counted anew; TRUNCATE is replicated as a statement';
+COMMENT ON TRIGGER loaded ON jobq_internal.failed_job IS 'makes jobq count the statistics again; TRUNCATE is replicated as a statement';
 
 CREATE FUNCTION jobq_internal.letter_changed() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_letter_changed' LANGUAGE C;
-COMMENT ON FUNCTION jobq_internal.letter_changed() IS 'trigger function: a dead letter comes, is deleted, or changed, and counted otherwise';
+COMMENT ON FUNCTION jobq_internal.letter_changed() IS 'trigger function: counts inserted, changed and deleted dead letters';
 
 CREATE TRIGGER letter_changed BEFORE UPDATE OR DELETE ON jobq_internal.failed_job
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
-COMMENT ON TRIGGER letter_changed ON jobq_internal.failed_job IS 'keeps the statistics';
+COMMENT ON TRIGGER letter_changed ON jobq_internal.failed_job IS 'updates the statistics';
 
 CREATE TRIGGER replicated BEFORE INSERT OR UPDATE OR DELETE ON jobq_internal.failed_job
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
 ALTER TABLE jobq_internal.failed_job ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.failed_job IS 'keeps the statistics, where logical replication writes';
+COMMENT ON TRIGGER replicated ON jobq_internal.failed_job IS 'updates the statistics during logical replication';
 
 CREATE FUNCTION jobq_internal.kind_hash(kind text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.kind_hash(text) IS 'by which the limits of a kind are found';
+COMMENT ON FUNCTION jobq_internal.kind_hash(text) IS 'hash of a kind, as a key of its limits';
 
 CREATE FUNCTION jobq_internal.limiter_hash(name text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limiter_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.limiter_hash(text) IS 'by which the limits of a named limiter are found';
+COMMENT ON FUNCTION jobq_internal.limiter_hash(text) IS 'hash of a limiter''s name, as a key of its limits';
 
 CREATE FUNCTION jobq_internal.limit_key(limiter int, payload jsonb, headers jsonb, role oid, tenant text) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_limit_key_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limit_key(int, jsonb, jsonb, oid, text) IS 'the key of such a job for the limiter with this hash; null: it has none, or the limiter is not by a key';
+COMMENT ON FUNCTION jobq_internal.limit_key(int, jsonb, jsonb, oid, text) IS 'key of a job for the limiter with the hash; null: the job has no key, or the limiter is without by';
 
 CREATE FUNCTION jobq_internal.limit_cost(limiter int, cost int) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limit_cost_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limit_cost(int, int) IS 'how many tokens of the limiter with this hash a job costs in whose row this stands; 0: it passes it by';
+COMMENT ON FUNCTION jobq_internal.limit_cost(int, int) IS 'tokens of the limiter with the hash for a job with this limit_cost; 0: the job bypasses the limiter';
 
 CREATE FUNCTION jobq_internal.limiter_of(kind text, queue_id int) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limiter_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limiter_of(text, int) IS 'hash of what limits jobs of the kind in the queue, beside the limits of the queue; 0: nothing';
+COMMENT ON FUNCTION jobq_internal.limiter_of(text, int) IS 'hash of the limiter of the kind in the queue, apart from the limits of the queue; 0: none';
