@@ -3,11 +3,11 @@
 
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
--- The library accesses the tables as heaps, whatever the default is.
+-- The library accesses the tables as heaps, regardless of the default.
 SET LOCAL default_table_access_method TO heap;
 
--- CREATE EXTENSION makes the schema jobq, or takes one that is there.  Nobody else
--- may have put anything into it, or be able to.
+-- CREATE EXTENSION creates the schema jobq, or uses an existing schema.  No other role
+-- may have created objects in an existing schema, or be able to create objects there.
 DO $$
 BEGIN
 	IF EXISTS (SELECT FROM pg_depend d
@@ -27,4 +27,4 @@ $$;
 COMMENT ON SCHEMA jobq IS 'jobq: jobs that run in the database';
 
 CREATE SCHEMA jobq_internal;
-COMMENT ON SCHEMA jobq_internal IS 'jobq''s tables, and what its views, triggers and procedures call; not for users';
+COMMENT ON SCHEMA jobq_internal IS 'tables of jobq, and the functions called by views, triggers and procedures; not for users';
