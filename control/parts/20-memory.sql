@@ -1,4 +1,4 @@
--- What shared memory shows, for the views; jobq's clock.
+-- Contents of shared memory, for the views; the clock of jobq.
 
 CREATE FUNCTION jobq_internal.worker_slots(
 	OUT pid int, OUT role oid, OUT pool int, OUT state text, OUT started_at timestamptz,
@@ -6,61 +6,61 @@ CREATE FUNCTION jobq_internal.worker_slots(
 	OUT progress real, OUT message text, OUT jobs_done bigint, OUT jobs_failed bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_worker_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
-COMMENT ON FUNCTION jobq_internal.worker_slots() IS 'the workers of this database, for the views; two may show the same job for a moment, until one has it';
+COMMENT ON FUNCTION jobq_internal.worker_slots() IS 'workers of this database, for the views; for a moment, two workers may show the same job';
 
 CREATE FUNCTION jobq_internal.scheduler_state(
 	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz, OUT notifications int,
 	OUT copied boolean)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_scheduler_state'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.scheduler_state() IS 'the scheduler of this database; no row if it is not served';
+COMMENT ON FUNCTION jobq_internal.scheduler_state() IS 'state of this database''s scheduler; no row if the database is not served';
 
 CREATE FUNCTION jobq_internal.scheduler_troubles(OUT what text, OUT since timestamptz, OUT failures bigint, OUT error text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_scheduler_troubles'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.scheduler_troubles() IS 'the parts of its work that the scheduler of this database cannot do, and why';
+COMMENT ON FUNCTION jobq_internal.scheduler_troubles() IS 'failing tasks of this database''s scheduler, with their errors';
 
 CREATE FUNCTION jobq_internal.activate() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_activate' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq_internal.activate() IS 'have the launcher look for this database';
+COMMENT ON FUNCTION jobq_internal.activate() IS 'make the launcher start a scheduler here, and all sessions check the version again';
 
 CREATE FUNCTION jobq.clock() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'jobq_clock' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.clock() IS 'what jobq takes for the time of day
-returns: the time, with what test_clock() has put it forward';
+COMMENT ON FUNCTION jobq.clock() IS 'return the current time, as used by jobq
+returns: the time of day, moved forward by test_clock()';
 
 CREATE FUNCTION jobq_internal.limit_slots(
 	OUT queue_id int, OUT kind_hash int, OUT running int, OUT tokens float8, OUT failures int, OUT rest_until timestamptz)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_limit_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limit_slots() IS 'what limits count, for the view';
+COMMENT ON FUNCTION jobq_internal.limit_slots() IS 'counters of the limits, for the view';
 
 CREATE FUNCTION jobq_internal.tenant_tokens(queue_id int, tenant text) RETURNS float8
 AS 'MODULE_PATHNAME', 'jobq_tenant_tokens'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.tenant_tokens(int, text) IS 'how many jobs of a tenant may start now, for the view';
+COMMENT ON FUNCTION jobq_internal.tenant_tokens(int, text) IS 'number of jobs of a tenant that may start now, for the view';
 
 CREATE FUNCTION jobq_internal.key_tokens(limiter int, key text) RETURNS float8
 AS 'MODULE_PATHNAME', 'jobq_key_tokens'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.key_tokens(int, text) IS 'how many jobs of a key of a limiter may start now, for the view';
+COMMENT ON FUNCTION jobq_internal.key_tokens(int, text) IS 'number of jobs of a limiter''s key that may start now, for the view';
 
 CREATE FUNCTION jobq_internal.group_slots(
 	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT waits_until timestamptz, OUT parked int, OUT more boolean,
 	OUT tokens float8, OUT rest_until timestamptz)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_group_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.group_slots() IS 'the groups that are under way, for the view';
+COMMENT ON FUNCTION jobq_internal.group_slots() IS 'groups under way, for the view';
 
 CREATE FUNCTION jobq_internal.lease_slots(
 	OUT job_id bigint, OUT consumer text, OUT role oid, OUT client text, OUT pid int,
 	OUT since timestamptz, OUT lease_until timestamptz, OUT progress real, OUT message text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lease_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 50;
-COMMENT ON FUNCTION jobq_internal.lease_slots() IS 'what consumers hold of the jobs that the user may see, for the views';
+COMMENT ON FUNCTION jobq_internal.lease_slots() IS 'jobs that consumers hold and the user may see, for the views';
 
--- DISTINCT also tells the planner that a job has one row here at most: else it
--- would rather hash all jobs than these.
+-- DISTINCT also shows the planner that a job has at most one row here.  Without DISTINCT,
+-- the planner tends to hash all jobs instead of these rows.
 CREATE VIEW jobq_internal.running_jobs WITH (security_barrier) AS
 	SELECT DISTINCT ON (r.job_id) r.job_id, r.attempt, r.progress, r.message, r.pid, r.started_at
 	FROM (SELECT w.job_id, w.attempt, w.progress, w.message, w.pid, w.job_started_at AS started_at
@@ -70,43 +70,43 @@ CREATE VIEW jobq_internal.running_jobs WITH (security_barrier) AS
 			FROM jobq_internal.lease_slots() l) r
 	WHERE r.job_id IS NOT NULL
 	ORDER BY r.job_id;
-COMMENT ON VIEW jobq_internal.running_jobs IS 'the jobs that workers run or consumers hold, for the views';
+COMMENT ON VIEW jobq_internal.running_jobs IS 'jobs that workers run or consumers hold, for the views';
 
 CREATE FUNCTION jobq_internal.live_log(id bigint, log jsonb) RETURNS jsonb
 AS 'MODULE_PATHNAME', 'jobq_live_log' LANGUAGE C STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.live_log(bigint, jsonb) IS 'the log of a job that runs, of which log has the lines of earlier attempts, for the views';
+COMMENT ON FUNCTION jobq_internal.live_log(bigint, jsonb) IS 'log of a running job: the lines of earlier attempts (log) and of the running attempt, for the views';
 
 CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, expires_at timestamptz, retried boolean) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_live_state' LANGUAGE C STABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean) IS 'the state of a live job, for the views';
+COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean) IS 'state of a live job, for the views';
 
--- Restricted, so that the views are not read and sorted by several processes
--- where an index has the rows in order.
+-- Parallel restricted, so that the planner reads the views in the order of an index, and
+-- does not sort the rows in several processes.
 CREATE FUNCTION jobq_internal.may_see(role oid, queue_id int) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_may_see' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.may_see(oid, int) IS 'whether the user sees that a role has a job in the queue, or something that is in none (0)';
+COMMENT ON FUNCTION jobq_internal.may_see(oid, int) IS 'true if the user may see jobs of the role in the queue; 0: other objects of the role, without a queue';
 
 CREATE FUNCTION jobq_internal.may_read(role oid, queue_id int) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_may_read' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.may_read(oid, int) IS 'whether the user sees what is in it, too: payload, result, log';
+COMMENT ON FUNCTION jobq_internal.may_read(oid, int) IS 'true if the user may also see payload, result and log of such jobs';
 
 CREATE FUNCTION jobq_internal.may_see_queue(queue_id int, open boolean) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_may_see_queue_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.may_see_queue(int, boolean) IS 'whether the user sees that there is this queue, which is open to all producers or not';
+COMMENT ON FUNCTION jobq_internal.may_see_queue(int, boolean) IS 'true if the user may see the queue; open: the queue is open to all producers';
 
 CREATE FUNCTION jobq_internal.may_use() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_may_use_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.may_use() IS 'whether the user has any privilege';
+COMMENT ON FUNCTION jobq_internal.may_use() IS 'true if the user has any privilege';
 
--- What a monitor sees of the attempts that failed: details and contexts quote data.
+-- A role with the privilege monitor does not see details and contexts, which may quote data.
 CREATE FUNCTION jobq_internal.without_details(errors jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT pg_catalog.jsonb_agg(e OPERATOR(pg_catalog.-) '{detail,hint,context,progress_message}'::pg_catalog.text[])
 	FROM pg_catalog.jsonb_array_elements(errors) e);
-COMMENT ON FUNCTION jobq_internal.without_details(jsonb) IS 'errors of a job without what may quote data';
+COMMENT ON FUNCTION jobq_internal.without_details(jsonb) IS 'failed attempts of a job without the fields that may quote data';
 
 CREATE FUNCTION jobq_internal.queue_counts(queue_id int, running bigint[],
 	OUT ready bigint, OUT scheduled bigint, OUT blocked bigint, OUT running_jobs bigint, OUT failed bigint, OUT oldest_ready timestamptz, OUT exact boolean)
 RETURNS record AS 'MODULE_PATHNAME', 'jobq_queue_counts'
 LANGUAGE C STRICT STABLE PARALLEL RESTRICTED COST 10000;
-COMMENT ON FUNCTION jobq_internal.queue_counts(int, bigint[]) IS 'how many of a queue''s jobs are in which state, given those that run, for the view';
+COMMENT ON FUNCTION jobq_internal.queue_counts(int, bigint[]) IS 'number of a queue''s jobs in each state, given the ids of running jobs, for the view';
