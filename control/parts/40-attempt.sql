@@ -1,4 +1,4 @@
--- Handlers: their registration, what they may ask for, and workers in a session.
+-- Handlers: registration, functions for handlers, and workers in a session.
 
 CREATE TYPE jobq.job_context AS (
 	id bigint,
@@ -13,7 +13,7 @@ CREATE TYPE jobq.job_context AS (
 	batch_id bigint,
 	tenant text
 );
-COMMENT ON TYPE jobq.job_context IS 'what a handler may know about its job';
+COMMENT ON TYPE jobq.job_context IS 'the job of a handler, as seen by the handler';
 
 CREATE FUNCTION jobq.register(
 	kind text,
@@ -38,87 +38,89 @@ CREATE FUNCTION jobq.register(
 	limiter text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job
+COMMENT ON FUNCTION jobq.register IS 'register the function or procedure that runs a kind of job
 kind: the kind
 handler: the function or procedure with its parameter types, such as greet(jsonb): f(), f(payload jsonb) or f(payload jsonb, job jobq.job_context), which returns void or jsonb
-queue: where jobs of the kind stand if they do not say; else default
-max_attempts: how many attempts they have if they do not say, 0 for no limit; else jobq.default_max_attempts
-backoff: how long their next attempt waits if they do not say; else jobq.default_backoff
-timeout: how long an attempt may run if they do not say; else jobq.default_timeout
-fail_on_timeout: whether one that takes too long becomes a dead letter at once
-max_exceptions: after how many errors of the handler they fail for good; else by max_attempts
-max_running: how many of them run at a time; else as many as can
-rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
-throttle: when they rest, such as 10 failures in 5 minutes; else never
-on_failure: a function, as handler, that is called with a job that has failed for good
-carry: which settings of the enqueuer''s session its jobs take along, beside those of the queue, such as {search_path, app.tenant}; else none
-recycle: each: a worker that has run a job of it leaves, and another takes its place; never, or nothing: as the queue says
-retry_on: SQLSTATEs, or classes such as 40, of the handler''s errors after which there is another attempt; else all
-fail_on: SQLSTATEs, or classes, of errors after which there is none
-max_memory: how much memory a run may take, such as 200 MB; one that takes more is ended; else as much as it likes
-max_temp: likewise, how much it may write to temporary files
-max_wal: likewise, how much WAL it may write
-limiter: a limiter, made by create_limiter(), that they share with others; else their own limits, or what their queue says';
+queue: the queue of a job that names no queue; else default
+max_attempts: the number of attempts of a job without this option, 0 for no limit; else jobq.default_max_attempts
+backoff: the delay before the next attempt of a job without this option; else jobq.default_backoff
+timeout: the time limit of an attempt of a job without this option; else jobq.default_timeout
+fail_on_timeout: true if a timeout makes a job a dead letter at once
+max_exceptions: the number of handler errors after which a job fails permanently; else max_attempts decides
+max_running: the maximum number of running jobs of the kind; else no limit
+rate: how many jobs of the kind start in a period, such as 100 per minute burst 20; else no limit
+throttle: when jobs of the kind rest, such as 10 failures in 5 minutes; else never
+on_failure: a function, in the form of handler, called for each job that failed permanently
+carry: settings of the producer''s session, such as {search_path, app.tenant}, added to the settings of the queue; else none
+recycle: each: a worker exits after a job of the kind, and a new worker starts; never or null: the queue decides
+retry_on: SQLSTATEs, or classes such as 40, of handler errors after which a further attempt follows; else all
+fail_on: SQLSTATEs, or classes, of errors after which no further attempt follows
+max_memory: the memory limit of a run, such as 200 MB; a run above the limit is ended; else no limit
+max_temp: the limit of bytes written to temporary files by a run; else no limit
+max_wal: the limit of WAL written by a run; else no limit
+limiter: a limiter from create_limiter(), shared with other kinds; else limits of the kind, or the limiter of the queue';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.unregister(text) IS 'forget the handler of a kind
+COMMENT ON FUNCTION jobq.unregister(text) IS 'remove the handler of a kind
 kind: the kind';
 
 CREATE FUNCTION jobq.current_job() RETURNS jobq.job_context
 AS 'MODULE_PATHNAME', 'jobq_current_job' LANGUAGE C STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.current_job() IS 'the job that this session runs';
+COMMENT ON FUNCTION jobq.current_job() IS 'return the job that this session runs';
 
 CREATE FUNCTION jobq.set_progress(percent real, message text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_set_progress' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'show how far the current job is, at once
+COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'set the progress of the current job, visible at once
 percent: from 0 to 100
-message: what is shown with it';
+message: a text shown with the progress';
 
 CREATE FUNCTION jobq.log(message text, level text DEFAULT 'info') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_log' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails, and show it at once
+COMMENT ON FUNCTION jobq.log(text, text) IS 'add a line to the log of the current job, visible at once, and kept if the handler fails
 message: the line
 level: debug, info, warning, or error';
 
 CREATE FUNCTION jobq.should_stop() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better end soon';
+COMMENT ON FUNCTION jobq.should_stop() IS 'return true if the current job should end soon';
 
 CREATE FUNCTION jobq.snooze(delay interval, charge boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.snooze(interval, boolean) IS 'when the handler returns, its effects commit and the job runs again later
-delay: how much later
-charge: count the attempt, so that max_attempts ends it; else it is as if it had not been';
+COMMENT ON FUNCTION jobq.snooze(interval, boolean) IS 'commit the effects of the handler at its return, and run the job again later
+delay: the delay before the job runs again
+charge: true: the attempt counts for max_attempts; false: the attempt is not counted';
 
 CREATE FUNCTION jobq.cancel_current(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_cancel_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.cancel_current(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled
-reason: what the archive shows as its error';
+COMMENT ON FUNCTION jobq.cancel_current(text) IS 'commit the effects of the handler at its return, and finish the job as cancelled
+reason: the error shown for the job';
 
 CREATE FUNCTION jobq.reject_current(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_reject_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.reject_current(text) IS 'the handler''s effects roll back and the job fails for good
-reason: what the dead letter shows as its error';
+COMMENT ON FUNCTION jobq.reject_current(text) IS 'roll back the effects of the handler, and make the job a dead letter
+reason: the error of the dead letter';
 
 CREATE FUNCTION jobq.perform(kind text, payload jsonb DEFAULT '{}') RETURNS jsonb
 AS 'MODULE_PATHNAME', 'jobq_perform' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.perform(text, jsonb) IS 'run the handler of a kind now, in this transaction
 kind: the kind
-payload: what the handler gets
-returns: what the handler returns';
+payload: the input for the handler
+returns: the result of the handler';
 
 CREATE FUNCTION jobq.dry_run(kind text, payload jsonb DEFAULT '{}',
 	OUT result jsonb, OUT written jsonb, OUT took interval, OUT wal_bytes bigint,
 	OUT error text, OUT sqlstate text, OUT context text)
 AS 'MODULE_PATHNAME', 'jobq_dry_run' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.dry_run(text, jsonb) IS 'run the handler of a kind, tell what it has done, and roll that back
+COMMENT ON FUNCTION jobq.dry_run(text, jsonb) IS 'run the handler of a kind, report the effects, and roll the effects back
 kind: the kind
-payload: what the handler gets';
+payload: the input for the handler';
 
 CREATE FUNCTION jobq_internal.run_next(queues text[]) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_run_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq_internal.run_next(text[]) IS 'run one ready job of these queues, or of any if null, in this transaction, and return its id; 0: jobs were charged with a crash, so commit first; for jobq.work()';
+COMMENT ON FUNCTION jobq_internal.run_next(text[]) IS 'run a ready job of these queues (null: all) in this transaction; for jobq.work()
+queues: the queues, in strict order
+returns: the id of the job; null: no ready job; 0: jobs were charged with a crash, commit first';
 
 CREATE PROCEDURE jobq.work(
 	queues text[] DEFAULT NULL,
@@ -152,7 +154,7 @@ BEGIN
 			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
 		job_id := jobq_internal.run_next(queues);
 		COMMIT;
-		-- jobs that had crashed a session are charged now
+		-- jobs that crashed a session were charged, and the charge is committed
 		CONTINUE WHEN job_id OPERATOR(pg_catalog.=) 0;
 		IF job_id IS NOT NULL THEN
 			jobs := jobs OPERATOR(pg_catalog.+) 1;
@@ -163,9 +165,9 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts
-queues: which queues, in strict order; null: all
-once: run one job at most, and return
+COMMENT ON PROCEDURE jobq.work IS 'run jobs in this session like a worker, for tests and scripts
+queues: the queues, in strict order; null: all
+once: run at most a single job, and return
 stop_when_empty: return when no job may run now
-max_jobs: return after so many jobs
-max_time: return after so long';
+max_jobs: return after this number of jobs
+max_time: return after this time';
