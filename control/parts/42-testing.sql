@@ -1,4 +1,4 @@
--- For tests of what users write: which jobs wait, and to run them.
+-- For tests of applications: check which jobs wait, and run jobs.
 
 CREATE FUNCTION jobq.assert_enqueued(kind text, payload jsonb DEFAULT NULL, queue text DEFAULT NULL, times int DEFAULT NULL)
 RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -28,11 +28,11 @@ BEGIN
 		DETAIL = coalesce('There are: ' || others, 'No job waits.');
 END
 $$;
-COMMENT ON FUNCTION jobq.assert_enqueued IS 'an error unless there is a job of this kind that is not over, with such a payload; for tests
+COMMENT ON FUNCTION jobq.assert_enqueued IS 'raise an error unless an unfinished job of this kind and payload exists; for tests
 kind: the kind
-payload: what its payload contains, as by @>; null: anything
-queue: where it stands; null: anywhere
-times: how many such jobs there are; null: one or more
+payload: contained in the job''s payload, as by @>; null: any
+queue: the queue of the job; null: any
+times: the exact number of jobs; null: at least 1
 returns: true';
 
 CREATE FUNCTION jobq.run_due(queues text[] DEFAULT NULL, max_jobs int DEFAULT 1000)
@@ -56,7 +56,7 @@ BEGIN
 	RETURN jobs;
 END
 $$;
-COMMENT ON FUNCTION jobq.run_due IS 'run the jobs of this role that are due, in this transaction; for tests
-queues: which queues, in strict order; null: all
-max_jobs: return after so many jobs
-returns: how many jobs were run';
+COMMENT ON FUNCTION jobq.run_due IS 'run the due jobs of this role in this transaction; for tests
+queues: the queues, in strict order; null: all
+max_jobs: return after this number of jobs
+returns: the number of jobs that were run';
