@@ -263,7 +263,7 @@ BEGIN
 			('jobq_internal.measured', 'since', 'time at which the condition began; null: the condition is off'),
 			(NULL, 'tags', 'tags of the job'),
 			(NULL, 'throttle', 'after how many failures these jobs rest, and how long; null: no throttle'),
-			(NULL, 'tenant', 'tenant of the job, as set by the queue; null: no tenant'),
+			(NULL, 'tenant', 'tenant of the job, as determined by the queue; null: no tenant'),
 			('jobq.tenants', 'tenant', 'the tenant'),
 			('jobq.tenants', 'max_running', 'maximum number of running jobs of each tenant; null: no limit'),
 			('jobq.tenants', 'rate', 'how many jobs of each tenant start in a period; null: no limit'),
