@@ -16,34 +16,36 @@ CREATE TYPE jobq.job_status AS (
 	started_at timestamptz,
 	finished_at timestamptz
 );
-COMMENT ON TYPE jobq.job_status IS 'what has become of a job: scheduled, ready, running, retryable, blocked; completed, failed, cancelled, expired';
+COMMENT ON TYPE jobq.job_status IS 'the status of a job: scheduled, ready, running, retryable, blocked; completed, failed, cancelled, expired';
 
 CREATE FUNCTION jobq.status(id bigint) RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.status(bigint) IS 'what has become of a job, live or finished
-id: the job';
+COMMENT ON FUNCTION jobq.status(bigint) IS 'return the status of a job, live or finished
+id: the id of the job';
 
 CREATE FUNCTION jobq.status(uuid uuid) RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_status_uuid' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.status(uuid) IS 'what has become of a job, live or finished
-uuid: that with which it was enqueued';
+COMMENT ON FUNCTION jobq.status(uuid) IS 'return the status of a job, live or finished
+uuid: the uuid under which the job was enqueued';
 
 CREATE FUNCTION jobq.status(job text) RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_status_text' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.status(text) IS 'what has become of a job, live or finished
-job: its id, or the uuid with which it was enqueued; for parameters without a type';
+COMMENT ON FUNCTION jobq.status(text) IS 'return the status of a job, live or finished
+job: the id of the job, or the uuid under which the job was enqueued; for parameters without a type';
 
 CREATE FUNCTION jobq.wait(id bigint, timeout interval DEFAULT '30s') RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_wait' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job is finished or the time is over; returns its status
-id: the job
-timeout: how long to wait at most';
+COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job has finished, or until the timeout
+id: the id of the job
+timeout: the longest wait
+returns: the status of the job';
 
 CREATE FUNCTION jobq.wait_many(ids bigint[], timeout interval DEFAULT '30s') RETURNS SETOF jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_wait_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait_many(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses
-ids: the jobs
-timeout: how long to wait at most';
+COMMENT ON FUNCTION jobq.wait_many(bigint[], interval) IS 'wait until all jobs have finished, or until the timeout
+ids: the ids of the jobs
+timeout: the longest wait
+returns: the status of each job';
 
 CREATE PROCEDURE jobq.call(
 	kind text,
@@ -52,22 +54,23 @@ CREATE PROCEDURE jobq.call(
 	timeout interval DEFAULT '30 s',
 	options jsonb DEFAULT NULL)
 AS 'MODULE_PATHNAME', 'jobq_call' LANGUAGE C;
-COMMENT ON PROCEDURE jobq.call IS 'enqueue a job, commit, and wait for its result
+COMMENT ON PROCEDURE jobq.call IS 'enqueue a job, commit, and wait for the result
 kind: the kind of the job
-payload: what its handler or consumer gets
-result: what it has returned
-timeout: how long to wait at most; the job goes on
-options: options of enqueue() by their names; timeout there is how long an attempt of the job may run';
+payload: the input of the handler or consumer
+result: the result of the job
+timeout: the longest wait; the job continues after a timeout
+options: options of enqueue() by name; the option timeout limits each attempt, not the wait';
 
 CREATE FUNCTION jobq.cancel(id bigint) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_cancel' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.cancel(bigint) IS 'cancel a job, or have the worker that runs it stop; false if it had finished
-id: the job';
+COMMENT ON FUNCTION jobq.cancel(bigint) IS 'cancel a job; a worker that runs the job is asked to stop, and a consumer loses the lease
+id: the id of the job
+returns: false if the job had already finished';
 
 CREATE FUNCTION jobq.retry(id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_retry' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.retry(bigint) IS 'run a dead letter again, with all its attempts; or a job that waits for its next attempt now
-id: the job';
+COMMENT ON FUNCTION jobq.retry(bigint) IS 'run a dead letter again, with all attempts; or run a job now that waits for the next attempt
+id: the id of the dead letter or job';
 
 CREATE FUNCTION jobq.edit(
 	id bigint,
@@ -81,27 +84,28 @@ CREATE FUNCTION jobq.edit(
 	timeout interval DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_edit' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.edit IS 'give a job that waits, or a dead letter, another priority, time, payload, queue, or the like; what is null or left out stays as it is
-id: the job
-payload: what its handler or consumer gets
+COMMENT ON FUNCTION jobq.edit IS 'change a waiting job or a dead letter; null or omitted: unchanged
+id: the id of the job
+payload: the input of the handler or consumer
 headers: passed on to the handler
-queue: the queue that it stands in
-priority: smaller runs first
-run_at: when it may run
-max_attempts: how many attempts there are at most, 0 for no limit
-backoff: how long the next attempt waits
+queue: the queue of the job
+priority: a smaller number runs first; only for a waiting job
+run_at: the earliest start; only for a waiting job that is not blocked
+max_attempts: the largest number of attempts; 0: no limit
+backoff: the delay before the next attempt
 timeout: how long an attempt may run
 returns: nothing';
 
 CREATE FUNCTION jobq.rerun(id bigint) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_rerun' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.rerun(bigint) IS 'enqueue a job that is completed, cancelled or expired once more; returns the id of the new job
-id: the job that is over';
+COMMENT ON FUNCTION jobq.rerun(bigint) IS 'enqueue a completed, cancelled or expired job again
+id: the id of the finished job
+returns: the id of the new job';
 
 CREATE FUNCTION jobq.delete(id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_delete' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.delete(bigint) IS 'delete a dead letter
-id: the job';
+id: the id of the dead letter';
 
 CREATE FUNCTION jobq.enqueue_result(
 	kind text,
@@ -110,29 +114,29 @@ CREATE FUNCTION jobq.enqueue_result(
 	OUT id bigint, OUT state text, OUT duplicate boolean)
 RETURNS record AS 'MODULE_PATHNAME', 'jobq_enqueue_result'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.enqueue_result IS 'enqueue a job as enqueue() does, and tell whether another had its unique key
+COMMENT ON FUNCTION jobq.enqueue_result IS 'enqueue a job like enqueue(), and report whether another job held the unique key
 kind: the kind of the job
-payload: what its handler or consumer gets
+payload: the input of the handler or consumer
 --each JOB_OPTION:@1: @'4
-returns: id: of the job, or of the one that has its key; state: of that job; duplicate: whether there was one with the key';
+returns: id: the job, or the job that holds the key; state: the state of this job; duplicate: whether a job held the key';
 
 CREATE FUNCTION jobq.cancel_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_cancel_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.cancel_many IS 'cancel all jobs that fulfil all conditions, or have the workers that run them stop; returns their number
+COMMENT ON FUNCTION jobq.cancel_many IS 'cancel the jobs that meet all conditions; workers that run these jobs are asked to stop
 --each JOB_FILTER:@1: @'5
-returns: how many jobs there were';
+returns: the number of jobs';
 
 CREATE FUNCTION jobq.retry_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_retry_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.retry_many IS 'run all dead letters that fulfil all conditions again; with the state retryable, jobs that wait for their next attempt now; returns their number
+COMMENT ON FUNCTION jobq.retry_many IS 'run the dead letters again that meet all conditions; with state retryable, run jobs now that wait for the next attempt
 --each JOB_FILTER:@1: @'5
-returns: how many jobs there were';
+returns: the number of jobs';
 
 CREATE FUNCTION jobq.edit_many(
 	changes jsonb,
@@ -140,19 +144,19 @@ CREATE FUNCTION jobq.edit_many(
 )
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_edit_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.edit_many IS 'edit all jobs that wait and fulfil all conditions; with the state failed, dead letters; returns their number
-changes: what they have instead: queue, priority, run_at, max_attempts, backoff, timeout, as edit() takes them
+COMMENT ON FUNCTION jobq.edit_many IS 'edit the waiting jobs that meet all conditions; with state failed, edit dead letters
+changes: an object with the new values: queue, priority, run_at, max_attempts, backoff, timeout, as in edit()
 --each JOB_FILTER:@1: @'5
-returns: how many jobs there were';
+returns: the number of jobs';
 
 CREATE FUNCTION jobq.delete_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_delete_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.delete_many IS 'delete all dead letters that fulfil all conditions; returns their number
+COMMENT ON FUNCTION jobq.delete_many IS 'delete the dead letters that meet all conditions
 --each JOB_FILTER:@1: @'5
-returns: how many jobs there were';
+returns: the number of jobs';
 
 CREATE PROCEDURE jobq.in_slices(
 	function text,
@@ -160,11 +164,11 @@ CREATE PROCEDURE jobq.in_slices(
 	slice int DEFAULT 1000,
 	INOUT jobs bigint DEFAULT NULL)
 AS 'MODULE_PATHNAME', 'jobq_in_slices' LANGUAGE C;
-COMMENT ON PROCEDURE jobq.in_slices IS 'do what cancel_many() or one of its kin does, and commit after each so many jobs
+COMMENT ON PROCEDURE jobq.in_slices IS 'run cancel_many() or a similar function, with a commit after each slice of jobs
 function: cancel_many, clear, retry_many, edit_many, or delete_many
-arguments: its arguments by their names
-slice: after how many jobs there is a commit
-jobs: how many jobs there were';
+arguments: the arguments of the function by name
+slice: the number of jobs per transaction
+jobs: the number of jobs';
 
 CREATE FUNCTION jobq.prune(
 	older_than interval DEFAULT NULL,
@@ -172,36 +176,40 @@ CREATE FUNCTION jobq.prune(
 	batches_older_than interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_prune' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.prune(interval, interval, interval) IS 'delete finished jobs and dead letters that are older than this, and cancel batches that are not over; null leaves them; returns their number
-older_than: finished jobs of this age; null: none
-failed_older_than: dead letters of this age; null: none
-batches_older_than: batches and workflows of this age that are not over; null: none';
+COMMENT ON FUNCTION jobq.prune(interval, interval, interval) IS 'delete old finished jobs and dead letters, and cancel old unfinished batches
+older_than: the minimum age of finished jobs; null: delete none
+failed_older_than: the minimum age of dead letters; null: delete none
+batches_older_than: the minimum age of unfinished batches and workflows; null: cancel none
+returns: the number of jobs, dead letters and batches';
 
 CREATE FUNCTION jobq.clear(queue text, tenant text DEFAULT NULL, running boolean DEFAULT false) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.clear(text, text, boolean) IS 'cancel all jobs of a queue that wait, or those that run, too; returns their number
+COMMENT ON FUNCTION jobq.clear(text, text, boolean) IS 'cancel the waiting jobs of a queue, and optionally the running jobs
 queue: the queue
 tenant: only jobs of this tenant
-running: also those that run: workers are asked to stop, and consumers find their leases gone';
+running: also running jobs; workers are asked to stop, and consumers lose their leases
+returns: the number of jobs';
 
 CREATE FUNCTION jobq.wait_queue(queue text, timeout interval DEFAULT '30s') RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_wait_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait_queue(text, interval) IS 'wait until a queue has no job that runs or may run now; false if the time is over before
+COMMENT ON FUNCTION jobq.wait_queue(text, interval) IS 'wait until no job of a queue runs or may run now
 queue: the queue
-timeout: how long to wait at most';
+timeout: the longest wait
+returns: false after a timeout';
 
 CREATE FUNCTION jobq.restart_workers() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_restart_workers' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this database after their current jobs';
+COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this database, each after the current job';
 
 CREATE FUNCTION jobq.adopt() RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.adopt() IS 'run here the jobs that logical replication has brought, or that came with a copy of another database; returns how many logical replication has brought';
+COMMENT ON FUNCTION jobq.adopt() IS 'run jobs here that arrived by logical replication, or in a copy of another database
+returns: the number of jobs from logical replication';
 
 CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.test_clock(interval) IS 'put jobq''s clock forward against the system''s, for tests
-offset: how far; 0 puts it right again';
+COMMENT ON FUNCTION jobq.test_clock(interval) IS 'move the clock of jobq forward relative to the system clock, for tests
+offset: the difference; 0 resets the clock';
 
 CREATE FUNCTION jobq.create_queue(
 	name text,
@@ -209,7 +217,7 @@ CREATE FUNCTION jobq.create_queue(
 )
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_queue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change one that exists; what is null or left out has its default in a new queue, and stays as it is in another
+COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change an existing queue; null or omitted: the default in a new queue, unchanged in an existing queue
 name: the name of the queue
 --each QUEUE_SETTING:@1: @'7
 returns: nothing';
@@ -220,7 +228,7 @@ CREATE FUNCTION jobq.alter_queue(
 )
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_alter_queue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.alter_queue IS 'change the settings of a queue; what is null or left out stays as it is
+COMMENT ON FUNCTION jobq.alter_queue IS 'change the settings of a queue; null or omitted: unchanged
 name: the name of the queue
 --each QUEUE_SETTING:@1: @'7
 returns: nothing';
@@ -235,38 +243,38 @@ CREATE FUNCTION jobq.create_limiter(
 	when_taken text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_limiter'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, whose limits the jobs of several kinds and queues share, or change one that exists; what is null or left out stays as it is there
-name: the limiter
-max_running: how many of these jobs run at a time; 0: as many as can
-rate: how many of them start in a time, such as 100 per minute burst 20; none: as many as can
-throttle: when they rest, such as 10 failures in 5 minutes; none: never
-by: where jobs have a key, each of which has these limits for itself: payload and a path such as payload $.host, header and a name, tenant, or role; else all jobs have them together
-cost: a function(jsonb) that returns how many tokens of the rate a job costs, as integer; 0: it needs nothing of the limiter; else one
-when_taken: what becomes of a job that is due while all places of max_running are taken: wait, which it does else; release and a time, such as release 5 min, after which it comes again; skip: it is cancelled; replace: older ones of its role are';
+COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, whose limits several kinds and queues share, or change an existing limiter; null or omitted: unchanged
+name: the name of the limiter
+max_running: how many jobs of the limiter run at the same time; 0: no limit
+rate: how many jobs of the limiter start in a period, for example 100 per minute burst 20; none: no limit
+throttle: after how many failures the limiter rests, for example 10 failures in 5 minutes; none: never
+by: the key of a job: payload and a path (payload $.host), header and a name, tenant, or role; each key has separate limits; default: all jobs share the limits
+cost: a function(jsonb) that returns the cost of a job in tokens of the rate, an integer; 0: the job bypasses the limiter; default: 1
+when_taken: the effect on a job that is due while max_running jobs run: wait (default); release and a time (release 5 min), to try again after this time; skip, to cancel the job; replace, to cancel older jobs of the role';
 
 CREATE FUNCTION jobq.drop_limiter(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_limiter' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drop_limiter(text) IS 'forget a limiter; an error while a kind or a queue names it
-name: the limiter';
+COMMENT ON FUNCTION jobq.drop_limiter(text) IS 'drop a limiter; an error if a kind or a queue names the limiter
+name: the name of the limiter';
 
 CREATE FUNCTION jobq.drop_queue(name text, force boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'forget a queue and its policy; an error while it has jobs or, unless forced, dead letters
-name: the queue
-force: drop its dead letters, too';
+COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'drop a queue and its settings; an error if the queue has jobs or, without force, dead letters
+name: the name of the queue
+force: also drop the dead letters of the queue';
 
 CREATE FUNCTION jobq.pause(queue text DEFAULT NULL, tenant text DEFAULT NULL, kind text DEFAULT NULL, schedule text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause(text, text, text, text) IS 'start no more jobs of a queue, or enqueue none of a schedule; survives a restart
+COMMENT ON FUNCTION jobq.pause(text, text, text, text) IS 'stop starting jobs of a queue, or stop enqueuing jobs of a schedule; the pause survives a restart
 queue: the queue
-tenant: only this tenant of it; else the whole queue
-kind: only its jobs of this kind; not together with a tenant
+tenant: only jobs of this tenant of the queue; not together with a kind
+kind: only jobs of this kind in the queue; not together with a tenant
 schedule: a schedule, instead of a queue';
 
 CREATE FUNCTION jobq.resume(queue text DEFAULT NULL, tenant text DEFAULT NULL, kind text DEFAULT NULL, schedule text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.resume(text, text, text, text) IS 'start jobs of a queue again, or go on with a schedule from its next tick
-queue: the queue
-tenant: only this tenant of it; else the queue, where tenants and kinds that were paused alone stay so
-kind: only its jobs of this kind, which was paused alone
-schedule: a schedule, instead of a queue; the ticks of the pause are not made up for';
+COMMENT ON FUNCTION jobq.resume(text, text, text, text) IS 'start jobs of a queue again, or continue a schedule with the next tick
+queue: the queue; tenants and kinds that were paused separately stay paused
+tenant: only jobs of this tenant, which was paused separately
+kind: only jobs of this kind, which was paused separately
+schedule: a schedule, instead of a queue; ticks during the pause are not made up';
