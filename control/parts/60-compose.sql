@@ -1,7 +1,6 @@
 -- Batches, and workflows, which are batches with steps.
 
--- Batches: jobs that belong together, and what is to be done when they are
--- over.
+-- Batches: jobs that belong together, with callbacks for the end of the batch.
 
 CREATE SEQUENCE jobq_internal.batch_id_seq;
 COMMENT ON SEQUENCE jobq_internal.batch_id_seq IS 'ids of batches';
@@ -31,27 +30,27 @@ CREATE TABLE jobq_internal.batch (
 	on_finish jsonb,
 	last_error text
 );
-COMMENT ON TABLE jobq_internal.batch IS 'batches; their jobs are counted in the other tables, and here those that retention and the like have removed from there';
-COMMENT ON COLUMN jobq_internal.batch.finished_at IS 'when its last job was over';
-COMMENT ON COLUMN jobq_internal.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; the last two already while jobs are left';
-COMMENT ON COLUMN jobq_internal.batch.completed IS 'jobs that have completed and are not in the archive any more';
-COMMENT ON COLUMN jobq_internal.batch.failed IS 'dead letters that are not there any more';
-COMMENT ON COLUMN jobq_internal.batch.cancelled IS 'jobs that were cancelled and are not in the archive any more';
-COMMENT ON COLUMN jobq_internal.batch.expired IS 'jobs that have expired and are not in the archive any more';
-COMMENT ON COLUMN jobq_internal.batch.has_steps IS 'some of its jobs wait for others: jobq_internal.step';
-COMMENT ON COLUMN jobq_internal.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
-COMMENT ON COLUMN jobq_internal.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
-COMMENT ON COLUMN jobq_internal.batch.adopted IS 'it was dormant, and is no more: jobs of it may have ended on the publisher';
-COMMENT ON COLUMN jobq_internal.batch.dropped IS 'what it is part of goes on without it: what waits is cancelled, and what runs may end';
-COMMENT ON COLUMN jobq_internal.batch.parent IS 'the batch that it is part of';
-COMMENT ON COLUMN jobq_internal.batch.parent_job IS 'the job of that which stands for it, and ends when it does';
-COMMENT ON COLUMN jobq_internal.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
+COMMENT ON TABLE jobq_internal.batch IS 'batches; jobs are counted in the tables of jobs, and here after retention or deletion has removed them';
+COMMENT ON COLUMN jobq_internal.batch.finished_at IS 'the end of the last job';
+COMMENT ON COLUMN jobq_internal.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; failed and cancelled already while jobs are left';
+COMMENT ON COLUMN jobq_internal.batch.completed IS 'completed jobs that have left the archive';
+COMMENT ON COLUMN jobq_internal.batch.failed IS 'dead letters that were removed';
+COMMENT ON COLUMN jobq_internal.batch.cancelled IS 'cancelled jobs that have left the archive';
+COMMENT ON COLUMN jobq_internal.batch.expired IS 'expired jobs that have left the archive';
+COMMENT ON COLUMN jobq_internal.batch.has_steps IS 'whether jobs of the batch wait for other jobs: jobq_internal.step';
+COMMENT ON COLUMN jobq_internal.batch.reopened IS 'whether a retry or rerun has opened the batch again; a further failure is then reported at the end';
+COMMENT ON COLUMN jobq_internal.batch.dormant IS 'whether the batch arrived by logical replication, and ends on the publisher';
+COMMENT ON COLUMN jobq_internal.batch.adopted IS 'whether the batch was dormant before adopt(); jobs of the batch may have ended on the publisher';
+COMMENT ON COLUMN jobq_internal.batch.dropped IS 'whether the parent goes on without this batch; waiting jobs are cancelled, and running jobs may end';
+COMMENT ON COLUMN jobq_internal.batch.parent IS 'the batch that contains this batch';
+COMMENT ON COLUMN jobq_internal.batch.parent_job IS 'the placeholder job in the parent, which ends together with this batch';
+COMMENT ON COLUMN jobq_internal.batch.last_error IS 'why a callback could not be enqueued; jobq tries again';
 
 CREATE INDEX batch_open ON jobq_internal.batch (id) WHERE finished_at IS NULL;
-COMMENT ON INDEX jobq_internal.batch_open IS 'batches that are not over';
+COMMENT ON INDEX jobq_internal.batch_open IS 'batches that have not ended';
 
 CREATE INDEX batch_parent ON jobq_internal.batch (parent, parent_job) WHERE parent IS NOT NULL;
-COMMENT ON INDEX jobq_internal.batch_parent IS 'workflows that are part of a batch';
+COMMENT ON INDEX jobq_internal.batch_parent IS 'workflows inside a batch';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.batch', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.batch_id_seq', '');
@@ -79,7 +78,7 @@ CREATE TYPE jobq.batch_status AS (
 	finished_at timestamptz,
 	last_error text
 );
-COMMENT ON TYPE jobq.batch_status IS 'what has become of a batch: pending, running, failing, cancelling; completed, failed, cancelled; how many of its jobs are in which state; percent that are over';
+COMMENT ON TYPE jobq.batch_status IS 'the status of a batch: pending, running, failing, cancelling; completed, failed, cancelled; the number of jobs in each state; the percentage of finished jobs';
 
 CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 	SELECT b.id, b.name,
@@ -108,7 +107,7 @@ COMMENT ON VIEW jobq_internal.batch_list IS 'all batches; for functions of jobq'
 
 CREATE VIEW jobq.batches WITH (security_barrier) AS
 	SELECT * FROM jobq_internal.batch_list b WHERE jobq_internal.may_see(b.role::pg_catalog.oid, 0);
-COMMENT ON VIEW jobq.batches IS 'batches, and how many of their jobs are in which state';
+COMMENT ON VIEW jobq.batches IS 'batches, and the number of their jobs in each state';
 
 CREATE FUNCTION jobq.create_batch(
 	name text DEFAULT NULL,
@@ -119,13 +118,13 @@ CREATE FUNCTION jobq.create_batch(
 	start boolean DEFAULT false)
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_create_batch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for start_batch()
+COMMENT ON FUNCTION jobq.create_batch IS 'create a batch: a group of jobs, with callbacks for success, failure and end
 name: a name, for people
-on_success: a job to be enqueued when all are completed: {"kind": "...", "payload": ..., and options of enqueue()}
-on_failure: one when a job has failed
-on_finish: one when all are over
-allow_failures: do not cancel the others when a job has failed
-start: its jobs need not wait for start_batch()
+on_success: a job to enqueue when all jobs are completed: {"kind": "...", "payload": ..., and options of enqueue()}
+on_failure: a job to enqueue when a job has failed
+on_finish: a job to enqueue when all jobs are over
+allow_failures: do not cancel the remaining jobs after a failure
+start: run the jobs without a call of start_batch()
 returns: the id of the batch';
 
 CREATE FUNCTION jobq.add_jobs(
@@ -135,30 +134,32 @@ CREATE FUNCTION jobq.add_jobs(
 	options jsonb DEFAULT NULL)
 RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_add_jobs'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.add_jobs IS 'add a job for each payload to a batch; also from inside a job of the batch
-batch_id: the batch
+COMMENT ON FUNCTION jobq.add_jobs IS 'add a job for each payload to a batch, also from inside a job of the batch
+batch_id: the id of the batch
 kind: the kind of the jobs
-payloads: what their handler or consumer gets
-options: options of enqueue() by their names, such as {"queue": "low", "delay": "5 min"}
+payloads: the inputs of the handler or consumer
+options: options of enqueue() by name, for example {"queue": "low", "delay": "5 min"}
 returns: the ids of the jobs, in the order of the payloads';
 
 CREATE FUNCTION jobq.start_batch(batch_id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_start_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.start_batch(bigint) IS 'let the jobs of a batch run; it is over when none is left
-batch_id: the batch';
+COMMENT ON FUNCTION jobq.start_batch(bigint) IS 'let the jobs of a batch run; the batch is over when no job is left
+batch_id: the id of the batch';
 
 CREATE FUNCTION jobq.cancel_batch(batch_id bigint) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_cancel_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.cancel_batch(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over
-batch_id: the batch';
+COMMENT ON FUNCTION jobq.cancel_batch(bigint) IS 'cancel the remaining jobs of a batch; running jobs are asked to stop
+batch_id: the id of the batch
+returns: false if the batch was over';
 
 CREATE FUNCTION jobq.wait_batch(batch_id bigint, timeout interval DEFAULT '30s') RETURNS jobq.batch_status
 AS 'MODULE_PATHNAME', 'jobq_wait_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.wait_batch(bigint, interval) IS 'wait until a batch or a workflow is over or the time is over; returns its status
-batch_id: the batch
-timeout: how long to wait at most; 0: only its status, as it is now';
+COMMENT ON FUNCTION jobq.wait_batch(bigint, interval) IS 'wait until a batch or a workflow is over, or until the timeout
+batch_id: the id of the batch
+timeout: the longest wait; 0: return the current status
+returns: the status of the batch';
 
--- Workflows: batches of which some jobs, their steps, wait for others.
+-- Workflows: batches in which jobs, the steps, can wait for other jobs.
 
 CREATE TABLE jobq_internal.step (
 	job_id bigint NOT NULL CONSTRAINT step_pkey PRIMARY KEY,
@@ -175,31 +176,32 @@ CREATE TABLE jobq_internal.step (
 	conditional boolean NOT NULL DEFAULT false,
 	workflow_id bigint
 );
-COMMENT ON TABLE jobq_internal.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
-COMMENT ON COLUMN jobq_internal.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed), d(ropped: cancelled only because others failed); s(kipped) at once';
-COMMENT ON COLUMN jobq_internal.step.result IS 'its result, likewise';
-COMMENT ON COLUMN jobq_internal.step.needs IS 'the jobs that must be completed before this one may run';
-COMMENT ON COLUMN jobq_internal.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried; not of elements, which are made from that of their step';
-COMMENT ON COLUMN jobq_internal.step.elements IS 'of a step with map: how many elements its array has; -1 as long as that is not known';
-COMMENT ON COLUMN jobq_internal.step.optional IS 'whether those that need it run although it has failed, expired or was cancelled';
-COMMENT ON COLUMN jobq_internal.step.conditional IS 'whether it has a condition, in its definition, without which it is skipped';
-COMMENT ON COLUMN jobq_internal.step.workflow_id IS 'of a step that is a workflow itself: its batch';
-COMMENT ON COLUMN jobq_internal.step.element_of IS 'of the job of an element: the job of its step';
-COMMENT ON COLUMN jobq_internal.step.element IS 'of the job of an element: its place in the array, from 0';
+COMMENT ON TABLE jobq_internal.step IS 'steps of workflows, and elements of steps with map, for the lifetime of the batch';
+COMMENT ON COLUMN jobq_internal.step.state IS 'the end of a job that has left the other tables: as there, or f(ailed), or d(ropped: cancelled only because other jobs failed); s(kipped) at once';
+COMMENT ON COLUMN jobq_internal.step.result IS 'the result of a job that has left the other tables';
+COMMENT ON COLUMN jobq_internal.step.needs IS 'jobs that must be completed before this job may run';
+COMMENT ON COLUMN jobq_internal.step.definition IS 'the source of the job, also for a new start after the retry of another job whose failure cancelled this job; null for elements, which use the definition of their step';
+COMMENT ON COLUMN jobq_internal.step.elements IS 'for a step with map: the number of elements of the array; -1: not yet known';
+COMMENT ON COLUMN jobq_internal.step.optional IS 'whether dependent steps run although this step has failed, expired or was cancelled';
+COMMENT ON COLUMN jobq_internal.step.conditional IS 'whether the definition has a condition; the step is skipped if the condition is not true';
+COMMENT ON COLUMN jobq_internal.step.workflow_id IS 'for a step that is an inner workflow: the batch of this workflow';
+COMMENT ON COLUMN jobq_internal.step.element_of IS 'for the job of an element: the job of the step';
+COMMENT ON COLUMN jobq_internal.step.element IS 'for the job of an element: the index in the array, from 0';
 
 CREATE UNIQUE INDEX step_name ON jobq_internal.step (batch_id, name, element_of) NULLS NOT DISTINCT;
-COMMENT ON INDEX jobq_internal.step_name IS 'the steps of a workflow, each with a name of its own';
+COMMENT ON INDEX jobq_internal.step_name IS 'steps of a workflow by name, which is unique';
 
 CREATE INDEX step_element ON jobq_internal.step (element_of) WHERE element_of IS NOT NULL;
-COMMENT ON INDEX jobq_internal.step_element IS 'the elements of a step with map';
+COMMENT ON INDEX jobq_internal.step_element IS 'elements of a step with map';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.step', '');
 
 CREATE FUNCTION jobq.create_workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_create_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
-definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); a step can be a workflow itself, with workflow or chain in the place of kind; options that all steps have; name, on_success, on_failure, on_finish of the batch
-batch: a batch that it is part of, and that is over only when it is';
+COMMENT ON FUNCTION jobq.create_workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}
+definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); instead of kind, a step can have workflow or chain, and is then an inner workflow; options for all steps; name, on_success, on_failure, on_finish of the batch
+batch: an outer batch for the workflow, which is over only after the workflow; null: none
+returns: the id of the batch of the jobs';
 
 CREATE FUNCTION jobq.chain(
 	steps jsonb,
@@ -211,14 +213,15 @@ CREATE FUNCTION jobq.chain(
 	batch bigint DEFAULT NULL)
 RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_chain'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text, jsonb, bigint) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids
+COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text, jsonb, bigint) IS 'enqueue jobs that run one after another, each only after the previous job is completed
 steps: an array of objects with kind, payload, and options of enqueue()
-on_failure: a job to be enqueued when one has failed
-on_success: a job to be enqueued when all are completed
-on_finish: a job to be enqueued when all are over
+on_failure: a job to enqueue when a job has failed
+on_success: a job to enqueue when all jobs are completed
+on_finish: a job to enqueue when all jobs are over
 name: a name, for people
-options: options of enqueue() that all of them have, by their names; those of a step itself come first
-batch: a batch that it is part of, and that is over only when it is';
+options: options of enqueue() for all steps, by name; an option of a step takes precedence
+batch: an outer batch for the chain, which is over only after the chain; null: none
+returns: the ids of the jobs';
 
 CREATE FUNCTION jobq.add_steps(
 	batch_id bigint,
@@ -226,16 +229,18 @@ CREATE FUNCTION jobq.add_steps(
 	options jsonb DEFAULT NULL)
 RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_add_steps'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.add_steps(bigint, jsonb, jsonb) IS 'add steps to a workflow that is not over, also from inside one of its steps; returns the ids of their jobs
+COMMENT ON FUNCTION jobq.add_steps(bigint, jsonb, jsonb) IS 'add steps to a workflow that is not over, also from inside a step of the workflow
 batch_id: the workflow or chain
-steps: an array of objects as in create_workflow(); they may need each other, and the steps that it has, whatever has become of these
-options: options of enqueue() that all of them have, by their names; those of a step itself come first';
+steps: an array of objects as in create_workflow(); new steps may need each other, and existing steps in any state
+options: options of enqueue() for all new steps, by name; an option of a step takes precedence
+returns: the ids of the jobs';
 
 CREATE FUNCTION jobq.rerun_steps(batch_id bigint, step text DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_rerun_steps' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.rerun_steps(bigint, text) IS 'run a step of a workflow, and all that need it, once more, with the results of those before; without a step, all that have not completed, also if the workflow was cancelled; how many steps these are
+COMMENT ON FUNCTION jobq.rerun_steps(bigint, text) IS 'run a step of a workflow again, and all steps that need this step, with the results of earlier steps
 batch_id: the workflow or chain
-step: the name of the step; null: all that have not completed';
+step: the name of the step; null: all steps that have not completed, also in a cancelled workflow
+returns: the number of steps';
 
 CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
@@ -271,11 +276,11 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 		WHERE l.element_of = s.job_id AND s.elements >= 0
 		HAVING s.elements >= 0) e ON true
 	WHERE s.element_of IS NULL AND jobq_internal.may_see(s.role, 0);
-COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';
+COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: the state and the needed steps';
 
 CREATE VIEW jobq.step_elements WITH (security_barrier) AS
 	SELECT e.batch_id, s.name, e.element, e.job_id, e.state
 	FROM jobq_internal.step_list e
 	JOIN jobq_internal.step s ON s.job_id = e.element_of
 	WHERE jobq_internal.may_see(e.role, 0);
-COMMENT ON VIEW jobq.step_elements IS 'steps of workflows that have a job for each element of an array: these jobs, and how far they are';
+COMMENT ON VIEW jobq.step_elements IS 'jobs of workflow steps that have a job for each element of an array, and their states';
