@@ -1,4 +1,4 @@
--- Schedules: jobs that come again.
+-- Schedules: repeated jobs.
 
 CREATE TABLE jobq_internal.schedule (
 	name text COLLATE "C" CONSTRAINT schedule_pkey PRIMARY KEY,
@@ -19,14 +19,14 @@ CREATE TABLE jobq_internal.schedule (
 	payload jsonb NOT NULL,
 	options jsonb
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE jobq_internal.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
-COMMENT ON COLUMN jobq_internal.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
-COMMENT ON COLUMN jobq_internal.schedule.held IS 'next_run has come, and waits for the last job to finish';
-COMMENT ON COLUMN jobq_internal.schedule.anchor IS 'what an interval is counted from, and a recurrence rule begins with';
-COMMENT ON COLUMN jobq_internal.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
-COMMENT ON COLUMN jobq_internal.schedule.last_run IS 'the tick that made the last job';
-COMMENT ON COLUMN jobq_internal.schedule.options IS 'the options of its jobs, expires_after and jitter, as given to schedule()';
-COMMENT ON COLUMN jobq_internal.schedule.last_error IS 'why the last tick could make none; it is tried again';
+COMMENT ON TABLE jobq_internal.schedule IS 'schedules and their next ticks; no index except the primary key, so that updates stay HOT';
+COMMENT ON COLUMN jobq_internal.schedule.dormant IS 'whether the schedule arrived by logical replication, and ticks on the publisher';
+COMMENT ON COLUMN jobq_internal.schedule.held IS 'whether the tick next_run is due, and waits until the last job finishes';
+COMMENT ON COLUMN jobq_internal.schedule.anchor IS 'the start of the count of an interval, and of a recurrence rule';
+COMMENT ON COLUMN jobq_internal.schedule.next_run IS 'the next tick; null if the schedule is paused, or after a restore';
+COMMENT ON COLUMN jobq_internal.schedule.last_run IS 'the tick of the last job';
+COMMENT ON COLUMN jobq_internal.schedule.options IS 'options of the jobs, with expires_after and jitter, as given to schedule()';
+COMMENT ON COLUMN jobq_internal.schedule.last_error IS 'why the last tick could not enqueue a job; jobq tries again';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.schedule', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
@@ -45,46 +45,47 @@ CREATE FUNCTION jobq.schedule(
 	database text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression, an interval, or a recurrence rule; changes the schedule if there is one of that name
+COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job repeatedly, by a cron expression, an interval, or a recurrence rule; changes an existing schedule
 name: the name of the schedule
-cron: minute hour day month weekday, with seconds before if there are six fields; @daily and the like; every and an interval; or RRULE: and a recurrence rule of iCalendar
-kind: the kind of the jobs; or give sql
-payload: what their handler or consumer gets
-timezone: whose local time the cron expression or recurrence rule means
-missed: what becomes of ticks that nobody was there for: skip, once, or all
-overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
-options: options of enqueue() by their names, but for those of times and unique keys; and two that count from the tick: expires_after, and jitter, up to which the job waits by chance
-context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session
-sql: in place of kind and payload, the statement that the jobs run, or several, in one transaction; each job has one attempt, unless options say max_attempts
+cron: minute hour day month weekday, with seconds first if there are six fields; @daily and the like; every and an interval; or RRULE: and an iCalendar recurrence rule
+kind: the kind of the jobs; omitted with sql
+payload: the input of the handler or consumer
+timezone: the time zone of the cron expression or recurrence rule
+missed: the effect of missed ticks, for example while the server was down: skip, once, or all
+overlap: the effect of a tick while the last job is not over: allow, skip, or queue
+options: options of enqueue() by name, except times and unique keys; also expires_after, and jitter (the upper limit of a random delay), both counted from the tick
+context: settings for the jobs by name; further settings on the carry list of the queue have the values of this session
+sql: instead of kind and payload: the statement of the jobs, or several, in a transaction; each job has one attempt, unless options contain max_attempts
 transaction: false for a statement that cannot run within a transaction
-database: of a statement: another database in which it runs, as with enqueue_sql()';
+database: another database for the statement, as in enqueue_sql()';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; jobs that it has enqueued stay; one that is made again in the same transaction, with the same times, goes on
-name: the schedule';
+COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; enqueued jobs stay; a schedule created again in the same transaction with the same times goes on
+name: the name of the schedule';
 
 CREATE FUNCTION jobq.run_schedule(name text) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_run_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.run_schedule(text) IS 'enqueue a job of a schedule now, as its role and beside its ticks; returns the id of the job
-name: the schedule';
+COMMENT ON FUNCTION jobq.run_schedule(text) IS 'enqueue a job of a schedule now, as the role of the schedule; the ticks stay the same
+name: the name of the schedule
+returns: the id of the job';
 
 CREATE FUNCTION jobq.next_ticks(cron text, timezone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, n int DEFAULT 1)
 RETURNS SETOF timestamptz AS 'MODULE_PATHNAME', 'jobq_cron_next_sql'
 LANGUAGE C STABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.next_ticks(text, text, timestamptz, int) IS 'the next n ticks of an expression, after now or another time
-cron: as in schedule()
-timezone: whose local time it means
-after: ticks later than this; else than now
-n: how many';
+COMMENT ON FUNCTION jobq.next_ticks(text, text, timestamptz, int) IS 'return the next ticks of an expression
+cron: an expression as in schedule()
+timezone: the time zone of the expression
+after: return ticks after this time; null: after now
+n: the number of ticks';
 
 CREATE FUNCTION jobq_internal.schedule_changed() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_schedule_changed' LANGUAGE C;
-COMMENT ON FUNCTION jobq_internal.schedule_changed() IS 'trigger function: has the scheduler read the schedules again';
+COMMENT ON FUNCTION jobq_internal.schedule_changed() IS 'make the scheduler read the schedules again (trigger function)';
 
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq_internal.schedule
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.schedule_changed();
-COMMENT ON TRIGGER changed ON jobq_internal.schedule IS 'has the scheduler read the schedules again';
+COMMENT ON TRIGGER changed ON jobq_internal.schedule IS 'makes the scheduler read the schedules again';
 
 CREATE FUNCTION jobq_internal.schedule_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -96,11 +97,11 @@ BEGIN
 	RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION jobq_internal.schedule_restored() IS 'trigger function: ticks between a dump and its restore are left to the original';
+COMMENT ON FUNCTION jobq_internal.schedule_restored() IS 'leave ticks between a dump and the restore to the original database (trigger function)';
 
 CREATE TRIGGER restored BEFORE INSERT ON jobq_internal.schedule
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.schedule_restored();
-COMMENT ON TRIGGER restored ON jobq_internal.schedule IS 'does not fire ticks of the past again';
+COMMENT ON TRIGGER restored ON jobq_internal.schedule IS 'prevents past ticks from firing again';
 
 CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq_internal.schedule
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
@@ -128,4 +129,4 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 	LEFT JOIN jobq_internal.job j ON j.id = s.last_job_id
 	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.last_job_id
 	WHERE jobq_internal.may_see(s.role::pg_catalog.oid, 0);
-COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); when they are due, and what has become of the last job';
+COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); with the next tick and the state of the last job';
