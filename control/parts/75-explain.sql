@@ -1,8 +1,8 @@
--- Why a job does not run: what the tables tell.  The library adds what shared memory
--- tells (src/operate/explain.c).
+-- Why a job does not run, as far as the tables show.  The library adds the facts from
+-- shared memory (src/operate/explain.c).
 --
--- Each function gets who asks, and whether he sees the jobs of all roles.  Jobs of
--- roles whose privileges he has not are counted, and not named.
+-- Each function gets the caller, and whether the caller sees the jobs of all roles.  Jobs
+-- of roles whose privileges the caller lacks are counted, but not named.
 
 CREATE FUNCTION jobq_internal.explain_names(caller oid, sees_all boolean, ids bigint[]) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -18,7 +18,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 				FROM jobq_internal.job j WHERE j.id = u.id), false) AS seen
 			FROM unnest(ids) u(id)) m) n
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_names(oid, boolean, bigint[]) IS 'live jobs, as text: those that the user may see by their ids';
+COMMENT ON FUNCTION jobq_internal.explain_names(oid, boolean, bigint[]) IS 'return live jobs as text, with the ids of the jobs visible to the caller';
 
 CREATE FUNCTION jobq_internal.explain_waiting(job_id bigint, caller oid, sees_all boolean,
 	OUT reason text, OUT detail text, OUT remedy text)
@@ -123,7 +123,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	WHERE j.id = explain_waiting.job_id
 	ORDER BY r.place
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_waiting(bigint, oid, boolean) IS 'why a job that waits does not run, as far as the tables tell; for explain()';
+COMMENT ON FUNCTION jobq_internal.explain_waiting(bigint, oid, boolean) IS 'return the reasons why a waiting job does not run, as far as the tables show; for explain()';
 
 CREATE FUNCTION jobq_internal.explain_limit(job_id bigint, caller oid, sees_all boolean, of_kind boolean,
 	OUT reason text, OUT detail text, OUT remedy text)
@@ -149,7 +149,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 				AND jobq_internal.limit_cost(jobq_internal.limiter_of(g.kind, g.queue_id), g.limit_cost) > 0 ELSE g.queue_id = j.queue_id END) m
 	WHERE j.id = explain_limit.job_id
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind or limiter; for explain()';
+COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'return the jobs that hold back a job by max_running of a queue, kind or limiter; for explain()';
 
 CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean,
 	OUT reason text, OUT detail text, OUT remedy text)
@@ -197,10 +197,10 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	WHERE j.id = explain_running.job_id
 	ORDER BY r.place
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'what a job that runs waits for, and how long its kind usually runs; for explain()';
+COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'return the worker or consumer of a running job, its locks, and the usual run time of the kind; for explain()';
 
 CREATE FUNCTION jobq.explain(id bigint, OUT reason text, OUT detail text, OUT remedy text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_explain'
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 3;
-COMMENT ON FUNCTION jobq.explain(bigint) IS 'why a job does not run, or what it waits for while it runs: a row for each reason, with what would mend it
-id: the job';
+COMMENT ON FUNCTION jobq.explain(bigint) IS 'explain why a job does not run, or why a running job waits: a row for each reason, with the remedy, if any
+id: the id of the job';
