@@ -1,13 +1,13 @@
--- Views.  A role sees the jobs of the roles whose privileges it has, and those that
--- it monitors or manages; of those that it only monitors, not what is in them.
+-- Views.  A role sees the jobs of roles whose privileges the role has, and the jobs that
+-- the role may monitor or manage.  The privilege monitor alone does not show the contents.
 
--- jobs, and live_jobs, which is the same without the tables of what has finished.
+-- jobs, and live_jobs, which is the same view without the tables of finished jobs.
 --
--- They are barriers, so the planner does not see from inside how their rows are
--- to be ordered.  The order that they have, newest first, makes it read the
--- indexes on id backwards; then LIMIT reads no more than it returns.  For that
--- each part of the union is a table alone, and all joins come above it.  The
--- filter, too: the planner takes a plain union apart before it minds the barrier.
+-- Inside these security barriers, the planner does not see the order of the outer query.
+-- ORDER BY id DESC in the views makes the planner read the indexes on id backwards, and
+-- LIMIT then reads no more rows than it returns.  Therefore each part of the union is a
+-- plain table, and all joins are above the union.  The filter is above the union, too,
+-- because the planner flattens a plain union before it regards the barrier.
 DO $create$
 DECLARE
 	live text := $$
@@ -61,8 +61,8 @@ BEGIN
 	END LOOP;
 END
 $create$;
-COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape, newest first';
-COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, as in the view jobs; it never reads the archive';
+COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, with the same columns, newest first';
+COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, with the columns of the view jobs; never reads the archive';
 
 CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
@@ -74,7 +74,7 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	FROM jobq_internal.failed_job f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
-COMMENT ON VIEW jobq.dead_letters IS 'dead letters, to be retried or deleted';
+COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted';
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,
@@ -83,7 +83,7 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 	FROM jobq_internal.queue q
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
 	WHERE jobq_internal.may_see_queue(q.id, q.open);
-COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
+COMMENT ON VIEW jobq.queues IS 'queues, their settings, and the number of jobs in each state';
 
 CREATE VIEW jobq.tenants WITH (security_barrier) AS
 	SELECT q.name AS queue, t.tenant, coalesce(t.tenant = ANY (q.paused_tenants), false) AS paused,
@@ -111,7 +111,7 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 		WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), q.id)) t
 	JOIN jobq_internal.queue q ON q.id = t.queue_id
 	GROUP BY q.id, t.tenant;
-COMMENT ON VIEW jobq.tenants IS 'whose jobs stand in the queues that know tenants, or are dead letters, and how many; it reads all of them';
+COMMENT ON VIEW jobq.tenants IS 'tenants with jobs or dead letters, and paused tenants, with the number of jobs by queue; reads all jobs with a tenant';
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
@@ -119,7 +119,7 @@ CREATE VIEW jobq.kinds WITH (security_barrier) AS
 		h.max_memory, h.max_temp, h.max_wal, h.limiter
 	FROM jobq_internal.handler h
 	WHERE jobq_internal.may_use();
-COMMENT ON VIEW jobq.kinds IS 'kinds of jobs that have a handler, as registered; what is null is by default';
+COMMENT ON VIEW jobq.kinds IS 'kinds with a registered handler; null: the default';
 
 CREATE VIEW jobq.workers WITH (security_barrier) AS
 	SELECT 'worker' AS type, NULL::text AS consumer, w.pid, w.role::pg_catalog.regrole AS role, NULL::text AS client,
@@ -131,7 +131,7 @@ CREATE VIEW jobq.workers WITH (security_barrier) AS
 		NULL, 'running', min(l.since), NULL, NULL, NULL, NULL, NULL, NULL, count(*), NULL, NULL
 	FROM jobq_internal.lease_slots() l
 	GROUP BY l.consumer, l.role, l.client;
-COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run, and the consumers outside that hold jobs';
+COMMENT ON VIEW jobq.workers IS 'workers of this database with their current jobs, and consumers that hold jobs';
 
 CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
@@ -148,7 +148,7 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken
 	FROM jobq_internal.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use();
-COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and limiters that they share: how many of their jobs run, how many may start now, until when they rest';
+COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and shared limiters: running jobs, tokens for further starts, and the end of a rest';
 
 CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
 	SELECT t.name AS limiter, t.key,
@@ -169,7 +169,7 @@ CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
 	) t
 	WHERE t.state IN ('ready', 'running')
 	GROUP BY t.name, t.key, t.max_running, t.rate;
-COMMENT ON VIEW jobq.limit_keys IS 'the keys of limiters that are by one, and how many of their jobs are ready or run; it reads all jobs';
+COMMENT ON VIEW jobq.limit_keys IS 'keys of limiters with a key (by), and the number of ready and running jobs; reads all jobs';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
 	SELECT CASE WHEN s.group_id & 1 = 0 THEN q.name END AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running,
@@ -179,7 +179,7 @@ CREATE VIEW jobq.groups WITH (security_barrier) AS
 	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq_internal.job j
 		WHERE j.group_id = s.group_id AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id) LIMIT 1) j ON true
 	LEFT JOIN jobq_internal.queue q ON q.id = j.queue_id;
-COMMENT ON VIEW jobq.groups IS 'groups under way: of which a job runs, waits for its next attempt (waits_for), or others wait (parked, and more in the table)';
+COMMENT ON VIEW jobq.groups IS 'active groups: a job runs, or waits for the next attempt (waits_for), or jobs wait (parked, and more in the table)';
 
 CREATE VIEW jobq.grants WITH (security_barrier) AS
 	SELECT p.role::pg_catalog.oid::pg_catalog.regrole AS role, p.privilege, q.name AS queue
@@ -187,4 +187,4 @@ CREATE VIEW jobq.grants WITH (security_barrier) AS
 	JOIN pg_catalog.pg_roles r ON r.oid = p.role::pg_catalog.oid
 	LEFT JOIN jobq_internal.queue q ON q.id = p.queue_id
 	WHERE jobq_internal.may_see(p.role::pg_catalog.oid, p.queue_id);
-COMMENT ON VIEW jobq.grants IS 'which role has which privilege, for which queue';
+COMMENT ON VIEW jobq.grants IS 'privileges of roles, for a queue or for all queues';
