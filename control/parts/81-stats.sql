@@ -1,4 +1,4 @@
--- Statistics: what has become of jobs, by queue, kind and tenant.
+-- Statistics of jobs and attempts, by queue, kind and tenant.
 
 CREATE FUNCTION jobq_internal.stat_slots(
 	OUT queue_id int, OUT kind text, OUT tenant text,
@@ -14,7 +14,7 @@ CREATE FUNCTION jobq_internal.stat_slots(
 	OUT completed_at timestamptz, OUT running_since timestamptz, OUT since timestamptz, OUT exact boolean)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
-COMMENT ON FUNCTION jobq_internal.stat_slots() IS 'the statistics that the user may see, for the view';
+COMMENT ON FUNCTION jobq_internal.stat_slots() IS 'return the statistics visible to the user, for the view';
 
 CREATE FUNCTION jobq_internal.stat_history(
 	OUT queue_id int, OUT kind text, OUT tenant text, OUT step text, OUT since timestamptz,
@@ -22,11 +22,11 @@ CREATE FUNCTION jobq_internal.stat_history(
 	OUT wait_max interval, OUT wait_sum interval, OUT wait_count bigint, OUT run_max interval, OUT run_sum interval, OUT run_count bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_history'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000;
-COMMENT ON FUNCTION jobq_internal.stat_history() IS 'the same by slots of time';
+COMMENT ON FUNCTION jobq_internal.stat_history() IS 'return the statistics visible to the user by minute, hour and day, for the view';
 
 CREATE FUNCTION jobq_internal.stats_known() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_stats_known' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.stats_known() IS 'whether the numbers of jobs are right; not yet after a crash, until they are counted';
+COMMENT ON FUNCTION jobq_internal.stats_known() IS 'return whether the numbers of jobs are right; false after a crash, until the jobs are counted';
 
 CREATE FUNCTION jobq_internal.stat_series(
 	step text, queue text, kind text, OUT since timestamptz,
@@ -34,14 +34,14 @@ CREATE FUNCTION jobq_internal.stat_series(
 	OUT wait_max interval, OUT wait_sum interval, OUT wait_count bigint, OUT run_max interval, OUT run_sum interval, OUT run_count bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_series'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 60;
-COMMENT ON FUNCTION jobq_internal.stat_series(text, text, text) IS 'their sums by minute or hour, of all names that the user may see or those of a queue or kind';
+COMMENT ON FUNCTION jobq_internal.stat_series(text, text, text) IS 'return sums by minute or hour, of all names visible to the user, or of a queue or kind';
 
 CREATE FUNCTION jobq.reset_stats(queue text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_reset_stats' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reset_stats(text) IS 'let the counters of the statistics begin anew
-queue: only those of this queue';
+COMMENT ON FUNCTION jobq.reset_stats(text) IS 'reset the counters of the statistics
+queue: only the counters of this queue; null: all counters';
 
--- A queue whose creation was rolled back, or that was dropped, is not shown.
+-- Dropped queues, and queues whose creation was rolled back, are not shown.
 CREATE VIEW jobq.stats WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant,
 		s.waiting, s.scheduled, s.blocked, s.running, s.held, s.letters,
@@ -55,9 +55,9 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 		s.completed_at, s.running_since, s.since, s.exact
 	FROM jobq_internal.stat_slots() s LEFT JOIN jobq_internal.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
-COMMENT ON VIEW jobq.stats IS 'what has become of jobs, and how many there are, by queue, kind and tenant';
+COMMENT ON VIEW jobq.stats IS 'counters and times of jobs and attempts, and current numbers of jobs, by queue, kind and tenant';
 
--- What runs have cost, and how much that is of all that the user may see.
+-- The cost of runs, also as a percentage of the total visible to the user.
 CREATE VIEW jobq.bill WITH (security_barrier) AS
 	SELECT s.queue, s.kind, s.tenant,
 		s.cpu, round(100 * extract(epoch FROM s.cpu) / nullif(sum(extract(epoch FROM s.cpu)) OVER (), 0), 2) AS cpu_percent,
@@ -67,7 +67,7 @@ CREATE VIEW jobq.bill WITH (security_barrier) AS
 		s.temp_bytes, round(100.0 * s.temp_bytes / nullif(sum(s.temp_bytes) OVER (), 0), 2) AS temp_percent,
 		s.since
 	FROM jobq.stats s;
-COMMENT ON VIEW jobq.bill IS 'what the runs of jobs have cost, by queue, kind and tenant, each with its share of the whole';
+COMMENT ON VIEW jobq.bill IS 'the cost of job runs by queue, kind and tenant, with the percentage of the total';
 
 CREATE VIEW jobq.stats_history WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,
@@ -75,4 +75,4 @@ CREATE VIEW jobq.stats_history WITH (security_barrier) AS
 		s.wait_max, s.wait_sum, s.wait_count, s.run_max, s.run_sum, s.run_count
 	FROM jobq_internal.stat_history() s LEFT JOIN jobq_internal.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
-COMMENT ON VIEW jobq.stats_history IS 'what has become of jobs in each of the last 60 minutes, 24 hours and 30 days';
+COMMENT ON VIEW jobq.stats_history IS 'counters and times of jobs and attempts in each of the last 60 minutes, 24 hours and 30 days';
