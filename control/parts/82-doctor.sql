@@ -1,33 +1,33 @@
--- doctor(): what is wrong with the set-up, or stands still, and how to mend it.
+-- doctor(): problems of the set-up, stalled work, and the fixes.
 
 CREATE FUNCTION jobq_internal.setup(
 	OUT preloaded boolean, OUT library text, OUT fits boolean, OUT named boolean, OUT workers int, OUT clock_offset bigint, OUT clock_ahead bigint)
 RETURNS record AS 'MODULE_PATHNAME', 'jobq_setup'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.setup() IS 'how jobq is set up; works with a library that does not fit, too';
+COMMENT ON FUNCTION jobq_internal.setup() IS 'return the set-up of jobq; also works with a library that does not fit the extension';
 
 CREATE FUNCTION jobq_internal.pool_problems() RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'jobq_pool_problems' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.pool_problems() IS 'what looks like a mistake in jobq.workers';
+COMMENT ON FUNCTION jobq_internal.pool_problems() IS 'return probable mistakes in jobq.workers';
 
 CREATE FUNCTION jobq_internal.capacity(OUT setting text, OUT used int, OUT most int)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_capacity'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.capacity() IS 'how much is used of what settings have made room for in shared memory';
+COMMENT ON FUNCTION jobq_internal.capacity() IS 'return how many slots in shared memory are used, and how many each setting provides';
 
 CREATE FUNCTION jobq_internal.lane_slots(
 	OUT queue text, OUT role oid, OUT mode text, OUT paused boolean, OUT served boolean, OUT attended boolean, OUT limited boolean, OUT oldest timestamptz)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lane_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.lane_slots() IS 'queues and roles of the jobs that may run now and that the user may see; attended: a worker or a consumer is there; oldest is null where none was read';
+COMMENT ON FUNCTION jobq_internal.lane_slots() IS 'return visible lanes with jobs that may run now; attended: a worker or consumer is present; oldest: null if none was read';
 
 CREATE FUNCTION jobq_internal.run_as_refusal(queue text) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_run_as_refusal' LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.run_as_refusal(text) IS 'why no job of the queue may run as its run_as says; null: they may';
+COMMENT ON FUNCTION jobq_internal.run_as_refusal(text) IS 'return why no job of the queue may run as the role run_as; null: jobs may';
 
 CREATE FUNCTION jobq_internal.handler_is_there(kind text) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_handler_is_there' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.handler_is_there(text) IS 'whether the handler of a kind exists, in whichever schema';
+COMMENT ON FUNCTION jobq_internal.handler_is_there(text) IS 'return whether the handler of a kind exists, in any schema';
 
 CREATE FUNCTION jobq_internal.conf_line(name text, value text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -36,7 +36,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 		CASE WHEN coalesce((SELECT context FROM pg_settings s WHERE s.name = conf_line.name), 'postmaster') = 'postmaster'
 			THEN 'restart the server' ELSE 'reload: SELECT pg_reload_conf()' END)
 $$;
-COMMENT ON FUNCTION jobq_internal.conf_line(text, text) IS 'a hint to set this in postgresql.conf, and what makes it count';
+COMMENT ON FUNCTION jobq_internal.conf_line(text, text) IS 'return a hint to change a setting in postgresql.conf, and to apply the change';
 
 CREATE FUNCTION jobq.doctor(patience interval DEFAULT '10 min', OUT severity text, OUT what text, OUT hint text) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
@@ -48,7 +48,7 @@ DECLARE
 BEGIN
 	SELECT * INTO s FROM jobq_internal.setup();
 
-	-- without these nothing else can be told
+	-- all further checks need a fitting library, loaded at server start
 	IF NOT s.fits THEN
 		SELECT e.extversion, (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'jobq') AS newest
 		INTO r FROM pg_extension e WHERE e.extname = 'jobq';
@@ -106,7 +106,7 @@ BEGIN
 		'SELECT jobq.test_clock(''0'')' WHERE s.clock_offset <> 0;
 	RETURN QUERY SELECT 'warning', format('the clock has jumped forward by %s: nothing is deleted for its age, and schedules with missed => ''all'' do not catch up, before that has lasted for an hour', make_interval(secs => round(s.clock_ahead / 1e6))),
 		format('set the clock; if it is right, SELECT jobq.test_clock(%L)', make_interval(secs => s.clock_offset / 1e6)) WHERE s.clock_ahead <> 0;
-	-- a role that is alone has seven eighths at most
+	-- a single role gets at most seven eighths
 	RETURN QUERY SELECT 'warning', format('%s of %s places of %s are taken', c.used, c.most, c.setting), jobq_internal.conf_line(c.setting, (2 * c.most)::text)
 		FROM jobq_internal.capacity() c
 		WHERE c.used >= 0.8 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_limiters', 'jobq.max_leases');
@@ -139,7 +139,7 @@ BEGIN
 			('is a superuser, whose jobs are not allowed', o.rolsuper AND current_setting('jobq.allow_superuser_jobs') = 'off',
 				jobq_internal.conf_line('jobq.allow_superuser_jobs', 'own')),
 			('they may not: ' || n.refusal, o.oid IS NOT NULL AND n.refusal IS NOT NULL, 'as a role that can become it: ' || l.otherwise)) b (reason, holds, mend)
-		-- what is in memory may be gone
+		-- jobs in shared memory may already be gone
 		WHERE b.holds AND (l.queue IS NOT NULL OR EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready'))
 		ORDER BY l.queue NULLS FIRST, l.role;
 	RETURN QUERY SELECT 'critical', format('the handler %s of kind "%s" does not exist', k.handler, k.kind),
@@ -152,7 +152,7 @@ BEGIN
 		FROM jobq_internal.lane_slots() l GROUP BY l.queue, l.mode ORDER BY l.queue
 	LOOP
 		CONTINUE WHEN NOT r.paused AND r.served AND r.oldest >= jobq.clock() - patience;
-		-- what is in memory may be gone
+		-- jobs in shared memory may already be gone
 		SELECT q.oldest_ready INTO r.oldest FROM jobq.queues q WHERE q.name = r.queue;
 		CONTINUE WHEN r.oldest IS NULL;
 		IF r.paused THEN
@@ -193,7 +193,7 @@ BEGIN
 	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.failed_retention', r.ending),
 		jobq_internal.conf_line('jobq.failed_retention', '90d') WHERE r.ending > 0;
 
-	-- what keeps old rows, of jobs as of all else
+	-- transactions and slots that keep old rows of all tables, or the write-ahead log
 	RETURN QUERY SELECT 'warning', format('a transaction of process %s is open since %s: no row that was deleted since can be removed', a.pid, date_trunc('second', a.xact_start)),
 		format('let it end, or SELECT pg_terminate_backend(%s)', a.pid)
 		FROM pg_stat_activity a
@@ -207,5 +207,5 @@ BEGIN
 		FROM pg_replication_slots t WHERE NOT t.active AND t.restart_lsn IS NOT NULL ORDER BY t.slot_name;
 END
 $$;
-COMMENT ON FUNCTION jobq.doctor IS 'what is wrong with the set-up or stands still, and how to mend it, as far as the user may see it; no row if all is well
-patience: how long a job may wait, or a transaction be open, before that is worth a row';
+COMMENT ON FUNCTION jobq.doctor IS 'report problems of the set-up and stalled work, with fixes, as far as visible to the user; no row if all is well
+patience: how long a job may wait, or a transaction may be open, before doctor() reports a problem';
