@@ -1,11 +1,11 @@
--- What has become of a job, from its beginning on.
+-- The history of a job.
 
 CREATE FUNCTION jobq.history(id bigint,
 	OUT at timestamptz, OUT attempt int, OUT event text, OUT by text, OUT took interval, OUT detail text, OUT cost jsonb)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE ROWS 20 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-	-- an error if there is no such job; and what is told is durable
+	-- status() raises an error if the job does not exist, and waits until the outcome is durable
 	PERFORM jobq.status(history.id);
 	RETURN QUERY
 	SELECT e.at, e.attempt, e.event, e.by, e.took, e.detail, e.cost
@@ -56,5 +56,5 @@ BEGIN
 	ORDER BY e.at, coalesce(e.attempt, 0), e.place;
 END
 $$;
-COMMENT ON FUNCTION jobq.history(bigint) IS 'what has become of a job, from its beginning on: each attempt, what was told of it, how it ended, and what comes next
-id: the job';
+COMMENT ON FUNCTION jobq.history(bigint) IS 'return the history of a job: each attempt with log, progress and outcome, and the next step
+id: the id of the job';
