@@ -1,17 +1,17 @@
--- metrics(): what there is to be watched, for Prometheus.
+-- metrics(): metrics for Prometheus.
 
 CREATE FUNCTION jobq_internal.metric_label(value text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n');
-COMMENT ON FUNCTION jobq_internal.metric_label(text) IS 'the value of a label of a metric';
+COMMENT ON FUNCTION jobq_internal.metric_label(text) IS 'escape the value of a metric label';
 
--- For monitors, as capacity() sees to.
+-- Only for roles with the privilege monitor, which capacity() checks.
 CREATE FUNCTION jobq.metrics() RETURNS text
 LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp AS $$
 	WITH q AS MATERIALIZED (
 		SELECT format('queue="%s"', jobq_internal.metric_label(v.name)) AS label, v.*
 		FROM jobq.queues v),
-	-- a kind and a tenant may be called "(other)", as is the row of those without a place
+	-- a kind and a tenant may have the name "(other)", like the row of names without a slot
 	s AS MATERIALIZED (
 		SELECT DISTINCT ON (v.queue, v.kind, coalesce(v.tenant, ''))
 			format('queue="%s",kind="%s",tenant="%s"', jobq_internal.metric_label(v.queue),
@@ -49,7 +49,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(55, 'jobq_scheduler_troubles', 'gauge', NULL, 'Parts of its work that the scheduler cannot do; doctor() says which.'),
 		(60, 'jobq_capacity_used', 'gauge', NULL, 'How much is used of what a setting has made room for.'),
 		(61, 'jobq_capacity_most', 'gauge', NULL, 'How much a setting has made room for.')) f (n, name, type, unit, help)),
-	-- what tells of the same ("of") stands together
+	-- samples with the same labels ("of") stay together
 	samples AS (
 		SELECT 1 AS n, '' AS of, format('jobq_info{version="%s"} 1', v.library) AS sample FROM jobq_internal.setup() v
 		UNION ALL
@@ -65,7 +65,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT v.n, '', format('%s_total{%s} %s', v.name, s.label, v.value)
 		FROM s, LATERAL (VALUES (20, 'jobq_enqueued', s.enqueued),
-			-- those that run may still be given back, and a counter must not go back
+			-- without running attempts: a job may still be given back, and a counter must not decrease
 			(21, 'jobq_attempts', s.started - s.running - s.held),
 			(22, 'jobq_completed', s.completed), (23, 'jobq_failed', s.failed), (24, 'jobq_retried', s.retried),
 			(25, 'jobq_dead', s.dead), (26, 'jobq_expired', s.expired), (27, 'jobq_cancelled', s.cancelled),
@@ -111,4 +111,4 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL SELECT v.n, 4, v.of, v.sample FROM samples v)
 	SELECT string_agg(l.line, E'\n' ORDER BY l.n, l.part, l.of COLLATE "C", l.line COLLATE "C") || E'\n# EOF\n' FROM lines l
 $$;
-COMMENT ON FUNCTION jobq.metrics() IS 'what there is to be watched, as OpenMetrics text for Prometheus';
+COMMENT ON FUNCTION jobq.metrics() IS 'return all metrics of the database, as OpenMetrics text for Prometheus';
