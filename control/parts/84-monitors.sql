@@ -1,4 +1,4 @@
--- Monitors: conditions of which somebody is told when they begin, and when they end.
+-- Monitors: conditions with a notification at the beginning and at the end.
 
 CREATE TABLE jobq_internal.monitor (
 	name text COLLATE "C" CONSTRAINT monitor_pkey PRIMARY KEY,
@@ -12,20 +12,20 @@ CREATE TABLE jobq_internal.monitor (
 	ended_at timestamptz,
 	heard timestamptz
 );
-COMMENT ON TABLE jobq_internal.monitor IS 'conditions that the scheduler looks at';
+COMMENT ON TABLE jobq_internal.monitor IS 'conditions that the scheduler evaluates';
 COMMENT ON COLUMN jobq_internal.monitor.name IS 'the name of the monitor';
-COMMENT ON COLUMN jobq_internal.monitor.condition IS 'what is measured; see create_monitor()';
-COMMENT ON COLUMN jobq_internal.monitor.queue IS 'only this queue''s jobs';
+COMMENT ON COLUMN jobq_internal.monitor.condition IS 'the measured condition; see create_monitor()';
+COMMENT ON COLUMN jobq_internal.monitor.queue IS 'only jobs of this queue';
 COMMENT ON COLUMN jobq_internal.monitor.kind IS 'only jobs of this kind';
-COMMENT ON COLUMN jobq_internal.monitor.made_at IS 'when it was made, or got another condition, queue or kind';
-COMMENT ON COLUMN jobq_internal.monitor.ended_at IS 'when it ended last';
-COMMENT ON COLUMN jobq_internal.monitor.heard IS 'silent: when a job was completed last, as far as it was looked at; null: none is known';
+COMMENT ON COLUMN jobq_internal.monitor.made_at IS 'when the monitor was created, or got another condition, queue or kind';
+COMMENT ON COLUMN jobq_internal.monitor.ended_at IS 'the last end of the condition';
+COMMENT ON COLUMN jobq_internal.monitor.heard IS 'for silent: the last known completion of a job; null: unknown';
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.monitor', '');
 
--- What is measured, for each queue and kind, and for all (null), as far as the user may
--- see it.  Each source is read once, however many monitors there are, and only for the
--- conditions that are asked for.  No jobs are counted: most is in the statistics, and the
--- oldest jobs are looked for among the first ones of queues that have any.
+-- The values for each queue and kind, and for all (null), as far as visible to the user.
+-- Each source is read once for all monitors, and only for the requested conditions.  No
+-- jobs are counted: most values come from the statistics, and the oldest job is searched
+-- among the first jobs of queues with jobs.
 CREATE FUNCTION jobq_internal.measures(conditions text[], OUT condition text, OUT queue text, OUT kind text, OUT value float8)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp AS $$
@@ -34,7 +34,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		FROM jobq_internal.lane_slots() l
 		WHERE NOT l.paused AND conditions && '{oldest,unattended}'
 		GROUP BY l.queue),
-	-- a job of which a lane knows may be gone
+	-- the first job of a lane may already be gone
 	waits AS MATERIALIZED (
 		SELECT q.name AS queue, l.attended, extract(epoch FROM jobq.clock() - q.oldest_ready) AS seconds
 		FROM jobq.queues q JOIN lanes l ON l.queue = q.name
@@ -44,7 +44,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		SELECT v.queue, v.kind, sum(v.waiting) AS waiting, sum(v.letters) AS letters,
 			coalesce(sum(v.failed_5m) / nullif(sum(v.failed_5m + v.completed_5m), 0), 0) AS failing,
 			extract(epoch FROM jobq.clock() - max(v.completed_at)) AS silent,
-			-- what takes no second is never slow, nor what nobody knows yet
+			-- measured in seconds at least; kinds without a known run time are not slow
 			coalesce(max(extract(epoch FROM jobq.clock() - v.running_since) / greatest(extract(epoch FROM v.run_p99), 1))
 				FILTER (WHERE v.run_count > 0), 0) AS slow
 		FROM jobq.stats v
@@ -70,13 +70,13 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 	WHERE 'xmin' = ANY (conditions) AND w.job_id IS NOT NULL AND a.backend_xmin IS NOT NULL
 	GROUP BY ROLLUP (w.kind)
 $$;
-COMMENT ON FUNCTION jobq_internal.measures(text[]) IS 'what these conditions measure, now';
+COMMENT ON FUNCTION jobq_internal.measures(text[]) IS 'return the current values of these conditions';
 
--- Null: it is not known now, so nothing begins or ends.
+-- A null value is unknown: the condition neither begins nor ends.
 --
--- A kind that seldom has jobs gives up its place in the statistics to others.  What they
--- have completed since says nothing about it: so the monitor itself knows when it has
--- heard of it last.
+-- A kind with few jobs loses its slot in the statistics to other kinds, whose later
+-- completions say nothing about the first kind.  Therefore the monitor itself stores the
+-- last known completion (heard).
 CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 	WITH v AS MATERIALIZED (
 		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq_internal.monitor m)) s)
@@ -85,23 +85,22 @@ CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 		CASE WHEN m.condition IN ('waiting', 'dead') AND NOT k.known THEN NULL
 			WHEN m.condition = 'silent' THEN greatest(coalesce(least(s.value, extract(epoch FROM jobq.clock() - m.heard)),
 				extract(epoch FROM jobq.clock() - m.made_at)), 0)
-			-- who may not look into other sessions does not see when a transaction began
+			-- without this role, the user does not see when transactions of other sessions began
 			WHEN m.condition = 'xmin' AND NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN NULL
 			ELSE greatest(s.value, 0) END AS value
 	FROM jobq_internal.monitor m
 	CROSS JOIN (SELECT jobq_internal.stats_known() AS known) k
 	LEFT JOIN v s ON s.condition = m.condition AND coalesce(s.queue, '') = coalesce(m.queue, '') AND coalesce(s.kind, '') = coalesce(m.kind, '');
-COMMENT ON VIEW jobq_internal.measured IS 'monitors, and what they measure';
+COMMENT ON VIEW jobq_internal.measured IS 'monitors and their current values';
 
--- Who changes a monitor keeps only that one from being looked at; what was measured of the
--- one before says nothing about it.  Everybody can listen: so what is told is only which
--- one it is.
+-- A session that changes a monitor delays the evaluation of this monitor only.  A value
+-- measured for the previous definition (made_at) does not count.  Every session can
+-- listen, so the notification contains only the name and the event.
 --
--- A kind of which a job is completed every second would have the row written at each look:
--- so what is heard is written if it is newer by a twentieth of what would be too long, or
--- by some seconds.
--- That matters only once the kind has no place of its own.  Nothing was heard later than
--- now, should the clock have been put back.
+-- A kind with a completion every second would cause a write at each evaluation.  Therefore
+-- a newer completion is written only after more than a twentieth of "above", and more than
+-- 15 seconds.  The stored time matters only once the kind has no slot.  The time is at most
+-- now, even if the clock was put back.
 CREATE FUNCTION jobq_internal.check_monitors(OUT name text, OUT began boolean, OUT condition text, OUT queue text, OUT kind text,
 	OUT value float8, OUT above float8, OUT until float8, OUT since timestamptz, OUT told text)
 RETURNS SETOF record
@@ -127,25 +126,25 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $
 	FROM changed c
 	WHERE c.turns
 $$;
-COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'tell who listens of what has begun or ended, and return it; for the scheduler, which raises the events';
+COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'notify listeners of conditions that have begun or ended, and return these; for the scheduler, which raises the events';
 
 CREATE FUNCTION jobq.create_monitor(name text, condition text, above float8, queue text DEFAULT NULL, kind text DEFAULT NULL, until float8 DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_monitor(text, text, float8, text, text, float8) IS 'have NOTIFY jobq_alert tell when something begins, and when it ends; changes the monitor if there is one of that name
+COMMENT ON FUNCTION jobq.create_monitor(text, text, float8, text, text, float8) IS 'create or change a monitor, which sends NOTIFY jobq_alert when a condition begins and ends
 name: the name of the monitor
-condition: what is measured: waiting, oldest, failing, silent, slow, dead, late, unattended or xmin
-above: it begins when there is more than this
-queue: only in this queue, whether it is there or not; not for late and xmin
-kind: only of this kind; not for oldest and unattended
-until: it ends when there is no more than this, which is less than above where it should not begin and end all the time; null: above';
+condition: the measured condition: waiting, oldest, failing, silent, slow, dead, late, unattended or xmin
+above: the condition begins when the value is greater than this
+queue: only this queue, which need not exist; not for late and xmin
+kind: only this kind; not for oldest and unattended
+until: the condition ends when the value is at most this; less than above, to avoid frequent changes; null: above';
 
 CREATE FUNCTION jobq.drop_monitor(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_monitor' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drop_monitor(text) IS 'drop a monitor; nobody is told
-name: the monitor';
+COMMENT ON FUNCTION jobq.drop_monitor(text) IS 'drop a monitor, without a notification
+name: the name of the monitor';
 
 CREATE VIEW jobq.monitors WITH (security_barrier) AS
 	SELECT m.name, m.condition, m.queue, m.kind, m.above, m.until, m.value, m.since, m.ended_at
 	FROM jobq_internal.measured m
 	WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), 0);
-COMMENT ON VIEW jobq.monitors IS 'monitors, and since when they are on';
+COMMENT ON VIEW jobq.monitors IS 'monitors, their values, and since when their conditions hold';
