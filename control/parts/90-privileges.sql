@@ -1,6 +1,6 @@
--- Privileges.  Everybody may call jobq's functions and read its views.  These look
--- at who calls: see src/store/privileges.c, which says why.  What is not for users
--- at all is not to be called, either.
+-- Privileges.  PUBLIC may call the functions of jobq and read the views, which check the
+-- privileges of the current user.  src/store/privileges.c explains the reasons.  PUBLIC
+-- has no privileges on internal objects.
 
 CREATE FUNCTION jobq_internal.take_back(what text, acl aclitem[], owner oid, from_all boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -13,14 +13,15 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION jobq_internal.take_back(text, aclitem[], oid, boolean) IS 'revoke what others than its owner have been given on an object by ALTER DEFAULT PRIVILEGES; from_all: also what everybody has';
+COMMENT ON FUNCTION jobq_internal.take_back(text, aclitem[], oid, boolean) IS 'revoke privileges of roles other than the owner, given by ALTER DEFAULT PRIVILEGES; from_all: also of PUBLIC';
 
--- What a script has made, and so not what an administrator has granted since, has been
--- given to roles, or taken from everybody, by ALTER DEFAULT PRIVILEGES alone: the script
--- names no roles.  Where it says nothing of an object, which is so as long as that has no
--- initial privileges, functions of the schema jobq and types are for everybody, and the
--- rest is for nobody.  CREATE and ALTER EXTENSION write the extension's own row before
--- they run a script, in the same transaction as what the script makes.
+-- The script names no roles.  On a new object, the privileges of roles, and a missing
+-- privilege of PUBLIC, therefore come from ALTER DEFAULT PRIVILEGES.  On older objects, an
+-- administrator may have granted privileges; these objects are left alone.  An object
+-- without initial privileges is not mentioned in a GRANT or REVOKE of the script: then
+-- functions of the schema jobq and types are for PUBLIC, and all other objects are not.
+-- CREATE and ALTER EXTENSION write the row of the extension before the script runs, in the
+-- same transaction as the new objects, so that both have the same xmin.
 CREATE FUNCTION jobq_internal.settle_privileges() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -34,7 +35,7 @@ BEGIN
 		), touched AS (
 			SELECT m.classid, m.objid FROM made m
 			UNION ALL
-			-- no member itself, as the extension is in it; it is new, or as good as that, where the other schema is
+			-- schema jobq is no member, because the extension is in it; it counts as new with the other schema
 			SELECT m.classid, 'jobq'::regnamespace::oid FROM made m WHERE m.classid = 'pg_namespace'::regclass)
 		SELECT t.what, t.owner, coalesce(t.acl, acldefault(t.kind, t.owner)) AS acl, t.for_all,
 			NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = t.class AND i.objoid = t.id AND i.objsubid = 0) AS unsaid
@@ -63,7 +64,7 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION jobq_internal.settle_privileges() IS 'at the end of a script of the extension: have nobody privileges on what it has made because of ALTER DEFAULT PRIVILEGES';
+COMMENT ON FUNCTION jobq_internal.settle_privileges() IS 'undo the effects of ALTER DEFAULT PRIVILEGES on new objects, at the end of a script of the extension';
 
 REVOKE ALL ON SCHEMA jobq, jobq_internal FROM PUBLIC;
 GRANT USAGE ON SCHEMA jobq, jobq_internal TO PUBLIC;
@@ -85,27 +86,29 @@ GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_grant_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.grant_privilege(regrole, text, text) IS 'give a role, and its members, a privilege for a queue, or for all queues
+COMMENT ON FUNCTION jobq.grant_privilege(regrole, text, text) IS 'grant a role, and its members, a privilege for a queue, or for all queues
 role: the role
-privilege: produce (enqueue, and look after what is one''s own), sql (the same, and enqueue plain statements), consume (take jobs of all roles), monitor (see all jobs, without their contents, and call doctor()), operate (also pause; cancel, retry, move all jobs), or manage (all of it; also queues and handlers, which decides what runs as others); for a queue produce, sql, consume, or manage (see, operate and delete its jobs, and change its settings)
-queue: the queue; *: all';
+privilege: produce (enqueue, and manage own jobs), sql (also enqueue plain statements), consume (take jobs of all roles), monitor (see all jobs without contents, and call doctor()), operate (also pause queues, and cancel, retry and move all jobs), or manage (everything; also queues and handlers, and therefore the code that runs as other roles); for a single queue: produce, sql, consume, or manage (see, operate and delete the jobs, and change the settings of the queue)
+queue: the queue; *: all queues';
 
 CREATE FUNCTION jobq.revoke_privilege(role regrole, privilege text DEFAULT NULL, queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_revoke_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.revoke_privilege(regrole, text, text) IS 'take back what grant_privilege() gave; jobs that there are run on
+COMMENT ON FUNCTION jobq.revoke_privilege(regrole, text, text) IS 'revoke a privilege given by grant_privilege(); existing jobs still run
 role: the role
-privilege: which one; null: all
-queue: for which queue; *: what was given for all, or without a privilege everything';
+privilege: the privilege; null: all privileges
+queue: the queue of the grant; *: grants for all queues, and with a null privilege also grants for single queues';
 
 CREATE FUNCTION jobq.reassign_owned("from" regrole, "to" regrole) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_reassign_owned' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reassign_owned(regrole, regrole) IS 'give what a role has, but for jobs that run or have ended, to another role; how many jobs and dead letters there were
-from: whose it is, or was; the OID of a role that was dropped
-to: whose it is from now on';
+COMMENT ON FUNCTION jobq.reassign_owned(regrole, regrole) IS 'give the jobs, dead letters, batches and schedules of a role to another role, except running and finished jobs
+from: the present owner, or the OID of a dropped role
+to: the new owner
+returns: the number of jobs and dead letters';
 
 CREATE FUNCTION jobq.drop_owned(role regrole) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_drop_owned' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drop_owned(regrole) IS 'cancel the jobs and batches of a role, and delete its schedules and dead letters; how many jobs and dead letters there were
-role: the role, or the OID of one that was dropped';
+COMMENT ON FUNCTION jobq.drop_owned(regrole) IS 'cancel the jobs and batches of a role, and delete the schedules and dead letters of the role
+role: the role, or the OID of a dropped role
+returns: the number of jobs and dead letters';
 
 SELECT jobq_internal.activate();
