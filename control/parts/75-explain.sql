@@ -197,7 +197,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	WHERE j.id = explain_running.job_id
 	ORDER BY r.place
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'return the worker or consumer of a running job, its locks, and the usual run time of the kind; for explain()';
+COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'return the worker or consumer of a running job, the awaited lock, and the usual run time of the kind; for explain()';
 
 CREATE FUNCTION jobq.explain(id bigint, OUT reason text, OUT detail text, OUT remedy text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_explain'

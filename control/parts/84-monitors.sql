@@ -44,7 +44,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		SELECT v.queue, v.kind, sum(v.waiting) AS waiting, sum(v.letters) AS letters,
 			coalesce(sum(v.failed_5m) / nullif(sum(v.failed_5m + v.completed_5m), 0), 0) AS failing,
 			extract(epoch FROM jobq.clock() - max(v.completed_at)) AS silent,
-			-- measured in seconds at least; kinds without a known run time are not slow
+			-- a p99 below a second counts as a second; kinds without finished runs are not slow
 			coalesce(max(extract(epoch FROM jobq.clock() - v.running_since) / greatest(extract(epoch FROM v.run_p99), 1))
 				FILTER (WHERE v.run_count > 0), 0) AS slow
 		FROM jobq.stats v

@@ -1,6 +1,6 @@
 -- Privileges.  PUBLIC may call the functions of jobq and read the views, which check the
--- privileges of the current user.  src/store/privileges.c explains the reasons.  PUBLIC
--- has no privileges on internal objects.
+-- privileges of the current user.  src/store/privileges.c explains the reasons.  Of the
+-- internal functions, PUBLIC may call only the functions listed below.
 
 CREATE FUNCTION jobq_internal.take_back(what text, acl aclitem[], owner oid, from_all boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -35,7 +35,7 @@ BEGIN
 		), touched AS (
 			SELECT m.classid, m.objid FROM made m
 			UNION ALL
-			-- schema jobq is no member, because the extension is in it; it counts as new with the other schema
+			-- schema jobq is no member, because the extension is in jobq; counts as new with the other schema
 			SELECT m.classid, 'jobq'::regnamespace::oid FROM made m WHERE m.classid = 'pg_namespace'::regclass)
 		SELECT t.what, t.owner, coalesce(t.acl, acldefault(t.kind, t.owner)) AS acl, t.for_all,
 			NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = t.class AND i.objoid = t.id AND i.objsubid = 0) AS unsaid
