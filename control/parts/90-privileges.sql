@@ -35,7 +35,7 @@ BEGIN
 		), touched AS (
 			SELECT m.classid, m.objid FROM made m
 			UNION ALL
-			-- schema jobq is no member, because the extension is in jobq; counts as new with the other schema
+			-- schema jobq is no member, because the extension is in jobq; jobq counts as new if the other schema is new
 			SELECT m.classid, 'jobq'::regnamespace::oid FROM made m WHERE m.classid = 'pg_namespace'::regclass)
 		SELECT t.what, t.owner, coalesce(t.acl, acldefault(t.kind, t.owner)) AS acl, t.for_all,
 			NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = t.class AND i.objoid = t.id AND i.objsubid = 0) AS unsaid
