@@ -114,11 +114,11 @@ CREATE FUNCTION jobq.enqueue_result(
 	OUT id bigint, OUT state text, OUT duplicate boolean)
 RETURNS record AS 'MODULE_PATHNAME', 'jobq_enqueue_result'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.enqueue_result IS 'enqueue a job like enqueue(), and report whether another job held the unique key
+COMMENT ON FUNCTION jobq.enqueue_result IS 'enqueue a job like enqueue(), and report whether the result is an existing job
 kind: the kind of the job
 payload: the input of the handler or consumer
 --each JOB_OPTION:@1: @'4
-returns: id: the job, or the job that holds the key; state: the state of this job; duplicate: whether a job held the key';
+returns: id: the new job, or an existing job with the unique key or uuid; state: the state of this job; duplicate: whether the job existed before';
 
 CREATE FUNCTION jobq.cancel_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
