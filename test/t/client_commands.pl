@@ -65,7 +65,7 @@ like((run_jobq('--help'))[0], qr/^  tail ID +follow a job/m, 'help lists the com
 my $page = "$FindBin::RealBin/../../client/jobq.1";
 IPC::Run::run([ "$FindBin::RealBin/../../client/page", $jobq, '-' ], '>', \my $written);
 is($written, slurp_file($page), 'the manual page has all commands and options, as client/page writes it');
-like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +how many attempts/m, 'help of a command lists its options');
+like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +the largest number of attempts/m, 'help of a command lists its options');
 like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+$/, 'version');
 
 # completion: what was typed, and what may follow
