@@ -221,6 +221,8 @@ GRANT regress_jobq_root TO regress_jobq_editor;
 SET SESSION AUTHORIZATION regress_jobq_editor;
 SET ROLE regress_jobq_root;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
+-- edit_many() passes over the superuser's job
+SELECT jobq.edit_many('{"timeout": "1 min"}', ids => ARRAY[:id]);
 RESET SESSION AUTHORIZATION;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.cancel(:id);
 

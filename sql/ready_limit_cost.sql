@@ -102,6 +102,11 @@ SELECT jobq.edit(:id, max_attempts => 1);
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.edit(:id, queue => 'seen');
 SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+-- the function is asked about the job with its new priority
+SELECT jobq.enqueue('any', queue => 'seen', priority => 3) AS seen \gset
+SELECT jobq.edit(:seen, headers => '{"t": "acme"}', priority => 7), jobq.cancel(:seen);
+SELECT substring(note FROM '"priority": \d+') AS asked FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
 -- and so does edit_many()
 UPDATE jobq_internal.job SET limit_cost = NULL WHERE id = :id;
 SELECT jobq.edit_many('{"timeout": "1 h"}', ids => ARRAY[:id]);

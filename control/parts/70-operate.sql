@@ -217,7 +217,7 @@ CREATE FUNCTION jobq.create_queue(
 )
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_queue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change an existing queue; null or omitted: the default in a new queue, unchanged in an existing queue
+COMMENT ON FUNCTION jobq.create_queue IS 'create a queue, or change an existing queue; null or omitted: the default in a new queue, unchanged in an existing queue, except that a queue created by a first job is closed
 name: the name of the queue
 --each QUEUE_SETTING:@1: @'7
 returns: nothing';
