@@ -38,6 +38,9 @@ PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 #define FIRST_PAUSE		1000
 #define LAST_PAUSE		60000
 
+/* How often a scheduler is started before it counts as one that fails. */
+#define SLOW_STARTS		4
+
 /*
  * Databases that have given up their places, as the extension was not there.  They get
  * others when somebody has poked.
@@ -308,8 +311,9 @@ take_place(Oid dboid, long *pause)
 }
 
 /*
- * Is it known of all databases that have places whether the extension is there?  Not of
- * one whose scheduler has been started only once and has not done its first round.
+ * Is it known of all databases that have places whether the extension is there?  It is not
+ * known of a database whose scheduler has been started SLOW_STARTS times at most, and has not
+ * completed a round: a busy machine may be slow to start processes.
  */
 static bool
 all_settled(void)
@@ -319,7 +323,8 @@ all_settled(void)
 		const JobqDatabase *db = &jobq_shared->databases[i];
 
 		if (db->absent ||
-			(db->failures == 0 && db->scheduler == NULL) || db->failures == 1)
+			(db->failures == 0 && db->scheduler == NULL) ||
+			(db->failures > 0 && db->failures <= SLOW_STARTS))
 			return false;
 	}
 	return true;
@@ -405,6 +410,7 @@ start_scheduler(JobqDatabase *db)
 	if (scheduler_register(db - jobq_shared->databases))
 		return true;
 	places_make_way(db - jobq_shared->databases);
+	warned_at = Min(warned_at, GetCurrentTimestamp());
 	if (GetCurrentTimestamp() > warned_at + 60 * USECS_PER_SEC)
 	{
 		warned_at = GetCurrentTimestamp();

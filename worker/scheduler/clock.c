@@ -13,6 +13,8 @@
  * A pass corrects each row once: a row version that is later than the beginning of the pass
  * is left alone, because the pass itself may have written it.  So is a row that is ahead by
  * less than a minute, because it may have been written since the pass has read the clock.
+ * The pass is repeated as long as transactions go on that were open when it began, because
+ * their rows can be seen only after their commit.
  *
  * A run_at that the caller has given is left alone.  A delay differs from such a time
  * because its distance from the enqueue has whole milliseconds.
@@ -33,6 +35,7 @@
 #include "storage/bufmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "scheduler/duty.h"
 
@@ -43,6 +46,10 @@
 /* The pause after a piece, as a multiple of its duration; the pause after a lock. */
 #define PAUSE_SHARE		4
 #define LOCKED_PAUSE	USECS_PER_SEC
+
+/* The pause before the pass is repeated; it doubles each time. */
+#define FIRST_OPEN_PAUSE	USECS_PER_SEC
+#define LAST_OPEN_PAUSE		(600 * USECS_PER_SEC)
 
 /* A piece of a table. */
 typedef struct Piece
@@ -85,6 +92,10 @@ static BlockNumber block = 0;
 static int64 after = 0;			/* within a piece: the last job looked at */
 static int64 corrected = 0;
 
+/* The oldest transaction that was open when the pass, or its repetition, began. */
+static TransactionId oldest_open;
+static int64 open_pause;
+
 /* Reads MAX_BLOCKS blocks, or moves MAX_MOVED jobs. */
 Duty		clock_duty = {
 	.what = "correct times of a clock that was ahead",
@@ -106,6 +117,7 @@ clock_begin(int64 by)
 	}
 	my_db->ahead_by = by;
 	my_db->ahead_until = ReadNextTransactionId();
+	open_pause = FIRST_OPEN_PAUSE;
 	table = 0;
 	block = 0;
 	after = 0;
@@ -216,6 +228,8 @@ correct_piece(void *arg)
 
 	if (rels == NULL)
 		return;
+	if (table == 0 && block == 0 && piece->after == 0)
+		oldest_open = GetActiveSnapshot()->xmin;
 	rel = table_open(get_relname_relid(tables[table].table, rels->internal_schema), AccessShareLock);
 	end = RelationGetNumberOfBlocks(rel);
 	table_close(rel, NoLock);
@@ -265,12 +279,19 @@ run(TimestampTz now)
 	}
 	if (table < (int) lengthof(tables))
 		return now + PAUSE_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
+	table = 0;
+	if (TransactionIdPrecedes(oldest_open, my_db->ahead_until))
+	{
+		TimestampTz next = now + open_pause;
+
+		open_pause = Min(2 * open_pause, LAST_OPEN_PAUSE);
+		return next;
+	}
 	if (corrected > 0)
 		ereport(LOG,
 				(errmsg("the times of " INT64_FORMAT " jobs and unique keys were corrected",
 						corrected),
 				 errdetail("They were computed from a clock that was ahead.")));
-	table = 0;
 	corrected = 0;
 	my_db->ahead_until = InvalidTransactionId;
 	if (my_db->ahead_more == 0)

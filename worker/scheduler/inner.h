@@ -447,6 +447,9 @@ extern char *callback_headers(int64 batch_id, const char *name,
 extern void callback_event(int64 batch_id, const char *name, Oid role, char state,
 						   const JobqBatchCounts *counts);
 
+/* worker/scheduler/schedules.c */
+extern void schedules_put_back(void);
+
 /* worker/scheduler/schedule_events.c */
 /* Ticks of a schedule that make no job, from the first, which is one, to before "until". */
 typedef struct MissedTicks

@@ -173,6 +173,13 @@ run(TimestampTz now)
 	if (now < ran_at)
 	{
 		make_at = pass_at = now;
+		/* the day was chosen by the earlier clock, and may not be old */
+		stage = 0;
+		day[0] = last_day[0] = '\0';
+		block = 0;
+		nblocks = FIRST_BLOCKS;
+		locked = day_locked = false;
+		npassed = 0;
 		short_now = Min(short_now, now);
 		short_done = Min(short_done, now);
 	}

@@ -75,7 +75,7 @@ static void load(void);
 static void note_end(const Duty *duty, const ErrorData *edata);
 static void run_duty(Duty *duty, TimestampTz now);
 static void read_anew(void);
-static void follow_clock(TimestampTz now, TimestampTz last);
+static void follow_clock(TimestampTz now, TimestampTz last, int64 offset);
 static void clock_put_back(TimestampTz now, int64 by);
 static TimestampTz next_due(const Duty *duty, TimestampTz now);
 static TimestampTz next_wake(TimestampTz now);
@@ -113,12 +113,20 @@ jobq_scheduler_main(Datum main_arg)
 
 	for (;;)
 	{
-		TimestampTz now = jobq_now();
 		uint32		seen = pg_atomic_read_u32(&my_db->calls);
+		int64		offset;
+		TimestampTz now;
 		long		pause;
 
 		pg_memory_barrier();
-		follow_clock(now, last);
+
+		/*
+		 * in this order: if the clock is put back in between, now < last, and
+		 * the next round, for which "calls" has changed, sees the step
+		 */
+		offset = jobq_clock_look();
+		now = jobq_now();
+		follow_clock(now, last, offset);
 		last = now;
 		process_interrupts();
 		if (my_db->stop)
@@ -336,10 +344,9 @@ read_anew(void)
  * had its last one.
  */
 static void
-follow_clock(TimestampTz now, TimestampTz last)
+follow_clock(TimestampTz now, TimestampTz last, int64 offset)
 {
 	static bool distrusted = false;
-	int64		offset = jobq_clock_look();
 	int64		ahead = jobq_clock_ahead();
 	int64		back = 0;
 
@@ -390,6 +397,7 @@ clock_put_back(TimestampTz now, int64 by)
 	my_db->groups->owners = true;
 	my_db->rescan = true;
 	batch_look_put_back(by);
+	schedules_put_back();
 	jobq_stats_put_back(my_db->dboid, now);
 }
 

@@ -107,6 +107,7 @@ static int	nschedules = 0;
 static MemoryContext memory = NULL;
 static TimestampTz read_at = 0; /* when all may be read again */
 static TimestampTz started;		/* what was due before was missed */
+static bool put_back = false;	/* the clock, since the last run */
 
 /*
  * How often all that wait are to be looked at, and when: twice after a job could not be
@@ -119,7 +120,7 @@ static TimestampTz polled_at = 0;	/* the last time */
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static bool poll_is_due(TimestampTz now);
-static void read_all(void);
+static void read_all(TimestampTz now);
 static void publish(void);
 static void publish_too(int64 job);
 static int	look(const Turn *turns, int n, TimestampTz now);
@@ -140,6 +141,15 @@ Duty		schedules_duty = {
 };
 
 /*
+ * The clock was put back: next runs in memory may have been computed from the time before.
+ */
+void
+schedules_put_back(void)
+{
+	put_back = true;
+}
+
+/*
  * Enqueue what is due.
  */
 static TimestampTz
@@ -154,10 +164,9 @@ run(TimestampTz now)
 	int			n = 0;
 	int			done = 0;
 
-	static TimestampTz last = 0;
-	bool		look_at_all = memory == NULL || now < last;
+	bool		look_at_all = memory == NULL || put_back;
 
-	last = now;
+	put_back = false;
 	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
@@ -176,7 +185,7 @@ run(TimestampTz now)
 	}
 	started = Min(started, now);	/* the clock may have been put back */
 	if (changed)
-		read_all();
+		read_all(now);
 	polled = poll_is_due(now);
 
 	turns = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -267,11 +276,15 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Read which schedules there are.
+ * Read which schedules there are.  One that may have changed since the last reading is looked
+ * at, because its next run may have been computed from a clock that was ahead.
  */
 static void
-read_all(void)
+read_all(TimestampTz now)
 {
+	static TransactionId unread = FirstNormalTransactionId;
+	static const Oid types[] = {XIDOID};
+	Datum		values[] = {TransactionIdGetDatum(unread)};
 	MemoryContext caller = CurrentMemoryContext;
 	TimestampTz begun = GetCurrentTimestamp();
 
@@ -285,9 +298,10 @@ read_all(void)
 		uint64		n;
 
 		SPI_connect();
-		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity'), role::oid"
+		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity'), role::oid,"
+					   " age(xmin) <= age($1)"
 					   " FROM jobq_internal.schedule WHERE NOT paused AND NOT dormant",
-					   0, NULL, NULL, NULL, SPI_OK_SELECT);
+					   1, types, values, NULL, SPI_OK_SELECT);
 		schedules = MemoryContextAllocHuge(memory, sizeof(Schedule) * (n + 1));
 		for (uint64 i = 0; i < n; i++)
 		{
@@ -301,6 +315,8 @@ read_all(void)
 				*(ItemPointer) DatumGetPointer(jobq_column(tuple, desc, 2, TIDOID, NULL));
 			schedule->look_at =
 				DatumGetTimestampTz(jobq_column(tuple, desc, 3, TIMESTAMPTZOID, NULL));
+			if (DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL)))
+				schedule->look_at = Min(schedule->look_at, now);
 			schedule->role =
 				DatumGetObjectId(jobq_column(tuple, desc, 4, OIDOID, NULL));
 			schedule->locked = 0;
@@ -311,6 +327,7 @@ read_all(void)
 		nschedules = (int) n;
 		SPI_finish();
 	}
+	unread = GetActiveSnapshot()->xmin;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
