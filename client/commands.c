@@ -84,7 +84,7 @@ const Command commands[] = {
 		.sql = "SELECT * FROM jobq.jobs WHERE id" EQUALS "$1::pg_catalog.int8",
 	},
 	{
-		.name = "why",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.name = "explain",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
 		.summary = "why a job does not run, or what it waits for, and what would mend it",
 		.sql = "SELECT reason, detail, remedy FROM jobq.explain($1::pg_catalog.int8)",
 	},
@@ -143,7 +143,7 @@ const Command commands[] = {
 		.sql = FOR_EACH_ID("jobq.retry(j.id)"),
 	},
 	{
-		.name = "retry-all",.arguments = "",
+		.name = "retry-many",.arguments = "",
 		.summary = "run dead letters again that fulfil all conditions; print how many",
 		.output = OUTPUT_VALUE,.run = run_many,
 		.sql = "SELECT jobq.retry_many(",
@@ -152,13 +152,13 @@ const Command commands[] = {
 		}
 	},
 	{
-		.name = "forget",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.name = "delete",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "delete dead letters",
 		.output = OUTPUT_NOTHING,
 		.sql = FOR_EACH_ID("jobq.delete(j.id)"),
 	},
 	{
-		.name = "flush",.arguments = "",
+		.name = "delete-many",.arguments = "",
 		.summary = "delete dead letters that fulfil all conditions; print how many",
 		.output = OUTPUT_VALUE,.run = run_many,
 		.sql = "SELECT jobq.delete_many(",
@@ -178,10 +178,11 @@ const Command commands[] = {
 	},
 	{
 		.name = "edit",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
-		.summary = "give a job that waits, or a dead letter, another payload or the like",
+		.summary = "change a waiting job or a dead letter",
 		.output = OUTPUT_NOTHING,
 		.sql = "SELECT jobq.edit($1::pg_catalog.int8, payload => $2::pg_catalog.jsonb, headers => $3::pg_catalog.jsonb, "
-		"queue => $4::pg_catalog.text, max_attempts => $5::pg_catalog.int4, backoff => $6::pg_catalog.text, timeout => $7::pg_catalog.interval)",
+		"queue => $4::pg_catalog.text, max_attempts => $5::pg_catalog.int4, backoff => $6::pg_catalog.text, timeout => $7::pg_catalog.interval, "
+		"run_at => $8::pg_catalog.timestamptz, priority => $9::pg_catalog.int4)",
 		.options = {
 			{"payload", 0, "JSON", "what its handler or consumer gets"},
 			{"headers", 0, "JSON", "passed on to the handler"},
@@ -189,6 +190,8 @@ const Command commands[] = {
 			{"max-attempts", 0, "N", "how many attempts there are at most, 0 for no limit"},
 			{"backoff", 0, "BACKOFF", "how long the next attempt waits"},
 			{"timeout", 't', "TIME", "how long an attempt may run"},
+			{"run-at", 0, "TIME", "when a waiting job runs"},
+			{"priority", 0, "N", "its place in the queue: smaller runs first"},
 		}
 	},
 	{
@@ -202,16 +205,13 @@ const Command commands[] = {
 		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),
 	},
 	{
-		.name = "reschedule",.arguments = "ID TIME",.min_arguments = 2,.max_arguments = 2,
-		.summary = "have a job that waits run at another time",
-		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.edit($1::pg_catalog.int8, run_at => $2::pg_catalog.timestamptz)",
-	},
-	{
-		.name = "set-priority",.arguments = "ID PRIORITY",.min_arguments = 2,.max_arguments = 2,
-		.summary = "have a job that waits run before or behind others",
-		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.edit($1::pg_catalog.int8, priority => $2::pg_catalog.int4)",
+		.name = "cancel-many",.arguments = "",
+		.summary = "cancel jobs that fulfil all conditions; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.cancel_many(",
+		.options = {
+#include "operate/filters.h"
+		}
 	},
 	{
 		.name = "queues",.arguments = "",
@@ -258,13 +258,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.resume(q) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS q",
 	},
 	{
-		.name = "clear",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
-		.summary = "cancel all jobs of a queue that wait; print how many",
-		.output = OUTPUT_VALUE,
-		.sql = "SELECT jobq.clear($1::pg_catalog.text) AS cancelled",
-	},
-	{
-		.name = "drain",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.name = "wait-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "wait until a queue has no job that runs or may run now",
 		.run = run_drain,
 		.sql = "SELECT jobq.wait_queue($1::pg_catalog.text, coalesce($2::pg_catalog.interval, '365 days'))",
@@ -283,7 +277,7 @@ const Command commands[] = {
 		"FROM jobq.workers ORDER BY type, pool, pid",
 	},
 	{
-		.name = "restart",.arguments = "",
+		.name = "restart-workers",.arguments = "",
 		.summary = "replace the workers after their current jobs",
 		.output = OUTPUT_NOTHING,
 		.sql = "SELECT jobq.restart_workers()",

@@ -69,7 +69,7 @@ _jobq()
 				sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p')
 			_jobq_offer "$word" "${words[@]}" help
 			;;
-		pause | resume | clear | drain | work | alter-queue | drop-queue)
+		pause | resume | wait-queue | work | alter-queue | drop-queue)
 			_jobq_offer_queues "$word"
 			;;
 	esac

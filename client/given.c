@@ -28,7 +28,7 @@ typedef struct Release
 
 int			releases_under_way;
 
-static const char release_sql[] = "SELECT jobq.release($1::int8[], $2::int8[])";
+static const char release_sql[] = "SELECT jobq.release(j.id, j.token) FROM unnest($1::int8[], $2::int8[]) AS j (id, token)";
 
 Given *
 given_make(void)

@@ -132,11 +132,15 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 
 /* One lease, or several as arrays; what is "more" are the arguments behind it. */
 #define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
-#define LEASE_ROUTE(function, members_of_one, more_of_one, members_of_each, more) \
+#define MANY(function, more) DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")")
+#define EACH(function, more) \
+	"(SELECT coalesce(bool_and(" DO("jobq." function "(v.id, v.token" more ")") "), true) " \
+	"FROM (SELECT * FROM unnest(" NUMBERS("ids") ", " NUMBERS("tokens") ") AS u (id, token) ORDER BY id) AS v)"
+#define LEASE_ROUTE(function, members_of_one, more_of_one, members_of_each, of_each) \
 	{"POST", "/api/" function, 0,.parameters = "body",.members = "id! token! " members_of_one, \
 	.members_of_many = "ids! tokens! " members_of_each, \
 	.sql = "SELECT json_build_object('done', CASE WHEN b ? 'ids' THEN " \
-	DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")") " ELSE " \
+	of_each " ELSE " \
 	DO("jobq." function "((b ->> 'id')::int8, (b ->> 'token')::int8" more_of_one ")") " END) " \
 	"FROM (SELECT $1::jsonb AS b) AS body"}
 #define ERROR	", b ->> 'error', (b ->> 'delay')::interval"
@@ -252,7 +256,7 @@ const Route routes[] = {
 	"ELSE jsonb_build_object('unique_key', $2::text, 'unique_for', '1 day') || $1::jsonb END AS b) AS k) AS body"},
 	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
-	{"POST", "/api/jobs/forget", 0,.parameters = "body",.members = "ids!",
+	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID(DO("jobq.delete(i.id)"))},
 	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
@@ -265,9 +269,10 @@ const Route routes[] = {
 	"FROM jobq.jobs AS j LEFT JOIN jobq.dead_letters AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
 	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
 	.sql = "SELECT json_build_object('id', $1::int8, 'done', jobq.cancel($1::int8))"},
-	{"PATCH", "/api/jobs/{}", 0,.parameters = "body {}",.members = "payload headers queue max_attempts backoff timeout",
+	{"PATCH", "/api/jobs/{}", 0,.parameters = "body {}",.members = "payload headers queue max_attempts backoff timeout run_at priority",
 		.sql = "SELECT json_build_object('id', $2::int8, 'done', " DO("jobq.edit($2::int8, payload => b -> 'payload', headers => nullif(b -> 'headers', 'null'), "
-																	  "queue => b ->> 'queue', max_attempts => (b ->> 'max_attempts')::int4, backoff => b ->> 'backoff', timeout => (b ->> 'timeout')::interval)") ") "
+																	  "queue => b ->> 'queue', max_attempts => (b ->> 'max_attempts')::int4, backoff => b ->> 'backoff', timeout => (b ->> 'timeout')::interval, "
+																	  "run_at => (b ->> 'run_at')::timestamptz, priority => (b ->> 'priority')::int4)") ") "
 	"FROM (SELECT $1::jsonb AS b) AS body"},
 	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job,.shown = JOB_SHOWN " at level detail"},
 	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{} hide",.shown = "reason detail remedy",
@@ -277,10 +282,6 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
-	{"POST", "/api/jobs/{}/reschedule", 0,.parameters = "body {}",.members = "run_at!",
-	.sql = "SELECT json_build_object('done', " DO("jobq.edit($2::int8, run_at => ($1::jsonb ->> 'run_at')::timestamptz)") ")"},
-	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
-	.sql = "SELECT json_build_object('done', " DO("jobq.edit($2::int8, priority => ($1::jsonb ->> 'priority')::int4)") ")"},
 
 	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
@@ -303,8 +304,8 @@ const Route routes[] = {
 	.sql = ALL("SELECT q.*, extract(epoch FROM jobq.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
 	NAMED("queues", "pause", "queue"),
 	NAMED("queues", "resume", "queue"),
-	{"POST", "/api/queues/{}/clear", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('count', jobq.clear($2::text))"},
+	{"POST", "/api/queues/{}/cancel", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('count', jobq.cancel_many(queue => $2::text, state => 'waiting'))"},
 	{"GET", "/api/kinds", 0,
 		.shown = "kind handler queue max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
 		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiter",
@@ -346,11 +347,11 @@ const Route routes[] = {
 
 	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer held",
 	.sql = reserve,.answer = answer_reserve},
-	LEASE_ROUTE("ack", "result", ", b -> 'result'", "results", ", nullif(b -> 'results', 'null')"),
-	LEASE_ROUTE("nack", "error delay", ERROR, "error delay", ERROR),
-	LEASE_ROUTE("reject", "reason", REASON, "reason", REASON),
-	LEASE_ROUTE("release", "delay payload", DELAY ", b -> 'payload'", "delay", DELAY),
-	LEASE_ROUTE("extend", "lease!", LEASE, "lease!", LEASE),
+	LEASE_ROUTE("ack", "result", ", b -> 'result'", "results", MANY("ack_many", ", nullif(b -> 'results', 'null')")),
+	LEASE_ROUTE("nack", "error delay", ERROR, "error delay", EACH("nack", ERROR)),
+	LEASE_ROUTE("reject", "reason", REASON, "reason", EACH("reject", REASON)),
+	LEASE_ROUTE("release", "delay payload", DELAY ", b -> 'payload'", "delay", EACH("release", DELAY)),
+	LEASE_ROUTE("extend", "lease!", LEASE, "lease!", MANY("extend_many", LEASE)),
 	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
 		.sql = "SELECT json_build_object('done', " DO("jobq.set_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
 													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},

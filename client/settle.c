@@ -66,7 +66,7 @@ static const char *const statements[] = {
 	 * they are sorted by token, as jobs are in the order in which they were
 	 * reserved
 	 */
-	[TELL_EXTEND] = "SELECT jobq.extend($1::pg_catalog.int8[], $2::pg_catalog.int8[], "
+	[TELL_EXTEND] = "SELECT jobq.extend_many($1::pg_catalog.int8[], $2::pg_catalog.int8[], "
 	"(($3::pg_catalog.text[])[1])::pg_catalog.interval)",
 	[TELL_PROGRESS] = "SELECT jobq.set_progress(j.id, j.token, j.a::pg_catalog.float4, j.b) " OF_EACH,
 	[TELL_NOTES] = "SELECT jobq.log(j.id, j.token, l.line) " OF_EACH

@@ -207,7 +207,7 @@ BEGIN
 	PERFORM jobq.enqueue('settings', queue => 'manual', unique_key => 'busy');
 	PERFORM jobq.add_jobs(batch, 'settings', '{"{}"}', '{"queue": "manual"}');
 	PERFORM jobq.cancel_batch(batch);
-	PERFORM jobq.clear('manual');
+	PERFORM jobq.cancel_many(queue => 'manual', state => 'waiting');
 	PERFORM jobq.set_progress(50), jobq.log('busy');
 	BEGIN
 		RETURN to_jsonb(1 = 1);

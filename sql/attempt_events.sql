@@ -66,7 +66,7 @@ DROP PROCEDURE test.reads, test.reads_on;
 SELECT jobq.create_queue('heard', mode => 'consumer');
 SELECT count(*) FROM (SELECT jobq.enqueue('outside', queue => 'heard', backoff => 'fixed 1h', max_attempts => 9) FROM generate_series(1, 4)) j;
 CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{heard}', max => 4, lease => '1 hour', wait => '5 min') ORDER BY id;
-SELECT jobq.ack(array_agg(id ORDER BY id), array_agg(token ORDER BY id)) FROM (SELECT * FROM test.held ORDER BY id LIMIT 2) h;
+SELECT jobq.ack_many(array_agg(id ORDER BY id), array_agg(token ORDER BY id)) FROM (SELECT * FROM test.held ORDER BY id LIMIT 2) h;
 SELECT * FROM test.heard();
 SELECT jobq.nack(h.id, h.token, 'busy') FROM (SELECT * FROM test.held ORDER BY id OFFSET 2 LIMIT 1) h;
 SELECT jobq.reject(h.id, h.token, 'useless') FROM (SELECT * FROM test.held ORDER BY id OFFSET 3) h;
@@ -74,11 +74,11 @@ SELECT * FROM test.heard();
 
 -- an end that is rolled back is no event
 BEGIN;
-SELECT jobq.clear('heard');
+SELECT jobq.cancel_many(queue => 'heard', state => 'waiting');
 ROLLBACK;
 BEGIN;
 SAVEPOINT s;
-SELECT jobq.clear('heard');
+SELECT jobq.cancel_many(queue => 'heard', state => 'waiting');
 ROLLBACK TO s;
 COMMIT;
 SELECT * FROM test.heard();

@@ -342,7 +342,7 @@ SELECT count(jobq.enqueue(kind, queue => 'unheard')) FROM unnest(ARRAY['on_failu
 SELECT count(*) AS before FROM pg_backend_memory_contexts WHERE name = 'jobq handler' \gset
 SELECT count(jobq.enqueue(kind, queue => 'unheard')) FROM (SELECT kind FROM generate_series(1, 100) i, unnest(ARRAY['on_failure:echo', :'other']) kind ORDER BY i) t;
 SELECT count(*) - :before AS more FROM pg_backend_memory_contexts WHERE name = 'jobq handler';
-SELECT jobq.clear('unheard'), jobq.drop_queue('unheard', force => true);
+SELECT jobq.cancel_many(queue => 'unheard', state => 'waiting'), jobq.drop_queue('unheard', force => true);
 
 -- lines that a handler writes
 CREATE FUNCTION test.logs(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$

@@ -61,7 +61,7 @@ BEGIN
 		COMMIT;
 		job_id := jobq.enqueue('echo', to_jsonb(i));
 		COMMIT;
-		RAISE NOTICE '% %', (jobq.wait(job_id)).state, (jobq.status(job_id)).result;
+		RAISE NOTICE '% %', (jobq.wait(job_id, '5 min')).state, (jobq.status(job_id)).result;
 	END LOOP;
 END
 $$;

@@ -33,9 +33,9 @@ CREATE PROCEDURE test.batch_over(id bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	s jobq.batch_status;
 BEGIN
-	PERFORM jobq.wait_batch(id);
+	PERFORM jobq.wait_batch(id, '5 min');
 	COMMIT;
-	PERFORM jobq.wait_many(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
+	PERFORM jobq.wait_many(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'), '5 min');
 	COMMIT;
 	s := jobq.wait_batch(id, '0');
 	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
@@ -142,7 +142,7 @@ SELECT test.batch('outside', start => true) AS outside \gset
 SELECT count(*) FROM jobq.add_jobs(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), options => '{"queue": "parts"}');
 COMMIT;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '5 min');
-SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '5 min');
+SELECT jobq.ack_many(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 SELECT state, total, waiting, completed FROM jobq.batches WHERE id = :outside;
 SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:outside);
@@ -305,7 +305,7 @@ SELECT state FROM jobq.batches WHERE id = :batch;
 SELECT state FROM jobq.wait_batch(:batch, '0');
 COMMIT;
 SELECT jobq.cancel(:id);
-SELECT state, total, cancelled FROM jobq.wait_batch(:batch);
+SELECT state, total, cancelled FROM jobq.wait_batch(:batch, '5 min');
 SELECT state FROM jobq.wait_batch(:batch, '0');
 BEGIN;
 SELECT jobq.create_batch(start => true) AS batch \gset
@@ -354,3 +354,4 @@ SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key"
 SELECT state, run_at > jobq.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
 SELECT jobq.cancel_batch(:batch);
 SELECT jobq.cancel(:m);
+SELECT state FROM jobq.wait_batch(:batch, '5 min');

@@ -80,7 +80,7 @@ SELECT name, state, n, failed, error LIKE 'needs step "each[%' OR error = 'a job
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.over(:id) LIKE 'failed: % 1 failed, %' AS failed;
 TRUNCATE test.bad;
-CALL jobq.in_slices('retry_many', jsonb_build_object('batch_id', :id));
+SELECT jobq.retry_many(batch_id => :id);
 SELECT test.over(:id);
 SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
 -- with allow_failures, the other elements go on, and what needs all of them is cancelled

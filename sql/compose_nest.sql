@@ -376,7 +376,7 @@ SELECT * FROM test.nest_tree(:id) WHERE step IN ('in', 'end');
 -- its job was cleared away while its last step ran: it is completed, and has had its callbacks, when a retry takes its results
 SELECT jobq.create_workflow('{"steps": [{"name": "in", "workflow": {"name": "inner", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
 SELECT id AS x, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
-SELECT jobq.clear('nested');
+SELECT jobq.cancel_many(queue => 'nested', state => 'waiting');
 SELECT test.nest_ended(:id);
 SELECT jobq.ack(:x, :token, '"x"');
 SELECT test.nest_ended(test.inner(:id, 'in'));

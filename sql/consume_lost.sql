@@ -112,13 +112,13 @@ SELECT test.bench_back();
 SELECT payload ->> 0 AS name, state, attempt, errors -> 0 ->> 'message' AS error FROM jobq.jobs WHERE queue = 'bench' AND state <> 'completed' ORDER BY id;
 
 -- a job that is to begin once at most may have begun
-SELECT jobq.clear('bench');
+SELECT jobq.cancel_many(queue => 'bench', state => 'waiting');
 SELECT test.bench_put('{r}');
 SELECT count(jobq.enqueue('carve', to_jsonb(name), 'bench', max_attempts => 1)) FROM unnest('{s,t}'::text[]) AS name;
 SELECT test.bench_take(3, 5);
 SELECT test.bench_back();
 SELECT payload ->> 0 AS name, state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload ->> 0 IN ('r', 's', 't') ORDER BY id;
 SELECT jobq.test_clock('0');
-SELECT jobq.clear('bench');
+SELECT jobq.cancel_many(queue => 'bench', state => 'waiting');
 DROP TABLE test.bench;
 DROP FUNCTION test.bench_put, test.bench_take, test.bench_end, test.bench_run_out, test.bench_back, test.bench_jobs;

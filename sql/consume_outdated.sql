@@ -14,7 +14,7 @@ ROLLBACK;
 SELECT id, state FROM jobq.live_jobs WHERE queue = 'paced' AND (id, state) NOT IN ((:late, 'expired'), (:moved, 'ready'));
 SELECT count(*) FROM jobq.reserve('{paced}');
 SELECT s.state FROM jobq.status(:late) s;
-SELECT payload, token FROM jobq.reserve('{paced}', wait => '20 s') \gset
+SELECT payload, token FROM jobq.reserve('{paced}', wait => '5 min') \gset
 \echo :payload
 SELECT jobq.ack(:moved, :token);
 SELECT queue, limiter, running, tokens < 0.5 AS spent FROM jobq.limits WHERE queue = 'paced' OR limiter = 'carriers' ORDER BY queue;
@@ -61,10 +61,10 @@ SELECT count(*), state FROM jobq.jobs WHERE queue = 'crowd' GROUP BY state ORDER
 SELECT jobq.test_clock('0');
 CALL test.crowd('moved');
 SELECT count(*) FROM jobq.reserve('{crowd}');
-SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '20 s');
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min');
 SELECT count(*) FROM jobq_internal.lease_slots();
 SELECT running FROM jobq.limits WHERE limiter = 'carriers';
-SELECT jobq.clear('crowd');
+SELECT jobq.cancel_many(queue => 'crowd', state => 'waiting');
 SELECT jobq.drop_queue('crowd'), jobq.drop_limiter('carriers');
 DROP PROCEDURE test.crowd;
 
@@ -72,8 +72,8 @@ DROP PROCEDURE test.crowd;
 SELECT jobq.create_queue('again', mode => 'consumer');
 SELECT jobq.test_clock('2 min');
 SELECT jobq.enqueue('parcel', '"held"', 'again', max_attempts => 3) AS id \gset
-SELECT jobq.nack(id, token, 'broken', delay => '0') FROM jobq.reserve('{again}', wait => '20 s');
-SELECT token FROM jobq.reserve('{again}', wait => '20 s') \gset
+SELECT jobq.nack(id, token, 'broken', delay => '0') FROM jobq.reserve('{again}', wait => '5 min');
+SELECT token FROM jobq.reserve('{again}', wait => '5 min') \gset
 SELECT jobq.test_clock('0');
 SELECT run_at > jobq.clock() AS ahead FROM jobq.live_jobs WHERE id = :id;
 SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');

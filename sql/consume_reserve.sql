@@ -64,24 +64,24 @@ SELECT * FROM test.reserve('{letters,parcels}', 10);
 SELECT type, consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';
 -- arrays: all or nothing
 SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM test.held \gset
-SELECT * FROM test.error(format('SELECT jobq.ack(%L::bigint[] || 0::bigint, %L::bigint[] || 0::bigint)', :'ids', :'tokens'));
+SELECT * FROM test.error(format('SELECT jobq.ack_many(%L::bigint[] || 0::bigint, %L::bigint[] || 0::bigint)', :'ids', :'tokens'));
 SELECT count(*) FROM jobq.jobs WHERE kind = 'post' AND state = 'running';
-SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
+SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]);
 SELECT state, count(*), count(payload) AS payloads FROM jobq.wait_many(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
-SELECT jobq.ack('{}'::bigint[], '{}'::bigint[]);
+SELECT jobq.ack_many('{}'::bigint[], '{}'::bigint[]);
 
 -- more than are archived at a time; one that is named twice, near to itself and far off
 SELECT count(*) FROM generate_series(1, 250) n, test.post(to_jsonb(n));
 SELECT count(*), array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset
 \echo :count
 SELECT d, code FROM unnest('{1,2,250}'::int[]) d,
-	test.error(format('SELECT jobq.ack(%L::bigint[] || %s, %L::bigint[] || %s)', :'ids', (:'ids'::bigint[])[d], :'tokens', (:'tokens'::bigint[])[d])) ORDER BY d;
+	test.error(format('SELECT jobq.ack_many(%L::bigint[] || %s, %L::bigint[] || %s)', :'ids', (:'ids'::bigint[])[d], :'tokens', (:'tokens'::bigint[])[d])) ORDER BY d;
 BEGIN;
 SELECT jobq.ack((:'ids'::bigint[])[7], (:'tokens'::bigint[])[7]);
-SELECT code FROM test.error(format('SELECT jobq.ack(%L::bigint[], %L::bigint[])', :'ids', :'tokens'));
+SELECT code FROM test.error(format('SELECT jobq.ack_many(%L::bigint[], %L::bigint[])', :'ids', :'tokens'));
 ROLLBACK;
 SELECT count(*) FROM jobq_internal.lease_slots();
-SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
+SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]);
 SELECT state, count(*) FROM jobq.jobs WHERE id = ANY (:'ids') GROUP BY 1;
 SELECT count(*) FROM jobq_internal.lease_slots();
 
@@ -181,7 +181,6 @@ SELECT replace(l ->> 'message', current_user, 'ME') AS log FROM jobq.jobs j, jso
 SELECT test.say('release', '{"step": 2}', ', ''1 hour'', ''{"step": 3}''');
 SELECT state, attempt, payload, headers FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
-SELECT * FROM test.error('SELECT jobq.release(''{1,2}'', ''{3,4}'', payload => ''1'')');
 -- cancel: the consumer learns of it when it is done
 SELECT jobq.cancel(id) FROM test.held WHERE payload = '"back"' ORDER BY n DESC LIMIT 1;
 SELECT state, attempt, error FROM test.fate('"back"');
@@ -336,8 +335,8 @@ SELECT c, e.* FROM (SELECT id, token FROM test.held WHERE payload = '"bad"') h,
 	unnest(ARRAY['ack(NULL, %2$s)', 'ack(%1$s, NULL)', 'ack(%1$s, %2$s + 1)', 'ack(%1$s, 0)', 'ack(0, %2$s)', 'nack(%1$s, 0)', 'reject(%1$s, 0, ''x'')', 'release(%1$s, 0)', 'extend(%1$s, 0, ''1min'')', 'set_progress(%1$s, 0, 1)',
 	'nack(%1$s, %2$s, ''x'', ''-1s'')', 'release(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''8 days'')',
 	'set_progress(%1$s, %2$s, NULL)', 'set_progress(%1$s, %2$s, -1)', 'set_progress(%1$s, %2$s, 101)', 'set_progress(%1$s, %2$s, ''NaN'')',
-	'ack(ARRAY[%1$s], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s, NULL], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s], ARRAY[NULL]::bigint[])', 'ack(NULL::bigint[], ARRAY[%2$s]::bigint[])', 'ack(ARRAY[%1$s, %1$s], ARRAY[%2$s, %2$s])',
-	'nack(ARRAY[%1$s], ''{}''::bigint[])', 'reject(ARRAY[%1$s], ''{}''::bigint[], ''x'')', 'release(ARRAY[%1$s], ''{}''::bigint[])', 'extend(ARRAY[%1$s], ''{}''::bigint[], ''1min'')'])
+	'ack_many(ARRAY[%1$s], ARRAY[%2$s, %2$s])', 'ack_many(ARRAY[%1$s, NULL], ARRAY[%2$s, %2$s])', 'ack_many(ARRAY[%1$s], ARRAY[NULL]::bigint[])', 'ack_many(NULL::bigint[], ARRAY[%2$s]::bigint[])', 'ack_many(ARRAY[%1$s, %1$s], ARRAY[%2$s, %2$s])',
+	'extend_many(ARRAY[%1$s], ''{}''::bigint[], ''1min'')'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.' || c, h.id, h.token)) e ORDER BY n;
 SELECT state, attempt FROM test.fate('"bad"');
 SELECT test.say('ack', '"bad"');
@@ -474,52 +473,54 @@ SELECT queue, (SELECT count(*) FROM jobq.queues WHERE name = 'nowhere') AS made 
 SELECT jobq.unregister('lost'), jobq.delete(:id);
 TRUNCATE test.trace;
 
--- ids and tokens in whatever form a client sends them: numbers, arrays, or without a type
-SELECT jobq.ack('{}', '{}'), jobq.nack('{}', '{}'), jobq.nack('{}', '{}', 'x', '1 s'), jobq.reject('{}', '{}', 'x'), jobq.release('{}', '{}'), jobq.extend('{}', '{}', '1 min');
+-- ids and tokens as drivers send them: numbers of another type, arrays, or parameters without a type
+SELECT jobq.ack_many('{}', '{}'), jobq.extend_many('{}', '{}', '1 min');
 PREPARE one(bigint, bigint) AS SELECT jobq.ack($1, $2);
 PREPARE small(int, bigint) AS SELECT jobq.ack($1, $2, '"small"');
-PREPARE many(bigint[], bigint[]) AS SELECT jobq.ack($1, $2);
+PREPARE many(bigint[], bigint[]) AS SELECT jobq.ack_many($1, $2);
 PREPARE untyped AS SELECT jobq.ack($1, $2);
 PREPARE untyped_nack AS SELECT jobq.nack($1, $2, $3, $4);
 PREPARE untyped_extend AS SELECT jobq.extend($1, $2, $3);
+PREPARE untyped_extend_many AS SELECT jobq.extend_many($1, $2, $3);
 SELECT parameter_types FROM pg_prepared_statements WHERE name = 'untyped';
 SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 9) i;
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 9, wait => '5 min') \gset
 SELECT (:'ids'::bigint[])[1] AS id1, (:'ids'::bigint[])[2] AS id2, (:'ids'::bigint[])[3] AS id3, (:'ids'::bigint[])[4] AS id4, (:'ids'::bigint[])[5] AS id5,
-	(:'ids'::bigint[])[6:7] AS ids67, (:'ids'::bigint[])[8:9] AS ids89, (:'tokens'::bigint[])[1] AS token, (:'tokens'::bigint[])[6:7] AS tokens67 \gset
+	(:'ids'::bigint[])[6:7] AS ids67, (:'ids'::bigint[])[8] AS id8, (:'ids'::bigint[])[9] AS id9, (:'tokens'::bigint[])[1] AS token, (:'tokens'::bigint[])[6:7] AS tokens67 \gset
 EXECUTE one(:id1, :token);
 EXECUTE small(:id2, :token);
-EXECUTE untyped_extend(:'ids67', :'tokens67', '5 min');
+EXECUTE untyped_extend_many(:'ids67', :'tokens67', '5 min');
 EXECUTE untyped_extend(:id3, :token, '5 min');
 EXECUTE untyped(:'id3', :'token');
 SELECT jobq.ack(:'id4', :'token', '"text"'), jobq.ack(id => :id5, token => :token, result => '"named"');
 EXECUTE many(:'ids67', :'tokens67');
-EXECUTE untyped_nack(:'ids89', :'tokens67', 'both', '1 hour');
+EXECUTE untyped_nack(:id8, :token, 'first', '1 hour');
+EXECUTE untyped_nack(:'id9', :'token', 'second', '1 hour');
 SELECT s.state, s.result, s.error FROM unnest(:'ids'::bigint[]) i, jobq.status(i) s ORDER BY i;
 SELECT e.message FROM test.error(format('EXECUTE untyped(%L, %L)', :'id3', :'token')) e;
-SELECT * FROM test.error('SELECT jobq.ack(''{1}'', ''1'')');
+SELECT * FROM test.error('SELECT jobq.ack_many(''{1}'', ''1'')');
 SELECT * FROM test.error('SELECT jobq.ack(''one'', ''1'')');
-SELECT * FROM test.error('SELECT jobq.ack(''{1}'', ''{1}'', ''"result"'')');
+SELECT * FROM test.error('SELECT jobq.ack_many(''{1}'', ''{1}'', ''"result"'')');
 SELECT * FROM test.error('SELECT jobq.ack(NULL, ''1'')');
 -- each with its result, or none, and more than are archived at a time
 SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 250) i;
 CALL test.settle();
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset
 SELECT e.* FROM unnest(ARRAY['to_jsonb(array_fill(1, ''{249}''))', '''[]''', '''{}''', '''1''', 'to_jsonb(array_fill(1, ''{249}'')) || to_jsonb(repeat(''x'', pg_size_bytes(current_setting(''jobq.max_result''))::int))']) WITH ORDINALITY u (r, n),
-	test.error(format('SELECT jobq.ack(%L::bigint[], %L::bigint[], %s)', :'ids', :'tokens', r)) e ORDER BY n;
+	test.error(format('SELECT jobq.ack_many(%L::bigint[], %L::bigint[], %s)', :'ids', :'tokens', r)) e ORDER BY n;
 SELECT count(*) FROM jobq.jobs WHERE id = ANY (:'ids') AND state = 'running';
-SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[], (SELECT jsonb_agg(CASE WHEN n % 3 > 0 THEN jsonb_build_object('n', n) END ORDER BY n) FROM generate_series(1, 250) n));
+SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[], (SELECT jsonb_agg(CASE WHEN n % 3 > 0 THEN jsonb_build_object('n', n) END ORDER BY n) FROM generate_series(1, 250) n));
 SELECT count(*), count(*) FILTER (WHERE s.result = jsonb_build_object('n', n)) AS theirs, count(*) FILTER (WHERE s.result IS NULL AND n % 3 = 0) AS without
 FROM unnest(:'ids'::bigint[]) WITH ORDINALITY u (id, n), jobq.status(id) s WHERE s.state = 'completed';
 SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 3) i;
 CALL test.settle();
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 3, wait => '5 min') \gset
-SELECT e.* FROM unnest('{"{}","[1, 2]","1"}'::text[]) WITH ORDINALITY u (r, n), test.error(format('SELECT jobq.ack(%L, %L, %L)', :'ids', :'tokens', r)) e ORDER BY n;
-PREPARE untyped_ack AS SELECT jobq.ack($1, $2, $3);
+SELECT e.* FROM unnest('{"{}","[1, 2]","1"}'::text[]) WITH ORDINALITY u (r, n), test.error(format('SELECT jobq.ack_many(%L, %L, %L)', :'ids', :'tokens', r)) e ORDER BY n;
+PREPARE untyped_ack AS SELECT jobq.ack_many($1, $2, $3);
 EXECUTE untyped_ack(:'ids', :'tokens', '[{"n": 1}, null, [2]]');
 SELECT s.state, s.result FROM unnest(:'ids'::bigint[]) i, jobq.status(i) s ORDER BY i;
 DEALLOCATE ALL;
-SELECT jobq.clear('letters');
+SELECT jobq.cancel_many(queue => 'letters', state => 'waiting');
 
 SELECT kind, queue, state FROM jobq.jobs WHERE finished_at IS NULL AND queue IN ('letters', 'parcels', 'changing');
 SELECT count(*) FROM jobq_internal.lease_slots();

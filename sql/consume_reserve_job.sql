@@ -39,7 +39,7 @@ SELECT payload FROM jobq.reserve_job(:a);
 ROLLBACK;
 SELECT payload FROM jobq.reserve('{desk}', wait => '5 min');
 SELECT payload FROM jobq.reserve('{desk}', wait => '5 min');
-SELECT jobq.clear('desk') IS NOT NULL AS cleared, count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'desk';
+SELECT jobq.cancel_many(queue => 'desk', state => 'waiting') IS NOT NULL AS cleared, count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'desk';
 
 -- whose jobs they are
 SET ROLE regress_jobq_alice;
@@ -109,6 +109,6 @@ SET ROLE regress_jobq_nobody;
 SELECT * FROM test.error('SELECT * FROM jobq.reserve_job(1)');
 RESET ROLE;
 
-SELECT jobq.cancel(:id), jobq.clear('desk') IS NOT NULL AS cleared;
+SELECT jobq.cancel(:id), jobq.cancel_many(queue => 'desk', state => 'waiting') IS NOT NULL AS cleared;
 SELECT jobq.drop_queue('desk', force => true);
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');

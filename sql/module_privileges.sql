@@ -90,7 +90,7 @@ SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDI
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
 SELECT * FROM test.error(format('SELECT jobq.edit(%s, run_at => now()), jobq.edit(%1$s, priority => 1)', :ready));
-SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed'), jobq.wait_queue('manual', '1ms');
+SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed'), jobq.wait_queue('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
 -- whether a pattern is an error does not tell what it was compared with
 SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :failed, p)) e ORDER BY n;
@@ -115,7 +115,7 @@ SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete}'::text[]) WITH OR
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manual'')', 'create_queue(''x'')', 'prune(''0'')', 'create_batch()',
 	'schedule(''x'', ''@daily'', ''echo'')', 'grant_privilege(''regress_jobq_boss'')', 'revoke_privilege(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT jobq.clear('manual'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed');
+SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed');
 RESET ROLE;
 
 -- an operator also pauses, cancels, retries and moves
@@ -157,6 +157,7 @@ RESET ROLE;
 
 -- a queue that is not open is for those to whom it was granted
 SELECT jobq.create_queue('closed', mode => 'consumer', max_running => 100);
+SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''closed'')');
 SELECT name, open FROM jobq.queues WHERE name IN ('closed', 'default', 'manual') ORDER BY name;
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
@@ -164,7 +165,7 @@ SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.enqueue_many('any'
 SELECT e.code, e.message FROM test.error($$INSERT INTO jobq.inbox (kind, queue) VALUES ('any', 'closed')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('closed', '@daily', 'any', options => '{"queue": "closed"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "any", "queue": "closed"}')$$) e;
-SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.wait_queue(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
+SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.wait_queue(''closed'')', 'jobq.cancel_many(queue => ''closed'', state => ''waiting'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
 	'jobq.grant_privilege(''regress_jobq_alice'', queue => ''closed'')', 'jobq.revoke_privilege(''regress_jobq_alice'', queue => ''closed'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
 SELECT name FROM jobq.queues WHERE name = 'closed';
 SELECT queue FROM jobq.limits WHERE queue = 'closed';
@@ -218,7 +219,7 @@ SET ROLE regress_jobq_bob;
 SELECT token AS others_token FROM jobq.reserve_job(:others) \gset
 SELECT token AS own_token FROM jobq.reserve_job(:own) \gset
 SET ROLE regress_jobq_alice;
-SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack(ARRAY[%s, %s]::bigint[], ARRAY[%s, %s]::bigint[], ''[null, "forged"]'')', :own, :others, :own_token, :others_token)) e;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack_many(ARRAY[%s, %s]::bigint[], ARRAY[%s, %s]::bigint[], ''[null, "forged"]'')', :own, :others, :own_token, :others_token)) e;
 SELECT jobq.ack(:own, :own_token);
 RESET ROLE;
 SELECT state FROM jobq.status(:others);

@@ -112,7 +112,7 @@ SELECT jobq.cancel_batch(:batch);
 SELECT jobq.schedule('trust', '@yearly', 'echo');
 SELECT test.widened('ALTER TABLE jobq_internal.schedule ALTER anchor TYPE text', $$SELECT jobq.run_schedule('trust')$$);
 SELECT jobq.unschedule('trust');
-SELECT jobq.clear('trust');
+SELECT jobq.cancel_many(queue => 'trust', state => 'waiting');
 SELECT jobq.drop_queue('trust'), jobq.unregister('aware');
 
 -- an index whose access method keeps things for the statement

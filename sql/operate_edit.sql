@@ -120,7 +120,7 @@ SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq_int
 SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue(''echo'', queue => ''short'')') e;
 SELECT jobq.edit(:second, queue => 'manual');
 SELECT jobq.enqueue('echo', queue => 'short') > 0 AS has_room;
-SELECT jobq.cancel(:second), jobq.cancel(:first), jobq.clear('short');
+SELECT jobq.cancel(:second), jobq.cancel(:first), jobq.cancel_many(queue => 'short', state => 'waiting');
 SELECT jobq.enqueue('broken', '"first"', queue => 'first', group_key => 'g', max_attempts => 2, backoff => 'fixed 1h') AS first,
 	jobq.enqueue('echo', '"second"', queue => 'first', group_key => 'g') AS second \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :first));

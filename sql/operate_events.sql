@@ -154,7 +154,7 @@ SELECT count(jobq.enqueue('outside', queue => 'watched')) FROM generate_series(1
 SELECT jobq.create_monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
 SELECT test.until('(SELECT since IS NOT NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
-SELECT jobq.clear('watched');
+SELECT jobq.cancel_many(queue => 'watched', state => 'waiting');
 SELECT jobq.create_monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
 SELECT test.until('(SELECT since IS NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
@@ -179,7 +179,7 @@ SELECT * FROM test.error($$SELECT jobq.on_event('schedule_missed', 'hear', queue
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers WHERE role = current_user::regrole;
 SELECT jobq.drop_owned('regress_jobq_bob');
 SELECT count(*) FROM jobq_internal.event_handler;
-SELECT jobq.clear('watched');
+SELECT jobq.cancel_many(queue => 'watched', state => 'waiting');
 SELECT jobq.drop_queue('watched');
 SELECT jobq.unregister('hear');
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');

@@ -1,4 +1,4 @@
--- The same for many jobs: cancel_many() and its kin, in_slices().
+-- Functions for many jobs.
 SELECT jobq.create_queue('many'), jobq.alter_queue('many', tenant => 'header customer');
 SELECT jobq.pause('many');
 CREATE FUNCTION test.left_of_many() RETURNS text LANGUAGE sql AS $$
@@ -45,11 +45,11 @@ SELECT test.in_gate(:gate);
 SELECT jobq.cancel_many(ids => ARRAY[:one, :one, :seventh, NULL, 0, :gate]);
 SELECT state, error FROM jobq.wait_many(ARRAY[:one, :gate]);
 SELECT pg_advisory_unlock(41);
--- but clear() leaves what runs
+-- with state waiting, jobs that run go on
 SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
 SELECT test.in_gate(:gate);
-SELECT jobq.clear('first');
+SELECT jobq.cancel_many(queue => 'first', state => 'waiting');
 SELECT jobq.edit_many('{"priority": 1}', ids => ARRAY[:gate, :two]), jobq.edit_many(jsonb_build_object('run_at', now()), ids => ARRAY[:gate]);
 SELECT pg_advisory_unlock(41);
 SELECT state FROM jobq.wait(:gate);
@@ -70,7 +70,7 @@ SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{"{}", "{}"}');
 SELECT jobq.edit_many(jsonb_build_object('run_at', now()), batch_id => :batch), jobq.edit_many('{"priority": 9}', batch_id => :batch);
 SELECT state, priority FROM jobq.live_jobs WHERE batch_id = :batch;
 SELECT jobq.cancel_many(batch_id => :batch, state => 'blocked');
-SELECT jobq.clear('many');
+SELECT jobq.cancel_many(queue => 'many', state => 'waiting');
 
 -- all else that edit() takes; a queue that gets full keeps them all where they are
 CALL test.fill_many();
@@ -83,8 +83,8 @@ SELECT * FROM test.error($$SELECT jobq.edit_many('{"queue": "few"}', queue => 'm
 SELECT jobq.edit_many('{"queue": "few", "run_at": "2100-01-01 00:00Z"}', queue => 'many', max_jobs => 2);
 SELECT queue, payload -> 'n' AS n, (run_at AT TIME ZONE 'UTC')::date AS run_at FROM jobq.live_jobs WHERE queue = 'few' ORDER BY 2;
 SELECT test.left_of_many();
-CALL jobq.in_slices('edit_many', '{"queue": "few", "changes": {"queue": "many"}}', slice => 1);
-SELECT jobq.drop_queue('few'), jobq.clear('many');
+SELECT jobq.edit_many('{"queue": "many"}', queue => 'few', max_jobs => 5);
+SELECT jobq.drop_queue('few'), jobq.cancel_many(queue => 'many', state => 'waiting');
 
 -- dead letters: by error and SQLSTATE
 SELECT jobq.resume('many');
@@ -104,7 +104,7 @@ SELECT jobq.edit_many('{"queue": "many"}', ids => :'broken', state => 'failed');
 SELECT jobq.delete_many(queue => 'many', older_than => '1 h'), jobq.delete_many(queue => 'many', newer_than => '0'), jobq.delete_many(queue => 'many', newer_than => '1 h', max_jobs => 1);
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
 SELECT jobq.delete_many(ids => :'broken');
-SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.clear('many');
+SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.cancel_many(queue => 'many', state => 'waiting');
 
 -- of dead letters with the same key, the last of those that are meant; none whose key is held
 SELECT jobq.resume('many');
@@ -112,51 +112,37 @@ SELECT jobq.enqueue('broken', '1', queue => 'many', max_attempts => 1, unique_ke
 SELECT state FROM jobq.wait(:first);
 SELECT jobq.enqueue('broken', '2', queue => 'many', max_attempts => 1, unique_key => 'same') AS second \gset
 SELECT state FROM jobq.wait(:second);
+SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :second));
 SELECT jobq.pause('many');
 SELECT jobq.retry_many(unique_key => 'same', payload => '1');
 SELECT jobq.retry_many(unique_key => 'same');
 SELECT id = :first AS first, state FROM jobq.live_jobs WHERE queue = 'many';
-SELECT jobq.clear('many');
-CALL jobq.in_slices('retry_many', '{"unique_key": "same"}', slice => 1);
+SELECT jobq.cancel_many(queue => 'many', state => 'waiting');
+SELECT jobq.retry_many(unique_key => 'same');
 SELECT id = :second AS second, state FROM jobq.live_jobs WHERE queue = 'many';
-SELECT jobq.clear('many');
+SELECT jobq.cancel_many(queue => 'many', state => 'waiting');
 
--- in slices: each is a transaction
-CREATE FUNCTION test.transactions(reason text) RETURNS TABLE (jobs bigint, transactions bigint) LANGUAGE sql AS $$
-	SELECT count(*), count(DISTINCT xmin::text) FROM jobq_internal.archive WHERE kind = 'sliced' AND archive.reason = $1
-$$;
+-- some at a time, each in a transaction of its own
 SELECT jobq.register('sliced', 'test.echo(jsonb)', queue => 'many');
 SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
-CALL jobq.in_slices('cancel_many', '{"kind": "sliced"}', slice => 10);
-SELECT * FROM test.transactions('cancelled');
-SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
-CALL jobq.in_slices('edit_many', '{"kind": "sliced", "changes": {"run_at": "2100-01-01 00:00Z"}}', slice => 7);
-CALL jobq.in_slices('edit_many', '{"kind": "sliced", "changes": {"priority": 3}, "max_jobs": 21, "ids": null}', slice => 10);
-SELECT run_at AT TIME ZONE 'UTC' AS run_at, priority, count(*), count(DISTINCT xmin::text) AS transactions FROM jobq_internal.job WHERE kind = 'sliced' GROUP BY 1, 2 ORDER BY 2;
-SELECT array_agg(id ORDER BY id) AS ids FROM jobq.live_jobs WHERE kind = 'sliced' \gset
-SELECT format('{"ids": %s, "kind": "sliced"}', to_jsonb((:'ids'::bigint[])[1:3])) AS arguments \gset
-CALL jobq.in_slices('cancel_many', :'arguments');
-CALL jobq.in_slices('clear', '{"queue": "many", "tenant": "none"}');
-CALL jobq.in_slices('clear', '{"queue": "many"}', slice => 11);
-SELECT * FROM test.transactions('cleared');
--- within a procedure
-SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[3]), queue => 'manual');
-CREATE PROCEDURE test.slices_within() LANGUAGE plpgsql AS $$
+DO $$
 DECLARE
 	n bigint;
 BEGIN
-	CALL jobq.in_slices('cancel_many', '{"kind": "sliced", "max_jobs": 2}', 1, n);
-	RAISE NOTICE '%', n;
-	ROLLBACK;
+	LOOP
+		n := jobq.cancel_many(kind => 'sliced', state => 'waiting', max_jobs => 10);
+		RAISE NOTICE '%', n;
+		EXIT WHEN n = 0;
+		COMMIT;
+	END LOOP;
 END
 $$;
-CALL test.slices_within();
-SELECT count(*) FROM jobq.live_jobs WHERE kind = 'sliced';
-SELECT jobq.cancel_many(kind => 'sliced');
-BEGIN;
-SAVEPOINT s;
-CALL jobq.in_slices('cancel_many', '{"kind": "sliced"}');
-ROLLBACK;
+SELECT count(*), count(DISTINCT xmin::text) AS transactions FROM jobq_internal.archive WHERE kind = 'sliced' AND reason = 'cancelled';
+SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
+SELECT jobq.edit_many('{"priority": 3}', kind => 'sliced', max_jobs => 21, ids => NULL);
+SELECT array_agg(id ORDER BY id) AS ids FROM jobq.live_jobs WHERE kind = 'sliced' \gset
+SELECT priority, array_agg(i ORDER BY i) AS ids FROM unnest(:'ids'::bigint[]) WITH ORDINALITY u (id, i) JOIN jobq.live_jobs USING (id) GROUP BY 1 ORDER BY 1;
+SELECT jobq.cancel_many(queue => 'many', tenant => 'none', state => 'waiting'), jobq.cancel_many(ids => :'ids', kind => 'sliced', state => 'waiting');
 
 -- whose jobs: an operator moves those of others, but does not guess what is in them
 SELECT jobq.revoke_privilege('regress_jobq_boss');
@@ -204,27 +190,6 @@ SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1
 	'edit_many(''{"max_attempts": -1}'', kind => ''x'')', 'edit_many(''{"backoff": "often"}'', kind => ''x'')', 'edit_many(''{"timeout": "-1 s"}'', kind => ''x'')',
 	'cancel_many(sqlstate => ''22'')', 'cancel_many(older_than => ''-1 s'')', 'cancel_many(newer_than => ''-1 s'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
-CALL jobq.in_slices(NULL, '{}');
-CALL jobq.in_slices('prune', '{}');
-CALL jobq.in_slices('cancel_many', '[]');
-CALL jobq.in_slices('cancel_many', '{}');
-CALL jobq.in_slices('cancel_many', '{"state": "completed"}');
-CALL jobq.in_slices('cancel_many', '{"queues": "x"}');
-CALL jobq.in_slices('cancel_many', '{"run_at": "2100-01-01"}');
-CALL jobq.in_slices('cancel_many', '{"kind": 1}');
-CALL jobq.in_slices('cancel_many', '{"ids": [[1]]}');
-CALL jobq.in_slices('cancel_many', '{"ids": ["x"]}');
-CALL jobq.in_slices('cancel_many', '{"ids": {"a": 1}}');
-CALL jobq.in_slices('cancel_many', '{"ids": true}');
-CALL jobq.in_slices('cancel_many', '{"ids": []}');
-CALL jobq.in_slices('cancel_many', '{"kind": "x"}', slice => 0);
-CALL jobq.in_slices('clear', '{"queue": "many", "kind": "x"}');
-CALL jobq.in_slices('clear', '{"tenant": "x"}');
-CALL jobq.in_slices('edit_many', '{"kind": "x"}');
-CALL jobq.in_slices('edit_many', '{"kind": "x", "changes": null}');
-CALL jobq.in_slices('edit_many', '{"kind": "x", "changes": 5}');
-CALL jobq.in_slices('edit_many', '{"kind": "x", "run_at": "2100-01-01"}');
-CALL jobq.in_slices('edit_many', '{"kind": "x", "changes": {"priority": "high"}}');
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'many';
 SELECT jobq.unregister('sliced'), jobq.unregister('cancels_many'), jobq.drop_queue('many', force => true);
 
@@ -239,11 +204,11 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "note", "payload":
 SELECT payload, tags FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
 SELECT jobq.cancel_many(tags => '{vip,many}'), jobq.cancel_many(tags => '{"a \"b\", {c}"}'), jobq.cancel_many(tags => '{NULL}');
 SELECT jobq.edit_many('{"priority": 5}', tags => '{import,many}'), jobq.cancel_many(tags => '{import}', queue => 'tagged', max_jobs => 1);
-CALL jobq.in_slices('cancel_many', '{"tags": ["many", "import"]}', slice => 1);
+SELECT jobq.cancel_many(tags => '{many,import}');
 SELECT payload, tags, state FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
 SELECT jobq.rerun(:one) AS again \gset
 SELECT tags FROM jobq.jobs WHERE id = :again;
-SELECT jobq.clear('tagged') > 0 AS cleared, jobq.resume('tagged');
+SELECT jobq.cancel_many(queue => 'tagged', state => 'waiting') > 0 AS cleared, jobq.resume('tagged');
 SELECT jobq.enqueue('broken', '8', queue => 'tagged', tags => '{lost}', max_attempts => 1) AS letter \gset
 SELECT state FROM jobq.wait(:letter);
 SELECT tags FROM jobq.dead_letters WHERE id = :letter;
@@ -256,7 +221,7 @@ SELECT u.tags, e.code, e.message FROM unnest(ARRAY['{NULL}', '{""}', '{{a},{b}}'
 SELECT u.tags, e.code, e.message FROM unnest(ARRAY['"import"', '1', '{}', '[1]', '[null]', '[["a"]]', '["a", ""]', '["in order"]']) WITH ORDINALITY u (tags, n),
 	test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "note", "queue": "tagged", "tags": %s}]}'')', u.tags)) e ORDER BY u.n;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.cancel_many(tags => '{}')$$) e;
-SELECT jobq.clear('tagged') > 0 AS cleared;
+SELECT jobq.cancel_many(queue => 'tagged', state => 'waiting') > 0 AS cleared;
 SELECT jobq.drop_queue('tagged', force => true);
 
 -- of several with the same key the last is retried, among those that the user may retry
@@ -282,7 +247,7 @@ SET ROLE regress_jobq_bob;
 SELECT jobq.retry_many(kind => 'broken');
 RESET ROLE;
 SELECT payload, state FROM jobq.jobs WHERE id IN (:two, :three) ORDER BY id;
-SELECT jobq.clear('keyed one'), jobq.delete(:two);
+SELECT jobq.cancel_many(queue => 'keyed one', state => 'waiting'), jobq.delete(:two);
 SELECT jobq.drop_queue('keyed one', force => true), jobq.drop_queue('keyed two', force => true);
 
 -- who holds a job of a queue that workers have got since loses it, and its place there

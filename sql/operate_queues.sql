@@ -87,7 +87,7 @@ SELECT * FROM test.error('SELECT jobq.edit(' || :two || ', run_at => now())');
 SELECT jobq.ack(:three, :token);
 SELECT jobq.wait_queue('parcels', '50ms');
 -- clear leaves what is held
-SELECT jobq.clear('parcels');
+SELECT jobq.cancel_many(queue => 'parcels', state => 'waiting');
 SELECT state FROM jobq.status(:one);
 SELECT jobq.ack(:two, :token);
 SELECT jobq.wait_queue('parcels');
@@ -99,9 +99,9 @@ SELECT test.in_gate(:gate);
 SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 200) n), queue => 'first');
 SELECT jobq.enqueue('note', '"later"', queue => 'first', delay => '1 hour') AS later \gset
 BEGIN;
-SELECT jobq.clear('first');
+SELECT jobq.cancel_many(queue => 'first', state => 'waiting');
 ROLLBACK;
-SELECT jobq.clear('first');
+SELECT jobq.cancel_many(queue => 'first', state => 'waiting');
 SELECT state, error FROM jobq.status(:later);
 SELECT state, count(*) FROM jobq.jobs WHERE queue = 'first' AND finished_at IS NULL GROUP BY state;
 SELECT jobq.wait_queue('first', '1ms');
@@ -109,12 +109,12 @@ SELECT pg_advisory_unlock(1);
 SELECT jobq.wait_queue('first', '5 min');
 SELECT state FROM jobq.status(:gate);
 SELECT count(*) FROM test.trace;
-SELECT * FROM test.error('SELECT jobq.clear(''no such'')');
+SELECT * FROM test.error('SELECT jobq.cancel_many(queue => ''no such'', state => ''waiting'')');
 -- a clear that is rolled back leaves them to run
 SELECT jobq.pause('held');
 SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 100) n), queue => 'held');
 BEGIN;
-SELECT jobq.clear('held');
+SELECT jobq.cancel_many(queue => 'held', state => 'waiting');
 ROLLBACK;
 SELECT jobq.resume('held');
 SELECT jobq.wait_queue('held', '5 min');
@@ -138,7 +138,7 @@ BEGIN;
 SELECT jobq.enqueue('echo', queue => 'held') IS NULL;
 SELECT * FROM test.error('SELECT jobq.wait_queue(''held'')');
 ROLLBACK;
-SELECT jobq.clear('held');
+SELECT jobq.cancel_many(queue => 'held', state => 'waiting');
 
 -- dead letters: by queue, by kind, all
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters;
@@ -201,7 +201,7 @@ RESET jobq.create_queues;
 SET jobq.create_queues = consumer;
 SELECT jobq.enqueue('any kind', queue => 'parcels') > 0 AS enqueued;
 SELECT name, mode FROM jobq.queues WHERE name = 'parcels';
-SELECT jobq.clear('parcels');
+SELECT jobq.cancel_many(queue => 'parcels', state => 'waiting');
 SELECT jobq.drop_queue('parcels');
 SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'')');
 RESET jobq.create_queues;

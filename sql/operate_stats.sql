@@ -34,10 +34,10 @@ ROLLBACK TO s;
 COMMIT;
 SELECT kind, tenant, enqueued, started, waiting, scheduled FROM jobq.stats WHERE queue = 'counted';
 BEGIN;
-SELECT jobq.clear('counted');
+SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 ROLLBACK;
 SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
-SELECT jobq.clear('counted');
+SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
 
 -- each way to come, and each end
@@ -73,7 +73,7 @@ SELECT enqueued_15m FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
 SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 15);
 SELECT enqueued_15m > 0 AS rate FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
 SELECT jobq.test_clock('0');
-SELECT jobq.clear('counted');
+SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 
 -- consumers
 SELECT jobq.create_queue('counted_out', mode => 'consumer');
@@ -84,13 +84,13 @@ SELECT waiting, held, started FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.ack(:a, :ta);
 SELECT jobq.release(:b, :tb);
 SELECT waiting, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
-SELECT jobq.clear('counted_out');
+SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 
 -- a large transaction keeps no memory
 SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', delay => i * interval '1 minute')) FROM generate_series(1, 20000) i;
 SELECT total_bytes < :before + 500000 AS given_back FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
-SELECT jobq.clear('counted_out');
+SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 
 -- blocked jobs
 SELECT jobq.create_workflow('{"steps": [{"name": "first", "kind": "echo", "queue": "counted", "delay": "1 hour"}, {"name": "then", "kind": "echo", "queue": "counted", "needs": ["first"]}]}') AS flow \gset
@@ -133,10 +133,10 @@ SELECT date_trunc('hour', jobq.clock()) + '3 hours' AS later \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', run_at => :'later')) FROM generate_series(1, 5);
 SELECT test.until('(SELECT waiting = 0 AND scheduled = 5 FROM jobq.stats WHERE queue = ''counted_out'')');
 SELECT jobq.test_clock(:'later'::timestamptz + interval '1 minute' - clock_timestamp());
-SELECT jobq.clear('counted_out');
+SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out')) FROM generate_series(1, 7);
 SELECT test.until('(SELECT waiting = 7 AND scheduled = 0 FROM jobq.stats WHERE queue = ''counted_out'')');
-SELECT jobq.clear('counted_out');
+SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 SELECT jobq.test_clock('0');
 
 -- what runs have cost: a worker's that succeeds, one that fails, and those of a session

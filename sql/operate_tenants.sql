@@ -115,9 +115,9 @@ SELECT jobq.ack(:id, :token);
 -- cleared, retried, deleted alone
 SELECT jobq.pause('let header');
 SELECT test.post_for('{a,b,a,b}', 'let header');
-SELECT jobq.clear('let header', 'b'), jobq.clear('let header', 'nobody');
+SELECT jobq.cancel_many(queue => 'let header', tenant => 'b', state => 'waiting'), jobq.cancel_many(queue => 'let header', tenant => 'nobody', state => 'waiting');
 SELECT tenant, ready FROM jobq.tenants WHERE queue = 'let header';
-SELECT jobq.clear('let header'), jobq.resume('let header');
+SELECT jobq.cancel_many(queue => 'let header', state => 'waiting'), jobq.resume('let header');
 SELECT jobq.enqueue('whose', '{"fail": 1}', 'let header', headers => jsonb_build_object('branch', tenant)) FROM unnest('{a,b,b}'::text[]) tenant \g /dev/null
 SELECT test.until('(SELECT sum(failed) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
 SELECT tenant, failed FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
@@ -134,12 +134,12 @@ SELECT pg_advisory_lock(7);
 SELECT jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}') AS a, jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "b"}') AS b,
 	jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}', delay => '1 day') AS later \gset
 SELECT test.in_gate(:a, :b);
-SELECT jobq.clear('let header', 'a');
+SELECT jobq.cancel_many(queue => 'let header', tenant => 'a', state => 'waiting');
 SELECT state FROM jobq.status(:a);
 SET ROLE regress_jobq_alice;
-SELECT jobq.clear('let header', 'a', running => true);
+SELECT jobq.cancel_many(queue => 'let header', tenant => 'a');
 RESET ROLE;
-SELECT jobq.clear('let header', 'a', running => true);
+SELECT jobq.cancel_many(queue => 'let header', tenant => 'a');
 SELECT state FROM jobq.wait(:a);
 SELECT state FROM jobq.status(:b);
 SELECT pg_advisory_unlock(7);
@@ -147,7 +147,7 @@ SELECT state FROM jobq.wait(:b);
 SELECT jobq.create_queue('let leased', mode => 'consumer', tenant => 'header branch');
 SELECT jobq.enqueue('any', queue => 'let leased', headers => '{"branch": "a"}') AS a \gset
 SELECT token FROM jobq.reserve('{let leased}', wait => '5 min') \gset
-SELECT jobq.clear('let leased', 'a'), jobq.clear('let leased', 'b', running => true), jobq.clear('let leased', 'a', running => true);
+SELECT jobq.cancel_many(queue => 'let leased', tenant => 'a', state => 'waiting'), jobq.cancel_many(queue => 'let leased', tenant => 'b'), jobq.cancel_many(queue => 'let leased', tenant => 'a');
 SELECT e.code FROM test.error(format('SELECT jobq.ack(%s, %s)', :a, :token)) e;
 SELECT state FROM jobq.status(:a);
 
@@ -157,6 +157,6 @@ SELECT jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role', dela
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.tenants;
 RESET ROLE;
-SELECT jobq.clear('let role');
+SELECT jobq.cancel_many(queue => 'let role', state => 'waiting');
 SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name LIKE 'let %' ORDER BY name;
 SELECT jobq.unregister('whose');

@@ -101,7 +101,7 @@ SELECT count(*) FROM jobq.enqueue_many('parcel', '{1,2}', queue => 'crowd');
 SELECT ready, exact FROM jobq.queues WHERE name = 'crowd';
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'crowd');
-SELECT jobq.clear('crowd'), jobq.drop_queue('crowd');
+SELECT jobq.cancel_many(queue => 'crowd', state => 'waiting'), jobq.drop_queue('crowd');
 
 -- dead letters, likewise, and however they go
 SELECT jobq.create_queue('graves');

@@ -147,6 +147,7 @@ SELECT jobq.enqueue('stages', delay => '1 hour', watch => true) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.test_clock('4 hours');
 SELECT state, attempt FROM jobq.wait(:id);
+SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
 -- progress that is faster than the relay does not keep the end from its place, the last
@@ -162,6 +163,7 @@ SELECT jobq.enqueue('fast', delay => '1 hour', watch => true) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.test_clock('5 hours');
 SELECT state, attempt FROM jobq.wait(:id);
+SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
 SELECT count(*) > 1 AS more, count(*) FILTER (WHERE payload ~ 'completed') AS ends, (array_agg(payload::jsonb - 'id' ORDER BY n DESC))[1] AS last FROM test.heard;
 -- of its failure and retry, too
@@ -171,6 +173,7 @@ SELECT jobq.test_clock('6 hours');
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT jobq.retry(:id);
 SELECT state, attempt FROM jobq.wait(:id);
+SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
 SELECT jobq.delete(:id);

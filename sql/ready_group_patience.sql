@@ -18,7 +18,7 @@ SELECT (test.error(format('SELECT jobq.alter_queue(''patient'', group_patience =
 -- the others wait, for as long as the queue has patience, and then go on in their order
 SELECT test.step('a', 1, 'patient', '{"fails": 2}') AS first, test.step('a', 2, 'patient') AS second, test.step('a', 3, 'patient') AS third \gset
 SELECT test.failed(:first);
-SELECT test.until('(SELECT parked = 2 FROM jobq.groups WHERE group_key = ''a'')');
+SELECT test.until('(SELECT parked = 2 AND waits_for IS NOT NULL FROM jobq.groups WHERE group_key = ''a'')');
 SELECT g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
 SELECT reason, regexp_replace(replace(detail, 'job ' || :'first', 'job first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:second);
 SELECT jobq.test_clock('50 min');
@@ -184,10 +184,11 @@ SELECT jobq.test_clock('0');
 SELECT jobq.create_queue('shared1', group_scope => 'database', group_patience => '1 hour'), jobq.create_queue('shared2', group_scope => 'database');
 SELECT test.step('i', 1, 'shared1', '{"fails": 1}') AS first, test.step('i', 2, 'shared2', '{"fails": 1}') AS second, test.step('i', 3, 'shared1') AS third \gset
 SELECT test.failed(:first);
-SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE parked = 2)');
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE parked = 2 AND waits_for IS NOT NULL)');
 SELECT g.queue, g.group_key, g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
 SELECT jobq.test_clock('61 min');
 SELECT test.failed(:second);
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :second));
 SELECT waits_for = :second AS waits, waits_until FROM jobq.groups;
 SELECT jobq.test_clock('5 hours');
 CALL test.settle();

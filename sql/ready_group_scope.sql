@@ -97,7 +97,7 @@ SELECT jobq.resume('shared_as');
 CALL test.settle();
 SELECT id = :running AS the_first, state FROM jobq.jobs WHERE queue = 'shared_as' ORDER BY id;
 SELECT pg_advisory_unlock(4200);
-SELECT state FROM jobq.wait_many(ARRAY[:running, :urgent, :usual], '20 s');
+SELECT state FROM jobq.wait_many(ARRAY[:running, :urgent, :usual], '5 min');
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT jobq.drop_queue('shared_as');
 SELECT jobq.revoke_privilege('regress_jobq_giver'), jobq.revoke_privilege('regress_jobq_taker');

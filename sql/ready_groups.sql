@@ -191,7 +191,7 @@ SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.lease_slots())');
 TRUNCATE held;
 INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
-SELECT jobq.clear('held');
+SELECT jobq.cancel_many(queue => 'held', state => 'waiting');
 SELECT jobq.ack(id, token) FROM held;
 SELECT jobq.test_clock('0');
 -- the group does not go on waiting for a job that a consumer has enqueued, and taken back
@@ -219,7 +219,7 @@ COMMIT;
 TRUNCATE held;
 INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
-SELECT jobq.clear('held');
+SELECT jobq.cancel_many(queue => 'held', state => 'waiting');
 SELECT jobq.ack(id, token) FROM held;
 
 -- the job for which its group waits goes, or leaves for another queue, in a prepared transaction
@@ -233,13 +233,13 @@ BEGIN;
 SELECT jobq.cancel(:first);
 PREPARE TRANSACTION 'jobq_group';
 COMMIT PREPARED 'jobq_group';
-SELECT id = :second AS second, jobq.nack(id, token, 'later', '10 hours') FROM jobq.reserve('{held}', wait => '20 s');
+SELECT id = :second AS second, jobq.nack(id, token, 'later', '10 hours') FROM jobq.reserve('{held}', wait => '5 min');
 SELECT count(*) FROM jobq.reserve('{held}');
 BEGIN;
 SELECT jobq.edit(:second, queue => 'left');
 PREPARE TRANSACTION 'jobq_group';
 COMMIT PREPARED 'jobq_group';
-SELECT id = :third AS third, jobq.ack(id, token) FROM jobq.reserve('{held}', wait => '20 s');
+SELECT id = :third AS third, jobq.ack(id, token) FROM jobq.reserve('{held}', wait => '5 min');
 SELECT jobq.cancel(:second), jobq.drop_queue('left', force => true);
 
 -- nothing is left

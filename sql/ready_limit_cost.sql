@@ -56,6 +56,7 @@ SELECT state FROM jobq.wait(:vip3);
 SELECT jobq.create_queue('in a session');
 SELECT test.ask(1, 3, 'in a session') AS c2, test.ask(0, 3, 'in a session') AS vip4 \gset
 CALL jobq.work(ARRAY['in a session'], stop_when_empty => true);
+SELECT state FROM jobq.wait(:vip4, '5 min');
 SELECT i.id = :c2 AS c2, s.state FROM unnest(ARRAY[:c2, :vip4]) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY n;
 SELECT pg_advisory_unlock_all();
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :vip, :c, :c2]);
@@ -142,7 +143,7 @@ SELECT jobq.schedule('dear', '0 0 1 1 *', 'call', '{"price": 4}', options => '{"
 SELECT jobq.run_schedule('dear') AS id \gset
 SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.unschedule('dear');
-SELECT jobq.clear('calling');
+SELECT jobq.cancel_many(queue => 'calling', state => 'waiting');
 SELECT jobq.resume('calling');
 
 -- callbacks and steps: asked when they are described, and kept by those that are made anew
@@ -182,7 +183,7 @@ SELECT count(*) FROM jobq.reserve('{taken}', 10);
 SELECT jobq.create_limiter('api', max_running => 1);
 CALL test.settle();
 SELECT :'prices' AS prices, running FROM jobq.limits WHERE limiter = 'api';
-SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
+SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
 SELECT id, token, payload ->> 'price' AS price FROM jobq.reserve('{taken}', 10, wait => '5 min') \gset
 SELECT :'price' AS price, jobq.ack(:id, :token) IS NOT NULL AS done;
 
@@ -252,7 +253,7 @@ SELECT DISTINCT note FROM test.trace;
 SELECT jobq.cancel(:told), jobq.unregister('told'), jobq.drop_limiter('told');
 
 SELECT jobq.unregister('call'), jobq.register('note', 'test.note(jsonb)');
-SELECT jobq.clear(q, running => true) >= 0 AS cleared FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
+SELECT jobq.cancel_many(queue => q) >= 0 AS cleared FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
 SELECT jobq.drop_limiter(l) FROM unnest('{api,seeing,rated,keyed,turns,again}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');

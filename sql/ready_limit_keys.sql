@@ -68,7 +68,7 @@ SELECT count(*) FROM jobq.reserve('{fetched}', 10);
 SELECT :'hosts' AS hosts, test.fetch('b') AS b \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:b);
-SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
+SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
 SELECT state FROM jobq.wait(:b);
 SELECT id, token, payload #>> '{server,host}' AS host FROM jobq.reserve('{fetched}', 10, wait => '5 min') \gset
 SELECT :'host' AS host, jobq.ack(:id, :token) IS NOT NULL AS done;

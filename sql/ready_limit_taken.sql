@@ -34,7 +34,7 @@ SELECT state, attempt, error FROM jobq.wait_many(ARRAY[:a2, :a3]);
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', unique_key => 'x') > :a3 AS key_is_free;
 -- many at once, and one that becomes due
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 300)), queue => 'taking') id \gset
-SELECT state, attempt, error, count(*) FROM jobq.wait_many(:'many'::bigint[]) GROUP BY 1, 2, 3;
+SELECT state, attempt, error, count(*) FROM jobq.wait_many(:'many'::bigint[], '5 min') GROUP BY 1, 2, 3;
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '10 min') AS later \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:later);
@@ -105,7 +105,7 @@ SELECT test.in_gate(:a2);
 -- of many the last one
 SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 300)), queue => 'taking') id \gset
 SELECT test.in_gate((:'many'::bigint[])[300]);
-SELECT state, count(*) FROM jobq.wait_many((:'many'::bigint[])[1:299] || :a2::bigint) GROUP BY 1;
+SELECT state, count(*) FROM jobq.wait_many((:'many'::bigint[])[1:299] || :a2::bigint, '5 min') GROUP BY 1;
 SELECT attempt, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait((:'many'::bigint[])[1]);
 CALL test.settle();
 SELECT state FROM jobq.status((:'many'::bigint[])[300]);
@@ -207,8 +207,8 @@ SELECT count(jobq.enqueue('hold', jsonb_build_object('host', i), 'taking')) FROM
 SELECT test.until('(SELECT ready = 1000 FROM jobq.queues WHERE name = ''taking'')');
 SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(payload -> 'host') AS hosts FROM jobq.reserve('{taking}', 1000, wait => '5 min') \gset
 SELECT array_agg(jobq.enqueue('hold', jsonb_build_object('host', h), 'taking')) AS others FROM unnest(:'hosts'::jsonb[]) h \gset
-SELECT state, count(*) = cardinality(:'ids'::bigint[]) AS all FROM jobq.wait_many(:'others'::bigint[]) GROUP BY 1;
-SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) IS NOT NULL AS done, jobq.clear('taking') IS NOT NULL AS cleared;
+SELECT state, count(*) = cardinality(:'ids'::bigint[]) AS all FROM jobq.wait_many(:'others'::bigint[], '5 min') GROUP BY 1;
+SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]) IS NOT NULL AS done, jobq.cancel_many(queue => 'taking', state => 'waiting') IS NOT NULL AS cleared;
 SELECT jobq.alter_queue('taking', mode => 'worker');
 
 -- in a queue without workers, and with work()

@@ -122,7 +122,7 @@ SELECT jobq.test_clock('10 min 1 s');
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('19 min');
+SELECT jobq.test_clock('15 min');
 CALL test.settle();
 SELECT test.noted();
 SELECT jobq.test_clock('20 min 1 s');
@@ -150,12 +150,12 @@ TRUNCATE test.trace;
 SELECT jobq.test_clock('0');
 
 -- a kind's rate holds across queues
-SELECT jobq.register('note', 'test.note(jsonb)', rate => '1 per minute burst 2');
+SELECT jobq.register('note', 'test.note(jsonb)', rate => '1 per hour burst 2');
 SELECT count(jobq.enqueue('note', '"kind"', queue => CASE i % 2 WHEN 0 THEN 'two' ELSE 'other' END)) FROM generate_series(1, 4) i;
 SELECT test.until('test.noted() = 2');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('61 s');
+SELECT jobq.test_clock('61 min');
 SELECT test.until('test.noted() = 3');
 CALL test.settle();
 SELECT test.noted();
@@ -165,28 +165,28 @@ TRUNCATE test.trace;
 SELECT jobq.test_clock('0');
 
 -- a rate by group: each has its own bucket, retries take tokens, too
-SELECT jobq.create_queue('keyed', rate => '1 per minute by group');
+SELECT jobq.create_queue('keyed', rate => '1 per hour by group');
 SELECT count(jobq.enqueue('note', to_jsonb(g || i), queue => 'keyed', group_key => g)) FROM unnest('{a,b}'::text[]) g, generate_series(1, 3) i;
 SELECT test.until('test.noted() = 2');
 CALL test.settle();
 SELECT note FROM test.trace ORDER BY note;
-SELECT jobq.test_clock('61 s');
+SELECT jobq.test_clock('61 min');
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT note FROM test.trace ORDER BY note;
-SELECT jobq.test_clock('122 s');
+SELECT jobq.test_clock('122 min');
 SELECT test.until('test.noted() = 6');
 SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'c', max_attempts => 3) AS id \gset
 SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :id));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:id);
-SELECT jobq.test_clock('184 s');
+SELECT jobq.test_clock('184 min');
 SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :id));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:id);
-SELECT jobq.test_clock('246 s');
+SELECT jobq.test_clock('246 min');
 SELECT state, attempt FROM jobq.wait(:id);
-SELECT jobq.test_clock('10 min');
+SELECT jobq.test_clock('10 hours');
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 SELECT jobq.delete(:id);
 TRUNCATE test.trace;
@@ -199,7 +199,7 @@ SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempt
 SELECT jobq.alter_queue('two', max_running => 1);
 SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''failed'')', :'ids'));
 CALL test.settle();
-SELECT kind, failures >= 3 AS failures, rest_until > jobq.clock() + '4 min' AS rests FROM jobq.limits WHERE kind = 'broken';
+SELECT kind, failures >= 3 AS failures, rest_until > jobq.clock() + '1 min' AS rests FROM jobq.limits WHERE kind = 'broken';
 SELECT jobq.enqueue('broken', '6', queue => 'two', max_attempts => 1) AS id \gset
 SELECT jobq.enqueue('note', '"others go on"', queue => 'two') AS other \gset
 SELECT state FROM jobq.wait(:other);
@@ -232,15 +232,15 @@ SELECT array_agg(id) AS ids, array_agg(token) AS tokens, count(*) FROM jobq.rese
 SELECT :count AS reserved;
 BEGIN;
 SAVEPOINT s;
-SELECT jobq.nack((:'ids'::bigint[])[1:90], (:'tokens'::bigint[])[1:90], delay => '1 day');
+SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[1:90], (:'tokens'::bigint[])[1:90]) u (id, token);
 ROLLBACK TO s;
-SELECT jobq.nack((:'ids'::bigint[])[1:79], (:'tokens'::bigint[])[1:79], delay => '1 day');
+SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[1:79], (:'tokens'::bigint[])[1:79]) u (id, token);
 COMMIT;
 SELECT failures, rest_until > jobq.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
-SELECT jobq.nack((:'ids'::bigint[])[80:100], (:'tokens'::bigint[])[80:100], delay => '1 day');
+SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[80:100], (:'tokens'::bigint[])[80:100]) u (id, token);
 SELECT failures, rest_until > jobq.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
 SELECT count(*) FROM jobq.reserve('{strict}');
-SELECT jobq.clear('strict'), jobq.drop_queue('strict', force => true);
+SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue('strict', force => true);
 
 -- no more than 128 queues and kinds can have limits; weights count, other queues do not
 CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$

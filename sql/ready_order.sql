@@ -42,7 +42,7 @@ SELECT jobq.enqueue('note', '0', queue => 'first', run_at => '2000-01-01') AS ot
 SELECT test.until('(SELECT ready_entries >= 4002 FROM jobq_internal.scheduler_state())');
 CALL test.settle();
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait_many(ARRAY[:last, :other]);
+SELECT state FROM jobq.wait_many(ARRAY[:last, :other], '5 min');
 SELECT count(*), bool_and(note::int = previous + 1) AS ordered
 FROM (SELECT note, lag(note::int) OVER (ORDER BY n) AS previous FROM test.trace) t;
 TRUNCATE test.trace;

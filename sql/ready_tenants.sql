@@ -73,7 +73,7 @@ SELECT jobq_internal.run_next('{branches by hand}') IS NOT NULL AS first, jobq_i
 	jobq_internal.run_next('{branches by hand}') IS NOT NULL AS third;
 SELECT note FROM test.trace ORDER BY n;
 ROLLBACK;
-SELECT jobq.clear('branches by hand'), jobq.drop_queue('branches by hand');
+SELECT jobq.cancel_many(queue => 'branches by hand', state => 'waiting'), jobq.drop_queue('branches by hand');
 TRUNCATE test.trace;
 
 -- consumers
@@ -86,7 +86,7 @@ SELECT tenant, count(*) FROM test.held GROUP BY tenant ORDER BY tenant;
 SELECT * FROM test.tenants('branches outside');
 SELECT jobq.ack(id, token) FROM test.held WHERE tenant = 'genf' LIMIT 1;
 SELECT headers ->> 'branch' AS tenant, count(*) FROM jobq.reserve('{branches outside}', 10, '1 hour', '0') GROUP BY 1;
-SELECT jobq.clear('branches outside') > 0 AS cleared;
+SELECT jobq.cancel_many(queue => 'branches outside', state => 'waiting') > 0 AS cleared;
 SELECT count(*) FROM jobq.jobs j, jobq.cancel(j.id) WHERE j.queue = 'branches outside' AND finished_at IS NULL;
 DROP TABLE test.held;
 

@@ -33,7 +33,7 @@ SELECT kind, max_memory, max_temp, max_wal FROM jobq.kinds WHERE kind IN ('write
 
 -- each is ended, and its job has another attempt, if it has any left
 SELECT jobq.enqueue('write_on') AS written, jobq.enqueue('sort_on') AS sorted, jobq.enqueue('keep_on', queue => 'first') AS kept \gset
-SELECT state FROM jobq.wait_many(ARRAY[:written, :sorted, :kept]);
+SELECT state FROM jobq.wait_many(ARRAY[:written, :sorted, :kept], '5 min');
 SELECT kind, attempt, sqlstate, regexp_replace(error, '\d+ kB (of|to)', 'N kB \1') AS error, errors -> -1 ->> 'hint' AS hint, jsonb_array_length(errors) AS errors
 FROM jobq.dead_letters WHERE id IN (:written, :sorted, :kept) ORDER BY id;
 SELECT count(*) FROM test.filled;
@@ -54,7 +54,7 @@ CREATE FUNCTION test.write_once(payload jsonb) RETURNS void LANGUAGE sql AS $$
 $$;
 SELECT jobq.register('write_once', 'test.write_once(jsonb)', max_wal => '256 kB', max_attempts => 5, fail_on => '{JQ016}');
 SELECT jobq.enqueue('write_once', '5000') AS much, jobq.enqueue('write_once', '10') AS little \gset
-SELECT state FROM jobq.wait_many(ARRAY[:much, :little]);
+SELECT state FROM jobq.wait_many(ARRAY[:much, :little], '5 min');
 SELECT attempt, sqlstate FROM jobq.dead_letters WHERE id = :much;
 SELECT kind, count(*) FROM test.filled GROUP BY kind;
 SELECT jobq.delete(:much);
@@ -73,7 +73,7 @@ END
 $$;
 SELECT jobq.register('write_anyway', 'test.write_anyway(jsonb)', max_wal => '1MB', max_attempts => 1, timeout => '10 min');
 SELECT jobq.enqueue('write_anyway') AS id \gset
-SELECT state FROM jobq.wait(:id);
+SELECT state FROM jobq.wait(:id, '5 min');
 SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 SELECT jobq.delete(:id);
 
@@ -88,7 +88,7 @@ END
 $$;
 SELECT jobq.register('commit_on', 'test.commit_on(jsonb)', max_wal => '1MB', max_attempts => 1, timeout => '10 min');
 SELECT jobq.enqueue('commit_on') AS id \gset
-SELECT state FROM jobq.wait(:id);
+SELECT state FROM jobq.wait(:id, '5 min');
 SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 SELECT count(*) > 100 AS some, count(*) % 100 FROM test.filled WHERE kind = 'committed';
 SELECT jobq.delete(:id);

@@ -71,7 +71,7 @@ SELECT pg_temp.add('ring', 'q') > 0 AS q;
 SELECT pg_temp.waiting('ring');
 
 -- less urgent ones go where none of the same priority waits, and those of the same role before others'
-SELECT jobq.clear('ring');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 SELECT count(pg_temp.add('ring', name, priority)) FROM (VALUES ('urgent', -1), ('less', 5), ('least', 9)) v (name, priority);
 SELECT pg_temp.add('ring', 'plain') > 0 AS plain;
 SELECT pg_temp.waiting('ring');
@@ -81,11 +81,11 @@ SELECT jobq.enqueue('echo', queue => 'ring', headers => '{"name": "bob again"}',
 RESET ROLE;
 SELECT pg_temp.waiting('ring');
 SET ROLE regress_jobq_alice;
-SELECT jobq.clear('ring');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 
 -- what waits for other jobs stays, and so does what is held by a consumer
 RESET ROLE;
-SELECT jobq.clear('ring'), jobq.alter_queue('ring', mode => 'consumer'), jobq.resume('ring');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.alter_queue('ring', mode => 'consumer'), jobq.resume('ring');
 SET ROLE regress_jobq_alice;
 SELECT count(pg_temp.add('ring', name)) FROM unnest('{r,s,t}'::text[]) name;
 SELECT headers ->> 'name' AS held FROM jobq.reserve('{ring}', wait => '5 min');
@@ -108,10 +108,10 @@ SELECT pg_temp.waiting('ring');
 SELECT pg_temp.add('ring', 'x2', role => 'x') > 0 AS of_x;
 SELECT pg_temp.add('ring', 'z1', role => 'z') > 0 AS of_z;
 SELECT pg_temp.waiting('ring');
-SELECT jobq.clear('ring');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 SELECT b.batch_id IS NOT NULL AS chained FROM jobq.chain('[{"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}]') AS b (batch_id);
 SELECT state, count(*) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL GROUP BY state ORDER BY state;
-SELECT jobq.clear('ring');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 RESET ROLE;
 SELECT jobq.alter_queue('ring', tenant => 'none', fair_by => 'none');
 
@@ -152,7 +152,7 @@ SELECT state, error FROM jobq.status(:first);
 SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
 SELECT jobq.enqueue('echo', '{"c": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') = :second AS merged;
 SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
-SELECT jobq.clear('small'), jobq.resume('small');
+SELECT jobq.cancel_many(queue => 'small', state => 'waiting'), jobq.resume('small');
 SELECT jobq.enqueue('broken', queue => 'small', backoff => 'fixed 1 day', unique_key => 'x', unique_until => 'start', unique_for => '1 hour') AS first \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :first));
 SELECT jobq.pause('small'), jobq.test_clock('2 hours');
@@ -160,11 +160,11 @@ SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x') > :first AS a
 SELECT state, error FROM jobq.status(:first);
 SELECT * FROM test.error($$SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x', on_conflict => 'error')$$);
 SELECT jobq.test_clock('0');
-SELECT jobq.clear('small');
+SELECT jobq.cancel_many(queue => 'small', state => 'waiting');
 SELECT jobq.drop_queue('small', force => true);
 
 -- a handler does not wait for the place of its own job
-SELECT jobq.clear('ring'), jobq.resume('ring'), jobq.alter_queue('ring', max_length => 1);
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.resume('ring'), jobq.alter_queue('ring', max_length => 1);
 CREATE FUNCTION test.full_next(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN to_jsonb(jobq.enqueue('echo', queue => coalesce(payload ->> 'queue', 'ring'), delay => '1 day') > 0);
@@ -187,11 +187,11 @@ SELECT state, result FROM jobq.wait(:next);
 SELECT * FROM test.error($$SELECT jobq.enqueue_many('echo', '{1,2}', queue => 'small')$$);
 SELECT count(*) FROM jobq.enqueue_many('echo', '{1}', queue => 'small', delay => '1 day');
 SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'small')$$);
-SELECT jobq.clear('small');
+SELECT jobq.cancel_many(queue => 'small', state => 'waiting');
 SELECT jobq.drop_queue('small', force => true);
 
 -- what a subtransaction has done is its parent's when it ends well, and is undone with it
-SELECT jobq.clear('ring'), jobq.pause('ring'), jobq.alter_queue('ring', max_length => 3, on_full => 'error');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.pause('ring'), jobq.alter_queue('ring', max_length => 3, on_full => 'error');
 BEGIN;
 SELECT pg_temp.add('ring', 'a') AS a \gset
 SAVEPOINT outside;
@@ -252,9 +252,9 @@ END $$;
 SELECT total_bytes < :before + 500000 AS given_back FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
 SELECT jobq.alter_queue('turn1', max_length => 10501);
 SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'turn1')$$);
-SELECT count(jobq.clear('turn' || i)), count(jobq.drop_queue('turn' || i, force => true)) FROM generate_series(1, 20) i;
+SELECT count(jobq.cancel_many(queue => 'turn' || i, state => 'waiting')), count(jobq.drop_queue('turn' || i, force => true)) FROM generate_series(1, 20) i;
 
-SELECT jobq.clear('ring'), jobq.unregister('full_next');
+SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.unregister('full_next');
 DROP FUNCTION test.full_next(jsonb);
 SELECT jobq.drop_queue('ring', force => true);
 SELECT jobq.revoke_privilege('regress_jobq_alice', 'produce'), jobq.revoke_privilege('regress_jobq_bob', 'produce'), jobq.revoke_privilege('regress_jobq_alice', 'consume');

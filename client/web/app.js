@@ -181,7 +181,7 @@ const actions = {
 
 		await confirmed(`Cancel all jobs of queue "${name}" that wait?`,
 			`They are ${about((q.ready ?? 0) + (q.scheduled ?? 0) + (q.blocked ?? 0), q.exact)}. Those that run go on. This cannot be undone.`, 'Cancel them', true,
-			() => post(path('queues', name, 'clear')), ({ count: n }) => `${ids(n)} of queue "${name}" cancelled.`);
+			() => post(path('queues', name, 'cancel')), ({ count: n }) => `${ids(n)} of queue "${name}" cancelled.`);
 	},
 	async cancel({ id }) {
 		await confirmed(`Cancel job ${id}?`, 'If it runs, its worker is asked to stop. This cannot be undone.', 'Cancel the job', true,
@@ -191,9 +191,9 @@ const actions = {
 		await confirmed(`Run job ${id} again?`, 'It has all its attempts again.', 'Run again', false,
 			() => post(path('jobs', id, 'retry')), `Job ${id} runs again.`, open);
 	},
-	async forget({ id }) {
-		await confirmed(`Forget job ${id}?`, 'The dead letter is deleted. This cannot be undone.', 'Forget', true,
-			() => post('api/jobs/forget', { ids: [id] }), `Job ${id} is forgotten.`, () => location.assign('#/failed'));
+	async delete({ id }) {
+		await confirmed(`Delete job ${id}?`, 'The dead letter is deleted. This cannot be undone.', 'Delete', true,
+			() => post('api/jobs/delete', { ids: [id] }), `Job ${id} is deleted.`, () => location.assign('#/failed'));
 	},
 	async 'retry-selected'(values, context) {
 		const list = [...context.selected];
@@ -201,11 +201,11 @@ const actions = {
 		await confirmed(`Run ${ids(list.length)} again?`, 'Each has all its attempts again.', 'Run again', false,
 			() => post('api/jobs/retry', { ids: list }), `${ids(list.length)} run again.`, () => context.selected.clear());
 	},
-	async 'forget-selected'(values, context) {
+	async 'delete-selected'(values, context) {
 		const list = [...context.selected];
 
-		await confirmed(`Forget ${ids(list.length)}?`, 'The dead letters are deleted. This cannot be undone.', 'Forget', true,
-			() => post('api/jobs/forget', { ids: list }), `${ids(list.length)} forgotten.`, () => context.selected.clear());
+		await confirmed(`Delete ${ids(list.length)}?`, 'The dead letters are deleted. This cannot be undone.', 'Delete', true,
+			() => post('api/jobs/delete', { ids: list }), `${ids(list.length)} deleted.`, () => context.selected.clear());
 	},
 	async 'retry-all'(values, { query: { queue, kind, tenant } }) {
 		const like = { ...(queue && { queue }), ...(kind && { kind }), ...(tenant && { tenant }) };

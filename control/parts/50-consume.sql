@@ -51,9 +51,6 @@ AS 'MODULE_PATHNAME', 'jobq_set_context_sql' LANGUAGE C STRICT VOLATILE PARALLEL
 COMMENT ON FUNCTION jobq.set_context(jsonb) IS 'set the settings taken along by a job until the end of the transaction, as SET LOCAL does
 context: the context of the job, as returned by reserve()';
 
--- Each of the following functions has three signatures: for a single job; for several
--- jobs, all or none; and for untyped literals and parameters, with either meaning.
-
 CREATE FUNCTION jobq.ack(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.ack(bigint, bigint, jsonb) IS 'complete the job; an error if the lease is no longer valid
@@ -61,41 +58,18 @@ id: the job
 token: the token of the job''s reservation
 result: the result of the job, shown by wait(), status() and the archive';
 
-CREATE FUNCTION jobq.ack(ids bigint[], tokens bigint[], results jsonb DEFAULT NULL) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.ack(bigint[], bigint[], jsonb) IS 'complete the jobs, all or none
+CREATE FUNCTION jobq.ack_many(ids bigint[], tokens bigint[], results jsonb DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_ack_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.ack_many(bigint[], bigint[], jsonb) IS 'complete the jobs, all or none
 ids: the jobs
 tokens: the tokens of the reservations, in the order of ids
 results: an array of results, in the order of ids; null: no result';
-
-CREATE FUNCTION jobq.ack(id_or_ids text, token_or_tokens text, result jsonb DEFAULT NULL) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.ack(text, text, jsonb) IS 'complete the job; an error if the lease is no longer valid (for untyped literals and parameters)
-id_or_ids: the id of a job, or an array of ids such as ''{1,2}''
-token_or_tokens: the token of the reservation, or an array of tokens in the order of the ids
-result: the result of the job; for several jobs, an array of results in the order of the ids; null: no result';
 
 CREATE FUNCTION jobq.nack(id bigint, token bigint, error text DEFAULT NULL, delay interval DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_nack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.nack(bigint, bigint, text, interval) IS 'report a failed attempt; the job runs again after the backoff if an attempt is left
 id: the job
 token: the token of the job''s reservation
-error: the error message
-delay: the delay before the next attempt; else the backoff decides';
-
-CREATE FUNCTION jobq.nack(ids bigint[], tokens bigint[], error text DEFAULT NULL, delay interval DEFAULT NULL) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_nack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.nack(bigint[], bigint[], text, interval) IS 'report failed attempts, for all jobs or none
-ids: the jobs
-tokens: the tokens of the reservations, in the order of ids
-error: the error message
-delay: the delay before the next attempt; else the backoff decides';
-
-CREATE FUNCTION jobq.nack(id_or_ids text, token_or_tokens text, error text DEFAULT NULL, delay interval DEFAULT NULL) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_nack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.nack(text, text, text, interval) IS 'report a failed attempt; the job runs again after the backoff if an attempt is left (for untyped literals and parameters)
-id_or_ids: the id of a job, or an array of ids such as ''{1,2}''
-token_or_tokens: the token of the reservation, or an array of tokens in the order of the ids
 error: the error message
 delay: the delay before the next attempt; else the backoff decides';
 
@@ -106,40 +80,11 @@ id: the job
 token: the token of the job''s reservation
 reason: the error of the dead letter';
 
-CREATE FUNCTION jobq.reject(ids bigint[], tokens bigint[], reason text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_reject' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reject(bigint[], bigint[], text) IS 'make the jobs dead letters now, all or none
-ids: the jobs
-tokens: the tokens of the reservations, in the order of ids
-reason: the error of the dead letter';
-
-CREATE FUNCTION jobq.reject(id_or_ids text, token_or_tokens text, reason text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_reject' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reject(text, text, text) IS 'make the job a dead letter now (for untyped literals and parameters)
-id_or_ids: the id of a job, or an array of ids such as ''{1,2}''
-token_or_tokens: the token of the reservation, or an array of tokens in the order of the ids
-reason: the error of the dead letter';
-
 CREATE FUNCTION jobq.release(id bigint, token bigint, delay interval DEFAULT '0', payload jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.release(bigint, bigint, interval, jsonb) IS 'return the job to the queue without charging an attempt
 id: the job
 token: the token of the job''s reservation
-delay: the delay before the job is available again
-payload: the new payload; null: unchanged';
-
-CREATE FUNCTION jobq.release(ids bigint[], tokens bigint[], delay interval DEFAULT '0') RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.release(bigint[], bigint[], interval) IS 'return the jobs to the queues without charging attempts, all or none
-ids: the jobs
-tokens: the tokens of the reservations, in the order of ids
-delay: the delay before the job is available again';
-
-CREATE FUNCTION jobq.release(id_or_ids text, token_or_tokens text, delay interval DEFAULT '0', payload jsonb DEFAULT NULL) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.release(text, text, interval, jsonb) IS 'return the job to the queue without charging an attempt (for untyped literals and parameters)
-id_or_ids: the id of a job, or an array of ids such as ''{1,2}''
-token_or_tokens: the token of the reservation, or an array of tokens in the order of the ids
 delay: the delay before the job is available again
 payload: the new payload; null: unchanged';
 
@@ -150,18 +95,11 @@ id: the job
 token: the token of the job''s reservation
 lease: the new duration of the lease, from now';
 
-CREATE FUNCTION jobq.extend(ids bigint[], tokens bigint[], lease interval) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_extend' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.extend(bigint[], bigint[], interval) IS 'extend the leases of the jobs, all or none
+CREATE FUNCTION jobq.extend_many(ids bigint[], tokens bigint[], lease interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_extend_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.extend_many(bigint[], bigint[], interval) IS 'extend the leases of the jobs, all or none
 ids: the jobs
 tokens: the tokens of the reservations, in the order of ids
-lease: the new duration of the lease, from now';
-
-CREATE FUNCTION jobq.extend(id_or_ids text, token_or_tokens text, lease interval) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_extend' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.extend(text, text, interval) IS 'extend the lease of the job (for untyped literals and parameters)
-id_or_ids: the id of a job, or an array of ids such as ''{1,2}''
-token_or_tokens: the token of the reservation, or an array of tokens in the order of the ids
 lease: the new duration of the lease, from now';
 
 CREATE FUNCTION jobq.set_progress(id bigint, token bigint, percent real, message text DEFAULT NULL) RETURNS void

@@ -158,18 +158,6 @@ COMMENT ON FUNCTION jobq.delete_many IS 'delete the dead letters that meet all c
 --each JOB_FILTER:@1: @'5
 returns: the number of jobs';
 
-CREATE PROCEDURE jobq.in_slices(
-	function text,
-	arguments jsonb,
-	slice int DEFAULT 1000,
-	INOUT jobs bigint DEFAULT NULL)
-AS 'MODULE_PATHNAME', 'jobq_in_slices' LANGUAGE C;
-COMMENT ON PROCEDURE jobq.in_slices IS 'run cancel_many() or a similar function, with a commit after each slice of jobs
-function: cancel_many, clear, retry_many, edit_many, or delete_many
-arguments: the arguments of the function by name
-slice: the number of jobs per transaction
-jobs: the number of jobs';
-
 CREATE FUNCTION jobq.prune(
 	older_than interval DEFAULT NULL,
 	failed_older_than interval DEFAULT NULL,
@@ -181,14 +169,6 @@ older_than: the minimum age of finished jobs; null: delete none
 failed_older_than: the minimum age of dead letters; null: delete none
 batches_older_than: the minimum age of unfinished batches and workflows; null: cancel none
 returns: the number of jobs, dead letters and batches';
-
-CREATE FUNCTION jobq.clear(queue text, tenant text DEFAULT NULL, running boolean DEFAULT false) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.clear(text, text, boolean) IS 'cancel the waiting jobs of a queue, and optionally the running jobs
-queue: the queue
-tenant: only jobs of this tenant
-running: also running jobs; workers are asked to stop, and consumers lose their leases
-returns: the number of jobs';
 
 CREATE FUNCTION jobq.wait_queue(queue text, timeout interval DEFAULT '30s') RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_wait_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -60,7 +60,7 @@ static const char *const statements[] = {
 	[JOBQ_NACK] = "SELECT jobq.nack(j.id, j.token, j.text, j.time)" OF_EACH,
 	[JOBQ_REJECT] = "SELECT jobq.reject(j.id, j.token, j.text)" OF_EACH,
 	[JOBQ_RELEASE] = "SELECT jobq.release(j.id, j.token, j.time)" OF_EACH,
-	[TELL_EXTEND] = "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), "
+	[TELL_EXTEND] = "SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), "
 	"array_agg(j.token ORDER BY j.token, j.id), min(j.time))" OF_EACH,
 	[TELL_LOG] = "SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)" OF_EACH ", jsonb_array_elements(j.text::jsonb) AS l",
 	[TELL_PROGRESS] = "SELECT jobq.set_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, "

@@ -167,7 +167,7 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 	/** Also what runs: those who have it find their leases gone. */
 	public function clear($queue)
 	{
-		return $this->call('clear(?, running => true)', [$this->getQueue($queue)]);
+		return $this->call('cancel_many(queue => ?)', [$this->getQueue($queue)]);
 	}
 
 	/** The name in jobq: '' is the default, and of one that is too long the end is a hash. */

@@ -51,7 +51,7 @@ FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text, $6:
 // much for each token, so all of a token are together.
 const OF_EACH = ' FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)';
 const TELL = {
-	extend: `SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
+	extend: `SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
 		min(j.time))` + OF_EACH,
 	log: 'SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)' + OF_EACH + ', jsonb_array_elements(j.text::jsonb) AS l',
 	progress: 'SELECT jobq.set_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, j.text::jsonb ->> 1)' + OF_EACH,

@@ -56,7 +56,7 @@ const LOG = 'SELECT jobq.log(?::bigint, ?::bigint, ?::text, ?::text)';
 // much for each token, so all of a token are together.
 const OF_EACH = ' FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::interval[]) AS j (id, token, text, time)';
 const TELL = [
-	'extend' => 'SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
+	'extend' => 'SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
 		min(j.time))' . OF_EACH,
 	'ack' => 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' . OF_EACH,
 	'nack' => 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' . OF_EACH,

@@ -67,7 +67,7 @@ FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text, %s:
 # much for each token, so all of a token are together.
 OF_EACH = " FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::interval[]) AS j (id, token, text, time)"
 TELL = {
-    "extend": "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id), "
+    "extend": "SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id), "
               "min(j.time))" + OF_EACH,
     "log": "SELECT jobq.log(j.id, j.token, l ->> 1, l ->> 0)" + OF_EACH + ", jsonb_array_elements(j.text::jsonb) AS l",
     "progress": "SELECT jobq.set_progress(j.id, j.token, (j.text::jsonb ->> 0)::real, j.text::jsonb ->> 1)" + OF_EACH,

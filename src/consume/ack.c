@@ -36,10 +36,12 @@
 #include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_ack);
+PG_FUNCTION_INFO_V1(jobq_ack_many);
 PG_FUNCTION_INFO_V1(jobq_nack);
 PG_FUNCTION_INFO_V1(jobq_reject);
 PG_FUNCTION_INFO_V1(jobq_release);
 PG_FUNCTION_INFO_V1(jobq_extend);
+PG_FUNCTION_INFO_V1(jobq_extend_many);
 
 /* Jobs that are archived at a time. */
 #define ACK_CHUNK	100
@@ -216,9 +218,9 @@ jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job)
 }
 
 static void
-ack(const Held *held, const JobqResults *results)
+ack(const Held *held, const JobqResults *results, const char *function)
 {
-	JobqDatabase *db = jobq_served_database("jobq.ack()");
+	JobqDatabase *db = jobq_served_database(function);
 	Relation	rel = jobq_open_jobs();
 	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_CHUNK));
 	TimestampTz since[ACK_CHUNK];
@@ -253,18 +255,35 @@ ack(const Held *held, const JobqResults *results)
 }
 
 /*
- * ack(id, token, result): the jobs are completed, each with its result if it has one.
+ * ack(id, token, result): complete a job.
  */
 Datum
 jobq_ack(PG_FUNCTION_ARGS)
 {
+	static const char function[] = "jobq.ack()";
 	Held		held;
 	JobqResults results;
 
-	jobq_get_held(fcinfo, &held, "jobq.ack()");
+	jobq_get_held(fcinfo, &held, function);
+	jobq_get_result(fcinfo, 2, &results);
+	ack(&held, &results, function);
+	PG_RETURN_VOID();
+}
+
+/*
+ * ack_many(ids, tokens, results): complete jobs, all or none.
+ */
+Datum
+jobq_ack_many(PG_FUNCTION_ARGS)
+{
+	static const char function[] = "jobq.ack_many()";
+	Held		held;
+	JobqResults results;
+
+	jobq_get_held_many(fcinfo, &held, function);
 	jobq_get_results(fcinfo, 2, &held, &results);
 	jobq_sort_held(&held, &results);
-	ack(&held, &results);
+	ack(&held, &results, function);
 	PG_RETURN_VOID();
 }
 
@@ -293,45 +312,43 @@ trier_of(JobqDatabase *db, int64 id, JobqTrier *trier)
 	trier->consumer = lease == NULL ? NULL : pstrdup(bundle.consumer);
 }
 
+/*
+ * An attempt has failed.
+ *
+ * final: the job becomes a dead letter.
+ * delay_ms: when the next attempt comes; -1: the backoff says so.
+ */
 static void
-failed(const Held *held, const char *function, const char *message,
-	   int sqlerrcode, bool final, int64 delay_ms)
+fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
+			 int sqlerrcode, bool final, int64 delay_ms)
 {
-	JobqDatabase *db = jobq_served_database(function);
-	Relation	rel = jobq_open_jobs();
 	JobqError	error = {.sqlerrcode = sqlerrcode,.message = message};
+	Held		held;
+	int64		id;
+	int64		token;
+	JobqDatabase *db;
+	Relation	rel;
+	JobqJob		job;
+	JobqTrier	trier;
+	TimestampTz since;
 
-	for (int i = 0; i < held->n; i++)
-	{
-		JobqJob		job;
-		JobqTrier	trier;
-		TimestampTz since = take_row(db, rel, held->ids[i], held->tokens[i],
-									 &job);
-
-		trier_of(db, held->ids[i], &trier);
-		error.trier = &trier;
-		jobq_log_keep_told(db, NULL, &job);
-		jobq_job_count_exception(&job);
-		job.nulls[JOB_TOGETHER - 1] = true; /* its consumer lives */
-		jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
-											 final, delay_ms)
-							 ? LEASE_RETRY : LEASE_END,
-							 held->ids[i], held->tokens[i], JOBQ_NONE, 0);
-		(void) jobq_lease_leaves(db, held->ids[i], held->tokens[i]);
-	}
+	jobq_get_held(fcinfo, &held, function);
+	id = held.ids[0];
+	token = held.tokens[0];
+	db = jobq_served_database(function);
+	rel = jobq_open_jobs();
+	since = take_row(db, rel, id, token, &job);
+	trier_of(db, id, &trier);
+	error.trier = &trier;
+	jobq_log_keep_told(db, NULL, &job);
+	jobq_job_count_exception(&job);
+	job.nulls[JOB_TOGETHER - 1] = true; /* its consumer lives */
+	jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
+										 final, delay_ms)
+						 ? LEASE_RETRY : LEASE_END,
+						 id, token, JOBQ_NONE, 0);
+	(void) jobq_lease_leaves(db, id, token);
 	table_close(rel, NoLock);
-}
-
-static void
-nack(FunctionCallInfo fcinfo, const Held *held)
-{
-	failed(held, "jobq.nack()",
-		   PG_ARGISNULL(2) ? "the consumer could not do the job"
-		   : text_to_cstring(PG_GETARG_TEXT_PP(2)),
-		   ERRCODE_JOBQ_NACK, false,
-		   PG_ARGISNULL(3) ? -1
-		   : jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0,
-							  JOBQ_MAX_DELAY_MS));
 }
 
 /*
@@ -341,21 +358,14 @@ nack(FunctionCallInfo fcinfo, const Held *held)
 Datum
 jobq_nack(PG_FUNCTION_ARGS)
 {
-	Held		held;
-
-	jobq_get_held(fcinfo, &held, "jobq.nack()");
-	jobq_sort_held(&held, NULL);
-	nack(fcinfo, &held);
+	fail_attempt(fcinfo, "jobq.nack()",
+				 PG_ARGISNULL(2) ? "the consumer could not do the job"
+				 : text_to_cstring(PG_GETARG_TEXT_PP(2)),
+				 ERRCODE_JOBQ_NACK, false,
+				 PG_ARGISNULL(3) ? -1
+				 : jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0,
+									JOBQ_MAX_DELAY_MS));
 	PG_RETURN_VOID();
-}
-
-static void
-reject(FunctionCallInfo fcinfo, const Held *held)
-{
-	failed(held, "jobq.reject()",
-		   PG_ARGISNULL(2) ? "the consumer rejected the job"
-		   : text_to_cstring(PG_GETARG_TEXT_PP(2)),
-		   ERRCODE_JOBQ_FAILED, true, 0);
 }
 
 /*
@@ -364,11 +374,10 @@ reject(FunctionCallInfo fcinfo, const Held *held)
 Datum
 jobq_reject(PG_FUNCTION_ARGS)
 {
-	Held		held;
-
-	jobq_get_held(fcinfo, &held, "jobq.reject()");
-	jobq_sort_held(&held, NULL);
-	reject(fcinfo, &held);
+	fail_attempt(fcinfo, "jobq.reject()",
+				 PG_ARGISNULL(2) ? "the consumer rejected the job"
+				 : text_to_cstring(PG_GETARG_TEXT_PP(2)),
+				 ERRCODE_JOBQ_FAILED, true, 0);
 	PG_RETURN_VOID();
 }
 
@@ -398,54 +407,55 @@ set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * Give jobs back, with this payload if it is not NULL: no attempt is charged.  The
- * row is written anew, and so is not the version that the row of jobq_internal.lease
- * names: a crash does not bring the lease back.  A lease in memory is just ended,
- * unless there are lines of log() to be kept.
+ * The lease is in memory only, and nothing has to be written to the job's row: end the lease.
  */
 static void
-release(const Held *held, Interval *interval, const Datum *payload)
+release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, TimestampTz since)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(lease->queue_id, &buffer);
+	JobqJob		job;
+
+	jobq_at_commit_lease_back(lease->id, lease->token, jobq_relay_tells(queue));
+	if (!jobq_lease_leaves(db, lease->id, lease->token))
+		jobq_lease_lost(lease->id);
+	jobq_notify_queue(queue);
+	if (!jobq_read_held(rel, lease, &job))
+		return;
+
+	/* the group goes on waiting for it, but not anew */
+	if (!JOB_ISNULL(&job, JOB_GROUP_HELD))
+		jobq_at_commit_group_held(job_group(&job), job_id(&job),
+								  job_held_since(&job));
+	jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
+	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+}
+
+/*
+ * Return a job to its queue, with this payload if it is not NULL.  No attempt is charged.
+ * The row is written anew.  Therefore the row of jobq_internal.lease names an old version, and
+ * a crash does not bring the lease back.
+ */
+static void
+release(int64 id, int64 token, int64 delay_ms, const Datum *payload)
 {
 	JobqDatabase *db = jobq_served_database("jobq.release()");
-	int64		delay_ms = jobq_interval_ms(interval, "delay", 0,
-											JOBQ_MAX_DELAY_MS);
 	Relation	rel = jobq_open_jobs();
+	TimestampTz since;
+	JobqLease	lease = jobq_check_lease(db, id, token, &since);
+	JobqJob		job;
 
-	for (int i = 0; i < held->n; i++)
+	if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 &&
+		!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
+		release_in_memory(db, rel, &lease, since);
+	else
 	{
-		TimestampTz since;
-		JobqLease	lease = jobq_check_lease(db, held->ids[i], held->tokens[i], &since);
-		JobqJob		job;
-
-		if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 &&
-			!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
-		{
-			JobqQueue	buffer;
-			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id, &buffer);
-
-			jobq_at_commit_lease_back(held->ids[i], held->tokens[i],
-									  jobq_relay_tells(queue));
-			if (!jobq_lease_leaves(db, held->ids[i], held->tokens[i]))
-				jobq_lease_lost(held->ids[i]);
-			jobq_notify_queue(queue);
-			if (jobq_read_held(rel, &lease, &job))
-			{
-				/* the group goes on waiting for it, but not anew */
-				if (!JOB_ISNULL(&job, JOB_GROUP_HELD))
-					jobq_at_commit_group_held(job_group(&job), job_id(&job),
-											  job_held_since(&job));
-				jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
-				jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
-			}
-			continue;
-		}
-		since = take_row(db, rel, held->ids[i], held->tokens[i], &job);
+		since = take_row(db, rel, id, token, &job);
 		jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
 		if (delay_ms > 0)
 			jobq_job_set_run_at(&job, jobq_now() + delay_ms * 1000);
-		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
-							 JOBQ_NONE, 0);
-		(void) jobq_lease_leaves(db, held->ids[i], held->tokens[i]);
+		jobq_at_commit_lease(LEASE_RETRY, id, token, JOBQ_NONE, 0);
+		(void) jobq_lease_leaves(db, id, token);
 		jobq_log_keep_told(db, NULL, &job);
 		if (payload != NULL)
 			set_payload(&job, *payload);
@@ -456,23 +466,19 @@ release(const Held *held, Interval *interval, const Datum *payload)
 }
 
 /*
- * release(id, token, delay, payload): back to the queue; no attempt is charged.
+ * release(id, token, delay, payload): return a job to its queue without charging an attempt.
  */
 Datum
 jobq_release(PG_FUNCTION_ARGS)
 {
-	Held		held;
-	bool		anew = PG_NARGS() > 3 && !PG_ARGISNULL(3);
+	bool		anew = !PG_ARGISNULL(3);
 	Datum		payload = anew ? PG_GETARG_DATUM(3) : (Datum) 0;
+	Held		held;
 
 	jobq_get_held(fcinfo, &held, "jobq.release()");
-	if (anew && held.many)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("many jobs cannot have one payload"),
-				 errhint("Call jobq.release() for each job, with its payload.")));
-	jobq_sort_held(&held, NULL);
-	release(&held, interval_arg(fcinfo, "delay"), anew ? &payload : NULL);
+	release(held.ids[0], held.tokens[0],
+			jobq_interval_ms(interval_arg(fcinfo, "delay"), "delay", 0, JOBQ_MAX_DELAY_MS),
+			anew ? &payload : NULL);
 	PG_RETURN_VOID();
 }
 
@@ -482,9 +488,9 @@ jobq_release(PG_FUNCTION_ARGS)
  * may name other jobs, too.
  */
 static void
-extend(const Held *held, Interval *interval)
+extend(const Held *held, Interval *interval, const char *function)
 {
-	JobqDatabase *db = jobq_served_database("jobq.extend()");
+	JobqDatabase *db = jobq_served_database(function);
 	TimestampTz until = jobq_now() +
 		jobq_interval_ms(interval, "lease", MIN_LEASE_MS, MAX_LEASE_MS) * 1000;
 	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
@@ -570,14 +576,29 @@ extend(const Held *held, Interval *interval)
 }
 
 /*
- * extend(id, token, lease): hold the jobs for so long from now on.
+ * extend(id, token, lease): the lease ends after this time from now.
  */
 Datum
 jobq_extend(PG_FUNCTION_ARGS)
 {
+	static const char function[] = "jobq.extend()";
 	Held		held;
 
-	jobq_get_held(fcinfo, &held, "jobq.extend()");
-	extend(&held, interval_arg(fcinfo, "lease"));
+	jobq_get_held(fcinfo, &held, function);
+	extend(&held, interval_arg(fcinfo, "lease"), function);
+	PG_RETURN_VOID();
+}
+
+/*
+ * extend_many(ids, tokens, lease): the same for several jobs, all or none.
+ */
+Datum
+jobq_extend_many(PG_FUNCTION_ARGS)
+{
+	static const char function[] = "jobq.extend_many()";
+	Held		held;
+
+	jobq_get_held_many(fcinfo, &held, function);
+	extend(&held, interval_arg(fcinfo, "lease"), function);
 	PG_RETURN_VOID();
 }

@@ -73,7 +73,6 @@ typedef struct Reservation
 /* Jobs and their tokens. */
 typedef struct Held
 {
-	bool		many;			/* given as arrays */
 	int			n;
 	int64	   *ids;
 	int64	   *tokens;
@@ -90,6 +89,10 @@ typedef struct JobqResults
 /* src/consume/held.c */
 extern void jobq_get_held(FunctionCallInfo fcinfo, Held *held,
 						  const char *function);
+extern void jobq_get_held_many(FunctionCallInfo fcinfo, Held *held,
+							   const char *function);
+extern void jobq_get_result(FunctionCallInfo fcinfo, int arg,
+							JobqResults *results);
 extern void jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
 							 JobqResults *results);
 extern void jobq_sort_held(Held *held, JobqResults *results);

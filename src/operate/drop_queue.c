@@ -139,7 +139,7 @@ check_droppable(const Dropped *queue)
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has jobs",
 						queue->name),
-				 errhint("Let them end with jobq.wait_queue(), or cancel them with jobq.clear(); they may be another role's.")));
+				 errhint("Let them end with jobq.wait_queue(), or cancel them with jobq.cancel_many(); they may be another role's.")));
 	letters = count_letters(queue->queue_id);
 	if (letters > 0 && !queue->force)
 		ereport(ERROR,

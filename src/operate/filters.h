@@ -1,22 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * filters.h
- *	  The list of conditions by which many jobs are chosen.
+ *	  The conditions that select the jobs of cancel_many(), retry_many(), edit_many() and
+ *	  delete_many().
  *
- * This is the only place that lists them.  From it are made
+ * This is the only list of them.  control/join.awk makes of it the arguments of the functions
+ * in SQL, and the lines on arguments in their comments.  In C it is the numbers
+ * FILTER_* (inner.h) and the table of names and types (many.c).  A new condition needs a line
+ * here and a condition in add_filters() (many.c).
  *
- * - in SQL, when the install script is joined (control/join.awk): the arguments
- *	 of cancel_many() and its kin, and what their comments say of each;
- * - in C: the numbers FILTER_* (inner.h), and the table by which in_slices()
- *	 reads them from jsonb (many.c).
+ * The fields: name in SQL, name in C after FILTER_, type in SQL, OID of the type, comment.
  *
- * So a new condition is a line here, and what it means in add_filters() (many.c).
- *
- * A line has the condition's name in SQL, its name in C after FILTER_, its type
- * in SQL, the OID of the type, and what it says.
- *
- * No #ifndef around this: it is included with JOB_FILTER defined in different
- * ways.
+ * This file has no include guard, because it is included with different definitions of
+ * JOB_FILTER.
  *
  * src/operate/filters.h
  *
@@ -26,7 +22,7 @@
 JOB_FILTER(queue, QUEUE, text, TEXTOID, "only jobs of this queue")
 JOB_FILTER(kind, KIND, text, TEXTOID, "only jobs of this kind")
 JOB_FILTER(tenant, TENANT, text, TEXTOID, "only jobs of this tenant")
-JOB_FILTER(state, STATE, text, TEXTOID, "only jobs in this state")
+JOB_FILTER(state, STATE, text, TEXTOID, "only jobs in this state; in cancel_many(), waiting selects all jobs that do not run")
 JOB_FILTER(older_than, OLDER_THAN, interval, INTERVALOID, "only jobs enqueued, or dead letters created, longer ago than this")
 JOB_FILTER(newer_than, NEWER_THAN, interval, INTERVALOID, "only jobs enqueued, or dead letters created, less long ago than this")
 JOB_FILTER(error, ERROR, text, TEXTOID, "only jobs with a last error message LIKE this pattern, for example %timeout%")

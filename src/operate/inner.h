@@ -100,7 +100,6 @@ enum
 typedef enum JobqManyAction
 {
 	MANY_CANCEL,
-	MANY_CLEAR,					/* cancel those that nobody has begun */
 	MANY_RETRY,
 	MANY_EDIT,
 	MANY_DELETE,
@@ -167,7 +166,7 @@ extern bool jobq_edit_letter(int64 id, const JobqEdit *edit, bool named);
 /* src/operate/many.c */
 extern const JobqArg jobq_filters[NFILTERS];
 extern bool jobq_many_of_letters(const JobqMany * many);
-extern int64 jobq_many_run(const JobqMany * many, int slice);
+extern int64 jobq_many_run(const JobqMany * many);
 
 /* src/operate/prune.c */
 extern int64 jobq_delete_and_count(const char *query, int nargs,

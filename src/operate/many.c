@@ -1,19 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * many.c
- *	  The same for many jobs: those that fulfil conditions are cancelled, retried,
- *	  edited, or deleted.
+ *	  Cancels, retries, edits or deletes all jobs that fulfil conditions.
  *
- * One query chooses the jobs and puts their ids in order into a tuplestore, which
- * goes to disk where they are many.  Then they are taken a slice at a time: the
- * query is asked again of these, since they may have changed, and each that still
- * is as it should be is treated like one that is named alone.  Dead letters are
- * locked by it; of a live job that has another row by then it is asked once more.
- * So memory does not grow with their number, and a slice costs what it touches; who
- * wants to commits after each (jobq_many_run()).  Jobs that come later are not chosen.
+ * One query chooses the jobs, and stores their ids in a tuplestore, which spills to disk.
+ * The jobs are then treated CHUNK at a time, so that memory does not grow with their number.
+ * For each chunk the query is repeated with the ids of the chunk, because jobs may have
+ * changed; each job that still fulfils the conditions is treated like a single one.  The
+ * repeated query locks dead letters.  If a live job has a new row version when it is treated,
+ * the query is repeated for this job.
  *
- * Whether the user may is decided for each job, by jobq_may().  Who may not read
- * what is in a job does not learn it by a condition, either.
+ * Privileges are checked for each job by jobq_may().  A role that may not read the contents of
+ * a job cannot find them out by conditions (privileges_for()).
  *
  * src/operate/many.c
  *
@@ -27,7 +25,6 @@
 #include "executor/tuptable.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "tcop/pquery.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -37,7 +34,7 @@
 
 #include "operate/inner.h"
 
-/* Ids that are read from the query at a time, and jobs of a slice that is none. */
+/* Number of jobs that are read from the query, and treated, at a time. */
 #define CHUNK		1000
 
 /* Parameters of a query at most. */
@@ -76,9 +73,8 @@ static int64 delete_letters(ArrayType *array);
 static bool treat_job(const JobqMany * many, Relation rel, int64 id,
 					  JobqChosen * chosen);
 static int	ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n);
-static int64 treat_slice(const JobqMany * many, Datum *ids, int n);
-static int64 treat_slices(const JobqMany * many, TupleDesc desc,
-						  Tuplestorestate *ids, int slice);
+static int64 treat_chunk(const JobqMany * many, Datum *ids, int n);
+static int64 treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
 
 /*
  * Is this about dead letters, and not about live jobs?
@@ -116,6 +112,10 @@ add(ManyQuery * query, const char *alias, const char *condition, Oid type,
 	}
 }
 
+/* A live job runs, or a consumer has it. */
+#define IS_BEGUN \
+	"(~id IN (SELECT r.job_id FROM jobq_internal.running_jobs r) OR ~lease_token IS NOT NULL)"
+
 /*
  * Add what the user has asked for.
  */
@@ -123,6 +123,8 @@ static void
 add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 {
 	bool		letters = jobq_many_of_letters(many);
+	bool		waiting = !many->nulls[FILTER_STATE] &&
+		strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "waiting") == 0;
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 	struct
@@ -143,9 +145,8 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		{FILTER_BATCH_ID, "~batch_id = $", NULL},
 		{FILTER_TAGS, "~tags @> $", NULL},
 		{FILTER_IDS, "~id = ANY ($)", NULL},
-		{FILTER_STATE,
-			"jobq_internal.live_state(~id IN (SELECT r.job_id FROM jobq_internal.running_jobs r)"
-			" OR ~lease_token IS NOT NULL, ~run_at, ~expires_at, ~errors IS NOT NULL) = $",
+		{FILTER_STATE, waiting ? "NOT " IS_BEGUN " AND $ = 'waiting'"
+			: "jobq_internal.live_state(" IS_BEGUN ", ~run_at, ~expires_at, ~errors IS NOT NULL) = $",
 		"$ = 'failed'"},
 	};
 
@@ -346,10 +347,11 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 	switch (many->action)
 	{
 		case MANY_CANCEL:
+			if (!many->nulls[FILTER_STATE] &&
+				strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "running") != 0)
+				return jobq_cancel_job(rel, id, false, chosen);
 			return jobq_current_of(id) == NULL &&
 				jobq_cancel_job(rel, id, true, chosen);
-		case MANY_CLEAR:
-			return jobq_cancel_job(rel, id, false, chosen);
 		case MANY_RETRY:
 			return jobq_retry_waiting(rel, id, chosen);
 		case MANY_EDIT:
@@ -403,7 +405,7 @@ ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
  * were.
  */
 static int64
-treat_slice(const JobqMany * many, Datum *chosen, int n)
+treat_chunk(const JobqMany * many, Datum *chosen, int n)
 {
 	TransactionId *versions = palloc(sizeof(TransactionId) * n);
 	int64		done = 0;
@@ -451,16 +453,13 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 }
 
 /*
- * Do it with all that were chosen, a slice at a time, and commit after each if
- * "slice" is not 0.
+ * Treat all jobs that were chosen, CHUNK at a time.  Returns the number of treated jobs.
  */
 static int64
-treat_slices(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids,
-			 int slice)
+treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	int			size = slice > 0 ? slice : CHUNK;
-	Datum	   *chosen = palloc(sizeof(Datum) * size);
+	Datum	   *chosen = palloc(sizeof(Datum) * CHUNK);
 	int64		done = 0;
 	bool		more = true;
 
@@ -470,7 +469,7 @@ treat_slices(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids,
 		MemoryContext old;
 		int			n = 0;
 
-		while (n < size &&
+		while (n < CHUNK &&
 			   (more = tuplestore_gettupleslot(ids, true, false, slot)))
 		{
 			bool		isnull;
@@ -482,45 +481,32 @@ treat_slices(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids,
 		context = AllocSetContextCreate(CurrentMemoryContext, "jobq many",
 										ALLOCSET_DEFAULT_SIZES);
 		old = MemoryContextSwitchTo(context);
-		done += treat_slice(many, chosen, n);
+		done += treat_chunk(many, chosen, n);
 		MemoryContextSwitchTo(old);
 		MemoryContextDelete(context);
-		if (slice > 0)
-		{
-			SPI_commit();
-			EnsurePortalSnapshotExists();
-		}
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	return done;
 }
 
 /*
- * Do what "many" says with all jobs that fulfil its conditions, and that this user
- * may treat so; how many it were.  If slice is not 0, commit after so many; then
- * this is a procedure that may.
+ * Do what "many" says with all jobs that fulfil its conditions, and that this user may treat
+ * so.  Returns the number of jobs.  The jobs are chosen once, at the beginning.
  */
 int64
-jobq_many_run(const JobqMany * many, int slice)
+jobq_many_run(const JobqMany * many)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(1);
 	Tuplestorestate *ids;
-	volatile int64 done = 0;
+	int64		done;
 
 	TupleDescInitEntry(desc, 1, "id", INT8OID, -1, 0);
 	TupleDescFinalize(desc);
-	SPI_connect_ext(slice > 0 ? SPI_OPT_NONATOMIC : 0);
-	ids = tuplestore_begin_heap(false, slice > 0, work_mem);
-	PG_TRY();
-	{
-		choose(many, desc, ids);
-		done = treat_slices(many, desc, ids, slice);
-	}
-	PG_FINALLY();
-	{
-		tuplestore_end(ids);
-	}
-	PG_END_TRY();
+	SPI_connect();
+	ids = tuplestore_begin_heap(false, false, work_mem);
+	choose(many, desc, ids);
+	done = treat_chosen(many, desc, ids);
+	tuplestore_end(ids);
 	SPI_finish();
 	return done;
 }

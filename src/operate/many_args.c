@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * many_args.c
- *	  The functions that do something with many jobs, and what they are called
- *	  with: cancel_many() and its kin, in_slices(), clear(), rerun_steps().
+ *	  Arguments of the functions that act on many jobs.
  *
- * All of them make a JobqMany of their arguments, and many.c does it.
+ * Each function makes a JobqMany of its arguments, and many.c executes it.
  *
  * src/operate/many_args.c
  *
@@ -13,9 +12,7 @@
 #include "base/base.h"
 
 #include "catalog/pg_type.h"
-#include "funcapi.h"
 #include "lib/stringinfo.h"
-#include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -30,21 +27,15 @@ PG_FUNCTION_INFO_V1(jobq_cancel_many);
 PG_FUNCTION_INFO_V1(jobq_retry_many);
 PG_FUNCTION_INFO_V1(jobq_edit_many);
 PG_FUNCTION_INFO_V1(jobq_delete_many);
-PG_FUNCTION_INFO_V1(jobq_in_slices);
-PG_FUNCTION_INFO_V1(jobq_clear);
 PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 
-/* Jobs of a slice at most. */
-#define MAX_SLICE	100000
-
-/* The functions, and the states of the jobs that each is for. */
+/* Names of the functions, and the values of "state" that each accepts. */
 static const struct
 {
 	const char *name;
 	const char *states;
 }			actions[] = {
-	[MANY_CANCEL] = {"cancel_many", "scheduled, ready, running, retryable, blocked"},
-	[MANY_CLEAR] = {"clear", "scheduled, ready, retryable, blocked"},
+	[MANY_CANCEL] = {"cancel_many", "waiting, scheduled, ready, running, retryable, blocked"},
 	[MANY_RETRY] = {"retry_many", "failed, retryable"},
 	[MANY_EDIT] = {"edit_many", "scheduled, ready, retryable, blocked, failed"},
 	[MANY_DELETE] = {"delete_many", "failed"},
@@ -59,8 +50,7 @@ static bool is_whole_batch(const JobqMany * many);
 static void check_some_condition(const JobqMany * many);
 static int64 run_function(FunctionCallInfo fcinfo, JobqManyAction action);
 static char *jsonb_as_text(JsonbValue *value);
-static Datum value_from_jsonb(const char *of, const JobqArg *arg, JsonbValue *value);
-static void many_from_jsonb(JobqMany * many, Jsonb *json);
+static Datum value_from_jsonb(const JobqArg *arg, JsonbValue *value);
 
 static void
 init_many(JobqMany * many, JobqManyAction action)
@@ -199,7 +189,7 @@ check_some_condition(const JobqMany * many)
 }
 
 /*
- * The functions that have all conditions as their arguments.
+ * The functions that have all conditions as their arguments.  Returns the number of jobs.
  */
 static int64
 run_function(FunctionCallInfo fcinfo, JobqManyAction action)
@@ -220,7 +210,7 @@ run_function(FunctionCallInfo fcinfo, JobqManyAction action)
 	}
 	check_many(&many);
 	check_some_condition(&many);
-	return jobq_many_run(&many, 0);
+	return jobq_many_run(&many);
 }
 
 Datum
@@ -294,10 +284,10 @@ jsonb_as_text(JsonbValue *value)
 }
 
 /*
- * The value of an argument that is in the argument "of".
+ * A value of "changes", of the type that the argument of edit() has.
  */
 static Datum
-value_from_jsonb(const char *of, const JobqArg *arg, JsonbValue *value)
+value_from_jsonb(const JobqArg *arg, JsonbValue *value)
 {
 	char	   *text = jsonb_as_text(value);
 	Oid			input;
@@ -308,7 +298,7 @@ value_from_jsonb(const char *of, const JobqArg *arg, JsonbValue *value)
 	if (text == NULL || (arg->type == TEXTOID && value->type != jbvString))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" of %s must be a value of type %s", arg->name, of,
+				 errmsg("\"%s\" of changes must be a value of type %s", arg->name,
 						format_type_be(arg->type))));
 	getTypeInputInfo(arg->type, &input, &param);
 	return OidInputFunctionCall(input, text, param, -1);
@@ -357,7 +347,7 @@ set_changes(JobqMany * many, Jsonb *changes)
 					 errhint("Its members can be %s.", members)));
 		if (value.type == jbvNull)
 			continue;
-		edit->values[arg] = value_from_jsonb("changes", &jobq_edit_args[arg], &value);
+		edit->values[arg] = value_from_jsonb(&jobq_edit_args[arg], &value);
 		edit->nulls[arg] = false;
 		any = true;
 	}
@@ -367,154 +357,6 @@ set_changes(JobqMany * many, Jsonb *changes)
 				 errmsg("changes has no member that is not null"),
 				 errhint("Its members can be %s.", members)));
 	jobq_edit_prepare(edit);
-}
-
-/*
- * The arguments of a function by their names.
- */
-static void
-many_from_jsonb(JobqMany * many, Jsonb *json)
-{
-	bool		clear = many->action == MANY_CLEAR;
-	static const JobqArg changes = {"changes", JSONBOID};
-	Jsonb	   *changed = NULL;
-	JsonbIterator *it = JsonbIteratorInit(&json->root);
-	JsonbIteratorToken token;
-	JsonbValue	value;
-
-	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
-	{
-		char	   *key;
-		int			filter = 0;
-
-		if (token != WJB_KEY)
-			continue;
-		key = pnstrdup(value.val.string.val, value.val.string.len);
-		(void) JsonbIteratorNext(&it, &value, true);
-		if (many->action == MANY_EDIT && strcmp(key, changes.name) == 0)
-		{
-			if (value.type != jbvNull)
-				changed = DatumGetJsonbP(value_from_jsonb("arguments", &changes, &value));
-			continue;
-		}
-		while (filter < NFILTERS && (strcmp(key, jobq_filters[filter].name) != 0 ||
-									 (clear && filter != FILTER_QUEUE &&
-									  filter != FILTER_TENANT)))
-			filter++;
-		if (filter == NFILTERS)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("jobq.%s() has no argument \"%s\"",
-							actions[many->action].name, key)));
-		if (value.type == jbvNull)
-			continue;
-		many->values[filter] = value_from_jsonb("arguments", &jobq_filters[filter], &value);
-		many->nulls[filter] = false;
-	}
-	if (many->action == MANY_EDIT)
-		set_changes(many, changed);
-}
-
-/*
- * CALL in_slices(function, arguments, slice, jobs): what the function would do with
- * these arguments, but with a commit after each so many jobs.
- */
-Datum
-jobq_in_slices(PG_FUNCTION_ARGS)
-{
-	static const char *const names[] = {"function", "arguments", "slice"};
-	CallContext *call = (CallContext *) fcinfo->context;
-	int			action = 0;
-	JobqMany	many;
-	char	   *function;
-	Jsonb	   *json;
-	int			slice;
-	TupleDesc	desc;
-	Datum		done;
-	bool		isnull = false;
-
-	jobq_require(JOBQ_MAY_ALL);
-	for (int i = 0; i < (int) lengthof(names); i++)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", names[i])));
-	if (call == NULL || !IsA(call, CallContext) || call->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-				 errmsg("jobq.in_slices() cannot be used within a transaction block or a function"),
-				 errhint("It commits after each slice.")));
-	PreventCommandIfReadOnly("jobq.in_slices()");
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	jobq_check_columns(desc, 1);
-
-	function = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	while (action < (int) lengthof(actions) &&
-		   strcmp(function, actions[action].name) != 0)
-		action++;
-	if (action == (int) lengthof(actions))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" is nothing that jobq.in_slices() does", function),
-				 errhint("It does cancel_many, clear, retry_many, edit_many, and delete_many.")));
-	json = PG_GETARG_JSONB_P(1);
-	if (!JB_ROOT_IS_OBJECT(json))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("arguments must be an object"),
-				 errhint("Write the arguments of jobq.%s() by their names, such as '{\"queue\": \"low\"}'.",
-						 function)));
-	slice = PG_GETARG_INT32(2);
-	if (slice < 1 || slice > MAX_SLICE)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("slice %d is out of range", slice),
-				 errhint("It must be 1 to %d.", MAX_SLICE)));
-	init_many(&many, action);
-	many_from_jsonb(&many, json);
-	if (action == MANY_CLEAR && many.nulls[FILTER_QUEUE])
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("queue must not be null")));
-	check_many(&many);
-	check_some_condition(&many);
-	done = Int64GetDatum(jobq_many_run(&many, slice));
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &done, &isnull)));
-}
-
-/*
- * Take an argument as a condition, if it is not null.
- */
-static void
-take_arg(FunctionCallInfo fcinfo, int arg, JobqMany * many, int filter)
-{
-	many->nulls[filter] = PG_ARGISNULL(arg);
-	if (!many->nulls[filter])
-		many->values[filter] = PG_GETARG_DATUM(arg);
-}
-
-/*
- * clear(queue, tenant, running): cancel all jobs of the queue that wait, or those
- * of the tenant; those that run, too, or else they go on.  A handler that clears
- * its own queue goes on in any case.
- */
-Datum
-jobq_clear(PG_FUNCTION_ARGS)
-{
-	bool		running = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
-	JobqMany	many;
-
-	if (PG_ARGISNULL(0))
-		PG_RETURN_NULL();
-	init_many(&many, running ? MANY_CANCEL : MANY_CLEAR);
-	take_arg(fcinfo, 0, &many, FILTER_QUEUE);
-	take_arg(fcinfo, 1, &many, FILTER_TENANT);
-	check_many(&many);
-	jobq_require(JOBQ_MAY_ALL);
-	PreventCommandIfReadOnly("jobq.clear()");
-	PG_RETURN_INT64(jobq_many_run(&many, 0));
 }
 
 /*
@@ -544,7 +386,7 @@ jobq_rerun_steps(PG_FUNCTION_ARGS)
 		init_many(&many, MANY_RETRY);
 		many.values[FILTER_BATCH_ID] = Int64GetDatum(*(int64 *) lfirst(lc));
 		many.nulls[FILTER_BATCH_ID] = false;
-		revived = jobq_many_run(&many, 0);
+		revived = jobq_many_run(&many);
 		if (lc == list_head(batches))
 			n += revived;
 	}

@@ -274,7 +274,7 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 			jobq_end_lease(&job, chosen == NULL);
 			jobq_log_keep_told(jobq_my_database(), NULL, &job);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-						 running ? "cancelled" : "cleared");
+						 "cancelled");
 			return true;
 		}
 

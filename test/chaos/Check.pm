@@ -238,7 +238,7 @@ sub statistics
 {
 	my ($server, $when) = @_;
 	my $db = $server->mend;
-	my $deadline = time + 20;
+	my $deadline = time + 120;
 
 	while (1)
 	{
@@ -298,7 +298,7 @@ sub tables
 sub leaks
 {
 	my ($db) = @_;
-	my $deadline = time + 15;
+	my $deadline = time + 120;
 
 	while (1)
 	{

@@ -354,11 +354,11 @@ sub finish
 	return if $deed < 0.02;		# forgets them
 	if ($deed < 0.1)
 	{
-		@sql = "SELECT jobq.nack($ids, $tokens, 'no', '20 ms')";
+		@sql = "SELECT jobq.nack(id, token, 'no', '20 ms') FROM unnest($ids, $tokens) u (id, token)";
 	}
 	elsif ($deed < 0.2)
 	{
-		@sql = "SELECT jobq.release($ids, $tokens, '10 ms')";
+		@sql = "SELECT jobq.release(id, token, '10 ms') FROM unnest($ids, $tokens) u (id, token)";
 	}
 	else
 	{
@@ -368,7 +368,7 @@ sub finish
 			  . join(', ', map { "($_->[0]::bigint, $_->[2]::int, " . join(', ', map { Wire::quote($_) } @$_[ 3, 4 ])
 					. ', ' . Wire::quote($_->[5]) . '::timestamptz)' } @$rows)
 			  . ') v(id, attempt, payload, queue, started)',
-			"SELECT jobq.ack($ids, $tokens)",
+			"SELECT jobq.ack_many($ids, $tokens)",
 			'COMMIT');
 	}
 	# the tokens are as good in another session, also after a crash

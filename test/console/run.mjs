@@ -78,7 +78,7 @@ await test('numbers change by themselves', async () => {
 	await page.shows('3,987');
 	await go('jobs?kind=sorry');
 	await page.until('what is far back is found', 'document.querySelectorAll("tbody tr").length === 3');
-	sql(`SELECT jobq.clear('outside')`);
+	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
 });
 await test('charts show what was before the page was opened', async () => {
 	const chart = (title) => `document.querySelector('svg[aria-label^="${title}: "]')?.getAttribute('aria-label') ?? ''`;
@@ -152,13 +152,13 @@ await test('an id beyond 2^53 is that of no other job', async () => {
 	}
 	await go('failed?kind=picky');
 	await page.click('Select job 9007199254740993');
-	await page.click('Forget (1)');
-	await answer('Forget');
+	await page.click('Delete (1)');
+	await answer('Delete');
 	await page.until('it is gone', `!document.body.innerText.includes('9007199254740993')`);
 	is(sql(`SELECT id FROM jobq.dead_letters WHERE tags = '{exact}'`), '9007199254740992');
 	await go('job/9007199254740992');
-	await page.click('Forget');
-	await answer('Forget');
+	await page.click('Delete');
+	await answer('Delete');
 	await page.until('the list', 'location.hash === "#/failed"');
 	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE tags = '{exact}'`), '0');
 });
@@ -192,7 +192,7 @@ await test('the beginning of what is long is shown, and all of it when asked for
 	await page.click('Show all 360 kB');
 	await page.shows('the last');
 	await page.until('nothing more', '!document.querySelector("button[data-action=show-all]")');
-	sql(`SELECT jobq.clear('outside')`);
+	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
 });
 await test('a queue is paused after a question, and resumed', async () => {
 	await go('queues');
@@ -228,7 +228,7 @@ await test('a schedule is run now, and a job says why it does not run', async ()
 	await go(`job/${sql(`SELECT jobq.enqueue('x', queue => 'outside')`)}`);
 	await page.shows('Why it does not run');
 	await page.shows('no consumer waits for a job of queue "outside"');
-	sql(`SELECT jobq.clear('outside')`);
+	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
 });
 await test('times that are no dates are text, and an error in a cell is its own', async () => {
 	const format = 'Intl.DateTimeFormat.prototype, "format"';

@@ -73,7 +73,7 @@ consume(const char *conninfo, int number, int file)
 			values[0] = PQgetvalue(res, 0, 0);
 			values[1] = PQgetvalue(res, 0, 1);
 			usleep(1000);		/* the work */
-			ack = PQexecParams(conn, "SELECT jobq.ack($1::bigint[], $2::bigint[])",
+			ack = PQexecParams(conn, "SELECT jobq.ack_many($1::bigint[], $2::bigint[])",
 							   2, NULL, values, NULL, NULL, 0);
 			if (PQresultStatus(ack) != PGRES_TUPLES_OK)
 				fail(conn, "ack");

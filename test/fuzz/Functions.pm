@@ -158,14 +158,14 @@ sub consume
 	my $queue = one('outside', 'outside', 'memory');
 	my $end = one(
 		'ack(id, token)', "nack(id, token, 'no', '1s')", "reject(id, token, 'never')", 'release(id, token)',
-		"extend(id, token, '1 minute')", "set_progress(id, token, 50, 'half')", 'ack(ARRAY[id], ARRAY[token])', "ack(id, token, '{}')");
+		"extend(id, token, '1 minute')", "set_progress(id, token, 50, 'half')", 'ack_many(ARRAY[id], ARRAY[token])', "extend_many(ARRAY[id], ARRAY[token], '1 minute')", "ack(id, token, '{}')");
 
 	return one(
 		"SELECT jobq.enqueue('foreign', '{}', queue => '$queue', group_key => " . one('NULL', 'NULL', "'a'", 'n::text') . ') FROM generate_series(1, 5) n',
 		"SELECT jobq.$end FROM jobq.reserve('{$queue}', " . one(1, 3, 50) . ", '5s', " . one("'0'", "'100ms'") . ')',
 		"WITH r AS MATERIALIZED (SELECT * FROM jobq.reserve('{$queue}', 5, '2s')) SELECT jobq.$end FROM r",
 		"WITH r AS MATERIALIZED (SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM jobq.reserve('{$queue}', 5))"
-		  . " SELECT jobq.ack(ids, tokens), jobq.release(ids, tokens) FROM r");
+		  . " SELECT jobq.ack_many(ids, tokens), jobq.release(ids[1], tokens[1]) FROM r");
 }
 
 # All views but that which enqueues.

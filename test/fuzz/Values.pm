@@ -44,8 +44,6 @@ my %expected = (
 	tenant => [ 'a', 'b', 'setting app.tenant', 'header tenant', 'schema' ],
 	carry => [ qw(app.tenant search_path work_mem statement_timeout DateStyle role jobq.max_payload), 'no.such.setting', '' ],
 	recycle => [qw(never each)],
-	id_or_ids => [ '1', '{}', '{1,2}', '{2,NULL}', '{{1}}' ],
-	token_or_tokens => [ '1', '{}', '{1,2}', '{2,NULL}', '{{1}}' ],
 	name => [ @queues, 'night' ],
 );
 

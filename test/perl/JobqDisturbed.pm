@@ -255,7 +255,7 @@ sub try_silent_start
 		my $probe;
 
 		# timer 2 is that of keepalive; its time is in hundredths of a second
-		for (1 .. 50)
+		for (1 .. 90)
 		{
 			($probe) = slurp_file('/proc/net/tcp') =~ /: $ends \S+ \S+ 02:(\S+)/;
 			last if defined $probe;

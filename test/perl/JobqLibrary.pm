@@ -301,7 +301,7 @@ sub try_library
 
 	# what no other try can mend ends it, when what runs has ended
 	unlink $go;
-	$self->sql("SELECT jobq.clear('$name'), jobq.create_queue('$name 2', mode => 'consumer')");
+	$self->sql("SELECT jobq.cancel_many(queue => '$name', state => 'waiting'), jobq.create_queue('$name 2', mode => 'consumer')");
 	my $hopeless = $self->start(QUEUES => "$name,$name 2");
 	$id = $self->enqueue('{"do": "hold"}');
 	$self->begun($id, 1, 'a job begins');

@@ -316,7 +316,7 @@ sub show_state
 		FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
 		SELECT * FROM jobq.workers; SELECT * FROM jobq_internal.scheduler_state();
 		SELECT pid, datname, backend_type, state, wait_event, query FROM pg_stat_activity},
-		stdout => \$out, on_error_stop => 0, timeout => 20);
+		stdout => \$out, on_error_stop => 0, timeout => 20, timed_out => \my $late);
 	diag($node->name . ":\n$out");
 	return;
 }

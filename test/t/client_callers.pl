@@ -190,7 +190,7 @@ sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c', headers => '{"card": 
 like(hear(raw($shy, as_app('GET /api/jobs?header=card=4711')), qr/\}/), qr/^HTTP\/1.1 403.*hidden/s, 'headers cannot be guessed');
 like(hear(raw($shy, as_app('GET /api/jobs?queue=c')), qr/"next"/), qr/^HTTP\/1.1 200/, 'all else can be searched for');
 like(hear(raw($server, as_app('GET /api/jobs?header=card=4711')), qr/"next"/), qr/"queue":"c"/, 'and headers by those who may see them');
-sql(q{SELECT jobq.clear('c')});
+sql(q{SELECT jobq.cancel_many(queue => 'c', state => 'waiting')});
 
 # Between jobq web and its server, as long as a file is there, what cancels is held
 # up, and the file says so.

@@ -113,9 +113,9 @@ is((run_jobq(qw(wait 1)))[2], 0, 'wait until it is completed');
 is(sql('SELECT priority, result FROM jobq.jobs WHERE id = 1'), '3|{"a": 1}', 'the option and the payload arrived');
 is_refused([qw(enqueue f {)], qr/invalid input syntax for type json/, 1, 'the server refuses');
 like((run_jobq(qw(show 1)))[0], qr/^state +completed\n(?:.*\n)*^result +\{"a": 1\}$/m, 'show');
-like((run_jobq(qw(why 1)))[0], qr/^completed +it is over since/m, 'why');
+like((run_jobq(qw(explain 1)))[0], qr/^completed +it is over since/m, 'explain');
 like((run_jobq(qw(history 1)))[0], qr/ enqueued .*\n.* started .*\n.* info .* at it.*\n.* completed .*\{"a": 1\}/, 'history');
-is_refused([qw(why 99)], qr/job 99 does not exist/, 1, 'why of what is not there');
+is_refused([qw(explain 99)], qr/job 99 does not exist/, 1, 'explain of what is not there');
 is_refused([qw(show 99)], qr/ID "99" does not exist, or is another role's/, 1, 'show what is not there');
 is(sql(q{SELECT '}. (run_jobq(qw(--json show 1)))[0] . q{'::jsonb ->> 'state'}), 'completed', 'show as JSON');
 
@@ -131,32 +131,32 @@ is(sql('SELECT payload, max_attempts FROM jobq.dead_letters WHERE id = 2'), '{"e
 is_refused([qw(edit 2)], qr/nothing is given/, 1, 'with nothing');
 is_output([qw(retry 2)], '', 'retry');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
-is_output([qw(retry-all --kind g)], '0', 'retry-all of another kind');
+is_output([qw(retry-many --kind g)], '0', 'retry-many of another kind');
 
 # all of a range of time
-is_output([qw(retry-all --newer-than 0s)], '0', 'retry-all of what fails from now on');
+is_output([qw(retry-many --newer-than 0s)], '0', 'retry-many of what fails from now on');
 sql(q{SELECT jobq.test_clock('3 h')});
-is_output([qw(retry-all --older-than 2h --newer-than 2.5h)], '0', 'of an hour when none has');
-is_output([qw(retry-all --older-than 2h --newer-than 4h --queue default)], '1', 'of an hour when one has');
+is_output([qw(retry-many --older-than 2h --newer-than 2.5h)], '0', 'of an hour when none has');
+is_output([qw(retry-many --older-than 2h --newer-than 4h --queue default)], '1', 'of an hour when one has');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
-is_refused([$_], qr/"$_" has no condition\n.*hint: To mean all, give --older-than=0/, 2, "$_ without a condition") foreach qw(retry-all flush);
-is_output([qw(retry-all --older-than 0)], '1', 'all');
+is_refused([$_], qr/"$_" has no condition\n.*hint: To mean all, give --older-than=0/, 2, "$_ without a condition") foreach qw(retry-many delete-many);
+is_output([qw(retry-many --older-than 0)], '1', 'all');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
 sql(q{SELECT jobq.test_clock('0')});
-is_output([qw(flush --error), 'another%'], '0', 'flush: none has this error');
-is_refused([qw(retry-all --state ready)], qr/not for jobs in the state "ready"\n.*hint: /, 1, 'a state that is not allowed');
-is_output([qw(forget 2)], '', 'forget');
-is_refused([qw(forget 2)], qr/2/, 1, 'which is not there any more');
+is_output([qw(delete-many --error), 'another%'], '0', 'delete-many: none has this error');
+is_refused([qw(retry-many --state ready)], qr/not for jobs in the state "ready"\n.*hint: /, 1, 'a state that is not allowed');
+is_output([qw(delete 2)], '', 'delete');
+is_refused([qw(delete 2)], qr/2/, 1, 'which is not there any more');
 
 is_output([qw(enqueue f --delay), '1 h', '--unique-key', 'k'], '3', 'one for later');
 is_refused([qw(wait 3 -t 10ms)], qr/^$/, 1, 'wait until the time is over');
 like((run_jobq(qw(list --state scheduled --unique-key k)))[0], qr/^ 3  scheduled  f /m, 'list');
 is(sql(q{SELECT jsonb_array_length('} . (run_jobq(qw(list --json -n 2)))[0] . q{')}), '2', 'list as JSON');
 is(sql(q{SELECT '} . (run_jobq(qw(list --json -n 1 --before 3)))[0] . q{'::jsonb -> 0 ->> 'id'}), '1', 'the next page');
-is_output([qw(set-priority 3 -7)], '', 'set-priority');
-is_output([ qw(reschedule 3), '2999-01-01 00:00Z' ], '', 'reschedule');
+is_output([qw(edit 3 --priority=-7)], '', 'another priority');
+is_output([ qw(edit 3 --run-at), '2999-01-01 00:00Z' ], '', 'another time');
 is(sql(q{SELECT priority, run_at AT TIME ZONE 'UTC' FROM jobq.jobs WHERE id = 3}), '-7|2999-01-01 00:00:00', 'it has both');
-is_refused([qw(reschedule 3 soon)], qr/invalid input syntax .*"soon"/, 1, 'a time that is none');
+is_refused([qw(edit 3 --run-at soon)], qr/invalid input syntax .*"soon"/, 1, 'a time that is none');
 ok(eval { IPC::Run::run([ $jobq, 'tail', 3 ], '|', [ 'head', '-n', 1 ], '>', \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)); 1 },
 	'tail ends when nobody reads it any more');
 like($out, qr/^\d\d:\d\d:\d\d  scheduled$/, 'of a job that has not ended');
@@ -176,7 +176,7 @@ my $tries = 0;
 foreach my $case ([ 'completed', 0 ], [ 'cancelled', 11 ])
 {
 	sql(q{SELECT jobq.enqueue('x', queue => 'traceless')});
-	my ($id, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{traceless}', lease => '1 h')});
+	my ($id, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{traceless}', lease => '1 h', wait => '5 min')});
 	my $ends = $case->[0] eq 'completed' ? "ack($id, $token)" : "cancel($id)";
 	my $told = '';
 	my $tail = IPC::Run::start([ $jobq, 'tail', $id ], '<', File::Spec->devnull, '>', \$told, '2>', \$err, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
@@ -219,14 +219,14 @@ is_deeply(completed('pause', 'sl'), ['slow'], 'queues are completed');
 is_output([qw(pause slow default)], '', 'pause');
 is(sql('SELECT count(*) FROM jobq.queues WHERE paused'), '2', 'both are paused');
 is_output([qw(resume slow default)], '', 'resume');
-is_output([qw(drain default)], '', 'drain');
+is_output([qw(wait-queue default)], '', 'wait-queue');
 sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 3)});
-is_refused([qw(drain outside -t 10ms)], qr/queue "outside" has jobs/, 1, 'drain in vain');
+is_refused([qw(wait-queue outside -t 10ms)], qr/queue "outside" has jobs/, 1, 'wait-queue in vain');
 is_output([ 'monitor', 'outside:3,slow:0' ], 'JOBQ OK - outside 3 of 3, slow 0 of 0', 'monitor');
 is_output([ 'monitor', 'outside:2,slow:0' ], 'JOBQ CRITICAL - outside 3 of 2, slow 0 of 0', 'monitor: too many', 2);
 is_output([ 'monitor', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'monitor: no such queue', 3);
 is_refused([ 'monitor', $_ ], qr/invalid list of queues: "$_"/, 3, "monitor: '$_' is no list") foreach '', ',', 'mail', 'mail:', 'mail:x', ':3', 'mail:99999999999999999999';
-is_output([qw(clear outside)], '3', 'clear');
+is_output([qw(cancel-many --queue outside --state waiting)], '3', 'cancel-many');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
 
 # a consumer under a name, which asks who there is, and one that has little time
@@ -250,7 +250,7 @@ is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq(qw(doctor --json)))[0] . q{$x$)}),
 
 # workers are replaced, and old jobs deleted
 my $before = sql(q{SELECT min(pid) FROM jobq.workers WHERE type = 'worker'}) || 0;
-is_output([qw(restart)], '', 'restart');
+is_output([qw(restart-workers)], '', 'restart-workers');
 wait_for($node, 'the worker is another', "SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = $before)");
 is_output([qw(prune --older-than 1d)], '0', 'prune: no job is so old');
 is_refused([qw(prune --older-than soon)], qr/invalid input syntax .*"soon"/, 1, 'prune: an age that is none');
@@ -330,7 +330,7 @@ sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_priv
 is((run_jobq(qw(list --json -U anna)))[0], '[]', 'a role sees its own jobs');
 is((run_jobq(qw(list --json -U stranger)))[0], '[]', 'a role without privileges sees nothing');
 like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
-is_refused([qw(drain default -U stranger)], qr/permission denied/, 1, 'a role without privileges drains no queue');
+is_refused([qw(wait-queue default -U stranger)], qr/permission denied/, 1, 'a role without privileges waits for no queue');
 is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
 
 # how to connect: services, passwords in a file, several hosts

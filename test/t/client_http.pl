@@ -230,6 +230,7 @@ SKIP:
 
 	# many at a time, one of which hangs
 	sql(q{SELECT count(*) FROM jobq.enqueue_many('any', array_fill('{}'::jsonb, ARRAY[200]), queue => 'web')});
+	wait_for($node, 'the scheduler has read them', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE queue = 'web' AND oldest IS NOT NULL)});
 	work("$base/ok", '--parallel', '20', '--quiet');
 	is(sql(q{SELECT count(*) FROM jobq.jobs WHERE state <> 'completed' AND kind = 'any'}), '0', 'many requests');
 
@@ -263,7 +264,7 @@ SKIP:
 		append_to_file("$dir/breaks", 'x');
 		is(finish($run), 0, 'the program ends');
 		like(outcome($id), $asked ? qr/^ready\|0\|\|$/ : qr/^failed\|1\|\|no answer: /, 'a request that breaks off ' . ($asked ? 'when it stops' : 'at another time'));
-		sql("SELECT jobq.clear('web')");
+		sql("SELECT jobq.cancel_many(queue => 'web', state => 'waiting')");
 	}
 
 	like((work('ftp://localhost/'))[1], qr/invalid value for --http/, 'an address that is none');

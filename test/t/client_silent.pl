@@ -38,7 +38,7 @@ $node->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'copy', has_streaming => 1);
 $standby->start;
-my $both = sprintf('host=%s,%s port=%s,%s dbname=postgres target_session_attrs=read-write connect_timeout=2',
+my $both = sprintf('host=%s,%s port=%s,%s dbname=postgres target_session_attrs=read-write connect_timeout=6',
 	map { $node->$_, $standby->$_ } qw(host port));
 
 my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('any', queue => 'a')});

@@ -196,7 +196,7 @@ sql("SELECT jobq.wait($first, '5 min'); SELECT jobq.wait($second, '5 min'); SELE
 my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY failed_at DESC, id DESC) FROM jobq.dead_letters});
 $data = (ask('GET', '/api/failed?limit=2'))[2];
 is(join(' ', map { $_->{id} } @{ $data->{items} }), "$late $by_time[1]", 'the newest dead letters');
-is((ask('POST', '/api/jobs/forget', { ids => [ "$by_time[1]" ] }))[0], 200, 'one of them is forgotten, with its id as a text');
+is((ask('POST', '/api/jobs/delete', { ids => [ "$by_time[1]" ] }))[0], 200, 'one of them is forgotten, with its id as a text');
 $data = (ask('GET', "/api/failed?limit=2&before=$data->{next}"))[2];
 is(join(' ', map { $_->{id} } @{ $data->{items} }), $by_time[2], 'the next page');
 is($data->{next}, undef, 'is the last');
@@ -220,7 +220,7 @@ my $held_by = q{SELECT coalesce(held::text, '-') FROM jobq_internal.lease WHERE 
 for my $held (3, 0, undef)
 {
 	sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c')});
-	my $job = (ask('POST', '/api/reserve', { queues => ['c'], defined $held ? (held => $held) : () }))[2]{jobs}[0];
+	my $job = (ask('POST', '/api/reserve', { queues => ['c'], wait => '1 min', defined $held ? (held => $held) : () }))[2]{jobs}[0];
 	is(sql(sprintf $held_by, $job->{id}), $held // '-', 'jobs that a consumer holds: ' . ($held // 'not told'));
 }
 ($status, $text, $data) = ask('POST', '/api/reserve', { queues => ['c'], held => -1 });

@@ -161,7 +161,7 @@ SELECT jobq.enqueue(E'a "kind"\\\\ of\\tü', '{"a": ["x\\"y", 1.50, null]}', que
 my ($now) = answer_to($same) =~ /\r\n\r\n(.*)/s;
 $now = $json->decode($now)->{jobs}[0];
 ask('POST', '/api/release', { map { $_ => $now->{$_} } qw(id token) });
-my $then = (ask('POST', '/api/reserve', { queues => ['same'], lease => '10 min' }))[1]{jobs}[0];
+my $then = (ask('POST', '/api/reserve', { queues => ['same'], lease => '10 min', wait => '1 min' }))[1]{jobs}[0];
 my $shape = qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$/;
 like($_->{lease_until}, $shape, 'the end of the lease') foreach $now, $then;
 delete @{$_}{qw(token lease_until)} foreach $now, $then;
@@ -172,7 +172,7 @@ is($canonical->encode($now), $canonical->encode($then), 'all else is the same');
 like(hear(raw($server, reserve_text('c1', $alone)), qr/\}/), qr/^HTTP\/1.1 503.*too many connections for role/s, 'who cannot wait is told why');
 
 # What has taken jobs, and is held up, is ended, and gives them back.
-my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1');
+my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '4');
 my $lock = $node->background_psql('postgres');
 $lock->query_safe('BEGIN; LOCK TABLE jobq_internal.lease IN SHARE MODE');
 my $locked = waits_for('locked', $brief);

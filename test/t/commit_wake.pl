@@ -124,7 +124,7 @@ sleeps($node, 'two workers', 2, 'app');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 wait_for($node, 'they are idle', q{SELECT count(*) >= 2 FROM jobq.workers WHERE state = 'idle' AND role = current_user::regrole}, 'app');
-my $worker = $node->safe_psql('app', q{SELECT pid FROM jobq.workers WHERE role = current_user::regrole LIMIT 1});
+my $worker = $node->safe_psql('app', q{SELECT pid FROM jobq.workers WHERE state = 'idle' AND role = current_user::regrole LIMIT 1});
 ok(stop_at_rest($node, $worker), 'one of them is stopped');
 $node->safe_psql('app', q{SELECT jobq.enqueue('nothing', queue => 'silent')});
 signal_process('TERM', $worker);
@@ -173,6 +173,7 @@ $holder->query_safe(
 ok(1, 'and holds no other');
 $holder->query_safe('COMMIT');
 $holder->quit;
+ok($node->wait_for_log(qr/jobq serves database "late"/), 'then it has read all its jobs');
 
 #
 # Errors that are caught, by a transaction that has taken away more jobs than it names:

@@ -127,7 +127,7 @@ $gate->quit;
 ends('ack', 'finish completed', "SELECT jobq.ack(id, token) $one");
 ends('reject', 'finish failed', "SELECT jobq.reject(id, token, 'no') $one");
 ends('cancel', 'finish completed', 'SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH', $delayed);
-ends('clear', 'finish completed', q{SELECT jobq.clear('default')}, $delayed);
+ends('clear', 'finish completed', q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting')}, $delayed);
 ends('cancel_batch', 'finish cancelled', 'SELECT jobq.cancel_batch(BATCH)', $delayed);
 ends('cancel of one that runs', 'finish completed',
 	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01); END LOOP; END $$;

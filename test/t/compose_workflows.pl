@@ -194,6 +194,7 @@ foreach my $blow (@blows)
 	$blow->();
 	poll($node, 'SELECT true');
 	$add->(21 .. 40);
+	wait_for_scheduler($node);
 	sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
 }
 wait_for($node, 'added: all workflows are over', 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
@@ -296,6 +297,7 @@ $copy->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $copy->reload;
 foreach my $server ($node, $copy)
 {
+	wait_for_scheduler($server);
 	$server->safe_psql('postgres', $end);
 	wait_for($server, 'dump: the workflow ends on ' . $server->name, "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
 	is(steps_of($server, $batch), $whole, 'dump: all steps have run on ' . $server->name);

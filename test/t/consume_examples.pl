@@ -121,7 +121,7 @@ foreach my $name (sort keys %started)
 my %again;
 foreach my $queue (map { $_->{queue} } values %started)
 {
-	$node->safe_psql('postgres', qq{SELECT jobq.clear('$queue'), jobq.enqueue('thumbnail', '{"image": 1}', '$queue')});
+	$node->safe_psql('postgres', qq{SELECT jobq.cancel_many(queue => '$queue', state => 'waiting'), jobq.enqueue('thumbnail', '{"image": 1}', '$queue')});
 }
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
@@ -157,7 +157,7 @@ foreach my $consumer (@consumers)
 	my $run = $started{$name} or next;
 
 	$node->safe_psql('postgres',
-		qq{SELECT jobq.clear('$run->{queue}'), jobq.enqueue('thumbnail', '{"hold": true, "image": 40}', '$run->{queue}')});
+		qq{SELECT jobq.cancel_many(queue => '$run->{queue}', state => 'waiting'), jobq.enqueue('thumbnail', '{"hold": true, "image": 40}', '$run->{queue}')});
 	@$run{qw(out err)} = ('', '');
 	$run->{handle} = IPC::Run::start($start, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));

@@ -517,7 +517,7 @@ hold('durable', '1 hour', 'durable');
 sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
 sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '5 min'); END LOOP; END $$});
 sql(q{VACUUM FULL jobq_internal.lease});
-sql(q{SELECT jobq.ack(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
+sql(q{SELECT jobq.ack_many(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
 wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq_internal.lease');
 is(sql(q{SELECT count(*) FROM jobq_internal.lease JOIN held USING (token) WHERE name = 'durable'}),
 	1, 'but that of a lease that is held');
@@ -642,7 +642,7 @@ wait_for($node, 'a lease ends behind two thousand that cannot end', "SELECT stat
 $acks->query_safe('COMMIT');
 $acks->quit;
 is(sql(q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'mine'}), 0, 'and they end with the transaction');
-sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear('yours')});
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.cancel_many(queue => 'yours', state => 'waiting')});
 
 # Where consumers are.
 sql(q{SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 2)});

@@ -216,6 +216,7 @@ SELECT jobq.enqueue('forever')});
 
 # Who terminates a process does find that in the log.
 {
+	wait_for($node, 'there is a launcher', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
 	$offset = -s $node->logfile;
 	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
 	$node->wait_for_log(qr/FATAL:  terminating background worker "jobq launcher" due to administrator command/, $offset);

@@ -167,7 +167,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 	$boss->quit;
 	unlike(slurp_file($node->logfile, $offset), qr/jobq (launcher|scheduler|worker).*(WARNING|ERROR|FATAL)/,
 		'all connections are taken: no process of jobq minds');
-	poll($node, 'SELECT true');
+	poll($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 	$node->safe_psql('postgres', 'TRUNCATE effect');
 }
 

@@ -240,7 +240,7 @@ SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jo
 CALL jobq.call('quick', timeout => '5 min');
 SELECT jobq.retry(:failed), jobq.cancel(:failed);
 SELECT jobq.edit(:later, run_at => '2099-01-01'), jobq.edit(:later, priority => 7), jobq.cancel(:later);
-SELECT jobq.retry_many(batch_id => :flow), jobq.cancel_batch(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
+SELECT jobq.retry_many(batch_id => :flow), jobq.cancel_batch(:flow), jobq.cancel_many(queue => 'shared', tenant => 'x', state => 'waiting'), jobq.cancel_many(queue => 'shared', state => 'waiting');
 SELECT jobq.retry_many(state => 'failed'), jobq.delete_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.wait_queue('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT jobq.enqueue('any', queue => 'outside') \gset
@@ -298,7 +298,7 @@ SKIP:
 	$work->('exit 100');
 	$run->(0, 'retry', $dead);
 	$work->('exit 100');
-	$run->(0, qw(retry-all --queue hands --kind any --newer-than 1h));
+	$run->(0, qw(retry-many --queue hands --kind any --newer-than 1h));
 	$work->('exit 100');
 	my $done = $enqueue->(qw(--unique-key k --group-key g));
 	$work->('echo said >&2; echo again >&2; sleep 1.5; echo "progress 5 five" >&$JOBQ_PROGRESS_FD; echo {}');
@@ -317,10 +317,10 @@ SKIP:
 		like($run->(0, 'workflow', $flow, @$json), qr/\bb\b/, 'and steps');
 		like($run->(0, qw(batches --state completed --before 99999), @$json), qr/completed|^id|^\[/, 'and batches');
 		like($run->(0, 'schedules', @$json), qr/plan/, 'and schedules');
-		$run->(0, $_, $later, @$json) foreach qw(why history);
+		$run->(0, $_, $later, @$json) foreach qw(explain history);
 		$run->(0, $_, @$json) foreach qw(queues kinds workers);
 		$run->(10, 'wait', $done, $dead, '--timeout', '1 min', @$json);
-		$run->(1, 'drain', 'hands', '--timeout', '10ms', @$json);
+		$run->(1, 'wait-queue', 'hands', '--timeout', '10ms', @$json);
 	}
 	like($run->(0, 'tail', $done), qr/info: said\n.*info: again\n.*completed/s, 'tail tells the log');
 	like($run->(0, 'monitor', 'hands:9,shared:9'), qr/OK/, 'monitor');
@@ -342,17 +342,17 @@ SKIP:
 	$tried{top} = 1;
 
 	$run->(0, 'edit', $later, '--payload={"b": 2}', '--queue=hands', '--timeout=1h');
-	$run->(0, 'reschedule', $later, '2099-01-01');
-	$run->(0, 'set-priority', $later, 3);
+	$run->(0, 'edit', $later, '--run-at=2099-01-01');
+	$run->(0, 'edit', $later, '--priority=3');
 	$run->(0, 'rerun', $done);
 	$run->(0, 'cancel', $later, $held);
 	$run->(0, 'run-schedule', 'plan');
-	$run->(0, 'restart');
-	$run->(0, 'forget', $dead);
-	$run->(0, 'flush', '--queue=hands', '--error=%');
+	$run->(0, 'restart-workers');
+	$run->(0, 'delete', $dead);
+	$run->(0, 'delete-many', '--queue=hands', '--error=%');
 	$run->(0, qw(prune --older-than 1d --failed-older-than 1d));
-	$run->(0, 'clear', 'hands');
-	$run->(0, 'drain', 'hands', '--timeout', '5min');
+	$run->(0, 'cancel-many', '--queue=hands', '--state=waiting');
+	$run->(0, 'wait-queue', 'hands', '--timeout', '5min');
 	$run->(0, 'drop-queue', 'hands', '--force');
 	as('root', q{SELECT jobq.unschedule('plan')});
 	is(join(' ', grep { !$tried{$_} } qx('$jobq' --help) =~ /^Commands:\n(.*?)\n\n/ms ? $1 =~ /^  ([a-z-]+)/mg : 'none'), '', 'all commands were tried');

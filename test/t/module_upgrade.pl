@@ -188,7 +188,7 @@ $env{PGDATABASE} = 'postgres';
 	$load->signal('TERM');
 	eval { $load->finish };
 	diag($out) if $out =~ /\S/;
-	$node->command_like([ @load, 'finish' ], qr/^\d+$/, 'all that was enqueued is done, once');
+	$node->command_like([ @load, 'finish', 600 ], qr/^\d+$/, 'all that was enqueued is done, once');
 	$node->safe_psql('postgres', q{SELECT jobq.revoke_privilege(rolname::regrole) FROM pg_roles WHERE rolname ^@ 'load_'});
 }
 is($session->query('EXECUTE sent'), 't', 'a session that was there before goes on');

@@ -116,14 +116,14 @@ sql(q{SELECT jobq.pause('outside')});
 finds('outside', q{warning\|queue "outside" is paused, and jobs wait there\|-> SELECT jobq.resume\('outside'\)}, 'a queue that is paused');
 sql(q{SELECT jobq.resume('outside')});
 is(sql(q{SELECT count(*) FROM jobq.doctor('2 hours') WHERE what LIKE '%outside%'}), 0, 'nothing with more patience');
-sql(q{SELECT jobq.clear('outside')});
+sql(q{SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')});
 configure("jobq.workers = 'a=2; default=1'");
 wait_for($node, 'the job has run', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs)});
 is_well('.', 'all is well: the queues are served');
 sql(q{SELECT jobq.alter_queue('default', rate => '1 per hour', max_running => 1); SELECT jobq.enqueue('f', run_at => now() - interval '1 hour') FROM generate_series(1, 2)});
 wait_for($node, 'a job waits for its limit', q{SELECT count(*) = 1 FROM jobq.live_jobs WHERE state = 'ready'});
 finds('default', q{warning\|a job of queue "default" waits since .*-> limits hold its jobs back.*}, 'a queue that is held back by a limit');
-sql(q{SELECT jobq.clear('default'); SELECT jobq.alter_queue('default', rate => 'none')});
+sql(q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting'); SELECT jobq.alter_queue('default', rate => 'none')});
 
 # places in shared memory
 sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 52)});
@@ -139,7 +139,8 @@ wait_for($node, 'the limiters are gone', q{SELECT used = 1 FROM jobq_internal.ca
 
 # roles and handlers
 sql(q{CREATE ROLE anna; CREATE ROLE boss LOGIN; SELECT jobq.grant_privilege('anna'), jobq.grant_privilege('boss', 'manage'); ALTER SYSTEM SET jobq.start_paused = on; SELECT pg_reload_conf()});
-wait_for($node, 'no worker starts', q{SELECT current_setting('jobq.start_paused')::boolean});
+wait_for($node, 'no worker starts', q{SELECT current_setting('jobq.start_paused')::boolean
+	AND EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND wait_event_type = 'Extension')});
 sql(q{REVOKE CONNECT ON DATABASE postgres FROM public; GRANT CONNECT ON DATABASE postgres TO boss; SET ROLE anna; SELECT jobq.enqueue('f')});
 wait_for($node, 'her job is there', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE role = 'anna'::regrole)});
 finds('connect', 'critical\|role anna has jobs that wait, and may not connect to the database\|-> GRANT CONNECT ON DATABASE postgres TO anna', 'a role that may not connect');

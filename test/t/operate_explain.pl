@@ -63,7 +63,8 @@ is(reasons($id, 'other'), 'not_served', 'a database that jobq.databases does not
 # no worker starts
 sql(q{ALTER SYSTEM SET jobq.start_paused = on});
 $node->reload;
-wait_for($node, 'workers are to pause', q{SELECT current_setting('jobq.start_paused') = 'on'});
+wait_for($node, 'workers are to pause', q{SELECT current_setting('jobq.start_paused') = 'on'
+	AND EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND wait_event_type = 'Extension')});
 $id = sql(q{SELECT jobq.enqueue('gate', '3')});
 is(reasons($id), 'start_paused', 'jobq.start_paused is on');
 sql(q{ALTER SYSTEM RESET jobq.start_paused});

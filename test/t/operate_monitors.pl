@@ -51,7 +51,7 @@ hears('others have been looked at', qr/"name" : "again", "event" : "begin"/);
 is(sql(q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'long'}), 't', 'it is still on');
 unlike($heard, qr/"event" : "end"/, 'which nobody is told of');
 
-sql(q{SELECT jobq.clear('orders')});
+sql(q{SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
 hears('it ends', qr/"name" : "long", "event" : "end"/);
 is(scalar(() = $heard =~ /"name" : "long"/g), 2, 'and was told of twice');
 
@@ -104,7 +104,7 @@ RESET ROLE; SELECT jobq.revoke_privilege('leaver'), jobq.create_monitor('tick', 
 foreach my $queue ('nobody', 'unserved')
 {
 	begins("un$queue", qq{SELECT jobq.create_monitor('un$queue', 'unattended', 1, queue => '$queue'); SELECT jobq.enqueue('works', queue => '$queue')},
-		$queue eq 'nobody' ? qq{SELECT jobq.ack(id, token) FROM jobq.reserve('{$queue}')} : qq{SELECT jobq.clear('$queue')});
+		$queue eq 'nobody' ? qq{SELECT jobq.ack(id, token) FROM jobq.reserve('{$queue}')} : qq{SELECT jobq.cancel_many(queue => '$queue', state => 'waiting')});
 }
 sql(q{SELECT jobq.enqueue('waits')});
 wait_for($node, 'one has run', q{SELECT EXISTS (SELECT FROM jobq.stats WHERE kind = 'waits' AND completed > 0)});
@@ -138,7 +138,7 @@ is(sql(q{SELECT since, ended_at IS NULL FROM jobq.monitors WHERE name = 'kept'})
 sql(q{SELECT jobq.create_monitor('m' || i, (ARRAY['waiting', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 my ($rc, $out, $err) = $node->psql('postgres', q{SELECT jobq.create_monitor('n' || i, 'dead', 1) FROM generate_series(1, 5) i});
 like($err, qr/there are 1000 monitors already/, 'there are not more than 1000');
-sql(q{SELECT jobq.clear('orders')});
+sql(q{SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
 wait_for($node, 'all are looked at', q{SELECT since IS NULL FROM jobq.monitors WHERE name = 'kept'});
 
 # a kind that has lost its place is silent, however many others are not
@@ -156,8 +156,8 @@ sub busy
 }
 sql('SELECT jobq.drop_monitor(name) FROM jobq.monitors');
 my $nightly = sql(q{SELECT jobq.enqueue('nightly')});
-is(sql("SELECT state FROM jobq.wait($nightly)"), 'completed', 'the nightly job succeeds');
-sql(q{SELECT jobq.create_monitor('nightly', 'silent', 3000, kind => 'nightly', until => 2900); SELECT jobq.clear('orders')});
+is(sql("SELECT state FROM jobq.wait($nightly, '5 min')"), 'completed', 'the nightly job succeeds');
+sql(q{SELECT jobq.create_monitor('nightly', 'silent', 3000, kind => 'nightly', until => 2900); SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
 # two that are made one after the other: the second look has seen what the first has written
 foreach my $look ('look', 'look again')
 {
@@ -174,7 +174,7 @@ sql(q{SELECT jobq.create_monitor('nightly', 'silent', 6000, kind => 'nightly', u
 is(sql(q{SELECT value > 6000 FROM jobq.monitors WHERE name = 'nightly'}), 't', 'also if another bound is set');
 sql(q{SELECT jobq.test_clock('3 hours')});
 $nightly = sql(q{SELECT jobq.enqueue('nightly')});
-is(sql("SELECT state FROM jobq.wait($nightly)"), 'completed', 'it succeeds again');
+is(sql("SELECT state FROM jobq.wait($nightly, '5 min')"), 'completed', 'it succeeds again');
 wait_for($node, 'and is silent no more', q{SELECT since IS NULL AND value < 5000 FROM jobq.monitors WHERE name = 'nightly'});
 sql(q{SELECT jobq.create_monitor('m' || i, 'dead', 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 

@@ -164,7 +164,7 @@ sql(q{SELECT jobq.alter_queue('later', max_length => 15)});
 is(sql(q{SELECT fill('later')}) > 0, 1, 'none for a while, and another one');
 sql(q{SELECT jobq.pause('later')});
 rest();
-sql(q{SELECT jobq.clear('later')});
+sql(q{SELECT jobq.cancel_many(queue => 'later', state => 'waiting')});
 is(sql(q{SELECT fill('later')}), 15, 'after clear()');
 
 # one is given while a transaction has jobs in it
@@ -180,12 +180,12 @@ is(sql(q{SELECT fill('open')}), 2, 'it counts then');
 $open->quit;
 
 # a restart and a crash, with a transaction open and one prepared
-sql(q{SELECT jobq.clear('later'), jobq.resume('later'), jobq.wait_queue('later', '5 min'), jobq.pause('later')});
+sql(q{SELECT jobq.cancel_many(queue => 'later', state => 'waiting'), jobq.resume('later'), jobq.wait_queue('later', '5 min'), jobq.pause('later')});
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5)});
 $open = $node->background_psql('postgres', on_error_stop => 0);
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5);});
 is(sql(q{SELECT fill('later')}), 5, 'places of an open transaction are taken');
-sql(q{SELECT jobq.clear('short')});
+sql(q{SELECT jobq.cancel_many(queue => 'short', state => 'waiting')});
 sql(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'short') FROM generate_series(1, 5); PREPARE TRANSACTION 'kept'});
 is(sql(q{SELECT fill('short')}), 15, 'places of a prepared transaction are taken');
 $node->stop('immediate');

@@ -196,14 +196,22 @@ foreach my $culprit ('a job', 'an ordinary backend')
 foreach my $n (1, 2)
 {
 	my $what = "kill -9 of everything ($n)";
-	innocents();
-	my @pids = split /\n/, $node->safe_psql('postgres', q{
+
+	for (1 .. 5)
+	{
+		innocents();
+		my @pids = split /\n/, $node->safe_psql('postgres', q{
 SELECT pid FROM pg_stat_activity
 ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
-	push @pids, $node->{_pid};
-	kill('KILL', @pids);
-	$node->kill9;
-	start_again(@pids);
+		my $offset = -s $node->logfile;
+		push @pids, $node->{_pid};
+		kill('KILL', @pids);
+		$node->kill9;
+		start_again(@pids);
+		last if slurp_file($node->logfile, $offset) !~ /all server processes terminated; reinitializing/;
+		wait_for($node, "$what: too late, once more", q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'innocent'});
+		$node->safe_psql('postgres', q{SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'innocent'});
+	}
 	innocents_are_done($what);
 }
 {

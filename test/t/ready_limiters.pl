@@ -125,6 +125,8 @@ BEGIN
 END $$;
 });
 
+wait_for_scheduler($node);
+
 my ($consumers, $output, $full);
 my $script = PostgreSQL::Test::Utils::tempdir() . '/consume';
 append_to_file($script, "CALL consume();\n");
@@ -132,6 +134,18 @@ append_to_file($script, "CALL consume();\n");
 sub sql
 {
 	return $node->safe_psql('postgres', $_[0]);
+}
+
+# The process of a worker that runs a job; jobs end until there is one.
+sub running_worker
+{
+	for (1 .. 100)
+	{
+		my $pid = sql(q{SELECT pid FROM jobq.workers WHERE type = 'worker' AND state = 'running' AND pid IS NOT NULL LIMIT 1});
+		return $pid if $pid ne '';
+		sql(q{CALL let_end(2)});
+	}
+	die 'no worker runs a job';
 }
 
 # Fifty consumers, as one process.
@@ -211,7 +225,8 @@ foreach my $each (@cases)
 	# a worker's place is given on, and the job comes again
 	foreach my $time (1 .. 3)
 	{
-		my $gone = sql(q{SELECT pg_terminate_backend(pid)::int * pid FROM jobq.workers WHERE state = 'running' LIMIT 1});
+		my $gone = running_worker();
+		sql("SELECT pg_terminate_backend($gone)");
 
 		wait_for($node, "a worker has gone, $time", "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $gone)");
 		all_are_taken("$case: after the end of a worker, $time");
@@ -226,7 +241,7 @@ foreach my $each (@cases)
 
 	# a worker is killed while it runs a job, and the server restarts
 	my $offset = -s $node->logfile;
-	signal_process('KILL', sql(q{SELECT pid FROM jobq.workers WHERE state = 'running' LIMIT 1}));
+	signal_process('KILL', running_worker());
 	wait_for_restart($node, $offset);
 	stop_consumers();
 	wait_for($node, 'after the crash, the places of leases are held',

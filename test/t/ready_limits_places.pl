@@ -111,7 +111,7 @@ DELETE FROM jobq_internal.limiter WHERE name = 'missing';
 DELETE FROM ran});
 sql(q{SELECT jobq.enqueue('names it', '"names it"'), jobq.enqueue('x', queue => 'consumer of it')});
 my $note = sql(q{SELECT jobq.enqueue('note', '"note"', priority => 5)});
-sql("SELECT jobq.wait($note)");
+sql("SELECT jobq.wait($note, '5 min')");
 is(sql(q{SELECT count(*) FROM jobq.reserve('{"consumer of it"}')}), '0', 'a consumer gets no job whose limiter is missing');
 is_idle('nothing goes on while jobs wait whose limiter is missing');
 is(ran(), 'note', 'they have not run, and others have');

@@ -35,6 +35,7 @@ sub sql
 {
 	return $node->safe_psql('postgres', $_[0]);
 }
+wait_for_scheduler($node);
 is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wait => '5 min')}), 1, 'the scheduler knows the queues')
   for 1 .. 3;
 is(sql('SELECT count(*) FROM jobq_internal.job'), 0, 'nothing is left');

@@ -59,7 +59,7 @@ foreach my $round (1 .. 5)
 	cmp_ok($others, '<=', 7, "urgent $round: $others others began before it");
 }
 cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM jobq_internal.job'), '>', 10000, 'urgent: and there was a backlog');
-$node->safe_psql('postgres', q{SELECT jobq.clear('default')});
+$node->safe_psql('postgres', q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting')});
 $session->query_safe('SELECT pg_advisory_unlock(1)');
 $session->query_safe('SELECT pg_advisory_lock(2)');
 

@@ -118,7 +118,7 @@ foreach my $how ('snooze', 'fail')
 	is_held('jobq-stats-add');
 	is(sql("SELECT jobq.cancel($id)"), 't', "asked late, $how: the worker is asked to stop it");
 	release('jobq-stats-add');
-	is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', "asked late, $how: it is cancelled");
+	is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', "asked late, $how: it is cancelled");
 }
 
 #
@@ -180,7 +180,7 @@ foreach my $case ([ 'snooze', 'scheduled' ], [ 'fail', 'retryable' ], [ 'fail', 
 	}
 	$has->query_safe('COMMIT');
 	$has->quit;
-	is(sql("SELECT state FROM jobq.wait($late, '1 min')"), 'cancelled', "$what: it is cancelled");
+	is(sql("SELECT state FROM jobq.wait($late, '5 min')"), 'cancelled', "$what: it is cancelled");
 }
 foreach my $point ('jobq-cancel-given-back', 'jobq-attempt-over')
 {
@@ -190,7 +190,7 @@ foreach my $point ('jobq-cancel-given-back', 'jobq-attempt-over')
 	release('jobq-stats-add');
 	ok(wait_for_exit($worker), "$point: the worker ends");
 	sql("SELECT injection_points_detach('$point')");
-	is(sql("SELECT state FROM jobq.wait($late, '1 min')"), 'cancelled', "$point: the job is cancelled");
+	is(sql("SELECT state FROM jobq.wait($late, '5 min')"), 'cancelled', "$point: the job is cancelled");
 }
 
 #
@@ -210,7 +210,7 @@ release('jobq-attempt-failed');
 rests('stopped', $stops);
 $has->query_safe('COMMIT');
 $has->quit;
-is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'stopped: it is cancelled');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'stopped: it is cancelled');
 
 #
 # DDL on the database has the worker leave at that moment.
@@ -226,7 +226,7 @@ $keeper->quit;
 $node->safe_psql('template1', 'ALTER DATABASE postgres SET TABLESPACE pg_default');
 ok(wait_for_exit($leaves), 'dismissed: it has left');
 sql(q{SELECT injection_points_detach('jobq-attempt-failed')});
-is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'dismissed: the job is cancelled');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'dismissed: the job is cancelled');
 
 #
 # Another session is about to move the job when a worker that is asked to stop it dies.
@@ -247,7 +247,7 @@ wait_for($node, 'moved: the scheduler has seen that', q{SELECT count(*) = 0 FROM
 is(sql("SELECT state FROM jobq.status($id)"), 'ready', 'moved: it is charged with nothing');
 $mover->query_safe('COMMIT');
 $mover->quit;
-is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'moved: it is cancelled');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'moved: it is cancelled');
 
 #
 # Nor is it shown as running when that has committed, whatever else has.

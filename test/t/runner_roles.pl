@@ -102,7 +102,7 @@ wait_for($node, 'others do not wait for its end',
 	q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'note'});
 cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq_internal.job}),
 	'>', 100, 'which is far away');
-$node->safe_psql('postgres', q{SELECT jobq.clear('default')});
+$node->safe_psql('postgres', q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting')});
 wait_for($node, 'that is over', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
@@ -284,7 +284,7 @@ SELECT jobq.enqueue('hold_at', '12', queue => 'single') \g /dev/null
 SET ROLE role20;
 SELECT jobq.enqueue('note', queue => 'single')});
 $gate->query_safe('SELECT pg_advisory_unlock(11)');
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '1 min')"), 'failed|the role of the job may not connect to the database', 'a job whose turn it is at a limit fails');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '5 min')"), 'failed|the role of the job may not connect to the database', 'a job whose turn it is at a limit fails');
 sleeps($node, 'while the next one of another role has the place', 1);
 $gate->quit;
 limit_is_free('turn');

@@ -99,7 +99,7 @@ sub is_idle
 	# and yet nobody is asleep when there is work; by itself, nobody would wake
 	# up before the hour of the safety check
 	my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('note', queue => 'prompt')});
-	is($node->safe_psql('app', "SELECT state FROM jobq.wait($id, '5 min')"),
+	is($node->safe_psql('app', "SELECT state FROM jobq.wait($id, '30 min')"),
 		'completed', "$what: a job runs at once");
 	return;
 }
@@ -140,7 +140,7 @@ my $gate = $node->background_psql('app');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('hold', timeout => '1h')});
 my $waiter = $node->background_psql('app');
-$waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id, '5 min');\n");
+$waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id, '30 min');\n");
 sleeps($node, 'a job is running', 1, 'app');
 is_idle('with a long job');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');

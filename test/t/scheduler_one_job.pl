@@ -45,9 +45,9 @@ sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS N
 my $offset = -s $node->logfile;
 
 # A lease ends, and another, of a job that comes after it.
-my $leased = sql(q{SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1)});
-my $after = sql(q{SELECT jobq.enqueue('note', queue => 'outside', max_attempts => 1)});
-is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max => 2, lease => '1 s', wait => '1 min')}), '2', 'a consumer takes two jobs');
+my ($leased, $after) = split /\n/, sql(q{BEGIN; SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1);
+SELECT jobq.enqueue('note', queue => 'outside', max_attempts => 1); COMMIT});
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max => 2, lease => '1 s', wait => '5 min')}), '2', 'a consumer takes two jobs');
 ends('the lease of one ends', $after, 'failed');
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $leased: duplicate key/, $offset);
 
@@ -81,7 +81,7 @@ wait_for($node, 'nothing is left to be done', "SELECT ($troubles) = 0");
 sql("SELECT jobq.delete(id) FROM jobq.dead_letters WHERE id IN ($leased, $lost)");
 sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS NOT NULL});
 $leased = sql(q{SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1)});
-is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 s', wait => '1 min')}), '1', 'a consumer takes a job');
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 s', wait => '5 min')}), '1', 'a consumer takes a job');
 wait_for($node, 'the scheduler tells that it cannot go on', "SELECT ($troubles) = 1");
 
 # The clock is put back meanwhile.

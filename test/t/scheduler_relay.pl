@@ -151,7 +151,7 @@ SKIP:
 	like($full, qr/too many notifications in the NOTIFY queue/, 'full: for short ones, too');
 	sql(q{SELECT jobq.notify('news', 'third')});
 	$node->wait_for_log(qr/the jobq scheduler cannot send notifications: too many notifications in the NOTIFY queue/, $offset);
-	is(sql(q{SELECT id FROM jobq.reserve('{outside}', lease => '1 s', wait => '1 min')}), $leased, 'full: a consumer takes a job');
+	is(sql(q{SELECT id FROM jobq.reserve('{outside}', lease => '1 s', wait => '5 min')}), $leased, 'full: a consumer takes a job');
 	sql(q{SELECT jobq.resume('strict')});
 	wait_for($node, 'full: its lease ends', "SELECT attempt = 1 FROM jobq.status($leased)");
 	wait_for($node, 'full: a job fails', "SELECT state = 'retryable' AND attempt = 1 FROM jobq.status($failing)");

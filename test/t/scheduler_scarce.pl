@@ -185,7 +185,7 @@ $listener->quit;
 #
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
 $node->safe_psql('postgres', "SELECT jobq.create_queue('gone$_', mode => 'consumer'); SELECT jobq.enqueue('any', queue => 'gone$_');
-	SELECT jobq.clear('gone$_'); SELECT jobq.drop_queue('gone$_')") for (1 .. 20);
+	SELECT jobq.cancel_many(queue => 'gone$_', state => 'waiting'); SELECT jobq.drop_queue('gone$_')") for (1 .. 20);
 my $served = $node->safe_psql('postgres', q{SELECT jobq.enqueue('step', '{"name": "served"}')});
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served, '5 min')"), 'completed', 'gone: a job runs');
 

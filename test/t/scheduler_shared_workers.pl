@@ -89,7 +89,7 @@ foreach my $dbname ('db1', 'db2', 'db3')
 foreach my $dbname ('db1', 'db2', 'db3')
 {
 	cmp_ok($node->safe_psql($dbname, 'SELECT count(*) FROM jobq_internal.job'), '>', 50, "and $dbname is not done yet");
-	$node->safe_psql($dbname, q{SELECT jobq.clear('default')});
+	$node->safe_psql($dbname, q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting')});
 }
 
 $node->stop;

@@ -186,6 +186,8 @@ wait_for($node, 'they have failed', q{SELECT count(*) = 8 FROM jobq.live_jobs WH
 sql(q{SELECT jobq.enqueue('note', queue => 'patient ' || n, group_key => 'g') FROM generate_series(1, 8) n});
 wait_for($node, 'others pass them', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'note' AND queue LIKE 'patient %')});
 my $reads = q{SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'jobq_internal.job'::regclass};
+# what the sessions before have read is told when they have ended
+wait_for($node, 'no other session is there', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 my $before = sql($reads);
 foreach my $n (1 .. 8)
 {
@@ -249,6 +251,8 @@ wait_for($node, 'some of it is gone', q{SELECT count(*) < 150000 FROM jobq_inter
 note(sql(q{SELECT count(*) FROM jobq_internal.archive_default WHERE kind = 'old'}) . ' are there');
 wait_for($node, 'a tick comes meanwhile', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
 is(ends('bob', q{, queue => 'new', priority => 7}), 'completed', 'and a job in a new lane');
+work_off($node, 'most of it goes', q{SELECT (SELECT count(*) FROM jobq_internal.archive WHERE kind = 'old')
+	+ (SELECT count(*) FROM jobq_internal.failed_job WHERE kind = 'old') + (SELECT count(*) FROM jobq_internal.unique_key WHERE kind = 'old')});
 wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq_internal.failed_job WHERE kind = 'old')
 	AND NOT EXISTS (SELECT FROM jobq_internal.unique_key WHERE kind = 'old') AND to_regclass('jobq_internal.archive_20200101') IS NULL
 	AND NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at < now() - interval '100 days')});

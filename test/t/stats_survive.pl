@@ -101,7 +101,7 @@ is(sql($live), sql('SELECT count(*) FROM jobq_internal.job'), 'nor of queues');
 $node->stop;
 $node->start;
 is(sql($live), sql('SELECT count(*) FROM jobq_internal.job'), 'nor by a stop');
-sql(q{SELECT jobq.clear(name) FROM jobq.queues});
+sql(q{SELECT jobq.cancel_many(queue => name, state => 'waiting') FROM jobq.queues});
 is(sql($live), '0', 'all of it is taken back');
 
 # queues that were rolled back, and such as are idle, leave places to others
@@ -116,11 +116,11 @@ sql('SELECT jobq.reset_stats()');
 $node->safe_psql(
 	'postgres',
 	join '',
-	map { "SELECT jobq.test_clock('" . (100 + 2 * $_) . " minutes'); SELECT jobq.enqueue('good', queue => 'idle$_', delay => '1 day'); SELECT jobq.clear('idle$_');" } 1 .. 40);
+	map { "SELECT jobq.test_clock('" . (100 + 2 * $_) . " minutes'); SELECT jobq.enqueue('good', queue => 'idle$_', delay => '1 day'); SELECT jobq.cancel_many(queue => 'idle$_', state => 'waiting');" } 1 .. 40);
 sql(q{SELECT jobq.enqueue('fresh', queue => 'fresher', delay => '1 day')});
 is(sql(q{SELECT kind, scheduled FROM jobq.stats WHERE queue = 'fresher'}), 'fresh|1', 'idle queues give way');
 is(sql(q{SELECT sum(enqueued) FROM jobq.stats WHERE queue LIKE 'idle%' OR queue = '(other)' AND kind = '(other)'}), '40', 'what they have counted is kept');
-my $drop = q{SELECT jobq.clear(name), jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'};
+my $drop = q{SELECT jobq.cancel_many(queue => name, state => 'waiting'), jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'};
 sql($drop);
 
 # jobs that have come when their names had no place, and go when these have one
@@ -148,9 +148,9 @@ sql(q{SELECT jobq.create_queue('q' || i) FROM generate_series(1, 20) i});
 sql(q{SELECT jobq.enqueue('good', queue => 'q' || i, delay => '1 day') FROM generate_series(1, 20) i});
 my $unnamed = sql(q{SELECT string_agg(quote_literal(name), ', ') FROM jobq.queues WHERE name LIKE 'q%' AND name NOT IN (SELECT queue FROM jobq.stats)});
 isnt($unnamed, '', 'dropped: queues are counted with others');
-sql("SELECT jobq.clear(name) FROM jobq.queues WHERE name NOT IN ($unnamed)");
+sql("SELECT jobq.cancel_many(queue => name, state => 'waiting') FROM jobq.queues WHERE name NOT IN ($unnamed)");
 sql(q{SELECT jobq.test_clock('206 minutes')});
-sql("SELECT jobq.clear(name) FROM jobq.queues WHERE name IN ($unnamed)");
+sql("SELECT jobq.cancel_many(queue => name, state => 'waiting') FROM jobq.queues WHERE name IN ($unnamed)");
 is(sql($live), '0', 'dropped: what queues owe is set off');
 sql($drop);
 wait_for($node, 'dropped: and is forgotten with them', "SELECT bool_and(exact) AND ($live) = 0 FROM jobq.stats");
@@ -159,13 +159,14 @@ sql(q{SELECT jobq.test_clock('0')});
 # what is counted while others go on
 SKIP:
 {
-	skip 'this server has no injection points', 14
+	skip 'this server has no injection points', 17
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql('CREATE EXTENSION injection_points');
 
 	# who counts is held, or ends, and nobody waits for it
 	my $counts = q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq counter' AND wait_event = 'jobq-count-begun'};
 	my $hold = sub {
+		wait_for($node, 'nobody counts', q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq counter')});
 		sql(q{SELECT injection_points_attach('jobq-count-begun', 'wait')});
 		sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
 		sql(q{ROLLBACK PREPARED 'p'});
@@ -204,7 +205,7 @@ max(pid) FILTER (WHERE backend_type = 'jobq scheduler') FROM pg_stat_activity});
 	is(sql('SELECT DISTINCT exact FROM jobq.stats'), 'f', 'meanwhile they are not said to be exact');
 	$open->query_safe('COMMIT');
 	$open->quit;
-	sql(q{SELECT jobq.clear('going'), jobq.drop_queue('going', force => true)});
+	sql(q{SELECT jobq.cancel_many(queue => 'going', state => 'waiting'), jobq.drop_queue('going', force => true)});
 	sql(q{SELECT jobq.create_queue('coming'); SELECT jobq.enqueue('good', queue => 'coming', delay => '1 hour')});
 	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 40);
 SELECT jobq.cancel(id) FROM (SELECT id FROM jobq.live_jobs ORDER BY id LIMIT 3) j});

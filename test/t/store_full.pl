@@ -74,10 +74,10 @@ for my $left (4, 3, 2)
 $_->{run}->finish foreach @small;
 is(join('', map { $_->{out} . $_->{err} } @small), "SET\n1\n" x 3, 'each small one has its place');
 # who rolls back, or prepares and rolls back, gives places back
-sql(q{SELECT jobq.clear('narrow')});
+sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting')});
 $large->{run}->finish;
 is($large->{out}, "SET\n3\n", 'the large one has its places when there are so many');
-sql(q{SELECT jobq.clear('narrow')});
+sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting')});
 my $holder = $node->background_psql('postgres', on_error_stop => 0);
 $holder->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'narrow') FROM generate_series(1, 2);});
 sql(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'narrow'); PREPARE TRANSACTION 'narrow'});
@@ -90,7 +90,7 @@ $_->{run}->finish foreach @small;
 is(join('', map { $_->{out} . $_->{err} } @small), "SET\n1\n" x 3, 'places of who rolls back are given to those who wait');
 
 # two that hold places and want more do not wait for each other
-sql(q{SELECT jobq.clear('narrow')});
+sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting')});
 $holder->query_safe(q{SET jobq.enqueue_timeout = 0; BEGIN; SELECT jobq.enqueue('nothing', queue => 'narrow');});
 my ($out, $err) = ('', '');
 my $other = IPC::Run::start(
@@ -116,7 +116,7 @@ is(sql(q{SELECT live('narrow')}), 5, 'who waits hears of another limit');
 $holder->quit;
 
 # workers make room: many producers, and never more jobs than there may be
-sql(q{SELECT jobq.clear('narrow'), jobq.alter_queue('narrow', max_length => 3), jobq.resume('narrow')});
+sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting'), jobq.alter_queue('narrow', max_length => 3), jobq.resume('narrow')});
 sql(q{TRUNCATE seen});
 my @producers = map {
 	my $script = join('', map { q{INSERT INTO seen SELECT live('narrow'); SELECT 1 FROM jobq.enqueue('nothing', queue => 'narrow');} . "\n" } 1 .. 60);
@@ -154,11 +154,11 @@ is(sql(q{SELECT live('narrow')}), 5, 'dropping: as many as fit');
 is(sql(q{SELECT count(*) FROM jobq.jobs j, jobq.status(j.id) s WHERE j.queue = 'narrow' AND j.state = 'cancelled' AND s.error LIKE 'dropped%'}) > 0, 1, 'dropping: the others say why');
 
 # jobs that are done, and that an old snapshot keeps, do not hide those that wait
-sql(q{SELECT jobq.clear('narrow'), jobq.alter_queue('narrow', max_length => 20000)});
+sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting'), jobq.alter_queue('narrow', max_length => 20000)});
 my $old = $node->background_psql('postgres');
 $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM seen;');
 sql(q{SELECT count(*) FROM jobq.enqueue_many('nothing', array_fill('{}'::jsonb, ARRAY[10100]), queue => 'narrow')});
-sql(q{SELECT jobq.clear('narrow'), jobq.alter_queue('narrow', max_length => 2)});
+sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting'), jobq.alter_queue('narrow', max_length => 2)});
 sql(qq{SELECT jobq.enqueue('nothing', '"$_"', queue => 'narrow')}) foreach 'a' .. 'c';
 is(sql(q{SELECT string_agg(payload #>> '{}', ' ' ORDER BY id) FROM jobq.live_jobs WHERE queue = 'narrow'}), 'b c', 'dropping: behind all that was done');
 $old->quit;

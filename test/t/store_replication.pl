@@ -38,6 +38,7 @@ my $letter = q{
 SELECT jobq.enqueue('x', queue => 'letters') \g /dev/null
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{letters}', wait => '5 min') \g /dev/null
 };
+wait_for_scheduler($publisher);
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('letters', mode => 'consumer')});
 $publisher->safe_psql('postgres', $letter) foreach (1 .. 2);
 
@@ -128,7 +129,7 @@ foreach my $call ("cancel($first)", "cancel($second)", "retry($first)", "edit($f
 	like($err, qr/was brought by logical replication, and runs on the publisher/, "$call is refused on the subscriber");
 }
 is( $subscriber->safe_psql(
-		'postgres', q{SELECT jobq.cancel_many(queue => 'line'), jobq.clear('line'), jobq.retry_many(queue => 'line', state => 'retryable'), jobq.drop_owned(current_user::regrole)}),
+		'postgres', q{SELECT jobq.cancel_many(queue => 'line'), jobq.cancel_many(queue => 'line', state => 'waiting'), jobq.retry_many(queue => 'line', state => 'retryable'), jobq.drop_owned(current_user::regrole)}),
 	'0|0|0|0', 'what treats many jobs passes them by');
 is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),

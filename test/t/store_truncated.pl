@@ -38,7 +38,7 @@ sub runs_in
 sql(q{SELECT count(*) FROM jobq.enqueue_many('pid', array_fill('{}'::jsonb, ARRAY[5000]), queue => 'still')});
 my $id = sql(q{SELECT jobq.enqueue('pid', queue => 'last')});
 ok(sql(qq{SELECT ctid > '(50,0)' FROM jobq_internal.job WHERE id = $id}) eq 't', 'a job is in a block far behind');
-sql(qq{SELECT jobq.cancel($id), jobq.clear('still')});
+sql(qq{SELECT jobq.cancel($id), jobq.cancel_many(queue => 'still', state => 'waiting')});
 sql(q{VACUUM (TRUNCATE off) jobq_internal.job});
 
 # the worker knows how long the table is

@@ -18,7 +18,7 @@ async function consume(client) {
 			count(rows.length);
 		else
 			await Promise.all(rows.map((job) => handle(job.kind, job.payload, query)));
-		await query('SELECT jobq.ack($1::bigint[], $2::bigint[])',
+		await query('SELECT jobq.ack_many($1::bigint[], $2::bigint[])',
 			[rows.map((job) => job.id), rows.map((job) => job.token)]);
 	}
 }

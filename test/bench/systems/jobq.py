@@ -161,12 +161,12 @@ class Reserved(Jobq):
     queue = "outside"
     script = ("SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(token), '{}') AS tokens "
               "FROM jobq.reserve('{outside}', %d, wait => '%s') \\gset\n"
-              "SELECT jobq.ack(:ids::bigint[], :tokens::bigint[]);\n")
+              "SELECT jobq.ack_many(:ids::bigint[], :tokens::bigint[]);\n")
     writes = ("BEGIN;\n"
               "SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(token), '{}') AS tokens, "
               "count(bench.three_writes((payload ->> 'i')::bigint)) AS n "
               "FROM jobq.reserve('{outside}', %d) \\gset\n"
-              "SELECT jobq.ack(:ids::bigint[], :tokens::bigint[]);\n"
+              "SELECT jobq.ack_many(:ids::bigint[], :tokens::bigint[]);\n"
               "COMMIT;\n")
 
     def __init__(self, batch, keep="all", clients=CLIENTS):

@@ -45,7 +45,7 @@ def fill(roles, jobs, sleep):
 
 
 def empty():
-    sql("SELECT jobq.clear('roles')")
+    sql("SELECT jobq.cancel_many(queue => 'roles', state => 'waiting')")
     wait_for_end()
 
 
