@@ -233,7 +233,7 @@ SET app.tenant = 'elsewhere';
 SELECT id = :id AS same, token, context FROM jobq.reserve('{couriers}', wait => '5 min') \gset
 \echo :same :context
 BEGIN;
-SELECT jobq.set_context(:'context');
+SELECT count(set_config(key, value, true)) FROM jsonb_each_text(:'context');
 INSERT INTO visit VALUES ('delivered');
 SELECT current_setting('app.tenant');
 SELECT jobq.ack(:id, :token);
@@ -242,9 +242,6 @@ SHOW search_path;
 SELECT current_setting('app.tenant');
 SELECT * FROM test.visits();
 SELECT context FROM jobq.jobs WHERE id = :id;
-SELECT * FROM test.error('SELECT jobq.set_context(''[]'')');
-SELECT * FROM test.error($$SELECT jobq.set_context('{"work_mem": 1}')$$);
-SELECT * FROM test.error($$SELECT jobq.set_context('{"no_such": "1"}')$$);
 
 -- in a session that works, too; and not in the archive of a queue that keeps no payload
 SELECT jobq.alter_queue('manual', carry => '{search_path,app.tenant}', keep => 'no_payload');

@@ -182,7 +182,7 @@ SELECT test.finish(:id, 'gate');
 SELECT state, total, completed FROM jobq.wait_batch(:id, '5 min');
 
 -- cancelled with the others; a chain grows as well
-SELECT jobq.chain('[{"kind": "x"}, {"kind": "echo"}]', name => 'a chain', options => '{"queue": "added"}') AS ids \gset
+SELECT test.chain('[{"kind": "x"}, {"kind": "echo"}]', name => 'a chain', options => '{"queue": "added"}') AS ids \gset
 SELECT batch_id AS id FROM jobq.jobs WHERE id = (:'ids'::bigint[])[1] \gset
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "3", "kind": "echo", "needs": ["2"], "payload": {"$result": "1"}}]')) AS n;
 SELECT jobq.cancel_batch(:id);

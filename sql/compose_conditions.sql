@@ -30,7 +30,7 @@ SELECT name, state FROM test.ends WHERE batch_id = :small;
 SELECT state, total, completed, cancelled FROM jobq.batches WHERE id = :small;
 
 -- in a chain, "$" is what the step before has returned
-SELECT jobq.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "payload": {"n": 2}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 3}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 4}, "when": "$ == null"}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "payload": {"n": 2}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 3}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 4}, "when": "$ == null"}]') AS ids \gset
 SELECT state FROM jobq.wait((:'ids'::bigint[])[4]);
 SELECT name, state, result FROM test.ends WHERE batch_id = (SELECT batch_id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1]);
 
@@ -44,7 +44,7 @@ SELECT test.ended(:id);
 SELECT e.name, e.state, s.elements, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
 
 -- a condition that raises an error, or takes too long, has its step fail
-SELECT jobq.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "when": "$.n == 1 && $.n < $limit"}, {"kind": "echo"}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "when": "$.n == 1 && $.n < $limit"}, {"kind": "echo"}]') AS ids \gset
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.ended(:id);
 SELECT name, state, error FROM test.ends WHERE batch_id = :id;
@@ -52,7 +52,7 @@ SELECT jobq.retry_many(batch_id => :id);
 SELECT test.ended(:id);
 CREATE FUNCTION test.wide() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(i) FROM generate_series(1, 50000) i $$;
 SELECT jobq.register('wide', 'test.wide()');
-SELECT jobq.chain('[{"kind": "wide"}, {"kind": "echo", "when": "exists($[*] ? (exists(@ ? ($[*] < 0))))"}]') AS ids \gset
+SELECT test.chain('[{"kind": "wide"}, {"kind": "echo", "when": "exists($[*] ? (exists(@ ? ($[*] < 0))))"}]') AS ids \gset
 SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2], '5 min');
 SELECT jobq.unregister('wide');
 
@@ -126,7 +126,7 @@ SELECT jobq.unregister('tell');
 -- what is wrong in a definition
 SELECT s, e.* FROM unnest(ARRAY['{"when": true}', '{"when": "$.a >"}', '{"when": "$.a"}', '{"when": "$.a ? (@ > 1)"}', '{"when": "($.a > 1).type()"}', '{"when": "$.a > 1", "needs": []}', '{"optional": 1}'])
 	WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.create_workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || s::jsonb)))) e ORDER BY n;
-SELECT e.* FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "when": "$ == 1"}]')$$) e;
+SELECT e.* FROM test.error($$SELECT test.chain('[{"kind": "echo", "when": "$ == 1"}]')$$) e;
 
 SELECT count(jobq.delete(f.id)) > 0 AS deleted FROM jobq.dead_letters f WHERE f.id IN (SELECT job_id FROM jobq.steps UNION ALL SELECT job_id FROM jobq.step_elements);
 SELECT jobq.drop_queue('conditional');

@@ -1,4 +1,4 @@
--- create_workflow() and chain() with options that all steps have; batches that nobody has brought to an end.
+-- create_workflow() with options that all steps have; batches that nobody has brought to an end.
 
 -- a step's own option comes first, also null, and its own time in the place of a common one
 SELECT jobq.create_queue('grown', mode => 'consumer');
@@ -20,14 +20,14 @@ SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE na
 SELECT jobq.cancel_batch(:id);
 SELECT test.until(format('(SELECT state = ''cancelled'' FROM jobq.batches WHERE id = %s)', :id));
 -- a chain
-SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": 2, "priority": 9}]', options => '{"priority": 8, "headers": {"h": true}}') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": 2, "priority": 9}]', options => '{"priority": 8, "headers": {"h": true}}') AS ids \gset
 SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT id = (:'ids'::bigint[])[2] AS last, priority, headers FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
-SELECT cardinality(jobq.chain('[{"kind": "echo"}]', options => NULL)), cardinality(jobq.chain('[{"kind": "echo"}]', options => '{}')), jobq.create_workflow('{"options": null, "steps": [{"name": "a", "kind": "echo"}]}') IS NOT NULL AS done;
+SELECT cardinality(test.chain('[{"kind": "echo"}]', options => NULL)), cardinality(test.chain('[{"kind": "echo"}]', options => '{}')), jobq.create_workflow('{"options": null, "steps": [{"name": "a", "kind": "echo"}]}') IS NOT NULL AS done;
 -- what is wrong
 SELECT o, e.* FROM unnest(ARRAY['1', '[]', '"x"', '{"colour": 1}', '{"kind": "echo"}', '{"needs": []}', '{"when": "$.a == 1"}', '{"priority": "high"}', '{"delay": 5}', '{"delay": "often"}', '{"unique_key": "k"}', '{"unique_by": "{a}"}', '{"queue": "unheard of"}', '{"priority": 1000000}', '{"delay": "1 s", "run_at": "2098-01-01"}'])
 	WITH ORDINALITY u (o, n), test.error(format('SELECT jobq.create_workflow(%L)', format('{"steps": [{"name": "a", "kind": "echo"}], "options": %s}', o))) e ORDER BY n;
-SELECT o, e.* FROM unnest(ARRAY['[]', '{"colour": 1}', '{"unique_key": "k"}']) WITH ORDINALITY u (o, n), test.error(format('SELECT jobq.chain(%L, options => %L)', '[{"kind": "echo"}]', o)) e ORDER BY n;
+SELECT o, e.* FROM unnest(ARRAY['[]', '{"colour": 1}', '{"unique_key": "k"}']) WITH ORDINALITY u (o, n), test.error(format('SELECT test.chain(%L, options => %L)', '[{"kind": "echo"}]', o)) e ORDER BY n;
 
 -- batches that are not over, by age: one that was never started, one that nobody fills, one whose consumer is gone
 SELECT jobq.prune(batches_older_than => '0') >= 0 AS done;

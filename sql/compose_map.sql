@@ -48,9 +48,9 @@ SELECT test.over(:id);
 SELECT e.element, j.payload, j.priority, j.headers, j.max_attempts FROM jobq.step_elements e JOIN jobq.jobs j ON j.id = e.job_id WHERE e.batch_id = :id ORDER BY e.element;
 
 -- an empty array; one element; elements of elements, in a chain
-SELECT jobq.chain('[{"kind": "echo", "payload": []}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": []}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
-SELECT jobq.chain('[{"kind": "echo", "payload": [[]]}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "each", "map": {"$result": "2"}}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": [[]]}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "each", "map": {"$result": "2"}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [[1, 2], [], [3]]},
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list"}},
@@ -138,9 +138,9 @@ SELECT name, n, done, result FROM test.maps WHERE batch_id = :id;
 -- too large: a payload with its element, all results together, the array; and too deep
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "much", "payload": {"mb": 9}}, {"name": "list", "kind": "echo", "payload": [1, 2]},
 	{"name": "each", "kind": "each", "needs": ["a", "list"], "map": {"$result": "list"}, "payload": [{"$result": "a"}, {"$result": "a"}, {"$result": "a"}]}]}') AS payload \gset
-SELECT jobq.chain('[{"kind": "echo", "payload": [1, 2]}, {"kind": "much", "map": {"$result": "1"}, "payload": {"mb": 9}}]') AS results \gset
-SELECT jobq.chain('[{"kind": "numbers", "payload": {"n": 100001}}, {"kind": "echo", "map": {"$result": "1", "path": ["list"]}}]') AS array \gset
-SELECT jobq.chain('[{"kind": "echo", "payload": [1000]}, {"kind": "deep", "map": {"$result": "1"}}]') AS depth \gset
+SELECT test.chain('[{"kind": "echo", "payload": [1, 2]}, {"kind": "much", "map": {"$result": "1"}, "payload": {"mb": 9}}]') AS results \gset
+SELECT test.chain('[{"kind": "numbers", "payload": {"n": 100001}}, {"kind": "echo", "map": {"$result": "1", "path": ["list"]}}]') AS array \gset
+SELECT test.chain('[{"kind": "echo", "payload": [1000]}, {"kind": "deep", "map": {"$result": "1"}}]') AS depth \gset
 SELECT test.over(:payload), test.over(r.batch_id), test.over(a.batch_id), test.over(d.batch_id) FROM jobq.steps r, jobq.steps a, jobq.steps d WHERE r.job_id = (:'results'::bigint[])[2] AND a.job_id = (:'array'::bigint[])[2] AND d.job_id = (:'depth'::bigint[])[2];
 SELECT f.sqlstate, f.error, s.elements, s.elements_completed AS done FROM jobq.dead_letters f JOIN jobq.steps s ON s.job_id = f.id WHERE s.batch_id = :payload OR f.id IN ((:'results'::bigint[])[2], (:'array'::bigint[])[2], (:'depth'::bigint[])[2]) ORDER BY f.id;
 
@@ -148,9 +148,9 @@ SELECT f.sqlstate, f.error, s.elements, s.elements_completed AS done FROM jobq.d
 SELECT m, e.* FROM unnest(ARRAY['{"map": []}', '{"map": "a"}', '{"map": {"$result": "z"}}', '{"map": {"$result": "b"}}', '{"map": {"$result": "a"}, "needs": []}', '{"map": {"$result": "a", "of": 1}}', '{"map": {"$element": "value"}}',
 	'{"map": {"$result": "a"}, "payload": [{"$element": 1}]}', '{"map": {"$result": "a"}, "payload": {"$element": "key"}}', '{"map": {"$result": "a"}, "payload": {"$element": "value", "at": 1}}', '{"map": {"$result": "a"}, "payload": {"$element": "value", "path": "a"}}'])
 	WITH ORDINALITY u (m, n), test.error(format('SELECT jobq.create_workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || m::jsonb)))) e ORDER BY n;
-SELECT e.* FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "map": {"$result": "1"}}]')$$) e;
+SELECT e.* FROM test.error($$SELECT test.chain('[{"kind": "echo", "map": {"$result": "1"}}]')$$) e;
 -- without "map", an element is nothing special
-SELECT jobq.chain('[{"kind": "echo", "payload": [{"$element": 1}]}, {"kind": "echo", "payload": {"$element": "value", "of": {"$result": "1"}}}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": [{"$element": 1}]}, {"kind": "echo", "payload": {"$element": "value", "of": {"$result": "1"}}}]') AS ids \gset
 SELECT result FROM jobq.wait_many(:'ids'::bigint[]);
 
 SELECT count(jobq.delete(id)) > 0 AS deleted FROM jobq.dead_letters WHERE kind IN ('each', 'much', 'echo', 'deep');

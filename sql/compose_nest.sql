@@ -63,7 +63,7 @@ SELECT reason, regexp_replace(detail, '\d+', 'N', 'g') AS detail, regexp_replace
 SELECT s.name, j.queue, j.priority FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id IN (:id, test.inner(:id, 'b')) ORDER BY s.job_id;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.start_batch(%s)', test.inner(:id, 'b'))) e;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.add_jobs(%s, ''x'', ''{1}'')', test.inner(:id, 'b'))) e;
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT test.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
 -- steps can be added, also before it begins
 SELECT cardinality(jobq.add_steps(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, queue => ''default'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
@@ -80,7 +80,7 @@ SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
 -- as in a chain, and several levels
-SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"workflow": [{"name": "two", "kind": "echo", "payload": [{"$result": "1"}]}]}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": 1}, {"workflow": [{"name": "two", "kind": "echo", "payload": [{"$result": "1"}]}]}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 CREATE FUNCTION test.nest_levels(n int) RETURNS jsonb LANGUAGE sql AS $$
 	SELECT CASE WHEN n = 1 THEN '[{"name": "last", "kind": "may_halt", "payload": {"$result": "top"}}]'::jsonb
@@ -245,7 +245,7 @@ BEGIN;
 SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset
 SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2}');
 SELECT jobq.create_workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
-SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
 COMMIT;
 SELECT state, total, blocked FROM jobq.batches WHERE id = :id;
 SELECT state, total, blocked FROM jobq.batches WHERE id = :inner_id;
@@ -260,7 +260,7 @@ SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch => %s)', :id)) e;
 -- one that is added from inside; its failure is one of the batch, and a retry is, too
-CREATE FUNCTION test.adder(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.chain('[{"kind": "may_halt", "payload": 1}, {"kind": "told", "payload": "last"}]', batch => (jobq.current_job()).batch_id, name => 'added') $$;
+CREATE FUNCTION test.adder(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT test.chain('[{"kind": "may_halt", "payload": 1}, {"kind": "told", "payload": "last"}]', batch => (jobq.current_job()).batch_id, name => 'added') $$;
 SELECT jobq.register('adder', 'test.adder(jsonb)');
 INSERT INTO test.halt VALUES ('1');
 BEGIN;
@@ -348,7 +348,7 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 -- too many levels
 SELECT jobq.create_batch() AS id \gset
-SELECT count(*) FROM (SELECT test.until('true')) u, jobq.chain('[{"kind": "echo"}]', batch => :id);
+SELECT count(*) FROM (SELECT test.until('true')) u, test.chain('[{"kind": "echo"}]', batch => :id);
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', test.nest_levels(8)), batch => %s)', :id)) e;
 SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id);
@@ -396,9 +396,9 @@ SELECT e.* FROM unnest(ARRAY[
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["z"]}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["b"]}]}'])
 	s, test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', jsonb_build_array(%L::jsonb, ''{"name": "z", "kind": "echo"}''::jsonb)))', s)) e;
 -- in a chain, one has neither a name nor needs, as all its steps
-SELECT e.* FROM unnest('{"{\"name\": \"x\"}","{\"needs\": [\"1\"]}"}'::jsonb[]) s, test.error(format('SELECT jobq.chain(jsonb_build_array(''{"kind": "echo"}''::jsonb, ''{"workflow": [{"name": "y", "kind": "echo"}]}''::jsonb || %L))', s)) e;
+SELECT e.* FROM unnest('{"{\"name\": \"x\"}","{\"needs\": [\"1\"]}"}'::jsonb[]) s, test.error(format('SELECT test.chain(jsonb_build_array(''{"kind": "echo"}''::jsonb, ''{"workflow": [{"name": "y", "kind": "echo"}]}''::jsonb || %L))', s)) e;
 SELECT e.* FROM test.error('SELECT jobq.register(''jobq.workflow'', ''test.note(jsonb)'')') e;
-SELECT e.* FROM test.error('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => 1234567890)') e;
+SELECT e.* FROM test.error('SELECT test.chain(''[{"kind": "echo"}]'', batch => 1234567890)') e;
 
 SELECT count(*) AS live FROM jobq_internal.job j WHERE j.kind = 'jobq.workflow';
 SELECT count(*) AS not_over FROM jobq_internal.batch WHERE finished_at IS NULL AND parent IS NOT NULL;

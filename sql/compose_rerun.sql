@@ -86,7 +86,7 @@ SELECT note FROM test.trace ORDER BY note;
 SELECT jobq.rerun_steps(:id, NULL) AS nothing_left;
 SELECT state FROM jobq.batches WHERE id = :id;
 -- a chain
-SELECT jobq.chain('[{"kind": "rerunnable", "payload": "x"}, {"kind": "rerunnable", "payload": {"$result": "1"}}]') AS ids \gset
+SELECT test.chain('[{"kind": "rerunnable", "payload": "x"}, {"kind": "rerunnable", "payload": {"$result": "1"}}]') AS ids \gset
 SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 TRUNCATE test.runs;
 SELECT jobq.rerun_steps(batch_id, '2') FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1];
@@ -267,7 +267,7 @@ SELECT jobq.cancel_batch(:plain);
 -- a role's own; who may operate retries, and runs nothing anew that has completed
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'operate');
 SET ROLE regress_jobq_alice;
-SELECT jobq.chain('[{"kind": "echo"}, {"kind": "broken", "max_attempts": 1}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo"}, {"kind": "broken", "max_attempts": 1}]') AS ids \gset
 SELECT batch_id AS hers FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.finished(:hers);
 SELECT jobq.rerun_steps(:hers, '1');

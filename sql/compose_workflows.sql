@@ -1,4 +1,4 @@
--- chain(), create_workflow(): steps that wait for others, and take their results.
+-- create_workflow(): steps that wait for others, and take their results.
 
 CREATE FUNCTION test.settled(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -26,18 +26,18 @@ $$;
 SELECT jobq.register('flawed', 'test.flawed(jsonb)');
 
 -- a chain: in order, whatever worker runs what, each with what those before have returned
-SELECT jobq.chain('[{"kind": "note", "payload": "one"}, {"kind": "note", "payload": "two"}, {"kind": "note", "payload": "three"}]') AS ids \gset
+SELECT test.chain('[{"kind": "note", "payload": "one"}, {"kind": "note", "payload": "two"}, {"kind": "note", "payload": "three"}]') AS ids \gset
 SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
-SELECT jobq.chain('[{"kind": "echo", "payload": {"a": [1, {"b": "two"}]}}, {"kind": "echo", "payload": [{"$result": "1"}, {"deep": {"$result": "1", "path": ["a", 1, "b"]}}, {"$result": "1", "path": ["none"]}, "$result"]},
+SELECT test.chain('[{"kind": "echo", "payload": {"a": [1, {"b": "two"}]}}, {"kind": "echo", "payload": [{"$result": "1"}, {"deep": {"$result": "1", "path": ["a", 1, "b"]}}, {"$result": "1", "path": ["none"]}, "$result"]},
 	{"kind": "echo", "payload": {"$result": "2"}}, {"kind": "note", "payload": "no result"}, {"kind": "echo", "payload": {"$result": "4"}}, {"kind": "echo", "payload": {"": [], "x": {}, "\"q\"": {"$result": "5"}, "far": {"$result": "1", "path": ["a", 0]}}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
 TRUNCATE test.trace;
 
 -- of one step
-SELECT jobq.chain('[{"kind": "echo", "payload": "alone"}]', name => 'short', on_success => '{"kind": "note", "payload": "well done"}', on_finish => '{"kind": "note", "payload": "done"}') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": "alone"}]', name => 'short', on_success => '{"kind": "note", "payload": "well done"}', on_finish => '{"kind": "note", "payload": "done"}') AS ids \gset
 SELECT b.name, test.settled(b.id) FROM jobq.batches b JOIN jobq.jobs j ON j.batch_id = b.id WHERE j.id = ANY (:'ids');
 SELECT test.until('(SELECT count(*) FROM test.trace) = 2');
 SELECT note FROM test.trace ORDER BY note;
@@ -45,7 +45,7 @@ TRUNCATE test.trace;
 
 -- while the first runs, the others are blocked
 SELECT pg_advisory_lock(1);
-SELECT jobq.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo", "payload": "next", "queue": "second", "priority": 3}, {"kind": "echo", "payload": "later", "delay": "1 hour"}, {"kind": "echo", "run_at": "2001-01-01"}]') AS ids \gset
+SELECT test.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo", "payload": "next", "queue": "second", "priority": 3}, {"kind": "echo", "payload": "later", "delay": "1 hour"}, {"kind": "echo", "run_at": "2001-01-01"}]') AS ids \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', (:'ids'::bigint[])[1]));
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT name, needs, state FROM test.steps WHERE batch_id = :id;
@@ -82,7 +82,7 @@ SELECT test.settled(:id);
 SELECT split_part(name, '.', 1) AS layer, count(*), min(result::int), max(result::int) FROM test.steps WHERE batch_id = :id GROUP BY 1 ORDER BY 1;
 
 -- a failure ends the chain, and is told once
-SELECT jobq.chain('[{"kind": "echo"}, {"kind": "broken", "payload": 1, "max_attempts": 1}, {"kind": "echo"}, {"kind": "echo"}]',
+SELECT test.chain('[{"kind": "echo"}, {"kind": "broken", "payload": 1, "max_attempts": 1}, {"kind": "echo"}, {"kind": "echo"}]',
 	on_failure => '{"kind": "note", "payload": "failed"}', on_success => '{"kind": "note", "payload": "success"}') AS ids \gset
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.settled(:id);
@@ -160,7 +160,7 @@ SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 
 -- somebody else has the row: the step is freed when that is over
 SELECT pg_advisory_lock(1);
-SELECT jobq.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo"}]') AS ids \gset
+SELECT test.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo"}]') AS ids \gset
 BEGIN;
 SELECT jobq.edit((:'ids'::bigint[])[2], priority => 7);
 SELECT pg_advisory_unlock(1);
@@ -217,7 +217,7 @@ SELECT test.settled(:outer);
 -- a payload that becomes too large: the step fails, and does so again, but never runs without the results
 CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 9 * 1024 * 1024)) $$;
 SELECT jobq.register('large', 'test.large()');
-SELECT jobq.chain('[{"kind": "large"}, {"kind": "echo", "payload": [{"$result": "1"}, {"$result": "1"}]}, {"kind": "echo"}]') AS ids \gset
+SELECT test.chain('[{"kind": "large"}, {"kind": "echo", "payload": [{"$result": "1"}, {"$result": "1"}]}, {"kind": "echo"}]') AS ids \gset
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
@@ -246,7 +246,7 @@ SELECT name, state, jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND
 BEGIN;
 SELECT count(*) FROM jobq.steps s WHERE batch_id = jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}');
 SELECT count(*) AS steps FROM jobq.steps \gset
-SELECT cardinality(jobq.chain('[{"kind": "echo"}, {"kind": "echo"}]'));
+SELECT cardinality(test.chain('[{"kind": "echo"}, {"kind": "echo"}]'));
 SELECT count(*) - :steps AS more FROM jobq.steps;
 ROLLBACK;
 SELECT count(*) AS steps FROM jobq.steps \gset
@@ -267,9 +267,9 @@ SELECT w, e.* FROM unnest(ARRAY['null', '[]', '{}', '{"steps": null}', '{"steps"
 	WITH ORDINALITY u (w, n), test.error(format('SELECT jobq.create_workflow(%L)', w)) e ORDER BY n;
 SELECT e.* FROM test.error('SELECT jobq.create_workflow(NULL)') e;
 SELECT c, e.* FROM unnest(ARRAY['null', '{}', '[]', '[1]', '[{}]', '[{"kind": "echo", "name": "a"}]', '[{"kind": "echo"}, {"kind": "unheard of"}]', '[{"kind": "echo", "payload": {"$result": "1"}}]', '[{"kind": "echo", "payload": {"$result": "first"}}]'])
-	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.chain(%L)', c)) e ORDER BY n;
-SELECT e.* FROM test.error('SELECT jobq.chain(NULL)') e;
-SELECT e.* FROM test.error($$SELECT jobq.chain((SELECT jsonb_agg('{"kind": "echo"}'::jsonb) FROM generate_series(1, 100001)))$$) e;
+	WITH ORDINALITY u (c, n), test.error(format('SELECT test.chain(%L)', c)) e ORDER BY n;
+SELECT e.* FROM test.error('SELECT test.chain(NULL)') e;
+SELECT e.* FROM test.error($$SELECT test.chain((SELECT jsonb_agg('{"kind": "echo"}'::jsonb) FROM generate_series(1, 100001)))$$) e;
 -- nothing of all that is left
 SELECT count(*) - :steps AS more FROM jobq.steps;
 SELECT count(*) - :batches AS more FROM jobq.batches;
@@ -278,7 +278,7 @@ SELECT count(*) FROM jobq.jobs WHERE state = 'blocked';
 -- a role's own
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
-SELECT jobq.chain('[{"kind": "echo", "payload": "hers"}, {"kind": "echo", "payload": {"$result": "1"}}]') AS ids \gset
+SELECT test.chain('[{"kind": "echo", "payload": "hers"}, {"kind": "echo", "payload": {"$result": "1"}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT role, kind, payload FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT name, state FROM jobq.steps WHERE job_id = ANY (:'ids') ORDER BY name;
@@ -292,13 +292,13 @@ SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regre
 CREATE FUNCTION test.numbers() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(1e131000) FROM generate_series(1, 9000) $$;
 CREATE FUNCTION test.count(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jsonb_array_length(payload -> 'numbers')) $$;
 SELECT jobq.register('numbers', 'test.numbers()'), jobq.register('count', 'test.count(jsonb)');
-SELECT jobq.chain('[{"kind": "numbers"}, {"kind": "count", "payload": {"numbers": {"$result": "1"}}}]') AS ids \gset
+SELECT test.chain('[{"kind": "numbers"}, {"kind": "count", "payload": {"numbers": {"$result": "1"}}}]') AS ids \gset
 SELECT state, result FROM jobq.wait((:'ids'::bigint[])[2], '5 min');
 
 -- one that is nested too deep with the result of another fails, and no more
 CREATE FUNCTION test.nested() RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[', 600) || repeat(']', 600))::jsonb $$;
 SELECT jobq.register('nested', 'test.nested()');
-SELECT jobq.chain(jsonb_build_array('{"kind": "nested"}'::jsonb, jsonb_build_object('kind', 'echo', 'payload', (repeat('[', 600) || '{"$result": "1"}' || repeat(']', 600))::jsonb))) AS ids \gset
+SELECT test.chain(jsonb_build_array('{"kind": "nested"}'::jsonb, jsonb_build_object('kind', 'echo', 'payload', (repeat('[', 600) || '{"$result": "1"}' || repeat(']', 600))::jsonb))) AS ids \gset
 SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2]);
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE id = (:'ids'::bigint[])[2];
 

@@ -97,7 +97,7 @@ SELECT e.* FROM unnest(ARRAY['NULL', '''SELECT 1'', NULL', '''SELECT 1'', run_at
 SELECT jobq.enqueue_sql('SELECT 1 +');
 RESET SESSION AUTHORIZATION;
 SELECT e.* FROM unnest(ARRAY['SELECT jobq.register(''sql'', ''test.echo(jsonb)'')', 'SELECT jobq.unregister(''sql'')', 'SELECT jobq.perform(''sql'', ''{"sql": "SELECT 1"}'')',
-	'SELECT jobq.chain(''[{"kind": "sql", "payload": {"sql": "SELECT 1"}}]'')', 'SELECT jobq.create_batch(on_finish => ''{"kind": "sql", "payload": {"sql": "SELECT 1"}}'')',
+	'SELECT test.chain(''[{"kind": "sql", "payload": {"sql": "SELECT 1"}}]'')', 'SELECT jobq.create_batch(on_finish => ''{"kind": "sql", "payload": {"sql": "SELECT 1"}}'')',
 	'SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "sql", "payload": {"sql": "SELECT 1"}}]}'')']) WITH ORDINALITY u (c, n), test.error(c) e ORDER BY n;
 
 -- Consumers do not run statements, and no queue runs them as another role

@@ -37,6 +37,25 @@ $$;
 CREATE FUNCTION test.outcome(id bigint, OUT state text, OUT attempt int, OUT result jsonb, OUT error text)
 LANGUAGE sql AS $$ SELECT s.state, s.attempt, s.result, s.error FROM jobq.wait($1, '5 min') s $$;
 
+-- The ids of the steps of a chain, in order.
+CREATE FUNCTION test.chain(steps jsonb, on_failure jsonb DEFAULT NULL, on_success jsonb DEFAULT NULL, on_finish jsonb DEFAULT NULL, name text DEFAULT NULL,
+	options jsonb DEFAULT NULL, batch bigint DEFAULT NULL) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+	id bigint := jobq.create_workflow(jsonb_build_object('chain', steps, 'on_failure', on_failure, 'on_success', on_success, 'on_finish', on_finish,
+		'name', chain.name, 'options', options), batch);
+BEGIN
+	RETURN ARRAY(SELECT s.job_id FROM jobq.steps s WHERE s.batch_id = id ORDER BY s.name::int);
+END
+$$;
+
+-- What has come of enqueue(): the state of the job whose id it has returned, and whether that is not a new one.
+CREATE FUNCTION test.enqueued(INOUT id bigint, OUT state text, OUT duplicate boolean) LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+	state := (SELECT j.state FROM jobq.jobs j WHERE j.id = enqueued.id);
+	duplicate := id <> currval('jobq_internal.job_id_seq');
+END
+$$;
+
 -- Wait until the handlers of these jobs wait for their lock.  A worker shows its job as running just before it takes it.
 CREATE FUNCTION test.in_gate(VARIADIC ids bigint[]) RETURNS boolean LANGUAGE sql AS $$
 	SELECT test.until(format('(SELECT count(*) FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE l.locktype = ''advisory'' AND NOT l.granted AND w.job_id = ANY (%L)) = %s',

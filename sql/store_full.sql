@@ -109,7 +109,7 @@ SELECT pg_temp.add('ring', 'x2', role => 'x') > 0 AS of_x;
 SELECT pg_temp.add('ring', 'z1', role => 'z') > 0 AS of_z;
 SELECT pg_temp.waiting('ring');
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
-SELECT b.batch_id IS NOT NULL AS chained FROM jobq.chain('[{"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}]') AS b (batch_id);
+SELECT b.batch_id IS NOT NULL AS chained FROM test.chain('[{"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}]') AS b (batch_id);
 SELECT state, count(*) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL GROUP BY state ORDER BY state;
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 RESET ROLE;

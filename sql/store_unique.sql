@@ -273,7 +273,7 @@ CALL test.cancel_all();
 -- bad input
 SELECT e.code, e.message, e.hint FROM unnest(ARRAY['unique_for => ''1 h''', 'unique_until => ''start''', 'on_conflict => ''skip''', 'unique_key => ''''',
 	'unique_key => repeat(''k'', 501)', 'unique_key => ''a'', unique_for => ''0''', 'unique_key => ''a'', unique_for => ''-1 s''', 'unique_key => ''a'', unique_for => ''1000 years''',
-	'unique_key => ''a'', unique_until => ''end''', 'unique_key => ''a'', on_conflict => ''ignore''']) o,
+	'unique_key => ''a'', unique_until => ''end''', 'unique_key => ''a'', on_conflict => ''nothing''']) o,
 	test.error(format('SELECT jobq.enqueue(''echo'', %s)', o)) e;
 SELECT jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250), unique_until => 'finish') = jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250)) AS same;
 CALL test.cancel_all();
@@ -403,16 +403,20 @@ SELECT jobq.enqueue('echo', unique_key => 'r', on_conflict => 'reset') = :r AS s
 SELECT state, queue, payload FROM jobq.jobs WHERE id = :r;
 CALL test.cancel_all();
 
--- enqueue_result() tells which it was
-SELECT id - :r AS n, state, duplicate FROM jobq.enqueue_result('echo', '1', 'manual', unique_key => 'e', delay => '1 hour');
-SELECT o, state, duplicate FROM unnest('{skip,replace,merge,reset}'::text[]) o, jobq.enqueue_result('echo', '[2]', 'manual', unique_key => 'e' || o, on_conflict => o) WHERE NOT duplicate;
-SELECT o, r.state, r.duplicate, r.id = j.id AS same FROM jobq.jobs j, unnest('{skip,replace,merge,reset}'::text[]) o, jobq.enqueue_result('echo', '[3]', 'manual', unique_key => 'e' || o, on_conflict => o) r
+-- whether another job had the key; with ignore, that is null
+SELECT id - :r AS n, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '1', 'manual', unique_key => 'e', delay => '1 hour'));
+SELECT o, state, duplicate FROM unnest('{skip,replace,merge,reset}'::text[]) o, test.enqueued(jobq.enqueue('echo', '[2]', 'manual', unique_key => 'e' || o, on_conflict => o)) WHERE NOT duplicate;
+SELECT o, r.state, r.duplicate, r.id = j.id AS same FROM jobq.jobs j, unnest('{skip,replace,merge,reset}'::text[]) o, test.enqueued(jobq.enqueue('echo', '[3]', 'manual', unique_key => 'e' || o, on_conflict => o)) r
 WHERE j.unique_key = 'e' || o AND j.finished_at IS NULL ORDER BY o;
-SELECT state, duplicate FROM jobq.enqueue_result('echo', queue => 'manual');
+SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', queue => 'manual'));
 SELECT jobq.enqueue('echo', unique_key => 'window', unique_for => '1 hour') AS w \gset
 SELECT state FROM test.outcome(:w);
-SELECT id = :w AS same, state, duplicate FROM jobq.enqueue_result('echo', unique_key => 'window');
-SELECT e.* FROM test.error('SELECT jobq.enqueue_result(''echo'', NULL)') e;
+SELECT id = :w AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', unique_key => 'window'));
+SELECT jobq.enqueue('echo', unique_key => 'window', on_conflict => 'ignore') IS NULL AS ignored, jobq.enqueue('echo', '1', 'manual', unique_key => 'i', on_conflict => 'ignore') > :w AS another,
+	jobq.enqueue_sql('SELECT 1', queue => 'manual', unique_key => 'i', on_conflict => 'ignore') > :w AS of_another_kind;
+SELECT id IS NULL AS ignored FROM jobq.enqueue_many('echo', '{"{\"k\": 1}", "{\"k\": 2}", "{\"k\": 1}"}', queue => 'manual', unique_by => 'k', on_conflict => 'ignore') id;
+INSERT INTO jobq.inbox (kind, queue, unique_key, on_conflict) VALUES ('echo', 'manual', 'i', 'ignore') RETURNING id;
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'i', on_conflict => 'ignore', uuid => '00000000-0000-4000-8000-0000000000aa') IS NULL AS ignored;
 CALL test.cancel_all();
 
 -- release_key(): nobody has the key, and who had it goes on
@@ -431,7 +435,7 @@ SELECT jobq.release_key('echo', 'x'), jobq.release_key('echo', 'x') AS again;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS n;
 SELECT jobq.cancel(:x);
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS the_end_of_the_first_is_not_that_of_the_key;
-SELECT count(*) FROM jobq.enqueue_result('echo', unique_key => 'window') WHERE duplicate;
+SELECT count(*) FROM test.enqueued(jobq.enqueue('echo', unique_key => 'window')) WHERE duplicate;
 BEGIN READ ONLY;
 SELECT jobq.release_key('echo', 'x');
 ROLLBACK;
@@ -447,7 +451,7 @@ SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for =
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT state FROM jobq.status(:first);
-SELECT id > :first AS another, state, duplicate FROM jobq.enqueue_result('echo', '2', 'manual', unique_key => 'expired');
+SELECT id > :first AS another, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '2', 'manual', unique_key => 'expired'));
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'expired', on_conflict => 'error')$$);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'replaced', on_conflict => 'replace') > :replaced AS another;
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'several', unique_max => 2) > :several AS another;

@@ -2,7 +2,7 @@
 CREATE FUNCTION test.some(n int, max int DEFAULT 3, "for" interval DEFAULT NULL, queue text DEFAULT 'manual', kind text DEFAULT 'echo', key text DEFAULT 'k', conflict text DEFAULT 'skip',
 	OUT jobs bigint, OUT duplicates bigint) LANGUAGE sql
 AS $$ SELECT count(DISTINCT r.id) FILTER (WHERE NOT r.duplicate), count(*) FILTER (WHERE r.duplicate)
-	FROM generate_series(1, n) i, jobq.enqueue_result(kind, to_jsonb(i), queue, unique_key => key, unique_for => "for", unique_max => max, on_conflict => conflict) r $$;
+	FROM generate_series(1, n) i, test.enqueued(jobq.enqueue(kind, to_jsonb(i), queue, unique_key => key, unique_for => "for", unique_max => max, on_conflict => conflict)) r $$;
 CREATE PROCEDURE test.cancel_some() LANGUAGE sql AS $$ SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE unique_key IS NOT NULL $$;
 CREATE FUNCTION test.fail_some(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_some', 'test.fail_some(jsonb)');

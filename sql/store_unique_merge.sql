@@ -10,7 +10,7 @@ CREATE PROCEDURE test.cancel_merging() LANGUAGE sql AS $$ SELECT jobq.cancel(id)
 SELECT jobq.enqueue('echo', '{"n": 1}', 'manual', unique_key => 'm', priority => 5, merge => 'test.summed(jsonb, jsonb)') AS m \gset
 SELECT jobq.enqueue('echo', '{"n": 2}', 'first', unique_key => 'm', on_conflict => 'merge', merge => 'test.summed(jsonb,jsonb)') = :m AS same, jobq.enqueue('echo', '{"n": 3}', unique_key => 'm', merge => 'test.summed') = :m AS same;
 SELECT queue, priority, payload, unique_key FROM jobq.jobs WHERE id = :m;
-SELECT id = :m AS same, duplicate FROM jobq.enqueue_result('echo', '{"n": 4}', unique_key => 'm', merge => 'test.summed');
+SELECT id = :m AS same, duplicate FROM test.enqueued(jobq.enqueue('echo', '{"n": 4}', unique_key => 'm', merge => 'test.summed'));
 SELECT count(DISTINCT id) FROM jobq.enqueue_many('echo', '{"{\"k\": 1, \"n\": 1}","{\"k\": 1, \"n\": 10}","{\"k\": 2, \"n\": 1}","{\"k\": 1, \"n\": 100}"}', queue => 'manual', unique_by => 'k', merge => 'test.summed') id;
 INSERT INTO jobq.inbox (kind, payload, unique_key, merge) VALUES ('echo', '{"n": 5}', 'm', 'test.summed') RETURNING id = :m AS same;
 SELECT * FROM test.merging();
@@ -60,7 +60,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', q
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('merging', '@daily', 'echo', options => '{"merge": "test.summed"}')$$) e;
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "echo", "unique_key": "bad", "merge": "test.summed"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "unique_key": "bad", "merge": "test.summed"}]}')$$) e;
-SELECT e.code, e.message FROM test.error($$SELECT jobq.chain('[{"kind": "echo", "merge": "test.summed"}]')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT test.chain('[{"kind": "echo", "merge": "test.summed"}]')$$) e;
 SELECT count(*) FROM jobq.live_jobs WHERE unique_key = 'bad';
 
 -- the function fails, or makes nothing, or too much: nothing is changed

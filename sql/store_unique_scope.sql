@@ -19,11 +19,11 @@ SELECT jobq.enqueue('note', '5', 'manual', unique_key => 'k', unique_scope => 'q
 SELECT jobq.enqueue('note', '7', 'first', unique_key => 'k', unique_scope => 'database') = :c AS same, jobq.enqueue('note', '8', unique_key => 'k', unique_scope => 'database') = :c AS same;
 SELECT * FROM test.scoped();
 SELECT * FROM test.scoped_keys();
-SELECT id - :b AS n, state, duplicate FROM jobq.enqueue_result('note', queue => 'manual', unique_key => 'k', unique_scope => 'queue');
+SELECT id - :b AS n, state, duplicate FROM test.enqueued(jobq.enqueue('note', queue => 'manual', unique_key => 'k', unique_scope => 'queue'));
 -- in no scope is it one of another role: that neither finds out, nor keeps away
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
-SELECT s, r.duplicate, r.state FROM unnest('{kind,queue,database}'::text[]) s, jobq.enqueue_result('echo', '9', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'error') r;
+SELECT s, r.duplicate, r.state FROM unnest('{kind,queue,database}'::text[]) s, test.enqueued(jobq.enqueue('echo', '9', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'error')) r;
 SELECT s, jobq.enqueue('echo', '10', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'replace') > :c AS its_own FROM unnest('{kind,queue,database}'::text[]) s;
 SELECT jobq.release_key('echo', 'k'), jobq.release_key(unique_key => 'k', unique_scope => 'queue', queue => 'manual') AS queue, jobq.release_key(unique_key => 'k', unique_scope => 'database') AS database,
 	jobq.release_key(unique_key => 'k', unique_scope => 'queue', queue => 'first') AS not_its;

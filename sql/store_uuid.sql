@@ -14,8 +14,8 @@ SELECT jobq.register('fail_uuid', 'test.fail_uuid(jsonb)');
 SELECT jobq.enqueue('echo', '1', 'manual', uuid => :'u1') AS a \gset
 SELECT jobq.enqueue('echo', '2', 'manual', uuid => :'u1') = :a AS same, jobq.enqueue('note', '3', 'first', priority => 5, uuid => :'u1') = :a AS same, jobq.enqueue('echo', uuid => :'u2', queue => 'manual') <> :a AS another;
 SELECT kind, queue, payload FROM jobq.jobs WHERE id = :a;
-SELECT id = :a AS same, state, duplicate FROM jobq.enqueue_result('echo', '4', 'manual', uuid => :'u1');
-SELECT state, duplicate FROM jobq.enqueue_result('echo', '4', 'manual', uuid => :'u3');
+SELECT id = :a AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', uuid => :'u1'));
+SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', uuid => :'u3'));
 -- it is found by it
 SELECT (jobq.status(:'u1')).id = :a AS same, test.no_job(:'u4') AS none;
 SELECT id = :a AS same, state, kind FROM jobq.status(:'u1'::uuid);
@@ -35,11 +35,11 @@ SELECT jobq.cancel(:a);
 SELECT jobq.enqueue('echo', '5', 'manual', uuid => :'u1') = :a AS same, (jobq.status(:'u1')).state;
 SELECT jobq.enqueue('echo', '6', uuid => :'u4') AS d \gset
 SELECT state, result FROM jobq.wait((jobq.status(:'u4')).id);
-SELECT id = :d AS same, state, duplicate FROM jobq.enqueue_result('echo', '7', uuid => :'u4');
+SELECT id = :d AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '7', uuid => :'u4'));
 -- a dead letter, that is retried
 SELECT jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005') AS f \gset
 SELECT state FROM test.outcome(:f);
-SELECT id = :f AS same, state, duplicate FROM jobq.enqueue_result('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005');
+SELECT id = :f AS same, state, duplicate FROM test.enqueued(jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005'));
 SELECT jobq.retry(:f);
 SELECT state FROM test.outcome(:f);
 SELECT (jobq.status('00000000-0000-4000-8000-000000000005')).id = :f AS same;
@@ -91,7 +91,7 @@ SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress
 SET ROLE regress_jobq_alice;
 SELECT test.no_job(:'u2') AS none;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.status(%L::uuid)', :'u2')) e;
-SELECT state, duplicate FROM jobq.enqueue_result('echo', '"hers"', 'manual', uuid => :'u2');
+SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '"hers"', 'manual', uuid => :'u2'));
 SELECT (jobq.status(:'u2')).state, jobq.enqueue('echo', '"again"', 'manual', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
 SELECT jobq.enqueue('echo', '"hers"', 'manual', uuid => '00000000-0000-4000-8000-000000000020') = (jobq.status('00000000-0000-4000-8000-000000000020')).id AS same;
 SET ROLE regress_jobq_bob;
@@ -114,7 +114,7 @@ SELECT jobq.cancel_batch(:b);
 CALL jobq.call('echo', '"called"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 CALL jobq.call('echo', '"called again"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 SELECT e.code, e.message, e.hint FROM unnest(ARRAY[$$enqueue_many('echo', '{1,2}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000032')$$, $$enqueue('echo', uuid => 'x')$$,
-	$$schedule('uuid', '@daily', 'echo', options => '{"uuid": "00000000-0000-4000-8000-000000000032"}')$$, $$chain('[{"kind": "echo", "uuid": "00000000-0000-4000-8000-000000000032"}]')$$,
+	$$schedule('uuid', '@daily', 'echo', options => '{"uuid": "00000000-0000-4000-8000-000000000032"}')$$, $$create_workflow('{"chain": [{"kind": "echo", "uuid": "00000000-0000-4000-8000-000000000032"}]}')$$,
 	$$create_batch(on_finish => '{"kind": "echo", "uuid": 5}')$$, $$create_batch(on_finish => '{"kind": "echo", "uuid": "5"}')$$]) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 BEGIN READ ONLY;
 SELECT (jobq.status(:'u2')).state;

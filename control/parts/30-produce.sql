@@ -12,7 +12,7 @@ COMMENT ON FUNCTION jobq.enqueue IS 'enqueue a job in this transaction
 kind: the kind of the job
 payload: the input for the handler or consumer
 --each JOB_OPTION:@1: @'4
-returns: the id of the job; if the unique key is held and on_conflict is skip, the id of the holder';
+returns: the id of the job; if the unique key is held: with on_conflict skip the id of the holder, with ignore null';
 
 CREATE FUNCTION jobq.enqueue_sql(
 	sql text,
@@ -27,7 +27,7 @@ sql: the statement, or several statements, for the transaction of the job
 transaction: false for a single statement that cannot run in a transaction, such as VACUUM; may run again after a crash
 database: another database, from jobq.sql_databases, where the statement runs; may run again after a crash
 --each JOB_OPTION:@1: @'4
-returns: the id of the job; if the unique key is held and on_conflict is skip, the id of the holder';
+returns: the id of the job; if the unique key is held: with on_conflict skip the id of the holder, with ignore null';
 
 CREATE FUNCTION jobq.enqueue_many(
 	kind text,
@@ -84,7 +84,3 @@ AS 'MODULE_PATHNAME', 'jobq_notify' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.notify(text, text) IS 'send a notification through the relay: after the commit, without the cluster-wide lock of NOTIFY
 channel: the channel
 payload: the payload of the notification';
-
-CREATE FUNCTION jobq.notify_trigger() RETURNS trigger
-AS 'MODULE_PATHNAME', 'jobq_notify_trigger' LANGUAGE C;
-COMMENT ON FUNCTION jobq.notify_trigger() IS 'trigger function (channel): send a notification through the relay';

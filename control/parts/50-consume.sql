@@ -46,11 +46,6 @@ lease: how long the job is held
 consumer: the name shown in the view workers; else the application_name
 returns: no row if the job cannot be claimed now';
 
-CREATE FUNCTION jobq.set_context(context jsonb) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_set_context_sql' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.set_context(jsonb) IS 'set the settings taken along by a job until the end of the transaction, as SET LOCAL does
-context: the context of the job, as returned by reserve()';
-
 CREATE FUNCTION jobq.ack(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.ack(bigint, bigint, jsonb) IS 'complete the job; an error if the lease is no longer valid

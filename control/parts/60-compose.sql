@@ -203,26 +203,6 @@ definition: steps: an array of objects with name, kind, payload, needs, and opti
 batch: an outer batch for the workflow, which is over only after the workflow; null: none
 returns: the id of the batch of the jobs';
 
-CREATE FUNCTION jobq.chain(
-	steps jsonb,
-	on_failure jsonb DEFAULT NULL,
-	on_success jsonb DEFAULT NULL,
-	on_finish jsonb DEFAULT NULL,
-	name text DEFAULT NULL,
-	options jsonb DEFAULT NULL,
-	batch bigint DEFAULT NULL)
-RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_chain'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text, jsonb, bigint) IS 'enqueue jobs that run one after another, each only after the previous job is completed
-steps: an array of objects with kind, payload, and options of enqueue()
-on_failure: a job to enqueue when a job has failed
-on_success: a job to enqueue when all jobs are completed
-on_finish: a job to enqueue when all jobs are over
-name: a name, for people
-options: options of enqueue() for all steps, by name; an option of a step takes precedence
-batch: an outer batch for the chain, which is over only after the chain; null: none
-returns: the ids of the jobs';
-
 CREATE FUNCTION jobq.add_steps(
 	batch_id bigint,
 	steps jsonb,
@@ -230,7 +210,7 @@ CREATE FUNCTION jobq.add_steps(
 RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_add_steps'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.add_steps(bigint, jsonb, jsonb) IS 'add steps to a workflow that is not over, also from inside a step of the workflow
-batch_id: the workflow or chain
+batch_id: the workflow
 steps: an array of objects as in create_workflow(); new steps may need each other, and existing steps in any state
 options: options of enqueue() for all new steps, by name; an option of a step takes precedence
 returns: the ids of the jobs';
@@ -238,7 +218,7 @@ returns: the ids of the jobs';
 CREATE FUNCTION jobq.rerun_steps(batch_id bigint, step text DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_rerun_steps' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.rerun_steps(bigint, text) IS 'run a step of a workflow again, and all steps that need this step, with the results of earlier steps
-batch_id: the workflow or chain
+batch_id: the workflow
 step: the name of the step; null: all steps that have not completed, also in a cancelled workflow
 returns: the number of steps';
 

@@ -107,19 +107,6 @@ AS 'MODULE_PATHNAME', 'jobq_delete' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.delete(bigint) IS 'delete a dead letter
 id: the id of the dead letter';
 
-CREATE FUNCTION jobq.enqueue_result(
-	kind text,
-	payload jsonb DEFAULT '{}',
---each JOB_OPTION:	@1 @3 DEFAULT NULL,
-	OUT id bigint, OUT state text, OUT duplicate boolean)
-RETURNS record AS 'MODULE_PATHNAME', 'jobq_enqueue_result'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.enqueue_result IS 'enqueue a job like enqueue(), and report whether the result is an existing job
-kind: the kind of the job
-payload: the input of the handler or consumer
---each JOB_OPTION:@1: @'4
-returns: id: the new job, or an existing job with the unique key or uuid; state: the state of this job; duplicate: whether the job existed before';
-
 CREATE FUNCTION jobq.cancel_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )

@@ -29,7 +29,7 @@ BEGIN
 			(NULL, 'crashes', 'number of attempts that ended with a crash of the server process'),
 			(NULL, 'created_at', 'time of creation'),
 			(NULL, 'cron', 'times of the ticks: a cron expression, every and an interval, or a recurrence rule'),
-			(NULL, 'definition', 'definition of the step, as given to create_workflow(), chain() or add_steps()'),
+			(NULL, 'definition', 'definition of the step, as given to create_workflow() or add_steps()'),
 			(NULL, 'enqueued_at', 'time at which the job was enqueued'),
 			(NULL, 'error', 'message of the last failed attempt; for a cancelled or expired job, the reason'),
 			(NULL, 'error_context', 'context of the last error, as in the server''s log'),

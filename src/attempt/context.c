@@ -31,8 +31,6 @@
 
 #include "attempt/attempt.h"
 
-PG_FUNCTION_INFO_V1(jobq_set_context_sql);
-
 static void set_context(Jsonb *context, GucAction action, bool foreign);
 
 static void
@@ -105,22 +103,4 @@ jobq_enter_context(const JobqJob *job, GucAction action)
 	if (!JOB_ISNULL(job, JOB_CONTEXT))
 		set_context(DatumGetJsonbP(JOB(job, JOB_CONTEXT)), action,
 					job_run_as(job) != job_role(job));
-}
-
-/*
- * set_context(context): the same for a consumer, until the end of its
- * transaction.
- */
-Datum
-jobq_set_context_sql(PG_FUNCTION_ARGS)
-{
-	Jsonb	   *context = PG_GETARG_JSONB_P(0);
-
-	if (!JB_ROOT_IS_OBJECT(context))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("context must be an object"),
-				 errhint("Pass on what jobq.reserve() has returned.")));
-	set_context(context, GUC_ACTION_LOCAL, false);
-	PG_RETURN_VOID();
 }

@@ -59,7 +59,7 @@ check_kind(text *kind)
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),
 				 errmsg("kind \"%s\" is reserved", name),
-				 errhint("Its jobs stand for workflows in a batch: jobq.create_workflow() and jobq.chain().")));
+				 errhint("Its jobs stand for workflows in a batch: jobq.create_workflow().")));
 	if (jobq_is_statement(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),

@@ -40,7 +40,8 @@ workflow_read(Workflow *workflow, Jsonb *steps)
 }
 
 /*
- * Read a whole definition: {"steps": [...], and the name, the callbacks, ...}.
+ * Read a whole definition: {"steps": [...]} or {"chain": [...]}, with the name, the callbacks
+ * and so on.  The steps of a chain need the one before, and are named "1", "2", ...
  */
 void
 workflow_read_definition(Workflow *workflow, Jsonb *definition)
@@ -66,15 +67,22 @@ workflow_read_definition(Workflow *workflow, Jsonb *definition)
 			continue;
 		key = pnstrdup(value.val.string.val, value.val.string.len);
 		(void) JsonbIteratorNext(&it, &value, true);
-		if (strcmp(key, "steps") == 0)
+		if (strcmp(key, "steps") == 0 || strcmp(key, "chain") == 0)
+		{
+			if (steps != NULL)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("the definition of a workflow has both \"steps\" and \"chain\"")));
 			steps = JsonbValueToJsonb(&value);
+			workflow->chain |= strcmp(key, "chain") == 0;
+		}
 		else
 			read_member(workflow, key, &value);
 	}
 	if (steps == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the definition of a workflow has no \"steps\"")));
+				 errmsg("the definition of a workflow has neither \"steps\" nor \"chain\"")));
 	if (common != NULL && workflow->options != common)
 		workflow->options = workflow_with_options(common, workflow->options);
 	workflow_read(workflow, steps);
@@ -96,7 +104,7 @@ read_member(Workflow *workflow, const char *key, JsonbValue *value)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unknown key \"%s\" in the definition of a workflow",
 						key),
-				 errhint("The keys are name, steps, options, on_success, on_failure, on_finish, allow_failures.")));
+				 errhint("The keys are name, steps, chain, options, on_success, on_failure, on_finish, allow_failures.")));
 	if (value->type == jbvNull)
 		return;
 	if (callback < NCALLBACKS)

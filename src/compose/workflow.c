@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * workflow.c
- *	  Defining workflows: create_workflow(), chain(), add_steps().
+ *	  Defining workflows: create_workflow(), add_steps().
  *
  * A workflow is a batch that has steps: jobs of which some are blocked until
  * those that they need are completed.  All of it is written by the transaction
@@ -33,7 +33,6 @@
 #include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_create_workflow);
-PG_FUNCTION_INFO_V1(jobq_chain);
 PG_FUNCTION_INFO_V1(jobq_add_steps);
 
 /* The index by which names are unique. */
@@ -238,37 +237,6 @@ jobq_create_workflow(PG_FUNCTION_ARGS)
 	workflow.level = level_in(fcinfo, 1);
 	workflow_read_definition(&workflow, PG_GETARG_JSONB_P(0));
 	PG_RETURN_INT64(put_workflow(&workflow, fcinfo, 1));
-}
-
-/*
- * chain(steps, on_failure, on_success, on_finish, name, options, batch) returns the ids
- * of the jobs.
- */
-Datum
-jobq_chain(PG_FUNCTION_ARGS)
-{
-	static const int args[NCALLBACKS] = {2, 1, 3};	/* in the order of
-													 * jobq_batch_insert() */
-	Workflow	workflow = {.chain = true};
-
-	PreventCommandIfReadOnly("jobq.chain()");
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("steps must not be null")));
-	for (int i = 0; i < NCALLBACKS; i++)
-	{
-		workflow.no_callbacks[i] = PG_ARGISNULL(args[i]);
-		workflow.callbacks[i] = workflow.no_callbacks[i] ? (Datum) 0 : PG_GETARG_DATUM(args[i]);
-	}
-	if (!PG_ARGISNULL(4))
-		workflow.name = PointerGetDatum(PG_GETARG_TEXT_PP(4));
-	if (!PG_ARGISNULL(5))
-		workflow_read_options(&workflow, PG_GETARG_JSONB_P(5));
-	workflow.level = level_in(fcinfo, 6);
-	workflow_read(&workflow, PG_GETARG_JSONB_P(0));
-	(void) put_workflow(&workflow, fcinfo, 6);
-	PG_RETURN_DATUM(ids_of(&workflow));
 }
 
 /*

@@ -190,8 +190,9 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 }
 
 /*
- * Write the job.  If it has a unique key that another holds, or a uuid that means
- * another, its id is that one's when this returns.
+ * Write the job.  If another job holds its unique key, or has its uuid, the id is that of
+ * the other job when this returns.  The id is also marked as null if the key is held and
+ * on_conflict is "ignore".
  */
 void
 jobq_put_job(JobqJob *job, const JobqUnique *unique)
@@ -270,6 +271,8 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	jobq_set_payload(&job, PG_GETARG_DATUM(1));
 	jobq_put_job(&job, &unique);
+	if (JOB_ISNULL(&job, JOB_ID))
+		PG_RETURN_NULL();
 	PG_RETURN_INT64(job_id(&job));
 }
 
@@ -317,7 +320,7 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 
 	/* RETURNING id shows the job's */
 	values[0] = JOB(&job, JOB_ID);
-	nulls[0] = false;
+	nulls[0] = JOB_ISNULL(&job, JOB_ID);
 	tuple = heap_form_tuple(desc, values, nulls);
 	return PointerGetDatum(tuple);
 }

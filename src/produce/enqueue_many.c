@@ -46,7 +46,7 @@ static int	compare_payloads(const void *a, const void *b);
 static PayloadKey *sort_keys(const JobqJob *job, const JobqUnique *unique,
 							 const Datum *payloads, int npayloads);
 static Datum *put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
-							  const Datum *payloads, int npayloads);
+							  const Datum *payloads, int npayloads, bool *nulls);
 
 static int
 compare_keys(const PayloadKey *key, const PayloadKey *other)
@@ -105,7 +105,8 @@ sort_keys(const JobqJob *job, const JobqUnique *unique, const Datum *payloads,
 
 /*
  * Write a job for each of the payloads, which are not null, and return their ids in
- * the order of the payloads.  *job is as jobq_prepare_job() has left it.
+ * the order of the payloads; *nulls says which ids are null (jobq_put_job()).  *job is as
+ * jobq_prepare_job() has left it.
  *
  * If unique_max lets several jobs have a key, a statement with several such jobs takes
  * the key's numbers in their order as well: it waits for a number that another
@@ -113,7 +114,7 @@ sort_keys(const JobqJob *job, const JobqUnique *unique, const Datum *payloads,
  */
 static Datum *
 put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
-				const Datum *payloads, int npayloads)
+				const Datum *payloads, int npayloads, bool *nulls)
 {
 	PayloadKey *keys = sort_keys(job, unique, payloads, npayloads);
 	Datum	   *ids = palloc(sizeof(Datum) * npayloads);
@@ -140,6 +141,7 @@ put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
 		jobq_set_payload(&keyed, payloads[number]);
 		jobq_put_job(&keyed, &by_key);
 		ids[number] = JOB(&keyed, JOB_ID);
+		nulls[number] = JOB_ISNULL(&keyed, JOB_ID);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
@@ -190,17 +192,20 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) || unique->uuid != (Datum) 0)
 	{
 		Datum	   *ids = &JOB(job, JOB_ID);
-		bool		isnull = false;
+		bool	   *nulls = &JOB_ISNULL(job, JOB_ID);
 
 		if (npayloads > 1)
-			ids = put_unique_jobs(job, unique, payloads, npayloads);
+		{
+			nulls = palloc(sizeof(bool) * npayloads);
+			ids = put_unique_jobs(job, unique, payloads, npayloads, nulls);
+		}
 		else
 		{
 			jobq_set_payload(job, payloads[0]);
 			jobq_put_job(job, unique);
 		}
 		for (int i = 0; i < npayloads; i++)
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &ids[i], &isnull);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &ids[i], &nulls[i]);
 		return;
 	}
 	jobq_length_reserve(job, npayloads);

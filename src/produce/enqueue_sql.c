@@ -39,5 +39,7 @@ jobq_enqueue_sql(PG_FUNCTION_ARGS)
 											PG_ARGISNULL(2) ? NULL
 											: text_to_cstring(PG_GETARG_TEXT_PP(2))));
 	jobq_put_job(&job, &unique);
+	if (JOB_ISNULL(&job, JOB_ID))
+		PG_RETURN_NULL();
 	PG_RETURN_INT64(job_id(&job));
 }

@@ -41,7 +41,7 @@ JOB_OPTION(expires_at, EXPIRES_AT, timestamptz, "a job not started by this time 
 JOB_OPTION(unique_key, UNIQUE_KEY, text, "a key that a single job of the same kind and role may hold at a time; see unique_scope and unique_max")
 JOB_OPTION(unique_for, UNIQUE_FOR, interval, "the minimum time after the enqueue for which the key is held, even after the end of the job")
 JOB_OPTION(unique_until, UNIQUE_UNTIL, text, "how long the job holds the key: until finish (default) or start")
-JOB_OPTION(on_conflict, ON_CONFLICT, text, "the effect if the key is held: skip (default; the result is the id of the holder), replace (a waiting holder keeps only the id), merge (a waiting holder keeps everything except the payload, which is made of both), reset (a waiting holder only gets the times of the new job), or error")
+JOB_OPTION(on_conflict, ON_CONFLICT, text, "the effect if the key is held: skip (default; the result is the id of the holder), ignore (the result is null), replace (a waiting holder keeps only the id), merge (a waiting holder keeps everything except the payload, which is made of both), reset (a waiting holder only gets the times of the new job), or error")
 JOB_OPTION(group_key, GROUP_KEY, text, "the group of the job; jobs of a group in a queue run in order, one at a time")
 JOB_OPTION(headers, HEADERS, jsonb, "passed on to the handler, for example a trace id; a fair queue can find the tenant here")
 JOB_OPTION(watch, WATCH, boolean, "send NOTIFY on channel jobq_job_ID at each change of the job; default false")

@@ -40,7 +40,7 @@ jobq_find_place(const char *kind, const char *queue_name,
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),
 				 errmsg("kind \"%s\" is reserved", kind),
-				 errhint("Its jobs stand for workflows in a batch: jobq.create_workflow() and jobq.chain().")));
+				 errhint("Its jobs stand for workflows in a batch: jobq.create_workflow().")));
 	jobq_pin_queues();
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
 		? NULL : jobq_handler(kind, handler_buffer);

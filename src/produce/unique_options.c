@@ -110,11 +110,13 @@ unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 			unique->on_conflict = UNIQUE_RESET;
 		else if (strcmp(value, "error") == 0)
 			unique->on_conflict = UNIQUE_ERROR;
+		else if (strcmp(value, "ignore") == 0)
+			unique->on_conflict = UNIQUE_IGNORE;
 		else if (strcmp(value, "skip") != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid on_conflict \"%s\"", value),
-					 errhint("It is skip, replace, merge, reset or error.")));
+					 errhint("It is skip, ignore, replace, merge, reset or error.")));
 	}
 	if (unique->on_conflict == UNIQUE_MERGE && jobq_job_is_statement(job))
 		ereport(ERROR,
@@ -180,10 +182,10 @@ most_holders(const JobqUnique *unique, Datum option)
 				 errmsg("unique_max %d is out of range", max),
 				 errhint("It is 1 to %d.", MAX_UNIQUE_MAX)));
 	if (max > 1 && unique->on_conflict != UNIQUE_SKIP &&
-		unique->on_conflict != UNIQUE_ERROR)
+		unique->on_conflict != UNIQUE_IGNORE && unique->on_conflict != UNIQUE_ERROR)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unique_max %d needs on_conflict skip or error", max),
+				 errmsg("unique_max %d needs on_conflict skip, ignore or error", max),
 				 errhint("With the others, one job holds the key.")));
 	return max;
 }

@@ -199,6 +199,7 @@ typedef struct JobqUniqueKey
 #define UNIQUE_UNTIL_FINISH	'f'
 #define UNIQUE_UNTIL_START	's'
 #define UNIQUE_SKIP			's'
+#define UNIQUE_IGNORE		'i'
 #define UNIQUE_REPLACE		'r'
 #define UNIQUE_MERGE		'm'
 #define UNIQUE_RESET		't'

@@ -336,9 +336,10 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			locked = false;
 			continue;
 		}
-		if (held && unique->on_conflict == UNIQUE_SKIP)
+		if (held && (unique->on_conflict == UNIQUE_SKIP || unique->on_conflict == UNIQUE_IGNORE))
 		{
 			JOB_SET(job, JOB_ID, Int64GetDatum(holder.job_id));
+			JOB_ISNULL(job, JOB_ID) = unique->on_conflict == UNIQUE_IGNORE;
 			break;
 		}
 		if (held && unique->on_conflict == UNIQUE_ERROR)

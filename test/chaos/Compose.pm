@@ -98,17 +98,10 @@ sub workflow
 			payload => { tag => $member, grp => "workflow $tag", n => $n, fails => rand() < 0.1 ? 1 : 0 }
 		};
 	}
-	if ($line)
-	{
-		$self->enqueue('SELECT jobq.chain(' . Session::quote_json(\@steps) . ', ' . callbacks($tag) . ", name => '$tag')", %jobs);
-	}
-	else
-	{
-		my %definition = (name => $tag, steps => \@steps);
-		$definition{"on_$_"} = { kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 }
-		  foreach qw(success failure finish);
-		$self->enqueue('SELECT jobq.create_workflow(' . Session::quote_json(\%definition) . ')', %jobs);
-	}
+	my %definition = (name => $tag, $line ? 'chain' : 'steps' => \@steps);
+	$definition{"on_$_"} = { kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 }
+	  foreach qw(success failure finish);
+	$self->enqueue('SELECT jobq.create_workflow(' . Session::quote_json(\%definition) . ')', %jobs);
 	return;
 }
 

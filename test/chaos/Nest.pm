@@ -145,8 +145,10 @@ sub in_batch
 	my ($a, $step_a) = step($self, \%jobs, 'chaos.work', $fate, $inside ? [$member] : []);
 	my ($b, $step_b) = step($self, \%jobs, 'chaos.join', $fate, [$a], expect => [$a], got => [ result('a') ]);
 	my ($last, @line) = line($self, \%jobs, 2, $doomed ? $alone : $fate, [], $doomed ? 1 + int rand 2 : 0);
+	my $in_line = definition($chain, @line);
 	my $definition = definition($workflow, { %$step_a, name => 'a' }, { %$step_b, name => 'b', needs => ['a'] });
 
+	$in_line->{chain} = delete $in_line->{steps};
 	if ($inside)
 	{
 		$step->{payload}{definition} = $definition;
@@ -158,8 +160,7 @@ sub in_batch
 			. ', allow_failures => ' . ($allow ? 'true' : 'false') . ', start => true)',
 			sub { 'SELECT jobq.add_jobs(' . $id->(@_) . ", '$step->{kind}', ARRAY[" . Session::quote_json($step->{payload}) . ']::jsonb[])' },
 			$inside ? () : sub { 'SELECT jobq.create_workflow(' . Session::quote_json($definition) . ', batch => ' . $id->(@_) . ')' },
-			sub { 'SELECT jobq.chain(' . Session::quote_json(\@line) . ', ' . Compose::callbacks($chain)
-				  . ", name => '$chain', batch => " . $id->(@_) . ')' } ],
+			sub { 'SELECT jobq.create_workflow(' . Session::quote_json($in_line) . ', batch => ' . $id->(@_) . ')' } ],
 		'COMMIT', \%jobs, {});
 
 	return unless $cancel && $rows;

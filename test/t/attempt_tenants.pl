@@ -91,7 +91,7 @@ BEGIN
 		EXIT WHEN job.id IS NULL AND NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = 'couriers');
 		CONTINUE WHEN job.id IS NULL;
 		COMMIT;
-		PERFORM jobq.set_context(job.context);
+		PERFORM set_config(key, value, true) FROM jsonb_each_text(job.context);
 		INSERT INTO visit (way, n, meant) VALUES ('consumer', (job.payload ->> 'n')::int, job.payload ->> 'tenant');
 		PERFORM jobq.ack(job.id, job.token);
 		COMMIT;

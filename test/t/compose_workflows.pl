@@ -58,9 +58,9 @@ CREATE FUNCTION layers(depth int, width int) RETURNS bigint LANGUAGE sql AS $$
 $$;
 -- a chain, and a step that fails on the way
 CREATE FUNCTION broken_chain(length int, at int) RETURNS bigint LANGUAGE sql AS $$
-	SELECT count(*) FROM (SELECT jobq.chain((SELECT jsonb_agg(jsonb_build_object('kind', CASE WHEN i = at THEN 'doomed' ELSE 'step' END,
+	SELECT jobq.create_workflow(jsonb_build_object('chain', (SELECT jsonb_agg(jsonb_build_object('kind', CASE WHEN i = at THEN 'doomed' ELSE 'step' END,
 		'payload', CASE WHEN i > 1 AND i <> at THEN jsonb_build_array(jsonb_build_object('$result', (i - 1)::text)) ELSE '[]' END) ORDER BY i)
-	FROM generate_series(1, length) i), on_finish => '{"kind": "told"}')) c
+	FROM generate_series(1, length) i), 'on_finish', '{"kind": "told"}'::jsonb))
 $$;
 };
 

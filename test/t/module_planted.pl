@@ -233,7 +233,7 @@ SELECT jobq.create_batch('b', on_success => '{"kind": "quick"}', on_failure => '
 SELECT jobq.add_jobs(:batch, 'quick', '{1,2,3}', '{"queue": "shared"}');
 SELECT jobq.start_batch(:batch);
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name": "b", "kind": "quick", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "fails", "needs": ["a"]}, {"name": "d", "kind": "quick", "needs": ["c"]}]}') AS flow \gset
-SELECT jobq.chain('[{"kind": "quick"}, {"kind": "quick"}]');
+SELECT jobq.create_workflow('{"chain": [{"kind": "quick"}, {"kind": "quick"}]}');
 SELECT jobq.schedule(CURRENT_USER, 'every 1 s', 'quick', overlap => 'skip', options => '{"headers": {"a": 1}}', context => NULL);
 SELECT jobq.next_ticks('*/5 * * * *');
 SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), (jobq.status(:id)).result, jobq.status(:later), jobq.wait_batch(:batch, '0');

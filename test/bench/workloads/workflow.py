@@ -4,8 +4,8 @@ from lib import own_cpu, pick, sql, value, wait_for
 from systems import WORKERS
 
 TITLE = "workflows of no-op steps: chains of 100 and of 10,000 steps, fan-outs to as many and a fan-in"
-CHAIN = """SELECT count(jobq.chain((SELECT jsonb_agg('{"kind": "noop", "queue": "bench"}'::jsonb)
-               FROM generate_series(1, %(steps)d)))) FROM generate_series(1, %(times)d)"""
+CHAIN = """SELECT count(jobq.create_workflow(jsonb_build_object('chain',
+             (SELECT jsonb_agg('{"kind": "noop", "queue": "bench"}'::jsonb) FROM generate_series(1, %(steps)d))))) FROM generate_series(1, %(times)d)"""
 FAN = """SELECT count(jobq.create_workflow(jsonb_build_object('steps',
              '[{"name": "first", "kind": "noop", "queue": "bench"}]'::jsonb ||
              (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'noop', 'queue', 'bench', 'needs', '["first"]'::jsonb))
