@@ -117,7 +117,7 @@ const Command commands[] = {
 		"AND ($5::pg_catalog.text IS NULL OR group_key" EQUALS "$5) AND ($6::pg_catalog.int8 IS NULL OR batch_id" EQUALS "$6) "
 		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
 		.options = {
-			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, failed, cancelled or expired", true},
+			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, dead, cancelled or expired", true},
 			OPTION_QUEUE, OPTION_KIND,
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},
@@ -125,7 +125,7 @@ const Command commands[] = {
 		}
 	},
 	{
-		.name = "failed",.arguments = "",
+		.name = "dead",.arguments = "",
 		.summary = "dead letters, the newest first",
 		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
 		"FROM jobq.dead_letters AS f "
@@ -134,7 +134,7 @@ const Command commands[] = {
 		/* a letter that is gone has no time */
 		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.failed_at" BELOW "before_at OR (f.failed_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
 		"ORDER BY f.failed_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
-		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that have failed before this one: the next page"}, OPTION_LIMIT}
+		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that ended before this one: the next page"}, OPTION_LIMIT}
 	},
 	{
 		.name = "retry",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
@@ -173,7 +173,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.prune($1::pg_catalog.interval, $2::pg_catalog.interval) AS deleted",
 		.options = {
 			{"older-than", 0, "TIME", "finished jobs of this age, such as 7 days"},
-			{"failed-older-than", 0, "TIME", "dead letters of this age"},
+			{"dead-older-than", 0, "TIME", "dead letters of this age"},
 		}
 	},
 	{
@@ -216,7 +216,7 @@ const Command commands[] = {
 	{
 		.name = "queues",.arguments = "",
 		.summary = "queues, and how many jobs stand in them",
-		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, failed, "
+		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead, "
 		"pg_catalog.date_trunc('second', jobq.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
 		"FROM jobq.queues ORDER BY name",
 	},
@@ -297,7 +297,7 @@ const Command commands[] = {
 	{
 		.name = "batches",.arguments = "",
 		.summary = "batches and workflows, the newest first",
-		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, failed, cancelled, progress "
+		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, dead, cancelled, progress "
 		"FROM jobq.batches WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.int8 IS NULL OR id" BELOW "$2) "
 		"ORDER BY id DESC LIMIT coalesce($3::pg_catalog.int8, 20)",
 		.options = {{"state", 's', "STATE", "in this state only"}, OPTION_BEFORE, OPTION_LIMIT}
@@ -308,7 +308,7 @@ const Command commands[] = {
 		.run = run_workflow,
 		.sql = "SELECT s.name, s.state, s.job_id, "
 		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error, "
-		"s.elements, s.elements_completed, s.elements_failed "
+		"s.elements, s.elements_completed, s.elements_dead "
 		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id" EQUALS "s.job_id "
 		"WHERE s.batch_id" EQUALS "$1::pg_catalog.int8 ORDER BY s.job_id",
 	},

@@ -59,7 +59,7 @@
 #define EXIT_REFUSED		1	/* the server, or the job, says no */
 #define EXIT_USAGE			2
 #define EXIT_NO_CONNECTION	3
-#define EXIT_JOB_FAILED		10
+#define EXIT_JOB_DEAD		10
 #define EXIT_JOB_CANCELLED	11
 #define EXIT_JOB_EXPIRED	12
 

@@ -28,7 +28,7 @@
 #define MIN_COLUMN	12
 
 static const char *const states[][2] = {
-	{"completed", "32"}, {"running", "36"}, {"failed", "31"}, {"failing", "31"},
+	{"completed", "32"}, {"running", "36"}, {"dead", "31"}, {"failed", "31"}, {"failing", "31"},
 	{"retryable", "33"}, {"expired", "33"}, {"cancelled", "2"}, {"blocked", "2"},
 	{"critical", "31"}, {"warning", "33"}, {"ok", "32"},
 };

@@ -66,12 +66,12 @@ static const char enqueue_members[] = "kind! payload"
 #define PAGE(columns, rows, filter, n)	PAGE_BY(columns, rows, filter, n, "id DESC", "min(id)")
 
 /*
- * Dead letters, that which has failed last first.  "next" names a time and an id, so that
+ * Dead letters, the newest first.  "next" names a time and an id, so that
  * the letter itself may be gone by then.
  */
-#define FAILED_LAST \
+#define DEAD_LAST \
 	"(array_agg((extract(epoch FROM (failed_at)) * 1000000)::int8 || '-' || id ORDER BY failed_at, id))[1]"
-#define FAILED_BEFORE(n) \
+#define DEAD_BEFORE(n) \
 	"(f.failed_at, f.id) < ('epoch'::timestamptz + split_part($" #n "::text, '-', 1)::int8 * interval '1 us', split_part($" #n "::text, '-', 2)::int8)"
 
 #define ALL(rows) \
@@ -121,7 +121,7 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
 
 /* What is done to all dead letters that fulfil conditions; without one it is an error. */
-#define FAILED_MANY(function) \
+#define DEAD_MANY(function) \
 	"SELECT json_build_object('count', jobq." function "(queue => b ->> 'queue', kind => b ->> 'kind', " \
 	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval)) FROM (SELECT $1::jsonb AS b) AS body"
 
@@ -149,16 +149,16 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 #define LEASE	", (b ->> 'lease')::interval"
 
 #define BATCH_SHOWN \
-	"id name state total blocked waiting running completed failed cancelled expired progress created_at started_at finished_at role parent"
+	"id name state total blocked waiting running completed dead cancelled expired progress created_at started_at finished_at role parent"
 
 static const char overview[] =
 "SELECT json_build_object('at', jobq.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
 "FROM jobq_internal.scheduler_state() AS s), 'not served'), "
-"'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'failed', q.failed, "
+"'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'dead', q.dead, "
 "'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq.clock() - q.oldest)::float8, "
 "'queues', q.queues, 'paused', q.paused, 'exact', q.exact, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
 "(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
-"coalesce(sum(running), 0) AS running, coalesce(sum(failed), 0) AS failed, min(oldest_ready) AS oldest, "
+"coalesce(sum(running), 0) AS running, coalesce(sum(dead), 0) AS dead, min(oldest_ready) AS oldest, "
 "count(*) AS queues, count(*) FILTER (WHERE paused) AS paused, coalesce(bool_and(exact), true) AS exact FROM jobq.queues) AS q, "
 "(SELECT count(*) FILTER (WHERE type = 'worker') AS workers, count(*) FILTER (WHERE type = 'worker' AND job_id IS NOT NULL) AS busy, "
 "count(*) FILTER (WHERE type = 'consumer') AS consumers FROM jobq.workers) AS w";
@@ -190,7 +190,7 @@ static const char series[] =
 SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS waiting_mean, " SECONDS("h.wait_max") " AS waiting_max, "
 SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS running_mean, " SECONDS("h.run_max") " AS running_max FROM counted AS h "
 "UNION ALL SELECT date_trunc(s.step, e.finished_at, 'UTC'), NULL, count(*) FILTER (WHERE e.state = 'completed'), NULL, "
-"count(*) FILTER (WHERE e.state = 'failed'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), "
+"count(*) FILTER (WHERE e.state = 'dead'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), "
 SECONDS("avg(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " SECONDS("max(e.started_at - greatest(e.enqueued_at, e.run_at))") ", "
 SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e.started_at)") " "
 "FROM ends AS e, span AS s WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) GROUP BY 1) "
@@ -235,7 +235,7 @@ const Route routes[] = {
 	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
 
 	{"GET", "/api/overview", 0,.sql = overview,
-		.shown = "at scheduler ready scheduled blocked running failed oldest_ready waiting_seconds queues paused exact workers "
+		.shown = "at scheduler ready scheduled blocked running dead oldest_ready waiting_seconds queues paused exact workers "
 	"busy_workers consumers"},
 	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series,
 		.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
@@ -243,7 +243,7 @@ const Route routes[] = {
 	{"GET", "/api/jobs", 0,
 		.parameters = "?state ?queue ?kind -key -group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
 		.shown = JOB_SHOWN,
-		.words = "state scheduled ready running retryable blocked completed failed cancelled expired",
+		.words = "state scheduled ready running retryable blocked completed dead cancelled expired",
 	.run = run_jobs,.sql = all_jobs},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
@@ -283,20 +283,20 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
 
-	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
+	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
 		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
 					   "j.context, j.tenant",
-					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " FAILED_BEFORE(3) ")",
+					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ")",
 					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
-					   "failed_at DESC, id DESC", FAILED_LAST)},
-	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind tenant older_than",
-	.sql = FAILED_MANY("retry_many")},
-	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue kind tenant older_than",
-	.sql = FAILED_MANY("delete_many")},
+					   "failed_at DESC, id DESC", DEAD_LAST)},
+	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	.sql = DEAD_MANY("retry_many")},
+	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	.sql = DEAD_MANY("delete_many")},
 
 	{"GET", "/api/queues", 0,
-		.shown = "name paused paused_kinds ready scheduled blocked running failed oldest_ready exact waiting_seconds fair_weights*"
+		.shown = "name paused paused_kinds ready scheduled blocked running dead oldest_ready exact waiting_seconds fair_weights*"
 #define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
 #include "store/queue_settings.h"
 #undef QUEUE_SETTING
@@ -334,9 +334,9 @@ const Route routes[] = {
 		.shown = BATCH_SHOWN,
 	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
-		.shown = BATCH_SHOWN " steps job_id needs elements elements_completed elements_failed kind attempt",
+		.shown = BATCH_SHOWN " steps job_id needs elements elements_completed elements_dead kind attempt",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
-		"SELECT s.name, s.job_id, s.state, s.needs, s.elements, s.elements_completed, s.elements_failed, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
+		"SELECT s.name, s.job_id, s.state, s.needs, s.elements, s.elements_completed, s.elements_dead, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
 		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
 	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
 	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
@@ -460,7 +460,7 @@ run_jobs(Request *request)
 	static const char *const sql_of[][2] = {
 		{"running", running_jobs},
 		{"ready", live_jobs}, {"scheduled", live_jobs}, {"retryable", live_jobs}, {"blocked", live_jobs},
-		{"completed", ended_jobs}, {"failed", ended_jobs}, {"cancelled", ended_jobs}, {"expired", ended_jobs},
+		{"completed", ended_jobs}, {"dead", ended_jobs}, {"cancelled", ended_jobs}, {"expired", ended_jobs},
 	};
 	const char *state = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "state");
 

@@ -18,7 +18,7 @@
 enum
 {
 	STEP_NAME, STEP_STATE, STEP_JOB, STEP_NEEDS, STEP_ATTEMPT, STEP_ERROR,
-	STEP_ELEMENTS, STEP_COMPLETED, STEP_FAILED
+	STEP_ELEMENTS, STEP_COMPLETED, STEP_DEAD
 };
 
 static const char *type_of(const CommandOption *option);
@@ -191,7 +191,7 @@ int
 outcome_status(const char *state)
 {
 	return strcmp(state, "completed") == 0 ? EXIT_DONE
-		: strcmp(state, "failed") == 0 ? EXIT_JOB_FAILED
+		: strcmp(state, "dead") == 0 ? EXIT_JOB_DEAD
 		: strcmp(state, "cancelled") == 0 ? EXIT_JOB_CANCELLED
 		: strcmp(state, "expired") == 0 ? EXIT_JOB_EXPIRED : -1;
 }
@@ -333,9 +333,9 @@ draw_step(const PGresult *steps, int step, bool *drawn, const char *before, cons
 	if (!PQgetisnull(steps, step, STEP_ELEMENTS))
 		printf("  %s of %s elements", PQgetvalue(steps, step, STEP_COMPLETED),
 			   PQgetvalue(steps, step, STEP_ELEMENTS));
-	if (!PQgetisnull(steps, step, STEP_FAILED) &&
-		strcmp(PQgetvalue(steps, step, STEP_FAILED), "0") != 0)
-		printf(", %s failed", PQgetvalue(steps, step, STEP_FAILED));
+	if (!PQgetisnull(steps, step, STEP_DEAD) &&
+		strcmp(PQgetvalue(steps, step, STEP_DEAD), "0") != 0)
+		printf(", %s dead", PQgetvalue(steps, step, STEP_DEAD));
 	if (!PQgetisnull(steps, step, STEP_ERROR))
 	{
 		printf("  ");

@@ -60,7 +60,7 @@ static const char look_sql[] =
 "FROM jsonb_array_elements(j.log) WITH ORDINALITY AS e(line, n)) AS a) AS l "
 "WHERE l.n > l.known OR (l.known IS NULL AND l.at > w.line) "
 "UNION ALL SELECT CASE WHEN j.id IS NULL THEN 'g' ELSE 's' END, NULL, NULL, "
-"j.state IN ('completed', 'failed', 'cancelled', 'expired'), s.text) AS v "
+"j.state IN ('completed', 'dead', 'cancelled', 'expired'), s.text) AS v "
 "ORDER BY w.id, w.line, v.n NULLS LAST";
 
 /* The columns of that. */
@@ -187,7 +187,7 @@ run_follow_job(Request *request)
 void
 run_follow_topics(Request *request)
 {
-	static const char known[] = " overview queues kinds workers schedules batches failed jobs ";
+	static const char known[] = " overview queues kinds workers schedules batches dead jobs ";
 	const char *topics = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "topics");
 	const Route *found[MAX_TOPICS];
 	int			n = 0;
@@ -205,7 +205,7 @@ run_follow_topics(Request *request)
 		if (length == 0 || strstr(known, word) == NULL || memchr(topics, ' ', length) != NULL)
 		{
 			answer_problem(request, MHD_HTTP_BAD_REQUEST,
-						   "topics are overview, queues, kinds, workers, schedules, batches, failed and jobs, with commas between them");
+						   "topics are overview, queues, kinds, workers, schedules, batches, dead and jobs, with commas between them");
 			return;
 		}
 		while (strncmp(route->path, "/api/", 5) != 0 || strcmp(route->method, "GET") != 0 ||

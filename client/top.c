@@ -130,7 +130,7 @@ ask_by_key(int key)
 		snprintf(done, sizeof(done), "Job %s is cancelled, or is asked to stop.", job);
 		ask("SELECT jobq.cancel($1::pg_catalog.int8)", job, question, done);
 	}
-	else if (key == 'r' && screen.active == PANE_FAILED)
+	else if (key == 'r' && screen.active == PANE_DEAD)
 	{
 		snprintf(question, sizeof(question), "Run job %s again?", name);
 		snprintf(done, sizeof(done), "Job %s runs again.", name);
@@ -391,7 +391,7 @@ run_top(const Command *command, int argc, char **argv)
 	if (screen.interval < MIN_INTERVAL || screen.interval > MAX_INTERVAL)
 		fatal(EXIT_USAGE, "invalid value for --interval: \"%s\" (0.1 s to 60 s)", values[0]);
 	if (settings.json)
-		fatal(EXIT_USAGE, "\"jobq top\" has no JSON: use queues, workers and failed");
+		fatal(EXIT_USAGE, "\"jobq top\" has no JSON: use queues, workers and dead");
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		fatal(EXIT_USAGE, "\"jobq top\" needs a terminal");
 	link_open(&server);

@@ -42,7 +42,7 @@ typedef struct TopColumn
 enum
 {
 	QUEUE_NAME, QUEUE_STATE, QUEUE_IN, QUEUE_OUT, QUEUE_READY, QUEUE_LATER,
-	QUEUE_OLDEST, QUEUE_RUNNING, QUEUE_FAILED
+	QUEUE_OLDEST, QUEUE_RUNNING, QUEUE_DEAD
 };
 enum
 {
@@ -50,14 +50,14 @@ enum
 };
 enum
 {
-	FAILED_ID
+	DEAD_ID
 };
 
 typedef enum PaneName
 {
 	PANE_QUEUES,
 	PANE_WORKERS,
-	PANE_FAILED,
+	PANE_DEAD,
 	NPANES
 }			PaneName;
 

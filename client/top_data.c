@@ -47,7 +47,7 @@ Pane		panes[NPANES] = {
 		"WHERE " SECONDS_SINCE("n.enqueued_at") " OPERATOR(pg_catalog.<) s.seconds GROUP BY n.queue, s.seconds) "
 		"SELECT q.name, CASE WHEN q.paused THEN 'paused' ELSE q.mode END, pg_catalog.round(coalesce(c.rate, 0), 2), "
 		"q.ready" PLUS "q.scheduled" PLUS "q.blocked" PLUS "q.running AS live, q.ready, q.scheduled" PLUS "q.blocked AS later, "
-		SECONDS_SINCE("q.oldest_ready") ", q.running, q.failed "
+		SECONDS_SINCE("q.oldest_ready") ", q.running, q.dead "
 		"FROM jobq.queues q LEFT JOIN came c ON c.queue OPERATOR(pg_catalog.=) q.name ORDER BY q.name",
 		.ncolumns = 9,
 		.columns = {
@@ -55,7 +55,7 @@ Pane		panes[NPANES] = {
 			{"in/s", CELL_RATE, 6, false, 6}, {"out/s", CELL_RATE, 6, false, 5},
 			{"ready", CELL_NUMBER, 8, false, 0}, {"later", CELL_NUMBER, 7, false, 7},
 			{"oldest", CELL_TIME, 6, false, 2}, {"running", CELL_NUMBER, 7, false, 1},
-			{"failed", CELL_NUMBER, 6, false, 3},
+			{"dead", CELL_NUMBER, 6, false, 3},
 		}
 	},
 	{
@@ -75,7 +75,7 @@ Pane		panes[NPANES] = {
 		}
 	},
 	{
-		.title = "FAILED",.sort = -1,
+		.title = "DEAD",.sort = -1,
 		.sql = "SELECT f.id, f.kind, f.queue, " SECONDS_SINCE("f.failed_at") ", f.attempt, f.error "
 		"FROM jobq.dead_letters f ORDER BY f.failed_at DESC, f.id DESC LIMIT 200",
 		.ncolumns = 6,

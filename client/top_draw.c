@@ -172,7 +172,7 @@ is_right(const TopColumn * column)
 static attr_t
 colour_of_cell(const Pane * pane, int column, const char *value)
 {
-	if (pane == &panes[PANE_QUEUES] && column == QUEUE_FAILED && atof(value) > 0)
+	if (pane == &panes[PANE_QUEUES] && column == QUEUE_DEAD && atof(value) > 0)
 		return colour(RED);
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		if (strcmp(words[i].word, value) == 0)
@@ -280,11 +280,11 @@ static void
 draw_header(const Screen * screen)
 {
 	const		Pane *queues = &panes[PANE_QUEUES];
-	double		sums[QUEUE_FAILED + 1] = {0};
+	double		sums[QUEUE_DEAD + 1] = {0};
 	char		line[256];
 
 	for (int row = 0; queues->result != NULL && row < PQntuples(queues->result); row++)
-		for (int i = QUEUE_IN; i <= QUEUE_FAILED; i++)
+		for (int i = QUEUE_IN; i <= QUEUE_DEAD; i++)
 			sums[i] += atof(pane_cell(queues, row, i));
 	snprintf(line, sizeof(line), "jobq top  %s%s", screen->where, screen->frozen ? "  (stopped)" : "");
 	move(0, 0);
@@ -293,7 +293,7 @@ draw_header(const Screen * screen)
 	attroff(A_BOLD);
 	snprintf(line, sizeof(line), "%.1f/s in  %.1f/s out  %.0f ready  %.0f later  %.0f running  %.0f dead letters",
 			 sums[QUEUE_IN], sums[QUEUE_OUT], sums[QUEUE_READY], sums[QUEUE_LATER], sums[QUEUE_RUNNING],
-			 sums[QUEUE_FAILED]);
+			 sums[QUEUE_DEAD]);
 	move(1, 0);
 	put(line, COLS, false);
 }

@@ -35,7 +35,7 @@ SELECT * FROM test.heard();
 SELECT jobq.enqueue('echo', expires_at => jobq.clock()) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.heard();
-SELECT jobq.delete_many(state => 'failed');
+SELECT jobq.delete_many(state => 'dead');
 
 -- of what has made its transactions such as only read
 CREATE PROCEDURE test.reads(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; SET TRANSACTION READ ONLY; END $$;
@@ -58,7 +58,7 @@ SELECT state, error FROM jobq.wait(:id);
 SELECT jobq.enqueue_sql('SET TRANSACTION READ ONLY', transaction => false) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT event, job, rest ->> 'error' AS error FROM test.heard();
-SELECT jobq.delete_many(state => 'failed');
+SELECT jobq.delete_many(state => 'dead');
 SELECT jobq.unregister('reads'), jobq.unregister('reads_on');
 DROP PROCEDURE test.reads, test.reads_on;
 
@@ -82,7 +82,7 @@ SELECT jobq.cancel_many(queue => 'heard', state => 'waiting');
 ROLLBACK TO s;
 COMMIT;
 SELECT * FROM test.heard();
-SELECT jobq.cancel_many(queue => 'heard'), jobq.delete_many(state => 'failed');
+SELECT jobq.cancel_many(queue => 'heard'), jobq.delete_many(state => 'dead');
 SELECT event, job FROM test.heard();
 
 -- only of a queue, or of a kind; what is asked for twice is told once
@@ -200,7 +200,7 @@ SELECT * FROM test.heard();
 SELECT jobq.drop_owned(:ear::regrole);
 SELECT count(*) FROM jobq_internal.event_handler;
 
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 SELECT jobq.drop_queue('heard');
 SELECT jobq.unregister('hear');
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');

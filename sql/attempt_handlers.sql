@@ -311,7 +311,7 @@ SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should
 
 -- on_failure runs as a job of its own when a job fails for good
 CREATE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
-	INSERT INTO test.trace (note) VALUES (format('%s %s %s', job.kind, payload, jsonb_set(job.headers - 'failed_job', '{error_context}', to_jsonb(split_part(job.headers ->> 'error_context', E'\n', 1)))))
+	INSERT INTO test.trace (note) VALUES (format('%s %s %s', job.kind, payload, jsonb_set(job.headers - 'dead_letter', '{error_context}', to_jsonb(split_part(job.headers ->> 'error_context', E'\n', 1)))))
 $$;
 CREATE FUNCTION test.fails(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a "quoted" reason' USING ERRCODE = 'ZZ001'; END $$;
 SELECT jobq.register('fails', 'test.fails(jsonb)', max_attempts => 2, backoff => 'fixed 1ms', on_failure => 'test.regret(jsonb, jobq.job_context)');
@@ -319,7 +319,7 @@ SELECT jobq.enqueue('fails', '{"n": 1}') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT note FROM test.trace;
-SELECT state, attempt, (headers ->> 'failed_job')::bigint = :id AS of_this FROM jobq.jobs WHERE kind = 'on_failure:fails';
+SELECT state, attempt, (headers ->> 'dead_letter')::bigint = :id AS of_this FROM jobq.jobs WHERE kind = 'on_failure:fails';
 -- one that fails itself has no other
 CREATE OR REPLACE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no regrets'; END $$;
 SELECT jobq.enqueue('fails') AS id \gset

@@ -90,7 +90,7 @@ SELECT jobq.enqueue('note', '"never seen"', max_attempts => 1) AS id \gset
 SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event(event, handler, queue, kind, within) FROM jobq.event_handlers;
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 -- what it says about the job is for nobody, but for lines of the log; it stays who it is
 CREATE FUNCTION test.meddles(event jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -146,7 +146,7 @@ SELECT jobq.enqueue('note', '"never seen"', timeout => '100 ms', max_attempts =>
 SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event('completed', 'meddles', within => true);
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 -- what it leaves for the end of a transaction fails there: of a procedure that is before it begins
 CREATE TABLE test.checked (i int);
 CREATE FUNCTION test.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused at the end'; END $$;
@@ -159,7 +159,7 @@ SELECT jobq.enqueue('commits') AS id \gset
 SELECT state, error FROM test.outcome(:id);
 SELECT e ->> 'attempt' AS attempt, e ->> 'message' AS message FROM jobq.jobs j, jsonb_array_elements(j.errors) e WHERE j.id = :id;
 SELECT jobq.off_event('started', 'meddles', kind => 'commits', within => true), jobq.unregister('commits');
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 DROP TABLE test.checked;
 DROP FUNCTION test.refuse, test.leaves;
 DROP PROCEDURE test.commits;
@@ -218,7 +218,7 @@ SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT * FROM test.log_of(:id);
 SELECT jobq.enqueue('leaves_late', '"snooze"') AS id \gset
-SELECT test.until(format('(SELECT state IN (''scheduled'', ''completed'', ''failed'') FROM jobq.status(%s))', :id));
+SELECT test.until(format('(SELECT state IN (''scheduled'', ''completed'', ''dead'') FROM jobq.status(%s))', :id));
 SELECT state, attempt, error FROM jobq.status(:id);
 SELECT * FROM test.told();
 SELECT jobq.cancel(:id);
@@ -236,7 +236,7 @@ SELECT state FROM jobq.status(:id);
 SELECT * FROM test.told();
 SELECT jobq.perform('echo'), error FROM jobq.dry_run('echo');
 SELECT * FROM test.told();
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 -- jobs of events do not call them
 SELECT jobq.on_event('completed', 'b told', kind => 'mood');
 SELECT jobq.enqueue('mood') AS id \gset

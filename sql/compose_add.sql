@@ -42,21 +42,21 @@ SELECT cardinality(jobq.add_steps(:id, '[
 	options => '{"priority": 7, "max_attempts": 1}')) AS n;
 -- to what was added, more can be added; how far it is shows as with others
 SELECT test.finish(:id, 'last', '{"l": 1}') AS payload;
-SELECT test.in_state(:id, 'may', 'failed'), test.in_state(:id, 'each', 'completed'), test.in_state(:id, 'alone', 'completed');
+SELECT test.in_state(:id, 'may', 'dead'), test.in_state(:id, 'each', 'completed'), test.in_state(:id, 'alone', 'completed');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "more", "kind": "echo", "needs": ["last", "d"], "payload": {"l": {"$result": "last", "path": ["l"]}}}]')) AS n;
 SELECT name, state, needs, elements, elements_completed FROM jobq.steps WHERE batch_id = :id ORDER BY job_id;
 SELECT name, element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
-SELECT state, total, blocked, running, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
+SELECT state, total, blocked, running, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 SELECT test.finish(:id, 'gate', '"opened"') AS payload;
 SELECT * FROM test.flow_end(:id);
-SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
+SELECT state, total, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 SELECT s.name, j.priority, j.max_attempts FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('a', 'c', 'd') ORDER BY 1;
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT note FROM test.trace;
 
 -- it is over
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
--- once more with what was added: of it, a step and what needs it; and that which has failed
+-- once more with what was added: of it, a step and what needs it; and the dead one
 SELECT jobq.rerun_steps(:id, 'c') AS again;
 SELECT test.finish(:id, 'last', '{"l": 2}') AS payload;
 SELECT name, state, result FROM test.flow_end(:id);
@@ -139,11 +139,11 @@ SELECT test.finish(:id, 'other', '0') AS payload;
 SELECT state, result, count(*) FROM test.flow_end(:id) GROUP BY 1, 2 ORDER BY 1;
 SELECT state, completed FROM jobq.batches WHERE id = :id;
 
--- a need that was cancelled, or has failed, when nothing waits
+-- a need that was cancelled, or is dead, when nothing waits
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "gate", "kind": "x", "queue": "added"}, {"name": "0", "kind": "x", "queue": "added"}, {"name": "1", "kind": "broken", "max_attempts": 1}]}') AS id \gset
 CALL test.grow(:id, 2, 50, 'none');
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '0';
-SELECT test.in_state(:id, '1', 'failed');
+SELECT test.in_state(:id, '1', 'dead');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "x", "kind": "echo", "needs": ["0"]}, {"name": "y", "kind": "echo", "needs": ["1"]}, {"name": "z", "kind": "echo", "needs": ["y", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'x', 'cancelled'), test.in_state(:id, 'y', 'cancelled'), test.in_state(:id, 'z', 'cancelled');
 SELECT s.name, s.state, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
@@ -153,7 +153,7 @@ SELECT cardinality(jobq.add_steps(:id, '[{"name": "w", "kind": "echo", "needs": 
 SELECT test.in_state(:id, 'w', 'cancelled');
 SELECT a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
 SELECT test.finish(:id, 'gate');
-SELECT state, completed, failed, cancelled FROM jobq.wait_batch(:id, '5 min');
+SELECT state, completed, dead, cancelled FROM jobq.wait_batch(:id, '5 min');
 -- retried, it goes on with what was added
 SELECT jobq.register('broken', 'test.echo(jsonb)') IS NOT NULL AS mended;
 SELECT jobq.rerun_steps(:id) > 0 AS retried;
@@ -239,7 +239,7 @@ COMMIT PREPARED 'added';
 SELECT name, state, needs, result FROM test.flow_end(:id);
 
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
-SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_many(state => 'failed') >= 0 AS deleted, jobq.drop_queue('added');
+SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.unregister('split'), jobq.delete_many(state => 'dead') >= 0 AS deleted, jobq.drop_queue('added');
 DROP PROCEDURE test.grow;
 DROP FUNCTION test.flow_end, test.finish, test.in_state, test.split;
 TRUNCATE test.trace;

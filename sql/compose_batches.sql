@@ -38,8 +38,8 @@ BEGIN
 	PERFORM jobq.wait_many(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'), '5 min');
 	COMMIT;
 	s := jobq.wait_batch(id, '0');
-	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
-		s.name, s.state, s.total, s.blocked, s.waiting, s.running, s.completed, s.failed, s.cancelled, s.expired, s.progress;
+	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, dead %, cancelled %, expired %, % %%',
+		s.name, s.state, s.total, s.blocked, s.waiting, s.running, s.completed, s.dead, s.cancelled, s.expired, s.progress;
 END
 $$;
 
@@ -210,11 +210,11 @@ SELECT jobq.unregister('fleeting');
 SELECT id AS held, token FROM jobq.reserve('{parts}', lease => '1 hour', wait => '5 min') \gset
 SELECT jobq.reject(id, token, 'broken') FROM jobq.reserve('{parts}', wait => '5 min');
 SELECT test.until(format('(SELECT last_error IS NOT NULL FROM jobq.batches WHERE id = %s)', :owed));
-SELECT state, running, failed, cancelled, last_error FROM jobq.batches WHERE id = :owed;
+SELECT state, running, dead, cancelled, last_error FROM jobq.batches WHERE id = :owed;
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.test_clock('10 minutes');
 SELECT test.until('EXISTS (SELECT FROM test.trace)');
-SELECT state, running, failed, cancelled, last_error FROM jobq.batches WHERE id = :owed;
+SELECT state, running, dead, cancelled, last_error FROM jobq.batches WHERE id = :owed;
 SELECT jobq.ack(:held, :token);
 CALL test.batch_over(:owed);
 SELECT jobq.wait_queue('default');

@@ -3,7 +3,7 @@
 CREATE FUNCTION test.ended(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = %s)', id));
-	RETURN (SELECT format('%s: %s completed, %s failed, %s cancelled, %s expired', state, completed, failed, cancelled, expired)
+	RETURN (SELECT format('%s: %s completed, %s dead, %s cancelled, %s expired', state, completed, dead, cancelled, expired)
 		FROM jobq.batches b WHERE b.id = ended.id);
 END
 $$;
@@ -74,12 +74,12 @@ TRUNCATE test.trace;
 -- also when what is left of it is gone before the end
 SELECT jobq.create_workflow('{"steps": [{"name": "fails", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "expires", "kind": "echo", "expires_at": "2001-01-01", "optional": true},
 	{"name": "hold", "kind": "x", "queue": "conditional"}, {"name": "skipped", "kind": "echo", "needs": ["fails"], "when": "exists($.fails)"}, {"name": "last", "kind": "echo", "needs": ["fails", "expires", "hold", "skipped"]}]}') AS id \gset
-SELECT test.until(format('(SELECT array_agg(state ORDER BY name) FILTER (WHERE name IN (''fails'', ''expires'', ''skipped'')) = ''{expired,failed,skipped}'' FROM jobq.steps WHERE batch_id = %s)', :id));
+SELECT test.until(format('(SELECT array_agg(state ORDER BY name) FILTER (WHERE name IN (''fails'', ''expires'', ''skipped'')) = ''{expired,dead,skipped}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT jobq.prune('0', '0') > 2 AS pruned;
 SELECT name, state FROM test.ends WHERE batch_id = :id;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.ended(:id);
--- of elements, each that failed is null; another step that fails ends all
+-- of elements, each dead one is null; another step that fails ends all
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
 	{"name": "each", "kind": "x", "queue": "conditional", "needs": ["list"], "map": {"$result": "list"}, "optional": true},
 	{"name": "last", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
@@ -87,12 +87,12 @@ SELECT jobq.ack(id, token, '"one"') FROM jobq.reserve('{conditional}', wait => '
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT jobq.ack(id, token, '"three"') FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.ended(:id);
-SELECT e.name, e.state, s.elements, s.elements_completed AS done, s.elements_failed AS failed, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
+SELECT e.name, e.state, s.elements, s.elements_completed AS done, s.elements_dead AS dead, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
 SELECT jobq.create_workflow('{"steps": [{"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "fails", "kind": "broken", "max_attempts": 1, "needs": ["may fail"]}, {"name": "last", "kind": "echo", "needs": ["fails"]}]}') AS id \gset
 SELECT test.ended(:id);
 SELECT name, state FROM test.ends WHERE batch_id = :id;
 
--- callbacks are told how many have ended in which way, and what failed first
+-- callbacks are told how many have ended in which way, and what was dead first
 CREATE TABLE test.told (id bigint GENERATED ALWAYS AS IDENTITY, headers jsonb);
 CREATE FUNCTION test.tell(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql SECURITY DEFINER AS $$ INSERT INTO test.told (headers) VALUES (job.headers) $$;
 SELECT jobq.register('tell', 'test.tell(jsonb, jobq.job_context)');
@@ -107,7 +107,7 @@ SELECT headers -> 'mine' AS mine FROM test.told WHERE headers ? 'mine';
 TRUNCATE test.told;
 SELECT jobq.create_workflow('{"name": "bad", "on_failure": {"kind": "tell"}, "steps": [{"name": "may", "kind": "broken", "optional": true, "max_attempts": 1}, {"name": "a", "kind": "broken", "max_attempts": 1, "needs": ["may"]}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS bad \gset
 SELECT test.until('(SELECT count(*) FROM test.told) = 1');
-SELECT batch, state, counts -> 'failed' AS failed, error, context FROM test.tales;
+SELECT batch, state, counts -> 'dead' AS dead, error, context FROM test.tales;
 SELECT (headers -> 'batch_error' -> 'job_id')::bigint = job_id AS is_a FROM test.told, jobq.steps WHERE batch_id = :bad AND name = 'a';
 TRUNCATE test.told;
 -- one that has expired; and one that is not there any more
@@ -116,7 +116,7 @@ SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts, error, context FROM test.tales;
 TRUNCATE test.told;
 SELECT jobq.create_workflow('{"name": "gone", "allow_failures": true, "on_finish": {"kind": "tell"}, "steps": [{"name": "a", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "x", "queue": "conditional"}]}') AS gone \gset
-SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :gone));
+SELECT test.until(format('(SELECT state = ''dead'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :gone));
 SELECT jobq.delete(job_id) FROM jobq.steps WHERE name = 'a' AND batch_id = :gone;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.until('(SELECT count(*) FROM test.told) = 1');

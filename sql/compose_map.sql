@@ -23,12 +23,12 @@ SELECT jobq.register('odd', 'test.odd()'), jobq.register('numbers', 'test.number
 CREATE FUNCTION test.over(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = %s)', id));
-	RETURN (SELECT format('%s: %s completed, %s failed, %s cancelled, %s expired', state, completed, failed, cancelled, expired)
+	RETURN (SELECT format('%s: %s completed, %s dead, %s cancelled, %s expired', state, completed, dead, cancelled, expired)
 		FROM jobq.batches b WHERE b.id = over.id);
 END
 $$;
 CREATE VIEW test.maps AS
-	SELECT s.batch_id, s.name, s.state, s.elements AS n, s.elements_completed AS done, s.elements_failed AS failed, j.result, j.error
+	SELECT s.batch_id, s.name, s.state, s.elements AS n, s.elements_completed AS done, s.elements_dead AS dead, j.result, j.error
 	FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id ORDER BY s.job_id;
 
 -- the elements, and what follows them; in the order of the array, whatever ends first
@@ -36,7 +36,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "pay
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.over(:id);
-SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
+SELECT name, state, n, done, dead, result FROM test.maps WHERE batch_id = :id;
 SELECT e.name, e.element, e.state, j.result FROM jobq.step_elements e JOIN jobq.jobs j ON j.id = e.job_id WHERE e.batch_id = :id ORDER BY e.element;
 SELECT name, needs, definition FROM jobq.steps WHERE batch_id = :id AND name = 'each';
 
@@ -75,32 +75,32 @@ SELECT name, state, n, error FROM test.maps WHERE batch_id = :object;
 -- an element fails: the workflow does; when it is retried, what was left goes on
 INSERT INTO test.bad VALUES ('3');
 SELECT test.map_over('[1, 2, 3, 4]') AS id \gset
-SELECT test.over(:id) LIKE 'failed: % 1 failed, %' AS failed;
-SELECT name, state, n, failed, error LIKE 'needs step "each[%' OR error = 'a job of its batch failed' AS told FROM test.maps WHERE batch_id = :id AND name = 'each';
+SELECT test.over(:id) LIKE 'failed: % 1 dead, %' AS failed;
+SELECT name, state, n, dead, error LIKE 'needs step "each[%' OR error = 'its batch has failed' AS told FROM test.maps WHERE batch_id = :id AND name = 'each';
 SELECT jobq.retry_many(batch_id => :id);
-SELECT test.over(:id) LIKE 'failed: % 1 failed, %' AS failed;
+SELECT test.over(:id) LIKE 'failed: % 1 dead, %' AS failed;
 TRUNCATE test.bad;
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.over(:id);
-SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
+SELECT name, state, n, done, dead, result FROM test.maps WHERE batch_id = :id;
 -- with allow_failures, the other elements go on, and what needs all of them is cancelled
 INSERT INTO test.bad VALUES ('2');
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "list", "kind": "numbers", "payload": {"n": 6}}, {"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"$element": "index"}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}, {"name": "other", "kind": "echo", "needs": ["list"]}]}') AS id \gset
 SELECT test.over(:id);
-SELECT name, state, n, done, failed, error FROM test.maps WHERE batch_id = :id;
+SELECT name, state, n, done, dead, error FROM test.maps WHERE batch_id = :id;
 SELECT element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
 TRUNCATE test.bad;
-SELECT jobq.retry(job_id) FROM jobq.step_elements WHERE batch_id = :id AND state = 'failed';
+SELECT jobq.retry(job_id) FROM jobq.step_elements WHERE batch_id = :id AND state = 'dead';
 SELECT test.over(:id);
-SELECT name, state, done, failed, result FROM test.maps WHERE batch_id = :id;
+SELECT name, state, done, dead, result FROM test.maps WHERE batch_id = :id;
 
 -- while elements run, the step does; cancelled, they are, and no more of it is left
 SELECT jobq.create_queue('mapped', mode => 'consumer');
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"n": {"$element": "value"}}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
-SELECT name, state, n, done, failed FROM test.maps WHERE batch_id = :id;
+SELECT name, state, n, done, dead FROM test.maps WHERE batch_id = :id;
 SELECT job_id AS each FROM jobq.steps WHERE name = 'each' AND batch_id = :id \gset
 SELECT state FROM jobq.status(:each);
 -- results come in any order, and are null where there is none
@@ -109,7 +109,7 @@ SELECT id AS id2, token AS token2, payload FROM jobq.reserve('{mapped}', wait =>
 SELECT payload, jobq.ack(id, token, payload -> 'n') FROM jobq.reserve('{mapped}', wait => '5 min');
 SELECT jobq.ack(:id2, :token2), jobq.ack(:id1, :token1, '"first"');
 SELECT test.over(:id);
-SELECT name, state, n, done, failed, result FROM test.maps WHERE batch_id = :id;
+SELECT name, state, n, done, dead, result FROM test.maps WHERE batch_id = :id;
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}}]}') AS id \gset
 SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
 SELECT jobq.cancel_batch(:id);
@@ -124,7 +124,7 @@ SELECT test.until(format('(SELECT elements_completed = 1200 AND state = ''comple
 SELECT jobq.prune('0', NULL) > 1200 AS pruned;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{mapped}', wait => '5 min');
 SELECT test.over(:id);
-SELECT n, done, failed FROM test.maps WHERE batch_id = :id AND name = 'each';
+SELECT n, done, dead FROM test.maps WHERE batch_id = :id AND name = 'each';
 SELECT j.result = (SELECT jsonb_agg(jsonb_build_array(i) ORDER BY i) FROM generate_series(0, 1199) i) AS in_order FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'all';
 -- also those of elements that are gone before the others end
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2]}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list"}},

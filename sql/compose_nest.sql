@@ -3,7 +3,7 @@
 CREATE FUNCTION test.nest_ended(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = %s)', id));
-	RETURN (SELECT format('%s: %s completed, %s failed, %s cancelled, %s expired', state, completed, failed, cancelled, expired)
+	RETURN (SELECT format('%s: %s completed, %s dead, %s cancelled, %s expired', state, completed, dead, cancelled, expired)
 		FROM jobq.batches b WHERE b.id = nest_ended.id);
 END
 $$;
@@ -94,7 +94,7 @@ SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
 SELECT e.* FROM test.error('SELECT test.nest_deep(9)') e;
 
--- a failure: the step has failed, and its workflow with it
+-- a failure: the step is dead, and its workflow has failed
 INSERT INTO test.halt VALUES ('x');
 SELECT jobq.create_workflow('{"name": "outer", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "on_success": {"kind": "told", "payload": "success"}, "steps": [
 	{"name": "in", "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "may_halt", "payload": "x"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}},
@@ -103,7 +103,7 @@ SELECT jobq.create_workflow('{"name": "outer", "on_failure": {"kind": "told", "p
 	{"name": "end", "kind": "echo", "needs": ["in"], "payload": [{"$result": "in"}]}]}') AS id \gset
 SELECT test.nest_ended(:id);
 SELECT test.nest_ended(test.inner(:id, 'waits'));
-SELECT step, state, CASE WHEN state = 'failed' THEN error END AS error FROM test.nest_tree(:id);
+SELECT step, state, CASE WHEN state = 'dead' THEN error END AS error FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
@@ -118,13 +118,13 @@ SELECT * FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
--- the same from inside: a retry of the job that has failed, several levels below
+-- the same from inside: a retry of the dead job, several levels below
 INSERT INTO test.halt VALUES ('last');
 SELECT test.nest_deep(4) AS id \gset
 SELECT test.nest_ended(:id);
 SELECT step, state, error FROM test.nest_tree(:id);
 TRUNCATE test.halt;
-SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'failed' AND kind = 'may_halt';
+SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'dead' AND kind = 'may_halt';
 SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
 -- and once more from above, which fails again at first
@@ -148,7 +148,7 @@ SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min
 SELECT count(*) FROM jobq.add_jobs(test.inner(:id, 'in'), 'x', '{2}', '{"queue": "nested", "unique_key": "k"}');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(:x, :x_token);
-SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE batch_id = %s AND name = ''in'')', :id));
+SELECT test.until(format('(SELECT state = ''dead'' FROM jobq.steps WHERE batch_id = %s AND name = ''in'')', :id));
 SELECT count(*) FROM jobq.add_jobs(:id, 'x', '{3}', '{"queue": "nested", "unique_key": "k"}');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(:y, :y_token);
@@ -173,8 +173,8 @@ SELECT test.nest_ended(:id);
 SELECT test.nest_ended(test.inner(:id, 'if'));
 SELECT * FROM test.nest_tree(:id);
 SELECT DISTINCT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM jobq.dead_letters l, test.error(format('SELECT jobq.edit(%s, timeout => ''1 min'')', l.id)) e WHERE kind = 'jobq.workflow';
-SELECT jobq.edit_many('{"timeout": "1 min"}', kind => 'jobq.workflow', state => 'failed');
-SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'failed' AND kind IN ('may_halt', 'jobq.workflow');
+SELECT jobq.edit_many('{"timeout": "1 min"}', kind => 'jobq.workflow', state => 'dead');
+SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'dead' AND kind IN ('may_halt', 'jobq.workflow');
 TRUNCATE test.halt;
 
 -- the outer one is cancelled: the inner one is, and what runs in it is asked to stop
@@ -238,7 +238,7 @@ SELECT step, state FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
-SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id IN (:id, test.inner(:id, 'in'));
+SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'dead' AND batch_id IN (:id, test.inner(:id, 'in'));
 
 -- workflows and chains in a batch, which is over when they are
 BEGIN;
@@ -294,12 +294,12 @@ SELECT state FROM jobq.batches WHERE id = :id;
 -- what runs may end
 SELECT jobq.ack(:a, :token);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
--- both go on when what has failed is retried
+-- both go on when what is dead is retried
 SELECT jobq.retry_many(batch_id => :id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
--- also if they have not ended before that, and what was added to a workflow because another in it has failed
+-- also if they have not ended before that, and what was added to a workflow because another in it is dead
 BEGIN;
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1}, "steps": [{"name": "s", "kind": "x", "priority": 2}]}') AS id \gset
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset

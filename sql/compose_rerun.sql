@@ -3,7 +3,7 @@
 CREATE FUNCTION test.finished(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = %s)', id));
-	RETURN (SELECT format('%s: %s completed, %s failed, %s cancelled, %s expired', state, completed, failed, cancelled, expired)
+	RETURN (SELECT format('%s: %s completed, %s dead, %s cancelled, %s expired', state, completed, dead, cancelled, expired)
 		FROM jobq.batches b WHERE b.id = finished.id);
 END
 $$;
@@ -132,21 +132,21 @@ SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "k
 	{"name": "end", "kind": "rerunnable", "needs": ["b", "skipped"], "payload": {"$result": "b", "path": ["of"]}}]}') AS id \gset
 SELECT test.finished(:id);
 SELECT jobq.prune('0', '0') > 4 AS pruned;
-SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
+SELECT state, total, completed, dead, cancelled, expired FROM jobq.batches WHERE id = :id;
 TRUNCATE test.runs;
 SELECT jobq.rerun_steps(:id, 'b');
 SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
-SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
+SELECT state, total, completed, dead, cancelled, expired FROM jobq.batches WHERE id = :id;
 -- a dead letter that is gone is run all the same
 SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id AND name IN ('bad', 'after bad', 'late');
-SELECT state, total, completed, failed, cancelled, expired FROM jobq.batches WHERE id = :id;
+SELECT state, total, completed, dead, cancelled, expired FROM jobq.batches WHERE id = :id;
 SELECT * FROM test.ran;
 -- a step cannot run without what it needs
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'after bad')) e;
-SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
+SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'dead';
 
 -- what was cancelled only for a failure waits again after a retry, whatever is kept of it
 INSERT INTO test.stop VALUES ('a');
@@ -155,7 +155,7 @@ SELECT test.finished(:id);
 SELECT test.finished(id) FROM jobq.batches WHERE parent = :id;
 SELECT jobq.prune('0', NULL) > 4 AS pruned;
 SELECT name, state FROM test.again WHERE batch_id = :id;
-SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
+SELECT state, total, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 TRUNCATE test.stop;
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.until(format('(SELECT b.finished_at IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b JOIN jobq.steps s ON s.batch_id = b.id AND s.name = ''c'' WHERE b.id = %s)', :id));
@@ -163,7 +163,7 @@ SELECT name, state FROM test.again WHERE batch_id = :id AND name = 'c';
 SELECT jobq.edit(job_id, run_at => now()) FROM jobq.steps WHERE batch_id = :id AND name = 'c' AND state = 'scheduled';
 SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id AND name <> 'in';
-SELECT state, total, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
+SELECT state, total, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 
 -- optional steps, and conditions: those after them are asked again
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "may be cancelled", "kind": "x", "queue": "rerun", "optional": true},
@@ -181,7 +181,7 @@ SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'may 
 SELECT test.finished(:id);
 SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
-SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
+SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'dead';
 
 -- a job for each element: a step after them only; all of them anew, and as many as there are then
 CREATE TABLE test.amount (n int);
@@ -206,7 +206,7 @@ UPDATE test.amount SET n = 0;
 SELECT jobq.rerun_steps(:id, 'list');
 SELECT test.finished(:id);
 SELECT count(*) FROM jobq.step_elements WHERE batch_id = :id;
--- elements that were cancelled, or have failed, go on; those that are completed stay
+-- elements that were cancelled, or are dead, go on; those that are completed stay
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [10, 20, 30, 40]}, {"name": "each", "kind": "x", "queue": "rerun", "needs": ["list"], "map": {"$result": "list"}, "payload": {"of": {"$element": "value"}, "at": {"$element": "index"}}}, {"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 4 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
@@ -280,7 +280,7 @@ RESET ROLE;
 SELECT test.finished(:hers);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :hers, '2')) e;
 SELECT test.finished(:hers);
-SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :hers AND state = 'failed';
+SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :hers AND state = 'dead';
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 SELECT jobq.unregister(k) FROM unnest('{rerunnable,amounts,inside}'::text[]) k;
 SELECT jobq.drop_queue('rerun');

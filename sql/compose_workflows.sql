@@ -3,7 +3,7 @@
 CREATE FUNCTION test.settled(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = %s)', id));
-	RETURN (SELECT format('%s: %s completed, %s failed, %s cancelled, %s expired', state, completed, failed, cancelled, expired)
+	RETURN (SELECT format('%s: %s completed, %s dead, %s cancelled, %s expired', state, completed, dead, cancelled, expired)
 		FROM jobq.batches b WHERE b.id = settled.id);
 END
 $$;
@@ -91,7 +91,7 @@ SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
--- with allow_failures, what does not need the failed step goes on
+-- with allow_failures, what does not need the dead step goes on
 SELECT jobq.create_workflow('{"allow_failures": true, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
 	{"name": "bad", "kind": "broken", "max_attempts": 1},
 	{"name": "good", "kind": "echo", "payload": "good"},
@@ -103,7 +103,7 @@ SELECT name, state, result, error FROM test.steps WHERE batch_id = :id;
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 TRUNCATE test.trace;
 
--- a failed step is retried: what was cancelled for it waits again, and has all its options
+-- a dead step is retried: what was cancelled for it waits again, and has all its options
 INSERT INTO test.flaw DEFAULT VALUES;
 SELECT jobq.create_workflow('{"on_failure": {"kind": "note", "payload": "failed"}, "on_success": {"kind": "note", "payload": "success"}, "steps": [
 	{"name": "a", "kind": "flawed", "payload": 5, "needs": ["d"]},
@@ -114,7 +114,7 @@ SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name <> 'd';
 SELECT jobq.retry_many(batch_id => :id);
 -- in vain: but others can go on
-SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{failed,cancelled,cancelled,completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
+SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{dead,cancelled,cancelled,completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name IN ('a', 'b', 'c');
 TRUNCATE test.flaw;
 SELECT jobq.retry_many(batch_id => :id);
@@ -125,7 +125,7 @@ SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''success'') = 1');
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 TRUNCATE test.trace;
--- of two that have failed one
+-- of two dead ones one
 INSERT INTO test.flaw DEFAULT VALUES;
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "flawed"},
 	{"name": "after a", "kind": "echo", "needs": ["a"]}, {"name": "after b", "kind": "echo", "needs": ["b"]}, {"name": "after both", "kind": "echo", "needs": ["after a", "after b"]}]}') AS id \gset
@@ -153,7 +153,7 @@ SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 SELECT note FROM test.trace;
 
--- one that expires is lost like one that has failed
+-- one that expires is lost like a dead one
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
@@ -188,7 +188,7 @@ SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT jobq.prune('0', NULL) > 1 AS pruned;
 SELECT name, state FROM test.steps WHERE batch_id = :id;
-SELECT state, completed, failed, cancelled FROM jobq.batches WHERE id = :id;
+SELECT state, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 
 -- a time is what it was, for a step that waits again
 INSERT INTO test.flaw DEFAULT VALUES;
@@ -234,13 +234,13 @@ SELECT jobq.delete((:'ids'::bigint[])[2]);
 -- nor is it retried if the batch was cancelled, and nobody would free it
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": [{"$result": "a"}, {"$result": "a"}]}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
-SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT state = ''dead'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
 SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
 SELECT pg_advisory_unlock(1);
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM jobq.steps s, test.error(format('SELECT jobq.retry(%s)', job_id)) e WHERE batch_id = :id AND name = 'b';
 SELECT jobq.retry_many(kind => 'echo');
-SELECT name, state, jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
+SELECT name, state, jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND state = 'dead';
 
 -- all or nothing
 BEGIN;

@@ -56,13 +56,13 @@ SELECT * FROM test.error($$SELECT jobq.revoke_privilege(0::regrole)$$);
 
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '"alice"') AS done, jobq.enqueue('echo', '"alice, ready"', queue => 'manual') AS ready,
-	jobq.enqueue('broken', '"alice, broken"', max_attempts => 1) AS failed \gset
+	jobq.enqueue('broken', '"alice, broken"', max_attempts => 1) AS dead \gset
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('echo', '{1,2}') id \gset
 INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', '"inbox"') RETURNING id AS inbox \gset
-SELECT state, result FROM jobq.wait_many(ARRAY[:done, :failed, :inbox] || :'many'::bigint[]);
+SELECT state, result FROM jobq.wait_many(ARRAY[:done, :dead, :inbox] || :'many'::bigint[]);
 SELECT jobq.perform('echo', '1');
 -- she sees hers
-SELECT state, kind, payload FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
+SELECT state, kind, payload FROM jobq.jobs WHERE id IN (:done, :ready, :dead) ORDER BY id;
 SELECT kind, error FROM jobq.dead_letters WHERE kind = 'broken';
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
 SELECT bool_and(role = 'regress_jobq_alice'::regrole) FROM jobq.workers;
@@ -71,7 +71,7 @@ SELECT (jobq.status(:done)).result;
 SELECT c, e.code, e.message FROM unnest(ARRAY['register(''x'', ''test.echo(jsonb)'')', 'unregister(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', ''off'')',
 	'pause(''manual'')', 'resume(''manual'')', 'pause(schedule => ''secret'')', 'resume(schedule => ''secret'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_privilege(''regress_jobq_nobody'')'])
 	WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT c, e.code, e.message FROM unnest('{job,archive,archive_default,failed_job,queue,handler}'::text[])
+SELECT c, e.code, e.message FROM unnest('{job,archive,archive_default,dead_letter,queue,handler}'::text[])
 	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq_internal.' || c) e ORDER BY n;
 SELECT e.code, e.message FROM test.error($$INSERT INTO jobq_internal.job DEFAULT VALUES$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT nextval('jobq_internal.job_id_seq')$$) e;
@@ -81,19 +81,19 @@ RESET ROLE;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole;
 SELECT count(*) FROM jobq.dead_letters;
-SELECT name, ready, failed FROM jobq.queues WHERE name = 'manual' OR failed > 0;
+SELECT name, ready, dead FROM jobq.queues WHERE name = 'manual' OR dead > 0;
 SELECT count(*) FROM jobq.workers WHERE role <> 'regress_jobq_bob'::regrole;
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
-	test.error(format('SELECT jobq.%I(%s)', f, :failed)) e ORDER BY n;
+	test.error(format('SELECT jobq.%I(%s)', f, :dead)) e ORDER BY n;
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
 SELECT * FROM test.error(format('SELECT jobq.edit(%s, run_at => now()), jobq.edit(%1$s, priority => 1)', :ready));
-SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed'), jobq.wait_queue('manual', '1ms');
+SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'dead'), jobq.delete_many(state => 'dead'), jobq.wait_queue('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
 -- whether a pattern is an error does not tell what it was compared with
-SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :failed, p)) e ORDER BY n;
+SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :dead, p)) e ORDER BY n;
 -- a leaky function does not show him more
 CREATE FUNCTION pg_temp.leak(jsonb) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN IF $1::text LIKE '"alice%' THEN RAISE EXCEPTION 'leaked %', $1; END IF; RETURN true; END $$;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole AND pg_temp.leak(payload);
@@ -105,17 +105,17 @@ SELECT state FROM jobq.status(:ready);
 -- a monitor sees that they are there, and not what is in them
 SELECT jobq.grant_privilege('regress_jobq_boss', 'monitor'), jobq.revoke_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
-SELECT state, kind, queue, role, payload, headers, result, error, group_key, unique_key, log, errors - 0 AS more FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
-SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors -> 0) k) FROM jobq.jobs WHERE id = :failed;
-SELECT kind, payload, error, sqlstate, context FROM jobq.dead_letters WHERE id = :failed;
+SELECT state, kind, queue, role, payload, headers, result, error, group_key, unique_key, log, errors - 0 AS more FROM jobq.jobs WHERE id IN (:done, :ready, :dead) ORDER BY id;
+SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors -> 0) k) FROM jobq.jobs WHERE id = :dead;
+SELECT kind, payload, error, sqlstate, context FROM jobq.dead_letters WHERE id = :dead;
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
-SELECT state, kind, result, error FROM jobq.wait_many(ARRAY[:done, :failed]);
+SELECT state, kind, result, error FROM jobq.wait_many(ARRAY[:done, :dead]);
 SELECT count(*) > 0 AS sees_workers FROM jobq.workers WHERE role <> 'regress_jobq_boss'::regrole;
 SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manual'')', 'create_queue(''x'')', 'prune(''0'')', 'create_batch()',
 	'schedule(''x'', ''@daily'', ''echo'')', 'grant_privilege(''regress_jobq_boss'')', 'revoke_privilege(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
-SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed');
+SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'dead'), jobq.delete_many(state => 'dead');
 RESET ROLE;
 
 -- an operator also pauses, cancels, retries and moves
@@ -124,10 +124,10 @@ SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
 SELECT jobq.pause('manual'), jobq.resume('manual'), jobq.edit(:ready, run_at => now() + '1 hour'), jobq.edit(:ready, priority => 3);
 SELECT jobq.edit(:ready, run_at => now());
-SELECT jobq.retry(:failed);
-SELECT state FROM jobq.wait(:failed);
-SELECT e.code, e.message FROM test.error('SELECT jobq.delete(' || :failed || ')') e;
-SELECT jobq.delete_many(state => 'failed');
+SELECT jobq.retry(:dead);
+SELECT state FROM jobq.wait(:dead);
+SELECT e.code, e.message FROM test.error('SELECT jobq.delete(' || :dead || ')') e;
+SELECT jobq.delete_many(state => 'dead');
 SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', keep => ''all'')', 'drop_queue(''manual'')', 'prune(''0'')',
 	'register(''x'', ''test.echo(jsonb)'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 RESET ROLE;
@@ -287,17 +287,17 @@ SELECT count(*) FROM jobq_internal.privilege p WHERE NOT EXISTS (SELECT FROM pg_
 -- a member of the role does what she may
 GRANT regress_jobq_alice TO regress_jobq_bob;
 SET ROLE regress_jobq_bob;
-SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :failed);
+SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :dead);
 SELECT state FROM jobq.status(:ready);
-SELECT jobq.retry(:failed);
-SELECT state FROM jobq.wait(:failed);
-SELECT jobq.delete(:failed);
+SELECT jobq.retry(:dead);
+SELECT state FROM jobq.wait(:dead);
+SELECT jobq.delete(:dead);
 SELECT jobq.cancel(:ready);
 RESET ROLE;
 REVOKE regress_jobq_alice FROM regress_jobq_bob;
 
 -- and the owner of the extension
-SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :failed);
+SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :dead);
 SELECT state FROM jobq.status(:ready);
 
 -- a handler that its role may not execute, in a schema that it may not use

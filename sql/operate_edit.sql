@@ -33,7 +33,7 @@ SELECT state, attempt, error FROM test.outcome(:id);
 -- it is a dead letter; its id and what has been of it stay
 SELECT jobq.edit(:id, '4', queue => 'manual', max_attempts => 3, backoff => 'fixed 1ms', timeout => '5 min');
 SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.dead_letters WHERE id = :id;
-SELECT timeout_ms, backoff FROM jobq_internal.failed_job WHERE id = :id;
+SELECT timeout_ms, backoff FROM jobq_internal.dead_letter WHERE id = :id;
 -- it does not wait, and has no place in the line
 SELECT e.* FROM unnest(ARRAY['priority => 1', 'run_at => now()', 'payload => ''5'', priority => 1']) what, test.error(format('SELECT jobq.edit(%s, %s)', :id, what)) e;
 SELECT jobq.retry(:id);

@@ -36,7 +36,7 @@ SELECT jobq.start_batch(:again);
 SELECT test.ended_as(:again);
 SELECT event, payload ->> 'name' AS name FROM test.heard();
 SELECT jobq.register('broken', 'test.echo(jsonb)');
-SELECT count(jobq.retry(id)) FROM jobq_internal.failed_job WHERE batch_id = :again;
+SELECT count(jobq.retry(id)) FROM jobq_internal.dead_letter WHERE batch_id = :again;
 SELECT test.ended_as(:again);
 SELECT * FROM test.heard();
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
@@ -49,7 +49,7 @@ SELECT * FROM test.heard();
 SELECT jobq.create_workflow('{"name": "flow", "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 
 -- Who hears of a batch.
 SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;

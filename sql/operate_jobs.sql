@@ -18,12 +18,12 @@ COMMIT;
 SELECT state FROM jobq.status(:id);
 -- one that is over
 SELECT jobq.cancel(:scheduled);
-SELECT jobq.enqueue('echo') AS completed, jobq.enqueue('broken', max_attempts => 1) AS failed,
+SELECT jobq.enqueue('echo') AS completed, jobq.enqueue('broken', max_attempts => 1) AS dead,
 	jobq.enqueue('echo', expires_at => '2001-01-01') AS expired \gset
-SELECT state FROM jobq.wait_many(ARRAY[:completed, :failed, :expired]);
-SELECT jobq.cancel(id) FROM unnest(ARRAY[:completed, :failed, :expired]) id;
-SELECT state FROM jobq.wait_many(ARRAY[:completed, :failed, :expired]);
-SELECT jobq.delete(:failed);
+SELECT state FROM jobq.wait_many(ARRAY[:completed, :dead, :expired]);
+SELECT jobq.cancel(id) FROM unnest(ARRAY[:completed, :dead, :expired]) id;
+SELECT state FROM jobq.wait_many(ARRAY[:completed, :dead, :expired]);
+SELECT jobq.delete(:dead);
 
 -- one that runs: its effects are lost
 CREATE FUNCTION test.effect_then_gate(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$

@@ -4,8 +4,8 @@ CREATE ROLE regress_jobq_heir LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_leaver'), jobq.grant_privilege('regress_jobq_heir');
 SET ROLE regress_jobq_leaver;
 SELECT jobq.enqueue('echo', '1', queue => 'manual') AS ready, jobq.enqueue('echo', '2', queue => 'manual', delay => '1 hour', unique_key => 'k') AS later,
-	jobq.enqueue('broken', '3', max_attempts => 1) AS failed, jobq.enqueue('echo', '4') AS done \gset
-SELECT state FROM jobq.wait_many(ARRAY[:failed, :done]);
+	jobq.enqueue('broken', '3', max_attempts => 1) AS dead, jobq.enqueue('echo', '4') AS done \gset
+SELECT state FROM jobq.wait_many(ARRAY[:dead, :done]);
 SELECT jobq.schedule('of leaver', '@yearly', 'echo');
 SELECT jobq.create_batch('of leaver') AS batch \gset
 -- only who can be both
@@ -20,9 +20,9 @@ SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k') AS other \gset
 RESET ROLE;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
 SELECT jobq.cancel(:other);
--- what waits, has failed, or comes again
+-- what waits, is dead, or comes again
 SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir');
-SELECT state, role, payload FROM jobq.jobs WHERE id IN (:ready, :later, :failed, :done) ORDER BY id;
+SELECT state, role, payload FROM jobq.jobs WHERE id IN (:ready, :later, :dead, :done) ORDER BY id;
 SELECT role FROM jobq.schedules WHERE name = 'of leaver';
 SELECT role FROM jobq.batches WHERE id = :batch;
 SET ROLE regress_jobq_heir;

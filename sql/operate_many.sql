@@ -98,9 +98,9 @@ SELECT jobq.retry_many(queue => 'many', error => '% 1') AS first, jobq.retry_man
 SELECT jobq.retry_many(error => '% 5') AS no_dead_letter, jobq.retry_many(state => 'retryable', error => '% 5', sqlstate => 'P0001') AS fifth;
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[] || :retryable::bigint) ORDER BY payload;
 -- they are edited if they are meant
-SELECT jobq.edit_many('{"max_attempts": 2}', queue => 'many', kind => 'broken', payload => '3') AS waits, jobq.edit_many('{"max_attempts": 2, "queue": "manual"}', queue => 'many', state => 'failed', payload => '3') AS failed;
+SELECT jobq.edit_many('{"max_attempts": 2}', queue => 'many', kind => 'broken', payload => '3') AS waits, jobq.edit_many('{"max_attempts": 2, "queue": "manual"}', queue => 'many', state => 'dead', payload => '3') AS dead;
 SELECT payload, queue, max_attempts FROM jobq.dead_letters WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
-SELECT jobq.edit_many('{"queue": "many"}', ids => :'broken', state => 'failed');
+SELECT jobq.edit_many('{"queue": "many"}', ids => :'broken', state => 'dead');
 SELECT jobq.delete_many(queue => 'many', older_than => '1 h'), jobq.delete_many(queue => 'many', newer_than => '0'), jobq.delete_many(queue => 'many', newer_than => '1 h', max_jobs => 1);
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
 SELECT jobq.delete_many(ids => :'broken');
@@ -182,7 +182,7 @@ SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regres
 
 -- bad input
 SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1)', 'cancel_many(kind => ''x'', max_jobs => 0)', 'cancel_many(queue => ''no such'')',
-	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_many(state => ''retryable'')', 'edit_many(''{"run_at": "now"}'', state => ''blocked'')', 'edit_many(''{"run_at": "now", "priority": 1}'', state => ''blocked'')', 'edit_many(''{"priority": 1}'', state => ''failed'')',
+	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_many(state => ''retryable'')', 'edit_many(''{"run_at": "now"}'', state => ''blocked'')', 'edit_many(''{"run_at": "now", "priority": 1}'', state => ''blocked'')', 'edit_many(''{"priority": 1}'', state => ''dead'')',
 	'edit_many(''{"priority": 1}'', state => ''running'')', 'edit_many(''{"timeout": "1 s"}'', state => ''running'')',
 	'edit_many(NULL, kind => ''x'')', 'edit_many(''{"run_at": "infinity"}'', kind => ''x'')', 'edit_many(''{"run_at": "soon"}'', kind => ''x'')', 'edit_many(''{"priority": 1}'')',
 	'edit_many(''{}'', kind => ''x'')', 'edit_many(''{"priority": null}'', kind => ''x'')', 'edit_many(''[1]'', kind => ''x'')', 'edit_many(''{"priority": 1, "payload": {}}'', kind => ''x'')',

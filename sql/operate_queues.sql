@@ -149,27 +149,27 @@ SELECT jobq.retry_many('held', 'nothing'), jobq.retry_many('first'), jobq.retry_
 SELECT state, attempt FROM jobq.wait(:b);
 SELECT jobq.retry_many(kind => 'broken_too');
 SELECT state FROM jobq.wait_many(ARRAY[:b, :c]);
-SELECT jobq.retry_many(state => 'failed');
+SELECT jobq.retry_many(state => 'dead');
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT jsonb_array_length(errors) FROM jobq.dead_letters ORDER BY id;
 SELECT * FROM test.error('SELECT jobq.retry_many(''no such'')');
-SELECT jobq.delete_many('first'), jobq.delete_many('held'), jobq.delete_many(state => 'failed');
+SELECT jobq.delete_many('first'), jobq.delete_many('held'), jobq.delete_many(state => 'dead');
 SELECT count(*) FROM jobq.dead_letters;
 SELECT * FROM test.error('SELECT jobq.delete_many(''no such'')');
 -- more than are read at a time
 SELECT count(*) FROM jobq.enqueue_many('broken_too', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 2100) n), queue => 'held');
 SELECT jobq.wait_queue('held', '5 min');
-SELECT jobq.retry_many(state => 'failed');
+SELECT jobq.retry_many(state => 'dead');
 SELECT jobq.wait_queue('held', '5 min');
 SELECT count(*), min(jsonb_array_length(errors)), max(jsonb_array_length(errors)) FROM jobq.dead_letters;
 
 -- prune: by age
 SELECT jobq.prune();
-SELECT jobq.prune(failed_older_than => '1 hour');
+SELECT jobq.prune(dead_older_than => '1 hour');
 SELECT jobq.test_clock('2 hours');
 SELECT jobq.enqueue('echo') AS young FROM jobq.wait_queue('held') \gset
 SELECT state FROM jobq.wait(:young);
-SELECT jobq.prune(failed_older_than => '1 hour');
+SELECT jobq.prune(dead_older_than => '1 hour');
 SELECT jobq.prune(older_than => '1 hour') > 0 AS pruned;
 SELECT count(*) FROM jobq.jobs WHERE finished_at < jobq.clock() - interval '1 hour';
 SELECT state FROM jobq.status(:young);
@@ -207,7 +207,7 @@ SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'')');
 RESET jobq.create_queues;
 SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'', queue => ''parcels'')');
 -- a typing error creates none
-SELECT c, e.* FROM unnest('{pause,resume,wait_queue,clear,retry_many,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
+SELECT c, e.* FROM unnest('{pause,resume,wait_queue,cancel_many,retry_many,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
 	test.error(format('SELECT jobq.%I(''reprots'')', c)) e ORDER BY n;
 SELECT count(*) FROM jobq.queues WHERE name = 'reprots';
 -- but default is there for everybody

@@ -11,7 +11,7 @@ CREATE VIEW test.stats_and_table AS
 SELECT test.until('(SELECT bool_and(exact) FROM jobq.stats)');
 SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');
 SELECT * FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked) ORDER BY queue, kind;
-SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq_internal.failed_job)');
+SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq_internal.dead_letter)');
 
 -- who resumes a queue does not have all jobs counted anew
 DO $$ BEGIN
@@ -175,10 +175,10 @@ SELECT event, cost ->> 'wal_bytes' = (SELECT j.cost ->> 'wal_bytes' FROM jobq.jo
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.stats WHERE queue = ''paid'' AND wal_bytes > 1000000)');
 SELECT jobq.delete(:id);
 
-SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS id, jobq.enqueue('spend', '{"rows": 2000, "fails": true}', queue => 'manual') AS failed \gset
+SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS id, jobq.enqueue('spend', '{"rows": 2000, "fails": true}', queue => 'manual') AS dead \gset
 SELECT wal_bytes AS before FROM (SELECT sum(wal_bytes) AS wal_bytes FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend') s \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
-SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, CASE id WHEN :id THEN 5000 ELSE 2000 END) c WHERE id IN (:id, :failed) ORDER BY id;
+SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, CASE id WHEN :id THEN 5000 ELSE 2000 END) c WHERE id IN (:id, :dead) ORDER BY id;
 SELECT wal_bytes - :before BETWEEN 7000 * 200 AND 7000 * 500 + 1000000 AS put_down FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend';
 
 -- what the session itself does afterwards is not the job's
@@ -215,7 +215,7 @@ SELECT count(*) FROM jobq.bill;
 RESET ROLE;
 SELECT jobq.reset_stats('paid');
 SELECT cpu, buffers, buffers_read, wal_bytes, temp_bytes FROM jobq.stats WHERE queue = 'paid' AND kind = 'spend';
-SELECT jobq.delete(:failed), jobq.unregister('spend'), jobq.unregister('spend_within'), jobq.drop_queue('paid', force => true);
+SELECT jobq.delete(:dead), jobq.unregister('spend'), jobq.unregister('spend_within'), jobq.drop_queue('paid', force => true);
 DROP TABLE test.paid;
 
 -- a queue that is dropped has no places any more, nor has one that takes its name

@@ -64,7 +64,7 @@ CREATE FUNCTION test.post_for(tenants text[], queue text DEFAULT 'first') RETURN
 $$;
 SELECT test.post_for('{a,a,b,a,b,c}');
 SELECT jobq.pause('first', 'a'), jobq.pause('first', 'a'), jobq.pause('first', 'z');
-SELECT queue, tenant, paused, ready, scheduled, running, failed, oldest_ready < jobq.clock() AS oldest FROM jobq.tenants WHERE queue = 'first' ORDER BY tenant;
+SELECT queue, tenant, paused, ready, scheduled, running, dead, oldest_ready < jobq.clock() AS oldest FROM jobq.tenants WHERE queue = 'first' ORDER BY tenant;
 TRUNCATE test.trace;
 SELECT jobq.resume('first');
 SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');
@@ -119,10 +119,10 @@ SELECT jobq.cancel_many(queue => 'let header', tenant => 'b', state => 'waiting'
 SELECT tenant, ready FROM jobq.tenants WHERE queue = 'let header';
 SELECT jobq.cancel_many(queue => 'let header', state => 'waiting'), jobq.resume('let header');
 SELECT jobq.enqueue('whose', '{"fail": 1}', 'let header', headers => jsonb_build_object('branch', tenant)) FROM unnest('{a,b,b}'::text[]) tenant \g /dev/null
-SELECT test.until('(SELECT sum(failed) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
-SELECT tenant, failed FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
+SELECT test.until('(SELECT sum(dead) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
+SELECT tenant, dead FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
 SELECT tenant FROM jobq.dead_letters WHERE queue = 'let header' ORDER BY id;
-UPDATE jobq_internal.failed_job SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
+UPDATE jobq_internal.dead_letter SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
 TRUNCATE test.trace;
 SELECT jobq.retry_many('let header', tenant => 'b');
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');

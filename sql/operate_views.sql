@@ -12,7 +12,7 @@ SELECT state, kind, attempt, worker IS NOT NULL AS worker, started_at IS NOT NUL
 FROM jobq.jobs WHERE id IN (:done, :dead, :ready, :later, :gate) LIMIT 5;
 SELECT state, kind FROM jobq.live_jobs WHERE id IN (:done, :dead, :ready, :later, :gate);
 SELECT count(*) FROM (SELECT * FROM jobq.live_jobs EXCEPT SELECT * FROM jobq.jobs WHERE finished_at IS NULL) x;
-SELECT ready, scheduled, running, failed > 0 AS failed FROM jobq.queues WHERE name IN ('manual', 'default') ORDER BY name;
+SELECT ready, scheduled, running, dead > 0 AS dead FROM jobq.queues WHERE name IN ('manual', 'default') ORDER BY name;
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:gate);
 SELECT count(*) FILTER (WHERE jobq.cancel(id)) FROM unnest(ARRAY[:ready, :later]) id;
@@ -55,10 +55,10 @@ $$;
 CREATE FUNCTION test.plan(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY EXECUTE 'EXPLAIN (COSTS off) ' || query; END $$;
 
 -- twenty of many jobs: what is read does not grow with them
-VACUUM jobq_internal.job, jobq_internal.archive, jobq_internal.failed_job;
+VACUUM jobq_internal.job, jobq_internal.archive, jobq_internal.dead_letter;
 BEGIN;
 SELECT count(*) FROM jobq.enqueue_many('echo', array_fill(to_jsonb(repeat('x', 100)), '{50000}'), queue => 'manual');
-ANALYZE jobq_internal.job, jobq_internal.archive, jobq_internal.failed_job;
+ANALYZE jobq_internal.job, jobq_internal.archive, jobq_internal.dead_letter;
 SELECT pg_relation_size('jobq_internal.job') / current_setting('block_size')::int > 1000 AS large;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs LIMIT 20') b;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY id DESC LIMIT 20') b;
@@ -78,7 +78,7 @@ SELECT b.read - :uncounted < 900 AS few FROM test.blocks('SELECT * FROM jobq.que
 SET LOCAL jobq.count_limit = 0;
 SELECT ready, exact FROM jobq.queues WHERE name IN ('manual', 'empty') ORDER BY name DESC;
 -- the archive is not read
-SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|failed_job';
+SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|dead_letter';
 ROLLBACK;
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'manual';
 DROP FUNCTION test.blocks, test.plan;
@@ -108,25 +108,25 @@ SELECT jobq.create_queue('graves');
 SELECT array_agg(id) AS dead FROM jobq.enqueue_many('broken', '{1,2,3,4}', queue => 'graves', max_attempts => 1) id \gset
 SELECT array_agg(DISTINCT state) FROM jobq.wait_many(:'dead'::bigint[]);
 SET jobq.count_limit = 1;
-SELECT test.until('(SELECT failed = 4 AND exact FROM jobq.queues WHERE name = ''graves'')');
+SELECT test.until('(SELECT dead = 4 AND exact FROM jobq.queues WHERE name = ''graves'')');
 SELECT jobq.delete((:'dead'::bigint[])[1]);
-SELECT failed FROM jobq.queues WHERE name = 'graves';
-DELETE FROM jobq_internal.failed_job WHERE id = (:'dead'::bigint[])[2];
-SELECT failed FROM jobq.queues WHERE name = 'graves';
-UPDATE jobq_internal.failed_job SET kind = 'echo' WHERE id = (:'dead'::bigint[])[3];
+SELECT dead FROM jobq.queues WHERE name = 'graves';
+DELETE FROM jobq_internal.dead_letter WHERE id = (:'dead'::bigint[])[2];
+SELECT dead FROM jobq.queues WHERE name = 'graves';
+UPDATE jobq_internal.dead_letter SET kind = 'echo' WHERE id = (:'dead'::bigint[])[3];
 SELECT kind, letters FROM jobq.stats WHERE queue = 'graves' AND letters <> 0 ORDER BY kind;
 BEGIN;
-DELETE FROM jobq_internal.failed_job WHERE id = ANY (:'dead'::bigint[]);
+DELETE FROM jobq_internal.dead_letter WHERE id = ANY (:'dead'::bigint[]);
 ROLLBACK;
-SELECT failed FROM jobq.queues WHERE name = 'graves';
+SELECT dead FROM jobq.queues WHERE name = 'graves';
 SELECT sum(letters) FROM jobq.stats WHERE queue = 'graves';
 -- written by a restore
-CREATE TABLE test.letters AS SELECT * FROM jobq_internal.failed_job WHERE id = ANY (:'dead'::bigint[]);
+CREATE TABLE test.letters AS SELECT * FROM jobq_internal.dead_letter WHERE id = ANY (:'dead'::bigint[]);
 SELECT jobq.delete_many('graves');
-INSERT INTO jobq_internal.failed_job SELECT * FROM test.letters;
+INSERT INTO jobq_internal.dead_letter SELECT * FROM test.letters;
 DROP TABLE test.letters;
-SELECT test.until('(SELECT failed = 2 AND exact FROM jobq.queues WHERE name = ''graves'')');
+SELECT test.until('(SELECT dead = 2 AND exact FROM jobq.queues WHERE name = ''graves'')');
 RESET jobq.count_limit;
-SELECT failed, exact FROM jobq.queues WHERE name = 'graves';
+SELECT dead, exact FROM jobq.queues WHERE name = 'graves';
 SELECT jobq.delete_many('graves');
 SELECT jobq.drop_queue('graves');

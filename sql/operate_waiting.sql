@@ -19,11 +19,11 @@ INSERT INTO test.job VALUES
 	('retryable', jobq.enqueue('broken', backoff => 'fixed 1h')),
 	('completed', jobq.enqueue('echo', '"result"')),
 	('completed, no result', jobq.enqueue('note', '"x"')),
-	('failed', jobq.enqueue('broken', max_attempts => 1)),
+	('dead', jobq.enqueue('broken', max_attempts => 1)),
 	('cancelled', jobq.enqueue('echo', delay => '1 hour')),
 	('expired', jobq.enqueue('echo', expires_at => '2001-01-01'));
 SELECT jobq.cancel(id) FROM test.job WHERE name = 'cancelled';
-SELECT count(*) FROM test.job, jobq.wait(id) WHERE name IN ('completed', 'completed, no result', 'failed', 'expired');
+SELECT count(*) FROM test.job, jobq.wait(id) WHERE name IN ('completed', 'completed, no result', 'dead', 'expired');
 SELECT test.until(format('(SELECT state = %L FROM jobq.status(%s))', name, id)) FROM test.job WHERE name IN ('running', 'retryable');
 SELECT test.until(format('(SELECT progress IS NOT NULL FROM jobq.status(%s))', id)) FROM test.job WHERE name = 'running';
 
@@ -35,7 +35,7 @@ FROM test.job j, jobq.status(j.id) ORDER BY name;
 SELECT name, v.state, v.state = s.state AND (v.kind, v.queue, v.attempt, v.max_attempts, v.enqueued_at, v.run_at) = (s.kind, s.queue, s.attempt, s.max_attempts, s.enqueued_at, s.run_at)
 	AND (v.progress, v.message, v.result, v.error, v.finished_at) IS NOT DISTINCT FROM (s.progress, s.message, s.result, s.error, s.finished_at) AS same
 FROM test.job j JOIN jobq.jobs v USING (id), jobq.status(j.id) s ORDER BY name;
-SELECT name, ready, scheduled, running, failed, oldest_ready IS NOT NULL AS oldest FROM jobq.queues WHERE name IN ('default', 'manual') ORDER BY name;
+SELECT name, ready, scheduled, running, dead, oldest_ready IS NOT NULL AS oldest FROM jobq.queues WHERE name IN ('default', 'manual') ORDER BY name;
 -- a result is for those that are completed
 SELECT name, (jobq.status(id)).result FROM test.job ORDER BY name;
 -- wait() returns at the end of its time, whatever the state
@@ -91,7 +91,7 @@ SELECT pg_advisory_unlock(1);
 SELECT * FROM test.outcome(:waits);
 
 SELECT jobq.cancel(id) FROM test.job WHERE name IN ('scheduled', 'retryable') ORDER BY name;
-SELECT jobq.delete(id) FROM test.job WHERE name = 'failed';
+SELECT jobq.delete(id) FROM test.job WHERE name = 'dead';
 DROP TABLE test.job;
 TRUNCATE test.trace;
 
@@ -174,5 +174,5 @@ CALL test.call('gate', '5', '10 ms');
 \set VERBOSITY default
 SELECT pg_advisory_unlock(5);
 SELECT state, result FROM jobq.wait((SELECT max(id) FROM jobq.jobs WHERE kind = 'gate'));
-SELECT jobq.delete_many(state => 'failed') > 0 AS flushed;
+SELECT jobq.delete_many(state => 'dead') > 0 AS flushed;
 DROP PROCEDURE test.call;

@@ -228,10 +228,10 @@ SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "broken", "max_attempts": 1, "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
 CALL jobq.work(queues => '{manual}', max_jobs => 1, max_time => '5 min');
-SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
+SELECT state, dead, cancelled FROM jobq.wait_batch(:batch);
 SELECT jobq.retry_many(batch_id => :batch);
 SELECT jobq.cancel_batch(:batch);
-SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
+SELECT state, dead, cancelled FROM jobq.wait_batch(:batch);
 CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
 

@@ -41,7 +41,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.cancel(:first);
 SELECT state FROM jobq.wait(:second);
--- as when it has failed for good
+-- as when it is dead
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT test.step('wait', 5, more => '{"fails": 9}') AS first, test.step('wait', 6) AS second \gset
 SELECT state, attempt FROM jobq.wait_many(ARRAY[:first, :second]);
@@ -243,7 +243,7 @@ SELECT id = :third AS third, jobq.ack(id, token) FROM jobq.reserve('{held}', wai
 SELECT jobq.cancel(:second), jobq.drop_queue('left', force => true);
 
 -- nothing is left
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;

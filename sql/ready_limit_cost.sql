@@ -161,7 +161,7 @@ SELECT kind, state, limit_cost FROM jobq.jobs WHERE batch_id = :batch ORDER BY l
 SELECT jobq.rerun_steps(:batch, 'a') IS NOT NULL AS done;
 SELECT state FROM jobq.wait_batch(:batch, '5 min');
 SELECT state, limit_cost, count(*) FROM jobq.jobs WHERE batch_id = :batch GROUP BY 1, 2 ORDER BY 2, 1;
-SELECT id FROM jobq.jobs WHERE batch_id = :batch AND state = 'failed' \gset
+SELECT id FROM jobq.jobs WHERE batch_id = :batch AND state = 'dead' \gset
 SELECT jobq.edit(:id, payload => '{"price": 8, "lock": 1}');
 SELECT limit_cost FROM jobq.jobs WHERE id = :id;
 SELECT pg_advisory_lock(1);

@@ -197,7 +197,7 @@ SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', thr
 CALL test.settle();
 SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempts => 1)) AS ids FROM generate_series(1, 5) i \gset
 SELECT jobq.alter_queue('two', max_running => 1);
-SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''failed'')', :'ids'));
+SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''dead'')', :'ids'));
 CALL test.settle();
 SELECT kind, failures >= 3 AS failures, rest_until > jobq.clock() + '1 min' AS rests FROM jobq.limits WHERE kind = 'broken';
 SELECT jobq.enqueue('broken', '6', queue => 'two', max_attempts => 1) AS id \gset
@@ -207,7 +207,7 @@ CALL test.settle();
 SELECT state, attempt FROM jobq.status(:id);
 SELECT jobq.test_clock('5 min 1 s');
 SELECT state, attempt FROM jobq.wait(:id);
-SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]) WHERE state = 'failed';
+SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]) WHERE state = 'dead';
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 -- of a queue, by group: one key rests, the other goes on
 SELECT jobq.alter_queue('keyed', rate => 'none', throttle => '2 failures in 1 hour by group');
@@ -287,7 +287,7 @@ SELECT jobq.alter_queue('two', max_running => 0);
 DROP FUNCTION test.limited();
 
 -- nothing is left
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 TRUNCATE test.trace;

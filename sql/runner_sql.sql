@@ -7,7 +7,7 @@ CREATE SCHEMA test_sql AUTHORIZATION regress_jobq_alice;
 CREATE PROCEDURE test.finish(job bigint) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1..30000 LOOP
-		IF (SELECT state IN ('completed', 'failed', 'cancelled') FROM jobq.status(job)) THEN
+		IF (SELECT state IN ('completed', 'dead', 'cancelled') FROM jobq.status(job)) THEN
 			RETURN;
 		END IF;
 		COMMIT;

@@ -136,7 +136,7 @@ SELECT note FROM test.trace ORDER BY n;
 SELECT jobq.test_clock('0');
 
 -- nothing is left
-SELECT jobq.delete_many(state => 'failed') > 0;
+SELECT jobq.delete_many(state => 'dead') > 0;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
 SELECT count(*) FROM jobq_internal.lease_slots();

@@ -51,7 +51,7 @@ SELECT key, job_id = :b AS it FROM jobq_internal.unique_key;
 SELECT * FROM test.some(3, 2, kind => 'fail_some', key => 'f');
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error('SELECT jobq.retry(' || :a || ')') e;
 CALL test.cancel_some();
-DELETE FROM jobq_internal.failed_job WHERE id = :a;
+DELETE FROM jobq_internal.dead_letter WHERE id = :a;
 SELECT jobq.resume('default');
 -- until they start
 SELECT count(DISTINCT id) FROM generate_series(1, 4) i, jobq.enqueue('echo', to_jsonb(i), queue => 'manual', unique_key => 's', unique_max => 2, unique_until => 'start') id;

@@ -6,7 +6,7 @@ import { views } from './views.js';
 
 const $ = (id) => document.getElementById(id);
 const menu = [
-	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['failed', 'Dead letters'], ['batches', 'Batches'],
+	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['dead', 'Dead letters'], ['batches', 'Batches'],
 	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'], ['doctor', 'Health'],
 ];
 let current = null;				// the view that is shown
@@ -160,7 +160,7 @@ async function countLetters(like) {
 	let before;
 
 	do {
-		const page = await get(withQuery('api/failed', { ...like, before, limit: 200 }));
+		const page = await get(withQuery('api/dead', { ...like, before, limit: 200 }));
 
 		n += page.items.length;
 		before = page.next;
@@ -193,7 +193,7 @@ const actions = {
 	},
 	async delete({ id }) {
 		await confirmed(`Delete job ${id}?`, 'The dead letter is deleted. This cannot be undone.', 'Delete', true,
-			() => post('api/jobs/delete', { ids: [id] }), `Job ${id} is deleted.`, () => location.assign('#/failed'));
+			() => post('api/jobs/delete', { ids: [id] }), `Job ${id} is deleted.`, () => location.assign('#/dead'));
 	},
 	async 'retry-selected'(values, context) {
 		const list = [...context.selected];
@@ -213,7 +213,7 @@ const actions = {
 
 		// to mean all takes a condition, too
 		await confirmed(`Run ${letters(await countLetters(like))}${which} again?`, 'Each has all its attempts again.', 'Run all again', false,
-			() => post('api/failed/retry', which ? like : { older_than: '0' }), ({ count: n }) => `${ids(n)} run again.`);
+			() => post('api/dead/retry', which ? like : { older_than: '0' }), ({ count: n }) => `${ids(n)} run again.`);
 	},
 	async 'pause-schedule'({ name }) {
 		await confirmed(`Pause schedule "${name}"?`, 'Ticks of the pause are not made up for.', 'Pause', false,
@@ -233,7 +233,7 @@ const actions = {
 			() => post(path('batches', id, 'cancel')), `Batch ${id} is cancelled.`);
 	},
 	async 'retry-batch'({ id }, { data: b }) {
-		await confirmed(`Run ${letters(count(b.failed))} of batch ${id} again?`, 'Each has all its attempts again.', 'Run again', false,
+		await confirmed(`Run ${letters(count(b.dead))} of batch ${id} again?`, 'Each has all its attempts again.', 'Run again', false,
 			() => post(path('batches', id, 'retry')), ({ count: n }) => `${ids(n)} run again.`);
 	},
 	async mend({ id }) {

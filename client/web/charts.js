@@ -110,7 +110,7 @@ export function lines(title, points, series, empty) {
 export function elementsOf(step) {
 	if (step.elements === null || step.elements === undefined)
 		return '';
-	return `${step.elements_completed} of ${step.elements}${step.elements_failed > 0 ? `, ${step.elements_failed} failed` : ''}`;
+	return `${step.elements_completed} of ${step.elements}${step.elements_dead > 0 ? `, ${step.elements_dead} dead` : ''}`;
 }
 
 // The steps of a workflow: each in the column behind those that it needs.

@@ -133,7 +133,7 @@ export function time(value) {
 }
 
 const kinds = {
-	completed: 'good', active: 'good', failed: 'bad', failing: 'bad', exited: 'bad', retryable: 'warn',
+	completed: 'good', active: 'good', dead: 'bad', failed: 'bad', failing: 'bad', exited: 'bad', retryable: 'warn',
 	critical: 'bad', warning: 'warn', expired: 'warn', paused: 'warn', leaving: 'warn', running: 'busy', starting: 'busy',
 };
 

@@ -4,7 +4,7 @@ import { ask, get, memberText, parse, path, pretty, session, withQuery } from '.
 import { about, at, button, count, date, facts, h, span, state, table, time } from './dom.js';
 import { bars, elementsOf, graph, lines } from './charts.js';
 
-const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
+const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'dead', 'cancelled', 'expired'];
 const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
 const queueLink = (name) => h('a', { href: withQuery('#/jobs', { queue: name }) }, name);
 const tenantLink = (tenant) => h('a', { href: withQuery('#/jobs', { tenant }) }, tenant);
@@ -99,7 +99,7 @@ const jobColumns = [
 
 function overview(c) {
 	const o = c.data.overview ?? {};
-	// an attempt that has failed for good has made a dead letter, mostly
+	// the last attempt of a job makes a dead letter, mostly
 	const points = (c.data.series?.points ?? []).map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
 	const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
 	const period = c.period ?? 'hour';
@@ -115,7 +115,7 @@ function overview(c) {
 			tile('oldest waits for', span(o.waiting_seconds) || '–', '#/queues', o.waiting_seconds > 600 ? 'warn' : ''),
 			tile('running', count(o.running), '#/jobs?state=running'),
 			tile('later', about((o.scheduled ?? 0) + (o.blocked ?? 0), o.exact), '#/jobs?state=scheduled'),
-			tile('dead letters', about(o.failed, o.exact), '#/failed', o.failed > 0 ? 'bad' : ''),
+			tile('dead letters', about(o.dead, o.exact), '#/dead', o.dead > 0 ? 'bad' : ''),
 			tile('workers busy', `${o.busy_workers ?? 0} of ${o.workers ?? 0}`, '#/workers'),
 			tile('consumers', count(o.consumers), '#/workers')),
 		c.data.series?.partial ? h('p', { class: 'faint' }, 'There are so many jobs of yours that the charts show the newest only.') : null,
@@ -131,12 +131,12 @@ function overview(c) {
 			lines('Run time', points, [
 				{ member: 'running_mean', title: 'on average', name: 'busy' }, { member: 'running_max', title: 'longest', name: 'warn' }],
 			`No attempt has ended in the last ${period}.`)),
-		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failed' }, 'All')),
-		table('Newest dead letters', failedColumns.filter((column) => !column.hidden), (c.data.failed ?? []).slice(0, 5), (j) => j.id, 'No job has failed. Good.'),
+		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/dead' }, 'All')),
+		table('Newest dead letters', deadColumns.filter((column) => !column.hidden), (c.data.dead ?? []).slice(0, 5), (j) => j.id, 'No job is dead. Good.'),
 	];
 }
 
-const failedColumns = [
+const deadColumns = [
 	{
 		title: 'Select', hidden: true,
 		cell: (j) => h('input', { type: 'checkbox', 'data-select': String(j.id), 'aria-label': `Select job ${j.id}` }),
@@ -150,7 +150,7 @@ const failedColumns = [
 	{ title: 'Error', cut: true, cell: (j) => j.error ?? j.sqlstate ?? '' },
 ];
 
-function failed(c) {
+function dead(c) {
 	const n = c.selected.size;
 	const items = c.data.items ?? [];
 
@@ -165,9 +165,9 @@ function failed(c) {
 			button(`Delete${n ? ` (${n})` : ''}`, 'delete-selected', {}, { disabled: n === 0, class: 'danger' }),
 			button('Select all of the page', 'select-all'),
 			button('Run all again', 'retry-all')) : null,
-		table('Dead letters', may() ? failedColumns : failedColumns.filter((column) => !column.hidden), items, (j) => j.id,
-			c.searching ? 'None yet.' : c.query.queue || c.query.kind || c.query.tenant ? 'No dead letter is like that.' : 'No job has failed. Good.'),
-		pages(c, 'failed'),
+		table('Dead letters', may() ? deadColumns : deadColumns.filter((column) => !column.hidden), items, (j) => j.id,
+			c.searching ? 'None yet.' : c.query.queue || c.query.kind || c.query.tenant ? 'No dead letter is like that.' : 'No job is dead. Good.'),
+		pages(c, 'dead'),
 	];
 }
 
@@ -222,11 +222,11 @@ function job(c) {
 
 	return [
 		h('div', { class: 'head' }, h('h1', {}, `Job ${c.id} `, state(j.state)), may() ? h('p', { class: 'buttons' },
-			j.state === 'failed' || j.state === 'retryable' ? button('Run again', 'retry', { id: c.id }, { class: 'main' }) : null,
-			j.state === 'failed' && j.may_edit && !j.payload_hidden && !c.mending ? button('Mend the payload', 'begin-mend') : null,
-			j.state === 'failed' ? button('Delete', 'delete', { id: c.id }, { class: 'danger' }) : null,
+			j.state === 'dead' || j.state === 'retryable' ? button('Run again', 'retry', { id: c.id }, { class: 'main' }) : null,
+			j.state === 'dead' && j.may_edit && !j.payload_hidden && !c.mending ? button('Mend the payload', 'begin-mend') : null,
+			j.state === 'dead' ? button('Delete', 'delete', { id: c.id }, { class: 'danger' }) : null,
 			live ? button('Cancel the job', 'cancel', { id: c.id }, { class: 'danger' }) : null) : null),
-		j.error || j.sqlstate ? h('div', { class: j.state === 'failed' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error ?? 'The error is hidden here.') : null,
+		j.error || j.sqlstate ? h('div', { class: j.state === 'dead' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error ?? 'The error is hidden here.') : null,
 		j.progress !== null && j.progress !== undefined && j.state === 'running' ? h('section', { class: 'card' },
 			h('h2', {}, `${Math.round(j.progress)} % `, j.message ?? ''), bar(j.progress, 'Progress')) : null,
 		c.data.why?.length ? h('section', { class: 'card' }, h('h2', {}, j.state === 'running' ? 'What it waits for' : 'Why it does not run'),
@@ -295,11 +295,11 @@ function batch(c) {
 
 	return [
 		h('div', { class: 'head' }, h('h1', {}, b.name || `Batch ${c.id}`, ' ', state(b.state)), may() ? h('p', { class: 'buttons' },
-			b.failed > 0 ? button('Run its dead letters again', 'retry-batch', { id: c.id }, { class: 'main' }) : null,
+			b.dead > 0 ? button('Run its dead letters again', 'retry-batch', { id: c.id }, { class: 'main' }) : null,
 			b.finished_at ? null : button('Cancel the batch', 'cancel-batch', { id: c.id }, { class: 'danger' })) : null),
 		b.last_error ? h('div', { class: 'banner bad' }, b.last_error) : null,
 		h('section', { class: 'card' }, b.progress === null || b.progress === undefined ? null : bar(b.progress, 'Progress of the batch'), facts([
-			['Jobs', count(b.total)], ['Completed', count(b.completed)], ['Failed', count(b.failed)], ['Cancelled', count(b.cancelled)],
+			['Jobs', count(b.total)], ['Completed', count(b.completed)], ['Dead', count(b.dead)], ['Cancelled', count(b.cancelled)],
 			['Running', count(b.running)], ['Waiting', count((b.waiting ?? 0) + (b.blocked ?? 0))], ['Role', b.role], ['Created', b.created_at && at(b.created_at)],
 			['Ended', b.finished_at && at(b.finished_at)], ['All of them', h('a', { href: withQuery('#/jobs', { batch: c.id }) }, 'Jobs of the batch')],
 		])),
@@ -314,15 +314,15 @@ export const views = {
 	overview: {
 		title: () => 'Overview',
 		async load(c) {
-			const [data, series, letters] = await Promise.all([get('api/overview'), get(withQuery('api/series', { period: c.period ?? 'hour' })), get('api/failed?limit=5')]);
+			const [data, series, letters] = await Promise.all([get('api/overview'), get(withQuery('api/series', { period: c.period ?? 'hour' })), get('api/dead?limit=5')]);
 
-			c.data = { overview: data, series, failed: letters.items };
+			c.data = { overview: data, series, dead: letters.items };
 			c.loaded = true;
 			c.seriesAt = Date.now();
 		},
-		stream: () => ({ path: 'api/events?topics=overview,failed', events: ['overview', 'failed'] }),
+		stream: () => ({ path: 'api/events?topics=overview,dead', events: ['overview', 'dead'] }),
 		heard(c, name, value) {
-			c.data[name] = name === 'failed' ? value.items : value;
+			c.data[name] = name === 'dead' ? value.items : value;
 			return Date.now() - (c.seriesAt ?? 0) > 10000;
 		},
 		stale: (c) => Date.now() - (c.seriesAt ?? 0) > 30000,
@@ -336,7 +336,7 @@ export const views = {
 		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
 		{ title: 'Later', n: true, cell: (q) => about(q.scheduled + q.blocked, q.exact) },
 		{ title: 'Running', n: true, cell: (q) => count(q.running) + (q.max_running ? ` of ${q.max_running}` : '') },
-		{ title: 'Failed', n: true, cell: (q) => q.failed ? h('a', { href: withQuery('#/failed', { queue: q.name }) }, about(q.failed, q.exact)) : '0' },
+		{ title: 'Dead', n: true, cell: (q) => q.dead ? h('a', { href: withQuery('#/dead', { queue: q.name }) }, about(q.dead, q.exact)) : '0' },
 		{ title: 'Rate', cell: (q) => q.rate ?? '' },
 		{
 			title: 'Actions', hidden: true,
@@ -389,7 +389,7 @@ export const views = {
 			{ title: 'Batch', row: true, cell: batchLink }, { title: 'State', cell: (b) => state(b.state) },
 			{ title: 'Progress', cell: (b) => b.progress === null || b.progress === undefined ? '' : bar(b.progress, `Progress of batch ${b.id}`) },
 			{ title: 'Jobs', n: true, cell: (b) => count(b.total) }, { title: 'Completed', n: true, cell: (b) => count(b.completed) },
-			{ title: 'Failed', n: true, cell: (b) => count(b.failed) }, { title: 'Created', cell: (b) => time(b.created_at) },
+			{ title: 'Dead', n: true, cell: (b) => count(b.dead) }, { title: 'Created', cell: (b) => time(b.created_at) },
 		], c.data.items ?? [], (b) => b.id, 'There is no batch yet.'), pages(c, 'batches')],
 	}),
 	batch: {
@@ -403,7 +403,7 @@ export const views = {
 		draw: batch,
 	},
 	jobs: paged('Jobs', 'jobs', { draw: jobs }),
-	failed: paged('Dead letters', 'failed', { draw: failed }),
+	dead: paged('Dead letters', 'dead', { draw: dead }),
 	job: {
 		title: (c) => `Job ${c.id}`,
 		async load(c) {

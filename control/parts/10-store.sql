@@ -233,7 +233,7 @@ COMMENT ON TABLE jobq_internal.archive_default IS 'finished jobs of days for whi
 CREATE INDEX archive_default_batch ON jobq_internal.archive_default (batch_id, state) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq_internal.archive_default_batch IS 'finished jobs of a batch';
 
-CREATE TABLE jobq_internal.failed_job (
+CREATE TABLE jobq_internal.dead_letter (
 	finished_at timestamptz NOT NULL,
 	id bigint NOT NULL,
 	enqueued_at timestamptz NOT NULL,
@@ -266,14 +266,14 @@ CREATE TABLE jobq_internal.failed_job (
 	tenant text,
 	tags text[],
 	limit_cost int,
-	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
+	CONSTRAINT dead_letter_pkey PRIMARY KEY (id)
 );
-COMMENT ON TABLE jobq_internal.failed_job IS 'dead letters: jobs that failed permanently';
-COMMENT ON COLUMN jobq_internal.failed_job.errors IS 'all failed attempts';
-CREATE INDEX failed_job_batch ON jobq_internal.failed_job (batch_id) WHERE batch_id IS NOT NULL;
-COMMENT ON INDEX jobq_internal.failed_job_batch IS 'dead letters of a batch';
-CREATE INDEX failed_job_finished ON jobq_internal.failed_job (finished_at, id);
-COMMENT ON INDEX jobq_internal.failed_job_finished IS 'dead letters in the order of their end, for lists and for the retention';
+COMMENT ON TABLE jobq_internal.dead_letter IS 'dead letters: jobs that failed permanently';
+COMMENT ON COLUMN jobq_internal.dead_letter.errors IS 'all failed attempts';
+CREATE INDEX dead_letter_batch ON jobq_internal.dead_letter (batch_id) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq_internal.dead_letter_batch IS 'dead letters of a batch';
+CREATE INDEX dead_letter_finished ON jobq_internal.dead_letter (finished_at, id);
+COMMENT ON INDEX jobq_internal.dead_letter_finished IS 'dead letters in the order of their end, for lists and for the retention';
 
 CREATE TABLE jobq_internal.privilege (
 	queue_id int NOT NULL,
@@ -315,7 +315,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job_uuid', 'WHERE role
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.lease', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.archive_default', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq_internal.failed_job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.dead_letter', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.privilege', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 CREATE FUNCTION jobq_internal.invalidate() RETURNS trigger
@@ -409,23 +409,23 @@ CREATE TRIGGER loaded AFTER INSERT OR UPDATE ON jobq_internal.job
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
 COMMENT ON TRIGGER loaded ON jobq_internal.job IS 'makes the scheduler check all jobs again';
 
-CREATE TRIGGER loaded AFTER INSERT OR TRUNCATE ON jobq_internal.failed_job
+CREATE TRIGGER loaded AFTER INSERT OR TRUNCATE ON jobq_internal.dead_letter
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
-ALTER TABLE jobq_internal.failed_job ENABLE ALWAYS TRIGGER loaded;
-COMMENT ON TRIGGER loaded ON jobq_internal.failed_job IS 'makes jobq count the statistics again; TRUNCATE is replicated as a statement';
+ALTER TABLE jobq_internal.dead_letter ENABLE ALWAYS TRIGGER loaded;
+COMMENT ON TRIGGER loaded ON jobq_internal.dead_letter IS 'makes jobq count the statistics again; TRUNCATE is replicated as a statement';
 
 CREATE FUNCTION jobq_internal.letter_changed() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_letter_changed' LANGUAGE C;
 COMMENT ON FUNCTION jobq_internal.letter_changed() IS 'trigger function: counts inserted, changed and deleted dead letters';
 
-CREATE TRIGGER letter_changed BEFORE UPDATE OR DELETE ON jobq_internal.failed_job
+CREATE TRIGGER letter_changed BEFORE UPDATE OR DELETE ON jobq_internal.dead_letter
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
-COMMENT ON TRIGGER letter_changed ON jobq_internal.failed_job IS 'updates the statistics';
+COMMENT ON TRIGGER letter_changed ON jobq_internal.dead_letter IS 'updates the statistics';
 
-CREATE TRIGGER replicated BEFORE INSERT OR UPDATE OR DELETE ON jobq_internal.failed_job
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE OR DELETE ON jobq_internal.dead_letter
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
-ALTER TABLE jobq_internal.failed_job ENABLE REPLICA TRIGGER replicated;
-COMMENT ON TRIGGER replicated ON jobq_internal.failed_job IS 'updates the statistics during logical replication';
+ALTER TABLE jobq_internal.dead_letter ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq_internal.dead_letter IS 'updates the statistics during logical replication';
 
 CREATE FUNCTION jobq_internal.kind_hash(kind text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;

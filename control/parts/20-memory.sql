@@ -106,7 +106,7 @@ RETURN (SELECT pg_catalog.jsonb_agg(e OPERATOR(pg_catalog.-) '{detail,hint,conte
 COMMENT ON FUNCTION jobq_internal.without_details(jsonb) IS 'failed attempts of a job without the fields that may quote data';
 
 CREATE FUNCTION jobq_internal.queue_counts(queue_id int, running bigint[],
-	OUT ready bigint, OUT scheduled bigint, OUT blocked bigint, OUT running_jobs bigint, OUT failed bigint, OUT oldest_ready timestamptz, OUT exact boolean)
+	OUT ready bigint, OUT scheduled bigint, OUT blocked bigint, OUT running_jobs bigint, OUT dead bigint, OUT oldest_ready timestamptz, OUT exact boolean)
 RETURNS record AS 'MODULE_PATHNAME', 'jobq_queue_counts'
 LANGUAGE C STRICT STABLE PARALLEL RESTRICTED COST 10000;
 COMMENT ON FUNCTION jobq_internal.queue_counts(int, bigint[]) IS 'number of a queue''s jobs in each state, given the ids of running jobs, for the view';

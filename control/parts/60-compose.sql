@@ -21,7 +21,7 @@ CREATE TABLE jobq_internal.batch (
 	parent bigint,
 	parent_job bigint,
 	completed bigint NOT NULL DEFAULT 0,
-	failed bigint NOT NULL DEFAULT 0,
+	dead bigint NOT NULL DEFAULT 0,
 	cancelled bigint NOT NULL DEFAULT 0,
 	expired bigint NOT NULL DEFAULT 0,
 	name text,
@@ -34,7 +34,7 @@ COMMENT ON TABLE jobq_internal.batch IS 'batches; jobs are counted in the tables
 COMMENT ON COLUMN jobq_internal.batch.finished_at IS 'the end of the last job';
 COMMENT ON COLUMN jobq_internal.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; failed and cancelled already while jobs are left';
 COMMENT ON COLUMN jobq_internal.batch.completed IS 'completed jobs that have left the archive';
-COMMENT ON COLUMN jobq_internal.batch.failed IS 'dead letters that were removed';
+COMMENT ON COLUMN jobq_internal.batch.dead IS 'dead letters that were removed';
 COMMENT ON COLUMN jobq_internal.batch.cancelled IS 'cancelled jobs that have left the archive';
 COMMENT ON COLUMN jobq_internal.batch.expired IS 'expired jobs that have left the archive';
 COMMENT ON COLUMN jobq_internal.batch.has_steps IS 'whether jobs of the batch wait for other jobs: jobq_internal.step';
@@ -69,7 +69,7 @@ CREATE TYPE jobq.batch_status AS (
 	waiting bigint,
 	running bigint,
 	completed bigint,
-	failed bigint,
+	dead bigint,
 	cancelled bigint,
 	expired bigint,
 	progress real,
@@ -86,7 +86,7 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 			WHEN 'f' THEN CASE WHEN b.finished_at IS NULL THEN 'failing' ELSE 'failed' END
 			ELSE CASE WHEN b.finished_at IS NULL THEN 'cancelling' ELSE 'cancelled' END END AS state,
 		l.live + n.over AS total, l.blocked, l.live - l.blocked - l.running AS waiting, l.running,
-		n.completed, n.failed, n.cancelled, n.expired,
+		n.completed, n.dead, n.cancelled, n.expired,
 		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
 		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role,
 		b.parent
@@ -97,9 +97,9 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE j.batch_id = b.id) l
 	CROSS JOIN LATERAL (
-		SELECT o.*, o.completed + o.failed + o.cancelled + o.expired AS over
+		SELECT o.*, o.completed + o.dead + o.cancelled + o.expired AS over
 		FROM (SELECT b.completed + count(*) FILTER (WHERE a.state = 'c') AS completed,
-				b.failed + (SELECT count(*) FROM jobq_internal.failed_job f WHERE f.batch_id = b.id) AS failed,
+				b.dead + (SELECT count(*) FROM jobq_internal.dead_letter f WHERE f.batch_id = b.id) AS dead,
 				b.cancelled + count(*) FILTER (WHERE a.state = 'x') AS cancelled,
 				b.expired + count(*) FILTER (WHERE a.state = 'e') AS expired
 			FROM jobq_internal.archive a WHERE a.batch_id = b.id) o) n;
@@ -121,7 +121,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_batch IS 'create a batch: a group of jobs, with callbacks for success, failure and end
 name: a name, for people
 on_success: a job to enqueue when all jobs are completed: {"kind": "...", "payload": ..., and options of enqueue()}
-on_failure: a job to enqueue when a job has failed
+on_failure: a job to enqueue when a job of the batch is dead or expired
 on_finish: a job to enqueue when all jobs are over
 allow_failures: do not cancel the remaining jobs after a failure
 start: run the jobs without a call of start_batch()
@@ -177,12 +177,12 @@ CREATE TABLE jobq_internal.step (
 	workflow_id bigint
 );
 COMMENT ON TABLE jobq_internal.step IS 'steps of workflows, and elements of steps with map, for the lifetime of the batch';
-COMMENT ON COLUMN jobq_internal.step.state IS 'the end of a job that has left the other tables: as there, or f(ailed), or d(ropped: cancelled only because other jobs failed); s(kipped) at once';
+COMMENT ON COLUMN jobq_internal.step.state IS 'the end of a job that has left the other tables: as there, or f: dead; or d(ropped: cancelled only because other jobs are dead or expired); s(kipped) at once';
 COMMENT ON COLUMN jobq_internal.step.result IS 'the result of a job that has left the other tables';
 COMMENT ON COLUMN jobq_internal.step.needs IS 'jobs that must be completed before this job may run';
 COMMENT ON COLUMN jobq_internal.step.definition IS 'the source of the job, also for a new start after the retry of another job whose failure cancelled this job; null for elements, which use the definition of their step';
 COMMENT ON COLUMN jobq_internal.step.elements IS 'for a step with map: the number of elements of the array; -1: not yet known';
-COMMENT ON COLUMN jobq_internal.step.optional IS 'whether dependent steps run although this step has failed, expired or was cancelled';
+COMMENT ON COLUMN jobq_internal.step.optional IS 'whether dependent steps run although this step is dead, expired or cancelled';
 COMMENT ON COLUMN jobq_internal.step.conditional IS 'whether the definition has a condition; the step is skipped if the condition is not true';
 COMMENT ON COLUMN jobq_internal.step.workflow_id IS 'for a step that is an inner workflow: the batch of this workflow';
 COMMENT ON COLUMN jobq_internal.step.element_of IS 'for the job of an element: the job of the step';
@@ -226,9 +226,9 @@ CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
 		CASE WHEN s.state = 's' THEN 'skipped'
 			WHEN j.id IS NULL THEN
-				coalesce((SELECT 'failed' FROM jobq_internal.failed_job f WHERE f.id = s.job_id),
+				coalesce((SELECT 'dead' FROM jobq_internal.dead_letter f WHERE f.id = s.job_id),
 					CASE coalesce((SELECT a.state FROM jobq_internal.archive a WHERE a.id = s.job_id), s.state)
-						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'd' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
+						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'd' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'dead' END)
 			WHEN s.elements >= 0 AND j.run_at = 'infinity' THEN 'running'
 			WHEN s.workflow_id IS NOT NULL AND EXISTS (SELECT FROM jobq_internal.batch i
 				WHERE i.id = s.workflow_id AND i.state <> 'p' AND i.started_at IS NOT NULL AND i.finished_at IS NULL) THEN 'running'
@@ -247,11 +247,11 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
 			JOIN jobq_internal.step n ON n.job_id = u.id ORDER BY place) AS needs,
 		CASE WHEN jobq_internal.may_read(s.role, 0) THEN s.definition END AS definition,
-		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.failed AS elements_failed,
+		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.dead AS elements_dead,
 		s.workflow_id
 	FROM jobq_internal.step_list s
 	LEFT JOIN LATERAL (
-		SELECT count(*) FILTER (WHERE l.state = 'completed') AS completed, count(*) FILTER (WHERE l.state IN ('failed', 'expired')) AS failed
+		SELECT count(*) FILTER (WHERE l.state = 'completed') AS completed, count(*) FILTER (WHERE l.state IN ('dead', 'expired')) AS dead
 		FROM jobq_internal.step_list l
 		WHERE l.element_of = s.job_id AND s.elements >= 0
 		HAVING s.elements >= 0) e ON true

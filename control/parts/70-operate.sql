@@ -16,7 +16,7 @@ CREATE TYPE jobq.job_status AS (
 	started_at timestamptz,
 	finished_at timestamptz
 );
-COMMENT ON TYPE jobq.job_status IS 'the status of a job: scheduled, ready, running, retryable, blocked; completed, failed, cancelled, expired';
+COMMENT ON TYPE jobq.job_status IS 'the status of a job: scheduled, ready, running, retryable, blocked; completed, dead, cancelled, expired';
 
 CREATE FUNCTION jobq.status(id bigint) RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
@@ -131,7 +131,7 @@ CREATE FUNCTION jobq.edit_many(
 )
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_edit_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.edit_many IS 'edit the waiting jobs that meet all conditions; with state failed, edit dead letters
+COMMENT ON FUNCTION jobq.edit_many IS 'edit the waiting jobs that meet all conditions; with state dead, edit dead letters
 changes: an object with the new values: queue, priority, run_at, max_attempts, backoff, timeout, as in edit()
 --each JOB_FILTER:@1: @'5
 returns: the number of jobs';
@@ -147,13 +147,13 @@ returns: the number of jobs';
 
 CREATE FUNCTION jobq.prune(
 	older_than interval DEFAULT NULL,
-	failed_older_than interval DEFAULT NULL,
+	dead_older_than interval DEFAULT NULL,
 	batches_older_than interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_prune' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.prune(interval, interval, interval) IS 'delete old finished jobs and dead letters, and cancel old unfinished batches
 older_than: the minimum age of finished jobs; null: delete none
-failed_older_than: the minimum age of dead letters; null: delete none
+dead_older_than: the minimum age of dead letters; null: delete none
 batches_older_than: the minimum age of unfinished batches and workflows; null: cancel none
 returns: the number of jobs, dead letters and batches';
 

@@ -43,13 +43,13 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		WHERE b.id = j.batch_id AND b.state = 'p' AND j.run_at = 'infinity'
 		UNION ALL
 		(SELECT 4, 'blocked', format('it needs step "%s", job %s, which is %s', n.name, n.job_id, n.state),
-			CASE WHEN n.state = 'failed' THEN format('SELECT jobq.retry_many(batch_id => %s)', n.batch_id)
+			CASE WHEN n.state = 'dead' THEN format('SELECT jobq.retry_many(batch_id => %s)', n.batch_id)
 				WHEN n.state IN ('cancelled', 'expired') THEN format('SELECT jobq.rerun_steps(%s)', n.batch_id)
 				ELSE format('SELECT * FROM jobq.explain(%s)', n.job_id) END
 		FROM jobq_internal.step s
 		JOIN jobq.steps n ON n.batch_id = s.batch_id AND n.job_id = ANY (s.needs)
 		WHERE s.job_id = j.id AND j.run_at = 'infinity' AND n.state IS DISTINCT FROM 'completed' AND n.state IS DISTINCT FROM 'skipped'
-			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('failed', 'cancelled', 'expired'))
+			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('dead', 'cancelled', 'expired'))
 		ORDER BY n.job_id LIMIT 20)
 		UNION ALL
 		SELECT 4, 'workflow', format('it stands for workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batches WHERE id = %s', w.id)

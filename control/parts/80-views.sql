@@ -28,7 +28,7 @@ DECLARE
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
 			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.unique_queue, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb, f.limit_cost,
 			NULL::bigint, NULL::timestamptz
-		FROM jobq_internal.failed_job f$$;
+		FROM jobq_internal.dead_letter f$$;
 	name text;
 	tables text;
 BEGIN
@@ -36,7 +36,7 @@ BEGIN
 		EXECUTE format($$
 			CREATE VIEW jobq.%I WITH (security_barrier) AS
 			SELECT j.id,
-				CASE j.ended WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed'
+				CASE j.ended WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'dead'
 					ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 						j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
 				j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
@@ -71,7 +71,7 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 		f.error, f.sqlstate, CASE WHEN o.open THEN f.error_context END AS error_context,
 		CASE WHEN o.open THEN f.errors ELSE jobq_internal.without_details(f.errors) END AS errors,
 		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context, f.tenant, f.tags
-	FROM jobq_internal.failed_job f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
+	FROM jobq_internal.dead_letter f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
 COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted';
@@ -79,7 +79,7 @@ COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or dele
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,
 --each QUEUE_SETTING:		q.@1,
-		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.failed, j.oldest_ready, j.exact
+		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.dead, j.oldest_ready, j.exact
 	FROM jobq_internal.queue q
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
 	WHERE jobq_internal.may_see_queue(q.id, q.open);
@@ -91,7 +91,7 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 		count(*) FILTER (WHERE t.state IN ('scheduled', 'retryable')) AS scheduled,
 		count(*) FILTER (WHERE t.state = 'blocked') AS blocked,
 		count(*) FILTER (WHERE t.state = 'running') AS running,
-		count(*) FILTER (WHERE t.state = 'failed') AS failed,
+		count(*) FILTER (WHERE t.state = 'dead') AS dead,
 		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready,
 		q.tenant_max_running AS max_running, q.tenant_rate AS rate,
 		round(jobq_internal.tenant_tokens(q.id, t.tenant)::numeric, 3) AS tokens
@@ -102,8 +102,8 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE j.tenant IS NOT NULL AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
 		UNION ALL
-		SELECT f.queue_id, f.tenant, NULL, 'failed'
-		FROM jobq_internal.failed_job f
+		SELECT f.queue_id, f.tenant, NULL, 'dead'
+		FROM jobq_internal.dead_letter f
 		WHERE f.tenant IS NOT NULL AND jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
 		UNION ALL
 		SELECT q.id, p.tenant, NULL, NULL

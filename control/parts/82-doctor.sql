@@ -184,14 +184,14 @@ BEGIN
 	-- dead letters
 	SELECT count(*) AS n, count(*) FILTER (WHERE f.failed_at > jobq.clock() - interval '1 day') AS recent,
 		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
-		count(*) FILTER (WHERE f.failed_at < jobq.clock() - current_setting('jobq.failed_retention')::interval + interval '1 day') AS ending
+		count(*) FILTER (WHERE f.failed_at < jobq.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
 	INTO r FROM jobq.dead_letters f;
 	RETURN QUERY SELECT 'warning', format('there are %s dead letters, %s of them of the last day', r.n, r.recent),
-		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''failed'') or jobq.delete_many(state => ''failed'')' WHERE r.n > 0;
-	RETURN QUERY SELECT 'warning', format('%s jobs have failed because their kind had no handler, such as "%s"', r.unhandled, r.kind),
+		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''dead'') or jobq.delete_many(state => ''dead'')' WHERE r.n > 0;
+	RETURN QUERY SELECT 'warning', format('%s jobs are dead letters because their kind had no handler, such as "%s"', r.unhandled, r.kind),
 		format('SELECT jobq.register(%L, ''...''), then jobq.retry_many(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
-	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.failed_retention', r.ending),
-		jobq_internal.conf_line('jobq.failed_retention', '90d') WHERE r.ending > 0;
+	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.dead_retention', r.ending),
+		jobq_internal.conf_line('jobq.dead_retention', '90d') WHERE r.ending > 0;
 
 	-- transactions and slots that keep old rows of all tables, or the write-ahead log
 	RETURN QUERY SELECT 'warning', format('a transaction of process %s is open since %s: no row that was deleted since can be removed', a.pid, date_trunc('second', a.xact_start)),

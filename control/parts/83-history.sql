@@ -24,7 +24,7 @@ BEGIN
 		SELECT j.started_at, j.attempt, 2, 'started',
 			coalesce((SELECT 'consumer ' || l.consumer FROM jobq_internal.lease_slots() l WHERE l.job_id = j.id AND j.state = 'running'),
 				'worker ' || j.worker), NULL, NULL, NULL
-		WHERE j.started_at IS NOT NULL AND j.state <> 'failed'
+		WHERE j.started_at IS NOT NULL AND j.state <> 'dead'
 		UNION ALL
 		SELECT (l.line ->> 'at')::timestamptz, (l.line ->> 'attempt')::int, 3, l.line ->> 'level', NULL, NULL, l.line ->> 'message', NULL
 		FROM jsonb_array_elements(j.log) l(line)
@@ -44,9 +44,9 @@ BEGIN
 		FROM jsonb_array_elements(j.errors) f(error)
 		UNION ALL
 		SELECT j.finished_at, j.attempt, 6, j.state, NULL, j.finished_at - j.started_at,
-			CASE WHEN j.state = 'failed' THEN format('no more attempts: %s%s', j.attempt, ' of ' || nullif(j.max_attempts, 0))
+			CASE WHEN j.state = 'dead' THEN format('no more attempts: %s%s', j.attempt, ' of ' || nullif(j.max_attempts, 0))
 				ELSE coalesce(j.error, j.result::text) END,
-			CASE WHEN j.state <> 'failed' THEN j.cost END
+			CASE WHEN j.state <> 'dead' THEN j.cost END
 		WHERE j.finished_at IS NOT NULL
 		UNION ALL
 		SELECT coalesce(greatest(j.run_at, jobq.clock()), jobq.clock()), j.attempt + 1, 7, j.state, NULL, NULL,

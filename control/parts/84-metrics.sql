@@ -55,7 +55,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT 10, '', format('jobq_jobs{%s,state="%s"} %s', q.label, v.state, v.jobs)
 		FROM q, LATERAL (VALUES ('ready', q.ready), ('scheduled', q.scheduled), ('blocked', q.blocked),
-			('running', q.running), ('failed', q.failed)) v (state, jobs)
+			('running', q.running), ('dead', q.dead)) v (state, jobs)
 		UNION ALL
 		SELECT v.n, '', format('%s{%s} %s', v.name, q.label, v.value)
 		FROM q, LATERAL (VALUES

@@ -160,17 +160,17 @@ jobq_cancel_current(PG_FUNCTION_ARGS)
 }
 
 /*
- * reject_current(reason): the effects roll back; the job fails for good.
+ * reject_current(reason): the effects roll back; the job becomes a dead letter.
  */
 Datum
 jobq_reject_current(PG_FUNCTION_ARGS)
 {
 	JobqCurrent *current = jobq_require_current("jobq.reject_current()");
-	char		reason[sizeof(current->reason)] = "the handler has failed the job";
+	char		reason[sizeof(current->reason)] = "the handler has rejected the job";
 
 	if (!PG_ARGISNULL(0))
 		copy_reason(reason, sizeof(reason), PG_GETARG_TEXT_PP(0));
-	current->failed = true;
+	current->rejected = true;
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_FAILED),
 			 errmsg("%s", reason)));

@@ -109,7 +109,7 @@ bool
 jobq_attempt_final(const JobqCurrent *current, int sqlerrcode)
 {
 	return current->barred ||
-		(sqlerrcode == ERRCODE_JOBQ_FAILED && current->failed);
+		(sqlerrcode == ERRCODE_JOBQ_FAILED && current->rejected);
 }
 
 /*
@@ -242,7 +242,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 			jobq_at_commit_batch(job_batch(job), job_id(job), true);
 		if (handler != NULL && handler->has_on_failure)
 			enqueue_on_failure(job, error);
-		jobq_state_changed(job, "failed");
+		jobq_state_changed(job, "dead");
 		jobq_unique_finished(job, false);
 	}
 	else
@@ -272,7 +272,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	StringInfoData headers;
 
 	initStringInfo(&headers);
-	appendStringInfo(&headers, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
+	appendStringInfo(&headers, "{\"dead_letter\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
 					 job_id(job), unpack_sql_state(error->sqlerrcode));
 	jobq_append_text(&headers, error->message);
 	if (error->context != NULL)
@@ -289,7 +289,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
  * An error if the result is too large, or too deep for those that read it.  Its code is
  * not that of a limit of the server: a commit can fail with that, as one that finds no
  * room for its NOTIFY, and a consumer that takes this for the fault of its result would
- * tell that a job has failed which is done.
+ * report a completed job as one that failed.
  */
 void
 jobq_check_result(Datum result)

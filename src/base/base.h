@@ -137,7 +137,7 @@ extern int	jobq_create_queues;
 extern int	jobq_max_queues_per_role;
 extern int	jobq_log_min_duration;
 extern int	jobq_archive_retention;
-extern int	jobq_failed_retention;
+extern int	jobq_dead_retention;
 
 extern void jobq_define_settings(void);
 

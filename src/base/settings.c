@@ -52,7 +52,7 @@ int			jobq_max_queues_per_role = 1000;
 int			jobq_log_min_duration;
 int			jobq_archive_retention;
 int			jobq_count_limit;
-int			jobq_failed_retention;
+int			jobq_dead_retention;
 
 typedef enum SettingType
 {
@@ -312,7 +312,7 @@ static const Setting where_preloaded[] = {
 		"Sets how long finished jobs are kept."
 	},
 	{
-		"jobq.failed_retention", NUMBER(jobq_failed_retention, 30 * 24 * 60, 60, INT_MAX),
+		"jobq.dead_retention", NUMBER(jobq_dead_retention, 30 * 24 * 60, 60, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_MIN,
 		"Sets how long dead letters are kept."
 	},

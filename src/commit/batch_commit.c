@@ -37,7 +37,7 @@
 typedef struct PendingEnd
 {
 	SubTransactionId subid;
-	bool		failed;
+	bool		lost;
 	bool		added;
 	int64		batch_id;
 	int64		job_id;
@@ -52,16 +52,16 @@ static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
 
 /*
  * At commit, tell that this job of the batch has ended, or, if it is 0, that
- * the batch itself has changed.  failed: for good, or expired.
+ * the batch itself has changed.  lost: it is dead or expired.
  */
 void
-jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
+jobq_at_commit_batch(int64 batch_id, int64 job_id, bool lost)
 {
 	ends = jobq_grow(ends, &max_ends, nends + 1, sizeof(PendingEnd));
 	ends[nends++] = (PendingEnd)
 	{
 		.subid = GetCurrentSubTransactionId(),
-			.failed = failed,
+			.lost = lost,
 			.batch_id = batch_id,
 			.job_id = job_id
 	};
@@ -101,7 +101,7 @@ look_is_needed(JobqDatabase *db, const PendingEnd *end)
 	JobqBatchWatch *watch = jobq_batch_watch(db, end->batch_id);
 	uint64		witness;
 
-	if (end->failed || end->added || end->job_id == 0 ||
+	if (end->lost || end->added || end->job_id == 0 ||
 		pg_atomic_read_u64(&watch->batch_id) != (uint64) end->batch_id)
 		return true;
 	pg_read_barrier();
@@ -165,7 +165,7 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			pg_atomic_write_u64(&watch->witness, 0);
 			watch->named = watch->grows = false;
 		}
-		if (watch->named && ends[i].job_id != 0 && !ends[i].failed &&
+		if (watch->named && ends[i].job_id != 0 && !ends[i].lost &&
 			db->told->nends < JOBQ_MAX_ENDS)
 		{
 			JobqBatchEnd *end = &db->told->ends[db->told->nends++];

@@ -48,7 +48,7 @@ typedef struct JobqBatchWatch
 } JobqBatchWatch;
 
 /*
- * A job of a batch that was being watched so has ended, and not failed; or it is that of
+ * A job of a batch that was being watched so has ended, and is not lost; or it is that of
  * a step that was added.
  */
 #define JOBQ_MAX_ENDS		1024
@@ -259,7 +259,7 @@ extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 bundle, TimestampTz until);
 
 /* src/commit/batch_commit.c */
-extern void jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed);
+extern void jobq_at_commit_batch(int64 batch_id, int64 job_id, bool lost);
 extern void jobq_at_commit_step(int64 batch_id, int64 job_id);
 extern JobqBatchWatch *jobq_batch_watch(JobqDatabase *db, int64 batch_id);
 

@@ -465,13 +465,13 @@ batch_lock_letters(int64 id)
 					  "  SELECT i.level + 1, b.id FROM inside i JOIN jobq_internal.batch b ON b.parent = i.id"
 					  "  WHERE i.level < 100)"
 					  " SELECT pg_catalog.count(*) FROM (SELECT FROM inside i"
-					  "  JOIN jobq_internal.failed_job f ON f.batch_id = i.id"
+					  "  JOIN jobq_internal.dead_letter f ON f.batch_id = i.id"
 					  "  ORDER BY i.level DESC, f.id FOR UPDATE OF f) l",
 					  1, types, &value, NULL, SPI_OK_SELECT);
 }
 
 /*
- * An error if this user may not run the batch's failed jobs again, or they cannot.
+ * An error if this user may not run the batch's dead letters again, or they cannot.
  * Lock them, and the batch.
  */
 void

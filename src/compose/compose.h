@@ -35,7 +35,7 @@
 #define BATCH_CANCELLED		'x'
 
 /* Why a job of a batch is cancelled if another fails. */
-#define BATCH_FAILED_REASON	"a job of its batch failed"
+#define BATCH_FAILED_REASON	"its batch has failed"
 /* ... or what its batch is a part of has no use for it. */
 #define BATCH_DROPPED_REASON	"its workflow is not needed any more"
 /* ... or a step that it needs has ended otherwise; begins with this. */
@@ -59,7 +59,7 @@
 #define DELETE_AND_COUNT(delete) \
 	"WITH gone AS (" delete ")," \
 	" counted AS (UPDATE jobq_internal.batch b SET completed = b.completed + g.completed," \
-	" failed = b.failed + g.failed, cancelled = b.cancelled + g.cancelled," \
+	" dead = b.dead + g.dead, cancelled = b.cancelled + g.cancelled," \
 	" expired = b.expired + g.expired" \
 	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
 	" WHERE b.id = g.batch_id)," \
@@ -69,7 +69,7 @@
 	" SELECT pg_catalog.count(*) FROM gone"
 #define COUNT_BY_BATCH \
 	"SELECT batch_id, pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
-	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS dead," \
 	" pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd')) AS cancelled," \
 	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
 #define RETURNING_FINISHED	" RETURNING batch_id, " STATE_OR_DROPPED("") " AS state, id, result"
@@ -129,10 +129,10 @@ enum
  */
 #define STEP_BLOCKED		'b'
 #define STEP_LIVE			'l'
-#define STEP_FAILED			'f'
+#define STEP_DEAD			'f'
 #define STEP_GONE			'g'
 #define STEP_SKIPPED		's' /* its condition does not hold */
-#define STEP_DROPPED		'd' /* cancelled only because others failed */
+#define STEP_DROPPED		'd' /* cancelled only because others are lost */
 #define STEP_RESTORED		'r' /* ... and about to be blocked again */
 #define STEP_NAMED			'n' /* was live, and has been named since */
 

@@ -213,16 +213,16 @@ forget_ends(int64 batch_id, const Ids * ids)
 	(void) jobq_query("WITH a AS (DELETE FROM jobq_internal.archive WHERE batch_id = $1 AND id IN"
 					  "  (SELECT id FROM jobq_internal.archive WHERE batch_id = $1 AND id = ANY ($2)"
 					  "   FOR UPDATE SKIP LOCKED) RETURNING id),"
-					  " f AS (DELETE FROM jobq_internal.failed_job WHERE batch_id = $1 AND id IN"
-					  "  (SELECT id FROM jobq_internal.failed_job WHERE batch_id = $1 AND id = ANY ($2)"
+					  " f AS (DELETE FROM jobq_internal.dead_letter WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq_internal.dead_letter WHERE batch_id = $1 AND id = ANY ($2)"
 					  "   FOR UPDATE SKIP LOCKED) RETURNING id),"
 					  " counted AS (UPDATE jobq_internal.batch b SET"
 					  "  completed = greatest(b.completed - g.completed, 0),"
-					  "  failed = greatest(b.failed - g.failed, 0),"
+					  "  dead = greatest(b.dead - g.dead, 0),"
 					  "  cancelled = greatest(b.cancelled - g.cancelled, 0),"
 					  "  expired = greatest(b.expired - g.expired, 0)"
 					  "  FROM (SELECT pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed,"
-					  "   pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed,"
+					  "   pg_catalog.count(*) FILTER (WHERE state = 'f') AS dead,"
 					  "   pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd', 's')) AS cancelled,"
 					  "   pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired"
 					  "   FROM jobq_internal.step WHERE job_id = ANY ($2) AND state IS NOT NULL"
@@ -230,7 +230,7 @@ forget_ends(int64 batch_id, const Ids * ids)
 					  "  WHERE b.id = $1)"
 					  " SELECT ((SELECT pg_catalog.count(*) FROM a) + (SELECT pg_catalog.count(*) FROM f)) ="
 					  "  ((SELECT pg_catalog.count(*) FROM jobq_internal.archive WHERE batch_id = $1 AND id = ANY ($2))"
-					  "   + (SELECT pg_catalog.count(*) FROM jobq_internal.failed_job WHERE batch_id = $1 AND id = ANY ($2)))",
+					  "   + (SELECT pg_catalog.count(*) FROM jobq_internal.dead_letter WHERE batch_id = $1 AND id = ANY ($2)))",
 					  2, types, values, NULL, SPI_OK_SELECT);
 	if (!DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL)))
 		ereport(ERROR,
@@ -503,7 +503,7 @@ copy_id(int64 id)
 
 /*
  * Have the steps of a workflow that this user may operate on wait again that were
- * cancelled, have expired, or have failed and have no dead letter; how many there were.
+ * cancelled, have expired, or were dead and have no dead letter any more; how many there were.
  * An optional one stays as it is if others have run without it.  The workflow is not
  * over then, also if it was cancelled.  The same for the steps of those steps that are
  * workflows.  *batches gets the ids of all of these, in the caller's memory context.
@@ -543,7 +543,7 @@ restore(int64 id, bool nested, List **batches)
 
 		switch (step->state)
 		{
-			case STEP_FAILED:
+			case STEP_DEAD:
 			case STATE_CANCELLED:
 			case STATE_EXPIRED:
 			case STEP_DROPPED:
@@ -555,7 +555,7 @@ restore(int64 id, bool nested, List **batches)
 				break;
 		}
 	}
-	nletters = jobq_query("SELECT id FROM jobq_internal.failed_job WHERE batch_id = $1",
+	nletters = jobq_query("SELECT id FROM jobq_internal.dead_letter WHERE batch_id = $1",
 						  1, types, &value, NULL, SPI_OK_SELECT);
 	for (uint64 i = 0; i < nletters; i++)
 	{

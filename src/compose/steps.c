@@ -182,7 +182,7 @@ query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type
 	return jobq_query_kept(plan, *plan != NULL ? NULL
 						   : psprintf("SELECT job_id, state FROM jobq_internal.step WHERE %s AND state IS NOT NULL"
 									  " UNION ALL SELECT id, " STATE_OR_DROPPED("") " FROM jobq_internal.archive WHERE %s"
-									  " UNION ALL SELECT id, 'f' FROM jobq_internal.failed_job WHERE %s"
+									  " UNION ALL SELECT id, 'f' FROM jobq_internal.dead_letter WHERE %s"
 									  " UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
 									  " FROM jobq_internal.job WHERE %s", of_step, of_job, of_job, of_job),
 						   1, &type, &value, NULL, SPI_OK_SELECT);
@@ -456,7 +456,7 @@ jobq_step_over(const JobqStep *step)
 		case STATE_COMPLETED:
 		case STEP_SKIPPED:
 			return true;
-		case STEP_FAILED:
+		case STEP_DEAD:
 		case STATE_CANCELLED:
 		case STATE_EXPIRED:
 		case STEP_DROPPED:
@@ -512,8 +512,8 @@ lost_to(const JobqStep *need)
 		return NULL;
 	switch (need->state)
 	{
-		case STEP_FAILED:
-			return psprintf(STEP_NEED_REASON "\"%s\", which has failed",
+		case STEP_DEAD:
+			return psprintf(STEP_NEED_REASON "\"%s\", which is dead",
 							jobq_step_name(need));
 		case STATE_CANCELLED:
 		case STEP_DROPPED:

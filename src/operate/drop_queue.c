@@ -53,7 +53,7 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 #define PAUSE			10
 #define LAST_PATIENCE	100
 
-/* Column of jobq_internal.failed_job. */
+/* Column of jobq_internal.dead_letter. */
 #define LETTER_QUEUE_ID	6
 
 /* A queue that this transaction has dropped. */
@@ -107,7 +107,7 @@ has_jobs(int32 queue_id)
 static int64
 count_letters(int32 queue_id)
 {
-	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_DEAD_LETTER_TABLE, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	Snapshot	snapshot;
@@ -286,7 +286,7 @@ drops_before_commit(void)
 			continue;
 		PushActiveSnapshot(GetTransactionSnapshot());
 		SPI_connect();
-		(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE queue_id = $1"
+		(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE queue_id = $1"
 													  RETURNING_LETTERS),
 									 1, types, values, NULL);
 		SPI_finish();

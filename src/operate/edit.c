@@ -440,7 +440,7 @@ jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
 
 	SPI_connect();
 	values[0] = Int64GetDatum(id);
-	if (jobq_query("SELECT" JOB_OF_LETTER " FROM jobq_internal.failed_job WHERE id = $1 FOR UPDATE",
+	if (jobq_query("SELECT" JOB_OF_LETTER " FROM jobq_internal.dead_letter WHERE id = $1 FOR UPDATE",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 	{
 		SPI_finish();
@@ -474,7 +474,7 @@ jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
 		values[i] = JOB(&job, columns[i]);
 		nulls[i] = JOB_ISNULL(&job, columns[i]) ? 'n' : ' ';
 	}
-	jobq_query("UPDATE jobq_internal.failed_job SET payload = $2, headers = $3, queue_id = $4,"
+	jobq_query("UPDATE jobq_internal.dead_letter SET payload = $2, headers = $3, queue_id = $4,"
 			   " max_attempts = $5, backoff = $6, timeout_ms = $7, context = $8,"
 			   " log = $9, tenant = $10, limit_cost = $11 WHERE id = $1",
 			   lengthof(types), types, values, nulls, SPI_OK_UPDATE);

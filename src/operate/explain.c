@@ -72,7 +72,7 @@ finished(Explain *e, const JobqStatus *status)
 				psprintf("it is over%s%s%s%s", at != NULL ? " since " : "",
 						 at != NULL ? at : "", error != NULL ? ": " : "",
 						 error != NULL ? error : ""),
-				strcmp(status->state, "failed") == 0
+				strcmp(status->state, "dead") == 0
 				? psprintf("SELECT jobq.retry(" INT64_FORMAT ")", e->id) : NULL);
 }
 

@@ -25,7 +25,7 @@ typedef struct JobqRunning
 extern JobqStatBase *jobq_stat_base(void);
 extern JobqRunning * jobq_stat_running(uint32 all);
 
-/* The columns of jobq_internal.job, from a row of jobq_internal.failed_job. */
+/* The columns of jobq_internal.job, from a row of jobq_internal.dead_letter. */
 #define JOB_OF_LETTER \
 	" id, run_at, enqueued_at, queue_id, priority, role," \
 	" role, 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \

@@ -116,7 +116,7 @@ reassign_uuids(Datum *roles)
 	(void) jobq_query("UPDATE jobq_internal.job_uuid u SET role = $2 WHERE u.role = $1"
 					  " AND NOT EXISTS (SELECT FROM jobq_internal.job_uuid o WHERE o.uuid = u.uuid AND o.role = $2)"
 					  " AND (EXISTS (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id AND j.role = $2)"
-					  " OR EXISTS (SELECT FROM jobq_internal.failed_job f WHERE f.id = u.job_id AND f.role = $2))",
+					  " OR EXISTS (SELECT FROM jobq_internal.dead_letter f WHERE f.id = u.job_id AND f.role = $2))",
 					  2, types, roles, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 }
@@ -158,7 +158,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 }
 
 /*
- * reassign_owned(from, to): what waits, has failed, or comes again is the other role's
+ * reassign_owned(from, to): what waits, is dead, or comes again is the other role's
  * from now on.  Returns how many jobs and dead letters that were.
  *
  * Who does it could have had the jobs of both: he may act for both roles.  Plain
@@ -176,7 +176,7 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 		" INSERT INTO jobq_internal.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
 		/* one that is over goes on if its dead letters are retried */
 		"UPDATE jobq_internal.batch SET role = $2 WHERE role = $1 AND (finished_at IS NULL"
-		" OR id IN (SELECT batch_id FROM jobq_internal.failed_job WHERE role = $1"
+		" OR id IN (SELECT batch_id FROM jobq_internal.dead_letter WHERE role = $1"
 		" AND batch_id IS NOT NULL AND kind <> '" JOBQ_SQL_KIND "'))",
 		/* those of live jobs go with them, or stay with those that run */
 		"UPDATE jobq_internal.unique_key u SET role = $2 WHERE role = $1"
@@ -213,7 +213,7 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 	for (int i = 0; i < (int) lengthof(queries); i++)
 		(void) jobq_query(queries[i], 2, types, values, NULL,
 						  queries[i][0] == 'W' ? SPI_OK_INSERT : SPI_OK_UPDATE);
-	moved = (int64) jobq_query("UPDATE jobq_internal.failed_job SET role = $2 WHERE role = $1"
+	moved = (int64) jobq_query("UPDATE jobq_internal.dead_letter SET role = $2 WHERE role = $1"
 							   " AND kind <> '" JOBQ_SQL_KIND "'",
 							   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
@@ -266,7 +266,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 					  values, NULL, SPI_OK_DELETE);
 	(void) jobq_query("DELETE FROM jobq_internal.event_handler WHERE role = $1", 1, types,
 					  values, NULL, SPI_OK_DELETE);
-	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE role = $1"
+	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE role = $1"
 													 RETURNING_LETTERS),
 									1, types, values, NULL);
 	SPI_finish();

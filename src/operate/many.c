@@ -86,7 +86,7 @@ jobq_many_of_letters(const JobqMany * many)
 		return true;
 	if (many->nulls[FILTER_STATE])
 		return many->action == MANY_RETRY;
-	return strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "failed") == 0;
+	return strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "dead") == 0;
 }
 
 /*
@@ -147,7 +147,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		{FILTER_IDS, "~id = ANY ($)", NULL},
 		{FILTER_STATE, waiting ? "NOT " IS_BEGUN " AND $ = 'waiting'"
 			: "jobq_internal.live_state(" IS_BEGUN ", ~run_at, ~expires_at, ~errors IS NOT NULL) = $",
-		"$ = 'failed'"},
+		"$ = 'dead'"},
 	};
 
 	if (many->queue_id != 0)
@@ -193,7 +193,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 	initStringInfo(&query->text);
 	appendStringInfo(&query->text,
 					 "SELECT j.id, j.role::oid, j.queue_id, j.xmin FROM jobq_internal.%s j WHERE true",
-					 jobq_many_of_letters(many) ? "failed_job" : "job");
+					 jobq_many_of_letters(many) ? "dead_letter" : "job");
 	add_filters(query, many, "j");
 	if (many->action == MANY_RETRY && jobq_many_of_letters(many))
 	{
@@ -203,7 +203,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 		if (ids == NULL)
 		{
 			appendStringInfoString(&query->text,
-								   " AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq_internal.failed_job g"
+								   " AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq_internal.dead_letter g"
 								   " WHERE g.unique_key = j.unique_key"
 								   " AND g.unique_queue IS NOT DISTINCT FROM j.unique_queue"
 								   " AND (g.kind = j.kind OR j.unique_queue IS NOT NULL)"
@@ -330,7 +330,7 @@ delete_letters(ArrayType *array)
 	Datum		values[] = {PointerGetDatum(array)};
 	int64		n;
 
-	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE id = ANY ($1)"
+	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE id = ANY ($1)"
 											   RETURNING_LETTERS),
 							  1, types, values, NULL);
 	SPI_freetuptable(SPI_tuptable);

@@ -36,9 +36,9 @@ static const struct
 	const char *states;
 }			actions[] = {
 	[MANY_CANCEL] = {"cancel_many", "waiting, scheduled, ready, running, retryable, blocked"},
-	[MANY_RETRY] = {"retry_many", "failed, retryable"},
-	[MANY_EDIT] = {"edit_many", "scheduled, ready, retryable, blocked, failed"},
-	[MANY_DELETE] = {"delete_many", "failed"},
+	[MANY_RETRY] = {"retry_many", "dead, retryable"},
+	[MANY_EDIT] = {"edit_many", "scheduled, ready, retryable, blocked, dead"},
+	[MANY_DELETE] = {"delete_many", "dead"},
 };
 
 static void init_many(JobqMany * many, JobqManyAction action);

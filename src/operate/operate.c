@@ -61,7 +61,7 @@ not_a_dead_letter(int64 id)
 		jobq_no_such_job(id);
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
-			 errmsg("job " INT64_FORMAT " has not failed", id),
+			 errmsg("job " INT64_FORMAT " is not a dead letter", id),
 			 errhint("Only dead letters can be retried or deleted, and jobs that wait for their next attempt retried.")));
 }
 
@@ -110,7 +110,7 @@ jobq_check_finished(int64 id)
 
 	SPI_connect();
 	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq_internal.archive WHERE id = $1"
-						  " UNION ALL SELECT role::oid, queue_id FROM jobq_internal.failed_job WHERE id = $1",
+						  " UNION ALL SELECT role::oid, queue_id FROM jobq_internal.dead_letter WHERE id = $1",
 						  1, types, values, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
@@ -344,7 +344,7 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 				return false;
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
-					 errmsg("job " INT64_FORMAT " has not failed", id),
+					 errmsg("job " INT64_FORMAT " is not a dead letter", id),
 					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
 		}
 
@@ -384,7 +384,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	}
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq_internal.failed_job WHERE id = $1" RETURNING_JOB,
+	if (jobq_query("DELETE FROM jobq_internal.dead_letter WHERE id = $1" RETURNING_JOB,
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
 	jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
@@ -407,7 +407,7 @@ jobq_delete(PG_FUNCTION_ARGS)
 	bool		isnull;
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq_internal.failed_job WHERE id = $1 RETURNING role::oid, queue_id, batch_id",
+	if (jobq_query("DELETE FROM jobq_internal.dead_letter WHERE id = $1 RETURNING role::oid, queue_id, batch_id",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
 	jobq_row_of_job(&role, &queue_id);
@@ -416,7 +416,7 @@ jobq_delete(PG_FUNCTION_ARGS)
 		jobq_no_such_job(id);
 	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, &isnull);
 	if (!isnull)
-		jobq_query("UPDATE jobq_internal.batch SET failed = failed + 1 WHERE id = $1",
+		jobq_query("UPDATE jobq_internal.batch SET dead = dead + 1 WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	values[0] = Int64GetDatum(id);
 	if (!isnull)

@@ -57,18 +57,18 @@ cancel_batches(const Oid *types, const Datum *values)
 }
 
 /*
- * prune(older_than, failed_older_than, batches_older_than): delete finished jobs, and
+ * prune(older_than, dead_older_than, batches_older_than): delete finished jobs, and
  * dead letters, that are so old, and cancel such batches; null leaves them.
  */
 Datum
 jobq_prune(PG_FUNCTION_ARGS)
 {
-	static const char *const what[] = {"older_than", "failed_older_than", "batches_older_than"};
+	static const char *const what[] = {"older_than", "dead_older_than", "batches_older_than"};
 	static const char *const queries[] = {
 		DELETE_AND_COUNT("DELETE FROM jobq_internal.archive WHERE " IS_MINE
 						 " AND finished_at < $3" RETURNING_FINISHED),
 		/* in the order in which others lock several of them */
-		DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE id IN (SELECT id FROM jobq_internal.failed_job"
+		DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE id IN (SELECT id FROM jobq_internal.dead_letter"
 						 " WHERE " IS_MINE " AND finished_at < $3 ORDER BY id FOR UPDATE)"
 						 RETURNING_LETTERS)
 	};

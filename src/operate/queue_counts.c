@@ -301,7 +301,7 @@ find_in_stats(const QueueSums * sums, Found *found)
 static void
 count_letters(Counting * counting, int64 most)
 {
-	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_DEAD_LETTER_TABLE, AccessShareLock);
 	TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 	HASH_SEQ_STATUS status;
 	QueueSums  *sums;
@@ -341,7 +341,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		READY, SCHEDULED, BLOCKED, RUNNING, FAILED, OLDEST_READY, EXACT, NATTS
+		READY, SCHEDULED, BLOCKED, RUNNING, DEAD, OLDEST_READY, EXACT, NATTS
 	};
 	int32		queue_id = PG_GETARG_INT32(0);
 	int64		limit = jobq_count_limit > 0 ? jobq_count_limit : PG_INT64_MAX / LIMITS;
@@ -383,7 +383,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 	values[SCHEDULED] = Int64GetDatum(found.scheduled);
 	values[BLOCKED] = Int64GetDatum(found.blocked);
 	values[RUNNING] = Int64GetDatum(found.running);
-	values[FAILED] = Int64GetDatum(letters);
+	values[DEAD] = Int64GetDatum(letters);
 	values[OLDEST_READY] = TimestampTzGetDatum(found.oldest);
 	nulls[OLDEST_READY] = found.ready == 0 || found.oldest == DT_NOEND;
 	values[EXACT] = BoolGetDatum(exact);

@@ -66,7 +66,7 @@ not_over(int64 id)
 	HeapTuple	tuple;
 	TupleDesc	desc;
 
-	if (jobq_query("SELECT role::oid, queue_id, true FROM jobq_internal.failed_job WHERE id = $1"
+	if (jobq_query("SELECT role::oid, queue_id, true FROM jobq_internal.dead_letter WHERE id = $1"
 				   " UNION ALL SELECT role::oid, queue_id, false FROM jobq_internal.job WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		jobq_no_such_job(id);

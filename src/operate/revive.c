@@ -5,7 +5,7 @@
  *	  has found.
  *
  * A job that stands for a workflow fails with it (src/compose/nest.c).  So a retry of one
- * is a retry of the other: of what has failed in the workflow, and of what it is part of.
+ * is a retry of the other: of the dead letters in the workflow, and of what it is part of.
  *
  * src/operate/revive.c
  *
@@ -84,7 +84,7 @@ jobq_refuse_to_see_only(int privilege, int64 id, Oid role, int32 queue_id)
 
 /*
  * A job of this batch runs again.  If the batch is a part of another, in which it has
- * failed, then it has not any more.
+ * failed, then the job for it is no dead letter any more.
  */
 static void
 revive_outer(Relation rel, int64 batch_id)
@@ -95,18 +95,18 @@ revive_outer(Relation rel, int64 batch_id)
 
 	if (jobq_query("SELECT f.role::oid, f.queue_id, f.id FROM jobq_internal.batch b"
 				   " JOIN jobq_internal.batch p ON p.id = b.parent AND p.state <> 'x'"
-				   " JOIN jobq_internal.failed_job f ON f.id = b.parent_job"
+				   " JOIN jobq_internal.dead_letter f ON f.id = b.parent_job"
 				   " WHERE b.id = $1 FOR UPDATE OF f", 1, types, &value, NULL, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_OPERATE))
 		return;
 	value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, NULL);
-	if (jobq_query("DELETE FROM jobq_internal.failed_job WHERE id = $1" RETURNING_JOB,
+	if (jobq_query("DELETE FROM jobq_internal.dead_letter WHERE id = $1" RETURNING_JOB,
 				   1, types, &value, NULL, SPI_OK_DELETE_RETURNING) > 0)
 		jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
 }
 
 /*
- * The job that stands for a workflow waits for it again: run what has failed in that.
+ * The job that stands for a workflow waits for it again: run the dead letters in that.
  */
 static void
 revive_inner(Relation rel, const JobqJob *job)
@@ -127,7 +127,7 @@ revive_inner(Relation rel, const JobqJob *job)
 	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 	inner = DatumGetInt64(values[0]);
 	(void) jobq_batch_reopen(inner);
-	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq_internal.failed_job j WHERE j.batch_id = $1"
+	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq_internal.dead_letter j WHERE j.batch_id = $1"
 				   KEY_IS_FREE " ORDER BY j.id FOR UPDATE OF j",
 				   1, types, values, NULL, SPI_OK_SELECT);
 	found = SPI_tuptable;
@@ -157,7 +157,7 @@ reclaim_keys(Relation rel, ArrayType *array)
 	Datum		values[] = {PointerGetDatum(array)};
 	SPITupleTable *letters;
 
-	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq_internal.failed_job"
+	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq_internal.dead_letter"
 					  " WHERE id = ANY ($1) AND unique_key IS NOT NULL"
 					  " ORDER BY unique_key COLLATE \"C\","
 					  " CASE WHEN unique_queue IS NULL THEN kind END, unique_queue, role::oid, id",
@@ -194,7 +194,7 @@ jobq_revive_letters(Relation rel, Datum *ids, int n, int64 reopened)
 	SPITupleTable *letters;
 
 	reclaim_keys(rel, array);
-	(void) jobq_query("WITH letter AS (DELETE FROM jobq_internal.failed_job j WHERE id = ANY ($1)"
+	(void) jobq_query("WITH letter AS (DELETE FROM jobq_internal.dead_letter j WHERE id = ANY ($1)"
 					  " AND (unique_key IS NULL OR EXISTS (SELECT FROM jobq_internal.unique_key u"
 					  " WHERE " KEY_OF_LETTER " AND u.job_id = j.id))" RETURNING_JOB ")"
 					  " SELECT * FROM letter ORDER BY kind = '" JOBQ_WORKFLOW_KIND "', id",
@@ -227,7 +227,10 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
 		jobq_no_such_job(job_id(&job));
 
-	/* a step that has failed before it was free still waits for that */
+	/*
+	 * a step that became a dead letter before it was free still waits for
+	 * that
+	 */
 	if (!job_blocked(&job))
 		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
@@ -252,7 +255,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 		if (!jobq_batch_reopen(*reopened) && job_blocked(&job))
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
-					 errmsg("job " INT64_FORMAT " has failed before it could begin, and batch " INT64_FORMAT " was cancelled",
+					 errmsg("job " INT64_FORMAT " became a dead letter before it could begin, and batch " INT64_FORMAT " was cancelled",
 							job_id(&job), *reopened),
 					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.delete().")));
 		revive_outer(rel, job_batch(&job));

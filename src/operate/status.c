@@ -52,7 +52,7 @@ static const Source archive_source = {
 	[ST_FINISHED_AT] = 1}
 };
 
-static const Source failed_source = {
+static const Source dead_letter_source = {
 	.role = 8,.queue_id = 6,
 	.map = {[ST_ID] = 2,[ST_KIND] = 14,[ST_ATTEMPT] = 9,
 		[ST_MAX_ATTEMPTS] = 10,[ST_ERROR] = 19,
@@ -95,7 +95,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 	bool		found = false;
 
 	jobq_check_table(rel, source == &archive_source ? JOBQ_ARCHIVE_TABLE
-					 : JOBQ_FAILED_TABLE);
+					 : JOBQ_DEAD_LETTER_TABLE);
 	list_free(RelationGetIndexList(rel));	/* sets rd_pkindex */
 	ScanKeyInit(&key, source->map[ST_ID], BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(id));
@@ -138,7 +138,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 				  DatumGetInt32(heap_getattr(tuple, source->queue_id, desc,
 											 &isnull)));
 		status->finished = true;
-		status->state = "failed";
+		status->state = "dead";
 		if (source == &archive_source)
 		{
 			switch (DatumGetChar(heap_getattr(tuple, ARCHIVE_STATE_ATT, desc,
@@ -327,7 +327,7 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 	else if (current != NULL)
 		status->own = true;		/* a procedure leaves the row until its end */
 	if (!found)
-		found = find_finished(rels->failed, &failed_source, id, snapshot,
+		found = find_finished(rels->dead_letter, &dead_letter_source, id, snapshot,
 							  status);
 	if (!found)
 	{

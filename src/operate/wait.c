@@ -351,7 +351,7 @@ call_failed(int64 id, const JobqStatus *status, int64 timeout_ms)
 				 errhint("It is %s, and goes on; look for it with jobq.status(" INT64_FORMAT ").",
 						 status->state, id)));
 	ereport(ERROR,
-			(errcode(strcmp(status->state, "failed") == 0
+			(errcode(strcmp(status->state, "dead") == 0
 					 ? ERRCODE_JOBQ_FAILED : ERRCODE_JOBQ_CANCELLED),
 			 errmsg("job " INT64_FORMAT " is %s", id, status->state),
 			 error != NULL ? errdetail_internal("%s", error) : 0));

@@ -145,7 +145,7 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 	SPI_connect();
 	jobq_batch_check_visible(id);
 	if (!ask("SELECT id, name, state, total, blocked, waiting, running,"
-			 " completed, failed, cancelled, expired, progress,"
+			 " completed, dead, cancelled, expired, progress,"
 			 " created_at, started_at, finished_at, last_error"
 			 " FROM jobq_internal.batch_list WHERE id = $1", id))
 		jobq_no_such_batch(id);

@@ -69,8 +69,8 @@ typedef enum JobqGauge
 {
 	JOBQ_LIVE = 0,				/* rows of jobq_internal.job, running or not */
 	JOBQ_BLOCKED,				/* of these, such as wait for other jobs */
-	JOBQ_LETTERS,				/* rows of jobq_internal.failed_job; they keep
-								 * no name in its place */
+	JOBQ_LETTERS,				/* rows of jobq_internal.dead_letter; they
+								 * keep no name in its place */
 	JOBQ_NGAUGES
 } JobqGauge;
 

@@ -5,7 +5,7 @@
  *
  * All of this is part of the caller's transaction, which also deletes the job's
  * row; so a job is always in exactly one of jobq_internal.job,
- * jobq_internal.archive and jobq_internal.failed_job.
+ * jobq_internal.archive and jobq_internal.dead_letter.
  *
  * src/store/archive.c
  *

@@ -8,7 +8,7 @@
  * know, and of the rows only whether they are there.
  *
  * A batch's finished jobs are in the partitions of the archive, its dead letters in
- * jobq_internal.failed_job.  Which tables these are, and their indexes by batch, is
+ * jobq_internal.dead_letter.  Which tables these are, and their indexes by batch, is
  * kept until one of them changes.  A partition whose index was dropped is read as a
  * whole.
  *
@@ -40,13 +40,13 @@
 
 #include "store/store.h"
 
-/* A table in which jobs are that have ended: a partition of the archive, or failed_job. */
+/* A table in which jobs are that have ended: a partition of the archive, or dead_letter. */
 typedef struct EndTable
 {
 	Oid			relid;
 	Oid			index;			/* by batch, or InvalidOid */
 	AttrNumber	batch_id;
-	AttrNumber	state;			/* InvalidAttrNumber: all have failed */
+	AttrNumber	state;			/* InvalidAttrNumber: all are dead */
 	TimestampTz until;			/* the jobs have ended before then, or
 								 * DT_NOEND */
 } EndTable;
@@ -68,7 +68,7 @@ static Oid	tables_of = InvalidOid; /* the archive */
 /* how often a message, or an abort, may have outdated what is kept here */
 static uint64 changes = 0;
 
-static void end_table(Oid relid, bool failed, EndTable *table);
+static void end_table(Oid relid, bool letters, EndTable *table);
 static void read_bounds(Relation archive, PartitionDesc partitions, EndTable *found);
 static void load_tables(void);
 static void count_end(JobqBatchCounts *counts, char state);
@@ -108,7 +108,7 @@ const JobqCache jobq_batch_ends_cache = {
  * Where the table has what we look for.
  */
 static void
-end_table(Oid relid, bool failed, EndTable *table)
+end_table(Oid relid, bool letters, EndTable *table)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
 	List	   *indexes = RelationGetIndexList(rel);
@@ -118,7 +118,7 @@ end_table(Oid relid, bool failed, EndTable *table)
 	{
 		.relid = relid,
 			.batch_id = get_attnum(relid, "batch_id"),
-			.state = failed ? InvalidAttrNumber : get_attnum(relid, "state"),
+			.state = letters ? InvalidAttrNumber : get_attnum(relid, "state"),
 			.until = DT_NOEND
 	};
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
@@ -128,8 +128,8 @@ end_table(Oid relid, bool failed, EndTable *table)
 						RelationGetRelationName(rel)),
 				 errhint("Partitions of jobq_internal.archive cannot be foreign tables, nor have partitions.")));
 	if (table->batch_id == InvalidAttrNumber || get_atttype(relid, table->batch_id) != INT8OID ||
-		(!failed && (table->state == InvalidAttrNumber ||
-					 get_atttype(relid, table->state) != CHAROID)))
+		(!letters && (table->state == InvalidAttrNumber ||
+					  get_atttype(relid, table->state) != CHAROID)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table jobq_internal.%s has other columns than its own",
@@ -142,7 +142,7 @@ end_table(Oid relid, bool failed, EndTable *table)
 
 		if (index->rd_rel->relam == BTREE_AM_OID && form->indisvalid &&
 			form->indkey.values[0] == table->batch_id &&
-			(failed ? form->indnkeyatts == 1
+			(letters ? form->indnkeyatts == 1
 			 : form->indnkeyatts == 2 && form->indkey.values[1] == table->state))
 			table->index = lfirst_oid(lc);
 		index_close(index, NoLock);
@@ -201,7 +201,7 @@ load_tables(void)
 		if (changes == before)
 			read_bounds(archive, partitions, found);
 		if (changes == before)
-			end_table(rels->failed, true, &found[partitions->nparts]);
+			end_table(rels->dead_letter, true, &found[partitions->nparts]);
 		if (changes == before)
 			ntables = partitions->nparts + 1;
 		table_close(archive, NoLock);
@@ -213,7 +213,7 @@ static void
 count_end(JobqBatchCounts *counts, char state)
 {
 	if (state == 'f')
-		counts->failed++;
+		counts->dead++;
 	else if (state == STATE_COMPLETED)
 		counts->completed++;
 	else if (state == STATE_CANCELLED)
@@ -273,7 +273,7 @@ count_entry(Datum second, void *arg)
 }
 
 /*
- * Count what the index has of the batch.  It knows the states, or all have failed.
+ * Count what the index has of the batch.  It knows the states, or all are dead.
  */
 static void
 count_by_index(const EndTable *table, Relation rel, const Search *search)
@@ -403,7 +403,7 @@ search_ends(const Search *search)
 }
 
 /*
- * Has a job of the batch failed for good, or expired, as far as its row is still there?
+ * Is a job of the batch dead or expired, as far as its row is still there?
  * No job of it has ended before "since".
  */
 bool

@@ -34,7 +34,7 @@ enum
 	BATCH_COLUMN_PARENT,
 	BATCH_COLUMN_PARENT_JOB,
 	BATCH_COLUMN_COMPLETED,
-	BATCH_COLUMN_FAILED,
+	BATCH_COLUMN_DEAD,
 	BATCH_COLUMN_CANCELLED,
 	BATCH_COLUMN_EXPIRED,
 	BATCH_COLUMN_NAME,
@@ -71,7 +71,7 @@ typedef enum JobqRowLock
 typedef struct JobqBatchCounts
 {
 	int64		completed;
-	int64		failed;
+	int64		dead;
 	int64		cancelled;
 	int64		expired;
 } JobqBatchCounts;

@@ -104,7 +104,7 @@ extern void jobq_drop_install(void);
 /* src/store/full.c */
 extern void jobq_length_reserve(const JobqJob *job, int n);
 
-/* src/store/failed.c */
+/* src/store/dead_letters.c */
 extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
 							 TimestampTz started_at, const JobqError *error);
 extern void jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name);

@@ -232,7 +232,7 @@ typedef struct JobqCurrent
 	int64		delay_ms;		/* of snooze and release */
 	char		reason[1024];	/* of discard */
 	JobqAsked  *asked;			/* what it has asked for in this transaction */
-	bool		failed;			/* it has called reject_current() */
+	bool		rejected;		/* it has called reject_current() */
 	bool		barred;			/* no attempt may begin: another does not help */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */

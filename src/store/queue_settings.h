@@ -45,7 +45,7 @@ QUEUE_SETTING(lease, LEASE, text, "NOT NULL DEFAULT 'durable'", WORD, "durable, 
 QUEUE_SETTING(notify, NOTIFY, text, "NOT NULL DEFAULT 'relay'", WORD, "relay, transactional, off", "NOTIFY on channel jobq_queue_NAME when the queue gets work: relay (by the scheduler, after the commit), transactional (by the commit), off")
 QUEUE_SETTING(keep, KEEP, text, "NOT NULL DEFAULT 'all'", WORD, "all, no_payload, nothing", "the data of finished jobs in the archive: all, no_payload, or nothing")
 QUEUE_SETTING(archive_retention, ARCHIVE_RETENTION, interval, "", DURATION, "", "how long finished jobs are kept at most, deleted by whole days; 0 (null in the view): jobq.archive_retention")
-QUEUE_SETTING(failed_retention, FAILED_RETENTION, interval, "", DURATION, "", "how long dead letters are kept at most; 0 (null in the view): jobq.failed_retention")
+QUEUE_SETTING(dead_retention, DEAD_RETENTION, interval, "", DURATION, "", "how long dead letters are kept at most; 0 (null in the view): jobq.dead_retention")
 QUEUE_SETTING(open, OPEN, boolean, "NOT NULL DEFAULT false", FLAG, "", "whether each producer may enqueue; false: only roles with a grant for the queue by grant_privilege()")
 QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "the weight of the queue among queues with shared workers; 0 (null in the view): strict order")
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many jobs of the queue run at the same time; 0 (null in the view): no limit")

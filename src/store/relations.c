@@ -106,7 +106,7 @@ jobq_relations_of_any_version(void)
 	found.job_seq = relation_named(found.internal_schema, "job_id_seq");
 	found.archive = relation_named(found.internal_schema, "archive");
 	found.archive_default = relation_named(found.internal_schema, "archive_default");
-	found.failed = relation_named(found.internal_schema, "failed_job");
+	found.dead_letter = relation_named(found.internal_schema, "dead_letter");
 	found.unique_key = relation_named(found.internal_schema, "unique_key");
 	found.job_uuid = relation_named(found.internal_schema, "job_uuid");
 	found.lease = relation_named(found.internal_schema, "lease");
@@ -229,7 +229,7 @@ relation_changed(Oid relid)
 {
 	changes++;
 	if (relid == InvalidOid || relid == relations.job ||
-		relid == relations.archive || relid == relations.failed)
+		relid == relations.archive || relid == relations.dead_letter)
 		relations_valid = false;
 	if (relid == InvalidOid || relid == partition.relid ||
 		relid == relations.archive || relid == relations.archive_default)

@@ -5,7 +5,7 @@
  *
  * The tables are the truth.  A live job is a row of jobq_internal.job, which is
  * written once and deleted once; a finished one is in jobq_internal.archive or
- * jobq_internal.failed_job.  What moves it does so in one transaction, so that
+ * jobq_internal.dead_letter.  What moves it does so in one transaction, so that
  * it is always in exactly one of the three.  What is done once per job uses
  * direct heap access (row.c, archive.c): it is several times cheaper than a
  * query, and no user code gets in between.  All else is a query as the owner of

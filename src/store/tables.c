@@ -92,7 +92,7 @@ static const Column archive_columns[] = {
 	{TEXTARRAYOID, true}, {JSONBOID, true}, {INT4OID, true},
 };
 
-static const Column failed_columns[] = {
+static const Column dead_letter_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{INT2OID, false}, {INT2OID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
@@ -146,7 +146,7 @@ static const struct
 	[JOBQ_JOB_UUID_TABLE] = TABLE(job_uuid, job_uuid_columns),
 	[JOBQ_LEASE_TABLE] = TABLE(lease, lease_columns),
 	[JOBQ_ARCHIVE_TABLE] = TABLE(archive, archive_columns),
-	[JOBQ_FAILED_TABLE] = TABLE(failed, failed_columns),
+	[JOBQ_DEAD_LETTER_TABLE] = TABLE(dead_letter, dead_letter_columns),
 	[JOBQ_STEP_TABLE] = TABLE(step, step_columns),
 	[JOBQ_PRIVILEGE_TABLE] = TABLE(privilege, privilege_columns),
 	[JOBQ_EVENT_HANDLER_TABLE] = TABLE(event_handler, event_handler_columns),

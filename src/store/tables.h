@@ -35,7 +35,7 @@ typedef struct JobqRelations
 	Oid			job_seq;
 	Oid			archive;
 	Oid			archive_default;
-	Oid			failed;
+	Oid			dead_letter;
 	Oid			unique_key;
 	Oid			job_uuid;
 	Oid			lease;
@@ -62,7 +62,7 @@ typedef enum JobqTable
 	JOBQ_JOB_UUID_TABLE,
 	JOBQ_LEASE_TABLE,
 	JOBQ_ARCHIVE_TABLE,			/* and each of its partitions */
-	JOBQ_FAILED_TABLE,
+	JOBQ_DEAD_LETTER_TABLE,
 	JOBQ_STEP_TABLE,
 	JOBQ_PRIVILEGE_TABLE,
 	JOBQ_EVENT_HANDLER_TABLE,

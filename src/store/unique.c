@@ -159,7 +159,7 @@ has_ended(int64 id)
 	bool		ended;
 
 	SPI_connect();
-	ended = jobq_query_latest("SELECT FROM jobq_internal.failed_job WHERE id = $1"
+	ended = jobq_query_latest("SELECT FROM jobq_internal.dead_letter WHERE id = $1"
 							  " UNION ALL SELECT FROM jobq_internal.archive WHERE id = $1 AND state <> 'c'",
 							  1, types, values, SPI_OK_SELECT) > 0;
 	SPI_finish();

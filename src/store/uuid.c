@@ -140,7 +140,7 @@ is_kept(Relation rel, int64 id)
 	/* it may be about to end: all that follows is by one snapshot */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	kept = jobq_job_find(rel, id, snapshot, &unused) ||
-		has_row(rels->failed, JOBQ_FAILED_TABLE, 2, id, snapshot);
+		has_row(rels->dead_letter, JOBQ_DEAD_LETTER_TABLE, 2, id, snapshot);
 	partitions = kept ? NIL : find_inheritance_children(rels->archive, AccessShareLock);
 	foreach(lc, partitions)
 	{
@@ -351,7 +351,7 @@ jobq_uuid_prune(ItemPointer from, ItemPointer to)
 	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.job_uuid u"
 						" WHERE u.ctid >= $1 AND u.ctid < $2"
 						" AND (SELECT true FROM jobq_internal.job j WHERE j.id = u.job_id LIMIT 1) IS NULL"
-						" AND (SELECT true FROM jobq_internal.failed_job f WHERE f.id = u.job_id LIMIT 1) IS NULL"
+						" AND (SELECT true FROM jobq_internal.dead_letter f WHERE f.id = u.job_id LIMIT 1) IS NULL"
 						" AND (SELECT true FROM jobq_internal.archive a WHERE a.id = u.job_id LIMIT 1) IS NULL",
 						2, types, values, NULL, SPI_OK_SELECT);
 

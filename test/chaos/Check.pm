@@ -25,8 +25,8 @@ CREATE TEMP TABLE found AS
 		SELECT id, payload, kind, role, CASE state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 			attempt, reason, batch_id, queue_id, 0, enqueued_at, run_at, finished_at, limit_cost FROM jobq_internal.archive
 		UNION ALL
-		SELECT id, payload, kind, role, 'failed', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes, enqueued_at, run_at, finished_at, limit_cost
-		FROM jobq_internal.failed_job)
+		SELECT id, payload, kind, role, 'dead', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes, enqueued_at, run_at, finished_at, limit_cost
+		FROM jobq_internal.dead_letter)
 	SELECT j.id, coalesce(payload ->> 'tag', substring(payload ->> 'sql' FROM $$'(.*)'$$)) AS tag,
 		kind || CASE WHEN payload ->> 'transaction' = 'false' THEN ' outside' ELSE '' END AS kind,
 		j.state, attempt, error, j.batch_id, coalesce((payload ->> 'fails')::int, 0) AS fails, crashes,
@@ -57,7 +57,7 @@ SELECT format('queue %s, kind %s: %s jobs, %s of them blocked, and %s dead lette
 		FROM jobq_internal.stat_slots() GROUP BY 1, 2) s
 	FULL JOIN (SELECT queue_id AS queue, kind, sum(live) AS live, sum(blocked) AS blocked, sum(letters) AS letters
 		FROM (SELECT queue_id, kind, 1, (run_at = 'infinity')::int, 0 FROM jobq_internal.job
-			UNION ALL SELECT queue_id, kind, 0, 0, 1 FROM jobq_internal.failed_job) t(queue_id, kind, live, blocked, letters)
+			UNION ALL SELECT queue_id, kind, 0, 0, 1 FROM jobq_internal.dead_letter) t(queue_id, kind, live, blocked, letters)
 		GROUP BY 1, 2) j USING (queue, kind)
 	WHERE (coalesce(s.live, 0), coalesce(s.blocked, 0), coalesce(s.letters, 0))
 		<> (coalesce(j.live, 0), coalesce(j.blocked, 0), coalesce(j.letters, 0))};
@@ -97,7 +97,7 @@ SELECT format('%s (job %s, %s) is %s and not %s: %s', f.tag, f.id, f.kind, f.sta
 	FROM intent i JOIN found f USING (tag)
 	WHERE f.kind !~ '^on_failure' AND f.crashes < 2
 	AND CASE i.about ->> 'fate' WHEN 'done' THEN f.state <> 'completed'
-		WHEN 'failed' THEN f.state <> 'failed' WHEN 'skipped' THEN f.state <> 'cancelled' ELSE f.state = 'live' END},
+		WHEN 'dead' THEN f.state <> 'dead' WHEN 'skipped' THEN f.state <> 'cancelled' ELSE f.state = 'live' END},
 
 	'told is durable' => q{
 SELECT format('somebody was told that %s is completed, and it is %s', i.tag, coalesce(f.state, 'nowhere'))
@@ -117,7 +117,7 @@ WITH charged AS (
 		CROSS JOIN generate_series(f.fails + 1, f.attempt - (f.state = 'completed')::int) k
 		WHERE f.kind IN ('chaos.work', 'chaos.steps', 'chaos.add', 'chaos.limited', 'chaos.rated', 'chaos.shared', 'chaos.shared_steps',
 			'chaos.paced', 'chaos.priced', 'chaos.skipping', 'chaos.releasing', 'chaos.replacing', 'chaos.list', 'chaos.join', 'sql', 'sql outside', 'on_event:chaos.hear', 'on_failure:chaos.doomed')
-		AND f.state IN ('completed', 'failed')
+		AND f.state IN ('completed', 'dead')
 ), blows AS (
 	SELECT pid, runs FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'SEGV', 'ABRT')
 ), traced AS (

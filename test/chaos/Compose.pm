@@ -47,7 +47,7 @@ sub batch
 
 		$jobs{$member} = {
 			kind => $kind, role => $self->{role},
-			fate => $kind eq 'chaos.doomed' && $allow ? 'failed' : $doomed && !$allow ? 'over' : 'done'
+			fate => $kind eq 'chaos.doomed' && $allow ? 'dead' : $doomed && !$allow ? 'over' : 'done'
 		};
 		push @calls, sub {
 			"SELECT jobq.add_jobs($_[1][0][0], '$kind', ARRAY["
@@ -117,7 +117,7 @@ sub fan
 	my %jobs = (
 		$tag => { fate => 'batch', doomed => 0 },
 		$if => { kind => 'chaos.work', role => $self->{role}, fate => $holds ? 'done' : 'skipped' },
-		$risk => { kind => 'chaos.doomed', role => $self->{role}, fate => 'failed' },
+		$risk => { kind => 'chaos.doomed', role => $self->{role}, fate => 'dead' },
 		map { $_ => { kind => 'chaos.work', role => $self->{role}, fate => 'done' } } $list, $last, @elements);
 	my $fails = sub { rand() < 0.15 ? 1 : 0 };
 	my %given = (max_attempts => 1000, backoff => 'fixed 20ms');
@@ -158,7 +158,7 @@ sub be_heard
 		my $option = $way < 0.2 ? ", delay => '200 ms'" : $way < 0.3 ? ", expires_at => jobq.clock() + interval '20 ms'" : '';
 		my $rows = $self->enqueue("SELECT jobq.enqueue('$kind', $payload, queue => 'heard'$option)", $tag,
 			{ kind => $kind, role => $self->{role},
-				fate => length $option ? 'over' : $kind =~ /doomed|slow/ ? 'failed' : 'done' });
+				fate => length $option ? 'over' : $kind =~ /doomed|slow/ ? 'dead' : 'done' });
 
 		$self->{wire}->ask("SELECT jobq.cancel($rows->[0][0])") if $rows && $way < 0.15;
 		$self->pause(20, 60);

@@ -1,7 +1,7 @@
 # The load: sessions of several roles that use what jobq has, each in a process
 # of its own.  Each job has a tag, which is in its payload and in the notes of
 # the session; about.fate is what must become of it:
-#	done	it completes		failed	it becomes a dead letter
+#	done	it completes		dead	it becomes a dead letter
 #	over	one of these, or cancelled	maybe	it may not be there at all
 #	skipped	it is cancelled
 
@@ -85,7 +85,7 @@ sub any_job
 		ms => rand() < 0.5 ? 0 : int rand 25, $kind =~ /ing$/ ? Bounds::places($kind) : ());
 	my $about = {
 		kind => $kind, role => $self->{role}, fails => $fails, async => $self->is_async,
-		fate => $kind =~ /doomed|slow/ ? 'failed' : $kind =~ /skipping|replacing/ ? 'over' : 'done'
+		fate => $kind =~ /doomed|slow/ ? 'dead' : $kind =~ /skipping|replacing/ ? 'over' : 'done'
 	};
 	return ("jobq.enqueue('$kind', $payload, " . join(', ', @options) . ')', $tag, $about);
 }
@@ -413,7 +413,7 @@ sub watch
 	{
 		my $answer = $self->{wire}->ask(q{
 SELECT 'job ' || id || ' is in two tables' FROM (
-	SELECT id FROM jobq_internal.job UNION ALL SELECT id FROM jobq_internal.archive UNION ALL SELECT id FROM jobq_internal.failed_job) t
+	SELECT id FROM jobq_internal.job UNION ALL SELECT id FROM jobq_internal.archive UNION ALL SELECT id FROM jobq_internal.dead_letter) t
 	GROUP BY id HAVING count(*) > 1
 UNION ALL
 SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || unique_key FROM jobq_internal.job

@@ -63,7 +63,7 @@ sub line
 	{
 		my $doomed = $fails && $n == $fails;
 		my ($tag, $step) = step($self, $jobs, $doomed ? 'chaos.doomed' : 'chaos.work',
-			!$doomed ? ($fails && $n > $fails ? 'skipped' : $fate) : $fate eq 'done' ? 'failed' : 'over', [@after]);
+			!$doomed ? ($fails && $n > $fails ? 'skipped' : $fate) : $fate eq 'done' ? 'dead' : 'over', [@after]);
 
 		push @steps, $step;
 		@after = ($tag);

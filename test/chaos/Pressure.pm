@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use Bounds;
 use Wire;
 
-my @tables = qw(job queue handler limiter event_handler unique_key lease archive failed_job batch step schedule);
+my @tables = qw(job queue handler limiter event_handler unique_key lease archive dead_letter batch step schedule);
 
 sub list
 {

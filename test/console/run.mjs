@@ -114,7 +114,7 @@ await test('a job is followed live', async () => {
 await test('a dead letter is mended, and runs', async () => {
 	const id = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"n": 12345678901234567890, "d": 1.50, "good": false}')`);
 
-	await go('failed');
+	await go('dead');
 	await page.click(id);
 	await page.shows('it is not good');
 	await page.until('it says where', 'document.querySelector("pre[aria-label=\'Where it failed\']")?.textContent.startsWith("PL/pgSQL function picky(jsonb) line 3 at RAISE")');
@@ -135,7 +135,7 @@ await test('a dead letter is mended, and runs', async () => {
 await test('dead letters are chosen, and run again', async () => {
 	const before = Number(sql(`SELECT count(*) FROM jobq.dead_letters WHERE kind = 'sorry'`));
 
-	await go('failed?kind=sorry');
+	await go('dead?kind=sorry');
 	await page.click('Select all of the page');
 	sql(`CREATE OR REPLACE FUNCTION sorry(p jsonb) RETURNS void LANGUAGE sql AS ''`);
 	await page.click(`Run again (${before})`);
@@ -148,9 +148,9 @@ await test('an id beyond 2^53 is that of no other job', async () => {
 		const made = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"which": "${id}"}', tags => '{exact}')`);
 
 		sql(`SELECT jobq.wait(${made}, '5 min')`);
-		sql(`UPDATE jobq_internal.failed_job SET id = ${id} WHERE id = ${made}`);
+		sql(`UPDATE jobq_internal.dead_letter SET id = ${id} WHERE id = ${made}`);
 	}
-	await go('failed?kind=picky');
+	await go('dead?kind=picky');
 	await page.click('Select job 9007199254740993');
 	await page.click('Delete (1)');
 	await answer('Delete');
@@ -159,7 +159,7 @@ await test('an id beyond 2^53 is that of no other job', async () => {
 	await go('job/9007199254740992');
 	await page.click('Delete');
 	await answer('Delete');
-	await page.until('the list', 'location.hash === "#/failed"');
+	await page.until('the list', 'location.hash === "#/dead"');
 	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE tags = '{exact}'`), '0');
 });
 await test('what acts on many says on how many', async () => {
@@ -167,11 +167,11 @@ await test('what acts on many says on how many', async () => {
 	const leave = () => page.key('Escape', 27).then(() => page.until('it is over', '!document.querySelector("dialog[open]")'));
 	const letters = sql(`SELECT count(*) FROM jobq.dead_letters`);
 
-	await go('failed');
+	await go('dead');
 	await page.click('Run all again');
 	await asks(`Run ${letters} dead letter`);
 	await leave();
-	await go('failed?kind=evil');
+	await go('dead?kind=evil');
 	await page.click('Run all again');
 	await asks('Run 1 dead letter of kind "evil" again?');
 	await leave();
@@ -276,7 +276,7 @@ await test('jobs are searched', async () => {
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
 const bad = sql(`SELECT id FROM jobq.dead_letters WHERE kind = 'evil' LIMIT 1`);
 const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
-const views = ['overview', 'queues', 'jobs', 'failed', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
+const views = ['overview', 'queues', 'jobs', 'dead', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
 const names = new Map([[`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
 
 for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
@@ -315,7 +315,7 @@ await test('what jobs carry is text, and never markup', async () => {
 	is(await page.value('window.harmed'), undefined);
 });
 await test('a view of nothing says so', async () => {
-	await go('failed?queue=outside');
+	await go('dead?queue=outside');
 	await page.shows('No dead letter is like that.');
 	await go('job/987654321');
 	await page.until('an alert', '!!document.querySelector("main [role=alert]")');

@@ -17,7 +17,7 @@ SELECT id, state, attempt, result FROM jobq.wait_many(:'ids'::bigint[], '60 s');
 SELECT state FROM jobq.wait_batch((SELECT max(id) FROM jobq.batches), '60 s');
 SELECT state FROM jobq.wait((SELECT max(id) FROM jobq.jobs WHERE kind = 'demo.report'), '60 s');
 \set ECHO queries
-SELECT name, state, total, completed, failed, makers, assignments FROM jobq.batches, demo.report;
+SELECT name, state, total, completed, dead, makers, assignments FROM jobq.batches, demo.report;
 \set ECHO none
 
 INSERT INTO demo.fact (what, found, ok)

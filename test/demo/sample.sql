@@ -26,13 +26,13 @@ SELECT jobq.create_queue('reports', max_running => 1),
 SELECT jobq.register('mail', 'send_mail(jsonb)', queue => 'mails', max_attempts => 2, backoff => 'fixed 1h'),
 	jobq.register('report', 'write_report(jsonb)', queue => 'reports') \g /dev/null
 
--- completed, retryable, failed, cancelled, expired
+-- completed, retryable, dead, cancelled, expired
 SELECT count(jobq.enqueue('mail', jsonb_build_object('customer', 'customer ' || n))) FROM generate_series(1, 100) AS n \g /dev/null
 SELECT jobq.enqueue('mail', '{"to": "nobody"}') AS retryable,
-	jobq.enqueue('mail', '{"to": "nobody"}', max_attempts => 1) AS failed,
+	jobq.enqueue('mail', '{"to": "nobody"}', max_attempts => 1) AS dead,
 	jobq.enqueue('mail', '{"customer": "too late"}', delay => '1 h', expires_at => now() + interval '1 s') AS expired,
 	jobq.enqueue('mail', '{"customer": "never mind"}', delay => '1 h') AS cancelled \gset
-SELECT jobq.cancel(:cancelled), jobq.wait(:failed) \g /dev/null
+SELECT jobq.cancel(:cancelled), jobq.wait(:dead) \g /dev/null
 
 -- scheduled, ready, running; and for a consumer outside
 SELECT jobq.enqueue('mail', '{"customer": "tomorrow"}', delay => '1 day'),

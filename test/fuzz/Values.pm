@@ -202,7 +202,7 @@ sub tame
 	return quote('{"kind": "echo"}') . '::jsonb' if $name =~ /^on_/ && $type eq 'jsonb';
 	return quote(one('{}', '{"n": 1}', '[1, 2]', '"text"')) . '::jsonb' if $type eq 'jsonb';
 	return '(SELECT max(id) FROM jobq.batches' . one('', ' WHERE finished_at IS NULL') . ')' if $name eq 'batch_id';
-	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled blocked failed completed)) . "')"
+	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled blocked dead completed)) . "')"
 	  if $type eq 'bigint';
 	return one(@{ $plain{$type} || ['NULL'] }) . "::$type";
 }
@@ -222,7 +222,7 @@ sub value
 	return jsonb() if $type eq 'jsonb';
 	return quote(one(@$expected)) . "::$type"
 	  if $expected && rand() < 0.8 && $type =~ /^(text|name|regrole)$/;
-	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled blocked failed completed cancelled)) .
+	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled blocked dead completed cancelled)) .
 		"')" if $type eq 'bigint' && $name =~ /^(?:job_)?id$/ && rand() < 0.5;
 	return "(SELECT max(id) FROM jobq.batches)" if $type eq 'bigint' && $name eq 'batch_id' && rand() < 0.7;
 	return int(rand 300) . '::bigint' if $type eq 'bigint' && rand() < 0.7;

@@ -99,8 +99,8 @@ BEGIN
 		total AS (UPDATE load.total SET n = n + (SELECT count(*) FROM done))
 	INSERT INTO load.proved SELECT id FROM done;
 	COMMIT;
-	INSERT INTO load.fault (what, job) SELECT 'dead letter: ' || error, id FROM jobq_internal.failed_job WHERE kind ^@ 'load_';
-	PERFORM jobq.delete_many(state => 'failed');
+	INSERT INTO load.fault (what, job) SELECT 'dead letter: ' || error, id FROM jobq_internal.dead_letter WHERE kind ^@ 'load_';
+	PERFORM jobq.delete_many(state => 'dead');
 	COMMIT;
 	PERFORM jobq.prune('30 s');
 	COMMIT;

@@ -105,7 +105,7 @@ sub try_refused
 	$self->ends('others are done', split /\n/, $self->enqueue('{}', 20));
 	$self->ends('those end', @refused);
 	$self->is_sql("SELECT DISTINCT state, attempt, error ~ 'lease' FROM jobq.jobs WHERE id BETWEEN $refused[0] AND $refused[-1]",
-		'failed|1|t', 'as their leases do');
+		'dead|1|t', 'as their leases do');
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$name: it stops");
 	$self->holds;
@@ -129,7 +129,7 @@ sub try_commits
 	let_commit($node);
 	$id = $self->enqueue('{"do": "long result"}');
 	$self->ends('one with a long result ends', $id);
-	like($self->sql("SELECT state, attempt, error FROM jobq.jobs WHERE id = $id"), qr/^failed\|5\|.*result of \d+ bytes is larger/,
+	like($self->sql("SELECT state, attempt, error FROM jobq.jobs WHERE id = $id"), qr/^dead\|5\|.*result of \d+ bytes is larger/,
 		"$name: that is an error of its attempts");
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$name: it stops");

@@ -240,14 +240,14 @@ sub try_library
 	$id{long} = $self->enqueue('{"do": "fail", "more": ' . '7' x 5000 . '}');
 	$self->ends('others end in all ways', values %id);
 	my $how = sub { return "SELECT state, attempt, coalesce(error, '') FROM jobq.jobs WHERE id = $id{$_[0]}" };
-	like($self->sql($how->('fail')), qr/^failed\|5\|.*no image/, "$name: an exception is the error of the attempt");
-	like($self->sql($how->($_)), qr/^failed\|5\|./, "$name: $_: so is any other, and a payload that is not as the handler wants it")
+	like($self->sql($how->('fail')), qr/^dead\|5\|.*no image/, "$name: an exception is the error of the attempt");
+	like($self->sql($how->($_)), qr/^dead\|5\|./, "$name: $_: so is any other, and a payload that is not as the handler wants it")
 	  foreach 'odd', 'deep', 'long';
-	$self->is_sql($how->('reject'), 'failed|1|this is no image', 'a job is rejected');
+	$self->is_sql($how->('reject'), 'dead|1|this is no image', 'a job is rejected');
 	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id{retry}", 'completed|2', 'a job is tried again');
 	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id{later}", 'completed|1',
 		'a job is given back, and no attempt is charged');
-	like($self->sql($how->('bad result')), qr/^failed\|5\|.*result/, "$name: a result that cannot be kept is an error");
+	like($self->sql($how->('bad result')), qr/^dead\|5\|.*result/, "$name: a result that cannot be kept is an error");
 
 	# a lease is extended, and lost
 	my $id = $self->enqueue('{"do": "hold"}');
@@ -486,9 +486,9 @@ sub try_kills
 		wait_for($node, "$name: the leases of the one that has ended are over ($kills)", "SELECT count(*) = 0 FROM @{[ $self->leases ]}");
 		$run = $self->start(DEFAULTS => 1);
 	}
-	$self->is_sql("SELECT string_agg(payload ->> 'do' || ' ' || attempt, ', ') FROM jobq.jobs WHERE queue = '$name' AND state = 'failed'",
+	$self->is_sql("SELECT string_agg(payload ->> 'do' || ' ' || attempt, ', ') FROM jobq.jobs WHERE queue = '$name' AND state = 'dead'",
 		'kill 2, kill 2', 'jobs that end their consumer are dead letters after two attempts');
-	$self->is_sql("SELECT state, attempt, errors, count(*) FROM jobq.jobs WHERE queue = '$name' AND state <> 'failed' GROUP BY 1, 2, 3",
+	$self->is_sql("SELECT state, attempt, errors, count(*) FROM jobq.jobs WHERE queue = '$name' AND state <> 'dead' GROUP BY 1, 2, 3",
 		'completed|1||98', 'no other is charged');
 	cmp_ok($kills, '<', 20, "$name: $kills consumers were ended");
 	wait_for($node, "$name: the last one has begun", "SELECT count(*) > 0 FROM @{[ $self->sessions ]}");

@@ -83,7 +83,7 @@ SELECT jobq.enqueue('note', '{"what": "ready"}', queue => 'still', priority => 5
 RESET ROLE});
 	wait_for($node, 'and the others wait',
 		q{SELECT count(*) FILTER (WHERE state = 'blocked') = 1 AND count(*) FILTER (WHERE state = 'retryable') = 1
-			AND count(*) FILTER (WHERE state = 'failed') = 1 FROM jobq.jobs}, $dbname);
+			AND count(*) FILTER (WHERE state = 'dead') = 1 FROM jobq.jobs}, $dbname);
 	return;
 }
 

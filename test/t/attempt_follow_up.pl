@@ -64,7 +64,7 @@ foreach my $case ([ q{reject(%s, 'useless')}, 'worker' ], [ 'nack(%s)', 'off' ],
 	my $id = sql(q{SELECT jobq.enqueue('card')});
 	my $lease = sql_as('consumer', q{SELECT id || ', ' || token FROM jobq.reserve('{cards}', wait => '5 min')});
 	sql_as('consumer', sprintf("SELECT jobq.$call", $lease));
-	is(sql("SELECT state FROM jobq.status($id)"), 'failed', "create_queues = $create: the job has failed");
+	is(sql("SELECT state FROM jobq.status($id)"), 'dead', "create_queues = $create: the job has failed");
 	is(sql(q{SELECT mode FROM jobq.queues WHERE name = 'default'}), 'worker', 'its on_failure has a queue of workers');
 	wait_for($node, 'and runs there', q{SELECT count(*) = 1 FROM told WHERE kind = 'mourn'});
 }

@@ -169,7 +169,7 @@ CREATE FUNCTION app.look() RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(app.se
 SELECT jobq.register('nowhere', 'app.look()', max_attempts => 1)});
 $node->safe_psql('postgres', q{SET app.tenant = 't1'; SELECT jobq.enqueue('nowhere')}, @web);
 wait_for($node, 'a job of a queue that carries nothing sees nobody',
-	q{SELECT coalesce(bool_and(state IN ('completed', 'failed') AND result IS NULL), false) FROM jobq.jobs WHERE kind = 'nowhere'});
+	q{SELECT coalesce(bool_and(state IN ('completed', 'dead') AND result IS NULL), false) FROM jobq.jobs WHERE kind = 'nowhere'});
 
 $node->stop;
 done_testing();

@@ -121,11 +121,11 @@ is(sql(q{SELECT '}. (run_jobq(qw(--json show 1)))[0] . q{'::jsonb ->> 'state'}),
 
 is_output([qw(enqueue f), '{"error": "oh dear"}'], '2', 'one that fails');
 my ($out, $err, $status) = run_jobq(qw(tail 2));
-like($out, qr/failed  attempt 1  oh dear$/m, 'tail tells how it has failed');
+like($out, qr/dead  attempt 1  oh dear$/m, 'tail tells how it has failed');
 is($status, 10, 'tail: exit status');
 like((run_jobq(qw(tail 1)))[0], qr/^\d\d:\d\d:\d\d  info: at it\n.*completed  attempt 1\n\{"a": 1\}$/m, 'tail tells log and result');
 is((run_jobq(qw(wait 1 2)))[2], 10, 'wait for several: the worst');
-like((run_jobq(qw(failed --kind f)))[0], qr/^ 2  f +default +1 .* P0001 +oh dear$/m, 'failed');
+like((run_jobq(qw(dead --kind f)))[0], qr/^ 2  f +default +1 .* P0001 +oh dear$/m, 'dead');
 is_output([ qw(edit 2), '--payload={"error": "oh dear"}', '--max-attempts=1' ], '', 'edit');
 is(sql('SELECT payload, max_attempts FROM jobq.dead_letters WHERE id = 2'), '{"error": "oh dear"}|1', 'it has another payload');
 is_refused([qw(edit 2)], qr/nothing is given/, 1, 'with nothing');
@@ -289,7 +289,7 @@ is($drawn, qq{list  completed  job N
    └─ all  completed  job N}, 'a step with elements is drawn');
 
 # every command that lists something does, as a table and as JSON
-foreach my $command (qw(list failed queues kinds workers schedules batches))
+foreach my $command (qw(list dead queues kinds workers schedules batches))
 {
 	is((run_jobq($command))[2], 0, "$command: exit status");
 	is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq($command, '--json'))[0] . q{$x$)}), 'array', "$command as JSON");
@@ -298,7 +298,7 @@ foreach my $command (qw(list failed queues kinds workers schedules batches))
 # what a job carries does not reach the terminal as it is
 sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07\u009b2J\njobq: all is well')});
 sql(q{SELECT jobq.wait_queue('default', '5 min')});
-foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM jobq.dead_letters') ])
+foreach my $words ([qw(list)], [qw(dead)], [ 'show', sql('SELECT max(id) FROM jobq.dead_letters') ])
 {
 	my $shown = (run_jobq(@$words, '--color=always'))[0];
 

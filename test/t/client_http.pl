@@ -167,7 +167,7 @@ SKIP:
 		[ '/204', [], 'completed|1', 'another good status' ],
 		[ '/500', [], 'retryable|1||HTTP status 500: sorry', 'an error of the server' ],
 		[ '/umlauts', [], 'retryable|1||HTTP status 500: x' . "\xc3\xbc" x 10, 'a long error, cut in the middle of a character' ],
-		[ '/404', [], 'failed|1||HTTP status 404: sorry', 'an error of ours: a dead letter' ],
+		[ '/404', [], 'dead|1||HTTP status 404: sorry', 'an error of ours: a dead letter' ],
 		[ '/404', ['--http-retry-4xx'], 'retryable|1||HTTP status 404', 'which is tried again if that is asked for' ],
 		[ '/429', [], 'retryable|1||HTTP status 429', 'too many requests' ],
 		[ '/later', [], 'scheduled|0||', 'Retry-After is obeyed, and no attempt charged' ],
@@ -215,7 +215,7 @@ SKIP:
 	{
 		skip 'there is no server with TLS: no openssl, or no libmicrohttpd', 3 unless $tls && $tls->{port};
 		foreach (
-			[ 'localhost', [ '--http-ca', "$dir/cert" ], 'failed|1||HTTP status 4', 'a certificate that is trusted: there is an answer' ],
+			[ 'localhost', [ '--http-ca', "$dir/cert" ], 'dead|1||HTTP status 4', 'a certificate that is trusted: there is an answer' ],
 			[ 'localhost', [], 'retryable|1||no answer: SSL ', 'one that is not' ],
 			[ '127.0.0.1', [ '--http-ca', "$dir/cert" ], 'retryable|1||no answer: SSL ', 'one of another host' ])
 		{
@@ -263,7 +263,7 @@ SKIP:
 		}
 		append_to_file("$dir/breaks", 'x');
 		is(finish($run), 0, 'the program ends');
-		like(outcome($id), $asked ? qr/^ready\|0\|\|$/ : qr/^failed\|1\|\|no answer: /, 'a request that breaks off ' . ($asked ? 'when it stops' : 'at another time'));
+		like(outcome($id), $asked ? qr/^ready\|0\|\|$/ : qr/^dead\|1\|\|no answer: /, 'a request that breaks off ' . ($asked ? 'when it stops' : 'at another time'));
 		sql("SELECT jobq.cancel_many(queue => 'web', state => 'waiting')");
 	}
 

@@ -47,7 +47,7 @@ SELECT jobq.enqueue('hang')});
 wait_for($node, 'one runs and one has failed', q{SELECT EXISTS (SELECT FROM jobq.dead_letters) AND EXISTS (SELECT FROM jobq.workers WHERE kind = 'hang' AND progress = 40)});
 
 my $top = JobqScreen->new(24, 80, $jobq, 'top', '--interval', '0.2');
-shows($top, qr{^QUEUES +mode +in/s +out/s +ready +later +oldest +running +failed$}m, 'the columns of queues');
+shows($top, qr{^QUEUES +mode +in/s +out/s +ready +later +oldest +running +dead$}m, 'the columns of queues');
 shows($top, qr{^outside +consumer +\S+ +\S+ +7 +0 +\d+\w+ +0 +0$}m, 'a queue, and how many jobs it has');
 shows($top, qr{^\d+ +\w+ +running +\d+ +hang +\d+\w+ +40% half way}m, 'a worker, and what it runs');
 shows($top, qr{^ +8 fail +default +\d+\w+ +1 no \\x1B\[31m good . day}m, 'a dead letter, which does not control the terminal');
@@ -96,7 +96,7 @@ sql(q{CREATE OR REPLACE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE sql A
 $top->type("\try");
 shows($top, qr{Job 8 runs again}, 'retry');
 wait_for($node, 'it does, and does not fail', q{SELECT state = 'completed' FROM jobq.jobs WHERE id = 8});
-shows($top, qr{^FAILED.*\n  none\n}m, 'no dead letter is left');
+shows($top, qr{^DEAD.*\n  none\n}m, 'no dead letter is left');
 
 # other sizes
 $top->resize(40, 120);

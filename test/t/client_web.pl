@@ -219,7 +219,7 @@ for my $query ('jobs?state=foo', 'jobs?state=fail', 'batches?state=ready', 'seri
 	($status, $data) = app('GET', "/api/$query");
 	like("$status $data->{detail}", qr/^400 invalid value for "$name": "$value"; it is one of \w+(, \w+)+$/, "$query is refused");
 }
-for my $list (qw(overview series queues kinds workers schedules batches failed jobs session series?period=day jobs?state=expired jobs?state= batches?state=pending))
+for my $list (qw(overview series queues kinds workers schedules batches dead jobs session series?period=day jobs?state=expired jobs?state= batches?state=pending))
 {
 	($status, $data) = app('GET', "/api/$list");
 	is($status, 200, $list) or diag($data->{detail});
@@ -259,7 +259,7 @@ for (my $before = ''; defined $before; $asked++)
 	$before = $data->{next};
 }
 is("$found " . ($asked > 2 ? 'several' : $asked), '0 several', 'nothing is found in several pages');
-for my $state (qw(running failed scheduled completed))
+for my $state (qw(running dead scheduled completed))
 {
 	($status, $data) = app('GET', "/api/jobs?state=$state");
 	is(join(' ', grep { $_->{state} ne $state } @{ $data->{items} }), '', "none but those that are $state");
@@ -275,14 +275,14 @@ sql(q{SELECT jobq.cancel_many(queue => 'many', state => 'waiting')});
 
 # Mend a dead letter.
 ($status, $data) = app('POST', '/api/jobs', '{"kind": "picky", "payload": {"bad": 1}, "headers": {"trace": "x"}}');
-my $failed = $data->{id};
-is(sql("SELECT state FROM jobq.wait($failed, '5 min')"), 'failed', 'a dead letter');
-($status, $data) = ask('POST', "/api/jobs/$failed/retry", { payload => { good => 1 } }, %boss);
+my $dead = $data->{id};
+is(sql("SELECT state FROM jobq.wait($dead, '5 min')"), 'dead', 'a dead letter');
+($status, $data) = ask('POST', "/api/jobs/$dead/retry", { payload => { good => 1 } }, %boss);
 like("$status $data->{detail}", qr/^403 permission denied/, 'its payload is not changed by a role that may not be that which runs it');
-($status, $data) = app('POST', "/api/jobs/$failed/retry", { payload => { good => 1 } });
-is("$status $data->{id}", "200 $failed", 'it is retried with another payload');
-sql("SELECT jobq.wait($failed, '5 min')");
-is(sql("SELECT state, headers, payload FROM jobq.jobs WHERE id = $failed"), 'completed|{"trace": "x"}|{"good": 1}', 'and completed');
+($status, $data) = app('POST', "/api/jobs/$dead/retry", { payload => { good => 1 } });
+is("$status $data->{id}", "200 $dead", 'it is retried with another payload');
+sql("SELECT jobq.wait($dead, '5 min')");
+is(sql("SELECT state, headers, payload FROM jobq.jobs WHERE id = $dead"), 'completed|{"trace": "x"}|{"good": 1}', 'and completed');
 is(sql("SELECT count(*) FROM jobq.dead_letters"), '0', 'it is no dead letter');
 
 # Run the dead letters of a batch again.
@@ -328,8 +328,8 @@ like(hear($events, qr/event: end\n.*\n\n/), qr/"completed".*"result":\{"r": 1\}/
 like(hear(stream("/api/jobs/$id/events", 'Last-Event-ID' => $last), qr/event: end/), qr/event: state\ndata: [^\n]*completed/, 'who comes back gets what has changed');
 like(hear(stream('/api/jobs/999999/events'), qr/event: \w+/), qr/event: gone/, 'a job that is not there');
 is((ask('GET', '/api/jobs/x/events', undef, Authorization => "Bearer $token"))[0], 400, 'no id');
-$events = stream('/api/events?topics=queues,failed');
-like(hear($events, qr/event: queues.*event: failed|event: failed.*event: queues/s), qr/"items"/, 'lists');
+$events = stream('/api/events?topics=queues,dead');
+like(hear($events, qr/event: queues.*event: dead|event: dead.*event: queues/s), qr/"items"/, 'lists');
 sql(q{SELECT jobq.pause('c')});
 like(hear($events, qr/"name":"c","paused":true/), qr/event: queues/, 'which come when they have changed');
 sql(q{SELECT jobq.resume('c')});
@@ -394,7 +394,7 @@ is((app('POST', '/api/log', { id => $held, token => $held_token }))[0], 400, 'no
 is($status, 200, 'a dead letter of a tenant');
 ($status, $data) = app('POST', '/api/log', { id => $held, token => $held_token, message => 'late' });
 is("$status $data->{sqlstate}", '409 JQ011', 'none when the lease is over');
-is(join(' ', map { join ',', map { $_->{id} } @{ (app('GET', "/api/failed?tenant=$_"))[1]{items} } } 'one', 'two'), "$held ", 'dead letters by tenant');
+is(join(' ', map { join ',', map { $_->{id} } @{ (app('GET', "/api/dead?tenant=$_"))[1]{items} } } 'one', 'two'), "$held ", 'dead letters by tenant');
 is((app('POST', '/api/jobs/delete', { ids => [$held] }))[0] . ' ' . sql("SELECT count(*) FROM jobq.dead_letters WHERE id = $held"), '200 0', 'one is forgotten');
 sql(q{SELECT jobq.cancel_many(queue => 'shared', state => 'waiting')});
 
@@ -480,7 +480,7 @@ drip();
 $id = (app('POST', '/api/jobs', '{"kind": "same", "payload": {"secret": "geheim"}, "headers": {"h": "geheim"}}'))[1]{id};
 sql("SELECT jobq.wait($id, '5 min')");
 my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'boss,app', '--read-only');
-for my $list ("jobs/$id", "jobs/$id/history", 'jobs', 'failed', 'schedules', 'batches', 'workers')
+for my $list ("jobs/$id", "jobs/$id/history", 'jobs', 'dead', 'schedules', 'batches', 'workers')
 {
 	my $text = $http->get("$shy->{url}/api/$list", { headers => { Authorization => "Bearer $token" } })->{content};
 	unlike($text, qr/geheim/, "no payload in $list");

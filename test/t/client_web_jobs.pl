@@ -66,11 +66,11 @@ my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization:
 # A dead letter tells where it failed.
 my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
-is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$good, $bad], '5 min')"), 'completed failed', 'a job that is completed, and one that has failed');
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$good, $bad], '5 min')"), 'completed dead', 'a job that is completed, and one that has failed');
 ($status, $text, $data) = ask('GET', "/api/jobs/$bad");
 like($data->{error_context}, qr/^PL\/pgSQL function bad\(jsonb\) line 1 at RAISE/, 'it is told where a job has failed');
 is($data->{context}{'app.name'}, 'geheim', 'and with which settings');
-like((ask('GET', '/api/failed'))[2]{items}[0]{error_context}, qr/^PL\/pgSQL function bad/, 'so it is in the list');
+like((ask('GET', '/api/dead'))[2]{items}[0]{error_context}, qr/^PL\/pgSQL function bad/, 'so it is in the list');
 is((ask('GET', "/api/jobs/$good/history"))[2]{items}[-1]{detail}, '{"a": "geheim"}', 'the history tells the result');
 
 # Callers from whom payloads are hidden see no column that copies one.
@@ -97,8 +97,8 @@ SELECT jobq.enqueue('leaky', '{"a": "geheim"}', unique_by => '{a}', unique_for =
 	jobq.enqueue('again', '{"a": "geheim"}'), jobq.enqueue('slow', '{"a": "geheim"}'),
 	jobq.enqueue_sql('SELECT 1 / (length(''geheim'') - 6)', max_attempts => 1),
 	jobq.create_workflow('{"name": "w", "steps": [{"name": "one", "kind": "leaky", "payload": {"a": "geheim"}}]}')});
-is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$leaky, $statement], '5 min')"), 'failed failed', 'two dead letters');
-wait_for($node, 'a batch whose step has failed', "SELECT state = 'failed' FROM jobq.batches WHERE id = $workflow");
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$leaky, $statement], '5 min')"), 'dead dead', 'two dead letters');
+wait_for($node, 'a batch whose step is dead', "SELECT state = 'failed' FROM jobq.batches WHERE id = $workflow");
 wait_for($node, 'a job that waits for its next attempt', "SELECT state = 'retryable' FROM jobq.jobs WHERE id = $again");
 wait_for($node, 'a job that runs', "SELECT message = 'geheim' FROM jobq.workers WHERE job_id = $slow");
 my $step = sql("SELECT job_id FROM jobq.steps WHERE batch_id = $workflow");
@@ -119,14 +119,14 @@ for my $list (@lists)
 }
 cmp_ok($told, '>', 20, 'of those that tell it to others');
 my %open_events = map { $_ => hear(raw($server, "GET $_ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), qr/geheim/) }
-  "/api/jobs/$leaky/events", "/api/jobs/$good/events", '/api/events?topics=failed,jobs';
+  "/api/jobs/$leaky/events", "/api/jobs/$good/events", '/api/events?topics=dead,jobs';
 for my $path (sort keys %open_events)
 {
 	my $topic = $path =~ /topics/;
-	my $heard = hear(raw($shy, "GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), $topic ? qr/event: failed.*event: jobs|event: jobs.*event: failed/s : qr/event: end/);
+	my $heard = hear(raw($shy, "GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), $topic ? qr/event: dead.*event: jobs|event: jobs.*event: dead/s : qr/event: end/);
 
 	like($open_events{$path}, qr/geheim/, "$path tells it");
-	like($heard, $topic ? qr/event: failed/ : qr/event: end/, 'to one from whom it is hidden, too');
+	like($heard, $topic ? qr/event: dead/ : qr/event: end/, 'to one from whom it is hidden, too');
 	unlike($heard, qr/geheim/, 'but not what is hidden');
 }
 my %hashes;
@@ -159,9 +159,9 @@ like((ask('GET', "/api/jobs/$leaky", undef, $shy))[1], qr/"errors":\[\{[^\]]*"sq
 like((ask('GET', "/api/jobs/$again/explain", undef, $shy))[1], qr/the next is due at/, 'and why a job does not run');
 $holder->quit;
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
-sql(q{SELECT jobq.delete_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'dead')});
 $bad = (ask('POST', '/api/jobs', { kind => 'bad' }))[2]{id};
-is(sql("SELECT state FROM jobq.wait($bad, '5 min')"), 'failed', 'a dead letter');
+is(sql("SELECT state FROM jobq.wait($bad, '5 min')"), 'dead', 'a dead letter');
 
 # Several are settled at a time, each with its result.
 my %lease = held(3);
@@ -183,37 +183,37 @@ is(sql("SELECT state, payload FROM jobq.jobs WHERE id = $lease{ids}[0]"), 'ready
 is((ask('POST', '/api/ack', { map { $_ => [ $lease{$_}[1] ] } keys %lease }))[0], 200, 'no results');
 
 # Dead letters are forgotten by their kind.
-($status, $text, $data) = ask('POST', '/api/failed/forget', { kind => 'same' });
+($status, $text, $data) = ask('POST', '/api/dead/delete', { kind => 'same' });
 is("$status $data->{count}", '200 0', 'there are none of this kind');
-($status, $text, $data) = ask('POST', '/api/failed/forget', { kind => 'bad' });
+($status, $text, $data) = ask('POST', '/api/dead/delete', { kind => 'bad' });
 is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.dead_letters'), '200 1 0', 'but one of this');
 
-# That which has failed last comes first, whatever its id, and a page goes on where the last
+# The newest dead letter comes first, whatever its id, and a page goes on where the last
 # one has ended though its letter is gone.
 sql(q{SELECT jobq.create_queue('late', open => true); SELECT jobq.pause('late')});
 my ($late, $first, $second) = map { (ask('POST', '/api/jobs', { kind => 'bad', queue => $_ }))[2]{id} } qw(late default default);
 sql("SELECT jobq.wait($first, '5 min'); SELECT jobq.wait($second, '5 min'); SELECT jobq.resume('late'); SELECT jobq.wait($late, '5 min')");
 my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY failed_at DESC, id DESC) FROM jobq.dead_letters});
-$data = (ask('GET', '/api/failed?limit=2'))[2];
+$data = (ask('GET', '/api/dead?limit=2'))[2];
 is(join(' ', map { $_->{id} } @{ $data->{items} }), "$late $by_time[1]", 'the newest dead letters');
 is((ask('POST', '/api/jobs/delete', { ids => [ "$by_time[1]" ] }))[0], 200, 'one of them is forgotten, with its id as a text');
-$data = (ask('GET', "/api/failed?limit=2&before=$data->{next}"))[2];
+$data = (ask('GET', "/api/dead?limit=2&before=$data->{next}"))[2];
 is(join(' ', map { $_->{id} } @{ $data->{items} }), $by_time[2], 'the next page');
 is($data->{next}, undef, 'is the last');
-is((ask('GET', '/api/failed?before=x'))[0], 400, 'a page that there is not');
+is((ask('GET', '/api/dead?before=x'))[0], 400, 'a page that there is not');
 
 # What is done to many dead letters wants a condition.
-for my $verb (qw(retry forget))
+for my $verb (qw(retry delete))
 {
 	for my $body (undef, {}, { kind => undef })
 	{
-		($status, $text, $data) = ask('POST', "/api/failed/$verb", $body);
+		($status, $text, $data) = ask('POST', "/api/dead/$verb", $body);
 		like("$status $data->{detail}", qr/^400 .* has no condition/, "$verb: no condition");
 	}
 }
 is(sql('SELECT count(*) FROM jobq.dead_letters'), '2', 'nothing has become of them');
-is((ask('POST', '/api/failed/forget', { tenant => 'acme' }))[2]{count}, 0, 'none is of this tenant');
-is((ask('POST', '/api/failed/forget', { older_than => '0' }))[2]{count}, 2, 'all');
+is((ask('POST', '/api/dead/delete', { tenant => 'acme' }))[2]{count}, 0, 'none is of this tenant');
+is((ask('POST', '/api/dead/delete', { older_than => '0' }))[2]{count}, 2, 'all');
 
 # Consumers tell how many other jobs they hold.
 my $held_by = q{SELECT coalesce(held::text, '-') FROM jobq_internal.lease WHERE job_ids = ARRAY[%s]::int8[]};

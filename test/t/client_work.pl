@@ -86,7 +86,7 @@ foreach (
 	[ q{echo '[1, 2'}, 'completed|1|"[1, 2"|', 'what looks like JSON only' ],
 	[ q{printf 'a\0b\377c'}, "completed|1|\"a\x{ef}\x{bf}\x{bd}b\x{ef}\x{bf}\x{bd}c\"|", 'output that is no text' ],
 	[ q{true}, 'completed|1||', 'no output' ],
-	[ q{echo bad >&2; exit 100}, 'failed|1||bad', 'status 100: a dead letter' ],
+	[ q{echo bad >&2; exit 100}, 'dead|1||bad', 'status 100: a dead letter' ],
 	[ q{exit 75}, 'scheduled|0||', 'status 75: later' ],
 	[ q{kill -SEGV $$}, 'retryable|1||the command was ended by signal 11', 'a command that crashes' ],
 	[ q{yes | head -c 50000000; yes | head -c 50000000 >&2}, 'completed|1|', 'a flood of output' ],
@@ -99,7 +99,7 @@ foreach (
 	my ($status, $err) = work('a', $command, '--once', '--quiet', '--retry-delay', '1h');
 	is($status, 0, "$name: exit status");
 	like(outcome($id, 'state, attempt, result, error'), qr/^\Q$expected\E/, $name);
-	sql("SELECT jobq.cancel($id)") unless $expected =~ /^(completed|failed)/;
+	sql("SELECT jobq.cancel($id)") unless $expected =~ /^(completed|dead)/;
 }
 ok(wait_for_exit(slurp_file("$dir/left") + 0), 'what a command leaves behind is ended');
 $id = job('a', '"' . 'x' x 1_000_000 . '"');
@@ -123,7 +123,7 @@ is((work('a', 'true', '--parallel', '0'))[0], 2, 'a number that is not allowed')
 # a database that cannot keep what a command says
 sql(q{CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'});
 $node->safe_psql('latin', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('a', mode => 'consumer')});
-foreach my $case ([ 3, 'retryable' ], [ 100, 'failed' ])
+foreach my $case ([ 3, 'retryable' ], [ 100, 'dead' ])
 {
 	$id = $node->safe_psql('latin', q{SELECT jobq.enqueue('any', queue => 'a')});
 	is((work('a', qq{printf '\342\230\203' >&2; exit $case->[0]}, '--once', '-d', 'latin'))[0], 0, "exit status $case->[0] with such an error does not end the program");
@@ -245,8 +245,8 @@ is(outcome($id, 'state, result'), 'completed|"run"', 'its lease is counted from 
 $id = job('a', '{}', q{timeout => '5 s', backoff => 'fixed 1ms', max_attempts => 2});
 work('a', "echo begin >>$dir/limited; sleep 100; echo end >>$dir/limited", '--parallel', '2', '--max-jobs', '2', '--lease', '20s');
 is(slurp_file("$dir/limited"), "begin\n" x 2, 'a command does not run on when the timeout of its job is over');
-wait_for($node, 'the second lease is over', "SELECT state = 'failed' FROM jobq.status($id)");
-like(outcome($id, 'state, attempt, error'), qr/^failed\|2\|.*timeout/, 'which has failed');
+wait_for($node, 'the second lease is over', "SELECT state = 'dead' FROM jobq.status($id)");
+like(outcome($id, 'state, attempt, error'), qr/^dead\|2\|.*timeout/, 'which has failed');
 
 # what runs for long takes none ahead, of which the timeout would be over before they begin; if it is told to, it gives
 # them back in time
@@ -345,7 +345,7 @@ foreach my $case (
 }
 foreach my $case (
 	[ 'kill -KILL $$', 'ready|0', 'a command that is killed once the program is to stop' ],
-	[ 'echo bad >&2; exit 3', 'failed|1', 'a command that fails by itself then' ],
+	[ 'echo bad >&2; exit 3', 'dead|1', 'a command that fails by itself then' ],
 	[ 'echo done', 'completed|1', 'a command that ends well then' ])
 {
 	my ($command, $expected, $name) = @$case;
@@ -365,7 +365,7 @@ foreach my $signal ('TERM', 'INT')
 {
 	$id = job('b', '{}', 'max_attempts => 1');
 	work('b', "kill -$signal \$\$; sleep 1000", '--once');
-	like(outcome($id, 'state, attempt, error'), qr/^failed\|1\|the command was ended by signal \d+$/, "SIG$signal to the command alone is a failure");
+	like(outcome($id, 'state, attempt, error'), qr/^dead\|1\|the command was ended by signal \d+$/, "SIG$signal to the command alone is a failure");
 }
 $id = job('b', '{}', 'max_attempts => 1');
 $run = start_program('nohup', $jobq, 'work', 'b', '--exec', "echo x >$dir/nohup; while [ ! -e $dir/nohup.end ]; do sleep 0.1; done", '--once');
@@ -375,7 +375,7 @@ append_to_file("$dir/nohup.end", 'x');
 is(finish($run), 0, 'a program under nohup ends after its job');
 unlike($run->{err}, qr/stopping/, 'and does not stop because of a hang-up');
 is(outcome($id), 'completed|1', 'the job is completed');
-sql(q{SELECT jobq.delete_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'dead')});
 
 # As process 1 of a container, the program is the parent of what its commands leave behind; so it is here by prctl().
 my ($prctl) = map { /^x86_64/ ? 157 : /^aarch64/ ? 167 : () } (POSIX::uname())[4];
@@ -421,9 +421,9 @@ $id = job('a', '{}', q{max_attempts => 1});
 $run = start_work('a', "echo \$\$ >$dir/asleep; kill -STOP \$\$; echo awake", '--once', '--timeout', '5s', '--grace', '1s');
 wait_for_file("$dir/asleep", 'the command runs, and stops');
 finish($run);
-is(outcome($id, 'state, attempt'), 'failed|1', 'it has not done its job');
+is(outcome($id, 'state, attempt'), 'dead|1', 'it has not done its job');
 is(kill(0, slurp_file("$dir/asleep") + 0), 0, 'and is gone');
-sql(q{SELECT jobq.delete_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'dead')});
 
 # the server is stopped for longer than the lease: the job is run once more, when the
 # command, which does not mind SIGTERM, has been killed; nothing is done until then

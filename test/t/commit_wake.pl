@@ -169,7 +169,7 @@ $node->reload;
 wait_for($node, 'a new scheduler waits for the table of jobs',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND datname = 'late' AND wait_event_type = 'Lock'});
 $holder->query_safe(
-	'LOCK TABLE jobq_internal.queue, jobq_internal.handler, jobq_internal.unique_key, jobq_internal.lease, jobq_internal.schedule, jobq_internal.archive, jobq_internal.failed_job IN ACCESS EXCLUSIVE MODE NOWAIT');
+	'LOCK TABLE jobq_internal.queue, jobq_internal.handler, jobq_internal.unique_key, jobq_internal.lease, jobq_internal.schedule, jobq_internal.archive, jobq_internal.dead_letter IN ACCESS EXCLUSIVE MODE NOWAIT');
 ok(1, 'and holds no other');
 $holder->query_safe('COMMIT');
 $holder->quit;

@@ -311,8 +311,8 @@ foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 }
 note "$made batches";
 all_told('crashes');
-is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + failed + cancelled + expired OR blocked + waiting + running > 0
-	OR state = 'completed' AND failed + expired > 0 OR state = 'failed' AND failed = 0 OR progress <> 100}),
+is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + dead + cancelled + expired OR blocked + waiting + running > 0
+	OR state = 'completed' AND dead + expired > 0 OR state = 'failed' AND dead = 0 OR progress <> 100}),
 	0, 'crashes: the counts are right');
 is( sql(q{SELECT sum(total) FROM jobq.batches}),
 	sql(q{SELECT count(*) FROM jobq.jobs WHERE batch_id IN (SELECT id FROM jobq_internal.batch)}), 'crashes: each job counts once');
@@ -343,7 +343,7 @@ $node->reload;
 #
 # Retention: the counts stay.
 #
-my $counts = q{SELECT string_agg(format('%s %s %s %s %s %s', id, state, completed, failed, cancelled, expired), E'\n' ORDER BY id) FROM jobq.batches};
+my $counts = q{SELECT string_agg(format('%s %s %s %s %s %s', id, state, completed, dead, cancelled, expired), E'\n' ORDER BY id) FROM jobq.batches};
 my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
 	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"delay": "20 days"}') \gset
 	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}", "{}"}') \gset
@@ -509,7 +509,7 @@ foreach my $indexes ('with', 'without')
 	wait_for($node, "days: the batch is over $indexes indexes", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $days");
 	is(sql("SELECT count(DISTINCT tableoid) FROM jobq_internal.archive WHERE batch_id = $days"), '3', "days: it has jobs in partitions $indexes indexes");
 	is(sql("SELECT headers -> 'batch_counts' FROM jobq_internal.job WHERE (headers -> 'batch_id')::bigint = $days"),
-		'{"failed": 1, "expired": 0, "cancelled": 0, "completed": 3}', "days: its callback knows them all, $indexes indexes");
+		'{"dead": 1, "expired": 0, "cancelled": 0, "completed": 3}', "days: its callback knows them all, $indexes indexes");
 }
 sql(q{SELECT jobq.test_clock('0')});
 
@@ -530,7 +530,7 @@ is(sql('SET enable_seqscan = off; SELECT count(*) FROM jobq_internal.batch b WHE
 #
 my ($publisher, $subscriber) = jobq_pair($setup);
 $subscriber->safe_psql('postgres', 'DELETE FROM jobq_internal.queue');
-subscribe($publisher, $subscriber, 'jobq_internal.job', 'jobq_internal.queue', 'jobq_internal.failed_job', 'jobq_internal.batch');
+subscribe($publisher, $subscriber, 'jobq_internal.job', 'jobq_internal.queue', 'jobq_internal.dead_letter', 'jobq_internal.batch');
 my @batches = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
 		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset

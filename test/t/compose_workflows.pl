@@ -106,7 +106,7 @@ wait_for($node, 'crashes: all workflows are over', 'SELECT NOT EXISTS (SELECT FR
 wait_for($node, 'crashes: and have told so', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
 is(sql('SELECT count(*) FROM jobq.steps'), $steps, 'crashes: all steps are there');
 is( sql(q{SELECT state, count(*) FROM jobq.steps GROUP BY 1 ORDER BY 1}),
-	join("\n", 'cancelled|' . 40 * @blows * $times, 'completed|' . ($steps - 51 * @blows * $times), 'failed|' . 11 * @blows * $times),
+	join("\n", 'cancelled|' . 40 * @blows * $times, 'completed|' . ($steps - 51 * @blows * $times), 'dead|' . 11 * @blows * $times),
 	'crashes: each has ended as it should');
 is( sql(q{SELECT count(*) FROM jobq.steps s LEFT JOIN (SELECT job, count(*) AS n FROM effect GROUP BY 1) e ON e.job = s.job_id
 		WHERE coalesce(e.n, 0) <> CASE s.state WHEN 'completed' THEN 1 ELSE 0 END}),
@@ -257,7 +257,7 @@ foreach my $i (0 .. $#blows)
 }
 wait_for($node, 'fan-out: the workflow is over', "SELECT state = 'completed' FROM jobq.batches WHERE id = $fan");
 wait_for($node, 'fan-out: and has told so', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
-is(sql("SELECT name, state, elements, elements_completed, elements_failed FROM jobq.steps WHERE batch_id = $fan ORDER BY job_id"),
+is(sql("SELECT name, state, elements, elements_completed, elements_dead FROM jobq.steps WHERE batch_id = $fan ORDER BY job_id"),
 	"numbers|completed|||\ntwice|completed|$width|$width|0\nsum|completed|||", 'fan-out: all is completed');
 is(sql("SELECT count(*), count(DISTINCT element), min(element), max(element) FROM jobq.step_elements WHERE batch_id = $fan"),
 	join('|', $width, $width, 0, $width - 1), 'fan-out: each element has one job');
@@ -312,7 +312,7 @@ no_failed_assertion($node, $copy);
 #
 my ($publisher, $subscriber) = jobq_pair($setup);
 $subscriber->safe_psql('postgres', 'DELETE FROM jobq_internal.queue');
-subscribe($publisher, $subscriber, 'jobq_internal.job', 'jobq_internal.queue', 'jobq_internal.failed_job', 'jobq_internal.batch', 'jobq_internal.step', 'effect');
+subscribe($publisher, $subscriber, 'jobq_internal.job', 'jobq_internal.queue', 'jobq_internal.dead_letter', 'jobq_internal.batch', 'jobq_internal.step', 'effect');
 $batch = $publisher->safe_psql('postgres', $half);
 wait_for($publisher, 'replication: a step is completed', "SELECT count(*) = 1 FROM jobq_internal.step WHERE batch_id = $batch AND state = 'c'");
 catch_up($publisher);

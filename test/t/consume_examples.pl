@@ -82,9 +82,9 @@ foreach my $name (sort keys %started)
 		"SELECT bool_and(finished_at IS NOT NULL) FROM jobq.jobs WHERE queue = '$queue'");
 	is( $node->safe_psql('postgres',
 			"SELECT state, attempt, count(*) FROM jobq.jobs WHERE queue = '$queue' GROUP BY 1, 2 ORDER BY 1"),
-		"completed|1|22\nfailed|1|2", "$name: each in one attempt, though one took longer than a lease");
+		"completed|1|22\ndead|1|2", "$name: each in one attempt, though one took longer than a lease");
 	is( $node->safe_psql('postgres',
-			"SELECT error FROM jobq.jobs WHERE queue = '$queue' AND state = 'failed' ORDER BY id"),
+			"SELECT error FROM jobq.jobs WHERE queue = '$queue' AND state = 'dead' ORDER BY id"),
 		"no image\nits output cannot be told", "$name tells why two have failed");
 	is( $node->safe_psql('postgres',
 			"SELECT length(result #>> '{}') FROM jobq.jobs WHERE queue = '$queue' AND payload = '\"flood\"'"),

@@ -161,7 +161,7 @@ foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a sessi
 	is_state('extended_late', 'running 1');
 	is_state('acked', 'completed 1');
 	is_state('nacked', 'ready 1');
-	is_state('rejected', 'failed 1');
+	is_state('rejected', 'dead 1');
 	is_state('released', 'scheduled 0');
 	is_state('returned', 'ready 0');
 	is_state('cancelled', 'cancelled 0');
@@ -232,7 +232,7 @@ select(undef, undef, undef, 0.6);
 $node->start;
 wait_for_scheduler($node);
 says('ack', $_, 'done') foreach qw(down limited);
-wait_for($node, 'who does not come is charged, after as long as the lease was', q{SELECT state('last') = 'failed 1'});
+wait_for($node, 'who does not come is charged, after as long as the lease was', q{SELECT state('last') = 'dead 1'});
 is(sql("SELECT sqlstate FROM jobq.dead_letters WHERE id = $last"),
 	'JQ012', 'a dead letter of an ended lease');
 says('ack', 'last', 'JQ011');

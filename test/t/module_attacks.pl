@@ -56,14 +56,14 @@ CREATE TABLE had (what text PRIMARY KEY, id bigint);
 GRANT SELECT, INSERT ON had TO victim;
 SET SESSION AUTHORIZATION victim;
 INSERT INTO had VALUES ('done', jobq.enqueue('echo', '"secret"', headers => '{"h": "secret"}')),
-	('failed', jobq.enqueue('breaks', '"secret"', headers => '{"h": "secret"}')),
+	('dead', jobq.enqueue('breaks', '"secret"', headers => '{"h": "secret"}')),
 	('waits', jobq.enqueue('echo', '"secret"', queue => 'safe', group_key => 'secret', unique_key => 'secret', headers => '{"h": "secret"}')),
 	('outside', jobq.enqueue('any', '"secret"', queue => 'vault')),
 	('batch', jobq.create_batch(on_success => '{"kind": "echo", "payload": "secret"}'));
 SELECT jobq.schedule('nightly', '@yearly', 'echo', '"secret"', options => '{"headers": {"h": "secret"}}');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "safe", "payload": "secret"}]}')});
 my %id = split /[|\n]/, sql('SELECT what, id FROM had');
-like(sql("SELECT state FROM jobq.wait_many(ARRAY[$id{done}, $id{failed}], '5 min')"), qr/^completed\nfailed$/, 'some have ended');
+like(sql("SELECT state FROM jobq.wait_many(ARRAY[$id{done}, $id{dead}], '5 min')"), qr/^completed\ndead$/, 'some have ended');
 
 # One that runs, and tells.
 my $gate = $node->background_psql('app');
@@ -92,7 +92,7 @@ foreach my $role (qw(nobody producer consumer monitor operator))
 		'SELECT * FROM jobq_internal.lease_slots()', 'SELECT * FROM jobq_internal.group_slots()', 'SELECT * FROM jobq_internal.limit_slots()',
 		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.wait_batch($id{batch}, '0')", "BEGIN; SELECT jobq.cancel_batch($id{batch}); ROLLBACK",
 		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', on_conflict => 'error')});
-	foreach my $job (@id{qw(done failed waits outside held runs)})
+	foreach my $job (@id{qw(done dead waits outside held runs)})
 	{
 		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete($job)",
 			"edit($job, run_at => now() + '1 day')", "edit($job, priority => 1)", "explain($job)");
@@ -187,7 +187,7 @@ SELECT jobq.add_jobs(:batch, 'escapes', '{"{}"}');
 SELECT jobq.schedule('evil', 'every 1 s', 'ticks');
 SELECT count(*) FROM jobq.jobs; SELECT count(*) FROM jobq.queues; SELECT count(*) FROM jobq.batches; SELECT count(*) FROM jobq.schedules;
 SELECT count(*) FROM jobq.dead_letters; SELECT count(*) FROM jobq.steps; SELECT count(*) FROM jobq.grants; SELECT count(*) FROM jobq.limits;
-SELECT jobq.retry_many(state => 'failed'), jobq.delete_many(state => 'failed')});
+SELECT jobq.retry_many(state => 'dead'), jobq.delete_many(state => 'dead')});
 foreach my $what (qw(reset refused deferred held index callback tick))
 {
 	ok($node->poll_query_until('app', "SELECT count(*) > 0 FROM ran WHERE what = '$what'"), "what producer has made runs: $what");
@@ -345,7 +345,7 @@ my %probe = (
 	'enqueue plain statements' => q{SELECT jobq.enqueue_sql('SELECT 1') > 0},
 	'enqueue into a queue that is not open' => q{SELECT jobq.enqueue('echo', queue => 'safe') > 0},
 	'see that a queue is there that is not open' => q{SELECT count(*) = 1 FROM jobq.queues WHERE name = 'safe'},
-	'see kind, state and error of others\' jobs' => "SELECT kind = 'breaks' AND state = 'failed' AND error = 'broken' FROM jobq.jobs WHERE id = $id{failed}",
+	'see kind, state and error of others\' jobs' => "SELECT kind = 'breaks' AND state = 'dead' AND error = 'broken' FROM jobq.jobs WHERE id = $id{dead}",
 	'see what is in others\' jobs' => "SELECT payload = '\"secret\"' FROM jobq.jobs WHERE id = $id{done}",
 	'take others\' jobs with `reserve()`' => q{SELECT count(*) = 1 FROM jobq.reserve('{vault}') WHERE kind = 'any'},
 	'cancel, retry and reschedule others\' jobs' => "SELECT jobq.edit($id{waits}, priority => 3) IS NOT NULL",
@@ -353,7 +353,7 @@ my %probe = (
 	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
 	'pause others\' schedules' => q{SELECT jobq.pause(schedule => 'nightly') IS NOT NULL},
 	'run others\' schedules' => q{SELECT jobq.run_schedule('nightly') > 0},
-	'delete others\' dead letters' => "SELECT jobq.delete($id{failed}) IS NOT NULL",
+	'delete others\' dead letters' => "SELECT jobq.delete($id{dead}) IS NOT NULL",
 	'change others\' schedules' => q{SELECT jobq.schedule('nightly', '@daily', 'echo') IS NOT NULL},
 	'drop others\' schedules' => q{SELECT jobq.unschedule('nightly') IS NOT NULL},
 	'make, change and drop queues' => q{SELECT jobq.create_queue('new') IS NOT NULL},

@@ -93,7 +93,7 @@ SELECT jobq.enqueue('x', '"held"', queue => 'outside');
 CREATE TABLE held AS SELECT id, token FROM jobq.reserve('{outside}', 1, '1 hour', '5 min')});
 	sleeps($node, 'a job runs', 1);
 	$node->safe_psql('postgres', "ALTER TABLE jobq_internal.$_ SET TABLESPACE elsewhere")
-	  foreach 'queue', 'handler', 'failed_job', 'archive_default', 'lease', 'batch';
+	  foreach 'queue', 'handler', 'dead_letter', 'archive_default', 'lease', 'batch';
 	$mover->query_until(qr/begun/, q{
 \echo begun
 ALTER TABLE jobq_internal.job SET TABLESPACE elsewhere;
@@ -135,7 +135,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 	$node->safe_psql('postgres', 'ALTER DATABASE moved SET TABLESPACE elsewhere');
 	$node->safe_psql('moved', q{SELECT jobq.resume('still'), jobq.enqueue('note', '"new"')});
 	all_done('moved', 'database moved', 'new', 'runs', 'waits');
-	is($node->safe_psql('moved', 'SELECT count(*) FROM jobq_internal.failed_job'), '0', 'database moved: nothing has failed');
+	is($node->safe_psql('moved', 'SELECT count(*) FROM jobq_internal.dead_letter'), '0', 'database moved: nothing has failed');
 }
 
 #

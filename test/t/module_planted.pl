@@ -226,7 +226,7 @@ SET client_min_messages = error;
 SELECT jobq.enqueue('quick', '{}', unique_key => 'u', unique_for => '1 h', group_key => 'g', headers => '{"branch": "x"}', queue => 'shared') AS id \gset
 SELECT jobq.enqueue('quick', unique_key => 'u', on_conflict => 'replace'), jobq.enqueue_many('quick', '{1,2}', timeout => '1 min', backoff => 'exponential 1s cap 1min');
 INSERT INTO jobq.inbox (kind, payload, delay) VALUES ('quick', '1', '1 ms');
-SELECT jobq.enqueue('fails') AS failed \gset
+SELECT jobq.enqueue('fails') AS dead \gset
 SELECT jobq.enqueue('quick', delay => '1 day') AS later \gset
 SELECT jobq.enqueue('quick', delay => '1 day', queue => 'shared') \gset
 SELECT jobq.create_batch('b', on_success => '{"kind": "quick"}', on_failure => '{"kind": "quick"}', on_finish => '{"kind": "quick", "payload": 1}') AS batch \gset
@@ -236,12 +236,12 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name":
 SELECT jobq.create_workflow('{"chain": [{"kind": "quick"}, {"kind": "quick"}]}');
 SELECT jobq.schedule(CURRENT_USER, 'every 1 s', 'quick', overlap => 'skip', options => '{"headers": {"a": 1}}', context => NULL);
 SELECT jobq.next_ticks('*/5 * * * *');
-SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), (jobq.status(:id)).result, jobq.status(:later), jobq.wait_batch(:batch, '0');
+SELECT jobq.wait(:id, '1 min'), jobq.wait_many(ARRAY[:id, :dead], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), (jobq.status(:id)).result, jobq.status(:later), jobq.wait_batch(:batch, '0');
 CALL jobq.call('quick', timeout => '5 min');
-SELECT jobq.retry(:failed), jobq.cancel(:failed);
+SELECT jobq.retry(:dead), jobq.cancel(:dead);
 SELECT jobq.edit(:later, run_at => '2099-01-01'), jobq.edit(:later, priority => 7), jobq.cancel(:later);
 SELECT jobq.retry_many(batch_id => :flow), jobq.cancel_batch(:flow), jobq.cancel_many(queue => 'shared', tenant => 'x', state => 'waiting'), jobq.cancel_many(queue => 'shared', state => 'waiting');
-SELECT jobq.retry_many(state => 'failed'), jobq.delete_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.wait_queue('shared', '10 s');
+SELECT jobq.retry_many(state => 'dead'), jobq.delete_many('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.wait_queue('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
@@ -312,7 +312,7 @@ SKIP:
 	{
 		$run->(0, qw(list --state completed --queue hands --kind any --unique-key k --group-key g --batch 1 --before 99999 --limit 5), @$json);
 		like($run->(0, qw(list --state scheduled --queue hands --limit 1), @$json), qr/\b$later\b/, 'it finds jobs');
-		like($run->(0, qw(failed --queue hands --kind any --before 99999), @$json), qr/\b$dead\b/, 'and dead letters');
+		like($run->(0, qw(dead --queue hands --kind any --before 99999), @$json), qr/\b$dead\b/, 'and dead letters');
 		like($run->(0, 'show', $done, @$json), qr/completed/, 'and one job');
 		like($run->(0, 'workflow', $flow, @$json), qr/\bb\b/, 'and steps');
 		like($run->(0, qw(batches --state completed --before 99999), @$json), qr/completed|^id|^\[/, 'and batches');
@@ -350,7 +350,7 @@ SKIP:
 	$run->(0, 'restart-workers');
 	$run->(0, 'delete', $dead);
 	$run->(0, 'delete-many', '--queue=hands', '--error=%');
-	$run->(0, qw(prune --older-than 1d --failed-older-than 1d));
+	$run->(0, qw(prune --older-than 1d --dead-older-than 1d));
 	$run->(0, 'cancel-many', '--queue=hands', '--state=waiting');
 	$run->(0, 'wait-queue', 'hands', '--timeout', '5min');
 	$run->(0, 'drop-queue', 'hands', '--force');

@@ -155,7 +155,7 @@ else
 like(findings('anna', '', 'boss'), qr/role anna has jobs/, 'who manages is told whose jobs there are');
 like(findings('paused', '', 'boss'), qr/start_paused/, 'but what is wrong with the settings');
 like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not monitor is refused');
-sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq_internal.failed_job; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
+sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq_internal.dead_letter; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
 wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused')::boolean});
 # run_as: each reason for which no job of the queue runs
 sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_privilege('setter', 'manage');
@@ -203,12 +203,12 @@ finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler
 sql(q{SELECT jobq.unschedule('often'); SELECT jobq.edit(id, run_at => now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});
 wait_for($node, 'two have failed', q{SELECT count(*) >= 2 AND NOT EXISTS (SELECT FROM jobq.live_jobs) FROM jobq.dead_letters});
 finds('there are', 'warning\|there are \d+ dead letters, \d+ of them of the last day\|-> SELECT \* FROM jobq.dead_letters.*', 'dead letters');
-finds('no handler', q{warning\|\d+ jobs have failed because their kind had no handler, such as "gone"\|-> SELECT jobq.register\('gone'.*}, 'dead letters of a kind without handler');
+finds('no handler', q{warning\|\d+ jobs are dead letters because their kind had no handler, such as "gone"\|-> SELECT jobq.register\('gone'.*}, 'dead letters of a kind without handler');
 sql(q{SELECT jobq.test_clock('29 days 12 hours')});
-finds('within a day', q{notice\|\d+ dead letters are deleted within a day, .*jobq.failed_retention = 90d .*}, 'dead letters that will go');
+finds('within a day', q{notice\|\d+ dead letters are deleted within a day, .*jobq.dead_retention = 90d .*}, 'dead letters that will go');
 finds('put the clock', q{warning\|jobq.test_clock\(\) has put the clock .*-> SELECT jobq.test_clock\('0'\)}, 'the clock of tests');
 finds('jumped', q{warning\|the clock has jumped forward by 70[78]:\d\d:\d\d: nothing is deleted .*}, 'a clock that is not trusted yet');
-sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_many(state => 'failed')});
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_many(state => 'dead')});
 is_well('.', 'all is well: nothing has failed');
 
 # what keeps old rows

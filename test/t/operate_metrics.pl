@@ -81,8 +81,8 @@ SKIP:
 	is($value->('jobq_jobs', queue => $odd, state => 'ready'), '3', 'jobs that wait, and a name that must be quoted');
 	is($value->('jobq_enqueued_total', queue => $odd, kind => "two\nlines"), '3', 'and one of two lines');
 	is($value->('jobq_completed_total', kind => 'good', queue => 'default'), '5', 'jobs that are completed');
-	is($value->('jobq_dead_total', kind => 'bad'), '1', 'that have failed for good');
-	is($value->('jobq_jobs', queue => 'default', state => 'failed'), '1', 'dead letters that there are');
+	is($value->('jobq_dead_total', kind => 'bad'), '1', 'that became dead letters');
+	is($value->('jobq_jobs', queue => 'default', state => 'dead'), '1', 'dead letters that there are');
 	is($value->('jobq_queue_paused', queue => 'still'), '1', 'a queue that is paused');
 	is($value->('jobq_scheduler_running'), '1', 'the scheduler');
 	is($value->('jobq_scheduler_complete'), '1', 'which knows all jobs');

@@ -83,7 +83,7 @@ CREATE FUNCTION waits(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$BEGIN PE
 SELECT jobq.register(k, k || '(jsonb)') FROM unnest('{fails,works,waits}'::text[]) k;
 SELECT jobq.create_queue('nobody', mode => 'consumer'), jobq.create_queue('unserved')});
 begins('letters', q{SELECT jobq.create_monitor('letters', 'dead', 0, kind => 'fails'), jobq.enqueue('fails', max_attempts => 1)},
-	q{SELECT jobq.delete_many(state => 'failed')});
+	q{SELECT jobq.delete_many(state => 'dead')});
 begins('failures', q{SELECT jobq.create_monitor('failures', 'failing', 0.5, kind => 'fails')}, q{SELECT jobq.reset_stats()});
 begins('first', q{SELECT jobq.create_monitor('first', 'silent', 1, kind => 'works')}, q{SELECT jobq.create_monitor('first', 'silent', 1000, kind => 'works')});
 sql(q{SELECT jobq.create_monitor('success', 'silent', 3000, kind => 'works'), jobq.enqueue('works')});

@@ -138,7 +138,7 @@ cmp_ok(sql(q{SELECT count(*) FROM seen WHERE live > 10}), '>', 0, 'often long');
 is(sql(q{SELECT count(*) FROM pg_prepared_xacts}), 0, 'no transaction is left prepared');
 
 # dead letters that are retried are never refused, and count
-sql(q{SELECT jobq.delete_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'dead')});
 sql(q{CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$});
 sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
 sql(q{SELECT jobq.enqueue('fails', queue => 'short') FROM generate_series(1, 5)});

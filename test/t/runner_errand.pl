@@ -72,9 +72,9 @@ ends($id, 'completed|1|', 'it is done');
 is($node->safe_psql('other', q{SELECT encode(convert_to(note, 'LATIN1'), 'hex') FROM trace}), 'fc',
 	'in the encoding of the other database');
 $id = there("DO \$\$ BEGIN RAISE EXCEPTION '\xc3\xbc'; END \$\$", ', max_attempts => 1');
-ends($id, "failed|1|\xc3\xbc", 'an error comes back in ours');
+ends($id, "dead|1|\xc3\xbc", 'an error comes back in ours');
 $id = there("SELECT '\xe2\x98\x83'", ', max_attempts => 1');
-ends($id, 'failed|1|character with byte sequence 0xe2 0x98 0x83 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
+ends($id, 'dead|1|character with byte sequence 0xe2 0x98 0x83 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
 	'what the other database cannot write');
 
 # The errand is terminated: an error like others
@@ -102,7 +102,7 @@ foreach my $crash (1, 2)
 	signal_process('ABRT', $errand);
 	wait_for_restart($node, $offset);
 }
-ends($id, 'failed|2|the server process crashed while it ran the job', 'a job whose errand crashes is charged');
+ends($id, 'dead|2|the server process crashed while it ran the job', 'a job whose errand crashes is charged');
 
 # A fast shutdown while it runs
 $id = there(q{SELECT pg_sleep(3600) FROM (SELECT WHERE NOT EXISTS (SELECT FROM trace WHERE n = 4)) x});
@@ -115,7 +115,7 @@ like(sql("SELECT state FROM jobq.wait($id, '5 min')"), qr/^completed$/, 'after a
 $id = there(q{SELECT pg_sleep(3600)}, ', max_attempts => 1');
 runs($id, 1);
 $node->restart;
-ends($id, 'failed|1|the server, or its work in this database, ended while the statement ran', 'nor is it after a restart, if it has but one attempt');
+ends($id, 'dead|1|the server, or its work in this database, ended while the statement ran', 'nor is it after a restart, if it has but one attempt');
 
 # No place for another process
 $node->append_conf('postgresql.conf', 'max_worker_processes = 4');

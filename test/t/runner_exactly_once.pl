@@ -121,7 +121,7 @@ is( $node->safe_psql(
 		'postgres', q{
 SELECT kind, state, count(*) FROM jobq.jobs GROUP BY 1, 2 ORDER BY 1, 2}),
 	join("\n",
-		'give_up|failed|' . $produced * 0.01,
+		'give_up|dead|' . $produced * 0.01,
 		'note|completed|' . $produced * 0.87,
 		'proceed|completed|' . $produced * 0.07,
 		'stumble|completed|' . $produced * 0.05),

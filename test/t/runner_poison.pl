@@ -313,7 +313,7 @@ COMMIT});
 # no other is hit.
 {
 	my $offset = -s $node->logfile;
-	my $waits = q{EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq_internal.failed_job'::regclass AND NOT granted)};
+	my $waits = q{EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq_internal.dead_letter'::regclass AND NOT granted)};
 	my $owner = $node->background_psql('postgres');
 
 	$node->safe_psql('postgres', q{
@@ -323,7 +323,7 @@ COMMIT});
 			RAISE EXCEPTION 'awake';
 		END $$;
 		SELECT jobq.register('dozes', 'dozes(jsonb)', max_attempts => 1)});
-	$owner->query_safe('BEGIN; LOCK TABLE jobq_internal.failed_job IN ACCESS EXCLUSIVE MODE');
+	$owner->query_safe('BEGIN; LOCK TABLE jobq_internal.dead_letter IN ACCESS EXCLUSIVE MODE');
 	my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('dozes')});
 	wait_for($node, 'the end of the failed job waits for a lock', "SELECT $waits");
 	is($node->safe_psql('postgres', "SELECT jobq.cancel($id)"), 't', 'it is cancelled meanwhile');

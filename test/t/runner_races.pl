@@ -355,7 +355,7 @@ is(sql("SELECT count(*) FROM begun WHERE id = $id"), 0, 'session: none has run i
 release('jobq-session-failed');
 $session->quit;
 $gate->quit;
-is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'failed|1', 'session: its failure is recorded');
+is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'dead|1', 'session: its failure is recorded');
 
 #
 # Workers die at jobs that have no other attempt, and this cannot be written, because somebody
@@ -393,7 +393,7 @@ $gate->query_safe('SELECT pg_advisory_lock(1)');
 my @once = split /\n/, sql(q{SELECT jobq.enqueue('once') FROM generate_series(1, 2)});
 sleeps($node, 'uncharged: two jobs run', 2);
 my $locker = $node->background_psql('postgres');
-$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.failed_job IN SHARE MODE');
+$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.dead_letter IN SHARE MODE');
 kill_at($_) foreach @once;
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 hold('jobq-lane-read');
@@ -413,7 +413,7 @@ is(sql("SELECT reason FROM jobq.explain($once[0])"), 'lost', 'uncharged: why is 
 is(sql("SELECT jobq.cancel($once[1])"), 't', 'uncharged: one is cancelled');
 is(sql("SELECT state FROM jobq.wait($once[1], '5 min')"), 'cancelled', 'uncharged: which needs no dead letter');
 $locker->query_safe('COMMIT');
-is(sql("SELECT state, attempt FROM jobq.wait($once[0], '5 min')"), 'failed|1', 'uncharged: the other is charged when the lock is gone');
+is(sql("SELECT state, attempt FROM jobq.wait($once[0], '5 min')"), 'dead|1', 'uncharged: the other is charged when the lock is gone');
 is(sql($tries), '2', 'uncharged: and was tried once');
 
 #
@@ -434,7 +434,7 @@ $node->wait_for_log(qr/cannot go on with job $id: another session has its row/, 
 passes('kept');
 is(sql("SELECT count(*) FROM begun WHERE id = $next"), '0', 'kept: not the next one of its group');
 $locker->query_safe('COMMIT');
-is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'failed|1', 'kept: it is charged when its row is free');
+is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'dead|1', 'kept: it is charged when its row is free');
 is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'kept: then the next one runs');
 is(sql($tries), '3', 'kept: it was tried once');
 

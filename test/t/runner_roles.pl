@@ -153,12 +153,12 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM eff
 $node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'off'});
 my $super = $node->safe_psql('postgres', q{CREATE ROLE super LOGIN SUPERUSER; SET SESSION AUTHORIZATION super; SELECT jobq.enqueue('note', max_attempts => 1)});
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super, '5 min')"), 'failed|the role of the job is a superuser', 'no job of a superuser runs');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super, '5 min')"), 'dead|the role of the job is a superuser', 'no job of a superuser runs');
 my $rising = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note')});
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising, '5 min')"), 'completed', 'others do');
 $rising = $node->safe_psql('postgres', q{ALTER ROLE role9 SUPERUSER; SET ROLE role9; SELECT jobq.enqueue('note', max_attempts => 1)});
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising, '5 min')"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
-$node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_many(state => 'failed')});
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising, '5 min')"), 'dead|the role of the job is a superuser', 'nor of one that has become one');
+$node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_many(state => 'dead')});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
 #
@@ -201,7 +201,7 @@ is($node->safe_psql('postgres', 'SELECT attempt FROM jobq_internal.job WHERE id 
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before, '5 min')"), 'completed', 'the first runs');
-wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHERE state IN ('retryable', 'failed') AND attempt = 1 AND id > $before");
+wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHERE state IN ('retryable', 'dead') AND attempt = 1 AND id > $before");
 $node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete(id) FROM jobq.dead_letters});
 
 #
@@ -218,11 +218,11 @@ SELECT jobq.enqueue('note', queue => 'still', delay => '61 min');
 RESET ROLE;
 DROP OWNED BY goner;
 DROP ROLE goner}) =~ s/^\n+//mgr;
-my $failed = 'SELECT count(*) = %d FROM jobq.dead_letters WHERE id IN (' . join(',', @still) . ')';
+my $dead = 'SELECT count(*) = %d FROM jobq.dead_letters WHERE id IN (' . join(',', @still) . ')';
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('1 h')});
-wait_for($node, 'jobs of a role that has gone fail, served or not', sprintf($failed, 2));
+wait_for($node, 'jobs of a role that has gone fail, served or not', sprintf($dead, 2));
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('62 min')});
-wait_for($node, 'so does one that comes later', sprintf($failed, 3));
+wait_for($node, 'so does one that comes later', sprintf($dead, 3));
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('0'); SELECT jobq.delete(id) FROM jobq.dead_letters});
 
 #
@@ -242,7 +242,7 @@ $node->safe_psql('postgres', q{
 SELECT jobq.create_queue('single', open => true, max_running => 1)});
 my $offset = -s $node->logfile;
 my $locker = $node->background_psql('postgres');
-$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.failed_job IN SHARE MODE');
+$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.dead_letter IN SHARE MODE');
 my $unpaid = $node->safe_psql('postgres', q{SET ROLE role20; SELECT jobq.enqueue('note', queue => 'single')});
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $unpaid: canceling statement due to lock timeout/, $offset);
 is($node->safe_psql('postgres', "SELECT state FROM jobq.status($unpaid)"), 'ready', 'a job cannot be charged');
@@ -250,7 +250,7 @@ my $newcomer = $node->safe_psql('postgres', q{SET ROLE role10; SELECT jobq.enque
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($newcomer, '5 min')"), 'completed', 'another role gets a worker');
 $locker->query_safe('COMMIT');
 $locker->quit;
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($unpaid, '5 min')"), 'failed|the role of the job may not connect to the database', 'and is when that is possible');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($unpaid, '5 min')"), 'dead|the role of the job may not connect to the database', 'and is when that is possible');
 limit_is_free('lock');
 
 # So it is if the scheduler ends in the middle of it.
@@ -262,10 +262,10 @@ SKIP:
 	$unpaid = $node->safe_psql('postgres', q{SET ROLE role20; SELECT jobq.enqueue('note', queue => 'single')});
 	wait_for($node, 'the scheduler is about to charge a job', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-role-charge'});
 	$node->safe_psql('postgres', q{SELECT injection_points_detach('jobq-role-charge'); SELECT pg_terminate_backend(pid) FROM jobq_internal.scheduler_state()});
-	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid, '5 min')"), 'failed', 'the next scheduler charges it');
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid, '5 min')"), 'dead', 'the next scheduler charges it');
 	limit_is_free('end');
 }
-$node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'failed')});
+$node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'dead')});
 
 #
 # A job that cannot run needs no place of a limit: it fails while others hold all.
@@ -284,11 +284,11 @@ SELECT jobq.enqueue('hold_at', '12', queue => 'single') \g /dev/null
 SET ROLE role20;
 SELECT jobq.enqueue('note', queue => 'single')});
 $gate->query_safe('SELECT pg_advisory_unlock(11)');
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '5 min')"), 'failed|the role of the job may not connect to the database', 'a job whose turn it is at a limit fails');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '5 min')"), 'dead|the role of the job may not connect to the database', 'a job whose turn it is at a limit fails');
 sleeps($node, 'while the next one of another role has the place', 1);
 $gate->quit;
 limit_is_free('turn');
-$node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'failed')});
+$node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'dead')});
 
 #
 # A role that does not sleep well: settings of its own that no job of jobq's
@@ -333,7 +333,7 @@ SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1), jobq.register('h
 SELECT jobq.restart_workers()});
 foreach my $case (
 	[ 'hold_long', 'jobq_internal.archive', 'completed|1|' ],
-	[ 'fail', 'jobq_internal.job', 'failed|1|an error of its own' ])
+	[ 'fail', 'jobq_internal.job', 'dead|1|an error of its own' ])
 {
 	my ($kind, $table, $outcome) = @$case;
 	my $gate = $node->background_psql('postgres');
@@ -362,7 +362,7 @@ RESET ROLE;
 DROP ROLE role12;
 COMMIT;
 SELECT :id});
-like($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($lost, '5 min')"), qr/^failed\|the role of the job does not exist any more/, 'a job of a role that was dropped fails');
+like($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($lost, '5 min')"), qr/^dead\|the role of the job does not exist any more/, 'a job of a role that was dropped fails');
 
 $node->stop;
 no_failed_assertion($node);

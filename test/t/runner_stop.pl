@@ -99,7 +99,7 @@ sub times_out
 	{
 		$id = enqueue($kind, "timeout => '${ms}ms', $options");
 		is( $node->safe_psql('postgres', "SELECT state, attempt FROM jobq.wait($id, '5 min')"),
-			"failed|$attempts", "timeout: $kind $what");
+			"dead|$attempts", "timeout: $kind $what");
 		my $log = slurp_file($node->logfile);
 		$resisted = () = $log =~ /job $id resists/g;
 		# one that needs more time than the grace to end is terminated again

@@ -40,15 +40,15 @@ sub ends
 
 # No other dead letter of this kind can be written.
 my $first = sql(q{SELECT jobq.enqueue('bad')});
-ends('a job fails', $first, 'failed');
-sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS NOT NULL});
+ends('a job fails', $first, 'dead');
+sql(q{CREATE UNIQUE INDEX one ON jobq_internal.dead_letter (kind) WHERE kind IS NOT NULL});
 my $offset = -s $node->logfile;
 
 # A lease ends, and another, of a job that comes after it.
 my ($leased, $after) = split /\n/, sql(q{BEGIN; SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1);
 SELECT jobq.enqueue('note', queue => 'outside', max_attempts => 1); COMMIT});
 is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max => 2, lease => '1 s', wait => '5 min')}), '2', 'a consumer takes two jobs');
-ends('the lease of one ends', $after, 'failed');
+ends('the lease of one ends', $after, 'dead');
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $leased: duplicate key/, $offset);
 
 # The jobs of a role that is dropped.
@@ -62,7 +62,7 @@ RESET ROLE;
 DROP OWNED BY leaver;
 DROP ROLE leaver;
 COMMIT});
-ends('one job of a dropped role fails', $second, 'failed');
+ends('one job of a dropped role fails', $second, 'dead');
 
 my $others = sql(q{SET ROLE other; SELECT jobq.enqueue('note')});
 ends('a role without a worker gets one', $others, 'completed');
@@ -71,15 +71,15 @@ is(scheduler_pid($node), $scheduler, 'it is the same scheduler');
 
 # It is tried again, until it can be done.
 sql(q{DROP INDEX jobq_internal.one});
-ends('in the end the lease ends', $leased, 'failed');
-ends('so does the job of the dropped role', $lost, 'failed');
+ends('in the end the lease ends', $leased, 'dead');
+ends('so does the job of the dropped role', $lost, 'dead');
 is(scheduler_pid($node), $scheduler, 'it is still the same scheduler');
 
 # The next scheduler does what the one before could not do, and the trouble is over.
 my $troubles = q{SELECT count(*) FROM jobq_internal.scheduler_troubles() WHERE what = 'go on with some jobs'};
 wait_for($node, 'nothing is left to be done', "SELECT ($troubles) = 0");
 sql("SELECT jobq.delete(id) FROM jobq.dead_letters WHERE id IN ($leased, $lost)");
-sql(q{CREATE UNIQUE INDEX one ON jobq_internal.failed_job (kind) WHERE kind IS NOT NULL});
+sql(q{CREATE UNIQUE INDEX one ON jobq_internal.dead_letter (kind) WHERE kind IS NOT NULL});
 $leased = sql(q{SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1)});
 is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 s', wait => '5 min')}), '1', 'a consumer takes a job');
 wait_for($node, 'the scheduler tells that it cannot go on', "SELECT ($troubles) = 1");
@@ -95,7 +95,7 @@ wait_for($node, 'its times are corrected', "SELECT run_at <= jobq.clock() + inte
 is(scheduler_pid($node), $scheduler, 'by the same scheduler');
 wait_for($node, 'which still tells that it cannot go on', "SELECT ($troubles) = 1");
 sql(q{BEGIN; DROP INDEX jobq_internal.one; SELECT pg_terminate_backend(} . scheduler_pid($node) . q{); COMMIT});
-ends('the next scheduler ends the lease', $leased, 'failed');
+ends('the next scheduler ends the lease', $leased, 'dead');
 wait_for($node, 'and has no trouble', "SELECT ($troubles) = 0");
 
 #

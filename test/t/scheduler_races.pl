@@ -275,7 +275,7 @@ wait_for($node, 'batch: is over', "SELECT state = 'completed' FROM jobq.batches 
 wait_for($node, 'batch: its callback runs', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
-# A job of a batch has failed, and is being retried, when the scheduler looks for
+# A job of a batch is dead, and is being retried, when the scheduler looks for
 # the first time: the batch is not over.
 #
 sql(q{CREATE FUNCTION flawed(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
@@ -288,8 +288,8 @@ hold('jobq-batch-looked',
 	sub {
 		$batch = sql(q{WITH b AS MATERIALIZED (SELECT jobq.create_batch('retried', on_failure => '{"kind": "note"}', on_finish => '{"kind": "note", "payload": {"n": 1}}', start => true) AS id)
 			SELECT b.id FROM b, jobq.add_jobs(b.id, 'flawed', '{1}')});
-		wait_for($node, 'retried: it has failed', "SELECT count(*) = 1 FROM jobq_internal.failed_job WHERE batch_id = $batch");
-		$retries->query_safe("BEGIN; TRUNCATE done; SELECT jobq.retry(id) FROM jobq_internal.failed_job WHERE batch_id = $batch");
+		wait_for($node, 'retried: it has failed', "SELECT count(*) = 1 FROM jobq_internal.dead_letter WHERE batch_id = $batch");
+		$retries->query_safe("BEGIN; TRUNCATE done; SELECT jobq.retry(id) FROM jobq_internal.dead_letter WHERE batch_id = $batch");
 	});
 scheduler_looks('retried');
 is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'retried: the batch is not over');
@@ -569,7 +569,7 @@ hold('jobq-parts-done',
 		wait_for_exit($pid);
 	});
 wait_for($node, 'lapsing: it has ended', q{SELECT count(*) = 1 FROM jobq.dead_letters WHERE kind = 'lapsing'});
-sql(q{SELECT jobq.delete_many(state => 'failed')});
+sql(q{SELECT jobq.delete_many(state => 'dead')});
 
 #
 # The clock is put forward while somebody who wants a job has read it: that is not
@@ -645,24 +645,24 @@ release('jobq-steps-read');
 sql("SELECT jobq.cancel_batch($batch)");
 
 #
-# A step that has failed is retried after it was seen that one has: the workflow goes on.
+# A dead step is retried after it was seen: the workflow goes on.
 #
 $batch = sql(q{SELECT jobq.create_workflow('{"name": "retried soon", "on_failure": {"kind": "x", "queue": "steps"}, "options": {"queue": "steps", "max_attempts": 1},
 	"steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x", "needs": ["a"]}]}')});
 @held = map { sql(q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')}) } 1 .. 2;
-my ($failed) = $held[0] =~ /^(\d+)/;
+my ($dead) = $held[0] =~ /^(\d+)/;
 hold('jobq-batch-reads',
 	sub { sql("SELECT jobq.nack($held[0])"); },
-	sub { sql("SELECT jobq.retry($failed)"); });
+	sub { sql("SELECT jobq.retry($dead)"); });
 is(sql(q{SELECT string_agg(name, ' ' ORDER BY id) FROM (SELECT j.id, s.name, jobq.ack(j.id, j.token) FROM jobq.reserve('{steps}', wait => '5 min') j JOIN jobq.steps s ON s.job_id = j.id) t}),
 	'a', 'retried soon: it is there again');
 sql("SELECT jobq.ack($held[1])");
 is(sql(q{SELECT string_agg(name, ' ' ORDER BY id) FROM (SELECT j.id, s.name, jobq.ack(j.id, j.token) FROM jobq.reserve('{steps}', wait => '5 min') j JOIN jobq.steps s ON s.job_id = j.id) t}),
 	'c', 'retried soon: what needs it follows');
-is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried soon: the workflow is completed');
+is(sql("SELECT concat_ws(' ', state, completed, dead, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried soon: the workflow is completed');
 
 #
-# A step that has failed is retried, and completed, after its workflow was read; or what
+# A dead step is retried, and completed, after its workflow was read; or what
 # was cancelled for its failure is locked then.  What needs the step follows none the less.
 #
 my $reserve = q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')};
@@ -671,12 +671,12 @@ my $flow = q{SELECT jobq.create_workflow('{"options": {"queue": "steps", "max_at
 my $states = q{SELECT string_agg(state, ' ' ORDER BY name) FROM jobq.steps WHERE batch_id = };
 $batch = sql($flow);
 @held = map { sql($reserve) } 1 .. 2;
-($failed) = $held[0] =~ /^(\d+)/;
+($dead) = $held[0] =~ /^(\d+)/;
 sql("SELECT jobq.nack($held[0])");
-wait_for($node, 'done meanwhile: what needs it is cancelled', "SELECT ($states $batch) = 'failed running cancelled'");
+wait_for($node, 'done meanwhile: what needs it is cancelled', "SELECT ($states $batch) = 'dead running cancelled'");
 hold('jobq-batch-reads',
 	sub { sql("SELECT jobq.ack($held[1])"); },
-	sub { sql("SELECT jobq.retry($failed); SELECT jobq.ack(id, token) FROM jobq.reserve_job($failed)"); });
+	sub { sql("SELECT jobq.retry($dead); SELECT jobq.ack(id, token) FROM jobq.reserve_job($dead)"); });
 scheduler_looks('done meanwhile');
 is(sql("$states $batch"), 'completed completed ready', 'done meanwhile: what needs it waits');
 sql("SELECT jobq.cancel_batch($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
@@ -685,20 +685,20 @@ sql("SELECT jobq.cancel_batch($batch); SELECT state FROM jobq.wait_batch($batch,
 (my $mapped = $flow) =~ s/"needs": \["a"\]/"needs": ["a"], "map": {"\$result": "a"}/;
 $batch = sql($mapped);
 @held = map { sql($reserve) } 1 .. 2;
-($failed) = $held[0] =~ /^(\d+)/;
+($dead) = $held[0] =~ /^(\d+)/;
 hold('jobq-batch-reads',
 	sub { sql("SELECT jobq.nack($held[0])"); },
-	sub { sql("SELECT jobq.retry($failed); SELECT jobq.ack(id, token, '1') FROM jobq.reserve_job($failed); SELECT jobq.ack($held[1])"); });
-is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'failed 2 1 0', 'fails meanwhile: the workflow has failed');
+	sub { sql("SELECT jobq.retry($dead); SELECT jobq.ack(id, token, '1') FROM jobq.reserve_job($dead); SELECT jobq.ack($held[1])"); });
+is(sql("SELECT concat_ws(' ', state, completed, dead, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'failed 2 1 0', 'fails meanwhile: the workflow has failed');
 
 $batch = sql($flow);
 @held = map { sql($reserve) } 1 .. 2;
-($failed) = $held[0] =~ /^(\d+)/;
+($dead) = $held[0] =~ /^(\d+)/;
 sql("SELECT jobq.nack($held[0]); SELECT jobq.ack($held[1])");
 is(sql("SELECT state FROM jobq.wait_batch($batch, '5 min')"), 'failed', 'locked meanwhile: the workflow has failed');
 my $locker = $node->background_psql('postgres');
 $locker->query_safe("BEGIN; SELECT FROM jobq_internal.archive WHERE id = (SELECT job_id FROM jobq.steps WHERE batch_id = $batch AND name = 'c') FOR UPDATE");
-sql("SELECT jobq.retry($failed); SELECT jobq.ack(id, token) FROM jobq.reserve('{steps}', wait => '5 min')");
+sql("SELECT jobq.retry($dead); SELECT jobq.ack(id, token) FROM jobq.reserve('{steps}', wait => '5 min')");
 scheduler_looks('locked meanwhile');
 is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'locked meanwhile: the workflow is not over');
 $locker->query_safe('COMMIT');
@@ -723,24 +723,24 @@ ok($n > 0 && $n < 30, "large, cancelled: $n of 30 at first");
 wait_for($node, 'large: all are cancelled', "SELECT ($written AND state = 'cancelled') = 30");
 
 #
-# What has failed in a batch is retried after it was seen that the batch is failing: it
+# A dead letter of a batch is retried after it was seen that the batch is failing: it
 # is not cancelled with what is left.
 #
 $batch = sql(q{SELECT jobq.create_batch('retried late')});
 sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'x', '{1,2,3}', options => '{"queue": "steps", "max_attempts": 1}')});
 sql("SELECT jobq.start_batch($batch)");
 @held = map { sql($reserve) } 1 .. 3;
-($failed) = $held[0] =~ /^(\d+)/;
+($dead) = $held[0] =~ /^(\d+)/;
 sql("SELECT jobq.nack($held[0])");
 wait_for($node, 'retried late: the batch is failing', "SELECT state = 'failing' FROM jobq.batches WHERE id = $batch");
 hold('jobq-batch-reads',
 	sub { sql("SELECT jobq.ack($held[1])"); },
-	sub { sql("SELECT jobq.retry($failed)"); });
+	sub { sql("SELECT jobq.retry($dead)"); });
 scheduler_looks('retried late');
-is(sql("SELECT state FROM jobq.jobs WHERE id = $failed"), 'ready', 'retried late: it waits');
-sql("SELECT jobq.ack(id, token) FROM jobq.reserve_job($failed)");
+is(sql("SELECT state FROM jobq.jobs WHERE id = $dead"), 'ready', 'retried late: it waits');
+sql("SELECT jobq.ack(id, token) FROM jobq.reserve_job($dead)");
 sql("SELECT jobq.ack($held[2])");
-is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried late: the batch is completed');
+is(sql("SELECT concat_ws(' ', state, completed, dead, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried late: the batch is completed');
 
 #
 # Whoever is told of an attempt's end sees no worker at it, although that has not
@@ -753,7 +753,7 @@ my $letter;
 hold('jobq-attempt-over',
 	sub { $letter = sql(q{SELECT jobq.enqueue('fails')}); },
 	sub {
-		is(sql("SELECT state FROM jobq.wait($letter, '5 min')"), 'failed', 'over: it has failed');
+		is(sql("SELECT state FROM jobq.wait($letter, '5 min')"), 'dead', 'over: it has failed');
 		sql("SELECT jobq.edit($letter, queue => 'still'); SELECT jobq.retry($letter)");
 		is(sql("SELECT state FROM jobq.status($letter)"), 'ready', 'over: and waits again');
 		is(sql("SELECT state FROM jobq.jobs WHERE id = $letter"), 'ready', 'over: in the view, too');

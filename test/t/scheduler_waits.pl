@@ -108,10 +108,10 @@ my $plain = as('bob', q{SELECT jobq.enqueue('plain', queue => 'outside')});
 is(as('bob', q{SELECT kind FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')}), 'plain', 'bob takes his');
 as('eve', "BEGIN; SELECT jobq.cancel($brittle); PREPARE TRANSACTION 'open'");
 sql(q{SELECT jobq.test_clock('61 min')});
-is(as('bob', "SELECT state FROM jobq.wait($plain, '5 min')"), 'failed', 'his lease ends');
+is(as('bob', "SELECT state FROM jobq.wait($plain, '5 min')"), 'dead', 'his lease ends');
 is(as('eve', "SELECT state FROM jobq.status($brittle)"), 'running', 'hers does not yet');
 sql(q{ROLLBACK PREPARED 'open'});
-is(as('eve', "SELECT state FROM jobq.wait($brittle, '5 min')"), 'failed', 'it does when it can');
+is(as('eve', "SELECT state FROM jobq.wait($brittle, '5 min')"), 'dead', 'it does when it can');
 
 #
 # A table that an operator has locked stops what needs it, and nothing else.
@@ -232,14 +232,14 @@ CREATE INDEX ON jobq_internal.archive_20200101 (batch_id, state) WHERE batch_id 
 INSERT INTO jobq_internal.archive_20200101 (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
 SELECT '2020-01-01 12:00', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'x', 'old', CASE WHEN n % 10 = 0 THEN 1 END FROM generate_series(1, 20000) n;
 INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n, 'eve'::regrole, 0, 'f', 'old', n::text FROM generate_series(1, 3000) n;
-INSERT INTO jobq_internal.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
+INSERT INTO jobq_internal.dead_letter (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
 SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
 
 CREATE TABLE bite (rows bigint);
 CREATE FUNCTION bite() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.bite SELECT count(*) FROM gone; RETURN NULL; END $$;
 CREATE TRIGGER bite AFTER DELETE ON jobq_internal.archive_default REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
 CREATE TRIGGER bite AFTER DELETE ON jobq_internal.archive_20200101 REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
-CREATE TRIGGER bite AFTER DELETE ON jobq_internal.failed_job REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
+CREATE TRIGGER bite AFTER DELETE ON jobq_internal.dead_letter REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
 SELECT pg_reload_conf()});
 my @old = split(/\n/, as('bob', q{SELECT batch('still') FROM generate_series(1, 12)}));
 as('bob', "SELECT finish($_)") foreach @old;
@@ -252,8 +252,8 @@ note(sql(q{SELECT count(*) FROM jobq_internal.archive_default WHERE kind = 'old'
 wait_for($node, 'a tick comes meanwhile', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
 is(ends('bob', q{, queue => 'new', priority => 7}), 'completed', 'and a job in a new lane');
 work_off($node, 'most of it goes', q{SELECT (SELECT count(*) FROM jobq_internal.archive WHERE kind = 'old')
-	+ (SELECT count(*) FROM jobq_internal.failed_job WHERE kind = 'old') + (SELECT count(*) FROM jobq_internal.unique_key WHERE kind = 'old')});
-wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq_internal.failed_job WHERE kind = 'old')
+	+ (SELECT count(*) FROM jobq_internal.dead_letter WHERE kind = 'old') + (SELECT count(*) FROM jobq_internal.unique_key WHERE kind = 'old')});
+wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq_internal.dead_letter WHERE kind = 'old')
 	AND NOT EXISTS (SELECT FROM jobq_internal.unique_key WHERE kind = 'old') AND to_regclass('jobq_internal.archive_20200101') IS NULL
 	AND NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at < now() - interval '100 days')});
 # how many blocks a piece has depends on how fast they are

@@ -110,13 +110,13 @@ is(sql('SELECT count(*) FROM jobq_internal.archive_default'), '0', 'what was the
 sql(q{
 CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1);
-SELECT jobq.create_queue('brief', archive_retention => '1 day', failed_retention => '2 hours'), jobq.create_queue('usual')});
+SELECT jobq.create_queue('brief', archive_retention => '1 day', dead_retention => '2 hours'), jobq.create_queue('usual')});
 my $batch = sql(q{SELECT jobq.create_batch('of brief')});
 sql(qq{SELECT jobq.add_jobs($batch, 'note', ARRAY['{}'::jsonb], '{"queue": "brief"}')});
 sql("SELECT jobq.start_batch($batch)");
 sql(q{SELECT jobq.enqueue(kind, queue => queue) FROM unnest('{note,fail}'::text[]) kind, unnest('{brief,usual}'::text[]) queue});
 my $jobs = q{SELECT string_agg(concat_ws(' ', queue, kind, state), ', ' ORDER BY queue, kind, id) FROM jobq.jobs WHERE queue IN ('brief', 'usual')};
-wait_for($node, 'jobs have finished', "SELECT ($jobs) = 'brief fail failed, brief note completed, brief note completed, usual fail failed, usual note completed'");
+wait_for($node, 'jobs have finished', "SELECT ($jobs) = 'brief fail dead, brief note completed, brief note completed, usual fail dead, usual note completed'");
 my $counts = sql("SELECT total, completed FROM jobq.batches WHERE id = $batch");
 like(sql(q{SELECT DISTINCT tableoid::regclass FROM jobq_internal.archive WHERE kind = 'note' AND queue_id = (SELECT id FROM jobq_internal.queue WHERE name = 'brief')}),
 	qr{^jobq_internal.archive_\d+$}, 'they are in a partition');
@@ -144,14 +144,14 @@ SELECT ($jobs) = '$left'}) eq 't';
 	is(sql($jobs), $left, $name);
 	return;
 }
-gone_later('dead letters of the queue go', 'brief note completed, brief note completed, usual fail failed, usual note completed');
+gone_later('dead letters of the queue go', 'brief note completed, brief note completed, usual fail dead, usual note completed');
 $hours = 72;
-gone_later('finished jobs of the queue go', 'usual fail failed, usual note completed');
+gone_later('finished jobs of the queue go', 'usual fail dead, usual note completed');
 is(sql("SELECT total, completed FROM jobq.batches WHERE id = $batch"), $counts, 'and a batch knows what has gone');
 is(sql(q{SELECT count(*) FROM jobq_internal.archive WHERE kind = 'note'}), '1001', 'those of others stay');
 sql(q{SELECT jobq.alter_queue('usual', archive_retention => '1 day')});
 $hours += 2;
-gone_later('a queue that wants it now is heard', 'usual fail failed');
+gone_later('a queue that wants it now is heard', 'usual fail dead');
 is(sql(q{SELECT count(*) FROM jobq_internal.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
 
 # What is finished when the clock was put back goes by the clock as it is.
@@ -159,7 +159,7 @@ sql("SELECT jobq.test_clock('$morning'::interval + interval '5 hours')");
 my $again = sql(q{SELECT jobq.enqueue('note', queue => 'brief', delay => '1 ms')});
 is(sql("SELECT state FROM jobq.wait($again, '5 min')"), 'completed', 'the scheduler goes by the clock that was put back');
 $hours = 50;
-gone_later('what is finished then goes, too', 'usual fail failed');
+gone_later('what is finished then goes, too', 'usual fail dead');
 
 #
 # Batches that are old go, but for one to which a table of somebody else's refers; and that

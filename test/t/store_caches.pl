@@ -94,7 +94,7 @@ work_off($node, 'the workers run all', 'SELECT count(*) FROM jobq_internal.job')
 is( sql(q{SELECT string_agg(kind || ' ' || queue || ' ' || state || ' ' || n, ', ' ORDER BY kind, queue)
 	FROM (SELECT kind, queue, state, count(*) AS n FROM jobq.jobs GROUP BY 1, 2, 3) j}),
 	join(', ',
-		'breaks told failed 1', 'commits told completed 1',
+		'breaks told dead 1', 'commits told completed 1',
 		'on_failure:breaks told completed 1', 'paced grouped completed 3',
 		'twice new completed 1', 'twice still completed 1', 'twice strict completed 5', 'twice told completed 20'),
 	'each as it should');

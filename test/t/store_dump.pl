@@ -39,7 +39,7 @@ SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_pay
 SELECT jobq.pause('still');
 });
 
-# One of each: completed, failed, waiting for its next attempt, cancelled ...
+# One of each: completed, dead, waiting for its next attempt, cancelled ...
 $node->safe_psql(
 	'postgres', q{
 SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day', uuid => '00000000-0000-4000-8000-000000000001');
@@ -48,7 +48,7 @@ SELECT jobq.enqueue('fail', '{"n": 3}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"n": 4}', delay => '1 day'));
 });
 wait_for($node, 'jobs are in their final states',
-	q{SELECT count(*) = 4 FROM jobq.jobs WHERE state IN ('completed', 'failed', 'retryable', 'cancelled')});
+	q{SELECT count(*) = 4 FROM jobq.jobs WHERE state IN ('completed', 'dead', 'retryable', 'cancelled')});
 
 # ... ready in a queue that is paused, scheduled, and ready in one that is
 # paused just now; as several roles.
@@ -67,7 +67,7 @@ RESET ROLE;
 my %tables = (
 	job => 'SELECT * FROM jobq_internal.job ORDER BY id',
 	archive => 'SELECT * FROM jobq_internal.archive ORDER BY id',
-	failed_job => 'SELECT * FROM jobq_internal.failed_job ORDER BY id',
+	dead_letter => 'SELECT * FROM jobq_internal.dead_letter ORDER BY id',
 	unique_key => 'SELECT * FROM jobq_internal.unique_key ORDER BY job_id',
 	job_uuid => 'SELECT * FROM jobq_internal.job_uuid ORDER BY uuid',
 	queue => 'SELECT * FROM jobq_internal.queue ORDER BY id',

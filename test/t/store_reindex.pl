@@ -77,7 +77,7 @@ sub everything
 {
 	my ($when) = @_;
 
-	is($session->query(q{CALL everything('')}), 'completed completed failed completed completed', $when)
+	is($session->query(q{CALL everything('')}), 'completed completed dead completed completed', $when)
 	  or diag($session->{stderr});
 	return;
 }
@@ -117,7 +117,7 @@ sub reindex
 my $waits = q{SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 	WHERE NOT l.granted AND a.query ~ '^REINDEX'};
 
-foreach my $table (qw(unique_key job failed_job archive_default))
+foreach my $table (qw(unique_key job dead_letter archive_default))
 {
 	my ($out, $err) = ('', '');
 	my $enqueue = q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => '%s', on_conflict => '%s') > 0};
@@ -145,11 +145,11 @@ my ($id, $token) = split /\|/, $middle->query_safe(q{
 	SELECT jobq.enqueue('elsewhere', queue => 'taken', max_attempts => 1) \gset
 	SELECT id, token FROM jobq.reserve('{taken}', wait => '3 min')});
 $middle->query_safe("BEGIN; SELECT jobq.nack($id, $token, 'no')");
-my $reindex = reindex('failed_job', \$out, \$err);
+my $reindex = reindex('dead_letter', \$out, \$err);
 wait_for($node, 'REINDEX waits for the dead letter', $waits);
 $middle->query_safe('COMMIT');
 ok($reindex->finish, 'it comes to its end') or diag($err);
-is(sql("SELECT state FROM jobq.status($id)"), 'failed', 'the dead letter is found');
+is(sql("SELECT state FROM jobq.status($id)"), 'dead', 'the dead letter is found');
 $middle->quit;
 
 # What the owner has changed is refused: nothing is read or written by a wrong
@@ -183,7 +183,7 @@ foreach my $change (
 $owner->quit;
 
 # Indexes that jobq can serve may be added, and no others.
-foreach my $index ("ON jobq_internal.archive ((payload ->> 'a'))", 'ON jobq_internal.job (kind) WHERE priority < 0', "ON jobq_internal.failed_job (kind, lower(kind))",
+foreach my $index ("ON jobq_internal.archive ((payload ->> 'a'))", 'ON jobq_internal.job (kind) WHERE priority < 0', "ON jobq_internal.dead_letter (kind, lower(kind))",
 	'ON jobq_internal.job (kind) WHERE job IS NOT NULL', 'ON jobq_internal.job ((job))')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "CREATE INDEX $index");

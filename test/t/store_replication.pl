@@ -51,7 +51,7 @@ SELECT jobq.enqueue('note_procedure', queue => 'still');
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
 $subscriber->safe_psql('postgres', q{DELETE FROM jobq_internal.handler});
-subscribe($publisher, $subscriber, map { "jobq_internal.$_" } qw(limiter queue handler job job_uuid failed_job));
+subscribe($publisher, $subscriber, map { "jobq_internal.$_" } qw(limiter queue handler job job_uuid dead_letter));
 $publisher->safe_psql('postgres', $jobs);
 $publisher->wait_for_catchup('jobs');
 
@@ -77,7 +77,7 @@ $publisher->safe_psql('postgres', $letter);
 letters(3, 'dead letters are counted: those that were there, and one that has come');
 $publisher->safe_psql('postgres', q{SELECT jobq.delete(max(id)) FROM jobq.dead_letters});
 letters(2, 'one is gone');
-$publisher->safe_psql('postgres', q{TRUNCATE jobq_internal.failed_job});
+$publisher->safe_psql('postgres', q{TRUNCATE jobq_internal.dead_letter});
 letters(0, 'all are');
 
 # the subscriber has jobs of its own; sequences are not replicated

@@ -78,7 +78,7 @@ static bool read_batch(int64 id, bool lock, Batch *batch);
 static bool may_have_dropped(const Batch *batch);
 static TimestampTz ends_since(const Batch *batch);
 static bool has_failed(const Batch *batch);
-static bool step_has_failed(int64 id);
+static bool step_is_lost(int64 id);
 static void count_jobs(Batch *batch);
 static bool has_cancelled(int64 id);
 static bool has_begun(const Batch *batch);
@@ -168,7 +168,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		return LOOK_ALONE;
 	live = batch_witness(batch->id, bound, witness);
 
-	/* what ends without a live job counts its failed ones below */
+	/* what ends without a live job counts its dead ones below */
 	if (!batch->has_steps && live && batch->state == BATCH_RUNNING && !batch->reopened)
 		failing = has_failed(batch);
 	if (shared && failing)
@@ -201,8 +201,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			count_jobs(batch);
 
 		/*
-		 * a job may have failed since, and what needed it is cancelled
-		 * already; or the one that had failed was retried
+		 * a job may be dead since, and what needed it is cancelled already;
+		 * or the dead one was retried
 		 */
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 			has_failed(batch);
@@ -230,7 +230,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		char		state = batch->state;
 		bool		dropped = batch->dropped;
 
-		/* what has failed may have been retried: then nobody is cancelled */
+		/* what was dead may have been retried: then nobody is cancelled */
 		if (!read_batch(batch->id, true, batch))
 			return LOOK_LATER;
 		if (batch->state != state || batch->dropped != dropped)
@@ -392,7 +392,7 @@ ends_since(const Batch *batch)
 }
 
 /*
- * Has a job of the batch failed for good, or expired, that is not an optional step?
+ * Is a job of the batch dead or expired that is not an optional step?
  */
 static bool
 has_failed(const Batch *batch)
@@ -402,15 +402,15 @@ has_failed(const Batch *batch)
 	bool		found;
 
 	if (batch->has_steps)
-		return step_has_failed(batch->id);
+		return step_is_lost(batch->id);
 	if (batch->counted)
-		return batch->counts.failed > 0 || batch->counts.expired > 0;
+		return batch->counts.dead > 0 || batch->counts.expired > 0;
 
 	/* what is not in these tables any more is counted in the row */
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = jobq_batch_fetch(batch->id, snapshot, &now) &&
-		(DatumGetInt64(BATCH_VALUE(&now, FAILED)) > 0 ||
+		(DatumGetInt64(BATCH_VALUE(&now, DEAD)) > 0 ||
 		 DatumGetInt64(BATCH_VALUE(&now, EXPIRED)) > 0 ||
 		 jobq_batch_has_failures(batch->id, ends_since(batch), snapshot));
 	UnregisterSnapshot(snapshot);
@@ -418,18 +418,18 @@ has_failed(const Batch *batch)
 }
 
 static bool
-step_has_failed(int64 id)
+step_is_lost(int64 id)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq_internal.failed_job f WHERE batch_id = $1"
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq_internal.dead_letter f WHERE batch_id = $1"
 						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = f.id AND s.optional))"
 						   " OR EXISTS (SELECT FROM jobq_internal.archive a WHERE batch_id = $1 AND state = 'e'"
 						   "  AND NOT EXISTS (SELECT FROM jobq_internal.step s WHERE s.job_id = a.id AND s.optional))"
-						   " OR EXISTS (SELECT FROM jobq_internal.batch WHERE id = $1 AND failed + expired > 0"
-						   "  AND failed + expired > (SELECT pg_catalog.count(*) FROM jobq_internal.step s"
+						   " OR EXISTS (SELECT FROM jobq_internal.batch WHERE id = $1 AND dead + expired > 0"
+						   "  AND dead + expired > (SELECT pg_catalog.count(*) FROM jobq_internal.step s"
 						   "   WHERE s.batch_id = $1 AND s.optional AND s.state IN ('f', 'e')"
 						   "   AND NOT EXISTS (SELECT FROM jobq_internal.archive a WHERE a.id = s.job_id)))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
@@ -447,7 +447,7 @@ count_jobs(Batch *batch)
 	batch->counts = (JobqBatchCounts)
 	{
 		.completed = DatumGetInt64(BATCH_VALUE(row, COMPLETED)),
-			.failed = DatumGetInt64(BATCH_VALUE(row, FAILED)),
+			.dead = DatumGetInt64(BATCH_VALUE(row, DEAD)),
 			.cancelled = DatumGetInt64(BATCH_VALUE(row, CANCELLED)),
 			.expired = DatumGetInt64(BATCH_VALUE(row, EXPIRED))
 	};
@@ -468,7 +468,7 @@ has_begun(const Batch *batch)
 	const JobqBatchCounts *counts = &batch->counts;
 
 	return DatumGetBool(BATCH_VALUE(&batch->row, ADOPTED)) ||
-		counts->completed + counts->failed + counts->cancelled + counts->expired > 0;
+		counts->completed + counts->dead + counts->cancelled + counts->expired > 0;
 }
 
 /*

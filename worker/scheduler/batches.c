@@ -7,7 +7,7 @@
  * one after the other, so that no two ends can race.  A look at a batch is a
  * transaction: what it finds, and the jobs that it enqueues for that, commit
  * together, so each callback is enqueued once, whatever crashes when.  Looks at
- * batches that have no steps, and of which no job has failed, share a transaction.
+ * batches that have no steps, and of which no job is dead, share a transaction.
  *
  * When to look, committers tell (src/commit/batch_commit.c).  After a start, and every
  * jobq.poll_interval, all batches that are not over are looked at.  Roles take

@@ -3,7 +3,7 @@
  * callback.c
  *	  What a callback of a batch is told in its headers, and who has asked for an event
  *	  of it in the payload: which batch it is, what has become of its jobs, and which of
- *	  them failed first.
+ *	  them was the first to fail.
  *
  * worker/scheduler/callback.c
  *
@@ -97,20 +97,20 @@ callback_event(int64 batch_id, const char *name, Oid role, char state,
 }
 
 /*
- * How many jobs have ended in which way.  Returns whether one has failed or expired.
+ * How many jobs have ended in which way.  Returns whether one is dead or expired.
  */
 static bool
 append_counts(StringInfo buf, const JobqBatchCounts *counts)
 {
-	appendStringInfo(buf, "{\"completed\": " INT64_FORMAT ", \"failed\": " INT64_FORMAT
+	appendStringInfo(buf, "{\"completed\": " INT64_FORMAT ", \"dead\": " INT64_FORMAT
 					 ", \"cancelled\": " INT64_FORMAT ", \"expired\": " INT64_FORMAT "}",
-					 counts->completed, counts->failed, counts->cancelled,
+					 counts->completed, counts->dead, counts->cancelled,
 					 counts->expired);
-	return counts->failed > 0 || counts->expired > 0;
+	return counts->dead > 0 || counts->expired > 0;
 }
 
 /*
- * Find the first job that has failed or expired, as far as it is still there; one that
+ * Find the first dead or expired job, as far as it is still there; one that
  * may fail, an optional step, only if there is no other.
  */
 static bool
@@ -122,7 +122,7 @@ find_error(int64 batch_id)
 
 	return jobq_query_kept(&plan, "SELECT e.id, e.kind, e.sqlstate, e.error, e.error_context FROM"
 						   " (SELECT id, finished_at, kind, sqlstate, error, error_context"
-						   "  FROM jobq_internal.failed_job WHERE batch_id = $1"
+						   "  FROM jobq_internal.dead_letter WHERE batch_id = $1"
 						   "  UNION ALL SELECT id, finished_at, kind, NULL, 'the job has expired', NULL"
 						   "  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
 						   " LEFT JOIN jobq_internal.step s ON s.job_id = e.id"

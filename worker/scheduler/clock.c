@@ -208,7 +208,7 @@ correct_keys(Piece *piece)
 							   " FROM (SELECT k.ctid AS row, coalesce("
 							   "  (SELECT enqueued_at FROM jobq_internal.job WHERE id = k.job_id),"
 							   "  (SELECT enqueued_at FROM jobq_internal.archive WHERE id = k.job_id LIMIT 1),"
-							   "  (SELECT enqueued_at FROM jobq_internal.failed_job WHERE id = k.job_id)) AS at"
+							   "  (SELECT enqueued_at FROM jobq_internal.dead_letter WHERE id = k.job_id)) AS at"
 							   "  FROM jobq_internal.unique_key k WHERE k.ctid >= $2 AND k.ctid < $3 AND k.held_until > $1"
 							   "   AND age(k.xmin) > age($4)) c"
 							   " WHERE u.ctid = c.row AND u.held_until > $1 AND c.at > $1 + interval '1 min'",

@@ -140,7 +140,7 @@ counter_count(JobqStatBase *base, TimestampTz now)
 	JobqCounted **counted = palloc0(sizeof(JobqCounted *) *
 									(jobq_max_stats + jobq_max_databases));
 	Relation	jobs = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	Relation	letters = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
+	Relation	letters = jobq_open_table(JOBQ_DEAD_LETTER_TABLE, AccessShareLock);
 	uint32		number;
 	Snapshot	snapshot = jobq_stats_count_begin(base, now, &number);
 

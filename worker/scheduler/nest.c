@@ -553,8 +553,8 @@ results_by_name(int64 id)
 }
 
 /*
- * Why the workflow has failed: what has failed or expired first, as far as it is still
- * known; of a step that may fail only if there is no other.
+ * Why the workflow has failed: the first dead or expired job, as far as it is still
+ * known; that of a step that may fail only if there is no other.
  */
 static void
 error_of(int64 id, JobqError *error)
@@ -571,7 +571,7 @@ error_of(int64 id, JobqError *error)
 	if (jobq_query_kept(&plan, "SELECT coalesce('step \"' || s.name || '\"', 'job ' || e.id), e.sqlstate,"
 						" pg_catalog.left(e.error, 2000) FROM"
 						" (SELECT id, finished_at, sqlstate, error"
-						"  FROM jobq_internal.failed_job WHERE batch_id = $1"
+						"  FROM jobq_internal.dead_letter WHERE batch_id = $1"
 						"  UNION ALL SELECT id, finished_at, NULL, 'it has expired'"
 						"  FROM jobq_internal.archive WHERE batch_id = $1 AND state = 'e') e"
 						" LEFT JOIN jobq_internal.step s ON s.job_id = e.id"

@@ -210,7 +210,7 @@ past_begin(const JobqLimiter *limiters, int n)
 								  "  FROM jobq_internal.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
 								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
-								  "  FROM jobq_internal.failed_job f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
+								  "  FROM jobq_internal.dead_letter f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
 								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
 								  "  FROM jobq_internal.archive WHERE finished_at > $5 AND started_at > $5"

@@ -105,7 +105,7 @@ static const Stage stages[] = {
 	{NULL, find_old_day, bite_old_day, drop_day},
 	{NULL, find_short_day, bite_short_day, NULL},
 	{"archive_default", NULL, bite_default, NULL},
-	{"failed_job", NULL, bite_letters, NULL},
+	{"dead_letter", NULL, bite_letters, NULL},
 	{"batch", NULL, bite_batches, NULL},
 	{"job_uuid", NULL, bite_uuids, NULL},
 	{"unique_key", NULL, bite_keys, NULL},
@@ -419,10 +419,10 @@ bite_letters(Bite *bite)
 {
 	static SPIPlanPtr plan = NULL;
 
-	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq_internal.failed_job WHERE "
-										 OLD_ROWS("jobq_internal.failed_job",
-												  "failed_retention") RETURNING_LETTERS),
-				 bite, jobq_failed_retention);
+	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE "
+										 OLD_ROWS("jobq_internal.dead_letter",
+												  "dead_retention") RETURNING_LETTERS),
+				 bite, jobq_dead_retention);
 }
 
 /*
@@ -452,7 +452,7 @@ bite_batches(Bite *bite)
 	static SPIPlanPtr find = NULL;
 	static const Oid find_types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, INT8ARRAYOID};
 	Datum		values[] = {
-		TimestampTzGetDatum(bite->now - jobq_failed_retention *
+		TimestampTzGetDatum(bite->now - jobq_dead_retention *
 							(60 * USECS_PER_SEC)),
 		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
 		PointerGetDatum(construct_array(passed, npassed, INT8OID, 8,

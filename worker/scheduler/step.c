@@ -79,7 +79,7 @@ step_fail(StepLook *look, JobqStep *step, JobqJob *job,
 		  const JobqError *error)
 {
 	(void) jobq_job_failed(look->rel, job, DT_NOBEGIN, error, false, true, 0);
-	step->state = STEP_FAILED;
+	step->state = STEP_DEAD;
 }
 
 /*

@@ -11,8 +11,8 @@
  *	- a blocked step is freed if all that it needs is completed, or skipped, or
  *	  optional and over; if it has a condition that does not hold, it is skipped;
  *	- it is cancelled if something that it needs has ended otherwise;
- *	- one that was cancelled only because others failed is blocked again if
- *	  what it needs is not lost any more: a failed step was retried.
+ *	- one that was cancelled only because others are lost is blocked again if
+ *	  what it needs is not lost any more: a dead step was retried.
  *
  * To read all steps each time one of many ends would take longer than the steps.
  * So a large workflow in which nothing has gone wrong is kept in memory (kept.c), and
@@ -399,7 +399,7 @@ restore_rows(StepLook *look, uint64 n)
 }
 
 /*
- * Some of the steps that were cancelled because others failed, and that could run now:
+ * Some of the steps that were cancelled because others are lost, and that could run now:
  * the ids of their jobs, and how many.
  */
 static int
@@ -476,7 +476,7 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 }
 
 /*
- * Block those steps again that were cancelled because others failed, and that
+ * Block those steps again that were cancelled because others are lost, and that
  * could run now, as far as there is time.
  */
 static void
