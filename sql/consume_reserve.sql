@@ -506,7 +506,7 @@ SELECT * FROM test.error('SELECT jobq.ack(NULL, ''1'')');
 SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 250) i;
 CALL test.settle();
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset
-SELECT e.* FROM unnest(ARRAY['to_jsonb(array_fill(1, ''{249}''))', '''[]''', '''{}''', '''1''', 'to_jsonb(array_fill(1, ''{249}'')) || to_jsonb(repeat(''x'', pg_size_bytes(current_setting(''jobq.max_result''))::int))']) WITH ORDINALITY u (r, n),
+SELECT e.* FROM unnest(ARRAY['to_jsonb(array_fill(1, ''{249}''))', '''[]''', '''{}''', '''1''', 'to_jsonb(array_fill(1, ''{249}'')) || to_jsonb(repeat(''x'', pg_size_bytes(current_setting(''jobq.max_payload''))::int))']) WITH ORDINALITY u (r, n),
 	test.error(format('SELECT jobq.ack_many(%L::bigint[], %L::bigint[], %s)', :'ids', :'tokens', r)) e ORDER BY n;
 SELECT count(*) FROM jobq.jobs WHERE id = ANY (:'ids') AND state = 'running';
 SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[], (SELECT jsonb_agg(CASE WHEN n % 3 > 0 THEN jsonb_build_object('n', n) END ORDER BY n) FROM generate_series(1, 250) n));

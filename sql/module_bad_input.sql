@@ -39,11 +39,11 @@ SELECT state, error FROM jobq.wait(:id);
 SELECT jobq.enqueue('wordy') AS id \gset
 SELECT state, octet_length(error) FROM jobq.wait(:id);
 SELECT octet_length(errors -> 0 ->> 'message') FROM jobq.dead_letters WHERE id = :id;
-SET jobq.max_result = '1 kB';
 SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 900)), queue => 'manual') AS small, jobq.enqueue('echo', to_jsonb(repeat('x', 1200)), queue => 'manual', max_attempts => 1) AS large \gset
+SET jobq.max_payload = '1 kB';
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, error FROM jobq.wait_many(ARRAY[:small, :large]::bigint[], '0');
-RESET jobq.max_result;
+RESET jobq.max_payload;
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE kind IN ('too_deep', 'wordy') OR error ~ '^result of';
 SELECT jobq.unregister('too_deep'), jobq.unregister('wordy');
 

@@ -296,13 +296,13 @@ jobq_check_result(Datum result)
 {
 	Size		size = toast_raw_datum_size(result);
 
-	if (size > (Size) jobq_max_result * 1024)
+	if (size > (Size) jobq_max_payload * 1024)
 		ereport(ERROR,
 				(errcode(ERRCODE_STRING_DATA_RIGHT_TRUNCATION),
 				 errmsg("result of %zu bytes is larger than the allowed %d kB",
-						size, jobq_max_result),
+						size, jobq_max_payload),
 				 errhint("Store the data in a table and return its key, or raise \"%s\".",
-						 "jobq.max_result")));
+						 "jobq.max_payload")));
 	jobq_check_depth(result, size, "result", ERRCODE_STRING_DATA_RIGHT_TRUNCATION);
 }
 

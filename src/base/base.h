@@ -126,7 +126,6 @@ extern char *jobq_default_backoff;
 extern int	jobq_cancel_grace;
 extern int	jobq_max_crashes;
 extern int	jobq_max_payload;
-extern int	jobq_max_result;
 extern int	jobq_worker_max_jobs;
 extern int	jobq_worker_max_age;
 extern int	jobq_worker_max_memory;

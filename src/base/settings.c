@@ -42,7 +42,6 @@ char	   *jobq_default_backoff;
 int			jobq_cancel_grace;
 int			jobq_max_crashes;
 int			jobq_max_payload;
-int			jobq_max_result;
 int			jobq_worker_max_jobs;
 int			jobq_worker_max_age;
 int			jobq_worker_max_memory;
@@ -127,63 +126,58 @@ static const Setting everywhere[] = {
 	{
 		"jobq.create_queues", CHOICE(jobq_create_queues, CREATE_QUEUES_WORKER, create_queues_choices),
 		PGC_SUSET, 0,
-		"Sets the mode of queues that are created when they are first used.",
-		"worker: jobq's workers take the jobs; consumer: programs take them by reserve(). If off, to use a queue that does not exist is an error, but for the queue default."
+		"Sets the mode of queues that are created by their first job.",
+		"worker: the workers run the jobs; consumer: programs take the jobs with reserve(); off: enqueue() fails if the queue does not exist, except for the queue default."
 	},
 	{
 		"jobq.max_queues_per_role", NUMBER(jobq_max_queues_per_role, 1000, 0, INT_MAX),
 		PGC_SUSET, 0,
-		"Sets how many queues a role can make by using them first.",
-		"Those that it or another makes by create_queue() do not count. 0 is no limit."
+		"Sets the maximum number of queues that a role creates by their first jobs.",
+		"Queues made with create_queue() do not count. 0 means no limit."
 	},
 	{
 		"jobq.count_limit", NUMBER(jobq_count_limit, 1000, 0, INT_MAX),
 		PGC_USERSET, 0,
-		"Sets how many jobs of a queue the view queues counts at most in the table.",
-		"Where there are more, the statistics tell. 0: all are counted."
+		"Sets the maximum number of jobs per queue that the view queues counts in the table.",
+		"For queues with more jobs, the view shows statistics. 0 means that all jobs are counted."
 	},
 	{
 		"jobq.enqueue_timeout", NUMBER(jobq_enqueue_timeout, 60000, 0, INT_MAX),
 		PGC_USERSET, GUC_UNIT_MS,
-		"Sets how long a session waits at most to enqueue into a full queue with on_full = wait.",
-		"0 is no limit but lock_timeout and statement_timeout."
+		"Sets the maximum time that a session waits to enqueue into a full queue with on_full = wait.",
+		"0 means that only lock_timeout and statement_timeout limit the wait."
 	},
 	{
 		"jobq.max_payload", NUMBER(jobq_max_payload, 16384, 1, 1024 * 1024),
 		PGC_SUSET, GUC_UNIT_KB,
-		"Sets how large payload and headers of a job may be together."
-	},
-	{
-		"jobq.max_result", NUMBER(jobq_max_result, 16384, 1, 1024 * 1024),
-		PGC_SUSET, GUC_UNIT_KB,
-		"Sets the largest result that a job may have."
+		"Sets the maximum size of the payload and headers of a job together, and of its result."
 	},
 	{
 		"jobq.default_timeout", NUMBER(jobq_default_timeout, 0, 0, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_MS,
-		"Sets how long a handler may run if neither job nor kind says so; 0 is no limit."
+		"Sets the maximum run time of a handler, unless the job or the kind sets it; 0 means no limit."
 	},
 	{
 		"jobq.default_max_attempts", NUMBER(jobq_default_max_attempts, 3, 0, INT_MAX),
 		PGC_SUSET, 0,
-		"Sets how many attempts a job has at most if neither job nor kind says so; 0 is no limit."
+		"Sets the maximum number of attempts, unless the job or the kind sets it; 0 means no limit."
 	},
 	{
 		"jobq.default_backoff", TEXT(jobq_default_backoff, JOBQ_DEFAULT_BACKOFF),
 		PGC_SUSET, 0,
-		"Sets how long the next attempt of a job waits if neither job nor kind says so.",
+		"Sets the delay before the next attempt, unless the job or the kind sets it.",
 		"For example \"fixed 5s\", \"linear 5s cap 300s\", \"exponential 5s cap 300s jitter 20%\", or \"list 1s,5s,10s\".",
 		check_backoff
 	},
 	{
 		"jobq.max_crashes", NUMBER(jobq_max_crashes, 2, 1, 100),
 		PGC_SIGHUP, 0,
-		"Sets after how many crashes of its server process a job becomes a dead letter."
+		"Sets the number of crashes of its server process after which a job becomes a dead letter."
 	},
 	{
 		"jobq.notify_interval", NUMBER(jobq_notify_interval, 10, 0, 60000),
 		PGC_SIGHUP, GUC_UNIT_MS,
-		"Sets how long the NOTIFY relay collects messages before it sends them."
+		"Sets the time for which the NOTIFY relay collects messages before it sends them."
 	},
 };
 
@@ -195,80 +189,80 @@ static const Setting where_preloaded[] = {
 	{
 		"jobq.databases", TEXT(jobq_databases, "postgres"),
 		PGC_SIGHUP, GUC_LIST_INPUT,
-		"Lists the databases whose jobs are run; \"*\" is every database that has the extension.",
+		"Lists the databases whose jobs run; \"*\" means every database that has the extension.",
 		NULL,
 		check_databases
 	},
 	{
 		"jobq.sql_databases", TEXT(jobq_sql_databases, ""),
 		PGC_SIGHUP, GUC_LIST_INPUT,
-		"Lists other databases in which plain statements may run; \"*\" is every database.",
-		"They run there as the role whose job it is, if that may connect.",
+		"Lists other databases in which jobs may run plain statements; \"*\" means every database.",
+		"The statements run as the role of the job, which must be allowed to connect.",
 		check_databases
 	},
 	{
 		"jobq.workers", TEXT(jobq_workers, "*=4"),
 		PGC_SIGHUP, 0,
 		"Sets the pools of workers of each database.",
-		"For example \"high,default=4; reports=2\": queues in strict order, and the number of workers. \"*\" is every queue that no pool names.",
+		"For example \"high,default=4; reports=2\": queues in strict order, and the number of workers. \"*\" means every queue that no pool names.",
 		jobq_check_workers, jobq_assign_workers
 	},
 	{
 		"jobq.max_workers", NUMBER(jobq_max_workers, 16, 1, 1024),
 		PGC_POSTMASTER, 0,
-		"Sets the largest number of workers in the cluster.",
-		"They are taken from \"max_worker_processes\", as are the launcher and a scheduler per database."
+		"Sets the maximum number of workers in the cluster.",
+		"Workers, the launcher, and a scheduler per database count toward \"max_worker_processes\"."
 	},
 	{
 		"jobq.max_databases", NUMBER(jobq_max_databases, 8, 1, 1024),
 		PGC_POSTMASTER, 0,
-		"Sets the largest number of databases that are served."
+		"Sets the maximum number of served databases."
 	},
 	{
 		"jobq.ready_entries", NUMBER(jobq_ready_entries, 32768, 1024, 16 * 1024 * 1024),
 		PGC_POSTMASTER, 0,
-		"Sets how many jobs that may run now are kept in shared memory per database.",
-		"A larger backlog stays in the table and is loaded as needed."
+		"Sets the maximum number of jobs per database that wait to run in shared memory.",
+		"Further jobs stay in the table, and are loaded when needed."
 	},
 	{
 		"jobq.max_lanes", NUMBER(jobq_max_lanes, 4096, 16, 60000),
 		PGC_POSTMASTER, 0,
-		"Sets how many combinations of queue, priority and role are kept in shared memory per database."
+		"Sets the maximum number of combinations of queue, priority and role per database in shared memory."
 	},
 	{
 		"jobq.max_leases", NUMBER(jobq_max_leases, 8192, 64, 16 * 1024 * 1024),
 		PGC_POSTMASTER, 0,
-		"Sets how many jobs consumers can hold at a time per database."
+		"Sets the maximum number of jobs per database that consumers hold at a time."
 	},
 	{
 		"jobq.max_groups", NUMBER(jobq_max_groups, 2048, 64, 1024 * 1024),
 		PGC_POSTMASTER, 0,
-		"Sets how many groups can be under way at a time per database.",
-		"These are groups of which a job runs, waits for its next attempt, or keeps others waiting."
+		"Sets the maximum number of active groups per database.",
+		"A group is active while one of its jobs runs, waits for the next attempt, or makes other jobs wait."
 	},
 	{
 		"jobq.max_limiters", NUMBER(jobq_max_limiters, 256, 16, 16384),
 		PGC_POSTMASTER, 0,
-		"Sets how many queues, kinds and named limiters can have limits per database.",
-		"A weight, and a policy for groups or tenants, count as well."
+		"Sets the maximum number of queues, kinds and named limiters with limits per database.",
+		"A weight, or a policy for groups or tenants, is also a limit."
 	},
 	{
 		"jobq.max_stats", NUMBER(jobq_max_stats, 512, 16, 1024 * 1024),
 		PGC_POSTMASTER, 0,
-		"Sets how many combinations of queue, kind and tenant have statistics of their own in the cluster.",
-		"The jobs of all others are counted together."
+		"Sets the maximum number of combinations of queue, kind and tenant with separate statistics in the cluster.",
+		"All other combinations share one row of statistics."
 	},
 	{
 		"jobq.allow_superuser_jobs", CHOICE(jobq_allow_superuser_jobs, SUPERUSER_JOBS_OWN, superuser_jobs_choices),
 		PGC_SIGHUP, 0,
-		"Runs jobs of superusers.",
-		"own: those that are enqueued in a session of a superuser; on: also those of sessions that have become one by SET ROLE or a SECURITY DEFINER function. If off, they fail at once."
+		"Sets which jobs of superusers run.",
+		"own: jobs enqueued in a session of a superuser; on: also jobs of sessions that became superuser by SET ROLE or a SECURITY DEFINER function; off: no jobs, they fail at once."
 	},
 	{
 		"jobq.synchronous_commit", SWITCH(jobq_synchronous_commit, false),
 		PGC_SIGHUP, 0,
 		"Makes a worker wait for the flush of each job's commit.",
-		"If off, a crash may undo the last jobs together with their effects, and they run again; whoever asked about a job is told after the flush in any case."
+		"If off, a crash can undo the last jobs together with their effects, and these jobs run again. In any case, sessions that wait for a job are told after the flush."
 	},
 	{
 		"jobq.poll_interval", NUMBER(jobq_poll_interval, 60, 1, 3600),
@@ -278,43 +272,43 @@ static const Setting where_preloaded[] = {
 	{
 		"jobq.cancel_grace", NUMBER(jobq_cancel_grace, 10000, 100, 3600000),
 		PGC_SIGHUP, GUC_UNIT_MS,
-		"Sets how long a handler has to react to a query cancel before its worker is terminated."
+		"Sets the time in which a handler must react to a query cancel before its worker is terminated."
 	},
 	{
 		"jobq.worker_max_jobs", NUMBER(jobq_worker_max_jobs, 1000000, 0, INT_MAX),
 		PGC_SIGHUP, 0,
-		"Sets after how many jobs a worker process is replaced; 0 is never."
+		"Sets the number of jobs after which a worker process is replaced; 0 means never."
 	},
 	{
 		"jobq.worker_max_age", NUMBER(jobq_worker_max_age, 3600, 0, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_S,
-		"Sets after what time a worker process is replaced; 0 is never."
+		"Sets the age at which a worker process is replaced; 0 means never."
 	},
 	{
 		"jobq.worker_max_memory", NUMBER(jobq_worker_max_memory, 262144, 0, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_KB,
-		"Sets the memory contexts' size beyond which a worker process is replaced; 0 is none."
+		"Sets the size of its memory contexts above which a worker process is replaced; 0 means no limit."
 	},
 	{
 		"jobq.start_paused", SWITCH(jobq_start_paused, false),
 		PGC_SIGHUP, 0,
-		"Starts no workers, so that nothing runs until it is switched off.",
-		"For a restored copy of a cluster, which must not do the original's work."
+		"Starts no workers, so that no job runs until the setting is switched off.",
+		"For a restored copy of a cluster, which must not run the jobs of the original."
 	},
 	{
 		"jobq.log_min_duration", NUMBER(jobq_log_min_duration, -1, -1, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_MS,
-		"Sets the run time above which a job is logged; -1 logs none, 0 all."
+		"Sets the run time above which a job is logged; -1 logs no jobs, 0 logs all jobs."
 	},
 	{
 		"jobq.archive_retention", NUMBER(jobq_archive_retention, 7 * 24 * 60, 60, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_MIN,
-		"Sets how long finished jobs are kept."
+		"Sets the time for which finished jobs are kept."
 	},
 	{
 		"jobq.dead_retention", NUMBER(jobq_dead_retention, 30 * 24 * 60, 60, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_MIN,
-		"Sets how long dead letters are kept."
+		"Sets the time for which dead letters are kept."
 	},
 };
 

@@ -119,7 +119,7 @@ sub try_commits
 {
 	my ($node, $name, $command) = @_;
 	my $self = JobqLibrary->new($node, $name, $command);
-	my $run = $self->start(LEASE => 10, PGOPTIONS => '-c jobq.max_result=1kB');
+	my $run = $self->start(LEASE => 10, PGOPTIONS => '-c jobq.max_payload=1kB');
 
 	fail_commits($node, 14, '54000');
 	my $id = $self->enqueue('{}');

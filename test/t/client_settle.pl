@@ -121,7 +121,7 @@ is(completed($refused), 12, 'when they are taken, they are completed, too');
 # A result that is larger than the server wants is an error, and no text instead of the JSON that
 # it is.
 {
-	local $ENV{PGOPTIONS} = '-c jobq.max_result=1kB';
+	local $ENV{PGOPTIONS} = '-c jobq.max_payload=1kB';
 
 	$ids = some_jobs(1);
 	$run = start_work(q{printf '["%0*d"]' 2000 0}, '--once', '--quiet');

@@ -307,7 +307,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 {
 	static const Oid types[] = {INT8ARRAYOID};
 	static SPIPlanPtr plan = NULL;
-	Size		max_size = Min((Size) jobq_max_result * 1024, MAX_OF_RESULTS);
+	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
 	Size		size = VARHDRSZ;
 	Jsonb	  **results = palloc0(sizeof(Jsonb *) * Max(step->nwritten, 1));
 	Datum	   *ids = palloc(sizeof(Datum) * RESULTS_PIECE);
@@ -353,7 +353,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 	{
 		error->message = psprintf("results of the %d elements of step \"%s\" are together larger than the allowed %zu kB",
 								  step->nelements, step->name, max_size / 1024);
-		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_result\".";
+		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
 		return NULL;
 	}
 

@@ -449,7 +449,7 @@ put_back_jobs(int64 id, uint64 n)
 static bool
 result_of(int64 id, Jsonb **result, JobqError *error)
 {
-	Size		max_size = Min((Size) jobq_max_result * 1024, MAX_OF_RESULTS);
+	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
 
 	if (result_of_chain(id, result))
 		return true;
@@ -460,7 +460,7 @@ result_of(int64 id, Jsonb **result, JobqError *error)
 	{
 		error->message = psprintf("results of the steps of workflow " INT64_FORMAT " are together larger than the allowed %zu kB",
 								  id, max_size / 1024);
-		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_result\".";
+		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
 		return false;
 	}
 	if (!jobq_too_deep(JsonbPGetDatum(*result), VARSIZE(*result)))
@@ -506,7 +506,7 @@ results_by_name(int64 id)
 	static const Oid types[] = {INT8OID, INT8OID};
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id), Int64GetDatum(PG_INT64_MIN)};
-	Size		max_size = Min((Size) jobq_max_result * 1024, MAX_OF_RESULTS);
+	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
 	Size		size = VARHDRSZ;
 	JsonbParseState *state = NULL;
 	uint64		n;
