@@ -190,8 +190,8 @@ const Command commands[] = {
 			{"max-attempts", 0, "N", "how many attempts there are at most, 0 for no limit"},
 			{"backoff", 0, "BACKOFF", "how long the next attempt waits"},
 			{"timeout", 't', "TIME", "how long an attempt may run"},
-			{"run-at", 0, "TIME", "when a waiting job runs"},
-			{"priority", 0, "N", "its place in the queue: smaller runs first"},
+			{"run-at", 0, "TIME", "the earliest time at which a waiting job runs"},
+			{"priority", 0, "N", "the priority of a waiting job: a smaller number runs first"},
 		}
 	},
 	{
@@ -240,7 +240,7 @@ const Command commands[] = {
 	},
 	{
 		.name = "drop-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
-		.summary = "forget a queue that has no jobs",
+		.summary = "drop a queue that has no jobs",
 		.output = OUTPUT_NOTHING,
 		.sql = "SELECT jobq.drop_queue($1::pg_catalog.text, coalesce($2::pg_catalog.bool, false))",
 		.options = {{"force", 0, NULL, "with its dead letters"}}

@@ -28,7 +28,8 @@ typedef struct Release
 
 int			releases_under_way;
 
-static const char release_sql[] = "SELECT jobq.release(j.id, j.token) FROM unnest($1::int8[], $2::int8[]) AS j (id, token)";
+static const char release_sql[] = "SELECT jobq.release(j.id, j.token) "
+"FROM (SELECT * FROM unnest($1::int8[], $2::int8[]) AS u (id, token) ORDER BY id) AS j";
 
 Given *
 given_make(void)

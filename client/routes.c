@@ -130,7 +130,10 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 	{"POST", "/api/" what "/{}/" verb, 0,.parameters = "body {}",.members = "", \
 	.sql = "SELECT json_build_object('done', " DO("jobq." verb "(" argument " => $2::text)") ")"}
 
-/* One lease, or several as arrays; what is "more" are the arguments behind it. */
+/*
+ * One lease, or several as arrays: MANY calls a function that takes arrays, EACH calls a
+ * function for each lease, in the order of the ids.  "more" are the arguments after the token.
+ */
 #define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
 #define MANY(function, more) DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")")
 #define EACH(function, more) \
@@ -248,9 +251,9 @@ const Route routes[] = {
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
 		.answer = answer_enqueued,
-		.sql = "SELECT jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
+		.sql = "SELECT coalesce(jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
 #include "produce/options.h"
-		") FROM (SELECT CASE WHEN " TRACED " THEN k.b || jsonb_build_object('headers', "
+		")::text, 'null') FROM (SELECT CASE WHEN " TRACED " THEN k.b || jsonb_build_object('headers', "
 		"jsonb_build_object('traceparent', $3::text) || coalesce(nullif(k.b -> 'headers', 'null'), '{}')) ELSE k.b END AS b "
 		"FROM (SELECT CASE WHEN $2::text IS NULL THEN $1::jsonb "
 	"ELSE jsonb_build_object('unique_key', $2::text, 'unique_for', '1 day') || $1::jsonb END AS b) AS k) AS body"},
@@ -471,7 +474,7 @@ run_jobs(Request *request)
 }
 
 /*
- * 202, and where the job is.
+ * 202, and where the job is; or null if its key is held and on_conflict is "ignore".
  */
 static void
 answer_enqueued(Request *request, PGresult *result)
@@ -481,6 +484,8 @@ answer_enqueued(Request *request, PGresult *result)
 	int			length = snprintf(text, sizeof(text), "{\"id\":%s}", id);
 
 	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
+	if (strcmp(id, "null") == 0)
+		return;
 	snprintf(text, sizeof(text), "/api/jobs/%s", id);
 	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
 }

@@ -417,6 +417,9 @@ SELECT jobq.enqueue('echo', unique_key => 'window', on_conflict => 'ignore') IS 
 SELECT id IS NULL AS ignored FROM jobq.enqueue_many('echo', '{"{\"k\": 1}", "{\"k\": 2}", "{\"k\": 1}"}', queue => 'manual', unique_by => 'k', on_conflict => 'ignore') id;
 INSERT INTO jobq.inbox (kind, queue, unique_key, on_conflict) VALUES ('echo', 'manual', 'i', 'ignore') RETURNING id;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'i', on_conflict => 'ignore', uuid => '00000000-0000-4000-8000-0000000000aa') IS NULL AS ignored;
+-- and once more; the uuid means none then
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'i', on_conflict => 'ignore', uuid => '00000000-0000-4000-8000-0000000000aa') IS NULL AS ignored, (SELECT count(*) FROM jobq_internal.job_uuid WHERE uuid = '00000000-0000-4000-8000-0000000000aa') AS known;
+CALL jobq.call('echo', options => '{"queue": "manual", "unique_key": "i", "on_conflict": "ignore"}');
 CALL test.cancel_all();
 
 -- release_key(): nobody has the key, and who had it goes on

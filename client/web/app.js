@@ -176,7 +176,7 @@ const actions = {
 		await confirmed(`Resume queue "${name}"?`, 'Its jobs start again.', 'Resume', false,
 			() => post(path('queues', name, 'resume')), `Queue "${name}" is resumed.`);
 	},
-	async clear({ name }, { data }) {
+	async 'cancel-waiting'({ name }, { data }) {
 		const q = data.items.find((queue) => queue.name === name) ?? {};
 
 		await confirmed(`Cancel all jobs of queue "${name}" that wait?`,

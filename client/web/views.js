@@ -99,7 +99,7 @@ const jobColumns = [
 
 function overview(c) {
 	const o = c.data.overview ?? {};
-	// the last attempt of a job makes a dead letter, mostly
+	// failed attempts that were followed by another one: the rest made dead letters
 	const points = (c.data.series?.points ?? []).map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
 	const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
 	const period = c.period ?? 'hour';
@@ -342,7 +342,7 @@ export const views = {
 			title: 'Actions', hidden: true,
 			cell: (q) => !may() || !session.manage ? '' : h('span', { class: 'buttons' },
 				button(q.paused ? 'Resume' : 'Pause', q.paused ? 'resume' : 'pause', { name: q.name }, { class: 'small', 'aria-label': `${q.paused ? 'Resume' : 'Pause'} queue ${q.name}` }),
-				button('Clear', 'clear', { name: q.name }, { class: 'small danger', 'aria-label': `Cancel the waiting jobs of queue ${q.name}` })),
+				button('Cancel jobs', 'cancel-waiting', { name: q.name }, { class: 'small danger', 'aria-label': `Cancel the waiting jobs of queue ${q.name}` })),
 		},
 	], items, (q) => q.name, 'There is no queue yet: the first job makes it.')),
 	kinds: list('Kinds', 'kinds', (items) => table('Kinds', [

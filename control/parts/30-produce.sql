@@ -40,7 +40,7 @@ COMMENT ON FUNCTION jobq.enqueue_many IS 'enqueue a job for each payload in this
 kind: the kind of the jobs
 payloads: the payload of each job, as input for the handler or consumer
 --each JOB_OPTION:@1: @'4
-returns: the ids of the jobs, in the order of the payloads';
+returns: the ids of the jobs, in the order of the payloads; null for a job that on_conflict ignore has skipped';
 
 CREATE FUNCTION jobq_internal.traceparent(headers jsonb) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_traceparent' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;

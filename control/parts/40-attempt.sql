@@ -50,7 +50,7 @@ max_exceptions: the number of handler errors after which a job fails permanently
 max_running: the maximum number of running jobs of the kind; else no limit
 rate: how many jobs of the kind start in a period, such as 100 per minute burst 20; else no limit
 throttle: when jobs of the kind rest, such as 10 failures in 5 minutes; else never
-on_failure: a function, in the form of handler, called for each job that became a dead letter
+on_failure: a function, in the form of handler, called for each job that becomes a dead letter
 carry: settings of the producer''s session, such as {search_path, app.tenant}, added to the settings of the queue; else none
 recycle: each: a worker exits after a job of the kind, and a new worker starts; never or null: the queue decides
 retry_on: SQLSTATEs, or classes such as 40, of handler errors after which a further attempt follows; else all

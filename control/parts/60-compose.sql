@@ -199,7 +199,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq_internal.step', '');
 CREATE FUNCTION jobq.create_workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_create_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}
-definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); instead of kind, a step can have workflow or chain, and is then an inner workflow; options for all steps; name, on_success, on_failure, on_finish of the batch
+definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); or chain: such an array without name and needs, whose steps run one after another; instead of kind, a step can have workflow or chain, and is then an inner workflow; options for all steps; name, on_success, on_failure, on_finish of the batch
 batch: an outer batch for the workflow, which is over only after the workflow; null: none
 returns: the id of the batch of the jobs';
 

@@ -13,7 +13,7 @@ BEGIN
 	FOR relation, name, comment IN
 		WITH meaning (relation, name, comment) AS (VALUES
 			('jobq.reserved_job', 'alone', 'a consumer that held this job with others was lost: hold only the jobs of this call'),
-			(NULL, 'allow_failures', 'true if the batch continues after a job became a dead letter'),
+			(NULL, 'allow_failures', 'true if the batch continues after a job is dead or expired'),
 			(NULL, 'attempt', 'number of charged attempts, including a running attempt'),
 			('jobq.reserved_job', 'attempt', 'number of this attempt, from 1'),
 			('jobq.job_context', 'attempt', 'number of this attempt, from 1'),
@@ -111,8 +111,8 @@ BEGIN
 			(NULL, 'next_run', 'next tick; null: the schedule is paused'),
 			(NULL, 'oldest_ready', 'time since which the longest waiting ready job could have run'),
 			(NULL, 'on_failure', 'job enqueued when a job of the batch is dead or expired'),
-			('jobq_internal.handler', 'on_failure', 'function called for each job of the kind that became a dead letter'),
-			('jobq.kinds', 'on_failure', 'function called for each job of the kind that became a dead letter'),
+			('jobq_internal.handler', 'on_failure', 'function called for each job of the kind that becomes a dead letter'),
+			('jobq.kinds', 'on_failure', 'function called for each job of the kind that becomes a dead letter'),
 			(NULL, 'fail_on', 'SQLSTATEs, or classes of SQLSTATEs, after which no further attempt follows'),
 			(NULL, 'retry_on', 'SQLSTATEs of the handler, or classes of SQLSTATEs, after which a further attempt follows; null: all'),
 			(NULL, 'on_finish', 'job enqueued when all jobs of the batch have ended'),

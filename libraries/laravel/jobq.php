@@ -22,7 +22,7 @@
  *              --queue='high|default'
  *
  * Laravel says how often a job is tried and when it comes again, as for its other queues; jobq counts the
- * attempts, and keeps the exceptions.  What fails for good is a dead letter of jobq, too.
+ * attempts, and keeps the exceptions.  A job that fails permanently becomes a dead letter of jobq, too.
  *
  * What is pushed has zero bytes where Laravel serializes properties that are not public.  jsonb has none, so
  * texts with one are kept in base64.  It is an error to push what has one in a key.  All other text of a payload

@@ -313,7 +313,7 @@ jobq_register(PG_FUNCTION_ARGS)
 }
 
 /*
- * unregister(kind): jobs of the kind that still wait will fail.
+ * unregister(kind): the attempts of jobs that still wait will fail.
  */
 Datum
 jobq_unregister(PG_FUNCTION_ARGS)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * backoff.c
- *	  Backoff policies: how long a failed job waits for its next attempt.
+ *	  Backoff policies: how long a job waits for its next attempt.
  *
  *	fixed 5s							the same each time
  *	linear 5s [cap 300s]				5s * n after the n-th attempt

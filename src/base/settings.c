@@ -256,7 +256,7 @@ static const Setting where_preloaded[] = {
 		"jobq.allow_superuser_jobs", CHOICE(jobq_allow_superuser_jobs, SUPERUSER_JOBS_OWN, superuser_jobs_choices),
 		PGC_SIGHUP, 0,
 		"Sets which jobs of superusers run.",
-		"own: jobs enqueued in a session of a superuser; on: also jobs of sessions that became superuser by SET ROLE or a SECURITY DEFINER function; off: no jobs, they fail at once."
+		"own: jobs enqueued in a session of a superuser; on: also jobs of sessions that became superuser by SET ROLE or a SECURITY DEFINER function; off: none; such jobs become dead letters."
 	},
 	{
 		"jobq.synchronous_commit", SWITCH(jobq_synchronous_commit, false),

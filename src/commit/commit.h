@@ -48,8 +48,8 @@ typedef struct JobqBatchWatch
 } JobqBatchWatch;
 
 /*
- * A job of a batch that was being watched so has ended, and is not lost; or it is that of
- * a step that was added.
+ * A job of a batch that was being watched so has ended, and is neither dead nor expired;
+ * or it is that of a step that was added.
  */
 #define JOBQ_MAX_ENDS		1024
 typedef struct JobqBatchEnd

@@ -34,7 +34,7 @@
 #define BATCH_FAILED		'f'
 #define BATCH_CANCELLED		'x'
 
-/* Why a job of a batch is cancelled if another fails. */
+/* Why a job of a batch is cancelled if the batch fails. */
 #define BATCH_FAILED_REASON	"its batch has failed"
 /* ... or what its batch is a part of has no use for it. */
 #define BATCH_DROPPED_REASON	"its workflow is not needed any more"
@@ -132,7 +132,8 @@ enum
 #define STEP_DEAD			'f'
 #define STEP_GONE			'g'
 #define STEP_SKIPPED		's' /* its condition does not hold */
-#define STEP_DROPPED		'd' /* cancelled only because others are lost */
+#define STEP_DROPPED		'd' /* cancelled only because others are dead or
+								 * expired */
 #define STEP_RESTORED		'r' /* ... and about to be blocked again */
 #define STEP_NAMED			'n' /* was live, and has been named since */
 

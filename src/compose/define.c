@@ -121,7 +121,7 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("steps must be an array"),
+				 workflow->chain ? errmsg("a chain must be an array of steps") : errmsg("steps must be an array"),
 				 workflow->chain
 				 ? errhint("Write [{\"kind\": \"...\", \"payload\": {...}}, ...].")
 				 : errhint("Write [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...].")));

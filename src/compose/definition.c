@@ -56,7 +56,7 @@ workflow_read_definition(Workflow *workflow, Jsonb *definition)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("definition must be an object"),
-				 errhint("Write {\"steps\": [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...]}.")));
+				 errhint("Write {\"steps\": [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...]}, or {\"chain\": [{\"kind\": \"...\"}, ...]}.")));
 	memset(workflow->no_callbacks, true, sizeof(workflow->no_callbacks));
 	it = JsonbIteratorInit(&definition->root);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
@@ -69,6 +69,8 @@ workflow_read_definition(Workflow *workflow, Jsonb *definition)
 		(void) JsonbIteratorNext(&it, &value, true);
 		if (strcmp(key, "steps") == 0 || strcmp(key, "chain") == 0)
 		{
+			if (value.type == jbvNull)
+				continue;
 			if (steps != NULL)
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

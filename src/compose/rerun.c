@@ -503,7 +503,7 @@ copy_id(int64 id)
 
 /*
  * Have the steps of a workflow that this user may operate on wait again that were
- * cancelled, have expired, or were dead and have no dead letter any more; how many there were.
+ * cancelled, have expired, or were dead and have lost their dead letter; how many there were.
  * An optional one stays as it is if others have run without it.  The workflow is not
  * over then, also if it was cancelled.  The same for the steps of those steps that are
  * workflows.  *batches gets the ids of all of these, in the caller's memory context.

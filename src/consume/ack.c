@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * ack.c
- *	  What a consumer does with a job that it holds: ack, nack, reject, release,
+ *	  What a consumer does with the jobs that it holds: ack, nack, reject, release,
  *	  extend.
  *
  * The token fences: a consumer whose lease is over, whatever ended it, gets an
  * error and changes nothing.  The lease itself ends when the transaction that
- * says so commits.  How a failed job goes on is decided where it is for
+ * says so commits.  What follows a failed attempt is decided as for
  * workers (finish.c).
  *
  * src/consume/ack.c

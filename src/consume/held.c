@@ -26,18 +26,18 @@ typedef struct HeldJob
 	int			number;
 } HeldJob;
 
-static void check_call(FunctionCallInfo fcinfo, const char *function);
+static void check_call(FunctionCallInfo fcinfo, const char *function, const char *needed);
 static int	compare_held(const void *a, const void *b);
 
 static void
-check_call(FunctionCallInfo fcinfo, const char *function)
+check_call(FunctionCallInfo fcinfo, const char *function, const char *needed)
 {
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s needs the job's id and token", function)));
+				 errmsg("%s needs %s", function, needed)));
 }
 
 /*
@@ -46,7 +46,7 @@ check_call(FunctionCallInfo fcinfo, const char *function)
 void
 jobq_get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
 {
-	check_call(fcinfo, function);
+	check_call(fcinfo, function, "the job's id and token");
 	held->n = 1;
 	held->ids = palloc(sizeof(int64));
 	held->tokens = palloc(sizeof(int64));
@@ -65,7 +65,7 @@ jobq_get_held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
 	int64	  **out[] = {&held->ids, &held->tokens};
 	int			n[2];
 
-	check_call(fcinfo, function);
+	check_call(fcinfo, function, "the jobs' ids and tokens");
 	for (int arg = 0; arg < 2; arg++)
 	{
 		Datum	   *elems;
@@ -160,7 +160,7 @@ compare_held(const void *a, const void *b)
 }
 
 /*
- * Sort the jobs by id, with their results if results is not NULL.  All that takes the
+ * Sort the jobs by id, with their results.  All that takes the
  * rows of several jobs in one statement takes them in this order: two statements that
  * have jobs in common must not wait for each other.
  */
@@ -176,7 +176,7 @@ jobq_sort_held(Held *held, JobqResults *results)
 		held->ids[i], held->tokens[i], i
 	};
 	qsort(jobs, held->n, sizeof(HeldJob), compare_held);
-	if (results != NULL && results->n > 0)
+	if (results->n > 0)
 	{
 		given = *results;
 		results->values = palloc(sizeof(Datum) * held->n);

@@ -328,7 +328,7 @@ waiting(Explain *e, const JobqJob *job)
 	why = queue->mode == MODE_WORKER ? jobq_run_as_refused(job, queue) : NULL;
 	if (why != NULL)
 		explain_add(e, "run_as",
-					psprintf("it may not run as queue \"%s\" says, and fails when its turn comes: %c%.*s",
+					psprintf("it may not run as queue \"%s\" says, and becomes a dead letter when its turn comes: %c%.*s",
 							 queue->name, pg_tolower((unsigned char) why[0]),
 							 (int) strlen(why) - 2, why + 1),
 					jobq_run_as_problem(queue) == NULL ? NULL

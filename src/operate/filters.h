@@ -22,7 +22,7 @@
 JOB_FILTER(queue, QUEUE, text, TEXTOID, "only jobs of this queue")
 JOB_FILTER(kind, KIND, text, TEXTOID, "only jobs of this kind")
 JOB_FILTER(tenant, TENANT, text, TEXTOID, "only jobs of this tenant")
-JOB_FILTER(state, STATE, text, TEXTOID, "only jobs in this state; in cancel_many(), waiting selects all jobs that do not run")
+JOB_FILTER(state, STATE, text, TEXTOID, "only jobs in this state; waiting (only to cancel jobs): all jobs that do not run")
 JOB_FILTER(older_than, OLDER_THAN, interval, INTERVALOID, "only jobs enqueued, or dead letters created, longer ago than this")
 JOB_FILTER(newer_than, NEWER_THAN, interval, INTERVALOID, "only jobs enqueued, or dead letters created, less long ago than this")
 JOB_FILTER(error, ERROR, text, TEXTOID, "only jobs with a last error message LIKE this pattern, for example %timeout%")

@@ -4,8 +4,8 @@
  *	  What is left of a role that is to be dropped, or was: reassign_owned(),
  *	  drop_owned(), and what DROP ROLE says.
  *
- * Nothing of jobq keeps a role from being dropped.  Its jobs fail then, each when
- * it is due, and its schedules too; so who drops a role is told what it has.
+ * Nothing of jobq keeps a role from being dropped.  Its jobs then become dead
+ * letters, each when it is due, and its schedules fail; so who drops a role is told what it has.
  *
  * src/operate/leaver.c
  *
@@ -322,7 +322,7 @@ jobq_warn_of_leaver(Oid role, const char *name)
 	if (what != NULL && what[0] != '\0')
 		ereport(WARNING,
 				(errmsg("role \"%s\" has left something in jobq: %s", name, what),
-				 errdetail("Its jobs and schedules fail."),
+				 errdetail("Its jobs become dead letters, and its schedules fail."),
 				 errhint("Give them to another role with jobq.reassign_owned('%u', 'role'), or drop them with jobq.drop_owned('%u'); set run_as of queues again with jobq.alter_queue().",
 						 role, role)));
 	SPI_finish();

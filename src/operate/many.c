@@ -61,6 +61,7 @@ typedef struct ManyQuery
 	Datum		values[MAX_PARAMS];
 }			ManyQuery;
 
+static bool only_waiting(const JobqMany * many);
 static void add(ManyQuery * query, const char *alias, const char *condition,
 				Oid type, Datum value);
 static void add_filters(ManyQuery * query, const JobqMany * many, const char *alias);
@@ -87,6 +88,16 @@ jobq_many_of_letters(const JobqMany * many)
 	if (many->nulls[FILTER_STATE])
 		return many->action == MANY_RETRY;
 	return strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "dead") == 0;
+}
+
+/*
+ * Is this about all jobs that do not run?
+ */
+static bool
+only_waiting(const JobqMany * many)
+{
+	return !many->nulls[FILTER_STATE] &&
+		strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "waiting") == 0;
 }
 
 /*
@@ -123,8 +134,6 @@ static void
 add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 {
 	bool		letters = jobq_many_of_letters(many);
-	bool		waiting = !many->nulls[FILTER_STATE] &&
-		strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "waiting") == 0;
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 	struct
@@ -145,7 +154,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		{FILTER_BATCH_ID, "~batch_id = $", NULL},
 		{FILTER_TAGS, "~tags @> $", NULL},
 		{FILTER_IDS, "~id = ANY ($)", NULL},
-		{FILTER_STATE, waiting ? "NOT " IS_BEGUN " AND $ = 'waiting'"
+		{FILTER_STATE, only_waiting(many) ? "NOT " IS_BEGUN " AND $ = 'waiting'"
 			: "jobq_internal.live_state(" IS_BEGUN ", ~run_at, ~expires_at, ~errors IS NOT NULL) = $",
 		"$ = 'dead'"},
 	};
@@ -195,6 +204,10 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 					 "SELECT j.id, j.role::oid, j.queue_id, j.xmin FROM jobq_internal.%s j WHERE true",
 					 jobq_many_of_letters(many) ? "dead_letter" : "job");
 	add_filters(query, many, "j");
+
+	/* those that run on a publisher must not use up max_jobs */
+	if (!jobq_many_of_letters(many))
+		appendStringInfoString(&query->text, " AND NOT j.dormant");
 	if (many->action == MANY_RETRY && jobq_many_of_letters(many))
 	{
 		appendStringInfoString(&query->text, KEY_IS_FREE CAN_BEGIN);
@@ -347,8 +360,7 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 	switch (many->action)
 	{
 		case MANY_CANCEL:
-			if (!many->nulls[FILTER_STATE] &&
-				strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "running") != 0)
+			if (only_waiting(many))
 				return jobq_cancel_job(rel, id, false, chosen);
 			return jobq_current_of(id) == NULL &&
 				jobq_cancel_job(rel, id, true, chosen);

@@ -238,16 +238,11 @@ jobq_delete_many(PG_FUNCTION_ARGS)
 }
 
 /*
- * A value of jsonb as the input function of a type wants it; NULL if it is an
- * object, or an array of other things than numbers and strings.
+ * A string or a number of jsonb as the input function of a type wants it; else NULL.
  */
 static char *
 jsonb_as_text(JsonbValue *value)
 {
-	StringInfoData array;
-	JsonbIterator *it;
-	JsonbValue	element;
-
 	switch (value->type)
 	{
 		case jbvString:
@@ -255,32 +250,9 @@ jsonb_as_text(JsonbValue *value)
 		case jbvNumeric:
 			return DatumGetCString(DirectFunctionCall1(numeric_out,
 													   NumericGetDatum(value->val.numeric)));
-		case jbvBinary:
-			break;
 		default:
 			return NULL;
 	}
-	initStringInfo(&array);
-	it = JsonbIteratorInit(value->val.binary.data);
-	if (JsonbIteratorNext(&it, &element, true) != WJB_BEGIN_ARRAY)
-		return NULL;
-	while (JsonbIteratorNext(&it, &element, true) == WJB_ELEM)
-	{
-		char	   *text = element.type == jbvBinary ? NULL : jsonb_as_text(&element);
-
-		if (text == NULL)
-			return NULL;
-		appendStringInfo(&array, "%c\"", array.len == 0 ? '{' : ',');
-		for (; *text !='\0'; text ++)
-		{
-			if (*text == '"' || *text == '\\')
-				appendStringInfoChar(&array, '\\');
-			appendStringInfoChar(&array, *text);
-		}
-		appendStringInfoChar(&array, '"');
-	}
-	appendStringInfoString(&array, array.len == 0 ? "{}" : "}");
-	return array.data;
 }
 
 /*
@@ -293,8 +265,6 @@ value_from_jsonb(const JobqArg *arg, JsonbValue *value)
 	Oid			input;
 	Oid			param;
 
-	if (arg->type == JSONBOID)
-		return JsonbPGetDatum(JsonbValueToJsonb(value));
 	if (text == NULL || (arg->type == TEXTOID && value->type != jbvString))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -398,6 +398,13 @@ jobq_call(PG_FUNCTION_ARGS)
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	jobq_set_payload(&job, PG_GETARG_DATUM(1));
 	jobq_put_job(&job, &unique);
+	if (JOB_ISNULL(&job, JOB_ID))
+	{
+		Datum		none = (Datum) 0;
+		bool		isnull = true;
+
+		PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &none, &isnull)));
+	}
 	id = job_id(&job);
 
 	/* first, so that its outcome is told here however soon it ends */

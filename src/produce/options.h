@@ -51,4 +51,4 @@ JOB_OPTION(tags, TAGS, _text, "up to 16 tags to find the job by, for example {im
 JOB_OPTION(unique_scope, UNIQUE_SCOPE, text, "the jobs of the role among which the unique key is unique: kind (default; jobs of the same kind), queue (jobs of the same queue), or database (all jobs)")
 JOB_OPTION(merge, MERGE, text, "the function for on_conflict merge, for example f(jsonb, jsonb), which makes the payload from the payloads of the holder and the new job; default: join fields of objects, or elements of arrays")
 JOB_OPTION(uuid, UUID, uuid, "an id chosen by the client; enqueuing again with this uuid returns the same job, as long as jobq keeps the uuid")
-JOB_OPTION(unique_max, UNIQUE_MAX, int, "how many jobs may hold the unique key at a time, with skip and error; with unique_for: how many in this time; default 1")
+JOB_OPTION(unique_max, UNIQUE_MAX, int, "how many jobs may hold the unique key at a time, with skip, ignore and error; with unique_for: how many in this time; default 1")

@@ -298,7 +298,7 @@ report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
 /*
  * Enqueue a job that has a unique key.  If another job holds the key, do as
  * on_conflict says: nothing; or, if it still waits, what unique_waiting.c does.  The
- * job's id is then that one's.
+ * job's id is then that one's, and is marked as null if on_conflict is "ignore".
  */
 void
 jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)

@@ -275,8 +275,9 @@ jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
 }
 
 /*
- * The job that jobq_uuid_take() was called for is in fact this one: another has its
- * unique key.
+ * The job for which jobq_uuid_take() was called is not enqueued, because this one has its
+ * unique key: the uuid means this job.  If its id is null (jobq_put_job()), the uuid means
+ * none.
  */
 void
 jobq_uuid_settle(const JobqJob *job, Datum uuid)
@@ -290,7 +291,13 @@ jobq_uuid_settle(const JobqJob *job, Datum uuid)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = find_uuid(uuids, uuid, job_role(job), snapshot, &meaning);
 	UnregisterSnapshot(snapshot);
-	if (found)
+	if (found && JOB_ISNULL(job, JOB_ID))
+	{
+		TM_FailureData tmfd;
+
+		(void) jobq_heap_delete(uuids, &meaning.ctid, GetCurrentCommandId(true), false, &tmfd);
+	}
+	else if (found)
 		update_uuid(uuids, &meaning, job, uuid);
 	table_close(uuids, NoLock);
 }

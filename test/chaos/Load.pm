@@ -354,11 +354,11 @@ sub finish
 	return if $deed < 0.02;		# forgets them
 	if ($deed < 0.1)
 	{
-		@sql = "SELECT jobq.nack(id, token, 'no', '20 ms') FROM unnest($ids, $tokens) u (id, token)";
+		@sql = "SELECT jobq.nack(id, token, 'no', '20 ms') FROM (SELECT * FROM unnest($ids, $tokens) u (id, token) ORDER BY id) u";
 	}
 	elsif ($deed < 0.2)
 	{
-		@sql = "SELECT jobq.release(id, token, '10 ms') FROM unnest($ids, $tokens) u (id, token)";
+		@sql = "SELECT jobq.release(id, token, '10 ms') FROM (SELECT * FROM unnest($ids, $tokens) u (id, token) ORDER BY id) u";
 	}
 	else
 	{

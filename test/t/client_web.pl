@@ -191,6 +191,11 @@ for my $bad (
 	ok($status == 400 && $data->{detail} =~ $bad->[1], 'refused: ' . substr($bad->[0], 0, 40)) or diag("$status $data->{detail}");
 }
 
+# a job that is not enqueued, because its key is held
+app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', delay => '1 day' });
+($status, $data, $headers) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', on_conflict => 'ignore' });
+is(join(' ', $status, exists $data->{id} ? defined $data->{id} ? 'a job' : 'none' : 'no member', $headers->{location} // 'nowhere'), '202 none nowhere', 'a job whose key is held is ignored');
+sql(q{SELECT jobq.cancel_many(queue => 'c', unique_key => 'held')});
 ($status, $data) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', tags => [ 'a b', 'c"d' ], delay => '1 day' });
 is("$status " . sql("SELECT tags = ARRAY['a b', 'c\"d'] FROM jobq.jobs WHERE id = $data->{id}"), '202 t', 'tags are an array');
 sql("SELECT jobq.cancel($data->{id})");

@@ -165,7 +165,7 @@ is(sql(q{SELECT fill('later')}) > 0, 1, 'none for a while, and another one');
 sql(q{SELECT jobq.pause('later')});
 rest();
 sql(q{SELECT jobq.cancel_many(queue => 'later', state => 'waiting')});
-is(sql(q{SELECT fill('later')}), 15, 'after clear()');
+is(sql(q{SELECT fill('later')}), 15, 'after a cancel');
 
 # one is given while a transaction has jobs in it
 sql(q{SELECT jobq.create_queue('open'), jobq.pause('open')});

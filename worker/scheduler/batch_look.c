@@ -168,7 +168,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		return LOOK_ALONE;
 	live = batch_witness(batch->id, bound, witness);
 
-	/* what ends without a live job counts its dead ones below */
+	/* a batch that ends without a live job counts its dead letters below */
 	if (!batch->has_steps && live && batch->state == BATCH_RUNNING && !batch->reopened)
 		failing = has_failed(batch);
 	if (shared && failing)
@@ -201,8 +201,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			count_jobs(batch);
 
 		/*
-		 * a job may be dead since, and what needed it is cancelled already;
-		 * or the dead one was retried
+		 * a job may have become a dead letter since, and what needed it is
+		 * cancelled already; or a dead letter was retried
 		 */
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 			has_failed(batch);
@@ -230,7 +230,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		char		state = batch->state;
 		bool		dropped = batch->dropped;
 
-		/* what was dead may have been retried: then nobody is cancelled */
+		/* a dead letter may have been retried: then no job is cancelled */
 		if (!read_batch(batch->id, true, batch))
 			return LOOK_LATER;
 		if (batch->state != state || batch->dropped != dropped)

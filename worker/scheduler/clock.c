@@ -14,7 +14,8 @@
  * is left alone, because the pass itself may have written it.  So is a row that is ahead by
  * less than a minute, because it may have been written since the pass has read the clock.
  * The pass is repeated as long as transactions go on that were open when it began, because
- * their rows can be seen only after their commit.
+ * their rows can be seen only after their commit.  It is not repeated if the clock is put
+ * back once more: the pass for the second step sees these rows.
  *
  * A run_at that the caller has given is left alone.  A delay differs from such a time
  * because its distance from the enqueue has whole milliseconds.
@@ -94,7 +95,7 @@ static int64 corrected = 0;
 
 /* The oldest transaction that was open when the pass, or its repetition, began. */
 static TransactionId oldest_open;
-static int64 open_pause;
+static int64 open_pause = FIRST_OPEN_PAUSE;
 
 /* Reads MAX_BLOCKS blocks, or moves MAX_MOVED jobs. */
 Duty		clock_duty = {
@@ -227,7 +228,10 @@ correct_piece(void *arg)
 	BlockNumber end;
 
 	if (rels == NULL)
+	{
+		oldest_open = my_db->ahead_until;
 		return;
+	}
 	if (table == 0 && block == 0 && piece->after == 0)
 		oldest_open = GetActiveSnapshot()->xmin;
 	rel = table_open(get_relname_relid(tables[table].table, rels->internal_schema), AccessShareLock);
@@ -280,7 +284,7 @@ run(TimestampTz now)
 	if (table < (int) lengthof(tables))
 		return now + PAUSE_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
 	table = 0;
-	if (TransactionIdPrecedes(oldest_open, my_db->ahead_until))
+	if (my_db->ahead_more == 0 && TransactionIdPrecedes(oldest_open, my_db->ahead_until))
 	{
 		TimestampTz next = now + open_pause;
 

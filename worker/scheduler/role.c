@@ -243,9 +243,9 @@ pop(Oid role, JobqPush *entry)
 }
 
 /*
- * The jobs of a role that cannot work have failed, as many as fit into a round: then, if
- * there were any, *wake is now.  One with which that cannot be noted goes back to where
- * it was.  If it is so with all, the role waits until it is to be tried again.  Outside
+ * Make dead letters of the jobs of a role that cannot work, as many as fit into a round:
+ * then, if there were any, *wake is now.  A job for which that cannot be noted goes back to
+ * where it was.  If it is so with all, the role waits until it is to be tried again.  Outside
  * any transaction.
  */
 void

@@ -110,6 +110,14 @@ static TimestampTz started;		/* what was due before was missed */
 static bool put_back = false;	/* the clock, since the last run */
 
 /*
+ * Schedules with changes by this transaction, or a later one, have not been looked at; all of
+ * them, if the clock was put back.  read_xmin is that as of the last reading.
+ */
+static TransactionId unread = FirstNormalTransactionId;
+static TransactionId read_xmin = FirstNormalTransactionId;
+static bool owed = false;
+
+/*
  * How often all that wait are to be looked at, and when: twice after a job could not be
  * named, as the first time may have begun before all of them were.
  */
@@ -166,7 +174,7 @@ run(TimestampTz now)
 
 	bool		look_at_all = memory == NULL || put_back;
 
-	put_back = false;
+	owed |= look_at_all;
 	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
@@ -186,6 +194,7 @@ run(TimestampTz now)
 	started = Min(started, now);	/* the clock may have been put back */
 	if (changed)
 		read_all(now);
+	put_back = false;
 	polled = poll_is_due(now);
 
 	turns = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -222,6 +231,11 @@ run(TimestampTz now)
 		done += look(turns + done, n - done, now);
 	if (done < n)
 		next = now;
+	else
+	{
+		owed = false;
+		unread = read_xmin;
+	}
 	for (int i = 0; i < done; i++)
 	{
 		Schedule   *schedule = &schedules[turns[i].item];
@@ -282,7 +296,6 @@ next_due(TimestampTz plan, TimestampTz now)
 static void
 read_all(TimestampTz now)
 {
-	static TransactionId unread = FirstNormalTransactionId;
 	static const Oid types[] = {XIDOID};
 	Datum		values[] = {TransactionIdGetDatum(unread)};
 	MemoryContext caller = CurrentMemoryContext;
@@ -315,7 +328,7 @@ read_all(TimestampTz now)
 				*(ItemPointer) DatumGetPointer(jobq_column(tuple, desc, 2, TIDOID, NULL));
 			schedule->look_at =
 				DatumGetTimestampTz(jobq_column(tuple, desc, 3, TIMESTAMPTZOID, NULL));
-			if (DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL)))
+			if (owed || DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL)))
 				schedule->look_at = Min(schedule->look_at, now);
 			schedule->role =
 				DatumGetObjectId(jobq_column(tuple, desc, 4, OIDOID, NULL));
@@ -327,7 +340,7 @@ read_all(TimestampTz now)
 		nschedules = (int) n;
 		SPI_finish();
 	}
-	unread = GetActiveSnapshot()->xmin;
+	read_xmin = GetActiveSnapshot()->xmin;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
