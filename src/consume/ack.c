@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * ack.c
- *	  What a consumer does with the jobs that it holds: ack, nack, reject, release,
- *	  extend.
+ *	  ack(), nack(), reject(), release(), extend(): operations of a consumer on its leased
+ *	  jobs.
  *
- * The token fences: a consumer whose lease is over, whatever ended it, gets an
- * error and changes nothing.  The lease itself ends when the transaction that
- * says so commits.  What follows a failed attempt is decided as for
- * workers (finish.c).
+ * The token fences the job: a consumer whose lease has ended gets an error and changes
+ * nothing.  The lease itself ends when the calling transaction commits.  The consequences of
+ * a failed attempt are the same as for workers (finish.c).
  *
  * src/consume/ack.c
  *
@@ -43,7 +42,7 @@ PG_FUNCTION_INFO_V1(jobq_release);
 PG_FUNCTION_INFO_V1(jobq_extend);
 PG_FUNCTION_INFO_V1(jobq_extend_many);
 
-/* Jobs that are archived at a time. */
+/* Number of jobs that ack_many() archives at a time. */
 #define ACK_CHUNK	100
 
 static void check_leases(JobqDatabase *db, const int64 *ids,
@@ -67,7 +66,7 @@ interval_arg(FunctionCallInfo fcinfo, const char *name)
 }
 
 /*
- * The error of who does not hold the job, or not any more.
+ * Raise the error for a caller without a valid lease of the job.
  */
 void
 jobq_lease_lost(int64 id)
@@ -79,15 +78,16 @@ jobq_lease_lost(int64 id)
 }
 
 /*
- * The leases, and since when they are held; an error if one is not valid, or is
- * neither this user's nor of a job of his.
+ * Check n leases and copy them to leases[]; since[] gets the times at which they were granted.
+ * ERROR if a token is not valid or a lease has expired.  ERROR as well unless the current user
+ * may act for the consumer's role or for the job's role.  Takes db->lock in shared mode.
  */
 static void
 check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 			 JobqLease *leases, TimestampTz *since)
 {
 	Oid		   *holders = palloc(sizeof(Oid) * n);
-	Oid			holder = InvalidOid;	/* whose leases are this user's, too */
+	Oid			holder = InvalidOid;	/* last role found permitted */
 	TimestampTz now;
 
 	LWLockAcquire(db->lock, LW_SHARED);
@@ -122,7 +122,9 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 }
 
 /*
- * The same for one job, which this transaction must not have ended already.
+ * Check and return the lease of one job, with errors as in check_leases().  *since, if not
+ * NULL, gets the time at which the lease was granted.  ERROR also if the current transaction
+ * has ended the lease already.  Takes db->lock in shared mode.
  */
 JobqLease
 jobq_check_lease(JobqDatabase *db, int64 id, int64 token, TimestampTz *since)
@@ -139,8 +141,9 @@ jobq_check_lease(JobqDatabase *db, int64 id, int64 token, TimestampTz *since)
 }
 
 /*
- * Delete the row of a job that the caller holds.  Returns when the consumer
- * got it.
+ * Delete the row of a job that the caller holds, waiting for a concurrent transaction if
+ * needed.  ERROR if the lease is lost meanwhile.  Returns the time at which the lease was
+ * granted.
  */
 static TimestampTz
 take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
@@ -163,7 +166,10 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 		if (jobq_job_delete_or_blocker(rel, job, &blocker))
 			return since;
 
-		/* the scheduler, a cancel, or another ack is at it: see what becomes */
+		/*
+		 * the scheduler, a cancel or another ack holds the row: wait, then
+		 * retry
+		 */
 		CHECK_FOR_INTERRUPTS();
 		if (TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &job->ctid, XLTW_Delete);
@@ -171,11 +177,12 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 }
 
 /*
- * The same for some jobs that are acknowledged: one look at the leases and one
- * snapshot for all of them, where nobody is in the way.
+ * Delete the rows of n jobs that are acknowledged.  The leases are checked together, and the
+ * rows are read with one snapshot.  If a row cannot be deleted at once, take_row() deletes it.
  *
- * noted: this transaction may have ended leases before.  If not, only a job that
- * is named twice is ended, whose row is deleted then, so that take_row() sees it.
+ * noted: this transaction may have ended leases before, so each lease is checked.  Otherwise
+ * only a job named twice can have ended.  The row of such a job is deleted, and take_row()
+ * raises the error.
  */
 static void
 take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
@@ -204,7 +211,8 @@ take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 }
 
 /*
- * Read the row of a job that is held; false if it is not there any more.
+ * Read the current row of a leased job into *job.  False if the row is no longer there.  The
+ * caller must have opened and locked rel.
  */
 bool
 jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job)
@@ -255,7 +263,8 @@ ack(const Held *held, const JobqResults *results, const char *function)
 }
 
 /*
- * ack(id, token, result): complete a job.
+ * ack(id, token, result): complete a job and store its result, if given.  ERROR if the lease
+ * is lost.
  */
 Datum
 jobq_ack(PG_FUNCTION_ARGS)
@@ -271,7 +280,8 @@ jobq_ack(PG_FUNCTION_ARGS)
 }
 
 /*
- * ack_many(ids, tokens, results): complete jobs, all or none.
+ * ack_many(ids, tokens, results): complete several jobs, all or none.  ERROR if one lease is
+ * lost.  The rows are deleted in the order of the ids.
  */
 Datum
 jobq_ack_many(PG_FUNCTION_ARGS)
@@ -288,8 +298,9 @@ jobq_ack_many(PG_FUNCTION_ARGS)
 }
 
 /*
- * Who holds the job, and how far he is, in *trier; copied into the current memory
- * context.  The lease may have ended: then nobody does.
+ * Fill *trier with the consumer of the job and its progress, copied into the current memory
+ * context.  Without a lease the consumer is NULL and the progress is -1.  Takes db->lock in
+ * shared mode.
  */
 static void
 trier_of(JobqDatabase *db, int64 id, JobqTrier *trier)
@@ -313,10 +324,10 @@ trier_of(JobqDatabase *db, int64 id, JobqTrier *trier)
 }
 
 /*
- * An attempt has failed.
+ * Record a failed attempt and end the lease.
  *
- * final: the job becomes a dead letter.
- * delay_ms: when the next attempt comes; -1: the backoff says so.
+ * final: the job becomes a dead letter.  delay_ms: milliseconds until the next attempt; -1
+ * stands for the job's backoff.
  */
 static void
 fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
@@ -342,7 +353,7 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 	error.trier = &trier;
 	jobq_log_keep_told(db, NULL, &job);
 	jobq_job_count_exception(&job);
-	job.nulls[JOB_TOGETHER - 1] = true; /* its consumer lives */
+	job.nulls[JOB_TOGETHER - 1] = true; /* the consumer is alive */
 	jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
 										 final, delay_ms)
 						 ? LEASE_RETRY : LEASE_END,
@@ -352,8 +363,8 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 }
 
 /*
- * nack(id, token, error, delay): the attempt has failed; the next comes by the
- * backoff, or after the delay.
+ * nack(id, token, error, delay): report a failed attempt.  The next attempt follows after the
+ * delay, or by the job's backoff if the delay is null.  ERROR if the lease is lost.
  */
 Datum
 jobq_nack(PG_FUNCTION_ARGS)
@@ -369,7 +380,8 @@ jobq_nack(PG_FUNCTION_ARGS)
 }
 
 /*
- * reject(id, token, reason): the job becomes a dead letter now.
+ * reject(id, token, reason): make the job a dead letter at once, whatever attempts remain.
+ * ERROR if the lease is lost.
  */
 Datum
 jobq_reject(PG_FUNCTION_ARGS)
@@ -382,9 +394,9 @@ jobq_reject(PG_FUNCTION_ARGS)
 }
 
 /*
- * A job that is given back has another payload.  Whoever writes that has something
- * done by the job's role, or as its queue says: so he must be able to become the
- * role, and the role must still be one that may enqueue there.
+ * Replace the payload of a released job.  The new payload decides what runs under the job's
+ * role, or under run_as of the queue.  ERROR therefore unless the current user can become the
+ * job's role, and the role may still enqueue into the queue.
  */
 static void
 set_payload(JobqJob *job, Datum payload)
@@ -407,7 +419,7 @@ set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * The lease is in memory only, and nothing has to be written to the job's row: end the lease.
+ * Release a job whose lease is in memory only and whose row stays unchanged.
  */
 static void
 release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, TimestampTz since)
@@ -423,7 +435,7 @@ release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, Timest
 	if (!jobq_read_held(rel, lease, &job))
 		return;
 
-	/* the group goes on waiting for it, but not anew */
+	/* keep the job's hold on its group, with the original start time */
 	if (!JOB_ISNULL(&job, JOB_GROUP_HELD))
 		jobq_at_commit_group_held(job_group(&job), job_id(&job),
 								  job_held_since(&job));
@@ -432,9 +444,11 @@ release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, Timest
 }
 
 /*
- * Return a job to its queue, with this payload if it is not NULL.  No attempt is charged.
- * The row is written anew.  Therefore the row of jobq_internal.lease names an old version, and
- * a crash does not bring the lease back.
+ * Return a job to its queue after delay_ms, with *payload if payload is not NULL.  No attempt
+ * is charged.
+ *
+ * Unless release_in_memory() suffices, the row is written anew.  The row of
+ * jobq_internal.lease then names an old version, so a crash does not restore the lease.
  */
 static void
 release(int64 id, int64 token, int64 delay_ms, const Datum *payload)
@@ -467,6 +481,8 @@ release(int64 id, int64 token, int64 delay_ms, const Datum *payload)
 
 /*
  * release(id, token, delay, payload): return a job to its queue without charging an attempt.
+ * A null payload leaves the payload unchanged.  ERROR if the lease is lost, or if the current
+ * user may not replace the payload.
  */
 Datum
 jobq_release(PG_FUNCTION_ARGS)
@@ -483,9 +499,9 @@ jobq_release(PG_FUNCTION_ARGS)
 }
 
 /*
- * Another end for the leases, counted from now.  Those that are durable get
- * another row that says so; the row of the reservation is not changed, as it
- * may name other jobs, too.
+ * Set new expiry times, counted from now, for the leases of *held.  Durable leases get an
+ * additional row of jobq_internal.lease.  The row of the reservation stays unchanged, because
+ * it may name other jobs, too.  ERROR if a lease is lost.
  */
 static void
 extend(const Held *held, Interval *interval, const char *function)
@@ -509,7 +525,7 @@ extend(const Held *held, Interval *interval, const char *function)
 		int64		row_id = 0;
 		int			first = done;
 
-		/* a row for each run of the same token */
+		/* one row for each run of consecutive jobs with the same token */
 		while (done < held->n && held->tokens[done] == token)
 		{
 			JobqLease	lease = jobq_check_lease(db, held->ids[done], token, NULL);
@@ -541,8 +557,9 @@ extend(const Held *held, Interval *interval, const char *function)
 			role = from == NULL ? GetUserId() : from->role;
 
 			/*
-			 * Whoever has got all that he can must be able to keep it: the
-			 * first one of a transaction gives back another when that ends.
+			 * A role at its limit must still be able to extend.  The first
+			 * bundle of a transaction may therefore exceed the limit: another
+			 * bundle is returned at the end of the transaction.
 			 */
 			if (jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES) ||
 				!jobq_bundle_noted())
@@ -576,7 +593,8 @@ extend(const Held *held, Interval *interval, const char *function)
 }
 
 /*
- * extend(id, token, lease): the lease ends after this time from now.
+ * extend(id, token, lease): let the lease expire this interval from now.  ERROR if the lease
+ * is lost, or if the interval is outside MIN_LEASE_MS to MAX_LEASE_MS.
  */
 Datum
 jobq_extend(PG_FUNCTION_ARGS)
@@ -590,7 +608,7 @@ jobq_extend(PG_FUNCTION_ARGS)
 }
 
 /*
- * extend_many(ids, tokens, lease): the same for several jobs, all or none.
+ * extend_many(ids, tokens, lease): like extend(), for several jobs, all or none.
  */
 Datum
 jobq_extend_many(PG_FUNCTION_ARGS)

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * await.c
- *	  reserve() waits: which lanes a consumer can take from, and the list of
- *	  those that wait for a job.
+ *	  Waiting in reserve(): the lanes from which a consumer may take jobs, and the list of
+ *	  waiting consumers.
  *
- * Nobody polls.  Who finds nothing goes on the list under the lock of the vain
- * look; who has a job for him pops it for him (offer.c) and sets his latch.
+ * No session polls.  A consumer without a job joins the list under the lock of its last
+ * check.  A session with a suitable job then pops the job, hands it off to the consumer
+ * (offer.c), and sets the consumer's latch.
  *
  * src/consume/await.c
  *
@@ -26,7 +27,7 @@
 
 #include "consume/consume.h"
 
-/* See find_roles(). */
+/* The roles last found by find_roles(). */
 static struct
 {
 	JobqDatabase *db;
@@ -43,8 +44,9 @@ static void give_up_place(Reservation *reservation, TimestampTz now,
 static bool snapshot_is_unused(const Reservation *reservation);
 
 /*
- * The roles that have, or had lately, jobs in our queues, until there is a new
- * lane.  Kept from one call to the next, as they hardly change.
+ * Find the roles that have lanes in the queues of the reservation.  The result rarely changes.
+ * The static variable "roles" keeps the result until a lane is created or the queues differ.
+ * Takes db->lock in shared mode.
  */
 static void
 find_roles(const Reservation *reservation)
@@ -84,8 +86,9 @@ find_roles(const Reservation *reservation)
 }
 
 /*
- * For which of these roles may this user act?  Here it also learns of what others
- * have changed while it waited: that a queue is not paused any more.
+ * Determine the roles for which the current user may take jobs from the queues, and the denied
+ * roles.  Also processes invalidation messages, so that a waiting session notices a resumed
+ * queue.  The caller must not hold db->lock.
  */
 void
 jobq_reserver_roles(Reservation *reservation)
@@ -114,7 +117,8 @@ jobq_reserver_roles(Reservation *reservation)
 }
 
 /*
- * Take the offer, or leave the list and pop a job.  Wants db->lock.
+ * Take the job handed off to this session.  Without one, leave the list and pop a job from the
+ * ready set.  False if there is none.  The caller must hold db->lock exclusively.
  */
 bool
 jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
@@ -135,8 +139,9 @@ jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
 }
 
 /*
- * Has one of our queues a lane that is not ranked yet, as the queue is new?
- * Then wait a moment, or its jobs would come after those of later queues.
+ * True if one of the queues has an unranked lane with jobs, as in a new queue.  The caller
+ * then waits a moment, because otherwise jobs of later queues would come first.  Each true
+ * result uses up one unit of reservation->patience.  Takes db->lock in shared mode.
  */
 bool
 jobq_reserver_unranked(Reservation *reservation)
@@ -163,9 +168,10 @@ jobq_reserver_unranked(Reservation *reservation)
 }
 
 /*
- * Does one of our queues have a lane of which the scheduler has not yet read
- * what is in it, or reads it just now?  Then wait a moment rather than say that there
- * is nothing.
+ * True if the scheduler may still bring jobs to one of the queues: a lane is unread, or is
+ * being read.  The caller then waits a moment before it reports an empty queue.  Each call
+ * uses up one unit of reservation->patience; false if none is left.  Takes db->lock in shared
+ * mode.
  */
 bool
 jobq_reserver_coming(Reservation *reservation)
@@ -197,9 +203,9 @@ jobq_reserver_coming(Reservation *reservation)
 }
 
 /*
- * Go on the list, which is done under the same lock as the vain look.  False if
- * a job of a role that we have not thought about has come in between, or a privilege, or
- * if the list is full.
+ * Add this session to the list of waiting consumers.  False if a role unknown to find_roles()
+ * has got a job, if privileges were granted meanwhile, or if the list is full.  The caller
+ * must hold db->lock exclusively since its last check for jobs.
  */
 bool
 jobq_reserver_list(Reservation *reservation)
@@ -219,19 +225,20 @@ jobq_reserver_list(Reservation *reservation)
 	return reservation->place != JOBQ_NONE;
 }
 
-/* Wants db->lock. */
+/* Leave the list of waiting consumers.  The caller must hold db->lock exclusively. */
 static void
 give_up_place(Reservation *reservation, TimestampTz now, JobqWakeList *wake)
 {
 	jobq_reserver_remove(reservation->db, reservation->place, now, wake);
 	reservation->place = JOBQ_NONE;
 	if (reservation->db->stop)
-		jobq_wake_launcher();	/* it waits for us to leave */
+		jobq_wake_launcher();	/* the launcher waits for consumers to leave */
 }
 
 /*
- * Error clean-up, as PG_ENSURE_ERROR_CLEANUP and an exit have it: what was
- * offered to this session goes to another.
+ * Error and exit callback (PG_ENSURE_ERROR_CLEANUP): leave the list and hand off this
+ * session's job, if any, to another consumer.  arg points to the Reservation.  Takes db->lock
+ * exclusively.
  */
 void
 jobq_reserver_leave(int code, Datum arg)
@@ -247,8 +254,8 @@ jobq_reserver_leave(int code, Datum arg)
 }
 
 /*
- * Is the whole query SELECT columns FROM jobq.reserve(), called by the client
- * itself?  Then the statement's snapshot is not used any more.
+ * True if the whole query is SELECT columns FROM jobq.reserve(...), called by the client
+ * directly.  In this case the statement's snapshot is no longer used.
  */
 bool
 jobq_reserver_plain(FunctionCallInfo fcinfo)
@@ -273,7 +280,8 @@ jobq_reserver_plain(FunctionCallInfo fcinfo)
 }
 
 /*
- * The same, and no other either: an open cursor has one, too.
+ * True if, in addition, no other snapshot is registered, such as the snapshot of an open
+ * cursor.
  */
 static bool
 snapshot_is_unused(const Reservation *reservation)
@@ -285,17 +293,17 @@ snapshot_is_unused(const Reservation *reservation)
 }
 
 /*
- * Sleep until somebody has a job for us, or the time is over.
+ * Sleep until the latch is set, or for at most ms milliseconds.
  *
- * Nothing may come between going on the list and this which waits for a lock
- * or a page, not even a look into a system catalog: it would reset the latch.
+ * Between joining the list and this call, nothing may wait for a lock or a page.  Even a
+ * catalog lookup could wait and would reset the latch.  The caller must hold no lock.
  */
 void
 jobq_reserver_sleep(Reservation *reservation, long ms)
 {
 	static uint32 wait_event = 0;
 
-	/* what the statement has seen so far holds nobody up */
+	/* the snapshot is no longer needed and must not hold back VACUUM */
 	if (snapshot_is_unused(reservation))
 		MyProc->xmin = InvalidTransactionId;
 	jobq_client_wait(ms, jobq_wait_event(wait_event, "JobqReserve"));

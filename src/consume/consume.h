@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * consume.h
- *	  The door of the room consume: programs outside the server take jobs.
+ *	  Interface of the directory consume: reservation of jobs by programs outside the
+ *	  server.
  *
- * A reservation pops from the ready set, as a worker does, and what it got becomes
- * leases: in shared memory, where ack() finds them, and, unless the queue keeps them
- * in memory only, in a row of jobq_internal.lease for each call of reserve().
+ * A reservation pops entries from the ready set, as a worker does.  The popped jobs become
+ * leases in shared memory, where ack() finds them.  Unless the queue keeps leases in memory
+ * only, each call of reserve() also writes a row of jobq_internal.lease.
  *
- * What it promises: a consumer that has lost its lease gets an error, never a silent
- * success.  A session that waits does not poll.
+ * Guarantees: a consumer with a lost lease gets an error, never a silent success.  A waiting
+ * session does not poll.
  *
- * Locks: db->lock for leases and waiting; nothing is written to a job's row until it
- * ends.
+ * Locks: db->lock protects leases and the list of waiting consumers.  No row of a job is
+ * written until the job ends.
  *
  * src/consume/consume.h
  *
@@ -44,33 +45,32 @@ enum
 #define MIN_LEASE_MS	100
 #define MAX_LEASE_MS	(INT64CONST(7) * 86400000)
 
-/* One call of reserve(). */
+/* State of one call of reserve() or reserve_job(). */
 typedef struct Reservation
 {
 	JobqDatabase *db;
 	JobqTaker	taker;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
-	Oid		   *roles;			/* [jobq_max_lanes], as is denied */
+	Oid		   *roles;			/* [jobq_max_lanes], like denied */
 	Oid		   *denied;
 	int			ndenied;
 	int			max;
 	int64		lease_ms;
-	int			held;			/* jobs of other calls; below 0: not told */
-	int64		token;			/* of what was popped last; or 0 */
-	int			patience;		/* looks in vain that are left */
-	uint32		grants;			/* JobqOffers.grants, when it looked for its
-								 * roles */
+	int			held;			/* the consumer's other jobs; < 0: unknown */
+	int64		token;			/* of the jobs popped last, or 0 */
+	int			patience;		/* empty checks left before giving up */
+	uint32		grants;			/* JobqOffers.grants at the role check */
 	const char *consumer;
 	inet_struct client;
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
 	uint32		bundle;
-	uint32		place;			/* among those that wait, or JOBQ_NONE */
-	bool		plain;			/* the statement does nothing but reserve */
-	bool		wrote;			/* rows of jobs that were not for us */
+	uint32		place;			/* index of its JobqReserver, or JOBQ_NONE */
+	bool		plain;			/* the statement only calls reserve() */
+	bool		wrote;			/* a popped job was turned away with a write */
 } Reservation;
 
-/* Jobs and their tokens. */
+/* Ids and tokens of leased jobs. */
 typedef struct Held
 {
 	int			n;
@@ -78,12 +78,12 @@ typedef struct Held
 	int64	   *tokens;
 } Held;
 
-/* Their results, if n is not 0. */
+/* Results of leased jobs; n is 0 if the consumer gave none. */
 typedef struct JobqResults
 {
 	int			n;
 	Datum	   *values;
-	bool	   *nulls;			/* the job has none */
+	bool	   *nulls;			/* the job has no result */
 } JobqResults;
 
 /* src/consume/held.c */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * held.c
- *	  The arguments of the functions of consumers: ids, tokens and results of held jobs.
+ *	  Arguments of the consumer functions: ids, tokens and results of leased jobs.
  *
  * src/consume/held.c
  *
@@ -18,7 +18,7 @@
 #include "commit/commit.h"
 #include "consume/consume.h"
 
-/* A job and its token, and the place at which the caller has named it. */
+/* A job with its token and argument position. */
 typedef struct HeldJob
 {
 	int64		id;
@@ -41,7 +41,9 @@ check_call(FunctionCallInfo fcinfo, const char *function, const char *needed)
 }
 
 /*
- * Read id and token, the first two arguments.  ERROR if one is null.
+ * Read a job's id and token from the first two arguments of function "function".  ERROR if an
+ * argument is null, in a read-only transaction, and in a parallel worker.  Reserves room for
+ * two pending lease changes.
  */
 void
 jobq_get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
@@ -56,8 +58,9 @@ jobq_get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
 }
 
 /*
- * Read the arrays of ids and tokens, the first two arguments.  ERROR if one is null or has a
- * null, or if their lengths differ.
+ * Read the arrays of ids and tokens from the first two arguments of function "function".
+ * ERROR if an array is null or has a null, or if their lengths differ.  Reserves room for n +
+ * 1 pending lease changes.
  */
 void
 jobq_get_held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
@@ -94,7 +97,8 @@ jobq_get_held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
 }
 
 /*
- * Read the result of a job from this argument.
+ * Read the result of one job from argument number arg; n is 0 if it is null.  ERROR if the
+ * result is not valid (jobq_check_result()).
  */
 void
 jobq_get_result(FunctionCallInfo fcinfo, int arg, JobqResults *results)
@@ -110,8 +114,8 @@ jobq_get_result(FunctionCallInfo fcinfo, int arg, JobqResults *results)
 }
 
 /*
- * Read the results of many jobs from this argument, an array of jsonb.  ERROR if it does not
- * have an element for each job.
+ * Read the results of several jobs from argument number arg, an array of jsonb; n is 0 if it
+ * is null.  ERROR unless there is one element for each job of *held.
  */
 void
 jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
@@ -160,9 +164,10 @@ compare_held(const void *a, const void *b)
 }
 
 /*
- * Sort the jobs by id, with their results.  All that takes the
- * rows of several jobs in one statement takes them in this order: two statements that
- * have jobs in common must not wait for each other.
+ * Sort the jobs, and their results if any, by id.
+ *
+ * Every statement locks the rows of several jobs in this order, so two statements with common
+ * jobs cannot deadlock.
  */
 void
 jobq_sort_held(Held *held, JobqResults *results)

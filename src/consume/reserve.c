@@ -1,14 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- * consume.c
+ * reserve.c
  *	  reserve(): programs outside the server take jobs.
  *
- * A reservation pops from the ready set, as a worker does: no scan, no locked
- * rows, and the job's row is not touched.  What it got becomes leases in
- * shared memory and, unless the queue has them in memory only, one row of
- * jobq_internal.lease for the whole call; so a lease is durable when the
- * reserving transaction has committed, for a few bytes per job.  If it rolls
- * back, the row was never there and the jobs go back to their lanes.
+ * A reservation pops entries from the ready set, as a worker does.  There is no scan and no
+ * row lock, and the job's row stays untouched.  The popped jobs become leases in shared
+ * memory.
+ *
+ * Unless the queue keeps leases in memory only, the whole call writes one row of
+ * jobq_internal.lease.  A lease is thus durable when the reserving transaction has
+ * committed, at a cost of a few bytes per job.  If the transaction rolls back, the row never
+ * existed and the jobs return to their lanes.
  *
  * src/consume/reserve.c
  *
@@ -41,13 +43,13 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 #define MAX_RESERVE		1000
 #define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
 
-/* Who waits looks so often whether the database is served again. */
+/* Milliseconds between checks whether the database is served again. */
 #define AWAY_PAUSE_MS	100L
 
 /*
- * Who has found nothing, while there is something that the scheduler has not read, looks
- * so often again, MOMENT_MS apart.  The scheduler needs some milliseconds, unless the
- * machine has other work for all of its processors.
+ * If a call finds no job while the scheduler has unread lanes, the call checks again, up to
+ * PATIENCE times, MOMENT_MS milliseconds apart.  The scheduler needs some milliseconds, and
+ * more if all processors of the machine are busy.
  */
 #define PATIENCE		200
 #define MOMENT_MS		5L
@@ -60,8 +62,10 @@ static void limit_leases(Reservation *reservation, const int64 *ids,
 						 const TimestampTz *deadlines, int n);
 
 /*
- * This database, with its leases loaded; waits a little after a start, also
- * for the launcher, which has to come to it first.
+ * Return this database's shared state, with its leases loaded.  After a server start, waits up
+ * to ten seconds for the launcher and the scheduler.  ERROR if the database has no scheduler,
+ * is a copy not adopted yet, or is not ready in time.  function: name of the SQL function, for
+ * messages.  The caller must hold no lock.
  */
 JobqDatabase *
 jobq_served_database(const char *function)
@@ -143,7 +147,10 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 		nconsumed += (jobq_privileges(queue->id) & JOBQ_MAY_CONSUME) != 0;
 	}
 
-	/* whose jobs are taken is the same for all queues of a call */
+	/*
+	 * permission to take jobs of all roles is the same for all queues of a
+	 * call
+	 */
 	if (nconsumed > 0 && nconsumed < n)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -156,8 +163,8 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 }
 
 /*
- * Is there room for another lease of the role, and is it not more than its share?
- * "new_bundle": the first one of a call.  Wants db->lock.
+ * True if the role's limits allow another lease.  new_bundle: the lease is the first of its
+ * call, and needs a bundle, too.  The caller must hold db->lock.
  */
 bool
 jobq_may_lease(JobqDatabase *db, Oid role, bool new_bundle)
@@ -167,7 +174,8 @@ jobq_may_lease(JobqDatabase *db, Oid role, bool new_bundle)
 }
 
 /*
- * An error: the role can have no more leases.
+ * Raise the error for a role at its limit of leases or bundles.  Takes db->lock in shared
+ * mode.
  */
 void
 jobq_no_lease(JobqDatabase *db, Oid role)
@@ -190,7 +198,7 @@ jobq_no_lease(JobqDatabase *db, Oid role)
 }
 
 /*
- * An error: no more sessions of the role can wait.
+ * Raise the error for a role with too many waiting sessions.  Takes db->lock in shared mode.
  */
 static void
 no_place(JobqDatabase *db, Oid role)
@@ -210,8 +218,9 @@ no_place(JobqDatabase *db, Oid role)
 }
 
 /*
- * Lease the job, which is the next one of the reservation and has its permits.  Wants
- * db->lock, and room for two leases in the books; cannot fail.
+ * Lease the next job of the reservation.  The job has its permits already.  Cannot fail.  The
+ * caller must hold db->lock exclusively, and must have called jobq_lease_room() for two
+ * leases.
  */
 void
 jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now)
@@ -243,7 +252,9 @@ jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now
 }
 
 /*
- * What reserve() and reserve_job() are told alike: for how long, and by whom.
+ * Initialize a reservation from the common arguments of reserve() and reserve_job().  lease
+ * and consumer are the numbers of these arguments.  A null consumer stands for
+ * application_name.  ERROR if the lease is out of range.
  */
 void
 jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
@@ -266,13 +277,14 @@ jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
 }
 
 /*
- * Pop jobs and lease them, in one go: whatever happens from here on, the end
- * of the transaction knows of them.  If there are none and "wait", put this
- * session on the list of those to be woken.
+ * Pop up to reservation->max jobs and lease them, without an error in between, so that the end
+ * of the transaction releases every job.  Without a job, if "wait" is true, add this session
+ * to the list of waiting consumers.  ERROR if the role has reached a limit.  Returns whether a
+ * job was popped.
  *
- * The jobs of the last look, if there was one, were not for us.  Its bundle serves
- * again, so that a call holds one, however many outdated entries it meets; but
- * not its token, as others may have got some since.
+ * If a previous call popped jobs, all were turned away.  The bundle of the previous call is
+ * reused, so that each reserve() holds one bundle.  The token is not reused, because other
+ * consumers may hold the same jobs by now.
  */
 static bool
 pop_jobs(Reservation *reservation, bool wait)
@@ -306,7 +318,7 @@ pop_jobs(Reservation *reservation, bool wait)
 			break;
 		if (jobq_lease_find(db, job->key.id) != NULL)
 		{
-			/* an entry that was there twice */
+			/* the ready set had a second entry for the job */
 			jobq_permits_release(db, &job->permits, job->key.id, false, true,
 								 now, &wake);
 			continue;
@@ -318,7 +330,7 @@ pop_jobs(Reservation *reservation, bool wait)
 			!jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS);
 	jobq_unlock(db, &wake);
 
-	/* what was written gives leases back if it commits */
+	/* a write by this call releases leases at commit, so it must not fail */
 	if (full && reservation->npopped == 0 && !reservation->wrote)
 		jobq_no_lease(db, role);
 	if (crowded)
@@ -327,7 +339,8 @@ pop_jobs(Reservation *reservation, bool wait)
 }
 
 /*
- * The leases of jobs that have a timeout end by these times.
+ * Let the leases of these jobs end no later than the given times, because the jobs have a
+ * timeout.  Takes db->lock exclusively.
  */
 static void
 limit_leases(Reservation *reservation, const int64 *ids,
@@ -347,8 +360,9 @@ limit_leases(Reservation *reservation, const int64 *ids,
 }
 
 /*
- * Can the call return this job with the n that it has?  Jobs that are suspects are
- * apart from others, and there are no more of them than the least of "together" says.
+ * True if the call can return this job together with its n previous jobs.  Suspect jobs are
+ * never mixed with other jobs.  Each suspect job limits how many are returned together;
+ * *together is the lowest limit so far.
  */
 static bool
 joins(const JobqJob *job, int n, int *together)
@@ -363,8 +377,9 @@ joins(const JobqJob *job, int n, int *together)
 }
 
 /*
- * Verify the popped jobs, return them, and make their leases durable.  Returns
- * how many there were.
+ * Verify the popped jobs, add the valid ones to the result of rsinfo, and make their leases
+ * durable.  Other jobs are turned away.  Returns the number of jobs in the result.  The caller
+ * must hold no lock.
  */
 int
 jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
@@ -443,7 +458,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		(void) jobq_unique_started(&job);
 		jobq_tell_running(&job, job_attempt(&job) + 1, -1, false);
 
-		/* at an abort, only the relay can tell of it */
+		/* if the transaction aborts, only the relay can notify the queue */
 		jobq_at_commit_lease_given(entry->key.id, jobq_count_place(&job),
 								   jobq_kind_hash(jobq_job_kind(&job)),
 								   queue->notify != NOTIFY_OFF);
@@ -496,7 +511,8 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 }
 
 /*
- * Write the row that makes these leases durable, and have the bundle know it.
+ * Make the leases of nids jobs durable by a row of jobq_internal.lease, and store the row's id
+ * and ctid in the bundle.  Takes db->lock exclusively.
  */
 void
 jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
@@ -541,8 +557,10 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 }
 
 /*
- * reserve(queues, max, lease, wait, consumer, held): take up to max jobs for the
- * time of the lease; if there are none, wait for one so long.
+ * reserve(queues, max, lease, wait, consumer, held): lease up to max jobs for the given time.
+ * If there are none, wait for a job at most the time "wait".  Returns no row if the time is
+ * over.  ERROR if an argument is invalid, the database is not served, or the role has reached
+ * a limit.  Not allowed in a read-only transaction or a parallel worker.
  */
 Datum
 jobq_reserve(PG_FUNCTION_ARGS)
@@ -608,7 +626,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				if (jobq_lease_jobs(&reservation, rsinfo) > 0)
 					break;
 
-				/* others wait for what we have written: do not wait with it */
+				/* other sessions wait for the written rows: commit soon */
 				if (reservation.wrote)
 					deadline = GetCurrentTimestamp();
 				continue;
@@ -619,7 +637,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			CHECK_FOR_INTERRUPTS();
 			if (reservation.db->stop || reservation.db->dboid != MyDatabaseId)
 			{
-				/* it is not served any more, or not for a moment */
+				/* the database is not served, perhaps only for a moment */
 				jobq_reserver_sleep(&reservation, Min(left, AWAY_PAUSE_MS));
 				reservation.db = jobq_served_database("jobq.reserve()");
 				continue;
@@ -635,7 +653,9 @@ jobq_reserve(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_slots(): what consumers hold of jobs that this user may see.
+ * lease_slots(): a row for each lease of this database, as far as the current user may see the
+ * lease.  Message texts are visible only to the consumer's role and to roles with the right to
+ * read the job.  Takes db->lock in shared mode.
  */
 Datum
 jobq_lease_slots(PG_FUNCTION_ARGS)

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * reserve_job.c
- *	  reserve_job(): a consumer takes a certain job.
+ *	  reserve_job(): a consumer takes a job by its id.
  *
- * The job is found in the table, as by jobq.work(), and its permits are asked for;
- * from there on all is as for one that reserve() has popped.  What the ready set knows
- * of it stays: whoever pops that finds the job taken, and drops it.
+ * The job is found in the table, as by jobq.work(), and its permits are requested.  From
+ * then on the job is treated like a job popped by reserve().  An entry of the job stays in
+ * the ready set.  When a process pops the entry, it finds the job claimed, and drops the
+ * entry.
  *
  * src/consume/reserve_job.c
  *
@@ -32,8 +33,8 @@ static bool find_job(Relation rel, int64 id, JobqPush *push, bool *limited);
 static bool take_job(Reservation *reservation, JobqPush *push, bool limited);
 
 /*
- * Find the job, and what it needs.  False if there is none that this user may take, or
- * if it may not run now.
+ * Find the job, fill *push, and set *limited if the job needs permits.  False if the current
+ * user may take no such job, or if the job may not run now.  ERROR if workers serve its queue.
  */
 static bool
 find_job(Relation rel, int64 id, JobqPush *push, bool *limited)
@@ -66,7 +67,7 @@ find_job(Relation rel, int64 id, JobqPush *push, bool *limited)
 
 	jobq_set_group_right(&job);
 
-	/* what this transaction has enqueued nobody can take before it commits */
+	/* an uncommitted job of this transaction cannot be claimed */
 	found = !TransactionIdIsCurrentTransactionId(job.xmin) &&
 		!jobq_job_runs(&job) &&
 		jobq_gate(rel, &job, MODE_CONSUMER, NULL, snapshot, jobq_now(),
@@ -82,7 +83,9 @@ find_job(Relation rel, int64 id, JobqPush *push, bool *limited)
 }
 
 /*
- * Lease the job with its permits.  False if another has it, or if it lacks one.
+ * Lease the job with its permits.  False if another process holds the job, or if a permit is
+ * not available.  ERROR if the role has reached its limit of leases.  Takes db->lock
+ * exclusively.
  */
 static bool
 take_job(Reservation *reservation, JobqPush *push, bool limited)
@@ -110,7 +113,8 @@ take_job(Reservation *reservation, JobqPush *push, bool limited)
 }
 
 /*
- * reserve_job(id, lease, consumer): take this job, if it can be had now.
+ * reserve_job(id, lease, consumer): lease this job, if the job can run now.  Returns no row
+ * otherwise.  Never waits for a job.  Errors as for reserve().
  */
 Datum
 jobq_reserve_job(PG_FUNCTION_ARGS)

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * send.c
- *	  Whether a job can be sent to the consumer that asks.
+ *	  Check whether a job can be sent to the reserving client.
  *
- * A database whose encoding is not UTF8 may keep texts that a client's encoding does
- * not have: in one that is SQL_ASCII, any bytes.  To send one is an error, and then
- * the job would be the first of its queue again, for the next consumer.  So who
- * reserves looks before, and the job becomes a dead letter.
+ * A database with an encoding other than UTF8 may store texts without a representation in
+ * the client's encoding.  A database in SQL_ASCII may store any bytes.  Sending such a text
+ * raises an error, and the job would return to the front of its queue for the next consumer.
+ * The reservation therefore checks the texts before, and the job becomes a dead letter.
  *
- * In a database that is UTF8, every text can be sent to whoever reads UTF-8, as all
- * that belongs to jobq does; there nothing is looked at.
+ * In a UTF8 database each text can be sent to a client in UTF-8, like all jobq clients.
+ * There the check is skipped.
  *
  * src/consume/send.c
  *
@@ -24,11 +24,12 @@
 
 #include "consume/consume.h"
 
-/* Bytes that are converted at a time. */
+/* Number of bytes that are converted at a time. */
 #define PIECE	(1 << 20)
 
 /*
- * Can the text be converted from the server's encoding to the client's?
+ * True if the text can be converted from encoding "server" to encoding "client".  length is in
+ * bytes.
  */
 static bool
 text_has_encoding(const char *text, int length, int server, int client)
@@ -45,7 +46,9 @@ text_has_encoding(const char *text, int length, int server, int client)
 	converted = palloc(PIECE * MAX_CONVERSION_GROWTH + 1);
 	while (good && length > 0)
 	{
-		/* a character that the piece ends in is left for the next one */
+		/*
+		 * a character cut off at the end of a piece belongs to the next piece
+		 */
 		int			done = pg_do_encoding_conversion_buf(conversion, server, client,
 														 (unsigned char *) text,
 														 Min(length, PIECE), converted,
@@ -62,7 +65,8 @@ text_has_encoding(const char *text, int length, int server, int client)
 }
 
 /*
- * Can the client of this session be sent the texts of the job?
+ * True if all texts of the job can be sent to the client of this session: kind, tenant,
+ * payload, headers and context.
  */
 bool
 jobq_can_be_sent(const JobqJob *job)

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * tell.c
- *	  What a consumer tells of a job while it holds it: set_progress(), log().
+ *	  set_progress(), log(): reports of a consumer about a leased job.
  *
- * The token fences, as it does when the job ends (ack.c).
+ * The token fences the job, as in ack.c.
  *
  * src/consume/tell.c
  *
@@ -25,7 +25,9 @@ PG_FUNCTION_INFO_V1(jobq_report_progress);
 PG_FUNCTION_INFO_V1(jobq_report_log);
 
 /*
- * set_progress(id, token, percent, message): visible at once.
+ * set_progress(id, token, percent, message): publish the progress of a leased job.  Visible at
+ * once, before the transaction commits.  ERROR if the lease is lost.  Takes db->lock
+ * exclusively.
  */
 Datum
 jobq_report_progress(PG_FUNCTION_ARGS)
@@ -53,7 +55,7 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 	}
 	LWLockRelease(db->lock);
 
-	/* not before the reservation, if this transaction has made it */
+	/* if this transaction made the reservation, notify at its commit */
 	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	if (jobq_read_held(rel, &copy, &job))
 		jobq_tell_running(&job, job_attempt(&job) + 1, percent,
@@ -63,7 +65,9 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 }
 
 /*
- * log(id, token, message, level): likewise.  It is part of no transaction.
+ * log(id, token, message, level): add a line to the log of a leased job.  The line is visible
+ * at once, and stays if the transaction rolls back.  ERROR if the lease is lost.  Takes
+ * db->lock in shared mode.
  */
 Datum
 jobq_report_log(PG_FUNCTION_ARGS)

@@ -119,6 +119,8 @@ typedef struct JobqDatabase
 								 * microseconds */
 	int64		ahead_more;		/* and, while that is corrected, by so many
 								 * more */
+	TransactionId ahead_since;	/* row versions before this were corrected by
+								 * no pass before; 0: there was none */
 
 	/* Protected by lock: what the scheduler is asked to do. */
 	bool		created;		/* a new extension: not what is served,

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * doctor.c
- *	  For doctor(): how jobq is set up, how full its shared memory is, and which
- *	  jobs wait where.
+ *	  Data for doctor(): setup of jobq, use of its shared memory, and waiting jobs by
+ *	  lane.
  *
- * What to make of it is said in SQL (control/parts/82-doctor.sql).  None of this reads
- * a table of jobs, so it is as quick with millions of jobs, and setup() works where the
- * extension and the library do not fit.
+ * The advice itself is written in SQL (control/parts/82-doctor.sql).  No function here reads
+ * a table of jobs, so each is fast with millions of jobs.  setup() works even if the
+ * versions of extension and library do not match.
  *
  * src/operate/doctor.c
  *
@@ -34,10 +34,10 @@ PG_FUNCTION_INFO_V1(jobq_run_as_refusal);
 PG_FUNCTION_INFO_V1(jobq_handler_is_there);
 
 /*
- * setup(): was jobq loaded at server start, with which version, does that fit
- * the extension, does jobq.databases name this database, how many workers do the
- * pools ask for, how far was the clock put forward, and by how much
- * has it jumped, if it is not trusted.
+ * setup(): a row about the installation.  The columns: library loaded at server start, library
+ * version, version matches the extension, jobq.databases names this database, number of
+ * workers in all pools, offset of jobq's clock in microseconds, and jump of an untrusted clock
+ * (jobq_clock_ahead()).
  */
 Datum
 jobq_setup(PG_FUNCTION_ARGS)
@@ -64,7 +64,8 @@ jobq_setup(PG_FUNCTION_ARGS)
 }
 
 /*
- * pool_problems(): what looks like a mistake in jobq.workers.
+ * pool_problems(): a row for each probable mistake in jobq.workers.  ERROR without the
+ * privilege monitor for all queues.
  */
 Datum
 jobq_pool_problems(PG_FUNCTION_ARGS)
@@ -98,7 +99,7 @@ put_capacity(ReturnSetInfo *rsinfo, const char *setting, int used, int most)
 }
 
 /*
- * How many names have a place in the statistics, more or less: it takes no lock.
+ * Approximate number of names in the statistics.  Takes no lock.
  */
 static int
 stat_places(void)
@@ -111,8 +112,10 @@ stat_places(void)
 }
 
 /*
- * capacity(): how much is used of what settings have made room for in shared
- * memory: in the cluster, and in this database.
+ * capacity(): a row for each setting that reserves shared memory, with the used and the
+ * available number.  First come the settings of the cluster, then those of this database.
+ * ERROR without the privilege monitor for all queues.  Takes jobq_shared->lock and db->lock in
+ * shared mode.
  */
 Datum
 jobq_capacity(PG_FUNCTION_ARGS)
@@ -159,12 +162,11 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Who is there to run jobs. */
+/* The pools and consumers that are present to run jobs. */
 typedef struct Attendance
 {
 	bool		pools[JOBQ_MAX_POOLS];	/* has a worker in this database */
-	int32	   *queues;			/* of which consumers hold jobs, or wait for
-								 * one */
+	int32	   *queues;			/* sorted ids of queues with a consumer */
 	int			nqueues;
 }			Attendance;
 
@@ -208,7 +210,8 @@ take_attendance(JobqDatabase *db, Attendance * there)
 }
 
 /*
- * Is a worker there that serves the queue, or a consumer that has taken from it?
+ * True if a worker that serves the queue is running, or if a consumer holds or awaits jobs of
+ * the queue.
  */
 static bool
 attended(const Attendance * there, const JobqQueue *queue, int32 queue_id)
@@ -224,9 +227,9 @@ attended(const Attendance * there, const JobqQueue *queue, int32 queue_id)
 }
 
 /*
- * lane_slots(): queues and roles of jobs that may run now, as far as the user may
- * see them; one row for each lane.  "oldest" is when the first job
- * that was read could have run, null if none was.
+ * lane_slots(): a row for each lane with jobs that may run now, as far as the current user may
+ * see these jobs.  "oldest" is the run_at of the lane's first job in memory, or null if no job
+ * of the lane is in memory.  Takes jobq_shared->lock and db->lock in shared mode.
  */
 Datum
 jobq_lane_slots(PG_FUNCTION_ARGS)
@@ -295,8 +298,8 @@ jobq_lane_slots(PG_FUNCTION_ARGS)
 }
 
 /*
- * run_as_refusal(queue): why no job of the queue may run as its run_as says, or
- * null.
+ * run_as_refusal(queue): the reason why no job of the queue may run as its run_as says, or
+ * null.  ERROR without the privilege monitor for all queues.
  */
 Datum
 jobq_run_as_refusal(PG_FUNCTION_ARGS)
@@ -312,8 +315,9 @@ jobq_run_as_refusal(PG_FUNCTION_ARGS)
 }
 
 /*
- * handler_is_there(kind): does the function exist that is the handler of the kind?
- * Asked as the owner, as who asks may not be able to use its schema.
+ * handler_is_there(kind): true if the handler function of the kind exists.  The lookup runs as
+ * the extension owner, because the caller may lack the right to use the function's schema.
+ * ERROR without the privilege monitor for all queues.
  */
 Datum
 jobq_handler_is_there(PG_FUNCTION_ARGS)

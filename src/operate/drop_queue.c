@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * drop_queue.c
- *	  The end of a queue: drop_queue().
+ *	  drop_queue(): drop a queue.
  *
- * No job is left without its queue.  Who adds a job to a queue first takes a
- * RowShareLock on jobq_internal.queue (jobq_pin_queues()) and keeps it; the
- * transaction that drops a queue takes an ExclusiveLock, and so knows of all who
- * have.
+ * A live job always has a queue.  A transaction with a new job first takes a RowShareLock on
+ * jobq_internal.queue (jobq_pin_queues()), and holds the lock until the end of the
+ * transaction.  To drop a queue, a transaction takes an ExclusiveLock, and so detects each
+ * transaction that may have added a job.
  *
- * That lock stops everybody who enqueues, so it is taken as late as can be: when
- * the transaction is about to commit.  Until then the queue is gone for this
- * transaction only; all others use it as before, and if one of them has put a job
- * into it, the commit fails.  Nor does anybody wait for our lock as long as we
- * wait: a lock that is not free is asked for again and again, without standing in
- * line but for a last moment.
+ * The ExclusiveLock blocks all producers, so the lock is taken as late as possible,
+ * immediately before the commit.  Until then the queue is dropped only for the current
+ * transaction, and other transactions use the queue as before.  If another transaction has
+ * added a job to the queue, the commit fails.  An unavailable lock is requested repeatedly
+ * and without queueing, so that no producer waits behind the request.  Only the last, short
+ * attempt queues.
  *
  * src/operate/drop_queue.c
  *
@@ -45,18 +45,18 @@
 PG_FUNCTION_INFO_V1(jobq_drop_queue);
 
 /*
- * Milliseconds for which the lock is asked for, unless lock_timeout is shorter;
- * between two times; and for which we stand in line at last, if lock_timeout is
+ * Milliseconds: total time for requests of the lock, unless lock_timeout is shorter; pause
+ * between two requests; and waiting time of the last request, made only if lock_timeout is
  * longer.
  */
 #define PATIENCE		5000
 #define PAUSE			10
 #define LAST_PATIENCE	100
 
-/* Column of jobq_internal.dead_letter. */
+/* Attribute number in jobq_internal.dead_letter. */
 #define LETTER_QUEUE_ID	6
 
-/* A queue that this transaction has dropped. */
+/* A queue dropped by the current transaction. */
 typedef struct Dropped
 {
 	SubTransactionId subid;
@@ -64,7 +64,7 @@ typedef struct Dropped
 	Oid			jobs;			/* jobq_internal.job */
 	bool		force;
 	char		name[NAMEDATALEN];
-	struct Dropped *outer;		/* the one before */
+	struct Dropped *outer;		/* the queue dropped before */
 } Dropped;
 
 static Dropped *dropped = NULL; /* in TopTransactionContext */
@@ -76,7 +76,7 @@ static void still_used(const char *name);
 static void lock_queues(const char *name);
 
 /*
- * Has the queue a live job, of whatever role?
+ * True if the queue has a live job, of any role.
  */
 static bool
 has_jobs(int32 queue_id)
@@ -101,8 +101,7 @@ has_jobs(int32 queue_id)
 }
 
 /*
- * How many dead letters the queue has now, whatever the transaction's snapshot
- * says.
+ * Number of dead letters of the queue now, regardless of the transaction's snapshot.
  */
 static int64
 count_letters(int32 queue_id)
@@ -127,7 +126,8 @@ count_letters(int32 queue_id)
 }
 
 /*
- * How many dead letters the queue has; errors if it cannot be dropped.
+ * Return the number of dead letters of the queue.  ERROR if the queue has live jobs, or has
+ * dead letters and "force" is not set.
  */
 static int64
 check_droppable(const Dropped *queue)
@@ -152,7 +152,9 @@ check_droppable(const Dropped *queue)
 }
 
 /*
- * drop_queue(name, force): the queue and its policy are forgotten.
+ * drop_queue(name, force): drop the queue with all settings, privileges and the delegation.
+ * With force, the dead letters are deleted at commit.  ERROR if the queue has jobs, now or at
+ * commit, and without the privilege manage for the queue.
  */
 Datum
 jobq_drop_queue(PG_FUNCTION_ARGS)
@@ -172,7 +174,7 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	queue->jobs = jobq_relations()->job;
 	strlcpy(queue->name, name, NAMEDATALEN);
 
-	/* do not try what is refused anyway */
+	/* fail early if the queue cannot be dropped */
 	(void) check_droppable(queue);
 
 	queue->outer = dropped;
@@ -189,7 +191,7 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 }
 
 /*
- * Somebody may be about to put a job into a queue.
+ * Raise the error for open transactions that may have added a job to the queue.
  */
 static void
 still_used(const char *name)
@@ -211,8 +213,8 @@ still_used(const char *name)
 }
 
 /*
- * Wait until no open transaction may have put a job into a queue, and keep it so;
- * an error if that takes too long.
+ * Take the ExclusiveLock on jobq_internal.queue, waiting until no open transaction may have
+ * added a job.  ERROR after PATIENCE milliseconds.
  */
 static void
 lock_queues(const char *name)
@@ -235,7 +237,7 @@ lock_queues(const char *name)
 		ResetLatch(MyLatch);
 	} while (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience));
 
-	/* there may always be somebody, and nobody for long */
+	/* there may always be a producer, each for a short time only */
 	if (patience <= LAST_PATIENCE)
 		still_used(name);
 	(void) set_config_option("lock_timeout", CppAsString2(LAST_PATIENCE),
@@ -257,7 +259,7 @@ lock_queues(const char *name)
 }
 
 /*
- * The queue went with the extension, if that was dropped later on.
+ * True if the extension with the queue was dropped later in this transaction.
  */
 static bool
 went_with_extension(const Dropped *queue)
@@ -268,8 +270,8 @@ went_with_extension(const Dropped *queue)
 }
 
 /*
- * The transaction is about to commit: see that no queue that it has dropped has
- * been used since.
+ * Before the commit: check that no dropped queue has been used since, and delete the dead
+ * letters.  ERROR if a queue has jobs or if the lock is not available in time.
  */
 static void
 drops_before_commit(void)
@@ -305,8 +307,8 @@ drops_noted(void)
 }
 
 /*
- * The statistics forget the queues.  Nobody else is to be told: the caches are, by
- * the table's trigger.
+ * At the commit: remove the queues from the statistics.  No other process needs a wakeup.  The
+ * trigger on jobq_internal.queue invalidates the caches.
  */
 static bool
 drops_pending(JobqDatabase *db)
@@ -326,7 +328,7 @@ drops_abort(SubTransactionId since)
 }
 
 /*
- * The lock would stay with the prepared transaction.
+ * Refuse PREPARE TRANSACTION, because the prepared transaction would keep the ExclusiveLock.
  */
 static void
 drops_check_prepare(void)
@@ -349,7 +351,7 @@ static const JobqCommitBooks books =
 };
 
 /*
- * Keep books of this transaction; once per process.
+ * Register the commit callbacks of this file.  Called once per process.
  */
 void
 jobq_drop_queue_install(void)

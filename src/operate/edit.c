@@ -1,22 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * edit.c
- *	  Something else for a job that waits, or for a dead letter: edit().
+ *	  edit(): change a waiting job or a dead letter.
  *
- * Priority and run_at are the job's place in the line.  An operator may change them, as
- * long as the job waits.
+ * Priority and run_at determine the job's position in its queue.  An operator may change
+ * both while the job waits.
  *
- * The rest is what the job does.  A job runs as its role, or as its queue says for it.
- * So this is for those who could enqueue such a job themselves, and who see what they
- * replace: they can become the job's role, and read its contents.  That role must be one
- * that may enqueue where the job stands afterwards; this is asked as that role, as if it
- * enqueued the job.  The job's log says who has edited what.
+ * The remaining values determine the work of the job.  A job runs as its role, or as run_as
+ * of its queue.  Therefore the editing user must be able to enqueue such a job and to see
+ * the replaced values.  This requires the ability to become the job's role, and the right to
+ * read the job.  The job's role must still be allowed to enqueue into the job's queue after
+ * the edit.  This check runs as the job's role.  The job's log records the user and the
+ * edited fields.
  *
- * The row of a job that waits is deleted and inserted anew under the same id, and handed
- * over at commit.  The entry that the ready set may have of the old row is dropped when it
- * is popped.  A worker that begins with the job at the same moment deletes the same row:
- * one of the two is first.  A dead letter is updated in place, and stays one until it is
- * retried.
+ * The row of a waiting job is deleted, inserted again under the same id, and pushed to the
+ * ready set at commit.  An entry for the old row in the ready set is dropped when popped.  A
+ * worker that starts the job at the same moment deletes the same row, so only one
+ * transaction succeeds.  A dead letter is updated in place, and stays a dead letter until a
+ * retry.
  *
  * src/operate/edit.c
  *
@@ -70,7 +71,7 @@ static bool find_to_edit(Relation rel, int64 id, const JobqEdit *edit,
 						 JobqChosen * chosen, bool named, JobqJob *job);
 
 /*
- * An error for a job that is in the wrong state.
+ * Raise the error for a job in the wrong state.  state: the predicate of the message.
  */
 static void
 not_waiting(int64 id, const char *state)
@@ -82,8 +83,8 @@ not_waiting(int64 id, const char *state)
 }
 
 /*
- * The values are there: check those that can be checked without a job, and note what they
- * are about.
+ * Check the values in *edit as far as possible without a job, and set the fields "moves" and
+ * "writes".  ERROR if a value is not valid.
  */
 void
 jobq_edit_prepare(JobqEdit *edit)
@@ -120,8 +121,10 @@ set_attempts(JobqJob *job, const JobqEdit *edit)
 }
 
 /*
- * An error if the user may not "edit" or "rerun" the job of this role and queue: he
- * sees what is in it, and could enqueue it as that role.
+ * ERROR unless the current user may edit or rerun the job with this role and queue.  The user
+ * must have the privilege to read the job's contents, and must be able to become the role.
+ * what: "edit" or "rerun", for the message.  A user who may not even see the job gets the
+ * error of a missing job.
  */
 void
 jobq_check_may_write(const char *what, int64 id, Oid role, int32 queue_id)
@@ -137,7 +140,7 @@ jobq_check_may_write(const char *what, int64 id, Oid role, int32 queue_id)
 }
 
 /*
- * May the user edit a job of this role and queue so?
+ * True if the current user may make this edit of a job with this role and queue.
  */
 bool
 jobq_may_edit(const JobqEdit *edit, Oid role, int32 queue_id)
@@ -149,7 +152,8 @@ jobq_may_edit(const JobqEdit *edit, Oid role, int32 queue_id)
 }
 
 /*
- * The same; named: he has named the job alone, and it is an error if he may only see it.
+ * Like jobq_may_edit().  named: the caller named this single job, so ERROR if the user may see
+ * the job but not edit it.
  */
 static bool
 check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named)
@@ -165,8 +169,8 @@ check_may_edit(const JobqEdit *edit, const JobqJob *job, bool named)
 }
 
 /*
- * False, or an error if it is named, if the job has nothing of what is to be edited, as it
- * stands for a workflow.
+ * False, or ERROR if the job is named, if the job stands for a workflow and thus has no
+ * contents to edit.
  */
 static bool
 has_contents(const JobqEdit *edit, const JobqJob *job, bool named)
@@ -183,7 +187,8 @@ has_contents(const JobqEdit *edit, const JobqJob *job, bool named)
 }
 
 /*
- * Why the live job cannot be edited so; NULL if it can.
+ * Return the reason why this edit of the live job is not possible, or NULL.  The reason is a
+ * predicate for not_waiting().
  */
 static const char *
 why_not(const JobqJob *job, const JobqEdit *edit)
@@ -201,8 +206,9 @@ why_not(const JobqJob *job, const JobqEdit *edit)
 }
 
 /*
- * Have the job stand in the queue of this name; the current user is its role.  Live:
- * it has a row in jobq_internal.job, which the caller has deleted.
+ * Move the job to the queue with this name.  The current user is the job's role.  ERROR if the
+ * role may not enqueue there.  live: the job comes from jobq_internal.job, and the caller has
+ * deleted its row.
  */
 static void
 change_queue(JobqJob *job, const char *name, bool live)
@@ -233,7 +239,7 @@ change_queue(JobqJob *job, const char *name, bool live)
 	else if (!JOB_ISNULL(job, JOB_GROUP_KEY))
 		jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
 
-	/* that of a blocked job is counted from when it is free */
+	/* a blocked job expires counted from the end of its block */
 	if (live && !job_blocked(job) && JOB_ISNULL(job, JOB_EXPIRES_AT) &&
 		to.expires_after_ms >= 0)
 		JOB_SET(job, JOB_EXPIRES_AT,
@@ -243,7 +249,7 @@ change_queue(JobqJob *job, const char *name, bool live)
 }
 
 /*
- * Give the live job, which the caller has deleted, its other place in the line.
+ * Set the new priority and run_at of a live job, whose row the caller has deleted.
  */
 static void
 move_job(JobqJob *job, const JobqEdit *edit)
@@ -258,7 +264,9 @@ move_job(JobqJob *job, const JobqEdit *edit)
 }
 
 /*
- * Give the job the rest that it is to have instead, but for what it costs at its limiter.
+ * Set all remaining new values of the job, except the cost at the limiter.  live: as in
+ * change_queue().  ERROR if the job's role may not enqueue the result, or if no value is
+ * given.
  */
 static void
 write_job(JobqJob *job, const JobqEdit *edit, bool live)
@@ -283,7 +291,7 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 						job_id(job)),
 				 errhint("Give one of payload, headers, queue, priority, run_at, max_attempts, backoff and timeout.")));
 
-	/* no code of the role's runs: this is about what it may enqueue */
+	/* no code of the role runs: only the right to enqueue is checked */
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(job_role(job),
 						   sec_context | SECURITY_LOCAL_USERID_CHANGE |
@@ -299,7 +307,7 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 	if (!edit->nulls[EDIT_HEADERS])
 		JOB_SET(job, JOB_HEADERS, edit->values[EDIT_HEADERS]);
 
-	/* what there is already may be larger than is allowed by now */
+	/* an unchanged payload may exceed a limit lowered since */
 	if (!edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS])
 		jobq_set_payload(job, edit->nulls[EDIT_PAYLOAD]
 						 ? JOB(job, JOB_PAYLOAD) : edit->values[EDIT_PAYLOAD]);
@@ -311,7 +319,7 @@ write_job(JobqJob *job, const JobqEdit *edit, bool live)
 }
 
 /*
- * May the job cost something else then?
+ * True if the edit may change the job's cost at the limiter.
  */
 static bool
 asks_cost(const JobqEdit *edit)
@@ -321,9 +329,10 @@ asks_cost(const JobqEdit *edit)
 }
 
 /*
- * Ask what the live job costs then.  Code of a user's runs, as who edits the job, who can
- * become its role: so that is while the job is in the table, with its unique key.  False if
- * somebody has changed it meanwhile; an error if that code has.
+ * Compute the cost of the edited live job, in *priced.  The cost function is user code, and
+ * runs as the current user, which can become the job's role.  The function is therefore called
+ * while the job, with its unique key, is still in the table.  False if another transaction has
+ * changed the job meanwhile.  ERROR if the cost function has changed the job.
  */
 static bool
 ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced)
@@ -348,8 +357,9 @@ ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced
 }
 
 /*
- * Find the live job that is to be edited.  False if there is none with which the user may
- * do so; and if it is one of many, also if it is not what was chosen, or cannot be edited so.
+ * Find the live job to edit.  False if the user may edit no job with this id.  For one of many
+ * jobs (named is false), false also if the job has changed since the choice, or cannot be
+ * edited in this way.  For a named job the latter is an ERROR.
  */
 static bool
 find_to_edit(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen,
@@ -367,8 +377,10 @@ find_to_edit(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen,
 }
 
 /*
- * Edit a live job: one of many, or one that is named alone, if chosen is NULL.  False as
- * in find_to_edit().
+ * Edit a live job.  chosen: properties of one job of many, or NULL if the job is named alone.
+ * Returns false as find_to_edit() does.  May wait for a concurrent transaction on the row.
+ * The caller has opened rel with jobq_open_jobs(), and has called jobq_pin_queues() if the
+ * edit writes.
  */
 bool
 jobq_edit_live(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen)
@@ -397,16 +409,16 @@ jobq_edit_live(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen
 			break;
 
 		/*
-		 * Its worker is just about to begin or to end it, or another session
-		 * works on it: look again when that transaction is over, unless a
-		 * worker shows up first.
+		 * Its worker is about to start or end the job, or another session is
+		 * changing it.  Unless a worker shows up, wait for the other
+		 * transaction and retry.
 		 */
 		if (!jobq_job_runs(&job) && TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
 	}
 	jobq_job_push_if_undone(&job);
 
-	/* a consumer that has got hold of it since will find the lease gone */
+	/* a consumer with a new lease of the job loses the lease */
 	jobq_end_lease(&job, named);
 	move_job(&job, edit);
 	write_job(&job, edit, true);
@@ -421,8 +433,8 @@ jobq_edit_live(Relation rel, int64 id, const JobqEdit *edit, JobqChosen * chosen
 }
 
 /*
- * Edit a dead letter, which is named alone or one of many.  False if there is none with
- * which the user may do so.
+ * Edit a dead letter.  named: the caller named this single job.  False if the user may edit no
+ * dead letter with this id.  ERROR if priority or run_at is given.  Locks the row.
  */
 bool
 jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
@@ -483,8 +495,10 @@ jobq_edit_letter(int64 id, const JobqEdit *edit, bool named)
 }
 
 /*
- * edit(id, payload, headers, queue, priority, run_at, max_attempts, backoff, timeout): give
- * a job that waits, or a dead letter, these instead of what it has; what is null stays.
+ * edit(id, payload, headers, queue, priority, run_at, max_attempts, backoff, timeout): set new
+ * values of a waiting job or a dead letter.  A null argument leaves the value unchanged.
+ * ERROR if the job does not exist, runs, or has finished, and without the necessary
+ * privileges.
  */
 Datum
 jobq_edit(PG_FUNCTION_ARGS)
@@ -510,7 +524,7 @@ jobq_edit(PG_FUNCTION_ARGS)
 		jobq_pin_queues();
 	rel = jobq_open_jobs();
 
-	/* between the two looks it may fail, or be retried */
+	/* the job may move between the tables, so check the first again */
 	if (!jobq_edit_live(rel, id, &edit, NULL) && !jobq_edit_letter(id, &edit, true) &&
 		!jobq_edit_live(rel, id, &edit, NULL))
 	{

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * explain.c
- *	  explain(): why a job does not run, or what it waits for while it runs.
+ *	  explain(): why a job does not run, or for what a running job waits.
  *
- * What the tables and the server's own views tell is asked in SQL
- * (control/parts/75-explain.sql); here is what shared memory and the settings
- * tell: whether anybody serves the job's queue, and workers; limits are in
- * explain_limits.c.
+ * Facts from tables and system views are queried in SQL (control/parts/75-explain.sql).
+ * This file adds the facts from shared memory and settings: service of the queue, and
+ * workers.  Limits are in explain_limits.c.
  *
- * Nothing is changed, and no row is locked.  All is as of the moment in which it
- * is read: a job that is about to start may have begun when the answer arrives.
+ * The function changes nothing and locks no row.  Each fact is as of the moment of reading.
+ * A job about to start may have started when the answer arrives.
  *
  * src/operate/explain.c
  *
@@ -37,12 +36,12 @@
 
 PG_FUNCTION_INFO_V1(jobq_explain);
 
-/* The workers that could run the job. */
+/* The workers suitable for the job. */
 typedef struct Crew
 {
-	int			size;			/* workers that the pools may have */
+	int			size;			/* configured number in the serving pools */
 	int			there;
-	int			idle;			/* of the job's role */
+	int			idle;			/* idle, and with the role for the job */
 	int			cluster;		/* workers of all databases */
 	StringInfoData busy;
 } Crew;
@@ -58,7 +57,7 @@ static void workers(Explain *e, JobqDatabase *db, const JobqJob *job,
 static void explain(Explain *e, const JobqStatus *status);
 
 /*
- * The job is over.
+ * Explain a finished job or a dead letter.
  */
 static void
 finished(Explain *e, const JobqStatus *status)
@@ -77,7 +76,7 @@ finished(Explain *e, const JobqStatus *status)
 }
 
 /*
- * A worker runs the job, or a consumer holds it.
+ * Explain a running job, run by a worker or held by a consumer.
  */
 static void
 running(Explain *e)
@@ -108,8 +107,8 @@ running(Explain *e)
 }
 
 /*
- * Does anybody serve the database and the queue at all?  Then *db is what shared
- * memory has.
+ * Report each reason why the database or the queue is not served.  True if jobq and its
+ * scheduler run here; *db is then set to the shared state of the database.
  */
 static bool
 served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
@@ -152,7 +151,7 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 }
 
 /*
- * Has a worker taken the job along, for when it is done with its current one?
+ * True if a worker has prefetched the job and will run the job next.  Adds the reason.
  */
 static bool
 taken_along(Explain *e, JobqDatabase *db)
@@ -181,7 +180,7 @@ taken_along(Explain *e, JobqDatabase *db)
 		if (!match)
 			continue;
 
-		/* in a queue with run_as, a worker runs jobs of several roles */
+		/* with run_as, one worker runs the jobs of several roles */
 		if (current == 0)
 			detail = psprintf("worker %d is about to start it", pid);
 		else if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, job_role, queue_id))
@@ -197,7 +196,8 @@ taken_along(Explain *e, JobqDatabase *db)
 }
 
 /*
- * Has a worker died at the job, and is the scheduler yet to record that?
+ * True if the job's worker has died and the scheduler has not recorded this yet.  Adds the
+ * reason.
  */
 static bool
 lost_worker(Explain *e, JobqDatabase *db)
@@ -212,7 +212,7 @@ lost_worker(Explain *e, JobqDatabase *db)
 }
 
 /*
- * Does a consumer wait that may take the job?
+ * True if a waiting consumer may take the job.  Takes db->lock in shared mode.
  */
 static bool
 consumer_waits(JobqDatabase *db, const JobqJob *job)
@@ -238,7 +238,7 @@ consumer_waits(JobqDatabase *db, const JobqJob *job)
 }
 
 /*
- * The workers of the pools that serve the queue.
+ * Explain whether the workers of the serving pools are busy, or cannot be started.
  */
 static void
 workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
@@ -308,7 +308,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 }
 
 /*
- * The job waits.
+ * Explain a waiting job.
  */
 static void
 waiting(Explain *e, const JobqJob *job)
@@ -357,7 +357,7 @@ waiting(Explain *e, const JobqJob *job)
 }
 
 /*
- * Explain the state in which the job was found.
+ * Explain the job in the given state.
  */
 static void
 explain(Explain *e, const JobqStatus *status)
@@ -385,7 +385,8 @@ explain(Explain *e, const JobqStatus *status)
 }
 
 /*
- * explain(id): a row for each reason.
+ * explain(id): a row for each reason.  ERROR if the current user may not see the job.  Takes
+ * no row locks.
  */
 Datum
 jobq_explain(PG_FUNCTION_ARGS)
@@ -396,7 +397,7 @@ jobq_explain(PG_FUNCTION_ARGS)
 	e.sees_all = (jobq_privileges(0) & JOBQ_MAY_MONITOR) != 0;
 	e.rsinfo = jobq_materialize(fcinfo, NATTS);
 
-	/* its state may change between two looks */
+	/* the state may change meanwhile, so try up to three times */
 	for (int i = 0; i < 3 && e.n == 0; i++)
 	{
 		JobqStatus	status = {0};

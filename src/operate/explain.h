@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain.h
- *	  What the files of explain() offer each other.
+ *	  Interface among the source files of explain().
  *
  * src/operate/explain.h
  *
@@ -14,19 +14,19 @@
 
 #include "operate/operate.h"
 
-/* The columns of the answer. */
+/* The columns of the result. */
 enum
 {
 	REASON, DETAIL, REMEDY, NATTS
 };
 
-/* The answer as far as it is given. */
+/* State of one call of explain(). */
 typedef struct Explain
 {
 	ReturnSetInfo *rsinfo;
 	int64		id;
-	bool		sees_all;		/* the user may see jobs of all roles */
-	int			n;				/* reasons so far */
+	bool		sees_all;		/* the user may see the jobs of all roles */
+	int			n;				/* number of reasons so far */
 } Explain;
 
 /* src/operate/explain_answer.c */

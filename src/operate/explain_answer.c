@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain_answer.c
- *	  explain(): the rows of its answer, and those that SQL adds to it.
+ *	  explain(): the rows of the result, including rows computed in SQL.
  *
  * src/operate/explain_answer.c
  *
@@ -19,7 +19,8 @@
 #include "operate/inner.h"
 
 /*
- * Give one reason, with a detail and a remedy, which may be NULL.
+ * Add one reason to the result.  detail is a sentence about this job.  remedy, a command or an
+ * advice, may be NULL.
  */
 void
 explain_add(Explain *e, const char *reason, const char *detail, const char *remedy)
@@ -37,7 +38,7 @@ explain_add(Explain *e, const char *reason, const char *detail, const char *reme
 }
 
 /*
- * A time as the session shows times, to the second.
+ * Format a time as the session does, truncated to the second.  The result is palloc'd.
  */
 char *
 explain_time(TimestampTz at)
@@ -47,8 +48,8 @@ explain_time(TimestampTz at)
 }
 
 /*
- * Add what one of the functions in SQL tells of the job.  more: a further
- * argument, or "".
+ * Add the rows that a SQL function of the schema jobq_internal returns for the job.  more:
+ * text of further arguments, beginning with a comma, or "".
  */
 void
 explain_ask_tables(Explain *e, const char *function, const char *more)

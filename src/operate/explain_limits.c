@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * explain_limits.c
- *	  explain(): which limits a job waits for.
+ *	  explain(): the limits for which a job waits.
  *
  * src/operate/explain_limits.c
  *
@@ -18,7 +18,8 @@
 #include "operate/inner.h"
 
 /*
- * What a limiter or a group tells of its rate and its rest.
+ * Report a limiter or group during a rest after failures, or whose rate allows no start now.
+ * by_group: the rate belongs to the queue.
  */
 static void
 pace(Explain *e, const char *what, bool by_group, bool resting,
@@ -37,8 +38,8 @@ pace(Explain *e, const char *what, bool by_group, bool resting,
 }
 
 /*
- * What becomes of the job if all places of the limiter, or of its key there, are taken
- * and it does not wait for one.
+ * Report what happens to the job if all permits of the limiter, or of the job's key there, are
+ * taken and the job does not wait for a permit.  Takes db->lock in shared mode.
  */
 static void
 when_taken(Explain *e, JobqDatabase *db, const char *name, uint32 limiter, uint32 key)
@@ -63,8 +64,8 @@ when_taken(Explain *e, JobqDatabase *db, const char *name, uint32 limiter, uint3
 }
 
 /*
- * What limits the job beside its queue, for people: its kind, or a named limiter; and
- * whether that is but a name, without the limiter.
+ * Return the printable name of the second limit of the job, besides its queue: kind or named
+ * limiter.  *missing is set if a kind or queue names a limiter without a definition.
  */
 static char *
 limiter_name(const char *kind, uint32 limiter, bool *missing)
@@ -97,8 +98,8 @@ limiter_name(const char *kind, uint32 limiter, bool *missing)
 }
 
 /*
- * Does the job stand in the lane of a limiter that its kind or queue has left?  It is
- * moved when it is its turn there.
+ * Report a job in the lane of a limiter no longer named by the kind or queue.  When popped,
+ * the job moves to the right lane.  Takes db->lock in shared mode.
  */
 static void
 left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
@@ -126,7 +127,8 @@ left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
 }
 
 /*
- * The limits of the job's queue and kind, and the pace of its group.
+ * Report the limits of the job's queue and kind or limiter, and the rate and throttle of its
+ * group.  Takes db->lock exclusively, because token buckets are refilled.
  */
 void
 explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
@@ -208,7 +210,8 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 }
 
 /*
- * The limits of its tenant.
+ * Report the limits of the job's tenant.  The caller has checked that the queue limits
+ * tenants.  Takes db->lock exclusively.
  */
 void
 explain_tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
@@ -242,7 +245,7 @@ explain_tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 }
 
 /*
- * The limits of its key.
+ * Report the limits of the job's key, if the limiter has a key.  Takes db->lock exclusively.
  */
 void
 explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
@@ -266,10 +269,7 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 					psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => 0, tenant_rate => 'none')",
 							 quote_literal_cstr(queue->name)));
 
-	/*
-	 * this reads the payload and tables, which is not for those who wait for
-	 * the lock
-	 */
+	/* reads the payload and tables, so not under the lock */
 	key = jobq_limit_key(job, limiter, jobq_job_tenant(job, queue));
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(limiter), key, now, &state);

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * filters.h
- *	  The conditions that select the jobs of cancel_many(), retry_many(), edit_many() and
- *	  delete_many().
+ *	  The conditions by which cancel_many(), retry_many(), edit_many() and delete_many()
+ *	  select jobs.
  *
- * This is the only list of them.  control/join.awk makes of it the arguments of the functions
- * in SQL, and the lines on arguments in their comments.  In C it is the numbers
- * FILTER_* (inner.h) and the table of names and types (many.c).  A new condition needs a line
- * here and a condition in add_filters() (many.c).
+ * This is the only list of the conditions.  From it, control/join.awk makes the SQL
+ * arguments of the functions and the lines about arguments in their comments.  In C it
+ * provides the numbers FILTER_* (inner.h) and the table of names and types (many.c).  A new
+ * condition needs a line here and a condition in add_filters() (many.c).
  *
  * The fields: name in SQL, name in C after FILTER_, type in SQL, OID of the type, comment.
  *

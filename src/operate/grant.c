@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * grant.c
- *	  Who gets privileges: grant_privilege(), revoke_privilege().
+ *	  grant_privilege(), revoke_privilege().
  *
- * A privilege is a row of jobq_internal.privilege; store/privileges.c says what
- * it means.
+ * A privilege is a row of jobq_internal.privilege.  The privileges are described in
+ * store/privileges.c.
  *
  * src/operate/grant.c
  *
@@ -31,8 +31,9 @@ static void add_privilege(int32 queue_id, Oid role, const char *privilege);
 static void take_privilege(int32 queue_id, Oid role, const char *privilege);
 
 /*
- * The argument of that name that is a role, which may have been dropped unless it
- * must be there.
+ * Return the role in argument number arg.  ERROR if it is null, or if must_exist is set and
+ * the role does not exist.  Otherwise the role may have been dropped.  name: the argument's
+ * name, for messages.
  */
 Oid
 jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
@@ -53,7 +54,8 @@ jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 }
 
 /*
- * The argument that is a privilege, which there is for all queues or for one.
+ * Return the privilege in the second argument.  for_queue: the privilege is for one queue, and
+ * not for all.  ERROR if the privilege does not exist.
  */
 static char *
 privilege_arg(FunctionCallInfo fcinfo, bool for_queue)
@@ -73,9 +75,9 @@ privilege_arg(FunctionCallInfo fcinfo, bool for_queue)
 }
 
 /*
- * Give the role the privilege for the queue, or for all if that is 0.  Rows of
- * roles that were dropped go at this opportunity, before another role gets
- * their OIDs, but for those that an open transaction deletes.
+ * Grant the role a privilege for a queue, or for all queues if queue_id is 0.  Also deletes
+ * rows of dropped roles, before their OIDs are assigned to new roles.  Rows locked by another
+ * transaction are skipped.
  */
 static void
 add_privilege(int32 queue_id, Oid role, const char *privilege)
@@ -97,13 +99,13 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 			   3, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
 
-	/* consumers that wait may take more jobs */
+	/* waiting consumers may now be allowed to take more jobs */
 	jobq_at_commit_reload();
 }
 
 /*
- * Take the privilege back, or all if that is NULL; for the queue, or for all and
- * each if that is 0.
+ * Revoke a privilege, or all privileges if privilege is NULL.  queue_id 0 stands for the
+ * privileges for all queues; without a privilege, also for those of each single queue.
  */
 static void
 take_privilege(int32 queue_id, Oid role, const char *privilege)
@@ -125,9 +127,10 @@ take_privilege(int32 queue_id, Oid role, const char *privilege)
 }
 
 /*
- * The argument that is the name of a queue; 0: all queues, which is said by "*", as a
- * variable that happens to be null shall not mean all.  Who manages all queues says who may
- * use one, and who owns the extension who may use all.
+ * Return the id of the queue in the third argument, or 0 for "*", all queues.  Null is
+ * refused, so that a null variable does not mean all queues.  ERROR unless the current user
+ * may manage all queues; for "*", only the extension owner is allowed.  action: for the
+ * message.
  */
 static int32
 queue_arg(FunctionCallInfo fcinfo, const char *action)
@@ -149,7 +152,8 @@ queue_arg(FunctionCallInfo fcinfo, const char *action)
 }
 
 /*
- * grant_privilege(role, privilege, queue): for one queue, or for all ("*").
+ * grant_privilege(role, privilege, queue): grant a privilege for one queue, or for all ("*").
+ * Waiting consumers notice it at commit.  ERROR as in queue_arg().
  */
 Datum
 jobq_grant_privilege(PG_FUNCTION_ARGS)
@@ -165,8 +169,8 @@ jobq_grant_privilege(PG_FUNCTION_ARGS)
 }
 
 /*
- * revoke_privilege(role, privilege, queue): takes one back.  A null privilege takes all of
- * the queue, or for "*" all there are.
+ * revoke_privilege(role, privilege, queue): revoke a privilege.  A null privilege revokes all
+ * privileges for the queue, or with "*" all privileges of the role.  ERROR as in queue_arg().
  */
 Datum
 jobq_revoke_privilege(PG_FUNCTION_ARGS)

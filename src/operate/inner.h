@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room operate offer each other.
+ *	  Interface among the source files of the directory operate.
  *
  * src/operate/inner.h
  *
@@ -12,20 +12,19 @@
 
 #include "operate/operate.h"
 
-/* What is under way in a place of the statistics. */
+/* Running jobs under one name of the statistics. */
 typedef struct JobqRunning
 {
 	int64		workers;
 	int64		consumers;
-	TimestampTz since;			/* when the first of them began; 0: there is
-								 * none */
+	TimestampTz since;			/* earliest start; 0: no job */
 }			JobqRunning;
 
 /* src/operate/stats.c */
 extern JobqStatBase *jobq_stat_base(void);
 extern JobqRunning * jobq_stat_running(uint32 all);
 
-/* The columns of jobq_internal.job, from a row of jobq_internal.dead_letter. */
+/* The columns of jobq_internal.job, computed from a row of jobq_internal.dead_letter. */
 #define JOB_OF_LETTER \
 	" id, run_at, enqueued_at, queue_id, priority, role," \
 	" role, 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
@@ -35,14 +34,14 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
-/* The row "u" of the unique key of a dead letter "j". */
+/* Condition: row "u" is the unique key of dead letter "j". */
 #define KEY_OF_LETTER \
 	"u.key = j.unique_key" \
 	" AND u.kind = CASE WHEN j.unique_queue IS NULL THEN j.kind ELSE '' END" \
 	" AND u.queue_id = coalesce(j.unique_queue, 0) AND u.role = j.role"
 
 /*
- * Can a dead letter "j" with a unique key have it?
+ * Condition: dead letter "j" has no unique key, or can take its unique key.
  */
 #define KEY_IS_FREE \
 	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq_internal.unique_key u" \
@@ -55,16 +54,17 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" h.run_at, h.expires_at, false) = 'expired')))"
 
 /*
- * What a job that was chosen among many must still be to be treated.
+ * Properties of a job chosen among many.  A job without these properties must not be changed
+ * any more.
  */
 typedef struct JobqChosen
 {
-	TransactionId version;		/* of its row; or invalid: any */
-	Oid			role;			/* whose it is; or invalid: anybody's */
-	bool		changed;		/* set where it is not so any more */
+	TransactionId version;		/* of the row; invalid: any version */
+	Oid			role;			/* of the job; invalid: any role */
+	bool		changed;		/* output: the job differs by now */
 }			JobqChosen;
 
-/* The arguments of edit(), after the id. */
+/* The arguments of edit() after the id. */
 enum
 {
 	EDIT_PAYLOAD,
@@ -78,16 +78,16 @@ enum
 	NEDITS
 };
 
-/* What a job is to have instead of what it has. */
+/* New values for a job, from the arguments of edit() or edit_many(). */
 typedef struct JobqEdit
 {
 	Datum		values[NEDITS];
-	bool		nulls[NEDITS];	/* it stays as it is */
+	bool		nulls[NEDITS];	/* the job keeps its value */
 	bool		moves;			/* priority or run_at is given */
-	bool		writes;			/* something else is, or nothing at all */
+	bool		writes;			/* another value is given, or no value */
 } JobqEdit;
 
-/* The conditions by which many jobs are chosen: the numbers FILTER_*. */
+/* The conditions that select many jobs: the numbers FILTER_*. */
 enum
 {
 #define JOB_FILTER(name, NAME, type, oid, comment) FILTER_##NAME,
@@ -96,7 +96,7 @@ enum
 	NFILTERS
 };
 
-/* What is done with many jobs. */
+/* The operations on many jobs. */
 typedef enum JobqManyAction
 {
 	MANY_CANCEL,
@@ -105,19 +105,19 @@ typedef enum JobqManyAction
 	MANY_DELETE,
 }			JobqManyAction;
 
-/* That, and with which jobs. */
+/* An operation on many jobs, and the conditions that select the jobs. */
 typedef struct JobqMany
 {
 	JobqManyAction action;
-	JobqEdit	edit;			/* of MANY_EDIT */
+	JobqEdit	edit;			/* for MANY_EDIT */
 	Datum		values[NFILTERS];
 	bool		nulls[NFILTERS];
-	int32		queue_id;		/* of FILTER_QUEUE, or 0 */
-	TimestampTz before;			/* of FILTER_OLDER_THAN */
-	TimestampTz after;			/* of FILTER_NEWER_THAN */
+	int32		queue_id;		/* for FILTER_QUEUE, or 0 */
+	TimestampTz before;			/* for FILTER_OLDER_THAN */
+	TimestampTz after;			/* for FILTER_NEWER_THAN */
 }			JobqMany;
 
-/* An argument's name and type. */
+/* Name and type of an argument. */
 typedef struct JobqArg
 {
 	const char *name;
@@ -199,9 +199,9 @@ typedef struct JobqStatus
 	bool		nulls[ST_NATTS];
 	const char *state;
 	bool		finished;
-	bool		readable;		/* the user may see its contents */
-	bool		own;			/* written by this very transaction, or run by
-								 * this session */
+	bool		readable;		/* the user may see the job's contents */
+	bool		own;			/* written by the current transaction, or run
+								 * by this session */
 } JobqStatus;
 
 /* src/operate/status.c */

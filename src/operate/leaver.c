@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * leaver.c
- *	  What is left of a role that is to be dropped, or was: reassign_owned(),
- *	  drop_owned(), and what DROP ROLE says.
+ *	  reassign_owned(), drop_owned(), and the warning of DROP ROLE: objects of a role to
+ *	  be dropped.
  *
- * Nothing of jobq keeps a role from being dropped.  Its jobs then become dead
- * letters, each when it is due, and its schedules fail; so who drops a role is told what it has.
+ * jobq does not prevent the drop of a role.  The role's jobs then become dead letters, each
+ * when due, and the role's schedules fail.  DROP ROLE therefore warns if the role has jobs
+ * or schedules.
  *
  * src/operate/leaver.c
  *
@@ -40,7 +41,8 @@ static void reassign_uuids(Datum *roles);
 static bool reassign_job(Relation rel, int64 id, Oid from, Oid to);
 
 /*
- * The ids that the query finds for the role.
+ * Return the ids found by the query for the role, in an array allocated in the current memory
+ * context.  *n gets the number of ids.
  */
 static int64 *
 ids_of(const char *query, Oid role, uint64 *n)
@@ -62,7 +64,7 @@ ids_of(const char *query, Oid role, uint64 *n)
 }
 
 /*
- * Find the job if it is still the role's.
+ * Find the live job with this id.  False if the job no longer belongs to the role.
  */
 static bool
 find_of(Relation rel, int64 id, Oid role, JobqJob *job)
@@ -78,7 +80,7 @@ find_of(Relation rel, int64 id, Oid role, JobqJob *job)
 }
 
 /*
- * The unique key goes with the job that holds it.
+ * Reassign the unique key held by the job.
  */
 static void
 reassign_key(const JobqJob *job, Oid from, Oid to)
@@ -104,8 +106,8 @@ reassign_key(const JobqJob *job, Oid from, Oid to)
 }
 
 /*
- * The uuids go with the jobs and dead letters that are the other role's by now.  Where
- * that role has the same uuid, it means what it meant.
+ * Reassign the uuids of reassigned jobs and dead letters.  If the other role uses the same
+ * uuid already, nothing changes.  roles: the old and the new role.
  */
 static void
 reassign_uuids(Datum *roles)
@@ -122,8 +124,8 @@ reassign_uuids(Datum *roles)
 }
 
 /*
- * Make a job that waits another role's, as jobq_edit_live() does; false if it runs, or
- * is not there any more.
+ * Reassign a waiting job, in the way of jobq_edit_live().  May wait for a concurrent
+ * transaction.  False if the job runs, is a plain statement, or no longer exists.
  */
 static bool
 reassign_job(Relation rel, int64 id, Oid from, Oid to)
@@ -145,7 +147,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 			JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(to));
 			job_clear_stat(&job);
 			if (jobq_group_shared(job_group(&job)))
-				jobq_change_group(&job);	/* that is its role's */
+				jobq_change_group(&job);	/* a shared group is per role */
 			jobq_job_insert(rel, &job);
 			reassign_key(&job, from, to);
 			return true;
@@ -158,12 +160,13 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 }
 
 /*
- * reassign_owned(from, to): what waits, is dead, or comes again is the other role's
- * from now on.  Returns how many jobs and dead letters that were.
+ * reassign_owned(from, to): make another role the owner of all waiting jobs, dead letters,
+ * schedules, event handlers and open batches.  Returns the number of jobs and dead letters.
+ * ERROR unless the current user can become both roles, and if both roles have jobs with the
+ * same unique key.
  *
- * Who does it could have had the jobs of both: he may act for both roles.  Plain
- * statements stay: they are what the first role has written, and would run as the
- * other.
+ * Plain statements are not reassigned: a statement written by the first role would run as the
+ * second.
  */
 Datum
 jobq_reassign_owned(PG_FUNCTION_ARGS)
@@ -174,11 +177,11 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 		" AND kind <> '" JOBQ_SQL_KIND "'",
 		"WITH mine AS (DELETE FROM jobq_internal.event_handler WHERE role = $1 RETURNING event, handler, queue, kind, within, required)"
 		" INSERT INTO jobq_internal.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
-		/* one that is over goes on if its dead letters are retried */
+		/* a finished batch continues if its dead letters are retried */
 		"UPDATE jobq_internal.batch SET role = $2 WHERE role = $1 AND (finished_at IS NULL"
 		" OR id IN (SELECT batch_id FROM jobq_internal.dead_letter WHERE role = $1"
 		" AND batch_id IS NOT NULL AND kind <> '" JOBQ_SQL_KIND "'))",
-		/* those of live jobs go with them, or stay with those that run */
+		/* keys of live jobs follow their jobs, or stay with running jobs */
 		"UPDATE jobq_internal.unique_key u SET role = $2 WHERE role = $1"
 		" AND NOT EXISTS (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id)"
 	};
@@ -237,9 +240,9 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 }
 
 /*
- * drop_owned(role): cancel its jobs and batches, have jobs that run stop, delete
- * its schedules, handlers of events and dead letters.  Returns how many jobs and dead letters there
- * were.
+ * drop_owned(role): cancel the role's jobs and batches, stop the running jobs, and delete the
+ * role's schedules, event handlers and dead letters.  Returns the number of jobs and dead
+ * letters.  ERROR unless the current user is a member of the role or may manage all queues.
  */
 Datum
 jobq_drop_owned(PG_FUNCTION_ARGS)
@@ -271,7 +274,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 									1, types, values, NULL);
 	SPI_finish();
 
-	/* first, so that they do not add jobs in the place of those that end */
+	/* first, so that no batch replaces the cancelled jobs */
 	ids = ids_of("SELECT id FROM jobq_internal.batch WHERE role = $1"
 				 " AND finished_at IS NULL AND NOT dormant ORDER BY id", role, &nbatches);
 	for (uint64 i = 0; i < nbatches; i++)
@@ -298,7 +301,8 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 }
 
 /*
- * The role was dropped: a warning if it has left something here.
+ * Raise a WARNING if the role, which was dropped, still owns jobs, schedules, handlers,
+ * batches or run_as settings in this database.  name: the role's former name.
  */
 void
 jobq_warn_of_leaver(Oid role, const char *name)

@@ -1,18 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * limiter.c
- *	  create_limiter(), drop_limiter(): limits that several kinds and queues share.
+ *	  create_limiter(), drop_limiter(): limits shared by several kinds and queues.
  *
- * A limiter is a row of jobq_internal.limiter; kinds and queues name it
- * (jobq_limiter_of() in src/store/flow.c).  The scheduler loads it beside the limits
- * of kinds, and what takes permits does not tell them apart.
+ * A limiter is a row of jobq_internal.limiter, and kinds and queues name it
+ * (jobq_limiter_of() in src/store/flow.c).  The scheduler loads limiters together with the
+ * limits of kinds.  Permits are taken from both in the same way.
  *
- * A limiter has one limit at least: whoever finds that a job needs a permit of it
- * waits until it gives permits.
+ * Every limiter has at least one limit: a job in need of a permit waits until the limiter
+ * gives permits.
  *
- * By what key it tells jobs apart, and which function says what a job costs, never
- * changes, so that the caches of kinds and queues that name it, and the lanes of its
- * jobs, need not be told.
+ * The key ("by") and the cost function of a limiter never change.  Therefore caches of kinds
+ * and queues, and the lanes of jobs, need no update.
  *
  * src/operate/limiter.c
  *
@@ -45,8 +44,8 @@ static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
 					  bool *taken_away);
 
 /*
- * The arguments as values of the table.  taken_away: which are not null, and stand
- * for no limit.  An error if one cannot be.
+ * Read the arguments as values for the table.  taken_away[i] is set if argument i removes a
+ * limit (0 or "none").  ERROR if an argument is not valid.
  */
 static void
 read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
@@ -109,8 +108,8 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 }
 
 /*
- * An error if the limiter has no limit, or a rest and a key.  The caller is connected to
- * SPI.
+ * ERROR if the limiter has no limit, or both a throttle and a key.  The caller must be
+ * connected to SPI.
  */
 static void
 check_limit(Datum name)
@@ -133,8 +132,9 @@ check_limit(Datum name)
 }
 
 /*
- * What becomes of jobs that find no place, if that is given; and an error if there are no
- * places.  The caller is connected to SPI.
+ * Set what happens to jobs while all permits are taken, if the argument is given.  ERROR if
+ * the limiter has no max_running and when_taken is not "wait".  The caller must be connected
+ * to SPI.
  */
 static void
 set_when_taken(FunctionCallInfo fcinfo)
@@ -173,8 +173,8 @@ set_when_taken(FunctionCallInfo fcinfo)
 }
 
 /*
- * An error if the limiter tells jobs apart by another key, or has another function for
- * their cost, than is given: that never changes.  The caller is connected to SPI.
+ * ERROR if "by" or "cost" is given and differs from the existing limiter's, because neither
+ * can change.  The caller must be connected to SPI.
  */
 static void
 check_unchanged(const Datum *values, const char *nulls)
@@ -202,8 +202,10 @@ check_unchanged(const Datum *values, const char *nulls)
 }
 
 /*
- * create_limiter(name, max_running, rate, throttle, by, cost, when_taken): a limiter that
- * exists gets the limits that are given; 0 or none takes one away.
+ * create_limiter(name, max_running, rate, throttle, by, cost, when_taken): create a limiter,
+ * or change the given limits of an existing limiter.  0 or "none" removes a limit.  ERROR if
+ * an argument is not valid, if jobq.max_limiters is exceeded, and without the privilege manage
+ * for all queues.
  */
 Datum
 jobq_create_limiter(PG_FUNCTION_ARGS)
@@ -244,7 +246,8 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 }
 
 /*
- * drop_limiter(name): an error while a kind or a queue names it.
+ * drop_limiter(name): drop a limiter.  ERROR if a kind or queue names the limiter, and without
+ * the privilege manage for all queues.  Locks the limiter's row.
  */
 Datum
 jobq_drop_limiter(PG_FUNCTION_ARGS)

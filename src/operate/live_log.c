@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * live_log.c
- *	  For the views: the lines of log() of a job that runs.
+ *	  The log lines of a running job, for the views.
  *
  * src/operate/live_log.c
  *
@@ -19,8 +19,8 @@
 PG_FUNCTION_INFO_V1(jobq_live_log);
 
 /*
- * May the user see what is in the job?  slot: of the worker that runs it, or NULL
- * if a consumer has it.
+ * True if the current user may read the job's contents.  slot: of the job's worker, or NULL if
+ * a consumer holds the job.  Takes jobq_shared->lock or db->lock in shared mode.
  */
 static bool
 may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
@@ -57,11 +57,12 @@ may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
 }
 
 /*
- * live_log(id, log): the lines of a job that runs, of which "log" has those of
- * earlier attempts.  What others have told is not shown.
+ * live_log(id, log): the log of a running job.  "log" has the lines of earlier attempts, from
+ * the row.  The lines of the current attempt are added from shared memory if the user may read
+ * the job.
  *
- * As the attempt ends, its lines go from shared memory to the row: where both have
- * them, they are shown once.
+ * When an attempt ends, its lines move from shared memory to the row.  Lines found in both
+ * places are returned once.
  */
 Datum
 jobq_live_log(PG_FUNCTION_ARGS)

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * many.c
- *	  Cancels, retries, edits or deletes all jobs that fulfil conditions.
+ *	  Cancel, retry, edit or delete all jobs that fulfil given conditions.
  *
- * One query chooses the jobs, and stores their ids in a tuplestore, which spills to disk.
- * The jobs are then treated CHUNK at a time, so that memory does not grow with their number.
- * For each chunk the query is repeated with the ids of the chunk, because jobs may have
- * changed; each job that still fulfils the conditions is treated like a single one.  The
- * repeated query locks dead letters.  If a live job has a new row version when it is treated,
- * the query is repeated for this job.
+ * One query chooses the jobs and stores their ids in a tuplestore, which spills to disk.
+ * The jobs are then processed CHUNK at a time, so memory does not grow with the number of
+ * jobs.  For each chunk the query is repeated with the ids of the chunk, because jobs may
+ * have changed.  Each job that still fulfils the conditions is processed like a single job.
+ * The repeated query locks dead letters.  If a live job has a new row version when
+ * processed, the query is repeated for this job.
  *
- * Privileges are checked for each job by jobq_may().  A role that may not read the contents of
- * a job cannot find them out by conditions (privileges_for()).
+ * Privileges are checked for each job by jobq_may().  A role without the right to read a job
+ * cannot find out the contents by conditions (privileges_for()).
  *
  * src/operate/many.c
  *
@@ -34,13 +34,16 @@
 
 #include "operate/inner.h"
 
-/* Number of jobs that are read from the query, and treated, at a time. */
+/* Number of jobs that are fetched and processed at a time. */
 #define CHUNK		1000
 
-/* Parameters of a query at most. */
+/* Maximum number of parameters of a query. */
 #define MAX_PARAMS	(2 * NFILTERS + 5)
 
-/* Is a dead letter "j" not a step that would wait for a batch without end? */
+/*
+ * Condition: dead letter "j" can start after a retry.  A step of a cancelled batch with run_at
+ * infinity would wait without end.
+ */
 #define CAN_BEGIN \
 	" AND (j.run_at < 'infinity' OR EXISTS (SELECT FROM jobq_internal.batch b" \
 	" WHERE b.id = j.batch_id AND b.state <> 'x'))"
@@ -52,7 +55,7 @@ const JobqArg jobq_filters[NFILTERS] = {
 #undef JOB_FILTER
 };
 
-/* A query that is being written, with the values of its parameters. */
+/* A query under construction, with the values of its parameters. */
 typedef struct ManyQuery
 {
 	StringInfoData text;
@@ -78,7 +81,7 @@ static int64 treat_chunk(const JobqMany * many, Datum *ids, int n);
 static int64 treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
 
 /*
- * Is this about dead letters, and not about live jobs?
+ * True if the operation concerns dead letters; false if live jobs.
  */
 bool
 jobq_many_of_letters(const JobqMany * many)
@@ -91,7 +94,7 @@ jobq_many_of_letters(const JobqMany * many)
 }
 
 /*
- * Is this about all jobs that do not run?
+ * True if the operation concerns all live jobs that are not running.
  */
 static bool
 only_waiting(const JobqMany * many)
@@ -101,8 +104,8 @@ only_waiting(const JobqMany * many)
 }
 
 /*
- * Add a condition on jobs.  In it, ~ stands for their alias, and $ for the parameter
- * that gets this value.
+ * Append a condition on jobs to the query.  In the condition, ~ stands for "alias."  and $ for
+ * a new parameter with the given type and value.
  */
 static void
 add(ManyQuery * query, const char *alias, const char *condition, Oid type,
@@ -123,12 +126,12 @@ add(ManyQuery * query, const char *alias, const char *condition, Oid type,
 	}
 }
 
-/* A live job runs, or a consumer has it. */
+/* Condition: a live job is running, or a consumer holds the job. */
 #define IS_BEGUN \
 	"(~id IN (SELECT r.job_id FROM jobq_internal.running_jobs r) OR ~lease_token IS NOT NULL)"
 
 /*
- * Add what the user has asked for.
+ * Append all conditions given by the caller.
  */
 static void
 add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
@@ -140,7 +143,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 	{
 		int			filter;
 		const char *condition;
-		const char *of_letter;	/* NULL: the same */
+		const char *of_letter;	/* NULL: same as condition */
 	}			conditions[] = {
 		{FILTER_KIND, "~kind = $", NULL},
 		{FILTER_TENANT, "~tenant = $", NULL},
@@ -170,8 +173,8 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 			TIMESTAMPTZOID, TimestampTzGetDatum(many->after));
 
 	/*
-	 * by this one there is an index; the queue's own groups are those of no
-	 * other
+	 * group_id has an index, and with group_scope "queue" selects groups of
+	 * this queue only
 	 */
 	if (many->queue_id != 0 && !many->nulls[FILTER_GROUP_KEY] && !letters &&
 		(queue = jobq_queue_by_id(many->queue_id, &buffer)) != NULL &&
@@ -191,9 +194,9 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 }
 
 /*
- * The query for the jobs that are as they should be, all or those with these ids.
- * It returns their id, role, queue and version, in the order of the ids.  Dead letters
- * with these ids it locks, since they are deleted by id.
+ * Write the query for all jobs that fulfil the conditions, or, if ids is not NULL, for the ids
+ * that still match.  The query returns id, role, queue and version, ordered by id.  With ids,
+ * dead letters are locked, because the caller then deletes by id.
  */
 static void
 write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
@@ -205,14 +208,17 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 					 jobq_many_of_letters(many) ? "dead_letter" : "job");
 	add_filters(query, many, "j");
 
-	/* those that run on a publisher must not use up max_jobs */
+	/* dormant jobs run on the publisher and must not use up max_jobs */
 	if (!jobq_many_of_letters(many))
 		appendStringInfoString(&query->text, " AND NOT j.dormant");
 	if (many->action == MANY_RETRY && jobq_many_of_letters(many))
 	{
 		appendStringInfoString(&query->text, KEY_IS_FREE CAN_BEGIN);
 
-		/* of those with the same key, the last one; each is alone later */
+		/*
+		 * Of dead letters with the same unique key, choose the last.  With
+		 * ids this condition is not needed: each key occurs once.
+		 */
 		if (ids == NULL)
 		{
 			appendStringInfoString(&query->text,
@@ -234,8 +240,8 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 }
 
 /*
- * The privileges that it takes: whoever may not read what is in a job shall not guess
- * it by a condition.
+ * Return the privilege needed for the operation.  A condition on contents needs the privilege
+ * to read contents, because otherwise a user could guess the contents.
  */
 static int
 privileges_for(const JobqMany * many)
@@ -246,7 +252,7 @@ privileges_for(const JobqMany * many)
 }
 
 /*
- * Add that this user may do it with a dead letter.
+ * Append the condition that the current user has the necessary privilege for the dead letter.
  */
 static void
 add_may(ManyQuery * query, const JobqMany * many, const char *alias)
@@ -275,7 +281,8 @@ add_may(ManyQuery * query, const JobqMany * many, const char *alias)
 }
 
 /*
- * May this user do it with the job that is in this row?
+ * True if the current user may apply the operation to the job of this row.  *id gets the job's
+ * id.
  */
 static bool
 may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id)
@@ -291,7 +298,7 @@ may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id)
 }
 
 /*
- * Put the ids of the jobs into the tuplestore; the caller is connected to SPI.
+ * Put the ids of all matching jobs into the tuplestore.  The caller must be connected to SPI.
  */
 static void
 choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
@@ -334,7 +341,8 @@ choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 }
 
 /*
- * Delete these dead letters, which are locked.
+ * Delete these dead letters, which the caller has locked.  Returns their number.  The caller
+ * must be connected to SPI.
  */
 static int64
 delete_letters(ArrayType *array)
@@ -351,8 +359,8 @@ delete_letters(ArrayType *array)
 }
 
 /*
- * Do it with a job, which may be a dead letter only to be edited; false if it does not
- * let itself be treated so any more.
+ * Apply the operation to one job.  The job may be a dead letter only for an edit.  False if
+ * the job is no longer in a suitable state.
  */
 static bool
 treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
@@ -360,7 +368,10 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 	switch (many->action)
 	{
 		case MANY_CANCEL:
-			if (only_waiting(many))
+			/* a job that stands for a started workflow is "blocked", too */
+			if (!many->nulls[FILTER_STATE] &&
+				jobq_word_number("running, blocked",
+								 TextDatumGetCString(many->values[FILTER_STATE])) < 0)
 				return jobq_cancel_job(rel, id, false, chosen);
 			return jobq_current_of(id) == NULL &&
 				jobq_cancel_job(rel, id, true, chosen);
@@ -377,10 +388,10 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 }
 
 /*
- * Of these n jobs, put those first that are still as they should be, with their
- * versions; returns how many there are.  Live jobs are as they are now, as what treats
- * them finds them; dead letters are locked, which fails if the transaction's snapshot
- * is too old.
+ * Move the ids of jobs that still fulfil the conditions to the front, with the row versions,
+ * and return the number of ids.  For live jobs the query uses the latest snapshot, as the
+ * operations do.  Dead letters are locked, which fails with a serialization error if the
+ * transaction's snapshot is too old.
  */
 static int
 ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
@@ -413,8 +424,8 @@ ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
 }
 
 /*
- * Do it with those of these jobs that are still as they should be; how many it
- * were.
+ * Apply the operation to each of the n chosen jobs, if the conditions are still fulfilled.
+ * Returns the number of processed jobs.
  */
 static int64
 treat_chunk(const JobqMany * many, Datum *chosen, int n)
@@ -425,7 +436,7 @@ treat_chunk(const JobqMany * many, Datum *chosen, int n)
 	MemoryContext old;
 	Relation	rel;
 
-	/* in the order in which enqueue() locks these */
+	/* same lock order as enqueue() */
 	if (many->action == MANY_RETRY || (many->action == MANY_EDIT && many->edit.writes))
 		jobq_pin_queues();
 	rel = jobq_open_jobs();
@@ -465,7 +476,7 @@ treat_chunk(const JobqMany * many, Datum *chosen, int n)
 }
 
 /*
- * Treat all jobs that were chosen, CHUNK at a time.  Returns the number of treated jobs.
+ * Process all chosen jobs, CHUNK at a time.  Returns the number of processed jobs.
  */
 static int64
 treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
@@ -502,8 +513,9 @@ treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 }
 
 /*
- * Do what "many" says with all jobs that fulfil its conditions, and that this user may treat
- * so.  Returns the number of jobs.  The jobs are chosen once, at the beginning.
+ * Apply the operation "many" to all jobs that fulfil the conditions and for which the current
+ * user has the privileges.  Returns the number of processed jobs.  The jobs are chosen once,
+ * at the beginning.  May wait for concurrent transactions on the rows of the jobs.
  */
 int64
 jobq_many_run(const JobqMany * many)

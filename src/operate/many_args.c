@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * many_args.c
- *	  Arguments of the functions that act on many jobs.
+ *	  Arguments of the functions for many jobs.
  *
- * Each function makes a JobqMany of its arguments, and many.c executes it.
+ * Each function builds a JobqMany from the arguments.  many.c executes the JobqMany.
  *
  * src/operate/many_args.c
  *
@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(jobq_edit_many);
 PG_FUNCTION_INFO_V1(jobq_delete_many);
 PG_FUNCTION_INFO_V1(jobq_rerun_steps);
 
-/* Names of the functions, and the values of "state" that each accepts. */
+/* Name and permitted values of "state" of each function. */
 static const struct
 {
 	const char *name;
@@ -61,7 +61,8 @@ init_many(JobqMany * many, JobqManyAction action)
 }
 
 /*
- * The time that is as long ago as this condition says.
+ * Return the time that lies the given interval in the past.  ERROR if the interval is negative
+ * or too long.
  */
 static TimestampTz
 age_filter(const JobqMany * many, int filter)
@@ -72,7 +73,7 @@ age_filter(const JobqMany * many, int filter)
 }
 
 /*
- * The states of the jobs that the function is for, with what they are to have instead.
+ * Return the permitted values of "state", given the changes of edit_many().
  */
 static const char *
 states_for(const JobqMany * many)
@@ -84,7 +85,8 @@ states_for(const JobqMany * many)
 }
 
 /*
- * Check the conditions, and read what is not as the query wants it.
+ * Check all conditions, and convert some of them to the form used by the query.  ERROR if a
+ * condition is not valid.
  */
 static void
 check_many(JobqMany * many)
@@ -122,8 +124,8 @@ check_many(JobqMany * many)
 	}
 
 	/*
-	 * LIKE would say so only where a text matches as far as that, whoever's
-	 * it is
+	 * LIKE would raise this error only if a text matches up to that point,
+	 * and so would reveal something about jobs of other roles.
 	 */
 	if (!many->nulls[FILTER_ERROR])
 		for (const char *c = TextDatumGetCString(many->values[FILTER_ERROR]);
@@ -134,7 +136,7 @@ check_many(JobqMany * many)
 						 errmsg("the pattern of error must not end with its escape character"),
 						 errhint("A backslash that stands for itself is doubled.")));
 
-	/* nor does an empty list make an end of all that have tags */
+	/* an empty list would select every job with tags */
 	if (!many->nulls[FILTER_TAGS] &&
 		ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(many->values[FILTER_TAGS])),
 					   ARR_DIMS(DatumGetArrayTypeP(many->values[FILTER_TAGS]))) == 0)
@@ -151,15 +153,15 @@ check_many(JobqMany * many)
 				 errhint("It must be at least 1.")));
 
 	/*
-	 * A batch as a whole is told of, and comes last: that locks its dead
-	 * letters, and then the batch.
+	 * A retry of the whole batch has further checks.  These come last,
+	 * because the dead letters and then the batch are locked.
 	 */
 	if (is_whole_batch(many))
 		jobq_batch_check_retry(DatumGetInt64(many->values[FILTER_BATCH_ID]));
 }
 
 /*
- * Are all dead letters of a batch to be retried, and nothing else said?
+ * True if the operation retries all dead letters of a batch, without a further condition.
  */
 static bool
 is_whole_batch(const JobqMany * many)
@@ -173,8 +175,7 @@ is_whole_batch(const JobqMany * many)
 }
 
 /*
- * An error if there is no condition.  A variable that happens to be null shall not
- * make an end of all jobs.
+ * ERROR if no condition is given, so that null variables do not select all jobs.
  */
 static void
 check_some_condition(const JobqMany * many)
@@ -189,7 +190,9 @@ check_some_condition(const JobqMany * many)
 }
 
 /*
- * The functions that have all conditions as their arguments.  Returns the number of jobs.
+ * Common code of the functions that take all conditions as arguments.  Returns the number of
+ * processed jobs.  ERROR if a condition is not valid, if there is no condition, and in a
+ * read-only transaction.
  */
 static int64
 run_function(FunctionCallInfo fcinfo, JobqManyAction action)
@@ -213,24 +216,40 @@ run_function(FunctionCallInfo fcinfo, JobqManyAction action)
 	return jobq_many_run(&many);
 }
 
+/*
+ * cancel_many(conditions): cancel all live jobs that fulfil the conditions, and return the
+ * number of jobs.  Workers of running jobs are asked to stop.  ERROR as in run_function().
+ */
 Datum
 jobq_cancel_many(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(run_function(fcinfo, MANY_CANCEL));
 }
 
+/*
+ * retry_many(conditions): turn dead letters into jobs again, or with state "retryable" let
+ * waiting jobs run now.  Returns the number of jobs.  ERROR as in run_function().
+ */
 Datum
 jobq_retry_many(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(run_function(fcinfo, MANY_RETRY));
 }
 
+/*
+ * edit_many(changes, conditions): edit all jobs that fulfil the conditions, and return the
+ * number of jobs.  ERROR as in run_function(), and if "changes" is not valid.
+ */
 Datum
 jobq_edit_many(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(run_function(fcinfo, MANY_EDIT));
 }
 
+/*
+ * delete_many(conditions): delete all dead letters that fulfil the conditions, and return
+ * the number of dead letters.  ERROR as in run_function().
+ */
 Datum
 jobq_delete_many(PG_FUNCTION_ARGS)
 {
@@ -238,7 +257,8 @@ jobq_delete_many(PG_FUNCTION_ARGS)
 }
 
 /*
- * A string or a number of jsonb as the input function of a type wants it; else NULL.
+ * Return a string or number of jsonb as text for a type's input function, or NULL for another
+ * value.
  */
 static char *
 jsonb_as_text(JsonbValue *value)
@@ -256,7 +276,8 @@ jsonb_as_text(JsonbValue *value)
 }
 
 /*
- * A value of "changes", of the type that the argument of edit() has.
+ * Convert a member of "changes" to the type of the argument of edit() with the same name.
+ * ERROR if the value cannot be converted.
  */
 static Datum
 value_from_jsonb(const JobqArg *arg, JsonbValue *value)
@@ -275,8 +296,9 @@ value_from_jsonb(const JobqArg *arg, JsonbValue *value)
 }
 
 /*
- * What edit_many() gives jobs instead of what they have: the arguments of edit() by their
- * names, but for what each job has for itself.
+ * Read "changes", the new values for edit_many(): a jsonb object with arguments of edit() as
+ * members.  payload and headers are excluded, because they differ by job.  ERROR if a member
+ * is unknown or not valid, or if no value is given.
  */
 static void
 set_changes(JobqMany * many, Jsonb *changes)
@@ -330,8 +352,8 @@ set_changes(JobqMany * many, Jsonb *changes)
 }
 
 /*
- * rerun_steps(batch_id, step): run a step of a workflow, and all that need it, once
- * more, or else all that have not completed; how many steps these are.
+ * rerun_steps(batch_id, step): run a step of a workflow again, with all dependent steps.  With
+ * a null step, run all steps again that have not completed.  Returns the number of steps.
  */
 Datum
 jobq_rerun_steps(PG_FUNCTION_ARGS)

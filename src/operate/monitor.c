@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * monitor.c
- *	  create_monitor() and drop_monitor(): of which conditions somebody is told.
+ *	  create_monitor() and drop_monitor(): conditions that are reported by events.
  *
- * A monitor is a row of jobq_internal.monitor; the scheduler looks at all of
- * them (worker/scheduler/monitors.c), and the row says whether it has told.
- * They are nobody's: who may operate all queues makes and drops them.
+ * A monitor is a row of jobq_internal.monitor.  The scheduler evaluates all monitors
+ * (worker/scheduler/monitors.c), and the row records whether the condition was reported.  A
+ * monitor belongs to no role: a role with the privilege operate for all queues can create
+ * and drop monitors.
  *
  * src/operate/monitor.c
  *
@@ -30,13 +31,13 @@ PG_FUNCTION_INFO_V1(jobq_drop_monitor);
 #define MAX_NAME	127
 #define MAX_MONITORS	"1000"
 
-/* The arguments of create_monitor(), in the order of the query that writes them. */
+/* Arguments of create_monitor(), in the order of the query's parameters. */
 enum
 {
 	ARG_NAME, ARG_CONDITION, ARG_ABOVE, ARG_QUEUE, ARG_KIND, ARG_UNTIL, NARGS
 };
 
-/* What can be measured, and of what. */
+/* The measurable conditions, and whether each can be limited to a queue or a kind. */
 static const struct
 {
 	const char *name;
@@ -76,7 +77,7 @@ check_condition(const char *condition, bool has_queue, bool has_kind)
 }
 
 /*
- * A name that is given is not longer than such names can be.
+ * ERROR if the name has no or too many bytes.  most: the maximum.
  */
 static void
 check_name(const char *what, Datum value, int most)
@@ -104,11 +105,13 @@ check_bounds(double above, double until)
 						until, above)));
 }
 
-/* It measures the same as before, so what it has measured counts. */
+/* Condition: the monitor measures the same as before, so earlier results stay valid. */
 #define SAME	" (m.condition, m.queue, m.kind) IS NOT DISTINCT FROM ($2, $4, $5)"
 
 /*
- * create_monitor(name, condition, above, queue, kind, until)
+ * create_monitor(name, condition, above, queue, kind, until): create a monitor, or replace the
+ * monitor with this name.  until defaults to above.  ERROR if an argument is not valid, if
+ * there are MAX_MONITORS already, and without the privilege operate for all queues.
  */
 Datum
 jobq_create_monitor(PG_FUNCTION_ARGS)
@@ -164,7 +167,8 @@ jobq_create_monitor(PG_FUNCTION_ARGS)
 }
 
 /*
- * drop_monitor(name)
+ * drop_monitor(name): drop a monitor.  ERROR if it does not exist, and without the privilege
+ * operate for all queues.
  */
 Datum
 jobq_drop_monitor(PG_FUNCTION_ARGS)

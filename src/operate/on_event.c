@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * on_event.c
- *	  on_event() and off_event(): who hears of what becomes of jobs, batches, schedules
- *	  and monitors.
+ *	  on_event() and off_event(): handlers of events about jobs, batches, schedules and
+ *	  monitors.
  *
- * Events are raised where that is written (store/event.c).
+ * Events are raised where the state change is written (store/event.c).
  *
  * src/operate/on_event.c
  *
@@ -25,10 +25,12 @@
 PG_FUNCTION_INFO_V1(jobq_on_event);
 PG_FUNCTION_INFO_V1(jobq_off_event);
 
-/* Rows of a role. */
+/* Maximum number of event handlers of a role. */
 #define MAX_OF_ROLE	"100"
 
-/* The arguments of both functions, and of their queries, which have the role at the end. */
+/*
+ * Arguments of both functions, and parameters of the queries.  The last parameter is the role.
+ */
 enum
 {
 	ARG_EVENT, ARG_HANDLER, ARG_QUEUE, ARG_KIND, NTEXTS, ARG_WITHIN = NTEXTS, ARG_REQUIRED,
@@ -39,7 +41,7 @@ static const char *const names[] = {"event", "handler", "queue", "kind", "within
 static const Oid types[NVALUES] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, BOOLOID, OIDOID};
 
 /*
- * The number of the event; an error if there is none.
+ * Return the number of the event.  ERROR if the event does not exist.
  */
 static int
 event_of_word(const char *event)
@@ -57,11 +59,11 @@ event_of_word(const char *event)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid event \"%s\"", event),
 			 errhint("It is one of %s.", all.data)));
-	return -1;					/* the compiler does not know */
+	return -1;					/* keep the compiler quiet */
 }
 
 /*
- * An error if the event has no queue, or no kind, by which a handler chooses.
+ * ERROR if a handler is limited to a queue or a kind that this type of event does not have.
  */
 static void
 check_filters(int event, bool by_queue, bool by_kind)
@@ -78,7 +80,8 @@ check_filters(int event, bool by_queue, bool by_kind)
 }
 
 /*
- * An error if such an event is not to be had within a job's transaction, or only there.
+ * ERROR if the event cannot occur within the job's transaction although "within" is set, or
+ * only there although it is not.  ERROR also for "required" without "within".
  */
 static void
 check_within(int event, bool within, bool required)
@@ -103,7 +106,7 @@ check_within(int event, bool within, bool required)
 }
 
 /*
- * An error if this user could not enqueue jobs of the kind for workers.
+ * ERROR if the current user could not enqueue jobs of the kind for workers.
  */
 static void
 check_handler(const char *kind)
@@ -125,7 +128,8 @@ check_handler(const char *kind)
 }
 
 /*
- * Read the arguments, those that are null as "".
+ * Read the arguments.  A null queue or kind is stored as "".  ERROR if another argument is
+ * null or too long.
  */
 static void
 read_args(FunctionCallInfo fcinfo, Datum *values)
@@ -161,9 +165,10 @@ read_args(FunctionCallInfo fcinfo, Datum *values)
 }
 
 /*
- * on_event(event, handler, queue, kind, within, required): whenever this happens, a job of
- * the kind "handler" is enqueued in this user's name, or its handler is called within the
- * transaction.  To ask for it again changes only whether it is required.
+ * on_event(event, handler, queue, kind, within, required): for each event of this type,
+ * enqueue a job of the kind "handler" as the current user, or, with "within", call its handler
+ * in the job's transaction.  A repeated call changes only "required".  ERROR if an argument is
+ * not valid, or if the role has MAX_OF_ROLE handlers already.
  */
 Datum
 jobq_on_event(PG_FUNCTION_ARGS)
@@ -200,7 +205,8 @@ jobq_on_event(PG_FUNCTION_ARGS)
 }
 
 /*
- * off_event(event, handler, queue, kind, within)
+ * off_event(event, handler, queue, kind, within): remove an event handler of the current user.
+ * ERROR if the handler does not exist.
  */
 Datum
 jobq_off_event(PG_FUNCTION_ARGS)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * operate.c
- *	  Operating on jobs: cancel(), retry(), delete(), restart_workers().
+ *	  Operations on jobs: cancel(), retry(), delete(), restart_workers(), adopt().
  *
  * src/operate/operate.c
  *
@@ -45,8 +45,8 @@ PG_FUNCTION_INFO_V1(jobq_adopt);
 PG_FUNCTION_INFO_V1(jobq_loaded);
 
 /*
- * An error for a job that is to be retried or deleted and is no dead letter;
- * the caller is connected to SPI.
+ * Raise the error for a retry or deletion of a job that is not a dead letter.  The caller must
+ * be connected to SPI.
  */
 static void
 not_a_dead_letter(int64 id)
@@ -66,13 +66,14 @@ not_a_dead_letter(int64 id)
 }
 
 /*
- * Find a live job with which this user may do this, as it is now.  If he may only
- * see it, that is an error if "refuse".
+ * Find the current version of a live job for which the current user has the privilege.  False
+ * without such a job.  refuse: ERROR if the user may see the job but lacks the privilege.  The
+ * caller has opened rel with jobq_open_jobs().
  */
 bool
 jobq_find_for(int privilege, Relation rel, int64 id, bool refuse, JobqJob *job)
 {
-	/* see what this statement itself has enqueued, too */
+	/* also see jobs enqueued by the current statement */
 	CommandCounterIncrement();
 	if (!jobq_job_find_now(rel, id, job))
 		return false;
@@ -82,8 +83,9 @@ jobq_find_for(int privilege, Relation rel, int64 id, bool refuse, JobqJob *job)
 }
 
 /*
- * The same for a job that is named alone, if chosen is NULL; or for one of many, which
- * must still be what was chosen.
+ * Like jobq_find_for().  If chosen is NULL, the job was named alone, and a lacking privilege
+ * is an ERROR.  Otherwise, false also if the job differs from *chosen; chosen->changed is set
+ * then.
  */
 bool
 jobq_find_chosen(int privilege, Relation rel, int64 id, JobqChosen * chosen,
@@ -100,7 +102,7 @@ jobq_find_chosen(int privilege, Relation rel, int64 id, JobqChosen * chosen,
 }
 
 /*
- * An error unless the job has finished and this user may see it.
+ * ERROR unless the job has finished or is a dead letter, and the current user may see it.
  */
 void
 jobq_check_finished(int64 id)
@@ -118,9 +120,14 @@ jobq_check_finished(int64 id)
 }
 
 /*
- * If a worker runs the job, have it stop: a query cancel now, and SIGTERM by
- * the scheduler if the handler resists.  If one has died at the job, the scheduler, which
- * is to charge it, cancels it; but not if it is just being charged, or no scheduler is there.
+ * Ask the job's worker to stop: a query cancel (SIGINT) now, and SIGTERM by the scheduler
+ * jobq.cancel_grace milliseconds later.  If the worker has died while running the job, the
+ * scheduler is asked to cancel the job when recording the failed attempt.  True if the request
+ * was made.  False if no worker runs the job.  With a dead worker, false also if the failure
+ * is already being recorded, or if there is no scheduler.
+ *
+ * Takes jobq_shared->lock in shared mode and the mutex of the slot.  The caller must hold
+ * neither.
  */
 bool
 jobq_ask_to_stop(int64 id)
@@ -132,14 +139,14 @@ jobq_ask_to_stop(int64 id)
 	if (slot == NULL)
 		return false;
 
-	/* the lock keeps the process from leaving the slot before the signal */
+	/* the lock keeps the process in the slot until the signal is sent */
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
 	if (slot->state == JOBQ_SLOT_ATTACHED)
 	{
 		SpinLockAcquire(&slot->mutex);
 		if (slot->job_id == id && !slot->over)
 		{
-			/* the time runs from the first request */
+			/* the grace period starts at the first request */
 			if (slot->stop != JOBQ_STOP_CANCEL || slot->stop_job != id)
 				slot->kill_at = jobq_now() +
 					jobq_cancel_grace * INT64CONST(1000);
@@ -147,7 +154,7 @@ jobq_ask_to_stop(int64 id)
 			slot->stop_job = id;
 			asked = true;
 
-			/* it may be at another job when the mutex is released */
+			/* once the mutex is released, the worker may run another job */
 			(void) kill(slot->pid, SIGINT);
 		}
 		SpinLockRelease(&slot->mutex);
@@ -170,9 +177,10 @@ jobq_ask_to_stop(int64 id)
 }
 
 /*
- * The job's row is deleted, or written anew: whoever holds a lease of it loses that
- * when this commits.  always: also who may get one before.  Where workers take the jobs
- * nobody does, but a consumer may have one from before the queue was theirs.
+ * End the lease of a job with a deleted or rewritten row, if any, when this transaction
+ * commits.  Without "always", a job in a queue of workers is skipped unless a consumer or
+ * worker holds the job.  An old lease may remain from the time before the queue changed to
+ * workers.  always: also end a lease granted before the commit.
  */
 void
 jobq_end_lease(const JobqJob *job, bool always)
@@ -188,8 +196,9 @@ jobq_end_lease(const JobqJob *job, bool always)
 }
 
 /*
- * Cancel a job of which a consumer has a lease, or that nobody runs, without waiting.  False if somebody else
- * has its row, or there is none any more.
+ * Cancel a job held by a consumer, or a waiting job.  Does not wait: false if another
+ * transaction holds the row, or if the job no longer exists.  reason: stored with the finished
+ * job.  The caller must have set an active snapshot.
  */
 bool
 jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
@@ -207,9 +216,10 @@ jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
 }
 
 /*
- * A worker was asked to stop this job, which it does not run any more: cancel the job, if
- * it is there, or have the worker stop that runs it now, without waiting.  False if another
- * session has its row, or has just moved it.  *over: there is no such job any more.
+ * Carry out a pending cancellation: a worker was asked to stop this job, but no longer runs
+ * the job.  Cancel the job, or ask the new worker to stop.  Does not wait: false if another
+ * session holds the row or has just moved it.  *over is set if the job no longer exists.  The
+ * caller must have set an active snapshot.
  */
 bool
 jobq_cancel_owed(Relation rel, int64 id, bool *over)
@@ -222,13 +232,14 @@ jobq_cancel_owed(Relation rel, int64 id, bool *over)
 	*over = !jobq_job_find(rel, id, GetActiveSnapshot(), &job) ||
 		jobq_take_from_consumer(rel, id, "cancelled while it ran");
 
-	/* a worker names the job before it takes the row */
+	/* a worker publishes the job's id before deleting the row */
 	return *over || jobq_ask_to_stop(id);
 }
 
 /*
- * Does the job run on the publisher?  Then it is that one's to cancel or retry: what is
- * done here is undone there.  An error if it is named alone.
+ * True if the job runs on a publisher (logical replication).  In this case cancel or retry the
+ * job there, because changes made here are overwritten.  ERROR if the job is named alone
+ * (chosen is NULL).
  */
 static bool
 runs_elsewhere(const JobqJob *job, const JobqChosen * chosen)
@@ -245,9 +256,11 @@ runs_elsewhere(const JobqJob *job, const JobqChosen * chosen)
 }
 
 /*
- * Cancel a live job, or have the worker that runs it stop.  False if there is none
- * that this user may cancel, or if it runs on the publisher, or if somebody has begun it
- * and running is false.
+ * Cancel a live job, or ask its worker to stop.  False if the current user may cancel no job
+ * with this id, if the job differs from *chosen, or if the job runs on a publisher.  With
+ * running = false, also false if the job is already running.  chosen as in jobq_find_chosen().
+ * May wait for a concurrent transaction on the row.  The caller has opened rel with
+ * jobq_open_jobs().
  */
 bool
 jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
@@ -264,13 +277,13 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
 			return running;
 
-		/* one that stands for a workflow ends with it */
+		/* a job that stands for a workflow ends with the workflow */
 		if (jobq_job_is_workflow(&job) && jobq_batch_cancel_nested(&job, running))
 			return true;
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
 			jobq_job_push_if_undone(&job);
-			/* its consumer, if it has one, will find the lease gone */
+			/* the consumer, if any, loses the lease */
 			jobq_end_lease(&job, chosen == NULL);
 			jobq_log_keep_told(jobq_my_database(), NULL, &job);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
@@ -279,9 +292,9 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 		}
 
 		/*
-		 * Its worker is just about to begin or to end it, or another session
-		 * works on it: look again when that transaction is over, unless a
-		 * worker shows up first.
+		 * Its worker is about to start or end the job, or another session is
+		 * changing it.  Unless a worker shows up, wait for the other
+		 * transaction and retry.
 		 */
 		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
 			return running;
@@ -291,8 +304,9 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 }
 
 /*
- * cancel(id): true if the job was taken out of its queue, or the worker that
- * runs it was asked to stop; false if it had finished.
+ * cancel(id): true if the job was cancelled, or if the worker was asked to stop; false if the
+ * job had finished.  ERROR if the job does not exist, without the privilege operate for the
+ * job, and for a handler's own job.
  */
 Datum
 jobq_cancel(PG_FUNCTION_ARGS)
@@ -316,9 +330,10 @@ jobq_cancel(PG_FUNCTION_ARGS)
 }
 
 /*
- * Run a job that waits for its next attempt now.  False if there is none that this
- * user may retry; if it is in another state, that is an error if it is named alone, or
- * else false.
+ * Let a job that waits for the next attempt run now.  False if the current user may retry no
+ * job with this id, or if the job differs from *chosen.  A job in another state is an ERROR if
+ * chosen is NULL, and otherwise false.  May wait for a concurrent transaction on the row.  The
+ * caller has opened rel with jobq_open_jobs().
  */
 bool
 jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
@@ -348,12 +363,12 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
 		}
 
-		/* another session works on it: see what becomes */
+		/* another session is changing the job: wait, then retry */
 		if (TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
 	}
 	jobq_job_push_if_undone(&job);
-	/* a consumer that has got hold of it since will find the lease gone */
+	/* a consumer with a new lease of the job loses the lease */
 	jobq_end_lease(&job, chosen == NULL);
 	jobq_job_set_run_at(&job, jobq_now());
 	jobq_job_insert(rel, &job);
@@ -362,8 +377,9 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 }
 
 /*
- * retry(id): run a dead letter again under its id, with all its attempts; or
- * run a job that waits for its next attempt now.
+ * retry(id): return a dead letter to its queue under the same id, with a full number of
+ * attempts; or run a waiting job's next attempt now.  ERROR if the job is in another state, if
+ * another job holds the unique key, and without the privilege operate for the job.
  */
 Datum
 jobq_retry(PG_FUNCTION_ARGS)
@@ -394,7 +410,8 @@ jobq_retry(PG_FUNCTION_ARGS)
 }
 
 /*
- * delete(id): delete a dead letter.
+ * delete(id): delete a dead letter.  ERROR if the job is not a dead letter, or without the
+ * privilege manage for the job.
  */
 Datum
 jobq_delete(PG_FUNCTION_ARGS)
@@ -427,8 +444,9 @@ jobq_delete(PG_FUNCTION_ARGS)
 }
 
 /*
- * restart_workers(): the workers of this database leave after their current
- * job, and new ones take their place.
+ * restart_workers(): let the workers of this database exit after their current jobs, to be
+ * replaced by new workers.  ERROR without the privilege manage for all queues.  Takes db->lock
+ * exclusively.
  */
 Datum
 jobq_restart_workers(PG_FUNCTION_ARGS)
@@ -462,10 +480,10 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 }
 
 /*
- * activate(): run at the end of the install script and of each update, so that
- * the launcher starts a scheduler as soon as the extension is there, and all
- * sessions look at the version again; warns where there will be no scheduler.
- * Takes back what ALTER DEFAULT PRIVILEGES has given on what the script has made.
+ * activate(): called at the end of the install script and of each update script.  The launcher
+ * then starts a scheduler as soon as the extension exists, and all sessions check the version
+ * again.  Warns if there will be no scheduler.  Revokes privileges that ALTER DEFAULT
+ * PRIVILEGES has added to objects of the script.
  */
 Datum
 jobq_activate(PG_FUNCTION_ARGS)
@@ -473,28 +491,29 @@ jobq_activate(PG_FUNCTION_ARGS)
 	const JobqRelations *rels = jobq_relations_of_any_version();
 
 	if (rels == NULL)
-		(void) jobq_relations();	/* says what is wrong */
+		(void) jobq_relations();	/* raises the error */
 	jobq_refuse_later_version(rels->extension);
 	CacheInvalidateRelcacheByRelid(rels->job);
 
 	/*
-	 * Called as whoever runs the script: jobq's own queries are refused where
-	 * the library does not work with the version that a step ends in.
+	 * Called directly, as the user who runs the script.  A query by jobq
+	 * would be refused if the library does not work with the version at the
+	 * end of an update step.
 	 */
 	if (creating_extension)
 		(void) OidFunctionCall0(LookupFuncName(list_make2(makeString(pstrdup("jobq_internal")),
 														  makeString(pstrdup("settle_privileges"))),
 											   0, NULL, false));
 
-	/* pg_dump and pg_restore turn it off first of all */
+	/* pg_dump and pg_restore turn row_security off first */
 	jobq_at_commit_created(rels->job, !row_security);
 	jobq_warn_if_not_served();
 	PG_RETURN_VOID();
 }
 
 /*
- * An error if a subscription brings roles by their numbers: what it has brought may be
- * another role's here.  The caller is connected to SPI.
+ * ERROR if a binary subscription replicates jobq's tables.  The subscription would copy role
+ * OIDs, and an OID may belong to another role here.  The caller must be connected to SPI.
  */
 static void
 refuse_binary(void)
@@ -518,9 +537,9 @@ refuse_binary(void)
 }
 
 /*
- * adopt(): jobs that logical replication brought here, or that came with a copy of another
- * database, become this database's own and run.  Returns how many logical replication has
- * brought.  A grant of EXECUTE is not enough for that.
+ * adopt(): make jobs from logical replication, or from a copy of another database, run here.
+ * Returns the number of replicated jobs.  ERROR unless the current user is the extension
+ * owner: EXECUTE on the function is not sufficient.
  */
 Datum
 jobq_adopt(PG_FUNCTION_ARGS)
@@ -531,7 +550,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	SPI_connect();
 	refuse_binary();
 
-	/* of jobs with the same key, the last one has it */
+	/* of jobs with the same key, the last gets the key */
 	jobq_query("INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key)"
 			   " SELECT id, role, coalesce(unique_queue, 0), unique_until,"
 			   " CASE WHEN unique_queue IS NULL THEN kind ELSE '' END, unique_key FROM jobq_internal.job"
@@ -547,7 +566,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	jobq_query("UPDATE jobq_internal.batch SET dormant = false, adopted = true WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
-	/* sequences are not replicated: new jobs must not take these ids */
+	/* sequences are not replicated: new jobs must get higher ids */
 	jobq_query("SELECT pg_catalog.setval('jobq_internal.job_id_seq', max(id)) FROM jobq_internal.job"
 			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.job_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
@@ -561,8 +580,8 @@ jobq_adopt(PG_FUNCTION_ARGS)
 }
 
 /*
- * Statement trigger on jobq_internal.job: fires for COPY and SQL, as in a
- * restore, not for jobq's own direct writes.
+ * Statement trigger on jobq_internal.job.  Fires for COPY and SQL, as in a restore, and not
+ * for jobq's direct writes.
  */
 Datum
 jobq_loaded(PG_FUNCTION_ARGS)

@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * operate.h
- *	  The door of the room operate: looking at jobs and queues, and acting on them.
+ *	  Interface of the directory operate: inspecting jobs and queues, and acting on both.
  *
- * Status, waiting, cancelling, retrying, queues as a whole, views.  Each of these is
- * a SQL function; other rooms need one of them only.
+ * Each operation is a SQL function: status, waiting, cancellation, retries, operations on
+ * whole queues, and the functions behind the views.  Other directories need only the
+ * functions declared here.
  *
- * What it promises: whoever is told that a job is done is told after the commit is
- * flushed and, with synchronous standbys, replicated.  Nobody sees or touches a job
- * of a role whose privileges he does not have.
+ * Guarantees: no caller learns that a job is done before the commit is flushed and, with
+ * synchronous standbys, replicated.  No caller sees or changes a job of a role without the
+ * role's privileges, or a jobq privilege for the queue.
  *
- * Locks: those of the rooms below; a transaction that has dropped a queue
- * locks jobq_internal.queue exclusively when it is about to commit.
+ * Locks: only locks of the lower directories, with one exception.  A transaction with a
+ * dropped queue locks jobq_internal.queue in exclusive mode immediately before the commit.
  *
  * src/operate/operate.h
  *

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * pause.c
- *	  pause() and resume(): a queue, or a tenant or kind of it, or a schedule.
+ *	  pause() and resume() for a queue, a tenant or kind of a queue, or a schedule.
  *
- * A tenant or a kind that is paused gets lanes of its own (store/flow.c), which are
- * not served; what stands in lanes that it shares with others is written anew when it
- * is popped, once.
+ * A paused tenant or kind gets lanes of its own (store/flow.c), which are not served.  A job
+ * in a shared lane moves to the new lane when first popped, by writing the row anew.
  *
  * src/operate/pause.c
  *
@@ -25,7 +24,7 @@
 PG_FUNCTION_INFO_V1(jobq_pause);
 PG_FUNCTION_INFO_V1(jobq_resume);
 
-/* Most tenants, or kinds, of a queue that are paused at a time. */
+/* Maximum number of paused tenants, and of paused kinds, of a queue. */
 #define MAX_PAUSED	1000
 
 static void set_paused(const char *name, bool paused);
@@ -73,7 +72,7 @@ set_tenant_paused(const char *name, text *tenant, bool paused)
 }
 
 /*
- * Jobs of the kind need not be there, nor a handler: consumers have none.
+ * Neither jobs of the kind nor a handler need to exist: kinds for consumers have no handler.
  */
 static void
 set_kind_paused(const char *name, text *kind, bool paused)
@@ -91,8 +90,8 @@ set_kind_paused(const char *name, text *kind, bool paused)
 }
 
 /*
- * Put the tenant or kind onto the list of those that are paused, or take it off.
- * "what" is one of these words.
+ * Add the value to the queue's list of paused tenants or kinds, or remove it.  what: "tenant"
+ * or "kind".
  */
 static void
 set_one_paused(int32 queue_id, const char *name, const char *what, text *value,
@@ -123,7 +122,9 @@ set_one_paused(int32 queue_id, const char *name, const char *what, text *value,
 }
 
 /*
- * pause() or resume(), with these arguments: queue, tenant, kind, schedule.
+ * Common code of pause() and resume().  The arguments: queue, tenant, kind, schedule.
+ * function: name for messages.  ERROR if the combination of arguments is not valid, and
+ * without the privilege operate for the queue.
  */
 static void
 change(FunctionCallInfo fcinfo, const char *function, bool paused)
@@ -159,8 +160,9 @@ change(FunctionCallInfo fcinfo, const char *function, bool paused)
 }
 
 /*
- * pause(queue, tenant, kind, schedule): a worker that begins after this has committed starts
- * no more jobs of the queue, or of the tenant or kind of it; or the schedule enqueues no more.
+ * pause(queue, tenant, kind, schedule): after the commit, start no further jobs of the queue,
+ * or of the tenant or kind of the queue.  Running jobs continue.  A paused schedule enqueues
+ * no jobs.  ERROR as in change().
  */
 Datum
 jobq_pause(PG_FUNCTION_ARGS)
@@ -170,7 +172,7 @@ jobq_pause(PG_FUNCTION_ARGS)
 }
 
 /*
- * resume(queue, tenant, kind, schedule)
+ * resume(queue, tenant, kind, schedule): end a pause.  ERROR as in change().
  */
 Datum
 jobq_resume(PG_FUNCTION_ARGS)

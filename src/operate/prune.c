@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * prune.c
- *	  prune(): finished jobs and dead letters that are older than the user wants
- *	  them are deleted, before the retention does it.  Batches that are not over, and
- *	  so are never deleted, are cancelled.
+ *	  prune(): delete old finished jobs and dead letters before their retention ends, and
+ *	  cancel old batches.  Otherwise a batch without an end is never deleted.
  *
  * src/operate/prune.c
  *
@@ -23,12 +22,12 @@
 
 PG_FUNCTION_INFO_V1(jobq_prune);
 
-/* May this user do it with the row?  $1 is the user, $2 says that he may with all. */
+/* Condition: the current user, $1, may delete the row.  $2: the user may delete all rows. */
 #define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
 
 /*
- * Run a query that is made by DELETE_AND_COUNT(); how many it has deleted.  The
- * caller is connected to SPI.
+ * Run a query made by DELETE_AND_COUNT(), and return the number of deleted rows.  The caller
+ * must be connected to SPI.
  */
 int64
 jobq_delete_and_count(const char *query, int nargs, const Oid *types,
@@ -39,8 +38,8 @@ jobq_delete_and_count(const char *query, int nargs, const Oid *types,
 }
 
 /*
- * Cancel batches of before $3 that are not over, but for those that somebody has
- * locked; how many there were.  The caller is connected to SPI.
+ * Cancel unfinished batches created before $3, except batches locked by another transaction.
+ * Returns the number of batches.  The caller must be connected to SPI.
  */
 static int64
 cancel_batches(const Oid *types, const Datum *values)
@@ -57,8 +56,10 @@ cancel_batches(const Oid *types, const Datum *values)
 }
 
 /*
- * prune(older_than, dead_older_than, batches_older_than): delete finished jobs, and
- * dead letters, that are so old, and cancel such batches; null leaves them.
+ * prune(older_than, dead_older_than, batches_older_than): delete finished jobs and dead
+ * letters older than the given intervals, and cancel unfinished batches older than the third.
+ * A null interval skips this part.  Returns the total number.  ERROR without the privilege
+ * manage for all queues.  Locks the archive and its partitions in RowExclusiveLock.
  */
 Datum
 jobq_prune(PG_FUNCTION_ARGS)
@@ -67,7 +68,7 @@ jobq_prune(PG_FUNCTION_ARGS)
 	static const char *const queries[] = {
 		DELETE_AND_COUNT("DELETE FROM jobq_internal.archive WHERE " IS_MINE
 						 " AND finished_at < $3" RETURNING_FINISHED),
-		/* in the order in which others lock several of them */
+		/* same lock order as other operations on dead letters */
 		DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE id IN (SELECT id FROM jobq_internal.dead_letter"
 						 " WHERE " IS_MINE " AND finished_at < $3 ORDER BY id FOR UPDATE)"
 						 RETURNING_LETTERS)
@@ -81,7 +82,7 @@ jobq_prune(PG_FUNCTION_ARGS)
 	values[0] = ObjectIdGetDatum(GetUserId());
 	values[1] = BoolGetDatum((jobq_privileges(0) & JOBQ_MAY_MANAGE) != 0);
 
-	/* before the snapshot, so that no day gets its partition meanwhile */
+	/* before the snapshot, so that no partition is created in between */
 	LockRelationOid(jobq_relations()->archive, RowExclusiveLock);
 	(void) find_all_inheritors(jobq_relations()->archive, RowExclusiveLock,
 							   NULL);

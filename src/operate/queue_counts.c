@@ -1,15 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * queue_counts.c
- *	  For the view queues: how many jobs a queue has.
+ *	  Number of jobs of a queue, for the view queues.
  *
- * A queue with few jobs is counted in the table, as the statement sees it.  For one
- * with more than jobq.count_limit jobs, the statistics tell; so they do when ten times
- * as many rows were read for queues before it.  Dead letters are counted if there are
- * no more than that of all queues together.
+ * A queue with few jobs is counted in the table, with the snapshot of the statement.  For a
+ * queue with more than jobq.count_limit jobs, the numbers come from the statistics.  The
+ * same holds for all queues once the statement has read LIMITS times jobq.count_limit
+ * entries.  Dead letters are counted if all queues together have no more than
+ * jobq.count_limit.
  *
- * Who may not monitor a queue sees some of its jobs only, which the statistics do not
- * tell apart: they are counted for him.  So they are where nobody keeps statistics.
+ * A user without the privilege monitor for a queue sees only some of its jobs.  The
+ * statistics do not distinguish them, so the jobs are counted in the table.  This is also
+ * the case without statistics, as on a standby.
  *
  * src/operate/queue_counts.c
  *
@@ -38,33 +40,33 @@
 
 PG_FUNCTION_INFO_V1(jobq_queue_counts);
 
-/* Rows that are read for a statement, in jobq.count_limit. */
+/* Entries read by a statement at most, in multiples of jobq.count_limit. */
 #define LIMITS	10
 
-/* What is known of a queue without its rows. */
+/* Known numbers of a queue, without reading its rows. */
 typedef struct QueueSums
 {
-	int32		queue_id;		/* the key */
+	int32		queue_id;		/* hash key */
 	int64		gauges[JOBQ_NGAUGES];
 	int64		scheduled;
 	int64		running;
-	TimestampTz oldest;			/* of its lanes */
-	int64		letters;		/* that were counted, of those that the user
-								 * may see */
+	TimestampTz oldest;			/* earliest run_at at the head of a lane */
+	int64		letters;		/* dead letters counted, if visible to the
+								 * user */
 }			QueueSums;
 
-/* What a statement has read so far; it lives as long as that. */
+/* State of one statement. */
 typedef struct Counting
 {
 	HTAB	   *queues;			/* of QueueSums */
-	bool		kept;			/* there are statistics; they were read */
+	bool		kept;			/* the statistics exist and were read */
 	bool		exact;
-	int64		read;			/* index entries */
-	bool		letters_many;	/* more than are counted */
-	bool		letters_counted;	/* all of them */
+	int64		read;			/* index entries read */
+	bool		letters_many;	/* there are more than counted */
+	bool		letters_counted;	/* all were counted */
 }			Counting;
 
-/* What is found of a queue. */
+/* Numbers of one queue. */
 typedef struct Found
 {
 	int64		ready;
@@ -99,7 +101,8 @@ sums_of(Counting * counting, int32 queue_id)
 }
 
 /*
- * When the first job of each lane could have run, as far as it is in memory.
+ * Find the earliest run_at at the heads of each queue's lanes, for jobs in memory.  Takes
+ * db->lock in shared mode.
  */
 static void
 read_lanes(Counting * counting)
@@ -137,8 +140,7 @@ read_lanes(Counting * counting)
 }
 
 /*
- * Read the statistics, as sums of queues.  What is counted for no queue makes all of
- * them uncertain.
+ * Sum the statistics by queue.  If jobs are counted under no queue, no sum is exact.
  */
 static void
 read_stats(Counting * counting)
@@ -179,7 +181,7 @@ read_stats(Counting * counting)
 }
 
 /*
- * What this statement has read so far.
+ * Return the state of the current statement, created by the first call.
  */
 static Counting *
 this_counting(FunctionCallInfo fcinfo)
@@ -202,7 +204,7 @@ this_counting(FunctionCallInfo fcinfo)
 }
 
 /*
- * Count a job that the user may see.
+ * Count one job visible to the user.
  */
 static void
 count_job(Found *found, int64 id, TimestampTz run_at, const Datum *running,
@@ -225,8 +227,8 @@ count_job(Found *found, int64 id, TimestampTz run_at, const Datum *running,
 }
 
 /*
- * Count the queue's jobs that the user may see in its part of the index job_ready,
- * but read no more than so many entries.  False if that was not all.
+ * Count the queue's jobs visible to the user, by an index scan of job_ready over at most
+ * "most" entries.  Adds the number of read entries to *read.  False if there were more.
  */
 static bool
 count_jobs(int32 queue_id, Datum *running, int nrunning, int64 most, int64 *read,
@@ -279,8 +281,8 @@ count_jobs(int32 queue_id, Datum *running, int nrunning, int64 most, int64 *read
 }
 
 /*
- * What the statistics say.  What was counted in vain knows a candidate for the oldest
- * job: the first of a lane that comes first.
+ * Take the numbers from the statistics.  found->oldest may already have a candidate from a
+ * count that was given up.  The earlier of this and the oldest head of a lane is kept.
  */
 static void
 find_in_stats(const QueueSums * sums, Found *found)
@@ -296,7 +298,7 @@ find_in_stats(const QueueSums * sums, Found *found)
 }
 
 /*
- * Count the dead letters that the user may see, of all queues; no more than so many.
+ * Count the dead letters of all queues that the user may see, reading at most "most" rows.
  */
 static void
 count_letters(Counting * counting, int64 most)
@@ -332,9 +334,9 @@ count_letters(Counting * counting, int64 most)
 }
 
 /*
- * queue_counts(queue_id, running): how many of the queue's live jobs that the user
- * may see are in which state, and dead letters; "running" has the ids of those that
- * run.  "exact" is false if the numbers come from statistics that are being counted.
+ * queue_counts(queue_id, running): number of live jobs of the queue by state, and of dead
+ * letters, as far as the user may see them.  "running" has the ids of all running jobs.
+ * "exact" is false if the numbers come from statistics that are still being counted.
  */
 Datum
 jobq_queue_counts(PG_FUNCTION_ARGS)

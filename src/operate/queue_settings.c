@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * queue_settings.c
- *	  create_queue() and alter_queue(): queues, and their settings.
+ *	  create_queue() and alter_queue(): queues and their settings.
  *
- * The settings are listed in store/queue_settings.h; so are the arguments of
- * both functions, after the name.
+ * The settings are listed in store/queue_settings.h.  Both functions take the name of the
+ * queue, followed by the settings.
  *
  * src/operate/queue_settings.c
  *
@@ -32,7 +32,7 @@
 PG_FUNCTION_INFO_V1(jobq_create_queue);
 PG_FUNCTION_INFO_V1(jobq_alter_queue);
 
-/* What a setting may be: see store/queue_settings.h. */
+/* Type of value of a setting: see store/queue_settings.h. */
 typedef enum Check
 {
 	CHECK_WORD,
@@ -76,7 +76,7 @@ static const Setting settings[] = {
 
 #define NSETTINGS	((int) lengthof(settings))
 
-/* The argument of each setting: the name of the queue comes first. */
+/* Argument numbers: the name of the queue, then the settings. */
 enum
 {
 	NAME_ARG,
@@ -109,7 +109,7 @@ check_number(const Setting *setting, int32 number)
 }
 
 /*
- * An error if this is not an object of tenants and their weights.
+ * ERROR if this is not an object with tenants and their weights.
  */
 static void
 check_weights(Jsonb *weights)
@@ -145,8 +145,8 @@ check_weights(Jsonb *weights)
 }
 
 /*
- * An error if this does not say what a tenant is, or by a setting that jobs cannot
- * take along.
+ * ERROR if this is not a valid definition of a tenant, or refers to a setting that jobs cannot
+ * carry.
  */
 static void
 check_tenant(const char *word)
@@ -165,8 +165,8 @@ check_tenant(const char *word)
 }
 
 /*
- * An error if this user cannot have jobs run as the role.  False if it stands for
- * none.
+ * ERROR if the current user cannot let jobs run as the role.  False if the value means no
+ * role.
  */
 static bool
 check_role(Oid role)
@@ -193,10 +193,11 @@ check_role(Oid role)
 }
 
 /*
- * An error if settings of the queue do not go together: it says in two ways what a
- * tenant is; or jobs that run as another role would be taken by consumers, who run
- * nothing as anybody, or would take settings along that say what the role's own
- * code means.  The caller is connected to SPI.
+ * ERROR if settings of the queue contradict each other.  The caller must be connected to SPI.
+ *
+ * With run_as, the queue must be for workers, because consumers work as the roles of their
+ * sessions.  Nor can such a queue carry server settings, because a setting such as search_path
+ * would change the meaning of the role's own code.
  */
 static void
 check_together(Datum name)
@@ -247,8 +248,8 @@ check_together(Datum name)
 }
 
 /*
- * An error if jobs of the queue are in groups of another scope than it has.  The caller
- * is connected to SPI.
+ * ERROR if the queue has jobs in groups of another scope than the queue's group_scope.  The
+ * caller must be connected to SPI.
  */
 static void
 check_groups(Datum name)
@@ -268,8 +269,7 @@ check_groups(Datum name)
 }
 
 /*
- * An error if the setting cannot have the value.  False if that takes the
- * setting away.
+ * ERROR if the setting cannot have the value.  False if the value removes the setting.
  */
 static bool
 check_value(const Setting *setting, Datum value)
@@ -356,7 +356,7 @@ check_value(const Setting *setting, Datum value)
 }
 
 /*
- * The first argument, the name of a queue.
+ * Return the first argument, the name of a queue.  ERROR if it is null.
  */
 static char *
 name_arg(FunctionCallInfo fcinfo)
@@ -369,8 +369,8 @@ name_arg(FunctionCallInfo fcinfo)
 }
 
 /*
- * Note that the current user has said as which role the jobs of the queue run, or
- * that nobody has.  The caller is connected to SPI.
+ * Record that the current user has set run_as of the queue, or with delegated = false, that
+ * there is no run_as.  The caller must be connected to SPI.
  */
 static void
 set_delegator(Datum name, bool delegated)
@@ -388,7 +388,8 @@ set_delegator(Datum name, bool delegated)
 }
 
 /*
- * Give a queue the settings among the arguments that are not null.
+ * Apply all settings that are not null among the arguments.  ERROR if a setting is not valid
+ * or the queue no longer exists.
  */
 static void
 change_settings(FunctionCallInfo fcinfo, const char *name)
@@ -398,7 +399,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	char		nulls[NSETTINGS + 2];
 	int			n = 0;
 	bool		limited;
-	char		delegated = '\0';	/* ' ': there is a run_as now; 'n': none */
+	char		delegated = '\0';	/* ' ': run_as is set; 'n': removed */
 	StringInfoData query;
 
 	types[0] = TEXTOID;
@@ -426,7 +427,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	SPI_connect();
 	limited = jobq_queue_is_limited(values[0]);
 	if (jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE) == 0)
-		(void) jobq_existing_queue(name);	/* it has just been dropped */
+		(void) jobq_existing_queue(name);	/* ERROR if dropped meanwhile */
 	if (delegated != '\0')
 		set_delegator(values[0], delegated == ' ');
 	check_together(values[0]);
@@ -438,8 +439,8 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 }
 
 /*
- * The queue has been made by its first use, for any producer to use: have it as if it had
- * been created.
+ * If the queue was created implicitly by its first use, open to all producers, make it a queue
+ * as created by create_queue().
  */
 static void
 make_own(const char *name)
@@ -455,7 +456,8 @@ make_own(const char *name)
 }
 
 /*
- * create_queue(name, ...settings): a queue that exists gets the settings that are given.
+ * create_queue(name, ...settings): create a queue, or change the given settings of an existing
+ * queue.  ERROR if a setting is not valid, and without the privilege manage for all queues.
  */
 Datum
 jobq_create_queue(PG_FUNCTION_ARGS)
@@ -471,7 +473,8 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 }
 
 /*
- * alter_queue(name, ...settings): null leaves a setting as it is.
+ * alter_queue(name, ...settings): change the settings that are not null.  ERROR if the queue
+ * does not exist or a setting is not valid, and without the privilege manage for the queue.
  */
 Datum
 jobq_alter_queue(PG_FUNCTION_ARGS)

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * rerun.c
- *	  A job that is over once more: rerun().
+ *	  rerun(): run a finished job once more.
  *
- * What is in the archive is a new job, of the same role, with another id; its header
- * "rerun_of" has the id of the old one, so that handler and views know.  The role is
- * not the caller's own: a payload that one role has written must not run as another.
- * So this is for those who may edit the job, who could enqueue it as that role
- * (edit.c), and it is enqueued as by that role: into a queue where it may enqueue,
- * with a handler that is there; a plain statement, if it still may have such.  The
- * job's log says who did it.
+ * A job from the archive is enqueued as a new job with the same role and another id.  The
+ * header "rerun_of" has the id of the old job, for the handler and the views.  The role is
+ * not the caller's: a payload written by one role must not run as another.  Therefore the
+ * caller must have the right to edit the job and to become its role (edit.c).  The new job
+ * is enqueued with the privileges of its role, so the role must still be allowed to enqueue
+ * into the queue.  A handler must be registered; a plain statement needs the privilege sql.
+ * The job's log records the caller.
  *
- * The archive does not have all that enqueue() was given: timeout, backoff and the
- * like are those of the kind again, there is no unique key, and no batch, which may be
- * over.
+ * The archive does not keep all arguments of enqueue().  Timeout, backoff and similar values
+ * are again those of the kind.  The new job has no unique key, and belongs to no batch,
+ * because the batch may have finished.
  *
  * src/operate/rerun.c
  *
@@ -36,7 +36,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_rerun);
 
-/* The columns that are read from jobq_internal.archive. */
+/* Columns read from jobq_internal.archive. */
 enum
 {
 	OLD_ROLE = 1,
@@ -56,7 +56,7 @@ static void not_over(int64 id);
 static Datum headers_of(int64 id, Datum headers, bool isnull);
 
 /*
- * An error for a job that is not in the archive; the caller is connected to SPI.
+ * Raise the error for a job that is not in the archive.  The caller must be connected to SPI.
  */
 static void
 not_over(int64 id)
@@ -88,8 +88,8 @@ not_over(int64 id)
 }
 
 /*
- * The headers of the old job, with its id.  Those that are no object have no place
- * for it.
+ * Return the headers of the old job, with the job's id added.  Other headers than an object
+ * stay unchanged.
  */
 static Datum
 headers_of(int64 id, Datum headers, bool isnull)
@@ -104,7 +104,9 @@ headers_of(int64 id, Datum headers, bool isnull)
 }
 
 /*
- * rerun(id): enqueue a job that is over once more; returns the new job's id.
+ * rerun(id): enqueue a finished job once more, and return the id of the new job.  ERROR if the
+ * job is not in the archive, if the payload was not kept, and without the necessary
+ * privileges.
  */
 Datum
 jobq_rerun(PG_FUNCTION_ARGS)
@@ -179,18 +181,18 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	nulls[OPTION_QUEUE] = false;
 	kind = TextDatumGetCString(jobq_column(tuple, desc, OLD_KIND, TEXTOID, NULL));
 
-	/* no code of the role's runs: this is about whose job it is */
+	/* no code of the role runs: the job is only enqueued as the role */
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
 	jobq_prepare_kept_job(&job, &unique, kind, options, nulls);
 
-	/* what they carry may have changed since */
+	/* the carried settings of queue and kind may have changed */
 	handler = jobq_find_place(kind, queue->name, &buffer, &handler_buffer);
 	jobq_thin_context(&job, &buffer, handler != NULL && handler->carries);
 	jobq_set_payload(&job, payload);
 
-	/* no code of a user's runs: it costs what it did */
+	/* no user code runs: the new job has the old cost */
 	JOB(&job, JOB_LIMIT_COST) = jobq_column(tuple, desc, OLD_LIMIT_COST, INT4OID,
 											&JOB_ISNULL(&job, JOB_LIMIT_COST));
 	jobq_log_say(&job, psprintf("job " INT64_FORMAT " once more, by %s", id,

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * revive.c
- *	  A dead letter becomes a job again; and what a user may do with a job that a query
- *	  has found.
+ *	  Turn dead letters into jobs again; privilege checks for jobs found by a query.
  *
- * A job that stands for a workflow fails with it (src/compose/nest.c).  So a retry of one
- * is a retry of the other: of the dead letters in the workflow, and of what it is part of.
+ * A job that stands for a workflow fails with the workflow (src/compose/nest.c).  Therefore
+ * the dead letters of the workflow and the job in the outer workflow are retried together.
  *
  * src/operate/revive.c
  *
@@ -30,7 +29,7 @@ static void revive_inner(Relation rel, const JobqJob *job);
 static void reclaim_keys(Relation rel, ArrayType *array);
 
 /*
- * The role and the queue of the job that the query has returned first.
+ * Role and queue of the job in the first row of SPI_tuptable, columns 1 and 2.
  */
 void
 jobq_row_of_job(Oid *role, int32 *queue_id)
@@ -43,7 +42,7 @@ jobq_row_of_job(Oid *role, int32 *queue_id)
 }
 
 /*
- * May the user do this with it?
+ * True if the current user has the privilege for the job in the first row of SPI_tuptable.
  */
 bool
 jobq_may_with_row(int privilege)
@@ -56,7 +55,7 @@ jobq_may_with_row(int privilege)
 }
 
 /*
- * An error for a job that is not there, or is none of this user's.
+ * Raise the error for a missing job, or for a job invisible to the current user.
  */
 void
 jobq_no_such_job(int64 id)
@@ -68,7 +67,7 @@ jobq_no_such_job(int64 id)
 }
 
 /*
- * An error if the user may see this job, but not do this with it.
+ * ERROR if the current user may see the job but lacks the privilege.
  */
 void
 jobq_refuse_to_see_only(int privilege, int64 id, Oid role, int32 queue_id)
@@ -83,8 +82,8 @@ jobq_refuse_to_see_only(int privilege, int64 id, Oid role, int32 queue_id)
 }
 
 /*
- * A job of this batch runs again.  If the batch is a part of another, in which it has
- * failed, then the job for it is no dead letter any more.
+ * A job of this batch runs again.  If the batch is nested and has failed, revive the job in
+ * the outer batch that stands for the nested batch.  The caller must be connected to SPI.
  */
 static void
 revive_outer(Relation rel, int64 batch_id)
@@ -106,7 +105,7 @@ revive_outer(Relation rel, int64 batch_id)
 }
 
 /*
- * The job that stands for a workflow waits for it again: run the dead letters in that.
+ * The job stands for a workflow and waits again: revive the dead letters of this workflow.
  */
 static void
 revive_inner(Relation rel, const JobqJob *job)
@@ -146,9 +145,9 @@ revive_inner(Relation rel, const JobqJob *job)
 }
 
 /*
- * Take the unique keys of these dead letters, while they are ones, but those that another
- * job has got since the query has found them free.  The keys are taken in the order of
- * their bytes, as by enqueue_many().  Of letters with the same key the last one gets it.
+ * Claim the unique keys of these dead letters, except keys claimed by another job since the
+ * query.  The keys are claimed in bytewise order, as in enqueue_many(), to avoid deadlocks.
+ * Of dead letters with the same key, the last gets the key.
  */
 static void
 reclaim_keys(Relation rel, ArrayType *array)
@@ -176,12 +175,13 @@ reclaim_keys(Relation rel, ArrayType *array)
 }
 
 /*
- * Run these dead letters again, which the user may, and which are locked; how many it
- * were.  One whose unique key is held stays, and of those with the same key all but the
- * last one.  reopened: the batch that was told already that it is not over any more, or 0.
+ * Turn these dead letters into jobs again.  Returns the number of jobs.  The caller has locked
+ * the rows, has checked the privileges, and is connected to SPI.  If another job holds the
+ * unique key, the dead letter stays; of several with the same key, the last is revived.
+ * reopened: the batch already reopened by the caller, or 0.
  *
- * Those that stand for workflows come last: in these may be others with the same keys,
- * which find them held then.
+ * Jobs that stand for workflows come last.  Jobs inside a workflow may have the same keys, and
+ * must find the keys held.
  */
 int64
 jobq_revive_letters(Relation rel, Datum *ids, int n, int64 reopened)
@@ -208,11 +208,11 @@ jobq_revive_letters(Relation rel, Datum *ids, int n, int64 reopened)
 }
 
 /*
- * A dead letter, as RETURNING_JOB has it, becomes a job again.  It is deleted already,
- * and so it is an error if this user may not have it so.
+ * Turn a dead letter into a job again.  letter: its row, already deleted, in the form of
+ * RETURNING_JOB.  ERROR if the current user lacks the privilege operate for the job, or if
+ * another job holds the unique key.  The caller must be connected to SPI.
  *
- * Its batch is not over any more; *reopened is the last one that was told so, or
- * 0.
+ * The job's batch is reopened.  *reopened is the batch reopened last, or 0.
  */
 void
 jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
@@ -227,10 +227,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
 		jobq_no_such_job(job_id(&job));
 
-	/*
-	 * a step that became a dead letter before it was free still waits for
-	 * that
-	 */
+	/* a step dead before the end of its block stays blocked */
 	if (!job_blocked(&job))
 		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))

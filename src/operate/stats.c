@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *	  The statistics, as sets of rows for the views: what has become of jobs, and how
- *	  many there are, by queue, kind and tenant.
+ *	  The statistics as sets of rows, for the views: outcomes and numbers of jobs, by
+ *	  queue, kind and tenant.
  *
- * They are shown to those who may see the jobs of all roles in the queue, as nobody
- * can tell from them whose jobs they were.
+ * A user needs the privilege monitor for a queue to see the queue's statistics, because the
+ * numbers do not distinguish roles.
  *
  * src/operate/stats.c
  *
@@ -32,8 +32,9 @@ PG_FUNCTION_INFO_V1(jobq_stats_known);
 static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
 
 /*
- * This database's jobs, if they are counted.  On a standby nobody counts: what is in
- * its memory is what the server knew of which its files are a copy.
+ * Return the statistics of this database, or NULL if there are none.  NULL also on a standby,
+ * where shared memory may hold old numbers of the server that the files were copied from.
+ * Takes the lock of the statistics in shared mode.
  */
 JobqStatBase *
 jobq_stat_base(void)
@@ -56,7 +57,9 @@ began(JobqRunning * running, TimestampTz since)
 }
 
 /*
- * How many jobs of each place workers run and consumers hold, and since when.
+ * Return an array of "all" elements, allocated with palloc: for each name of the statistics
+ * the number of jobs that workers run and consumers hold, and the earliest start.  Takes the
+ * mutexes of the slots, and db->lock in shared mode.
  */
 JobqRunning *
 jobq_stat_running(uint32 all)
@@ -99,7 +102,8 @@ jobq_stat_running(uint32 all)
 }
 
 /*
- * Read a place of this database that the user may see, as of now.
+ * Read the statistics under index "place", advanced to time "now".  False if the entry is
+ * free, belongs to another database, or is invisible to the user.
  */
 static bool
 read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
@@ -115,7 +119,7 @@ read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
 	return true;
 }
 
-/* The first columns of both functions. */
+/* The first columns of several functions. */
 enum
 {
 	QUEUE_ID_,
@@ -125,8 +129,8 @@ enum
 };
 
 /*
- * The names in these columns.  Of the others neither kind nor tenant is known, and
- * of those without a place for their queue not even that.
+ * Set the columns with the name of an entry.  An entry for other jobs has "(other)" as kind
+ * and tenant.  The entry for all other jobs of the database has no queue either.
  */
 static void
 put_name(const JobqStatName *name, Datum *values, bool *nulls)
@@ -147,10 +151,10 @@ interval_of(int64 us)
 	return IntervalPGetDatum(interval);
 }
 
-/* How many columns times have. */
+/* Number of columns of a JobqTimes. */
 #define TIME_COLUMNS	6
 
-/* Three quantiles, the longest, the sum, and of how many. */
+/* Three quantiles, the maximum, the sum, and the count. */
 static void
 put_times(const JobqTimes *times, Datum *values, bool *nulls)
 {
@@ -168,7 +172,7 @@ put_times(const JobqTimes *times, Datum *values, bool *nulls)
 	values[5] = Int64GetDatum(n);
 }
 
-/* Per second, in the last minute, 5 and 15 minutes. */
+/* Rates per second over the last 1, 5 and 15 minutes. */
 static void
 put_rates(const JobqHistory *history, JobqPast what, TimestampTz now, Datum *values)
 {
@@ -178,7 +182,7 @@ put_rates(const JobqHistory *history, JobqPast what, TimestampTz now, Datum *val
 		values[i] = Float8GetDatum(jobq_history_rate(history, what, minutes[i], now));
 }
 
-/* Of these there cannot be less than none: jobs that wait, are blocked, or are dead letters. */
+/* Numbers that cannot be negative: waiting jobs, blocked jobs and dead letters. */
 enum
 {
 	REST, KEPT_BACK, DEAD,
@@ -186,17 +190,18 @@ enum
 };
 
 /*
- * Jobs of a queue that were counted among its others when they came, and for a name when
- * they went, which has less than none of them by that.
+ * Correction for the entries of one queue.  A job may be counted under "other" at arrival, and
+ * under its own name at the end.  The number of the name is then too low, and may be negative.
+ * The number of "other" is too high by the same amount.
  */
 typedef struct Debt
 {
-	int32		queue_id;		/* the key */
-	int64		n[NNUMBERS];	/* not positive */
+	int32		queue_id;		/* hash key */
+	int64		n[NNUMBERS];	/* zero or negative */
 }			Debt;
 
 /*
- * Let the queue owe so many.
+ * Add the negative numbers to the correction of the queue.
  */
 static void
 owe(HTAB *debts, int32 queue_id, const int64 *n)
@@ -219,9 +224,9 @@ pay(Debt * debt, int64 *n)
 }
 
 /*
- * Have the others of a queue pay what its names owe; those of the database, which come
- * last, pay for queues that have no others, or whose others have too few.  Who is found
- * to have less than none has none, and owes it.
+ * Apply the corrections.  The entry "other" of a queue is reduced by the corrections of the
+ * queue's names.  The entry "other" of the database comes last, and takes the remaining
+ * corrections.  A negative number is returned as 0 and becomes a correction.
  */
 static void
 settle(HTAB *debts, const JobqStatName *name, int64 *n)
@@ -251,7 +256,7 @@ settle(HTAB *debts, const JobqStatName *name, int64 *n)
 }
 
 /*
- * stat_slots(): the statistics of each name.
+ * stat_slots(): a row with the statistics of each name, as far as the user may see them.
  */
 Datum
 jobq_stat_slots(PG_FUNCTION_ARGS)
@@ -300,7 +305,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		put_name(&name, values, nulls);
 		values[LIVE] = Int64GetDatum(counts->gauges[JOBQ_LIVE]);
 
-		/* what runs is in the table, too, or so it seems until its commit */
+		/* a running job is counted as live until its transaction commits */
 		n[REST] = counts->gauges[JOBQ_LIVE] - counts->gauges[JOBQ_BLOCKED] -
 			running[place].workers - running[place].consumers;
 		n[KEPT_BACK] = counts->gauges[JOBQ_BLOCKED];
@@ -338,7 +343,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* The columns of a slot, behind which those of stat_history() and stat_series() begin. */
+/* Columns of a time slot in stat_history() and stat_series(). */
 enum
 {
 	PAST,
@@ -351,7 +356,7 @@ enum
 	HISTORY_NATTS = HISTORY_PAST + PAST_NATTS
 };
 
-/* The longest, the sum, and of how many. */
+/* The maximum, the sum, and the count. */
 static void
 put_past_times(const JobqPastTimes *times, Datum *values, bool *nulls)
 {
@@ -370,7 +375,7 @@ put_past(const JobqPastSlot *slot, Datum *values, bool *nulls)
 	put_past_times(&slot->ran, &values[PAST_RAN], &nulls[PAST_RAN]);
 }
 
-/* How many slots a level has of so many minutes each. */
+/* Number of time slots kept, for slots with a length of this many minutes. */
 static int
 slots_of(int minutes)
 {
@@ -378,7 +383,8 @@ slots_of(int minutes)
 }
 
 /*
- * What has happened in a slot of a level, counted back from the one under way.
+ * Return the events of one time slot.  minutes: length of the slot.  back: how many slots
+ * before the current slot.
  */
 static JobqPastSlot
 past_slot(const JobqHistory *history, int minutes, int back)
@@ -398,7 +404,7 @@ past_slot(const JobqHistory *history, int minutes, int back)
 }
 
 /*
- * Put the slots of a level in which anything has happened.
+ * Add a row for each nonempty time slot of this length.
  */
 static void
 put_slots(ReturnSetInfo *rsinfo, Datum *values, bool *nulls, const char *step,
@@ -422,7 +428,7 @@ put_slots(ReturnSetInfo *rsinfo, Datum *values, bool *nulls, const char *step,
 }
 
 /*
- * stat_history(): what has happened in the last minutes, hours and days.
+ * stat_history(): a row for each nonempty time slot and name: minutes, hours and days.
  */
 Datum
 jobq_stat_history(PG_FUNCTION_ARGS)
@@ -452,9 +458,9 @@ jobq_stat_history(PG_FUNCTION_ARGS)
 }
 
 /*
- * stat_series(step, queue, kind): the sums over all names, or those of a queue or a
- * kind, for each of the last minutes ("minute") or hours (any other step).  No row if
- * the user may see the statistics of no queue.
+ * stat_series(step, queue, kind): sums over all names, or over a queue or a kind, for each of
+ * the last minutes (step "minute") or hours (any other step).  No row if the user may not see
+ * the statistics of any queue.
  */
 Datum
 jobq_stat_series(PG_FUNCTION_ARGS)
@@ -508,8 +514,8 @@ jobq_stat_series(PG_FUNCTION_ARGS)
 }
 
 /*
- * reset_stats(queue): let the counters of the queue, or of all if that is null, begin
- * anew.
+ * reset_stats(queue): reset the counters of the queue, or of all queues if the argument is
+ * null.  ERROR without the privilege operate, and on a standby.
  */
 Datum
 jobq_reset_stats(PG_FUNCTION_ARGS)
@@ -533,8 +539,7 @@ jobq_reset_stats(PG_FUNCTION_ARGS)
 }
 
 /*
- * stats_known(): whether the numbers of jobs are right, or will be when they have been
- * counted.
+ * stats_known(): true if the numbers of jobs are exact; false while jobs are being counted.
  */
 Datum
 jobq_stats_known(PG_FUNCTION_ARGS)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What has become of a job: status().
+ *	  status(): the state of a job.
  *
- * Told means durable: a job's worker does not wait for the flush of its
- * commit, so whoever is about to be told that the job is done flushes (and
- * waits for synchronous standbys) first.
+ * Only durable states are reported.  A worker does not wait for the flush of its commit.
+ * Therefore a function with a job's state as its result flushes first, and waits for
+ * synchronous standbys.
  *
  * src/operate/status.c
  *
@@ -36,7 +36,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_status);
 
-/* Which columns of the archive and the dead letters go where. */
+/* Attribute numbers in the archive and in the dead letters. */
 typedef struct Source
 {
 	int			role;
@@ -80,8 +80,8 @@ set_queue(JobqStatus *status, int32 queue_id)
 }
 
 /*
- * Look for the job in a partition of the archive or in the dead letters.  The
- * primary key of each begins with the id.
+ * Find the job in a partition of the archive or in the dead letters.  The primary key of each
+ * begins with the id.
  */
 static bool
 find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
@@ -127,7 +127,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 												 &status->nulls[i]);
 		}
 
-		/* toasted values must be read while the snapshot is held */
+		/* read toasted values while the snapshot is held */
 		if (!status->nulls[ST_RESULT])
 			status->values[ST_RESULT] =
 				PointerGetDatum(PG_DETOAST_DATUM_COPY(status->values[ST_RESULT]));
@@ -265,7 +265,8 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 }
 
 /*
- * The job that this session runs; its own transaction has deleted the row.
+ * Fill in the status of the job run by this session.  The current transaction has deleted the
+ * row already.
  */
 static void
 own_job(const JobqCurrent *current, JobqStatus *status)
@@ -286,8 +287,9 @@ own_job(const JobqCurrent *current, JobqStatus *status)
 }
 
 /*
- * Find the job wherever it is now.  False if there is none that this user may
- * see; then *status is not changed.
+ * Find the job, live, dead or finished, and fill in *status.  False if the current user may
+ * see no job with this id; *status is unchanged then.  The caller must flush before it reports
+ * the status (jobq_flush_before_telling()).
  */
 bool
 jobq_look_up_if_there(int64 id, JobqStatus *status)
@@ -297,19 +299,19 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 	Snapshot	snapshot;
 	bool		found;
 
-	/* see what this statement itself has enqueued, too */
+	/* also see jobs enqueued by the current statement */
 	CommandCounterIncrement();
 
 	/*
-	 * as in jobq_job_find_now(); a snapshot keeps what is stored out of line,
-	 * as jobq.call() has none when it waits
+	 * As in jobq_job_find_now().  The registered snapshot protects toasted
+	 * values, because jobq.call() has no other snapshot while it waits.
 	 */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = find_live(id, SnapshotSelf, status);
 
 	/*
-	 * a job that is not found there is looked for everywhere with the same
-	 * snapshot, as it may be about to end
+	 * A job not found may be about to end: search all tables with one new
+	 * snapshot.
 	 */
 	if (!found)
 	{
@@ -325,7 +327,7 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 		found = true;
 	}
 	else if (current != NULL)
-		status->own = true;		/* a procedure leaves the row until its end */
+		status->own = true;		/* a procedure keeps the row until its end */
 	if (!found)
 		found = find_finished(rels->dead_letter, &dead_letter_source, id, snapshot,
 							  status);
@@ -351,7 +353,7 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 }
 
 /*
- * The same; an error if there is none.
+ * Like jobq_look_up_if_there(), but with an ERROR instead of false.
  */
 void
 jobq_look_up(int64 id, JobqStatus *status)
@@ -361,7 +363,7 @@ jobq_look_up(int64 id, JobqStatus *status)
 }
 
 /*
- * The job's state is this.
+ * Set the state and the column of the state.
  */
 void
 jobq_set_state(JobqStatus *status, const char *state)
@@ -371,7 +373,7 @@ jobq_set_state(JobqStatus *status, const char *state)
 }
 
 /*
- * An error if these are not the columns of jobq.job_status.
+ * ERROR if the columns differ from those of jobq.job_status.
  */
 void
 jobq_check_status_type(TupleDesc desc)
@@ -389,7 +391,8 @@ jobq_check_status_type(TupleDesc desc)
 }
 
 /*
- * The status as the result of a function that returns jobq.job_status.
+ * Return the status as a result of type jobq.job_status.  ERROR if the calling function does
+ * not return this type.
  */
 Datum
 jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
@@ -404,7 +407,8 @@ jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
 }
 
 /*
- * status(id): what is known of the job; works for finished ones, too.
+ * status(id): the status of a job, live, dead or finished.  ERROR if the current user may see
+ * no job with this id.
  */
 Datum
 jobq_status(PG_FUNCTION_ARGS)

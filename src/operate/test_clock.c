@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * test_clock.c
- *	  Tests put jobq's clock forward, for the whole cluster.
+ *	  test_clock(): put jobq's clock forward in tests, for the whole cluster.
  *
  * src/operate/test_clock.c
  *
@@ -17,10 +17,10 @@
 PG_FUNCTION_INFO_V1(jobq_test_clock);
 
 /*
- * test_clock(interval): put jobq's clock forward by so much against the
- * system's, for the whole cluster, and let the schedulers look at it.  With the
- * offset that the clock has already, the call confirms the clock.  A grant of
- * EXECUTE is not enough for that.
+ * test_clock(interval): set the offset of jobq's clock against the system's clock, for the
+ * whole cluster, and wake all schedulers.  A call with the current offset confirms the clock,
+ * so that a jump is trusted.  ERROR unless the current user is the extension owner: EXECUTE on
+ * the function is not sufficient.
  */
 Datum
 jobq_test_clock(PG_FUNCTION_ARGS)

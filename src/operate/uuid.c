@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * uuid.c
- *	  Jobs by the uuid that their client has given them: status().
+ *	  status() of a job by the uuid assigned by the client.
  *
  * src/operate/uuid.c
  *
@@ -19,14 +19,14 @@
 PG_FUNCTION_INFO_V1(jobq_status_uuid);
 PG_FUNCTION_INFO_V1(jobq_status_text);
 
-/* A text of more characters is no id, but a uuid. */
+/* Maximum length of an id as text.  A longer text is a uuid. */
 #define MAX_ID_LENGTH	20
 
 static Datum status_of(FunctionCallInfo fcinfo, Datum uuid);
 
 /*
- * The status of the job that the user may see and that is known by this uuid.  Of several
- * roles' jobs it is that of the user's own.  An error if there is none.
+ * Return the status of the job with this uuid.  If jobs of several roles have the uuid, the
+ * user's own job is preferred.  ERROR if the current user may see no job with the uuid.
  */
 static Datum
 status_of(FunctionCallInfo fcinfo, Datum uuid)
@@ -52,7 +52,7 @@ status_of(FunctionCallInfo fcinfo, Datum uuid)
 }
 
 /*
- * status(uuid): what is known of the job.
+ * status(uuid): the status of a job by uuid.  ERROR as in status_of().
  */
 Datum
 jobq_status_uuid(PG_FUNCTION_ARGS)
@@ -61,7 +61,8 @@ jobq_status_uuid(PG_FUNCTION_ARGS)
 }
 
 /*
- * status(text): the same by an id or a uuid, as a parameter without a type is.
+ * status(text): the status of a job by id or uuid, for a parameter without a type.  ERROR if
+ * the text is neither, or if the current user may not see the job.
  */
 Datum
 jobq_status_text(PG_FUNCTION_ARGS)

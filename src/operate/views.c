@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  For the views: what shared memory shows, as sets of rows (workers, limits,
- *	  groups); and who may see what.
+ *	  Functions for the views: rows from shared memory (workers, limits, groups), and
+ *	  visibility.
  *
  * src/operate/views.c
  *
@@ -39,8 +39,8 @@ PG_FUNCTION_INFO_V1(jobq_key_tokens);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
 
 /*
- * may_see(role, queue_id): may the user see that there are jobs of this role in
- * the queue, or what the role has otherwise if that is 0?
+ * may_see(role, queue_id): true if the current user may see the jobs of this role in the
+ * queue.  queue_id 0: other objects of the role.
  */
 Datum
 jobq_may_see(PG_FUNCTION_ARGS)
@@ -50,7 +50,7 @@ jobq_may_see(PG_FUNCTION_ARGS)
 }
 
 /*
- * may_read(role, queue_id): and their contents?
+ * may_read(role, queue_id): true if the current user may read their contents.
  */
 Datum
 jobq_may_read(PG_FUNCTION_ARGS)
@@ -60,7 +60,7 @@ jobq_may_read(PG_FUNCTION_ARGS)
 }
 
 /*
- * may_see_queue(queue_id, open): may the user know of the queue?
+ * may_see_queue(queue_id, open): true if the current user may see the queue.
  */
 Datum
 jobq_may_see_queue_sql(PG_FUNCTION_ARGS)
@@ -69,7 +69,7 @@ jobq_may_see_queue_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * may_use(): has the user any privilege?
+ * may_use(): true if the current user has any privilege in jobq.
  */
 Datum
 jobq_may_use_sql(PG_FUNCTION_ARGS)
@@ -78,8 +78,9 @@ jobq_may_use_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * worker_slots(): the workers of this database that the user may see, or of which he may
- * see the job.  In a queue with run_as these are two roles.
+ * worker_slots(): a row for each worker of this database, if the user may see the worker or
+ * its job.  In a queue with run_as, these have different roles.  Takes jobq_shared->lock in
+ * shared mode.
  */
 Datum
 jobq_worker_slots(PG_FUNCTION_ARGS)
@@ -151,8 +152,8 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 }
 
 /*
- * scheduler_state(): one row about this database's scheduler, none if it has
- * none.
+ * scheduler_state(): a row about this database's scheduler; no row if jobq does not serve the
+ * database.  Takes db->lock in shared mode.
  */
 Datum
 jobq_scheduler_state(PG_FUNCTION_ARGS)
@@ -180,7 +181,9 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 }
 
 /*
- * scheduler_troubles(): the parts of its work that this database's scheduler cannot do.
+ * scheduler_troubles(): a row for each task that the scheduler of this database cannot do at
+ * present.  ERROR without the privilege monitor for all queues.  Takes db->lock in shared
+ * mode.
  */
 Datum
 jobq_scheduler_troubles(PG_FUNCTION_ARGS)
@@ -214,8 +217,8 @@ jobq_scheduler_troubles(PG_FUNCTION_ARGS)
 }
 
 /*
- * limit_slots(): what the limits of this database's queues and kinds count, as
- * far as the user may see them.
+ * limit_slots(): the counters of limits of queues, kinds and limiters, as far as the user may
+ * see them.  Takes db->lock exclusively, because token buckets are refilled.
  */
 Datum
 jobq_limit_slots(PG_FUNCTION_ARGS)
@@ -280,8 +283,9 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 }
 
 /*
- * tenant_tokens(queue_id, tenant): how many jobs of the tenant may start now by the
- * rate of tenants; NULL if the queue has none, or the user may not see all of it.
+ * tenant_tokens(queue_id, tenant): number of jobs of the tenant that may start now under the
+ * queue's tenant_rate.  NULL if there is no such rate, or if the user may not see all jobs of
+ * the queue.  Takes db->lock exclusively.
  */
 Datum
 jobq_tenant_tokens(PG_FUNCTION_ARGS)
@@ -303,8 +307,9 @@ jobq_tenant_tokens(PG_FUNCTION_ARGS)
 }
 
 /*
- * key_tokens(limiter, key): how many jobs of the key may start now by the rate of the
- * limiter with this hash; NULL if it has none, or the user may not see all of it.
+ * key_tokens(limiter, key): number of jobs with the key that may start now under the rate of
+ * the limiter with this hash.  NULL if there is no such rate, or if the user may not see all
+ * jobs.  Takes db->lock exclusively.
  */
 Datum
 jobq_key_tokens(PG_FUNCTION_ARGS)
@@ -329,7 +334,7 @@ jobq_key_tokens(PG_FUNCTION_ARGS)
 }
 
 /*
- * Has the group a live job that the user may see?
+ * True if the group has a live job that the user may see.
  */
 static bool
 may_see_group(Relation rel, int64 group_id)
@@ -361,8 +366,8 @@ may_see_group(Relation rel, int64 group_id)
 }
 
 /*
- * group_slots(): the groups of this database that are under way, and of which the
- * user may see a job.
+ * group_slots(): a row for each active group of this database that has a job visible to the
+ * user.  Takes db->lock exclusively.
  */
 Datum
 jobq_group_slots(PG_FUNCTION_ARGS)

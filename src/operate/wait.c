@@ -3,8 +3,8 @@
  * wait.c
  *	  Waiting for jobs: wait(), wait_many(), call().
  *
- * Who waits is on a list in shared memory, from which committers take whom to
- * wake; nobody polls.
+ * A waiting session is on a list in shared memory.  A committing process finds there which
+ * sessions to wake, so no session polls.
  *
  * src/operate/wait.c
  *
@@ -31,13 +31,13 @@
 #include "operate/inner.h"
 
 /*
- * How long an outcome may be on its way: of a job that was there just now, and of
- * one that may never have been.
+ * Maximum delay in microseconds between the end of a job and the report of its outcome: for a
+ * job seen before, and for a job without any trace so far.
  */
 #define LONG_GAP	(5 * USECS_PER_SEC)
 #define SHORT_GAP	(USECS_PER_SEC / 20)
 
-/* Jobs without a trace for which one session is told at a time. */
+/* Number of jobs without trace for which a session registers in advance. */
 #define MAX_AHEAD	100
 
 PG_FUNCTION_INFO_V1(jobq_wait);
@@ -68,8 +68,8 @@ check_waitable(const JobqStatus *status, const char *function)
 }
 
 /*
- * The time is over.  If the job has not begun, say what may keep it, as far as
- * that is known.  True if something was said.
+ * After a timeout: if the job has not started, raise a WARNING with the known reasons, if any.
+ * True if a WARNING was raised.
  */
 static bool
 warn_if_stuck(int64 id, const JobqStatus *status)
@@ -115,9 +115,8 @@ warn_if_stuck(int64 id, const JobqStatus *status)
 }
 
 /*
- * The job is in no table: its queue may keep nothing.  If what has become of it
- * was told to this session, and is its business, that is the status, with what
- * was known before.
+ * The job is in no table, because the queue may keep no finished jobs.  If the outcome was
+ * reported to this session and the user may see the job, fill in *status and return true.
  */
 static bool
 ended_without_trace(int place, int64 id, JobqStatus *status)
@@ -133,7 +132,7 @@ ended_without_trace(int place, int64 id, JobqStatus *status)
 }
 
 /*
- * The status of a job that has ended without a trace, with what was known before.
+ * Fill in the status of a job that has ended without trace.  Known columns are kept.
  */
 static void
 set_ended(JobqStatus *status, int64 id, const char *state)
@@ -152,11 +151,10 @@ set_ended(JobqStatus *status, int64 id, const char *state)
 }
 
 /*
- * Wait for one job until it is finished or the time is over.
+ * Wait for the end of one job, or for the deadline.
  *
- * Between the moment in which a job's end is visible and that in which its outcome
- * is told there is a gap of microseconds; so one that is not there is looked for
- * again.
+ * A job's end becomes visible some microseconds before the outcome is reported.  Therefore a
+ * missing job is searched for again.
  */
 static void
 wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
@@ -203,7 +201,10 @@ wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
 				if (status->state == NULL || !jobq_waiter_prepared(place))
 					jobq_no_such_job(id);
 
-				/* nothing else ends one in a prepared transaction (outcome.c) */
+				/*
+				 * a missing job of a prepared transaction was cancelled
+				 * (outcome.c)
+				 */
 				set_ended(status, id, "cancelled");
 				break;
 			}
@@ -215,8 +216,8 @@ wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
 }
 
 /*
- * Be on the list already for those of several jobs that leave no row: they may
- * end before their turn comes.  For the first MAX_AHEAD of them.
+ * Register in advance for the first MAX_AHEAD jobs that leave no row, because these may end
+ * before the session waits for them.
  */
 static void
 listen_ahead(const int64 *ids, int nids, int *places, JobqStatus *statuses)
@@ -247,9 +248,10 @@ listen_ahead(const int64 *ids, int nids, int *places, JobqStatus *statuses)
 }
 
 /*
- * Wait until all jobs are finished or the time is over, and fill in their
- * statuses.  For several jobs, one after the other: the last one decides.
- * first_place: this session is on the list for the first job already, or -1.
+ * Wait until all jobs are finished or the timeout has passed, and fill in their statuses.  The
+ * jobs are awaited in sequence.  first_place: index of this session's entry in the list for
+ * the first job, or -1.  ERROR if a job does not exist, or belongs to the current transaction.
+ * The caller must hold no lock.
  */
 static void
 wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
@@ -281,8 +283,8 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
 }
 
 /*
- * wait(id, timeout): the job's status as soon as it is finished, or when the
- * time is over.
+ * wait(id, timeout): the job's status, when it is finished or after the timeout.  ERROR as in
+ * wait_for().
  */
 Datum
 jobq_wait(PG_FUNCTION_ARGS)
@@ -297,8 +299,8 @@ jobq_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * wait_many(ids, timeout): the statuses of many jobs, in the order given, as soon
- * as all of them are finished, or when the time is over.
+ * wait_many(ids, timeout): the statuses of several jobs, in the given order, when all are
+ * finished or after the timeout.  ERROR as in wait_for().
  */
 Datum
 jobq_wait_many(PG_FUNCTION_ARGS)
@@ -334,7 +336,7 @@ jobq_wait_many(PG_FUNCTION_ARGS)
 }
 
 /*
- * An error with what has become of the job that call() has waited for.
+ * Raise the error for a job of call() that has not completed.
  */
 static void
 call_failed(int64 id, const JobqStatus *status, int64 timeout_ms)
@@ -358,8 +360,10 @@ call_failed(int64 id, const JobqStatus *status, int64 timeout_ms)
 }
 
 /*
- * CALL call(kind, payload, result, timeout, options): enqueue a job, commit,
- * and wait for its result.  No snapshot is held while it waits.
+ * CALL call(kind, payload, result, timeout, options): enqueue a job, commit, and wait for its
+ * result.  No snapshot is held while waiting.  ERROR in a transaction block, if the job does
+ * not complete, and after the timeout.  The result is null if another job holds the unique key
+ * and on_conflict is "ignore".
  */
 Datum
 jobq_call(PG_FUNCTION_ARGS)
@@ -407,7 +411,7 @@ jobq_call(PG_FUNCTION_ARGS)
 	}
 	id = job_id(&job);
 
-	/* first, so that its outcome is told here however soon it ends */
+	/* before the commit, so no outcome is missed */
 	place = jobq_add_waiter(id);
 	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	{

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * wait_batch.c
- *	  What has become of a batch: wait_batch().
+ *	  wait_batch(): wait for the end of a batch.
  *
- * Who waits is in the list of those who wait for jobs (wait.c), under the batch's
- * id with a minus; the scheduler, which ends the batch, wakes him.
+ * The waiting session is in the list of sessions that wait for jobs (wait.c), under the
+ * negative id of the batch.  The scheduler ends the batch and wakes the session.
  *
  * src/operate/wait_batch.c
  *
@@ -33,8 +33,8 @@ static void wait_until_over(int64 id, int64 timeout_ms);
 static Datum status_datum(FunctionCallInfo fcinfo, int64 id);
 
 /*
- * A query about the batch, as it is now whatever snapshot the transaction has.
- * False if it gives no row.
+ * Run a query about the batch with the latest snapshot, regardless of the transaction's
+ * snapshot.  False if the query returns no row.
  */
 static bool
 ask(const char *query, int64 id)
@@ -44,7 +44,7 @@ ask(const char *query, int64 id)
 	JobqOwnerState state;
 	int			result;
 
-	/* see what this statement itself has done, too */
+	/* also see changes of the current statement */
 	CommandCounterIncrement();
 	jobq_become_owner(&state);
 	PushActiveSnapshot(GetLatestSnapshot());
@@ -57,8 +57,8 @@ ask(const char *query, int64 id)
 }
 
 /*
- * Is the batch over?  An error if it is not there, or can only end after this
- * transaction.
+ * True if the batch has finished.  ERROR if the batch does not exist, or can only end after
+ * the current transaction.
  */
 static bool
 is_over(int64 id)
@@ -69,7 +69,7 @@ is_over(int64 id)
 	SPI_connect();
 	jobq_batch_check_visible(id);
 
-	/* one that retention has just removed is over */
+	/* a batch just removed by retention has finished */
 	if (ask("SELECT finished_at IS NOT NULL, xmin FROM jobq_internal.batch WHERE id = $1", id))
 	{
 		over = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL));
@@ -85,7 +85,7 @@ is_over(int64 id)
 }
 
 /*
- * Wait until the batch is over, at most this long.
+ * Wait until the batch has finished, for at most timeout_ms milliseconds.
  */
 static void
 wait_until_over(int64 id, int64 timeout_ms)
@@ -122,8 +122,8 @@ wait_until_over(int64 id, int64 timeout_ms)
 }
 
 /*
- * The batch's status, of type jobq.batch_status.  The retention may remove the batch
- * between the check and the query, which reads what is committed by then.
+ * Return the batch's status, of type jobq.batch_status.  The query reads committed data, so
+ * retention may have removed the batch since the check.
  */
 static Datum
 status_datum(FunctionCallInfo fcinfo, int64 id)
@@ -159,9 +159,9 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 }
 
 /*
- * wait_batch(batch_id, timeout): the batch's status as soon as it is over, or when
- * the time is over.  With a timeout of 0 it does not wait: the batch need not be
- * committed, and nobody need serve the database.
+ * wait_batch(batch_id, timeout): the status of the batch, when it has finished or after the
+ * timeout.  With a timeout of 0 there is no wait: the batch may be uncommitted, and the
+ * database need not be served.  ERROR if the user may see no batch with this id.
  */
 Datum
 jobq_wait_batch(PG_FUNCTION_ARGS)

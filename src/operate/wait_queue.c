@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * wait_queue.c
- *	  wait_queue(): wait until a queue has nothing left to do.
+ *	  wait_queue(): wait until a queue is drained.
  *
- * It waits for one job at a time, the last in the queue, on the list of those
- * that wait() uses; and looks again when that one has ended.  So it neither
- * polls nor is woken for each job.
+ * The session waits for one job at a time, the last in the queue, in the same list as
+ * wait().  When the job has ended, the session checks the queue again.  Thus the session
+ * neither polls nor wakes for each job.
  *
  * src/operate/wait_queue.c
  *
@@ -41,7 +41,7 @@ static bool wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id,
 							   int64 timeout_ms);
 
 /*
- * The last job of the queue that runs or may run now.
+ * Find the last job of the queue that is running or may run now.
  */
 static bool
 last_job(int32 queue_id, JobqJob *job)
@@ -65,7 +65,7 @@ last_job(int32 queue_id, JobqJob *job)
 	while (!found &&
 		   (tuple = systable_getnext_ordered(scan, BackwardScanDirection)) != NULL)
 	{
-		/* what will not run here, or any more, is not waited for */
+		/* skip jobs that will not run here, or have expired */
 		CHECK_FOR_INTERRUPTS();
 		jobq_job_from_tuple(rel, tuple, job);
 		found = !DatumGetBool(JOB(job, JOB_DORMANT)) &&
@@ -81,8 +81,8 @@ last_job(int32 queue_id, JobqJob *job)
 }
 
 /*
- * Is this SELECT jobq.wait_queue(...) and nothing else?  Then nobody looks at the
- * statement's snapshot any more, and it need not hold back VACUUM.
+ * True if the query is SELECT jobq.wait_queue(...)  and nothing else.  Then the statement's
+ * snapshot is no longer used, and need not hold back VACUUM.
  */
 static bool
 snapshot_is_unused(FunctionCallInfo fcinfo)
@@ -108,7 +108,7 @@ snapshot_is_unused(FunctionCallInfo fcinfo)
 		contain_mutable_functions((Node *) call->args))
 		return false;
 
-	/* an open cursor may have one, too */
+	/* an open cursor may have a snapshot, too */
 	InvalidateCatalogSnapshot();
 	return ThereAreNoPriorRegisteredSnapshots();
 }
@@ -131,7 +131,7 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 					 errmsg("jobq.wait_queue() cannot wait for a job of the same transaction"),
 					 errhint("A job starts when the transaction that enqueued it commits.")));
 
-		/* it may have ended before we were on the list */
+		/* the job may have ended before this session registered */
 		place = jobq_add_waiter(job_id(&job));
 		jobq_waiter_look(place);
 		if (last_job(queue_id, &again) && job_id(&again) == job_id(&job))
@@ -156,8 +156,9 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 }
 
 /*
- * wait_queue(queue, timeout): wait until the queue has no job that runs or may run
- * now; false if the time is over before.
+ * wait_queue(queue, timeout): wait until the queue has no job that is running or may run now.
+ * False after the timeout.  ERROR if the queue does not exist, or if a job belongs to the
+ * current transaction.
  */
 Datum
 jobq_wait_queue(PG_FUNCTION_ARGS)

@@ -254,7 +254,7 @@ BEGIN
 		RAISE 'no good';
 	END IF;
 	IF payload ? 'stop' THEN
-		EXECUTE format('COPY (SELECT) TO PROGRAM %L', format('! mkdir %s || kill -STOP %s', payload ->> 'stop',
+		EXECUTE format('COPY (SELECT) TO PROGRAM %L', format('mkdir %s && kill -STOP %s; cat >/dev/null', payload ->> 'stop',
 			(SELECT pid FROM pg_stat_activity WHERE backend_type = 'jobq scheduler')));
 	END IF;
 END $$;

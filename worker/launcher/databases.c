@@ -192,6 +192,7 @@ database_entry(Oid dboid)
 			db->nowed = 0;
 			db->clock_seen = 0;
 			db->ahead_until = InvalidTransactionId;
+			db->ahead_since = InvalidTransactionId;
 			db->ahead_more = 0;
 			LWLockRelease(db->lock);
 			pg_write_barrier(); /* see jobq_find_database() */

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * batch_look.c
- *	  A look at a batch: sees if it fails, and if it is over, and enqueues what
- *	  was asked for then.  Its end is an event, too.
+ *	  Evaluates a batch: decides whether it fails and whether it is over, and
+ *	  enqueues the callbacks.  The end of a batch is also reported as an event.
  *
- * It is a transaction of the scheduler; when to look is in batches.c.
+ * An evaluation is a transaction of the scheduler.  When to evaluate is decided in
+ * batches.c.
  *
  * worker/scheduler/batch_look.c
  *
@@ -28,16 +29,16 @@
 #include "produce/produce.h"
 #include "operate/operate.h"
 
-/* How often a row that somebody changes meanwhile is read. */
+/* Attempts to read and lock a row under concurrent changes. */
 #define MAX_TRIES		3
 
-/* Jobs that one look cancels, at most. */
+/* Jobs cancelled by one evaluation, at most. */
 #define MAX_CANCELLED	200
 
 /*
- * Ends of jobs are looked for only since the batch was made, or there would be more to
- * read with each day that is kept; and for so much longer, as the clock may have been put
- * back by as much.
+ * Ends of jobs are searched for only since the creation of the batch, because the
+ * archive grows with each day of retention.  The search starts earlier by this much
+ * (microseconds), because the clock may have been put back.
  */
 #define CLOCK_SLACK		USECS_PER_DAY
 
@@ -49,19 +50,19 @@ typedef struct Batch
 	bool		allow_failures;
 	bool		has_steps;
 	bool		reopened;
-	bool		expects;		/* it was started when it was created */
-	bool		dropped;		/* what it is part of goes on without it */
-	int64		parent_job;		/* that stands for it where it is part, or 0 */
+	bool		expects;		/* was started at its creation */
+	bool		dropped;		/* the outer workflow goes on without */
+	int64		parent_job;		/* its job in the outer workflow, or 0 */
 	Oid			role;
 	TransactionId version;		/* the row's xmin */
 	char	   *name;			/* or NULL */
-	char	   *error;			/* why a callback was dropped, or NULL */
+	char	   *error;			/* why a callback was not enqueued, or NULL */
 	bool		counted;
-	JobqBatchCounts counts;		/* of its jobs; or nothing yet */
+	JobqBatchCounts counts;		/* of the jobs; valid if counted */
 	JobqBatchRow row;
 } Batch;
 
-/* A callback that is to be enqueued now. */
+/* A callback to be enqueued now. */
 typedef struct Callback
 {
 	Batch	   *batch;
@@ -70,7 +71,7 @@ typedef struct Callback
 	const char *state;
 }			Callback;
 
-/* By how much the clock was put back, in all since the scheduler began. */
+/* The sum of all steps back of the clock since the start of the scheduler. */
 static int64 put_back = 0;
 
 static bool may_begin(bool shared, Batch *batch, BatchLook *outcome);
@@ -92,7 +93,7 @@ static void note_owed(Batch *batch, const char *error);
 static void set_state(Batch *batch, char state, bool over);
 
 /*
- * The look was rolled back: what it has cancelled is not.
+ * Forget the progress of an evaluation that was rolled back.
  */
 void
 batch_look_failed(int64 id, BatchCancelled *cancelled)
@@ -102,7 +103,7 @@ batch_look_failed(int64 id, BatchCancelled *cancelled)
 }
 
 /*
- * The clock was put back by so much.
+ * The clock was put back by "by" microseconds.
  */
 void
 batch_look_put_back(int64 by)
@@ -111,9 +112,10 @@ batch_look_put_back(int64 by)
 }
 
 /*
- * Do what is to be done, in the caller's transaction.  *witness is a live job, if
- * there is one; see batch_witness() for bound.  shared: the transaction is for looks at
- * other batches, too, and so only for what is soon done.
+ * Evaluate the batch in the caller's transaction.  Sets *witness to a live job, if
+ * there is one; for "bound" see batch_witness().  "shared" means the transaction also
+ * serves other batches.  In a shared transaction, only short work is done; otherwise
+ * the result is LOOK_ALONE.
  */
 BatchLook
 batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
@@ -135,7 +137,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 
 	if (!may_begin(shared, batch, &outcome))
 	{
-		/* only a look that comes alone next has this news */
+		/* the news is lost, unless the evaluation is repeated alone */
 		if (outcome != LOOK_ALONE)
 			kept_forget(id);
 		return outcome;
@@ -159,8 +161,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 	later = steps.locked;
 
 	/*
-	 * the witness has ended, and so may have all: then one look at the jobs
-	 * will do
+	 * The witness has ended, so all jobs may have ended.  Lock the row now,
+	 * so that one search for live jobs is enough.
 	 */
 	if (bound < PG_INT64_MAX && batch->state == BATCH_RUNNING && !batch->has_steps)
 		locked = read_batch(batch->id, true, batch);
@@ -175,7 +177,9 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		return LOOK_ALONE;
 	if (failing || !live)
 	{
-		/* nobody adds a job, or changes the state, until we have committed */
+		/*
+		 * from now to the commit, no session adds a job or changes the state
+		 */
 		if (!locked)
 		{
 			if (!read_batch(batch->id, true, batch))
@@ -185,9 +189,10 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		}
 
 		/*
-		 * a step may have been retried, and completed, since the steps were
-		 * read: what was cancelled for its failure goes on.  It may fail at
-		 * once, so failures and counts are read after that.
+		 * A step may have been retried and completed since the steps were
+		 * read.  Then the steps cancelled because of its failure go on.  The
+		 * step may fail again at once, so failures and counts are read
+		 * afterwards.
 		 */
 		if (!live && batch->has_steps && batch->state == BATCH_RUNNING &&
 			!batch->dropped && has_cancelled(batch->id) &&
@@ -201,8 +206,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			count_jobs(batch);
 
 		/*
-		 * a job may have become a dead letter since, and what needed it is
-		 * cancelled already; or a dead letter was retried
+		 * Since the first check, a job may have become a dead letter, with
+		 * its dependent steps cancelled.  Or a dead letter was retried.
 		 */
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 			has_failed(batch);
@@ -230,7 +235,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		char		state = batch->state;
 		bool		dropped = batch->dropped;
 
-		/* a dead letter may have been retried: then no job is cancelled */
+		/* if a dead letter was retried meanwhile, no job is cancelled */
 		if (!read_batch(batch->id, true, batch))
 			return LOOK_LATER;
 		if (batch->state != state || batch->dropped != dropped)
@@ -247,7 +252,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		return ending || steps.blocked || workflow_is_kept(id) ? LOOK_EACH : LOOK_WITNESS;
 	kept_forget(id);
 
-	/* one that was started before it had a job does not end before it has */
+	/* a batch started at its creation does not end before a job has ended */
 	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch))
 		return LOOK_EACH;
 	if (batch->parent_job != 0 && !nest_take(batch->parent_job, &parent_job, &taken))
@@ -275,7 +280,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 					 batch->state == BATCH_COMPLETED ? "completed"
 					 : batch->state == BATCH_FAILED ? "failed" : "cancelled");
 	set_state(batch, batch->state, true);
-	/* what was only dropped goes on if its batch is retried */
+	/* a dropped batch goes on if the outer batch is retried */
 	if (taken)
 		nest_end(batch->id, batch->state, batch->dropped && !was_cancelled, &parent_job);
 	callback_event(batch->id, batch->name, batch->role, batch->state, &batch->counts);
@@ -283,14 +288,15 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 }
 
 /*
- * Lock and read the batch whose id is set.  False if the look ends here, with this outcome.
+ * Lock the workflow, and read the batch with the id batch->id.  Returns false if the
+ * evaluation ends here, with this outcome.
  */
 static bool
 may_begin(bool shared, Batch *batch, BatchLook *outcome)
 {
 	*outcome = LOOK_LATER;
 
-	/* a step that has ended stays so until the look has committed */
+	/* no ended step changes until the evaluation has committed */
 	if (!jobq_workflow_try_lock(batch->id))
 		return false;
 	*outcome = LOOK_OVER;
@@ -311,8 +317,9 @@ may_begin(bool shared, Batch *batch, BatchLook *outcome)
 }
 
 /*
- * Read the batch, if it runs; lock: and nobody else has locked it.  Then it was read
- * before, without a lock.
+ * Read the unfinished batch.  With "lock", also lock the row; the row must then have
+ * been read before without a lock.  Returns false if the batch is finished, dormant or
+ * gone, or its row is locked by another session.
  */
 static bool
 read_batch(int64 id, bool lock, Batch *batch)
@@ -363,9 +370,9 @@ read_batch(int64 id, bool lock, Batch *batch)
 }
 
 /*
- * Does the batch run, and may workflows that were added to it have been dropped before?
- * Then it was opened again, or begins again as a part of another; or it failed while its
- * on_failure could not be enqueued.
+ * True if the batch runs, and nested workflows may have been dropped from it before.
+ * This needs a reopened batch, a batch that runs again as part of another batch, or a
+ * failed attempt to enqueue on_failure.
  */
 static bool
 may_have_dropped(const Batch *batch)
@@ -376,8 +383,9 @@ may_have_dropped(const Batch *batch)
 }
 
 /*
- * No job of the batch has ended before this.  Where it comes from a publisher, that has
- * another clock.
+ * Return a time before the first end of a job of the batch.  DT_NOBEGIN if the clock is
+ * no guide: after large steps back, or for a batch from a publisher, because the
+ * publisher has a different clock.
  */
 static TimestampTz
 ends_since(const Batch *batch)
@@ -392,7 +400,7 @@ ends_since(const Batch *batch)
 }
 
 /*
- * Is a job of the batch dead or expired that is not an optional step?
+ * True if a job of the batch is dead or expired, and is not an optional step.
  */
 static bool
 has_failed(const Batch *batch)
@@ -406,7 +414,7 @@ has_failed(const Batch *batch)
 	if (batch->counted)
 		return batch->counts.dead > 0 || batch->counts.expired > 0;
 
-	/* what is not in these tables any more is counted in the row */
+	/* jobs already deleted from these tables are counted in the row */
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = jobq_batch_fetch(batch->id, snapshot, &now) &&
@@ -436,7 +444,8 @@ step_is_lost(int64 id)
 }
 
 /*
- * What has become of its jobs; the row is locked, so that nobody adds to its counts.
+ * Count the ended jobs of the batch by outcome.  Caller has locked the row, so the
+ * counts in the row do not change.
  */
 static void
 count_jobs(Batch *batch)
@@ -459,8 +468,8 @@ count_jobs(Batch *batch)
 }
 
 /*
- * Has a job of the batch ended?  Where it comes from a publisher, all may have ended
- * there.
+ * True if a job of the batch has ended.  For a batch from a publisher this is assumed,
+ * because all jobs may have ended on the publisher.
  */
 static bool
 has_begun(const Batch *batch)
@@ -472,8 +481,8 @@ has_begun(const Batch *batch)
 }
 
 /*
- * Was a job of the batch cancelled, that is neither an optional step nor one that was
- * skipped?
+ * True if a job of the batch was cancelled, and is neither an optional step nor
+ * skipped.
  */
 static bool
 has_cancelled(int64 id)
@@ -492,8 +501,9 @@ has_cancelled(int64 id)
 }
 
 /*
- * Find a live job of the batch, the last one up to the bound if there is one;
- * so entries of dead rows are passed once.
+ * Find a live job of the batch: preferably the last job up to "bound".  With this
+ * order, index entries of dead rows are passed only once.  Returns false if no job is
+ * live.
  */
 bool
 batch_witness(int64 id, int64 bound, int64 *witness)
@@ -511,12 +521,14 @@ batch_witness(int64 id, int64 bound, int64 *witness)
 }
 
 /*
- * Cancel some of what is left of the batch, as far as there is time, from where the last
- * look has come to.  True if there is more; *taken if there are some that must be tried
- * again later.  The caller has locked the batch: no job of it is retried meanwhile.
+ * Cancel some of the remaining jobs of the batch, as far as time allows.  Continues
+ * where the last evaluation stopped.  Returns true if more jobs are left.  Sets *taken
+ * if some jobs must be tried again later.  Caller has locked the batch, so no job of
+ * the batch is retried meanwhile.
  *
- * What runs is asked to stop if the batch was cancelled.  After a failure it
- * may go on, but has no other attempt: then it waits, and is cancelled here.
+ * If the batch was cancelled, running jobs are asked to stop.  After a failure, a
+ * running job may finish, but gets no further attempt: it then waits, and is cancelled
+ * here.
  */
 static bool
 cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken)
@@ -555,14 +567,13 @@ cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 	table_close(rel, NoLock);
 	*taken |= cancelled->again;
 	if (!full)
-		cancelled->to = 0;		/* from the beginning, next time */
+		cancelled->to = 0;		/* start again at the first job next time */
 	return full || cancelled->changed;
 }
 
 /*
- * Cancel the job, if that needs no waiting.  False if a transaction has taken its
- * row, and nobody knows what will become of it: a worker that begins just now,
- * or a session.
+ * Cancel the job without waiting for a lock.  Returns false if a transaction with an
+ * unknown outcome has locked the row: a worker about to begin the job, or a session.
  */
 static bool
 cancel_job(Relation rel, JobqJob *job, const Batch *batch)
@@ -578,7 +589,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 		return false;
 	jobq_job_push_if_undone(job);
 
-	/* its consumer, if it has one, will find the lease gone */
+	/* the consumer, if any, finds the lease gone */
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	jobq_log_keep_told(my_db, NULL, job);
@@ -589,7 +600,8 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 }
 
 /*
- * Enqueue what is to be done now, if anything is; column is that of the callback.
+ * Enqueue the callback of this column of the batch, if there is one.  If the batch's
+ * role was dropped, only logs a warning and notes the error in the batch.
  */
 static void
 enqueue_callback(Batch *batch, int column, const char *what, const char *state)
@@ -623,9 +635,10 @@ enqueue_part(void *arg)
 }
 
 /*
- * Enqueue on_failure of a batch of which jobs are left.  If that cannot be now, these are
- * cancelled none the less, and it is still owed: then false, the batch's state is not
- * "failed" yet, and each look tries it again, the one at its end as well.
+ * Enqueue on_failure for a batch with remaining jobs.  Returns false on an error.  The
+ * remaining jobs are then cancelled nevertheless.  The state does not become "failed"
+ * yet, and each further evaluation tries again, including the last.  A lock timeout is
+ * rethrown.
  */
 static bool
 tell_failing(Batch *batch)
@@ -636,7 +649,7 @@ tell_failing(Batch *batch)
 	if (edata == NULL)
 		return true;
 
-	/* a lock is not waited for by each look: the role rests */
+	/* do not wait for the lock in each evaluation: the role must pause */
 	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 		ReThrowError(edata);
 	note_owed(batch, edata->message);
@@ -645,7 +658,7 @@ tell_failing(Batch *batch)
 }
 
 /*
- * Note why on_failure could not be enqueued, if that is news.
+ * Note the error of on_failure in the row and in the log, if it is new.
  */
 static void
 note_owed(Batch *batch, const char *error)

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * batch_watch.c
- *	  What the scheduler writes into shared memory of the batches that it looks at:
- *	  which job is the witness (src/commit/batch_commit.c).
+ *	  Publishes the witness jobs of evaluated batches in shared memory
+ *	  (src/commit/batch_commit.c).
  *
- * A look begins with batch_watch_begin(), before it reads anything, and ends with
- * batch_watch_end(), after its commit.  Ends of jobs in between may ask for nothing:
- * then the witness must be looked for once more, now that it is named.
+ * An evaluation calls batch_watch_begin() before its first read, and batch_watch_end()
+ * after its commit.  Ends of jobs in between may go unreported.  The scheduler must then
+ * check the witness again after the publication.
  *
- * Locks: each takes db->lock.
+ * Locks: each function takes db->lock exclusively.
  *
  * worker/scheduler/batch_watch.c
  *
@@ -19,7 +19,7 @@
 #include "commit/commit.h"
 
 /*
- * A new scheduler: no batch is watched, and it must look at all.
+ * Reset the watches for a new scheduler, which must evaluate all batches.
  */
 void
 batch_watch_none(void)
@@ -40,10 +40,11 @@ batch_watch_none(void)
 }
 
 /*
- * Whoever ends a job from now on is seen, or ends what we shall name.  Of a batch of
- * which each job matters, or of which we know nothing yet, all ask for another look.
- * Returns whether ends meanwhile ask for nothing; sets *whole if not all ends up to now
- * were told.
+ * Begin to watch the batch.  From now on, each end of a job is visible to the
+ * evaluation, or concerns the witness published later.  If each job of the batch
+ * matters, or if nothing is known of the batch, each end requests an evaluation.
+ * Returns true if ends meanwhile go unreported.  Sets *whole if earlier ends may have
+ * gone unreported.
  */
 bool
 batch_watch_begin(int64 id, bool *whole)
@@ -70,7 +71,8 @@ batch_watch_begin(int64 id, bool *whole)
 }
 
 /*
- * Name the witness, if the look has found one; else each end matters from now on.
+ * Publish the witness found by the evaluation.  Without a witness, each end of a job
+ * requests an evaluation from now on.
  */
 void
 batch_watch_end(int64 id, BatchLook outcome, int64 witness)

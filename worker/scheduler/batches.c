@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * batches.c
- *	  The scheduler's part in batches: when to look at which.
+ *	  Decides when to evaluate which batch.
  *
- * All that happens to a batch as its jobs end happens in a look (batch_look.c),
- * one after the other, so that no two ends can race.  A look at a batch is a
- * transaction: what it finds, and the jobs that it enqueues for that, commit
- * together, so each callback is enqueued once, whatever crashes when.  Looks at
- * batches that have no steps, and of which no job is dead, share a transaction.
+ * When jobs of a batch end, the consequences are computed by an evaluation of the batch
+ * (batch_look.c).  Evaluations run one after another, so two ends of jobs cannot race.
+ * An evaluation is a transaction: its findings and the enqueued callbacks commit
+ * together.  A crash therefore never loses or duplicates a callback.  Evaluations of
+ * batches without steps and without dead letters share a transaction.
  *
- * When to look, committers tell (src/commit/batch_commit.c).  After a start, and every
- * jobq.poll_interval, all batches that are not over are looked at.  Roles take
- * turns (share.c); what cannot be looked at yet is kept in a list.
+ * Committing processes request evaluations (src/commit/batch_commit.c).  After a start,
+ * and every jobq.poll_interval, all unfinished batches are evaluated.  Roles share the
+ * time of the scheduler (share.c).  Batches that cannot be evaluated yet stay in a list.
  *
  * worker/scheduler/batches.c
  *
@@ -32,86 +32,89 @@
 #include "commit/commit.h"
 #include "scheduler/duty.h"
 
-/* Batches that one round of a sweep reads. */
+/* Batches read by one round of a sweep. */
 #define PAGE			100
 
 /*
- * Batches of a role that are kept while they cannot be looked at; the others are
- * found by the next sweep, which comes after this pause.
+ * Batches of a role kept in memory while they cannot be evaluated.  The next sweep
+ * finds the rest; it comes after SWEEP_PAUSE microseconds.
  */
 #define MAX_KEPT		500
 #define SWEEP_PAUSE		(10 * USECS_PER_SEC)
 
-/* Ends of jobs, and steps, that are kept for a look; where there are more, it reads all. */
+/* Ends of jobs, and new steps, kept for an evaluation.  Beyond this, it reads all. */
 #define MAX_NEWS		10000
 
 /*
- * How long the order of turns stays, if nobody comes who is not the next in it; or
- * TURNS_TIMES as long as it took to make it, if that is more.  If somebody comes, the next
- * order is made after TURNS_REST times as long.  More than TURNS_MOST does not count: the
- * machine may have had something else to do.
+ * How long the order of the batches stays valid, in microseconds: TURNS_LAST, or
+ * TURNS_TIMES the time it took to compute the order, if longer.  If a batch of another
+ * role arrives, a new order is computed sooner, after TURNS_REST times this time.  The
+ * measured time is capped at TURNS_MOST, because the machine may have been busy.
  */
 #define TURNS_LAST		(20 * INT64CONST(1000))
 #define TURNS_TIMES		20
 #define TURNS_REST		4
 #define TURNS_MOST		(USECS_PER_SEC / 4)
 
-/* Looks that may share a transaction. */
+/* Evaluations that may share a transaction. */
 #define SHARED_LOOKS	50
 
-/* A batch that is to be looked at. */
+/* A batch to be evaluated. */
 typedef struct Wanted
 {
 	int64		id;				/* hash key */
-	dlist_node	node;			/* of all_wanted */
-	Oid			role;			/* or InvalidOid: not known yet */
-	bool		alone;			/* a look at it shares no transaction */
-	int			locked;			/* how often in a row it was locked */
-	int64		bound;			/* see look() */
+	dlist_node	node;			/* in all_wanted */
+	Oid			role;			/* or InvalidOid: unknown */
+	bool		alone;			/* must not share a transaction */
+	int			locked;			/* lock timeouts in a row */
+	int64		bound;			/* see decide() */
 	TimestampTz at;
 	BatchNews	news;
 	BatchCancelled cancelled;
 } Wanted;
 
-/* A role that has batches which cannot be looked at now. */
+/* A role with batches that cannot be evaluated now. */
 typedef struct Waiting
 {
 	Oid			role;			/* hash key */
 	int			n;
 } Waiting;
 
-/* One look at a batch. */
+/* An evaluation of a batch. */
 typedef struct Look
 {
 	Wanted	   *batch;
-	bool		shared;			/* with others in a transaction */
-	bool		begun;			/* if it begins again, that was rolled back */
-	bool		unseen;			/* ends meanwhile ask for nothing */
-	bool		live;			/* the witness is, after it was named */
+	bool		shared;			/* shares a transaction */
+	bool		begun;			/* if begun again, the first was rolled back */
+	bool		unseen;			/* not watched: ends meanwhile go unreported */
+	bool		live;			/* the witness was live after publication */
 	BatchLook	outcome;
 	int64		witness;
 } Look;
 
-/* By their ids; and one after the other, as a table that was large once stays so. */
+/*
+ * The wanted batches, by id in a hash table, and in a list.  Full scans use the list,
+ * because a hash table does not shrink.
+ */
 static HTAB *wanted = NULL;
 static dlist_head all_wanted = DLIST_STATIC_INIT(all_wanted);
-static TimestampTz wanted_at = DT_NOEND;	/* of the first of them */
+static TimestampTz wanted_at = DT_NOEND;	/* the earliest time of a batch */
 
-/* Those of which the role is not known. */
+/* Ids of batches whose role is unknown. */
 static int64 *strangers = NULL;
 static int	nstrangers = 0;
 static int	max_strangers = 0;
 
 /*
- * Whose turn it is, from next_turn on.  To put all in order again in each slice would
- * take longer than the looks, where many are waiting.
+ * The wanted batches in their order, from next_turn on.  With many batches, computing
+ * the order in each time slice would take longer than the evaluations.
  */
 static Turn *turns = NULL;
 static int	nturns = 0;
 static int	next_turn = 0;
 static TimestampTz turns_until = 0;
 static TimestampTz turns_made = 0;
-static int64 turns_took = 0;	/* to make it, in microseconds */
+static int64 turns_took = 0;	/* microseconds to compute the order */
 
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
@@ -134,7 +137,7 @@ static void check_live(Look *looks, const Part * parts, int n);
 static void decide(const Look *this, TimestampTz now);
 static void note_error(int64 id, const ErrorData *edata);
 
-/* Works for a slice of time (share.c), and one look more. */
+/* Works for a time slice (share.c), plus at most one evaluation. */
 Duty		batches_duty = {
 	.what = "look at batches",
 	.load = load,
@@ -144,7 +147,7 @@ Duty		batches_duty = {
 };
 
 /*
- * A new scheduler: nothing is known.
+ * Initialize the memory of a new scheduler.
  */
 static TimestampTz
 load(TimestampTz now)
@@ -169,7 +172,7 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Look at the batches that want it, as far as there is time.
+ * Evaluate the wanted batches, as far as time allows.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -210,7 +213,8 @@ run(TimestampTz now)
 }
 
 /*
- * Have the batch looked at; it is up to the caller to say what is new.
+ * Request an evaluation of the batch.  The caller adds the news.  role may be
+ * InvalidOid if unknown; for "bound" see decide().
  */
 static Wanted *
 want(int64 id, Oid role, int64 bound, TimestampTz now)
@@ -260,8 +264,9 @@ forget(Wanted *batch)
 }
 
 /*
- * A job of the batch has ended, or a step was added to it: list, one of the two of the
- * batch's news, says which.
+ * Note that a job of the batch has ended, or that a step was added.  "list" is the
+ * matching list in the batch's news.  If the list is full, the next evaluation reads
+ * the whole batch.
  */
 static void
 add_news(Wanted *batch, JobList *list, int64 job_id)
@@ -283,7 +288,7 @@ add_news(Wanted *batch, JobList *list, int64 job_id)
 }
 
 /*
- * Take over what committers have asked for.
+ * Take over the requests of committing processes.  Takes my_db->lock exclusively.
  */
 static void
 collect(TimestampTz now)
@@ -342,7 +347,7 @@ collect(TimestampTz now)
 }
 
 /*
- * Read the next batches that are not over; arg is the time.
+ * Read the next page of unfinished batches.  arg is the current time.
  */
 static void
 read_page(void *arg)
@@ -372,14 +377,15 @@ read_page(void *arg)
 }
 
 /*
- * Want a look at some of all batches that are not over.
+ * Request evaluations for the next page of unfinished batches.  A lock timeout
+ * postpones the sweep by a second; any other error is rethrown.
  */
 static void
 sweep(TimestampTz now)
 {
 	ErrorData  *edata;
 
-	/* one that is wanted meanwhile comes after this one */
+	/* cleared first: a request made meanwhile starts another sweep */
 	if (swept_to == 0)
 		my_db->batches_sweep = false;
 	sweep_at = now + jobq_poll_interval * USECS_PER_SEC;
@@ -394,8 +400,7 @@ sweep(TimestampTz now)
 }
 
 /*
- * Read the roles of the batches of which only the id is known.  One that is over
- * has none.
+ * Read the roles of batches known only by id.  A finished batch keeps no role.
  */
 static void
 read_roles(void *arg)
@@ -424,7 +429,8 @@ read_roles(void *arg)
 }
 
 /*
- * Those that may be looked at now, in the order in which that is to be done.
+ * Compute the order of the batches that may be evaluated now.  If a role has more than
+ * MAX_KEPT waiting batches, the excess is forgotten until the next sweep.
  */
 static void
 choose(TimestampTz now)
@@ -483,8 +489,8 @@ choose(TimestampTz now)
 }
 
 /*
- * Look at some of the batches, and note when to look at them again.  Returns at how
- * many, at least one.
+ * Evaluate some of the batches, and note when to evaluate them again.  Returns the
+ * number processed, at least one.
  */
 static int
 look(TimestampTz now)
@@ -543,8 +549,8 @@ look(TimestampTz now)
 }
 
 /*
- * Look at a batch.  If that was done before, it was rolled back, and is not shared
- * now.
+ * Evaluate a batch; arg is a Look.  On a second call, the first evaluation was rolled
+ * back, and the transaction is no longer shared.
  */
 static void
 look_into(void *arg)
@@ -566,7 +572,8 @@ look_into(void *arg)
 }
 
 /*
- * The look is over, and has committed or, with this error, was rolled back.
+ * Take over the result of an evaluation: committed, or rolled back with the error
+ * edata.
  */
 static void
 looked(Look *this, const ErrorData *edata)
@@ -592,7 +599,8 @@ looked(Look *this, const ErrorData *edata)
 }
 
 /*
- * Are the witnesses that were named just now still live?
+ * Check that the witnesses published just now are still live.  A witness may have ended
+ * before the publication, unseen by the ending process.
  */
 static void
 check_live(Look *looks, const Part * parts, int n)
@@ -624,8 +632,8 @@ check_live(Look *looks, const Part * parts, int n)
 }
 
 /*
- * Note when to look at the batch again.  Its bound: no job with a higher id is likely
- * to be live.
+ * Decide when to evaluate the batch again.  "bound" is a hint for the search for a live
+ * job: no job with a higher id is likely to be live.
  */
 static void
 decide(const Look *this, TimestampTz now)
@@ -653,8 +661,7 @@ decide(const Look *this, TimestampTz now)
 }
 
 /*
- * Note in the row why its callback could not be enqueued, and in the log if
- * that is news.
+ * Store the error in the row.  A new error is also written to the log.
  */
 static void
 note_error(int64 id, const ErrorData *edata)

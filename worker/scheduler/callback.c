@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * callback.c
- *	  What a callback of a batch is told in its headers, and who has asked for an event
- *	  of it in the payload: which batch it is, what has become of its jobs, and which of
- *	  them was the first to fail.
+ *	  Describes a batch in the headers of callbacks and in events: the batch,
+ *	  the outcome of its jobs, and the first failed job.
  *
  * worker/scheduler/callback.c
  *
@@ -16,7 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 
-/* A batch that is over. */
+/* A finished batch. */
 typedef struct Ended
 {
 	int64		id;
@@ -31,8 +30,8 @@ static void append_member(StringInfo headers, const char *name,
 						  HeapTuple row, TupleDesc desc, int column);
 
 /*
- * The headers, as text of jsonb, in the current memory context.  name is that of the
- * batch, or NULL.  The caller is connected to SPI.
+ * Build the headers as jsonb text, in the current memory context.  name is the batch's
+ * name, or NULL.  Caller is connected to SPI.
  */
 char *
 callback_headers(int64 batch_id, const char *name, const char *state,
@@ -59,7 +58,7 @@ callback_headers(int64 batch_id, const char *name, const char *state,
 }
 
 /*
- * The event of a batch that is over, without what quotes the data of its jobs.
+ * Describe a finished batch in an event, without data of its jobs.
  */
 static void
 describe(StringInfo buf, void *arg)
@@ -81,8 +80,8 @@ describe(StringInfo buf, void *arg)
 }
 
 /*
- * A batch of this role's is over, in this state: an event.  name may be NULL.  The
- * caller is connected to SPI.
+ * Report the end of a batch as an event.  name may be NULL.  Caller is connected to
+ * SPI.
  */
 void
 callback_event(int64 batch_id, const char *name, Oid role, char state,
@@ -97,7 +96,8 @@ callback_event(int64 batch_id, const char *name, Oid role, char state,
 }
 
 /*
- * How many jobs have ended in which way.  Returns whether one is dead or expired.
+ * Append the number of jobs for each outcome.  Returns true if a job is dead or
+ * expired.
  */
 static bool
 append_counts(StringInfo buf, const JobqBatchCounts *counts)
@@ -110,8 +110,8 @@ append_counts(StringInfo buf, const JobqBatchCounts *counts)
 }
 
 /*
- * Find the first dead or expired job, as far as it is still there; one that
- * may fail, an optional step, only if there is no other.
+ * Find the first dead or expired job, if it still exists.  A job of an optional step is
+ * used only if there is no other.  The result stays in SPI_tuptable.
  */
 static bool
 find_error(int64 batch_id)
@@ -131,7 +131,7 @@ find_error(int64 batch_id)
 }
 
 /*
- * What find_error() has found, and with its context or not.
+ * Append the error from find_error(), with or without its context.
  */
 static void
 append_error(StringInfo headers, const char *job_key, bool context)
@@ -151,7 +151,7 @@ append_error(StringInfo headers, const char *job_key, bool context)
 }
 
 /*
- * A text of the row; nothing if it is null.
+ * Append a text column of the row; nothing if null.
  */
 static void
 append_member(StringInfo headers, const char *name, HeapTuple row,

@@ -1,26 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *	  Corrects the rows with times that were computed from a clock that was ahead.
+ *	  Corrects stored times that were computed while the clock was ahead.
  *
- * When the clock is put back, a pass goes through the tables of jobs and of unique
- * keys, piece by piece.  Each row has the time from which run_at was computed: the time
- * of the job's last error, or else of the enqueue.  If that time lies ahead of now, run_at
- * becomes later than now by the delay from that time.  In a row that an earlier pass has
- * corrected, that time still lies ahead, and the delay cannot be seen.  There run_at is put
- * back as the clock was.  Of the two times the later one is right.
+ * When the clock is put back, a pass goes through the tables of jobs and of unique keys,
+ * piece by piece.  Each row has a base time from which run_at was computed: the time of
+ * the job's last error, or else the time of the enqueue.  If the base time is in the
+ * future, the delay from the base time to run_at is applied again from now.  A row that
+ * an earlier pass has corrected still has a base time in the future, but no longer shows
+ * its delay.  There run_at is put back by the same interval as the clock.  The pass uses
+ * the later result.  A row that no earlier pass can have corrected has only the first
+ * result.
  *
- * A pass corrects each row once: a row version that is later than the beginning of the pass
- * is left alone, because the pass itself may have written it.  So is a row that is ahead by
- * less than a minute, because it may have been written since the pass has read the clock.
- * The pass is repeated as long as transactions go on that were open when it began, because
- * their rows can be seen only after their commit.  It is not repeated if the clock is put
- * back once more: the pass for the second step sees these rows.
+ * A pass corrects each row once.  Row versions newer than the beginning of the pass are
+ * skipped, because the pass may have written them.  Rows ahead by less than a minute are
+ * skipped as well, because a row may have been written since the pass read the clock.
+ * The pass is repeated while transactions are open that were open when it began, because
+ * their rows become visible only at commit.  There is no repetition if the clock is put
+ * back again: the pass for the second step sees these rows.
  *
- * A run_at that the caller has given is left alone.  A delay differs from such a time
- * because its distance from the enqueue has whole milliseconds.
+ * A run_at given by the caller is left alone.  A computed delay is a whole number of
+ * milliseconds after the enqueue, which tells the two apart.
  *
- * Schedules.c corrects the ticks, scheduler.c what is in shared memory.
+ * Schedules.c corrects the ticks, and scheduler.c corrects shared memory.
  *
  * worker/scheduler/clock.c
  *
@@ -40,15 +42,18 @@
 
 #include "scheduler/duty.h"
 
-/* Blocks of a piece; jobs that one transaction moves. */
+/* Blocks of a piece; jobs moved by one transaction. */
 #define MAX_BLOCKS		256
 #define MAX_MOVED		100
 
-/* The pause after a piece, as a multiple of its duration; the pause after a lock. */
+/*
+ * The pause after a piece, as a multiple of its duration; the pause after a lock
+ * timeout, in microseconds.
+ */
 #define PAUSE_SHARE		4
 #define LOCKED_PAUSE	USECS_PER_SEC
 
-/* The pause before the pass is repeated; it doubles each time. */
+/* Microseconds before the pass is repeated; doubles each time. */
 #define FIRST_OPEN_PAUSE	USECS_PER_SEC
 #define LAST_OPEN_PAUSE		(600 * USECS_PER_SEC)
 
@@ -58,12 +63,12 @@ typedef struct Piece
 	TimestampTz now;
 	ItemPointerData from;
 	ItemPointerData to;
-	bool		end;			/* the table has no more */
-	int64		after;			/* the last job that was looked at */
+	bool		end;			/* the piece reaches the end of the table */
+	int64		after;			/* the last job already examined */
 	int64		moved;
 } Piece;
 
-/* A job, and when it is to run. */
+/* A job and its new run_at. */
 typedef struct Move
 {
 	int64		id;
@@ -87,17 +92,17 @@ static const struct
 	{"unique_key", correct_keys},
 };
 
-/* Where the pass is, and how many rows it has corrected. */
+/* The position of the pass, and the number of corrected rows. */
 static int	table = 0;
 static BlockNumber block = 0;
-static int64 after = 0;			/* within a piece: the last job looked at */
+static int64 after = 0;			/* within a piece: the last job examined */
 static int64 corrected = 0;
 
-/* The oldest transaction that was open when the pass, or its repetition, began. */
+/* The oldest transaction open when the pass, or its repetition, began. */
 static TransactionId oldest_open;
 static int64 open_pause = FIRST_OPEN_PAUSE;
 
-/* Reads MAX_BLOCKS blocks, or moves MAX_MOVED jobs. */
+/* A run reads MAX_BLOCKS blocks, or moves MAX_MOVED jobs. */
 Duty		clock_duty = {
 	.what = "correct times of a clock that was ahead",
 	.run = run,
@@ -105,8 +110,8 @@ Duty		clock_duty = {
 };
 
 /*
- * The clock was put back by so many microseconds: begin a pass, after the one that is under
- * way.
+ * Begin a pass after the clock was put back by "by" microseconds.  If a pass is under
+ * way, the new pass begins after its end.
  */
 void
 clock_begin(int64 by)
@@ -141,26 +146,29 @@ move_job(void *arg)
 }
 
 /*
- * Run the query for a piece: $1 is the time, $2 and $3 are its ends, and $4 is when the pass
- * began.  The clock was put back by $5 microseconds, and $6 is the last job of the piece that
- * was looked at.
+ * Run the query for a piece.  Parameters: $1 is the time now.  $2 and $3 are the bounds
+ * of the piece (ctid).  $4 is the transaction ID at the beginning of the pass.  $5 is
+ * the step of the clock in microseconds.  $6 is the last job of the piece already
+ * examined.  $7 is the first transaction ID of row versions that the previous pass may
+ * have corrected.  Returns the number of rows.
  */
 static uint64
 query_piece(const char *query, const Piece *piece, int expected)
 {
-	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, XIDOID, INT8OID, INT8OID};
+	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, XIDOID, INT8OID, INT8OID, XIDOID};
 	Datum		values[] = {
 		TimestampTzGetDatum(piece->now), PointerGetDatum(&piece->from),
 		PointerGetDatum(&piece->to), TransactionIdGetDatum(my_db->ahead_until),
-		Int64GetDatum(my_db->ahead_by), Int64GetDatum(piece->after)
+		Int64GetDatum(my_db->ahead_by), Int64GetDatum(piece->after),
+		TransactionIdGetDatum(my_db->ahead_since)
 	};
 
 	return jobq_query(query, lengthof(types), types, values, NULL, expected);
 }
 
 /*
- * Jobs: retries, delays, and jobs that were due at once.  A job that runs, or on which
- * another session works, is left out.
+ * Correct jobs: retries, delays, and jobs due at once.  Running jobs, and jobs locked
+ * by another session, are left out.
  */
 static void
 correct_jobs(Piece *piece)
@@ -168,7 +176,8 @@ correct_jobs(Piece *piece)
 	Move		moves[MAX_MOVED];
 	int			n;
 
-	n = (int) query_piece("SELECT j.id, greatest($1, $1 + (j.run_at - c.at), j.run_at - $5 * interval '1 us') FROM jobq_internal.job j, LATERAL"
+	n = (int) query_piece("SELECT j.id, greatest($1, $1 + (j.run_at - c.at),"
+						  " CASE WHEN age(j.xmin) <= age($7) THEN j.run_at - $5 * interval '1 us' END) FROM jobq_internal.job j, LATERAL"
 						  " (SELECT CASE WHEN j.errors IS NULL THEN j.enqueued_at"
 						  "  ELSE (j.errors -> -1 ->> 'at')::timestamptz END AS at) c"
 						  " WHERE j.ctid >= $2 AND j.ctid < $3 AND j.run_at > $1 AND j.run_at < 'infinity'"
@@ -199,13 +208,14 @@ correct_jobs(Piece *piece)
 }
 
 /*
- * The windows of unique keys.
+ * Correct the time windows of unique keys.
  */
 static void
 correct_keys(Piece *piece)
 {
 	piece->moved = query_piece("UPDATE jobq_internal.unique_key u SET held_until ="
-							   " greatest($1, $1 + (u.held_until - c.at), u.held_until - $5 * interval '1 us')"
+							   " greatest($1, $1 + (u.held_until - c.at),"
+							   " CASE WHEN age(u.xmin) <= age($7) THEN u.held_until - $5 * interval '1 us' END)"
 							   " FROM (SELECT k.ctid AS row, coalesce("
 							   "  (SELECT enqueued_at FROM jobq_internal.job WHERE id = k.job_id),"
 							   "  (SELECT enqueued_at FROM jobq_internal.archive WHERE id = k.job_id LIMIT 1),"
@@ -246,7 +256,8 @@ correct_piece(void *arg)
 }
 
 /*
- * Do the next piece of the pass.  A piece that meets a lock is repeated.
+ * Do the next piece of the pass.  A piece is repeated after a lock timeout.  After any
+ * other error the piece is skipped, with a log message.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -255,6 +266,7 @@ run(TimestampTz now)
 	instr_time	start;
 	instr_time	took;
 	ErrorData  *edata;
+	TransactionId since;
 
 	after = 0;
 	INSTR_TIME_SET_CURRENT(start);
@@ -297,10 +309,13 @@ run(TimestampTz now)
 						corrected),
 				 errdetail("They were computed from a clock that was ahead.")));
 	corrected = 0;
+	since = TransactionIdIsValid(my_db->ahead_since) ? my_db->ahead_since : my_db->ahead_until;
 	my_db->ahead_until = InvalidTransactionId;
+	my_db->ahead_since = InvalidTransactionId;
 	if (my_db->ahead_more == 0)
 		return DT_NOEND;
 	clock_begin(my_db->ahead_more);
 	my_db->ahead_more = 0;
+	my_db->ahead_since = since;
 	return now;
 }

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * condition.c
- *	  Steps of workflows with "when": those whose condition does not hold are skipped.
+ *	  Conditions of workflow steps ("when"): a step whose condition does not
+ *	  hold is skipped.
  *
- * The condition is what its author has written, about results of any size.  So it has
- * little time, and what is wrong in it is an error of its step.
+ * The condition comes from the user and may process results of any size.  Its time is
+ * limited, and an error in the condition is an error of its step.
  *
  * worker/scheduler/condition.c
  *
@@ -24,15 +25,15 @@
 #include "store/store.h"
 
 /*
- * How long a condition may be looked at, in milliseconds.  Where the processor is busy
- * with others, that is no fault of its own, and it is asked again, so often.
+ * Time limit for the evaluation of a condition, in milliseconds.  If the timeout is due
+ * to a busy machine, the evaluation is repeated, up to MAX_TRIES.
  */
 #define PATIENCE		200
 #define MAX_TRIES		20
 
 #define SKIPPED_REASON	"skipped, as its condition does not hold"
 
-/* A condition and what it is about. */
+/* A condition and its step. */
 typedef struct Question
 {
 	StepLook   *look;
@@ -47,8 +48,8 @@ static ErrorData *ask_in_time(Question *question, bool *late);
 static void skip(StepLook *look, JobqStep *step, StepDone *done);
 
 /*
- * What the condition calls "$": an object with the results of those needs that are
- * completed, by their names; in a chain, the result of the one before.
+ * Build the value of "$" for the condition: an object with the results of the completed
+ * needs, by name.  In a chain: the result of the previous step.
  */
 static Jsonb *
 results_of_needs(StepLook *look, const JobqStep *step, bool chain)
@@ -95,7 +96,7 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
 }
 
 /*
- * Does the condition hold?  An error of any kind is its own.
+ * Evaluate the condition.  Any error is an error of the condition.  arg is a Question.
  */
 static void
 ask(void *arg)
@@ -125,7 +126,7 @@ ask(void *arg)
 }
 
 /*
- * The processor's time that this process has had, in milliseconds.
+ * Return the CPU time used by this process, in milliseconds.
  */
 static int64
 own_time(void)
@@ -138,8 +139,8 @@ own_time(void)
 }
 
 /*
- * Ask, for as long as is allowed.  Returns NULL, or the error; *late if it is that the
- * time was over.
+ * Evaluate the condition with the time limit.  Returns NULL, or the error.  *late is
+ * true for a timeout.
  */
 static ErrorData *
 ask_in_time(Question *question, bool *late)
@@ -154,13 +155,13 @@ ask_in_time(Question *question, bool *late)
 		edata = scheduler_try_part(ask, question);
 		disable_timeout(STATEMENT_TIMEOUT, true);
 
-		/* one that came after the end of the question is nobody's */
+		/* discard a timeout that came after the evaluation */
 		if (get_timeout_indicator(STATEMENT_TIMEOUT, true))
 			QueryCancelPending = false;
 		if (edata == NULL)
 			break;
 
-		/* what was being read of the results is not there */
+		/* results may be incomplete */
 		if (question->look->results != NULL)
 			hash_destroy(question->look->results);
 		question->look->results = NULL;
@@ -172,7 +173,7 @@ ask_in_time(Question *question, bool *late)
 }
 
 /*
- * The condition does not hold.
+ * Skip the step, because the condition does not hold.
  */
 static void
 skip(StepLook *look, JobqStep *step, StepDone *done)
@@ -195,7 +196,8 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
 }
 
 /*
- * What the step needs is over: may it run?  If not, *done says what has become of it.
+ * Check the condition of a step whose needs are over.  Returns true if the step may
+ * run; otherwise *done is the outcome.
  */
 bool
 condition_passed(StepLook *look, JobqStep *step, StepDone *done)

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * contest.c
- *	  Which jobs give way where a limiter has newer ones replace older ones.
+ *	  Decides which jobs give way at a limiter with the policy "replace".
  *
- * The job that was enqueued last has the place.  Those that hold places and those that
- * wait, of the same role and key, are compared by their ids, and as many of the newest
- * as there are places go on.
+ * The latest job gets the permit.  Jobs with permits and waiting jobs of the same role
+ * and key are compared by id.  The newest jobs continue, as many as there are permits.
  *
  * worker/scheduler/contest.c
  *
@@ -18,11 +17,11 @@
 
 #include "scheduler/taken.h"
 
-/* One of them. */
+/* A competing job. */
 typedef struct Rival
 {
 	int64		id;
-	const JobqPush *waiting;	/* or NULL: it runs */
+	const JobqPush *waiting;	/* or NULL: running */
 } Rival;
 
 static int	compare_rivals(const void *a, const void *b);
@@ -32,8 +31,8 @@ static void add_item(Contest *contest, const JobqPush *job, Action action,
 					 int64 newer);
 
 /*
- * Compare them.  Of those that hold a place, only those of the same role may have to give
- * it up; so if others have all places, the newest of the role waits.
+ * Compare the jobs.  arg is a Contest.  Only jobs of the same role must give up their
+ * permits.  If different roles have all permits, the newest job of the role waits.
  */
 void
 contest_compare(void *arg)
@@ -60,7 +59,7 @@ contest_compare(void *arg)
 		JobqJob		job;
 		bool		found;
 
-		/* it has got a place since it was listed */
+		/* has received a permit since */
 		if (bsearch(&holder, contest->holders, contest->nholders, sizeof(JobqHolder),
 					compare_holders) != NULL)
 			continue;
@@ -68,7 +67,7 @@ contest_compare(void *arg)
 		if (found)
 			jobq_push_flow(&job, &own);
 
-		/* it stands in a lane that is another key's: see jobq_gate() */
+		/* in a lane of a different key: see jobq_gate() */
 		if (!found || own.kind != contest->by.limiter ||
 			own.limit_key != contest->by.limit_key || job_run_at(&job) > now ||
 			jobq_job_runs(&job) || job_blocked(&job))
@@ -107,7 +106,7 @@ contest_compare(void *arg)
 }
 
 /*
- * The newest comes first.
+ * Compare for sorting, newest first.
  */
 static int
 compare_rivals(const void *a, const void *b)
@@ -128,8 +127,9 @@ compare_holders(const void *a, const void *b)
 }
 
 /*
- * Those that hold the places, each once, in order of their ids.  They are read in pieces,
- * so one whose offer becomes a lease meanwhile may be read twice.
+ * Find the jobs with permits, without duplicates, sorted by id.  The list is read in
+ * pieces, so a job whose offer becomes a lease meanwhile may be read twice.  Takes
+ * my_db->lock shared.
  */
 static void
 find_holders(Contest *contest)

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * count.c
- *	  Has the jobs and dead letters of the database counted for the statistics, when
- *	  nobody knows them: at the first start, after a crash, and when rows have come or
- *	  gone of which nothing was noted.
+ *	  Starts the count of jobs and dead letters for the statistics if the
+ *	  numbers are unknown: at the first start, after a crash, and after changes
+ *	  of rows without a note.
  *
- * A process counts (counter.c), which is started some time after that is asked for: what
- * has come after the start, or with those rows, is under way then, and those who ask all
- * the time have few processes started.  If the server has no place for a process, the
- * scheduler counts, and does nothing else meanwhile.
+ * A separate process counts (counter.c).  The process starts some time after the
+ * request, so that pending changes are included and frequent requests start few
+ * processes.  If the server has no free background worker slot, the scheduler itself
+ * counts, and does nothing else meanwhile.
  *
  * worker/scheduler/count.c
  *
@@ -24,23 +24,23 @@
 
 #include "scheduler/duty.h"
 
-/* It begins so many microseconds after it is asked for. */
+/* Microseconds between a request and the start. */
 #define DELAY		USECS_PER_SEC
 
-/* One that is asked for while another counts waits for so many times as long as that took, too. */
+/* A request during a count waits longer: for this multiple of the duration of the count. */
 #define PAUSES		20
 
-/* Microseconds between two looks at who counts, should its end have woken nobody. */
+/* Microseconds between two checks of the process, if its end was not noticed. */
 #define LOOK_PAUSE	USECS_PER_SEC
 
-/* Without room for this database's jobs it is looked for again after so many microseconds. */
+/* Microseconds before the next search for room for this database. */
 #define ROOM_PAUSE	USECS_PER_MINUTE
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 
-/* Starts the process that counts, and sees what becomes of it. */
+/* Starts the counting process, and handles its end. */
 Duty		count_duty = {
 	.what = "count the jobs for the statistics",
 	.load = load,
@@ -50,17 +50,16 @@ Duty		count_duty = {
 
 static JobqStatBase *base = NULL;
 
-/* It has been asked for, and begins at its next turn. */
+/* Requested; begins in the next run. */
 static bool begins = false;
 
-/* Who counts, or NULL; and since when. */
+/* The counting process, or NULL; and its start time. */
 static BackgroundWorkerHandle *counter = NULL;
 static TimestampTz counts_since;
 
 /*
- * Forget the databases that are gone.  DROP DATABASE has that done; but the file of the
- * statistics may be older than it, as after a crash, or where a standby has replayed it.
- * In a transaction.
+ * Forget dropped databases.  DROP DATABASE normally does this, but the statistics file
+ * may be older, after a crash or on a standby.  Must be called in a transaction.
  */
 static void
 forget_dropped(void)
@@ -76,8 +75,9 @@ forget_dropped(void)
 }
 
 /*
- * Forget a database that is not served any more, so that another has its room; false if
- * there is none.  Which are served does not change under the lock.
+ * Forget a database no longer served, to make room.  Returns false if there is none.
+ * The set of served databases does not change under the lock.  Takes jobq_shared->lock
+ * shared.
  */
 static bool
 forget_unserved(void)
@@ -99,7 +99,8 @@ forget_unserved(void)
 }
 
 /*
- * The jobs of this database are counted from now on.
+ * Register this database in the statistics.  Without room, tries again after
+ * ROOM_PAUSE.
  */
 static TimestampTz
 load(TimestampTz now)
@@ -134,13 +135,13 @@ load(TimestampTz now)
 		return now + ROOM_PAUSE;
 	}
 
-	/* the one before may have left in the midst of it */
+	/* the previous counter may have been interrupted */
 	jobq_stats_count_end(base, base->count, NULL, now);
 	return now;
 }
 
 /*
- * Has who counted ended?
+ * True if the counting process has ended.
  */
 static bool
 counter_gone(void)
@@ -151,14 +152,14 @@ counter_gone(void)
 }
 
 /*
- * Nobody counts any more.  Returns when it is to be done again.
+ * Handle the end of a count.  Returns the time of the next count.
  */
 static TimestampTz
 counted(TimestampTz now)
 {
 	TimestampTz took = Max(now - counts_since, 0);
 
-	/* one that was begun has met an error, or was terminated */
+	/* the count ended with an error, or was terminated */
 	jobq_stats_count_end(base, base->count, NULL, now);
 	begins = base->recount;
 	return begins ? now + DELAY + took * PAUSES : DT_NOEND;

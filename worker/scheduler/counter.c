@@ -3,12 +3,12 @@
  * counter.c
  *	  Counts the jobs and dead letters of the database for the statistics.
  *
- * The table is read in one go, with one snapshot: about 0.2 s for each million of
- * jobs.  So the scheduler has a process of its own started for it, which ends when all
- * is counted, and goes on meanwhile.  When that is to be is in count.c.
+ * The table is read at once with one snapshot, in about 0.2 s for a million jobs.  A
+ * separate process does this while the scheduler continues.  count.c decides when to
+ * count.
  *
- * The process leaves in the midst of it if its scheduler is gone, or is to leave the
- * database.  The next one gives up what was begun.
+ * The process exits early if its scheduler is gone or must leave the database.  The next
+ * scheduler discards the incomplete count.
  *
  * worker/scheduler/counter.c
  *
@@ -32,18 +32,18 @@ typedef void (*CountRow) (Relation rel, HeapTuple tuple, JobqCounted **counted,
 
 PGDLLEXPORT void jobq_counter_main(Datum main_arg);
 
-/* What the process is told: its database, and the scheduler that has it started. */
+/* Arguments of the process: its database and its scheduler. */
 typedef struct CounterStart
 {
 	Oid			dboid;
 	int			scheduler_pid;
 }			CounterStart;
 
-/* Its scheduler; 0 in the scheduler itself. */
+/* The scheduler of this process; 0 in the scheduler itself. */
 static int	my_scheduler_pid = 0;
 
 /*
- * Handle interrupts; and the process ends if nobody waits for what it counts.
+ * Handle interrupts.  Exits if the scheduler no longer needs the count.
  */
 static void
 leave_if_unwanted(void)
@@ -55,7 +55,7 @@ leave_if_unwanted(void)
 }
 
 /*
- * What was counted for this place, which may be JOBQ_NONE.
+ * Find or allocate the counts for this statistics slot, which may be JOBQ_NONE.
  */
 static JobqCounted *
 counted_at(JobqCounted **counted, uint32 place, TimestampTz now)
@@ -71,7 +71,7 @@ counted_at(JobqCounted **counted, uint32 place, TimestampTz now)
 }
 
 /*
- * Add a job to what was counted.
+ * Add a job to the counts.
  */
 static void
 count_job(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
@@ -102,7 +102,7 @@ count_job(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 }
 
 /*
- * Add a dead letter.
+ * Add a dead letter to the counts.
  */
 static void
 count_letter(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
@@ -132,7 +132,7 @@ count_rows(Relation rel, Snapshot snapshot, CountRow count_it, JobqCounted **cou
 }
 
 /*
- * Count all rows, while others go on, in a transaction.
+ * Count all rows, under concurrent changes.  Must be called in a transaction.
  */
 void
 counter_count(JobqStatBase *base, TimestampTz now)
@@ -159,9 +159,8 @@ counter_count(JobqStatBase *base, TimestampTz now)
 }
 
 /*
- * Have a process started that counts the jobs of this scheduler's database.  Where it can
- * be looked after is made in the caller's memory context; NULL if the server has no
- * place for another process.
+ * Start a process to count the jobs of this database.  Returns its handle, allocated in
+ * the current memory context, or NULL if the server has no free background worker slot.
  */
 BackgroundWorkerHandle *
 counter_start(void)
@@ -177,8 +176,8 @@ counter_start(void)
 }
 
 /*
- * Count, unless that is done.  Without the extension, or if the jobs are not counted at all,
- * there is nothing to do.
+ * Count, unless already done.  Does nothing without the extension, or if the jobs are
+ * not counted at all.
  */
 static void
 count_if_wanted(void)
@@ -197,7 +196,8 @@ count_if_wanted(void)
 }
 
 /*
- * The process.  That somebody has locked a table is no error: it is tried again.
+ * Main function of the counting process.  A lock timeout is no error: the count is
+ * tried again.
  */
 void
 jobq_counter_main(Datum main_arg)

@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * demand.c
- *	  Which roles want workers, which workers there are, and whose turn it is.
+ *	  Collects the demand for workers: the roles with jobs, and the workers.
+ *	  Decides which role gets the next worker.
  *
- * All is read under the lock in one go; what is made of it needs none.
+ * All state is read under the lock at once.  The evaluation needs no lock.
  *
- * A role that has jobs, but no worker in a pool, comes before those that have
- * one.  Among several such roles turns go round, in the order of their OIDs.  If
- * the jobs of some are more urgent, by the place of their queue in the pool and
- * by priority, then every other place is given by urgency.  So urgent jobs come
- * soon, and yet all roles come to their turn: after two rounds at most.
+ * A role with jobs but without a worker in the pool comes before roles with a worker.
+ * Among several roles without a worker, round robin applies, in the order of their
+ * OIDs.  If some roles have more urgent jobs, by the position of the queue in the pool
+ * and by priority, then every second slot is assigned by urgency.  Urgent jobs start
+ * soon, and each role still gets a worker after at most two rounds.
  *
  * worker/scheduler/demand.c
  *
@@ -17,7 +18,7 @@
  */
 #include "scheduler/inner.h"
 
-/* What a lane wants. */
+/* The demand of a lane. */
 typedef struct LaneDemand
 {
 	Oid			role;
@@ -26,13 +27,13 @@ typedef struct LaneDemand
 	uint8		rank[JOBQ_MAX_POOLS];
 } LaneDemand;
 
-/* Where the turns of a pool stand: the last roles that got a place. */
+/* The state of the round robin of a pool: the last role served of each kind. */
 typedef struct PoolTurns
 {
-	Oid			round;			/* by its turn */
-	Oid			urgent;			/* because its jobs were urgent */
-	Oid			further;		/* having others already */
-	bool		in_turn;		/* the next place goes by turn */
+	Oid			round;			/* by round robin */
+	Oid			urgent;			/* because of urgent jobs */
+	Oid			further;		/* having a worker already */
+	bool		in_turn;		/* next slot goes by round robin */
 } PoolTurns;
 
 static PoolTurns turns[JOBQ_MAX_POOLS];
@@ -46,7 +47,8 @@ static int	compare_lanes(const void *a, const void *b);
 static int	compare_workers(const void *a, const void *b);
 
 /*
- * What all pools want, in the current memory context.
+ * Read the demand of all pools.  Allocates in the current memory context.  Takes
+ * my_db->lock exclusively.
  */
 Demand *
 demand_read(const JobqPoolSet *pools, TimestampTz now)
@@ -75,9 +77,9 @@ demand_read(const JobqPoolSet *pools, TimestampTz now)
 }
 
 /*
- * The heaps of lanes with jobs that workers may start.  Wants db->lock.
+ * Read the heaps of lanes with jobs ready for workers.  Caller holds db->lock.
  *
- * Of what is in quarantine, one may run at a time.
+ * In quarantine, only one job may run at a time.
  */
 static int
 read_lanes(LaneDemand *lanes, TimestampTz now)
@@ -105,7 +107,7 @@ read_lanes(LaneDemand *lanes, TimestampTz now)
 }
 
 /*
- * The workers of this database.  Wants db->lock.
+ * Read the workers of this database.  Caller holds db->lock.
  */
 static int
 read_workers(WorkerView *workers, TimestampTz now)
@@ -126,7 +128,7 @@ read_workers(WorkerView *workers, TimestampTz now)
 		worker->generation = slot->generation;
 		worker->role = slot->role;
 		worker->pool = slot->pool;
-		/* it has not looked for its first job yet */
+		/* has not looked for a job yet */
 		worker->coming = slot->state == JOBQ_SLOT_STARTING || slot->idle_since == 0;
 		worker->idle = slot->state == JOBQ_SLOT_ATTACHED && slot->idle;
 		worker->leaves = slot->retire;
@@ -143,7 +145,7 @@ read_workers(WorkerView *workers, TimestampTz now)
 }
 
 /*
- * The roles that have jobs for the pool.
+ * Collect the roles with jobs for the pool.
  */
 static void
 add_roles(PoolDemand *pool, int index, const LaneDemand *lanes, int nlanes)
@@ -171,7 +173,7 @@ add_roles(PoolDemand *pool, int index, const LaneDemand *lanes, int nlanes)
 }
 
 /*
- * The workers that pools and roles have.
+ * Count the workers of pools and roles.
  */
 static void
 add_workers(Demand *demand)
@@ -222,7 +224,7 @@ compare_lanes(const void *a, const void *b)
 	return role_a < role_b ? -1 : role_a > role_b;
 }
 
-/* Those of the same role and pool are neighbours. */
+/* Workers of the same role and pool become adjacent. */
 static int
 compare_workers(const void *a, const void *b)
 {
@@ -235,7 +237,7 @@ compare_workers(const void *a, const void *b)
 }
 
 /*
- * What the role wants of the pool, or NULL.
+ * Find the demand of the role in the pool, or NULL.
  */
 RoleDemand *
 demand_role(const PoolDemand *pool, Oid role)
@@ -257,7 +259,7 @@ demand_role(const PoolDemand *pool, Oid role)
 }
 
 /*
- * How many roles have jobs for the pool, but no worker.
+ * Count the roles with jobs for the pool, but without a worker.
  */
 int
 demand_without_worker(const PoolDemand *pool)
@@ -271,7 +273,7 @@ demand_without_worker(const PoolDemand *pool)
 }
 
 /*
- * How far the role is from being next, when "last" had its turn.
+ * The distance of the role from "last" in the round robin; 0 is next.
  */
 static uint32
 distance(Oid role, Oid last)
@@ -280,8 +282,7 @@ distance(Oid role, Oid last)
 }
 
 /*
- * The role that is to have the next worker of the pool, or NULL if none wants
- * one.
+ * Choose the role for the next worker of the pool, or NULL if no role needs a worker.
  */
 RoleDemand *
 demand_next(PoolDemand *pool, int index)
@@ -327,7 +328,7 @@ demand_next(PoolDemand *pool, int index)
 }
 
 /*
- * The role that came next has got a worker.
+ * Note that the role from demand_next() has got a worker.
  */
 void
 demand_met(PoolDemand *pool, int index, RoleDemand *role)

@@ -1,14 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * discover.c
- *	  Finds the lanes that have jobs: skips through the ready index from lane to
+ *	  Finds the lanes with jobs: skips through the ready index from lane to
  *	  lane.
  *
- * A lane whose first job is not due needs no place: its time is noted, and when that
- * has come, lanes are looked for again.  Those that are there know by themselves when
- * their next job is due, and are not read for that.  Where
- * the places do not suffice, lanes that are needed less give way (lane.c), and
- * this is done again and again, as others may have become free.
+ * A lane whose first job is not due needs no slot.  The due time is noted, and discovery
+ * runs again at that time.  Lanes in shared memory know when their next job is due, and
+ * are not read here.  If slots are short, less urgent lanes give up their slots
+ * (lane.c), and discovery is repeated, because slots may have become free.
  *
  * worker/scheduler/discover.c
  *
@@ -23,26 +22,26 @@
 
 #include "scheduler/duty.h"
 
-/* Retry of lanes that found no place. */
+/* The pause before lanes without a slot are tried again (microseconds). */
 #define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
 
 /*
- * Lanes of which the first job has become due are looked for at the earliest after so
- * many times what that took last, but not later than after a second.
+ * The pause before discovery runs again for lanes whose first job has become due: a
+ * multiple of the last duration, but at most one second.
  */
 #define FORGOTTEN_SHARE	4
 #define FORGOTTEN_PAUSE	USECS_PER_SEC
 
-/* How many lanes are looked for at a time, after the first that found no place. */
+/* Lanes examined in one run after the first lane without a slot. */
 #define MORE_LANES		4096
 
-/* So many entries of a lane are passed one by one before the next lane is searched for. */
+/* Index entries of a lane read one by one before a new index search. */
 #define STEPS			16
 
-/* How often it is said that there are too few places. */
+/* The pause between two log messages about too few slots (microseconds). */
 #define TELL_PAUSE		USECS_PER_HOUR
 
-static TimestampTz forgotten_at = 0;	/* not before this */
+static TimestampTz forgotten_at = 0;	/* earliest next time */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
@@ -54,9 +53,9 @@ static bool next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun,
 					  IndexPosition *at);
 
 /*
- * Reads a few entries of the index for each lane; there is no other way to know
- * them.  After a lane that finds no place it looks at MORE_LANES others, and goes
- * on from there the next time.
+ * Reads a few index entries for each lane, without a bound on the number of lanes.
+ * After the first lane without a slot, a run examines MORE_LANES more lanes.  The next
+ * run continues there.
  */
 Duty		discover_duty = {
 	.what = "find the queues that have jobs",
@@ -73,7 +72,7 @@ run(TimestampTz now)
 	instr_time	start;
 	instr_time	took;
 
-	/* jobs may have come together with those for which their groups wait */
+	/* new jobs may have come together with the jobs their groups wait for */
 	do
 	{
 		LWLockAcquire(my_db->lock, LW_SHARED);
@@ -109,7 +108,7 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * When the first job of a lane that is not there is due.
+ * When the first job of a lane without a slot is due.
  */
 static TimestampTz
 forgotten_due(void)
@@ -118,7 +117,7 @@ forgotten_due(void)
 }
 
 /*
- * Lanes find no place, or take that of others.
+ * Log that lanes find no slot, or take the slots of other lanes.
  */
 static void
 tell_crowded(TimestampTz now)
@@ -138,9 +137,8 @@ tell_crowded(TimestampTz now)
 }
 
 /*
- * Find the lanes that have index entries and are not there yet.  With "forgotten", all
- * of them, from the first one on.  With "reset", all lanes are read from their beginning,
- * too.
+ * Find lanes with index entries but without a slot.  forgotten: search all lanes, from
+ * the first.  reset: also read all lanes again from their beginning.
  */
 static void
 discover(bool reset, bool forgotten)
@@ -153,8 +151,7 @@ discover(bool reset, bool forgotten)
 	uint32		evictions = prepare_lanes(reset, forgotten);
 	bool		from_start;
 	bool		begun = false;
-	int			left = -1;		/* lanes to look for, after one without a
-								 * place */
+	int			left = -1;		/* lanes left to examine, or -1: no limit */
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 
@@ -200,8 +197,8 @@ discover(bool reset, bool forgotten)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 
 	/*
-	 * A lane that we had found may have given way to another; and who handed
-	 * over meanwhile may have found no place for a lane that we had passed.
+	 * A lane found above may have been evicted.  Also, a process that handed
+	 * over a job meanwhile may have found no slot for a lane passed above.
 	 */
 	my_db->ready->overflow |= left >= 0 || !from_start ||
 		my_db->ready->evictions != evictions;
@@ -210,22 +207,22 @@ discover(bool reset, bool forgotten)
 }
 
 /*
- * Before the index is read: lanes that have skipped jobs are to be read on, with
- * "forgotten" those from their beginning that were made while jobs of theirs may have
- * been forgotten, and with "reset" all of them.  Returns how many lanes have given way so
- * far.
+ * Prepare the lanes before the index is read.  Lanes with skipped jobs are read
+ * further.  forgotten: lanes made while jobs of theirs may have been forgotten are read
+ * from the beginning.  reset: all lanes are.  Returns the number of evictions so far.
+ * Takes my_db->lock exclusively.
  */
 static uint32
 prepare_lanes(bool reset, bool forgotten)
 {
-	JobqWakeList wake = {0};	/* it is us who would be woken */
+	JobqWakeList wake = {0};	/* unused: would wake the scheduler */
 	uint32		evictions;
 	uint32	   *from = &my_db->ready->passed;
 	JobqLane   *lane;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->ready->overflow = false;
-	my_db->ready->complete = false; /* so a lane that is made is read */
+	my_db->ready->complete = false; /* so a new lane is read */
 	evictions = my_db->ready->evictions;
 	while ((from = jobq_lane_next_passed(my_db, from, &lane)) != NULL)
 	{
@@ -249,12 +246,12 @@ prepare_lanes(bool reset, bool forgotten)
 }
 
 /*
- * Step to the next lane that has an entry, and to its first one.  The values
- * come from the index itself.
+ * Step to the first entry of the next lane.  Returns false at the end of the index.
+ * The values come from the index, not from the table.
  *
- * A scan that has begun has read the rest of its page.  Where lanes are short, the next
- * one is there as well, and to search for it from the root would read that page again
- * for each.
+ * The scan has already read the rest of the current page.  With short lanes, the next
+ * lane is usually on the same page, and stepping avoids a search from the root for each
+ * lane.
  */
 static bool
 next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun, IndexPosition *at)

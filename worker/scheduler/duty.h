@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * duty.h
- *	  What the scheduler has to do, piece by piece.
+ *	  The duties: the tasks of the scheduler.
  *
- * A duty says when it is due, and does what is due.  The loop (scheduler.c) goes
- * through all duties in each round, in the order of its table, and sleeps until
- * the first of them is due or somebody sets its latch.
+ * Each duty has a function to compute when the duty is due, and a function to do the
+ * work.  In each round the loop (scheduler.c) goes through all duties, in the order of
+ * its table.  Then the scheduler sleeps until the first duty is due or its latch is set.
  *
- * While one duty runs, all others wait.  So each is bounded in time; the comment
- * at its definition says by what.  None waits for a lock longer than LOCK_PATIENCE:
- * then there is an error, and what is a role's own affair catches that (try.c,
- * share.c).  If a duty itself ends with it, because somebody has locked one of
- * jobq's tables, it is run again after a pause that grows, and the others go on.
- * So a duty that changes shared memory, and then fails, must be mended by what
- * read_anew() in scheduler.c asks for.
+ * While a duty runs, the rest must wait.  Each duty is therefore bounded in time; see
+ * the comment at the definition.  A duty waits for a lock no longer than LOCK_PATIENCE,
+ * and then gets an error.  Errors that concern a single role are caught within the duty
+ * (try.c, share.c).  If a lock on one of jobq's own tables times out, the duty as a
+ * whole ends with this error.  The duty then runs again after a growing pause, and the
+ * remaining duties continue.
+ *
+ * A duty may fail after it has changed shared memory.  The requests of read_anew() in
+ * scheduler.c must be enough to repair the state.
  *
  * worker/scheduler/duty.h
  *
@@ -26,61 +28,61 @@
 
 typedef struct Duty
 {
-	const char *what;			/* "the scheduler cannot ..." */
+	const char *what;			/* completes "the scheduler cannot ..." */
 
 	/*
-	 * Once, before the first round, in the order of the table: read what is
-	 * to be known.  Returns as run().  NULL: there is nothing to read, and
-	 * the duty is due in the first round.
+	 * Runs once before the first round, in the order of the table, and reads
+	 * the initial state.  Returns the same as run().  NULL if there is
+	 * nothing to read; the duty is then due in the first round.
 	 */
 	TimestampTz (*load) (TimestampTz now);
 
 	/*
-	 * Do what is to be done.  Returns when the duty is due again by its own
-	 * plan: "now" if there is more to do at once, DT_NOEND if it has no plan.
+	 * Does the work.  Returns the time at which the duty is due again by its
+	 * own plan: "now" if more work is left, DT_NOEND if there is no plan.
 	 */
 	TimestampTz (*run) (TimestampTz now);
 
 	/*
-	 * When the duty is due by what others have noted in shared memory, and by
-	 * its own plan, as far as that counts then.  NULL: its plan is all.  Only
-	 * reads.  Called without a lock to decide whether to run, and with
-	 * db->lock held to decide how long to sleep.
+	 * Returns when the duty is due, from requests in shared memory and from
+	 * its own plan, as far as the plan counts.  NULL: the plan alone counts.
+	 * Must only read.  Called without a lock to decide whether to run, and
+	 * with db->lock held to decide how long to sleep.
 	 */
 	TimestampTz (*next_due) (TimestampTz plan, TimestampTz now);
 
-	/* Runs in each round: it sees for itself what there is to do. */
+	/* Runs in each round, and checks by itself for work. */
 	bool		each_round;
 
 	/* Does not run while scheduler_paused(). */
 	bool		pausable;
 
-	/* The rest is the loop's: what load() or run() has returned */
+	/* Owned by the loop: the last result of load() or run(). */
 	TimestampTz plan;
 
-	/* it has met a lock: when it is run again, and after how long; or 0 */
+	/* after a lock timeout: when to run again, and the pause (us); or 0 */
 	TimestampTz again_at;
 	int64		pause;
 } Duty;
 
-extern Duty extension_duty;		/* leaves when the extension does */
-extern Duty identity_duty;		/* keeps a copy from running jobs */
+extern Duty extension_duty;		/* exits after DROP EXTENSION */
+extern Duty identity_duty;		/* keeps a copied database from running jobs */
 extern Duty discover_duty;		/* finds lanes in the index */
-extern Duty rank_duty;			/* says which workers serve a lane */
+extern Duty rank_duty;			/* chooses the workers for a lane */
 extern Duty scan_duty;			/* reads the due jobs of lanes */
-extern Duty clock_duty;			/* corrects times of a clock that was ahead */
+extern Duty clock_duty;			/* corrects times from a clock ahead of time */
 extern Duty schedules_duty;		/* enqueues the jobs of schedules */
-extern Duty batches_duty;		/* sees what becomes of batches */
-extern Duty supervise_duty;		/* looks after the workers */
-extern Duty limits_duty;		/* hands out what time has set free */
-extern Duty taken_duty;			/* ends jobs that do not wait for a place */
-extern Duty expire_duty;		/* ends leases whose time is over */
-extern Duty forget_duty;		/* removes leases of jobs that are gone */
-extern Duty collect_duty;		/* removes rows of leases that have ended */
-extern Duty relay_duty;			/* sends what the relay has collected */
-extern Duty sweep_duty;			/* the safety net */
-extern Duty retention_duty;		/* looks after the archive */
+extern Duty batches_duty;		/* evaluates batches */
+extern Duty supervise_duty;		/* starts and stops workers */
+extern Duty limits_duty;		/* hands out permits freed by time */
+extern Duty taken_duty;			/* ends jobs that need no worker */
+extern Duty expire_duty;		/* ends expired leases */
+extern Duty forget_duty;		/* removes leases of deleted jobs */
+extern Duty collect_duty;		/* removes rows of ended leases */
+extern Duty relay_duty;			/* sends the notifications of the relay */
+extern Duty sweep_duty;			/* periodic safety check */
+extern Duty retention_duty;		/* makes and drops archive partitions */
 extern Duty count_duty;			/* counts the jobs for the statistics */
-extern Duty monitors_duty;		/* tells of what has begun or ended */
+extern Duty monitors_duty;		/* reports begun and ended conditions */
 
 #endif							/* JOBQ_DUTY_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * extension.c
- *	  Leaves the database when the extension is not there any more.
+ *	  Leaves the database after the extension was dropped.
  *
  * worker/scheduler/extension.c
  *
@@ -39,13 +39,13 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Leave if the extension is not there, or not of this library's version, or
- * not the one that this process has begun with.
+ * End the process if the extension is gone, has a version other than this library, or
+ * was created again since the start of the process.
  */
 void
 extension_check(void)
 {
-	static Oid	served = InvalidOid;	/* its table of jobs */
+	static Oid	served = InvalidOid;	/* table of jobs */
 	const JobqRelations *rels;
 	Oid			job;
 	uint64		pokes = jobq_shared->pokes;
@@ -70,7 +70,7 @@ extension_check(void)
 
 	if (!OidIsValid(job))
 	{
-		/* CREATE and ALTER EXTENSION poke at their commit: then look again */
+		/* CREATE and ALTER EXTENSION request another check at commit */
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		my_db->absent = pokes == jobq_shared->pokes;
 		LWLockRelease(jobq_shared->lock);

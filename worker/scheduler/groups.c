@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * groups.c
- *	  The scheduler's part in groups: it reads the jobs of those that had too
- *	  many to be parked, and knows after a start which wait for one that has
- *	  begun before.
+ *	  Groups of jobs: reads the jobs of groups that were too many to be parked
+ *	  in memory.  After a start, finds the groups that wait for a job begun
+ *	  before.
  *
  * worker/scheduler/groups.c
  *
@@ -30,21 +30,21 @@
 
 #include "commit/commit.h"
 
-/* Groups that are read at a time, and rows of them that are passed over. */
+/* Groups read in one run, and rows of a group passed over. */
 #define MAX_REFILLS	64
 #define MAX_PASSED	100000
 
 /*
- * Which jobs have their turn again is read so often at most, in microseconds, and at the
- * earliest after so many times what that took ...
+ * The pause between two readings of owners (microseconds), and the pause as a multiple
+ * of the duration of a reading.
  */
 #define OWNERS_PAUSE	USECS_PER_SEC
 #define OWNERS_SHARE	20
 
-/* ... and so many of them for each place of a group. */
+/* Owners read for each group slot. */
 #define OWNERS_PER_GROUP	4
 
-/* A job that its group may wait for, as the table has it. */
+/* A job for which its group may wait, as in the table. */
 typedef struct GroupOwner
 {
 	int64		group;
@@ -62,10 +62,10 @@ typedef struct GroupOwners
 	int64		max;
 } GroupOwners;
 
-/* When something was read, and the pause after that. */
+/* The time of the last reading, and the pause afterwards. */
 typedef struct Reading
 {
-	bool		wanted;			/* and has not come to its end */
+	bool		wanted;			/* requested, and not yet completed */
 	TimestampTz at;
 	int64		pause;
 } Reading;
@@ -81,9 +81,9 @@ static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 
 /*
- * After a start of the server: how empty the groups' own buckets would be, and
- * which of them would rest; as limits.c does for queues and kinds.  As many
- * groups as there are places for, those first that have had most.
+ * Restore the rate buckets and throttles of groups after a server start, as limits.c
+ * does for queues and kinds.  If group slots are short, the most active groups come
+ * first.  Takes my_db->lock exclusively.
  */
 static void
 remember_past(const JobqLimiter *limiter, TimestampTz now)
@@ -106,12 +106,12 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 		int64		id;
 
 		if (past.name == NULL)
-			continue;			/* those that have no group */
+			continue;			/* jobs without a group */
 		id = jobq_group_id(limiter->queue_id, past.name);
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		group = jobq_group_make(my_db, id,
 								jobq_limiter_find(my_db, limiter->queue_id, 0),
-								InvalidOid, now);	/* nobody knows whose */
+								InvalidOid, now);	/* role unknown */
 		if (group != NULL && paced)
 			group->pace.tokens = Max(group->pace.tokens - past.started, 0);
 		if (group != NULL && past.failures > 0)
@@ -135,8 +135,8 @@ add_owner(GroupOwners *owners)
 }
 
 /*
- * The jobs that have begun before, and have not lost their turn.  They are found by their
- * index, whatever the planner knows of the table.
+ * Find the jobs that have begun before and still hold their group.  The scan always
+ * uses the index, regardless of the statistics of the table.
  */
 static void
 find_held(Relation rel, GroupOwners *owners, TimestampTz now)
@@ -169,9 +169,9 @@ find_held(Relation rel, GroupOwners *owners, TimestampTz now)
 }
 
 /*
- * The jobs that run, as a lease in their row says (procedure.c).  There is no index of
- * them, as a lease changes while its job runs: so all jobs that have a group are looked
- * through, or all jobs, but not where there are no groups.
+ * Find the jobs with a lease in their row, which means they are running (procedure.c).
+ * No index covers them, because a lease changes while its job runs.  The query may read
+ * all jobs with a group, or all jobs, unless no job has a group.
  */
 static void
 find_leased(GroupOwners *owners, TimestampTz now)
@@ -211,9 +211,9 @@ compare_owners(const void *a, const void *b)
 }
 
 /*
- * Which jobs their groups wait for, as the table has it; so many rows of it, and with
- * "leased" also those that run.  A group that waits for another goes on with that, and
- * what runs has no need to be waited for.
+ * Read the owners: the jobs for which groups wait.  "most" limits the number of rows
+ * processed.  With "leased", running jobs are read as well.  A group already waiting
+ * for a job keeps this job.  Takes my_db->lock exclusively.
  */
 static void
 read_owners(TimestampTz now, int64 most, bool leased)
@@ -230,7 +230,7 @@ read_owners(TimestampTz now, int64 most, bool leased)
 		reading_took(&leased_reading, start);
 	}
 
-	/* with a later snapshot: one that has run may have come back meanwhile */
+	/* with a later snapshot: a job may have stopped running meanwhile */
 	INSTR_TIME_SET_CURRENT(start);
 	find_held(rel, &owners, now);
 	reading_took(&held_reading, start);
@@ -255,8 +255,8 @@ read_owners(TimestampTz now, int64 most, bool leased)
 		owner = group != NULL && jobq_group_read(group, row->job, row->queue_id, row->since);
 
 		/*
-		 * one that no worker runs is not forgotten when the one before it is
-		 * over
+		 * A leased job without a worker must be read again when the current
+		 * owner ends.
 		 */
 		if (row->leased && group != NULL && group->others == JOBQ_OTHERS_KNOWN &&
 			!jobq_slot_names_job(my_db, row->job))
@@ -270,8 +270,8 @@ read_owners(TimestampTz now, int64 most, bool leased)
 }
 
 /*
- * Groups that wait for a job which has begun before, or whose own buckets are
- * not full.
+ * Restore the groups that wait for a job begun before, and the groups whose own buckets
+ * are not full.  Called once at a server start.
  */
 void
 groups_restore(void)
@@ -301,13 +301,12 @@ reading_took(Reading *reading, instr_time start)
 static TimestampTz
 reading_due(Reading *reading, TimestampTz now)
 {
-	reading->at = Min(reading->at, now);	/* the clock may have been put
-											 * back */
+	reading->at = Min(reading->at, now);	/* clock may have been put back */
 	return Max(now, reading->at + reading->pause);
 }
 
 /*
- * When the owners are to be read again, which is asked for.
+ * Return when to read the owners again, or DT_NOEND if not requested.
  */
 TimestampTz
 groups_owners_due(TimestampTz now)
@@ -322,11 +321,13 @@ groups_owners_due(TimestampTz now)
 }
 
 /*
- * Jobs that had lost their turn may have it again: a queue has more patience than
- * before, or the clock was put back.  Or a group has waited for two jobs, and the first
- * is over.  Or jobs have come of which nothing was noted; only these may have begun
- * without our knowledge, and if they are still to be read, no group is told that it waits
- * for nobody else.
+ * Read the owners again.  Reasons: A queue has a longer patience than before, or the
+ * clock was put back, so jobs may hold their group again.  A group has waited for two
+ * jobs, and the first is over.  Jobs have come without a note in shared memory.  Only
+ * jobs without a note may have begun unnoticed; until they are read, no group may
+ * assume to have no further owner.
+ *
+ * Takes my_db->lock exclusively.  Runs its own transaction.
  */
 void
 groups_read_owners(void)
@@ -357,12 +358,12 @@ groups_read_owners(void)
 		jobq_groups_look(my_db, jobq_now());
 	LWLockRelease(my_db->lock);
 
-	/* one may have come to its end since we have read it */
+	/* an owner may have ended since the reading */
 	groups_sweep();
 }
 
 /*
- * Read the jobs of the groups that have asked for it.
+ * Read the jobs of the groups with a refill request.  Takes my_db->lock exclusively.
  */
 void
 groups_refill(void)
@@ -372,7 +373,7 @@ groups_refill(void)
 	int			n = 0;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	now = jobq_now();			/* what was dropped until now is due by then */
+	now = jobq_now();			/* jobs dropped until now are due by then */
 	my_db->groups->refill = false;
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
@@ -395,7 +396,8 @@ groups_refill(void)
 }
 
 /*
- * Read the due jobs of a group that come after this place.
+ * Read the due jobs of a group after this position.  Runs its own transaction, and
+ * takes my_db->lock exclusively.
  */
 static void
 refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
@@ -471,8 +473,8 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 }
 
 /*
- * The safety net: a group shall not wait for a job that is not in it, nor, unless that has
- * begun before, for one that stands elsewhere by now, or is not due.
+ * Safety check: a group must not wait for a job outside the group.  A called job must
+ * also be due and unchanged in its position.  Takes my_db->lock shared.
  */
 void
 groups_sweep(void)

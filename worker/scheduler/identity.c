@@ -3,8 +3,8 @@
  * identity.c
  *	  Keeps a copy of a served database from running the jobs of its original.
  *
- * A copy is served, but pauses as with "jobq.start_paused", until adopt() was called in it.
- * src/store/identity.c says which database is a copy.
+ * A copy is served, but no worker starts, as with "jobq.start_paused", until adopt() is
+ * called in the copy.  src/store/identity.c decides whether a database is a copy.
  *
  * worker/scheduler/identity.c
  *
@@ -24,7 +24,7 @@ static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static void check(void *arg);
 
-/* Reads a few rows at the start, and in each round as long as the database is a copy. */
+/* Reads a few rows at the start, and in each round while the database is a copy. */
 Duty		identity_duty = {
 	.what = "see whether the database is a copy",
 	.load = load,
@@ -51,7 +51,7 @@ load(TimestampTz now)
 }
 
 /*
- * Has the copy been adopted since?
+ * Check whether the copy has been adopted since.  If so, request all work again.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -77,7 +77,8 @@ run(TimestampTz now)
 }
 
 /*
- * Sets the bool at arg, and tells of a copy that was not known.
+ * Check whether the database is a copy; arg points to the bool result.  Logs a newly
+ * found copy.
  */
 static void
 check(void *arg)

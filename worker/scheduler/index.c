@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * index.c
- *	  Reads rows of jobq_internal.job by the index job_ready, for those who load
- *	  the ready set.
+ *	  Reads rows of jobq_internal.job through the index job_ready, to fill the
+ *	  ready set.
  *
  * worker/scheduler/index.c
  *
@@ -22,14 +22,14 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-/* Leased rows without a worker that a scan takes note of. */
+/* Leased rows without a worker noted by a scan. */
 #define MAX_LOST		64
 
 static int64 lost[MAX_LOST];
 static int	nlost = 0;
 
 /*
- * Start a transaction with the index open.
+ * Start a transaction, and open the index.  Ends the process if the extension is gone.
  */
 void
 index_begin(ReadyIndex *scan)
@@ -55,7 +55,7 @@ index_end(ReadyIndex *scan)
 }
 
 /*
- * A scan key for "the index columns first to last are greater than these".
+ * Build a scan key for "the index columns first to last are greater than these values".
  */
 void
 index_key_after(ScanKey header, ScanKey members, int first, int last,
@@ -103,8 +103,8 @@ index_key_after(ScanKey header, ScanKey members, int first, int last,
 }
 
 /*
- * The place of the entry at which the scan is, which was told to fetch it
- * (xs_want_itup), whether its row is there or not.
+ * Get the position of the current index entry, whether its row exists or not.  The scan
+ * must have xs_want_itup set.
  */
 void
 index_position(IndexScanDesc desc, IndexPosition *at)
@@ -128,11 +128,11 @@ index_position(IndexScanDesc desc, IndexPosition *at)
 }
 
 /*
- * The row in the slot as an entry.  False if it is none of ours to run:
- * dormant, or with a lease (leased is set).
+ * Convert the row in the slot to an entry.  Returns false if the job cannot start:
+ * dormant, or with a lease (*leased is set).
  *
- * first: that of another row of the same lane, or NULL.  What is the same for all of a
- * lane is taken from there: to compute it costs as much as the rest.
+ * first: the entry of another row of the same lane, or NULL.  Values common to the lane
+ * are copied from this entry, because computing them costs as much as the rest.
  */
 bool
 index_read_row(TupleTableSlot *slot, const JobqPush *first, JobqPush *push,
@@ -155,7 +155,7 @@ index_read_row(TupleTableSlot *slot, const JobqPush *first, JobqPush *push,
 	push->ctid = slot->tts_tid;
 	*dormant = DatumGetBool(slot_getattr(slot, JOB_DORMANT, &isnull));
 
-	/* what lies behind the payload is not unpacked for this */
+	/* avoid deforming the columns behind the payload */
 	*leased = !heap_attisnull(tuple, JOB_LEASE_TOKEN, NULL);
 	if (first != NULL && !push->quarantine)
 	{
@@ -180,8 +180,8 @@ index_read_row(TupleTableSlot *slot, const JobqPush *first, JobqPush *push,
 }
 
 /*
- * A leased row: if no worker runs it, and none that has died at it is to be charged,
- * its worker died together with whoever would have charged it.
+ * Note a leased row if no slot names the job.  Such a row has lost its worker together
+ * with the process in charge of the worker.
  */
 void
 index_note_leased(int64 id)
@@ -191,7 +191,7 @@ index_note_leased(int64 id)
 }
 
 /*
- * What was noted is taken care of; outside any transaction.
+ * Handle the noted rows.  Must be called outside a transaction.
  */
 void
 index_end_lost(void)

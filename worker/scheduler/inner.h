@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room scheduler offer each other, in their order: each
- *	  uses those above it only.  The duties of the scheduler are in duty.h.
+ *	  Declarations shared by the files of this directory, in dependency order:
+ *	  each file uses only files above its own section.  The duties of the
+ *	  scheduler are in duty.h.
  *
  * worker/scheduler/inner.h
  *
@@ -23,7 +24,8 @@
 #include "schedule/schedule.h"
 
 /*
- * Does no worker start here, by "jobq.start_paused", or because the database is a copy?
+ * True if no worker may start in this database, because of "jobq.start_paused" or
+ * because the database is a copy.
  */
 static inline bool
 scheduler_paused(void)
@@ -34,7 +36,8 @@ scheduler_paused(void)
 /* worker/scheduler/try.c */
 
 /*
- * How long the scheduler waits for a lock: what waits for it is all the rest.
+ * How long the scheduler waits for a lock.  Short, because all other duties wait
+ * meanwhile.
  */
 #define LOCK_PATIENCE	"5ms"
 
@@ -50,10 +53,10 @@ extern void trouble_put_back(int64 by);
 
 /* worker/scheduler/partitions.c */
 
-/* How long a partition that is made or dropped waits for those who read. */
+/* Lock timeout for creating or dropping a partition while others read. */
 #define ARCHIVE_PATIENCE	"50ms"
 
-/* How long nobody looks after the archive, in microseconds, if all is well. */
+/* Time between two checks of the archive, in microseconds, without errors. */
 #define ARCHIVE_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
 
 extern void archive_tell(const char *what, const ErrorData *edata);
@@ -64,31 +67,31 @@ extern TimestampTz archive_make_days(TimestampTz now);
 
 /* worker/scheduler/clock.c */
 
-/* A clock that is put back by no more than this is waited for, in microseconds. */
+/* A smaller step back of the clock is waited out (microseconds). */
 #define JOBQ_CLOCK_SLACK	(60 * USECS_PER_SEC)
 
 extern void clock_begin(int64 by);
 
 /* worker/scheduler/share.c */
-/* Something that is to be done for a role. */
+/* A task for a role. */
 typedef struct Turn
 {
 	Oid			role;
-	int			locked;			/* how often in a row it was locked */
-	TimestampTz since;			/* due since then */
-	int64		item;			/* the caller's name for it */
-	int64		key;			/* share.c's own */
+	int			locked;			/* lock timeouts in a row */
+	TimestampTz since;			/* due since this time */
+	int64		item;			/* the caller's identifier */
+	int64		key;			/* private to share.c */
 } Turn;
 
-/* Something that is done together with others. */
+/* A task that shares a transaction with other tasks. */
 typedef struct Part
 {
 	Oid			role;
 	int			locked;			/* as in Turn */
 	void	   *arg;
-	bool		rests;			/* it was left out: its role rests */
-	ErrorData  *edata;			/* why it could not be done, or NULL */
-	int64		took;			/* share.c's own */
+	bool		rests;			/* skipped: the role must pause */
+	ErrorData  *edata;			/* the error, or NULL */
+	int64		took;			/* private to share.c */
 }			Part;
 
 extern void share_begin(void);
@@ -127,28 +130,28 @@ extern void role_charge(Oid role, const JobqError *error, TimestampTz now,
 extern bool role_charged_lately(Oid role, TimestampTz now);
 
 /* worker/scheduler/demand.c */
-/* A role that has jobs for a pool. */
+/* A role with jobs for a pool. */
 typedef struct RoleDemand
 {
 	Oid			role;
-	uint32		waiting;		/* jobs that could start */
-	int64		urgency;		/* of the first of them; the least comes first */
-	int			workers;		/* that stay */
-	int			ready;			/* of these, idle or about to come */
+	uint32		waiting;		/* jobs ready to start */
+	int64		urgency;		/* of the first; a lower value comes first */
+	int			workers;		/* without those about to leave */
+	int			ready;			/* of these, idle or starting */
 } RoleDemand;
 
-/* A pool, and the roles that have jobs for it, by OID. */
+/* A pool, and the roles with jobs for the pool, ordered by OID. */
 typedef struct PoolDemand
 {
 	int			size;
-	int			workers;		/* all that there are */
-	int			leaving;		/* of these, so many are about to be gone */
-	bool		by_turn;		/* demand_next() went by turn */
+	int			workers;		/* all workers */
+	int			leaving;		/* of these, about to leave */
+	bool		by_turn;		/* demand_next() used round robin */
 	int			nroles;
 	RoleDemand *roles;
 } PoolDemand;
 
-/* A worker, as it was when all was read. */
+/* A snapshot of a worker. */
 typedef struct WorkerView
 {
 	int			slot;
@@ -160,13 +163,13 @@ typedef struct WorkerView
 	bool		in_job;
 	bool		leaves;
 	bool		comes_back;
-	bool		yields;			/* what has been decided: it is to leave */
+	bool		yields;			/* decision: must leave */
 	bool		yields_anyway;
 	TimestampTz started_at;
-	TimestampTz idle_since;		/* if it is idle */
+	TimestampTz idle_since;		/* if idle */
 	TimestampTz yields_since;	/* or 0 */
-	int			peers;			/* of this role and pool, that stay; with it */
-	int64		urgency;		/* of the jobs that wait for its role */
+	int			peers;			/* staying peers, including this worker */
+	int64		urgency;		/* of the waiting jobs of the role */
 } WorkerView;
 
 typedef struct Demand
@@ -174,7 +177,7 @@ typedef struct Demand
 	int			npools;
 	PoolDemand	pools[JOBQ_MAX_POOLS];
 	int			nworkers;
-	WorkerView *workers;		/* peers are neighbours */
+	WorkerView *workers;		/* peers (same role and pool) are adjacent */
 } Demand;
 
 extern Demand *demand_read(const JobqPoolSet *pools, TimestampTz now);
@@ -204,7 +207,7 @@ extern void extension_check(void);
 extern void supervise_lost_lease(int64 id);
 
 /* worker/scheduler/index.c */
-/* A place in the index. */
+/* A position in the ready index. */
 typedef struct IndexPosition
 {
 	int32		queue_id;
@@ -214,7 +217,7 @@ typedef struct IndexPosition
 	JobqKey		key;
 } IndexPosition;
 
-/* A transaction in which the index is read. */
+/* A scan of the ready index within one transaction. */
 typedef struct ReadyIndex
 {
 	Relation	rel;
@@ -239,7 +242,7 @@ extern void index_end_lost(void);
 extern void tokens_begin(void);
 extern void tokens_renew(void);
 
-/* A kind (its hash), or a queue, whose jobs need a named limiter (its hash). */
+/* A kind (as hash) or a queue, and the named limiter (as hash) of its jobs. */
 typedef struct Member
 {
 	int32		queue_id;		/* 0: a kind */
@@ -249,16 +252,16 @@ typedef struct Member
 
 typedef struct Members
 {
-	Member	   *members;		/* in order */
+	Member	   *members;		/* sorted */
 	uint64		n;
 } Members;
 
-/* Limiters that are named, and do not exist. */
+/* Limiters that are named but do not exist. */
 typedef struct Missing
 {
 	uint32	   *hashes;
 	int			n;
-	char		first[JOBQ_MAX_LIMITER_NAME + 1];	/* name of one */
+	char		first[JOBQ_MAX_LIMITER_NAME + 1];	/* name of the first */
 } Missing;
 
 /* worker/scheduler/policies.c */
@@ -273,13 +276,13 @@ extern uint16 policies_limiter(const Members *members, int32 queue_id,
 
 /* worker/scheduler/past.c */
 
-/* What has become of the jobs of a name before a start of the server. */
+/* The jobs of a name that started or failed before the server start. */
 typedef struct Past
 {
 	text	   *name;			/* or NULL */
 	double		started;
 	int			failures;
-	TimestampTz failed_at;		/* the first of them; 0: there is none */
+	TimestampTz failed_at;		/* the first failure; 0: none */
 } Past;
 
 extern void past_begin(const JobqLimiter *limiters, int n);
@@ -317,19 +320,18 @@ extern BackgroundWorkerHandle *counter_start(void);
 extern void counter_count(JobqStatBase *base, TimestampTz now);
 
 /* worker/scheduler/kept.c */
-/* A workflow in which nothing has gone wrong, and how far it is. */
+/* A workflow without failures, kept in memory, and its progress. */
 typedef struct KeptWorkflow
 {
 	int64		batch_id;		/* hash key */
-	uint64		used_at;		/* the count of uses then */
-	TransactionId version;		/* of the batch's row: the xmin */
+	uint64		used_at;		/* value of the use counter at the last use */
+	TransactionId version;		/* xmin of the batch's row */
 	JobqSteps	workflow;
-	bool		grows;			/* steps were added to it */
+	bool		grows;			/* steps were added */
 	int			nblocked;
-	int			ncounted;		/* steps that the sum of all knows of */
-	int			nready;			/* steps for which there was something to do
-								 * ... */
-	int			ndone;			/* ... and for how many of these it is done */
+	int			ncounted;		/* steps included in the total */
+	int			nready;			/* steps in "ready" ... */
+	int			ndone;			/* ... and how many of these are done */
 	int			max_ready;
 	JobqStep  **ready;
 } KeptWorkflow;
@@ -344,7 +346,7 @@ extern bool kept_count(KeptWorkflow *kept);
 extern bool kept_over(KeptWorkflow *kept, JobqStep *step);
 
 /* worker/scheduler/workflows.c */
-/* The ids of jobs. */
+/* A list of job ids. */
 typedef struct JobList
 {
 	int			n;
@@ -352,23 +354,21 @@ typedef struct JobList
 	int64	   *ids;
 } JobList;
 
-/* What has happened to a batch since the last look. */
+/* The changes to a batch since its last evaluation. */
 typedef struct BatchNews
 {
-	bool		whole;			/* anything: look at all of it */
-	bool		grows;			/* steps were added, whether they are listed
-								 * or not */
-	JobList		ended;			/* or these jobs have ended */
-	JobList		added;			/* ... and steps with these jobs were added */
+	bool		whole;			/* evaluate the whole batch */
+	bool		grows;			/* steps were added, listed or not */
+	JobList		ended;			/* jobs that have ended */
+	JobList		added;			/* jobs of added steps */
 } BatchNews;
 
-/* What is left of a workflow after a look at it. */
+/* The remaining work of a workflow after an evaluation. */
 typedef struct WorkflowLook
 {
-	bool		blocked;		/* steps wait for others */
-	bool		locked;			/* somebody else has locked one: come again
-								 * later */
-	bool		more;			/* there is more to do: come again at once */
+	bool		blocked;		/* steps wait for other steps */
+	bool		locked;			/* a row was locked: evaluate again later */
+	bool		more;			/* more work is left: evaluate again now */
 } WorkflowLook;
 
 extern void workflow_advance(int64 batch_id, Oid role, TransactionId version,
@@ -378,31 +378,31 @@ extern bool workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 						   const BatchNews *news, WorkflowLook *result);
 extern bool workflow_is_kept(int64 batch_id);
 
-/* What a look at a workflow works with. */
+/* The state of an evaluation of a workflow. */
 typedef struct StepLook
 {
 	int64		batch_id;
 	Oid			role;
 	Relation	rel;
 	JobqSteps  *workflow;
-	HTAB	   *results;		/* that steps have taken, or NULL */
+	HTAB	   *results;		/* results used by steps, or NULL */
 	HTAB	   *outer;			/* steps of outer workflows, or NULL */
 	MemoryContext memory;		/* reset after each step */
 	WorkflowLook *found;
 } StepLook;
 
-/* What was done for a step. */
+/* The outcome for a step. */
 typedef enum StepDone
 {
-	STEP_DONE_ALL,				/* it has another state */
-	STEP_DONE_BEFORE,			/* so it had, and nothing was done */
-	STEP_DONE_SOME,				/* there is more to do at once */
-	STEP_DONE_SO_FAR,			/* it waits for its elements */
-	STEP_DONE_NOTHING,			/* its row was not to be had */
+	STEP_DONE_ALL,				/* the step has changed its state */
+	STEP_DONE_BEFORE,			/* the step had changed before; nothing done */
+	STEP_DONE_SOME,				/* more work is left to do now */
+	STEP_DONE_SO_FAR,			/* waits for its elements */
+	STEP_DONE_NOTHING,			/* the row was locked */
 } StepDone;
 
 /* worker/scheduler/step.c */
-/* The largest jsonb that is made of the results of steps, whatever the settings say. */
+/* The largest jsonb made from the results of steps, regardless of the settings. */
 #define MAX_OF_RESULTS	((Size) 128 * 1024 * 1024)
 
 extern bool step_take_row(StepLook *look, const JobqStep *step,
@@ -415,12 +415,12 @@ extern void step_fail(StepLook *look, JobqStep *step, JobqJob *job,
 					  const JobqError *error);
 
 /* worker/scheduler/nest.c */
-/* What has become of the workflow for which a job stands, when that was to be cancelled. */
+/* The outcome of a request to cancel the workflow behind a job. */
 typedef enum NestCancel
 {
-	NEST_NONE,					/* there is none that is not over */
-	NEST_CANCELLED,				/* it will end, and the job with it */
-	NEST_LOCKED,				/* its row was not to be had */
+	NEST_NONE,					/* no unfinished workflow */
+	NEST_CANCELLED,				/* will end, together with the job */
+	NEST_LOCKED,				/* the workflow row was locked */
 } NestCancel;
 
 extern StepDone nest_step(StepLook *look, JobqStep *step);
@@ -451,7 +451,7 @@ extern void callback_event(int64 batch_id, const char *name, Oid role, char stat
 extern void schedules_put_back(void);
 
 /* worker/scheduler/schedule_events.c */
-/* Ticks of a schedule that make no job, from the first, which is one, to before "until". */
+/* Ticks of a schedule without a job: from the tick "first" until before "until". */
 typedef struct MissedTicks
 {
 	const JobqScheduledJob *job;
@@ -460,10 +460,10 @@ typedef struct MissedTicks
 	TimestampTz anchor;
 	TimestampTz first;
 	TimestampTz until;
-	const char *policy;			/* that has left them out: missed or overlap */
+	const char *policy;			/* the reason: missed or overlap */
 } MissedTicks;
 
-/* A schedule, and why it could not make its job. */
+/* A schedule, and the error that kept it from enqueuing its job. */
 typedef struct ScheduleError
 {
 	const char *name;
@@ -474,23 +474,23 @@ extern void schedule_missed(Oid role, const MissedTicks *missed);
 extern void schedule_failed(void *arg);
 
 /* worker/scheduler/batch_look.c */
-/* What a look has found. */
+/* The outcome of an evaluation of a batch. */
 typedef enum BatchLook
 {
-	LOOK_OVER,					/* nothing more to be done */
+	LOOK_OVER,					/* nothing is left to do */
 	LOOK_WITNESS,				/* a job is live */
-	LOOK_EACH,					/* each job that ends matters */
-	LOOK_AGAIN,					/* there is more to be done at once */
-	LOOK_LATER,					/* somebody has locked it */
-	LOOK_ALONE,					/* not in a transaction that is shared */
+	LOOK_EACH,					/* evaluate again at each end of a job */
+	LOOK_AGAIN,					/* more work is left to do now */
+	LOOK_LATER,					/* a row was locked */
+	LOOK_ALONE,					/* needs a transaction of its own */
 } BatchLook;
 
-/* How far the jobs of a batch are cancelled, which takes several looks. */
+/* The progress of cancelling a batch's jobs, over several evaluations. */
 typedef struct BatchCancelled
 {
-	int64		to;				/* up to this job; 0: no look has begun */
-	bool		again;			/* one of these must be tried again */
-	bool		changed;		/* the batch has, since this began */
+	int64		to;				/* up to this job; 0: not begun */
+	bool		again;			/* a job must be tried again */
+	bool		changed;		/* the batch has changed meanwhile */
 } BatchCancelled;
 
 extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,

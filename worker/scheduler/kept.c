@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * kept.c
- *	  Workflows that the scheduler keeps in memory between looks at them.
+ *	  Keeps workflows in memory between evaluations.
  *
- * A look that knows how far a workflow was, and which jobs have ended since,
- * costs as much as there is to do, and not as much as the workflow has steps
- * (workflows.c).  What is kept is a copy of what the tables say, and can be
- * forgotten at any time: the next look reads all steps then.  It must be if the row of
- * the batch has another version: then steps may run once more (src/compose/rerun.c).
+ * With a kept workflow and the list of ended jobs, an evaluation costs as much as the
+ * work to be done, regardless of the number of steps (workflows.c).  A kept workflow is
+ * a copy of the tables and can be dropped at any time.  The next evaluation then reads
+ * all steps.  The copy must be dropped if the row of the batch has a different version,
+ * because steps may then run again (src/compose/rerun.c).
  *
- * Only large workflows are kept, and of these as many steps as MAX_KEPT_STEPS.  One in
- * which no step waits goes first, and then which was not looked at for longest.
+ * Only large workflows are kept, up to MAX_KEPT_STEPS steps in total.  To make room,
+ * workflows without waiting steps are dropped first, then the least recently used.
  *
- * A workflow in which no step waits is kept only if steps were added to it: more of
- * them are likely to come, which wait for those that it has.
+ * A workflow without waiting steps is kept only if steps were added to it.  More steps
+ * are then likely to come, and to wait for the existing steps.
  *
  * worker/scheduler/kept.c
  *
@@ -24,18 +24,18 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* Below this it is as cheap to read all steps. */
+/* Below this number, reading all steps is as cheap. */
 #define LEAST_STEPS		32
 
-/* Of all workflows; one takes about 200 bytes. */
+/* For all workflows; a step needs about 200 bytes. */
 #define MAX_KEPT_STEPS	200000
 
 static HTAB *kept = NULL;
-static int	nsteps = 0;			/* of all */
+static int	nsteps = 0;			/* of all workflows */
 static uint64 nuses = 0;
 
 /*
- * What is kept of the batch, or NULL.
+ * Find the kept workflow of the batch, or NULL.
  */
 KeptWorkflow *
 kept_find(int64 batch_id)
@@ -49,8 +49,8 @@ kept_find(int64 batch_id)
 }
 
 /*
- * Keep a workflow, whose memory becomes ours: all of its steps are blocked, live or
- * over.
+ * Keep a workflow, and take over its memory.  Each of its steps must be blocked, live
+ * or over.
  */
 void
 kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
@@ -110,7 +110,7 @@ kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
 }
 
 /*
- * There is something to be done for the step.
+ * Note that the step has work to do.
  */
 void
 kept_ready(KeptWorkflow *this, JobqStep *step)
@@ -126,8 +126,8 @@ kept_ready(KeptWorkflow *this, JobqStep *step)
 }
 
 /*
- * The step was added, as jobq_steps_add() has read it.  False if what is known of the
- * others is not enough to say what follows.
+ * Add a step, as read by jobq_steps_add().  Returns false if the kept state is not
+ * enough to decide about the step.
  */
 bool
 kept_grow(KeptWorkflow *this, JobqStep *step)
@@ -158,7 +158,8 @@ kept_grow(KeptWorkflow *this, JobqStep *step)
 }
 
 /*
- * The workflow may have grown.  False if it is too large to be kept.
+ * Update the total after the workflow may have grown.  Returns false if the workflow is
+ * too large to be kept.
  */
 bool
 kept_count(KeptWorkflow *this)
@@ -169,7 +170,7 @@ kept_count(KeptWorkflow *this)
 }
 
 /*
- * Forget what is kept of the batch, if anything is.
+ * Drop the kept workflow of the batch, if any.
  */
 void
 kept_forget(int64 batch_id)
@@ -185,8 +186,8 @@ kept_forget(int64 batch_id)
 }
 
 /*
- * A step or an element is over: what waited for it alone is ready.  False if such
- * a step is not blocked.
+ * Note that a step or an element is over.  Steps that waited only for this step become
+ * ready.  Returns false if a dependent step is not blocked.
  */
 bool
 kept_over(KeptWorkflow *this, JobqStep *step)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * later.c
- *	  What cannot be done about one job now is tried again later.
+ *	  Retries work on a single job after an error.
  *
- * The scheduler ends leases, charges jobs whose role cannot work or whose worker is lost,
- * and cancels jobs for which a worker owes that.  That may fail for one of them: somebody
- * has locked what is to be written, or a part of the job's row cannot be read.  Then it is
- * left as it is and tried again, after a pause that grows, and all else goes on.
+ * The scheduler ends leases, charges jobs of broken roles or lost workers, and carries
+ * out pending cancellations.  The work may fail for one job: a row is locked, or a part
+ * of the job's row cannot be read.  The job is then tried again after a growing pause,
+ * and the remaining work continues.
  *
  * worker/scheduler/later.c
  *
@@ -17,15 +17,15 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* The pauses; where something was locked, they grow no longer than the second. */
+/* The pauses (microseconds); after lock timeouts at most LOCKED_PAUSE. */
 #define FIRST_PAUSE		(50 * INT64CONST(1000))
 #define LOCKED_PAUSE	(2 * USECS_PER_SEC)
 #define LAST_PAUSE		(60 * USECS_PER_SEC)
 
-/* The log is told once of each job, and no more often than this. */
+/* Log each job once, and any job no more often than this (microseconds). */
 #define TELL_PAUSE		(10 * USECS_PER_SEC)
 
-/* Jobs that are remembered. */
+/* Jobs kept in memory. */
 #define MAX_JOBS		10000
 
 typedef struct Later
@@ -38,13 +38,13 @@ typedef struct Later
 
 static HTAB *laters = NULL;
 
-/* What the scheduler cannot do while there are some. */
+/* Completes "the scheduler cannot ..." while jobs are waiting for a retry. */
 #define GO_ON			"go on with some jobs"
 
 static void tell(Later *later, const ErrorData *edata, TimestampTz now);
 
 /*
- * When something may be tried for this job: "now" if at once.  Cannot fail.
+ * Return when this job may be tried: "now" if at once.  Never fails.
  */
 TimestampTz
 later_at(int64 job_id, TimestampTz now)
@@ -60,7 +60,8 @@ later_at(int64 job_id, TimestampTz now)
 }
 
 /*
- * It could not be done, with this error, which is freed.  Returns when to try again.
+ * Note a failed attempt for the job.  Frees edata.  Returns the time of the next
+ * attempt.
  */
 TimestampTz
 later_failed(int64 job_id, ErrorData *edata, TimestampTz now)
@@ -95,7 +96,7 @@ later_failed(int64 job_id, ErrorData *edata, TimestampTz now)
 		later->pause = Min(2 * later->pause, locked ? LOCKED_PAUSE : LAST_PAUSE);
 	later->at = now + later->pause;
 
-	/* a lock that is soon given back is no news */
+	/* a lock held for a short time is not reported */
 	if (!locked || later->pause >= LOCKED_PAUSE)
 	{
 		(void) trouble_note(GO_ON, edata->message, LAST_PAUSE);
@@ -126,7 +127,7 @@ tell(Later *later, const ErrorData *edata, TimestampTz now)
 }
 
 /*
- * It was done.
+ * Forget the job after a success.
  */
 void
 later_done(int64 job_id)

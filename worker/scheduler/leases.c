@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * leases.c
- *	  The scheduler's part in the leases of consumers: ends those whose time is
- *	  over, and removes rows that are not needed.  After a restart it makes them
- *	  again (leases_load.c).
+ *	  Ends expired leases of consumers, and removes rows of leases no longer
+ *	  needed.  After a restart, leases_load.c restores the leases.
  *
  * worker/scheduler/leases.c
  *
@@ -27,41 +26,38 @@
 #include "consume/consume.h"
 #include "scheduler/duty.h"
 
-/* Leases that are ended in one round. */
+/* Leases ended in one round. */
 #define MAX_ENDED	1000
 
-/* As many of them share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
+/* Leases that share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
 #define TOGETHER	50
 
-/* Of jobs that were lost together, so many times fewer are held together then. */
+/* After a loss of several jobs, the next reservation is smaller by this factor. */
 #define FEWER			4
 
 /*
- * So often a job that is reserved alone is lost without a charge, because its consumer
- * held others.
+ * How often a suspect job reserved alone may be lost without a charge, because its
+ * consumer held more jobs.
  */
 #define MAX_FREE		8
 
-/* Rows of finished reservations are collected this often. */
+/* The pause between two removals of unneeded rows (microseconds). */
 #define GARBAGE_PAUSE	USECS_PER_SEC
 
-/* A lease whose time is over. */
+/* An expired lease. */
 typedef struct Ended
 {
 	int64		id;
 	int64		token;
 	TimestampTz since;
-	Oid			role;			/* the consumer's */
-	bool		late;			/* the job's timeout is over */
+	Oid			role;			/* of the consumer */
+	bool		late;			/* the job's timeout has expired */
 	bool		extended;
-	int			held;			/* other jobs of the consumer; below 0: not
-								 * told */
-	int			lost;			/* leases of the same reservation that were
-								 * held when one of them ran out */
+	int			held;			/* other jobs of the consumer; < 0: unknown */
+	int			lost;			/* leases lost with this reservation */
 	int			place;
-	bool		taken;			/* it is left for later: somebody else has its
-								 * job's row, or its role rests */
-	float4		progress;		/* how far the consumer was */
+	bool		taken;			/* postponed: row locked, or role paused */
+	float4		progress;		/* progress reported by the consumer */
 	char		message[JOBQ_LEASE_MESSAGE];
 	char		consumer[NAMEDATALEN];
 } Ended;
@@ -69,14 +65,14 @@ typedef struct Ended
 /* The leases of one reservation, by its token. */
 typedef struct Reserved
 {
-	int64		token;			/* first: compare_ids() looks at it */
-	int			n;				/* that are held */
-	int			before;			/* the same as it was, at most */
+	int64		token;			/* first, for compare_ids() */
+	int			n;				/* leases still held */
+	int			before;			/* the highest earlier count */
 } Reserved;
 
 /*
- * Where the search goes on, so that leases which cannot be ended are not in the way of
- * others; and how many places were passed since one could be.
+ * The position where the search continues, so that stuck leases do not block the rest.
+ * "passed" counts the positions since the last lease that could be ended.
  */
 static int	hand = 0;
 static int	passed = 0;
@@ -100,10 +96,10 @@ static int64 *known_rows(int *n);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
- * Ends leases for a slice of time (share.c).  After a start it first reads all rows of
- * jobq_internal.lease, at most "jobq.max_leases", and nothing may be reserved before.
+ * Ends leases for a time slice (share.c).  At a start, first reads all rows of
+ * jobq_internal.lease, at most "jobq.max_leases"; no job can be reserved before.
  *
- * Each round reads the clock again if a lease seems to be over.
+ * Runs in each round, and reads the clock again if a lease seems to have expired.
  */
 Duty		expire_duty = {
 	.what = "end leases",
@@ -114,8 +110,8 @@ Duty		expire_duty = {
 };
 
 /*
- * Deletes JOBQ_LEASE_GARBAGE rows, or if there were more, all rows that are not
- * needed: no more than were reserved since the last time.
+ * Deletes up to JOBQ_LEASE_GARBAGE rows.  If the list of rows has overflowed, deletes
+ * all unneeded rows: at most the number of reservations since the last run.
  */
 Duty		collect_duty = {
 	.what = "remove rows of leases",
@@ -124,7 +120,8 @@ Duty		collect_duty = {
 };
 
 /*
- * Is this lease still there, and its time over, and is nobody ending it?
+ * True if the lease exists, has expired, and is not being ended.  Takes my_db->lock
+ * shared.
  */
 static bool
 is_over(int64 id, int64 token, TimestampTz now)
@@ -141,7 +138,7 @@ is_over(int64 id, int64 token, TimestampTz now)
 }
 
 /*
- * End the leases whose time is over: the attempt has failed.
+ * End the expired leases.  The attempts of their jobs have failed.
  */
 static TimestampTz
 expire(TimestampTz now)
@@ -169,8 +166,9 @@ expire(TimestampTz now)
 }
 
 /*
- * There are more than one round has time for: have the next one begin at this place, at
- * once, or after a pause if none of all there are can be ended now.
+ * Continue the search at this position in the next round.  The next round follows at
+ * once, or after a second if no lease at all could be ended.  Takes my_db->lock
+ * exclusively.
  */
 static void
 go_on(int place, bool in_vain, TimestampTz now)
@@ -190,8 +188,8 @@ go_on(int place, bool in_vain, TimestampTz now)
 }
 
 /*
- * End some of the leases, the first ones of the n, in one transaction.  Returns how
- * many were dealt with, at least one.
+ * End some of the leases, from the first, in one transaction.  Returns the number
+ * processed, at least one.
  */
 static int
 end_some(Ended *ended, int n, TimestampTz now)
@@ -214,7 +212,7 @@ end_some(Ended *ended, int n, TimestampTz now)
 		else if (failed && parts[i].edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 			come_again(later_failed(ended[i].id, parts[i].edata, now));
 
-		/* an ack or a cancel is at work: see later what has become of it */
+		/* an ack or a cancel is in progress: check the result later */
 		else if (failed || ended[i].taken)
 			come_again(now + USECS_PER_SEC);
 		else
@@ -225,7 +223,8 @@ end_some(Ended *ended, int n, TimestampTz now)
 }
 
 /*
- * There is a lease that wants to be ended then.
+ * Schedule a search for expired leases at the latest at this time.  Takes my_db->lock
+ * exclusively.
  */
 static void
 come_again(TimestampTz at)
@@ -242,8 +241,8 @@ next_expiry(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * The leases whose time is over now, or some of them; the others are looked for
- * in the next round.
+ * Find expired leases, at most MAX_ENDED; the next round finds the rest.  May set *now
+ * to a newer time.  Returns the number of leases.  Takes my_db->lock exclusively.
  */
 static int
 find_ended(TimestampTz *now, Ended *ended)
@@ -253,7 +252,7 @@ find_ended(TimestampTz *now, Ended *ended)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 
-	/* the clock may have been put back since, and leases granted by it */
+	/* the clock may have been put back, and new leases granted since */
 	if (my_db->leases->next_expiry <= *now)
 		*now = jobq_now();
 	if (my_db->leases->next_expiry > *now)
@@ -271,7 +270,7 @@ find_ended(TimestampTz *now, Ended *ended)
 			continue;
 		at = lease->until <= *now ? later_at(lease->id, *now) : *now;
 		if (at > *now)
-			next = Min(next, at);	/* it could not be ended */
+			next = Min(next, at);	/* could not be ended before */
 		else if (lease->until <= *now && n < MAX_ENDED)
 		{
 			ended[n].place = place;
@@ -299,9 +298,9 @@ find_ended(TimestampTz *now, Ended *ended)
 }
 
 /*
- * Count how many leases of the same reservation are held with each of these.  The leases
- * keep the number, so that the last of them, which may end much later, is not taken for
- * one that was held alone.  Wants db->lock.
+ * Count the leases of the same reservation held together with each of these leases.
+ * The leases keep the number, so that the last lease, which may end much later, does
+ * not look like a lease held alone.  Caller holds db->lock exclusively.
  */
 static void
 count_lost(Ended *ended, int n)
@@ -341,7 +340,7 @@ count_lost(Ended *ended, int n)
 }
 
 /*
- * End a lease, unless it was extended or has ended meanwhile.
+ * End a lease, unless it was extended or has ended meanwhile.  arg is an Ended.
  */
 static void
 end(void *arg)
@@ -357,11 +356,11 @@ end(void *arg)
 
 	if (jobq_relations_if_installed() == NULL)
 		return;
-	lease->taken = false;		/* if it is done anew */
-	jobq_lease_room(1);			/* nothing may fail in the midst of noting it */
+	lease->taken = false;		/* reset for a second call */
+	jobq_lease_room(1);			/* no error may occur while the end is noted */
 	rel = jobq_open_jobs();
 
-	/* others were seen to meanwhile, and that may have waited for a lock */
+	/* time has passed for other leases, and perhaps for a lock */
 	if (!is_over(lease->id, lease->token, jobq_now()))
 	{
 		table_close(rel, NoLock);
@@ -383,7 +382,7 @@ end(void *arg)
 		lease->taken = !jobq_job_delete(rel, &job);
 		if (!lease->taken)
 		{
-			/* it may have been given back since, and be another's */
+			/* may have been given back since, and be reserved again */
 			if (!is_over(lease->id, lease->token, jobq_now()))
 			{
 				jobq_job_push_if_undone(&job);
@@ -411,19 +410,20 @@ end(void *arg)
 }
 
 /*
- * Is an attempt charged for the lease?  Only where it is the job that has kept its
- * consumer from ending the lease: if it was the only job of its reservation that was
- * still held, and the consumer, if it holds jobs of several, held no other.  Then the job
- * is a suspect: else other jobs may have been taken after it.
+ * Decide whether the lost lease is charged to the job as a failed attempt.  A job is
+ * charged only if the job must have stopped its consumer.  The job must be the only job
+ * of its reservation still held, and the consumer must hold no further job.  If the
+ * consumer can hold several reservations, the job must also be a suspect already,
+ * because more jobs may have been reserved after the job.
  *
- * So each loss either charges the job, or has it tried in a smaller company.  A job that
- * is to begin once at most is charged without proof.
+ * Each loss either charges the job, or makes the next reservation smaller.  A job to be
+ * started at most once is charged without proof.
  */
 static bool
 is_charged(const JobqJob *job, const Ended *lease)
 {
 	if (job_only_once(job) || (lease->late && lease->extended))
-		return true;			/* it may have begun; what was extended has */
+		return true;			/* may have begun; has, if extended */
 	if (lease->lost > 1)
 		return false;
 	if (lease->held < 0 || (lease->held == 0 && job_suspect(job)))
@@ -432,8 +432,8 @@ is_charged(const JobqJob *job, const Ended *lease)
 }
 
 /*
- * Put the job, whose row is deleted, back to its queue without a charge: as a suspect, to
- * be reserved with fewer jobs than before.
+ * Put the job back into its queue without a charge.  Its row has been deleted.  The job
+ * becomes a suspect, and is reserved with fewer jobs than before.
  */
 static void
 give_back(Relation rel, JobqJob *job, const Ended *lease)
@@ -452,12 +452,12 @@ give_back(Relation rel, JobqJob *job, const Ended *lease)
 }
 
 /*
- * Delete the rows of jobq_internal.lease that no lease needs any more.
+ * Delete unneeded rows of jobq_internal.lease.
  */
 static TimestampTz
 collect(TimestampTz now)
 {
-	static bool forgotten = false;	/* the last time did not come to its end */
+	static bool forgotten = false;	/* the last run was not completed */
 	uint32		n;
 	JobqLeaseRow *garbage = palloc(sizeof(JobqLeaseRow) * JOBQ_LEASE_GARBAGE);
 	bool		all;
@@ -478,7 +478,7 @@ collect(TimestampTz now)
 	for (uint32 i = 0; i < n; i++)
 		delete_row(rel, &garbage[i]);
 	if (all)
-		delete_unknown(rel);	/* some are not in the list */
+		delete_unknown(rel);	/* for rows missing in the list */
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -487,8 +487,8 @@ collect(TimestampTz now)
 }
 
 /*
- * Delete the rows that no bundle knows.  The snapshot is older than the look at
- * the bundles: whose row it shows had a bundle by then.
+ * Delete the rows without a bundle.  The snapshot is older than the list of bundles, so
+ * each visible row in use has its bundle in the list.
  */
 static void
 delete_unknown(Relation rel)
@@ -522,7 +522,7 @@ compare_ids(const void *a, const void *b)
 }
 
 /*
- * The ids of the rows that bundles know, in order.
+ * Return the sorted row ids of all bundles, and set *n.  Takes my_db->lock shared.
  */
 static int64 *
 known_rows(int *n)
@@ -544,8 +544,7 @@ known_rows(int *n)
 }
 
 /*
- * Some rows are removed after a pause, so that there are more of them at a time;
- * many at once.
+ * Few rows are removed after a pause, to collect more rows; many rows at once.
  */
 static TimestampTz
 next_collect(TimestampTz plan, TimestampTz now)
@@ -556,8 +555,8 @@ next_collect(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Delete the row, if it is still there: where it was, or, if the table was
- * written anew (VACUUM FULL), where its id finds it.
+ * Delete the row if it still exists.  If the row is not at its old ctid, because VACUUM
+ * FULL has moved it, find the row by id.
  */
 static void
 delete_row(Relation rel, const JobqLeaseRow *row)

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * leases_forget.c
- *	  Leases whose jobs are gone come to an end.
+ *	  Removes leases of deleted jobs.
  *
- * Whoever ends a job of a consumer in another way than by its token, as cancel() does,
- * ends the lease at commit.  Two cannot: a transaction that commits before the lease is
- * made again after a restart (leases_load.c), and one that was prepared, as what it had
- * noted is forgotten.  So when either may have been, all leases are looked at, and those
- * whose jobs are not there any more are removed.
+ * A process that ends a job of a consumer without its token, as cancel() does, ends the
+ * lease at commit.  In two cases this is impossible.  First, the transaction commits
+ * after a restart but before the lease is restored (leases_load.c).  Second, a prepared
+ * transaction loses its notes.  After a possible case, all leases are checked, and
+ * leases of deleted jobs are removed.
  *
  * worker/scheduler/leases_forget.c
  *
@@ -22,14 +22,14 @@
 
 #include "scheduler/duty.h"
 
-/* Places that are looked at under the lock, and leases whose jobs are, in one round. */
+/* Positions checked under the lock, and leases whose jobs are checked, in one round. */
 #define MAX_PLACES		4096
 #define MAX_LEASES		1000
 
-/* Where prepared transactions come one after another, so much time is in between. */
+/* The pause between checks after prepared transactions (microseconds). */
 #define FORGET_PAUSE	USECS_PER_SEC
 
-/* A lease, and the holding it stands for. */
+/* A lease, and the token of its reservation. */
 typedef struct Known
 {
 	int64		id;
@@ -41,8 +41,8 @@ static TimestampTz next_forget(TimestampTz plan, TimestampTz now);
 static int	forget_some(Relation jobs, int place);
 
 /*
- * Removes the leases of jobs that are gone: in each round some thousand places, with
- * one look into an index for each lease.
+ * Removes the leases of deleted jobs.  A round checks some thousand positions, with one
+ * index lookup for each lease.
  */
 Duty		forget_duty = {
 	.what = "remove leases of jobs that are gone",
@@ -50,7 +50,7 @@ Duty		forget_duty = {
 	.next_due = next_forget,
 };
 
-/* The first place that is not looked at yet. */
+/* The first position not checked yet. */
 static int	next_place = 0;
 
 static TimestampTz
@@ -60,7 +60,7 @@ forget(TimestampTz now)
 
 	if (next_place == 0)
 	{
-		/* who commits from now on has us look again */
+		/* a commit from now on requests another check */
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		my_db->leases->unsure = false;
 		LWLockRelease(my_db->lock);
@@ -81,7 +81,7 @@ next_forget(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Remove all leases whose jobs are gone.  Called in a transaction, with
+ * Remove all leases of deleted jobs.  Must be called in a transaction, with
  * jobq_internal.job locked.
  */
 void
@@ -95,12 +95,12 @@ leases_forget(Relation jobs)
 }
 
 /*
- * Look at some leases from this place on.  Returns the place to go on with; 0 if that
- * was the last.
+ * Check some leases from this position on.  Returns the position to continue at; 0 at
+ * the end.  Takes my_db->lock exclusively.
  *
- * The jobs are looked for after the leases were read, so none of them is too new to be
- * seen.  A job may come back under its id, and be handed out again: that is another
- * token.
+ * The jobs are looked up after the leases were read, so the snapshot sees each job with
+ * a lease.  A job may return with the same id and be reserved again; it then has a
+ * different token.
  */
 static int
 forget_some(Relation jobs, int place)

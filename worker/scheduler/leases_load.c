@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * leases_load.c
- *	  After a restart the scheduler makes the leases of consumers again, from
- *	  jobq_internal.lease.
+ *	  Restores the leases of consumers from jobq_internal.lease after a restart.
  *
- * Others work meanwhile, and may cancel the jobs: they end leases that are there when
- * they commit.  So after all leases were made, those are forgotten whose jobs are gone
+ * Sessions work meanwhile, and may cancel jobs.  At commit, they end only leases already
+ * restored.  After the restore, leases of deleted jobs are therefore removed
  * (leases_forget.c).
  *
  * worker/scheduler/leases_load.c
@@ -28,15 +27,18 @@
 #include "consume/consume.h"
 #include "scheduler/duty.h"
 
-/* After a start, leases last so much longer at least, or as long as they were granted. */
+/*
+ * The shortest remaining time of a lease after a start, in microseconds; less for
+ * leases granted for a shorter time.
+ */
 #define GRACE			(30 * USECS_PER_SEC)
 
 static int	load_row(Relation jobs, HeapTuple tuple, TupleDesc desc,
 					 TimestampTz now);
 
 /*
- * Make the leases that jobq_internal.lease names; once in the life of the
- * shared memory, before anything is reserved.
+ * Restore the leases in jobq_internal.lease.  Done once in the lifetime of the shared
+ * memory, before any job is reserved.  Takes my_db->lock exclusively.
  */
 TimestampTz
 leases_load(TimestampTz now)
@@ -94,11 +96,12 @@ leases_load(TimestampTz now)
 }
 
 /*
- * Make the leases of this row.  While the server was down, their consumers could
- * neither extend nor end them: so none of them ends, and no timeout of its job
- * is over, before they had the time to come back.
+ * Restore the leases of this row.  While the server was down, consumers could neither
+ * extend nor end their leases.  No lease or job timeout therefore ends before the
+ * consumer had time to return.
  *
- * Returns for how many there is no room.  Others may have these jobs.
+ * Returns the number of leases without a free slot, whose jobs may be reserved again.
+ * Takes my_db->lock exclusively.
  */
 static int
 load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
@@ -122,7 +125,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
 	if (since > now)
 	{
-		/* by a clock that was ahead */
+		/* from a clock that was ahead */
 		if (until != DT_NOEND)
 			until -= since - now;
 		since = now;
@@ -166,7 +169,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		uint32		stat;
 		uint32		name;
 
-		/* finished since, or failed and written anew */
+		/* finished since, or failed and written again */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
 						   &job) ||
 			job.version != DatumGetTransactionId(versions[i]))
@@ -204,8 +207,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 			JobqLeaseBundle *other = &my_db->leases->bundles[lease->bundle];
 
 			/*
-			 * Reserved again, or extended; or the scheduler before us has
-			 * read this row, and did not get to the end.
+			 * Reserved again or extended.  Or a previous scheduler has read
+			 * this row, and was interrupted.
 			 */
 			if (other->row.id == my_db->leases->bundles[bundle].row.id)
 				ItemPointerSetInvalid(&other->row.ctid);

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * limits.c
- *	  The scheduler's part in limits: it loads the limiters, knows after a start
- *	  what was under way before, and wakes workers for what time has set free.
+ *	  The limits of queues and kinds: loads the limiters, restores their state
+ *	  after a start, and wakes workers when permits become free by time.
  *
  * worker/scheduler/limits.c
  *
@@ -33,9 +33,9 @@ static void begin_to_count(uint16 index, bool all, bool tenants,
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
- * Looks at each limiter and each group, and reads some groups (groups.c).  After
- * a start it also counts what limiters with a rate or a throttle would remember,
- * which takes as long as it takes: nothing may run before that is known.
+ * Checks each limiter and each group, and reads some groups (groups.c).  At a start,
+ * also restores the state of limiters with a rate or a throttle.  The restore has no
+ * time bound, because no job may run before it is complete.
  */
 Duty		limits_duty = {
 	.what = "look after limits and groups",
@@ -44,26 +44,26 @@ Duty		limits_duty = {
 	.next_due = next_due,
 };
 
-/* What of a limiter begins to be counted. */
+/* The jobs a limiter begins to count. */
 typedef struct Begins
 {
-	bool		all;			/* jobs need permits of it that did not before */
-	bool		tenants;		/* of their tenants */
+	bool		all;			/* all jobs, which needed no permit before */
+	bool		tenants;		/* the tenants of the jobs */
 } Begins;
 
 /*
- * Policies that have found no place, and limiters that do not exist, and whose jobs wait:
- * in order.
+ * Policies without a limiter slot, and missing limiters, whose jobs must wait.  Sorted.
  */
 static Member *lacking = NULL;
 static int	nlacking = 0;
 
-/* How often it is said that there are too few places. */
+/* The pause between two warnings about too few slots (microseconds). */
 #define TELL_PAUSE		USECS_PER_HOUR
 
 /*
- * Jobs need permits of this limiter that did not before.  What workers have taken along
- * has none.  Wants db->lock.
+ * Jobs now need permits of this limiter and did not before.  Count the running jobs,
+ * and take back prefetched jobs from the workers, because they have no permits.  Caller
+ * holds db->lock exclusively.
  */
 static void
 begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
@@ -81,7 +81,8 @@ begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 }
 
 /*
- * What a limiter that goes on has from the tables.  Wants db->lock.
+ * Update a limiter in use with the policy from the tables.  Caller holds db->lock
+ * exclusively.
  */
 static void
 set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
@@ -122,8 +123,8 @@ set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
 }
 
 /*
- * The policies that are not there yet begin: those for which jobs must wait, or the others.
- * Wants db->lock.
+ * Add limiters for new policies.  "wait" selects the policies whose jobs must wait for
+ * a limiter, or the rest.  Caller holds db->lock exclusively.
  */
 static void
 add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
@@ -151,10 +152,10 @@ add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
 }
 
 /*
- * What is counted goes on, by the policies that were read; limiters without one are
- * forgotten, and those that are not there yet begin, as far as there are places.  "stays"
- * and "begins" are empty, and have room for all limiters.  Returns how many have found
- * none.  Wants db->lock.
+ * Replace the set of limiters by the policies read.  Existing limiters keep their
+ * counts.  Limiters without a policy are dropped, and new policies get a limiter while
+ * slots last.  "stays" and "begins" are zeroed arrays with room for all limiters.
+ * Returns the number of policies without a slot.  Caller holds db->lock exclusively.
  */
 static int
 take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stays,
@@ -184,7 +185,7 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 			jobq_limiter_drop(my_db, i);
 		}
 
-	/* those for which jobs would wait come first */
+	/* policies whose jobs must wait come first */
 	nlacking = 0;
 	add_policies(limiters, n, true, begins);
 	add_policies(limiters, n, false, begins);
@@ -197,7 +198,7 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 }
 
 /*
- * Which limiters of the lane have found no place, or do not exist, as JobqLane.lacks.
+ * Return the limiters of the lane that have no slot or do not exist, as JobqLane.lacks.
  */
 uint8
 limits_lacked(const JobqLane *lane)
@@ -217,7 +218,8 @@ limits_lacked(const JobqLane *lane)
 }
 
 /*
- * There are more policies than jobq_check_limited() allows.
+ * Warn about more policies than limiter slots.  jobq_check_limited() normally prevents
+ * this.
  */
 static void
 tell_lacking(int without_place, TimestampTz now)
@@ -238,9 +240,9 @@ tell_lacking(int without_place, TimestampTz now)
 }
 
 /*
- * Take over the limits as the tables have them now.  What is counted goes on.
+ * Load the limits from the tables.  Existing counts are kept.
  *
- * Needs a transaction.
+ * Must run in a transaction.  Takes my_db->lock exclusively.
  */
 void
 limits_load(void)
@@ -295,7 +297,7 @@ limits_load(void)
 		lane->lacks = limits_lacked(lane);
 	}
 
-	/* what is handed back goes into lanes that know their limiters */
+	/* after the lanes know their limiters, because jobs return into lanes */
 	begun = membership_changed(&members) || first;
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 	{
@@ -322,7 +324,7 @@ limits_load(void)
 }
 
 /*
- * Do queues and kinds name other limiters than the last time?
+ * True if queues and kinds name different limiters than at the last call.
  */
 static bool
 membership_changed(const Members *members)
@@ -337,8 +339,8 @@ membership_changed(const Members *members)
 }
 
 /*
- * There are no such limits any more: what runs does without their permits.  Wants
- * db->lock.
+ * Remove permits of dropped limiters from running jobs, leases, offers and groups.
+ * Caller holds db->lock exclusively.
  */
 static void
 forget_permits(const bool *stays)
@@ -371,7 +373,8 @@ forget_permit(JobqPermits *permits, const bool *stays)
 }
 
 /*
- * A new limiter of a queue counts the jobs that run already, too.  Wants db->lock.
+ * Count the jobs already running at a new limiter of a queue.  Caller holds db->lock
+ * exclusively.
  */
 static void
 count_running(uint16 index)
@@ -411,8 +414,8 @@ count_running(uint16 index)
 }
 
 /*
- * A job that runs counts at this limiter from now on, and not at the one at which it has
- * counted.  Its key is not known.  Wants db->lock.
+ * Count a running job at this limiter from now on, instead of the previous limiter.
+ * The limit key of the job is unknown.  Caller holds db->lock exclusively.
  */
 static void
 count_at(JobqPermits *permits, uint16 index, TimestampTz now, JobqWakeList *wake)
@@ -429,10 +432,10 @@ count_at(JobqPermits *permits, uint16 index, TimestampTz now, JobqWakeList *wake
 }
 
 /*
- * Of what runs already, each job counts at the limiter that its kind has or names, or
- * else its queue, unless it passes that by; whatever others it has counted at before.
- * What its worker has taken along goes back, so that it does not keep the permit for
- * that.  Wants db->lock.
+ * Assign each running job to the limiter of its kind, or the limiter named by the kind,
+ * or else by the queue.  A job that bypasses the limiter is left out.  Prefetched jobs
+ * of the worker are taken back, so that the worker does not keep a permit for them.
+ * Caller holds db->lock exclusively.
  */
 static void
 count_limited(const Members *members, TimestampTz now, JobqWakeList *wake)
@@ -489,8 +492,8 @@ count_limited(const Members *members, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * After a start of the server: what the limiter would remember, had there been
- * none.
+ * Restore the state of the limiter after a server start: tokens and failures, as if the
+ * server had not been restarted.
  */
 static void
 remember_past(JobqLimiter *limiter, TimestampTz now)
@@ -520,8 +523,8 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * Before anything is read: limits and groups as they were.  Nothing holds a permit
- * yet, as workers and consumers begin after this.
+ * Restore limits and groups before any job is read.  No permit is in use yet, because
+ * workers and consumers begin later.
  */
 static TimestampTz
 load(TimestampTz now)
@@ -533,7 +536,7 @@ load(TimestampTz now)
 	job = jobq_relations()->job;
 	if (my_db->limits->jobs != job || !my_db->limits->loaded)
 	{
-		/* also of what a scheduler has loaded that did not get to its end */
+		/* also discard the partial work of a previous scheduler */
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_limits_clear(my_db);
 		my_db->limits->jobs = job;
@@ -544,20 +547,21 @@ load(TimestampTz now)
 		tenants_restore();
 		past_end();
 
-		/* from here on, and no sooner, jobs may run */
+		/* jobs may run from here on, and not before */
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		my_db->limits->loaded = true;
 		LWLockRelease(my_db->lock);
 	}
 	else if (my_db->limits->loading)
-		limits_load();			/* the one before us did not get to its end */
+		limits_load();			/* the previous scheduler was interrupted */
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return DT_NOEND;
 }
 
 /*
- * The permits of a lease that was found after a start.  Wants db->lock.
+ * Return the permits of a lease found after a start.  Caller holds db->lock
+ * exclusively.
  */
 JobqPermits
 limits_of_lease(const JobqPush *push)
@@ -585,7 +589,7 @@ limits_of_lease(const JobqPush *push)
 		}
 	}
 
-	/* its token was counted when the past was */
+	/* the token was counted together with the past */
 	if (lane.queue_limiter != JOBQ_NO_LIMITER)
 		my_db->limits->limiters[lane.queue_limiter].running++;
 	if (lane.kind_limiter != JOBQ_NO_LIMITER)
@@ -600,7 +604,7 @@ limits_of_lease(const JobqPush *push)
 }
 
 /*
- * What time has set free; and the groups that want to be read.
+ * Wake workers for permits freed by time, and read the groups that need it.
  */
 static TimestampTz
 run(TimestampTz now)

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * map.c
- *	  Steps of workflows with "map": a job for each element of an array that an
- *	  earlier step has returned, and then an array of their results.
+ *	  Workflow steps with "map": one job for each element of an array from an
+ *	  earlier step, and then an array of the results.
  *
- * The job of such a step never runs.  It stays blocked while those of the elements
- * run, and is completed with their results when all of them are.  So whatever can be
- * done with a step, wait for it, cancel it, take its result, is done with that job.
+ * The job of the step never runs.  The job stays blocked while the jobs of the elements
+ * run, and is then completed with the results.  A mapped step can therefore be awaited,
+ * cancelled and used like any step.
  *
- * The jobs of the elements are copies of it, each with a payload and a row of
- * jobq_internal.step of its own.  They are written in pieces, each with its rows in one
- * transaction: the next look goes on behind those that there are, also after a crash.
- * The row of the step's job is written anew with each piece, so that nobody cancels it
- * meanwhile.
+ * The jobs of the elements are copies of the step's job, each with a payload and a row
+ * in jobq_internal.step.  A piece of the jobs is written together with the rows in one
+ * transaction.  The next evaluation continues after the existing elements, also after a
+ * crash.  The row of the step's job is written again with each piece, so no session can
+ * cancel it meanwhile.
  *
  * worker/scheduler/map.c
  *
@@ -33,10 +33,10 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* Elements that get their jobs in one look, at most: it ends with its slice of time. */
+/* Elements written in one evaluation, at most; fewer if the time slice ends. */
 #define PIECE			500
 
-/* Results that one query reads. */
+/* Results read by one query. */
 #define RESULTS_PIECE	1000
 
 static bool has_run(StepLook *look, Jsonb *map);
@@ -52,7 +52,7 @@ static Jsonb *collect(const StepLook *look, const JobqStep *step,
 					  JobqError *error);
 
 /*
- * What the step needs is completed: do the next of what is to be done for it.
+ * Do the next piece of work for a step whose needs are completed.
  */
 StepDone
 map_step(StepLook *look, JobqStep *step)
@@ -65,7 +65,7 @@ map_step(StepLook *look, JobqStep *step)
 }
 
 /*
- * Is the step completed that this is the result of?
+ * True if the step referred to by "map" is completed.
  */
 static bool
 has_run(StepLook *look, Jsonb *map)
@@ -76,8 +76,8 @@ has_run(StepLook *look, Jsonb *map)
 }
 
 /*
- * The array whose elements have jobs, an empty one if the step that would have returned
- * it is over, but not completed; or NULL, and *error says why.
+ * Get the array.  Empty if the step with the array is over but not completed.  Returns
+ * NULL on an error, and sets *error.
  */
 static Jsonb *
 read_array(StepLook *look, const JobqStep *step, JobqError *error)
@@ -127,7 +127,7 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 }
 
 /*
- * Give jobs to the next elements of the array.
+ * Create jobs for the next elements of the array.
  */
 static StepDone
 fan_out(StepLook *look, JobqStep *step)
@@ -167,9 +167,9 @@ fan_out(StepLook *look, JobqStep *step)
 }
 
 /*
- * Write up to n more jobs of elements, and their rows of jobq_internal.step; at least
- * one, and others as long as there is time.  False if one cannot have its payload, and
- * *error says why; then those before it are written.
+ * Write up to n more element jobs and their rows in jobq_internal.step: at least one,
+ * and more as time allows.  Returns false if a payload is invalid, and sets *error; the
+ * elements before are written.
  */
 static bool
 put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
@@ -219,7 +219,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 }
 
 /*
- * The rows of jobq_internal.step for the next n elements.
+ * Insert the rows of jobq_internal.step for the next n elements.
  */
 static void
 put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
@@ -252,7 +252,8 @@ put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
 }
 
 /*
- * The payload of an element whose job is made anew; or NULL, and *error says why.
+ * Build the payload of an element whose job is created again.  Returns NULL on an
+ * error, and sets *error.
  */
 Jsonb *
 map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
@@ -276,7 +277,7 @@ map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
 }
 
 /*
- * All elements are over: the step is completed, with an array of their results.
+ * Complete the step with the array of results, after all elements are over.
  */
 static StepDone
 fan_in(StepLook *look, JobqStep *step)
@@ -300,7 +301,8 @@ fan_in(StepLook *look, JobqStep *step)
 }
 
 /*
- * The array of the results, null where there is none; or NULL, and *error says why.
+ * Build the array of results, with null for an element without a result.  Returns NULL
+ * on an error, and sets *error.
  */
 static Jsonb *
 collect(const StepLook *look, const JobqStep *step, JobqError *error)
@@ -335,7 +337,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 			int64		id = DatumGetInt64(jobq_column(row, SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 			JobqStep   *element = jobq_step_of_job(look->workflow, id);
 
-			/* a subscriber's copy in jobq_internal.step is the same */
+			/* a subscriber's copy in jobq_internal.step is identical */
 			if (element == NULL || element->mapper != step ||
 				results[element->place] != NULL)
 				continue;

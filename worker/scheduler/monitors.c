@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * monitors.c
- *	  Looks at the monitors, and tells of what has begun or ended.
+ *	  Checks the monitors, and reports begun and ended alerts.
  *
- * What is looked at is in shared memory, or is a small table, and is read once for all
- * monitors (control/parts/84-monitors.sql).  That a monitor is on is in its row, so
- * what has begun is told once, whatever is restarted.  Where a row is locked, it is
- * left to the next look.  Each is an event, too, in the same transaction.
+ * The checked values are in shared memory or in small tables, and are read once for all
+ * monitors (control/parts/84-monitors.sql).  The state of a monitor is stored in its
+ * row, so each alert is reported once, regardless of restarts.  A locked row is left to
+ * the next check.  Each change is also an event, raised in the same transaction.
  *
  * worker/scheduler/monitors.c
  *
@@ -25,13 +25,13 @@
 #include "scheduler/duty.h"
 #include "store/store.h"
 
-/* From look to look, if there are monitors; else jobq.poll_interval. */
+/* The pause between checks if there are monitors; otherwise jobq.poll_interval. */
 #define LOOK_PAUSE		(5 * USECS_PER_SEC)
 
-/* A look may take one part in so many of the scheduler's time. */
+/* Checks take at most this fraction (1/n) of the scheduler's time. */
 #define LOOK_SHARE		20
 
-/* What the scheduler cannot do where that fails. */
+/* Completes "the scheduler cannot ..." after an error. */
 #define CHECK_MONITORS	"check the monitors"
 
 /* The columns of check_monitors(). */
@@ -41,7 +41,7 @@ enum
 	ALERT_ABOVE, ALERT_UNTIL, ALERT_SINCE
 };
 
-/* A row of it. */
+/* A row of check_monitors(). */
 typedef struct Alert
 {
 	HeapTuple	row;
@@ -82,7 +82,7 @@ run(TimestampTz now)
 }
 
 /*
- * Who makes or changes a monitor has it looked at.
+ * The duty is due at once after a monitor was created or changed.
  */
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
@@ -91,7 +91,7 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * A column that is text; NULL if it is null.
+ * Get a text column; NULL if null.
  */
 static char *
 text_of(const Alert *alert, int column)
@@ -119,7 +119,7 @@ append_number(StringInfo buf, const Alert *alert, int column, const char *key)
 	bool		isnull;
 	Datum		value = jobq_column(alert->row, alert->desc, column, FLOAT8OID, &isnull);
 
-	/* JSON knows no other numbers */
+	/* JSON has no infinity and no NaN */
 	if (!isnull && isfinite(DatumGetFloat8(value)))
 		appendStringInfo(buf, ", \"%s\": %s", key,
 						 DatumGetCString(DirectFunctionCall1(float8out, value)));
@@ -143,8 +143,8 @@ describe(StringInfo buf, void *arg)
 }
 
 /*
- * Raise the events of what has begun or ended.  Monitors are nobody's: so who hears of
- * the owner's hears of them.
+ * Raise events for begun and ended alerts.  Monitors have no owner, so the events count
+ * as events of the extension's owner.
  */
 static void
 raise_events(const SPITupleTable *alerts)
@@ -162,7 +162,7 @@ raise_events(const SPITupleTable *alerts)
 }
 
 /*
- * See whether there is a monitor, and if so, look at all.
+ * Check all monitors, if there are any.
  */
 static void
 look(void *arg)
@@ -178,7 +178,7 @@ look(void *arg)
 }
 
 /*
- * Tell that it fails, until it works again.  A lock is the next look's affair.
+ * Log a new error.  A lock timeout is ignored until the next check.
  */
 static void
 note_failure(const ErrorData *edata)

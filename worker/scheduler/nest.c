@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * nest.c
- *	  Workflows that are part of a batch: as steps of another workflow, or because they
- *	  were added to it (src/compose/nest.c).
+ *	  Nested workflows: as steps of an outer workflow, or added to a batch
+ *	  (src/compose/nest.c).
  *
- * A look at the outer one has such a step's workflow begin, when what the step needs is
- * over.  A look at the inner one ends the job that stands for it, with its own end, in
- * one transaction; so each is over exactly once, and the outer one hears of it as of the
- * end of any job.  Neither waits for the other: what is locked is tried again later.
+ * The evaluation of the outer batch starts the nested workflow when the needs of the
+ * step are over.  The evaluation of the nested workflow ends both the workflow and its
+ * job in the outer batch, in one transaction.  Each ends exactly once, and the outer
+ * batch sees the end like the end of any job.  The evaluations do not wait for each
+ * other's locks; a locked row is tried again later.
  *
- * If the outer one is cancelled, so is the inner one.  If it fails, or the step cannot
- * run any more, the inner one is dropped: what waits in it is cancelled, and what runs may
- * end, as in the outer one itself.  What was dropped goes on when the outer one is
- * retried: a step as any other that was cancelled only for the failure (workflows.c), and
- * what was added to the batch in nest_go_on().
+ * If the outer batch is cancelled, the nested workflow is cancelled too.  If the outer
+ * batch fails, or the step can no longer run, the nested workflow is dropped: waiting
+ * jobs are cancelled, and running jobs may end.  A dropped workflow continues when the
+ * outer batch is retried.  Steps continue like other steps cancelled because of a
+ * failure (workflows.c).  Workflows added to the batch continue in nest_go_on().
  *
  * worker/scheduler/nest.c
  *
@@ -34,10 +35,10 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* Results that one query reads. */
+/* Results read by one query. */
 #define RESULTS_PIECE	1000
 
-/* Workflows that go on in one look, at most. */
+/* Workflows continued in one evaluation, at most. */
 #define GO_ON_PIECE		100
 
 static bool find_job(Relation rel, int64 job_id, JobqJob *job);
@@ -53,7 +54,7 @@ static Jsonb *results_by_name(int64 id);
 static void error_of(int64 id, JobqError *error);
 
 /*
- * The state of the workflow that the step is; false if there is none.
+ * Get the state of the step's workflow.  Returns false if there is none.
  */
 static bool
 find_workflow(const JobqStep *step, char *state, bool *over)
@@ -76,7 +77,7 @@ find_workflow(const JobqStep *step, char *state, bool *over)
 }
 
 /*
- * Is the step a workflow that has begun, and is not over?
+ * True if the step is a workflow that has begun and is not over.
  */
 bool
 nest_runs(const JobqStep *step)
@@ -89,7 +90,7 @@ nest_runs(const JobqStep *step)
 }
 
 /*
- * What the step, which is a workflow, needs is over: have that begin, or go on.
+ * Begin or continue the workflow of a step whose needs are over.
  */
 StepDone
 nest_step(StepLook *look, JobqStep *step)
@@ -116,7 +117,7 @@ nest_step(StepLook *look, JobqStep *step)
 }
 
 /*
- * The workflow of the step begins, or goes on after it was dropped.
+ * Begin the workflow of the step, or continue a dropped workflow.
  */
 static StepDone
 begin(StepLook *look, JobqStep *step)
@@ -140,7 +141,8 @@ begin(StepLook *look, JobqStep *step)
 }
 
 /*
- * The workflow of the step is completed, and only its results could not be taken.
+ * Complete the step of a workflow already completed, whose results could not be stored
+ * before.
  */
 static StepDone
 complete(StepLook *look, JobqStep *step)
@@ -162,8 +164,8 @@ complete(StepLook *look, JobqStep *step)
 }
 
 /*
- * The step cannot run any more, and its job has ended: look at its workflow, which finds
- * that (nest_drop_if_lost()).
+ * The step can no longer run, and its job has ended.  Request an evaluation of its
+ * workflow; nest_drop_if_lost() then detects the end.
  */
 void
 nest_step_ended(const JobqStep *step)
@@ -173,8 +175,8 @@ nest_step_ended(const JobqStep *step)
 }
 
 /*
- * A job that stands for a workflow is to be cancelled with its batch, which was
- * cancelled itself (all), or has failed.
+ * Cancel the workflow behind a job together with the outer batch.  all: the outer batch
+ * was cancelled, otherwise it has failed.
  */
 NestCancel
 nest_cancel(const JobqJob *job, bool all)
@@ -212,7 +214,8 @@ nest_cancel(const JobqJob *job, bool all)
 }
 
 /*
- * The job with this id as it is now; false if there is none.
+ * Find the current version of the job.  Returns false if there is none, or if it does
+ * not stand for a workflow.
  */
 static bool
 find_job(Relation rel, int64 job_id, JobqJob *job)
@@ -228,9 +231,9 @@ find_job(Relation rel, int64 job_id, JobqJob *job)
 }
 
 /*
- * Has the job that stands for this workflow, which has not begun or not been retried,
- * ended before it?
- * Then it is dropped.  False if that cannot be noted now: its row is locked.
+ * Check whether the outer job of this workflow has ended before the workflow has begun
+ * or was retried.  If so, mark the workflow as dropped.  Returns false if the row is
+ * locked.
  */
 bool
 nest_drop_if_lost(int64 id, int64 job_id, bool *dropped)
@@ -250,8 +253,8 @@ nest_drop_if_lost(int64 id, int64 job_id, bool *dropped)
 }
 
 /*
- * The workflow for which that job stands is about to be over: take its row, if it is there.
- * False if that is not to be had now.
+ * Claim the row of the outer job of a workflow about to end.  *taken is false if there
+ * is no row.  Returns false if the row is locked.
  */
 bool
 nest_take(int64 job_id, JobqJob *job, bool *taken)
@@ -273,8 +276,7 @@ nest_take(int64 job_id, JobqJob *job, bool *taken)
 }
 
 /*
- * The workflow is over, in this state, and the caller has taken the job that stands for it:
- * that ends likewise.
+ * End the outer job in the same way as its workflow.  Caller has claimed the job's row.
  */
 void
 nest_end(int64 id, char state, bool dropped, JobqJob *job)
@@ -303,7 +305,7 @@ nest_end(int64 id, char state, bool dropped, JobqJob *job)
 }
 
 /*
- * Is it a step, whose result others may take?
+ * True if the job is a step, whose result may be used by later steps.
  */
 static bool
 is_step(int64 job_id)
@@ -317,7 +319,7 @@ is_step(int64 job_id)
 }
 
 /*
- * Was a workflow that is part of the batch dropped?
+ * True if a nested workflow of the batch was dropped.
  */
 bool
 nest_has_dropped(int64 id)
@@ -331,9 +333,9 @@ nest_has_dropped(int64 id)
 }
 
 /*
- * The batch, which had failed, goes on.  So do the workflows that were added to it, and
- * were dropped for that, and are over: as if they had not been.  Those that still end come
- * later; until then each end matters.
+ * Continue the nested workflows added to a batch that has failed and now continues.
+ * This concerns workflows dropped because of the failure and already over.  Workflows
+ * not yet over follow later; until then, each end of a job is evaluated.
  */
 void
 nest_go_on(int64 id, WorkflowLook *found)
@@ -348,8 +350,7 @@ nest_go_on(int64 id, WorkflowLook *found)
 	uint64		n;
 
 	/*
-	 * their jobs, unless they are steps, are in the archive, as long as that
-	 * has them
+	 * jobs outside of steps are in the archive, within the retention time
 	 */
 	(void) jobq_query_kept(&plan, "SELECT ARRAY(SELECT b.id FROM jobq_internal.batch b"
 						   "  WHERE b.parent = $1 AND b.dropped AND b.finished_at IS NOT NULL"
@@ -377,8 +378,8 @@ nest_go_on(int64 id, WorkflowLook *found)
 }
 
 /*
- * These workflows run again, and what is left of their jobs in the batch is returned; but
- * for those that somebody has locked.
+ * Restart these workflows, and return the archived rows of their outer jobs.  Locked
+ * rows are skipped.
  */
 static uint64
 take_back(int64 id, Datum inner_ids)
@@ -401,7 +402,7 @@ take_back(int64 id, Datum inner_ids)
 }
 
 /*
- * Make the jobs anew that stand for the n workflows which take_back() has returned.
+ * Create the outer jobs of the n workflows returned by take_back() again.
  */
 static void
 put_back_jobs(int64 id, uint64 n)
@@ -443,8 +444,8 @@ put_back_jobs(int64 id, uint64 n)
 }
 
 /*
- * What the workflow has for a result; NULL if nothing.  False if it is too much, and
- * *error says so.
+ * Get the result of the workflow; NULL if there is none.  Returns false if the result
+ * is too large, and sets *error.
  */
 static bool
 result_of(int64 id, Jsonb **result, JobqError *error)
@@ -471,7 +472,8 @@ result_of(int64 id, Jsonb **result, JobqError *error)
 }
 
 /*
- * The result of the last job of a chain, or NULL; false if it is no chain.
+ * Get the result of the last job of a chain, or NULL.  Returns false if the workflow is
+ * not a chain.
  */
 static bool
 result_of_chain(int64 id, Jsonb **result)
@@ -497,8 +499,8 @@ result_of_chain(int64 id, Jsonb **result)
 }
 
 /*
- * An object with the results of the completed steps, by their names: null where there is
- * none.  NULL if it is too large.
+ * Build an object with the results of the completed steps, by name; null for a step
+ * without a result.  Returns NULL if the object is too large.
  */
 static Jsonb *
 results_by_name(int64 id)
@@ -553,8 +555,8 @@ results_by_name(int64 id)
 }
 
 /*
- * Why the workflow has failed: the first dead or expired job, as far as it is still
- * known; that of a step that may fail only if there is no other.
+ * Get the error of a failed workflow: the first dead or expired job still known.  A job
+ * of an optional step is used only if there is no other.
  */
 static void
 error_of(int64 id, JobqError *error)

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * note.c
- *	  Notes in a row of one of jobq's tables why what it asks for could not be
- *	  done.
+ *	  Stores errors in rows of jobq's own tables, such as schedules and batches.
  *
  * worker/scheduler/note.c
  *
@@ -14,7 +13,7 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 
-/* What is to be noted where. */
+/* An error, and the row to store the error in. */
 typedef struct Note
 {
 	const char *table;
@@ -30,10 +29,10 @@ typedef struct Note
 static void write_note(void *arg);
 
 /*
- * Something that a row of one of our tables asks for could not be done: note in
- * its last_error why, in a transaction of its own, unless it is locked.  True if
- * that is news, or could not be found out.  If it is, tell(arg) is called in that
- * transaction, unless it is NULL.
+ * Store the error in last_error of the row whose column has this key, in a transaction
+ * of its own.  A locked row is skipped.  Returns true for a new error, or if the old
+ * error could not be read.  For a new error, calls tell(arg) in the same transaction,
+ * unless tell is NULL.
  */
 bool
 scheduler_note_error(const char *table, const char *column, Oid type, Datum key,

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * owed.c
- *	  Cancels jobs for which that is owed.
+ *	  Carries out pending cancellations.
  *
- * cancel() of a job that runs asks its worker to stop it.  If that comes when the worker
- * can do so no more, and the job may run again, the worker cancels it in the table, without
- * waiting for who has its row; and it may come to its own end before.  What it leaves is
- * done here, and tried again as long as another session has the row.  The list is in shared
- * memory, so the end of a scheduler loses nothing of it.
+ * cancel() of a running job asks the worker to stop the job.  If the request comes too
+ * late and the job may run again, the worker cancels the job in the table, without
+ * waiting for a row lock.  The worker may also end before.  The remaining cancellations
+ * are carried out here, and tried again while another session has locked the row.  The
+ * list is in shared memory, so it survives the end of a scheduler.
  *
  * worker/scheduler/owed.c
  *
@@ -22,8 +22,8 @@
 static void cancel(void *arg);
 
 /*
- * Cancel those whose time has come; *wake is lowered to that of the next.  No more than
- * JOBQ_MAX_OWED transactions; takes db->lock.
+ * Carry out the due cancellations.  Lowers *wake to the time of the next attempt.  Runs
+ * at most JOBQ_MAX_OWED transactions.  Takes db->lock.
  */
 void
 owed_cancel(TimestampTz now, TimestampTz *wake)

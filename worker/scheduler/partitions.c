@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * partitions.c
- *	  Makes the archive's partitions ahead of time, one a day.
+ *	  Makes the partitions of the archive ahead of time, one for each day.
  *
- * A partition is made only if that needs little waiting: while we wait, everybody
- * else queues behind us.  Where somebody is in the way, we come again, at first after
- * seconds and then after up to an hour; until then jobs of the day are in the default
- * partition.
+ * A partition is made only if the lock is granted quickly, because other sessions queue
+ * behind the lock request.  After a lock timeout, the scheduler tries again after
+ * seconds, later after up to an hour.  Until then, jobs of the day are stored in the
+ * default partition.
  *
  * worker/scheduler/partitions.c
  *
@@ -18,19 +18,19 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 
-/* Partitions that are made ahead, today's included. */
+/* Partitions made ahead, including today's. */
 #define DAYS_AHEAD		4
 
-/* Rows that are moved into a new partition at most. */
+/* The largest number of rows moved into a new partition. */
 #define MAX_MOVED		"10000"
 
-/* What the scheduler cannot do where a partition is not made. */
+/* Completes "the scheduler cannot ..." if a partition cannot be made. */
 #define MAKE_DAYS		"make the partitions of the archive"
 
-/* The first pause if a day was not made; the last is ARCHIVE_PAUSE. */
+/* Microseconds until a retry, at first; the last pause is ARCHIVE_PAUSE. */
 #define FIRST_PAUSE		(10 * USECS_PER_SEC)
 
-/* A day that gets its partition. */
+/* A day without a partition. */
 typedef struct Day
 {
 	TimestampTz start;
@@ -39,13 +39,13 @@ typedef struct Day
 
 static void make_day(void *arg);
 
-/* Which day is made next, counted from today. */
+/* The next day to process, counted from today. */
 static int	ahead = 0;
-static bool not_made = false;	/* one of them was not */
+static bool not_made = false;	/* a day of this pass failed */
 static int64 make_pause = FIRST_PAUSE;
 
 /*
- * Tell of an error in this part of the work, unless it is that something was locked.
+ * Log an error in the maintenance of the archive, unless it is a lock timeout.
  */
 void
 archive_tell(const char *what, const ErrorData *edata)
@@ -59,8 +59,8 @@ archive_tell(const char *what, const ErrorData *edata)
 }
 
 /*
- * Run the body in a transaction of its own.  False if it has failed, of which
- * archive_tell() tells.
+ * Run body(arg) in a transaction of its own.  Returns false after an error, which
+ * archive_tell() has reported.
  */
 bool
 archive_try(const char *what, void (*body) (void *arg), void *arg)
@@ -75,7 +75,7 @@ archive_try(const char *what, void (*body) (void *arg), void *arg)
 }
 
 /*
- * The name of a day's partition, and when the day begins, as text.
+ * Compute the name of a day's partition, and the beginning of the day as text (UTC).
  */
 void
 archive_day_name(TimestampTz day, char *name, size_t name_size, char *date,
@@ -93,15 +93,16 @@ archive_day_name(TimestampTz day, char *name, size_t name_size, char *date,
 }
 
 /*
- * Make the partition of a day, if it is not there.
+ * Make the partition of a day, unless it exists.
  *
- * What was finished before goes along from the default partition; where that is
- * much, the day stays there.  A query that knows the old partitions only would not
- * find it, so then nobody may be between planning and reading: the archive itself
- * is locked.  Today more may come until we have the lock.
+ * Jobs already finished on this day are moved from the default partition.  If there are
+ * too many, no partition is made for the day.  A concurrent query planned before the
+ * new partition would miss the moved rows.  The archive itself is therefore locked, so
+ * no query can be between planning and reading.  For today, rows may still arrive
+ * before the lock is granted, so today always needs the lock.
  *
- * Default privileges of whom we run as are not for jobq's tables: they are taken back
- * before anybody sees the partition.
+ * Default privileges of the current user must not apply to tables of jobq.  They are
+ * revoked before the partition becomes visible.
  */
 static void
 make_day(void *arg)
@@ -150,8 +151,8 @@ make_day(void *arg)
 }
 
 /*
- * Make the next of the partitions of today and of the next days.  Returns when to
- * come again.
+ * Make the next of the partitions of today and the following days.  Returns the time of
+ * the next call.
  */
 TimestampTz
 archive_make_days(TimestampTz now)

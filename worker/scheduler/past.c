@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * past.c
- *	  What has started and failed before a start of the server, as the tables tell.
+ *	  Reconstructs starts and failures of jobs before a server start, from the
+ *	  tables.
  *
- * Limits, groups and tenants remember by it how empty their buckets would be, and
- * which of them would rest.  What the archive does not have was rolled back with its
- * effects.
+ * Limits, groups and tenants use this to restore their token buckets and throttles.  A
+ * job missing in the archive was rolled back together with its effects.
  *
- * There may be hundreds of limiters, and millions of jobs.  So the tables are read once
- * for all of them, and what matters to one of them or more is kept (past_begin()); each
- * asks about that (past_read()).
+ * There may be hundreds of limiters and millions of jobs.  The tables are therefore read
+ * once for all limiters (past_begin()), and the relevant rows are kept.  Each limiter
+ * then queries the kept rows (past_read()).
  *
  * worker/scheduler/past.c
  *
@@ -26,10 +26,10 @@
 #include "utils/queryenvironment.h"
 #include "utils/tuplestore.h"
 
-/* How long ago a job has started, at most, that may have left tokens owing. */
+/* The age of the oldest start that may still leave a debt of tokens. */
 #define OWED_LONGEST	USECS_PER_DAY
 
-/* What is kept has these columns. */
+/* The columns of the kept rows. */
 typedef struct PastColumn
 {
 	const char *name;
@@ -42,12 +42,12 @@ static const PastColumn columns[] = {
 	{"limit_cost", INT4OID}, {"at", TIMESTAMPTZOID}, {"failed", BOOLOID}
 };
 
-/* Between past_begin() and past_end(), or until the transaction ends. */
+/* Valid from past_begin() to past_end(), or to the end of the transaction. */
 static EphemeralNamedRelation kept = NULL;
 
 /*
- * Limiters of one kind, queues or others, and since when it matters to each what has
- * happened to its jobs.
+ * The limiters of queues, or the remaining limiters, and the start of the relevant time
+ * for each.
  */
 typedef struct Wanted
 {
@@ -57,14 +57,15 @@ typedef struct Wanted
 } Wanted;
 
 /*
- * What is counted of the jobs that have started: their number.  But where jobs take
- * several tokens, those that are missing in the bucket now, which may be more than it
- * holds.
+ * Build the SQL expression for the tokens used by jobs.  Without costs, this is the
+ * number of starts.  With costs ("each" is set), this is the number of tokens missing
+ * in the bucket now, possibly more than the size of the bucket.
  *
- * That is at most what the jobs have taken from which the bucket need not have recovered.
- * And it is at most what was missing before one of them, which is one token less than the
- * bucket holds as that one could start, and what was taken since then, less what has come
- * since then: for whichever of them that is most.
+ * The result is the smaller of two upper bounds.  First, the sum of the costs of all
+ * starts from which the bucket may not have recovered.  Second, a bound for each start,
+ * of which the maximum counts.  At the start, at most the bucket size less one token
+ * was missing, because the job could start.  Add the tokens used since then, and
+ * subtract the tokens refilled since then.
  */
 static const char *
 tokens_taken(const JobqRate *rate, const char **each)
@@ -80,8 +81,8 @@ tokens_taken(const JobqRate *rate, const char **each)
 }
 
 /*
- * Since when a rate asks for what jobs have cost: those that came before may have left
- * tokens owing.
+ * The start of the relevant time for a rate with costs.  Earlier jobs may have left a
+ * debt of tokens.
  */
 static TimestampTz
 priced_since(const JobqRate *rate, TimestampTz since, TimestampTz now)
@@ -91,7 +92,7 @@ priced_since(const JobqRate *rate, TimestampTz since, TimestampTz now)
 }
 
 /*
- * The earliest time of which the limiter may ask; DT_NOEND if it never does.
+ * The start of the relevant time for the limiter; DT_NOEND if there is none.
  */
 static TimestampTz
 earliest(const JobqLimiter *limiter, TimestampTz now)
@@ -113,7 +114,7 @@ earliest(const JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * None yet, with room for so many.
+ * Create an empty set with room for this many limiters.
  */
 static Wanted
 wanted_none(int room)
@@ -147,8 +148,8 @@ bind_wanted(ParamListInfo params, int number, const Wanted *wanted)
 }
 
 /*
- * Read the tables, and keep what of the jobs' past matters to these limiters, until
- * past_end().  Wants SPI to be connected.
+ * Read the tables, and keep the rows relevant to these limiters until past_end().  SPI
+ * must be connected.
  */
 void
 past_begin(const JobqLimiter *limiters, int n)
@@ -231,7 +232,7 @@ past_begin(const JobqLimiter *limiters, int n)
 }
 
 /*
- * It is not needed any more.
+ * Free the kept rows.
  */
 void
 past_end(void)
@@ -242,12 +243,11 @@ past_end(void)
 }
 
 /*
- * Ask for the jobs of the limiter's queue, or for those that it limits now beside
- * their queues, among what past_begin() has kept: how many have started since one
- * time, and failed since another; DT_NOEND to ask for none.  "by" is the column by
- * which they are counted, or NULL for all together; of so many names at most, those
- * first that have had most.  Returns how many rows there are for past_row().  Wants
- * SPI to be connected.
+ * Query the kept rows for the jobs of the limiter: of its queue, or the jobs limited in
+ * addition to their queues.  Counts the starts since one time and the failures since
+ * another; DT_NOEND means none.  "by" is an SQL expression to group by, or NULL for a
+ * total.  Finds at most "most" groups, the most active first.  Returns the number of
+ * rows for past_row().  SPI must be connected.
  */
 uint64
 past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
@@ -293,7 +293,7 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 }
 
 /*
- * One of these rows.  What it has is there until the next query.
+ * Get a row of the result.  Valid until the next query.
  */
 Past
 past_row(uint64 i)
@@ -315,8 +315,7 @@ past_row(uint64 i)
 }
 
 /*
- * Since when a bucket that was full then would have been full again: what was taken
- * before is made up for.
+ * Return a time early enough that the bucket has recovered from all earlier starts.
  */
 TimestampTz
 past_bucket_since(const JobqRate *rate, TimestampTz now)

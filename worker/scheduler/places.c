@@ -1,14 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * places.c
- *	  How the databases share the places for workers, where they are too few for
- *	  all.
+ *	  Shares the worker slots between databases if there are too few.
  *
- * A database that lacks a place says so.  A place that becomes free is for the
- * one with the fewest workers, and among these for the one that has waited
- * longest.  So that places become free, workers leave: one that is idle; for a
- * database that has none, one whose turn is over; and one of a database that has
- * at least two more.
+ * A database without a free slot announces its need.  A free slot goes to the database
+ * with the fewest workers; on a tie, to the longest waiting database.  To free slots,
+ * workers leave: an idle worker; for a database without a worker, a worker whose time
+ * slice is over; or a worker of a database with at least two more workers.
  *
  * worker/scheduler/places.c
  *
@@ -18,21 +16,21 @@
 
 #include "scheduler/scheduler.h"
 
-/* One that has workers takes those of others that have been idle so long. */
+/* Idle time before a worker leaves for a database with workers (microseconds). */
 #define LINGER				(USECS_PER_SEC / 10)
 
-/* How long a database keeps its place in another that lacks one. */
+/* The time slice of a worker while another database has none (microseconds). */
 #define DATABASE_TURN		(USECS_PER_SEC)
 
-/* A place is kept so long for a database that lacks one. */
+/* A free slot is reserved this long for a database in need (microseconds). */
 #define WANTING_TIME		(6 * USECS_PER_SEC)
 
 static bool wants_place(const JobqDatabase *db, TimestampTz now);
 static void count_workers(void);
 
 /*
- * Does the database lack a place, as far as it has said?  Wants
- * jobq_shared->lock.
+ * True if the database has announced the need for a slot recently.  Caller holds
+ * jobq_shared->lock; without the lock, the result is a hint.
  */
 static bool
 wants_place(const JobqDatabase *db, TimestampTz now)
@@ -42,7 +40,7 @@ wants_place(const JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * Count the workers of each database.  Wants jobq_shared->lock.
+ * Count the workers of each database.  Caller holds jobq_shared->lock exclusively.
  */
 static void
 count_workers(void)
@@ -60,8 +58,9 @@ count_workers(void)
 }
 
 /*
- * A free slot for a worker of this database, or -1 if there is none, or if it is
- * for another database (*others).  Wants jobq_shared->lock exclusively.
+ * Find a free slot for a worker of this database.  Returns -1 if there is none, or if
+ * all are for other databases (*others is then true).  Caller holds jobq_shared->lock
+ * exclusively.
  */
 int
 places_find(TimestampTz now, bool *others)
@@ -88,7 +87,7 @@ places_find(TimestampTz now, bool *others)
 			before++;
 	}
 
-	/* where it is the server that lacks places, there is one at a time */
+	/* if the server itself lacks slots, assume one free slot at a time */
 	if (now >= jobq_shared->refused_at &&
 		now < jobq_shared->refused_at + WANTING_TIME)
 		nfree = Min(nfree, 1);
@@ -97,7 +96,7 @@ places_find(TimestampTz now, bool *others)
 }
 
 /*
- * Is there a place for this database?
+ * True if this database may use a slot now.  Takes jobq_shared->lock exclusively.
  */
 bool
 places_any(TimestampTz now)
@@ -112,7 +111,7 @@ places_any(TimestampTz now)
 }
 
 /*
- * This database lacks no place.
+ * Withdraw the need for a slot of this database.  Takes jobq_shared->lock exclusively.
  */
 void
 places_enough(void)
@@ -130,7 +129,7 @@ places_enough(void)
 }
 
 /*
- * A slot has become free: tell those who lack one.
+ * A slot has become free: wake the schedulers of databases in need.
  */
 void
 places_free(void)
@@ -144,8 +143,8 @@ places_free(void)
 }
 
 /*
- * How willingly a worker's place is given to a database that has "mine": the
- * most is the best, 0 is not at all.
+ * Rate how well a worker's slot can go to a database with "mine" workers: higher is
+ * better, 0 means never.
  */
 static int64
 readiness(const JobqSlot *slot, int mine, TimestampTz now)
@@ -164,9 +163,9 @@ readiness(const JobqSlot *slot, int mine, TimestampTz now)
 }
 
 /*
- * The database lacks a place for a process: have a worker of another leave,
- * unless enough are on their way out.  One that is at a long job is not counted
- * upon.
+ * The database needs a slot: make a worker of another database leave, unless enough
+ * workers are leaving already.  A leaving worker with a long job is not counted.  Takes
+ * jobq_shared->lock and the lock of the other database exclusively.
  */
 void
 places_make_way(int for_database)
@@ -197,7 +196,7 @@ places_make_way(int for_database)
 			continue;
 		if (slot->retire)
 		{
-			/* one that has begun later than now: the clock was put back */
+			/* a later begin means the clock was put back: not counted */
 			if (slot->job_id == 0 ||
 				(now >= slot->job_started_at &&
 				 now < slot->job_started_at + DATABASE_TURN))

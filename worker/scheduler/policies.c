@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * policies.c
- *	  Reads what limits there are: those of queues, of kinds, and of named limiters,
- *	  and which kinds and queues name these.
+ *	  Reads the limits of queues, of kinds, and of named limiters, and the kinds
+ *	  and queues that use named limiters.
  *
  * worker/scheduler/policies.c
  *
@@ -16,7 +16,7 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
-/* How often it is said that limiters are missing. */
+/* The pause between two warnings about missing limiters (microseconds). */
 #define TELL_PAUSE		USECS_PER_HOUR
 
 static int	read_named(JobqLimiter **limiters, int n,
@@ -95,8 +95,8 @@ read_weights(JobqLimiter *limiter, Datum weights)
 }
 
 /*
- * Must jobs wait for which this is a limiter, if there is no place for it?  Those of a
- * queue need not, if it says only whose turn it is, or what becomes of groups.
+ * True if jobs must wait while there is no slot for this limiter.  Jobs of a queue need
+ * not wait if the policy only affects their order or groups.
  */
 bool
 policies_wait(const JobqLimiter *limiter)
@@ -106,9 +106,10 @@ policies_wait(const JobqLimiter *limiter)
 }
 
 /*
- * The policies of queues and kinds that have any, as the tables have them, always in the
- * same order.  There may be more than jobq_check_limited() allows, if they came with a
- * restore or by replication, or if there is room for fewer now.
+ * Read the policies of queues, kinds and named limiters, always in the same order.
+ * There may be more than jobq_check_limited() allows, after a restore, by replication,
+ * or after a reduction of the setting.  Sets *limiters and *weighted, and returns the
+ * number of policies.  SPI must be connected.
  */
 int
 policies_read(JobqLimiter **limiters, bool *weighted)
@@ -161,8 +162,8 @@ policies_read(JobqLimiter **limiters, bool *weighted)
 }
 
 /*
- * The limiters of kinds, or those with names, of which the query tells; they follow
- * the first n.  The limits of one that is by a key are those of each of its keys.
+ * Append the limiters returned by the query, of kinds or with names, after the first
+ * n.  Returns the new number.  The limits of a limiter with a key apply to each key.
  */
 static int
 read_named(JobqLimiter **limiters, int n, uint32 (*hash) (const char *name),
@@ -204,7 +205,7 @@ read_named(JobqLimiter **limiters, int n, uint32 (*hash) (const char *name),
 }
 
 /*
- * The order of members.
+ * Compare two members for sorting.
  */
 int
 policies_compare(const void *a, const void *b)
@@ -218,7 +219,7 @@ policies_compare(const void *a, const void *b)
 }
 
 /*
- * Which kinds and queues name a limiter.
+ * Read the kinds and queues that name a limiter.  SPI must be connected.
  */
 Members
 policies_members(void)
@@ -246,8 +247,8 @@ policies_members(void)
 }
 
 /*
- * Which limiters queues and kinds name that do not exist: logical replication checks no
- * foreign keys.
+ * Read the names of limiters that are used but do not exist.  This is possible because
+ * logical replication does not check foreign keys.  SPI must be connected.
  */
 Missing
 policies_missing(void)
@@ -274,7 +275,7 @@ policies_missing(void)
 }
 
 /*
- * Say so.
+ * Warn about missing limiters, at most once in TELL_PAUSE.
  */
 void
 policies_tell_missing(const Missing *missing, TimestampTz now)
@@ -294,9 +295,9 @@ policies_tell_missing(const Missing *missing, TimestampTz now)
 }
 
 /*
- * The limiter that jobs of the kind in the queue need beside that of the queue, as
- * jobq_limiter_of() says, or JOBQ_NO_LIMITER.  "kind" 0: that is not known.  Wants
- * db->lock.
+ * Find the limiter for jobs of this kind in this queue, apart from the limiter of the
+ * queue itself; see jobq_limiter_of().  Returns JOBQ_NO_LIMITER if there is none.
+ * "kind" is 0 if unknown.  Caller holds db->lock.
  */
 uint16
 policies_limiter(const Members *members, int32 queue_id, uint32 kind)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * rank.c
- *	  Which workers serve a lane, and in what order; when queues or settings
- *	  have changed, or there is a new lane.
+ *	  Computes which workers serve a lane, and in which order.  Runs after a
+ *	  change of queues or settings, or for a new lane.
  *
  * worker/scheduler/rank.c
  *
@@ -16,20 +16,20 @@
 
 #include "scheduler/duty.h"
 
-/* In order. */
+/* Sorted. */
 typedef struct Hashes
 {
 	uint32	   *hashes;
 	int			n;
 }			Hashes;
 
-/* What a lane has from its queue. */
+/* The properties of a lane from its queue. */
 typedef struct QueueRank
 {
 	int32		queue_id;
 	bool		paused;
 	bool		consumer;
-	Hashes		tenants;		/* those that are paused alone */
+	Hashes		tenants;		/* paused on their own */
 	Hashes		kinds;
 	uint8		rank[JOBQ_MAX_POOLS];
 } QueueRank;
@@ -45,7 +45,7 @@ static bool hashes_have(const Hashes * hashes, uint32 hash);
 static void hashes_free(Hashes * hashes);
 static void rank_lanes(const QueueRank *rank);
 
-/* Looks at each lane once, and at each of their queues. */
+/* Processes each lane once, and each of their queues. */
 Duty		rank_duty = {
 	.what = "say which workers serve a queue",
 	.run = run,
@@ -53,7 +53,7 @@ Duty		rank_duty = {
 };
 
 /*
- * The queues that have lanes.  Wants db->lock.
+ * Collect the queues with lanes.  Caller holds db->lock.
  */
 static int
 queues_of_lanes(QueueRank *ranks)
@@ -64,7 +64,7 @@ queues_of_lanes(QueueRank *ranks)
 	{
 		const JobqLane *lane = &my_db->ready->lanes[i];
 
-		/* each queue has one lane that is the first */
+		/* exactly one lane of a queue is the first */
 		if (lane->in_use && lane->party_prev == JOBQ_NONE)
 			ranks[n++].queue_id = lane->queue_id;
 	}
@@ -94,7 +94,7 @@ hashes_of(List *names, uint32 (*hash) (const char *name), MemoryContext memory)
 }
 
 /*
- * 0 is no hash.
+ * True if the hash is in the set.  0 means no hash.
  */
 static bool
 hashes_have(const Hashes * hashes, uint32 hash)
@@ -112,8 +112,8 @@ hashes_free(Hashes * hashes)
 }
 
 /*
- * The place of the queue in the order of each pool: where it is named, or else
- * the place of "*".
+ * Compute the position of the queue in each pool: the position of its name, or else the
+ * position of "*".  Must be called in a transaction.
  */
 static void
 rank_queue(QueueRank *rank, MemoryContext memory)
@@ -125,7 +125,7 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 
 	memset(rank->rank, JOBQ_NOT_SERVED, sizeof(rank->rank));
 	if (queue == NULL)
-		return;					/* nobody serves it: its lanes are to give way */
+		return;					/* not served: its lanes are removed */
 	rank->paused = queue->paused;
 	rank->consumer = queue->mode == MODE_CONSUMER;
 	if (queue->tenants_paused)
@@ -151,7 +151,7 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 }
 
 /*
- * Are the jobs of this lane paused, and not the whole queue?
+ * True if the jobs of this lane are paused on their own, by tenant or kind.
  */
 static bool
 is_paused_alone(const QueueRank *rank, const JobqLane *lane)
@@ -161,7 +161,7 @@ is_paused_alone(const QueueRank *rank, const JobqLane *lane)
 }
 
 /*
- * All lanes of the queue have what it has.  Wants db->lock.
+ * Update all lanes of the queue.  Caller holds db->lock exclusively.
  */
 static void
 rank_lanes(const QueueRank *rank)
@@ -181,9 +181,9 @@ rank_lanes(const QueueRank *rank)
 }
 
 /*
- * Give each lane its rank in each pool, and whether its queue is paused.  All
- * of them at once, or a worker could prefer a queue for no other reason than
- * that it was ranked first.
+ * Update the rank of each lane in each pool, and the pause of its queue.  All lanes are
+ * updated under one lock; otherwise a worker could prefer a queue only because it was
+ * updated first.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -218,11 +218,11 @@ run(TimestampTz now)
 	for (int i = 0; i < n; i++)
 		rank_lanes(&ranks[i]);
 
-	/* a queue that goes on may have none: look for its lanes */
+	/* a queue no longer paused may have no lanes: look for them */
 	my_db->ready->overflow |= my_db->ready->paused_forgotten;
 	my_db->ready->paused_forgotten = false;
 
-	/* idle workers and waiting consumers may find that they have work now */
+	/* idle workers and waiting consumers may have work now */
 	jobq_consumers_wake(my_db);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{

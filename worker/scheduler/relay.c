@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * relay.c
- *	  Sends what the NOTIFY relay has collected.
+ *	  Sends the notifications collected by the NOTIFY relay.
  *
- * NOTIFY takes a lock of the whole cluster across the commit's flush.  Here
- * one process takes it, at most once per jobq.notify_interval, in a
- * transaction that writes nothing else.  Duplicates collapse within it.
+ * NOTIFY holds a lock of the whole cluster until the commit is flushed.  The relay takes
+ * this lock in one process, at most once per jobq.notify_interval, in a transaction
+ * without further changes.  Duplicates are merged.
  *
- * Somebody else may keep that lock, as his commit waits for a standby, or many may
- * want it.  So it is waited for a moment, and a little longer the next time; what
- * was not sent yet is kept.
+ * A different session may hold the lock for long, for example while its commit waits for
+ * a standby.  The relay therefore waits only a short time, and slightly longer with each
+ * attempt.  Unsent notifications are kept.
  *
- * PostgreSQL's queue of notifications may be full, as a session that listens does not
- * read them.  Then what comes is taken over all the same, or those who send would find
- * the relay full, and fail with a NOTIFY of their own; and the oldest is dropped where
- * there is no room.
+ * PostgreSQL's notification queue may be full, if a listening session does not read.
+ * New notifications are still accepted, because otherwise sessions would find the relay
+ * full and fail with a NOTIFY of their own.  If there is no room, the oldest
+ * notifications are dropped.
  *
  * worker/scheduler/relay.c
  *
@@ -31,7 +31,7 @@
 #include "commit/commit.h"
 #include "scheduler/duty.h"
 
-/* What was collected, and is to be sent. */
+/* The collected notifications. */
 typedef struct Batch
 {
 	XLogRecPtr	lsn;			/* flushed up to here; 0: not yet */
@@ -42,28 +42,28 @@ typedef struct Batch
 	int32	   *queues;
 } Batch;
 
-/* Milliseconds between two looks at the standby. */
+/* Milliseconds between two checks of the standby. */
 #define STANDBY_PAUSE	20
 
-/* How long the lock is waited for, in milliseconds: at first, and at most. */
+/* Lock timeout in milliseconds: the first, and the longest. */
 #define FIRST_PATIENCE	5
 #define LAST_PATIENCE	80
 
-/* The pause after that, as a multiple. */
+/* The pause after a lock timeout, as a multiple of the timeout. */
 #define PAUSE_SHARE		10
 
-/* The pause after any other error. */
+/* The pause after any other error (microseconds). */
 #define FAILED_PAUSE	USECS_PER_SEC
 
-/* What the scheduler cannot do meanwhile. */
+/* Completes "the scheduler cannot ..." after an error. */
 #define SEND			"send notifications"
 
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
 static int	patience = FIRST_PATIENCE;
-static TimestampTz retry_at = 0;	/* nothing is sent before */
-static bool failed = false;		/* it could not be sent, and was not locked */
-static uint64 ndropped = 0;		/* since then */
+static TimestampTz retry_at = 0;	/* no attempt before */
+static bool failed = false;		/* the last attempt failed, not by a lock */
+static uint64 ndropped = 0;		/* since the failure */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
@@ -75,7 +75,7 @@ static void send_batch(void);
 static void try_to_send(void);
 static void could_not_send(ErrorData *edata);
 
-/* Sends JOBQ_RELAY_SIZE messages, and one for each lane; flushes once. */
+/* Sends JOBQ_RELAY_SIZE messages, and one for each lane.  Flushes once. */
 Duty		relay_duty = {
 	.what = "relay notifications",
 	.run = run,
@@ -83,9 +83,9 @@ Duty		relay_duty = {
 };
 
 /*
- * Send what is pending.  Told means durable: what is told of may have been
- * committed without a flush, so flush; and keep it while a synchronous standby
- * does not have it, without waiting for that.
+ * Send the pending notifications.  A notification implies a durable change, but the
+ * change may have been committed without a flush.  Flush first, and keep the
+ * notifications until a synchronous standby has the change, without waiting.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -111,7 +111,7 @@ run(TimestampTz now)
 }
 
 /*
- * Nothing is left to be sent.
+ * Forget the batch after all of it was sent.
  */
 static void
 forget_batch(void)
@@ -145,7 +145,7 @@ compare_ids(const void *a, const void *b)
 }
 
 /*
- * Sort, and name each once; returns how many are left.
+ * Sort the ids and remove duplicates.  Returns the number of ids left.
  */
 static int
 unique_ids(int32 *ids, int n)
@@ -160,8 +160,8 @@ unique_ids(int32 *ids, int n)
 }
 
 /*
- * Drop what has been sent of the batch, and so many of the others that there is room for
- * n more: the oldest.
+ * Remove the sent messages, and as many of the oldest unsent messages as needed for n
+ * new messages.
  */
 static void
 make_room(uint32 n)
@@ -176,7 +176,7 @@ make_room(uint32 n)
 }
 
 /*
- * Take over what is to be sent.
+ * Collect the pending notifications.  Takes my_db->lock exclusively.
  */
 static void
 collect_batch(void)
@@ -190,7 +190,7 @@ collect_batch(void)
 											  ALLOCSET_DEFAULT_SIZES);
 	if (batch.messages == NULL)
 	{
-		/* those of before, and one of each lane */
+		/* old notifications, plus one for each lane */
 		batch.queues = MemoryContextAlloc(batch_context, sizeof(int32) * 2 * jobq_max_lanes);
 		batch.messages = MemoryContextAlloc(batch_context,
 											sizeof(JobqRelayMessage) * JOBQ_RELAY_SIZE);
@@ -221,7 +221,7 @@ collect_batch(void)
 }
 
 /*
- * Begin a transaction that sends something.
+ * Begin a transaction to send notifications, with the current lock timeout.
  */
 static void
 begin(void)
@@ -236,7 +236,7 @@ begin(void)
 }
 
 /*
- * Send what has not been sent.
+ * Send the unsent notifications.
  */
 static void
 send_batch(void)
@@ -244,7 +244,7 @@ send_batch(void)
 	begin();
 	for (uint32 i = batch.nsent; i < batch.nmessages; i++)
 	{
-		/* within one transaction, NOTIFY would drop what it has heard before */
+		/* NOTIFY would merge duplicates within one transaction */
 		for (uint32 j = batch.nsent; j < i; j++)
 		{
 			if (strcmp(batch.messages[j].channel, batch.messages[i].channel) == 0 &&
@@ -266,7 +266,10 @@ send_batch(void)
 													  &buffer);
 			char		channel[NAMEDATALEN + 16];
 
-			/* with "transactional", a worker or this process has done it */
+			/*
+			 * with "transactional", a worker or this process has sent the
+			 * message
+			 */
 			if (queue == NULL || queue->notify == NOTIFY_OFF)
 				continue;
 			snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
@@ -277,8 +280,8 @@ send_batch(void)
 }
 
 /*
- * Send what has not been sent.  If that fails, it is tried again later: an error is
- * that of the notifications only.
+ * Send the unsent notifications.  After an error, which affects only the notifications,
+ * try again later.
  */
 static void
 try_to_send(void)
@@ -288,8 +291,8 @@ try_to_send(void)
 	PG_TRY();
 	{
 		/*
-		 * The queue has room for what all listeners have read only when
-		 * somebody has looked: the one who sends, after his commit, or this.
+		 * Space in the notification queue is freed only by a sender after its
+		 * commit, or by this function call.
 		 */
 		if (failed)
 			(void) OidFunctionCall0(F_PG_NOTIFICATION_QUEUE_USAGE);

@@ -1,26 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * retention.c
- *	  Drops the archive's partitions whose time is over, and deletes what else has
- *	  grown old.  It also says when partitions are made (partitions.c).
+ *	  Drops expired partitions of the archive, and deletes other old rows.  Also
+ *	  decides when new partitions are made (partitions.c).
  *
- * All else of the scheduler waits for this, so it is done in small bites: some
- * blocks of a table in a transaction, as many as can be done in about BITE_TIME,
- * and then a pause of several times what that took.  Each table begins with few, as what
- * the one before took says nothing of it; and however much of a piece is old, no
- * more than MAX_ROWS are deleted at a time.  A pass goes through all tables, from their
- * first block to the last.  Rows that somebody has locked are left to the next pass,
- * which comes soon if it is more than a few.
+ * The scheduler does nothing else meanwhile, so the work is split into bites.  A bite is
+ * a transaction that processes some blocks of a table in about BITE_TIME.  The pause
+ * after a bite is a multiple of the bite's duration.  Each table begins with few blocks,
+ * because the speed of the previous table says nothing about the next.  A bite deletes
+ * at most MAX_ROWS rows.  A pass goes through all tables, from the first block to the
+ * last.  Locked rows are left to the next pass, which comes sooner after a failed bite.
  *
- * A partition is dropped only if that needs little waiting: while we wait,
- * everybody else queues behind us.  Before it is dropped, the rows that batches and
- * workflows count on are deleted in bites, so that the rest is quick.
+ * A partition is dropped only if the lock is granted quickly, because other sessions
+ * queue behind the lock request.  Before the drop, the rows needed for the counts of
+ * batches and workflows are deleted in bites, which makes the drop fast.
  *
  * Nothing is deleted while the clock is not trusted (src/memory/clock_watch.c).
  *
- * Queues can have finished jobs go earlier.  A day's partition is read for that once
- * for each such time, when all jobs of the day are so old; and all of them once more
- * after a start, and when a queue's time has changed.
+ * A queue can have a shorter retention time for finished jobs.  For each such time, a
+ * day's partition is read once, when all jobs of the day are old enough.  All partitions
+ * are read again after a start, and after a queue's retention time has changed.
  *
  * worker/scheduler/retention.c
  *
@@ -43,42 +42,42 @@
 #include "compose/compose.h"
 #include "scheduler/duty.h"
 
-/* Microseconds that a bite shall take, and by how much longer the pause is. */
+/* The target duration of a bite in microseconds; the pause, as a multiple of the bite. */
 #define BITE_TIME		5000
 #define PAUSE_SHARE		4
 
-/* Blocks of a bite, and rows that it deletes, or batches. */
+/* Blocks of a bite; rows, or batches, deleted by a bite. */
 #define FIRST_BLOCKS	4
 #define MAX_BLOCKS		1024
 #define MAX_ROWS		500
 #define MAX_BATCHES		5
 
-/* Batches of a bite's piece that are passed over, as they could not be deleted. */
+/* Batches of a piece skipped after an error. */
 #define MAX_PASSED		100
 
-/* What the scheduler cannot do where a bite fails. */
+/* Completes "the scheduler cannot ..." when a bite fails. */
 #define DELETE_OLD		"delete what has grown old"
 
-/* To the next pass, if something was locked; else it is ARCHIVE_PAUSE. */
+/* The pause before the next pass if a bite has failed; otherwise ARCHIVE_PAUSE. */
 #define SHORT_PAUSE		(INT64CONST(60) * USECS_PER_SEC)
 
-/* No partitions are made so long after a restore has made the extension. */
+/* No partitions are made for this time after a restore has created the extension. */
 #define RESTORE_TIME	(5 * USECS_PER_SEC)
 
-/* A piece of a table, and what has become of it. */
+/* A piece of a table, and the outcome of its bite. */
 typedef struct Bite
 {
 	TimestampTz now;
 	ItemPointerData from;
 	ItemPointerData to;
-	bool		end;			/* that was the last of the table */
-	bool		again;			/* there is more in this piece */
+	bool		end;			/* the piece ends the table */
+	bool		again;			/* more rows in this piece */
 } Bite;
 
-/* What a pass goes through, in this order. */
+/* A stage of a pass, in order. */
 typedef struct Stage
 {
-	const char *table;			/* NULL: the days that find_day() finds */
+	const char *table;			/* NULL: the partitions from find_day() */
 	bool		(*find_day) (TimestampTz now);
 	void		(*bite) (Bite *bite);
 	void		(*end_day) (void *arg); /* or NULL */
@@ -113,30 +112,31 @@ static const Stage stages[] = {
 
 #define NSTAGES		((int) lengthof(stages))
 
-/* Where the pass is. */
+/* The position of the pass. */
 static int	stage = 0;
-static char day[NAMEDATALEN] = "";	/* the partition that it is at */
-static char last_day[NAMEDATALEN] = ""; /* the one before */
+static char day[NAMEDATALEN] = "";	/* the current partition */
+static char last_day[NAMEDATALEN] = ""; /* the previous one */
 static BlockNumber block = 0;
 static BlockNumber nblocks = FIRST_BLOCKS;
-static bool locked = false;		/* something was */
-static bool day_locked = false; /* something of this day's was */
-static Datum passed[MAX_PASSED];	/* batches of this piece that are left */
+static bool locked = false;		/* a bite of this pass failed */
+static bool day_locked = false; /* a bite of this day failed */
+static Datum passed[MAX_PASSED];	/* skipped batches of this piece */
 static int	npassed = 0;
 static TimestampTz pass_at = 0;
-static TimestampTz make_at = 0; /* when partitions are made */
-static TimestampTz ran_at = 0;	/* the last time of run() */
+static TimestampTz make_at = 0; /* time to make partitions */
+static TimestampTz ran_at = 0;	/* the last run() */
 
 /*
- * What is too old for its queue has gone from the partitions as of "done", by these
- * times of the queues; until when the pass under way does it.
+ * Jobs too old for their queue have been deleted as of short_done.  short_times is a
+ * hash of the queues' retention times at that point.  short_now is the reference time
+ * of the current pass.
  */
 static TimestampTz short_done = DT_NOBEGIN;
 static TimestampTz short_now = 0;
 static int64 short_times = 0;
 
 /*
- * Takes one bite, or makes a partition, which may move MAX_MOVED rows.
+ * A run takes one bite, or makes a partition, which may move MAX_MOVED rows.
  */
 Duty		retention_duty = {
 	.what = "look after the archive",
@@ -146,8 +146,8 @@ Duty		retention_duty = {
 };
 
 /*
- * The day's partition is wanted before the first job is finished.  But if a
- * restore has created the extension just now, it brings partitions of its own.
+ * Make the partition of the day before the first job finishes.  If a restore has just
+ * created the extension, wait, because the restore brings its own partitions.
  */
 static TimestampTz
 load(TimestampTz now)
@@ -169,11 +169,11 @@ run(TimestampTz now)
 	instr_time	start;
 	instr_time	took;
 
-	/* times that an earlier clock gave are far off when it has been put back */
+	/* times from an earlier clock are too far in the future */
 	if (now < ran_at)
 	{
 		make_at = pass_at = now;
-		/* the day was chosen by the earlier clock, and may not be old */
+		/* the earlier clock chose the day, which may not be old */
 		stage = 0;
 		day[0] = last_day[0] = '\0';
 		block = 0;
@@ -198,14 +198,14 @@ run(TimestampTz now)
 	return Min(make_at, distrusted ? now + SHORT_PAUSE : pass_at);
 }
 
-/* The partitions of days after $1, in order: their names are, as are the days. */
+/* The partitions of days after $1, in order.  The names sort like the days. */
 #define DAYS_AFTER \
 	"SELECT c.relname FROM pg_catalog.pg_inherits i" \
 	" JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid" \
 	" WHERE i.inhparent = 'jobq_internal.archive'::pg_catalog.regclass" \
 	" AND c.relname ~ '^archive_[0-9]{8}$' AND c.relname > $1"
 
-/* When the last job of such a day has finished, at the latest. */
+/* The latest end of a job in the partition. */
 #define END_OF_DAY \
 	"(pg_catalog.to_date(pg_catalog.substr(c.relname, 9), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC'"
 
@@ -219,7 +219,7 @@ found_day(uint64 n)
 }
 
 /*
- * Find the next partition whose time is over.
+ * Find the next expired partition.  Returns false if there is none.
  */
 static bool
 find_old_day(TimestampTz now)
@@ -238,8 +238,8 @@ find_old_day(TimestampTz now)
 }
 
 /*
- * Find the next partition in which all jobs have become too old for one of the queues
- * since this was done last.
+ * Find the next partition in which all jobs have become too old for some queue since
+ * the last pass.  Returns false if there is none.
  */
 static bool
 find_short_day(TimestampTz now)
@@ -275,7 +275,7 @@ find_short_day(TimestampTz now)
 }
 
 /*
- * Delete what is old in the next piece of the stage's table.
+ * Delete old rows in the next piece of the stage's table.  arg is a Bite.
  */
 static void
 take_bite(void *arg)
@@ -314,8 +314,8 @@ take_bite(void *arg)
 }
 
 /*
- * Run a query that deletes what has ended before $1, in the piece between $2 and
- * $3; the time is $4.
+ * Run a query that deletes rows which ended before $1.  The piece lies between $2 and
+ * $3, and $4 is the current time.  "minutes" is the retention time.
  */
 static void
 delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
@@ -334,8 +334,8 @@ delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
 }
 
 /*
- * MAX_ROWS rows of a piece that are old, by this setting of their queue if that is
- * earlier, and that nobody has locked.
+ * Up to MAX_ROWS old rows of a piece, without rows locked by other sessions.  The
+ * setting of the queue applies if it is shorter than the general setting.
  */
 #define OLD_ROWS(table, setting) \
 	"ctid = ANY (ARRAY(SELECT t.ctid FROM " table " t LEFT JOIN jobq_internal.queue q ON q.id = t.queue_id" \
@@ -343,8 +343,8 @@ delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
 	" LIMIT " CppAsString2(MAX_ROWS) " FOR UPDATE OF t SKIP LOCKED))"
 
 /*
- * Delete rows of the day's partition: "which" says of the table t which ones, and may
- * mention the time short_now as $3.
+ * Delete rows of the day's partition.  "which" is an SQL condition on table t; $3 in it
+ * is short_now.
  */
 static void
 delete_of_day(Bite *bite, const char *which)
@@ -367,8 +367,8 @@ delete_of_day(Bite *bite, const char *which)
 		return;
 
 	/*
-	 * somebody else may delete some of these just now: there may be more all
-	 * the same
+	 * another session may be deleting some of these rows, so rows may be left
+	 * even if fewer are deleted
 	 */
 	bite->again = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 											2, INT8OID, NULL)) == MAX_ROWS;
@@ -378,8 +378,7 @@ delete_of_day(Bite *bite, const char *which)
 }
 
 /*
- * Of a partition that will be dropped: the rows of jobs of batches.  None of them
- * may be skipped.
+ * In an expired partition, delete the rows of jobs of batches.  No row may be skipped.
  */
 static void
 bite_old_day(Bite *bite)
@@ -388,7 +387,7 @@ bite_old_day(Bite *bite)
 }
 
 /*
- * Of a partition that stays: what is too old for its queue.
+ * In a partition still in use, delete the rows too old for their queue.
  */
 static void
 bite_short_day(Bite *bite)
@@ -398,7 +397,7 @@ bite_short_day(Bite *bite)
 }
 
 /*
- * Finished jobs that are in no day's partition.
+ * Delete old finished jobs outside the partitions of days.
  */
 static void
 bite_default(Bite *bite)
@@ -412,7 +411,7 @@ bite_default(Bite *bite)
 }
 
 /*
- * Dead letters.
+ * Delete old dead letters.
  */
 static void
 bite_letters(Bite *bite)
@@ -426,7 +425,7 @@ bite_letters(Bite *bite)
 }
 
 /*
- * A batch, of which the id is given, with its steps.
+ * Delete a batch and its steps.  arg is the id.
  */
 static void
 delete_batch(void *arg)
@@ -442,9 +441,9 @@ delete_batch(void *arg)
 }
 
 /*
- * Batches, with their steps: MAX_BATCHES, or fewer, as they may have many.  One that is
- * part of another stays as long as that does.  One that cannot be deleted, because a
- * table of somebody else's refers to it or a row of it is locked, is passed over.
+ * Delete old batches with their steps, up to MAX_BATCHES, fewer if they have many
+ * steps.  A nested batch stays as long as its parent.  A batch is skipped if it cannot
+ * be deleted, because a foreign key of another table refers to it or a row is locked.
  */
 static void
 bite_batches(Bite *bite)
@@ -489,7 +488,7 @@ bite_batches(Bite *bite)
 }
 
 /*
- * Unique keys that mean nothing any more.
+ * Delete unique keys without effect.
  */
 static void
 bite_keys(Bite *bite)
@@ -498,7 +497,7 @@ bite_keys(Bite *bite)
 }
 
 /*
- * Uuids whose jobs are gone.
+ * Delete UUIDs of deleted jobs.
  */
 static void
 bite_uuids(Bite *bite)
@@ -507,7 +506,8 @@ bite_uuids(Bite *bite)
 }
 
 /*
- * Drop the partition; what batches and workflows need of it is kept by now.
+ * Drop the partition.  The counts needed by batches and workflows have been saved by
+ * then.  Waits at most ARCHIVE_PATIENCE for the lock.
  */
 static void
 drop_day(void *arg)
@@ -518,7 +518,8 @@ drop_day(void *arg)
 }
 
 /*
- * A bite of the table has taken so many microseconds: how large is the next?
+ * Adjust the number of blocks of the next bite.  "took" is the duration of the last
+ * bite in microseconds.
  */
 static void
 size_bites(int64 took)
@@ -530,7 +531,7 @@ size_bites(int64 took)
 }
 
 /*
- * Do the next piece of the pass, and say when to come again in pass_at.
+ * Do the next piece of the pass.  Sets pass_at at the end of the pass.
  */
 static void
 pass_on(TimestampTz now)

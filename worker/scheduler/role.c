@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * role.c
- *	  Can a worker work as a role?  And who pays if none can?
+ *	  Decides whether a worker can work as a role, and fails the jobs of roles
+ *	  that cannot work.
  *
- * The jobs of a role are charged only with proof: the catalogs say that the role
- * is gone, may not log in, or may not connect to the database.  A worker that
- * left before it was connected proves nothing by itself: it may have been
- * terminated, the server may lack memory or connections, or is being stopped.
- * Then nobody is charged.  The next worker of that role is started after a pause
- * that grows, while other roles go on.  So it is if a worker ends with a job that it could
- * not even begin.
+ * The jobs of a role fail only with proof from the catalogs: the role is gone, may not
+ * log in, or may not connect to the database.  An exit of a worker before the connection
+ * proves nothing.  The worker may have been terminated, the server may lack memory or
+ * connections, or may be shutting down.  Then no job fails.  The next worker of the role
+ * starts after a growing pause, and the remaining roles continue.  The same applies if a
+ * worker ends with a job it could not even begin.
  *
  * worker/scheduler/role.c
  *
@@ -27,33 +27,32 @@
 #include "utils/syscache.h"
 
 /*
- * Pause before another worker of a role is started whose workers could not
- * connect, or not begin a job.  After the first of them there is none.
+ * The pause before the next worker of a role whose workers could not connect, or not
+ * begin a job (microseconds).  No pause after the first failure.
  */
 #define FIRST_PAUSE			(USECS_PER_SEC / 10)
 #define LAST_PAUSE			(5 * USECS_PER_SEC)
 
-/* What has gone well for so long is forgotten; the log is told as often. */
+/* Trouble is forgotten after this time; also the pause between log messages. */
 #define TROUBLE_TIME		(60 * USECS_PER_SEC)
 
-/* Jobs of a role that cannot work which are charged in one round. */
+/* Jobs of a broken role failed in one round. */
 #define MAX_CHARGED			100
 
-/* A role whose last worker could not connect, or begin a job, for an unknown reason. */
+/* A role whose last worker failed to connect, or to begin a job, for an unknown reason. */
 typedef struct RoleTrouble
 {
 	Oid			role;			/* key */
 	TimestampTz retry_at;
-	int64		pause;			/* before the next but one */
+	int64		pause;			/* the next pause */
 	TimestampTz logged_at;
 } RoleTrouble;
 
 static HTAB *troubles = NULL;
 
 /*
- * Roles whose jobs were charged lately, and when.  Some of their jobs may come to
- * light after the others, because a lane was read later, or was read again after a
- * lock was not to be had in the midst.
+ * Roles whose jobs were failed recently, and when.  Further jobs may be found later,
+ * because a lane was read later, or again after a lock timeout.
  */
 #define MAX_LATELY			8
 #define LATELY				(600 * USECS_PER_SEC)
@@ -64,17 +63,17 @@ static struct
 	TimestampTz at;
 }			lately[MAX_LATELY];
 
-/* A job that was popped, and why it fails. */
+/* A popped job, and the error to record. */
 typedef struct Charge
 {
 	JobqPush	entry;
 	const JobqError *error;
-	bool		live;			/* it will run again */
+	bool		live;			/* will run again */
 } Charge;
 
 /*
- * The last one, and those of this round that could not be charged now.  What they hold is
- * given back, however this process comes to its end.
+ * The last popped job, and the jobs of this round that could not be failed now.
+ * give_back() returns their permits at the exit of the process.
  */
 static Charge charge;
 static JobqPush uncharged[MAX_CHARGED];
@@ -88,8 +87,8 @@ static void put_back(void);
 static void charge_entry(void *arg);
 
 /*
- * Can a worker connect as this role, by what the catalogs say?  If not, error
- * says why.  Outside any transaction.
+ * Check in the catalogs whether a worker can connect as this role.  If not, sets
+ * *error.  Must be called outside a transaction.
  */
 bool
 role_can_work(Oid role, JobqError *error)
@@ -153,8 +152,8 @@ trouble_of(Oid role, bool *found)
 }
 
 /*
- * A worker has left before it was connected as this role; or it was, and has left with a
- * job that it had not begun.  *wake: see role_charge().
+ * Handle the exit of a worker before the connection as this role.  If "connected", the
+ * worker exited with a job it had not begun.  *wake: see role_charge().
  */
 void
 role_left_early(Oid role, bool connected, TimestampTz now, TimestampTz *wake)
@@ -200,8 +199,8 @@ role_left_early(Oid role, bool connected, TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * When the next worker of this role may be started: not after "now", unless its
- * workers could not connect.
+ * Return when the next worker of this role may be started; at most "now" without
+ * trouble.
  */
 TimestampTz
 role_retry_at(Oid role, TimestampTz now)
@@ -222,8 +221,8 @@ role_retry_at(Oid role, TimestampTz now)
 }
 
 /*
- * Pop the job of the role that comes first.  It does not run, so limits are not in its
- * way.
+ * Pop the first job of the role.  Limits do not apply, because the job does not run.
+ * Takes my_db->lock exclusively.
  */
 static bool
 pop(Oid role, JobqPush *entry)
@@ -243,10 +242,10 @@ pop(Oid role, JobqPush *entry)
 }
 
 /*
- * Make dead letters of the jobs of a role that cannot work, as many as fit into a round:
- * then, if there were any, *wake is now.  A job for which that cannot be noted goes back to
- * where it was.  If it is so with all, the role waits until it is to be tried again.  Outside
- * any transaction.
+ * Turn jobs of a role that cannot work into dead letters, at most MAX_CHARGED in a
+ * round.  If any job was processed, *wake is lowered to now.  A job whose row cannot be
+ * changed is put back.  If no job can be processed, the role waits for the next retry.
+ * Must be called outside a transaction.
  */
 void
 role_charge(Oid role, const JobqError *error, TimestampTz now, TimestampTz *wake)
@@ -277,7 +276,7 @@ role_charge(Oid role, const JobqError *error, TimestampTz now, TimestampTz *wake
 			edata = scheduler_try(charge_entry, &charge);
 		if (edata != NULL)
 		{
-			/* the others would meet it as well */
+			/* the next job would meet the same lock */
 			locked = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 			at = later_failed(id, edata, now);
 		}
@@ -302,7 +301,7 @@ role_charge(Oid role, const JobqError *error, TimestampTz now, TimestampTz *wake
 }
 
 /*
- * Those that could not be charged go back to where they were.
+ * Put back the jobs that could not be processed.  Takes my_db->lock exclusively.
  */
 static void
 put_back(void)
@@ -322,13 +321,13 @@ put_back(void)
 		jobq_permits_release(my_db, &permits, entry->key.id, false, true, jobq_now(),
 							 &wake);
 	}
-	wake.scheduler = false;		/* which is this process: it would not sleep */
+	wake.scheduler = false;		/* the scheduler itself: would keep it awake */
 	jobq_unlock(my_db, &wake);
 }
 
 /*
- * The scheduler ends, perhaps while it charges a job.  The next one reads all jobs anew,
- * but what is held goes on to be counted.
+ * Exit callback: return the permits of unfinished jobs, because permits stay counted
+ * across schedulers.  The next scheduler reads all jobs again.
  */
 static void
 give_back(int code, Datum arg)
@@ -362,7 +361,7 @@ note_charged(Oid role)
 }
 
 /*
- * Were jobs of the role charged within the last minutes?
+ * True if jobs of the role were failed within the time LATELY.
  */
 bool
 role_charged_lately(Oid role, TimestampTz now)
@@ -378,7 +377,7 @@ role_charged_lately(Oid role, TimestampTz now)
 }
 
 /*
- * One of them, which was popped.
+ * Fail one popped job.  arg is a Charge.
  */
 static void
 charge_entry(void *arg)
@@ -397,7 +396,7 @@ charge_entry(void *arg)
 	{
 		JobqPush	asked = *entry;
 
-		/* it has a permit of its group only, and needs no other */
+		/* only the group permit is held, and no further permit is needed */
 		asked.permits.queue = asked.permits.tenant = asked.permits.limit_key = 0;
 		if (asked.kind != 0)
 			asked.permits.kind = 0;
@@ -405,12 +404,12 @@ charge_entry(void *arg)
 							jobq_now(), &first);
 	}
 	if (verdict == JOBQ_GONE || verdict == JOBQ_TAKEN || verdict == JOBQ_DORMANT)
-		;						/* who has it sees to it */
+		;						/* left to the session with the row */
 	else if (verdict == JOBQ_GROUP_BUSY || verdict == JOBQ_OTHER_LANE)
 	{
 		/*
-		 * another of its group comes first, and it fails in its turn; or it
-		 * runs as another role now
+		 * a different job of the group comes first, and fails first; or the
+		 * job now runs as a different role
 		 */
 		(void) jobq_turn_away(rel, verdict, &job, entry, &first, 0);
 	}
@@ -423,7 +422,9 @@ charge_entry(void *arg)
 	}
 	else
 	{
-		/* waiting does not mend it; who does can retry() them */
+		/*
+		 * waiting does not help; after a repair, retry() brings the jobs back
+		 */
 		jobq_injection_point("jobq-role-charge");
 		this->live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, this->error, true,
 											 true, -1);

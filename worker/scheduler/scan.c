@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * scan.c
- *	  Loads the ready set: reads the due jobs of lanes.
+ *	  Fills the ready set: reads the due jobs of lanes.
  *
- * A lane is read from its cursor on, so index entries of deleted rows behind
- * the cursor cost nothing, whoever keeps them from being removed.  A row that
- * commits behind the cursor is handed over by its committer (src/commit/commit.c):
- * that, and not a second look, is why a plain MVCC snapshot is enough here.
+ * A lane is read from its cursor on, so index entries of deleted rows before the cursor
+ * cost nothing, even if vacuum cannot remove them yet.  A row that commits behind the
+ * cursor is handed over by the committing process (src/commit/commit.c).  A plain MVCC
+ * snapshot is therefore enough.
  *
  * worker/scheduler/scan.c
  *
@@ -23,10 +23,10 @@
 
 #include "scheduler/duty.h"
 
-/* Where few entries are free, read so many jobs at a time. */
+/* Jobs read at a time if few entries are free. */
 #define READ_AT_ONCE	256
 
-/* Where there are too few entries, try again so often for lanes that have none. */
+/* The pause before lanes without an entry are tried again (microseconds). */
 #define STARVED_PAUSE	(USECS_PER_SEC / 4)
 
 static int	scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane,
@@ -37,12 +37,11 @@ static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 
 /*
- * Reads up to a quarter of "jobq.ready_entries" jobs of each lane, and passes over
- * those that are leased or dormant, however many there are: they are not behind
- * the cursor.
+ * Reads up to a quarter of "jobq.ready_entries" jobs of each lane.  Skips any number of
+ * leased or dormant jobs, because they are not behind the cursor.
  *
- * Those who pop wake us where few jobs are left in a lane, so we look in each
- * round.
+ * Runs in each round, because a process that pops a job wakes the scheduler when few
+ * jobs are left in a lane.
  */
 Duty		scan_duty = {
 	.what = "read the jobs that are due",
@@ -58,8 +57,8 @@ lane_target(void)
 }
 
 /*
- * Shall this lane be scanned now?  Also when so few are left as make those who
- * pop wake the scheduler.
+ * True if this lane must be scanned now.  Uses the same threshold as the processes that
+ * wake the scheduler after a pop.
  */
 static bool
 wanted(const JobqLane *lane, TimestampTz now)
@@ -71,8 +70,8 @@ wanted(const JobqLane *lane, TimestampTz now)
 }
 
 /*
- * Is there nothing to put what would be read into?  A lane of which jobs become due is
- * read all the same: those who listen are to be told.
+ * True if there are no free entries for the jobs of the lane.  A lane with newly due
+ * jobs is read nevertheless, to notify listening sessions.
  */
 static bool
 no_room(const JobqLane *lane, TimestampTz now)
@@ -82,7 +81,7 @@ no_room(const JobqLane *lane, TimestampTz now)
 }
 
 /*
- * Has the lane jobs of which none is in memory, but for want of an entry could start?
+ * True if the lane has startable jobs, but none in memory because entries are short.
  */
 static bool
 is_starved(const JobqLane *lane)
@@ -92,8 +91,9 @@ is_starved(const JobqLane *lane)
 }
 
 /*
- * Read up to "limit" due rows of the lane, from its cursor on, as the active snapshot sees
- * them.  The scan is one for all lanes: to begin it costs more than to read a short lane.
+ * Read up to "limit" due rows of the lane, from its cursor on, with the active
+ * snapshot.  All lanes share one index scan, because starting a scan costs more than
+ * reading a short lane.
  */
 static int
 scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane, TimestampTz now,
@@ -146,7 +146,7 @@ scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane, TimestampT
 		}
 	}
 	ExecClearTuple(scan->slot);
-	index_rescan(desc, NULL, 5, NULL, 0);	/* nothing stays pinned */
+	index_rescan(desc, NULL, 5, NULL, 0);	/* releases the pins */
 	return n;
 }
 
@@ -162,8 +162,8 @@ compare_lanes(const void *a, const void *b)
 }
 
 /*
- * The lanes that are to be scanned now, urgent ones first: workers begin with
- * what is published.
+ * Collect the lanes to be scanned now.  Urgent lanes come first, because workers start
+ * with the first published jobs.
  */
 static int
 wanted_lanes(TimestampTz now, int *lanes)
@@ -183,8 +183,8 @@ wanted_lanes(TimestampTz now, int *lanes)
 }
 
 /*
- * Scan all lanes that want it; at once again if some still do, and after a while if some
- * have found no entry.
+ * Scan all lanes in need.  Returns "now" if more work is left, and a later time if
+ * lanes have found no entry.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -234,14 +234,14 @@ run(TimestampTz now)
 		most = Min(limit - (int) copy.count, Max((int) my_db->ready->nfree, READ_AT_ONCE));
 		LWLockRelease(my_db->lock);
 
-		/* what committed before we marked the lane must be visible */
+		/* commits before the lane was marked must be visible */
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
 		n = scan_lane(&scan, desc, &copy, now, rows, Max(most, 16), &cursor, &more,
 					  &next_due);
 		jobq_injection_point("jobq-lane-read");
 
-		/* publish in pieces: the lock is wanted by all */
+		/* publish lane by lane, because all processes need the lock */
 		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * schedule_events.c
- *	  What becomes of schedules, as events: ticks that make no job, and schedules that
- *	  cannot make theirs.
+ *	  Events of schedules: ticks without a job, and errors of schedules.
  *
- * Each is raised in the transaction that writes it into the schedule's row, so it is
- * told once, whatever crashes when.
+ * Each event is raised in the transaction that updates the schedule's row.  A crash
+ * therefore never loses or duplicates an event.
  *
  * worker/scheduler/schedule_events.c
  *
@@ -18,7 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 
-/* Ticks that are counted for an event. */
+/* The largest number of ticks counted for an event. */
 #define MAX_COUNTED	100
 
 static void
@@ -51,8 +50,8 @@ describe_missed(StringInfo buf, void *arg)
 }
 
 /*
- * These ticks make no job, if there is one among them: an event, in the transaction
- * that moves the schedule on.
+ * Raise an event for these ticks without a job, if there are any.  Must run in the
+ * transaction that advances the schedule.
  */
 void
 schedule_missed(Oid role, const MissedTicks *missed)
@@ -64,7 +63,7 @@ schedule_missed(Oid role, const MissedTicks *missed)
 					  describe_missed, &copy);
 }
 
-/* A schedule that could not make its job, as its row says. */
+/* A schedule after an error, with values from the row. */
 typedef struct Failed
 {
 	const char *name;
@@ -87,8 +86,8 @@ describe_failed(StringInfo buf, void *arg)
 }
 
 /*
- * The schedule could not make its job, which is news: an event, in the transaction that
- * notes it in the row.  arg is a ScheduleError.
+ * Raise an event for a new error of a schedule.  Must run in the transaction that
+ * stores the error in the row.  arg is a ScheduleError.
  */
 void
 schedule_failed(void *arg)

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * scheduler.c
- *	  The scheduler: one per served database.  Goes through its duties, round
- *	  after round.
+ *	  The scheduler process, one per served database.  Runs the duties in
+ *	  rounds.
  *
- * It sleeps until its latch is set or something is due, and runs a query only
- * then; in an idle database that is the safety check every jobq.poll_interval.
+ * The scheduler sleeps until its latch is set or a duty is due.  Only a due duty runs
+ * queries.  In an idle database only the safety check runs, every jobq.poll_interval.
  *
- * An error ends the process; the launcher starts a new one after a pause that
- * grows while it keeps failing.  A new scheduler reads everything anew.  That a
- * lock was not to be had at once is no such error: the duty that wanted it is run
- * again later (run_duty()).
+ * An error ends the process.  The launcher then starts a new scheduler after a pause,
+ * which grows with repeated failures.  A new scheduler reads all of its state again.  A
+ * lock timeout does not end the process: run_duty() runs the duty again later.
  *
  * worker/scheduler/scheduler.c
  *
@@ -33,7 +32,7 @@
 
 PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
 
-/* In the order in which they are loaded, and run in a round. */
+/* In the order of loading, and of running in a round. */
 static Duty *const duties[] = {
 	&extension_duty,
 	&identity_duty,
@@ -58,14 +57,14 @@ static Duty *const duties[] = {
 
 #define NDUTIES		((int) lengthof(duties))
 
-/* The pauses of a duty that has met a lock. */
+/* Microseconds until a duty runs again after a lock timeout. */
 #define FIRST_PAUSE	(50 * INT64CONST(1000))
 #define LAST_PAUSE	(2 * USECS_PER_SEC)
 
-/* The launcher's longest pause before it starts the next scheduler. */
+/* The launcher's longest pause before it starts the next scheduler (microseconds). */
 #define RESTART_PAUSE	(60 * USECS_PER_SEC)
 
-/* Roles that the log names at a start. */
+/* Roles named in the log message at a start. */
 #define MAX_NAMED	5
 
 static void begin(void);
@@ -82,8 +81,8 @@ static TimestampTz next_wake(TimestampTz now);
 static void announce(void);
 
 /*
- * Have a scheduler started for the database with this place in shared memory.
- * False if the server has no place for another process.
+ * Start a scheduler for the database with this slot in shared memory.  Returns false if
+ * the server has no free background worker slot.
  */
 bool
 scheduler_register(int database)
@@ -121,8 +120,9 @@ jobq_scheduler_main(Datum main_arg)
 		pg_memory_barrier();
 
 		/*
-		 * in this order: if the clock is put back in between, now < last, and
-		 * the next round, for which "calls" has changed, sees the step
+		 * Keep this order.  If the clock is put back in between, then now <
+		 * last.  "calls" has changed as well, and the next round sees the
+		 * step.
 		 */
 		offset = jobq_clock_look();
 		now = jobq_now();
@@ -154,8 +154,9 @@ jobq_scheduler_main(Datum main_arg)
 }
 
 /*
- * Connect, and become the scheduler of the database, unless it has one.  The
- * database may be gone since it was registered, and its place be another's.
+ * Connect to the database and become its scheduler.  Exits if the database already has
+ * a scheduler.  Also exits if the database was dropped after the registration and its
+ * slot now belongs to another database.
  */
 static void
 begin(void)
@@ -186,8 +187,8 @@ begin(void)
 	my_db->rescan = true;
 
 	/*
-	 * the one before may have taken note of these, and ended before it saw to
-	 * them
+	 * The previous scheduler may have cleared these flags and ended before it
+	 * did the work.
 	 */
 	my_db->leases->next_expiry = 0;
 	my_db->leases->unsure = true;
@@ -204,8 +205,9 @@ begin(void)
 }
 
 /*
- * The ready set of the scheduler before is outdated.  But workers live on, and one of them
- * may run a job of the quarantine.  Wants both locks.
+ * Clear the ready set of the previous scheduler, because it is outdated.  A worker may
+ * still run a job of the quarantine, so keep the slot of a worker in quarantine.
+ * Caller holds jobq_shared->lock and my_db->lock exclusively.
  */
 static void
 forget_ready(void)
@@ -233,7 +235,8 @@ scheduler_exit(int code, Datum arg)
 }
 
 /*
- * Read what is to be known.  Nothing is done before, so this may wait for locks.
+ * Load the state of all duties.  No duty has run yet, so locks are awaited without a
+ * timeout here.  Sets lock_timeout for the time afterwards.
  */
 static void
 load(void)
@@ -262,7 +265,8 @@ load(void)
 }
 
 /*
- * The process ends because of an error in this duty, which the next scheduler tries again.
+ * Note an error in this duty that ends the process.  The next scheduler runs the duty
+ * again.  Releases all LWLocks.
  */
 static void
 note_end(const Duty *duty, const ErrorData *edata)
@@ -272,8 +276,8 @@ note_end(const Duty *duty, const ErrorData *edata)
 }
 
 /*
- * Run a duty.  If it wants a lock that somebody else keeps, it is run again after
- * a pause.
+ * Run a duty.  After a lock timeout, run the duty again after a pause, which doubles
+ * from FIRST_PAUSE to LAST_PAUSE.  Any other error ends the process.
  */
 static void
 run_duty(Duty *duty, TimestampTz now)
@@ -323,8 +327,8 @@ run_duty(Duty *duty, TimestampTz now)
 }
 
 /*
- * A duty has come to an end in the midst of its work: what it had taken over from
- * others to do is to be done all the same.
+ * Request again all work that a failed duty may have accepted from shared memory and
+ * not done.  Takes my_db->lock exclusively.
  */
 static void
 read_anew(void)
@@ -340,8 +344,8 @@ read_anew(void)
 }
 
 /*
- * See whether the clock has stepped since the last round, or since the scheduler before
- * had its last one.
+ * Check whether the clock has stepped since the last round.  At a start, compare with
+ * the last round of the previous scheduler.  "offset" is in microseconds.
  */
 static void
 follow_clock(TimestampTz now, TimestampTz last, int64 offset)
@@ -376,7 +380,8 @@ follow_clock(TimestampTz now, TimestampTz last, int64 offset)
 }
 
 /*
- * What was planned is too far away.
+ * The clock was put back by "by" microseconds.  Make all duties due now, and recompute
+ * the times kept in shared memory.  Takes my_db->lock exclusively.
  */
 static void
 clock_put_back(TimestampTz now, int64 by)
@@ -416,7 +421,8 @@ next_due(const Duty *duty, TimestampTz now)
 }
 
 /*
- * When to wake at the latest, and note it for those who hand over.
+ * Return the latest time to wake, and publish it in my_db->wake_at for the processes
+ * that hand over jobs.  Takes my_db->lock exclusively.
  */
 static TimestampTz
 next_wake(TimestampTz now)
@@ -425,7 +431,9 @@ next_wake(TimestampTz now)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 
-	/* who begins something without the lock sees this, or is seen below */
+	/*
+	 * a process that starts work without the lock sees this, or is seen below
+	 */
 	my_db->wake_at = DT_NOEND;
 	pg_memory_barrier();
 	for (int i = 0; i < NDUTIES; i++)
@@ -436,7 +444,8 @@ next_wake(TimestampTz now)
 }
 
 /*
- * The first round is over: say what is served, and how.
+ * After the first round, log the served database, the pools, and the roles with due
+ * jobs.
  */
 static void
 announce(void)

@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * scheduler.h
- *	  The door of the room scheduler: one process per served database that
- *	  decides which job may run next and which workers there are.
+ *	  Interface of the scheduler: one process per served database.  The
+ *	  scheduler decides which job may run next, and starts and stops workers.
  *
- * The scheduler loads the ready set from the table, looks after its workers,
- * enqueues the jobs of schedules, sees the end of batches, ends leases, sends
- * what the relay has collected, and keeps the archive's partitions.  Each of
- * these is a duty (duty.h); a round of its loop asks each of them in turn.
+ * The scheduler fills the ready set from the table, supervises workers, enqueues the
+ * jobs of schedules, evaluates batches, ends leases, sends the notifications of the
+ * relay, and maintains the archive's partitions.  Each of these tasks is a duty
+ * (duty.h).  Each round of the main loop checks the duties in order.
  *
- * Promises: what is due is done in the round in which it is due; in an idle
- * database no round comes between two safety checks.  Nothing is lost by a
- * scheduler that dies at any place: the next one reads everything anew.
+ * Guarantees: A due task is done in the round in which it is due.  An idle database has
+ * no rounds between two safety checks.  A crash of the scheduler loses nothing, because
+ * the next scheduler reads all state again.
  *
- * Locks: JobqShared.lock for slots; JobqDatabase.lock for all that is ready;
- * row locks of its own tables, for which it does not wait where a user's
- * transaction may hold them.
+ * Locks: JobqShared.lock for slots; JobqDatabase.lock for the ready set and the
+ * remaining state of the database; row locks in jobq's tables.  The scheduler does not
+ * wait for row locks that user transactions may hold.
  *
- * Only the launcher calls this room.
+ * Only the launcher calls these functions.
  *
  * worker/scheduler/scheduler.h
  *

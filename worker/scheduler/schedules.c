@@ -1,25 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * schedules.c
- *	  The scheduler's part in schedules: enqueues a job at each tick.
+ *	  Enqueues the jobs of schedules: one job at each tick.
  *
- * The table jobq_internal.schedule is the truth.  Here is a list of when each
- * schedule is to be looked at next, read again when one has changed.  A tick
- * locks the row, inserts the job, and moves the row on to the next tick, all in
- * one transaction, which it may share with other schedules' ticks (share.c).  So
- * each tick makes one job, whatever crashes when.
+ * The table jobq_internal.schedule holds the state.  The scheduler keeps a list in
+ * memory with the time of the next check of each schedule.  It reads the list again
+ * after a schedule has changed.  To run a tick, the scheduler locks the row, inserts the
+ * job, and advances the row to the next tick.  All of this happens in one transaction,
+ * which may be shared with ticks of other schedules (share.c).  A crash therefore never
+ * loses or duplicates the job of a tick.
  *
- * A tick is missed if nobody could look at it in time: because no scheduler
- * was running, the schedule could not be read, or the clock has jumped.  One
- * that waits for the schedule's last job is not: the row says so ("held").
- * The one who commits the end of that job wakes us, if we have named it in
- * shared memory before we looked whether it is there (src/commit/commit.c).
- * Where more wait than can be named, all of them are looked at after a pause, too.
+ * A tick is missed if the scheduler could not check it in time: because no scheduler was
+ * running, the schedule could not be read, or the clock has jumped.  A tick is not
+ * missed while it waits for the schedule's last job; the row is then marked "held".  The
+ * process that commits the end of this job wakes the scheduler (src/commit/commit.c).
+ * For this, the scheduler publishes the job id in shared memory before it checks whether
+ * the job is live.  If more jobs are waited for than can be published, all waiting
+ * schedules are also polled.
  *
- * An error stops that schedule until it is tried again, not the loop; so does a
- * transaction that holds what the schedule needs.  Roles take turns (share.c).
+ * After an error, or a lock timeout, only the affected schedule pauses.  Roles share the
+ * time of the scheduler (share.c).
  *
- * Ticks that make no job, and errors, are events (schedule_events.c).
+ * Ticks without a job, and errors, are reported as events (schedule_events.c).
  *
  * worker/scheduler/schedules.c
  *
@@ -37,30 +39,31 @@
 
 #include "scheduler/duty.h"
 
-/* A tick that is looked at so late was missed. */
+/* A tick checked later than this was missed (microseconds). */
 #define GRACE			(10 * USECS_PER_SEC)
 
-/* Ticks of a schedule in one transaction, and schedules that share one. */
+/* Ticks of a schedule in one transaction; schedules that share one transaction. */
 #define MAX_TICKS		100
 #define SHARED_LOOKS	50
 
 /*
- * The pause until all that wait are looked at, if not all of their jobs can be named;
- * where many wait, so much for each, of which a look takes a part.
+ * The pause between two polls of all waiting schedules, if not all of their jobs can be
+ * published (microseconds).  With many waiting schedules, WAITED_SHARE for each
+ * schedule.
  */
 #define WAITED_PAUSE	USECS_PER_SEC
 #define WAITED_SHARE	INT64CONST(1000)
 
-/* Some of them may be locked, and keep the others waiting for so many pauses. */
+/* Locked schedules delay the next poll by at most this many pauses. */
 #define MAX_PAUSES		10
 
-/* All are read again at the earliest after so many times what that took. */
+/* The pause before all schedules are read again, as a multiple of the read time. */
 #define READ_SHARE		10
 
-/* When to look again whether the clock is trusted. */
+/* The pause before the trust in the clock is checked again (microseconds). */
 #define TRUST_PAUSE		USECS_PER_SEC
 
-/* When to look again after an error. */
+/* The pause after an error (microseconds). */
 #define ERROR_PAUSE		(60 * USECS_PER_SEC)
 
 typedef struct Schedule
@@ -68,31 +71,31 @@ typedef struct Schedule
 	char	   *name;
 	Oid			role;
 	ItemPointerData ctid;		/* invalid: unknown */
-	int			locked;			/* how often in a row it was locked */
-	bool		failed;			/* with an error, so look_at is soon */
+	int			locked;			/* lock timeouts in a row */
+	bool		failed;			/* with an error: retry soon */
 	TimestampTz look_at;
-	int64		waits_for;		/* job, or 0 */
-	bool		named;			/* that is named, or was since the last look */
+	int64		waits_for;		/* job id, or 0 */
+	bool		named;			/* published since the last check */
 } Schedule;
 
-/* One look at a schedule: what is known of it if that commits. */
+/* A check of a schedule, and the new state if the check commits. */
 typedef struct Look
 {
 	Schedule   *known;
 	Schedule	schedule;
 	TimestampTz now;
-	bool		taken;			/* somebody else has the row */
+	bool		taken;			/* row locked by another session */
 } Look;
 
-/* A row of jobq_internal.schedule, while it is looked at. */
+/* A row of jobq_internal.schedule during a check. */
 typedef struct Row
 {
 	Oid			role;
 	bool		active;			/* neither paused nor dormant */
 	bool		held;
-	bool		failed;			/* it has a last_error */
+	bool		failed;			/* has a last_error */
 	TimestampTz anchor;
-	TimestampTz next_run;		/* DT_NOBEGIN: not known */
+	TimestampTz next_run;		/* DT_NOBEGIN: unknown */
 	TimestampTz last_run;
 	int64		last_job;		/* 0: none */
 	char	   *missed;
@@ -105,25 +108,24 @@ typedef struct Row
 static Schedule *schedules = NULL;
 static int	nschedules = 0;
 static MemoryContext memory = NULL;
-static TimestampTz read_at = 0; /* when all may be read again */
-static TimestampTz started;		/* what was due before was missed */
+static TimestampTz read_at = 0; /* earliest time to read all again */
+static TimestampTz started;		/* earlier ticks were missed */
 static bool put_back = false;	/* the clock, since the last run */
 
-/*
- * Schedules with changes by this transaction, or a later one, have not been looked at; all of
- * them, if the clock was put back.  read_xmin is that as of the last reading.
- */
+/* The last reading may have missed changes by this transaction and later ones. */
 static TransactionId unread = FirstNormalTransactionId;
-static TransactionId read_xmin = FirstNormalTransactionId;
-static bool owed = false;
+
+/* A reading has failed, and the list of schedules is lost. */
+static bool lost = false;
 
 /*
- * How often all that wait are to be looked at, and when: twice after a job could not be
- * named, as the first time may have begun before all of them were.
+ * The number of pending polls of all waiting schedules, and the time of the next poll.
+ * Two polls follow when a job could not be published, because the first may have begun
+ * too early.
  */
 static int	polls = 0;
 static TimestampTz poll_at = 0;
-static TimestampTz polled_at = 0;	/* the last time */
+static TimestampTz polled_at = 0;	/* the last poll */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
@@ -140,7 +142,7 @@ static void fire(Schedule *schedule, Row *row, TimestampTz now);
 static void write_row(Schedule *schedule, const Row *row);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
-/* Works for a slice of time (share.c), and MAX_TICKS jobs more. */
+/* Works for a time slice (share.c), plus at most MAX_TICKS jobs. */
 Duty		schedules_duty = {
 	.what = "enqueue the jobs of schedules",
 	.run = run,
@@ -149,7 +151,8 @@ Duty		schedules_duty = {
 };
 
 /*
- * The clock was put back: next runs in memory may have been computed from the time before.
+ * The clock was put back.  The next run must check all schedules, because next runs in
+ * memory may come from the clock that was ahead.
  */
 void
 schedules_put_back(void)
@@ -158,7 +161,7 @@ schedules_put_back(void)
 }
 
 /*
- * Enqueue what is due.
+ * Enqueue all due jobs.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -174,7 +177,6 @@ run(TimestampTz now)
 
 	bool		look_at_all = memory == NULL || put_back;
 
-	owed |= look_at_all;
 	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
@@ -203,11 +205,11 @@ run(TimestampTz now)
 	{
 		Schedule   *schedule = &schedules[i];
 
-		/* its tick may be one of a clock that was ahead */
+		/* the tick may come from a clock that was ahead */
 		if (look_at_all)
 			schedule->look_at = Min(schedule->look_at, now);
 
-		/* who was to be looked at before, and was not reached, comes first */
+		/* a schedule not reached in an earlier round keeps its earlier time */
 		if (schedule->waits_for != 0 &&
 			(schedule->look_at != DT_NOEND || polled || (freed && schedule->named)))
 			schedule->look_at = Min(schedule->look_at, now);
@@ -231,11 +233,6 @@ run(TimestampTz now)
 		done += look(turns + done, n - done, now);
 	if (done < n)
 		next = now;
-	else
-	{
-		owed = false;
-		unread = read_xmin;
-	}
 	for (int i = 0; i < done; i++)
 	{
 		Schedule   *schedule = &schedules[turns[i].item];
@@ -250,8 +247,8 @@ run(TimestampTz now)
 }
 
 /*
- * Are all that wait to be looked at?  The pause begins when the last time is over, so
- * this is not most of what we do, however long it takes.
+ * Decide whether to poll all waiting schedules now.  The pause begins when the previous
+ * poll is complete, so polls never take most of the scheduler's time.
  */
 static bool
 poll_is_due(TimestampTz now)
@@ -289,18 +286,47 @@ next_due(TimestampTz plan, TimestampTz now)
 	return my_db->schedules_changed ? Min(plan, read_at) : plan;
 }
 
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
 /*
- * Read which schedules there are.  One that may have changed since the last reading is looked
- * at, because its next run may have been computed from a clock that was ahead.
+ * Return the sorted names of the schedules still to be checked, and set *n.
+ */
+static char **
+pending_names(TimestampTz now, int *n)
+{
+	char	  **names = MemoryContextAllocHuge(CurrentMemoryContext,
+											   sizeof(char *) * (nschedules + 1));
+
+	*n = 0;
+	for (int i = 0; i < nschedules; i++)
+		if (schedules[i].locked > 0 || schedules[i].failed || schedules[i].look_at <= now)
+			names[(*n)++] = pstrdup(schedules[i].name);
+	qsort(names, *n, sizeof(char *), compare_names);
+	return names;
+}
+
+/*
+ * Read the list of schedules.  A schedule that may have changed since the last reading
+ * is due for a check, because its next run may have been computed from a clock that was
+ * ahead.  A schedule due for a check before the reading stays due.
  */
 static void
 read_all(TimestampTz now)
 {
 	static const Oid types[] = {XIDOID};
 	Datum		values[] = {TransactionIdGetDatum(unread)};
+	int			npending;
+	char	  **pending = pending_names(now, &npending);
+	bool		all = lost;
 	MemoryContext caller = CurrentMemoryContext;
 	TimestampTz begun = GetCurrentTimestamp();
 
+	lost = true;
+	read_at = 0;
 	MemoryContextReset(memory);
 	schedules = NULL;
 	nschedules = 0;
@@ -328,7 +354,8 @@ read_all(TimestampTz now)
 				*(ItemPointer) DatumGetPointer(jobq_column(tuple, desc, 2, TIDOID, NULL));
 			schedule->look_at =
 				DatumGetTimestampTz(jobq_column(tuple, desc, 3, TIMESTAMPTZOID, NULL));
-			if (owed || DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL)))
+			if (all || DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL)) ||
+				bsearch(&schedule->name, pending, npending, sizeof(char *), compare_names) != NULL)
 				schedule->look_at = Min(schedule->look_at, now);
 			schedule->role =
 				DatumGetObjectId(jobq_column(tuple, desc, 4, OIDOID, NULL));
@@ -340,7 +367,8 @@ read_all(TimestampTz now)
 		nschedules = (int) n;
 		SPI_finish();
 	}
-	read_xmin = GetActiveSnapshot()->xmin;
+	unread = GetActiveSnapshot()->xmin;
+	lost = false;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
@@ -348,8 +376,8 @@ read_all(TimestampTz now)
 }
 
 /*
- * Name the jobs that schedules wait for.  If there are too many, each role has some of
- * its own named.
+ * Publish the jobs for which schedules wait.  If there are too many, publish some jobs
+ * of each role.  Takes my_db->lock exclusively.
  */
 static void
 publish(void)
@@ -382,7 +410,8 @@ publish(void)
 }
 
 /*
- * Name one job more, until publish() is called the next time.
+ * Publish one more job, until the next call of publish().  If the list is full, the job
+ * replaces the last entry.  Takes my_db->lock exclusively.
  */
 static void
 publish_too(int64 job)
@@ -422,14 +451,14 @@ look_into(void *arg)
 		fire(schedule, &row, this->now);
 	else
 	{
-		/* it is being changed */
+		/* another session is changing the row */
 		ItemPointerSetInvalid(&schedule->ctid);
 		this->taken = true;
 	}
 }
 
 /*
- * Look at some of the schedules that may be due.  Returns at how many, at least
+ * Check some of the due schedules.  Returns the number of schedules processed, at least
  * one.
  */
 static int
@@ -465,7 +494,7 @@ look(const Turn *turns, int n, TimestampTz now)
 }
 
 /*
- * A schedule was looked at: with this error, or NULL.
+ * Take over the result of a check.  edata is the error, or NULL.
  */
 static void
 looked(const Look *this, const ErrorData *edata)
@@ -494,7 +523,7 @@ looked(const Look *this, const ErrorData *edata)
 }
 
 /*
- * Lock the row, and read it.  False if it is not there, or locked.
+ * Lock and read the row.  Returns false if the row does not exist or is locked.
  */
 static bool
 read_row(const Schedule *schedule, Row *row)
@@ -553,7 +582,7 @@ next_after(const Row *row, TimestampTz after)
 }
 
 /*
- * Was nobody there when it was due?
+ * True if no scheduler could check the tick in time.
  */
 static bool
 is_late(TimestampTz tick, TimestampTz now)
@@ -562,8 +591,8 @@ is_late(TimestampTz tick, TimestampTz now)
 }
 
 /*
- * Which tick is next, of those that are due?  False if none of them is to be
- * run, by the policy for missed ones.
+ * Choose the next of the due ticks.  Returns false if the policy for missed ticks
+ * allows none.
  */
 static bool
 choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
@@ -582,7 +611,7 @@ choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
 }
 
 /*
- * The policy has left out the ticks from next_run to before this time.
+ * Report the ticks from next_run to before "until", which the policy has skipped.
  */
 static void
 leave_out(const Row *row, TimestampTz until, const char *policy)
@@ -596,9 +625,9 @@ leave_out(const Row *row, TimestampTz until, const char *policy)
 }
 
 /*
- * No tick after the next one can be the next: then that was computed from a clock that
- * was ahead, by more than JOBQ_CLOCK_SLACK, and the ticks until then come again.  True
- * if the row is another.
+ * Correct times from a clock that was ahead by more than JOBQ_CLOCK_SLACK.  No tick
+ * after the next one can be next_run, so a later next_run is wrong.  The ticks until
+ * then run again.  Returns true if the row was changed.
  */
 static bool
 go_by_clock(Row *row, TimestampTz now)
@@ -623,7 +652,7 @@ go_by_clock(Row *row, TimestampTz now)
 }
 
 /*
- * Are there ticks to be made up for, by a clock that may be wrong?
+ * True if missed ticks must be made up for, but the clock may be wrong.
  */
 static bool
 waits_for_trust(const Row *row, TimestampTz now)
@@ -633,7 +662,8 @@ waits_for_trust(const Row *row, TimestampTz now)
 }
 
 /*
- * Enqueue a job for each tick that is due, as far as the policies want it.
+ * Enqueue a job for each due tick, as the policies allow.  Computes the time of the
+ * next check.
  */
 static void
 fire(Schedule *schedule, Row *row, TimestampTz now)
@@ -650,7 +680,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		changed |= go_by_clock(row, now);
 	if (row->next_run == DT_NOBEGIN)
 	{
-		/* restored: what was due before is not our business */
+		/* restored from a dump: skip earlier ticks */
 		row->next_run = next_after(row, now);
 		changed = true;
 	}
@@ -677,7 +707,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		}
 		if (!allow && row->last_job != 0)
 		{
-			/* named before we look: see the head of the file */
+			/* publish before the check: see the head of the file */
 			if (queue)
 				publish_too(row->last_job);
 			if (jobq_scheduled_is_live(row->last_job))
@@ -712,7 +742,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 }
 
 /*
- * Write the row that is locked, and note where it is now.
+ * Write the locked row, and remember its new ctid.
  */
 static void
 write_row(Schedule *schedule, const Row *row)
@@ -743,7 +773,7 @@ write_row(Schedule *schedule, const Row *row)
 }
 
 /*
- * Note in the row why it could not be done, and in the log if that is news.
+ * Store the error in the row.  A new error is also written to the log.
  */
 static void
 note_error(Schedule *schedule, const ErrorData *edata)

@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * share.c
- *	  Whose turn it is: what the scheduler does on behalf of roles.
+ *	  Divides the scheduler's time fairly between roles.
  *
- * A tick of a schedule, and a look at a batch, is done for a role.  It takes
- * time, and may meet a lock that a transaction of that role's holds for as long
- * as it likes.  So that one role does not stop what others want:
+ * A tick of a schedule, or an evaluation of a batch, is done for a role.  The work takes
+ * time, and may meet a lock held by a long transaction of the role.  These rules keep
+ * one role from blocking the rest:
  *
- * - A duty does such things for a slice of time, and then lets the other duties
- *	 have their turn.
- * - Within a slice that role comes first which has had least of late, and of a
- *	 role that which has not been locked.  Who is alone has all.
- * - A wait for a lock ends after LOCK_PATIENCE (try.c).  What was locked is tried
- *	 again after a pause that grows, and its role rests for a while.
- * - Of what has been locked before, of all roles together, so little is tried
- *	 that the waits take no more than a LOCK_SHARE-th of the time.
+ * - A duty works for roles during a time slice, and then lets the remaining duties
+ * 	 run.
+ * - Within a slice, the role with the least recent use comes first.  Of a role, work
+ * 	 without lock timeouts comes first.  A role without competition gets all the time.
+ * - A wait for a lock ends after LOCK_PATIENCE (try.c).  The work is tried again
+ * 	 after a growing pause, and the role also pauses for a short time.
+ * - Retries after lock timeouts are limited for all roles together, so that the
+ * 	 waits take at most 1/LOCK_SHARE of the time.
  *
  * worker/scheduler/share.c
  *
@@ -26,35 +26,35 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* How long a duty goes on with what roles want, in microseconds. */
+/* The time slice of a duty, in microseconds. */
 #define SLICE			5000
 
-/* What a role has had counts half after so long, in microseconds. */
+/* The use by a role counts half after this time, in microseconds. */
 #define PERIOD			1000000
 
-/* The pauses of what was locked, and of its role. */
+/* The pauses after a lock timeout, of the work and of the role (microseconds). */
 #define FIRST_PAUSE		(100 * INT64CONST(1000))
 #define LAST_PAUSE		(10 * USECS_PER_SEC)
 #define FIRST_REST		(50 * INT64CONST(1000))
 #define LAST_REST		USECS_PER_SEC
 
-/* Of so much time, one part may be spent with waiting for locks. */
+/* Waits for locks take at most this fraction (1/n) of the time. */
 #define LOCK_SHARE		20
 
-/* Roles that are remembered. */
+/* Roles kept in memory. */
 #define MAX_ROLES		10000
 
 typedef struct Share
 {
 	Oid			role;			/* hash key */
-	int64		period;			/* to which "used" belongs */
+	int64		period;			/* the period of "used" */
 	int64		used;			/* microseconds */
-	int64		cost;			/* of a turn, about */
-	int64		rest;			/* how long it rested last; 0: it does not */
+	int64		cost;			/* average of one task */
+	int64		rest;			/* length of the current pause; 0: none */
 	TimestampTz rest_until;
 } Share;
 
-/* What is done together. */
+/* Tasks that share a transaction. */
 typedef struct Parts
 {
 	Part	   *parts;
@@ -62,12 +62,12 @@ typedef struct Parts
 	int			ndone;
 	void		(*body) (void *arg);
 	TimestampTz now;
-	MemoryContext memory;		/* of errors */
+	MemoryContext memory;		/* for errors */
 }			Parts;
 
 static HTAB *shares = NULL;
 static instr_time slice;
-static TimestampTz locks_at = 0;	/* when a wait may be risked again */
+static TimestampTz locks_at = 0;	/* earliest next retry of any role */
 
 static int64 elapsed(instr_time since);
 static Share *share_of(Oid role);
@@ -77,7 +77,7 @@ static void spent(Oid role, int64 took, const ErrorData *edata);
 static void do_parts(void *arg);
 
 /*
- * Microseconds since then.
+ * Return the microseconds since then.
  */
 static int64
 elapsed(instr_time since)
@@ -132,7 +132,7 @@ share_of(Oid role)
 }
 
 /*
- * A slice begins.
+ * Begin a time slice.
  */
 void
 share_begin(void)
@@ -141,7 +141,7 @@ share_begin(void)
 }
 
 /*
- * Is the slice over?  What takes long may ask this in the midst of it, too.
+ * True if the time slice is over.  A long task may also call this.
  */
 bool
 share_over(void)
@@ -150,7 +150,7 @@ share_over(void)
 }
 
 /*
- * How much of the slice has passed, in microseconds.
+ * Return the elapsed part of the time slice, in microseconds.
  */
 int64
 share_passed(void)
@@ -159,9 +159,9 @@ share_passed(void)
 }
 
 /*
- * Is the slice over for what has begun when so much of it had passed?  That may take as
- * long as what was read for it before: or else where there is much to read, hardly
- * anything would be done each time that it is read.
+ * True if the time slice is over for a step that began "passed" microseconds into the
+ * slice.  The step may take as long as the reading before it.  Otherwise, after a long
+ * reading, each slice would achieve almost nothing.
  */
 bool
 share_over_from(int64 passed)
@@ -170,8 +170,8 @@ share_over_from(int64 passed)
 }
 
 /*
- * When something of this role's may be done, "now" if at once.  locked: how often
- * in a row it was locked.
+ * Return when a task of this role may run: "now" if at once.  locked: lock timeouts of
+ * the task in a row.
  */
 TimestampTz
 share_may(Oid role, int locked, TimestampTz now)
@@ -190,7 +190,7 @@ share_may(Oid role, int locked, TimestampTz now)
 }
 
 /*
- * When to try again what was locked so often in a row.
+ * Return when to retry a task after this number of lock timeouts in a row.
  */
 TimestampTz
 share_retry(int locked, TimestampTz now)
@@ -199,7 +199,7 @@ share_retry(int locked, TimestampTz now)
 }
 
 /*
- * Add a turn to the n that are in the array already, which has room for it.
+ * Append a task to the array of n tasks, which must have room.
  */
 void
 share_add(Turn *turns, int *n, Oid role, int locked, TimestampTz since,
@@ -239,7 +239,7 @@ compare_keys(const void *a, const void *b)
 }
 
 /*
- * Put them in the order in which they are to be done.
+ * Sort the tasks into the order of execution.
  */
 void
 share_order(Turn *turns, int n)
@@ -262,8 +262,8 @@ share_order(Turn *turns, int n)
 }
 
 /*
- * So long was worked for the role, with this error or NULL.  If something was
- * locked, it rests.
+ * Account the time used for the role, in microseconds.  edata is the error, or NULL.
+ * After a lock timeout, the role pauses.
  */
 static void
 spent(Oid role, int64 took, const ErrorData *edata)
@@ -287,8 +287,8 @@ spent(Oid role, int64 took, const ErrorData *edata)
 }
 
 /*
- * Run body(arg) for the role, as scheduler_try() does.  If something was locked,
- * which the error says, the role rests.
+ * Run body(arg) for the role, as scheduler_try() does.  Returns the error, or NULL.
+ * After a lock timeout, the role pauses.
  */
 ErrorData *
 share_try(Oid role, void (*body) (void *arg), void *arg)
@@ -303,7 +303,7 @@ share_try(Oid role, void (*body) (void *arg), void *arg)
 }
 
 /*
- * Do some of the parts, in order, in the transaction that has begun.
+ * Run some of the parts, in order, in the current transaction.
  */
 static void
 do_parts(void *arg)
@@ -319,7 +319,7 @@ do_parts(void *arg)
 		part->rests = share_may(part->role, part->locked, this->now) > this->now;
 		if (!part->rests)
 		{
-			/* a wait that is likely is not for others to share */
+			/* a likely wait must not delay tasks of the same transaction */
 			if (part->locked > 0 && this->ndone > 0)
 				break;
 			INSTR_TIME_SET_CURRENT(start);
@@ -338,11 +338,11 @@ do_parts(void *arg)
 }
 
 /*
- * Run the body for some of the parts, the first ones of the n, in one transaction.
- * The n are to be fewer than PGPROC_MAX_CACHED_SUBXIDS.
- * An error is its part's own; if they cannot be committed together, each is done
- * anew in a transaction of its own, so the body must be fit to be run twice with
- * the same argument.  Returns how many were dealt with, at least one.
+ * Run body(arg) for some of the parts, from the first, in one transaction.  n must be
+ * less than PGPROC_MAX_CACHED_SUBXIDS.  An error affects only its own part.  If the
+ * transaction cannot commit, each part runs again in a transaction of its own.  The
+ * body must therefore tolerate two runs with the same argument.  Returns the number of
+ * parts processed, at least one.
  */
 int
 share_try_together(Part * parts, int n, void (*body) (void *arg),
@@ -367,7 +367,7 @@ share_try_together(Part * parts, int n, void (*body) (void *arg),
 	rest = elapsed(start);
 	if (this.ndone == 0)
 	{
-		/* not even that could begin */
+		/* the transaction could not begin */
 		parts[0].edata = edata;
 		spent(parts[0].role, rest, edata);
 		return 1;

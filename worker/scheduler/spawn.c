@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * spawn.c
- *	  Starts the workers that the pools lack.
+ *	  Starts missing workers of the pools.
  *
- * Which roles lack some is in demand.c, who leaves for them in yield.c, and how
- * databases share what there is in places.c.
+ * The demand of roles is computed in demand.c.  The choice of leaving workers is in
+ * yield.c.  Databases share the slots by the rules of places.c.
  *
- * A slot is reserved before its worker is registered and has a generation, so
- * that a process that was slow to start cannot take another's place.  Running
- * out of slots is a state to report and to back off from.
+ * A slot is reserved before its worker is registered.  The slot has a generation number,
+ * so that a slow worker process cannot use a slot assigned again meanwhile.  If slots
+ * run out, the scheduler reports this and retries after a pause.
  *
  * worker/scheduler/spawn.c
  *
@@ -21,11 +21,11 @@
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
 
-/* Pause after workers could not be started. */
+/* The pause after a failed start of a worker (microseconds). */
 #define FIRST_PAUSE			(USECS_PER_SEC / 10)
 #define LAST_PAUSE			(USECS_PER_SEC)
 
-/* A role comes back if its last start was no longer ago. */
+/* A role returns if its last start was within this time (microseconds). */
 #define COMES_BACK			(USECS_PER_SEC)
 #define MAX_STARTS			256
 
@@ -39,14 +39,14 @@ typedef struct Start
 
 static Start starts[MAX_STARTS];
 
-/* What the scheduler cannot do where there are fewer places than workers are wanted. */
+/* Completes "the scheduler cannot ..." if slots are short. */
 #define START_WORKERS	"start more workers"
 static uint32 nstarts = 0;
 
 static TimestampTz spawn_at = 0;
 static TimestampTz spawn_pause = FIRST_PAUSE;
 
-/* Where places are shared by pools, each begins in its turn. */
+/* If pools share the slots, the first pool rotates. */
 static int	first_pool = 0;
 
 static void retire_pools(int npools);
@@ -62,8 +62,8 @@ static bool comes_back(Oid role, int pool, TimestampTz now);
 static bool spawn(int pool, Oid role, TimestampTz now);
 
 /*
- * One round: start the workers that are wanted, and have others leave where
- * their places are.  Returns when the next is due at the latest.
+ * One round: start missing workers, and let workers leave for roles without one.
+ * Returns the latest time of the next round.  Takes my_db->lock exclusively.
  */
 TimestampTz
 spawn_workers(TimestampTz now)
@@ -78,7 +78,10 @@ spawn_workers(TimestampTz now)
 	if (spawn_at > now + LAST_PAUSE)
 		spawn_at = now;
 
-	/* who hands over while we look shall tell us: we may have passed his lane */
+	/*
+	 * a process that hands over a job from now on must wake the scheduler,
+	 * because its lane may already have been read
+	 */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->can_spawn = true;
 	LWLockRelease(my_db->lock);
@@ -115,8 +118,8 @@ spawn_workers(TimestampTz now)
 }
 
 /*
- * A worker has come and gone, or never came: go on at once, or after a pause
- * that grows.
+ * Set the time of the next start after a worker has ended: at once, or, if the worker
+ * never started, after a growing pause.
  */
 void
 spawn_again(TimestampTz now, bool came)
@@ -134,7 +137,8 @@ spawn_again(TimestampTz now, bool came)
 }
 
 /*
- * Workers of pools that are no more in the setting shall leave.
+ * Make the workers leave whose pool is no longer in the setting.  Takes my_db->lock
+ * exclusively.
  */
 static void
 retire_pools(int npools)
@@ -158,7 +162,7 @@ retire_pools(int npools)
 }
 
 /*
- * The extension is gone: all workers of the database shall leave.
+ * Make all workers of the database leave, because the extension was dropped.
  */
 void
 spawn_dismiss(void)
@@ -167,8 +171,8 @@ spawn_dismiss(void)
 }
 
 /*
- * Roles as which no worker could connect want none for some time.  Returns when
- * the first of them does.
+ * Remove the demand of roles whose workers recently failed to connect.  Returns the
+ * earliest end of their pauses.
  */
 static TimestampTz
 leave_out(PoolDemand *pool, TimestampTz now)
@@ -188,8 +192,9 @@ leave_out(PoolDemand *pool, TimestampTz now)
 }
 
 /*
- * In a pool without workers nobody would ask whether a role can work.  It was asked
- * of those whose jobs in other pools were charged: the others fail with them.
+ * Fail jobs in a pool without workers.  No worker would ever try the role here.  If
+ * jobs of the role were recently failed in another pool, the role is checked again, and
+ * its jobs in this pool fail as well.
  */
 static void
 charge_unserved(const PoolDemand *pool, TimestampTz now, TimestampTz *wake)
@@ -209,7 +214,8 @@ charge_unserved(const PoolDemand *pool, TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * The setting was lowered: those beyond it shall leave.
+ * The size of the pool was reduced: make surplus workers leave.  Takes my_db->lock
+ * exclusively.
  */
 static void
 retire_surplus(const PoolDemand *pool, int index)
@@ -236,14 +242,14 @@ retire_surplus(const PoolDemand *pool, int index)
 }
 
 /*
- * Start the workers that the pools lack.  False if there was no place for one.
+ * Start the missing workers of all pools.  Returns false if slots have run out.
  */
 static bool
 spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake)
 {
 	int			first = first_pool;
 
-	/* each start moves first_pool, but none of the pools is left out */
+	/* each start changes first_pool, so keep the first value */
 	for (int i = 0; i < demand->npools; i++)
 		if (!spawn_for_pool(demand, (first + i) % demand->npools, now, wake))
 			return false;
@@ -252,7 +258,7 @@ spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * Start the workers that the pool lacks.  False if there was no place for one.
+ * Start the missing workers of the pool.  Returns false if slots have run out.
  */
 static bool
 spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
@@ -265,7 +271,7 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 	{
 		JobqError	error;
 
-		/* there may be a place for us before the pause is over */
+		/* a slot may become free before the pause is over */
 		if (now < spawn_at && !places_any(now))
 		{
 			*wake = Min(*wake, spawn_at);
@@ -289,8 +295,8 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * May a push for a role whose workers are all busy get it another one?  Not
- * while there is one that wants more: there is a time for the next look.
+ * True if a new job for a role with only busy workers could lead to a further worker.
+ * False for pools with unmet demand, because the time of the next round is already set.
  */
 static bool
 could_spawn(Demand *demand, bool shared)
@@ -320,7 +326,7 @@ could_spawn(Demand *demand, bool shared)
 }
 
 /*
- * Has a worker been started for the role shortly before?
+ * True if a worker was started for the role within the time COMES_BACK.
  */
 static bool
 comes_back(Oid role, int pool, TimestampTz now)
@@ -333,7 +339,7 @@ comes_back(Oid role, int pool, TimestampTz now)
 }
 
 /*
- * Start a worker.  False if no slot is free, in jobq or in the server.
+ * Start a worker.  Returns false if no slot is free, in jobq or in the server.
  */
 static bool
 spawn(int pool, Oid role, TimestampTz now)

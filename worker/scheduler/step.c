@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * step.c
- *	  What a look at a workflow does with a single step: takes its row, gives it the
- *	  results of others, or has it fail.
+ *	  Operations on a single step in an evaluation of a workflow: claim the row,
+ *	  insert results of earlier steps, fail the step.
  *
  * worker/scheduler/step.c
  *
@@ -21,24 +21,26 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* The result of a step, which several others may take. */
+/* The result of a step, shared by several users. */
 typedef struct StepResult
 {
 	int64		job_id;			/* hash key */
 	Jsonb	   *result;			/* or NULL */
 } StepResult;
 
-/* A step of an outer workflow, to which many references of a payload may be. */
+/* A step of an outer workflow, cached for repeated references. */
 typedef struct OuterStep
 {
 	char		name[JOBQ_MAX_STEP_NAME + 1];	/* hash key */
-	int64		job_id;			/* 0: there is none, or it is not completed */
+	int64		job_id;			/* 0: missing, or not completed */
 }			OuterStep;
 
 static int64 outer_completed(int64 batch_id, const char *name);
 
 /*
- * Delete the row of a blocked step, if that needs no waiting.
+ * Delete the row of a blocked step without waiting for a lock.  Returns false if the
+ * row is gone, is no longer blocked, or is locked; the last case sets
+ * look->found->locked.
  */
 bool
 step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
@@ -54,13 +56,13 @@ step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
 		found = jobq_job_find(look->rel, step->job_id, snapshot, job);
 		UnregisterSnapshot(snapshot);
 
-		/* its end, if that is it, has us called again */
+		/* the end of the job leads to another evaluation */
 		if (!found || !job_blocked(job))
 			return false;
 		if (jobq_job_delete_or_blocker(look->rel, job, &blocker))
 			return true;
 
-		/* somebody cancels it, or gives it another priority */
+		/* a session is cancelling the job or changing its priority */
 		if (TransactionIdIsValid(blocker))
 		{
 			look->found->locked = true;
@@ -71,8 +73,8 @@ step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
 }
 
 /*
- * A step fails before it could begin.  A retry will try this again, as it is still
- * blocked then.  The caller has taken its row.
+ * Fail a step before it begins.  After a retry, the step is blocked and is tried
+ * again.  Caller has claimed the row.
  */
 void
 step_fail(StepLook *look, JobqStep *step, JobqJob *job,
@@ -83,8 +85,8 @@ step_fail(StepLook *look, JobqStep *step, JobqJob *job,
 }
 
 /*
- * The payload with the results that the step takes, and the element that it is for, or
- * NULL; or NULL if that cannot be: then *error says why.
+ * Build the payload of a step with the results of earlier steps, and with the element,
+ * or NULL.  Returns NULL on an error, and sets *error.
  */
 Jsonb *
 step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
@@ -117,8 +119,8 @@ step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
 }
 
 /*
- * The job of the step of that name if it is completed, else 0.  If the workflow has no
- * such step, and is one of another itself, it is one of that.
+ * Return the job of the named step if completed, else 0.  If a nested workflow has no
+ * step of this name, the outer workflow is searched.
  */
 int64
 step_completed(StepLook *look, const char *name)
@@ -146,8 +148,8 @@ step_completed(StepLook *look, const char *name)
 }
 
 /*
- * The job of the step of that name of a workflow of which the batch is a step, directly or
- * not, the nearest one; 0 if that is not completed, or there is none.
+ * Find the named step in the workflows around the batch, from the nearest outward.
+ * Returns the job of the step; 0 if the step is missing or not completed.
  */
 static int64
 outer_completed(int64 batch_id, const char *name)
@@ -173,7 +175,7 @@ outer_completed(int64 batch_id, const char *name)
 }
 
 /*
- * The result of a completed step, or NULL if it has none.
+ * Return the result of a completed step, or NULL if it has none.
  */
 Jsonb *
 step_result_of(void *arg, const char *name)

@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * supervise.c
- *	  The scheduler's care for its workers: takes back the slots of those that
- *	  have left, charges the jobs of those that died, and ends handlers that
- *	  overstay.
+ *	  Supervises the workers: frees the slots of ended workers, charges the jobs
+ *	  of crashed workers, and terminates handlers that exceed their timeout.
  *
  * worker/scheduler/supervise.c
  *
@@ -22,13 +21,13 @@
 #include "runner/runner.h"
 #include "scheduler/duty.h"
 
-/* Leases of rows that could not be ended, and are tried again. */
+/* Leased rows whose lease could not be ended, for a retry. */
 #define MAX_LEFT			64
 
-/* The pause, in microseconds, between two tries to charge a culprit at the start. */
+/* Microseconds between two attempts to charge a culprit at the start. */
 #define LOAD_PAUSE			10000
 
-/* An attempt that nobody else can charge any more: a worker's, or that of a culprit. */
+/* An attempt for the scheduler to charge: of a lost worker, or of a culprit. */
 typedef struct Charge
 {
 	const LostAttempt *lost;	/* or NULL */
@@ -37,15 +36,15 @@ typedef struct Charge
 	LostCharge	charged;
 } Charge;
 
-/* What is known of a job whose worker has died, when it is charged. */
+/* The outcome for the job of a crashed worker. */
 typedef struct LostJob
 {
-	bool		live;			/* it will run again */
-	bool		unused;			/* it had not begun, and another has its row */
-	bool		no_entry;		/* perhaps nobody else hands it over */
+	bool		live;			/* will run again */
+	bool		unused;			/* had not begun; row locked by a session */
+	bool		no_entry;		/* may be missing in the ready set */
 } LostJob;
 
-/* A job that is to be handed over. */
+/* A job to be put into the ready set. */
 typedef struct HandOver
 {
 	int64		id;
@@ -72,11 +71,12 @@ static void end_left(TimestampTz now, TimestampTz *wake);
 static TimestampTz end_overstayers(TimestampTz now);
 
 /*
- * Looks at each slot, charges the jobs of workers that have died, and starts the
- * workers that are wanted: no more than "jobq.max_workers" of each.  Of roles
- * that cannot work it charges some jobs of each in a round.  Cancels what workers owe.
+ * Checks each slot, charges the jobs of crashed workers, and starts workers; each is
+ * bounded by "jobq.max_workers".  Fails some jobs of each role that cannot work.
+ * Carries out pending cancellations.
  *
- * Workers that come and go, or have nothing to do, only set our latch.
+ * Runs in each round, because workers that start, end or become idle only set the
+ * scheduler's latch.
  */
 Duty		supervise_duty = {
 	.what = "look after the workers",
@@ -100,9 +100,9 @@ run(TimestampTz now)
 }
 
 /*
- * A worker that begins a job with a timeout wakes us only if its end is before we
- * mean to wake (claim() in worker/runner/run.c).  One that has begun after we have
- * looked at its slot is seen here.
+ * A worker that begins a job with a timeout wakes the scheduler only if the timeout
+ * ends before the planned wake time (claim() in worker/runner/run.c).  A job begun
+ * after the last check of its slot is seen here.
  */
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
@@ -123,12 +123,13 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Take back the slots of workers that have left, or that never came; or, if "uncharged",
- * only those of workers that have died at a job.
+ * Free the slots of workers that have ended or never started.  If "uncharged", free
+ * only slots of workers that crashed during a job.  Lowers *wake to the time of the
+ * next retry.
  *
- * As long as such a slot names the job, nobody begins that (jobq_slot_keeps_job()), and
- * whoever comes upon its entry drops it.  So what lives on, and is not written anew, is
- * handed over when the slot does not name it any more.
+ * While a slot names the job, no worker begins the job (jobq_slot_keeps_job()), and a
+ * process that meets the job's entry drops the entry.  A job that survives without a
+ * new row version is therefore put into the ready set after its slot is cleared.
  */
 static void
 reap(TimestampTz now, TimestampTz *wake, bool uncharged)
@@ -165,7 +166,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 			continue;
 
 		copy = *slot;
-		/* if the server is being stopped, this is nobody's fault */
+		/* a server shutdown is no fault of the job */
 		CHECK_FOR_INTERRUPTS();
 		if (copy.job_id != 0 && copy.stop_job != copy.job_id &&
 			process_stopping())
@@ -207,8 +208,9 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 }
 
 /*
- * What is in the slot of a worker that has died, whose job is charged by that: whoever
- * cancels the job from now on does not ask the slot, where nobody would look again.
+ * Copy the slot of a crashed worker, and mark the slot as charging.  From now on, a
+ * request to cancel the job does not use the slot, because no worker would see the
+ * request.
  */
 static void
 take_copy(JobqSlot *slot, JobqSlot *copy)
@@ -220,12 +222,12 @@ take_copy(JobqSlot *slot, JobqSlot *copy)
 }
 
 /*
- * Charge the job of the worker in this slot, of which there is a copy, for it cannot do so
- * any more; unless that was done before.  False if something was locked, so that it must
- * be tried again: also if it is the job's row, which the worker has had.
+ * Charge the job of the crashed worker in this slot, unless already charged.  Returns
+ * false after a lock timeout, for a later retry.  This includes a lock on the job's
+ * row, if the worker had claimed the row.
  *
- * Any other error ends the scheduler: while it cannot be written that the job was tried, it
- * must not be tried again and again.
+ * Any other error ends the scheduler.  Without a record of the failed attempt, the job
+ * would run again and again.
  */
 static bool
 charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *job)
@@ -262,7 +264,7 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *jo
 	}
 	later_done(copy->job_id);
 
-	/* from here on, whoever comes upon the job's entry does not drop it */
+	/* from here on, the entry of the job is no longer dropped */
 	SpinLockAcquire(&slot->mutex);
 	asked_for = slot->asked_for;
 	slot->job_id = 0;
@@ -274,8 +276,8 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *jo
 }
 
 /*
- * Charge an attempt, in a transaction of its own.  If its job was to be cancelled, and
- * somebody else has its row, that is owed.
+ * Charge an attempt, in a transaction of its own.  If the job was to be cancelled, but
+ * another session has the row, records a pending cancellation.  arg is a Charge.
  */
 static void
 charge(void *arg)
@@ -293,7 +295,7 @@ charge(void *arg)
 		see_to_uncharged(this->lost, rel);
 	table_close(rel, NoLock);
 
-	/* the job runs again when somebody has moved it */
+	/* otherwise the job would run again after the session is done */
 	if (this->charged == LOST_TAKEN && this->lost != NULL &&
 		this->lost->stop == JOBQ_STOP_CANCEL &&
 		jobq_owe_cancel(my_db, this->lost->job_id) == 0)
@@ -303,10 +305,10 @@ charge(void *arg)
 }
 
 /*
- * Another session has the row of the job of a worker that has died.  If the worker never
- * had it, there is nothing to charge, but the job's group waits for what becomes of it.  If
- * the worker has had the row, the session can only have locked it since, or have looked
- * before the worker began: the attempt is charged when that is over.
+ * Another session has locked the row of the crashed worker's job.  If the worker never
+ * claimed the row, there is nothing to charge, but the job's group must wait for the
+ * session.  If the worker had claimed the row, the session has locked it since, or had
+ * read it before.  Then the attempt is charged after the session is done.
  */
 static void
 see_to_uncharged(const LostAttempt *lost, Relation rel)
@@ -322,9 +324,9 @@ see_to_uncharged(const LostAttempt *lost, Relation rel)
 }
 
 /*
- * The job may have no entry: who came upon the last one has dropped it, as a dead slot named
- * the job.  Its row is read now, when none does: somebody may have moved it since it was
- * charged.  If that fails, the sweep finds it.
+ * Put the job into the ready set, because its last entry may have been dropped while a
+ * dead slot named the job.  The row is read now, because another session may have
+ * changed it since the charge.  After an error, the sweep finds the job.
  */
 static void
 hand_over(int64 id, TimestampTz now)
@@ -357,13 +359,13 @@ find_ready(void *arg)
 }
 
 /*
- * A leased row that nobody runs: the server stopped while its procedure ran,
- * and that was not the job's doing.  It gets its attempt back and runs again; but a
- * statement outside of its job's transaction that may be tried only once is not to be
- * done twice, and nobody knows whether it was done.
+ * End the lease of a row that no worker runs: the server stopped while the procedure
+ * ran, through no fault of the job.  The attempt is not counted, and the job runs
+ * again.  Exception: a statement outside the job's transaction that may run only once
+ * becomes a dead letter, because its effect is unknown.
  *
- * If that cannot be done, it is tried again (end_left()); or, if there are many, when the
- * row is met again.
+ * After an error, end_left() tries again.  If the list is full, the next scan of the
+ * row tries again.
  */
 void
 supervise_lost_lease(int64 id)
@@ -398,7 +400,7 @@ end_lease(void *arg)
 		return;
 	rel = jobq_open_jobs();
 
-	/* a worker names a job before it leases the row that the snapshot sees */
+	/* a worker names its job in the slot before the lease becomes visible */
 	if (!jobq_slot_names_job(my_db, id) &&
 		jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		job_leased(&job) && jobq_job_delete(rel, &job))
@@ -409,7 +411,7 @@ end_lease(void *arg)
 				.message = "the server, or its work in this database, ended while the statement ran"
 			};
 
-			/* it had begun, nobody knows when */
+			/* the start time is unknown */
 			jobq_count(&job, JOBQ_N_STARTED, 1);
 			(void) jobq_job_failed(rel, &job, DT_NOBEGIN, &error, false, true, 0);
 		}
@@ -425,7 +427,7 @@ end_lease(void *arg)
 }
 
 /*
- * Try again those whose time has come; *wake is lowered to that of the next.
+ * Retry the due leases in the list.  *wake is lowered to the time of the next retry.
  */
 static void
 end_left(TimestampTz now, TimestampTz *wake)
@@ -447,12 +449,12 @@ end_left(TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * Charge the jobs that were running in server processes that crashed.  Nothing is done
- * before, so this waits for locks; and another error ends the scheduler, as they must not
- * run before.
+ * Charge the jobs that ran in crashed server processes.  The scheduler has no other
+ * work yet, so lock timeouts are retried without limit.  Any other error ends the
+ * scheduler, because the jobs must not run uncharged.
  *
- * Then charge those whose workers have died when there was another scheduler, which may
- * have ended because it could not.  Nobody begins them before, so what is locked can wait.
+ * Then charge the jobs of workers that crashed under the previous scheduler.  The jobs
+ * cannot begin before, so a locked row is left for later.
  */
 static TimestampTz
 load(TimestampTz now)
@@ -476,7 +478,7 @@ load(TimestampTz now)
 			pg_usleep(LOAD_PAUSE);
 		}
 
-		/* this process commits synchronously: the charge is durable */
+		/* this process commits synchronously, so the charge is durable */
 		if (this.charged != LOST_TAKEN)
 			flight_clear_culprit(&culprit);
 	}
@@ -485,7 +487,8 @@ load(TimestampTz now)
 }
 
 /*
- * SIGTERM for workers whose handler has not reacted to a query cancel.
+ * Send SIGTERM to workers whose handler has not reacted to a query cancel.  Returns the
+ * time of the next check.
  */
 static TimestampTz
 end_overstayers(TimestampTz now)
@@ -522,7 +525,10 @@ end_overstayers(TimestampTz now)
 				id = slot->job_id;
 				kill_it = true;
 
-				/* it may be at another job when the mutex is released */
+				/*
+				 * under the mutex, because the worker may change to another
+				 * job
+				 */
 				(void) kill(slot->pid, SIGTERM);
 			}
 			wake = Min(wake, at);

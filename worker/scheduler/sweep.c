@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * sweep.c
- *	  The safety net: walks slowly through the whole ready index, a bounded piece
- *	  per jobq.poll_interval, in case something was missed after all.
+ *	  Safety check: goes through the whole ready index, a limited part in each
+ *	  jobq.poll_interval, to find missed jobs.
  *
  * worker/scheduler/sweep.c
  *
@@ -20,15 +20,15 @@
 #include "operate/operate.h"
 #include "scheduler/duty.h"
 
-/* Index entries that one sweep reads at most. */
+/* Index entries read by one sweep, at most. */
 #define SWEEP_ENTRIES	20000
 
-/* Expired rows that are noted at a time. */
+/* Expired rows noted at a time. */
 #define MAX_EXPIRED		1000
 
 static int64 expired[MAX_EXPIRED];
 static int	nexpired = 0;
-static int	unread = 0;			/* entries that this sweep will read yet */
+static int	unread = 0;			/* entries left to read in this sweep */
 
 static TimestampTz plan(TimestampTz now);
 static TimestampTz run(TimestampTz now);
@@ -38,8 +38,8 @@ static void expire(int64 id, TimestampTz now);
 static void expire_job(void *arg);
 
 /*
- * Works for a slice of time (share.c).  A sweep reads SWEEP_ENTRIES entries of the
- * index, and then looks at each group.
+ * Works for a time slice (share.c).  A sweep reads SWEEP_ENTRIES entries of the index,
+ * and then checks each group.
  */
 Duty		sweep_duty = {
 	.what = "look for jobs that were missed",
@@ -48,8 +48,8 @@ Duty		sweep_duty = {
 };
 
 /*
- * Once more: what was missed is found, what is not wanted any more is ended, and
- * what others decide by is read again.
+ * Continue the sweep.  At its end, also check the groups, reserve new tokens, and
+ * reload the settings of queues and limits.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -81,8 +81,8 @@ plan(TimestampTz now)
 }
 
 /*
- * Walk on through the index, and hand over due rows that are
- * behind their lane's cursor and before the first job of its list.
+ * Continue through the index.  Hand over due rows behind the cursor of their lane that
+ * come before the first entry of the lane.
  */
 static void
 walk_on(TimestampTz now)
@@ -118,7 +118,7 @@ walk_on(TimestampTz now)
 		JobqWakeList wake = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		/* however long it has taken to find the first one, we come further */
+		/* always advance, however long the first entry has taken */
 		if (unread == 0 || nexpired == MAX_EXPIRED || (!first && share_over()))
 		{
 			finished = false;
@@ -173,9 +173,8 @@ is_expired(TupleTableSlot *slot, TimestampTz now)
 }
 
 /*
- * Archive a job whose time is over and that no worker comes across, because
- * its queue is paused or its role has no worker.  If that cannot be done, a later sweep
- * finds it again.
+ * Archive an expired job.  No worker would find the job if its queue is paused or its
+ * role has no worker.  After an error, a later sweep finds the job again.
  */
 static void
 expire(int64 id, TimestampTz now)

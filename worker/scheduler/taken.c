@@ -1,21 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * taken.c
- *	  Carries out what becomes of jobs that do not wait for a place of their limiter.
+ *	  Handles jobs that must not wait for a permit of their limiter.
  *
- * The ready set says in which heaps such jobs stand, and that all places are taken
- * (src/ready/taken.c).  Each is taken out of the ready set, its row is read, it is decided
- * again whether the places are still taken, and then it is cancelled, or comes again
- * later.  Who takes an entry out of the ready set answers for it, as one who has popped
- * it does: he runs it, ends it, finds that another has its row, or hands it back.  What
- * cannot be done now, because somebody keeps a lock, is kept here for a moment, and then
- * handed back.  All of this is lost with the process, and the next one reads all jobs
- * anew.
+ * The ready set knows the heaps with such jobs, and the limiters without a free permit
+ * (src/ready/taken.c).  Each job is removed from the ready set and its row is read.
+ * Then the scheduler checks again that no permit is free, and cancels the job or
+ * postpones it.  A process that removes an entry from the ready set is responsible for
+ * the job, like after a pop: the process must run the job, end it, find its row locked
+ * by another session, or put the entry back.  Work blocked by a lock is kept in memory
+ * for a moment, and then the entry is put back.  All of this is lost with the process;
+ * the next scheduler reads all jobs again.
  *
- * With "replace", contest.c says which of the jobs that run and of those that wait give
- * way: the former are asked to stop, or lose their lease, and the latter are cancelled.
- * Each of them ends by that, so nothing goes in circles.  The place that becomes free is
- * given away as any other is.
+ * With the policy "replace", contest.c chooses the jobs that give way.  Running jobs are
+ * asked to stop, or lose their lease.  Waiting jobs are cancelled.  Each of these jobs
+ * ends, so there is no loop.  A freed permit is assigned as usual.
  *
  * worker/scheduler/taken.c
  *
@@ -34,42 +33,42 @@
 #include "scheduler/duty.h"
 #include "scheduler/taken.h"
 
-/* Jobs that are taken from a heap at a time. */
+/* Jobs removed from a heap at a time. */
 #define MOST_OF_HEAP	16
 
-/* As many share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
+/* Jobs that share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
 #define TOGETHER		50
 
-/* What is done in one round, but for what the last heap adds. */
+/* Jobs processed in one round, apart from the excess of the last heap. */
 #define MOST_ITEMS		100
 
-/* Jobs that are kept back, and heaps that are to be looked at again. */
+/* Jobs kept back, and heaps to be checked again. */
 #define MOST_KEPT		1000
 #define MOST_AGAIN		100
 
-/* Leases that are looked at for one job, to see whether theirs has ended. */
+/* Leases checked for one job, to see whether the leased job has ended. */
 #define MOST_LEASES		8192
 
-/* The pauses: until a place is free whose job is over, in microseconds; ... */
+/* The pause until the permit of an ended job is free (microseconds); ... */
 #define ENDING_PAUSE	(2 * INT64CONST(1000))
-/* ... until what was locked is tried again; and what has failed. */
+/* ... until a retry after a lock timeout; and until a retry after an error. */
 #define LOCKED_PAUSE	(200 * INT64CONST(1000))
 #define FAILED_PAUSE	(10 * USECS_PER_SEC)
 
-/* What the scheduler cannot do where it has failed since. */
+/* Completes "the scheduler cannot ..." after an error. */
 #define DECIDE_TAKEN	"decide about jobs that found all places of a limiter taken"
 
 typedef struct Again
 {
 	TimestampTz at;
-	JobqHeap	heap;			/* only its key */
+	JobqHeap	heap;			/* key only */
 } Again;
 
 static dlist_head kept = DLIST_STATIC_INIT(kept);
 static int	nkept = 0;
 static Again again[MOST_AGAIN];
 static int	nagain = 0;
-static TimestampTz not_before = 0;	/* else look at nothing before */
+static TimestampTz not_before = 0;	/* collect nothing before */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
@@ -93,8 +92,8 @@ static bool stop(Relation rel, Fate *item);
 static const char *limiter_name(uint32 limiter);
 
 /*
- * Works for a slice of time (share.c).  What it looks at under the lock is bounded by
- * numbers of heaps, jobs, workers and leases.
+ * Works for a time slice (share.c).  The work under the lock is bounded by the numbers
+ * of heaps, jobs, workers and leases.
  */
 Duty		taken_duty = {
 	.what = "end jobs that do not wait for a place",
@@ -109,8 +108,7 @@ run(TimestampTz now)
 	TimestampTz due;
 
 	share_begin();
-	not_before = Min(not_before, now + USECS_PER_SEC);	/* the clock was put
-														 * back */
+	not_before = Min(not_before, now + USECS_PER_SEC);	/* clock set back */
 	(void) hand_back_kept(now);
 	if (not_before <= now)
 		carry_out_all(items, collect(items, now), now);
@@ -127,11 +125,11 @@ next_due(TimestampTz plan, TimestampTz now)
 	return plan;
 }
 
-/* ---------- what is not done now ---------- */
+/* ---------- postponed work ---------- */
 
 /*
- * Hand back what was kept back until now, and have heaps looked at again.  Returns when
- * there is more to do.
+ * Put back the jobs whose pause is over, and mark heaps to be checked again.  Returns
+ * the time of the next call.  Takes my_db->lock exclusively.
  */
 static TimestampTz
 hand_back_kept(TimestampTz now)
@@ -174,7 +172,7 @@ hand_back_kept(TimestampTz now)
 }
 
 /*
- * The job goes back to the ready set, from which it was taken.
+ * Put the job back into the ready set.  Takes my_db->lock exclusively.
  */
 static void
 hand_back(const JobqPush *job)
@@ -187,7 +185,7 @@ hand_back(const JobqPush *job)
 }
 
 /*
- * Keep it back until then.
+ * Keep the job back until this time.  If the list is full, put the job back now.
  */
 static void
 keep(Fate *item, TimestampTz at)
@@ -208,7 +206,8 @@ keep(Fate *item, TimestampTz at)
 }
 
 /*
- * Look at the heap again then.
+ * Check the heap again at this time.  Takes my_db->lock exclusively if the list is
+ * full.
  */
 static void
 come_again(const JobqHeap *heap, TimestampTz at)
@@ -231,11 +230,11 @@ come_again(const JobqHeap *heap, TimestampTz at)
 	again[nagain++].heap = *heap;
 }
 
-/* ---------- what there is to do ---------- */
+/* ---------- collecting the work ---------- */
 
 /*
- * Take jobs out of the ready set that find all places taken.  Returns how many items there
- * are.
+ * Remove jobs without a free permit from the ready set.  Returns the number of items.
+ * Takes my_db->lock exclusively.
  */
 static int
 collect(Fate *items, TimestampTz now)
@@ -271,7 +270,7 @@ collect(Fate *items, TimestampTz now)
 }
 
 /*
- * The heap's key, and nothing else of it.
+ * Copy only the key of the heap.
  */
 static void
 key_of(const JobqHeap *heap, JobqHeap *key)
@@ -288,7 +287,8 @@ key_of(const JobqHeap *heap, JobqHeap *key)
 }
 
 /*
- * What sessions have found in the table, and is none of those that wait.
+ * Collect the jobs reported by sessions that found them in the table, outside the ready
+ * set.  Takes my_db->lock exclusively.
  */
 static int
 asked(Fate *items, int n, TimestampTz now)
@@ -316,7 +316,7 @@ asked(Fate *items, int n, TimestampTz now)
 		taken = jobq_places_taken(my_db, jobs[i].kind, jobs[i].limit_key, &by, &ending);
 		LWLockRelease(my_db->lock);
 		if (!taken || ending)
-			continue;			/* it is in the table */
+			continue;			/* the job stays in the table */
 		by.role = jobs[i].role;
 		if (by.when_taken == JOBQ_WHEN_TAKEN_REPLACE)
 		{
@@ -334,7 +334,7 @@ asked(Fate *items, int n, TimestampTz now)
 }
 
 /*
- * What is to be done with jobs of this heap.
+ * Collect the jobs of this heap, with the action for each.  Takes my_db->lock.
  */
 static int
 of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now)
@@ -365,8 +365,9 @@ of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now)
 /* ---------- replace ---------- */
 
 /*
- * Which of these jobs, which wait, and of those that hold the places give way.  "listed":
- * they are still in the ready set, from which those that do are taken.
+ * Choose the jobs that give way, from these waiting jobs and from the jobs with
+ * permits.  "listed" means the waiting jobs are still in the ready set; the chosen jobs
+ * are then removed.  Returns the number of items.  Takes my_db->lock exclusively.
  */
 static int
 of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int nwaiting,
@@ -393,8 +394,8 @@ of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int n
 	}
 
 	/*
-	 * If there are more of them, those that wait go first, so that none of
-	 * them takes the place.  Who is not there any more was popped.
+	 * If there are more waiting jobs, cancel waiting jobs first, to keep them
+	 * from the permit.  A job no longer in the ready set was popped.
 	 */
 	for (int i = 0; i < contest.nitems && nwaiting == MOST_COMPARED; i++)
 		wait_first |= items[i].action != STOP;
@@ -414,14 +415,14 @@ of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int n
 			items[n++] = items[i];
 	}
 	if (nwaiting == MOST_COMPARED && n > 0)
-		come_again(heap, now);	/* there are more */
+		come_again(heap, now);	/* more jobs are left */
 	return n;
 }
 
-/* ---------- how it is done ---------- */
+/* ---------- execution ---------- */
 
 /*
- * Carry them out, several in one transaction; what cannot be done is left for later.
+ * Carry out the actions, several in one transaction.  Postpone the rest if necessary.
  */
 static void
 carry_out_all(Fate *items, int n, TimestampTz now)
@@ -497,7 +498,8 @@ carry_out(void *arg)
 }
 
 /*
- * Are all places still taken, and is the policy what it was?
+ * True if still no permit is free and the policy is unchanged.  Takes my_db->lock
+ * shared.
  */
 static bool
 is_taken(const Fate *item)
@@ -524,8 +526,9 @@ is_handed_out(const Fate *item)
 }
 
 /*
- * Has a job ended that holds a place?  Who has seen that it has ended shall not be turned
- * away by it: the place is given back a moment after the end can be seen.
+ * True if a job with a permit has ended.  A client that has seen the end must not be
+ * turned away, although the permit is returned a moment after the end is visible.
+ * Takes my_db->lock shared.
  */
 static bool
 is_given_back(Relation rel, const Fate *item)
@@ -557,7 +560,7 @@ is_given_back(Relation rel, const Fate *item)
 }
 
 /*
- * The job, which waits, goes.  False if it is to be handed back.
+ * Turn away the waiting job.  Returns false if the job must be put back.
  */
 static bool
 turn_away(Relation rel, Fate *item)
@@ -573,11 +576,10 @@ turn_away(Relation rel, Fate *item)
 
 	if (!jobq_job_fetch_entry(rel, &entry, snapshot, &job) || job_blocked(&job) ||
 		jobq_job_kept(&job) || jobq_job_runs(&job))
-		return true;			/* whoever has it, or has changed it, sees to
-								 * it */
+		return true;			/* left to the session in charge */
 	queue = jobq_queue_by_id(job_queue_id(&job), &buffer);
 
-	/* it has no permits, and it is not asked for any but by where it stands */
+	/* the job has no permits; check only the permits implied by its lane */
 	entry.permits = (JobqPermits)
 	{
 		0, 0, 0, 0, JOBQ_NONE, 1
@@ -587,7 +589,7 @@ turn_away(Relation rel, Fate *item)
 						snapshot, now, &first);
 	if (verdict == JOBQ_OTHER_KEY && item->action == LOOK)
 	{
-		/* not at once: their lane would go to and fro between the keys */
+		/* postpone, because the lane would alternate between the keys */
 		jobq_push_flow(&job, &item->job);
 		item->other = true;
 		return false;
@@ -624,7 +626,7 @@ turn_away(Relation rel, Fate *item)
 }
 
 /*
- * The job, which runs, gives way.  False if it cannot be had now.
+ * Make the running job give way.  Returns false if this is not possible now.
  */
 static bool
 stop(Relation rel, Fate *item)
@@ -632,7 +634,7 @@ stop(Relation rel, Fate *item)
 	bool		leased;
 
 	if (!is_taken(item))
-		return true;			/* who waits, has a place */
+		return true;			/* the waiting job has a permit */
 	if (jobq_ask_to_stop(item->job.key.id))
 		return true;
 	LWLockAcquire(my_db->lock, LW_SHARED);
@@ -645,7 +647,7 @@ stop(Relation rel, Fate *item)
 }
 
 /*
- * The name of the limiter with this hash.  The last one is remembered.
+ * Return the name of the limiter with this hash.  Caches the last result.
  */
 static const char *
 limiter_name(uint32 limiter)

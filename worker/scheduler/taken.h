@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * taken.h
- *	  What becomes of jobs that do not wait for a place of their limiter: between the
- *	  files that decide it (contest.c) and carry it out (taken.c).
+ *	  Jobs that must not wait for a permit of their limiter: the interface
+ *	  between the decision (contest.c) and the execution (taken.c).
  *
  * worker/scheduler/taken.h
  *
@@ -15,43 +15,42 @@
 
 #include "scheduler/inner.h"
 
-/* Jobs of a heap that are compared. */
+/* Jobs of a heap to compare. */
 #define MOST_COMPARED	64
 
 typedef enum Action
 {
-	LOOK,						/* it seems to be gone or changed */
+	LOOK,						/* seems to be gone or changed */
 	RELEASE,
 	SKIP,
-	REPLACE,					/* it waits, and newer ones come before it */
-	STOP						/* the same, but it runs */
+	REPLACE,					/* is waiting, and newer jobs come first */
+	STOP						/* the same for a running job */
 } Action;
 
 typedef struct Fate
 {
-	dlist_node	node;			/* of those that are kept back */
-	TimestampTz at;				/* likewise: until then */
-	JobqPush	job;			/* of one that runs, only its id is known */
+	dlist_node	node;			/* in the list of jobs kept back */
+	TimestampTz at;				/* end of the pause, if kept back */
+	JobqPush	job;			/* for a running job, only the id is known */
 	JobqTakenBy by;
-	JobqHeap	heap;			/* only its key */
+	JobqHeap	heap;			/* key only */
 	Action		action;
-	int64		newer;			/* the job that comes instead of it */
-	bool		undone;			/* what was to be done is not */
-	bool		ending;			/* likewise, as a place is about to be free */
-	bool		other;			/* likewise, as it needs a place of another
-								 * key */
+	int64		newer;			/* the job that replaces this job */
+	bool		undone;			/* the action was not carried out */
+	bool		ending;			/* ... because a permit becomes free soon */
+	bool		other;			/* ... because of a different limit key */
 } Fate;
 
-/* Jobs of which some are to give way. */
+/* Competing jobs, some of which must give way. */
 typedef struct Contest
 {
-	JobqHeap	heap;			/* only its key */
+	JobqHeap	heap;			/* key only */
 	JobqTakenBy by;
 	JobqPush   *waiting;
 	int			nwaiting;
 	JobqHolder *holders;
 	int			nholders;
-	Fate	   *items;			/* what follows from it */
+	Fate	   *items;			/* the resulting actions */
 	int			nitems;
 } Contest;
 

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * tenants.c
- *	  The scheduler's part in limits of tenants: what runs when they begin, and
- *	  what they would remember from before a start.
+ *	  Limits of tenants: counts running jobs for new limits, and restores the
+ *	  state of limits after a start.
  *
  * worker/scheduler/tenants.c
  *
@@ -19,9 +19,9 @@
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
- * Jobs of the queue need permits of their tenants that did not before: those that run
- * already have them now.  A job that a consumer has had since before its queue knew
- * whose it is, is not counted.  Wants db->lock.
+ * Count the running jobs of the queue for their tenants, because the queue has new
+ * limits for tenants.  A job reserved by a consumer before its queue had tenants is not
+ * counted.  Caller holds db->lock exclusively.
  */
 void
 tenants_begin_to_count(int32 queue_id, TimestampTz now)
@@ -56,9 +56,9 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 }
 
 /*
- * After a start of the server: how empty the buckets of the queue's tenants, or of the
- * limiter's keys, would be, as limits.c does for queues and kinds.  Of as many tenants as may be remembered,
- * those first that have had most.
+ * Restore the token buckets of the queue's tenants, or of the limiter's keys, after a
+ * server start, as limits.c does for queues and kinds.  If memory is short, the most
+ * active tenants come first.  Takes my_db->lock exclusively.
  */
 static void
 remember_past(JobqLimiter *limiter, TimestampTz now)
@@ -79,7 +79,7 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 											  : text_to_cstring(past.name));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		if (limiter->priced)	/* what is owed */
+		if (limiter->priced)	/* tokens in debt */
 			limiter->dearest = Max(limiter->dearest,
 								   (int) Min(past.started - limiter->tenant_rate.burst + 1,
 											 JOBQ_MAX_LIMIT_COST));
@@ -89,7 +89,8 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * The same for all queues whose tenants, and limiters whose keys have a rate.  Wants a transaction.
+ * Restore the buckets of all queues with a rate for tenants, and of all limiters with a
+ * rate for keys.  Must be called in a transaction.
  */
 void
 tenants_restore(void)

@@ -1,33 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * tokens.c
- *	  The scheduler's part in the tokens of leases: after a start they go on above
- *	  all that were ever given.
+ *	  Reserves the tokens of leases, so that tokens after a start are higher
+ *	  than all earlier tokens.
  *
- * A token must never come again, or a consumer that has lost a job could end the
- * lease of another one.  And of two leases of a job the later one must have the
- * higher token, so that systems outside can tell who is late.  Within the life
- * of the shared memory both hold because there is a counter under db->lock, and
- * the lease begins under the same lock.  Beyond that life:
+ * A token must never be reused.  Otherwise a consumer with a lost job could end the
+ * lease of a different consumer.  Of two leases of a job, the later one must have the
+ * higher token, so that external systems can detect a late consumer.  Within the
+ * lifetime of the shared memory, a counter under db->lock guarantees both, because each
+ * lease begins under the same lock.  Beyond this lifetime:
  *
- * - A crash, a restart: all tokens are below the value of a sequence, which is
- *	 durable before the first of them is given.  The next life begins there.  So a
- *	 clock that was put back does no harm, and neither does it that the
- *	 transactions that took tokens left nothing in the WAL, or lost it.
- * - A failover to a standby that was behind, a recovery to a point in time, a
- *	 snapshot of the storage, an extension made anew: the sequence is as it was
- *	 then, and does not know what has been given since.  Therefore tokens begin no
- *	 lower than the microseconds of the clock, which are far more than can be
- *	 given in that time; and each timeline is ahead of the one before by hours, in
- *	 case the new server's clock is slow.
- *	 And as the sequence runs ahead, a standby that has seen the last start of its
- *	 primary begins above all tokens of it, whatever the clocks say.
- * - Dump and restore, pg_upgrade: the timeline may be a lower one, but the
- *	 sequence is taken along.
+ * - Crash or restart: all tokens are below the value of a sequence.  The sequence value
+ *   is durable before the first of these tokens is used.  After a start, tokens begin
+ *   at this value.  A clock that was put back does no harm, and neither do lost WAL
+ *   records of transactions with tokens.
+ * - Failover to a lagging standby, point-in-time recovery, a storage snapshot, or a
+ *   new extension: the sequence has an old value, and does not cover the latest
+ *   tokens.  Tokens therefore begin at the clock in microseconds or higher; far fewer
+ *   tokens are used in the same time.  Each timeline is also hours ahead of the
+ *   previous timeline, in case the clock of the new server is slow.  A standby that
+ *   has seen the last start of its primary begins above all tokens of the primary,
+ *   because the sequence runs ahead, regardless of the clocks.
+ * - Dump and restore, or pg_upgrade: the timeline may be lower, but the sequence value
+ *   is included.
  *
- * The microseconds since 2000 stay below 2^53, from where on JavaScript's numbers
- * would be inexact, until the year 2285.  The steps leave room for that: it takes
- * millions of starts, or half a million timelines, to get there earlier.
+ * The microseconds since 2000 stay below 2^53, the limit of exact numbers in JavaScript,
+ * until the year 2285.  The steps leave enough room: an earlier overflow takes millions
+ * of starts, or half a million timelines.
  *
  * worker/scheduler/tokens.c
  *
@@ -42,21 +41,21 @@
 #include "utils/snapmgr.h"
 
 /*
- * So many tokens are set aside at a time: as many as are given between two looks
- * of the scheduler at the longest jobq.poll_interval, at a million a second.
+ * Tokens reserved at a time.  Enough for a million tokens per second between two runs
+ * of the scheduler at the longest jobq.poll_interval.
  */
 #define TOKENS_AHEAD	(INT64CONST(1) << 32)
 
-/* How far a timeline is ahead of the one before: nearly five hours. */
+/* The distance between two timelines: nearly five hours. */
 #define TIMELINE_STEP	(INT64CONST(1) << 34)
 
 static int64 set_aside(int64 from, int64 end);
 
 /*
- * Set the tokens from here on aside, or, if the sequence is above "end", which is
- * all that we know of, those from there on: a life before ours, or a dump, has
- * put it there.  Returns the first of them.  When this is back, that is durable,
- * as the scheduler commits synchronously.
+ * Reserve TOKENS_AHEAD tokens from "from" on.  If the sequence is above "end", the last
+ * reserved token known, the tokens begin at the sequence: an earlier server start or a
+ * dump has set this value.  Returns the first token.  The reservation is durable on
+ * return, because the scheduler commits synchronously.
  */
 static int64
 set_aside(int64 from, int64 end)
@@ -77,7 +76,8 @@ set_aside(int64 from, int64 end)
 }
 
 /*
- * Once in the life of the shared memory, before any token is given.
+ * Reserve tokens once in the lifetime of the shared memory, before the first use.
+ * Takes my_db->lock exclusively.
  */
 void
 tokens_begin(void)
@@ -94,7 +94,7 @@ tokens_begin(void)
 }
 
 /*
- * Some have been given: set as many aside again.
+ * Replace the used tokens of the reservation.  Takes my_db->lock exclusively.
  */
 void
 tokens_renew(void)

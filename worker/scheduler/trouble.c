@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * trouble.c
- *	  Which parts of its work the scheduler cannot do at present, and why.
+ *	  Records which parts of its work the scheduler cannot do at present, and
+ *	  why.
  *
- * A part of the work that fails is tried again, and all else goes on.  doctor() and
- * metrics() tell of the trouble until the part has succeeded, or until the time of the next
- * try has passed without another failure.  The log is told once, and again after TELL_PAUSE
- * or when the error is another one.
+ * A failing part of the work is tried again, and the rest continues.  doctor() and
+ * metrics() report the trouble until the part has succeeded, or until the time of the
+ * next attempt has passed without another failure.  The log has a message for a new
+ * error, and again after TELL_PAUSE.
  *
  * worker/scheduler/trouble.c
  *
@@ -16,10 +17,10 @@
 
 #include "mb/pg_wchar.h"
 
-/* The log is told of the same error no more often than this. */
+/* The pause between log messages about the same error (microseconds). */
 #define TELL_PAUSE		(INT64CONST(3600) * USECS_PER_SEC)
 
-/* A try may come so much later than it was planned, in microseconds. */
+/* An attempt may be late by this much, in microseconds. */
 #define LATE			(5 * USECS_PER_SEC)
 
 static void end_trouble(JobqTrouble *trouble);
@@ -33,10 +34,11 @@ end_trouble(JobqTrouble *trouble)
 }
 
 /*
- * The scheduler could not do this part of its work, because of this error, and tries it
- * again after a pause in microseconds.  True if the log is to be told.  Takes db->lock.
+ * Record that this part of the work has failed with this error, and is tried again
+ * after "pause" microseconds.  Returns true if the caller must write to the log.  Takes
+ * db->lock exclusively.
  *
- * If there is no place, because as many other parts fail, it is only logged.
+ * If too many parts fail at the same time, the trouble is only logged.
  */
 bool
 trouble_note(const char *what, const char *error, int64 pause)
@@ -89,8 +91,8 @@ trouble_note(const char *what, const char *error, int64 pause)
 }
 
 /*
- * This part of the work was done.  Takes db->lock if there is any trouble, until the last
- * one has ended.
+ * Record that this part of the work has succeeded.  Takes db->lock exclusively if there
+ * is any trouble.
  */
 void
 trouble_over(const char *what)
@@ -108,7 +110,7 @@ trouble_over(const char *what)
 }
 
 /*
- * The clock was put back by so many microseconds.  Wants db->lock.
+ * The clock was put back by "by" microseconds.  Caller holds db->lock exclusively.
  */
 void
 trouble_put_back(int64 by)

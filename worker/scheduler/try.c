@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * try.c
- *	  A transaction of the scheduler whose error is its own affair.
+ *	  Transactions of the scheduler with their own error handling.
  *
- * What a schedule or a batch asks for may fail, because of what its owner has
- * written or done.  Then that is rolled back, and the loop goes on.  It may also
- * meet a lock of a transaction that stays open: that is an error, too, after
- * LOCK_PATIENCE.
+ * Work for a schedule or a batch may fail because of the owner's input or actions.  The
+ * work is then rolled back, and the scheduler continues.  A wait for a lock ends with an
+ * error after LOCK_PATIENCE.
  *
- * Several such things may share a transaction, so that they are flushed together:
- * then each is a part of it whose error undoes that part only.
+ * Several pieces of work may share a transaction, so that one flush is enough.  Each
+ * piece is then a subtransaction, and an error undoes only its own piece.
  *
  * worker/scheduler/try.c
  *
@@ -27,8 +26,8 @@
 #include "commit/commit.h"
 
 /*
- * For PG_CATCH(): the error, in the caller's memory context, which is the current one
- * afterwards; and nothing of the transaction is left.
+ * For use in PG_CATCH().  Aborts the transaction.  Returns the error, in the caller's
+ * memory context, which becomes current.
  */
 ErrorData *
 scheduler_caught(MemoryContext caller)
@@ -46,11 +45,11 @@ scheduler_caught(MemoryContext caller)
 }
 
 /*
- * Run body(arg) in a transaction of its own, with SPI connected and the table of
- * jobs locked against DROP EXTENSION; it looks itself whether the extension is
- * still there.  Returns NULL if that has committed; otherwise the error, in the
- * current memory context, and nothing of the transaction is left.  If a lock was
- * not to be had in time, that is ERRCODE_LOCK_NOT_AVAILABLE.
+ * Run body(arg) in a transaction of its own.  SPI is connected, and the table of jobs
+ * is locked against DROP EXTENSION.  The body must check for the existence of the
+ * extension.  Returns NULL after the commit.  On an error, the transaction is rolled
+ * back and the error is returned, in the current memory context.  A lock timeout has
+ * the code ERRCODE_LOCK_NOT_AVAILABLE.
  */
 ErrorData *
 scheduler_try(void (*body) (void *arg), void *arg)
@@ -81,8 +80,8 @@ scheduler_try(void (*body) (void *arg), void *arg)
 }
 
 /*
- * The transaction need not wait for the flush of its commit: whoever tells of what it
- * has done flushes first (src/commit/flush.c), and a crash undoes it as a whole.
+ * Do not wait for the flush of this commit.  A process that reports the result flushes
+ * first (src/commit/flush.c), and a crash undoes the transaction as a whole.
  */
 void
 scheduler_commit_quietly(void)
@@ -97,9 +96,9 @@ scheduler_commit_quietly(void)
 }
 
 /*
- * Run body(arg) as a part of a transaction that scheduler_try() has begun, with
- * SPI connected for it.  Returns NULL; or the error, in the current memory context,
- * and nothing of the part is left.
+ * Run body(arg) as a subtransaction within scheduler_try(), with SPI connected.
+ * Returns NULL, or the error in the current memory context after the rollback of the
+ * subtransaction.
  */
 ErrorData *
 scheduler_try_part(void (*body) (void *arg), void *arg)

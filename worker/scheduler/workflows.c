@@ -1,24 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * workflows.c
- *	  The scheduler's part in workflows: frees steps whose needs are completed,
- *	  and cancels those that cannot run any more.
+ *	  Advances workflows: frees steps whose needs are met, and cancels steps
+ *	  with lost needs.
  *
- * It is part of the look at their batch (batch_look.c).  What is to be done
- * follows from where the steps' jobs are, so that a look may come too often, or
- * again after a crash:
+ * This is part of the evaluation of the batch (batch_look.c).  The work follows from the
+ * state of the steps' jobs.  Evaluations may therefore repeat, also after a crash:
  *
- *	- a blocked step is freed if all that it needs is completed, or skipped, or
- *	  optional and over; if it has a condition that does not hold, it is skipped;
- *	- it is cancelled if something that it needs has ended otherwise;
- *	- one that was cancelled only because others are lost is blocked again if
- *	  what it needs is not lost any more: a dead step was retried.
+ * - A blocked step is freed if each of its needs is completed, or skipped, or
+ *   optional and over.  If a condition of the step does not hold, the step is skipped.
+ * - A blocked step is cancelled if one of its needs has ended in another way.
+ * - A step cancelled only because of a lost need is blocked again when the need is
+ *   no longer lost, because a dead step was retried.
  *
- * To read all steps each time one of many ends would take longer than the steps.
- * So a large workflow in which nothing has gone wrong is kept in memory (kept.c), and
- * a look goes on from there with the jobs that committers have named.  Whatever is
- * not as expected leads back to reading all.  Of steps that were added, a look reads
- * these alone.
+ * Reading all steps at each end of a job would take longer than the steps.  Large
+ * workflows without failures are therefore kept in memory (kept.c).  An evaluation
+ * continues from the kept state with the jobs reported by committing processes.  Any
+ * unexpected state leads back to reading all steps.  If steps were added, an evaluation
+ * reads only these steps.
  *
  * worker/scheduler/workflows.c
  *
@@ -41,7 +40,7 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* Steps that are blocked again in one look, at most; and at a time. */
+/* Steps blocked again in one evaluation, at most; and at a time. */
 #define MAX_RESTORED	100
 #define RESTORED_PIECE	20
 
@@ -85,7 +84,7 @@ end_look(StepLook *look)
 }
 
 /*
- * Were steps added to the batch, as far as is known?
+ * True if steps were added to the batch, as far as known.
  */
 bool
 workflow_grows(int64 batch_id, const BatchNews *news)
@@ -96,9 +95,9 @@ workflow_grows(int64 batch_id, const BatchNews *news)
 }
 
 /*
- * Look at all steps of a batch of the role's, whose row has this version; the caller is
- * connected to SPI.  ending: the batch has failed, and nothing new begins.  grows: see
- * workflow_grows().
+ * Evaluate all steps of a batch.  role is the owner of the batch, and version is the
+ * xmin of its row.  ending: the batch has failed, and no step may begin.  grows: see
+ * workflow_grows().  Caller is connected to SPI.
  */
 void
 workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
@@ -123,7 +122,7 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 		sound &= state == STEP_LIVE || jobq_step_over(workflow.steps[i]);
 	}
 
-	/* steps that are added later may need those that are over */
+	/* steps added later may need steps already over */
 	if (XLogLogicalInfoActive())
 		remember_ends(batch_id, &all);
 	if (!found->blocked)
@@ -160,7 +159,7 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 			{
 				changed = true;
 
-				/* each look does something, however long it has read before */
+				/* each evaluation makes progress, even after a long reading */
 				if (done != STEP_DONE_BEFORE)
 					found->more |= share_over();
 			}
@@ -187,8 +186,8 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 }
 
 /*
- * Go on with a workflow of the role's that is kept; the caller is connected to SPI.
- * False, and nothing is done, if all of it must be looked at.
+ * Continue a kept workflow.  Returns false, without any change, if all steps must be
+ * evaluated.  Caller is connected to SPI.
  */
 bool
 workflow_go_on(int64 batch_id, Oid role, TransactionId version,
@@ -242,8 +241,7 @@ workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 }
 
 /*
- * Put the steps that were added into what is kept of the workflow.  False if something
- * is not as expected.
+ * Add new steps to the kept workflow.  Returns false in an unexpected state.
  */
 static bool
 put_added(KeptWorkflow *kept, const JobList *added)
@@ -268,8 +266,8 @@ put_added(KeptWorkflow *kept, const JobList *added)
 }
 
 /*
- * Put the steps that were added, and the jobs that have ended, into what is kept of the
- * workflow.  False if something is not as expected.
+ * Apply the news to the kept workflow: added steps and ended jobs.  Returns false in an
+ * unexpected state.
  */
 static bool
 put_news(KeptWorkflow *kept, const BatchNews *news)
@@ -283,14 +281,14 @@ put_news(KeptWorkflow *kept, const BatchNews *news)
 	uint64		n;
 	bool		sound = true;
 
-	/* one that was added may have ended already */
+	/* an added step may have ended already */
 	if (!put_added(kept, &news->added))
 		return false;
 	ids = palloc(sizeof(Datum) * (news->ended.n + 1));
 
 	/*
-	 * the batch may have other jobs as well; one that is tried again comes
-	 * often
+	 * the batch may have jobs that are no steps; a retried job may be
+	 * reported often
 	 */
 	for (int i = 0; i < news->ended.n; i++)
 	{
@@ -337,8 +335,8 @@ workflow_is_kept(int64 batch_id)
 }
 
 /*
- * A subscriber of logical replication has no archive: tell it by
- * jobq_internal.step how steps have ended.
+ * Store the ends of steps in jobq_internal.step for subscribers of logical replication,
+ * which have no archive.
  */
 static void
 remember_ends(int64 batch_id, const BatchNews *news)
@@ -372,8 +370,8 @@ remember_ends(int64 batch_id, const BatchNews *news)
 }
 
 /*
- * Block the steps again that a query has returned: the ids of their jobs, since when there
- * are these, and the definitions.
+ * Block the steps returned by a query again.  Its columns are the ids of the jobs,
+ * their enqueue times, and the definitions of the steps.  n is the number of rows.
  */
 static void
 restore_rows(StepLook *look, uint64 n)
@@ -399,8 +397,8 @@ restore_rows(StepLook *look, uint64 n)
 }
 
 /*
- * Some of the steps that were cancelled because others are lost, and that could run now:
- * the ids of their jobs, and how many.
+ * Choose some of the steps cancelled because of lost needs that could run now.  Sets
+ * ids to their job ids, and returns their number.
  */
 static int
 choose_dropped(const JobqSteps *workflow, Datum *ids)
@@ -426,7 +424,7 @@ choose_dropped(const JobqSteps *workflow, Datum *ids)
 }
 
 /*
- * Block the chosen ones again.
+ * Block the chosen steps again.
  */
 static void
 restore_chosen(StepLook *look, Datum *ids, int nids)
@@ -453,7 +451,7 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 	restore_rows(look, n);
 	if (n < (uint64) nids)
 	{
-		/* the batch counts those that the archive does not have any more */
+		/* steps no longer in the archive are counted in the batch */
 		uint64		more = jobq_query("WITH b AS (SELECT id FROM jobq_internal.batch WHERE id = $1"
 									  "  FOR NO KEY UPDATE SKIP LOCKED),"
 									  " t AS (UPDATE jobq_internal.step s SET state = NULL, result = NULL"
@@ -476,8 +474,8 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 }
 
 /*
- * Block those steps again that were cancelled because others are lost, and that
- * could run now, as far as there is time.
+ * Block steps again that were cancelled because of lost needs and could run now, as far
+ * as time allows.
  */
 static void
 restore_steps(StepLook *look)
@@ -512,7 +510,8 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
 }
 
 /*
- * What a step needs is over: go on with it.  Its condition is looked at before it begins.
+ * Advance a step whose needs are over.  The condition of the step is checked before the
+ * step begins.
  */
 static StepDone
 move_step(StepLook *look, JobqStep *step)
@@ -530,8 +529,8 @@ move_step(StepLook *look, JobqStep *step)
 }
 
 /*
- * Free a step, with the results that it takes in its payload; or an element whose job
- * was made anew, with the element.
+ * Free a step, with the results of earlier steps in its payload.  Or free an element
+ * whose job was created again, with the element in its payload.
  */
 static StepDone
 free_step(StepLook *look, JobqStep *step)

@@ -1,22 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * yield.c
- *	  Which workers leave, when all places are taken and roles want some.
+ *	  Decides which workers leave when all slots are in use and roles need more.
  *
- * For a role without a worker, in this order: a worker that is idle; one of a
- * role that has several; one whose turn is over, the oldest first.  Who is busy
- * leaves after his current job.
+ * For a role without a worker, in this order: an idle worker; a worker of a role with
+ * several workers; the oldest worker whose time slice is over.  A busy worker leaves
+ * after its current job.
  *
- * For a role that has one, and wants more: a worker that has been idle for some
- * time, or one of a role that has at least two more, and whose jobs are not more
- * urgent.  A role that has little to do at a time, but often, keeps its only
- * worker.
+ * For a role with a worker that needs more: a worker idle for some time; or a worker of
+ * a role with at least two more workers and no more urgent jobs.  A role with short but
+ * frequent work keeps its only worker.
  *
- * Starts of processes are what this costs.  So where roles come and go, one that
- * comes back soon after it has left stays for a moment, even if it is idle.
+ * Each change costs the start of a process.  If roles come and go, a worker of a role
+ * that returns soon therefore stays for a moment, even if idle.
  *
- * All is decided anew in each round: who has been told to leave, and is not to
- * any more, stays.
+ * All decisions are made again in each round.  A worker asked to leave may stay after
+ * all.
  *
  * worker/scheduler/yield.c
  *
@@ -27,21 +26,21 @@
 #include "storage/proc.h"
 
 /*
- * How long a role has its worker while others wait: a turn; but not longer than
- * that all come to their turn in ALL_TURNS, and not shorter than SHORT_TURN.
+ * The time slice of a role's worker while more roles wait (microseconds).  Shortened,
+ * down to SHORT_TURN, to serve all roles within ALL_TURNS.
  */
 #define ROLE_TURN			(USECS_PER_SEC)
 #define SHORT_TURN			(USECS_PER_SEC / 10)
 #define ALL_TURNS			(10 * USECS_PER_SEC)
 
-/* The same for how long an idle worker stays of a role that comes back. */
+/* The same for an idle worker of a role that returns. */
 #define STAY				(USECS_PER_SEC / 10)
 #define ALL_STAYS			(USECS_PER_SEC)
 
-/* A role that has workers takes those of others that have been idle so long. */
+/* Idle time after which a worker makes room for a role with workers (microseconds). */
 #define LINGER				(USECS_PER_SEC / 10)
 
-/* The places about which is decided: those of one pool, or all. */
+/* The slots to decide about: of one pool, or all. */
 typedef struct Places
 {
 	Demand	   *demand;
@@ -55,7 +54,8 @@ static void yield_to_more(Places *places, PoolDemand *pool, int index);
 static void tell(const Demand *demand, TimestampTz now);
 
 /*
- * So much time for each, if there are so many for so many places.
+ * Compute a time between "least" and "most", to serve all roles within "all"
+ * microseconds.
  */
 static int64
 shared_time(int64 most, int64 least, int64 all, int places, int roles)
@@ -64,9 +64,9 @@ shared_time(int64 most, int64 least, int64 all, int places, int roles)
 }
 
 /*
- * Have those leave whose places others shall have.  If "shared", the database has
- * less places than its pools might use, so that all pools share what there is.
- * Returns when to decide again at the latest.
+ * Choose the workers that leave for roles in need.  "shared" means the database has
+ * fewer slots than its pools may use, so the pools share the slots.  Returns the latest
+ * time of the next decision.  Takes my_db->lock exclusively.
  */
 TimestampTz
 yield_places(Demand *demand, bool shared, TimestampTz now)
@@ -134,7 +134,7 @@ concerned(const Places *places, const WorkerView *worker)
 }
 
 /*
- * The worker is to leave: its role has one less.
+ * Choose the worker to leave, and subtract the worker from its role.
  */
 static void
 choose(const Places *places, WorkerView *chosen)
@@ -150,8 +150,8 @@ choose(const Places *places, WorkerView *chosen)
 }
 
 /*
- * How willingly a worker's place is given to a role that has none: the most is
- * the best, 0 is not at all.  Says when it will be.
+ * Rate how well a worker can be replaced by a worker for a role without one: higher is
+ * better, 0 means never.  Lowers places->wake to the time when this changes.
  */
 static int64
 readiness(Places *places, const WorkerView *worker, int64 turn, int64 stay)
@@ -178,8 +178,8 @@ readiness(Places *places, const WorkerView *worker, int64 turn, int64 stay)
 }
 
 /*
- * So many roles want a worker that have none.  Who has been told to leave for
- * longer than a turn is at a long job, and is not counted upon.
+ * Choose workers to leave for "wanted" roles without a worker.  A worker asked to leave
+ * longer ago than a time slice runs a long job, and is not counted.
  */
 static void
 yield_to_roles(Places *places, int wanted, int64 turn, int64 stay)
@@ -214,8 +214,8 @@ yield_to_roles(Places *places, int wanted, int64 turn, int64 stay)
 }
 
 /*
- * All roles that have jobs for the pool have a worker: those that want more get
- * the places of others that do not need them, or have more.
+ * Each role with jobs for the pool has a worker.  For roles that need more, choose idle
+ * workers, or workers of roles with more workers.
  */
 static void
 yield_to_more(Places *places, PoolDemand *pool, int index)
@@ -265,7 +265,8 @@ yield_to_more(Places *places, PoolDemand *pool, int index)
 }
 
 /*
- * Tell the workers.  Wants db->lock.
+ * Publish the decisions in the slots, and wake the workers.  Caller holds db->lock
+ * exclusively.
  */
 static void
 tell(const Demand *demand, TimestampTz now)
@@ -281,13 +282,13 @@ tell(const Demand *demand, TimestampTz now)
 			slot->state != JOBQ_SLOT_ATTACHED)
 			continue;
 
-		/* an idle one may have got a job meanwhile */
+		/* an idle worker may have got a job meanwhile */
 		slot->yields = worker->yields && (!worker->idle || slot->idle);
 		slot->yields_anyway = slot->yields && worker->yields_anyway;
 		slot->yields_since = worker->yields_since == 0 ? now
 			: worker->yields_since;
 
-		/* one that may stay after all was passed by when jobs came */
+		/* a worker may stay after all, but missed jobs while asked to leave */
 		if (slot->idle && (slot->yields || yielded) && proc != NULL)
 		{
 			slot->idle = slot->yields;
