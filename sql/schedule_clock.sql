@@ -99,20 +99,6 @@ SELECT test.until('(SELECT test.due(run_at, ''1 hour'') <> ''late'' FROM jobq.li
 SELECT test.due(run_at, '1 hour'), attempt FROM jobq.live_jobs WHERE id = :again;
 SELECT count(jobq.cancel(id)) > 0 AS cancelled FROM jobq.live_jobs;
 
--- put back in two steps, while the transaction that has computed a time is open
-BEGIN;
-SELECT jobq.test_clock('8 hours');
-SELECT test.until('(SELECT next_run > now() + interval ''7 hours'' FROM jobq.schedules WHERE name = ''hourly'')');
-SELECT jobq.enqueue('echo', queue => 'ticks', delay => '2 hours') AS later \gset
-SELECT jobq.test_clock('1 hour');
-SELECT test.until('(SELECT next_run < jobq.clock() + interval ''61 min'' FROM jobq.schedules WHERE name = ''hourly'')');
-SELECT jobq.test_clock('0');
-SELECT test.until('(SELECT next_run < jobq.clock() + interval ''61 min'' FROM jobq.schedules WHERE name = ''hourly'')');
-COMMIT;
-SELECT test.until('(SELECT test.due(run_at, ''2 hours'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :later || ')');
-SELECT test.due(run_at, '2 hours') FROM jobq.live_jobs WHERE id = :later;
-SELECT jobq.cancel(:later);
-
 -- a schedule that is made by a wrong clock begins by the right one
 CALL test.step('100 days');
 SELECT jobq.schedule('made ahead', 'every 30 minutes', 'echo', options => '{"queue": "ticks"}');

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * asked.c
- *	  What a handler asks for instead of the completion of its job: snooze(),
- *	  cancel_current(), reject_current().
+ *	  Outcomes that a handler requests instead of completion: snooze(), cancel_current(),
+ *	  reject_current().
  *
- * It is an effect like any other: what was asked for in a part of the transaction
- * that is rolled back was never asked for, and what was asked for before that part
- * holds again.  So each call keeps what it replaces, until its transaction ends.
+ * A request is transactional like any other effect.  If a subtransaction is rolled back, its
+ * requests are undone, and the earlier request is valid again.  Each call therefore stores the
+ * previous request until the end of the transaction.
  *
- * reject_current() raises an error, and what it asks for is that error's.  That it
- * was called is remembered, so that nobody else's error of that code counts as it.
+ * reject_current() raises an error, which has the requested effect.  The call is recorded, so
+ * that another error with the same code has no such effect.
  *
  * src/attempt/asked.c
  *
@@ -28,19 +28,17 @@ PG_FUNCTION_INFO_V1(jobq_snooze);
 PG_FUNCTION_INFO_V1(jobq_cancel_current);
 PG_FUNCTION_INFO_V1(jobq_reject_current);
 
-/* What held before somebody asked for something else, in TopTransactionContext. */
+/* The outcome before a request replaced it, in TopTransactionContext. */
 struct JobqAsked
 {
-	SubTransactionId subid;		/* in which he did */
+	SubTransactionId subid;		/* in which the request was made */
 	JobqOutcome outcome;
 	int64		delay_ms;
 	char	   *reason;
 	struct JobqAsked *before;
 };
 
-/*
- * The last call, which was made in a transaction that is rolled back, is undone.
- */
+/* Undo the last request, because its transaction is rolled back. */
 static void
 take_back(JobqCurrent *current)
 {
@@ -70,9 +68,7 @@ subtransaction_ended(SubXactEvent event, SubTransactionId mysubid,
 	}
 }
 
-/*
- * A procedure may commit and go on: what it has asked for holds from then on.
- */
+/* A procedure may commit and go on.  Its requests up to the commit are then final. */
 static void
 transaction_ended(XactEvent event, void *arg)
 {
@@ -86,9 +82,7 @@ transaction_ended(XactEvent event, void *arg)
 	}
 }
 
-/*
- * Copy a reason that somebody gave, as much of it as is kept.
- */
+/* Copy a reason, truncated to size. */
 static void
 copy_reason(char *to, Size size, text *reason)
 {
@@ -115,7 +109,7 @@ ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason
 		registered = true;
 	}
 
-	/* of each subtransaction the first is enough */
+	/* save the outcome once per subtransaction */
 	if (current->asked == NULL || current->asked->subid != GetCurrentSubTransactionId())
 	{
 		asked = MemoryContextAlloc(TopTransactionContext, sizeof(JobqAsked));
@@ -134,8 +128,8 @@ ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason
 }
 
 /*
- * snooze(delay, charge): the effects commit; the job runs again later, and the attempt
- * is charged or not.
+ * snooze(delay, charge): the effects commit.  The job runs again later, and the attempt is
+ * charged or not.
  */
 Datum
 jobq_snooze(PG_FUNCTION_ARGS)
@@ -148,9 +142,7 @@ jobq_snooze(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * cancel_current(reason): the effects commit; the job is finished as cancelled.
- */
+/* cancel_current(reason): the effects commit.  The job is finished as cancelled. */
 Datum
 jobq_cancel_current(PG_FUNCTION_ARGS)
 {
@@ -159,9 +151,7 @@ jobq_cancel_current(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * reject_current(reason): the effects roll back; the job becomes a dead letter.
- */
+/* reject_current(reason): the effects roll back.  The job becomes a dead letter. */
 Datum
 jobq_reject_current(PG_FUNCTION_ARGS)
 {

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * attempt.h
- *	  The door of the room attempt: one try at a job, from the gate to its end.
+ *	  Interface of the directory attempt: one attempt of a job, from the gate to its end.
  *
- * Whoever has a job in hand, a worker, a consumer or a session in jobq.work(),
- * asks the gate whether it may run now, and what became of it is written here:
- * completed, another attempt, a dead letter.  In between, a worker and a session
- * call the handler, which asks about its job and says what shall become of it.
+ * A process that holds a job asks the gate whether the job may run now.  The process is a
+ * worker, a consumer or a session in jobq.work().  The functions of this directory also write
+ * the outcome: completed, another attempt, or a dead letter.  In between, a worker or a
+ * session calls the handler.  The handler can query the job and choose the outcome.
  *
- * What it promises: the conditions under which a job may run are in one place
- * (gate.c), and so are the ways in which an attempt ends (finish.c).  All of it
- * is part of the caller's transaction.
+ * Guarantees: all conditions under which a job may run are in gate.c, and all ways in which an
+ * attempt ends are in finish.c.  All writes are part of the caller's transaction.
  *
- * Locks: those of the rooms below.
+ * Locks: those of the lower directories.  The functions of gate.c and claim.c take db->lock
+ * themselves, so the caller must not hold it.
  *
  * src/attempt/attempt.h
  *
@@ -91,9 +91,9 @@ extern void jobq_log_warn(char *message);
 extern void jobq_within_call(JobqEvent event, Oid role);
 
 /*
- * The handler of the job that runs here, jobq_current, is about to be called, or has
- * returned: call those who want to be called with it, which are this role's, as which the
- * job runs.  Costs nothing where nobody has asked for that.
+ * Call the handlers of event for jobq_current, the job that runs here.  The handler of the job
+ * is about to be called, or has returned.  Only handlers registered by role are called; role
+ * is the role of the job.  Costs nothing if no role has registered such a handler.
  */
 static inline void
 jobq_within(JobqEvent event, Oid role)

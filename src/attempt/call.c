@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * call.c
- *	  Calls a handler, and answers what a handler asks about its job.
+ *	  Calls a handler, and implements the functions by which a handler queries its job.
  *
  * src/attempt/call.c
  *
@@ -32,9 +32,7 @@ PG_FUNCTION_INFO_V1(jobq_should_stop);
 
 static Datum context_datum(const JobqJob *job, int attempt);
 
-/*
- * The job as a jobq.job_context.
- */
+/* Return the job as a jobq.job_context. */
 static Datum
 context_datum(const JobqJob *job, int attempt)
 {
@@ -91,12 +89,15 @@ context_datum(const JobqJob *job, int attempt)
 }
 
 /*
- * Call the function or procedure of a kind as the current user, with this payload and, if
- * it wants that, this job.  It has been resolved; jobq_current is set by the caller.
+ * Call the function or procedure of a kind as the current user.  The arguments are payload
+ * and, if the function has a second parameter, the context of job.  The caller has resolved
+ * the function and set jobq_current.  Errors of the handler are raised.
  *
- * atomic: as in a function call, so that a procedure may not COMMIT.  If
- * false, the caller has made a portal (see worker/runner/procedure.c) and no active
- * snapshot, and the current memory context outlives the transaction.
+ * atomic: as in a function call; a procedure may not COMMIT.  If false, the caller has made a
+ * portal (see worker/runner/procedure.c) and has no active snapshot, and the current memory
+ * context outlives the transaction.
+ *
+ * Returns the result; *isnull is set if there is none.
  */
 Datum
 jobq_call_with(const JobqFunction *function, Datum payload, const JobqJob *job,
@@ -152,9 +153,7 @@ jobq_call_with(const JobqFunction *function, Datum payload, const JobqJob *job,
 	return result;
 }
 
-/*
- * The same with the job's own payload.
- */
+/* Like jobq_call_with(), with the job's own payload. */
 Datum
 jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 				  int attempt, bool atomic, bool *isnull)
@@ -163,9 +162,7 @@ jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 						  isnull);
 }
 
-/*
- * An error if no handler is registered for the kind.
- */
+/* Raise an error if no handler is registered for the kind. */
 void
 jobq_require_handler(const char *kind)
 {
@@ -180,8 +177,8 @@ jobq_require_handler(const char *kind)
 }
 
 /*
- * Run the handler of a kind now, in this transaction, for a job that has no row.
- * An error is the caller's.
+ * Run the handler of a kind now, in this transaction, for a job without a row.  Errors are
+ * raised to the caller.  Raises an error if the kind is unknown or is a plain statement.
  */
 Datum
 jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
@@ -227,8 +224,8 @@ jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
 }
 
 /*
- * perform(kind, payload): run the handler now, in this transaction, and
- * return its result.  No row is written; an error is the caller's.
+ * perform(kind, payload): run the handler now, in this transaction, and return its result.  No
+ * row is written.  Errors are raised to the caller.
  */
 Datum
 jobq_perform(PG_FUNCTION_ARGS)
@@ -244,7 +241,8 @@ jobq_perform(PG_FUNCTION_ARGS)
 }
 
 /*
- * The job that runs here; an error that names the function if none does.
+ * Return the job that runs here.  If there is none, raise an error that names the SQL
+ * function.
  */
 JobqCurrent *
 jobq_require_current(const char *function)
@@ -256,9 +254,7 @@ jobq_require_current(const char *function)
 	return jobq_current;
 }
 
-/*
- * current_job(): the job that this session is running.
- */
+/* current_job(): return the job that this session is running. */
 Datum
 jobq_current_job(PG_FUNCTION_ARGS)
 {
@@ -268,7 +264,8 @@ jobq_current_job(PG_FUNCTION_ARGS)
 }
 
 /*
- * set_progress(percent, message): visible at once to other sessions.
+ * set_progress(percent, message): store the progress in the worker's slot, at once visible to
+ * all sessions.  Does nothing if the job has no slot.
  */
 Datum
 jobq_set_progress(PG_FUNCTION_ARGS)
@@ -293,8 +290,8 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 }
 
 /*
- * should_stop(): the handler had better end soon: it was cancelled, its
- * worker is to leave, or nine tenths of its time are over.
+ * should_stop(): true if the handler should end soon.  Reasons: the job was cancelled, the
+ * worker is to leave, or nine tenths of the job's time limit are over.
  */
 Datum
 jobq_should_stop(PG_FUNCTION_ARGS)

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * claim.c
- *	  The permits of a job that a session has found in the table, for work().
+ *	  Permits of a job that a session in work() has found in the table.
  *
- * The session has no slot, in which a worker keeps its permits.  So it holds
- * them in a lease that is in memory only, and ends with the transaction: by its
- * commit, or by its abort, which gives the permits back unused.
+ * The permits of a worker are in the worker's slot.  A session has no slot, so the permits are
+ * stored in a lease that exists in memory only.  The lease ends with the transaction.  An
+ * abort returns the permits unused.
  *
- * Where there is no scheduler, nobody counts, and no permit is needed.  But groups
- * keep their order there, too: the gate asks the table which job comes first, and
- * a lock, held to the end of the transaction, sees that sessions ask one after the
- * other, and that no two jobs of a group run at a time.
+ * Without a scheduler, jobs are not counted and need no permit.  Groups keep their order
+ * nevertheless: the gate asks the table which job comes first.  A lock per group, held to the
+ * end of the transaction, serializes the sessions, so that two jobs of a group never run at a
+ * time.
  *
  * src/attempt/claim.c
  *
@@ -28,7 +28,7 @@
 
 #include "attempt/attempt.h"
 
-/* How long to wait for the scheduler to load limits that are new. */
+/* How long to wait for the scheduler to load new limits, in milliseconds. */
 #define PATIENCE_MS	10000
 #define PAUSE_MS	10L
 
@@ -36,8 +36,9 @@ static bool lock_group(Relation rel, const JobqJob *job);
 static void unlock_group(Relation rel, const JobqJob *job);
 
 /*
- * This database, when its scheduler has loaded limits and leases; NULL if it
- * has no scheduler.  An error if that does not come.
+ * Return this database once its scheduler has loaded limits and leases, or NULL without a
+ * scheduler.  Waits up to PATIENCE_MS.  Raises an error if limits or leases have not been
+ * loaded by then.  The caller must hold no lock.
  */
 JobqDatabase *
 jobq_loaded_database(void)
@@ -76,9 +77,9 @@ group_tag(Relation rel, const JobqJob *job, LOCKTAG *tag)
 }
 
 /*
- * Lock the job's group to the end of the transaction, without waiting.  False if
- * another session has it.  (Two groups may have one lock, as 48 bits of their
- * ids tell them apart.  Then one waits for the other.)
+ * Lock the job's group to the end of the transaction, without waiting.  False if another
+ * session holds the lock.  The lock tag has 48 bits of the group id, so two groups may share a
+ * lock.  In this case a group waits for an unrelated group.
  */
 static bool
 lock_group(Relation rel, const JobqJob *job)
@@ -99,8 +100,9 @@ unlock_group(Relation rel, const JobqJob *job)
 }
 
 /*
- * What is to be asked about a job that a session has found in the table: *push is to be
- * all zero.  Returns whether its queue has limits, as jobq_permits_ask() wants to know.
+ * Fill *push, which must be zeroed, with the properties of a job that a session has found in
+ * the table.  Returns true if the queue has limits; the caller passes the result to
+ * jobq_permits_ask().
  */
 bool
 jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
@@ -122,9 +124,10 @@ jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
 }
 
 /*
- * Take the permits that this job, which a session has found in the table, needs,
- * until the end of the transaction; or say what stands in its way.  The token,
- * which is 0 if it needs none, is for those who follow.
+ * Acquire the permits of a job that this session has found in the table, until the end of the
+ * transaction.  Returns JOBQ_MAY_RUN, or the reason why the job may not run.  *token
+ * identifies the lease for jobq_claim_undo() and jobq_claim_end(), and is 0 if no lease was
+ * needed.  Takes db->lock exclusively.  Raises an error if no lease is free.
  */
 JobqVerdict
 jobq_claim(Relation rel, const JobqJob *job, int64 *token)
@@ -200,7 +203,8 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 }
 
 /*
- * Somebody else has the row: give the permits back now.
+ * Return the permits of jobq_claim() at once, because another transaction has the job's row.
+ * Takes db->lock exclusively.
  */
 void
 jobq_claim_undo(const JobqJob *job, int64 token)
@@ -219,8 +223,8 @@ jobq_claim_undo(const JobqJob *job, int64 token)
 }
 
 /*
- * The job has been run: its permits are free when this transaction has
- * committed.  "live": it will run again.
+ * The job has run.  Its permits are returned when this transaction has committed.  live: the
+ * job will run again.
  */
 void
 jobq_claim_end(const JobqJob *job, int64 token, bool live)

@@ -1,22 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * context.c
- *	  Sets what a job has taken along (produce/context.c), for its handler.
+ *	  Sets the settings that a job carries (produce/context.c) for its handler.
  *
- * The settings are set as if the job's role had said SET LOCAL: by this process,
- * which is connected as that role, and with its rights, so that nothing can be set
- * that the role may not.  What cannot be set is an error of the attempt.
+ * The settings are set as if the job's role had executed SET LOCAL.  This process is connected
+ * as the role and sets them with the role's privileges, so a setting that the role may not
+ * change is not changed.  A setting that cannot be set is an error of the attempt.
  *
- * A job that runs as another role than that of its enqueuer brings settings of the
- * users' own only.  A search_path, for one, would say which functions the role
- * calls.
+ * If run_as differs from the enqueuer, the job carries custom settings only.  Otherwise a
+ * search_path, for example, could determine which functions the role calls.
  *
- * The trace of the job (store/trace.c) is the session's application_name, unless the
- * job has taken along another: so it is in pg_stat_activity, and in each line of the log
- * that has %a in its prefix.
+ * The trace of the job (store/trace.c) becomes the session's application_name, unless the job
+ * carries another application_name.  The trace is therefore shown in pg_stat_activity, and in
+ * each line of the log with %a in its prefix.
  *
- * None of jobq's own work depends on what may be in force then: its queries have a
- * search_path of their own (store/query.c), and all else goes past names.
+ * jobq's own work does not depend on these settings.  Its queries have a search_path of their
+ * own (store/query.c), and direct access to the tables uses no names.
  *
  * src/attempt/context.c
  *
@@ -39,9 +38,7 @@ context_callback(void *arg)
 	errcontext("setting \"%s\" that the job has taken along", (char *) arg);
 }
 
-/*
- * foreign: the values are not from the role that this process is connected as.
- */
+/* foreign: the settings do not come from the role of this process. */
 static void
 set_context(Jsonb *context, GucAction action, bool foreign)
 {
@@ -85,9 +82,10 @@ set_context(Jsonb *context, GucAction action, bool foreign)
 }
 
 /*
- * Set what the job that runs here, jobq_current, has taken along: until the end of the caller's nest level of
- * settings (GUC_ACTION_LOCAL), or for all transactions to come, if this one
- * commits (GUC_ACTION_SET).
+ * Apply the settings carried by job, and the trace of jobq_current.  With GUC_ACTION_LOCAL the
+ * settings last until the end of the caller's nest level of settings.  With GUC_ACTION_SET
+ * they last for all later transactions, if this transaction commits.  Raises an error if a
+ * setting cannot be set.
  */
 void
 jobq_enter_context(const JobqJob *job, GucAction action)

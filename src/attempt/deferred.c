@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * deferred.c
- *	  Constraints and triggers that are deferred to the end of a transaction: those of a
- *	  handler are its own, and fire before its attempt is recorded.
+ *	  Deferred constraints and triggers of a handler, which fire before its attempt is
+ *	  recorded.
  *
- * The server fires all that the transaction has pending, and knows no way to fire a part
- * of it.  So who calls handlers in a transaction that is not theirs has its own fire
- * before, outside of the attempt: an error of those is the transaction's.
+ * The server fires all pending triggers of a transaction, and cannot fire only some.  A caller
+ * that runs handlers in a foreign transaction therefore fires the pending triggers first,
+ * outside of the attempt.  An error of these triggers is an error of the transaction.
  *
  * src/attempt/deferred.c
  *
@@ -25,8 +25,8 @@
 #include "attempt/attempt.h"
 
 /*
- * Fire what is pending.  From here on nothing is deferred in this transaction, unless it
- * says so, or jobq_defer_again() is called.
+ * Fire all pending triggers.  Afterwards nothing is deferred in this transaction, until SET
+ * CONSTRAINTS or jobq_defer_again().  Errors of triggers are raised.
  */
 void
 jobq_fire_deferred(void)
@@ -37,8 +37,9 @@ jobq_fire_deferred(void)
 }
 
 /*
- * Nothing is pending: have each constraint deferred, or not, as it was declared.  One in a
- * schema that the user must not use is deferred if it can be, as he could not name it.
+ * Restore the declared mode of each constraint: deferred or immediate.  Nothing may be
+ * pending.  A constraint in a schema without USAGE for the current user is deferred if
+ * possible, because the user could not name it.
  */
 void
 jobq_defer_again(void)
@@ -74,9 +75,10 @@ jobq_defer_again(void)
 }
 
 /*
- * A handler is about to be called in a transaction that is not its own: what that has
- * pending fires now, and constraints are deferred as they were declared.  Who has written
- * nothing has nothing pending, and, if he "commits" after each job, has set nothing.
+ * Prepare the current transaction for the call of a handler.  Pending triggers of the
+ * transaction fire now, and constraints get their declared mode.  A transaction that has
+ * written nothing has no pending triggers.  If the caller also commits after each job
+ * (commits), the modes are unchanged, too.
  */
 void
 jobq_fire_before(bool commits)

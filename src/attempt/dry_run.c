@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * dry_run.c
- *	  dry_run(): what a handler would do.
+ *	  dry_run(): show the effects of a handler without keeping them.
  *
- * The handler runs in a subtransaction that is rolled back.  What it has written is
- * read before from the counters that the server keeps of each transaction, as they
- * were before and after.  What no rollback undoes, stays: numbers drawn from
- * sequences, advisory locks of the session, and all that is outside the database.
+ * The handler runs in a subtransaction that is rolled back.  Before the rollback, the written
+ * rows are computed from the server's counters of the transaction, before and after the call.
+ * Some effects survive the rollback: values drawn from sequences, advisory locks of the
+ * session, and effects outside the database.
  *
  * src/attempt/dry_run.c
  *
@@ -38,8 +38,8 @@ static Datum rows_written(Datum before);
 static void run(Datum kind, Datum payload, Datum *values, bool *nulls);
 
 /*
- * The rows that this transaction has inserted, updated and deleted so far, by
- * table, less those that were so before.
+ * Return the number of rows that this transaction has inserted, updated and deleted so far, by
+ * table, minus the counts in "before".
  */
 static Datum
 rows_written(Datum before)
@@ -69,9 +69,7 @@ rows_written(Datum before)
 	return rows;
 }
 
-/*
- * Run the handler, with its deferred triggers, and fill in what it has done.
- */
+/* Run the handler and its deferred triggers, and fill in the columns of the result. */
 static void
 run(Datum kind, Datum payload, Datum *values, bool *nulls)
 {
@@ -92,7 +90,7 @@ run(Datum kind, Datum payload, Datum *values, bool *nulls)
 	values[WRITTEN] = rows_written(before);
 	nulls[TOOK] = nulls[WAL_BYTES] = nulls[WRITTEN] = false;
 
-	/* it may be in a row that the rollback takes away */
+	/* the result may point into a row that the rollback removes */
 	if (!nulls[RESULT])
 		values[RESULT] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[RESULT]));
 }
@@ -138,7 +136,7 @@ jobq_dry_run(PG_FUNCTION_ARGS)
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
 
-		/* the call was cancelled */
+		/* the call itself was cancelled */
 		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(edata);
 		memset(nulls, true, sizeof(nulls));

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * finish.c
- *	  How an attempt ends: the archive, another attempt, or the dead letters.
+ *	  How an attempt ends: archive, another attempt, or dead letter.
  *
- * All of this is part of the caller's transaction, which also deletes the
- * job's row; so a job is always in exactly one of the three tables.
+ * All of this is part of the caller's transaction, which also deletes the job's row.  A job is
+ * therefore always in exactly one of the three tables.
  *
  * src/attempt/finish.c
  *
@@ -26,10 +26,10 @@
 
 #include "attempt/attempt.h"
 
-/* Errors that are kept of a job. */
+/* Number of errors stored with a job. */
 #define MAX_ERRORS		25
 
-/* Bytes of the texts of a dead letter's error. */
+/* Maximum length of the texts of a dead letter's error, in bytes. */
 #define MAX_LETTER_TEXT	(64 * 1024)
 
 static Datum append_error(const JobqJob *job, int attempt,
@@ -38,9 +38,9 @@ static Datum append_error(const JobqJob *job, int attempt,
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
 
 /*
- * The job's list of errors with this one added.  Of many, the first and the
- * last are kept; the numbers of the attempts show the gap.  started_at is
- * DT_NOBEGIN if the attempt never began.
+ * Return the job's list of errors with error appended.  Of a long list, the first and the last
+ * errors are kept; the numbers of the attempts show the gap.  started_at is DT_NOBEGIN if the
+ * attempt never began.
  */
 static Datum
 append_error(const JobqJob *job, int attempt, TimestampTz started_at,
@@ -103,7 +103,7 @@ append_error(const JobqJob *job, int attempt, TimestampTz started_at,
 }
 
 /*
- * After an error with this code, is no other attempt to be made, whatever is left?
+ * True if an error with this code excludes another attempt, however many attempts remain.
  */
 bool
 jobq_attempt_final(const JobqCurrent *current, int sqlerrcode)
@@ -113,14 +113,14 @@ jobq_attempt_final(const JobqCurrent *current, int sqlerrcode)
 }
 
 /*
- * Record a failed attempt: give the job another, or make it a dead letter.
+ * Record a failed attempt: schedule another attempt, or make the job a dead letter.  Deletes
+ * the job's row first.  Does nothing if another transaction has taken the row.
  *
- * charge: count it as an attempt (not if a lease has done so already).
- * final: no other attempt, whatever is left.  delay_ms: wait so long for the
- * next one, or as the backoff says if negative.  The caller has set crashes
- * and exceptions in the job.  Does nothing if somebody else took the row.
+ * charge: count the attempt; false if a lease has counted it already.  final: no other
+ * attempt, however many remain.  delay_ms: delay before the next attempt in milliseconds;
+ * negative: use the backoff policy.  The caller has set crashes and exceptions in the job.
  *
- * Returns whether the job will run again.
+ * Returns true if the job will run again.
  */
 bool
 jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
@@ -132,7 +132,7 @@ jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 }
 
 /*
- * What limits the job counts the failure, when it has committed.
+ * Register the failure for the job's limiters and group, which count it after the commit.
  */
 static void
 note_failure(const JobqJob *job)
@@ -146,15 +146,15 @@ note_failure(const JobqJob *job)
 }
 
 /*
- * Record a crash of a job that had begun when the one before it in its group was
- * completed, and the crash has undone that: what comes first runs first again.
+ * Record a crash of a job that began after its predecessor in the group had completed, where
+ * the crash has undone the completion.  The predecessor runs again first.
  *
- * So the job is charged, but does not hold its group, and keeps its place in it.
- * Nor does it become a dead letter now: it has another try in its turn.  There
- * it finds the others durable (a job that has crashed a process begins with a
- * flush), so that this happens once.
+ * The job is charged, but does not hold its group, and keeps its position in the group.  The
+ * job does not become a dead letter now, and gets another attempt in its turn.  By then the
+ * completion of its predecessors is durable, because a job that crashed a process begins with
+ * a flush.  This case therefore happens once.
  *
- * Returns whether the job will run again: not if somebody else took the row.
+ * Returns true if the job will run again, and false if another transaction has taken the row.
  */
 bool
 jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
@@ -177,9 +177,7 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 	return true;
 }
 
-/*
- * The same for a job whose row the caller has deleted.
- */
+/* Like jobq_job_attempt_failed(), for a job with a row that the caller has deleted. */
 bool
 jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 				const JobqError *error, bool charge, bool final,
@@ -260,8 +258,9 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 }
 
 /*
- * The kind's on_failure handler runs as a job of its own, with the dead
- * letter's payload, and its id and error, with where that came from, in the headers.
+ * Enqueue a job for the kind's on_failure handler.  The payload is copied from the dead
+ * letter.  The headers contain the id of the dead letter, the error, and the context of the
+ * error.
  */
 static void
 enqueue_on_failure(const JobqJob *job, const JobqError *error)
@@ -286,10 +285,11 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 }
 
 /*
- * An error if the result is too large, or too deep for those that read it.  Its code is
- * not that of a limit of the server: a commit can fail with that, as one that finds no
- * room for its NOTIFY, and a consumer that takes this for the fault of its result would
- * report a completed job as one that failed.
+ * Raise an error if the result is too large, or nested too deeply for programs that read it.
+ *
+ * The SQLSTATE is deliberately not that of a server limit.  A commit can fail with a server
+ * limit, for example when NOTIFY finds no room.  A consumer that blamed its result for this
+ * error would report a completed job as failed.
  */
 void
 jobq_check_result(Datum result)
@@ -307,8 +307,8 @@ jobq_check_result(Datum result)
 }
 
 /*
- * The handler has asked for another attempt, and the job has the time and the number
- * of attempts of that: is there none?
+ * The handler has asked for another attempt.  True if the job has no attempt, or no time, left
+ * for it.  The job's row already has the new run_at and attempt number.
  */
 static bool
 released_for_good(const JobqJob *job, JobqOutcome outcome)
@@ -320,9 +320,9 @@ released_for_good(const JobqJob *job, JobqOutcome outcome)
 }
 
 /*
- * The handler has returned: write what it asked for, in its transaction.
- * The job's row is deleted already.  Closes rel.  Returns whether the job will run
- * again.
+ * The handler has returned: write the requested outcome in the handler's transaction.  The
+ * caller has deleted the job's row.  Closes rel.  Returns true if the job will run again.
+ * Raises an error if the result is too large.
  */
 bool
 jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,

@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * gate.c
- *	  The gate: may this job run now, and if not, what becomes of it.
+ *	  The gate: decides whether a job may run now, and carries out the consequence if not.
  *
- * An entry of the ready set is a hint that may be outdated: its row may be gone or
- * moved, its queue paused, its kind limited since.  So whoever has popped a job
- * asks here, with the row before him; a session in jobq.work(), which finds its
- * jobs in the table, asks as well.  These are all conditions that there are, in
- * the order in which they count.
+ * An entry of the ready set is a hint that may be outdated.  The row may be gone or moved, the
+ * queue paused, or the kind limited meanwhile.  A process that has popped a job therefore
+ * passes the row to jobq_gate().  A session in jobq.work(), which finds its jobs in the table,
+ * does the same.  jobq_gate() contains all conditions, in order of precedence.
  *
  * src/attempt/gate.c
  *
@@ -51,12 +50,11 @@ static void wait_for_group(Relation rel, const JobqJob *job,
 static void fail_unsendable(Relation rel, JobqJob *job);
 
 /*
- * May the job run now?  mode: who asks, as in jobq_internal.queue.  entry: what
- * was popped, with its permits; NULL if the job was found in the table, and its
- * permits are still to be asked for.  With JOBQ_GROUP_BUSY, *first may be the job
- * that comes before it.
+ * Decide whether the job may run now.  Changes nothing; jobq_turn_away() does.
  *
- * Changes nothing; jobq_turn_away() does.
+ * mode: the mode of the caller, as in jobq_internal.queue.  entry: the popped entry with its
+ * permits.  NULL if the job was found in the table, and its permits are still to be acquired.
+ * first: with JOBQ_GROUP_BUSY, set to the preceding job of the group, if known.
  */
 JobqVerdict
 jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
@@ -91,7 +89,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 			return JOBQ_OTHER_LANE;
 		jobq_push_flow(job, &push);
 
-		/* it stands among the jobs of a limiter that it has left */
+		/* the job is in a lane of a limiter that no longer applies */
 		if (push.kind == 0 && entry->permits.kind != JOBQ_NO_LIMITER)
 			return JOBQ_OTHER_LANE;
 		if (!is_as_popped(&push, entry, queue))
@@ -110,10 +108,10 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 }
 
 /*
- * Are the permits with which the job was popped those that it needs?  They are for what
- * its lane has said of its jobs: their limiter, key, cost and tenant.  The flow, by which
- * lanes are told apart, is a hash of all of these, so a lane may have jobs that differ,
- * and says what the last one has brought along.
+ * True if the permits of the popped entry match the needs of the job.  The permits are for the
+ * limiter, key, cost and tenant stored in the lane.  The flow is a hash of these, so a lane
+ * may contain jobs with different values.  The lane stores the values of the job that was
+ * pushed last.
  */
 static bool
 is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue)
@@ -127,16 +125,17 @@ is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue
 }
 
 /*
- * Does the job have to wait for another of its group?  A lane knows nothing of
- * the others, and a group may have jobs in several: of several priorities,
- * roles, kinds with limits.  So whoever has been given the job asks the table,
- * unless there is but one lane.
+ * True if the job must wait for another job of its group.
  *
- * That there is a permit says that no job of the group runs, and that it waits
- * for none that has begun before.  Who has found the job in the table has no
- * permit yet, and nobody may be there who gives any: so he asks for that, too.
+ * A group may have jobs in several lanes, because of several priorities, roles or limited
+ * kinds.  The lane does not show the other jobs, so the table is read, unless there is only a
+ * single lane.
  *
- * A job for which its group has waited too long has its place among the others.
+ * A group permit proves that no job of the group runs, and that the group waits for no job
+ * that began before.  A job found in the table has no permit yet, and without a scheduler
+ * there are no permits.  In this case the table is read for this condition, too.
+ *
+ * A job for which its group has waited too long is ordered like the other jobs.
  */
 static bool
 group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
@@ -160,8 +159,8 @@ group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
 }
 
 /*
- * Look for another job of the same group that has begun before, whenever it is
- * due, and for which the group still waits.
+ * Search for another job of the same group that has begun before and for which the group still
+ * waits, whether due or not.
  */
 static bool
 group_is_held(Relation rel, const JobqJob *job, const JobqQueue *queue,
@@ -177,7 +176,7 @@ group_is_held(Relation rel, const JobqJob *job, const JobqQueue *queue,
 	ScanKeyInit(&keys[0], JOB_GROUP_ID, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(job_group(job)));
 
-	/* in one queue, none that has lost its turn needs to be read */
+	/* in one queue, skip jobs for which the group has waited too long */
 	if (queue->group_patience > 0 && !jobq_group_shared(job_group(job)))
 		ScanKeyInit(&keys[nkeys++], JOB_GROUP_HELD, BTGreaterStrategyNumber,
 					F_TIMESTAMPTZ_GT,
@@ -196,9 +195,8 @@ group_is_held(Relation rel, const JobqJob *job, const JobqQueue *queue,
 }
 
 /*
- * Does another job of its group come before this one, which has begun all the
- * same?  A crash has undone that the other one had completed: see
- * jobq_job_put_back().
+ * True if another job of the group precedes this job, although this job has begun.  A crash
+ * has then undone the completion of the other job: see jobq_job_put_back().
  */
 bool
 jobq_group_overtaken(Relation rel, const JobqJob *job, Snapshot snapshot)
@@ -210,9 +208,7 @@ jobq_group_overtaken(Relation rel, const JobqJob *job, Snapshot snapshot)
 						 NULL, snapshot, &first);
 }
 
-/*
- * Look for a job of the same group that is due and comes before this one.
- */
+/* Search for a due job of the same group that precedes this job. */
 static bool
 group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
 				  JobqJob *first)
@@ -260,10 +256,10 @@ group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
 }
 
 /*
- * The job was popped, and may not run: see that it is where it belongs.  token: of
- * the lease that a consumer has already, which ends; or 0.
+ * Handle a popped job that may not run, according to verdict.  token: of the consumer's lease
+ * for the job, which is ended; or 0.  Takes db->lock exclusively.
  *
- * Returns whether rows were written, for which others may wait.
+ * Returns true if rows were written, for which other sessions may wait.
  */
 bool
 jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
@@ -340,7 +336,8 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 }
 
 /*
- * The job, whose row is deleted, is a dead letter, without an attempt: nobody has had it.
+ * Make the job a dead letter without an attempt, because no consumer has received it.  The
+ * job's row is deleted already.
  */
 static void
 fail_unsendable(Relation rel, JobqJob *job)
@@ -355,9 +352,9 @@ fail_unsendable(Relation rel, JobqJob *job)
 }
 
 /*
- * The job goes back to its lane, which is served again when the scheduler has
- * ranked it anew; limits: and has loaded them.  token: of the job's lease, which
- * ends then, or 0.
+ * Push the job back into the lane.  The lane is served again after the scheduler has ranked it
+ * anew.  limits: the scheduler must load the limits first.  token: of the job's lease, which
+ * ends; or 0.
  */
 static void
 give_back(const JobqPush *push, int64 token, bool limits)
@@ -384,11 +381,12 @@ give_back(const JobqPush *push, int64 token, bool limits)
 }
 
 /*
- * The same where the job was popped with what another needs, of which the lane has
- * spoken last: now it speaks of this one, which is popped again by that.
+ * Push the job back where its lane had the needs of another job.  The lane now has the needs
+ * of this job, and the job is popped again with permits for these needs.
  *
- * Whoever has popped it lets go of what it holds before.  Else the next one would find
- * its group taken, pop another of the lane instead, give that back as well, and so on.
+ * First release the permits that this process holds for the job.  Otherwise the next taker
+ * would find the group busy, pop another job of the lane, push back that job as well, and so
+ * on.
  */
 static void
 give_to_lane(const JobqPush *push, int64 token)
@@ -408,16 +406,16 @@ give_to_lane(const JobqPush *push, int64 token)
 }
 
 /*
- * Delete the row of a job that does not run where it stands.  False if somebody
- * else has it.
+ * Delete the row of a job that may not run in its lane.  False if another transaction has the
+ * row.
  *
- * token: as above.  A consumer's transaction may last, and meet many such jobs: so they
- * hold neither leases nor places that others could have.  Only a group waits until it is
- * known what becomes of its job.
+ * token: of the consumer's lease, or 0.  A consumer's transaction may last long and meet many
+ * such jobs.  Such leases end at once, so that leases and slots are free for further jobs.
+ * Only a job with a group permit keeps its lease until the outcome is known.
  *
- * Another transaction that has the row hands the job over again if it rolls back, and the
- * lease must not be in its way then.  Until it has ended, the job still comes before the
- * others of its group, which wait.
+ * Another transaction with the row pushes the job again if it rolls back, and the lease must
+ * not be in its way then.  Until the end of the other transaction, the job still precedes the
+ * remaining jobs of the group.
  */
 static bool
 take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
@@ -443,8 +441,8 @@ take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
 }
 
 /*
- * The lease ends at once, not with the transaction: the job may have another
- * entry, which is right, and which must not seem taken.
+ * End the lease at once, not with the transaction.  The job may have another entry, which is
+ * valid and must not seem to be leased.
  */
 static void
 drop_lease(int64 id, int64 token)
@@ -460,9 +458,9 @@ drop_lease(int64 id, int64 token)
 }
 
 /*
- * The job is not, or not any more, where the entry said.  It may have been moved,
- * and while its lease was held, the entry of where it is now seemed to be one of
- * a leased job, and was dropped: so see that there is one.
+ * The job is not where the entry pointed.  The job may have been moved.  While its lease was
+ * held, the entry of the new row seemed to belong to a leased job, and was dropped.  Push the
+ * entry again if necessary.
  */
 static void
 look_again(Relation rel, int64 id)
@@ -473,8 +471,8 @@ look_again(Relation rel, int64 id)
 	bool		found;
 
 	/*
-	 * what we have written ourselves is handed over at commit; what we have
-	 * deleted shall not be seen
+	 * rows written by this transaction are pushed at commit; rows deleted by
+	 * it must not be visible
 	 */
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -495,9 +493,7 @@ look_again(Relation rel, int64 id)
 	}
 }
 
-/*
- * The job waits, and its group goes on with the other one.
- */
+/* The job waits, and its group continues with the job first. */
 static void
 wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 			   const JobqJob *first, int64 token)
@@ -512,8 +508,8 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 		jobq_at_abort_group_moved(job_group(first), job_id(first));
 
 	/*
-	 * who says that a group waits for a job must stay to see whether it is
-	 * there
+	 * a process that makes a group wait for a job must check afterwards
+	 * whether the job still exists, so no interrupt may come in between
 	 */
 	HOLD_INTERRUPTS();
 	push.permits = JOBQ_NO_PERMITS;
@@ -529,7 +525,8 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 }
 
 /*
- * A group was told to wait for this job, which may have ended or moved before.
+ * A group waits for this job, which may have ended or moved before.  Check this, and let the
+ * group go on if so.
  */
 static void
 see_first(Relation rel, const JobqJob *first)
@@ -555,9 +552,10 @@ see_first(Relation rel, const JobqJob *first)
 }
 
 /*
- * A worker has popped the job, of whose group this is the place, if it has one, and cannot
- * have its row: another transaction has it, and may be rolled back.  Then the job comes
- * before the others of its group, as before; so they wait for what becomes of it.
+ * The worker has popped the job but cannot get its row, because another transaction holds the
+ * row.  After a rollback of the other transaction, the job precedes the remaining jobs of its
+ * group as before.  The group therefore waits for the outcome.  group: index of the job's
+ * group, or JOBQ_NONE.  Takes db->lock exclusively.
  */
 void
 jobq_row_is_taken(Relation rel, const JobqJob *job, uint32 group)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * handler.c
- *	  register() and unregister(): which function runs a kind.
+ *	  register() and unregister(): map a kind to a function.
  *
- * Whoever may register decides what code runs as the roles that enqueue; so
- * EXECUTE on these is for those whom all producers trust.
+ * A role that may register a handler decides which code runs as the roles that enqueue.
+ * EXECUTE on these functions is therefore only for roles trusted by all producers.
  *
  * src/attempt/handler.c
  *
@@ -90,8 +90,8 @@ check_recycle(const char *word)
 }
 
 /*
- * The function or procedure with this signature, which can be a handler; an
- * error if there is none.
+ * Return the function or procedure with this signature.  Raises an error if there is none, or
+ * if it cannot be a handler.
  */
 static Oid
 handler_function(const char *signature)
@@ -115,9 +115,7 @@ handler_function(const char *signature)
 	return proc;
 }
 
-/*
- * An error unless these are SQLSTATEs, or classes of them.
- */
+/* Raise an error unless all elements are SQLSTATEs, or classes of SQLSTATEs. */
 static void
 check_codes(ArrayType *array, const char *option)
 {
@@ -142,8 +140,8 @@ check_codes(ArrayType *array, const char *option)
 }
 
 /*
- * The size that a run may use, in bytes, from a text such as '64 MB'.  A worker needs
- * some memory of its own, without which no job could run.
+ * Convert a text such as '64 MB', the amount that a run may use, to bytes.  The minimum for
+ * memory is higher, because a worker needs memory itself, without which no job could run.
  */
 static int64
 allowance_arg(Datum text, int attribute)
@@ -162,10 +160,9 @@ allowance_arg(Datum text, int attribute)
 }
 
 /*
- * register(kind, handler, queue, max_attempts, backoff, timeout,
- * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure, carry,
- * recycle, retry_on, fail_on, max_memory, max_temp, max_wal, limiter):
- * declare or change a kind.
+ * register(kind, handler, queue, max_attempts, backoff, timeout, fail_on_timeout,
+ * max_exceptions, max_running, rate, throttle, on_failure, carry, recycle, retry_on, fail_on,
+ * max_memory, max_temp, max_wal, limiter): define or change a kind.
  */
 Datum
 jobq_register(PG_FUNCTION_ARGS)
@@ -312,9 +309,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * unregister(kind): the attempts of jobs that still wait will fail.
- */
+/* unregister(kind): remove the handler.  The attempts of waiting jobs will fail. */
 Datum
 jobq_unregister(PG_FUNCTION_ARGS)
 {

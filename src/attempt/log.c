@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * log.c
- *	  log(): lines that are written about a job while it runs.
+ *	  log(): lines written about a job while it runs.
  *
- * They are in shared memory (src/ready/lines.h), where others see them at once, and
- * when the attempt ends they are written with the job's row, whichever table that
- * goes to.
+ * The lines are in shared memory (src/ready/lines.h), where other sessions see them at once.
+ * At the end of the attempt the lines are written with the job's row, in any of the three
+ * tables.
  *
- * What a handler writes is in its worker's own memory, too: so all of it is kept,
- * although there may be no room to show it before, and although the handler's
- * transaction is rolled back.
+ * The lines of a handler are also in the memory of its worker.  All lines are therefore kept,
+ * even if shared memory has no room, and even if the handler's transaction is rolled back.
  *
  * src/attempt/log.c
  *
@@ -30,7 +29,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_log);
 
-/* Bytes of a line. */
+/* Maximum length of a message, in bytes. */
 #define MAX_LINE		4000
 
 static const char *const levels[] = {"debug", "info", "warning", "error"};
@@ -39,8 +38,8 @@ static char *make_line(char *message, const char *level, int attempt);
 static void append_lines(JobqJob *job, char *lines);
 
 /*
- * The line as a JSON object in text, of the arguments message and level, of which
- * "first" is the first; an error if they are not valid.
+ * Return the line as a JSON object in text.  The arguments message and level of the SQL
+ * function begin at index first.  Raises an error if they are not valid.
  */
 char *
 jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt)
@@ -66,9 +65,7 @@ jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt)
 	return make_line(message, level, attempt);
 }
 
-/*
- * The line as a JSON object in text.  The message is cut in place.
- */
+/* Return the line as a JSON object in text.  The message is truncated in place. */
 static char *
 make_line(char *message, const char *level, int attempt)
 {
@@ -88,8 +85,8 @@ make_line(char *message, const char *level, int attempt)
 }
 
 /*
- * The job to which what runs here belongs, or NULL: what perform() runs belongs to the
- * job that has called it.
+ * Return the job to which log lines of the running code belong, or NULL.  Code run by
+ * perform() belongs to the calling job.
  */
 static JobqCurrent *
 whose_log(void)
@@ -101,9 +98,7 @@ whose_log(void)
 	return current;
 }
 
-/*
- * Add a line to those of the job that runs here.
- */
+/* Add a line to the lines of the job that runs here. */
 static void
 add_line(JobqCurrent *current, const char *line)
 {
@@ -136,14 +131,14 @@ jobq_log(PG_FUNCTION_ARGS)
 				 errmsg("%s can only be called by a handler", "jobq.log()")));
 	line = jobq_log_line(fcinfo, 0, current != NULL ? current->attempt : 1);
 
-	/* perform() outside of a job has nowhere to keep it */
+	/* perform() outside of a job has no lines */
 	if (current != NULL)
 		add_line(current, line);
 	PG_RETURN_VOID();
 }
 
 /*
- * A warning of jobq's own about the job that runs here.  The message may be cut in place.
+ * Add a warning by jobq to the log of the running job.  The message may be truncated in place.
  */
 void
 jobq_log_warn(char *message)
@@ -155,9 +150,9 @@ jobq_log_warn(char *message)
 }
 
 /*
- * What is in shared memory of the job's lines, as an array of JSON in text, in the
- * current memory context; or NULL.  slot: of the worker that runs it, or NULL if a
- * consumer has it.
+ * Return the job's lines in shared memory as a JSON array in text, in the current memory
+ * context; or NULL.  slot: of the job's worker, or NULL if a consumer has the job.  Without a
+ * slot, takes db->lock in shared mode.
  */
 char *
 jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id)
@@ -193,9 +188,7 @@ jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id)
 	return lines;
 }
 
-/*
- * Add these lines to those of the job.
- */
+/* Append lines to the job's log. */
 static void
 append_lines(JobqJob *job, char *lines)
 {
@@ -210,10 +203,7 @@ append_lines(JobqJob *job, char *lines)
 	JOB_SET(job, JOB_LOG, log);
 }
 
-/*
- * The attempt has ended in the worker that has made it: add its lines to those of
- * the job.
- */
+/* The attempt has ended in its own worker: append the lines to the job. */
 void
 jobq_log_keep(const JobqCurrent *current, JobqJob *job)
 {
@@ -233,15 +223,15 @@ jobq_log_keep(const JobqCurrent *current, JobqJob *job)
 }
 
 /*
- * The attempt has ended elsewhere: the same with what is in shared memory.  For slot
- * see jobq_log_told().
+ * The attempt has ended in another process: append the lines in shared memory.  For slot see
+ * jobq_log_told().
  */
 void
 jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job)
 {
 	char	   *lines;
 
-	/* who has written one himself sees that there are some */
+	/* a process sees at least the lines it has written */
 	if (db == NULL || jobq_shared->lines->shares.held[JOBQ_OF_CHUNKS] == 0)
 		return;
 	lines = jobq_log_told(db, slot, job_id(job));
@@ -250,8 +240,8 @@ jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job)
 }
 
 /*
- * Add a line of jobq's own to those of the job, whose row the caller writes.  The
- * message may be cut in place.
+ * Append a line by jobq itself to the job's log.  The caller writes the job's row.  The
+ * message may be truncated in place.
  */
 void
 jobq_log_say(JobqJob *job, char *message)

@@ -1,21 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * run_as.c
- *	  May the job run as the role as which this process is connected?
+ *	  Checks whether the job may run as the role of this process.
  *
- * A job runs as the role that has enqueued it, or as its queue says (run_as).  The
- * lane is by that role, so a worker that is connected as it has the job in hand,
- * and the gate has seen that the queue still says so.  What remains is whether it
- * may say so: that is a grant, as of a SECURITY DEFINER function, from who has set
- * it to those who may enqueue there.  So all who take part in it are asked again
- * when the job is to run:
+ * A job runs as the enqueuing role, or as the run_as of the queue.  Lanes are per role, so the
+ * worker has the right role, and the gate has checked that the queue still has this run_as.
+ * The remaining question is whether run_as is still allowed.  run_as is a grant, as by a
+ * SECURITY DEFINER function, from the role that set it to the roles that may enqueue there.
+ * When the job is to run, these conditions are checked again:
  *
- * - who has set it can still become the role, and a superuser only if he is one;
- * - who has enqueued the job may still enqueue there;
- * - the kind is one that is registered for the queue.  Without that, a producer
- *	 could have any handler run as the role.
+ * - The role that set run_as can still SET ROLE to it.  For a superuser, the role that set
+ *   run_as must be a superuser.
+ * - The role that enqueued the job may still enqueue there.
+ * - The kind is registered for the queue.  Otherwise a producer could run any handler as the
+ *   role.
  *
- * A plain statement runs only while its role may enqueue such.
+ * A plain statement runs only while its role may enqueue plain statements.
  *
  * src/attempt/run_as.c
  *
@@ -32,8 +32,8 @@
 static const char *refusal(const JobqJob *job, const JobqQueue *queue);
 
 /*
- * Why no job of the queue may run as the role that its run_as names, or NULL if it
- * has none, or they may.
+ * Return the reason why no job of the queue may run as its run_as.  NULL if the jobs may, or
+ * if the queue has no run_as.
  */
 const char *
 jobq_run_as_problem(const JobqQueue *queue)
@@ -54,7 +54,8 @@ jobq_run_as_problem(const JobqQueue *queue)
 }
 
 /*
- * Why the job may not run as its queue's run_as says, or NULL; whoever asks.
+ * Return the reason why the job may not run as its queue's run_as, or NULL.  Can be called in
+ * any process.
  */
 const char *
 jobq_run_as_refused(const JobqJob *job, const JobqQueue *queue)
@@ -73,9 +74,7 @@ jobq_run_as_refused(const JobqJob *job, const JobqQueue *queue)
 	return NULL;
 }
 
-/*
- * The same in the process that is to run the job.
- */
+/* Like jobq_run_as_refused(), in the process that is to run the job. */
 static const char *
 refusal(const JobqJob *job, const JobqQueue *queue)
 {
@@ -87,8 +86,8 @@ refusal(const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * An error if the job may not run in this process, which is connected as its
- * role; then current->barred is set.
+ * Raise an error if the job may not run in this process, which is connected as the job's role.
+ * current->barred is then set.
  */
 void
 jobq_check_role(JobqCurrent *current)
@@ -98,7 +97,7 @@ jobq_check_role(JobqCurrent *current)
 
 	current->barred = true;
 
-	/* a worker's role may be one only since it was started */
+	/* a role may have become a superuser after the worker started */
 	if (current->slot != NULL &&
 		jobq_allow_superuser_jobs == SUPERUSER_JOBS_OFF && superuser())
 		ereport(ERROR,

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * statement.c
- *	  Runs the statement that is a job of the kind sql, within the transaction of
- *	  its job.  (worker/runner/procedure.c has those that run outside of one.)
+ *	  Runs the statement of a job of the kind sql, within the transaction of the job.
+ *	  (worker/runner/procedure.c runs statements outside of a transaction.)
  *
- * Its rows are nobody's: they are counted, and not kept.
+ * The rows returned by the statement are counted and discarded.
  *
  * src/attempt/statement.c
  *
@@ -19,9 +19,7 @@
 #include "attempt/attempt.h"
 #include "produce/produce.h"
 
-/*
- * Does the job's statement run outside of its job's transaction?
- */
+/* True if the job's statement runs outside of the job's transaction. */
 bool
 jobq_statement_commits(const JobqJob *job)
 {
@@ -32,8 +30,8 @@ jobq_statement_commits(const JobqJob *job)
 }
 
 /*
- * The result of a job that was a statement: its command, and how many rows it has
- * written, or found; of several statements, those of the last.
+ * Return the result of a plain statement: its command tag, and the number of rows written or
+ * found.  Of several statements, the last counts.
  */
 Datum
 jobq_statement_result(const JobqStatement *statement, uint64 rows)
@@ -44,8 +42,8 @@ jobq_statement_result(const JobqStatement *statement, uint64 rows)
 }
 
 /*
- * Run the statement as the current user, in the current transaction; returns how many
- * rows it has written, or found.
+ * Run the statement as the current user, in the current transaction.  Returns the number of
+ * rows written or found.  Errors are raised.
  */
 uint64
 jobq_execute_statement(const char *sql)
@@ -65,8 +63,9 @@ jobq_execute_statement(const char *sql)
 }
 
 /*
- * Run the job's statement as the current user, in the current transaction.  Returns
- * the result, in the caller's memory context.
+ * Run the job's statement as the current user, in the current transaction.  Returns the
+ * result, in the caller's memory context.  Raises an error if the statement must run outside
+ * of the transaction or in another database.
  */
 Datum
 jobq_run_statement(const JobqJob *job)

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * within.c
- *	  Calls the handlers of events that are to be called in the job's own transaction,
- *	  before and after its handler: on_event(within => true).
+ *	  Calls the handlers of events within the job's own transaction, before and after its
+ *	  handler: on_event(within => true).
  *
- * Only those that the role itself has asked for, as which the job runs: so nobody's
- * choice makes code run as another role.  Each is called in a subtransaction, as that
- * role and unable to become another one.  Its error is a line of the job's log, unless
- * it is required; what ends the attempt anyway, such as a cancel, goes on.
+ * Only handlers registered by the role of the job are called, so a role cannot make code run
+ * as another role.  Each handler is called in a subtransaction, as the role and unable to
+ * change the role.  An error becomes a line of the job's log, unless the handler is required.
+ * An error that ends the attempt anyway, such as a cancel, is raised.
  *
- * Such a handler is no job of its own, but belongs to the one that runs: what it writes
- * commits with that, log() and the trace are that one's, and what it says by snooze() and
- * its kin is for nobody.
+ * The handler of an event is not a job, but part of the running job.  Its writes commit with
+ * the job; log() and the trace are those of the job.  snooze() and similar functions have no
+ * effect there.
  *
  * src/attempt/within.c
  *
@@ -42,9 +42,7 @@ compare_handlers(const void *a, const void *b)
 				  ((const JobqListener *) b)->handler);
 }
 
-/*
- * Is it the attempt that ends by such an error, and not the handler?
- */
+/* True if an error with this code ends the attempt, and not just the handler. */
 static bool
 ends_attempt(int sqlerrcode)
 {
@@ -61,9 +59,7 @@ ends_attempt(int sqlerrcode)
 	}
 }
 
-/*
- * Call the handler as the role, in a subtransaction.
- */
+/* Call the handler as the role, in a subtransaction. */
 static void
 call_handler(JobqListener *listener, Oid role, Datum payload)
 {
@@ -126,8 +122,8 @@ call_handler(JobqListener *listener, Oid role, Datum payload)
 }
 
 /*
- * Call each handler of the event for the job that runs here, jobq_current, in the order
- * of their names.  See jobq_within().
+ * Call each handler of the event for jobq_current, the job that runs here, in the order of the
+ * handlers' names.  See jobq_within().
  */
 void
 jobq_within_call(JobqEvent event, Oid role)

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * backoff.c
- *	  Backoff policies: how long a job waits for its next attempt.
+ *	  Backoff policies: the delay before the next attempt of a job.
  *
- *	fixed 5s							the same each time
- *	linear 5s [cap 300s]				5s * n after the n-th attempt
- *	exponential 5s [cap 300s] [jitter 20%]	5s * 2^(n-1)
- *	list 1s,5s,10s						one after the other, then the last
+ * fixed 5s                                 always the same
+ * linear 5s [cap 300s]                     5s * n after the n-th attempt
+ * exponential 5s [cap 300s] [jitter 20%]   5s * 2^(n-1)
+ * list 1s,5s,10s                           in order, then always the last
  *
- * A duration is what the type interval accepts (duration.c), at most 366 days.
+ * A duration has the format of the type interval (duration.c), and is at most 366 days.
  *
  * src/base/backoff.c
  *
@@ -62,9 +62,7 @@ take_duration(const char **at, int64 *ms)
 	return NULL;
 }
 
-/*
- * Read a policy.  Returns NULL, or what is wrong.
- */
+/* Parse a policy.  Returns NULL, or a description of the error. */
 const char *
 jobq_backoff_read(const char *text, JobqBackoff *backoff)
 {
@@ -123,9 +121,7 @@ jobq_backoff_read(const char *text, JobqBackoff *backoff)
 	return NULL;
 }
 
-/*
- * The same; an error if it is malformed.
- */
+/* Like jobq_backoff_read(), but raises an error if the policy is malformed. */
 void
 jobq_backoff_parse(const char *text, JobqBackoff *backoff)
 {
@@ -140,9 +136,9 @@ jobq_backoff_parse(const char *text, JobqBackoff *backoff)
 }
 
 /*
- * Milliseconds to wait after the attempt-th attempt has failed.
+ * Return the delay after the given failed attempt (1 is the first), in milliseconds.
  *
- * random, from 0 to 1, places the delay within the jitter around its value.
+ * random, from 0 to 1, determines the position within the jitter.
  */
 int64
 jobq_backoff_delay(const JobqBackoff *backoff, int attempt, double random)

@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * base.h
- *	  The door of the room base: vocabulary, settings, time, and checks of what
- *	  the server hands us.
+ *	  Interface of the directory base: vocabulary, settings, time, and checks of input
+ *	  from the server.
  *
- * A *job* is a row of jobq_internal.job.  Its *kind* names the *handler* that
- * runs it, its *queue* the line it stands in.  A *worker* is a background
- * worker that runs handlers, connected as one role to one database; the
- * *scheduler* of a database decides which job may run next and looks after its
- * workers; the *launcher* of the cluster keeps the schedulers alive.  See
- * doc/internals.md.
+ * A *job* is a row of jobq_internal.job.  The *kind* of a job names the *handler* that runs
+ * the job.  The *queue* of a job is the line in which the job waits.  A *worker* is a
+ * background worker that runs handlers, connected as a single role to a single database.  The
+ * *scheduler* of a database decides which job may run next, and supervises the workers.  The
+ * *launcher* of the cluster keeps the schedulers alive.  See doc/internals.md.
  *
- * This room knows nothing of the others.  It takes no locks.
+ * This directory uses no other directory of jobq.  It takes no locks.
  *
  * src/base/base.h
  *
@@ -34,15 +33,15 @@
 #include "base/compat.h"
 
 /*
- * The version of the library, and those of the extension's SQL that it works
- * with: a space between them, the newest last.
+ * The version of the library, and the versions of the SQL objects with which the library
+ * works.  Versions are separated by spaces, the newest last.
  */
 #define JOBQ_VERSION		"1.0"
 #define JOBQ_SQL_VERSIONS	"1.0"
 #define JOBQ_SCHEMA			"jobq"	/* views, functions and types for users */
 #define JOBQ_INTERNAL_SCHEMA "jobq_internal"	/* the tables */
 
-/* Error codes of jobq's own, for what a program must tell apart. */
+/* SQLSTATEs of jobq, for errors that a program must distinguish. */
 #define ERRCODE_JOBQ_UNKNOWN_KIND		MAKE_SQLSTATE('J','Q','0','0','1')
 #define ERRCODE_JOBQ_NOT_RUNNING		MAKE_SQLSTATE('J','Q','0','0','2')
 #define ERRCODE_JOBQ_NO_SUCH_JOB		MAKE_SQLSTATE('J','Q','0','0','3')
@@ -60,19 +59,18 @@
 #define ERRCODE_JOBQ_QUEUE_FULL			MAKE_SQLSTATE('J','Q','0','1','5')
 #define ERRCODE_JOBQ_OVER_LIMIT			MAKE_SQLSTATE('J','Q','0','1','6')
 
-/* Most pools that jobq.workers may name, and queues within one pool. */
+/* Maximum number of pools in jobq.workers, and of queues in a pool. */
 #define JOBQ_MAX_POOLS			16
 #define JOBQ_MAX_POOL_QUEUES	32
 
-/* A queue or kind name must fit a NOTIFY channel with its prefix. */
+/* A queue or kind name must fit into a NOTIFY channel with its prefix. */
 #define JOBQ_MAX_QUEUE_NAME		51
 #define JOBQ_MAX_KIND_NAME		127
 
 
 /*
- * One pool of jobq.workers: so many workers per database, which serve these
- * queues in strict order.  A name "*" stands for every queue that no pool
- * names.
+ * A pool of jobq.workers: the number of workers per database, and their queues in strict
+ * order.  The name "*" stands for every queue that no pool names.
  */
 typedef struct JobqPool
 {
@@ -104,7 +102,7 @@ enum
 };
 
 /* src/base/settings.c: see the descriptions there */
-extern bool jobq_preloaded;		/* the server has loaded jobq at its start */
+extern bool jobq_preloaded;		/* jobq is in shared_preload_libraries */
 extern char *jobq_databases;
 extern char *jobq_sql_databases;
 extern char *jobq_workers;
@@ -155,7 +153,7 @@ typedef struct JobqBackoff
 {
 	char		kind;			/* 'f'ixed, l'i'near, 'e'xponential, 'l'ist */
 	int			nsteps;			/* entries in step[] */
-	int64		step[32];		/* milliseconds; all but list use the first */
+	int64		step[32];		/* milliseconds; only a list uses all entries */
 	int64		cap;			/* milliseconds */
 	int			jitter;			/* percent */
 } JobqBackoff;
@@ -182,7 +180,7 @@ extern void jobq_client_wait(long ms, uint32 wait_event);
 extern void jobq_client_address(inet_struct *address);
 extern char *jobq_address_text(const inet_struct *address);
 
-/* The longest delay, age and the like: a century. */
+/* Maximum of delays, ages and similar times, in milliseconds: a century. */
 #define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
 
 /* src/base/clock.c */
@@ -203,7 +201,7 @@ extern void jobq_append_time(struct StringInfoData *buf, const char *name, Times
 /* src/base/check.c */
 struct ReturnSetInfo;
 
-/* Objects and arrays within each other, of a payload, headers or a result. */
+/* Maximum nesting of objects and arrays in a payload, headers or a result. */
 #define JOBQ_MAX_DEPTH		1000
 
 extern void jobq_check_columns(TupleDesc desc, int natts);

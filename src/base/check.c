@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * check.c
- *	  Is what the server hands us what we expect: columns, triggers, arguments?
+ *	  Checks of input from the server: columns, triggers, arguments.
  *
- * Users can attach our functions to relations of their own, and superusers can
- * change ours; so nothing is trusted that the library has not made itself.
+ * Users can attach jobq's functions to their own relations, and superusers can change jobq's
+ * relations.  The library trusts only its own data.
  *
  * src/base/check.c
  *
@@ -45,8 +45,8 @@ check_type(TupleDesc desc, int i, Oid type)
 }
 
 /*
- * An error if the rows of a table or type of ours do not have the columns that
- * the library knows, so that it would read or write past its own arrays.
+ * Raise an error unless the rows of a table or type of jobq have natts columns.  Otherwise the
+ * library would access memory beyond its arrays.
  */
 void
 jobq_check_columns(TupleDesc desc, int natts)
@@ -59,9 +59,7 @@ jobq_check_columns(TupleDesc desc, int natts)
 				 errhint(NOT_OTHERS)));
 }
 
-/*
- * The same, and each column has the type at its place in the array.
- */
+/* Like jobq_check_columns(), and each column must have the type in types. */
 void
 jobq_check_types(TupleDesc desc, const Oid *types, int natts)
 {
@@ -71,9 +69,9 @@ jobq_check_types(TupleDesc desc, const Oid *types, int natts)
 }
 
 /*
- * Column n, from 1 on, of a row that a query has returned: an error if it does not
- * have this type, because the owner of the table has changed it.  isnull may be
- * NULL: then null is an error as well.
+ * Return column n (1 is the first) of a row of a query.  Raises an error unless the column has
+ * this type, because the owner of the table may have changed the type.  If isnull is NULL, a
+ * null value is an error as well.
  */
 Datum
 jobq_column(HeapTuple tuple, TupleDesc desc, int n, Oid type, bool *isnull)
@@ -96,8 +94,8 @@ jobq_column(HeapTuple tuple, TupleDesc desc, int n, Oid type, bool *isnull)
 }
 
 /*
- * The function returns a set of rows, which have so many columns; the caller
- * puts them into the set.
+ * Prepare a function that returns a set of rows with natts columns.  The caller adds the rows
+ * to the returned set.  Raises an error if the number of columns differs.
  */
 ReturnSetInfo *
 jobq_materialize(FunctionCallInfo fcinfo, int natts)
@@ -110,9 +108,9 @@ jobq_materialize(FunctionCallInfo fcinfo, int natts)
 }
 
 /*
- * An error if the function was not fired by an AFTER trigger, and one FOR EACH
- * STATEMENT if so wanted.  Which relation has that, its owner decides: the functions
- * that use this read nothing of it.
+ * Raise an error unless the function was fired by an AFTER trigger, and FOR EACH STATEMENT if
+ * "statement".  The owner of any relation can create such a trigger, so functions with this
+ * check read nothing of the relation.
  */
 void
 jobq_check_after_trigger(FunctionCallInfo fcinfo, const char *function,
@@ -129,9 +127,7 @@ jobq_check_after_trigger(FunctionCallInfo fcinfo, const char *function,
 						statement ? " ... FOR EACH STATEMENT" : "")));
 }
 
-/*
- * The argument "percent".
- */
+/* Return the argument "percent".  Raises an error if it is null or not from 0 to 100. */
 float4
 jobq_percent_arg(FunctionCallInfo fcinfo, int n)
 {
@@ -152,8 +148,8 @@ jobq_percent_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * Is the jsonb, which has this size, nested deeper than JOBQ_MAX_DEPTH?  Whoever
- * reads one recursively may then run out of stack.
+ * True if the jsonb, with this size in bytes, is nested deeper than JOBQ_MAX_DEPTH.  A
+ * recursive reader of a deeper value may run out of stack.
  */
 bool
 jobq_too_deep(Datum jsonb, Size size)
@@ -184,7 +180,8 @@ jobq_too_deep(Datum jsonb, Size size)
 }
 
 /*
- * An error with this code if a jsonb that comes in is too deep; what names it.
+ * Raise an error with this SQLSTATE if a jsonb is nested too deeply.  what: name of the value
+ * in the message.
  */
 void
 jobq_check_depth(Datum jsonb, Size size, const char *what, int sqlerrcode)
@@ -198,7 +195,8 @@ jobq_check_depth(Datum jsonb, Size size, const char *what, int sqlerrcode)
 }
 
 /*
- * Parse a text as jsonb, in the current memory context.
+ * Parse a text as jsonb, in the current memory context.  Raises an error if the text is not
+ * valid.
  */
 Datum
 jobq_text_to_jsonb(const char *text)

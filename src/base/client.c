@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * client.c
- *	  A session's client: where it is, and whether it is still there.
+ *	  The client of a session: address, and detection of a disconnect.
  *
  * src/base/client.c
  *
@@ -18,8 +18,8 @@
 #include "utils/fmgrprotos.h"
 
 /*
- * libpq/libpq.h, which declares these, wants the headers of GSSAPI.  The
- * socket is at the first place of the set, the latch at the second.
+ * Declared by libpq/libpq.h, which needs the headers of GSSAPI.  The set has the socket at
+ * position 0 and the latch at position 1.
  */
 extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
 extern bool pq_check_connection(void);
@@ -28,13 +28,12 @@ extern bool pq_check_connection(void);
 #define NEVENTS		3
 
 /*
- * Sleep until our latch is set, the time is over (or 24 days are), or the client
- * has gone: then the session ends here, whatever it was waiting for.  Interrupts
- * are served; the latch may have been reset.
+ * Sleep until the latch is set or ms milliseconds (at most 24 days) have passed.  If the
+ * client has disconnected, the session ends here.  Interrupts are handled.  The latch may be
+ * reset by another function.  The caller must hold no lock.
  *
- * The kernel tells when the client closes its connection, so nobody looks for
- * it meanwhile.  Where the kernel cannot, the session ends with a client that
- * has gone when its wait is over.
+ * The kernel reports when the client closes its connection, so no polling is needed.  Without
+ * this support of the kernel, the session of a disconnected client ends after its wait.
  */
 void
 jobq_client_wait(long ms, uint32 wait_event)
@@ -42,7 +41,7 @@ jobq_client_wait(long ms, uint32 wait_event)
 	WaitEvent	events[NEVENTS];
 	int			nevents;
 
-	/* callers look at the time again */
+	/* callers check the time again */
 	ms = Min(ms, INT_MAX);
 	if (MyProcPort == NULL || FeBeWaitSet == NULL ||
 		!WaitEventSetCanReportClosed())
@@ -54,14 +53,14 @@ jobq_client_wait(long ms, uint32 wait_event)
 		return;
 	}
 
-	/* whoever reads or writes says anew which events it wants */
+	/* each read or write sets its own events again */
 	ModifyWaitEvent(FeBeWaitSet, SOCKET_POS, WL_SOCKET_CLOSED, NULL);
 	nevents = WaitEventSetWait(FeBeWaitSet, ms, events, NEVENTS, wait_event);
 	for (int i = 0; i < nevents; i++)
 		if (events[i].events & WL_POSTMASTER_DEATH)
 			proc_exit(1);
 
-	/* the latch may have hidden what the socket says */
+	/* a set latch may have hidden the event of the socket */
 	if (nevents > 0 && !pq_check_connection())
 	{
 		ClientConnectionLost = true;
@@ -70,9 +69,7 @@ jobq_client_wait(long ms, uint32 wait_event)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/*
- * The client's network address; its family is 0 for a local connection.
- */
+/* Get the client's network address.  The family is 0 for a local connection. */
 void
 jobq_client_address(inet_struct *address)
 {
@@ -87,9 +84,7 @@ jobq_client_address(inet_struct *address)
 			   VARSIZE_ANY_EXHDR(DatumGetInetPP(found)));
 }
 
-/*
- * Such an address, which is not that of a local connection, as text; palloc'd.
- */
+/* Return a network address, but not of a local connection, as palloc'd text. */
 char *
 jobq_address_text(const inet_struct *address)
 {

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *	  jobq's time: what the clock says, and intervals as milliseconds.
+ *	  jobq's time: the current time, and intervals in milliseconds.
  *
- * All of jobq asks jobq_now(), never the system, for the time of day.  A test
- * can put the clock forward for the whole cluster with jobq.test_clock(), and
- * so see a schedule of months pass without sleeping.
+ * All code of jobq calls jobq_now() for the time of day, and never the system.  A test can
+ * advance the time for the whole cluster by jobq.test_clock().  A schedule of months then
+ * passes without sleeping.
  *
  * src/base/clock.c
  *
@@ -21,19 +21,14 @@
 
 PG_FUNCTION_INFO_V1(jobq_clock);
 
-/*
- * By how many microseconds our time is ahead of the system's; in shared memory, if
- * there is any.
- */
+/* Offset from the system's time in microseconds; in shared memory if available. */
 static int64 no_offset = 0;
 int64	   *jobq_clock_offset = &no_offset;
 
-/* What jobq_now() has said last. */
+/* The last result of jobq_now(). */
 TimestampTz jobq_last_now = 0;
 
-/*
- * The current time.
- */
+/* Return the current time. */
 TimestampTz
 jobq_now(void)
 {
@@ -42,9 +37,7 @@ jobq_now(void)
 	return jobq_last_now;
 }
 
-/*
- * The time at which this statement began, which costs no look at the clock.
- */
+/* Return the start time of the current statement, without reading the clock. */
 TimestampTz
 jobq_statement_start(void)
 {
@@ -52,9 +45,8 @@ jobq_statement_start(void)
 }
 
 /*
- * An interval in milliseconds, where a month has 30 days and a day 24 hours.
- *
- * Raises an error that names "what" if it is not between the bounds.
+ * Convert an interval to milliseconds.  A month has 30 days, and a day has 24 hours.  Raises
+ * an error that contains "what" if the result is not between the bounds.
  */
 int64
 jobq_interval_ms(Interval *interval, const char *what, int64 lowest,
@@ -75,7 +67,7 @@ jobq_interval_ms(Interval *interval, const char *what, int64 lowest,
 }
 
 /*
- * So many milliseconds later; infinity if that is too far for a timestamp.
+ * Add ms milliseconds to a time.  Returns infinity if the result is too large for a timestamp.
  */
 TimestampTz
 jobq_later(TimestampTz at, int64 ms)
@@ -85,9 +77,7 @@ jobq_later(TimestampTz at, int64 ms)
 	return at + ms * 1000;
 }
 
-/*
- * clock(): the same for SQL.
- */
+/* clock(): jobq_now() for SQL. */
 Datum
 jobq_clock(PG_FUNCTION_ARGS)
 {

@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  The one place for differences between server versions.
+ *	  Differences between server versions.
  *
- * A wrapper has the newest version's meaning; older servers are brought up to
- * it.  Nothing else in jobq looks at PG_VERSION_NUM.
+ * A wrapper has the meaning of the newest version.  No other file of jobq uses PG_VERSION_NUM.
  *
  * src/base/compat.h
  *
@@ -29,11 +28,11 @@
 #include "storage/proc.h"
 #include "utils/acl.h"
 
-/* 19: these do not come with funcapi.h and dbcommands.h any more. */
+/* 19: no longer included by funcapi.h and dbcommands.h. */
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
-/* 16 (c727f511bd6): one function checks the privileges on any object. */
+/* 16 (c727f511bd6): a single function checks the privileges on any object. */
 #if PG_VERSION_NUM >= 160000
 #define jobq_proc_aclcheck(procoid, roleid, mode) \
 	object_aclcheck(ProcedureRelationId, procoid, roleid, mode)
@@ -57,14 +56,14 @@
 #define jobq_owns_database(dboid) pg_database_ownercheck(dboid, GetUserId())
 #endif
 
-/* 16 (3d14e171e9e): a membership says whether its member can SET ROLE. */
+/* 16 (3d14e171e9e): a membership has an option for SET ROLE. */
 #if PG_VERSION_NUM >= 160000
 #define jobq_can_set_role(member, role) member_can_set_role(member, role)
 #else
 #define jobq_can_set_role(member, role) is_member_of_role(member, role)
 #endif
 
-/* 16: modules are built with hidden visibility; _PG_init is declared there. */
+/* 16: modules are built with hidden visibility, and _PG_init is declared there. */
 #if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void);
 #endif
@@ -76,7 +75,10 @@ extern PGDLLEXPORT void _PG_init(void);
 #define jobq_guc_malloc(size) malloc(size)
 #endif
 
-/* 16 (19d8e2308bc): which indexes an update concerns; HeapTupleIsHeapOnly() tells. */
+/*
+ * 16 (19d8e2308bc): returns which indexes an update concerns.  HeapTupleIsHeapOnly() is used
+ * instead.
+ */
 static inline void
 jobq_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
@@ -109,14 +111,14 @@ jobq_log_message(void)
 #endif
 }
 
-/* 17: an asynchronous commit wakes the WAL writer only where much is to be flushed. */
+/* 17: an asynchronous commit wakes the WAL writer only if there is much to flush. */
 #if PG_VERSION_NUM >= 170000
 #define jobq_walwriter_latch() ((Latch *) NULL)
 #else
 #define jobq_walwriter_latch() (ProcGlobal->walwriterLatch)
 #endif
 
-/* 17 (e7689190b3d): roles that may not log in can have background workers. */
+/* 17 (e7689190b3d): background workers can connect as roles without LOGIN. */
 #if PG_VERSION_NUM >= 170000
 #define JOBQ_CONNECT_FLAGS	BGWORKER_BYPASS_ROLELOGINCHECK
 #define JOBQ_NOLOGIN_WORKS	true
@@ -125,7 +127,7 @@ jobq_log_message(void)
 #define JOBQ_NOLOGIN_WORKS	false
 #endif
 
-/* 17 (c1ec02be1d7): what an index keeps from row to row is given back. */
+/* 17 (c1ec02be1d7): index_insert_cleanup() frees what an index keeps between inserts. */
 #if PG_VERSION_NUM >= 170000
 #define jobq_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
 #else
@@ -140,8 +142,8 @@ jobq_log_message(void)
 #endif
 
 /*
- * 17 (d86d20f0ba79): injection points, where a test can have a process wait.
- * Not for where a lock is held, or nothing may fail.
+ * 17 (d86d20f0ba79): injection points, at which a test can make a process wait.  Not allowed
+ * while a lock is held, or where nothing may fail.
  */
 #if PG_VERSION_NUM >= 180000
 #include "utils/injection_point.h"
@@ -153,7 +155,7 @@ jobq_log_message(void)
 #define jobq_injection_point(name)	((void) (name))
 #endif
 
-/* 18 (9324c8c580): modules carry their name and version. */
+/* 18 (9324c8c580): modules have a name and a version. */
 #if PG_VERSION_NUM >= 180000
 #define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC_EXT(.name = (n), .version = (v))
 #else
@@ -161,8 +163,8 @@ jobq_log_message(void)
 #endif
 
 /*
- * 18 (a379061a22a): a column that is marked NOT NULL may have nulls, if that was made
- * NOT VALID.  Of a relation's own descriptor.
+ * 18 (a379061a22a): a NOT NULL column may contain nulls if the constraint is NOT VALID.  desc
+ * must be the relation's own descriptor.
  */
 #if PG_VERSION_NUM >= 180000
 #define jobq_has_no_nulls(desc, i) \
@@ -172,8 +174,8 @@ jobq_log_message(void)
 #endif
 
 /*
- * Before 18 (0dca5d68d7b), a function in SQL keeps the plans of its last call for the
- * next one in the transaction, whatever has changed: its caller has to forget them.
+ * Before 18 (0dca5d68d7b), an SQL function keeps the plans of its last call for the next call
+ * in the transaction, even if objects have changed.  The caller must discard the plans.
  */
 #if PG_VERSION_NUM >= 180000
 #define JOBQ_SQL_FUNCTION_PLANS_ANEW	true
@@ -194,9 +196,9 @@ jobq_log_message(void)
 #endif
 
 /*
- * 18 (e84b8d4aa57): the postmaster's list of background workers is linked both
- * ways.  In the postmaster: which process has had this one started and waits for
- * its end, or 0.
+ * 18 (e84b8d4aa57): the postmaster's list of background workers is doubly linked.  Return the
+ * process that requested background worker pid and is notified of its end, or 0.  Called in
+ * the postmaster.
  */
 static inline int
 jobq_bgworker_starter(int pid)
@@ -221,8 +223,8 @@ jobq_bgworker_starter(int pid)
 }
 
 /*
- * 18 (83ea6c54025): generated columns that are not stored, which triggers get as
- * nulls.  What computes column n of the relation.
+ * 18 (83ea6c54025): virtual generated columns, which are null in rows passed to triggers.
+ * jobq_virtual_expression() returns the expression of column n of the relation.
  */
 #if PG_VERSION_NUM >= 180000
 #include "rewrite/rewriteHandler.h"
@@ -239,7 +241,7 @@ jobq_bgworker_starter(int pid)
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
-/* 19: a table scan takes options. */
+/* 19: a table scan has options. */
 #if PG_VERSION_NUM >= 190000
 #define jobq_table_beginscan(rel, snapshot) \
 	table_beginscan(rel, snapshot, 0, NULL, SO_NONE)
@@ -248,7 +250,7 @@ jobq_bgworker_starter(int pid)
 	table_beginscan(rel, snapshot, 0, NULL)
 #endif
 
-/* 19: a signal handler knows who sent the signal.  For use in one. */
+/* 19: a signal handler gets the sender of the signal.  For use in a signal handler. */
 #if PG_VERSION_NUM >= 190000
 #define jobq_cancel_statement() \
 	StatementCancelHandler(postgres_signal_arg, pg_siginfo)
@@ -256,7 +258,7 @@ jobq_bgworker_starter(int pid)
 #define jobq_cancel_statement()	StatementCancelHandler(postgres_signal_arg)
 #endif
 
-/* 18 (a5c40b156e): PortalRun() is not told whether it is called once. */
+/* 18 (a5c40b156e): PortalRun() has no argument run_once. */
 #if PG_VERSION_NUM >= 180000
 #define jobq_portal_run(portal, dest, qc) \
 	PortalRun(portal, FETCH_ALL, true, dest, dest, qc)
@@ -265,7 +267,7 @@ jobq_bgworker_starter(int pid)
 	PortalRun(portal, FETCH_ALL, true, true, dest, dest, qc)
 #endif
 
-/* 19: heap_delete() takes options and no changingPart. */
+/* 19: heap_delete() has options and no changingPart. */
 static inline TM_Result
 jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,
 				 TM_FailureData *tmfd)
@@ -277,7 +279,7 @@ jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,
 #endif
 }
 
-/* 19 (f1e251be80): workers that leave by themselves before DROP DATABASE. */
+/* 19 (f1e251be80): workers that exit by themselves before DROP DATABASE. */
 #if PG_VERSION_NUM >= 190000
 #define JOBQ_WORKER_FLAGS	(BGWORKER_SHMEM_ACCESS | \
 							 BGWORKER_BACKEND_DATABASE_CONNECTION | \
@@ -288,9 +290,9 @@ jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,
 #endif
 
 /*
- * 17 (024c52111757): a process is known by its place among them, not by a
- * "backend id".  True if a transaction holds a lock that conflicts with this one;
- * *pid is then its process, or 0 if it was prepared.
+ * 17 (024c52111757): a process is identified by its index, not by a "backend id".  True if a
+ * transaction holds a lock that conflicts with this lock.  *pid is then the process of the
+ * transaction, or 0 if it is prepared.
  */
 #if PG_VERSION_NUM >= 170000
 #include "storage/procarray.h"
@@ -306,7 +308,7 @@ jobq_lock_holder(const LOCKTAG *tag, LOCKMODE mode, int *pid)
 	if (!VirtualTransactionIdIsValid(*holder))
 		return false;
 
-	/* one that was prepared has the name that it had in its process */
+	/* a prepared transaction keeps the virtual id of its process */
 #if PG_VERSION_NUM >= 170000
 	if (!VirtualTransactionIdIsRecoveredPreparedXact(*holder))
 		proc = ProcNumberGetProc(holder->procNumber);
@@ -322,7 +324,7 @@ jobq_lock_holder(const LOCKTAG *tag, LOCKMODE mode, int *pid)
 	return true;
 }
 
-/* 19: the state in which a jsonb value is built has the result. */
+/* 19: the state of a jsonb value under construction contains the result. */
 #if PG_VERSION_NUM >= 190000
 #include "utils/jsonb.h"
 #define JsonbParseState JsonbInState
@@ -344,7 +346,7 @@ jobq_push_jsonb(JsonbInState **state, JsonbIteratorToken token, JsonbValue *valu
 #define ClusterStmt RepackStmt
 #endif
 
-/* 19: a descriptor that was made column by column is finished. */
+/* 19: a descriptor built column by column must be finished. */
 #if PG_VERSION_NUM < 190000
 #define TupleDescFinalize(desc) ((void) 0)
 #endif

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * duration.c
- *	  Durations within texts: "exponential 5s cap 300s", "100 per minute",
- *	  "every 1 hour 30 minutes".
+ *	  Durations within texts: "exponential 5s cap 300s", "100 per minute", "every 1 hour
+ *	  30 minutes".
  *
- * A duration is what the type interval accepts, as long as its length is
- * fixed: months and years have none.  A unit alone means one of it.
+ * A duration has the format of the type interval, and must have a fixed length.  Months and
+ * years are therefore not allowed.  A unit alone stands for 1 unit.
  *
  * src/base/duration.c
  *
@@ -22,9 +22,7 @@
 
 static bool decode_interval(const char *text, Interval *interval);
 
-/*
- * Read an interval as interval_in() does.  False if it is none.
- */
+/* Parse an interval in the way of interval_in().  False if the text is not valid. */
 static bool
 decode_interval(const char *text, Interval *interval)
 {
@@ -47,9 +45,7 @@ decode_interval(const char *text, Interval *interval)
 		itmin2interval(&itm, interval) == 0;
 }
 
-/*
- * So many milliseconds, as one would write it.
- */
+/* Format a number of milliseconds for a message. */
 char *
 jobq_duration_text(int64 ms)
 {
@@ -70,9 +66,8 @@ jobq_duration_text(int64 ms)
 }
 
 /*
- * Cut a duration from the text: all until a comma, or a word of "stops" (a list
- * that ends with NULL).  *at is left at what ended it.  Returns a copy, without
- * the space around it.
+ * Cut a duration from the text.  The duration ends at a comma, or before a word of "stops" (an
+ * array that ends with NULL).  *at is set to the end.  Returns a trimmed copy.
  */
 char *
 jobq_duration_cut(const char **at, const char *const *stops)
@@ -105,8 +100,8 @@ jobq_duration_cut(const char **at, const char *const *stops)
 }
 
 /*
- * Read a duration, which is to be between the bounds, all in milliseconds and
- * the result in microseconds.  Returns NULL, or what is wrong.
+ * Parse a duration.  The bounds are in milliseconds, the result is in microseconds.  Returns
+ * NULL, or a description of the error.
  */
 const char *
 jobq_duration_parse(const char *text, int64 lowest_ms, int64 highest_ms,

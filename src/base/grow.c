@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * grow.c
- *	  Arrays that grow, for what a transaction notes.
+ *	  Growing arrays, for the notes of a transaction.
  *
  * src/base/grow.c
  *
@@ -11,14 +11,14 @@
 
 #include "utils/memutils.h"
 
-/* There is room for so many from one transaction to the next. */
+/* Number of elements kept allocated between transactions. */
 #define KEPT	1024
 
 /*
- * The array with room for so many elements, in TopMemoryContext: it is kept for the
- * transactions to come.  NULL is an array without any.  *max is how many there is
- * room for; it doubles at least, and is 16 or more.  Raises an error if there is no
- * memory; then nothing has changed.
+ * Enlarge the array to at least "wanted" elements of the given size, in TopMemoryContext, and
+ * return it.  The array is kept for later transactions.  NULL is an empty array.  *max is the
+ * allocated number of elements, which at least doubles and is at least 16.  Raises an error if
+ * out of memory; nothing has changed then.
  */
 void *
 jobq_grow(void *array, int *max, int wanted, Size element)
@@ -34,9 +34,9 @@ jobq_grow(void *array, int *max, int wanted, Size element)
 }
 
 /*
- * The array, which has no elements now: as it is, or without any room if that was made
- * for so many that most transactions need less.  Cannot fail; gives memory back to the
- * system, so it is not to be called under a lock.
+ * Free an array without elements if it is larger than most transactions need, and return the
+ * array or NULL.  Cannot fail.  The caller should hold no lock, because memory is returned to
+ * the system.
  */
 void *
 jobq_give_back(void *array, int *max)

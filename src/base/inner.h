@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room base offer each other.
+ *	  Declarations shared by the files of the directory base.
  *
  * src/base/inner.h
  *

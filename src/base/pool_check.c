@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pool_check.c
- *	  Whether the pools serve a queue, and what looks like a mistake in them.
+ *	  Checks which queues the pools serve, and finds probable mistakes in the pools.
  *
  * src/base/pool_check.c
  *
@@ -12,9 +12,7 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 
-/*
- * How many workers a database has at most.
- */
+/* Return the maximum number of workers of a database. */
 int
 jobq_pools_workers(void)
 {
@@ -36,8 +34,8 @@ pool_names(const JobqPool *pool, const char *queue)
 }
 
 /*
- * How many workers serve what is named so: a queue, or "*"; -1 if no pool names
- * it.
+ * Return the number of workers that serve this name: a queue, or "*".  -1 if no pool has the
+ * name.
  */
 static int
 workers_of(const char *queue)
@@ -51,9 +49,7 @@ workers_of(const char *queue)
 	return workers;
 }
 
-/*
- * Does a pool with workers serve the queue?
- */
+/* True if a pool with workers serves the queue. */
 bool
 jobq_pools_serve(const char *queue)
 {
@@ -64,9 +60,7 @@ jobq_pools_serve(const char *queue)
 	return workers > 0;
 }
 
-/*
- * Does this pool, one of those in jobq_pools(), serve the queue?
- */
+/* True if this pool, an index into jobq_pools(), serves the queue. */
 bool
 jobq_pool_serves(int pool, const char *queue)
 {
@@ -98,9 +92,7 @@ queue_list(const JobqPool *pool)
 	return list.data;
 }
 
-/*
- * What looks like a mistake in jobq.workers: a list of texts, allocated here.
- */
+/* Return probable mistakes in jobq.workers, as a palloc'd list of texts. */
 List *
 jobq_pools_problems(void)
 {
@@ -143,8 +135,8 @@ jobq_pools_problems(void)
 }
 
 /*
- * Which queues no worker serves, by jobq.workers: a list of texts, allocated
- * here.  That may be meant so.
+ * Return the queues in jobq.workers without workers, as a palloc'd list of texts.  This may be
+ * intended.
  */
 List *
 jobq_pools_unserved(void)

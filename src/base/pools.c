@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pools.c
- *	  Reads jobq.workers: the pools of workers.
+ *	  Parses jobq.workers: the pools of workers.
  *
  * src/base/pools.c
  *
@@ -24,7 +24,8 @@ pool_syntax_error(const char *value, const char *detail)
 }
 
 /*
- * Copy the word that ends before "end", without the space around it.
+ * Copy the word before "end", without the surrounding space.  False if the word is empty or
+ * too long.
  */
 static bool
 copy_word(const char *start, const char *end, char *word, size_t size)
@@ -41,8 +42,8 @@ copy_word(const char *start, const char *end, char *word, size_t size)
 }
 
 /*
- * Check jobq.workers and keep it parsed: pools divided by ";", each a list of
- * queues, "=" and a number.
+ * Check hook of jobq.workers, which stores the parsed value.  Pools are separated by ";".
+ * Each pool is a list of queues, "=" and a number.
  */
 bool
 jobq_check_workers(char **newval, void **extra, GucSource source)
@@ -102,18 +103,14 @@ jobq_check_workers(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/*
- * Check hook and assign hook go together: this makes the pools known.
- */
+/* Assign hook of jobq.workers: activate the pools parsed by the check hook. */
 void
 jobq_assign_workers(const char *newval, void *extra)
 {
 	pool_set = extra;
 }
 
-/*
- * The pools of jobq.workers; valid until the settings are read again.
- */
+/* Return the pools of jobq.workers.  Valid until the settings are read again. */
 const JobqPoolSet *
 jobq_pools(void)
 {

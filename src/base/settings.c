@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *	  The settings of jobq: one row each.
+ *	  The settings of jobq, a row for each.
  *
- * What jobq.workers says is read by pools.c.
+ * jobq.workers is parsed by pools.c.
  *
  * src/base/settings.c
  *
@@ -66,15 +66,15 @@ typedef struct Setting
 	const char *name;
 	SettingType type;
 	void	   *variable;
-	int			boot;			/* but of a text; the next two of a number */
+	int			boot;			/* except for a text; min and max of a number */
 	int			min;
 	int			max;
 	const char *boot_text;
 	GucContext	context;
-	int			flags;			/* the unit, mostly */
+	int			flags;			/* mainly the unit */
 	const char *what;
 	const char *more;			/* or NULL */
-	GucStringCheckHook check;	/* of a text, as is the next one; or NULL */
+	GucStringCheckHook check;	/* check and assign of a text, or NULL */
 	GucStringAssignHook assign;
 	const struct config_enum_entry *choices;	/* of a choice */
 } Setting;
@@ -106,7 +106,7 @@ static const struct config_enum_entry superuser_jobs_choices[] = {
 	{NULL, 0, false}
 };
 
-/* What is in a row from its type to its boot_text. */
+/* The columns of a row from type to boot_text. */
 #define SWITCH(var, value) \
 	.type = SETTING_SWITCH, .variable = &var, .boot = value, .boot_text = NULL
 #define NUMBER(var, value, lowest, highest) \
@@ -121,7 +121,7 @@ static const struct config_enum_entry superuser_jobs_choices[] = {
 static bool check_databases(char **newval, void **extra, GucSource source);
 static bool check_backoff(char **newval, void **extra, GucSource source);
 
-/* Those of each session that uses jobq. */
+/* Settings of each session that uses jobq. */
 static const Setting everywhere[] = {
 	{
 		"jobq.create_queues", CHOICE(jobq_create_queues, CREATE_QUEUES_WORKER, create_queues_choices),
@@ -182,8 +182,8 @@ static const Setting everywhere[] = {
 };
 
 /*
- * Those that exist only where jobq was preloaded: of the background workers, and
- * of shared memory, whose size cannot change later.
+ * Settings that exist only if jobq is preloaded.  They apply to background workers, or to
+ * shared memory, which has a fixed size.
  */
 static const Setting where_preloaded[] = {
 	{
@@ -312,9 +312,7 @@ static const Setting where_preloaded[] = {
 	},
 };
 
-/*
- * Check that it is a list of names of databases.
- */
+/* Check hook: the value must be a list of names of databases. */
 static bool
 check_databases(char **newval, void **extra, GucSource source)
 {
@@ -332,9 +330,7 @@ check_databases(char **newval, void **extra, GucSource source)
 	return valid;
 }
 
-/*
- * Check that jobq.default_backoff is a policy.
- */
+/* Check hook: jobq.default_backoff must be a policy. */
 static bool
 check_backoff(char **newval, void **extra, GucSource source)
 {
@@ -378,9 +374,7 @@ define(const Setting *row)
 	}
 }
 
-/*
- * A setting that does not exist here has its default value, unless it is a text.
- */
+/* Set the variable of an undefined setting to its default value, unless it is a text. */
 static void
 set_default(const Setting *row)
 {
@@ -391,7 +385,7 @@ set_default(const Setting *row)
 }
 
 /*
- * Define all settings; once, when the module is loaded.
+ * Define all settings.  Called once, when the module is loaded.  jobq_preloaded must be set.
  */
 void
 jobq_define_settings(void)

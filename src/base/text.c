@@ -15,12 +15,10 @@
 #include "utils/json.h"
 #include "utils/timestamp.h"
 
-/* Bytes of a text that stands among others in jsonb. */
+/* Maximum length of a text within jsonb, in bytes. */
 #define MAX_TEXT	4000
 
-/*
- * A copy of the text, cut to so many bytes.
- */
+/* Return a copy of the text, truncated to limit bytes at a character boundary. */
 char *
 jobq_cut_text(const char *text, int limit)
 {
@@ -29,9 +27,7 @@ jobq_cut_text(const char *text, int limit)
 	return pnstrdup(text, pg_mbcliplen(text, (int) length, limit));
 }
 
-/*
- * Append the text as a string of JSON, cut to a length that does no harm.
- */
+/* Append the text as a JSON string, truncated to MAX_TEXT bytes. */
 void
 jobq_append_text(StringInfo buf, const char *text)
 {
@@ -39,8 +35,8 @@ jobq_append_text(StringInfo buf, const char *text)
 }
 
 /*
- * Append a member of this name to an object of JSON that has one already: the time in
- * the session's time zone.
+ * Append a time to a JSON object that already has a member, in the session's time zone.  name:
+ * name of the new member.
  */
 void
 jobq_append_time(StringInfo buf, const char *name, TimestampTz at)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * area.c
- *	  The layout of what this room has in shared memory.
+ *	  Layout of the shared memory of the directory commit.
  *
  * src/commit/area.c
  *

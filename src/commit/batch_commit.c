@@ -1,27 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * batch_commit.c
- *	  Jobs of batches that come to an end: what the committer tells the
- *	  scheduler.
+ *	  Jobs of batches that end: messages from the committer to the scheduler.
  *
- * A batch is over when it has no live job any more, which the table knows.  To
- * look there at each end would be too much; a counter would be a row that all
- * wait for.  So the scheduler names one live job of the batch, its witness: as
- * long as that is live, the batch is not over, and nobody needs to look.  Who
- * ends the witness wakes the scheduler, which looks for another.
+ * A batch is over when it has no live job left.  Only the table shows this.  A read of the
+ * table at each end of a job would cost too much.  A counter in a row would make all
+ * transactions wait for the row.  The scheduler therefore names one live job of the batch, the
+ * witness.  As long as the witness is live, the batch is not over.  The process that ends the
+ * witness wakes the scheduler, and the scheduler searches for another witness.
  *
- * A committer reads the witness without a lock, after its commit.  The
- * scheduler names the witness before it looks whether it is still live
- * (worker/scheduler/batches.c).  So either it sees the commit, or the committer sees the
- * name.
+ * A committer reads the witness without a lock, after the commit.  The scheduler names the
+ * witness before checking that the job is still live (worker/scheduler/batches.c).  Either the
+ * scheduler sees the commit, or the committer sees the witness.
  *
- * A batch that is not among those of shared memory gets a look with the next
- * end of one of its jobs.
+ * A batch without a slot in shared memory is evaluated at the next end of one of its jobs.
  *
- * Of a workflow each end matters, as another step may wait for it.  If the
- * scheduler keeps in mind how far it is, committers tell which jobs have ended;
- * else, and where something else has happened, it reads all steps.  Committers tell of
- * steps that were added in the same list.
+ * In a workflow, each end counts, because another step may wait for the job.  If the scheduler
+ * keeps the progress of the workflow in memory, committers report the ended jobs.  Otherwise,
+ * and after any other change, the scheduler reads all steps.  Added steps are reported in the
+ * same list.
  *
  * src/commit/batch_commit.c
  *
@@ -51,8 +48,8 @@ static int	max_ends = 0;
 static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
 
 /*
- * At commit, tell that this job of the batch has ended, or, if it is 0, that
- * the batch itself has changed.  lost: it is dead or expired.
+ * At commit, report to the scheduler that this job of the batch has ended.  If job_id is 0,
+ * report that the batch itself has changed.  lost: the job is dead or expired.
  */
 void
 jobq_at_commit_batch(int64 batch_id, int64 job_id, bool lost)
@@ -68,9 +65,10 @@ jobq_at_commit_batch(int64 batch_id, int64 job_id, bool lost)
 }
 
 /*
- * At commit, tell that the step with this job was added to the batch.  Where there are
- * more than the list of ends has room for, this says only that some were, once: they are
- * told under a lock, and the scheduler reads all steps in any case.
+ * At commit, report that the step with this job was added to the batch.  If the transaction
+ * adds more steps than the list of ends can hold, the report only says that steps were added,
+ * and is noted once.  Reports are delivered under a lock, and the scheduler reads all steps in
+ * any case.
  */
 void
 jobq_at_commit_step(int64 batch_id, int64 job_id)
@@ -79,7 +77,7 @@ jobq_at_commit_step(int64 batch_id, int64 job_id)
 
 	if (nends >= JOBQ_MAX_ENDS)
 		job_id = 0;
-	/* it is forgotten with a subtransaction only if this would be, too */
+	/* a rollback that removes the earlier note would remove this note, too */
 	if (job_id == 0 && last != NULL && last->added && last->job_id == 0 && last->batch_id == batch_id)
 		return;
 	jobq_at_commit_batch(batch_id, job_id, false);
@@ -87,7 +85,8 @@ jobq_at_commit_step(int64 batch_id, int64 job_id)
 }
 
 /*
- * Where the batch is in shared memory, if it is there.
+ * Return the slot of the batch in shared memory.  Another batch may occupy the slot: the
+ * caller compares batch_id.
  */
 JobqBatchWatch *
 jobq_batch_watch(JobqDatabase *db, int64 batch_id)
@@ -108,14 +107,14 @@ look_is_needed(JobqDatabase *db, const PendingEnd *end)
 	witness = pg_atomic_read_u64(&watch->witness);
 	pg_read_barrier();
 
-	/* another batch may have taken the place meanwhile */
+	/* another batch may have been assigned to the slot meanwhile */
 	return pg_atomic_read_u64(&watch->batch_id) != (uint64) end->batch_id ||
 		witness == JOBQ_ANY_WITNESS || witness == (uint64) end->job_id;
 }
 
 /*
- * After commit: is there anything that the scheduler must know?  What it need
- * not know is forgotten.  Wants no lock.
+ * After commit: return whether the scheduler must be informed, and drop all other notes.
+ * Takes no lock.
  */
 static bool
 batches_pending(JobqDatabase *db)
@@ -136,7 +135,8 @@ batches_pending(JobqDatabase *db)
 }
 
 /*
- * Ask the scheduler to look at these batches.  Wants db->lock; cannot fail.
+ * Ask the scheduler to evaluate these batches.  Caller must hold db->lock exclusively.  Cannot
+ * fail.
  */
 static void
 batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -149,7 +149,10 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		{
 			if (watch->look)
 			{
-				/* both need a look, and one has the place */
+				/*
+				 * both batches need an evaluation, and the other one has the
+				 * slot
+				 */
 				if (db->told->nunwatched < JOBQ_MAX_UNWATCHED)
 				{
 					db->told->unwatched[db->told->nunwatched++] =
@@ -161,7 +164,7 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				continue;
 			}
 			pg_atomic_write_u64(&watch->batch_id, (uint64) ends[i].batch_id);
-			/* those that end before the look need not tell */
+			/* jobs that end before the evaluation need no report */
 			pg_atomic_write_u64(&watch->witness, 0);
 			watch->named = watch->grows = false;
 		}
@@ -184,9 +187,7 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	wake->scheduler = true;
 }
 
-/*
- * Forget what was noted since this subtransaction began, or at all.
- */
+/* Remove the notes made since this subtransaction began, or all notes. */
 static void
 batches_abort(SubTransactionId since)
 {

@@ -1,33 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * commit.c
- *	  Commit is the wake-up.
+ *	  Hand-over at commit.
  *
- * While a transaction runs, what it means to hand over is collected in this
- * backend.  When it has committed, its rows are visible, flushed and, with
- * synchronous standbys, replicated; then everything goes to shared memory at
- * once, and the right worker's latch is set.  Nothing in there can fail: a
- * committed transaction can no longer be aborted.
+ * During a transaction, this backend collects the changes to hand over.  After the commit, the
+ * rows are visible, flushed and, with synchronous standbys, replicated.  Then all changes are
+ * written to shared memory at once, and the latch of a suitable worker is set.  Code that runs
+ * in this phase must not fail, because a committed transaction cannot be aborted.
  *
- * XACT_EVENT_COMMIT would be too early: invalidation messages go out and locks
- * are released after it, so that whoever is woken could still act on an
- * outdated cache, or wait for our locks.  So the event only notes that we have
- * committed, and the hand-over is a callback of the release of resources after
- * the locks.
+ * XACT_EVENT_COMMIT would be too early.  Invalidation messages are sent and locks are released
+ * only afterwards.  A process woken earlier could use an outdated cache, or wait for the locks
+ * of this transaction.  The event therefore only notes the commit.  The hand-over happens in
+ * the callback for the release of resources, after the locks.
  *
- * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, of
- * attempts that have failed in failure_commit.c, of jobs whose rows were deleted in
- * deletion_commit.c, what the relay sends in message.c,
- * who is told of a job without a trace in outcome.c.
+ * Further files of this directory: lease_commit.c (leases), batch_commit.c (batches),
+ * failure_commit.c (failed attempts), deletion_commit.c (deleted rows), message.c (messages
+ * for the relay), outcome.c (outcomes of jobs without a row).
  *
- * A transaction with few jobs hands over each of them.  One with many hands
- * over "look at lane L from key K on" instead, and one with too many lanes
- * "look at everything".
+ * A transaction with few jobs hands over each job.  A transaction with many jobs hands over,
+ * for each lane, the key from which the scheduler must read.  A transaction with too many
+ * lanes asks for a read of all lanes.
  *
- * PREPARE TRANSACTION forgets what was collected, as core does with its own
- * wake-ups; COMMIT PREPARED and ROLLBACK PREPARED (see utility.c) ask for a look
- * at everything.  So does a subscription that carries them out, of which no hook
- * tells (ends_prepared()).
+ * PREPARE TRANSACTION drops the collected changes, as PostgreSQL does with its own wake-ups.
+ * COMMIT PREPARED and ROLLBACK PREPARED (utility.c) ask for a read of all lanes.  A
+ * subscription that executes these commands calls no hook: see ends_prepared().
  *
  * src/commit/commit.c
  *
@@ -55,26 +51,25 @@ typedef struct PendingPush
 
 static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
-static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane; group: not
-									 * 0 if any job has one */
+static JobqPush lanes[MAX_LANES];	/* key: lowest; group: any, or 0 */
 static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
 static int	nwakes = 0;
-static bool over = false;		/* the attempt of this process */
+static bool over = false;		/* the attempt of this process has ended */
 static bool rescan = false;
 static bool unnoted = false;
 static bool prepared = false;
 static bool reload = false;
-static int	changed = 0;		/* JOBQ_CHANGED_* */
+static int	changed = 0;		/* mask of JOBQ_CHANGED_* */
 static Oid	created = InvalidOid;	/* jobq_internal.job of a new extension */
 static SubTransactionId created_in = InvalidSubTransactionId;
-static bool restored = false;	/* made by a restore */
-static bool poke = false;		/* the launcher shall look */
+static bool restored = false;	/* created by a restore */
+static bool poke = false;		/* wake the launcher */
 static bool anything = false;
 static bool committed = false;
-static bool counted = false;	/* its hand-overs, before it commits */
+static bool counted = false;	/* hand-overs were counted, before commit */
 
-/* All books: this room's own, then those that have joined. */
+/* All books: those of this directory, then the joined ones. */
 #define MAX_BOOKS	12
 static const JobqCommitBooks *books[MAX_BOOKS] =
 {
@@ -96,9 +91,7 @@ static void hand_over(void);
 static void forget(void);
 static void free_schedules(JobqDatabase *db);
 
-/*
- * Register the callbacks; once per process.
- */
+/* Register the transaction callbacks.  Called once per process. */
 void
 jobq_install_commit_callbacks(void)
 {
@@ -108,7 +101,8 @@ jobq_install_commit_callbacks(void)
 }
 
 /*
- * Have these books asked, too, at each end of a transaction; once per process.
+ * Register further books, so that their callbacks run at each end of a transaction.  Called
+ * once per process.  ERROR if the array is full.
  */
 void
 jobq_commit_join(const JobqCommitBooks *more)
@@ -119,7 +113,7 @@ jobq_commit_join(const JobqCommitBooks *more)
 }
 
 /*
- * Undo what was noted in the books since this subtransaction began, or at all.
+ * Undo the notes in all books made since this subtransaction began, or all notes.
  */
 static void
 abort_books(SubTransactionId since)
@@ -129,9 +123,7 @@ abort_books(SubTransactionId since)
 			books[i]->abort(since);
 }
 
-/*
- * The transaction is over, and nothing is noted any more.
- */
+/* The transaction is over, and all books are empty: release their memory. */
 static void
 give_back(void)
 {
@@ -143,7 +135,7 @@ give_back(void)
 }
 
 /*
- * At commit, hand over a job that this transaction has written.
+ * At commit, hand over a job that this transaction has written.  Takes no lock.
  */
 void
 jobq_at_commit_push(const JobqPush *push)
@@ -159,7 +151,7 @@ jobq_at_commit_push(const JobqPush *push)
 		return;
 	}
 
-	/* too many to name each */
+	/* too many jobs to hand over each: merge them by lane */
 	for (int i = 0; i < npushes; i++)
 		add_to_lane(&pushes[i].push);
 	npushes = 0;
@@ -195,9 +187,7 @@ add_to_lane(const JobqPush *push)
 		lanes[nlanes++] = *push;
 }
 
-/*
- * At commit, wake the sessions that wait for this job.
- */
+/* At commit, wake the sessions that wait for this job.  Takes no lock. */
 void
 jobq_at_commit_wake(int64 job_id)
 {
@@ -211,9 +201,7 @@ jobq_at_commit_wake(int64 job_id)
 	nwakes++;
 }
 
-/*
- * At commit, have the scheduler read all lanes anew.
- */
+/* At commit, make the scheduler read all lanes again.  Takes no lock. */
 void
 jobq_at_commit_rescan(void)
 {
@@ -224,8 +212,8 @@ jobq_at_commit_rescan(void)
 }
 
 /*
- * At commit, act as if rows of jobq_internal.job may have come, gone or changed of
- * which nothing was noted: the scheduler reads all lanes, and counts all jobs, anew.
+ * At commit, assume that rows of jobq_internal.job were inserted, deleted or changed without
+ * notes.  The scheduler then reads all lanes, and counts all jobs, again.
  */
 void
 jobq_at_commit_unnoted(void)
@@ -235,8 +223,8 @@ jobq_at_commit_unnoted(void)
 }
 
 /*
- * At commit, act as if all that COMMIT PREPARED may have made visible, or
- * ROLLBACK PREPARED visible again, had been handed over.
+ * At commit, assume that COMMIT PREPARED or ROLLBACK PREPARED has made rows visible, and act
+ * as if all of them had been handed over.
  */
 void
 jobq_at_commit_prepared(void)
@@ -246,9 +234,7 @@ jobq_at_commit_prepared(void)
 	prepared = true;
 }
 
-/*
- * At commit, have the scheduler read queues and settings anew.
- */
+/* At commit, make the scheduler read queues and settings again. */
 void
 jobq_at_commit_reload(void)
 {
@@ -257,7 +243,7 @@ jobq_at_commit_reload(void)
 }
 
 /*
- * At commit, have the scheduler look at what has changed: JOBQ_CHANGED_*.
+ * At commit, make the scheduler read changed objects again.  what: a mask of JOBQ_CHANGED_*.
  */
 void
 jobq_at_commit_changed(int what)
@@ -267,8 +253,8 @@ jobq_at_commit_changed(int what)
 }
 
 /*
- * The extension was created, with this table of jobs, perhaps by a restore: at
- * commit, have the launcher start a scheduler.
+ * At commit, make the launcher start a scheduler, because the extension was created.  job: the
+ * OID of jobq_internal.job.  by_restore: a restore created the extension.
  */
 void
 jobq_at_commit_created(Oid job, bool by_restore)
@@ -279,9 +265,7 @@ jobq_at_commit_created(Oid job, bool by_restore)
 	restored = by_restore;
 }
 
-/*
- * At commit, have the launcher look which databases there are.
- */
+/* At commit, make the launcher check the list of databases. */
 void
 jobq_at_commit_poke(void)
 {
@@ -289,7 +273,7 @@ jobq_at_commit_poke(void)
 }
 
 /*
- * Has this transaction anything to hand over, or to give back?
+ * Return whether this transaction has changes to hand over, or resources to release.
  */
 static bool
 something_noted(void)
@@ -302,10 +286,10 @@ something_noted(void)
 }
 
 /*
- * Is this the transaction in which a subscription has carried out COMMIT PREPARED or
- * ROLLBACK PREPARED?  That is no statement, and goes past all hooks.  But its record is
- * in the log, while the transaction has no id of its own.  One in which a page was pruned
- * looks the same, and has everything looked at in vain.
+ * Return whether a subscription has executed COMMIT PREPARED or ROLLBACK PREPARED in this
+ * transaction.  The subscription executes no statement and calls no hook.  But the transaction
+ * has written a WAL record without a transaction id of its own.  A transaction that has pruned
+ * a page looks the same, and only causes a superfluous read.
  */
 static bool
 ends_prepared(void)
@@ -315,8 +299,8 @@ ends_prepared(void)
 }
 
 /*
- * The rows can be seen soon: count what is to be handed over then, and what other modules
- * still add before the commit.
+ * The rows become visible soon: count the jobs to hand over now.  Jobs that other modules add
+ * before the commit are counted when added.
  */
 static void
 count_handovers(void)
@@ -347,7 +331,7 @@ xact_callback(XactEvent event, void *arg)
 			count_handovers();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-			/* nothing is handed over at its end */
+			/* a parallel worker hands over nothing at its end */
 			if (something_noted())
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
@@ -385,9 +369,7 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/*
- * The last phase of a commit in which we are called.
- */
+/* Callback for the last phase of a commit in which extensions run. */
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
 				 void *arg)
@@ -412,9 +394,9 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 		return;
 
 	/*
-	 * Subtransaction ids only grow, so all that was collected since this one
-	 * began has its id or a higher one.  What was added to a lane stays: a
-	 * look in vain costs little.
+	 * Subtransaction ids only grow.  All notes made since this subtransaction
+	 * began have its id or a higher id.  Jobs added to a lane remain, because
+	 * a superfluous read costs little.
 	 */
 	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
 		npushes--;
@@ -424,8 +406,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 }
 
 /*
- * Tell the scheduler if a job has changed that a schedule waits for.  It has
- * named the job before it looked whether it is still there.
+ * Inform the scheduler if a job has changed that a schedule waits for.  The scheduler
+ * publishes the id of the job before checking that the job still exists.
  */
 static void
 free_schedules(JobqDatabase *db)
@@ -446,9 +428,9 @@ free_schedules(JobqDatabase *db)
 }
 
 /*
- * There is a new extension: have a scheduler for it.  One that has not seen the
- * last extension go leaves, and what it knew of leases and limits is forgotten, and which
- * jobs were to be cancelled.
+ * The extension was created: request a scheduler for this database.  A scheduler that has not
+ * noticed the drop of the previous extension exits.  The leases, limits and pending
+ * cancellations of the previous extension are dropped.
  */
 static void
 start_serving(JobqDatabase *db)
@@ -457,7 +439,7 @@ start_serving(JobqDatabase *db)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 
-		/* without the extension, the place may just have become another's */
+		/* without the extension, another database may have got the slot */
 		if (db->dboid == MyDatabaseId)
 		{
 			if (db->leases->jobs != created)
@@ -477,9 +459,7 @@ start_serving(JobqDatabase *db)
 	jobq_poke_launcher();
 }
 
-/*
- * Runs after commit: nothing in here may fail.
- */
+/* Hand over everything.  Runs after commit: must not fail. */
 static void
 hand_over(void)
 {
@@ -514,7 +494,10 @@ hand_over(void)
 			wake.scheduler = true;
 		}
 
-		/* without a scheduler the lanes mean nothing; its first scan sees us */
+		/*
+		 * without a scheduler, lanes are not maintained; its first scan finds
+		 * the jobs
+		 */
 		if (db->scheduler != NULL)
 		{
 			for (int i = 0; i < npushes; i++)
@@ -523,7 +506,9 @@ hand_over(void)
 				jobq_ready_look(db, &lanes[i], now, &wake);
 			if (rescan)
 			{
-				/* not for each of many that are prepared: it takes too long */
+				/*
+				 * not for each of many prepared transactions: takes too long
+				 */
 				db->groups->owners_first |= unnoted && !prepared;
 				db->rescan = true;
 				db->batches_sweep = true;
@@ -576,14 +561,11 @@ hand_over(void)
 	created = InvalidOid;
 }
 
-/*
- * The transaction did not commit (or was prepared): give back what was
- * reserved.
- */
+/* The transaction was aborted or prepared: release the reserved resources. */
 static void
 forget(void)
 {
-	/* what has left for the command comes back */
+	/* processes that left because of the command come back */
 	if (poke)
 		jobq_poke_launcher();
 	anything = false;

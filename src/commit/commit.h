@@ -1,21 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * commit.h
- *	  The door of the room commit: what a transaction hands over when it ends,
- *	  and who is told.
+ *	  Interface of the directory commit: hand-over at the end of a transaction, and notification
+ *	  of the processes concerned.
  *
- * While a transaction runs, what it means for others is noted here: jobs that it
- * has written, leases that it takes or ends, jobs of batches that have ended,
- * notifications, sessions to be woken.  When it has committed, all of that goes
- * to shared memory at once, and those whom it concerns are woken; if it aborts,
- * what was reserved is given back.
+ * During a transaction, this code notes the changes that concern other processes: written
+ * jobs, granted or ended leases, ended jobs of batches, notifications, and sessions to wake.
+ * After the commit, all changes are written to shared memory at once, and the processes
+ * concerned are woken.  After an abort, the reserved resources are released.
  *
- * What it promises: nothing is handed over before it is visible, and nothing
- * after that can fail.  Rooms above that keep books of their own by
- * transaction join in (JobqCommitBooks).
+ * Guarantees: no change is handed over before the change is visible.  No step after the commit
+ * can fail.  Directories above register books of their own (JobqCommitBooks).
  *
- * Locks: the functions that note take none, unless they say so; the hand-over
- * takes db->lock once.  JobqWaiters.lock is taken after it.
+ * Locks: functions that note a change take no lock, unless their comment says so.  The
+ * hand-over takes db->lock once.  JobqWaiters.lock is taken after db->lock.
  *
  * src/commit/commit.h
  *
@@ -29,27 +27,26 @@
 #include "ready/ready.h"
 
 /*
- * A batch whose jobs come to their end: see batch_commit.c.  Its place is a
- * hash of its id; another batch may take it unless a look is wanted.  Then the
- * other is only named.
+ * Slot of a batch with ending jobs: see batch_commit.c.  The slot number is a hash of the
+ * batch's id.  Another batch may be assigned to the slot, unless an evaluation is requested.
+ * In this case, the id of the other batch is put into JobqTold.unwatched.
  */
 #define JOBQ_MAX_WATCHES	256
 #define JOBQ_MAX_UNWATCHED	128
-#define JOBQ_ANY_WITNESS	PG_UINT64_MAX	/* each job */
+#define JOBQ_ANY_WITNESS	PG_UINT64_MAX	/* any job is the witness */
 typedef struct JobqBatchWatch
 {
-	pg_atomic_uint64 batch_id;	/* 0: none; may be read without lock */
-	pg_atomic_uint64 witness;	/* a live job of it, or 0 while the scheduler
-								 * looks for one; likewise */
-	bool		look;			/* the scheduler shall look at it */
-	bool		named;			/* jobs that end are put into the list of ends */
-	bool		whole;			/* that list does not say all */
-	bool		grows;			/* steps were added to it */
+	pg_atomic_uint64 batch_id;	/* 0: free; readable without a lock */
+	pg_atomic_uint64 witness;	/* a live job of the batch, or 0; likewise */
+	bool		look;			/* an evaluation is requested */
+	bool		named;			/* ended jobs are listed in JobqTold.ends */
+	bool		whole;			/* the list is incomplete: read all steps */
+	bool		grows;			/* steps were added */
 } JobqBatchWatch;
 
 /*
- * A job of a batch that was being watched so has ended, and is neither dead nor expired;
- * or it is that of a step that was added.
+ * An ended job of a batch with "named" set, neither dead nor expired.  added: the job of an
+ * added step instead.
  */
 #define JOBQ_MAX_ENDS		1024
 typedef struct JobqBatchEnd
@@ -69,26 +66,25 @@ typedef struct JobqRelayMessage
 } JobqRelayMessage;
 
 
-/* Jobs that schedules wait for; where there are more, they are polled. */
+/* Maximum number of jobs that schedules wait for.  Jobs beyond are polled. */
 #define JOBQ_MAX_WAITED		64
 
 /*
- * What committers tell the scheduler of a database.  Protected by db->lock.
+ * Reports of committers to the scheduler of a database.  Protected by db->lock.
  */
 typedef struct JobqTold
 {
-	/* The relay: messages that are to be sent. */
+	/* The relay: a ring of messages to send. */
 	uint32		relay_head;		/* next message to send */
 	uint32		relay_count;
-	uint32		relay_reserved; /* places promised to open transactions */
+	uint32		relay_reserved; /* slots reserved by open transactions */
 	JobqRelayMessage relay[JOBQ_RELAY_SIZE];
 
-	int			nwaited;		/* may be read without lock */
+	int			nwaited;		/* may be read without a lock */
 	int64		waited[JOBQ_MAX_WAITED];	/* jobs that schedules wait for */
 	JobqBatchWatch watches[JOBQ_MAX_WATCHES];
 	int			nunwatched;
-	int64		unwatched[JOBQ_MAX_UNWATCHED];	/* batches that want a look,
-												 * too */
+	int64		unwatched[JOBQ_MAX_UNWATCHED];	/* batches to evaluate, too */
 	int			nends;
 	JobqBatchEnd ends[JOBQ_MAX_ENDS];
 } JobqTold;
@@ -97,22 +93,22 @@ typedef struct JobqTold
 typedef struct JobqWaiter
 {
 	PGPROC	   *proc;			/* NULL: free */
-	uint32		number;			/* of those that this session has taken */
-	bool		woken;			/* since it began to look */
-	char		outcome;		/* of a job that leaves no row; or 0 */
+	uint32		number;			/* serial number within the session */
+	bool		woken;			/* since the session's last check */
+	char		outcome;		/* of a job without a row; or 0 */
 	bool		prepared;		/* a prepared transaction may have ended it */
-	Oid			role;			/* the job's, if there is an outcome */
+	Oid			role;			/* the job's role, if outcome is set */
 	Oid			dboid;
 	int64		job_id;
-	uint32		account;		/* its role's: see shares.h */
+	uint32		account;		/* the waiting role's: see shares.h */
 	int			prev;			/* in its bucket, or -1 */
 	int			next;			/* likewise, or free list link */
 } JobqWaiter;
 
-/* The state of a job that leaves no row, if it was cancelled. */
+/* State of a cancelled job that leaves no row. */
 #define JOBQ_ENDING_CANCELLED	'x'
 
-/* What has become of a job that leaves no row. */
+/* Outcome of a job that leaves no row. */
 typedef struct JobqEnding
 {
 	int64		job_id;
@@ -121,20 +117,21 @@ typedef struct JobqEnding
 } JobqEnding;
 
 /*
- * Who waits for what: places, in buckets by database and job.  So the end of a job
- * looks only at those who wait for it, however many wait for others.
+ * Sessions waiting for jobs: slots in hash buckets by database and job.  The end of a job
+ * therefore examines only the sessions waiting for this job and for jobs in the same bucket.
  *
- * Lock: "lock", exclusively to take or give up a place; shared, who has ended a job
- * may write its outcome and set "woken", as nobody else does for this job.
+ * Lock: "lock".  Exclusive mode is required to allocate or free a slot.  In shared mode, the
+ * process that has ended a job may write "outcome" and "role", and set "woken".  No other
+ * process writes these fields for this job.
  */
 #define JOBQ_MAX_WAITERS	2048
 #define JOBQ_WAITER_BUCKETS	2048	/* a power of 2 */
 typedef struct JobqWaiters
 {
 	LWLock	   *lock;
-	pg_atomic_uint32 n;			/* by no lock */
+	pg_atomic_uint32 n;			/* used slots; not protected */
 	int			free;
-	int			bucket[JOBQ_WAITER_BUCKETS];	/* the first place, or -1 */
+	int			bucket[JOBQ_WAITER_BUCKETS];	/* the first slot, or -1 */
 	JobqShares	shares;
 	JobqWaiter	waiter[JOBQ_MAX_WAITERS];
 } JobqWaiters;
@@ -144,73 +141,71 @@ extern const JobqArea jobq_waiters_area;
 extern const JobqArea jobq_told_area;
 
 /*
- * Books that are kept of a transaction: what it has noted for its end.  Each
- * function may be NULL but "noted".
+ * Books of a transaction: notes of one subject for the transaction's end.  Each function
+ * except "noted" may be NULL.
  */
 typedef struct JobqCommitBooks
 {
-	/* has this transaction anything to tell, or to give back? */
+	/* has this transaction anything to report or to release? */
 	bool		(*noted) (void);
 
 	/*
-	 * Before commit, if anything was noted: may it be?  An error if not.
-	 * Tables can be read and written, and locks be taken.
+	 * Before commit, if anything was noted: check that the commit is allowed.
+	 * ERROR if not.  May read and write tables, and take locks.
 	 */
 	void		(*before_commit) (void);
 
 	/*
-	 * After commit, without the lock: is there anything to be carried out?
-	 * What concerns nobody is forgotten.  db is NULL if the database is not
-	 * served: then all is.
+	 * After commit, without db->lock: return whether anything is to be
+	 * carried out, and drop irrelevant notes.  db is NULL if the database is
+	 * not served.  Then all notes must be dropped.
 	 */
 	bool		(*pending) (JobqDatabase *db);
 
-	/* carry it out, under db->lock; cannot fail */
+	/* carry out the notes; db->lock is held exclusively; cannot fail */
 	void		(*commit) (JobqDatabase *db, TimestampTz now,
 						   JobqWakeList *wake);
 
 	/*
-	 * Rows may have become visible of which nothing was noted; likewise, but
-	 * without the lock if the database is not served: then db is NULL.
+	 * Rows may have become visible without notes.  db->lock is held
+	 * exclusively.  If the database is not served, db is NULL and no lock is
+	 * held.  Cannot fail.
 	 */
 	void		(*unnoted) (JobqDatabase *db);
 
-	/* undo what was noted since this subtransaction began, or at all */
+	/* undo notes since this subtransaction began, or all notes */
 	void		(*abort) (SubTransactionId since);
 
-	/* a subtransaction has become part of its parent; cannot fail */
+	/* a subtransaction has committed into its parent; cannot fail */
 	void		(*subcommit) (SubTransactionId subid, SubTransactionId parent);
 
-	/* PREPARE TRANSACTION: an error if that cannot be done */
+	/* PREPARE TRANSACTION: ERROR if the notes do not allow it */
 	void		(*check_prepare) (void);
 
-	/* it was prepared; if NULL, all is undone */
+	/* the transaction was prepared; if NULL, the notes are undone */
 	void		(*prepare) (void);
 
 	/*
-	 * The transaction is over, and nothing is noted any more: give back
-	 * memory that was needed for very much, by jobq_give_back().  Without the
-	 * lock; cannot fail.
+	 * The transaction is over, and nothing is noted any more: release memory
+	 * of large transactions with jobq_give_back().  No lock is held.  Cannot
+	 * fail.
 	 */
 	void		(*give_back) (void);
 } JobqCommitBooks;
 
-/*
- * What becomes of a lease at the end of the transaction.
- */
+/* Change of a lease at the end of the transaction. */
 typedef enum LeaseAction
 {
-	LEASE_TAKE,					/* commit: it holds; abort: back to the queue */
-	LEASE_END,					/* commit: it is over, and so is the job */
-	LEASE_RETRY,				/* commit: it is over, the job runs again */
-	LEASE_BACK,					/* commit: over, the job goes back to the
-								 * queue */
-	LEASE_UNUSED,				/* commit: over, the attempt has not begun */
-	LEASE_EXTEND,				/* commit: another end, named by the bundle */
-	LEASE_BUNDLE,				/* the reference of the bundle's maker */
+	LEASE_TAKE,					/* commit: lease holds; abort: job to queue */
+	LEASE_END,					/* commit: lease and job are over */
+	LEASE_RETRY,				/* commit: lease over, job runs again */
+	LEASE_BACK,					/* commit: lease over, job back to queue */
+	LEASE_UNUSED,				/* commit: over, attempt not begun */
+	LEASE_EXTEND,				/* commit: another end, in a bundle */
+	LEASE_BUNDLE,				/* reference of the bundle's creator */
 } LeaseAction;
 
-/* What the scheduler is to look at. */
+/* Changed objects, for jobq_at_commit_changed(). */
 #define JOBQ_CHANGED_SCHEDULES	1
 #define JOBQ_CHANGED_MONITORS	2
 

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * deletion_commit.c
- *	  Hands over, at abort, the jobs whose rows a transaction has deleted.
+ *	  Hand-over, at abort, of the jobs with rows deleted by the transaction.
  *
- * A worker or a consumer that has popped such a job meanwhile has found its row taken
- * and has dropped its entry.
+ * A worker or consumer may have popped one of these jobs meanwhile.  The process has found the
+ * row locked, and has dropped the entry.
  *
  * src/commit/deletion_commit.c
  *
@@ -18,7 +18,7 @@
 
 #define MAX_DELETIONS	64
 
-/* A job whose row is deleted. */
+/* A job with a deleted row. */
 typedef struct PendingDeletion
 {
 	SubTransactionId subid;
@@ -29,11 +29,14 @@ typedef struct PendingDeletion
 static PendingDeletion deletions[MAX_DELETIONS];
 static int	ndeletions = 0;
 
-/* The subtransaction of the last deletion that found no room, or invalid. */
+/*
+ * The latest subtransaction with a deletion that did not fit the array, or invalid.
+ */
 static SubTransactionId more_in = InvalidSubTransactionId;
 
 /*
- * At abort, hand over a job whose row this transaction has deleted.
+ * At abort, hand over a job with a row that this transaction has deleted.  If the array is
+ * full, the scheduler reads all lanes instead.  Takes no lock.
  */
 void
 jobq_at_abort_push(const JobqPush *push)
@@ -61,9 +64,7 @@ deletions_noted(void)
 	return ndeletions > 0 || more_in != InvalidSubTransactionId;
 }
 
-/*
- * What has committed is deleted for good.
- */
+/* A committed deletion is final. */
 static bool
 deletions_pending(JobqDatabase *db)
 {
@@ -72,8 +73,8 @@ deletions_pending(JobqDatabase *db)
 }
 
 /*
- * A session that catches errors by the thousand comes by here each time.  So a
- * subtransaction that has deleted nothing touches no shared memory.
+ * A session may catch thousands of errors, and each one calls this function.  A subtransaction
+ * without deletions therefore touches no shared memory.
  */
 static void
 deletions_abort(SubTransactionId since)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * failure_commit.c
- *	  Attempts that have failed: what limits their jobs counts them at commit.
+ *	  Failed attempts: at commit, they are counted by the limits of their jobs.
  *
- * A consumer may give back many jobs at once, each of another group; a throttle
- * counts all of them.
+ * A consumer may return many jobs at once, each of another group.  A throttle counts all of
+ * these attempts.
  *
  * src/commit/failure_commit.c
  *
@@ -16,7 +16,7 @@
 
 #include "commit/inner.h"
 
-/* So many of the last ones are searched for one that counts with the next. */
+/* Number of recent entries that are searched for an equal entry. */
 #define LAST_FAILURES	16
 
 typedef struct PendingFailure
@@ -24,19 +24,21 @@ typedef struct PendingFailure
 	SubTransactionId subid;
 	int32		queue_id;
 	uint32		kind;
-	Oid			role;			/* of the first */
+	Oid			role;			/* of the first job */
 	int64		group;
 	int			n;
 } PendingFailure;
 
-/* In the order of their subtransactions; kept from one transaction to the next. */
+/*
+ * In the order of their subtransactions.  The memory is reused by the next transaction.
+ */
 static PendingFailure *failures = NULL;
 static int	nfailures = 0;
 static int	max_failures = 0;
 
 /*
- * At commit, count a failed attempt against the limits of its queue, kind and
- * group.
+ * At commit, count a failed attempt against the limits of its queue, kind and group.  Takes no
+ * lock.  ERROR if out of memory.
  */
 void
 jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role, int64 group)

@@ -1,8 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * flush.c
- *	  Told means durable: workers do not wait for the flush of their commits,
- *	  so whoever tells somebody of a job flushes first.
+ *	  Flush before notification.
+ *
+ * Workers do not wait for the flush of their commits.  A process that reports a job's state to
+ * another session or to a client must therefore flush the WAL first.
  *
  * src/commit/flush.c
  *
@@ -22,12 +24,12 @@
 
 #include "commit/commit.h"
 
-/* Milliseconds between two commits of a worker that may wake the WAL writer. */
+/*
+ * Milliseconds between two commits of a worker that may wake the WAL writer.
+ */
 #define WALWRITER_PAUSE	10
 
-/*
- * Are there synchronous standbys, for whose flush a commit waits?
- */
+/* Return whether commits wait for the flush of synchronous standbys. */
 static bool
 replicated_synchronously(void)
 {
@@ -35,22 +37,22 @@ replicated_synchronously(void)
 }
 
 /*
- * Flush all that is visible; the position up to which that was.
+ * Flush all visible changes.  Returns the position up to which the WAL was flushed.
  */
 XLogRecPtr
 jobq_flush(void)
 {
 	XLogRecPtr	lsn;
 
-	/* two waits for one position are not foreseen: have one of our own */
+	/* SyncRepWaitForLSN() needs a position of its own for each wait */
 	if (replicated_synchronously())
 		lsn = jobq_log_message();
 	else
 	{
 		/*
-		 * This is where the next record will begin: behind a page header, if
-		 * the last one has filled its page, and then nothing is there to be
-		 * flushed.
+		 * The position of the next record.  If the last record has filled its
+		 * page, the position is behind the header of the next page, and there
+		 * is nothing to flush on that page.
 		 */
 		lsn = GetXLogInsertRecPtr();
 		if (XLogSegmentOffset(lsn, wal_segment_size) == SizeOfXLogLongPHD)
@@ -63,7 +65,8 @@ jobq_flush(void)
 }
 
 /*
- * Have the synchronous standbys, if there are any, flushed up to here?
+ * Return whether synchronous standbys, if any, have flushed up to lsn.  Takes SyncRepLock in
+ * shared mode.
  */
 bool
 jobq_replicated(XLogRecPtr lsn)
@@ -79,9 +82,9 @@ jobq_replicated(XLogRecPtr lsn)
 }
 
 /*
- * See that all that is visible is durable, and replicated where that is asked
- * for, before somebody is told of it: workers do not wait for the flush of
- * their commits.
+ * Make all visible changes durable and, if configured, replicated, before a process reports
+ * them to other sessions.  See the head of this file.  Does nothing in recovery.  The caller
+ * must hold no LWLock.
  */
 void
 jobq_flush_before_telling(void)
@@ -101,18 +104,20 @@ jobq_flush_before_telling(void)
 }
 
 /*
- * The caller is about to commit without waiting for the flush.
+ * Prevent the next commit, which does not wait for the flush, from waking the WAL writer.
  *
- * Before 17 each such commit wakes the WAL writer, even if not a page is there
- * to be written; on a busy machine that takes the processor from a worker, and
- * often from one that others wait for.  So we set its latch without a signal:
- * the commit finds it set, and the WAL writer sleeps to the end of its delay.
+ * Before PostgreSQL 17, each asynchronous commit wakes the WAL writer, even if no full page is
+ * to be written.  On a busy machine, the WAL writer then takes the processor from a worker,
+ * and often from a worker that other processes wait for.  This function therefore sets the
+ * latch of the WAL writer without a signal.  The commit finds the latch set, and the WAL
+ * writer sleeps until the end of its delay.
  *
- * It must not be in its long sleep then, which follows upon some seconds
- * without work.  It is not: our last commit that was free to wake it was a
- * moment ago, and came before it looked for work, or woke it, or found its latch
- * set by another worker, for which the same holds.  So commits, also those of
- * other sessions, are in the log when synchronous_commit = off promises it.
+ * The WAL writer must not be in its long sleep, which begins after some seconds without work.
+ * The last commit of this worker that was allowed to wake the WAL writer was at most
+ * WALWRITER_PAUSE milliseconds ago.  That commit came before the WAL writer searched for work,
+ * or woke the WAL writer, or found the latch set by another worker.  The same holds for the
+ * other worker.  All commits, also of other sessions, are therefore flushed within the time
+ * that synchronous_commit = off promises.
  */
 void
 jobq_commit_quietly(void)

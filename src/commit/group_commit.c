@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * group_commit.c
- *	  Tells groups, at commit, for which of their jobs they wait, and for which not.
+ *	  Changes, at commit, of the jobs for which groups wait.
  *
- * A job that has begun and will run again holds its group.  Since when is in its row
- * (group_held), and the group in shared memory is told before the job gives its
- * permits back: from then on the group waits.  That a group need not wait for a job
- * any more, or not where it was, is told after permits were given back, as whoever
- * removes a job may come before the one who has just put it back.
+ * A job that has begun and will run again holds its group.  The row stores the beginning of
+ * the hold (group_held).  The group in shared memory is updated before the job returns its
+ * permits, so that the group waits from then on.  An update that ends or moves the wait
+ * follows after permits were returned.  Otherwise a process that removes the job could come
+ * before the process that has just put the job back.
  *
- * A group may wait for a job before its row has committed, if a consumer has written it
- * in the transaction in which it asks for jobs.  If that does not commit, the group is
- * told at abort.
+ * A group may wait for a job before the job's row is committed: a consumer has written the row
+ * in the transaction in which the consumer reserves jobs.  If this transaction aborts, the
+ * group is updated at abort.
  *
  * src/commit/group_commit.c
  *
@@ -29,8 +29,8 @@ typedef struct PendingGroup
 	SubTransactionId subid;
 	int64		group;
 	int64		job_id;
-	TimestampTz since;			/* it holds the group since then */
-	bool		moved;			/* it waits elsewhere, or for another time */
+	TimestampTz since;			/* the job holds the group since then */
+	bool		moved;			/* its lane or its time has changed */
 } PendingGroup;
 
 /* In the order of their subtransactions. */
@@ -43,7 +43,7 @@ typedef struct PendingGroups
 
 static PendingGroups held;
 static PendingGroups ended;
-static PendingGroups awaited;	/* which this transaction has written */
+static PendingGroups awaited;	/* written by this transaction */
 
 static void
 note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since, bool moved)
@@ -57,8 +57,8 @@ note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since, bool 
 }
 
 /*
- * At commit, the group is to know that this job, which has a permit of it and will run
- * again, holds it since then.
+ * At commit, record in the group that this job holds the group since "since".  The job has a
+ * permit of the group and will run again.  Takes no lock.
  */
 void
 jobq_at_commit_group_held(int64 group, int64 job_id, TimestampTz since)
@@ -66,9 +66,7 @@ jobq_at_commit_group_held(int64 group, int64 job_id, TimestampTz since)
 	note(&held, group, job_id, since, false);
 }
 
-/*
- * At commit, the group need not wait for this job any more, if it does.
- */
+/* At commit, end the group's wait for this job, if any.  Takes no lock. */
 void
 jobq_at_commit_group_end(int64 group, int64 job_id)
 {
@@ -76,8 +74,9 @@ jobq_at_commit_group_end(int64 group, int64 job_id)
 }
 
 /*
- * At commit, the group need not wait for this job where it was, which has another place
- * or another time now.  It goes on waiting for one that has begun before.  Group may be 0.
+ * At commit, end the group's wait for this job at its old position, because the job has
+ * another lane or another time now.  The group continues to wait for a job that has begun
+ * before.  group may be 0.  Takes no lock.
  */
 void
 jobq_at_commit_group_moved(int64 group, int64 job_id)
@@ -87,8 +86,8 @@ jobq_at_commit_group_moved(int64 group, int64 job_id)
 }
 
 /*
- * At abort, the group need not wait for this job where it is, as this transaction has
- * written that.
+ * At abort, end the group's wait for this job at its current position, because this
+ * transaction has written the position.  Takes no lock.
  */
 void
 jobq_at_abort_group_moved(int64 group, int64 job_id)
@@ -191,8 +190,8 @@ ended_give_back(void)
 }
 
 /*
- * Jobs may have gone or changed of which nothing was noted: the scheduler sees for which
- * ones groups wait, and for which in vain.
+ * Jobs may have been deleted or changed without notes.  The scheduler checks for which jobs
+ * groups wait, and which of these jobs no longer exist.
  */
 static void
 ended_unnoted(JobqDatabase *db)
@@ -207,9 +206,7 @@ awaited_noted(void)
 	return awaited.n > 0;
 }
 
-/*
- * What has committed is in the ready set by its own push.
- */
+/* Committed jobs are in the ready set by their own push. */
 static bool
 awaited_pending(JobqDatabase *db)
 {

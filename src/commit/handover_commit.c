@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * handover_commit.c
- *	  Counts this transaction among those that have jobs of groups to hand over.
+ *	  Counters of transactions with jobs of groups to hand over.
  *
- * The counters are raised before the rows can be seen: before the commit, and for a
- * transaction that was prepared before COMMIT PREPARED is carried out.  They are lowered
- * when the transaction is over and nothing is noted any more.
+ * The counters are incremented before the rows become visible: before the commit, or before
+ * COMMIT PREPARED is executed for a prepared transaction.  The counters are decremented when
+ * the transaction is over and everything is handed over.
  *
  * src/commit/handover_commit.c
  *
@@ -17,16 +17,16 @@
 
 #include "commit/inner.h"
 
-/* More than a commit names; the last one is for all groups. */
+/* More than a commit can name.  The last element is for all groups. */
 #define MAX_RAISED	66
 
 static uint32 raised[MAX_RAISED];
 static int	nraised = 0;
-static bool all = false;		/* the database's counter is among them */
+static bool all = false;		/* the counter of the database is included */
 
 /*
- * This transaction is about to commit a job of this group, or with 0 jobs of any.  Takes
- * no lock, and cannot fail.
+ * Announce that this transaction is about to commit a job of this group, or jobs of any group
+ * if group is 0.  Takes no lock, and cannot fail.
  */
 void
 handover_raise(int64 group)
@@ -40,8 +40,8 @@ handover_raise(int64 group)
 }
 
 /*
- * The session is about to carry out COMMIT PREPARED, which makes rows visible of which
- * nothing is noted.
+ * Announce that the session is about to execute COMMIT PREPARED, which makes rows visible
+ * without notes.  Takes no lock, and cannot fail.
  */
 void
 jobq_before_commit_prepared(void)
@@ -50,7 +50,7 @@ jobq_before_commit_prepared(void)
 }
 
 /*
- * The transaction has handed over everything, or has aborted.
+ * The transaction has handed over everything, or has aborted: decrement the counters.
  */
 void
 handover_lower(void)

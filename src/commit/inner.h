@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  The books of the room commit itself, which commit.c asks.
+ *	  Books of the directory commit itself, called by commit.c.
  *
  * src/commit/inner.h
  *
@@ -13,9 +13,8 @@
 #include "commit/commit.h"
 
 extern const JobqCommitBooks deletion_books;	/* deletion_commit.c */
-extern const JobqCommitBooks group_held_books;	/* group_commit.c: before
-												 * permits are given back */
-extern const JobqCommitBooks group_end_books;	/* ... and after that */
+extern const JobqCommitBooks group_held_books;	/* before permits return */
+extern const JobqCommitBooks group_end_books;	/* ... and afterwards */
 extern const JobqCommitBooks group_awaited_books;	/* ... and at abort */
 extern const JobqCommitBooks lease_books;	/* lease_commit.c */
 extern const JobqCommitBooks message_books; /* message.c */

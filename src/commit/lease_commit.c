@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lease_commit.c
- *	  What becomes of leases at the end of a transaction.
+ *	  Changes of leases at the end of a transaction.
  *
- * A lease is taken when its job is popped, and holds when the transaction
- * commits; whatever ends it or makes it longer does so at commit, too.
+ * A lease is granted when its job is popped, and becomes valid when the transaction commits.
+ * Changes that end or extend a lease also take effect at commit.
  *
  * src/commit/lease_commit.c
  *
@@ -23,19 +23,20 @@ typedef struct PendingLease
 	int64		id;
 	int64		token;			/* 0: any */
 	uint32		bundle;
-	uint32		stat;			/* where the job is counted */
+	uint32		stat;			/* number of the job's counters */
 	uint32		name;			/* hash of its kind */
-	bool		notify;			/* its queue has work again if it comes back */
+	bool		notify;			/* notify its queue if the job comes back */
 	TimestampTz until;
 } PendingLease;
 
 static int	nleases = 0;
 
-static PendingLease *leases = NULL; /* kept from one transaction to the next */
+static PendingLease *leases = NULL; /* reused by the next transaction */
 static int	max_leases = 0;
 
 /*
- * See that so many more leases can be noted without an error.
+ * Allocate memory for n more notes, so that jobq_at_commit_lease() cannot fail.  ERROR if out
+ * of memory.
  */
 void
 jobq_lease_room(int n)
@@ -44,7 +45,7 @@ jobq_lease_room(int n)
 }
 
 /*
- * Has this transaction ended the lease of the job, or given it back?
+ * Return whether this transaction has ended or returned the lease of the job.
  */
 bool
 jobq_lease_is_ended(int64 id)
@@ -60,8 +61,8 @@ jobq_lease_is_ended(int64 id)
 }
 
 /*
- * Note what becomes of a lease at the end of this transaction.  Room for it
- * was made by jobq_lease_room(): this cannot fail.
+ * Note a change of a lease for the end of this transaction.  The caller must have called
+ * jobq_lease_room(): this function cannot fail.  token 0 means any token.  Takes no lock.
  */
 void
 jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
@@ -82,12 +83,13 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 }
 
 /*
- * Its holder ends the lease, as was noted: so the scheduler does not, even if its time is
- * over before this transaction is, or when the job's row can be seen anew and the lease is
- * still there.  If the transaction is undone, so is this.
+ * Mark the lease as being ended by its holder, after the end was noted.  The scheduler then
+ * does not end the lease, even if the lease expires before this transaction is over.  The same
+ * holds while the job's new row is visible and the lease still exists.  A rollback removes the
+ * mark.  Takes db->lock.
  *
- * Returns whether the time was not over.  Then the scheduler has not begun to end it: it
- * looks at the clock before it takes the lock, and we after.
+ * Returns whether the lease had not expired.  Then the scheduler has not begun to end the
+ * lease: the scheduler reads the clock before it takes the lock, this function afterwards.
  */
 bool
 jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token)
@@ -108,7 +110,8 @@ jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token)
 }
 
 /*
- * Note that the job goes back to its queue, of which is told if "notify".  Likewise.
+ * Note that the job returns to its queue.  Sessions listening for the queue are notified if
+ * notify is set.  Conditions as for jobq_at_commit_lease().
  */
 void
 jobq_at_commit_lease_back(int64 id, int64 token, bool notify)
@@ -118,9 +121,9 @@ jobq_at_commit_lease_back(int64 id, int64 token, bool notify)
 }
 
 /*
- * Where the job, whose lease was just noted, is counted, the hash of its kind, and whether
- * its queue is told should it come back.  They are asked for in the order in which they
- * were noted.
+ * Set further values of the lease that was just noted as granted.  stat: number of the job's
+ * counters.  kind: hash of the kind.  notify: notify the queue if the job comes back.  Calls
+ * must come in the order of the notes.
  */
 void
 jobq_at_commit_lease_given(int64 id, uint32 stat, uint32 kind, bool notify)
@@ -142,8 +145,8 @@ jobq_at_commit_lease_given(int64 id, uint32 stat, uint32 kind, bool notify)
 }
 
 /*
- * Note that whoever made this bundle lets go of it at the end of this
- * transaction.  Likewise; wants db->lock.
+ * Note that the creator of this bundle releases its reference at the end of this transaction.
+ * Cannot fail after jobq_lease_room().  Caller must hold db->lock.
  */
 void
 jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
@@ -152,7 +155,7 @@ jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 }
 
 /*
- * Has this transaction made a bundle, which it has not let go of?
+ * Return whether this transaction has created a bundle and not released its reference.
  */
 bool
 jobq_bundle_noted(void)
@@ -164,9 +167,9 @@ jobq_bundle_noted(void)
 }
 
 /*
- * Is it still there?  A new extension's scheduler, which may come as soon as
- * our locks are released, forgets all; so does the place of a database that is
- * left.
+ * Return whether the bundle still exists.  The scheduler of a new extension may start as soon
+ * as the locks of this transaction are released, and clears all bundles.  The bundles are also
+ * cleared when the database loses its slot.
  */
 static bool
 bundle_lives(const JobqDatabase *db, const PendingLease *pending)
@@ -175,7 +178,8 @@ bundle_lives(const JobqDatabase *db, const PendingLease *pending)
 }
 
 /*
- * The same for a bundle that this transaction has noted.  Wants db->lock.
+ * Return whether a bundle still exists that this transaction has noted.  Caller must hold
+ * db->lock.
  */
 bool
 jobq_bundle_lives(JobqDatabase *db, uint32 bundle)
@@ -187,7 +191,7 @@ jobq_bundle_lives(JobqDatabase *db, uint32 bundle)
 }
 
 /*
- * Carry out what was noted, at commit.  Wants db->lock; cannot fail.
+ * Carry out the notes at commit.  Caller must hold db->lock exclusively.  Cannot fail.
  */
 static void
 leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -203,7 +207,7 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 
 		if (pending->action == LEASE_BUNDLE)
 		{
-			made = pending;		/* below */
+			made = pending;		/* see below */
 			continue;
 		}
 		lease = jobq_lease_find(db, pending->id);
@@ -218,7 +222,7 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				if (pending->name != 0)
 					lease->name = pending->name;
 
-				/* limits that have begun meanwhile have not counted it */
+				/* limits that started meanwhile have not counted the job */
 				if (lease->bundle == JOBQ_NONE ||
 					(db->limits->begun_at >= db->leases->bundles[lease->bundle].since &&
 					 db->limits->begun_at <= now))
@@ -244,8 +248,8 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			case LEASE_EXTEND:
 
 				/*
-				 * The lease may be one that was made again, from its row,
-				 * after all bundles were forgotten.
+				 * The lease may have been created again from its row, after
+				 * all bundles were cleared.
 				 */
 				bundle = pending->bundle;
 				Assert(bundle == JOBQ_NONE ||
@@ -260,7 +264,7 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				break;
 		}
 	}
-	/* whoever made a bundle lets go of it when its leases hold it */
+	/* a creator releases the bundle when leases refer to the bundle */
 	for (int i = 0; i < nleases; i++)
 		if (leases[i].action == LEASE_BUNDLE && bundle_lives(db, &leases[i]))
 			jobq_lease_bundle_release(db, leases[i].bundle);
@@ -270,7 +274,8 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The lease is not ended: the scheduler sees to it again.  Wants db->lock.
+ * The end of the lease was rolled back: the scheduler watches the lease again.  Caller must
+ * hold db->lock exclusively.
  */
 static void
 stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
@@ -286,9 +291,7 @@ stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
 		wake->scheduler = true;
 }
 
-/*
- * Undo what was taken since this subtransaction began, or at all.
- */
+/* Undo what was noted since this subtransaction began, or all notes. */
 static void
 leases_abort(SubTransactionId since)
 {
@@ -311,7 +314,7 @@ leases_abort(SubTransactionId since)
 		{
 			if (!bundle_lives(db, pending))
 				continue;
-			/* its row was never there */
+			/* the row was never visible */
 			ItemPointerSetInvalid(&db->leases->bundles[pending->bundle].row.ctid);
 			jobq_lease_bundle_release(db, pending->bundle);
 		}
@@ -337,7 +340,7 @@ leases_abort(SubTransactionId since)
 }
 
 /*
- * PREPARE TRANSACTION: an error if consumers' jobs were reserved or finished.
+ * PREPARE TRANSACTION: ERROR if jobs of consumers were reserved or finished.
  */
 static void
 leases_check_prepare(void)
@@ -349,18 +352,14 @@ leases_check_prepare(void)
 					 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));
 }
 
-/*
- * Has this transaction taken or ended a lease?
- */
+/* Return whether this transaction has granted or ended a lease. */
 bool
 jobq_leases_noted(void)
 {
 	return nleases > 0;
 }
 
-/*
- * Without a database there are no leases.
- */
+/* Without a database slot there are no leases. */
 static bool
 leases_pending(JobqDatabase *db)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message.c
- *	  Notifications on their way to the relay, or by the transaction itself.
+ *	  Notifications by the relay, or by the transaction itself.
  *
  * src/commit/message.c
  *
@@ -17,19 +17,20 @@
 
 #include "commit/inner.h"
 
-/* A message whose place in the relay is reserved. */
+/* A message with a reserved slot in the relay. */
 typedef struct PendingMessage
 {
 	SubTransactionId subid;
 	bool		by_user;		/* jobq.notify() or its trigger */
-	uint32		account;		/* whose share its place is: see shares.h */
-	int64		life;			/* JobqDatabase.life: whose relay has the
-								 * place */
+	uint32		account;		/* account of the slot: see shares.h */
+	int64		life;			/* JobqDatabase.life of the relay */
 	struct PendingMessage *next;
 	JobqRelayMessage message;
 } PendingMessage;
 
-/* A message of jobq's own that is a plain NOTIFY if this transaction commits. */
+/*
+ * An internal message of jobq, sent as a plain NOTIFY if this transaction commits.
+ */
 typedef struct PlainMessage
 {
 	SubTransactionId subid;
@@ -38,21 +39,21 @@ typedef struct PlainMessage
 	char		payload[FLEXIBLE_ARRAY_MEMBER];
 } PlainMessage;
 
-static int	nmessages = 0;		/* places that are reserved */
+static int	nmessages = 0;		/* reserved slots */
 
 static PendingMessage *messages = NULL; /* newest first */
 
 static PlainMessage *plain = NULL;	/* oldest first */
 static PlainMessage *last_plain = NULL;
 
-static bool notifies = false;	/* this transaction does so itself */
+static bool notifies = false;	/* the transaction calls NOTIFY itself */
 
 static bool reserve(JobqDatabase *db, PendingMessage *pending);
 static void notify_plainly(const char *channel, const char *payload, bool by_user);
 
 /*
- * Forget all messages, and the places of open transactions: the memory belongs to
- * another database.  Wants db->lock.
+ * Drop all messages and all reserved slots, because the memory was assigned to another
+ * database.  Caller must hold db->lock exclusively.
  */
 void
 jobq_relay_clear(JobqDatabase *db)
@@ -63,7 +64,7 @@ jobq_relay_clear(JobqDatabase *db)
 }
 
 /*
- * Collapse with a message that is still to be sent; true if there is one.
+ * Return whether an equal message waits to be sent.  Then the new message is superfluous.
  */
 static bool
 relay_has(JobqDatabase *db, const JobqRelayMessage *message)
@@ -73,7 +74,10 @@ relay_has(JobqDatabase *db, const JobqRelayMessage *message)
 		JobqRelayMessage *other =
 			&db->told->relay[(db->told->relay_head + i - 1) % JOBQ_RELAY_SIZE];
 
-		/* only the newest: what came in between made it news again */
+		/*
+		 * only the newest of the channel: the same text may be news again
+		 * later
+		 */
 		if (strcmp(other->channel, message->channel) == 0)
 			return strcmp(other->payload, message->payload) == 0;
 	}
@@ -81,15 +85,15 @@ relay_has(JobqDatabase *db, const JobqRelayMessage *message)
 }
 
 /*
- * Send a notification through the relay: after commit, by the scheduler,
- * without the lock that NOTIFY holds across the commit's flush.
+ * Send a notification through the relay: the scheduler sends it after the commit, without
+ * holding the lock of NOTIFY during the commit's flush.
  *
- * The place in the ring is reserved now, so that nothing can fail at commit.
- * Where the relay is not running, is full, or the payload is too long for it,
- * the notification becomes a plain NOTIFY of this transaction.
+ * The slot in the ring is reserved now, so that no step can fail at commit.  The notification
+ * becomes a plain NOTIFY of this transaction in three cases: the relay is not running, the
+ * relay is full, or the payload is too long.
  *
- * What is not sent by the user does not keep the transaction from being prepared, whichever
- * of the two it is: it is not sent then.
+ * by_user: the transaction cannot be prepared.  Other messages do not prevent PREPARE
+ * TRANSACTION, and are dropped by it.  ERROR if the channel name is invalid.  Takes db->lock.
  */
 void
 jobq_relay(const char *channel, const char *payload, bool by_user)
@@ -97,14 +101,16 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 	JobqDatabase *db = jobq_my_database();
 	PendingMessage *pending = NULL;
 
-	/* the same rules as NOTIFY's, so that the relay can send all it takes */
+	/*
+	 * the rules of NOTIFY, so that the relay can send every accepted message
+	 */
 	if (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("channel name \"%s\" must have 1 to %d bytes",
 						channel, NAMEDATALEN - 1)));
 
-	/* duplicates collapse, as those of NOTIFY do */
+	/* drop duplicates, as NOTIFY does */
 	{
 		SubTransactionId subid = GetCurrentSubTransactionId();
 		PendingMessage *message = messages;
@@ -137,9 +143,9 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 }
 
 /*
- * A NOTIFY of this transaction, or of its commit.  Told means durable: that waits for the
- * flush, and for synchronous standbys, even if it is a worker's or the session does not want
- * that of its commits (messages_before_commit()).
+ * Send a plain NOTIFY in this transaction, or at its commit.  The commit then waits for the
+ * flush and for synchronous standbys, even in a worker or with synchronous_commit = off: see
+ * messages_before_commit() and flush.c.
  */
 static void
 notify_plainly(const char *channel, const char *payload, bool by_user)
@@ -166,8 +172,8 @@ notify_plainly(const char *channel, const char *payload, bool by_user)
 }
 
 /*
- * Reserve the place of this message, or not if there is none, or open
- * transactions of this role have their share: which cannot fail.
+ * Reserve a slot for this message.  Returns false if no slot is free, or if open transactions
+ * of this role have used up the role's quota.  Takes db->lock; cannot fail.
  */
 static bool
 reserve(JobqDatabase *db, PendingMessage *pending)
@@ -196,8 +202,8 @@ reserve(JobqDatabase *db, PendingMessage *pending)
 }
 
 /*
- * Give up the places that are reserved.  If the database was left since, its relay
- * has forgotten them.  Wants db->lock.
+ * Release the reserved slots.  If the database has lost its slot meanwhile, its relay was
+ * cleared.  Caller must hold db->lock exclusively.
  */
 static void
 give_places(JobqDatabase *db)
@@ -215,10 +221,9 @@ give_places(JobqDatabase *db)
 }
 
 /*
- * Send through the relay without waiting for this transaction's end.  The
- * message is dropped if the relay is half full: it tells of something that is
- * overtaken by the next such message anyway, and must leave room for those that
- * are not.
+ * Send through the relay without waiting for the end of this transaction.  The message is
+ * dropped if the relay is half full, because the next message of this sort replaces it.  The
+ * other half of the ring is for messages that must not be lost.  Takes db->lock.
  */
 void
 jobq_relay_now(const char *channel, const char *payload)
@@ -245,9 +250,9 @@ jobq_relay_now(const char *channel, const char *payload)
 }
 
 /*
- * The messages in the order in which they were given, though the list has the
- * newest first.  No allocation is allowed here, so the list is reversed.
- * Wants db->lock; cannot fail.
+ * Put the messages into the ring in the order in which they were sent.  The list has the
+ * newest message first.  The list is reversed in place, because no allocation is allowed here.
+ * Caller must hold db->lock exclusively.  Cannot fail.
  */
 static void
 messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -276,9 +281,7 @@ messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	jobq_relay_mark(db, now, wake);
 }
 
-/*
- * What a subtransaction wanted to send is not sent.
- */
+/* Drop the messages of a subtransaction that was rolled back. */
 static void
 messages_drop(SubTransactionId since)
 {
@@ -292,8 +295,7 @@ messages_drop(SubTransactionId since)
 }
 
 /*
- * Give back the places of what is not sent: the transaction did not commit,
- * or was prepared.
+ * Release the slots of unsent messages, because the transaction was aborted or prepared.
  */
 static void
 messages_forget(void)
@@ -310,9 +312,7 @@ messages_forget(void)
 	messages = NULL;
 }
 
-/*
- * PREPARE TRANSACTION: an error if the user has sent something.
- */
+/* PREPARE TRANSACTION: ERROR if the user has sent a notification. */
 static void
 messages_check_prepare(void)
 {
@@ -331,7 +331,8 @@ messages_noted(void)
 }
 
 /*
- * The transaction is not prepared, but commits; and for good, if it has a NOTIFY of its own.
+ * The transaction commits, and is not prepared: send the internal messages.  A transaction
+ * with a NOTIFY waits for the flush of its commit.
  */
 static void
 messages_before_commit(void)

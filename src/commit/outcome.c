@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * outcome.c
- *	  Tells who waits for a job what has become of it, if no table will.
+ *	  Outcomes of jobs without a row, for waiting sessions.
  *
- * A job of a queue that keeps nothing leaves no row when it is over.  So its
- * outcome goes from the transaction that ends it to those who wait, after the
- * commit and before they are woken.
+ * A job of a queue that keeps nothing leaves no row at its end.  The transaction that ends the
+ * job reports the outcome to waiting sessions, after the commit and before they are woken.
  *
- * COMMIT PREPARED does not know what the transaction has ended.  But it says that
- * there was one; and as none is prepared that has done else to such a job than
- * cancel it, who finds no trace then knows the outcome.
+ * COMMIT PREPARED does not know which jobs the prepared transaction has ended.  But waiting
+ * sessions learn that a prepared transaction has committed.  A prepared transaction can only
+ * cancel jobs without a row.  A waiting session that finds no row therefore knows the outcome.
  *
  * src/commit/outcome.c
  *
@@ -27,13 +26,16 @@ typedef struct PendingOutcome
 	SubTransactionId subid;
 } PendingOutcome;
 
-/* In the order of their subtransactions; kept from one transaction to the next. */
+/*
+ * In the order of their subtransactions.  The memory is reused by the next transaction.
+ */
 static PendingOutcome *outcomes = NULL;
 static int	noutcomes = 0;
 static int	max_outcomes = 0;
 
 /*
- * At commit, whoever waits for the job is to know that this has become of it.
+ * At commit, report this outcome of the job to the sessions waiting for the job.  Takes no
+ * lock.  ERROR if out of memory.
  */
 void
 jobq_at_commit_outcome(int64 job_id, Oid role, char state)
@@ -56,7 +58,7 @@ outcomes_noted(void)
 }
 
 /*
- * The transaction has committed: tell them, which needs no lock of the database.
+ * The transaction has committed: report the outcomes.  Needs no lock of the database.
  */
 static bool
 outcomes_pending(JobqDatabase *db)

@@ -1,10 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * waiter.c
- *	  Sessions that wait for the end of a job, or of a batch.
+ *	  Sessions that wait for the end of a job or of a batch.
  *
- * A session takes a place in the list before it looks whether the job has ended.
- * So either its look sees the end, or whoever commits the end sees the place.
+ * A session allocates a slot before checking whether the job has ended.  Either the check sees
+ * the end, or the process that commits the end sees the slot.
+ *
+ * Times are in milliseconds.  Unless stated otherwise, exported functions take
+ * JobqWaiters.lock, and the caller must not hold it.
  *
  * src/commit/waiter.c
  *
@@ -19,7 +22,7 @@
 
 #include "commit/inner.h"
 
-/* How many places this session has taken. */
+/* Number of slots that this session has allocated so far. */
 static uint32 taken = 0;
 
 static int *bucket_of(Oid dboid, int64 job_id);
@@ -38,7 +41,8 @@ bucket_of(Oid dboid, int64 job_id)
 }
 
 /*
- * The place, which was taken, is found by its job.  Wants the lock.
+ * Insert the allocated slot into the bucket of its job.  Caller must hold the lock
+ * exclusively.
  */
 static void
 join(int place)
@@ -55,7 +59,8 @@ join(int place)
 }
 
 /*
- * Note that this session waits for the job; an error if its role does for too many.
+ * Allocate a slot for this session, which waits for the job.  Returns the slot's number.
+ * ERROR if the role has used up its quota.
  */
 int
 jobq_add_waiter(int64 id)
@@ -96,9 +101,7 @@ jobq_add_waiter(int64 id)
 	return place;
 }
 
-/*
- * Give up the place.  Wants the lock.
- */
+/* Free the slot.  Caller must hold the lock exclusively. */
 static void
 leave(int place)
 {
@@ -118,9 +121,7 @@ leave(int place)
 	pg_atomic_fetch_sub_u32(&waiters->n, 1);
 }
 
-/*
- * This session is about to look whether the job has ended.
- */
+/* Prepare for a check of whether the job has ended.  Takes no lock. */
 void
 jobq_waiter_look(int place)
 {
@@ -130,8 +131,9 @@ jobq_waiter_look(int place)
 }
 
 /*
- * Sleep until the job may have ended, if it has not since the last look: that
- * may have waited for a lock or a page, and taken the latch's news for its own.
+ * Sleep for at most ms milliseconds, until the job may have ended.  Returns at once if the job
+ * may have ended since the last check.  The check may have waited for a lock or a page, and
+ * reset the latch there.  Takes no lock.  ERROR if the query is canceled.
  */
 void
 jobq_waiter_sleep(int place, long ms, uint32 wait_event)
@@ -143,8 +145,8 @@ jobq_waiter_sleep(int place, long ms, uint32 wait_event)
 }
 
 /*
- * What has become of the job, and whose it was, if that was told to who waits
- * because it leaves no row; or else 0.
+ * Return the outcome of a job that leaves no row, and set *role to the job's role.  Returns 0
+ * if no outcome was reported.
  */
 char
 jobq_waiter_outcome(int place, Oid *role)
@@ -160,7 +162,8 @@ jobq_waiter_outcome(int place, Oid *role)
 }
 
 /*
- * Does any session wait?  Whoever begins to after this sees what has committed.
+ * Return whether any session waits in any database.  A session that starts waiting later sees
+ * the committed change.  Takes no lock.
  */
 bool
 jobq_anybody_waits(void)
@@ -170,8 +173,7 @@ jobq_anybody_waits(void)
 }
 
 /*
- * Tell the sessions that wait for this job what has become of it.  They are woken
- * later.
+ * Report the outcome of this job to the sessions waiting for the job.  They are woken later.
  */
 void
 jobq_tell_waiters(Oid dboid, const JobqEnding *ending)
@@ -192,9 +194,7 @@ jobq_tell_waiters(Oid dboid, const JobqEnding *ending)
 	LWLockRelease(waiters->lock);
 }
 
-/*
- * This session does not wait for it any more.
- */
+/* Free the slot, because this session no longer waits. */
 void
 jobq_drop_waiter(int place)
 {
@@ -204,7 +204,8 @@ jobq_drop_waiter(int place)
 }
 
 /*
- * What jobq_remove_waiters() takes, for a clean-up of what is taken from here on.
+ * Return the argument of jobq_remove_waiters() for a clean-up of the slots allocated from now
+ * on.  Takes no lock.
  */
 Datum
 jobq_waiters_from_here(void)
@@ -213,9 +214,9 @@ jobq_waiters_from_here(void)
 }
 
 /*
- * Clean-up after an error: give up the places that the session has taken since
- * jobq_waiters_from_here().  Those before belong to a call that goes on, if it is code
- * of the user's that is called there, and that has caught the error.
+ * Clean-up after an error: free the slots allocated since jobq_waiters_from_here().  Older
+ * slots belong to a call that continues, if code of the user was called there and has caught
+ * the error.
  */
 void
 jobq_remove_waiters(int code, Datum from)
@@ -240,8 +241,8 @@ wake(JobqWaiter *waiter)
 }
 
 /*
- * Wake the sessions that wait for this job, or for any if job_id is 0.  Cheap
- * if there are none.
+ * Wake the sessions waiting for this job, or all waiting sessions of the database if job_id is
+ * 0.  Cheap if no session waits.
  */
 void
 jobq_wake_waiters(Oid dboid, int64 job_id)
@@ -263,7 +264,8 @@ jobq_wake_waiters(Oid dboid, int64 job_id)
 }
 
 /*
- * COMMIT PREPARED may have ended jobs, and nobody knows which: wake all.
+ * Wake all waiting sessions of the database, because COMMIT PREPARED may have ended unknown
+ * jobs.
  */
 void
 jobq_wake_waiters_prepared(Oid dboid)
@@ -283,7 +285,7 @@ jobq_wake_waiters_prepared(Oid dboid)
 }
 
 /*
- * Was there a COMMIT PREPARED since this session waits?
+ * Return whether a prepared transaction has committed since this session began to wait.
  */
 bool
 jobq_waiter_prepared(int place)

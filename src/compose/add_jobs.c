@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * add_jobs.c
- *	  add_jobs(), and the lock with which jobs are added to a batch.
+ *	  add_jobs(), and the lock under which jobs are added to a batch.
  *
- * A transaction that adds a job locks the batch's row, weakly, so that the batch does not
- * end before that commits.  A job of the batch itself need not, because the batch lasts as
- * long as the job.
+ * A transaction that adds a job takes a weak lock on the batch's row, so that the batch
+ * cannot end before the transaction commits.  A job of the batch can add jobs without the
+ * lock, because the batch cannot end while the job is live.
  *
  * src/compose/add_jobs.c
  *
@@ -32,8 +32,9 @@ static void read_to_add(int64 id, const char *lock, Batch *batch);
 static void lock_after_adding(int64 id);
 
 /*
- * Does a job of the batch run here, whose row keeps the batch from ending?  A procedure may
- * have ended the transaction that keeps its job's row.
+ * Return true if this process runs a job of the batch, and the job's row keeps the batch
+ * from ending.  A leased job does not count: a procedure may have ended the transaction
+ * that holds the job's row.
  */
 static bool
 runs_inside(int64 id)
@@ -43,8 +44,9 @@ runs_inside(int64 id)
 }
 
 /*
- * Read a batch to which this user may add jobs, with the lock of batch_read(); an error if
- * there is none, or it takes no more.
+ * Read a batch to which the current user may add jobs.  lock: as for batch_read().  ERROR
+ * if the batch does not exist, is over, is being cancelled or is dormant.  Also locks the
+ * table of jobs, weakly.
  */
 static void
 read_to_add(int64 id, const char *lock, Batch *batch)
@@ -63,9 +65,10 @@ read_to_add(int64 id, const char *lock, Batch *batch)
 }
 
 /*
- * Read a batch to which this user may add jobs, and see to it that it does not end before
- * they are there; an error if there is none, or it takes no more.  Returns whether a job
- * of the batch itself runs here, which keeps it from ending.
+ * Read a batch to which the current user may add jobs, and keep the batch from ending
+ * before the transaction commits.  Takes a share lock on the batch's row, unless this
+ * process runs a job of the batch.  Returns true if it does.  ERROR if the batch does not
+ * exist or accepts no jobs.  The caller must not be connected to SPI.
  */
 bool
 batch_open_to_add(int64 id, Batch *batch)
@@ -77,13 +80,13 @@ batch_open_to_add(int64 id, Batch *batch)
 }
 
 /*
- * The batch was started before it had a job, and jobs were offered to it that may all have
- * been duplicates: lock its row, as batch_open_to_add() does.  A batch that has got nothing
- * is marked, by another start than its creation, so that it ends like any other without
+ * Lock the row of a batch that was started at creation, after jobs have been passed to it.
+ * All of these jobs may have been duplicates.  If the batch still has no job, set
+ * started_at to a time other than created_at, so that the batch ends like any batch without
  * jobs.
  *
- * The row is locked only here, because the two locks exclude each other: of two sessions
- * that hold the weaker one, neither could get the other.
+ * The row is locked only here, because the two row locks conflict.  If two sessions held
+ * the weaker lock, neither could get the stronger lock.
  */
 static void
 lock_after_adding(int64 id)
@@ -109,7 +112,8 @@ lock_after_adding(int64 id)
 }
 
 /*
- * add_jobs(batch_id, kind, payloads, options) returns the ids, in order.
+ * SQL function add_jobs(batch_id, kind, payloads, options).  Returns the ids of the jobs,
+ * in the order of the payloads.
  */
 Datum
 jobq_add_jobs(PG_FUNCTION_ARGS)

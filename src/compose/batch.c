@@ -3,9 +3,9 @@
  * batch.c
  *	  Batches: create_batch(), start_batch(), cancel_batch().
  *
- * A batch is a row of jobq_internal.batch, and the jobs that name it.  What is to be
- * done when its jobs end, the scheduler does (worker/scheduler/batches.c); here is what
- * users do.
+ * A batch is a row of jobq_internal.batch, and the jobs that name the row.  The functions
+ * here are called by users.  The scheduler reacts to the ends of jobs
+ * (worker/scheduler/batches.c).
  *
  * src/compose/batch.c
  *
@@ -53,8 +53,10 @@ may_with(int privilege, Oid role)
 }
 
 /*
- * Read a batch with which this user may do this, or for whose role he may act if
- * that is 0; an error if there is none.  The caller is connected to SPI.
+ * Read a batch.  The current user must have the privilege for the batch's role, or must be
+ * able to act for this role if privilege is 0.  lock: the row lock to take, one of the
+ * constants in inner.h.  ERROR if the batch does not exist or the user lacks the privilege.
+ * The caller must be connected to SPI.
  */
 void
 batch_read(int privilege, int64 id, const char *lock, Batch *batch)
@@ -98,7 +100,8 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 }
 
 /*
- * An error for a batch that is not there, or is none of this user's.
+ * Raise the ERROR for a missing batch, or a batch of another role.  The message is the same
+ * in both cases.
  */
 void
 jobq_no_such_batch(int64 id)
@@ -110,7 +113,8 @@ jobq_no_such_batch(int64 id)
 }
 
 /*
- * An error: the batch is in a state in which this cannot be.
+ * Raise an ERROR, because the batch does not allow the operation in its present state.
+ * state: completes the message "batch N ...".
  */
 void
 batch_wrong_state(int64 id, const char *state, const char *hint)
@@ -122,8 +126,10 @@ batch_wrong_state(int64 id, const char *state, const char *hint)
 }
 
 /*
- * An error if the batch is a workflow that waits for what its step needs, or for its batch
- * to be started: the scheduler has it begin, and frees its steps only.
+ * ERROR if the batch is a nested workflow that has not begun.  Jobs cannot be added to this
+ * batch, and users cannot start it.  The scheduler starts the workflow when its step's
+ * needs are completed, or start_batch() of the outer batch does.  Only steps are freed
+ * then.
  */
 void
 batch_check_begun(int64 id, const Batch *batch)
@@ -134,7 +140,8 @@ batch_check_begun(int64 id, const Batch *batch)
 }
 
 /*
- * An error if this user could not enqueue such a job.  Returns what is kept.
+ * Check the description of a callback.  Returns the description to be stored.  ERROR if the
+ * current user could not enqueue the described job.
  */
 static Datum
 check_callback(Datum json, const char *what)
@@ -149,9 +156,11 @@ check_callback(Datum json, const char *what)
 }
 
 /*
- * Insert a batch of this user's, and return its id.  callbacks are on_success,
- * on_failure and on_finish, or NULL; parent is 0, or the batch of which it is a part, where
- * parent_job stands for it.
+ * Insert a batch owned by the current user, and return the batch's id.  callbacks:
+ * on_success, on_failure and on_finish, where nulls is false.  parent: the outer batch, or
+ * 0.  parent_job: the job that represents the new batch in the outer batch.  Takes a weak
+ * lock on the table of jobs.  ERROR if the user may not produce, the name has an invalid
+ * length, or a callback is invalid.  Cannot be used in read-only or parallel mode.
  */
 int64
 jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
@@ -208,7 +217,8 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 }
 
 /*
- * create_batch(name, on_success, on_failure, on_finish, allow_failures, start)
+ * SQL function create_batch(name, on_success, on_failure, on_finish, allow_failures,
+ * start).
  */
 Datum
 jobq_create_batch(PG_FUNCTION_ARGS)
@@ -234,7 +244,8 @@ jobq_create_batch(PG_FUNCTION_ARGS)
 }
 
 /*
- * Let all blocked jobs of the batch run.
+ * Free all blocked jobs of the batch, except jobs that represent nested workflows.  Waits
+ * for other transactions changing these jobs.
  */
 static void
 free_jobs(int64 batch_id)
@@ -275,8 +286,8 @@ free_jobs(int64 batch_id)
 			}
 
 			/*
-			 * Somebody cancels it, or gives it another priority.  It may be
-			 * another role's, who may add to the batch.
+			 * Another session cancels the job or changes its priority.  The
+			 * session may belong to another role that may add to the batch.
 			 */
 			if (TransactionIdIsValid(blocker))
 				XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
@@ -298,8 +309,8 @@ free_jobs(int64 batch_id)
 }
 
 /*
- * The batch begins, and so do the workflows that are part of it: also those that have come
- * since this transaction's snapshot, as nobody else has them begin.
+ * Start the pending workflows within the batch.  The query must also see workflows added
+ * since the transaction's snapshot, because no other code starts them.
  */
 static void
 start_nested(int64 batch_id)
@@ -323,7 +334,7 @@ start_nested(int64 batch_id)
 }
 
 /*
- * start_batch(batch_id)
+ * SQL function start_batch(batch_id).
  */
 Datum
 jobq_start_batch(PG_FUNCTION_ARGS)
@@ -356,8 +367,10 @@ jobq_start_batch(PG_FUNCTION_ARGS)
 }
 
 /*
- * Cancel what is left of a batch that this user may operate on; an error if there
- * is none, or it runs elsewhere.  False if it was over.
+ * Cancel the remaining jobs of a batch: set its state, and wake the scheduler at commit.
+ * Returns false if the batch was over.  ERROR if the batch does not exist, the current user
+ * may not operate on the batch, or the batch is dormant.  Locks the batch's row.  The
+ * caller must not be connected to SPI.
  */
 bool
 jobq_batch_cancel_open(int64 id)
@@ -385,7 +398,7 @@ jobq_batch_cancel_open(int64 id)
 }
 
 /*
- * cancel_batch(batch_id): false if it was over.
+ * SQL function cancel_batch(batch_id).  Returns false if the batch was over.
  */
 Datum
 jobq_cancel_batch(PG_FUNCTION_ARGS)
@@ -395,8 +408,9 @@ jobq_cancel_batch(PG_FUNCTION_ARGS)
 }
 
 /*
- * A dead letter of the batch is a job again: the batch is not over any more.
- * One that was cancelled, or is not there, stays so; then false.
+ * Reopen a batch after a dead letter of the batch became a job again.  Returns false if the
+ * batch was cancelled or does not exist.  A cancelled batch stays cancelled.  Locks the
+ * batch's row.  The caller must not be connected to SPI.
  */
 bool
 jobq_batch_reopen(int64 batch_id)
@@ -407,7 +421,7 @@ jobq_batch_reopen(int64 batch_id)
 
 	SPI_connect();
 
-	/* the scheduler, which does not see the job yet, must not end it */
+	/* the scheduler does not see the job yet, and must not end the batch */
 	runs = jobq_query("SELECT FROM jobq_internal.batch WHERE id = $1 AND state <> 'x'" NOBODY,
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 	if (jobq_query("UPDATE jobq_internal.batch SET state = 'r', finished_at = NULL,"
@@ -420,9 +434,9 @@ jobq_batch_reopen(int64 batch_id)
 }
 
 /*
- * Tell who listens to the batch that it is in another state, and wake who waits for
- * it if it is over; after this transaction has committed.  In the list of those who
- * wait, a batch has its id with a minus.
+ * After commit, notify listeners of the new state of the batch.  If the batch is over, also
+ * wake the sessions that wait for the batch.  The list of waiting sessions contains a batch
+ * as its negated id.
  */
 void
 jobq_batch_changed(int64 batch_id, const char *state, bool over)
@@ -439,8 +453,8 @@ jobq_batch_changed(int64 batch_id, const char *state, bool over)
 }
 
 /*
- * An error if there is no such batch that this user may see.  The caller is connected
- * to SPI.
+ * ERROR if the batch does not exist, or the current user may not monitor the batch.  Takes
+ * no row lock.  The caller must be connected to SPI.
  */
 void
 jobq_batch_check_visible(int64 id)
@@ -451,9 +465,10 @@ jobq_batch_check_visible(int64 id)
 }
 
 /*
- * Lock the dead letters of the batch, and of those that are part of it, before the batch:
- * whoever retries or deletes one of them has locked that before he wants the row of its
- * batch.  The innermost come first, as they do there.  The caller is connected to SPI.
+ * Lock the dead letters of the batch and of all nested batches.  Call this function before
+ * locking the batch's row.  A session that retries or deletes a dead letter locks the dead
+ * letter first and then the batch's row, so the opposite order could deadlock.  Innermost
+ * batches come first, as in such a session.  The caller must be connected to SPI.
  */
 void
 batch_lock_letters(int64 id)
@@ -471,8 +486,9 @@ batch_lock_letters(int64 id)
 }
 
 /*
- * An error if this user may not run the batch's dead letters again, or they cannot.
- * Lock them, and the batch.
+ * Lock the batch and its dead letters for a retry of all of these.  ERROR if the batch does
+ * not exist, the current user may not operate on the batch, or the batch is dormant or
+ * cancelled.  The caller must not be connected to SPI.
  */
 void
 jobq_batch_check_retry(int64 id)

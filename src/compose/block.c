@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * block.c
- *	  A job that is enqueued blocked (src/store/blocked.c).
+ *	  Enqueueing of a blocked job (src/store/blocked.c).
  *
  * src/compose/block.c
  *
@@ -15,9 +15,10 @@
 #include "compose/compose.h"
 
 /*
- * Have a job that jobq_prepare_job() has made from these options, and that is
- * not in the table yet, wait until it is freed.  A delay of its own, and what
- * its queue says about its expiry, begin then.
+ * Turn a new job into a blocked job.  jobq_prepare_job() must have made the job from the
+ * same options, and the job must not be in the table yet.  The options delay and run_at
+ * apply when the job is freed: a delay begins then, and so does the queue's expiry.  ERROR
+ * if the delay is out of range.  Takes no locks.
  */
 void
 jobq_job_block(JobqJob *job, const Datum *options, const bool *nulls)

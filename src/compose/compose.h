@@ -1,20 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * compose.h
- *	  The door of the room compose: jobs that belong together.
+ *	  Interface of the directory compose: batches, workflows, and the results of steps.
  *
- * A batch is over when none of its jobs is live; then its callbacks are enqueued.
- * A workflow is a batch of which some jobs, its steps, wait for others and take
- * their results.  What happens at the end of jobs is the scheduler's work
- * (worker/scheduler/batches.c, workflows.c); this room makes batches, and reads how
- * far they are.
+ * A batch is over when none of its jobs is live.  Then its callbacks are enqueued.  A
+ * workflow is a batch with steps: jobs with needs.  A step waits for its needs and receives
+ * their results.  This directory creates batches and reads their progress.  The scheduler
+ * acts when jobs end (worker/scheduler/batches.c, workflows.c).
  *
- * What it promises: the jobs of a batch are added, and its state changes, in the
- * caller's transaction.
+ * Guarantee: jobs are added to a batch, and the state of a batch changes, in the caller's
+ * transaction.
  *
- * Locks: who adds jobs to a batch locks its row, weakly; the scheduler, which skips a
- * batch that is locked, comes again.  Who has steps run once more takes a lock that each
- * look at the batch takes, too (rerun.c).
+ * Locks: a transaction that adds jobs to a batch takes a weak lock on the batch's row.  The
+ * scheduler skips a locked batch and tries again later.  A rerun of steps and an evaluation
+ * of the batch take the same lock (rerun.c).
  *
  * src/compose/compose.h
  *
@@ -34,16 +33,17 @@
 #define BATCH_FAILED		'f'
 #define BATCH_CANCELLED		'x'
 
-/* Why a job of a batch is cancelled if the batch fails. */
+/* Reason for cancelling a job because its batch has failed. */
 #define BATCH_FAILED_REASON	"its batch has failed"
-/* ... or what its batch is a part of has no use for it. */
+/* Reason for cancelling a job because the outer batch does not need its workflow. */
 #define BATCH_DROPPED_REASON	"its workflow is not needed any more"
-/* ... or a step that it needs has ended otherwise; begins with this. */
+/* Beginning of the reason for cancelling a step with a lost need. */
 #define STEP_NEED_REASON		"needs step "
 
 /*
- * The state of a row of the archive; STEP_DROPPED of a job that was cancelled, before it
- * began, for one of these reasons.  row: what stands before the columns' names.
+ * SQL expression: the state of a row of the archive.  The value is STEP_DROPPED for a job
+ * cancelled before it began, for one of the three reasons above.  row: prefix of the column
+ * names, such as an alias with a dot.
  */
 #define STATE_OR_DROPPED(row) \
 	"CASE WHEN " row "state = 'x' AND " row "started_at IS NULL AND (" row "reason IN" \
@@ -52,9 +52,10 @@
 	" THEN 'd' ELSE " row "state END"
 
 /*
- * A query that deletes finished jobs ("delete", which returns its batch_id and
- * state), keeps the counts of their batches, and returns how many there were.  Their
- * steps are known to be dropped still.
+ * SQL query: delete finished jobs, add their numbers to the counts of their batches, and
+ * return the number of deleted jobs.  delete: a DELETE that returns batch_id, state, id and
+ * result (see RETURNING_FINISHED).  State and result of a deleted step are kept in
+ * jobq_internal.step, including the state STEP_DROPPED.
  */
 #define DELETE_AND_COUNT(delete) \
 	"WITH gone AS (" delete ")," \
@@ -96,10 +97,10 @@ extern void jobq_nest_make_job(JobqJob *job, int64 inner_id, int32 queue_id,
 extern void jobq_job_block(JobqJob *job, const Datum *options,
 						   const bool *nulls);
 
-/* Most steps of a workflow. */
+/* Maximum number of steps of a workflow. */
 #define JOBQ_MAX_STEPS		100000
 
-/* Bytes of a step's name. */
+/* Maximum length of a step's name, in bytes. */
 #define JOBQ_MAX_STEP_NAME	127
 
 /* Attribute numbers of jobq_internal.step. */
@@ -121,66 +122,63 @@ enum
 	STEP_NATTS = STEP_WORKFLOW_ID
 };
 
-/* The number of elements of a step with "map" whose array is not there yet. */
+/* Number of elements of a step with "map" whose array is not known yet. */
 #define JOBQ_UNKNOWN_ELEMENTS	(-1)
 
 /*
- * Where a step's job is, beside the states of the archive.
+ * Progress of a step: one of these values, or a state of the archive.
  */
 #define STEP_BLOCKED		'b'
 #define STEP_LIVE			'l'
 #define STEP_DEAD			'f'
 #define STEP_GONE			'g'
-#define STEP_SKIPPED		's' /* its condition does not hold */
-#define STEP_DROPPED		'd' /* cancelled only because others are dead or
-								 * expired */
-#define STEP_RESTORED		'r' /* ... and about to be blocked again */
-#define STEP_NAMED			'n' /* was live, and has been named since */
+#define STEP_SKIPPED		's' /* condition is false */
+#define STEP_DROPPED		'd' /* cancelled: see STATE_OR_DROPPED */
+#define STEP_RESTORED		'r' /* dropped, about to be blocked again */
+#define STEP_NAMED			'n' /* was live, and reported since */
 
 /*
- * A step of a workflow that exists; or the job of an element of an array, which counts
- * as a step that its step waits for.
+ * An existing step of a workflow, or the job of an element of an array.  The step with
+ * "map" waits for the jobs of its elements as for needs.
  */
 typedef struct JobqStep
 {
 	int64		job_id;
-	char	   *name;			/* NULL: of an element; see jobq_step_name() */
+	char	   *name;			/* NULL for an element; see jobq_step_name() */
 	int			nneeds;
-	struct JobqStep **needs;	/* NULL where there is no such step */
+	struct JobqStep **needs;	/* an entry is NULL if the step is missing */
 	int			nusers;			/* steps that need this one */
 	int			max_users;
 	struct JobqStep **users;
-	int			waits;			/* needs that are not over: see
-								 * jobq_steps_link() */
+	int			waits;			/* unfinished needs; jobq_steps_link() */
 	char		state;
 	bool		optional;
 	bool		conditional;
-	bool		again;			/* is to run once more (rerun.c) */
-	int64		workflow_id;	/* the batch that it is itself, or 0 */
+	bool		again;			/* will be rerun (rerun.c) */
+	int64		workflow_id;	/* batch of the nested workflow, or 0 */
 
-	/* of a step with "map" */
+	/* for a step with "map" */
 	bool		mapped;
 	int			nelements;		/* of the array, or JOBQ_UNKNOWN_ELEMENTS */
-	int			nwritten;		/* of these, those that have a job */
-	int			nleft;			/* of these, those that are not over: see
-								 * jobq_steps_link() */
+	int			nwritten;		/* number of elements with a job */
+	int			nleft;			/* unfinished among nwritten */
 	int			max_written;
-	struct JobqStep **elements; /* those that have a job, in their order */
+	struct JobqStep **elements; /* elements with a job, in order */
 
-	/* of an element */
-	struct JobqStep *mapper;	/* its step, or NULL */
+	/* for an element */
+	struct JobqStep *mapper;	/* the step with "map", or NULL */
 	int			place;
 } JobqStep;
 
 typedef struct JobqSteps
 {
-	MemoryContext memory;		/* of all of it */
-	int			nsteps;			/* with those of elements */
+	MemoryContext memory;		/* context of all allocations */
+	int			nsteps;			/* including elements */
 	int			max_steps;
-	JobqStep  **steps;			/* in the order of their jobs' ids */
+	JobqStep  **steps;			/* sorted by job id */
 	int			nnamed;
 	int			max_named;
-	JobqStep  **by_name;		/* in the order of their names, or NULL */
+	JobqStep  **by_name;		/* sorted by name, or NULL */
 } JobqSteps;
 
 /* src/compose/steps.c */
@@ -222,14 +220,14 @@ extern bool jobq_condition_holds(const char *condition, Jsonb *of);
 #define RESULT_KEY	"$result"
 #define ELEMENT_KEY	"$element"
 
-/* What references in a payload stand for. */
+/* Values for the references in a payload. */
 typedef struct JobqRefs
 {
-	/* the result of the step, or NULL if it has none */
+	/* return the result of the step, or NULL if the step has none */
 	Jsonb	   *(*result_of) (void *arg, const char *name);
 	void	   *arg;
-	Jsonb	   *element;		/* or NULL if there are no references to one */
-	int			place;			/* of the element in its array, from 0 */
+	Jsonb	   *element;		/* NULL if elements cannot be referenced */
+	int			place;			/* index of the element in its array, from 0 */
 } JobqRefs;
 
 extern void jobq_step_check_payload(const JobqJob *job);

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * condition.c
- *	  Conditions of steps: predicates in SQL's path language, about the results of
- *	  those that a step needs.
+ *	  Conditions of steps: jsonpath predicates about the results of the step's needs.
  *
  * src/compose/condition.c
  *
@@ -26,7 +25,7 @@ condition_context(void *arg)
 }
 
 /*
- * Is what the path returns true, false or unknown?
+ * Return true if the path is a predicate: the result is true, false or unknown.
  */
 static bool
 is_predicate(JsonPath *path)
@@ -58,7 +57,8 @@ is_predicate(JsonPath *path)
 }
 
 /*
- * An error if this is no condition.  what names its step in messages.
+ * ERROR if the text is not a valid condition, that is a jsonpath predicate.  what: name of
+ * the step, for messages.  Used when steps are defined.  Takes no locks.
  */
 void
 jobq_condition_check(const char *condition, const char *what)
@@ -82,8 +82,9 @@ jobq_condition_check(const char *condition, const char *what)
 }
 
 /*
- * Does the condition hold?  Not if that is unknown.  It may take as long as its author
- * likes, or raise an error.
+ * Return true if the condition holds for the given object.  An unknown result counts as
+ * false.  The evaluation runs a user's expression: it may take long or raise an ERROR, and
+ * the caller must limit both.  Takes no locks.
  */
 bool
 jobq_condition_holds(const char *condition, Jsonb *of)
@@ -95,8 +96,7 @@ jobq_condition_holds(const char *condition, Jsonb *of)
 	fcinfo->args[0].value = JsonbPGetDatum(of);
 	fcinfo->args[1].value = DirectFunctionCall1(jsonpath_in, CStringGetDatum(condition));
 	fcinfo->args[2].value = jobq_text_to_jsonb("{}");
-	fcinfo->args[3].value = BoolGetDatum(true); /* what is not there is
-												 * unknown */
+	fcinfo->args[3].value = BoolGetDatum(true); /* missing values are unknown */
 	for (int i = 0; i < 4; i++)
 		fcinfo->args[i].isnull = false;
 	holds = jsonb_path_match(fcinfo);

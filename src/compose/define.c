@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * define.c
- *	  Reads the steps of a workflow from their definition, and sees that they can
- *	  come to an end: no two have the same name, none waits for itself, and each
- *	  takes results only of those that come before it.
+ *	  Parsing of the steps of a workflow, with checks that the workflow can end.
  *
- * They may be steps that are added to a workflow.  Then they may need those that it has,
- * which need none of them.
+ * Step names must be unique.  No step may wait for itself.  A step may use only the results
+ * of earlier steps.
+ *
+ * The steps may also be added to an existing workflow.  Added steps may need existing
+ * steps.  An existing step never needs an added step.
  *
  * src/compose/define.c
  *
@@ -43,7 +44,8 @@ static void check_results(Workflow *workflow, NewStep *step);
 static bool step_needs(Workflow *workflow, NewStep *step, int place);
 
 /*
- * The options that all steps have.
+ * Parse the options that all steps of the workflow share.  ERROR if the options are invalid
+ * or contain a uuid or a unique key.
  */
 void
 workflow_read_options(Workflow *workflow, Jsonb *options)
@@ -76,7 +78,7 @@ refuse_unique(const JobqSpec *spec, const char *what)
 }
 
 /*
- * Has the object this key, with another value than null?
+ * Return true if the object has the key, with a value other than null.
  */
 static bool
 has_key(Jsonb *object, const char *key)
@@ -88,8 +90,9 @@ has_key(Jsonb *object, const char *key)
 }
 
 /*
- * The description of a step with the options that all have: its own come first.  Its
- * own time is in the place of a common one, whether that is a delay or not.
+ * Merge the shared options into the definition of a step, and return the result.  Options
+ * of the step take precedence.  If the step has delay or run_at, both shared times are
+ * replaced.
  */
 Jsonb *
 workflow_with_options(Jsonb *common, Jsonb *definition)
@@ -106,7 +109,9 @@ workflow_with_options(Jsonb *common, Jsonb *definition)
 }
 
 /*
- * Read and check the steps.
+ * Parse and check an array of steps, without the steps of nested workflows.  ERROR if the
+ * definition is invalid, or a step of the same name exists already.  Takes no locks on the
+ * existing steps.
  */
 void
 workflow_read_steps(Workflow *workflow, Jsonb *array)
@@ -195,10 +200,10 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 }
 
 /*
- * Read the description of a step; "what" names it in messages.  named: it has a name
- * and says what it needs, and is not one of a chain.
- * kept: it was written before, and is read again.  Where "map" is all that is said,
- * the jobs get the elements themselves.
+ * Parse the definition of a step.  what: name of the step, for messages.  named: the step
+ * has a name and needs, and is not part of a chain.  kept: the definition was stored
+ * earlier, and is parsed again.  A step with "map" but without a payload gets the default
+ * payload: the element itself.  ERROR if the definition is invalid.
  */
 void
 jobq_step_parse(Jsonb *definition, const char *what, bool named, bool kept,
@@ -238,7 +243,7 @@ read_name(Workflow *workflow, NewStep *step, int number)
 }
 
 /*
- * The array whose elements have jobs, if there is such a thing.
+ * Parse "map": the reference to the array whose elements get jobs.
  */
 static void
 read_map(NewStep *step)
@@ -257,7 +262,7 @@ read_map(NewStep *step)
 }
 
 /*
- * Under which condition the step runs, and whether others run without it.
+ * Parse "when", the condition of the step, and "optional".
  */
 static void
 read_condition(NewStep *step)
@@ -309,8 +314,8 @@ add_name(Workflow *workflow, int place)
 }
 
 /*
- * The place of the step, or -1; of one that the workflow has already, behind those of the
- * new ones.
+ * Find a step by name.  Returns the index of the step, or -1.  Existing steps of the
+ * workflow have indexes from nsteps on.
  */
 static int
 find_name(Workflow *workflow, const char *name)
@@ -318,7 +323,7 @@ find_name(Workflow *workflow, const char *name)
 	NameEntry  *entry;
 	int			place;
 
-	/* a longer one would be cut off */
+	/* the hash table would truncate a longer name */
 	if (strlen(name) > JOBQ_MAX_STEP_NAME)
 		return -1;
 	entry = hash_search(workflow->names, name, HASH_FIND, NULL);
@@ -334,7 +339,7 @@ find_name(Workflow *workflow, const char *name)
 }
 
 /*
- * Which steps this one needs.
+ * Find the needs of the step.
  */
 static void
 read_needs(Workflow *workflow, int place)
@@ -387,7 +392,8 @@ read_needs(Workflow *workflow, int place)
 }
 
 /*
- * An error if steps need each other in a circle, so that none could begin.
+ * ERROR if steps need each other in a cycle, so that none of these could start.  Sorts the
+ * steps topologically.
  */
 static void
 check_cycles(Workflow *workflow)
@@ -399,7 +405,7 @@ check_cycles(Workflow *workflow)
 	int		   *first = palloc0(sizeof(int) * (n + 1));
 	int		   *users;
 
-	/* who needs a step: users[first[step]] to users[first[step + 1] - 1] */
+	/* users of step i: users[first[i]] to users[first[i + 1] - 1] */
 	for (int i = 0; i < n; i++)
 	{
 		NewStep    *step = &workflow->steps[i];
@@ -431,7 +437,7 @@ check_cycles(Workflow *workflow)
 }
 
 /*
- * Is the step at that place a new one that has not been put in order?
+ * Return true if the index belongs to a new, unsorted step.
  */
 static bool
 waits(const Workflow *workflow, int place)
@@ -440,8 +446,8 @@ waits(const Workflow *workflow, int place)
 }
 
 /*
- * Of the steps that are left, each needs another: go from need to need until
- * one comes again.
+ * Report a cycle.  Each of the remaining steps needs another remaining step.  The search
+ * follows these needs until it meets a step again.
  */
 static void
 report_cycle(Workflow *workflow)
@@ -482,9 +488,10 @@ report_cycle(Workflow *workflow)
 }
 
 /*
- * Results that the step takes must be those of steps that it needs, or that
- * those need; or, if there is no such step in its workflow, of steps that this needs
- * where it is a step itself.
+ * Check the results used by the step.  A result must belong to a step that this step needs,
+ * directly or indirectly.  If this workflow has no step of that name, the outer workflow is
+ * searched: the result must then belong to a step that the nested workflow's own step
+ * needs.
  */
 static void
 check_results(Workflow *workflow, NewStep *step)
@@ -532,9 +539,8 @@ check_results(Workflow *workflow, NewStep *step)
 }
 
 /*
- * Does the step need the one at that place, directly or not?  There are no
- * circles.  Where the ways lead to steps that the workflow had before, the table knows
- * how they go on.
+ * Return true if the step needs the step with index place, directly or indirectly.  The
+ * needs must have no cycles.  Paths that lead to existing steps continue in the table.
  */
 static bool
 step_needs(Workflow *workflow, NewStep *step, int place)

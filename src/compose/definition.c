@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * definition.c
- *	  Reads the definition of a workflow, and of the workflows that are steps of it.
+ *	  Parsing of the definition of a workflow, including nested workflows.
  *
- * Steps are read level by level: when a workflow's own steps are known (define.c), those
- * that are workflows themselves are read, whose steps may take the results of its steps.
+ * Steps are read level by level.  When the steps of a workflow are known (define.c), its
+ * nested workflows are read, because their steps may use results of the outer steps.
  *
  * src/compose/definition.c
  *
@@ -18,7 +18,7 @@
 
 #include "compose/inner.h"
 
-/* The callbacks, in the order of jobq_batch_insert(). */
+/* Names of the callbacks, in the order of jobq_batch_insert(). */
 static const char *const callback_names[NCALLBACKS] = {
 	"on_success", "on_failure", "on_finish"
 };
@@ -28,7 +28,8 @@ static void read_nested(Workflow *workflow, int place);
 static void nested_context(void *arg);
 
 /*
- * Read and check the steps of a workflow, and those of its steps that are workflows.
+ * Parse and check the steps of a workflow, including nested workflows.  ERROR if a
+ * definition is invalid.
  */
 void
 workflow_read(Workflow *workflow, Jsonb *steps)
@@ -40,8 +41,9 @@ workflow_read(Workflow *workflow, Jsonb *steps)
 }
 
 /*
- * Read a whole definition: {"steps": [...]} or {"chain": [...]}, with the name, the callbacks
- * and so on.  The steps of a chain need the one before, and are named "1", "2", ...
+ * Parse a whole definition, {"steps": [...]} or {"chain": [...]}, with the name, the
+ * callbacks and so on.  Each step of a chain needs the previous step.  The steps of a chain
+ * are named "1", "2", ... ERROR if the definition is invalid.
  */
 void
 workflow_read_definition(Workflow *workflow, Jsonb *definition)
@@ -91,7 +93,7 @@ workflow_read_definition(Workflow *workflow, Jsonb *definition)
 }
 
 /*
- * What the definition says beside its steps.
+ * Parse a key of the definition other than "steps" and "chain".
  */
 static void
 read_member(Workflow *workflow, const char *key, JsonbValue *value)
@@ -142,8 +144,8 @@ nested_context(void *arg)
 }
 
 /*
- * Read the workflow that the step at that place is.  Its steps have the options that
- * the step has.
+ * Parse the nested workflow of the step with index place.  The options of the step apply to
+ * all steps of the nested workflow.
  */
 static void
 read_nested(Workflow *workflow, int place)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room compose offer each other: batches as they were
- *	  read, and steps in the making.
+ *	  Declarations shared by the files of the directory compose: batches as read from the
+ *	  table, and new steps.
  *
  * src/compose/inner.h
  *
@@ -15,24 +15,26 @@
 
 #include "compose/compose.h"
 
-/* How a batch is read: who may change it meanwhile. */
+/*
+ * Row lock with which a batch is read: none; against the end of the batch; against all
+ * changes.
+ */
 #define ANYBODY			""
 #define NOBODY_ENDS_IT	" FOR SHARE"
 #define NOBODY			" FOR NO KEY UPDATE"
 
-/* A batch, as it was read. */
+/* A batch, as read from the table. */
 typedef struct Batch
 {
 	Oid			role;
 	char		state;
 	bool		over;
-	bool		ending;			/* what is left of it is to be cancelled */
+	bool		ending;			/* remaining jobs are to be cancelled */
 	bool		dormant;
 	bool		has_steps;
-	bool		expects;		/* was started before it had a job, and waits
-								 * for the first one */
-	int64		parent;			/* of which it is part, or 0 */
-	int64		parent_job;		/* that stands for it there */
+	bool		expects;		/* may wait for its first job */
+	int64		parent;			/* outer batch, or 0 */
+	int64		parent_job;		/* job that represents this batch there */
 } Batch;
 
 /* src/compose/batch.c */
@@ -45,59 +47,57 @@ extern void batch_wrong_state(int64 id, const char *state, const char *hint);
 /* src/compose/add_jobs.c */
 extern bool batch_open_to_add(int64 id, Batch *batch);
 
-/* A step in the making. */
+/* A step that is being defined. */
 typedef struct NewStep
 {
 	char	   *name;
-	char	   *what;			/* the same for messages */
+	char	   *what;			/* the name, quoted for messages */
 	Jsonb	   *definition;
-	Jsonb	   *nested;			/* the workflow that it is itself, or NULL */
-	bool		nested_chain;	/* ... is a chain */
-	struct Workflow *inner;		/* the same, when it is read */
-	int64		inner_id;		/* its batch */
-	Jsonb	   *map;			/* the array whose elements have jobs, or NULL */
+	Jsonb	   *nested;			/* definition of the nested workflow, or NULL */
+	bool		nested_chain;	/* nested is a chain */
+	struct Workflow *inner;		/* the nested workflow, once read */
+	int64		inner_id;		/* batch of the nested workflow */
+	Jsonb	   *map;			/* reference to an array, or NULL */
 	bool		optional;
 	bool		conditional;
-	int		   *needs;			/* places in the array of steps, or behind it
-								 * in that of those known */
+	int		   *needs;			/* index in steps, or nsteps + index in known */
 	int			nneeds;
-	int			waits;			/* new steps that it needs, and that have not
-								 * been put in order yet */
-	int			mark;			/* the search that has met it last */
+	int			waits;			/* new steps needed, and not yet sorted */
+	int			mark;			/* nsearches of its last visit */
 	JobqSpec	spec;
 	JobqUnique	unique;
 	JobqJob		job;
 } NewStep;
 
-/* A step that the workflow has already, of which one in the making speaks. */
+/* An existing step of the workflow, mentioned by a new step. */
 typedef struct KnownStep
 {
 	int64		job_id;
-	int			mark;			/* as of a new one */
+	int			mark;			/* see NewStep */
 } KnownStep;
 
 #define NCALLBACKS		3
 
-/* Workflows in workflows: so many levels, with the outermost. */
+/* Maximum depth of nested workflows, including the outermost workflow. */
 #define MAX_LEVELS		8
 
 typedef struct Workflow
 {
-	int64		batch_id;		/* to which steps are added, or 0 */
+	int64		batch_id;		/* batch that gets added steps, or 0 */
 	bool		chain;
-	struct Workflow *outer;		/* of which it is a step, or NULL */
-	int			place;			/* of that step */
-	int			level;			/* 1: the outermost */
+	struct Workflow *outer;		/* outer workflow, or NULL */
+	int			place;			/* index of the step in outer->steps */
+	int			level;			/* 1 for the outermost */
 	Datum		name;			/* or 0 */
 	Datum		callbacks[NCALLBACKS];	/* in the order of jobq_batch_insert() */
 	bool		no_callbacks[NCALLBACKS];
 	bool		allow_failures;
-	Jsonb	   *options;		/* that all steps have, or NULL */
+	Jsonb	   *options;		/* options of all steps, or NULL */
 	int			nsteps;
 	NewStep    *steps;
 	HTAB	   *names;
 	int			nsearches;
-	int		   *stack;			/* room for the places of all steps */
+	int		   *stack;			/* space for the indexes of all steps */
 	int			nknown;
 	int			max_known;
 	KnownStep  *known;

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * known.c
- *	  Steps that a workflow has already, when others are added to it: they are found by
- *	  their names, as far as the new ones speak of them, so that what an addition costs
- *	  does not depend on how many there are.
+ *	  Existing steps of a workflow that gets new steps.
  *
- * The names are unique by the index step_name, which also holds between transactions
- * that add at the same time.
+ * Existing steps are looked up by name, and only if a new step mentions them.  The cost of
+ * an addition therefore does not depend on the number of existing steps.
+ *
+ * The index step_name keeps names unique, also between concurrent transactions.
  *
  * src/compose/known.c
  *
@@ -23,11 +23,13 @@
 #include "compose/inner.h"
 
 /*
- * Workflows of which a session knows that there is room for more steps.  It may fill a
- * part of that room before it counts again: one of SHARES, or of so many as there can be
- * sessions, which may all add.  The limit protects the scheduler, and what transactions
- * add that are open at the same time is not seen: so it need not be exact where many
- * sessions add to the same workflow, but they cannot pass it by far.
+ * Workflows for which this session knows that more steps fit.  After counting, a session
+ * may add a fraction of the remaining steps without counting again.  The fraction is
+ * 1/SHARES, or 1/MaxBackends if that is less, because all sessions may add at the same
+ * time.
+ *
+ * The limit protects the scheduler and need not be exact.  Steps of concurrent transactions
+ * are not seen, so sessions may exceed the limit slightly.
  */
 #define NROOMS		16
 #define SHARES		64
@@ -41,8 +43,9 @@ typedef struct Room
 static Room rooms[NROOMS];
 
 /*
- * Keep the number of the workflow's steps within what is allowed: n more are about to be
- * added.  To count them each time would cost more than the steps.
+ * ERROR if the workflow would have more than JOBQ_MAX_STEPS steps after adding n steps.
+ * The steps are not counted each time, because counting would cost more than adding.  The
+ * caller must not be connected to SPI.
  */
 void
 known_check_room(int64 batch_id, int n)
@@ -76,7 +79,8 @@ known_check_room(int64 batch_id, int n)
 }
 
 /*
- * The job of the workflow's step of that name, or 0.
+ * Return the job of the workflow's step with this name, or 0.  Elements of a step with
+ * "map" do not count.  The caller must not be connected to SPI.
  */
 int64
 known_job(int64 batch_id, const char *name)
@@ -96,8 +100,9 @@ known_job(int64 batch_id, const char *name)
 }
 
 /*
- * Take the step that the workflow has with this name into the list of those that are
- * spoken of.  Its place is behind those of the new steps; -1 if there is none.
+ * Add the existing step with this name to workflow->known.  Returns its index, which is at
+ * least nsteps, or -1 if the workflow has no such step.  The caller must not be connected
+ * to SPI.
  */
 int
 known_place(Workflow *workflow, const char *name)
@@ -119,7 +124,8 @@ known_place(Workflow *workflow, const char *name)
 }
 
 /*
- * Does one of the jobs' steps need that of the job "before", directly or not?
+ * Return true if the step of one of the jobs is the step of the job "before", or needs it,
+ * directly or indirectly.  The caller must not be connected to SPI.
  */
 bool
 known_comes_after(const Datum *jobs, int njobs, int64 before)

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * nest.c
- *	  Workflows that are a part of a batch: a step of another workflow, or what was added
+ *	  Workflows within another batch: a step of another workflow, or a workflow created
  *	  with batch => id.
  *
- * Such a workflow is a batch of its own.  In the batch that it is part of, a job stands for
- * it, which never runs: it is blocked until the workflow is over, and then ends as that has
- * ended, in the same transaction (worker/scheduler/nest.c).  So whatever asks how far the
- * batch is needs to know of no other batches.  jobq_internal.batch.parent and parent_job
- * say which job that is.
+ * A nested workflow is a batch of its own.  In the outer batch, a job represents the nested
+ * workflow.  The job never runs.  It is blocked until the nested workflow is over, and ends
+ * with the same outcome, in the same transaction (worker/scheduler/nest.c).  Code that
+ * reads the progress of the outer batch therefore needs no knowledge of nested batches.
+ * The columns parent and parent_job of jobq_internal.batch identify the job.
  *
- * All of it is written by who defines the workflow, with his privileges, and within his
- * limits.  The steps of a workflow that has not begun are all blocked; it begins when
- * its state is "running".
+ * The defining role writes all rows, with its own privileges and within its own limits.
+ * The steps of a workflow that has not begun are all blocked.  The workflow begins when its
+ * state becomes "running".
  *
  * src/compose/nest.c
  *
@@ -34,7 +34,8 @@
 static const char *const keys[] = {"workflow", "chain"};
 
 /*
- * How many batches the batch is part of, with itself.
+ * Return the nesting level of the batch: 1 for a batch without an outer batch.  The caller
+ * must not be connected to SPI.
  */
 int
 nest_level(int64 batch_id)
@@ -54,7 +55,9 @@ nest_level(int64 batch_id)
 }
 
 /*
- * Find the workflow that the step is itself, if it is one.
+ * Find the definition of the nested workflow of a step, and set step->nested if there is
+ * one.  ERROR if the definition has the wrong type, or the step has both "workflow" and
+ * "chain".
  */
 void
 nest_find(NewStep *step)
@@ -82,8 +85,10 @@ nest_find(NewStep *step)
 }
 
 /*
- * Read the description of a step that is a workflow itself, but that.  What else it says
- * are options, which all of that one's steps have.  named: as for jobq_step_parse().
+ * Parse the definition of a step with a nested workflow, except the workflow itself.  The
+ * remaining keys are options that apply to all steps of the nested workflow.  named: as for
+ * jobq_step_parse().  ERROR if the definition is invalid, or has a kind, a payload or
+ * "map".
  */
 void
 nest_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
@@ -108,8 +113,9 @@ nest_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
 }
 
 /*
- * Make the job that stands for a workflow in a batch, but for that and its payload: in the
- * queue of the workflow's first job, in which its owner may enqueue.
+ * Make the job for a nested workflow in the outer batch.  first: the first job of the
+ * nested workflow.  Its queue is used, because the owner may enqueue there.  The caller
+ * sets the payload and the batch.
  */
 void
 nest_prepare(JobqJob *job, const JobqJob *first, const JobqSpec *spec)
@@ -126,7 +132,7 @@ nest_prepare(JobqJob *job, const JobqJob *first, const JobqSpec *spec)
 }
 
 /*
- * The workflow that it stands for has this id.
+ * Store the id of a nested workflow in the payload of the job for the workflow.
  */
 void
 nest_set_inner(JobqJob *job, int64 inner_id)
@@ -136,8 +142,9 @@ nest_set_inner(JobqJob *job, int64 inner_id)
 }
 
 /*
- * The description of such a step, to make its job from it anew in another session: without
- * the steps, which have rows of their own, and with the job's place.
+ * Return the definition to be stored for a step with a nested workflow.  nest_restore() can
+ * make the job from this definition in another session.  The steps are omitted, because
+ * they have their own rows.  The job's queue and priority are added.
  */
 Jsonb *
 nest_kept(Jsonb *definition, const JobqSpec *spec, const JobqJob *job)
@@ -158,8 +165,8 @@ nest_kept(Jsonb *definition, const JobqSpec *spec, const JobqJob *job)
 }
 
 /*
- * Make such a job of the current user's anew, from what nest_kept() has returned; the
- * caller sets its id and its batch.
+ * Make the job for a nested workflow anew, owned by the current user.  definition: the
+ * result of nest_kept().  The caller sets the id and the batch.
  */
 void
 nest_restore(JobqJob *job, Jsonb *definition, const char *what, int64 inner_id)
@@ -181,9 +188,10 @@ nest_restore(JobqJob *job, Jsonb *definition, const char *what, int64 inner_id)
 }
 
 /*
- * Make the job anew that stands for this workflow of the role's in a batch, and is no step
- * there, but for its id, its batch and its options: in this queue, or in the default one if
- * that is gone.
+ * Make the job for a nested workflow anew, owned by the role.  The workflow is part of the
+ * outer batch, but not a step there.  The job is in the given queue, or in the default
+ * queue if this queue no longer exists.  The caller sets the id, the batch and the options.
+ * Called by the scheduler.
  */
 void
 jobq_nest_make_job(JobqJob *job, int64 inner_id, int32 queue_id, Oid role)
@@ -198,8 +206,10 @@ jobq_nest_make_job(JobqJob *job, int64 inner_id, int32 queue_id, Oid role)
 }
 
 /*
- * Cancel the workflow that the job stands for, or only if it has not begun; the job ends
- * when that is over.  False if there is none of which that can be said.
+ * Cancel the nested workflow that the job represents.  begun: also cancel a workflow that
+ * has begun.  The job ends when the nested workflow is over.  Returns false if there is no
+ * such workflow.  Locks the row of the nested batch.  The caller must not be connected to
+ * SPI.
  */
 bool
 jobq_batch_cancel_nested(const JobqJob *job, bool begun)

@@ -1,25 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * rerun.c
- *	  Steps of workflows once more: what rerun_steps() does with a step that is
- *	  named, or else with all that have not completed and have no dead letter.
+ *	  Rerunning steps of workflows: the work of rerun_steps(), with a step's name or
+ *	  without.
  *
- * A step keeps its job's id, by which others need it, and by which people know it.  So
- * what has become of its job before goes: the row of the archive or the dead letter,
- * and what jobq_internal.step or the counts of the batch remember of it.  The job is
- * made anew from the step's definition, blocked; the scheduler frees it when what it
- * needs is completed, which may be at once, with the results of those that stay as
- * they are.
+ * With a name, the named step and all its users run again.  Without a name, all steps run
+ * again, except completed steps and steps with a dead letter.
  *
- * A look at the workflow must not go on from what it has read before.  So it takes a
- * lock, without waiting, before it reads anything (jobq_workflow_try_lock()), and who
- * changes the past takes the same lock before he reads how far the steps are, and keeps
- * it until he has committed.  Whoever has locked the batch's row comes first: a look
- * waits for neither.  What the scheduler keeps in memory of the workflow is worth
- * nothing then; it knows by the version of the batch's row, which is always written.
+ * A step keeps the id of its job, because other steps and users refer to this id.  The
+ * record of the previous run is therefore deleted: the row of the archive or the dead
+ * letter, the state in jobq_internal.step, and the job's part in the counts of the batch.
+ * The job is made anew from the step's definition, blocked.  The scheduler frees the job
+ * when its needs are completed, which may be at once.  The job then gets the results of the
+ * steps that have not been rerun.
  *
- * Rows that another transaction has locked are not waited for: who retries a dead
- * letter has locked that before he wants the batch's row, which is ours.
+ * An evaluation of the workflow must not continue from state that was read before a rerun.
+ * Each evaluation therefore takes a lock, without waiting, before it reads anything
+ * (jobq_workflow_try_lock()).  A session takes the same lock before reading the states of
+ * steps for a rerun, and keeps the lock until commit.  The batch's row is locked first.  An
+ * evaluation waits for neither lock.  A rerun always writes the batch's row, so the
+ * scheduler detects by the version of the row that its copy of the workflow is outdated.
+ *
+ * Rows that another transaction has locked are not waited for.  A session that retries a
+ * dead letter has locked the dead letter before it waits for the batch's row, which is
+ * locked here.
  *
  * src/compose/rerun.c
  *
@@ -43,7 +47,7 @@
 #include "commit/commit.h"
 #include "compose/inner.h"
 
-/* A list of jobs' ids. */
+/* A list of job ids. */
 typedef struct Ids
 {
 	int			n;
@@ -79,8 +83,9 @@ lock_tag(int64 batch_id)
 }
 
 /*
- * Before a look: have the past of the batch stay as it is until this transaction is
- * over.  False if another one is changing it.
+ * Lock out reruns of steps before an evaluation of the batch, until the end of this
+ * transaction.  Does not wait.  Returns false if another transaction is rerunning steps of
+ * the batch.  Called by the scheduler.
  */
 bool
 jobq_workflow_try_lock(int64 batch_id)
@@ -91,10 +96,11 @@ jobq_workflow_try_lock(int64 batch_id)
 }
 
 /*
- * Read a workflow whose past is about to be changed; nobody else changes it then, but
- * that its jobs end.  An error if this user may not operate on it, or that cannot be.
- * nested: the step that it is runs once more itself; else it must not be over if it is one.
- * The caller is connected to SPI.
+ * Read and lock a workflow before its steps are rerun.  Until the end of the transaction,
+ * the workflow then changes only by the ends of its jobs.  nested: the step of the outer
+ * workflow is rerun; the workflow must be over then.  Otherwise, a nested workflow must not
+ * be over.  ERROR if the current user may not operate on the workflow, or its state does
+ * not allow a rerun.  The caller must be connected to SPI.
  */
 static void
 open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
@@ -142,7 +148,7 @@ array_of(const Ids * ids)
 }
 
 /*
- * Mark the step, and all that need it, directly or not.
+ * Mark the step, and all its direct and indirect users.
  */
 static void
 mark_users(const JobqSteps *workflow, JobqStep *first)
@@ -168,8 +174,9 @@ mark_users(const JobqSteps *workflow, JobqStep *first)
 }
 
 /*
- * An error if the step's job runs, in which case its own transaction sees no row of it,
- * or may run just now, as may that of an element that is blocked.
+ * ERROR if the step's job has not ended.  A job that is running in this process counts,
+ * although its own transaction sees no row of the job.  A blocked job of an element also
+ * counts, because it may be freed at any moment.
  */
 static void
 check_ended(int64 batch_id, const JobqStep *step)
@@ -186,7 +193,7 @@ check_ended(int64 batch_id, const JobqStep *step)
 }
 
 /*
- * An error if the step would be cancelled at once.
+ * ERROR if a need of the step is lost, because the step would be cancelled at once.
  */
 static void
 check_needs(int64 batch_id, const JobqStep *step)
@@ -202,7 +209,8 @@ check_needs(int64 batch_id, const JobqStep *step)
 }
 
 /*
- * Delete what tells how these jobs have ended.  The batch does not count them any more.
+ * Delete the record of how these jobs have ended, and subtract the jobs from the counts of
+ * the batch.  ERROR if another transaction has locked one of the rows.
  */
 static void
 forget_ends(int64 batch_id, const Ids * ids)
@@ -244,7 +252,8 @@ forget_ends(int64 batch_id, const Ids * ids)
 }
 
 /*
- * These steps have no elements any more: they are to be known anew.
+ * Delete the elements of these steps.  The number of elements is unknown until the array is
+ * known again.
  */
 static void
 forget_elements(int64 batch_id, const Ids * mappers)
@@ -260,8 +269,10 @@ forget_elements(int64 batch_id, const Ids * mappers)
 }
 
 /*
- * Make the job of a step anew from its definition, blocked; an element's payload is
- * that of its step, and gets the element when it is freed.
+ * Make the job of a step anew from the step's definition, blocked, and insert its row.  An
+ * element gets the payload of its step here, and its value when freed.  rel: the open table
+ * of jobs.  role: the owner of the workflow.  again: the step is rerun by a user, which is
+ * logged and counted as a retry.  ERROR if the definition is no longer valid.
  */
 void
 jobq_step_restore(Relation rel, int64 batch_id, Oid role, JobqStep *step,
@@ -278,7 +289,7 @@ jobq_step_restore(Relation rel, int64 batch_id, Oid role, JobqStep *step,
 	if (step->workflow_id == 0)
 		jobq_step_parse(definition, what, true, true, &spec);
 
-	/* no code of the role's runs: this is about whose job it is */
+	/* no code of the role runs here: the role only becomes the job's owner */
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
@@ -345,8 +356,8 @@ make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow, const Ids * ids)
 }
 
 /*
- * The batch is not over any more.  A failure is told at once if there was none before,
- * or else at the end.
+ * Set a batch to running again.  If the batch had not failed before, a new failure is
+ * reported at once.  Otherwise, a failure is reported at the end of the batch.
  */
 static void
 reopen(int64 batch_id, char state)
@@ -354,7 +365,7 @@ reopen(int64 batch_id, char state)
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(batch_id);
 
-	/* as a part of another it may have to wait, until when nobody is told */
+	/* a nested workflow may have to wait; then no state is announced */
 	jobq_query("UPDATE jobq_internal.batch SET finished_at = NULL, dropped = false,"
 			   " state = CASE WHEN parent IS NOT NULL AND started_at IS NULL THEN 'p'::\"char\" ELSE 'r' END,"
 			   " reopened = CASE WHEN state = 'c' THEN false WHEN state IN ('f', 'x') THEN true ELSE reopened END"
@@ -367,8 +378,8 @@ reopen(int64 batch_id, char state)
 }
 
 /*
- * Have the steps that are marked wait again, whatever has become of them, with those of
- * the workflows that they are; how many there were.
+ * Block all marked steps again, whatever their outcome, including the steps of nested
+ * workflows.  Returns the number of marked steps.
  */
 static int64
 run_marked(int64 id, const Batch *batch, const JobqSteps *workflow)
@@ -411,8 +422,8 @@ run_marked(int64 id, const Batch *batch, const JobqSteps *workflow)
 }
 
 /*
- * The step, which is a workflow, runs once more: it will begin anew, unless it has not
- * begun.
+ * Rerun a step that is a nested workflow.  All steps of the workflow run again.  A pending
+ * workflow is left alone.
  */
 static void
 run_nested(const JobqStep *step)
@@ -435,7 +446,11 @@ run_nested(const JobqStep *step)
 }
 
 /*
- * Run a step, and all that need it, once more; how many steps these are.
+ * Rerun the step with this name and all its users, direct and indirect.  Returns the number
+ * of these steps.  Locks the batch's row and the lock of evaluations until the end of the
+ * transaction.  ERROR if the step does not exist or has a lost need, one of the steps has
+ * not ended, the current user cannot become the workflow's role, or another transaction has
+ * locked a row.  Requires READ COMMITTED.  The caller must not be connected to SPI.
  */
 int64
 jobq_workflow_rerun(int64 id, const char *name)
@@ -450,7 +465,7 @@ jobq_workflow_rerun(int64 id, const char *name)
 	SPI_connect();
 	open_workflow(id, false, &batch, &workflow);
 
-	/* what has completed may have its effect twice: that is for its author */
+	/* completed jobs may take effect twice, so only the author may do this */
 	if (!jobq_may_become(batch.role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -473,7 +488,8 @@ jobq_workflow_rerun(int64 id, const char *name)
 }
 
 /*
- * Has something been done already without the step?
+ * Return true if the workflow has already gone on without the step: another step has run,
+ * runs or was skipped on the assumption that this step is over.
  */
 static bool
 is_settled(const JobqStep *step)
@@ -502,11 +518,11 @@ copy_id(int64 id)
 }
 
 /*
- * Have the steps of a workflow that this user may operate on wait again that were
- * cancelled, have expired, or were dead and have lost their dead letter; how many there were.
- * An optional one stays as it is if others have run without it.  The workflow is not
- * over then, also if it was cancelled.  The same for the steps of those steps that are
- * workflows.  *batches gets the ids of all of these, in the caller's memory context.
+ * Block the cancelled and expired steps of a workflow again, and the dead steps without a
+ * dead letter.  Returns the number of these steps.  An optional step is left alone if other
+ * steps have run without the step.  The workflow is then running, even if it was cancelled.
+ * The same applies to the steps of nested workflows.  Appends the ids of all these
+ * workflows to *batches, in the caller's memory context.
  */
 static int64
 restore(int64 id, bool nested, List **batches)
@@ -525,7 +541,10 @@ restore(int64 id, bool nested, List **batches)
 	SPI_connect();
 	if (nested)
 	{
-		/* what it is part of has ended before it began: it can still do so */
+		/*
+		 * the outer batch ended before this workflow began: it can still
+		 * begin
+		 */
 		batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 		if (batch.state == BATCH_PENDING && !batch.over)
 		{
@@ -588,8 +607,8 @@ restore(int64 id, bool nested, List **batches)
 	}
 
 	/*
-	 * one that is completed has had its end: only its results could not be
-	 * taken
+	 * A completed nested workflow stays over: only the results could not be
+	 * stored.
 	 */
 	if (jobs.n > 0 || (nested && batch.state != BATCH_COMPLETED) ||
 		batch.state == BATCH_CANCELLED)
@@ -599,8 +618,12 @@ restore(int64 id, bool nested, List **batches)
 }
 
 /*
- * The same for a workflow that the user names, and for those that are a part of it:
- * *batches are the ids of all, from the outermost.
+ * Block the steps of a workflow and of its nested workflows again, as restore() describes.
+ * Returns the number of the workflow's own steps.  *batches: receives the ids of all these
+ * workflows, the outermost first.  Locks the dead letters, the rows of the batches, and the
+ * locks of evaluations.  ERROR if the current user may not operate on the workflow, its
+ * state does not allow a rerun, or another transaction has locked a row.  Requires READ
+ * COMMITTED.  The caller must not be connected to SPI.
  */
 int64
 jobq_workflow_restore(int64 id, List **batches)

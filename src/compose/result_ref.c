@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * result_ref.c
- *	  Results of earlier steps in the payload of a later one, and elements of an
- *	  array in those of the jobs that they have.
+ *	  References in payloads: to results of earlier steps, and to elements of an array.
  *
- * {"$result": "step"}, anywhere in the payload, stands for the result of that
- * step; {"$result": "step", "path": ["a", "b"]} for a part of it.  In the payload of a
- * step with "map", {"$element": "value"}, likewise with a path, stands for the element,
- * and {"$element": "index"} for its place in the array.
+ * {"$result": "step"}, anywhere in the payload, represents the result of that step.
+ * {"$result": "step", "path": ["a", "b"]} represents a part of the result.  In the payload
+ * of a step with "map", {"$element": "value"} represents the element, and may have a path,
+ * too.  {"$element": "index"} represents the index of the element in the array.
  *
  * src/compose/result_ref.c
  *
@@ -28,20 +27,20 @@
 
 #define PATH_KEY	"path"
 
-/* A place in a payload that stands for a result, or for an element. */
+/* A reference to a result or an element. */
 typedef struct ResultRef
 {
-	char	   *name;			/* of the step; NULL: the element */
-	bool		index;			/* the place of the element, not its value */
+	char	   *name;			/* of the step; NULL: an element */
+	bool		index;			/* index of the element, not value */
 	ArrayType  *path;			/* or NULL */
 } ResultRef;
 
-/* While a payload is written with the results in it. */
+/* State while a payload is written with its references replaced. */
 typedef struct Writer
 {
 	JsonbParseState *state;
 	const JobqRefs *refs;
-	Size		size;			/* of the payload, and of what came in */
+	Size		size;			/* of payload and inserted values */
 	Size		max_size;
 } Writer;
 
@@ -59,8 +58,9 @@ static void put_result(Writer *writer, JsonbIteratorToken token,
 					   const ResultRef *ref);
 
 /*
- * Is the object a reference?  An error if it is a wrong one; what names the
- * payload's owner in messages.  mapped: it may be one to an element.
+ * Parse a reference.  Returns false if the object is no reference.  what: description of
+ * the payload, for messages.  mapped: references to elements are allowed.  ERROR if the
+ * reference is malformed.
  */
 static bool
 read_ref(JsonbContainer *object, const char *what, bool mapped, ResultRef *ref)
@@ -118,7 +118,8 @@ read_ref(JsonbContainer *object, const char *what, bool mapped, ResultRef *ref)
 }
 
 /*
- * What {"$element": value} wants: the place of the element, or its value.
+ * Return true if {"$element": value} refers to the index of the element, and false for the
+ * value of the element.  ERROR for any other text.
  */
 static bool
 is_index(const JsonbValue *value, const char *what)
@@ -134,7 +135,7 @@ is_index(const JsonbValue *value, const char *what)
 }
 
 /*
- * A path, as the operator #> takes it.
+ * Return a path as the operator #> expects it.
  */
 static ArrayType *
 read_path(JsonbContainer *array, const char *what)
@@ -162,7 +163,8 @@ read_path(JsonbContainer *array, const char *what)
 }
 
 /*
- * Is it a reference to a result, and nothing else?  An error if it is a wrong one.
+ * Return true if the value is a reference to a result and nothing else.  what: description
+ * of the value, for messages.  ERROR if the reference is malformed.  Takes no locks.
  */
 bool
 jobq_is_result_ref(Jsonb *jsonb, const char *what)
@@ -193,8 +195,10 @@ find_refs(JsonbContainer *container, const char *what, bool mapped, List *names)
 }
 
 /*
- * The names of the steps whose results the payload takes; an error if it does
- * that in a wrong way.  mapped: it is that of a step with "map".
+ * Return the names of the steps whose results the payload uses, as a list of strings.
+ * Names may occur twice.  what: description of the payload, for messages.  mapped: the
+ * payload belongs to a step with "map".  ERROR if a reference is malformed.  Takes no
+ * locks.
  */
 List *
 jobq_result_refs(Jsonb *payload, const char *what, bool mapped)
@@ -215,8 +219,9 @@ put_value(Writer *writer, JsonbIteratorToken token, JsonbContainer *container)
 }
 
 /*
- * Returns what was made if this is the outermost.  It ends as soon as that is too large:
- * there may be a great many references, each to much.
+ * Copy a container with its references replaced.  Returns the new value of the outermost
+ * container.  The copy ends as soon as the size exceeds the limit, because many references
+ * may each insert a large value.
  */
 static JsonbValue *
 put_container(Writer *writer, JsonbContainer *container)
@@ -242,7 +247,7 @@ put_container(Writer *writer, JsonbContainer *container)
 }
 
 /*
- * What a reference stands for; NULL if there is no such thing.
+ * Return the value that a reference represents, or NULL if there is no such value.
  */
 static Jsonb *
 find_result(Writer *writer, const ResultRef *ref)
@@ -257,7 +262,7 @@ find_result(Writer *writer, const ResultRef *ref)
 		LOCAL_FCINFO(fcinfo, 2);
 		Datum		part;
 
-		/* which returns null if there is no such part */
+		/* jsonb_extract_path() returns null if there is no such part */
 		InitFunctionCallInfoData(*fcinfo, NULL, 2, InvalidOid, NULL, NULL);
 		fcinfo->args[0].value = JsonbPGetDatum(result);
 		fcinfo->args[1].value = PointerGetDatum(ref->path);
@@ -271,7 +276,7 @@ find_result(Writer *writer, const ResultRef *ref)
 }
 
 /*
- * The result in the place of a reference; null if there is none.
+ * Write the value in place of a reference, or null if there is no value.
  */
 static void
 put_result(Writer *writer, JsonbIteratorToken token, const ResultRef *ref)
@@ -289,8 +294,10 @@ put_result(Writer *writer, JsonbIteratorToken token, const ResultRef *ref)
 }
 
 /*
- * The payload with the results in it.  NULL if that has more than max_size
- * bytes; size says how many it has at least.
+ * Return a copy of the payload with all references replaced.  Returns NULL if the copy
+ * would exceed max_size bytes.  *size: receives the size in bytes, or a lower bound if NULL
+ * is returned.  A reference without a value becomes null.  ERROR if a reference is
+ * malformed.  Takes no locks, apart from those of refs->result_of.
  */
 Jsonb *
 jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
@@ -304,7 +311,9 @@ jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
 	ResultRef	ref;
 	Jsonb	   *whole = NULL;
 
-	/* not by way of text: there, a number of a few bytes may be a long one */
+	/*
+	 * not converted through text, where a number of a few bytes may be long
+	 */
 	if (JB_ROOT_IS_OBJECT(payload) &&
 		read_ref(&payload->root, "payload", refs->element != NULL, &ref))
 	{
@@ -324,8 +333,9 @@ jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
 }
 
 /*
- * The job has another payload.  If it is a step that still waits for others, an error if
- * the scheduler could not put their results into that.
+ * Check the new payload of a job.  If the job is a blocked step, ERROR if the scheduler
+ * could not replace the references in the payload.  Other jobs are not checked.  Takes no
+ * row locks.  The caller must not be connected to SPI.
  */
 void
 jobq_step_check_payload(const JobqJob *job)

@@ -1,11 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * steps.c
- *	  How far the steps of a workflow are.
+ *	  Progress of the steps of a workflow.
  *
- * jobq_internal.step says which jobs are steps, and what they need; where a
- * job is, its table says, or jobq_internal.step if retention or the like has
- * removed it from there.
+ * jobq_internal.step contains the steps and their needs.  The state of a job follows from
+ * the table with its row.  If retention or a similar operation has deleted that row,
+ * jobq_internal.step contains the state.
+ *
+ * Only jobq_steps_load() and jobq_steps_add() read tables and take locks.
  *
  * src/compose/steps.c
  *
@@ -36,7 +38,7 @@ static int	compare_names(const void *a, const void *b);
 static const char *lost_to(const JobqStep *need);
 
 /*
- * Have room for so many steps more.
+ * Make room for n more steps.
  */
 static void
 make_room(JobqSteps *workflow, int n)
@@ -50,7 +52,7 @@ make_room(JobqSteps *workflow, int n)
 }
 
 /*
- * An element of the step has this job.
+ * Append the job of an element to the elements of its step.
  */
 static void
 add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step)
@@ -68,8 +70,8 @@ add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step)
 }
 
 /*
- * A row of jobq_internal.step; true if it is a step, false if it is an element.
- * *needs are the ids of what it needs, in the current memory context.
+ * Read a row of jobq_internal.step.  Returns true for a step, and false for an element.
+ * *needs: receives the job ids of the needs, in the current memory context.
  */
 static bool
 read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
@@ -94,7 +96,7 @@ read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
 	{
 		JobqStep   *found = jobq_step_of_job(workflow, DatumGetInt64(mapper));
 
-		/* each has its place, whatever somebody has done to the table */
+		/* the index is counted here: the table may have been modified */
 		if (found != NULL && found->mapped)
 			add_element(workflow, found, step);
 		else
@@ -111,9 +113,10 @@ read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
 }
 
 /*
- * Read the steps of a batch into a memory context of their own, a child of the
- * current one; the caller is connected to SPI, and has the batch's row locked, or is
- * the scheduler.
+ * Read the steps of a batch, with their states.  *workflow is overwritten.  All data are in
+ * a new memory context, a child of the current context.  jobq_steps_link() must follow.
+ * The caller must be connected to SPI, and must have locked the batch's row or be the
+ * scheduler.
  */
 void
 jobq_steps_load(int64 batch_id, JobqSteps *workflow)
@@ -139,7 +142,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
 	make_room(workflow, (int) n);
-	/* elements come after the steps, among which theirs is found */
+	/* the rows of elements follow the rows of the steps */
 	steps = MemoryContextAllocZero(workflow->memory, sizeof(JobqStep) * (n + 1));
 	MemoryContextSwitchTo(read);
 	needs = palloc(sizeof(Datum *) * (n + 1));
@@ -161,7 +164,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 }
 
 /*
- * What the step needs, by the ids of their jobs, among all steps.
+ * Look up the needs of the step by their job ids, among all steps.
  */
 static void
 find_needs(JobqSteps *workflow, JobqStep *step, const Datum *needs)
@@ -173,7 +176,8 @@ find_needs(JobqSteps *workflow, JobqStep *step, const Datum *needs)
 }
 
 /*
- * Read where jobs are, by one statement: in its snapshot a job is in one of the tables.
+ * Read the states of jobs in a single statement.  In the snapshot of one statement, each
+ * job is in one of the tables.
  */
 static uint64
 query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type,
@@ -189,7 +193,7 @@ query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type
 }
 
 /*
- * Note these states, which query_states() has read; the last of a job counts.
+ * Store the states read by query_states().  The last state of a job counts.
  */
 static void
 put_states(JobqSteps *workflow, uint64 n)
@@ -202,7 +206,7 @@ put_states(JobqSteps *workflow, uint64 n)
 			jobq_step_of_job(workflow,
 							 DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL)));
 
-		/* the job of one that is skipped was cancelled */
+		/* the job of a skipped step was cancelled */
 		if (step != NULL && step->state != STEP_SKIPPED)
 			step->state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
 	}
@@ -210,9 +214,9 @@ put_states(JobqSteps *workflow, uint64 n)
 }
 
 /*
- * Read the steps with these jobs, which were added to the workflow since it was read;
- * as an array, in its memory.  They are no users of others yet.  NULL if one is not
- * there.  The caller is connected to SPI.
+ * Read steps added to the workflow since the last read.  Returns the steps as an array in
+ * the memory of the workflow, or NULL if a step is missing.  The caller must register them
+ * as users of their needs (jobq_step_add_user()).  The caller must be connected to SPI.
  */
 JobqStep *
 jobq_steps_add(int64 batch_id, JobqSteps *workflow, const int64 *job_ids, int n)
@@ -253,7 +257,7 @@ jobq_steps_add(int64 batch_id, JobqSteps *workflow, const int64 *job_ids, int n)
 }
 
 /*
- * The next n elements of the step have these jobs, which are live.
+ * Append the jobs of the next n elements to a step with "map".  The jobs are live.
  */
 void
 jobq_steps_grow(JobqSteps *workflow, JobqStep *step, const int64 *job_ids, int n)
@@ -275,7 +279,8 @@ jobq_steps_grow(JobqSteps *workflow, JobqStep *step, const int64 *job_ids, int n
 }
 
 /*
- * Another step needs this one.
+ * Register a user of the step: another step that needs it.  The caller must count the
+ * waits.
  */
 void
 jobq_step_add_user(JobqSteps *workflow, JobqStep *step, JobqStep *user)
@@ -291,7 +296,8 @@ jobq_step_add_user(JobqSteps *workflow, JobqStep *step, JobqStep *user)
 }
 
 /*
- * Note at each step who needs it, and for how many others and elements it waits.
+ * Fill the fields derived from needs and states: users, waits and nleft.  Call this
+ * function once, after jobq_steps_load().
  */
 void
 jobq_steps_link(JobqSteps *workflow)
@@ -335,7 +341,7 @@ jobq_steps_link(JobqSteps *workflow)
 }
 
 /*
- * The step whose job it is, or NULL.
+ * Return the step with this job, or NULL.  Binary search.
  */
 JobqStep *
 jobq_step_of_job(const JobqSteps *workflow, int64 job_id)
@@ -366,8 +372,8 @@ compare_ids(const void *a, const void *b)
 }
 
 /*
- * Put the steps in order, of which those before "from" are.  Ids rise, but other sessions
- * may have taken some before they used them.
+ * Sort the steps by job id.  The steps before index "from" are sorted already.  Ids usually
+ * ascend, but another session may have reserved lower ids and used them later.
  */
 static void
 sort_steps(JobqSteps *workflow, int from)
@@ -388,7 +394,7 @@ compare_names(const void *a, const void *b)
 }
 
 /*
- * The step of that name, or NULL.
+ * Return the step with this name, or NULL.  The first call sorts all steps by name.
  */
 JobqStep *
 jobq_step_named(JobqSteps *workflow, const char *name)
@@ -414,7 +420,7 @@ jobq_step_named(JobqSteps *workflow, const char *name)
 }
 
 /*
- * Another step can be found by its name, if others can.
+ * Insert a new step into the list sorted by name, if that list exists.
  */
 static void
 put_name(JobqSteps *workflow, JobqStep *step)
@@ -446,7 +452,8 @@ put_name(JobqSteps *workflow, JobqStep *step)
 }
 
 /*
- * May what needs the step run, as far as this is concerned?
+ * Return true if the step does not keep other steps from running: the step is completed or
+ * skipped, or is optional and has ended otherwise.
  */
 bool
 jobq_step_over(const JobqStep *step)
@@ -467,7 +474,7 @@ jobq_step_over(const JobqStep *step)
 }
 
 /*
- * Is all that the step needs over?
+ * Return true if all needs of the step are over.
  */
 bool
 jobq_step_needs_done(const JobqStep *step)
@@ -479,7 +486,7 @@ jobq_step_needs_done(const JobqStep *step)
 }
 
 /*
- * Has each element of the array a job, and is that over?
+ * Return true if each element of the array has a job, and all these jobs are over.
  */
 bool
 jobq_step_elements_done(const JobqStep *step)
@@ -493,7 +500,8 @@ jobq_step_elements_done(const JobqStep *step)
 }
 
 /*
- * The name of a step; or of an element, in the current memory context.
+ * Return the name of a step, or the name and index of an element.  The latter is allocated
+ * in the current memory context.
  */
 const char *
 jobq_step_name(const JobqStep *step)
@@ -503,7 +511,7 @@ jobq_step_name(const JobqStep *step)
 }
 
 /*
- * Why what needs this step cannot run any more, or NULL.
+ * Return why steps that need this step cannot run any more, or NULL if they can.
  */
 static const char *
 lost_to(const JobqStep *need)
@@ -531,7 +539,8 @@ lost_to(const JobqStep *need)
 }
 
 /*
- * Why the step can not run, if something that it needs has ended otherwise; or NULL.
+ * Return why the step cannot run because of a lost need, or NULL.  The text begins with
+ * STEP_NEED_REASON, and may be allocated in the current memory context.
  */
 const char *
 jobq_step_lost_need(const JobqStep *step)
@@ -546,7 +555,7 @@ jobq_step_lost_need(const JobqStep *step)
 }
 
 /*
- * The same, or if an element of it has.
+ * Like jobq_step_lost_need(), but elements of the step count as needs, too.
  */
 const char *
 jobq_step_need_lost(const JobqStep *step)

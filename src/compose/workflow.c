@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * workflow.c
- *	  Defining workflows: create_workflow(), add_steps().
+ *	  Definition of workflows: create_workflow(), add_steps().
  *
- * A workflow is a batch that has steps: jobs of which some are blocked until
- * those that they need are completed.  All of it is written by the transaction
- * that defines it.  The scheduler frees a step when its time has come
+ * A workflow is a batch with steps.  A step is a job, blocked until its needs are
+ * completed.  The defining transaction writes all rows.  The scheduler frees the steps
  * (worker/scheduler/workflows.c).
  *
- * Steps are added in the same way.  The workflow does not end before they are there, as
- * with jobs of any batch (batch.c); the scheduler hears of them at commit, and frees
- * those at once whose needs are over already.
+ * add_steps() works the same way.  The workflow cannot end before the added steps exist, as
+ * with jobs added to any batch (add_jobs.c).  The scheduler is notified at commit, and at
+ * once frees the added steps whose needs are over.
  *
  * src/compose/workflow.c
  *
@@ -35,7 +34,7 @@
 PG_FUNCTION_INFO_V1(jobq_create_workflow);
 PG_FUNCTION_INFO_V1(jobq_add_steps);
 
-/* The index by which names are unique. */
+/* The index that makes step names unique. */
 #define STEP_NAME_INDEX	"step_name"
 
 static int64 need_of(const Workflow *workflow, int place);
@@ -49,7 +48,7 @@ static Datum ids_of(const Workflow *workflow);
 static void put_added(Workflow *workflow, bool pending);
 
 /*
- * The job of the step at that place.
+ * Return the job id of the step with this index.
  */
 static int64
 need_of(const Workflow *workflow, int place)
@@ -59,8 +58,8 @@ need_of(const Workflow *workflow, int place)
 }
 
 /*
- * Make the jobs of the steps, and of those that are workflows; of one that stands for
- * these after them.  Nothing is written yet.
+ * Make the jobs of the steps, including nested workflows.  The job that represents a nested
+ * workflow is made after the jobs of its steps.  Nothing is written to the tables yet.
  */
 static void
 prepare_steps(Workflow *workflow)
@@ -84,8 +83,8 @@ prepare_steps(Workflow *workflow)
 }
 
 /*
- * Enqueue the steps as jobs of the batch.  pending: it has not begun, so none of them
- * may run.
+ * Enqueue the steps as jobs of the batch.  pending: the batch has not begun, so all steps
+ * are blocked.
  */
 static void
 put_steps(Workflow *workflow, int64 batch_id, bool pending)
@@ -105,8 +104,8 @@ put_steps(Workflow *workflow, int64 batch_id, bool pending)
 }
 
 /*
- * Enqueue a workflow that is a part of the batch, where "job" will stand for it.  Returns
- * its id.
+ * Enqueue a nested workflow.  job: the job that will represent the workflow in the outer
+ * batch.  Returns the id of the new batch.
  */
 static int64
 put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending)
@@ -121,8 +120,8 @@ put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending)
 }
 
 /*
- * Enqueue a workflow, as a part of the batch that this argument names if it is not null.
- * Returns its id.
+ * Enqueue a workflow.  If the argument with index batch_arg is not null, the workflow
+ * becomes a part of this batch.  Returns the id of the new batch.
  */
 static int64
 put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg)
@@ -162,8 +161,8 @@ put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg)
 }
 
 /*
- * On which level a workflow is that becomes a part of the batch that this argument names,
- * if it is not null.
+ * Return the nesting level of a workflow within the batch in argument batch_arg, or 1 if
+ * the argument is null.  ERROR if the level exceeds MAX_LEVELS.
  */
 static int
 level_in(FunctionCallInfo fcinfo, int batch_arg)
@@ -181,7 +180,7 @@ level_in(FunctionCallInfo fcinfo, int batch_arg)
 }
 
 /*
- * The rows of jobq_internal.step.
+ * Insert the rows of jobq_internal.step.
  */
 static void
 put_rows(Workflow *workflow, int64 batch_id)
@@ -222,7 +221,7 @@ put_rows(Workflow *workflow, int64 batch_id)
 }
 
 /*
- * create_workflow(definition, batch) returns the id of the batch.
+ * SQL function create_workflow(definition, batch).  Returns the id of the batch.
  */
 Datum
 jobq_create_workflow(PG_FUNCTION_ARGS)
@@ -240,7 +239,7 @@ jobq_create_workflow(PG_FUNCTION_ARGS)
 }
 
 /*
- * The ids of the steps' jobs.
+ * Return the ids of the steps' jobs as an array.
  */
 static Datum
 ids_of(const Workflow *workflow)
@@ -254,8 +253,8 @@ ids_of(const Workflow *workflow)
 }
 
 /*
- * Enqueue steps that are added.  Another transaction may have added one of the same name,
- * or be about to: then this waits until it is over.
+ * Enqueue added steps.  If another open transaction has added a step of the same name, the
+ * insertion waits for its end.  ERROR if the other transaction commits.
  */
 static void
 put_added(Workflow *workflow, bool pending)
@@ -290,7 +289,7 @@ put_added(Workflow *workflow, bool pending)
 }
 
 /*
- * add_steps(batch_id, steps, options) returns the ids of the jobs.
+ * SQL function add_steps(batch_id, steps, options).  Returns the ids of the jobs.
  */
 Datum
 jobq_add_steps(PG_FUNCTION_ARGS)
@@ -310,7 +309,7 @@ jobq_add_steps(PG_FUNCTION_ARGS)
 		batch_wrong_state(workflow.batch_id, "has no steps",
 						  "Only workflows and chains have. Use jobq.add_jobs().");
 
-	/* they are his also when they are made anew from their definitions */
+	/* the steps also belong to this role when they are made anew */
 	if (batch.role != GetUserId())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * clock_watch.c
- *	  Notices steps of the clock, and says whether a jump forward is trusted.
+ *	  Detects steps of the clock, and decides whether a jump forward is trusted.
  *
- * The time since boot never steps.  So the offset of jobq_now() against that time
- * changes only by a step of the clock, or by jobq.test_clock().
+ * The time since boot never steps.  The offset of jobq_now() from that time therefore changes
+ * only by a step of the clock, or by jobq.test_clock().
  *
- * A clock that has jumped forward by more than MAX_JUMP is not trusted at once: deleting
- * rows and catching up wait (jobq_clock_ahead()).  The jump is trusted when it has lasted
- * for TRUST_TIME, or when test_clock() confirms the present offset.  A step back to a
- * trusted offset needs no trust.  The clock at server start is trusted.
+ * A jump forward by more than MAX_JUMP is not trusted at once: deleting rows and catching up
+ * wait (jobq_clock_ahead()).  The jump is trusted after TRUST_TIME, or when test_clock()
+ * confirms the current offset.  A step back to a trusted offset needs no further trust.  The
+ * clock at server start is trusted.
  *
  * src/memory/clock_watch.c
  *
@@ -23,16 +22,18 @@
 
 #include "memory/memory.h"
 
-/* In microseconds.  Two clocks are never read at once: smaller steps are not seen. */
+/*
+ * In microseconds.  The two clocks are read one after the other, so smaller steps are missed.
+ */
 #define MIN_STEP	USECS_PER_SEC
 #define MAX_JUMP	USECS_PER_DAY
 #define TRUST_TIME	USECS_PER_HOUR
 
-/* Time that passes between the readings of the two clocks, and tries to have less. */
+/* Accepted microseconds between the readings of the two clocks, and the number of tries. */
 #define GOOD_GAP	1000
 #define MAX_TRIES	5
 
-/* A suspended machine's clock has not stepped, if the system can tell. */
+/* A suspended machine is no step of the clock, if the system can tell the difference. */
 #ifdef CLOCK_BOOTTIME
 #define STEADY_CLOCK	CLOCK_BOOTTIME
 #else
@@ -50,7 +51,8 @@ steady_time(void)
 }
 
 /*
- * The offset now, from the reading of both clocks with the least time in between.
+ * Return the current offset, from the pair of readings with the least time in between.
+ * *steady gets the time since boot.  Both are in microseconds.
  */
 static int64
 read_offset(int64 *steady)
@@ -74,7 +76,7 @@ read_offset(int64 *steady)
 }
 
 /*
- * The shared memory is new.
+ * Initialize the clock watch in new shared memory.
  */
 void
 jobq_clock_init(JobqClock *clock)
@@ -86,8 +88,8 @@ jobq_clock_init(JobqClock *clock)
 }
 
 /*
- * Look for a step of the clock, and trust it afterwards if asked to.  Returns the offset.
- * Takes a spinlock.
+ * Check for a step of the clock, and then trust the clock if "trust" is set.  Returns the
+ * offset in microseconds.  Takes a spinlock.
  */
 static int64
 look(bool trust)
@@ -98,7 +100,7 @@ look(bool trust)
 
 	SpinLockAcquire(&clock->mutex);
 
-	/* who has read the clocks later may have come here before */
+	/* a process with later readings may have come first */
 	if (steady > clock->seen)
 	{
 		clock->seen = steady;
@@ -116,8 +118,8 @@ look(bool trust)
 }
 
 /*
- * Look for a step of the clock.  Returns the offset, in microseconds, which is another
- * one only after a step of at least a second.  Takes a spinlock.
+ * Check for a step of the clock.  Returns the offset in microseconds, which changes only
+ * after a step of at least a second.  Takes a spinlock.
  */
 int64
 jobq_clock_look(void)
@@ -126,8 +128,9 @@ jobq_clock_look(void)
 }
 
 /*
- * By how many microseconds the clock has jumped forward and is not trusted for it; 0 if
- * it is trusted.  As of the last look, by any process.  Takes a spinlock.
+ * Return by how many microseconds the clock has jumped forward without being trusted; 0 if
+ * the clock is trusted.  The result is that of the last check by any process.  Takes a
+ * spinlock.
  */
 int64
 jobq_clock_ahead(void)
@@ -142,7 +145,7 @@ jobq_clock_ahead(void)
 }
 
 /*
- * Trust the clock with its present offset.  Takes a spinlock.
+ * Trust the clock with its current offset.  Takes a spinlock.
  */
 void
 jobq_clock_confirm(void)

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * memory.c
- *	  Allocates the frame of shared memory, and in it the areas of the rooms.
+ *	  Allocates the frame of shared memory, and the areas of the rooms in the frame.
  *
  * src/memory/memory.c
  *
@@ -19,7 +18,7 @@
 
 JobqShared *jobq_shared = NULL;
 
-/* The areas of the rooms, as the module has named them. */
+/* The areas of the rooms, as passed by the module. */
 static const JobqArea *const *areas;
 static int	nareas;
 
@@ -29,7 +28,7 @@ static Size shared_size(void);
 static void init_areas(JobqAreaOwner owner, void *of, char **at);
 
 /*
- * How many there are that have areas of this kind.
+ * Number of owners of this type.
  */
 static int
 owners(JobqAreaOwner owner)
@@ -47,7 +46,7 @@ owners(JobqAreaOwner owner)
 }
 
 /*
- * The size of all areas of one owner.
+ * Size of all areas of one owner.
  */
 static Size
 areas_size(JobqAreaOwner owner)
@@ -77,8 +76,8 @@ shared_size(void)
 }
 
 /*
- * shmem_request_hook: sizes depend on settings only, which are final here.  The
- * table of areas must stay where it is.
+ * shmem_request_hook: request shared memory and locks.  The sizes depend only on settings,
+ * which are final at this time.  The array of areas is not copied, and must remain valid.
  */
 void
 jobq_shmem_request(const JobqArea *const *all_areas, int n)
@@ -90,7 +89,7 @@ jobq_shmem_request(const JobqArea *const *all_areas, int n)
 }
 
 /*
- * A lock of the cluster, for an area.
+ * Return a lock of the cluster, for an area.
  */
 LWLock *
 jobq_extra_lock(JobqExtraLock which)
@@ -111,8 +110,8 @@ init_areas(JobqAreaOwner owner, void *of, char **at)
 }
 
 /*
- * shmem_startup_hook: the segment is made anew after each crash, too.  Whether it was
- * made now.
+ * shmem_startup_hook: create the segment or attach to it.  The segment is created again after
+ * each crash.  Returns true if this call has created the segment.  Takes AddinShmemInitLock.
  */
 bool
 jobq_shmem_startup(void)
@@ -165,7 +164,7 @@ jobq_shmem_startup(void)
 }
 
 /*
- * Raise an error unless the server has loaded jobq at its start.
+ * ERROR unless the server has loaded jobq at server start.  "what" begins the message.
  */
 void
 jobq_require_preload(const char *what)
@@ -179,8 +178,8 @@ jobq_require_preload(const char *what)
 }
 
 /*
- * Does jobq.databases name this database?  It may be a list that is not valid:
- * then nobody can say.
+ * Does jobq.databases name the current database?  True if the setting is not a valid list,
+ * because the answer is then unknown.
  */
 bool
 jobq_names_database(void)
@@ -199,7 +198,7 @@ jobq_names_database(void)
 }
 
 /*
- * Tell the user if no worker will run the jobs of this database.
+ * Raise a WARNING if no worker will run the jobs of the current database.
  */
 void
 jobq_warn_if_not_served(void)

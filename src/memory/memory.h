@@ -1,40 +1,37 @@
 /*-------------------------------------------------------------------------
  *
- * memory.h
- *	  The door of the room memory: the frame of jobq's shared memory, and the
- *	  processes that are known there.
+ *	  The door of the room memory: the frame of jobq's shared memory, and the processes
+ *	  known there.
  *
- * The table jobq_internal.job is the truth; shared memory is the index of what
- * may run now.  Everything here is rebuilt from the table after a restart.
+ * The table jobq_internal.job is authoritative.  Shared memory is an index of the jobs that
+ * may run now, and is rebuilt from the table after a restart.
  *
- * This room has the places of databases and workers, and knows who is to be
- * woken.  What else lies in shared memory belongs to other rooms: each of
- * them declares its own *areas*, which hang on the cluster, on a database or on a
- * worker's slot.  All sizes are fixed at server start.  So nothing here is
- * ever allocated, and nothing can fail.
+ * This room owns the slots of databases and workers, and wakes processes.  The rest of shared
+ * memory belongs to the other rooms.  Each room declares *areas*, which are attached to the
+ * cluster, to a database or to a worker's slot.  All sizes are fixed at server start.
+ * Nothing is therefore allocated later, and nothing here can fail.
  *
- * Locks, in the order in which they may be taken:
+ * Locks, in the order in which they may be acquired:
  *
  *	JobqShared.lock		which database owns which JobqDatabase; which slots
- *						are in use; what the launcher is asked to do
+ *						are in use; requests to the launcher
  *	JobqDatabase.lock	the areas of the database, and whether a worker is
- *						idle: all that a push or a pop touches
+ *						idle: everything that a push or a pop touches
  *	JobqWaiters.lock	the sessions in jobq.wait(); see commit.h
- *	JobqLinePool.lock	what jobs that run have told by log(); see lines.h
+ *	JobqLinePool.lock	lines written by running jobs with log(); see lines.h
  *	JobqStats.lock		which name is counted where; see stats.h
- *	JobqSlot.mutex		what a worker is running, and what it has taken along;
- *						held for a few instructions, or for one signal to the
- *						worker, which is then meant for the job that it runs
+ *	JobqSlot.mutex		the job that a worker is running, and its prefetched
+ *						jobs; held for a few instructions, or for one signal
+ *						to the worker, so that the signal reaches the job for
+ *						which it is meant
  *
- * No lock is held across anything that can fail, and none is taken by a
- * process that holds a later one.
+ * No lock is held during an operation that can fail.  A process that holds a lock never
+ * acquires an earlier one of this list.
  *
- * Wake-ups: a latch that is set tells that there is news, but one that is not
- * set tells nothing.  Whoever waits for a lock, or for somebody else who reads
- * a page, resets it on the way.  So whoever does such things between his look
- * and his sleep needs a mark of his own, which is made before the latch is set:
- * "calls" of launcher and scheduler, JobqWaiter.woken.  A worker or a consumer
- * does nothing of the kind between the two.
+ * Wake-ups: a set latch means news, but a latch that is not set proves nothing.  A wait for a
+ * lock, or for a page being read by another process, resets the latch.  A process with such
+ * waits between check and sleep needs a separate mark, which is set before the latch: "calls"
+ * of launcher and scheduler, JobqWaiter.woken.  A worker or a consumer has no such waits.
  *
  * src/memory/memory.h
  *
@@ -55,28 +52,29 @@
 #define JOBQ_NONE		PG_UINT32_MAX
 
 /*
- * A job that its worker was asked to stop when it could do so no more, and that may run
- * again: to be cancelled.  The end of the server forgets it.
+ * A pending cancellation: the request reached the job's worker too late to stop the job, and
+ * the job may run again.  A restart of the server forgets pending cancellations.
  */
 typedef struct JobqOwed
 {
 	int64		job_id;
-	uint64		ticket;			/* grows each time that this is owed */
+	uint64		ticket;			/* differs for each request */
 } JobqOwed;
 
 #define JOBQ_MAX_OWED	64
 
 /*
- * A part of its work that the scheduler cannot do.
+ * A task that the scheduler cannot do.
  */
 typedef struct JobqTrouble
 {
-	char		what[64];		/* "the scheduler cannot ..."; "": not in use */
+	char		what[64];		/* "the scheduler cannot ..."; "": unused */
 	char		error[192];
-	TimestampTz since;			/* the first failure */
-	TimestampTz until;			/* over, unless it fails again before; 0: over */
-	TimestampTz told_at;		/* when the log was told of this error */
-	int64		failures;		/* since the first */
+	TimestampTz since;			/* time of the first failure */
+	TimestampTz until;			/* cleared then, if no failure follows; 0:
+								 * cleared */
+	TimestampTz told_at;		/* when this error was last logged */
+	int64		failures;		/* since the first failure */
 } JobqTrouble;
 
 #define JOBQ_MAX_TROUBLES	16
@@ -88,69 +86,74 @@ typedef struct JobqDatabase
 {
 	LWLock	   *lock;
 
-	/* Protected by JobqShared.lock; dboid may be read without. */
-	Oid			dboid;			/* InvalidOid: not in use */
-	PGPROC	   *scheduler;		/* NULL: none running.  Also changed under
-								 * this struct's own lock. */
+	/* Protected by JobqShared.lock; dboid may be read without the lock. */
+	Oid			dboid;			/* InvalidOid: unused */
+	PGPROC	   *scheduler;		/* NULL: none running.  Changed under both
+								 * locks. */
 	int			scheduler_pid;
-	pg_atomic_uint32 calls;		/* how often it was woken */
-	bool		stop;			/* DDL on the database: processes shall leave */
-	TimestampTz stop_until;		/* ... and stay away until then */
-	TimestampTz retry_at;		/* do not start a scheduler before */
-	int			failures;		/* schedulers that died young, in a row */
+	pg_atomic_uint32 calls;		/* number of wake-ups of the scheduler */
+	bool		stop;			/* DDL on the database: processes must leave */
+	TimestampTz stop_until;		/* ... and stay away until this time */
+	TimestampTz retry_at;		/* start no scheduler before this time */
+	int			failures;		/* schedulers in a row that died early */
 	bool		absent;			/* the extension is not installed there */
-	int			nworkers;		/* workers, when they were last counted */
-	int			ndead;			/* slots that are JOBQ_SLOT_DEAD; may be read
-								 * without */
-	TimestampTz wants_since;	/* it lacks a place for a process; 0: no */
-	TimestampTz wants_at;		/* when it said so last */
+	int			nworkers;		/* number of workers at the last count */
+	int			ndead;			/* slots in state JOBQ_SLOT_DEAD; may be read
+								 * without the lock */
+	TimestampTz wants_since;	/* since when a process slot is missing; 0:
+								 * none is */
+	TimestampTz wants_at;		/* when the scheduler last reported this */
 
 	/*
-	 * Grows when the place is given to a database, under both locks.  No two
-	 * places ever have the same, so who kept it knows what is still his.
+	 * Set to a new value under both locks each time this slot is assigned to
+	 * a database.  Values are unique among all slots.  A caller that saved
+	 * the value can tell whether the slot still belongs to the same database.
 	 */
 	int64		life;
 
-	/* The scheduler's own; they outlive it. */
-	int64		clock_seen;		/* the clock's offset that it goes by; 0: none */
+	/* Used by the scheduler only; kept for the next scheduler. */
+	int64		clock_seen;		/* offset of the clock in use; 0: none */
 	TransactionId ahead_until;	/* row versions before this may have times of
-								 * a clock that was ahead; 0: none has */
-	int64		ahead_by;		/* the clock was put back by so many
-								 * microseconds */
-	int64		ahead_more;		/* and, while that is corrected, by so many
-								 * more */
-	TransactionId ahead_since;	/* row versions before this were corrected by
-								 * no pass before; 0: there was none */
+								 * a clock that was ahead; 0: none */
+	int64		ahead_by;		/* microseconds by which the clock was put
+								 * back */
+	int64		ahead_more;		/* further microseconds, if put back again
+								 * during the correction */
+	TransactionId ahead_since;	/* no earlier pass has corrected row versions
+								 * before this; 0: there was none */
 
-	/* Protected by lock: what the scheduler is asked to do. */
-	bool		created;		/* a new extension: not what is served,
-								 * perhaps */
-	bool		rescan;			/* read all lanes anew */
-	bool		reload;			/* queues or settings changed: rank lanes anew */
-	bool		relay_pending;	/* the relay has something to say ... */
+	/* Protected by lock: requests to the scheduler. */
+	bool		created;		/* a new extension: the served objects may be
+								 * outdated */
+	bool		rescan;			/* read all lanes again */
+	bool		reload;			/* queues or settings changed: rank lanes
+								 * again */
+	bool		relay_pending;	/* the relay has notifications to send ... */
 	TimestampTz relay_due;		/* ... at this time */
 	bool		schedules_changed;	/* read the schedules again */
-	bool		schedule_freed; /* a job that a schedule waits for may have
+	bool		schedule_freed; /* a job for which a schedule waits may have
 								 * finished */
-	bool		monitors_changed;	/* look at the monitors */
-	bool		batches_look;	/* look at the batches that are watched */
-	bool		batches_sweep;	/* ... and at all */
-	int			nowed;			/* cancels that are owed; may be read without */
+	bool		monitors_changed;	/* evaluate the monitors */
+	bool		batches_look;	/* evaluate the watched batches */
+	bool		batches_sweep;	/* ... and all others */
+	int			nowed;			/* number of pending cancellations; may be
+								 * read without the lock */
 	JobqOwed	owed[JOBQ_MAX_OWED];
-	uint64		tickets;		/* of these, so far */
+	uint64		tickets;		/* last ticket given to a pending cancellation */
 
-	/* Protected by lock: what the scheduler tells. */
-	TimestampTz wake_at;		/* when it means to wake */
-	bool		can_spawn;		/* waking it may get more workers */
-	bool		places_shared;	/* pools lack processes: each takes the
-								 * others' places */
-	int			wanted[JOBQ_MAX_POOLS]; /* so many workers are to leave: those
-										 * that yield or find nothing to do */
-	int64		stay;			/* ... unless its role comes back: not before
-								 * this time, in microseconds */
-	bool		copied;			/* is a copy that was not adopted: no worker
-								 * starts; may be read without */
-	int			ntroubles;		/* with "until"; may be read without */
+	/* Protected by lock: state reported by the scheduler. */
+	TimestampTz wake_at;		/* when the scheduler intends to wake */
+	bool		can_spawn;		/* a wake-up may lead to more workers */
+	bool		places_shared;	/* too few processes for all pools: workers
+								 * serve other pools, too */
+	int			wanted[JOBQ_MAX_POOLS]; /* number of workers to leave, marked
+										 * "yields" or idle */
+	int64		stay;			/* with "comes_back", a worker stays for these
+								 * microseconds from its start */
+	bool		copied;			/* an unadopted copy: no worker starts; may be
+								 * read without the lock */
+	int			ntroubles;		/* entries with "until"; may be read without
+								 * the lock */
 	JobqTrouble troubles[JOBQ_MAX_TROUBLES];
 
 	/* Protected by lock: the areas of the rooms. */
@@ -166,15 +169,15 @@ typedef struct JobqDatabase
 
 typedef enum JobqSlotState
 {
-	JOBQ_SLOT_FREE = 0,			/* -> STARTING, by a scheduler */
+	JOBQ_SLOT_FREE = 0,			/* -> STARTING, set by a scheduler */
 	JOBQ_SLOT_STARTING,			/* registered; -> ATTACHED by the worker, DEAD
 								 * by the scheduler */
 	JOBQ_SLOT_ATTACHED,			/* -> DEAD by the worker's exit hook */
-	JOBQ_SLOT_DEAD,				/* -> FREE by the scheduler, after it charged
+	JOBQ_SLOT_DEAD,				/* -> FREE by the scheduler, after charging
 								 * the job */
 } JobqSlotState;
 
-/* What a worker was asked to stop for; ordered by who wins. */
+/* Why a worker was asked to stop.  A higher value replaces a lower one. */
 typedef enum JobqStop
 {
 	JOBQ_STOP_NONE = 0,
@@ -185,8 +188,8 @@ typedef enum JobqStop
 #define JOBQ_PROGRESS_LEN	128
 
 /*
- * One worker.  The generation grows each time the slot is given out, so that
- * a process that was slow to start cannot take another's place.
+ * One worker.  The generation grows each time the slot is assigned, so that a process with a
+ * slow start cannot occupy a reassigned slot.
  */
 typedef struct JobqSlot
 {
@@ -201,63 +204,70 @@ typedef struct JobqSlot
 	PGPROC	   *proc;
 	int			pid;
 	TimestampTz started_at;
-	bool		connect_failed; /* it died before it was connected */
-	bool		gave_back;		/* it ended with a job that had not begun */
+	bool		connect_failed; /* the process died before it was connected */
+	bool		gave_back;		/* the process ended with a job that had not
+								 * begun */
 
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
-	TimestampTz idle_since;		/* when it looked for a job last; 0: never */
+	TimestampTz idle_since;		/* time of the last search for a job; 0: never */
 	bool		resting;		/* leaves the processors to other workers */
 	bool		retire;			/* leave after the current job */
-	bool		yields;			/* the same, if another role still wants that */
-	bool		yields_anyway;	/* ... or not */
+	bool		yields;			/* the same, if another role still needs the
+								 * slot */
+	bool		yields_anyway;	/* ... or even if none does */
 	TimestampTz yields_since;
-	bool		comes_back;		/* its role had a worker shortly before */
+	bool		comes_back;		/* the role had a worker shortly before */
 
-	/* Protected by mutex; the worker itself reads its own without. */
+	/*
+	 * Protected by mutex; the worker reads its own fields without the mutex.
+	 */
 	slock_t		mutex;
 	int64		job_id;			/* 0: none */
-	Oid			job_role;		/* whose job it is; role runs it */
-	bool		over;			/* its attempt is committed */
-	bool		begun;			/* it has had the job's row: set by the worker
-								 * without the mutex, before anybody else can
-								 * have that */
-	bool		asked_for;		/* others have popped the job meanwhile, and
-								 * left it to this worker */
-	bool		charging;		/* it has died, and the scheduler writes that */
+	Oid			job_role;		/* owner of the job; "role" runs the job */
+	bool		over;			/* the attempt is committed */
+	bool		begun;			/* the worker has had the job's row: set by
+								 * the worker without the mutex, before any
+								 * other process can have the row */
+	bool		asked_for;		/* other processes have popped the job
+								 * meanwhile, and left the job to this worker */
+	bool		charging;		/* the worker has died, and the scheduler is
+								 * recording this */
 	int32		queue_id;
-	uint32		stat;			/* where it is counted: see stats.h */
+	uint32		stat;			/* where the job is counted: see stats.h */
 	int32		attempt;		/* attempts charged before this run */
 	int64		lease;			/* token of the row's lease, if the handler is
 								 * a procedure; or 0 */
 	TimestampTz job_started_at;
 	TimestampTz deadline;		/* query cancel by the worker's own timer */
 	TimestampTz kill_at;		/* SIGTERM by the scheduler, or infinity */
-	int64		stop_job;		/* job that stop is meant for */
+	int64		stop_job;		/* the job for which "stop" is meant */
 	JobqStop	stop;
 	float4		progress;		/* percent, or -1 */
 	char		kind[NAMEDATALEN * 2];
 	char		message[JOBQ_PROGRESS_LEN];
-	uint32		tenant;			/* hash of the job's */
-	bool		passes;			/* it passes by its limiter, if that asks */
+	uint32		tenant;			/* hash of the job's tenant */
+	bool		passes;			/* the job bypasses its limiter, if the
+								 * limiter is asked for a cost */
 	uint64		jobs_done;
 	uint64		jobs_failed;
 
-	/* The areas of the rooms; each says who protects it. */
+	/* The areas of the rooms; each room documents its locks. */
 	struct JobqHolding *holding;	/* ready.h */
 } JobqSlot;
 
 /*
- * What is known of the clock; see clock_watch.c.  An offset is by how many microseconds
- * jobq_now() is ahead of the time since boot.
+ * State of the clock watch; see clock_watch.c.  An offset is the number of microseconds by
+ * which jobq_now() is ahead of the time since boot.
  */
 typedef struct JobqClock
 {
 	slock_t		mutex;
-	int64		seen;			/* time since boot at the last look */
-	int64		offset;			/* at that look */
-	int64		since;			/* time since boot when it was seen first */
-	int64		trusted;		/* the offset that deleting rows goes by */
+	int64		seen;			/* time since boot at the last check */
+	int64		offset;			/* the offset at that check */
+	int64		since;			/* time since boot when this offset was first
+								 * seen */
+	int64		trusted;		/* the offset used for deleting rows */
 } JobqClock;
 
 typedef struct JobqShared
@@ -266,18 +276,20 @@ typedef struct JobqShared
 
 	/* Protected by lock. */
 	PGPROC	   *launcher;		/* NULL: none running */
-	pg_atomic_uint32 calls;		/* how often it was woken; by no lock */
-	bool		flight_read;	/* the flight recorder was read in this life */
-	bool		poke;			/* launcher shall look at all databases again */
-	uint64		pokes;			/* how often it was asked to, from the start
-								 * on */
-	uint64		pokes_seen;		/* by its last look */
-	TimestampTz restored_at;	/* when a restore has made the extension, last */
-	TimestampTz refused_at;		/* the server had no place for a process */
+	pg_atomic_uint32 calls;		/* number of wake-ups of the launcher; needs
+								 * no lock */
+	bool		flight_read;	/* the flight recorder has been read since the
+								 * start */
+	bool		poke;			/* the launcher must check all databases again */
+	uint64		pokes;			/* number of such requests since the start */
+	uint64		pokes_seen;		/* requests seen by the last check */
+	TimestampTz restored_at;	/* last time a restore created the extension */
+	TimestampTz refused_at;		/* last time the server had no slot for a
+								 * process */
 
 	int64		clock_offset;	/* microseconds; see clock.c */
 	JobqClock	clock;			/* protected by its own mutex */
-	int64		lives;			/* of places of databases, so far */
+	int64		lives;			/* assignments of database slots so far */
 
 	int			ndatabases;
 	JobqDatabase *databases;
@@ -292,7 +304,7 @@ typedef struct JobqShared
 
 extern JobqShared *jobq_shared;
 
-/* Locks of the cluster that areas have. */
+/* Locks of the cluster, for areas. */
 typedef enum JobqExtraLock
 {
 	JOBQ_LOCK_OF_WAITERS,
@@ -302,10 +314,10 @@ typedef enum JobqExtraLock
 } JobqExtraLock;
 
 /*
- * An area of shared memory that a room declares.  "size" depends on settings
- * only that are fixed at server start.  "init" is called once for each owner of
- * the area (for the cluster: JobqShared; a JobqDatabase; a JobqSlot) with memory
- * of that size; those of slots come first, then those of the cluster.
+ * An area of shared memory that a room declares.  "size" must depend only on settings that
+ * are fixed at server start.  "init" is called once for each owner of the area (JobqShared
+ * for the cluster, a JobqDatabase or a JobqSlot) with memory of that size.  Areas of slots
+ * are initialized first, then areas of the cluster, then areas of databases.
  */
 typedef enum JobqAreaOwner
 {

@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * process.c
- *	  The processes that shared memory knows: how they are found and woken.
+ *	  Finds and wakes the processes that are registered in shared memory.
  *
- * A PGPROC pointer in shared memory may vanish: it is read once, or under the lock
- * that guards it.
+ * A PGPROC pointer in shared memory may become NULL at any time.  Read the pointer only once,
+ * or under its lock.
  *
  * src/memory/process.c
  *
@@ -18,21 +17,21 @@
 
 #include "memory/memory.h"
 
-/* This worker's own; NULL: this process is none. */
+/* The slot of this worker; NULL in any other process. */
 JobqSlot   *jobq_my_slot = NULL;
 
 /*
- * This process is a scheduler, or a worker whose handler does not run now: what it
- * writes about jobs is told by the relay, whatever their queues say.  A NOTIFY of its own
- * might fail, or wait, and with it what has become of the jobs.
+ * True in a scheduler, and in a worker whose handler is not running.  The relay then sends
+ * the notifications about jobs, whatever the settings of their queues.  A NOTIFY of this
+ * process could fail or wait, and so would the outcome of the jobs.
  */
 bool		jobq_tells_by_relay = false;
 
 /*
- * The state of a database that has or had a scheduler, or NULL.
+ * Return the state of a database that has or had a scheduler, or NULL.
  *
- * Takes no lock: a database keeps its place as long as there are sessions in it,
- * and gets it when all is ready.
+ * Takes no lock.  A database keeps its slot as long as the database has sessions, and gets
+ * the slot only when the slot is initialized.
  */
 JobqDatabase *
 jobq_find_database(Oid dboid)
@@ -46,7 +45,7 @@ jobq_find_database(Oid dboid)
 }
 
 /*
- * The state of this session's database, or NULL.
+ * Return the state of this session's database, or NULL.  Takes no lock.
  */
 JobqDatabase *
 jobq_my_database(void)
@@ -59,7 +58,7 @@ jobq_my_database(void)
 }
 
 /*
- * Have the launcher look at all databases again.
+ * Ask the launcher to check all databases again.  Takes jobq_shared->lock exclusively.
  */
 void
 jobq_poke_launcher(void)
@@ -74,9 +73,10 @@ jobq_poke_launcher(void)
 }
 
 /*
- * The state of this session's database if it has a scheduler, or may yet have
- * one: NULL together with true means that the launcher, which would make it,
- * has not looked since it was started or last poked.
+ * Set *db to the state of this session's database if the database has a scheduler, or to
+ * NULL.  Returns whether a scheduler exists or may still be started.  True with *db NULL
+ * means that the launcher has not checked the databases since its start or the last request.
+ * Takes jobq_shared->lock in shared mode.
  */
 bool
 jobq_has_scheduler(JobqDatabase **db)
@@ -91,29 +91,29 @@ jobq_has_scheduler(JobqDatabase **db)
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
 	looked = jobq_shared->pokes_seen == jobq_shared->pokes;
 	LWLockRelease(jobq_shared->lock);
-	*db = jobq_my_database();	/* perhaps just now */
+	*db = jobq_my_database();	/* perhaps assigned just now */
 	if (*db != NULL && (*db)->absent)
 		*db = NULL;
 	return *db != NULL || !looked;
 }
 
 /*
- * Wake the launcher, if there is one.
+ * Wake the launcher, if it is running.  Takes no lock.
  */
 void
 jobq_wake_launcher(void)
 {
 	PGPROC	   *launcher;
 
-	/* a barrier, too: what it is woken for is there before the call */
+	/* also a barrier: the reason for the wake-up is visible before */
 	pg_atomic_fetch_add_u32(&jobq_shared->calls, 1);
-	launcher = jobq_shared->launcher;	/* may vanish: read once */
+	launcher = jobq_shared->launcher;	/* may become NULL: read once */
 	if (launcher != NULL)
 		SetLatch(&launcher->procLatch);
 }
 
 /*
- * Wake the database's scheduler, if it has one.
+ * Wake the scheduler of the database, if it is running.  Takes no lock.
  */
 void
 jobq_wake_scheduler(JobqDatabase *db)
@@ -121,7 +121,7 @@ jobq_wake_scheduler(JobqDatabase *db)
 	PGPROC	   *scheduler;
 
 	pg_atomic_fetch_add_u32(&db->calls, 1);
-	scheduler = db->scheduler;	/* may vanish: read once */
+	scheduler = db->scheduler;	/* may become NULL: read once */
 	if (scheduler != NULL)
 		SetLatch(&scheduler->procLatch);
 }
@@ -129,8 +129,9 @@ jobq_wake_scheduler(JobqDatabase *db)
 static JobqSlot *slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too);
 
 /*
- * The slot of the worker that runs this job in the database, or, if there is none and
- * "dead_too", that of one that has died at it and was not charged yet; or NULL.
+ * Return the slot of the worker that runs this job, or NULL.  If no worker runs the job and
+ * dead_too is set, return the slot of a worker that has died with the job and was not charged
+ * yet.
  */
 static JobqSlot *
 slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
@@ -158,8 +159,8 @@ slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
 }
 
 /*
- * The slot of the worker that runs this job in the database, or NULL.  The
- * answer may be outdated as soon as it is given.
+ * Return the slot of the worker that runs this job in the database, or NULL.  The answer may
+ * be outdated at once.  Takes the mutexes of slots.
  */
 JobqSlot *
 jobq_slot_of_job(JobqDatabase *db, int64 job_id)
@@ -168,8 +169,9 @@ jobq_slot_of_job(JobqDatabase *db, int64 job_id)
 }
 
 /*
- * The same, or that of one that has died at the job and was not charged yet.  Only the
- * scheduler itself ends the second.
+ * Like jobq_slot_of_job(), but also find the slot of a worker that has died with the job, if
+ * the job was not charged yet.  Only the scheduler frees such a slot.  Takes the mutexes of
+ * slots.
  */
 JobqSlot *
 jobq_slot_names_job(JobqDatabase *db, int64 job_id)
@@ -178,13 +180,14 @@ jobq_slot_names_job(JobqDatabase *db, int64 job_id)
 }
 
 /*
- * Is this job, of which so many attempts are charged, another worker's to see to, though
- * nobody may have its row?  That worker has died at it, or its attempt has failed, and this
- * is to be recorded before the job runs again.  tried: somebody has deleted or locked the
- * row, so that it may be a worker that is about to record it, or to die.
+ * Must another worker deal with this job, which has this number of charged attempts?  True if
+ * that worker has died with the job, or if its attempt has failed, and this must be recorded
+ * before the job runs again.  The job's row may be free nevertheless.  tried: another process
+ * has deleted or locked the row, so a live worker may be about to record the failure, or to
+ * die.
  *
- * Whoever has popped the job drops it then: it is handed over again when the slot does not
- * name it any more.  As a rule no slot is looked at.
+ * If true, the popping process drops the entry.  The job is handed over again when the slot
+ * no longer names the job.  Usually no slot is examined.  Takes the mutexes of slots.
  */
 bool
 jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried)
@@ -211,9 +214,9 @@ jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried)
 }
 
 /*
- * The transaction that ends the attempt at the job that this process runs has committed.
- * The job is not shown as running, although the process has not come to leave it:
- * whoever is told of the end may look at once.
+ * Record that the transaction ending the current attempt of this worker has committed.  The
+ * job is no longer shown as running, although the worker has not left the job yet.  A session
+ * notified of the end may query the job at once.  Takes the mutex of the slot.
  */
 void
 jobq_slot_job_over(void)
@@ -224,12 +227,12 @@ jobq_slot_job_over(void)
 }
 
 /*
- * A worker was asked to stop this job, which it does not run any more, and which may run
- * again: have that cancelled.  Returns the ticket with which to say that this is done, or
- * 0 if there is no room.  Cannot fail; takes db->lock.
+ * Record a pending cancellation of a job that may run again, because its worker could no
+ * longer stop the job.  Returns a ticket for jobq_cancel_paid(), or 0 if there is no room.
+ * Cannot fail; takes db->lock exclusively.
  *
- * Who is in debt already gets another ticket: what was begun with the one before may
- * have ended in asking the worker that is in debt now.
+ * A job that already has a pending cancellation gets a new ticket.  An attempt to carry out
+ * the earlier request may have ended in the request to the current worker.
  */
 uint64
 jobq_owe_cancel(JobqDatabase *db, int64 job_id)
@@ -252,8 +255,8 @@ jobq_owe_cancel(JobqDatabase *db, int64 job_id)
 }
 
 /*
- * What is owed by this ticket was done since it was given.  Nothing happens if it is not
- * owed any more, or by another ticket.  Takes db->lock.
+ * Remove the pending cancellation with this ticket, because it was carried out.  Does nothing
+ * if no pending cancellation has this ticket any more.  Takes db->lock exclusively.
  */
 void
 jobq_cancel_paid(JobqDatabase *db, uint64 ticket)

@@ -3,8 +3,8 @@
  * init.c
  *	  Loads the module: settings, hooks, shared memory, the launcher.
  *
- * Loaded without "shared_preload_libraries", jobq can enqueue and look; the
- * jobs run when the server is started with it.
+ * Without shared_preload_libraries, sessions can enqueue jobs and read views.  The jobs run
+ * once the server is started with shared_preload_libraries.
  *
  * src/module/init.c
  *
@@ -24,7 +24,7 @@
 
 JOBQ_MODULE_MAGIC("jobq", JOBQ_VERSION);
 
-/* The areas of shared memory that rooms have. */
+/* The areas of shared memory of all directories. */
 static const JobqArea *const areas[] =
 {
 	&jobq_holding_area,
@@ -89,7 +89,7 @@ _PG_init(void)
 	jobq_install_utility_hook();
 	crash_listen();
 
-	/* pg_upgrade starts the server to look at catalogs, not to work */
+	/* pg_upgrade starts the server to copy catalogs, not to run jobs */
 	if (!IsBinaryUpgrade)
 		jobq_register_launcher();
 }

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * module.h
- *	  The room module: how the library is loaded, and what it does to utility
- *	  commands.  It stands above all others, and nobody calls it but the server.
+ *	  Interface of the directory module: loading of the library, and utility commands.
+ *	  This is the highest directory.  Only the server calls its functions.
  *
  * src/module/module.h
  *

@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * utility.c
- *	  Utility commands that jobq has to know about.
+ *	  Utility commands that affect jobq.
  *
- * COMMIT PREPARED makes jobs visible whose hand-over was forgotten at
- * PREPARE, and ROLLBACK PREPARED those that it had taken out.  DROP, RENAME and
- * SET TABLESPACE of a database, and CREATE DATABASE with it as template, want
- * nobody else connected: its jobq processes leave, and stay away for a while, so
- * that nobody has to stop them first.  When a database is made or changed, the launcher
- * looks which are to be served.  DROP EXTENSION takes the schema along.
- * DROP ROLE says what the role has left.  By GRANT of a role consumers that wait may take
- * more jobs.
+ * - COMMIT PREPARED makes jobs visible, and their hand-over was discarded at PREPARE.
+ *   ROLLBACK PREPARED restores jobs that the transaction had deleted.
+ * - Some commands need a database without connections: DROP, RENAME, SET TABLESPACE, and
+ *   CREATE DATABASE with the database as template.  The jobq processes therefore leave the
+ *   database and stay away for a while.  The user does not have to stop them first.
+ * - When a database is created or changed, the launcher checks which databases to serve.
+ * - DROP EXTENSION also drops the schema.
+ * - DROP ROLE warns about jobq objects left behind by the role.
+ * - After GRANT of a role, waiting consumers may be allowed to reserve more jobs.
  *
  * src/module/utility.c
  *
@@ -45,8 +46,8 @@
 #include "store/store.h"
 
 /*
- * How long the processes of a database stay away, are waited for, and may go
- * on with a job that they are running.
+ * How long the processes of a database stay away, how long the command waits for their exit,
+ * and how long running jobs may continue, in seconds.
  */
 #define AWAY_SECONDS	10
 #define WAIT_SECONDS	5
@@ -63,9 +64,7 @@ static void utility_hook(PlannedStmt *pstmt, const char *queryString,
 						 ParamListInfo params, QueryEnvironment *queryEnv,
 						 DestReceiver *dest, QueryCompletion *qc);
 
-/*
- * Install the hook; once, by the postmaster.
- */
+/* Install the hook.  Called once, in the postmaster. */
 void
 jobq_install_utility_hook(void)
 {
@@ -73,9 +72,7 @@ jobq_install_utility_hook(void)
 	ProcessUtility_hook = utility_hook;
 }
 
-/*
- * The database that the command wants for itself, or NULL.
- */
+/* Return the database that the command needs without connections, or NULL. */
 static const char *
 database_to_leave(Node *stmt)
 {
@@ -110,7 +107,8 @@ database_to_leave(Node *stmt)
 }
 
 /*
- * Have all jobq processes leave the database, and wait until they have.
+ * Ask all jobq processes to leave the database, and wait up to WAIT_SECONDS for their exit.
+ * Workers still attached after PATIENCE_SECONDS are terminated.
  */
 static void
 leave_database(Oid dboid)
@@ -167,9 +165,7 @@ leave_database(Oid dboid)
 	}
 }
 
-/*
- * Its processes may come back.  Whoever calls this has the launcher look.
- */
+/* Allow the processes to come back.  The caller pokes the launcher. */
 static void
 return_to_database(Oid dboid)
 {
@@ -184,8 +180,8 @@ return_to_database(Oid dboid)
 }
 
 /*
- * Does the command change which databases there are, how they are called, or whether
- * one can connect to them?  Then another one may be to be served.
+ * True if the command changes the set of databases, their names, or whether they accept
+ * connections.  Another database may then have to be served.
  */
 static bool
 is_about_databases(Node *stmt)
@@ -204,11 +200,11 @@ is_about_databases(Node *stmt)
 }
 
 /*
- * DROP EXTENSION locks our tables in the order in which they were made, and
- * everybody else begins with that of jobs.  So shall it, or they might wait for
- * each other in a circle.
+ * Lock the table of jobs first.  DROP EXTENSION locks jobq's tables in the order of their
+ * creation, and all other code begins with the table of jobs.  Without this lock, a deadlock
+ * would be possible.
  *
- * Returns the extension's schema if the command is about jobq.
+ * Returns the extension's schema if the command drops jobq.
  */
 static Oid
 before_drop_extension(const DropStmt *stmt)
@@ -233,9 +229,9 @@ before_drop_extension(const DropStmt *stmt)
 }
 
 /*
- * CREATE EXTENSION made the schema, but it is no member of the extension, as it
- * contains it.  So it is dropped here, with the privileges that somebody has been
- * given on it, unless somebody has put something else into it.
+ * Drop the schema after DROP EXTENSION.  CREATE EXTENSION created the schema, but the schema
+ * contains the extension and therefore is no member of it.  A schema with further objects
+ * stays.
  */
 static void
 after_drop_extension(Oid schema)
@@ -263,9 +259,7 @@ after_drop_extension(Oid schema)
 	performDeletion(&address, DROP_RESTRICT, 0);
 }
 
-/*
- * Is it a column of the table, and not its whole row?
- */
+/* True if the node is a column of the table, and not its whole row. */
 static bool
 is_column(Oid oid, const Node *node)
 {
@@ -276,9 +270,9 @@ is_column(Oid oid, const Node *node)
 }
 
 /*
- * An error if the index is one that jobq could not serve when it writes rows, because
- * that would run code of the table's owner as the job's role: it would fail all jobs,
- * and stop the scheduler.  What an upgrade of the server brings along is there already.
+ * Raise an error if jobq cannot maintain the index when it writes rows.  Such an index runs
+ * code of the table's owner as the job's role.  All jobs would fail, and the scheduler would
+ * stop.  Indexes restored by pg_upgrade are accepted.
  */
 static void
 refuse_index(const IndexStmt *stmt)
@@ -310,7 +304,8 @@ refuse_index(const IndexStmt *stmt)
 }
 
 /*
- * The OIDs of the roles that are to be dropped, in the order of the statement.
+ * Return the OIDs of the roles to drop, in the order of the statement; InvalidOid for roles
+ * that do not exist.
  */
 static List *
 roles_to_drop(const DropRoleStmt *stmt)
@@ -328,9 +323,7 @@ roles_to_drop(const DropRoleStmt *stmt)
 	return roles;
 }
 
-/*
- * They were: say what they have left.
- */
+/* The roles were dropped: warn about jobq objects left behind. */
 static void
 after_drop_roles(List *names, List *roles)
 {
@@ -361,8 +354,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	List	   *names = NIL;
 
 	/*
-	 * it may be gone when it has been executed: a procedure that it calls may
-	 * end the transaction
+	 * read before the execution: a called procedure may end the transaction,
+	 * and the statement may be freed
 	 */
 	bool		drops_database = IsA(stmt, DropdbStmt);
 	bool		about_databases = is_about_databases(stmt);
@@ -378,7 +371,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (IsA(stmt, DropStmt))
 		schema = before_drop_extension((DropStmt *) stmt);
 
-	/* who may not do it must not stop the jobs, either */
+	/* a user without the privilege must not stop the jobs */
 	if (dbname != NULL)
 	{
 		dboid = get_database_oid(dbname, true);
@@ -416,7 +409,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (OidIsValid(dboid) && !drops_database)
 		return_to_database(dboid);
 
-	/* before the commit, the launcher would see nothing new */
+	/* before the commit, the launcher would see no change */
 	if (jobq_shared != NULL && about_databases)
 		jobq_at_commit_poke();
 	if (OidIsValid(dboid) && drops_database)

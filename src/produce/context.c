@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * context.c
- *	  The context of a job: settings that it takes along.
+ *	  Context of a job: settings that the job carries to its handler.
  *
- * A queue lists their names, and so does a kind (carry).  Their values are read in
- * the session that enqueues, with the rights of its user, or are given as the
- * option "context"; so a job has what its enqueuer has seen, whatever the session
- * does later.  They are set for the handler by attempt/context.c.
+ * A queue lists the names of the settings, and so does a kind (carry).  The values are read in
+ * the enqueuing session, with the rights of its user, or are given as the option "context".
+ * The job therefore has the values that its enqueuer has seen, whatever the session does
+ * later.  attempt/context.c sets the values for the handler.
  *
- * Only names that are listed can be given: whoever owns the queue and the kind says
- * what may come from outside to the handlers.  To one that runs as another role than
- * the enqueuer's, only settings of the users' own can (see attempt/context.c).
+ * Only listed names are accepted: the owners of the queue and of the kind decide which
+ * settings may reach the handlers from outside.  A handler that runs as another role than the
+ * enqueuer's accepts only custom settings (see attempt/context.c).
  *
- * What is enqueued later on behalf of somebody (callbacks of batches, steps, the
- * jobs of schedules) has the context of when that was asked for: it is kept in the
- * job's description (jobq_spec_kept(), schedule.c), and read from there.
+ * Callbacks of batches, steps, and jobs of schedules are enqueued later on behalf of a role.
+ * Their context is the context at the time of the request.  It is stored in the job's
+ * description (jobq_spec_kept(), schedule.c), and read from there.
  *
  * src/produce/context.c
  *
@@ -41,8 +41,8 @@ static List *carried(const JobqJob *job, const JobqQueue *queue,
 static Jsonb *make_context(const List *names, const List *values);
 
 /*
- * The context that was given as an option; an error if it is none, or names what
- * the queue does not carry.
+ * Return the context given as an option.  ERROR if it is not an object, or if it names a
+ * setting that the queue does not carry.
  */
 static Jsonb *
 given_context(const List *carry, const JobqQueue *queue, Datum given)
@@ -87,9 +87,7 @@ given_context(const List *carry, const JobqQueue *queue, Datum given)
 	return context;
 }
 
-/*
- * The given value of a setting, or NULL if it is null.
- */
+/* Return the given value of a setting, or NULL if the value is null. */
 static char *
 given_value(Jsonb *given, const char *name)
 {
@@ -112,8 +110,8 @@ given_value(Jsonb *given, const char *name)
 }
 
 /*
- * The names and values as an object.  That of the last call is kept: mostly, a
- * session enqueues again with the same.
+ * Build an object from names and values.  The object of the last call is cached, because a
+ * session mostly enqueues again with the same values.
  */
 static Jsonb *
 make_context(const List *names, const List *values)
@@ -158,7 +156,7 @@ make_context(const List *names, const List *values)
 	}
 	context = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
 
-	/* what is as large as this is not the same again and again */
+	/* large contexts rarely repeat */
 	if (text.len > 8192)
 		return context;
 	kept = NULL;
@@ -178,7 +176,8 @@ make_context(const List *names, const List *values)
 }
 
 /*
- * The settings that jobs of the queue and of the kind take along.
+ * Return the settings that jobs of the queue and of the kind carry.  ERROR if the queue has
+ * run_as and the kind carries a setting that is not custom.
  */
 static List *
 carried(const JobqJob *job, const JobqQueue *queue, bool kind_carries)
@@ -205,10 +204,10 @@ carried(const JobqJob *job, const JobqQueue *queue, bool kind_carries)
 }
 
 /*
- * Give the job of this queue its context: for each setting that the queue carries,
- * or the kind if kind_carries, what was given (an option of enqueue(), unless
- * isnull), or else what this session has.  A setting that is not there, or was given
- * as null, is left out.
+ * Set the context of a job of this queue.  kind_carries: the kind carries settings, too.  For
+ * each carried setting, use the given value (an option of enqueue(), unless isnull), or
+ * otherwise the value in this session.  A setting that does not exist, or was given as null,
+ * is omitted.  ERROR if the given context is invalid.
  */
 void
 jobq_set_context(JobqJob *job, const JobqQueue *queue, bool kind_carries,
@@ -247,8 +246,8 @@ jobq_set_context(JobqJob *job, const JobqQueue *queue, bool kind_carries,
 }
 
 /*
- * The job comes to this queue from another: of its context, it keeps what this queue
- * carries, or the kind if kind_carries.
+ * Reduce the context of a job that moves from another queue to this one.  The job keeps the
+ * settings that this queue carries, and those of the kind if kind_carries.
  */
 void
 jobq_thin_context(JobqJob *job, const JobqQueue *queue, bool kind_carries)
@@ -284,8 +283,8 @@ jobq_thin_context(JobqJob *job, const JobqQueue *queue, bool kind_carries)
 }
 
 /*
- * The description of a job, an object, with the job's context as its option
- * "context"; without it if the job has none.
+ * Return the description of a job, an object, with the job's context as the option "context".
+ * If the job has no context, the option is removed.
  */
 Jsonb *
 jobq_keep_context(Jsonb *json, const JobqJob *job)

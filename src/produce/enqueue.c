@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * enqueue.c
- *	  Producing jobs: enqueue() and the view inbox.
+ *	  Enqueue jobs: enqueue() and the view inbox.
  *
- * A job is a row that this transaction writes, by direct heap access, and
- * hands over when it commits (commit.c).
+ * A job is a row that this transaction writes by direct heap access, and hands over at its
+ * commit (commit.c).
  *
  * src/produce/enqueue.c
  *
@@ -38,7 +38,7 @@
 PG_FUNCTION_INFO_V1(jobq_enqueue);
 PG_FUNCTION_INFO_V1(jobq_inbox_insert);
 
-/* The types of the columns of the view inbox. */
+/* Types of the columns of the view inbox. */
 #define TYPE_text			TEXTOID
 #define TYPE_int			INT4OID
 #define TYPE_boolean		BOOLOID
@@ -56,7 +56,8 @@ static const Oid inbox_types[] = {
 };
 
 /*
- * Check the payload and set it.
+ * Check the payload and set it.  ERROR if the payload is too large or too deep, or, for a
+ * plain statement, if the statement cannot run.
  */
 void
 jobq_set_payload(JobqJob *job, Datum payload)
@@ -71,8 +72,8 @@ jobq_set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * What the two below have in common: all but the context.  Fills in the queue, and
- * whether the kind has settings that are taken along.
+ * Common part of the two functions below: everything except the context.  Sets *queue, and
+ * *kind_carries if the kind carries settings.
  */
 static void
 prepare(JobqJob *job, JobqUnique *unique, const char *kind,
@@ -151,9 +152,11 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 }
 
 /*
- * Make a job of this kind from the options; all but its payload and, for the
- * second and later ones of a set, its id.  It takes along what its queue and its
- * kind carry of this session, and the trace of the job that runs here.
+ * Make a job of this kind from the options, in the caller's session.  The caller sets the
+ * payload and, for the second and later jobs of a set, the id.  The job gets the settings that
+ * its queue and its kind carry, and the trace of the job that runs in this session.  Pins the
+ * queues (jobq_pin_queues()).  ERROR if an option is invalid, or if the user may not enqueue
+ * the job.
  */
 void
 jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
@@ -172,8 +175,8 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 }
 
 /*
- * The same from options that were kept with a context read before, in the session
- * that asked for the job: this is another one.
+ * Like jobq_prepare_job(), for options stored by another session.  The context was read in
+ * that session, and is among the options.
  */
 void
 jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
@@ -190,9 +193,10 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 }
 
 /*
- * Write the job.  If another job holds its unique key, or has its uuid, the id is that of
- * the other job when this returns.  The id is also marked as null if the key is held and
- * on_conflict is "ignore".
+ * Write the job.  If another job holds the unique key or has the uuid, the id of *job is that
+ * of the other job on return.  If the key is held and on_conflict is "ignore", the id is also
+ * marked as null.  Locks jobq_internal.job for writing until the end of the transaction.  May
+ * wait for transactions that write the same key or uuid, or for a position in a full queue.
  */
 void
 jobq_put_job(JobqJob *job, const JobqUnique *unique)
@@ -200,7 +204,7 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 	Relation	rel;
 	int64		id = job_id(job);
 
-	/* before anything is written: code of the user's runs */
+	/* before any write, because code of the user runs */
 	if (unique->ask_cost)
 		jobq_ask_limit_cost(job);
 	rel = jobq_open_jobs();
@@ -225,7 +229,7 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 }
 
 /*
- * The options among a function's arguments, from number "first" on.
+ * Read the options from the arguments of a function, beginning with argument number "first".
  */
 void
 jobq_options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
@@ -238,9 +242,7 @@ jobq_options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
 	}
 }
 
-/*
- * The kind that is this argument.
- */
+/* Return the kind given as this argument.  ERROR if null. */
 char *
 jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg)
 {
@@ -277,8 +279,8 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 }
 
 /*
- * INSTEAD OF INSERT row trigger of the view inbox: COPY and INSERT enqueue.
- * The view's columns are id, kind, payload, and the options.
+ * INSTEAD OF INSERT row trigger of the view inbox: COPY and INSERT enqueue.  The view's
+ * columns are id, kind, payload, and the options.
  */
 Datum
 jobq_inbox_insert(PG_FUNCTION_ARGS)
@@ -298,7 +300,7 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("jobq_internal.inbox_insert() must be fired INSTEAD OF INSERT")));
 
-	/* anybody can name this function for a view of his own */
+	/* any user can name this function in a trigger of another view */
 	if (RelationGetRelid(trigdata->tg_relation) != jobq_relations()->inbox)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
@@ -318,7 +320,7 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 	jobq_set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
 	jobq_put_job(&job, &unique);
 
-	/* RETURNING id shows the job's */
+	/* RETURNING id shows the id of the job */
 	values[0] = JOB(&job, JOB_ID);
 	nulls[0] = JOB_ISNULL(&job, JOB_ID);
 	tuple = heap_form_tuple(desc, values, nulls);

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * enqueue_many.c
- *	  Many jobs in one statement: enqueue_many().
+ *	  Enqueue many jobs in one statement: enqueue_many().
  *
- * A unique key stays locked until the end of the transaction, so two statements that
- * have keys in common would wait for each other if each took them in its caller's
- * order.  The keys are therefore taken in the order of their bytes.  The ids and the
- * result are in the caller's order.
+ * A unique key stays locked until the end of the transaction.  Two statements with common keys
+ * would wait for each other if each statement locked the keys in its caller's order.  The keys
+ * are therefore locked in the order of their bytes.  The ids and the result are in the
+ * caller's order.
  *
  * src/produce/enqueue_many.c
  *
@@ -34,7 +34,7 @@ PG_FUNCTION_INFO_V1(jobq_enqueue_many);
 
 #define MULTI_INSERT			500
 
-/* A unique key, and the number of the payload that it belongs to. */
+/* A unique key, and the number of its payload. */
 typedef struct PayloadKey
 {
 	text	   *key;
@@ -59,9 +59,7 @@ compare_keys(const PayloadKey *key, const PayloadKey *other)
 	return order != 0 ? order : length - other_length;
 }
 
-/*
- * Payloads with the same key stay in the caller's order.
- */
+/* Payloads with the same key stay in the caller's order. */
 static int
 compare_payloads(const void *a, const void *b)
 {
@@ -72,9 +70,7 @@ compare_payloads(const void *a, const void *b)
 	return order != 0 ? order : key->number - other->number;
 }
 
-/*
- * The unique keys that the payloads will have, sorted.
- */
+/* Return the unique keys of the payloads, sorted. */
 static PayloadKey *
 sort_keys(const JobqJob *job, const JobqUnique *unique, const Datum *payloads,
 		  int npayloads)
@@ -104,13 +100,13 @@ sort_keys(const JobqJob *job, const JobqUnique *unique, const Datum *payloads,
 }
 
 /*
- * Write a job for each of the payloads, which are not null, and return their ids in
- * the order of the payloads; *nulls says which ids are null (jobq_put_job()).  *job is as
- * jobq_prepare_job() has left it.
+ * Write a job for each payload, and return the ids in the order of the payloads.  No payload
+ * may be null. *nulls is set for null ids (jobq_put_job()). *job comes from
+ * jobq_prepare_job().
  *
- * If unique_max lets several jobs have a key, a statement with several such jobs takes
- * the key's numbers in their order as well: it waits for a number that another
- * transaction is about to take, and does not try the next one.
+ * With unique_max, several jobs may hold a key.  A statement with several jobs of one key also
+ * takes the key's numbers in order.  The statement waits for a number that another transaction
+ * is about to take, and does not try the next number.
  */
 static Datum *
 put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
@@ -150,9 +146,10 @@ put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
 }
 
 /*
- * Write a job for each of the payloads, alike but for payload and id; their ids
- * are the result of the set-returning function that calls this.  The job is as
- * jobq_prepare_job() has left it.
+ * Write a job for each payload.  The jobs differ only in payload and id.  The ids are returned
+ * through the set-returning function that calls this one. *job comes from jobq_prepare_job().
+ * ERROR if a payload is null, or if several jobs would have one unique key or uuid.  Locks
+ * jobq_internal.job for writing until the end of the transaction.
  */
 void
 jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
@@ -165,8 +162,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	Datum	   *payloads;
 	bool	   *payload_nulls;
 	int			npayloads;
-	bool		keyed;			/* each job has a flow of its own ... */
-	bool		priced;			/* ... by what it costs at its limiter */
+	bool		keyed;			/* each job has its own flow */
+	bool		priced;			/* each job has its own cost at its limiter */
 	MemoryContext batch_context;
 
 	deconstruct_array(array, JSONBOID, -1, false, TYPALIGN_INT, &payloads,
@@ -284,9 +281,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	table_close(rel, NoLock);
 }
 
-/*
- * enqueue_many(kind, payloads, ...options) returns the ids, in order.
- */
+/* enqueue_many(kind, payloads, ...options) returns the ids, in order. */
 Datum
 jobq_enqueue_many(PG_FUNCTION_ARGS)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * enqueue_sql.c
- *	  enqueue_sql(): a statement becomes a job (statement.c).
+ *	  enqueue_sql(): enqueue a plain statement (statement.c).
  *
  * src/produce/enqueue_sql.c
  *

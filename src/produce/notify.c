@@ -18,8 +18,9 @@
 PG_FUNCTION_INFO_V1(jobq_notify);
 
 /*
- * notify(channel, payload): like pg_notify(), but sent after the commit by
- * the scheduler, in batches, so that commits do not queue behind each other.
+ * notify(channel, payload): like pg_notify(), but the scheduler sends the notification after
+ * the commit, in batches, so that commits do not queue behind each other.  ERROR without any
+ * privilege of jobq, or in recovery.
  */
 Datum
 jobq_notify(PG_FUNCTION_ARGS)

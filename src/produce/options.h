@@ -3,26 +3,24 @@
  * options.h
  *	  The list of a job's options.
  *
- * This is the only place that lists them.  From it are made
+ * The following parts are generated from this list:
  *
- * - in C: the numbers OPTION_* (produce.h), and the table by which options
- *	 are read from jsonb (spec.c);
- * - in SQL, when the install script is joined (control/join.awk): the
- *	 arguments of enqueue() and enqueue_many(), the columns of the view inbox,
- *	 and what their comments say of each.
+ * - in C: the numbers OPTION_* (produce.h), and the table for reading options from jsonb
+ *   (spec.c);
+ * - in SQL, when the install script is joined (control/join.awk): the arguments of enqueue()
+ *   and enqueue_many(), the columns of the view inbox, and the descriptions of options in
+ *   comments.
  *
- * So a new option is a line here, and code where it takes effect: mostly in
- * jobq_prepare_job() (enqueue.c).  A schedule accepts it, too, unless
- * schedule.c refuses it.
+ * A new option is therefore a line in this file, and code for its effect, mostly in
+ * jobq_prepare_job() (enqueue.c).  Schedules accept the option, too, unless schedule.c refuses
+ * it.
  *
- * A line has the option's name in SQL and in jsonb, its name in C after
- * OPTION_, its SQL type (text, int, boolean, timestamptz, interval, jsonb, uuid,
- * or _text, an array of text),
- * and what it says, for the comments.  The four about unique keys are read
- * together by jobq_unique_options(), and keep their order.
+ * A line has the option's name in SQL and in jsonb, its name in C after OPTION_, its SQL type,
+ * and its description for comments.  The type is text, int, boolean, timestamptz, interval,
+ * jsonb, uuid, or _text (an array of text).  jobq_unique_options() reads unique_key,
+ * unique_for, unique_until and on_conflict together: these lines must keep their order.
  *
- * No #ifndef around this: it is included with JOB_OPTION defined in different
- * ways.
+ * There is no #ifndef, because the file is included with different definitions of JOB_OPTION.
  *
  * src/produce/options.h
  *

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * place.c
- *	  Where a job may stand, and how it is tried: for jobs that are made, and for
- *	  those that are edited.
+ *	  Queue, handler and attempts of a job, for new and for edited jobs.
  *
  * src/produce/place.c
  *
@@ -17,10 +16,11 @@
 #include "store/store.h"
 
 /*
- * Find the queue of a job of this kind: the one of the name, or if that is NULL, that
- * of the kind.  An error if the current user may not enqueue such a job there.
- * Fills in the queue and the handler; returns the handler, or NULL if the kind has
- * none, as it need not where consumers take the jobs.
+ * Find the queue of a job of this kind: the named queue, or the kind's queue if queue_name is
+ * NULL, or else the queue default.  Copies the queue to *queue_buffer, and the handler to
+ * *handler_buffer.  Returns the handler, or NULL if the kind has none.  Kinds run by consumers
+ * need no handler.  Creates a missing queue if jobq.create_queues allows it.  Pins the queues
+ * (jobq_pin_queues()).  ERROR if the current user may not enqueue this job there.
  */
 const JobqHandler *
 jobq_find_place(const char *kind, const char *queue_name,
@@ -29,7 +29,7 @@ jobq_find_place(const char *kind, const char *queue_name,
 	const JobqHandler *handler;
 	const JobqQueue *queue;
 
-	/* by this the jobs of events are known */
+	/* the prefix marks jobs of events */
 	if (strncmp(kind, ON_EVENT_PREFIX, strlen(ON_EVENT_PREFIX)) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),
@@ -49,7 +49,7 @@ jobq_find_place(const char *kind, const char *queue_name,
 		queue_name = handler != NULL && handler->queue[0] != '\0'
 			? handler->queue : "default";
 
-	/* a consumer brings its own code: its kinds need no handler */
+	/* a consumer has its own code, so its kinds need no handler */
 	queue = jobq_queue_by_name(queue_name,
 							   handler != NULL ||
 							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
@@ -93,7 +93,8 @@ jobq_find_place(const char *kind, const char *queue_name,
 }
 
 /*
- * Set how often, how long and until when the job is tried, as far as the options say.
+ * Set the number of attempts, backoff, timeout and retry_until of the job from the options.
+ * Missing options change nothing.  ERROR if a value is invalid.
  */
 void
 jobq_set_attempts(JobqJob *job, const Datum *options, const bool *nulls)

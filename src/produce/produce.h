@@ -1,17 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * produce.h
- *	  The door of the room produce: how jobs come in.
+ *	  Interface of the directory produce: enqueuing jobs.
  *
- * A job is made from its kind, its payload and its options, which are listed in
- * options.h; jobs that are described in jsonb (steps, callbacks, schedules) have the
- * same options by the same names.
+ * A job is made from its kind, payload and options.  options.h lists the options.  Jobs
+ * described in jsonb (steps, callbacks, schedules) have the same options by the same names.
  *
- * What it promises: a job exists if, and only if, the transaction that has
- * enqueued it commits.  Bad input raises an error that names the value and what is
- * allowed, and then nothing is written.
+ * Guarantees: a job exists if, and only if, the enqueuing transaction commits.  Invalid input
+ * raises an error that names the value and the allowed values.  Nothing is written then.
  *
- * Locks: who enqueues pins the queues (jobq_pin_queues()) and locks
+ * Locks: the enqueuing session pins the queues (jobq_pin_queues()), and locks
  * jobq_internal.job for writing.
  *
  * src/produce/produce.h
@@ -27,9 +25,8 @@
 #include "store/store.h"
 
 /*
- * The options of a job: the numbers OPTION_*.  Their order is that of the
- * arguments of enqueue() from the third on, and of the columns of the view
- * inbox from the fourth on.
+ * Numbers of the options of a job.  The order is that of the arguments of enqueue() from the
+ * third on, and of the columns of the view inbox from the fourth on.
  */
 enum
 {
@@ -39,29 +36,27 @@ enum
 	NOPTIONS
 };
 
-/* In a description that was kept: what the job costs at its limiter. */
+/* Key, in a stored description, of the job's cost at its limiter. */
 #define JOBQ_KEPT_COST	"limit_cost"
 
-/* A job that is described in jsonb. */
+/* A job described in jsonb. */
 typedef struct JobqSpec
 {
 	char	   *kind;
 	Datum		payload;
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
-	int32		limit_cost;		/* of one that was kept: tokens of its
-								 * limiter, as asked then; or -1 */
+	int32		limit_cost;		/* tokens in a stored description; or -1 */
 } JobqSpec;
 
-/* What a job of the kind sql runs. */
+/* Payload of a job of the kind sql. */
 typedef struct JobqStatement
 {
 	char	   *sql;
 	struct RawStmt *raw;
-	Oid			database;		/* another one, or InvalidOid */
+	Oid			database;		/* another database, or InvalidOid */
 	char	   *database_name;	/* or NULL */
-	bool		transaction;	/* it runs in one: that of its job, or of its
-								 * process in another database */
+	bool		transaction;	/* run in a transaction */
 } JobqStatement;
 
 /* src/produce/enqueue.c */

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * spec.c
- *	  What is written in jsonb: the options of a job, by their names; and whole
- *	  jobs, {"kind": ..., "payload": ..., and the options}.
+ *	  Options and jobs written in jsonb.
  *
- * add_jobs(), call() and schedule() take options so; callbacks of batches and
- * steps of workflows are whole jobs.
+ * add_jobs(), call() and schedule() accept options as an object.  Callbacks of batches and
+ * steps of workflows are whole jobs: {"kind": ..., "payload": ..., and the options}.
+ *
+ * Unless stated otherwise, the results are allocated in the current memory context.
  *
  * src/produce/spec.c
  *
@@ -27,7 +28,7 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* What an option's value is: its SQL type. */
+/* SQL type of an option's value. */
 typedef enum OptionType
 {
 	TYPE_text,
@@ -51,10 +52,10 @@ static const struct
 #undef JOB_OPTION
 };
 
-/* Most keys that a description has beside the options. */
+/* Maximum number of keys of a description beside the options. */
 #define MAX_OTHER_KEYS	8
 
-/* Where in what we are, for messages. */
+/* Current key and object, for messages. */
 typedef struct Place
 {
 	const char *what;
@@ -87,7 +88,7 @@ wrong_type(const char *what, const char *key, const char *wanted)
 }
 
 /*
- * An array of strings as one of text; 0 if it is none.
+ * Convert an array of strings to text[].  Returns 0 if the value is not such an array.
  */
 static Datum
 texts_of(JsonbValue *value)
@@ -198,11 +199,9 @@ unknown_key(const char *what, const char *key, const char *const *others)
 }
 
 /*
- * Read the options of a job from an object; an error if a key is none, or has
- * a value of another type.  what names the object in messages; keys in others
- * (a list that ends with NULL, or NULL) are left to the caller.  A key that
- * has the value null is as one that is not there.  The values point into the
- * current memory context.
+ * Read the options of a job from an object.  what: name of the object in messages.  others: a
+ * list ending with NULL, or NULL, of keys that the caller reads.  A key with the value null
+ * counts as missing.  ERROR if a key is unknown, or if a value has the wrong type.
  */
 void
 jobq_options_from_jsonb(Jsonb *json, const char *what,
@@ -244,8 +243,8 @@ jobq_options_from_jsonb(Jsonb *json, const char *what,
 }
 
 /*
- * The same for the argument "options" of a function, which has this number and
- * may be null.
+ * Like jobq_options_from_jsonb(), for the argument "options" of a function.  arg: the number
+ * of the argument.  The argument may be null.
  */
 void
 jobq_options_from_arg(FunctionCallInfo fcinfo, int arg, Datum *options,
@@ -261,9 +260,7 @@ jobq_options_from_arg(FunctionCallInfo fcinfo, int arg, Datum *options,
 							nulls);
 }
 
-/*
- * An error if an argument "options" is not an object.
- */
+/* ERROR if an argument "options" is not an object. */
 void
 jobq_options_check(Jsonb *json)
 {
@@ -275,7 +272,8 @@ jobq_options_check(Jsonb *json)
 }
 
 /*
- * The interval that an object has for a key of the caller's; NULL if none.
+ * Return the interval under this key of an object, or NULL if there is none.  ERROR if the
+ * value is not an interval.
  */
 Interval *
 jobq_interval_from_jsonb(Jsonb *json, const char *what, const char *key)
@@ -290,10 +288,9 @@ jobq_interval_from_jsonb(Jsonb *json, const char *what, const char *key)
 }
 
 /*
- * Read the description of a job; an error if it is none.  what names it in
- * messages; keys in others (a list that ends with NULL, or NULL) are the
- * caller's.  kept: jobq_spec_kept() has made it.  The values point into the current
- * memory context.
+ * Read the description of a job.  what: name of the description in messages.  others: a list
+ * ending with NULL, or NULL, of keys that the caller reads.  kept: the description was made by
+ * jobq_spec_kept().  ERROR if the description is invalid, or if the job is a plain statement.
  */
 void
 jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
@@ -341,9 +338,7 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 		spec->payload = jobq_text_to_jsonb("{}");
 }
 
-/*
- * The description with this value, a jsonb, for the option of that number.
- */
+/* Return the description with this value (jsonb) for the option. */
 static Jsonb *
 with_option(Jsonb *json, int option, Datum value)
 {
@@ -356,8 +351,8 @@ with_option(Jsonb *json, int option, Datum value)
 }
 
 /*
- * The description, to be read again by another session: its times do not depend on
- * settings of this one, or on what day it is.
+ * Return the description with absolute times, so that another session can read the description
+ * later.  The times then do not depend on settings of this session or on the date.
  */
 Jsonb *
 jobq_spec_keep_times(Jsonb *json, const JobqSpec *spec)
@@ -375,15 +370,15 @@ jobq_spec_keep_times(Jsonb *json, const JobqSpec *spec)
 }
 
 /*
- * The same of the job that was made from it, with the context and the trace that the job
- * has.
+ * Return the description of a prepared job for storage: with absolute times, the job's
+ * context, its trace, and its cost at the limiter.
  */
 Jsonb *
 jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 {
 	json = jobq_spec_keep_times(json, spec);
 
-	/* they are others if the trace was added to them */
+	/* the pointers differ if the trace was added to the headers */
 	if (!JOB_ISNULL(job, JOB_HEADERS) &&
 		JOB(job, JOB_HEADERS) != spec->options[OPTION_HEADERS])
 		json = with_option(json, OPTION_HEADERS, JOB(job, JOB_HEADERS));
@@ -391,8 +386,8 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 }
 
 /*
- * The object with what the job costs at its limiter, if it was asked: for those who make
- * the job later on somebody's behalf, and run no code of users.
+ * Return the object with the job's cost at its limiter, if the cost was computed.  A session
+ * that later enqueues the job on behalf of a role must not run code of users.
  */
 Jsonb *
 jobq_keep_limit_cost(Jsonb *json, const JobqJob *job)
@@ -410,9 +405,7 @@ jobq_keep_limit_cost(Jsonb *json, const JobqJob *job)
 											  BoolGetDatum(true)));
 }
 
-/*
- * What that has put into the object; -1: nothing.
- */
+/* Return the cost stored by jobq_keep_limit_cost(), or -1 if there is none. */
 int32
 jobq_kept_limit_cost(Jsonb *json)
 {
@@ -427,8 +420,8 @@ jobq_kept_limit_cost(Jsonb *json)
 }
 
 /*
- * Make the job, but do not write it.  An error if this user could not enqueue
- * it.  What it costs at its limiter is asked.
+ * Make the job, but do not write it.  Computes the job's cost at its limiter.  ERROR if the
+ * current user may not enqueue the job.
  */
 void
 jobq_spec_prepare(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
@@ -440,9 +433,7 @@ jobq_spec_prepare(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 	unique->ask_cost = false;
 }
 
-/*
- * The same from a description that jobq_spec_kept() has returned.
- */
+/* Like jobq_spec_prepare(), for a description returned by jobq_spec_kept(). */
 void
 jobq_spec_prepare_kept(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 {
@@ -453,8 +444,8 @@ jobq_spec_prepare_kept(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 }
 
 /*
- * Enqueue the job of a kept description on behalf of the role, with these headers added to its own;
- * returns its id.
+ * Enqueue the job of a stored description on behalf of the role.  headers: a JSON object to
+ * add to the job's headers, or NULL. Returns the job's id.  ERROR as for jobq_put_job().
  */
 int64
 jobq_spec_enqueue(const JobqSpec *spec, Oid role, const char *headers)
@@ -464,7 +455,7 @@ jobq_spec_enqueue(const JobqSpec *spec, Oid role, const char *headers)
 	Oid			userid;
 	int			sec_context;
 
-	/* no code of the role's runs: this is about whose job it is */
+	/* no code of the role runs; the switch only sets the owner of the job */
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);

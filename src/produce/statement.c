@@ -1,25 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * statement.c
- *	  Plain statements: what a job of the kind sql has as its payload, and who may
- *	  have such.
+ *	  Plain statements: the payload of jobs of the kind sql, and the privilege to enqueue them.
  *
- * The kind sql has no handler that anybody has registered: its job's payload is
- * the statement, {"sql": "...", "transaction": true}, which is run as the role
- * whose job it is.  So who enqueues one has any code run, though only as himself;
- * he needs the privilege "sql" for that, when he enqueues and when the job runs.
- * A privilege of its own, because a role may well be allowed to call functions
- * only, or to have no more than vetted handlers take up workers; and because a
- * function that passes on a kind and a payload of its caller's would else lend its
- * owner's rights.  A step or a callback cannot be a statement: jobq.reassign_owned() gives
- * batches to another role, as which the statement would run.
+ * The kind sql has no registered handler.  The job's payload is the statement, {"sql": "...",
+ * "transaction": true}. The statement runs as the role that owns the job.  A role that may
+ * enqueue statements can run any code, though only under its own name.  The role needs the
+ * privilege "sql" when it enqueues and when the job runs.
  *
- * What is wrong with a statement is said when it is enqueued, as far as the
- * grammar tells.
+ * The privilege is separate for two reasons.  A role may be allowed to call functions only, or
+ * to occupy workers with reviewed handlers only.  And a function that passes on a kind and a
+ * payload of its caller would otherwise lend its owner's rights.  A step or a callback cannot
+ * be a statement, because jobq.reassign_owned() gives batches to another role, and the
+ * statement would run as that role.
  *
- * With "database" it runs in another one, by a process that is made for it
- * (worker/runner/errand.c).  Who may log in is not asked then, only whether the role
- * may connect to that database; so it must be one that jobq.sql_databases names.
+ * Errors that the grammar shows are reported when the statement is enqueued.
+ *
+ * With "database", the statement runs in another database, in a process of its own
+ * (worker/runner/errand.c).  The only check there is whether the role may connect to the
+ * database, and not whether it may log in.  The setting jobq.sql_databases must therefore name
+ * the database.
  *
  * src/produce/statement.c
  *
@@ -47,8 +47,8 @@ static const char *refusal(Node *stmt);
 static Oid	other_database(const char *name);
 
 /*
- * Error context callback: a syntax error is one in the statement, not in the query
- * that the client has sent.
+ * Error context callback: reports a syntax error as an error in the statement, not in the
+ * client's query.
  */
 static void
 parse_error(void *arg)
@@ -95,8 +95,8 @@ is_detach_concurrently(const AlterTableStmt *stmt)
 }
 
 /*
- * Does the server refuse it within a transaction?  Of what is known by the grammar;
- * the rest says so when it runs.
+ * Return whether the server refuses this statement inside a transaction.  Covers only what the
+ * grammar shows.  Other statements fail when they run.
  */
 static bool
 needs_top_level(Node *stmt)
@@ -129,9 +129,7 @@ needs_top_level(Node *stmt)
 	}
 }
 
-/*
- * Why this cannot be a job, or NULL.
- */
+/* Return the reason why this statement cannot be a job, or NULL. */
 static const char *
 refusal(Node *stmt)
 {
@@ -143,7 +141,7 @@ refusal(Node *stmt)
 }
 
 /*
- * The database of this name, or InvalidOid if that is ours.  Raises an error if
+ * Return the OID of the named database, or InvalidOid for the current database.  ERROR if
  * statements may not run there.
  */
 static Oid
@@ -168,9 +166,10 @@ other_database(const char *name)
 }
 
 /*
- * Read the payload of a job of the kind sql.  Raises an error unless all of its
- * statements can run in this way; only within the job's transaction there may be
- * several.  "raw" is the last of them.  All is allocated in the current memory context.
+ * Read the payload of a job of the kind sql.  Several statements are allowed only in this
+ * database and with "transaction": true.  statement->raw is the last statement.  Memory comes
+ * from the current memory context.  ERROR if the payload is invalid, or if a statement cannot
+ * run in this way.
  */
 void
 jobq_statement_read(Datum payload, JobqStatement *statement)
@@ -266,9 +265,7 @@ jobq_statement_read(Datum payload, JobqStatement *statement)
 	statement->raw = llast_node(RawStmt, parsed);
 }
 
-/*
- * Does the text read as a statement of SQL with more than one word?
- */
+/* Return whether the text parses as SQL and has more than one word. */
 bool
 jobq_reads_as_statement(const char *text)
 {
@@ -283,7 +280,7 @@ jobq_reads_as_statement(const char *text)
 	}
 	PG_CATCH();
 	{
-		/* what the parser says of the text leaves nothing behind */
+		/* a syntax error allocates only memory and no other resources */
 		if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_INSUFFICIENT_RESOURCES)
 			PG_RE_THROW();
 		MemoryContextSwitchTo(caller);
@@ -294,8 +291,8 @@ jobq_reads_as_statement(const char *text)
 }
 
 /*
- * An error unless the current user may enqueue statements into the queue, whose
- * jobs workers must run.
+ * ERROR unless the current user may enqueue statements into the queue, and the queue is served
+ * by workers.
  */
 void
 jobq_statement_require(const JobqQueue *queue)
@@ -316,7 +313,7 @@ jobq_statement_require(const JobqQueue *queue)
 }
 
 /*
- * The payload for a statement; "database" is NULL for ours.
+ * Return the payload for a statement.  database: NULL for the current database.
  */
 Datum
 jobq_statement_payload(const char *sql, bool transaction, const char *database)

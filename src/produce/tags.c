@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * tags.c
- *	  What a job is marked with, so that it is found by it: its tags.
+ *	  Tags of a job, for searching.
  *
- * They are for people: nothing in how a job runs depends on them.  So they stand in
- * no index, and a job without tags has nothing of them.
+ * Tags are for people: how a job runs does not depend on its tags.  There is no index on tags,
+ * and a job without tags has no cost from them.
  *
  * src/produce/tags.c
  *
@@ -18,13 +18,13 @@
 
 #include "produce/produce.h"
 
-/* Most tags of a job, and bytes of one of them. */
+/* Maximum number of tags of a job, and maximum length of a tag in bytes. */
 #define MAX_TAGS		16
 #define MAX_TAG_BYTES	63
 
 /*
- * Mark the job with these: an array of text, of which each is taken once; an error if
- * there are too many, or one is null, empty or too long.
+ * Set the tags of the job from an array of text.  Duplicates are removed.  ERROR if the array
+ * has several dimensions or too many tags, or if a tag is null, empty or too long.
  */
 void
 jobq_set_tags(JobqJob *job, Datum given)

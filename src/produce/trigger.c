@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * trigger.c
- *	  enqueue_trigger(): what a statement changes becomes jobs, a transactional
- *	  outbox.
+ *	  enqueue_trigger(): enqueue jobs for changed rows, as a transactional outbox.
  *
- * A trigger for each row makes a job of each.  A trigger for each statement makes
- * one of all of its rows, which it reads from the transition tables; so the costs of
- * a job are those of many rows.  What would be too much for one job is cut into
- * several, by the number of rows and by their size.
+ * A row trigger enqueues one job for each row.  A statement trigger enqueues one job for all
+ * rows of the statement, which it reads from the transition tables.  The cost of one job is
+ * thus spread over many rows.  Large statements are split into several jobs, by the number of
+ * rows and by their size.
  *
  * src/produce/trigger.c
  *
@@ -31,31 +30,31 @@
 
 PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 
-/* Rows in a job, unless the trigger says how many. */
+/* Default number of rows in a job. */
 #define DEFAULT_ROWS	1000
 #define MAX_ROWS		1000000
 
 /*
- * A job is full when its text has so many bytes: what is stored is mostly larger, and
- * may not exceed jobq.max_payload.
+ * A job is full when its text has this number of bytes.  The stored payload is mostly larger,
+ * and must not exceed jobq.max_payload.
  */
 #define FULL_TEXT		((int) Min((int64) jobq_max_payload * 1024 / 4, 64 * 1024 * 1024))
 
-/* How the table's columns are computed that are not stored. */
+/* Expressions of the table's virtual generated columns. */
 typedef struct Virtuals
 {
-	EState	   *estate;			/* or NULL: there are none */
+	EState	   *estate;			/* or NULL: no virtual columns */
 	TupleTableSlot *slot;
-	ExprState **columns;		/* NULL for one that is stored */
+	ExprState **columns;		/* NULL for stored columns */
 } Virtuals;
 
-/* A transition table that is being read. */
+/* Read state of a transition table. */
 typedef struct TransitionRows
 {
-	Tuplestorestate *store;		/* or NULL: there is none */
+	Tuplestorestate *store;		/* or NULL: no such table */
 	int			pointer;
 	TupleTableSlot *slot;
-	StringInfoData text;		/* of the job that is being made */
+	StringInfoData text;		/* of the current job */
 } TransitionRows;
 
 static int	rows_arg(const Trigger *trigger);
@@ -72,9 +71,7 @@ static bool rows_next(TransitionRows *rows, int n, TupleDesc desc, const Virtual
 static void append_rows(StringInfo buf, const char *name, const TransitionRows *rows);
 static void enqueue_statement(const TriggerData *trigdata, const char *op);
 
-/*
- * How many rows a job may have.
- */
+/* Return the maximum number of rows in a job, from the trigger's argument. */
 static int
 rows_arg(const Trigger *trigger)
 {
@@ -127,9 +124,7 @@ virtuals_begin(Virtuals *virtuals, Relation rel)
 	}
 }
 
-/*
- * The row with what a query would show in the columns that are not stored.
- */
+/* Return the row with the values of its virtual columns computed. */
 static HeapTuple
 virtuals_computed(const Virtuals *virtuals, HeapTuple tuple, TupleDesc desc)
 {
@@ -164,9 +159,7 @@ virtuals_end(Virtuals *virtuals)
 	FreeExecutorState(virtuals->estate);
 }
 
-/*
- * The row as a JSON object, or null if there is none.
- */
+/* Append the row as a JSON object, or null if tuple is NULL. */
 static void
 append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc,
 		   const Virtuals *virtuals)
@@ -184,9 +177,7 @@ append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc,
 	appendStringInfoString(buf, TextDatumGetCString(json));
 }
 
-/*
- * Enqueue a job with this payload.
- */
+/* Enqueue a job with this payload. */
 static void
 put(const Trigger *trigger, const char *payload)
 {
@@ -232,7 +223,8 @@ enqueue_row(const TriggerData *trigdata, const char *op)
 }
 
 /*
- * Read the table from its beginning, beside others who read it.
+ * Begin to read the table with a read pointer of its own, so that other readers are not
+ * disturbed.
  */
 static void
 rows_begin(TransitionRows *rows, Tuplestorestate *store, TupleDesc desc)
@@ -247,7 +239,7 @@ rows_begin(TransitionRows *rows, Tuplestorestate *store, TupleDesc desc)
 }
 
 /*
- * Add the next row to the text, which has n.  False if there is none.
+ * Append the next row to the text, which has n rows.  Returns false at the end.
  */
 static bool
 rows_next(TransitionRows *rows, int n, TupleDesc desc, const Virtuals *virtuals)
@@ -266,7 +258,7 @@ rows_next(TransitionRows *rows, int n, TupleDesc desc, const Virtuals *virtuals)
 	if (should_free)
 		heap_freetuple(tuple);
 
-	/* what was read from a file is in a context that is reset */
+	/* a row read from a file is in a context that is reset */
 	ExecClearTuple(rows->slot);
 	return true;
 }
@@ -285,8 +277,8 @@ append_rows(StringInfo buf, const char *name, const TransitionRows *rows)
 }
 
 /*
- * FOR EACH STATEMENT: the same, where new and old are arrays of rows.  Those of an
- * UPDATE are in the same order.
+ * FOR EACH STATEMENT: like enqueue_row(), with arrays of rows for new and old.  Both arrays of
+ * an UPDATE are in the same order.
  */
 static void
 enqueue_statement(const TriggerData *trigdata, const char *op)
@@ -349,8 +341,8 @@ enqueue_statement(const TriggerData *trigdata, const char *op)
 }
 
 /*
- * enqueue_trigger('kind' [, 'queue' [, 'rows']]): what a row or a statement has
- * changed becomes a job, or several of so many rows.
+ * enqueue_trigger('kind' [, 'queue' [, 'rows']]): enqueue the changes of a row or a statement.
+ * rows: maximum number of rows in a job.
  */
 Datum
 jobq_enqueue_trigger(PG_FUNCTION_ARGS)

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * unique_options.c
- *	  What is asked for with unique keys: the options about them, keys that are
- *	  fields of the payload (unique_by), and their release.
+ *	  Unique keys: their options, keys from fields of the payload (unique_by), and their
+ *	  release.
  *
- * The key of unique_by is made when the payload is there, from the names and the values, as the
- * object that has these fields alone: {"month": 5, "customer": "acme"}.  A field that
- * the payload has not is null.  It is a key like any other, and visible as such; one
- * that is too long for that is a hash of it.
+ * The key of unique_by is made when the payload is known.  The key is the text of an object
+ * with only these fields: {"month": 5, "customer": "acme"}. A field missing in the payload is
+ * null.  The key is otherwise an ordinary key, and visible to users.  A text that is too long
+ * is replaced by its hash.
  *
  * src/produce/unique_options.c
  *
@@ -29,13 +29,15 @@
 
 PG_FUNCTION_INFO_V1(jobq_release_key);
 
-/* Longest key, in bytes. */
+/* Maximum length of a key, in bytes. */
 #define MAX_UNIQUE_KEY	500
 
-/* Most fields of unique_by. */
+/* Maximum number of fields in unique_by. */
 #define MAX_FIELDS		16
 
-/* Most jobs that can hold a key: each call may look at so many. */
+/*
+ * Maximum number of holders of a key, because each call may read all holders.
+ */
 #define MAX_UNIQUE_MAX	100
 
 static void unique_options(JobqJob *job, JobqUnique *unique,
@@ -46,8 +48,7 @@ static int	most_holders(const JobqUnique *unique, Datum option);
 static char *hash_of(const char *key);
 
 /*
- * Take unique_key, unique_for, unique_until and on_conflict, in this order,
- * from the options.
+ * Read unique_key, unique_for, unique_until and on_conflict, in this order, from the options.
  */
 static void
 unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
@@ -128,7 +129,8 @@ unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 }
 
 /*
- * The names of the fields: an array in text, or names with commas between them.
+ * Return the names of the fields.  The option is an array in text form, or a list of names
+ * separated by commas.
  */
 static List *
 field_names(Datum option)
@@ -155,9 +157,7 @@ field_names(Datum option)
 	return names;
 }
 
-/*
- * An error if this option is given, and no key.
- */
+/* ERROR if this option is given without a key. */
 static void
 check_has_key(const bool *nulls, int option, const char *name)
 {
@@ -168,8 +168,8 @@ check_has_key(const bool *nulls, int option, const char *name)
 }
 
 /*
- * How many jobs may hold the key, by unique_max.  More than one cannot be replaced:
- * which one would it be?
+ * Return how many jobs may hold the key, by unique_max.  Several holders cannot be combined
+ * with "replace", because there would be no single job to replace.
  */
 static int
 most_holders(const JobqUnique *unique, Datum option)
@@ -191,8 +191,8 @@ most_holders(const JobqUnique *unique, Datum option)
 }
 
 /*
- * Take the options about unique keys.  The key of unique_by is set with the payload,
- * by jobq_set_unique_by().
+ * Read the options about unique keys and uuid.  jobq_set_unique_by() sets the key of unique_by
+ * when the payload is known.  ERROR if an option is invalid.
  */
 void
 jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
@@ -246,8 +246,8 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 }
 
 /*
- * An error if the options of a job that is enqueued later, by another session on
- * somebody's behalf, have a function that merges: no code of his may run there.
+ * ERROR if the option "merge" is given for a job that another session enqueues later, because
+ * that session must not run code of the role.
  */
 void
 jobq_refuse_merge(const bool *nulls)
@@ -259,9 +259,7 @@ jobq_refuse_merge(const bool *nulls)
 				 errhint("Use on_conflict without it, or have a job call jobq.enqueue().")));
 }
 
-/*
- * The hash of a key that is too long: "sha256 " and 64 digits.
- */
+/* Return the hash of a key that is too long: "sha256 " and 64 digits. */
 static char *
 hash_of(const char *key)
 {
@@ -274,7 +272,8 @@ hash_of(const char *key)
 }
 
 /*
- * Set the job's unique key from these fields of its payload.
+ * Set the job's unique key from these fields of its payload.  ERROR if the payload is not an
+ * object.
  */
 void
 jobq_set_unique_by(JobqJob *job, const List *names)
@@ -312,9 +311,9 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 }
 
 /*
- * release_key(kind, unique_key, unique_scope, queue): give back a key of the current
- * role, whoever holds it.  The kind counts for the scope of a kind, the queue for that
- * of a queue.
+ * release_key(kind, unique_key, unique_scope, queue): release a unique key of the current
+ * role, whichever job holds the key.  The kind is used for the scope kind, and the queue for
+ * the scope queue.  ERROR if the arguments do not fit the scope.
  */
 Datum
 jobq_release_key(PG_FUNCTION_ARGS)
@@ -352,7 +351,7 @@ jobq_release_key(PG_FUNCTION_ARGS)
 		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(QUEUE));
 		JobqQueue	queue;
 
-		/* who may not see the queue has no key there */
+		/* a role that may not see the queue has no key there */
 		if (jobq_queue_by_name(name, false, &queue) == NULL)
 			PG_RETURN_BOOL(false);
 		JOB_SET(&job, JOB_UNIQUE_QUEUE, Int32GetDatum(queue.id));

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * area.c
- *	  The layout of what this room has in shared memory.
+ *	  The layout of this room's areas in shared memory.
  *
  * src/ready/area.c
  *
@@ -40,7 +39,8 @@ holding_init(void *owner, char *memory)
 }
 
 /*
- * Give out the next part of the area.  With memory NULL, only count.
+ * Allocate the next part of the area, and add its size to *used.  If memory is NULL, only add
+ * the size.
  */
 static void *
 part(char *memory, Size *used, Size size)
@@ -52,7 +52,8 @@ part(char *memory, Size *used, Size size)
 }
 
 /*
- * Lay out the area of a database; returns its size.
+ * Lay out the area of a database at "memory", or nowhere if that is NULL.  Returns the size
+ * in bytes.
  */
 static Size
 lay_out(JobqDatabase *db, char *memory)

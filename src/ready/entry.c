@@ -1,14 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * entry.c
  *	  The entries of lanes, in sorted lists.
  *
- * A lane's list nearly always grows at its end, because keys arrive nearly in
- * order.  A key that belongs far from both ends is not searched a place for
- * under the lock; the lane's cursor steps back below it instead, and the
- * scheduler's next scan merges it in.
+ * A lane's list nearly always grows at its end, because keys arrive nearly in order.  For a
+ * key far from both ends, no position is searched under the lock.  Instead, the lane's cursor
+ * moves back below the key, and the scheduler's next scan merges the row.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/entry.c
  *
@@ -20,30 +18,33 @@
 
 #include "ready/inner.h"
 
-/* Lanes with so few entries are short: they keep more of them when those are scarce. */
+/*
+ * A lane with at most this number of entries is short, and keeps entries longer if they are
+ * scarce.
+ */
 #ifndef SHORT_LANE
 #define SHORT_LANE	16
 #endif
 
 /*
- * Who gives an entry, the last of them first; within a class, the one that has most, or
- * the least urgent one.
+ * Classes of lanes that give up an entry; the highest class gives first.  Within a class, the
+ * lane with the most entries gives, or the least urgent lane.
  */
 enum
 {
-	LAST_ONE,					/* has no other */
-	LIKE_OTHERS,				/* has more than the one that needs it */
+	LAST_ONE,					/* the lane has a single entry */
+	LIKE_OTHERS,				/* more entries than the needy lane */
 	LESS_URGENT,
-	FULL_LANE,					/* its jobs cannot start now */
+	FULL_LANE,					/* jobs of the lane cannot start now */
 	LONG_LANE,
-	SHORT_ABOVE_SHARE,			/* its role has more than its share */
+	SHORT_ABOVE_SHARE,			/* the role exceeds its share */
 	LONG_ABOVE_SHARE,
-	CLOSED_LANE					/* nobody takes jobs from it */
+	CLOSED_LANE					/* no process takes jobs from the lane */
 };
 #define GIVES(class)	(((int64) (class) << 33) + 1)
 #define LEAST(lane)		((int64) (lane)->priority - PG_INT32_MIN)
 
-/* Steps to search a place for one entry, from each end of the list. */
+/* Maximum number of steps from each end of the list to find the position of an entry. */
 #ifndef MAX_WALK
 #define MAX_WALK	64
 #endif
@@ -63,7 +64,7 @@ static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
 static void lane_stick(JobqDatabase *db, JobqLane *lane);
 
 /*
- * All entries are free, but for tallies.
+ * Free all entries except tallies.
  */
 void
 entries_clear(JobqDatabase *db)
@@ -73,7 +74,7 @@ entries_clear(JobqDatabase *db)
 	for (uint32 i = jobq_ready_entries; i-- > 0;)
 	{
 		if (db->ready->entries[i].lane == JOBQ_NO_LANE)
-			TALLY(db, i)->timer = JOBQ_NONE;	/* it stays */
+			TALLY(db, i)->timer = JOBQ_NONE;	/* the tally stays */
 		else
 			place_give(db, i);
 	}
@@ -107,8 +108,8 @@ lane_deactivate(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Take an entry out of its lane.  If that was its first one, and others are left, returns
- * true: then the lane is to be moved in its heap.
+ * Unlink an entry from its lane.  Returns true if the first entry was unlinked and further
+ * entries remain.  The lane must then be moved in its heap.
  */
 static bool
 unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
@@ -134,7 +135,7 @@ unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
- * Take an entry out of its lane.
+ * Unlink an entry.
  */
 void
 entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
@@ -144,7 +145,7 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
- * A job of the lane was popped: the scheduler shall read on where few are left.
+ * A job of the lane was popped: the scheduler must read more jobs if few are left.
  */
 static void
 look_for_more(const JobqLane *lane, JobqWakeList *wake)
@@ -157,7 +158,7 @@ look_for_more(const JobqLane *lane, JobqWakeList *wake)
 }
 
 /*
- * Take an entry that is popped out of its lane.
+ * Unlink a popped entry.
  */
 void
 entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index, JobqWakeList *wake)
@@ -167,9 +168,10 @@ entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index, JobqWakeList *wake)
 }
 
 /*
- * Take the first entry, which is popped, out of its lane.  If it has no group, the lane is
- * not moved yet: lane_served_one() follows, before anybody asks its heap which lane
- * comes first, and moves it to where its turn is as well.
+ * Unlink the first entry of its lane, which is popped, and return its index.  If the entry
+ * has no group, the lane is not moved in its heap yet.  The caller calls lane_served_one(),
+ * which moves the lane for its changed turn as well, before the first lane of the heap is
+ * needed again.
  */
 uint32
 entry_leave_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
@@ -184,7 +186,7 @@ entry_leave_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 }
 
 /*
- * Take an entry for a job of the lane from the free list, which is not empty.
+ * Allocate an entry for a job of the lane.  The free list must not be empty.
  */
 uint32
 entry_alloc(JobqDatabase *db, JobqLane *lane)
@@ -197,7 +199,7 @@ entry_alloc(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Give an entry that is in no lane back to the free list.
+ * Free an entry that is in no lane.
  */
 void
 entry_free(JobqDatabase *db, uint32 index)
@@ -209,7 +211,7 @@ entry_free(JobqDatabase *db, uint32 index)
 }
 
 /*
- * An entry leaves its lane, and is not popped: its group shall not wait for it.
+ * An entry leaves its lane without being popped: its group must not wait for the entry.
  */
 void
 entry_uncall(JobqDatabase *db, uint32 index)
@@ -221,12 +223,12 @@ entry_uncall(JobqDatabase *db, uint32 index)
 	if (group != NULL && group->called == entry->key.id)
 	{
 		group->called = 0;
-		group_set_timer(db, group, 0);	/* long ago */
+		group_set_timer(db, group, 0);	/* in the past */
 	}
 }
 
 /*
- * Drop an entry of a lane that is read again.  There may be no such row any more.
+ * Drop an entry of a lane that is read again.  The row of the entry may no longer exist.
  */
 static void
 entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
@@ -237,7 +239,7 @@ entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
- * An entry, as what is popped.
+ * Copy an entry to *popped, without permits.
  */
 void
 entry_push(JobqDatabase *db, uint32 index, JobqPush *popped)
@@ -264,7 +266,7 @@ entry_push(JobqDatabase *db, uint32 index, JobqPush *popped)
 }
 
 /*
- * The same of one that was unlinked; gives it back.
+ * Copy an unlinked entry to *popped, without permits, and free the entry.
  */
 void
 entry_take(JobqDatabase *db, uint32 index, JobqPush *popped)
@@ -284,7 +286,7 @@ lane_empty(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * With so many more, has the lane's role more entries than its share?
+ * Would the lane's role exceed its share with "more" additional entries?
  */
 static bool
 over_share(JobqDatabase *db, const JobqLane *lane, uint32 more)
@@ -294,7 +296,7 @@ over_share(JobqDatabase *db, const JobqLane *lane, uint32 more)
 }
 
 /*
- * Has the lane's role next to nothing?
+ * Does the lane's role have very few entries?
  */
 static bool
 has_little(JobqDatabase *db, const JobqLane *lane)
@@ -303,30 +305,29 @@ has_little(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * How well can the lane do without an entry: the most is the best, 0 is not at
- * all.  "over": the role that needs one has more than its share; "for_full": limits keep
- * the jobs of the lane that needs one from starting.
+ * Return how easily the lane can give up an entry: the highest value is best, 0 means not at
+ * all.  over: the role of the needy lane (for_lane) exceeds its share.  for_full: limits
+ * prevent the jobs of for_lane from starting.
  *
- * A lane from which nobody takes jobs can do without all of its entries but one, and
- * without that as well if the other one has none.
+ * A closed lane can give up all entries but one.  It can give up the last entry, too, if
+ * for_lane has none.
  *
- * Of a short lane, all entries but one go to one that is needed more: whose jobs can
- * start, if its own cannot; or else which is more urgent.  One that is needed as much gets
- * a part of them, and any other lane gets one, if it has none.  So as long as there are
- * more entries than lanes, no lane is without, and those whose jobs cannot start for now
- * do not keep others from running.  The last entry goes only to a lane that is needed more
- * and has none.  Nothing of that goes back and forth, but when jobs come or go, or limits
- * become full or free.
+ * A short lane gives up all entries but one to a lane with a greater need.  A lane has a
+ * greater need if its jobs can start and those of the short lane cannot, or otherwise if it
+ * is more urgent.  A lane with the same need gets a part of the entries, and any other lane
+ * gets a single entry, if it has none.  As long as there are more entries than lanes, no lane
+ * is therefore without an entry.  Jobs that cannot start do not keep the remaining jobs from
+ * running.  The last entry is given only to a lane with a greater need and without an entry.
+ * No entry goes back and forth, unless jobs come or go, or limits become full or free.
  *
- * The entries of a role that has more than its share go to a role that needs one and has
- * next to nothing, however urgent they are.  But a role that has more than its share, or
- * would have then, takes entries only from itself and from others that have: so what is
- * given for a share is never taken back, neither for urgency nor from a long lane, and not
- * even by way of a third role.  Else they would take entries from each other, and no job
- * would begin.
+ * A role above its share gives entries to a role that needs an entry and has very few,
+ * however urgent they are.  But a role above its share, also if only with the new entry,
+ * takes entries only from itself and from roles above their shares.  Entries given for a
+ * share are therefore never taken back, neither for urgency nor from a long lane, nor through
+ * a third role.  Otherwise roles would take entries from each other, and no job would begin.
  *
- * Without a lane that needs one, only long lanes can; or, if it must be, any, the
- * least urgent first.
+ * Without a needy lane (for_lane NULL), only long lanes give entries.  With "must", any lane
+ * does, the least urgent first.
  */
 static int64
 can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
@@ -369,7 +370,7 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
 }
 
 /*
- * Was an entry looked for in vain just now, for a lane that had no worse a claim?
+ * Has a recent search for an entry failed, for a lane with the same or a greater need?
  */
 static bool
 was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, bool full,
@@ -387,10 +388,10 @@ was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, bool full,
 }
 
 /*
- * The lane that gives an entry to the one that needs it, or NULL.
+ * Return the lane that gives up an entry for the needy lane, or NULL.
  *
- * The lanes are looked at in a circle, from where one was found the last time: it
- * may have more.
+ * The lanes are examined in a circle, beginning with the last giver, because that lane may
+ * have more entries.
  */
 static JobqLane *
 find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
@@ -439,8 +440,7 @@ find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
 }
 
 /*
- * Is there an entry for a job of the lane?  One that is closed gets what nobody else
- * needs.
+ * Is there an entry for a job of the lane?  A closed lane gets only superfluous entries.
  */
 bool
 jobq_lane_gets_entry(JobqDatabase *db, const JobqLane *lane)
@@ -451,9 +451,9 @@ jobq_lane_gets_entry(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * Free an entry by cutting the tail of another lane; its scan will find the job
- * again.  False if there is none that can be done without.  for_lane: which lane needs
- * it, or NULL; must: any lane can do without.
+ * Free an entry by removing the last entry of another lane.  A scan of that lane will find
+ * the job again.  Returns false if no lane can give up an entry.  for_lane: the needy lane,
+ * or NULL; must: any lane can give up an entry.
  */
 bool
 entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
@@ -475,13 +475,13 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 	victim->more = true;
 	jobq_lane_expect(db, victim);
 	if (victim->count == 0 && !jobq_lane_is_closed(db, victim))
-		ready->starved = true;	/* nobody pops there who would have it read */
+		ready->starved = true;	/* no pop from this lane will request a read */
 	return true;
 }
 
 /*
- * The lane has got another job.  If its jobs do not wait for a place, and there seems to
- * be none, the scheduler sees to it.
+ * The lane has got another job.  If its jobs do not wait for permits, and there seems to be
+ * no free permit, the scheduler must examine the heap.
  */
 static void
 lane_stick(JobqDatabase *db, JobqLane *lane)
@@ -502,7 +502,7 @@ lane_stick(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Insert behind the entry "after", or at the head if that is JOBQ_NONE.
+ * Insert behind the entry "after", or at the head if "after" is JOBQ_NONE.
  */
 InsertResult
 entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
@@ -548,8 +548,8 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 }
 
 /*
- * Insert in order, if the place is near one of the ends.  An entry of the same job in
- * another group is another one: only the row tells which of them is outdated.
+ * Insert in order, if the position is near an end of the list.  An entry of the same job in
+ * another group is a separate entry, because only the row tells which of both is outdated.
  */
 InsertResult
 entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
@@ -567,7 +567,7 @@ entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 			return entry_insert_after(db, lane, at, push);
 		if (cmp == 0 && db->ready->entries[at].group == push->group)
 		{
-			/* a row that was moved within the table keeps its newest place */
+			/* a moved row: keep the new location */
 			db->ready->entries[at].ctid = push->ctid;
 			return DUPLICATE;
 		}

@@ -1,13 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * group.c
  *	  Groups: jobs with the same group_key run one at a time, in order.
  *
- * A job that is popped while its group is busy is parked there (park.c); when the
- * group is free, its first parked job goes back to its lane, from where it is
- * popped again.
+ * A job popped while the group is busy is parked (park.c).  When the group is free, its first
+ * parked job goes back to its lane, from where the job is popped again.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/group.c
  *
@@ -19,7 +17,7 @@
 
 #include "ready/inner.h"
 
-/* Read more when so few are left. */
+/* Read more jobs if at most this number is parked. */
 #ifndef FEW_PARKED
 #define FEW_PARKED	16
 #endif
@@ -34,7 +32,7 @@ static void unpark(JobqDatabase *db, JobqGroup *group, int64 job_id,
 				   bool again);
 
 /*
- * The lanes and entries were forgotten: so is what was parked, which is read
+ * The lanes and entries were forgotten.  Forget parked jobs as well, because they are read
  * again.
  */
 void
@@ -61,7 +59,8 @@ groups_unpark(JobqDatabase *db)
 }
 
 /*
- * May this job of the group start now, as far as the others do not come first?
+ * May this job of the group start now, if no other job comes before?  If only time is
+ * missing, lower *due to the time of the next check.
  */
 static bool
 may_start(JobqDatabase *db, JobqGroup *group, int64 id, TimestampTz now,
@@ -78,8 +77,7 @@ may_start(JobqDatabase *db, JobqGroup *group, int64 id, TimestampTz now,
 }
 
 /*
- * If the group is free, call its first parked job; or its owner, for which it
- * waits.
+ * If the group is free, call its owner, or without an owner its first parked job.
  */
 static void
 group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
@@ -87,11 +85,11 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 {
 	TimestampTz due = DT_NOEND;
 	uint32	   *link;
-	bool		unread = false; /* there may be others before the first */
+	bool		unread = false; /* spilled jobs may come before the first */
 
 	group_set_timer(db, group, DT_NOEND);
 
-	/* its queue may have got another policy */
+	/* the policy of the queue may have changed */
 	if (group->head != JOBQ_NONE)
 		group_set_policy(db, group,
 						 db->ready->lanes[db->ready->entries[group->head].lane].queue_limiter);
@@ -115,7 +113,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			 may_start(db, group, db->ready->entries[*link].key.id, now, &due) &&
 			 !group_call(db, group, link, now, wake));
 
-	/* groups that lose their patience one soon after the other do so together */
+	/* combine timeouts within a short time */
 	if (group->owner != 0 && group->head != JOBQ_NONE)
 		due = Min(due, Max(jobq_group_waits_until(db, group), now + ROOM_PAUSE));
 	if (group->timer == JOBQ_NONE || due < group->due)
@@ -150,8 +148,8 @@ take_in(JobqDatabase *db, JobqGroup *group, int64 id, int32 queue_id)
 }
 
 /*
- * The group of a job that would start, made if there is none; or NULL if there is
- * no room, or the role has its share.
+ * Return the group of a job that is about to start, created if necessary.  NULL if there is
+ * no room, or if the role has used up its share.
  */
 static JobqGroup *
 group_for(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
@@ -165,8 +163,8 @@ group_for(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 }
 
 /*
- * A job with a group was popped, and its entry unlinked from its lane.  Take
- * it in, or park it.
+ * Admit or park a popped job with a group.  The entry has been unlinked from its lane.  If
+ * the job is admitted, *place gets the index of the group.
  */
 JobqEntrance
 group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
@@ -200,8 +198,9 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 }
 
 /*
- * A job with a group was found in the table: take it in if it may start.  Its
- * entry, if there is one, stays where it is, and is dropped in the end.
+ * Admit a job with a group that was found in the table, if the job may start.  *place gets
+ * the index of the group.  An entry of the job remains in its lane, and is dropped in the
+ * end.
  */
 bool
 group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
@@ -227,10 +226,10 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 }
 
 /*
- * A job that was taken in has to wait for this one, which was found in the table.  True
- * if its lane passes jobs over, for which there was no place, and it may be one of them.
- * Then the caller hands it over again, or the place that its group has now would be held
- * for as long as there is none for it.
+ * An admitted job must wait for this job, which was found in the table.  Returns true if the
+ * lane of this job skips jobs for lack of slots, and this job may be skipped.  The caller
+ * then hands the job over again.  Otherwise the slot of the group would be held until there
+ * is a slot for the skipped job.
  */
 bool
 jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
@@ -239,7 +238,7 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 	JobqKey		called = {group->called_run_at, group->called};
 	JobqLane   *lane;
 
-	/* one that is parked will be called, unless that is an outdated entry */
+	/* a parked job will be called, unless its entry is outdated */
 	for (uint32 i = group->head; i != JOBQ_NONE; i = db->ready->entries[i].next)
 		if (group_compare(group_entry_priority(db, i), db->ready->entries[i].key,
 						  job->priority, job->key) == 0)
@@ -259,8 +258,8 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 }
 
 /*
- * A job that was taken in has lost its row to another transaction, which may not commit:
- * the others of its group wait for what becomes of it.
+ * An admitted job has lost its row to another transaction, which may not commit.  The other
+ * jobs of the group wait for the outcome.
  */
 void
 jobq_group_taken(JobqDatabase *db, uint32 place, const JobqPush *job)
@@ -272,11 +271,12 @@ jobq_group_taken(JobqDatabase *db, uint32 place, const JobqPush *job)
 }
 
 /*
- * A job that was popped comes after the one that its group was told to wait for: it is
- * parked.  False if it cannot be; then the caller hands it over again.
+ * Park a popped job, because it comes after the job for which its group now waits.  Returns
+ * false if the job cannot be parked.  The caller then hands the job over again.
  *
- * It takes no entry from others.  In its lane it would, perhaps even from that other one,
- * which would find a place again as soon as this one is popped: and so on.
+ * The job evicts no entry of another job.  A push into its lane could evict even the entry of
+ * the job for which the group waits.  That job would find a slot as soon as this job is
+ * popped, and the cycle would begin again.
  */
 bool
 jobq_group_wait(JobqDatabase *db, const JobqPush *job, TimestampTz now,
@@ -305,8 +305,8 @@ jobq_group_wait(JobqDatabase *db, const JobqPush *job, TimestampTz now,
 }
 
 /*
- * Drop what is parked of a job.  That may be two entries, if it has moved to another lane.
- * "again": it may be parked where it is by now, so it is read again if it is there.
+ * Drop the parked entries of a job.  There are two if the job has moved to another lane.
+ * again: the job may be parked at its new position already, and is read again.
  */
 static void
 unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
@@ -333,8 +333,9 @@ unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
 }
 
 /*
- * The job's transaction is over.  If the job will run again ("live"), its
- * group waits for it, unless the queue says otherwise, or it has waited too long.
+ * The job's transaction is over.  If the job will run again ("live"), its group waits for the
+ * job, unless the queue has another policy, or the wait has timed out.  unused: the job did
+ * not run.
  */
 void
 group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
@@ -349,10 +350,10 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 		group->pace.tokens += 1;
 
 	/*
-	 * An owner remains one until it has run: what was popped under its id may
-	 * be an outdated entry, which finds no row.  It does, too, if it has got
-	 * back its turn while this one ran.  And somebody may have removed the
-	 * job, which was to run again, before we come here.
+	 * An owner remains the owner until it has run: the popped entry may be
+	 * outdated, without a row.  An owner that regained its turn while this
+	 * job ran remains, too.  And another session may have removed the job,
+	 * which was to run again, before this call.
 	 */
 	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1)
 	{
@@ -368,7 +369,7 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 }
 
 /*
- * A job is no more to be waited for: it is finished, or not there.
+ * The group no longer waits for this job, because the job is finished or does not exist.
  */
 void
 jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
@@ -389,11 +390,12 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 }
 
 /*
- * A job that waits has got another place in its group, or another time.  It is no more to
- * be waited for where it was, as it may not be due any more, or others come before it by
- * now.  That does not concern an owner, for which the group waits whenever it comes.
+ * A waiting job has another position in its group, or another time.  The group no longer
+ * waits for the job at its old position.  The job may not be due any more, or other jobs may
+ * come before it now.  An owner is not affected, because the group waits for its owner at any
+ * time.
  *
- * Who has moved it once may tell so after one who has moved it twice.
+ * If a job is moved twice, the calls may come in the wrong order.
  */
 void
 jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
@@ -410,7 +412,7 @@ jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 }
 
 /*
- * Let go on what has waited for its time.
+ * Advance groups whose time has come.
  */
 void
 jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -434,8 +436,8 @@ jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The scheduler has read the group's due jobs above its cursor: these rows, in
- * order, and all up to "last" if that is not all that there are.
+ * The scheduler has read the group's due jobs above its cursor: these rows, in order.  last:
+ * the end of the range that was read, or NULL if all jobs were read.
  */
 void
 jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
@@ -477,7 +479,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 		entry->group = row->group;
 		group_park(db, group, index);
 
-		/* what gave way may be after rows that we do not come to any more */
+		/* the dropped entry may come after rows not reached any more */
 		{
 			JobqKey		spilled = {group->cursor_run_at, group->cursor_id};
 
@@ -499,7 +501,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 	}
 	if (dropped)
 	{
-		/* it may be before what was read */
+		/* the dropped job may come before the rows that were read */
 		group->cursor_priority = priority;
 		group->cursor_run_at = cursor.run_at;
 		group->cursor_id = cursor.id;
@@ -510,8 +512,9 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 	if (group->spilled && !dropped && group->nparked <= before &&
 		group_compare(group->cursor_priority, read, priority, cursor) <= 0)
 	{
-		/* there was no place: not at once again */
-		group->refill = true;	/* keeps group_advance() from asking */
+		/* there was no room: do not read again at once */
+		group->refill = true;	/* keeps group_advance() from requesting a
+								 * read */
 		group_advance(db, group, now, wake);
 		group->refill = false;
 		if (group->timer == JOBQ_NONE || group->due > now + ROOM_PAUSE)

@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * group_table.c
- *	  The table of groups: which of them something must be known of.
+ *	  The table of groups with a state to remember.
  *
- * A group has a place in shared memory only while one of its jobs runs, waits for
- * its next attempt, or others wait for it, or its rate or throttle are not at rest.
+ * A group has a slot in shared memory only while a job of the group runs or waits, or while
+ * rate or throttle of the group are not at rest.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/group_table.c
  *
@@ -46,8 +45,8 @@ groups_clear(JobqDatabase *db)
 }
 
 /*
- * Have the scheduler look at the group then, and not before; or not at all, if that is
- * DT_NOEND.
+ * Set the time at which the scheduler examines the group, replacing an earlier time.
+ * DT_NOEND: no time.
  */
 void
 group_set_timer(JobqDatabase *db, JobqGroup *group, TimestampTz due)
@@ -57,7 +56,7 @@ group_set_timer(JobqDatabase *db, JobqGroup *group, TimestampTz due)
 }
 
 /*
- * A group whose time has come, or NULL; the caller looks at it.
+ * Return a group whose time has come, or NULL.  The caller examines the group.
  */
 JobqGroup *
 group_due(JobqDatabase *db, TimestampTz now)
@@ -68,7 +67,7 @@ group_due(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * The scheduler comes when the first of the groups wants it.
+ * Make the scheduler come when the first timer of a group is due.
  */
 void
 groups_expect(JobqDatabase *db)
@@ -77,7 +76,7 @@ groups_expect(JobqDatabase *db)
 }
 
 /*
- * There was no place for a group: look for room after a while.
+ * There was no slot for a group: search for room after a pause.
  */
 void
 groups_want_room(JobqDatabase *db, TimestampTz now)
@@ -88,7 +87,7 @@ groups_want_room(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * Have the scheduler look at all groups: there are other limits, or the clock was put
+ * Make the scheduler examine all groups, because limits have changed or the clock was put
  * back.
  */
 void
@@ -105,7 +104,7 @@ bucket_of(int64 id)
 }
 
 /*
- * The policy of the group: that of its queue, or the standard one.
+ * Return the policy of the group: the policy of its queue, or the standard policy.
  */
 JobqLimiter *
 group_policy(JobqDatabase *db, const JobqGroup *group)
@@ -120,8 +119,8 @@ group_policy(JobqDatabase *db, const JobqGroup *group)
 }
 
 /*
- * The policy of its queue, which may be another than before: then the group may
- * have no more to wait for its owner.
+ * Set the policy of the group's queue, which may have changed.  The group may no longer have
+ * to wait for its owner.
  */
 void
 group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
@@ -138,8 +137,9 @@ group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
 }
 
 /*
- * Until when the group waits for its owner, by the patience of the queue of that: a
- * group of the database has no other policy of a queue.
+ * Return until when the group waits for its owner; DT_NOEND if there is no timeout.  The
+ * timeout comes from the owner's queue.  This is the only policy of a queue that applies to a
+ * group of the database.
  */
 TimestampTz
 jobq_group_waits_until(JobqDatabase *db, const JobqGroup *group)
@@ -155,8 +155,8 @@ jobq_group_waits_until(JobqDatabase *db, const JobqGroup *group)
 }
 
 /*
- * An owner for which the group has waited too long loses its turn: it comes where its
- * time says, as any other.
+ * Remove an owner for which the group has waited too long.  The owner loses its turn, and is
+ * ordered by time, as any other job.
  */
 void
 group_lose_patience(JobqDatabase *db, JobqGroup *group, TimestampTz now)
@@ -166,7 +166,7 @@ group_lose_patience(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 }
 
 /*
- * A job of the group runs.
+ * Record that a job of the group runs.
  */
 void
 jobq_group_take(JobqGroup *group, int64 id, int32 queue_id)
@@ -178,7 +178,7 @@ jobq_group_take(JobqGroup *group, int64 id, int32 queue_id)
 }
 
 /*
- * The group waits for this job, since then.
+ * Make the group wait for this job.  since: the start of the wait.
  */
 void
 jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
@@ -190,8 +190,8 @@ jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
 }
 
 /*
- * The job, which has a permit of the group and will run again, came back for the first
- * time then.
+ * Record when a job that will run again came back for the first time.  The job has a permit
+ * of the group.
  */
 void
 jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
@@ -207,7 +207,8 @@ jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
 }
 
 /*
- * The scheduler is about to read from the table which jobs their groups wait for.
+ * Prepare the groups before the scheduler reads from the table for which jobs the groups
+ * wait.
  */
 void
 jobq_groups_read_begin(JobqDatabase *db)
@@ -219,9 +220,9 @@ jobq_groups_read_begin(JobqDatabase *db)
 }
 
 /*
- * It has read that the group waits for this job.  One that runs need not be waited for.
- * True if the job is the owner from now on: it is to be handed over again, as it may
- * have been dropped when it was not.
+ * The scheduler has read that the group waits for this job.  A running job needs no wait.
+ * Returns true if the job has become the owner.  The caller then hands the job over again,
+ * because the job may have been dropped before it was the owner.
  */
 bool
 jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id, TimestampTz since)
@@ -240,7 +241,8 @@ jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id, TimestampTz sinc
 }
 
 /*
- * It has read them all.  Others may wait for those already.
+ * The scheduler has read all owners.  Jobs may already wait for them, so all groups are
+ * examined.
  */
 void
 jobq_groups_read_end(JobqDatabase *db, TimestampTz now)
@@ -252,7 +254,7 @@ jobq_groups_read_end(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * The group, or NULL if nothing is known of it.
+ * Return the group, or NULL if the group has no slot.
  */
 JobqGroup *
 jobq_group_find(JobqDatabase *db, int64 id)
@@ -265,7 +267,8 @@ jobq_group_find(JobqDatabase *db, int64 id)
 }
 
 /*
- * May a job of the group start by the group's own rate and throttle?
+ * May a job of the group start, according to the group's own rate and throttle?  If only time
+ * is missing, lower *due to the time of the next check.
  */
 bool
 group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
@@ -281,7 +284,7 @@ group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 }
 
 /*
- * Give up the place of a group of which nothing needs to be known.
+ * Free the slot of the group if there is no state to remember.
  */
 void
 group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
@@ -316,7 +319,7 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 }
 
 /*
- * The same for all groups: some become idle with time.
+ * Free the slots of all groups without a state to remember.  Groups become idle with time.
  */
 void
 jobq_groups_forget(JobqDatabase *db, TimestampTz now)
@@ -330,8 +333,8 @@ jobq_groups_forget(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * The group, made if there is none, by this role; or NULL if there is no room.
- * Whether it is more than the role's share is the caller's question.
+ * Return the group, created for this role if necessary.  NULL if there is no free slot.  The
+ * caller has checked the role's share.
  */
 JobqGroup *
 jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * groups.h
- *	  Groups: jobs that run one at a time, in order.
+ *	  Groups: jobs with the same key run one after the other, in order.
  *
  * src/ready/groups.h
  *
@@ -14,25 +13,25 @@
 #include "ready/timers.h"
 
 /*
- * A group waits for one job as a rule.  But an owner that had lost its turn may get it
- * back, because its queue has more patience or the clock was put back, while another
- * runs, which then fails.  The second is in the table only; when the first one is over,
- * nobody starts before the scheduler has read who is next.
+ * Usually a group waits for one job.  But an owner that had lost its turn may regain it,
+ * because the queue has more patience or the clock was put back.  If another job of the group
+ * is running then, and its attempt fails, the group waits for two jobs.  The second job is in
+ * the table only.  When the first job is over, no job starts before the scheduler has read
+ * which job is next.
  */
 #define JOBQ_OTHERS_NONE	0
-#define JOBQ_OTHERS_READ	1	/* the scheduler is about to find out */
+#define JOBQ_OTHERS_READ	1	/* the scheduler is about to read the table */
 #define JOBQ_OTHERS_KNOWN	2
 
 /*
- * A group of which a job runs, or waits for its next attempt, or others wait.
+ * A group with a running job, a job between two attempts, or waiting jobs.
  *
- * Up to JOBQ_MAX_PARKED of its jobs are parked, in order.  If there were more,
- * they were dropped ("spilled"), and the scheduler reads those above the cursor
- * when the parked ones come to their end.
+ * Up to JOBQ_MAX_PARKED jobs of the group are parked, in order.  Further jobs are dropped
+ * ("spilled").  The scheduler reads the jobs above the cursor from the table when few parked
+ * jobs are left.
  *
- * Jobs of a group may come from several lanes.  So the one whose turn it is has
- * been "called", and those that come after it are parked until it has been
- * popped.
+ * Jobs of a group may come from several lanes.  The next job of the group is therefore
+ * "called" back to its lane, and later jobs are parked until the called job is popped.
  */
 #ifndef JOBQ_MAX_PARKED
 #define JOBQ_MAX_PARKED		64
@@ -40,28 +39,29 @@
 typedef struct JobqGroup
 {
 	int64		id;				/* 0: free */
-	int64		owner;			/* only this job may run; or 0 */
-	int64		current;		/* the job that was taken in last */
-	TimestampTz owner_since;	/* the group has waited for its owner ... */
-	TimestampTz current_since;	/* ... or for the other since then; 0: not yet */
-	int32		owner_queue;	/* of which these are */
+	int64		owner;			/* the only job that may run; or 0 */
+	int64		current;		/* the job that was admitted last */
+	TimestampTz owner_since;	/* start of the wait for the owner ... */
+	TimestampTz current_since;	/* ... or for "current"; 0: not yet */
+	int32		owner_queue;	/* queue of the owner */
 	int32		current_queue;
-	int64		called;			/* the job that is in its lane; or 0 */
-	TimestampTz called_run_at;	/* and its place */
+	int64		called;			/* the called job, which is in its lane; or 0 */
+	TimestampTz called_run_at;	/* position of the called job */
 	int32		called_priority;
 	uint32		next;			/* in the bucket, or free list link */
 	uint32		head;			/* parked entries */
 	uint16		nparked;
-	uint16		limiter;		/* of its queue, if it is of one */
-	uint32		account;		/* whose share it is: see shares.h */
-	uint32		timer;			/* its place among the timers, or JOBQ_NONE */
-	TimestampTz due;			/* by that */
+	uint16		limiter;		/* of the queue, if the group belongs to a
+								 * queue */
+	uint32		account;		/* account of the role: see shares.h */
+	uint32		timer;			/* position among the timers, or JOBQ_NONE */
+	TimestampTz due;			/* time of that timer */
 	int			running;
 	bool		spilled;
-	bool		dropped;		/* something was, while it was being read */
-	bool		refill;			/* the scheduler shall read */
-	uint8		others;			/* JOBQ_OTHERS_*: does it wait for others than
-								 * its owner, too? */
+	bool		dropped;		/* a job was spilled during the read */
+	bool		refill;			/* the scheduler must read jobs */
+	uint8		others;			/* JOBQ_OTHERS_*: does the group wait for
+								 * further jobs besides its owner? */
 	int32		cursor_priority;
 	TimestampTz cursor_run_at;
 	int64		cursor_id;
@@ -69,8 +69,8 @@ typedef struct JobqGroup
 } JobqGroup;
 
 /*
- * Has the group jobs of several queues?  Its id tells so.  It has the standard policy,
- * whatever that of a queue is.
+ * Does the group have jobs of several queues?  The id of the group tells.  Such a group has
+ * the standard policy, whatever the policies of the queues are.
  */
 static inline bool
 jobq_group_shared(int64 id)
@@ -83,20 +83,20 @@ jobq_group_shared(int64 id)
  */
 typedef struct JobqGroups
 {
-	bool		refill;			/* a group wants to be read */
+	bool		refill;			/* jobs of a group must be read */
 	bool		full;			/* a lane is skipping */
-	bool		owners;			/* jobs that had lost their turn may have it
-								 * again, a group waits for another, or in
-								 * vain: the scheduler shall read them */
-	bool		owners_first;	/* ... before it reads lanes, which may have
-								 * jobs that come after them */
-	bool		unnoted;		/* jobs that run may have come of which
-								 * nothing was noted: likewise */
-	bool		look;			/* at all of them */
-	TimestampTz due;			/* when the scheduler shall come: a group may
-								 * be free, with time, or there may be room */
-	TimestampTz room_due;		/* when it looks for room, if full */
-	TimestampTz swept_at;		/* idle groups were looked for */
+	bool		owners;			/* the owners must be read: a job may have
+								 * regained its turn, or a group waits for a
+								 * further job or in vain */
+	bool		owners_first;	/* ... before lanes, which may have jobs that
+								 * come after owners */
+	bool		unnoted;		/* running jobs without a noted hand-over may
+								 * have arrived: read owners, too */
+	bool		look;			/* all groups must be examined */
+	TimestampTz due;			/* when the scheduler must come: a group may
+								 * become free, or there may be room */
+	TimestampTz room_due;		/* time of the next search for room, if full */
+	TimestampTz swept_at;		/* time of the last search for idle groups */
 	uint32		ngroups;
 	uint32		free;
 	JobqGroup  *groups;			/* [jobq_max_groups] */

@@ -1,6 +1,5 @@
 /*-------------------------------------------------------------------------
  *
- * handover.c
  *	  Counts the commits that have not handed over their jobs yet: see handover.h.
  *
  * The counters are atomic, and need no lock.
@@ -49,11 +48,11 @@ counter_of(Oid dboid, int64 group)
 }
 
 /*
- * Count a commit that has a job of this group to hand over, or with group 0 of any group
- * of the database.  The caller passes the result to jobq_handover_end() when the job is
- * in the ready set, or when the transaction has aborted.
+ * Count a commit that has a job of this group to hand over; group 0 means any group of the
+ * database.  The caller passes the result to jobq_handover_end() when the job is in the ready
+ * set, or when the transaction has aborted.
  *
- * Must be called before the job's row can be seen by other transactions.
+ * Must be called before the job's row is visible to other transactions.
  */
 uint32
 jobq_handover_begin(Oid dboid, int64 group)
@@ -80,11 +79,11 @@ is_raised(Oid dboid, int64 group)
 }
 
 /*
- * May there be a job of the group whose row can be seen, and which has not been handed
- * over?  False is certain; true may be another group's with the same counter.
+ * May the group have a job with a visible row that has not been handed over?  False is
+ * certain.  True may be caused by another group with the same counter.
  *
- * Wants db->lock, exclusively: so a hand-over has either put its job into the ready set
- * before, or is counted.
+ * Caller holds db->lock exclusively, so that any hand-over has either pushed its job before,
+ * or is still counted.
  */
 bool
 handover_is_due(JobqDatabase *db, int64 group)

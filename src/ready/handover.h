@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * handover.h
  *	  Commits that have not handed over their jobs yet.
  *
- * The rows of a transaction can be seen some time before its backend puts the jobs into
- * the ready set.  In between, a job of a group is missing there, although it may come
- * before others of the group.  So each commit with such jobs is counted from before its
- * rows can be seen until it has handed them over.
+ * The rows of a transaction are visible before the backend pushes the jobs into the ready
+ * set.  In between, a job of a group may be missing from the ready set, although the job
+ * comes first in the group.  Each commit with jobs of groups is therefore counted, from
+ * before the rows are visible until the jobs are handed over.
  *
  * src/ready/handover.h
  *
@@ -18,9 +17,9 @@
 #include "memory/memory.h"
 
 /*
- * One array for the cluster, indexed by a hash of database and group; a database has one
- * more counter, that of group 0, for commits that do not name their groups.  The array
- * belongs to no database, so that a commit is counted before its database is served.
+ * One array for the cluster, indexed by a hash of database and group.  A database has an
+ * additional counter, that of group 0, for commits that do not name their groups.  The array
+ * belongs to no database, so that a commit is counted even before its database is served.
  */
 #define JOBQ_HANDOVER_COUNTERS	1024
 typedef struct JobqHandovers

@@ -1,23 +1,21 @@
 /*-------------------------------------------------------------------------
  *
- * heap.c
  *	  Heaps: lanes in the order in which they are served.
  *
- * A heap is a leftist tree: of two subtrees the one with the shorter way to its
- * end is the right one, and all work is done along right ways, whose length is
- * logarithmic.  "dist" is that length.  (Knuth, The Art of Computer Programming,
- * 5.2.3.)
+ * A heap is a leftist tree.  The right subtree is the one with the shorter path to its end,
+ * and all work is done along right paths, which have logarithmic length.  "dist" is the
+ * length of this path.  (Knuth, The Art of Computer Programming, 5.2.3.)
  *
- * Within a heap, lanes come by turn, if queues have weights; by priority; by the
- * tenants' turn, if the queue is fair; by the age of their first job.  A turn
- * belongs to a queue or tenant, which may have many lanes, and only grows.  So a
- * lane keeps the one that it was placed by, and is placed anew when it comes to
- * the top and its turn is another.
+ * Within a heap, lanes are ordered by turn, if queues have weights; then by priority; then by
+ * the tenants' turn, if the queue is fair; then by the age of the first job.  A turn belongs
+ * to a queue or tenant, which may have many lanes, and never decreases.  A lane therefore
+ * keeps the turn by which it was placed.  The lane is placed again when it comes to the top
+ * and its turn has changed.
  *
- * The lanes of a tenant with limits have heaps of their own, which nobody pops from:
- * see tenant.c.  Which lane stands in which heap is decided in place.c.
+ * The lanes of a tenant with limits have separate heaps, from which no process pops: see
+ * tenant.c.  The heap of each lane is determined in place.c.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/heap.c
  *
@@ -40,7 +38,7 @@ static uint32 heap_bucket(const JobqHeap *key);
 static uint32 *heap_list(JobqDatabase *db, const JobqHeap *heap);
 
 /*
- * No lane has a job.
+ * Forget all heaps and orders.  There must be no lane with jobs.
  */
 void
 heaps_clear(JobqDatabase *db)
@@ -70,7 +68,7 @@ heaps_clear(JobqDatabase *db)
 }
 
 /*
- * The order with these ranks, one for each pool.
+ * Return the order with these ranks, one for each pool.  The order is created if necessary.
  */
 uint16
 jobq_order_find(JobqDatabase *db, const uint8 *rank)
@@ -82,7 +80,7 @@ jobq_order_find(JobqDatabase *db, const uint8 *rank)
 		if (memcmp(ready->orders[i].rank, rank, sizeof(order->rank)) == 0)
 			return i;
 	if (ready->norders == JOBQ_MAX_ORDERS)
-		return JOBQ_NO_ORDER;	/* cannot be: see JOBQ_MAX_ORDERS */
+		return JOBQ_NO_ORDER;	/* impossible: see JOBQ_MAX_ORDERS */
 	order = &ready->orders[ready->norders];
 	memcpy(order->rank, rank, sizeof(order->rank));
 	order->best = JOBQ_NOT_SERVED;
@@ -102,9 +100,11 @@ is_fair(JobqDatabase *db, const JobqHeap *heap)
 }
 
 /*
- * A lane without a tenant is from before the queue was fair.  It comes first:
- * its jobs are written anew, so that those of all tenants are seen.  In a heap of
- * one tenant there are no turns.
+ * Return the current turn of the lane in this heap.
+ *
+ * A lane without a tenant in a fair queue dates from before the queue was fair.  Such a lane
+ * comes first.  Its jobs are then written again, and move to the lanes of their tenants.  In
+ * a heap of a single tenant there are no turns.
  */
 double
 heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
@@ -118,7 +118,7 @@ heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
 }
 
 /*
- * Does the lane come before the other, of the same heap?
+ * Does the lane come before another lane of the same heap?
  */
 bool
 heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane, uint32 other)
@@ -126,7 +126,7 @@ heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane, uint32 other)
 	const JobqNode *a = NODE_OF(lane);
 	const JobqNode *b = NODE_OF(other);
 
-	/* it is that of the queue, or of the tenant */
+	/* the turn of the queue, or of the tenant */
 	if (a->turn != b->turn && !is_fair(db, heap))
 		return a->turn < b->turn;
 	if (a->priority != b->priority)
@@ -137,7 +137,7 @@ heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane, uint32 other)
 }
 
 /*
- * Two trees become one.
+ * Merge two trees.  Returns the root.
  */
 static uint32
 merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b)
@@ -161,7 +161,7 @@ merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b)
 	NODE_OF(child)->parent = a;
 	node->right = child;
 
-	/* mostly as long as before, and so not longer than the left one */
+	/* usually unchanged, and so not longer than the left path */
 	if (NODE_OF(child)->dist + 1 == node->dist)
 		return a;
 	if (node->left == JOBQ_NONE ||
@@ -201,7 +201,7 @@ take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 	else
 		NODE_OF(parent)->right = child;
 
-	/* the ways above may have become shorter */
+	/* the paths above may have become shorter */
 	for (uint32 i = parent; i != JOBQ_NONE; i = NODE_OF(i)->parent)
 	{
 		JobqNode   *above = NODE_OF(i);
@@ -237,7 +237,7 @@ heap_bucket(const JobqHeap *key)
 }
 
 /*
- * Is it the heap of this key?
+ * Do the two heaps have the same key?
  */
 bool
 heap_same(const JobqHeap *a, const JobqHeap *b)
@@ -250,8 +250,9 @@ heap_same(const JobqHeap *a, const JobqHeap *b)
 }
 
 /*
- * Its link in the list of those with this limiter, which is one of its two: one limits
- * a queue, the other what is not a queue.
+ * Return the heap's link in the list of heaps with this limiter, which must be one of the
+ * heap's limiters.  A limiter is either of a queue or of a kind or name, so the two lists
+ * never mix.
  */
 static JobqHeapLink *
 link_at(JobqHeap *heap, uint16 limiter)
@@ -260,7 +261,7 @@ link_at(JobqHeap *heap, uint16 limiter)
 }
 
 /*
- * After this heap, the next that has the limiter; or JOBQ_NONE.
+ * Return the next heap with the limiter after this heap, or JOBQ_NONE.
  */
 uint32
 heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter)
@@ -269,7 +270,8 @@ heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter)
 }
 
 /*
- * Those who pop from the heap need permits of its limiters: link it there.
+ * Link the heap at its limiters.  Heaps of tenants are not linked, because no process pops
+ * from them.
  */
 static void
 limiters_join(JobqDatabase *db, JobqHeap *heap)
@@ -316,7 +318,7 @@ limiters_leave(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * Where the heap is linked: at its role, at its queue, or at its tenant.
+ * Return the list in which the heap is linked: by role, by queue, or by tenant.
  */
 static uint32 *
 heap_list(JobqDatabase *db, const JobqHeap *heap)
@@ -328,7 +330,7 @@ heap_list(JobqDatabase *db, const JobqHeap *heap)
 }
 
 /*
- * The heap that has what the key has, or NULL.
+ * Return the heap with this key, or NULL.
  */
 JobqHeap *
 heap_find(JobqDatabase *db, const JobqHeap *key)
@@ -341,8 +343,8 @@ heap_find(JobqDatabase *db, const JobqHeap *key)
 }
 
 /*
- * The heap of this key, made if there is none; NULL if there is no place for it.  Then
- * the scheduler places all lanes anew when there is.
+ * Return the heap with this key, created if necessary.  NULL if there is no free slot.  The
+ * scheduler then places all lanes again when a slot is free.
  */
 JobqHeap *
 heap_make(JobqDatabase *db, const JobqHeap *key)
@@ -381,7 +383,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 }
 
 /*
- * The heap is empty.
+ * Free an empty heap.
  */
 void
 heap_free(JobqDatabase *db, JobqHeap *heap)
@@ -408,12 +410,12 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 	if (ready->heapless)
 	{
 		db->reload = true;
-		db->limits->due = 0;	/* long ago */
+		db->limits->due = 0;	/* in the past */
 	}
 }
 
 /*
- * Have what is in the heap offered to consumers that wait.
+ * Mark the heap: hand off the jobs of the heap to waiting consumers.
  */
 void
 heap_mark(JobqDatabase *db, JobqHeap *heap)
@@ -447,8 +449,8 @@ heap_unmark(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * The jobs in the heap do not wait for a place, and all may be taken: have the
- * scheduler see to them.
+ * Mark the heap as stuck: its jobs do not wait for permits, and all permits may be held.  The
+ * scheduler decides about the jobs.
  */
 void
 heap_stick(JobqDatabase *db, JobqHeap *heap)
@@ -487,8 +489,8 @@ heap_unstick(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * A place of the limiter was taken.  If it was the last one, and its jobs do not wait,
- * the heaps that have any are stuck.
+ * A permit of the limiter was taken.  If it was the last one, and jobs of the limiter do not
+ * wait for permits, the limiter's heaps are stuck.
  */
 void
 jobq_limiter_filled(JobqDatabase *db, uint16 index)
@@ -502,7 +504,7 @@ jobq_limiter_filled(JobqDatabase *db, uint16 index)
 }
 
 /*
- * By what the lane is placed.
+ * Store the values by which the lane is placed.
  */
 static void
 note_place(JobqDatabase *db, const JobqLane *lane, double turn)
@@ -515,7 +517,7 @@ note_place(JobqDatabase *db, const JobqLane *lane, double turn)
 }
 
 /*
- * The lane, which is in none, has a place in this heap.
+ * Put a lane that is in no heap into this heap.
  */
 void
 heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
@@ -529,8 +531,7 @@ heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 }
 
 /*
- * Take the lane out of the heap in which it stands.  The last one gives up the heap,
- * unless that is a tenant's.
+ * Remove the lane from its heap.  An empty heap is freed, unless it belongs to a tenant.
  */
 void
 heap_take(JobqDatabase *db, JobqLane *lane)
@@ -545,8 +546,7 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * The lane has another first entry, or turn: it comes later in its heap than before,
- * or earlier.
+ * Move the lane within its heap, after its first entry or its turn has changed.
  */
 void
 heap_moved(JobqDatabase *db, JobqLane *lane)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
- * inner.h
- *	  What the files of the room ready offer each other, in their order: each
- *	  uses those above it only.
+ *	  Functions that the files of the room ready declare for each other, in the order of the
+ *	  files.  Each file uses only files above its own.
  *
- * All functions want db->lock held exclusively, and cannot fail.
+ * The caller of every function here holds db->lock exclusively, unless the file of the
+ * function says otherwise.  No function here can fail.
  *
  * src/ready/inner.h
  *
@@ -16,7 +16,8 @@
 #include "ready/ready.h"
 
 /*
- * May a session wait for jobs of this queue?
+ * May a session be waiting for jobs of this queue?  False is certain.  True may be caused by
+ * another queue with the same hash.
  */
 static inline bool
 somebody_waits(const JobqDatabase *db, int32 queue_id)
@@ -29,7 +30,7 @@ extern bool share_is_ample(JobqShares *shares, Oid role, JobqShareOf what);
 extern void account_add(JobqShares *shares, uint32 account, JobqShareOf what);
 
 /*
- * Take a place for an entry or a tally from the free list, which is not empty.
+ * Take a slot for an entry or a tally from the free list, which must not be empty.
  */
 static inline uint32
 place_take(JobqDatabase *db)
@@ -42,7 +43,7 @@ place_take(JobqDatabase *db)
 }
 
 /*
- * Give it back.
+ * Return the slot of an entry or tally to the free list.
  */
 static inline void
 place_give(JobqDatabase *db, uint32 index)
@@ -69,10 +70,10 @@ extern void turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits);
 
 /* src/ready/limiter.c */
 
-/* Tokens are sums of fractions. */
+/* The least number of tokens that counts as a token.  Tokens are sums of fractions. */
 #define ONE_TOKEN	(1 - 1e-6)
 
-/* So long, in microseconds, a place is kept for whom was woken for it: keep.c. */
+/* Microseconds for which a permit is reserved for the woken taker: keep.c. */
 #define KEEP_PATIENCE	USECS_PER_SEC
 
 extern void limiters_clear(JobqDatabase *db);
@@ -96,7 +97,7 @@ extern int	limiters_room(JobqDatabase *db, uint16 queue, uint16 kind,
 extern bool handover_is_due(JobqDatabase *db, int64 group);
 
 /* src/ready/group_table.c */
-/* Where there is no room for more groups, look again so often. */
+/* Microseconds between searches for room, if there is no slot for another group. */
 #define ROOM_PAUSE	(USECS_PER_SEC / 10)
 
 extern void groups_clear(JobqDatabase *db);
@@ -147,7 +148,7 @@ extern void heap_moved(JobqDatabase *db, JobqLane *lane);
 
 /* src/ready/tally.c */
 
-/* Of so many places the one that is needed least is given up. */
+/* Size of a sample: the search for the least needed slot is limited to this number. */
 #ifndef SAMPLE
 #define SAMPLE		64
 #endif
@@ -203,7 +204,7 @@ extern void lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key);
 
 /* src/ready/lane.c */
 
-/* After all were looked at in vain, that is not done again for some time. */
+/* Microseconds without another search after a search of all candidates has failed. */
 #define FULL_PAUSE	(USECS_PER_SEC / 100)
 
 extern void lanes_clear(JobqDatabase *db);
@@ -217,7 +218,7 @@ typedef enum InsertResult
 {
 	INSERTED,
 	DUPLICATE,
-	TOO_FAR,					/* its place is not near an end of the list */
+	TOO_FAR,					/* not near an end of the list */
 	NO_ENTRY					/* all entries are in use */
 } InsertResult;
 
@@ -277,7 +278,7 @@ extern void groups_make_room(JobqDatabase *db, TimestampTz now,
 typedef enum JobqEntrance
 {
 	JOBQ_ENTERED,
-	JOBQ_PARKED					/* the entry is the group's now, or gone */
+	JOBQ_PARKED					/* parked at the group, or dropped */
 } JobqEntrance;
 
 extern void groups_unpark(JobqDatabase *db);

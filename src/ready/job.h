@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * job.h
- *	  A job on its way into the ready set and out of it, and who takes it.
+ *	  A job on its way into or out of the ready set, and the process that takes a job.
  *
  * src/ready/job.h
  *
@@ -14,22 +13,23 @@
 
 #include "storage/block.h"
 
-/* The place of a job within its lane. */
+/* The sort key of a job within its lane. */
 typedef struct JobqKey
 {
 	TimestampTz run_at;
 	int64		id;
 } JobqKey;
 
-/* What a running job holds. */
+/* The permits that a running job holds. */
 #define JOBQ_NO_LIMITER	PG_UINT16_MAX
 typedef struct JobqPermits
 {
-	uint16		queue;			/* limiters, or JOBQ_NO_LIMITER */
+	uint16		queue;			/* index of the limiter, or JOBQ_NO_LIMITER */
 	uint16		kind;
-	uint32		tenant;			/* tally, or JOBQ_NONE */
-	uint32		limit_key;		/* likewise, of its limiter's key */
-	uint32		group;			/* index, or JOBQ_NONE */
+	uint32		tenant;			/* index of the tenant's tally, or JOBQ_NONE */
+	uint32		limit_key;		/* index of the tally of the limiter's key, or
+								 * JOBQ_NONE */
+	uint32		group;			/* index of the group, or JOBQ_NONE */
 	int32		cost;			/* tokens of "kind" and limit_key */
 } JobqPermits;
 
@@ -44,10 +44,10 @@ jobq_permits_any(const JobqPermits *permits)
 		permits->limit_key != PG_UINT32_MAX || permits->group != PG_UINT32_MAX;
 }
 
-/* Instead of tokens: the job passes by its limiter. */
+/* Value of "cost": the job bypasses its limiter. */
 #define JOBQ_PASSES	(-1)
 
-/* A job on its way into the ready set, or out of it. */
+/* A job on its way into or out of the ready set. */
 typedef struct JobqPush
 {
 	int32		queue_id;
@@ -56,65 +56,69 @@ typedef struct JobqPush
 	int32		flow;
 	bool		quarantine;
 	bool		notify;			/* mark the queue's channel for the relay */
-	bool		first;			/* on its way out: no job of its group comes
-								 * before it, or it is the one for which that
-								 * waits */
+	bool		first;			/* on the way out: no job of the group comes
+								 * before this job, or the group waits for
+								 * this job */
 	JobqKey		key;
 	ItemPointerData ctid;
-	uint32		kind;			/* hash of its kind's or named limiter, or 0 */
-	uint32		tenant;			/* hash, if its tenant has lanes of its own,
-								 * or 0 */
-	uint32		limit_key;		/* hash of its key, if its limiter is by one,
-								 * or 0 */
-	uint32		held;			/* hash of its kind, if that is paused, or 0 */
-	int32		cost;			/* tokens that it takes of that limiter; 0: it
-								 * has none; or JOBQ_PASSES */
+	uint32		kind;			/* hash of the kind or named limiter, or 0 */
+	uint32		tenant;			/* hash of the tenant, if the tenant has
+								 * separate lanes; or 0 */
+	uint32		limit_key;		/* hash of the limiter's key, if the limiter
+								 * has keys; or 0 */
+	uint32		held;			/* hash of the kind, if the kind is paused; or
+								 * 0 */
+	int32		cost;			/* tokens of that limiter; 0: no cost given;
+								 * or JOBQ_PASSES */
 	int64		group;			/* or 0 */
-	JobqPermits permits;		/* on its way out: what it holds */
-	float		charged;		/* likewise: microseconds of processor time
-								 * that its tenant's turn was moved on by,
-								 * until it is known what it takes; or 0 */
+	JobqPermits permits;		/* on the way out: the permits held */
+	float		charged;		/* on the way out: microseconds of processor
+								 * time charged in advance to the tenant's
+								 * turn; or 0 */
 } JobqPush;
 
 /*
- * May a job run now?  If not, what stands in the way.
+ * The gate's answer: may a job run now, and if not, why?
  */
 typedef enum JobqVerdict
 {
 	JOBQ_MAY_RUN = 0,
 
-	/* by its row and its queue: src/attempt/gate.c */
-	JOBQ_GONE,					/* there is no such row any more */
-	JOBQ_DORMANT,				/* it runs on the publisher */
-	JOBQ_TAKEN,					/* somebody else has it */
-	JOBQ_QUEUE_CLOSED,			/* the queue is paused, or is for others */
+	/* decided by row and queue: src/attempt/gate.c */
+	JOBQ_GONE,					/* the row no longer exists */
+	JOBQ_DORMANT,				/* the job runs on the publisher */
+	JOBQ_TAKEN,					/* another process has the job */
+	JOBQ_QUEUE_CLOSED,			/* the queue is paused, or has other takers */
 	JOBQ_NOT_DUE,				/* the clock was put back */
-	JOBQ_EXPIRED,				/* it did not begin in time */
-	JOBQ_OTHER_LANE,			/* its kind or queue has other limits now */
-	JOBQ_OTHER_KEY,				/* it was popped with permits of another key,
-								 * whose flow is the same */
-	JOBQ_LACKS_PERMIT,			/* likewise: it was popped without one */
-	JOBQ_GROUP_BUSY,			/* another job of its group comes first */
+	JOBQ_EXPIRED,				/* the job did not begin in time */
+	JOBQ_OTHER_LANE,			/* other limits apply to kind or queue now */
+	JOBQ_OTHER_KEY,				/* the permits are those of another key with
+								 * the same flow */
+	JOBQ_LACKS_PERMIT,			/* the job was popped without a necessary
+								 * permit */
+	JOBQ_GROUP_BUSY,			/* another job of the group comes first */
 
-	/* by who asks: src/consume */
-	JOBQ_UNSENDABLE,			/* the consumer's encoding lacks its texts */
-	JOBQ_NOT_TOGETHER,			/* the call of reserve() has jobs with which a
-								 * consumer must not hold it */
+	/* decided by the caller: src/consume */
+	JOBQ_UNSENDABLE,			/* not representable in the consumer's
+								 * encoding */
+	JOBQ_NOT_TOGETHER,			/* the call of reserve() has jobs that a
+								 * consumer must not hold together with this
+								 * job */
 
-	/* by the limits: permit.c */
+	/* decided by the limits: permit.c */
 	JOBQ_QUEUE_FULL,
 	JOBQ_TENANT_FULL,
 	JOBQ_KIND_FULL,
 	JOBQ_KEY_FULL,
 } JobqVerdict;
 
-/* Who pops: a worker of a pool, or a consumer with queues in order. */
+/* A process that pops: a worker of a pool, or a consumer with queues in order. */
 typedef struct JobqTaker
 {
 	int			pool;			/* or -1 for a consumer */
-	int			slot;			/* the worker's, or -1 */
-	bool		unlimited;		/* what it pops does not run, and needs a
-								 * permit of its group only */
+	int			slot;			/* of the worker, or -1 */
+	bool		unlimited;		/* the popped jobs do not run, and need a
+								 * permit of their group only */
 	int			nqueues;
 	const int32 *queue_ids;
 	bool		any_role;
@@ -122,7 +126,7 @@ typedef struct JobqTaker
 	const Oid  *roles;
 } JobqTaker;
 
-/* Who is to be woken when the lock has been released. */
+/* Processes to wake after the lock is released. */
 #ifndef JOBQ_MAX_WAKE
 #define JOBQ_MAX_WAKE	16
 #endif

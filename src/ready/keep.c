@@ -1,21 +1,22 @@
 /*-------------------------------------------------------------------------
  *
- * keep.c
- *	  Whose turn it is where a limiter is full: roles take turns for its places.
+ *	  Round robin of roles at a full limiter.
  *
- * Who gives a permit back is about to pop its next job, and would have taken the place
- * before anybody else has woken.  So the place is kept for the heap whose role has waited
- * longest of those with the most urgent job, if there is a taker that waits: that one is
- * woken, and others pass the place by.  If it does not come within KEEP_PATIENCE,
- * because its process has come to its end, the place is anybody's, and its turn is over.
+ * A worker that returns a permit is about to pop its next job, and would take the permit
+ * again before any other process wakes.  The permit is therefore reserved for a heap with a
+ * waiting taker.  Among these heaps, the most urgent first job decides, then the time since
+ * the role's last turn.  The taker is woken, and other processes skip the permit.  If the
+ * taker does not come within KEEP_PATIENCE, because its process has ended, any process may
+ * take the permit, and the role's turn is over.
  *
- * Only one place of a limiter is kept at a time.  Where more are free, nobody has to
- * wait.
+ * Only one permit of a limiter is reserved at a time.  If more permits are free, no process
+ * has to wait.
  *
- * A role whose turn it is and that has no worker wants one: the scheduler sees it in
- * jobq_heap_demand().  If none comes within WANT_PATIENCE, it is another's turn to want.
+ * If the next role has no worker, the role requests a worker: the scheduler sees the request
+ * in jobq_heap_demand().  If no worker comes within WANT_PATIENCE, the next role may request
+ * a worker.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/keep.c
  *
@@ -27,7 +28,7 @@
 
 #include "ready/inner.h"
 
-/* So long, in microseconds, the same role is waited for to get a worker. */
+/* Microseconds of waiting for a worker of the same role. */
 #define WANT_PATIENCE	(5 * USECS_PER_SEC)
 
 static bool comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap,
@@ -46,7 +47,7 @@ comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap, JobqHeap *other)
 }
 
 /*
- * Has the heap, which has the limiter, a job for its free place?
+ * Does this heap of the limiter have a job for the free permit?
  */
 static bool
 is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now)
@@ -57,8 +58,8 @@ is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now)
 }
 
 /*
- * The heap that has a taker and comes first, or NULL; notes which role wants a worker,
- * because it would come before.
+ * Return the first heap with a waiting taker, or NULL.  Also record the role of an earlier
+ * heap without a waiting worker, as the role that needs a worker.
  */
 static JobqHeap *
 whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
@@ -82,7 +83,8 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		if ((missed && place_is_kept_for(limiter, heap)) ||
 			(in_vain && heap->role == limiter->wants_worker &&
 			 !heap->consumer && !heap_has_taker(db, heap)))
-			turn_over(db, heap->role, index);	/* nobody has come */
+			turn_over(db, heap->role, index);	/* the taker or worker did not
+												 * come */
 		if (first == NULL || comes_first(db, index, heap, first))
 			first = heap;
 		if ((next == NULL || comes_first(db, index, heap, next)) &&
@@ -101,9 +103,10 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * A place of the limiter has become free.  If it is the only one, keep it for whose
- * turn it is, and wake that one; or else all that have jobs.  Consumers that have not
- * thought about the role of a heap before that one are told, too.
+ * A permit of the limiter has become free.  If no other is free, reserve the permit for the
+ * next heap, and wake its taker.  Otherwise wake takers for all heaps with jobs.  Heaps of
+ * consumers are always examined, because a consumer may not have checked the role of an
+ * earlier heap yet.
  */
 void
 place_freed(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)

@@ -1,16 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * lane.c
- *	  Lanes, found by (queue, priority, role, flow), and which of them gives way
- *	  where there are too many.
+ *	  Lanes, found by (queue, priority, role, flow), and which lane is evicted if there are
+ *	  too many.
  *
- * A role may have its share of the lanes, and those that nobody else needs.  So
- * whoever has less than his share takes a lane from one who has more.  Else a
- * lane gives way to one that is more urgent: its jobs are read again when there is
- * a place.  A place is looked for from where the last one was found on, and in
- * most cases not for long.
+ * A role may have its share of the lanes, and lanes that no other role needs.  A role with
+ * less than its share takes a lane from a role with more.  Otherwise a lane is evicted for a
+ * more urgent lane.  The jobs of an evicted lane are read again when there is a slot.  The
+ * search for a slot begins where the last one was found, and is short in most cases.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/lane.c
  *
@@ -32,7 +30,7 @@ static JobqLane *find_victim(JobqDatabase *db, const JobqLane *wanted);
 static JobqLane *lane_take(JobqDatabase *db, const JobqLane *wanted);
 
 /*
- * Forget all lanes, and so their queues, tenants and roles.
+ * Forget all lanes, and their queues, tenants and roles.
  */
 void
 lanes_clear(JobqDatabase *db)
@@ -56,8 +54,9 @@ lanes_clear(JobqDatabase *db)
 }
 
 /*
- * The lane of these, or NULL if it is not there and "create" is false or no
- * lane can be had.  A new lane takes its rank from another of the same queue.
+ * Return the lane with this key.  NULL if the lane does not exist and "create" is false, or
+ * if there is no slot for a lane.  A new lane copies its rank from another lane of the same
+ * queue.
  */
 JobqLane *
 jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
@@ -89,7 +88,8 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	if (lane == NULL)
 	{
 		ready->overflow = ready->crowded = true;
-		ready->complete = false;	/* it may have due rows when it is made */
+		ready->complete = false;	/* a later lane of this key may have due
+									 * rows */
 		db->relay_due = 0;		/* lanes may be kept for the relay only */
 		return NULL;
 	}
@@ -131,7 +131,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 }
 
 /*
- * Is there no other lane of the queue?
+ * Is the lane the only lane of its queue?
  */
 bool
 lane_is_only(JobqDatabase *db, const JobqLane *lane)
@@ -140,14 +140,14 @@ lane_is_only(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * The lane gets a job: note what all jobs of a lane with a flow have in common.
- * Limits that are not loaded yet are waited for.  A job that has left the lane's
- * limiter changes nothing: whoever pops it writes it anew.
+ * The lane gets a job: store the values that all jobs of a flow have in common.  Limits that
+ * are not loaded yet block the lane.  A job without the lane's limiter changes nothing,
+ * because the process that pops the job writes it again.
  */
 void
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
-	/* a job that does not say so may be one of a kind that was paused */
+	/* a job without "held" may still be of a kind that was paused */
 	if (push->held != 0)
 		lane->held = push->held;
 	if (push->kind == 0 && lane->kind_limiter != JOBQ_NO_LIMITER &&
@@ -188,7 +188,7 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 }
 
 /*
- * The lane is not served until the scheduler has ranked it anew.
+ * Stop serving the lane until the scheduler has ranked it again.
  */
 void
 jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
@@ -199,8 +199,8 @@ jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * What the lane has from its queue; alone: it is paused, and its queue is not; lacks: the
- * limiters that have found no place.
+ * Set the properties of the lane that depend on the queue.  alone: the lane is paused, but
+ * the queue is not.  lacks: the limiters for which there was no slot.
  */
 void
 jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
@@ -209,7 +209,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 	if (((lane->paused && !paused) || lane->consumer != consumer) &&
 		!lane->quarantine)
 	{
-		/* what was popped in between goes back; read it again all the same */
+		/* jobs popped in between come back; still read the lane again */
 		jobq_lane_reset(db, lane);
 	}
 	lane->order = order;
@@ -225,7 +225,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 }
 
 /*
- * All of the lane is to be read.
+ * Request that all rows of the lane are read again.
  */
 void
 jobq_lane_reset(JobqDatabase *db, JobqLane *lane)
@@ -250,7 +250,7 @@ lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
 }
 
 /*
- * Would the role have more lanes than its share, with the one that is wanted?
+ * Would the role have more lanes than its share, counting the wanted lane?
  */
 static bool
 over_share(JobqDatabase *db, Oid oid, const JobqLane *wanted)
@@ -267,8 +267,8 @@ over_share(JobqDatabase *db, Oid oid, const JobqLane *wanted)
 }
 
 /*
- * Is the lane needed less than the other, which may be the one that is wanted?
- * One of a role that has more than its share is; then, one that is less urgent.
+ * Is the lane needed less than the other, which may be the wanted lane?  A lane of a role
+ * above its share is needed less; otherwise, a less urgent lane.
  */
 static bool
 needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
@@ -285,11 +285,10 @@ needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
 }
 
 /*
- * A lane that can be done without, now that one is wanted: it holds nothing and
- * awaits nothing; or only jobs of the future, and then lanes are looked for when the
- * first of them is due; or its queue is paused, or nobody serves it; or it is
- * needed less than the one that is wanted.  What a lane has for the relay must
- * have been collected.
+ * Find a lane to evict for the wanted lane.  In order of preference: an empty lane that
+ * expects no jobs; a lane with only jobs of the future, which are searched for when the first
+ * is due; a lane that is paused or not served; a lane needed less than the wanted lane.  The
+ * relay must have collected the lane's notifications before.
  */
 static JobqLane *
 find_victim(JobqDatabase *db, const JobqLane *wanted)
@@ -329,9 +328,8 @@ find_victim(JobqDatabase *db, const JobqLane *wanted)
 }
 
 /*
- * A lane that is not in use, or else one that gives way to the one that is
- * wanted, unlinked from all; or NULL.  Then a lane that is missing may have due
- * rows.
+ * Return an unused lane, or a lane evicted for the wanted lane and unlinked from all lists.
+ * NULL if there is none.  After an eviction, a missing lane may have due rows.
  */
 static JobqLane *
 lane_take(JobqDatabase *db, const JobqLane *wanted)
@@ -386,8 +384,8 @@ lane_take(JobqDatabase *db, const JobqLane *wanted)
 }
 
 /*
- * A job of the lane found no place: have the lane read again from this one on,
- * but later.  What is in quarantine is read with the lane that is not.
+ * There was no slot for a job of the lane: read the lane again from this job on, but later.
+ * A lane in quarantine is read with the lane that is not in quarantine.
  */
 void
 lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
@@ -399,7 +397,8 @@ lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
 							  lane->flow, false, false);
 		if (lane == NULL)
 		{
-			db->ready->complete = false;	/* it is read when it is made */
+			db->ready->complete = false;	/* the lane is read when it is
+											 * created */
 			return;
 		}
 	}
@@ -407,7 +406,7 @@ lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
 }
 
 /*
- * A row of this lane from "from" on has become visible: have it scanned.
+ * A row of this lane with a key of "from" or above has become visible: request a scan.
  */
 void
 jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,

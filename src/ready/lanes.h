@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lanes.h
- *	  Lanes and their entries, and who has lanes: queues, tenants, roles.
+ *	  Lanes and their entries, and the owners of lanes: queues, tenants, roles.
  *
  * src/ready/lanes.h
  *
@@ -13,28 +12,31 @@
 #include "ready/job.h"
 #include "ready/timers.h"
 
-/* One job that may run now: 40 bytes. */
+/* A job that may run now: 40 bytes. */
 typedef struct JobqEntry
 {
 	JobqKey		key;
 	int64		group;			/* or 0 */
-	ItemPointerData ctid;		/* where the row was; verified when popped */
+	ItemPointerData ctid;		/* last known location of the row; verified
+								 * after the pop */
 	uint16		lane;
-	uint32		prev;			/* neighbours in the lane, or free list link */
+	uint32		prev;			/* neighbours in the lane; "next" is also the
+								 * free list link */
 	uint32		next;
 } JobqEntry;
 
 /*
- * What is counted of a tenant with limits, or of a limiter's key, in the place of an
- * entry: tally.c.
+ * The counters of a tenant with limits, or of a limiter's key, in the slot of an entry: see
+ * tally.c.
  */
 typedef struct JobqTally
 {
-	double		full_at;		/* when its bucket is full, as a TimestampTz */
-	TimestampTz due;			/* of its timer */
+	double		full_at;		/* when the bucket is full, as a TimestampTz */
+	TimestampTz due;			/* time of the timer */
 	int32		scope;			/* the queue, or JOBQ_KEYS_OF() */
 	uint32		tenant;			/* or key */
-	int32		running;		/* jobs that hold a permit of it */
+	int32		running;		/* number of jobs that hold a permit of this
+								 * tally */
 	uint16		unused;
 	uint16		lane;			/* JOBQ_NO_LANE */
 	uint32		timer;			/* in JobqReady.timers, or JOBQ_NONE */
@@ -44,58 +46,59 @@ typedef struct JobqTally
 #define JOBQ_NO_LANE		PG_UINT16_MAX
 
 /*
- * Within what a tenant or a key is known: a queue's tenants by its id, which is
- * positive, and the keys of the limiter with this hash.
+ * The scope in which a tenant or a key is known.  The scope of tenants is the id of their
+ * queue, which is positive.  The scope of keys is derived from the hash of their limiter.
  */
 #define JOBQ_KEYS_OF(limiter)	((int32) ((limiter) | 0x80000000))
 
-/* With more of them, buckets of tenants of which no job runs are forgotten. */
+/* Above this number, buckets of tenants without running jobs are forgotten. */
 #define JOBQ_MAX_TALLIES	((uint32) jobq_ready_entries / 4)
 
 /*
- * A lane is the line of one (queue, priority, role, flow).  Its list holds a window
- * of the jobs that are due, in order of JobqKey; the rest is in the table.
+ * A lane is the sorted list of the jobs with the same queue, priority, role and flow.  The
+ * list holds a window of the jobs that are due, in order of JobqKey.  The other jobs are in
+ * the table only.
  *
- * Invariant: a row of this lane that is due, whose transaction has ended and
- * whose key is not above "cursor", is in the list, or was popped, or is about
- * to be handed over by the backend that committed it.  Rows above the cursor
- * are found by the scheduler's next scan if "more" is set, or when the time
- * "next_due" has come; with "unread", when JobqReady.forgotten_due has.
+ * Invariant: consider a row of this lane that is due, whose transaction has ended and whose
+ * key is not above "cursor".  Its job is in the list, or was popped, or is about to be handed
+ * over by the backend that committed the row.  Rows above the cursor are found by the
+ * scheduler's next scan if "more" is set, or when the time "next_due" has come.  If "unread"
+ * is set, they are found when the time JobqReady.forgotten_due has come.
  *
- * So a job that is not in memory may be in the table, and even be run next.  The ready
- * set alone proves that a job is absent only if it rules out each of these cases; of a
- * job of a group that is about to be handed over, handover.h tells.
+ * A job that is not in memory may therefore be in the table, and may even run next.  The
+ * ready set alone proves that a job is absent only if it rules out each of these cases.  For
+ * jobs of a group that are about to be handed over, see handover.h.
  *
- * A lane with "quarantine" holds jobs that once crashed a server process.  It
- * is never scanned, and only one of its jobs runs at a time in a database.
+ * A lane with "quarantine" holds jobs that once crashed a server process.  The lane is never
+ * scanned, and only one of its jobs runs at a time in a database.
  */
-#define JOBQ_LACKS_QUEUE	0x01	/* its queue has limits for which there is
-									 * no limiter left */
-#define JOBQ_LACKS_KIND		0x02	/* likewise its kind, or what limits that */
+#define JOBQ_LACKS_QUEUE	0x01	/* no slot for the limiter of the queue */
+#define JOBQ_LACKS_KIND		0x02	/* no slot for the limiter of the kind, or
+									 * for the named limiter */
 
 typedef struct JobqLane
 {
-	/* whoever pops reads this, and little of what follows */
+	/* read by each pop, unlike most later fields */
 	bool		in_use;
 	bool		quarantine;
 	bool		more;			/* rows above the cursor may be due */
 	bool		scanning;		/* the scheduler is reading above the cursor */
 	bool		ranked;			/* order, paused and consumer are valid */
-	bool		consumer;		/* served to consumers outside, not to workers */
+	bool		consumer;		/* served to consumers, not to workers */
 	bool		paused;
-	bool		alone;			/* is paused, as its tenant or kind is; its
+	bool		alone;			/* paused because the tenant or kind is; the
 								 * queue is not */
-	bool		notify;			/* queue channel to be notified */
-	bool		skipping;		/* jobs found no place for their groups, from
+	bool		notify;			/* the queue's channel must be notified */
+	bool		skipping;		/* jobs found no slot for their groups, from
 								 * "skipped" on */
 	bool		expected;		/* is in the list JobqReady.expected */
 	bool		noted;			/* is in the list JobqReady.noted */
 	bool		passed;			/* is in the list JobqReady.passed */
-	bool		unread;			/* was made while jobs of the future may have
+	bool		unread;			/* created while jobs of the future may have
 								 * been forgotten */
-	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND; then it
-								 * is not served; valid if ranked */
-	uint16		order;			/* its queue's: JobqReady.orders */
+	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND: if set,
+								 * the lane is not served; valid if ranked */
+	uint16		order;			/* of the queue: JobqReady.orders */
 	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
 	int32		queue_id;
@@ -107,23 +110,23 @@ typedef struct JobqLane
 	uint32		head;
 	uint32		tail;
 	uint32		count;
-	uint32		heap;			/* in which it stands, or JOBQ_NONE */
-	uint32		own;			/* the heap of its tenant or key, which has
-								 * limits */
-	uint32		party;			/* its queue, in JobqReady.parties */
-	uint32		tenant_party;	/* its tenant, or its queue again */
-	uint32		key_party;		/* its limiter's key, or its queue again */
+	uint32		heap;			/* heap of the lane, or JOBQ_NONE */
+	uint32		own;			/* heap of the tenant or key, if limited; or
+								 * JOBQ_NONE */
+	uint32		party;			/* the queue, in JobqReady.parties */
+	uint32		tenant_party;	/* the tenant, or the queue again */
+	uint32		key_party;		/* the limiter's key, or the queue again */
 	uint32		role_index;		/* in JobqReady.roles */
 
 	int32		flow;
 	uint32		kind;			/* as in JobqPush; known with the first entry */
-	uint32		held;			/* of its jobs' kind, which is or was paused;
-								 * or 0 */
-	uint32		parked;			/* its entries that are parked at groups */
-	JobqKey		skipped;		/* to be read again from here on */
+	uint32		held;			/* hash of the jobs' kind, which is or was
+								 * paused; or 0 */
+	uint32		parked;			/* number of entries parked at groups */
+	JobqKey		skipped;		/* the lane must be read again from here */
 	JobqKey		cursor;
 	TimestampTz next_due;		/* lowest known run_at in the future */
-	uint32		hash_next;		/* next lane in the same bucket, or free */
+	uint32		hash_next;		/* next lane in the same bucket, or free list */
 	uint32		active_prev;	/* lanes with count > 0 are linked */
 	uint32		active_next;
 	uint32		party_prev;		/* the lanes of a queue are linked */
@@ -134,15 +137,14 @@ typedef struct JobqLane
 } JobqLane;
 
 /*
- * A lane within its heap: all that is compared there.  These have an array of their own,
- * at the same places as the lanes, so that little memory is visited where lanes are
- * many.  Key and turn are what they were when the lane was placed: not above what they
- * are now.
+ * A lane within its heap: all values compared there.  Nodes have a separate array, with the
+ * same indices as the lanes, so that operations on many lanes touch little memory.  Key and
+ * turn are as of the time when the lane was placed: not above the current values.
  */
 typedef struct JobqNode
 {
 	JobqKey		first;			/* of the lane's first job */
-	double		turn;			/* of its tenant or queue */
+	double		turn;			/* of the tenant or queue */
 	int32		priority;
 	uint32		left;			/* lanes, or JOBQ_NONE */
 	uint32		right;
@@ -151,23 +153,23 @@ typedef struct JobqNode
 } JobqNode;
 
 /*
- * A queue that has lanes, or a tenant of it that has: those who take turns.  Or a key
- * of a limiter.
+ * A party: a queue with lanes, a tenant of a queue, or a key of a limiter.  Parties take
+ * turns.
  */
 typedef struct JobqParty
 {
 	int32		scope;			/* the queue, or JOBQ_KEYS_OF() */
 	uint32		tenant;			/* or key; 0: the queue itself */
 	uint32		nlanes;
-	uint32		lanes;			/* of a queue: the first */
+	uint32		lanes;			/* of a queue: first lane */
 	uint32		heaps;			/* of a queue of consumers, or a tenant with
-								 * limits: the first */
+								 * limits: first heap */
 	uint32		hash_next;		/* in the bucket, or free list link */
-	double		turn;			/* when it is served next, in jobs, or in
-								 * microseconds; only grows */
-	float		cost;			/* microseconds that a job of it takes on
-								 * average, or 0: not known */
-	float		credit;			/* microseconds that it was charged too much */
+	double		turn;			/* virtual time of the next service, in jobs
+								 * or in microseconds; never decreases */
+	float		cost;			/* average microseconds of a job, or 0:
+								 * unknown */
+	float		credit;			/* microseconds charged in excess */
 } JobqParty;
 
 /*
@@ -178,23 +180,22 @@ typedef struct JobqRole
 	Oid			role;
 	uint32		nlanes;
 	uint32		nentries;		/* in its lanes, or parked */
-	uint32		heaps;			/* of queues of workers: the first */
+	uint32		heaps;			/* of queues of workers: first heap */
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* all roles are linked */
 	uint32		next;
 } JobqRole;
 
 /*
- * Lanes that have jobs and are served stand in heaps, each with those of one
- * role that the same takers serve at the same rank and that need the same
- * permits.  So who pops compares the first lanes of a few heaps: without limits
- * there are as many as there are lines in the order of a pool.  A heap whose
- * limiter is full is passed over as a whole.
+ * Lanes that have jobs and are served are in heaps.  A heap has the lanes of one role that
+ * the same takers serve at the same rank and that need the same permits.  A process that pops
+ * therefore compares the first lanes of a few heaps.  Without limits there are as many heaps
+ * as lines in the order of a pool.  A heap whose limiter is full is skipped as a whole.
  *
- * The lanes of a tenant with limits stand in a heap of the tenant's, from which
- * nobody pops.  As long as the tenant may start a job, the first of them is lent to
- * the heap where it would stand otherwise.  So a tenant that is full is in nobody's
- * way, however many lanes and tenants there are.
+ * The lanes of a tenant with limits are in a separate heap of the tenant, from which no
+ * process pops.  While the tenant may start a job, its first lane is lent to the heap of the
+ * takers.  A full tenant therefore delays no other jobs, whatever the number of lanes and
+ * tenants.
  */
 typedef struct JobqHeapLink
 {
@@ -206,87 +207,87 @@ typedef struct JobqHeap
 {
 	Oid			role;
 	int32		queue_id;		/* of consumers; or 0 */
-	uint32		tenant;			/* its party, if it is a tenant's or a key's;
-								 * or JOBQ_NONE */
+	uint32		tenant;			/* index of the party in a heap of a tenant or
+								 * key; or JOBQ_NONE */
 	uint16		order;			/* of workers */
 	uint16		queue_limiter;	/* or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
 	bool		consumer;
 	bool		quarantine;
-	bool		marked;			/* to be offered to consumers that wait */
-	bool		stuck;			/* all places may be taken, and its jobs do
-								 * not wait for one: taken.c */
-	uint32		queue_turn;		/* its role's at these limiters:
+	bool		marked;			/* to be handed off to waiting consumers */
+	bool		stuck;			/* permits may be used up, and jobs do not
+								 * wait for permits: taken.c */
+	uint32		queue_turn;		/* turns of the role at these limiters, in
 								 * JobqReady.turns; or JOBQ_NONE */
 	uint32		kind_turn;
-	uint32		root;			/* the lane that comes first */
-	uint32		lent;			/* of a tenant's: the lane that is, or
+	uint32		root;			/* the first lane */
+	uint32		lent;			/* in a heap of a tenant: the lent lane, or
 								 * JOBQ_NONE */
 	uint32		nentries;		/* in its lanes */
 	uint32		hash_next;		/* in the bucket, or free list link */
-	uint32		prev;			/* of its role or queue */
+	uint32		prev;			/* of the role, queue or tenant */
 	uint32		next;
-	JobqHeapLink queue_link;	/* of those that have this limiter, but for
-								 * tenants' */
+	JobqHeapLink queue_link;	/* of heaps with this limiter, without
+								 * tenants' heaps */
 	JobqHeapLink kind_link;
-	uint32		marked_prev;	/* those that are marked are linked, too */
+	uint32		marked_prev;	/* marked heaps are linked */
 	uint32		marked_next;
-	uint32		stuck_prev;		/* and those that are stuck, in the order in
-								 * which they came to be */
+	uint32		stuck_prev;		/* stuck heaps are linked, oldest first */
 	uint32		stuck_next;
 } JobqHeap;
 
 /*
- * A lane stands in one, and may have one of its tenant's beside it.  Many lanes share
- * theirs, so there are not two for each; those that find none wait until one is free.
+ * A lane is in one heap, and may have a heap of its tenant in addition.  Many lanes share
+ * heaps, so there are fewer than two heaps for each lane.  A lane without a heap waits until
+ * a heap is free.
  */
 #ifndef JOBQ_MAX_HEAPS
 #define JOBQ_MAX_HEAPS		((uint32) (jobq_max_lanes + jobq_max_lanes / 8))
 #endif
 
 /*
- * When a role had its last turn at a limiter: served.c.
+ * When a role had its last turn at a limiter: see served.c.
  */
 typedef struct JobqServed
 {
-	uint64		when;			/* as JobqLimits.served was */
+	uint64		when;			/* JobqLimits.served at that time */
 	Oid			role;
-	uint32		nheaps;			/* that have it */
+	uint32		nheaps;			/* number of heaps with this record */
 	uint16		limiter;
 	uint32		hash_next;		/* in the bucket */
-	uint32		prev;			/* those that no heap has are linked, in the
-								 * order in which that began */
+	uint32		prev;			/* records without a heap are linked, oldest
+								 * first */
 	uint32		next;
 } JobqServed;
 
 /*
- * A heap has two limiters at most, but there are far fewer limiters than heaps: a heap
- * for whose limiters there are no places is not made.
+ * A heap has at most two limiters, but there are far fewer limiters than heaps.  A heap is
+ * not created if there is no slot for its records.
  */
 #ifndef JOBQ_MAX_TURNS
 #define JOBQ_MAX_TURNS		JOBQ_MAX_HEAPS
 #endif
 
 /*
- * The place of a queue in the order of each pool, or JOBQ_NOT_SERVED.  Many queues
- * have the same: all that no pool names.
+ * The rank of a queue in each pool, or JOBQ_NOT_SERVED.  Many queues have the same order,
+ * such as all queues that no pool names.
  */
 #define JOBQ_NOT_SERVED		0xFF
 typedef struct JobqOrder
 {
 	uint8		rank[JOBQ_MAX_POOLS];
-	uint8		best;			/* the lowest of them */
+	uint8		best;			/* the lowest rank */
 } JobqOrder;
 
-/* One for each name in jobq.workers, one for the others, and one for nobody. */
+/* One for each name in jobq.workers, for all unnamed queues, and for unserved queues. */
 #define JOBQ_MAX_ORDERS		(JOBQ_MAX_POOLS * JOBQ_MAX_POOL_QUEUES + 2)
-#define JOBQ_NO_ORDER		0	/* nobody serves the queue */
+#define JOBQ_NO_ORDER		0	/* no pool serves the queue */
 
 #ifndef JOBQ_MAX_LATE
 #define JOBQ_MAX_LATE		128
 #endif
 
-/* Jobs that sessions in jobq.work() have found to have no place. */
+/* Jobs for which sessions in jobq.work() have found no permit. */
 #define JOBQ_MAX_ASKED		16
 
 /*
@@ -295,74 +296,78 @@ typedef struct JobqOrder
 typedef struct JobqReady
 {
 	bool		complete;		/* a lane that is not here has no due row */
-	bool		overflow;		/* a lane found no place */
-	bool		crowded;		/* likewise, or had to give way: to be told */
-	bool		full_over;		/* of whom no lane could be had for: was he
-								 * over his share ... */
-	int32		full_priority;	/* ... and the priority of his lane */
-	TimestampTz full_until;		/* then: do not look for one before */
+	bool		overflow;		/* there was no slot for a lane */
+	bool		crowded;		/* likewise, or a lane was evicted: to be
+								 * logged */
+	bool		full_over;		/* the role of the lane without a slot had
+								 * exceeded its share ... */
+	int32		full_priority;	/* ... and the priority of this lane */
+	TimestampTz full_until;		/* no such lane needs a search before this
+								 * time */
 	bool		starved;		/* a scan found no free entry, or a lane has
-								 * lost its last one */
-	bool		paused_forgotten;	/* a lane that was paused, or that nobody
-									 * served, gave way with due rows */
-	uint32		lanes_made;		/* how many so far, and one more */
-	uint32		evictions;		/* lanes that gave way with due rows */
-	TimestampTz forgotten_due;	/* not above the first run_at of lanes that
+								 * lost its last entry */
+	bool		paused_forgotten;	/* a paused or unserved lane with due rows
+									 * was evicted */
+	uint32		lanes_made;		/* number so far */
+	uint32		evictions;		/* evicted lanes with due rows */
+	TimestampTz forgotten_due;	/* not above the lowest run_at of lanes that
 								 * are not here */
 	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
-	uint64		news;			/* grows with each lane that gets its first
-								 * entry; may be read without lock */
+	uint64		news;			/* incremented when a lane gets its first
+								 * entry; may be read without the lock */
 	uint32		nfree;
 	uint32		free_head;
 	uint32		active_head;
 	uint32		lane_free;
 	uint32		party_free;
 	uint32		ntallies;
-	uint32		tally_hand;		/* where they were last looked through */
+	uint32		tally_hand;		/* where the last search for idle tallies
+								 * ended */
 	uint32		role_free;
 	uint32		heap_free;
 	uint32		nroles;
 	uint32		roles_head;
-	uint32		expected;		/* lanes that may have to be read: all that
-								 * have "more" or "next_due" */
-	uint32		noted;			/* lanes that may have "notify": all that do */
-	uint32		passed;			/* lanes that may have "skipping": all that do */
-	uint32		turn_first;		/* of the turns that no heap has, and */
-	uint32		turn_last;		/* JOBQ_NONE if there is none */
-	uint32		marked;			/* heaps that are to be offered */
-	uint32		stuck;			/* heaps that are stuck: the first, */
+	uint32		expected;		/* lanes that may have to be read: includes
+								 * all with "more" or "next_due" */
+	uint32		noted;			/* includes all lanes with "notify" */
+	uint32		passed;			/* includes all lanes with "skipping" */
+	uint32		turn_first;		/* turns without a heap: the first, */
+	uint32		turn_last;		/* and the last; or JOBQ_NONE */
+	uint32		marked;			/* heaps to be handed off to consumers */
+	uint32		stuck;			/* stuck heaps: the first, */
 	uint32		stuck_last;		/* and the last */
-	bool		stuck_news;		/* the scheduler is to be told of one, or of
-								 * these: */
+	bool		stuck_news;		/* the scheduler must be notified of a stuck
+								 * heap or of these jobs: */
 	int			nasked;
-	JobqPush	asked[JOBQ_MAX_ASKED];	/* jobs that a session has found
-										 * likewise */
-	uint32		hand;			/* where a lane was last taken from another, */
-	uint32		entry_hand;		/* and an entry */
-	bool		entries_full_over;	/* as full_over and full_until, of
+	JobqPush	asked[JOBQ_MAX_ASKED];	/* jobs that a session found without a
+										 * free permit */
+	uint32		hand;			/* where the last eviction of a lane ended, */
+	uint32		entry_hand;		/* and of an entry */
+	bool		entries_full_over;	/* as full_over and full_until, for
 									 * entries; */
-	bool		entries_full_limited;	/* were the lane's limits full; */
-	bool		entries_full_little;	/* had the role next to nothing; */
-	uint32		entries_full_count; /* how many the lane had; */
+	bool		entries_full_limited;	/* the lane's limits were full; */
+	bool		entries_full_little;	/* the role had few entries; */
+	uint32		entries_full_count; /* number of entries of the lane; */
 	int32		entries_full_priority;	/* and its priority */
 	TimestampTz entries_full_until;
 	uint32		norders;
 	JobqOrder	orders[JOBQ_MAX_ORDERS];
-	bool		heapless;		/* a lane found no heap */
-	JobqKey		missed;			/* lowest key above the cursor of the lane,
-								 * the only one at a time, that is scanned,
-								 * which found no place in "late" */
+	bool		heapless;		/* there was no heap for a lane */
+	JobqKey		missed;			/* lowest key above the cursor of the scanned
+								 * lane that found no slot in "late"; only one
+								 * lane is scanned at a time */
 	int			nlate;			/* handed over while their lane is scanned */
 	JobqPush	late[JOBQ_MAX_LATE];
 	JobqEntry  *entries;		/* [jobq_ready_entries] */
-	JobqLane   *lanes;			/* [jobq_max_lanes], as are all that follow */
+	JobqLane   *lanes;			/* [jobq_max_lanes], like the following arrays */
 	JobqNode   *nodes;			/* of the same lanes */
 	JobqRole   *roles;
 	uint32	   *lane_bucket;
 	uint32	   *heap_bucket;
 	uint32	   *role_bucket;
 	JobqHeap   *heaps;			/* [JOBQ_MAX_HEAPS] */
-	uint32	   *limited;		/* [jobq_max_limiters]: those with the limiter */
+	uint32	   *limited;		/* [jobq_max_limiters]: first heap with the
+								 * limiter */
 	JobqServed *turns;			/* [JOBQ_MAX_TURNS] */
 	uint32	   *turn_bucket;	/* [jobq_max_lanes] */
 	JobqParty  *parties;		/* [3 * jobq_max_lanes] */
@@ -374,7 +379,7 @@ typedef struct JobqReady
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->ready->lanes))
 
-/* The place of the lane in the order of a pool, or JOBQ_NOT_SERVED. */
+/* The rank of the lane in a pool, or JOBQ_NOT_SERVED. */
 #define JOBQ_LANE_RANK(db, lane, pool) \
 	((db)->ready->orders[(lane)->order].rank[pool])
 

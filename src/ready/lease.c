@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * lease.c
  *	  The leases of consumers, in shared memory.
  *
- * Found by the job's id.  A lease costs nothing while it runs: the scheduler
- * knows the earliest end, and looks through all of them only then.
+ * Leases are found by the job's id.  A lease causes no work while it runs: the scheduler
+ * knows the earliest end, and searches all leases only then.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/lease.c
  *
@@ -19,8 +18,8 @@
 #include "ready/inner.h"
 
 /*
- * Forget all leases: when the shared memory is made, or belongs to another
- * database or a new extension.  Tokens go on rising.
+ * Forget all leases, because the shared memory is new, or belongs to another database or a
+ * new extension.  The counter of tokens is not reset.
  */
 void
 jobq_leases_clear(JobqDatabase *db)
@@ -52,7 +51,7 @@ jobq_leases_clear(JobqDatabase *db)
 }
 
 /*
- * A token that nobody else has had, and above all that were given before.
+ * Return a new token, higher than all earlier tokens.
  */
 int64
 jobq_lease_token(JobqDatabase *db)
@@ -67,7 +66,7 @@ bucket_of(int64 id)
 }
 
 /*
- * The lease of this job, or NULL.
+ * Return the lease of this job, or NULL.
  */
 JobqLease *
 jobq_lease_find(JobqDatabase *db, int64 id)
@@ -80,9 +79,9 @@ jobq_lease_find(JobqDatabase *db, int64 id)
 }
 
 /*
- * A bundle of this role with no lease yet but one reference, which whoever makes
- * it gives back at the end of its transaction; or JOBQ_NONE if there is no room.
- * Whether it is more than the role's share is the caller's question.
+ * Create a bundle of this role, without a lease but with one reference.  The caller releases
+ * this reference at the end of its transaction.  Returns JOBQ_NONE if there is no room.  The
+ * caller has checked the role's share.
  */
 uint32
 jobq_lease_bundle(JobqDatabase *db, Oid role)
@@ -105,7 +104,8 @@ jobq_lease_bundle(JobqDatabase *db, Oid role)
 }
 
 /*
- * Take one from the bundle; the last gives it back, and its row is garbage.
+ * Release one reference to the bundle.  The last release frees the bundle, and its row is
+ * garbage.
  */
 void
 jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
@@ -127,7 +127,7 @@ jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 }
 
 /*
- * Lease the job that was popped, or NULL if there is no room.
+ * Create a pending lease for a popped job.  Returns NULL if there is no room.
  */
 JobqLease *
 jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
@@ -176,8 +176,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 }
 
 /*
- * The job has a timeout: whatever its consumer asks for, it has the job no
- * longer than that.
+ * Limit a lease by the job's timeout.  Extensions by the consumer cannot exceed the deadline.
  */
 void
 jobq_lease_limit(JobqDatabase *db, JobqLease *lease, TimestampTz deadline)
@@ -188,8 +187,8 @@ jobq_lease_limit(JobqDatabase *db, JobqLease *lease, TimestampTz deadline)
 }
 
 /*
- * The lease is over: give up its place and its part of the bundle.  Its permits are
- * the caller's (permit.c).
+ * End the lease: free the slot, and release the reference to the bundle.  The caller releases
+ * the permits (permit.c).
  */
 void
 lease_free(JobqDatabase *db, JobqLease *lease)
@@ -212,7 +211,8 @@ lease_free(JobqDatabase *db, JobqLease *lease)
 }
 
 /*
- * Another end, and another row that says so (bundle is JOBQ_NONE if none does).
+ * Set a new end of the lease, at most its deadline.  If bundle is not JOBQ_NONE, the lease
+ * moves to this bundle, whose row records the new end.
  */
 void
 jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
@@ -235,10 +235,8 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 }
 
 /*
- * The clock was put back to this time: a lease that was granted or extended by a later
- * time lasts as long from now on.
- *
- * Caller holds db->lock exclusively.
+ * The clock was put back to "now".  A lease that was granted or extended later than "now"
+ * keeps its remaining duration.
  */
 void
 jobq_leases_put_back(JobqDatabase *db, TimestampTz now)
@@ -265,7 +263,7 @@ jobq_leases_put_back(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * The job of the lease as an entry of the ready set.
+ * Return the job of the lease in the form for jobq_ready_push().
  */
 JobqPush
 jobq_lease_push(const JobqLease *lease)

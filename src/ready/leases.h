@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * leases.h
- *	  Leases: what consumers hold.
+ *	  Leases: the jobs that consumers hold.
  *
  * src/ready/leases.h
  *
@@ -14,27 +13,27 @@
 #include "ready/lines.h"
 
 /*
- * A consumer's right to a job until a time.  It is in shared memory, where ack
- * finds it; a durable one is also named by a row of jobq_internal.lease, from
- * which it is made again after a restart.  The job's own row is not touched.
+ * A consumer's right to a job until a given time.  The lease is in shared memory, where ack()
+ * finds it.  A durable lease is also named by a row of jobq_internal.lease, from which the
+ * lease is recreated after a restart.  The job's own row is not touched.
  */
 typedef enum JobqLeaseState
 {
 	JOBQ_LEASE_PENDING = 0,		/* the reserving transaction is still open */
 	JOBQ_LEASE_HELD,
-	JOBQ_LEASE_LEAVING,			/* an open transaction ends it */
+	JOBQ_LEASE_LEAVING,			/* an open transaction ends the lease */
 } JobqLeaseState;
 
 #define JOBQ_LEASE_MESSAGE	36
 
 typedef struct JobqLease
 {
-	int64		id;				/* the job's */
+	int64		id;				/* of the job */
 	int64		token;
 	TimestampTz since;			/* when "until" was computed */
 	TimestampTz until;			/* at most the deadline */
 	TimestampTz deadline;		/* by the job's timeout, or infinity */
-	TimestampTz run_at;			/* the job's, as are the next nine */
+	TimestampTz run_at;			/* this and the next nine fields: of the job */
 	Oid			role;
 	int32		flow;
 	int32		queue_id;
@@ -45,20 +44,21 @@ typedef struct JobqLease
 	int32		cost;
 	int64		group;
 	JobqPermits permits;
-	uint32		name;			/* hash of its kind, limited or not; 0: not
-								 * known before the lease is held */
+	uint32		name;			/* hash of the job's kind, limited or not; 0:
+								 * not known before the lease is held */
 	bool		quarantine;
 	uint8		state;
 	bool		extended;
-	uint16		lost;			/* how many leases of the token were held when
-								 * one of them ran out, since the last
-								 * extension; or 0 */
+	uint16		lost;			/* number of leases with the token that were
+								 * held when the first of them expired, since
+								 * the last extension; or 0 */
 	ItemPointerData ctid;
 	float4		progress;		/* percent, or -1 */
 	char		message[JOBQ_LEASE_MESSAGE];
-	JobqLines	lines;			/* what its consumer has told by log() */
+	JobqLines	lines;			/* lines that the consumer has written with
+								 * log() */
 	uint32		bundle;
-	uint32		stat;			/* where it is counted: see stats.h */
+	uint32		stat;			/* where the job is counted: see stats.h */
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;
 
@@ -66,54 +66,55 @@ typedef struct JobqLease
 typedef struct JobqLeaseRow
 {
 	int64		id;
-	ItemPointerData ctid;		/* invalid: there is none */
+	ItemPointerData ctid;		/* invalid: no row */
 } JobqLeaseRow;
 
-/* What one call of reserve() got: its row in jobq_internal.lease, and who has it. */
+/* The leases of one call of reserve(): the row in jobq_internal.lease, and the consumer. */
 typedef struct JobqLeaseBundle
 {
-	uint32		outstanding;	/* leases; 0: free */
+	uint32		outstanding;	/* number of leases; 0: free */
 	uint32		next_free;
 	JobqLeaseRow row;
 	TimestampTz since;
 	int			pid;
-	int			held;			/* other jobs of its consumer; below 0: not
-								 * told */
+	int			held;			/* number of other jobs of the consumer;
+								 * negative: not reported */
 	Oid			role;
-	uint32		account;		/* its role's: see shares.h */
+	uint32		account;		/* of the role: see shares.h */
 	char		consumer[NAMEDATALEN];
-	inet_struct client;			/* its address; the family is 0 if it has none */
+	inet_struct client;			/* address of the client; family 0: none */
 } JobqLeaseBundle;
 
-/* Reservations at a time: half of them may be of a single job. */
+/* Maximum number of bundles.  Half of the leases may be in bundles of a single job. */
 #define JOBQ_MAX_BUNDLES	(jobq_max_leases / 2)
 #define JOBQ_LEASE_GARBAGE	2048
 
 /*
  * The leases of a database.
  *
- * A token is drawn under the lock under which the lease begins, from a counter
- * that only rises; the scheduler has set the tokens below tokens_end aside
+ * A token is drawn under the lock under which the lease begins, from a counter that never
+ * goes back.  The scheduler has reserved the tokens below tokens_end
  * (worker/scheduler/tokens.c).
  */
 typedef struct JobqLeases
 {
-	bool		loaded;			/* what jobq_internal.lease has is here */
-	int64		life;			/* grows when they are all forgotten */
-	bool		unsure;			/* jobs of some may be gone */
-	Oid			jobs;			/* the jobq_internal.job that they are about */
+	bool		loaded;			/* the leases of jobq_internal.lease are
+								 * loaded */
+	int64		life;			/* incremented when all leases are forgotten */
+	bool		unsure;			/* the jobs of some leases may be gone */
+	Oid			jobs;			/* oid of the jobq_internal.job of these
+								 * leases */
 	int64		next_token;
 	int64		tokens_end;
 	uint32		nleases;
 	uint32		free;
 	uint32		bundle_free;
 	TimestampTz next_expiry;	/* not above the lowest "until" */
-	uint32		ngarbage;		/* more than fit: look through the table */
+	uint32		ngarbage;		/* above the array size: scan the table */
 	JobqLease  *leases;			/* [jobq_max_leases] */
 	uint32	   *bucket;			/* [jobq_max_leases] */
 	JobqLeaseBundle *bundles;	/* [JOBQ_MAX_BUNDLES] */
-	JobqLeaseRow *garbage;		/* [JOBQ_LEASE_GARBAGE]: rows that are not
-								 * needed any more */
+	JobqLeaseRow *garbage;		/* [JOBQ_LEASE_GARBAGE]: rows no longer needed */
 } JobqLeases;
 
 /* src/ready/lease.c */

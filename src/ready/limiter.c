@@ -1,13 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * limiter.c
- *	  Limiters: how many jobs of a queue or kind may run, and how often one may
- *	  start.
+ *	  Limiters: how many jobs of a queue or kind may run, and how often a job may start.
  *
- * The scheduler loads them from the tables before it ranks the lanes, and a
- * lane is not served before it is ranked; so no job starts past a limit.
+ * The scheduler loads the limiters from the tables before it ranks the lanes.  A lane is not
+ * served before it is ranked, so no job starts beyond a limit.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/limiter.c
  *
@@ -20,7 +18,7 @@
 
 #include "ready/inner.h"
 
-/* Where there are too many limits, look for new ones so often. */
+/* Microseconds between loads of new limits, if there are too many limits. */
 #define OVERFULL_PAUSE	USECS_PER_SEC
 
 static uint16 *
@@ -31,7 +29,7 @@ limiter_bucket(JobqDatabase *db, int32 queue_id, uint32 kind)
 }
 
 /*
- * There are none.
+ * Forget all limiters.
  */
 void
 limiters_clear(JobqDatabase *db)
@@ -47,7 +45,7 @@ limiters_clear(JobqDatabase *db)
 }
 
 /*
- * The limiter of a queue, or of a kind; JOBQ_NO_LIMITER if it has none.
+ * Return the limiter of a queue, or of a kind; JOBQ_NO_LIMITER if there is none.
  */
 uint16
 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
@@ -62,8 +60,8 @@ jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
 }
 
 /*
- * Take a copy of this one among them, which is not there yet.  Returns its place, or
- * JOBQ_NO_LIMITER if there is none.
+ * Add a copy of this limiter, which must not exist yet.  Returns its index, or
+ * JOBQ_NO_LIMITER if there is no free slot.
  */
 uint16
 jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter)
@@ -86,8 +84,8 @@ jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter)
 }
 
 /*
- * Forget it.  Nobody has a permit of it, and no lane names it, or they are told before
- * the lock is released.
+ * Forget a limiter.  No job may hold a permit of the limiter, and no lane may name the
+ * limiter.  Otherwise the caller corrects permits and lanes before releasing the lock.
  */
 void
 jobq_limiter_drop(JobqDatabase *db, uint16 index)
@@ -105,8 +103,8 @@ jobq_limiter_drop(JobqDatabase *db, uint16 index)
 }
 
 /*
- * A job has limits of which there is no limiter: have them loaded; but not over and over,
- * where there is no place for all.
+ * A job has limits without a limiter: request a load of the limits.  If there are more limits
+ * than slots, requests within OVERFULL_PAUSE after a load are ignored.
  */
 void
 jobq_limits_missed(JobqDatabase *db)
@@ -119,7 +117,8 @@ jobq_limits_missed(JobqDatabase *db)
 }
 
 /*
- * Does a job need a permit of it to start?  Not if it only says whose turn it is.
+ * Does a job need a permit of the limiter to start?  A limiter that only determines turns has
+ * no permits.
  */
 bool
 jobq_limiter_counts(const JobqLimiter *limiter)
@@ -129,9 +128,8 @@ jobq_limiter_counts(const JobqLimiter *limiter)
 }
 
 /*
- * Is the time so far ahead that the clock was put back since then?  Callers have
- * read the clock before they got the lock: it is another thing if it was put
- * forward meanwhile.
+ * Was the clock put back after the time "since"?  The caller has read the clock ("now")
+ * before it acquired the lock.  A clock that was put forward meanwhile does not count.
  */
 static bool
 was_put_back(TimestampTz since, TimestampTz now)
@@ -141,8 +139,8 @@ was_put_back(TimestampTz since, TimestampTz now)
 }
 
 /*
- * May a job start now by its rate, and is there no rest?  If not, "due" is
- * lowered to when to ask again.
+ * May a job start now, according to rate and throttle?  If not, lower *due to the time of the
+ * next check.
  */
 bool
 jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
@@ -166,8 +164,8 @@ jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 	}
 
 	/*
-	 * A time that is a little earlier is usual, and must not have what lies
-	 * between counted twice.
+	 * A time slightly before the last one is normal.  The time in between
+	 * must not be counted twice.
 	 */
 	else if (was_put_back(pace->tokens_at, now))
 		pace->tokens_at = now;
@@ -179,7 +177,7 @@ jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 }
 
 /*
- * So many attempts have failed.
+ * Count failed attempts for a throttle.
  */
 void
 jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace, int failures,
@@ -197,8 +195,8 @@ jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace, int failures,
 }
 
 /*
- * May a job start now, as far as this limiter is concerned?  If only the time
- * is in the way, "due" is lowered to when to ask again.
+ * May a job start now, according to this limiter?  If only time is missing, lower *due to the
+ * time of the next check.
  */
 bool
 limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
@@ -212,8 +210,8 @@ limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
 }
 
 /*
- * How many jobs may start now that need permits of these two, which may be
- * JOBQ_NO_LIMITER.  If that changes with time, "due" is lowered to when it does.
+ * Return how many jobs that need permits of both limiters may start now.  Either limiter may
+ * be JOBQ_NO_LIMITER.  If the number changes with time, lower *due to that time.
  */
 int
 limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
@@ -240,7 +238,8 @@ limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
 }
 
 /*
- * Whose first job is more urgent comes first; then who was served longer ago.
+ * Does the first turn come before the other?  By priority of the first job, then by the time
+ * of the role's last turn.
  */
 bool
 turn_before(int32 priority, uint64 served, int32 other_priority,
@@ -252,8 +251,8 @@ turn_before(int32 priority, uint64 served, int32 other_priority,
 }
 
 /*
- * Is the last free place of the limiter kept for a time that has not come?  Callers
- * have read the clock before they got the lock, and it may have been put back.
+ * Is the last free permit of the limiter reserved until a time in the future?  The caller has
+ * read the clock before it acquired the lock, and the clock may have been put back.
  */
 static bool
 is_kept(const JobqLimiter *limiter, TimestampTz now)
@@ -264,7 +263,7 @@ is_kept(const JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * Is it kept, and not for this role?
+ * Is the last free permit reserved for another role?
  */
 bool
 place_is_kept_for_others(const JobqLimiter *limiter, Oid role, TimestampTz now)
@@ -273,7 +272,7 @@ place_is_kept_for_others(const JobqLimiter *limiter, Oid role, TimestampTz now)
 }
 
 /*
- * If it is kept: is it for who pops from this heap?
+ * If a permit is reserved, is it reserved for the takers of this heap?
  */
 bool
 place_is_kept_for(const JobqLimiter *limiter, const JobqHeap *heap)
@@ -283,8 +282,8 @@ place_is_kept_for(const JobqLimiter *limiter, const JobqHeap *heap)
 }
 
 /*
- * May the taker, a consumer, also take what the place is kept for?  Then it takes what
- * comes first of all that it may take.
+ * May the taker, a consumer, also take the job for which the permit is reserved?  In this
+ * case the taker is not bound by the reservation.
  */
 static bool
 may_take_either(const JobqLimiter *limiter, const JobqTaker *taker)
@@ -304,8 +303,8 @@ may_take_either(const JobqLimiter *limiter, const JobqTaker *taker)
 }
 
 /*
- * Must who pops from the heap, whose limiters have room, pass it by?  Then "due" is
- * lowered to when not any more.  "taker" may be NULL: anybody.
+ * Must the taker skip this heap, whose limiters have room, because a permit is reserved?  If
+ * so, lower *due to the end of the reservation.  A taker of NULL means any taker.
  */
 bool
 place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
@@ -334,8 +333,8 @@ place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
 }
 
 /*
- * A job of the role takes a place, in a queue of consumers or, with 0, as a worker's:
- * it is not kept for it any more, and for nobody if it was the last.
+ * A job of the role takes a permit.  queue_id: the queue of a consumer; 0: a worker.  A
+ * reservation for this taker ends.  Any reservation ends if no permit is left.
  */
 void
 place_taken(JobqLimiter *limiter, Oid role, int32 queue_id)
@@ -349,8 +348,8 @@ place_taken(JobqLimiter *limiter, Oid role, int32 queue_id)
 }
 
 /*
- * Are all places of the limiter taken, and do its jobs not wait for one?  Of one that is
- * by a key, the places are those of each key: see tenant_settle().
+ * Are all permits of the limiter held, and do its jobs not wait for permits?  False for a
+ * keyed limiter, which counts per key: see tenant_settle().
  */
 bool
 limiter_turns_away(JobqDatabase *db, uint16 index)

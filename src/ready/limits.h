@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * limits.h
- *	  Limits of queues and kinds: how many jobs run, and how often one starts.
+ *	  Limits of queues and kinds: how many jobs run, and how often a job starts.
  *
  * src/ready/limits.h
  *
@@ -15,39 +14,40 @@
 /*
  * Limits
  *
- * A job needs permits to start: of its queue's limiter, of its tenant there, of the
- * limiter that its kind has, or that kind or queue name, and of its group.  Whoever
- * pops it takes them all at once, and gives them back when the job's transaction is
- * over; a process that dies has its permits given back by the scheduler.  So a limit holds exactly, for workers and consumers alike.
+ * A job needs permits to start: from the limiter of the queue, from the tenant in the queue,
+ * from the limiter of the kind or the named limiter, and from the group.  The process that
+ * pops the job takes all permits at once, and returns them when the job's transaction is
+ * over.  The scheduler returns the permits of a dead process.  A limit is therefore exact,
+ * for workers and consumers alike.
  *
- * A job takes a token of each rate, but of a named limiter as many as it costs there.  It
- * starts when there is one, and what it takes above those that are there is owed: the
- * bucket has less than nothing until time has made up for it.  So dear jobs need not wait
- * for a full bucket, which cheap ones would keep from them, and on average no more
- * tokens are taken than come.
+ * A job takes one token of each rate, or its cost in tokens of a named limiter.  A job starts
+ * if there is at least one token.  Tokens beyond the available tokens are a debt: the bucket
+ * is negative until time has repaid the debt.  An expensive job therefore need not wait for a
+ * full bucket, which cheap jobs would prevent.  On average, no more tokens are taken than
+ * arrive.
  *
- * What waits for a limiter stays in its lane, which is skipped meanwhile: jobs
- * of a limited kind, and of a tenant, have lanes of their own (src/store/flow.c).
- * What waits for its group is parked at the group, so that it is in nobody's way.
+ * A job that waits for a limiter stays in its lane, and the lane is skipped meanwhile.  Jobs
+ * of a limited kind, and jobs of a tenant, have separate lanes (src/store/flow.c).  A job
+ * waiting for its group is parked at the group, and blocks no further jobs.
  */
 
-/* A token bucket, as it is configured. */
+/* A token bucket, as configured. */
 typedef struct JobqRate
 {
-	double		per_us;			/* tokens that come in a microsecond; 0: none */
-	double		burst;			/* how many it holds */
-	bool		by_group;		/* one for each group */
+	double		per_us;			/* tokens per microsecond; 0: no rate */
+	double		burst;			/* capacity of the bucket */
+	bool		by_group;		/* a separate bucket for each group */
 } JobqRate;
 
-/* Rest after so many failures. */
+/* Pause the starts of jobs after this number of failed attempts. */
 typedef struct JobqThrottle
 {
-	int			failures;		/* 0: none */
+	int			failures;		/* 0: no throttle */
 	int64		window;			/* microseconds */
 	bool		by_group;
 } JobqThrottle;
 
-/* How full a bucket is, and whether there is a rest. */
+/* The state of a bucket and of a throttle. */
 typedef struct JobqPace
 {
 	double		tokens;
@@ -59,69 +59,73 @@ typedef struct JobqPace
 
 #define JOBQ_MAX_WEIGHTS	32
 
-/* What becomes of a job that is due while all places of its limiter are taken. */
+/* The consequence for a job that is due while its limiter has no free permit. */
 typedef enum JobqWhenTaken
 {
-	JOBQ_WHEN_TAKEN_WAIT = 0,	/* it stays where it is */
-	JOBQ_WHEN_TAKEN_RELEASE,	/* it comes again after some time */
-	JOBQ_WHEN_TAKEN_SKIP,		/* it is cancelled */
-	JOBQ_WHEN_TAKEN_REPLACE,	/* older ones of its role are */
+	JOBQ_WHEN_TAKEN_WAIT = 0,	/* the job waits */
+	JOBQ_WHEN_TAKEN_RELEASE,	/* the job is due again after some time */
+	JOBQ_WHEN_TAKEN_SKIP,		/* the job is cancelled */
+	JOBQ_WHEN_TAKEN_REPLACE,	/* older jobs of the role are cancelled */
 } JobqWhenTaken;
 
-/* The policy of a queue or of a kind, and what it counts. */
+/* The policy of a queue or of a kind, and its counters. */
 typedef struct JobqLimiter
 {
 	bool		in_use;
-	uint16		next;			/* in its bucket, or free list link */
-	bool		fair;			/* the queue's tenants take turns ... */
-	bool		fair_cpu;		/* by processor time, not by number */
-	bool		group_wait;		/* a group waits for its job that failed */
-	bool		keyed;			/* a named limiter: each key of jobs is a
-								 * tenant of it */
+	uint16		next;			/* in the bucket, or free list link */
+	bool		fair;			/* tenants of the queue take turns ... */
+	bool		fair_cpu;		/* ... by processor time, not by number of
+								 * jobs */
+	bool		group_wait;		/* a group waits for a job whose attempt
+								 * failed */
+	bool		keyed;			/* a named limiter: each key is a tenant of it */
 	int32		queue_id;		/* or 0 */
-	uint32		kind;			/* hash of it, or of a limiter's name; or 0 */
+	uint32		kind;			/* hash of the kind, or of the limiter's name;
+								 * or 0 */
 	int			max_running;	/* 0: no limit */
 	int			group_max_running;	/* 0: no limit */
-	int64		group_patience; /* for its owner, in microseconds; 0: for ever */
-	int			weight;			/* among queues of the same place in a pool */
+	int64		group_patience; /* timeout of the wait for the owner, in
+								 * microseconds; 0: none */
+	int			weight;			/* among queues of the same rank in a pool */
 	JobqRate	rate;
 	JobqThrottle throttle;
 	int			tenant_max_running; /* of each tenant; 0: no limit */
 	JobqRate	tenant_rate;
-	int			nweights;		/* of tenants that have another than 1 */
-	uint32		weighted[JOBQ_MAX_WEIGHTS]; /* the tenants */
+	int			nweights;		/* number of tenants with a weight above 1 */
+	uint32		weighted[JOBQ_MAX_WEIGHTS]; /* hashes of these tenants */
 	uint16		weights[JOBQ_MAX_WEIGHTS];
 
 	int			running;
 	JobqPace	pace;
 	double		tenant_turn;	/* of the tenant that was served last */
-	float		tenant_cost;	/* of a job on average, as JobqParty.cost */
+	float		tenant_cost;	/* average of a job, as JobqParty.cost */
 
-	/* For whom a place is kept: see keep.c. */
-	TimestampTz kept_until;		/* if that is in the future */
+	/* The taker for which a permit is reserved: see keep.c. */
+	TimestampTz kept_until;		/* reserved if in the future */
 	Oid			kept_role;
 	int32		kept_queue;		/* of consumers; 0: for a worker */
-	int32		kept_priority;	/* of its first job ... */
-	uint64		kept_served;	/* ... and its role's turn */
-	Oid			wants_worker;	/* whose turn it is, if no worker of it is
-								 * there ... */
-	TimestampTz wants_since;	/* ... for so long */
+	int32		kept_priority;	/* priority of the first job ... */
+	uint64		kept_served;	/* ... and last turn of the role */
+	Oid			wants_worker;	/* the role to be served next, if it has no
+								 * worker ... */
+	TimestampTz wants_since;	/* ... and since when */
 
-	JobqWhenTaken when_taken;	/* of max_running, or tenant_max_running if it
-								 * is keyed: see taken.c */
+	JobqWhenTaken when_taken;	/* if max_running is reached, or
+								 * tenant_max_running of a keyed limiter: see
+								 * taken.c */
 	int64		release_after;	/* microseconds */
-	bool		priced;			/* its jobs say what they cost */
-	int			dearest;		/* what the dearest job has cost, above 1 */
+	bool		priced;			/* jobs have individual costs */
+	int			dearest;		/* highest cost of a job so far, if above 1 */
 } JobqLimiter;
 
-/* What the limits of a tenant count. */
+/* The state of a tenant's limits. */
 typedef struct JobqTenantState
 {
 	int			max_running;	/* 0: no limit */
 	int			running;
-	bool		paced;			/* it has a rate ... */
+	bool		paced;			/* the tenant has a rate ... */
 	double		tokens;
-	TimestampTz due;			/* ... by which the next may start then */
+	TimestampTz due;			/* ... by which the next job may start then */
 } JobqTenantState;
 
 /*
@@ -130,27 +134,29 @@ typedef struct JobqTenantState
 typedef struct JobqLimits
 {
 	bool		loaded;
-	bool		stale;			/* policies have changed since */
-	bool		loading;		/* the scheduler is reading them */
-	bool		overfull;		/* some have no place, and their jobs wait */
+	bool		stale;			/* policies have changed since the load */
+	bool		loading;		/* the scheduler is reading the policies */
+	bool		overfull;		/* some limiters have no slot, and their jobs
+								 * wait */
 	TimestampTz loaded_at;
-	TimestampTz begun_at;		/* jobs count at others since: when that was
-								 * loaded */
+	TimestampTz begun_at;		/* last load that changed which jobs a limiter
+								 * counts */
 	bool		weighted;		/* a queue has a weight: queues take turns */
-	Oid			jobs;			/* the jobq_internal.job that they are about */
+	Oid			jobs;			/* oid of the jobq_internal.job of these
+								 * limits */
 	double		queue_turn;		/* of the queue that was served last */
-	uint64		served;			/* grows with each job that is taken with
-								 * permits */
-	TimestampTz due;			/* when a lane may be free, with time */
-	int			nlimiters;		/* places that are or were in use */
+	uint64		served;			/* increased with each job that takes permits */
+	TimestampTz due;			/* earliest time at which a lane may become
+								 * free */
+	int			nlimiters;		/* slots that are or were in use */
 	uint16		free;
-	JobqLimiter *limiters;		/* [jobq_max_limiters], as is the next */
+	JobqLimiter *limiters;		/* [jobq_max_limiters], like the next */
 	uint16	   *bucket;
 } JobqLimits;
 
 /*
- * Time that passes until so many tokens have come, at most some ten thousand years: so
- * that it can be added to a time.
+ * Microseconds until this number of tokens has arrived.  At most some ten thousand years, so
+ * that the result can be added to a time.
  */
 #define JOBQ_PACE_WAIT(tokens, rate) \
 	((int64) Min((tokens) / (rate)->per_us, 1e18) + 1)
@@ -186,20 +192,20 @@ extern void jobq_turns_begin(JobqDatabase *db, uint16 limiter);
 
 /* src/ready/taken.c */
 
-/* A job that holds a place. */
+/* A job that holds a permit of a limiter. */
 typedef struct JobqHolder
 {
 	int64		id;
-	Oid			role;			/* as which it runs */
-	bool		stopping;		/* it was asked to stop */
-	bool		leased;			/* a consumer has it */
+	Oid			role;			/* the role under which the job runs */
+	bool		stopping;		/* the job was asked to stop */
+	bool		leased;			/* held by a consumer */
 } JobqHolder;
 
-/* What jobs have in common that find all places taken. */
+/* Common properties of jobs that find no free permit at their limiter. */
 typedef struct JobqTakenBy
 {
-	Oid			role;			/* as which they run */
-	uint32		limiter;		/* hash of its name */
+	Oid			role;			/* the role under which the jobs run */
+	uint32		limiter;		/* hash of the limiter's name */
 	uint32		limit_key;		/* or 0 */
 	JobqWhenTaken when_taken;
 	int64		release_after;
@@ -219,7 +225,7 @@ extern bool jobq_stuck_remove(JobqDatabase *db, const JobqPush *job,
 							  JobqWakeList *wake);
 extern bool jobq_is_handed_out(JobqDatabase *db, int64 id);
 
-/* Leases that are looked at under one lock. */
+/* Number of leases examined under one acquisition of the lock. */
 #define JOBQ_LEASES_AT_ONCE	1024
 
 extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,

@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
- * lines.c
- *	  What jobs that run have told by log().
+ *	  Lines that running jobs have written with log().
  *
- * The functions take the pool's lock, and nothing in them can fail.
+ * Every function here takes the pool's lock, and none can fail.
  *
  * src/ready/lines.c
  *
@@ -42,7 +41,7 @@ lines_init(void *owner, char *memory)
 }
 
 /*
- * Give back the chunks of a line.
+ * Return the chunks of a line to the free list.
  */
 static void
 free_line(JobqLinePool *pool, uint32 first)
@@ -70,8 +69,8 @@ drop_oldest(JobqLinePool *pool, JobqLines *lines)
 }
 
 /*
- * A chunk for a line of this role, or JOBQ_NONE if all that these lines can give
- * up is not enough.
+ * Allocate a chunk for a line of this role.  If the role's quota is used up, drop the oldest
+ * of these lines first.  Returns JOBQ_NONE if this is not enough.
  */
 static uint32
 take_chunk(JobqLinePool *pool, JobqLines *lines, Oid role)
@@ -93,8 +92,9 @@ take_chunk(JobqLinePool *pool, JobqLines *lines, Oid role)
 }
 
 /*
- * Add a line of this job, on the account of this role; the oldest give way.  False
- * if there is no room for it.  Whoever calls this keeps the lines from being freed.
+ * Add a line of this job, counted for this role.  The oldest lines are dropped if necessary.
+ * Returns false if there is no room for the line.  The caller must prevent the lines from
+ * being freed.  Takes the pool's lock exclusively.
  */
 bool
 jobq_lines_add(JobqLines *lines, Oid role, int64 job_id, const char *line)
@@ -141,8 +141,9 @@ jobq_lines_add(JobqLines *lines, Oid role, int64 job_id, const char *line)
 }
 
 /*
- * Copy the lines into the buffer if they fit, with a comma before each, and how
- * long that is; 0 if there are none, or they are another job's.
+ * Copy the lines into the buffer, with a comma before each, as far as they fit.  Returns the
+ * total length in bytes; 0 if there are no lines, or if they belong to another job.  Takes
+ * the pool's lock in shared mode.
  */
 Size
 jobq_lines_copy(const JobqLines *lines, int64 job_id, char *buffer, Size size)
@@ -175,7 +176,7 @@ jobq_lines_copy(const JobqLines *lines, int64 job_id, char *buffer, Size size)
 }
 
 /*
- * The attempt is over.
+ * Drop all lines, because the attempt is over.  Takes the pool's lock exclusively.
  */
 void
 jobq_lines_clear(JobqLines *lines)

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * lines.h
- *	  What jobs that run have told by log(), before it is kept with their rows.
+ *	  Lines written by running jobs with log(), before the lines are stored with the rows.
  *
- * A handler's transaction is open while it runs, and a consumer has none: so the
- * lines are here, where others see them at once.  They hang on the worker's slot
- * or on the consumer's lease, and go with it.
+ * The transaction of a handler is open while the handler runs, and a consumer has no
+ * transaction.  The lines are therefore in shared memory, where other sessions see them at
+ * once.  Lines belong to the worker's slot or to the consumer's lease, and are freed
+ * together.
  *
- * The memory is that of the cluster, and is shared out to roles as all else is
- * (shares.h).  A job keeps its last lines: where there is no room for more, its
- * own oldest give way.
+ * The memory belongs to the cluster, and has a quota for each role (shares.h).  A job keeps
+ * its last lines.  If there is no room for a new line, the job's oldest lines are dropped.
  *
  * src/ready/lines.h
  *
@@ -20,26 +19,26 @@
 
 #include "ready/shares.h"
 
-/* Lines that are kept of a job. */
+/* Maximum number of lines of a job. */
 #define JOBQ_MAX_LINES		100
 
 /*
- * A line is made of so many of these as it needs.  What belongs to the line is in
- * the first of them.
+ * A line consists of one or more chunks.  Fields of the line as a whole are in its first
+ * chunk.
  */
 #define JOBQ_LINE_CHUNKS	4096
 #define JOBQ_CHUNK_TEXT		234
 typedef struct JobqChunk
 {
-	int64		job_id;			/* whose line it is */
-	uint32		account;		/* its role's: see shares.h */
+	int64		job_id;			/* job of the line */
+	uint32		account;		/* of the line's role: see shares.h */
 	uint32		next;			/* of this line, or free list link */
-	uint32		next_line;		/* of the last line: the first one */
-	uint16		length;			/* of the text that is here */
+	uint32		next_line;		/* of the last line: the first line */
+	uint16		length;			/* of the text in this chunk */
 	char		bytes[JOBQ_CHUNK_TEXT];
 } JobqChunk;
 
-/* The lines of a job: none if all of this is 0.  Protected by JobqLinePool.lock. */
+/* The lines of a job: all 0 if there are none.  Protected by JobqLinePool.lock. */
 typedef struct JobqLines
 {
 	uint32		last;
@@ -47,7 +46,7 @@ typedef struct JobqLines
 } JobqLines;
 
 /*
- * Its lock comes after JobqDatabase.lock.
+ * The pool of chunks.  Its lock comes after JobqDatabase.lock in the order of locks.
  */
 typedef struct JobqLinePool
 {

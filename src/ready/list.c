@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * list.c
- *	  Lists of lanes that somebody is to look at.
+ *	  Lists of lanes that a process has to check.
  *
- * A lane that gets something to look at goes on the list.  Whoever looks takes
- * those off that have nothing any more; a lane may be given up meanwhile.
+ * A lane with something to check is put on the list.  The checking process removes lanes that
+ * have nothing to check any more.  A lane may be given up meanwhile.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/list.c
  *
@@ -17,7 +16,7 @@
 #include "ready/inner.h"
 
 /*
- * The lane has "more", or "next_due": the scheduler shall look at it.
+ * Put a lane with "more" or "next_due" on the list of lanes that the scheduler reads.
  */
 void
 jobq_lane_expect(JobqDatabase *db, JobqLane *lane)
@@ -30,9 +29,9 @@ jobq_lane_expect(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Walk through the lanes that the scheduler is to look at, and forget those that
- * have nothing any more.  "from" is where to begin: &JobqReady.expected, or what
- * was returned before; *lane is the next one.  NULL: that was all.
+ * Get the next lane that the scheduler must check, and remove lanes with nothing to check.
+ * from: &JobqReady.expected, or the previous result.  *lane gets the lane.  Returns NULL if
+ * there is no further lane.
  */
 uint32 *
 jobq_lane_next_expected(JobqDatabase *db, uint32 *from, JobqLane **lane)
@@ -53,7 +52,7 @@ jobq_lane_next_expected(JobqDatabase *db, uint32 *from, JobqLane **lane)
 }
 
 /*
- * Jobs of the lane are passed over, from this one on at least.
+ * Record that jobs of the lane were skipped, at least from this key on.
  */
 void
 lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key)
@@ -70,8 +69,7 @@ lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key)
 }
 
 /*
- * Walk through the lanes of which jobs are passed over, as
- * jobq_lane_next_expected() does.
+ * Like jobq_lane_next_expected(), for lanes with skipped jobs.
  */
 uint32 *
 jobq_lane_next_passed(JobqDatabase *db, uint32 *from, JobqLane **lane)
@@ -92,7 +90,7 @@ jobq_lane_next_passed(JobqDatabase *db, uint32 *from, JobqLane **lane)
 }
 
 /*
- * The queue's channel is to be notified.
+ * Request a notification of the queue's channel.
  */
 void
 jobq_lane_note(JobqDatabase *db, JobqLane *lane)
@@ -106,7 +104,7 @@ jobq_lane_note(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Take the next one of those; NULL if there is none.
+ * Remove the next lane with a requested notification, and return it.  NULL if there is none.
  */
 JobqLane *
 jobq_lane_next_noted(JobqDatabase *db)

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * offer.c
- *	  Jobs are handed to consumers that wait: the list of those, and what is
+ *	  Jobs are handed off to waiting consumers: the list of these consumers, and the jobs
  *	  popped for them.
  *
- * Who has a job for a session that waits does not only wake it, but pops the
- * job for it, as the session itself would.  So the place of a job that has come
- * to its end is taken at once, and not when the session gets a processor.
+ * A process that has a job for a waiting session also pops the job for the session.  A permit
+ * that becomes free is therefore taken at once, and not only when the session gets a
+ * processor.
  *
- * All functions want db->lock held exclusively, unless they say that they take it.
- * Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively, unless a function says
+ * otherwise.  No function here can fail.
  *
  * src/ready/offer.c
  *
@@ -29,7 +28,7 @@ static bool make_offer(JobqDatabase *db, JobqReserver *reserver,
 static void make_offers(JobqDatabase *db, JobqWakeList *wake);
 
 /*
- * Nobody waits: when the shared memory is made.
+ * Initialize the list in new shared memory: no session waits.
  */
 void
 reservers_clear(JobqDatabase *db)
@@ -48,9 +47,10 @@ reservers_clear(JobqDatabase *db)
 }
 
 /*
- * Go on the list: this session of the role waits for a job that the taker may
- * take.  It may not take those of the other roles.  Returns its place, or
- * JOBQ_NONE if there is no room, or the role has its share.
+ * Add this session to the list of waiting sessions.  The session acts for the role, and waits
+ * for a job that the taker may take.  denied: further roles whose jobs the session may not
+ * take.  Returns the slot, or JOBQ_NONE if there is no room or if the role has used up its
+ * share.
  */
 uint32
 jobq_reserver_add(JobqDatabase *db, Oid role, const JobqTaker *taker,
@@ -112,7 +112,7 @@ free_place(JobqDatabase *db, uint32 place)
 }
 
 /*
- * Give up the place.  If there is an offer, the job goes back to its lane.
+ * Free the slot.  An offered job goes back to its lane.
  */
 void
 jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
@@ -135,8 +135,8 @@ jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
 }
 
 /*
- * Take the job that is offered at the place, which is given up.  False if the
- * taker may not take it any more; then the place is as it was.
+ * Accept the offered job, and free the slot.  Returns false if the taker may no longer take
+ * the job.  The slot is then unchanged.
  */
 bool
 jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
@@ -157,8 +157,9 @@ jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 }
 
 /*
- * The database is not served any more: have all that wait leave.  Returns whether there
- * are any, or some to whom a job is offered.  Takes db->lock.
+ * Wake all waiting sessions so that they leave, because the database is no longer served.
+ * Returns whether there are waiting sessions, or sessions with an offer.  Takes db->lock in
+ * shared mode.
  */
 bool
 jobq_reservers_dismiss(JobqDatabase *db)
@@ -179,8 +180,8 @@ jobq_reservers_dismiss(JobqDatabase *db)
 }
 
 /*
- * Somebody may act for more roles than before, perhaps: those that cannot take the jobs
- * of all shall look for themselves, and so shall who is about to wait.
+ * A role may have gained privileges.  Wake the waiting sessions that may not act for all
+ * roles, for another check.  Sessions about to wait check again as well.
  */
 void
 jobq_reservers_look(JobqDatabase *db)
@@ -193,8 +194,8 @@ jobq_reservers_look(JobqDatabase *db)
 }
 
 /*
- * There is a job for which nobody is known.  Those who have not thought about
- * its role yet shall look for themselves.
+ * There is a job for which no allowed session is known.  Wake the sessions that have not
+ * checked the role of the job yet.
  */
 static void
 tell_others(JobqDatabase *db, const JobqLane *lane)
@@ -208,8 +209,8 @@ tell_others(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * Do workers have a job that comes before the lane's first, and that needs a
- * permit of the same kind?  They share no other with consumers.
+ * Do workers have a job that comes before the lane's first job and needs a permit of the same
+ * kind?  Workers and consumers share no other permits.
  */
 static bool
 worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
@@ -237,7 +238,7 @@ worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 }
 
 /*
- * Pop for this session what it would pop.
+ * Pop a job for this session.  Returns false if there is none.
  */
 static bool
 make_offer(JobqDatabase *db, JobqReserver *reserver, TimestampTz now,
@@ -262,10 +263,10 @@ make_offer(JobqDatabase *db, JobqReserver *reserver, TimestampTz now,
 }
 
 /*
- * Offer what is in the marked heaps.  A pop changes heaps, and may mark others.
+ * Hand off the jobs of marked heaps.  A pop changes heaps, and may mark other heaps.
  *
- * Where a worker, which is about to be woken, comes first, it decides what there
- * is left to offer: it releases this lock before it does anything else.
+ * If a worker that is about to be woken comes first, the heap stays marked.  The worker's
+ * release of this lock hands off the remaining jobs.
  */
 static void
 make_offers(JobqDatabase *db, JobqWakeList *wake)
@@ -285,7 +286,7 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 
 		i = heap->marked_next;
 		if (free && workers && worker_is_first(db, lane, now))
-			continue;			/* it remains marked */
+			continue;			/* the heap stays marked */
 		if (free && somebody_waits(db, lane->queue_id))
 		{
 			reserver = reserver_for(db, lane);
@@ -300,16 +301,16 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 			if (heap != NULL)
 				heap_mark(db, heap);
 			if (--room == 0)
-				return;			/* others go on */
+				return;			/* the next process continues */
 		}
 		i = db->ready->marked;
 	}
 }
 
 /*
- * Release the lock, hand to consumers that wait what there is for them, and
- * send the wake-ups.  The scheduler is to know if time sets the next limiter, tenant
- * or group free before it means to wake.
+ * Release db->lock, which the caller holds exclusively.  First hand off jobs to waiting
+ * consumers; after the release, wake the processes of the list.  The scheduler is woken as
+ * well if a limiter, tenant or group becomes free before the scheduler intends to wake.
  */
 void
 jobq_unlock(JobqDatabase *db, JobqWakeList *wake)

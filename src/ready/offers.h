@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * offers.h
- *	  Sessions in jobq.reserve() that wait, and what is offered to them.
+ *	  Sessions waiting in jobq.reserve(), and the jobs handed off to these sessions.
  *
  * src/ready/offers.h
  *
@@ -13,28 +12,29 @@
 #include "ready/job.h"
 
 /*
- * The place of a session in jobq.reserve() that waits for work.  It is free, or
- * in the list of those that wait, or holds an offer: a job that somebody has
- * popped for the session, with its permits.
+ * The slot of a session that waits for work in jobq.reserve().  The slot is free, or in the
+ * list of waiting sessions, or holds an offer.  An offer is a job that another process has
+ * popped for the session, with the permits of the job.
  *
- * Rule: when db->lock is released, a session waits only if there is no job for
- * it that may start.  So whoever puts a job into a lane, or gives a permit back,
- * marks its heap (jobq_lane_wake()), and releases the lock by jobq_unlock(),
- * which makes offers of what is in marked heaps, and then sets the latches.  If
- * it would make too many, heaps remain marked, and the next who releases the
- * lock goes on: one who was made an offer, at the latest.
+ * Rule: when db->lock is released, a session waits only if no suitable job may start.  A
+ * process that pushes a job into a lane, or returns a permit, therefore marks the heap
+ * (jobq_lane_wake()).  The process releases the lock with jobq_unlock(), which hands off the
+ * jobs of marked heaps, and then sets the latches.  Above a maximum number of offers, heaps
+ * remain marked.  The next process that releases the lock continues, at the latest a session
+ * with an offer.
  *
- * A session that waits is not asked which roles it may act for, so only jobs of
- * roles are offered of which it has said so; of a role that it has not thought
- * about it is told, and looks for itself; so it does when roles are given privileges.
- * It leaves the list under the lock of its next look, or takes its offer there, or gives
- * it back if it has to leave: then the job is offered to the next one.
+ * No process can check the privileges of a waiting session.  A session therefore only gets
+ * jobs of the roles that it has listed as allowed.  If a job of an unlisted role arrives, the
+ * session is woken to check the job itself.  The session is also woken when privileges are
+ * granted.  Under the lock of its next check, the session leaves the list or accepts its
+ * offer.  A session that has to leave returns the offer.  A returned job is handed off to the
+ * next session.
  */
 #define JOBQ_MAX_TAKE_QUEUES	16
 
 /*
- * Sessions that can wait in a database.  If that is not 1024, each session of the server
- * finds a place, whatever its role holds: see shares.h.
+ * Maximum number of waiting sessions in a database.  If this is less than 1024, each session
+ * of the server finds a slot, whatever its role holds: see shares.h.
  */
 #ifndef JOBQ_MAX_RESERVERS
 #define JOBQ_MAX_RESERVERS		Min(1024, MaxBackends + MaxBackends / JOBQ_SHARE + 1)
@@ -46,14 +46,16 @@ typedef struct JobqReserver
 	PGPROC	   *proc;
 	uint32		prev;			/* in the list, newest first */
 	uint32		next;			/* likewise, or free list link */
-	uint32		account;		/* its role's: see shares.h */
+	uint32		account;		/* of the role: see shares.h */
 	int			nqueues;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
 	bool		any_role;
 	int			nallowed;
 	int			nroles;
-	Oid			roles[JOBQ_MAX_KNOWN_ROLES];	/* first those whose jobs it
-												 * may take, then others */
+	Oid			roles[JOBQ_MAX_KNOWN_ROLES];	/* first the nallowed roles
+												 * whose jobs the session may
+												 * take, then other known
+												 * roles */
 	bool		offered;
 	JobqPush	offer;
 } JobqReserver;
@@ -64,10 +66,12 @@ typedef struct JobqReserver
 typedef struct JobqOffers
 {
 	uint32		free;
-	uint32		head;			/* of the list of those that wait */
-	uint32		grants;			/* grows when somebody may take more */
-	uint32		waiting[JOBQ_WAITING_BUCKETS];	/* how many wait on queues of
-												 * this hash */
+	uint32		head;			/* of the list of waiting sessions */
+	uint32		grants;			/* incremented when a role may have gained
+								 * privileges */
+	uint32		waiting[JOBQ_WAITING_BUCKETS];	/* number of sessions that
+												 * wait on queues with this
+												 * hash */
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
 } JobqOffers;
 

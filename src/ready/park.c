@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * park.c
- *	  The jobs of a group that wait: parked there, in order, or spilled and read
- *	  again from the table.
+ *	  The waiting jobs of a group: parked in order, or spilled and read again from the
+ *	  table.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/park.c
  *
@@ -17,7 +16,8 @@
 #include "ready/inner.h"
 
 /*
- * Which of two places in a group comes first: by priority, then by age.
+ * Compare two positions in a group: by priority, then by age.  Returns a value below, equal
+ * to or above 0.
  */
 int
 group_compare(int32 priority_a, JobqKey a, int32 priority_b, JobqKey b)
@@ -28,7 +28,7 @@ group_compare(int32 priority_a, JobqKey a, int32 priority_b, JobqKey b)
 }
 
 /*
- * The priority of an entry, which is that of its lane.
+ * Return the priority of an entry, from its lane.
  */
 int32
 group_entry_priority(JobqDatabase *db, uint32 index)
@@ -37,7 +37,7 @@ group_entry_priority(JobqDatabase *db, uint32 index)
 }
 
 /*
- * Is no other job of the group known that comes before this one?
+ * Is no other job of the group known to come before this job?
  */
 bool
 group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority,
@@ -60,10 +60,10 @@ group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority
 }
 
 /*
- * There is no place for this job: it and what follows are to be read.
+ * There is no room for this job.  The job and all later jobs must be read from the table.
  *
- * The cursor never rises here.  The job that runs and the owner may be parked
- * above it, and so be the last; others that were dropped lie between.
+ * The cursor never rises here.  The running job and the owner may be parked above the cursor,
+ * and may be the last parked entry.  Other dropped jobs are in between.
  */
 void
 group_spill(JobqGroup *group, int32 priority, JobqKey key)
@@ -81,7 +81,7 @@ group_spill(JobqGroup *group, int32 priority, JobqKey key)
 }
 
 /*
- * Drop an entry of which there is none after it that is parked.
+ * Drop an entry after which no entry is parked.
  */
 static void
 spill(JobqDatabase *db, JobqGroup *group, uint32 index)
@@ -91,12 +91,12 @@ spill(JobqDatabase *db, JobqGroup *group, uint32 index)
 }
 
 /*
- * Park an entry that was unlinked from its lane, or drop it if there are too
- * many, or if it is parked already.  A job that has moved to another lane has two:
- * nobody knows here which one is outdated, so both are called, one after the other.
+ * Park an unlinked entry.  The entry is dropped if too many are parked, or if it is parked
+ * already.  A job that has moved to another lane has two entries.  The outdated entry cannot
+ * be identified here, so both are called in sequence.
  *
- * At least one is always parked, or the group would come to a stand.  So is the
- * job that runs, which may be back before it has left, and the owner.
+ * At least one entry is always parked, because the group would stop otherwise.  The running
+ * job, which may return before it has left, and the owner are always parked.
  */
 void
 group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
@@ -131,7 +131,7 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 		group_compare(priority, entry->key, group->cursor_priority,
 					  cursor) > 0)
 	{
-		group->dropped = true;	/* what is above the cursor is read */
+		group->dropped = true;	/* entries above the cursor are read again */
 		entry_free(db, index);
 		return;
 	}
@@ -145,7 +145,7 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 	group->nparked++;
 	db->ready->lanes[entry->lane].parked++;
 
-	/* the last one gives way, so that none that is parked is above the cursor */
+	/* drop the last entry, so that no parked entry is above the cursor */
 	if (!forced && full)
 	{
 		while (db->ready->entries[*link].next != JOBQ_NONE)
@@ -162,10 +162,10 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 }
 
 /*
- * Let a parked job go back to its lane, to be popped from there.
+ * Move a parked job back to its lane, from where the job is popped.
  *
- * False if it found no place in its list.  Then it is read again; but it is not
- * waited for, as there may be no such row any more.
+ * Returns false if there is no room in the lane.  The job is then read again, but the group
+ * does not wait for the job, because its row may no longer exist.
  */
 bool
 group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
@@ -206,9 +206,9 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 }
 
 /*
- * There is no place for the group of this entry: drop it, and read its lane
- * anew from here on when there is room.  So the lane goes on with jobs of other
- * groups, and with those that others wait for.
+ * There is no slot for the group of this entry.  Drop the entry, and read its lane again from
+ * here when there is room.  The lane meanwhile continues with jobs of other groups, and with
+ * jobs for which other jobs wait.
  */
 void
 group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now)
@@ -222,8 +222,8 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now)
 }
 
 /*
- * Have the lanes read anew whose jobs found no place for their groups, if a
- * good part of the places that their roles can have is free.
+ * Request a read of the lanes whose jobs found no slot for their groups, if a good part of
+ * the slots for the lane's role is free.
  */
 void
 groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)

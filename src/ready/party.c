@@ -1,13 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * party.c
- *	  Queues, tenants, keys of limiters and roles that have lanes, found by what they
- *	  are.
+ *	  Queues, tenants, keys of limiters and roles that have lanes.
  *
- * A record is there as long as a lane names it.  There are enough for all lanes,
- * so making one cannot fail.
+ * A record exists as long as a lane names it.  There are enough records for all lanes, so
+ * creating a record cannot fail.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/party.c
  *
@@ -22,7 +20,7 @@
 static void party_leave(JobqDatabase *db, uint32 index);
 
 /*
- * Nobody has a lane.
+ * Forget all queues, tenants, keys and roles.  There must be no lane.
  */
 void
 parties_clear(JobqDatabase *db)
@@ -51,7 +49,7 @@ party_bucket(int32 scope, uint32 tenant)
 }
 
 /*
- * The queue, or the tenant or key in this scope, or NULL if it has no lane.
+ * Return the queue (tenant 0), or the tenant or key in this scope; NULL if it has no lane.
  */
 JobqParty *
 jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
@@ -67,7 +65,8 @@ jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
 }
 
 /*
- * One lane more is of this queue, tenant, or key.
+ * Add a lane to a queue, tenant or key, whose record is created if necessary.  Returns the
+ * index of the record.
  */
 static uint32
 party_join(JobqDatabase *db, int32 scope, uint32 tenant)
@@ -113,7 +112,7 @@ party_leave(JobqDatabase *db, uint32 index)
 }
 
 /*
- * The role, or NULL if it has no lane.
+ * Return the role, or NULL if it has no lane.
  */
 JobqRole *
 jobq_role_find(JobqDatabase *db, Oid role)
@@ -183,7 +182,7 @@ role_leave(JobqDatabase *db, uint32 index)
 }
 
 /*
- * A lane that is new: it is one of its queue and of its role.
+ * Add a new lane to queue and role.
  */
 void
 lane_join_parties(JobqDatabase *db, JobqLane *lane)
@@ -203,7 +202,7 @@ lane_join_parties(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * The lane is given up.
+ * Remove a lane that is given up from its queue, tenant, key and role.
  */
 void
 lane_leave_parties(JobqDatabase *db, JobqLane *lane)
@@ -223,7 +222,7 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * The lane is of this tenant, or of none.
+ * Set the tenant of the lane; 0: none.
  */
 void
 lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant)
@@ -238,7 +237,7 @@ lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant)
 }
 
 /*
- * The lane is of this key of its limiter, or of none.
+ * Set the key of the lane's limiter; 0: none.
  */
 void
 lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key)
@@ -253,8 +252,8 @@ lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key)
 }
 
 /*
- * The lane gets a place in a heap: its queue and its tenant begin where the
- * others are.
+ * The lane gets a position in a heap.  Queue and tenant begin at the turn of the last party
+ * served, unless they are ahead.
  */
 void
 turn_begin(JobqDatabase *db, JobqLane *lane)

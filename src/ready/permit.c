@@ -1,14 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * permit.c
- *	  Permits: what a job must hold to run, taken and given back.
+ *	  Permits: the rights that a job must hold to run, and their return.
  *
- * Whoever has popped a job holds its permits: a worker in its slot, a consumer in
- * its lease, a consumer that waits in its offer.  They are taken all at once, and
- * given back when the job's transaction is over; a lease gives its own back when it
- * ends.
+ * The process that has popped a job holds the permits: a worker in a slot, a consumer in a
+ * lease, a waiting consumer in an offer.  All permits are taken at once, and are returned
+ * when the job's transaction is over.  The end of a lease returns the permits of the lease.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/permit.c
  *
@@ -26,8 +24,8 @@ static void give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 					  TimestampTz now, JobqWakeList *wake);
 
 /*
- * Forget all limiters: when the shared memory is made, or belongs to another
- * database or a new extension.
+ * Forget all limiters, because the shared memory is new, or belongs to another database or a
+ * new extension.
  */
 void
 jobq_limits_clear(JobqDatabase *db)
@@ -48,7 +46,7 @@ jobq_limits_clear(JobqDatabase *db)
 }
 
 /*
- * A job of this lane starts, for which there was room.
+ * Take the permits for a job of this lane, which must be free.
  */
 JobqPermits
 permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
@@ -86,9 +84,9 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 }
 
 /*
- * The same for a job that was not popped, but found in the table: see what it
- * needs, and whether there is room, and take it.  "limited": its queue has
- * limits; the job names its tenant and its kind if those have.
+ * Take the permits for a job found in the table instead of popped, if all permits are free.
+ * Returns JOBQ_MAY_RUN, or a value for the missing permit.  limited: the job's queue has
+ * limits.  The job must name tenant and kind if these have limits.
  */
 JobqVerdict
 jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
@@ -104,7 +102,7 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	if ((limited && lane.queue_limiter == JOBQ_NO_LIMITER) ||
 		(job->kind != 0 && lane.kind_limiter == JOBQ_NO_LIMITER))
 	{
-		/* new limits, which the scheduler has not loaded yet, or no place */
+		/* the scheduler has not loaded the limits yet, or has no slot */
 		jobq_limits_missed(db);
 		if (db->limits->stale)
 			db->reload = wake->scheduler = true;
@@ -129,8 +127,7 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	lane.cost = job->cost;
 	lane.role = job->role;
 	if (db->ready->nfree == 0)
-		(void) entry_evict(db, NULL, false);	/* for what is counted of the
-												 * tenant */
+		(void) entry_evict(db, NULL, false);	/* for the tenant's tally */
 	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
 		return JOBQ_TENANT_FULL;
 	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now) ||
@@ -148,8 +145,9 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 }
 
 /*
- * A job of the tenant runs, for which no permit was asked.  Returns its permit of the
- * tenant, or JOBQ_NONE if that has no limits, or there is no free entry to count it.
+ * Count a job of the tenant that runs without having asked for a permit.  Returns its permit
+ * of the tenant.  Returns JOBQ_NONE if the tenant has no limits, or if there is no free entry
+ * for the tally.
  */
 uint32
 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
@@ -177,8 +175,8 @@ give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 }
 
 /*
- * More jobs of the tenant with this tally may start, perhaps; or there is nothing to
- * remember of it.
+ * Wake takers for the tenant of this tally, because more of its jobs may be able to start.
+ * Free the tally if there is no state to remember.
  */
 static void
 tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
@@ -191,15 +189,16 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
 		 i = ready->heaps[i].next)
 		if (tenant_settle(db, &ready->heaps[i], now) ||
-			tenant_room(db, &ready->heaps[i]) > 1)	/* who was woken takes one */
+			tenant_room(db, &ready->heaps[i]) > 1)	/* the woken taker takes
+													 * one job */
 			heap_wake(db, &ready->heaps[ready->lanes[ready->heaps[i].lent].heap],
 					  1, now, wake);
 	tally_forget(db, index, now);
 }
 
 /*
- * The same for tenants that have got a token with time; not for too many in one go:
- * db->limits->due says that there are others.
+ * Call tenant_wake() for tenants whose token has arrived.  The number per call is limited:
+ * db->limits->due tells if there are more.
  */
 void
 tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -216,10 +215,10 @@ tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The job's transaction is over: others may start.
+ * Return the permits of a job whose transaction is over, and wake takers for other jobs.
  *
- * live: the job will run again, so its group may have to wait for it.
- * unused: it did not run at all.
+ * live: the job will run again, so its group may have to wait for the job.
+ * unused: the job did not run at all.
  */
 void
 jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
@@ -248,7 +247,8 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 }
 
 /*
- * The same for what the worker in this slot holds.
+ * Return the permits that the worker in this slot holds.  Parameters as for
+ * jobq_permits_release().
  */
 void
 jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live, bool unused,
@@ -259,7 +259,7 @@ jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live, bool unused,
 }
 
 /*
- * So many attempts of jobs of this queue, kind, role and group have failed.
+ * Count failed attempts of jobs with this queue, kind, role and group for the throttles.
  */
 void
 jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
@@ -291,8 +291,8 @@ jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
 }
 
 /*
- * Wake workers for the lanes whose limiters have become free with time, and
- * note when the next will.
+ * Wake workers for the lanes whose limiters have become free with time, and compute the next
+ * such time (db->limits->due).
  */
 void
 jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -303,13 +303,13 @@ jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	for (int l = 0; l < db->limits->nlimiters; l++)
 		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
 			if (ready->heaps[i].queue_limiter == l ||
-				ready->heaps[i].queue_limiter == JOBQ_NO_LIMITER)	/* once */
+				ready->heaps[i].queue_limiter == JOBQ_NO_LIMITER)	/* each heap once */
 				heap_wake(db, &ready->heaps[i], PG_INT32_MAX, now, wake);
 	tenants_wake(db, now, wake);
 }
 
 /*
- * The lease is over.  For live and unused see jobq_permits_release().
+ * End a lease and return its permits.  For live and unused see jobq_permits_release().
  */
 void
 jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
@@ -323,9 +323,9 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
 }
 
 /*
- * The job goes back unused, before it is handed over or looked for again: its
- * entry would seem to be one of a leased job, and be dropped.  Does nothing if
- * the job has no lease with this token.
+ * End a lease whose job goes back unused, before the job is handed over or searched for
+ * again.  Otherwise the new entry would look like an entry of a leased job, and be dropped.
+ * Does nothing if the job has no lease with this token.
  */
 void
 jobq_lease_undo(JobqDatabase *db, int64 id, int64 token, TimestampTz now,

@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * place.c
- *	  Which lane stands in which heap, and what the heaps have to offer.
+ *	  Which lane is in which heap, and how many jobs of a heap may start.
  *
- * A lane that has jobs and is served stands in the heap of its takers, rank and
- * limiters; or, if its tenant has limits, or its limiter is by a key, in one of that
- * tenant's or key's, which lends its first lane to the other (tenant.c).
+ * A lane that has jobs and is served is in the heap of its takers, rank and limiters.  If its
+ * tenant has limits, or its limiter is keyed, the lane is in a heap of the tenant or key
+ * instead.  Such a heap lends its first lane to the heap of the takers (tenant.c).
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/place.c
  *
@@ -23,14 +22,14 @@ static bool heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key);
 static uint32 count_jobs(JobqDatabase *db, uint32 lane, uint32 most);
 
 /*
- * All queues are about to be ranked anew: orders that none of them has any more
- * shall not remain.
+ * Forget all orders, because all queues are about to be ranked again.  Otherwise orders
+ * without a queue would remain.
  */
 void
 jobq_orders_forget(JobqDatabase *db)
 {
 	db->ready->heapless = false;
-	db->ready->entries_full_until = 0;	/* lanes may be closed that were not */
+	db->ready->entries_full_until = 0;	/* more lanes may be closed afterwards */
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = LANE(i);
@@ -43,7 +42,7 @@ jobq_orders_forget(JobqDatabase *db)
 }
 
 /*
- * Consumers that wait may find that they have jobs.
+ * Mark the lanes of consumers, because waiting consumers may find jobs now.
  */
 void
 jobq_consumers_wake(JobqDatabase *db)
@@ -55,7 +54,8 @@ jobq_consumers_wake(JobqDatabase *db)
 }
 
 /*
- * Does nobody take jobs from the lane, however many it has, until it is ranked anew?
+ * Is no process going to take jobs from the lane until the lane is ranked again, however many
+ * jobs it has?
  */
 bool
 jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
@@ -66,7 +66,7 @@ jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * In which heap does the lane belong?  False if in none.
+ * Get the key of the heap to which the lane belongs.  False if the lane belongs to no heap.
  */
 static bool
 heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
@@ -86,7 +86,7 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 }
 
 /*
- * The lane stands in no heap any more.
+ * Remove the lane from its heap.
  */
 void
 lane_displace(JobqDatabase *db, JobqLane *lane)
@@ -98,8 +98,8 @@ lane_displace(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * The lane has other takers, limits or a tenant than before, or has got its
- * first entry, or lost its last one: see that it stands where it belongs.
+ * Put the lane into the correct heap.  Called when takers, limits or tenant of the lane have
+ * changed, and when the lane becomes empty or gets its first entry.
  */
 void
 jobq_lane_place(JobqDatabase *db, JobqLane *lane)
@@ -131,8 +131,7 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * The lane has another first entry, or turn: it comes later than before, or
- * earlier.
+ * Move the lane within its heap, after its first entry or its turn has changed.
  */
 void
 lane_moved(JobqDatabase *db, JobqLane *lane)
@@ -145,7 +144,7 @@ lane_moved(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Limits have changed, and so what turns there are: all lanes are placed anew.
+ * Place all lanes again, because limits have changed, and the kinds of turns with them.
  */
 void
 jobq_lanes_place(JobqDatabase *db)
@@ -161,11 +160,11 @@ jobq_lanes_place(JobqDatabase *db)
 	for (int i = 0; i < jobq_max_lanes; i++)
 		if (LANE(i)->in_use)
 			jobq_lane_place(db, LANE(i));
-	jobq_consumers_wake(db);	/* what was marked is looked at again */
+	jobq_consumers_wake(db);	/* examine the marked heaps again */
 }
 
 /*
- * The lane that comes first.
+ * Return the first lane of the heap, which must not be empty.
  */
 JobqLane *
 heap_first(JobqDatabase *db, JobqHeap *heap)
@@ -181,8 +180,8 @@ heap_first(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * How many jobs of the heap may start now, by its limiters, and if no place is kept
- * for another.
+ * Return how many jobs of the heap may start now, according to its limiters and to reserved
+ * permits.  If the number changes with time, *due is lowered to that time.
  */
 int
 heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now, TimestampTz *due)
@@ -191,7 +190,7 @@ heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now, TimestampTz *due)
 }
 
 /*
- * The same for this taker, who may be the one for whom a place is kept.
+ * Like heap_room(), for a taker for which a permit may be reserved; NULL: any taker.
  */
 int
 heap_room_for(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
@@ -206,7 +205,7 @@ heap_room_for(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
 }
 
 /*
- * Count jobs in this part of the heap, up to so many.
+ * Count the jobs in this part of the heap, up to "most".
  */
 static uint32
 count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
@@ -223,7 +222,7 @@ count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
 }
 
 /*
- * How many jobs the heap has, up to so many, as far as tenants may start them.
+ * Return the number of jobs in the heap that their tenants may start, up to "most".
  */
 uint32
 heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most)
@@ -232,7 +231,7 @@ heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most)
 }
 
 /*
- * Is the turn at a limiter of this heap its role's, which has no worker that waits?
+ * Is the heap's role next at one of the heap's limiters, without a waiting worker?
  */
 static bool
 wants_worker(JobqDatabase *db, const JobqHeap *heap)
@@ -244,8 +243,8 @@ wants_worker(JobqDatabase *db, const JobqHeap *heap)
 }
 
 /*
- * How many jobs of the heap may start now, up to so many, and the priority of the
- * first.
+ * Return how many jobs of the heap may start now, up to "most".  *priority gets the priority
+ * of the first job.
  */
 uint32
 jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
@@ -254,8 +253,8 @@ jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
 	int			room = heap_room(db, heap, now, &db->limits->due);
 
 	/*
-	 * the place is kept, or full: a worker of whose turn it is shall wait for
-	 * it
+	 * the permit is reserved, or all are held: a worker of the next role must
+	 * be there to wait
 	 */
 	if (room == 0 && wants_worker(db, heap))
 		room = 1;
@@ -264,8 +263,7 @@ jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
 }
 
 /*
- * Has a queue of consumers a job that may start now, of another role than
- * these?
+ * Does a queue of consumers have a job that may start now, of a role that is not denied?
  */
 bool
 jobq_queue_has_job(JobqDatabase *db, int32 queue_id, const Oid *denied,

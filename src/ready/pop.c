@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * pop.c
- *	  Pop: take the job that comes first, with its permits.
+ *	  Pop: remove the first job for a taker, together with its permits.
  *
- * What is popped is a hint until its row is read: see push.c.
+ * A popped job is a hint until its row is read: see push.c.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively, except for
+ * jobq_quarantine_over().  No function here can fail.
  *
  * src/ready/pop.c
  *
@@ -17,7 +17,7 @@
 
 #include "ready/inner.h"
 
-/* A heap from which workers take several at a time; plenty is left for all. */
+/* A heap with more entries has enough jobs for all workers, and allows prefetching. */
 #ifndef LONG_HEAP
 #define LONG_HEAP	512
 #endif
@@ -34,8 +34,8 @@ static void prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank,
 						  JobqWakeList *wake);
 
 /*
- * Pop the job that comes first for this taker, together with its permits.  A
- * worker gets its last job's permits back into the pool first.
+ * Pop the first job for this taker, together with its permits.  Returns false if there is no
+ * job.  First return the permits of the worker's previous job to the pool.
  */
 bool
 jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
@@ -61,7 +61,7 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 again:
 	best = lane_best(db, taker, now, &best_rank);
 
-	/* what is in the hand comes first, unless something is more urgent */
+	/* prefetched jobs come first, unless a lane is more urgent */
 	if (mine != NULL &&
 		prefetch_take_unless(db, mine, best != NULL, best_rank,
 							 best != NULL ? best->priority : 0, popped))
@@ -85,7 +85,7 @@ again:
 		popped->first = !jobq_group_shared(popped->group) &&
 			no_predecessor(db, best, popped, now);
 	if (group != JOBQ_NONE && db->groups->groups[group].owner == popped->key.id)
-		popped->first = true;	/* for which the group waits */
+		popped->first = true;	/* the group waits for this job */
 	if (taker->unlimited)
 		popped->permits.group = group;
 	else
@@ -100,7 +100,7 @@ again:
 		mine->holding->permits = popped->permits;
 		mine->holding->permits_job = popped->key.id;
 		mine->holding->live = false;
-		mine->holding->unused = true;	/* until it begins */
+		mine->holding->unused = true;	/* until the job begins */
 		mine->holding->turned_away = false;
 	}
 	if (best->quarantine && taker->pool >= 0)
@@ -114,7 +114,7 @@ again:
 }
 
 /*
- * Does time set jobs free one by one, by this limiter?
+ * Does this limiter release single jobs as time passes?
  */
 static bool
 is_paced(JobqDatabase *db, uint16 index)
@@ -126,9 +126,10 @@ is_paced(JobqDatabase *db, uint16 index)
 }
 
 /*
- * A job of the heap was popped, which needed a permit.  If time sets the next one free,
- * the scheduler must know; if it has done so already, nobody else will tell: whoever was
- * woken for one token may come when there are two.
+ * A job of the heap was popped with a permit.  If time releases the next job, the scheduler
+ * must know the time.  If time has released the next job already, wake a taker now.  A taker
+ * woken for one token may come when there are two, and no other process would wake a second
+ * taker.
  */
 static void
 wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now, JobqWakeList *wake)
@@ -140,8 +141,8 @@ wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * A worker was woken for this lane, and has found another job that comes first for it:
- * one of another pool may be idle that has only this lane to serve.
+ * A worker was woken for this lane, and has popped another job that comes first.  Wake
+ * another worker: a worker of another pool may serve only this lane.
  */
 static void
 wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
@@ -152,11 +153,11 @@ wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 }
 
 /*
- * Is it certain, without a look at the table, that no job of the same group comes before
- * this one, which was popped and whose turn it is as far as its group knows?  It is if all
- * jobs of the queue stand in this lane, and the invariant beside JobqLane leaves no
- * place but the list for a job before this one.  The scheduler takes jobs out of a lane
- * whose jobs do not wait for a place, and hands back some of them (taken.c).
+ * Is it certain, without reading the table, that no job of the same group comes before this
+ * popped job?  According to the group, the job is next.  It is certain if all jobs of the
+ * queue are in this lane, and the invariant beside JobqLane leaves only the list for an
+ * earlier job.  A lane whose jobs do not wait for permits proves nothing, because the
+ * scheduler takes jobs out and hands some of them over again (taken.c).
  */
 static bool
 no_predecessor(JobqDatabase *db, JobqLane *lane, const JobqPush *popped, TimestampTz now)
@@ -172,9 +173,10 @@ no_predecessor(JobqDatabase *db, JobqLane *lane, const JobqPush *popped, Timesta
 }
 
 /*
- * From a long heap, take along the jobs that come next, as long as their rows are
- * on the same page, they are as urgent, and need no permit either (see
- * prefetch.c).  Not where turns go by what jobs cost: that is told after each.
+ * Prefetch the next jobs of a long heap.  Their rows must be on the same page, their priority
+ * must be the same, and they must need no permit (see prefetch.c).  The caller does not
+ * prefetch where turns depend on the cost of jobs, because the cost is settled after each
+ * job.
  */
 static void
 prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
@@ -200,8 +202,9 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 }
 
 /*
- * The worker in this slot is done with a quarantined job, if it had one: the
- * next may run, and who waits for it is woken by the scheduler.
+ * The worker in this slot has finished a quarantined job, or never had a quarantined job.
+ * The next quarantined job may run, and the scheduler wakes its taker.  Takes db->lock
+ * exclusively.
  */
 void
 jobq_quarantine_over(JobqDatabase *db, int slot)

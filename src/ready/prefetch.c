@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * prefetch.c
- *	  Prefetched jobs: those that a worker has taken along from a long heap.
+ *	  Prefetched jobs: jobs that a worker has popped in advance from a long heap.
  *
- * Workers that delete rows on the same page wait for each other, and so do
- * workers that pop one job at a time.  So from a long heap, which is one lane or
- * many, a worker takes the next jobs whose rows are on the same page.  They stay in shared memory, where
- * an idle worker finds them: no job waits behind another's long run.
+ * Workers wait for each other if they delete rows on the same page, or pop single jobs.  From
+ * a long heap, which is a single lane or many, a worker therefore pops the next jobs with
+ * rows on the same page.  The jobs stay in shared memory, where an idle worker finds them.
+ * No job waits for the end of another, long job.
  *
- * The worker itself takes them without the lock of the database, as
- * long as nothing new has come that might be more urgent.
+ * The worker takes its own prefetched jobs without the lock of the database, as long as no
+ * news has come that might be more urgent.
  *
- * Lock: JobqSlot.mutex; to put jobs in, JobqDatabase.lock as well.
+ * Locks: each function takes JobqSlot.mutex.  The caller holds db->lock exclusively, except
+ * for jobq_prefetch_take().
  *
  * src/ready/prefetch.c
  *
@@ -31,7 +31,8 @@ take(JobqSlot *slot, JobqPush *popped)
 }
 
 /*
- * Take the next job from the worker's own, if that needs no thought.
+ * Take the next prefetched job of the worker, unless there is news.  Returns false if none
+ * was taken.  Needs no db->lock; takes the mutex of the slot.
  */
 bool
 jobq_prefetch_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
@@ -47,8 +48,8 @@ jobq_prefetch_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
 }
 
 /*
- * The same when there is news: take it unless a lane of this rank and priority
- * comes before.  Wants db->lock.
+ * Take the next prefetched job of the worker even after news, unless a lane of this rank and
+ * priority comes first.  lane: there is such a lane.  Returns false if none was taken.
  */
 bool
 prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
@@ -68,7 +69,7 @@ prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
 }
 
 /*
- * Take a job along; its room was asked for by prefetch_room().
+ * Add a prefetched job.  prefetch_room() must have reported room.
  */
 void
 prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
@@ -83,7 +84,7 @@ prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
 }
 
 /*
- * How many jobs can be taken along: none unless all that were are gone.
+ * Return how many jobs can be prefetched: 0 while prefetched jobs remain.
  */
 int
 prefetch_room(JobqSlot *slot)
@@ -101,7 +102,8 @@ prefetch_room(JobqSlot *slot)
 }
 
 /*
- * Take from another worker of the same role and pool, which is busy.
+ * Take a prefetched job of a busy worker of the same role and pool.  Returns false if there
+ * is none.
  */
 bool
 prefetch_steal(const JobqSlot *mine, JobqPush *popped)
@@ -125,7 +127,8 @@ prefetch_steal(const JobqSlot *mine, JobqPush *popped)
 }
 
 /*
- * Take one that the worker, which is about to leave, does not run any more.
+ * Take a prefetched job that the worker will not run, because it is about to leave.  Returns
+ * false if there is none.
  */
 bool
 prefetch_drop(JobqSlot *slot, JobqPush *popped)
@@ -139,7 +142,8 @@ prefetch_drop(JobqSlot *slot, JobqPush *popped)
 }
 
 /*
- * Forget what all workers of the database have taken along, as all is read anew.
+ * Forget the prefetched jobs of all workers of the database, because all lanes are read
+ * again.
  */
 void
 prefetch_forget(JobqDatabase *db)

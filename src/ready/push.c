@@ -1,14 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * push.c
- *	  Push: jobs come into the ready set, from those who commit and from scans.
+ *	  Push: jobs come into the ready set, from committing backends and from scans.
  *
- * A claim pops an entry and writes no tuple.  An entry is only a hint: whoever
- * pops it verifies the row by ctid and id, and drops the entry if the row is
- * gone or taken.  So an entry may be there twice, but a due row must never be
- * missing: see the invariant beside JobqLane.
+ * A pop removes an entry and writes no tuple.  An entry is only a hint: the process that pops
+ * the entry verifies the row by ctid and id, and drops the entry if the row is gone or
+ * claimed.  An entry may therefore exist twice, but a due row must never be missing: see the
+ * invariant beside JobqLane.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/push.c
  *
@@ -43,9 +42,8 @@ jobq_ready_clear(JobqDatabase *db)
 }
 
 /*
- * Hand over one job whose transaction has committed.
- *
- * The caller sends the wake-ups after it has released the lock.
+ * Hand over a job whose transaction has committed.  The caller releases the lock with
+ * jobq_unlock(), which sends the wake-ups.
  */
 void
 jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
@@ -143,8 +141,8 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 }
 
 /*
- * Hand over many jobs of one lane, of which only this one, the first, is named:
- * the lane is read from there on.
+ * Hand over many jobs of a lane.  Only the first job is named, and the lane is read from
+ * there.
  */
 void
 jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
@@ -170,8 +168,9 @@ jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
 }
 
 /*
- * Take over what a scan of the lane has found: "nrows" rows in order, all
- * that was visible between the lane's cursor and "cursor".
+ * Publish the result of a scan of the lane: all visible rows between the lane's cursor and
+ * "cursor", in order.  more: further due rows may exist.  next_due: lowest run_at found in
+ * the future.
  */
 void
 jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
@@ -183,7 +182,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	TimestampTz now = jobq_now();
 	int			nlate;
 
-	/* jobs that became due, or were many: the queue gets work */
+	/* jobs became due, or were many: the queue gets work */
 	if (lane->count == 0 && nrows > 0)
 	{
 		jobq_lane_note(db, lane);
@@ -192,7 +191,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	if (nrows > 0)
 		lane_set_flow(db, lane, &rows[0]);
 
-	/* where does the first one belong? */
+	/* where does the first row belong? */
 	if (nrows > 0)
 	{
 		after = lane->tail;
@@ -221,7 +220,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 				result = entry_insert(db, quarantine, row);
 			}
 			if (at_end)
-				after = lane->tail; /* it may have taken the last one's entry */
+				after = lane->tail; /* the last entry may have been evicted */
 			if (result == TOO_FAR || result == NO_ENTRY)
 			{
 				lane_skip(db, lane, row->key);
@@ -269,7 +268,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	lane->cursor = cursor;
 	lane->more = more;
 
-	/* a job came for a time that the scan has passed: the clock was put back */
+	/* a job came for a time before the cursor: the clock was put back */
 	if (lane->next_due <= cursor.run_at)
 	{
 		JobqKey		before = {lane->next_due, 0};
@@ -285,7 +284,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	jobq_lane_expect(db, lane);
 	db->ready->missed = HIGHEST_KEY;
 
-	/* the scan may have passed what was committed meanwhile */
+	/* the scan may have missed rows committed meanwhile */
 	nlate = db->ready->nlate;
 	db->ready->nlate = 0;
 	for (int i = 0; i < nlate; i++)
@@ -293,8 +292,8 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 }
 
 /*
- * A scan has come to an end in the midst, and publishes nothing: what others have left
- * to it is lost.  The caller has everything read again.
+ * A scan has ended with an error, and publishes nothing.  Jobs that other processes have left
+ * to the scan are lost, so all lanes are read again.
  */
 void
 jobq_scan_failed(JobqDatabase *db)
@@ -306,7 +305,7 @@ jobq_scan_failed(JobqDatabase *db)
 }
 
 /*
- * The worker leaves: put its hand back.  Wants db->lock.
+ * Push the prefetched jobs of a leaving worker back into their lanes.
  */
 void
 jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)

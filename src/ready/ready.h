@@ -1,24 +1,21 @@
 /*-------------------------------------------------------------------------
  *
- * ready.h
- *	  The door of the room ready: which jobs may run now, and who may take them.
+ *	  The door of the room ready: which jobs may run now, and which process may take them.
  *
- * The ready set is an index, in shared memory, of the jobs that are due.  It is
- * divided into lanes, each in order.  Jobs come in by push (from whoever has
- * committed them) and publish (from scans of the scheduler); workers and
- * consumers pop.  A pop gives the job that comes first for its taker, together
- * with the permits that it needs: a place and a token at the limiters of its
- * queue and kind, and its group's turn.
+ * The ready set is an index, in shared memory, of the due jobs.  The index is divided into
+ * lanes, which are sorted lists.  Jobs come in by push (from the process that has committed
+ * them) and by publish (from scans of the scheduler).  Workers and consumers pop.  A pop
+ * returns the first job for its taker, together with the necessary permits: a permit and a
+ * token of the limiters of queue and kind, and the permission of the group.
  *
- * What it promises: a popped entry is only a hint, whose row must be read; but
- * a row that is due is never missing (see JobqLane).  Permits are exact: a job
- * that has been popped holds them until they are released.  A consumer that
- * waits gets its job offered in the same moment in which it may start.
+ * Promises: a popped entry is only a hint, so the taker must read the row.  A row that is due
+ * is never missing (see JobqLane).  Permits are exact: a popped job holds the permits until
+ * the release.  A waiting consumer is handed a job in the moment in which the job may start.
  *
- * Locks: every function wants db->lock held exclusively, but for those that say
- * otherwise, and releases it only if it says so.  Nothing in this room can fail
- * or allocate memory.  Whoever has called a function with a wake list releases
- * the lock by jobq_unlock(), which carries the list out.
+ * Locks: the caller holds db->lock exclusively, unless a function says otherwise.  A function
+ * releases the lock only if its comment says so.  No function in this room can fail or
+ * allocate memory.  A caller that passes a wake list releases the lock with jobq_unlock(),
+ * which carries out the list.
  *
  * src/ready/ready.h
  *
@@ -37,8 +34,8 @@
 #include "ready/shares.h"
 
 /*
- * What a worker holds: the permits of the job that it popped last, and the jobs
- * that it has taken along (prefetch.c).
+ * The holdings of a worker: the permits of the job that was popped last, and the prefetched
+ * jobs (prefetch.c).
  */
 #define JOBQ_MAX_PREFETCH	31
 typedef struct JobqHolding
@@ -46,23 +43,24 @@ typedef struct JobqHolding
 	/* Protected by JobqDatabase.lock. */
 	JobqPermits permits;
 	int64		permits_job;
-	uint32		woken;			/* the lane for which it was woken, and one
-								 * more; or 0 */
+	uint32		woken;			/* index + 1 of the lane for which the worker
+								 * was woken; or 0 */
 
-	/* Set by the worker for itself: what became of its last job. */
-	bool		live;			/* it will run again */
-	bool		unused;			/* it did not run at all, or not yet */
-	bool		turned_away;	/* nor will it now */
+	/* Set by the worker for itself: the outcome of its last job. */
+	bool		live;			/* the job will run again */
+	bool		unused;			/* the job did not run at all, or not yet */
+	bool		turned_away;	/* nor will the job run now */
 
-	/* What the handler has told by log(); see lines.h. */
+	/* Lines that the handler has written with log(); see lines.h. */
 	JobqLines	lines;
 
 	/* Protected by JobqSlot.mutex: jobs [next, count) are next. */
 	uint32		next;
 	uint32		count;
-	uint8		rank;			/* of their lane, in the worker's pool */
+	uint8		rank;			/* of the jobs' lane, in the worker's pool */
 	int32		priority;
-	uint64		news;			/* JobqReady.news when we last thought */
+	uint64		news;			/* JobqReady.news at the last comparison with
+								 * the lanes */
 	JobqPush	prefetched[JOBQ_MAX_PREFETCH];
 } JobqHolding;
 

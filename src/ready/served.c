@@ -1,16 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * served.c
  *	  When a role had its last turn at a limiter.
  *
- * A turn is a role's, and not that of one of its heaps: who has jobs in many queues of
- * consumers, or at many ranks, has no more turns at the limiter of a kind than who has
- * them in one.
+ * A turn belongs to a role, not to a single heap.  A role with many heaps, such as for many
+ * queues of consumers, therefore has no more turns at the limiter of a kind.
  *
- * A record that no heap has is kept until another needs its place: lanes are often placed
- * anew, and who comes again shall not have lost what was known.
+ * A record without a heap is kept until another role needs the slot.  Lanes are often placed
+ * again, and a returning role must not lose its record.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/served.c
  *
@@ -30,7 +28,7 @@ static uint32 turn_join(JobqDatabase *db, Oid role, uint16 limiter);
 static void turn_leave(JobqDatabase *db, uint32 index);
 
 /*
- * Nobody has a heap, or has had a turn.
+ * Forget all records.  There must be no heap.
  */
 void
 turns_clear(JobqDatabase *db)
@@ -66,7 +64,7 @@ turn_find(JobqDatabase *db, Oid role, uint16 limiter)
 }
 
 /*
- * No heap has the record any more.
+ * Link the record among the idle records, because no heap has it any more.
  */
 static void
 link_idle(JobqDatabase *db, uint32 index)
@@ -99,8 +97,8 @@ unlink_idle(JobqDatabase *db, uint32 index)
 }
 
 /*
- * One heap more has the record of this role and limiter.  Who is new begins behind all
- * others but the one who was served last.
+ * Add a heap to the record of this role and limiter.  A new role begins after all other roles
+ * except the last role served.
  */
 static uint32
 turn_join(JobqDatabase *db, Oid role, uint16 limiter)
@@ -145,7 +143,7 @@ turn_leave(JobqDatabase *db, uint32 index)
 }
 
 /*
- * Are there places for a heap of this key?
+ * Are there slots for the records of a heap with this key?
  */
 bool
 turns_left(JobqDatabase *db, const JobqHeap *key)
@@ -170,7 +168,7 @@ turns_left(JobqDatabase *db, const JobqHeap *key)
 }
 
 /*
- * The heap is made, for which there are places.
+ * Add a new heap to the records of its role.  turns_left() must have been true.
  */
 void
 turns_join(JobqDatabase *db, JobqHeap *heap)
@@ -183,7 +181,7 @@ turns_join(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * It is no more.
+ * Remove a freed heap from the records of its role.
  */
 void
 turns_leave(JobqDatabase *db, JobqHeap *heap)
@@ -193,8 +191,8 @@ turns_leave(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * When the heap's role had its last turn at the limiter, which is one of the heap's: who
- * has the lower number comes first.
+ * Return when the heap's role had its last turn at the limiter, which must be one of the
+ * heap's limiters.  The role with the lowest number comes first.
  */
 uint64
 turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter)
@@ -204,20 +202,20 @@ turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter)
 }
 
 /*
- * The role has had its turn at the limiter.
+ * Record a turn of the role at the limiter.
  */
 void
 turn_over(JobqDatabase *db, Oid role, uint16 limiter)
 {
 	uint32		index = turn_find(db, role, limiter);
 
-	db->limits->served += 2;	/* who is new comes between */
+	db->limits->served += 2;	/* leaves a number for new roles */
 	if (index != JOBQ_NONE)
 		db->ready->turns[index].when = db->limits->served;
 }
 
 /*
- * A job of the role has taken these permits.
+ * Record the turn of a role after one of its jobs has taken these permits.
  */
 void
 turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits)

@@ -1,15 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * share.c
- *	  The accounts of roles: how much each holds of what all need.
+ *	  The accounts of roles: how many items of each limited kind a role holds.
  *
- * Whoever takes something keeps the number of the account with it, so that
- * giving it back costs no search.  An account is there as long as something is
- * held.  If more roles hold something than there are accounts, the others have
- * one together, which is never given up.
+ * The holder of an item stores the number of its account, so that returning the item needs no
+ * search.  An account exists as long as its role holds an item.  If more roles hold items
+ * than there are accounts, the remaining roles share an account that is never freed.
  *
- * All functions want the lock of these shares held exclusively.  Nothing here can
- * fail.
+ * The caller of every function here holds the lock of these shares exclusively.  No function
+ * here can fail.
  *
  * src/ready/share.c
  *
@@ -21,7 +19,7 @@
 
 #include "ready/inner.h"
 
-/* The account of those that have none of their own. */
+/* The account shared by roles without an account of their own. */
 #define OTHERS	0
 
 static uint32
@@ -31,7 +29,7 @@ bucket_of(Oid role)
 }
 
 /*
- * Nobody holds anything: when the shared memory is made.
+ * Initialize the shares in new shared memory: no role holds an item.
  */
 void
 jobq_shares_clear(JobqShares *shares)
@@ -56,7 +54,7 @@ is_empty(const JobqAccount *account)
 }
 
 /*
- * The role's account, which is that of the others if it has none.
+ * Return the role's account, or OTHERS if it has none.
  */
 static uint32
 find(const JobqShares *shares, Oid role)
@@ -84,7 +82,7 @@ free_if_empty(JobqShares *shares, uint32 index)
 }
 
 /*
- * There are so many of these, and nobody holds one.
+ * Set the total number of items of a kind, none of which is held.
  */
 void
 jobq_shares_set(JobqShares *shares, JobqShareOf what, uint32 total)
@@ -101,7 +99,8 @@ jobq_shares_set(JobqShares *shares, JobqShareOf what, uint32 total)
 }
 
 /*
- * How many the role holds, or those that have no account.
+ * Return the number of items that the role holds.  For a role without an account, return the
+ * number held by all such roles.
  */
 uint32
 jobq_share_held(JobqShares *shares, Oid role, JobqShareOf what)
@@ -116,21 +115,21 @@ free_of(const JobqShares *shares, JobqShareOf what)
 }
 
 /*
- * Is there one, and may the role have it?
+ * Is there a free item, and may the role take an item?
  */
 bool
 jobq_share_left(JobqShares *shares, Oid role, JobqShareOf what)
 {
 	uint64		most = (uint64) free_of(shares, what) * JOBQ_SHARE;
 
-	/* nobody holds more than all together */
+	/* no account holds more than all together */
 	return shares->held[what] < most ||
 		jobq_share_held(shares, role, what) < most;
 }
 
 /*
- * The same, but a good part of what the role can have at most.  Who waits for one
- * of many waits for this, and comes less often.
+ * Is a good part of the role's possible maximum free?  For callers waiting for any of many
+ * items, for fewer wake-ups than with jobq_share_left().
  */
 bool
 share_is_ample(JobqShares *shares, Oid role, JobqShareOf what)
@@ -141,7 +140,8 @@ share_is_ample(JobqShares *shares, Oid role, JobqShareOf what)
 }
 
 /*
- * The role takes one.  Returns whose account it is on, for when it is given back.
+ * Take an item for the role.  Returns the account, which the caller passes to
+ * jobq_share_give() later.  An item must be free.
  */
 uint32
 jobq_share_take(JobqShares *shares, Oid role, JobqShareOf what)
@@ -165,7 +165,7 @@ jobq_share_take(JobqShares *shares, Oid role, JobqShareOf what)
 }
 
 /*
- * One more on an account that something is held on.
+ * Take an item for an account that holds items already.  An item must be free.
  */
 void
 account_add(JobqShares *shares, uint32 index, JobqShareOf what)
@@ -176,7 +176,7 @@ account_add(JobqShares *shares, uint32 index, JobqShareOf what)
 }
 
 /*
- * It is given back.
+ * Return an item that was taken for this account.
  */
 void
 jobq_share_give(JobqShares *shares, uint32 index, JobqShareOf what)

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * shares.h
- *	  What roles hold of things of which there are only so many.
+ *	  How many of a limited number of items each role holds.
  *
- * A role may have all that nobody else needs, but for a rest that is kept for who
- * comes next: it takes nothing more when it holds JOBQ_SHARE times what is free.
- * So one that is alone gets seven eighths; two get seven fifteenths each; and
- * nobody has to be counted but those who hold something.
+ * A role may take all items that no other role needs, except a reserve for the next role.  A
+ * role may take no more items when it holds JOBQ_SHARE times the number of free items.  With
+ * JOBQ_SHARE 7, a single role gets seven eighths, and two roles get seven fifteenths each.
+ * Only roles that hold items must be counted.
  *
- * Lanes and entries, which can be taken from who has them, have another rule: see
- * lane.c and entry.c.
+ * Lanes and entries can be taken away from a role, and follow another rule: see lane.c and
+ * entry.c.
  *
  * src/ready/shares.h
  *
@@ -24,7 +23,7 @@
 #define JOBQ_SHARE	7
 #endif
 
-/* What is shared. */
+/* The kinds of items. */
 typedef enum JobqShareOf
 {
 	JOBQ_OF_LEASES = 0,
@@ -39,8 +38,7 @@ typedef enum JobqShareOf
 } JobqShareOf;
 
 /*
- * A role that holds something.  Those that find no account of their own share the
- * first.
+ * A role that holds items.  Roles for which there is no account share the first account.
  */
 #ifndef JOBQ_MAX_ACCOUNTS
 #define JOBQ_MAX_ACCOUNTS	1024
@@ -54,8 +52,8 @@ typedef struct JobqAccount
 
 typedef struct JobqShares
 {
-	uint32		total[JOBQ_NSHARES];	/* that there are */
-	uint32		held[JOBQ_NSHARES]; /* by all together */
+	uint32		total[JOBQ_NSHARES];	/* number of items */
+	uint32		held[JOBQ_NSHARES]; /* by all roles together */
 	uint32		free;
 	JobqAccount accounts[JOBQ_MAX_ACCOUNTS];
 	uint32		bucket[JOBQ_MAX_ACCOUNTS];

@@ -1,26 +1,25 @@
 /*-------------------------------------------------------------------------
  *
- * taken.c
- *	  Jobs that do not wait for a place of their limiter: what the scheduler asks who
- *	  carries out what is to become of them (worker/scheduler/taken.c).
+ *	  Jobs that do not wait for a permit of their limiter: functions for the scheduler,
+ *	  which carries out the consequences (worker/scheduler/taken.c).
  *
- * A limiter says what becomes of a job that is due while all its places, or all of the
- * job's key, are taken (JobqLimiter.when_taken).  Unless the job waits, a table is to be
- * written, which is the scheduler's business.  So the heap in which such jobs stand is
- * linked as "stuck", and the scheduler is woken.
+ * A limiter determines the consequence for a job that is due while no permit of the limiter,
+ * or of the job's key, is free (JobqLimiter.when_taken).  Unless the job waits, a table must
+ * be written, which is a task of the scheduler.  The heap of such jobs is therefore linked as
+ * "stuck", and the scheduler is woken.
  *
- * A heap that has lanes, and whose places are all taken, is stuck; or the scheduler has
- * looked at it since its last place was taken and its last job came.  That is seen to
- * where a lane gets a place in a heap or another job, and where the last place is taken
- * (heap.c, entry.c, tenant.c).  A heap may be stuck and have places all the same: whoever
- * looks at it asks.  When the limits are loaded anew, which the sweep has done from time
- * to time, all heaps are looked at again.
+ * Invariant: a heap with lanes and without a free permit is stuck, or the scheduler has
+ * examined the heap since its last permit was taken and its last job came.  The invariant is
+ * kept wherever a lane gets a position in a heap or another job, and where the last permit is
+ * taken (heap.c, entry.c, tenant.c).  A stuck heap may have free permits nevertheless, so the
+ * scheduler checks.  Loading the limits, which the sweep does from time to time, makes all
+ * heaps be examined again.
  *
- * What the scheduler takes out of a heap it has popped, as far as the cursor of the lane
- * is concerned: it hands back what it leaves alone.
+ * Jobs that the scheduler takes out of a heap count as popped for the cursor of the lane.
+ * The scheduler hands the remaining jobs over again.
  *
- * All functions want db->lock held exclusively, but for those that say otherwise.  Nothing
- * here can fail.
+ * The caller of every function here holds db->lock exclusively, unless a function says
+ * otherwise.  No function here can fail.
  *
  * src/ready/taken.c
  *
@@ -37,8 +36,8 @@ static void add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role
 					   bool stopping, bool leased);
 
 /*
- * Is one of the places among these permits?  tally: of the key, or JOBQ_NONE if the
- * limiter is not by one.
+ * Do these permits include a permit of the limiter?  tally: the tally of the key, or
+ * JOBQ_NONE if the limiter is not keyed.
  */
 static bool
 holds_place(const JobqPermits *permits, uint16 index, uint32 tally)
@@ -48,8 +47,8 @@ holds_place(const JobqPermits *permits, uint16 index, uint32 tally)
 }
 
 /*
- * Does the worker hold a place for an attempt that is over, or for a job that may not run
- * now?  It is about to give it back.
+ * Does the worker hold a permit for an attempt that is over, or for a job that may not run
+ * now?  The worker is about to return the permit.
  */
 static bool
 is_ending(JobqSlot *slot, uint16 index, uint32 tally)
@@ -69,9 +68,11 @@ is_ending(JobqSlot *slot, uint16 index, uint32 tally)
 }
 
 /*
- * Are all places of the limiter with this hash taken, or of this key of it, and do its
- * jobs not wait for one?  Then *by says what becomes of them, but for the role.  *ending:
- * one will be free in a moment, without anybody's doing.  A shared lock is enough.
+ * Are all permits of the limiter with this hash, or of this key of the limiter, held, and do
+ * its jobs not wait for permits?  If so, *by gets the consequence, without the role.
+ * *ending: a permit is about to be returned without further action.
+ *
+ * Caller holds db->lock, at least in shared mode.
  */
 bool
 jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
@@ -108,8 +109,9 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 }
 
 /*
- * The heap that is stuck since longest, which it is not any more for now, and what becomes
- * of its jobs; or NULL.  Then others may remain, that were not looked at.
+ * Unlink and return the heap that has been stuck longest; NULL if there is none.  *by and
+ * *ending are as for jobq_places_taken().  After NULL, heaps that were not examined may
+ * remain.
  */
 JobqHeap *
 jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by, bool *ending)
@@ -136,7 +138,7 @@ jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by, bool *ending)
 }
 
 /*
- * Look at the heap of this key again, if there is one.
+ * Mark the heap with this key as stuck again, if the heap exists.
  */
 void
 jobq_stuck_again(JobqDatabase *db, const JobqHeap *key)
@@ -148,8 +150,8 @@ jobq_stuck_again(JobqDatabase *db, const JobqHeap *key)
 }
 
 /*
- * Take jobs out of the heap of this key, up to so many, those first that come first.  If
- * any are left, it is stuck again, after others.
+ * Take up to "most" jobs out of the heap with this key, in order, and return their number.
+ * If jobs remain, the heap is stuck again, behind other heaps.
  */
 int
 jobq_stuck_take(JobqDatabase *db, const JobqHeap *key, JobqPush *jobs, int most,
@@ -189,8 +191,8 @@ list_lanes(JobqDatabase *db, uint32 lane, JobqPush *jobs, int most)
 }
 
 /*
- * The first jobs of some lanes of the heap of this key, up to so many, which remain there.
- * A shared lock is enough.
+ * Copy the first jobs of some lanes of the heap with this key, up to "most", and return their
+ * number.  The jobs remain in their lanes.  Caller holds db->lock, at least in shared mode.
  */
 int
 jobq_stuck_list(JobqDatabase *db, const JobqHeap *key, JobqPush *jobs, int most)
@@ -201,8 +203,8 @@ jobq_stuck_list(JobqDatabase *db, const JobqHeap *key, JobqPush *jobs, int most)
 }
 
 /*
- * Take this job, which was listed, out of its lane.  False if it is not among the first
- * ones there any more.
+ * Take a listed job out of its lane.  Returns false if the job is no longer among the first
+ * jobs of the lane.
  */
 bool
 jobq_stuck_remove(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake)
@@ -227,8 +229,9 @@ jobq_stuck_remove(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake)
 }
 
 /*
- * A session has found the job in the table, and all places taken: it is none of those
- * that wait for one.  If too many are noted already, it will be found again.
+ * Note a job for the scheduler that a session has found in the table, without a free permit.
+ * The job does not wait for a permit.  If too many jobs are noted already, the job will be
+ * found again later.
  */
 void
 taken_note(JobqDatabase *db, const JobqPush *job)
@@ -248,11 +251,12 @@ taken_note(JobqDatabase *db, const JobqPush *job)
 }
 
 /*
- * Has somebody got the job: a worker that has popped it, whether it has begun or not, a
- * session to which it is offered, or that has leased it?  Then what stands in its lane is
- * an outdated entry, and the place that is taken may be the job's own.  A worker is asked
- * for what it holds, and not for what it says that it runs: it can begin at any time, and
- * has the row only a moment later.  A shared lock is enough.
+ * Is the job held by a process: a worker that has popped it, whether begun or not, or a
+ * session with an offer or a lease?  The entry in the job's lane is then outdated, and the
+ * missing permit may be the job's own.  The permits of a worker are compared, not its current
+ * job.  A worker can begin at any time, and has the row only a moment later.
+ *
+ * Caller holds db->lock, at least in shared mode.
  */
 bool
 jobq_is_handed_out(JobqDatabase *db, int64 id)
@@ -285,10 +289,12 @@ add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role, bool stopp
 }
 
 /*
- * Add those that hold a place of the limiter, or of this key of it, to the n that are in
- * the array, which has room for "most"; and return how many there are then.  *at is 0 at
- * first.  Unless it is 0 again afterwards, there is more to be looked at, and the lock can
- * be released before.  A shared lock is enough.
+ * Append the jobs that hold a permit of the limiter, or of this key of the limiter, to the n
+ * holders in the array, which has room for "most".  Returns the new number.  *at must be 0 at
+ * first.  If *at is not 0 afterwards, the caller calls again for further jobs, and may
+ * release the lock in between.
+ *
+ * Caller holds db->lock, at least in shared mode.
  */
 int
 jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders,

@@ -1,25 +1,24 @@
 /*-------------------------------------------------------------------------
  *
- * tally.c
- *	  Tallies: what is counted of a tenant with limits, or of a key of a limiter.  How
- *	  many of its jobs run, how full its bucket is, and when to look at it again.
+ *	  Tallies: the counters of a tenant with limits, or of a key of a limiter: the number of
+ *	  running jobs, the fill of the bucket, and the time of the next check.
  *
- * What is said of tenants here and in tenant.c holds for keys: the limits of a limiter
- * by a key are kept as those of its tenants.
+ * Statements about tenants here and in tenant.c also hold for keys.  The limits of a keyed
+ * limiter are stored as the limits of its tenants.
  *
- * A tally takes the place of an entry, and is found by a hash.  It is kept while there
- * is something to remember: of a tenant without one no job runs, and its bucket is
- * full.  Whoever pops a job has just given back its entry, so that there is always a
- * place for a tally then.
+ * A tally occupies the slot of an entry, and is found by a hash.  A tally is kept while there
+ * is a state to remember.  A tenant without a tally has no running job, and a full bucket.  A
+ * process that pops a job has just freed the job's entry, so there is always a slot for a
+ * tally then.
  *
- * Too many of them would leave no entries to jobs.  So the bucket of a tenant of which
- * no job runs is forgotten when there are more than JOBQ_MAX_TALLIES: nobody shall keep
- * entries from others by tenants that he names.
+ * Too many tallies would leave no entries for jobs.  The bucket of a tenant without running
+ * jobs is therefore forgotten if there are more than JOBQ_MAX_TALLIES.  A client must not be
+ * able to exhaust the pool by inventing tenant names.
  *
- * A bucket is remembered as the time when it will be full.  So it needs no change while
- * it fills.
+ * A bucket is stored as the time at which it will be full.  The stored value does not change
+ * while the bucket fills.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/tally.c
  *
@@ -40,7 +39,7 @@ static uint32 *tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant);
 static void tallies_sweep(JobqDatabase *db, TimestampTz now);
 
 /*
- * Have the tenants of the queue limits?
+ * Does the limiter limit its tenants?
  */
 bool
 jobq_tenants_limited(const JobqLimiter *limiter)
@@ -49,7 +48,7 @@ jobq_tenants_limited(const JobqLimiter *limiter)
 }
 
 /*
- * The limiter that says how tenants are limited, or NULL if they are not.
+ * Return the limiter if its tenants have limits, or NULL.
  */
 const JobqLimiter *
 tenant_policy(JobqDatabase *db, uint16 limiter)
@@ -60,7 +59,8 @@ tenant_policy(JobqDatabase *db, uint16 limiter)
 }
 
 /*
- * The same for the tenants of a queue, or the keys of a limiter.
+ * Return the limiter of the tenants of a queue, or of the keys of a limiter; NULL if they
+ * have no limits.
  */
 const JobqLimiter *
 scope_policy(JobqDatabase *db, int32 scope)
@@ -70,7 +70,7 @@ scope_policy(JobqDatabase *db, int32 scope)
 	if (scope > 0)
 		return tenant_policy(db, jobq_limiter_find(db, scope, 0));
 
-	/* a bit of its hash is not known */
+	/* the scope has lost one bit of the hash */
 	limiter = jobq_limiter_find(db, 0, (uint32) scope);
 	if (limiter == JOBQ_NO_LIMITER || !db->limits->limiters[limiter].keyed)
 		limiter = jobq_limiter_find(db, 0, (uint32) scope & ~JOBQ_KEYS_OF(0));
@@ -87,7 +87,7 @@ tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant)
 }
 
 /*
- * The tally of the tenant, or JOBQ_NONE.
+ * Return the tally of the tenant, or JOBQ_NONE.
  */
 uint32
 tally_find(JobqDatabase *db, int32 scope, uint32 tenant)
@@ -100,7 +100,7 @@ tally_find(JobqDatabase *db, int32 scope, uint32 tenant)
 }
 
 /*
- * The same, made if there is none; JOBQ_NONE if there is no free entry.
+ * Return the tally of the tenant, created if necessary.  JOBQ_NONE if there is no free entry.
  */
 uint32
 tally_make(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
@@ -129,7 +129,7 @@ tally_make(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 }
 
 /*
- * Give up the tally if there is nothing to remember.
+ * Free the tally if there is no state to remember.
  */
 void
 tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
@@ -153,7 +153,7 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 }
 
 /*
- * The same for some: buckets become full with time.
+ * Free some tallies without a state to remember.  Buckets become full with time.
  */
 static void
 tallies_sweep(JobqDatabase *db, TimestampTz now)
@@ -169,7 +169,7 @@ tallies_sweep(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * Nothing is counted any more: no job runs, and all buckets are full.
+ * Forget all tallies: no job is counted, and all buckets are full.
  */
 void
 jobq_tallies_clear(JobqDatabase *db)
@@ -185,8 +185,8 @@ jobq_tallies_clear(JobqDatabase *db)
 }
 
 /*
- * How many tokens may be missing in a bucket: all, and what the dearest job has left
- * owing.
+ * Return the maximum number of missing tokens in a bucket: the capacity, and the debt of the
+ * most expensive job.
  */
 double
 tally_most(const JobqLimiter *policy)
@@ -195,8 +195,8 @@ tally_most(const JobqLimiter *policy)
 }
 
 /*
- * How many tokens there are, or with a minus, are owed; the tenant may have no tally.  If
- * there is not one, "due" is lowered to when there is.
+ * Return the number of tokens in the tenant's bucket; a debt is negative.  The tally may be
+ * NULL.  If there is less than one token, lower *due to the time at which there is one.
  */
 double
 tally_tokens(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
@@ -211,7 +211,7 @@ tally_tokens(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 	missing = (tally->full_at - now) * rate->per_us;
 	if (missing > most)
 	{
-		/* the clock was put back, or the rate was another; see limiter.c */
+		/* the clock was put back, or the rate has changed; see limiter.c */
 		if ((missing - most) / rate->per_us > USECS_PER_MINUTE &&
 			tally->full_at > jobq_now() + most / rate->per_us)
 		{
@@ -226,7 +226,7 @@ tally_tokens(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 }
 
 /*
- * So many tokens are taken out of the bucket; or are given back, if fewer than none.
+ * Take tokens from the bucket.  A negative number returns tokens.
  */
 void
 tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
@@ -242,7 +242,7 @@ tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
 /* ---------- timers ---------- */
 
 /*
- * The tenant is to be looked at then; DT_NOEND: not because of the time.
+ * Set the time at which the tenant is checked; DT_NOEND: no time.
  */
 void
 tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
@@ -252,8 +252,8 @@ tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
 }
 
 /*
- * A tally whose time has come, or JOBQ_NONE; the caller settles its tenant's heaps.
- * If there is none, db->limits->due is lowered to the next.
+ * Return a tally whose time has come, or JOBQ_NONE.  The caller settles the heaps of its
+ * tenant.  If there is none, db->limits->due is lowered to the next time.
  */
 uint32
 tally_due(JobqDatabase *db, TimestampTz now)
@@ -266,7 +266,7 @@ tally_due(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * The clock was put back: look at all that wait for it.
+ * The clock was put back: check all tallies that wait for a later time.
  */
 void
 jobq_tallies_put_back(JobqDatabase *db, TimestampTz now)

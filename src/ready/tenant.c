@@ -1,24 +1,23 @@
 /*-------------------------------------------------------------------------
  *
- * tenant.c
- *	  Limits of tenants: how many jobs of each tenant of a queue may run, and how
- *	  often one of them may start.  And those of the keys of a limiter.
+ *	  Limits of tenants: how many jobs of each tenant of a queue may run, and how often a
+ *	  job may start.  The same for the keys of a limiter.
  *
- * The lanes of such a tenant have a heap of their own for each heap in which they
- * would stand otherwise.  The first of them is lent to that one while the tenant may
- * start a job; so takers never meet a tenant that is full, and what a job costs does
- * not depend on how many tenants are.  Whoever changes what is counted (tally.c), or
- * what stands in a tenant's heap, has tenant_settle() see to it.  What only time sets
- * free has a timer.
+ * The lanes of a tenant with limits are in a heap of the tenant, one for each heap in which
+ * they would be otherwise (the heap of the takers).  The tenant's first lane is lent to the
+ * heap of the takers while the tenant may start a job.  Takers therefore never meet a full
+ * tenant, and the cost of a job does not depend on the number of tenants.  Code that changes
+ * the tallies (tally.c), or the contents of a tenant's heap, calls tenant_settle().  Tenants
+ * that wait only for time have a timer.
  *
- * A lane whose tenant has limits, and whose limiter is by a key, would be in two such
- * heaps.  It stands in none, and waits until one of both is taken away: the hash of a
- * tenant's lanes by keys could not be searched in a moment.
+ * A lane of a tenant with limits, with a keyed limiter, would belong to two such heaps.  Such
+ * a lane is in no heap, and waits until either limit is removed.  The keys of a tenant's
+ * lanes could not be searched in a short time.
  *
- * Tenants and keys are known by hashes of 32 bits.  Two that have the same are limited
- * as if they were one.
+ * Tenants and keys are identified by hashes of 32 bits.  Two tenants with the same hash are
+ * limited as one.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/tenant.c
  *
@@ -42,8 +41,8 @@ static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
 					   TimestampTz now);
 
 /*
- * Has the lane a tenant with limits?  One without a tenant is from before there were
- * any: its jobs are written anew.
+ * Does the lane have a tenant with limits?  A lane without a tenant dates from before there
+ * were limits, and its jobs are written again.
  */
 bool
 tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
@@ -52,7 +51,7 @@ tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * Has the lane a limiter by a key?
+ * Does the lane have a keyed limiter?
  */
 bool
 key_is_limited(JobqDatabase *db, const JobqLane *lane)
@@ -61,8 +60,8 @@ key_is_limited(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * May a job of the tenant start, which may have no tally?  If only time is in the way,
- * "due" is lowered.
+ * May a job of the tenant start?  The tally may be NULL.  If only time is missing, lower *due
+ * to the time of the next check.
  */
 static bool
 may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
@@ -80,7 +79,8 @@ may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 /* ---------- heaps ---------- */
 
 /*
- * Within a tenant there are no turns.
+ * Does the lane come before the other lane of the same tenant?  Within a tenant there are no
+ * turns.
  */
 static bool
 comes_first(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
@@ -92,7 +92,7 @@ comes_first(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 }
 
 /*
- * The tally of the tenant whose heap this is, or JOBQ_NONE.
+ * Return the tally of the tenant of this heap, or JOBQ_NONE.
  */
 static uint32
 tally_of(JobqDatabase *db, const JobqHeap *own)
@@ -103,7 +103,7 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 }
 
 /*
- * The limits of the tenant or key whose heap this is, or NULL.
+ * Return the limits of the tenant or key of this heap, or NULL.
  */
 static const JobqLimiter *
 policy_of(JobqDatabase *db, const JobqHeap *own)
@@ -113,7 +113,7 @@ policy_of(JobqDatabase *db, const JobqHeap *own)
 }
 
 /*
- * Within what the tenants, or keys, of this limiter are known.
+ * Return the scope of the tenants, or keys, of this limiter.
  */
 static int32
 scope_of(const JobqLimiter *policy)
@@ -122,8 +122,8 @@ scope_of(const JobqLimiter *policy)
 }
 
 /*
- * A job of this heap may not start.  If that is because all places of its key are taken,
- * and it does not wait for one, the scheduler sees to it.
+ * A job of this heap may not start.  If the reason is that all permits of its key are held,
+ * and the job does not wait for permits, the heap is stuck.
  */
 static void
 stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
@@ -138,8 +138,8 @@ stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
 }
 
 /*
- * See that the first lane of the tenant's heap is lent if the tenant may start a job,
- * and none if not.  Returns whether one is that was not.
+ * Lend the first lane of the tenant's heap if the tenant may start a job, or take the lent
+ * lane back if not.  Returns true if the heap had no lent lane before and has one now.
  */
 bool
 tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
@@ -152,7 +152,7 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 									now, &due);
 	JobqLane   *lent = own->lent == JOBQ_NONE ? NULL : &ready->lanes[own->lent];
 
-	/* other heaps of the tenant may wait for one that is set */
+	/* keep a timer for which other heaps of the tenant wait */
 	if (due != DT_NOEND)
 		tally_set_timer(db, tally, due);
 	if (!is_free)
@@ -189,7 +189,7 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 }
 
 /*
- * The lane, which is in no heap, is one of this heap of its tenant.
+ * Add a lane that is in no heap to this heap of its tenant.
  */
 void
 tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
@@ -200,7 +200,7 @@ tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
 }
 
 /*
- * The lane leaves its tenant's heap, and the one to which it may be lent.
+ * Remove the lane from its tenant's heap, or from the heap to which it is lent.
  */
 void
 tenant_leave(JobqDatabase *db, JobqLane *lane)
@@ -225,8 +225,7 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * How many jobs that stand in this heap of a tenant's, or are lent by it, may start
- * now.
+ * Return how many jobs of this heap of a tenant, including its lent lane, may start now.
  */
 uint32
 tenant_room(JobqDatabase *db, const JobqHeap *own)
@@ -247,7 +246,8 @@ tenant_room(JobqDatabase *db, const JobqHeap *own)
 }
 
 /*
- * May a job of the lane start now, by all limiters and its tenant?
+ * May a job of the lane start now, according to all limiters and its tenant?  Lowers
+ * db->limits->due if the answer changes with time.
  */
 bool
 jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
@@ -258,12 +258,12 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent != JOBQ_NONE;
 
-	/* no taker finds a lane that stands in no heap */
+	/* no taker finds a lane that is in no heap */
 	return lane->heap != JOBQ_NONE;
 }
 
 /*
- * May no job of the tenant, or key, of this limiter start now?
+ * Is every job of this tenant, or key, of the limiter prevented from starting now?
  */
 static bool
 tenant_is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
@@ -277,7 +277,8 @@ tenant_is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
 }
 
 /*
- * Do limits keep all jobs of the lane from starting now, even if it has none in memory?
+ * Do limits prevent all jobs of the lane from starting now?  The lane may have no job in
+ * memory.
  */
 bool
 lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
@@ -293,7 +294,7 @@ lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 }
 
 /*
- * Have what the lane's takers find offered to consumers that wait, if any do.
+ * Mark the heap in which the lane's takers find jobs, if consumers may be waiting.
  */
 void
 lane_offer(JobqDatabase *db, const JobqLane *lane)
@@ -319,8 +320,8 @@ settle_all(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 }
 
 /*
- * A job of the tenant, or key, of this limiter starts, and takes so many tokens.  Returns
- * the tenant's tally, or JOBQ_NONE if it has no limits.  The caller has seen that there is
+ * A job of this tenant, or key, of the limiter starts, and takes "cost" tokens.  Returns the
+ * tenant's tally, or JOBQ_NONE if there are no limits.  The caller has ensured that there is
  * a free entry.
  */
 uint32
@@ -343,8 +344,8 @@ tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, int cost,
 }
 
 /*
- * The job is over; if it did not run at all, its tokens are back.  The caller settles the
- * tenant's heaps.
+ * A job of the tenant is over.  tokens: the number to return, if the job did not run at all;
+ * otherwise 0.  The caller settles the tenant's heaps.
  */
 void
 tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
@@ -362,7 +363,7 @@ tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
 }
 
 /*
- * May a job of the tenant, or key, of this limiter start now?
+ * May a job of this tenant, or key, of the limiter start now?
  */
 bool
 tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
@@ -379,8 +380,8 @@ tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
 }
 
 /*
- * A job of the tenant runs, for which no permit was asked.  Returns its tally, or
- * JOBQ_NONE if the tenant has no limits, or there is no free entry.
+ * Count a job of the tenant that runs without having asked for a permit.  Returns the tally,
+ * or JOBQ_NONE if the tenant has no limits or there is no free entry.
  */
 uint32
 tenant_count(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
@@ -398,7 +399,7 @@ tenant_count(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 }
 
 /*
- * So many tokens of the tenant were taken before the server started.
+ * Take tokens of the tenant for jobs that started before the server did.
  */
 void
 jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
@@ -416,7 +417,7 @@ jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
 }
 
 /*
- * What is counted of a tenant; false if it has no limits.
+ * Get the counters of a tenant.  Returns false if the tenant has no limits.
  */
 bool
 jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,

@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * timer.c
- *	  Timers: what is to be looked at when its time has come.
+ *	  Timers: times at which elements of an array must be checked.
  *
- * Tallies of tenants that wait for a token have them, and groups that wait for their
- * time.  What is due next is found at once, however many wait.
+ * Tallies of tenants that wait for a token have timers, and groups that wait for a time.  The
+ * next due element is found at once, however many elements wait.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/timer.c
  *
@@ -32,7 +31,7 @@ put(JobqTimers *timers, uint32 place, uint32 index)
 }
 
 /*
- * The one at this place is earlier or later than before: move it to where it belongs.
+ * Move the element at this position to its correct position, after its time has changed.
  */
 static void
 sift(JobqTimers *timers, uint32 place)
@@ -61,8 +60,8 @@ sift(JobqTimers *timers, uint32 place)
 }
 
 /*
- * The thing with this index is to be looked at then, and not before; DT_NOEND: not because
- * of the time.
+ * Set the timer of the element with this index to "due", replacing an earlier time.  DT_NOEND
+ * removes the timer.
  */
 void
 timer_set(JobqTimers *timers, uint32 index, TimestampTz due)
@@ -90,7 +89,7 @@ timer_set(JobqTimers *timers, uint32 index, TimestampTz due)
 }
 
 /*
- * When the first of them is due; DT_NOEND if there is none.
+ * Return the earliest time of all timers; DT_NOEND if there is none.
  */
 TimestampTz
 timers_next(const JobqTimers *timers)
@@ -99,7 +98,7 @@ timers_next(const JobqTimers *timers)
 }
 
 /*
- * A thing whose time has come, which has no timer any more; or JOBQ_NONE.
+ * Remove a timer whose time has come.  Returns the index of its element, or JOBQ_NONE.
  */
 uint32
 timer_take_due(JobqTimers *timers, TimestampTz now)

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * timers.h
- *	  Timers: what is to be looked at when its time has come.
+ *	  Timers: times at which elements of an array must be checked.
  *
  * src/ready/timers.h
  *
@@ -13,18 +12,19 @@
 #include "ready/job.h"
 
 /*
- * The timers of things of one array.  A thing knows when it is due, as a TimestampTz,
- * which is valid if it has a timer, and the place of its timer in the heap, as a uint32:
- * JOBQ_NONE if it has none.
+ * The timers of the elements ("things") of one array.  An element stores its time as a
+ * TimestampTz, valid if the element has a timer.  The element also stores the position of its
+ * timer in the heap as a uint32, or JOBQ_NONE without a timer.
  */
 typedef struct JobqTimers
 {
 	char	   *things;			/* the array */
-	Size		size;			/* of one of them */
-	Size		due;			/* where in it that is */
-	Size		place;			/* likewise */
+	Size		size;			/* of an element, in bytes */
+	Size		due;			/* offset of the time within an element */
+	Size		place;			/* offset of the position within an element */
 	uint32		n;
-	uint32	   *heap;			/* indices of things, as a binary heap by due */
+	uint32	   *heap;			/* indices of elements, as a binary heap by
+								 * time */
 } JobqTimers;
 
 #endif							/* JOBQ_READY_TIMERS_H */

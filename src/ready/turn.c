@@ -1,26 +1,26 @@
 /*-------------------------------------------------------------------------
  *
- * turn.c
- *	  Whose turn it is: the lane whose first job comes first for a taker.
+ *	  Finds the lane whose first job comes first for a taker.
  *
- * By rank of the queue for the taker; then by turn, if queues have weights; by
- * priority; by the tenants' turn, if the queue is fair; by age.
+ * The order is: rank of the queue for the taker; turn, if queues have weights; priority; the
+ * tenants' turn, if the queue is fair; age.
  *
- * Turns are those of start-time fair queueing: each job that a tenant (or a
- * weighted queue) starts moves its turn on by one over its weight, and the lowest
- * turn comes next.  Who comes newly begins where the others are.
+ * Turns follow start-time fair queueing.  Each started job of a tenant (or a weighted queue)
+ * advances its turn by 1 / weight.  The lowest turn comes next.  A new tenant begins at the
+ * turn of the others.
  *
- * Where turns go by processor time (fair_cost), a job moves its tenant's turn on by
- * what jobs of the tenant take on average, as nobody knows what this one will.  When
- * its worker comes for the next job, that is known: what was too little moves the
- * turn on by the rest; what was too much is a credit, which makes the next jobs
- * cheaper, as a turn never goes back (heap.c).  So a tenant pays in the end for what
- * its jobs have used, neither more nor less, whatever they were expected to.  Nobody
- * measures what consumers do: their jobs cost the average, which is the same for all
- * tenants unless workers have measured some before.  All of this is in memory only;
- * after a start all tenants begin at the same.
+ * If turns depend on processor time (fair_cost), a job advances its tenant's turn by the
+ * average cost of the tenant's jobs, because the cost is unknown in advance.  The cost is
+ * known when the worker comes for its next job.  Missing cost then advances the turn further.
+ * Excess cost becomes a credit, which makes the next jobs cheaper, because a turn never
+ * decreases (heap.c).  In the end, a tenant pays exactly the cost of its jobs, whatever was
+ * expected.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The cost of consumers is not measured.  Their jobs cost the average, which is the same for
+ * all tenants unless workers have measured some jobs before.  All turns are in memory only,
+ * so all tenants begin equal after a start.
+ *
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/turn.c
  *
@@ -33,23 +33,22 @@
 #include "ready/inner.h"
 
 /*
- * A job costs that many microseconds at least, and as many as long as none was
- * measured.
+ * Minimum cost of a job, and the assumed cost before any measurement, in microseconds.
  */
 #define LEAST_COST		10.0
 #define UNKNOWN_COST	1000.0
 
-/* The average is that of about so many jobs; and what one counts for at most. */
+/* Weight of the average, in jobs; and the maximum cost of a job, in averages. */
 #define AVERAGE_JOBS	8
 #define MOST_AVERAGES	4
 
 /*
- * A credit is not for more than so many jobs like the one that has cost less: it
- * is for those that were under way, and no fortune to outrun others with later.
+ * Maximum credit, in jobs like the cheaper job.  The credit covers jobs that were running at
+ * the same time.  A larger credit would let the tenant overtake others later.
  */
 #define CREDIT_JOBS		32
 
-/* What has been found so far. */
+/* The best lane so far. */
 typedef struct Choice
 {
 	JobqLane   *lane;
@@ -62,8 +61,8 @@ static void consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
 					 uint8 rank, TimestampTz now, Choice *choice);
 
 /*
- * Does the lane come before the other, which is the first one of another heap and
- * has the same rank?
+ * Does the lane come before the other lane, which is the first of another heap with the same
+ * rank?
  */
 static bool
 lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
@@ -90,7 +89,7 @@ lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 }
 
 /*
- * Is the first lane of the heap better than what we have?
+ * Replace the choice if the first lane of the heap is better.
  */
 static void
 consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker, uint8 rank,
@@ -123,7 +122,8 @@ may_take(const JobqTaker *taker, Oid role)
 }
 
 /*
- * The lane whose first job comes first for this taker, or NULL.
+ * Return the lane whose first job comes first for this taker, or NULL.  *best_rank gets its
+ * rank.
  */
 JobqLane *
 lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
@@ -159,7 +159,8 @@ lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 }
 
 /*
- * The share of the tenant: how many turns it has where others have one.
+ * Return the weight of the tenant: the number of turns for each turn of a tenant with weight
+ * 1.
  */
 static int
 weight_of(const JobqLimiter *limiter, uint32 tenant)
@@ -171,7 +172,7 @@ weight_of(const JobqLimiter *limiter, uint32 tenant)
 }
 
 /*
- * What a job of the tenant is likely to cost.
+ * Return the expected cost of a job of the tenant, in microseconds.
  */
 static double
 likely_cost(const JobqLimiter *limiter, const JobqParty *party)
@@ -182,9 +183,9 @@ likely_cost(const JobqLimiter *limiter, const JobqParty *party)
 }
 
 /*
- * A job of the lane was popped: move on the turns of its tenant and queue.  Returns
- * for how much of processor time its tenant was charged, or 0 if its turns are not
- * by that.
+ * A job of the lane was popped: advance the turns of its tenant and queue.  Returns the
+ * microseconds of processor time charged to the tenant, or 0 if turns do not depend on
+ * processor time.
  */
 double
 lane_served_one(JobqDatabase *db, JobqLane *lane)
@@ -223,8 +224,8 @@ lane_served_one(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * A job has cost so much.  One that has cost far more than others counts as one that
- * has cost a few times as much: the next need not be like it.
+ * Include the cost of a job in the average.  The cost is limited to a few averages, because
+ * the next job need not be as expensive.
  */
 static void
 note_cost(float *average, double used)
@@ -236,13 +237,13 @@ note_cost(float *average, double used)
 }
 
 /*
- * The run of a job that was popped is over and has used so many microseconds of
- * processor time: its tenant has paid too little for it, or too much.  "ran": it is
- * one by which others can be judged.  Does nothing if its queue has no such turns any
- * more, or its tenant no lane.
+ * The run of a popped job is over, and has used this number of microseconds of processor
+ * time: settle the difference to the charge.  ran: the run counts for the averages.  Does
+ * nothing if turns of the queue no longer depend on processor time, or if the tenant has no
+ * lane.
  *
- * A lane that has moved on in its turn is found to be so when it comes to the top of
- * its heap, so this costs the same however many lanes there are.
+ * A lane with a changed turn is detected when the lane comes to the top of its heap.  The
+ * work here therefore does not depend on the number of lanes.
  */
 void
 jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
@@ -274,8 +275,8 @@ jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
 }
 
 /*
- * Turns go by another measure from now on: all tenants of the limiter's queue begin
- * at the same.  Looks at all lanes; the caller has them placed anew.
+ * Turns have another unit from now on: all tenants of the limiter's queue begin at the same
+ * turn.  Examines all lanes.  The caller places the lanes again.
  */
 void
 jobq_turns_begin(JobqDatabase *db, uint16 limiter)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * wake.c
- *	  Who is woken for a job in a lane: consumers, an idle worker, the scheduler.
+ *	  Chooses the processes to wake for a job in a lane: consumers, an idle worker, the
+ *	  scheduler.
  *
- * Nobody is woken here: the wake list is carried out by whoever releases the lock
- * (jobq_unlock()).
+ * Most wake-ups are only added to the wake list.  jobq_unlock() carries out the list when the
+ * caller releases the lock.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/wake.c
  *
@@ -19,7 +19,7 @@
 #include "ready/inner.h"
 
 /*
- * Is the role among the first ones that the session has thought about?
+ * Is the role among the first nroles roles of the session?
  */
 bool
 reserver_knows(const JobqReserver *reserver, Oid role, int nroles)
@@ -45,8 +45,8 @@ reserver_takes(const JobqReserver *reserver, int32 queue_id)
 }
 
 /*
- * Who came last of those that may take from the lane, or NULL.  A session that
- * has just done something wakes more quickly than one that has slept for long.
+ * Return the newest waiting session that may take jobs from the lane, or NULL.  A recently
+ * active session wakes faster than a long sleeper.
  */
 JobqReserver *
 reserver_for(JobqDatabase *db, const JobqLane *lane)
@@ -61,7 +61,7 @@ reserver_for(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * Does a worker that is idle, or a consumer that waits, take jobs from the heap?
+ * Does an idle worker or a waiting consumer take jobs from the heap?
  */
 bool
 heap_has_taker(JobqDatabase *db, JobqHeap *heap)
@@ -85,9 +85,9 @@ heap_has_taker(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * See that a job in the lane is taken: mark the lane for consumers that wait, or
- * choose an idle worker, or else the scheduler if it may be able to start one.  Returns
- * whether a worker was chosen.
+ * Wake a taker for a job in the lane: mark the lane for waiting consumers, or choose an idle
+ * worker, or else wake the scheduler if it may be able to start a worker.  Returns whether a
+ * worker was chosen.
  */
 bool
 jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
@@ -106,8 +106,8 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	if (jobq_lane_is_closed(db, lane))
 		return false;
 	if (!jobq_lane_free(db, lane, now))
-		return false;			/* whoever gives a permit back will see to it,
-								 * or the time */
+		return false;			/* the return of a permit wakes a taker, or
+								 * the time does */
 
 	if (lane->consumer)
 	{
@@ -127,7 +127,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
 			!slot->retire && !slot->yields)
 		{
-			PGPROC	   *proc = slot->proc;	/* may vanish: read once */
+			PGPROC	   *proc = slot->proc;	/* may become NULL: read once */
 
 			if (proc == NULL)
 				continue;
@@ -140,15 +140,15 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			return true;
 		}
 	}
-	/* the scheduler may start one, or let one stay that was to leave */
+	/* the scheduler may start a worker, or keep a leaving worker */
 	if (!served || leaving || db->can_spawn)
 		wake->scheduler = true;
 	return false;
 }
 
 /*
- * The same for so many jobs of a heap at most, as far as there are room and workers that
- * have nothing to do.
+ * Call jobq_lane_wake() for up to n jobs of a heap, limited by the room and by the number of
+ * idle workers.
  */
 void
 heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
@@ -164,8 +164,8 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 }
 
 /*
- * A worker of the role leaves, who may have been woken for a job and not have
- * looked yet: wake another.
+ * A worker of the role leaves.  The worker may have been woken for a job without having
+ * popped yet, so wake another worker.
  */
 void
 jobq_role_wake(JobqDatabase *db, Oid oid, TimestampTz now, JobqWakeList *wake)
@@ -178,7 +178,7 @@ jobq_role_wake(JobqDatabase *db, Oid oid, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The relay has something to say: see that the scheduler wakes in time.
+ * The relay has a notification to send: wake the scheduler in time.
  */
 void
 jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)

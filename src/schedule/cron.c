@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * cron.c
- *	  When a schedule is due: the calendar behind a cron expression.
+ *	  Ticks of schedules: the calendar of cron expressions.
  *
- * The fields of an expression (expression.c) are the local time of a time zone; so
- * is what a recurrence rule says (recurrence.c).
- * When the clocks change, it is as in the cron of the larger distributions:
+ * The fields of an expression (expression.c) and of a recurrence rule (recurrence.c) are
+ * local times in a time zone.  When the clocks change, the rules are those of the cron of
+ * most distributions:
  *
- * - An entry with an asterisk for the hour (or all 24 of them), and a rule of
- *	 hours, minutes or seconds without BYHOUR, follows real time: it is due
- *	 whenever the local clock shows a time that matches, so not in an hour that
- *	 is left out, and twice in one that comes twice.
- * - Any other entry is meant for a time of day: it is due once if that comes
- *	 twice, the first time; and if it is left out, right after the gap.  Times
- *	 that fall together there are one.
+ * - An entry with an asterisk or all 24 values for the hour follows real time.
+ *	 The same applies to a rule of hours, minutes or seconds without BYHOUR.
+ *	 Such an entry is due whenever the local clock shows a matching time: not in
+ *	 an hour that is left out, and twice in an hour that is repeated.
+ * - Any other entry is due at a time of day.  If the time is repeated, the entry
+ *	 is due once, the first time.  If the time is left out, the entry is due
+ *	 right after the gap.  Several times in a gap make a single tick.
  *
- * Both follow from one walk along the periods of constant offset from UTC:
- * jobq_cron_next().
+ * Both follow from a single iteration over the periods of constant offset from UTC in
+ * jobq_cron_next().  Functions here take no locks.
  *
  * src/schedule/cron.c
  *
@@ -32,10 +32,10 @@
 #define EPOCH_DIFF	(INT64CONST(86400) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE))
 #define DAY_SECONDS			INT64CONST(86400)
 
-/* After so many seconds the calendar repeats itself. */
+/* The calendar repeats after this number of seconds. */
 #define CYCLE		(DAY_SECONDS * 146097)
 
-/* No time change spans more than that. */
+/* No change of a time zone's offset spans more than this number of seconds. */
 #define LONGEST_CHANGE	(2 * DAY_SECONDS)
 
 static int64 floor_seconds(TimestampTz at);
@@ -48,7 +48,7 @@ static bool is_nearest_workday(uint64 days, int day, int weekday, int last);
 static bool find_time(const JobqCron *cron, int from, int *match);
 
 /*
- * The time zone of that name.  Raises an error if there is none.
+ * Return the time zone with this name.  ERROR if the name is unknown or is a POSIX rule.
  */
 pg_tz *
 jobq_cron_zone(const char *name)
@@ -59,8 +59,8 @@ jobq_cron_zone(const char *name)
 	pg_tz	   *zone = name[0] != '\0' ? pg_tzset(name) : NULL;
 
 	/*
-	 * PostgreSQL reads UTC+2 as a rule in the style of POSIX: two hours to
-	 * the west.  Nobody means that.
+	 * PostgreSQL reads UTC+2 as a POSIX rule: two hours to the west.  Users
+	 * expect the opposite, so these names are rejected.
 	 */
 	if (zone != NULL && strchr(name, '/') == NULL &&
 		strpbrk(name, "0123456789<") != NULL)
@@ -81,7 +81,7 @@ jobq_cron_zone(const char *name)
 }
 
 /*
- * Whole seconds since 1970.
+ * Convert to seconds since 1970, rounded down.
  */
 static int64
 floor_seconds(TimestampTz at)
@@ -90,7 +90,7 @@ floor_seconds(TimestampTz at)
 }
 
 /*
- * Seconds since 1970, as the local clock shows them.
+ * Convert seconds since 1970 in UTC to local seconds since 1970.
  */
 static int64
 to_local(int64 at, pg_tz *zone)
@@ -109,18 +109,18 @@ to_local(int64 at, pg_tz *zone)
 }
 
 /*
- * The first tick after a time, or infinity if there is none.  The anchor is
- * for intervals, and for recurrence rules without DTSTART.  Raises an error if the
- * COUNT of such a rule takes too long to count.
+ * Return the first tick after a time, or infinity if there is none.  anchor: the start of
+ * intervals, and of recurrence rules without DTSTART.  May change the cached state of the
+ * recurrence rule.  ERROR if the COUNT of a rule takes too long to count.
  */
 TimestampTz
 jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 			   TimestampTz after)
 {
-	int64		now;			/* "after", in seconds since 1970 */
+	int64		now;			/* "after" as seconds since 1970 */
 	int64		horizon;
 	int64		begin;
-	int64		done = PG_INT64_MIN;	/* local times before were passed */
+	int64		done = PG_INT64_MIN;	/* earlier local times are done */
 
 	if (TIMESTAMP_NOT_FINITE(after))
 		return DT_NOEND;
@@ -139,7 +139,7 @@ jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 	now = floor_seconds(after);
 	horizon = now + CYCLE + 366 * DAY_SECONDS;
 
-	/* early enough to know of a time that comes for the second time */
+	/* early enough to detect a repeated local time */
 	begin = now - LONGEST_CHANGE;
 	while (begin < horizon)
 	{
@@ -161,7 +161,7 @@ jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 			break;
 		end = found > 0 ? Min(boundary, horizon) : horizon;
 
-		/* from "begin" to "end" the offset is the same */
+		/* the offset is constant from "begin" to "end" */
 		from = Max(begin, now + 1) + offset;
 		if (!cron->real_time)
 		{
@@ -191,7 +191,8 @@ jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 }
 
 /*
- * The last tick not before "from", which is one itself, and not after "until".
+ * Return the last tick from "from" to "until", both included.  "from" must be a tick.
+ * anchor, changes of state and errors: as for jobq_cron_next().
  */
 TimestampTz
 jobq_cron_last(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
@@ -207,7 +208,7 @@ jobq_cron_last(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 	if (cron->interval > 0)
 		return Max(from, from + (until - from) / cron->interval * cron->interval);
 
-	/* not all ticks from then on, but those of the last minute, hour ... */
+	/* skip most ticks: try the last minute, the last hour, and so on */
 	for (int i = 0; i < (int) lengthof(spans) && last == from; i++)
 	{
 		if (until - spans[i] <= from)
@@ -222,7 +223,8 @@ jobq_cron_last(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 }
 
 /*
- * Does it match at all, in any year?
+ * Return true if a cron expression is due at all, in any year.  Does not apply to intervals
+ * and recurrence rules.  Takes no locks.
  */
 bool
 jobq_cron_ever(const JobqCron *cron)
@@ -233,8 +235,8 @@ jobq_cron_ever(const JobqCron *cron)
 }
 
 /*
- * The first local time from "from" to before "until" that matches, in seconds
- * since 1970.
+ * Find the first matching local time from "from" to before "until", in local seconds since
+ * 1970.  Returns false if there is none.
  */
 static bool
 find_match(const JobqCron *cron, int64 from, int64 until, int64 *match)
@@ -273,8 +275,8 @@ find_match(const JobqCron *cron, int64 from, int64 until, int64 *match)
 }
 
 /*
- * Is the schedule due on this day?  Lists of days and of weekdays have values, and
- * what depends on the month.
+ * Return true if the expression is due on this day.  Lists of days and of weekdays contain
+ * values, and items that depend on the month.
  */
 static bool
 day_matches(const JobqCron *cron, int year, int month, int day, int weekday)
@@ -295,9 +297,9 @@ day_matches(const JobqCron *cron, int year, int month, int day, int weekday)
 }
 
 /*
- * Is this the working day of the month that is nearest to one of these days?  That
- * is the day itself, or the Friday before it, or the Monday after it, unless
- * those are in another month.
+ * Return true if this day is the working day of the month that is nearest to one of the
+ * given days.  The nearest working day is the day itself, the Friday before, or the Monday
+ * after, unless these are in another month.  days: bit 0 is the last day of the month.
  */
 static bool
 is_nearest_workday(uint64 days, int day, int weekday, int last)
@@ -317,7 +319,8 @@ is_nearest_workday(uint64 days, int day, int weekday, int last)
 }
 
 /*
- * The first time of day that matches, from second "from" of the day on.
+ * Find the first matching time of day, from second "from" of the day on.  Returns false if
+ * there is none.
  */
 static bool
 find_time(const JobqCron *cron, int from, int *match)

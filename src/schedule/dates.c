@@ -3,15 +3,16 @@
  * dates.c
  *	  The days of a recurrence rule (rrule.c) in one period.
  *
- * A period is a month, or a year if the rule counts in these.  With BYWEEKNO it is
- * the year of whole weeks, which begins with the first week that has four days in
- * the calendar's year: so a week that crosses into another year belongs to one of
- * them.
+ * A period is a month, or a year for rules with FREQ=YEARLY.  With BYWEEKNO, the period is
+ * a year of whole weeks.  The first week of such a year is the first with at least four
+ * days in the calendar year, so each week belongs to exactly one year.
  *
- * Each list of a rule says of a day, by itself, whether it is allowed, and the days
- * of the period that all of them allow are those of the rule.  RFC 5545 speaks of
- * lists that expand and others that limit; the outcome is the same.  BYSETPOS
- * chooses from them in the end.  A year takes some microseconds.
+ * Each list of a rule allows or forbids a day independently of the other lists.  The days
+ * of the rule are the days of the period allowed by all lists.  RFC 5545 describes lists
+ * that expand and lists that limit; the result is the same.  BYSETPOS chooses among the
+ * resulting days.  A year takes some microseconds.
+ *
+ * Functions here take no locks and raise no errors.
  *
  * src/schedule/dates.c
  *
@@ -23,15 +24,15 @@
 
 #include "schedule/inner.h"
 
-/* What a month takes anyhow, in days that are looked at. */
+/* Fixed cost of a month, as a number of examined days. */
 #define COST_MONTH		8
 
-/* A day, and where it is in what can be counted. */
+/* A day, and the range of days within which it is counted. */
 typedef struct Position
 {
 	int			day;			/* Julian day */
-	int			begin;			/* of what it is in */
-	int			end;			/* the day after that */
+	int			begin;			/* first day of the range */
+	int			end;			/* day after the range */
 } Position;
 
 static bool allows(const JobqRruleSet *set, Position at, int unit);
@@ -41,8 +42,8 @@ static bool allows_weekday(const JobqRrule *rule, int weekday,
 static void choose(JobqRrule *rule);
 
 /*
- * The period that a Julian day is in: a year, or a month, counted from the first one
- * of year 0.
+ * Return the period of a Julian day: a year, or a number of months since January of the
+ * year 0.
  */
 int
 jobq_rrule_period_of(const JobqRrule *rule, int day)
@@ -51,7 +52,7 @@ jobq_rrule_period_of(const JobqRrule *rule, int day)
 	int			month;
 	int			mday;
 
-	/* most of the week's days are in the year that the week belongs to */
+	/* a week belongs to the year with most of its days */
 	if (rule->by == JOBQ_RRULE_WEEKS)
 		day = jobq_rrule_week_begin(rule, day) + 3;
 	j2date(day, &year, &month, &mday);
@@ -59,7 +60,7 @@ jobq_rrule_period_of(const JobqRrule *rule, int day)
 }
 
 /*
- * The first day of a period.
+ * Return the first day of a period, as a Julian day.
  */
 int
 jobq_rrule_period_begin(const JobqRrule *rule, int period)
@@ -75,7 +76,7 @@ jobq_rrule_period_begin(const JobqRrule *rule, int period)
 }
 
 /*
- * The first day of the week that a day is in.
+ * Return the first day of the week of a Julian day, as a Julian day.
  */
 int
 jobq_rrule_week_begin(const JobqRrule *rule, int day)
@@ -84,8 +85,8 @@ jobq_rrule_week_begin(const JobqRrule *rule, int day)
 }
 
 /*
- * Find the days of a period, unless they are those that were found last.  Returns
- * how many days were looked at, or could have been in the time.
+ * Compute the days of a period, unless they are the last computed days.  Stores the days in
+ * rule->dates.  Returns the cost, as a number of examined days.
  */
 int
 jobq_rrule_read(JobqRrule *rule, int period)
@@ -135,7 +136,8 @@ jobq_rrule_read(JobqRrule *rule, int period)
 }
 
 /*
- * Is the unit of days allowed that a day is in, counted from either end?
+ * Return true if the list allows the unit of the day.  unit: length of the unit in days.
+ * Units are counted from both ends of the range.
  */
 static bool
 allows(const JobqRruleSet *set, Position at, int unit)
@@ -145,7 +147,7 @@ allows(const JobqRruleSet *set, Position at, int unit)
 }
 
 /*
- * Is one of these numbers in a set?
+ * Return true if the set contains one of the two numbers.
  */
 static bool
 has(const JobqRruleSet *set, int from_begin, int from_end)
@@ -155,8 +157,9 @@ has(const JobqRruleSet *set, int from_begin, int from_end)
 }
 
 /*
- * The nth weekday is that of the year only if the rule is one of years, without
- * months.
+ * Return true if BYDAY allows the day.  The nth weekday is counted within the year if the
+ * rule has FREQ=YEARLY without BYMONTH and BYWEEKNO.  Otherwise, it is counted within the
+ * month.
  */
 static bool
 allows_weekday(const JobqRrule *rule, int weekday, Position in_month,
@@ -174,7 +177,7 @@ allows_weekday(const JobqRrule *rule, int weekday, Position in_month,
 }
 
 /*
- * BYSETPOS: those days that it counts, from either end.
+ * Apply BYSETPOS: keep only the days at the given positions, counted from either end.
  */
 static void
 choose(JobqRrule *rule)

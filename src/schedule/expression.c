@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * expression.c
- *	  Reads cron expressions and intervals, and has recurrence rules read.
+ *	  Parsing of cron expressions and intervals; recurrence rules are passed on.
  *
  *	minute hour day month weekday			as in crontab(5)
  *	second minute hour day month weekday
@@ -9,19 +9,21 @@
  *	every 90 seconds, @every 90s			counted from an anchor, in real time
  *	RRULE:FREQ=MONTHLY;BYDAY=-1FR			as in iCalendar (rrule.c)
  *
- * A field is *, a value, a range 1-5, each with a step if it is followed by
- * /2, or a list of these.  A list of days can have
+ * A field is a list of items, separated by commas.  An item is *, a value, or a range such
+ * as 1-5.  A step such as /2 may follow an asterisk or a range.  A list of days may also
+ * contain these items:
  *
  *	L, L-2			the last day of the month, two days before it
- *	15W, LW			the working day (Monday to Friday) nearest to the 15th, the last
- *					one; in the same month
+ *	15W, LW			the working day (Monday to Friday) nearest to the 15th, and to the
+ *					last day; always in the same month
  *
- * and one of weekdays
+ * A list of weekdays may also contain these items:
  *
- *	fri#2, friL		the second Friday of the month, the last one
+ *	fri#2, friL		the second Friday of the month, the last Friday
  *
- * For day and weekday, ? is another word for *.  If both are restricted (do not
- * begin with * or ?), either is enough.  What it all means is in cron.c.
+ * The fields day and weekday may also be ?, with the meaning of *.  If both are restricted
+ * (do not begin with * or ?), a day matches if either field matches.  The meaning of
+ * expressions is in cron.c.
  *
  * src/schedule/expression.c
  *
@@ -35,11 +37,11 @@
 
 #include "schedule/inner.h"
 
-/* bounds of an interval, in milliseconds */
+/* limits of an interval, in milliseconds */
 #define MIN_INTERVAL	1000
 #define MAX_INTERVAL	(INT64CONST(86400) * 1000 * 36500)
 
-/* The fields, in order; an expression of five begins with the minute. */
+/* The fields, in order.  An expression with five fields begins with the minute. */
 enum
 {
 	FIELD_SECOND,
@@ -56,9 +58,9 @@ typedef struct Field
 	const char *name;
 	int			lowest;
 	int			highest;
-	const char *names;			/* of its values, three letters each */
+	const char *names;			/* of the values, three letters each */
 	const char *allowed;
-	const char *more;			/* what its lists can have beside values */
+	const char *more;			/* further items of its lists */
 } Field;
 
 static const Field fields[NFIELDS] = {
@@ -72,12 +74,12 @@ static const Field fields[NFIELDS] = {
 	"0 to 7, where 0 and 7 are Sunday, or sun to sat", "fri#2, friL; "},
 };
 
-/* The expression that is being parsed, for error messages. */
+/* The expression being parsed, for error messages. */
 typedef struct Parse
 {
 	const char *text;
 	int			nfields;
-	int			number;			/* of the field within the expression, from 1 */
+	int			number;			/* position of the field, from 1 */
 	const Field *field;
 	const char *content;
 	JobqCron   *cron;
@@ -104,7 +106,8 @@ invalid(const char *text, const char *problem, const char *hint)
 }
 
 /*
- * The hint tells what the field allows, after a more special one.
+ * Raise an ERROR.  The message's hint lists the values allowed in the field, after the
+ * given special hint.
  */
 static void
 invalid_field(const Parse *parse, const char *problem, const char *hint)
@@ -117,8 +120,9 @@ invalid_field(const Parse *parse, const char *problem, const char *hint)
 }
 
 /*
- * Parse an expression.  Raises an error if it is malformed, or, unless it is a
- * recurrence rule, is never due.
+ * Parse an expression.  *cron is overwritten.  ERROR if the expression is malformed.  A
+ * cron expression without any tick is an ERROR, too; a recurrence rule without ticks is
+ * not.  Takes no locks.
  */
 void
 jobq_cron_parse(const char *text, JobqCron *cron)
@@ -222,7 +226,7 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 }
 
 /*
- * "every", followed by an interval.
+ * Parse the interval after "every".
  */
 static void
 parse_interval(const char *text, const char *at, JobqCron *cron)
@@ -241,7 +245,7 @@ parse_interval(const char *text, const char *at, JobqCron *cron)
 }
 
 /*
- * The bits of a field.
+ * Parse a field, and return the bits of its values.
  */
 static uint64
 parse_field(Parse *parse, bool *any)
@@ -267,7 +271,7 @@ parse_field(Parse *parse, bool *any)
 
 		if (take_end_of_month(parse, &at))
 		{
-			/* nothing that the bits could tell */
+			/* this item has no bits here */
 			low = 1;
 			high = 0;
 			range = false;
@@ -337,7 +341,7 @@ parse_field(Parse *parse, bool *any)
 }
 
 /*
- * L, L-2 or LW in a list of days.
+ * Parse L, L-2 or LW in a list of days.
  */
 static bool
 take_end_of_month(Parse *parse, const char **at)
@@ -369,8 +373,7 @@ take_end_of_month(Parse *parse, const char **at)
 }
 
 /*
- * What makes a single value something else: W after a day, #2 or L after a
- * weekday.
+ * Parse the suffix of a single value: W after a day, #2 or L after a weekday.
  */
 static bool
 take_suffix(Parse *parse, const char **at, int value)
@@ -402,7 +405,7 @@ take_suffix(Parse *parse, const char **at, int value)
 }
 
 /*
- * One value; "sunday" if it was given as sun, which can end a week as well.
+ * Parse a value.  *sunday: true if the value is written as sun, which may end a range, too.
  */
 static int
 take_value(Parse *parse, const char **at, bool *sunday)

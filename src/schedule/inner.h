@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room schedule offer each other.
+ *	  Declarations shared by the files of the directory schedule.
  *
  * src/schedule/inner.h
  *
@@ -33,7 +33,7 @@ extern bool jobq_rrule_match(JobqRrule *rule, int64 from, int64 until,
 							 int64 *match);
 
 /*
- * The remainder that is not negative.
+ * Return value modulo by, never negative.  by must be positive.
  */
 static inline int
 jobq_rrule_modulo(int64 value, int64 by)

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * recurrence.c
- *	  When a recurrence rule (rrule.c) is due, in local time.
+ *	  Occurrences of a recurrence rule (rrule.c), in local time.
  *
- * A rule has dates, and times that are the same on each of them.  The dates come
- * from dates.c a period at a time: first those of the one that the search begins
- * in, then of those after it.  What runs through several periods is done here:
- * INTERVAL, COUNT, UNTIL, DTSTART, and weeks.
+ * A rule has dates, and times of day that are the same on each date.  dates.c computes the
+ * dates of one period at a time: first the period in which the search begins, and then the
+ * following periods.  This file handles the parts that cover several periods: INTERVAL,
+ * COUNT, UNTIL, DTSTART, and weeks.
  *
- * The time that a search takes is bounded: it looks a hundred years ahead, and what
- * is not due until then is not due any more.  COUNT is the number of searches from
- * the beginning of the rule, so there is a limit to the days that these look at.
+ * The time of a search is bounded.  A search ends after a hundred years, and any later
+ * occurrence is ignored.  COUNT needs a search for each occurrence from the start of the
+ * rule, so the number of examined days is limited, too.
  *
  * src/schedule/recurrence.c
  *
@@ -23,16 +23,16 @@
 
 #include "schedule/inner.h"
 
-/* How far a search goes, in days. */
+/* Maximum length of a search, in days. */
 #define MAX_AHEAD		36525
 
 /*
- * How many days are looked at to count occurrences.  Those of a thousand years are
- * fewer, and take some milliseconds.
+ * Maximum number of days that are examined to count occurrences.  A thousand years have
+ * fewer days, and take some milliseconds.
  */
 #define MAX_COUNTED		500000
 
-/* There is no such day, as an answer. */
+/* Result of a search without a match. */
 #define NO_DAY			PG_INT32_MAX
 
 static void derive(JobqRrule *rule, int64 anchor);
@@ -45,9 +45,9 @@ static int	aligned_period(const JobqRrule *rule, int period);
 static bool next_time(const JobqRrule *rule, int from, int *match);
 
 /*
- * Prepare a rule for jobq_rrule_match().  The anchor is what it begins with unless
- * it has a DTSTART, in local seconds since 1970: its first occurrence comes after
- * that.  An UNTIL of UTC is left to the caller.
+ * Prepare a rule for jobq_rrule_match().  anchor: start of a rule without DTSTART, in local
+ * seconds since 1970.  The first occurrence is after the anchor.  The caller must check an
+ * UNTIL in UTC.  Takes no locks.  ERROR if the COUNT takes too long to count.
  */
 void
 jobq_rrule_begin(JobqRrule *rule, int64 anchor)
@@ -66,7 +66,7 @@ jobq_rrule_begin(JobqRrule *rule, int64 anchor)
 	rule->last = rule->has_until && !rule->until_is_utc ? rule->until
 		: PG_INT64_MAX;
 
-	/* there are no times of day */
+	/* the rule has no time of day */
 	if (!next_time(rule, 0, &unused))
 		rule->last = PG_INT64_MIN;
 	else if (rule->count > 0)
@@ -75,7 +75,7 @@ jobq_rrule_begin(JobqRrule *rule, int64 anchor)
 }
 
 /*
- * What a rule leaves out is as in its anchor.
+ * Derive the parts that the rule does not specify from the anchor.
  */
 static void
 derive(JobqRrule *rule, int64 anchor)
@@ -121,7 +121,7 @@ derive(JobqRrule *rule, int64 anchor)
 }
 
 /*
- * When the last occurrence is that COUNT allows.
+ * Return the time of the last occurrence allowed by COUNT.
  */
 static int64
 last_counted(JobqRrule *rule)
@@ -147,8 +147,9 @@ last_counted(JobqRrule *rule)
 }
 
 /*
- * The first occurrence of a rule from "from" to before "until", in local seconds
- * since 1970.
+ * Find the first occurrence of a rule from "from" to before "until", in local seconds since
+ * 1970.  Returns false if there is none.  jobq_rrule_begin() must have prepared the rule.
+ * Changes the cached state of the rule.  Takes no locks.
  */
 bool
 jobq_rrule_match(JobqRrule *rule, int64 from, int64 until, int64 *match)
@@ -194,11 +195,11 @@ next_occurrence(JobqRrule *rule, int64 from, int64 until, int *looked,
 }
 
 /*
- * The first day of a rule from this one on, or NO_DAY.  How many days were looked at
- * is added to "looked".
+ * Return the first day of a rule from this day on, or NO_DAY.  Adds the number of examined
+ * days to *looked.
  *
- * Time zones make many searches of one, from one change of the clocks to the next:
- * so the last answer counts for all that would find it again.
+ * With a time zone, a single search becomes many searches, each between two changes of the
+ * clocks.  The last result is therefore reused for every search with the same result.
  */
 static int
 next_day(JobqRrule *rule, int from, int *looked)
@@ -230,8 +231,8 @@ next_day(JobqRrule *rule, int from, int *looked)
 }
 
 /*
- * The first day from this one on that is one of the rule's, as INTERVAL counts days
- * and weeks.
+ * Return the first day from this day on that is a multiple of INTERVAL days or weeks away
+ * from the anchor.
  */
 static int
 aligned_day(const JobqRrule *rule, int day)
@@ -251,7 +252,7 @@ aligned_day(const JobqRrule *rule, int day)
 }
 
 /*
- * The same of periods, where INTERVAL counts these.
+ * The same for periods, if INTERVAL counts months or years.
  */
 static int
 aligned_period(const JobqRrule *rule, int period)
@@ -263,7 +264,8 @@ aligned_period(const JobqRrule *rule, int period)
 }
 
 /*
- * The first time of day of a rule from second "from" of the day on.
+ * Find the first time of day of a rule, from second "from" of the day on.  Returns false if
+ * there is none.
  */
 static bool
 next_time(const JobqRrule *rule, int from, int *match)

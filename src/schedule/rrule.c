@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * rrule.c
- *	  Reads recurrence rules of iCalendar (RFC 5545).
+ *	  Parsing of recurrence rules of iCalendar (RFC 5545).
  *
  *	RRULE:FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9
  *	DTSTART:20260105T090000 RRULE:FREQ=WEEKLY;INTERVAL=2
  *
- * Nothing is accepted but what is understood: each part once, its values in their
- * ranges, and the parts that the RFC allows with each other.  What a rule means is in
+ * The parser rejects everything that is not implemented.  Each part may occur once, with
+ * values in range, and only in combinations allowed by the RFC.  The meaning of rules is in
  * recurrence.c.
  *
  * src/schedule/rrule.c
@@ -23,11 +23,11 @@
 
 #include "schedule/inner.h"
 
-#define MAX_LENGTH		2000	/* bytes of an expression */
+#define MAX_LENGTH		2000	/* bytes of a rule */
 #define MAX_INTERVAL	10000
 #define MAX_COUNT		1000
 
-/* What has a list of values, and what else a rule can have. */
+/* The parts of a rule. */
 typedef enum PartKind
 {
 	PART_FREQ,
@@ -51,9 +51,9 @@ static const struct
 {
 	const char *name;
 	const char *allowed;
-	int			lowest;			/* of a number */
+	int			lowest;			/* for numbers */
 	int			highest;
-	bool		from_end;		/* counted from the end, if it is negative */
+	bool		from_end;		/* negative numbers count from the end */
 }			parts[NPARTS] = {
 	[PART_FREQ] = {"FREQ", "YEARLY, MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, or SECONDLY"},
 	[PART_INTERVAL] = {"INTERVAL", "a number from 1 to 10000", 1, MAX_INTERVAL},
@@ -114,7 +114,7 @@ invalid_part(const JobqRrule *rule, PartKind part, const char *value)
 }
 
 /*
- * Is this text meant to be a recurrence rule?
+ * Return true if the text is intended as a recurrence rule.
  */
 bool
 jobq_rrule_is(const char *text)
@@ -124,7 +124,8 @@ jobq_rrule_is(const char *text)
 }
 
 /*
- * Parse a rule.  Raises an error if it is malformed, or cannot be had.
+ * Parse a rule.  Returns a new rule in the current memory context.  ERROR if the rule is
+ * malformed or not supported.  Takes no locks.
  */
 JobqRrule *
 jobq_rrule_parse(const char *text)
@@ -181,7 +182,7 @@ jobq_rrule_parse(const char *text)
 }
 
 /*
- * The parts of a rule.
+ * Parse the parts of a rule.
  */
 static void
 parse_rule(JobqRrule *rule, char *at)
@@ -281,7 +282,7 @@ parse_part(JobqRrule *rule, PartKind part, char *value)
 }
 
 /*
- * Add a number to a set.
+ * Add a number to a set.  A negative number counts from the end.
  */
 void
 jobq_rrule_add(JobqRruleSet *set, int number)
@@ -293,7 +294,7 @@ jobq_rrule_add(JobqRruleSet *set, int number)
 }
 
 /*
- * A list of values; those of BYDAY have a set for each weekday.
+ * Parse a list of values.  BYDAY has a set for each weekday.
  */
 static void
 parse_list(JobqRrule *rule, PartKind part, char *value, JobqRruleSet *set)
@@ -318,7 +319,7 @@ parse_list(JobqRrule *rule, PartKind part, char *value, JobqRruleSet *set)
 }
 
 /*
- * A list of values of a time of day.
+ * Parse a list of hours, minutes or seconds.  Returns the bits of the values.
  */
 static uint64
 parse_bits(JobqRrule *rule, PartKind part, char *value)
@@ -348,8 +349,8 @@ parse_number(const JobqRrule *rule, PartKind part, const char *value)
 }
 
 /*
- * A weekday, from 0 for Sunday, and its number, 0 if it has none; number is NULL if
- * it cannot have one.
+ * Parse a weekday, and return its index, 0 for Sunday.  *number: receives the number before
+ * the weekday, or 0.  number is NULL if a number is not allowed.
  */
 static int
 parse_weekday(const JobqRrule *rule, PartKind part, const char *value,
@@ -371,7 +372,8 @@ parse_weekday(const JobqRrule *rule, PartKind part, const char *value,
 }
 
 /*
- * A time such as 20260105T090000, in seconds since 1970; false if it is none.
+ * Parse a time such as 20260105T090000, and convert it to seconds since 1970.  Returns
+ * false if the text is not a time.
  */
 static bool
 parse_time(const char *at, bool *utc, int64 *seconds)
@@ -407,7 +409,7 @@ parse_time(const char *at, bool *utc, int64 *seconds)
 }
 
 /*
- * Parts that cannot be had together: by the RFC, or here.
+ * ERROR if parts are combined that the RFC forbids, or that are not supported here.
  */
 static void
 check_together(const JobqRrule *rule)
@@ -450,7 +452,8 @@ check_together(const JobqRrule *rule)
 }
 
 /*
- * An interval below a day must have the same times in each day.
+ * ERROR if an interval shorter than a day does not divide a day, because each day must have
+ * the same times.
  */
 static void
 check_steps(const JobqRrule *rule)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rrule.h
- *	  A recurrence rule, as rrule.c reads it, and recurrence.c and dates.c use it.
+ *	  A recurrence rule, as parsed by rrule.c and used by recurrence.c and dates.c.
  *
  * src/schedule/rrule.h
  *
@@ -10,7 +10,7 @@
 #ifndef JOBQ_SCHEDULE_RRULE_H
 #define JOBQ_SCHEDULE_RRULE_H
 
-/* No number in a rule of days is larger, and no period has more days. */
+/* The highest number in a list of days, and the maximum number of days of a period. */
 #define JOBQ_RRULE_HIGHEST	366
 #define JOBQ_RRULE_DAYS		(53 * 7)
 
@@ -25,7 +25,7 @@ typedef enum JobqRruleFreq
 	JOBQ_RRULE_YEARLY
 } JobqRruleFreq;
 
-/* Its dates are looked for by the month, the year, or the year of whole weeks. */
+/* Unit in which dates are computed: a month, a year, or a year of whole weeks. */
 typedef enum JobqRrulePeriod
 {
 	JOBQ_RRULE_MONTH,
@@ -33,7 +33,7 @@ typedef enum JobqRrulePeriod
 	JOBQ_RRULE_WEEKS
 } JobqRrulePeriod;
 
-/* The numbers of a part, as bits: 1 is the first, and from the end the last. */
+/* The numbers of a list, as bits.  In begin, 1 is the first; in end, 1 is the last. */
 typedef struct JobqRruleSet
 {
 	bool		given;
@@ -41,7 +41,7 @@ typedef struct JobqRruleSet
 	uint64		end[JOBQ_RRULE_HIGHEST / 64 + 1];
 } JobqRruleSet;
 
-/* What the dates depend on. */
+/* The parts of a rule from which its dates follow. */
 typedef struct JobqRruleDays
 {
 	JobqRruleSet month;
@@ -49,35 +49,35 @@ typedef struct JobqRruleDays
 	JobqRruleSet yearday;
 	JobqRruleSet weekno;
 	JobqRruleSet setpos;
-	JobqRruleSet day[7];		/* which ones, from Sunday; 0: each */
+	JobqRruleSet day[7];		/* by weekday, 0: Sunday; number 0: every */
 	bool		has_day;
-	bool		numbered;		/* some are not 0 */
+	bool		numbered;		/* some numbers are not 0 */
 	int			week_start;		/* 0 is Sunday */
 } JobqRruleDays;
 
 typedef struct JobqRrule
 {
-	/* what it says */
+	/* as given in the text */
 	const char *text;
 	JobqRruleFreq freq;
 	int			interval;
-	int			count;			/* 0: none */
+	int			count;			/* 0: no limit */
 	bool		has_start;
 	bool		has_until;
 	bool		until_is_utc;
 	int64		start;			/* local seconds since 1970 */
-	int64		until;			/* the same, or in UTC */
+	int64		until;			/* local seconds or, in UTC, seconds */
 	uint64		second;			/* bits; 0: not given */
 	uint64		minute;
 	uint64		hour;
 	JobqRruleDays given;
 
-	/* what that means with an anchor: recurrence.c */
+	/* derived from these and an anchor, see recurrence.c */
 	bool		ready;
 	int64		anchor;			/* local seconds */
-	int			anchor_day;		/* as a Julian day */
+	int			anchor_day;		/* Julian day */
 	int			anchor_period;
-	int64		first;			/* no occurrence before, or after */
+	int64		first;			/* first and last possible occurrence */
 	int64		last;
 	uint64		seconds;
 	uint64		minutes;
@@ -85,12 +85,12 @@ typedef struct JobqRrule
 	JobqRrulePeriod by;
 	JobqRruleDays days;
 
-	/* the days of the last period, as Julian days in order */
+	/* the days of the last period, as ascending Julian days */
 	int			period;
 	int			ndates;
 	int			dates[JOBQ_RRULE_DAYS];
 
-	/* the last answer: there is no day from "asked" to before it */
+	/* last result: the rule has no day from asked to answer - 1 */
 	int			asked;
 	int			answer;
 } JobqRrule;

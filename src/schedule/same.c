@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * same.c
- *	  Whether two expressions of schedules mean the same.
+ *	  Comparison of two expressions of schedules.
  *
- * Schedule() keeps the anchor and the next tick of a schedule if only the spelling has
- * changed.
+ * schedule() keeps the anchor and the next tick of a schedule if only the spelling of the
+ * expression has changed.
  *
  * src/schedule/same.c
  *
@@ -16,15 +16,15 @@
 
 #include "schedule/inner.h"
 
-/* Changes of the offset from UTC that are compared. */
+/* Maximum number of compared changes of the offset from UTC. */
 #define MAX_CHANGES		64
 
 static bool same_rule(const JobqRrule *a, const JobqRrule *b);
 static bool same_zone(pg_tz *a, pg_tz *b);
 
 /*
- * Compares what the rules say.  Both were cleared before they were parsed, padding
- * included.
+ * Compare the contents of the rules.  The bytes can be compared, because both rules,
+ * including padding, were cleared before parsing.
  */
 static bool
 same_rule(const JobqRrule *a, const JobqRrule *b)
@@ -34,8 +34,8 @@ same_rule(const JobqRrule *a, const JobqRrule *b)
 }
 
 /*
- * Do both zones have the same local time from now on, as far as they tell?  So have the
- * old and the new name of one zone.
+ * Return true if both zones have the same local time from now on, for the next MAX_CHANGES
+ * changes of the offset.  This is true for the old and the new name of a zone.
  */
 static bool
 same_zone(pg_tz *a, pg_tz *b)
@@ -71,8 +71,9 @@ same_zone(pg_tz *a, pg_tz *b)
 }
 
 /*
- * Are both due at the same times, with the same anchor?  An interval has the same
- * ticks in each zone.  False where this cannot be told.
+ * Return true if both expressions, with the same anchor, have the same ticks.  The zone
+ * does not matter for an interval.  Returns false if the answer is not known.  Takes no
+ * locks.
  */
 bool
 jobq_cron_same(const JobqCron *a, const JobqCron *b, pg_tz *zone_a, pg_tz *zone_b)

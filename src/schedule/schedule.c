@@ -4,8 +4,9 @@
  *	  schedule(), unschedule(), run_schedule(), next_ticks(); pause() and resume() of a
  *	  schedule.
  *
- * A schedule is a row of jobq_internal.schedule; the scheduler
- * (worker/scheduler/schedules.c) does the rest.  It is told by a trigger, at commit.
+ * A schedule is a row of jobq_internal.schedule.  The scheduler
+ * (worker/scheduler/schedules.c) performs the ticks.  A trigger notifies the scheduler of
+ * changed rows at commit.
  *
  * src/schedule/schedule.c
  *
@@ -47,14 +48,14 @@ enum
 	ARG_MISSED,
 	ARG_OVERLAP,
 	ARG_OPTIONS,
-	NARGS,						/* those that are columns */
+	NARGS,						/* number of arguments with a column */
 	ARG_CONTEXT = NARGS,
 	ARG_SQL,
 	ARG_TRANSACTION,
 	ARG_DATABASE
 };
 
-/* What the row has beside these. */
+/* Number of columns without an argument. */
 #define NMORE		6
 
 #define MAX_NAME	127
@@ -73,14 +74,14 @@ typedef struct Found
 	bool		held;
 } Found;
 
-/* A schedule that this transaction has dropped. */
+/* A schedule dropped by this transaction. */
 typedef struct Dropped
 {
 	const char *name;
 	Found		was;
 } Dropped;
 
-/* The last first; worth something in the transaction of this id only. */
+/* The last dropped first.  Valid only in the transaction dropped_in. */
 static List *dropped = NIL;
 static FullTransactionId dropped_in;
 
@@ -98,7 +99,8 @@ static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
 
 /*
- * Read and lock a schedule; the caller is connected to SPI.
+ * Read and lock a schedule.  Returns false if it does not exist.  The caller must be
+ * connected to SPI.
  */
 static bool
 find_schedule(Datum name, Found *found)
@@ -127,7 +129,8 @@ find_schedule(Datum name, Found *found)
 }
 
 /*
- * The schedule was dropped: for schedule() in the same transaction.
+ * Note that this transaction has dropped the schedule, for a later schedule() in the same
+ * transaction.
  */
 static void
 note_dropped(const char *name, const Found *found)
@@ -148,7 +151,7 @@ note_dropped(const char *name, const Found *found)
 }
 
 /*
- * The schedule of this name that this transaction has dropped last, or NULL.
+ * Return the last schedule of this name dropped by this transaction, or NULL.
  */
 static const Found *
 find_dropped(const char *name)
@@ -169,8 +172,8 @@ find_dropped(const char *name)
 }
 
 /*
- * Is the schedule that was found due at the same times?  Not one whose row has an
- * expression or a time zone that cannot be read.
+ * Return true if the schedule in "found" has the same ticks.  Returns false if the row's
+ * expression or time zone is invalid.
  */
 static bool
 is_same(const JobqCron *cron, pg_tz *zone, const Found *found)
@@ -189,7 +192,7 @@ is_same(const JobqCron *cron, pg_tz *zone, const Found *found)
 	{
 		if (geterrcode() != ERRCODE_INVALID_PARAMETER_VALUE)
 			PG_RE_THROW();
-		/* the parsers have taken nothing that the transaction must give back */
+		/* the parsers hold no resources to be released */
 		MemoryContextSwitchTo(caller);
 		FlushErrorState();
 	}
@@ -198,7 +201,9 @@ is_same(const JobqCron *cron, pg_tz *zone, const Found *found)
 }
 
 /*
- * The same, and an error if this user may not do this with it.
+ * Read and lock a schedule for which the current user has the privilege.  ERROR if there is
+ * none.  function: name of the SQL function, for messages.  The caller must be connected to
+ * SPI.
  */
 static void
 find_mine(const char *function, int privilege, Datum name, Found *found)
@@ -213,8 +218,9 @@ find_mine(const char *function, int privilege, Datum name, Found *found)
 }
 
 /*
- * An error if this user may not have a job of the schedule of this role run now, which is
- * to enqueue one as that role: the same is asked of who runs a job of it once more.
+ * ERROR if the current user may not enqueue a job of the role's schedule now, because this
+ * means to enqueue a job as that role.  The conditions are the same as for rerunning a job
+ * of the role.
  */
 static void
 check_may_run(const char *name, Oid role)
@@ -228,7 +234,7 @@ check_may_run(const char *name, Oid role)
 }
 
 /*
- * A recurrence rule that has ended is refused.
+ * ERROR if a recurrence rule has no tick any more.
  */
 static void
 check_due(const JobqCron *cron, TimestampTz next, const char *rule)
@@ -255,7 +261,8 @@ check_word(const char *option, Datum word, const char *first,
 }
 
 /*
- * The options with the argument "context" as the option of that name.
+ * Add the argument "context" to the options.  ERROR if the options contain a context
+ * already.
  */
 static Jsonb *
 add_context(Jsonb *options, Jsonb *context)
@@ -276,7 +283,7 @@ add_context(Jsonb *options, Jsonb *context)
 }
 
 /*
- * The statement that was given, as kind and payload.
+ * Convert the argument "sql" to kind and payload.
  */
 static void
 use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
@@ -300,8 +307,8 @@ use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 }
 
 /*
- * schedule(name, cron, kind, payload, timezone, missed, overlap, options, context,
- * sql, transaction, database)
+ * SQL function schedule(name, cron, kind, payload, timezone, missed, overlap, options,
+ * context, sql, transaction, database).
  */
 Datum
 jobq_schedule(PG_FUNCTION_ARGS)
@@ -405,9 +412,9 @@ jobq_schedule(PG_FUNCTION_ARGS)
 				check_due(&cron, next, rule);
 
 			/*
-			 * It keeps its role (unless that was dropped), whether it is
-			 * paused, and if it is due at the same times as before, its next
-			 * tick.
+			 * An existing schedule keeps its role, unless the role was
+			 * dropped.  A paused schedule stays paused.  If the ticks are the
+			 * same as before, the next tick does not change.
 			 */
 			jobq_query("UPDATE jobq_internal.schedule s SET kind = $3, payload = $4,"
 					   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
@@ -423,7 +430,9 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		if (was != NULL && !was->paused && was->role == GetUserId() &&
 			was->next_run != DT_NOBEGIN && is_same(&cron, zone, was))
 		{
-			/* dropped and made again by one transaction: it goes on */
+			/*
+			 * dropped and recreated in this transaction: continue its ticks
+			 */
 			values[NARGS] = TimestampTzGetDatum(was->anchor);
 			values[NARGS + 1] = TimestampTzGetDatum(was->next_run);
 			values[NARGS + 3] = BoolGetDatum(was->held);
@@ -442,8 +451,9 @@ jobq_schedule(PG_FUNCTION_ARGS)
 					   NARGS + NMORE, types, values, nulls, SPI_OK_INSERT) > 0)
 		{
 			/*
-			 * Its first tick may have come on the way, and the trigger that
-			 * finds what was restored cannot tell.
+			 * The trigger for restored rows clears next_run if the first tick
+			 * has already passed, because the trigger cannot recognize a new
+			 * schedule.  Restore the value.
 			 */
 			static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID, BOOLOID};
 			Datum		tick[] = {values[ARG_NAME], values[NARGS + 1], values[NARGS + 3]};
@@ -453,14 +463,14 @@ jobq_schedule(PG_FUNCTION_ARGS)
 					   3, tick_types, tick, NULL, SPI_OK_UPDATE);
 			break;
 		}
-		/* somebody else has just made one of that name */
+		/* another session has just created a schedule of this name */
 	}
 	SPI_finish();
 	PG_RETURN_VOID();
 }
 
 /*
- * unschedule(name)
+ * SQL function unschedule(name).
  */
 Datum
 jobq_unschedule(PG_FUNCTION_ARGS)
@@ -479,8 +489,10 @@ jobq_unschedule(PG_FUNCTION_ARGS)
 }
 
 /*
- * Pause a schedule, or go on with it from its next tick; "function" is what the user has
- * called.  An error unless he may.
+ * Pause a schedule, or resume a paused schedule from the next tick.  function: the calling
+ * SQL function, for messages.  Locks the schedule's row.  ERROR if the schedule does not
+ * exist or the current user may not operate on it.  The caller must not be connected to
+ * SPI.
  */
 void
 jobq_schedule_pause(const char *function, text *name, bool paused)
@@ -510,10 +522,11 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 }
 
 /*
- * run_schedule(name): enqueue the job of a tick that is now; returns its id.  The
- * schedule's own ticks stay as they are.  Its row is locked, so that neither the
- * scheduler nor another call can make a job of it meanwhile, and what "overlap"
- * forbids is an error.
+ * SQL function run_schedule(name).  Enqueues the job of an additional tick at the present
+ * time, and returns the job's id.  The regular ticks do not change.  The schedule's row is
+ * locked, so neither the scheduler nor another call can enqueue a job of the schedule
+ * meanwhile.  ERROR if the current user may not run the schedule, the schedule is dormant,
+ * or "overlap" forbids the job.
  */
 Datum
 jobq_run_schedule(PG_FUNCTION_ARGS)
@@ -564,8 +577,8 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 }
 
 /*
- * next_ticks(cron, timezone, after, n): the next ticks; those of an interval
- * are counted from "after", and those of a recurrence rule without DTSTART.
+ * SQL function next_ticks(cron, timezone, after, n).  Returns the next n ticks.  The anchor
+ * of intervals, and of recurrence rules without DTSTART, is "after".
  */
 Datum
 jobq_cron_next_sql(PG_FUNCTION_ARGS)
@@ -613,8 +626,8 @@ jobq_cron_next_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * Statement trigger on jobq_internal.schedule: at commit, have the scheduler
- * read it.
+ * Statement trigger on jobq_internal.schedule.  The scheduler reads the table again after
+ * commit.
  */
 Datum
 jobq_schedule_changed(PG_FUNCTION_ARGS)
@@ -623,7 +636,7 @@ jobq_schedule_changed(PG_FUNCTION_ARGS)
 
 	jobq_check_after_trigger(fcinfo, "jobq_internal.schedule_changed()", true);
 
-	/* it knows what it has written itself */
+	/* the scheduler knows its own changes */
 	if (db == NULL || db->scheduler != MyProc)
 		jobq_at_commit_changed(JOBQ_CHANGED_SCHEDULES);
 	return PointerGetDatum(NULL);

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * schedule.h
- *	  The door of the room schedule: jobs that come again.
+ *	  Interface of the directory schedule: recurring jobs.
  *
- * When an expression is due, and the job of a tick.  The ticks themselves are the
- * scheduler's (worker/scheduler/schedules.c).
+ * This directory computes when an expression is due, and makes the job of a tick.  The
+ * scheduler performs the ticks (worker/scheduler/schedules.c).
  *
- * What it promises: a tick's job and the schedule's step to the next tick are one
- * transaction.
+ * Guarantee: a single transaction enqueues the job of a tick and sets the schedule's next
+ * tick.
  *
- * Locks: none of its own.
+ * Locks: no locks in shared memory.  SQL functions lock the schedule's row.
  *
  * src/schedule/schedule.h
  *
@@ -24,23 +24,23 @@
 
 #include "produce/produce.h"
 
-/* What an expression says: bits are the values that a field allows. */
+/* A parsed expression.  A bit stands for a value allowed by a field. */
 typedef struct JobqCron
 {
-	struct JobqRrule *rrule;	/* NULL, or the rule that counts (rrule.h) */
-	int64		interval;		/* microseconds; 0: the fields count */
+	struct JobqRrule *rrule;	/* NULL, or a recurrence rule (rrule.h) */
+	int64		interval;		/* microseconds; 0: fields apply */
 	uint64		second;
 	uint64		minute;
 	uint64		hour;
 	uint64		day;
 	uint64		month;
 	uint64		weekday;		/* 0 is Sunday */
-	uint64		before_end;		/* so many days before the month's last: L-2 */
-	uint64		nearest_workday;	/* to these days: 15W; 0 for the last: LW */
-	uint8		nth_weekday[7]; /* which ones of the month: fri#2; 0: friL */
-	bool		any_day;		/* the field begins with an asterisk, or is ? */
+	uint64		before_end;		/* bit n: n days before the last; L-2 */
+	uint64		nearest_workday;	/* bit n: 15W; bit 0: LW */
+	uint8		nth_weekday[7]; /* bit n: fri#n; bit 0: friL */
+	bool		any_day;		/* field is ? or begins with * */
 	bool		any_weekday;
-	bool		real_time;		/* any hour: time changes do not matter */
+	bool		real_time;		/* any hour: follows real time */
 } JobqCron;
 
 /* src/schedule/expression.c */
@@ -64,7 +64,7 @@ typedef struct JobqScheduledJob
 	const char *kind;
 	Datum		payload;
 	Jsonb	   *options;		/* of schedule(), or NULL */
-	int64		previous_job;	/* the schedule's last one, or 0 */
+	int64		previous_job;	/* previous job, or 0 */
 } JobqScheduledJob;
 
 /* src/schedule/schedule.c */

@@ -26,7 +26,7 @@
 #include "store/store.h"
 #include "schedule/schedule.h"
 
-/* The options of a job that its schedule cannot have, and what it has instead. */
+/* Job options not allowed for a schedule, and what to use instead. */
 static const struct
 {
 	int			option;
@@ -56,7 +56,7 @@ static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 							  TimestampTz tick, bool spread, bool kept);
 
 /*
- * An option of the schedule's own, an interval: in milliseconds, or -1.
+ * Return an interval from the schedule's own options in milliseconds, or -1 if not given.
  */
 static int64
 own_interval(const JobqScheduledJob *scheduled, const char *name)
@@ -69,8 +69,9 @@ own_interval(const JobqScheduledJob *scheduled, const char *name)
 }
 
 /*
- * The options of the job of a tick; an error if a schedule cannot have them.
- * spread: the job may run some time after the tick, by chance, if "jitter" says so.
+ * Compute the options of a tick's job.  spread: delay the job by a random part of "jitter".
+ * kept: the options were stored by the schedule.  ERROR if an option is not allowed for
+ * schedules.
  */
 static void
 read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
@@ -120,7 +121,7 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 	options[OPTION_RUN_AT] = TimestampTzGetDatum(run_at);
 	nulls[OPTION_RUN_AT] = false;
 
-	/* the next tick is the next try of a statement */
+	/* a failed statement is tried again at the next tick */
 	if (nulls[OPTION_MAX_ATTEMPTS] && jobq_is_statement(scheduled->kind))
 	{
 		options[OPTION_MAX_ATTEMPTS] = Int32GetDatum(1);
@@ -129,9 +130,9 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 }
 
 /*
- * The job of a schedule's tick; its headers tell which.  spread: some time after it,
- * as "jitter" says.  kept: the options are those that the schedule keeps, with the
- * context of who has made it, and what the job costs at its limiter.
+ * Make the job of a schedule's tick.  The headers contain the name of the schedule and the
+ * tick.  spread: delay the job by a random part of "jitter".  kept: the options are stored
+ * options, with the context of the schedule's creator and the job's cost at its limiter.
  */
 static void
 prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
@@ -177,9 +178,10 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 }
 
 /*
- * Could this user enqueue such a job?  An error if not.  Returns the options to be
- * kept, or NULL if there are none: with the context that the job would have now, and
- * what it would cost at its limiter.
+ * ERROR if the current user could not enqueue the schedule's jobs.  Returns the options to
+ * be stored, or NULL if there are none.  The stored options contain the context of a job
+ * enqueued now, and its cost at its limiter.  May run code of users to compute the cost.
+ * Used when a schedule is created or changed.
  */
 Jsonb *
 jobq_scheduled_check(const JobqScheduledJob *scheduled)
@@ -196,7 +198,8 @@ jobq_scheduled_check(const JobqScheduledJob *scheduled)
 }
 
 /*
- * Has the job of a tick not finished yet?  The caller is connected to SPI.
+ * Return true if the job of a tick has not ended.  The caller must be connected to SPI.
+ * Takes no row lock.
  */
 bool
 jobq_scheduled_is_live(int64 id)
@@ -209,9 +212,9 @@ jobq_scheduled_is_live(int64 id)
 }
 
 /*
- * Enqueue the job of a tick on behalf of the role; returns its id.  spread: it
- * waits for a part of the schedule's jitter, if there is any.  An error if the role
- * was dropped.
+ * Enqueue the job of a tick on behalf of the role, and return the job's id.  spread: delay
+ * the job by a random part of the schedule's jitter, if any.  ERROR if the role was
+ * dropped, or the options are invalid.  The caller must have locked the schedule's row.
  */
 int64
 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
@@ -227,7 +230,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 				(errcode(ERRCODE_JOBQ_BAD_ROLE),
 				 errmsg("role with OID %u does not exist", role)));
 
-	/* no code of the role's runs: this is about whose job it is */
+	/* no code of the role runs here: the role only becomes the job's owner */
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);

@@ -1,18 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * bill.c
- *	  What runs of jobs cost: processor time, buffers, WAL and temporary files, as the
- *	  process counts them anyway.
+ *	  Cost of runs of jobs: processor time, buffers, WAL and temporary files, from the
+ *	  counters of the process.
  *
- * From when a run begins, all that the process uses is put down to the name of its
- * job, until the next run begins or the process rests: so the commit, the record of
- * an attempt that has failed, and the search for the next job are paid for, too.  What
- * a run has used is used, whether it commits or not; so this is no part of what a
- * transaction has noted.
+ * All usage of the process from the begin of a run is charged to the name of its job, until
+ * the next run begins or the process rests.  The charge therefore includes the commit, the
+ * record of a failed attempt, and the search for the next job.  The cost is spent whether the
+ * run commits or not, so the cost is not part of the notes of a transaction.
  *
- * The counters of the server are variables of this process.  To read the processor time
- * is a call of the system, which takes a microsecond or more: where short jobs of the
- * same name follow each other, it is done for some of them together.
+ * The counters of the server are variables of this process.  The processor time needs a system
+ * call, which takes a microsecond or more.  For short consecutive jobs of the same name, a
+ * single call covers several jobs.
  *
  * src/stats/bill.c
  *
@@ -27,10 +26,12 @@
 
 #include "stats/stats.h"
 
-/* Runs that follow each other within so many microseconds are read together. */
+/* Runs that begin within this time of each other share a reading, in microseconds. */
 #define TOGETHER	500
 
-/* A backend has one thread; to read its time needs no lock in the system. */
+/*
+ * A backend has a single thread.  Reading the time of the thread needs no lock in the kernel.
+ */
 #ifdef RUSAGE_THREAD
 #define WHO			RUSAGE_THREAD
 #else
@@ -39,9 +40,7 @@
 
 static JobqBillRun run = {.place = JOBQ_NONE};
 
-/*
- * How many microseconds of processor time this process has used so far.
- */
+/* Return the processor time used by this process so far, in microseconds; 0 if unknown. */
 int64
 jobq_processor_time(void)
 {
@@ -53,9 +52,7 @@ jobq_processor_time(void)
 		usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
 }
 
-/*
- * What this process has used so far.
- */
+/* Read the usage of this process so far.  cpu: processor time in microseconds. */
 static void
 read_counters(JobqBill *bill, int64 cpu)
 {
@@ -70,8 +67,8 @@ read_counters(JobqBill *bill, int64 cpu)
 }
 
 /*
- * Put down what was used since the last time, up to these counters.  What belongs to
- * a name that has no place any more, as its queue was dropped, is forgotten.
+ * Charge the usage since the last charge, up to these counters.  If the name has lost its slot
+ * because its queue was dropped, the usage is discarded.
  */
 static void
 put_down(const JobqBill *counters)
@@ -92,8 +89,8 @@ put_down(const JobqBill *counters)
 }
 
 /*
- * A run of the job begins, whose name has this place, or JOBQ_NONE.  Takes the mutexes
- * of two places, one after the other; cannot fail.
+ * A run of the job begins.  place: slot of the job's name, or JOBQ_NONE.  Acquires the mutexes
+ * of two slots in sequence.  Cannot fail.
  */
 void
 jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now)
@@ -120,7 +117,8 @@ jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now)
 }
 
 /*
- * The process is going to rest: put down what its last run has used.
+ * The process is going to rest: charge the usage of its last run.  Acquires the mutex of a
+ * slot.
  */
 void
 jobq_bill_rest(void)
@@ -135,8 +133,8 @@ jobq_bill_rest(void)
 }
 
 /*
- * As jobq_bill_begin(), within what may be a run of another job: *outer is what is to be
- * given to jobq_bill_leave() at the end.
+ * Like jobq_bill_begin(), possibly within a run of another job.  The caller passes *outer to
+ * jobq_bill_leave() at the end.
  */
 void
 jobq_bill_enter(int64 job_id, uint32 place, TimestampTz now, JobqBillRun *outer)
@@ -146,8 +144,8 @@ jobq_bill_enter(int64 job_id, uint32 place, TimestampTz now, JobqBillRun *outer)
 }
 
 /*
- * The run within another one is over.  What it has used stands in the other's bill,
- * too, but not with its name.
+ * End a run within another run.  The inner run's usage is part of the outer run's bill, but is
+ * not charged to the outer name.
  */
 void
 jobq_bill_leave(const JobqBillRun *outer)
@@ -160,9 +158,7 @@ jobq_bill_leave(const JobqBillRun *outer)
 	run.billed = counters;
 }
 
-/*
- * What the run of this job has used so far; false if it does not run here.
- */
+/* Get the usage of the run of this job so far.  False if the job does not run here. */
 bool
 jobq_bill_spent(int64 job_id, JobqBill *spent)
 {

@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * calendar.c
- *	  How many jobs wait for a time that has not come.
+ *	  Number of jobs that wait for a future time.
  *
- * No transaction tells that a job's time has come.  So each that is written for a
- * later time is entered here, at that time, and what is behind is struck out by who
- * comes next.  Times are kept as exactly as they are far away: by the second if that is
- * about a minute, by the minute, the hour, and the day.  So the number is an estimate:
- * jobs seem to wait for their time until the second, the minute, the hour or the day of
- * it is over.
+ * No transaction reports that the time of a job has come.  Each job with a future time is
+ * therefore entered at this time, and a later caller removes the slots that have passed.  The
+ * precision depends on the distance of the time: a second for up to about a minute, then a
+ * minute, an hour, and a day.  The number is an estimate: a job counts as waiting until the
+ * slot of its time has passed.
  *
- * A job that goes is struck out where it was entered, if that is not behind.  How far
- * away its time was when it was entered tells where that is; see jobq_count_when().
+ * When a job leaves, its entry is removed, unless the slot has passed.  The distance of the
+ * time when the job was entered determines the slot; see jobq_count_when().
  *
  * src/stats/calendar.c
  *
@@ -26,12 +25,13 @@
 /* Seconds of a slot of each level. */
 static const int64 width[JOBQ_LEVELS] = {1, SECS_PER_MINUTE, SECS_PER_HOUR, SECS_PER_DAY};
 
-/* So many seconds back are not taken for a clock that was put back. */
+/* A step back of up to this many seconds does not count as a changed clock. */
 #define PATIENCE	10
 
 /*
- * Turn to this time: strike out what is behind.  True if the clock was put back since
- * the calendar was turned last: then what was struck out is missing.
+ * Advance the calendar to now, and remove the slots that have passed.  True if the clock was
+ * put back since the last call.  Slots that were removed are then missing.  The caller holds
+ * the mutex of the slot, or the calendar is its own.
  */
 bool
 jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
@@ -39,7 +39,7 @@ jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 	int64		second = now / USECS_PER_SEC;
 	int64		last = calendar->second;
 
-	/* who looked at the clock before us may come after us */
+	/* a process that read the clock first may come second */
 	if (second <= last && second >= last - PATIENCE)
 		return false;
 	calendar->second = second;
@@ -64,9 +64,9 @@ jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 }
 
 /*
- * Enter n jobs for this time, which was so many microseconds away when they were
- * written; or strike them out if n is negative.  Those whose slot is behind are not
- * entered.  The calendar was turned to now.
+ * Add n jobs with this time, which was "away" microseconds in the future when they were
+ * written.  A negative n removes jobs.  Jobs with a slot that has passed are ignored.  The
+ * caller has advanced the calendar to now.
  */
 void
 jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int64 away, int32 n)
@@ -78,7 +78,7 @@ jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int64 away, int32 
 	{
 		int64		slot = second / width[level];
 
-		/* the first and the last slot are not whole ones */
+		/* the first and the last slot are incomplete */
 		if (away / USECS_PER_SEC / width[level] >= JOBQ_LEVEL_SLOTS - 2)
 			continue;
 		if (slot >= calendar->second / width[level])
@@ -91,18 +91,14 @@ jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int64 away, int32 
 	calendar->far += n;
 }
 
-/*
- * How many there are.
- */
+/* Return the number of waiting jobs. */
 int64
 jobq_calendar_count(const JobqCalendar *calendar)
 {
 	return calendar->n + calendar->far;
 }
 
-/*
- * Add what another has; both were turned to the same time.
- */
+/* Add another calendar.  Both must have been advanced to the same time. */
 void
 jobq_calendar_merge(JobqCalendar *into, const JobqCalendar *from)
 {

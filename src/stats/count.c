@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * count.c
- *	  Gauges are counted from the tables, while transactions go on.
+ *	  Counts the gauges from the tables while transactions continue.
  *
- * Whoever counts reads all rows with one snapshot.  Transactions that commit
- * meanwhile add to the gauges as ever, and to since_count what the snapshot does not
- * see: the sum of what was counted and of that is right in the end, and takes the
- * gauge's place.
+ * The counting process reads all rows with a single snapshot.  Transactions that commit
+ * meanwhile add to the gauges as usual.  Changes that the snapshot does not see are also added
+ * to since_count.  In the end, the sum of the counted rows and since_count replaces the gauge.
  *
- * The snapshot is taken under the lock, when all places are marked; who finds such a
- * mark takes the lock to see the snapshot.  So whoever commits has either added to a
- * gauge before its place was marked, and is seen by the snapshot, or knows whether
- * he is.  He may also come when all is counted, as he is seen before he adds: so what
- * the snapshot has seen is known until the next one.
+ * The snapshot is taken under the lock, together with a mark on all slots.  A committing
+ * process that finds a mark acquires the lock to read the snapshot.  Each committing process
+ * therefore falls into one of two cases.  The process may have added to a gauge before the
+ * mark; the snapshot then sees the transaction.  Otherwise the process can check whether the
+ * snapshot sees the transaction.  A process may also add its notes after the count has ended,
+ * although the snapshot saw its transaction.  The transactions seen by a snapshot are
+ * therefore stored until the next snapshot.
  *
  * src/stats/count.c
  *
@@ -27,9 +28,9 @@
 #include "stats/stats.h"
 
 /*
- * Begin to count; the snapshot to count with, registered, or NULL if there are too
- * many transactions for that now, or the base is another database's.  *number is that of
- * this counting.
+ * Begin to count.  Returns a registered snapshot for reading the tables.  Returns NULL if
+ * there are too many transactions at the moment, or if base belongs to another database.
+ * *number identifies this count.  Acquires JobqStats.lock exclusively.
  */
 Snapshot
 jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
@@ -38,7 +39,7 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
 	FullTransactionId next;
 	uint32		all = jobq_stats->nstats + (uint32) jobq_max_databases;
 
-	/* makes the room that the second one needs, which cannot fail then */
+	/* allocates the memory for the second call, which then cannot fail */
 	(void) GetLatestSnapshot();
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
@@ -80,8 +81,8 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
 }
 
 /*
- * Something has changed the database's jobs that was not noted: have them counted
- * anew.  Takes no lock.
+ * Request a new count, because jobs of the database have changed without a note.  Takes no
+ * lock.
  */
 void
 jobq_stats_unknown(Oid dboid)
@@ -92,8 +93,9 @@ jobq_stats_unknown(Oid dboid)
 }
 
 /*
- * The clock was put back to this time: nothing of the database's has happened later, and
- * its jobs are counted anew, as those that wait for their time are others now.
+ * The clock was put back to now.  Limit the stored times of the database to now.  Have the
+ * jobs counted anew, because other jobs wait for their time now.  Acquires JobqStats.lock
+ * exclusively.
  */
 void
 jobq_stats_put_back(Oid dboid, TimestampTz now)
@@ -115,9 +117,7 @@ jobq_stats_put_back(Oid dboid, TimestampTz now)
 	jobq_stats_unknown(dboid);
 }
 
-/*
- * Are the gauges right?  Takes no lock.
- */
+/* True if the gauges are exact.  Takes no lock. */
 bool
 jobq_stats_exact(const JobqStatBase *base)
 {
@@ -125,8 +125,8 @@ jobq_stats_exact(const JobqStatBase *base)
 }
 
 /*
- * Has the last snapshot not seen the transaction, which has committed since?  Wants
- * the lock, or the mutex of a place that is not marked.
+ * True if the last snapshot did not see the transaction, which has committed since.  The
+ * caller must hold JobqStats.lock, or the mutex of a slot without a mark.
  */
 bool
 jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
@@ -140,9 +140,9 @@ jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
 }
 
 /*
- * All is counted: the gauges of each place are these, all 0 where it has NULL.
- * counted is NULL: it was given up.  Nothing is done if the counting with this number
- * is over, or another has begun.
+ * End the count.  The gauges of each slot become counted[slot], all 0 where the pointer is
+ * NULL.  If counted is NULL, the count was given up.  Does nothing if the count with this
+ * number is over, or another count has begun.  Acquires JobqStats.lock exclusively.
  */
 void
 jobq_stats_count_end(JobqStatBase *base, uint32 number, JobqCounted **counted,

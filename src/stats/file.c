@@ -1,20 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * file.c
- *	  The statistics on disk: they survive the end of the server.
+ *	  Statistics on disk, which survive the end of the server.
  *
- * When the server is stopped, the postmaster writes all of them, after all other
- * processes have ended, with the place of the last checkpoint.  If that is the last
- * one still when the server starts, nothing has happened meanwhile, and the gauges are
- * right.  Or else, after a crash, or where another server's files were copied, or are
- * recovered, the jobs are counted anew, and the counters are those of the last file:
- * the launcher writes one each minute in which something has happened.
+ * When the server is stopped, the postmaster writes all statistics after all other processes
+ * have ended.  The file contains the location of the last checkpoint.  If this is still the
+ * last checkpoint when the server starts, nothing has happened meanwhile, and the gauges are
+ * exact.  Otherwise the jobs are counted anew, and the counters are those of the last file.
+ * This happens after a crash, and where files of another server were copied or recovered.  The
+ * launcher writes the file each minute in which something has happened.
  *
- * A server that begins as a standby, or recovers an archive, goes on with what other
- * servers have done: what it was stopped with says nothing about the jobs that there
- * are when it is promoted.
+ * A server that starts as a standby, or recovers an archive, replays the work of other
+ * servers.  The file then says nothing about the jobs that exist after the promotion.
  *
- * A file that is damaged, or of another layout, is not read.
+ * A damaged file, or a file of another layout, is not read.
  *
  * src/stats/file.c
  *
@@ -45,10 +44,10 @@ typedef struct FileHeader
 	uint32		magic;
 	uint32		record_size;
 	uint64		system;
-	XLogRecPtr	checkpoint;		/* of the server's end; 0: it ran on */
+	XLogRecPtr	checkpoint;		/* at the server's end; 0: while running */
 	int32		nbases;
 	int32		nrecords;
-	pg_crc32c	crc;			/* of what follows */
+	pg_crc32c	crc;			/* of the rest of the file */
 } FileHeader;
 
 typedef struct FileBase
@@ -67,7 +66,8 @@ typedef struct FileRecord
 static void save_at_exit(int code, Datum arg);
 
 /*
- * The system's number, and the checkpoint with which it was shut down, or 0.
+ * Get the system identifier, and the shutdown checkpoint or InvalidXLogRecPtr.  False if the
+ * control file is damaged.
  */
 static bool
 read_control(uint64 *system, XLogRecPtr *checkpoint)
@@ -90,9 +90,7 @@ write_part(FILE *file, const void *data, Size size, pg_crc32c *crc)
 	return fwrite(data, size, 1, file) == 1;
 }
 
-/*
- * Write all that there is, but for the header.
- */
+/* Write everything except the header. */
 static bool
 write_parts(FILE *file, FileHeader *header)
 {
@@ -128,8 +126,8 @@ write_parts(FILE *file, FileHeader *header)
 }
 
 /*
- * Write the file.  final: the postmaster comes to its end.  What goes wrong is said in
- * the log, and is no error.
+ * Write the file.  final: the postmaster is about to end.  Failures are logged, and raise no
+ * error.
  */
 static void
 save(bool final)
@@ -162,7 +160,8 @@ save(bool final)
 }
 
 /*
- * Write the file if something has happened since the last time, or was forgotten.
+ * Write the file if something has happened or was removed since the last call.  Failures are
+ * logged.
  */
 void
 jobq_stats_save(void)
@@ -182,9 +181,8 @@ jobq_stats_save(void)
 }
 
 /*
- * The postmaster ends.  After an immediate stop the others were killed wherever they
- * were, and a place's mutex may be held for ever: so nothing is read unless the server
- * was shut down in good order.
+ * The postmaster ends.  After an immediate stop, processes were killed anywhere, possibly with
+ * the mutex of a slot held.  Nothing is read unless the server was shut down cleanly.
  */
 static void
 save_at_exit(int code, Datum arg)
@@ -197,9 +195,7 @@ save_at_exit(int code, Datum arg)
 		save(true);
 }
 
-/*
- * Read the whole file after its header, if that is as it should be.  NULL if not.
- */
+/* Read the whole file after its header.  NULL if the file is not valid. */
 static char *
 read_file(FILE *file, FileHeader *header)
 {
@@ -227,8 +223,8 @@ read_file(FILE *file, FileHeader *header)
 }
 
 /*
- * Will this start go on with another server's WAL?  The server asks for these files in
- * its data directory, too, where the postmaster is.
+ * True if this start replays the WAL of another server.  The server checks the same files in
+ * its data directory, which is the current folder of the postmaster.
  */
 static bool
 follows_others(void)
@@ -239,8 +235,8 @@ follows_others(void)
 }
 
 /*
- * The shared memory is new: fill it from the file, and have that written when the
- * server is stopped.  Runs in the postmaster, or in a single-user server.
+ * Fill the new shared memory from the file, and register the write at the end of the server.
+ * Runs in the postmaster, or in a single-user server.  A damaged file is logged and ignored.
  */
 void
 jobq_stats_load(void)

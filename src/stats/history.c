@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * history.c
- *	  What has happened, by slots of time: the last 60 minutes, 24 hours, 30 days.
+ *	  Events by time slots: the last 60 minutes, 24 hours, 30 days.
  *
- * Nobody has to wake for a slot to end: whoever adds something, or reads, turns to
- * his own minute first, which closes those before.  The minute under way is in the
- * slots of minutes only; when it is over, it is added to its hour and its day.
- * Hours and days are those of UTC.
+ * No process wakes when a slot ends.  Each writer and reader advances to the current minute
+ * first, which closes the earlier slots.  The current minute is in the slots of minutes only.
+ * At the end of the minute, the counts are added to the hour and the day.  Hours and days are
+ * in UTC.
  *
  * src/stats/history.c
  *
@@ -21,10 +21,10 @@
 #define MINUTES_OF_HOUR	60
 #define MINUTES_OF_DAY	(24 * 60)
 
-/* A clock that was put back by no more than this is waited for. */
+/* A clock that was put back by up to this many minutes is ignored. */
 #define PATIENCE		10
 
-/* The slots that are to be empty: from the one after "last" to "next". */
+/* Clear the slots from the one after "last" to "next". */
 static void
 empty(JobqPastSlot *slots, int n, int64 last, int64 next)
 {
@@ -33,7 +33,8 @@ empty(JobqPastSlot *slots, int n, int64 last, int64 next)
 }
 
 /*
- * Add a time in microseconds; a clock that was put back gives 0.
+ * Add a duration in microseconds.  A negative duration, from a clock that was put back, counts
+ * as 0.
  */
 void
 jobq_past_times_add(JobqPastTimes *times, int64 us)
@@ -52,9 +53,7 @@ merge_times(JobqPastTimes *into, const JobqPastTimes *from)
 	into->longest = Max(into->longest, from->longest);
 }
 
-/*
- * Add what has happened in another slot.
- */
+/* Add the events of another slot. */
 void
 jobq_past_slot_merge(JobqPastSlot *into, const JobqPastSlot *from)
 {
@@ -65,7 +64,8 @@ jobq_past_slot_merge(JobqPastSlot *into, const JobqPastSlot *from)
 }
 
 /*
- * Turn to the minute of this time.
+ * Advance to the minute of now.  If the clock was put back by more than PATIENCE minutes, the
+ * history begins anew.
  */
 void
 jobq_history_turn(JobqHistory *history, TimestampTz now)
@@ -92,9 +92,7 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 	history->minute = minute;
 }
 
-/*
- * The slot of the minute to which it was turned.
- */
+/* Return the slot of the current minute.  The caller has called jobq_history_turn(). */
 JobqPastSlot *
 jobq_history_slot(JobqHistory *history)
 {
@@ -102,8 +100,8 @@ jobq_history_slot(JobqHistory *history)
 }
 
 /*
- * How many there were per second in the last so many minutes, of which the oldest
- * counts as far as it lies in them.  It was turned to now.
+ * Return the rate of events per second over the last "minutes" minutes.  The oldest minute
+ * counts in proportion.  The caller has advanced the history to now.
  */
 double
 jobq_history_rate(const JobqHistory *history, JobqPast what, int minutes,
@@ -123,9 +121,7 @@ jobq_history_rate(const JobqHistory *history, JobqPast what, int minutes,
 	return n / (minutes * 60.0);
 }
 
-/*
- * Add the past of another name.
- */
+/* Add the history of another name. */
 void
 jobq_history_merge(JobqHistory *into, JobqHistory *from, TimestampTz now)
 {

@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * note.c
- *	  What this transaction does to jobs, noted until it commits.
+ *	  Notes of changes to jobs by this transaction, until it commits.
  *
- * A note is for a place, which it pins, so that nobody else gets that before the end
- * of the transaction.  Places that this backend has found are kept in a small cache;
- * whether one is still that name's is seen by its hash and its generation, under its
- * mutex.
+ * A note refers to a slot and pins it, so that no other name gets the slot before the end of
+ * the transaction.  The backend caches slots.  The hash and the generation of a slot, read
+ * under its mutex, show whether the slot still belongs to the name.
  *
  * src/stats/note.c
  *
@@ -22,17 +21,17 @@
 #include "stats/stats.h"
 
 /*
- * How long an attempt has waited and run, -1 if that is not known; or jobs that have
- * come for a later time, or that are not there any more.
+ * Times of an attempt: how long it waited and ran, -1 if unknown.  Or a number of jobs that
+ * wait for a later time, or that are gone.
  */
 typedef struct NotedTime
 {
 	SubTransactionId subid;
 	uint32		place;
 	uint32		generation;
-	int32		n;				/* jobs; 0: it is an attempt */
-	int64		waited;			/* or the time for which they are */
-	int64		ran;			/* or how far away that was */
+	int32		n;				/* jobs; 0: an attempt */
+	int64		waited;			/* or the time for which the jobs wait */
+	int64		ran;			/* or the distance of this time */
 } NotedTime;
 
 static JobqStatNote *notes = NULL;	/* kept from one transaction to the next */
@@ -42,16 +41,16 @@ static NotedTime *times = NULL;
 static int	ntimes = 0;
 static int	max_times = 0;
 
-/* The last note for each place; it may be outdated. */
+/* The last note for each slot; may be outdated. */
 static int *note_of = NULL;
 
-/* whose jobs the notes are about */
+/* the database of the notes */
 static const JobqStatBase *noted_base = NULL;
 
-/* something was not noted, as nobody counted this database's jobs then */
+/* set if changes were not noted, because this database was not counted */
 static Oid	unnoted_jobs = InvalidOid;
 
-/* Places that were found. */
+/* Slots that were found. */
 #define NCACHED		256
 #define OTHER_KEPT	(10 * USECS_PER_SEC)
 typedef struct CachedPlace
@@ -59,19 +58,21 @@ typedef struct CachedPlace
 	uint64		hash;			/* of the name */
 	uint32		place;
 	uint32		generation;
-	TimestampTz other_until;	/* it is that of others, until then; or 0 */
+	TimestampTz other_until;	/* slot of "(other)", valid until then; or 0 */
 } CachedPlace;
 
 static CachedPlace *cache = NULL;
 
-/* The last name that was looked up, if it is short: a job's is asked for several times. */
+/*
+ * The last name that was looked up, if short.  The name of a job is needed several times.
+ */
 #define LAST_LENGTH		64
 typedef struct LastName
 {
 	Oid			dboid;
 	Oid			jobs;
 	int32		queue_id;
-	int			kind_length;	/* -1: of the others of the queue */
+	int			kind_length;	/* -1: "(other)" of the queue */
 	int			tenant_length;
 	char		kind[LAST_LENGTH];
 	char		tenant[LAST_LENGTH];
@@ -80,9 +81,7 @@ typedef struct LastName
 
 static LastName last;
 
-/*
- * The database of this session, if its jobs are counted.
- */
+/* Return the database of this session, if its jobs are counted, or NULL. */
 static JobqStatBase *
 my_base(Oid jobs)
 {
@@ -99,8 +98,8 @@ my_base(Oid jobs)
 }
 
 /*
- * Pin the place if it is still the same one; or if "any", as long as it is one of this
- * database's; whose generation it is then.
+ * Pin the slot if its generation is still *generation.  any: pin the slot if it belongs to
+ * this database, and set *generation.
  */
 static bool
 pin(uint32 place, uint32 *generation, bool any)
@@ -109,7 +108,7 @@ pin(uint32 place, uint32 *generation, bool any)
 	bool		same;
 
 	SpinLockAcquire(&stat->mutex);
-	/* a test has a session killed here */
+	/* a test kills a session here */
 	jobq_injection_point("jobq-stats-pin");
 	same = stat->in_use && (any ? stat->name.dboid == MyDatabaseId
 							: stat->generation == *generation);
@@ -120,9 +119,7 @@ pin(uint32 place, uint32 *generation, bool any)
 	return same;
 }
 
-/*
- * jobq_stats_hash() of a name.
- */
+/* jobq_stats_hash() of a name, with the last result cached. */
 static uint64
 hash_of(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
 		const char *tenant, int tenant_length)
@@ -151,8 +148,8 @@ hash_of(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_len
 }
 
 /*
- * The place of a name, found in the cache or in shared memory, and its generation;
- * JOBQ_NONE if this database's jobs have ceased to be counted.
+ * Return the slot of a name, from the cache or from shared memory, and its generation.
+ * JOBQ_NONE if this database is no longer counted.
  */
 static uint32
 look_up(const JobqStatBase *base, int32 queue_id, Oid role,
@@ -195,8 +192,8 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
 }
 
 /*
- * The place of a name, for somebody who just wants to know, and in *at for
- * jobq_stats_note_at(); JOBQ_NONE if nobody counts.
+ * Return the slot of a name without pinning, and set *at for jobq_stats_note_at().  JOBQ_NONE
+ * if jobs are not counted.  May acquire JobqStats.lock.
  */
 uint32
 jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
@@ -213,9 +210,7 @@ jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	return at->place;
 }
 
-/*
- * The note of this subtransaction for the place, if it has one.
- */
+/* Return the note of this subtransaction for the slot, or NULL. */
 static JobqStatNote *
 find_note(uint32 place, uint32 generation, SubTransactionId subid)
 {
@@ -228,9 +223,7 @@ find_note(uint32 place, uint32 generation, SubTransactionId subid)
 		note->subid == subid ? note : NULL;
 }
 
-/*
- * Another one; the place has been pinned.
- */
+/* Add a note.  The slot is pinned. */
 static JobqStatNote *
 new_note(uint32 place, uint32 generation, SubTransactionId subid)
 {
@@ -244,9 +237,7 @@ new_note(uint32 place, uint32 generation, SubTransactionId subid)
 	return note;
 }
 
-/*
- * Have room for one more.
- */
+/* Allocate room for one more note. */
 static void
 note_room(void)
 {
@@ -257,8 +248,8 @@ note_room(void)
 }
 
 /*
- * As jobq_stats_note(), for a place that was found before; NULL if that is another
- * name's by now.
+ * Like jobq_stats_note(), for a slot that was found before.  NULL if the slot belongs to
+ * another name by now.
  */
 JobqStatNote *
 jobq_stats_note_at(const JobqStatAt *at)
@@ -277,9 +268,9 @@ jobq_stats_note_at(const JobqStatAt *at)
 }
 
 /*
- * What this subtransaction has done to jobs of the name so far, to be added to; or
- * NULL if nobody counts.  It may move when the next one is asked for.  *at is set as by
- * jobq_stats_place().
+ * Return the note of this subtransaction for the name, to which the caller adds.  NULL if jobs
+ * are not counted.  The note may move at the next call.  *at is set as by jobq_stats_place().
+ * May acquire JobqStats.lock.
  */
 JobqStatNote *
 jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
@@ -319,7 +310,7 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 		place = jobq_stats_of_base(base);
 		if (!pin(place, &generation, true))
 		{
-			/* the extension was dropped, or others are counted in its stead */
+			/* the extension was dropped, or another one is counted instead */
 			unnoted_jobs = jobs;
 			return NULL;
 		}
@@ -345,9 +336,7 @@ note_time(const JobqStatNote *note, int32 n, int64 waited, int64 ran)
 	time->ran = ran;
 }
 
-/*
- * An attempt has waited and run for so many microseconds; -1: that is not known.
- */
+/* Note the times of an attempt, in microseconds; -1 if unknown. */
 void
 jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran)
 {
@@ -355,8 +344,8 @@ jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran)
 }
 
 /*
- * So many jobs have come that wait for this time, which was so many microseconds away
- * when they were written; or if n is negative, have gone.
+ * Note n new jobs that wait for run_at, which was "away" microseconds in the future when they
+ * were written.  A negative n: the jobs are gone.
  */
 void
 jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int64 away,
@@ -374,22 +363,23 @@ jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int64 away,
 }
 
 /*
- * What a counting that has begun, and may have ended since, means for what this
- * transaction has done.
+ * How a count of the gauges affects the notes of this transaction.  The count has begun and
+ * may have ended.
  */
 typedef struct CountingSaw
 {
-	bool		wait;			/* the lock is needed to know */
-	bool		gauge;			/* it counts in the gauge as it is */
-	bool		since;			/* it is missing in what is being counted */
+	bool		wait;			/* the lock is needed for the answer */
+	bool		gauge;			/* add to the gauge */
+	bool		since;			/* add to since_count */
 }			CountingSaw;
 
 /*
- * The place's mutex is held, and the lock if "locked".
+ * Determine how to add a note to the slot.  The caller holds the slot's mutex, and
+ * JobqStats.lock if "locked".
  *
- * While its mark is not set, nobody changes what the base knows of the last snapshot;
- * and while the lock is held, neither.  If that has seen this transaction, although
- * its notes come only now, the gauge that was counted knows them already.
+ * While the slot has no mark, or while the lock is held, the stored snapshot of the base does
+ * not change.  If the snapshot saw this transaction, the counted gauge already includes the
+ * notes, although they are added only now.
  */
 static CountingSaw
 counting_saw(const JobqStat *stat, bool locked)
@@ -411,8 +401,8 @@ counting_saw(const JobqStat *stat, bool locked)
 }
 
 /*
- * How long an attempt has waited and run; its history has been turned to now.  The
- * place's mutex is held.
+ * Add the times of an attempt.  The history was advanced to now.  The caller holds the slot's
+ * mutex.
  */
 static void
 add_attempt(JobqCounts *counts, const NotedTime *time)
@@ -432,9 +422,9 @@ add_attempt(JobqCounts *counts, const NotedTime *time)
 }
 
 /*
- * The place of a note is another one's by now, so the note is done with: its queue was
- * dropped, or its database was not served for some time, and may have other places, for
- * which its jobs were counted without it.
+ * The slot of a note belongs to another name by now, so the note is discarded.  Either its
+ * queue was dropped, or its database was not served for a while.  The jobs may have been
+ * counted without the note in other slots, so they are counted anew.
  */
 static bool
 counted_elsewhere(void)
@@ -444,8 +434,9 @@ counted_elsewhere(void)
 }
 
 /*
- * Add a note to its place, with an attempt there or NULL, and let go of that.  locked:
- * the lock is held; false if it must be, as the gauges are being counted.
+ * Add a note to its slot, together with the times of an attempt or NULL, and unpin the slot.
+ * locked: the caller holds the lock.  False if the lock is needed because the gauges are being
+ * counted.
  */
 static bool
 add_note(const JobqStatNote *note, const NotedTime *attempt, TimestampTz now,
@@ -496,7 +487,8 @@ add_note(const JobqStatNote *note, const NotedTime *attempt, TimestampTz now,
 }
 
 /*
- * The same of a time.  What the counting has seen it enters into the calendar itself.
+ * Like add_note(), for a time.  Jobs that the snapshot of a count sees are entered into the
+ * calendar by the count.
  */
 static bool
 add_time(const NotedTime *time, TimestampTz now, bool locked)
@@ -536,9 +528,7 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	return true;
 }
 
-/*
- * Keep no more room than most transactions need.
- */
+/* Keep no more memory than most transactions need. */
 static void
 give_back(void)
 {
@@ -554,8 +544,8 @@ stats_noted(void)
 }
 
 /*
- * The transaction has committed: add what was noted.  Nothing is left for the time
- * under db->lock.
+ * The transaction has committed: add the notes.  Returns false, because nothing remains to be
+ * done under db->lock.
  */
 static bool
 stats_pending(JobqDatabase *db)
@@ -565,7 +555,7 @@ stats_pending(JobqDatabase *db)
 
 	jobq_injection_point("jobq-stats-add");
 
-	/* one job was run, as a rule: its mutex is taken once */
+	/* usually a single job was run: take its mutex only once */
 	if (ntimes == 1 && nnotes == 1 && times[0].n == 0 &&
 		times[0].place == notes[0].place &&
 		times[0].generation == notes[0].generation)
@@ -588,7 +578,7 @@ stats_pending(JobqDatabase *db)
 	}
 	nnotes = ntimes = 0;
 
-	/* if somebody counts since, that was without us */
+	/* a count that began since then misses these changes */
 	if (OidIsValid(unnoted_jobs))
 	{
 		JobqStatBase *base = my_base(unnoted_jobs);
@@ -600,9 +590,7 @@ stats_pending(JobqDatabase *db)
 	return false;
 }
 
-/*
- * Forget what was noted since this subtransaction began, or at all.
- */
+/* Discard the notes since this subtransaction began, or all. */
 static void
 stats_abort(SubTransactionId since)
 {
@@ -622,16 +610,14 @@ stats_abort(SubTransactionId since)
 		unnoted_jobs = InvalidOid;
 }
 
-/*
- * Rows may have come of which nothing was noted.
- */
+/* Rows may exist without a note. */
 static void
 stats_unnoted(JobqDatabase *db)
 {
 	jobq_stats_unknown(MyDatabaseId);
 }
 
-/* Nothing is carried out under db->lock. */
+/* Nothing is done under db->lock. */
 static void
 stats_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
@@ -647,9 +633,7 @@ static const JobqCommitBooks books =
 	.give_back = give_back,
 };
 
-/*
- * Keep books of this transaction; once per process.
- */
+/* Register the books of this room.  Called once per process. */
 void
 jobq_stats_install(void)
 {

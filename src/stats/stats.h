@@ -1,32 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * stats.h
- *	  The door of the room stats: what has become of jobs, counted by queue, kind
- *	  and tenant, in shared memory.
+ *	  Interface of the directory stats: outcomes of jobs, counted in shared memory by
+ *	  queue, kind and tenant.
  *
- * Each name, that is a queue, a kind and a tenant, has a place, of which there are
- * "jobq.max_stats" in the cluster.  Where there is none for another name, it gets
- * that of a name that has no jobs and was not heard of for a while, whose counts go
- * to the place "(other)" of its queue; and if there is no such name, it is counted
- * there itself.  That place is its role's, too, and gives way when no other can: its
- * counts go to the place of its database, which is always there.  A queue that has no
- * room for a place "(other)" is counted there, too.  So a count never gets lost.
+ * A name is a combination of queue, kind and tenant.  Each name has a slot, called place in
+ * the code.  The cluster has jobq.max_stats slots.  If no slot is free, a new name gets the
+ * slot of an idle name: a name without jobs and without recent activity.  The counts of the
+ * idle name are added to the slot "(other)" of its queue.  If no name is idle, the new name is
+ * counted in "(other)" directly.  A slot "(other)" belongs to a role, too, and is evicted
+ * last.  Its counts are then added to the slot of its database, which always exists.  A queue
+ * without a slot "(other)" is counted there as well.  No count is ever lost.
  *
- * While a transaction runs, what it does to jobs is noted in the backend; when it has
- * committed, it is added (note.c).  A transaction that aborts, or a subtransaction,
- * counts nothing.  What a transaction that was prepared has done is not added: the
- * gauges are counted anew after it (count.c).
+ * During a transaction, the backend notes the changes to jobs.  After the commit, the notes
+ * are added to the slots (note.c).  An aborted transaction or subtransaction counts nothing.
+ * The notes of a prepared transaction are not added.  Instead, the gauges are counted anew
+ * (count.c).
  *
- * Counters say what has happened since they began.  Gauges say what there is now:
- * they are changed by the same notes, and counted from the tables by the scheduler
- * when nobody knows them: at the first start, and after a crash.
+ * Counters count events since the counters began.  Gauges count what exists now.  The same
+ * notes change the gauges.  If the gauges are unknown, at the first start and after a crash,
+ * the scheduler has the tables counted.
  *
- * What it promises: nothing in here that runs after a commit can fail.
+ * Guarantees: no code of this directory that runs after a commit can fail.
  *
- * Locks: JobqStats.lock guards which name has which place, and the counting; it is
- * taken by whoever looks for a name that this backend does not know, and after no
- * other lock.  The counts of a place are protected by its mutex, which is held for
- * some additions, and is the last lock that can be taken.
+ * Locks: JobqStats.lock protects the assignment of names to slots, and the counting.  The lock
+ * is acquired to look up a name that the backend does not know, and after no other lock.  The
+ * mutex of a slot protects its counts.  It is held for a few additions, and is the last lock
+ * that can be acquired.
  *
  * src/stats/stats.h
  *
@@ -40,46 +40,45 @@
 
 #include "commit/commit.h"
 
-/* A build without them shows what they cost: test/bench/statistics. */
+/* A build without statistics shows their cost: test/bench/statistics. */
 #ifdef JOBQ_WITHOUT_STATISTICS
 #define JOBQ_STATISTICS false
 #else
 #define JOBQ_STATISTICS true
 #endif
 
-/* What has happened. */
+/* Events. */
 typedef enum JobqCounter
 {
 	JOBQ_N_ENQUEUED = 0,
-	JOBQ_N_STARTED,				/* attempts that have come to an end, too;
-								 * those that run are added when it is shown */
+	JOBQ_N_STARTED,				/* ended attempts; the views add the running
+								 * ones */
 	JOBQ_N_COMPLETED,
 	JOBQ_N_FAILED,				/* attempts */
-	JOBQ_N_RETRIED,				/* will run again, after a failure or by
-								 * retry() */
+	JOBQ_N_RETRIED,				/* run again after a failure or by retry() */
 	JOBQ_N_DEAD,				/* became dead letters */
 	JOBQ_N_EXPIRED,
 	JOBQ_N_CANCELLED,
-	JOBQ_N_CRASHED,				/* attempts that have crashed a process */
+	JOBQ_N_CRASHED,				/* attempts that crashed a process */
 	JOBQ_NCOUNTERS
 } JobqCounter;
 
-/* What there is now. */
+/* What exists now. */
 typedef enum JobqGauge
 {
 	JOBQ_LIVE = 0,				/* rows of jobq_internal.job, running or not */
-	JOBQ_BLOCKED,				/* of these, such as wait for other jobs */
-	JOBQ_LETTERS,				/* rows of jobq_internal.dead_letter; they
-								 * keep no name in its place */
+	JOBQ_BLOCKED,				/* of these, jobs that wait for other jobs */
+	JOBQ_LETTERS,				/* rows of jobq_internal.dead_letter; do not
+								 * keep a name from being evicted */
 	JOBQ_NGAUGES
 } JobqGauge;
 
-/* What runs of jobs have used. */
+/* Resources used by runs of jobs. */
 typedef enum JobqCost
 {
 	JOBQ_COST_CPU = 0,			/* processor time in microseconds */
-	JOBQ_COST_BUFFERS,			/* blocks that were looked at */
-	JOBQ_COST_READ,				/* of these, such as were not in memory */
+	JOBQ_COST_BUFFERS,			/* blocks accessed */
+	JOBQ_COST_READ,				/* of these, blocks not found in memory */
 	JOBQ_COST_WAL,				/* in bytes */
 	JOBQ_COST_TEMP,				/* bytes written to temporary files */
 	JOBQ_NCOSTS
@@ -90,7 +89,7 @@ typedef struct JobqBill
 	int64		n[JOBQ_NCOSTS];
 } JobqBill;
 
-/* The counters of which the past is kept, by slots of time. */
+/* Counters with a history by time slots. */
 typedef enum JobqPast
 {
 	JOBQ_PAST_ENQUEUED = 0,
@@ -102,12 +101,14 @@ typedef enum JobqPast
 	JOBQ_NPAST
 } JobqPast;
 
-/* How many slots there are of a minute, an hour and a day each. */
+/* Number of slots of a minute, an hour and a day. */
 #define JOBQ_MINUTES	60
 #define JOBQ_HOURS		24
 #define JOBQ_DAYS		30
 
-/* The times of attempts in a slot: too many for a histogram each. */
+/*
+ * Durations of attempts in a time slot.  There are too many slots for a histogram in each.
+ */
 typedef struct JobqPastTimes
 {
 	int64		sum;			/* in microseconds */
@@ -115,7 +116,7 @@ typedef struct JobqPastTimes
 	uint32		longest;		/* in milliseconds */
 } JobqPastTimes;
 
-/* What has happened in a slot of time. */
+/* Events in a time slot. */
 typedef struct JobqPastSlot
 {
 	JobqPastTimes waited;
@@ -125,13 +126,13 @@ typedef struct JobqPastSlot
 
 typedef struct JobqHistory
 {
-	int64		minute;			/* that of the last addition, since 2000 */
+	int64		minute;			/* of the last addition, in minutes since 2000 */
 	JobqPastSlot minutes[JOBQ_MINUTES];
 	JobqPastSlot hours[JOBQ_HOURS]; /* without that minute */
 	JobqPastSlot days[JOBQ_DAYS];
 } JobqHistory;
 
-/* Times in microseconds, as a histogram: see times.c. */
+/* Histogram of durations in microseconds: see times.c. */
 #define JOBQ_BUCKETS	61
 typedef struct JobqTimes
 {
@@ -141,17 +142,17 @@ typedef struct JobqTimes
 } JobqTimes;
 
 /*
- * Jobs that wait for a time, by that time: levels of slots of a second, a minute, an
+ * Number of jobs that wait for a time, by this time: levels of slots of a second, a minute, an
  * hour and a day.  See calendar.c.
  */
 #define JOBQ_LEVELS			4
 #define JOBQ_LEVEL_SLOTS	64
 typedef struct JobqCalendar
 {
-	int64		second;			/* what was before this has been struck out */
+	int64		second;			/* slots before this second have been removed */
 	bool		used;
 	int64		n;				/* in all slots */
-	int64		far;			/* still farther away */
+	int64		far;			/* jobs beyond the last level */
 	int32		slots[JOBQ_LEVELS][JOBQ_LEVEL_SLOTS];
 } JobqCalendar;
 
@@ -159,28 +160,28 @@ typedef struct JobqCalendar
 typedef struct JobqCounts
 {
 	TimestampTz since;
-	TimestampTz completed_at;	/* the last one; 0: none, that is known */
+	TimestampTz completed_at;	/* last completion; 0: none known */
 	int64		counters[JOBQ_NCOUNTERS];
 	int64		gauges[JOBQ_NGAUGES];
 	JobqBill	costs;			/* see bill.c */
 	JobqCalendar scheduled;
-	JobqTimes	waited;			/* from when it could run to its start */
-	JobqTimes	ran;			/* from there to the end of the attempt */
+	JobqTimes	waited;			/* from the time a job could run to its start */
+	JobqTimes	ran;			/* from the start to the end of the attempt */
 	JobqHistory history;
 } JobqCounts;
 
 #define JOBQ_STATS_KIND		128
 #define JOBQ_STATS_TENANT	208
 
-/* Whose counts a place has. */
+/* The name to which a slot belongs. */
 typedef struct JobqStatName
 {
 	Oid			dboid;
-	Oid			jobs;			/* jobq_internal.job: tells two extensions
-								 * apart */
-	int32		queue_id;		/* 0: all that have no place, of the database */
-	Oid			role;			/* whose job took the place */
-	bool		other;			/* of names that have no place */
+	Oid			jobs;			/* jobq_internal.job: distinguishes two
+								 * extensions */
+	int32		queue_id;		/* 0: all names of the database without a slot */
+	Oid			role;			/* role of the job that got the slot */
+	bool		other;			/* of names without a slot */
 	uint8		kind_length;
 	uint8		tenant_length;	/* 0: none */
 	char		kind[JOBQ_STATS_KIND];	/* both end with a zero */
@@ -188,40 +189,37 @@ typedef struct JobqStatName
 } JobqStatName;
 
 /*
- * A place.  Name, hash and next change under JobqStats.lock; name, generation and all
- * else under mutex, too.
+ * A slot.  Name, hash and next change under JobqStats.lock.  Name, generation and all
+ * remaining fields also change under mutex only.
  */
 typedef struct JobqStat
 {
 	slock_t		mutex;
-	uint32		generation;		/* another one: it is another name's */
-	uint32		pins;			/* open transactions that have noted for it */
-	uint32		count;			/* the gauges are being counted: the number of
-								 * that */
+	uint32		generation;		/* changes when another name gets the slot */
+	uint32		pins;			/* open transactions with a note for this slot */
+	uint32		count;			/* number of the running count of the gauges,
+								 * or 0 */
 	uint32		next;			/* in the bucket, or free list link */
-	uint32		account;		/* its role's: see shares.h */
+	uint32		account;		/* of the role: see shares.h */
 	bool		in_use;
 	uint64		hash;
 	TimestampTz used_at;
-	int64		since_count[JOBQ_NGAUGES];	/* added since that began */
+	int64		since_count[JOBQ_NGAUGES];	/* added since the count began */
 	JobqStatName name;
 	JobqCounts	counts;
 } JobqStat;
 
-/*
- * A database whose jobs are counted.  Protected by JobqStats.lock.
- */
+/* A database with counted jobs.  Protected by JobqStats.lock. */
 #define JOBQ_STATS_XIDS		1024
 typedef struct JobqStatBase
 {
 	Oid			dboid;			/* InvalidOid: not in use */
 	Oid			jobs;
-	bool		known;			/* the gauges are right; may be read without
-								 * lock */
-	bool		recount;		/* count them anew; set without lock */
-	uint32		count;			/* the number of the counting under way, or 0 */
-	FullTransactionId xmax;		/* of its snapshot, or of the last one's; see
-								 * count.c */
+	bool		known;			/* gauges are exact; may be read without lock */
+	bool		recount;		/* count anew; set without lock */
+	uint32		count;			/* number of the running count, or 0 */
+	FullTransactionId xmax;		/* of the snapshot of the running or last
+								 * count; see count.c */
 	int			nxip;
 	TransactionId xip[JOBQ_STATS_XIDS];
 } JobqStatBase;
@@ -229,16 +227,15 @@ typedef struct JobqStatBase
 typedef struct JobqStats
 {
 	LWLock	   *lock;
-	uint64		seed;			/* of the hashes, so that nobody can foresee
+	uint64		seed;			/* of the hashes, so that users cannot predict
 								 * them */
-	uint32		ncounts;		/* countings that have begun */
-	uint32		nstats;			/* places for names; those of databases follow */
+	uint32		ncounts;		/* number of counts begun */
+	uint32		nstats;			/* slots for names; the slots of databases
+								 * follow */
 	uint32		free;
-	TimestampTz full_until;		/* no name can give way before */
-	uint32		hand;			/* the place that is looked at next, when one
-								 * has to give way */
-	pg_atomic_uint64 changes;	/* how often something was cleared or
-								 * forgotten; by no lock */
+	TimestampTz full_until;		/* no name can be evicted before */
+	uint32		hand;			/* slot that is examined next for eviction */
+	pg_atomic_uint64 changes;	/* number of resets and removals; no lock */
 	JobqStatBase *bases;
 	uint32	   *bucket;
 	JobqStat   *stats;
@@ -246,8 +243,8 @@ typedef struct JobqStats
 } JobqStats;
 
 /*
- * Where a name is counted, as it was found.  base is NULL if nobody has looked; whether
- * it is still there is seen by the place's generation.
+ * The slot of a name, as found by a lookup.  base is NULL before a lookup.  The generation of
+ * the slot shows whether the slot still belongs to the name.
  */
 typedef struct JobqStatAt
 {
@@ -334,11 +331,11 @@ extern uint32 jobq_stats_place(Oid jobs, int32 queue_id, Oid role,
 typedef struct JobqBillRun
 {
 	int64		job_id;			/* 0: none runs */
-	uint32		place;			/* of its name; JOBQ_NONE: nothing is put down */
+	uint32		place;			/* of its name; JOBQ_NONE: nothing is charged */
 	uint32		generation;
-	TimestampTz at;				/* when it began, or one before it */
-	JobqBill	began;			/* what the process had used then */
-	JobqBill	billed;			/* up to there it was put down */
+	TimestampTz at;				/* start of this run, or of an earlier one */
+	JobqBill	began;			/* usage of the process at the start */
+	JobqBill	billed;			/* usage that is charged already */
 } JobqBillRun;
 
 extern int64 jobq_processor_time(void);

@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * table.c
- *	  Which name has which place.
+ *	  Assignment of names to slots.
  *
- * Names are found by a hash that is seeded at random, so that nobody can make names
- * of which all lie in one bucket.
+ * Names are found by a hash with a random seed, so that users cannot construct names that
+ * share a bucket.
  *
- * What a role has of the places goes by shares.h; one that has more than its share,
- * or that finds none free, takes one of its own names' places that has no jobs: of the
- * next LOOK places in turn, or of more if there is none, that which was not heard of
- * for the longest time.  Only where a role has few, it takes another's.  No name gives
- * way while the gauges are not known, or are counted.
+ * The slots of a role are limited by shares.h.  A role above the share, or without a free
+ * slot, evicts a name of its own that has no jobs.  The search examines the next LOOK slots,
+ * or more if none of these is suitable, and evicts the name with the oldest activity.  Only a
+ * role with few slots evicts names of other roles.  No name is evicted while the gauges are
+ * unknown or being counted.
  *
- * The place "(other)" of a queue is on the account of the role for which it was made.
- * It may be taken beyond the share, as long as a few places are left for others, and
- * gives way only where no name can.
+ * The slot "(other)" of a queue counts towards the share of the role for which it was created.
+ * It may be created beyond the share, as long as a few slots remain.  It is evicted only if no
+ * name can be.
  *
  * src/stats/table.c
  *
@@ -28,19 +28,22 @@
 
 #include "stats/stats.h"
 
-/* What was heard of since then does not give way. */
+/* A name with activity within this time is not evicted, in microseconds. */
 #define KEPT		(60 * USECS_PER_SEC)
 
-/* If no name could give way, none is looked for before this time is over. */
+/* If no name can be evicted, the next search begins after this time, in microseconds. */
 #define FULL		(10 * USECS_PER_SEC)
 
-/* So many places are looked at, under the lock that all want who have a new name. */
+/*
+ * Number of slots that a search examines under the lock, for which each backend with a new
+ * name waits.
+ */
 #define LOOK		1024
 
-/* A role with less than this part of the places may take another's. */
+/* A role with less than this part of the slots may evict names of other roles. */
 #define FEW			16
 
-/* So many of the places are not taken for the others of queues beyond a share. */
+/* This part of the slots is not used for "(other)" beyond a share. */
 #define REST		16
 
 JobqStats  *jobq_stats = NULL;
@@ -102,9 +105,9 @@ stats_init(void *owner, char *memory)
 }
 
 /*
- * The database with this table of jobs, if its jobs are counted, or NULL.  make: they
- * are from now on, if there is room.  Wants the lock, for making exclusively; one
- * that was found stays as long as the extension is there.
+ * Return the entry of the database with this table of jobs, or NULL if its jobs are not
+ * counted.  make: create the entry, if there is room.  The caller must hold JobqStats.lock,
+ * exclusively for make.  An entry stays as long as the extension exists.
  */
 JobqStatBase *
 jobq_stats_base(Oid dboid, Oid jobs, bool make, TimestampTz now)
@@ -144,18 +147,14 @@ jobq_stats_base(Oid dboid, Oid jobs, bool make, TimestampTz now)
 	return free;
 }
 
-/*
- * The place of all that has no other.
- */
+/* Return the slot of the database, for all names without another slot. */
 uint32
 jobq_stats_of_base(const JobqStatBase *base)
 {
 	return jobq_stats->nstats + (uint32) (base - jobq_stats->bases);
 }
 
-/*
- * The hash of a name.  That of the others of a queue has no kind: its length is -1.
- */
+/* Return the hash of a name.  The name "(other)" of a queue has the kind_length -1. */
 uint64
 jobq_stats_hash(const JobqStatBase *base, int32 queue_id, const char *kind,
 				int kind_length, const char *tenant, int tenant_length)
@@ -171,9 +170,7 @@ jobq_stats_hash(const JobqStatBase *base, int32 queue_id, const char *kind,
 	return hash;
 }
 
-/*
- * The place of the name, or JOBQ_NONE.  Wants the lock.
- */
+/* Return the slot of the name, or JOBQ_NONE.  The caller must hold the lock. */
 static uint32
 find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
 	 const char *tenant, int tenant_length, uint64 hash)
@@ -198,9 +195,7 @@ find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length
 	return JOBQ_NONE;
 }
 
-/*
- * Give the name this place, which is free.
- */
+/* Assign this free slot to the name. */
 static void
 settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 	   const char *kind, int kind_length, const char *tenant, int tenant_length,
@@ -242,12 +237,12 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 }
 
 /*
- * May what is in this place give way?  A name without jobs may have less than none: it
- * has got its place when jobs of it were counted among the others, and their end was
- * counted here.  Both halves meet when it gives way.
+ * True if the name in this slot may be evicted.  The gauges of a name without jobs may be
+ * below zero.  The beginning of these jobs was counted in "(other)", and their end here.  The
+ * eviction adds both halves together.
  *
- * The answer holds as long as the lock is held exclusively: nobody pins a place that it
- * has not found.
+ * The answer is valid as long as the lock is held exclusively, because a slot is pinned only
+ * after a lookup.
  */
 static bool
 is_idle(JobqStat *stat, TimestampTz now)
@@ -262,9 +257,7 @@ is_idle(JobqStat *stat, TimestampTz now)
 	return idle;
 }
 
-/*
- * A free place, if there is one; or JOBQ_NONE.
- */
+/* Return a free slot, or JOBQ_NONE. */
 static uint32
 take_free(void)
 {
@@ -275,9 +268,7 @@ take_free(void)
 	return place;
 }
 
-/*
- * May the role have one of the free places?
- */
+/* True if the role may use a free slot. */
 static bool
 may_take(Oid role, bool other)
 {
@@ -288,9 +279,7 @@ may_take(Oid role, bool other)
 		 jobq_stats->nstats - jobq_stats->nstats / REST);
 }
 
-/*
- * Does a gives way before b?
- */
+/* True if a is evicted before b. */
 static bool
 before(const JobqStat *a, const JobqStat *b)
 {
@@ -299,9 +288,7 @@ before(const JobqStat *a, const JobqStat *b)
 	return a->used_at < b->used_at;
 }
 
-/*
- * Is there no place for the role, and none to be made before some time has passed?
- */
+/* True if the role cannot get a slot, and none can be freed for some time. */
 static bool
 is_full(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 {
@@ -309,9 +296,7 @@ is_full(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 		(!base->known || base->count != 0 || now < jobq_stats->full_until);
 }
 
-/*
- * A free place for the role, if there is one or one can be made; or JOBQ_NONE.
- */
+/* Return a free slot for the role, after an eviction if necessary; or JOBQ_NONE. */
 static uint32
 take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 {
@@ -328,7 +313,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 			uint32		place = jobq_stats->hand;
 			JobqStat   *stat = &jobq_stats->stats[place];
 
-			/* those of others give way only if no name can */
+			/* "(other)" is evicted only if no name can be */
 			if (n > 0 && n % LOOK == 0 && oldest != JOBQ_NONE &&
 				!jobq_stats->stats[oldest].name.other)
 				break;
@@ -348,9 +333,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 	return take_free();
 }
 
-/*
- * The place where others of the queue are counted, if there is one.  Wants the lock.
- */
+/* Return the slot "(other)" of the queue, or JOBQ_NONE.  The caller must hold the lock. */
 static uint32
 find_other(const JobqStatBase *base, int32 queue_id, uint64 *hash)
 {
@@ -359,8 +342,8 @@ find_other(const JobqStatBase *base, int32 queue_id, uint64 *hash)
 }
 
 /*
- * The place where others of the queue are counted.  None gives way for it if may_free
- * is false.  Wants the lock exclusively.
+ * Return the slot "(other)" of the queue, or the slot of the database.  may_free: a name may
+ * be evicted for it.  The caller must hold the lock exclusively.
  */
 static uint32
 other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
@@ -400,8 +383,8 @@ merge(JobqCounts *into, JobqCounts *from, TimestampTz now)
 }
 
 /*
- * Has anything happened that is to be kept?  What was rolled back has taken a place,
- * and counts nothing.
+ * True if any count is worth keeping.  A rolled back transaction may have acquired a slot
+ * without counting anything.
  */
 static bool
 has_counts(const JobqCounts *counts)
@@ -418,8 +401,8 @@ has_counts(const JobqCounts *counts)
 }
 
 /*
- * Free a place; keep: its counts go to the others of its queue, and if it is that of
- * others, to those of its database.  Wants the lock exclusively.
+ * Free a slot.  keep: add the counts to "(other)" of the queue.  The counts of "(other)" are
+ * added to the slot of the database.  The caller must hold the lock exclusively.
  */
 static void
 give_up(uint32 place, bool keep, TimestampTz now)
@@ -456,17 +439,17 @@ give_up(uint32 place, bool keep, TimestampTz now)
 			owed |= stat->counts.gauges[i] < 0;
 		SpinLockRelease(&stat->mutex);
 
-		/* their beginning was counted when the queue had no place for others */
+		/* their beginning was counted when the queue had no slot "(other)" */
 		if (owed && place < jobq_stats->nstats)
 			base->recount = true;
 	}
 }
 
 /*
- * The place where a job of this name is counted, and its generation; JOBQ_NONE if the
- * base is another database's by now.  *is_other: that is not one of its own.  Takes the
- * lock; if it is known that there is no place, not exclusively: where names are many,
- * most have none.
+ * Return the slot in which a job of this name is counted, and its generation.  JOBQ_NONE if
+ * base belongs to another database by now.  *is_other: the slot is shared with other names.
+ * Acquires JobqStats.lock, exclusively only to assign a slot.  With many names, most names
+ * have no slot, and most lookups share the lock.
  */
 uint32
 jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
@@ -521,7 +504,8 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 }
 
 /*
- * Copy what the place has; false if it is free.  name and counts may be NULL.
+ * Copy the contents of the slot.  False if the slot is free.  name and counts may be NULL.
+ * Acquires the slot's mutex.
  */
 bool
 jobq_stats_read(uint32 place, JobqStatName *name, JobqCounts *counts)
@@ -540,8 +524,8 @@ jobq_stats_read(uint32 place, JobqStatName *name, JobqCounts *counts)
 }
 
 /*
- * Add counts to those of a name, as far as there is a place.  For the start of the
- * server, when nobody else is there.
+ * Add counts to those of a name, if there is room.  Called at the start of the server, when no
+ * other process exists.
  */
 void
 jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
@@ -562,7 +546,7 @@ jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 			   tenant_length, hash);
 	if (place == JOBQ_NONE)
 	{
-		/* nothing gives way for it; it had its share when it was there */
+		/* no name is evicted; the share was checked before the restart */
 		place = take_free();
 		if (place != JOBQ_NONE)
 			settle(place, base, name->queue_id, name->role, name->kind, kind_length,
@@ -574,7 +558,8 @@ jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 }
 
 /*
- * Let the counters of the queue, or of all if it is 0, begin anew.
+ * Reset the counters of the queue, or of all queues if queue_id is 0.  Gauges stay.  Acquires
+ * the mutex of each slot.
  */
 void
 jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
@@ -601,10 +586,10 @@ jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
 }
 
 /*
- * The queue was dropped: its names have no places any more.  If jobs are being
- * counted, those of the queue are among them, which another name must not get.  A queue
- * without jobs whose gauges are not 0 together has the other half of that at the place
- * of the database.
+ * The queue was dropped: free the slots of its names.  If jobs are being counted, the result
+ * includes jobs of the queue, which another name must not get.  If the gauges of a queue
+ * without jobs do not add up to 0, the other half is in the slot of the database.  In both
+ * cases the jobs are counted anew.  Acquires JobqStats.lock exclusively.
  */
 void
 jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
@@ -636,8 +621,8 @@ jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
 }
 
 /*
- * The database is gone, or has another extension: forget all that is not of the one
- * with this table of jobs, which may be invalid.
+ * The database is gone, or has another extension: free all slots of the database, except those
+ * of the table but_jobs, which may be InvalidOid.  Acquires JobqStats.lock exclusively.
  */
 void
 jobq_stats_forget_database(Oid dboid, Oid but_jobs)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * times.c
- *	  Histograms of times, from 64 microseconds to nineteen hours.
+ *	  Histograms of durations, from 64 microseconds to nineteen hours.
  *
- * Two buckets for each doubling: the first has what is below 64 microseconds, the
- * next 64 to 96, the next 96 to 128, and so on; the last has all that is longer.
- * A quantile is read from the bucket in which it falls, as if the times in it lay
- * evenly: so it is wrong by a third at most, and mostly by much less.
+ * There are two buckets for each doubling.  The first bucket contains durations below 64
+ * microseconds, the next 64 to 96, the next 96 to 128, and so on.  The last bucket contains
+ * all longer durations.  A quantile is interpolated linearly within its bucket.  The error is
+ * at most a third, and usually much less.
  *
  * src/stats/times.c
  *
@@ -18,7 +18,7 @@
 
 #include "stats/stats.h"
 
-/* The end of the first bucket, as a power of two. */
+/* The upper end of the first bucket, as a power of two. */
 #define FIRST_BITS	6
 
 static int
@@ -33,9 +33,7 @@ bucket_of(int64 us)
 			   JOBQ_BUCKETS - 1);
 }
 
-/*
- * Where the bucket begins.
- */
+/* Return the lower end of the bucket, in microseconds. */
 static int64
 start_of(int bucket)
 {
@@ -48,7 +46,8 @@ start_of(int bucket)
 }
 
 /*
- * Add a time in microseconds; a clock that was put back gives 0.
+ * Add a duration in microseconds.  A negative duration, from a clock that was put back, counts
+ * as 0.
  */
 void
 jobq_times_add(JobqTimes *times, int64 us)
@@ -68,9 +67,7 @@ jobq_times_merge(JobqTimes *into, const JobqTimes *from)
 	into->longest = Max(into->longest, from->longest);
 }
 
-/*
- * How many times there are.
- */
+/* Return the number of durations. */
 uint64
 jobq_times_count(const JobqTimes *times)
 {
@@ -82,8 +79,8 @@ jobq_times_count(const JobqTimes *times)
 }
 
 /*
- * The time below which this part of them lies, in microseconds; -1 if there are
- * none.
+ * Return the duration below which this part (0 to 1) of the durations lies, in microseconds;
+ * -1 if there are none.
  */
 int64
 jobq_times_quantile(const JobqTimes *times, double part)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * archive.c
- *	  Jobs that are completed, cancelled or expired.
+ *	  Archive of completed, cancelled and expired jobs.
  *
- * All of this is part of the caller's transaction, which also deletes the job's
- * row; so a job is always in exactly one of jobq_internal.job,
- * jobq_internal.archive and jobq_internal.dead_letter.
+ * All changes are part of the caller's transaction, which also deletes the job's row.  A job
+ * is therefore always in exactly one of jobq_internal.job, jobq_internal.archive and
+ * jobq_internal.dead_letter.
  *
  * src/store/archive.c
  *
@@ -22,7 +22,9 @@
 #include "commit/commit.h"
 #include "store/store.h"
 
-/* What a run has cost is kept with its job if it took so many microseconds. */
+/*
+ * Minimum duration of a run, in microseconds, for which the cost of the run is stored.
+ */
 #define COST_KEPT	1000
 
 /* Attribute numbers of jobq_internal.archive. */
@@ -68,8 +70,8 @@ static void raise_end(const JobqJob *job, char state, const char *reason);
 static Relation open_archive(TimestampTz now);
 
 /*
- * A job is finished: tell so at commit, and fill in its row for the archive.
- * False if its queue does not want it kept.
+ * A job is finished: note its end for the commit, and fill in its row for the archive.
+ * Returns false if the queue does not keep the job.
  */
 static bool
 archive_row(const JobqJob *job, char state, TimestampTz started_at,
@@ -83,7 +85,7 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
 	jobq_length_remove(job_queue_id(job));
 
-	/* the group of a worker's own job knows by its permit */
+	/* the group of a worker's current job learns of the end by the permit */
 	if (job_group(job) != 0 &&
 		(jobq_current == NULL || jobq_current->slot == NULL ||
 		 job_id(jobq_current->job) != job_id(job)))
@@ -97,7 +99,7 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	jobq_state_changed(job, state == STATE_COMPLETED ? "completed"
 					   : state == STATE_CANCELLED ? "cancelled" : "expired");
 
-	/* the rest of its batch depends on what has become of it */
+	/* the rest of its batch depends on the outcome */
 	if (keep == KEEP_NOTHING && job_batch(job) == 0)
 	{
 		jobq_at_commit_outcome(job_id(job), job_role(job), state);
@@ -148,8 +150,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 }
 
 /*
- * What the job's run in this process has cost so far.  Of one that was so short that it
- * has cost next to nothing, nothing is kept: there may be millions of them.
+ * Return in *cost what the job's run in this process has cost so far.  Returns false for a
+ * short run with negligible cost, because there may be millions of these runs.
  */
 static bool
 cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now, Datum *cost)
@@ -173,13 +175,14 @@ raise_end(const JobqJob *job, char state, const char *reason)
 			   job, 0, reason);
 }
 
-/*
- * Open the partition of the archive for jobs that finish now.
- */
+/* Open the partition of the archive for a job finishing now. */
 static Relation
 open_archive(TimestampTz now)
 {
-	/* while we wait for the lock, the day may get its partition */
+	/*
+	 * the partition of the day may be created while this session waits for
+	 * the lock
+	 */
 	for (;;)
 	{
 		Oid			relid = jobq_archive_partition(now);
@@ -195,10 +198,9 @@ open_archive(TimestampTz now)
 }
 
 /*
- * Put a finished job into the archive, as its queue wants it kept.  The
- * caller deletes its row.
- *
- * started_at is DT_NOBEGIN if the job never ran.
+ * Insert a finished job into the archive, as far as its queue keeps finished jobs.  The caller
+ * deletes the row of the job.  started_at is DT_NOBEGIN if the job never ran.  reason may be
+ * NULL. Also releases the job's unique key and raises the event.
  */
 void
 jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
@@ -221,8 +223,9 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 }
 
 /*
- * The same for some that are completed: a page of the archive is logged once.  results
- * is NULL if none has a result, and else has_none says which have not.
+ * Like jobq_archive(), for several completed jobs.  A page of the archive is logged once.
+ * results is NULL if no job has a result.  Otherwise, has_none marks the jobs without a
+ * result.
  */
 void
 jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,

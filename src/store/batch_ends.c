@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * batch_ends.c
- *	  Which jobs of a batch are live, and what has become of the others.
+ *	  Live jobs of a batch, and outcomes of its ended jobs.
  *
- * A batch may have millions of jobs, and the scheduler does nothing else while it looks
- * whether they are all over, and counts them.  So both read what the indexes by batch
- * know, and of the rows only whether they are there.
+ * A batch may have millions of jobs.  The scheduler does nothing else during the check for
+ * live jobs and during the count.  Both functions therefore read the indexes by batch, and
+ * visit rows only to check visibility.
  *
- * A batch's finished jobs are in the partitions of the archive, its dead letters in
- * jobq_internal.dead_letter.  Which tables these are, and their indexes by batch, is
- * kept until one of them changes.  A partition whose index was dropped is read as a
- * whole.
+ * The finished jobs of a batch are in the partitions of the archive.  Its dead letters are in
+ * jobq_internal.dead_letter.  The list of these tables and of their indexes by batch is cached
+ * until a table changes.  A partition without this index is read completely.
+ *
+ * The caller of an exported function provides a registered snapshot.
  *
  * src/store/batch_ends.c
  *
@@ -40,32 +41,34 @@
 
 #include "store/store.h"
 
-/* A table in which jobs are that have ended: a partition of the archive, or dead_letter. */
+/* A table of ended jobs: a partition of the archive, or dead_letter. */
 typedef struct EndTable
 {
 	Oid			relid;
 	Oid			index;			/* by batch, or InvalidOid */
 	AttrNumber	batch_id;
-	AttrNumber	state;			/* InvalidAttrNumber: all are dead */
-	TimestampTz until;			/* the jobs have ended before then, or
-								 * DT_NOEND */
+	AttrNumber	state;			/* InvalidAttrNumber: all dead */
+	TimestampTz until;			/* upper bound of finished_at, or DT_NOEND */
 } EndTable;
 
-/* What is counted: the scan ends at the first if first_of is a state. */
+/*
+ * Parameters of a search.  If first_of is a state, the scan ends at the first job in the
+ * state.
+ */
 typedef struct Search
 {
 	int64		batch_id;
-	TimestampTz since;			/* none of its jobs has ended before then */
+	TimestampTz since;			/* no job of the batch ended earlier */
 	Snapshot	snapshot;
 	char		first_of;		/* or 0: count all */
 	JobqBatchCounts *counts;
 } Search;
 
 static EndTable *tables = NULL;
-static int	ntables = 0;		/* 0: not known */
+static int	ntables = 0;		/* 0: not loaded */
 static Oid	tables_of = InvalidOid; /* the archive */
 
-/* how often a message, or an abort, may have outdated what is kept here */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 static void end_table(Oid relid, bool letters, EndTable *table);
@@ -104,9 +107,7 @@ const JobqCache jobq_batch_ends_cache = {
 	.forget = forget_tables,
 };
 
-/*
- * Where the table has what we look for.
- */
+/* Fill in the entry of a table: columns and index by batch. */
 static void
 end_table(Oid relid, bool letters, EndTable *table)
 {
@@ -152,8 +153,8 @@ end_table(Oid relid, bool letters, EndTable *table)
 }
 
 /*
- * Until when the jobs have ended that are in the partitions of the archive, which were
- * found; as far as it is partitioned by days, as it is unless somebody has changed that.
+ * Set the upper bound of finished_at for each partition of the archive.  Does nothing if an
+ * administrator has changed the partitioning by days.
  */
 static void
 read_bounds(Relation archive, PartitionDesc partitions, EndTable *found)
@@ -170,9 +171,7 @@ read_bounds(Relation archive, PartitionDesc partitions, EndTable *found)
 			found[bounds->indexes[i]].until = DatumGetTimestampTz(bounds->datums[i][0]);
 }
 
-/*
- * Find out which tables there are.  It is done again if one changes meanwhile.
- */
+/* Load the list of tables.  Repeats if a table changes meanwhile. */
 static void
 load_tables(void)
 {
@@ -223,9 +222,9 @@ count_end(JobqBatchCounts *counts, char state)
 }
 
 /*
- * Go through entries of an index whose first column is the batch, for rows that the
- * snapshot sees, until "each" returns false for the second column.  (It is 0 if there is
- * none.)
+ * Scan entries of an index with the batch as its first column, for rows visible to the
+ * snapshot.  Calls each() with the second column, or with 0 if there is none, until each()
+ * returns false.
  */
 static void
 scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int nkeys,
@@ -248,7 +247,7 @@ scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int 
 		bool		isnull = false;
 
 		CHECK_FOR_INTERRUPTS();
-		/* as nodeIndexonlyscan.c does, which says why this is safe */
+		/* see the comment in nodeIndexonlyscan.c why this is safe */
 		if (!VM_ALL_VISIBLE(rel, ItemPointerGetBlockNumber(tid), &map) &&
 			!index_fetch_heap(scan, slot))
 			continue;
@@ -273,7 +272,8 @@ count_entry(Datum second, void *arg)
 }
 
 /*
- * Count what the index has of the batch.  It knows the states, or all are dead.
+ * Count the entries of the batch in the index.  The index contains the state, or all jobs of
+ * the table are dead.
  */
 static void
 count_by_index(const EndTable *table, Relation rel, const Search *search)
@@ -296,8 +296,8 @@ note_id(Datum second, void *arg)
 }
 
 /*
- * Find a live job of the batch: the last one that the snapshot sees up to this id; false
- * if there is none.
+ * Find a live job of the batch: the last job visible to the snapshot with an id of at most
+ * up_to.  Returns false if there is none.
  */
 bool
 jobq_batch_find_live(int64 id, int64 up_to, Snapshot snapshot, int64 *job_id)
@@ -316,7 +316,7 @@ jobq_batch_find_live(int64 id, int64 up_to, Snapshot snapshot, int64 *job_id)
 }
 
 /*
- * Search one of them.  True if it is found, and no more need be read.
+ * Search one table.  Returns true if the search is over because a job was found.
  */
 static bool
 search_table(const EndTable *table, Relation rel, const Search *search)
@@ -327,7 +327,7 @@ search_table(const EndTable *table, Relation rel, const Search *search)
 	HeapTuple	tuple;
 	bool		found = false;
 
-	/* a row that the snapshot sees would be in a block */
+	/* a row visible to the snapshot would be in a block */
 	if (RelationGetNumberOfBlocks(rel) == 0)
 		return false;
 	if (search->first_of == 0 && OidIsValid(table->index))
@@ -359,9 +359,7 @@ search_table(const EndTable *table, Relation rel, const Search *search)
 	return found;
 }
 
-/*
- * Search all of them.
- */
+/* Search all tables. */
 static bool
 search_ends(const Search *search)
 {
@@ -386,7 +384,10 @@ search_ends(const Search *search)
 				continue;
 			rel = try_table_open(table.relid, AccessShareLock);
 
-			/* while we waited for it, it may have become another */
+			/*
+			 * the table may have changed while this session waited for the
+			 * lock
+			 */
 			outdated = rel == NULL || ntables == 0;
 			if (!outdated)
 				found = search_table(&table, rel, search);
@@ -403,8 +404,8 @@ search_ends(const Search *search)
 }
 
 /*
- * Is a job of the batch dead or expired, as far as its row is still there?
- * No job of it has ended before "since".
+ * Return whether a job of the batch is dead or expired, as far as its row still exists.
+ * since: no job of the batch ended earlier.
  */
 bool
 jobq_batch_has_failures(int64 id, TimestampTz since, Snapshot snapshot)
@@ -416,8 +417,8 @@ jobq_batch_has_failures(int64 id, TimestampTz since, Snapshot snapshot)
 }
 
 /*
- * Add to the counts what has become of jobs of the batch whose rows are still there.  None
- * has ended before "since".
+ * Add the outcomes of the batch's ended jobs to *counts, as far as their rows still exist.
+ * since: no job of the batch ended earlier.
  */
 void
 jobq_batch_count(int64 id, TimestampTz since, Snapshot snapshot, JobqBatchCounts *counts)

@@ -3,9 +3,9 @@
  * batch_row.c
  *	  Rows of jobq_internal.batch by direct heap access.
  *
- * A small batch costs its look (worker/scheduler/batch_look.c) about as much as its
- * jobs cost the workers.  So what each look reads and writes goes past the executor, as
- * a job's row does (row.c).
+ * The evaluation of a small batch (worker/scheduler/batch_look.c) costs about as much as its
+ * jobs cost the workers.  Reads and writes of an evaluation therefore bypass the executor, as
+ * those of job rows do (row.c).
  *
  * src/store/batch_row.c
  *
@@ -26,8 +26,8 @@
 #include "store/store.h"
 
 /*
- * Read the batch's row as the snapshot sees it; false if there is none.  Values point
- * into the current memory context.
+ * Read the batch's row as visible to the snapshot.  Returns false if there is none.  Values
+ * point into the current memory context.
  */
 bool
 jobq_batch_fetch(int64 id, Snapshot snapshot, JobqBatchRow *row)
@@ -57,7 +57,7 @@ jobq_batch_fetch(int64 id, Snapshot snapshot, JobqBatchRow *row)
 }
 
 /*
- * Lock the row that was read, as FOR NO KEY UPDATE SKIP LOCKED does.
+ * Lock a row read before, like FOR NO KEY UPDATE SKIP LOCKED. Does not wait.
  */
 JobqRowLock
 jobq_batch_lock(const JobqBatchRow *row)
@@ -79,7 +79,8 @@ jobq_batch_lock(const JobqBatchRow *row)
 }
 
 /*
- * Write the row, which was locked, with other values of columns that are no key.
+ * Update the locked row.  Only columns without a key may differ.  Increments the command
+ * counter.
  */
 void
 jobq_batch_write(JobqBatchRow *row)
@@ -96,9 +97,7 @@ jobq_batch_write(JobqBatchRow *row)
 	CommandCounterIncrement();
 }
 
-/*
- * Insert a batch.
- */
+/* Insert a batch.  Increments the command counter. */
 void
 jobq_batch_put(JobqBatchRow *row)
 {

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * batch_rows.h
- *	  The row of a batch, and what has become of its jobs.
+ *	  The row of a batch, and the counts of its ended jobs.
  *
- * Part of the door of this room.
+ * Part of the interface of the directory store.
  *
  * src/store/batch_rows.h
  *
@@ -50,7 +50,7 @@ typedef struct JobqBatchRow
 	Datum		values[BATCH_NCOLUMNS];
 	bool		nulls[BATCH_NCOLUMNS];
 	ItemPointerData ctid;
-	TransactionId version;		/* its xmin */
+	TransactionId version;		/* xmin of the row */
 } JobqBatchRow;
 
 #define BATCH_VALUE(row, column)	((row)->values[BATCH_COLUMN_##column - 1])
@@ -58,16 +58,15 @@ typedef struct JobqBatchRow
 #define BATCH_SET(row, column, value) \
 	(BATCH_VALUE(row, column) = (value), BATCH_ISNULL(row, column) = false)
 
-/* What an attempt to lock a row comes to. */
+/* Result of an attempt to lock a row. */
 typedef enum JobqRowLock
 {
 	JOBQ_ROW_LOCKED,
-	JOBQ_ROW_BUSY,				/* somebody else has locked it, or is changing
-								 * it */
-	JOBQ_ROW_CHANGED,			/* it is another now, or gone: read it again */
+	JOBQ_ROW_BUSY,				/* locked or being changed elsewhere */
+	JOBQ_ROW_CHANGED,			/* updated or deleted: read again */
 } JobqRowLock;
 
-/* How many jobs of a batch have ended in which way. */
+/* Numbers of ended jobs of a batch, by outcome. */
 typedef struct JobqBatchCounts
 {
 	int64		completed;

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * blocked.c
- *	  Blocked jobs: they wait for other jobs, not for a time.
+ *	  Blocked jobs, which wait for other jobs and not for a time.
  *
- * Such a job's run_at is infinity, so that it stands at the end of its lane and
- * no scan comes to it.  When it may run is kept beside that until it is free;
- * then its row is written anew, as for each other place in the line.
+ * The run_at of a blocked job is infinity.  The job is therefore at the end of its lane, where
+ * no scan comes.  The time at which the job may run is stored in other columns until the job
+ * is unblocked.  Then the row is written again, because the job gets another position in the
+ * lane.
  *
  * src/store/blocked.c
  *
@@ -18,7 +19,8 @@
 #include "store/store.h"
 
 /*
- * A blocked job is free: set the time at which it may run.
+ * Unblock a job in memory: set run_at from free_delay and free_run_at, and the expiry by its
+ * queue.
  */
 void
 jobq_job_unblock(JobqJob *job)
@@ -42,7 +44,8 @@ jobq_job_unblock(JobqJob *job)
 }
 
 /*
- * The same for one whose row the caller has deleted: insert it anew.
+ * Unblock a job with a row that the caller has deleted: insert the row again.  rel:
+ * jobq_internal.job, locked for writing.
  */
 void
 jobq_job_free(Relation rel, JobqJob *job)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * cache.c
- *	  What all caches of this room have in common: when they are forgotten.
+ *	  Common invalidation of all caches of this directory.
  *
- * A cache is told of each relation that changes; a trigger on jobq_internal.queue
- * and jobq_internal.handler makes a change of their rows one of the relation
- * (queues.c).  Rows read in a transaction that aborts may never have been
- * committed, so an abort forgets all that was read since its beginning.
+ * Each cache is informed of each changed relation.  Triggers on jobq_internal.queue and
+ * jobq_internal.handler turn a change of rows into a change of the relation (queues.c).  Rows
+ * read in an aborted transaction may never have been committed.  An abort therefore clears all
+ * data read since the beginning of the transaction.
  *
  * src/store/cache.c
  *
@@ -23,7 +23,7 @@
 static const JobqCache *caches[MAX_CACHES];
 static int	ncaches = 0;
 
-/* something was read that may not be committed */
+/* a cache may have uncommitted data */
 static bool uncommitted = false;
 
 static void relation_changed(Datum arg, Oid relid);
@@ -32,7 +32,7 @@ static void subtransaction_ended(SubXactEvent event, SubTransactionId mysubid,
 								 SubTransactionId parentsubid, void *arg);
 
 /*
- * Have this cache told; once per process.
+ * Register a cache for invalidation.  Called once per process.  ERROR if the array is full.
  */
 void
 jobq_cache_join(const JobqCache *cache)
@@ -48,9 +48,7 @@ jobq_cache_join(const JobqCache *cache)
 	caches[ncaches++] = cache;
 }
 
-/*
- * Something was put into a cache that this transaction has read.
- */
+/* Note that this transaction has read data into a cache. */
 void
 jobq_cache_filled(void)
 {
@@ -64,9 +62,7 @@ relation_changed(Datum arg, Oid relid)
 		caches[i]->changed(relid);
 }
 
-/*
- * Forget what was read by the (sub)transaction that aborts.
- */
+/* Clear the data read by the aborted transaction or subtransaction. */
 static void
 forget_uncommitted(void)
 {

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * carry.c
- *	  Which settings jobs can take along: what "carry" of a queue or of a kind may
- *	  list.
+ *	  Settings that jobs can carry: the permitted elements of "carry" of a queue or a kind.
  *
- * A job's settings are set for its handler as SET LOCAL would, with the rights of
- * its role; so the list need not keep out what is dangerous, only what cannot
- * be set, means nothing to a job, or would change how jobq itself runs it.
+ * The settings of a job are set for its handler as by SET LOCAL, with the rights of the job's
+ * role.  The list therefore need not exclude dangerous settings.  Excluded are settings that
+ * cannot be set, settings without meaning for a job, and settings that change how jobq runs
+ * the job.
  *
  * src/store/carry.c
  *
@@ -21,23 +21,20 @@
 
 #include "store/store.h"
 
-/* Most settings that a list has. */
+/* Maximum number of settings in a list. */
 #define MAX_CARRY	16
 
 static const char *refusal(const char *name);
 static bool is_known(const char *name, bool *settable);
 static bool is_custom(const char *name);
 
-/*
- * Why a job cannot take this setting along, or NULL.
- */
+/* Return the reason why a job cannot carry this setting, or NULL. */
 static const char *
 refusal(const char *name)
 {
 	static const struct
 	{
-		const char *name;		/* or what it begins with, if it ends with a
-								 * star */
+		const char *name;		/* or a prefix, with a final star */
 		const char *why;
 	}			refused[] = {
 		{"role", "A job runs as its own role."},
@@ -69,8 +66,8 @@ refusal(const char *name)
 }
 
 /*
- * Is it a setting of the server, or of a library that is loaded here?  Can a
- * session set it?
+ * Return whether this is a setting of the server or of a library loaded here. *settable: a
+ * session can set it.
  */
 static bool
 is_known(const char *name, bool *settable)
@@ -90,7 +87,7 @@ is_known(const char *name, bool *settable)
 }
 
 /*
- * Could it be a setting of somebody's own?  Identifiers with dots between them.
+ * Return whether this is the name of a custom setting: identifiers separated by dots.
  */
 static bool
 is_custom(const char *name)
@@ -116,9 +113,7 @@ is_custom(const char *name)
 	return dotted && !begins;
 }
 
-/*
- * An error if jobs cannot take the setting along.
- */
+/* ERROR if jobs cannot carry the setting. */
 void
 jobq_check_carried(const char *name)
 {
@@ -147,9 +142,7 @@ jobq_check_carried(const char *name)
 				 errdetail_internal("%s", why)));
 }
 
-/*
- * The texts in an array, in the current memory context.
- */
+/* Return the strings of an array, in the current memory context. */
 List *
 jobq_names_of_array(Datum array)
 {
@@ -166,9 +159,7 @@ jobq_names_of_array(Datum array)
 	return names;
 }
 
-/*
- * The names, copied to the current memory context.
- */
+/* Copy the names to the current memory context. */
 List *
 jobq_copy_names(const List *names)
 {
@@ -180,9 +171,7 @@ jobq_copy_names(const List *names)
 	return copy;
 }
 
-/*
- * Is the setting in the list?  Their names are the same in upper and lower case.
- */
+/* Return whether the setting is in the list.  Ignores case. */
 bool
 jobq_carries(const List *carry, const char *name)
 {
@@ -195,7 +184,7 @@ jobq_carries(const List *carry, const char *name)
 }
 
 /*
- * An error if these settings cannot be carried.  False if there are none.
+ * ERROR if jobs cannot carry these settings.  Returns false for an empty array.
  */
 bool
 jobq_check_carry(ArrayType *array)

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * count.c
- *	  Counts what becomes of jobs, by queue, kind and tenant, for the statistics.
+ *	  Counts of job outcomes by queue, kind and tenant, for the statistics.
  *
- * All of it counts when the transaction has committed (src/stats).
+ * All counts take effect when the transaction commits (src/stats).
  *
  * src/store/count.c
  *
@@ -16,12 +16,12 @@
 
 #include "store/store.h"
 
-/* What is farther away is entered for then, if the row does not tell when it came. */
+/*
+ * Maximum distance in the calendar of a job, if the row does not show the time of the entry.
+ */
 #define NEAR	(60 * USECS_PER_DAY)
 
-/*
- * The job's names, as they lie in its row.
- */
+/* Return the kind and the tenant of the job, as pointers into its row. */
 static void
 get_names(const JobqJob *job, text **kind, text **tenant)
 {
@@ -30,9 +30,7 @@ get_names(const JobqJob *job, text **kind, text **tenant)
 		: DatumGetTextPP(JOB(job, JOB_TENANT));
 }
 
-/*
- * Where what this transaction does to jobs like this one is noted; or NULL.
- */
+/* Return this transaction's note for jobs with these names, or NULL. */
 static JobqStatNote *
 note_of(const JobqJob *job)
 {
@@ -53,7 +51,7 @@ note_of(const JobqJob *job)
 }
 
 /*
- * The place in shared memory where jobs like this one are counted, or JOBQ_NONE.
+ * Return the slot in shared memory for counts of jobs like this one, or JOBQ_NONE.
  */
 uint32
 jobq_count_place(const JobqJob *job)
@@ -72,14 +70,14 @@ jobq_count_place(const JobqJob *job)
 }
 
 /*
- * Does the job wait for a time, or has it, until its slot in the calendar is over?
- * Which time that is, and how far away it was when it was entered.
+ * Return whether the job counts as waiting for a time, up to the end of the time's slot in the
+ * calendar. *run_at is the time. *away is the distance to the time, in microseconds, when the
+ * job was entered.
  *
- * The row of a job that was enqueued for a later time, and has not failed, tells both,
- * and always the same.  That of one that waits for another attempt, or was freed, does not
- * tell when it was written: so one that goes before its time is struck out as if it
- * were entered now.  One place may have too many by that, and another too few, until
- * both are behind.
+ * The row of a job enqueued for a later time, without a failure, always shows both values.
+ * The row of a retried or unblocked job does not show when the row was written.  If this job
+ * leaves early, its removal is computed as if the job were entered now.  One slot may then
+ * count too many jobs, and another slot too few, until both times have passed.
  */
 bool
 jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at, int64 *away)
@@ -98,8 +96,8 @@ jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at, int64 
 }
 
 /*
- * So many rows like this one have come into jobq_internal.job, or if n is negative,
- * have gone.  Dormant ones count when they are adopted.
+ * Count n inserted rows like this one in jobq_internal.job, or deleted rows if n is negative.
+ * Dormant jobs count when they are adopted.
  */
 void
 jobq_count_rows(const JobqJob *job, int n)
@@ -121,8 +119,7 @@ jobq_count_rows(const JobqJob *job, int n)
 }
 
 /*
- * The place in shared memory where dead letters like this one are counted, or
- * JOBQ_NONE.
+ * Return the slot in shared memory for counts of dead letters like this one, or JOBQ_NONE.
  */
 uint32
 jobq_letter_place(const JobqLetterName * name)
@@ -138,9 +135,7 @@ jobq_letter_place(const JobqLetterName * name)
 							&unused);
 }
 
-/*
- * So many dead letters like this one have come, or if n is negative, have gone.
- */
+/* Count n new dead letters like this one, or removed ones if n is negative. */
 void
 jobq_count_letter(const JobqLetterName * name, int n)
 {
@@ -158,9 +153,7 @@ jobq_count_letter(const JobqLetterName * name, int n)
 		note->gauges[JOBQ_LETTERS] += n;
 }
 
-/*
- * So many jobs like this one have come to that.
- */
+/* Add n to a counter of jobs like this one. */
 void
 jobq_count(const JobqJob *job, JobqCounter what, int n)
 {
@@ -171,8 +164,8 @@ jobq_count(const JobqJob *job, JobqCounter what, int n)
 }
 
 /*
- * An attempt has ended that began at this time, or never did if that is DT_NOBEGIN;
- * "what" has become of the job.  Its run_at is still the one by which it has begun.
+ * Count the end of an attempt.  what: the outcome of the job.  started_at: DT_NOBEGIN if the
+ * attempt never began.  The job must still have the run_at of this attempt.
  */
 void
 jobq_count_attempt(const JobqJob *job, JobqCounter what, TimestampTz started_at,
@@ -194,8 +187,8 @@ jobq_count_attempt(const JobqJob *job, JobqCounter what, TimestampTz started_at,
 }
 
 /*
- * Append what the run of this job has used so far, as a JSON object with this text before
- * it.  False, and nothing is appended, if it does not run in this process.
+ * Append the resources used so far by the run of this job, as a JSON object after the text
+ * "before".  Returns false and appends nothing if the job does not run in this process.
  */
 bool
 jobq_append_cost(StringInfo buf, const char *before, const JobqJob *job)

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * counter.c
- *	  The counters of queues with max_length, in shared memory.
+ *	  Counters of queues with max_length, in shared memory.
  *
- * What they mean is in length.c.
+ * length.c explains their meaning.
  *
  * src/store/counter.c
  *
@@ -17,9 +17,7 @@
 
 static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
 
-/*
- * Forget all counters: the memory belongs to another database.
- */
+/* Clear all counters, because the memory was assigned to another database. */
 void
 jobq_lengths_clear(JobqDatabase *db)
 {
@@ -28,9 +26,7 @@ jobq_lengths_clear(JobqDatabase *db)
 	db->lengths->nprepared = 0;
 }
 
-/*
- * The counter of the queue, or NULL.  Wants db->lock.
- */
+/* Return the counter of the queue, or NULL. Caller must hold db->lock. */
 JobqLength *
 jobq_length_find(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
@@ -41,7 +37,8 @@ jobq_length_find(JobqDatabase *db, int32 queue_id, Oid jobs)
 }
 
 /*
- * The same, or a new one; NULL if there is no room.  Wants db->lock.
+ * Return the counter of the queue, and create it if needed.  Returns NULL if all slots are
+ * used.  Caller must hold db->lock exclusively.
  */
 JobqLength *
 jobq_length_make(JobqDatabase *db, int32 queue_id, Oid jobs)
@@ -65,9 +62,7 @@ jobq_length_make(JobqDatabase *db, int32 queue_id, Oid jobs)
 	return length;
 }
 
-/*
- * Free the counters of queues that have no limit any more.
- */
+/* Free the counters of queues that no longer have a limit.  Takes db->lock. */
 void
 jobq_lengths_free(JobqDatabase *db)
 {
@@ -94,7 +89,7 @@ jobq_lengths_free(JobqDatabase *db)
 }
 
 /*
- * Places that prepared transactions have.  Wants db->lock.
+ * Return the positions reserved by prepared transactions.  Caller must hold db->lock.
  */
 static int64
 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
@@ -109,8 +104,8 @@ prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
 }
 
 /*
- * The jobs of a queue that was counted, with those of open transactions.  Wants
- * db->lock.
+ * Return the number of jobs of a counted queue, with those of open transactions.  Caller must
+ * hold db->lock.
  */
 int64
 jobq_length_now(JobqDatabase *db, const JobqLength *length)
@@ -120,8 +115,9 @@ jobq_length_now(JobqDatabase *db, const JobqLength *length)
 }
 
 /*
- * Somebody who waits may find a place.  He tells the next one, so this takes no
- * longer where many wait.  Wants db->lock; cannot fail.
+ * Wake a session waiting for a position in the queue.  The woken session wakes the next one,
+ * so that the cost does not depend on the number of waiting sessions.  Caller must hold
+ * db->lock exclusively.  Cannot fail.
  */
 void
 jobq_length_tell(JobqDatabase *db, JobqLength *length)
@@ -134,7 +130,8 @@ jobq_length_tell(JobqDatabase *db, JobqLength *length)
 }
 
 /*
- * Which job of the queue was dropped last; none where nobody knows.
+ * Return in *dropped the job dropped last from the queue.  key.id is 0 if unknown.  Takes
+ * db->lock.
  */
 void
 jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped)
@@ -172,8 +169,9 @@ jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped)
 }
 
 /*
- * Jobs that were dropped after this one are back.  Others may have dropped more since, or
- * may be back, too.  Wants db->lock; cannot fail.
+ * A rollback has restored the jobs dropped after this one: move the recorded position back.
+ * Other sessions may have dropped more jobs, or restored jobs, since.  Caller must hold
+ * db->lock exclusively.  Cannot fail.
  */
 void
 jobq_length_undropped(JobqLength *length, const JobqDropped *before)

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * counts.h
- *	  What is counted: the jobs of queues with a length, and for the statistics.
+ *	  Counters: lengths of queues, and counts for the statistics.
  *
- * Part of the door of this room.
+ * Part of the interface of the directory store.
  *
  * src/store/counts.h
  *
@@ -16,7 +16,9 @@
 
 #include "store/jobs.h"
 
-/* A job that was dropped, in its lane: older ones of it need not be looked for. */
+/*
+ * A dropped job, with its lane.  The search for the next job to drop begins behind it.
+ */
 typedef struct JobqDropped
 {
 	int32		priority;
@@ -25,27 +27,27 @@ typedef struct JobqDropped
 	JobqKey		key;			/* id 0: none */
 } JobqDropped;
 
-/* How many jobs a queue with max_length has: see length.c. */
+/* Number of jobs of a queue with max_length: see length.c. */
 #define JOBQ_MAX_LENGTHS	64
 #define JOBQ_LENGTH_XIDS	488
 #define JOBQ_MAX_PREPARED	64
 typedef struct JobqLength
 {
 	int32		queue_id;		/* 0: free */
-	Oid			jobs;			/* jobq_internal.job that was counted */
+	Oid			jobs;			/* the counted jobq_internal.job */
 	bool		valid;
 	int64		committed;
 	int64		reserved;		/* by open transactions */
-	int			waiting;		/* sessions that wait for places */
-	uint32		freed;			/* how often they were told to look */
-	int64		waiting_hold;	/* places that they have reserved before */
-	JobqDropped dropped;		/* the last one that was */
-	FullTransactionId xmax;		/* of the snapshot that counted */
+	int			waiting;		/* sessions waiting for positions */
+	uint32		freed;			/* number of wake-ups */
+	int64		waiting_hold;	/* positions held by waiting sessions */
+	JobqDropped dropped;		/* the job dropped last */
+	FullTransactionId xmax;		/* of the counting snapshot */
 	int			nxip;
 	TransactionId xip[JOBQ_LENGTH_XIDS];
 } JobqLength;
 
-/* Places that a prepared transaction has reserved. */
+/* Positions reserved by a prepared transaction. */
 typedef struct JobqPreparedPlaces
 {
 	TransactionId xid;
@@ -55,13 +57,13 @@ typedef struct JobqPreparedPlaces
 } JobqPreparedPlaces;
 
 /*
- * The counters of a database.  Protected by db->lock, but for "room", at which those
- * sleep who wait for a place in the queue of that counter.
+ * The counters of a database.  Protected by db->lock, except "room".  Sessions waiting for a
+ * position in the queue of a counter sleep on the counter's element of "room".
  */
 typedef struct JobqLengths
 {
-	int			nlengths;		/* may be read without lock */
-	uint64		recounts;		/* how often all were to be counted again */
+	int			nlengths;		/* may be read without a lock */
+	uint64		recounts;		/* number of requests to recount all queues */
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
 	ConditionVariable room[JOBQ_MAX_LENGTHS];
 	int			nprepared;
@@ -69,7 +71,7 @@ typedef struct JobqLengths
 } JobqLengths;
 
 /* src/store/count.c */
-/* By which a dead letter is counted. */
+/* Names by which a dead letter is counted. */
 typedef struct JobqLetterName
 {
 	int32		queue_id;

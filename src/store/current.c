@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * current.c
- *	  Which jobs run: in this session, in a worker, or outside.
+ *	  Running jobs: in this session, in a worker, or at a consumer.
  *
  * src/store/current.c
  *
@@ -14,8 +14,8 @@
 JobqCurrent *jobq_current = NULL;
 
 /*
- * The job of that id, if this session runs it; in perform() it is still that of
- * the worker which runs.
+ * Return the job with this id if this session runs the job, or NULL. Within perform(), the
+ * worker's job is found.
  */
 JobqCurrent *
 jobq_current_of(int64 id)
@@ -29,9 +29,9 @@ jobq_current_of(int64 id)
 }
 
 /*
- * Does a worker run the job, or a consumer hold it?  So it is, too, as long as a worker
- * that has died at the job was not charged.  The answer may be outdated as soon as it is
- * given.
+ * Return whether a worker runs the job or a consumer holds it.  Also true while the attempt of
+ * a dead worker has not been charged.  The answer may be outdated on return.  May take
+ * db->lock in shared mode.
  */
 bool
 jobq_job_runs(const JobqJob *job)
@@ -54,8 +54,8 @@ jobq_job_runs(const JobqJob *job)
 }
 
 /*
- * Is this job, whose row was read, another worker's to see to, because its last attempt is
- * not recorded yet?  See jobq_slot_keeps_job().
+ * Return whether another worker must still record the last attempt of this job.  The job's row
+ * was read before.  See jobq_slot_keeps_job().
  */
 bool
 jobq_job_kept(const JobqJob *job)

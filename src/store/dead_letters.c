@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * dead_letters.c
- *	  Dead letters: jobs that failed permanently.
+ *	  Dead letters: permanently failed jobs.
  *
- * As in archive.c, all is part of the transaction that deletes the job's row.
+ * As in archive.c, all changes are part of the transaction that deletes the job's row.
  *
  * src/store/dead_letters.c
  *
@@ -62,8 +62,8 @@ enum
 };
 
 /*
- * Put a job that failed permanently among the dead letters.  The caller deletes
- * its row.  started_at is DT_NOBEGIN if it never ran.
+ * Insert a permanently failed job into the dead letters.  The caller deletes the job's row.
+ * started_at is DT_NOBEGIN if the job never ran.
  */
 void
 jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
@@ -125,8 +125,8 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 }
 
 /*
- * The name by which a row of jobq_internal.dead_letter is counted; it lies in
- * the row.
+ * Set *name to the names by which a row of jobq_internal.dead_letter is counted.  The pointers
+ * point into the row.
  */
 void
 jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
@@ -143,8 +143,8 @@ jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
 }
 
 /*
- * BEFORE row trigger on jobq_internal.dead_letter: a dead letter goes, or gets another
- * name, by whatever statement; or logical replication brings one.
+ * BEFORE row trigger on jobq_internal.dead_letter: counts dead letters deleted or renamed by
+ * any statement, or inserted by logical replication.
  */
 Datum
 jobq_letter_changed(PG_FUNCTION_ARGS)
@@ -160,7 +160,7 @@ jobq_letter_changed(PG_FUNCTION_ARGS)
 				 errmsg("jobq_internal.letter_changed() must be fired BEFORE ... FOR EACH ROW")));
 	if (jobq_relations_if_installed() == NULL)
 	{
-		/* the extension is of another version: counted when it fits */
+		/* the extension has another version: counted when versions match */
 		jobq_at_commit_unnoted();
 		return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event)
 							   ? trigdata->tg_newtuple : trigdata->tg_trigtuple);

@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * drop.c
- *	  Makes room in a full queue: jobs that wait there are cancelled.
+ *	  Cancels waiting jobs to make room in a full queue.
  *
- * Which ones: the oldest of the new job's own lane, that is of the same priority, role
- * and tenant.  If none waits there, one of the same role goes before those of others,
- * then what is less urgent, then what is older.  So whoever enqueues much makes room by
- * his own jobs.  What runs, is held by a consumer, or waits for other jobs stays.
+ * The first choice is the oldest job of the new job's own lane: the same priority, role and
+ * tenant.  If no job waits in this lane, jobs of the same role are dropped before jobs of
+ * other roles, then less urgent jobs, then older jobs.  A role with many jobs therefore makes
+ * room with its own jobs.  Running jobs, jobs held by a consumer, and blocked jobs are not
+ * dropped.
  *
- * The index says in which order they come.  Entries of jobs that are done lie where
- * the oldest are, as long as an old snapshot keeps them; so the queue's counter knows
- * which job was dropped last, and its lane is read from there on.  A job before that,
- * which comes there by a retry, is found when the end was reached; where a drop is rolled
- * back, the next search begins before it again.
+ * The index gives the order.  While an old snapshot exists, entries of finished jobs remain at
+ * the old end of the index.  The queue's counter therefore records the job dropped last, and
+ * the next search of the lane begins behind this job.  A job before this position, for example
+ * a retried one, is found when the search has reached the end of the lane.  If a drop is
+ * rolled back, the next search begins before the restored job.
  *
  * src/store/drop.c
  *
@@ -36,16 +37,16 @@
 #include "store/lengths.h"
 
 /*
- * Entries of the index that the scheduler, which makes the jobs of schedules, reads in a
- * lane: it has more to do.  Whoever else comes reads on, however many jobs have been done
- * that an old snapshot keeps: nobody but he waits for it.
+ * Maximum number of index entries that the scheduler reads in a lane when it makes the job of
+ * a schedule.  The scheduler must not be delayed.  Other sessions read through any number of
+ * finished jobs kept by an old snapshot, because no other process waits for them.
  */
 #define MAX_ENTRIES		10000
 
-/* Lanes from which the best is chosen. */
+/* Maximum number of compared lanes. */
 #define MAX_LANES		256
 
-/* A lane of the queue, and a job of it. */
+/* A lane of the queue, with the position of one of its jobs. */
 typedef JobqDropped Lane;
 
 typedef struct Search
@@ -69,7 +70,8 @@ static bool find_lane(const Search *search, const Lane *own, Lane *best);
 static int	drop_oldest(const JobqJob *job, int n);
 
 /*
- * A scan key for "the index columns first to last are less, or greater, than these".
+ * Make a scan key for the comparison of index columns first to last, as a row, with the lane's
+ * values.
  */
 static void
 row_key(ScanKey header, ScanKey members, int first, int last, int strategy,
@@ -99,9 +101,7 @@ row_key(ScanKey header, ScanKey members, int first, int last, int strategy,
 	header->sk_argument = PointerGetDatum(members);
 }
 
-/*
- * Does the job wait for nothing but its turn, or its time?
- */
+/* Return whether the job waits only for a worker or for its time. */
 static bool
 may_drop(const JobqJob *job)
 {
@@ -110,7 +110,7 @@ may_drop(const JobqJob *job)
 }
 
 /*
- * Cancel the job.  False if somebody else has just taken it.
+ * Cancel the job.  Returns false if another session has just claimed the job.
  */
 static bool
 drop(const Search *search, JobqJob *job)
@@ -120,7 +120,7 @@ drop(const Search *search, JobqJob *job)
 	jobq_job_push_if_undone(job);
 	if (search->consumed)
 	{
-		/* a consumer that got it in this moment will find its lease gone */
+		/* a consumer with a concurrent reservation will find the lease lost */
 		jobq_lease_room(1);
 		jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	}
@@ -130,9 +130,9 @@ drop(const Search *search, JobqJob *job)
 }
 
 /*
- * Cancel the first n jobs of the lane that may be; or those after the lane's key, if
- * "from_key".  If n is 0, only see whether there is one.  Returns how many there were;
- * the lane's key is the last one's.
+ * Cancel the first n jobs of the lane, as far as may_drop() allows.  If from_key, begin behind
+ * the lane's key.  If n is 0, only check whether there is such a job.  Returns the number of
+ * jobs, and sets the lane's key to the last one.
  */
 static int
 drop_in_lane(const Search *search, Lane *lane, bool from_key, int n)
@@ -189,8 +189,8 @@ drop_in_lane(const Search *search, Lane *lane, bool from_key, int n)
 }
 
 /*
- * The lane of the queue before this one, or the last, that is the least urgent.  What
- * is in it may be gone.
+ * Find the lane of the queue before this one, or, if first, the last lane, which is the least
+ * urgent.  Its jobs may be gone.
  */
 static bool
 next_lane(const Search *search, bool first, Lane *lane)
@@ -226,7 +226,8 @@ next_lane(const Search *search, bool first, Lane *lane)
 }
 
 /*
- * The lane in which a job is to be dropped, if its own has none.  False if none has.
+ * Find the best lane to drop a job from, if the new job's own lane has none.  Returns false if
+ * no lane has a suitable job.
  */
 static bool
 find_lane(const Search *search, const Lane *own, Lane *best)
@@ -253,8 +254,8 @@ find_lane(const Search *search, const Lane *own, Lane *best)
 }
 
 /*
- * Cancel up to n jobs of this one's queue that wait, to make room for others as this
- * one.  Returns how many.
+ * Cancel up to n waiting jobs of this job's queue, to make room for jobs like this one.
+ * Returns the number of cancelled jobs.
  */
 static int
 drop_oldest(const JobqJob *job, int n)
@@ -277,7 +278,7 @@ drop_oldest(const JobqJob *job, int n)
 	search.consumed = queue == NULL || queue->mode == MODE_CONSUMER;
 	search.in_scheduler = db != NULL && db->scheduler == MyProc;
 
-	/* what this statement has enqueued is seen, too */
+	/* make jobs enqueued by this statement visible */
 	CommandCounterIncrement();
 	search.rel = jobq_open_jobs();
 	search.index = jobq_open_index(search.rel, JOBQ_JOB_READY);
@@ -305,9 +306,7 @@ drop_oldest(const JobqJob *job, int n)
 	return done;
 }
 
-/*
- * Have full.c use this; once per process.
- */
+/* Install the function for full.c.  Called once per process. */
 void
 jobq_drop_install(void)
 {

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * event.c
- *	  Raises events: what becomes of a job, a batch, a schedule or a monitor calls forth
- *	  jobs, one for each handler that on_event() has named for that.
+ *	  Raises events: changes of a job, a batch, a schedule or a monitor enqueue jobs, one for
+ *	  each handler registered by on_event().
  *
- * Who hears of it is in listeners.c.  Whether a handler's role may still enqueue is asked
- * at each event.  The payload tells what such a role sees in the views: nothing that
- * the job carries.  Its trace goes on to those that have the privileges of its role.
- *
- * A job of an event has a kind that nobody else can use, and raises none itself.
+ * listeners.c decides which handlers receive an event.  At each event, this code checks
+ * whether the handler's role may still enqueue.  The payload contains only data visible to the
+ * role in the views, without the contents of the job.  The trace of the job is passed on to
+ * handlers of roles with the privileges of the job's role.  The job of an event has a reserved
+ * kind, and raises no events itself.
  *
  * src/store/event.c
  *
@@ -27,7 +27,8 @@
 #include "store/store.h"
 
 /*
- * May the role still enqueue jobs of the kind there?  See jobq_find_place().
+ * Return whether the role may still enqueue jobs of the kind in the queue.  See
+ * jobq_find_place().
  */
 static bool
 may_enqueue(Oid role, const char *kind, const JobqQueue *queue)
@@ -44,7 +45,8 @@ may_enqueue(Oid role, const char *kind, const JobqQueue *queue)
 }
 
 /*
- * What the handler of an event of the job gets as its payload.
+ * Return the payload for handlers of an event of the job.  sqlerrcode may be 0, message may be
+ * NULL.
  */
 Datum
 jobq_event_describe(JobqEvent event, const JobqJob *job, const char *kind,
@@ -85,8 +87,8 @@ jobq_event_describe(JobqEvent event, const JobqJob *job, const char *kind,
 }
 
 /*
- * Enqueue a job for each of them.  headers: for those that have the privileges of the
- * role whose event it is, or NULL.
+ * Enqueue a job for each handler.  headers: for handlers of roles with the privileges of
+ * "role", or NULL.
  */
 static void
 tell(const JobqListener *heard, int n, Oid role, Datum payload, const char *headers)
@@ -105,9 +107,7 @@ tell(const JobqListener *heard, int n, Oid role, Datum payload, const char *head
 	}
 }
 
-/*
- * Enqueue a job for each handler of the event.  See jobq_event().
- */
+/* Enqueue a job for each handler of the event.  See jobq_event(). */
 void
 jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 				 const char *message)
@@ -130,7 +130,7 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 	if (heard == NULL)
 		return;
 
-	/* many jobs may end in one statement */
+	/* one statement may end many jobs */
 	context = AllocSetContextCreate(CurrentMemoryContext, "jobq event",
 									ALLOCSET_SMALL_SIZES);
 	caller = MemoryContextSwitchTo(context);
@@ -143,9 +143,9 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 }
 
 /*
- * The same for an event of something else that is this role's; queue and kind: that it
- * is about, or NULL.  describe(buf, arg) appends what it is, as members of a JSON object;
- * it is called if somebody hears of it.  See jobq_event_of().
+ * Enqueue a job for each handler of an event of another object of the role.  queue and kind:
+ * those of the object, or NULL. describe_it(buf, arg) appends members of a JSON object, and is
+ * called only if the event has a handler.  See jobq_event_of().
  */
 void
 jobq_event_raise_of(JobqEvent event, Oid role, const char *queue, const char *kind,

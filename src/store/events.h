@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * events.h
- *	  What becomes of jobs, for the handlers of events.
+ *	  Events of jobs, batches, schedules and monitors.
  *
- * Part of the door of this room.
+ * Part of the interface of the directory store.
  *
  * src/store/events.h
  *
@@ -16,26 +16,26 @@
 
 #include "store/jobs.h"
 
-/* The events; their words are in listeners.c. */
+/* The events.  Their names in SQL are in listeners.c. */
 typedef enum JobqEvent
 {
-	JOBQ_EVENT_STARTED,			/* only within the job's transaction */
+	JOBQ_EVENT_STARTED,			/* only in the job's transaction */
 	JOBQ_EVENT_COMPLETED,
 	JOBQ_EVENT_FAILED,			/* an attempt */
 	JOBQ_EVENT_RETRY,			/* ... and another follows */
-	JOBQ_EVENT_DEAD,			/* ... and it was the last one */
+	JOBQ_EVENT_DEAD,			/* ... which was the last one */
 	JOBQ_EVENT_CANCELLED,
 	JOBQ_EVENT_EXPIRED,
 	JOBQ_EVENT_BATCH_COMPLETED,
 	JOBQ_EVENT_BATCH_FAILED,
 	JOBQ_EVENT_BATCH_CANCELLED,
-	JOBQ_EVENT_SCHEDULE_MISSED, /* ticks that made no job */
-	JOBQ_EVENT_SCHEDULE_FAILED, /* one that could not make it yet */
+	JOBQ_EVENT_SCHEDULE_MISSED, /* ticks without a job */
+	JOBQ_EVENT_SCHEDULE_FAILED, /* tick without a job yet, after an error */
 	JOBQ_EVENT_ALERT_BEGAN,
 	JOBQ_EVENT_ALERT_ENDED,
 	JOBQ_NEVENTS,
 
-	/* those with whose handlers the job's own transaction calls: within.c */
+	/* events with handlers called in the job's own transaction: within.c */
 	JOBQ_WITHIN_STARTED = JOBQ_NEVENTS,
 	JOBQ_WITHIN_COMPLETED,
 	JOBQ_NHEARD
@@ -43,7 +43,9 @@ typedef enum JobqEvent
 
 StaticAssertDecl(JOBQ_NHEARD <= 32, "events are bits of jobq_heard");
 
-/* Kinds with this prefix are jobs of events: they run the handler of the kind after it. */
+/*
+ * Prefix of the kinds of events' jobs.  The rest of the kind names the handler to run.
+ */
 #define ON_EVENT_PREFIX		"on_event:"
 
 /* Attribute numbers of jobq_internal.event_handler. */
@@ -59,7 +61,7 @@ enum
 	EVENT_HANDLER_NATTS = EVENT_HANDLER_REQUIRED
 };
 
-/* A row of jobq_internal.event_handler; "" stands for any queue or kind. */
+/* A row of jobq_internal.event_handler.  "" means any queue or kind. */
 typedef struct JobqListener
 {
 	Oid			role;
@@ -71,7 +73,7 @@ typedef struct JobqListener
 } JobqListener;
 
 /* src/store/listeners.c */
-extern uint32 jobq_heard;		/* bits of the events that may have a handler */
+extern uint32 jobq_heard;		/* bits of events with possible handlers */
 extern void jobq_listeners_install(void);
 extern const char *jobq_event_word(int event);
 extern const char *jobq_event_refuses(int event, bool by_kind);
@@ -90,9 +92,9 @@ extern void jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode
 							 const char *message);
 
 /*
- * Something has become of the job: enqueue a job for each handler of that, in this
- * transaction.  sqlerrcode and message: of the error, or 0; or NULL, or the reason of a
- * cancel.  Costs nothing where nobody has asked for such events.
+ * Raise an event of the job: enqueue a job for each handler of the event, in this transaction.
+ * sqlerrcode: of the error, or 0.  message: of the error, or the reason of a cancellation, or
+ * NULL. Almost free if no handler is registered for the event.
  */
 static inline void
 jobq_event(JobqEvent event, const JobqJob *job, int sqlerrcode, const char *message)
@@ -101,9 +103,7 @@ jobq_event(JobqEvent event, const JobqJob *job, int sqlerrcode, const char *mess
 		jobq_event_raise(event, job, sqlerrcode, message);
 }
 
-/*
- * The same for something that is no job: see jobq_event_raise_of().
- */
+/* Raise an event of another object: see jobq_event_raise_of(). */
 static inline void
 jobq_event_of(JobqEvent event, Oid role, const char *queue, const char *kind,
 			  void (*describe_it) (StringInfo buf, void *arg), void *arg)

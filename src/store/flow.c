@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * flow.c
- *	  What a job's lane depends on beside its queue and priority: as which role it
- *	  runs, its limiter, its tenant, its group.
+ *	  The lane of a job beyond queue and priority: the role of the run, the limiter, the tenant,
+ *	  the group.
  *
- * Jobs of a kind with limits, those of a named limiter, and the tenants of a queue
- * that is fair or limits them have lanes of their own, so that what waits for a limit
- * or for its turn stands in nobody else's way.  "flow" in the job's row tells these lanes apart.  It is set when
- * the row is written, and set right by whoever takes the job if kind or queue
- * have changed since.  So is the role: that of who has enqueued the job, unless the
- * queue says otherwise.
+ * Jobs of a kind with limits and jobs of a named limiter have lanes of their own.  So have the
+ * tenants of a queue that is fair or limits its tenants.  Jobs waiting for a limit or for
+ * their turn therefore do not block other jobs.  "flow" in the job's row distinguishes these
+ * lanes.  The flow is set when the row is written.  If the kind or the queue has changed
+ * since, the taker of the job corrects the flow.  The same holds for the role, which is the
+ * enqueuer's role unless the queue has run_as.
  *
  * src/store/flow.c
  *
@@ -37,18 +37,20 @@ PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
 PG_FUNCTION_INFO_V1(jobq_group_of_role);
 PG_FUNCTION_INFO_V1(jobq_group_waits_until_sql);
 
-/* Stands for a limiter that its jobs pass by. */
+/* Stands in the hash for a bypassed limiter. */
 #define PASSES	0x70617373
 
-/* Tells the hash of a kind that is paused from that of one with limits. */
+/*
+ * Distinguishes the hash of a paused kind from the hash of a kind with limits.
+ */
 #define HELD	0x68656c64
 
-/* Longest key of a group, in bytes. */
+/* Maximum length of a group key, in bytes. */
 #define MAX_GROUP_KEY	500
 
 /*
- * The id of a group.  The hash is one of which nobody can find two texts with the same
- * value, so that nobody can make a key whose group is that of another queue or role.
+ * Return the id of a group.  The hash is cryptographic, so that no client can construct a key
+ * with the id of a group of another queue or role.
  */
 static int64
 hash_of_group(char scope, uint32 owner, text *key)
@@ -75,7 +77,8 @@ hash_of_group(char scope, uint32 owner, text *key)
 }
 
 /*
- * The id of the queue's group of that key; never 0, and even: see jobq_group_shared().
+ * Return the id of the queue's group with this key.  Never 0, and even: see
+ * jobq_group_shared().
  */
 int64
 jobq_group_id(int32 queue_id, text *key)
@@ -86,8 +89,8 @@ jobq_group_id(int32 queue_id, text *key)
 }
 
 /*
- * group_of_role(role, key): the id of the role's group of that key in all queues whose
- * groups are of the database; odd.
+ * group_of_role(role, key): the id of the role's group with this key, for all queues with
+ * group_scope database.  Odd.
  */
 Datum
 jobq_group_of_role(PG_FUNCTION_ARGS)
@@ -96,8 +99,8 @@ jobq_group_of_role(PG_FUNCTION_ARGS)
 }
 
 /*
- * Put the job into a group of its queue, or of its role in all queues whose groups are
- * of the database.  Queue and role are set before.
+ * Put the job into a group of its queue, or, with group_scope database, into a group of its
+ * role.  The caller must have set queue and role.  ERROR if the key is empty or too long.
  */
 void
 jobq_set_group(JobqJob *job, Datum group_key)
@@ -124,8 +127,8 @@ jobq_set_group(JobqJob *job, Datum group_key)
 }
 
 /*
- * Is the job in a group of another scope than its queue has now?  It was enqueued while
- * that changed.  Then it is to be written anew.
+ * Return whether the job's group has another scope than its queue has now, because the scope
+ * was changed after the job was enqueued.  Then the row must be written again.
  */
 bool
 jobq_group_changed(const JobqJob *job)
@@ -141,9 +144,9 @@ jobq_group_changed(const JobqJob *job)
 }
 
 /*
- * Does the group of this job, which does not run, wait for it, as far as its row tells
- * and the queue has its groups wait?  It has begun before, and is not stuck for longer
- * than the patience that its queue has now.
+ * Return whether the group of this job, which does not run, waits for the job.  Considers only
+ * the row and the queue's settings: the job has begun before, and its queue's group_patience
+ * has not run out.
  */
 bool
 jobq_group_is_held_by(const JobqJob *job, TimestampTz now)
@@ -159,8 +162,8 @@ jobq_group_is_held_by(const JobqJob *job, TimestampTz now)
 }
 
 /*
- * group_waits_until(held, patience): until when a group waits for a job that came back
- * for the first time then.
+ * group_waits_until(held, patience): the time until which a group waits for a job first
+ * returned at "held".
  */
 Datum
 jobq_group_waits_until_sql(PG_FUNCTION_ARGS)
@@ -172,8 +175,8 @@ jobq_group_waits_until_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * Have the job, as it is in memory, begin anew in the group in which it belongs now, if
- * that is of another scope than the one that it has.
+ * Move the job, in memory, to the group for the present scope of the queue, if the scope has
+ * changed.  The job no longer counts as begun.
  */
 void
 jobq_set_group_right(JobqJob *job)
@@ -185,8 +188,8 @@ jobq_set_group_right(JobqJob *job)
 }
 
 /*
- * The same whatever has changed, for a job which the caller has deleted and inserts
- * again: at commit its group is told not to wait for it any more.
+ * Assign the group of the job again, after any change.  The caller has deleted the job's row
+ * and inserts the row again.  At commit, the old group's wait for the job ends.
  */
 void
 jobq_change_group(JobqJob *job)
@@ -199,9 +202,9 @@ jobq_change_group(JobqJob *job)
 }
 
 /*
- * What limits jobs of the kind in this queue, beside the queue's own limits: the
- * limiter that the kind names, or the kind's own limits, or else the limiter that the
- * queue names.  By its hash; 0 if there is none.  The queue may be NULL.
+ * Return the hash of the limiter of this kind in this queue, beyond the queue's own limits:
+ * the limiter named by the kind, or the kind's own limits, or else the limiter named by the
+ * queue.  Returns 0 if there is none.  The queue may be NULL.
  */
 uint32
 jobq_limiter_of(const char *kind, const JobqQueue *queue)
@@ -214,7 +217,7 @@ jobq_limiter_of(const char *kind, const JobqQueue *queue)
 }
 
 /*
- * The same for this job; 0 also if it passes the limiter by.
+ * Return the hash of the limiter of this job.  Returns 0 also if the job bypasses the limiter.
  */
 uint32
 jobq_job_limiter(const JobqJob *job, const JobqQueue *queue)
@@ -225,7 +228,8 @@ jobq_job_limiter(const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * limiter_of(kind, queue_id): what limits jobs of the kind in the queue, for queries; 0 to who has no privilege.
+ * limiter_of(kind, queue_id): the hash of the limiter, for queries.  Returns 0 to a role
+ * without any privilege.
  */
 Datum
 jobq_limiter_of_sql(PG_FUNCTION_ARGS)
@@ -240,9 +244,7 @@ jobq_limiter_of_sql(PG_FUNCTION_ARGS)
 											queue));
 }
 
-/*
- * Is this tenant of the queue paused?  tenant may be NULL.
- */
+/* Return whether this tenant of the queue is paused.  tenant may be NULL. */
 bool
 jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 {
@@ -250,18 +252,14 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 		jobq_queue_pauses(queue->id, false, tenant);
 }
 
-/*
- * Is this kind paused in the queue?
- */
+/* Return whether this kind is paused in the queue. */
 bool
 jobq_kind_paused(const JobqQueue *queue, const char *kind)
 {
 	return queue->kinds_paused && jobq_queue_pauses(queue->id, true, kind);
 }
 
-/*
- * By which lanes know that their jobs are of a kind that may be paused; never 0.
- */
+/* Return the hash to mark the lanes of a pausable kind.  Never 0. */
 uint32
 jobq_held_hash(const char *kind)
 {
@@ -270,23 +268,22 @@ jobq_held_hash(const char *kind)
 	return hash == 0 ? 1 : hash;
 }
 
-/* What a job's lane depends on. */
+/* Components of a job's flow. */
 typedef struct Flow
 {
-	uint32		limiter;		/* what limits it beside its queue, or 0 */
-	uint32		limit_key;		/* its key there, or 0 */
-	int32		cost;			/* tokens that it takes there; 0: there is no
-								 * limiter; or JOBQ_PASSES */
-	uint32		tenant;			/* if that has lanes of its own, or 0 */
-	uint32		held;			/* its kind, if that is paused, or 0 */
+	uint32		limiter;		/* limiter beyond its queue's, or 0 */
+	uint32		limit_key;		/* key at the limiter, or 0 */
+	int32		cost;			/* tokens; 0: no limiter; or JOBQ_PASSES */
+	uint32		tenant;			/* if with own lanes, or 0 */
+	uint32		held;			/* the kind, if paused, or 0 */
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
-	bool		tenants_limited;	/* those of its queue are */
-	bool		tenant_paused;	/* that is all why it has lanes of its own */
+	bool		tenants_limited;	/* the queue limits its tenants */
+	bool		tenant_paused;	/* separate lanes only due to a pause */
 } Flow;
 
 /*
- * The job is limited by this, or by nothing (0), unless it passes that by.
+ * Set the limiter of the flow, with the job's key and cost there.  limiter 0 means none.
  */
 static void
 set_limiter(const JobqJob *job, Flow *flow, uint32 limiter)
@@ -299,10 +296,9 @@ set_limiter(const JobqJob *job, Flow *flow, uint32 limiter)
 }
 
 /*
- * The hashes of what limits the job beside its queue, of its key there, and of its
- * tenant, if that has lanes of its own: in a queue that is fair or limits its tenants,
- * or because it is paused; of its kind, if that is paused; and as which role it runs.
- * As kind and queue are now.
+ * Compute the components of the job's flow, with the present settings of kind and queue.  The
+ * tenant counts if the queue is fair or limits its tenants, or if the tenant is paused.  The
+ * kind counts if the kind is paused.
  */
 static void
 parts(const JobqJob *job, Flow *flow)
@@ -327,9 +323,7 @@ parts(const JobqJob *job, Flow *flow)
 		flow->held = jobq_held_hash(jobq_job_kind(job));
 }
 
-/*
- * The hash of all of them; 0 if there is none, and never else.
- */
+/* Return the hash of all components.  Returns 0 only if there are none. */
 static int32
 flow_of(const Flow *flow)
 {
@@ -349,9 +343,7 @@ flow_of(const Flow *flow)
 	return hash == 0 && !none ? 1 : (int32) hash;
 }
 
-/*
- * Set the job's flow, its tenant, and as which role it runs.
- */
+/* Set the job's flow, its tenant, and the role under which the job runs. */
 void
 jobq_set_flow(JobqJob *job)
 {
@@ -368,7 +360,7 @@ jobq_set_flow(JobqJob *job)
 }
 
 /*
- * Has the job a key for its limiter, which may depend on its payload?
+ * Return whether the job has a key at its limiter.  The key may depend on the payload.
  */
 bool
 jobq_flow_has_key(const JobqJob *job)
@@ -380,8 +372,8 @@ jobq_flow_has_key(const JobqJob *job)
 }
 
 /*
- * Would the job need a place of its tenant and one of its key?  Then it waits until one
- * of both is taken away: see src/ready/tenant.c.
+ * Return whether the job would need permits of both its tenant and its key.  Such a job waits
+ * until one of the limits is removed: see src/ready/tenant.c.
  */
 bool
 jobq_flow_is_limited_twice(const JobqJob *job)
@@ -393,8 +385,7 @@ jobq_flow_is_limited_twice(const JobqJob *job)
 }
 
 /*
- * Is the job in another lane than where it belongs now?  Then it is to be
- * written anew.
+ * Return whether the job belongs into another lane now.  Then its row must be written again.
  */
 bool
 jobq_flow_changed(const JobqJob *job)
@@ -408,7 +399,7 @@ jobq_flow_changed(const JobqJob *job)
 }
 
 /*
- * The flow that the job would have now if it were limited by this, or by nothing (0).
+ * Return the job's present flow with this limiter instead, or without any (0).
  */
 int32
 jobq_flow_with(const JobqJob *job, uint32 limiter)
@@ -420,9 +411,7 @@ jobq_flow_with(const JobqJob *job, uint32 limiter)
 	return flow_of(&flow);
 }
 
-/*
- * Fill in what the push says of the job's flow.
- */
+/* Fill in the flow and the permits of the push. */
 void
 jobq_push_flow(const JobqJob *job, JobqPush *push)
 {
@@ -442,8 +431,8 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 		push->cost = flow.cost;
 
 		/*
-		 * A row that is outdated will leave its lane: that its kind or tenant
-		 * is paused by now says nothing of the others there.
+		 * An outdated row will leave its lane.  A pause of its kind or tenant
+		 * does not concern the other jobs of the lane.
 		 */
 		if (flow_of(&flow) == push->flow)
 			push->held = flow.held;

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * follow_up.c
- *	  A job that is enqueued because of what has become of another, in the same
- *	  transaction: on_failure of a kind, and handlers of events.
+ *	  Follow-up jobs: enqueued in the transaction that changes another job, for on_failure of a
+ *	  kind and for handlers of events.
  *
- * So there is exactly one, whatever crashes.  Nothing here fails because of what a
- * role has done or not done, as that would keep the other job from its end: a job
- * whose kind has no handler any more becomes a dead letter when it is to run.
+ * Exactly one follow-up job therefore exists, even after a crash.  No function fails because
+ * of an action or omission of a role, because an error would prevent the end of the other job.
+ * If the kind no longer has a handler, the follow-up becomes a dead letter when it is to run.
  *
  * src/store/follow_up.c
  *
@@ -21,8 +21,8 @@
 static const JobqQueue *default_queue(JobqQueue *buffer);
 
 /*
- * The default queue, copied to *buffer.  If there is none yet, it is made for workers,
- * whoever ends the other job: he need not have the privilege to make queues.
+ * Return the default queue, copied to *buffer.  A missing queue is created for workers,
+ * whichever role ends the other job: this role need not have the privilege to create queues.
  */
 static const JobqQueue *
 default_queue(JobqQueue *buffer)
@@ -40,8 +40,9 @@ default_queue(JobqQueue *buffer)
 }
 
 /*
- * The queue of workers in which a follow-up runs: this one, or if that is no such
- * queue (0: none), that of the kind, or else the default one.  Copied to *buffer.
+ * Return the queue in which a follow-up runs, copied to *buffer.  The choice is: queue_id, if
+ * it is a queue of workers (0: none); the queue of the kind; the queue default.  Pins the
+ * queues (jobq_pin_queues()).
  */
 const JobqQueue *
 jobq_follow_up_queue(int32 queue_id, const char *kind, JobqQueue *buffer)
@@ -54,7 +55,7 @@ jobq_follow_up_queue(int32 queue_id, const char *kind, JobqQueue *buffer)
 	if (queue_id != 0)
 		queue = jobq_queue_by_id(queue_id, buffer);
 
-	/* a consumer would not run it */
+	/* a consumer would not run the job */
 	if (queue != NULL && queue->mode == MODE_WORKER)
 		return queue;
 	handler = jobq_handler(kind, &handler_buffer);
@@ -66,8 +67,8 @@ jobq_follow_up_queue(int32 queue_id, const char *kind, JobqQueue *buffer)
 }
 
 /*
- * Enqueue a job of this kind in the role's name.  headers is jsonb, or NULL; context
- * is the other job, whose context and trace it has, or NULL.
+ * Enqueue a job of this kind on behalf of the role.  headers: jsonb in text form, or NULL.
+ * context: the other job, which provides context and trace, or NULL. Ignores max_length.
  */
 void
 jobq_follow_up(const char *kind, int32 queue_id, Oid role, Datum payload,

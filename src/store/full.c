@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * full.c
- *	  A new job wants a place in its queue: what is done if that is full.
+ *	  Positions for new jobs in their queue, and the reaction to a full queue.
  *
  * src/store/full.c
  *
@@ -15,8 +15,8 @@
 #include "store/lengths.h"
 
 /*
- * Jobs that are dropped may have others enqueued, by on_event(), in the same queue:
- * so often room is made for one and the same job.
+ * Maximum number of attempts to make room for one job.  Handlers of on_event() may enqueue
+ * jobs in the same queue when jobs are dropped.
  */
 #define MAX_ROUNDS	10
 
@@ -26,7 +26,7 @@ static TimestampTz give_up_at(void);
 static void refuse(const JobqQueue *queue, int64 length, int n, bool waited);
 
 /*
- * Until when this session waits for a place, or DT_NOEND.
+ * Return the time until which this session waits for a position, or DT_NOEND.
  */
 static TimestampTz
 give_up_at(void)
@@ -61,8 +61,10 @@ refuse(const JobqQueue *queue, int64 length, int n, bool waited)
 }
 
 /*
- * Places for n new jobs as this one, in its queue.  If that has no room for all of
- * them, do as its on_full says: raise an error, wait, or cancel jobs that wait.
+ * Reserve positions for n new jobs like this one, in its queue.  If the queue has too few
+ * positions, follow its on_full: raise an error, wait, or cancel waiting jobs.  ERROR if no
+ * room can be made, or after jobq.enqueue_timeout or lock_timeout.  The caller must hold no
+ * LWLock.
  */
 void
 jobq_length_reserve(const JobqJob *job, int n)

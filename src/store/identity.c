@@ -1,26 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * identity.c
- *	  Tells a copy of a served database from its original.
+ *	  Detects whether a served database is a copy.
  *
- * jobq_internal.served has a row for the identity under which the database is served:
- * system identifier of the cluster, OID of the database, timeline, and the base backup
- * from which the cluster was restored.  A copy brings the row of its original along, and
- * so would run the same jobs.  pg_dump leaves the table out.
+ * jobq_internal.served has a row with the identity under which the database is served: system
+ * identifier of the cluster, OID of the database, timeline, and the base backup from which the
+ * cluster was restored.  A copy contains the row of its original, and would run the same jobs.
+ * pg_dump omits the table.
  *
- * What the row and the server tell:
+ * Conclusions from the row and the server:
  *
- * - The same system identifier, but another OID: CREATE DATABASE ... TEMPLATE, a copy.  The
- *   OID does not change when the database is renamed, or moved to another tablespace.
- * - Another system identifier: pg_upgrade, or a row that logical replication has brought,
- *   no copy.
- * - The same timeline, but another base backup: a backup that was started alone, a copy.
- *   No label on the same timeline tells nothing: an administrator may delete it.
- * - A later timeline: a copy if recovery has ended at a target (PITR).  The promotion of a
- *   standby has no target, and is no copy.
+ * - The same system identifier, but another OID: a copy by CREATE DATABASE ... TEMPLATE. The
+ *   OID does not change when the database is renamed or moved to another tablespace.
+ * - Another system identifier: pg_upgrade, or a row inserted by logical replication.  Not a
+ *   copy.
+ * - The same timeline, but another base backup: a copy started from a backup.  A missing label
+ *   on the same timeline proves nothing, because an administrator may delete the label.
+ * - A later timeline: a copy if recovery ended at a target (PITR).  The promotion of a standby
+ *   has no target, and makes no copy.
  *
- * A snapshot of the file system, or a backup that was promoted by hand, looks like its
- * original, and is no copy here.
+ * A snapshot of the file system, or a backup promoted by hand, looks like its original, and
+ * does not count as a copy.
  *
  * src/store/identity.c
  *
@@ -39,10 +39,12 @@
 
 #include "store/store.h"
 
-/* The label of the backup from which the server has recovered keeps this name. */
+/*
+ * Name under which the server keeps the label of the backup from which it has recovered.
+ */
 #define LABEL_FILE		"backup_label.old"
 
-/* The reason in a timeline's history where recovery had no target. */
+/* Reason in a timeline's history for a recovery without a target. */
 #define NO_TARGET		"no recovery target specified"
 
 typedef struct Identity
@@ -59,9 +61,9 @@ static void read_identity(Identity *now);
 static bool compare(const Identity *now, bool *known);
 
 /*
- * A hash of the label of the base backup from which the cluster was restored; 0 if there is
- * no label.  A label that cannot be read is an error: as 0, it would be noted, and the same
- * label would look like another one at the next start.
+ * Return a hash of the label of the base backup from which the cluster was restored, or 0 if
+ * there is no label.  ERROR if the label cannot be read: if 0 were stored instead, the same
+ * label would look like another backup at the next start.
  */
 static int64
 read_label(void)
@@ -88,8 +90,8 @@ read_label(void)
 }
 
 /*
- * Has a recovery to a target led from this timeline to the later one?  False if the history
- * cannot be read.
+ * Return whether a recovery to a target led from this timeline to the later one.  False if the
+ * history cannot be read.
  */
 static bool
 had_target(int32 since, int32 timeline)
@@ -128,7 +130,8 @@ read_identity(Identity *now)
 }
 
 /*
- * Is this database a copy?  *known: the table has its identity, and needs no change.
+ * Return whether this database is a copy. *known: the table has the present identity, and
+ * needs no change.
  */
 static bool
 compare(const Identity *now, bool *known)
@@ -165,8 +168,8 @@ compare(const Identity *now, bool *known)
 }
 
 /*
- * Is this database a copy of one that was served?  If it is not, it is served under this
- * identity from now on.  The caller is connected to SPI; the server is not in recovery.
+ * Return whether this database is a copy of a served database.  If not, the present identity
+ * is stored.  The caller is connected to SPI, and the server is not in recovery.
  */
 bool
 jobq_is_copy(void)
@@ -183,7 +186,7 @@ jobq_is_copy(void)
 }
 
 /*
- * The database is served under its present identity, copy or not.  The caller is connected
+ * Store the present identity, whether the database is a copy or not.  The caller is connected
  * to SPI.
  */
 void

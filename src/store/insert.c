@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * insert.c
- *	  Writes rows and their index entries, without the executor.
+ *	  Inserts rows and index entries without the executor.
  *
- * This does what CatalogTupleInsert() does, with two differences that matter
- * once per job: what is known of the indexes is kept while no relation changes,
- * and of the predicates only two are known, that a column is not null, or is: so
- * that a row without a group has no entry in the index of groups, and a batch that is
- * over none in that of those that are not.
+ * This code is similar to CatalogTupleInsert(), with two differences that matter for each job.
+ * Data about the indexes is cached until a relation changes.  Two predicates of indexes are
+ * supported: a column is null, or is not null.  A row without a group therefore has no entry
+ * in the index of groups, and a finished batch has none in the index of unfinished batches.
+ *
+ * The caller has locked the table for writing.
  *
  * src/store/insert.c
  *
@@ -33,19 +34,18 @@
 #define MAX_KEPT	8
 
 /*
- * An index, as BuildIndexInfo() says.  That is made anew each time if it is no
- * B-tree: other access methods put things of the statement into it.
+ * An index, with the result of BuildIndexInfo().  For other indexes than B-trees, the result
+ * is built for each statement, because other access methods store data of the statement in it.
  */
 typedef struct KeptIndex
 {
 	Oid			oid;
 	IndexInfo  *info;			/* or NULL */
 	AttrNumber	column;			/* of the predicate; or 0 */
-	bool		if_null;		/* a row has an entry if it is null there, not
-								 * if it is not */
+	bool		if_null;		/* predicate is IS NULL */
 } KeptIndex;
 
-/* The indexes of a table; kept until any relation changes. */
+/* The indexes of a table.  Cached until any relation changes. */
 typedef struct KeptTable
 {
 	Oid			oid;
@@ -54,8 +54,8 @@ typedef struct KeptTable
 } KeptTable;
 
 /*
- * Rows that are in the table.  If it is one of which the values are at hand, they need
- * not be looked for in the tuple, behind others of any length.
+ * Rows in the table.  For a single row with known values, the values need not be extracted
+ * from the tuple.
  */
 typedef struct Rows
 {
@@ -69,10 +69,10 @@ static KeptTable kept[MAX_KEPT];
 static int	nkept = 0;
 static MemoryContext kept_context = NULL;
 
-/* how often a relation has changed */
+/* number of relation changes */
 static uint64 changes = 0;
 
-/* how many are in the midst of using what is kept */
+/* number of calls using cached data */
 static int	users = 0;
 
 static void reset_kept(void);
@@ -87,9 +87,7 @@ static bool insert_into(Relation rel, const KeptIndex *kept_index, const Rows *r
 						IndexUniqueCheck check);
 static void insert_entries(Relation rel, const Rows *rows);
 
-/*
- * A relation has changed: what was kept may be outdated.
- */
+/* A relation has changed: the cache may be outdated. */
 static void
 relation_changed(Oid relid)
 {
@@ -97,10 +95,7 @@ relation_changed(Oid relid)
 	nkept = 0;
 }
 
-/*
- * The end of a transaction: whoever was using what is kept has come to an
- * end or to an error.
- */
+/* End of a transaction: all calls using cached data have ended or failed. */
 static void
 transaction_ended(void)
 {
@@ -112,9 +107,7 @@ const JobqCache jobq_indexes_cache = {
 	.ended = transaction_ended,
 };
 
-/*
- * Begin anew.  What somebody still uses lives until the end of the transaction.
- */
+/* Clear the cache.  Data in use lives until the end of the transaction. */
 static void
 reset_kept(void)
 {
@@ -132,7 +125,8 @@ reset_kept(void)
 }
 
 /*
- * Note which column the index's predicate is about, and what it says.
+ * Read the index's predicate: its column and its condition.  ERROR if the predicate is not
+ * supported.
  */
 static void
 read_predicate(Relation rel, Relation index, const IndexInfo *info,
@@ -163,8 +157,8 @@ read_predicate(Relation rel, Relation index, const IndexInfo *info,
 }
 
 /*
- * The indexes of the table.  It is locked, so that none can be added that this
- * transaction must serve.
+ * Return the indexes of the table.  The table is locked, so no session can add an index to be
+ * maintained by this transaction.
  */
 static KeptTable
 kept_table(Relation rel)
@@ -179,7 +173,7 @@ kept_table(Relation rel)
 		if (kept[i].oid == RelationGetRelid(rel))
 			return kept[i];
 
-	/* opening an index may have what is kept forgotten, and the list rebuilt */
+	/* opening an index may clear the cache and rebuild the list */
 	indexes = RelationGetIndexList(rel);
 	foreach(lc, indexes)
 		index_close(index_open(lfirst_oid(lc), RowExclusiveLock), NoLock);
@@ -243,9 +237,7 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, const Rows *rows, in
 						false, info);
 }
 
-/*
- * Has this one of the rows an entry in the index?
- */
+/* Return whether row i has an entry in the index. */
 static bool
 has_entry(const KeptIndex *kept_index, Relation rel, const Rows *rows, int i)
 {
@@ -258,9 +250,7 @@ has_entry(const KeptIndex *kept_index, Relation rel, const Rows *rows, int i)
 	return isnull == kept_index->if_null;
 }
 
-/*
- * Has none of the rows an entry in the index?
- */
+/* Return whether no row has an entry in the index. */
 static bool
 has_no_entries(const KeptIndex *kept_index, Relation rel, const Rows *rows)
 {
@@ -271,8 +261,8 @@ has_no_entries(const KeptIndex *kept_index, Relation rel, const Rows *rows)
 }
 
 /*
- * Insert the rows' entries into one index.  False if one of them has a key that
- * is there already, and "check" is UNIQUE_CHECK_PARTIAL.
+ * Insert the rows' entries into one index.  Returns false if a key exists already and "check"
+ * is UNIQUE_CHECK_PARTIAL.
  */
 static bool
 insert_into(Relation rel, const KeptIndex *kept_index, const Rows *rows,
@@ -282,7 +272,7 @@ insert_into(Relation rel, const KeptIndex *kept_index, const Rows *rows,
 	Relation	index;
 	bool		inserted = true;
 
-	/* then it need not even be opened */
+	/* the index need not even be opened */
 	if ((info != NULL && !info->ii_ReadyForInserts) ||
 		has_no_entries(kept_index, rel, rows))
 		return true;
@@ -313,9 +303,7 @@ insert_entries(Relation rel, const Rows *rows)
 	users--;
 }
 
-/*
- * Insert the index entries of rows that are in the table.
- */
+/* Insert the index entries of rows already in the table. */
 void
 jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 {
@@ -324,9 +312,7 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 	insert_entries(rel, &rows);
 }
 
-/*
- * Insert a row.  Returns its place.
- */
+/* Insert a row with its index entries.  Returns its tuple identifier. */
 ItemPointerData
 jobq_insert_row(Relation rel, Datum *values, bool *nulls)
 {
@@ -342,8 +328,8 @@ jobq_insert_row(Relation rel, Datum *values, bool *nulls)
 }
 
 /*
- * Insert rows; a page of them is logged once.  The tuples get their places,
- * and are freed.
+ * Insert rows with their index entries.  A page of rows is logged once.  The tuples get their
+ * tuple identifiers, and are freed.
  */
 void
 jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
@@ -354,7 +340,7 @@ jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 	if (ntuples == 0)
 		return;
 
-	/* a copy is not counted for each slot */
+	/* a copy has no reference count to maintain for each slot */
 	desc = CreateTupleDescCopy(RelationGetDescr(rel));
 	slots = palloc(sizeof(TupleTableSlot *) * ntuples);
 	for (int i = 0; i < ntuples; i++)
@@ -373,9 +359,9 @@ jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 }
 
 /*
- * Insert a row, unless its key is there, or on its way, already: then false,
- * without waiting.  The table's unique indexes are all on that key: there may be
- * two while one of them takes the other's place.
+ * Insert a row, unless its key exists or another transaction is inserting the key.  Returns
+ * false then, without waiting.  All unique indexes of the table must be on this key: there may
+ * be two during a replacement of the index.
  */
 bool
 jobq_insert_unless_there(Relation rel, HeapTuple tuple)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * job.c
- *	  A job as a C struct: made, read from its row, asked.
+ *	  Jobs as C structs: construction, reading from a row, properties.
  *
  * src/store/job.c
  *
@@ -18,18 +18,14 @@
 #include "store/store.h"
 
 
-/*
- * The id of a new job.
- */
+/* Return the id for a new job. */
 int64
 jobq_next_id(void)
 {
 	return nextval_internal(jobq_relations()->job_seq, false);
 }
 
-/*
- * A job with the default options.  The payload is not checked.
- */
+/* Initialize a job with the default options.  The payload is not checked. */
 void
 jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 			  Oid role)
@@ -58,8 +54,8 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 }
 
 /*
- * Is its expiry by expires_after of this queue, its own or NULL, and not one that was
- * given for the job?
+ * Return whether the expiry of the job comes from expires_after of this queue, and not from an
+ * option.  queue: the job's queue, or NULL.
  */
 bool
 jobq_job_expires_by(const JobqJob *job, const JobqQueue *queue)
@@ -71,8 +67,8 @@ jobq_job_expires_by(const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * Have it run at another time.  An expiry by its queue is counted from that, so it
- * moves along.
+ * Change the time of the job.  An expiry by the queue moves along, because it is counted from
+ * this time.
  */
 void
 jobq_job_set_run_at(JobqJob *job, TimestampTz run_at)
@@ -87,7 +83,8 @@ jobq_job_set_run_at(JobqJob *job, TimestampTz run_at)
 }
 
 /*
- * The job that is in this row of the table.
+ * Read a job from a row of the table.  The values point into a copy in the current memory
+ * context.
  */
 void
 jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
@@ -102,9 +99,7 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 	job_clear_stat(job);
 }
 
-/*
- * The job's kind, in the current memory context.
- */
+/* Return the job's kind, in the current memory context. */
 const char *
 jobq_job_kind(const JobqJob *job)
 {
@@ -120,18 +115,14 @@ is_of_kind(const JobqJob *job, const char *name)
 		memcmp(VARDATA_ANY(kind), name, strlen(name)) == 0;
 }
 
-/*
- * Is it a plain statement?
- */
+/* Return whether the job is a plain statement. */
 bool
 jobq_job_is_statement(const JobqJob *job)
 {
 	return is_of_kind(job, JOBQ_SQL_KIND);
 }
 
-/*
- * Does it stand for a workflow, which is part of its batch?
- */
+/* Return whether the job represents a workflow in its batch. */
 bool
 jobq_job_is_workflow(const JobqJob *job)
 {
@@ -139,7 +130,7 @@ jobq_job_is_workflow(const JobqJob *job)
 }
 
 /*
- * Milliseconds that the job may take, or 0 for no limit.  handler is that of
+ * Return the timeout of the job in milliseconds, or 0 for no limit.  handler: the handler of
  * its kind, or NULL.
  */
 int
@@ -153,8 +144,7 @@ jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
 }
 
 /*
- * An attempt ends by an error of the job's handler, or by its timeout: count it for
- * max_exceptions.
+ * Count an attempt ended by an error of the handler or by the timeout, for max_exceptions.
  */
 void
 jobq_job_count_exception(JobqJob *job)
@@ -165,8 +155,8 @@ jobq_job_count_exception(JobqJob *job)
 }
 
 /*
- * Check the size and depth of the payload, and set it.  headers and context are set
- * before.
+ * Check the size and depth of the payload, and set it.  The caller must have set headers and
+ * context.  ERROR if the payload is too large or too deep.
  */
 void
 jobq_job_set_payload(JobqJob *job, Datum payload)

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * jobs.h
- *	  A job as a C struct, its row, and what becomes of it.
+ *	  A job as a C struct, its row, and operations on both.
  *
- * Part of the door of this room.
+ * Part of the interface of the directory store.
  *
  * src/store/jobs.h
  *
@@ -17,7 +17,9 @@
 #include "stats/stats.h"
 #include "store/names.h"
 
-/* Attribute numbers of jobq_internal.job: fixed width first. */
+/*
+ * Attribute numbers of jobq_internal.job.  Columns of fixed width come first.
+ */
 enum
 {
 	JOB_ID = 1,
@@ -63,26 +65,24 @@ enum
 };
 
 /*
- * One job.  values[] and nulls[] are the row; the by-reference ones point
- * into memory that the job's memory context owns.
+ * A job.  values[] and nulls[] are the row.  Values passed by reference point into memory of
+ * the job's memory context.
  */
 typedef struct JobqJob
 {
 	Datum		values[JOB_NATTS];
 	bool		nulls[JOB_NATTS];
 	ItemPointerData ctid;
-	TransactionId xmin;			/* who wrote the row, as far as read */
-	TransactionId version;		/* the same, but it stays as it is when the
-								 * row is frozen, or moved by VACUUM FULL or
-								 * CLUSTER */
-	bool		tried;			/* somebody has deleted or locked the row,
-								 * perhaps in vain, as far as read */
-	JobqStatAt	stat;			/* where it is counted: see count.c.  Whoever
-								 * changes queue, role or tenant clears it,
-								 * and whoever makes a job by hand */
+	TransactionId xmin;			/* of the row, as read */
+	TransactionId version;		/* raw xmin; kept by freezing and rewriting */
+	bool		tried;			/* a transaction deleted or locked the row */
+	JobqStatAt	stat;			/* its counters: see count.c */
 } JobqJob;
 
-/* It is another name's job now, or none's yet, for the statistics. */
+/*
+ * Clear the cached counters of the job.  Required after a change of queue, role or tenant, and
+ * for a job not made by jobq_job_init() or jobq_job_from_tuple().
+ */
 #define job_clear_stat(job)	((job)->stat.base = NULL)
 
 #define JOB(job, att)		((job)->values[(att) - 1])
@@ -100,17 +100,17 @@ typedef struct JobqJob
 #define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
 #define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
 
-/* Was the attempt of this number the job's last one? */
+/* True if attempt number n is the last one allowed by max_attempts. */
 #define job_last_attempt(job, n) \
 	(job_max_attempts(job) > 0 && (n) >= job_max_attempts(job))
 
-/* Is the job to begin once at most, whatever ends its attempt? */
+/* True if the job may begin at most once, whatever ends its attempt. */
 #define job_only_once(job) \
 	(job_max_attempts(job) == 1 && JOB_ISNULL(job, JOB_RETRY_UNTIL))
 
 /*
- * Was the job held by a consumer that was lost with several, of which any may be why?
- * Then one call of reserve() returns it with at most so many of such jobs.
+ * True if the job's consumer was lost while it held several jobs, of which any may be the
+ * cause.  One call of reserve() then returns at most job_together() of these jobs.
  */
 #define job_suspect(job)	(!JOB_ISNULL(job, JOB_TOGETHER))
 #define job_together(job)	((int) DatumGetInt16(JOB(job, JOB_TOGETHER)))
@@ -129,16 +129,16 @@ typedef struct JobqJob
 #define STATE_CANCELLED		'x'
 #define STATE_EXPIRED		'e'
 
-/* Who has tried, and how far he came. */
+/* The process or consumer of a failed attempt, and its progress. */
 typedef struct JobqTrier
 {
 	int			pid;			/* the worker's, or 0 */
 	const char *consumer;		/* or NULL */
 	float4		progress;		/* percent, or -1 */
-	const char *message;		/* told with it, or "" */
+	const char *message;		/* reported with progress, or "" */
 } JobqTrier;
 
-/* What went wrong with an attempt. */
+/* Error of an attempt. */
 typedef struct JobqError
 {
 	int			sqlerrcode;
@@ -149,42 +149,42 @@ typedef struct JobqError
 	const JobqTrier *trier;		/* or NULL */
 } JobqError;
 
-/* What an enqueue() with a unique key asks for, beside what the job keeps. */
+/*
+ * Options of an enqueue() about unique keys, beyond those stored in the job.
+ */
 typedef struct JobqUnique
 {
 	char		on_conflict;
 	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
-	bool		exempt;			/* a retry: max_length does not refuse it */
-	List	   *by;				/* of unique_by: names of fields of the
-								 * payload, as strings; or NIL */
-	const char *merge;			/* the function that merges payloads, or NULL */
-	Datum		uuid;			/* by which the client knows it, or 0 */
-	int			max;			/* how many may hold the key */
-	bool		ask_cost;		/* ask what the job costs at its limiter */
-	bool		several;		/* of max, this statement wants more than one */
+	bool		exempt;			/* a retry: ignores max_length */
+	List	   *by;				/* of unique_by: names of fields, or NIL */
+	const char *merge;			/* merging function, or NULL */
+	Datum		uuid;			/* the client's uuid, or 0 */
+	int			max;			/* maximum number of holders */
+	bool		ask_cost;		/* compute the cost at the limiter */
+	bool		several;		/* the statement has several jobs for a key */
 } JobqUnique;
 
-/* What the function has made of the payload of a job that waits. */
+/* Payload merged by the function for a waiting job. */
 typedef struct JobqMerged
 {
-	bool		done;			/* it was called */
+	bool		done;			/* the function was called */
 	ItemPointerData ctid;		/* for this row of the waiting job, */
-	TransactionId version;		/* of this version */
+	TransactionId version;		/* in this version */
 	Datum		payload;
 	Datum		cost;			/* at its limiter ... */
 	bool		no_cost;		/* ... or null */
 } JobqMerged;
 
-/* What has become of the job that waits, when another one has its key. */
+/* Result of an attempt to take over the waiting holder of a unique key. */
 typedef enum JobqTaken
 {
-	JOBQ_NOT_TAKEN,				/* it does not wait any more */
-	JOBQ_TAKEN_OVER,			/* its row is deleted, to be written anew */
-	JOBQ_LOOK_AGAIN,			/* the user's code has run: all may be
-								 * different */
+	JOBQ_NOT_TAKEN,				/* the holder no longer waits */
+	JOBQ_TAKEN_OVER,			/* row deleted, to be written again */
+	JOBQ_LOOK_AGAIN,			/* code of the user ran: check again */
 } JobqTaken;
 
-/* The key of a job as jobq_internal.unique_key has it, beside the role. */
+/* The key of a job in jobq_internal.unique_key, without the role. */
 typedef struct JobqUniqueKey
 {
 	Datum		key;
@@ -192,7 +192,7 @@ typedef struct JobqUniqueKey
 	Datum		queue_id;		/* or UNIQUE_IN_DATABASE */
 } JobqUniqueKey;
 
-/* A value of jobq_internal.job.unique_queue: the key is one in all queues. */
+/* Value of jobq_internal.job.unique_queue for a key unique in all queues. */
 #define UNIQUE_IN_DATABASE	0
 
 /* Values of jobq_internal.job.unique_until, and of JobqUnique.on_conflict. */
@@ -205,7 +205,7 @@ typedef struct JobqUniqueKey
 #define UNIQUE_RESET		't'
 #define UNIQUE_ERROR		'e'
 
-/* What a handler has asked for, beside returning. */
+/* Outcome requested by a handler. */
 typedef enum JobqOutcome
 {
 	OUTCOME_COMPLETE = 0,
@@ -214,26 +214,26 @@ typedef enum JobqOutcome
 	OUTCOME_DISCARD,
 } JobqOutcome;
 
-/* Bytes of a job's trace, with its end. */
+/* Size of a job's trace in bytes, with the terminating zero. */
 #define JOBQ_TRACE_SIZE		56
 
 /* src/attempt/asked.c */
 typedef struct JobqAsked JobqAsked;
 
 /*
- * The job that runs now.  The job of perform() hides that of the worker which
- * called it.
+ * The job that runs in this process.  The job of perform() hides the job of the calling
+ * worker.
  */
 typedef struct JobqCurrent
 {
 	const JobqJob *job;
-	int			attempt;		/* this one's number */
+	int			attempt;		/* its number */
 	JobqOutcome outcome;
 	int64		delay_ms;		/* of snooze and release */
 	char		reason[1024];	/* of discard */
-	JobqAsked  *asked;			/* what it has asked for in this transaction */
-	bool		rejected;		/* it has called reject_current() */
-	bool		barred;			/* no attempt may begin: another does not help */
+	JobqAsked  *asked;			/* requests of this transaction */
+	bool		rejected;		/* reject_current() was called */
+	bool		barred;			/* no further attempt can succeed */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */
 	List	   *log;			/* lines in JSON */

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * kinds.c
- *	  Caches, per backend, which handler runs a kind, and its function.
+ *	  Kinds: the handler and the function of each kind, cached per backend.
  *
- * The cache is outdated when jobq_internal.handler changes, as that of queues
- * (queues.c).  A handler's function is looked up again, too, when any function
- * changes.
+ * The cache is invalidated when jobq_internal.handler changes, like that of queues (queues.c).
+ * The function of a handler is also looked up again after a change of any function.
  *
  * src/store/kinds.c
  *
@@ -37,12 +36,12 @@
 
 #define MAX_MISSING 64
 
-/* What is known of a kind; never freed, and seen in this file only. */
+/* A cached kind.  Never freed, and used only in this file. */
 typedef struct JobqKind
 {
 	char		name[JOBQ_MAX_KIND_NAME + 1];	/* hash key */
-	bool		loaded;			/* handler and strings are as in the table */
-	bool		resolved;		/* function is, too, and flinfo is its */
+	bool		loaded;			/* handler and strings are valid */
+	bool		resolved;		/* function and flinfo are valid, too */
 	bool		in_use;			/* flinfo has a call in progress */
 	JobqHandler handler;
 	MemoryContext strings;
@@ -57,14 +56,14 @@ typedef struct JobqKind
 } JobqKind;
 
 static HTAB *kinds = NULL;
-static Oid	handler_relation = InvalidOid;	/* that they were read from */
+static Oid	handler_relation = InvalidOid;	/* source of the cache */
 
-/* how often a message, or an abort, may have outdated what is in there */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 /*
- * Kinds that have no handler, as those of consumers; a few, as anybody can
- * think of others.
+ * Some kinds without a handler, for example kinds of consumers.  The size is fixed, because
+ * clients can invent kinds.
  */
 static char missing[MAX_MISSING][JOBQ_MAX_KIND_NAME + 1];
 
@@ -75,9 +74,7 @@ static void keep_handler(JobqKind *kind, bool on_failure, bool on_event,
 static bool read_kind(JobqKind *kind);
 static JobqKind *find_kind(const char *name);
 
-/*
- * Syscache callback: look the functions up again.
- */
+/* Syscache callback: look the functions up again. */
 static void
 function_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -92,9 +89,7 @@ function_changed(Datum arg, int cacheid, uint32 hashvalue)
 		kind->resolved = false;
 }
 
-/*
- * Read the handlers again when they are asked for.
- */
+/* Mark all kinds to be read again on demand. */
 static void
 forget_kinds(void)
 {
@@ -112,7 +107,7 @@ forget_kinds(void)
 }
 
 /*
- * An array of error codes as one string, each with a space behind it.
+ * Return an array of error codes as one string, with a space after each code.
  */
 static char *
 codes_of(Datum array)
@@ -132,7 +127,7 @@ codes_of(Datum array)
 }
 
 /*
- * Is the code among these, or its class, which is its first two characters?
+ * Return whether the list contains the code, or its class, which is its first two characters.
  */
 static bool
 in_codes(const char *codes, const char *code)
@@ -149,7 +144,7 @@ in_codes(const char *codes, const char *code)
 }
 
 /*
- * What the columns of the kind's row say, which has a function for it.
+ * Set the kind's handler from the columns of its row, which has a function for the kind.
  */
 static void
 keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values,
@@ -218,8 +213,8 @@ keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values
 }
 
 /*
- * Read the kind's row into *kind.  False if there is none; that of plain statements
- * needs none.
+ * Read the kind's row into *kind.  Returns false if there is none.  The kind of plain
+ * statements needs no row.
  */
 static bool
 read_kind(JobqKind *kind)
@@ -267,9 +262,7 @@ read_kind(JobqKind *kind)
 	return found;
 }
 
-/*
- * The kind of that name, or NULL if it has no handler.
- */
+/* Return the kind with this name, or NULL if it has no handler. */
 static JobqKind *
 find_kind(const char *name)
 {
@@ -337,7 +330,7 @@ find_kind(const char *name)
 }
 
 /*
- * The policy of a kind, copied to *handler, or NULL if no handler is registered.
+ * Return the policy of a kind, copied to *handler, or NULL if no handler is registered.
  */
 const JobqHandler *
 jobq_handler(const char *kind, JobqHandler *handler)
@@ -351,9 +344,9 @@ jobq_handler(const char *kind, JobqHandler *handler)
 }
 
 /*
- * Does the kind want another attempt after an error with this code?  What retry_on
- * lists are the handler's errors; what jobq itself records of an attempt, such as a
- * worker that was lost, is none of them.
+ * Return whether the kind allows another attempt after an error with this code.  retry_on
+ * lists errors of handlers.  Errors recorded by jobq itself, for example after the loss of a
+ * worker, are not subject to retry_on.
  */
 bool
 jobq_handler_retries(const char *kind, int sqlerrcode)
@@ -369,9 +362,7 @@ jobq_handler_retries(const char *kind, int sqlerrcode)
 		in_codes(entry->retry_on, code);
 }
 
-/*
- * The kind's backoff policy, in the current memory context, or NULL.
- */
+/* Return the kind's backoff policy, in the current memory context, or NULL. */
 char *
 jobq_handler_backoff(const char *kind)
 {
@@ -382,8 +373,7 @@ jobq_handler_backoff(const char *kind)
 }
 
 /*
- * The names of the settings that jobs of the kind take along, in the current
- * memory context.
+ * Return the names of the settings carried by jobs of the kind, in the current memory context.
  */
 List *
 jobq_handler_carry(const char *kind)
@@ -394,7 +384,8 @@ jobq_handler_carry(const char *kind)
 }
 
 /*
- * The function with this qualified signature, or InvalidOid if missing_ok.
+ * Return the function with this qualified signature.  If there is none, returns InvalidOid if
+ * missing_ok, and raises an ERROR otherwise.
  */
 Oid
 jobq_resolve_signature(const char *signature, bool missing_ok)
@@ -421,8 +412,8 @@ jobq_resolve_signature(const char *signature, bool missing_ok)
 }
 
 /*
- * Check that a function has one of the forms of a handler, and note which.
- * Raises an error if not.
+ * Check that a function has one of the forms of a handler, and set *function, unless NULL.
+ * ERROR if the form does not fit.
  */
 void
 jobq_check_signature(Oid proc, JobqFunction *function)
@@ -468,7 +459,7 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 		function->nargs = form->pronargs;
 		function->is_procedure = form->prokind == PROKIND_PROCEDURE;
 
-		/* as ExecuteCallStmt() decides */
+		/* same rule as ExecuteCallStmt() */
 		function->may_commit = function->is_procedure && !form->prosecdef &&
 			heap_attisnull(tuple, Anum_pg_proc_proconfig, NULL);
 		function->returns_jsonb = form->prorettype == JSONBOID;
@@ -480,8 +471,8 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 }
 
 /*
- * Look up the function that runs the kind.  It must still have a fitting form,
- * and the current user must be allowed to execute it.  Raises an error if not.
+ * Look up the function that runs the kind.  ERROR if the kind has no handler, if the function
+ * is missing or no longer has a fitting form, or if the current user may not execute it.
  */
 void
 jobq_handler_resolve(const char *kind, JobqFunction *function)
@@ -534,11 +525,11 @@ jobq_handler_resolve(const char *kind, JobqFunction *function)
 }
 
 /*
- * What to call the function with: that of the kind, which keeps what the
- * function has prepared for the next call; or one of its own, in the current
- * memory context, where the kind's is in use, as by a handler that performs its
- * own kind, or is outdated, or would be for a call with another role or
- * search_path.  jobq_function_end() must follow, after an error, too.
+ * Return the FmgrInfo for a call of the function.  Normally this is the kind's FmgrInfo, which
+ * keeps data prepared by the function for the next call.  A new FmgrInfo in the current memory
+ * context is used in these cases: the kind's one is in use, for example by a handler that
+ * performs its own kind; it is outdated; or the function keeps plans that depend on the role
+ * and search_path.  jobq_function_end() must follow, even after an error.
  */
 FmgrInfo *
 jobq_function_begin(const JobqFunction *function)
@@ -558,8 +549,8 @@ jobq_function_begin(const JobqFunction *function)
 }
 
 /*
- * The call is over.  If it has not returned, it may have left its preparations
- * in the middle: then they are not used again.
+ * End a call.  If the function has not returned, its prepared data may be incomplete, and is
+ * not used again.
  */
 void
 jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo, bool returned)
@@ -588,9 +579,7 @@ static const JobqCache cache = {
 	.forget = forget_kinds,
 };
 
-/*
- * Join the caches; once per process.
- */
+/* Register the caches for invalidation.  Called once per process. */
 void
 jobq_kinds_install(void)
 {

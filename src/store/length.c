@@ -1,34 +1,33 @@
 /*-------------------------------------------------------------------------
  *
  * length.c
- *	  How many jobs a queue with max_length has: exact, and without a row that
- *	  all producers would wait for.
+ *	  Number of jobs in a queue with max_length.  The number is exact, and producers do not all
+ *	  wait for one row.
  *
- * Each such queue has a counter in shared memory: jobs that are committed, and
- * places that open transactions have reserved.  A producer reserves its places
- * at once, or fails; if it rolls back, also to a savepoint, it gives them back.  One
- * who takes jobs out of the queue puts new ones into their places, and needs no more.
- * Who takes a job out of the queue for good gives its place back when that has
- * committed.  A retry keeps its place.  Dead letters that are retried, and jobs
- * that on_failure enqueues, are never refused; they count when they have
- * committed.
+ * Each of these queues has a counter in shared memory: the committed jobs, and the positions
+ * reserved by open transactions.  A producer reserves its positions at once, or fails.  A
+ * rollback, also to a savepoint, releases the positions.  After removing jobs from the queue,
+ * a transaction may use the positions for new jobs.
  *
- * The counter begins with a count of the table, made by the first producer who
- * finds none: after a start, or when the queue gets its limit.  Others end
- * transactions meanwhile, which know nothing of each other.  So each notes what
- * it has added to and removed from whatever queue, which is cheap (length_note.c), and
- * applies that to the counter when it has committed, unless the snapshot of the count
- * has seen it committed.  The snapshot is taken under the lock under which
- * notes are applied: what comes later is in progress for it, or was seen.
+ * When a job leaves the queue for good, the position is released as soon as the transaction
+ * has committed.  A retry keeps its position.  Retried dead letters, and jobs enqueued by
+ * on_failure, are never refused.  They count when they are committed.
  *
- * PREPARE keeps the places reserved.  At COMMIT PREPARED nobody knows what the
- * transaction did, and the queues are counted again; likewise after a restore.
- * Reservations of transactions that were prepared before a restart are not
- * known until they commit.
+ * The counter starts with a count of the table.  The first producer without a counter makes
+ * the count: after a start, or when the queue gets its limit.  Other transactions may end
+ * meanwhile.  Each transaction therefore notes its additions and removals for all queues,
+ * which is cheap (length_note.c).  After the commit, the notes are applied to the counter,
+ * unless the snapshot of the count has seen the transaction as committed.  The snapshot is
+ * taken under the lock under which notes are applied.  A later transaction is therefore in
+ * progress for the snapshot, and an earlier one was seen.
  *
- * Where there is no counter (jobq is not preloaded, the database is not served,
- * or there are too many such queues or transactions), producers count the
- * table, one after the other: each keeps a lock on the queue until it ends.
+ * PREPARE keeps the positions reserved.  At COMMIT PREPARED the changes of the transaction are
+ * unknown, and the queues are counted again.  The same happens after a restore.  Reservations
+ * of transactions prepared before a restart are unknown until the commit.
+ *
+ * Without a counter, producers count the table one after another: each keeps a lock on the
+ * queue until its transaction ends.  This happens if jobq is not preloaded, if the database is
+ * not served, or if there are too many of these queues or transactions.
  *
  * src/store/length.c
  *
@@ -48,7 +47,9 @@
 
 #include "store/lengths.h"
 
-/* So often a queue is counted again because something has changed meanwhile. */
+/*
+ * Maximum number of counts of a queue if changes invalidate the count each time.
+ */
 #define MAX_COUNTS	10
 
 static int64 own_room(int32 queue_id, Oid jobs);
@@ -60,18 +61,14 @@ static bool count_queue(JobqDatabase *db, int32 queue_id);
 static bool begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
 						uint64 *recounts);
 
-/*
- * A job has left the queue for good.
- */
+/* Note the final removal of a job from the queue.  Takes no lock. */
 void
 jobq_length_remove(int32 queue_id)
 {
 	jobq_length_note(queue_id)->removed++;
 }
 
-/*
- * n jobs come into the queue, however many there are.
- */
+/* Note n jobs entering the queue regardless of the limit.  Takes no lock. */
 void
 jobq_length_add(int32 queue_id, int n)
 {
@@ -79,8 +76,8 @@ jobq_length_add(int32 queue_id, int n)
 }
 
 /*
- * Jobs of the queue were dropped, up to this one; "before" was the last one until then.
- * Should that be undone, the next search begins there again.
+ * Record the last dropped job of the queue.  before: the previous one, at which the next
+ * search begins if the drop is rolled back.  Takes db->lock.
  */
 void
 jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
@@ -97,8 +94,8 @@ jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
 }
 
 /*
- * The places that this transaction gives back when it commits, and has not reused.  They
- * are room for what it enqueues itself: both are done, or neither.
+ * Return the number of positions to be released at commit and not yet reused.  The transaction
+ * may use them for its own new jobs, because both changes commit together.
  */
 static int64
 own_room(int32 queue_id, Oid jobs)
@@ -112,8 +109,8 @@ own_room(int32 queue_id, Oid jobs)
 }
 
 /*
- * The places that nobody else gets before this transaction ends: those that it has
- * taken, and that of the job which it runs, which may come again.
+ * Return the number of positions occupied until the end of this transaction: reserved
+ * positions, and the position of the running job, which may return.
  */
 static int64
 own_places(int32 queue_id, Oid jobs)
@@ -131,8 +128,9 @@ own_places(int32 queue_id, Oid jobs)
 }
 
 /*
- * Take places for n new jobs in a queue with max_length, if there are so many; *room
- * says how many are missing.
+ * Reserve positions for n new jobs in a queue with max_length, or none.  room->missing is the
+ * number of missing positions.  Takes db->lock, and, to count the queue, a lock on the queue.
+ * The lock on the queue is kept only if there is no counter.
  */
 void
 jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
@@ -186,7 +184,7 @@ jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 		locked = true;
 	}
 
-	/* no counter: count, and keep the lock; what was removed here is not seen */
+	/* no counter: count, and keep the lock; jobs removed here are not seen */
 	CommandCounterIncrement();
 	room->length = count_rows(queue_id, RegisterSnapshot(GetLatestSnapshot()));
 	room->missing = Max(room->length + n - queue->max_length, 0);
@@ -195,8 +193,7 @@ jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 }
 
 /*
- * Was the transaction, which has committed since, in progress when the queue
- * was counted?
+ * Return whether the transaction, committed since, was in progress when the queue was counted.
  */
 static bool
 in_progress(const JobqLength *length, FullTransactionId fxid)
@@ -210,8 +207,8 @@ in_progress(const JobqLength *length, FullTransactionId fxid)
 }
 
 /*
- * The jobs of the queue that this session runs, and whose rows it has deleted to do so.
- * They count until their end is noted, and come back if this is rolled back.
+ * Return the number of the queue's jobs running in this session with deleted rows.  They count
+ * until their end is noted, and return after a rollback.
  */
 static int64
 running_here(Relation rel, int32 queue_id, Snapshot snapshot)
@@ -228,8 +225,8 @@ running_here(Relation rel, int32 queue_id, Snapshot snapshot)
 }
 
 /*
- * The jobs of the queue that the snapshot sees, and those that run here.  Unregisters
- * the snapshot.
+ * Return the number of jobs of the queue visible to the snapshot, and of jobs running here.
+ * Unregisters the snapshot.
  */
 static int64
 count_rows(int32 queue_id, Snapshot snapshot)
@@ -261,8 +258,8 @@ count_rows(int32 queue_id, Snapshot snapshot)
 }
 
 /*
- * Begin to count the queue: note in its counter, which is not valid from now on, what
- * the snapshot sees.  False if there is no room for a counter.
+ * Begin to count the queue: store the transactions in progress for the snapshot in its
+ * counter, and mark the counter as invalid.  Returns false if there is no room for a counter.
  */
 static bool
 begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
@@ -274,10 +271,10 @@ begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
 	bool		room;
 	int			kept = 0;
 
-	/* what this transaction has done so far shall be seen, too */
+	/* make the changes of this transaction visible */
 	CommandCounterIncrement();
 
-	/* makes the room that the second one needs, which cannot fail then */
+	/* allocates the memory for the second snapshot, which then cannot fail */
 	(void) GetLatestSnapshot();
 	if (db->lengths->nlengths == JOBQ_MAX_LENGTHS)
 		jobq_lengths_free(db);
@@ -300,7 +297,7 @@ begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
 			length->xip[length->nxip++] = xid;
 		length->committed = 0;
 
-		/* prepared transactions that have ended since */
+		/* remove ended prepared transactions */
 		for (int i = 0; i < db->lengths->nprepared; i++)
 		{
 			TransactionId prepared = db->lengths->prepared[i].xid;
@@ -319,9 +316,9 @@ begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
 }
 
 /*
- * Set the queue's counter by the table.  The caller has the lock on the queue.
- * False if there is no room for a counter, or if all queues were to be counted again
- * each time while this one was counted.
+ * Set the queue's counter from the table.  The caller has locked the queue.  Returns false if
+ * there is no room for a counter, or if a recount of all queues was requested during each
+ * count.
  */
 static bool
 count_queue(JobqDatabase *db, int32 queue_id)
@@ -341,17 +338,14 @@ count_queue(JobqDatabase *db, int32 queue_id)
 		rows = count_rows(queue_id, RegisterSnapshot(snapshot));
 		jobq_injection_point("jobq-queue-counted");
 
-		/* others may have freed the counter, or know of what we have not seen */
+		/* the counter may have been freed, or changes may have been missed */
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		length = jobq_length_find(db, queue_id, jobs);
 		valid = length != NULL && db->lengths->recounts == recounts;
 		for (JobqLengthNote *note = jobq_length_note_newest(queue_id, jobs);
 			 note != NULL && valid; note = jobq_length_note_older(note))
 		{
-			/*
-			 * our own are not committed: they are places that we have
-			 * reserved
-			 */
+			/* own notes are not committed: they count as reserved positions */
 			jobq_length_note_life(note, db->life);
 			rows -= note->reserved + note->added - note->removed;
 			length->reserved += note->added - note->reused;
@@ -369,7 +363,7 @@ count_queue(JobqDatabase *db, int32 queue_id)
 }
 
 /*
- * The transaction has committed.  Wants db->lock; cannot fail.
+ * Apply the notes after the commit.  Caller must hold db->lock exclusively.  Cannot fail.
  */
 static void
 length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -395,9 +389,7 @@ length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	jobq_length_notes_forget();
 }
 
-/*
- * Give back what was reserved since this subtransaction began, or at all.
- */
+/* Release the positions reserved since this subtransaction began, or all. */
 static void
 length_abort(SubTransactionId since)
 {
@@ -428,7 +420,7 @@ length_abort(SubTransactionId since)
 }
 
 /*
- * The transaction was prepared: its places are kept under its id.
+ * The transaction was prepared: keep the positions under the transaction id.
  */
 static void
 length_prepare(void)
@@ -466,8 +458,8 @@ length_prepare(void)
 }
 
 /*
- * Something has changed the table that left no notes: have all queues counted
- * again.  Wants db->lock; cannot fail.
+ * Request a recount of all queues after a change of the table without notes.  Caller must hold
+ * db->lock exclusively.  Cannot fail.
  */
 static void
 length_recount(JobqDatabase *db)
@@ -497,9 +489,7 @@ length_noted(void)
 	return notes_made() || jobq_length_waits();
 }
 
-/*
- * Where no queue of the database has a counter, the notes concern nobody.
- */
+/* If no queue of the database has a counter, the notes are superfluous. */
 static bool
 length_pending(JobqDatabase *db)
 {
@@ -520,9 +510,7 @@ static const JobqCommitBooks books =
 	.give_back = jobq_length_notes_give_back,
 };
 
-/*
- * Keep books of this transaction; once per process.
- */
+/* Register the books of this file.  Called once per process. */
 void
 jobq_length_install(void)
 {

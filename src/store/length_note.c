@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * length_note.c
- *	  What this transaction has done to the lengths of queues.
+ *	  Notes of this transaction about the lengths of queues.
  *
- * There is one note for each queue and each subtransaction that has done something to
- * it and may still be rolled back alone.  One that ends well leaves its notes to its
- * parent, which adds them to its own: so there are never more than there are queues and
- * levels of subtransactions, however many jobs are enqueued, and in whatever order.
+ * There is one note for each queue and each subtransaction that changed the queue and can
+ * still be rolled back alone.  At the commit of a subtransaction, the parent takes over the
+ * notes.  The number of notes is therefore at most the number of queues times the number of
+ * levels of subtransactions, for any number of jobs in any order.
  *
- * The notes lie in the order of their subtransactions, the current one's last.  Those of
+ * The notes are in the order of their subtransactions, the current one last.  The notes of
  * queues with the same hash are linked, the newest first.
  *
  * src/store/length_note.c
@@ -26,7 +26,7 @@
 static JobqLengthNote *notes = NULL;
 static int	nnotes = 0;
 static int	max_notes = 0;
-static int	newest[NBUCKETS];	/* of the notes in the bucket, from 1; 0: none */
+static int	newest[NBUCKETS];	/* newest note's number, from 1; 0: none */
 
 static int *bucket_of(int32 queue_id);
 static JobqLengthNote *find(int number, int32 queue_id, Oid jobs);
@@ -40,7 +40,7 @@ bucket_of(int32 queue_id)
 }
 
 /*
- * The first note of the queue from this one of its bucket on, or NULL.
+ * Return the first note of the queue in its bucket, beginning with this number, or NULL.
  */
 static JobqLengthNote *
 find(int number, int32 queue_id, Oid jobs)
@@ -56,9 +56,7 @@ find(int number, int32 queue_id, Oid jobs)
 	return NULL;
 }
 
-/*
- * The last note is the newest one of its bucket.
- */
+/* Remove the last note, which is the newest of its bucket. */
 static void
 drop_last(void)
 {
@@ -68,8 +66,9 @@ drop_last(void)
 }
 
 /*
- * What this subtransaction has done to the queue so far, to be added to.  It may move
- * when the next one is asked for, and when a subtransaction begins or ends.
+ * Return the note of this subtransaction about the queue, for additions, and create it if
+ * needed.  The pointer is valid until the next call, and until a subtransaction begins or
+ * ends.  ERROR if out of memory.
  */
 JobqLengthNote *
 jobq_length_note(int32 queue_id)
@@ -92,27 +91,21 @@ jobq_length_note(int32 queue_id)
 	return note;
 }
 
-/*
- * The newest note of the queue, or NULL; cannot fail.
- */
+/* Return the newest note of the queue, or NULL. Cannot fail. */
 JobqLengthNote *
 jobq_length_note_newest(int32 queue_id, Oid jobs)
 {
 	return find(*bucket_of(queue_id), queue_id, jobs);
 }
 
-/*
- * The next older note of the same queue, or NULL; cannot fail.
- */
+/* Return the next older note of the same queue, or NULL. Cannot fail. */
 JobqLengthNote *
 jobq_length_note_older(const JobqLengthNote *note)
 {
 	return find(note->older, note->queue_id, note->jobs);
 }
 
-/*
- * All notes, the oldest first; returns how many there are.
- */
+/* Return the number of notes, and set *all to the notes, the oldest first. */
 int
 jobq_length_notes(JobqLengthNote **all)
 {
@@ -121,8 +114,9 @@ jobq_length_notes(JobqLengthNote **all)
 }
 
 /*
- * Forget the last note if it was made since this subtransaction began, or at all, and
- * return it; or NULL.  It is valid until the next one is made.
+ * Remove the last note, and return it, if it was made since this subtransaction began, or in
+ * any case if "since" is invalid.  Returns NULL otherwise.  The result is valid until the next
+ * note is made.
  */
 JobqLengthNote *
 jobq_length_note_undo(SubTransactionId since)
@@ -133,9 +127,7 @@ jobq_length_note_undo(SubTransactionId since)
 	return &notes[nnotes];
 }
 
-/*
- * Forget all notes; cannot fail.
- */
+/* Remove all notes.  Cannot fail. */
 void
 jobq_length_notes_forget(void)
 {
@@ -143,9 +135,7 @@ jobq_length_notes_forget(void)
 		drop_last();
 }
 
-/*
- * The transaction is over, and what it noted was forgotten.
- */
+/* The transaction is over and its notes were removed: release large memory. */
 void
 jobq_length_notes_give_back(void)
 {
@@ -154,9 +144,8 @@ jobq_length_notes_give_back(void)
 }
 
 /*
- * Whose counter has what is reserved.  Counters are forgotten when the database is
- * left: those that it has when it is served again, in its next life, know nothing of
- * what was reserved before.
+ * Adapt the note to the counters of this life of the database.  Counters are cleared when the
+ * database loses its slot.  The counters of the next life do not include earlier reservations.
  */
 void
 jobq_length_note_life(JobqLengthNote *note, int64 life)
@@ -172,7 +161,7 @@ static void
 add_to_parent(JobqLengthNote *note, const JobqLengthNote *ended)
 {
 	JobqLengthNote more = *ended;
-	int64		life = Max(note->life, more.life);	/* they only grow */
+	int64		life = Max(note->life, more.life);	/* lives only grow */
 
 	jobq_length_note_life(note, life);
 	jobq_length_note_life(&more, life);
@@ -187,10 +176,7 @@ add_to_parent(JobqLengthNote *note, const JobqLengthNote *ended)
 	}
 }
 
-/*
- * This subtransaction has become part of its parent, and its notes the parent's; cannot
- * fail.
- */
+/* Pass the notes of a committed subtransaction to its parent.  Cannot fail. */
 void
 jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent)
 {
@@ -199,7 +185,7 @@ jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent)
 	while (nnotes > 0 && notes[nnotes - 1].subid >= subid)
 		drop_last();
 
-	/* each comes where it was, or farther to the front */
+	/* each note moves to the front or keeps its position */
 	for (int i = nnotes; i < n; i++)
 	{
 		JobqLengthNote ended = notes[i];

@@ -1,20 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * length_wait.c
- *	  Sessions that wait for a place in a full queue.
+ *	  Sessions waiting for a position in a full queue.
  *
- * They sleep at the queue's counter.  A place that becomes free wakes one of them, who
- * wakes the next when he has got what he wanted, or when what there is does not
- * suffice for him; "freed" tells him whether he has looked since, so that the call
- * does not go round for ever.  So nobody who frees a place looks at all who wait.
+ * The sessions sleep at the queue's counter.  A free position wakes one session.  A woken
+ * session wakes the next one after receiving positions, or after finding too few free
+ * positions.  "freed" shows the session whether it has checked since, so that wake-ups do not
+ * circulate for ever.  Freeing a position therefore requires no search among the waiting
+ * sessions.
  *
- * Two who hold places and wait for more must not wait for each other.  So nobody
- * begins to wait if his places, those of all who wait already, and what he wants are
- * more than the queue has room for: then whoever has begun last can go on as soon as
- * the jobs of the others, which do not wait, are done.  Whoever waits for a lock
- * beside it, or in two queues, is saved by the limit of time.
+ * Two sessions with positions, waiting for more, must not wait for each other.  A session may
+ * begin to wait only if the following sum fits into the queue: the positions held by this
+ * session, the positions held by all waiting sessions, and the needed positions.  The last
+ * session to begin can then continue after the end of the jobs of sessions not waiting.  The
+ * timeout ends a deadlock with other locks, or between two queues.
  *
- * What nobody tells, such as another max_length, is seen within a second.
+ * Changes without a wake-up, such as another max_length, are noticed within a second.
  *
  * src/store/length_wait.c
  *
@@ -29,22 +30,24 @@
 
 #include "store/lengths.h"
 
-/* The queue in which this process waits for places; queue_id is 0 if it does not. */
+/*
+ * The queue in which this process waits for positions.  queue_id is 0 if it does not wait.
+ */
 static struct
 {
 	int32		queue_id;
 	Oid			jobs;
-	int64		life;			/* JobqDatabase.life: of whose counter */
-	int64		hold;			/* places that its transaction has there */
+	int64		life;			/* JobqDatabase.life of the counter */
+	int64		hold;			/* positions held by its transaction */
 	ConditionVariable *room;
 }			waits;
 
 /*
- * Sleep until there may be n places in the queue; the caller looks himself, and calls
- * jobq_length_waited() when he waits no more.  The first call does not sleep: places
- * that become free are told from then on.  False if it is of no use, as there is no
- * counter, as all who wait have taken so many places that there would never be room,
- * or as the time is over.
+ * Sleep until the queue may have n positions.  The caller checks, and calls
+ * jobq_length_waited() when it no longer waits.  The first call does not sleep, but registers
+ * for wake-ups.  "until" is the time to give up, or DT_NOEND. Returns false if waiting is
+ * useless: there is no counter, the waiting sessions hold too many positions, or the time is
+ * over.  Takes db->lock.  ERROR if the query is canceled.
  */
 bool
 jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
@@ -59,7 +62,7 @@ jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
 	bool		useful;
 	long		ms = 1000;
 
-	/* who fills the ready set must not wait for those who empty it */
+	/* the scheduler fills the ready set and must not wait for workers */
 	if (db == NULL || db->scheduler == MyProc)
 		return false;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
@@ -82,7 +85,7 @@ jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
 	}
 	else if (useful && length->freed != seen)
 	{
-		/* it was not enough for this one: it may be for another */
+		/* too few for this session, but perhaps enough for another one */
 		seen = length->freed;
 		if (!length->valid || jobq_length_now(db, length) < queue->max_length)
 			ConditionVariableSignal(waits.room);
@@ -104,14 +107,14 @@ jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
 	(void) ConditionVariableTimedSleep(waits.room, ms,
 									   jobq_wait_event(wait_event, "JobqEnqueue"));
 
-	/* the queue may have other settings by now */
+	/* the settings of the queue may have changed */
 	AcceptInvalidationMessages();
 	return true;
 }
 
 /*
- * This process does not wait for places any more; another one may have been told in
- * vain.
+ * End the wait, and wake another session, because this one may have consumed a wake-up.  Does
+ * nothing if this process does not wait.  Takes db->lock.
  */
 void
 jobq_length_waited(void)
@@ -138,9 +141,7 @@ jobq_length_waited(void)
 	waits.queue_id = 0;
 }
 
-/*
- * Does this process wait for places?
- */
+/* Return whether this process waits for positions. */
 bool
 jobq_length_waits(void)
 {

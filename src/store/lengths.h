@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * lengths.h
- *	  How the lengths of queues are kept: for the files that do so.
+ *	  Lengths of queues, for the files in charge.
  *
- * Not part of the door of this room.
+ * Internal to the directory store.
  *
  * src/store/lengths.h
  *
@@ -14,30 +14,31 @@
 
 #include "store/store.h"
 
-/* Whether there is room for new jobs in a queue, as this transaction sees it. */
+/* Room for new jobs in a queue, as this transaction sees it. */
 typedef struct JobqRoom
 {
-	int64		length;			/* jobs that there are */
-	int64		allowed;		/* max_length, and what it gives back itself */
-	int64		own;			/* places that it has taken */
-	int64		missing;		/* for the new jobs; 0: they have their places */
+	int64		length;			/* existing jobs */
+	int64		allowed;		/* max_length plus own released positions */
+	int64		own;			/* positions held by the transaction */
+	int64		missing;		/* for the new jobs; 0: reserved */
 } JobqRoom;
 
-/* What this transaction has done to a queue, in one subtransaction: see length_note.c. */
+/*
+ * Changes of a queue by this transaction, in one subtransaction: see length_note.c.
+ */
 typedef struct JobqLengthNote
 {
 	SubTransactionId subid;
 	int32		queue_id;
 	Oid			jobs;			/* jobq_internal.job */
-	int			reserved;		/* added, with a place in the counter */
-	int			added;			/* without */
+	int			reserved;		/* added, with a position in the counter */
+	int			added;			/* added, without a position */
 	int			removed;
-	int			reused;			/* of those added: in places of those removed */
-	int64		life;			/* JobqDatabase.life: whose counter has
-								 * "reserved" */
-	bool		drops;			/* it has dropped jobs, ... */
+	int			reused;			/* added, in positions of removed jobs */
+	int64		life;			/* JobqDatabase.life of "reserved" */
+	bool		drops;			/* the transaction has dropped jobs, ... */
 	JobqDropped before;			/* ... and this was the last one before */
-	int			older;			/* the next one in its bucket, from 1; or 0 */
+	int			older;			/* next of its bucket, from 1; or 0 */
 } JobqLengthNote;
 
 /* src/store/length_note.c */
@@ -51,7 +52,9 @@ extern void jobq_length_notes_give_back(void);
 extern void jobq_length_note_life(JobqLengthNote *note, int64 life);
 extern void jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent);
 
-/* src/store/counter.c: all want db->lock, but the first three, which take it */
+/*
+ * src/store/counter.c: caller must hold db->lock, except for the first three, which take it
+ */
 extern void jobq_lengths_free(JobqDatabase *db);
 extern void jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped);
 extern void jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped);
@@ -73,8 +76,9 @@ extern void jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
 								   const JobqDropped *before);
 
 /*
- * src/store/full.c: what cancels up to n jobs that wait, to make room for others as this
- * one, and returns how many.  It stands above the archive, which uses full.c.
+ * src/store/full.c: function to cancel up to n waiting jobs, to make room for jobs like this
+ * one, and returns their number.  A pointer, because the function uses the archive, and the
+ * archive uses full.c.
  */
 extern int	(*jobq_drop_oldest) (const JobqJob *job, int n);
 

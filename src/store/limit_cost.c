@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * limit_cost.c
- *	  What a job costs at a limiter: the function that a limiter may name for that.
+ *	  Cost of a job at a limiter, computed by an optional function of the limiter.
  *
- * It is called in the session that enqueues the job, or gives it other contents, as
- * whoever does that, with a description of the job.  Its answer stands in the job's row
- * from then on: so neither who pops jobs nor the scheduler runs any code of users.  It is
- * looked up by its signature whenever it is needed, so whatever became of it meanwhile is
- * seen.
+ * The function is called in the session that enqueues or edits the job, with the rights of the
+ * current user, and with a description of the job.  The result is stored in the job's row.
+ * Popping processes and the scheduler therefore run no code of users.  The function is looked
+ * up by its signature for each use, so that changes of the function are noticed.
  *
- * The answer is a number of tokens of the limiter's rate.  With 0, the job passes the
- * limiter by, and needs nothing of it.  What has no answer costs one token.  An answer
- * counts only where a limiter asks.
+ * The result is a number of tokens of the limiter's rate.  With 0, the job bypasses the
+ * limiter and needs no permit.  A job without a result costs one token.  The result is used
+ * only at a limiter with a cost function.
  *
  * src/store/limit_cost.c
  *
@@ -38,8 +37,8 @@ static Datum describe(const JobqJob *job, const JobqQueue *queue);
 static void cost_callback(void *arg);
 
 /*
- * The function of that signature.  An error if there is none, if it does not make an
- * integer of a jsonb, or if the user may not call it.
+ * Return the function with this signature.  ERROR if it does not exist, if it is not f(jsonb)
+ * returning integer, if it is temporary, or if the current user may not call it.
  */
 Oid
 jobq_cost_function(const char *signature)
@@ -55,9 +54,7 @@ jobq_cost_function(const char *signature)
 	return proc;
 }
 
-/*
- * Does the job's limiter ask what it costs?
- */
+/* Return whether the job's limiter has a cost function. */
 bool
 jobq_limit_is_priced(const JobqJob *job)
 {
@@ -67,9 +64,7 @@ jobq_limit_is_priced(const JobqJob *job)
 													  jobq_queue_by_id(job_queue_id(job), &buffer))) != NULL;
 }
 
-/*
- * Add a text of the job, or null.
- */
+/* Append a text column of the job, or null. */
 static void
 add_text(StringInfo buf, const char *name, const JobqJob *job, int att)
 {
@@ -80,9 +75,7 @@ add_text(StringInfo buf, const char *name, const JobqJob *job, int att)
 		escape_json(buf, TextDatumGetCString(JOB(job, att)));
 }
 
-/*
- * The job, for the function.
- */
+/* Return the description of the job for the function. */
 static Datum
 describe(const JobqJob *job, const JobqQueue *queue)
 {
@@ -129,7 +122,7 @@ describe(const JobqJob *job, const JobqQueue *queue)
 	appendStringInfoChar(&buf, '}');
 	head = jobq_text_to_jsonb(buf.data);
 
-	/* these are jsonb already, and may be large */
+	/* payload and headers are jsonb already, and may be large */
 	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	for (int i = 0; i < (int) lengthof(columns); i++)
 	{
@@ -154,8 +147,9 @@ cost_callback(void *arg)
 }
 
 /*
- * Ask what the job, which is about to be written, costs at its limiter.  Code of users
- * runs; so the caller expects that whatever is in tables and caches may change.
+ * Compute the cost, at its limiter, of a job about to be written.  Runs code of users: on
+ * return, the contents of tables and caches may have changed.  ERROR if the result is out of
+ * range, or if the function has dropped the job's queue.
  */
 void
 jobq_ask_limit_cost(JobqJob *job)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * limit_count.c
- *	  How many queues, kinds and named limiters have limits, and how many may.
+ *	  Number of queues, kinds and named limiters with limits, and its maximum.
  *
  * src/store/limit_count.c
  *
@@ -31,8 +31,8 @@ static int	compare_names(const ListCell *a, const ListCell *b);
 static int	limited_rows(int table);
 
 /*
- * Has the queue of this name limits, or what takes a limiter's place as well?  The caller
- * is connected to SPI.
+ * Return whether the queue with this name has limits, or other settings requiring a limiter
+ * slot.  The caller is connected to SPI.
  */
 bool
 jobq_queue_is_limited(Datum name)
@@ -43,9 +43,7 @@ jobq_queue_is_limited(Datum name)
 					  1, types, &name, NULL, SPI_OK_SELECT) > 0;
 }
 
-/*
- * Likewise the kind.
- */
+/* Return whether the kind has limits.  The caller is connected to SPI. */
 bool
 jobq_kind_is_limited(Datum kind)
 {
@@ -55,9 +53,7 @@ jobq_kind_is_limited(Datum kind)
 					  1, types, &kind, NULL, SPI_OK_SELECT) > 0;
 }
 
-/*
- * As JOBQ_LIMITED_QUEUE.
- */
+/* The same condition as JOBQ_LIMITED_QUEUE. */
 static bool
 row_of_queue_is_limited(const Datum *values, const bool *nulls)
 {
@@ -73,9 +69,7 @@ row_of_queue_is_limited(const Datum *values, const bool *nulls)
 		strcmp(TextDatumGetCString(values[QUEUE_GROUP_ON_FAILURE - 1]), "wait") != 0;
 }
 
-/*
- * As JOBQ_LIMITED_KIND.
- */
+/* The same condition as JOBQ_LIMITED_KIND. */
 static bool
 row_of_kind_is_limited(const Datum *values, const bool *nulls)
 {
@@ -89,7 +83,7 @@ row_of_limiter_is_limited(const Datum *values, const bool *nulls)
 	return true;
 }
 
-/* What can have limits. */
+/* Tables of objects with limits. */
 static const struct
 {
 	JobqTable	table;
@@ -102,9 +96,7 @@ static const struct
 	{JOBQ_LIMITER_TABLE, LIMITER_NATTS, LIMITER_NAME, row_of_limiter_is_limited},
 };
 
-/*
- * Add the names of the limited rows that the snapshot sees.
- */
+/* Add the names of rows with limits visible to the snapshot. */
 static List *
 add_limited(List *names, Relation rel, int table, Snapshot snapshot)
 {
@@ -133,7 +125,8 @@ compare_names(const ListCell *a, const ListCell *b)
 }
 
 /*
- * How many rows of the table have limits, before or after what open transactions do.
+ * Return how many rows of the table have limits, before or after the changes of open
+ * transactions.
  */
 static int
 limited_rows(int table)
@@ -146,7 +139,7 @@ limited_rows(int table)
 	ListCell   *lc;
 	int			n = 0;
 
-	/* the first scan misses no row that another transaction moves meanwhile */
+	/* this scan misses no row moved by another transaction */
 	InitDirtySnapshot(dirty);
 	names = add_limited(NIL, rel, table, snapshot);
 	names = add_limited(names, rel, table, &dirty);
@@ -162,14 +155,12 @@ limited_rows(int table)
 }
 
 /*
- * A queue, kind or named limiter has limits that had none: an error if more of them have
- * limits than there is room for.  To be called after the change, which is undone by the
- * error.
+ * ERROR if more queues, kinds and named limiters have limits than there are limiter slots.
+ * Call after giving limits to an object without limits.  The error rolls the change back.
  *
- * No lock is needed.  Limits that an open transaction gives or takes away are counted,
- * and each session writes its own before it counts: so of two sessions at least one sees
- * the limits of the other.  All are counted, so this is for a queue, kind or limiter that
- * had no limits.
+ * No lock is needed.  Limits added or removed by open transactions are counted, and each
+ * session writes its own change before it counts.  Of two sessions, at least one therefore
+ * sees the limits of the other.
  */
 void
 jobq_check_limited(void)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * limit_hash.c
- *	  The hashes by which limits are found in shared memory.
+ *	  Hashes of limits in shared memory.
  *
- * Those of kinds and those of named limiters stand in one list, and two that have the
- * same hash share their limits.  So the one are made with another seed than the other:
- * a limiter may have the name of a kind.
+ * Kinds and named limiters are in one list, and limits with the same hash are shared.  A
+ * limiter may have the name of a kind.  Kinds and named limiters therefore use different hash
+ * seeds.
  *
  * src/store/limit_hash.c
  *
@@ -21,9 +21,7 @@
 PG_FUNCTION_INFO_V1(jobq_kind_hash_sql);
 PG_FUNCTION_INFO_V1(jobq_limiter_hash_sql);
 
-/*
- * The hash by which the limits of a kind are found; never 0.
- */
+/* Return the hash of a kind for its limits.  Never 0. */
 uint32
 jobq_kind_hash(const char *kind)
 {
@@ -32,18 +30,14 @@ jobq_kind_hash(const char *kind)
 	return hash == 0 ? 1 : hash;
 }
 
-/*
- * kind_hash(kind): the same, for queries.
- */
+/* kind_hash(kind): the hash of a kind, for queries. */
 Datum
 jobq_kind_hash_sql(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT32((int32) jobq_kind_hash(text_to_cstring(PG_GETARG_TEXT_PP(0))));
 }
 
-/*
- * The hash by which a named limiter is found, among those of kinds; never 0.
- */
+/* Return the hash of a named limiter.  Never 0. */
 uint32
 jobq_limiter_hash(const char *name)
 {
@@ -53,9 +47,7 @@ jobq_limiter_hash(const char *name)
 	return (uint32) hash == 0 ? 1 : (uint32) hash;
 }
 
-/*
- * limiter_hash(name): the same, for queries.
- */
+/* limiter_hash(name): the hash of a named limiter, for queries. */
 Datum
 jobq_limiter_hash_sql(PG_FUNCTION_ARGS)
 {

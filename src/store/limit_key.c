@@ -1,17 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * limit_key.c
- *	  The keys of jobs by which limiters tell them apart, such as a host in the
- *	  payload.
+ *	  Keys by which limiters distinguish jobs, such as a host in the payload.
  *
- * A limiter says where a job has its key when it is created, and that does not
- * change.  The key is read each time the job's row is written, and when it goes into
- * the ready set.  So that this can neither fail nor take long, a path leads from key
- * to key of objects, and to nothing else.  A job that has no text, number or truth
- * value there has no key.
+ * A limiter defines, when it is created, where a job has its key.  The definition cannot be
+ * changed.  The key is read each time the job's row is written, and when the job enters the
+ * ready set.  This must neither fail nor take long.  A path therefore consists only of keys of
+ * objects.  A job without a string, number or boolean at the end of the path has no key.
  *
- * What is known of such limiters is kept here, and so is which function a limiter asks
- * what its jobs cost: limit_cost.c.
+ * The definitions are cached here, together with the cost functions of limiters
+ * (limit_cost.c).
  *
  * src/store/limit_key.c
  *
@@ -44,16 +42,16 @@ typedef enum KeyBy
 	BY_ROLE
 } KeyBy;
 
-/* Where jobs have their key. */
+/* Definition of the key of a limiter's jobs. */
 typedef struct KeyPlace
 {
 	KeyBy		by;
 	int			nsteps;
-	int			begin[MAX_STEPS];	/* in names, each with its end behind it */
+	int			begin[MAX_STEPS];	/* in names, each terminated */
 	char		names[JOBQ_MAX_LIMIT_BY + 1];
 } KeyPlace;
 
-/* A limiter by a key, or one that asks what its jobs cost. */
+/* A limiter with a key or with a cost function. */
 typedef struct KeyedLimiter
 {
 	uint32		limiter;		/* its hash */
@@ -66,10 +64,10 @@ typedef struct KeyedLimiter
 static KeyedLimiter *limiters = NULL;
 static int	nlimiters = 0;
 static int	max_limiters = 0;
-static bool valid = false;		/* they are as in the table */
-static Oid	limiter_relation = InvalidOid;	/* that they were read from */
+static bool valid = false;		/* the list matches the table */
+static Oid	limiter_relation = InvalidOid;	/* source of the cache */
 
-/* how often a message, or an abort, may have outdated what is kept here */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 static void
@@ -91,9 +89,7 @@ static const JobqCache cache = {
 	.forget = forget_limiters,
 };
 
-/*
- * Join the caches; once per process.
- */
+/* Register the cache for invalidation.  Called once per process. */
 void
 jobq_limit_keys_install(void)
 {
@@ -101,8 +97,8 @@ jobq_limit_keys_install(void)
 }
 
 /*
- * Read a path: "$", and for each step a point and a name of letters, digits, "_", "-"
- * and what is not ASCII.
+ * Parse a path: "$", and for each step a dot and a name of letters, digits, "_", "-" and
+ * non-ASCII characters.
  */
 static bool
 parse_path(const char *path, KeyPlace *place)
@@ -127,8 +123,8 @@ parse_path(const char *path, KeyPlace *place)
 }
 
 /*
- * Read what a limiter says: payload PATH, header NAME, tenant, or role.  False if it
- * is none of these.
+ * Parse the definition of a key: payload PATH, header NAME, tenant, or role.  Returns false if
+ * it is malformed.
  */
 static bool
 parse_place(const char *by, KeyPlace *place)
@@ -150,9 +146,7 @@ parse_place(const char *by, KeyPlace *place)
 	return strncmp(by, "payload ", 8) == 0 && parse_path(by + 8, place);
 }
 
-/*
- * An error if this cannot be where jobs have their key.
- */
+/* ERROR if this is not a valid definition of a key. */
 void
 jobq_check_limit_by(const char *by)
 {
@@ -166,9 +160,7 @@ jobq_check_limit_by(const char *by)
 						 MAX_STEPS, JOBQ_MAX_LIMIT_BY)));
 }
 
-/*
- * Read all limiters by a key, or with a function, if they are not known.
- */
+/* Read all limiters with a key or a cost function, unless they are cached. */
 static void
 load(void)
 {
@@ -206,10 +198,7 @@ load(void)
 		strlcpy(limiter->cost, no_cost ? "" : TextDatumGetCString(cost),
 				sizeof(limiter->cost));
 
-		/*
-		 * what nobody could have said is restored from elsewhere: no job has
-		 * one
-		 */
+		/* restored invalid definition: no job has a key */
 		if (!no_key && !parse_place(TextDatumGetCString(by), &limiter->place))
 		{
 			limiter->place.by = BY_PAYLOAD;
@@ -225,7 +214,7 @@ load(void)
 }
 
 /*
- * What is known of the limiter with this hash; NULL if it has neither key nor function.
+ * Return the cached limiter with this hash, or NULL if it has neither key nor cost function.
  */
 static const KeyedLimiter *
 find_limiter(uint32 limiter)
@@ -240,7 +229,8 @@ find_limiter(uint32 limiter)
 }
 
 /*
- * Where jobs have their key for this limiter; false if it is not by one.
+ * Return in *place where jobs have their key for this limiter.  Returns false if the limiter
+ * has no key.
  */
 static bool
 find_place(uint32 limiter, KeyPlace *place)
@@ -254,8 +244,8 @@ find_place(uint32 limiter, KeyPlace *place)
 }
 
 /*
- * The signature of the function that says what jobs cost at the limiter with this hash;
- * NULL if there is none.  It is there until the caches change.
+ * Return the signature of the cost function of the limiter with this hash, or NULL. The result
+ * is valid until the caches change.
  */
 const char *
 jobq_limiter_cost_function(uint32 limiter)
@@ -265,9 +255,7 @@ jobq_limiter_cost_function(uint32 limiter)
 	return found != NULL && found->priced ? found->cost : NULL;
 }
 
-/*
- * Does the limiter with this hash tell jobs apart by a key?
- */
+/* Return whether the limiter with this hash distinguishes jobs by a key. */
 bool
 jobq_limiter_is_keyed(uint32 limiter)
 {
@@ -277,7 +265,7 @@ jobq_limiter_is_keyed(uint32 limiter)
 }
 
 /*
- * The text, number or truth value where the place leads in an object; or NULL.
+ * Return the string, number or boolean at the path in an object, as text, or NULL.
  */
 static char *
 text_at(Jsonb *json, const KeyPlace *place)
@@ -312,8 +300,8 @@ text_at(Jsonb *json, const KeyPlace *place)
 }
 
 /*
- * The key, in the current memory context; NULL if there is none.  What is NULL, or 0, is
- * not there.
+ * Return the key, in the current memory context, or NULL if there is none.  An argument of 0
+ * or NULL counts as missing.
  */
 static char *
 key_at(const KeyPlace *place, Datum payload, Datum headers, Oid role,
@@ -334,8 +322,8 @@ key_at(const KeyPlace *place, Datum payload, Datum headers, Oid role,
 }
 
 /*
- * The hash of the job's key for this limiter; 0 if that is not by one, and never else.
- * Jobs without a key have one in common.
+ * Return the hash of the job's key for this limiter.  Returns 0 only if the limiter has no
+ * key.  Jobs without a key share one hash.  tenant may be NULL.
  */
 uint32
 jobq_limit_key(const JobqJob *job, uint32 limiter, const char *tenant)
@@ -352,8 +340,8 @@ jobq_limit_key(const JobqJob *job, uint32 limiter, const char *tenant)
 }
 
 /*
- * limit_key(limiter, payload, headers, role, tenant): the key for the limiter with this
- * hash, for queries.
+ * limit_key(limiter, payload, headers, role, tenant): the key for the limiter with this hash,
+ * for queries.
  */
 Datum
 jobq_limit_key_sql(PG_FUNCTION_ARGS)
@@ -373,21 +361,20 @@ jobq_limit_key_sql(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(key));
 }
 
-/*
- * What is stored with a job, as this limiter understands it.
- */
+/* Return the stored cost of a job as this limiter counts it. */
 static int32
 cost_in_row(uint32 limiter, Datum cost, bool isnull)
 {
 	if (isnull || jobq_limiter_cost_function(limiter) == NULL)
 		return 1;
 
-	/* what nobody could have said is restored from elsewhere */
+	/* a restored value may be out of range */
 	return Min(Max(DatumGetInt32(cost), 0), JOBQ_MAX_LIMIT_COST);
 }
 
 /*
- * How many tokens the job costs at this limiter; 0: it passes it by.
+ * Return the cost of the job at this limiter, in tokens.  With 0, the job bypasses the
+ * limiter.
  */
 int32
 jobq_limit_cost(const JobqJob *job, uint32 limiter)
@@ -397,7 +384,7 @@ jobq_limit_cost(const JobqJob *job, uint32 limiter)
 }
 
 /*
- * limit_cost(limiter, cost): the same, for queries, of a job with this in its row.
+ * limit_cost(limiter, cost): the cost in tokens for a stored value, for queries.
  */
 Datum
 jobq_limit_cost_sql(PG_FUNCTION_ARGS)

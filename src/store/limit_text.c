@@ -1,21 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * limit_text.c
- *	  How limits are written.
+ *	  Text form of limits.
  *
  *	rate		100 per minute [burst 20] [by group]
  *	throttle	10 failures in 5 minutes [by group]
  *	when_taken	wait | release 5 min | skip | replace
  *
- * A window of time is what the type interval accepts (duration.c), or a unit
- * alone, as in the first of these.
+ * A window is a value of the type interval (duration.c), or a unit alone, as in the example of
+ * a rate.
  *
- * A rate is a token bucket: jobs may start at this pace, and as many as the
- * burst at once.  Without a burst that is a tenth of what the pace allows in a
- * second, but at least one: enough to make up for a late timer.
+ * A rate is a token bucket: jobs may start at this pace, and as many as the burst at once.
+ * The default burst is a tenth of the jobs that the pace allows in a second, but at least one.
+ * This compensates for a late timer.
  *
- * A throttle rests when so many attempts have failed since the first of them,
- * until the time that is counted from there is over.
+ * A throttle stops the jobs after this number of failed attempts within a window.  The window
+ * begins with the first failure, and the jobs rest until the window ends.
  *
  * src/store/limit_text.c
  *
@@ -39,7 +39,7 @@
 /* bounds of a window, in milliseconds */
 #define MIN_WINDOW	1
 #define MAX_WINDOW	(INT64CONST(366) * 86400000)
-/* after which a job comes again at the soonest, likewise */
+/* minimum delay of a released job, in milliseconds */
 #define MIN_RELEASE	1000
 
 static bool
@@ -76,7 +76,7 @@ take_count(const char **at, int *count)
 }
 
 /*
- * Returns NULL, or what is wrong.
+ * Parse a window. *us is in microseconds.  Returns NULL, or a description of the problem.
  */
 static const char *
 take_window(const char **at, int64 *us)
@@ -87,9 +87,7 @@ take_window(const char **at, int64 *us)
 	return jobq_duration_parse(duration, MIN_WINDOW, MAX_WINDOW, us);
 }
 
-/*
- * Parse a rate; an error if it is malformed.
- */
+/* Parse a rate.  ERROR if it is malformed. */
 void
 jobq_rate_parse(const char *text, JobqRate *rate)
 {
@@ -128,9 +126,7 @@ bad:
 			 errhint("Write '100 per minute', '10 per 5 seconds burst 20', or '5 per second by group'.")));
 }
 
-/*
- * Parse a throttle; an error if it is malformed.
- */
+/* Parse a throttle.  ERROR if it is malformed. */
 void
 jobq_throttle_parse(const char *text, JobqThrottle *throttle)
 {
@@ -163,7 +159,8 @@ bad:
 }
 
 /*
- * Parse what becomes of jobs that find no place; an error if it is malformed.
+ * Parse the behavior of jobs without a permit. *release_after is in microseconds, or 0.  ERROR
+ * if it is malformed.
  */
 JobqWhenTaken
 jobq_when_taken_parse(const char *text, int64 *release_after)
@@ -204,9 +201,7 @@ bad:
 	return JOBQ_WHEN_TAKEN_WAIT;	/* not reached */
 }
 
-/*
- * An error if there is no limiter of this name.
- */
+/* ERROR if there is no limiter with this name. */
 void
 jobq_check_limiter(const char *name)
 {

@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * listeners.c
- *	  Who hears of which events: what on_event() has been asked for.
+ *	  Registrations of on_event(): which handlers receive which events.
  *
- * All handlers are in a cache of this backend, which is outdated as that of queues
- * (queues.c), with a mask of the events that anybody has asked for.
+ * All registrations are cached per backend, with a mask of the events with handlers.  The
+ * cache is invalidated like that of queues (queues.c).
  *
- * A handler's role hears of what it may see: of the jobs, batches and schedules of
- * roles whose privileges it has; of jobs in queues that it monitors; of all, if it
- * monitors all.  Monitors are the extension's owner's, in this respect.  Which handlers
- * these are for what is a role's in a queue, its audience, is kept until handlers, roles
- * or privileges change, so that nobody pays for handlers that do not hear of him.
+ * A handler's role receives events of objects that the role may see: jobs, batches and
+ * schedules of roles whose privileges the role has; jobs in monitored queues; all objects with
+ * the privilege to monitor all queues.  Alerts belong to the owner of the extension in this
+ * respect.  The handlers for events of a role's objects in a queue are their audience.
+ * Audiences are cached until handlers, roles or privileges change, so that a role causes no
+ * cost for handlers that do not receive its events.
  *
- * What is called within a job's transaction is an event of its own here, which only the
- * role hears of as which the job runs.
+ * A handler called within a job's transaction counts as registered for a separate event.  Only
+ * the role under which the job runs receives this event.
  *
  * src/store/listeners.c
  *
@@ -33,11 +34,11 @@
 
 #include "store/store.h"
 
-/* Of what, and its event. */
+/* Object and event of an audience. */
 typedef struct AudienceKey
 {
 	Oid			role;
-	int32		queue_id;		/* 0: it is no job */
+	int32		queue_id;		/* 0: not a job */
 	int32		event;
 } AudienceKey;
 
@@ -45,14 +46,18 @@ typedef struct Audience
 {
 	AudienceKey key;
 	int			n;
-	int		   *members;		/* places in listeners */
+	int		   *members;		/* indexes into listeners */
 } Audience;
 
-/* So many audiences, or members of all, then all are looked for anew. */
+/*
+ * Maximum numbers of audiences and of members of all audiences.  Beyond, the cache is cleared.
+ */
 #define MAX_AUDIENCES	1024
 #define MAX_MEMBERS		65536
 
-/* The words, and by what a handler can choose; the reason, if it cannot by both. */
+/*
+ * Names of the events, whether a handler can choose by queue and by kind, and a hint if not.
+ */
 #define OF_JOBS			true, true, NULL
 #define OF_BATCHES		false, false, "A batch has jobs of several queues and kinds: leave it out."
 #define OF_SCHEDULES	false, true, "A schedule has a kind, and no queue: leave the queue out."
@@ -83,20 +88,20 @@ static const struct
 static JobqListener *listeners = NULL;
 static int	nlisteners = 0;
 static int	max_listeners = 0;
-static bool valid = false;		/* they are as in the table */
-static Oid	event_relation = InvalidOid;	/* that they were read from */
+static bool valid = false;		/* the list matches the table */
+static Oid	event_relation = InvalidOid;	/* source of the cache */
 
-/* how often a message, or an abort, may have outdated what is kept here */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
-/* in a context of their own, as the handlers and the privileges were then */
+/* in their own context; valid for these handlers and privileges */
 static HTAB *audiences = NULL;
 static MemoryContext audience_context = NULL;
 static int	nmembers = 0;
 static uint64 audience_changes = 0;
 static uint64 audience_privileges = 0;
 
-/* all, as long as the table was not read */
+/* all events, until the table is read */
 uint32		jobq_heard = ~UINT32_C(0);
 
 static void
@@ -119,18 +124,14 @@ static const JobqCache cache = {
 	.forget = forget_listeners,
 };
 
-/*
- * Join the caches; once per process.
- */
+/* Register the cache for invalidation.  Called once per process. */
 void
 jobq_listeners_install(void)
 {
 	jobq_cache_join(&cache);
 }
 
-/*
- * The word for an event of this number; NULL if there is none.
- */
+/* Return the name of the event with this number, or NULL if there is none. */
 const char *
 jobq_event_word(int event)
 {
@@ -138,7 +139,7 @@ jobq_event_word(int event)
 }
 
 /*
- * Why a handler of the event cannot choose by a queue, or by a kind; NULL: it can.
+ * Return why a handler of the event cannot choose by queue, or by kind, or NULL if it can.
  */
 const char *
 jobq_event_refuses(int event, bool by_kind)
@@ -148,8 +149,7 @@ jobq_event_refuses(int event, bool by_kind)
 }
 
 /*
- * What the event is for handlers that are called within the job's transaction; -1 if
- * there are none of it.
+ * Return the event for handlers called within the job's transaction, or -1 if there is none.
  */
 int
 jobq_event_within(int event)
@@ -158,9 +158,7 @@ jobq_event_within(int event)
 		: event == JOBQ_EVENT_COMPLETED ? JOBQ_WITHIN_COMPLETED : -1;
 }
 
-/*
- * Read a row; false if the library does not know such an event.
- */
+/* Read a row.  Returns false if the library does not know the event. */
 static bool
 read_listener(Relation rel, HeapTuple tuple, JobqListener *listener)
 {
@@ -189,9 +187,7 @@ read_listener(Relation rel, HeapTuple tuple, JobqListener *listener)
 	return listener->event >= 0;
 }
 
-/*
- * Read all handlers, if they are not known.
- */
+/* Read all registrations, unless they are cached. */
 static void
 load(void)
 {
@@ -226,8 +222,8 @@ load(void)
 }
 
 /*
- * Does the handler's role hear of what is this role's, in this queue or (0) none?  Within
- * a job's transaction, which runs as the role, nobody else does.
+ * Return whether the handler's role receives events of the role's objects in this queue, or
+ * without a queue (0).  Within a job's transaction, only the role of the job receives events.
  */
 static bool
 may_hear(JobqEvent event, Oid listener, Oid role, int32 queue_id)
@@ -239,9 +235,7 @@ may_hear(JobqEvent event, Oid listener, Oid role, int32 queue_id)
 		 (jobq_privileges_of(listener, queue_id) & JOBQ_MAY_MONITOR) != 0);
 }
 
-/*
- * Forget the audiences if they are outdated.
- */
+/* Clear the audiences if they are outdated. */
 static void
 check_audiences(void)
 {
@@ -255,9 +249,7 @@ check_audiences(void)
 	audience_privileges = jobq_privileges_changes();
 }
 
-/*
- * Keep an audience.
- */
+/* Cache an audience. */
 static void
 keep_audience(const AudienceKey *key, const int *members, int n)
 {
@@ -296,8 +288,8 @@ keep_audience(const AudienceKey *key, const int *members, int n)
 }
 
 /*
- * Who hears of the event of what is this role's in this queue, of whichever kind:
- * places in listeners, valid until anything is read again.
+ * Return the audience of the event of the role's objects in this queue, for all kinds: indexes
+ * into listeners, valid until the tables are read again.
  */
 static const int *
 audience_of(JobqEvent event, Oid role, int32 queue_id, const char *queue, int *n)
@@ -323,7 +315,7 @@ audience_of(JobqEvent event, Oid role, int32 queue_id, const char *queue, int *n
 			may_hear(event, listeners[i].role, role, queue_id))
 			members[(*n)++] = i;
 
-	/* unless what was found is outdated already */
+	/* unless the result is already outdated */
 	if (valid && audience_changes == changes &&
 		audience_privileges == jobq_privileges_changes())
 		keep_audience(&key, members, *n);
@@ -331,9 +323,9 @@ audience_of(JobqEvent event, Oid role, int32 queue_id, const char *queue, int *n
 }
 
 /*
- * Those who hear of the event of what is this role's, as a copy in the current memory
- * context; NULL if there is none.  queue_id and queue: where the job is, or 0 and the
- * queue that it is about; or NULL, as kind.
+ * Return the handlers for the event of an object of this role, as a copy in the current memory
+ * context, or NULL if there are none.  For a job, queue_id and queue are its queue.  For
+ * another object, queue_id is 0, and queue is the queue concerned, or NULL. kind may be NULL.
  */
 JobqListener *
 jobq_listeners(JobqEvent event, Oid role, int32 queue_id, const char *queue,

@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * merge.c
- *	  The function that makes one payload of two: option "merge" of a job with a
- *	  unique key.
+ *	  Merging of two payloads by a function: the option "merge" of a job with a unique key.
  *
- * It is called in the session that enqueues, as whoever enqueues, with the payload
- * of the job that waits and with that of the new one.  It is looked up by its
- * signature whenever it is needed, so whatever became of it meanwhile is seen.
+ * The function is called in the enqueuing session, with the rights of the current user, and
+ * with the payloads of the waiting and the new job.  The function is looked up by its
+ * signature for each use, so that changes of the function are noticed.
  *
  * src/store/merge.c
  *
@@ -22,8 +21,8 @@
 static void merge_callback(void *arg);
 
 /*
- * The function of that signature.  An error if there is none, if it is not one that
- * makes a jsonb of two, or if the user may not call it.
+ * Return the function with this signature.  ERROR if it does not exist, if it is not f(jsonb,
+ * jsonb) returning jsonb, or if the current user may not call it.
  */
 Oid
 jobq_merge_function(const char *signature)
@@ -40,7 +39,8 @@ merge_callback(void *arg)
 }
 
 /*
- * The payload that the function makes of those of both jobs.  Code of the user's runs.
+ * Return the payload merged by the function.  Runs code of the user.  ERROR if the function
+ * returns null.
  */
 Datum
 jobq_merge_payloads(const char *signature, const JobqJob *waiting,

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * names.h
- *	  Queues, kinds and privileges, as this backend has read them.
+ *	  Queues, kinds and privileges, as cached by this backend.
  *
- * Part of the door of this room; see store.h for how long what is cached may be
- * used.
+ * Part of the interface of the directory store.  store.h explains how long cached data is
+ * valid.
  *
  * src/store/names.h
  *
@@ -35,7 +35,9 @@ enum
 	QUEUE_NATTS = QUEUE_END - 1
 };
 
-/* Settings of queues that are words: which of the words in the list it is. */
+/*
+ * Settings of queues with a list of words: the number of the word in the list.
+ */
 enum
 {
 	MODE_WORKER,
@@ -80,13 +82,13 @@ enum
 	ON_FULL_DROP
 };
 
-/* Longest description of where jobs have the key of a limiter, in bytes. */
+/* Maximum length of the definition of a limiter's key, in bytes. */
 #define JOBQ_MAX_LIMIT_BY	200
 
-/* Longest signature of the function that says what a job costs, in bytes. */
+/* Maximum length of the signature of a cost function, in bytes. */
 #define JOBQ_MAX_COST_FUNCTION	400
 
-/* How many tokens of a limiter's rate a job may cost. */
+/* Maximum cost of a job, in tokens of a limiter's rate. */
 #define JOBQ_MAX_LIMIT_COST	1000000
 
 /* Attribute numbers of jobq_internal.limiter. */
@@ -102,16 +104,18 @@ enum
 	LIMITER_NATTS = LIMITER_WHEN_TAKEN
 };
 
-/* Longest name of a limiter. */
+/* Maximum length of a limiter's name, in bytes. */
 #define JOBQ_MAX_LIMITER_NAME	63
 
-/* Longest name of a header or setting that names the tenant. */
+/*
+ * Maximum length of the name of a header or setting with the tenant, in bytes.
+ */
 #define JOBQ_MAX_TENANT_NAME	63
 
-/* A longer tenant is cut to so many bytes. */
+/* Longer tenants are cut to this number of bytes. */
 #define JOBQ_MAX_TENANT			200
 
-/* What says whose a job is: its tenant. */
+/* Source of a job's tenant. */
 enum
 {
 	TENANT_NONE,
@@ -133,23 +137,23 @@ typedef struct JobqQueue
 	char		group_scope;
 	char		recycle;
 	int			group_max_running;	/* 0: no limit */
-	int64		group_patience; /* microseconds; 0: for ever */
+	int64		group_patience; /* microseconds; 0: no timeout */
 	bool		open;			/* to all producers */
-	Oid			run_as;			/* the role of its jobs, or InvalidOid: theirs */
-	Oid			run_as_by;		/* who has said so, or InvalidOid: not known */
+	Oid			run_as;			/* role of its jobs; invalid: enqueuer's */
+	Oid			run_as_by;		/* author of run_as; invalid: unknown */
 	bool		limited;		/* has max_running, rate, or throttle */
-	uint32		limiter;		/* of its jobs, see jobq_limiter_of(); or 0 */
-	bool		carries;		/* its jobs take settings along */
+	uint32		limiter;		/* see jobq_limiter_of(); or 0 */
+	bool		carries;		/* its jobs carry settings */
 	int			max_length;		/* or -1 */
 	char		on_full;
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
-	bool		fair;			/* its tenants take turns */
-	bool		tenants_limited;	/* they have a max_running or rate */
-	bool		tenants_paused; /* some are */
-	bool		kinds_paused;	/* some are */
+	bool		fair;			/* round robin of its tenants */
+	bool		tenants_limited;	/* tenants have max_running or rate */
+	bool		tenants_paused; /* some tenants are paused */
+	bool		kinds_paused;	/* some kinds are paused */
 	char		tenant_by;
-	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* of setting, header */
+	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* setting, header */
 } JobqQueue;
 
 /* Attribute numbers of jobq_internal.handler. */
@@ -178,7 +182,9 @@ enum
 	HANDLER_NATTS = HANDLER_LIMITER
 };
 
-/* The kind of plain statements, which nobody registers (src/produce/statement.c). */
+/*
+ * The kind of plain statements, which has no registration (src/produce/statement.c).
+ */
 #define JOBQ_SQL_KIND	"sql"
 
 static inline bool
@@ -187,11 +193,13 @@ jobq_is_statement(const char *kind)
 	return strcmp(kind, JOBQ_SQL_KIND) == 0;
 }
 
-/* The kind of jobs that stand for a workflow in a batch (src/compose/nest.c). */
+/*
+ * The kind of jobs that represent a workflow in a batch (src/compose/nest.c).
+ */
 #define JOBQ_WORKFLOW_KIND	"jobq.workflow"
 
-/* The policy of a kind. */
-/* Of what a run may use so much. */
+/* Policies of kinds. */
+/* Resources with a limit for each run. */
 typedef enum JobqAllowance
 {
 	JOBQ_ALLOWANCE_MEMORY,
@@ -208,9 +216,9 @@ typedef struct JobqHandler
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
-	uint32		limiter;		/* of its jobs, see jobq_limiter_of(); or 0 */
-	bool		carries;		/* its jobs take settings along */
-	bool		recycled;		/* its workers leave after each job */
+	uint32		limiter;		/* see jobq_limiter_of(); or 0 */
+	bool		carries;		/* its jobs carry settings */
+	bool		recycled;		/* a worker exits after each job */
 	bool		confined;		/* has an allowance */
 	int64		allowance[JOBQ_NALLOWANCES];	/* in bytes; 0: no limit */
 } JobqHandler;
@@ -222,13 +230,15 @@ typedef struct JobqFunction
 	Oid			proc;
 	int			nargs;
 	bool		is_procedure;
-	bool		may_commit;		/* a procedure that CALL would run non-atomic */
+	bool		may_commit;		/* a procedure, run non-atomically by CALL */
 	bool		returns_jsonb;
-	bool		keeps_plans;	/* for its next call, which may need others */
-	bool		statement;		/* none: the payload says what to run */
+	bool		keeps_plans;	/* plans depend on role and search_path */
+	bool		statement;		/* plain statement, in the payload */
 } JobqFunction;
 
-/* Kinds with this prefix run the on_failure handler of the kind after it. */
+/*
+ * Prefix of the kinds of on_failure jobs.  The rest of the kind names the failed kind.
+ */
 #define ON_FAILURE_PREFIX	"on_failure:"
 
 /* Attribute numbers of jobq_internal.privilege. */
@@ -240,20 +250,19 @@ enum
 	PRIVILEGE_NATTS = PRIVILEGE_PRIVILEGE
 };
 
-/*
- * What a user may do: see privileges.c, and doc/security.md.
- */
-#define JOBQ_MAY_PRODUCE_OPEN	0x01	/* enqueue where all producers may */
+/* Privileges of a user: see privileges.c and doc/security.md. */
+#define JOBQ_MAY_PRODUCE_OPEN	0x01	/* enqueue into open queues */
 #define JOBQ_MAY_PRODUCE		0x02	/* enqueue */
-#define JOBQ_MAY_CONSUME		0x04	/* take jobs of all roles */
-#define JOBQ_MAY_MONITOR		0x08	/* see jobs of all roles, without
-										 * contents */
-#define JOBQ_MAY_OPERATE		0x10	/* pause; cancel, retry and move them */
-#define JOBQ_MAY_MANAGE			0x20	/* settings; contents; delete them */
+#define JOBQ_MAY_CONSUME		0x04	/* reserve jobs of all roles */
+#define JOBQ_MAY_MONITOR		0x08	/* see jobs, without contents */
+#define JOBQ_MAY_OPERATE		0x10	/* pause; cancel, retry, move */
+#define JOBQ_MAY_MANAGE			0x20	/* settings; contents; delete */
 #define JOBQ_MAY_SQL			0x40	/* enqueue plain statements */
 #define JOBQ_MAY_ALL			0x7F
 
-/* Which queues and kinds have a limiter; limit_count.c asks the same of rows. */
+/*
+ * Conditions for queues and kinds with limits.  limit_count.c has the same conditions in C.
+ */
 #define JOBQ_LIMITED_QUEUE \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
 	" OR fair_by IS NOT NULL OR group_max_running <> 1" \

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * new_queue.c
- *	  Queues are made: by create_queue(), or because somebody uses them.
+ *	  Creation of queues: by create_queue(), or by first use.
  *
- * Whoever may produce makes a queue by using its name, without a privilege for it.  So
- * such queues count for the role, which can make only so many.
+ * A producer may create a queue by using its name, without a privilege to create queues.
+ * These queues are counted for the role, and their number is limited.
  *
  * src/store/new_queue.c
  *
@@ -29,7 +29,7 @@
 
 #include "store/store.h"
 
-/* Milliseconds for which a transaction that creates a queue is waited for. */
+/* Milliseconds to wait for another transaction creating the queue. */
 #define CREATE_PATIENCE	5000
 
 static TransactionId creator_of(const char *name);
@@ -39,7 +39,7 @@ static int	queues_made_by(const char *role);
 static const char *who_makes(const char *name);
 
 /*
- * The transaction that is creating a queue of that name, or InvalidTransactionId.
+ * Return the transaction creating a queue with this name, or InvalidTransactionId.
  */
 static TransactionId
 creator_of(const char *name)
@@ -65,9 +65,9 @@ creator_of(const char *name)
 }
 
 /*
- * Insert the queue's row.  If another transaction is doing that (creator), wait
- * for its end, but no longer than CREATE_PATIENCE: it may stay open for ever.
- * False if it has made the queue.
+ * Insert the queue's row.  If another transaction (creator) is inserting the row, wait for its
+ * end, but at most CREATE_PATIENCE, because the transaction may stay open for ever.  Returns
+ * false if the other transaction has created the queue.
  */
 static bool
 insert_row(const char *name, const char *mode, bool open, const char *made_by,
@@ -119,12 +119,10 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
 }
 
 /*
- * Create a queue with the default settings, but for its mode if that is not
- * NULL, and for whether it is open to all producers.  made_by: the role for which it
- * counts, or NULL.  False if there is one of
- * that name.  Two transactions may do so at
- * once: then the second waits for the first, and finds its row; an error if that
- * takes too long.
+ * Create a queue with default settings.  mode: or NULL for the default.  open: whether the
+ * queue is open to all producers.  made_by: the role for which the queue is counted, or NULL.
+ * Returns false if the name exists.  Waits for another transaction creating the same queue, at
+ * most CREATE_PATIENCE milliseconds.  ERROR after this time, or if the name is invalid.
  */
 bool
 jobq_insert_queue(const char *name, const char *mode, bool open,
@@ -144,7 +142,7 @@ jobq_insert_queue(const char *name, const char *mode, bool open,
 				 errhint("It stands for all queues.")));
 
 	SPI_connect();
-	/* rows that came by replication have not used the sequence */
+	/* rows inserted by replication have not advanced the sequence */
 	jobq_query("SELECT pg_catalog.setval('jobq_internal.queue_id_seq', max(id)) FROM jobq_internal.queue"
 			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.queue_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
@@ -155,8 +153,8 @@ jobq_insert_queue(const char *name, const char *mode, bool open,
 }
 
 /*
- * How many queues the role has made by using them first, also in transactions that
- * are open.
+ * Return how many queues the role has created by first use, including those of open
+ * transactions.
  */
 static int
 queues_made_by(const char *role)
@@ -181,9 +179,9 @@ queues_made_by(const char *role)
 }
 
 /*
- * For which role a queue counts that is made now because it is used: NULL for the
- * queue "default", and if the user could make it by create_queue(), too.  An error if
- * the role has made as many as it may.
+ * Return the role for which a queue created by first use is counted.  Returns NULL for the
+ * queue "default", and if the user may create queues.  ERROR if the role has created too many
+ * queues.
  */
 static const char *
 who_makes(const char *name)
@@ -208,8 +206,8 @@ who_makes(const char *name)
 }
 
 /*
- * Create a queue because somebody uses it, and so it is open to all producers.  An
- * error if it is not to be; the queue "default" always is.
+ * Create a queue because of its first use.  The queue is open to all producers.  ERROR if
+ * jobq.create_queues forbids it.  The queue "default" is always allowed.
  */
 void
 jobq_create_used_queue(const char *name)

@@ -1,25 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * privileges.c
- *	  Who may do what: the rows of jobq_internal.privilege, cached per backend.
+ *	  Privileges: the rows of jobq_internal.privilege, cached per backend.
  *
- * Everybody may call jobq's functions and read its views; what a call does is
- * decided here, by the privileges of the current user, where a queue or a job is
- * touched.  A row of jobq_internal.privilege gives a role a privilege, for one
- * queue, or for all if its queue_id is 0.  Whoever has the privileges of that
- * role has it, too, as has_privs_of_role() says; whoever has those of the
- * extension's owner may do all.
+ * Every role may call the functions of jobq and read its views.  The privileges of the current
+ * user are checked here when a call accesses a queue or a job.  A row of
+ * jobq_internal.privilege gives a role a privilege for one queue, or for all queues if
+ * queue_id is 0.  Roles with the privileges of this role, as defined by has_privs_of_role(),
+ * have the privilege, too.  Roles with the privileges of the extension's owner may do
+ * everything.
  *
- * Why not GRANT: a role that has privileges on sixty functions cannot be dropped
- * before they are taken back, in each database; a function that an update brings
- * has to be granted anew; and GRANT knows no queues.  Why not roles of jobq's own,
- * with members: they belong to the cluster and the extension to a database, so
- * that a member would have its privileges in all databases, a dump of the
- * database would not have them, and whoever installs would need CREATEROLE.
+ * GRANT is not used, for three reasons.  A role with privileges on sixty functions cannot be
+ * dropped before they are revoked in each database.  A function added by an update would need
+ * new grants.  And GRANT does not know queues.  Predefined roles of jobq with members are not
+ * used, because roles belong to the cluster and an extension to a database.  A member would
+ * have its privileges in all databases, a dump of the database would not contain them, and the
+ * installation would need CREATEROLE.
  *
- * What was found is kept until the table, a membership, a role or the database's
- * owner changes.  A trigger on the table makes a change of its rows one
- * of the relation (queues.c).
+ * Results are cached until the table, a membership, a role or the database's owner changes.  A
+ * trigger on the table turns a change of its rows into a change of the relation (queues.c).
  *
  * src/store/privileges.c
  *
@@ -42,7 +41,7 @@
 
 #include "store/store.h"
 
-/* Stands for "all queues, and those of which one alone is granted". */
+/* Means the rows for all queues, and those for any single queue. */
 #define ANYWHERE	(-1)
 
 typedef struct CacheKey
@@ -57,11 +56,13 @@ typedef struct CacheEntry
 	int			privileges;
 } CacheEntry;
 
-/* The words, in a row for all queues, and what they comprise. */
+/*
+ * The privileges, and the bits for a row for all queues and for a row for one queue.
+ */
 static const struct
 {
 	const char *word;
-	bool		for_queue;		/* can be given for one queue */
+	bool		for_queue;		/* can be granted for one queue */
 	int			everywhere;
 	int			queue;
 }			words[] = {
@@ -75,19 +76,19 @@ static const struct
 
 static HTAB *entries = NULL;
 
-/* Those that were asked for last, by the last digits of the queue. */
+/* The results used last, indexed by the last bits of the queue's id. */
 #define NLAST	8
 static CacheEntry last[NLAST];
-static Oid	privilege_relation = InvalidOid;	/* that they were read from */
+static Oid	privilege_relation = InvalidOid;	/* source of the cache */
 
-/* how often a message, or an abort, may have outdated what is kept here */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 static void forget_privileges(void);
 
 /*
- * What the word stands for, in a row for one queue or else for all; 0 if there is
- * no such privilege.
+ * Return the bits of a privilege, in a row for one queue or for all queues.  Returns 0 if
+ * there is no such privilege.
  */
 int
 jobq_privilege_word(const char *word, bool for_queue)
@@ -99,8 +100,8 @@ jobq_privilege_word(const char *word, bool for_queue)
 }
 
 /*
- * Read what the user may do by the rows for this queue, 0 for those that are for
- * all, or ANYWHERE.
+ * Read the privileges of the user from the rows for this queue, from those for all queues (0),
+ * or from all rows (ANYWHERE).
  */
 static int
 read_privileges(Oid user, int32 queue_id)
@@ -137,7 +138,8 @@ read_privileges(Oid user, int32 queue_id)
 }
 
 /*
- * The same from the cache, or for all that the owner may.
+ * Like read_privileges(), but cached, with the privileges of the owner, and with those for all
+ * queues.
  */
 static int
 look_up(Oid user, int32 queue_id)
@@ -184,8 +186,8 @@ look_up(Oid user, int32 queue_id)
 }
 
 /*
- * What the current user may do, as bits JOBQ_MAY_*: with jobs and settings of
- * this queue, or of all if it is 0.
+ * Return the privileges of the current user, as bits JOBQ_MAY_*, for jobs and settings of this
+ * queue, or of all queues if queue_id is 0.
  */
 int
 jobq_privileges(int32 queue_id)
@@ -193,9 +195,7 @@ jobq_privileges(int32 queue_id)
 	return look_up(GetUserId(), Max(queue_id, 0));
 }
 
-/*
- * The same of another role than the current user.
- */
+/* Like jobq_privileges(), for another role. */
 int
 jobq_privileges_of(Oid role, int32 queue_id)
 {
@@ -203,7 +203,7 @@ jobq_privileges_of(Oid role, int32 queue_id)
 }
 
 /*
- * Has the current user any privilege, for one queue at least?
+ * Return whether the current user has any privilege, for at least one queue.
  */
 bool
 jobq_may_use(void)
@@ -212,8 +212,8 @@ jobq_may_use(void)
 }
 
 /*
- * An error if the current user has none of these privileges, for any queue at
- * least.  The entry of what is not about one queue or job.
+ * ERROR if the current user has none of these privileges for any queue.  The check for
+ * functions that do not concern a single queue or job.
  */
 void
 jobq_require(int privileges)
@@ -226,8 +226,8 @@ jobq_require(int privileges)
 }
 
 /*
- * An error if the current user has none of these privileges for all queues; then
- * he may not do "what".
+ * ERROR if the current user has none of these privileges for all queues.  what: the forbidden
+ * action, for the message.
  */
 void
 jobq_require_all(int privileges, const char *what)
@@ -240,8 +240,8 @@ jobq_require_all(int privileges, const char *what)
 }
 
 /*
- * An error unless the current user has the privileges of the extension's owner;
- * else he may not do "what".
+ * ERROR unless the current user has the privileges of the extension's owner.  what: the
+ * forbidden action, for the message.
  */
 void
 jobq_require_owner(const char *what)
@@ -263,8 +263,8 @@ deny_queue(const char *name)
 }
 
 /*
- * An error if the current user has none of these privileges for the queue of that
- * name.
+ * ERROR if the current user has none of these privileges for the queue.  name: for the
+ * message.
  */
 void
 jobq_require_queue(int32 queue_id, const char *name, int privileges)
@@ -273,9 +273,7 @@ jobq_require_queue(int32 queue_id, const char *name, int privileges)
 		deny_queue(name);
 }
 
-/*
- * Which privileges for the queue let a role enqueue into it.
- */
+/* Return the privileges of which one allows to enqueue into the queue. */
 static int
 to_produce(const JobqQueue *queue)
 {
@@ -283,18 +281,14 @@ to_produce(const JobqQueue *queue)
 		: JOBQ_MAY_PRODUCE;
 }
 
-/*
- * An error if the current user may not enqueue into this queue.
- */
+/* ERROR if the current user may not enqueue into this queue. */
 void
 jobq_require_produce(const JobqQueue *queue)
 {
 	jobq_require_queue(queue->id, queue->name, to_produce(queue));
 }
 
-/*
- * May the role enqueue into this queue?
- */
+/* Return whether the role may enqueue into this queue. */
 bool
 jobq_may_produce(Oid role, const JobqQueue *queue)
 {
@@ -302,8 +296,8 @@ jobq_may_produce(Oid role, const JobqQueue *queue)
 }
 
 /*
- * Does the current user learn that there is this queue, which is open to all
- * producers or not?
+ * Return whether the current user may see this queue.  open: the queue is open to all
+ * producers.
  */
 bool
 jobq_may_see_queue(int32 queue_id, bool open)
@@ -315,8 +309,8 @@ jobq_may_see_queue(int32 queue_id, bool open)
 }
 
 /*
- * An error if jobq_may_see_queue() says no.  It tells a role with any privilege on
- * jobq that the queue exists, as enqueue() does.
+ * ERROR if the current user may not see the queue.  Like enqueue(), the message reveals that
+ * the queue exists, to a role with any privilege on jobq.
  */
 void
 jobq_require_visible(const JobqQueue *queue)
@@ -326,8 +320,8 @@ jobq_require_visible(const JobqQueue *queue)
 }
 
 /*
- * May this session's user act for the role: change its schedules and batches,
- * and use its leases?
+ * Return whether the current user may act for the role: change the role's schedules and
+ * batches, and use the role's leases.
  */
 bool
 jobq_may_act_for(Oid role)
@@ -337,8 +331,8 @@ jobq_may_act_for(Oid role)
 }
 
 /*
- * May he make jobs that run as the role?  That is more than to have its privileges:
- * these do not include what the role is, such as a superuser.
+ * Return whether the current user may make jobs that run as the role.  The privileges of the
+ * role do not suffice, because they do not include attributes such as superuser.
  */
 bool
 jobq_may_become(Oid role)
@@ -347,8 +341,8 @@ jobq_may_become(Oid role)
 }
 
 /*
- * Is the role a superuser's that this session's user has only for a moment, and whose jobs
- * are not allowed then?
+ * Return whether the role is a superuser only temporarily assumed by the session's user, and
+ * jobq.allow_superuser_jobs forbids jobs of this role.
  */
 bool
 jobq_is_borrowed(Oid role)
@@ -358,12 +352,12 @@ jobq_is_borrowed(Oid role)
 }
 
 /*
- * An error if the role, as which jobs are to run, is a superuser, and whoever is
- * connected here is none: the user has become one by SET ROLE, or in a function of
- * a superuser (SECURITY DEFINER, or since PostgreSQL 18 a trigger that a foreign key
- * fires as the owner of a table).  There he is one as long as that lasts, and does what the function
- * does; a job would be one in a session of its own, later, with a handler that
- * others may change.
+ * ERROR if the role, under which jobs are to run, is a superuser and the session's user is
+ * not.  The user has become a superuser by SET ROLE or in a function with SECURITY DEFINER.
+ * Since PostgreSQL 18, this also happens in a foreign key's trigger, fired as the owner of a
+ * table.  There, the privilege ends with the function, and is limited to its code.  A job
+ * would run as superuser later, in another session, with a handler possibly changed by other
+ * roles.
  */
 void
 jobq_refuse_borrowed(Oid role)
@@ -380,10 +374,10 @@ jobq_refuse_borrowed(Oid role)
 }
 
 /*
- * May he do this, one of JOBQ_MAY_MONITOR (see that it is there, and its state),
- * JOBQ_MAY_OPERATE (cancel, retry and move it) and JOBQ_MAY_MANAGE (see its
- * contents, and delete it), with a job of the role in the queue?  What belongs to
- * no queue has the queue_id 0.
+ * Return whether the current user may perform this operation on a job of the role in the
+ * queue.  privilege is JOBQ_MAY_MONITOR (see the job and its state), JOBQ_MAY_OPERATE (cancel,
+ * retry and move it) or JOBQ_MAY_MANAGE (see its contents, and delete it).  queue_id is 0 for
+ * objects without a queue.
  */
 bool
 jobq_may(int privilege, Oid role, int32 queue_id)
@@ -403,8 +397,8 @@ forget_privileges(void)
 }
 
 /*
- * A number that has changed if anything that was asked here may have another answer,
- * and with it whose privileges a role has.
+ * Return a number that changes whenever a result of this file may have changed, or which roles
+ * have the privileges of a role.
  */
 uint64
 jobq_privileges_changes(void)
@@ -430,9 +424,7 @@ static const JobqCache cache = {
 	.forget = forget_privileges,
 };
 
-/*
- * Have the cache told of changes; once per process.
- */
+/* Register the cache for invalidation.  Called once per process. */
 void
 jobq_privileges_install(void)
 {

@@ -1,12 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * query.c
- *	  Queries on jobq's tables on behalf of whoever called.
+ *	  Queries on the tables of jobq on behalf of any caller.
  *
- * Users have no privileges on the tables.  What is done once per job uses
- * direct heap access (row.c); everything else is a query run as the owner of
- * the extension, in a security-restricted operation with a pinned
- * search_path, as ri_triggers.c does for foreign keys.
+ * Users have no privileges on the tables.  Operations for each job use direct heap access
+ * (row.c).  All other operations are queries that run as the owner of the extension, in a
+ * security-restricted operation with a fixed search_path, as ri_triggers.c does for foreign
+ * keys.
+ *
+ * The caller of the query functions is connected to SPI. The functions return the number of
+ * rows, and raise an ERROR if the result is not the SPI code "expected".
  *
  * src/store/query.c
  *
@@ -23,8 +26,8 @@
 #include "store/store.h"
 
 /*
- * Become the owner of the extension, until jobq_unbecome_owner() or the end of
- * the (sub)transaction.
+ * Become the owner of the extension, until jobq_unbecome_owner() or the end of the transaction
+ * or subtransaction.
  */
 void
 jobq_become_owner(JobqOwnerState *state)
@@ -39,9 +42,9 @@ jobq_become_owner(JobqOwnerState *state)
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 
 	/*
-	 * What we write is not what a publisher has written, even if a trigger of
-	 * a subscription's table has called us: it must not become dormant, and
-	 * is to be told of.
+	 * A trigger on a subscription's table may have called this code, but the
+	 * rows do not come from the publisher.  They must not become dormant, and
+	 * need notifications.
 	 */
 	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_ORIGIN)
 		(void) set_config_option("session_replication_role", "origin", PGC_SUSET,
@@ -55,10 +58,7 @@ jobq_unbecome_owner(JobqOwnerState *state)
 	SetUserIdAndSecContext(state->userid, state->sec_context);
 }
 
-/*
- * Run a query that is expected to return the SPI code "expected"; the caller
- * is connected to SPI.  Returns the number of rows.
- */
+/* Run a query. */
 uint64
 jobq_query(const char *query, int nargs, const Oid *types,
 		   const Datum *values, const char *nulls, int expected)
@@ -77,8 +77,8 @@ jobq_query(const char *query, int nargs, const Oid *types,
 }
 
 /*
- * The same, but it sees what has committed by now, whatever the isolation level of the
- * transaction is.  None of the values is null.
+ * Like jobq_query(), with a snapshot of the latest committed state, at any isolation level.
+ * No value may be null.
  */
 uint64
 jobq_query_latest(const char *query, int nargs, const Oid *types,
@@ -107,9 +107,9 @@ jobq_query_latest(const char *query, int nargs, const Oid *types,
 }
 
 /*
- * The same with a plan that is kept for the next time, for what is done often
- * and takes longer to plan than to run.  It may be made while the tables are
- * small, and still be there when they are large: so it uses indexes.
+ * Like jobq_query(), with a plan cached in *plan, for frequent queries with more time for
+ * planning than for execution.  The plan may be made while the tables are small, and used when
+ * they are large.  The plan therefore uses indexes.
  */
 uint64
 jobq_query_kept(SPIPlanPtr *plan, const char *query, int nargs,

@@ -3,37 +3,36 @@
  * queue_settings.h
  *	  The list of a queue's settings.
  *
- * This is the only place that lists them.  From it are made
+ * The following parts are generated from this list:
  *
- * - in SQL, when the install script is joined (control/join.awk): the columns
- *	 of jobq_internal.queue from the seventh on, the arguments of
- *	 create_queue() and alter_queue() from the second on, the columns of the
- *	 view queues, and their comments;
- * - in C: the attribute numbers QUEUE_* (store.h), and the checks of
- *	 alter_queue() (operate/queue_settings.c).
+ * - in SQL, when the install script is joined (control/join.awk): the columns of
+ *   jobq_internal.queue from the seventh on, the arguments of create_queue() and alter_queue()
+ *   from the second on, the columns of the view queues, and their comments;
+ * - in C: the attribute numbers QUEUE_* (names.h), and the checks of alter_queue()
+ *   (operate/queue_settings.c).
  *
- * So a new setting is a line here, and code that uses it: mostly a field of
- * JobqQueue, which queue_from_tuple() reads (queues.c), or of JobqLimiter
+ * A new setting is therefore a line in this file, and code for its effect.  This is mostly a
+ * field of JobqQueue, which queue_from_tuple() reads (queues.c), or of JobqLimiter
  * (worker/scheduler/limits.c).
  *
- * A line has the setting's name in SQL, its name in C after QUEUE_, its type
- * (text, int, interval, jsonb, regrole, _text for text[]), what follows that in the definition of the
- * column, its check, the words that it may be, and what it says.  The checks:
+ * A line has the setting's name in SQL, its name in C after QUEUE_, its SQL type, the rest of
+ * the column's definition, its check, the list of words, and the description for comments.
+ * The type is text, int, boolean, interval, jsonb, regrole, or _text (text[]).  The checks:
  *
  *	WORD		one of the words; the column is NOT NULL
  *	NUMBER		0 or more; the column is NOT NULL
- *	LIMIT		1 or more; 0 takes it away, which is NULL in the column
+ *	LIMIT		1 or more; 0 removes the limit (NULL in the column)
  *	RATE, TENANT_RATE, THROTTLE, FAIR_BY, TENANT
- *				each its own; none takes it away
+ *				own syntax; none removes the setting
  *	WEIGHTS		an object of names and numbers
- *	DURATION	a positive interval; 0 takes it away
- *	LIMITER		the name of a limiter; none takes it away
+ *	DURATION	a positive interval; 0 removes the setting
+ *	LIMITER		the name of a limiter; none removes the setting
  *	FLAG		true or false; the column is NOT NULL
- *	CARRY		an array of names of settings; an empty one takes it away
- *	ROLE		a role that the caller could become; - takes it away
+ *	CARRY		an array of names of settings; {} removes the setting
+ *	ROLE		a role that the caller could become; - removes the setting
  *
- * No #ifndef around this: it is included with QUEUE_SETTING defined in
- * different ways.
+ * There is no #ifndef, because the file is included with different definitions of
+ * QUEUE_SETTING.
  *
  * src/store/queue_settings.h
  *

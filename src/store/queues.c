@@ -3,10 +3,10 @@
  * queues.c
  *	  Queues: the rows of jobq_internal.queue, cached per backend.
  *
- * The cache is emptied when a relcache invalidation names the table; triggers on it
- * send one whenever a row has changed.
+ * The cache is cleared when a relcache invalidation names the table.  Triggers on the table
+ * send an invalidation for each change of rows.
  *
- * Reads are direct scans: they need no privilege of the current user.
+ * Reads are direct scans, which need no privilege of the current user.
  *
  * src/store/queues.c
  *
@@ -31,12 +31,11 @@
 PG_FUNCTION_INFO_V1(jobq_invalidate);
 
 /*
- * A queue, the names of the settings that its jobs take along, and the tenants and
- * kinds that are paused.
+ * A queue, the settings carried by the queue's jobs, and the paused tenants and kinds.
  */
 typedef struct KnownQueue
 {
-	JobqQueue	queue;			/* first: an entry of the cache is one, too */
+	JobqQueue	queue;			/* first: a cache entry is one, too */
 	List	   *carry;
 	List	   *paused_tenants;
 	List	   *paused_kinds;
@@ -45,10 +44,10 @@ typedef struct KnownQueue
 static MemoryContext queues_context = NULL;
 static HTAB *queues_by_id = NULL;
 static const KnownQueue *last_queue = NULL;
-static Oid	queue_relation = InvalidOid;	/* that they were read from */
+static Oid	queue_relation = InvalidOid;	/* source of the cache */
 static Oid	delegation_relation = InvalidOid;
 
-/* how often a message, or an abort, may have emptied the cache */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 static Oid	delegator_of(int32 queue_id);
@@ -72,7 +71,7 @@ forget_queues(void)
 }
 
 /*
- * Which of the words, which are divided by ", ", is this one?  -1 if none.
+ * Return the position of a word in a list separated by ", ", or -1 if it is not in the list.
  */
 int
 jobq_word_number(const char *words, const char *word)
@@ -89,9 +88,7 @@ jobq_word_number(const char *words, const char *word)
 	}
 }
 
-/*
- * The number of the word that a setting is.
- */
+/* Return the number of the word in the column of a setting. */
 static char
 word_of(int setting, const Datum *values)
 {
@@ -111,8 +108,8 @@ word_of(int setting, const Datum *values)
 }
 
 /*
- * Who has said as which role the jobs of the queue run, or InvalidOid: a dump
- * leaves it out if one of the two roles was dropped.
+ * Return the author of run_as of the queue, or InvalidOid.  A dump omits the row if one of the
+ * two roles was dropped.
  */
 static Oid
 delegator_of(int32 queue_id)
@@ -193,8 +190,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 }
 
 /*
- * What says whose a job is: the queue's tenant, or else fair_by.  A setting that
- * does is taken along, or the job could not tell.
+ * Set the source of the queue's tenants: the setting tenant, or else fair_by.  If the source
+ * is a setting of the session, jobs carry the setting.  Otherwise the tenant would be lost.
  */
 static void
 tenant_from_tuple(KnownQueue *known, const Datum *values, const bool *nulls)
@@ -270,8 +267,8 @@ remember_queue(const KnownQueue *known)
 }
 
 /*
- * Read a queue by name, or by id if name is NULL, and remember it.  False if
- * there is none.
+ * Read a queue by name, or by id if name is NULL, and cache it.  Returns false if there is
+ * none.
  */
 static bool
 read_queue(const char *name, int32 id, KnownQueue *known)
@@ -307,8 +304,8 @@ read_queue(const char *name, int32 id, KnownQueue *known)
 }
 
 /*
- * The queue of that name, copied to *queue; an unknown one is created, or else
- * NULL.
+ * Return the queue with this name, copied to *queue.  If there is none, create the queue if
+ * "create" (jobq_create_used_queue()), or return NULL.
  */
 const JobqQueue *
 jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
@@ -351,8 +348,8 @@ jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 }
 
 /*
- * What is known of the queue with that id: as cached, or read to *buffer; NULL if
- * there is none.  To be copied before anything else is called.
+ * Return the cached queue with this id, or read it to *buffer.  Returns NULL if there is none.
+ * The caller must copy the result before any other call.
  */
 static const KnownQueue *
 known_queue(int32 id, KnownQueue *buffer)
@@ -365,9 +362,7 @@ known_queue(int32 id, KnownQueue *buffer)
 	return read_queue(NULL, id, buffer) ? buffer : NULL;
 }
 
-/*
- * The queue with that id, copied to *queue, or NULL.
- */
+/* Return the queue with this id, copied to *queue, or NULL. */
 const JobqQueue *
 jobq_queue_by_id(int32 id, JobqQueue *queue)
 {
@@ -381,8 +376,8 @@ jobq_queue_by_id(int32 id, JobqQueue *queue)
 }
 
 /*
- * The names of the settings that jobs of this queue take along, in the current
- * memory context.
+ * Return the names of the settings carried by jobs of this queue, in the current memory
+ * context.
  */
 List *
 jobq_queue_carry(int32 id)
@@ -393,9 +388,7 @@ jobq_queue_carry(int32 id)
 	return known == NULL ? NIL : jobq_copy_names(known->carry);
 }
 
-/*
- * The tenants of the queue that are paused, in the current memory context.
- */
+/* Return the paused tenants of the queue, in the current memory context. */
 List *
 jobq_queue_paused_tenants(int32 id)
 {
@@ -405,9 +398,7 @@ jobq_queue_paused_tenants(int32 id)
 	return known == NULL ? NIL : jobq_copy_names(known->paused_tenants);
 }
 
-/*
- * The same for kinds.
- */
+/* Return the paused kinds of the queue, in the current memory context. */
 List *
 jobq_queue_paused_kinds(int32 id)
 {
@@ -418,8 +409,8 @@ jobq_queue_paused_kinds(int32 id)
 }
 
 /*
- * Is this kind of the queue paused, or this tenant?  It is asked for each job that is
- * looked at, and there may be many names: they are compared where they are.
+ * Return whether this kind (if "kind") or this tenant of the queue is paused.  The function is
+ * called for each examined job, and there may be many names.  It therefore does not copy them.
  */
 bool
 jobq_queue_pauses(int32 id, bool kind, const char *name)
@@ -437,8 +428,9 @@ jobq_queue_pauses(int32 id, bool kind, const char *name)
 }
 
 /*
- * The queue of that name; an error if there is none, or if this user may not see it.
- * A role without any privilege on jobq is not told which queues exist.
+ * Return the id of the queue with this name.  ERROR if there is none, or if the current user
+ * may not see the queue.  A role without any privilege on jobq does not learn which queues
+ * exist.
  */
 int32
 jobq_existing_queue(const char *name)
@@ -455,9 +447,7 @@ jobq_existing_queue(const char *name)
 	return queue.id;
 }
 
-/*
- * The same, but the queue "default", which everybody knows, is created.
- */
+/* Like jobq_existing_queue(), but creates the queue "default" if needed. */
 int32
 jobq_known_queue(const char *name)
 {
@@ -469,10 +459,9 @@ jobq_known_queue(const char *name)
 }
 
 /*
- * Trigger on the tables that are cached: tell all backends at commit that the table
- * has changed, and the scheduler to rank its lanes anew.  It is fired once for a
- * statement, and for each row where logical replication writes, which knows no
- * statements.
+ * Trigger on the cached tables: sends an invalidation of the table to all backends at commit,
+ * and makes the scheduler rank its lanes again.  The trigger is fired once per statement.
+ * Where logical replication writes, it is fired for each row, because there are no statements.
  */
 Datum
 jobq_invalidate(PG_FUNCTION_ARGS)

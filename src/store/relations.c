@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relations.c
- *	  jobq's own tables in this database: their OIDs, and locks on them.
+ *	  The tables of jobq in this database: their OIDs, and locks on them.
  *
  * src/store/relations.c
  *
@@ -50,16 +50,14 @@ static JobqRelations relations;
 static bool relations_valid = false;
 static Partition partition = {0};
 
-/* how often a message, or an abort, may have outdated what is kept here */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 static Oid	relation_named(Oid schema, const char *name);
 
 /*
- * The relations of the extension, or NULL if it is not installed here, or in a
- * version that the library does not work with.
- *
- * Needs a transaction.
+ * Return the relations of the extension, or NULL if the extension is not installed in this
+ * database, or has an unsupported version.  Requires a transaction.  The result is static.
  */
 const JobqRelations *
 jobq_relations_if_installed(void)
@@ -70,11 +68,9 @@ jobq_relations_if_installed(void)
 }
 
 /*
- * The relations of the extension, or NULL if it is not installed here.  In a
- * version that does not fit, only its owner, its schemas and its table of jobs are
- * sure to be what they are called.
- *
- * Needs a transaction.
+ * Return the relations of the extension, or NULL if the extension is not installed in this
+ * database.  With an unsupported version, only the owner, the schemas and the table of jobs
+ * are reliable.  Requires a transaction.  The result is static.
  */
 const JobqRelations *
 jobq_relations_of_any_version(void)
@@ -93,7 +89,7 @@ jobq_relations_of_any_version(void)
 		!OidIsValid(found.internal_schema))
 		return NULL;
 
-	/* tables of that name that are not the extension's are none of ours */
+	/* ignore tables with these names outside the extension */
 	found.job = relation_named(found.internal_schema, "job");
 	if (!OidIsValid(found.job) ||
 		getExtensionOfObject(RelationRelationId, found.job) !=
@@ -139,8 +135,8 @@ jobq_relations_of_any_version(void)
 }
 
 /*
- * The relations of the extension; an error if it is not installed here, or in a
- * version that the library does not work with.
+ * Return the relations of the extension.  ERROR if the extension is not installed in this
+ * database, or has an unsupported version.
  */
 const JobqRelations *
 jobq_relations(void)
@@ -168,8 +164,8 @@ relation_named(Oid schema, const char *name)
 }
 
 /*
- * The partition of the archive for a job that finished at this time: the
- * day's, or the default partition if the scheduler has made none.
+ * Return the partition of the archive for a job finished at this time: the partition of the
+ * day, or the default partition if the scheduler has not created one.
  */
 Oid
 jobq_archive_partition(TimestampTz finished_at)
@@ -202,8 +198,8 @@ jobq_archive_partition(TimestampTz finished_at)
 }
 
 /*
- * Until the end of this transaction no queue is dropped: call this before the
- * look-up of a queue that gets a new job.  A weak lock, on the fast path.
+ * Prevent the drop of queues until the end of this transaction.  Call before the look-up of a
+ * queue for a new job.  Takes a RowShareLock on jobq_internal.queue, by the fast path.
  */
 void
 jobq_pin_queues(void)
@@ -212,8 +208,8 @@ jobq_pin_queues(void)
 }
 
 /*
- * Lock the table of jobs, weakly: DROP EXTENSION begins with it, so whoever is
- * going to lock others of our tables before it calls this first.
+ * Lock the table of jobs in AccessShareLock mode.  Call before locking other tables of jobq,
+ * because DROP EXTENSION begins with this table.
  */
 void
 jobq_lock_jobs(void)

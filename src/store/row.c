@@ -3,11 +3,13 @@
  * row.c
  *	  Rows of jobq_internal.job by direct heap access.
  *
- * What is done once per job goes past SPI, the executor and privilege checks:
- * it is several times cheaper, and no user code (triggers, row security,
- * search_path) can get in between.  A job's row is written once and deleted
- * once; a new place in its lane (a retry) is a delete and an insert under the
- * same id, so that the row's key never changes where it is.
+ * Operations for each job bypass SPI, the executor and privilege checks.  This is several
+ * times cheaper, and no code of users (triggers, row security, search_path) can interfere.  A
+ * job's row is written once and deleted once.  A new position in its lane, for example by a
+ * retry, is a delete and an insert with the same id.  The key of a row is therefore never
+ * updated in place.
+ *
+ * Unless stated otherwise, rel is jobq_internal.job, opened by jobq_open_jobs().
  *
  * src/store/row.c
  *
@@ -34,18 +36,14 @@
 #include "commit/commit.h"
 #include "store/store.h"
 
-/*
- * Open jobq_internal.job for writing.
- */
+/* Open jobq_internal.job for writing. */
 Relation
 jobq_open_jobs(void)
 {
 	return jobq_open_table(JOBQ_JOB_TABLE, RowExclusiveLock);
 }
 
-/*
- * The same, or NULL if the extension was dropped.
- */
+/* Like jobq_open_jobs(), but returns NULL if the extension was dropped. */
 Relation
 jobq_try_open_jobs(void)
 {
@@ -60,11 +58,11 @@ jobq_try_open_jobs(void)
 }
 
 /*
- * Has the table this block?  VACUUM may have truncated it since the block was noted.
- *
- * The storage manager keeps how many blocks there were when somebody asked it last, and
- * forgets it with the message of whoever truncates the table.  That was sent before his
- * lock was released, so who has locked the table has heard of it.
+ * Return whether the table has this block.  VACUUM may have truncated the table since the
+ * block was noted.  The storage manager caches the number of blocks, and drops the cached
+ * value when the truncating process sends its invalidation.  This is sent before the lock of
+ * the table is released.  A process with a lock on the table has therefore received the
+ * invalidation.
  */
 static bool
 has_block(Relation rel, BlockNumber block)
@@ -75,9 +73,7 @@ has_block(Relation rel, BlockNumber block)
 		block < RelationGetNumberOfBlocks(rel);
 }
 
-/*
- * Read the row at ctid, if it is visible and is this job's.
- */
+/* Read the row at ctid, if it is visible and belongs to this job. */
 static bool
 fetch_at(Relation rel, const ItemPointerData *ctid, int64 id,
 		 Snapshot snapshot, JobqJob *job)
@@ -103,10 +99,9 @@ fetch_at(Relation rel, const ItemPointerData *ctid, int64 id,
 }
 
 /*
- * Read the row that was at ctid when that was noted, if it is visible and is
- * this job's.  It is somewhere else if the table was written anew since (VACUUM
- * FULL, CLUSTER): then its id finds it, and a row that a job has got since is
- * known by its other run_at.
+ * Read the row noted at ctid, if it is visible and belongs to this job.  If the table was
+ * rewritten since (VACUUM FULL, CLUSTER), the row is found by its id.  A newer row of the job
+ * has another run_at, and is not returned.  Returns false if there is no row.
  */
 bool
 jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
@@ -118,9 +113,10 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 }
 
 /*
- * The same for an entry of the ready set.  One that edit(), reassign_owned() or
- * another run_as of the queue has outdated may differ in its lane only, or in its group.
- * That may also be the one in which the job, which is to be written anew, belongs by now.
+ * Like jobq_job_fetch(), for an entry of the ready set.  edit(), reassign_owned() or a change
+ * of run_as may have outdated the entry, so that only its lane or its group differs from the
+ * row.  Returns false then.  A group that does not fit its queue any more is accepted, because
+ * the row will be written again.
  */
 bool
 jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
@@ -135,7 +131,7 @@ jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
 }
 
 /*
- * Find a live job by its id.
+ * Find a live job by id.  Returns false if there is none visible to the snapshot.
  */
 bool
 jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
@@ -156,10 +152,10 @@ jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
 }
 
 /*
- * Find a live job by its id, as it is now.  For a serializable transaction that is no read
- * if the job is there: with a snapshot it would be one of the whole page of the index, for
- * which it would fail if another job came there.  But a row that is just being changed may
- * be missed without one.
+ * Find the present row of a live job by id.  If the job exists, this does not count as a read
+ * of a serializable transaction.  With an MVCC snapshot it would be a read of the whole index
+ * page, and the transaction would fail if another job were inserted there.  A scan without a
+ * snapshot may miss a row during a change.  The second scan finds this row.
  */
 bool
 jobq_job_find_now(Relation rel, int64 id, JobqJob *job)
@@ -176,8 +172,7 @@ jobq_job_find_now(Relation rel, int64 id, JobqJob *job)
 }
 
 /*
- * Insert the job, in the lane where it belongs now, set its ctid, and hand it
- * over at commit.
+ * Insert the job into the present lane, set the ctid, and hand the job over at commit.
  */
 void
 jobq_job_insert(Relation rel, JobqJob *job)
@@ -189,8 +184,8 @@ jobq_job_insert(Relation rel, JobqJob *job)
 }
 
 /*
- * The job as an entry of the ready set.  The queue's channel is not notified if
- * queue is NULL.
+ * Convert the job to an entry of the ready set.  If queue is NULL, the queue's channel is not
+ * notified.
  */
 void
 jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
@@ -207,9 +202,9 @@ jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * Insert a job that has begun and will run again: its group waits for it, since it
- * came back for the first time, which the row says; its batch may be about to be
- * cancelled.
+ * Insert a job to be run again.  Its group waits for the job, since the time when the job
+ * first returned.  The row stores this time.  The job's batch is evaluated, because the batch
+ * may be about to be cancelled.
  */
 void
 jobq_job_insert_again(Relation rel, JobqJob *job)
@@ -226,7 +221,7 @@ jobq_job_insert_again(Relation rel, JobqJob *job)
 }
 
 /*
- * At commit, hand the job over to the ready set.
+ * At commit, hand the job over to the ready set.  Does nothing for a blocked job.
  */
 void
 jobq_job_push(const JobqJob *job)
@@ -245,7 +240,7 @@ jobq_job_push(const JobqJob *job)
 }
 
 /*
- * Does the relay tell that the queue, which may be NULL, gets work by this transaction?
+ * Return whether the relay notifies the queue's channel of work.  queue may be NULL.
  */
 bool
 jobq_relay_tells(const JobqQueue *queue)
@@ -256,8 +251,8 @@ jobq_relay_tells(const JobqQueue *queue)
 }
 
 /*
- * The queue, which may be NULL, gets work by this transaction: tell of it, if not the
- * relay does.
+ * Notify the queue's channel in this transaction, if the relay does not do so.  queue may be
+ * NULL.
  */
 void
 jobq_notify_queue(const JobqQueue *queue)
@@ -271,9 +266,7 @@ jobq_notify_queue(const JobqQueue *queue)
 	Async_Notify(channel, "");
 }
 
-/*
- * Is this another transaction, which has not ended?
- */
+/* Return whether this is another transaction that has not ended. */
 static bool
 in_the_way(TransactionId xid)
 {
@@ -281,9 +274,9 @@ in_the_way(TransactionId xid)
 }
 
 /*
- * The row seems to be locked, and not, or not by one other transaction: by this one
- * itself, which is in nobody's way, by one that has just ended, or by several.  Delete it,
- * if that is possible without waiting; else *blocker is one of those.
+ * Delete a seemingly locked row, if this is possible without waiting.  The lock may be held by
+ * this transaction, by a just ended transaction, or by several transactions.  If the row
+ * cannot be deleted, *blocker is one of these, if any.
  */
 static TM_Result
 delete_locked(Relation rel, JobqJob *job, TransactionId *blocker)
@@ -321,8 +314,8 @@ delete_locked(Relation rel, JobqJob *job, TransactionId *blocker)
 }
 
 /*
- * Delete the row without waiting.  False if somebody else has deleted or
- * locked it, or is about to.
+ * Delete the row without waiting.  Returns false if another transaction has deleted or locked
+ * the row, or is about to.
  */
 bool
 jobq_job_delete(Relation rel, JobqJob *job)
@@ -333,8 +326,8 @@ jobq_job_delete(Relation rel, JobqJob *job)
 }
 
 /*
- * The same; if false, blocker is the transaction that is in the way, or
- * invalid if there is none any more.
+ * Like jobq_job_delete().  If the result is false, *blocker is the blocking transaction, or
+ * invalid if it has ended.
  */
 bool
 jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
@@ -353,8 +346,7 @@ jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
 }
 
 /*
- * The caller, who is no worker, has deleted the row: should that be undone,
- * hand the job over again.
+ * The caller, which is not a worker, has deleted the row.  At abort, hand the job over again.
  */
 void
 jobq_job_push_if_undone(const JobqJob *job)
@@ -368,9 +360,9 @@ jobq_job_push_if_undone(const JobqJob *job)
 }
 
 /*
- * Update the row in place: the caller has changed only columns that are in no
- * index, so this stays a heap-only update where the page has room.  Does not
- * wait; false as in jobq_job_delete().
+ * Update the row in place.  The caller has changed only columns without an index.  The update
+ * is therefore heap-only if the page has room.  Does not wait.  Returns false if another
+ * transaction has locked or changed the row.
  */
 bool
 jobq_job_lease(Relation rel, JobqJob *job)

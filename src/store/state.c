@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * state.c
- *	  The states of a job, and the one place where a change of state is told.
+ *	  The states of a job, and notification of changes of state.
  *
  * src/store/state.c
  *
@@ -16,9 +16,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_live_state);
 
-/*
- * The state of a live job that nobody has begun.
- */
+/* Return the state of a live job before a start. */
 static const char *
 waiting_state(TimestampTz run_at, TimestampTz expires_at, bool retried,
 			  TimestampTz now)
@@ -32,9 +30,7 @@ waiting_state(TimestampTz run_at, TimestampTz expires_at, bool retried,
 	return retried ? "retryable" : "scheduled";
 }
 
-/*
- * The same of a job as a C struct.
- */
+/* Return the state of a live job without a running attempt. */
 const char *
 jobq_waiting_state(const JobqJob *job, TimestampTz now)
 {
@@ -44,8 +40,7 @@ jobq_waiting_state(const JobqJob *job, TimestampTz now)
 }
 
 /*
- * live_state(running, run_at, expires_at, retried): the same for views, of a
- * job that may have been begun.
+ * live_state(running, run_at, expires_at, retried): the state of a live job, for views.
  */
 Datum
 jobq_live_state(PG_FUNCTION_ARGS)
@@ -62,10 +57,9 @@ jobq_live_state(PG_FUNCTION_ARGS)
 }
 
 /*
- * Tell who watches the job.  progress: percent, or -1.  now: at once, and not after
- * this transaction has committed; where the relay is half full, that is dropped.
- *
- * The payload has nothing that belongs to the job: everybody may listen.
+ * Notify the channel of a watched job.  progress: percent, or -1.  now: notify at once, and
+ * not after the commit of this transaction.  Such a message is dropped if the relay is half
+ * full.  The payload contains no data of the job, because every user may listen.
  */
 static void
 tell_watchers(const JobqJob *job, const char *state, int attempt,
@@ -90,8 +84,8 @@ tell_watchers(const JobqJob *job, const char *state, int attempt,
 }
 
 /*
- * Tell who waits for the job, or watches it, that it is in another state;
- * after this transaction has committed.
+ * After the commit of this transaction, wake the sessions waiting for the job, and notify its
+ * channel if it is watched.  state: the job's new state.
  */
 void
 jobq_state_changed(const JobqJob *job, const char *state)
@@ -101,9 +95,9 @@ jobq_state_changed(const JobqJob *job, const char *state)
 }
 
 /*
- * Tell who watches the job that this attempt runs, and how far it is, if progress
- * is not negative.  now: as the transaction that runs it stays open; or else when
- * it has committed.
+ * Report the running attempt on the channel of a watched job.  progress: percent, or negative
+ * if unknown.  now: notify at once, because the transaction stays open.  Otherwise, the
+ * notification is sent after the commit.
  */
 void
 jobq_tell_running(const JobqJob *job, int attempt, float4 progress, bool now)

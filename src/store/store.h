@@ -1,25 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * store.h
- *	  The door of the room store: jobq's tables, and a job as a C struct.
+ *	  Interface of the directory store: the tables of jobq, and jobs as C structs.
  *
- * The tables are the truth.  A live job is a row of jobq_internal.job, which is
- * written once and deleted once; a finished one is in jobq_internal.archive or
- * jobq_internal.dead_letter.  What moves it does so in one transaction, so that
- * it is always in exactly one of the three.  What is done once per job uses
- * direct heap access (row.c, archive.c): it is several times cheaper than a
- * query, and no user code gets in between.  All else is a query as the owner of
- * the extension (query.c).
+ * The tables are authoritative.  A live job is a row of jobq_internal.job, which is written
+ * once and deleted once.  A finished job is in jobq_internal.archive or
+ * jobq_internal.dead_letter.  A job moves between these tables in a single transaction, and is
+ * therefore always in exactly one of them.  Operations for each job use direct heap access
+ * (row.c, archive.c), which is several times cheaper than a query, and prevents interference
+ * by code of users.  All other operations are queries as the owner of the extension (query.c).
  *
- * What it promises: whoever writes or deletes a job's row here need not think of
- * the ready set, of the length of its queue, of its group, its batch, its unique
- * key and those who wait for it: that is noted for the commit.  Nothing here
- * waits for a handler that runs.
+ * Guarantees: functions that write or delete a job's row note the necessary changes for the
+ * commit.  These concern the ready set, the length of the queue, the group, the batch, the
+ * unique key and waiting sessions.  No function waits for a running handler.
  *
- * Locks: tables are locked in the order in which DROP EXTENSION does,
- * jobq_internal.job first (jobq_lock_jobs()); who adds jobs to a queue holds it
- * (jobq_pin_queues()).  Errors are raised as usual; all functions want a
- * transaction.
+ * Locks: tables are locked in the order of DROP EXTENSION, jobq_internal.job first
+ * (jobq_lock_jobs()).  A transaction that adds jobs to a queue locks jobq_internal.queue
+ * (jobq_pin_queues()).  Errors are raised by ereport().  All functions require a transaction.
  *
  * src/store/store.h
  *
@@ -36,24 +33,21 @@
 #include "store/tables.h"
 
 /*
- * What is cached, and how long it may be used
+ * Lifetime of cached data
  *
- * The caches of this backend are emptied by invalidation messages.  Almost any
- * call may accept such: whatever takes a lock, opens a relation or looks into a
- * catalog, so each look-up below, too.  Therefore no pointer into a cache leaves
- * the file that keeps it:
+ * Invalidation messages clear the caches of this backend.  Almost any call may process these
+ * messages: each lock, each opening of a relation, each catalog look-up, and therefore each
+ * look-up below.  For this reason, no pointer into a cache leaves the file of the cache:
  *
- * JobqQueue, JobqHandler and JobqFunction are copies that belong to whoever asks
- * for them.  They hold no pointers, but for JobqFunction.kind, to what is never
- * freed.  They stay as they were at the look-up: ask again for what has to be
- * up to date.
+ * JobqQueue, JobqHandler and JobqFunction are copies that belong to the caller.  They contain
+ * no pointers, except JobqFunction.kind, which is never freed.  They keep the state of the
+ * look-up.  For the present state, look up again.
  *
  * JobqRelations is static, and all its fields are set at once.
  *
- * A FmgrInfo belongs to one call at a time, from jobq_function_begin() to
- * jobq_function_end().
+ * A FmgrInfo belongs to one call at a time, from jobq_function_begin() to jobq_function_end().
  *
- * What insert.c knows of indexes it frees only when it uses none of it.
+ * insert.c frees its cached index data only when no call uses the data.
  */
 
 /* src/store/identity.c */

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * tables.c
- *	  Opens jobq's tables and indexes, and looks whether they are as the library
- *	  knows them.
+ *	  Opens the tables and indexes of jobq, and checks their definitions.
  *
- * Rows are read and written past the executor, by the number and the type of
- * their columns.  The tables' owner can change these, and can make indexes anew.
- * So a table is opened through here, and is looked at once after each change.
+ * Rows are read and written without the executor, by the numbers and types of their columns.
+ * The owner of the tables can change these, and can recreate indexes.  All tables are
+ * therefore opened by functions of this file, which check a table once after each change.
  *
- * An index gets another OID by REINDEX CONCURRENTLY, which waits for whoever has
- * locked the table, however weakly.  So an index is asked for with its table open:
- * then what is answered stays until the table's lock is released.
+ * REINDEX CONCURRENTLY gives an index another OID. The command waits for all transactions that
+ * have locked the table, in any mode.  The OID of an index must therefore be requested while
+ * its table is open.  The OID is then valid until the lock of the table is released.
  *
  * src/store/tables.c
  *
@@ -130,7 +129,7 @@ static const Column batch_columns[] = {
 	{JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 };
 
-/* The tables: where JobqRelations has the OID, and the columns. */
+/* The tables: the position of the OID in JobqRelations, and the columns. */
 static const struct
 {
 	size_t		relid;
@@ -190,17 +189,17 @@ static const struct
 	[JOBQ_BATCH_PKEY] = {"batch_pkey", {BATCH_COLUMN_ID}},
 };
 
-/* The relation in which a table was looked at, and found to be as it should. */
+/* The OIDs of successfully checked tables. */
 static Oid	checked[JOBQ_NTABLES];
 
-/* The OIDs of indexes that are known, and of their tables. */
+/* The OIDs of known indexes, and of their tables. */
 static struct
 {
 	Oid			index;
 	Oid			table;
 }			known[JOBQ_NINDEXES];
 
-/* how often a message, or an abort, may have outdated what is kept here */
+/* count of invalidations and aborts */
 static uint64 changes = 0;
 
 static const char *index_problem(Oid index, Oid table, const AttrNumber *keys);
@@ -230,8 +229,7 @@ const JobqCache jobq_tables_cache = {
 };
 
 /*
- * Open one of our tables.  An error if it does not have the columns that the
- * library knows, so that it would read or write what is not there.
+ * Open a table of jobq in this lock mode.  ERROR if it does not have the expected columns.
  */
 Relation
 jobq_open_table(JobqTable table, LOCKMODE mode)
@@ -245,8 +243,8 @@ jobq_open_table(JobqTable table, LOCKMODE mode)
 }
 
 /*
- * Does the relation have the table's columns?  An error if not.  The caller has
- * locked it.
+ * ERROR if the relation does not have the table's columns.  The caller has locked the
+ * relation.
  */
 void
 jobq_check_table(Relation rel, JobqTable table)
@@ -291,8 +289,7 @@ jobq_check_table(Relation rel, JobqTable table)
 }
 
 /*
- * Has a row that a query has made the types of the table's columns?  An error if
- * not.
+ * ERROR if the row type of a query does not have the types of the table's columns.
  */
 void
 jobq_check_row(TupleDesc desc, JobqTable table)
@@ -317,9 +314,7 @@ is_btree(Oid index)
 	return result;
 }
 
-/*
- * What is wrong with this index of the table, or NULL.
- */
+/* Return why this index of the table cannot be used, or NULL. */
 static const char *
 index_problem(Oid index, Oid table, const AttrNumber *keys)
 {
@@ -348,8 +343,8 @@ index_problem(Oid index, Oid table, const AttrNumber *keys)
 }
 
 /*
- * The OID of an index of the table, which is open.  An error if it is not there,
- * or is not as jobq has made it.
+ * Return the OID of an index of the table, which must be open.  ERROR if the index does not
+ * exist, or differs from its original definition.
  */
 Oid
 jobq_index(Relation rel, JobqIndex index)
@@ -364,7 +359,7 @@ jobq_index(Relation rel, JobqIndex index)
 		const char *problem = index_problem(relid, RelationGetRelid(rel),
 											indexes[index].keys);
 
-		/* it may be exchanged for a new one while we look */
+		/* the index may be replaced during the check */
 		if (problem != NULL && changes != before)
 			continue;
 		if (problem != NULL)
@@ -383,9 +378,7 @@ jobq_index(Relation rel, JobqIndex index)
 	}
 }
 
-/*
- * Open an index of the table, which is open, for reading.
- */
+/* Open an index of the table, which must be open, for reading. */
 Relation
 jobq_open_index(Relation rel, JobqIndex index)
 {

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * tables.h
- *	  The relations of the extension, and how they are read and written.
+ *	  The relations of the extension, and access to them.
  *
- * Part of the door of this room; see store.h for how long what is cached may be
- * used.
+ * Part of the interface of the directory store.  store.h explains how long cached data is
+ * valid.
  *
  * src/store/tables.h
  *
@@ -19,14 +19,13 @@
 #include "commit/commit.h"
 
 /*
- * The relations of the extension in this database.  Indexes are not among them:
- * see jobq_index().
+ * The relations of the extension in this database, except indexes: see jobq_index().
  */
 typedef struct JobqRelations
 {
 	Oid			extension;
 	Oid			schema;			/* jobq */
-	Oid			internal_schema;	/* jobq_internal, where the tables are */
+	Oid			internal_schema;	/* jobq_internal, for the tables */
 	Oid			owner;
 	Oid			queue;
 	Oid			delegation;
@@ -48,10 +47,10 @@ typedef struct JobqRelations
 	Oid			event_handler;
 	Oid			limiter;
 	Oid			context_type;	/* row type jobq.job_context */
-	bool		version_fits;	/* the library works with this version */
+	bool		version_fits;	/* the library supports this version */
 } JobqRelations;
 
-/* The tables whose rows are read or written past the executor (tables.c). */
+/* The tables with rows read or written without the executor (tables.c). */
 typedef enum JobqTable
 {
 	JOBQ_QUEUE_TABLE,
@@ -71,7 +70,7 @@ typedef enum JobqTable
 	JOBQ_NTABLES
 } JobqTable;
 
-/* Their indexes that are asked for by name. */
+/* Indexes that are used directly. */
 typedef enum JobqIndex
 {
 	JOBQ_QUEUE_PKEY,
@@ -103,14 +102,14 @@ enum
 	READY_ID
 };
 
-/* src/store/cache.c: for the caches of this room */
+/* src/store/cache.c: for the caches of this directory */
 typedef struct JobqCache
 {
-	/* this relation has changed, or any if it is invalid */
+	/* this relation has changed, or any relation if invalid */
 	void		(*changed) (Oid relid);
-	/* what was read may not be committed; or NULL */
+	/* data read may be uncommitted; or NULL */
 	void		(*forget) (void);
-	/* the transaction is over, one way or another; or NULL */
+	/* the transaction has committed, aborted or was prepared; or NULL */
 	void		(*ended) (void);
 } JobqCache;
 
@@ -139,7 +138,7 @@ extern bool jobq_version_fits(Oid extension);
 extern void jobq_report_version(int elevel, Oid extension);
 extern void jobq_refuse_later_version(Oid extension);
 
-/* src/store/query.c: queries as the owner of the extension, for what is not per job */
+/* src/store/query.c: queries as the owner of the extension */
 typedef struct JobqOwnerState
 {
 	Oid			userid;

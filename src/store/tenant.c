@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * tenant.c
- *	  Whose a job is: its tenant, as its queue says.
+ *	  The tenant of a job, as defined by its queue.
  *
- * It is read from what the job itself has, its headers, its context, its role,
- * each time its row is written, and stands there in the column "tenant".  So it
- * does not depend on who writes the row, and follows a change of the queue.
+ * The tenant is computed from the job's own headers, context or role at each write of the row.
+ * The result is in the column "tenant".  The tenant therefore does not depend on the writing
+ * role, and follows changes of the queue.
  *
  * src/store/tenant.c
  *
@@ -27,8 +27,8 @@ static char *text_of_key(const JobqJob *job, int att, const char *key);
 static char *first_schema(char *path);
 
 /*
- * Read what a queue says: setting NAME, header NAME, schema, or role.  False if it
- * is none of these.  name has room for JOBQ_MAX_TENANT_NAME bytes and the end.
+ * Parse the setting tenant of a queue: setting NAME, header NAME, schema, or role.  Returns
+ * false if it is malformed.  name must have room for JOBQ_MAX_TENANT_NAME + 1 bytes.
  */
 bool
 jobq_tenant_parse(const char *text, char *by, char *name)
@@ -65,7 +65,7 @@ jobq_tenant_parse(const char *text, char *by, char *name)
 }
 
 /*
- * The text or number that this column, an object, has for the key; or NULL.
+ * Return the string or number under the key in this column, an object, as text, or NULL.
  */
 static char *
 text_of_key(const JobqJob *job, int att, const char *key)
@@ -89,8 +89,8 @@ text_of_key(const JobqJob *job, int att, const char *key)
 }
 
 /*
- * The first schema of a search_path, but for "$user", and for those of the
- * system; or NULL.  Whether it exists does not matter.
+ * Return the first schema of a search_path, except "$user" and system schemas, or NULL. The
+ * schema need not exist.
  */
 static char *
 first_schema(char *path)
@@ -111,8 +111,8 @@ first_schema(char *path)
 }
 
 /*
- * The job's tenant, in the current memory context; NULL if it has none, or its
- * queue knows no tenants.  queue may be NULL.
+ * Return the job's tenant, in the current memory context.  Returns NULL if the job has none,
+ * or if its queue defines no tenants.  queue may be NULL.
  */
 char *
 jobq_job_tenant(const JobqJob *job, const JobqQueue *queue)
@@ -144,13 +144,12 @@ jobq_job_tenant(const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * The hash by which the lanes, the turns and the weights of a tenant are found;
- * never 0.  tenant may be NULL.
+ * Return the hash of a tenant for its lanes, turns and weights.  Never 0.  tenant may be NULL.
  */
 uint32
 jobq_tenant_hash(const char *tenant)
 {
-	uint32		hash = 2;		/* of those without a tenant */
+	uint32		hash = 2;		/* for jobs without a tenant */
 
 	if (tenant != NULL)
 		hash = hash_bytes((const unsigned char *) tenant, strlen(tenant));

@@ -1,16 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * trace.c
- *	  The trace of a job: the traceparent of its headers, as W3C Trace Context
- *	  writes it.
+ *	  The trace of a job: the header traceparent, in the format of W3C Trace Context.
  *
- * It names the request because of which a job was enqueued, and so is told wherever
- * the job is (attempt/context.c, worker/runner/run.c), and goes on to the jobs that
- * the job's handler enqueues.
+ * The trace names the request behind the job.  The trace is shown where the job runs
+ * (attempt/context.c, worker/runner/run.c), and is passed on to jobs enqueued by the handler.
  *
- * Whoever enqueues writes it.  So nothing but what has its form, in which there are
- * hexadecimal digits and hyphens only, is ever copied from there; what has not is as
- * if it were not there, and no error, as it says nothing about what a job is to do.
+ * The header comes from the enqueuing client.  Only a value in the right format, which
+ * consists of hexadecimal digits and hyphens, is ever copied.  Any other value is ignored
+ * without an error, because the trace does not influence the job.
  *
  * src/store/trace.c
  *
@@ -33,9 +31,7 @@ static bool is_trace(const char *text, int length);
 static bool read_trace(Jsonb *headers, char *trace);
 static void add_trace(JobqJob *job, const char *trace);
 
-/*
- * What headers have under the key; NULL if nothing.
- */
+/* Return the value of the key in headers, or NULL. */
 static JsonbValue *
 find_key(Jsonb *headers, JsonbValue *value)
 {
@@ -45,8 +41,8 @@ find_key(Jsonb *headers, JsonbValue *value)
 }
 
 /*
- * Is this version, trace, parent and flags, "00-<32 digits>-<16 digits>-01"?  A later
- * version may have more behind another hyphen.
+ * Return whether the text consists of version, trace, parent and flags: "00-<32 digits>-<16
+ * digits>-01".  A later version may have more fields after another hyphen.
  */
 static bool
 is_trace(const char *text, int length)
@@ -74,8 +70,8 @@ is_trace(const char *text, int length)
 }
 
 /*
- * Read the trace of headers, as version 00, which has one flag: a trace of a later version
- * goes on so, as W3C Trace Context wants it.
+ * Read the trace from headers, and convert it to version 00, which has one flag.  W3C Trace
+ * Context requires this for traces of later versions.
  */
 static bool
 read_trace(Jsonb *headers, char *trace)
@@ -99,8 +95,8 @@ read_trace(Jsonb *headers, char *trace)
 }
 
 /*
- * The trace of a job, in JOBQ_TRACE_SIZE bytes; "" if it has none.  Reads the headers,
- * so it is called in a transaction.
+ * Return the trace of a job in trace[JOBQ_TRACE_SIZE], or "" if it has none.  Reads the
+ * headers, so that a transaction is required.
  */
 void
 jobq_trace(const JobqJob *job, char *trace)
@@ -111,9 +107,9 @@ jobq_trace(const JobqJob *job, char *trace)
 }
 
 /*
- * Give a job that is being made in a handler the trace of the handler's job, unless its
- * headers have a key of that name, or are no object.  What perform() runs belongs to
- * the job that has called it.
+ * Add the trace of this session's running job to a new job.  Does nothing if the new job's
+ * headers already have the key, or are not an object.  A handler called by perform() belongs
+ * to the calling job.
  */
 void
 jobq_follow_trace(JobqJob *job)
@@ -127,8 +123,8 @@ jobq_follow_trace(JobqJob *job)
 }
 
 /*
- * Give a job the trace of the other because of which it is enqueued, unless its headers
- * have a key of that name, or are no object.
+ * Add the trace of another job, which causes this one.  Does nothing if this job's headers
+ * already have the key, or are not an object.
  */
 void
 jobq_add_trace(JobqJob *job, const JobqJob *other)
@@ -160,7 +156,8 @@ add_trace(JobqJob *job, const char *trace)
 }
 
 /*
- * Headers, in text, for a job because of that one: its trace; NULL if it has none.
+ * Return headers in text form with the trace of this job, for a job caused by it, or NULL if
+ * it has none.
  */
 char *
 jobq_trace_headers(const JobqJob *job)

@@ -1,38 +1,40 @@
 /*-------------------------------------------------------------------------
  *
  * unique.c
- *	  Unique jobs: at most one job of a key at a time, within what its scope says.
+ *	  Unique jobs: at most one job, or unique_max jobs, hold a key at a time within its scope.
  *
- * jobq_internal.unique_key says which job holds a key.  Its row is written in the
- * transaction that enqueues the job and deleted in the one that finishes it, at
- * its very end (or when the job starts, in a transaction of its own).  A key is
- * held as long as its job is live, or until its window is over.  A row for which
- * neither is true any more means nothing: the next job takes it over, or the
- * scheduler deletes it.  A job that has expired is ended by who wants its key.
+ * jobq_internal.unique_key records which job holds a key.  The row is written in the
+ * transaction that enqueues the job.  The row is deleted at the end of the transaction that
+ * finishes the job, or in a separate transaction when the job starts.  A key is held while its
+ * job is live, or until its window ends.  A row without a live job or an open window has no
+ * meaning: the next job takes the row over, or the scheduler deletes the row.  A caller in
+ * need of the key of an expired job ends this job.
  *
- * The scope is a kind, a queue, or the database.  A key of the last two is one of
- * all kinds, and has an empty kind in its row.  A job remembers the queue of its key
- * (unique_queue), so it has the same key when it stands in another queue.
+ * The scope is a kind, a queue, or the database.  Keys with the last two scopes apply to all
+ * kinds, and have an empty kind in the row.  A job stores the queue of its key (unique_queue),
+ * so that the key stays the same when the job moves to another queue.
  *
- * A key that several jobs may hold (unique_max) is so many keys: "k", "k #2", "k #3".
- * A new job takes the first of them that is free.  It passes by those that others are
- * about to take, and waits for these only if there is no other, so it is one too many
- * only when each of them is held.  From then on it is a job of its key like any other.
+ * A key for several jobs (unique_max) consists of several keys: "k", "k #2", "k #3".  A new
+ * job takes the first free key.  Keys about to be taken by other transactions are skipped, and
+ * waited for only if no other key is free.  The job is refused only if each key is held.  With
+ * a key, the job is an ordinary holder.
  *
- * A job's role is part of the key in each scope: who may enqueue as one role must not
- * be able to replace, or to keep away, what another role enqueues, nor to find out what
- * keys that has.
+ * The role is part of the key in each scope.  A producer must not be able to replace, block,
+ * or detect the jobs of another role by their keys.
  *
- * Nobody waits for a handler here.  Whoever enqueues looks at what has
- * committed, and waits only for others who enqueue the same key, or, to replace
- * a job, for the end of the transaction that gives the key back, or, to end one that
- * has expired, for who has taken its row since it was looked at.  Whoever
- * finishes or starts a job never waits: if the key's row is taken, its job is
- * about to be replaced; should that be rolled back, the row is left, and is_held()
- * finds that the key is free.
+ * No caller waits for a handler.  An enqueuing caller reads committed rows, and waits only in
+ * these cases:
  *
- * The lock on the key's row, not that on the job's, is what those who replace
- * wait for: the job's row is taken, too, as long as its handler runs.
+ * - for other transactions enqueuing the same key;
+ * - to replace a job: for the transaction releasing the key;
+ * - to end an expired job: for a transaction with a new lock on the job's row.
+ *
+ * Starting or finishing a job never waits.  If the key's row is locked, the job is about to be
+ * replaced.  If the replacement is rolled back, the row remains, and is_held() finds that the
+ * key is free.
+ *
+ * Replacing callers wait for the lock on the key's row, and not for the lock on the job's row,
+ * which is held while the handler runs.
  *
  * src/store/unique.c
  *
@@ -51,13 +53,13 @@
 
 #include "store/unique_keys.h"
 
-/* Which of the keys a job tries that may have one of several. */
+/* The key to try, for a job with a choice of several keys. */
 typedef struct KeyChoice
 {
-	Datum		key;			/* as it was asked for: the first of them */
-	int			number;			/* of the one that is tried, from 1 */
-	bool		busy;			/* others were about to take one of them */
-	bool		wait;			/* wait for these */
+	Datum		key;			/* the requested key, number 1 */
+	int			number;			/* of the current key, from 1 */
+	bool		busy;			/* others were about to take a key */
+	bool		wait;			/* wait for these transactions */
 } KeyChoice;
 
 static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
@@ -74,7 +76,8 @@ static void report_held(int64 holder, const JobqJob *job, const JobqUnique *uniq
 						const KeyChoice *choice);
 
 /*
- * Take the job's scope from this word.  The job has its queue.
+ * Set the scope of the job's key from this word.  The caller must have set the job's queue.
+ * ERROR if the word is invalid.
  */
 void
 jobq_unique_set_scope(JobqJob *job, const char *word)
@@ -93,8 +96,9 @@ jobq_unique_set_scope(JobqJob *job, const char *word)
 }
 
 /*
- * Has the job, which has this row, expired before it began?  Whoever runs it may have
- * deleted the row, and that is all that tells of a session in work().
+ * Return whether the live job in this row has expired before it began.  The process running
+ * the job may have deleted the row.  For a session in work(), the deleted row is the only
+ * sign.
  */
 static bool
 has_expired(Relation rel, const JobqJob *live, TimestampTz now)
@@ -111,11 +115,11 @@ has_expired(Relation rel, const JobqJob *live, TimestampTz now)
 }
 
 /*
- * Does the holder keep the key from this job?  What has expired will not run, although
- * it may be a while before somebody comes across its row.
+ * Return whether the holder blocks the key for this job.  An expired job does not, because it
+ * will not run, although its row may remain for a while.
  *
- * Who gives a key back never waits, so he leaves it if its row is locked: as who wanted
- * the job's place has rolled back, the key is then free all the same.
+ * Releasing a key never waits, and leaves the key's row if the row is locked.  If the lock
+ * holder has rolled back, the key is free nevertheless.
  */
 static bool
 is_held(const JobqKeyHolder *holder, const JobqJob *job, Relation rel)
@@ -132,7 +136,7 @@ is_held(const JobqKeyHolder *holder, const JobqJob *job, Relation rel)
 	if (found && has_expired(rel, &live, now))
 		return false;
 
-	/* what runs in this session has deleted its row already */
+	/* a job running in this session has deleted the row already */
 	for (JobqCurrent *current = jobq_current; current != NULL;
 		 current = current->outer)
 		runs_here |= job_id(current->job) == holder->job_id;
@@ -148,9 +152,7 @@ is_held(const JobqKeyHolder *holder, const JobqJob *job, Relation rel)
 		jobq_job_find_now(rel, holder->job_id, &live);
 }
 
-/*
- * Has the job ended without having done what it was for?
- */
+/* Return whether the job has ended without completing. */
 static bool
 has_ended(int64 id)
 {
@@ -167,9 +169,9 @@ has_ended(int64 id)
 }
 
 /*
- * If the holder's job is there, and has expired, end it, as the scheduler would do later.
- * So whoever is about to begin it finds it gone, and two jobs never have the key.  False
- * if somebody else had its row, until the end of that.
+ * If the holder's job exists and has expired, end it, as the scheduler would do later.  A
+ * process that is about to begin the job then finds no row, and two jobs never hold the key.
+ * Returns false if another transaction had locked the row, after that transaction has ended.
  */
 static bool
 end_expired(const JobqKeyHolder *holder, Relation rel)
@@ -181,8 +183,8 @@ end_expired(const JobqKeyHolder *holder, Relation rel)
 }
 
 /*
- * Delete the row of a job that has expired, and archive it.  False if somebody else had
- * the row, which may have become another when this returns.
+ * Delete the row of an expired job, and archive the job.  Returns false if another transaction
+ * had locked the row, which may have changed on return.
  */
 static bool
 expire(Relation rel, JobqJob *job)
@@ -202,8 +204,8 @@ expire(Relation rel, JobqJob *job)
 }
 
 /*
- * Find the row of the job's key as it is now, and whether its holder keeps it from
- * the job.  What this statement itself has enqueued is seen, too.
+ * Find the present row of the job's key, and set *held if its holder blocks the key for the
+ * job.  Jobs enqueued by this statement are visible.
  */
 static bool
 find_holder(Relation keys, Relation rel, const JobqJob *job, JobqKeyHolder *holder,
@@ -218,9 +220,7 @@ find_holder(Relation keys, Relation rel, const JobqJob *job, JobqKeyHolder *hold
 	return found;
 }
 
-/*
- * An error: another job holds the key of this one.
- */
+/* ERROR: another job holds the key of this job. */
 static void
 report_duplicate(int64 holder, const JobqJob *job)
 {
@@ -245,8 +245,8 @@ report_duplicate(int64 holder, const JobqJob *job)
 }
 
 /*
- * The key that was tried is held: try the next one.  After the last, those that others
- * were about to take.  False if there is none.
+ * The current key is held: switch to the next key.  After the last key, try the keys about to
+ * be taken by other transactions.  Returns false if there is none.
  */
 static bool
 next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice)
@@ -267,8 +267,9 @@ next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice)
 }
 
 /*
- * The key that was tried could not be taken, because others have it or its row at this
- * moment.  If we did not wait for them, try the next one; else this one again.
+ * The current key could not be taken, because other transactions are taking the key or have
+ * locked the row.  Without waiting, switch to the next key.  Otherwise, try the same key
+ * again.
  */
 static void
 pass_by(JobqJob *job, const JobqUnique *unique, KeyChoice *choice)
@@ -279,9 +280,7 @@ pass_by(JobqJob *job, const JobqUnique *unique, KeyChoice *choice)
 	(void) next_key(job, unique, choice);
 }
 
-/*
- * An error: the key is held, by this job or by as many as may do so.
- */
+/* ERROR: the key is held by the maximum number of jobs. */
 static void
 report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
 			const KeyChoice *choice)
@@ -296,9 +295,10 @@ report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
 }
 
 /*
- * Enqueue a job that has a unique key.  If another job holds the key, do as
- * on_conflict says: nothing; or, if it still waits, what unique_waiting.c does.  The
- * job's id is then that one's, and is marked as null if on_conflict is "ignore".
+ * Enqueue a job with a unique key.  If another job holds the key, follow on_conflict: do
+ * nothing, raise an ERROR, or change the holder if it still waits (unique_waiting.c).  The id
+ * of *job is then that of the holder, and marked as null if on_conflict is "ignore".  May wait
+ * for transactions writing the same key.
  */
 void
 jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
@@ -345,7 +345,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		if (held && unique->on_conflict == UNIQUE_ERROR)
 			report_held(holder.job_id, job, unique, &choice);
 
-		/* with the lock, look again: nothing changes from here on */
+		/* with the lock, check again: the row does not change from here on */
 		if (!locked)
 		{
 			locked = jobq_key_lock(keys, &holder, choice.wait);
@@ -364,7 +364,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		if (taken == JOBQ_TAKEN_OVER)
 		{
-			/* who stays what he is has the key as before, or longer */
+			/* a merely changed job keeps the key as before, or longer */
 			if (unique->on_conflict != UNIQUE_REPLACE)
 			{
 				until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
@@ -374,10 +374,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		else
 		{
-			/*
-			 * the job that has the key may have ended, or be dropped to make
-			 * room
-			 */
+			/* the holder may have ended, or have been dropped to make room */
 			replaces = false;
 			jobq_unique_place(job, unique);
 			has_row = find_holder(keys, rel, job, &holder, &held);
@@ -395,8 +392,8 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 }
 
 /*
- * Take the key for a dead letter, which is a job again then.  False if another job holds
- * it: what others are about to do with it is waited for.
+ * Take the key for a dead letter that is retried.  Returns false if another job holds the key.
+ * Waits for transactions writing the key.
  */
 bool
 jobq_unique_reclaim(Relation rel, const JobqJob *job)
@@ -440,7 +437,8 @@ jobq_unique_reclaim(Relation rel, const JobqJob *job)
 }
 
 /*
- * Give back the key that the job would have, whoever holds it.  False if nobody did.
+ * Release the key that the job would have, whichever job holds the key.  Returns false if no
+ * job held the key.  Waits for transactions writing the key.
  */
 bool
 jobq_unique_release(const JobqJob *job)
@@ -457,7 +455,7 @@ jobq_unique_release(const JobqJob *job)
 		if (!find_holder(keys, rel, job, &holder, &held))
 			break;
 
-		/* who replaces the job, or ends it, is first */
+		/* a transaction replacing or ending the job comes first */
 		if (jobq_heap_delete(keys, &holder.ctid, GetCurrentCommandId(true), true,
 							 &tmfd) == TM_Ok)
 			break;

@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * unique_key.c
- *	  The rows of jobq_internal.unique_key, which say which job holds a key; and the
- *	  job's part: it gives its key back when it starts or ends.
+ *	  The rows of jobq_internal.unique_key, and the release of a key when its job starts or
+ *	  ends.
  *
- * Keys are looked up as they are now, and not by an MVCC snapshot: in a serializable
- * transaction that would be a read of the whole page of the index, which all who enqueue
- * write, and they would fail although their keys have nothing to do with each other.  Such
- * a look may miss a row that is being replaced; whoever inserts finds it then.
+ * Keys are looked up in their present state, and not by an MVCC snapshot.  In a serializable
+ * transaction, a look-up by a snapshot would be a read of the whole index page.  All producers
+ * write this page, and would fail although their keys are unrelated.  A look-up without a
+ * snapshot may miss a row during a replacement.  A later insert finds this row.
+ *
+ * keys is jobq_internal.unique_key, locked for writing.
  *
  * src/store/unique_key.c
  *
@@ -48,9 +50,7 @@ static bool find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holde
 static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
 						  TimestampTz held_until);
 
-/*
- * The key of a job that has one.
- */
+/* Return in *key the key of a job with a unique key. */
 void
 jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)
 {
@@ -63,8 +63,8 @@ jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)
 }
 
 /*
- * Has this transaction locked the row, or another that has ended by now?  If several
- * have, it is as if none had.
+ * Return whether this transaction has locked the row, or another transaction that has ended.
+ * False if several transactions have locked the row.
  */
 static bool
 was_locked(HeapTupleHeader row)
@@ -77,9 +77,7 @@ was_locked(HeapTupleHeader row)
 		 !TransactionIdIsInProgress(xmax));
 }
 
-/*
- * Find the row of the job's key.
- */
+/* Find the row of the job's key.  Returns false if there is none. */
 bool
 jobq_key_find(Relation keys, const JobqJob *job, Snapshot snapshot, JobqKeyHolder *holder)
 {
@@ -116,8 +114,7 @@ jobq_key_find(Relation keys, const JobqJob *job, Snapshot snapshot, JobqKeyHolde
 }
 
 /*
- * Find the row of the job's key as it is now, if the job has not lost it to
- * another.
+ * Find the present row of the job's key, unless the job has lost the key to another job.
  */
 static bool
 find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holder)
@@ -128,8 +125,8 @@ find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holder)
 }
 
 /*
- * Lock the key's row, so that nobody else replaces its job.  False if it was
- * changed while we waited, or if we do not want to.
+ * Lock the key's row against replacement of the job by other transactions.  Returns false if
+ * the row was changed meanwhile, or if it is locked and "wait" is false.
  */
 bool
 jobq_key_lock(Relation keys, const JobqKeyHolder *holder, bool wait)
@@ -168,8 +165,8 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
 }
 
 /*
- * Insert a row for a key that nobody had.  If somebody else is about to, return
- * false; when that is decided, if we are to wait.
+ * Insert a row for an unused key.  Returns false if another transaction is about to insert the
+ * key.  If "wait", returns only when this transaction has ended.
  */
 bool
 jobq_key_insert(Relation keys, const JobqJob *job, TimestampTz held_until, bool wait)
@@ -197,9 +194,7 @@ jobq_key_insert(Relation keys, const JobqJob *job, TimestampTz held_until, bool 
 											 held_until));
 }
 
-/*
- * Write into a row that is locked that the job holds the key.
- */
+/* Store in a locked row that the job holds the key. */
 void
 jobq_key_update(Relation keys, JobqKeyHolder *holder, const JobqJob *job, char until,
 				TimestampTz held_until)
@@ -217,8 +212,8 @@ jobq_key_update(Relation keys, JobqKeyHolder *holder, const JobqJob *job, char u
 }
 
 /*
- * The job starts: if it holds a key until then, give that back.  True if
- * there was something to write.
+ * The job starts: release the key if the job holds it until start.  Does not wait.  Returns
+ * true if a row was written.
  */
 bool
 jobq_unique_started(const JobqJob *job)
@@ -250,8 +245,8 @@ jobq_unique_started(const JobqJob *job)
 }
 
 /*
- * The job is over: if it holds a key, give that back.  The window of a job
- * that has completed goes on; the others have not done what it was for.
+ * The job is over: release its key, if any.  The window of a completed job continues.  The
+ * window of another job ends, because the job has not done its work.  Does not wait.
  */
 void
 jobq_unique_finished(const JobqJob *job, bool completed)

@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * unique_keys.h
- *	  The rows of jobq_internal.unique_key: for the files that read and write
- *	  them.
+ *	  Rows of jobq_internal.unique_key, for internal use.
  *
- * Not part of the door of this room.
+ * Internal to the directory store.
  *
  * src/store/unique_keys.h
  *
@@ -15,18 +14,20 @@
 
 #include "store/store.h"
 
-/* A value of jobq_internal.unique_key.until: the job does not hold it any more. */
+/*
+ * Value of jobq_internal.unique_key.until: the job no longer holds the key, but its window is
+ * open.
+ */
 #define UNTIL_WINDOW	'w'
 
-/* Who holds a key. */
+/* The holder of a key. */
 typedef struct JobqKeyHolder
 {
 	ItemPointerData ctid;
 	int64		job_id;
 	TimestampTz held_until;		/* or DT_NOBEGIN */
 	char		until;
-	bool		was_locked;		/* since it was written, by this transaction
-								 * or one that has ended */
+	bool		was_locked;		/* by this or an ended transaction */
 } JobqKeyHolder;
 
 /* src/store/unique_key.c */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * unique_prune.c
- *	  Unique keys that nobody holds any more: the scheduler deletes their rows.
+ *	  Deletion of unique keys without a holder, by the scheduler.
  *
  * src/store/unique_prune.c
  *
@@ -18,9 +18,9 @@
 #include "store/store.h"
 
 /*
- * Delete the keys of these rows that nobody holds any more: those whose window is
- * over, and those that were taken when their job finished.  The caller is
- * connected to SPI.  In the scheduler.
+ * Delete those of the rows from "from" up to "to" with keys that no job holds: the window has
+ * ended, or the row was locked when its job finished.  Called by the scheduler, which is
+ * connected to SPI.
  */
 void
 jobq_unique_prune(ItemPointer from, ItemPointer to)
@@ -31,7 +31,7 @@ jobq_unique_prune(ItemPointer from, ItemPointer to)
 	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
 	uint64		n;
 
-	/* by the clock as it is after the snapshot: it may have been put back */
+	/* read the clock after the snapshot, because it may have been put back */
 	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.unique_key u"
 						" WHERE u.ctid >= $1 AND u.ctid < $2"
 						" AND (u.held_until IS NULL OR u.held_until <= jobq.clock())"
@@ -39,7 +39,7 @@ jobq_unique_prune(ItemPointer from, ItemPointer to)
 						" (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id))",
 						2, types, values, NULL, SPI_OK_SELECT);
 
-	/* not by a query: one that was taken over since is let alone */
+	/* by ctid and not by a query, to skip keys taken over since */
 	for (uint64 i = 0; i < n; i++)
 	{
 		TM_FailureData tmfd;

@@ -1,20 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * unique_waiting.c
- *	  What becomes of a job that waits and has the unique key of one that is being
- *	  enqueued.
+ *	  Changes of a waiting job that holds the unique key of a job to be enqueued.
  *
- * With on_conflict "replace" the new one is written in its place, under its id.
- * With "merge" and "reset" it stays what it is, but for the payload, or the time.
- * Either way its row is deleted, and inserted anew: by the caller, who has locked
- * the key.  A worker that begins with the job at the same moment deletes the same
- * row: one of the two is first.
+ * With on_conflict "replace", the new job replaces the waiting one, under its id.  With
+ * "merge" and "reset", the waiting job remains, except for its payload or its time.  In each
+ * case, its row is deleted and inserted again by the caller, which has locked the key.  A
+ * worker that begins the job at the same moment deletes the same row: one of them is first.
  *
- * A function that merges payloads is code of the user's, which may do anything: enqueue
- * with the same key, edit the job, give the key back.  So it is called before anything
- * is deleted, for the row as it is then; after that all is looked at anew, and what
- * the function has made counts if that row is still there.  The scheduler, which
- * enqueues callbacks, calls none: a job that these are merged with costs what it did.
+ * A function that merges payloads is code of the user, and may do anything: enqueue with the
+ * same key, edit the job, or release the key.  The function is therefore called before any row
+ * is deleted.  Afterwards everything is checked again, and the result counts only if the same
+ * row still exists.  The scheduler, which enqueues callbacks, calls no function: a job merged
+ * with a callback keeps its cost.
  *
  * src/store/unique_waiting.c
  *
@@ -49,7 +47,8 @@ static void merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged
 static void reset(JobqJob *job, JobqJob *waiting);
 
 /*
- * The job is a new one of its queue.  An error if that is full.
+ * Reserve a position for a new job in its queue.  ERROR if the queue is full, unless
+ * unique->exempt.
  */
 void
 jobq_unique_place(const JobqJob *job, const JobqUnique *unique)
@@ -61,8 +60,8 @@ jobq_unique_place(const JobqJob *job, const JobqUnique *unique)
 }
 
 /*
- * Is the waiting job none that can be merged with this one?  Another role's must
- * not get a payload that this role has written; what has expired will not run.
+ * Return whether the waiting job must not be merged with this one.  The job of another role
+ * must not get a payload written by this role.  An expired job will not run.
  */
 static bool
 is_other(const JobqJob *waiting, const JobqJob *job, const JobqUnique *unique)
@@ -75,8 +74,8 @@ is_other(const JobqJob *waiting, const JobqJob *job, const JobqUnique *unique)
 }
 
 /*
- * An error if the payloads of these jobs cannot be merged.  A payload is what its
- * kind makes of it: a statement, for one.
+ * ERROR if the payloads of these jobs cannot be merged, because their kinds differ.  The kind
+ * defines the meaning of a payload, for example a statement.
  */
 static void
 check_kinds(const JobqJob *waiting, const JobqJob *job)
@@ -89,9 +88,7 @@ check_kinds(const JobqJob *waiting, const JobqJob *job)
 				 errhint("Use another on_conflict, or another key.")));
 }
 
-/*
- * Was the function called for this very row?
- */
+/* Return whether the function was called for exactly this row. */
 static bool
 has_merged(JobqMerged *merged, JobqJob *waiting)
 {
@@ -100,8 +97,8 @@ has_merged(JobqMerged *merged, JobqJob *waiting)
 }
 
 /*
- * The payload of both: all fields of two objects, where the later one has them too
- * as that has them; all elements of two arrays.
+ * Return the merged payload without a function: all fields of two objects, where the new job's
+ * value wins, or all elements of two arrays.
  */
 static Datum
 union_of(const JobqJob *waiting, const JobqJob *job)
@@ -121,9 +118,9 @@ union_of(const JobqJob *waiting, const JobqJob *job)
 }
 
 /*
- * Call the function that merges payloads, if there is one, and that which says what the
- * job costs then.  They are called again if the job was changed meanwhile, but not if
- * they do that: there would be no end.
+ * Call the function that merges payloads, if any, and the function for the cost of the merged
+ * job.  Both are called again if another session changes the job meanwhile.  ERROR if the
+ * functions themselves change the job, because this would never end.
  */
 static void
 call_merge(const JobqUnique *unique, const JobqJob *waiting, const JobqJob *job,
@@ -149,8 +146,8 @@ call_merge(const JobqUnique *unique, const JobqJob *waiting, const JobqJob *job,
 }
 
 /*
- * Delete the row of a job that waits, so that it can be written again; unless it
- * does not wait any more, or is about to start.
+ * Delete the row of a waiting job, so that it can be written again, unless the job no longer
+ * waits or is about to start.
  */
 static JobqTaken
 take_waiting(Relation rel, int64 id, const JobqJob *job,
@@ -178,7 +175,7 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 		if (jobq_job_delete_or_blocker(rel, waiting, &blocker))
 			break;
 
-		/* a worker takes it, or a session changes it: see what becomes */
+		/* a worker claims the job, or a session changes it: wait and check */
 		CHECK_FOR_INTERRUPTS();
 		if (jobq_job_runs(waiting))
 			return JOBQ_NOT_TAKEN;
@@ -187,19 +184,17 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 	}
 	jobq_job_push_if_undone(waiting);
 
-	/* its group does not wait any more for a job that begins anew */
+	/* the group no longer waits, because the new job starts afresh */
 	if (unique->on_conflict == UNIQUE_REPLACE && job_group(waiting) != 0)
 		jobq_at_commit_group_end(job_group(waiting), id);
 
-	/* a consumer that got it in this moment will find its lease gone */
+	/* a consumer with a concurrent reservation will find the lease lost */
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
 	return JOBQ_TAKEN_OVER;
 }
 
-/*
- * The job waits for its batch if the waiting one does, in whose place it comes.
- */
+/* Block or unblock the job, like the replaced waiting job. */
 static void
 block_like(JobqJob *job, const JobqJob *waiting)
 {
@@ -209,7 +204,7 @@ block_like(JobqJob *job, const JobqJob *waiting)
 	{
 		JobqQueue	buffer;
 
-		/* an expiry by its queue is counted from when it is free */
+		/* an expiry by the queue is counted from the time of unblocking */
 		if (jobq_job_expires_by(job, jobq_queue_by_id(job_queue_id(job), &buffer)))
 			JOB_ISNULL(job, JOB_EXPIRES_AT) = true;
 		JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));
@@ -217,9 +212,7 @@ block_like(JobqJob *job, const JobqJob *waiting)
 	}
 }
 
-/*
- * The job is to be written in place of the one that waits, under its id.
- */
+/* Prepare the job to replace the waiting one, under its id. */
 static void
 replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
 {
@@ -240,8 +233,8 @@ replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
 }
 
 /*
- * The job that waits has the payload of both.  That is as if the role enqueued it
- * where it waits: it must be allowed to.
+ * Set the merged payload of the waiting job.  This amounts to enqueuing the job in its queue,
+ * for which the user needs the privilege.
  */
 static void
 merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged)
@@ -260,9 +253,7 @@ merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged)
 	}
 }
 
-/*
- * The job that waits has the time of this one.
- */
+/* Give the waiting job the time of this one. */
 static void
 reset(JobqJob *job, JobqJob *waiting)
 {
@@ -280,9 +271,11 @@ reset(JobqJob *job, JobqJob *waiting)
 }
 
 /*
- * Do with the waiting job of this id what on_conflict says: its row is deleted, and
- * *job is what is to be inserted instead, under the same id.  The key is locked.
- * *merged is zero at the first call, and then what this has made of it.
+ * Apply on_conflict to the waiting job with this id.  The caller has locked the key.  On
+ * success, the job's row is deleted, and *job is the job to insert instead, under the same id.
+ * *merged must be zero at the first call, and is passed on to repeated calls.  Returns
+ * JOBQ_LOOK_AGAIN if the caller must check everything again.  May wait for a lock on the job's
+ * row.
  */
 JobqTaken
 jobq_unique_take(Relation rel, int64 id, JobqJob *job, const JobqUnique *unique,

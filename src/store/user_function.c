@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * user_function.c
- *	  Functions of users that an option or a limiter names by their signature, and
- *	  that take jsonb.
+ *	  Functions of users with jsonb parameters, named by their signatures in options or
+ *	  limiters.
  *
  * src/store/user_function.c
  *
@@ -23,9 +23,9 @@
 #include "store/store.h"
 
 /*
- * The function of that signature, which may be without its parameters.  An error if there
- * is none, if it does not return this type for so many jsonb, or if the user may not call
- * it.  "cannot" and "hint" say what it is not fit for, and what is.
+ * Return the function with this signature, which may lack its parameters.  ERROR if the
+ * function does not exist, if its parameters are not nargs times jsonb, if its result type
+ * differs, or if the current user may not call it.  cannot, hint: texts for the message.
  */
 Oid
 jobq_user_function(const char *signature, int nargs, Oid result,

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * uuid.c
- *	  Jobs that their client knows by a uuid: enqueued again, it is the same job.
+ *	  Jobs with a uuid chosen by the client: enqueuing a uuid again returns the same job.
  *
- * jobq_internal.job_uuid says which job a uuid of a role means.  Its row is written
- * in the transaction that enqueues the job, and stays when the job moves between the
- * tables, so these know nothing of it, and jobs without a uuid cost nothing.  A row
- * whose job is in none of the tables any more means nothing: the next job takes it
- * over, or the scheduler deletes it.
+ * jobq_internal.job_uuid maps a uuid of a role to a job.  The row is written in the
+ * transaction that enqueues the job, and stays when the job moves between the tables.  The
+ * tables of jobs therefore need no uuid, and jobs without a uuid have no cost.  A row for a
+ * job in none of the tables has no meaning: the next job takes the row over, or the scheduler
+ * deletes the row.
  *
- * A role's uuids are its own, as its unique keys are: nobody can find out, or keep
- * away, what another role enqueues.  Whoever may see a job finds it by its uuid.
+ * Each role has separate uuids, as for unique keys.  No role can detect or block the jobs of
+ * another role.  A role with access to a job finds the job by the uuid.
  *
- * Two who enqueue the same uuid meet at the primary key: the second one waits for the
- * end of the first one's transaction.  Nobody waits for a handler.
+ * Two transactions with the same uuid meet at the primary key.  The second transaction waits
+ * for the end of the first.  No caller waits for a handler.
  *
  * src/store/uuid.c
  *
@@ -48,12 +48,12 @@ enum
 	UUID_NATTS = UUID_UUID
 };
 
-/* Which job a uuid means. */
+/* The job of a uuid. */
 typedef struct Meaning
 {
 	ItemPointerData ctid;
 	int64		job_id;
-	bool		own;			/* this transaction has written it */
+	bool		own;			/* written by this transaction */
 }			Meaning;
 
 static bool find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,
@@ -67,9 +67,7 @@ static bool insert_uuid(Relation uuids, const JobqJob *job, Datum uuid);
 static void update_uuid(Relation uuids, Meaning * meaning, const JobqJob *job,
 						Datum uuid);
 
-/*
- * Find the row of the role's uuid.
- */
+/* Find the row of the role's uuid. */
 static bool
 find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,
 		  Meaning * meaning)
@@ -99,7 +97,7 @@ find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,
 }
 
 /*
- * Is there a row with this id in the table, whose primary key it is?
+ * Return whether the table has a row with this id, which is its primary key.
  */
 static bool
 has_row(Oid relid, JobqTable table, AttrNumber att, int64 id, Snapshot snapshot)
@@ -120,9 +118,7 @@ has_row(Oid relid, JobqTable table, AttrNumber att, int64 id, Snapshot snapshot)
 	return found;
 }
 
-/*
- * Is the job in one of the tables?
- */
+/* Return whether the job is in one of the tables. */
 static bool
 is_kept(Relation rel, int64 id)
 {
@@ -133,11 +129,11 @@ is_kept(Relation rel, int64 id)
 	JobqJob		unused;
 	bool		kept;
 
-	/* what runs in this session has deleted its row already */
+	/* a job running in this session has deleted the row already */
 	if (jobq_current_of(id) != NULL || jobq_job_find(rel, id, SnapshotSelf, &unused))
 		return true;
 
-	/* it may be about to end: all that follows is by one snapshot */
+	/* the job may be about to end: use one snapshot for all tables */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	kept = jobq_job_find(rel, id, snapshot, &unused) ||
 		has_row(rels->dead_letter, JOBQ_DEAD_LETTER_TABLE, 2, id, snapshot);
@@ -153,8 +149,8 @@ is_kept(Relation rel, int64 id)
 }
 
 /*
- * Lock the row, so that nobody else takes it over.  False if it was changed while we
- * waited.
+ * Lock the row against take-over by other transactions.  Returns false if the row was changed
+ * meanwhile.
  */
 static bool
 lock_uuid(Relation uuids, const Meaning * meaning)
@@ -182,8 +178,8 @@ form_uuid(Relation uuids, const JobqJob *job, Datum uuid)
 }
 
 /*
- * Insert a row for a uuid that nobody had.  If somebody else is about to, wait until
- * that is decided, and return false.
+ * Insert a row for an unused uuid.  If another transaction is about to insert it, waits for
+ * the end of that transaction, and returns false.
  */
 static bool
 insert_uuid(Relation uuids, const JobqJob *job, Datum uuid)
@@ -207,7 +203,7 @@ insert_uuid(Relation uuids, const JobqJob *job, Datum uuid)
 }
 
 /*
- * Write into a row, which is locked or our own, that the uuid means the job.
+ * Store the job in the row of the uuid, which is locked or was written by this transaction.
  */
 static void
 update_uuid(Relation uuids, Meaning * meaning, const JobqJob *job, Datum uuid)
@@ -221,9 +217,9 @@ update_uuid(Relation uuids, Meaning * meaning, const JobqJob *job, Datum uuid)
 }
 
 /*
- * Have the uuid mean this job, which is about to be enqueued.  False if it means
- * another one of the same role, which is live, or has finished and is kept: then that
- * one's id is the job's.
+ * Assign the uuid to this job, which is about to be enqueued.  Returns false if the uuid
+ * belongs to another job of the same role that is live, or finished and kept.  Then *job gets
+ * the id of the other job.  Waits for transactions writing the same uuid.
  */
 bool
 jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
@@ -239,17 +235,14 @@ jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
 		CHECK_FOR_INTERRUPTS();
 		CommandCounterIncrement();
 
-		/*
-		 * as keys are looked up, for the sake of serializable transactions:
-		 * unique.c
-		 */
+		/* present state, because of serializable transactions: unique_key.c */
 		found = find_uuid(uuids, uuid, job_role(job), SnapshotSelf, &meaning);
 		kept = found && is_kept(rel, meaning.job_id);
 		if (kept)
 		{
 			JOB_SET(job, JOB_ID, Int64GetDatum(meaning.job_id));
 
-			/* who is told that his job is there does not lose it by a crash */
+			/* a job reported to the client must survive a crash */
 			if (!meaning.own)
 				jobq_flush_before_telling();
 			break;
@@ -261,7 +254,7 @@ jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
 			continue;
 		}
 
-		/* with the lock, look again: nothing changes from here on */
+		/* with the lock, check again: the row does not change from here on */
 		if (!locked)
 		{
 			locked = lock_uuid(uuids, &meaning);
@@ -275,9 +268,9 @@ jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
 }
 
 /*
- * The job for which jobq_uuid_take() was called is not enqueued, because this one has its
- * unique key: the uuid means this job.  If its id is null (jobq_put_job()), the uuid means
- * none.
+ * The job passed to jobq_uuid_take() is not enqueued, because this job holds its unique key.
+ * Assign the uuid to this job.  If the job's id is null (jobq_put_job()), delete the row of
+ * the uuid.
  */
 void
 jobq_uuid_settle(const JobqJob *job, Datum uuid)
@@ -303,9 +296,8 @@ jobq_uuid_settle(const JobqJob *job, Datum uuid)
 }
 
 /*
- * The ids of the jobs that roles know by this uuid, that of the current user first;
- * pointers to int64.  Whether there still are such jobs, and who may see them, is not
- * asked.
+ * Return the ids of the jobs with this uuid, for all roles, the current user's first, as
+ * pointers to int64.  The caller must check whether the jobs exist and may be seen.
  */
 List *
 jobq_jobs_of_uuid(Datum uuid)
@@ -342,8 +334,8 @@ jobq_jobs_of_uuid(Datum uuid)
 }
 
 /*
- * Delete those of these rows whose jobs are gone.  The caller is connected to SPI.
- * In the scheduler.
+ * Delete those of the rows from "from" up to "to" with jobs that no longer exist.  Called by
+ * the scheduler, which is connected to SPI.
  */
 void
 jobq_uuid_prune(ItemPointer from, ItemPointer to)
@@ -354,7 +346,7 @@ jobq_uuid_prune(ItemPointer from, ItemPointer to)
 	Relation	uuids = jobq_open_table(JOBQ_JOB_UUID_TABLE, RowExclusiveLock);
 	uint64		n;
 
-	/* by subqueries that are no joins: each looks into the indexes */
+	/* subqueries instead of joins, for a use of the indexes */
 	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.job_uuid u"
 						" WHERE u.ctid >= $1 AND u.ctid < $2"
 						" AND (SELECT true FROM jobq_internal.job j WHERE j.id = u.job_id LIMIT 1) IS NULL"
@@ -362,7 +354,7 @@ jobq_uuid_prune(ItemPointer from, ItemPointer to)
 						" AND (SELECT true FROM jobq_internal.archive a WHERE a.id = u.job_id LIMIT 1) IS NULL",
 						2, types, values, NULL, SPI_OK_SELECT);
 
-	/* one that was taken over since is let alone */
+	/* skip rows taken over since */
 	for (uint64 i = 0; i < n; i++)
 	{
 		TM_FailureData tmfd;

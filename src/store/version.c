@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * version.c
- *	  Which versions of the extension's SQL this library works with.
+ *	  Supported versions of the extension's SQL.
  *
- * The library comes with the package, and is the server's from the next start
- * on; tables and functions change by ALTER EXTENSION UPDATE, in each database at
- * another time.  So each may be older than the other for a while.  A library
- * works with the versions that JOBQ_SQL_VERSIONS lists, and with no other: it
- * says so, and touches no table.
+ * The library comes with the package, and is in use from the next start of the server.  Tables
+ * and functions change by ALTER EXTENSION UPDATE, in each database at another time.  Each part
+ * may therefore be older than the other for a while.  A library supports the versions listed
+ * in JOBQ_SQL_VERSIONS. With any other version, the library reports this and accesses no
+ * table.
  *
  * src/store/version.c
  *
@@ -32,14 +32,15 @@
 extern char jobq_sql_versions[];
 
 /*
- * Neither static nor constant, so that the compiler knows nothing of what is in
- * it, with room behind: test/t/module_upgrade.pl makes libraries of other versions
- * by writing there.
+ * Not static and not constant, so that the compiler makes no assumption about the contents.
+ * The array has spare room: test/t/module_upgrade.pl makes libraries of other versions by
+ * writing there.
  */
 char		jobq_sql_versions[sizeof(PREFIX) + 40] = PREFIX JOBQ_SQL_VERSIONS;
 
 /*
- * The version of the extension's SQL in this database; NULL if it is gone.
+ * Return the version of the extension's SQL in this database, or NULL if the extension was
+ * dropped.
  */
 static char *
 version_of(Oid extension)
@@ -87,8 +88,7 @@ is_listed(const char *version)
 }
 
 /*
- * Is the version that the extension has in this database one that the library
- * works with?
+ * Return whether the library supports the version of the extension in this database.
  */
 bool
 jobq_version_fits(Oid extension)
@@ -102,7 +102,7 @@ jobq_version_fits(Oid extension)
 }
 
 /*
- * Is the version later than all that the library knows?  Numbers count as
+ * Return whether the version is later than all supported versions.  Parts are compared as
  * numbers: 1.10 is later than 1.9.
  */
 static bool
@@ -127,8 +127,8 @@ is_later(const char *version)
 }
 
 /*
- * Say at this level that the library does not work with the extension's version,
- * which an error does not return from.
+ * Report, at this level, that the library does not support the extension's version.  Does
+ * nothing if the extension was dropped.
  */
 void
 jobq_report_version(int elevel, Oid extension)
@@ -148,8 +148,9 @@ jobq_report_version(int elevel, Oid extension)
 }
 
 /*
- * An error if the version is later than the library.  An older one may be a step
- * on the way to one that fits: ALTER EXTENSION UPDATE runs a script for each.
+ * ERROR if the version is later than the library.  An older version is accepted, because it
+ * may be a step on the way to a supported version: ALTER EXTENSION UPDATE runs a script for
+ * each step.
  */
 void
 jobq_refuse_later_version(Oid extension)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * databases.c
- *	  Which databases are to be served, and their places in shared memory.
+ *	  Determines which databases are served, and assigns their slots in shared memory.
  *
  * worker/launcher/databases.c
  *
@@ -36,9 +36,7 @@ static bool is_interrupted_drop(Form_pg_database form);
 static List *read_names(void);
 static bool is_wanted(List *names, const char *datname, bool servable);
 
-/*
- * The names in jobq.databases.
- */
+/* Return the names in jobq.databases. */
 static List *
 read_names(void)
 {
@@ -47,7 +45,7 @@ read_names(void)
 	List	   *wanted = NIL;
 	ListCell   *lc;
 
-	/* the setting's check hook has seen that it is a list */
+	/* the check hook of the setting has verified the list */
 	if (!SplitIdentifierString(text, ',', &names))
 		return NIL;
 	foreach(lc, names)
@@ -60,9 +58,7 @@ read_names(void)
 	return wanted;
 }
 
-/*
- * Is the database to be served?  Notes that its name is one of a database.
- */
+/* True if the database is to be served.  Marks the name as found. */
 static bool
 is_wanted(List *names, const char *datname, bool servable)
 {
@@ -85,8 +81,8 @@ is_wanted(List *names, const char *datname, bool servable)
 }
 
 /*
- * Is it what an interrupted DROP DATABASE has left, which nobody can connect to?
- * One that is being dropped looks like that, too, and is locked.
+ * True if the database was left by an interrupted DROP DATABASE, and refuses connections.  A
+ * database that is being dropped looks the same, but is locked.
  */
 static bool
 is_interrupted_drop(Form_pg_database form)
@@ -103,8 +99,9 @@ is_interrupted_drop(Form_pg_database form)
 }
 
 /*
- * The OIDs of the databases that are to be served.  Names that are none of such
- * a database are added to the problems, as texts.
+ * Return the OIDs of the databases to serve.  Names that do not denote a servable database are
+ * added to *problems, as texts.  Runs a transaction; results are in the caller's memory
+ * context.
  */
 List *
 served_databases(List **problems)
@@ -161,9 +158,9 @@ served_databases(List **problems)
 }
 
 /*
- * The entry of the database, made if there is room, or NULL.  An entry of a
- * database that is gone is used again, with nothing of that in it: sessions
- * find it before the scheduler has started.
+ * Return the slot of the database, assigned if necessary and possible, or NULL.  A slot of a
+ * database that is gone is cleared first, because sessions find the slot before the scheduler
+ * has started.  Takes JobqShared.lock and db->lock exclusively.
  */
 JobqDatabase *
 database_entry(Oid dboid)

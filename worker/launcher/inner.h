@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room launcher offer each other.
+ *	  Declarations shared by the files of the directory launcher.
  *
  * worker/launcher/inner.h
  *

@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.c
- *	  The launcher: one per cluster, keeps a scheduler per served database
- *	  alive.
+ *	  The launcher: a single process per cluster, which keeps a scheduler alive for each
+ *	  served database.
  *
- * It is connected to no database and reads shared catalogs only.  It starts a
- * scheduler for each database that jobq.databases names; a scheduler that
- * finds no extension there says so in the database's entry and leaves, and is
- * started again when CREATE EXTENSION pokes the launcher.  Until then its place is
- * another's, if there are more databases than places.  As a safety check,
- * it looks every jobq.poll_interval whether one is missing though nobody has
- * poked it.
+ * The launcher is connected to no database, and reads shared catalogs only.  It starts a
+ * scheduler for each database in jobq.databases.  A scheduler that finds no extension marks
+ * the database's slot and exits.  It is started again when CREATE EXTENSION wakes (pokes) the
+ * launcher.  Until then another database may get the slot, if there are more databases than
+ * slots.  As a safety check, the launcher also checks every jobq.poll_interval whether a
+ * scheduler is missing.
  *
- * The postmaster restarts the launcher (exit code 1, never 0, which would be
- * for ever) and nothing else: schedulers and workers are dynamic and looked
- * after through shared memory.  A scheduler outlives the launcher.
+ * The postmaster restarts only the launcher.  The launcher exits with 1 and never with 0,
+ * because the postmaster does not restart a process that exits with 0.  Schedulers and workers
+ * are dynamic, and are supervised through shared memory.  A scheduler survives the exit of the
+ * launcher.
  *
  * worker/launcher/launcher.c
  *
@@ -34,16 +34,16 @@
 
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
-/* Pause between attempts to start a scheduler that fails, in ms. */
+/* Pause between attempts to start a failing scheduler, in milliseconds. */
 #define FIRST_PAUSE		1000
 #define LAST_PAUSE		60000
 
-/* How often a scheduler is started before it counts as one that fails. */
+/* Number of starts after which a scheduler counts as failing. */
 #define SLOW_STARTS		4
 
 /*
- * Databases that have given up their places, as the extension was not there.  They get
- * others when somebody has poked.
+ * Databases that lost their slots because the extension was missing.  They can get a slot
+ * again after the next poke.
  */
 static List *without = NIL;
 
@@ -57,9 +57,7 @@ static JobqDatabase *take_place(Oid dboid, long *pause);
 static bool all_settled(void);
 static bool start_scheduler(JobqDatabase *db);
 
-/*
- * Register the launcher with the postmaster.
- */
+/* Register the launcher with the postmaster.  Called once, in the postmaster. */
 void
 jobq_register_launcher(void)
 {
@@ -111,7 +109,7 @@ jobq_launcher_main(Datum main_arg)
 			{
 				JobqDatabase *db = &jobq_shared->databases[i];
 
-				/* that it has found no extension was no failure */
+				/* a missing extension was not a failure */
 				if (db->absent)
 					db->failures = 0;
 				db->absent = false;
@@ -144,8 +142,8 @@ launcher_exit(int code, Datum arg)
 }
 
 /*
- * Find the culprits of the last crash, for those who charge them.  Those whose
- * databases are gone are forgotten.
+ * Find the culprits of the last crash, which schedulers and sessions charge.  Culprits of
+ * databases that are gone are removed.
  */
 static void
 read_flight_recorder(void)
@@ -162,8 +160,8 @@ read_flight_recorder(void)
 }
 
 /*
- * Save the statistics each minute, as far as something has happened.  Returns when to
- * look again, in milliseconds.
+ * Save the statistics once a minute, if they have changed.  Returns the time until the next
+ * call, in milliseconds.
  */
 static long
 save_stats(void)
@@ -183,8 +181,8 @@ save_stats(void)
 }
 
 /*
- * Start the schedulers that are missing, have the superfluous ones leave, say
- * what looks like a mistake, and return how long to sleep, in milliseconds.
+ * Start missing schedulers, have superfluous schedulers exit, and report probable mistakes.
+ * Returns the time to sleep, in milliseconds.
  */
 static long
 look_at_databases(void)
@@ -203,7 +201,7 @@ look_at_databases(void)
 	dboids = served_databases(&problems);
 	report_problems(problems);
 
-	/* whose place is free then may be another's */
+	/* first, because freed slots may be needed */
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		if (OidIsValid(jobq_shared->databases[i].dboid) &&
 			!list_member_oid(dboids, jobq_shared->databases[i].dboid))
@@ -215,8 +213,8 @@ look_at_databases(void)
 }
 
 /*
- * Start the schedulers that are missing and may start now.  Returns when to look
- * again, in milliseconds.
+ * Start missing schedulers that may start now.  Returns the time until the next check, in
+ * milliseconds.
  */
 static long
 start_schedulers(const List *dboids, TimestampTz now)
@@ -249,7 +247,7 @@ start_schedulers(const List *dboids, TimestampTz now)
 						 errhint("Raise \"%s\" and restart the server.",
 								 "jobq.max_databases")));
 			warned = true;
-			continue;			/* others have places */
+			continue;			/* other databases have slots */
 		}
 		if (db->scheduler != NULL || db->absent)
 			continue;
@@ -268,7 +266,10 @@ start_schedulers(const List *dboids, TimestampTz now)
 				at = now + FIRST_PAUSE * INT64CONST(1000);
 			else
 			{
-				/* the next look is due if it dies before it works */
+				/*
+				 * the next check is due if the scheduler exits before it
+				 * works
+				 */
 				int64		wait = Min((int64) FIRST_PAUSE << Min(db->failures, 10),
 									   LAST_PAUSE);
 
@@ -283,8 +284,9 @@ start_schedulers(const List *dboids, TimestampTz now)
 }
 
 /*
- * A place for the database, or NULL.  If none is free, one gives up its own in which no
- * extension was found.  *pause is lowered to when there may be one, in milliseconds.
+ * Assign a slot to the database, or return NULL.  If no slot is free, take the slot of a
+ * database without the extension.  *pause is lowered to the time until a slot may be free, in
+ * milliseconds.
  */
 static JobqDatabase *
 take_place(Oid dboid, long *pause)
@@ -311,9 +313,9 @@ take_place(Oid dboid, long *pause)
 }
 
 /*
- * Is it known of all databases that have places whether the extension is there?  It is not
- * known of a database whose scheduler has been started SLOW_STARTS times at most, and has not
- * completed a round: a busy machine may be slow to start processes.
+ * True if for all databases with slots it is known whether the extension exists.  It is
+ * unknown while a scheduler was started at most SLOW_STARTS times and has not completed a
+ * round, because a busy machine may start processes slowly.
  */
 static bool
 all_settled(void)
@@ -331,8 +333,9 @@ all_settled(void)
 }
 
 /*
- * A database is not served any more, or gone: have its processes leave, and when
- * they have, give up its place.  Returns when to look again, in milliseconds.
+ * The database is gone or no longer served: have all processes exit, and free the slot
+ * afterwards.  Returns the time until the next check, in milliseconds.  Takes JobqShared.lock
+ * exclusively.
  */
 static long
 leave_database(int index)
@@ -372,7 +375,7 @@ leave_database(int index)
 		else if (slot->state == JOBQ_SLOT_STARTING &&
 				 now > slot->started_at + PROCESS_ATTACH_TIMEOUT)
 		{
-			/* it never came, and shall not */
+			/* the worker never attached, and must not attach later */
 			slot->generation++;
 			slot->state = JOBQ_SLOT_FREE;
 		}
@@ -400,7 +403,8 @@ leave_database(int index)
 }
 
 /*
- * Start a scheduler, or say why that cannot be.
+ * Start a scheduler.  If no process slot is free, log this once a minute, ask other databases
+ * for slots, and return false.
  */
 static bool
 start_scheduler(JobqDatabase *db)

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.h
- *	  The door of the room launcher: one process per cluster that keeps a
- *	  scheduler per served database alive.
+ *	  Interface of the directory launcher: a single process per cluster, which keeps a
+ *	  scheduler alive for each served database.
  *
- * Promises: a database that "jobq.databases" names has a scheduler as soon as
- * it has the extension; one that is taken off the list, or dropped, is left.
+ * Guarantees: a database in jobq.databases gets a scheduler as soon as the extension exists
+ * there.  The processes of a database that is removed from the list, or dropped, exit.
  *
  * Locks: JobqShared.lock, JobqDatabase.lock.
  *
- * Only _PG_init() calls this room.
+ * Only _PG_init() calls this directory.
  *
  * worker/launcher/launcher.h
  *

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * report.c
- *	  Says in the log what looks like a mistake in the settings.
+ *	  Logs probable mistakes in the settings.
  *
- * Each is said once, and again when it has been otherwise meanwhile.
+ * Each problem is logged once, and again if it has disappeared in between.
  *
  * worker/launcher/report.c
  *
@@ -16,13 +16,12 @@
 
 static bool has_text(const List *texts, const char *text);
 
-/*
- * Log those of the problems, and of what jobq.workers says, that are new.
- */
+/* Log new problems, including those of jobq.workers.  problems is a list of texts. */
 void
 report_problems(List *problems)
 {
-	static List *known = NIL;	/* what was said before, and is still so */
+	static List *known = NIL;	/* problems that were logged before and still
+								 * exist */
 	List	   *before = known;
 	MemoryContext old;
 	ListCell   *lc;

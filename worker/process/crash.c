@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * crash.c
- *	  Whose crash it was: what the postmaster knows.
+ *	  Determines which process crashed, from the messages of the postmaster.
  *
- * When a process crashes, the postmaster stops all others.  It says in the log
- * which one it was, and that it terminates the others, in this order and before
- * it does so; in each crash it says that once.  That is the only trustworthy
- * word about who was the first: afterwards all processes are gone, and those who
- * were too slow were killed like the culprit.  A hook of the log listens to it,
- * in the postmaster itself, and notes it in the flight recorder.
+ * When a process crashes, the postmaster stops all other processes.  The postmaster first logs
+ * the crashed process, and then the termination of all remaining processes, once per crash.
+ * These messages are the only reliable evidence of the first crash.  Afterwards all processes
+ * are gone, and processes that were too slow were killed like the culprit.  A log hook in the
+ * postmaster reads the messages, and marks the culprit in the flight recorder.
  *
- * The postmaster must not come to harm.  So this touches no shared memory and
- * takes no lock, and nothing here raises an error.
+ * The postmaster must not be harmed.  This code therefore touches no shared memory, takes no
+ * lock, and raises no error.
  *
  * worker/process/crash.c
  *
@@ -29,9 +28,7 @@ static bool seen = false;
 static void listen_to_log(ErrorData *edata);
 static void postmaster_exit(int code, Datum arg);
 
-/*
- * Listen to the postmaster; called in it, when the library is loaded.
- */
+/* Install the log hook.  Called in the postmaster, when the library is loaded. */
 void
 crash_listen(void)
 {
@@ -57,7 +54,9 @@ listen_to_log(ErrorData *edata)
 		edata->message == NULL)
 		return;
 
-	/* how a process has ended: this part of the message is never translated */
+	/*
+	 * how a process has ended: this part of the message is never translated
+	 */
 	if (strstr(edata->message_id, "(PID %d)") != NULL)
 	{
 		const char *at = strstr(edata->message, "(PID ");
@@ -77,8 +76,7 @@ listen_to_log(ErrorData *edata)
 }
 
 /*
- * The postmaster ends in good order, after a crash if "restart_after_crash" is
- * off.
+ * The postmaster exits by itself, for example after a crash with restart_after_crash off.
  */
 static void
 postmaster_exit(int code, Datum arg)

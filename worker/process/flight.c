@@ -1,39 +1,37 @@
 /*-------------------------------------------------------------------------
  *
  * flight.c
- *	  The flight recorder: which job a process was running when the
- *	  server crashed: a worker, or a session in jobq.work().
+ *	  The flight recorder: which job a process, a worker or a session in jobq.work(), was
+ *	  running when the server crashed.
  *
- * A durable note before each job would cost a flush per job.  Instead each
- * process has a record of 64 bytes in a preallocated file that is mapped into
- * memory: a store to it survives the crash of any server process, though not
- * of the operating system (which is seldom a job's fault).
+ * A durable record before each job would cost a flush per job.  Instead each process has a
+ * record of 64 bytes in a preallocated, memory-mapped file.  A store to the file survives the
+ * crash of any server process.  A store does not survive a crash of the operating system,
+ * which a job rarely causes.
  *
- * That a job was running proves nothing: all its neighbours were, too.  It is
- * charged only if the postmaster has seen its process crash, as the first one,
- * and has lived on.  So a record goes through two hands:
+ * A running job alone proves nothing, because other jobs were running as well.  A job is
+ * charged only if the postmaster saw its process crash first, and survived.  A record
+ * therefore has two states:
  *
- *	RUNNING		by the process, while it runs a job
- *	ACCUSED		by the postmaster (crash.c), which names the process whose end
- *				made it stop all others.  There is one in each crash.
+ * RUNNING   set by the process while it runs a job
+ * ACCUSED   set by the postmaster (crash.c), for the process that caused
+ *           the stop of all others; a single record per crash
  *
- * The next launcher reads the records, and keeps those of the accused if the
- * same postmaster is still there, or if it has come to its end by itself
- * (restart_after_crash = off).  A postmaster that was killed proves nothing: whoever
- * did that may have killed the worker, too.  All other records are void.  The
- * scheduler of the database charges the job, or a session in jobq.work(), which
- * may be where no scheduler is.  The record stays until the charge is durable, or
- * the database is gone, so that a crash in between loses nothing; the number of the
- * job's crashes, which each charge increments, prevents charging twice.
+ * The next launcher reads the records.  It keeps the accused records if the same postmaster is
+ * still there, or if the postmaster exited by itself (restart_after_crash = off).  If the
+ * postmaster was killed, the records prove nothing, because the killer may have killed the
+ * worker, too.  All other records are void.  The scheduler of the database charges the job, or
+ * a session in jobq.work() does, because there may be no scheduler.  The record stays until
+ * the charge is durable, or the database is gone, so that a crash in between loses nothing.
+ * Each charge increments the job's number of crashes, which prevents a second charge.
  *
- * The postmaster cannot say what is kept from the log ("log_min_messages" above
- * "log").  Then there is a weaker proof: the handler for SIGQUIT, which the
- * postmaster sends to all others, marks a record as BYSTANDER, and if a single
- * one is left that is RUNNING, that worker has crashed.  Sessions have another handler,
- * and are not accused by this.
+ * The postmaster's messages are missing if log_min_messages is above "log".  A weaker proof is
+ * used then.  The postmaster sends SIGQUIT to all remaining processes, and the signal handler
+ * marks their records as BYSTANDER.  If a single worker's record is still RUNNING, this worker
+ * crashed.  Sessions have another signal handler, and are not accused in this way.
  *
- * The file is in pg_stat_tmp, which is neither wiped at start nor copied by
- * base backups: a standby must not inherit the primary's records.
+ * The file is in pg_stat_tmp, which is neither emptied at start nor copied by base backups.  A
+ * standby must not inherit the primary's records.
  *
  * worker/process/flight.c
  *
@@ -55,7 +53,7 @@
 #define FLIGHT_FILE		"pg_stat_tmp/jobq_flight"
 #define FLIGHT_MAGIC	0x4A515633	/* "JQV3" */
 
-/* Culprits that are kept until they are charged; if there are more, the last. */
+/* Number of culprits kept until they are charged.  If there are more, the last are kept. */
 #define MAX_KEPT		64
 
 enum
@@ -73,20 +71,20 @@ typedef struct FlightRecord
 	int64		job_id;
 	Oid			dboid;
 	int32		attempt;		/* charged before the run */
-	int32		crashes;		/* of these, by a crash */
+	int32		crashes;		/* of these, for a crash */
 	int32		pid;
 	bool		session;		/* of a client */
 	char		pad[31];
 } FlightRecord;
 
-/* The first record is this. */
+/* The first record of the file. */
 typedef struct FlightHeader
 {
 	uint32		magic;
-	int32		postmaster_pid; /* whose workers' records these are ... */
+	int32		postmaster_pid; /* the postmaster of the processes ... */
 	TimestampTz postmaster_start;
-	uint32		heard;			/* it has said whose crash there was ... */
-	uint32		outlived;		/* ... and has come to its end by itself */
+	uint32		heard;			/* ... has logged the crashed process ... */
+	uint32		outlived;		/* ... and has exited by itself */
 	char		pad[40];
 } FlightHeader;
 
@@ -95,8 +93,8 @@ StaticAssertDecl(sizeof(FlightHeader) == sizeof(FlightRecord),
 				 "flight header is as large as a record");
 
 /*
- * Behind the header there are the records of the accused who are still to be
- * charged, and then one for each process that may be connected to a database.
+ * The header is followed by the accused records that are still to be charged.  Then follows a
+ * record for each process that may be connected to a database.
  */
 static FlightHeader *header = NULL;
 static FlightRecord *kept = NULL;
@@ -108,8 +106,8 @@ static void flight_keep(const FlightRecord *record);
 #define FLIGHT_SIZE		((1 + MAX_KEPT + MaxBackends) * sizeof(FlightRecord))
 
 /*
- * Map the file; the launcher creates it.  Without it jobq runs all the same,
- * and a crash is charged to nobody.
+ * Map the file.  create: extend the file to its full size; only the launcher does this.
+ * Failures are logged.  Without the file, jobq runs normally, and crashes are not charged.
  */
 void
 flight_open(bool create)
@@ -139,7 +137,9 @@ flight_open(bool create)
 		Size		more = size - st.st_size;
 		char	   *zeros = palloc0(more);
 
-		/* real blocks, or a full disk would be a SIGBUS later */
+		/*
+		 * allocate blocks now, because a full disk would cause a SIGBUS later
+		 */
 		if (!create || pg_pwrite(fd, zeros, more, st.st_size) != (ssize_t) more)
 		{
 			ereport(LOG,
@@ -163,9 +163,9 @@ flight_open(bool create)
 }
 
 /*
- * Keep those who are to be charged for the last crash beside those before, and
- * clear all other records.  Called by the first launcher after a start, before there
- * are workers, and before sessions note anything.
+ * Keep the accused records of the last crash beside earlier ones, and clear all other records.
+ * Called by the first launcher after a start, before workers exist, and before sessions write
+ * records.
  */
 void
 flight_judge(void)
@@ -206,8 +206,8 @@ flight_judge(void)
 }
 
 /*
- * Move it to where it is kept until its job is charged: behind the others, the
- * first of which gives way if there are too many.
+ * Append the record to the records kept until their jobs are charged.  If there are too many,
+ * the first is dropped.  Logs the job.
  */
 static void
 flight_keep(const FlightRecord *record)
@@ -229,8 +229,8 @@ flight_keep(const FlightRecord *record)
 }
 
 /*
- * The next culprit of a database, or of any if that is InvalidOid, from the record
- * *next on; false if there is none.
+ * Get the next culprit of a database, or of any database if dboid is InvalidOid, starting at
+ * record *next.  False if there is none.
  */
 bool
 flight_culprit(Oid dboid, int *next, JobqCulprit *culprit)
@@ -252,9 +252,7 @@ flight_culprit(Oid dboid, int *next, JobqCulprit *culprit)
 	return false;
 }
 
-/*
- * The job was charged, and that is durable; or there is nobody to charge.
- */
+/* Remove the culprit.  Its charge is durable, or there is no job to charge. */
 void
 flight_clear_culprit(const JobqCulprit *culprit)
 {
@@ -262,9 +260,9 @@ flight_clear_culprit(const JobqCulprit *culprit)
 }
 
 /*
- * The record with this number (0: the header) in the file.  The postmaster reads and
- * writes the file and does not map it, because it must not come to harm if
- * somebody has cut the file off.  What it cannot write is not charged.
+ * Read a record of the file; number 0 is the header.  The postmaster reads and writes the file
+ * without mapping it, because a truncated file must not harm the postmaster.  A record that
+ * cannot be written is not charged.
  */
 static bool
 flight_read(int fd, int number, void *record)
@@ -282,9 +280,9 @@ flight_write(int fd, int number, const void *record)
 }
 
 /*
- * In the postmaster: this process has crashed, which another one had started,
- * or 0.  If it is a worker, accuse its job.  If it helped one, say in a parallel
- * query, that worker's job has had the postmaster start it.
+ * Called in the postmaster: process pid has crashed.  starter is the process that requested
+ * pid, or 0.  If either process was running a job, accuse its record.  The starter matters for
+ * helpers, for example of a parallel query.
  */
 void
 flight_accuse(int pid, int starter)
@@ -314,9 +312,7 @@ flight_accuse(int pid, int starter)
 	close(fd);
 }
 
-/*
- * In the postmaster, which has seen a crash: it comes to its end by itself.
- */
+/* Called in the postmaster, which has seen a crash: the postmaster exits by itself. */
 void
 flight_outlive(void)
 {
@@ -340,7 +336,8 @@ flight_leave(int code, Datum arg)
 }
 
 /*
- * This process is going to run jobs, a worker or a client's session.
+ * Allocate the record of this process, a worker or a client's session.  Does nothing if the
+ * file is not mapped.
  */
 void
 flight_attach(bool session)
@@ -357,8 +354,8 @@ flight_attach(bool session)
 }
 
 /*
- * This process begins a job that has been charged with so many attempts, and of
- * these with so many for a crash.
+ * This process begins a job.  attempt: number of charged attempts; crashes: number of these
+ * charged for a crash.
  */
 void
 flight_begin(int64 id, int attempt, int crashes)
@@ -373,8 +370,8 @@ flight_begin(int64 id, int attempt, int crashes)
 }
 
 /*
- * The job that this process runs, if it does: what it runs within that comes and
- * goes.
+ * Get the job that this process runs.  False if there is none.  Used to restore the record
+ * after a nested job.
  */
 bool
 flight_running(JobqCulprit *outer)
@@ -394,9 +391,7 @@ flight_end(void)
 		mine->state = FLIGHT_IDLE;
 }
 
-/*
- * SIGQUIT: another process crashed, or the server is stopped at once.
- */
+/* SIGQUIT: another process crashed, or the server is stopped immediately. */
 void
 flight_bystander(SIGNAL_ARGS)
 {

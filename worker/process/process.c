@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *	  What the processes of jobq have in common.
+ *	  Functions shared by the processes of jobq.
  *
  * worker/process/process.c
  *
@@ -33,11 +33,10 @@ static emit_log_hook_type prev_emit_log = NULL;
 static void emit_log(ErrorData *edata);
 
 /*
- * Have the postmaster start a process that is not started again when it ends:
- * who registers it is woken when it comes and goes, and looks after it.  The
- * process finds "extra" in its bgw_extra.  False if the server has no place for
- * another process; otherwise *process, if that is wanted, is in the caller's memory
- * context.
+ * Have the postmaster start a process without automatic restart.  The caller is notified when
+ * the process starts and ends, and supervises it.  The process finds "extra" in its bgw_extra.
+ * False if no process slot is free.  If process is not NULL, *process is set, in the caller's
+ * memory context.
  */
 bool
 process_register(const char *type, const char *name, const char *function,
@@ -68,9 +67,7 @@ process_register(const char *type, const char *name, const char *function,
 	return true;
 }
 
-/*
- * This process serves the database with this place in shared memory.
- */
+/* Set the database that this process serves, as an index in shared memory. */
 void
 process_serve(int database)
 {
@@ -79,9 +76,9 @@ process_serve(int database)
 }
 
 /*
- * The worker in this slot is gone: it holds nothing any more, and the slot may be given
- * to another, of any database.  For live and unused see jobq_permits_release().  Takes
- * db->lock.
+ * The worker of this slot is gone: release its resources.  The slot may then be reassigned,
+ * also to another database.  For live and unused see jobq_permits_release().  Takes db->lock
+ * exclusively.
  */
 void
 process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, bool unused, TimestampTz now)
@@ -96,9 +93,8 @@ process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, bool unused, Time
 }
 
 /*
- * Establish signal handlers: die() on SIGTERM, because it respects critical
- * sections and is turned into an orderly exit at the next interrupt check,
- * wherever a handler or a query of ours has got to.
+ * Install signal handlers.  SIGTERM is die(), because die() respects critical sections.  The
+ * process then exits at the next interrupt check, in a handler or in a query.
  */
 void
 process_start(void)
@@ -110,10 +106,7 @@ process_start(void)
 	BackgroundWorkerUnblockSignals();
 }
 
-/*
- * That a process is terminated because the server is being stopped is no news,
- * and no error.
- */
+/* Log no error when a process is terminated because the server is being stopped. */
 static void
 emit_log(ErrorData *edata)
 {
@@ -125,11 +118,10 @@ emit_log(ErrorData *edata)
 }
 
 /*
- * Handle interrupts, where nothing is going on: between two jobs, two duties, or
- * before a sleep.  If the server is being stopped, the process ends here as if
- * by itself, and the postmaster does not speak of it.  But the launcher ends with
- * 1, which the postmaster logs: after a 0 it would not start it again, should it
- * live on.
+ * Handle interrupts between two jobs or two duties, or before a sleep.  If the server is being
+ * stopped, the process exits here by itself, and the postmaster logs nothing.  The launcher
+ * exits with 1, which the postmaster logs.  After a 0 the postmaster would not restart the
+ * launcher if the stop does not happen.
  */
 void
 process_interrupts(void)
@@ -140,8 +132,8 @@ process_interrupts(void)
 }
 
 /*
- * Settings of the database, the role or the file that must not reach this
- * process.  A worker runs user code and keeps most of them.
+ * Override settings of the database, the role or the configuration file that must not affect
+ * this process.  A worker runs user code and keeps most settings.
  */
 void
 process_pin_settings(bool is_worker)
@@ -150,7 +142,7 @@ process_pin_settings(bool is_worker)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE)
 	PIN("idle_in_transaction_session_timeout", "0");
 	PIN("default_transaction_read_only", "off");
-	/* who lives on after an error must not be ended by it */
+	/* an error must not end a process of jobq */
 	PIN("exit_on_error", "off");
 	if (JOBQ_HAS_TRANSACTION_TIMEOUT)
 		PIN("transaction_timeout", "0");
@@ -170,9 +162,8 @@ process_pin_settings(bool is_worker)
 }
 
 /*
- * Until the end of the transaction, or of its level of settings, wait for locks as
- * long as it takes: lock_timeout is meant for what handlers do, and not for what is
- * written about their jobs.
+ * Disable lock_timeout until the end of the transaction, or of the nest level of settings.
+ * lock_timeout is meant for handlers, not for writes about their jobs.
  */
 void
 process_wait_for_locks(void)
@@ -183,8 +174,8 @@ process_wait_for_locks(void)
 }
 
 /*
- * Load the libraries that the database or the role wants in each session, which may
- * restrict what it can do.  The server does that for clients only.
+ * Load the libraries that the database or the role requires in each session, because they may
+ * restrict the session.  The server does this for clients only.  Runs a transaction.
  */
 void
 process_load_libraries(void)
@@ -198,10 +189,10 @@ process_load_libraries(void)
 }
 
 /*
- * Is the server being stopped, or is the postmaster dead?  Then what ends does so
- * through no fault of its own.  The postmaster says so in its lock file before
- * it signals anybody.  If it was killed, the file tells nothing, but whoever
- * has noticed comes later than its death.  Raises no error.
+ * True if the server is being stopped, or the postmaster is dead.  A process that ends now is
+ * not at fault.  The postmaster records the stop in the lock file before sending signals.  If
+ * the postmaster was killed, the file shows nothing, but a process that reacts to the death
+ * checks later.  Raises no error.
  */
 bool
 process_stopping(void)
@@ -232,12 +223,12 @@ process_stopping(void)
 }
 
 /*
- * Sleep until the latch is set or the time is over, and handle interrupts and
- * a reload of the configuration.  True if there was one.
+ * Sleep until the latch is set or the timeout (in milliseconds) is over.  Handle interrupts
+ * and a reload of the configuration.  Returns true after a reload.
  *
- * The caller has read "calls" before he looked at what there is to do.  If
- * there were others since then, or a signal, its latch may have been reset on
- * the way: do not sleep.
+ * The caller has read "calls" before checking for work, and passes the value as "seen".  If
+ * "calls" has changed, or a signal has arrived, the latch may have been reset meanwhile.  The
+ * function then does not sleep.
  */
 bool
 process_sleep(pg_atomic_uint32 *calls, uint32 seen, long timeout_ms,
@@ -259,9 +250,7 @@ process_sleep(pg_atomic_uint32 *calls, uint32 seen, long timeout_ms,
 	return false;
 }
 
-/*
- * Start a transaction with an active snapshot.
- */
+/* Start a transaction with an active snapshot. */
 void
 process_begin_transaction(void)
 {

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *	  The door of the room process: what the processes of jobq have in common.
+ *	  Interface of the directory process: functions shared by the processes of jobq.
  *
- * How a process starts, sleeps and ends; which database it serves; the flight
- * recorder, which tells after a crash which job's process it was.
+ * These functions start, suspend and end a process, and set the database of the process.  The
+ * flight recorder shows after a crash which job's process crashed.
  *
- * Promises: a process that sleeps here misses no wake-up, and handles interrupts
- * and a reload of the settings.  A stop of the server ends a process without an
- * error in the log.  The flight recorder survives the crash of any
- * server process; the postmaster itself notes there whose crash it was.
+ * Guarantees: a process that sleeps here misses no wake-up, and handles interrupts and a
+ * reload of the settings.  A stop of the server ends a process without an error in the log.
+ * The flight recorder survives the crash of any server process; the postmaster itself marks
+ * the culprit.
  *
- * Takes no lock.
+ * Locks: process_slot_gone() takes db->lock.  All other functions take no lock.
  *
  * worker/process/process.h
  *
@@ -28,7 +28,7 @@
 
 /* worker/process/process.c */
 
-/* A slot whose worker has not attached in this time is given up. */
+/* A slot is given up if its worker has not attached within this time, in microseconds. */
 #define PROCESS_ATTACH_TIMEOUT	(10 * USECS_PER_SEC)
 
 /* The database that this process serves; the launcher has none. */
@@ -54,14 +54,14 @@ extern void process_begin_transaction(void);
 
 /* worker/process/flight.c */
 
-/* A job that was running in a process that has crashed. */
+/* A job that was running in a crashed process. */
 typedef struct JobqCulprit
 {
 	Oid			dboid;
 	int64		job_id;
-	int			attempt;		/* charged before that run ... */
+	int			attempt;		/* charged before the run ... */
 	int			crashes;		/* ... and of these, for a crash */
-	int			record;			/* where it is kept */
+	int			record;			/* index among the kept records */
 } JobqCulprit;
 
 extern void flight_open(bool create);

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * allowance.c
- *	  How much memory, temporary files and WAL one run may use: max_memory, max_temp and
+ *	  Limits on the memory, temporary files and WAL of a run: max_memory, max_temp and
  *	  max_wal of its kind.
  *
- * The server has no place at which it would ask us while a handler runs.  So where a
- * kind has such a limit, a timer looks each LOOK_PAUSE at the counters of this process,
- * and cancels the handler when one is above.  When the handler has returned, it looks
- * once more; so a run that was above its limit never commits, however short it was, but
- * for memory that it had given back by then.
+ * The server has no hook that is called regularly while a handler runs.  For a kind with
+ * limits, a timer therefore compares the counters of this process with the limits every
+ * LOOK_PAUSE milliseconds.  If a limit is exceeded, the timer cancels the handler.  After the
+ * handler has returned, the counters are compared once more.  A run above a limit therefore
+ * never commits, however short.  The exception is memory that the run has freed by then.
  *
- * Memory is what the process has of its own, as the system counts it, less what it had
- * when the run began: what other jobs have left in it is not put down to this one.
- * A worker whose run has had too much leaves, which gives the memory back.
+ * Memory is the private memory of the process as reported by the operating system, minus the
+ * private memory at the start of the run.  Memory left behind by earlier jobs therefore does
+ * not count.  A worker with a run above max_memory exits, which frees the memory.
  *
  * worker/runner/allowance.c
  *
@@ -30,24 +30,23 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-/* Milliseconds between two looks. */
+/* Pause between two checks, in milliseconds. */
 #define LOOK_PAUSE	10
 
 #define HINT	"Let the job do less at a time, or register its kind with a higher limit."
 
-static TimeoutId timer = MAX_TIMEOUTS;	/* none yet */
+static TimeoutId timer = MAX_TIMEOUTS;	/* MAX_TIMEOUTS: not registered yet */
 static bool ticks = false;		/* the timer runs */
-static int64 most[JOBQ_NALLOWANCES];	/* in bytes; 0: as much as it likes */
-static int64 began[JOBQ_NALLOWANCES];	/* what was used when the run began */
+static int64 most[JOBQ_NALLOWANCES];	/* in bytes; 0: no limit */
+static int64 began[JOBQ_NALLOWANCES];	/* usage when the run began */
 
-/* set in the handler of a signal */
-static volatile sig_atomic_t over = -1; /* which is above, or -1 */
-static volatile int64 taken = 0;	/* and how much that is */
+/* set in a signal handler */
+static volatile sig_atomic_t over = -1; /* the exceeded limit, or -1 */
+static volatile int64 taken = 0;	/* usage at this time */
 
 /*
- * The memory that this process has of its own, in bytes; where the system does not
- * tell that, the most that it ever had, with the shared memory that it has used.
- * May be called in the handler of a signal.
+ * Return the private memory of this process in bytes.  On systems without this figure, return
+ * the peak memory including used shared memory.  May be called in a signal handler.
  */
 static int64
 private_memory(void)
@@ -64,7 +63,7 @@ private_memory(void)
 	length = file < 0 ? -1 : pread(file, line, sizeof(line) - 1, 0);
 	if (length > 0)
 	{
-		int64		pages[3] = {0}; /* all, in memory, and of these, shared */
+		int64		pages[3] = {0}; /* total, resident, and shared */
 		int			n = 0;
 
 		for (ssize_t i = 0; i < length && n < 3; i++)
@@ -95,9 +94,7 @@ used(JobqAllowance what)
 	return 0;
 }
 
-/*
- * Note what is above its limit.
- */
+/* Record the first limit that is exceeded. */
 static void
 look(void)
 {
@@ -117,8 +114,7 @@ look(void)
 }
 
 /*
- * The timer's handler.  A handler of a job that catches the cancellation is cancelled
- * again.
+ * Handler of the timer.  A job's handler that catches the cancellation is cancelled again.
  */
 static void
 look_and_cancel(void)
@@ -136,7 +132,8 @@ look_and_cancel(void)
 }
 
 /*
- * A run begins whose kind allows so much; handler may be NULL.
+ * A run begins: set the limits of its kind, and start the timer.  handler may be NULL.  The
+ * caller calls allowance_end() or allowance_check() at the end.
  */
 void
 allowance_begin(const JobqHandler *handler)
@@ -158,9 +155,7 @@ allowance_begin(const JobqHandler *handler)
 	ticks = true;
 }
 
-/*
- * The handler has ended: look no more.
- */
+/* The handler has ended: stop the timer. */
 void
 allowance_end(void)
 {
@@ -171,8 +166,7 @@ allowance_end(void)
 }
 
 /*
- * Why the handler is ended, in the current memory context.  Something is above its
- * limit.
+ * Return the error message, in the current memory context.  A limit must have been exceeded.
  */
 static char *
 complaint(void)
@@ -187,9 +181,7 @@ complaint(void)
 					most[over] / 1024);
 }
 
-/*
- * The handler has returned: look no more, and an error if it has used more than it may.
- */
+/* The handler has returned: stop the timer.  Raises an error if a limit is exceeded. */
 void
 allowance_check(void)
 {
@@ -207,8 +199,8 @@ allowance_check(void)
 }
 
 /*
- * If the handler was cancelled because something was above its limit, let the error say
- * so, in the current memory context.
+ * If the handler was cancelled because a limit was exceeded, change the error to say so, and
+ * return true.  Strings are allocated in the current memory context.
  */
 bool
 allowance_blame(ErrorData *edata)
@@ -221,9 +213,7 @@ allowance_blame(ErrorData *edata)
 	return true;
 }
 
-/*
- * Has the run had more memory than it may, which its process keeps?
- */
+/* True if the run exceeded its limit on memory, which the process keeps. */
 bool
 allowance_took_memory(void)
 {

@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * cancel.c
- *	  A worker that was asked by cancel() to stop its job.
+ *	  Cancellation of a worker's job by cancel().
  *
- * As a rule that ends the handler, and the failure is recorded as a cancellation.  But who
- * asks finds the job in the worker's slot up to the hand-over of the commit that ends the
- * attempt, when nothing can end it otherwise any more.  And another session may have the
- * job's row, when the worker is to begin with it or to record that it was cancelled.  If
- * the job may run again then, its cancel is owed (JobqOwed in memory.h): that is noted
- * as soon as the slot does not name the job.  The worker cancels it as whoever comes later
- * does: in the table.  What it cannot do at once, or does not come to do, the scheduler does
+ * Usually the cancellation ends the handler, and the failure is recorded as a cancellation.
+ * But the caller of cancel() finds the job in the worker's slot until the hand-over of the
+ * commit that ends the attempt.  By then the attempt cannot be ended differently.  Or another
+ * session may hold the job's row when the worker is about to start the job or to record the
+ * cancellation.  If the job may run again in these cases, its cancellation is pending
+ * (JobqOwed in memory.h).  The pending cancellation is recorded as soon as the slot no longer
+ * names the job.  The worker then cancels the job in the table, like any later caller.  The
+ * scheduler performs the pending cancellations that the worker cannot perform at once
  * (worker/scheduler/owed.c).
  *
  * worker/runner/cancel.c
@@ -25,9 +26,7 @@
 
 #include "operate/operate.h"
 
-/*
- * Was the worker asked to stop this job by cancel()?
- */
+/* True if cancel() asked the worker to stop this job. */
 bool
 was_cancelled(const JobqSlot *slot, int64 id)
 {
@@ -35,8 +34,9 @@ was_cancelled(const JobqSlot *slot, int64 id)
 }
 
 /*
- * The worker is about to leave its job.  Was it asked to stop it, and may the job run again?
- * It is over only if that has committed, and not that it runs again.
+ * True if cancel() asked the worker to stop its job, and the job may run again.  The worker is
+ * about to leave the job.  The job does not run again if its end has committed (over), unless
+ * the commit left the job live or its permits unused.
  */
 bool
 cancel_is_owed(const JobqSlot *slot)
@@ -46,7 +46,8 @@ cancel_is_owed(const JobqSlot *slot)
 }
 
 /*
- * Have the scheduler cancel the job, as this worker cannot.
+ * Have the scheduler cancel the job, because this worker cannot.  Logs a message if too many
+ * cancellations are pending.
  */
 void
 cancel_later(int64 id)
@@ -60,12 +61,12 @@ cancel_later(int64 id)
 }
 
 /*
- * The worker was asked to stop this job, which it does not run any more, and which may
- * run again.  Its slot does not name the job: so from here on, whoever asks finds it in the
- * table himself, or at the worker that has begun it since.
+ * Cancel a job that this worker no longer runs, although the job may run again.  The worker's
+ * slot does not name the job, so every later caller of cancel() finds the job in the table, or
+ * at its new worker.
  *
- * Does not wait for who has its row, but leaves that to the scheduler.  Returns whether the
- * job is over.
+ * Does not wait for a lock on the row, but leaves this case to the scheduler.  Runs a
+ * transaction of its own.  Returns true if the job is over.
  */
 bool
 cancel_given_back(RunContext *run, int64 id)

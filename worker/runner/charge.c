@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * charge.c
- *	  Charges attempts that whoever made them cannot charge any more.
+ *	  Charges attempts of processes that are gone.
  *
- * Who ran the job is gone: a worker that was terminated, or a process that has
- * crashed.  The scheduler does this; for a crash also a session in jobq.work(),
- * because there may be no scheduler, and because it must not begin a job that is
- * to be charged before that was done.
+ * The process was a terminated worker, or has crashed.  The scheduler charges these attempts.
+ * After a crash, a session in jobq.work() does so as well, because there may be no scheduler.
+ * The session must not begin a job before the job's crash is charged.
  *
  * worker/runner/charge.c
  *
@@ -23,14 +22,18 @@
 
 #include "commit/commit.h"
 
-/* For so many looks, and milliseconds between two, a session waits for the launcher. */
+/*
+ * Number and pause (in milliseconds) of the checks with which a session waits for the
+ * launcher.
+ */
 #define LOOKS		500
 #define LOOK_PAUSE	10
 
 static bool is_charged(const LostAttempt *lost, const JobqJob *job);
 
 /*
- * Charge an attempt, unless that was done before, in the caller's transaction.
+ * Charge an attempt in the caller's transaction, unless it was charged before.  The active
+ * snapshot must see the job's row.  Returns the outcome for the job.
  */
 LostCharge
 charge_lost_attempt(Relation rel, const LostAttempt *lost,
@@ -72,7 +75,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	if (lost->stop == JOBQ_STOP_TIMEOUT)
 		jobq_job_count_exception(&job);
 
-	/* the crash may have undone how attempts before it had failed */
+	/* the crash may have undone the records of earlier failed attempts */
 	if (!leased)
 		JOB_SET(&job, JOB_ATTEMPT,
 				Int32GetDatum(Max(job_attempt(&job), lost->attempt)));
@@ -86,14 +89,14 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 }
 
 /*
- * Does the job's row show that the attempt was charged?  Its lease shows that it
- * was counted when it began, but not that it has failed.  Another lease is that of a
- * later attempt.
+ * True if the job's row shows that the attempt was charged.  A lease proves that the attempt
+ * was counted at the start, but does not prove a failure.  Another lease belongs to a later
+ * attempt.
  *
- * After a crash the row's attempt proves nothing: it may be lower than what the
- * worker saw, because the crash undid a commit that was not flushed, or higher,
- * because the job ran again in a session.  Only the charge for a crash counts
- * the job's crashes, and it is flushed before the flight recorder forgets it.
+ * After a crash the row's attempt number proves nothing.  It may be lower than the number in
+ * the worker, because the crash undid a commit that was not flushed.  It may be higher,
+ * because the job ran again in a session.  Only the charge for a crash changes the job's
+ * number of crashes.  The charge is flushed before the flight recorder forgets the crash.
  */
 static bool
 is_charged(const LostAttempt *lost, const JobqJob *job)
@@ -105,9 +108,7 @@ is_charged(const LostAttempt *lost, const JobqJob *job)
 	return job_attempt(job) != lost->attempt;
 }
 
-/*
- * Charge a job that was running in a process that has crashed.
- */
+/* Charge a job that was running in a crashed process, in the caller's transaction. */
 LostCharge
 charge_culprit(Relation rel, const JobqCulprit *culprit)
 {
@@ -122,12 +123,11 @@ charge_culprit(Relation rel, const JobqCulprit *culprit)
 }
 
 /*
- * In a session that is about to run jobs of its user: charge those of them that
- * have crashed a process.  Returns whether there were any: then the caller commits
- * first, so that a crash of the next job does not undo it.
+ * Charge the jobs of the current user that crashed a process, before this session runs jobs.
+ * Returns true if a job was charged.  The caller then commits first, so that a crash of the
+ * next job does not undo the charge.  Waits for the launcher to read the flight recorder.
  *
- * The record is cleared the next time, in another transaction, once the charge
- * is durable.
+ * The record is cleared at the next call, in another transaction, once the charge is durable.
  */
 bool
 charge_crashed(Relation rel)
@@ -143,7 +143,7 @@ charge_crashed(Relation rel)
 		(TransactionIdIsValid(xid) && xid == charged_in))
 		return false;
 
-	/* after a crash, the launcher first finds out whose it was */
+	/* after a crash, the launcher first determines the culprit */
 	for (int i = 0; i < LOOKS && !jobq_shared->flight_read; i++)
 	{
 		(void) WaitLatch(MyLatch,

@@ -3,19 +3,18 @@
  * errand.c
  *	  Runs a plain statement in another database.
  *
- * A process is connected to one database for as long as it lives.  So a worker has
- * the postmaster start another process, the errand, which connects to that database
- * as the worker's role, runs the statement, commits, and ends.  The two share a
- * segment of memory: the statement, how it has ended, and a queue of messages, in
- * which errors and notices come back as from a process of a parallel query.
+ * A process is connected to a single database during its lifetime.  The worker therefore has
+ * the postmaster start another process, the errand.  The errand connects to the other database
+ * as the worker's role, runs the statement, commits, and ends.  Worker and errand share a
+ * memory segment with the statement, the result, and a queue of messages.  Errors and notices
+ * come back through the queue, as from a process of a parallel query.
  *
- * The two commits are not one.  So the attempt is charged before, as with what runs
- * outside of a transaction (procedure.c), and after a crash the statement may run
- * again.
+ * The two commits are not atomic.  The attempt is therefore charged before, as for statements
+ * outside of a transaction (procedure.c).  After a crash the statement may run again.
  *
- * While the errand runs, the worker has no transaction open, and waits.  Whatever ends
- * the wait, a cancel, a timeout, or the worker's own end, ends the errand.  Should the
- * errand crash, the postmaster knows who has had it started (worker/process/crash.c).
+ * While the errand runs, the worker waits without an open transaction.  If a cancel, a timeout
+ * or the end of the worker ends the wait, the errand ends too.  If the errand crashes, the
+ * postmaster knows which process requested it (worker/process/crash.c).
  *
  * worker/runner/errand.c
  *
@@ -40,25 +39,25 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-/* The queue of messages has so many bytes. */
+/* Size of the queue of messages, in bytes. */
 #define MESSAGES_SIZE	16384
 
-/* What worker and errand share; the queue of messages comes first. */
+/* Shared data of worker and errand, after the queue of messages. */
 typedef struct Errand
 {
 	Oid			database;
 	Oid			role;
-	int			encoding;		/* of the statement, and of the messages */
+	int			encoding;		/* of the statement and the messages */
 	bool		transaction;
 
 	/* written by the errand */
-	bool		done;			/* it has committed */
+	bool		done;			/* the errand has committed */
 	uint64		rows;
 
 	char		sql[FLEXIBLE_ARRAY_MEMBER];
 } Errand;
 
-/* What the worker has of it. */
+/* The worker's handle of an errand. */
 typedef struct Outing
 {
 	dsm_segment *segment;
@@ -73,9 +72,7 @@ errand_in(dsm_segment *segment)
 	return (Errand *) ((char *) dsm_segment_address(segment) + MESSAGES_SIZE);
 }
 
-/*
- * Have the process started.  Raises an error if the server has no place for it.
- */
+/* Have the errand started.  Raises an error if no process slot is free. */
 static shm_mq_handle *
 start_errand(Outing *sent, const JobqStatement *statement)
 {
@@ -115,7 +112,8 @@ start_errand(Outing *sent, const JobqStatement *statement)
 }
 
 /*
- * End the errand, if it still runs, and forget it.  Also at the exit of the worker.
+ * End the errand if still running, and free all resources.  Also called at the exit of the
+ * worker.
  */
 static void
 end_errand(int code, Datum arg)
@@ -126,8 +124,7 @@ end_errand(int code, Datum arg)
 		TerminateBackgroundWorker(sent->process);
 
 	/*
-	 * while nobody reads its messages, it would wait for room for its last
-	 * one
+	 * without a reader, the errand would wait for room for its last message
 	 */
 	if (sent->segment != NULL)
 		dsm_detach(sent->segment);
@@ -141,7 +138,8 @@ end_errand(int code, Datum arg)
 }
 
 /*
- * What the errand tells: an error is one of the job, and a notice is passed on.
+ * Handle a message of the errand.  An error is raised as an error of the job; a notice is
+ * passed on.
  */
 static void
 take_message(StringInfo message, const JobqStatement *statement)
@@ -160,9 +158,10 @@ take_message(StringInfo message, const JobqStatement *statement)
 }
 
 /*
- * Run the statement in its database, as the current user; no transaction is open
- * before, and one is after.  Returns how many rows it has written, or found.  The
- * current memory context outlives transactions.
+ * Run the statement in its database, as the current user.  No transaction may be open before;
+ * a transaction is open afterwards.  Returns the number of rows written or found.  The current
+ * memory context must outlive transactions.  Errors of the statement are raised, and errors of
+ * the connection as well.
  */
 uint64
 errand_run(const JobqStatement *statement)
@@ -178,7 +177,7 @@ errand_run(const JobqStatement *statement)
 		Size		size;
 		void	   *data;
 
-		/* until it has gone */
+		/* until the errand has detached */
 		while (shm_mq_receive(messages, &size, &data, false) == SHM_MQ_SUCCESS)
 		{
 			StringInfoData message;
@@ -207,7 +206,8 @@ errand_run(const JobqStatement *statement)
 }
 
 /*
- * Run it here, in the database where it belongs; returns the number of rows.
+ * Run the statement in this process, in the right database.  Returns the number of rows.
+ * Leaves a transaction open.
  */
 static uint64
 run_here(JobqStatement *statement)
@@ -226,9 +226,7 @@ run_here(JobqStatement *statement)
 	return rows;
 }
 
-/*
- * The errand.
- */
+/* Main function of the errand. */
 void
 jobq_errand_main(Datum main_arg)
 {
@@ -240,7 +238,7 @@ jobq_errand_main(Datum main_arg)
 	process_start();
 	CurrentResourceOwner = NULL;
 
-	/* gone, if the worker has left meanwhile */
+	/* gone if the worker has left meanwhile */
 	segment = dsm_attach(DatumGetUInt32(main_arg));
 	if (segment == NULL)
 		proc_exit(0);

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room runner offer each other, in their order: each
- *	  uses those above it only.
+ *	  Declarations shared by the files of the directory runner.  The order is that of the
+ *	  files: each file uses only functions declared above its own.
  *
  * worker/runner/inner.h
  *
@@ -17,14 +17,14 @@
 #include "process/process.h"
 #include "runner/runner.h"
 
-/* A worker while it runs a job. */
+/* State of a worker while it runs a job. */
 typedef struct RunContext
 {
 	JobqSlot   *slot;
 	MemoryContext memory;		/* reset after each job */
-	uint64		ticket;			/* of the cancel that is owed, or 0 */
-	bool		begun;			/* an attempt at the job that was popped has
-								 * begun, and is not to be made again at once */
+	uint64		ticket;			/* of the pending cancellation, or 0 */
+	bool		begun;			/* an attempt of the popped job has begun, and
+								 * must not be repeated at once */
 } RunContext;
 
 /* worker/runner/charge.c */

@@ -1,21 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * procedure.c
- *	  Runs one job whose handler is a procedure, which may COMMIT, or a statement
- *	  that cannot run within a transaction.
+ *	  Runs a job with a procedure, which may COMMIT, or with a statement that cannot run
+ *	  in a transaction.
  *
- * Its own COMMIT would end a claim by deletion.  So the job first gets a
- * lease in its row, with the attempt charged, and that is flushed; the
- * procedure is called with a portal around it, as CALL does; and the
- * transaction that the procedure leaves open deletes the row.  What it
- * committed before an error stays, as its author meant it.
+ * A COMMIT of the procedure would end a claim by deletion.  The job's row therefore gets a
+ * lease first, with the attempt charged, and the lease is flushed.  The procedure is called
+ * within a portal, as by CALL.  The last transaction, which the procedure leaves open, deletes
+ * the row.  Work committed by the procedure before an error stays, as the author intended.
  *
- * A portal made before the transaction begins belongs to none and survives
- * its commits; so do the arguments in the portal's memory.
+ * A portal created before the transaction belongs to no transaction and survives commits.  The
+ * same applies to the arguments, in the portal's memory.
  *
- * A statement such as VACUUM is run as if a client had sent it: it begins and ends
- * transactions as it likes, and leaves one open.  What it has done stays, whatever
- * becomes of its job: so after a crash it may run again.  So does one that runs in
+ * A statement such as VACUUM is run as if a client had sent it.  The statement begins and ends
+ * transactions itself, and leaves a transaction open.  Its effects stay whatever happens to
+ * the job, so after a crash the statement may run again.  The same applies to a statement in
  * another database (errand.c).
  *
  * worker/runner/procedure.c
@@ -43,8 +42,8 @@ static void finish(RunContext *run, JobqJob *job, Oid role, int64 token,
 				   TimestampTz started_at, bool has_result, Datum result);
 
 /*
- * Write the lease, which charges the attempt, and have it flushed before the procedure
- * begins.  False if somebody else has the row.  Ends the transaction.
+ * Write the lease, which charges the attempt, and flush it before the procedure begins.  False
+ * if another transaction has taken the row.  Ends the transaction and closes rel.
  */
 static bool
 lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
@@ -76,7 +75,7 @@ lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
 	}
 	PG_CATCH();
 	{
-		*job = unleased;		/* as the row will be again */
+		*job = unleased;		/* the abort restores the row */
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -84,9 +83,10 @@ lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
 }
 
 /*
- * Called in the transaction that has read the job; ends with none open.  An
- * error is the caller's, who sees by the lease that the attempt is charged, and
- * calls run_procedure_end() after the abort.
+ * Run the procedure or statement of the job.  Called in the transaction that has read the job;
+ * ends without an open transaction.  Closes rel.  Errors are raised.  The lease in *job then
+ * tells the caller that the attempt is charged.  The caller calls run_procedure_end() after
+ * the abort.
  */
 void
 run_procedure(RunContext *run, Relation rel, JobqJob *job,
@@ -102,7 +102,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	static const int kept[] = {JOB_PAYLOAD, JOB_HEADERS, JOB_CONTEXT};
 	Datum		copies[lengthof(kept)];
 
-	/* what is stored out of line may be gone after this transaction */
+	/* out-of-line values may disappear after this transaction */
 	MemoryContextSwitchTo(run->memory);
 	for (int i = 0; i < (int) lengthof(kept); i++)
 		if (!JOB_ISNULL(job, kept[i]))
@@ -117,10 +117,10 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	SpinLockRelease(&run->slot->mutex);
 
 	/*
-	 * What the job has taken along holds in all transactions of the
-	 * procedure, so it is set for the session by one that commits;
-	 * clean_session() takes it back.  Should it fail, no lease has charged
-	 * the attempt.
+	 * The settings carried by the job apply to all transactions of the
+	 * procedure.  A committing transaction therefore sets them for the
+	 * session, and clean_session() resets them.  If this fails, no lease has
+	 * charged the attempt.
 	 */
 	jobq_enter_context(job, GUC_ACTION_SET);
 
@@ -143,7 +143,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	else
 		call_procedure(run, job, function);
 
-	/* deferred triggers belong to the handler, too */
+	/* deferred triggers belong to the handler */
 	MemoryContextSwitchTo(run->memory);
 	jobq_fire_deferred();
 	allowance_check();
@@ -153,7 +153,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 }
 
 /*
- * Call the procedure, with a portal that outlives its transactions.  The last one is
+ * Call the procedure within a portal, which outlives transactions.  The last transaction is
  * left open.
  */
 static void
@@ -168,7 +168,7 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 	ActivePortal = portal;
 	PortalContext = portal->portalContext;
 
-	/* it runs, so the procedure cannot close it */
+	/* an active portal cannot be closed by the procedure */
 	portal->status = PORTAL_ACTIVE;
 
 	SetCurrentStatementStartTimestamp();
@@ -181,8 +181,8 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 }
 
 /*
- * Drop the portal, if there is one; outside any transaction.  run_once() calls
- * it after an error, too, when the transaction has been aborted.
+ * Drop the portal, if there is one.  Called outside of transactions.  run_once() calls this
+ * function also after an error, once the transaction is aborted.
  */
 void
 run_procedure_end(void)
@@ -192,15 +192,15 @@ run_procedure_end(void)
 	ActivePortal = NULL;
 	PortalContext = NULL;
 
-	/* it was never run by the portal machinery, which minds its status */
+	/* the portal code did not run it, and checks the status */
 	portal->status = PORTAL_FAILED;
 	PortalDrop(portal, false);
 	portal = NULL;
 }
 
 /*
- * Finish in the transaction that the procedure left open, if the lease still
- * holds.
+ * Finish the job in the transaction that the procedure left open, and commit.  Raises an error
+ * if the lease is lost.
  */
 static void
 finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started_at,
@@ -227,7 +227,7 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 
 	jobq_tells_by_relay = true;
 
-	/* if the procedure writes no more, what follows from its end is written */
+	/* the procedure may have made the transaction read-only */
 	XactReadOnly = false;
 	run->slot->holding->live =
 		jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,

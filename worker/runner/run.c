@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * run.c
- *	  Runs one job whose handler is a function: one transaction.
+ *	  Runs a job with a function, in a single transaction.
  *
- *	1. Read the row that the entry names, and delete it: claim and
- *	   acknowledgement in one heap write.  Gone or taken: drop the entry.
- *	2. Call the handler.
- *	3. Put the job into the archive, and commit without waiting for the flush.
+ * 1. Read the row of the entry and delete it.  The delete is both claim and acknowledgement in
+ *    a single heap write.  If the row is gone or taken, drop the entry.
+ * 2. Call the handler.
+ * 3. Insert the job into the archive, and commit without waiting for the flush.
  *
- * If the handler fails, the abort brings the row back, and a second
- * transaction records the attempt.  If the server crashes before the flush,
- * the handler's effects and the completion are lost together, and the job
- * runs again.
+ * If the handler fails, the abort restores the row, and a second transaction records the
+ * attempt.  If the server crashes before the flush, the handler's effects and the completion
+ * are lost together, and the job runs again.
  *
  * worker/runner/run.c
  *
@@ -46,7 +45,7 @@
 /* Immediate retries after a serialization failure or a deadlock. */
 #define MAX_CONFLICTS	5
 
-/* The end of a message that names the job's trace: two strings. */
+/* The end of a message that contains the job's trace: two strings. */
 #define TRACE_PART(current) \
 	(current)->trace[0] == '\0' ? "" : ", traceparent ", (current)->trace
 
@@ -71,7 +70,8 @@ static void clean_settings(void);
 static void clean_session(bool after_procedure);
 
 /*
- * Run the job of this entry, if it is still there.
+ * Run the job of this entry, if the job still exists and may run.  Called outside of
+ * transactions.  Errors of the handler are recorded with the job, not raised.
  */
 void
 run_job(RunContext *run, const JobqPush *entry)
@@ -82,8 +82,8 @@ run_job(RunContext *run, const JobqPush *entry)
 }
 
 /*
- * One try.  True if it lost a conflict and shall be made again; not if this
- * is the last.
+ * A single try.  True if the try lost a conflict and must be repeated; never true if "last" is
+ * set.
  */
 static bool
 run_once(RunContext *run, const JobqPush *entry, bool last)
@@ -101,7 +101,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	process_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
 
-	/* until the handler begins; the end of the transaction ends it, too */
+	/* until the handler begins, or to the end of the transaction */
 	if (LockTimeout > 0)
 		nestlevel = NewGUCNestLevel();
 	process_wait_for_locks();
@@ -112,7 +112,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(top);
 
-		/* the job is handed over again: it may still be there */
+		/* the job may still exist: push its entry again */
 		SpinLockAcquire(&run->slot->mutex);
 		run->slot->asked_for = true;
 		SpinLockRelease(&run->slot->mutex);
@@ -139,7 +139,9 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		verdict != JOBQ_MAY_RUN;
 	if (verdict != JOBQ_MAY_RUN || (!last && jobq_unique_started(&job)))
 	{
-		/* a key that the start gives back is free before the handler begins */
+		/*
+		 * a unique key that the start frees is free before the handler begins
+		 */
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
@@ -156,8 +158,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 }
 
 /*
- * The job may run: run it in the transaction that has read it, and record how
- * that ends.  True as in run_once().
+ * Run the job in the transaction that has read it, and record the outcome.  Returns the same
+ * as run_once().
  */
 static bool
 run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
@@ -179,7 +181,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 
 	report_job(kind, id);
 
-	/* should it crash a process again, what came before it is not undone */
+	/* another crash must not undo earlier commits */
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
 		(void) jobq_flush();
 	claim(run, job, kind, now, jobq_job_timeout(handler, job));
@@ -207,7 +209,9 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 		procedure = function.may_commit ||
 			(function.statement && jobq_statement_commits(job));
 
-		/* what the handler enqueues is told as the queue says */
+		/*
+		 * jobs enqueued by the handler are notified as their queue specifies
+		 */
 		jobq_tells_by_relay = false;
 		if (procedure)
 			run_procedure(run, rel, job, &function);
@@ -242,8 +246,8 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 }
 
 /*
- * Claim the job by deleting its row, call its handler, and commit.  If somebody
- * else has the row, there is nothing to do.
+ * Claim the job by deleting the row, call the handler, and commit.  Does nothing if another
+ * transaction has taken the row.
  */
 static void
 run_function(RunContext *run, Relation rel, JobqJob *job,
@@ -272,7 +276,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	result = jobq_call_handler(function, job, jobq_current->attempt, true,
 							   &isnull);
 
-	/* deferred triggers belong to the handler, too */
+	/* deferred triggers belong to the handler */
 	jobq_fire_deferred();
 	jobq_within(JOBQ_WITHIN_COMPLETED, role);
 	allowance_check();
@@ -281,7 +285,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 
 	jobq_tells_by_relay = true;
 
-	/* should the commit fail, "job" is the row that comes back */
+	/* if the commit fails, "job" must match the restored row */
 	finished = *job;
 	run->slot->holding->live =
 		jobq_attempt_returned(rel, &finished, jobq_current, started_at,
@@ -293,9 +297,8 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 }
 
 /*
- * The attempt has ended with an error; see after_error() and unclaim().  If that is in
- * vain, the worker exits, and what it aborts then is not to look for jobq_current, which
- * is gone.
+ * Handle an attempt that ended with an error; see after_error() and unclaim().  If this fails,
+ * the worker exits.  jobq_current is then reset, because the abort at exit must not access it.
  */
 static bool
 try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last,
@@ -318,9 +321,8 @@ try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last
 }
 
 /*
- * The attempt has ended with an error: abort its transaction.  True if that was
- * a conflict and another try is due at once; or else the attempt is recorded as
- * failed.
+ * The attempt has ended with an error: abort its transaction.  Returns true if the error was a
+ * conflict and another try is due at once.  Otherwise the attempt is recorded as failed.
  */
 static bool
 after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
@@ -345,7 +347,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	FlushErrorState();
 	if (blamed)
 	{
-		/* the log names the reason, too */
+		/* the log shows the reason, too */
 		edata->elevel = LOG;
 		ThrowErrorData(edata);
 	}
@@ -355,28 +357,31 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	run_procedure_end();
 	if (was_cancelled(run->slot, job_id(job)))
 	{
-		/* that may have come meanwhile, and is to be recorded */
+		/* a cancellation that came meanwhile must be recorded */
 		again = false;
 		(void) getppid();
 		QueryCancelPending = false;
 	}
 	RESUME_INTERRUPTS();
 
-	/* of the server's processes, the stop has reached another one first */
+	/* the stop of the server has reached another process first */
 	if (was_stopped(edata))
 		proc_exit(0);
 
 	MemoryContextSwitchTo(run->memory);
 	if (again)
 	{
-		/* until it begins again */
+		/* until the next try begins */
 		run->slot->holding->unused = true;
 		run->slot->holding->live = false;
 		run->begun = false;
 	}
 	else
 	{
-		/* what it has set for its transactions is not for this one */
+		/*
+		 * settings committed by the procedure must not affect this
+		 * transaction
+		 */
 		if (job_leased(job))
 			clean_settings();
 		record_failure(run, job, started_at, edata);
@@ -386,9 +391,9 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 }
 
 /*
- * Is it the server's stop that has caused the error, in a process that worked
- * for the handler: one of a parallel query, or one it was connected to?  Then
- * this process leaves like those that have heard of the stop themselves.
+ * True if the stop of the server caused the error, in a process that worked for the handler: a
+ * process of a parallel query, or one to which the handler was connected.  This process then
+ * exits like processes that have received the stop themselves.
  */
 static bool
 was_stopped(const ErrorData *edata)
@@ -400,8 +405,8 @@ was_stopped(const ErrorData *edata)
 }
 
 /*
- * Show the job in pg_stat_activity.  If it is of the same kind as the one before,
- * without a rest in between, only its id and its start are written.
+ * Show the job in pg_stat_activity.  If the previous job was of the same kind, without a rest
+ * in between, only the id and the start time are written.
  */
 static void
 report_job(const char *kind, int64 id)
@@ -446,8 +451,8 @@ context_callback(void *arg)
 }
 
 /*
- * Note in shared memory and in the flight recorder what this worker runs, and
- * arm its timeout.
+ * Record in shared memory and in the flight recorder which job this worker runs, and start the
+ * timeout.  Acquires the slot's mutex.  timeout is in milliseconds; 0: none.
  */
 static void
 claim(RunContext *run, const JobqJob *job, const char *kind,
@@ -495,8 +500,9 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 }
 
 /*
- * The attempt is over, one way or another: from here on, cancel() finds that nobody runs the
- * job.  Returns whether it has asked the worker to stop the job, and that may run again.
+ * The attempt is over.  From here on, cancel() does not find the job in the slot.  Returns
+ * true if cancel() asked the worker to stop the job, and the job may run again.  Acquires the
+ * slot's mutex.
  */
 static bool
 unclaim(RunContext *run)
@@ -521,13 +527,13 @@ unclaim(RunContext *run)
 	if (owed)
 		run->ticket = jobq_owe_cancel(my_db, id);
 
-	/* what was sent before has arrived when a system call returns */
+	/* signals sent before arrive when a system call returns */
 	if (stopped)
 		(void) getppid();
 	flight_end();
 	QueryCancelPending = false;
 
-	/* this may end the process: from here on, that is not charged to the job */
+	/* this may end the process, which is no longer charged to the job */
 	if (jobq_log_min_duration >= 0 &&
 		now - slot->job_started_at >= jobq_log_min_duration * INT64CONST(1000))
 		ereport(LOG,
@@ -538,8 +544,8 @@ unclaim(RunContext *run)
 }
 
 /*
- * An attempt has failed and its transaction was aborted: record it in another.  It is
- * charged, unless it has been when its row got a lease.
+ * Record a failed attempt, with its transaction aborted, in another transaction.  The attempt
+ * is charged, unless a lease has charged it already.
  */
 static void
 record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
@@ -601,8 +607,8 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 }
 
 /*
- * Undo what a procedure has set for the session, and committed.  Outside any
- * transaction.
+ * Reset the settings that a procedure has set for the session and committed.  Called outside
+ * of transactions.
  */
 static void
 clean_settings(void)
@@ -619,10 +625,11 @@ clean_settings(void)
 }
 
 /*
- * Leave nothing of the last job to the next one.  Outside any transaction.
+ * Remove everything that the last job has left in the session.  Called outside of
+ * transactions.
  *
- * Settings are undone with the job's nest level or its abort; a procedure may
- * have committed some.  The plans of handlers are kept on purpose.
+ * The end of the job's nest level, or the abort, resets most settings; a procedure may have
+ * committed some.  The plans of handlers are kept on purpose.
  */
 static void
 clean_session(bool after_procedure)

@@ -1,25 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * runner.h
- *	  The door of the room runner: a worker, which runs jobs one after the
- *	  other.
+ *	  Interface of the directory runner: a worker, which runs jobs in sequence.
  *
- * A worker is connected as one role to one database.  It pops jobs that this
- * role has enqueued, and runs each in a transaction of its own, or lets it
- * commit as it likes if its handler is a procedure.  jobq.work() does the same
- * in a client's session.
+ * A worker is connected as a single role to a single database.  The worker pops jobs that run
+ * as this role.  Each job runs in a transaction of its own, or commits itself if the handler
+ * is a procedure.  jobq.work() does the same in a client's session.  The directory also
+ * charges attempts of processes that are gone.
  *
- * Promises: a job that was popped has ended, or is back in the ready set, or is
- * named by the worker's slot when the worker leaves, so that the scheduler can
- * charge it.  What a handler leaves in the session is undone before the next
- * job.
+ * Guarantees: a popped job has ended, or is back in the ready set, or is named by the worker's
+ * slot when the worker exits, so that the scheduler can charge it.  Everything that a handler
+ * leaves in the session is removed before the next job.
  *
- * Locks: JobqShared.lock when a worker comes and goes; JobqDatabase.lock to pop
- * a job; JobqSlot.mutex when a job begins and ends.  None while a handler runs.
+ * Locks: JobqShared.lock when a worker starts and exits; JobqDatabase.lock to pop a job;
+ * JobqSlot.mutex when a job begins and ends.  No lock is held while a handler runs.
  *
- * An attempt whose process is gone is charged here, too.
- *
- * Only the scheduler calls this room.
+ * Only the scheduler calls functions of this directory.
  *
  * worker/runner/runner.h
  *
@@ -33,25 +29,25 @@
 #include "memory/memory.h"
 #include "process/process.h"
 
-/* What a worker is told when it starts. */
+/* Arguments of a worker at its start. */
 typedef struct WorkerStart
 {
-	int			slot;			/* reserved for it */
+	int			slot;			/* reserved for the worker */
 	uint32		generation;		/* of the slot */
 	Oid			dboid;
 	Oid			role;
 } WorkerStart;
 
-/* An attempt at a job that whoever made it cannot charge any more. */
+/* An attempt of a process that is gone. */
 typedef struct LostAttempt
 {
 	int64		job_id;
-	int			attempt;		/* what was charged when it began ... */
+	int			attempt;		/* attempts charged at its start ... */
 	int			crashes;		/* ... and of these, for a crash */
-	bool		crashed;		/* this one has crashed the server process */
+	bool		crashed;		/* this attempt crashed the process */
 	TimestampTz started_at;
 	JobqStop	stop;			/* the job was asked to stop */
-	int64		lease;			/* token of its lease, or 0; not known of a
+	int64		lease;			/* token of the lease, or 0; unknown after a
 								 * crash */
 	JobqSlot   *slot;			/* of the worker, or NULL */
 } LostAttempt;
@@ -59,9 +55,9 @@ typedef struct LostAttempt
 typedef enum LostCharge
 {
 	LOST_GONE,					/* the job does not run again */
-	LOST_LIVE,					/* it does */
-	LOST_BEFORE,				/* it does, and was charged before */
-	LOST_TAKEN,					/* somebody else has its row: nothing was done */
+	LOST_LIVE,					/* the job runs again */
+	LOST_BEFORE,				/* the job runs again; charged before */
+	LOST_TAKEN,					/* row is locked: nothing was done */
 } LostCharge;
 
 /* worker/runner/charge.c */

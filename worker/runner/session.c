@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * session.c
- *	  A worker in the session of a client, for tests and scripts: what
- *	  CALL jobq.work() does for one job.
+ *	  A worker in the session of a client, for tests and scripts: CALL jobq.work() for a
+ *	  single job.
  *
- * It finds its job by a query, so it works without the background workers,
- * too, and beside them: whoever deletes the row first has the job.  It takes
- * the same permits as workers and consumers (claim.c); the turns of tenants and
- * of weighted queues are not for it.  Handlers run in a subtransaction and so
- * cannot COMMIT, not even procedures.  Nor can they become anybody else, where the
- * session has taken the role by SET ROLE or SET SESSION AUTHORIZATION, and could give
- * it back: the job is the role's, and what the session's user may is not for it.  A
- * crash of the session is charged to the job as a worker's is (charge.c).
+ * The job is found by a query.  jobq.work() therefore works without background workers, and
+ * also beside them: the session that deletes the row first has the job.  The session acquires
+ * the same permits as workers and consumers (claim.c).  The turns of tenants and of weighted
+ * queues do not apply.
+ *
+ * Handlers run in a subtransaction and cannot COMMIT, not even procedures.  If the session has
+ * acquired the role by SET ROLE or SET SESSION AUTHORIZATION, handlers cannot switch back
+ * either.  The job belongs to the role, and must not get the privileges of the session's user.
+ * A crash of the session is charged to the job, as for a worker (charge.c).
  *
  * worker/runner/session.c
  *
@@ -34,7 +35,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_run_next);
 
-/* Candidates that the first query looks at; each one more looks at twice as many. */
+/* Limit of the first query for candidates; doubled for each further query. */
 #define CANDIDATES	64
 
 /* A tenant of a queue, as a text. */
@@ -42,13 +43,13 @@ PG_FUNCTION_INFO_V1(jobq_run_next);
 	"pg_catalog.concat(j.queue_id, ' ', j.tenant)"
 
 /*
- * The jobs of a group in one queue, as a text.  One that comes before them may stand in
- * another queue.
+ * The jobs of a group in a single queue, as a text.  The preceding job may be in another
+ * queue.
  */
 #define GROUP_OF_QUEUE \
 	"pg_catalog.concat(j.queue_id, ' ', j.group_id)"
 
-/* What is passed by, because it has to wait, or somebody else has it. */
+/* Jobs to skip, because they must wait or are taken. */
 typedef struct Waiting
 {
 	ArrayBuildState *queues;
@@ -83,8 +84,9 @@ array_of(ArrayBuildState *state, Oid type)
 }
 
 /*
- * The first jobs that run as this role, but for what is known to wait, and statements
- * that run outside of a transaction or elsewhere: only a worker process does that.
+ * Find the ids of the first jobs that run as this role.  Jobs known to wait are skipped.
+ * Statements that run outside of a transaction or in another database are skipped, too,
+ * because only a worker process runs them.  Returns the number of ids, at most limit.
  */
 static int
 find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
@@ -133,8 +135,8 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 }
 
 /*
- * Add to what is passed by.  The array is made of it again and again, which must
- * not free it.
+ * Add a value to a list of jobs to skip.  The array is built repeatedly from this state, so
+ * building must not free it.
  */
 static void
 pass_by(ArrayBuildState **state, Datum value, Oid type)
@@ -144,9 +146,7 @@ pass_by(ArrayBuildState **state, Datum value, Oid type)
 	*state = accumArrayResult(*state, value, false, type, CurrentMemoryContext);
 }
 
-/*
- * The job's queue and tenant, as TENANT_OF_QUEUE has them.
- */
+/* The job's queue and tenant, in the format of TENANT_OF_QUEUE. */
 static Datum
 tenant_of_queue(const JobqJob *job)
 {
@@ -155,9 +155,7 @@ tenant_of_queue(const JobqJob *job)
 										: TextDatumGetCString(JOB(job, JOB_TENANT))));
 }
 
-/*
- * The job's queue and group, as GROUP_OF_QUEUE has them.
- */
+/* The job's queue and group, in the format of GROUP_OF_QUEUE. */
 static Datum
 group_of_queue(const JobqJob *job)
 {
@@ -166,8 +164,8 @@ group_of_queue(const JobqJob *job)
 }
 
 /*
- * Note what this job waits for, so that its like are passed by, too.  The job for
- * which its group waits is none of those.
+ * Record the reason why this job waits, so that similar jobs are skipped, too.  The job for
+ * which its group waits is not similar.  Returns false if the job may run.
  */
 static bool
 must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
@@ -204,8 +202,9 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 }
 
 /*
- * Take the first job that runs as this role and that nobody else has and that may start, and
- * delete it in a subtransaction, which is left open.
+ * Claim the first job that runs as this role, may start and is not taken.  Delete its row in a
+ * subtransaction, which is left open.  False if there is no such job.  *token is the result of
+ * jobq_claim().
  */
 static bool
 claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
@@ -245,9 +244,9 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 				continue;
 
 			/*
-			 * The deletion is undone if the handler fails, but nobody is
-			 * told: the failure is recorded next.  The job is handed over if
-			 * all is undone.
+			 * If the handler fails, the deletion is undone without a
+			 * hand-over, because the failure is recorded next.  If the whole
+			 * transaction is undone, the job is handed over.
 			 */
 			jobq_job_push_if_undone(job);
 			BeginInternalSubTransaction(NULL);
@@ -269,8 +268,8 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 }
 
 /*
- * The job is over.  In the flight recorder there may be another, whose handler has
- * called us.
+ * The job is over.  In the flight recorder, restore the outer job, with a handler that called
+ * jobq.work(), if there is one.
  */
 static void
 flight_back(bool nested, const JobqCulprit *outer)
@@ -282,8 +281,8 @@ flight_back(bool nested, const JobqCulprit *outer)
 }
 
 /*
- * Call the handler, and fire its deferred triggers, so that what it runs cannot go
- * back to the user of whom the session has taken the role.
+ * Call the handler and fire its deferred triggers.  The code cannot switch back to the
+ * session's user if the session has acquired the role.
  */
 static Datum
 call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
@@ -300,7 +299,7 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 	jobq_within(JOBQ_WITHIN_STARTED, userid);
 	result = jobq_call_handler(function, job, attempt, true, isnull);
 
-	/* as in a worker: deferred triggers, and settings, are the handler's */
+	/* as in a worker: deferred triggers and settings belong to the handler */
 	jobq_fire_deferred();
 	jobq_within(JOBQ_WITHIN_COMPLETED, userid);
 	SetUserIdAndSecContext(userid, sec_context);
@@ -308,9 +307,9 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 }
 
 /*
- * Run the job that claim_next() has claimed, in the subtransaction that this has begun, and
- * record what has become of it.  owner and current->memory are the caller's; outer is what
- * flew before, if "nested".
+ * Run the job claimed by claim_next(), in the subtransaction begun there, and record the
+ * outcome.  owner and current->memory belong to the caller.  outer is the outer job in the
+ * flight recorder, if "nested".
  */
 static void
 run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
@@ -336,11 +335,11 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		jobq_current = current->outer;
 		flight_back(nested, outer);
 
-		/* the session's lock_timeout is for the handler */
+		/* the session's lock_timeout applies to the handler only */
 		nestlevel = NewGUCNestLevel();
 		process_wait_for_locks();
 
-		/* should this fail, "job" is the row that comes back */
+		/* if this fails, "job" must match the restored row */
 		finished = *job;
 		live = jobq_attempt_returned(jobq_open_jobs(), &finished, current,
 									 started_at, !isnull, result);
@@ -392,9 +391,9 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 }
 
 /*
- * run_next(queues): run one job that is ready, of these queues in strict
- * order or of any, and return its id; null if there is none; 0 if jobs were
- * charged with a crash, which is to be committed first.
+ * run_next(queues): run a single ready job of these queues in strict order, or of any queue,
+ * and return its id.  Returns null if there is none.  Returns 0 if jobs were charged with a
+ * crash; the caller commits this first.
  */
 Datum
 jobq_run_next(PG_FUNCTION_ARGS)
@@ -445,7 +444,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	PG_END_TRY();
 
 	table_close(rel, NoLock);
-	/* jobq.work() commits now, which does the same */
+	/* jobq.work() commits now, which has the same effect */
 	if (!commits)
 		jobq_defer_again();
 	PG_RETURN_INT64(job_id(&job));

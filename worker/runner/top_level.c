@@ -20,9 +20,9 @@
 #include "utils/snapmgr.h"
 
 /*
- * Run the statement as exec_simple_query() does: no transaction is open before, and
- * one is after.  Returns how many rows it has written, or found.  The current memory
- * context outlives transactions, as the statement itself does.
+ * Run the statement in the way of exec_simple_query().  No transaction may be open before; a
+ * transaction is open afterwards.  Returns the number of rows written or found.  The statement
+ * and the current memory context must outlive transactions.  Errors are raised.
  */
 uint64
 run_top_level(const JobqStatement *statement)

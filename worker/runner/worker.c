@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  A worker: connected as one role to one database, it pops jobs that this
- *	  role has enqueued and runs them, one after the other.
+ *	  A worker: connected as a single role to a single database, it pops and runs jobs of
+ *	  this role, one after the other.
  *
- * It never changes its role: whatever a handler does to escape (RESET ROLE, a
- * deferred trigger, a cursor WITH HOLD), there is nothing to escape to.  It
- * leaves when the scheduler says so, and after so many jobs, minutes or
- * megabytes, because the caches for plans and functions never shrink.
+ * A worker never changes its role.  A handler that tries to escape from the role (RESET ROLE,
+ * a deferred trigger, a cursor WITH HOLD) gains nothing.  A worker exits when the scheduler
+ * requests it, and after a number of jobs, seconds or kilobytes, because the caches for plans
+ * and functions never shrink.
  *
  * worker/runner/worker.c
  *
@@ -31,13 +31,13 @@
 
 PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 
-/* Jobs between two looks at memory, age and statistics. */
+/* Jobs between two checks of memory, age and statistics. */
 #define HOUSEKEEPING	256
 
 /*
- * Jobs that take no longer than this, in microseconds, are bound by the
- * processors: more workers than processors only get in each other's way.  Each
- * worker looks every so many jobs, and then rests for so many milliseconds.
+ * Jobs shorter than SHORT_JOB (in microseconds) are bound by the processors.  More workers
+ * than processors then only slow each other down.  A worker checks this every LOOK_JOBS jobs,
+ * and rests for REST_PAUSE milliseconds if so.
  */
 #define SHORT_JOB		100
 #define LONG_JOB		(REST_PAUSE * 1000)
@@ -49,13 +49,13 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 
 static JobqSlot *my_slot = NULL;
 
-/* What was popped and has perhaps not begun. */
+/* The popped entry, which may not have begun. */
 static JobqPush taken;
 static bool has_taken = false;
 
 static RunContext run = {0};
 
-/* The processor time of this process when it was popped, if that matters. */
+/* Processor time of this process when the entry was popped, in microseconds, if needed. */
 static int64 taken_at = 0;
 
 static void begin(const WorkerStart *start);
@@ -74,9 +74,7 @@ static bool too_many_workers(void);
 static void rest(void);
 static bool time_to_leave(uint64 jobs, bool check);
 
-/*
- * Have a worker started.  False if the server has no place for another process.
- */
+/* Have a worker started.  False if no process slot is free. */
 bool
 worker_register(const WorkerStart *start)
 {
@@ -97,7 +95,7 @@ jobq_worker_main(Datum main_arg)
 	uint64		jobs = 0;
 	bool		active = false;
 	bool		slept = true;
-	bool		check = false;	/* look at age and memory after this job */
+	bool		check = false;	/* check age and memory after this job */
 
 	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(WorkerStart));
 	begin(&start);
@@ -139,7 +137,10 @@ jobq_worker_main(Datum main_arg)
 			if (jobs % HOUSEKEEPING == 0)
 				pgstat_report_stat(false);
 
-			/* after a long sleep, too: an old worker runs one job and leaves */
+			/*
+			 * after a long sleep, too: an old worker runs a single job and
+			 * exits
+			 */
 			check = jobs % HOUSEKEEPING == 0 || slept;
 			slept = false;
 			continue;
@@ -158,9 +159,7 @@ jobq_worker_main(Datum main_arg)
 	proc_exit(0);
 }
 
-/*
- * Take the slot, connect, and make ready to run jobs.
- */
+/* Attach to the slot, connect, and prepare to run jobs. */
 static void
 begin(const WorkerStart *start)
 {
@@ -183,9 +182,9 @@ begin(const WorkerStart *start)
 }
 
 /*
- * Pop the next job: of those that were taken along, or of the ready set.  If
- * there is none for us, the slot is idle from now on, and whoever has a job
- * sets our latch; or *leave is set, because another needs our place.
+ * Pop the next job, from the prefetched jobs or from the ready set.  If there is none, the
+ * slot is idle from now on, and a process with a job for this worker sets its latch.  *leave
+ * is set if another role needs this worker's place.  Takes db->lock exclusively.
  */
 static bool
 pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
@@ -205,7 +204,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (measured)
 		turn_over(processor_time);
-	/* what is enqueued after restart_workers() is for a new process */
+	/* jobs enqueued after restart_workers() need a new process */
 	popped = !my_slot->retire && !(my_slot->yields && make_room()) &&
 		jobq_ready_pop(my_db, taker, now, entry, &wake);
 	if (!popped && !my_slot->retire &&
@@ -222,8 +221,8 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 }
 
 /*
- * Has the last job's tenant been charged for what the job was likely to take?  Then
- * *processor_time is what this process has used so far.
+ * True if the tenant of the last job was charged with the expected cost of the job.
+ * *processor_time is then the processor time of this process so far, in microseconds.
  */
 static bool
 turn_measured(int64 *processor_time)
@@ -235,7 +234,7 @@ turn_measured(int64 *processor_time)
 }
 
 /*
- * It is charged for what the job has taken.  Wants db->lock.
+ * Correct the charge by the actual cost of the job.  The caller holds db->lock exclusively.
  */
 static void
 turn_over(int64 processor_time)
@@ -246,8 +245,8 @@ turn_over(int64 processor_time)
 }
 
 /*
- * Does another role need our place?  As many workers leave as are wanted.  Wants
- * db->lock.
+ * True if this worker must exit because another role needs its place.  Not more workers exit
+ * than wanted.  The caller holds db->lock exclusively.
  */
 static bool
 make_room(void)
@@ -286,9 +285,7 @@ run_entry(const JobqPush *entry)
 		jobq_quarantine_over(my_db, my_slot - jobq_shared->slots);
 }
 
-/*
- * Some jobs more are done: rest if they were short and there are enough others.
- */
+/* LOOK_JOBS more jobs are done: rest if the jobs were short and enough workers remain. */
 static void
 rest_if_crowded(void)
 {
@@ -301,8 +298,8 @@ rest_if_crowded(void)
 }
 
 /*
- * Sleep until somebody sets our latch.  Report statistics on the way, but not
- * for each job where they come singly: false if there is news so soon.
+ * Sleep until the latch is set.  Report statistics before the sleep, but not for each of
+ * several single jobs.  False if the latch was set within STATISTICS_PAUSE.
  */
 static bool
 sleep_until_called(void)
@@ -329,7 +326,7 @@ sleep_until_called(void)
 }
 
 /*
- * Take the slot that was reserved for this process.
+ * Attach to the slot that was reserved for this process.  Exits if the slot was given up.
  */
 static void
 attach(const WorkerStart *start)
@@ -339,7 +336,7 @@ attach(const WorkerStart *start)
 		my_slot->state != JOBQ_SLOT_STARTING)
 	{
 		LWLockRelease(jobq_shared->lock);
-		proc_exit(0);			/* too late: it was given up */
+		proc_exit(0);			/* too late: the slot was given up */
 	}
 	my_slot->proc = MyProc;
 	my_slot->pid = MyProcPid;
@@ -350,8 +347,9 @@ attach(const WorkerStart *start)
 	LWLockRelease(jobq_shared->lock);
 
 	/*
-	 * Not before_shmem_exit: the slot must not be given up before the open
-	 * transaction was aborted, or its job's row would still seem taken.
+	 * Not before_shmem_exit: the slot must not be freed before the open
+	 * transaction is aborted.  Otherwise the job's row would still seem to be
+	 * taken.
 	 */
 	on_shmem_exit(worker_exit, (Datum) 0);
 }
@@ -380,8 +378,8 @@ worker_exit(int code, Datum arg)
 		turn_over(processor_time);
 
 	/*
-	 * We may have been woken for a job and not have looked yet: wake another.
-	 * From now on nobody chooses us.
+	 * This worker may have been woken for a job without having seen the job:
+	 * wake another worker.  From now on this worker is not chosen.
 	 */
 	if (!my_slot->idle)
 		jobq_role_wake(my_db, my_slot->role, jobq_now(), &wake);
@@ -392,8 +390,8 @@ worker_exit(int code, Datum arg)
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
 	/*
-	 * A job that had to give way to DDL on the database is not charged: the
-	 * next scheduler finds its row as it was.
+	 * A job that was stopped for DDL on the database is not charged.  The
+	 * next scheduler finds its row unchanged.
 	 */
 	if (my_db->stop && in_job)
 	{
@@ -404,13 +402,13 @@ worker_exit(int code, Datum arg)
 		in_job = false;
 	}
 
-	/* of a job that has not come to its end, the scheduler knows more */
+	/* the scheduler decides about an unfinished job */
 	if (!in_job)
 		jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
 						  jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 
-	/* nobody asks us any more; a job that is over may be one that runs again */
+	/* cancel() no longer finds the job here, and the job may run again */
 	if (!in_job && id != 0 && was_cancelled(my_slot, id))
 		cancel_later(id);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
@@ -421,15 +419,17 @@ worker_exit(int code, Datum arg)
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);
 
-	/* the scheduler takes the slot back, or the launcher where there is none */
+	/*
+	 * the scheduler frees the slot, or the launcher if there is no scheduler
+	 */
 	jobq_wake_scheduler(my_db);
 	if (my_db->scheduler == NULL)
 		jobq_poke_launcher();
 }
 
 /*
- * SIGINT: cancel the handler.  Whoever asks that a job be stopped sends it while the
- * slot names that job; see unclaim() in run.c.
+ * SIGINT: cancel the handler.  A process that stops a job sends the signal while the slot
+ * names the job; see unclaim() in run.c.
  */
 static void
 cancel_handler(SIGNAL_ARGS)
@@ -448,9 +448,10 @@ apply_settings(void)
 }
 
 /*
- * Are more workers busy than there are processors, and one of them can do our jobs?  One
- * whose job has been running for some time is not busy: it is likely to wait for
- * something.  Nor is one whose job has begun later than now: the clock was put back.
+ * True if more workers are busy than there are processors, and another busy worker can run the
+ * same jobs.  A worker with a long-running job does not count as busy, because the job
+ * probably waits for something.  Nor does a worker with a job that began in the future,
+ * because the clock was put back.
  */
 static bool
 too_many_workers(void)
@@ -480,9 +481,9 @@ too_many_workers(void)
 }
 
 /*
- * Rest while there are enough others, and one of our role and pool among them.  They may
- * come upon a long job at any time, so look again and again; the jobs in our hand and the
- * permits of our last one are theirs meanwhile.
+ * Rest while there are enough other busy workers, including a worker of the same role and
+ * pool.  Such a worker may get a long job at any time, so check repeatedly.  Prefetched jobs
+ * and the permits of the last job are returned first.
  */
 static void
 rest(void)
@@ -518,8 +519,8 @@ rest(void)
 }
 
 /*
- * Has this process served its time?  The number of its jobs is looked at each
- * time, its age and memory if "check".
+ * True if this process must be replaced.  The number of jobs is always checked, age and memory
+ * only if "check".
  */
 static bool
 time_to_leave(uint64 jobs, bool check)
