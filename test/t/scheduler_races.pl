@@ -383,12 +383,28 @@ hold('jobq-schedule-looked',
 wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq_internal.job WHERE headers ->> 'schedule' = 'waits'});
 
 #
+# The clock is put forward, and a schedule created, after the scheduler has read the clock
+# for its round.  The next run of the new schedule is not taken for a time of a clock that
+# was ahead.
+#
+hold('jobq-lane-read',
+	sub { $node->reload; },
+	sub {
+		sql("SELECT jobq.test_clock(interval '$start' + '30 min')");
+		sql(q{SELECT jobq.schedule('new', '*/10 * * * *', 'note', options => '{"queue": "still"}')});
+	});
+scheduler_looks('clock put forward');
+is(sql(q{SELECT last_run IS NULL, next_run > jobq.clock() FROM jobq.schedules WHERE name = 'new'}), 't|t',
+	'clock put forward: no tick before the schedule was created');
+sql(q{SELECT jobq.unschedule('new')});
+
+#
 # Ticks that cannot be committed together are each done alone.
 #
 sql(q{
 SELECT count(jobq.schedule('part ' || n, '* * * * *', 'note', options => '{"queue": "still"}')) FROM generate_series(1, 10) n;
 SELECT injection_points_attach('jobq-parts-done', 'error')});
-sql("SELECT jobq.test_clock(interval '$start' + '21 min')");
+sql("SELECT jobq.test_clock(interval '$start' + '31 min')");
 wait_for($node, 'parts: all have their jobs', q{SELECT count(*) = 10 FROM jobq_internal.schedule WHERE name LIKE 'part %' AND last_run IS NOT NULL});
 is(sql(q{SELECT count(*) - count(DISTINCT (headers ->> 'schedule', run_at)) FROM jobq_internal.job WHERE headers ->> 'schedule' LIKE 'part %'}),
 	'0', 'parts: one for a tick');

@@ -242,6 +242,8 @@ correct_piece(void *arg)
 		oldest_open = my_db->ahead_until;
 		return;
 	}
+	/* the clock may have been put forward since the round began */
+	piece->now = Max(piece->now, jobq_now());
 	if (table == 0 && block == 0 && piece->after == 0)
 		oldest_open = GetActiveSnapshot()->xmin;
 	rel = table_open(get_relname_relid(tables[table].table, rels->internal_schema), AccessShareLock);

@@ -676,8 +676,9 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	schedule->look_at = DT_NOEND;
 	if (!row->active)
 		return;
+	/* the clock may have been put forward since the round began */
 	if (row->next_run > now)
-		changed |= go_by_clock(row, now);
+		changed |= go_by_clock(row, Max(now, jobq_now()));
 	if (row->next_run == DT_NOBEGIN)
 	{
 		/* restored from a dump: skip earlier ticks */
