@@ -260,6 +260,9 @@ jobq_leases_put_back(JobqDatabase *db, TimestampTz now)
 	}
 	for (int i = 0; i < JOBQ_MAX_BUNDLES; i++)
 		leases->bundles[i].since = Min(leases->bundles[i].since, now);
+
+	/* the next try to end a lease may be planned by the earlier clock */
+	leases->next_expiry = Min(leases->next_expiry, now);
 }
 
 /*

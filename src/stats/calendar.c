@@ -39,7 +39,12 @@ jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 	int64		second = now / USECS_PER_SEC;
 	int64		last = calendar->second;
 
-	/* a process that read the clock first may come second */
+	/*
+	 * A process that read the clock first may come second, also if the clock
+	 * was put forward in between.
+	 */
+	if (second < last - PATIENCE)
+		second = jobq_now() / USECS_PER_SEC;
 	if (second <= last && second >= last - PATIENCE)
 		return false;
 	calendar->second = second;

@@ -78,6 +78,10 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 		return;
 	if (minute < last)
 	{
+		/* the caller may have read the clock before it was put forward */
+		minute = jobq_now() / USECS_PER_MINUTE;
+		if (minute >= last - PATIENCE)
+			return;
 		memset(history, 0, sizeof(JobqHistory));
 		history->minute = minute;
 		return;

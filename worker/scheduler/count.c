@@ -18,6 +18,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -53,9 +54,9 @@ static JobqStatBase *base = NULL;
 /* Requested; begins in the next run. */
 static bool begins = false;
 
-/* The counting process, or NULL; and its start time. */
+/* The counting process, or NULL; and when the last count began. */
 static BackgroundWorkerHandle *counter = NULL;
-static TimestampTz counts_since;
+static instr_time begun;
 
 /*
  * Forget dropped databases.  DROP DATABASE normally does this, but the statistics file
@@ -157,12 +158,17 @@ counter_gone(void)
 static TimestampTz
 counted(TimestampTz now)
 {
-	TimestampTz took = Max(now - counts_since, 0);
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(took);
+	if (INSTR_TIME_IS_ZERO(begun))
+		begun = took;			/* another scheduler's count */
+	INSTR_TIME_SUBTRACT(took, begun);
 
 	/* the count ended with an error, or was terminated */
 	jobq_stats_count_end(base, base->count, NULL, now);
 	begins = base->recount;
-	return begins ? now + DELAY + took * PAUSES : DT_NOEND;
+	return begins ? now + DELAY + (int64) INSTR_TIME_GET_MICROSEC(took) * PAUSES : DT_NOEND;
 }
 
 static TimestampTz
@@ -191,15 +197,16 @@ run(TimestampTz now)
 		return jobq_now() + DELAY;
 	}
 	begins = false;
-	counts_since = jobq_now();
+	now = jobq_now();
+	INSTR_TIME_SET_CURRENT(begun);
 	round = MemoryContextSwitchTo(TopMemoryContext);
 	counter = counter_start();
 	MemoryContextSwitchTo(round);
 	if (counter != NULL)
-		return counts_since + LOOK_PAUSE;
+		return now + LOOK_PAUSE;
 
 	process_begin_transaction();
-	counter_count(base, counts_since);
+	counter_count(base, now);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return counted(jobq_now());

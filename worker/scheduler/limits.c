@@ -611,6 +611,8 @@ run(TimestampTz now)
 {
 	JobqWakeList wake = {0};
 
+	/* the clock may have been put back since the round began */
+	now = Min(now, jobq_now());
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (my_db->limits->due <= now)
 		jobq_limits_wake(my_db, now, &wake);

@@ -67,17 +67,21 @@ static TimestampTz
 run(TimestampTz now)
 {
 	TimestampTz pause = jobq_poll_interval * USECS_PER_SEC;
-	TimestampTz begun = GetCurrentTimestamp();
+	instr_time	begun;
+	instr_time	took;
 	ErrorData  *edata;
 
+	INSTR_TIME_SET_CURRENT(begun);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->monitors_changed = false;
 	LWLockRelease(my_db->lock);
 	edata = scheduler_try(look, NULL);
 	note_failure(edata);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, begun);
 	if (any || edata != NULL)
 		pause = Max(Min(LOOK_PAUSE, pause),
-					LOOK_SHARE * (GetCurrentTimestamp() - begun));
+					LOOK_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took));
 	return now + pause;
 }
 

@@ -165,7 +165,9 @@ load(TimestampTz now)
 static TimestampTz
 run(TimestampTz now)
 {
-	bool		distrusted = jobq_clock_ahead() > 0;
+
+	/* the clock may have been put back since the round began */
+	bool		distrusted = jobq_clock_ahead() > 0 || jobq_now() < now;
 	instr_time	start;
 	instr_time	took;
 

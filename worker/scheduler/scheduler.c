@@ -145,7 +145,9 @@ jobq_scheduler_main(Datum main_arg)
 			announce();
 		announced = true;
 
+		/* the system's clock may have been put back since the round began */
 		pause = TimestampDifferenceMilliseconds(jobq_now(), next_wake(now));
+		pause = Min(pause, jobq_poll_interval * 1000L);
 		pgstat_report_stat(false);
 		if (process_sleep(&my_db->calls, seen, pause,
 						  jobq_wait_event(wait_event, "JobqScheduler")))

@@ -33,6 +33,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -323,8 +324,10 @@ read_all(TimestampTz now)
 	char	  **pending = pending_names(now, &npending);
 	bool		all = lost;
 	MemoryContext caller = CurrentMemoryContext;
-	TimestampTz begun = GetCurrentTimestamp();
+	instr_time	begun;
+	instr_time	took;
 
+	INSTR_TIME_SET_CURRENT(begun);
 	lost = true;
 	read_at = 0;
 	MemoryContextReset(memory);
@@ -372,7 +375,9 @@ read_all(TimestampTz now)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
-	read_at = jobq_now() + READ_SHARE * (GetCurrentTimestamp() - begun);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, begun);
+	read_at = jobq_now() + READ_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
 }
 
 /*
@@ -672,13 +677,20 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	bool		queue = strcmp(row->overlap, "queue") == 0;
 	bool		changed = row->failed;
 
+	/*
+	 * The clock may have been changed since the round began.  A later time is
+	 * not used for ticks, because it may come from an untrusted clock.
+	 */
+	TimestampTz clock = jobq_now();
+
+	now = Min(now, clock);
+
 	jobq_injection_point("jobq-schedule-read");
 	schedule->look_at = DT_NOEND;
 	if (!row->active)
 		return;
-	/* the clock may have been put forward since the round began */
 	if (row->next_run > now)
-		changed |= go_by_clock(row, Max(now, jobq_now()));
+		changed |= go_by_clock(row, clock);
 	if (row->next_run == DT_NOBEGIN)
 	{
 		/* restored from a dump: skip earlier ticks */

@@ -200,7 +200,10 @@ expire_job(void *arg)
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	rel = jobq_open_jobs();
+	/* the clock may have been put back since the job was found */
 	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
+		!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now() &&
 		!jobq_job_runs(&job) && jobq_job_delete(rel, &job))
 		jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
 					 "not started before expires_at");
