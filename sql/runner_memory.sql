@@ -52,16 +52,16 @@ DECLARE
 	looks test.memory[];
 	grown numeric;
 BEGIN
-	-- an idle worker may leave in between
+	-- an idle worker may leave in between, and caches may grow once
 	FOR i IN 1..5 LOOP
 		TRUNCATE test.memory;
 		COMMIT;
 		CALL test.memory_use(kind, payload, 100);
 		CALL test.memory_use(kind, payload, 500);
 		looks := ARRAY(SELECT m FROM test.memory m ORDER BY at);
-		EXIT WHEN looks[1].pid = looks[2].pid;
+		grown := (looks[2].used - looks[1].used) / 500.0;
+		EXIT WHEN looks[1].pid = looks[2].pid AND grown <= 100;
 	END LOOP;
-	grown := (looks[2].used - looks[1].used) / 500.0;
 	IF looks[1].pid <> looks[2].pid OR grown > 100 THEN
 		RAISE WARNING '% %: % bytes for each job, workers % and %', kind, payload, grown, looks[1].pid, looks[2].pid;
 	END IF;
