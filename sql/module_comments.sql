@@ -17,7 +17,7 @@ SELECT p.oid::regprocedure::text FROM pg_proc p WHERE pronamespace = 'jobq'::reg
 SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'i' AND relname !~ '^archive_[0-9]'
 	AND obj_description(oid, 'pg_class') IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid);
 SELECT tgname, tgrelid::regclass FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
-WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND NOT tgisinternal AND obj_description(t.oid, 'pg_trigger') IS NULL;
+WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND NOT tgisinternal AND tgparentid = 0 AND obj_description(t.oid, 'pg_trigger') IS NULL;
 
 -- each column of a table, a view, or a row type
 SELECT c.oid::regclass AS relation, a.attname AS without_comment FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -24,6 +24,7 @@ CREATE TABLE jobq_internal.queue (
 	made_by text COLLATE "C",
 --list QUEUE_SETTING:	@1 @3 @4
 );
+ALTER TABLE jobq_internal.queue ALTER COLUMN run_as TYPE jobq_internal.role;
 COMMENT ON TABLE jobq_internal.queue IS 'queues and their settings';
 COMMENT ON COLUMN jobq_internal.queue.paused IS 'true: no further jobs of the queue start';
 COMMENT ON COLUMN jobq_internal.queue.paused_tenants IS 'tenants of which no further jobs start';
@@ -38,7 +39,7 @@ COMMENT ON INDEX jobq_internal.queue_made_by IS 'queues that count for the limit
 -- After a restore, no job of the queue runs, even if another role has the same OID.  A restore loads tables by name, this one before the queues.
 CREATE TABLE jobq_internal.delegation (
 	queue_id int CONSTRAINT delegation_pkey PRIMARY KEY,
-	set_by regrole NOT NULL
+	set_by jobq_internal.role NOT NULL
 );
 COMMENT ON TABLE jobq_internal.delegation IS 'roles that set run_as of queues, and must be able to SET ROLE to run_as';
 COMMENT ON COLUMN jobq_internal.delegation.set_by IS 'role that set run_as of the queue';
@@ -77,8 +78,8 @@ CREATE TABLE jobq_internal.job (
 	enqueued_at timestamptz NOT NULL,
 	queue_id int NOT NULL,
 	priority int NOT NULL,
-	role regrole NOT NULL,
-	run_as regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
+	run_as jobq_internal.role NOT NULL,
 	flow int NOT NULL,
 	attempt int NOT NULL,
 	max_attempts int NOT NULL,
@@ -149,7 +150,7 @@ COMMENT ON INDEX jobq_internal.job_batch IS 'live jobs of a batch';
 CREATE TABLE jobq_internal.unique_key (
 	job_id bigint NOT NULL,
 	held_until timestamptz,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	queue_id int NOT NULL,
 	until "char" NOT NULL CHECK (until IN ('f', 's', 'w')),
 	kind text COLLATE "C" NOT NULL,
@@ -166,7 +167,7 @@ COMMENT ON COLUMN jobq_internal.unique_key.until IS 'the key is held until the j
 -- tables.  Jobs without a uuid cost nothing.
 CREATE TABLE jobq_internal.job_uuid (
 	job_id bigint NOT NULL,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	uuid uuid NOT NULL,
 	CONSTRAINT job_uuid_pkey PRIMARY KEY (uuid, role)
 );
@@ -181,7 +182,7 @@ CREATE TABLE jobq_internal.lease (
 	token bigint NOT NULL,
 	lease_until timestamptz NOT NULL,
 	since timestamptz NOT NULL,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	consumer text NOT NULL,
 	job_ids bigint[] NOT NULL,
 	job_versions xid[] NOT NULL,
@@ -201,7 +202,7 @@ CREATE TABLE jobq_internal.archive (
 	run_at timestamptz NOT NULL,
 	queue_id int NOT NULL,
 	priority int NOT NULL,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	attempt int NOT NULL,
 	max_attempts int NOT NULL,
 	state "char" NOT NULL,
@@ -241,7 +242,7 @@ CREATE TABLE jobq_internal.dead_letter (
 	run_at timestamptz NOT NULL,
 	queue_id int NOT NULL,
 	priority int NOT NULL,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	attempt int NOT NULL,
 	max_attempts int NOT NULL,
 	exceptions smallint NOT NULL,
@@ -277,7 +278,7 @@ COMMENT ON INDEX jobq_internal.dead_letter_finished IS 'dead letters in the orde
 
 CREATE TABLE jobq_internal.privilege (
 	queue_id int NOT NULL,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	privilege text COLLATE "C" NOT NULL,
 	CONSTRAINT privilege_pkey PRIMARY KEY (queue_id, role, privilege)
 );
@@ -302,11 +303,11 @@ COMMENT ON COLUMN jobq_internal.served.backup IS 'hash of the label of the resto
 -- Tables in a dump, with one call in each statement.  The install script inserts no row
 -- into these tables: the row would exist twice after a restore.  Rows of dropped roles
 -- are omitted.  A dropped role is only an OID, and another role could have the same OID
--- after a restore.
+-- after a restore.  4294967295 is run_as of a queue whose role did not exist at a restore.
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.limiter', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.queue_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq_internal.delegation', 'WHERE set_by IN (SELECT oid FROM pg_catalog.pg_roles) AND queue_id IN (SELECT id FROM jobq_internal.queue WHERE run_as IN (SELECT oid FROM pg_catalog.pg_roles))');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.delegation', 'WHERE set_by IN (SELECT oid FROM pg_catalog.pg_roles) AND queue_id IN (SELECT id FROM jobq_internal.queue WHERE run_as IN (SELECT oid FROM pg_catalog.pg_roles) OR run_as::oid = ''4294967295'')');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');

@@ -10,7 +10,7 @@ CREATE TABLE jobq_internal.batch (
 	created_at timestamptz NOT NULL,
 	started_at timestamptz,
 	finished_at timestamptz,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	state "char" NOT NULL CHECK (state IN ('p', 'r', 'c', 'f', 'x')),
 	allow_failures boolean NOT NULL,
 	has_steps boolean NOT NULL DEFAULT false,
@@ -88,7 +88,7 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 		l.live + n.over AS total, l.blocked, l.live - l.blocked - l.running AS waiting, l.running,
 		n.completed, n.dead, n.cancelled, n.expired,
 		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
-		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role,
+		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.regrole AS role,
 		b.parent
 	FROM jobq_internal.batch b
 	CROSS JOIN LATERAL (

@@ -2,7 +2,7 @@
 
 CREATE TABLE jobq_internal.schedule (
 	name text COLLATE "C" CONSTRAINT schedule_pkey PRIMARY KEY,
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	cron text NOT NULL,
 	timezone text NOT NULL,
 	missed text NOT NULL CHECK (missed IN ('skip', 'once', 'all')),
@@ -122,7 +122,7 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS last_state,
 		coalesce(s.last_error, CASE WHEN o.oid IS NULL THEN pg_catalog.format('role with OID %s does not exist', s.role::pg_catalog.oid) END,
 			CASE WHEN j.id IS NULL THEN (SELECT f.error FROM jobq_internal.dead_letter f WHERE f.id = s.last_job_id)
-			ELSE j.errors -> -1 ->> 'message' END) AS last_error, s.role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
+			ELSE j.errors -> -1 ->> 'message' END) AS last_error, s.role::pg_catalog.regrole AS role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
 		s.missed, s.overlap, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.options END AS options
 	FROM jobq_internal.schedule s
 	LEFT JOIN pg_catalog.pg_roles o ON o.oid = s.role::pg_catalog.oid

@@ -170,8 +170,8 @@ COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this datab
 
 CREATE FUNCTION jobq.adopt() RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.adopt() IS 'run jobs here that arrived by logical replication, or in a copy of another database
-returns: the number of jobs from logical replication';
+COMMENT ON FUNCTION jobq.adopt() IS 'run jobs here that arrived by logical replication, in a copy of another database, or in a restore before their roles existed
+returns: the number of jobs from logical replication and of roles that did not exist';
 
 CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -2,7 +2,7 @@
 
 -- An empty queue or kind stands for any queue or kind.
 CREATE TABLE jobq_internal.event_handler (
-	role regrole NOT NULL,
+	role jobq_internal.role NOT NULL,
 	event text COLLATE "C" NOT NULL,
 	handler text COLLATE "C" NOT NULL,
 	queue text COLLATE "C" NOT NULL,
@@ -49,7 +49,7 @@ kind: as given to on_event()
 within: as given to on_event()';
 
 CREATE VIEW jobq.event_handlers WITH (security_barrier) AS
-	SELECT e.role, e.event, e.handler, nullif(e.queue, '') AS queue, nullif(e.kind, '') AS kind, e.within, e.required
+	SELECT e.role::pg_catalog.regrole AS role, e.event, e.handler, nullif(e.queue, '') AS queue, nullif(e.kind, '') AS kind, e.within, e.required
 	FROM jobq_internal.event_handler e
 	WHERE jobq_internal.may_see(e.role::pg_catalog.oid, 0);
 COMMENT ON VIEW jobq.event_handlers IS 'event handlers added by on_event()';

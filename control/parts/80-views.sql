@@ -39,7 +39,7 @@ BEGIN
 				CASE j.ended WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'dead'
 					ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 						j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
-				j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
+				j.kind, q.name AS queue, j.priority, j.role::pg_catalog.regrole AS role,
 				coalesce(r.attempt, CASE WHEN r.job_id IS NOT NULL THEN j.attempt + 1 END, j.attempt) AS attempt, j.max_attempts,
 				r.progress, r.message, r.pid AS worker,
 				j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(r.started_at, j.started_at) AS started_at, j.finished_at,
@@ -65,7 +65,7 @@ COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, with the same columns
 COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, with the columns of the view jobs; never reads the archive';
 
 CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
-	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
+	SELECT f.id, f.kind, q.name AS queue, f.role::pg_catalog.regrole AS role, f.attempt, f.max_attempts, f.crashes,
 		f.enqueued_at, f.finished_at AS failed_at,
 		CASE WHEN o.open THEN f.payload END AS payload, CASE WHEN o.open THEN f.headers END AS headers,
 		f.error, f.sqlstate, CASE WHEN o.open THEN f.error_context END AS error_context,
@@ -78,7 +78,7 @@ COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or dele
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,
---each QUEUE_SETTING:		q.@1,
+--each QUEUE_SETTING:		q.@1::@3,
 		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.dead, j.oldest_ready, j.exact
 	FROM jobq_internal.queue q
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
@@ -182,7 +182,7 @@ CREATE VIEW jobq.groups WITH (security_barrier) AS
 COMMENT ON VIEW jobq.groups IS 'active groups: a job runs, or waits for the next attempt (waits_for), or jobs wait (parked, and more in the table)';
 
 CREATE VIEW jobq.grants WITH (security_barrier) AS
-	SELECT p.role::pg_catalog.oid::pg_catalog.regrole AS role, p.privilege, q.name AS queue
+	SELECT p.role::pg_catalog.regrole AS role, p.privilege, q.name AS queue
 	FROM jobq_internal.privilege p
 	JOIN pg_catalog.pg_roles r ON r.oid = p.role::pg_catalog.oid
 	LEFT JOIN jobq_internal.queue q ON q.id = p.queue_id

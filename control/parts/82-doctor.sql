@@ -84,6 +84,10 @@ BEGIN
 	RETURN QUERY SELECT 'critical', 'the database is a copy of one that was served elsewhere: no job runs',
 		'cancel what must not run here, then SELECT jobq.adopt()'
 		FROM jobq_internal.scheduler_state() c WHERE c.copied;
+	RETURN QUERY SELECT 'critical', CASE WHEN h.found THEN format('role %s was created after the restore of its rows (%s): they are not in use', h.role, h.tables)
+			ELSE format('role %s does not exist: its restored rows (%s) are not in use', h.role, h.tables) END,
+		CASE WHEN h.found THEN '' ELSE format('CREATE ROLE %s, then ', h.role) END || 'SELECT jobq.adopt()'
+		FROM jobq_internal.held_roles h ORDER BY h.role;
 	asked := s.workers;
 	RETURN QUERY SELECT 'warning', p,
 		CASE WHEN p LIKE '%jobq.max_workers%' THEN jobq_internal.conf_line('jobq.max_workers', asked::text)

@@ -83,6 +83,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.kinds, jobq.queues, jobq.stats, jobq.stats_history, jobq.bill, jobq.tenants, jobq.workers, jobq.limits, jobq.limit_keys,
 	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.step_elements, jobq.grants, jobq.monitors, jobq.event_handlers TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
+GRANT SELECT ON jobq_internal.held_roles TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_grant_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;

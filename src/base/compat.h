@@ -32,6 +32,13 @@
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
+/* 16 (858e776c84f): errors can be returned. */
+#if PG_VERSION_NUM >= 160000
+#define jobq_name_list(text) stringToQualifiedNameList(text, NULL)
+#else
+#define jobq_name_list(text) stringToQualifiedNameList(text)
+#endif
+
 /* 16 (c727f511bd6): a single function checks the privileges on any object. */
 #if PG_VERSION_NUM >= 160000
 #define jobq_proc_aclcheck(procoid, roleid, mode) \

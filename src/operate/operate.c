@@ -537,8 +537,9 @@ refuse_binary(void)
 }
 
 /*
- * adopt(): make jobs from logical replication, or from a copy of another database, run here.
- * Returns the number of replicated jobs.  ERROR unless the current user is the extension
+ * adopt(): make jobs from logical replication, from a copy of another database, or of roles
+ * that did not exist at a restore run here.  Returns the number of replicated and returned
+ * jobs.  ERROR unless the current user is the extension
  * owner: EXECUTE on the function is not sufficient.
  */
 Datum
@@ -561,6 +562,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	count = jobq_query("UPDATE jobq_internal.job SET dormant = false WHERE dormant",
 					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
+	count += jobq_return_rows();
 	jobq_query("UPDATE jobq_internal.schedule SET dormant = false WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 	jobq_query("UPDATE jobq_internal.batch SET dormant = false, adopted = true WHERE dormant",

@@ -136,7 +136,7 @@ jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
 	Datum		tenant;
 
 	name->queue_id = DatumGetInt32(jobq_column(tuple, desc, DEAD_QUEUE_ID, INT4OID, NULL));
-	name->role = DatumGetObjectId(jobq_column(tuple, desc, DEAD_ROLE, REGROLEOID, NULL));
+	name->role = DatumGetObjectId(jobq_column(tuple, desc, DEAD_ROLE, jobq_relations()->role_type, NULL));
 	name->kind = DatumGetTextPP(jobq_column(tuple, desc, DEAD_KIND, TEXTOID, NULL));
 	tenant = jobq_column(tuple, desc, DEAD_TENANT, TEXTOID, &isnull);
 	name->tenant = isnull ? NULL : DatumGetTextPP(tenant);

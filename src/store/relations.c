@@ -114,6 +114,10 @@ jobq_relations_of_any_version(void)
 	found.privilege = relation_named(found.internal_schema, "privilege");
 	found.event_handler = relation_named(found.internal_schema, "event_handler");
 	found.limiter = relation_named(found.internal_schema, "limiter");
+	found.role_type =
+		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+						CStringGetDatum("role"),
+						ObjectIdGetDatum(found.internal_schema));
 	found.context_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("job_context"),

@@ -50,6 +50,9 @@
  * insert.c frees its cached index data only when no call uses the data.
  */
 
+/* src/store/role.c */
+extern int64 jobq_return_rows(void);
+
 /* src/store/identity.c */
 extern bool jobq_is_copy(void);
 extern void jobq_serve_here(void);

@@ -31,6 +31,9 @@
 
 #include "store/store.h"
 
+/* jobq_internal.role, whose OID differs between databases. */
+#define ROLE_TYPE	InvalidOid
+
 typedef struct Column
 {
 	Oid			type;
@@ -42,11 +45,11 @@ static const Column queue_columns[] = {
 	{INTERVALOID, true}, {INTERVALOID, true}, {BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
 	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {TEXTOID, false},
 	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTARRAYOID, true},
-	{TEXTOID, false}, {REGROLEOID, true},
+	{TEXTOID, false}, {ROLE_TYPE, true},
 };
 
 static const Column delegation_columns[] = {
-	{INT4OID, false}, {REGROLEOID, false},
+	{INT4OID, false}, {ROLE_TYPE, false},
 };
 
 static const Column handler_columns[] = {
@@ -59,7 +62,7 @@ static const Column handler_columns[] = {
 
 static const Column job_columns[] = {
 	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false},
-	{REGROLEOID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false}, {INT4OID, false}, {INT2OID, false}, {INT2OID, false},
+	{ROLE_TYPE, false}, {ROLE_TYPE, false}, {INT4OID, false}, {INT4OID, false}, {INT4OID, false}, {INT2OID, false}, {INT2OID, false},
 	{BOOLOID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {INT8OID, true},
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
@@ -70,22 +73,22 @@ static const Column job_columns[] = {
 };
 
 static const Column unique_key_columns[] = {
-	{INT8OID, false}, {TIMESTAMPTZOID, true}, {REGROLEOID, false}, {INT4OID, false}, {CHAROID, false}, {TEXTOID, false},
+	{INT8OID, false}, {TIMESTAMPTZOID, true}, {ROLE_TYPE, false}, {INT4OID, false}, {CHAROID, false}, {TEXTOID, false},
 	{TEXTOID, false},
 };
 
 static const Column job_uuid_columns[] = {
-	{INT8OID, false}, {REGROLEOID, false}, {UUIDOID, false},
+	{INT8OID, false}, {ROLE_TYPE, false}, {UUIDOID, false},
 };
 
 static const Column lease_columns[] = {
-	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {REGROLEOID, false},
+	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {ROLE_TYPE, false},
 	{TEXTOID, false}, {INT8ARRAYOID, false}, {XIDARRAYOID, false}, {INT4OID, true},
 };
 
 static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
-	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
+	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {ROLE_TYPE, false}, {INT4OID, false}, {INT4OID, false},
 	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 	{TEXTARRAYOID, true}, {JSONBOID, true}, {INT4OID, true},
@@ -93,7 +96,7 @@ static const Column archive_columns[] = {
 
 static const Column dead_letter_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
-	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
+	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {ROLE_TYPE, false}, {INT4OID, false}, {INT4OID, false},
 	{INT2OID, false}, {INT2OID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {INT4OID, true}, {TEXTOID, true},
@@ -108,11 +111,11 @@ static const Column step_columns[] = {
 };
 
 static const Column privilege_columns[] = {
-	{INT4OID, false}, {REGROLEOID, false}, {TEXTOID, false},
+	{INT4OID, false}, {ROLE_TYPE, false}, {TEXTOID, false},
 };
 
 static const Column event_handler_columns[] = {
-	{REGROLEOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{ROLE_TYPE, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{BOOLOID, false}, {BOOLOID, false},
 };
 
@@ -122,7 +125,7 @@ static const Column limiter_columns[] = {
 };
 
 static const Column batch_columns[] = {
-	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {REGROLEOID, false},
+	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {ROLE_TYPE, false},
 	{CHAROID, false}, {BOOLOID, false}, {BOOLOID, false}, {BOOLOID, false}, {BOOLOID, false}, {BOOLOID, false},
 	{BOOLOID, false}, {INT8OID, true}, {INT8OID, true},
 	{INT8OID, false}, {INT8OID, false}, {INT8OID, false}, {INT8OID, false}, {TEXTOID, true},
@@ -228,6 +231,12 @@ const JobqCache jobq_tables_cache = {
 	.forget = forget_tables,
 };
 
+static Oid
+type_of(const Column *column)
+{
+	return column->type == ROLE_TYPE ? jobq_relations()->role_type : column->type;
+}
+
 /*
  * Open a table of jobq in this lock mode.  ERROR if it does not have the expected columns.
  */
@@ -259,6 +268,7 @@ jobq_check_table(Relation rel, JobqTable table)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 		const Column *column = &tables[table].columns[i];
+		Oid			type = type_of(column);
 
 		if (att->attisdropped)
 			ereport(ERROR,
@@ -266,13 +276,13 @@ jobq_check_table(Relation rel, JobqTable table)
 					 errmsg("column %d of jobq_internal.%s was dropped", i + 1,
 							RelationGetRelationName(rel)),
 					 errhint("The tables of jobq cannot have other columns than its own.")));
-		if (att->atttypid != column->type)
+		if (att->atttypid != type)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("column \"%s\" of jobq_internal.%s has type %s instead of %s",
 							NameStr(att->attname), RelationGetRelationName(rel),
 							format_type_be(att->atttypid),
-							format_type_be(column->type)),
+							format_type_be(type)),
 					 errhint("The tables of jobq cannot have other columns than its own.")));
 		if (!jobq_has_no_nulls(desc, i) && !column->may_be_null)
 			ereport(ERROR,
@@ -298,7 +308,7 @@ jobq_check_row(TupleDesc desc, JobqTable table)
 
 	Assert(tables[table].ncolumns <= (int) lengthof(types));
 	for (int i = 0; i < tables[table].ncolumns; i++)
-		types[i] = tables[table].columns[i].type;
+		types[i] = type_of(&tables[table].columns[i]);
 	jobq_check_types(desc, types, tables[table].ncolumns);
 }
 

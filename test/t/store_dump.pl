@@ -234,6 +234,73 @@ is(as_whom('no_agent', $oid{setter} => 'postgres', $oid{agent} => 'other'),
 like($node->safe_psql('no_agent', q{SELECT what FROM jobq.doctor() WHERE what ~ 'agency'}),
 	qr/(queue ".*agency" has its jobs run as role other, which they may not: .* was dropped before the database was dumped\.\n?){2}/, 'doctor() tells');
 
+#
+# Roles that the other cluster lacks: what belongs to them is kept aside, and nothing else.
+# A dump of that database, and a restore of it, keep it aside, too.  adopt() returns it when the
+# roles exist.  The role's name needs quotes.
+#
+$node->safe_psql('postgres', 'CREATE DATABASE office TEMPLATE template0');
+$node->safe_psql(
+	'office', q{
+CREATE EXTENSION jobq;
+CREATE ROLE "Mr. O'Hara" LOGIN;
+CREATE ROLE courier LOGIN IN ROLE "Mr. O'Hara";
+CREATE FUNCTION work(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(current_user::text) $$;
+SELECT jobq.register('work', 'work(jsonb)');
+SELECT jobq.create_queue('stays', open => true), jobq.pause('stays'), jobq.create_queue('agency', open => true, run_as => 'courier'), jobq.create_queue('outside', mode => 'consumer', open => true);
+SELECT jobq.enqueue('work', '{"n": 1}', queue => 'stays');
+SELECT jobq.grant_privilege('"Mr. O''Hara"'), jobq.on_event('dead', 'work', queue => 'stays');
+SET ROLE "Mr. O'Hara";
+SELECT jobq.enqueue('work', 'null', queue => 'stays', unique_key => 'k', uuid => '00000000-0000-4000-8000-00000000000a', tags => '{a,"b c"}', headers => '{"h": null}', timeout => '1 h');
+SELECT jobq.create_batch('of his') AS batch \gset
+SELECT jobq.enqueue_many('work', '{"{\"n\": 3}"}', queue => 'stays', group_key => 'g');
+SELECT jobq.add_jobs(:batch, 'work', '{"{}"}', '{"queue": "stays"}');
+SELECT jobq.start_batch(:batch);
+SELECT jobq.schedule('his', '@yearly', 'work', '7', options => '{"queue": "stays"}'), jobq.on_event('dead', 'work', queue => 'stays');
+SELECT jobq.cancel(jobq.enqueue('work', '{"n": 4}', queue => 'stays'));
+SELECT jobq.enqueue('work', '{"n": 5}', queue => 'outside');
+SELECT jobq.reject(id, token, 'no good') FROM jobq.reserve('{outside}');
+SELECT jobq.enqueue('work', '{"n": 6}', queue => 'outside');
+SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 day')});
+
+my @mine = qw(job archive dead_letter unique_key job_uuid lease batch schedule event_handler privilege queue delegation step);
+my %all = map { $_ => $node->safe_psql('office', "SELECT t.* FROM jobq_internal.$_ t ORDER BY t::text") } @mine;
+my $office = $node->backup_dir . '.office';
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $office, 'office' ], 'absent: pg_dump');
+$node->safe_psql('postgres', q{CREATE DATABASE branch TEMPLATE template0; DROP DATABASE office; DROP ROLE "Mr. O'Hara"; DROP ROLE courier});
+$node->append_conf('postgresql.conf', q{jobq.databases = 'postgres'});
+$node->reload;
+$node->command_ok([ 'pg_restore', '-e', '--no-owner', '--no-acl', '-d', 'branch', $office ], 'absent: pg_restore');
+$node->safe_psql('postgres', 'CREATE DATABASE branch2 TEMPLATE template0');
+$node->command_ok([ 'pg_dump', '-Fc', '-f', "$office.2", 'branch' ], 'absent: pg_dump of the restored database');
+$node->command_ok([ 'pg_restore', '-e', '-d', 'branch2', "$office.2" ], 'absent: its pg_restore');
+foreach my $dbname ('branch', 'branch2')
+{
+	is($node->safe_psql($dbname, q{SELECT role, payload FROM jobq.jobs}), 'postgres|{"n": 1}', "$dbname: the job of a role that exists");
+	is($node->safe_psql($dbname, q{SELECT name, role, kind FROM jobq.schedules}), '', "$dbname: no schedule");
+	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\ndefault\noutside\nstays", "$dbname: all queues");
+	is($node->safe_psql($dbname, q{SELECT what, hint FROM jobq.doctor() WHERE what ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
+role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 1 of dead_letter, 1 of event_handler, 4 of job, 1 of job_uuid, 1 of lease, 1 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
+role courier does not exist: its restored rows (1 of queue) are not in use|CREATE ROLE courier, then SELECT jobq.adopt()
+END
+	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '0', "$dbname: there is nothing to adopt");
+}
+$node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN});
+foreach my $dbname ('branch', 'branch2')
+{
+	like($node->safe_psql($dbname, q{SELECT what, hint FROM jobq.doctor() WHERE what ~ 'courier'}), qr/was created after the restore.*\|SELECT jobq.adopt\(\)/, "$dbname: doctor() tells of the rows");
+	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '4', "$dbname: the jobs are adopted");
+	is($node->safe_psql($dbname, 'SELECT count(*) FROM jobq_internal.held_row'), '0', "$dbname: nothing is left");
+	is($node->safe_psql($dbname, "SELECT t.* FROM jobq_internal.$_ t ORDER BY t::text"), $all{$_}, "$dbname: $_ is as it was") foreach @mine;
+}
+$node->append_conf('postgresql.conf', q{jobq.databases = 'branch2'});
+$node->reload;
+$node->safe_psql('branch2', q{SELECT jobq.resume('stays')});
+wait_for($node, 'absent: the jobs run', q{SELECT count(*) = 4 FROM jobq.jobs WHERE state = 'completed'}, 'branch2');
+is($node->safe_psql('branch2', q{SELECT result #>> '{}' FROM jobq.jobs WHERE state = 'completed' ORDER BY id}),
+	"postgres\nMr. O'Hara\nMr. O'Hara\nMr. O'Hara", 'absent: as their roles');
+wait_for($node, 'absent: the batch has ended', q{SELECT state = 'completed' FROM jobq.batches}, 'branch2');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

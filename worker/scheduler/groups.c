@@ -182,7 +182,7 @@ find_leased(GroupOwners *owners, TimestampTz now)
 	if (jobq_query_kept(&any, "SELECT FROM jobq_internal.job WHERE group_id IS NOT NULL LIMIT 1",
 						0, NULL, NULL, NULL, SPI_OK_SELECT) == 0)
 		return;
-	n = jobq_query("SELECT group_id, id, queue_id, role FROM jobq_internal.job"
+	n = jobq_query("SELECT group_id, id, queue_id, role::oid FROM jobq_internal.job"
 				   " WHERE group_id IS NOT NULL AND NOT dormant"
 				   " AND lease_token IS NOT NULL AND group_held IS NULL",
 				   0, NULL, NULL, NULL, SPI_OK_SELECT);
@@ -195,7 +195,7 @@ find_leased(GroupOwners *owners, TimestampTz now)
 		owner->group = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 		owner->job = DatumGetInt64(jobq_column(row, desc, 2, INT8OID, NULL));
 		owner->queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
-		owner->role = DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL));
+		owner->role = DatumGetObjectId(jobq_column(row, desc, 4, OIDOID, NULL));
 		owner->since = now;
 		owner->leased = true;
 	}

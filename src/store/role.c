@@ -1,0 +1,239 @@
+/*-------------------------------------------------------------------------
+ *
+ * role.c
+ *	  The type jobq_internal.role, and rows of roles that do not exist.
+ *
+ * pg_dump writes a role by its name.  The input function of regrole fails if there is no such
+ * role, and with it the COPY of the whole table.  Here the name becomes an OID of a range in
+ * which no role can be, and this session remembers the name.  A trigger keeps the row aside,
+ * with the name (control/parts/73-held.sql), so that no such OID is ever stored.
+ *
+ * OIDs of roles are assigned by a counter with 32 bits.  A role whose OID is in the range would
+ * need four billion objects to be created before, and could have no rows in jobq.
+ *
+ * src/store/role.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "catalog/partition.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/regproc.h"
+#include "utils/rel.h"
+
+#include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_role_in);
+PG_FUNCTION_INFO_V1(jobq_role_out);
+PG_FUNCTION_INFO_V1(jobq_hold_row);
+
+/*
+ * OIDs that stand for names of roles that do not exist, and the OID that run_as of a restored
+ * queue has if its role does not exist.  73-held.sql contains these numbers, too.
+ */
+#define FIRST_ABSENT	((Oid) 4294901760)
+#define LAST_ABSENT		((Oid) 4294967294)
+#define NO_ROLE			((Oid) 4294967295)
+
+/* The names of this session: the role with the OID FIRST_ABSENT + i. */
+static char **absent = NULL;
+static uint32 nabsent = 0;
+
+/*
+ * Return the name for the OID, or NULL if the OID stands for no name.
+ */
+static const char *
+absent_name(Oid role)
+{
+	return role >= FIRST_ABSENT && role - FIRST_ABSENT < nabsent ? absent[role - FIRST_ABSENT]
+		: NULL;
+}
+
+/*
+ * Return the OID for the name of a role that does not exist.  WARNING when the session meets
+ * the name for the first time.
+ */
+static Oid
+absent_role(const char *name)
+{
+	for (uint32 i = 0; i < nabsent; i++)
+		if (strcmp(absent[i], name) == 0)
+			return FIRST_ABSENT + i;
+	if (nabsent > LAST_ABSENT - FIRST_ABSENT)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many roles do not exist"),
+				 errhint("Create the roles before the restore.")));
+	if (absent == NULL)
+		absent = MemoryContextAlloc(TopMemoryContext, sizeof(char *));
+	else if ((nabsent & (nabsent - 1)) == 0)
+		absent = repalloc(absent, 2 * nabsent * sizeof(char *));
+	absent[nabsent] = MemoryContextStrdup(TopMemoryContext, name);
+	ereport(WARNING,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("role \"%s\" does not exist", name),
+			 errdetail("Rows of the role are kept aside."),
+			 errhint("Create the role, and then call jobq.adopt().")));
+	return FIRST_ABSENT + nabsent++;
+}
+
+/*
+ * role_in(cstring): like regrolein(), but accepts the name of a role that does not exist.
+ */
+Datum
+jobq_role_in(PG_FUNCTION_ARGS)
+{
+	const char *text = PG_GETARG_CSTRING(0);
+	List	   *names;
+	Oid			role;
+
+	if (strcmp(text, "-") == 0 || strspn(text, "0123456789") == strlen(text))
+		return DirectFunctionCall1(regrolein, CStringGetDatum(text));
+	names = jobq_name_list(text);
+	if (list_length(names) != 1)
+		return DirectFunctionCall1(regrolein, CStringGetDatum(text));
+	role = get_role_oid(strVal(linitial(names)), true);
+	PG_RETURN_OID(OidIsValid(role) ? role : absent_role(strVal(linitial(names))));
+}
+
+/*
+ * role_out(role): like regroleout(), but knows the names that role_in() has accepted.
+ */
+Datum
+jobq_role_out(PG_FUNCTION_ARGS)
+{
+	const char *name = absent_name(PG_GETARG_OID(0));
+
+	if (name != NULL)
+		PG_RETURN_CSTRING(pstrdup(quote_identifier(name)));
+	return DirectFunctionCall1(regroleout, PG_GETARG_DATUM(0));
+}
+
+/*
+ * Write the row to jobq_internal.held_row.  n is the number of columns, all of the row or some.
+ */
+static void
+hold(const char *table, const char *name, Datum *columns, Datum *contents, bool *nulls, int n)
+{
+	static SPIPlanPtr insert = NULL;
+	static const Oid types[] = {TEXTOID, TEXTOID, TEXTARRAYOID, TEXTARRAYOID};
+	int			lower = 1;
+	Datum		values[] = {
+		CStringGetTextDatum(table), CStringGetTextDatum(quote_identifier(name)),
+		PointerGetDatum(construct_array(columns, n, TEXTOID, -1, false, TYPALIGN_INT)),
+		PointerGetDatum(construct_md_array(contents, nulls, 1, &n, &lower, TEXTOID, -1, false, TYPALIGN_INT))
+	};
+
+	SPI_connect();
+	jobq_query_kept(&insert, "INSERT INTO jobq_internal.held_row (table_name, role, columns, contents) VALUES ($1, $2, $3, $4)",
+					lengthof(types), types, values, NULL, SPI_OK_INSERT);
+	SPI_finish();
+}
+
+/*
+ * hold_row(): row trigger before INSERT for rows with a role that does not exist.  Keeps the
+ * row in jobq_internal.held_row.  A queue is inserted nevertheless, because its jobs need it,
+ * and has no valid run_as then, so that no job of the queue runs.
+ *
+ * ERROR in logical replication: the publisher would not find the row when it deletes it, and
+ * its job could run a second time here.
+ */
+Datum
+jobq_hold_row(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TupleDesc	desc;
+	HeapTuple	tuple;
+	Relation	rel;
+	Oid			role_type = jobq_relations()->role_type;
+	Datum	   *columns;
+	Datum	   *contents;
+	bool	   *nulls;
+	const char *name = NULL;
+	int			n = 0;
+	int			run_as = 0;
+	bool		is_queue;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) || !TRIGGER_FIRED_BY_INSERT(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("%s must be fired BEFORE INSERT ... FOR EACH ROW", "jobq_internal.hold_row()")));
+
+	rel = trigdata->tg_relation;
+	desc = RelationGetDescr(rel);
+	tuple = trigdata->tg_trigtuple;
+	is_queue = RelationGetRelid(rel) == jobq_relations()->queue;
+	columns = palloc(sizeof(Datum) * desc->natts);
+	contents = palloc0(sizeof(Datum) * desc->natts);
+	nulls = palloc(sizeof(bool) * desc->natts);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Datum		value;
+		const char *absent_here = NULL;
+
+		if (att->attisdropped)
+			continue;
+		value = heap_getattr(tuple, i + 1, desc, &nulls[n]);
+		if (att->atttypid == role_type && !nulls[n])
+			absent_here = absent_name(DatumGetObjectId(value));
+		if (absent_here != NULL)
+		{
+			name = absent_here;
+			run_as = i + 1;
+		}
+		if (is_queue && absent_here == NULL && i + 1 != QUEUE_ID)
+			continue;
+		columns[n] = CStringGetTextDatum(NameStr(att->attname));
+		if (!nulls[n])
+		{
+			Oid			output;
+			bool		is_varlena;
+
+			getTypeOutputInfo(att->atttypid, &output, &is_varlena);
+			contents[n] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
+		}
+		n++;
+	}
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("a role of the row does not exist")));
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role \"%s\" does not exist", name),
+				 errhint("Create the role. Logical replication then goes on.")));
+	hold(rel->rd_rel->relispartition ? get_rel_name(get_partition_parent(RelationGetRelid(rel), false))
+		 : RelationGetRelationName(rel), name, columns, contents, nulls, n);
+	if (is_queue)
+	{
+		Datum		no_role = ObjectIdGetDatum(NO_ROLE);
+		bool		isnull = false;
+
+		return PointerGetDatum(heap_modify_tuple_by_cols(tuple, desc, 1, &run_as, &no_role, &isnull));
+	}
+	return PointerGetDatum(NULL);
+}
+
+/*
+ * Return held rows to their tables if their roles exist now.  Returns the number of jobs.  The
+ * caller must be connected to SPI.
+ */
+int64
+jobq_return_rows(void)
+{
+	jobq_query("SELECT jobq_internal.return_rows()", 0, NULL, NULL, NULL, SPI_OK_SELECT);
+	return DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+}
