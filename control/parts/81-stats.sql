@@ -57,18 +57,6 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats IS 'counters and times of jobs and attempts, and current numbers of jobs, by queue, kind and tenant';
 
--- The cost of runs, also as a percentage of the total visible to the user.
-CREATE VIEW jobq.bill WITH (security_barrier) AS
-	SELECT s.queue, s.kind, s.tenant,
-		s.cpu, round(100 * extract(epoch FROM s.cpu) / nullif(sum(extract(epoch FROM s.cpu)) OVER (), 0), 2) AS cpu_percent,
-		s.buffers, round(100.0 * s.buffers / nullif(sum(s.buffers) OVER (), 0), 2) AS buffers_percent,
-		s.buffers_read, round(100.0 * s.buffers_read / nullif(sum(s.buffers_read) OVER (), 0), 2) AS buffers_read_percent,
-		s.wal_bytes, round(100.0 * s.wal_bytes / nullif(sum(s.wal_bytes) OVER (), 0), 2) AS wal_percent,
-		s.temp_bytes, round(100.0 * s.temp_bytes / nullif(sum(s.temp_bytes) OVER (), 0), 2) AS temp_percent,
-		s.since
-	FROM jobq.stats s;
-COMMENT ON VIEW jobq.bill IS 'the cost of job runs by queue, kind and tenant, with the percentage of the total';
-
 CREATE VIEW jobq.stats_history WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,
 		s.enqueued, s.completed, s.failed, s.dead, s.cancelled, s.expired,
