@@ -59,16 +59,25 @@ SELECT enqueued, started, failed, retried, dead FROM jobq.stats WHERE queue = 'c
 SELECT jobq.delete(:broken);
 
 -- the past, and rates
-SELECT step, sum(enqueued) AS enqueued, sum(failed) AS failed, sum(dead) AS dead FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
-SELECT DISTINCT date_trunc(step, since, 'UTC') = since AS begins FROM jobq.stats_history;
+SELECT step, sum(enqueued) AS enqueued, sum(failed) AS failed, sum(dead) AS dead FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
+SELECT DISTINCT date_trunc(step, since, 'UTC') = since AS begins FROM jobq.stats_history();
 SELECT step, sum(wait_count) AS waits, sum(run_count) AS runs, max(wait_max) <= sum(wait_sum) AND max(run_max) <= sum(run_sum) AS times
-FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
+FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
+-- each argument is as a condition on the column of its name
+SELECT q, k, s, h.rows > 0 AND h.rows = (SELECT count(*) FROM jobq.stats_history() a
+	WHERE coalesce(a.queue = q, true) AND coalesce(a.kind = k, true) AND coalesce(a.step = s, true)) AS same
+FROM unnest('{NULL,counted}'::text[]) q, unnest('{NULL,broken}'::text[]) k, unnest('{NULL,minute,hour,day}'::text[]) s,
+	LATERAL (SELECT count(*) AS rows FROM jobq.stats_history(q, k, s)) h
+ORDER BY q, k, s;
+SELECT count(*) FROM jobq.stats_history('no such queue') UNION ALL SELECT count(*) FROM jobq.stats_history(kind => 'no such kind');
+SELECT * FROM test.error('SELECT * FROM jobq.stats_history(step => ''week'')');
+SELECT * FROM test.error('SELECT * FROM jobq.stats_history(step => ''Minute'')');
 SELECT step, count(*), sum(s.enqueued) AS enqueued, sum(s.failed) AS failed, sum(s.wait_count) AS waits, max(s.run_max) <= sum(s.run_sum) AS times
 FROM (VALUES ('minute'), ('hour')) v (step), jobq_internal.stat_series(step, 'counted', 'broken') s GROUP BY step ORDER BY step;
 SELECT count(*), sum(enqueued) FROM jobq_internal.stat_series('minute', 'no such queue', NULL);
 SELECT count(*) FROM jobq_internal.stat_series(NULL, NULL, NULL);
 SELECT jobq.test_clock('2 hours');
-SELECT step, sum(enqueued) AS enqueued FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
+SELECT step, sum(enqueued) AS enqueued FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
 SELECT enqueued_15m FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
 SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 15);
 SELECT enqueued_15m > 0 AS rate FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
@@ -112,7 +121,7 @@ SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'counted');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
 SELECT count(*) FROM jobq.stats;
-SELECT count(*) FROM jobq.stats_history;
+SELECT count(*) FROM jobq.stats_history();
 SELECT count(*) FROM jobq_internal.stat_series('minute', NULL, NULL);
 SELECT * FROM test.error('SELECT jobq.reset_stats()');
 SELECT * FROM test.error('SELECT jobq.reset_stats(''counted'')');
@@ -121,7 +130,7 @@ RESET ROLE;
 SELECT jobq.grant_privilege('regress_jobq_alice', 'manage', 'counted');
 SET ROLE regress_jobq_alice;
 SELECT DISTINCT queue FROM jobq.stats;
-SELECT DISTINCT queue FROM jobq.stats_history;
+SELECT DISTINCT queue FROM jobq.stats_history();
 SELECT jobq.reset_stats('counted');
 SELECT * FROM test.error('SELECT jobq.reset_stats()');
 RESET ROLE;

@@ -16,14 +16,6 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
 COMMENT ON FUNCTION jobq_internal.stat_slots() IS 'return the statistics visible to the user, for the view';
 
-CREATE FUNCTION jobq_internal.stat_history(
-	OUT queue_id int, OUT kind text, OUT tenant text, OUT step text, OUT since timestamptz,
-	OUT enqueued bigint, OUT completed bigint, OUT failed bigint, OUT dead bigint, OUT cancelled bigint, OUT expired bigint,
-	OUT wait_max interval, OUT wait_sum interval, OUT wait_count bigint, OUT run_max interval, OUT run_sum interval, OUT run_count bigint)
-RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_history'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000;
-COMMENT ON FUNCTION jobq_internal.stat_history() IS 'return the statistics visible to the user by minute, hour and day, for the view';
-
 CREATE FUNCTION jobq_internal.stats_known() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_stats_known' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.stats_known() IS 'return whether the numbers of jobs are right; false after a crash, until the jobs are counted';
@@ -57,10 +49,12 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats IS 'counters and times of jobs and attempts, and current numbers of jobs, by queue, kind and tenant';
 
-CREATE VIEW jobq.stats_history WITH (security_barrier) AS
-	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,
-		s.enqueued, s.completed, s.failed, s.dead, s.cancelled, s.expired,
-		s.wait_max, s.wait_sum, s.wait_count, s.run_max, s.run_sum, s.run_count
-	FROM jobq_internal.stat_history() s LEFT JOIN jobq_internal.queue q ON q.id = s.queue_id
-	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
-COMMENT ON VIEW jobq.stats_history IS 'counters and times of jobs and attempts in each of the last 60 minutes, 24 hours and 30 days';
+CREATE FUNCTION jobq.stats_history(queue text DEFAULT NULL, kind text DEFAULT NULL, step text DEFAULT NULL)
+RETURNS TABLE (queue text, kind text, tenant text, step text, since timestamptz,
+	enqueued bigint, completed bigint, failed bigint, dead bigint, cancelled bigint, expired bigint,
+	wait_max interval, wait_sum interval, wait_count bigint, run_max interval, run_sum interval, run_count bigint)
+AS 'MODULE_PATHNAME', 'jobq_stats_history' LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000;
+COMMENT ON FUNCTION jobq.stats_history(text, text, text) IS 'return counters and times of jobs and attempts in each of the last 60 minutes, 24 hours and 30 days
+queue: only this queue; null: all queues
+kind: only this kind; null: all kinds
+step: only the minutes, hours or days: minute, hour or day; null: all of them';

@@ -24,10 +24,13 @@
 #include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_stat_slots);
-PG_FUNCTION_INFO_V1(jobq_stat_history);
+PG_FUNCTION_INFO_V1(jobq_stats_history);
 PG_FUNCTION_INFO_V1(jobq_stat_series);
 PG_FUNCTION_INFO_V1(jobq_reset_stats);
 PG_FUNCTION_INFO_V1(jobq_stats_known);
+
+/* Shown as the name of the entry for all names without a slot. */
+#define OTHER_NAMES	"(other)"
 
 static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
 
@@ -123,6 +126,7 @@ read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
 enum
 {
 	QUEUE_ID_,
+	QUEUE_ = QUEUE_ID_,			/* in stats_history(), the name */
 	KIND,
 	TENANT,
 	NAMES
@@ -137,8 +141,8 @@ put_name(const JobqStatName *name, Datum *values, bool *nulls)
 {
 	values[QUEUE_ID_] = Int32GetDatum(name->queue_id);
 	nulls[QUEUE_ID_] = name->queue_id == 0;
-	values[KIND] = CStringGetTextDatum(name->other ? "(other)" : name->kind);
-	values[TENANT] = CStringGetTextDatum(name->other ? "(other)" : name->tenant);
+	values[KIND] = CStringGetTextDatum(name->other ? OTHER_NAMES : name->kind);
+	values[TENANT] = CStringGetTextDatum(name->other ? OTHER_NAMES : name->tenant);
 	nulls[TENANT] = !name->other && name->tenant_length == 0;
 }
 
@@ -343,7 +347,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Columns of a time slot in stat_history() and stat_series(). */
+/* Columns of a time slot in stats_history() and stat_series(). */
 enum
 {
 	PAST,
@@ -403,6 +407,15 @@ past_slot(const JobqHistory *history, int minutes, int back)
 	return slot;
 }
 
+/* The steps of stats_history(), and the length of their time slots. */
+static const struct
+{
+	const char *name;
+	int			minutes;
+}			past_steps[] = {
+	{"minute", 1}, {"hour", 60}, {"day", 24 * 60}
+};
+
 /*
  * Add a row for each nonempty time slot of this length.
  */
@@ -427,15 +440,49 @@ put_slots(ReturnSetInfo *rsinfo, Datum *values, bool *nulls, const char *step,
 	}
 }
 
+/* Return the number of the step in past_steps, or -1 if the argument is null: all steps. */
+static int
+past_step(FunctionCallInfo fcinfo, int arg)
+{
+	char	   *step;
+
+	if (PG_ARGISNULL(arg))
+		return -1;
+	step = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	for (int i = 0; i < (int) lengthof(past_steps); i++)
+		if (strcmp(step, past_steps[i].name) == 0)
+			return i;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid step \"%s\"", step),
+			 errhint("It is minute, hour or day.")));
+}
+
 /*
- * stat_history(): a row for each nonempty time slot and name: minutes, hours and days.
+ * Return the name of the queue, as the view stats shows it, or NULL if the queue does not
+ * exist: a dropped queue, or a queue whose creation was rolled back.
+ */
+static const char *
+past_queue(const JobqStatName *name, JobqQueue *queue)
+{
+	if (name->queue_id == 0)
+		return OTHER_NAMES;
+	return jobq_queue_by_id(name->queue_id, queue) == NULL ? NULL : queue->name;
+}
+
+/*
+ * stats_history(queue, kind, step): a row for each nonempty time slot of each name visible to
+ * the user.  A null argument: all queues, kinds, or steps.
  */
 Datum
-jobq_stat_history(PG_FUNCTION_ARGS)
+jobq_stats_history(PG_FUNCTION_ARGS)
 {
 	Datum		values[HISTORY_NATTS];
 	bool		nulls[HISTORY_NATTS] = {0};
 	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, HISTORY_NATTS);
+	const char *queue = PG_ARGISNULL(0) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *kind = PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1));
+	int			step = past_step(fcinfo, 2);
 	JobqStatBase *base = jobq_stat_base();
 	JobqCounts *counts = palloc(sizeof(JobqCounts));
 	TimestampTz now = jobq_now();
@@ -446,13 +493,22 @@ jobq_stat_history(PG_FUNCTION_ARGS)
 		 place++)
 	{
 		JobqStatName name;
+		JobqQueue	buffer;
+		const char *shown;
 
 		if (!read_place(base, place, now, &name, counts))
 			continue;
+		shown = past_queue(&name, &buffer);
+		if (shown == NULL || (queue != NULL && strcmp(queue, shown) != 0) ||
+			(kind != NULL && strcmp(kind, name.other ? OTHER_NAMES : name.kind) != 0))
+			continue;
 		put_name(&name, values, nulls);
-		put_slots(rsinfo, values, nulls, "minute", 1, &counts->history);
-		put_slots(rsinfo, values, nulls, "hour", 60, &counts->history);
-		put_slots(rsinfo, values, nulls, "day", 24 * 60, &counts->history);
+		values[QUEUE_] = CStringGetTextDatum(shown);
+		nulls[QUEUE_] = false;
+		for (int i = 0; i < (int) lengthof(past_steps); i++)
+			if (step < 0 || step == i)
+				put_slots(rsinfo, values, nulls, past_steps[i].name,
+						  past_steps[i].minutes, &counts->history);
 	}
 	return (Datum) 0;
 }

@@ -82,7 +82,7 @@ await test('numbers change by themselves', async () => {
 });
 await test('charts show what was before the page was opened', async () => {
 	const chart = (title) => `document.querySelector('svg[aria-label^="${title}: "]')?.getAttribute('aria-label') ?? ''`;
-	const enqueued = Number(sql(`SELECT sum(enqueued) FROM jobq.stats_history WHERE step = 'minute'`)).toLocaleString('en');
+	const enqueued = Number(sql(`SELECT sum(enqueued) FROM jobq.stats_history(step => 'minute')`)).toLocaleString('en');
 
 	await go('overview');
 	await page.until('throughput', `${chart('Throughput')}.endsWith(" ${enqueued} enqueued")`);

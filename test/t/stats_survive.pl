@@ -31,7 +31,7 @@ sub sql
 my $live = q{SELECT coalesce(sum(waiting + scheduled + blocked + running + held), -1) FROM jobq.stats};
 my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq_internal.job) AND sum(letters) = (SELECT count(*) FROM jobq_internal.dead_letter) FROM jobq.stats";
 my $all = q{SELECT queue, kind, tenant, waiting, scheduled, enqueued, started, completed, failed, dead, wait_p99, run_max, since FROM jobq.stats ORDER BY 1, 2, 3};
-my $past = q{SELECT * FROM jobq.stats_history WHERE step = 'day' ORDER BY 1, 2, 3, 4, 5};
+my $past = q{SELECT * FROM jobq.stats_history(step => 'day') ORDER BY 1, 2, 3, 4, 5};
 
 sql(q{
 CREATE EXTENSION jobq;
