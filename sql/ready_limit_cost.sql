@@ -216,7 +216,7 @@ CALL test.settle();
 SELECT test.ask(4, host => 'a') AS a1, test.ask(1, host => 'a') AS a2, test.ask(0, host => 'a') AS avip, test.ask(1, host => 'b') AS b1, test.ask(1, host => 'b') AS b2, test.ask(1, host => 'b') AS b3 \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a1, :avip, :b1, :b2]);
 CALL test.settle();
-SELECT key, ready, running, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'keyed' ORDER BY key;
+SELECT key, ready, running, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'keyed' AND ready IS NOT NULL ORDER BY key;
 SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain(:a2);
 SELECT jobq.test_clock('11 min');
 SELECT state FROM jobq.wait(:b3);

@@ -27,8 +27,21 @@ SELECT jobq.enqueue('echo', '"passes by"') AS e \gset
 SELECT state FROM jobq.wait(:e);
 CALL test.settle();
 SELECT state, attempt FROM unnest(ARRAY[:a1, :a2, :a3, :b1, :n1, :n2]) WITH ORDINALITY i (id, n), jobq.status(i.id) ORDER BY n;
-SELECT queue, kind, limiter, running, max_running, by FROM jobq.limits WHERE limiter = 'hosts';
-SELECT limiter, key, ready, running, max_running, rate, tokens FROM jobq.limit_keys ORDER BY key;
+SELECT queue, kind, limiter, key, running, ready, oldest_ready IS NOT NULL AS oldest, max_running, rate, tokens, by FROM jobq.limits WHERE limiter = 'hosts' ORDER BY ready IS NOT NULL, key;
+SELECT l.key, l.oldest_ready = min(j.run_at) AS oldest FROM jobq.limits l JOIN jobq.live_jobs j ON j.payload #>> '{server,host}' = l.key AND j.state = 'ready' GROUP BY l.key, l.oldest_ready;
+-- the jobs are read for the keys only: not for a queue or a kind, and not without a limiter by a key
+CREATE FUNCTION test.reading(condition text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	line text;
+	reads boolean := false;
+BEGIN
+	FOR line IN EXECUTE 'EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT * FROM jobq.limits WHERE ' || condition LOOP
+		reads := reads OR (line ~ ' on job( |$)' AND line !~ 'never executed');
+	END LOOP;
+	RETURN reads;
+END $$;
+SELECT c AS condition, test.reading(c) AS reads FROM unnest(ARRAY['true', 'running > 0', 'limiter = ''hosts''', 'key = ''a''', 'queue = ''fetching''', 'kind = ''fetch''', 'queue IS NOT NULL', 'limiter IS NULL',
+	'rest_until IS NOT NULL']) c;
 SELECT reason, detail, remedy FROM jobq.explain(:a2);
 -- a job that is given another key goes there; one more place of each
 SELECT jobq.edit(:a3, payload => '{"server": {"host": "c"}, "lock": 1}');
@@ -41,7 +54,7 @@ SELECT jobq.create_limiter('hosts', max_running => 2), jobq.cancel(:n1);
 SELECT test.in_gate(:a1, :a2, :a3, :n2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :a3, :n2]);
-SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
+SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts' AND ready IS NULL) $$);
 SELECT jobq.create_limiter('hosts', max_running => 1);
 CALL test.settle();
 
@@ -49,8 +62,8 @@ CALL test.settle();
 SELECT pg_advisory_lock(1);
 SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('fetch', ARRAY(SELECT jsonb_build_object('server', jsonb_build_object('host', i % 2), 'lock', 1)
 	FROM generate_series(1, 6) i), queue => 'fetching') id \gset
-SELECT test.until($$ (SELECT count(*) = 2 FROM jobq.limit_keys WHERE limiter = 'hosts' AND running = 1) $$);
-SELECT key, ready, running FROM jobq.limit_keys ORDER BY key;
+SELECT test.until($$ (SELECT count(*) = 2 FROM jobq.limits WHERE limiter = 'hosts' AND ready IS NOT NULL AND running = 1) $$);
+SELECT key, ready, running FROM jobq.limits WHERE ready IS NOT NULL ORDER BY key;
 SELECT count(DISTINCT flow) FROM jobq_internal.job WHERE id = ANY (:'many');
 -- work() takes none of a key that is full, however many there are
 CALL jobq.work(ARRAY['fetching'], stop_when_empty => true);
@@ -72,7 +85,7 @@ SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
 SELECT state FROM jobq.wait(:b);
 SELECT id, token, payload #>> '{server,host}' AS host FROM jobq.reserve('{fetched}', 10, wait => '5 min') \gset
 SELECT :'host' AS host, jobq.ack(:id, :token) IS NOT NULL AS done;
-SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
+SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts' AND ready IS NULL) $$);
 
 -- two keys that share their lanes, which are found by a hash: each has the limits for itself all the same
 SELECT pg_advisory_lock(1);
@@ -85,7 +98,7 @@ SELECT test.in_gate(:a1);
 SELECT test.fetch('h4035') AS a2 \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:a2);
-SELECT key, running FROM jobq.limit_keys WHERE running > 0;
+SELECT key, running FROM jobq.limits WHERE running > 0 AND ready IS NOT NULL;
 SELECT jobq.edit(:b, run_at => now());
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :b]);
@@ -119,7 +132,7 @@ CALL test.settle();
 SELECT array_agg(jobq.enqueue('note', '1', headers => jsonb_build_object('client', c))) AS ids FROM unnest(ARRAY[1, 1, 1, 2]) c \gset
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.wait_many(%L::bigint[], ''0'') w WHERE w.state = ''completed'')', :'ids'));
 CALL test.settle();
-SELECT key, ready, running, rate, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'calls';
+SELECT key, ready, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'calls' AND ready IS NOT NULL;
 SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail, remedy FROM jobq.explain((:'ids'::bigint[])[3]);
 SELECT jobq.test_clock('31 min');
 SELECT state FROM jobq.wait((:'ids'::bigint[])[3]);
@@ -142,7 +155,13 @@ SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of roles');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('fetch', '{"lock": 1}') AS r1, jobq.enqueue('fetch', '{"lock": 1}') AS r2 \gset
 SELECT test.in_gate(:r1);
-SELECT key = current_user AS mine, ready, running FROM jobq.limit_keys;
+SELECT key = current_user AS mine, ready, running FROM jobq.limits WHERE ready IS NOT NULL;
+-- of the keys, a role sees those of jobs that the role may read
+SELECT jobq.grant_privilege('regress_jobq_bob');
+SET ROLE regress_jobq_bob;
+SELECT limiter, key, running, ready FROM jobq.limits WHERE by IS NOT NULL ORDER BY limiter COLLATE "C";
+RESET ROLE;
+SELECT jobq.revoke_privilege('regress_jobq_bob');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:r1, :r2]);
 
@@ -166,5 +185,7 @@ SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two}'::text[]) q;
 SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
+SELECT jobq.enqueue('note', delay => '1 hour') AS later \gset
+SELECT test.reading('true') AS reads, jobq.cancel(:later);
 TRUNCATE test.trace;
-DROP FUNCTION test.fetch(jsonb), test.fetch(text, int), test.rival(text);
+DROP FUNCTION test.fetch(jsonb), test.fetch(text, int), test.rival(text), test.reading(text);

@@ -133,32 +133,34 @@ CREATE VIEW jobq.workers WITH (security_barrier) AS
 	GROUP BY l.consumer, l.role, l.client;
 COMMENT ON VIEW jobq.workers IS 'workers of this database with their current jobs, and consumers that hold jobs';
 
+-- The last part has the keys of limiters with "by", and reads the live jobs.  The planner
+-- removes this part if the query has a condition on queue or kind, which are null there.
+-- Without a limiter with "by", EXISTS is false, and the part is not executed.
 CREATE VIEW jobq.limits WITH (security_barrier) AS
-	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
+	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, NULL::text AS key, s.running, NULL::bigint AS ready, NULL::timestamptz AS oldest_ready, q.max_running,
 		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken
 	FROM jobq_internal.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
-	SELECT NULL, h.kind, NULL, s.running, h.max_running,
+	SELECT NULL, h.kind, NULL, NULL, s.running, NULL, NULL, h.max_running,
 		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL, NULL
 	FROM jobq_internal.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
 	WHERE jobq_internal.may_use()
 	UNION ALL
-	SELECT NULL, NULL, l.name, s.running, l.max_running,
+	SELECT NULL, NULL, l.name, NULL, s.running, NULL, NULL, l.max_running,
 		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken
 	FROM jobq_internal.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
-	WHERE jobq_internal.may_use();
-COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and shared limiters: running jobs, tokens for further starts, and the end of a rest';
-
-CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
-	SELECT t.name AS limiter, t.key,
-		count(*) FILTER (WHERE t.state = 'ready') AS ready,
-		count(*) FILTER (WHERE t.state = 'running') AS running,
-		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready,
+	WHERE jobq_internal.may_use()
+	UNION ALL
+	SELECT NULL, NULL, t.name, t.key,
+		(count(*) FILTER (WHERE t.state = 'running'))::int,
+		count(*) FILTER (WHERE t.state = 'ready'),
+		min(t.run_at) FILTER (WHERE t.state = 'ready'),
 		t.max_running, t.rate,
-		round(jobq_internal.key_tokens(jobq_internal.limiter_hash(t.name), t.key)::numeric, 3) AS tokens
+		round(jobq_internal.key_tokens(jobq_internal.limiter_hash(t.name), t.key)::numeric, 3),
+		NULL, NULL, NULL, t.by, t.cost, t.when_taken
 	FROM (
-		SELECT l.name, l.max_running, l.rate, j.run_at,
+		SELECT l.name, l.max_running, l.rate, l.by, l.cost, l.when_taken, j.run_at,
 			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
 			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
 		FROM jobq_internal.limiter l
@@ -166,10 +168,11 @@ CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
 			AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)
+			AND EXISTS (SELECT FROM jobq_internal.limiter k WHERE k.by IS NOT NULL)
 	) t
 	WHERE t.state IN ('ready', 'running')
-	GROUP BY t.name, t.key, t.max_running, t.rate;
-COMMENT ON VIEW jobq.limit_keys IS 'keys of limiters with a key (by), and the number of ready and running jobs; reads all jobs';
+	GROUP BY t.name, t.key, t.max_running, t.rate, t.by, t.cost, t.when_taken;
+COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, shared limiters, and their keys: running jobs, tokens for further starts, and the end of a rest';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
 	SELECT CASE WHEN s.group_id & 1 = 0 THEN q.name END AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running,

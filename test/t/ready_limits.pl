@@ -455,7 +455,7 @@ sql(q{SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "b"}') FROM unn
 sql(q{SELECT jobq.enqueue('call', '{"host": "b"}', queue => 'workers'), jobq.enqueue('any', '{"host": "b"}', queue => 'keyed')});
 wait_for($node, 'keys: another is new, and the first has had its own', "SELECT ($called) = 'a 2, b 1'");
 is(sql($take_keyed), '1|b', 'keys: the places are held as before');
-is(sql(q{SELECT floor(tokens) FROM jobq.limit_keys WHERE limiter = 'tokens' AND key = 'a'}), '0', 'keys: the bucket is as before');
+is(sql(q{SELECT floor(tokens) FROM jobq.limits WHERE limiter = 'tokens' AND key = 'a'}), '0', 'keys: the bucket is as before');
 wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($rationed) = 'a 2, b 1'");
 is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',
