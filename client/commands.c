@@ -217,7 +217,7 @@ const Command commands[] = {
 		.name = "queues",.arguments = "",
 		.summary = "queues, and how many jobs stand in them",
 		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead, "
-		"pg_catalog.date_trunc('second', jobq.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
+		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
 		"FROM jobq.queues ORDER BY name",
 	},
 	{
@@ -273,7 +273,7 @@ const Command commands[] = {
 		.name = "workers",.arguments = "",
 		.summary = "workers and consumers, and what they run",
 		.sql = "SELECT type, coalesce(consumer, 'pool ' OPERATOR(pg_catalog.||) pool) AS name, pid, role, state, job_id, kind, attempt, "
-		"pg_catalog.date_trunc('second', jobq.clock()" MINUS "job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
+		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
 		"FROM jobq.workers ORDER BY type, pool, pid",
 	},
 	{

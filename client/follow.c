@@ -28,7 +28,7 @@ enum
 /* Schemas are named as in commands.c. */
 static const char look[] =
 "SELECT state, attempt, progress, message, error, result, "
-"pg_catalog.to_char(jobq.clock(), 'HH24:MI:SS') AS at, "
+"pg_catalog.to_char(jobq_internal.clock(), 'HH24:MI:SS') AS at, "
 "log OPERATOR(pg_catalog.#>>) '{-1,at}' AS logged "
 "FROM jobq.jobs WHERE id OPERATOR(pg_catalog.=) $1::pg_catalog.int8";
 
@@ -48,7 +48,7 @@ static const char log_lines[] =
  * becomes of a job that leaves no row is told to those who wait, and only here.
  */
 static const char wait_a_little[] =
-"SELECT w.state, pg_catalog.to_char(jobq.clock(), 'HH24:MI:SS') FROM jobq.wait($1::pg_catalog.int8, '1 s') AS w";
+"SELECT w.state, pg_catalog.to_char(jobq_internal.clock(), 'HH24:MI:SS') FROM jobq.wait($1::pg_catalog.int8, '1 s') AS w";
 
 #define NO_SUCH_JOB	"JQ003"
 

@@ -155,10 +155,10 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 	"id name state total blocked waiting running completed dead cancelled expired progress created_at started_at finished_at role parent"
 
 static const char overview[] =
-"SELECT json_build_object('at', jobq.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
+"SELECT json_build_object('at', jobq_internal.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
 "FROM jobq_internal.scheduler_state() AS s), 'not served'), "
 "'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'dead', q.dead, "
-"'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq.clock() - q.oldest)::float8, "
+"'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq_internal.clock() - q.oldest)::float8, "
 "'queues', q.queues, 'paused', q.paused, 'exact', q.exact, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
 "(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
 "coalesce(sum(running), 0) AS running, coalesce(sum(dead), 0) AS dead, min(oldest_ready) AS oldest, "
@@ -182,7 +182,7 @@ static const char session[] =
 #define SECONDS(times) "extract(epoch FROM " times ")::float8"
 #define MOST_ENDED "5000"
 static const char series[] =
-"WITH span AS (SELECT p.step, p.unit, p.n, date_trunc(p.step, jobq.clock(), 'UTC') - (p.n - 1) * p.unit AS start FROM "
+"WITH span AS (SELECT p.step, p.unit, p.n, date_trunc(p.step, jobq_internal.clock(), 'UTC') - (p.n - 1) * p.unit AS start FROM "
 "(SELECT CASE WHEN day THEN 'hour' ELSE 'minute' END AS step, CASE WHEN day THEN interval '1 hour' ELSE interval '1 minute' END AS unit, "
 "CASE WHEN day THEN 24 ELSE 60 END AS n FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS d) AS p), "
 "counted AS MATERIALIZED (SELECT h.* FROM span AS s, LATERAL jobq_internal.stat_series(s.step, $2, $3) AS h), "
@@ -304,7 +304,7 @@ const Route routes[] = {
 #include "store/queue_settings.h"
 #undef QUEUE_SETTING
 		,
-	.sql = ALL("SELECT q.*, extract(epoch FROM jobq.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
+	.sql = ALL("SELECT q.*, extract(epoch FROM jobq_internal.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
 	NAMED("queues", "pause", "queue"),
 	NAMED("queues", "resume", "queue"),
 	{"POST", "/api/queues/{}/cancel", 0,.parameters = "body {}",.members = "",
@@ -317,7 +317,7 @@ const Route routes[] = {
 		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
 		"jobs_held jobs_done jobs_failed job_seconds",
 		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
-				   "extract(epoch FROM jobq.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
+				   "extract(epoch FROM jobq_internal.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
 	{"GET", "/api/schedules", 0,
 		.shown = "name state cron timezone next_run last_run last_job_id last_state role kind missed overlap",
 		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "

@@ -24,7 +24,7 @@
 #define SHARE_OF_LAST	0.5
 
 /* Schemas are named as in commands.c. */
-#define SECONDS_SINCE(time)	"extract(epoch FROM jobq.clock() OPERATOR(pg_catalog.-) " time ")"
+#define SECONDS_SINCE(time)	"extract(epoch FROM jobq_internal.clock() OPERATOR(pg_catalog.-) " time ")"
 #define PLUS	" OPERATOR(pg_catalog.+) "
 
 typedef struct Flow

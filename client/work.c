@@ -263,7 +263,7 @@ reserve(void)
 	asked_at = seconds();
 	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease),
 			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq_internal.traceparent(headers), "
-			  "pg_catalog.date_part('epoch', lease_until OPERATOR(pg_catalog.-) jobq.clock()), "
+			  "pg_catalog.date_part('epoch', lease_until OPERATOR(pg_catalog.-) jobq_internal.clock()), "
 			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()), alone "
 			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
 			  "$4::pg_catalog.interval, $5::pg_catalog.text, $6::pg_catalog.int4)", 6, values);

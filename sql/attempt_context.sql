@@ -127,16 +127,16 @@ SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 SET app.tenant = 'b';
 -- between two ticks
-CALL test.clock(date_trunc('hour', jobq.clock()) + interval '90 min');
+CALL test.clock(date_trunc('hour', jobq_internal.clock()) + interval '90 min');
 SELECT jobq.schedule('visit a', '@hourly', 'visit', '{"note": "tick"}', options => '{"priority": 1}', context => '{"search_path": "regress_branch_a"}');
 SELECT jobq.schedule('visit b', '@hourly', 'visit', '{"note": "tick"}', options => '{"context": {"search_path": "regress_branch_b"}}');
 SELECT name, options FROM jobq.schedules WHERE name LIKE 'visit %' ORDER BY name;
 SELECT * FROM test.error($$SELECT jobq.schedule('visit c', '@hourly', 'visit', options => '{"context": {}}', context => '{}')$$);
 SELECT * FROM test.error($$SELECT jobq.schedule('visit c', '@hourly', 'visit', context => '{"work_mem": "1MB"}')$$);
 SET app.tenant = 'elsewhere';
-CALL test.clock(date_trunc('hour', jobq.clock()) + interval '90 min');
+CALL test.clock(date_trunc('hour', jobq_internal.clock()) + interval '90 min');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.jobs WHERE headers ->> ''schedule'' LIKE ''visit %'' AND state = ''completed'')');
-SELECT jobq.unschedule('visit a'), jobq.unschedule('visit b'), jobq.test_clock('0');
+SELECT jobq.unschedule('visit a'), jobq.unschedule('visit b'), jobq.test_clock('0') \g /dev/null
 SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 

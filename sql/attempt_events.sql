@@ -32,7 +32,7 @@ SELECT * FROM test.heard();
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
 SELECT jobq.cancel(:id);
 SELECT * FROM test.heard();
-SELECT jobq.enqueue('echo', expires_at => jobq.clock()) AS id \gset
+SELECT jobq.enqueue('echo', expires_at => jobq_internal.clock()) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.heard();
 SELECT jobq.delete_many(state => 'dead');

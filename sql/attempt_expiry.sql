@@ -13,18 +13,18 @@ SELECT jobq.register('puts off', 'test.puts_off(jsonb)', queue => 'brief', backo
 
 -- a job that began in time does so again: it was put off, or failed
 SELECT jobq.enqueue('puts off', '{"by": "snooze"}') AS snoozed, jobq.enqueue('puts off', '{"by": "fail"}') AS failed \gset
-SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.jobs WHERE id IN (%s, %s) AND run_at > jobq.clock() + interval ''50 min'' AND state IN (''scheduled'', ''retryable''))', :snoozed, :failed));
+SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.jobs WHERE id IN (%s, %s) AND run_at > jobq_internal.clock() + interval ''50 min'' AND state IN (''scheduled'', ''retryable''))', :snoozed, :failed));
 SELECT state, attempt, test.lasts(id) FROM jobq.jobs WHERE id IN (:snoozed, :failed) ORDER BY id;
 SELECT jobq.retry(:failed);
 SELECT test.until(format('(SELECT attempt = 2 AND state = ''retryable'' FROM jobq.status(%s))', :failed));
 SELECT test.lasts(:failed);
 SELECT count(jobq.cancel(id)) FROM unnest(ARRAY[:snoozed, :failed]) id;
 -- not so with a time of its own
-SELECT jobq.enqueue('puts off', '{"by": "fail"}', expires_at => jobq.clock() + interval '10 min') AS own \gset
+SELECT jobq.enqueue('puts off', '{"by": "fail"}', expires_at => jobq_internal.clock() + interval '10 min') AS own \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :own));
-SELECT jobq.test_clock('11 min');
+SELECT jobq.test_clock('11 min') \g /dev/null
 SELECT state, error FROM test.outcome(:own);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- given back by a consumer
 SELECT jobq.enqueue('outside', queue => 'brief outside') AS id \gset

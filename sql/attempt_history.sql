@@ -156,7 +156,7 @@ SELECT * FROM test.lines(:id);
 SELECT test.error(format('SELECT jobq.log(%s, %s, ''x'')', :id, :old));
 SELECT token FROM jobq.reserve('{told}', lease => '1 hour', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'third');
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT test.until(format('(SELECT attempt = 2 AND state <> ''running'' FROM jobq.status(%s))', :id));
 SELECT token FROM jobq.reserve('{told}', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'fourth');
@@ -170,7 +170,7 @@ SELECT jobq.release(:id, :token);
 SELECT token FROM jobq.reserve('{told_lightly}', wait => '5 min') \gset
 SELECT jobq.ack(:id, :token);
 SELECT * FROM test.lines(:id);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- the last of many; where there is no room for more, another role has some
 SELECT count(jobq.enqueue('outside', queue => 'told')) FROM generate_series(1, 3);
 CREATE TABLE test.held AS SELECT r.* FROM unnest('{1,1,1}'::int[]) AS most, LATERAL (SELECT id, token FROM jobq.reserve('{told}', most, wait => '5 min')) AS r;

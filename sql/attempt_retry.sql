@@ -344,9 +344,9 @@ $$;
 SELECT jobq.register('polite', 'test.polite()', timeout => '1 h');
 SELECT jobq.enqueue('polite') AS id \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :id));
-SELECT jobq.test_clock('57 min');
+SELECT jobq.test_clock('57 min') \g /dev/null
 SELECT * FROM test.outcome(:id);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 SELECT count(*), bool_and(jobq.delete(id) IS NOT NULL) FROM jobq.dead_letters;
 TRUNCATE test.trace;

@@ -195,11 +195,11 @@ SELECT jobq.start_batch(:stuck);
 SELECT test.until('EXISTS (SELECT FROM jobq.batches WHERE last_error IS NOT NULL)');
 SELECT state, finished_at, last_error FROM jobq.batches WHERE id = :stuck;
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
-SELECT jobq.test_clock('10 minutes');
+SELECT jobq.test_clock('10 minutes') \g /dev/null
 CALL test.batch_over(:stuck);
 SELECT jobq.wait_queue('default');
 SELECT note FROM test.trace;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 TRUNCATE test.trace;
 -- on_failure, too; what waits is cancelled meanwhile
 BEGIN;
@@ -212,14 +212,14 @@ SELECT jobq.reject(id, token, 'broken') FROM jobq.reserve('{parts}', wait => '5 
 SELECT test.until(format('(SELECT last_error IS NOT NULL FROM jobq.batches WHERE id = %s)', :owed));
 SELECT state, running, dead, cancelled, last_error FROM jobq.batches WHERE id = :owed;
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
-SELECT jobq.test_clock('10 minutes');
+SELECT jobq.test_clock('10 minutes') \g /dev/null
 SELECT test.until('EXISTS (SELECT FROM test.trace)');
 SELECT state, running, dead, cancelled, last_error FROM jobq.batches WHERE id = :owed;
 SELECT jobq.ack(:held, :token);
 CALL test.batch_over(:owed);
 SELECT jobq.wait_queue('default');
 SELECT note FROM test.trace;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.delete_many('parts');
 TRUNCATE test.trace;
 
@@ -351,7 +351,7 @@ SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key"
 SELECT run_at, free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'out') AS m \gset
 SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
-SELECT state, run_at > jobq.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
+SELECT state, run_at > jobq_internal.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
 SELECT jobq.cancel_batch(:batch);
 SELECT jobq.cancel(:m);
 SELECT state FROM jobq.wait_batch(:batch, '5 min');

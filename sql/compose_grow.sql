@@ -38,7 +38,7 @@ SELECT jobq.add_jobs(:pending, 'echo', '{"{}"}') IS NOT NULL AS added;
 SELECT jobq.create_workflow('{"name": "left alone", "options": {"queue": "grown"}, "steps": [{"name": "a", "kind": "grown"}, {"name": "b", "kind": "grown", "needs": ["a"]}]}') AS alone \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :alone));
 SELECT jobq.prune(batches_older_than => '1 day') AS none;
-SELECT jobq.test_clock('2 days');
+SELECT jobq.test_clock('2 days') \g /dev/null
 SELECT jobq.create_batch('young') AS young \gset
 SELECT e.* FROM test.error($$SELECT jobq.prune(batches_older_than => '-1 s')$$) e;
 -- younger ones are left; a role needs a privilege for this
@@ -54,6 +54,6 @@ SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT jobq.prune(batches_older_than => '1 day') AS none;
 SELECT count(jobq.cancel_batch(id)) FROM jobq.batches WHERE id IN (:young, :hers);
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL)');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.drop_queue('grown');
 TRUNCATE test.trace;

@@ -29,7 +29,7 @@ END
 $$;
 -- all leases run out
 CREATE FUNCTION test.bench_run_out() RETURNS void LANGUAGE sql AS $$
-	SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '11 min')
+	SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '11 min')
 $$;
 CREATE FUNCTION test.bench_jobs() RETURNS TABLE (jobs text, state text, attempt int) LANGUAGE sql AS $$
 	SELECT string_agg(payload ->> 0, ' ' ORDER BY id), state, attempt FROM jobq.jobs WHERE queue = 'bench' GROUP BY 2, 3 ORDER BY 1
@@ -68,9 +68,9 @@ SELECT * FROM test.bench_jobs();
 -- what is left of the jobs of a call when others were ended or extended meanwhile
 SELECT test.bench_put('{k,l}');
 SELECT test.bench_take(2);
-SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '8 min');
+SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '8 min') \g /dev/null
 SELECT test.bench_end('extend', 'k', ', ''10 min''');
-SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '3 min');
+SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '3 min') \g /dev/null
 SELECT test.until('(SELECT attempt = 0 AND state = ''ready'' FROM jobq.jobs WHERE queue = ''bench'' AND payload = ''"l"'')');
 SELECT test.bench_end('extend', 'k', ', ''10 min''');
 SELECT test.bench_back();
@@ -118,7 +118,7 @@ SELECT count(jobq.enqueue('carve', to_jsonb(name), 'bench', max_attempts => 1)) 
 SELECT test.bench_take(3, 5);
 SELECT test.bench_back();
 SELECT payload ->> 0 AS name, state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload ->> 0 IN ('r', 's', 't') ORDER BY id;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.cancel_many(queue => 'bench', state => 'waiting');
 DROP TABLE test.bench;
 DROP FUNCTION test.bench_put, test.bench_take, test.bench_end, test.bench_run_out, test.bench_back, test.bench_jobs;

@@ -3,8 +3,8 @@
 
 -- one that has expired, and one that belongs into another lane by now
 SELECT jobq.create_queue('paced', mode => 'consumer', rate => '1 per hour');
-SELECT jobq.enqueue('parcel', '"late"', 'paced', expires_at => jobq.clock() + '1 min') AS late, jobq.enqueue('parcel', '"moved"', 'paced') AS moved \gset
-SELECT jobq.test_clock('2 min');
+SELECT jobq.enqueue('parcel', '"late"', 'paced', expires_at => jobq_internal.clock() + '1 min') AS late, jobq.enqueue('parcel', '"moved"', 'paced') AS moved \gset
+SELECT jobq.test_clock('2 min') \g /dev/null
 SELECT jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('paced', limiter => 'carriers');
 CALL test.settle();
 -- what is rolled back comes again
@@ -18,25 +18,25 @@ SELECT payload, token FROM jobq.reserve('{paced}', wait => '5 min') \gset
 \echo :payload
 SELECT jobq.ack(:moved, :token);
 SELECT queue, limiter, running, tokens < 0.5 AS spent FROM jobq.limits WHERE queue = 'paced' OR limiter = 'carriers' ORDER BY queue;
-SELECT jobq.test_clock('0'), jobq.drop_queue('paced'), jobq.drop_limiter('carriers');
+SELECT jobq.test_clock('0'), jobq.drop_queue('paced'), jobq.drop_limiter('carriers') \g /dev/null
 
 -- the only place is free for the next one in the same call
 SELECT jobq.create_queue('narrow', mode => 'consumer', max_running => 1);
-SELECT jobq.enqueue('parcel', '"late"', 'narrow', expires_at => jobq.clock() + '1 min') FROM generate_series(1, 3) \g /dev/null
+SELECT jobq.enqueue('parcel', '"late"', 'narrow', expires_at => jobq_internal.clock() + '1 min') FROM generate_series(1, 3) \g /dev/null
 SELECT jobq.enqueue('parcel', '"good"', 'narrow') AS good \gset
-SELECT jobq.test_clock('2 min');
+SELECT jobq.test_clock('2 min') \g /dev/null
 CALL test.settle();
 SELECT payload, token FROM jobq.reserve('{narrow}', wait => '5 min') \gset
 \echo :payload
 SELECT jobq.ack(:good, :token);
-SELECT jobq.test_clock('0'), jobq.drop_queue('narrow');
+SELECT jobq.test_clock('0'), jobq.drop_queue('narrow') \g /dev/null
 
 -- more than there are leases for calls
 SELECT jobq.create_queue('crowd', mode => 'consumer');
 CREATE PROCEDURE test.crowd(what text) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.enqueue_many('parcel', array_fill('"outdated"'::jsonb, ARRAY[5000]), queue => 'crowd',
-		expires_at => CASE what WHEN 'expired' THEN jobq.clock() + '1 min' END);
+		expires_at => CASE what WHEN 'expired' THEN jobq_internal.clock() + '1 min' END);
 	PERFORM jobq.enqueue('parcel', '"good"', queue => 'crowd');
 	COMMIT;
 	CALL test.settle();
@@ -58,7 +58,7 @@ SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min'
 -- an expired job whose row is still there would be due again when the clock goes back
 SELECT test.until($$NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = 'crowd')$$);
 SELECT count(*), state FROM jobq.jobs WHERE queue = 'crowd' GROUP BY state ORDER BY state;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 CALL test.crowd('moved');
 SELECT count(*) FROM jobq.reserve('{crowd}');
 SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min');
@@ -70,12 +70,12 @@ DROP PROCEDURE test.crowd;
 
 -- the clock is put back while a consumer has a job that has failed before: it runs, and does not wait
 SELECT jobq.create_queue('again', mode => 'consumer');
-SELECT jobq.test_clock('2 min');
+SELECT jobq.test_clock('2 min') \g /dev/null
 SELECT jobq.enqueue('parcel', '"held"', 'again', max_attempts => 3) AS id \gset
 SELECT jobq.nack(id, token, 'broken', delay => '0') FROM jobq.reserve('{again}', wait => '5 min');
 SELECT token FROM jobq.reserve('{again}', wait => '5 min') \gset
-SELECT jobq.test_clock('0');
-SELECT run_at > jobq.clock() AS ahead FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.test_clock('0') \g /dev/null
+SELECT run_at > jobq_internal.clock() AS ahead FROM jobq.live_jobs WHERE id = :id;
 SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
 SELECT jobq.ack(:id, :token);
 SELECT state, attempt FROM jobq.status(:id);

@@ -116,10 +116,10 @@ SELECT test.say('ack', '"anew"');
 -- delay: not before its time, and then at once
 SELECT test.post('"later"', delay => '1 hour');
 SELECT * FROM test.reserve(wait => '10ms');
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.reserve();
 SELECT test.say('ack', '"later"');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- the entry of a job that was written anew does not hide the right one
 SELECT jobq.enqueue('post', '"old"', 'letters', unique_key => 'moved') AS id \gset
 SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', on_conflict => 'replace') = :id AS same;
@@ -138,7 +138,7 @@ SELECT test.say('nack', '"torn"', ', ''wet''');
 SELECT * FROM test.fate('"torn"');
 SELECT test.say('ack', '"torn"');
 SELECT * FROM test.reserve(wait => '10ms');
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.reserve();
 -- or after a delay
 SELECT test.say('nack', '"torn"', ', ''too wet'', ''0''');
@@ -147,7 +147,7 @@ SELECT * FROM test.reserve();
 SELECT test.say('nack', '"torn"');
 SELECT state, attempt, error FROM test.fate('"torn"');
 SELECT kind, attempt, sqlstate, error, (SELECT array_agg(e ->> 'message') FROM jsonb_array_elements(errors) e) FROM jobq.dead_letters WHERE queue = 'letters';
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- which can be retried, under the same id
 SELECT jobq.retry(id) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT test.say('ack', '"torn"');
@@ -168,9 +168,9 @@ SELECT * FROM test.reserve();
 SELECT test.say('release', '"back"', ', ''1 hour''');
 SELECT * FROM test.fate('"back"');
 SELECT * FROM test.reserve(wait => '10ms');
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.reserve();
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- ... and it may have another payload; what the consumer has told is kept
 SELECT jobq.enqueue('post', '{"step": 1}', 'letters', group_key => 'steps', headers => '{"h": 1}') AS id \gset
 SELECT * FROM test.reserve();
@@ -200,49 +200,49 @@ SELECT test.say('ack', '"held again"');
 -- a lease that ends charges the attempt
 SELECT test.post('"late"', max_attempts => 2);
 SELECT * FROM test.reserve(lease => '1 min');
-SELECT jobq.test_clock('61s');
+SELECT jobq.test_clock('61s') \g /dev/null
 SELECT test.say('ack', '"late"');
 SELECT test.until('(SELECT state = ''retryable'' FROM test.fate(''"late"''))');
 SELECT attempt, error FROM test.fate('"late"');
 SELECT test.say('ack', '"late"');
 -- no lease is longer than the job's timeout, however often it is extended
 SELECT jobq.enqueue('post', '"long"', 'letters', timeout => '30s', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
-SELECT id = :id AS same, token, lease_until < jobq.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '5 min', lease => '1 min') \gset
+SELECT id = :id AS same, token, lease_until < jobq_internal.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '5 min', lease => '1 min') \gset
 \echo :same :short
 SELECT jobq.extend(:id, :token, '1 h');
-SELECT jobq.test_clock('93s');
+SELECT jobq.test_clock('93s') \g /dev/null
 SELECT code FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
 SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :id || '))');
 SELECT attempt, error FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
 -- extended in time it does not end
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT * FROM test.reserve(lease => '1 min');
 SELECT test.say('extend', '"late"', ', ''10 min''');
-SELECT jobq.test_clock('125 min');
+SELECT jobq.test_clock('125 min') \g /dev/null
 SELECT test.say('set_progress', '"late"', ', 50');
 SELECT state, attempt FROM test.fate('"late"');
 SELECT test.say('extend', '"late"', ', ''10 min''');
-SELECT jobq.test_clock('134 min');
+SELECT jobq.test_clock('134 min') \g /dev/null
 SELECT test.say('set_progress', '"late"', ', 60');
-SELECT jobq.test_clock('136 min');
+SELECT jobq.test_clock('136 min') \g /dev/null
 SELECT test.say('extend', '"late"', ', ''10 min''');
 SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE queue = ''letters'') = 1');
 SELECT attempt, sqlstate, error FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'letters';
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- so does one in memory
 SELECT test.post('"late parcel"', queue => 'parcels', max_attempts => 1);
 SELECT * FROM test.reserve('{parcels}', lease => '1 min');
 SELECT test.say('extend', '"late parcel"', ', ''10 min''');
 SELECT count(*) FROM jobq_internal.lease l JOIN test.held h USING (token) WHERE h.payload = '"late parcel"';
-SELECT jobq.test_clock('5 min');
+SELECT jobq.test_clock('5 min') \g /dev/null
 SELECT test.say('set_progress', '"late parcel"', ', 60');
-SELECT jobq.test_clock('11 min');
+SELECT jobq.test_clock('11 min') \g /dev/null
 SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE queue = ''parcels'') = 1');
 SELECT test.say('ack', '"late parcel"');
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'parcels';
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a reservation that rolls back gives the jobs and their attempts back at once
 CALL test.settle();

@@ -71,6 +71,15 @@ SELECT (jobq.status(:done)).result;
 SELECT c, e.code, e.message FROM unnest(ARRAY['register(''x'', ''test.echo(jsonb)'')', 'unregister(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', ''off'')',
 	'pause(''manual'')', 'resume(''manual'')', 'pause(schedule => ''secret'')', 'resume(schedule => ''secret'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_privilege(''regress_jobq_nobody'')'])
 	WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+-- EXECUTE on test_clock() is enough to read the clock, and not to set it
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION jobq.test_clock(interval) TO regress_jobq_alice;
+SET ROLE regress_jobq_alice;
+SELECT jobq.test_clock() - clock_timestamp() < '1 min' AS same, jobq_internal.clock() - jobq.test_clock(NULL) < '1 min' AS same;
+SELECT * FROM test.error('SELECT jobq.test_clock(''0'')');
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION jobq.test_clock(interval) FROM regress_jobq_alice;
+SET ROLE regress_jobq_alice;
 SELECT c, e.code, e.message FROM unnest('{job,archive,archive_default,dead_letter,queue,handler}'::text[])
 	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq_internal.' || c) e ORDER BY n;
 SELECT e.code, e.message FROM test.error($$INSERT INTO jobq_internal.job DEFAULT VALUES$$) e;

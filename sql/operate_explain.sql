@@ -47,14 +47,14 @@ SELECT * FROM test.why(:id);
 SELECT jobq.resume('manual');
 SELECT jobq.cancel(:id);
 -- the lock keeps the scheduler away, which would end it
-SELECT jobq.enqueue('echo', queue => 'manual', expires_at => jobq.clock() + interval '1 hour') AS id \gset
+SELECT jobq.enqueue('echo', queue => 'manual', expires_at => jobq_internal.clock() + interval '1 hour') AS id \gset
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT reason, detail LIKE 'it was to start before %' AS told FROM test.why(:id) WHERE reason = 'expired';
 SELECT jobq.cancel(:id);
 COMMIT;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- no consumer; and one that has it
 SELECT jobq.create_queue('explained', mode => 'consumer');

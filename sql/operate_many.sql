@@ -30,11 +30,11 @@ SELECT * FROM test.many($$cancel_many(queue => 'many', state => 'scheduled')$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', tenant => 'acme')$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', tenant => 'zeta', max_jobs => 1)$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
-SELECT jobq.test_clock('2 h');
+SELECT jobq.test_clock('2 h') \g /dev/null
 SELECT * FROM test.many($$cancel_many(queue => 'many', newer_than => '1 h')$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '3 h', newer_than => '4 h')$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT state, error FROM jobq.status(:seventh);
 
 -- by ids: those that are there, also one that runs; never the own one of a handler

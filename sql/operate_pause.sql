@@ -60,11 +60,11 @@ SELECT paused_kinds FROM jobq.queues WHERE name = 'first';
 SELECT jobq.pause('first', kind => 'letter');
 TRUNCATE test.trace;
 SELECT jobq.enqueue('letter', '"timed letter"', 'first', priority => -6, delay => '1 min') > 0, jobq.enqueue('parcel', '"timed parcel"', 'first', priority => -6, delay => '1 min') > 0;
-SELECT jobq.test_clock('61 s');
+SELECT jobq.test_clock('61 s') \g /dev/null
 SELECT test.sent(1);
 SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent(2);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a kind with limits, in a queue whose tenants take turns and have limits
 SELECT jobq.register('letter', 'test.note(jsonb)', max_running => 1);
@@ -105,12 +105,12 @@ SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'tenant')
 TRUNCATE test.trace;
 SELECT count(jobq.enqueue(kind, to_jsonb(kind || ' ' || n), 'first', delay => '1 min', headers => '{"branch": "a"}')) FROM unnest('{1,2,20}'::int[]) m, generate_series(1, m) n, unnest(ARRAY[CASE m WHEN 20 THEN 'parcel' ELSE 'letter' END]) kind;
 SELECT jobq.pause('first', kind => 'letter');
-SELECT jobq.test_clock('61 s');
+SELECT jobq.test_clock('61 s') \g /dev/null
 SELECT test.sent_of('parcel', 20);
 SELECT count(*) FROM test.trace WHERE note LIKE 'letter %';
 SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent_of('letter', 3);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- likewise a tenant, among others of a limiter
 SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'none'), jobq.create_limiter('post', max_running => 2);
 SELECT jobq.register('letter', 'test.post(jsonb)', limiter => 'post'), jobq.register('parcel', 'test.post(jsonb)', limiter => 'post');
@@ -118,12 +118,12 @@ TRUNCATE test.trace;
 SELECT count(jobq.enqueue('letter', '"letter of a"', 'first', delay => '1 min', headers => '{"branch": "a"}')) FROM generate_series(1, 3);
 SELECT count(jobq.enqueue('parcel', '"parcel of b"', 'first', delay => '1 min', headers => '{"branch": "b"}')) FROM generate_series(1, 20);
 SELECT jobq.pause('first', 'a');
-SELECT jobq.test_clock('61 s');
+SELECT jobq.test_clock('61 s') \g /dev/null
 SELECT test.sent_of('parcel', 20);
 SELECT count(*) FROM test.trace WHERE note LIKE 'letter %';
 SELECT jobq.resume('first', 'a');
 SELECT test.sent_of('letter', 3);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.register('letter', 'test.note(jsonb)'), jobq.register('parcel', 'test.note(jsonb)');
 SELECT jobq.alter_queue('first', tenant => 'none'), jobq.drop_limiter('post');
 DROP FUNCTION test.post(jsonb), test.sent_of;

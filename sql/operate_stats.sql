@@ -47,7 +47,7 @@ SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south
 SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', on_conflict => 'replace') = :id AS same;
 SELECT jobq.enqueue('broken', queue => 'counted', max_attempts => 2, backoff => 'fixed 1ms') AS broken \gset
 SELECT state FROM jobq.wait(:broken);
-SELECT jobq.enqueue('echo', queue => 'counted', expires_at => jobq.clock() + '1 ms', run_at => jobq.clock() + '1 ms') AS late \gset
+SELECT jobq.enqueue('echo', queue => 'counted', expires_at => jobq_internal.clock() + '1 ms', run_at => jobq_internal.clock() + '1 ms') AS late \gset
 SELECT test.until('(SELECT sum(waiting + scheduled + running) = 0 FROM jobq.stats WHERE queue = ''counted'')');
 SELECT kind, tenant, enqueued, started, completed, failed, retried, dead, cancelled, crashed, wait_max >= wait_p99 AND wait_p99 >= wait_p50 AS waited, run_max >= run_p50 AS ran
 FROM jobq.stats WHERE queue = 'counted' AND (kind, tenant IS NULL) <> ('echo', true) ORDER BY kind, tenant;
@@ -76,12 +76,12 @@ SELECT step, count(*), sum(s.enqueued) AS enqueued, sum(s.failed) AS failed, sum
 FROM (VALUES ('minute'), ('hour')) v (step), jobq_internal.stat_series(step, 'counted', 'broken') s GROUP BY step ORDER BY step;
 SELECT count(*), sum(enqueued) FROM jobq_internal.stat_series('minute', 'no such queue', NULL);
 SELECT count(*) FROM jobq_internal.stat_series(NULL, NULL, NULL);
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT step, sum(enqueued) AS enqueued FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
 SELECT enqueued_15m FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
 SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 15);
 SELECT enqueued_15m > 0 AS rate FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 
 -- consumers
@@ -138,15 +138,15 @@ SELECT sum(enqueued) FROM jobq.stats WHERE queue = 'counted';
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'counted');
 
 -- jobs for a time do not seem to wait for it when they are gone
-SELECT date_trunc('hour', jobq.clock()) + '3 hours' AS later \gset
+SELECT date_trunc('hour', jobq_internal.clock()) + '3 hours' AS later \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', run_at => :'later')) FROM generate_series(1, 5);
 SELECT test.until('(SELECT waiting = 0 AND scheduled = 5 FROM jobq.stats WHERE queue = ''counted_out'')');
-SELECT jobq.test_clock(:'later'::timestamptz + interval '1 minute' - clock_timestamp());
+SELECT jobq.test_clock(:'later'::timestamptz + interval '1 minute' - clock_timestamp()) \g /dev/null
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out')) FROM generate_series(1, 7);
 SELECT test.until('(SELECT waiting = 7 AND scheduled = 0 FROM jobq.stats WHERE queue = ''counted_out'')');
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- what runs have cost: a worker's that succeeds, one that fails, and those of a session
 CREATE TABLE test.paid (a text);

@@ -64,7 +64,7 @@ CREATE FUNCTION test.post_for(tenants text[], queue text DEFAULT 'first') RETURN
 $$;
 SELECT test.post_for('{a,a,b,a,b,c}');
 SELECT jobq.pause('first', 'a'), jobq.pause('first', 'a'), jobq.pause('first', 'z');
-SELECT queue, tenant, paused, ready, scheduled, running, dead, oldest_ready < jobq.clock() AS oldest FROM jobq.tenants WHERE queue = 'first' ORDER BY tenant;
+SELECT queue, tenant, paused, ready, scheduled, running, dead, oldest_ready < jobq_internal.clock() AS oldest FROM jobq.tenants WHERE queue = 'first' ORDER BY tenant;
 TRUNCATE test.trace;
 SELECT jobq.resume('first');
 SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');

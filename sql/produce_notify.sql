@@ -129,7 +129,7 @@ SELECT channel, payload FROM test.heard ORDER BY channel;
 SELECT jobq.enqueue('echo', queue => 'noisy', delay => '1 hour') AS id \gset
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT state FROM jobq.wait(:id);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
@@ -147,7 +147,7 @@ $$;
 SELECT jobq.register('stages', 'test.stages(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT jobq.enqueue('stages', delay => '1 hour', watch => true) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
-SELECT jobq.test_clock('4 hours');
+SELECT jobq.test_clock('4 hours') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
@@ -163,7 +163,7 @@ $$;
 SELECT jobq.register('fast', 'test.fast()');
 SELECT jobq.enqueue('fast', delay => '1 hour', watch => true) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
-SELECT jobq.test_clock('5 hours');
+SELECT jobq.test_clock('5 hours') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
@@ -171,7 +171,7 @@ SELECT count(*) > 1 AS more, count(*) FILTER (WHERE payload ~ 'completed') AS en
 -- of its failure and retry, too
 SELECT jobq.enqueue('broken', delay => '1 hour', watch => true, max_attempts => 1) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
-SELECT jobq.test_clock('6 hours');
+SELECT jobq.test_clock('6 hours') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT jobq.retry(:id);
 SELECT state, attempt FROM jobq.wait(:id);
@@ -235,7 +235,7 @@ SELECT state, dead, cancelled FROM jobq.wait_batch(:batch);
 CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
 
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT dblink_disconnect('listener');
 DROP TABLE test.heard;
 DROP EXTENSION dblink;

@@ -21,10 +21,10 @@ SELECT test.failed(:first);
 SELECT test.until('(SELECT parked = 2 AND waits_for IS NOT NULL FROM jobq.groups WHERE group_key = ''a'')');
 SELECT g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
 SELECT reason, regexp_replace(replace(detail, 'job ' || :'first', 'job first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:second);
-SELECT jobq.test_clock('50 min');
+SELECT jobq.test_clock('50 min') \g /dev/null
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third]);
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:second, :third]);
 -- the stuck one is as it was, and nobody waits for it any more
 SELECT state, attempt FROM jobq.status(:first);
@@ -32,7 +32,7 @@ SELECT test.step('a', 4, 'patient') AS fourth \gset
 SELECT state FROM jobq.wait(:fourth);
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.groups)');
 -- it runs when it is due; if it fails again, it does not hold its group a second time
-SELECT jobq.test_clock('10 hours 2 min');
+SELECT jobq.test_clock('10 hours 2 min') \g /dev/null
 SELECT test.failed(:first, 2);
 SELECT test.step('a', 5, 'patient') AS fifth \gset
 SELECT state FROM jobq.wait(:fifth);
@@ -40,7 +40,7 @@ SELECT test.until('(SELECT count(*) = 0 FROM jobq.groups)');
 SELECT jobq.retry(:first);
 SELECT state, attempt FROM jobq.wait(:first);
 SELECT test.order_of('a');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- each that is stuck loses its turn; when they are due, they come in the order of their times
 SELECT count(test.step('b', i, 'patient', '{"fails": 1}')) FROM generate_series(1, 4) i;
@@ -54,10 +54,10 @@ BEGIN
 	END LOOP;
 END $$;
 SELECT state FROM jobq.wait(:last);
-SELECT jobq.test_clock('20 hours');
+SELECT jobq.test_clock('20 hours') \g /dev/null
 SELECT test.until('(SELECT count(*) = 5 FROM test.step WHERE g = ''b'')');
 SELECT test.order_of('b');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 CALL test.settle();
 
 -- one that runs is not overtaken, however long it has held its group; if it fails then, its turn is over
@@ -80,7 +80,7 @@ SELECT pg_advisory_lock(1);
 SELECT jobq.retry(:first), jobq.retry(:third);
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.groups WHERE running = 1 AND parked = 1)');
 SELECT test.in_gate(:first, :third);
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third, :fourth]);
 SELECT pg_advisory_unlock(1);
@@ -88,31 +88,31 @@ SELECT state FROM jobq.wait_many(ARRAY[:first, :second, :fourth]);
 SELECT state, attempt FROM jobq.status(:third);
 SELECT test.order_of('c'), test.order_of('d');
 SELECT jobq.cancel(:third);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- retry() does not begin the wait anew, nor does another time or priority
 SELECT test.step('e', 1, 'patient', '{"fails": 2}') AS first, test.step('e', 2, 'patient') AS second \gset
 SELECT test.failed(:first);
-SELECT jobq.test_clock('40 min');
+SELECT jobq.test_clock('40 min') \g /dev/null
 SELECT jobq.retry(:first);
 SELECT test.failed(:first, 2);
-SELECT jobq.edit(:first, run_at => jobq.clock() + '3 days');
+SELECT jobq.edit(:first, run_at => jobq_internal.clock() + '3 days');
 SELECT jobq.edit(:first, priority => 5);
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT state FROM jobq.wait(:second);
 SELECT jobq.cancel(:first);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a patience that is set, or shorter, counts for groups that wait already, from their beginning
 SELECT test.step('f', 1, 'endless', '{"fails": 1}') AS first, test.step('f', 2, 'endless') AS second \gset
 SELECT test.failed(:first);
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.alter_queue('endless', group_patience => '5 hours');
-SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_until > jobq.clock())');
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_until > jobq_internal.clock())');
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.alter_queue('endless', group_patience => '1 hour');
@@ -126,29 +126,29 @@ SELECT state FROM jobq.status(:third);
 SELECT jobq.alter_queue('endless', group_patience => '3 hours');
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
-SELECT jobq.test_clock('181 min');
+SELECT jobq.test_clock('181 min') \g /dev/null
 SELECT state FROM jobq.wait(:third);
 -- so does it when the clock is put back
-SELECT jobq.test_clock('1 hour');
+SELECT jobq.test_clock('1 hour') \g /dev/null
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
 SELECT jobq.cancel(:first);
 SELECT jobq.alter_queue('endless', group_patience => '0');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- jobq.work() has the patience of the queue
 SELECT test.step('g', 1, 'manual', '{"fails": 1}') AS first, test.step('g', 2, 'manual') AS second \gset
 SELECT jobq.alter_queue('manual', group_patience => '1 hour');
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt FROM test.states(ARRAY[:first, :second]);
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt FROM test.states(ARRAY[:first, :second]);
 SELECT test.step('g', 3, 'manual') AS third \gset
-SELECT jobq.test_clock('11 hours');
+SELECT jobq.test_clock('11 hours') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT test.order_of('g');
 SELECT jobq.alter_queue('manual', group_patience => '0');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- consumers: one that waits is given the next job; what is held is not overtaken
 SELECT jobq.create_queue('stuck', mode => 'consumer', lease => 'memory', group_patience => '1 hour');
@@ -157,10 +157,10 @@ SELECT id = :first AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '
 SELECT :'expected' AS first;
 SELECT jobq.nack(:first, :token, delay => '10 hours');
 SELECT count(*) FROM jobq.reserve('{stuck}', 5);
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT id = :second AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '1 min') \gset
 SELECT :'expected' AS second;
-SELECT jobq.test_clock('10 hours 1 min');
+SELECT jobq.test_clock('10 hours 1 min') \g /dev/null
 CALL test.settle();
 SELECT count(*) FROM jobq.reserve('{stuck}', 5);
 SELECT jobq.ack(:second, :token);
@@ -178,7 +178,7 @@ SELECT jobq.ack(:fourth, :token);
 SELECT id = :first AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '1 min') \gset
 SELECT :'expected' AS first;
 SELECT jobq.ack(:first, :token);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- in a group of the database, each job has the patience of its queue
 SELECT jobq.create_queue('shared1', group_scope => 'database', group_patience => '1 hour'), jobq.create_queue('shared2', group_scope => 'database');
@@ -186,20 +186,20 @@ SELECT test.step('i', 1, 'shared1', '{"fails": 1}') AS first, test.step('i', 2, 
 SELECT test.failed(:first);
 SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE parked = 2 AND waits_for IS NOT NULL)');
 SELECT g.queue, g.group_key, g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT test.failed(:second);
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :second));
 SELECT waits_for = :second AS waits, waits_until FROM jobq.groups;
-SELECT jobq.test_clock('5 hours');
+SELECT jobq.test_clock('5 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
 SELECT regexp_replace(replace(detail, 'job ' || :'second', 'job second'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:third);
 SELECT jobq.alter_queue('shared2', group_patience => '2 hours');
 SELECT state FROM jobq.wait(:third);
-SELECT jobq.test_clock('12 hours');
+SELECT jobq.test_clock('12 hours') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:first, :second]);
 SELECT test.order_of('i');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- nothing is left
 SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;

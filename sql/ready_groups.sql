@@ -92,9 +92,9 @@ SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'f
 -- a delayed job is not in the way; and when its time has come it goes before those that come later
 SELECT jobq.enqueue('step', '{"g": "later", "i": 2}', queue => 'steps', group_key => 'later', delay => '1 hour') AS later, test.step('later', 1) AS now \gset
 SELECT state FROM jobq.wait(:now);
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT state FROM jobq.wait(:later);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 TRUNCATE test.step;
 
 -- the order holds between lanes, too: kinds with limits of their own, roles, priorities
@@ -182,18 +182,18 @@ INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT jobq.reject(id, token, 'no') FROM held;
 -- the lease of a group's job ends
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 TRUNCATE held;
 INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
-SELECT jobq.test_clock('65 min');
+SELECT jobq.test_clock('65 min') \g /dev/null
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.lease_slots())');
 TRUNCATE held;
 INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT jobq.cancel_many(queue => 'held', state => 'waiting');
 SELECT jobq.ack(id, token) FROM held;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- the group does not go on waiting for a job that a consumer has enqueued, and taken back
 SELECT jobq.enqueue('outside', '"b"', queue => 'held', group_key => 'own', priority => 2) IS NULL;
 CALL test.settle();

@@ -203,11 +203,11 @@ SELECT payload ->> 'price' AS price FROM generate_series(1, 4) i, jobq.reserve('
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
 SELECT id FROM jobq.live_jobs WHERE queue = 'rated' AND state = 'ready' \gset
 SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain(:id);
-SELECT jobq.test_clock('30 min');
+SELECT jobq.test_clock('30 min') \g /dev/null
 SELECT count(*) FROM jobq.reserve('{rated}', 1);
-SELECT jobq.test_clock('60 min');
+SELECT jobq.test_clock('60 min') \g /dev/null
 SELECT payload ->> 'price' AS price FROM jobq.reserve('{rated}', 1, wait => '5 min');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- the same for each key; a VIP has none
 SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 2', by => 'payload $.host', cost => 'test.price(jsonb)');
@@ -218,13 +218,13 @@ SELECT state FROM jobq.wait_many(ARRAY[:a1, :avip, :b1, :b2]);
 CALL test.settle();
 SELECT key, ready, running, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'keyed' AND ready IS NOT NULL ORDER BY key;
 SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain(:a2);
-SELECT jobq.test_clock('11 min');
+SELECT jobq.test_clock('11 min') \g /dev/null
 SELECT state FROM jobq.wait(:b3);
 CALL test.settle();
 SELECT state FROM jobq.status(:a2);
-SELECT jobq.test_clock('35 min');
+SELECT jobq.test_clock('35 min') \g /dev/null
 SELECT state FROM jobq.wait(:a2);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a dear job is not kept waiting by cheap ones: it comes in its turn
 SELECT jobq.create_limiter('turns', rate => '1 per hour burst 3', cost => 'test.price(jsonb)');

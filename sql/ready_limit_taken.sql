@@ -38,9 +38,9 @@ SELECT state, attempt, error, count(*) FROM jobq.wait_many(:'many'::bigint[], '5
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '10 min') AS later \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:later);
-SELECT jobq.test_clock('11 min');
+SELECT jobq.test_clock('11 min') \g /dev/null
 SELECT state FROM jobq.wait(:later);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 -- one that waits in a queue that is paused waits for that
 SELECT jobq.pause('taking');
 SELECT test.hold('a') AS paused \gset
@@ -84,14 +84,14 @@ SELECT test.until(format('(SELECT count(*) = 100 FROM jobq.jobs WHERE state = ''
 SELECT jobq.cancel(id) FROM unnest(:'many'::bigint[]) id \g /dev/null
 SELECT reason, detail, remedy FROM jobq.explain(:a2) WHERE reason <> 'scheduled';
 -- once more
-SELECT jobq.test_clock('21 min');
+SELECT jobq.test_clock('21 min') \g /dev/null
 SELECT test.until(format('(SELECT round(extract(epoch FROM run_at - enqueued_at) / 60) > 30 FROM jobq.status(%s))', :a2));
 SELECT state, attempt, error FROM jobq.status(:a2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:a1);
-SELECT jobq.test_clock('50 min');
+SELECT jobq.test_clock('50 min') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:a2);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- replace: the one that was enqueued last comes instead of the others
 SELECT jobq.create_limiter('taken', when_taken => 'replace');

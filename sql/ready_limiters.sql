@@ -164,9 +164,9 @@ CALL test.settle();
 SELECT state FROM test.states(ARRAY[:a, :b]);
 SELECT reason, regexp_replace(detail, 'at .*', 'at T') AS detail, remedy FROM jobq.explain(:b);
 SELECT limiter, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'drip';
-SELECT jobq.test_clock('41 min');
+SELECT jobq.test_clock('41 min') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- one rest for all
 SELECT jobq.create_limiter('drip', rate => 'none', throttle => '2 failures in 1 hour');

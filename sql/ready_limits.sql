@@ -118,17 +118,17 @@ SELECT count(jobq.enqueue('note', '"rate"', queue => 'slow', max_attempts => 1))
 SELECT test.until('test.noted() = 3');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('10 min 1 s');
+SELECT jobq.test_clock('10 min 1 s') \g /dev/null
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('15 min');
+SELECT jobq.test_clock('15 min') \g /dev/null
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('20 min 1 s');
+SELECT jobq.test_clock('20 min 1 s') \g /dev/null
 SELECT test.until('test.noted() = 5');
 -- the bucket holds three
-SELECT jobq.test_clock('10 hours');
+SELECT jobq.test_clock('10 hours') \g /dev/null
 SELECT test.until('test.noted() = 8');
 CALL test.settle();
 SELECT test.noted();
@@ -138,7 +138,7 @@ SELECT queue, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE queu
 -- a job that was not there, or has expired, takes no token
 SELECT count(*) FROM (SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'slow' AND state = 'ready' LIMIT 4) c;
 SELECT jobq.enqueue('note', '"token left"', queue => 'slow') AS id \gset
-SELECT jobq.test_clock('10 hours 11 min');
+SELECT jobq.test_clock('10 hours 11 min') \g /dev/null
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.alter_queue('slow', rate => '1 per hour');
 SELECT jobq.enqueue('note', '"in an hour"', queue => 'slow') AS id \gset
@@ -147,7 +147,7 @@ SELECT state FROM jobq.status(:id);
 SELECT jobq.alter_queue('slow', rate => 'none');
 SELECT state FROM jobq.wait(:id);
 TRUNCATE test.trace;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a kind's rate holds across queues
 SELECT jobq.register('note', 'test.note(jsonb)', rate => '1 per hour burst 2');
@@ -155,14 +155,14 @@ SELECT count(jobq.enqueue('note', '"kind"', queue => CASE i % 2 WHEN 0 THEN 'two
 SELECT test.until('test.noted() = 2');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT test.until('test.noted() = 3');
 CALL test.settle();
 SELECT test.noted();
 SELECT jobq.register('note', 'test.note(jsonb)');
 SELECT test.until('test.noted() = 4');
 TRUNCATE test.trace;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a rate by group: each has its own bucket, retries take tokens, too
 SELECT jobq.create_queue('keyed', rate => '1 per hour by group');
@@ -170,27 +170,27 @@ SELECT count(jobq.enqueue('note', to_jsonb(g || i), queue => 'keyed', group_key 
 SELECT test.until('test.noted() = 2');
 CALL test.settle();
 SELECT note FROM test.trace ORDER BY note;
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT note FROM test.trace ORDER BY note;
-SELECT jobq.test_clock('122 min');
+SELECT jobq.test_clock('122 min') \g /dev/null
 SELECT test.until('test.noted() = 6');
 SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'c', max_attempts => 3) AS id \gset
 SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :id));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:id);
-SELECT jobq.test_clock('184 min');
+SELECT jobq.test_clock('184 min') \g /dev/null
 SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :id));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:id);
-SELECT jobq.test_clock('246 min');
+SELECT jobq.test_clock('246 min') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
-SELECT jobq.test_clock('10 hours');
+SELECT jobq.test_clock('10 hours') \g /dev/null
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 SELECT jobq.delete(:id);
 TRUNCATE test.trace;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- throttling: after three failures within five minutes the kind rests until the five are over
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', throttle => '3 failures in 5 minutes');
@@ -199,13 +199,13 @@ SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempt
 SELECT jobq.alter_queue('two', max_running => 1);
 SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''dead'')', :'ids'));
 CALL test.settle();
-SELECT kind, failures >= 3 AS failures, rest_until > jobq.clock() + '1 min' AS rests FROM jobq.limits WHERE kind = 'broken';
+SELECT kind, failures >= 3 AS failures, rest_until > jobq_internal.clock() + '1 min' AS rests FROM jobq.limits WHERE kind = 'broken';
 SELECT jobq.enqueue('broken', '6', queue => 'two', max_attempts => 1) AS id \gset
 SELECT jobq.enqueue('note', '"others go on"', queue => 'two') AS other \gset
 SELECT state FROM jobq.wait(:other);
 CALL test.settle();
 SELECT state, attempt FROM jobq.status(:id);
-SELECT jobq.test_clock('5 min 1 s');
+SELECT jobq.test_clock('5 min 1 s') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]) WHERE state = 'dead';
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
@@ -218,11 +218,11 @@ SELECT state FROM jobq.wait(:y);
 SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :x));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:x);
-SELECT group_key, waits_for = :x AS waits, rest_until > jobq.clock() AS rests FROM jobq.groups;
-SELECT jobq.test_clock('70 min');
+SELECT group_key, waits_for = :x AS waits, rest_until > jobq_internal.clock() AS rests FROM jobq.groups;
+SELECT jobq.test_clock('70 min') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:x);
 SELECT jobq.alter_queue('keyed', throttle => 'none');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- of many that fail in one transaction each counts, whatever groups they are of, but for those that are rolled back
 SELECT jobq.create_queue('strict', mode => 'consumer', throttle => '80 failures in 1 hour');
@@ -236,9 +236,9 @@ SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint
 ROLLBACK TO s;
 SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[1:79], (:'tokens'::bigint[])[1:79]) u (id, token);
 COMMIT;
-SELECT failures, rest_until > jobq.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
+SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
 SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[80:100], (:'tokens'::bigint[])[80:100]) u (id, token);
-SELECT failures, rest_until > jobq.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
+SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
 SELECT count(*) FROM jobq.reserve('{strict}');
 SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue('strict', force => true);
 

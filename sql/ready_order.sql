@@ -54,13 +54,13 @@ SELECT jobq.enqueue('note', '"in an hour"', queue => 'first', delay => '1 hour')
 	jobq.enqueue('note', '"in nine minutes, priority 9"', queue => 'first', delay => '9 min', priority => 9) AS nine,
 	jobq.enqueue('note', '"in five minutes"', queue => 'second', delay => '5 min') AS five \gset
 SELECT state FROM jobq.wait_many(ARRAY[:hour, :ten, :ten_first, :nine, :five], '0');
-SELECT jobq.test_clock('6 min');
+SELECT jobq.test_clock('6 min') \g /dev/null
 SELECT state FROM jobq.wait(:five);
 SELECT state FROM jobq.wait_many(ARRAY[:hour, :ten, :ten_first, :nine, :five], '0');
-SELECT jobq.test_clock('30 min');
+SELECT jobq.test_clock('30 min') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:ten, :ten_first, :nine]);
 SELECT state FROM jobq.wait(:hour, '0');
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT state FROM jobq.wait(:hour);
 SELECT note FROM test.trace WHERE note ~ 'five|hour' ORDER BY n;
 TRUNCATE test.trace;
@@ -68,22 +68,22 @@ TRUNCATE test.trace;
 -- a failed job waits for its backoff by the same clock
 SELECT jobq.enqueue('broken', backoff => 'fixed 10min', max_attempts => 2) AS id \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
-SELECT jobq.test_clock('80 min');
+SELECT jobq.test_clock('80 min') \g /dev/null
 SELECT * FROM test.outcome(:id);
 SELECT jobq.delete(:id);
 
 -- as does expiry
 SELECT jobq.enqueue('note', '"expires"', expires_at => clock_timestamp() + '90 min', delay => '1 min') AS id \gset
 SELECT state FROM jobq.status(:id);
-SELECT jobq.test_clock('100 min');
+SELECT jobq.test_clock('100 min') \g /dev/null
 SELECT * FROM test.outcome(:id);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- after the clock was put back
 SELECT jobq.enqueue('echo') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('echo', delay => '1 min') AS id \gset
-SELECT jobq.test_clock('2 min');
+SELECT jobq.test_clock('2 min') \g /dev/null
 SELECT state FROM jobq.wait(:id);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT count(*) FROM test.trace;

@@ -99,12 +99,12 @@ CALL test.settle();
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 SELECT * FROM test.tenants();
 SELECT w.* FROM jobq.jobs j, test.held_up(j.id) w WHERE j.queue = 'branches' AND j.state = 'ready' AND j.tenant = 'bern';
-SELECT jobq.test_clock('1 hour');
+SELECT jobq.test_clock('1 hour') \g /dev/null
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 -- the rate is taken away: none waits
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.alter_queue('branches', tenant_rate => 'none');
 SELECT test.until('test.noted() = 6');
 TRUNCATE test.trace;

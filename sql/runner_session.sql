@@ -219,10 +219,10 @@ DROP OWNED BY regress_jobq_leaver;
 \set VERBOSITY terse
 DROP ROLE regress_jobq_leaver;
 \set VERBOSITY default
-SELECT jobq.test_clock('2 hours');
+SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT * FROM test.outcome(:delayed);
 SELECT state, attempt, finished_at IS NOT NULL AS finished FROM jobq.wait(:expires);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT sqlstate FROM jobq.dead_letters WHERE id = :delayed;
 SELECT state, error FROM jobq.wait(:manual);
 SELECT jobq.delete(:delayed), jobq.delete(:manual);

@@ -78,7 +78,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state FROM jobq.status(:broken);
 SELECT note FROM test.trace ORDER BY n;
 SELECT * FROM test.holds('manual');
-SELECT jobq.test_clock('31 min');
+SELECT jobq.test_clock('31 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
 -- and failures have it rest
@@ -87,11 +87,11 @@ SELECT test.until('(SELECT count(*) = 1 FROM jobq.limits WHERE queue = ''manual'
 SELECT count(jobq.enqueue('broken', queue => 'manual', max_attempts => 1)) FROM generate_series(1, 3) i;
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, count(*) FROM jobq.jobs WHERE kind = 'broken' AND state <> 'cancelled' GROUP BY state ORDER BY state;
-SELECT jobq.test_clock('42 min');
+SELECT jobq.test_clock('42 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, count(*) FROM jobq.jobs WHERE kind = 'broken' AND state <> 'cancelled' GROUP BY state ORDER BY state;
 SELECT jobq.alter_queue('manual', throttle => 'none');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 TRUNCATE test.trace;
 
 -- a group: one at a time with workers, in order
@@ -125,15 +125,15 @@ SELECT jobq.enqueue('note', '"of h"', queue => 'manual', group_key => 'h') AS h 
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
 SELECT group_key, running, waits_for = :broken AS waits FROM jobq.groups;
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
 SELECT state, attempt FROM jobq.status(:broken);
 SELECT group_key, running, waits_for = :snoozes AS waits FROM jobq.groups;
-SELECT jobq.test_clock('122 min');
+SELECT jobq.test_clock('122 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- nothing is left
 SELECT jobq.delete_many(state => 'dead') > 0;

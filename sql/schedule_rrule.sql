@@ -122,5 +122,5 @@ SELECT e.* FROM test.error($$SELECT jobq.schedule('another', 'RRULE:FREQ=YEARLY;
 
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 DROP FUNCTION test.occurrences(text, int, text, text);

@@ -6,7 +6,7 @@ RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT id - $1, state, kind, unique_key, payload, priority FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id $$;
 CREATE FUNCTION test.keys(base bigint, OUT n bigint, OUT until "char", OUT in_window boolean, OUT kind text, OUT key text)
 RETURNS SETOF record LANGUAGE sql SECURITY DEFINER
-AS $$ SELECT job_id - $1, until, held_until > jobq.clock(), kind, key FROM jobq_internal.unique_key ORDER BY job_id $$;
+AS $$ SELECT job_id - $1, until, held_until > jobq_internal.clock(), kind, key FROM jobq_internal.unique_key ORDER BY job_id $$;
 CREATE PROCEDURE test.cancel_all() LANGUAGE sql
 AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
 CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
@@ -156,30 +156,30 @@ SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', unique_key =>
 -- what is over cannot be replaced, either
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', unique_for => '1 h', on_conflict => 'replace') - :a AS n;
 SELECT * FROM test.keys(:a);
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 -- the window is over, the job is not
 SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'a') = max(id) AS same FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
 CALL test.cancel_all();
 SELECT jobq.enqueue('echo', '4', unique_key => 'a', unique_for => '1 h') AS b \gset
 SELECT state, :a = :b AS same FROM jobq.wait(:b);
-SELECT jobq.test_clock('122 min');
+SELECT jobq.test_clock('122 min') \g /dev/null
 SELECT jobq.enqueue('echo', '4', unique_key => 'a') AS a \gset
 SELECT state, :a = :b AS same FROM jobq.wait(:a);
 SELECT * FROM test.keys(:a);
 -- until it starts, with a window
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a', unique_for => '1 h', unique_until => 'start') AS a \gset
 SELECT test.in_gate(:a);
 SELECT * FROM test.keys(:a);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS b \gset
 SELECT :a = :b AS same;
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 
 -- a handler that enqueues its own job again
 CREATE FUNCTION test.again(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -253,11 +253,11 @@ SELECT state FROM jobq.wait_many(ARRAY[:d, :e]);
 DELETE FROM jobq_internal.job WHERE id IN (:a, :b);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'error') > :a AS taken_over;
 SELECT key FROM test.keys(0) ORDER BY key;
-SELECT jobq.test_clock('2 h');
+SELECT jobq.test_clock('2 h') \g /dev/null
 -- they come last of what the scheduler goes through, a piece at a time
 SELECT coalesce(nullif(test.until('(SELECT array_agg(key ORDER BY key) FROM jobq_internal.unique_key) = ''{a,c,e}'''), false),
 	test.until('(SELECT array_agg(key ORDER BY key) FROM jobq_internal.unique_key) = ''{a,c,e}''')) AS until;
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 CALL test.cancel_all();
 TRUNCATE jobq_internal.unique_key;
 
@@ -350,7 +350,7 @@ CALL test.cancel_all();
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'manual');
 -- nothing is added to what has expired, and will not run
 BEGIN;
-SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm', expires_at => jobq.clock() - interval '1 s') AS m \gset
+SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm', expires_at => jobq_internal.clock() - interval '1 s') AS m \gset
 SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
 ROLLBACK;
 SELECT jobq.drop_queue('merging', force => true);
@@ -446,10 +446,10 @@ CALL test.cancel_all();
 TRUNCATE jobq_internal.unique_key;
 
 -- what has expired has given its key back, although its row may be there for a while
-SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for => '1 h', expires_at => jobq.clock()) AS first,
-	jobq.enqueue('echo', '1', 'manual', unique_key => 'replaced', expires_at => jobq.clock()) AS replaced,
-	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock()) AS one,
-	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock() + interval '1 day') AS several \gset
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for => '1 h', expires_at => jobq_internal.clock()) AS first,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'replaced', expires_at => jobq_internal.clock()) AS replaced,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq_internal.clock()) AS one,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq_internal.clock() + interval '1 day') AS several \gset
 -- the lock keeps the scheduler away: who comes just as it ends them would find the keys taken
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
@@ -465,7 +465,7 @@ SELECT state, count(*) FROM jobq_internal.archive WHERE id IN (:first, :replaced
 CALL test.cancel_all();
 SELECT jobq.enqueue('broken', unique_key => 'letter', max_attempts => 1) AS letter \gset
 SELECT state FROM jobq.wait(:letter);
-SELECT jobq.enqueue('broken', queue => 'manual', unique_key => 'letter', expires_at => jobq.clock()) > :letter AS another;
+SELECT jobq.enqueue('broken', queue => 'manual', unique_key => 'letter', expires_at => jobq_internal.clock()) > :letter AS another;
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.retry_many(ids => ARRAY[:letter]);

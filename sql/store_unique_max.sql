@@ -35,11 +35,11 @@ SELECT count(*) FROM jobq_internal.unique_key;
 SELECT * FROM test.some(3, 2, '1 hour', 'default');
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE unique_key IS NOT NULL)');
 SELECT * FROM test.some(1, 2, '1 hour', 'default');
-SELECT jobq.test_clock('59 min');
+SELECT jobq.test_clock('59 min') \g /dev/null
 SELECT * FROM test.some(1, 2, '1 hour', 'default');
-SELECT jobq.test_clock('61 min');
+SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.some(3, 2, '1 hour', 'default');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.release_key('echo', 'k'), jobq.release_key('echo', 'k #2');
 -- what fails for good makes room, and takes its own key again when it is retried
 SELECT jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS a, jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS b \gset

@@ -135,7 +135,7 @@ BEGIN
 	RETURN true;
 END $$;
 SELECT test.until('test.later() AND NOT EXISTS (SELECT FROM jobq_internal.job_uuid WHERE job_id < 0)');
-SELECT jobq.test_clock('0');
+SELECT jobq.test_clock('0') \g /dev/null
 SELECT (jobq.status(:'u1')).id = :a AS kept, (jobq.status(:'u4')).id = :d AS kept;
 SELECT jobq.drop_queue('uuid_forgets', force => true);
 DROP FUNCTION test.uuids, test.later;

@@ -24,10 +24,9 @@ CREATE FUNCTION jobq_internal.activate() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_activate' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq_internal.activate() IS 'make the launcher start a scheduler here, and all sessions check the version again';
 
-CREATE FUNCTION jobq.clock() RETURNS timestamptz
+CREATE FUNCTION jobq_internal.clock() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'jobq_clock' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.clock() IS 'return the current time, as used by jobq
-returns: the time of day, moved forward by test_clock()';
+COMMENT ON FUNCTION jobq_internal.clock() IS 'return the current time of jobq: the time of the server, moved forward by test_clock()';
 
 CREATE FUNCTION jobq_internal.limit_slots(
 	OUT queue_id int, OUT kind_hash int, OUT running int, OUT tokens float8, OUT failures int, OUT rest_until timestamptz)

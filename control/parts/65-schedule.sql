@@ -90,7 +90,7 @@ COMMENT ON TRIGGER changed ON jobq_internal.schedule IS 'makes the scheduler rea
 CREATE FUNCTION jobq_internal.schedule_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-	IF NEW.next_run <= jobq.clock() THEN
+	IF NEW.next_run <= jobq_internal.clock() THEN
 		NEW.next_run := NULL;
 		NEW.held := false;
 	END IF;

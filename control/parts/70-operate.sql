@@ -173,10 +173,11 @@ AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.adopt() IS 'run jobs here that arrived by logical replication, in a copy of another database, or in a restore before their roles existed
 returns: the number of jobs from logical replication and of roles that did not exist';
 
-CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.test_clock(interval) IS 'move the clock of jobq forward relative to the system clock, for tests
-offset: the difference; 0 resets the clock';
+CREATE FUNCTION jobq.test_clock(ahead interval DEFAULT NULL) RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.test_clock(interval) IS 'move the clock of jobq forward relative to the clock of the server, for tests, and return the time
+ahead: the difference; 0 resets the clock; null: unchanged
+returns: the current time, as used by jobq';
 
 CREATE FUNCTION jobq.create_queue(
 	name text,

@@ -29,14 +29,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	JOIN jobq_internal.queue q ON q.id = j.queue_id
 	LEFT JOIN pg_roles o ON o.oid = coalesce(q.run_as, j.role)
 	CROSS JOIN LATERAL (SELECT j.group_held IS NOT NULL
-			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq.clock(), true) AS holds) w
+			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq_internal.clock(), true) AS holds) w
 	CROSS JOIN LATERAL (
 		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has brought it, and the publisher runs it' AS detail,
 			'when the publisher is off: SELECT jobq.adopt()' AS remedy
 		WHERE j.dormant
 		UNION ALL
 		SELECT 2, 'expired', format('it was to start before %s, and ends as expired when its turn comes', date_trunc('second', j.expires_at)), NULL
-		WHERE j.expires_at <= jobq.clock()
+		WHERE j.expires_at <= jobq_internal.clock()
 		UNION ALL
 		SELECT 3, 'batch', format('batch %s has not been started', b.id), format('SELECT jobq.start_batch(%s)', b.id)
 		FROM jobq_internal.batch b
@@ -57,14 +57,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		JOIN jobq_internal.batch_list w ON w.id = i.id
 		WHERE i.parent = j.batch_id AND i.parent_job = j.id AND j.run_at = 'infinity'
 		UNION ALL
-		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock())),
-			format('SELECT jobq.edit(%s, run_at => jobq.clock())', j.id)
-		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
+		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq_internal.clock())),
+			format('SELECT jobq.edit(%s, run_at => now())', j.id)
+		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
 		UNION ALL
 		SELECT 6, 'retryable', format('attempt %s%s has failed, and the next is due at %s, in %s: %s', j.attempt, ' of ' || nullif(j.max_attempts, 0),
-				date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock()), j.errors -> -1 ->> 'message'),
+				date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq_internal.clock()), j.errors -> -1 ->> 'message'),
 			format('SELECT jobq.retry(%s)', j.id)
-		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL
+		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL
 		UNION ALL
 		SELECT 7, 'paused', format('queue "%s" is paused', q.name), format('SELECT jobq.resume(%L)', q.name)
 		WHERE q.paused
@@ -92,8 +92,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		FROM jobq_internal.job h
 		JOIN jobq_internal.queue k ON k.id = h.queue_id
 		WHERE h.group_id = j.group_id AND h.group_held IS NOT NULL AND h.id <> j.id AND NOT h.dormant
-			AND q.group_on_failure = 'wait' AND NOT w.holds AND j.run_at <= jobq.clock()
-			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_patience) > jobq.clock(), true)
+			AND q.group_on_failure = 'wait' AND NOT w.holds AND j.run_at <= jobq_internal.clock()
+			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_patience) > jobq_internal.clock(), true)
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = h.id)
 		UNION ALL
 		SELECT 10, 'group', format('of its group %s may run at a time: %s', q.group_max_running,
@@ -101,14 +101,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			CASE WHEN q.group_scope = 'queue' THEN format('SELECT jobq.alter_queue(%L, group_max_running => %s)', q.name, q.group_max_running + 1) END
 		FROM (SELECT array_agg(r.job_id) AS ids FROM jobq_internal.running_jobs r JOIN jobq_internal.job g ON g.id = r.job_id
 			WHERE g.group_id = j.group_id AND g.id <> j.id) m
-		WHERE q.group_max_running > 0 AND cardinality(m.ids) >= q.group_max_running AND j.run_at <= jobq.clock()
+		WHERE q.group_max_running > 0 AND cardinality(m.ids) >= q.group_max_running AND j.run_at <= jobq_internal.clock()
 		UNION ALL
 		(SELECT 11, 'predecessor', format('%s comes before it in its group',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[p.id])),
 			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain(%s)', p.id) END
 		FROM jobq_internal.job p
 		WHERE p.group_id = j.group_id AND (p.priority, p.run_at, p.id) < (j.priority, j.run_at, j.id)
-			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq.clock() AND NOT w.holds
+			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq_internal.clock() AND NOT w.holds
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = p.id)
 		ORDER BY p.priority, p.run_at, p.id LIMIT 1)
 		UNION ALL
@@ -159,12 +159,12 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	FROM jobq_internal.job j
 	CROSS JOIN LATERAL (
 		SELECT 1 AS place, 'running' AS reason, format('attempt %s%s has run in worker %s for %s%s', w.attempt, ' of ' || nullif(j.max_attempts, 0), w.pid,
-				date_trunc('milliseconds', jobq.clock() - w.job_started_at), coalesce(format(', and waits for %s/%s', a.wait_event_type, a.wait_event), '')) AS detail,
+				date_trunc('milliseconds', jobq_internal.clock() - w.job_started_at), coalesce(format(', and waits for %s/%s', a.wait_event_type, a.wait_event), '')) AS detail,
 			format('SELECT jobq.cancel(%s)', j.id) AS remedy
 		FROM jobq_internal.worker_slots() w LEFT JOIN pg_stat_activity a ON a.pid = w.pid
 		WHERE w.job_id = j.id
 		UNION ALL
-		SELECT 2, 'held', format('consumer "%s" has had it for %s, and may keep it until %s', l.consumer, date_trunc('milliseconds', jobq.clock() - l.since), date_trunc('second', l.lease_until)),
+		SELECT 2, 'held', format('consumer "%s" has had it for %s, and may keep it until %s', l.consumer, date_trunc('milliseconds', jobq_internal.clock() - l.since), date_trunc('second', l.lease_until)),
 			format('SELECT jobq.cancel(%s)', j.id)
 		FROM jobq_internal.lease_slots() l
 		WHERE l.job_id = j.id

@@ -155,7 +155,7 @@ BEGIN
 		SELECT l.queue, l.mode, bool_and(l.paused) AS paused, bool_and(l.served) AS served, bool_or(l.limited) AS limited, min(l.oldest) AS oldest
 		FROM jobq_internal.lane_slots() l GROUP BY l.queue, l.mode ORDER BY l.queue
 	LOOP
-		CONTINUE WHEN NOT r.paused AND r.served AND r.oldest >= jobq.clock() - patience;
+		CONTINUE WHEN NOT r.paused AND r.served AND r.oldest >= jobq_internal.clock() - patience;
 		-- jobs in shared memory may already be gone
 		SELECT q.oldest_ready INTO r.oldest FROM jobq.queues q WHERE q.name = r.queue;
 		CONTINUE WHEN r.oldest IS NULL;
@@ -164,7 +164,7 @@ BEGIN
 		ELSIF NOT r.served THEN
 			RETURN QUERY SELECT 'critical', format('no pool of jobq.workers serves queue "%s", and jobs wait there', r.queue),
 				jobq_internal.conf_line('jobq.workers', concat_ws('; ', nullif(pools, ''), r.queue || '=1'));
-		ELSIF r.oldest >= jobq.clock() - patience THEN
+		ELSIF r.oldest >= jobq_internal.clock() - patience THEN
 			CONTINUE;
 		ELSIF r.mode = 'worker' THEN
 			RETURN QUERY SELECT 'warning', format('a job of queue "%s" waits since %s', r.queue, date_trunc('second', r.oldest)),
@@ -186,9 +186,9 @@ BEGIN
 		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
 
 	-- dead letters
-	SELECT count(*) AS n, count(*) FILTER (WHERE f.failed_at > jobq.clock() - interval '1 day') AS recent,
+	SELECT count(*) AS n, count(*) FILTER (WHERE f.failed_at > jobq_internal.clock() - interval '1 day') AS recent,
 		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
-		count(*) FILTER (WHERE f.failed_at < jobq.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
+		count(*) FILTER (WHERE f.failed_at < jobq_internal.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
 	INTO r FROM jobq.dead_letters f;
 	RETURN QUERY SELECT 'warning', format('there are %s dead letters, %s of them of the last day', r.n, r.recent),
 		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''dead'') or jobq.delete_many(state => ''dead'')' WHERE r.n > 0;

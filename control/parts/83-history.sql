@@ -29,7 +29,7 @@ BEGIN
 		SELECT (l.line ->> 'at')::timestamptz, (l.line ->> 'attempt')::int, 3, l.line ->> 'level', NULL, NULL, l.line ->> 'message', NULL
 		FROM jsonb_array_elements(j.log) l(line)
 		UNION ALL
-		SELECT jobq.clock(), j.attempt, 4, 'progress', NULL, NULL, concat_ws(': ', j.progress || ' %', j.message), NULL
+		SELECT jobq_internal.clock(), j.attempt, 4, 'progress', NULL, NULL, concat_ws(': ', j.progress || ' %', j.message), NULL
 		WHERE j.state = 'running' AND j.progress IS NOT NULL
 		UNION ALL
 		SELECT (f.error ->> 'at')::timestamptz, (f.error ->> 'attempt')::int, 4, 'progress', NULL, NULL,
@@ -49,8 +49,8 @@ BEGIN
 			CASE WHEN j.state <> 'dead' THEN j.cost END
 		WHERE j.finished_at IS NOT NULL
 		UNION ALL
-		SELECT coalesce(greatest(j.run_at, jobq.clock()), jobq.clock()), j.attempt + 1, 7, j.state, NULL, NULL,
-			CASE WHEN j.run_at > jobq.clock() THEN 'due then' ELSE format('why: SELECT * FROM jobq.explain(%s)', j.id) END, NULL
+		SELECT coalesce(greatest(j.run_at, jobq_internal.clock()), jobq_internal.clock()), j.attempt + 1, 7, j.state, NULL, NULL,
+			CASE WHEN j.run_at > jobq_internal.clock() THEN 'due then' ELSE format('why: SELECT * FROM jobq.explain(%s)', j.id) END, NULL
 		WHERE j.finished_at IS NULL AND j.state <> 'running') e
 	WHERE j.id = history.id
 	ORDER BY e.at, coalesce(e.attempt, 0), e.place;

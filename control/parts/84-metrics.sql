@@ -59,7 +59,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT v.n, '', format('%s{%s} %s', v.name, q.label, v.value)
 		FROM q, LATERAL (VALUES
-			(11, 'jobq_oldest_ready_seconds', greatest(extract(epoch FROM jobq.clock() - q.oldest_ready), 0)),
+			(11, 'jobq_oldest_ready_seconds', greatest(extract(epoch FROM jobq_internal.clock() - q.oldest_ready), 0)),
 			(12, 'jobq_queue_paused', q.paused::int::numeric),
 			(13, 'jobq_queue_exact', q.exact::int::numeric)) v (n, name, value)
 		UNION ALL

@@ -36,16 +36,16 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		GROUP BY l.queue),
 	-- the first job of a lane may already be gone
 	waits AS MATERIALIZED (
-		SELECT q.name AS queue, l.attended, extract(epoch FROM jobq.clock() - q.oldest_ready) AS seconds
+		SELECT q.name AS queue, l.attended, extract(epoch FROM jobq_internal.clock() - q.oldest_ready) AS seconds
 		FROM jobq.queues q JOIN lanes l ON l.queue = q.name
 		WHERE q.name = ANY (ARRAY(SELECT n.queue FROM lanes n)) AND q.oldest_ready IS NOT NULL)
 	SELECT m.condition, s.queue, s.kind, m.value
 	FROM (
 		SELECT v.queue, v.kind, sum(v.waiting) AS waiting, sum(v.letters) AS letters,
 			coalesce(sum(v.failed_5m) / nullif(sum(v.failed_5m + v.completed_5m), 0), 0) AS failing,
-			extract(epoch FROM jobq.clock() - max(v.completed_at)) AS silent,
+			extract(epoch FROM jobq_internal.clock() - max(v.completed_at)) AS silent,
 			-- a p99 below a second counts as a second; kinds without finished runs are not slow
-			coalesce(max(extract(epoch FROM jobq.clock() - v.running_since) / greatest(extract(epoch FROM v.run_p99), 1))
+			coalesce(max(extract(epoch FROM jobq_internal.clock() - v.running_since) / greatest(extract(epoch FROM v.run_p99), 1))
 				FILTER (WHERE v.run_count > 0), 0) AS slow
 		FROM jobq.stats v
 		WHERE conditions && '{waiting,dead,failing,silent,slow}'
@@ -60,7 +60,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		LATERAL (VALUES ('oldest', w.oldest), ('unattended', w.unattended)) m (condition, value)
 	WHERE m.condition = ANY (conditions)
 	UNION ALL
-	SELECT 'late', NULL, c.kind, max(extract(epoch FROM jobq.clock() - c.next_run))
+	SELECT 'late', NULL, c.kind, max(extract(epoch FROM jobq_internal.clock() - c.next_run))
 	FROM jobq.schedules c
 	WHERE 'late' = ANY (conditions) AND c.state IN ('active', 'failing') AND isfinite(c.next_run)
 	GROUP BY ROLLUP (c.kind)
@@ -81,10 +81,10 @@ CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 	WITH v AS MATERIALIZED (
 		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq_internal.monitor m)) s)
 	SELECT m.*,
-		CASE WHEN m.condition = 'silent' THEN jobq.clock() - s.value * interval '1 second' END AS completed_at,
+		CASE WHEN m.condition = 'silent' THEN jobq_internal.clock() - s.value * interval '1 second' END AS completed_at,
 		CASE WHEN m.condition IN ('waiting', 'dead') AND NOT k.known THEN NULL
-			WHEN m.condition = 'silent' THEN greatest(coalesce(least(s.value, extract(epoch FROM jobq.clock() - m.heard)),
-				extract(epoch FROM jobq.clock() - m.made_at)), 0)
+			WHEN m.condition = 'silent' THEN greatest(coalesce(least(s.value, extract(epoch FROM jobq_internal.clock() - m.heard)),
+				extract(epoch FROM jobq_internal.clock() - m.made_at)), 0)
 			-- without this role, the user does not see when transactions of other sessions began
 			WHEN m.condition = 'xmin' AND NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN NULL
 			ELSE greatest(s.value, 0) END AS value
@@ -108,15 +108,15 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $
 	WITH looked AS MATERIALIZED (
 		SELECT l.name, l.made_at, l.value, l.completed_at FROM jobq_internal.measured l),
 	mine AS MATERIALIZED (
-		SELECT m.name, m.since, l.value, t.turns, least(greatest(l.completed_at, m.heard), jobq.clock()) AS heard
+		SELECT m.name, m.since, l.value, t.turns, least(greatest(l.completed_at, m.heard), jobq_internal.clock()) AS heard
 		FROM jobq_internal.monitor m JOIN looked l USING (name, made_at),
 			LATERAL (SELECT CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END IS TRUE AS turns) t
-		WHERE t.turns OR m.heard > jobq.clock() OR m.heard IS NULL AND l.completed_at IS NOT NULL
+		WHERE t.turns OR m.heard > jobq_internal.clock() OR m.heard IS NULL AND l.completed_at IS NOT NULL
 			OR extract(epoch FROM l.completed_at - m.heard) > greatest(m.above / 20, 15)
 		FOR UPDATE OF m SKIP LOCKED),
 	changed AS (
-		UPDATE jobq_internal.monitor m SET since = CASE WHEN NOT mine.turns THEN m.since WHEN m.since IS NULL THEN jobq.clock() END,
-			ended_at = CASE WHEN NOT mine.turns OR m.since IS NULL THEN m.ended_at ELSE jobq.clock() END,
+		UPDATE jobq_internal.monitor m SET since = CASE WHEN NOT mine.turns THEN m.since WHEN m.since IS NULL THEN jobq_internal.clock() END,
+			ended_at = CASE WHEN NOT mine.turns OR m.since IS NULL THEN m.ended_at ELSE jobq_internal.clock() END,
 			heard = mine.heard
 		FROM mine WHERE m.name = mine.name
 		RETURNING m.name, mine.since IS NULL AS began, m.condition, m.queue, m.kind, mine.value, m.above, m.until,

@@ -643,7 +643,7 @@ take_jobs(void)
 		asked = now();
 		result = run(&taker, wait + my.lease,
 					 "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone, "
-					 "(extract(epoch FROM lease_until - jobq.clock()) * 1000)::int8 "
+					 "(extract(epoch FROM lease_until - jobq_internal.clock()) * 1000)::int8 "
 					 "FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text, $6::int)", 6, values);
 		late = now() - asked - wait;
 		if (PQresultStatus(result) != PGRES_TUPLES_OK)

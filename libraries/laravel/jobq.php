@@ -384,7 +384,7 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 
 	public function flush($hours = null)
 	{
-		$this->delete('failed_at <= jobq.clock() - ?::interval', ($hours ?? 0) . ' h');
+		$this->delete('failed_at <= jobq_internal.clock() - ?::interval', ($hours ?? 0) . ' h');
 		$hours === null ? $this->others->flush() : $this->others->flush($hours);
 	}
 

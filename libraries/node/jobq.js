@@ -44,7 +44,7 @@ const NOT_SOON = 1;						// seconds after which what has not begun is given back
 const NOTICING = { connectionTimeoutMillis: 10000, keepAlive: true, keepAliveInitialDelayMillis: 30000 };
 
 const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone AS apart,
-extract(epoch FROM lease_until - jobq.clock())::float8 AS left
+extract(epoch FROM lease_until - jobq_internal.clock())::float8 AS left
 FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text, $6::int)`;
 
 // Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as

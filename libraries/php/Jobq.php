@@ -47,7 +47,7 @@ const NOTICING = 'keepalives_idle=30;keepalives_interval=10;keepalives_count=3;t
 
 // nothing else is held then: one job runs at a time, and others are taken when all have ended
 const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context,
-extract(epoch FROM lease_until - jobq.clock())::float8 AS left
+extract(epoch FROM lease_until - jobq_internal.clock())::float8 AS left
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text, 0)';
 const PROGRESS = 'SELECT jobq.set_progress(?::bigint, ?::bigint, ?::real, ?::text)';
 const LOG = 'SELECT jobq.log(?::bigint, ?::bigint, ?::text, ?::text)';

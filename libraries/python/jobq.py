@@ -60,7 +60,7 @@ NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interv
             "tcp_user_timeout": "60000"}
 
 RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone,
-extract(epoch FROM lease_until - jobq.clock())::float8
+extract(epoch FROM lease_until - jobq_internal.clock())::float8
 FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text, %s::int)"""
 
 # Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as

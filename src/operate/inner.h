@@ -46,7 +46,7 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 #define KEY_IS_FREE \
 	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq_internal.unique_key u" \
 	" WHERE " KEY_OF_LETTER " AND u.job_id <> j.id" \
-	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
+	" AND (u.held_until > jobq_internal.clock() OR u.until <> 'w'" \
 	" AND EXISTS (SELECT FROM jobq_internal.job h WHERE h.id = u.job_id))" \
 	" AND NOT EXISTS (SELECT FROM jobq_internal.job h WHERE h.id = u.job_id" \
 	" AND jobq_internal.live_state(h.lease_token IS NOT NULL" \

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * test_clock.c
- *	  test_clock(): put jobq's clock forward in tests, for the whole cluster.
+ *	  test_clock(): put jobq's clock forward in tests, for the whole cluster, and return the
+ *	  time.
  *
  * src/operate/test_clock.c
  *
@@ -17,25 +18,35 @@
 PG_FUNCTION_INFO_V1(jobq_test_clock);
 
 /*
- * test_clock(interval): set the offset of jobq's clock against the system's clock, for the
- * whole cluster, and wake all schedulers.  A call with the current offset confirms the clock,
- * so that a jump is trusted.  ERROR unless the current user is the extension owner: EXECUTE on
- * the function is not sufficient.
+ * Set the offset of jobq's clock against the system's clock, for the whole cluster, and wake
+ * all schedulers.  A call with the current offset confirms the clock, so that a jump is
+ * trusted.  ERROR unless the current user is the extension owner: EXECUTE on the function is
+ * not sufficient.
  */
-Datum
-jobq_test_clock(PG_FUNCTION_ARGS)
+static void
+set_clock(Interval *ahead)
 {
-	Interval   *interval = PG_GETARG_INTERVAL_P(0);
 	int64		offset;
 
 	jobq_require_preload("jobq.test_clock()");
 	jobq_require_owner("put jobq's clock forward");
-	offset = jobq_interval_ms(interval, "offset", 0, JOBQ_MAX_DELAY_MS) * 1000;
+	offset = jobq_interval_ms(ahead, "ahead", 0, JOBQ_MAX_DELAY_MS) * 1000;
 	if (offset == jobq_shared->clock_offset)
 		jobq_clock_confirm();
 	jobq_shared->clock_offset = offset;
 	(void) jobq_clock_look();
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		jobq_wake_scheduler(&jobq_shared->databases[i]);
-	PG_RETURN_VOID();
+}
+
+/*
+ * test_clock(ahead): return jobq's time, after setting the offset of the clock if the argument
+ * is not null.  Without an argument, EXECUTE on the function is sufficient.
+ */
+Datum
+jobq_test_clock(PG_FUNCTION_ARGS)
+{
+	if (!PG_ARGISNULL(0))
+		set_clock(PG_GETARG_INTERVAL_P(0));
+	PG_RETURN_TIMESTAMPTZ(jobq_now());
 }

@@ -34,7 +34,7 @@ jobq_unique_prune(ItemPointer from, ItemPointer to)
 	/* read the clock after the snapshot, because it may have been put back */
 	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.unique_key u"
 						" WHERE u.ctid >= $1 AND u.ctid < $2"
-						" AND (u.held_until IS NULL OR u.held_until <= jobq.clock())"
+						" AND (u.held_until IS NULL OR u.held_until <= jobq_internal.clock())"
 						" AND (u.until = 'w' OR NOT EXISTS"
 						" (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id))",
 						2, types, values, NULL, SPI_OK_SELECT);

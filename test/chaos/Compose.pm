@@ -155,7 +155,7 @@ sub be_heard
 		my $way = rand;
 		my $payload = Session::payload(tag => $tag, ms => int rand 10,
 			fails => $kind =~ /work|steps/ && rand() < 0.3 ? 1 + int rand 2 : 0);
-		my $option = $way < 0.2 ? ", delay => '200 ms'" : $way < 0.3 ? ", expires_at => jobq.clock() + interval '20 ms'" : '';
+		my $option = $way < 0.2 ? ", delay => '200 ms'" : $way < 0.3 ? ", expires_at => jobq_internal.clock() + interval '20 ms'" : '';
 		my $rows = $self->enqueue("SELECT jobq.enqueue('$kind', $payload, queue => 'heard'$option)", $tag,
 			{ kind => $kind, role => $self->{role},
 				fate => length $option ? 'over' : $kind =~ /doomed|slow/ ? 'dead' : 'done' });

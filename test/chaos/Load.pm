@@ -292,7 +292,7 @@ sub meddle
 		my ($id, $about_tag) = @{ $known[ rand @known ] };
 		my $deed = Session::pick(qw(cancel reschedule set_priority retry wait wait wait));
 		my $sql =
-			$deed eq 'reschedule' ? "SELECT jobq.edit($id, run_at => jobq.clock() + interval '100 ms')"
+			$deed eq 'reschedule' ? "SELECT jobq.edit($id, run_at => jobq_internal.clock() + interval '100 ms')"
 		  : $deed eq 'set_priority' ? "SELECT jobq.edit($id, priority => " . int(rand 4) . ')'
 		  : $deed eq 'wait' ? "SELECT state FROM jobq.wait($id, '1s')"
 		  : "SELECT jobq.$deed($id)";

@@ -135,7 +135,7 @@ ends('cancel of one that runs', 'finish completed',
 	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{\"sleep\": 100}"}') \gset
 	COMMIT; SELECT :b});
 ends('expiry', 'finish failed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => jsonb_build_object('delay', '300 ms', 'expires_at', jobq.clock() + interval '300 ms')) \gset
+	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => jsonb_build_object('delay', '300 ms', 'expires_at', jobq_internal.clock() + interval '300 ms')) \gset
 	COMMIT; SELECT :b});
 ends('COMMIT PREPARED', 'finish completed',
 	q{BEGIN; SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH; PREPARE TRANSACTION 'end'; COMMIT PREPARED 'end'}, $delayed);
@@ -304,7 +304,7 @@ foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 	# what its maker died before it started or cancelled; what nobody outside has taken
 	sql(q{SELECT jobq.start_batch(id) FROM jobq.batches WHERE state = 'pending'});
 	sql(q{SELECT jobq.cancel_batch(batch_id) FROM jobq.jobs
-		WHERE finished_at IS NULL AND run_at > jobq.clock() + interval '1 hour' GROUP BY batch_id});
+		WHERE finished_at IS NULL AND run_at > jobq_internal.clock() + interval '1 hour' GROUP BY batch_id});
 	wait_for_scheduler($node);
 	sql('CALL consume(false)');
 	$made = sql('SELECT count(*) FROM jobq.batches');
@@ -355,7 +355,7 @@ foreach my $days (1 .. 9)
 {
 	sql("SELECT jobq.test_clock('$days days'), jobq.test_clock('$days days')");
 	wait_for($node, "retention: day $days has its partition",
-		"SELECT to_regclass(to_char((jobq.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq_internal.archive_\"YYYYMMDD')) IS NOT NULL");
+		"SELECT to_regclass(to_char((jobq_internal.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq_internal.archive_\"YYYYMMDD')) IS NOT NULL");
 }
 # a pass may be under way that began days ago, and the next one comes an hour later
 my $ninth = sql('SELECT clock_timestamp()');
@@ -382,7 +382,7 @@ sub end_at
 	my ($day) = @_;
 
 	sql("SELECT jobq.test_clock('$day days')");
-	wait_for($node, "day $day has its partition", q{SELECT to_regclass(to_char(jobq.clock() AT TIME ZONE 'UTC', '"jobq_internal.archive_"YYYYMMDD')) IS NOT NULL});
+	wait_for($node, "day $day has its partition", q{SELECT to_regclass(to_char(jobq_internal.clock() AT TIME ZONE 'UTC', '"jobq_internal.archive_"YYYYMMDD')) IS NOT NULL});
 	wait_for_scheduler($node);
 	sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
 	return;
@@ -414,8 +414,7 @@ sql(q{SELECT jobq.test_clock('4 days')});
 my $slowly = put_outside(2);
 foreach my $hour (map { 96 - 9 * $_ } 0 .. 8)
 {
-	my $round = sql("SELECT jobq.test_clock('$hour hours'); SELECT jobq.enqueue('part', '{}', delay => '1 ms')");
-	$round =~ s/\s//g;
+	my $round = sql("SELECT jobq.test_clock('$hour hours') \\g /dev/null\nSELECT jobq.enqueue('part', '{}', delay => '1 ms')");
 	wait_for($node, "hour $hour: the scheduler has gone round", "SELECT state = 'completed' FROM jobq.status($round)");
 }
 end_at($_) foreach (1, 5);

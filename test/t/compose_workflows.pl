@@ -222,7 +222,7 @@ foreach my $days (1 .. 9)
 {
 	sql("SELECT jobq.test_clock('$days days'), jobq.test_clock('$days days')");
 	wait_for($node, "retention: day $days has its partition",
-		"SELECT to_regclass(to_char((jobq.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq_internal.archive_\"YYYYMMDD')) IS NOT NULL");
+		"SELECT to_regclass(to_char((jobq_internal.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq_internal.archive_\"YYYYMMDD')) IS NOT NULL");
 }
 wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'step')});
 is(sql("SELECT name, state FROM jobq.steps WHERE batch_id = $old ORDER BY job_id"), "a|completed\noutside|ready\nb|blocked", 'retention: the states are known');

@@ -175,7 +175,7 @@ foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a sessi
 	# when the lease would have ended that was extended
 	sql(q{SELECT jobq.test_clock('20 min')});
 	wait_for($node, 'the scheduler has looked at the clock',
-		q{SELECT wake_at > jobq.clock() FROM jobq_internal.scheduler_state()});
+		q{SELECT wake_at > jobq_internal.clock() FROM jobq_internal.scheduler_state()});
 	is_state('extended_late', 'running 1');
 	sql(q{SELECT jobq.test_clock('0')});
 }

@@ -175,7 +175,7 @@ SELECT jobq.enqueue('forever')});
 			wait_for($node, 'a job is running',
 				q{SELECT count(*) = 1 FROM jobq.workers WHERE kind = 'forever'}, 'app');
 		}
-		wait_for($node, 'all others are at rest', q{SELECT wake_at > jobq.clock() + interval '10 min'
+		wait_for($node, 'all others are at rest', q{SELECT wake_at > jobq_internal.clock() + interval '10 min'
 			AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type ~ '^jobq'
 				AND wait_event_type IS DISTINCT FROM 'Extension' AND wait_event IS DISTINCT FROM 'PgSleep')
 			FROM jobq_internal.scheduler_state()}, 'app');

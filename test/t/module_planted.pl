@@ -143,7 +143,7 @@ sub refused
 	as('root', 'DROP SCHEMA IF EXISTS jobq CASCADE; DROP SCHEMA IF EXISTS jobq_internal CASCADE');
 }
 my $not_empty = qr/schema "jobq" is not empty, or others than superusers can create objects in it/;
-refused([ 'mallory', 'CREATE SCHEMA jobq; CREATE FUNCTION jobq.clock() RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$' ], $not_empty, 'no schema with something in it');
+refused([ 'mallory', 'CREATE SCHEMA jobq; CREATE FUNCTION jobq.metrics() RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$' ], $not_empty, 'no schema with something in it');
 refused([ 'mallory', 'CREATE SCHEMA jobq' ], $not_empty, 'no schema of somebody else');
 refused([ 'root', 'CREATE SCHEMA jobq; GRANT CREATE ON SCHEMA jobq TO mallory' ], $not_empty, 'no schema that is open to somebody else');
 refused([ 'mallory', 'CREATE SCHEMA jobq_internal' ], qr/schema "jobq_internal" already exists/, 'nor the other one');

@@ -96,7 +96,7 @@ sql(q{SELECT jobq.test_clock('2 days')});
 my $ahead = sql(q{SELECT jobq.enqueue('works')});
 is(sql("SELECT state FROM jobq.wait($ahead, '5 min')"), 'completed', 'a success by a clock that is ahead');
 sql(q{SELECT jobq.test_clock('1 hour')});
-wait_for($node, 'that is not of the future', q{SELECT max(completed_at) <= jobq.clock() FROM jobq.stats WHERE kind = 'works'});
+wait_for($node, 'that is not of the future', q{SELECT max(completed_at) <= jobq_internal.clock() FROM jobq.stats WHERE kind = 'works'});
 begins('back', q{SELECT jobq.create_monitor('back', 'silent', 3000, kind => 'works'), jobq.test_clock('2 hours')}, q{SELECT jobq.enqueue('works')});
 begins('tick', q{CREATE ROLE leaver LOGIN; SELECT jobq.grant_privilege('leaver'); SET ROLE leaver;
 SELECT jobq.schedule('often', '@every 1s', 'works');

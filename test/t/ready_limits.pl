@@ -361,7 +361,7 @@ foreach my $hours (3 .. 20)
 	last if sql('SELECT count(*) = 401 FROM step') eq 't';
 	wait_for($node, "full: hour $hours",
 		q{SELECT count(*) = 401 OR (SELECT count(*) FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL) >=
-			least(56, (SELECT count(*) FROM jobq_internal.job WHERE kind = 'step' AND run_at > jobq.clock())) FROM step});
+			least(56, (SELECT count(*) FROM jobq_internal.job WHERE kind = 'step' AND run_at > jobq_internal.clock())) FROM step});
 	sql("SELECT jobq.test_clock('$minutes min')");
 }
 wait_for($node, 'full: all done', 'SELECT count(*) = 401 FROM step');
@@ -460,7 +460,7 @@ wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($
 is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',
 	q{SELECT string_agg(queue || ' ' || group_key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY queue, group_key) = 'paced a 0, paced c 0, throttled a rests'
-	FROM jobq.groups WHERE tokens < 1 OR rest_until > jobq.clock()});
+	FROM jobq.groups WHERE tokens < 1 OR rest_until > jobq_internal.clock()});
 sql(q{SELECT jobq.enqueue('note', '{"g": "b"}', queue => 'paced', group_key => 'b') FROM generate_series(1, 3)});
 $expected = 'paced a 3, paced b 3, paced c 2, throttled b 2';
 wait_for($node, 'groups: one has two tokens left', "SELECT ($noted) = '$expected'");

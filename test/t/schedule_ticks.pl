@@ -78,8 +78,8 @@ sub disturb
 		$hours += 3;
 		sql("SELECT jobq.test_clock('$hours hours'), jobq.test_clock('$hours hours')");
 		wait_for($node, "$what: some are there",
-			qq{SELECT next_run > jobq.clock() - interval '3 hours' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
-		last if sql(q{SELECT next_run < jobq.clock() - interval '1 min' FROM jobq_internal.schedule WHERE name = 'seconds'}) eq 't';
+			qq{SELECT next_run > jobq_internal.clock() - interval '3 hours' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
+		last if sql(q{SELECT next_run < jobq_internal.clock() - interval '1 min' FROM jobq_internal.schedule WHERE name = 'seconds'}) eq 't';
 	}
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 	$how->();
@@ -88,9 +88,9 @@ sub disturb
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 	$node->reload;
 	work_off($node, "$what: what was missed is made up for",
-		q{SELECT greatest(extract(epoch FROM jobq.clock() - next_run)::int, 0) FROM jobq_internal.schedule WHERE name = 'seconds'});
+		q{SELECT greatest(extract(epoch FROM jobq_internal.clock() - next_run)::int, 0) FROM jobq_internal.schedule WHERE name = 'seconds'});
 	wait_for($node, "$what: the rest comes",
-		q{SELECT next_run > jobq.clock() - interval '1 s' AND last_run > jobq.clock() - interval '10 s' FROM jobq_internal.schedule WHERE name = 'seconds'});
+		q{SELECT next_run > jobq_internal.clock() - interval '1 s' AND last_run > jobq_internal.clock() - interval '10 s' FROM jobq_internal.schedule WHERE name = 'seconds'});
 	cmp_ok(count_jobs('seconds'), '>=', $in_time, "$what: nothing is lost");
 	is(wrong_ticks('seconds'), '', "$what: one job for each tick");
 	return;
@@ -185,7 +185,7 @@ is(sql('SELECT count(*) FROM jobq_internal.job'), '1', 'while jobq is paused, sc
 $node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $node->reload;
 wait_for($node, 'then all go on',
-	'SELECT bool_and(next_run > jobq.clock()) FROM jobq_internal.schedule');
+	'SELECT bool_and(next_run > jobq_internal.clock()) FROM jobq_internal.schedule');
 is(sql(q{SELECT name, (SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = name) FROM jobq.schedules ORDER BY name}),
 	"day all|10\nday once|1\nday skip|0", 'by their policies');
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'as jobs do');
@@ -272,9 +272,9 @@ my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.schedule('waits', '0 * * * *', 'hold', overlap => 'queue', missed => 'skip')});
 my $to_tick = q{SELECT jobq.test_clock(date_trunc('hour', %s) + interval '1 hour 1 second' - clock_timestamp())};
-sql(sprintf($to_tick, 'jobq.clock()'));
+sql(sprintf($to_tick, 'jobq_internal.clock()'));
 sleeps($node, 'its job runs', 1);
-sql(sprintf($to_tick, 'jobq.clock()'));
+sql(sprintf($to_tick, 'jobq_internal.clock()'));
 wait_for($node, 'the next tick waits', q{SELECT state = 'waiting' FROM jobq.schedules});
 my $waiting = sql('SELECT next_run FROM jobq.schedules');
 # the start of the server puts the clock back
@@ -306,12 +306,12 @@ $node->command_ok([ 'pg_restore', '-e', '-d', 'fresh', $dump ], 'pg_restore at o
 is(sql('SELECT * FROM jobq_internal.schedule ORDER BY name', 'fresh'), sql('SELECT * FROM jobq_internal.schedule ORDER BY name'),
 	'schedules are as they were');
 sql(q{SELECT jobq.test_clock('1 day')});
-wait_for($node, 'the original ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq_internal.schedule});
+wait_for($node, 'the original ticks', q{SELECT min(next_run) > jobq_internal.clock() FROM jobq_internal.schedule});
 is(count_jobs('often'), '24', 'one job each');
 sql('CREATE DATABASE late');
 $node->command_ok([ 'pg_restore', '-e', '-d', 'late', $dump ], 'pg_restore a day later');
 wait_for($node, 'the copy knows what comes next',
-	q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE next_run > jobq.clock()}, 'late');
+	q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE next_run > jobq_internal.clock()}, 'late');
 is(sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}, 'late'),
 	sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}), 'which is the same as in the original');
 is(sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('often', 'interval', 'seldom')}, 'late'), '0', 'and fires nothing of the past');
@@ -334,10 +334,10 @@ $node->wait_for_subscription_sync($node, 'schedules', 'subscriber');
 is(sql('SELECT count(*) FROM jobq.schedules WHERE state = \'dormant\'', 'subscriber'), '4', 'schedules arrive, and are dormant');
 sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', options => '{"queue": "still"}')}, 'subscriber');
 sql(q{SELECT jobq.test_clock('30 hours'), jobq.test_clock('30 hours')});
-wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq_internal.schedule});
-wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq.clock() FROM jobq_internal.schedule WHERE name = 'own'}, 'subscriber');
+wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq_internal.clock() FROM jobq_internal.schedule});
+wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq_internal.clock() FROM jobq_internal.schedule WHERE name = 'own'}, 'subscriber');
 wait_for($node, 'it hears of that',
-	q{SELECT count(*) = 4 AND min(next_run) > jobq.clock() FROM jobq_internal.schedule WHERE dormant AND (next_run IS NOT NULL OR paused)}, 'subscriber');
+	q{SELECT count(*) = 4 AND min(next_run) > jobq_internal.clock() FROM jobq_internal.schedule WHERE dormant AND (next_run IS NOT NULL OR paused)}, 'subscriber');
 is(sql(q{SELECT DISTINCT headers ->> 'schedule' FROM jobq.jobs}, 'subscriber'), 'own', 'and does not itself');
 sql(q{ALTER SUBSCRIPTION schedules DISABLE}, 'subscriber');
 sql(q{ALTER SUBSCRIPTION schedules SET (slot_name = NONE)}, 'subscriber');

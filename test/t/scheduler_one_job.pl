@@ -91,7 +91,7 @@ my $note = sql(q{SELECT jobq.enqueue('note')});
 wait_for($node, 'a job runs by a clock that is ahead', "SELECT state = 'completed' FROM jobq.status($note)");
 $note = sql(q{SELECT jobq.enqueue('note', delay => '2 hours')});
 sql(q{SELECT jobq.test_clock('0')});
-wait_for($node, 'its times are corrected', "SELECT run_at <= jobq.clock() + interval '2 hours' FROM jobq.live_jobs WHERE id = $note");
+wait_for($node, 'its times are corrected', "SELECT run_at <= jobq_internal.clock() + interval '2 hours' FROM jobq.live_jobs WHERE id = $note");
 is(scheduler_pid($node), $scheduler, 'by the same scheduler');
 wait_for($node, 'which still tells that it cannot go on', "SELECT ($troubles) = 1");
 sql(q{BEGIN; DROP INDEX jobq_internal.one; SELECT pg_terminate_backend(} . scheduler_pid($node) . q{); COMMIT});

@@ -173,7 +173,7 @@ for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	my $told = $listener->query("SELECT 1");
 	$heard{$1} = 1 while $told =~ /notification "jobq_queue_(q\d+)"/ig;
 	last if %heard == 20;
-	$node->safe_psql('postgres', q{SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '2 min')});
+	$node->safe_psql('postgres', q{SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '2 min')});
 	usleep(50_000);
 }
 is(scalar(%heard), 20, 'each queue is told of');

@@ -132,7 +132,7 @@ $lock->query_safe('BEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE'
 sql(q{SELECT jobq.alter_queue('outside', keep => 'no_payload')});
 $node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work/, $offset);
 wait_for($node, 'the trouble lasts as long as the lock',
-	q{SELECT EXISTS (SELECT FROM jobq_internal.scheduler_troubles() WHERE since < jobq.clock() - interval '10 s')});
+	q{SELECT EXISTS (SELECT FROM jobq_internal.scheduler_troubles() WHERE since < jobq_internal.clock() - interval '10 s')});
 $lock->query_safe('COMMIT');
 is(ends('bob', ''), 'completed', 'jobs run when jobq_internal.job is free');
 wait_for($node, 'and no trouble is left', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.scheduler_troubles())});

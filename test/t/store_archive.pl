@@ -85,7 +85,7 @@ foreach my $hour (1 .. 20)
 	$made = sql(q{
 CREATE OR REPLACE FUNCTION made() RETURNS boolean LANGUAGE sql AS $$
 	SELECT EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid WHERE inhparent = 'jobq_internal.archive'::regclass
-		AND relname = to_char(jobq.clock() AT TIME ZONE 'UTC', '"archive_"YYYYMMDD')) $$;
+		AND relname = to_char(jobq_internal.clock() AT TIME ZONE 'UTC', '"archive_"YYYYMMDD')) $$;
 DO $$ BEGIN
 	FOR i IN 1..1500 LOOP
 		EXIT WHEN made();
