@@ -160,7 +160,6 @@ ALTER SYSTEM SET jobq.databases = 'a,,b';
 \set VERBOSITY sqlstate
 ALTER SYSTEM SET jobq.notify_interval = '-1';
 ALTER SYSTEM SET jobq.poll_interval = 0;
-ALTER SYSTEM SET jobq.max_crashes = 0;
 ALTER SYSTEM SET jobq.archive_retention = '1 min';
 ALTER SYSTEM SET jobq.cancel_grace = '1 ms';
 ALTER SYSTEM SET jobq.default_timeout = 'soon';
@@ -176,3 +175,5 @@ RESET ROLE;
 \set VERBOSITY default
 -- what a change to the file says
 SELECT name, boot_val, unit, context, vartype, min_val, max_val FROM pg_settings WHERE name LIKE 'jobq.%' ORDER BY name COLLATE "C";
+-- the slots in shared memory that these settings provide
+SELECT slots, setting, most, twice FROM jobq_internal.capacity();

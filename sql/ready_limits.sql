@@ -242,13 +242,13 @@ SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WH
 SELECT count(*) FROM jobq.reserve('{strict}');
 SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue('strict', force => true);
 
--- no more than 128 queues and kinds can have limits; weights count, other queues do not
+-- no more than 256 queues and kinds can have limits; weights count, other queues do not
 CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM (
 		SELECT FROM jobq_internal.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'wait'
 		UNION ALL SELECT FROM jobq_internal.handler WHERE num_nonnulls(max_running, rate, throttle) > 0) t
 $$;
-SELECT 128 - test.limited() AS room \gset
+SELECT 256 - test.limited() AS room \gset
 BEGIN;
 SELECT count(jobq.create_queue('limited' || i, max_running => 1)) = :room AS all FROM generate_series(1, :room) i;
 SELECT count(jobq.create_queue('free' || i)) FROM generate_series(1, 150) i;
@@ -264,12 +264,12 @@ SELECT jobq.alter_queue('limited2', max_running => 0);
 SELECT jobq.alter_queue('free1', weight => 2);
 COMMIT;
 -- all of them work
-SELECT test.until('(SELECT count(*) = 128 FROM jobq.limits)');
+SELECT test.until('(SELECT count(*) = 256 FROM jobq.limits)');
 SELECT array_agg(jobq.enqueue('more', queue => q)) AS ids FROM unnest('{limited1,limited3,free1,free150}'::text[]) q \gset
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT jobq.unregister('more');
 SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name ~ '^(limited|free)\d';
-SELECT test.until(format('(SELECT count(*) = 128 - %s FROM jobq.limits)', :room));
+SELECT test.until(format('(SELECT count(*) = 256 - %s FROM jobq.limits)', :room));
 -- a limit that is taken away while its job runs, and given again
 SELECT pg_advisory_lock(1);
 SELECT jobq.alter_queue('two', max_running => 1);

@@ -10,10 +10,10 @@ CREATE FUNCTION jobq_internal.pool_problems() RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'jobq_pool_problems' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.pool_problems() IS 'return probable mistakes in jobq.workers';
 
-CREATE FUNCTION jobq_internal.capacity(OUT setting text, OUT used int, OUT most int)
+CREATE FUNCTION jobq_internal.capacity(OUT slots text, OUT setting text, OUT used int, OUT most int, OUT twice bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_capacity'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.capacity() IS 'return how many slots in shared memory are used, and how many each setting provides';
+COMMENT ON FUNCTION jobq_internal.capacity() IS 'return the slots in shared memory: what for, which setting provides them, how many are used, how many there are; twice: the value of the setting for twice as many';
 
 CREATE FUNCTION jobq_internal.lane_slots(
 	OUT queue text, OUT role oid, OUT mode text, OUT paused boolean, OUT served boolean, OUT attended boolean, OUT limited boolean, OUT oldest timestamptz)
@@ -71,10 +71,10 @@ BEGIN
 		RETURN QUERY SELECT 'critical', format('jobq.databases does not name database "%s": none of its jobs runs', current_database()),
 			jobq_internal.conf_line('jobq.databases', concat_ws(', ', nullif(current_setting('jobq.databases'), ''), quote_ident(current_database())));
 	ELSIF NOT EXISTS (SELECT FROM jobq_internal.scheduler_state() WHERE pid IS NOT NULL) THEN
-		SELECT * INTO r FROM jobq_internal.capacity() c WHERE c.setting = 'jobq.max_databases';
+		SELECT * INTO r FROM jobq_internal.capacity() c WHERE c.slots = 'databases';
 		RETURN QUERY SELECT 'critical', format('no scheduler runs for database "%s"', current_database()),
 			CASE WHEN r.used >= r.most AND NOT EXISTS (SELECT FROM jobq_internal.scheduler_state())
-				THEN jobq_internal.conf_line(r.setting, (2 * r.most)::text)
+				THEN jobq_internal.conf_line(r.setting, r.twice::text)
 				ELSE 'the server''s log says why; if no place for a process is free, ' ||
 					jobq_internal.conf_line('max_worker_processes', (2 * current_setting('max_worker_processes')::int)::text) END;
 	END IF;
@@ -111,9 +111,10 @@ BEGIN
 	RETURN QUERY SELECT 'warning', format('the clock has jumped forward by %s: nothing is deleted for its age, and schedules with missed => ''all'' do not catch up, before that has lasted for an hour', make_interval(secs => round(s.clock_ahead / 1e6))),
 		format('set the clock; if it is right, SELECT jobq.test_clock(%L)', make_interval(secs => s.clock_offset / 1e6)) WHERE s.clock_ahead <> 0;
 	-- a single role gets at most seven eighths
-	RETURN QUERY SELECT 'warning', format('%s of %s places of %s are taken', c.used, c.most, c.setting), jobq_internal.conf_line(c.setting, (2 * c.most)::text)
+	RETURN QUERY SELECT 'warning', format('%s of %s slots for %s are in use', c.used, c.most, c.slots),
+		CASE WHEN c.twice IS NULL THEN 'there cannot be more slots' ELSE jobq_internal.conf_line(c.setting, c.twice::text) END
 		FROM jobq_internal.capacity() c
-		WHERE c.used >= 0.8 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_limiters', 'jobq.max_leases');
+		WHERE c.used >= 0.8 * c.most AND c.slots IN ('lanes', 'groups', 'limits', 'leases');
 
 	-- versions and tables
 	RETURN QUERY SELECT 'notice', format('version %s of the extension is installed on the server, and this database has %s', a.default_version, a.installed_version),

@@ -47,8 +47,8 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(53, 'jobq_schedules', 'gauge', NULL, 'Schedules by state.'),
 		(54, 'jobq_schedule_next_run_timestamp_seconds', 'gauge', 'seconds', 'The next tick of a schedule that is not paused.'),
 		(55, 'jobq_scheduler_troubles', 'gauge', NULL, 'Parts of its work that the scheduler cannot do; doctor() says which.'),
-		(60, 'jobq_capacity_used', 'gauge', NULL, 'How much is used of what a setting has made room for.'),
-		(61, 'jobq_capacity_most', 'gauge', NULL, 'How much a setting has made room for.')) f (n, name, type, unit, help)),
+		(60, 'jobq_capacity_used', 'gauge', NULL, 'Slots in shared memory that are in use.'),
+		(61, 'jobq_capacity_most', 'gauge', NULL, 'Slots in shared memory, by what they are for, and by the setting that provides them.')) f (n, name, type, unit, help)),
 	-- samples with the same labels ("of") stay together
 	samples AS (
 		SELECT 1 AS n, '' AS of, format('jobq_info{version="%s"} 1', v.library) AS sample FROM jobq_internal.setup() v
@@ -101,7 +101,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT 55, '', format('jobq_scheduler_troubles %s', count(*)) FROM jobq_internal.scheduler_troubles()
 		UNION ALL
-		SELECT v.n, '', format('%s{setting="%s"} %s', v.name, c.setting, v.value)
+		SELECT v.n, '', format('%s{slots="%s",setting="%s"} %s', v.name, c.slots, c.setting, v.value)
 		FROM jobq_internal.capacity() c,
 			LATERAL (VALUES (60, 'jobq_capacity_used', c.used), (61, 'jobq_capacity_most', c.most)) v (n, name, value)),
 	lines AS (

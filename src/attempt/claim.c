@@ -179,7 +179,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many jobs are leased"),
-				 errhint("Raise \"%s\".", "jobq.max_leases")));
+				 errhint("Raise \"%s\".", "jobq.ready_entries")));
 	}
 	if (jobq_lease_find(db, push.key.id) != NULL)
 		verdict = JOBQ_TAKEN;

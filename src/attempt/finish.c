@@ -29,6 +29,13 @@
 /* Number of errors stored with a job. */
 #define MAX_ERRORS		25
 
+/*
+ * Number of crashes of its server process after which a job is a dead letter.  A first crash
+ * can have another cause, such as the OOM killer.  Each further crash of the server ends all
+ * sessions.
+ */
+#define MAX_CRASHES		2
+
 /* Maximum length of the texts of a dead letter's error, in bytes. */
 #define MAX_LETTER_TEXT	(64 * 1024)
 
@@ -221,7 +228,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	if (handler != NULL && handler->max_exceptions >= 0 &&
 		DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) >= handler->max_exceptions)
 		final = true;
-	if (DatumGetInt16(JOB(job, JOB_CRASHES)) >= jobq_max_crashes)
+	if (DatumGetInt16(JOB(job, JOB_CRASHES)) >= MAX_CRASHES)
 		final = true;
 	if (!final && !jobq_handler_retries(jobq_job_kind(job), error->sqlerrcode))
 		final = true;

@@ -109,10 +109,6 @@ extern char *jobq_workers;
 extern int	jobq_max_workers;
 extern int	jobq_max_databases;
 extern int	jobq_ready_entries;
-extern int	jobq_max_lanes;
-extern int	jobq_max_limiters;
-extern int	jobq_max_leases;
-extern int	jobq_max_groups;
 extern int	jobq_max_stats;
 extern bool jobq_synchronous_commit;
 extern int	jobq_allow_superuser_jobs;
@@ -122,19 +118,30 @@ extern int	jobq_default_timeout;
 extern int	jobq_default_max_attempts;
 extern char *jobq_default_backoff;
 extern int	jobq_cancel_grace;
-extern int	jobq_max_crashes;
 extern int	jobq_max_payload;
-extern int	jobq_worker_max_jobs;
 extern int	jobq_worker_max_age;
 extern int	jobq_worker_max_memory;
 extern bool jobq_start_paused;
-extern int	jobq_count_limit;
 extern int	jobq_enqueue_timeout;
 extern int	jobq_create_queues;
 extern int	jobq_max_queues_per_role;
 extern int	jobq_log_min_duration;
 extern int	jobq_archive_retention;
 extern int	jobq_dead_retention;
+
+/*
+ * Numbers of slots in shared memory, for each database.  There is one slot for so many of
+ * jobq.ready_entries.
+ */
+#define JOBQ_ENTRIES_PER_LANE		8
+#define JOBQ_ENTRIES_PER_LEASE		4
+#define JOBQ_ENTRIES_PER_GROUP		16
+#define JOBQ_ENTRIES_PER_LIMITER	128
+
+extern int	jobq_max_lanes;		/* combinations of queue, priority and role */
+extern int	jobq_max_leases;	/* jobs that consumers hold */
+extern int	jobq_max_groups;	/* active groups */
+extern int	jobq_max_limiters;	/* queues, kinds and limiters with limits */
 
 extern void jobq_define_settings(void);
 

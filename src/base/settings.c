@@ -26,10 +26,6 @@ char	   *jobq_sql_databases;
 int			jobq_max_workers;
 int			jobq_max_databases;
 int			jobq_ready_entries;
-int			jobq_max_lanes;
-int			jobq_max_leases;
-int			jobq_max_groups;
-int			jobq_max_limiters = 256;
 int			jobq_max_stats;
 int			jobq_enqueue_timeout;
 bool		jobq_synchronous_commit;
@@ -40,9 +36,7 @@ int			jobq_default_timeout;
 int			jobq_default_max_attempts = 3;
 char	   *jobq_default_backoff;
 int			jobq_cancel_grace;
-int			jobq_max_crashes;
 int			jobq_max_payload;
-int			jobq_worker_max_jobs;
 int			jobq_worker_max_age;
 int			jobq_worker_max_memory;
 bool		jobq_start_paused;
@@ -50,8 +44,20 @@ int			jobq_create_queues = CREATE_QUEUES_WORKER;
 int			jobq_max_queues_per_role = 1000;
 int			jobq_log_min_duration;
 int			jobq_archive_retention;
-int			jobq_count_limit;
 int			jobq_dead_retention;
+
+/* These follow from jobq.ready_entries; see jobq_define_settings(). */
+int			jobq_max_lanes;
+int			jobq_max_leases;
+int			jobq_max_groups;
+int			jobq_max_limiters;
+
+/* The number of a lane, or of a limiter, must fit into 16 bits. */
+#define MOST_LANES		60000
+#define MOST_LIMITERS	16384
+
+/* Slots for limits on the smallest server, too. */
+#define LEAST_LIMITERS	16
 
 typedef enum SettingType
 {
@@ -136,12 +142,6 @@ static const Setting everywhere[] = {
 		"Queues made with create_queue() do not count. 0 means no limit."
 	},
 	{
-		"jobq.count_limit", NUMBER(jobq_count_limit, 1000, 0, INT_MAX),
-		PGC_USERSET, 0,
-		"Sets the maximum number of jobs per queue that the view queues counts in the table.",
-		"For queues with more jobs, the view shows statistics. 0 means that all jobs are counted."
-	},
-	{
 		"jobq.enqueue_timeout", NUMBER(jobq_enqueue_timeout, 60000, 0, INT_MAX),
 		PGC_USERSET, GUC_UNIT_MS,
 		"Sets the maximum time that a session waits to enqueue into a full queue with on_full = wait.",
@@ -168,11 +168,6 @@ static const Setting everywhere[] = {
 		"Sets the delay before the next attempt, unless the job or the kind sets it.",
 		"For example \"fixed 5s\", \"linear 5s cap 300s\", \"exponential 5s cap 300s jitter 20%\", or \"list 1s,5s,10s\".",
 		check_backoff
-	},
-	{
-		"jobq.max_crashes", NUMBER(jobq_max_crashes, 2, 1, 100),
-		PGC_SIGHUP, 0,
-		"Sets the number of crashes of its server process after which a job becomes a dead letter."
 	},
 	{
 		"jobq.notify_interval", NUMBER(jobq_notify_interval, 10, 0, 60000),
@@ -222,29 +217,7 @@ static const Setting where_preloaded[] = {
 		"jobq.ready_entries", NUMBER(jobq_ready_entries, 32768, 1024, 16 * 1024 * 1024),
 		PGC_POSTMASTER, 0,
 		"Sets the maximum number of jobs per database that wait to run in shared memory.",
-		"Further jobs stay in the table, and are loaded when needed."
-	},
-	{
-		"jobq.max_lanes", NUMBER(jobq_max_lanes, 4096, 16, 60000),
-		PGC_POSTMASTER, 0,
-		"Sets the maximum number of combinations of queue, priority and role per database in shared memory."
-	},
-	{
-		"jobq.max_leases", NUMBER(jobq_max_leases, 8192, 64, 16 * 1024 * 1024),
-		PGC_POSTMASTER, 0,
-		"Sets the maximum number of jobs per database that consumers hold at a time."
-	},
-	{
-		"jobq.max_groups", NUMBER(jobq_max_groups, 2048, 64, 1024 * 1024),
-		PGC_POSTMASTER, 0,
-		"Sets the maximum number of active groups per database.",
-		"A group is active while one of its jobs runs, waits for the next attempt, or makes other jobs wait."
-	},
-	{
-		"jobq.max_limiters", NUMBER(jobq_max_limiters, 256, 16, 16384),
-		PGC_POSTMASTER, 0,
-		"Sets the maximum number of queues, kinds and named limiters with limits per database.",
-		"A weight, or a policy for groups or tenants, is also a limit."
+		"Further jobs stay in the table, and are loaded when needed. The number of slots for lanes is an eighth of this number, for leases a quarter, for active groups a sixteenth, and for limits a 128th."
 	},
 	{
 		"jobq.max_stats", NUMBER(jobq_max_stats, 512, 16, 1024 * 1024),
@@ -273,11 +246,6 @@ static const Setting where_preloaded[] = {
 		"jobq.cancel_grace", NUMBER(jobq_cancel_grace, 10000, 100, 3600000),
 		PGC_SIGHUP, GUC_UNIT_MS,
 		"Sets the time in which a handler must react to a query cancel before its worker is terminated."
-	},
-	{
-		"jobq.worker_max_jobs", NUMBER(jobq_worker_max_jobs, 1000000, 0, INT_MAX),
-		PGC_SIGHUP, 0,
-		"Sets the number of jobs after which a worker process is replaced; 0 means never."
 	},
 	{
 		"jobq.worker_max_age", NUMBER(jobq_worker_max_age, 3600, 0, INT_MAX),
@@ -386,6 +354,9 @@ set_default(const Setting *row)
 
 /*
  * Define all settings.  Called once, when the module is loaded.  jobq_preloaded must be set.
+ *
+ * jobq.ready_entries never changes after its definition.  The sizes that follow from it are
+ * therefore the same in each process of the server.
  */
 void
 jobq_define_settings(void)
@@ -399,4 +370,10 @@ jobq_define_settings(void)
 		else
 			set_default(&where_preloaded[i]);
 	}
+
+	jobq_max_lanes = Min(jobq_ready_entries / JOBQ_ENTRIES_PER_LANE, MOST_LANES);
+	jobq_max_leases = jobq_ready_entries / JOBQ_ENTRIES_PER_LEASE;
+	jobq_max_groups = jobq_ready_entries / JOBQ_ENTRIES_PER_GROUP;
+	jobq_max_limiters = Min(Max(jobq_ready_entries / JOBQ_ENTRIES_PER_LIMITER, LEAST_LIMITERS),
+							MOST_LIMITERS);
 }

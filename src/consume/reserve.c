@@ -194,7 +194,7 @@ jobq_no_lease(JobqDatabase *db, Oid role)
 			 errdetail("They hold %u jobs by %u calls; %d jobs by %d calls can be held by all roles, and a rest is kept for each.",
 					   jobs, calls, jobq_max_leases, JOBQ_MAX_BUNDLES),
 			 errhint("Acknowledge what is done, take more jobs with each call, or raise \"%s\", which is %d.",
-					 "jobq.max_leases", jobq_max_leases)));
+					 "jobq.ready_entries", jobq_ready_entries)));
 }
 
 /*

@@ -87,15 +87,29 @@ jobq_pool_problems(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* A row of capacity().  "twice" is 0 if there cannot be more slots. */
 static void
-put_capacity(ReturnSetInfo *rsinfo, const char *setting, int used, int most)
+put_capacity(ReturnSetInfo *rsinfo, const char *slots, const char *setting, int used, int most,
+			 int64 twice)
 {
 	Datum		values[] = {
-		CStringGetTextDatum(setting), Int32GetDatum(used), Int32GetDatum(most)
+		CStringGetTextDatum(slots), CStringGetTextDatum(setting), Int32GetDatum(used),
+		Int32GetDatum(most), Int64GetDatum(twice)
 	};
 	bool		nulls[lengthof(values)] = {0};
 
+	nulls[lengthof(values) - 1] = twice == 0;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* A row of capacity() for slots of which there is one for so many of jobq.ready_entries. */
+static void
+put_ready(ReturnSetInfo *rsinfo, const char *slots, int used, int most, int entries)
+{
+	bool		is_bounded = jobq_ready_entries / entries > most;
+
+	put_capacity(rsinfo, slots, "jobq.ready_entries", used, most,
+				 is_bounded ? 0 : (int64) entries * most * 2);
 }
 
 /*
@@ -112,15 +126,16 @@ stat_places(void)
 }
 
 /*
- * capacity(): a row for each setting that reserves shared memory, with the used and the
- * available number.  First come the settings of the cluster, then those of this database.
+ * capacity(): a row for each kind of slots in shared memory, with the setting that provides
+ * them, the used and the available number, and the value of the setting for twice as many.
+ * First come the slots of the cluster, then those of this database.
  * ERROR without the privilege monitor for all queues.  Takes jobq_shared->lock and db->lock in
  * shared mode.
  */
 Datum
 jobq_capacity(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, 3);
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, 5);
 	JobqDatabase *db = jobq_my_database();
 	int			databases = 0;
 	int			workers = 0;
@@ -139,9 +154,12 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		workers += jobq_shared->slots[i].state != JOBQ_SLOT_FREE;
 	LWLockRelease(jobq_shared->lock);
-	put_capacity(rsinfo, "jobq.max_databases", databases, jobq_max_databases);
-	put_capacity(rsinfo, "jobq.max_workers", workers, jobq_max_workers);
-	put_capacity(rsinfo, "jobq.max_stats", stat_places(), (int) jobq_stats->nstats);
+	put_capacity(rsinfo, "databases", "jobq.max_databases", databases, jobq_max_databases,
+				 (int64) jobq_max_databases * 2);
+	put_capacity(rsinfo, "workers", "jobq.max_workers", workers, jobq_max_workers,
+				 (int64) jobq_max_workers * 2);
+	put_capacity(rsinfo, "statistics", "jobq.max_stats", stat_places(),
+				 (int) jobq_stats->nstats, (int64) jobq_stats->nstats * 2);
 	if (db == NULL)
 		return (Datum) 0;
 
@@ -154,11 +172,11 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	leases = (int) db->leases->nleases;
 	entries = jobq_ready_entries - (int) db->ready->nfree;
 	LWLockRelease(db->lock);
-	put_capacity(rsinfo, "jobq.max_lanes", lanes, jobq_max_lanes);
-	put_capacity(rsinfo, "jobq.max_limiters", limiters, jobq_max_limiters);
-	put_capacity(rsinfo, "jobq.max_groups", groups, jobq_max_groups);
-	put_capacity(rsinfo, "jobq.max_leases", leases, jobq_max_leases);
-	put_capacity(rsinfo, "jobq.ready_entries", entries, jobq_ready_entries);
+	put_ready(rsinfo, "lanes", lanes, jobq_max_lanes, JOBQ_ENTRIES_PER_LANE);
+	put_ready(rsinfo, "limits", limiters, jobq_max_limiters, JOBQ_ENTRIES_PER_LIMITER);
+	put_ready(rsinfo, "groups", groups, jobq_max_groups, JOBQ_ENTRIES_PER_GROUP);
+	put_ready(rsinfo, "leases", leases, jobq_max_leases, JOBQ_ENTRIES_PER_LEASE);
+	put_ready(rsinfo, "jobs", entries, jobq_ready_entries, 1);
 	return (Datum) 0;
 }
 

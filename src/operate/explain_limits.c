@@ -192,9 +192,9 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 							"have logical replication bring jobq_internal.limiter, too; or make it with jobq.create_limiter()");
 			else if (limited[i] && overfull)
 				explain_add(e, "places",
-							psprintf("all %d places of \"jobq.max_limiters\" are taken, and %s has none for its limits",
+							psprintf("all %d slots for limits are in use, and %s has none for its limits",
 									 jobq_max_limiters, name[i]),
-							"take away limits that are not needed, or raise \"jobq.max_limiters\", and restart the server");
+							"take away limits that are not needed, or raise \"jobq.ready_entries\", and restart the server");
 			continue;
 		}
 		if (limiter[i].max_running > 0 && limiter[i].running >= limiter[i].max_running)

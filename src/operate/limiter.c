@@ -204,7 +204,7 @@ check_unchanged(const Datum *values, const char *nulls)
 /*
  * create_limiter(name, max_running, rate, throttle, by, cost, when_taken): create a limiter,
  * or change the given limits of an existing limiter.  0 or "none" removes a limit.  ERROR if
- * an argument is not valid, if jobq.max_limiters is exceeded, and without the privilege manage
+ * an argument is not valid, if no slot for limits is free, and without the privilege manage
  * for all queues.
  */
 Datum

@@ -4,10 +4,10 @@
  *	  Number of jobs of a queue, for the view queues.
  *
  * A queue with few jobs is counted in the table, with the snapshot of the statement.  For a
- * queue with more than jobq.count_limit jobs, the numbers come from the statistics.  The
- * same holds for all queues once the statement has read LIMITS times jobq.count_limit
+ * queue with more than COUNT_LIMIT jobs, the numbers come from the statistics.  The
+ * same holds for all queues once the statement has read LIMITS times COUNT_LIMIT
  * entries.  Dead letters are counted if all queues together have no more than
- * jobq.count_limit.
+ * COUNT_LIMIT.
  *
  * A user without the privilege monitor for a queue sees only some of its jobs.  The
  * statistics do not distinguish them, so the jobs are counted in the table.  This is also
@@ -40,8 +40,11 @@
 
 PG_FUNCTION_INFO_V1(jobq_queue_counts);
 
-/* Entries read by a statement at most, in multiples of jobq.count_limit. */
-#define LIMITS	10
+/* Number of jobs of a queue that are counted in the table at most. */
+#define COUNT_LIMIT	INT64CONST(1000)
+
+/* Entries read by a statement at most, in multiples of COUNT_LIMIT. */
+#define LIMITS		10
 
 /* Known numbers of a queue, without reading its rows. */
 typedef struct QueueSums
@@ -346,10 +349,9 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 		READY, SCHEDULED, BLOCKED, RUNNING, DEAD, OLDEST_READY, EXACT, NATTS
 	};
 	int32		queue_id = PG_GETARG_INT32(0);
-	int64		limit = jobq_count_limit > 0 ? jobq_count_limit : PG_INT64_MAX / LIMITS;
 	Counting   *counting = this_counting(fcinfo);
 	bool		told = counting->kept && (jobq_privileges(queue_id) & JOBQ_MAY_MONITOR) != 0;
-	int64		most = !told ? PG_INT64_MAX : counting->read < limit * LIMITS ? limit : 0;
+	int64		most = !told ? PG_INT64_MAX : counting->read < COUNT_LIMIT * LIMITS ? COUNT_LIMIT : 0;
 	bool		exact = true;
 	Found		found = {0};
 	int64		letters;
@@ -373,7 +375,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 		exact = counting->exact;
 	}
 	if (!counting->letters_counted && (!counting->letters_many || !told))
-		count_letters(counting, told ? limit : PG_INT64_MAX);
+		count_letters(counting, told ? COUNT_LIMIT : PG_INT64_MAX);
 	letters = sums_of(counting, queue_id)->letters;
 	if (!counting->letters_counted)
 	{

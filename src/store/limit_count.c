@@ -174,5 +174,5 @@ jobq_check_limited(void)
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("more than %d queues, kinds and limiters cannot have limits, weights, or policies for groups and tenants",
 						jobq_max_limiters),
-				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue(), jobq.register() or jobq.drop_limiter(), or raise jobq.max_limiters. Tenants of one queue, and keys of one limiter, have limits without being counted.")));
+				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue(), jobq.register() or jobq.drop_limiter(), or raise jobq.ready_entries. Tenants of one queue, and keys of one limiter, have limits without being counted.")));
 }

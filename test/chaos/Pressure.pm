@@ -177,7 +177,7 @@ sub short_lives
 {
 	my ($round) = @_;
 
-	return reload($round, one('jobq.worker_max_jobs = 3', 'jobq.worker_max_age = 1', 'jobq.worker_max_memory = 1'));
+	return reload($round, one('jobq.worker_max_age = 1', 'jobq.worker_max_memory = 1'));
 }
 
 sub unserved
@@ -206,8 +206,7 @@ sub tiny
 	my ($round) = @_;
 
 	$round->{scarce} = 1;
-	return restart_with($round, 'jobq.max_lanes = 16', 'jobq.ready_entries = 1024',
-		'jobq.max_groups = 64', 'jobq.max_leases = 64', 'jobq.max_workers = 3', "jobq.workers = 'own=0; *=3'");
+	return restart_with($round, 'jobq.ready_entries = 1024', 'jobq.max_workers = 3', "jobq.workers = 'own=0; *=3'");
 }
 
 sub no_slots

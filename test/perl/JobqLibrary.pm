@@ -33,8 +33,8 @@ END
 	kill('KILL', map { pid_of($_) } grep { $_->{handle}->pumpable } @running);
 }
 
-# A server for consumers that connect by the environment, with room for 64 leases.  Ends
-# the file of tests if what the command needs is not installed.
+# A server for consumers that connect by the environment, with room for 256
+# leases.  Ends the file of tests if what the command needs is not installed.
 sub library_node
 {
 	my ($what, @needs) = @_;
@@ -42,7 +42,7 @@ sub library_node
 	plan(skip_all => "$what is not installed")
 	  unless eval { IPC::Run::run(\@needs, '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) };
 
-	my $node = jobq_node('main', 'jobq.max_leases = 64', allows_streaming => 1);
+	my $node = jobq_node('main', 'jobq.ready_entries = 1024', allows_streaming => 1);
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION jobq');
 	$ENV{PGHOST} = $node->host;
@@ -358,7 +358,8 @@ sub holds_on
 
 # More jobs than the role can have calls whose jobs are held; "calls" is how many they are
 # of, if it takes jobs while it runs others: with more than half of what the role can
-# have.  They are held for several leases.
+# have.  They are held for several leases.  The role holds jobs by 84 other calls already,
+# so that 28 are left.
 sub try_many
 {
 	my ($node, $name, $command, $calls) = @_;
@@ -366,6 +367,13 @@ sub try_many
 	my $jobs = "jobq.jobs WHERE queue = '$name'";
 	my ($run, $n);
 
+	$self->sql(qq{
+SELECT jobq.create_queue('$name others', mode => 'consumer');
+SELECT count(jobq.enqueue('other', queue => '$name others')) FROM generate_series(1, 84)});
+	$self->is_sql(qq{
+CREATE TABLE other AS SELECT r.id, r.token
+	FROM generate_series(1, 84) AS i, LATERAL jobq.reserve('{"$name others"}', 1 + i * 0, '1 hour', '5 min') AS r;
+SELECT count(*) FROM other}, '84', 'other jobs are held');
 	$self->{parallel} = 40;
 	foreach my $more ((1) x ($calls - 1), 41 - $calls)
 	{
@@ -382,6 +390,8 @@ sub try_many
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$name: it stops");
 	$self->holds;
+	$self->is_sql(q{SELECT count(jobq.ack(id, token)) FROM other}, '84', 'the other jobs are still held');
+	$self->sql('DROP TABLE other');
 	return;
 }
 

@@ -10,7 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = jobq_node('main', "jobq.workers = 'default=4'\njobq.max_crashes = 2\n");
+my $node = jobq_node('main', "jobq.workers = 'default=4'\n");
 $node->start;
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }

@@ -64,7 +64,7 @@ sub orphan
 	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(min(pid)) FROM pg_stat_activity
 		WHERE backend_type = 'jobq worker' AND datname = 'one'});
 	wait_for($node, 'a worker leaves', sprintf(workers_of('one'), 1));
-	wait_for($node, 'and its slot is free', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE setting = 'jobq.max_workers'}, 'one');
+	wait_for($node, 'and its slot is free', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE slots = 'workers'}, 'one');
 	return;
 }
 

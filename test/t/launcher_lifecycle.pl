@@ -252,15 +252,30 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 		'0', 'restart_workers(): no job failed of it');
 }
 
-$node->safe_psql('postgres', 'TRUNCATE effect');
-setting(q{jobq.worker_max_jobs = 10});
-$node->safe_psql('postgres',
-	q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[200]))});
-wait_for($node, 'worker_max_jobs: all jobs run', 'SELECT count(*) = 0 FROM jobq_internal.job');
-is( $node->safe_psql(
-		'postgres', 'SELECT max(n) <= 10 FROM (SELECT count(*) FROM effect GROUP BY pid) p(n)'),
-	't', 'worker_max_jobs: no worker runs more');
-setting(q{jobq.worker_max_jobs = 1000000});
+#
+# A worker that is too old, or too large, is replaced: a new one looks after its first job.
+#
+$node->safe_psql('postgres', q{
+CREATE FUNCTION slow(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id);
+	PERFORM pg_sleep(1.1);
+END $$;
+SELECT jobq.register('slow', 'slow(jsonb, jobq.job_context)')});
+foreach my $case (['worker_max_age', '1 s', '1 h', 'slow', 6], ['worker_max_memory', '1 kB', '256 MB', 'note', 12])
+{
+	my ($name, $least, $default, $kind, $n) = @$case;
+
+	setting("jobq.$name = '$least'");
+	$node->safe_psql('postgres', qq{
+TRUNCATE effect;
+SELECT jobq.restart_workers();
+SELECT jobq.enqueue('$kind') FROM generate_series(1, $n)});
+	wait_for($node, "$name: all jobs run", 'SELECT count(*) = 0 FROM jobq_internal.job');
+	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT pid) FROM effect'),
+		"$n|$n", "$name: no worker runs more than one");
+	setting("jobq.$name = '$default'");
+}
 
 #
 # Reload of jobq.workers: pools grow, shrink, appear and vanish.

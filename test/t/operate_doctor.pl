@@ -13,8 +13,7 @@ use Test::More;
 $JobqTest::max_databases = 8;
 
 my $node = jobq_node('main', q{
-jobq.max_leases = 64
-jobq.max_limiters = 16
+jobq.ready_entries = 1024
 max_prepared_transactions = 5
 full_page_writes = on
 }, allows_streaming => 1);
@@ -89,13 +88,13 @@ is_well('.', 'all is well');
 configure('jobq.start_paused = on');
 wait_for($node, 'it is paused', q{SELECT current_setting('jobq.start_paused')::boolean});
 finds('paused', 'critical\|jobq.start_paused is on: no job runs\|-> postgresql.conf: jobq.start_paused = off \(then reload: SELECT pg_reload_conf\(\)\)', 'start_paused');
-configure("jobq.start_paused = off\nautovacuum = off\njobq.workers = 'a=2; a=2'\njobq.max_lanes = 100\njobq.poll_interval = 'often'");
+configure("jobq.start_paused = off\nautovacuum = off\njobq.workers = 'a=2; a=2'\njobq.ready_entries = 2048\njobq.poll_interval = 'often'");
 wait_for($node, 'the settings are read', q{SELECT current_setting('jobq.workers') = 'a=2; a=2'});
 finds('autovacuum', 'warning\|autovacuum is off: .*autovacuum = on .*', 'autovacuum');
 finds('same queues', 'warning\|pools 1 and 2 of "jobq.workers" name the same queues: "a"\|-> postgresql.conf: jobq.workers, which is \'a=2; a=2\'', 'pools');
-finds('max_lanes', 'warning\|jobq.max_lanes is 4096 until the server is restarted.*-> restart the server', 'a setting that waits for a restart');
+finds('ready_entries', 'warning\|jobq.ready_entries is 1024 until the server is restarted.*-> restart the server', 'a setting that waits for a restart');
 finds('poll_interval', 'critical\|jobq.poll_interval cannot be set to "often": .*-> .*postgresql.conf, line \d+', 'a setting that is not valid, and its line');
-configure("autovacuum = on\njobq.workers = 'a=40'\njobq.max_lanes = 4096\njobq.poll_interval = '1h'");
+configure("autovacuum = on\njobq.workers = 'a=40'\njobq.ready_entries = 1024\njobq.poll_interval = '1h'");
 wait_for($node, 'the settings are read', q{SELECT current_setting('jobq.workers') = 'a=40'});
 finds('40 workers', 'warning\|.* "jobq.max_workers" allows 16 .*-> postgresql.conf: jobq.max_workers = 40 \(then restart the server\)', 'more workers than the cluster has');
 configure("jobq.max_workers = 40", 1);
@@ -126,16 +125,16 @@ finds('default', q{warning\|a job of queue "default" waits since .*-> limits hol
 sql(q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting'); SELECT jobq.alter_queue('default', rate => 'none')});
 
 # places in shared memory
-sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 52)});
+sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 205)});
 wait_for($node, 'all of them are held',
-	q{SELECT c.used = 52 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 52)) r, jobq_internal.capacity() c WHERE c.setting = 'jobq.max_leases'});
-finds('max_leases', 'warning\|52 of 64 places of jobq.max_leases are taken\|-> postgresql.conf: jobq.max_leases = 128 \(then restart the server\)', 'leases');
+	q{SELECT c.used = 205 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 205)) r, jobq_internal.capacity() c WHERE c.slots = 'leases'});
+finds('slots for leases', 'warning\|205 of 256 slots for leases are in use\|-> postgresql.conf: jobq.ready_entries = 2048 \(then restart the server\)', 'leases');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
 sql(q{SELECT jobq.create_limiter('limiter ' || i, max_running => 1) FROM generate_series(1, 12) i});
-wait_for($node, 'the limiters are loaded', q{SELECT used = 13 FROM jobq_internal.capacity() WHERE setting = 'jobq.max_limiters'});
-finds('max_limiters', 'warning\|13 of 16 places of jobq.max_limiters are taken\|-> postgresql.conf: jobq.max_limiters = 32 \(then restart the server\)', 'limiters');
+wait_for($node, 'the limiters are loaded', q{SELECT used = 13 FROM jobq_internal.capacity() WHERE slots = 'limits'});
+finds('slots for limits', 'warning\|13 of 16 slots for limits are in use\|-> postgresql.conf: jobq.ready_entries = 4096 \(then restart the server\)', 'limiters');
 sql(q{SELECT jobq.drop_limiter('limiter ' || i) FROM generate_series(1, 12) i});
-wait_for($node, 'the limiters are gone', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE setting = 'jobq.max_limiters'});
+wait_for($node, 'the limiters are gone', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE slots = 'limits'});
 
 # roles and handlers
 sql(q{CREATE ROLE anna; CREATE ROLE boss LOGIN; SELECT jobq.grant_privilege('anna'), jobq.grant_privilege('boss', 'manage'); ALTER SYSTEM SET jobq.start_paused = on; SELECT pg_reload_conf()});

@@ -90,12 +90,12 @@ SKIP:
 	is($value->('jobq_attempts_total', kind => 'good', queue => 'default'), '5', 'attempts that have ended');
 	is($value->('jobq_run_seconds_count', kind => 'good', queue => 'default'), '5', 'of which it is known how long they have run');
 	cmp_ok($value->('jobq_run_seconds_sum', kind => 'good'), '>', 0, 'and for how long together');
-	cmp_ok($value->('jobq_capacity_used', setting => 'jobq.max_stats'), '>=', 3, 'and how many names are counted');
+	cmp_ok($value->('jobq_capacity_used', slots => 'statistics', setting => 'jobq.max_stats'), '>=', 3, 'and how many names are counted');
 	cmp_ok($value->('jobq_run_seconds', kind => 'good', quantile => '0.99'), '>=', 0, 'how long they have run');
 }
 
 # who sees what
-like($text, qr/^jobq_capacity_most\{setting="jobq.max_workers"\} \d+$/m, 'a monitor sees the set-up');
+like($text, qr/^jobq_capacity_most\{slots="workers",setting="jobq.max_workers"\} \d+$/m, 'a monitor sees the set-up');
 my (undef, undef, $error) = $node->psql('postgres', 'SELECT jobq.metrics()', connstr => $node->connstr('postgres') . ' user=stranger');
 like($error, qr/permission denied/, 'a stranger sees nothing');
 

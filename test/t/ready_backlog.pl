@@ -13,7 +13,6 @@ use Test::More;
 my $node = jobq_node('main', q{
 jobq.workers = '*=4'
 jobq.ready_entries = 1024
-jobq.max_lanes = 16
 });
 $node->start;
 $node->safe_psql(
@@ -89,10 +88,10 @@ $node->restart;
 $node->safe_psql(
 	'postgres', q{
 TRUNCATE effect;
-SELECT jobq.enqueue('note', jsonb_build_object('p', 100 - i % 100), priority => 100 - i % 100, queue => 'ordered')
+SELECT jobq.enqueue('note', jsonb_build_object('p', 200 - i % 200), priority => 200 - i % 200, queue => 'ordered')
 FROM generate_series(1, 5000) i;
-SELECT count(*) FROM (SELECT jobq.enqueue_many('note', array_fill(jsonb_build_object('p', p), ARRAY[150]), priority => p, queue => 'ordered')
-FROM generate_series(1, 100) p) j});
+SELECT count(*) FROM (SELECT jobq.enqueue_many('note', array_fill(jsonb_build_object('p', p), ARRAY[75]), priority => p, queue => 'ordered')
+FROM generate_series(1, 200) p) j});
 $node->append_conf('postgresql.conf', q{jobq.start_paused = off});
 $node->reload;
 work_off($node, 'what has piled up runs when it may', $due);
@@ -110,8 +109,8 @@ my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 $node->safe_psql('postgres', q{
 SELECT jobq.enqueue('hold', priority => -1);
-SELECT count(*) FROM (SELECT jobq.enqueue_many('note', array_fill(jsonb_build_object('p', p), ARRAY[500]), priority => p)
-FROM generate_series(1, 12) p) j});
+SELECT count(*) FROM (SELECT jobq.enqueue_many('note', array_fill(jsonb_build_object('p', p), ARRAY[60]), priority => p)
+FROM generate_series(1, 100) p) j});
 sleeps($node, 'all workers are busy', 1);
 {
 	my $scheduler = scheduler_pid($node);

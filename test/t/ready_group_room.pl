@@ -14,8 +14,7 @@ use Test::More;
 my $groups = 200;				# 56, and a multiple of three more
 my $node = jobq_node('main', q{
 jobq.workers = '*=1'
-jobq.max_leases = 256
-jobq.max_groups = 64
+jobq.ready_entries = 1024
 autovacuum = off
 });
 $node->start;

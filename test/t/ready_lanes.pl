@@ -12,7 +12,7 @@ use Test::More;
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=2'
-jobq.max_lanes = 64
+jobq.ready_entries = 1024
 autovacuum = off
 });
 $node->start;

@@ -13,7 +13,6 @@ use Test::More;
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=8'
-jobq.max_groups = 64
 jobq.ready_entries = 1024
 max_connections = 120
 autovacuum = off

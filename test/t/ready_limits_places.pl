@@ -15,7 +15,7 @@ $JobqTest::max_databases = 8;
 my $node = jobq_node('main', q{
 jobq.databases = 'app'
 jobq.workers = '*=2'
-jobq.max_limiters = 20
+jobq.ready_entries = 2560
 jobq.poll_interval = 3600
 autovacuum = off
 });
@@ -34,7 +34,7 @@ SELECT jobq.create_queue('lacks one', max_running => 1), jobq.create_queue('outs
 SELECT jobq.create_limiter('lacking', max_running => 1);
 SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(jsonb)', max_running => 1),
 	jobq.register('named', 'note(jsonb)', limiter => 'lacking')});
-$node->append_conf('postgresql.conf', 'jobq.max_limiters = 16');
+$node->append_conf('postgresql.conf', 'jobq.ready_entries = 1024');
 $node->restart;
 
 # How often the log says that there are too few places.
@@ -77,7 +77,7 @@ is(ran(), 'has one, has one, no limits', 'the others have not run');
 is(told(), 1, 'the log says once that there are too few places');
 is( sql(q{SELECT string_agg(DISTINCT format('%s, %s: %s', j.queue, j.kind, coalesce(e.detail, '')), E'\n')
 	FROM jobq.jobs j LEFT JOIN LATERAL jobq.explain(j.id) e ON e.reason = 'places' WHERE j.state = 'ready'}),
-	join("\n", map { qq(@$_[0], @$_[1]: all 16 places of "jobq.max_limiters" are taken, and @$_[2] has none for its limits) } (
+	join("\n", map { qq(@$_[0], @$_[1]: all 16 slots for limits are in use, and @$_[2] has none for its limits) } (
 		['default', 'limited', 'kind "limited"'], ['default', 'named', 'limiter "lacking"'], ['lacks one', 'note', 'queue "lacks one"'],
 		['outside', 'note', 'queue "outside"'])), 'explain() says so of each');
 sql(qq{SELECT jobq.enqueue('note', '"lacks one"', queue => 'lacks one'), jobq.enqueue('named', '"named"')});

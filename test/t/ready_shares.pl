@@ -14,8 +14,6 @@ use Test::More;
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=2'
-jobq.max_leases = 64
-jobq.max_groups = 64
 jobq.ready_entries = 1024
 jobq.notify_interval = '60s'
 autovacuum = off
@@ -46,25 +44,25 @@ sub as_role
 	return $rc == 0 ? $out : $err;
 }
 
-sql("SET ROLE $_; SELECT count(jobq.enqueue('anything', queue => 'outside')) FROM generate_series(1, 200)") for 'greedy', 'modest';
-wait_for($node, 'all are ready', 'SELECT ready_entries = 400 FROM jobq_internal.scheduler_state()');
+sql("SET ROLE $_; SELECT count(jobq.enqueue('anything', queue => 'outside')) FROM generate_series(1, 250)") for 'greedy', 'modest';
+wait_for($node, 'all are ready', 'SELECT ready_entries = 500 FROM jobq_internal.scheduler_state()');
 as_role($_, q{SELECT jobq.release(id, token) FROM jobq.reserve('{outside}', wait => '5 min')}) for 'greedy', 'modest';
-wait_for($node, 'and can be had', 'SELECT ready_entries = 400 FROM jobq_internal.scheduler_state()');
+wait_for($node, 'and can be had', 'SELECT ready_entries = 500 FROM jobq_internal.scheduler_state()');
 
 # leases
 my $note = 'WITH r AS (INSERT INTO held SELECT r.id, r.token FROM %s RETURNING 1) SELECT count(*) FROM r';
-my $take = sprintf($note, q{jobq.reserve('{outside}', 100) r});
-is(as_role('greedy', $take), 56, 'a role that is alone holds seven eighths of all leases');
-like(as_role('greedy', $take), qr/consumers of role "greedy" hold too many jobs.*They hold 56 jobs by 1 calls; 64 jobs by 32 calls can be held/s,
+my $take = sprintf($note, q{jobq.reserve('{outside}', 300) r});
+is(as_role('greedy', $take), 224, 'a role that is alone holds seven eighths of all leases');
+like(as_role('greedy', $take), qr/consumers of role "greedy" hold too many jobs.*They hold 224 jobs by 1 calls; 256 jobs by 128 calls can be held/s,
 	'and is told that it gets no more');
-is(as_role('modest', $take), 7, 'the rest is there for another');
+is(as_role('modest', $take), 28, 'the rest is there for another');
 sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});
 
 # reservations
 my $singly = sprintf($note, q{generate_series(1, %d) i, LATERAL jobq.reserve('{outside}', 1 + i * 0) r});
-is(as_role('greedy', sprintf($singly, 28)), 28, 'it has seven eighths of all reservations');
+is(as_role('greedy', sprintf($singly, 112)), 112, 'it has seven eighths of all reservations');
 like(as_role('greedy', sprintf($singly, 1)), qr/hold too many jobs.*take more jobs with each call/s, 'and no more');
-is(as_role('modest', sprintf($singly, 3)), 3, 'another has the rest');
+is(as_role('modest', sprintf($singly, 14)), 14, 'another has the rest');
 is(as_role('greedy', 'SELECT count(jobq.extend(id, token, \'1 min\')) FROM (SELECT * FROM held WHERE id IN (SELECT id FROM jobq.jobs WHERE role = current_role::regrole) LIMIT 1) h'),
 	1, 'whoever holds all that it can holds it for longer');
 sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});
@@ -73,11 +71,11 @@ sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, tok
 is(as_role('greedy', sprintf($singly, 1)), 1, 'a job is held');
 my $longer = q{SELECT count(jobq.extend(id, token, '1 min' + i * interval '0 s')) FROM held, generate_series(1, %d) i};
 my $holder = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'greedy' ]);
-is($holder->query('BEGIN; ' . sprintf($longer, 27)), 27, 'for so often in a transaction as there are reservations');
+is($holder->query('BEGIN; ' . sprintf($longer, 111)), 111, 'for so often in a transaction as there are reservations');
 $holder->query(sprintf($longer, 1));
 like($holder->{stderr}, qr/role "greedy" hold too many jobs/, 'and not more');
-$holder->query('ROLLBACK; BEGIN; ' . sprintf($longer, 27));
-is(as_role('modest', sprintf($singly, 3)), 3, 'another can reserve meanwhile');
+$holder->query('ROLLBACK; BEGIN; ' . sprintf($longer, 111));
+is(as_role('modest', sprintf($singly, 14)), 14, 'another can reserve meanwhile');
 $holder->query('ROLLBACK');
 $holder->quit;
 sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});

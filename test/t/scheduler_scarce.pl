@@ -13,7 +13,6 @@ use Time::HiRes qw(usleep);
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=1'
-jobq.max_lanes = 16
 jobq.ready_entries = 4096
 jobq.poll_interval = 3600
 jobq.notify_interval = 60000
@@ -158,6 +157,11 @@ $node->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM held});
 my $listener = $node->background_psql('postgres');
 my %heard;
 
+# More urgent jobs, which nobody takes, keep all but 16 of the 512 lanes.
+$node->safe_psql('postgres', q{
+SELECT jobq.create_queue('full', mode => 'consumer');
+SELECT count(jobq.enqueue('x', queue => 'full', priority => -p)) FROM generate_series(1, 496) p});
+wait_for($node, 'few lanes are left', q{SELECT used >= 496 FROM jobq_internal.capacity() WHERE slots = 'lanes'});
 for my $i (1 .. 20)
 {
 	$node->safe_psql('postgres', "SELECT jobq.create_queue('q$i', notify => 'relay')");
@@ -188,6 +192,7 @@ $node->safe_psql('postgres', "SELECT jobq.create_queue('gone$_', mode => 'consum
 	SELECT jobq.cancel_many(queue => 'gone$_', state => 'waiting'); SELECT jobq.drop_queue('gone$_')") for (1 .. 20);
 my $served = $node->safe_psql('postgres', q{SELECT jobq.enqueue('step', '{"name": "served"}')});
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served, '5 min')"), 'completed', 'gone: a job runs');
+$node->safe_psql('postgres', q{SELECT jobq.cancel_many(queue => 'full', state => 'waiting'); SELECT jobq.drop_queue('full')});
 
 #
 # There is room for fewer leases than there were: others may have these jobs, and take
@@ -195,17 +200,17 @@ is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served, '5 min')")
 #
 $node->safe_psql('postgres', q{
 SELECT jobq.test_clock('0');
-SELECT jobq.create_queue('outside many', mode => 'consumer', max_running => 200, notify => 'off');
-SELECT jobq.enqueue('step', queue => 'outside many') FROM generate_series(1, 100)});
-is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.reserve('{"outside many"}', 100, '1 hour', '5 min')}), '100', 'leases: a hundred');
+SELECT jobq.create_queue('outside many', mode => 'consumer', max_running => 400, notify => 'off');
+SELECT jobq.enqueue('step', queue => 'outside many') FROM generate_series(1, 300)});
+is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.reserve('{"outside many"}', 300, '1 hour', '5 min')}), '300', 'leases: three hundred');
 my $offset = -s $node->logfile;
 
-$node->append_conf('postgresql.conf', 'jobq.max_leases = 64');
+$node->append_conf('postgresql.conf', 'jobq.ready_entries = 1024');
 $node->restart;
-$node->wait_for_log(qr/36 leases of consumers have come to their end with the last start of the server/, $offset);
+$node->wait_for_log(qr/44 leases of consumers have come to their end with the last start of the server/, $offset);
 wait_for($node, 'leases: there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
 is($node->safe_psql('postgres', q{SELECT (SELECT running FROM jobq.limits WHERE queue = 'outside many'), (SELECT count(*) FROM jobq_internal.lease_slots())}),
-	'64|64', 'leases: as many as there is room for, and as many places');
+	'256|256', 'leases: as many as there is room for, and as many places');
 
 $node->stop;
 no_failed_assertion($node);

@@ -285,7 +285,7 @@ is(sql('SELECT sum(enqueued) FROM jobq.stats'), '0', 'reset: counters have begun
 
 # a database that is gone leaves its places to others, also if the server crashes before
 # the file knows of that
-my $used = q{SELECT used FROM jobq_internal.capacity() WHERE setting = 'jobq.max_stats'};
+my $used = q{SELECT used FROM jobq_internal.capacity() WHERE slots = 'statistics'};
 sql('CREATE DATABASE gone');
 $node->append_conf('postgresql.conf', "jobq.databases = 'postgres, gone'");
 $node->reload;

@@ -353,8 +353,8 @@ is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM ef
 # A planned switch-over, and back: what a server knew when it was stopped is not what there
 # is when it takes over again.
 my $agree = q{SELECT bool_and(exact) AND sum(waiting + scheduled + blocked + running + held) = (SELECT count(*) FROM jobq_internal.job) FROM jobq.stats};
-my $counted = q{SET jobq.count_limit = 1; SELECT scheduled, exact FROM jobq.queues WHERE name = 'switched'};
-$standby->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 5)});
+my $counted = q{SELECT scheduled, exact FROM jobq.queues WHERE name = 'switched'};
+$standby->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 1001)});
 wait_for($standby, 'statistics agree with the table', $agree);
 $standby->backup('switch');
 my $spare = PostgreSQL::Test::Cluster->new('spare');
@@ -369,13 +369,13 @@ $standby->enable_streaming($spare);
 $standby->start;
 $spare->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', 'SELECT count(*) FROM jobq.stats'), '0', 'a standby has no statistics');
-is($standby->safe_psql('postgres', $counted), '12|t', 'so a long queue is counted there');
+is($standby->safe_psql('postgres', $counted), '1008|t', 'so a long queue is counted there');
 my (undef, undef, $refused) = $standby->psql('postgres', 'SELECT jobq.reset_stats()');
 like($refused, qr/cannot execute jobq.reset_stats\(\) during recovery/, 'and none begin anew');
 $spare->stop;
 $standby->promote;
 wait_for($standby, 'statistics agree after the switch back', $agree);
-is($standby->safe_psql('postgres', $counted), '12|t', 'and tell of a long queue');
+is($standby->safe_psql('postgres', $counted), '1008|t', 'and tell of a long queue');
 
 $standby->stop;
 no_failed_assertion($publisher, $subscriber, $primary, $standby, $spare);

@@ -72,7 +72,7 @@ static void cancel_handler(SIGNAL_ARGS);
 static void apply_settings(void);
 static bool too_many_workers(void);
 static void rest(void);
-static bool time_to_leave(uint64 jobs, bool check);
+static bool time_to_leave(void);
 
 /* Have a worker started.  False if no process slot is free. */
 bool
@@ -121,7 +121,7 @@ jobq_worker_main(Datum main_arg)
 			apply_settings();
 		}
 
-		leave = my_db->stop || time_to_leave(jobs, check) || my_slot->retire;
+		leave = my_db->stop || (check && time_to_leave()) || my_slot->retire;
 		jobq_injection_point("jobq-worker-pops");
 		popped = !leave && pop(&taker, &entry, &leave);
 		if (leave)
@@ -518,17 +518,10 @@ rest(void)
 	} while (true);
 }
 
-/*
- * True if this process must be replaced.  The number of jobs is always checked, age and memory
- * only if "check".
- */
+/* True if this process must be replaced because of its age or memory. */
 static bool
-time_to_leave(uint64 jobs, bool check)
+time_to_leave(void)
 {
-	if (jobq_worker_max_jobs > 0 && jobs >= (uint64) jobq_worker_max_jobs)
-		return true;
-	if (!check)
-		return false;
 	if (jobq_worker_max_age > 0 &&
 		jobq_now() > my_slot->started_at + jobq_worker_max_age * USECS_PER_SEC)
 		return true;

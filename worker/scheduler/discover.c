@@ -133,7 +133,7 @@ tell_crowded(TimestampTz now)
 			 errmsg("more combinations of queue, priority and role have jobs than fit into shared memory"),
 			 errdetail("Each role has its share; less urgent jobs are looked after more slowly."),
 			 errhint("Raise \"%s\", which is %d, and restart the server; or use fewer priorities.",
-					 "jobq.max_lanes", jobq_max_lanes)));
+					 "jobq.ready_entries", jobq_ready_entries)));
 }
 
 /*

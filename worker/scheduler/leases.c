@@ -97,7 +97,7 @@ static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
  * Ends leases for a time slice (share.c).  At a start, first reads all rows of
- * jobq_internal.lease, at most "jobq.max_leases"; no job can be reserved before.
+ * jobq_internal.lease, at most jobq_max_leases; no job can be reserved before.
  *
  * Runs in each round, and reads the clock again if a lease seems to have expired.
  */

@@ -84,7 +84,7 @@ leases_load(TimestampTz now)
 						nlost),
 				 errdetail("There is room for %d in database \"%s\".", jobq_max_leases,
 						   get_database_name(MyDatabaseId)),
-				 errhint("Raise \"%s\".", "jobq.max_leases")));
+				 errhint("Raise \"%s\".", "jobq.ready_entries")));
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	tokens_begin();

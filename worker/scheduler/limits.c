@@ -236,7 +236,7 @@ tell_lacking(int without_place, TimestampTz now)
 					jobq_max_limiters),
 			 errdetail("The jobs of %d of them do not run.", without_place),
 			 errhint("Raise \"%s\", and restart the server; or take away limits that are not needed.",
-					 "jobq.max_limiters")));
+					 "jobq.ready_entries")));
 }
 
 /*

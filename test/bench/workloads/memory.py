@@ -41,13 +41,13 @@ def run(report):
                     "WHERE name ILIKE '%jobq%'") / 1048576
     report.single("shared memory", "MB", shared)
     report.target("shared memory in MB", shared, 54, False)
-    set_config(jobq__workers="*=1", jobq__worker_max_jobs="0")
+    set_config(jobq__workers="*=1", jobq__worker_max_age="0")
     try:
         WORKERS.create()
         time.sleep(1)
         before, after = measure(jobs)
     finally:
-        set_config(jobq__workers=None, jobq__worker_max_jobs=None)
+        set_config(jobq__workers=None, jobq__worker_max_age=None)
     report.single("a worker's private memory after 20,000 jobs", "kB", before)
     report.single("after %s jobs" % format(jobs, ","), "kB", after)
     report.target("growth of the worker in kB", after - before, 256, False)

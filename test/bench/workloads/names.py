@@ -49,7 +49,7 @@ def measure(fill, jobs):
 
 def run(report):
     jobs = pick(40000, 100000)
-    restart(jobq__max_lanes="32768", jobq__ready_entries="131072")
+    restart(jobq__ready_entries="262144")
     try:
         fills = {"one queue": one, "10,000 queues": queues, "20,000 tenants": tenants}
         figures = report.compare_many(pick(1, 5), {
@@ -61,4 +61,4 @@ def run(report):
                          1.5, False)
     finally:
         set_config(jobq__workers=None)
-        restart(jobq__max_lanes=None, jobq__ready_entries=None)
+        restart(jobq__ready_entries=None)
