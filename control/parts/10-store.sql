@@ -303,11 +303,11 @@ COMMENT ON COLUMN jobq_internal.served.backup IS 'hash of the label of the resto
 -- Tables in a dump, with one call in each statement.  The install script inserts no row
 -- into these tables: the row would exist twice after a restore.  Rows of dropped roles
 -- are omitted.  A dropped role is only an OID, and another role could have the same OID
--- after a restore.  4294967295 is run_as of a queue whose role did not exist at a restore.
+-- after a restore.  4294967295 stands for a role that did not exist at a restore.
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.limiter', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.queue_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq_internal.delegation', 'WHERE set_by IN (SELECT oid FROM pg_catalog.pg_roles) AND queue_id IN (SELECT id FROM jobq_internal.queue WHERE run_as IN (SELECT oid FROM pg_catalog.pg_roles) OR run_as::oid = ''4294967295'')');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.delegation', 'WHERE (set_by IN (SELECT oid FROM pg_catalog.pg_roles) OR set_by::oid = ''4294967295'') AND queue_id IN (SELECT id FROM jobq_internal.queue WHERE run_as IN (SELECT oid FROM pg_catalog.pg_roles) OR run_as::oid = ''4294967295'')');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');

@@ -550,6 +550,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	jobq_require_owner("adopt jobs");
 	SPI_connect();
 	refuse_binary();
+	count = jobq_return_rows();
 
 	/* of jobs with the same key, the last gets the key */
 	jobq_query("INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key)"
@@ -559,10 +560,9 @@ jobq_adopt(PG_FUNCTION_ARGS)
 			   " AND (unique_until = 'f' OR attempt = 0)"
 			   " ORDER BY id DESC ON CONFLICT DO NOTHING",
 			   0, NULL, NULL, NULL, SPI_OK_INSERT);
-	count = jobq_query("UPDATE jobq_internal.job SET dormant = false WHERE dormant",
-					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+	count += jobq_query("UPDATE jobq_internal.job SET dormant = false WHERE dormant",
+						0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
-	count += jobq_return_rows();
 	jobq_query("UPDATE jobq_internal.schedule SET dormant = false WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 	jobq_query("UPDATE jobq_internal.batch SET dormant = false, adopted = true WHERE dormant",

@@ -125,6 +125,9 @@ enum
 	TENANT_BY_ROLE
 };
 
+/* The role of a restored queue or delegation whose role does not exist (role.c). */
+#define JOBQ_NO_ROLE	((Oid) 4294967295)
+
 typedef struct JobqQueue
 {
 	int32		id;

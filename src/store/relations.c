@@ -113,6 +113,7 @@ jobq_relations_of_any_version(void)
 	found.inbox = relation_named(found.schema, "inbox");
 	found.privilege = relation_named(found.internal_schema, "privilege");
 	found.event_handler = relation_named(found.internal_schema, "event_handler");
+	found.held_row = relation_named(found.internal_schema, "held_row");
 	found.limiter = relation_named(found.internal_schema, "limiter");
 	found.role_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,

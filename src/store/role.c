@@ -8,8 +8,8 @@
  * which no role can be, and this session remembers the name.  A trigger keeps the row aside,
  * with the name (control/parts/73-held.sql), so that no such OID is ever stored.
  *
- * OIDs of roles are assigned by a counter with 32 bits.  A role whose OID is in the range would
- * need four billion objects to be created before, and could have no rows in jobq.
+ * A role whose OID is in the range would be refused by the tables of jobq.  The counter of OIDs
+ * reaches the range after four billion objects.
  *
  * src/store/role.c
  *
@@ -18,6 +18,7 @@
 #include "base/base.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/partition.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -36,12 +37,11 @@ PG_FUNCTION_INFO_V1(jobq_role_out);
 PG_FUNCTION_INFO_V1(jobq_hold_row);
 
 /*
- * OIDs that stand for names of roles that do not exist, and the OID that run_as of a restored
- * queue has if its role does not exist.  73-held.sql contains these numbers, too.
+ * OIDs that stand for names of roles that do not exist.  73-held.sql contains these numbers,
+ * too.  The next OID is JOBQ_NO_ROLE.
  */
 #define FIRST_ABSENT	((Oid) 4294901760)
-#define LAST_ABSENT		((Oid) 4294967294)
-#define NO_ROLE			((Oid) 4294967295)
+#define LAST_ABSENT		(JOBQ_NO_ROLE - 1)
 
 /* The names of this session: the role with the OID FIRST_ABSENT + i. */
 static char **absent = NULL;
@@ -75,7 +75,7 @@ absent_role(const char *name)
 	if (absent == NULL)
 		absent = MemoryContextAlloc(TopMemoryContext, sizeof(char *));
 	else if ((nabsent & (nabsent - 1)) == 0)
-		absent = repalloc(absent, 2 * nabsent * sizeof(char *));
+		absent = repalloc(absent, Max(2 * nabsent, 1) * sizeof(char *));
 	absent[nabsent] = MemoryContextStrdup(TopMemoryContext, name);
 	ereport(WARNING,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -119,29 +119,47 @@ jobq_role_out(PG_FUNCTION_ARGS)
 
 /*
  * Write the row to jobq_internal.held_row.  n is the number of columns, all of the row or some.
+ * batch_id is 0 if the row is of no batch.
  */
 static void
-hold(const char *table, const char *name, Datum *columns, Datum *contents, bool *nulls, int n)
+hold(const char *table, const char *name, Datum *columns, Datum *contents, bool *nulls, int n,
+	 Datum batch_id)
 {
 	static SPIPlanPtr insert = NULL;
-	static const Oid types[] = {TEXTOID, TEXTOID, TEXTARRAYOID, TEXTARRAYOID};
+	static const Oid types[] = {TEXTOID, TEXTOID, TEXTARRAYOID, TEXTARRAYOID, INT8OID};
 	int			lower = 1;
 	Datum		values[] = {
 		CStringGetTextDatum(table), CStringGetTextDatum(quote_identifier(name)),
 		PointerGetDatum(construct_array(columns, n, TEXTOID, -1, false, TYPALIGN_INT)),
-		PointerGetDatum(construct_md_array(contents, nulls, 1, &n, &lower, TEXTOID, -1, false, TYPALIGN_INT))
+		PointerGetDatum(construct_md_array(contents, nulls, 1, &n, &lower, TEXTOID, -1, false, TYPALIGN_INT)),
+		batch_id
 	};
 
 	SPI_connect();
-	jobq_query_kept(&insert, "INSERT INTO jobq_internal.held_row (table_name, role, columns, contents) VALUES ($1, $2, $3, $4)",
+	jobq_query_kept(&insert, "INSERT INTO jobq_internal.held_row (table_name, role, columns, contents, batch_id)"
+					" VALUES ($1, $2, $3, $4, nullif($5, 0))",
 					lengthof(types), types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
 }
 
+static HeapTuple
+with_role(HeapTuple tuple, TupleDesc desc, int column, Oid role)
+{
+	Datum		value = ObjectIdGetDatum(role);
+	bool		isnull = false;
+
+	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &value, &isnull);
+}
+
 /*
  * hold_row(): row trigger before INSERT for rows with a role that does not exist.  Keeps the
- * row in jobq_internal.held_row.  A queue is inserted nevertheless, because its jobs need it,
- * and has no valid run_as then, so that no job of the queue runs.
+ * row in jobq_internal.held_row, with these exceptions:
+ *
+ * - A queue and its delegation are inserted with JOBQ_NO_ROLE, and only the role is kept,
+ *   because the jobs of other roles need the queue.
+ * - A job whose run_as alone does not exist is inserted with its owner as run_as, because its
+ *   batch and its unique key need the job.  The job is written anew when it is about to run,
+ *   as after a change of the queue's run_as.
  *
  * ERROR in logical replication: the publisher would not find the row when it deletes it, and
  * its job could run a second time here.
@@ -150,17 +168,19 @@ Datum
 jobq_hold_row(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	const JobqRelations *rels = jobq_relations();
+	Relation	rel;
 	TupleDesc	desc;
 	HeapTuple	tuple;
-	Relation	rel;
-	Oid			role_type = jobq_relations()->role_type;
+	Oid			relid;
+	const char *name = NULL;
+	int			column = 0;
 	Datum	   *columns;
 	Datum	   *contents;
 	bool	   *nulls;
-	const char *name = NULL;
+	Datum		batch_id = Int64GetDatum(0);
 	int			n = 0;
-	int			run_as = 0;
-	bool		is_queue;
+	bool		role_only;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
 		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) || !TRIGGER_FIRED_BY_INSERT(trigdata->tg_event))
@@ -171,41 +191,16 @@ jobq_hold_row(PG_FUNCTION_ARGS)
 	rel = trigdata->tg_relation;
 	desc = RelationGetDescr(rel);
 	tuple = trigdata->tg_trigtuple;
-	is_queue = RelationGetRelid(rel) == jobq_relations()->queue;
-	columns = palloc(sizeof(Datum) * desc->natts);
-	contents = palloc0(sizeof(Datum) * desc->natts);
-	nulls = palloc(sizeof(bool) * desc->natts);
-
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-		Datum		value;
-		const char *absent_here = NULL;
-
-		if (att->attisdropped)
-			continue;
-		value = heap_getattr(tuple, i + 1, desc, &nulls[n]);
-		if (att->atttypid == role_type && !nulls[n])
-			absent_here = absent_name(DatumGetObjectId(value));
-		if (absent_here != NULL)
+	relid = RelationGetRelid(rel);
+	for (int i = 0; i < desc->natts && name == NULL; i++)
+		if (TupleDescAttr(desc, i)->atttypid == rels->role_type)
 		{
-			name = absent_here;
-			run_as = i + 1;
-		}
-		if (is_queue && absent_here == NULL && i + 1 != QUEUE_ID)
-			continue;
-		columns[n] = CStringGetTextDatum(NameStr(att->attname));
-		if (!nulls[n])
-		{
-			Oid			output;
-			bool		is_varlena;
+			bool		isnull;
+			Datum		value = heap_getattr(tuple, i + 1, desc, &isnull);
 
-			getTypeOutputInfo(att->atttypid, &output, &is_varlena);
-			contents[n] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
+			name = isnull ? NULL : absent_name(DatumGetObjectId(value));
+			column = i + 1;
 		}
-		n++;
-	}
-
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -215,21 +210,66 @@ jobq_hold_row(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("role \"%s\" does not exist", name),
 				 errhint("Create the role. Logical replication then goes on.")));
-	hold(rel->rd_rel->relispartition ? get_rel_name(get_partition_parent(RelationGetRelid(rel), false))
-		 : RelationGetRelationName(rel), name, columns, contents, nulls, n);
-	if (is_queue)
+	if (relid == rels->job && column == JOB_RUN_AS)
 	{
-		Datum		no_role = ObjectIdGetDatum(NO_ROLE);
-		bool		isnull = false;
+		bool		isnull;
+		Oid			role = DatumGetObjectId(heap_getattr(tuple, JOB_ROLE, desc, &isnull));
 
-		return PointerGetDatum(heap_modify_tuple_by_cols(tuple, desc, 1, &run_as, &no_role, &isnull));
+		return PointerGetDatum(with_role(tuple, desc, JOB_RUN_AS, role));
 	}
-	return PointerGetDatum(NULL);
+
+	role_only = relid == rels->queue || relid == rels->delegation;
+	columns = palloc(sizeof(Datum) * desc->natts);
+	contents = palloc0(sizeof(Datum) * desc->natts);
+	nulls = palloc(sizeof(bool) * desc->natts);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Datum		value;
+
+		/* the id is the first column of queues and delegations */
+		if (att->attisdropped || (role_only && i > 0 && i + 1 != column))
+			continue;
+		value = heap_getattr(tuple, i + 1, desc, &nulls[n]);
+		columns[n] = CStringGetTextDatum(NameStr(att->attname));
+		if (!nulls[n])
+		{
+			Oid			output;
+			bool		is_varlena;
+
+			getTypeOutputInfo(att->atttypid, &output, &is_varlena);
+			contents[n] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
+			if (strcmp(NameStr(att->attname), "batch_id") == 0)
+				batch_id = value;
+		}
+		n++;
+	}
+	hold(rel->rd_rel->relispartition ? get_rel_name(get_partition_parent(relid, false))
+		 : RelationGetRelationName(rel), name, columns, contents, nulls, n, batch_id);
+	return PointerGetDatum(role_only ? with_role(tuple, desc, column, JOBQ_NO_ROLE) : NULL);
 }
 
 /*
- * Return held rows to their tables if their roles exist now.  Returns the number of jobs.  The
- * caller must be connected to SPI.
+ * Return whether jobs of the batch are kept aside.  The caller must be connected to SPI.
+ */
+bool
+jobq_batch_is_held(int64 id)
+{
+	static SPIPlanPtr plan = NULL;
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	Relation	rel = table_open(jobq_relations()->held_row, AccessShareLock);
+	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+
+	table_close(rel, NoLock);
+	return !empty &&
+		jobq_query_kept(&plan, "SELECT FROM jobq_internal.held_row WHERE batch_id = $1 LIMIT 1",
+						1, types, values, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Return held rows to their tables if their roles exist now.  Returns the number of jobs that
+ * are not dormant.  The caller must be connected to SPI.
  */
 int64
 jobq_return_rows(void)

@@ -46,6 +46,7 @@ typedef struct JobqRelations
 	Oid			privilege;
 	Oid			event_handler;
 	Oid			limiter;
+	Oid			held_row;
 	Oid			role_type;		/* type jobq_internal.role */
 	Oid			context_type;	/* row type jobq.job_context */
 	bool		version_fits;	/* the library supports this version */

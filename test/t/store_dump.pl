@@ -243,63 +243,110 @@ $node->safe_psql('postgres', 'CREATE DATABASE office TEMPLATE template0');
 $node->safe_psql(
 	'office', q{
 CREATE EXTENSION jobq;
-CREATE ROLE "Mr. O'Hara" LOGIN;
-CREATE ROLE courier LOGIN IN ROLE "Mr. O'Hara";
+CREATE ROLE keeper LOGIN;
+CREATE ROLE "Mr. O'Hara" LOGIN IN ROLE keeper;
+CREATE ROLE courier LOGIN;
+CREATE ROLE boss SUPERUSER LOGIN;
 CREATE FUNCTION work(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(current_user::text) $$;
-SELECT jobq.register('work', 'work(jsonb)');
+SELECT jobq.register('work', 'work(jsonb)'), jobq.register('errand', 'work(jsonb)', queue => 'agency'), jobq.register('boss errand', 'work(jsonb)', queue => 'boss agency');
 SELECT jobq.create_queue('stays', open => true), jobq.pause('stays'), jobq.create_queue('agency', open => true, run_as => 'courier'), jobq.create_queue('outside', mode => 'consumer', open => true);
+SET ROLE boss;
+SELECT jobq.create_queue('boss agency', open => true, run_as => 'keeper');
+RESET ROLE;
+SELECT jobq.pause('agency'), jobq.pause('boss agency');
+SELECT jobq.enqueue('boss errand');
+SELECT jobq.create_batch('errands') AS batch \\gset
+SELECT jobq.add_jobs(:batch, 'errand', '{"{}"}');
+SELECT jobq.start_batch(:batch);
 SELECT jobq.enqueue('work', '{"n": 1}', queue => 'stays');
-SELECT jobq.grant_privilege('"Mr. O''Hara"'), jobq.on_event('dead', 'work', queue => 'stays');
+SELECT jobq.grant_privilege('keeper'), jobq.grant_privilege('"Mr. O''Hara"'), jobq.on_event('dead', 'work', queue => 'stays');
 SET ROLE "Mr. O'Hara";
 SELECT jobq.enqueue('work', 'null', queue => 'stays', unique_key => 'k', uuid => '00000000-0000-4000-8000-00000000000a', tags => '{a,"b c"}', headers => '{"h": null}', timeout => '1 h');
 SELECT jobq.create_batch('of his') AS batch \gset
 SELECT jobq.enqueue_many('work', '{"{\"n\": 3}"}', queue => 'stays', group_key => 'g');
 SELECT jobq.add_jobs(:batch, 'work', '{"{}"}', '{"queue": "stays"}');
 SELECT jobq.start_batch(:batch);
+SET ROLE keeper;
+SELECT jobq.create_batch('shared') AS batch \\gset
+SELECT jobq.add_jobs(:batch, 'work', '{"{}"}', '{"queue": "outside"}');
+SET ROLE "Mr. O'Hara";
+SELECT jobq.add_jobs(:batch, 'work', '{"{}"}', '{"queue": "stays"}');
+SET ROLE keeper;
+SELECT jobq.start_batch(:batch);
+SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min');
+SET ROLE "Mr. O'Hara";
 SELECT jobq.schedule('his', '@yearly', 'work', '7', options => '{"queue": "stays"}'), jobq.on_event('dead', 'work', queue => 'stays');
 SELECT jobq.cancel(jobq.enqueue('work', '{"n": 4}', queue => 'stays'));
 SELECT jobq.enqueue('work', '{"n": 5}', queue => 'outside');
-SELECT jobq.reject(id, token, 'no good') FROM jobq.reserve('{outside}');
+SELECT jobq.reject(id, token, 'no good') FROM jobq.reserve('{outside}', wait => '5 min');
 SELECT jobq.enqueue('work', '{"n": 6}', queue => 'outside');
-SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 day')});
+SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 day', wait => '5 min')});
 
-my @mine = qw(job archive dead_letter unique_key job_uuid lease batch schedule event_handler privilege queue delegation step);
+my @mine = qw(job archive dead_letter unique_key job_uuid batch schedule event_handler privilege queue delegation);
 my %all = map { $_ => $node->safe_psql('office', "SELECT t.* FROM jobq_internal.$_ t ORDER BY t::text") } @mine;
 my $office = $node->backup_dir . '.office';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $office, 'office' ], 'absent: pg_dump');
-$node->safe_psql('postgres', q{CREATE DATABASE branch TEMPLATE template0; DROP DATABASE office; DROP ROLE "Mr. O'Hara"; DROP ROLE courier});
+$node->safe_psql('postgres', qq{CREATE DATABASE $_ TEMPLATE template0}) foreach ('branch', 'branch2', 'strict');
+$node->safe_psql('postgres', q{DROP DATABASE office; DROP ROLE "Mr. O'Hara"; DROP ROLE courier; DROP ROLE boss});
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres'});
 $node->reload;
+my $offset = -s $node->logfile;
 $node->command_ok([ 'pg_restore', '-e', '--no-owner', '--no-acl', '-d', 'branch', $office ], 'absent: pg_restore');
-$node->safe_psql('postgres', 'CREATE DATABASE branch2 TEMPLATE template0');
+like(slurp_file($node->logfile, $offset), qr/WARNING:  role "Mr. O'Hara" does not exist\n.*DETAIL:  Rows of the role are kept aside/, 'absent: with a warning');
 $node->command_ok([ 'pg_dump', '-Fc', '-f', "$office.2", 'branch' ], 'absent: pg_dump of the restored database');
-$node->command_ok([ 'pg_restore', '-e', '-d', 'branch2', "$office.2" ], 'absent: its pg_restore');
+$node->command_ok([ 'pg_restore', '-e', '-j', '2', '-d', 'branch2', "$office.2" ], 'absent: its pg_restore');
+$node->command_ok([ 'pg_restore', '-e', '--schema-only', '-d', 'strict', $office ], 'absent: the schema is restored');
+$node->command_fails_like([ 'pg_restore', '-e', '--data-only', '--disable-triggers', '-d', 'strict', $office ],
+	qr/violates check constraint "absent_role"/, 'absent: without triggers, nothing is restored for a role that does not exist');
 foreach my $dbname ('branch', 'branch2')
 {
-	is($node->safe_psql($dbname, q{SELECT role, payload FROM jobq.jobs}), 'postgres|{"n": 1}', "$dbname: the job of a role that exists");
+	is($node->safe_psql($dbname, q{SELECT role, kind, state, queue FROM jobq.live_jobs ORDER BY kind}),
+		"postgres|boss errand|ready|boss agency\npostgres|errand|ready|agency\npostgres|work|ready|stays", "$dbname: the jobs of a role that exists");
 	is($node->safe_psql($dbname, q{SELECT name, role, kind FROM jobq.schedules}), '', "$dbname: no schedule");
-	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\ndefault\noutside\nstays", "$dbname: all queues");
-	is($node->safe_psql($dbname, q{SELECT what, hint FROM jobq.doctor() WHERE what ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
-role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 1 of dead_letter, 1 of event_handler, 4 of job, 1 of job_uuid, 1 of lease, 1 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
+	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\nboss agency\ndefault\noutside\nstays", "$dbname: all queues");
+	is($node->safe_psql($dbname, q{SELECT regexp_replace(what, '\d of lease, ', ''), hint FROM jobq.doctor() WHERE what ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
+role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 1 of dead_letter, 1 of event_handler, 5 of job, 1 of job_uuid, 1 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
+role boss does not exist: its restored rows (1 of delegation) are not in use|CREATE ROLE boss, then SELECT jobq.adopt()
 role courier does not exist: its restored rows (1 of queue) are not in use|CREATE ROLE courier, then SELECT jobq.adopt()
 END
 	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '0', "$dbname: there is nothing to adopt");
 }
-$node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN});
-foreach my $dbname ('branch', 'branch2')
-{
-	like($node->safe_psql($dbname, q{SELECT what, hint FROM jobq.doctor() WHERE what ~ 'courier'}), qr/was created after the restore.*\|SELECT jobq.adopt\(\)/, "$dbname: doctor() tells of the rows");
-	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '4', "$dbname: the jobs are adopted");
-	is($node->safe_psql($dbname, 'SELECT count(*) FROM jobq_internal.held_row'), '0', "$dbname: nothing is left");
-	is($node->safe_psql($dbname, "SELECT t.* FROM jobq_internal.$_ t ORDER BY t::text"), $all{$_}, "$dbname: $_ is as it was") foreach @mine;
-}
+
+# The database is served, and its queues are resumed: no job runs as a role that does not
+# exist, and no batch ends whose jobs are kept aside.
 $node->append_conf('postgresql.conf', q{jobq.databases = 'branch2'});
 $node->reload;
-$node->safe_psql('branch2', q{SELECT jobq.resume('stays')});
-wait_for($node, 'absent: the jobs run', q{SELECT count(*) = 4 FROM jobq.jobs WHERE state = 'completed'}, 'branch2');
-is($node->safe_psql('branch2', q{SELECT result #>> '{}' FROM jobq.jobs WHERE state = 'completed' ORDER BY id}),
-	"postgres\nMr. O'Hara\nMr. O'Hara\nMr. O'Hara", 'absent: as their roles');
-wait_for($node, 'absent: the batch has ended', q{SELECT state = 'completed' FROM jobq.batches}, 'branch2');
+$node->safe_psql('branch2', q{SELECT jobq.resume('agency'), jobq.resume('boss agency'), jobq.resume('stays')});
+wait_for($node, 'absent: a job runs', q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'completed' AND queue = 'stays'}, 'branch2');
+foreach my $name ('one', 'another')
+{
+	my $fence = $node->safe_psql('branch2', "SELECT jobq.create_batch('$name')");
+	$node->safe_psql('branch2', "SELECT jobq.start_batch($fence)");
+	wait_for($node, 'absent: the scheduler has looked', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence", 'branch2');
+}
+is($node->safe_psql('branch2', q{SELECT name, state FROM jobq.batches WHERE name IN ('errands', 'shared') ORDER BY name}),
+	"errands|running\nshared|running", 'absent: batches wait');
+is($node->safe_psql('branch2', q{SELECT kind, state FROM jobq.live_jobs ORDER BY kind}), "boss errand|ready\nerrand|ready", 'absent: jobs wait');
+
+# What the role has got before adopt() stays.
+$node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN; CREATE ROLE boss SUPERUSER LOGIN});
+$node->safe_psql('branch2', q{SELECT jobq.grant_privilege('"Mr. O''Hara"');
+SET ROLE "Mr. O'Hara"; SELECT jobq.schedule('his', '@daily', 'work')});
+like($node->safe_psql('branch', q{SELECT what, hint FROM jobq.doctor() WHERE what ~ 'courier'}), qr/was created after the restore.*\|SELECT jobq.adopt\(\)/, 'absent: doctor() tells of the rows');
+foreach my $dbname ('branch', 'branch2')
+{
+	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '5', "$dbname: the jobs are adopted");
+	is($node->safe_psql($dbname, 'SELECT count(*) FROM jobq_internal.held_row'), '0', "$dbname: nothing is left");
+}
+$all{job} =~ s/\|(\d+)\|courier\|/|$1|postgres|/;
+$all{job} =~ s/\|postgres\|courier\|/|postgres|postgres|/;
+is($node->safe_psql('branch', "SELECT t.* FROM jobq_internal.$_ t ORDER BY t::text"), $all{$_}, "branch: $_ is as it was") foreach @mine;
+is($node->safe_psql('branch', 'SELECT count(*) > 0 FROM jobq_internal.lease'), 't', 'branch: the lease is there');
+is($node->safe_psql('branch2', q{SELECT cron FROM jobq.schedules}), '@daily', 'absent: the schedule is the newer one');
+wait_for($node, 'absent: the jobs run', q{SELECT count(*) = 1 FROM jobq.live_jobs}, 'branch2');
+is($node->safe_psql('branch2', q{SELECT kind, result #>> '{}' FROM jobq.jobs WHERE state = 'completed' AND queue <> 'outside' ORDER BY kind, id}),
+	"boss errand|keeper\nerrand|courier\nwork|postgres" . "\nwork|Mr. O'Hara" x 4, 'absent: as their roles');
+wait_for($node, 'absent: the batches end', q{SELECT count(*) = 0 FROM jobq.batches WHERE state <> 'completed'}, 'branch2');
 
 $node->stop;
 no_failed_assertion($node);

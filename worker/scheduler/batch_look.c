@@ -302,6 +302,9 @@ may_begin(bool shared, Batch *batch, BatchLook *outcome)
 	*outcome = LOOK_OVER;
 	if (!read_batch(batch->id, false, batch))
 		return false;
+	*outcome = LOOK_EACH;
+	if (jobq_batch_is_held(batch->id))
+		return false;
 	*outcome = LOOK_ALONE;
 	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
 		return false;

@@ -18,6 +18,7 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"

@@ -135,7 +135,7 @@ make_day(void *arg)
 								" LOCK TABLE ONLY jobq_internal.archive IN ACCESS EXCLUSIVE MODE;"
 								" END IF;"
 								" LOCK TABLE jobq_internal.archive_default IN ACCESS EXCLUSIVE MODE;"
-								" CREATE TABLE jobq_internal.%s (LIKE jobq_internal.archive, PRIMARY KEY (id)) USING heap;"
+								" CREATE TABLE jobq_internal.%s (LIKE jobq_internal.archive INCLUDING CONSTRAINTS, PRIMARY KEY (id)) USING heap;"
 								" PERFORM jobq_internal.take_back('TABLE jobq_internal.%s', c.relacl, c.relowner, true)"
 								" FROM pg_class c WHERE c.oid = 'jobq_internal.%s'::regclass;"
 								" CREATE INDEX %s_batch ON jobq_internal.%s (batch_id, state) WHERE batch_id IS NOT NULL;"

@@ -165,7 +165,6 @@ load(TimestampTz now)
 static TimestampTz
 run(TimestampTz now)
 {
-
 	/* the clock may have been put back since the round began */
 	bool		distrusted = jobq_clock_ahead() > 0 || jobq_now() < now;
 	instr_time	start;
