@@ -22,6 +22,7 @@
 #include "catalog/partition.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
+#include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
