@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -35,14 +36,23 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 #define HOUSEKEEPING	256
 
 /*
- * Jobs shorter than SHORT_JOB (in microseconds) are bound by the processors.  More workers
- * than processors then only slow each other down.  A worker checks this every LOOK_JOBS jobs,
- * and rests for REST_PAUSE milliseconds if so.
+ * If the busy workers use all processors, more workers only slow each other down.  A worker
+ * checks this every LOOK_JOBS jobs: it multiplies its share of a processor by the number of
+ * busy workers.  If the product is at least FULL of the processors, the worker rests.
+ *
+ * A resting worker checks whether it is needed, at first after REST_PAUSE milliseconds, and
+ * later less often.  It cannot see whether the jobs of the others have begun to wait for
+ * something.  It therefore returns at the end of its rest, which is twice as long as the
+ * previous rest if the processors were full all the time.
  */
-#define SHORT_JOB		100
-#define LONG_JOB		(REST_PAUSE * 1000)
+#define FULL			0.8
 #define LOOK_JOBS		32
 #define REST_PAUSE		2L
+#define LAST_REST_PAUSE	16L
+#define LAST_REST		1024L
+
+/* A worker with a longer job is not busy, in microseconds. */
+#define LONG_JOB		(REST_PAUSE * 1000)
 
 /* Milliseconds between two reports of a worker's statistics. */
 #define STATISTICS_PAUSE	20L
@@ -70,8 +80,9 @@ static bool sleep_until_called(void);
 static void worker_exit(int code, Datum arg);
 static void cancel_handler(SIGNAL_ARGS);
 static void apply_settings(void);
-static bool too_many_workers(void);
-static void rest(void);
+static int	processors(void);
+static int	busy_workers(void);
+static void rest(long most);
 static bool time_to_leave(void);
 
 /* Have a worker started.  False if no process slot is free. */
@@ -285,16 +296,36 @@ run_entry(const JobqPush *entry)
 		jobq_quarantine_over(my_db, my_slot - jobq_shared->slots);
 }
 
-/* LOOK_JOBS more jobs are done: rest if the jobs were short and enough workers remain. */
+/* LOOK_JOBS more jobs are done: rest if the busy workers use all processors. */
 static void
 rest_if_crowded(void)
 {
-	static TimestampTz looked_at = 0;
-	TimestampTz now = GetCurrentTimestamp();
+	static instr_time looked_at;
+	static int64 looked_cpu = -1;
+	static long most = REST_PAUSE;
+	instr_time	took;
+	int64		cpu = jobq_processor_time();
+	int64		us;
 
-	if (now - looked_at < LOOK_JOBS * SHORT_JOB && too_many_workers())
-		rest();
-	looked_at = GetCurrentTimestamp();
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, looked_at);
+	us = INSTR_TIME_GET_MICROSEC(took);
+	if (looked_cpu >= 0 && us > 0)
+	{
+		double		share = (double) (cpu - looked_cpu) / us;
+		int			busy = busy_workers();
+
+		if (busy > processors() && busy * share >= FULL * processors())
+		{
+			rest(most);
+			most = Min(2 * most, LAST_REST);
+			cpu = jobq_processor_time();
+		}
+		else
+			most = REST_PAUSE;
+	}
+	looked_cpu = cpu;
+	INSTR_TIME_SET_CURRENT(looked_at);
 }
 
 /*
@@ -447,22 +478,29 @@ apply_settings(void)
 					PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/*
- * True if more workers are busy than there are processors, and another busy worker can run the
- * same jobs.  A worker with a long-running job does not count as busy, because the job
- * probably waits for something.  Nor does a worker with a job that began in the future,
- * because the clock was put back.
- */
-static bool
-too_many_workers(void)
+static int
+processors(void)
 {
-	static long processors = 0;
+	static int	n = 0;
+
+	if (n == 0)
+		n = (int) sysconf(_SC_NPROCESSORS_ONLN);
+	return n;
+}
+
+/*
+ * Return the number of busy workers; 0 if no other busy worker can run the jobs of this
+ * worker.  A worker with a long-running job does not count as busy, because the job probably
+ * waits for something.  Nor does a worker with a job that began in the future, because the
+ * clock was put back.
+ */
+static int
+busy_workers(void)
+{
 	TimestampTz now = jobq_now();
 	int			busy = 0;
 	int			peers = 0;
 
-	if (processors == 0)
-		processors = sysconf(_SC_NPROCESSORS_ONLN);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -477,18 +515,21 @@ too_many_workers(void)
 			slot->role == my_slot->role && slot->pool == my_slot->pool)
 			peers++;
 	}
-	return busy > processors && peers > 0;
+	return peers > 0 ? busy : 0;
 }
 
 /*
  * Rest while there are enough other busy workers, including a worker of the same role and
- * pool.  Such a worker may get a long job at any time, so check repeatedly.  Prefetched jobs
- * and the permits of the last job are returned first.
+ * pool, for at most this number of milliseconds.  Another worker may get a long job at any
+ * time, so check repeatedly.  Prefetched jobs and the permits of the last job are returned
+ * first.
  */
 static void
-rest(void)
+rest(long most)
 {
 	static uint32 wait_event = 0;
+	long		rested = 0;
+	long		pause = REST_PAUSE;
 	JobqWakeList wake = {0};
 	int64		processor_time;
 	bool		measured = turn_measured(&processor_time);
@@ -507,14 +548,16 @@ rest(void)
 	{
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 REST_PAUSE, jobq_wait_event(wait_event, "JobqWorkerRest"));
+						 pause, jobq_wait_event(wait_event, "JobqWorkerRest"));
 		ResetLatch(MyLatch);
 		process_interrupts();
 		my_slot->resting = false;
-		if (my_slot->retire || my_slot->yields || my_db->stop ||
-			!too_many_workers())
+		rested += pause;
+		if (my_slot->retire || my_slot->yields || my_db->stop || rested >= most ||
+			busy_workers() <= processors())
 			break;
 		my_slot->resting = true;
+		pause = Min(2 * pause, LAST_REST_PAUSE);
 	} while (true);
 }
 
