@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * answer.c
- *	  Answers: their headers, problems, rows as JSON, and the files of the
- *	  console.
+ *	  Answers: headers, problem documents, rows as JSON, and the files of the console.
  *
- * What an answer has in its headers is from here, and never from a request or
- * from the database, but for numbers.
+ * Headers of answers contain text of this program only.  Numbers may also come from a
+ * request or from the database.
  *
  * client/answer.c
  *
@@ -29,14 +28,14 @@ enum
 	"connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; " \
 	"form-action 'none'; frame-ancestors 'none'"
 
-#define LARGE_ANSWER	65536	/* bytes: it is seen how much of it was read */
+#define LARGE_ANSWER	65536	/* bytes; from here on, reading is tracked */
 
-/* A large answer, as long as it is being sent. */
+/* A large answer while it is sent. */
 typedef struct Large
 {
 	char	   *text;
 	size_t		length;
-	Caller	   *caller;			/* of the connection on which it is sent */
+	Caller	   *caller;			/* of the connection of the answer */
 } Large;
 
 static void answer_no_room(Request *request);
@@ -50,7 +49,8 @@ header_of(Request *request, const char *name)
 }
 
 /*
- * Have this sent, when the request is no longer suspended.
+ * Set the response, with the security headers, and resume the request.  Takes ownership
+ * of the response.
  */
 void
 answer_with(Request *request, unsigned status, struct MHD_Response *response)
@@ -85,7 +85,7 @@ answer_header(Request *request, const char *name, const char *value)
 }
 
 /*
- * libmicrohttpd wants to send a part of a large answer.
+ * Callback of libmicrohttpd: copy the next part of a large answer.
  */
 static ssize_t
 large_read(void *closure, uint64_t position, char *buffer, size_t size)
@@ -110,9 +110,9 @@ large_free(void *closure)
 }
 
 /*
- * Too much is kept for callers of this principal.  A caller that has only asked can ask
- * again.  Of other requests the answer is lost, as when a connection breaks, so that jobs
- * in it go back to their queue.
+ * Answer 503, because the memory for answers is used up.  The caller can repeat a GET
+ * request.  After any other method the connection is shut down, so that jobs in the lost
+ * answer go back to their queue.
  */
 static void
 answer_no_room(Request *request)
@@ -126,8 +126,7 @@ answer_no_room(Request *request)
 }
 
 /*
- * A text, of which a copy is made.  What the database says is not to be kept by
- * anybody.
+ * Answer with a copy of the text.  No cache may store data of the database.
  */
 void
 answer(Request *request, unsigned status, const char *type, const char *text, size_t length)
@@ -166,7 +165,7 @@ problem(unsigned status, const char *detail, const char *more, const char *sqlst
 									 "detail", detail, "hint", more, "sqlstate", sqlstate);
 	char	   *text;
 
-	/* not valid as UTF-8, as in a message of a server of another encoding */
+	/* the detail is not UTF-8, as from a server with another encoding */
 	if (document == NULL)
 		document = json_pack("{s:s, s:s, s:i, s:s*}", "type", "about:blank", "title",
 							 MHD_get_reason_phrase_for(status), "status", (int) status,
@@ -203,7 +202,7 @@ answer_no_connection(Request *request, const char *why)
 }
 
 /*
- * Who has asked is nobody any more.
+ * The session or the token of the caller has ended.
  */
 void
 answer_refused(Request *request)
@@ -212,8 +211,7 @@ answer_refused(Request *request)
 }
 
 /*
- * The status for an error of the server, by its SQLSTATE; the manual has the
- * same list.
+ * Return the HTTP status for an SQLSTATE.  The manual has the same list.
  */
 static unsigned
 status_of(const char *sqlstate)
@@ -262,7 +260,7 @@ problem_with_status(const Principal *principal, const PGresult *result, unsigned
 }
 
 /*
- * A problem document, to be freed.
+ * Return a problem document.  The caller frees the text.
  */
 char *
 problem_text(unsigned status, const char *detail)
@@ -271,7 +269,7 @@ problem_text(unsigned status, const char *detail)
 }
 
 /*
- * The same for an error of the server.
+ * Return a problem document for an error of the server.  The caller frees the text.
  */
 char *
 problem_of(const Principal *principal, const PGresult *result)
@@ -291,7 +289,7 @@ answer_error(Request *request, const PGresult *result)
 }
 
 /*
- * A text as JSON has it, in the encoding that it is in.
+ * Append a JSON string.  The encoding of the text does not change.
  */
 static void
 append_json_string(PQExpBuffer buffer, const char *value)
@@ -310,8 +308,8 @@ append_json_string(PQExpBuffer buffer, const char *value)
 }
 
 /*
- * The same for a time, with DateStyle ISO: "2030-01-31 12:00:00+01" is
- * "2030-01-31T12:00:00+01:00".
+ * Append a time, which has DateStyle ISO, as a JSON string: "2030-01-31 12:00:00+01"
+ * becomes "2030-01-31T12:00:00+01:00".
  */
 static void
 append_json_time(PQExpBuffer buffer, const char *time)
@@ -331,8 +329,9 @@ append_json_time(PQExpBuffer buffer, const char *time)
 }
 
 /*
- * A row of a result from this column on, as what row_to_json() makes of it, for
- * the types that the server's functions have.  To be freed.
+ * Return the columns of a row, from "column" on, as a JSON object.  The text equals the
+ * result of row_to_json() for the types used by jobq's functions.  The caller frees the
+ * text.
  */
 char *
 row_text(const PGresult *result, int row, int column)
@@ -367,8 +366,8 @@ row_text(const PGresult *result, int row, int column)
 }
 
 /*
- * A file that is part of the program: the console, and the description of the
- * routes.  A browser may keep it, and asks each time whether it is the same.
+ * Answer with a file of the program: the console, or the description of the routes.  A
+ * browser may keep the file, and asks with each use whether the file has changed.
  */
 void
 answer_asset(Request *request)

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * backend.c
- *	  A connection to the database, of a principal.
+ *	  A connection of a principal to the database.
  *
- * It is made with the password that the caller has given, and never with another
- * one: not with that of a password file, and not by what else the server takes for
- * proof of who this program is.  So a role for which the server asks for no
- * password is refused, unless --allow-trust was said.
+ * The program connects only with the password given by the caller.  A password file is
+ * never used.  Nor may the server accept the identity of the program itself, by "peer"
+ * for example.  The program therefore refuses a role if the server asks for no password,
+ * unless --allow-trust is set.  A token with a connection string is exempt.
  *
- * It runs one statement at a time.  What cancels a statement travels on its own,
- * and may arrive after that statement's end.  So the connection is given no other
- * one before the server is done with what cancels.
+ * A connection runs one statement at a time.  A cancel request uses a connection of its
+ * own, and may arrive after the end of its statement.  Therefore the next statement
+ * waits until the server has processed the cancel request.
  *
  * client/backend.c
  *
@@ -28,21 +28,22 @@
 #include <unistd.h>
 
 #define MAX_WORDS		64
-#define LARGE_RESULT	(1024 * 1024)	/* libpq keeps as much memory */
+#define LARGE_RESULT	(1024 * 1024)	/* bytes; libpq keeps a buffer of this
+										 * size */
 
-/* What asks the server to end a statement; libpq waits for it, so a thread does. */
+/* A cancel request.  PQcancel() blocks, so a thread calls it. */
 struct Cancel
 {
 	PGcancel   *request;
-	Backend    *backend;		/* NULL: it is closed */
+	Backend    *backend;		/* NULL: closed */
 };
 
-/* Threads write the address of their Cancel when it is done. */
+/* A pipe: each thread writes the address of its Cancel after PQcancel() has returned. */
 static int	cancels[2] = {-1, -1};
 static Watched cancels_watched = {.fd = -1};
-static int	ncancels;			/* that are not done */
+static int	ncancels;			/* in progress */
 
-/* Those of all who have no connection string of their own. */
+/* Hosts for all principals without a connection string. */
 static Hosts own_hosts;
 
 static void hear_nothing(void *nobody, const PGresult *result);
@@ -59,7 +60,7 @@ hosts_of(Principal *principal)
 }
 
 /*
- * Begin to make a connection.  If that fails at once, principal_failed() is called.
+ * Start a connection.  If the start fails at once, principal_failed() is called.
  */
 void
 backend_make(Principal *principal, bool waits)
@@ -73,7 +74,7 @@ backend_make(Principal *principal, bool waits)
 	connection_words(words, values);
 	while (words[n] != NULL)
 	{
-		/* the program's own role and password are not the caller's */
+		/* leave out the role and the password of the program itself */
 		if (strcmp(words[n], "user") == 0 || strcmp(words[n], "password") == 0)
 		{
 			for (int i = n; words[i] != NULL; i++)
@@ -127,7 +128,7 @@ backend_make(Principal *principal, bool waits)
 		fatal(EXIT_REFUSED, "out of memory");
 	backend->patience = hosts_patience(backend->conn);
 	backend->host = PQhost(backend->conn);
-	/* nothing that a role can have its server say is for this program's log */
+	/* notices may contain text of the role, so keep them out of the log */
 	PQsetNoticeReceiver(backend->conn, hear_nothing, NULL);
 	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
 	if (PQstatus(backend->conn) == CONNECTION_BAD)
@@ -155,13 +156,13 @@ backend_watch(Backend *backend)
 		events = backend->polling == PGRES_POLLING_WRITING ? EPOLLOUT : EPOLLIN;
 	else if (PQflush(backend->conn) == 1)
 		events |= EPOLLOUT;
-	/* while it connects, the socket may be another one under the same number */
+	/* libpq may have opened a new socket with the same number */
 	if (backend->state == BACKEND_CONNECTING || backend->watched.events != events)
 		loop_watch(&backend->watched, PQsocket(backend->conn), events);
 }
 
 /*
- * Close a connection.  Nobody waits for its statement any more.
+ * Close a connection.  The callback of a running statement is not called.
  */
 void
 backend_drop(Backend *backend)
@@ -186,8 +187,8 @@ backend_drop(Backend *backend)
 }
 
 /*
- * The server has not answered for too long.  Whoever tries again shall not begin with
- * an address that is silent: it is asked last from then on, until another one is silent.
+ * The server has not answered for too long.  Further attempts try the silent address
+ * last, until another address is silent.
  */
 void
 backend_silent(Backend *backend)
@@ -201,10 +202,10 @@ backend_silent(Backend *backend)
 }
 
 /*
- * There was no connection.  libpq has no SQLSTATE for that but in its message, if
- * that is verbose: "FATAL:  28P01: password authentication failed", in whichever
- * language.  Only class 28, and that the role may not connect, is said of the
- * role; all else may be better soon.
+ * The connection has failed.  libpq reports the SQLSTATE only in the verbose message:
+ * "FATAL:  28P01: password authentication failed", in any language.  Class 28 and 42501
+ * (no CONNECT privilege) count as a refusal of the role.  All other errors may be
+ * temporary.
  */
 static void
 backend_failed(Backend *backend)
@@ -215,7 +216,7 @@ backend_failed(Backend *backend)
 	bool		refused = false;
 	char	   *why;
 
-	/* of several addresses, the last counts */
+	/* with several addresses, the error of the last address counts */
 	for (const char *at = message; (at = strstr(at, ":  ")) != NULL; at += 3)
 		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && strncmp(at + 8, ": ", 2) == 0)
 		{
@@ -232,11 +233,11 @@ backend_failed(Backend *backend)
 }
 
 /*
- * The role may be what it says.  The settings that all statements need are one
- * round trip.  A page of jobs is to be read from the newest on until it is full,
- * though the planner, which cannot tell how many jobs are in a state, would rather
- * sort them all; so it is kept from that, and from compiling for what takes a few
- * milliseconds.
+ * The role is authenticated: send the settings for all statements, in one round trip.  A
+ * page of jobs must be read from the newest job on until the page is full.  The planner
+ * cannot estimate the number of jobs in a state, and would rather sort all jobs.
+ * enable_sort = off prevents the sort.  jit = off saves compilation, which is not
+ * worthwhile for statements of a few milliseconds.
  */
 static void
 backend_connected(Backend *backend)
@@ -271,7 +272,7 @@ backend_connected(Backend *backend)
 }
 
 /*
- * The connection is lost, perhaps with a statement under way.
+ * The connection is lost.  A running statement ends without a result.
  */
 void
 backend_lost(Backend *backend)
@@ -301,7 +302,7 @@ backend_lost(Backend *backend)
 }
 
 /*
- * Something has come from the server.
+ * Callback of the event loop: read from the server.
  */
 static void
 backend_ready(void *owner, uint32_t events)
@@ -313,7 +314,7 @@ backend_ready(void *owner, uint32_t events)
 	(void) events;
 	if (backend->state == BACKEND_CONNECTING)
 	{
-		/* libpq may close the socket, and have another one after */
+		/* libpq may close the socket and open a new one */
 		backend->polling = PQconnectPoll(backend->conn);
 		if (hosts_begun(backend->conn, backend->polling, &backend->host))
 			backend->since = web_now;
@@ -336,7 +337,7 @@ backend_ready(void *owner, uint32_t events)
 		result = PQgetResult(backend->conn);
 		if (result != NULL)
 		{
-			/* of several, the first that is an error counts, else the last */
+			/* keep the first error, or else the last result */
 			if (backend->result == NULL || PQresultStatus(backend->result) != PGRES_FATAL_ERROR)
 			{
 				PQclear(backend->result);
@@ -390,8 +391,8 @@ backend_ready(void *owner, uint32_t events)
 }
 
 /*
- * Have a statement run on a connection that is idle.  False if it is lost; the
- * statement is done then.
+ * Send a statement on an idle connection.  False if the connection is lost: the
+ * statement's callback has been called.
  */
 bool
 backend_send(Backend *backend, Statement *statement)
@@ -416,7 +417,7 @@ cancel_thread(void *argument)
 	struct Cancel *cancel = argument;
 	char		why[256];
 
-	/* this returns when the server has closed the connection that asks */
+	/* returns when the server has closed the cancel connection */
 	PQcancel(cancel->request, why, sizeof(why));
 	PQfreeCancel(cancel->request);
 	if (write(cancels[1], &cancel, sizeof(cancel)) != sizeof(cancel))
@@ -425,7 +426,8 @@ cancel_thread(void *argument)
 }
 
 /*
- * Threads are done: their connections may be given to others.
+ * Callback of the event loop: cancel threads have ended, and their connections may run
+ * statements again.
  */
 static void
 cancels_ready(void *owner, uint32_t events)
@@ -453,7 +455,7 @@ cancels_ready(void *owner, uint32_t events)
 }
 
 /*
- * Ask the server to end a statement that runs.  Its result comes all the same.
+ * Ask the server to cancel a running statement.  The statement still gets a result.
  */
 void
 backend_cancel(Statement *statement)
@@ -489,7 +491,7 @@ backend_cancel(Statement *statement)
 }
 
 /*
- * Whether the server is still being asked to end statements.
+ * True while cancel requests are in progress.
  */
 bool
 backend_cancels(void)
@@ -498,8 +500,8 @@ backend_cancels(void)
 }
 
 /*
- * Close a connection, and end what runs there.  The server, which may not answer, is
- * asked for that on its own.
+ * Cancel the statement of a connection, and close the connection without waiting for the
+ * server.
  */
 void
 backend_end(Backend *backend)

@@ -1,29 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * caller.c
- *	  Connections of callers: for how long they may be there, and which of them
- *	  makes room for others.
+ *	  Connections of callers: their time limits, and which connection is shut down to
+ *	  make room.
  *
- * A caller has so much time for a request, however many bytes come meanwhile.
- * After that its connection is shut down.
+ * Each phase of a request has a time limit, however many bytes arrive meanwhile.  After
+ * the limit the connection is shut down.
  *
- * A connection belongs to a crowd: that of the principal that was shown on it last, or
- * that of strangers from its address.  Of principals' there are as many as may be, and
- * beside them a few strangers, since each connection is a stranger's until a token or a
- * session is shown.  If there are too many of either side, the largest crowd of that side
- * loses a connection: a principal's that which was used longest ago, an address's the
- * oldest.  So no principal, and no address, keeps others out, however many connections
- * it makes.
+ * A connection belongs to a crowd: the crowd of the last principal shown on it, or the
+ * crowd of strangers from its address.  Each connection is a stranger's until a token or
+ * a session is shown.  Principals may have --max-clients connections in all, and a few
+ * strangers are allowed beside them.  If a side has too many, its largest crowd loses a
+ * connection.  A principal loses the least recently used connection, an address the
+ * oldest.  No principal and no address can therefore keep others out by opening many
+ * connections.
  *
- * The same holds for memory: the bodies that have come, and what is still to be sent.
- * What one crowd may have kept is limited, and so is what all of them may.  Beyond that
- * connections are shut down: callers that have neither sent nor read for SLOW_TIME, and
- * then, for an answer, callers that still send.  If there are none, the caller that asks
- * for memory gets none.  So other connections of a crowd never cut off a caller that
- * reads.
+ * Memory for received bodies and unsent answers is limited in the same way, per crowd and
+ * in all.  Beyond the limit, connections of the crowd are shut down, the slow callers
+ * first.  A slow caller has neither sent nor read for SLOW_TIME.  An answer may also
+ * replace callers in CALLER_SENDS.  If no such caller exists, the request for memory
+ * fails.  A caller that keeps reading is therefore never shut down for its own crowd.  If
+ * the total is too large, the crowd with the most memory makes room for other crowds, at
+ * last with any of its callers.
  *
- * Crowds are kept by their number of connections, as thousands may come and go: none
- * of them looks at all others.
+ * Crowds are listed by their number of connections, so that a new connection never scans
+ * all crowds.
  *
  * client/caller.c
  *
@@ -43,10 +44,10 @@
 
 #define RECEIVE_TIME	20.0	/* for a request */
 #define SEND_TIME		60.0	/* for an answer */
-#define SLOW_TIME		5.0		/* without a byte: the caller makes room */
-#define MAX_ENDING		64		/* that are shut down, beside those that may
-								 * be there */
-#define MAX_STRANGERS	32		/* that may be there in any case */
+#define SLOW_TIME		5.0		/* without a byte: the caller is slow */
+#define MAX_ENDING		64		/* being shut down, beside the open
+								 * connections */
+#define MAX_STRANGERS	32		/* always allowed */
 #define MAX_KEPT		(256 * 1024 * 1024) /* bytes, beside one body of
 											 * --max-body */
 #define MAX_KEPT_OF_CROWD	(64 * 1024 * 1024)	/* of several connections */
@@ -60,7 +61,7 @@ struct Caller
 {
 	TAILQ_ENTRY(Caller) all;
 	TAILQ_ENTRY(Caller) crowded;
-	struct Crowd *crowd;		/* NULL: it is shut down */
+	struct Crowd *crowd;		/* NULL: being shut down */
 	int			fd;
 	Address		address;
 	enum
@@ -69,20 +70,20 @@ struct Caller
 		CALLER_WAITS,			/* for an answer, or for an event */
 		CALLER_READS,			/* an answer, or an event */
 		CALLER_RESTS			/* between two requests */
-	}			state;			/* in this order, again and again */
+	}			state;			/* repeated in this order */
 	double		deadline;
-	size_t		kept;			/* bytes, for it */
-	double		moved;			/* when it has sent or read something */
-	int			queued;			/* bytes that the kernel had for it last */
-	void		(*release) (void *owner);	/* frees what is kept; or NULL */
+	size_t		kept;			/* bytes for this caller */
+	double		moved;			/* time of the last byte sent or read */
+	int			queued;			/* last send queue of the kernel, bytes */
+	void		(*release) (void *owner);	/* frees the memory; or NULL */
 	void	   *owner;
 };
 
 /* Connections of principals, or of strangers. */
 typedef struct Side
 {
-	struct CrowdList *by_size;	/* up to one more than may be */
-	int			largest;		/* of their sizes, or 0 */
+	struct CrowdList *by_size;	/* indexed by connections of a crowd */
+	int			largest;		/* size of the largest crowd, or 0 */
 	int			n;				/* connections */
 } Side;
 
@@ -94,8 +95,8 @@ typedef struct Crowd
 	Side	   *side;
 	Principal  *principal;		/* NULL: strangers */
 	Address		address;		/* of strangers */
-	struct CallerList callers;	/* that which was used longest ago first; of
-								 * strangers, that which came first */
+	struct CallerList callers;	/* principal: least recently used first;
+								 * strangers: oldest first */
 	int			n;
 	size_t		kept;			/* bytes, for all of them */
 } Crowd;
@@ -107,7 +108,7 @@ static LIST_HEAD(, Crowd) by_address[ADDRESS_LISTS];
 static size_t kept;				/* bytes, for all callers */
 
 /*
- * How many connections are there at most, with those that are being shut down.
+ * Return the maximum number of connections, including connections in shutdown.
  */
 unsigned
 callers_most(void)
@@ -116,7 +117,7 @@ callers_most(void)
 }
 
 /*
- * A crowd has one caller more, or one less.
+ * Add 1 to the number of callers of a crowd, or subtract 1.  Frees an empty crowd.
  */
 static void
 crowd_change(Crowd *crowd, int change)
@@ -170,7 +171,7 @@ crowd_join(Caller *caller, Crowd *crowd)
 }
 
 /*
- * The crowd of a principal, or, with NULL, of strangers from an address.
+ * Return the crowd of a principal, or, with NULL, of strangers from an address.
  */
 static Crowd *
 crowd_of(Principal *principal, const Address *address)
@@ -221,7 +222,7 @@ largest_loses(Side *side)
 }
 
 /*
- * If there are too many callers, some have to go.
+ * Shut down connections while there are too many.
  */
 static void
 callers_make_room(void)
@@ -233,7 +234,7 @@ callers_make_room(void)
 }
 
 /*
- * A caller has read if the kernel has less for it than before.
+ * Note progress of a reading caller: the kernel's send queue is shorter than before.
  */
 static void
 caller_look(Caller *caller)
@@ -248,8 +249,8 @@ caller_look(Caller *caller)
 }
 
 /*
- * Whether a caller has neither sent nor read for so long that it makes room.  Where its
- * socket is ready, this program is slow, and not the caller.
+ * True if a caller has neither sent nor read for SLOW_TIME.  If the socket is ready, the
+ * delay is on the side of this program, and the caller is not slow.
  */
 static bool
 caller_is_slow(Caller *caller)
@@ -266,8 +267,8 @@ caller_is_slow(Caller *caller)
 }
 
 /*
- * The caller of a crowd that makes room for another one of it, or, with NULL, for another
- * crowd; or NULL.
+ * Choose a caller of the crowd to shut down, or NULL.  "newer" is the caller of the same
+ * crowd for which room is made.  NULL: the room is for another crowd.
  */
 static Caller *
 crowd_victim(const Crowd *crowd, const Caller *newer)
@@ -296,8 +297,9 @@ crowd_victim(const Crowd *crowd, const Caller *newer)
 }
 
 /*
- * So many bytes are kept for a caller now.  If that is too much for its crowd, or for all,
- * others make room.  False if none of them can: then they must not be kept.
+ * Set the number of bytes kept for a caller.  If the crowd or the total exceeds its
+ * limit, other callers are shut down.  False if the limit is still exceeded: the caller
+ * of this function must then drop the bytes.
  */
 bool
 caller_keeps(Caller *caller, size_t bytes)
@@ -338,8 +340,8 @@ caller_keeps(Caller *caller, size_t bytes)
 }
 
 /*
- * Have this called when the caller has to go, so that the memory is free before its
- * connection is closed.  NULL takes that back.
+ * Set a function that frees the memory of a caller at shutdown, before the connection is
+ * closed.  NULL removes the function.
  */
 void
 caller_releases(Caller *caller, void (*release) (void *owner), void *owner)
@@ -349,7 +351,7 @@ caller_releases(Caller *caller, void (*release) (void *owner), void *owner)
 }
 
 /*
- * The caller has sent a part of its request, or read a part of its answer, or its
+ * Note progress: a part of the request arrived, a part of the answer was read, or the
  * answer begins.
  */
 void
@@ -365,7 +367,7 @@ caller_address(const Caller *caller)
 }
 
 /*
- * Of IPv6 a caller may have a whole network of 64 bits.
+ * Use 64 bits of an IPv6 address, because a caller may own the whole /64 network.
  */
 static void
 address_set(Address *address, const struct sockaddr *from)
@@ -393,7 +395,7 @@ side_open(Side *side, int most)
 }
 
 /*
- * A caller has come.
+ * Register a new connection.
  */
 Caller *
 caller_make(int fd, const struct sockaddr *address)
@@ -416,7 +418,7 @@ caller_make(int fd, const struct sockaddr *address)
 }
 
 /*
- * Its connection is closed.
+ * Free the caller after its connection is closed.
  */
 void
 caller_free(Caller *caller)
@@ -427,12 +429,12 @@ caller_free(Caller *caller)
 }
 
 /*
- * It has asked as this principal, or, with NULL, as one that there is not.
+ * The caller has authenticated as this principal, or failed to authenticate (NULL).
  */
 void
 caller_is(Caller *caller, Principal *principal)
 {
-	/* a stranger who asks again is no newer */
+	/* a stranger keeps its position when it sends another request */
 	if (caller->crowd == NULL || (principal == NULL && caller->crowd->principal == NULL))
 		return;
 	if (principal != NULL && caller->crowd == principal->crowd)
@@ -447,7 +449,7 @@ caller_is(Caller *caller, Principal *principal)
 }
 
 /*
- * The principal is to be no one any more: nor are those who were it.
+ * The principal is no longer valid.  Its callers become strangers.
  */
 void
 callers_forget(Principal *principal)
@@ -463,8 +465,8 @@ callers_forget(Principal *principal)
 }
 
 /*
- * A request of the caller begins; all of it is there; its answer is there; or that was
- * sent, and the next request may begin.
+ * The states of a caller, in order: the request begins; the request is complete; the
+ * answer begins; the answer was sent.
  */
 void
 caller_begins(Caller *caller)
@@ -498,7 +500,7 @@ caller_rests(Caller *caller)
 }
 
 /*
- * Shut down callers that take too long, and see which have read.
+ * Shut down callers after their deadline, and note the progress of readers.
  */
 void
 callers_tick(void)

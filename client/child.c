@@ -3,19 +3,19 @@
  * child.c
  *	  One job as a process.
  *
- * The command is run by the shell in a process group of its own.  The payload
- * is its standard input; what it writes is the result; what it says on standard
- * error goes into the job's log, and the end of it is the error if it fails.  All of its output is read,
- * but only so much is kept, so that a flood of it neither fills our memory nor
+ * The shell runs the command in a process group of its own.  The payload is standard
+ * input, and standard output becomes the result.  Standard error goes into the job's log;
+ * if the command fails, the end of standard error is the error.  All output is read, but
+ * only a limited part is kept.  A flood of output therefore neither fills memory nor
  * blocks the command.
  *
- * The job ends when the command ends.  What the command has started and left
- * behind is killed then, with the group: it could hold the pipes open for ever.
+ * The job ends when the command ends.  Then the whole process group is killed, because
+ * processes left behind by the command could hold the pipes open forever.
  *
- * A service manager or a terminal may signal the program and its commands
- * together.  A command that ends by a signal is not charged once the program has
- * been asked to stop.  The command may die before the program receives its own
- * signal, so the status of such a command is judged after a pause.
+ * A service manager or a terminal may signal the program and its commands together.  A
+ * command that ends by a signal is not charged an attempt once the program has been asked
+ * to stop.  The command may die before the program receives its own signal, so the status
+ * of such a command is judged after a pause.
  *
  * client/child.c
  *
@@ -39,20 +39,20 @@
 
 #define KEPT_ERRORS		4000	/* bytes of standard error */
 #define LONGEST_LINE	1000	/* of progress */
-#define READS_A_TURN	16		/* of one job, before others have theirs */
-#define MOST_SAID		1000	/* columns of what the shell says */
-#define JUDGE_PAUSE		1.0		/* for a signal to us to arrive, in seconds */
+#define READS_A_TURN	16		/* per job, before the next job is read */
+#define MOST_SAID		1000	/* columns of a message of the shell */
+#define JUDGE_PAUSE		1.0		/* seconds for our own signal to arrive */
 
 #define NPIPES			4		/* of a command */
-#define FILES_OF_OTHERS	64		/* connections, and what libraries open */
+#define FILES_OF_OTHERS	64		/* connections, and files of libraries */
 
 /* The exit status of a command. */
 #define STATUS_AGAIN	75		/* EX_TEMPFAIL */
 #define STATUS_REJECT	100
-#define STATUS_CANNOT	126		/* the shell could not execute it */
-#define STATUS_MISSING	127		/* there is no such command */
-#define STATUS_SIGNAL	128		/* plus the signal that ended a process of the
-								 * shell */
+#define STATUS_CANNOT	126		/* the shell could not execute the command */
+#define STATUS_MISSING	127		/* the command does not exist */
+#define STATUS_SIGNAL	128		/* plus the number of the signal reported by
+								 * the shell */
 
 static const char *limited(const char *command, int64_t bytes);
 static bool make_pipe(int ends[2], bool ours_writes);
@@ -69,7 +69,7 @@ static void reap_child(Job *job);
 static void end(Job *job, int status);
 
 /*
- * The command with a limit to its memory, which the shell sets.
+ * Return the command with a memory limit, set by the shell.
  */
 static const char *
 limited(const char *command, int64_t bytes)
@@ -82,8 +82,9 @@ limited(const char *command, int64_t bytes)
 }
 
 /*
- * Take the numbers that a command's pipes have in the command, so that ours are
- * above them; and have so many files open as all commands need, if we may.
+ * Occupy the descriptor numbers used by the pipes within a command, so that our ends have
+ * higher numbers.  Raise the limit of open files to the number needed by all commands, if
+ * permitted.
  */
 void
 children_prepare(void)
@@ -107,8 +108,8 @@ children_prepare(void)
 }
 
 /*
- * A pipe of which our end does not block, and neither is inherited.  False if there
- * is none to be had.
+ * Create a pipe.  Our end does not block, and neither end is inherited.  False on
+ * failure.
  */
 static bool
 make_pipe(int ends[2], bool ours_writes)
@@ -120,8 +121,8 @@ make_pipe(int ends[2], bool ours_writes)
 }
 
 /*
- * Start the job's process.  posix_spawn() does not copy our memory, as fork()
- * would for each job.
+ * Start the job's process.  Unlike fork(), posix_spawn() does not copy our memory for
+ * each job.
  */
 void
 child_start(Job *job)
@@ -174,7 +175,7 @@ child_start(Job *job)
 		job->pid = 0;
 		for (int i = 0; i < NPIPES; i++)
 			shut(ours[i]);
-		/* another attempt of the job would be no better */
+		/* another attempt would fail, too */
 		if (failure == E2BIG && job->headers != NULL)
 		{
 			job_end(job, OUTCOME_NACK, "its headers are too large for the environment of a command");
@@ -193,8 +194,8 @@ child_start(Job *job)
 }
 
 /*
- * Our environment, and what the command is to know of the job.  A trace of ours is none
- * of the job's.
+ * Return our environment plus the variables of the job.  Our own trace context is left
+ * out.
  */
 static char **
 environment_of(const Job *job)
@@ -235,7 +236,7 @@ shut(int *fd)
 }
 
 /*
- * Send a signal to the job's process and all that it has started.
+ * Send a signal to the process group of the job.
  */
 static void
 signal_group(Job *job, int signal)
@@ -245,7 +246,7 @@ signal_group(Job *job, int signal)
 }
 
 /*
- * End the job's process: SIGTERM, and SIGKILL after a time.
+ * Send SIGTERM to the job's processes, and SIGKILL after the grace time.
  */
 void
 child_interrupt(Job *job)
@@ -255,7 +256,8 @@ child_interrupt(Job *job)
 }
 
 /*
- * What to poll for: CHILD_POLLS at most; returns how many.
+ * Fill in the descriptors to poll, at most CHILD_POLLS.  Returns the number of
+ * descriptors.
  */
 int
 child_polls(Job *job, struct pollfd *polls)
@@ -288,7 +290,7 @@ child_polls(Job *job, struct pollfd *polls)
 }
 
 /*
- * Read and write what can be, and see to the times.
+ * Read and write without blocking, and check the deadlines.
  */
 void
 child_go_on(Job *job)
@@ -333,12 +335,12 @@ write_payload(Job *job)
 		else if (job->written < length && errno == EAGAIN)
 			return;
 		else
-			shut(&job->in);		/* all is written, or nobody reads it */
+			shut(&job->in);		/* all written, or closed by the command */
 	}
 }
 
 /*
- * Read once; how many bytes, or 0 if nothing more is there now.
+ * Read once.  Returns the number of bytes, or 0 if no more bytes are there now.
  */
 static size_t
 read_once(int *fd, char *bytes, size_t size)
@@ -356,8 +358,8 @@ read_once(int *fd, char *bytes, size_t size)
 }
 
 /*
- * Read standard output once, of which the beginning is kept.  False if nothing more
- * is there now.
+ * Read standard output once, and keep the beginning.  False if no more bytes are there
+ * now.
  */
 static bool
 read_output(Job *job)
@@ -371,8 +373,8 @@ read_output(Job *job)
 }
 
 /*
- * The same for standard error, of which the end is kept, and what goes into the
- * log.
+ * Read standard error once: keep the end, and add the lines to the log.  False if no more
+ * bytes are there now.
  */
 static bool
 read_errors(Job *job)
@@ -391,7 +393,8 @@ read_errors(Job *job)
 }
 
 /*
- * Lines of "progress PERCENT MESSAGE".  Others are ignored; the last one counts.
+ * Read lines of "progress PERCENT MESSAGE".  The last line counts; all other lines are
+ * ignored.
  */
 static void
 read_progress(Job *job)
@@ -435,7 +438,7 @@ take_line(Job *job)
 				end++;
 			message = without_junk(end, strlen(end));
 			snprintf(job->percent, sizeof(job->percent), "%.4g", percent);
-			/* the server refuses a part of a character */
+			/* cut between characters: the server refuses incomplete UTF-8 */
 			length = strnlen(message, sizeof(job->message) - 1);
 			while (length > 0 && (message[length] & 0xC0) == 0x80)
 				length--;
@@ -448,8 +451,9 @@ take_line(Job *job)
 }
 
 /*
- * The signal that ended a command, if service managers and terminals stop processes
- * by it; else 0.  A shell passes the signal on as its exit status.
+ * Return the signal that ended a command, if service managers or terminals use this
+ * signal to stop processes.  Otherwise return 0.  A shell passes the signal on as its
+ * exit status.
  */
 static int
 stop_signal_of(int status)
@@ -460,7 +464,7 @@ stop_signal_of(int status)
 }
 
 /*
- * Reap the process of a job, and read what is left in its pipes.
+ * Reap the process of a job, and read the rest from the pipes.
  */
 static void
 reap_child(Job *job)
@@ -485,8 +489,8 @@ reap_child(Job *job)
 }
 
 /*
- * Reap the processes that have ended, and judge those of jobs.  As process 1 of a
- * container, the program inherits the orphans of others, which only it can reap.
+ * Reap ended processes, and judge the processes of jobs.  As process 1 of a container,
+ * the program inherits orphans, which only process 1 can reap.
  */
 void
 children_reap(void)
@@ -512,7 +516,7 @@ children_reap(void)
 }
 
 /*
- * The command has ended: what that means for the job.
+ * The command has ended: determine the outcome of the job.
  */
 static void
 end(Job *job, int status)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * command.c
- *	  Reads the words of a command, and runs those that are one statement.
+ *	  Parse the arguments of a command, and run commands with a single
+ *	  statement.
  *
  * client/command.c
  *
@@ -15,10 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_OPTION	1000	/* of getopt_long(), for those of a command */
+#define FIRST_OPTION	1000	/* getopt_long() value of a command's first
+								 * option */
 #define NAME_SIZE	64
-#define NUMBER_MARK	'\001'		/* before a number below zero, while options
-								 * are read */
+#define NUMBER_MARK	'\001'		/* marks a negative number while options are
+								 * parsed */
 
 static void option_name(char *name, const CommandOption *option);
 static bool is_boolean(const CommandOption *option);
@@ -33,7 +35,7 @@ command_find(const char *name)
 }
 
 /*
- * An option as it is typed: --max-attempts, for max_attempts in SQL.
+ * Write an option as typed: --max-attempts for max_attempts in SQL.
  */
 static void
 option_name(char *name, const CommandOption *option)
@@ -45,7 +47,7 @@ option_name(char *name, const CommandOption *option)
 }
 
 /*
- * --watch is --watch=true.
+ * True for a boolean option: --watch means --watch=true.
  */
 static bool
 is_boolean(const CommandOption *option)
@@ -79,8 +81,8 @@ command_help(const Command *command)
 }
 
 /*
- * Exit unless the value of the option is one of those that its help lists, as in
- * "this, that or other".
+ * Exit unless the help of the option lists the value, as in "red, green or
+ * blue".
  */
 static void
 check_listed(const CommandOption *option, const char *value)
@@ -97,10 +99,10 @@ check_listed(const CommandOption *option, const char *value)
 }
 
 /*
- * Read the words of a command, and the options that all have.  The values are
- * in the order of the statement's parameters: the arguments that the command
- * has at most (one, if any, where they are an array), then its options.
- * Returns how many there are.
+ * Parse the arguments and options of a command, and the common options.  The
+ * values have the order of the statement's parameters: first the arguments, then
+ * the options.  There are max_arguments arguments, or a single array if the
+ * command takes "many".  Returns the number of values.
  */
 int
 command_parse(const Command *command, int argc, char **argv, const char **values)
@@ -140,7 +142,7 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 	}
 	memcpy(words + n, common, sizeof(common));
 
-	/* a number below zero is no option, unless it is the value of one */
+	/* a negative number is an argument, unless it follows an option */
 	for (int i = 1; i < argc; i++)
 		if (argv[i][0] == '-' && isdigit((unsigned char) argv[i][1]) && argv[i - 1][0] != '-')
 		{
@@ -157,7 +159,7 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 	{
 		int			which = found - FIRST_OPTION;
 
-		/* getopt's own complaint is a question mark, too */
+		/* getopt also returns a question mark for an error */
 		if (found == '?' && (strcmp(argv[optind - 1], "-?") == 0 || strcmp(argv[optind - 1], "--help") == 0))
 		{
 			command_help(command);
@@ -199,7 +201,7 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 }
 
 /*
- * Run a command that is one statement.
+ * Run a command with a single statement.
  */
 int
 command_run(const Command *command, int argc, char **argv)
@@ -211,8 +213,8 @@ command_run(const Command *command, int argc, char **argv)
 }
 
 /*
- * Run a statement and show what it returns, as the command does.  Returns the
- * exit status.
+ * Run a statement and print the result in the format of the command.  Returns
+ * the exit status.
  */
 int
 statement_run(const Command *command, const char *sql, int n, const char *const *values)

@@ -3,16 +3,16 @@
  * commands.c
  *	  The table of all commands.
  *
- * A new command is mostly an entry of the table here, with the SQL that the
- * manual names; make reference writes it into jobq.1.  The options of a job, the
- * settings of a queue, and the conditions on jobs come from the lists that the
- * server's library is made from.
+ * A new command is mostly an entry in this table, with the SQL from the manual;
+ * "make reference" writes the entry into jobq.1.  Options of a job, settings of
+ * a queue, and conditions on jobs come from the lists used to build the server's
+ * library.
  *
- * A statement names the schema of each function, operator and type, since
- * somebody may have put others of that name into the search_path of whoever runs
- * the program; and it has no IN, LIKE, nor CASE of a value, which look for their
- * operators there.  It does not set a search_path: jobs may take that of the
- * session along, and behind a pooler others would have it then.
+ * A statement names the schema of each function, operator and type, because
+ * another role may have planted namesakes in the search_path.  IN, LIKE and CASE
+ * with a value are not used, because these find operators by search_path.  No
+ * statement sets search_path: a job may carry the setting of its session, and
+ * behind a pooler other sessions would inherit the setting.
  *
  * client/commands.c
  *
@@ -24,7 +24,7 @@
 #define JOB_FILTER(name, c_name, type, oid, says) {#name, 0, #type, says},
 #define QUEUE_SETTING(name, c_name, type, column, check, words, says) {#name, 0, #type, says},
 
-/* What is asked of many jobs at a time, and what comes of each. */
+/* Call a function for each of many jobs, and return each result. */
 #define FOR_EACH_ID(call) \
 	"SELECT j.id, " call " FROM pg_catalog.unnest($1::pg_catalog.int8[]) AS j(id)"
 
@@ -131,7 +131,7 @@ const Command commands[] = {
 		"FROM jobq.dead_letters AS f "
 		"LEFT JOIN (SELECT l.id AS before_id, l.failed_at AS before_at FROM jobq.dead_letters AS l) AS b ON before_id" EQUALS "$3 "
 		"WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
-		/* a letter that is gone has no time */
+		/* a deleted dead letter has no time */
 		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.failed_at" BELOW "before_at OR (f.failed_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
 		"ORDER BY f.failed_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
 		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that ended before this one: the next page"}, OPTION_LIMIT}

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * connect.c
- *	  A connection to the server as PostgreSQL's own programs make it: by the
- *	  environment, connection strings, service files and .pgpass; and one
- *	  statement on it.
+ *	  A connection to the server, and single statements on the connection.  As in
+ *	  PostgreSQL's own programs, parameters come from the environment, connection
+ *	  strings, service files and .pgpass.
  *
  * client/connect.c
  *
@@ -18,7 +18,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-static char *password;			/* that was typed */
+static char *password;			/* typed by the user */
 
 static char *ask_password(void);
 static char *field_of(const PGresult *result, int field);
@@ -26,7 +26,8 @@ static void say_details(const PGresult *result);
 static void say_notice(void *nobody, const PGresult *result);
 
 /*
- * The parameters of a connection, ended by NULL: CONNECTION_WORDS at most.
+ * Fill in the parameters of a connection, at most CONNECTION_WORDS, with a NULL at
+ * the end.
  */
 void
 connection_words(const char **keywords, const char **values)
@@ -37,9 +38,8 @@ connection_words(const char **keywords, const char **values)
 	int			n = 0;
 
 	/*
-	 * A server that is not there any more is noticed within a minute.  A
-	 * connection string overrides what stands before it; a service file does
-	 * not.
+	 * These settings detect a dead server within a minute.  A connection
+	 * string overrides parameters before it; a service file does not.
 	 */
 	if (getenv("PGSERVICE") == NULL && (settings.dbname == NULL || strstr(settings.dbname, "service=") == NULL))
 		for (; n < 4; n++)
@@ -48,7 +48,7 @@ connection_words(const char **keywords, const char **values)
 			values[n] = silence[n][1];
 		}
 
-	/* what stands behind a connection string overrides it */
+	/* parameters behind a connection string override it */
 	keywords[n] = "dbname";
 	values[n++] = settings.dbname;
 	keywords[n] = "host";
@@ -68,7 +68,7 @@ connection_words(const char **keywords, const char **values)
 }
 
 /*
- * A connection, or the end of the program.
+ * Return a connection.  A failure ends the program.
  */
 PGconn *
 connect_now(void)
@@ -99,7 +99,7 @@ connect_now(void)
 }
 
 /*
- * A password from the terminal, or NULL if there is none.
+ * Read a password from the terminal.  NULL if there is no terminal.
  */
 static char *
 ask_password(void)
@@ -129,8 +129,7 @@ ask_password(void)
 }
 
 /*
- * The result of a statement, or the end of the program with what the server
- * says.
+ * Return the result of a statement.  An error is printed, and ends the program.
  */
 PGresult *
 query(PGconn *conn, const char *sql, int n, const char *const *values)
@@ -147,8 +146,8 @@ query(PGconn *conn, const char *sql, int n, const char *const *values)
 }
 
 /*
- * A field of what the server says, on one line, or NULL if it has none.  The server
- * quotes what jobs carry.
+ * Return a field of a server message on one line, or NULL if the field is missing.
+ * Messages can quote values of jobs, so control characters are escaped.
  */
 static char *
 field_of(const PGresult *result, int field)
@@ -185,8 +184,8 @@ say_details(const PGresult *result)
 }
 
 /*
- * Have what the server says beside its answers said as its errors are.  By itself,
- * libpq would write it as it is.
+ * Print the server's notices in the format of errors.  libpq itself would print
+ * notices without escapes.
  */
 void
 hear_notices(PGconn *conn)
@@ -208,7 +207,7 @@ say_notice(void *nobody, const PGresult *result)
 }
 
 /*
- * The SQLSTATE of a result, or an empty text.
+ * Return the SQLSTATE of a result, or an empty string.
  */
 const char *
 sqlstate_of(const PGresult *result)
@@ -219,7 +218,7 @@ sqlstate_of(const PGresult *result)
 }
 
 /*
- * An array of these texts, as the server reads it.  NULL stands for null.
+ * Return an array literal of these strings.  A NULL pointer becomes null.
  */
 char *
 array_of(int n, const char *const *values)

@@ -3,8 +3,8 @@
  * events.c
  *	  The stream of Server-Sent Events to a caller.
  *
- * A caller that does not read is not waited for: its events are kept, as far as
- * MAX_BACKLOG and caller.c allow.
+ * The program never waits for a slow caller.  Unread events are buffered, up to
+ * MAX_BACKLOG and the limits of caller.c.
  *
  * client/events.c
  *
@@ -17,13 +17,12 @@
 #include <string.h>
 
 #define HEARTBEAT		15.0
-#define MAX_BACKLOG		(4 * 1024 * 1024)	/* what a caller may be behind, in
-											 * bytes */
+#define MAX_BACKLOG		(4 * 1024 * 1024)	/* unread bytes per caller */
 #define BLOCK_SIZE		4096
 
 /*
- * Something is about to be added to what a caller gets.  If it has got all else, it has
- * as much time for that as for any answer.
+ * Prepare to add to the buffer of a stream.  If the buffer was empty, the caller's time
+ * limit for an answer begins again.
  */
 static void
 stream_begins_to_send(Stream *stream)
@@ -42,8 +41,8 @@ stream_begins_to_send(Stream *stream)
 }
 
 /*
- * The caller has to go: its events are free at once, since a list goes to all who follow
- * it before any connection is closed.
+ * Free the events of a caller at shutdown.  A topic's list is sent to all followers
+ * before any connection is closed, so the memory is needed at once.
  */
 static void
 stream_release(void *owner)
@@ -58,8 +57,7 @@ stream_release(void *owner)
 }
 
 /*
- * Add an event to what a caller gets.  A caller that does not read is not waited
- * for.
+ * Add an event to the buffer of a stream, without waiting for the caller.
  */
 void
 stream_event(Stream *stream, const char *id, const char *name, const char *data)
@@ -91,7 +89,7 @@ stream_event(Stream *stream, const char *id, const char *name, const char *data)
 }
 
 /*
- * libmicrohttpd wants to send something.
+ * Callback of libmicrohttpd: copy the next part of the stream.
  */
 static ssize_t
 stream_read(void *closure, uint64_t position, char *buffer, size_t size)
@@ -112,7 +110,7 @@ stream_read(void *closure, uint64_t position, char *buffer, size_t size)
 	{
 		if (stream->ended)
 			return MHD_CONTENT_READER_END_OF_STREAM;
-		/* what was sent at once may have been much */
+		/* free a large buffer */
 		if (stream->out.maxlen > BLOCK_SIZE)
 		{
 			termPQExpBuffer(&stream->out);
@@ -135,8 +133,8 @@ stream_read(void *closure, uint64_t position, char *buffer, size_t size)
 }
 
 /*
- * If nothing was sent for a while, send something, so that all between here and the
- * caller know that the connection is used.
+ * After HEARTBEAT seconds of silence, send a comment, so that proxies on the way see a
+ * connection in use.
  */
 void
 stream_beat(Stream *stream)
@@ -158,7 +156,7 @@ stream_left(Request *request)
 }
 
 /*
- * End a request's stream, if it has one.
+ * End the stream of a request, if any.
  */
 void
 stream_end(Request *request)
@@ -194,8 +192,9 @@ stream_begin(Request *request, void (*sent) (Request *request, bool whole))
 }
 
 /*
- * A hash of what a caller is told, which must not depend on what is hidden from that
- * caller.  FNV-1a: an accident, not an attack, would lose an event.
+ * Compute a hash of a text sent to a caller.  The text must not contain data hidden from
+ * this caller.  FNV-1a is sufficient, because only an accidental collision would lose an
+ * event.
  */
 void
 hash_of(const char *text, char *hash)

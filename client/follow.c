@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * follow.c
- *	  The command tail: what becomes of a job, as it comes.
+ *	  The command tail: print the changes of a job as they happen.
  *
  * client/follow.c
  *
@@ -44,8 +44,8 @@ static const char log_lines[] =
 "WHERE s.at OPERATOR(pg_catalog.=) $3::pg_catalog.text) ORDER BY l.n";
 
 /*
- * The time is over when nothing has happened: progress is looked for then.  What
- * becomes of a job that leaves no row is told to those who wait, and only here.
+ * Wait for at most 1 s; progress does not end the wait, and is read afterwards.  Only
+ * a waiting session learns the outcome of a job without a row.
  */
 static const char wait_a_little[] =
 "SELECT w.state, pg_catalog.to_char(jobq_internal.clock(), 'HH24:MI:SS') FROM jobq.wait($1::pg_catalog.int8, '1 s') AS w";
@@ -58,8 +58,8 @@ static bool reader_left(void);
 static int	left_no_row(const char *id, const PGresult *waited);
 
 /*
- * The result of a statement, which may be that there is no such job.  A lost
- * connection is made anew, however long that takes.
+ * Return the result of a statement, or the error NO_SUCH_JOB.  After the loss of the
+ * connection, reconnect without a time limit.
  */
 static PGresult *
 ask(PGconn **conn, const char *sql, int n, const char *const *values)
@@ -90,9 +90,9 @@ ask(PGconn **conn, const char *sql, int n, const char *const *values)
 }
 
 /*
- * Show the lines of the log that came after the one that was shown last, up to
- * this last one; both are named by their times.  Of many lines the first are gone,
- * and so may those be.
+ * Print the lines of the log after the line with time "shown", up to the line with
+ * time "last".  A long log drops its oldest lines, and may have dropped either of
+ * these lines.
  */
 static void
 show_log(PGconn **conn, const char *id, const char *shown, const char *last)
@@ -111,7 +111,7 @@ show_log(PGconn **conn, const char *id, const char *shown, const char *last)
 }
 
 /*
- * Does nobody read any more what is printed?
+ * True if the reader of standard output is gone.
  */
 static bool
 reader_left(void)
@@ -122,8 +122,8 @@ reader_left(void)
 }
 
 /*
- * The job was seen, and there is no row of it any more.  If it has ended while it was
- * waited for, that says how.
+ * The row of a known job is gone.  Print the outcome if the last wait has returned
+ * it, and return the exit status.
  */
 static int
 left_no_row(const char *id, const PGresult *waited)

@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * gate.c
- *	  A gate, at which consumers of a principal wait for jobs, and its statement.
+ *	  A gate, where consumers of a principal wait for jobs, and its statement.
  *
- * For all who are parked at a gate one statement waits in reserve(), for the queues
- * of any of them.  What it gets is handed to those who have waited longest and
- * want jobs of that queue.  It waits in the name of this program: with a statement for
- * each name that callers have, thousands would wait for its turn.
+ * Each gate runs one statement, which waits in jobq.reserve() for the queues of all
+ * parked callers.  Each job goes to the caller with the longest wait for this queue.
+ * The statement uses the consumer name of this program.  A statement for each consumer
+ * name would put thousands of statements into the line of pool.c.
  *
- * It takes no more jobs than are wanted of each of its queues, since it does not
- * say of which it takes them, and one that nobody wants would have cost its queue a
- * token of its rate.  If that is few because of one queue, and another one has
- * more for more callers, these are asked for alone, without waiting, in between.
+ * The statement reserves at most as many jobs as the least wanted of its queues.
+ * jobq.reserve() may take all jobs from a single queue, and an unwanted job would cost
+ * its queue a rate token.  If a queue may have more jobs, and callers want them, the
+ * next statement is for this queue alone and does not wait.
  *
- * The database may refuse queues together that it gives apart, or one of them.  An
- * error is told to a caller only if the statement was for his own queues.  Else those
- * that have failed together are parked at two gates from then on, half of them at
- * each, and come together again after a while.
+ * The database may refuse a queue, or permit several queues only separately.  A caller
+ * gets the error only if the statement was for its queues alone.  Otherwise the gate
+ * is split: half of the refused wishes move to a second gate.  The gates merge again
+ * after APART_TIME.
  *
  * client/gate.c
  *
@@ -29,15 +29,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_JOBS		100		/* that a statement takes */
-#define SHORT_WAIT		0.25	/* if others wait for its place */
+#define MAX_JOBS		100		/* per statement */
+#define SHORT_WAIT		0.25	/* if other callers wait */
 #define GATES_AT_A_TIME	4		/* of a principal: see pool.c */
-#define APART_TIME		60.0	/* until those who were refused together are
-								 * asked for together again */
+#define APART_TIME		60.0	/* until refused queues are requested together
+								 * again */
 
 /*
- * All that is made of the columns is made here: with a function that may look at the
- * database, the statement would keep its snapshot as long as it waits.
+ * This program builds the JSON of a row.  A function in the statement that may read
+ * the database would keep the snapshot for the whole wait.
  */
 #define BEFORE_JOB		3		/* columns */
 static const char wait_sql[] =
@@ -81,7 +81,7 @@ gate_is_for(const Gate *gate, const char *lease, int held)
 }
 
 /*
- * The gate for such calls to which new wishes come, or NULL.
+ * Return the gate for calls with this lease and "held" that takes new wishes, or NULL.
  */
 static Gate *
 gate_for_new(const Principal *principal, const char *lease, int held)
@@ -116,7 +116,8 @@ wish_take_out(Wish *wish)
 }
 
 /*
- * The wish for these queues at a gate for such calls.
+ * Return the wish for these queues at a gate with this lease and "held".  Creates the
+ * wish, and the gate, if necessary.
  */
 Wish *
 wish_for(Principal *principal, const char *lease, int held, json_t *queues)
@@ -138,7 +139,7 @@ wish_for(Principal *principal, const char *lease, int held, json_t *queues)
 }
 
 /*
- * The name of the queue at this place of a wish, or NULL.
+ * Return the name of queue i of a wish, or NULL.
  */
 static const char *
 wish_queue(const Wish *wish, size_t i)
@@ -160,8 +161,7 @@ wish_has(const Wish *wish, const char *queue)
 }
 
 /*
- * How many jobs of a queue those who are parked want, as far as a statement takes so
- * many.
+ * Return how many jobs of a queue the parked callers want, at most MAX_JOBS.
  */
 static int
 wanted_of(const Gate *gate, const char *queue)
@@ -200,8 +200,8 @@ add_queues(const Wish *wish, const char **names, int *n)
 }
 
 /*
- * Whether the statement that runs lacks a queue that somebody wants, or may take
- * more jobs of one than are wanted since others have left.
+ * True if the running statement lacks a wanted queue.  Also true if callers have left,
+ * and the statement may now take too many jobs of a queue.
  */
 static bool
 is_outdated(const Gate *gate)
@@ -209,7 +209,7 @@ is_outdated(const Gate *gate)
 	for (int i = 0; i < gate->nqueues; i++)
 		if (wanted_of(gate, gate->queues[i]) < gate->most)
 			return true;
-	/* what is brief is soon followed by one that has it */
+	/* a brief statement ends soon; the next includes the queue */
 	for (const Wish *wish = gate->wishes; wish != NULL && !gate->brief; wish = wish->next)
 		for (size_t i = 0; i < json_array_size(wish->queues) && !wish->asked; i++)
 		{
@@ -225,7 +225,7 @@ is_outdated(const Gate *gate)
 }
 
 /*
- * Have a statement wait for what those who are parked want.
+ * Send a statement that waits for the jobs wanted by the parked callers.
  */
 static void
 gate_ask(Gate *gate)
@@ -293,8 +293,8 @@ gate_ask(Gate *gate)
 }
 
 /*
- * Have the gate's statement be for those who are parked now, or end the gate if there
- * are none.
+ * Make the gate's statement match the parked callers.  Free the gate if no caller is
+ * parked.
  */
 void
 gate_run(Gate *gate)
@@ -317,8 +317,8 @@ gate_run(Gate *gate)
 }
 
 /*
- * Callers whose wishes have moved to another gate follow them, and have their places
- * among those who are parked there.
+ * Move callers to the gate to which their wishes have moved.  The list there stays
+ * sorted by waiting time.
  */
 static void
 callers_follow(Gate *from, Gate *to)
@@ -344,8 +344,8 @@ callers_follow(Gate *from, Gate *to)
 }
 
 /*
- * The database has refused what these wishes are for together: half of them go to a
- * gate of their own.
+ * The database has refused the queues of these wishes together.  Move half of the
+ * wishes to a new gate.
  */
 static void
 gate_split(Gate *gate)
@@ -357,7 +357,7 @@ gate_split(Gate *gate)
 	for (Wish *wish = gate->wishes; wish != NULL; wish = wish->next)
 		n += wish->asked;
 	if (n < 2)
-		return;					/* the others have left meanwhile */
+		return;					/* the other callers have left */
 	other = gate_make(gate->principal, gate->lease, gate->held);
 	other->apart_until = web_now + APART_TIME;
 	keeps = (n + 1) / 2;
@@ -374,7 +374,7 @@ gate_split(Gate *gate)
 }
 
 /*
- * Those at a gate that was apart for long come together with the others.
+ * Merge a gate that was apart for APART_TIME into the gate for new wishes.
  */
 static void
 gate_join(Gate *gate)
@@ -399,7 +399,8 @@ gate_join(Gate *gate)
 }
 
 /*
- * What was left out by the statement comes first in the next one.
+ * Move the wishes of the last statement to the end.  Wishes that were left out come
+ * first in the next statement.
  */
 static void
 gate_rotate(Gate *gate)
@@ -419,8 +420,9 @@ gate_rotate(Gate *gate)
 }
 
 /*
- * Who gets a job of this queue: whoever has waited longest, one job each before
- * anybody gets more.
+ * Return the caller that gets a job of this queue, or NULL.  The caller with the
+ * longest wait comes first.  Each caller gets a first job before any caller gets a
+ * second job.
  */
 static Parked *
 who_gets(Gate *gate, const char *queue)
@@ -440,8 +442,8 @@ who_gets(Gate *gate, const char *queue)
 }
 
 /*
- * The statement of a gate is done.  If we have cancelled it, it is begun anew for
- * those who are parked now.
+ * Callback: the statement of a gate has ended.  If this program has cancelled the
+ * statement, a new statement starts for the callers parked now.
  */
 static void
 gate_done(Statement *statement, PGresult *result, const char *why)

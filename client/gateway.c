@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * gateway.c
- *	  Consumers that wait for jobs over HTTP: thousands of them on a few
- *	  connections.
+ *	  Consumers waiting for jobs over HTTP.  Thousands of consumers share a few
+ *	  connections to the database.
  *
- * POST /api/reserve asks for jobs that are there.  If there are none and the
- * caller waits, it is parked at a gate (gate.c): that of its principal, for its
- * lease, and for whether it holds other jobs.  A caller that hangs up is no longer parked.
+ * POST /api/reserve first asks for ready jobs.  If there are none and the caller wants to
+ * wait, the caller is parked at a gate (gate.c).  A gate is for a principal, a lease, and
+ * whether the caller holds other jobs.  A caller is no longer parked after a hang-up.
  *
  * client/gateway.c
  *
@@ -21,8 +21,8 @@
 static void parked_left(Request *request);
 
 /*
- * The jobs that were there; or, behind an exclamation mark, for what the caller
- * waits.
+ * Answer POST /api/reserve.  The result has the jobs, or an exclamation mark and the
+ * parameters of the wait as JSON.
  */
 void
 answer_reserve(Request *request, PGresult *result)
@@ -60,7 +60,7 @@ answer_reserve(Request *request, PGresult *result)
 		answer_refused(request);
 		return;
 	}
-	/* the names and numbers that the caller has sent, and no payload */
+	/* names and numbers from the request, no payload */
 	document = json_loads(text +1, 0, NULL);
 	if (document == NULL)
 	{
@@ -88,7 +88,8 @@ answer_reserve(Request *request, PGresult *result)
 }
 
 /*
- * A caller waits no more.  Returns the gate, which is to be run.
+ * Remove a caller from its gate.  Returns the gate, for which gate_run() must be called
+ * next.
  */
 Gate *
 unpark(Parked *parked)
@@ -114,7 +115,7 @@ unpark(Parked *parked)
 }
 
 /*
- * A caller who waited has hung up.
+ * A parked caller has hung up.
  */
 static void
 parked_left(Request *request)
@@ -126,7 +127,7 @@ parked_left(Request *request)
 }
 
 /*
- * Nobody is behind this request any more: if it waits here, it ends.
+ * The session or the token of a request has ended.  Answer the request if it is parked.
  */
 void
 gateway_refuse(Request *request)
@@ -141,7 +142,7 @@ gateway_refuse(Request *request)
 }
 
 /*
- * Whose time is over.
+ * Answer parked callers after their waiting time, with no jobs.
  */
 void
 gateway_tick(void)
@@ -168,7 +169,7 @@ gateway_tick(void)
 			}
 			if (left)
 				gate_run(gate);
-			/* that may have ended any gate */
+			/* gate_run() may have freed any gate */
 			gate = left ? principal->gates : gate->next;
 		}
 		after = principal->next;
@@ -177,7 +178,7 @@ gateway_tick(void)
 }
 
 /*
- * Whether there are statements of gates, whose jobs are still to be given back.
+ * True while gates exist.  Jobs that their statements may still get must be given back.
  */
 bool
 gateway_waits(void)

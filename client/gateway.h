@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * gateway.h
- *	  Gates, and who is parked there: between gateway.c and gate.c.
+ *	  Gates and parked callers: the interface between gateway.c and gate.c.
  *
  * client/gateway.h
  *
@@ -14,22 +14,24 @@
 
 #include "web.h"
 
-#define MAX_QUEUES		16		/* that one statement waits for, and that a
-								 * caller can name */
+#define MAX_QUEUES		16		/* per statement, and per caller */
 
-/* The queues that some who are parked at a gate want, in the order that they have said. */
+/*
+ * A list of queues, as named by callers, and the demand of the callers parked
+ * for this list.
+ */
 typedef struct Wish
 {
 	struct Wish *next;
 	struct Gate *gate;
 	json_t	   *queues;
 	int			ncallers;
-	int			wanted;			/* jobs, by all of them */
-	bool		asked;			/* the statement is for all these queues, or
-								 * was the last time */
+	int			wanted;			/* jobs, for all callers together */
+	bool		asked;			/* the current or last statement includes all
+								 * these queues */
 } Wish;
 
-/* A caller who waits. */
+/* A waiting caller. */
 typedef struct Parked
 {
 	struct Parked *next;
@@ -46,20 +48,20 @@ typedef struct Gate
 	struct Gate *next;
 	Principal  *principal;
 	char	   *lease;
-	int			held;			/* jobs of other calls, of each caller: 0, 1
-								 * for some, or -1 if that is not told */
-	double		apart_until;	/* 0: new wishes of this lease come here */
+	int			held;			/* jobs held by each caller from other calls:
+								 * 0, 1 for some, -1 if unknown */
+	double		apart_until;	/* 0: accepts new wishes for this lease */
 	Parked	   *first;			/* has waited longest */
-	Wish	   *wishes;			/* those that were left out come first */
+	Wish	   *wishes;			/* wishes left out last time come first */
 	Statement	statement;
-	bool		asked;			/* its statement is under way */
-	bool		brief;			/* and ends soon */
+	bool		asked;			/* the statement is in progress */
+	bool		brief;			/* the statement ends soon */
 	bool		cancelled;
-	int			nwishes;		/* for which it waits */
+	int			nwishes;		/* number in the statement */
 	int			nqueues;
 	char	   *queues[MAX_QUEUES];
-	int			most;			/* jobs that it takes */
-	char	   *plenty;			/* a queue that may have more than it took */
+	int			most;			/* jobs per statement */
+	char	   *plenty;			/* a queue that may have more jobs */
 	char	   *array;
 	char		max[16];
 	char		wait[32];

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * given.c
- *	  The jobs that a consumer is given over HTTP.
+ *	  Jobs handed to a consumer over HTTP.
  *
- * From when a caller has the answer it is he who has to end their leases.  If it
- * did not get through to its last byte, or if nobody is there for whom they are,
- * they go back to their queue at once, and no attempt is charged.
+ * A caller with the whole answer is responsible for ending the leases.  Jobs of
+ * an incomplete answer, and jobs without a caller, go back to their queue at
+ * once.  No attempt is charged then.
  *
  * client/given.c
  *
@@ -66,7 +66,7 @@ given_free(Given *given)
 }
 
 /*
- * Give each of several jobs back alone.
+ * Release each of several jobs in a separate statement.
  */
 static void
 give_back_each(Principal *principal, const Given *given)
@@ -93,7 +93,7 @@ release_done(Statement *statement, PGresult *result, const char *why)
 	Release    *release = statement->owner;
 	Given	   *given = release->given;
 
-	/* a lease that is lost is not to be given back, but the others are */
+	/* a lost lease makes the statement fail for all jobs */
 	if (result != NULL && strcmp(sqlstate_of(result), LEASE_LOST) == 0 && strchr(given->ids.data, ',') != NULL)
 		give_back_each(release->principal, given);
 	else if (result == NULL || PQresultStatus(result) != PGRES_TUPLES_OK)
@@ -106,7 +106,7 @@ release_done(Statement *statement, PGresult *result, const char *why)
 }
 
 /*
- * Give jobs back that nobody has got.
+ * Release jobs not received by any caller.
  */
 void
 given_back(Principal *principal, Given *given)
@@ -135,7 +135,7 @@ given_back(Principal *principal, Given *given)
 }
 
 /*
- * The answer was sent, or was not.
+ * Callback: the answer was sent, or was not sent as a whole.
  */
 static void
 given_sent(Request *request, bool whole)
@@ -152,7 +152,7 @@ given_sent(Request *request, bool whole)
 }
 
 /*
- * Give jobs to a caller who is there.
+ * Send jobs to a caller.
  */
 void
 given_hand_over(Request *request, Given *given)
@@ -166,7 +166,7 @@ given_hand_over(Request *request, Given *given)
 		answer_refused(request);
 	}
 	else if (request_is_gone(request))
-		/* given_sent() will know */
+		/* given_sent() releases the jobs */
 		request_resume(request);
 	else
 	{
@@ -174,7 +174,7 @@ given_hand_over(Request *request, Given *given)
 			PQExpBufferDataBroken(given->tokens))
 			fatal(EXIT_REFUSED, "out of memory");
 		answer(request, MHD_HTTP_OK, "application/json", given->jobs.data, given->jobs.len);
-		/* the answer has a copy of them */
+		/* the answer has its own copy */
 		termPQExpBuffer(&given->jobs);
 		initPQExpBuffer(&given->jobs);
 	}

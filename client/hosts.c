@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hosts.c
- *	  Which of several servers is asked first for a connection.
+ *	  The server to which a connection is tried first.
  *
  * client/hosts.c
  *
@@ -14,11 +14,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECT_TIME		15.0	/* unless there is a connect_timeout */
+#define CONNECT_TIME		15.0	/* seconds, without a connect_timeout */
 #define SHORTEST_CONNECT	2.0 /* as libpq has it */
 #define MOST_PLACES			64	/* addresses of all hosts */
 
-/* Where a server may be.  Texts that do not matter are empty. */
+/* An address of a server.  Unused fields are empty strings. */
 typedef struct Place
 {
 	char	   *host;
@@ -42,7 +42,7 @@ forget(char **text)
 }
 
 /*
- * How many there are in a list with commas.
+ * Return the number of elements of a comma-separated list.
  */
 static int
 length_of(const char *list)
@@ -55,7 +55,8 @@ length_of(const char *list)
 }
 
 /*
- * A copy of one of them, which may be empty.  One alone is that of all.
+ * Return a copy of element n of a list, which may be empty.  A single element applies
+ * to all hosts.
  */
 static char *
 element(const char *list, int n)
@@ -81,7 +82,7 @@ option_of(PQconninfoOption *options, const char *name)
 }
 
 /*
- * For how many seconds each address may be silent while a connection is made.
+ * Return the timeout for each address of a connection attempt, in seconds.
  */
 double
 hosts_patience(PGconn *conn)
@@ -95,9 +96,9 @@ hosts_patience(PGconn *conn)
 }
 
 /*
- * Has PQconnectPoll(), which has just said this, begun with another address?  That is
- * another host, whose name libpq has elsewhere than at "host", or another address of
- * the same one.
+ * True if PQconnectPoll(), which has just returned "polling", has begun with another
+ * address.  PQhost() then returns another pointer than "host", or the host is the
+ * same and the attempt has started again.
  */
 bool
 hosts_begun(PGconn *conn, PostgresPollingStatusType polling, const char **host)
@@ -109,7 +110,8 @@ hosts_begun(PGconn *conn, PostgresPollingStatusType polling, const char **host)
 }
 
 /*
- * The addresses of a host; if there are none now, libpq shall say so.
+ * Resolve a host.  If the host has no address now, return the name alone, so that
+ * libpq reports the error.
  */
 static int
 resolve(const char *host, const char *port, Place *places, int room)
@@ -141,7 +143,7 @@ resolve(const char *host, const char *port, Place *places, int room)
 }
 
 /*
- * All addresses, in the order that libpq tries them: at most MOST_PLACES.
+ * Return all addresses in the order of libpq, at most MOST_PLACES.
  */
 static int
 places_of(const Hosts *hosts, Place *places)
@@ -155,7 +157,7 @@ places_of(const Hosts *hosts, Place *places)
 		char	   *address = element(hosts->addresses, i);
 		char	   *port = element(hosts->ports, i);
 
-		/* others are names of sockets */
+		/* an address, a socket or an empty host needs no lookup */
 		if (address[0] == '\0' && host[0] != '\0' && host[0] != '/' && host[0] != '@')
 		{
 			n += resolve(host, port, places + n, MOST_PLACES - n);
@@ -181,9 +183,9 @@ is_silent(const Hosts *hosts, const Place *place)
 }
 
 /*
- * If an address was silent, add words to those of a connection, which are ended by
- * NULL, that have it asked last.  Names are looked up anew, as they may have other
- * addresses now.
+ * If an address was silent, append parameters that put this address last.  The lists
+ * end with NULL.  Names are resolved again each time, because their addresses may
+ * have changed.
  */
 void
 hosts_add(Hosts *hosts, const char **keywords, const char **values)
@@ -242,14 +244,14 @@ hosts_add(Hosts *hosts, const char **keywords, const char **values)
 }
 
 /*
- * The address that this connection was being made to does not answer.
+ * The current address of this connection attempt does not answer.
  */
 void
 hosts_silent(Hosts *hosts, PGconn *conn)
 {
 	if (!hosts->known)
 	{
-		/* nothing was silent before, so these are not ours */
+		/* before the first silence, the lists are still as configured */
 		PQconninfoOption *options = PQconninfo(conn);
 		const char *names[HOST_WORDS] = {"host", "hostaddr", "port"};
 		char	  **lists[HOST_WORDS] = {&hosts->hosts, &hosts->addresses, &hosts->ports};
@@ -270,8 +272,8 @@ hosts_silent(Hosts *hosts, PGconn *conn)
 }
 
 /*
- * All have answered, or one that will do: the next attempt has the order that was
- * configured.
+ * A suitable server has answered, or all servers have.  The next attempt uses the
+ * configured order.
  */
 void
 hosts_answer(Hosts *hosts)

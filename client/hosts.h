@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * hosts.h
- *	  Which of several servers is asked first for a connection.
+ *	  The server to which a connection is tried first.
  *
- * libpq tries the hosts of a connection string, and all addresses of each, one
- * after the other.  But when nobody waits for it, as with PQconnectPoll(), it
- * stays with one that is silent: only who waits has a connect_timeout.  So who
- * makes such a connection gives it up when an address has been silent for
- * hosts_patience(), and the next attempt begins behind that address.
+ * libpq tries the hosts of a connection string, and all addresses of each
+ * host, in order.  connect_timeout applies only to blocking calls:
+ * PQconnectPoll() stays at a silent address.  A caller of PQconnectPoll()
+ * therefore gives up after hosts_patience() seconds of silence.  The next
+ * attempt begins behind the silent address.
  *
  * client/hosts.h
  *
@@ -18,23 +18,23 @@
 
 #include "jobq.h"
 
-#define HOST_WORDS	3			/* what hosts_add() adds at most */
+#define HOST_WORDS	3			/* maximum added by hosts_add() */
 
-/* All zero at first. */
+/* Initially all zero. */
 typedef struct Hosts
 {
-	/* as they were configured: lists with commas; or NULL */
+	/* the configured lists, separated by commas; or NULL */
 	char	   *hosts;
 	char	   *addresses;
 	char	   *ports;
-	bool		known;			/* these are */
+	bool		known;			/* the lists are known */
 
-	/* which of them was silent; or NULL */
+	/* the silent address; or NULL */
 	char	   *host;
 	char	   *address;
 	char	   *port;
 
-	char	   *words[HOST_WORDS];	/* of the last attempt */
+	char	   *words[HOST_WORDS];	/* from the last attempt */
 } Hosts;
 
 extern double hosts_patience(PGconn *conn);

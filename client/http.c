@@ -3,18 +3,18 @@
  * http.c
  *	  One job as a request over HTTP.
  *
- * The payload is the body of a POST.  Its headers name the job, and follow
- * the Standard Webhooks specification: "webhook-id" is the same for all
- * attempts, so that the receiver can tell a repetition, and
- * "webhook-signature" proves that we know the secret.
+ * The payload is the body of a POST.  The headers name the job, and follow the
+ * Standard Webhooks specification.  "webhook-id" is the same for all attempts, so
+ * that the receiver can detect a repetition.  "webhook-signature" proves knowledge
+ * of the secret.
  *
- * A receiver is not trusted.  Its answer is kept up to a limit.  Redirects are
- * followed only if that was asked for, and never to another site.  With
- * --http-public-only no address of a private network is connected to, wherever a
- * name leads.
+ * The program does not trust a receiver.  The answer is kept up to a limit.
+ * Redirects are followed only with --http-redirects, and never to another site.
+ * With --http-public-only the program never connects to an address of a private
+ * network, wherever a name leads.
  *
- * All requests are driven by libcurl in the loop of work.c, which keeps
- * connections open between jobs.
+ * libcurl runs all requests in the loop of work.c, and keeps connections open
+ * between jobs.
  *
  * client/http.c
  *
@@ -35,7 +35,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_SAID		400		/* bytes of an answer that are the error */
+#define MOST_SAID		400		/* bytes of an answer in the error */
 
 static CURLM *multi;
 static WebhookKey key;
@@ -57,7 +57,7 @@ check(CURLcode code, const char *what)
 }
 
 /*
- * Prepare for requests to work.http; what is wrong with it ends the program.
+ * Check work.http, and read the secret.  An error ends the program.
  */
 void
 http_prepare(const char *secret_file)
@@ -98,7 +98,7 @@ open_socket(void *unused, curlsocktype purpose, struct curl_sockaddr *address)
 }
 
 /*
- * Keep as much of the answer as may be, and end the request when there is more.
+ * Keep the answer up to max_output, and end the request if there is more.
  */
 static size_t
 take_body(char *bytes, size_t size, size_t n, void *argument)
@@ -111,8 +111,8 @@ take_body(char *bytes, size_t size, size_t n, void *argument)
 }
 
 /*
- * The headers of the request.  What users have named is escaped: it could hold
- * the end of a line.
+ * Return the headers of the request.  Names chosen by users are escaped, because a
+ * name could contain a line end.
  */
 static struct curl_slist *
 headers_of(const Job *job)
@@ -184,7 +184,7 @@ http_start(Job *job)
 	curl_easy_setopt(transfer, CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	curl_easy_setopt(transfer, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(transfer, CURLOPT_PROTOCOLS_STR, "http,https");
-	/* the environment's proxy would connect to what we may not */
+	/* a proxy from the environment could connect to private addresses */
 	if (work.public_only)
 		curl_easy_setopt(transfer, CURLOPT_PROXY, "");
 	if (work.ca_file != NULL)
@@ -197,20 +197,20 @@ http_start(Job *job)
 }
 
 /*
- * The timeout is for all requests of the job together.
+ * The timeout covers all requests of the job together.
  */
 static void
 set_time(const Job *job)
 {
 	double		left = job->began_at + work.timeout - seconds();
 
-	/* 0 is without end */
+	/* 0: no timeout */
 	if (work.timeout > 0)
 		curl_easy_setopt(job->transfer, CURLOPT_TIMEOUT_MS, (long) fmax(left * 1000, 1));
 }
 
 /*
- * Sleep until something can be done: poll(), and what libcurl waits for.
+ * Wait for the descriptors in "polls", and for the events of libcurl.
  */
 void
 http_poll(struct pollfd *polls, int n, int timeout)
@@ -228,7 +228,7 @@ http_poll(struct pollfd *polls, int n, int timeout)
 }
 
 /*
- * Go on with all requests, and see which have ended.
+ * Continue all requests, and process the finished requests.
  */
 void
 http_go_on(void)
@@ -248,8 +248,8 @@ http_go_on(void)
 }
 
 /*
- * If the answer is a redirect that may be followed, send the request there.  libcurl
- * would send payload and signature to any host.
+ * Follow a redirect, if permitted, and return true.  libcurl's own redirects would
+ * send payload and signature to any host.
  */
 static bool
 follow_redirect(Job *job, long status)
@@ -274,7 +274,7 @@ follow_redirect(Job *job, long status)
 }
 
 /*
- * The request is over: what that means for the job.
+ * The request has ended: determine the outcome of the job.
  */
 static void
 end(Job *job, CURLcode code)
@@ -294,7 +294,7 @@ end(Job *job, CURLcode code)
 	drop_transfer(job);
 	body = without_junk(job->output.data, job->output.len);
 
-	/* an answer that is longer than we keep is an answer */
+	/* an answer longer than max_output is still an answer */
 	if (code == CURLE_WRITE_ERROR && job->output.len >= work.max_output)
 		code = CURLE_OK;
 	said = without_junk(body, strnlen(body, MOST_SAID));
@@ -302,7 +302,7 @@ end(Job *job, CURLcode code)
 	free(said);
 	if (code != CURLE_OK && code != CURLE_OPERATION_TIMEDOUT && work_stops > 0)
 	{
-		/* the receiver is stopped as well, as in a pod of both */
+		/* the receiver may be stopping too, as in a shared pod */
 		job_end(job, OUTCOME_RELEASE, NULL);
 	}
 	else if (code != CURLE_OK)
@@ -325,7 +325,7 @@ end(Job *job, CURLcode code)
 }
 
 /*
- * Break the request off.
+ * Abort the request.
  */
 void
 http_abort(Job *job)

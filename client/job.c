@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * job.c
- *	  The jobs that the command work holds.
+ *	  The jobs held by the command work.
  *
  * client/job.c
  *
@@ -18,7 +18,7 @@ double		job_time;
 
 #define SHORTEST_HEARTBEAT	0.5 /* seconds */
 
-/* The columns of jobq.reserve() that are asked for. */
+/* The columns selected from jobq.reserve(). */
 enum
 {
 	COLUMN_ID, COLUMN_TOKEN, COLUMN_QUEUE, COLUMN_KIND, COLUMN_PAYLOAD, COLUMN_HEADERS,
@@ -35,13 +35,14 @@ column(const PGresult *result, int row, int column)
 }
 
 /*
- * A job that was reserved by a statement that was sent at "asked_at", and still
- * under way at "quiet_at".  How much is left of the lease is true when the statement
- * has waited for so long as the server says; we may hear of it later.
+ * Add a job reserved by a statement that was sent at "asked_at" and still running at
+ * "quiet_at".  The server measures the rest of the lease COLUMN_WAITED seconds after the
+ * start of the statement; the result may arrive later.
  *
- * The timeout of the job may shorten the lease.  What extends it does not say
- * whether it does, so it is extended as often as a lease that is as short: that
- * fails when the time is over.  If the end is "unsure", the server is asked at once.
+ * The job's timeout may shorten the lease, and an extension does not report by how much.
+ * The program therefore extends the lease at intervals of half the first lease; an
+ * extension fails after the timeout.  If the end of the lease is "unsure", the program
+ * asks the server at once.
  */
 void
 job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure)
@@ -80,7 +81,7 @@ job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool 
 }
 
 /*
- * The server is to be told this of the job.
+ * Set the outcome of a job, to be reported to the server.
  */
 void
 job_end(Job *job, JobOutcome outcome, const char *text)
@@ -95,8 +96,8 @@ job_end(Job *job, JobOutcome outcome, const char *text)
 }
 
 /*
- * The job is completed, with this output: its result, as the shell takes that
- * of a command, without the last ends of lines.
+ * The job is completed with this output.  The result is the output without trailing
+ * newlines, as in a shell's command substitution.
  */
 void
 job_done(Job *job, const char *output)
@@ -121,7 +122,7 @@ job_done(Job *job, const char *output)
 }
 
 /*
- * What runs for the job shall not.
+ * Stop the process or the request of the job.
  */
 void
 job_interrupt(Job *job)
@@ -169,8 +170,8 @@ jobs_in(JobState state)
 }
 
 /*
- * A copy of a text as the server takes it: in UTF-8, without bytes of zero.
- * What is not becomes U+FFFD.
+ * Return a copy of a text for the server: valid UTF-8 without zero bytes.  Each invalid
+ * byte becomes U+FFFD.
  */
 char *
 without_junk(const char *text, size_t length)
@@ -186,7 +187,7 @@ without_junk(const char *text, size_t length)
 
 		for (int j = 1; good && j <= more; j++)
 			good = (c[j] & 0xC0) == 0x80;
-		/* too long a form, surrogates, and beyond the last character */
+		/* overlong forms, surrogates, and code points above U+10FFFF */
 		if (good && ((*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] > 0x9F) ||
 					 (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] > 0x8F)))
 			good = false;
@@ -202,8 +203,9 @@ without_junk(const char *text, size_t length)
 }
 
 /*
- * Is there a job that is to be held with those only that came with it?  Until its end was
- * told, too: else it would be lost with the next one.
+ * True if a held job must not be joined by jobs of another reservation.  The rule ends
+ * when the server knows the outcome; otherwise the next job could end the program and
+ * lose this job, too.
  */
 bool
 jobs_are_apart(void)
@@ -215,7 +217,8 @@ jobs_are_apart(void)
 }
 
 /*
- * Would the job run beside others than those that came with it, one of which must not?
+ * True if the job would run beside a job of another reservation, and one of the two must
+ * not.
  */
 bool
 job_must_wait(const Job *job)

@@ -1,38 +1,37 @@
 /*-------------------------------------------------------------------------
  *
  * jobq.h
- *	  What the files of the program jobq have in common.
+ *	  Declarations shared by the files of the program jobq.
  *
- * The program looks after jobs from outside the server, and runs jobs of
- * consumer queues.  Each of its commands is a call of SQL that the manual
- * names, by libpq; it knows no rule that the server does not know.  So it may
- * be of another version than the server, and what it may do is what its role
- * may do.
+ * The program manages jobs from outside the server, and runs jobs of consumer
+ * queues.  Each command calls SQL that the manual names, through libpq.  All
+ * rules are in the server, so program and server may have different versions.
+ * The privileges of the program are the privileges of its role.
  *
  * The files, the lowest first:
  *
- *	message.c	what is said on standard error; memory
- *	connect.c	connections, and one statement on them
+ *	message.c	messages on standard error; memory
+ *	connect.c	connections, and single statements
  *	output.c	results as tables, as a record, as JSON
- *	hosts.c		which of several servers is asked first for a connection
- *	link.c		a connection that is never waited for, and comes back
- *	job.c		the jobs that "work" holds
+ *	hosts.c		the order of several servers for a connection
+ *	link.c		a non-blocking connection that reconnects
+ *	job.c		the jobs held by "work"
  *	child.c		one job as a process
- *	note.c		what a process says on standard error, for its job's log
- *	webhook.c	what the standards say about such requests
+ *	note.c		standard error of a process, for its job's log
+ *	webhook.c	standards for requests of jobs
  *	http.c		one job as a request over HTTP
- *	settle.c	telling the server what has become of them
+ *	settle.c	reports outcomes of jobs to the server
  *	work.c		the command work
  *	follow.c	the command tail
  *	top_data.c	the live screen: its tables
- *	top_draw.c	the live screen: what it looks like
+ *	top_draw.c	the live screen: its layout
  *	top.c		the command top
- *	special.c	commands that are a little more than one statement
- *	web.c		the command web; web.h names the files that belong to it
+ *	special.c	commands beyond a single statement
+ *	web.c		the command web; web.h lists its files
  *	commands.c	the table of all commands
- *	command.c	reads the words of a command, and runs those that are one
- *				statement
- *	main.c		options that all commands have, and which command it is
+ *	command.c	parses the arguments of a command, and runs single
+ *				statements
+ *	main.c		common options, and the choice of the command
  *
  * client/jobq.h
  *
@@ -47,26 +46,26 @@
 
 #include <libpq-fe.h>
 
-/* libpq's texts that grow want this of the server's headers, and no more */
+/* pqexpbuffer.h needs this macro of the server headers */
 #ifndef pg_attribute_printf
 #define pg_attribute_printf(format_at, arguments_at) \
 	__attribute__((format(printf, format_at, arguments_at)))
 #endif
 #include <internal/pqexpbuffer.h>
 
-/* How the program ends; the manual page lists them. */
+/* Exit statuses, as in the manual page. */
 #define EXIT_DONE			0
-#define EXIT_REFUSED		1	/* the server, or the job, says no */
+#define EXIT_REFUSED		1	/* refused by the server or the job */
 #define EXIT_USAGE			2
 #define EXIT_NO_CONNECTION	3
 #define EXIT_JOB_DEAD		10
 #define EXIT_JOB_CANCELLED	11
 #define EXIT_JOB_EXPIRED	12
 
-/* What was said before, or after, the command. */
+/* Options common to all commands. */
 typedef struct Settings
 {
-	const char *dbname;			/* or a connection string; or NULL */
+	const char *dbname;			/* name or connection string; or NULL */
 	const char *host;
 	const char *port;
 	const char *user;
@@ -94,7 +93,7 @@ extern int64_t whole_number(const char *text, const char *what, int64_t min,
 extern double duration(const char *text, const char *what);
 
 /* connect.c */
-#define CONNECTION_WORDS	16	/* at most, with the NULL behind them */
+#define CONNECTION_WORDS	16	/* including the final NULL */
 
 extern void connection_words(const char **keywords, const char **values);
 extern PGconn *connect_now(void);
@@ -120,9 +119,9 @@ typedef struct CommandOption
 {
 	const char *name;
 	char		letter;			/* or 0 */
-	const char *argument;		/* what it is called in the help; NULL: none */
+	const char *argument;		/* name in the help; NULL: no argument */
 	const char *help;
-	bool		listed;			/* the help lists all that it may be */
+	bool		listed;			/* the help lists all valid values */
 } CommandOption;
 
 #define MAX_OPTIONS	32
@@ -132,15 +131,15 @@ typedef enum CommandOutput
 {
 	OUTPUT_TABLE,
 	OUTPUT_RECORD,				/* one row, a line for each column */
-	OUTPUT_VALUE,				/* of the first column, a line for each row */
+	OUTPUT_VALUE,				/* the first column, a line for each row */
 	OUTPUT_NOTHING,
 } CommandOutput;
 
 /*
- * A command.  It is one statement ("sql"), or a function ("run").  The
- * statement's parameters are the positional arguments, the last of them as an
- * array if "many", and then the options, in order: NULL if they are not given,
- * "true" if they have no argument.
+ * A command is a statement ("sql") or a function ("run").  The parameters of
+ * the statement are the positional arguments, then the options, in order.  If
+ * "many", the last argument is an array.  A missing option is NULL, and an
+ * option without an argument is "true".
  */
 typedef struct Command
 {
@@ -148,7 +147,7 @@ typedef struct Command
 	const char *arguments;		/* as in the help */
 	int			min_arguments;
 	int			max_arguments;
-	bool		many;			/* the last stands for any number */
+	bool		many;			/* the last argument may be repeated */
 	const char *summary;
 	CommandOutput output;
 	const char *sql;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * link.c
- *	  A connection that is never waited for, and that comes back.
+ *	  A non-blocking connection that reconnects after a loss.
  *
  * client/link.c
  *
@@ -20,7 +20,7 @@
 #define FIRST_PAUSE		0.1
 #define LAST_PAUSE		10.0
 #define CANCEL_TIME		60		/* for one attempt, in seconds */
-#define MOST_FILES		65536	/* that the program has open */
+#define MOST_FILES		65536	/* most open files of the program */
 
 static void start(Link *link);
 static void drop(Link *link, const char *why);
@@ -28,8 +28,7 @@ static void connect_further(Link *link);
 static bool send_further(Link *link);
 
 /*
- * The first connection is waited for, so that what is wrong with it ends the
- * program.
+ * Open a link.  The first connection blocks, so that an error ends the program.
  */
 void
 link_open(Link *link)
@@ -65,7 +64,7 @@ start(Link *link)
 }
 
 /*
- * The link is lost, or could not be made.
+ * Close the connection after a loss or a failed attempt, and schedule a retry.
  */
 static void
 drop(Link *link, const char *why)
@@ -75,7 +74,7 @@ drop(Link *link, const char *why)
 
 	if (trouble_is_news(why))
 	{
-		/* only the first line of what libpq says of each address */
+		/* only the first line of libpq's message for each address */
 		say("%s: %.*s; trying again in %.1f s", again ? "no connection" : "the connection is lost",
 			(int) strcspn(why, "\n"), why, pause);
 		link->loss_was_said = true;
@@ -91,7 +90,7 @@ drop(Link *link, const char *why)
 }
 
 /*
- * What to poll for; false if there is nothing.
+ * Get the events to poll for; false if there are none.
  */
 bool
 link_events(Link *link, int *fd, short *events)
@@ -108,7 +107,7 @@ link_events(Link *link, int *fd, short *events)
 }
 
 /*
- * Send what could not be sent yet; false if that was all.
+ * Continue sending.  Returns true if data is left.
  */
 static bool
 send_further(Link *link)
@@ -122,7 +121,7 @@ send_further(Link *link)
 }
 
 /*
- * When link_go_on() is to be called though nothing has come, by seconds().
+ * When link_go_on() must be called without an event, by seconds().
  */
 double
 link_due(const Link *link)
@@ -169,9 +168,9 @@ connect_further(Link *link)
 }
 
 /*
- * Something has come, or the time has.  Returns the result of the statement if
- * it is whole, to be cleared by the caller.  "lost" says that the link was lost
- * with a statement under way, of which it is not known whether it took effect.
+ * Process input or a timeout.  Returns a complete result, or NULL; the caller clears it.
+ * "lost": the link was lost during a statement, and the outcome of the statement is
+ * unknown.
  */
 PGresult *
 link_go_on(Link *link, bool *lost)
@@ -192,7 +191,7 @@ link_go_on(Link *link, bool *lost)
 		return NULL;
 	}
 
-	/* what is long may take longer than an answer may be waited for */
+	/* a transfer may exceed the timeout while data moves */
 	moves = (struct pollfd)
 	{
 		PQsocket(link->conn), link->sending ? POLLIN | POLLOUT : POLLIN, 0
@@ -226,8 +225,8 @@ link_go_on(Link *link, bool *lost)
 		}
 
 		/*
-		 * of several, the first that is an error counts, else the last: the
-		 * transaction commits after its rows
+		 * keep the first error, else the last result: the transaction commits
+		 * after its rows
 		 */
 		if (link->result == NULL || PQresultStatus(link->result) != PGRES_FATAL_ERROR)
 		{
@@ -239,7 +238,7 @@ link_go_on(Link *link, bool *lost)
 	}
 	if (seconds() > link->moved_at + link->patience)
 	{
-		/* what it waits for there would keep a session as long */
+		/* else the statement could keep a session on the server */
 		link_cancel(link);
 		*lost = true;
 		drop(link, "the server does not answer");
@@ -248,8 +247,8 @@ link_go_on(Link *link, bool *lost)
 }
 
 /*
- * Send a statement.  False if the link is not free.  It is taken for lost if for so
- * many seconds nothing goes out, and nothing comes.
+ * Send a statement.  False if the link is not free.  The link counts as lost after
+ * "patience" seconds without traffic.
  */
 bool
 link_send(Link *link, double patience, const char *sql, int n, const char *const *values)
@@ -269,8 +268,9 @@ link_send(Link *link, double patience, const char *sql, int n, const char *const
 }
 
 /*
- * Ask the server to end the statement.  Its result comes all the same.  A process
- * of its own asks, as there may be no answer, and is nobody's child then.
+ * Ask the server to cancel the statement.  The result still arrives.  A separate process
+ * sends the request, because the server may not answer.  The process is detached by a
+ * double fork.
  */
 void
 link_cancel(Link *link)
@@ -287,7 +287,7 @@ link_cancel(Link *link)
 	{
 		if (fork() == 0)
 		{
-			/* the link, and what belongs to commands, end with us */
+			/* inherited sockets and pipes must not outlive the parent */
 			for (long fd = fmin(sysconf(_SC_OPEN_MAX), MOST_FILES); fd > STDERR_FILENO; fd--)
 				close((int) fd);
 			alarm(CANCEL_TIME);

@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * link.h
- *	  A connection that is never waited for, and that comes back.
+ *	  A non-blocking connection that reconnects after a loss.
  *
- * The command work has to look after processes while it waits for the server.
- * So it sends statements on links, and is told by poll() when there is
- * something to do.  A link that is lost is made anew, after pauses that grow
- * from a tenth of a second to ten seconds, and says so once each time.
+ * The command work must serve processes while a statement runs.  Statements therefore run
+ * on links, and the program waits for all events in poll().  A lost link reconnects after
+ * a pause.  The pause grows from 0.1 to 10 seconds, and each loss is printed once.
  *
  * client/link.h
  *
@@ -19,10 +18,10 @@
 
 typedef enum LinkState
 {
-	LINK_DOWN,					/* to be made at retry_at */
+	LINK_DOWN,					/* to reconnect at retry_at */
 	LINK_CONNECTING,
 	LINK_IDLE,
-	LINK_BUSY,					/* a statement was sent */
+	LINK_BUSY,					/* statement sent */
 } LinkState;
 
 typedef struct Link
@@ -30,20 +29,18 @@ typedef struct Link
 	LinkState	state;
 	PGconn	   *conn;
 	PostgresPollingStatusType polling;
-	PGresult   *result;			/* of the statement, until all has come */
-	double		since;			/* when it began to connect to an address, or
-								 * to ask */
-	double		patience;		/* for so long it waits when nothing moves any
-								 * more */
-	double		moved_at;		/* when a part of what it asks, or of the
-								 * answer, was last on its way */
-	bool		sending;		/* there is more to be sent */
+	PGresult   *result;			/* statement result so far */
+	double		since;			/* start of the connection attempt at this
+								 * address, or of the statement */
+	double		patience;		/* timeout without traffic */
+	double		moved_at;		/* when data was last sent or received */
+	bool		sending;		/* data is left to send */
 	double		retry_at;
 	double		pause;
-	int			failures;		/* of attempts to make it anew */
+	int			failures;		/* failed attempts in a row */
 	bool		loss_was_said;
 	Hosts		hosts;
-	const char *host;			/* to which it is being made: see
+	const char *host;			/* current host while connecting: see
 								 * hosts_begun() */
 } Link;
 

@@ -3,8 +3,8 @@
  * listener.c
  *	  The connection that listens for changes of jobs, for all callers.
  *
- * It is of this program's own role, and made anew when it is lost.  The database
- * says on channel jobq_job_ID that a job has changed, if it has "watch".
+ * The connection uses the program's own role, and reconnects after a loss.  The database
+ * notifies the channel jobq_job_ID after a change of a job with "watch".
  *
  * client/listener.c
  *
@@ -21,7 +21,7 @@
 
 #define LISTEN_TIME		15.0	/* for an answer, in seconds */
 
-/* A channel that somebody wants to be told of. */
+/* A channel with listening callers. */
 typedef struct Channel
 {
 	struct Channel *next;
@@ -37,7 +37,7 @@ static Channel *channels;
 static void listener_run(void);
 
 /*
- * So many callers more, or less, want to be told of changes of a job.
+ * Add "users" (which may be negative) to the listeners of a job.
  */
 void
 listen_to(int64_t job, int users)
@@ -58,7 +58,7 @@ listen_to(int64_t job, int users)
 }
 
 /*
- * Have the connection listen to what is wanted, a channel at a time.
+ * Send LISTEN or UNLISTEN for the next changed channel, if the connection is idle.
  */
 static void
 listener_run(void)
@@ -87,7 +87,7 @@ listener_run(void)
 }
 
 /*
- * The connection that listens has something to say, or is to be made anew.
+ * Process input of the connection, or reconnect.
  */
 static void
 listener_go_on(void)
@@ -100,7 +100,7 @@ listener_go_on(void)
 	PQclear(result);
 	if (listener.state == LINK_DOWN || listener.state == LINK_CONNECTING)
 	{
-		/* its socket is closed, and the number may soon be another's */
+		/* the closed socket's number may soon be reused */
 		if (listener.state == LINK_DOWN)
 			listener_watched.fd = -1;
 		if (was_there)
@@ -128,8 +128,7 @@ listener_ready(void *owner, uint32_t events)
 }
 
 /*
- * The first connection is waited for, so that what is wrong with it ends the
- * program.
+ * Open the connection.  The first attempt blocks, so that an error ends the program.
  */
 void
 listener_open(void)
@@ -139,7 +138,7 @@ listener_open(void)
 }
 
 /*
- * What it is time for.
+ * Handle timeouts, and watch the current socket.
  */
 void
 listener_tick(void)

@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * login.c
- *	  Log-ins: how often passwords may be tried, and what comes of it.
+ *	  Log-ins: limits on password attempts, and outcomes.
  *
- * An attempt to log in stands in a line until the limits of its address and of its
- * role let it begin.  It then takes a place of both.  A right password gives the places
- * back at once, a wrong one after FAILURE_PAUSE, whether the caller is still there or
- * not.  So an address tries MAX_OF_ADDRESS passwords in that time at most.
+ * An attempt to log in waits in a queue until the limits of its address and of its role
+ * allow a start.  Then the attempt holds a slot of both.  A right password frees the
+ * slots at once.  A wrong password frees the slots after FAILURE_PAUSE, even if the
+ * caller has hung up.  An address therefore tries at most MAX_OF_ADDRESS passwords in
+ * FAILURE_PAUSE.
  *
- * The limit of a role holds for addresses that have failed to log in as that role,
- * which are remembered for a while.  An address without a failure needs no place of the
- * role, and some connections to the database are kept for it.  So a right password from
- * such an address is never kept waiting by attempts from others.
+ * The limit of a role applies to addresses with a recent failure as that role.  An
+ * address without a failure needs no slot of the role, and some connections to the
+ * database are reserved for such attempts.  Attempts by others therefore never delay a
+ * right password from an address without failures.
  *
  * client/login.c
  *
@@ -25,33 +26,33 @@
 #include <sys/queue.h>
 
 #define FAILURE_PAUSE	1.0		/* until a wrong password is answered, and its
-								 * places are free */
-#define MAX_OF_ADDRESS	4		/* places */
+								 * slots are free */
+#define MAX_OF_ADDRESS	4		/* slots */
 #define MAX_OF_ROLE		8
-#define MAX_PROVING		16		/* that ask the database server at a time */
-#define MAX_PROVING_AGAIN	12	/* of these, from addresses that have failed
-								 * or hold a place */
-#define MAX_IN_LINE		16		/* of an address */
-#define LINE_TIME		15.0	/* in the line */
-#define MAX_FAILURES	4096	/* that are remembered */
-#define FAILURE_TIME	300.0	/* for which they are */
+#define MAX_PROVING		16		/* concurrent checks by the server */
+#define MAX_PROVING_AGAIN	12	/* part of MAX_PROVING; for addresses with a
+								 * failure or a slot */
+#define MAX_IN_LINE		16		/* per address */
+#define LINE_TIME		15.0	/* in the queue */
+#define MAX_FAILURES	4096	/* size of the ring */
+#define FAILURE_TIME	300.0	/* lifetime of an entry */
 
-/* The attempts of an address, or of a role. */
+/* The attempts of an address or of a role. */
 typedef struct Tally
 {
 	LIST_ENTRY(Tally) all;
 	char		key[MOST_OF_ROLE + 1];
 	int			n;				/* attempts */
-	int			waiting;		/* of these, in the line */
-	int			places;			/* of these, that hold a place */
+	int			waiting;		/* attempts in the queue */
+	int			places;			/* attempts holding a slot */
 } Tally;
 
 typedef enum AttemptState
 {
-	ATTEMPT_WAITS,				/* in the line; then ATTEMPT_PROVES */
-	ATTEMPT_PROVES,				/* the database server is asked; then
-								 * ATTEMPT_RESTS, or it is over */
-	ATTEMPT_RESTS				/* it has failed, and is answered at "until" */
+	ATTEMPT_WAITS,				/* in the queue; next: ATTEMPT_PROVES */
+	ATTEMPT_PROVES,				/* the server checks the password; next:
+								 * ATTEMPT_RESTS, or success */
+	ATTEMPT_RESTS				/* failed; answered at "until" */
 } AttemptState;
 
 typedef struct Attempt
@@ -63,8 +64,8 @@ typedef struct Attempt
 	Tally	   *role;
 	char		name[MOST_OF_ROLE + 1];
 	char	   *password;
-	bool		failed_before;	/* this address, lately */
-	bool		failed_as_role; /* this address as this role, lately */
+	bool		failed_before;	/* this address has a recent failure */
+	bool		failed_as_role; /* the same, for this role */
 	double		until;
 	unsigned	status;			/* of the answer */
 	char	   *why;
@@ -79,7 +80,7 @@ typedef struct Failure
 
 LIST_HEAD(TallyList, Tally);
 
-static TAILQ_HEAD(, Attempt) attempts = TAILQ_HEAD_INITIALIZER(attempts);	/* the oldest first */
+static TAILQ_HEAD(, Attempt) attempts = TAILQ_HEAD_INITIALIZER(attempts);	/* oldest first */
 static struct TallyList addresses;
 static struct TallyList roles;
 static int	nproving;
@@ -113,7 +114,7 @@ tally_leave(Tally *tally)
 }
 
 /*
- * Change the state of an attempt, and what is counted of its address and its role.
+ * Change the state of an attempt, and the counts of its address and role.
  */
 static void
 attempt_becomes(Attempt *attempt, AttemptState state)
@@ -158,7 +159,7 @@ attempt_free(Attempt *attempt)
 }
 
 /*
- * Answer an attempt that has come to nothing, if its caller is there.
+ * Answer a failed attempt, if the caller is still connected, and free it.
  */
 static void
 attempt_refuse(Attempt *attempt, unsigned status, const char *why)
@@ -176,7 +177,7 @@ attempt_refuse(Attempt *attempt, unsigned status, const char *why)
 }
 
 /*
- * What is remembered of an address and a role; with NULL, of the address as any role.
+ * Find a recent failure of an address and a role; NULL for any role.
  */
 static Failure *
 failure_of(const Address *address, const char *role)
@@ -216,8 +217,8 @@ attempt_may_begin(const Attempt *attempt)
 }
 
 /*
- * Begin all attempts that may begin, the oldest first, but before them those from
- * addresses without a failure.
+ * Start all attempts within the limits.  Addresses without a failure come first, then the
+ * oldest attempts.
  */
 static void
 line_go_on(void)
@@ -225,7 +226,7 @@ line_go_on(void)
 	static bool going_on;
 	bool		found = true;
 
-	/* an attempt may fail while it begins */
+	/* a starting attempt may fail, and call this function again */
 	if (going_on)
 		return;
 	going_on = true;
@@ -274,7 +275,7 @@ run_log_in(Request *request)
 	else if (strlen(role) > MOST_OF_ROLE)
 		answer_problem(request, MHD_HTTP_BAD_REQUEST, "a role's name has no more than 63 bytes");
 	else if (password[0] == '\0')
-		/* libpq would look for another one */
+		/* libpq would look for a password elsewhere */
 		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "the password is empty");
 	else
 	{
@@ -305,14 +306,14 @@ run_log_in(Request *request)
 			line_go_on();
 		}
 	}
-	/* the password is with the attempt alone */
+	/* now only the attempt holds the password */
 	json_decref(document);
 	explicit_bzero(request->body.data, request->body.len);
 	resetPQExpBuffer(&request->body);
 }
 
 /*
- * The caller hangs up.  What has begun goes on, and keeps its places.
+ * The caller has hung up.  A started attempt continues, and keeps its slots.
  */
 static void
 log_in_left(Request *request)
@@ -328,8 +329,7 @@ log_in_left(Request *request)
 }
 
 /*
- * The answer to a log-in was sent, or was not.  A session whose id nobody knows does
- * not stay.
+ * The answer to a log-in was sent, or failed.  A session with an undelivered id ends.
  */
 static void
 log_in_sent(Request *request, bool whole)
@@ -341,7 +341,7 @@ log_in_sent(Request *request, bool whole)
 }
 
 /*
- * The server has said whether the password is right.
+ * The server has accepted or rejected the password.
  */
 static void
 log_in_proved(Principal *principal, const char *why, bool refused)
@@ -361,7 +361,7 @@ log_in_proved(Principal *principal, const char *why, bool refused)
 		attempt->why = copy_text(why);
 		if (refused)
 			failure_add(&address, attempt->name);
-		/* it is answered when the principal is gone */
+		/* login_tick() answers, after the principal is gone */
 		principal_leave(principal);
 		line_go_on();
 		return;
@@ -392,7 +392,7 @@ log_in_proved(Principal *principal, const char *why, bool refused)
 }
 
 /*
- * What it is time for.
+ * Answer attempts whose time has come, and start waiting attempts.
  */
 void
 login_tick(void)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * loop.c
- *	  Waits for sockets by epoll.
+ *	  The main loop: waits for sockets by epoll.
  *
- * What is ready is told of in one turn after another.  A turn may end a request
- * or a connection of which the same turn has another event, so what is watched
- * is freed between two turns.
+ * A turn processes all ready sockets.  A turn may end a request or connection with
+ * another event in the same turn.  Memory of watched objects is therefore freed between
+ * two turns.
  *
  * client/loop.c
  *
@@ -38,9 +38,8 @@ loop_open(void)
 }
 
 /*
- * Have watched->ready called when one of these events has come.  Sockets of
- * libpq may be closed and made anew under the same number; so that one was
- * watched before says nothing.
+ * Call watched->ready after one of these events.  libpq may close a socket and open
+ * another under the same number, and the previous registration proves nothing.
  */
 void
 loop_watch(Watched *watched, int fd, uint32_t events)
@@ -66,7 +65,7 @@ loop_forget(Watched *watched)
 }
 
 /*
- * Free this after the turn.
+ * Free memory after this turn.
  */
 void
 loop_free(void *memory)
@@ -80,7 +79,7 @@ loop_free(void *memory)
 }
 
 /*
- * A turn: wait so many seconds at most, and tell whoever has something to do.
+ * A turn: wait at most "patience" seconds, and call the owners of ready sockets.
  */
 void
 loop_wait(double patience)
@@ -97,7 +96,7 @@ loop_wait(double patience)
 	{
 		Watched    *watched = events[i].data.ptr;
 
-		/* it may have been forgotten in this turn */
+		/* an earlier event of this turn may have removed the watch */
 		if (watched->fd >= 0)
 			watched->ready(watched->owner, events[i].events);
 	}

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * main.c
- *	  The program jobq: options that all commands have, and which command it is.
+ *	  The program jobq: common options, and the choice of the command.
  *
  * client/main.c
  *
@@ -53,8 +53,8 @@ help(void)
 }
 
 /*
- * Take an option that all commands have.  False if it is none.  "letter" is
- * that of the short form; 'j' and 'c' stand for --json and --color.
+ * Process an option common to all commands.  False for an unknown option.  "letter" is
+ * the short form; 'j' and 'c' stand for --json and --color.
  */
 bool
 common_option(int letter, const char *argument)
@@ -96,8 +96,7 @@ common_option(int letter, const char *argument)
 }
 
 /*
- * Where the command's name stands: behind the options of the connection, which
- * are the only ones that may stand before it.
+ * Find the position of the command's name.  Only connection options may precede it.
  */
 static int
 command_of(int argc, char **argv)
@@ -113,7 +112,7 @@ command_of(int argc, char **argv)
 			help();
 			exit(EXIT_DONE);
 		}
-		/* an argument of its own: "-d NAME", "--dbname NAME" */
+		/* options with a separate argument: "-d NAME", "--dbname NAME" */
 		if ((word[1] != '-' && strchr("dhpU", word[1]) != NULL && word[1] != '\0' && word[2] == '\0') ||
 			strcmp(word, "--dbname") == 0 || strcmp(word, "--host") == 0 ||
 			strcmp(word, "--port") == 0 || strcmp(word, "--username") == 0 ||
@@ -125,8 +124,8 @@ command_of(int argc, char **argv)
 }
 
 /*
- * At the end of the program: if not all output was written, say so and end with
- * EXIT_REFUSED.  A reader that has left, as head does, wants no message.
+ * At exit: if output is incomplete, print an error and end with EXIT_REFUSED.  If the
+ * reader has closed the pipe, as head does, print nothing.
  */
 static void
 check_output(void)
@@ -159,7 +158,7 @@ main(int argc, char **argv)
 	at = command_of(argc, argv);
 	if (at >= argc)
 	{
-		/* perhaps --version stands alone */
+		/* --version may stand alone */
 		for (int i = 1; i < argc; i++)
 			if (strcmp(argv[i], "-V") == 0 || strcmp(argv[i], "--version") == 0)
 				common_option('V', NULL);
@@ -187,7 +186,7 @@ main(int argc, char **argv)
 		return EXIT_USAGE;
 	}
 
-	/* the command's words: its name, and all other arguments */
+	/* the arguments of the command: its name, then all other arguments */
 	name = argv[at];
 	for (int i = at; i > 1; i--)
 		argv[i] = argv[i - 1];

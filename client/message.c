@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * message.c
- *	  What the program says on standard error, as PostgreSQL's own programs
- *	  do; memory; numbers and times that are typed.
+ *	  Messages on standard error, in the style of PostgreSQL's programs; memory;
+ *	  parsing of numbers and durations.
  *
- * What is said may quote what others have written, such as the key of a job in an
- * error of the server.  Whatever it is, it does not control the terminal, and does
- * not look like a line of ours.
+ * A message may quote foreign text, for example the key of a job in a server error.
+ * Quoted text must not control the terminal, or imitate a line of this program.
  *
  * client/message.c
  *
@@ -23,21 +22,20 @@
 #include <strings.h>
 #include <time.h>
 
-#define MOST_TROUBLES	16		/* that are remembered */
-#define SAID_AT_ONCE	5		/* lines about one trouble, before a pause */
-#define FIRST_SILENCE	60.0	/* the pause, in seconds; then twice as long */
+#define MOST_TROUBLES	16		/* remembered */
+#define SAID_AT_ONCE	5		/* lines before the first pause */
+#define FIRST_SILENCE	60.0	/* in seconds; doubled each time */
 #define LAST_SILENCE	3600.0
 
-/* Takes what would be said on standard error, without "jobq: "; or NULL. */
+/* Receives each line in place of standard error, without "jobq: "; or NULL. */
 void		(*say_instead) (const char *line);
 
 static void say_as(const char *level, const char *format, va_list arguments)
 			__attribute__((format(printf, 2, 0)));
 
 /*
- * A line on standard error, in one write, so that lines of several processes
- * do not mix.  What is longer than a line, as libpq's errors are, goes on behind a
- * tab.
+ * Print a line on standard error in a single write, so that lines of several processes do
+ * not mix.  Further lines of a message, as in libpq's errors, begin with a tab.
  */
 static void
 say_as(const char *level, const char *format, va_list arguments)
@@ -123,9 +121,9 @@ fatal(int status, const char *format,...)
 }
 
 /*
- * True if a line about this trouble is due.  A program that runs for years must not
- * fill its log with a trouble that comes every second: after some lines about the same
- * trouble there are pauses, which grow up to an hour, and a count of what was left out.
+ * True if a line about this trouble is due.  A program that runs for years must not fill
+ * its log with a trouble of every second.  After some lines about the same trouble,
+ * pauses follow, which grow up to an hour.  A count of omitted lines ends each pause.
  */
 bool
 trouble_is_news(const char *trouble)
@@ -206,7 +204,7 @@ copy_text(const char *text)
 }
 
 /*
- * Seconds of a clock that nobody puts back.
+ * Seconds of a monotonic clock.
  */
 double
 seconds(void)
@@ -218,7 +216,7 @@ seconds(void)
 }
 
 /*
- * A number that was typed for "what", or the end of the program.
+ * Parse the number for "what"; on an error, end the program.
  */
 int64_t
 whole_number(const char *text, const char *what, int64_t min, int64_t max)
@@ -235,7 +233,7 @@ whole_number(const char *text, const char *what, int64_t min, int64_t max)
 }
 
 /*
- * A time that was typed, in seconds, or with a unit: ms, s, min, h, d.
+ * Parse a duration in seconds, or with a unit: ms, s, min, h, d.
  */
 double
 duration(const char *text, const char *what)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * note.c
- *	  What a command says on standard error, as lines of its job's log.
+ *	  Standard error of a command, as lines of its job's log.
  *
- * Whole lines wait here until the server is told, many at a time and not too often
- * (settle.c).  Of a flood, what comes last is told, as the server keeps that; the
- * rest is counted.
+ * Complete lines wait here.  settle.c reports many lines per statement, at limited
+ * intervals.  Beyond MOST_NOTES only the last lines are reported, because the server
+ * keeps no more; the rest is counted.
  *
  * client/note.c
  *
@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define LONGEST_NOTE	1000	/* bytes of a line */
-#define MOST_NOTES		100		/* that the server keeps */
+#define MOST_NOTES		100		/* kept by the server */
 #define NOTE_PAUSE		0.2		/* seconds between two statements of a job */
 
 static void add_note(Job *job, const char *text);
@@ -50,7 +50,7 @@ add_note(Job *job, const char *text)
 }
 
 /*
- * The line is whole, or the command has ended.
+ * Finish a complete line, or the last line of a command.
  */
 static void
 end_line(Job *job)
@@ -67,7 +67,7 @@ end_line(Job *job)
 }
 
 /*
- * The command has said this.
+ * Add output of the command.
  */
 void
 note_bytes(Job *job, const char *bytes, size_t n)
@@ -89,7 +89,7 @@ note_bytes(Job *job, const char *bytes, size_t n)
 }
 
 /*
- * The command has ended: what it has said last is a line, too.
+ * The command has ended: an incomplete last line counts as a line.
  */
 void
 note_end(Job *job)
@@ -99,7 +99,7 @@ note_end(Job *job)
 }
 
 /*
- * Is there anything that the server is to be told now?
+ * True if lines are due to be reported.
  */
 bool
 note_wanted(const Job *job, double now)
@@ -108,7 +108,7 @@ note_wanted(const Job *job, double now)
 }
 
 /*
- * The lines that are told now, one below the other; the caller frees them.
+ * The lines to report, separated by newlines; the caller frees the result.
  */
 char *
 note_take(Job *job, double now)
@@ -129,7 +129,7 @@ note_take(Job *job, double now)
 }
 
 /*
- * It is not known whether the server has heard: it is told again.
+ * The outcome of the report is unknown: repeat it later.
  */
 void
 note_lost(Job *job)
@@ -139,7 +139,7 @@ note_lost(Job *job)
 }
 
 /*
- * The server has been told; or it does not want to hear it.
+ * The server has accepted or rejected the report: drop the lines.
  */
 void
 note_told(Job *job)

@@ -3,13 +3,12 @@
  * output.c
  *	  Results as a table or as a record, for people.
  *
- * What jobs carry was written by others, and may hold anything: characters
- * that would control the terminal are shown as \xNN.  Each is one line.  On a
- * terminal, columns that do not fit are cut, so that a line remains a line; a
- * pipe gets all of it.
+ * Values of jobs come from other programs, and may contain any bytes.  Control characters
+ * are shown as \xNN, and each value is a single line.  On a terminal, wide columns are
+ * truncated so that a row stays a line.  A pipe receives the complete values.
  *
- * JSON is made by the server; see command.c.  There, such characters are escaped
- * as JSON has it, as far as the server has not done that.
+ * The server produces JSON; see command.c.  There, remaining control characters are
+ * escaped in JSON notation.
  *
  * client/output.c
  *
@@ -42,9 +41,8 @@ static void fit_columns(int n, int *widths);
 static void print_cell(const char *text, int width, bool right, bool last, const char *colour);
 
 /*
- * The next character of a text in UTF-8: its bytes, and what it is.  A byte
- * that is none is a character of its own, as is a control character; "character"
- * is 0 then.
+ * Read the next character of a UTF-8 text.  Returns the number of bytes.  An invalid byte
+ * or a control character counts as a character, with "character" 0.
  */
 static size_t
 take_character(const char *text, size_t left, wchar_t *character)
@@ -62,7 +60,7 @@ take_character(const char *text, size_t left, wchar_t *character)
 			return 1;
 		code = code << 6 | (bytes[i] & 0x3F);
 	}
-	/* C1 controls, and marks that turn the direction of the line */
+	/* C1 controls, and marks of text direction */
 	if ((code >= 0x80 && code < 0xA0) || (code >= 0x202A && code <= 0x202E) ||
 		(code >= 0x2066 && code <= 0x2069))
 		return 1;
@@ -71,8 +69,8 @@ take_character(const char *text, size_t left, wchar_t *character)
 }
 
 /*
- * Append a text as it can do no harm, in "most" columns at most; returns how many.
- * With no buffer it is only measured.
+ * Append a text, escaped, in at most "most" columns.  Returns the width.  Without a
+ * buffer the text is only measured.
  */
 int
 append_text(PQExpBuffer buffer, const char *text, int most)
@@ -111,7 +109,7 @@ append_text(PQExpBuffer buffer, const char *text, int most)
 }
 
 /*
- * A copy of a text as it can do no harm, for what is said on standard error.
+ * A copy of a text, escaped, for messages on standard error.
  */
 char *
 harmless_text(const char *text, int most)
@@ -126,7 +124,7 @@ harmless_text(const char *text, int most)
 }
 
 /*
- * Print a text as it can do no harm.
+ * Print a text, escaped.
  */
 static void
 put_text(const char *text, int most)
@@ -140,7 +138,7 @@ put_text(const char *text, int most)
 }
 
 /*
- * How many columns a text takes.
+ * The width of a text in columns.
  */
 int
 text_width(const char *text)
@@ -149,7 +147,7 @@ text_width(const char *text)
 }
 
 /*
- * Print a text as it can do no harm, whole.
+ * Print a text, escaped and complete.
  */
 void
 print_text(const char *text)
@@ -158,8 +156,8 @@ print_text(const char *text)
 }
 
 /*
- * Print what is JSON.  Within its strings, and only there may they be, characters
- * that would control the terminal are written by their numbers.
+ * Print JSON.  Control characters, which can occur only within strings, are written as
+ * \uNNNN.
  */
 void
 print_json(const char *json)
@@ -190,7 +188,7 @@ print_json(const char *json)
 }
 
 /*
- * Print the state of something, in its colour.
+ * Print a state in its colour.
  */
 void
 print_state(const char *state)
@@ -205,7 +203,7 @@ print_state(const char *state)
 }
 
 /*
- * How wide the terminal is; 0 if standard output is none.
+ * The width of the terminal; 0 if standard output is not a terminal.
  */
 static int
 terminal_width(void)
@@ -250,7 +248,7 @@ is_number(Oid type)
 }
 
 /*
- * Take from the widest columns what the terminal does not have.
+ * Shrink the widest columns until the table fits the terminal.
  */
 static void
 fit_columns(int n, int *widths)
@@ -294,7 +292,7 @@ print_cell(const char *text, int width, bool right, bool last, const char *colou
 }
 
 /*
- * A table with a line for each row.  Nulls are empty.
+ * Print a table with a line for each row.  Nulls are empty.
  */
 void
 print_result(const PGresult *result)
@@ -329,7 +327,7 @@ print_result(const PGresult *result)
 }
 
 /*
- * Each row as lines of "column  value"; columns that are null are left out.
+ * Print each row as lines of a column name and a value, without null columns.
  */
 void
 print_record(const PGresult *result)

@@ -3,10 +3,9 @@
  * pool.c
  *	  Principals, and statements on their connections.
  *
- * A principal's statements wait in line for one of its few connections, which
- * are made when they are needed and closed when they were not for a minute.
- * Statements that wait for jobs (gateway.c) have connections of their own, so
- * that they keep no others from theirs.
+ * The statements of a principal wait in a queue for its few connections.  Connections are
+ * made on demand, and closed after a minute without use.  Statements that wait for jobs
+ * (gateway.c) have separate connections, and never delay the rest.
  *
  * client/pool.c
  *
@@ -18,22 +17,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANCEL_TIME		1.0		/* until what cancels has come, or its
+#define CANCEL_TIME		1.0		/* for a cancel request to arrive; then its
 								 * connection is closed */
-#define ANSWER_TIME		15.0	/* for an answer, beyond what the statement
-								 * may take */
-#define LINE_TIME		15.0	/* for a statement, to come to its turn */
-#define CLOSE_AFTER		60.0	/* a connection that nobody needs */
-#define CLOSE_LARGE_AFTER	1.0 /* one that has memory for large results */
-#define MAX_WAITING		4		/* of a principal */
+#define ANSWER_TIME		15.0	/* for an answer, beyond the statement timeout */
+#define LINE_TIME		15.0	/* for a statement in the queue */
+#define CLOSE_AFTER		60.0	/* an idle connection */
+#define CLOSE_LARGE_AFTER	1.0 /* an idle connection with memory for large
+								 * results */
+#define MAX_WAITING		4		/* waiting connections per principal */
 
 Principal  *principals;
 
 static void forget_password(char *password);
 
 /*
- * A principal that nobody uses yet: of a role and its password, or of a token's
- * connection string.
+ * Make a principal without users, from a role and password, or from the connection string
+ * of a token.
  */
 Principal *
 principal_make(const char *role, const char *password, const char *conninfo)
@@ -50,7 +49,7 @@ principal_make(const char *role, const char *password, const char *conninfo)
 }
 
 /*
- * Another one of the same role and password that was proven, or NULL.
+ * Find another proven principal with the same role and password, or NULL.
  */
 Principal *
 principal_like(const Principal *other)
@@ -70,7 +69,7 @@ principal_use(Principal *principal)
 }
 
 /*
- * The last who leaves closes the connections.
+ * Drop a use.  The last user closes the connections.
  */
 void
 principal_leave(Principal *principal)
@@ -102,7 +101,7 @@ forget_password(char *password)
 }
 
 /*
- * Make the first connection, and have principal->proved called.
+ * Make the first connection.  principal->proved receives the outcome.
  */
 void
 principal_prove(Principal *principal)
@@ -111,9 +110,9 @@ principal_prove(Principal *principal)
 }
 
 /*
- * How long a statement may take in the database, in milliseconds.  One that waits for
- * jobs may be held up by a lock when it has taken them; they are nobody's until then,
- * so it is to end there, and give them back, before it is given up here.
+ * The statement timeout in the database, in milliseconds.  A statement that waits for
+ * jobs may be delayed by a lock after it has reserved jobs.  No consumer has the jobs
+ * then.  The database must end the statement and roll back before the client gives up.
  */
 int
 statement_time(bool waits)
@@ -122,8 +121,8 @@ statement_time(bool waits)
 }
 
 /*
- * A connection could not be made: nobody who waits for one will get it, unless there
- * is another one of its kind.  "refused" says that the role may not connect as it is.
+ * A connection could not be made.  The waiting statements fail, unless another connection
+ * of the same kind exists.  "refused": the server does not accept the role or password.
  */
 void
 principal_failed(Principal *principal, const char *why, bool refused)
@@ -138,8 +137,8 @@ principal_failed(Principal *principal, const char *why, bool refused)
 		proved(principal, why, refused);
 
 	/*
-	 * those that run have a connection; the password may have been changed
-	 * since
+	 * running statements have a connection; the password may have been
+	 * changed since
 	 */
 	for (Statement **at = &principal->first; *at != NULL;)
 	{
@@ -169,7 +168,7 @@ principal_failed(Principal *principal, const char *why, bool refused)
 }
 
 /*
- * Have a statement done when it is its turn.
+ * Append a statement to the queue.
  */
 void
 pool_send(Principal *principal, Statement *statement)
@@ -186,8 +185,7 @@ pool_send(Principal *principal, Statement *statement)
 }
 
 /*
- * Give the statements that wait to connections, and make connections for those
- * that are left.
+ * Assign queued statements to idle connections, and make connections for the rest.
  */
 void
 pool_run(Principal *principal)
@@ -207,17 +205,17 @@ pool_run(Principal *principal)
 			continue;
 		}
 		pool_withdraw(principal, statement);
-		/* if it is lost, this looks at the line anew */
+		/* if the connection is lost, pool_run() is called again */
 		if (!backend_send(backend, statement))
 			return;
 	}
 	for (Backend *backend = principal->backends; backend != NULL; backend = backend->next)
 		if (backend->state < BACKEND_IDLE || backend->state == BACKEND_CANCELLED)
-			wanted[backend->waits]--;	/* is there soon */
+			wanted[backend->waits]--;	/* soon available */
 
 	/*
-	 * if one cannot be made, those who wait have been told, or others serve
-	 * them
+	 * if this fails, the queued statements have failed too, or use other
+	 * connections
 	 */
 	if (wanted[false] > 0 && principal->nbackends < web.connections)
 		backend_make(principal, false);
@@ -226,7 +224,7 @@ pool_run(Principal *principal)
 }
 
 /*
- * Take a statement out of the line.  False if it has left it.
+ * Remove a statement from the queue.  False if it was not there.
  */
 bool
 pool_withdraw(Principal *principal, Statement *statement)
@@ -248,7 +246,7 @@ pool_withdraw(Principal *principal, Statement *statement)
 }
 
 /*
- * What has waited for too long, and what nobody needs.
+ * Enforce the timeouts of statements and connections.
  */
 void
 pool_tick(void)
@@ -269,7 +267,7 @@ pool_tick(void)
 			else if (backend->state == BACKEND_BUSY &&
 					 web_now > backend->since + statement_time(backend->waits) / 1000.0 + ANSWER_TIME)
 			{
-				/* it may have taken jobs, which nobody would get */
+				/* cancel: reserved jobs would reach no consumer */
 				backend_cancel(backend->statement);
 				backend_lost(backend);
 				break;
@@ -293,7 +291,7 @@ pool_tick(void)
 }
 
 /*
- * The program ends: what runs is ended with it.
+ * The program ends, and running statements with it.
  */
 void
 pool_close(void)

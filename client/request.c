@@ -3,16 +3,15 @@
  * request.c
  *	  A request from its first byte to its last.
  *
- * libmicrohttpd reads it, and calls handle(): when its headers are there, for
- * each part of its body, when all is there, and again when it was suspended and
- * is not any more.  What is wrong with its headers is answered before its body is
- * read.  Of a body that is too large nothing is kept, and strangers may have little
- * kept.
+ * libmicrohttpd reads the request and calls handle(): after the headers, for each part of
+ * the body, after the body, and again after a suspended request was resumed.  Errors in
+ * the headers are answered before the body is read.  A body over the limit is discarded.
+ * Callers without a log-in have a lower limit.
  *
- * The socket of a request that is suspended is watched here, as libmicrohttpd
- * does not: a caller that hangs up is told to whatever the request waits in.
+ * libmicrohttpd does not watch the socket of a suspended request, so this file does.  If
+ * the caller hangs up, request->leave is called.
  *
- * How long a caller may take for it is up to caller.c.
+ * Time limits of callers are in caller.c.
  *
  * client/request.c
  *
@@ -28,12 +27,11 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define HEADER_MEMORY	16384	/* of a connection, for its headers */
-#define OPEN_BODY		8192	/* of a request for which nobody need be
-								 * logged in */
+#define HEADER_MEMORY	16384	/* bytes per connection, for headers */
+#define OPEN_BODY		8192	/* body limit of routes without log-in */
 
 static Request *requests;
-static bool ending;				/* no request is begun any more */
+static bool ending;				/* no new request begins */
 
 static Caller *
 caller_of(struct MHD_Connection *connection)
@@ -42,7 +40,7 @@ caller_of(struct MHD_Connection *connection)
 }
 
 /*
- * The caller of a request, or NULL while its connection is closed.
+ * The caller of a request; NULL while the connection is being closed.
  */
 Caller *
 request_caller(Request *request)
@@ -51,7 +49,7 @@ request_caller(Request *request)
 }
 
 /*
- * Where a request comes from.
+ * The address of the caller.
  */
 const Address *
 request_address(Request *request)
@@ -63,7 +61,8 @@ request_address(Request *request)
 }
 
 /*
- * So many bytes are kept for the caller of a request.  False if there is no room for them.
+ * Account "bytes" as kept for the caller of a request.  False if its memory limit is
+ * reached.
  */
 bool
 request_keeps(Request *request, size_t bytes)
@@ -73,9 +72,6 @@ request_keeps(Request *request, size_t bytes)
 	return caller == NULL || caller_keeps(caller, bytes);
 }
 
-/*
- * Shut down the connection of a request.
- */
 void
 request_cut_off(Request *request)
 {
@@ -101,7 +97,7 @@ connection_changed(void *closure, struct MHD_Connection *connection, void **cont
 }
 
 /*
- * The first line of a request is there.
+ * Called after the first line of a request.
  */
 static void *
 request_started(void *closure, const char *target, struct MHD_Connection *connection)
@@ -124,7 +120,7 @@ request_started(void *closure, const char *target, struct MHD_Connection *connec
 }
 
 /*
- * The body is not needed any more, nor what the statement had of it.
+ * Free the body and the parameters of the statement.
  */
 static void
 body_forget(Request *request)
@@ -141,7 +137,7 @@ body_forget(Request *request)
 }
 
 /*
- * It is over: its answer was sent, or it was not.
+ * Called at the end of a request, whether the answer was sent or not.
  */
 static void
 request_completed(void *closure, struct MHD_Connection *connection, void **context,
@@ -194,8 +190,8 @@ socket_ready(void *owner, uint32_t events)
 }
 
 /*
- * Whether the caller of a request that is suspended has hung up, be it that nobody was
- * told yet.
+ * True if the caller of a suspended request has hung up, even if epoll has not yet
+ * reported this.
  */
 bool
 request_is_gone(Request *request)
@@ -208,9 +204,9 @@ request_is_gone(Request *request)
 }
 
 /*
- * Keep a request until request_resume().  If the caller hangs up, request->gone is
- * set and request->leave is called, which may resume it; else whatever the
- * request waits for does.
+ * Suspend a request until request_resume().  If the caller hangs up, request->gone is set
+ * and request->leave is called, which may resume the request.  Otherwise the source of
+ * the awaited event resumes it.
  */
 void
 request_suspend(Request *request)
@@ -237,7 +233,7 @@ request_resume(Request *request)
 }
 
 /*
- * Nobody is behind this request any more.  A statement that runs is left to its end.
+ * The session or token of the request has ended.  A running statement is not cancelled.
  */
 static void
 request_refuse(Request *request)
@@ -253,7 +249,7 @@ request_refuse(Request *request)
 }
 
 /*
- * A session ends while there are requests of it.
+ * Refuse the requests of a session, which ends.
  */
 void
 requests_without(const Session *session)
@@ -264,7 +260,7 @@ requests_without(const Session *session)
 }
 
 /*
- * The same for the token that this principal is of.
+ * Refuse the requests of a token, by its principal.
  */
 void
 requests_without_token(Principal *principal)
@@ -275,7 +271,7 @@ requests_without_token(Principal *principal)
 	callers_forget(principal);
 }
 
-/* How often a request has headers that say where it ends, and for which host it is. */
+/* Counts of the headers that frame a request or name the host. */
 typedef struct Framing
 {
 	int			lengths;
@@ -302,8 +298,8 @@ framing_header(void *closure, enum MHD_ValueKind kind, const char *name, const c
 }
 
 /*
- * Whether all who read a request see the same end of it.  If a server before this one
- * saw another one, the rest would be a request that it does not know of.
+ * True if every reader of the request finds the same end.  A proxy that sees a different
+ * end would forward the rest as a request unknown to it.
  */
 static bool
 framing_is_clear(Request *request)
@@ -315,7 +311,7 @@ framing_is_clear(Request *request)
 }
 
 /*
- * How large a request's body may be, in bytes.
+ * The body limit of a request, in bytes.
  */
 static size_t
 body_limit(const Request *request)
@@ -332,7 +328,7 @@ answer_too_large(Request *request)
 }
 
 /*
- * A part of the body has come.
+ * Append a part of the body.
  */
 static void
 body_add(Request *request, const char *part, size_t size)
@@ -354,7 +350,7 @@ body_add(Request *request, const char *part, size_t size)
 }
 
 /*
- * The headers are there: whether the request may go on.  If not, it is answered.
+ * Check the headers.  If the request is refused, answer it and return false.
  */
 static bool
 headers_allow(Request *request, const char *method)
@@ -462,15 +458,15 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 			request->route->run(request);
 		else
 			statement_begin(request);
-		/* if it was suspended and answered at once, it is to come again */
+		/* a request suspended and answered at once is called again */
 		return request->socket.owner == NULL ? send_answer(request) : MHD_YES;
 	}
 	return request->response != NULL ? send_answer(request) : MHD_YES;
 }
 
 /*
- * The program ends: no request waits for anything but the end of its statement, which
- * may have taken jobs, and no other one is begun.  Answers that are there are still
+ * The program ends.  Requests wait only for the end of a running statement, because the
+ * statement may have reserved jobs.  No new request begins.  Queued answers are still
  * sent.
  */
 void
@@ -493,8 +489,7 @@ requests_end(void)
 }
 
 /*
- * Whether there are requests whose statements run; or, if that is asked, answers that
- * are not sent as a whole.
+ * True if statements of requests run; or, with "answers", if an answer is incomplete.
  */
 bool
 requests_go_on(bool answers)
@@ -506,7 +501,7 @@ requests_go_on(bool answers)
 }
 
 /*
- * Wait no longer for statements that run.
+ * Stop waiting for running statements.
  */
 void
 requests_abandon(void)

@@ -3,9 +3,9 @@
  * routes.c
  *	  The table of all routes of "jobq web".
  *
- * A route is mostly a statement that returns JSON; statement.c says where its
- * parameters come from.  openapi.json describes what each wants and returns.
- * search_path is pg_catalog alone.
+ * Most routes are a statement that returns JSON.  statement.c describes the sources of
+ * its parameters; openapi.json describes the requests and answers.  search_path is
+ * pg_catalog alone.
  *
  * client/routes.c
  *
@@ -21,7 +21,7 @@ static void run_jobs(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
 
-/* What the body of a job may have, and how it is said to enqueue(). */
+/* Allowed members of the body of a job, and their arguments to enqueue(). */
 static const char enqueue_members[] = "kind! payload"
 #define JOB_OPTION(name, c_name, type, says) " " #name
 #include "produce/options.h"
@@ -29,7 +29,7 @@ static const char enqueue_members[] = "kind! payload"
 		   ;
 #define JOB_OPTION(name, c_name, type, says) ", " #name " => (" VALUE_##type(#name) ")::" #type
 
-/* An array is said to the database as that reads one. */
+/* An array is passed in the text format of the database. */
 #define VALUE_text(name) \
 	"CASE jsonb_typeof(b -> '" name "') WHEN 'array' THEN (SELECT array_agg(v.value)::text FROM jsonb_array_elements_text(b -> '" name "') AS v) " \
 	"ELSE b ->> '" name "' END"
@@ -41,7 +41,10 @@ static const char enqueue_members[] = "kind! payload"
 #define VALUE__text(name)		VALUE_text(name)
 #define VALUE_jsonb(name)		"nullif(b -> '" name "', 'null')"
 
-/* Whether the trace of the request can be that of the job, which may have its own. */
+/*
+ * True if the job can inherit the trace of the request.  A trace in the job's own headers
+ * takes precedence.
+ */
 #define TRACED \
 	"jobq_internal.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
 	"AND coalesce(jsonb_typeof(k.b -> 'headers'), 'null') IN ('null', 'object')"
@@ -49,10 +52,9 @@ static const char enqueue_members[] = "kind! payload"
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
 
 /*
- * A page of rows, in this order.  No more than MOST_LOOKED_AT are
- * looked at for it, so that it takes the same time however many there are; "next" is
- * the last that was looked at if the page is not full then.  The rows of a WITH come
- * in the order in which they were made, as far as they are asked for.
+ * A page of rows in this order.  The statement reads at most MOST_LOOKED_AT rows, so that
+ * its time is bounded.  If the page is not full then, "next" is the last row read.  A
+ * reference to a WITH query returns the rows in the order of the query.
  */
 #define MOST_LOOKED_AT	"3000"
 #define PAGE_BY(columns, rows, filter, n, order, last) \
@@ -62,12 +64,12 @@ static const char enqueue_members[] = "kind! payload"
 	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(n) " THEN (SELECT " last " FROM found) " \
 	"WHEN (SELECT count(*) FROM looked) = " MOST_LOOKED_AT " THEN (SELECT " last " FROM looked) END)"
 
-/* The highest id first. */
+/* Highest id first. */
 #define PAGE(columns, rows, filter, n)	PAGE_BY(columns, rows, filter, n, "id DESC", "min(id)")
 
 /*
- * Dead letters, the newest first.  "next" names a time and an id, so that
- * the letter itself may be gone by then.
+ * Dead letters, newest first.  "next" contains a time and an id, so that paging works
+ * after the letter was deleted.
  */
 #define DEAD_LAST \
 	"(array_agg((extract(epoch FROM (failed_at)) * 1000000)::int8 || '-' || id ORDER BY failed_at, id))[1]"
@@ -77,7 +79,7 @@ static const char enqueue_members[] = "kind! payload"
 #define ALL(rows) \
 	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
 
-/* A function that returns nothing, as part of an expression. */
+/* A function without a result, as part of an expression. */
 #define DO(call)	call "::text IS NOT NULL"
 
 #define JOB_LINE \
@@ -85,21 +87,21 @@ static const char enqueue_members[] = "kind! payload"
 	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id, j.tenant"
 
 /*
- * Members of jobs that are shown to callers from whom payloads are hidden (shown.c).
- * A job's tenant is shown to all who see the job, as by the views.
+ * Members of jobs for callers with hidden payloads (shown.c).  Every role that sees a job
+ * also sees its tenant, as in the views.
  */
 #define JOB_SHOWN \
 	"id state kind queue priority role attempt max_attempts progress enqueued_at run_at started_at finished_at batch_id tenant"
 
 /*
- * The text without what it quotes of others, such as the error of a job: that stands
- * behind a colon.
+ * The text without quotations, for example the error of a job.  A quotation follows a
+ * colon.
  */
 #define UNQUOTED(text, hide)	"CASE WHEN " hide "::bool THEN split_part(" text ", ': ', 1) ELSE " text " END"
 
 /*
- * Jobs, from the view that has those of the state: it is read from the newest on, and
- * what has an index is looked for there.
+ * Jobs, from the view for this state.  The view is read from the newest job on, and
+ * indexed conditions are applied there.
  */
 #define JOBS(view) \
 	PAGE(JOB_LINE, "SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($11::int8 IS NULL OR j.id < $11) AND ($14::int8 IS NULL OR j.id = $14)", \
@@ -115,24 +117,25 @@ static const char running_jobs[] =
 JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL "
 	 "UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))");
 
-/* "done" of many ids: the statement fails as a whole if one of them does. */
+/* "done" for many ids: an error for one id fails the whole statement. */
 #define FOR_EACH_ID(call) \
 	"SELECT json_build_object('items', coalesce(json_agg(json_build_object('id', i.id, 'done', " call ")), '[]')) " \
 	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
 
-/* What is done to all dead letters that fulfil conditions; without one it is an error. */
+/* An operation on all dead letters matching conditions; an error without conditions. */
 #define DEAD_MANY(function) \
 	"SELECT json_build_object('count', jobq." function "(queue => b ->> 'queue', kind => b ->> 'kind', " \
 	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval)) FROM (SELECT $1::jsonb AS b) AS body"
 
-/* What is done to a queue, a schedule: named in the path. */
+/* An operation on a queue or schedule named in the path. */
 #define NAMED(what, verb, argument) \
 	{"POST", "/api/" what "/{}/" verb, 0,.parameters = "body {}",.members = "", \
 	.sql = "SELECT json_build_object('done', " DO("jobq." verb "(" argument " => $2::text)") ")"}
 
 /*
- * One lease, or several as arrays: MANY calls a function that takes arrays, EACH calls a
- * function for each lease, in the order of the ids.  "more" are the arguments after the token.
+ * A lease, or several as arrays.  MANY calls a function that takes arrays.  EACH calls a
+ * function for each lease, in the order of the ids.  "more": the arguments after the
+ * token.
  */
 #define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
 #define MANY(function, more) DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")")
@@ -174,10 +177,9 @@ static const char session[] =
 "OR EXISTS (SELECT FROM jobq.grants AS g WHERE g.privilege IN ('operate', 'manage') AND pg_has_role(session_user, g.role::oid, 'USAGE')))";
 
 /*
- * What has happened in the last 60 minutes or 24 hours: from the statistics, if the
- * role may see those of any queue.  Who may not is told of his own jobs, as far as the
- * newest that have ended tell it, so that this takes the same time however many there
- * are.
+ * Job counts of the last 60 minutes or 24 hours.  The source is the statistics, if the
+ * role may see those of any queue.  Otherwise the source is the role's own jobs, limited
+ * to the most recently ended jobs, so that the time of the statement is bounded.
  */
 #define SECONDS(times) "extract(epoch FROM " times ")::float8"
 #define MOST_ENDED "5000"
@@ -210,8 +212,8 @@ SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e
 static const char metrics[] = "SELECT jobq.metrics()";
 
 /*
- * An array of ids, one of tokens, and the jobs, with blanks between them; or, if
- * there are none and the caller waits, behind an exclamation mark, for what.
+ * An array of ids, an array of tokens, and the jobs, separated by blanks.  If there are
+ * no jobs and the caller waits: an exclamation mark, then the parameters of the wait.
  */
 static const char reserve[] =
 "SELECT CASE WHEN r.jobs IS NOT NULL THEN r.jobs WHEN r.wait <= 0 THEN '{} {} {\"jobs\":[]}' "
@@ -223,7 +225,7 @@ static const char reserve[] =
 "least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer, (b ->> 'held')::int4 AS held "
 "FROM (SELECT $1::jsonb AS b) AS body OFFSET 0) AS w OFFSET 0) AS r";
 
-/* The job is the same, but for its payload. */
+/* Retry the job, with a new payload if given. */
 static const char retry[] =
 "SELECT json_build_object('id', $2::int8, 'done', e.edited AND " DO("jobq.retry($2::int8)") ") "
 "FROM (SELECT CASE WHEN $1::jsonb ? 'payload' THEN " DO("jobq.edit($2::int8, payload => $1::jsonb -> 'payload')") " ELSE true END AS edited OFFSET 0) AS e";
@@ -328,7 +330,7 @@ const Route routes[] = {
 	NAMED("schedules", "resume", "schedule"),
 	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($2::text))"},
-	/* what backend.c sets for the lists makes its statements slow */
+	/* backend.c disables sorts for lists, which makes doctor() slow */
 	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity what hint",
 		.sql = ALL("SELECT d.severity, " UNQUOTED("d.what", "$1") " AS what, d.hint FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
 				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
@@ -362,15 +364,14 @@ const Route routes[] = {
 		.sql = "SELECT json_build_object('done', " DO("jobq.log((b ->> 'id')::int8, (b ->> 'token')::int8, "
 													  "b ->> 'message', coalesce(b ->> 'level', 'info'))") ") FROM (SELECT $1::jsonb AS b) AS body"},
 
-	/* the console; the last, as it takes any name */
+	/* the console; last, because {} matches any name */
 	{"GET", "/", ROUTE_OPEN,.run = answer_asset},
 	{"GET", "/{}", ROUTE_OPEN,.run = answer_asset},
 	{NULL}
 };
 
 /*
- * Whether a path, as it was sent, is this route's.  The segment that {} stands
- * for is decoded.
+ * True if the path, as received, matches this pattern.  The segment for {} is decoded.
  */
 static bool
 path_is(const char *path, size_t length, const char *pattern, char **segment)
@@ -418,7 +419,7 @@ path_is(const char *path, size_t length, const char *pattern, char **segment)
 }
 
 /*
- * Find the route.  False if it was answered that there is none.
+ * Find the route.  If there is none, answer the request and return false.
  */
 bool
 route_find(Request *request, const char *method)
@@ -474,7 +475,8 @@ run_jobs(Request *request)
 }
 
 /*
- * 202, and where the job is; or null if its key is held and on_conflict is "ignore".
+ * Answer 202 with the location of the job; null if its key is held and on_conflict is
+ * "ignore".
  */
 static void
 answer_enqueued(Request *request, PGresult *result)

@@ -1,18 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * session.c
- *	  Who a caller is: sessions, their cookie, and the token against cross-site
+ *	  Identity of callers: sessions, their cookie, and the token against cross-site
  *	  requests.
  *
- * A password comes with one request, and goes to the database server, which says
- * whether it is right.  It is kept in memory for the connections that are made
- * later, as long as there is a session.
+ * A request delivers a password once.  The database server verifies the password.  The
+ * program keeps the password in memory while a session exists, for later connections.
  *
- * A browser sends a cookie with all that it sends here, also with what another
- * site has it send.  Though SameSite=Strict keeps it from that, all that changes
- * something needs the session's second secret in a header, which another site
- * does not know; and what a browser says of where a request comes from must be
- * this server.
+ * A browser adds the cookie to every request, including requests made by another site.
+ * SameSite=Strict prevents this.  In addition, a request that changes data must carry the
+ * session's second secret in a header, unknown to another site; and the origin reported
+ * by the browser must be this server.
  *
  * client/session.c
  *
@@ -39,7 +37,7 @@ static int	nsessions;
 static bool same_site(Request *request);
 
 /*
- * Hexadecimal digits that nobody can guess.
+ * Make a random secret in hexadecimal digits.
  */
 void
 secret_make(char *secret)
@@ -54,8 +52,7 @@ secret_make(char *secret)
 }
 
 /*
- * Whether two texts are the same.  The time that this takes tells nothing but
- * their lengths.
+ * True if two texts are equal.  The time depends only on their lengths.
  */
 bool
 secret_equal(const char *a, const char *b)
@@ -71,8 +68,8 @@ secret_equal(const char *a, const char *b)
 }
 
 /*
- * Whether this role's callers see no payloads.  "all" means browsers: a program
- * with a token is only meant by its role's name.
+ * True if payloads are hidden from callers of this role.  "all" means all browsers.
+ * Programs with a token are affected only if the list names their role.
  */
 bool
 payload_hidden(const char *role, bool is_token)
@@ -93,8 +90,8 @@ payload_hidden(const char *role, bool is_token)
 }
 
 /*
- * Find whose request this is.  A token counts before a cookie.  What else is said
- * of who asks is for a server before this one.
+ * Find the principal of a request.  A token takes precedence over a cookie.  Any other
+ * identity is meant for a proxy before this server.
  */
 bool
 session_find(Request *request)
@@ -119,7 +116,7 @@ session_find(Request *request)
 }
 
 /*
- * Whether a host, perhaps with a port, is the loopback or an address in numbers.
+ * True if a host, with or without a port, is localhost or a numeric address.
  */
 static bool
 is_address(const char *host)
@@ -138,11 +135,11 @@ is_address(const char *host)
 }
 
 /*
- * What a browser says of where a request comes from: this server, or nothing.
+ * True if the browser reports this server as the origin, or reports nothing.
  *
- * Another site can have its own name lead to this server, and is then of the same
- * origin.  It gains nothing where a password is needed.  With --allow-trust it
- * could log in as anybody, so the browser must have been told an address.
+ * Another site can point its own host name at this server, and then has the same origin.
+ * With passwords the site gains nothing.  With --allow-trust the site could log in as any
+ * role, so the Host header must be an address or localhost.
  */
 static bool
 same_site(Request *request)
@@ -159,16 +156,13 @@ same_site(Request *request)
 	if (origin == NULL)
 		return true;
 
-	/*
-	 * a server before this one may speak TLS in its place, so the scheme is
-	 * not compared
-	 */
+	/* a proxy may terminate TLS, so the scheme is not compared */
 	name = strstr(origin, "://");
 	return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
 }
 
 /*
- * Whether a request that changes something is meant by its sender.
+ * True if the sender intends this request, which changes data.
  */
 bool
 session_allows(Request *request)
@@ -176,7 +170,7 @@ session_allows(Request *request)
 	const char *csrf = header_of(request, "X-CSRF-Token");
 
 	if (request->principal != NULL && request->session == NULL)
-		return true;			/* no browser adds a token by itself */
+		return true;			/* browsers add no token on their own */
 	if (!same_site(request))
 		return false;
 	return request->session == NULL || (csrf != NULL && secret_equal(request->session->csrf, csrf));
@@ -198,8 +192,8 @@ session_free(Session *session)
 }
 
 /*
- * A role that has as many sessions as it may loses that which was used longest ago,
- * so that it keeps no others from logging in.
+ * Make room for a session of this role: at the limit, end the role's least recently used
+ * session.  A role therefore cannot prevent other roles from logging in.
  */
 static void
 session_make_room(const char *role)
@@ -220,7 +214,7 @@ session_make_room(const char *role)
 }
 
 /*
- * All sessions of a principal end: its password is not right any more.
+ * End all sessions of a principal, because its password is no longer valid.
  */
 void
 sessions_end(Principal *principal)
@@ -245,8 +239,8 @@ session_tick(void)
 }
 
 /*
- * A session of a principal, whose caller has not been told of it yet.  With as many as
- * there may be, that which was used longest ago ends.
+ * Make a session.  Its id has not been sent yet.  At the limit, the least recently used
+ * session ends.
  */
 Session *
 session_make(Principal *principal)
@@ -270,7 +264,7 @@ session_make(Principal *principal)
 }
 
 /*
- * Who is logged in; and the cookie, if that was this request.
+ * Answer with the session; with the cookie if this request made it.
  */
 void
 answer_session(Request *request, PGresult *result)

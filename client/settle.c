@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * settle.c
- *	  Tells the server what has become of jobs, and holds those that run.
+ *	  Reports the outcomes of jobs to the server, and extends the leases of jobs.
  *
- * All that has gathered while a statement was under way goes into the next:
- * one statement, and one commit, for many jobs.  If that fails because of one
- * of them, each is told alone.
+ * Everything gathered during a statement goes into the next statement, so that many jobs
+ * share a statement and a commit.  If a shared statement fails because of a single job,
+ * each job is then reported alone.
  *
- * When the connection is lost in between, it is not known whether the server
- * has heard; then it is told again, and an answer that the lease is over may
- * mean that it had.
+ * If the connection is lost during a statement, the server may or may not have committed.
+ * The program then repeats the report.  An answer "lease lost" may then mean success of
+ * the first report.
  *
  * client/settle.c
  *
@@ -23,8 +23,7 @@
 #include <string.h>
 
 #define MOST_AT_A_TIME	100
-#define MOST_BYTES		1000000 /* in a statement, beyond those of its first
-								 * job */
+#define MOST_BYTES		1000000 /* per statement, beyond the first job */
 #define RETRY_PAUSE		1.0
 #define SHORTEST_PATIENCE	2.0 /* for an answer, in seconds */
 
@@ -33,17 +32,16 @@
 
 #define LEASE_LOST		"JQ011"
 #define NOT_RUNNING		"JQ002"
-#define TOO_LARGE		"22001" /* is the result, or nested too deep */
-#define TOO_DEEP		"54001" /* to be read as JSON */
-#define NO_ROOM			"54000" /* in what the server keeps of NOTIFY, when it
-								 * commits, or for a text in what is jsonb */
-#define NO_JSONB		32000000	/* bytes of a text; a shorter one has room
-									 * there */
+#define TOO_LARGE		"22001" /* the result is too large, or nested too deep */
+#define TOO_DEEP		"54001" /* to be parsed as JSON */
+#define NO_ROOM			"54000" /* in the NOTIFY queue at commit, or for a
+								 * string in jsonb */
+#define NO_JSONB		32000000	/* bytes; a shorter string fits */
 
-/* The error or reason of a job if the database cannot keep the text that it has. */
+/* The error or reason of a job if the database cannot store the original text. */
 #define NO_TEXT			"its error is a text that the database cannot keep"
 
-/* What a statement tells; the first are those of JobOutcome. */
+/* The subject of a statement; the first values are the members of JobOutcome. */
 enum
 {
 	TELL_EXTEND = OUTCOME_LOST + 1,
@@ -62,10 +60,7 @@ static const char *const statements[] = {
 	[OUTCOME_REJECT] = "SELECT jobq.reject(j.id, j.token, j.a) " OF_EACH,
 	[OUTCOME_RELEASE] = "SELECT jobq.release(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
 
-	/*
-	 * they are sorted by token, as jobs are in the order in which they were
-	 * reserved
-	 */
+	/* extend_many() sorts the jobs by token, the order of reservation */
 	[TELL_EXTEND] = "SELECT jobq.extend_many($1::pg_catalog.int8[], $2::pg_catalog.int8[], "
 	"(($3::pg_catalog.text[])[1])::pg_catalog.interval)",
 	[TELL_PROGRESS] = "SELECT jobq.set_progress(j.id, j.token, j.a::pg_catalog.float4, j.b) " OF_EACH,
@@ -80,13 +75,13 @@ static const char *const said[] = {
 	[OUTCOME_RELEASE] = "given back",
 };
 
-/* The statement that is under way. */
+/* The statement in progress. */
 static int	telling = TELL_NOTHING;
 static Job *told[MOST_AT_A_TIME];
 static int	ntold;
-static int	nsent;				/* with those that have left since */
+static int	nsent;				/* including jobs removed since */
 
-/* So many are told at a time: fewer, when the last time was too long. */
+/* Most jobs per statement; halved after a statement that took too long. */
 static int	most_told = MOST_AT_A_TIME;
 
 static bool wants(const Job *job, int what, double now, bool stopping);
@@ -100,7 +95,7 @@ static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 
 /*
- * Is the lease of the job to be extended when it is time for that?
+ * True if the program still extends the lease of this job.
  */
 bool
 settle_holds(const Job *job, bool stopping)
@@ -120,12 +115,12 @@ wants(const Job *job, int what, double now, bool stopping)
 	if (what == TELL_NOTES)
 		return (job->state == JOB_RUNNING || job->state == JOB_ENDED) &&
 			note_wanted(job, now) && job->outcome != OUTCOME_LOST;
-	/* what is to be in the log is told before */
+	/* log lines are reported before the outcome */
 	return job->state == JOB_ENDED && job->nnotes == 0 && (int) job->outcome == what && now >= job->tell_at;
 }
 
 /*
- * The bytes of the job's texts.
+ * The size of the job's texts, in bytes.
  */
 static size_t
 size_of(const Job *job, int what)
@@ -167,9 +162,9 @@ values_of(Job *job, int what, int nth, double now, const char **a, const char **
 }
 
 /*
- * If the link is free, send what is most urgent: to hold what would be lost.  All
- * else has its turn: there may be more of one kind each time that the link is free,
- * and a job of which something else is to be told would wait until its lease is over.
+ * If the link is free, send the most urgent statement.  Extensions come first, because a
+ * lease could expire.  The other subjects take turns, so that a busy subject never delays
+ * a job beyond the lease.
  */
 void
 settle_next(Link *link, bool stopping)
@@ -216,7 +211,7 @@ settle_next(Link *link, bool stopping)
 	nsent = ntold;
 	if (telling != TELL_EXTEND)
 	{
-		/* its next turn is behind all others */
+		/* move this subject to the end of the order */
 		for (; next < norder; next++)
 			order[next - 1] = order[next];
 		order[norder - 1] = telling;
@@ -254,7 +249,7 @@ settle_next(Link *link, bool stopping)
 }
 
 /*
- * The server has not taken what was told of the job.
+ * The server did not accept the report: restore the state of the job.
  */
 static void
 tell_again(Job *job)
@@ -287,7 +282,7 @@ settle_result(const PGresult *result)
 		{
 			job->until = job->asked_at + work.lease;
 			job->extend_at = job->asked_at + job->heartbeat;
-			/* its end may have made others' fail */
+			/* its outcome may have made the shared statement fail */
 			if (job->state != JOB_ENDED)
 				job->alone = false;
 		}
@@ -303,7 +298,7 @@ settle_result(const PGresult *result)
 		}
 		else if (!good && nsent > 1)
 		{
-			/* one of them is to blame, and is found when each is told alone */
+			/* a single job is at fault; separate reports find the job */
 			job->alone = true;
 			tell_again(job);
 		}
@@ -315,8 +310,8 @@ settle_result(const PGresult *result)
 }
 
 /*
- * The server knows how the job has ended.  What others have written may be on a
- * terminal, or in a log, where it must not look like what we say.
+ * Print the end of a job that the server has accepted.  Text of other origin may reach a
+ * terminal or a log, and must not imitate a line of this program.
  */
 static void
 say_end(const Job *job)
@@ -335,8 +330,8 @@ say_end(const Job *job)
 }
 
 /*
- * Is it a matter of time until what has failed so does not: a lack of something, a
- * lock, a server that is read-only or stops, jobq that does not run yet?
+ * True if the error is temporary: lack of resources, a lock, a read-only or stopping
+ * server, or jobq not running yet.
  */
 static bool
 may_pass(const char *state)
@@ -350,7 +345,7 @@ may_pass(const char *state)
 }
 
 /*
- * Is it the result of the job that the server cannot take?
+ * True if the server cannot store the result of the job.
  */
 static bool
 cannot_be_kept(const Job *job, const char *state)
@@ -360,7 +355,7 @@ cannot_be_kept(const Job *job, const char *state)
 }
 
 /*
- * A statement about this job alone has failed.
+ * A statement for this job alone has failed.
  */
 static void
 settle_one(Job *job, const PGresult *result)
@@ -385,13 +380,12 @@ settle_one(Job *job, const PGresult *result)
 	else if (telling == OUTCOME_ACK && strncmp(state, "22", 2) == 0 && strcmp(state, TOO_LARGE) != 0 &&
 			 job->is_json && work.result != RESULT_JSON)
 	{
-		/* it only looked like JSON */
+		/* the output only looked like JSON */
 		job->is_json = false;
 		job->state = JOB_ENDED;
 	}
 	else if (telling == OUTCOME_ACK && cannot_be_kept(job, state))
 	{
-		/* the result cannot be kept */
 		job_end(job, OUTCOME_NACK, message);
 	}
 	else if ((telling == OUTCOME_NACK || telling == OUTCOME_REJECT) && strncmp(state, "22", 2) == 0 &&
@@ -399,7 +393,7 @@ settle_one(Job *job, const PGresult *result)
 		job_end(job, (JobOutcome) telling, NO_TEXT);
 	else if (strncmp(state, "22", 2) == 0 || strncmp(state, "42", 2) == 0)
 	{
-		/* with the next job it will be no better */
+		/* the next job would fail as well */
 		say_result_error(result);
 		job_forget(job);
 		work_is_hopeless = true;
@@ -415,7 +409,7 @@ settle_one(Job *job, const PGresult *result)
 }
 
 /*
- * The lease is over: somebody else may have the job.
+ * The lease has expired: another consumer may have the job.
  */
 static void
 lost(Job *job)
@@ -437,10 +431,9 @@ lost(Job *job)
 }
 
 /*
- * Leases that are over by our own clock: the server could not be asked.  And
- * jobs of which nobody is to be told anything.  When we stop, nobody is told
- * later than shortly after the lease, or than "give_up_at"; returns whether that
- * was so for a job.
+ * Handle leases that have expired by the local clock, without contact to the server, and
+ * forget jobs without a report.  While stopping, a report is abandoned shortly after its
+ * lease, or at "give_up_at".  Returns true if a report was abandoned.
  */
 bool
 settle_expired(bool stopping, double give_up_at)
@@ -459,7 +452,7 @@ settle_expired(bool stopping, double give_up_at)
 		else if (held ? now >= job->until && job->outcome != OUTCOME_LOST
 				 : stopping && now >= fmin(job->until + TELL_TIME, give_up_at))
 		{
-			/* the answer may still be under way */
+			/* the answer may still arrive */
 			for (int i = 0; i < ntold; i++)
 				if (told[i] == job)
 					told[i--] = told[--ntold];
@@ -471,7 +464,7 @@ settle_expired(bool stopping, double give_up_at)
 }
 
 /*
- * The link was lost before the server has answered.
+ * The link was lost before the server answered.
  */
 void
 settle_lost(void)
@@ -481,7 +474,7 @@ settle_lost(void)
 	for (int i = 0; i < ntold; i++)
 		tell_again(told[i]);
 
-	/* what has taken so long may do so again: have time for that */
+	/* a slow report may be slow again: extend the lease first */
 	for (Job *job = jobs; job != NULL && telling < (int) OUTCOME_LOST; job = job->next)
 		if (job->state == JOB_ENDED)
 			job->extend_at = 0;

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * shown.c
- *	  What callers see from whom payloads are hidden (--hide-payload).
+ *	  Answers for callers with hidden payloads (--hide-payload).
  *
- * A route lists the members of its answer that such callers see: route->shown.  All
- * other members are null, so a column that is added later is hidden until a route
- * lists it.  Texts that a handler, a producer or a statement writes are not listed,
- * because they may quote the payload: errors, log lines, progress messages, keys.
+ * route->shown lists the visible members of an answer.  All other members are null, so a
+ * new column stays hidden until a route lists it.  Texts written by a handler, a producer
+ * or a statement are not listed, because they may quote the payload: errors, log lines,
+ * progress messages, keys.
  *
- * A filter must not compare such a column either: see "-NAME" in statement.c.
+ * A filter must not compare hidden columns either: see "-NAME" in statement.c.
  *
  * client/shown.c
  *
@@ -19,10 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What any answer may have. */
+/* Members allowed in every answer. */
 static const char frame[] = "items next id done count";
 
-/* Whether a list of words has this one; "whole" if it stands there with a star. */
+/* True if a list of words contains this word; "whole" if the word has a star. */
 static bool
 list_has(const char *list, const char *word, size_t size, bool *whole)
 {
@@ -36,7 +36,7 @@ list_has(const char *list, const char *word, size_t size, bool *whole)
 	return false;
 }
 
-/* The end of the string that begins here. */
+/* The end of the string at "at". */
 static const char *
 string_end(const char *at)
 {
@@ -46,7 +46,7 @@ string_end(const char *at)
 	return *at == '"' ? at + 1 : at;
 }
 
-/* The end of the value that begins here. */
+/* The end of the value at "at". */
 static const char *
 value_end(const char *at)
 {
@@ -66,11 +66,11 @@ value_end(const char *at)
 }
 
 /*
- * A JSON document of the database server as the callers of this route see it from whom
- * payloads are hidden.  The result is to be freed.
+ * The visible part of a JSON document of the database server, for this route and callers
+ * with hidden payloads.  The caller frees the result.
  *
- * A name in route->shown with a star stands for its value as a whole.  Without a star,
- * the members of an object below it must be listed, too.
+ * A name with a star in route->shown allows the complete value.  Without a star, the
+ * members of an object below the name must also be listed.
  */
 char *
 shown_text(const Route *route, const char *json)
@@ -95,7 +95,6 @@ shown_text(const Route *route, const char *json)
 			end++;
 		if (*end != ':')
 		{
-			/* a value */
 			appendBinaryPQExpBuffer(&text, json, plain);
 			json += plain;
 			continue;
@@ -118,9 +117,9 @@ shown_text(const Route *route, const char *json)
 }
 
 /*
- * Whether the message of an error of the database server may be told to callers from
- * whom payloads are hidden.  Messages of these classes name jobs by their number, and
- * queues, kinds and roles.
+ * True if an error message of the database server may be shown to callers with hidden
+ * payloads.  Messages of these classes contain only job ids, and names of queues, kinds
+ * and roles.
  */
 bool
 error_is_shown(const char *sqlstate)

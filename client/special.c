@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * special.c
- *	  Commands that are a little more than one statement: they put it together,
- *	  or make an exit status or a drawing of what it returns.
+ *	  Commands beyond a fixed statement: assembled statements, and results as an exit
+ *	  status or a drawing.
  *
  * client/special.c
  *
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step of a workflow. */
+/* Columns of a workflow step. */
 enum
 {
 	STEP_NAME, STEP_STATE, STEP_JOB, STEP_NEEDS, STEP_ATTEMPT, STEP_ERROR,
@@ -37,8 +37,8 @@ type_of(const CommandOption *option)
 }
 
 /*
- * ", name => $n::type" for each option that was given; adds their values to
- * the "n" that there are, and returns how many there are then.
+ * Append ", name => $n::type" for each given option, and add the values to the "n"
+ * existing ones.  Returns the new number of values.
  */
 static int
 append_given(PQExpBuffer sql, const Command *command, const char *const *options, int n,
@@ -55,8 +55,8 @@ append_given(PQExpBuffer sql, const Command *command, const char *const *options
 }
 
 /*
- * A call with options, such as enqueue: command->sql is the statement up to the
- * last of the arguments.
+ * Run a call with options, for example enqueue.  command->sql is the statement up to the
+ * last positional argument.
  */
 int
 run_call(const Command *command, int argc, char **argv)
@@ -76,8 +76,8 @@ run_call(const Command *command, int argc, char **argv)
 }
 
 /*
- * A call for all jobs that fulfil conditions, of which one has to be there: command->sql is
- * the statement up to its parenthesis.
+ * Run a call for all jobs matching conditions; at least one condition is required.
+ * command->sql is the statement up to its parenthesis.
  */
 int
 run_many(const Command *command, int argc, char **argv)
@@ -103,7 +103,7 @@ run_many(const Command *command, int argc, char **argv)
 }
 
 /*
- * Run the command's statement, and print what it returns if that is to be JSON.
+ * Run the statement of the command, and print the rows if JSON is requested.
  */
 static PGresult *
 rows_of(const Command *command, int argc, char **argv)
@@ -131,7 +131,7 @@ rows_of(const Command *command, int argc, char **argv)
 }
 
 /*
- * wait: the exit status is the worst outcome, or 1 if the time was over.
+ * wait: the exit status is the worst outcome, or 1 after a timeout.
  */
 int
 run_wait(const Command *command, int argc, char **argv)
@@ -155,8 +155,8 @@ run_wait(const Command *command, int argc, char **argv)
 }
 
 /*
- * doctor: what is wrong, and below it what mends it.  The exit status is 1 if
- * something is critical.
+ * doctor: print each finding, with a hint below.  The exit status is 1 if a finding is
+ * critical.
  */
 int
 run_doctor(const Command *command, int argc, char **argv)
@@ -185,7 +185,7 @@ run_doctor(const Command *command, int argc, char **argv)
 }
 
 /*
- * The exit status for a job in this state; -1 if it has not ended.
+ * The exit status for a job in this state; -1 if the job has not ended.
  */
 int
 outcome_status(const char *state)
@@ -213,7 +213,7 @@ run_drain(const Command *command, int argc, char **argv)
 }
 
 /*
- * What is said first when that cannot be told is the line of the check.
+ * Print the first error message as the result line of the check.
  */
 static void
 say_unknown(const char *line)
@@ -225,8 +225,8 @@ say_unknown(const char *line)
 }
 
 /*
- * monitor 'mail:100,default:500': as a check of Nagios, the exit status is 0,
- * or 2 if a queue has more jobs than that, or 3 if that cannot be told.
+ * monitor 'mail:100,default:500', as a Nagios check: the exit status is 0, or 2 if a
+ * queue exceeds its limit, or 3 if the state is unknown.
  */
 int
 run_monitor(const Command *command, int argc, char **argv)
@@ -245,7 +245,7 @@ run_monitor(const Command *command, int argc, char **argv)
 	{
 		char	   *colon = word != NULL ? strrchr(word, ':') : NULL;
 
-		/* a list that is wrong is not a queue that is too long */
+		/* an invalid list must not be reported as CRITICAL */
 		if (colon == NULL || colon == word || n == 100 ||
 			colon[1] == '\0' || strlen(colon + 1) > 18 || colon[1 + strspn(colon + 1, "0123456789")] != '\0')
 			fatal(EXIT_NO_CONNECTION, "invalid list of queues: \"%s\" (such as mail:100,default:500)", values[0]);
@@ -279,7 +279,7 @@ run_monitor(const Command *command, int argc, char **argv)
 }
 
 /*
- * Has an array, as the server writes it, this element?
+ * True if the array has this element.  The array is in the text format of the server.
  */
 static bool
 array_has(const char *array, const char *element)
@@ -309,8 +309,8 @@ array_has(const char *array, const char *element)
 }
 
 /*
- * Draw a step, and below it those that need it.  One that needs several is
- * drawn in full below the first of them, and only named below the others.
+ * Draw a step, with the dependent steps below.  A step with several dependencies is drawn
+ * in full below the first of them.  Below the rest, only the name appears.
  */
 static void
 draw_step(const PGresult *steps, int step, bool *drawn, const char *before, const char *corner,

@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * statement.c
- *	  The statement of a route: its parameters, and what comes of it.
+ *	  The statement of a route: its parameters and its result.
  *
- * The words of route->parameters say where each parameter comes from:
+ * The words of route->parameters name the source of each parameter:
  *
- *	{}		the segment of the path that {} stands for
- *	body	the body, which is {} if there is none
- *	?NAME	an argument behind the path's question mark; null without it
- *	-NAME	the same, but refused to callers from whom payloads are hidden, who
- *			could find a hidden value by trying
- *	#NAME	a header, likewise
- *	hide	whether payloads are hidden from the caller
+ *	{}		the segment of the path matched by {}
+ *	body	the body; {} if there is none
+ *	?NAME	an argument after the path's question mark; null if absent
+ *	-NAME	like ?NAME, but refused to callers with hidden payloads, because
+ *			trial and error would reveal a hidden value
+ *	#NAME	a header; null if absent
+ *	hide	true if payloads are hidden from the caller
  *	csrf	the secret of the session against cross-site requests
- *	readonly	whether --read-only was said
+ *	readonly	true with --read-only
  *
- * A body is read by the server, in SQL.  That it has no member but those that the
- * route names, and the ones that it must have, is seen there, too, before the
- * statement does anything.  The statement is then a scalar expression.
+ * The server parses the body, in SQL.  The same statement first checks the members: all
+ * are known to the route, and no required member is missing.  The route's own statement
+ * must therefore be a scalar expression.
  *
  * client/statement.c
  *
@@ -35,7 +35,7 @@ static void append_members(PQExpBuffer sql, const Route *route, bool needed);
 static void append_list(PQExpBuffer sql, const char *members, bool needed);
 static void statement_left(Request *request);
 
-/* What a route can be asked with; all else behind a question mark is a mistake. */
+/* Check a query argument: an unknown name is an error. */
 static enum MHD_Result
 argument_known(void *closure, enum MHD_ValueKind kind, const char *key, const char *value)
 {
@@ -80,7 +80,8 @@ arguments_known(Request *request)
 }
 
 /*
- * False, and answered, if the argument that the route has words for is none of them.
+ * Check the argument for which the route lists values.  If the value is not listed,
+ * answer the request and return false.
  */
 static bool
 argument_allowed(Request *request)
@@ -115,9 +116,6 @@ argument_allowed(Request *request)
 	return false;
 }
 
-/*
- * Fill request->values.
- */
 static bool
 parameters_of(Request *request)
 {
@@ -138,7 +136,7 @@ parameters_of(Request *request)
 			value = request->segment;
 		else if (strcmp(word, "body") == 0 && request->body.len > 0)
 		{
-			/* it may be large, and nothing else needs it */
+			/* may be large, and has no other use: move it */
 			request->values[n++] = request->body.data;
 			initPQExpBuffer(&request->body);
 			continue;
@@ -155,7 +153,7 @@ parameters_of(Request *request)
 			value = request->session != NULL ? request->session->csrf : NULL;
 		else if (strcmp(word, "readonly") == 0)
 			value = web.read_only ? "true" : "false";
-		/* an argument without a value is as if it were not there */
+		/* an argument without a value counts as absent */
 		if (value != NULL && strchr("?-", word[0]) != NULL && value[0] == '\0')
 			value = NULL;
 		request->values[n++] = value != NULL ? copy_text(value) : NULL;
@@ -165,7 +163,7 @@ parameters_of(Request *request)
 }
 
 /*
- * The members of a body, or those that it must have, as an array.
+ * Append an array of the allowed members, or of the required members, of a body.
  */
 static void
 append_members(PQExpBuffer sql, const Route *route, bool needed)
@@ -203,7 +201,7 @@ append_list(PQExpBuffer sql, const char *members, bool needed)
 }
 
 /*
- * Ask the database what the route asks, and answer with what it says.
+ * Run the statement of the route, and answer with its result.
  */
 void
 statement_begin(Request *request)
@@ -243,7 +241,7 @@ statement_begin(Request *request)
 }
 
 /*
- * The caller has hung up.  A statement that runs is left to its end.
+ * The caller has hung up.  A running statement continues.
  */
 static void
 statement_left(Request *request)

@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * stream.c
- *	  What callers follow by Server-Sent Events: jobs and lists as they change.
+ *	  Jobs and lists that callers follow by Server-Sent Events.
  *
- * A Follow is what at least one caller of a principal follows: a job, or a topic,
- * which is a route without arguments.  It is looked at by a statement of that
- * principal, so nobody is told of what his role does not see, and once for all
- * its callers.  All jobs that a principal's callers follow are one statement.
+ * A Follow is a job or a topic followed by at least one caller of a principal.  A topic
+ * is a route without arguments.  The principal's own connection runs the statement, so a
+ * caller learns nothing hidden from the role.  A single read serves all callers.  All
+ * jobs followed by the callers of a principal are read in one statement.
  *
- * A job is looked at when the database has said on channel jobq_job_ID that it
- * has changed (listener.c), which it does for jobs with "watch", and every second in
- * any case.
+ * A job is read after a notification on the channel jobq_job_ID (listener.c).  The
+ * database sends notifications for jobs with "watch".  Every job is also read once per
+ * second.
  *
- * The id of an event names the last line of the job's log that its receiver has, by
- * its time in microseconds and its place among those of that time, and a hash of the
- * state that it knows.  So whoever comes back with Last-Event-ID gets the lines that
- * it lacks, and the state if that has changed, from whichever server it asks.  Of
- * many lines the database keeps the last: if that one is not among them any more, the
- * receiver is told that some may be missing.
+ * The id of an event has two parts.  The first is the last log line known to the
+ * receiver: the time in microseconds, and a position among lines of the same time.  The
+ * second is a hash of the state known to the receiver.  After a reconnect to any server
+ * with Last-Event-ID, the caller receives the missing lines, and a changed state.  The
+ * database keeps only the last lines.  If the line of the id is gone, an event warns of
+ * missing lines.
  *
  * client/stream.c
  *
@@ -32,17 +32,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define JOB_PAUSE		1.0		/* between two looks at a job */
+#define JOB_PAUSE		1.0		/* between two reads of a job */
 #define TOPIC_PAUSE		2.0
-#define REST			10		/* times as long as the last look took, if
-								 * that is longer */
+#define REST			10		/* pause after a slow read, as a multiple of
+								 * its duration */
 
-/* The statement that looks at a principal's jobs. */
+/* The statement for the jobs of a principal. */
 typedef struct Look
 {
 	Statement	statement;
 	char	   *ids;
-	char	   *lines;			/* behind which those that lack are looked for */
+	char	   *lines;			/* last known line of each job; later lines
+								 * are read */
 	const char *values[2];
 	double		rest_until;
 } Look;
@@ -63,7 +64,7 @@ static const char look_sql[] =
 "j.state IN ('completed', 'dead', 'cancelled', 'expired'), s.text) AS v "
 "ORDER BY w.id, w.line, v.n NULLS LAST";
 
-/* The columns of that. */
+/* The columns of look_sql. */
 enum
 {
 	LOOK_ID, LOOK_ASKED, LOOK_WHAT, LOOK_LINE, LOOK_ENDED, LOOK_DATA
@@ -77,7 +78,7 @@ follow_free(Follow *follow)
 {
 	Follow	  **at = &follow->principal->follows;
 
-	/* a statement that runs needs it */
+	/* topic_done() frees a Follow with a running statement */
 	if (follow->followers != NULL)
 		return;
 	if (follow->asked)
@@ -96,7 +97,7 @@ follow_free(Follow *follow)
 }
 
 /*
- * The caller is not there any more, or the stream has come to its end.
+ * Free the stream, after the caller has left or the stream has ended.
  */
 static void
 stream_free(Request *request, bool whole)
@@ -144,7 +145,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 	follower->asked = -1;
 	follower->next = follow->followers;
 	follow->followers = follower;
-	/* a list that is known is sent at once, and a job is looked at */
+	/* send a known list at once, and read a job at once */
 	if (follow->text !=NULL)
 		stream_event(stream, NULL, strrchr(topic->path, '/') + 1, follow->text);
 	else
@@ -282,7 +283,7 @@ topic_done(Statement *statement, PGresult *result, const char *why)
 }
 
 /*
- * Look at all jobs of a principal of which it is time.
+ * Read all due jobs of a principal.
  */
 static void
 jobs_look(Principal *principal)
@@ -306,7 +307,7 @@ jobs_look(Principal *principal)
 		{
 			Follower   *like = follow->followers;
 
-			/* mostly all of them have the same lines */
+			/* most followers have the same lines */
 			while (like->line != follower->line)
 				like = like->next;
 			follower->asked = follower->line;
@@ -339,7 +340,7 @@ jobs_look(Principal *principal)
 }
 
 /*
- * Tell the callers that follow a job what a row of the look says.
+ * Send a row of the result to the followers of its job.
  */
 static void
 tell(Follow *follow, const PGresult *result, int row)
@@ -415,7 +416,7 @@ look_done(Statement *statement, PGresult *result, const char *why)
 }
 
 /*
- * A job has changed: whoever follows it looks at it.
+ * A job has changed: all follows of this job are due.
  */
 void
 stream_job_changed(int64_t job)
@@ -427,7 +428,7 @@ stream_job_changed(int64_t job)
 }
 
 /*
- * What it is time for.
+ * Read all due topics and jobs, and keep the streams alive.
  */
 void
 stream_tick(void)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stream.h
- *	  What stream.c and events.c have in common.
+ *	  Declarations shared by stream.c and events.c.
  *
  * client/stream.h
  *
@@ -17,15 +17,15 @@
 
 typedef struct Stream Stream;
 
-/* A stream's place at one of the things that it follows. */
+/* A subscription of a stream to a Follow. */
 typedef struct Follower
 {
 	struct Follower *next;
 	Stream	   *stream;
 	struct Follow *follow;
-	int64_t		line;			/* the last of the log that it has; 0: none */
-	int64_t		asked;			/* the look under way looks for what comes
-								 * after this one; -1: for nothing */
+	int64_t		line;			/* last log line sent; 0: none */
+	int64_t		asked;			/* the read in progress looks for lines after
+								 * this line; -1: no read */
 	char		hash[HASH_SIZE];
 } Follower;
 
@@ -37,20 +37,20 @@ typedef struct Follow
 	const Route *topic;			/* or the route of a job's events */
 	Follower   *followers;
 	double		due;
-	/* of a topic */
+	/* for a topic */
 	Statement	statement;
 	bool		asked;
 	const char *values[MAX_PARAMETERS];
-	char	   *text;			/* as it was last */
+	char	   *text;			/* last value */
 } Follow;
 
 struct Stream
 {
 	Request    *request;
 	PQExpBufferData out;
-	size_t		taken;			/* of "out" */
+	size_t		taken;			/* bytes of "out" already sent */
 	bool		ended;
-	bool		cut_off;		/* its caller had to go */
+	bool		cut_off;		/* the connection was shut down */
 	double		beat;
 	int			n;
 	Follower	followers[MAX_TOPICS];

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * tokens.c
- *	  The file of tokens, by which programs log in.
+ *	  The token file, for log-ins of programs.
  *
- * A line has a token, blanks, and parameters of a connection, such as
- * "user=app password=secret", which are added to those of this program.  So a
- * token stands for a connection that whoever can write the file could make by
- * himself, and its statements are those of that role alone: nothing here ever
- * says SET ROLE.  The file is read again at SIGHUP.  A token that stays keeps its
- * connections.  One that is not there any more, or stands for another connection,
- * is not taken from then on, and what waits or is followed with it ends.
+ * A line has a token, blanks, and parameters, for example "user=app password=secret".
+ * These parameters extend the program's own.  A token therefore stands for a connection
+ * that the author of the file could make without this program.  The statements run only
+ * under the role of the connection: this program never executes SET ROLE.
+ *
+ * SIGHUP reloads the file.  An unchanged token keeps its connections.  A removed token,
+ * or a token with new parameters, becomes invalid.  Its waiting requests and streams end.
  *
  * client/tokens.c
  *
@@ -29,7 +29,7 @@ typedef struct Token
 {
 	struct Token *next;
 	char	   *secret;
-	Principal  *principal;		/* of this token alone */
+	Principal  *principal;		/* for this token only */
 } Token;
 
 static Token *tokens;
@@ -42,7 +42,7 @@ token_find(const char *secret)
 {
 	Principal  *found = NULL;
 
-	/* all are looked at, so the time tells nothing */
+	/* compare all tokens: the time must reveal nothing */
 	for (Token *token = tokens; token != NULL; token = token->next)
 		if (secret_equal(token->secret, secret))
 			found = token->principal;
@@ -65,7 +65,7 @@ tokens_free(Token *list)
 }
 
 /*
- * The principal of a token that was read before, if it stands for the same, or NULL.
+ * The principal of this token before the reload, if the parameters are the same; or NULL.
  */
 static Principal *
 principal_before(const char *secret, const char *conninfo)
@@ -77,7 +77,7 @@ principal_before(const char *secret, const char *conninfo)
 }
 
 /*
- * End what is asked with tokens that are not there any more.
+ * End the requests of removed tokens.
  */
 static void
 tokens_end(const Token *list, const Token *successors)
@@ -94,7 +94,7 @@ tokens_end(const Token *list, const Token *successors)
 }
 
 /*
- * One line.  False, and a message, if it is wrong.
+ * Parse a line.  If it is invalid, print an error and return false.
  */
 static bool
 token_line(char *line, int number, Token **list)
@@ -151,8 +151,7 @@ token_line(char *line, int number, Token **list)
 }
 
 /*
- * Read the file.  At first, a fault ends the program; later, what was read before
- * stays.
+ * Read the file.  At startup an error ends the program; later the old tokens stay valid.
  */
 void
 tokens_read(bool first)

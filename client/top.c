@@ -3,12 +3,11 @@
  * top.c
  *	  The command top: a live screen of queues, workers and dead letters.
  *
- * The server is asked for one table after the other, on a link that is never
- * waited for: keys are obeyed while the server is slow, and the screen stays and
- * says so while it is away.  A look that takes long is followed by a pause that
- * is ten times as long.
+ * A non-blocking link reads the tables in turn.  Keys work while the server is slow.  The
+ * screen stays and shows a message while the server is unreachable.  After a slow refresh
+ * the program pauses for PAUSE_FACTOR times its duration.
  *
- * What is changed is one call of SQL, after a question.
+ * Each change is one SQL call, after a confirmation.
  *
  * client/top.c
  *
@@ -38,15 +37,15 @@ run_top(const Command *command, int argc, char **argv)
 
 #define MIN_INTERVAL	0.1
 #define MAX_INTERVAL	60.0
-#define PAUSE_FACTOR	10		/* of what a look takes */
+#define PAUSE_FACTOR	10		/* times the duration of a refresh */
 
-/* What is asked, or under way. */
+/* An action to confirm, or in progress. */
 typedef struct Action
 {
 	const char *sql;			/* NULL: nothing */
 	char	   *value;
-	char		done[256];		/* what is said then */
-	bool		asked;			/* still a question */
+	char		done[256];		/* message after success */
+	bool		asked;			/* not confirmed yet */
 	bool		sent;
 } Action;
 
@@ -56,10 +55,10 @@ static Screen screen =
 };
 static Action action;
 static Link server;
-static int	asks_for = -1;		/* pane that was asked for, or -1 */
-static int	next_pane;			/* of this look */
+static int	asks_for = -1;		/* pane being read, or -1 */
+static int	next_pane;			/* in this refresh */
 static double look_began;
-static double look_at;			/* when the next look begins */
+static double look_at;			/* start of the next refresh */
 static volatile sig_atomic_t ended;
 
 static void
@@ -95,7 +94,7 @@ selected_cell(int column)
 }
 
 /*
- * A key that would change something: ask about it, if it fits the table.
+ * Handle a key that changes data: ask for confirmation, if the key fits the pane.
  */
 static void
 ask_by_key(int key)
@@ -105,7 +104,7 @@ ask_by_key(int key)
 	const char *name = selected_cell(0);
 
 	if (action.sql != NULL)
-		return;					/* one at a time */
+		return;					/* a single action at a time */
 	if (panes[screen.active].nrows == 0)
 		show_status("There is nothing to choose.");
 	else if (key == 'p' && screen.active == PANE_QUEUES)
@@ -141,7 +140,7 @@ ask_by_key(int key)
 }
 
 /*
- * A key while a filter is typed.
+ * Handle a key in the filter.
  */
 static void
 filter_key(int key)
@@ -155,7 +154,7 @@ filter_key(int key)
 		screen.typing = false;
 	else if ((key == KEY_BACKSPACE || key == 127 || key == 8) && length > 0)
 	{
-		/* a whole character */
+		/* remove a complete UTF-8 character */
 		while (--length > 0 && ((unsigned char) pane->filter[length] & 0xC0) == 0x80)
 			;
 		pane->filter[length] = '\0';
@@ -176,7 +175,7 @@ sort_key(bool next)
 	if (next)
 	{
 		pane->sort = pane->sort + 1 < pane->ncolumns ? pane->sort + 1 : -1;
-		/* the most of something is looked for, the first of a name */
+		/* numbers sort from the highest, names from the first */
 		pane->reverse = pane->sort >= 0 && pane->columns[pane->sort].kind != CELL_TEXT;
 	}
 	else
@@ -281,7 +280,7 @@ key_pressed(int key)
 }
 
 /*
- * What the server has sent: a table, or the end of an action.
+ * Process a result: a table, or the end of an action.
  */
 static void
 answered(PGresult *result)
@@ -301,7 +300,7 @@ answered(PGresult *result)
 		if (good)
 			show_status(action.done);
 		action.sql = NULL;
-		look_at = 0;			/* see what has become of it */
+		look_at = 0;			/* show the effect */
 		PQclear(result);
 		return;
 	}
@@ -318,7 +317,7 @@ answered(PGresult *result)
 }
 
 /*
- * Send what is to be sent next, if the link is free.
+ * Send the next statement, if the link is free.
  */
 static void
 go_on(void)
@@ -342,7 +341,7 @@ go_on(void)
 }
 
 /*
- * Wait until a key is pressed, the server has sent something, or it is time.
+ * Wait for a key, the server, or the next refresh.
  */
 static void
 wait_for_something(void)
@@ -356,7 +355,7 @@ wait_for_something(void)
 
 	if (!link_events(&server, &ready[1].fd, &ready[1].events))
 		ready[1].fd = -1;
-	/* not for long, since a signal may have come just before */
+	/* wait briefly, because a signal may have come just before */
 	if (poll(ready, 2, (int) ceil(fmin(pause, 1) * 1000)) == -1 && errno != EINTR)
 		fatal(EXIT_REFUSED, "could not wait: %s", strerror(errno));
 	/* the terminal is gone */

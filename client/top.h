@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * top.h
- *	  The live screen: what its parts have in common.
+ *	  The live screen: shared declarations.
  *
- * The screen has three panes, each a table: queues, workers, dead letters.  Each
- * is read by one statement, and kept as the server has sent it; what is sorted,
- * filtered and selected is an order of its rows.
+ * The screen has three panes, each a table: queues, workers, dead letters.  Each table is
+ * read by a statement, and the pane keeps the result unchanged.  Sorting, filtering and
+ * selection work on an array of row numbers.
  *
  * client/top.h
  *
@@ -21,7 +21,7 @@ typedef enum CellKind
 	CELL_TEXT,
 	CELL_NUMBER,
 	CELL_ID,
-	CELL_RATE,					/* of a second */
+	CELL_RATE,					/* per second */
 	CELL_TIME,					/* seconds */
 	CELL_PERCENT,
 }			CellKind;
@@ -30,15 +30,15 @@ typedef struct TopColumn
 {
 	const char *title;
 	CellKind	kind;
-	int			width;			/* at least, if it is "wide" */
-	bool		wide;			/* has what the others leave */
-	int			leaves;			/* the highest goes first where there is no
-								 * room; 0: stays */
+	int			width;			/* minimum, if "wide" */
+	bool		wide;			/* takes the remaining width */
+	int			leaves;			/* the highest is dropped first if the screen
+								 * is narrow; 0: never */
 }			TopColumn;
 
 #define MAX_TOP_COLUMNS	10
 
-/* Which columns of the statements are known by name. */
+/* Columns used by index. */
 enum
 {
 	QUEUE_NAME, QUEUE_STATE, QUEUE_IN, QUEUE_OUT, QUEUE_READY, QUEUE_LATER,
@@ -64,18 +64,18 @@ typedef enum PaneName
 typedef struct Pane
 {
 	const char *title;
-	const char *sql;			/* the first column tells the rows apart */
+	const char *sql;			/* the first column is the key of a row */
 	int			ncolumns;
 	TopColumn	columns[MAX_TOP_COLUMNS];
-	int			sort;			/* column, or -1: as the server sends them */
+	int			sort;			/* column, or -1: order of the server */
 	bool		reverse;
 	char		filter[64];
 	PGresult   *result;			/* or NULL: not read yet */
-	int		   *order;			/* rows that are shown */
+	int		   *order;			/* numbers of the visible rows */
 	int			nrows;
-	int			selected;		/* in "order" */
-	int			first;			/* that is on the screen */
-	char	   *key;			/* of the selected row */
+	int			selected;		/* index in "order" */
+	int			first;			/* first visible index */
+	char	   *key;			/* key of the selected row */
 }			Pane;
 
 extern Pane panes[NPANES];
@@ -95,8 +95,8 @@ typedef struct Screen
 	bool		help;
 	double		interval;
 	const char *where;			/* database and server */
-	char		status[512];	/* what has happened, or is asked */
-	bool		typing;			/* a filter */
+	char		status[512];	/* last message, or a question */
+	bool		typing;			/* a filter is being typed */
 }			Screen;
 
 extern void draw_begin(void);

@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * top_data.c
- *	  The live screen: its tables, and which of their rows are shown in which
- *	  order.
+ *	  The live screen: its tables; filter and order of their rows.
  *
- * The server does not count how many jobs come and go.  How many come is seen at
- * the newest 2000 jobs: those of the last ten seconds, or the time that 2000
- * have taken.  How many go follows from that, and from how many there are now and
- * were before.
+ * The server does not count arrivals and departures of jobs.  The arrival rate is
+ * estimated from the newest 2000 jobs.  The time base is the last ten seconds, or the
+ * span of all 2000 jobs.  The departure rate follows from the arrival rate and the change
+ * in the number of jobs.
  *
  * client/top_data.c
  *
@@ -20,10 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of what is known of a queue, so much is of the last look. */
+/* Weight of the last refresh in the departure rate of a queue. */
 #define SHARE_OF_LAST	0.5
 
-/* Schemas are named as in commands.c. */
+/* Operators and functions are schema-qualified as in commands.c. */
 #define SECONDS_SINCE(time)	"extract(epoch FROM jobq_internal.clock() OPERATOR(pg_catalog.-) " time ")"
 #define PLUS	" OPERATOR(pg_catalog.+) "
 
@@ -88,8 +87,7 @@ Pane		panes[NPANES] = {
 };
 
 /*
- * How many jobs of a queue go in a second, by how many there are, and how many
- * come.
+ * The departure rate of a queue, from the number of jobs and the arrival rate.
  */
 static double
 rate_out(const char *queue, double live, double rate_in, double now)
@@ -122,7 +120,7 @@ rate_out(const char *queue, double live, double rate_in, double now)
 }
 
 /*
- * What a row of the result has in a column.
+ * The value of a row in a column.
  */
 const char *
 pane_cell(const Pane * pane, int row, int column)
@@ -131,7 +129,7 @@ pane_cell(const Pane * pane, int row, int column)
 }
 
 /*
- * What the server has sent is the table now.
+ * Replace the table of a pane by a new result, and take ownership of the result.
  */
 void
 pane_take(Pane * pane, PGresult *result)
@@ -163,7 +161,7 @@ compare_rows(const void *a, const void *b)
 	bool		no_right = PQgetisnull(pane->result, y, pane->sort);
 	double		difference;
 
-	/* what is not there is last in either order */
+	/* nulls last in either order */
 	if (no_left != no_right)
 		return no_left - no_right;
 	difference = pane->columns[pane->sort].kind == CELL_TEXT ? strcmp(left, right) : atof(left) - atof(right);
@@ -173,7 +171,7 @@ compare_rows(const void *a, const void *b)
 }
 
 /*
- * Choose and sort the rows that are shown; the selection stays at its row.
+ * Filter and sort the rows.  The selection stays on the same row.
  */
 void
 pane_arrange(Pane * pane)
@@ -207,7 +205,7 @@ pane_arrange(Pane * pane)
 }
 
 /*
- * Select a row of those that are shown, or the nearest.
+ * Select the visible row with this index, or the nearest.
  */
 void
 pane_select(Pane * pane, int row)
@@ -221,7 +219,7 @@ pane_select(Pane * pane, int row)
 }
 
 /*
- * A value as it is shown: numbers short, times with their unit.
+ * Format a value: short numbers, times with a unit.
  */
 void
 format_cell(char *cell, size_t size, CellKind kind, const char *value)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * top_draw.c
- *	  The live screen: what it looks like.
+ *	  The live screen: drawing.
  *
- * What jobs carry is shown as it can do no harm (output.c).  Colours only add to
- * what words say.
+ * Values of jobs are printed through append_text(), which escapes control characters
+ * (output.c).  Colours never carry information that the words lack.
  *
  * client/top_draw.c
  *
@@ -55,7 +55,7 @@ static const char *const help_lines[] = {
 static bool started;
 
 /*
- * Give the terminal back as it was; also when the program is ended by an error.
+ * Restore the terminal, also after a fatal error.
  */
 void
 draw_end(void)
@@ -65,7 +65,7 @@ draw_end(void)
 }
 
 /*
- * Take the terminal.
+ * Initialize the terminal.
  */
 void
 draw_begin(void)
@@ -99,7 +99,7 @@ colour(short pair)
 }
 
 /*
- * Write a text in "width" columns from here on, filled up with spaces.
+ * Print a text at the cursor in "width" columns, padded with spaces.
  */
 static void
 put(const char *text, int width, bool right)
@@ -124,8 +124,8 @@ put(const char *text, int width, bool right)
 }
 
 /*
- * How wide the columns are: those that leave first have 0 where there is no room,
- * and the wide ones share what is left.
+ * Compute the column widths.  On a narrow screen, columns are dropped (width 0) in the
+ * order of "leaves".  The wide columns share the remaining width.
  */
 static void
 widths_of(const Pane * pane, int *widths)
@@ -201,7 +201,7 @@ draw_row(const Pane * pane, int row, const int *widths, bool selected)
 }
 
 /*
- * A pane in "height" lines from "top" on: its title, and rows.
+ * Draw a pane in "height" lines, starting at line "top": title and rows.
  */
 static void
 draw_pane(Pane * pane, bool active, int top, int height)
@@ -246,8 +246,8 @@ draw_pane(Pane * pane, bool active, int top, int height)
 }
 
 /*
- * How high the panes are: each a third; what one does not need the active one has,
- * or the first that does.
+ * Compute the heights of the panes.  Each pane has a third.  The active pane receives
+ * unused lines first, then the panes after it.
  */
 static void
 heights_of(PaneName active, int room, int *heights)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * web.c
- *	  The command web: its options, the socket that it listens at, its loop.
+ *	  The command web: options, listening socket, main loop.
  *
  * client/web.c
  *
@@ -25,20 +25,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TURN			0.05	/* seconds, while somebody follows something
-								 * or waits */
+#define TURN			0.05	/* seconds, while callers follow or wait for
+								 * jobs */
 #define IDLE_TURN		0.25
-#define LONGEST_TIMEOUT	1000000 /* of a statement, in seconds */
-#define FILES_OF_OTHERS	100		/* beside the connections of callers */
-#define ANSWER_TIME		1.0		/* for answers that are being sent, at the end */
-#define CANCEL_TIME		1.0		/* for the server to be asked to end what runs
-								 * all the same */
-#define STOP_TIME		5.0		/* for what runs in the database to end, and
-								 * again for jobs to be given back */
+#define LONGEST_TIMEOUT	1000000 /* statement timeout, in seconds */
+#define FILES_OF_OTHERS	100		/* besides the connections of callers */
+#define ANSWER_TIME		1.0		/* at the end, for answers being sent */
+#define CANCEL_TIME		1.0		/* for cancel requests to reach the server */
+#define STOP_TIME		5.0		/* for running statements to end, and again
+								 * for jobs to be released */
 
 WebOptions	web;
 
-static volatile sig_atomic_t stopping;	/* how often it was told to */
+static volatile sig_atomic_t stopping;	/* number of stop signals */
 static Watched signals = {.fd = -1};
 static Watched daemon_watched = {.fd = -1};
 
@@ -105,8 +104,8 @@ is_loopback(const struct sockaddr *address)
 }
 
 /*
- * A socket that listens, and where: beyond the loopback only with TLS, or if that
- * is asked for.
+ * Open the listening socket, and write its URL to "address".  An address other than
+ * loopback requires TLS, or --insecure.
  */
 static int
 listen_at(char *address, size_t size)
@@ -186,8 +185,7 @@ told_again(int signal)
 }
 
 /*
- * From here on a signal need not be waited for: a third one ends the program
- * wherever it is.
+ * From here on, signals are delivered at once.  A third signal ends the program anywhere.
  */
 static void
 hear_signals(void)
@@ -206,16 +204,15 @@ hear_signals(void)
 static void
 daemon_ready(void *owner, uint32_t events)
 {
-	/* MHD_run() is called in each turn */
+	/* each turn calls MHD_run() */
 	(void) owner;
 	(void) events;
 }
 
 /*
- * The program ends.  Who waits waits no more; but the jobs that have been taken for
- * somebody and that he has not got are given back first, as nobody would do that
- * before their leases end.  A second signal ends the program at once, but for what
- * runs in the database, which is told to end.
+ * Stop the program.  Waiting requests end at once.  Jobs reserved for a caller but not
+ * delivered are released first, because otherwise they stay held until their leases end.
+ * A second signal skips these waits; running statements are still cancelled.
  */
 static void
 stop(struct MHD_Daemon *daemon)
@@ -234,7 +231,7 @@ stop(struct MHD_Daemon *daemon)
 	}
 	requests_abandon();
 	MHD_run(daemon);
-	/* from here on, whatever was not sent will not be */
+	/* from here on, no more answers are sent */
 	MHD_stop_daemon(daemon);
 	for (since = web_now; stopping < 2 && web_now < since + STOP_TIME && (releases_under_way > 0 || gateway_waits());)
 	{

@@ -1,36 +1,36 @@
 /*-------------------------------------------------------------------------
  *
  * web.h
- *	  What the files of "jobq web" have in common.
+ *	  Declarations that the files of "jobq web" share.
  *
- * The server is one process with one thread.  It waits in epoll for sockets: the
- * callers' by libmicrohttpd, which has an epoll of its own, and its connections
- * to the database by libpq, which are never waited for.  A request that needs the
- * database is suspended until its statement is done.
+ * The server is one process with one thread.  The process waits in epoll for two kinds of
+ * sockets: the callers' sockets, which libmicrohttpd watches in an epoll set of its own,
+ * and connections to the database, which libpq drives without blocking.  A request that
+ * needs the database is suspended until its statement is done.
  *
- * A Principal is a role that somebody has shown the password of, with a few
- * connections of that role.  All that is asked for a caller is asked on those, so
- * the server, and nobody here, decides what the caller may see and do.
+ * A Principal is a role for which a caller has given the password or a token, with a few
+ * connections of this role.  All statements for a caller run on these connections.  The
+ * database server alone therefore decides what a caller may see and do.
  *
- * The files, the lowest first:
+ * The files, lowest layer first:
  *
- *	loop.c		epoll, and what is freed when nobody looks at it any more
+ *	loop.c		epoll, and memory that is freed between two turns
  *	backend.c	connections of principals
- *	pool.c		principals, and the line in which their statements wait
+ *	pool.c		principals, and the queue of their statements
  *	listener.c	the connection that listens for changes of jobs
  *	answer.c	answers: headers, problems
- *	session.c	who the caller is: cookies, CSRF
- *	login.c		log-ins, and how often passwords may be tried
- *	tokens.c	the file of tokens
- *	shown.c		what callers see from whom payloads are hidden
- *	statement.c	a route's statement: its parameters, and what comes of it
+ *	session.c	identity of the caller: cookies, CSRF
+ *	login.c		log-ins, and limits on password attempts
+ *	tokens.c	the token file
+ *	shown.c		the members shown to callers for whom payloads are hidden
+ *	statement.c	the statement of a route: parameters and result
  *	events.c	Server-Sent Events to a caller
- *	stream.c	what callers follow by them
- *	given.c		jobs that a consumer is given, or that nobody has got
+ *	stream.c	the jobs and topics that callers follow
+ *	given.c		jobs handed to a consumer, or released undelivered
  *	gate.c		the statement with which consumers wait for jobs
- *	gateway.c	consumers that wait
+ *	gateway.c	waiting consumers
  *	routes.c	the table of all routes
- *	caller.c	connections of callers, and which of them makes room
+ *	caller.c	connections of callers, and their eviction
  *	request.c	a request from its first byte to its last
  *	web.c		the command
  *
@@ -50,12 +50,12 @@ typedef struct Session Session;
 typedef struct Request Request;
 
 #define SECRET_BYTES	32
-#define SECRET_SIZE		(2 * SECRET_BYTES + 1)	/* as hexadecimal digits */
+#define SECRET_SIZE		(2 * SECRET_BYTES + 1)	/* in hexadecimal digits */
 
-/* What was said to the command. */
+/* The options of the command. */
 typedef struct WebOptions
 {
-	const char *host;			/* to listen at */
+	const char *host;			/* listen address */
 	const char *port;
 	const char *cert_file;
 	const char *key_file;
@@ -64,21 +64,21 @@ typedef struct WebOptions
 	bool		insecure;
 	bool		allow_trust;
 	bool		read_only;
-	int			connections;	/* of a role, beside those that wait */
-	int			clients;		/* connections of callers */
-	int			timeout;		/* of a statement, in milliseconds */
+	int			connections;	/* per role, without the waiting ones */
+	int			clients;		/* most connections of callers */
+	int			timeout;		/* statement timeout in milliseconds */
 	size_t		max_body;
 	bool		tls;
 } WebOptions;
 
 extern WebOptions web;
 
-/* loop.c: what epoll watches. */
+/* loop.c: a file descriptor watched by epoll. */
 typedef struct Watched
 {
 	void		(*ready) (void *owner, uint32_t events);
 	void	   *owner;
-	int			fd;				/* -1: is not watched */
+	int			fd;				/* -1: not watched */
 	uint32_t	events;
 } Watched;
 
@@ -87,23 +87,23 @@ extern void loop_watch(Watched *watched, int fd, uint32_t events);
 extern void loop_forget(Watched *watched);
 extern void loop_free(void *memory);
 extern void loop_wait(double patience);
-extern double web_now;			/* seconds() of this turn */
+extern double web_now;			/* seconds() at the start of this turn */
 
 /*
- * A statement for a principal.  "done" is called once: with a result, whatever it
- * is, which pool.c clears; or without one, and says why there is none.
+ * A statement for a principal.  "done" is called once.  The argument is a result of any
+ * status, which pool.c clears; or NULL, with the reason in "why".
  */
 typedef struct Statement
 {
 	struct Statement *next;
 	const char *sql;
 	int			n;
-	const char *const *values;	/* stay until it is done */
+	const char *const *values;	/* valid until "done" is called */
 	void		(*done) (struct Statement *statement, PGresult *result, const char *why);
 	void	   *owner;
 	double		since;
-	bool		waits;			/* on a connection that is kept for waiting */
-	struct Backend *backend;	/* where it runs */
+	bool		waits;			/* runs on a connection reserved for waiting */
+	struct Backend *backend;	/* the connection while running, or NULL */
 } Statement;
 
 /* A connection of a principal. */
@@ -116,19 +116,19 @@ typedef struct Backend
 	enum
 	{
 		BACKEND_CONNECTING, BACKEND_SETTING, BACKEND_IDLE, BACKEND_BUSY,
-		BACKEND_CANCELLED		/* its statement is done, what cancels that is
-								 * not */
+		BACKEND_CANCELLED		/* statement done, cancel request not */
 	}			state;
 	PostgresPollingStatusType polling;
 	Statement  *statement;
-	struct Cancel *cancel;		/* that is under way */
+	struct Cancel *cancel;		/* a cancel request in progress */
 	PGresult   *result;
-	double		since;			/* of its state; while it connects, of the
-								 * address */
-	double		patience;		/* with an address that is silent */
-	const char *host;			/* to which it connects: see hosts_begun() */
+	double		since;			/* start of this state; while connecting, of
+								 * the attempt at this address */
+	double		patience;		/* connect timeout per address */
+	const char *host;			/* current host while connecting: see
+								 * hosts_begun() */
 	bool		waits;
-	bool		large;			/* has had a large result */
+	bool		large;			/* has received a large result */
 } Backend;
 
 struct Principal
@@ -136,17 +136,17 @@ struct Principal
 	Principal  *next;
 	char	   *role;
 	char	   *password;		/* or NULL */
-	char	   *conninfo;		/* or NULL: of a token */
-	Hosts		hosts;			/* if it has a connection string */
+	char	   *conninfo;		/* of a token; or NULL */
+	Hosts		hosts;			/* used with a connection string */
 	bool		hide_payload;
-	bool		proven;			/* the server has taken the password */
+	bool		proven;			/* the server has accepted the password */
 	int			users;			/* sessions, tokens, requests */
-	int			nbackends;		/* without those that wait */
+	int			nbackends;		/* without waiting ones */
 	int			nwaiting;
 	Backend    *backends;
-	Statement  *first;			/* that wait for a connection */
+	Statement  *first;			/* queue of statements without a connection */
 	Statement  *last;
-	/* called when the first connection is there, or cannot be made */
+	/* called when the first connection is made, or has failed */
 	void		(*proved) (Principal *principal, const char *why, bool refused);
 	void	   *proving;
 	struct Follow *follows;		/* stream.c */
@@ -166,8 +166,9 @@ extern void backend_end(Backend *backend);
 extern bool backend_cancels(void);
 
 /* pool.c */
-#define MOST_OF_ROLE	63		/* bytes; the server cuts a longer name, and
-								 * takes it for that role */
+#define MOST_OF_ROLE	63		/* bytes; the server truncates a longer name,
+								 * and would use the role of the truncated
+								 * name */
 
 extern Principal *principals;
 extern Principal *principal_make(const char *role, const char *password, const char *conninfo);
@@ -183,7 +184,7 @@ extern bool pool_withdraw(Principal *principal, Statement *statement);
 extern void pool_tick(void);
 extern void pool_close(void);
 
-/* Who calls. */
+/* A session of a caller. */
 struct Session
 {
 	Session    *next;
@@ -191,88 +192,87 @@ struct Session
 	char		csrf[SECRET_SIZE];
 	Principal  *principal;
 	double		used;
-	bool		told;			/* its caller has been answered with its id */
+	bool		told;			/* an answer contains the id */
 };
 
-#define GATE_WAIT		10.0	/* seconds in jobq.reserve(), at most */
+#define GATE_WAIT		10.0	/* most seconds in jobq.reserve() */
 
-/* A route: what is asked by a method and a path. */
-#define ROUTE_OPEN		1		/* nobody need be logged in */
-#define ROUTE_CONSUMES	2		/* gives out jobs, payload and all; its answer
-								 * is told of callers that are gone, too */
-#define ROUTE_READS		4		/* changes nothing in the database though it
-								 * is no GET */
+/* A route: a method and a path. First its flags. */
+#define ROUTE_OPEN		1		/* needs no log-in */
+#define ROUTE_CONSUMES	2		/* hands out jobs with their payload; its
+								 * answer function is called even if the
+								 * caller has hung up */
+#define ROUTE_READS		4		/* reads only, though the method is not GET */
 #define MAX_PARAMETERS	16
 
 typedef struct Route
 {
 	const char *method;
-	const char *path;			/* {} stands for one segment */
+	const char *path;			/* {} matches one segment */
 	int			flags;
-	const char *members;		/* that the body may have, with blanks; those
-								 * that it must have end in "!" */
-	const char *members_of_many;	/* instead of these, if it has "ids" */
+	const char *members;		/* allowed members of the body, separated by
+								 * blanks; required members end in "!" */
+	const char *members_of_many;	/* replaces "members" if the body has
+									 * "ids" */
 	const char *parameters;		/* of the statement: see statement.c */
-	const char *words;			/* one of these parameters, and all that it
-								 * may be */
-	const char *shown;			/* members of the answer for callers from whom
-								 * payloads are hidden: see shown.c */
+	const char *words;			/* a parameter, and its allowed values */
+	const char *shown;			/* members of the answer for callers with
+								 * hidden payloads: see shown.c */
 	const char *sql;
-	void		(*run) (Request *request);	/* instead of the statement */
-	void		(*answer) (Request *request, PGresult *result); /* instead of its first
-																 * column */
+	void		(*run) (Request *request);	/* replaces the statement */
+	void		(*answer) (Request *request, PGresult *result); /* replaces the default:
+																 * the first column */
 } Route;
 
 extern const Route routes[];
 
 /*
- * The job with an id that another row has.  OFFSET keeps the planner from joining the
- * whole view with those rows.
+ * SELECT of the job whose id is a column of another row.  OFFSET keeps the planner from
+ * joining the whole view with those rows.
  */
 #define JOB(id)	"SELECT * FROM jobq.jobs AS x WHERE x.id = " id " OFFSET 0"
 
 struct Request
 {
-	Request    *next;			/* all that there are */
+	Request    *next;			/* list of all requests */
 	Request    *before;
 	struct MHD_Connection *connection;
-	char	   *target;			/* as it was sent */
+	char	   *target;			/* as received */
 	const Route *route;
-	char	   *segment;		/* of the path, that {} stands for */
+	char	   *segment;		/* segment of the path matched by {} */
 	Principal  *principal;
-	Session    *session;		/* or NULL: a token */
+	Session    *session;		/* or NULL: token */
 	PQExpBufferData body;
-	bool		seen;			/* its headers */
+	bool		seen;			/* headers were checked */
 	bool		begun;
 	bool		suspended;
 	bool		gone;			/* the caller has hung up */
-	bool		refused;		/* its session or token has ended meanwhile */
-	bool		too_large;		/* its body, of which nothing is kept */
-	bool		streams;		/* its answer has no end */
+	bool		refused;		/* its session or token has ended */
+	bool		too_large;		/* body too large, and discarded */
+	bool		streams;		/* endless answer */
 	struct MHD_Response *response;
 	unsigned	status;
-	Watched		socket;			/* while it is suspended */
+	Watched		socket;			/* watched while suspended */
 	Statement	statement;
-	char	   *sql;			/* that was put together for it */
+	char	   *sql;			/* assembled statement text, or NULL */
 	char	   *values[MAX_PARAMETERS];
 
 	/*
-	 * called when the caller hangs up while it waits, to take it out of what
-	 * it waits in
+	 * called when the caller hangs up while the request waits; removes the
+	 * request from its wait queue
 	 */
 	void		(*leave) (Request *request);
-	/* called when its answer was sent, or was not */
+	/* called after the answer was sent, or after sending failed */
 	void		(*sent) (Request *request, bool whole);
-	void	   *state;			/* of stream.c, given.c or gateway.c */
+	void	   *state;			/* owned by stream.c, given.c or gateway.c */
 };
 
 /* caller.c */
-#define IDLE_TIME		75.0	/* seconds for the next request, until it is
-								 * there */
+#define IDLE_TIME		75.0	/* most seconds between two requests */
 
 typedef struct Caller Caller;
 
-/* The address of a caller; of IPv4 as IPv6 has it, of IPv6 the first 64 bits. */
+/* The address of a caller: IPv4 mapped into IPv6, or the first 64 bits of IPv6. */
 typedef struct Address
 {
 	unsigned char bytes[16];
@@ -353,7 +353,7 @@ extern void run_follow_job(Request *request);
 extern void run_follow_topics(Request *request);
 extern void stream_job_changed(int64_t job);
 
-/* given.c: the jobs that a caller is given. */
+/* given.c: the jobs handed to a caller. */
 typedef struct Given
 {
 	int			n;
@@ -368,7 +368,7 @@ extern void given_hand_over(Request *request, Given *given);
 extern void given_back(Principal *principal, Given *given);
 extern int	releases_under_way;
 
-/* gateway.c, and gate.c behind it */
+/* gateway.c, and gate.c below it */
 extern void answer_reserve(Request *request, PGresult *result);
 extern void gateway_refuse(Request *request);
 extern void gateway_tick(void);
@@ -392,13 +392,13 @@ extern void requests_end(void);
 extern bool requests_go_on(bool answers);
 extern void requests_abandon(void);
 
-/* assets.inc, which is made from client/web and openapi.json */
+/* assets.inc, generated from client/web and openapi.json */
 typedef struct Asset
 {
 	const char *name;
 	const unsigned char *bytes;
 	size_t		size;
-	const char *version;		/* a hash of it */
+	const char *version;		/* hash of the bytes */
 } Asset;
 
 extern const Asset assets[];

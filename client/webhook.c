@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * webhook.c
- *	  What the standards say about requests of jobs: signatures, addresses,
- *	  redirects, Retry-After.
+ *	  Standards for requests of jobs: signatures, addresses, redirects, Retry-After.
  *
  * client/webhook.c
  *
@@ -26,7 +25,7 @@
 #define PRIVATE_PREFIX	"whsk_"
 #define BLANKS			" \t\r\n\v\f"
 
-/* The first bits of addresses. */
+/* A network: an address, and the length of the prefix. */
 typedef struct Network
 {
 	const char *address;
@@ -34,9 +33,8 @@ typedef struct Network
 } Network;
 
 /*
- * Networks of IPv4 that are not globally reachable, by the IANA IPv4
- * Special-Purpose Address Registry; and those of multicast and of deprecated
- * relays.
+ * IPv4 networks that are not globally reachable, from the IANA IPv4 Special-Purpose
+ * Address Registry; also multicast and deprecated relays.
  */
 static const Network special_ip4[] = {
 	{"0.0.0.0", 8},				/* this network */
@@ -56,15 +54,15 @@ static const Network special_ip4[] = {
 	{"240.0.0.0", 4},			/* reserved, and broadcast */
 };
 
-/* All of IPv6 that is given to hosts, and an address of IPv4 behind a prefix. */
+/* The IPv6 unicast space for hosts, and the NAT64 prefix before an IPv4 address. */
 static const Network given_ip6 = {"2000::", 3};
 static const Network nat64 = {"64:ff9b::", 96};
 
-/* What of this is special, by the registry for IPv6. */
+/* Special networks within this space, from the IPv6 registry. */
 static const Network special_ip6[] = {
 	{"2001::", 23},				/* IETF protocol assignments, and Teredo */
 	{"2001:db8::", 32},			/* documentation */
-	{"2002::", 16},				/* 6to4: contains an address of IPv4 */
+	{"2002::", 16},				/* 6to4: contains an IPv4 address */
 	{"3fff::", 20},				/* documentation */
 };
 
@@ -72,9 +70,9 @@ static bool is_within(int family, const unsigned char *address, const Network *n
 static CURLUcode part_of(const char *url, CURLUPart part, char **value);
 
 /*
- * Make the key of a secret, for the caller to free.  A secret that begins with
- * whsec_ is base64, as Standard Webhooks serializes it; another is the key itself.
- * Blanks around it do not count.  Returns NULL, or what is wrong with the secret.
+ * Decode the key in a secret; the caller frees it.  A secret that begins with whsec_ is
+ * base64, as in Standard Webhooks.  Any other secret is the key.  Surrounding blanks are
+ * ignored.  Returns NULL, or an error message.
  */
 const char *
 webhook_read_key(const char *secret, WebhookKey *key)
@@ -104,7 +102,7 @@ webhook_read_key(const char *secret, WebhookKey *key)
 	decoded = length % 4 == 0 ? EVP_DecodeBlock(key->bytes, (const unsigned char *) coded, (int) length) : -1;
 	if (decoded < 0)
 		return "behind whsec_ it is not base64";
-	/* the padding was decoded as bytes of zero */
+	/* the padding was decoded as zero bytes */
 	while (length > 0 && coded[--length] == '=')
 		decoded--;
 	key->length = decoded;
@@ -112,8 +110,8 @@ webhook_read_key(const char *secret, WebhookKey *key)
 }
 
 /*
- * "v1," and the HMAC of id, time and payload, for the caller to free; NULL if there
- * is no memory.
+ * Return "v1," and the HMAC of id, time and payload.  The caller frees it; NULL if memory
+ * is exhausted.
  */
 char *
 webhook_signature(const WebhookKey *key, const char *id, const char *timestamp, const char *payload)
@@ -151,7 +149,7 @@ is_within(int family, const unsigned char *address, const Network *network)
 }
 
 /*
- * True if hosts of the internet can have this address.
+ * True if the address is a public internet address.
  */
 bool
 webhook_address_is_public(const struct sockaddr *address)
@@ -171,7 +169,7 @@ webhook_address_is_public(const struct sockaddr *address)
 		const struct in6_addr *ip = &((const struct sockaddr_in6 *) (const void *) address)->sin6_addr;
 		struct sockaddr_in inner = {.sin_family = AF_INET};
 
-		/* an address of IPv4 in disguise */
+		/* an embedded IPv4 address */
 		bytes = ip->s6_addr;
 		if (IN6_IS_ADDR_V4MAPPED(ip) || IN6_IS_ADDR_V4COMPAT(ip) ||
 			is_within(AF_INET6, bytes, &nat64))
@@ -188,7 +186,7 @@ webhook_address_is_public(const struct sockaddr *address)
 }
 
 /*
- * Get a part of a URL, to be freed by curl_free(); NULL if there is none.
+ * Get a part of a URL, to be freed by curl_free(); NULL if the part is absent.
  */
 static CURLUcode
 part_of(const char *url, CURLUPart part, char **value)
@@ -204,9 +202,9 @@ part_of(const char *url, CURLUPart part, char **value)
 }
 
 /*
- * True if a request to "from" may be sent to "to" as well: the payload and the
- * signature are for the same scheme, host and port.  The step from http to https,
- * on the ports that these have, is allowed.
+ * True if a request to "from" may be redirected to "to".  The payload and the signature
+ * are meant for the same scheme, host and port.  An upgrade from http to https on the
+ * default ports is allowed.
  */
 bool
 webhook_same_site(const char *from, const char *to)
@@ -232,9 +230,9 @@ webhook_same_site(const char *from, const char *to)
 }
 
 /*
- * The seconds that a Retry-After asks for: a number, or a date in one of the forms
- * of RFC 7231, 7.1.1.1.  At least one, as a receiver that always says "now" must not
- * keep us busy, and at most LONGEST_RETRY_AFTER.  -1 if there is no such value.
+ * The seconds requested by Retry-After: a number, or a date in a format of RFC 7231,
+ * section 7.1.1.1.  At least 1, because a receiver that always says "now" must not keep
+ * the program busy.  At most LONGEST_RETRY_AFTER.  -1 without a valid value.
  */
 long
 webhook_retry_after(const char *value, time_t now)

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * webhook.h
- *	  What the standards say about requests of jobs: signatures, addresses,
- *	  redirects, Retry-After.
+ *	  Standards for requests of jobs: signatures, addresses, redirects, Retry-After.
  *
- * Nothing here sends anything or ends the program, so that test/client/webhook.c
- * tries it with the vectors of the specifications.
+ * No function here sends data or ends the program, so test/client/webhook.c can test them
+ * with the vectors of the specifications.
  *
  * client/webhook.h
  *

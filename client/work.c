@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * work.c
- *	  The command work: takes jobs of consumer queues, and runs a command or
- *	  sends a request for each.
+ *	  The command work: reserves jobs of consumer queues, and runs a command or sends
+ *	  a request for each.
  *
- * One loop looks after everything and waits for nothing but poll(): two links
- * to the server, of which one waits in jobq.reserve() for work and the other
- * tells what has become of it, and the pipes of the commands.
+ * A single loop serves all events, and blocks only in poll().  The first of two links to
+ * the server waits for jobs in jobq.reserve().  The second link reports outcomes.  The
+ * loop also serves the pipes of the commands.
  *
- * Signals.  After the first SIGTERM, SIGINT, SIGQUIT or SIGHUP no job is taken any
- * more; what has not begun is given back, and what runs may end.  The second ends
- * the commands and gives their jobs back, too.  SIGHUP never counts as the second:
- * a terminal that goes away and systemd (SendSIGHUP) send it together with another.
+ * Signals: after the first SIGTERM, SIGINT, SIGQUIT or SIGHUP, the program reserves no
+ * more jobs, and releases jobs not yet begun.  Running jobs may end.  A second signal
+ * ends the commands and releases their jobs, too.  SIGHUP never counts as the second
+ * signal, because systemd (SendSIGHUP) and a closing terminal send SIGHUP together with
+ * another signal.
  *
  * client/work.c
  *
@@ -33,16 +34,16 @@
 #define FIRST_WAIT		1.0
 #define SHORTEST_WAIT	0.1
 #define TOO_LATE		1.0		/* for an answer, in seconds */
-#define SHORTEST_PATIENCE	3.0 /* for one, until the connection is given up */
-#define MOST_AT_A_TIME	1000	/* what jobq.reserve() gives */
-#define ASK_TIME		0.1		/* that jobq.reserve() may take when there are
-								 * jobs */
-#define MOST_AHEAD		200		/* jobs that are held and do not run, unless
-								 * told */
-#define IDLE_TIME		1.0		/* for which they are, unless told how many */
-#define LOST_PAUSE		1.0		/* after the server could not give any */
-#define MOST_REFUSED	20		/* jobs whose end the server refuses, without
-								 * keeping others from being taken */
+#define SHORTEST_PATIENCE	3.0 /* then the connection is dropped */
+#define MOST_AT_A_TIME	1000	/* limit of jobq.reserve() */
+#define ASK_TIME		0.1		/* assumed duration of jobq.reserve() with
+								 * jobs ready */
+#define MOST_AHEAD		200		/* most jobs held ahead, by default */
+#define IDLE_TIME		1.0		/* longest time a job is held ahead, by
+								 * default */
+#define LOST_PAUSE		1.0		/* after a failed jobq.reserve() */
+#define MOST_REFUSED	20		/* jobs with a refused report that do not stop
+								 * the program from reserving more */
 
 WorkOptions work;
 bool		work_is_hopeless;
@@ -53,18 +54,19 @@ static int	wake_pipe[2];
 static Link reserving;
 static Link settling;
 static double asked_at;			/* when jobq.reserve() was called */
-static double quiet_at;			/* when it was last seen not to have answered */
-static double waiting_for;		/* how long it was to wait */
-static double patience = FIRST_WAIT;	/* how long the next one is to */
-static bool gives_way;			/* it is cancelled, so that others may go on */
+static double quiet_at;			/* when last seen in progress */
+static double waiting_for;		/* wait time of this call */
+static double patience = FIRST_WAIT;	/* wait time of the next call */
+static bool gives_way;			/* cancelled, to free its connection */
 static double pause_until;
-static double stopped_at;		/* when the first signal was obeyed, or 0 */
-static double give_up_at = INFINITY;	/* after a signal, wait no longer for
-										 * the server */
+static double stopped_at;		/* time of the first signal, or 0 */
+static double give_up_at = INFINITY;	/* after a signal: deadline for the
+										 * server */
 static double started_at;
 static int64_t taken;
-static bool empty;				/* the last look found nothing */
-static bool gave_back;			/* what was held ahead; none has begun since */
+static bool empty;				/* the last reservation was empty */
+static bool gave_back;			/* jobs held ahead were released; no job has
+								 * begun since */
 
 static void read_options(const char **values);
 static void on_signal(int signal);
@@ -85,7 +87,7 @@ static void give_back(void);
 static bool gives_back(void);
 static void wait_for_something(void);
 
-/* The options of the command, in the order of the table in commands.c. */
+/* Options of the command, in the order of the table in commands.c. */
 enum
 {
 	VALUE_QUEUES, VALUE_EXEC, VALUE_HTTP, VALUE_HTTP_SECRET, VALUE_HTTP_REDIRECTS, VALUE_HTTP_RETRY_4XX,
@@ -164,14 +166,14 @@ set_signals(void)
 		fcntl(wake_pipe[i], F_SETFL, O_NONBLOCK);
 		fcntl(wake_pipe[i], F_SETFD, FD_CLOEXEC);
 	}
-	/* nohup has SIGHUP ignored */
+	/* nohup sets SIGHUP to be ignored */
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
 		if (signals[i] != SIGHUP || (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN))
 			sigaction(signals[i], &action, NULL);
 }
 
 /*
- * Is no job to be taken any more?
+ * True if no more jobs may be reserved.
  */
 static bool
 stopping(void)
@@ -183,8 +185,8 @@ stopping(void)
 }
 
 /*
- * How many jobs are held that do not run, at most: as many as are run while the server
- * is asked for others.  How long they take is not known before one has ended.
+ * The most jobs to hold in advance: the number that run while jobq.reserve() is called.
+ * 0 until the first job has ended, because the duration of jobs is unknown.
  */
 static int
 most_ahead(void)
@@ -195,8 +197,8 @@ most_ahead(void)
 }
 
 /*
- * Of how many jobs the server has not heard what has become of them, but for some of
- * which it does not want to.
+ * The number of outcomes not yet reported.  Up to MOST_REFUSED refused reports do not
+ * count.
  */
 static int
 untold(void)
@@ -209,8 +211,7 @@ untold(void)
 }
 
 /*
- * How many jobs are to be taken: none while the server does not hear what has become
- * of those that were.
+ * The number of jobs to reserve.  None while the server does not accept reports.
  */
 static int
 room(void)
@@ -225,7 +226,7 @@ room(void)
 		return 0;
 	n = work.parallel - held;
 
-	/* some are taken ahead, when most of those that were have begun */
+	/* reserve ahead again after half of the jobs held ahead have begun */
 	if (jobs_in(JOB_HELD) <= ahead / 2)
 		n += ahead;
 	if (work.max_jobs > 0 && n > work.max_jobs - taken)
@@ -234,7 +235,7 @@ room(void)
 }
 
 /*
- * Wait for jobs, on the link that is for this.
+ * Call jobq.reserve() on its link.
  */
 static void
 reserve(void)
@@ -270,9 +271,8 @@ reserve(void)
 }
 
 /*
- * An answer was late: behind a pooler, those who wait in jobq.reserve() may have
- * all its connections, and others get none to settle their jobs.  So the later
- * answers are, the less is waited.
+ * Shorten the wait after a late answer.  Behind a pooler, sessions waiting in
+ * jobq.reserve() may occupy all connections, and other sessions then cannot settle jobs.
  */
 static void
 wait_less(double late)
@@ -282,9 +282,9 @@ wait_less(double late)
 }
 
 /*
- * jobq.reserve() has ended.  It had not when we last looked, so the leases did not
- * begin before; unless the answer was held up on its way, which the server is asked
- * at once then.
+ * jobq.reserve() has returned.  The call was still in progress at quiet_at, so no lease
+ * began earlier.  The exception is a delayed answer: then the leases are extended at
+ * once.
  */
 static void
 take(const PGresult *result)
@@ -311,11 +311,11 @@ take(const PGresult *result)
 	if (trouble_is_news(PQresultErrorMessage(result)))
 		say_result_error(result);
 
-	/* statement_timeout may be shorter than what was waited */
+	/* statement_timeout may be shorter than the wait */
 	if (strcmp(state, "57014") == 0)
 		patience = fmax(SHORTEST_WAIT, waiting_for / 2);
 
-	/* what another try cannot mend: no such queue, no privilege, ... */
+	/* permanent errors: no such queue, no privilege, ... */
 	if (strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0 || strncmp(state, "22", 2) == 0 ||
 		strcmp(state, "JQ004") == 0)
 	{
@@ -326,8 +326,8 @@ take(const PGresult *result)
 }
 
 /*
- * Jobs cannot be settled, perhaps as we have the only connection of a pooler, or of
- * the server, to wait for others: end that.
+ * Reports are delayed.  The waiting link may hold the only connection of a pooler or of
+ * the server: cancel its statement.
  */
 static void
 give_way(void)
@@ -343,7 +343,7 @@ give_way(void)
 }
 
 /*
- * If there is one connection, and no other to be had, it is for settling jobs.
+ * If the server allows only a single connection, use it to settle jobs.
  */
 static void
 trade_links(void)
@@ -357,8 +357,8 @@ trade_links(void)
 }
 
 /*
- * After a first signal to stop, give back what has not begun; after a second,
- * end what runs.
+ * After the first signal, release jobs that have not begun.  After the second, end
+ * running jobs.
  */
 static void
 obey_stops(void)
@@ -416,8 +416,8 @@ start_jobs(void)
 }
 
 /*
- * Until when a job is held that does not run: half of its lease, as its timeout may
- * be over soon after that, and others may have time for it.
+ * When to release a job held without running: after half of the lease.  The job's timeout
+ * may end soon afterwards, and another consumer may be free to run the job.
  */
 static double
 idle_until(const Job *job)
@@ -428,9 +428,8 @@ idle_until(const Job *job)
 }
 
 /*
- * Give back what was taken ahead and cannot begin, since those that run take longer
- * than was thought.  Nothing is taken ahead then until one of them has ended, and
- * another begins.
+ * Release jobs held ahead that cannot begin, because running jobs take longer than
+ * expected.  No jobs are reserved ahead again until another job has begun.
  */
 static void
 give_back(void)
@@ -450,7 +449,7 @@ give_back(void)
 }
 
 /*
- * Are there jobs that are not back yet, so that nobody finds them?
+ * True if a release has not been reported.  Other consumers cannot find the job yet.
  */
 static bool
 gives_back(void)
@@ -462,7 +461,7 @@ gives_back(void)
 }
 
 /*
- * Sleep until something can be done.
+ * Sleep until an event or the next deadline.
  */
 static void
 wait_for_something(void)
@@ -584,7 +583,7 @@ run_work(const Command *command, int argc, char **argv)
 		reserve();
 		settle_next(&settling, work_stops > 0);
 
-		/* what jobq.reserve() gives when it is cancelled is still to come */
+		/* a cancelled jobq.reserve() may still return jobs */
 		if (stopping() && jobs == NULL &&
 			(reserving.state != LINK_BUSY || (work_stops > 0 && seconds() >= fmin(give_up_at, stopped_at + LONGEST_WAIT + TELL_TIME))))
 			break;

@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * work.h
- *	  What the files of the command work have in common: the jobs that it
- *	  holds, and what becomes of them.
+ *	  Declarations shared by the files of the command work: the jobs held by the
+ *	  program, and their outcomes.
  *
- * A job is reserved on one link, where the program waits for work, and is
- * settled on another.  In between it is a process, or a request:
+ * The program reserves a job on one link, where it waits for work, and settles the job on
+ * another link.  In between, the job is a process or a request:
  *
- *	HELD		reserved, its process has not begun
- *	RUNNING		its process runs, or its request is under way
- *	ENDED		the server is to be told what has become of it
- *	TOLD		a statement is under way that tells it
+ *	HELD		reserved, process not started
+ *	RUNNING		process or request in progress
+ *	ENDED		outcome to be reported to the server
+ *	TOLD		a statement that reports the outcome is in progress
  *
- * A job is held by its lease, which is extended when half of it is over; so is
- * that of one that has ENDED, unless the program stops, as what the server cannot
- * take now it may take later.  The program believes the lease of a job that is
- * HELD or RUNNING only as long as its own clock says, counted from before it was
- * asked for: after that somebody else may have the job, and its process is ended.
+ * The program holds a job by its lease, and extends the lease after half of its time.
+ * The lease of an ENDED job is also extended, because a later report may succeed.  A
+ * stopping program does not extend such leases.  A HELD or RUNNING job is lost when its
+ * lease expires by the local clock, counted from before the request for the lease.
+ * Another consumer may then have the job, and the program ends the process.
  *
  * client/work.h
  *
@@ -31,7 +31,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#define TELL_TIME	5.0			/* after a signal, to tell what has ended */
+#define TELL_TIME	5.0			/* after a signal, to report outcomes */
 
 typedef enum JobState
 {
@@ -47,7 +47,7 @@ typedef enum JobOutcome
 	OUTCOME_NACK,
 	OUTCOME_REJECT,
 	OUTCOME_RELEASE,
-	OUTCOME_LOST,				/* the lease is over: there is nobody to tell */
+	OUTCOME_LOST,				/* lease expired: nothing to report */
 } JobOutcome;
 
 typedef struct Job
@@ -67,66 +67,67 @@ typedef struct Job
 	/* the lease, by seconds() */
 	double		until;
 	double		extend_at;
-	double		asked_at;		/* of the extension that is under way, or 0 */
-	double		heartbeat;		/* seconds from one extension to the next */
+	double		asked_at;		/* when the pending extension was sent, or 0 */
+	double		heartbeat;		/* seconds between two extensions */
 
 	double		taken_at;
 	double		began_at;
 
 	/* the process */
-	pid_t		pid;			/* also of its group; 0: there is none */
+	pid_t		pid;			/* also the process group; 0: none */
 	int			in;				/* pipes, or -1 */
 	int			out;
 	int			err;
 	int			progress;
-	size_t		written;		/* of the payload */
+	size_t		written;		/* bytes of the payload */
 	PQExpBufferData output;
-	PQExpBufferData errors;		/* the last of it */
-	PQExpBufferData line;		/* of progress, not yet whole */
-	PQExpBufferData note;		/* of standard error, likewise */
-	double		deadline;		/* by its timeout */
-	double		kill_at;		/* when SIGTERM has not helped */
+	PQExpBufferData errors;		/* the end of standard error */
+	PQExpBufferData line;		/* incomplete line of progress */
+	PQExpBufferData note;		/* incomplete line of standard error */
+	double		deadline;		/* from the timeout of the job */
+	double		kill_at;		/* SIGKILL, after SIGTERM */
 	bool		timed_out;
-	int			status;			/* of wait(), once pid is 0 again ... */
-	double		judge_at;		/* ... and when it decides about the job */
+	int			status;			/* from wait(), once pid is 0 */
+	double		judge_at;		/* when this status settles the job */
 
 	/* or the request */
 	void	   *transfer;
 	void	   *request_headers;
-	int			redirects;		/* that were followed */
+	int			redirects;		/* followed so far */
 
-	bool		stopped;		/* ended by us, since we stop */
+	bool		stopped;		/* ended because the program stops */
 
-	/* progress that the server does not know of yet */
+	/* progress not yet reported to the server */
 	bool		has_progress;
 	char		percent[16];
 	char		message[64];
 
-	/* lines for its log that the server does not know of yet: see note.c */
+	/* log lines not yet reported to the server: see note.c */
 	PQExpBufferData notes;
 	int			nnotes;
-	int			ntelling;		/* of these, in a statement that is under way */
-	long long	nleft_out;		/* in front of them ... */
-	long long	ntelling_out;	/* ... of which that statement speaks */
+	int			ntelling;		/* lines in the statement in progress */
+	long long	nleft_out;		/* dropped before the first line */
+	long long	ntelling_out;	/* dropped lines counted in the statement in
+								 * progress */
 	double		note_at;		/* not before */
 
-	/* what has become of it */
+	/* the outcome */
 	JobOutcome	outcome;
 	char	   *text;			/* result, error or reason; or NULL */
-	double		delay;			/* of what is given back, in seconds */
-	bool		is_json;		/* of a result */
-	bool		alone;			/* told in a statement of its own */
+	double		delay;			/* before a released job is ready, in seconds */
+	bool		is_json;		/* the result is JSON */
+	bool		alone;			/* to be reported in a separate statement */
 	double		tell_at;		/* not before */
-	bool		refused;		/* another time will hardly be better */
+	bool		refused;		/* a retry is unlikely to succeed */
 
 	/*
-	 * It may have been the end of a consumer: it runs beside those only that
-	 * came with it.
+	 * The job may have crashed a consumer.  Only jobs of the same reservation
+	 * run at the same time.
 	 */
 	bool		apart;
 } Job;
 
-/* How results are made of the output. */
+/* How the output becomes a result. */
 typedef enum ResultHow
 {
 	RESULT_AUTO,
@@ -142,8 +143,8 @@ typedef struct WorkOptions
 	const char *http;			/* or NULL */
 	const char *name;
 	int			parallel;
-	int			batch;			/* jobs that are taken at a time, at most */
-	int			ahead;			/* -1: by the time that jobs take */
+	int			batch;			/* most jobs per call of jobq.reserve() */
+	int			ahead;			/* -1: from the duration of jobs */
 	double		lease;
 	double		timeout;		/* 0: none */
 	double		grace;
@@ -154,7 +155,7 @@ typedef struct WorkOptions
 	int64_t		max_jobs;		/* 0: none */
 	double		max_time;		/* 0: none */
 	bool		stop_when_empty;
-	bool		public_only;	/* of --http, as the next three */
+	bool		public_only;	/* this and the next three: for --http */
 	bool		retry_4xx;
 	int			redirects;
 	const char *ca_file;
@@ -162,11 +163,11 @@ typedef struct WorkOptions
 } WorkOptions;
 
 extern WorkOptions work;
-extern bool work_is_hopeless;	/* the next job would fare no better: stop */
-extern volatile sig_atomic_t work_stops;	/* signals that have asked to stop */
-extern Job *jobs;				/* all that are held, the oldest first */
-extern double job_time;			/* what one takes, about, in seconds; 0 before
-								 * one has ended */
+extern bool work_is_hopeless;	/* the next job would fail as well: stop */
+extern volatile sig_atomic_t work_stops;	/* number of stop signals */
+extern Job *jobs;				/* all jobs held, oldest first */
+extern double job_time;			/* mean duration of a job, in seconds; 0
+								 * before the first has ended */
 
 /* job.c */
 extern void job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure);

@@ -1,4 +1,4 @@
--- What jobs take along: settings of the session that enqueues them.
+-- The context of a job: settings carried from the session that enqueues the job.
 
 -- which settings a queue can carry
 SELECT e.code, e.message, e.hint FROM unnest('{search_pth,app.,.app,"a b.c","",work_mem;}'::text[]) WITH ORDINALITY u (name, n),
@@ -21,13 +21,13 @@ SELECT carry FROM jobq.queues WHERE name = 'carrier';
 SELECT jobq.alter_queue('carrier', carry => '{}');
 SELECT carry FROM jobq.queues WHERE name = 'carrier';
 SELECT jobq.alter_queue('carrier', carry => '{search_path,app.tenant,work_mem,log_min_messages}');
--- one worker, whose jobs follow each other
+-- a single worker, which runs these jobs in sequence
 SELECT jobq.enqueue('echo', queue => 'first') AS one, jobq.enqueue('echo', queue => 'second') AS two \gset
 SELECT state FROM jobq.wait_many(ARRAY[:one, :two]);
 SELECT jobq.cancel(jobq.enqueue('echo', queue => 'manual'));
 SELECT jobq.alter_queue('first', carry => '{search_path,app.tenant}');
 
--- two branches, each a schema
+-- two tenants, each with a schema
 CREATE SCHEMA regress_branch_a CREATE TABLE visit (note text);
 CREATE SCHEMA regress_branch_b CREATE TABLE visit (note text);
 GRANT USAGE ON SCHEMA regress_branch_a, regress_branch_b TO PUBLIC;
@@ -48,7 +48,7 @@ END
 $$;
 SELECT jobq.register('visit', 'test.visit(jsonb, jobq.job_context)', queue => 'first', backoff => 'fixed 1ms');
 
--- enqueue() in all its ways
+-- all ways to enqueue
 SET search_path = regress_branch_a, public;
 SET app.tenant = 'a';
 SELECT jobq.enqueue('visit', '{"note": "plain"}') AS id \gset
@@ -71,7 +71,7 @@ SELECT jobq.wait_queue('first', '5 min');
 SELECT * FROM test.visits();
 DROP TABLE regress_branch_b.paid;
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
--- given instead
+-- explicit context
 SELECT jobq.enqueue('visit', '{"note": "given"}', context => '{"search_path": "regress_branch_b", "app.tenant": 7}') AS id \gset
 SELECT state, result FROM jobq.wait(:id);
 SELECT jobq.enqueue('visit', '{"note": "half given"}', context => '{"app.tenant": null}') AS id \gset
@@ -80,19 +80,19 @@ SELECT context FROM jobq.jobs WHERE id = :id;
 SELECT e.code, e.message, e.hint FROM unnest('{[],"\"x\"","{\"work_mem\": \"1MB\"}","{\"App.Tenant\": \"1\"}","{\"app.tenant\": {}}"}'::text[]) WITH ORDINALITY u (c, n),
 	test.error(format('SELECT jobq.enqueue(''visit'', context => %L)', c)) e ORDER BY n;
 SELECT * FROM test.error($$SELECT jobq.enqueue('echo', context => '{"app.tenant": "x"}')$$);
--- its bytes count
+-- the size of the context is limited
 SELECT * FROM test.error($$SELECT jobq.enqueue('visit', context => jsonb_build_object('app.tenant', repeat('x', 16 * 1024 * 1024)))$$);
 SET app.tenant = '';
 SELECT jobq.enqueue('visit', '{"note": "empty"}') AS id \gset
 SELECT state, result FROM jobq.wait(:id);
--- a queue that carries nothing
+-- a queue without carry
 SELECT jobq.enqueue('visit', '{}', 'second') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT context IS NULL AS none FROM jobq.jobs WHERE id = :id;
 SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 
--- what follows from a job: on_failure, dead letters, callbacks, steps, schedules
+-- jobs derived from a job: on_failure, dead letters, callbacks, steps, schedules
 SET app.tenant = 'a';
 CREATE FUNCTION test.visit_failed(payload jsonb) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES ('failed in ' || current_schema || ' of ' || current_setting('app.tenant'))
@@ -140,7 +140,7 @@ SELECT jobq.unschedule('visit a'), jobq.unschedule('visit b'), jobq.test_clock('
 SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 
--- every transaction of a procedure, and nothing of it afterwards
+-- the settings apply to every transaction of a procedure, and not afterwards
 CREATE PROCEDURE test.travel() LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO visit VALUES ('first');
@@ -168,7 +168,7 @@ SELECT jobq.enqueue('settings', queue => 'second') AS id \gset
 SELECT result FROM jobq.wait(:id);
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 
--- what cannot be set fails the attempt, by its name
+-- an invalid value fails the attempt; the error names the setting
 SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
@@ -178,15 +178,15 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"log_min_messages": "debug1"}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
--- with its own value, there is nothing to be set
+-- if the value is already in effect, the setting is not changed
 SELECT jobq.enqueue('settings', queue => 'carrier') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 RESET ROLE;
--- of a procedure, too; the attempt is charged
+-- for a procedure, too; the attempt is charged
 SELECT jobq.enqueue('travel', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
 SELECT state, attempt, error FROM jobq.wait(:id);
 
--- a path full of traps is the handler's, not jobq's
+-- a search_path with malicious objects affects the handler, but not jobq
 CREATE SCHEMA regress_trap;
 DO $$
 DECLARE
@@ -223,7 +223,7 @@ SET client_min_messages = warning;
 DROP SCHEMA regress_trap CASCADE;
 RESET client_min_messages;
 
--- consumers get it, and set it if they like
+-- consumers receive the context, and may apply it
 SELECT jobq.create_queue('couriers', mode => 'consumer', carry => '{search_path,app.tenant}');
 SET search_path = regress_branch_b, public;
 SET app.tenant = 'b';
@@ -243,7 +243,7 @@ SELECT current_setting('app.tenant');
 SELECT * FROM test.visits();
 SELECT context FROM jobq.jobs WHERE id = :id;
 
--- in a session that works, too; and not in the archive of a queue that keeps no payload
+-- in jobq.work(), too; and not in the archive of a queue with keep => 'no_payload'
 SELECT jobq.alter_queue('manual', carry => '{search_path,app.tenant}', keep => 'no_payload');
 SELECT jobq.enqueue('visit', '{"note": "worked"}', 'manual', context => '{"search_path": "regress_branch_a", "app.tenant": "a"}') AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -253,7 +253,7 @@ SHOW search_path;
 SELECT current_setting('app.tenant');
 SELECT * FROM test.visits();
 
--- a kind carries, too, beside its queue
+-- a kind can also have carry, in addition to its queue
 SELECT * FROM test.error($$SELECT jobq.register('settings', 'test.settings()', carry => '{role}')$$);
 SELECT * FROM test.error($$SELECT jobq.register('settings', 'test.settings()', carry => ARRAY(SELECT 'app.n' || n FROM generate_series(1, 17) n))$$);
 SELECT jobq.register('settings', 'test.settings()', carry => '{}');
@@ -272,7 +272,7 @@ SELECT jobq.unschedule('settings');
 SELECT result FROM jobq.wait_many(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
 SELECT context FROM jobq.jobs WHERE id IN (:kinds, :both, :given, :tick, :other) ORDER BY id;
 SELECT * FROM test.error($$SELECT jobq.enqueue('settings', context => '{"work_mem": "1MB"}')$$);
--- what it carries as another role is one's own
+-- with run_as, only custom settings can be carried
 SELECT jobq.create_queue('agency', run_as => 'regress_jobq_alice');
 SELECT jobq.register('settings', 'test.settings()', queue => 'agency', carry => '{App.Tenant,search_path}');
 SELECT * FROM test.error($$SELECT jobq.enqueue('settings')$$);
@@ -281,7 +281,7 @@ SELECT jobq.enqueue('settings') AS id \gset
 SELECT result -> 1 AS tenant FROM jobq.wait(:id);
 SELECT jobq.drop_queue('agency'), jobq.register('settings', 'test.settings()');
 
--- a process for each job
+-- a new process for each job
 CREATE FUNCTION test.process() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(pg_backend_pid()) $$;
 SELECT jobq.register('process', 'test.process()', queue => 'first');
 CREATE FUNCTION test.processes() RETURNS TABLE (processes bigint) LANGUAGE sql AS $$

@@ -1,11 +1,11 @@
--- Events: what becomes of a job calls forth a job for each handler, in the same transaction.
+-- Events: a state change of a job enqueues a job for each event handler, in the same transaction.
 \connect - postgres
 CREATE FUNCTION test.hear(payload jsonb) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES (concat_ws(' ', current_user, payload ->> 'event', payload ->> 'kind')) $$;
--- its jobs wait in a queue that nobody serves, to be looked at
+-- event jobs wait in a queue without workers, where the test reads the jobs
 SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual', max_attempts => 7);
 
--- The events since the last look, in their order, and without what differs from run to run; they are gone then.
+-- Returns and cancels the events since the last call, in order, without values that differ between runs.
 CREATE FUNCTION test.heard() RETURNS TABLE (role text, kind text, event text, job text, attempt text, rest jsonb) LANGUAGE sql AS $$
 	WITH e AS MATERIALIZED (
 		SELECT j.id, j.role, j.kind, j.payload || jsonb_strip_nulls(jsonb_build_object('traced', left(jobq_internal.traceparent(j.headers), 5))) AS p FROM jobq.live_jobs j WHERE j.kind LIKE 'on_event:%'),
@@ -15,7 +15,7 @@ CREATE FUNCTION test.heard() RETURNS TABLE (role text, kind text, event text, jo
 	FROM e, gone ORDER BY e.id
 $$;
 
--- nobody has asked
+-- no event handler
 SELECT jobq.enqueue('echo') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.heard();
@@ -37,7 +37,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.heard();
 SELECT jobq.delete_many(state => 'dead');
 
--- of what has made its transactions such as only read
+-- a handler with read-only transactions
 CREATE PROCEDURE test.reads(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; SET TRANSACTION READ ONLY; END $$;
 CREATE PROCEDURE test.reads_on(payload jsonb) LANGUAGE plpgsql AS $$
 BEGIN
@@ -62,7 +62,7 @@ SELECT jobq.delete_many(state => 'dead');
 SELECT jobq.unregister('reads'), jobq.unregister('reads_on');
 DROP PROCEDURE test.reads, test.reads_on;
 
--- of consumers, one or many
+-- jobs of consumers: functions for a single job and for many jobs
 SELECT jobq.create_queue('heard', mode => 'consumer');
 SELECT count(*) FROM (SELECT jobq.enqueue('outside', queue => 'heard', backoff => 'fixed 1h', max_attempts => 9) FROM generate_series(1, 4)) j;
 CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{heard}', max => 4, lease => '1 hour', wait => '5 min') ORDER BY id;
@@ -72,7 +72,7 @@ SELECT jobq.nack(h.id, h.token, 'busy') FROM (SELECT * FROM test.held ORDER BY i
 SELECT jobq.reject(h.id, h.token, 'useless') FROM (SELECT * FROM test.held ORDER BY id OFFSET 3) h;
 SELECT * FROM test.heard();
 
--- an end that is rolled back is no event
+-- a change that is rolled back is no event
 BEGIN;
 SELECT jobq.cancel_many(queue => 'heard', state => 'waiting');
 ROLLBACK;
@@ -85,7 +85,7 @@ SELECT * FROM test.heard();
 SELECT jobq.cancel_many(queue => 'heard'), jobq.delete_many(state => 'dead');
 SELECT event, job FROM test.heard();
 
--- only of a queue, or of a kind; what is asked for twice is told once
+-- filter by queue, or by kind; a duplicate registration reports an event once
 SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
 SELECT jobq.on_event('cancelled', 'hear', kind => 'echo'), jobq.on_event('cancelled', 'hear', kind => 'echo'), jobq.on_event('cancelled', 'hear', 'heard');
 SELECT count(*) FROM jobq.event_handlers;
@@ -94,7 +94,8 @@ SELECT jobq.enqueue('note', delay => '1 hour') AS a, jobq.enqueue('echo', delay 
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:a, :b, :c, :d]) id;
 SELECT event, job FROM test.heard();
 
--- Who hears of what: of his own jobs, and of those that he may see; whose trace he gets as well if he has the role's privileges.
+-- A role receives events of its own jobs, and of jobs of other roles that the role may see.
+-- The trace context is included if the role has the privileges of the job's role.
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers;
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 CREATE FUNCTION test.cancel_as(who text) RETURNS void LANGUAGE plpgsql AS $$
@@ -127,7 +128,7 @@ SELECT test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job FROM test.heard();
 SELECT jobq.grant_privilege('regress_jobq_alice');
 
--- The handler runs in the name of who has asked.  Neither its job nor what becomes of it is an event.
+-- The event handler runs as the role that registered the handler.  An event job causes no events.
 SELECT jobq.register('hear', 'test.hear(jsonb)');
 SET ROLE regress_jobq_alice;
 SELECT jobq.on_event('completed', 'hear'), jobq.on_event('failed', 'hear'), jobq.on_event('dead', 'hear');
@@ -139,7 +140,7 @@ SELECT test.until($$ EXISTS (SELECT FROM jobq.jobs WHERE kind = 'on_event:hear' 
 CALL test.settle();
 SELECT count(*) FROM jobq.jobs WHERE kind = 'on_event:hear' AND payload ->> 'kind' LIKE 'on_event%';
 SELECT max_attempts, queue FROM jobq.jobs WHERE kind = 'on_event:hear' AND state = 'completed';
--- one that has no handler any more, or fails, harms nobody else
+-- an unregistered or failing event handler does not affect other jobs
 SELECT jobq.register('hear', 'test.broken(jsonb)', max_attempts => 1);
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo') AS id \gset
@@ -154,7 +155,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT test.until($$ EXISTS (SELECT FROM jobq.dead_letters WHERE kind = 'on_event:hear' AND sqlstate = 'JQ009') $$);
 SELECT count(*) FROM jobq.dead_letters WHERE kind = 'on_event:hear' AND payload ->> 'kind' LIKE 'on_event%';
 
--- What is not possible.
+-- bad input
 SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual');
 SELECT * FROM test.error($$SELECT jobq.on_event('begun', 'hear')$$);
 SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'unknown')$$);
@@ -174,7 +175,7 @@ SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'hear')$$);
 SELECT jobq.on_event('dead', 'hear', kind => 'k1');
 SELECT count(jobq.off_event('dead', 'hear', kind => 'k' || i)) FROM generate_series(1, 100) i;
 
--- A role that leaves.
+-- A role is dropped.
 CREATE ROLE regress_jobq_ear LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_ear', 'monitor'), jobq.grant_privilege('regress_jobq_ear');
 SET ROLE regress_jobq_ear;

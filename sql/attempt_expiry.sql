@@ -1,4 +1,4 @@
--- expires_after of a queue is counted from run_at of the job, and moves along with it.
+-- expires_after of a queue counts from run_at of the job, and moves with run_at.
 SELECT jobq.create_queue('brief', expires_after => '5 min'), jobq.create_queue('brief outside', mode => 'consumer', expires_after => '5 min');
 CREATE FUNCTION test.lasts(id bigint) RETURNS interval LANGUAGE sql AS $$ SELECT j.expires_at - j.run_at FROM jobq_internal.job j WHERE j.id = lasts.id $$;
 CREATE FUNCTION test.puts_off(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -11,7 +11,7 @@ END
 $$;
 SELECT jobq.register('puts off', 'test.puts_off(jsonb)', queue => 'brief', backoff => 'fixed 1h');
 
--- a job that began in time does so again: it was put off, or failed
+-- a job that began in time may begin again later, after a snooze or a failure
 SELECT jobq.enqueue('puts off', '{"by": "snooze"}') AS snoozed, jobq.enqueue('puts off', '{"by": "fail"}') AS failed \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.jobs WHERE id IN (%s, %s) AND run_at > jobq_internal.clock() + interval ''50 min'' AND state IN (''scheduled'', ''retryable''))', :snoozed, :failed));
 SELECT state, attempt, test.lasts(id) FROM jobq.jobs WHERE id IN (:snoozed, :failed) ORDER BY id;
@@ -19,21 +19,21 @@ SELECT jobq.retry(:failed);
 SELECT test.until(format('(SELECT attempt = 2 AND state = ''retryable'' FROM jobq.status(%s))', :failed));
 SELECT test.lasts(:failed);
 SELECT count(jobq.cancel(id)) FROM unnest(ARRAY[:snoozed, :failed]) id;
--- not so with a time of its own
+-- but not with an explicit expires_at
 SELECT jobq.enqueue('puts off', '{"by": "fail"}', expires_at => jobq_internal.clock() + interval '10 min') AS own \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :own));
 SELECT jobq.test_clock('11 min') \g /dev/null
 SELECT state, error FROM test.outcome(:own);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- given back by a consumer
+-- released by a consumer
 SELECT jobq.enqueue('outside', queue => 'brief outside') AS id \gset
 SELECT jobq.release(id, token, '10 min') FROM jobq.reserve('{brief outside}', wait => '5 min');
 SELECT state, test.lasts(id) FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel_many(queue => 'brief outside', state => 'waiting');
 
--- that of a blocked job is counted from when it is free: it came from another queue, or in
--- place of another job
+-- for a blocked job, the time counts from its release: the job was moved from another queue,
+-- or has replaced another job
 SELECT jobq.create_batch() AS batch \gset
 SELECT jobq.pause('brief');
 SELECT id AS moved FROM jobq.add_jobs(:batch, 'echo', '{"1"}') id \gset

@@ -1,4 +1,4 @@
--- What can be a handler, and what happens to it.
+-- Handlers: allowed forms, replacement, errors, commits and logs.
 
 -- all forms
 CREATE FUNCTION test.f0() RETURNS jsonb LANGUAGE sql AS $$ SELECT '"f0"'::jsonb $$;
@@ -23,7 +23,7 @@ SELECT kind, state, attempt, result, error FROM jobq.wait_many(:'ids'::bigint[])
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
--- what cannot be one
+-- forms that are refused
 CREATE FUNCTION test.b_text(text) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION test.b_json(json) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION test.b_int(jsonb) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -39,7 +39,7 @@ SELECT p.proname, e.code, e.message FROM pg_proc p,
 WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^b_' ORDER BY p.proname COLLATE "C";
 SELECT jobq.register('bad', 'test.b_int(jsonb)');
 
--- replaced, while a worker has it cached
+-- replaced, while cached by a worker
 CREATE FUNCTION test.changing(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RETURN '"first"'; END $$;
 SELECT jobq.register('changing', 'test.changing(jsonb)', queue => 'first', max_attempts => 1);
 SELECT jobq.enqueue('changing') AS id \gset
@@ -54,7 +54,7 @@ SELECT jobq.enqueue('changing') AS id \gset
 SELECT * FROM test.outcome(:id);
 ALTER FUNCTION test.changed(jsonb) RENAME TO changing;
 
--- dropped and made anew in another form
+-- dropped and created again in another form
 DROP FUNCTION test.changing(jsonb);
 SELECT jobq.enqueue('changing') AS gone \gset
 SELECT * FROM test.outcome(:gone);
@@ -73,7 +73,7 @@ SELECT jobq.register('changing', 'test.echo(jsonb)', queue => 'first', max_attem
 SELECT jobq.enqueue('changing', '"third"') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- none any more
+-- unregistered
 SELECT jobq.enqueue('changing', queue => 'manual') AS id \gset
 SELECT jobq.unregister('changing');
 SELECT jobq.unregister('changing');
@@ -82,7 +82,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT * FROM test.outcome(:id);
 SELECT jobq.delete(:id);
 
--- a handler that replaces itself while it runs, and runs itself again
+-- a handler replaces its own function during a run, and then performs its own kind
 CREATE FUNCTION test.ouroboros(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	CREATE OR REPLACE FUNCTION test.ouroboros(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS 'BEGIN RETURN ''"inner"''; END';
@@ -112,7 +112,7 @@ GRANT EXECUTE ON FUNCTION test.guarded() TO regress_jobq_alice;
 SELECT jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
 
--- a commit that fails, though the handler has asked for another run
+-- the commit fails, although the handler has called snooze()
 CREATE FUNCTION test.fails_at_commit() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.snooze('1 h');
@@ -124,7 +124,7 @@ SELECT jobq.enqueue('fails_at_commit') AS id \gset
 SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT jobq.delete(:id);
 
--- a procedure cannot close what it runs in
+-- a procedure cannot close the portal in which it runs
 CREATE PROCEDURE test.closes() LANGUAGE plpgsql AS $$
 BEGIN
 	COMMIT;
@@ -161,7 +161,7 @@ SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
--- and what it has committed stays when it fails; its attempt is charged
+-- committed changes stay when the procedure fails; the attempt is charged
 SELECT jobq.enqueue('steps', '"fail"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
@@ -170,7 +170,7 @@ SELECT jobq.enqueue('steps', '"fail"', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 TRUNCATE test.trace;
 
--- snooze, discard and fail after a COMMIT
+-- snooze(), cancel_current() and reject_current() after a COMMIT
 CREATE PROCEDURE test.asks(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES ((payload #>> '{}') || ' one');
@@ -194,7 +194,7 @@ SELECT state, attempt, result, error FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 TRUNCATE test.trace;
 
--- as in core, there is no COMMIT with a SET clause or SECURITY DEFINER
+-- as in PostgreSQL, a procedure with a SET clause or SECURITY DEFINER cannot COMMIT
 CREATE PROCEDURE test.with_setting() LANGUAGE plpgsql SET search_path = test AS $$ BEGIN COMMIT; END $$;
 CREATE PROCEDURE test.as_owner() LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN COMMIT; END $$;
 SELECT jobq.register('with_setting', 'test.with_setting()', max_attempts => 1), jobq.register('as_owner', 'test.as_owner()', max_attempts => 1);
@@ -203,13 +203,13 @@ SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue('as_owner') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- a function may not COMMIT at all
+-- a function cannot COMMIT at all
 CREATE FUNCTION test.commits() RETURNS void LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$;
 SELECT jobq.register('commits', 'test.commits()', max_attempts => 1);
 SELECT jobq.enqueue('commits') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- deferred constraint triggers are the handler's: they can fail it
+-- deferred constraint triggers are part of the handler, and can fail the attempt
 CREATE TABLE test.node (id int PRIMARY KEY, parent int REFERENCES test.node DEFERRABLE INITIALLY DEFERRED);
 CREATE FUNCTION test.deferred(payload jsonb) RETURNS void LANGUAGE sql
 	AS $$ INSERT INTO test.node VALUES (payload::int, 1); INSERT INTO test.trace (note) VALUES ('lost') $$;
@@ -221,7 +221,7 @@ SELECT * FROM test.outcome(:id);
 SELECT count(*) FROM test.node;
 TRUNCATE test.trace;
 
--- conflicts are tried again at once, and cost no attempt
+-- serialization failures are retried at once, without charging an attempt
 CREATE SEQUENCE test.tries;
 CREATE FUNCTION test.conflict(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -234,19 +234,19 @@ SELECT jobq.register('conflict', 'test.conflict(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('conflict', '3') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT last_value FROM test.tries;
--- a bounded number of times
+-- a limited number of times
 SELECT setval('test.tries', 1, false);
 SELECT jobq.enqueue('conflict', '100') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT last_value FROM test.tries;
 
--- a procedure may have committed something, so it is charged
+-- a procedure may already have committed, therefore the attempt is charged
 CREATE PROCEDURE test.conflict() LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = 'serialization_failure'; END $$;
 SELECT jobq.register('conflict', 'test.conflict()', max_attempts => 1);
 SELECT jobq.enqueue('conflict') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- perform: now, here, in this transaction
+-- perform(): at once, in this session and transaction
 SELECT jobq.perform('echo', '"now"');
 SELECT jobq.perform('v1');
 SELECT * FROM test.error($$SELECT jobq.perform('broken', '1')$$);
@@ -257,7 +257,7 @@ ROLLBACK;
 SELECT note FROM test.trace;
 SELECT jobq.perform('p1');
 SELECT * FROM test.error($$SELECT jobq.perform('steps')$$);
--- a function in SQL with the search_path and the role of this call, whatever those of the call before
+-- an SQL function runs with the search_path and role of this call, not of the previous call
 CREATE TABLE test.shared (name text);
 INSERT INTO test.shared VALUES ('shared');
 CREATE SCHEMA regress_jobq_tenant;
@@ -286,7 +286,7 @@ SELECT jobq.register('inner_job', 'test.inner_job(jsonb, jobq.job_context)'), jo
 SELECT jobq.perform('inner_job');
 SELECT jobq.enqueue('outer_job') AS id \gset
 SELECT * FROM test.outcome(:id);
--- within, the worker's job is still the one that runs; it cannot wait for itself
+-- inside perform(), the worker's job is still the current job; a job cannot wait for itself
 CREATE FUNCTION test.own(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$
 	SELECT jsonb_agg(m) FROM (SELECT (jobq.status((payload ->> 'id')::bigint)).state AS m UNION ALL SELECT e.message
 		FROM unnest('{jobq.cancel(%s),jobq.wait(%s),jobq.status(0)}'::text[]) c, test.error(format('SELECT ' || c, payload ->> 'id')) e) o
@@ -305,11 +305,11 @@ SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
--- what only a handler may call
+-- functions reserved for handlers
 SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should_stop()', 'snooze(''1s'')', 'cancel_current(''x'')', 'reject_current(''x'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
 
--- on_failure runs as a job of its own when a job fails for good
+-- on_failure runs as a separate job when a job becomes a dead letter
 CREATE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES (format('%s %s %s', job.kind, payload, jsonb_set(job.headers - 'dead_letter', '{error_context}', to_jsonb(split_part(job.headers ->> 'error_context', E'\n', 1)))))
 $$;
@@ -320,14 +320,14 @@ SELECT * FROM test.outcome(:id);
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT note FROM test.trace;
 SELECT state, attempt, (headers ->> 'dead_letter')::bigint = :id AS of_this FROM jobq.jobs WHERE kind = 'on_failure:fails';
--- one that fails itself has no other
+-- a failed on_failure job has no on_failure job
 CREATE OR REPLACE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no regrets'; END $$;
 SELECT jobq.enqueue('fails') AS id \gset
 SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE kind = ''on_failure:fails'') = 1');
 SELECT kind, attempt, error, sqlstate FROM jobq.dead_letters WHERE kind LIKE '%fails' ORDER BY kind, id;
 SELECT bool_and(jobq.delete(id) IS NOT NULL) FROM jobq.dead_letters;
 TRUNCATE test.trace;
--- what is told of a long error is its beginning
+-- a long error is truncated
 CREATE FUNCTION test.complain(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$;
 SELECT jobq.register('complain', 'test.complain(jsonb)', max_attempts => 1, on_failure => 'test.echo(jsonb)');
 SELECT jobq.enqueue('complain') AS id \gset
@@ -335,7 +335,7 @@ SELECT state, length(error) FROM jobq.wait(:id);
 SELECT length(headers ->> 'error') FROM jobq.jobs WHERE kind = 'on_failure:complain';
 SELECT jobq.delete(:id);
 
--- that a kind has none is looked up again and again, where others have the same place among those without a handler
+-- the cache of missing handlers: kinds with the same hash slot evict each other, without a memory leak
 SELECT 'unheard of ' || i AS other FROM generate_series(1, 10000) i WHERE hashtext('unheard of ' || i) & 63 = hashtext('on_failure:echo') & 63 LIMIT 1 \gset
 SELECT jobq.create_queue('unheard', mode => 'consumer');
 SELECT count(jobq.enqueue(kind, queue => 'unheard')) FROM unnest(ARRAY['on_failure:echo', :'other']) kind;
@@ -344,7 +344,7 @@ SELECT count(jobq.enqueue(kind, queue => 'unheard')) FROM (SELECT kind FROM gene
 SELECT count(*) - :before AS more FROM pg_backend_memory_contexts WHERE name = 'jobq handler';
 SELECT jobq.cancel_many(queue => 'unheard', state => 'waiting'), jobq.drop_queue('unheard', force => true);
 
--- lines that a handler writes
+-- log lines of a handler
 CREATE FUNCTION test.logs(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.log('begins');
@@ -375,7 +375,7 @@ SELECT jobq.retry(:id);
 SELECT state FROM jobq.wait(:id);
 SELECT attempt, level, message FROM test.log(:id);
 SELECT jobq.delete(:id);
--- the last ones are kept
+-- the last lines are kept
 SELECT jobq.enqueue('logs', '{"lines": 150, "fail": true}') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT count(*), min(attempt), (array_agg(message))[1] AS first, (array_agg(message))[100] AS last FROM test.log(:id);
@@ -384,6 +384,6 @@ SELECT jobq.enqueue('logs', '{"lines": 0, "bad": "loud"}', max_attempts => 1) AS
 SELECT state, error FROM jobq.wait(:id);
 SELECT jobq.delete(:id);
 SELECT jobq.log('nobody''s');
--- what perform() runs without a job has nowhere to keep them
+-- without a job, perform() discards log lines
 SELECT jobq.perform('logs', '{"lines": 1}');
 DROP FUNCTION test.log;

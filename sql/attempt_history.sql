@@ -3,7 +3,7 @@
 SET datestyle = 'ISO';
 SET intervalstyle = 'postgres';
 
--- The story without what differs from run to run.
+-- Returns the history without values that differ between runs.
 CREATE FUNCTION test.story(id bigint) RETURNS TABLE (attempt int, event text, by text, timed boolean, detail text)
 LANGUAGE sql AS $$
 	SELECT h.attempt, h.event, regexp_replace(h.by, '^worker \d+$', 'worker N'), h.took >= '0',
@@ -24,7 +24,7 @@ END
 $$;
 SELECT jobq.register('third_time', 'test.third_time(jsonb, jobq.job_context)', backoff => 'fixed 1ms', max_attempts => 5);
 
--- a worker's job that succeeds in the end
+-- a worker's job that succeeds at the third attempt
 SELECT jobq.enqueue('third_time') AS id \gset
 SELECT state, attempt, error, result FROM jobq.wait(:id);
 SELECT * FROM test.story(:id);
@@ -34,19 +34,19 @@ SELECT state, error, jsonb_array_length(errors) AS errors, errors -> 0 ->> 'sqls
 FROM jobq.jobs WHERE id = :id;
 SELECT count(*) FILTER (WHERE at < lag) AS in_disorder FROM (SELECT at, lag(at) OVER () FROM jobq.history(:id)) h;
 
--- one that succeeds at once leaves no errors, and no log
+-- a job that succeeds at once has no errors, and no log
 SELECT jobq.enqueue('echo', '1') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.story(:id);
 SELECT errors IS NULL AND log IS NULL AS nothing FROM jobq_internal.archive WHERE id = :id;
 
--- one that does not succeed
+-- a job that does not succeed
 SELECT jobq.enqueue('broken', max_attempts => 2) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.story(:id);
 SELECT jobq.delete(:id);
 
--- those that wait: for their time, for their next attempt, for something else
+-- waiting jobs: scheduled, retryable, ready
 SELECT jobq.enqueue('echo', delay => '1 hour') AS later, jobq.enqueue('third_time', backoff => 'fixed 1h') AS again,
 	jobq.enqueue('echo', queue => 'manual') AS ready \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :again));
@@ -56,7 +56,7 @@ SELECT * FROM test.story(:ready);
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:later, :again, :ready]) id;
 SELECT * FROM test.story(:ready);
 
--- a consumer's: an attempt that it gives up, one that expires, one that it does
+-- a consumer's job: a failed attempt, an expired lease, a completed attempt
 SELECT jobq.create_queue('told', mode => 'consumer');
 SELECT jobq.enqueue('outside', queue => 'told', backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
 SELECT token FROM jobq.reserve('{told}', consumer => 'first', wait => '5 min') \gset
@@ -70,7 +70,7 @@ SELECT jobq.ack(:id, :token, '"done"');
 SELECT * FROM test.story(:id);
 SELECT jobq.drop_queue('told');
 
--- nobody else's
+-- not for other roles
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT test.error(format('SELECT jobq.history(%s)', :id));
@@ -79,7 +79,7 @@ SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT test.error('SELECT jobq.history(0)');
 SELECT jobq.unregister('third_time');
 
--- what is told by log() is seen while the job runs, and kept once
+-- lines of log() are visible while the job runs, and stored once
 CREATE FUNCTION test.tells(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.log('begins');
@@ -103,7 +103,7 @@ SELECT * FROM test.story(:id);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.lines(:id);
--- its worker is terminated
+-- the worker is terminated
 SELECT jobq.enqueue('tells', max_attempts => 1) AS id FROM pg_advisory_lock(1) \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
 SELECT count(pg_terminate_backend(worker)) FROM jobq.jobs WHERE id = :id;
@@ -111,7 +111,7 @@ SELECT state, error FROM jobq.wait(:id);
 SELECT * FROM test.lines(:id);
 SELECT jobq.delete(:id);
 SELECT pg_advisory_unlock(1);
--- others see that it runs, and not what it tells
+-- a monitor sees the running job, but not its log
 SELECT jobq.enqueue('tells') AS id FROM pg_advisory_lock(1) \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
 SELECT jobq.grant_privilege('regress_jobq_alice', 'monitor');
@@ -120,14 +120,14 @@ SELECT state, log FROM jobq.jobs WHERE id = :id;
 SELECT jobq_internal.live_log(:id, NULL);
 RESET ROLE;
 SELECT jsonb_array_length(jobq_internal.live_log(:id, NULL));
--- as an attempt ends, its lines may be in both places for a moment
+-- at the end of an attempt, lines may exist both in memory and in the row
 SELECT l ->> 'message' AS message FROM jsonb_array_elements(jobq_internal.live_log(:id, jsonb_build_array('{"message": "before"}'::jsonb, jobq_internal.live_log(:id, NULL) -> 0))) l;
 SELECT jsonb_array_length(jobq_internal.live_log(:id, l)) FROM unnest('{"[]","{}","1"}'::jsonb[]) l;
 SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
 
--- a consumer does so with its token: for who holds the job, and nobody else
+-- a consumer calls log() with a token: only the holder of the job may do so
 SELECT jobq.create_queue('told', mode => 'consumer'), jobq.create_queue('told_lightly', mode => 'consumer', lease => 'memory');
 SELECT jobq.enqueue('outside', queue => 'told', backoff => 'fixed 1ms', max_attempts => 9) AS id \gset
 SELECT token FROM jobq.reserve('{told}', wait => '5 min') \gset
@@ -145,7 +145,7 @@ SELECT jobq.ack(:id, :token);
 SELECT test.error(format('SELECT jobq.log(%s, %s, ''too late'')', :id, :token));
 ROLLBACK;
 SELECT * FROM test.lines(:id);
--- they stay, however the attempt ends
+-- the lines stay, however the attempt ends
 SELECT jobq.nack(:id, :token, delay => '0');
 SELECT token AS old FROM jobq.reserve('{told}', wait => '5 min') \gset
 SELECT * FROM test.lines(:id);
@@ -171,7 +171,7 @@ SELECT token FROM jobq.reserve('{told_lightly}', wait => '5 min') \gset
 SELECT jobq.ack(:id, :token);
 SELECT * FROM test.lines(:id);
 SELECT jobq.test_clock('0') \g /dev/null
--- the last of many; where there is no room for more, another role has some
+-- the last of many lines are kept; when the memory is full, room remains for another role
 SELECT count(jobq.enqueue('outside', queue => 'told')) FROM generate_series(1, 3);
 CREATE TABLE test.held AS SELECT r.* FROM unnest('{1,1,1}'::int[]) AS most, LATERAL (SELECT id, token FROM jobq.reserve('{told}', most, wait => '5 min')) AS r;
 SELECT count(jobq.log(id, token, i || repeat('y', 5000))) FROM test.held, generate_series(1, 120) i;
@@ -189,7 +189,7 @@ SELECT count(*) AS jobs, min(jsonb_array_length(log)) > 0 AS all_told, max(jsonb
 DROP TABLE test.held;
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'told');
 SELECT jobq.drop_queue('told'), jobq.drop_queue('told_lightly');
--- the server's own view shows which job a worker runs, and since when
+-- pg_stat_activity shows the job of a worker, and the start of the job
 CREATE FUNCTION test.shown() RETURNS jsonb LANGUAGE sql AS $$
 	SELECT jsonb_build_object('query', query, 'since', query_start = now()) FROM pg_stat_activity WHERE pid = pg_backend_pid()
 $$;
@@ -204,7 +204,7 @@ DROP FUNCTION test.tells, test.lines;
 
 DROP FUNCTION test.story;
 
--- dry_run(): what a handler would do, which is rolled back
+-- dry_run(): shows the effects of a handler, which are rolled back
 CREATE TABLE test.ledger (id int PRIMARY KEY, amount int);
 CREATE TABLE test.audit (id int REFERENCES test.ledger DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO test.ledger SELECT i, 0 FROM generate_series(1, 5) i;
@@ -227,16 +227,16 @@ FROM jobq.dry_run('book', '{"amount": 5, "audit": 11}');
 COMMIT;
 SELECT count(*), sum(amount) FROM test.ledger;
 SELECT count(*) FROM jobq.jobs WHERE payload = '"from a dry run"';
--- errors, also of what is deferred
+-- errors, also of deferred triggers
 SELECT result, written, error, sqlstate, context FROM jobq.dry_run('book', '{"amount": "five"}');
 SELECT result, written, error, sqlstate FROM jobq.dry_run('book', '{"amount": 5, "audit": 99}');
 SELECT result, written, wal_bytes < 100000 AS little, error FROM jobq.dry_run('echo', '[1]');
--- it counts with the server's operators, whatever is in the path
+-- dry_run() uses the operators of pg_catalog, whatever the search_path
 CREATE FUNCTION test.planted(jsonb, jsonb) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$;
 CREATE OPERATOR public.->> (LEFTARG = jsonb, RIGHTARG = jsonb, FUNCTION = test.planted);
 SELECT result, written, error FROM jobq.dry_run('echo', '[1]');
 DROP FUNCTION test.planted CASCADE;
--- that of a handler is told, that of the call is raised
+-- an error of the handler is returned; an error of the call is raised
 CREATE FUNCTION test.asks() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM jobq.enqueue('unknown'); END $$;
 SELECT jobq.register('asks', 'test.asks()');
 SELECT error, sqlstate FROM jobq.dry_run('asks');

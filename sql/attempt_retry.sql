@@ -1,6 +1,6 @@
--- Attempts, backoff, dead letters, and what a handler may ask for.
+-- Attempts, backoff, dead letters, and the functions that a handler may call.
 
--- as many attempts as there are, then a dead letter
+-- the job uses all attempts, then becomes a dead letter
 SELECT jobq.enqueue('broken', '1') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT kind, queue, role = current_user::regrole AS own, attempt, max_attempts, crashes, payload, headers, error, sqlstate,
@@ -21,7 +21,7 @@ SELECT jobq.register('flaky', 'test.flaky(jsonb, jobq.job_context)');
 SELECT jobq.enqueue('flaky', '3', backoff => 'fixed 1 ms') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- between attempts it is retryable; retry() shortens the wait
+-- between attempts, the job is retryable; retry() shortens the wait
 SELECT jobq.enqueue('flaky', '2', backoff => 'fixed 1h') AS id \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
 SELECT state, attempt, error FROM jobq.status(:id);
@@ -58,7 +58,7 @@ CALL test.measure('exponential 1.5h cap 4h', 4);
 CALL test.measure('list 10min, 5min,1d', 5);
 CALL test.measure('linear 10min', 4);
 CALL test.measure('linear 10 min cap 25min', 4);
--- as intervals are written
+-- delays accept interval syntax
 CALL test.measure('exponential 10 minutes 30 seconds cap PT40M', 3);
 CALL test.measure('list 00:10:00, 1 week 2 days,700', 4);
 SELECT policy, string_agg(delay::text, ' ' ORDER BY attempt) FROM test.delays GROUP BY policy ORDER BY policy COLLATE "C";
@@ -66,7 +66,7 @@ SELECT policy, string_agg(delay::text, ' ' ORDER BY attempt) FROM test.delays GR
 TRUNCATE test.delays;
 CALL test.measure('fixed 1000s jitter 50%', 10);
 SELECT bool_and(delay BETWEEN '500s' AND '1500s') AS within, count(DISTINCT delay) > 1 AS jitter FROM test.delays;
--- and by default
+-- the default backoff
 TRUNCATE test.delays;
 SELECT jobq.register('broken_by_default', 'test.broken(jsonb)');
 SELECT jobq.enqueue('broken_by_default', queue => 'manual') AS id \gset
@@ -76,7 +76,7 @@ SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.status(:id);
 DROP TABLE test.delays;
 
--- defaults of the cluster, of a database, or of a session
+-- default settings of the cluster, of a database, or of a session
 SET jobq.default_max_attempts = 2;
 SET jobq.default_backoff = 'linear 2h';
 SELECT jobq.enqueue('broken_by_default', queue => 'manual') AS id, jobq.enqueue('broken_by_default', queue => 'manual', max_attempts => 5, backoff => 'fixed 5h') AS own \gset
@@ -103,8 +103,8 @@ SELECT jobq.register('flaky', 'test.flaky(jsonb, jobq.job_context)');
 SELECT * FROM test.error($$SELECT jobq.enqueue('flaky', max_attempts => -1)$$);
 SELECT * FROM test.error($$SELECT jobq.register('flaky', 'test.echo(jsonb)', max_attempts => -1)$$);
 
--- by the error: retry_on names those after which there is another attempt, fail_on those after which there is none;
--- what is to time out waits for a lock that this session keeps
+-- by error: retry_on lists the errors that are retried, fail_on lists the errors that are not;
+-- for the timeout, the handler waits for a lock that this session holds
 SELECT pg_advisory_lock(1);
 CREATE FUNCTION test.raises(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -142,7 +142,7 @@ SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE kind = 'raises';
 SELECT jobq.unregister('raises');
 SELECT pg_advisory_unlock(1);
 
--- retry_until takes the place of max_attempts
+-- retry_until replaces max_attempts
 SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1ms', max_attempts => 1, retry_until => 'infinity') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1ms', max_attempts => 100, retry_until => '2001-01-01') AS id \gset
@@ -150,18 +150,18 @@ SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1h', retry_until => now() + '1 min') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- max_exceptions counts what the handler raised, whatever attempts are left
+-- max_exceptions limits the exceptions raised by the handler, whatever attempts are left
 SELECT jobq.register('two_exceptions', 'test.broken(jsonb)', backoff => 'fixed 1ms', max_attempts => 10, max_exceptions => 2);
 SELECT jobq.enqueue('two_exceptions') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- a dead letter runs again with all its attempts, and remembers
+-- a retried dead letter has all attempts again, and keeps the earlier errors
 SELECT jobq.enqueue('broken', '"again"', headers => '{"h": 1}', priority => 3) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
 SELECT jsonb_array_length(errors) AS errors, headers, payload FROM jobq.dead_letters WHERE id = :id;
--- and can be mended
+-- after a fix of the handler, the retry succeeds
 CREATE OR REPLACE FUNCTION test.broken(payload jsonb) RETURNS void LANGUAGE sql AS '';
 SELECT jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
@@ -170,7 +170,7 @@ SELECT state, priority, headers FROM jobq.jobs WHERE id = :id;
 CREATE OR REPLACE FUNCTION test.broken(payload jsonb) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken %', payload; END $$;
 
--- forgotten
+-- a deleted dead letter
 SELECT jobq.enqueue('broken', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.delete(:id);
@@ -178,7 +178,7 @@ SELECT * FROM test.error('SELECT jobq.delete(' || :id || ')');
 SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
 SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
 
--- snooze: the effects stay, no attempt is charged
+-- snooze(): changes are kept, no attempt is charged
 CREATE FUNCTION test.asking(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES (format('%s, attempt %s', payload, job.attempt));
@@ -220,34 +220,34 @@ SELECT jobq.enqueue('asking', '"snooze"', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- release: the attempt is charged
+-- snooze(charge => true): the attempt is charged
 SELECT jobq.enqueue('asking', '"release"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- until none is left
+-- until no attempt is left
 SELECT jobq.enqueue('asking', '"release for ever"', max_attempts => 2) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- or until there is no time for another
+-- or until retry_until has passed
 SELECT jobq.enqueue('asking', '"release for ever"', max_attempts => 2, retry_until => '2001-01-01') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- discard: the effects stay, the job is cancelled
+-- cancel_current(): changes are kept, the job is cancelled
 SELECT jobq.enqueue('asking', '"discard"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- fail: they roll back, and no attempt is left
+-- reject_current(): changes are rolled back, and no attempt is left
 SELECT jobq.enqueue('asking', '"fail"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
--- unless the handler catches that
+-- unless the handler catches the exception
 SELECT jobq.enqueue('asking', '"fail, but"') AS id \gset
 SELECT * FROM test.outcome(:id);
--- an error overrides what was asked for; the last word counts
+-- an error overrides an earlier call; the last call counts
 SELECT jobq.enqueue('asking', '"snooze and raise"', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 TRUNCATE test.trace;
@@ -256,7 +256,7 @@ SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
--- what was asked for in a block that is rolled back is not asked for; what was before, is
+-- a call in a block that is rolled back has no effect; an earlier call is valid again
 CREATE FUNCTION test.asking_back(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES (format('%s, attempt %s', payload, job.attempt));
@@ -309,7 +309,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
--- timeouts: of the job, of the kind, and for good; the handlers wait for a lock that this session keeps
+-- timeouts: of the job, of the kind, and with fail_on_timeout; the handlers wait for a lock that this session holds
 SELECT pg_advisory_lock(1);
 CREATE FUNCTION test.stuck() RETURNS void LANGUAGE sql AS $$ SELECT pg_advisory_xact_lock(1) $$;
 SELECT jobq.register('stuck', 'test.stuck()', backoff => 'fixed 1ms');
@@ -322,17 +322,17 @@ SELECT * FROM test.outcome(:id);
 CREATE PROCEDURE test.stuck_steps() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO test.trace (note) VALUES ('step'); COMMIT; PERFORM pg_advisory_xact_lock(1); END $$;
 SELECT jobq.register('stuck_steps', 'test.stuck_steps()', backoff => 'fixed 1ms', timeout => '500 ms');
 SELECT jobq.enqueue('stuck_steps', max_attempts => 0) AS id \gset
--- however often it was too slow even for its first step
+-- however often the timeout hit before the first step
 SELECT test.until('(SELECT count(*) >= 2 FROM test.trace)');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
 SELECT DISTINCT e ->> 'sqlstate' AS sqlstate, e ->> 'message' AS message FROM jobq.jobs, jsonb_array_elements(errors) e WHERE id = :id;
 SELECT DISTINCT note FROM test.trace;
--- the next job of the worker is not meant
+-- the timeout does not hit the worker's next job
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[20]), timeout => '1 h') id \gset
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 
--- a handler that asks leaves in time
+-- a handler that calls should_stop() leaves in time
 CREATE FUNCTION test.polite() RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	WHILE NOT jobq.should_stop() LOOP

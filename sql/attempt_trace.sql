@@ -1,6 +1,6 @@
--- The traceparent of a job's headers: what is one, where it is told, and which jobs it goes on to.
+-- The traceparent in a job's headers: format, visibility in the session, and inheritance by other jobs.
 
--- its form
+-- the format
 SELECT h, jobq_internal.traceparent(h) FROM unnest(ARRAY[
 	'{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
 	'{"x": 1, "traceparent": "cc-0000000000000000000000000000000a-b000000000000000-00"}',
@@ -17,7 +17,7 @@ SELECT h, jobq_internal.traceparent(h) FROM unnest(ARRAY[
 	'{"Traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
 	'["traceparent"]', '"traceparent"', '{}']::jsonb[]) WITH ORDINALITY u (h, n) ORDER BY n;
 SELECT jobq_internal.traceparent(NULL) IS NULL AS none;
--- The examples of W3C Trace Context and of its test suite, with versions to come
+-- The examples of W3C Trace Context and of its test suite, with future versions
 SELECT h, jobq_internal.traceparent(jsonb_build_object('traceparent', h)) FROM unnest(ARRAY[
 	'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00',
 	'00-12345678901234567890123456789012-1234567890123456-01.', '00-12345678901234567890123456789012-1234567890123456-01-what-the-future-will-be-like',
@@ -30,7 +30,7 @@ SELECT h, jobq_internal.traceparent(jsonb_build_object('traceparent', h)) FROM u
 \set other 00-11111111111111111111111111111111-2222222222222222-00
 SELECT jsonb_build_object('traceparent', :'trace') AS traced, jsonb_build_object('traceparent', :'other') AS others \gset
 CREATE TABLE test.traces (note text);
--- what a session shows of the trace
+-- shows the trace in the session
 CREATE FUNCTION test.trace_shown() RETURNS text LANGUAGE sql AS $$
 	SELECT concat_ws(' | ', current_setting('application_name'), (SELECT a.application_name FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()))
 $$;
@@ -51,7 +51,7 @@ $$;
 SELECT jobq.register('traced', 'test.traced(jsonb, jobq.job_context)', queue => 'first', backoff => 'fixed 1ms'),
 	jobq.register('traced_commits', 'test.traced_commits(jsonb)', queue => 'first');
 
--- a worker's application_name is that of the job, and of no other
+-- a worker's application_name shows the trace of its current job only
 SELECT jobq.enqueue('traced', headers => :'traced') AS one, jobq.enqueue('traced') AS two,
 	jobq.enqueue('traced', headers => '{"traceparent": "00-''; DROP TABLE x; --"}') AS three \gset
 SELECT state, result FROM jobq.wait_many(ARRAY[:one, :two, :three]);
@@ -59,7 +59,7 @@ SELECT jobq.enqueue('traced_commits', headers => :'traced') AS one, jobq.enqueue
 SELECT state, result FROM jobq.wait_many(ARRAY[:one, :two]);
 SELECT note FROM test.traces;
 TRUNCATE test.traces;
--- what a job takes along comes before it
+-- a carried application_name takes precedence
 SELECT jobq.alter_queue('first', carry => '{application_name}');
 SET application_name = 'mine';
 SELECT jobq.enqueue('traced', headers => :'traced') AS one \gset
@@ -73,12 +73,12 @@ SELECT jobq.enqueue('traced', '{"fails": true}', max_attempts => 1, headers => :
 SELECT state FROM jobq.wait_many(ARRAY[:one, :two]);
 SELECT regexp_replace(e ->> 'context', 'job \d+', 'job N') FROM jobq.dead_letters f, jsonb_array_elements(f.errors) e WHERE f.id IN (:one, :two) ORDER BY f.id;
 
--- jobq.work() shows it while the job runs
+-- jobq.work() shows the trace while the job runs
 SELECT jobq.enqueue('traced', queue => 'manual', headers => :'traced') AS one \gset
 CALL jobq.work('{manual}', once => true);
 SELECT state, result ->> 0 = concat_ws(' | ', 'jobq ' || :'trace', 'jobq ' || :'trace') AS shown, test.trace_shown() !~ 'jobq' AS over FROM jobq.wait(:one);
 
--- jobs that a handler enqueues have the trace of its job, unless they have one
+-- jobs enqueued by a handler inherit the trace of its job, unless they have a trace
 CREATE FUNCTION test.trace_parent(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	batch bigint;
@@ -111,13 +111,13 @@ SELECT jobq.enqueue('trace_enqueuer', '"untraced"') AS one \gset
 SELECT state FROM jobq.wait(:one);
 SELECT test.until($$EXISTS (SELECT FROM jobq.live_jobs WHERE tags = '{callback}') AND EXISTS (SELECT FROM jobq.live_jobs WHERE tags = '{step}' AND state = 'ready')$$);
 SELECT tags[1], headers - 'batch_id' AS headers FROM jobq.live_jobs WHERE queue = 'manual' ORDER BY tags[1] COLLATE "C", id;
--- a tick is nobody's child
+-- jobs of schedules have no parent
 SELECT jobq.run_schedule('regress_traced') > 0 AS ran;
 SELECT headers ? 'schedule' AS scheduled, jobq_internal.traceparent(headers) FROM jobq.live_jobs WHERE tags = '{tick}';
 SELECT jobq.unschedule('regress_traced');
 SELECT count(*) FROM jobq.cancel_many(queue => 'manual');
 
--- and so has that of on_failure
+-- the on_failure job inherits the trace, too
 CREATE FUNCTION test.trace_failed(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.traces VALUES (coalesce(jobq_internal.traceparent(job.headers), 'none'))
 $$;

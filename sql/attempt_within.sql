@@ -1,4 +1,4 @@
--- Handlers of events that are called in the transaction of the job, before and after its handler.
+-- Event handlers that are called in the transaction of the job, before and after its handler.
 \connect - postgres
 CREATE FUNCTION test.told(event jsonb) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES (concat_ws(' ', current_user, event ->> 'event', event ->> 'kind', event ->> 'queue', event ->> 'attempt')) $$;
@@ -11,27 +11,27 @@ BEGIN
 END
 $$;
 SELECT jobq.register('b told', 'test.told(jsonb)'), jobq.register('a context', 'test.told_context(jsonb, jobq.job_context)'), jobq.register('fails within', 'test.fails_within(jsonb)');
--- What was told since the last look.
+-- Returns and clears the events reported since the last call.
 CREATE FUNCTION test.told() RETURNS SETOF text LANGUAGE sql AS $$
 	WITH gone AS (DELETE FROM test.trace RETURNING n, note) SELECT note FROM gone ORDER BY n $$;
 CREATE FUNCTION test.log_of(id bigint) RETURNS SETOF text LANGUAGE sql AS $$
 	SELECT concat_ws(' ', l ->> 'level', l ->> 'message') FROM jobq.jobs j, jsonb_array_elements(j.log) l WHERE j.id = $1 $$;
 TRUNCATE test.trace;
 
--- Before and after, in the order of names; nothing else is enqueued.
+-- Handlers run before and after the job, in the order of their names; no event job is enqueued.
 SELECT jobq.on_event(e, h, within => true) FROM unnest('{started,completed}'::text[]) e, unnest('{b told,a context}'::text[]) h;
 SELECT event, handler, within, required FROM jobq.event_handlers ORDER BY 1, 2;
 SELECT jobq.enqueue('note', '"the job"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT count(*) FROM jobq.jobs WHERE kind IN ('on_event:b told', 'on_event:a context');
--- a failed attempt takes it with it, and has no end
+-- a failed attempt rolls back the "started" handlers, and has no "completed" event
 SELECT jobq.enqueue('broken', max_attempts => 2) AS id \gset
 SELECT state FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.delete(:id);
 SELECT jobq.off_event(event, handler, within => within) FROM jobq.event_handlers WHERE handler = 'a context';
--- nor has one that comes again, or is cancelled by itself
+-- nor has a snoozed or self-cancelled job
 CREATE FUNCTION test.ends(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF (jobq.current_job()).headers IS NOT NULL THEN
@@ -47,7 +47,7 @@ SELECT state FROM test.outcome(:b);
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.status(%s))', :a));
 SELECT * FROM test.told();
 SELECT jobq.cancel(:a);
--- nobody else's, whoever may see the job
+-- no events for jobs of other roles, even if the jobs are visible to the role
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.on_event('completed', 'b told', queue => 'default', kind => 'echo', within => true);
@@ -59,7 +59,7 @@ SELECT jobq.grant_privilege('regress_jobq_alice', 'manage');
 SELECT jobq.enqueue('echo') AS d \gset
 SELECT state FROM test.outcome(:d);
 SELECT note FROM test.told() AS note ORDER BY note COLLATE "C";
--- a job that runs as another role than its enqueuer
+-- a job with run_as: the enqueuing role is another role
 SELECT jobq.create_queue('as alice', run_as => 'regress_jobq_alice');
 SELECT jobq.register('echo as alice', 'test.echo(jsonb)', queue => 'as alice');
 SET ROLE regress_jobq_alice;
@@ -72,13 +72,13 @@ SELECT jobq.drop_owned('regress_jobq_alice') > 0;
 SELECT jobq.unregister('echo as alice');
 SELECT jobq.drop_queue('as alice');
 
--- What fails is a line of the log.
+-- An error of a handler is a line of the log.
 SELECT jobq.on_event(e, 'fails within', kind => 'echo', within => true) FROM unnest('{started,completed}'::text[]) e;
 SELECT jobq.enqueue('echo', '"fine"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT * FROM test.log_of(:id);
 SELECT * FROM test.told();
--- or of the attempt, if it says so
+-- With required => true, the attempt fails.
 SELECT jobq.on_event('started', 'fails within', kind => 'note', within => true, required => true);
 SELECT jobq.enqueue('note', '"never seen"', max_attempts => 1) AS id \gset
 SELECT state, error FROM test.outcome(:id);
@@ -91,7 +91,7 @@ SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event(event, handler, queue, kind, within) FROM jobq.event_handlers;
 SELECT jobq.delete_many(state => 'dead') > 0;
--- what it says about the job is for nobody, but for lines of the log; it stays who it is
+-- a handler cannot change the outcome of the job or its role; only its log lines are kept
 CREATE FUNCTION test.meddles(event jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.log('I was here');
@@ -113,7 +113,7 @@ SELECT jobq.on_event('started', 'meddles', within => true), jobq.on_event('compl
 SELECT jobq.enqueue('mood') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT * FROM test.log_of(:id);
--- settings stay for the handler, and no longer
+-- settings of a "started" handler are visible to the job's handler, and not to the next job
 CREATE FUNCTION test.sets(event jsonb) RETURNS void LANGUAGE sql AS $$ SELECT set_config('test.mood', event ->> 'kind', true) $$;
 SELECT jobq.register('meddles', 'test.sets(jsonb)');
 SELECT jobq.off_event('completed', 'meddles', within => true);
@@ -122,7 +122,7 @@ SELECT result FROM test.outcome(:id);
 SELECT jobq.off_event('started', 'meddles', within => true);
 SELECT jobq.enqueue('mood', queue => 'first') AS id \gset
 SELECT coalesce(nullif(result, '""'), 'null') AS result FROM test.outcome(:id);
--- one that is gone, or that the role may not call
+-- an unregistered handler, or a handler with a missing function
 SELECT jobq.on_event('started', 'meddles', within => true);
 SELECT jobq.unregister('meddles');
 SELECT jobq.enqueue('echo') AS id \gset
@@ -138,7 +138,7 @@ SELECT jobq.enqueue('echo') AS id \gset
 SELECT state FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event('started', 'meddles', within => true);
--- the job's timeout is that of all that belongs to it
+-- the job's timeout also covers event handlers
 CREATE FUNCTION test.sleeps(event jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(3600) $$;
 SELECT jobq.register('meddles', 'test.sleeps(jsonb)');
 SELECT jobq.on_event('completed', 'meddles', within => true);
@@ -147,7 +147,7 @@ SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event('completed', 'meddles', within => true);
 SELECT jobq.delete_many(state => 'dead') > 0;
--- what it leaves for the end of a transaction fails there: of a procedure that is before it begins
+-- deferred triggers of an event handler fail at the end of its transaction: for a procedure, before its begin
 CREATE TABLE test.checked (i int);
 CREATE FUNCTION test.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused at the end'; END $$;
 CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON test.checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION test.refuse();
@@ -165,7 +165,7 @@ DROP FUNCTION test.refuse, test.leaves;
 DROP PROCEDURE test.commits;
 SELECT jobq.register('meddles', 'test.told(jsonb)');
 
--- Procedures, statements, sessions; not what is performed.
+-- Procedures, statements, jobq.work(); not perform() and dry_run().
 CREATE PROCEDURE test.commits(payload jsonb) LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES ('procedure');
@@ -198,7 +198,7 @@ SELECT state FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('ANALYZE test.trace', transaction => false) AS id \gset
 SELECT state FROM test.outcome(:id);
 SELECT * FROM test.told();
--- triggers that a procedure's last transaction has deferred, or such a statement's, come before
+-- deferred triggers of a procedure's or statement's last transaction fire before the "completed" handlers
 CREATE TABLE test.checked (note text);
 CREATE FUNCTION test.check_late() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -237,7 +237,7 @@ SELECT * FROM test.told();
 SELECT jobq.perform('echo'), error FROM jobq.dry_run('echo');
 SELECT * FROM test.told();
 SELECT jobq.delete_many(state => 'dead') > 0;
--- jobs of events do not call them
+-- event jobs do not call these handlers
 SELECT jobq.on_event('completed', 'b told', kind => 'mood');
 SELECT jobq.enqueue('mood') AS id \gset
 SELECT state FROM test.outcome(:id);
@@ -245,7 +245,7 @@ SELECT test.until($$ EXISTS (SELECT FROM jobq.jobs WHERE kind = 'on_event:b told
 SELECT * FROM test.told();
 SELECT jobq.off_event(event, handler, queue, kind, within) FROM jobq.event_handlers;
 
--- What is not possible.
+-- bad input
 SELECT * FROM test.error($$SELECT jobq.on_event('started', 'echo')$$);
 SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'echo', within => true)$$);
 SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'echo', required => true)$$);
@@ -253,7 +253,7 @@ SELECT * FROM test.error($$SELECT jobq.on_event('completed', 'echo', within => N
 SELECT * FROM test.error($$SELECT jobq.on_event('completed', 'sql', within => true)$$);
 SELECT * FROM test.error($$SELECT jobq.off_event('completed', 'echo', within => true)$$);
 
--- A role that leaves gives them away as they are.
+-- reassign_owned() keeps the options of event handlers
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.on_event('started', 'b told', within => true, required => true);

@@ -1,9 +1,9 @@
 -- DROP EXTENSION, and CREATE EXTENSION again.
 
--- jobs that wait, run and are paused go with it
+-- DROP EXTENSION also drops waiting, running and paused jobs
 SELECT jobq.pause('first');
 SELECT jobq.enqueue('echo', queue => 'manual') IS NULL, jobq.enqueue('echo', delay => '1 hour') IS NULL, jobq.enqueue('echo', queue => 'first') IS NULL;
--- handlers that take a job_context depend on it
+-- handlers with a job_context parameter depend on the extension
 \set VERBOSITY terse
 DROP EXTENSION jobq;
 SET client_min_messages = warning;
@@ -14,10 +14,10 @@ SELECT count(*) FROM pg_namespace WHERE nspname ~ '^jobq';
 SELECT count(*) FROM pg_class WHERE relname ~ '^archive';
 SELECT count(*) FROM pg_type WHERE typname = 'job_context';
 SELECT count(*) FROM pg_proc WHERE probin = '$libdir/jobq';
--- nothing that grant_privilege() gave keeps a role from being dropped
+-- privileges of grant_privilege() do not prevent DROP ROLE
 DROP ROLE regress_jobq_nobody;
 
--- again, and jobs run
+-- created again, and jobs run
 CREATE EXTENSION jobq;
 SELECT jobq.register('echo', 'test.echo(jsonb)');
 SELECT jobq.enqueue('echo', '"again"', queue => 'first') AS id \gset
@@ -27,7 +27,7 @@ DROP EXTENSION jobq;
 ROLLBACK;
 SELECT jobq.enqueue('echo', '"still there"') AS id \gset
 SELECT * FROM test.outcome(:id);
--- a queue that was dropped before goes along
+-- a queue dropped in the same transaction
 BEGIN;
 SELECT jobq.create_queue('short'), jobq.drop_queue('short');
 DROP EXTENSION jobq;
@@ -67,7 +67,7 @@ END
 $$;
 CALL test.again();
 
--- a schema of that name is not taken if others have been there, or can
+-- an existing schema "jobq" is refused if it has objects, or if another role owns it or may create objects in it
 DROP EXTENSION jobq;
 \set VERBOSITY terse
 CREATE SCHEMA jobq CREATE TABLE planted ();
@@ -81,7 +81,7 @@ CREATE EXTENSION jobq;
 ALTER SCHEMA jobq OWNER TO CURRENT_USER;
 CREATE EXTENSION jobq;
 SELECT nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'jobq';
--- and stays if somebody has put something into it since
+-- and the schema stays if a user has created objects there since
 CREATE TABLE jobq.mine ();
 DROP EXTENSION jobq;
 DROP SCHEMA jobq CASCADE;

@@ -1,4 +1,4 @@
--- A job is part of the transaction that enqueues it.
+-- A job is part of the enqueuing transaction.
 
 -- rolled back
 BEGIN;
@@ -7,7 +7,7 @@ SELECT state FROM jobq.status(:id);
 ROLLBACK;
 SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
 
--- savepoints: what is released stays, what is rolled back goes
+-- savepoints: released jobs stay, rolled back jobs disappear
 BEGIN;
 SELECT jobq.enqueue('note', '"a: top"') IS NULL;
 SAVEPOINT s1;
@@ -33,7 +33,7 @@ SELECT test.until('(SELECT count(*) FROM test.trace) >= 4');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- so many that they are handed over as lanes
+-- so many jobs that the transaction hands over lanes instead
 BEGIN;
 SELECT count(jobq.enqueue('note', '"kept"')) FROM generate_series(1, 100);
 SAVEPOINT s1;
@@ -66,7 +66,7 @@ SELECT test.until('(SELECT count(*) FROM test.trace) >= 2');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- a queue that is created in a transaction that aborts is not remembered
+-- a queue created in an aborted transaction does not stay in a cache
 BEGIN;
 SELECT jobq.enqueue('note', '"x"', queue => 'ephemeral') IS NULL;
 ROLLBACK;
@@ -81,7 +81,7 @@ SELECT jobq.enqueue('note', '"y"', queue => 'ephemeral2') AS id \gset
 COMMIT;
 SELECT state, queue FROM jobq.wait(:id);
 
--- nor is a handler
+-- nor does a handler
 BEGIN;
 SELECT jobq.register('ephemeral', 'test.echo(jsonb)');
 SELECT jobq.enqueue('ephemeral') IS NULL;
@@ -95,7 +95,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT jobq.unregister('ephemeral');
 TRUNCATE test.trace;
 
--- enqueued and cancelled at once
+-- enqueued and cancelled in one transaction
 BEGIN;
 SELECT jobq.enqueue('note', '"cancelled"') AS id \gset
 SELECT jobq.cancel(:id);
@@ -103,7 +103,7 @@ SELECT state FROM jobq.status(:id);
 COMMIT;
 SELECT state, error FROM jobq.wait(:id);
 
--- a cancellation that is rolled back: the job still runs
+-- a rolled back cancellation: the job still runs
 SELECT jobq.enqueue('note', '"not cancelled"', queue => 'manual') AS id \gset
 BEGIN;
 SELECT jobq.cancel(:id);
@@ -133,7 +133,7 @@ ROLLBACK PREPARED 'jobq_2';
 SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
 SELECT count(*) FROM jobq.queues WHERE name = 'never';
 
--- the same connection goes on after PREPARE
+-- the session continues after PREPARE
 BEGIN;
 SELECT jobq.enqueue('note', '"held"') AS held \gset
 PREPARE TRANSACTION 'jobq_3';
@@ -144,7 +144,7 @@ SELECT state FROM jobq.wait(:held);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
--- what a large one has noted is not kept in memory, however it ends
+-- a large transaction leaves no memory allocated, however the transaction ends
 CREATE FUNCTION test.keeps(before bigint) RETURNS boolean LANGUAGE sql AS $$
 	SELECT total_bytes > before + 500000 FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext'
 $$;
@@ -166,7 +166,7 @@ SELECT test.keeps(:before);
 SELECT jobq.cancel_many(queue => 'many outside');
 SELECT test.keeps(:before);
 SELECT jobq.drop_queue('many outside', force => true);
--- nor are outcomes that no table shows, in memory that is gone with its transaction
+-- nor do job outcomes that no table stores; their memory is freed with the transaction
 SELECT jobq.create_queue('leaves nothing', mode => 'consumer', keep => 'nothing');
 SELECT count(*) FROM jobq.enqueue_many('outside', array_fill('1'::jsonb, ARRAY[20000]), queue => 'leaves nothing', delay => '1 hour');
 SELECT min(id) AS id FROM jobq.jobs WHERE queue = 'leaves nothing' \gset
@@ -194,7 +194,7 @@ SELECT * FROM test.error('SELECT jobq_internal.run_next(''{manual}'')');
 COMMIT;
 SELECT jobq.cancel(:id);
 
--- a function that was said to be fit for parallel workers: nothing is lost or kept
+-- functions wrongly marked PARALLEL SAFE: no notification or job is lost, and no lease is left
 CREATE FUNCTION test.tell() RETURNS void LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN PERFORM jobq.notify('parallel', 'x'); END $$;
 CREATE FUNCTION test.take() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN RETURN (SELECT id FROM jobq.reserve('{parallel}')); END $$;
 CREATE TABLE test.one AS SELECT 1 AS one;
@@ -204,7 +204,7 @@ SET parallel_setup_cost = 0;
 SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;
 SET parallel_leader_participation = off;
--- by a worker, when one can be had
+-- in a parallel worker, once a worker is available
 SELECT test.until($$ (SELECT code = '25000' FROM test.error('SELECT test.tell() FROM test.one')) $$);
 SELECT * FROM test.error('SELECT test.take() FROM test.one');
 RESET parallel_setup_cost;
@@ -214,7 +214,7 @@ RESET parallel_leader_participation;
 SELECT jobq.ack(id, token), id = :id AS reserved FROM jobq.reserve('{parallel}', wait => '5 min');
 DROP TABLE test.one;
 
--- a handler that enqueues is in the same position
+-- a handler that enqueues a job
 CREATE FUNCTION test.parent(payload jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,14 +1,14 @@
--- Steps that are added to a workflow while it runs.
+-- add_steps(): steps are added to a running workflow.
 
 SELECT jobq.create_queue('added', mode => 'consumer');
 TRUNCATE test.trace;
--- How a workflow has ended.
+-- Waits for the end of a workflow and returns its steps.
 CREATE FUNCTION test.flow_end(id bigint) RETURNS TABLE (name text, state text, needs text[], payload jsonb, result jsonb) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.wait_batch(id, '5 min');
 	RETURN QUERY SELECT s.name, s.state, s.needs, j.payload, j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = flow_end.id ORDER BY s.job_id;
 END $$;
--- Acknowledge the job of a step as soon as it can be taken.
+-- Acknowledge the job of a step as soon as a consumer can reserve the job.
 CREATE FUNCTION test.finish(flow bigint, step text, result jsonb DEFAULT NULL) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	job record;
@@ -25,7 +25,7 @@ CREATE FUNCTION test.in_state(flow bigint, step text, wanted text) RETURNS boole
 	SELECT test.until(format('(SELECT state = %L FROM jobq.steps WHERE name = %L AND batch_id = %s)', wanted, step, flow))
 $$;
 
--- from a session: after a step that is completed, one that is not, each other; with the result of one long before
+-- from a session: after completed and pending steps, and after each other; with the result of a much earlier step
 SELECT jobq.create_workflow('{"name": "grows", "on_success": {"kind": "note", "payload": "completed"}, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
 	{"name": "a", "kind": "echo", "payload": {"n": 1}},
 	{"name": "b", "kind": "echo", "needs": ["a"], "payload": {"b": {"$result": "a", "path": ["n"]}}},
@@ -40,7 +40,7 @@ SELECT cardinality(jobq.add_steps(:id, '[
 	{"name": "may", "kind": "broken", "needs": ["no"], "optional": true},
 	{"name": "last", "kind": "x", "needs": ["each", "may", "no"], "payload": [{"$result": "each"}, {"$result": "no"}], "queue": "added"}]',
 	options => '{"priority": 7, "max_attempts": 1}')) AS n;
--- to what was added, more can be added; how far it is shows as with others
+-- more steps can be added to added steps, with the same display of progress
 SELECT test.finish(:id, 'last', '{"l": 1}') AS payload;
 SELECT test.in_state(:id, 'may', 'dead'), test.in_state(:id, 'each', 'completed'), test.in_state(:id, 'alone', 'completed');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "more", "kind": "echo", "needs": ["last", "d"], "payload": {"l": {"$result": "last", "path": ["l"]}}}]')) AS n;
@@ -54,16 +54,16 @@ SELECT s.name, j.priority, j.max_attempts FROM jobq.steps s JOIN jobq.jobs j ON 
 SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
 SELECT note FROM test.trace;
 
--- it is over
+-- the workflow is finished
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
--- once more with what was added: of it, a step and what needs it; and the dead one
+-- rerun_steps() with added steps: a step with its dependents, and the dead step
 SELECT jobq.rerun_steps(:id, 'c') AS again;
 SELECT test.finish(:id, 'last', '{"l": 2}') AS payload;
 SELECT name, state, result FROM test.flow_end(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 TRUNCATE test.trace;
 
--- from inside a step: it splits what it finds, and adds who puts it together, which needs itself as well
+-- from inside a step: the step adds part steps and a step that joins the results, its own result included
 CREATE FUNCTION test.split(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	batch bigint := job.batch_id;
@@ -82,11 +82,11 @@ END $$;
 SELECT jobq.register('split', 'test.split(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT jobq.create_workflow('{"steps": [{"name": "split", "kind": "split", "payload": 3}]}') AS id \gset
 SELECT name, state, needs, payload, result FROM test.flow_end(:id);
--- as many as the scheduler keeps in memory
+-- as many steps as the scheduler keeps in memory
 SELECT jobq.create_workflow('{"steps": [{"name": "split", "kind": "split", "payload": 100}]}') AS id \gset
 SELECT count(*), (sum(result::int) FILTER (WHERE name LIKE 'part %'))::int AS sum, count(*) FILTER (WHERE name = 'joined' AND jsonb_array_length(result) = 101 AND result -> 100 = '"split"') AS joined FROM test.flow_end(:id) WHERE state = 'completed';
 
--- to a large one, one by one: after the one before, or beside each other; while none waits, and while one does
+-- to a large workflow, step by step: as a chain or in parallel; with and without waiting steps
 SELECT jobq.create_workflow('{"options": {"queue": "added"}, "steps": [{"name": "gate", "kind": "x"}, {"name": "0", "kind": "echo", "queue": "default", "payload": 0}, {"name": "other", "kind": "x"}]}') AS id \gset
 CREATE PROCEDURE test.grow(flow bigint, first int, last int, shape text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -101,7 +101,7 @@ BEGIN
 END $$;
 CALL test.grow(:id, 1, 40, 'chain');
 SELECT test.in_state(:id, '40', 'completed');
--- one that is skipped, and one that needs it when that is known
+-- a skipped step, and a dependent step that is added after the skip
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "skipped", "kind": "echo", "needs": ["40"], "when": "$.\"40\" == 1", "optional": true}]')) AS n;
 SELECT test.in_state(:id, 'skipped', 'skipped');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "unskipped", "kind": "echo", "needs": ["skipped"], "payload": 0}]')) AS n;
@@ -117,7 +117,7 @@ SELECT state, total, blocked FROM jobq.batches WHERE id = :id;
 SELECT test.finish(:id, 'gate', '0') AS payload;
 SELECT test.in_state(:id, '240', 'completed');
 CALL test.grow(:id, 241, 250, 'chain');
--- in a part of a transaction that is undone, and beside it; and in one that is prepared
+-- in a rolled back subtransaction, and beside a rolled back subtransaction; in a prepared transaction
 BEGIN;
 SAVEPOINT s;
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "251", "kind": "nothing such", "queue": "added"}, {"name": "gone", "kind": "echo"}]')) AS n;
@@ -139,7 +139,7 @@ SELECT test.finish(:id, 'other', '0') AS payload;
 SELECT state, result, count(*) FROM test.flow_end(:id) GROUP BY 1, 2 ORDER BY 1;
 SELECT state, completed FROM jobq.batches WHERE id = :id;
 
--- a need that was cancelled, or is dead, when nothing waits
+-- a need that was cancelled or is dead, when no step waits
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "gate", "kind": "x", "queue": "added"}, {"name": "0", "kind": "x", "queue": "added"}, {"name": "1", "kind": "broken", "max_attempts": 1}]}') AS id \gset
 CALL test.grow(:id, 2, 50, 'none');
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '0';
@@ -147,21 +147,21 @@ SELECT test.in_state(:id, '1', 'dead');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "x", "kind": "echo", "needs": ["0"]}, {"name": "y", "kind": "echo", "needs": ["1"]}, {"name": "z", "kind": "echo", "needs": ["y", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'x', 'cancelled'), test.in_state(:id, 'y', 'cancelled'), test.in_state(:id, 'z', 'cancelled');
 SELECT s.name, s.state, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
--- ... or was, and is forgotten
+-- ... or a need whose dead letter was deleted
 SELECT jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '1';
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "w", "kind": "echo", "needs": ["1", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'w', 'cancelled');
 SELECT a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
 SELECT test.finish(:id, 'gate');
 SELECT state, completed, dead, cancelled FROM jobq.wait_batch(:id, '5 min');
--- retried, it goes on with what was added
+-- after a retry, the workflow continues with the added steps
 SELECT jobq.register('broken', 'test.echo(jsonb)') IS NOT NULL AS mended;
 SELECT jobq.rerun_steps(:id) > 0 AS retried;
 SELECT test.finish(:id, '0', '5');
 SELECT name, state FROM test.flow_end(:id) WHERE name IN ('0', '1', 'w', 'x', 'y', 'z');
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms') IS NOT NULL AS broken;
 
--- thousands in one call, and each in a call of its own, in parts of one transaction of which every third is undone
+-- thousands in one call; then one step for each call, in subtransactions of which every third is rolled back
 SELECT jobq.create_workflow('{"name": "thousands", "steps": [{"name": "gate", "kind": "x", "queue": "added"}]}') AS id \gset
 SELECT cardinality(jobq.add_steps(:id, (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', 0, 'needs', CASE WHEN i > 5 THEN jsonb_build_array((i - 5)::text) ELSE '["gate"]' END)) FROM generate_series(1, 1200) i))) AS n;
 DO $$
@@ -181,7 +181,7 @@ END $$;
 SELECT test.finish(:id, 'gate');
 SELECT state, total, completed FROM jobq.wait_batch(:id, '5 min');
 
--- cancelled with the others; a chain grows as well
+-- added steps are cancelled with the workflow; a chain grows as well
 SELECT test.chain('[{"kind": "x"}, {"kind": "echo"}]', name => 'a chain', options => '{"queue": "added"}') AS ids \gset
 SELECT batch_id AS id FROM jobq.jobs WHERE id = (:'ids'::bigint[])[1] \gset
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "3", "kind": "echo", "needs": ["2"], "payload": {"$result": "1"}}]')) AS n;
@@ -190,7 +190,7 @@ SELECT jobq.cancel_batch(:id);
 SELECT e.code FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "late", "kind": "echo"}]')) e;
 SELECT name, state FROM test.flow_end(:id);
 
--- what is wrong; nothing of it comes in
+-- bad input; no step is added
 SELECT jobq.create_workflow('{"name": "errors", "steps": [{"name": "a", "kind": "x", "queue": "added"}, {"name": "b", "kind": "echo", "needs": ["a"]}, {"name": "c", "kind": "echo", "needs": ["b"]}]}') AS id \gset
 SELECT s, e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM unnest(ARRAY['[]', '{}', '1', '[1]', '[{"kind": "echo"}]', '[{"name": "a", "kind": "echo"}]', '[{"name": "", "kind": "echo"}]',
 	'[{"name": "x", "kind": "echo"}, {"name": "x", "kind": "echo"}]', '[{"name": "x", "kind": "echo", "needs": ["nobody"]}]', '[{"name": "x", "kind": "echo", "needs": ["x"]}]',
@@ -204,7 +204,7 @@ SELECT c, e.code, regexp_replace(e.message, '(flow|batch) \d+', '\1 N') AS messa
 SELECT jobq.cancel_batch(:batch);
 -- one step too many
 SELECT e.code, regexp_replace(e.message, 'flow \d+', 'flow N') AS message, e.hint FROM test.error(format('SELECT jobq.add_steps(%s, (SELECT jsonb_agg(jsonb_build_object(''name'', i, ''kind'', ''echo'')) FROM generate_series(1, 99998) i))', :id)) e;
--- other roles: one that must not know of it, one that may, but would add jobs of its own; its own
+-- other roles: a role that may not see the workflow; a manager, whose jobs would belong to another role; the owner
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_alice', 'produce', 'added');
 SET ROLE regress_jobq_bob;
 SELECT e.code, regexp_replace(e.message, 'batch \d+', 'batch N') AS message FROM test.error(format('SELECT jobq.add_steps(%s, %L)', :id, '[{"name": "x", "kind": "echo"}]')) e;
@@ -217,7 +217,7 @@ SELECT cardinality(jobq.add_steps(:hers, '[{"name": "x", "kind": "x", "queue": "
 RESET ROLE;
 SELECT s.name, s.state, j.role FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :hers ORDER BY 1;
 SELECT jobq.cancel_batch(:hers);
--- undone with its transaction, and with its part of one
+-- rolled back with the transaction, and with a subtransaction
 BEGIN;
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "gone", "kind": "echo"}]')) AS n;
 ROLLBACK;
@@ -229,7 +229,7 @@ SELECT cardinality(jobq.add_steps(:id, '[{"name": "d", "kind": "echo", "needs": 
 COMMIT;
 SELECT test.finish(:id, 'a');
 SELECT name, state, needs, result FROM test.flow_end(:id);
--- prepared
+-- in a prepared transaction
 SELECT jobq.create_workflow('{"name": "prepared", "steps": [{"name": "a", "kind": "x", "queue": "added"}]}') AS id \gset
 BEGIN;
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "p", "kind": "echo", "needs": ["a"], "payload": "p"}]')) AS n;

@@ -1,4 +1,4 @@
--- Batches: jobs that belong together, and what is to be done when they are over.
+-- Batches: groups of jobs with callbacks that run when the batch ends.
 
 CREATE FUNCTION test.batch_job(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -20,7 +20,7 @@ SELECT jobq.register('part', 'test.batch_job(jsonb)', max_attempts => 1);
 SELECT jobq.register('then', 'test.batch_callback(jsonb, jobq.job_context)');
 TRUNCATE test.trace;
 
--- the same ids whatever was run before
+-- the same batch ids, whichever tests ran before
 SELECT setval('jobq_internal.batch_id_seq', 1000);
 
 -- a batch with all three callbacks
@@ -28,7 +28,7 @@ CREATE FUNCTION test.batch(name text, allow_failures boolean DEFAULT false, star
 	SELECT jobq.create_batch(name, '{"kind": "then", "payload": {"on": "success"}}', '{"kind": "then", "payload": {"on": "failure"}}',
 		'{"kind": "then", "payload": {"on": "finish"}, "priority": 1}', allow_failures, start);
 $$;
--- when the batch is over, and its callbacks have run: what has become of it
+-- waits for the end of a batch and its callbacks, and shows the result
 CREATE PROCEDURE test.batch_over(id bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	s jobq.batch_status;
@@ -63,7 +63,7 @@ CALL test.batch_over(:slow);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- create, fill and start in one transaction; a job of a batch adds more of them
+-- create, fill and start in the same transaction; a job of a batch adds more jobs
 BEGIN;
 SELECT test.batch('grows', start => true) AS grows \gset
 SELECT count(*) FROM jobq.add_jobs(:grows, 'part', '{"{\"more\": {\"more\": {}}}", "{\"discard\": 1}"}');
@@ -72,7 +72,7 @@ CALL test.batch_over(:grows);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- one fails: what waits is cancelled
+-- a job fails: waiting jobs are cancelled
 BEGIN;
 SELECT test.batch('fails', start => true) AS fails \gset
 SELECT count(*) FROM jobq.add_jobs(:fails, 'part', array_fill('{}'::jsonb, '{500}'), options => '{"delay": "1 hour"}');
@@ -82,7 +82,7 @@ CALL test.batch_over(:fails);
 SELECT DISTINCT state, error FROM jobq.jobs WHERE batch_id = :fails ORDER BY 1;
 SELECT note FROM test.trace ORDER BY note;
 
--- ... and is retried: the batch comes to its end anew
+-- ... and is retried: the batch ends again
 TRUNCATE test.trace;
 SELECT jobq.retry_many(batch_id => :fails);
 CALL test.batch_over(:fails);
@@ -94,7 +94,7 @@ CALL test.batch_over(:fails);
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- or the others go on
+-- with allow_failures, the other jobs go on
 BEGIN;
 SELECT test.batch('goes on', allow_failures => true) AS goes_on \gset
 SELECT count(*) FROM jobq.add_jobs(:goes_on, 'part', '{"{\"fail\": 1}"}');
@@ -107,7 +107,7 @@ SELECT note FROM test.trace ORDER BY note;
 SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'part';
 TRUNCATE test.trace;
 
--- cancel: what waits, what is blocked, and what runs
+-- cancel_batch(): waiting, blocked and running jobs
 BEGIN;
 SELECT test.batch('cancelled', start => true) AS cancelled \gset
 SELECT count(*) FROM jobq.add_jobs(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), options => '{"delay": "1 hour"}');
@@ -125,7 +125,7 @@ SELECT test.error(format('SELECT jobq.retry_many(batch_id => %s)', :never));
 SELECT test.error('SELECT jobq.retry_many(batch_id => 0)'), jobq.retry_many(kind => 'part', batch_id => 0);
 SELECT jobq.retry_many(batch_id => 0, state => 'retryable');
 
--- empty: one that is started has nothing to wait for; one that was created so waits for its first job
+-- empty batches: start_batch() ends an empty batch; a batch created with start => true waits for its first job
 SELECT test.batch('empty') AS empty \gset
 SELECT jobq.start_batch(:empty);
 CALL test.batch_over(:empty);
@@ -135,7 +135,7 @@ SELECT count(*) FROM jobq.add_jobs(:later, 'part', '{"{}"}');
 CALL test.batch_over(:later);
 TRUNCATE test.trace;
 
--- jobs that consumers do, and of queues that keep nothing
+-- jobs of consumers, in a queue with keep => 'nothing'
 SELECT jobq.create_queue('parts', mode => 'consumer', keep => 'nothing');
 BEGIN;
 SELECT test.batch('outside', start => true) AS outside \gset
@@ -151,7 +151,7 @@ SELECT state, payload FROM jobq.jobs WHERE batch_id = :outside ORDER BY state;
 SELECT jobq.delete_many('parts');
 TRUNCATE test.trace;
 
--- a job that replaces one of a batch takes its place there
+-- a job that replaces a job of a batch becomes part of this batch
 BEGIN;
 SELECT test.batch('replaced') AS replaced \gset
 SELECT id AS first FROM jobq.add_jobs(:replaced, 'part', '{"{\"fail\": 1}"}', options => '{"unique_key": "only"}') id \gset
@@ -162,7 +162,7 @@ SELECT jobq.start_batch(:replaced);
 CALL test.batch_over(:replaced);
 TRUNCATE test.trace;
 
--- ... and runs if that one's batch does, whatever the other batch waits for
+-- ... and runs when this batch runs, even if it was enqueued for a batch that still waits
 BEGIN;
 SELECT test.batch('runs', start => true) AS runs, test.batch('waits') AS waits \gset
 SELECT id AS first FROM jobq.add_jobs(:runs, 'part', '{"{}"}', options => '{"unique_key": "only", "delay": "1 hour"}') id \gset
@@ -173,7 +173,7 @@ SELECT jobq.cancel_batch(:waits);
 CALL test.batch_over(:waits);
 TRUNCATE test.trace;
 
--- what is pruned or forgotten still counts, and decides what has become of the batch
+-- pruned and deleted jobs still count for the result of the batch
 BEGIN;
 SELECT test.batch('pruned', true, start => true) AS pruned \gset
 SELECT count(*) FROM jobq.add_jobs(:pruned, 'part', '{"{}", "{}", "{\"discard\": 1}"}');
@@ -187,7 +187,7 @@ SELECT jobq.prune('0') > 0 AS pruned;
 CALL test.batch_over(:pruned);
 TRUNCATE test.trace;
 
--- a callback that cannot be enqueued is tried again, and nothing is lost
+-- a callback that cannot be enqueued is tried again; no callback is lost
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.create_batch('stuck', on_finish => '{"kind": "fleeting", "payload": {"on": "finish"}}') AS stuck \gset
 SELECT jobq.unregister('fleeting');
@@ -201,7 +201,7 @@ SELECT jobq.wait_queue('default');
 SELECT note FROM test.trace;
 SELECT jobq.test_clock('0') \g /dev/null
 TRUNCATE test.trace;
--- on_failure, too; what waits is cancelled meanwhile
+-- on_failure, too; meanwhile, waiting jobs are cancelled
 BEGIN;
 SELECT jobq.create_batch('owed', on_failure => '{"kind": "fleeting", "payload": {"on": "failure"}}', start => true) AS owed \gset
 SELECT count(*) FROM jobq.add_jobs(:owed, 'outside.part', '{1,2,3}', options => '{"queue": "parts", "max_attempts": 1}');
@@ -223,7 +223,7 @@ SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.delete_many('parts');
 TRUNCATE test.trace;
 
--- rolled back: there is no batch
+-- a rollback also removes the batch
 BEGIN;
 SELECT test.batch('rolled back', start => true) AS gone \gset
 SELECT count(*) FROM jobq.add_jobs(:gone, 'part', '{"{}"}');
@@ -249,12 +249,12 @@ SELECT test.error(format('SELECT jobq.add_jobs(NULL, ''part'', ''{"{}"}'')'));
 SELECT test.batch('half') AS half \gset
 SELECT test.error(format('SELECT jobq.add_jobs(%s, ''part'', ARRAY[NULL::jsonb])', :half));
 SELECT test.error(format('SELECT jobq.add_jobs(%s, ''part'', ''{"{}", "{}"}'', options => ''{"unique_key": "k"}'')', :half));
--- options: what is wrong is named, and what there is
+-- options: the error names the wrong option and lists the valid options
 SELECT e.* FROM unnest('{"{\"qeue\": \"x\"}","[]","{\"priority\": \"high\"}","{\"delay\": \"soon\"}","{\"kind\": \"part\"}"}'::text[]) WITH ORDINALITY u (o, n),
 	test.error(format('SELECT jobq.add_jobs(%s, ''part'', ''{"{}"}'', %L)', :half, o)) e ORDER BY n;
 SELECT total FROM jobq.batches WHERE id = :half;
 
--- a time in a callback is read when it is given, as that session writes it
+-- a time in a callback is parsed with the settings of the defining session
 SET timezone = 'Asia/Kolkata';
 SET datestyle = 'ISO, DMY';
 SELECT jobq.create_batch('later', on_finish => '{"kind": "then", "run_at": "25/12/2098 08:00", "expires_at": "infinity"}') AS id \gset
@@ -265,7 +265,7 @@ SELECT test.until('(SELECT count(*) = 1 FROM jobq.jobs WHERE kind = ''then'' AND
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq_internal.job WHERE kind = 'then';
 SELECT jobq.cancel(id) FROM jobq_internal.job WHERE kind = 'then';
 
--- another role's
+-- batches of another role
 SELECT jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.batches;
@@ -276,7 +276,7 @@ SELECT jobq.create_batch('bob''s') IS NOT NULL AS created;
 SELECT name, state, role FROM jobq.batches;
 RESET ROLE;
 
--- one whose role was dropped ends without its callbacks
+-- a batch of a dropped role ends without its callbacks
 CREATE ROLE regress_jobq_leaver LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_leaver');
 SET ROLE regress_jobq_leaver;
@@ -296,7 +296,7 @@ SELECT jobq.wait_queue('default');
 SELECT jobq.revoke_privilege('regress_jobq_bob');
 TRUNCATE test.trace;
 
--- wait for a batch: one that is not over in time, one that is, one of this transaction
+-- wait_batch(): a timeout, a finished batch, and a batch of the current transaction
 SELECT jobq.create_batch(start => true) AS batch \gset
 SELECT jobq.add_jobs(:batch, 'echo', '{1}', '{"queue": "manual"}') AS id \gset
 SELECT state, total, waiting FROM jobq.wait_batch(:batch, '1 ms');
@@ -315,7 +315,7 @@ ROLLBACK;
 SELECT test.error('SELECT jobq.wait_batch(0)');
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''-1 s'')', :batch));
 
--- a started batch that gets nothing is over when that commits: a duplicate, a job that another takes over, no job
+-- a started batch that receives no new job ends at commit: a duplicate, a merged job, an empty list
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'taken', delay => '1 h') AS taken \gset
 BEGIN;
 SELECT test.batch('duplicates', start => true) AS duplicates \gset
@@ -330,7 +330,7 @@ SELECT test.error(format('SELECT jobq.add_jobs(%s, ''echo'', ''{1}'')', :batch))
 SELECT jobq.create_batch(start => true) AS batch \gset
 SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{}');
 SELECT state, total FROM jobq.wait_batch(:batch, '10 min');
--- one is open where the transaction that adds is rolled back, or has another job beside the duplicate
+-- the batch stays open if the adding transaction is rolled back, or if the batch has another job
 SELECT jobq.create_batch(start => true) AS batch \gset
 BEGIN;
 SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{}');
@@ -342,7 +342,8 @@ SELECT jobq.cancel(:id), jobq.cancel(:taken);
 SELECT state, total, cancelled FROM jobq.wait_batch(:batch, '10 min');
 TRUNCATE test.trace;
 
--- a job of a batch that has not begun: the time is one for then; and the other way round
+-- on_conflict => 'reset' for a job of a batch that has not started: the new time applies after the start.
+-- And the reverse: add_jobs() resets a job outside of the batch.
 SELECT jobq.create_batch() AS batch \gset
 SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h"}') AS m \gset
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'in', on_conflict => 'reset', run_at => '2100-01-01') = :m AS same;

@@ -1,4 +1,4 @@
--- create_workflow() with "when" and "optional": steps that are skipped, and steps that may fail.
+-- create_workflow() with "when" and "optional": skipped steps, and steps whose failure is allowed.
 
 CREATE FUNCTION test.ended(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -10,7 +10,7 @@ $$;
 CREATE VIEW test.ends AS
 	SELECT s.batch_id, s.name, s.state, j.state AS job, j.result, j.error FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id ORDER BY s.job_id;
 
--- skipped or not; those after it run, without its result
+-- a step is skipped or not; later steps run, without its result
 CREATE FUNCTION test.purchase(total jsonb) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.create_workflow(jsonb_build_object('on_success', '{"kind": "note", "payload": "success"}'::jsonb, 'steps', jsonb_build_array(jsonb_build_object('name', 'order', 'kind', 'echo', 'payload', jsonb_build_object('total', total)),
 		'{"name": "approve", "kind": "echo", "payload": "approved", "needs": ["order"], "when": "$.order.total > 100"}'::jsonb,
@@ -24,17 +24,17 @@ SELECT name, state, job, result, error FROM test.ends WHERE batch_id = :small;
 SELECT name, state, result FROM test.ends WHERE batch_id IN (:text, :none);
 SELECT test.until('(SELECT count(*) FROM test.trace) = 4');
 TRUNCATE test.trace;
--- what is known of it outlives its job
+-- the state of a skipped step outlives its job
 SELECT jobq.prune('0', NULL) > 0 AS pruned;
 SELECT name, state FROM test.ends WHERE batch_id = :small;
 SELECT state, total, completed, cancelled FROM jobq.batches WHERE id = :small;
 
--- in a chain, "$" is what the step before has returned
+-- in a chain, "$" is the result of the previous step
 SELECT test.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "payload": {"n": 2}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 3}, "when": "$.n == 1"}, {"kind": "echo", "payload": {"n": 4}, "when": "$ == null"}]') AS ids \gset
 SELECT state FROM jobq.wait((:'ids'::bigint[])[4]);
 SELECT name, state, result FROM test.ends WHERE batch_id = (SELECT batch_id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1]);
 
--- with "map": no element has a job; what maps over something that was skipped has none, either
+-- with "map": a skipped step has no element jobs; nor has a step that maps over a skipped step
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
 	{"name": "many", "kind": "echo", "needs": ["list"], "map": {"$result": "list"}, "when": "$.list.size() > 3"},
 	{"name": "few", "kind": "echo", "needs": ["list"], "map": {"$result": "list"}, "when": "$.list.size() <= 3"},
@@ -43,7 +43,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payloa
 SELECT test.ended(:id);
 SELECT e.name, e.state, s.elements, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
 
--- a condition that raises an error, or takes too long, has its step fail
+-- a step fails if its condition raises an error or takes too long
 SELECT test.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "when": "$.n == 1 && $.n < $limit"}, {"kind": "echo"}]') AS ids \gset
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.ended(:id);
@@ -56,7 +56,7 @@ SELECT test.chain('[{"kind": "wide"}, {"kind": "echo", "when": "exists($[*] ? (e
 SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2], '5 min');
 SELECT jobq.unregister('wide');
 
--- an optional step may fail, expire or be cancelled: others run without its result, and all is a success
+-- an optional step may fail, expire or be cancelled: later steps run without its result, and the workflow succeeds
 SELECT jobq.create_queue('conditional', mode => 'consumer');
 SELECT jobq.create_workflow('{"on_success": {"kind": "note", "payload": "success"}, "on_failure": {"kind": "note", "payload": "failure"}, "steps": [
 	{"name": "fails", "kind": "broken", "max_attempts": 1, "optional": true},
@@ -71,7 +71,7 @@ SELECT name, state, result FROM test.ends WHERE batch_id = :id;
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
--- also when what is left of it is gone before the end
+-- also if its job is deleted before the end
 SELECT jobq.create_workflow('{"steps": [{"name": "fails", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "expires", "kind": "echo", "expires_at": "2001-01-01", "optional": true},
 	{"name": "hold", "kind": "x", "queue": "conditional"}, {"name": "skipped", "kind": "echo", "needs": ["fails"], "when": "exists($.fails)"}, {"name": "last", "kind": "echo", "needs": ["fails", "expires", "hold", "skipped"]}]}') AS id \gset
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) FILTER (WHERE name IN (''fails'', ''expires'', ''skipped'')) = ''{expired,dead,skipped}'' FROM jobq.steps WHERE batch_id = %s)', :id));
@@ -79,7 +79,7 @@ SELECT jobq.prune('0', '0') > 2 AS pruned;
 SELECT name, state FROM test.ends WHERE batch_id = :id;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.ended(:id);
--- of elements, each dead one is null; another step that fails ends all
+-- with "map", the result of a dead element is null; the failure of another step ends the workflow
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2, 3]},
 	{"name": "each", "kind": "x", "queue": "conditional", "needs": ["list"], "map": {"$result": "list"}, "optional": true},
 	{"name": "last", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
@@ -92,7 +92,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "may fail", "kind": "broken", "
 SELECT test.ended(:id);
 SELECT name, state FROM test.ends WHERE batch_id = :id;
 
--- callbacks are told how many have ended in which way, and what was dead first
+-- callbacks receive the number of jobs in each final state, and the first error
 CREATE TABLE test.told (id bigint GENERATED ALWAYS AS IDENTITY, headers jsonb);
 CREATE FUNCTION test.tell(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql SECURITY DEFINER AS $$ INSERT INTO test.told (headers) VALUES (job.headers) $$;
 SELECT jobq.register('tell', 'test.tell(jsonb, jobq.job_context)');
@@ -110,7 +110,7 @@ SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts -> 'dead' AS dead, error, context FROM test.tales;
 SELECT (headers -> 'batch_error' -> 'job_id')::bigint = job_id AS is_a FROM test.told, jobq.steps WHERE batch_id = :bad AND name = 'a';
 TRUNCATE test.told;
--- one that has expired; and one that is not there any more
+-- an expired step; and a deleted dead letter
 SELECT jobq.create_workflow('{"name": "late", "on_finish": {"kind": "tell"}, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}]}') AS late \gset
 SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts, error, context FROM test.tales;
@@ -123,7 +123,7 @@ SELECT test.until('(SELECT count(*) FROM test.told) = 1');
 SELECT batch, state, counts, error FROM test.tales;
 SELECT jobq.unregister('tell');
 
--- what is wrong in a definition
+-- errors in a definition
 SELECT s, e.* FROM unnest(ARRAY['{"when": true}', '{"when": "$.a >"}', '{"when": "$.a"}', '{"when": "$.a ? (@ > 1)"}', '{"when": "($.a > 1).type()"}', '{"when": "$.a > 1", "needs": []}', '{"optional": 1}'])
 	WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.create_workflow(%L)', jsonb_build_object('steps', jsonb_build_array('{"name": "a", "kind": "echo"}'::jsonb, '{"name": "b", "kind": "echo", "needs": ["a"]}'::jsonb || s::jsonb)))) e ORDER BY n;
 SELECT e.* FROM test.error($$SELECT test.chain('[{"kind": "echo", "when": "$ == 1"}]')$$) e;

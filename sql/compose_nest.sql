@@ -1,4 +1,4 @@
--- Workflows and chains as steps of others, and in batches.
+-- Workflows and chains as steps of workflows, and in batches.
 
 CREATE FUNCTION test.nest_ended(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -7,7 +7,7 @@ BEGIN
 		FROM jobq.batches b WHERE b.id = nest_ended.id);
 END
 $$;
--- the steps of a workflow and of those in it, by their place
+-- the steps of a workflow and of its inner workflows, in order of definition
 CREATE FUNCTION test.nest_tree(id bigint) RETURNS TABLE (step text, state text, result jsonb, error text) LANGUAGE sql AS $$
 	WITH RECURSIVE tree AS (
 		SELECT s.*, s.name AS path, ARRAY[s.job_id] AS place FROM jobq.steps s WHERE s.batch_id = nest_tree.id
@@ -34,7 +34,7 @@ $$;
 SELECT jobq.register('told', 'test.told(jsonb, jobq.job_context)');
 SELECT jobq.create_queue('nested', mode => 'consumer');
 
--- a workflow and a chain as steps: they begin when what they need is completed, take its results, and have results themselves
+-- inner workflows wait for the needed steps, use the results of these steps, and have results themselves
 SELECT jobq.create_workflow('{"name": "outer", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [
 	{"name": "a", "kind": "echo", "payload": {"rows": [1, 2, 3]}},
 	{"name": "import", "needs": ["a"], "workflow": [
@@ -49,11 +49,11 @@ SELECT * FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
--- each is a batch, and one job of the outer one
+-- each inner workflow is a batch, and a job of the outer workflow
 SELECT total, completed, progress FROM jobq.batches WHERE id = :id;
 SELECT b.name, b.state, b.total, b.completed, b.parent = :id AS in_outer FROM jobq.batches b WHERE b.parent = :id ORDER BY b.id;
 SELECT j.state, j.kind, j.queue, (j.payload ->> 'batch_id')::bigint = s.workflow_id AS its_batch FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'import';
--- what waits, and why
+-- waiting jobs, and the reasons
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "priority": 3}, "steps": [{"name": "a", "kind": "x"},
 	{"name": "b", "needs": ["a"], "workflow": {"name": "named", "options": {"priority": 5}, "steps": [{"name": "c", "kind": "x"}, {"name": "d", "kind": "x", "priority": 7}]}}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''a'')', :id));
@@ -64,7 +64,7 @@ SELECT s.name, j.queue, j.priority FROM jobq.steps s JOIN jobq.jobs j ON j.id = 
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.start_batch(%s)', test.inner(:id, 'b'))) e;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.add_jobs(%s, ''x'', ''{1}'')', test.inner(:id, 'b'))) e;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT test.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
--- steps can be added, also before it begins
+-- steps can be added, also before the inner workflow begins
 SELECT cardinality(jobq.add_steps(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, queue => ''default'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
 SELECT e.code, e.message ~ 'stands for a workflow' AS refused FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, payload => ''{}'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
@@ -79,7 +79,7 @@ SELECT jobq.ack(id, token, '"c"') FROM jobq.reserve('{nested}', 9, wait => '5 mi
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
--- as in a chain, and several levels
+-- inner workflows in a chain, and several levels
 SELECT test.chain('[{"kind": "echo", "payload": 1}, {"workflow": [{"name": "two", "kind": "echo", "payload": [{"$result": "1"}]}]}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 CREATE FUNCTION test.nest_levels(n int) RETURNS jsonb LANGUAGE sql AS $$
@@ -94,7 +94,7 @@ SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
 SELECT e.* FROM test.error('SELECT test.nest_deep(9)') e;
 
--- a failure: the step is dead, and its workflow has failed
+-- a failure: the step is dead, and the inner workflow has failed
 INSERT INTO test.halt VALUES ('x');
 SELECT jobq.create_workflow('{"name": "outer", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "on_success": {"kind": "told", "payload": "success"}, "steps": [
 	{"name": "in", "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "may_halt", "payload": "x"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}},
@@ -107,7 +107,7 @@ SELECT step, state, CASE WHEN state = 'dead' THEN error END AS error FROM test.n
 SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
--- what it was part of is retried, and all that was dropped goes on
+-- the outer workflow is retried, and all cancelled jobs run
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s)', test.inner(:id, 'in'))) e;
 TRUNCATE test.halt;
 SELECT jobq.retry_many(batch_id => :id);
@@ -127,7 +127,7 @@ TRUNCATE test.halt;
 SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'dead' AND kind = 'may_halt';
 SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
--- and once more from above, which fails again at first
+-- and again from the outer workflow, where the first retry fails again
 INSERT INTO test.halt VALUES ('last');
 SELECT test.nest_deep(3) AS id \gset
 SELECT test.nest_ended(:id);
@@ -137,7 +137,7 @@ TRUNCATE test.halt;
 SELECT jobq.rerun_steps(:id);
 SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
--- dead letters with the same unique key, in it and beside it: one has it, and the others stay
+-- dead letters of inner and outer workflow with the same unique key: each retry takes a single dead letter
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "in", "workflow": {"allow_failures": true, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "y", "kind": "x", "queue": "nested"}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id IN (%s, %s) AND name IN (''x'', ''y'') AND state = ''ready'')', :id, test.inner(:id, 'in')));
 CALL test.settle();
@@ -177,7 +177,7 @@ SELECT jobq.edit_many('{"timeout": "1 min"}', kind => 'jobq.workflow', state => 
 SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'dead' AND kind IN ('may_halt', 'jobq.workflow');
 TRUNCATE test.halt;
 
--- the outer one is cancelled: the inner one is, and what runs in it is asked to stop
+-- the outer workflow is cancelled: the inner workflow is cancelled, and running jobs are asked to stop
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "in", "workflow": {"name": "inner", "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "g", "kind": "gate", "payload": 1}, {"name": "h", "kind": "echo", "needs": ["g"], "payload": "h"}]}},
 	{"name": "later", "needs": ["in"], "chain": [{"kind": "echo", "payload": {"$result": "in", "path": ["h"]}}]}]}') AS id \gset
@@ -188,7 +188,7 @@ SELECT * FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
--- and goes on
+-- and continues
 SELECT pg_advisory_unlock(1);
 SELECT jobq.rerun_steps(:id);
 SELECT test.nest_ended(:id);
@@ -196,7 +196,7 @@ SELECT * FROM test.nest_tree(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
--- the job that stands for the inner one is cancelled, or that itself, also before it begins
+-- the job that represents an inner workflow is cancelled, or the inner workflow itself, also before its begin
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}]}, {"name": "two", "chain": [{"kind": "x", "queue": "nested"}], "optional": true}, {"name": "three", "needs": ["a"], "chain": [{"kind": "x", "queue": "nested"}]}, {"name": "end", "needs": ["two", "a"], "kind": "echo", "payload": "end"}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id = %s AND state = ''running'')', :id));
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'one';
@@ -208,7 +208,7 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
--- a step once more: all of what it is
+-- rerun_steps() of an inner workflow repeats all of its steps
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "may_halt", "payload": {"$result": "a"}}, {"name": "m", "kind": "echo", "needs": ["x"], "map": {"$result": "x", "path": ["none"]}, "when": "$.x > 1"}, {"name": "y", "needs": ["x"], "chain": [{"kind": "echo", "payload": [{"$result": "x"}]}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in", "path": ["y"]}}]}') AS id \gset
 SELECT test.nest_ended(:id);
 SELECT jobq.rerun_steps(:id, 'in');
@@ -219,7 +219,7 @@ SELECT jobq.rerun_steps(:id, 'a');
 SELECT test.nest_ended(:id);
 SELECT state, total, completed, cancelled FROM jobq.wait_batch(test.inner(:id, 'in'), '0');
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.rerun_steps(%s, ''x'')', test.inner(:id, 'in'))) e;
--- not while it runs
+-- a running inner workflow cannot be repeated
 SELECT jobq.create_workflow('{"steps": [{"name": "in", "chain": [{"kind": "echo", "payload": 1}, {"kind": "x", "queue": "nested"}]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''2'')', test.inner(:id, 'in')));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, ''in'')', :id)) e;
@@ -227,7 +227,7 @@ SELECT jobq.ack(id, token, '"done"') FROM jobq.reserve('{nested}', wait => '5 mi
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
--- a step of one that has not begun: it is still its first run, in which a failure is told at once
+-- a step of an inner workflow that has not begun: this is still the first run, and a failure is reported at once
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "steps": [{"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "slow", "kind": "echo", "delay": "1 hour"}]}}]}') AS id \gset
 SELECT jobq.rerun_steps(test.inner(:id, 'in'), 'bad');
@@ -240,7 +240,7 @@ SELECT note FROM test.trace;
 TRUNCATE test.trace;
 SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'dead' AND batch_id IN (:id, test.inner(:id, 'in'));
 
--- workflows and chains in a batch, which is over when they are
+-- workflows and chains in a batch; the batch ends after them
 BEGIN;
 SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset
 SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2}');
@@ -259,7 +259,7 @@ SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch => %s)', :id)) e;
--- one that is added from inside; its failure is one of the batch, and a retry is, too
+-- a chain added by a job of the batch: its failure fails the batch, and a retry of the batch retries the chain
 CREATE FUNCTION test.adder(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT test.chain('[{"kind": "may_halt", "payload": 1}, {"kind": "told", "payload": "last"}]', batch => (jobq.current_job()).batch_id, name => 'added') $$;
 SELECT jobq.register('adder', 'test.adder(jsonb)');
 INSERT INTO test.halt VALUES ('1');
@@ -277,7 +277,7 @@ SELECT b.name, test.nest_ended(b.id) FROM jobq.batches b WHERE b.parent = :id;
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
--- a batch that is cancelled, or fails, before it begins and after
+-- a batch is cancelled before the start, and fails after the start
 SELECT jobq.create_batch() AS id \gset
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}', batch => :id) AS inner_id \gset
 SELECT jobq.cancel_batch(:id);
@@ -291,15 +291,15 @@ SELECT id AS a, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
 SELECT state FROM jobq.batches WHERE id = :id;
--- what runs may end
+-- the running job may complete
 SELECT jobq.ack(:a, :token);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
--- both go on when what is dead is retried
+-- batch and inner workflow continue when the dead letter is retried
 SELECT jobq.retry_many(batch_id => :id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
--- also if they have not ended before that, and what was added to a workflow because another in it is dead
+-- also if both have not ended yet: steps of a workflow that were cancelled because of another dead letter run again
 BEGIN;
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1}, "steps": [{"name": "s", "kind": "x", "priority": 2}]}') AS id \gset
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
@@ -314,7 +314,7 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_id);
--- but not what somebody has cancelled, although it was to be cancelled anyway
+-- but not steps of a workflow that a user has cancelled, even if the failure had already cancelled them
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
 SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch => :id) AS inner_id \gset
@@ -329,7 +329,7 @@ SELECT jobq.retry_many(batch_id => :id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 SELECT count(*) FROM jobq.reserve('{nested}', 10);
--- also if nobody could be told of the failure
+-- also if the on_failure callback could not be enqueued
 SELECT jobq.register('fleeting', 'test.told(jsonb, jobq.job_context)');
 BEGIN;
 SELECT jobq.create_batch(on_failure => '{"kind": "fleeting"}', start => true) AS id \gset
@@ -353,7 +353,7 @@ SELECT e.code, e.message FROM test.error(format('SELECT jobq.create_workflow(jso
 SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id);
 
--- the condition of a workflow is looked at before it begins, and not while it runs
+-- the condition of an inner workflow is evaluated before its begin, and not while it runs
 INSERT INTO test.halt VALUES ('a');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "may_halt", "payload": "a", "optional": true, "max_attempts": 1}, {"name": "in", "needs": ["a"], "when": "!exists($.a)", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''x'')', test.inner(:id, 'in')));
@@ -365,7 +365,7 @@ SELECT jobq.ack(id, token, '"x"') FROM jobq.reserve('{nested}', wait => '5 min')
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
--- what is not kept any more
+-- after pruning
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": "a"}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "echo", "payload": 1}, {"name": "y", "kind": "x", "queue": "nested", "needs": ["x"]}, {"name": "z", "kind": "echo", "needs": ["y"], "payload": [{"$result": "x"}, {"$result": "a"}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''y'')', test.inner(:id, 'in')));
 SELECT jobq.prune('0') > 0 AS pruned;
@@ -373,7 +373,8 @@ SELECT jobq.ack(id, token, '"y"') FROM jobq.reserve('{nested}', wait => '5 min')
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id) WHERE step IN ('in', 'end');
 
--- its job was cleared away while its last step ran: it is completed, and has had its callbacks, when a retry takes its results
+-- the job of the inner workflow is cancelled while the last inner step runs: the inner workflow
+-- completes and runs all callbacks, and a retry takes the results
 SELECT jobq.create_workflow('{"steps": [{"name": "in", "workflow": {"name": "inner", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
 SELECT id AS x, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
 SELECT jobq.cancel_many(queue => 'nested', state => 'waiting');
@@ -388,14 +389,14 @@ SELECT test.until('EXISTS (SELECT FROM test.trace WHERE note LIKE ''%last%'')');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- mistakes
+-- bad input
 SELECT e.* FROM unnest(ARRAY[
 	'{"name": "a", "kind": "echo", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "chain": [{"kind": "echo"}], "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "workflow": []}', '{"name": "a", "workflow": "b"}',
 	'{"name": "a", "workflow": {"name": "b"}}', '{"name": "a", "workflow": {"stepz": []}}', '{"name": "a", "chain": [{"kind": "nobody"}]}', '{"name": "a", "chain": [{"kind": "echo", "payload": {"$result": "2"}}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "a"}}]}',
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "z"}}]}', '{"name": "a", "unique_key": "k", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "map": {"$result": "z"}, "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "kind": "jobq.workflow"}',
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["z"]}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["b"]}]}'])
 	s, test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', jsonb_build_array(%L::jsonb, ''{"name": "z", "kind": "echo"}''::jsonb)))', s)) e;
--- in a chain, one has neither a name nor needs, as all its steps
+-- in a chain, steps have neither a name nor needs, inner workflows included
 SELECT e.* FROM unnest('{"{\"name\": \"x\"}","{\"needs\": [\"1\"]}"}'::jsonb[]) s, test.error(format('SELECT test.chain(jsonb_build_array(''{"kind": "echo"}''::jsonb, ''{"workflow": [{"name": "y", "kind": "echo"}]}''::jsonb || %L))', s)) e;
 SELECT e.* FROM test.error('SELECT jobq.register(''jobq.workflow'', ''test.note(jsonb)'')') e;
 SELECT e.* FROM test.error('SELECT test.chain(''[{"kind": "echo"}]'', batch => 1234567890)') e;

@@ -1,4 +1,4 @@
--- rerun_steps(): steps once more, one and those that need it, or all that have not completed.
+-- rerun_steps(): repeat a step and its dependents, or all uncompleted steps.
 
 CREATE FUNCTION test.finished(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -9,7 +9,7 @@ END
 $$;
 CREATE VIEW test.again AS
 	SELECT s.batch_id, s.name, s.state, j.result, j.error FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id ORDER BY s.job_id;
--- how often a step has run: returns its payload with a number of its own
+-- a step that records each run, and adds a run number to the payload
 CREATE SEQUENCE test.run;
 CREATE TABLE test.runs (n bigint, name text, payload jsonb);
 GRANT USAGE ON SEQUENCE test.run TO PUBLIC;
@@ -30,7 +30,7 @@ $$;
 SELECT jobq.register('rerunnable', 'test.rerunnable(jsonb, jobq.job_context)');
 CREATE VIEW test.ran AS SELECT name, count(*) FROM test.runs GROUP BY name ORDER BY name;
 
--- one that has completed, from a step on: the others keep their results, and it tells its end again
+-- a completed workflow, from a given step: other steps keep their results, and the callbacks run again
 SELECT jobq.create_workflow('{"name": "again", "on_success": {"kind": "note", "payload": "success"}, "on_finish": {"kind": "note", "payload": "finish"}, "on_failure": {"kind": "note", "payload": "failure"}, "steps": [
 	{"name": "a", "kind": "rerunnable", "payload": 1},
 	{"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}, "priority": 5},
@@ -49,13 +49,13 @@ SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
 TRUNCATE test.trace, test.runs;
 SELECT state, total, completed FROM jobq.batches WHERE id = :id;
--- from its first step, its last, and again and again
+-- from the first step, from the last step, and repeatedly
 SELECT jobq.rerun_steps(:id, 'a');
 SELECT test.finished(:id);
 SELECT jobq.rerun_steps(:id, 'e');
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
--- twice in a transaction is once
+-- several calls in one transaction repeat each step once
 TRUNCATE test.runs;
 BEGIN;
 SELECT jobq.rerun_steps(:id, 'd'), jobq.rerun_steps(:id, 'd'), jobq.rerun_steps(:id, 'c');
@@ -63,13 +63,13 @@ SELECT name, state FROM test.again WHERE batch_id = :id;
 COMMIT;
 SELECT test.finished(:id);
 SELECT * FROM test.ran;
--- what was rolled back has not been
+-- a rolled back call has no effect
 BEGIN;
 SELECT jobq.rerun_steps(:id, 'a');
 ROLLBACK;
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed FROM jobq.batches WHERE id = :id;
--- a step that fails now: at once, as in the first run, and what needs it is retried with it
+-- a step now fails: the failure is reported at once, as in the first run, and a retry also runs the dependents
 SELECT test.until('(SELECT count(*) = 6 FROM test.trace)');
 INSERT INTO test.stop VALUES ('d');
 TRUNCATE test.trace, test.runs;
@@ -94,13 +94,13 @@ SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT name, payload FROM test.runs;
 TRUNCATE test.runs, test.trace;
 
--- one that was cancelled goes on: what has completed stays, all else waits and runs
+-- a cancelled workflow continues: completed steps stay, all other steps wait and run
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"on_success": {"kind": "note", "payload": "success"}, "on_finish": {"kind": "note", "payload": "finish"}, "steps": [
 	{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "gate", "payload": 1, "needs": ["a"]},
 	{"name": "c", "kind": "rerunnable", "needs": ["b", "a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "d", "kind": "rerunnable", "delay": "1 hour", "payload": "d"}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
--- nothing of a step that runs
+-- a running step cannot be repeated
 SELECT w, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest('{a,b}'::text[]) WITH ORDINALITY u (w, n), test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, w)) e ORDER BY n;
 SELECT jobq.cancel_batch(:id);
 SELECT test.finished(:id);
@@ -115,7 +115,7 @@ SELECT * FROM test.ran;
 SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');
 SELECT note, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
 TRUNCATE test.runs, test.trace;
--- one that was cancelled with nothing left to do
+-- a cancelled workflow without remaining steps
 SELECT jobq.create_queue('rerun', mode => 'consumer');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "rerun"}]}') AS id \gset
 BEGIN;
@@ -126,7 +126,7 @@ SELECT test.finished(:id);
 SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 
--- what is not kept any more: states and results are those of jobq_internal.step, and the counts stay right
+-- after pruning: states and results come from jobq_internal.step, and the counts stay right
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "rerunnable", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "late", "kind": "rerunnable", "expires_at": "2001-01-01"},
 	{"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of", "kept"]}}, {"name": "after bad", "kind": "rerunnable", "needs": ["bad", "a"]}, {"name": "skipped", "kind": "rerunnable", "needs": ["b"], "when": "1 == 2"},
 	{"name": "end", "kind": "rerunnable", "needs": ["b", "skipped"], "payload": {"$result": "b", "path": ["of"]}}]}') AS id \gset
@@ -138,17 +138,17 @@ SELECT jobq.rerun_steps(:id, 'b');
 SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed, dead, cancelled, expired FROM jobq.batches WHERE id = :id;
--- a dead letter that is gone is run all the same
+-- a step whose dead letter was deleted also runs again
 SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id AND name IN ('bad', 'after bad', 'late');
 SELECT state, total, completed, dead, cancelled, expired FROM jobq.batches WHERE id = :id;
 SELECT * FROM test.ran;
--- a step cannot run without what it needs
+-- a step cannot run before all needed steps have completed
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'after bad')) e;
 SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'dead';
 
--- what was cancelled only for a failure waits again after a retry, whatever is kept of it
+-- steps cancelled because of a failure wait again after a retry, even if their jobs were pruned
 INSERT INTO test.stop VALUES ('a');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "may be cancelled", "kind": "rerunnable", "needs": ["a"], "optional": true, "payload": 2}, {"name": "in", "needs": ["b"], "workflow": [{"name": "x", "kind": "rerunnable", "payload": {"$result": "b", "path": ["of"]}}]}, {"name": "c", "kind": "rerunnable", "delay": "1 hour", "payload": 3}]}') AS id \gset
 SELECT test.finished(:id);
@@ -165,7 +165,7 @@ SELECT test.finished(:id);
 SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id AND name <> 'in';
 SELECT state, total, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 
--- optional steps, and conditions: those after them are asked again
+-- optional steps, and conditions: the conditions of later steps are evaluated again
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "may be cancelled", "kind": "x", "queue": "rerun", "optional": true},
 	{"name": "if", "kind": "rerunnable", "needs": ["a", "may be cancelled"], "when": "!exists($.\"may be cancelled\")"}, {"name": "end", "kind": "rerunnable", "needs": ["if", "may fail"], "payload": [{"$result": "if"}, {"$result": "may fail"}]}]}') AS id \gset
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'may be cancelled';
@@ -175,7 +175,7 @@ SELECT jobq.rerun_steps(:id, 'may be cancelled');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT test.finished(:id);
 SELECT name, state FROM test.again WHERE batch_id = :id;
--- others have run without it: it is left as it is, unless it has a dead letter
+-- later steps have run without the optional step: a rerun skips the step, unless the step has a dead letter
 SELECT jobq.rerun_steps(:id, 'may be cancelled');
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'may be cancelled';
 SELECT test.finished(:id);
@@ -183,7 +183,7 @@ SELECT jobq.rerun_steps(:id);
 SELECT test.finished(:id);
 SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'dead';
 
--- a job for each element: a step after them only; all of them anew, and as many as there are then
+-- a step with a job for each element: only a later step; then all elements, in their new number
 CREATE TABLE test.amount (n int);
 GRANT SELECT ON test.amount TO PUBLIC;
 INSERT INTO test.amount VALUES (3);
@@ -206,7 +206,7 @@ UPDATE test.amount SET n = 0;
 SELECT jobq.rerun_steps(:id, 'list');
 SELECT test.finished(:id);
 SELECT count(*) FROM jobq.step_elements WHERE batch_id = :id;
--- elements that were cancelled, or are dead, go on; those that are completed stay
+-- cancelled or dead elements run again; completed elements stay
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [10, 20, 30, 40]}, {"name": "each", "kind": "x", "queue": "rerun", "needs": ["list"], "map": {"$result": "list"}, "payload": {"of": {"$element": "value"}, "at": {"$element": "index"}}}, {"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 4 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
@@ -226,7 +226,7 @@ SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}'
 SELECT test.finished(:id);
 SELECT name, state, result FROM test.again WHERE batch_id = :id;
 
--- a large one, of which the scheduler keeps in memory how far it is
+-- a large workflow, whose progress the scheduler keeps in memory
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow(jsonb_build_object('steps', '[{"name": "gate", "kind": "gate", "payload": 1}, {"name": "last", "kind": "rerunnable", "needs": ["gate", "50"]}]'::jsonb
 	|| (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'echo', 'payload', CASE WHEN i = 1 THEN '1' ELSE jsonb_build_object('$result', (i - 1)::text) END, 'needs', CASE WHEN i = 1 THEN '[]' ELSE jsonb_build_array((i - 1)::text) END)) FROM generate_series(1, 50) i))) AS id \gset
@@ -236,7 +236,7 @@ SELECT pg_advisory_unlock(1);
 SELECT test.finished(:id);
 SELECT count(*) FILTER (WHERE state = 'completed') AS completed, count(*) FILTER (WHERE result = '1') AS results FROM test.again WHERE batch_id = :id;
 
--- from inside: another step, but not itself, nor what it needs
+-- from inside a step: allowed for unrelated steps, but not for the step itself, nor for its needs
 CREATE FUNCTION test.inside(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	batch bigint := (jobq.current_job()).batch_id;
@@ -256,7 +256,7 @@ SELECT test.finished(:id);
 SELECT name, state, result FROM test.again WHERE batch_id = :id AND name IN ('a', 'b', 'c');
 SELECT * FROM test.ran;
 
--- what is wrong
+-- bad input
 SELECT jobq.create_batch('plain') AS plain \gset
 SELECT regexp_replace(c, '\d+', 'N') AS call, e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM unnest(ARRAY[format('rerun_steps(%s, %L)', :id, 'none'), format('rerun_steps(%s, %L)', :plain, 'a'), format('rerun_steps(%s)', :plain), 'rerun_steps(-1, ''a'')', 'rerun_steps(-1)']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT jobq.rerun_steps(NULL, 'a'), jobq.rerun_steps(NULL), jobq.rerun_steps(NULL, NULL);
@@ -264,7 +264,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT e.code, e.message, e.hint FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'a')) e;
 ROLLBACK;
 SELECT jobq.cancel_batch(:plain);
--- a role's own; who may operate retries, and runs nothing anew that has completed
+-- a role reruns its own workflows; an operator may retry, but not repeat completed steps
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'operate');
 SET ROLE regress_jobq_alice;
 SELECT test.chain('[{"kind": "echo"}, {"kind": "broken", "max_attempts": 1}]') AS ids \gset

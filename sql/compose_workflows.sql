@@ -1,4 +1,4 @@
--- create_workflow(): steps that wait for others, and take their results.
+-- create_workflow(): dependencies between steps, and references to results.
 
 CREATE FUNCTION test.settled(id bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -25,7 +25,7 @@ END
 $$;
 SELECT jobq.register('flawed', 'test.flawed(jsonb)');
 
--- a chain: in order, whatever worker runs what, each with what those before have returned
+-- a chain: steps run in order, in any worker, each with the results of earlier steps
 SELECT test.chain('[{"kind": "note", "payload": "one"}, {"kind": "note", "payload": "two"}, {"kind": "note", "payload": "three"}]') AS ids \gset
 SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT note FROM test.trace ORDER BY n;
@@ -36,21 +36,21 @@ SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
 TRUNCATE test.trace;
 
--- of one step
+-- a chain with a single step
 SELECT test.chain('[{"kind": "echo", "payload": "alone"}]', name => 'short', on_success => '{"kind": "note", "payload": "well done"}', on_finish => '{"kind": "note", "payload": "done"}') AS ids \gset
 SELECT b.name, test.settled(b.id) FROM jobq.batches b JOIN jobq.jobs j ON j.batch_id = b.id WHERE j.id = ANY (:'ids');
 SELECT test.until('(SELECT count(*) FROM test.trace) = 2');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 
--- while the first runs, the others are blocked
+-- while the first step runs, the other steps are blocked
 SELECT pg_advisory_lock(1);
 SELECT test.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo", "payload": "next", "queue": "second", "priority": 3}, {"kind": "echo", "payload": "later", "delay": "1 hour"}, {"kind": "echo", "run_at": "2001-01-01"}]') AS ids \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', (:'ids'::bigint[])[1]));
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT name, needs, state FROM test.steps WHERE batch_id = :id;
 SELECT state, total, blocked, running, completed, progress FROM jobq.batches WHERE id = :id;
--- another priority leaves it blocked
+-- a step stays blocked if its priority changes
 SELECT jobq.edit((:'ids'::bigint[])[2], priority => 7);
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, run_at => now())', (:'ids'::bigint[])[2])) e;
 SELECT pg_advisory_unlock(1);
@@ -59,7 +59,7 @@ SELECT name, s.state, j.priority, j.run_at > now() + interval '59 minutes' AS de
 SELECT jobq.edit((:'ids'::bigint[])[3], run_at => now());
 SELECT test.settled(:id);
 
--- fan out and in: both needs end at the same time
+-- fan out and fan in: both needs end at the same time
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"name": "sums", "steps": [
 	{"name": "total", "kind": "sum", "needs": ["left", "right", "left"], "payload": [{"$result": "left"}, {"$result": "right"}, {"$result": "begin"}]},
@@ -73,7 +73,7 @@ SELECT pg_advisory_unlock(1);
 SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT name FROM jobq.batches WHERE id = :id;
--- many at a time, which join, again and again
+-- many parallel steps with several joins
 SELECT jobq.create_workflow(jsonb_build_object('steps', jsonb_agg(s))) AS id FROM (
 	SELECT jsonb_build_object('name', format('%s.%s', l, i), 'kind', 'sum', 'payload', CASE WHEN l = 1 THEN '[1]' ELSE (SELECT jsonb_agg(jsonb_build_object('$result', format('%s.%s', l - 1, j))) FROM generate_series(1, 8) j) END,
 		'needs', CASE WHEN l = 1 THEN '[]' ELSE (SELECT jsonb_agg(format('%s.%s', l - 1, j)) FROM generate_series(1, 8) j) END) AS s
@@ -81,7 +81,7 @@ SELECT jobq.create_workflow(jsonb_build_object('steps', jsonb_agg(s))) AS id FRO
 SELECT test.settled(:id);
 SELECT split_part(name, '.', 1) AS layer, count(*), min(result::int), max(result::int) FROM test.steps WHERE batch_id = :id GROUP BY 1 ORDER BY 1;
 
--- a failure ends the chain, and is told once
+-- a failure ends the chain, and is reported once
 SELECT test.chain('[{"kind": "echo"}, {"kind": "broken", "payload": 1, "max_attempts": 1}, {"kind": "echo"}, {"kind": "echo"}]',
 	on_failure => '{"kind": "note", "payload": "failed"}', on_success => '{"kind": "note", "payload": "success"}') AS ids \gset
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
@@ -91,7 +91,7 @@ SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
--- with allow_failures, what does not need the dead step goes on
+-- with allow_failures, steps that do not need the dead step continue
 SELECT jobq.create_workflow('{"allow_failures": true, "on_failure": {"kind": "note", "payload": "failed"}, "steps": [
 	{"name": "bad", "kind": "broken", "max_attempts": 1},
 	{"name": "good", "kind": "echo", "payload": "good"},
@@ -103,7 +103,7 @@ SELECT name, state, result, error FROM test.steps WHERE batch_id = :id;
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 TRUNCATE test.trace;
 
--- a dead step is retried: what was cancelled for it waits again, and has all its options
+-- a dead step is retried: steps cancelled because of it wait again, with all their options
 INSERT INTO test.flaw DEFAULT VALUES;
 SELECT jobq.create_workflow('{"on_failure": {"kind": "note", "payload": "failed"}, "on_success": {"kind": "note", "payload": "success"}, "steps": [
 	{"name": "a", "kind": "flawed", "payload": 5, "needs": ["d"]},
@@ -113,7 +113,7 @@ SELECT jobq.create_workflow('{"on_failure": {"kind": "note", "payload": "failed"
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name <> 'd';
 SELECT jobq.retry_many(batch_id => :id);
--- in vain: but others can go on
+-- the retry fails, but the other steps continue
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{dead,cancelled,cancelled,completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT name, state, error FROM test.steps WHERE batch_id = :id AND name IN ('a', 'b', 'c');
 TRUNCATE test.flaw;
@@ -125,7 +125,7 @@ SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''success'') = 1');
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
 TRUNCATE test.trace;
--- of two dead ones one
+-- retry of one of two dead steps
 INSERT INTO test.flaw DEFAULT VALUES;
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "flawed"},
 	{"name": "after a", "kind": "echo", "needs": ["a"]}, {"name": "after b", "kind": "echo", "needs": ["b"]}, {"name": "after both", "kind": "echo", "needs": ["after a", "after b"]}]}') AS id \gset
@@ -137,14 +137,14 @@ SELECT name, state FROM test.steps WHERE batch_id = :id;
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.settled(:id);
 
--- cancelled: the whole
+-- the whole workflow is cancelled
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.steps WHERE name = ''a'' AND batch_id = %s)', :id));
 SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
--- a step that is blocked: others go on, and it is no success
+-- a blocked step is cancelled: the other steps continue, and the workflow does not succeed
 SELECT jobq.create_workflow('{"on_success": {"kind": "note", "payload": "success"}, "steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "b", "kind": "echo", "needs": ["a"]}, {"name": "c", "kind": "echo", "needs": ["b"]}, {"name": "d", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'b';
 SELECT test.until(format('(SELECT state = ''cancelled'' FROM jobq.steps WHERE name = ''c'' AND batch_id = %s)', :id));
@@ -153,12 +153,12 @@ SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 SELECT note FROM test.trace;
 
--- one that expires is lost like a dead one
+-- an expired step has the effect of a dead step
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "expires_at": "2001-01-01"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 
--- somebody else has the row: the step is freed when that is over
+-- another transaction has locked the row: the step is released when this transaction ends
 SELECT pg_advisory_lock(1);
 SELECT test.chain('[{"kind": "gate", "payload": 1}, {"kind": "echo"}]') AS ids \gset
 BEGIN;
@@ -168,7 +168,7 @@ SELECT state FROM jobq.wait((:'ids'::bigint[])[1]);
 COMMIT;
 SELECT state FROM jobq.wait((:'ids'::bigint[])[2]);
 
--- results are there if the queue keeps nothing, and come from consumers, too
+-- results are available even with keep => 'nothing', and from consumers, too
 SELECT jobq.create_queue('forgetful', keep => 'nothing'), jobq.create_queue('outside', mode => 'consumer');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1, "queue": "forgetful"}, {"name": "b", "kind": "anything", "queue": "outside", "needs": ["a"], "payload": {"$result": "a"}},
 	{"name": "c", "kind": "sum", "needs": ["b"], "payload": [{"$result": "a"}, {"$result": "b"}]}]}') AS id \gset
@@ -176,7 +176,7 @@ SELECT kind, payload, jobq.ack(id, token, '41') FROM jobq.reserve('{outside}', w
 SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 
--- what is removed from the archive meanwhile is not lost for the steps
+-- results of pruned jobs are still available to later steps
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "gate", "payload": 1},
 	{"name": "c", "kind": "echo", "needs": ["a", "b"], "payload": {"$result": "a", "path": ["kept"]}}, {"name": "d", "kind": "echo", "needs": ["bad", "b"]}]}') AS id \gset
@@ -190,7 +190,7 @@ SELECT jobq.prune('0', NULL) > 1 AS pruned;
 SELECT name, state FROM test.steps WHERE batch_id = :id;
 SELECT state, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 
--- a time is what it was, for a step that waits again
+-- run_at of a step keeps its meaning when the step waits again
 INSERT INTO test.flaw DEFAULT VALUES;
 SET timezone = 'Asia/Kolkata';
 SET datestyle = 'ISO, DMY';
@@ -206,7 +206,7 @@ SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{completed,
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WHERE batch_id = :id;
 SELECT jobq.cancel_batch(:id);
 SELECT test.settled(:id);
--- and for one that is a workflow
+-- and for a step that is a workflow
 SELECT jobq.retry_many(batch_id => :outer);
 SELECT test.until(format('(SELECT b.last_error IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b, jobq.steps s WHERE b.id = %s AND s.batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = b.id AND name = ''in''))', :outer));
 SELECT last_error FROM jobq.batches WHERE id = :outer;
@@ -214,7 +214,7 @@ SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq_internal.job WH
 SELECT jobq.cancel_batch(:outer);
 SELECT test.settled(:outer);
 
--- a payload that becomes too large: the step fails, and does so again, but never runs without the results
+-- a payload becomes too large: the step fails, also on retry, but never runs without the results
 CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 9 * 1024 * 1024)) $$;
 SELECT jobq.register('large', 'test.large()');
 SELECT test.chain('[{"kind": "large"}, {"kind": "echo", "payload": [{"$result": "1"}, {"$result": "1"}]}, {"kind": "echo"}]') AS ids \gset
@@ -224,14 +224,14 @@ SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.settled(:id);
 SELECT attempt, run_at, payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
--- it is blocked again, and not to be retried once more
+-- the step is blocked again, and cannot be retried twice
 BEGIN;
 SELECT jobq.retry((:'ids'::bigint[])[2]);
 SELECT * FROM test.error('SELECT jobq.retry(' || (:'ids'::bigint[])[2] || ')');
 COMMIT;
 SELECT test.settled(:id);
 SELECT jobq.delete((:'ids'::bigint[])[2]);
--- nor is it retried if the batch was cancelled, and nobody would free it
+-- nor can the step be retried after the batch was cancelled, because it would stay blocked forever
 SELECT pg_advisory_lock(1);
 SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": [{"$result": "a"}, {"$result": "a"}]}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''dead'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
@@ -252,7 +252,7 @@ ROLLBACK;
 SELECT count(*) AS steps FROM jobq.steps \gset
 SELECT count(*) AS batches FROM jobq.batches \gset
 
--- what is wrong with a definition
+-- errors in a definition
 SELECT w, e.* FROM unnest(ARRAY['null', '[]', '{}', '{"steps": null}', '{"steps": {}}', '{"steps": []}', '{"steps": 1, "x": 2}', '{"steps": [1]}', '{"steps": [{"kind": "echo"}]}', '{"steps": [{"name": 1}]}', '{"steps": [{"name": ""}]}',
 	'{"steps": [{"name": "a"}]}', '{"steps": [{"name": "a", "kind": "unheard of"}]}', '{"steps": [{"name": "a", "kind": "echo", "colour": 1}]}', '{"steps": [{"name": "a", "kind": "echo", "priority": "high"}]}',
 	'{"steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo"}, {"name": "a", "kind": "echo"}]}',
@@ -270,12 +270,12 @@ SELECT c, e.* FROM unnest(ARRAY['null', '{}', '[]', '[1]', '[{}]', '[{"kind": "e
 	WITH ORDINALITY u (c, n), test.error(format('SELECT test.chain(%L)', c)) e ORDER BY n;
 SELECT e.* FROM test.error('SELECT test.chain(NULL)') e;
 SELECT e.* FROM test.error($$SELECT test.chain((SELECT jsonb_agg('{"kind": "echo"}'::jsonb) FROM generate_series(1, 100001)))$$) e;
--- nothing of all that is left
+-- the failed calls have left no rows
 SELECT count(*) - :steps AS more FROM jobq.steps;
 SELECT count(*) - :batches AS more FROM jobq.batches;
 SELECT count(*) FROM jobq.jobs WHERE state = 'blocked';
 
--- a role's own
+-- a role's own workflows
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT test.chain('[{"kind": "echo", "payload": "hers"}, {"kind": "echo", "payload": {"$result": "1"}}]') AS ids \gset
@@ -288,14 +288,14 @@ SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq_internal.step$$) e
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
--- a result that is small, but would be long as text
+-- a small result with a long text representation
 CREATE FUNCTION test.numbers() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(1e131000) FROM generate_series(1, 9000) $$;
 CREATE FUNCTION test.count(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jsonb_array_length(payload -> 'numbers')) $$;
 SELECT jobq.register('numbers', 'test.numbers()'), jobq.register('count', 'test.count(jsonb)');
 SELECT test.chain('[{"kind": "numbers"}, {"kind": "count", "payload": {"numbers": {"$result": "1"}}}]') AS ids \gset
 SELECT state, result FROM jobq.wait((:'ids'::bigint[])[2], '5 min');
 
--- one that is nested too deep with the result of another fails, and no more
+-- a step fails if the result makes its payload too deeply nested
 CREATE FUNCTION test.nested() RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[', 600) || repeat(']', 600))::jsonb $$;
 SELECT jobq.register('nested', 'test.nested()');
 SELECT test.chain(jsonb_build_array('{"kind": "nested"}'::jsonb, jsonb_build_object('kind', 'echo', 'payload', (repeat('[', 600) || '{"$result": "1"}' || repeat(']', 600))::jsonb))) AS ids \gset

@@ -1,5 +1,5 @@
--- A consumer is lost with several jobs: none of them is charged for what another may have done, and the one that
--- ends its consumers is charged in the end.
+-- A consumer is lost with several jobs: no job is charged for a crash that another job may have caused.
+-- The job that causes the crashes is charged in the end.
 
 SELECT jobq.create_queue('bench', mode => 'consumer');
 CREATE FUNCTION test.bench_put(names text[], options text DEFAULT '') RETURNS bigint LANGUAGE plpgsql AS $$
@@ -11,7 +11,7 @@ BEGIN
 	RETURN jobs;
 END
 $$;
--- what one call takes; "held" as a consumer says it
+-- the jobs of one call; "held" as reported by the consumer
 CREATE TABLE test.bench (id bigint, token bigint, name text);
 CREATE FUNCTION test.bench_take(max int, held int DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
 	WITH r AS MATERIALIZED (SELECT * FROM jobq.reserve('{bench}', max, '10 min', '5 min', 'carver', held)),
@@ -27,7 +27,7 @@ BEGIN
 	END LOOP;
 END
 $$;
--- all leases run out
+-- all leases expire
 CREATE FUNCTION test.bench_run_out() RETURNS void LANGUAGE sql AS $$
 	SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '11 min')
 $$;
@@ -39,7 +39,7 @@ CREATE FUNCTION test.bench_back() RETURNS void LANGUAGE sql AS $$
 	SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.lease_slots() WHERE consumer = ''carver'')');
 $$;
 
--- of several jobs of one call that were not ended, each may be why: a fourth of them at a time comes again
+-- each unfinished job of a call may be the cause: a quarter of the jobs is handed out at a time
 SELECT test.bench_put('{a,b,c,d,e,f,g,h,i}');
 SELECT test.bench_take(9);
 SELECT test.bench_back();
@@ -48,7 +48,7 @@ SELECT DISTINCT errors IS NULL AS no_errors, log -> 0 ->> 'message' AS log FROM 
 SELECT test.bench_put('{x,y}');
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'a');
--- one that is left of them has ended its consumer
+-- a remaining job of this quarter has crashed its consumer
 SELECT test.bench_back();
 SELECT * FROM test.bench_jobs();
 SELECT test.bench_take(9);
@@ -60,12 +60,12 @@ SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'g h');
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'b i');
--- others come only then, as they would be held with those; so does one that has failed while its consumer lived
+-- the other jobs come only now, because the crash would also affect them; so does a job that failed without a crash
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'c x y');
 SELECT * FROM test.bench_jobs();
 
--- what is left of the jobs of a call when others were ended or extended meanwhile
+-- the unfinished jobs of a call, after other jobs of the call were ended or extended
 SELECT test.bench_put('{k,l}');
 SELECT test.bench_take(2);
 SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '8 min') \g /dev/null
@@ -80,7 +80,7 @@ SELECT test.bench_end('ack', 'l');
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'k');
 
--- a job that was taken alone is charged
+-- a job that was reserved alone is charged
 SELECT test.bench_put('{m}');
 SELECT test.bench_take(9);
 SELECT test.bench_back();
@@ -88,7 +88,8 @@ SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"m"';
 SELECT test.bench_take(1);
 SELECT test.bench_end('ack', 'm');
 
--- not if its consumer holds jobs of other calls, or may: only when it comes apart, to one that holds no other
+-- not if the consumer holds, or may hold, jobs of other calls: the job is charged only
+-- after a reservation alone, by a consumer without other jobs
 SELECT test.bench_put('{n}');
 SELECT test.bench_take(1, 0);
 SELECT test.bench_back();
@@ -98,20 +99,20 @@ SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"n"';
 SELECT test.bench_take(1, 0);
 SELECT test.bench_back();
 SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"n"';
--- nor is that so for ever
+-- the number of uncharged losses is limited
 SELECT 'SELECT test.bench_take(1, 3)', 'SELECT test.bench_back()' FROM generate_series(1, 9) \gexec
 SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"n"';
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'bench';
 SELECT code, message, hint FROM test.error($$SELECT jobq.reserve('{bench}', held => -1)$$);
 
--- a timeout that is over: of a job that was extended it is the job's, which has begun; of others who knows
+-- the timeout has passed: an extended job has begun, and is charged; the other jobs may not have begun
 SELECT test.bench_put('{o,p,q}', ', timeout => ''40s''');
 SELECT test.bench_take(3, 0);
 SELECT test.bench_end('extend', 'o', ', ''1 min''');
 SELECT test.bench_back();
 SELECT payload ->> 0 AS name, state, attempt, errors -> 0 ->> 'message' AS error FROM jobq.jobs WHERE queue = 'bench' AND state <> 'completed' ORDER BY id;
 
--- a job that is to begin once at most may have begun
+-- a job with one attempt may have begun, and is not repeated
 SELECT jobq.cancel_many(queue => 'bench', state => 'waiting');
 SELECT test.bench_put('{r}');
 SELECT count(jobq.enqueue('carve', to_jsonb(name), 'bench', max_attempts => 1)) FROM unnest('{s,t}'::text[]) AS name;

@@ -1,13 +1,13 @@
--- Consumers meet jobs that are in memory and may not run.  These cost no tokens, and hold
--- neither places nor leases, however many they are.
+-- Consumers find outdated jobs in memory that may not run.  Such jobs cost no tokens, and
+-- hold neither permits nor leases, however many there are.
 
--- one that has expired, and one that belongs into another lane by now
+-- an expired job, and a job that now belongs to another lane
 SELECT jobq.create_queue('paced', mode => 'consumer', rate => '1 per hour');
 SELECT jobq.enqueue('parcel', '"late"', 'paced', expires_at => jobq_internal.clock() + '1 min') AS late, jobq.enqueue('parcel', '"moved"', 'paced') AS moved \gset
 SELECT jobq.test_clock('2 min') \g /dev/null
 SELECT jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('paced', limiter => 'carriers');
 CALL test.settle();
--- what is rolled back comes again
+-- after a rollback, the jobs are found again
 BEGIN;
 SELECT count(*) FROM jobq.reserve('{paced}');
 ROLLBACK;
@@ -20,7 +20,7 @@ SELECT jobq.ack(:moved, :token);
 SELECT queue, limiter, running, tokens < 0.5 AS spent FROM jobq.limits WHERE queue = 'paced' OR limiter = 'carriers' ORDER BY queue;
 SELECT jobq.test_clock('0'), jobq.drop_queue('paced'), jobq.drop_limiter('carriers') \g /dev/null
 
--- the only place is free for the next one in the same call
+-- the only permit is free for the next job in the same call
 SELECT jobq.create_queue('narrow', mode => 'consumer', max_running => 1);
 SELECT jobq.enqueue('parcel', '"late"', 'narrow', expires_at => jobq_internal.clock() + '1 min') FROM generate_series(1, 3) \g /dev/null
 SELECT jobq.enqueue('parcel', '"good"', 'narrow') AS good \gset
@@ -31,7 +31,7 @@ SELECT payload, token FROM jobq.reserve('{narrow}', wait => '5 min') \gset
 SELECT jobq.ack(:good, :token);
 SELECT jobq.test_clock('0'), jobq.drop_queue('narrow') \g /dev/null
 
--- more than there are leases for calls
+-- more outdated jobs than a call can lease
 SELECT jobq.create_queue('crowd', mode => 'consumer');
 CREATE PROCEDURE test.crowd(what text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -55,7 +55,7 @@ CALL test.crowd('cancelled');
 SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min');
 CALL test.crowd('expired');
 SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min');
--- an expired job whose row is still there would be due again when the clock goes back
+-- an expired job whose row still exists would be due again after the clock is set back
 SELECT test.until($$NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = 'crowd')$$);
 SELECT count(*), state FROM jobq.jobs WHERE queue = 'crowd' GROUP BY state ORDER BY state;
 SELECT jobq.test_clock('0') \g /dev/null
@@ -68,7 +68,7 @@ SELECT jobq.cancel_many(queue => 'crowd', state => 'waiting');
 SELECT jobq.drop_queue('crowd'), jobq.drop_limiter('carriers');
 DROP PROCEDURE test.crowd;
 
--- the clock is put back while a consumer has a job that has failed before: it runs, and does not wait
+-- the clock is set back while a consumer holds a job that has failed before: the job is running, not waiting
 SELECT jobq.create_queue('again', mode => 'consumer');
 SELECT jobq.test_clock('2 min') \g /dev/null
 SELECT jobq.enqueue('parcel', '"held"', 'again', max_attempts => 3) AS id \gset

@@ -1,11 +1,11 @@
--- Consumers outside the database: reserve(), ack() and their kin.
+-- Consumers outside the database: reserve(), ack() and related functions.
 
 SELECT jobq.create_queue('letters', open => true, mode => 'consumer');
 SELECT jobq.create_queue('parcels', open => true, mode => 'consumer', lease => 'memory', keep => 'no_payload');
 SELECT name, mode, lease FROM jobq.queues WHERE name IN ('letters', 'parcels', 'manual') ORDER BY name;
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 
--- What a consumer holds, kept for the statements that follow.
+-- The jobs that a consumer has reserved, stored for later statements.
 CREATE TABLE test.held (n bigint GENERATED ALWAYS AS IDENTITY, id bigint, token bigint, queue text, kind text, payload jsonb,
 	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz, context jsonb, tenant text, alone boolean);
 GRANT ALL ON test.held TO PUBLIC;
@@ -15,7 +15,7 @@ RETURNS TABLE (queue text, payload jsonb, attempt int) LANGUAGE sql AS $$
 		SELECT * FROM jobq.reserve($1, $2, $3, $4, 'tester') RETURNING *)
 	SELECT queue, payload, attempt FROM kept ORDER BY n
 $$;
--- Call a function with the id and token under which the payload was reserved last; an error is told by its code.
+-- Calls a function with the id and token of the last reservation of this payload; returns the code of an error.
 CREATE FUNCTION test.say(function text, what jsonb, more text DEFAULT '') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	job test.held;
@@ -31,13 +31,13 @@ CREATE FUNCTION test.post(what jsonb, priority int DEFAULT 0, delay interval DEF
 RETURNS void LANGUAGE sql AS $$
 	SELECT jobq.enqueue('post', what, queue, priority, delay => delay, max_attempts => max_attempts, backoff => 'fixed 1h')
 $$;
--- What has become of the newest job with that payload.
+-- The outcome of the newest job with this payload.
 CREATE FUNCTION test.fate(what jsonb, OUT state text, OUT attempt int, OUT result jsonb, OUT error text) LANGUAGE sql AS $$
 	SELECT s.state, s.attempt, s.result, s.error
 	FROM jobq.status((SELECT max(id) FROM (SELECT id, payload FROM jobq.jobs UNION ALL SELECT id, payload FROM test.held) j WHERE payload = what)) s
 $$;
 
--- one job, which needs no handler
+-- one job, without a handler
 SELECT jobq.enqueue('post', '"first"', 'letters', headers => '{"trace": 7}', max_attempts => 5) AS id \gset
 SELECT id = :id AS same, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at < now() AS enqueued, lease_until BETWEEN now() + '89s' AND clock_timestamp() + '91s' AS lease
 FROM jobq.reserve('{letters}', wait => '5 min', consumer => 'postman') \gset
@@ -52,7 +52,7 @@ SELECT count(*) FROM jobq.reserve('{letters}');
 SELECT jobq.ack(:id, :token, '{"delivered": true}');
 SELECT state, attempt, result, started_at <= finished_at AS times FROM jobq.wait(:id);
 SELECT count(*) FROM jobq.workers WHERE type = 'consumer';
--- twice
+-- a second ack()
 SELECT * FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
 
 -- in order of queue, priority, time
@@ -70,7 +70,7 @@ SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]);
 SELECT state, count(*), count(payload) AS payloads FROM jobq.wait_many(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
 SELECT jobq.ack_many('{}'::bigint[], '{}'::bigint[]);
 
--- more than are archived at a time; one that is named twice, near to itself and far off
+-- more jobs than are archived at a time; a job listed twice, close together and far apart
 SELECT count(*) FROM generate_series(1, 250) n, test.post(to_jsonb(n));
 SELECT count(*), array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset
 \echo :count
@@ -85,7 +85,7 @@ SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]);
 SELECT state, count(*) FROM jobq.jobs WHERE id = ANY (:'ids') GROUP BY 1;
 SELECT count(*) FROM jobq_internal.lease_slots();
 
--- The next job, however often a consumer comes back without one.
+-- Reserves the next job, and repeats calls that return no job.
 CREATE PROCEDURE test.next(INOUT what jsonb DEFAULT NULL) LANGUAGE plpgsql AS $$
 BEGIN
 	WHILE what IS NULL LOOP
@@ -94,7 +94,7 @@ BEGIN
 	END LOOP;
 END
 $$;
--- one that has expired is not handed out, nor waited with: who waits for its end, and then sends another, is told
+-- an expired job is not handed out, and its end is not delayed: a job sent after its end is delivered
 CREATE FUNCTION test.answer(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT FROM jobq.wait(payload::bigint, '5 min'); SELECT test.post('"answer"') $$;
 SELECT jobq.register('answer', 'test.answer(jsonb)');
 SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '10 ms', delay => '300 ms') AS id \gset
@@ -105,7 +105,7 @@ SELECT test.say('ack', '"answer"');
 SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT state FROM jobq.wait(:answer);
 SELECT jobq.unregister('answer');
--- nor is one waited with that was written anew
+-- nor does a rewritten row delay the call
 SELECT test.post('"anew"');
 SELECT jobq.alter_queue('letters', fair_by => 'tenant');
 CALL test.next();
@@ -120,12 +120,12 @@ SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.reserve();
 SELECT test.say('ack', '"later"');
 SELECT jobq.test_clock('0') \g /dev/null
--- the entry of a job that was written anew does not hide the right one
+-- the old entry of a rewritten job does not hide the new entry
 SELECT jobq.enqueue('post', '"old"', 'letters', unique_key => 'moved') AS id \gset
 SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', on_conflict => 'replace') = :id AS same;
 SELECT * FROM test.reserve(max => 2);
 SELECT test.say('ack', '"new"');
--- a name that is too long ends with a whole character
+-- a long name is truncated at a character boundary
 SELECT test.post('"named"');
 SELECT id, token FROM jobq.reserve('{letters}', wait => '5 min', consumer => repeat('é', 40)) \gset
 SELECT length(consumer) FROM jobq_internal.lease WHERE token = :token;
@@ -148,7 +148,7 @@ SELECT test.say('nack', '"torn"');
 SELECT state, attempt, error FROM test.fate('"torn"');
 SELECT kind, attempt, sqlstate, error, (SELECT array_agg(e ->> 'message') FROM jsonb_array_elements(errors) e) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT jobq.test_clock('0') \g /dev/null
--- which can be retried, under the same id
+-- a dead letter can be retried, under the same id
 SELECT jobq.retry(id) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT test.say('ack', '"torn"');
 SELECT * FROM test.reserve();
@@ -171,7 +171,7 @@ SELECT * FROM test.reserve(wait => '10ms');
 SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.reserve();
 SELECT jobq.test_clock('0') \g /dev/null
--- ... and it may have another payload; what the consumer has told is kept
+-- ... and the job may get another payload; log lines of the consumer are kept
 SELECT jobq.enqueue('post', '{"step": 1}', 'letters', group_key => 'steps', headers => '{"h": 1}') AS id \gset
 SELECT * FROM test.reserve();
 SELECT jobq.log(id, token, 'step 1 is done') FROM test.held WHERE id = :id;
@@ -181,7 +181,7 @@ SELECT replace(l ->> 'message', current_user, 'ME') AS log FROM jobq.jobs j, jso
 SELECT test.say('release', '{"step": 2}', ', ''1 hour'', ''{"step": 3}''');
 SELECT state, attempt, payload, headers FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
--- cancel: the consumer learns of it when it is done
+-- cancel: the consumer gets an error at its next call
 SELECT jobq.cancel(id) FROM test.held WHERE payload = '"back"' ORDER BY n DESC LIMIT 1;
 SELECT state, attempt, error FROM test.fate('"back"');
 SELECT f, test.say(f, '"back"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('set_progress', ', 1')) v (f, more);
@@ -197,7 +197,7 @@ SELECT * FROM test.reserve();
 SELECT code, message FROM test.held, test.error(format('SELECT jobq.retry(%s)', id)) WHERE payload = '"held again"' AND attempt = 2;
 SELECT test.say('ack', '"held again"');
 
--- a lease that ends charges the attempt
+-- an expired lease charges the attempt
 SELECT test.post('"late"', max_attempts => 2);
 SELECT * FROM test.reserve(lease => '1 min');
 SELECT jobq.test_clock('61s') \g /dev/null
@@ -205,7 +205,7 @@ SELECT test.say('ack', '"late"');
 SELECT test.until('(SELECT state = ''retryable'' FROM test.fate(''"late"''))');
 SELECT attempt, error FROM test.fate('"late"');
 SELECT test.say('ack', '"late"');
--- no lease is longer than the job's timeout, however often it is extended
+-- a lease never exceeds the job's timeout, however often it is extended
 SELECT jobq.enqueue('post', '"long"', 'letters', timeout => '30s', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
 SELECT id = :id AS same, token, lease_until < jobq_internal.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '5 min', lease => '1 min') \gset
 \echo :same :short
@@ -215,7 +215,7 @@ SELECT code FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
 SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :id || '))');
 SELECT attempt, error FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
--- extended in time it does not end
+-- a lease extended in time does not expire
 SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT * FROM test.reserve(lease => '1 min');
 SELECT test.say('extend', '"late"', ', ''10 min''');
@@ -231,7 +231,7 @@ SELECT test.until('(SELECT count(*) FROM jobq.dead_letters WHERE queue = ''lette
 SELECT attempt, sqlstate, error FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'letters';
 SELECT jobq.test_clock('0') \g /dev/null
--- so does one in memory
+-- nor does a lease in memory
 SELECT test.post('"late parcel"', queue => 'parcels', max_attempts => 1);
 SELECT * FROM test.reserve('{parcels}', lease => '1 min');
 SELECT test.say('extend', '"late parcel"', ', ''10 min''');
@@ -244,7 +244,7 @@ SELECT test.say('ack', '"late parcel"');
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'parcels';
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a reservation that rolls back gives the jobs and their attempts back at once
+-- a rolled back reservation returns the jobs and their attempts at once
 CALL test.settle();
 SELECT test.post('"one"'), test.post('"two"'), test.post('"three"');
 BEGIN;
@@ -263,7 +263,7 @@ ROLLBACK TO a;
 SELECT * FROM test.reserve();
 COMMIT;
 SELECT f.state FROM unnest('{"\"one\"", "\"two\"", "\"three\""}'::jsonb[]) WITH ORDINALITY u (what, n), test.fate(what) f ORDER BY n;
--- an ack that rolls back leaves the lease
+-- after a rolled back ack(), the lease remains
 BEGIN;
 SELECT test.say('ack', '"one"');
 SELECT test.say('ack', '"one"');
@@ -274,14 +274,14 @@ SELECT test.say('extend', '"two"', ', ''1h''');
 ROLLBACK;
 SELECT state, attempt FROM test.fate('"one"');
 SELECT test.say('ack', '"one"'), test.say('ack', '"two"');
--- reserve, work and ack in one transaction
+-- reserve, work and ack in the same transaction
 BEGIN;
 SELECT * FROM test.reserve();
 INSERT INTO test.trace (note) VALUES ('done by a consumer');
 SELECT test.say('ack', '"three"');
 COMMIT;
 SELECT state, attempt FROM test.fate('"three"');
--- given back and acknowledged in one transaction: the later one wins or fails
+-- ack, release and extend in one transaction: later calls fail
 SELECT test.post('"both"');
 SELECT * FROM test.reserve();
 BEGIN;
@@ -294,7 +294,8 @@ BEGIN;
 SELECT payload FROM jobq.reserve('{letters}', wait => '5 min');
 PREPARE TRANSACTION 'reserve';
 SELECT * FROM test.reserve();
--- what is told of a job that runs is part of none
+-- set_progress() is not part of the transaction, and takes effect despite a rollback;
+-- a transaction with ack() cannot be prepared
 BEGIN;
 SELECT test.say('set_progress', '"prepared"', ', 50');
 PREPARE TRANSACTION 'progress';
@@ -305,11 +306,11 @@ BEGIN;
 SELECT test.say('ack', '"prepared"');
 PREPARE TRANSACTION 'ack';
 SELECT test.say('ack', '"prepared"');
--- nor does a transaction that can only read
+-- a read-only transaction cannot reserve
 BEGIN READ ONLY;
 SELECT * FROM jobq.reserve('{letters}');
 ROLLBACK;
--- of a job that a prepared transaction has cancelled there is none left
+-- after a prepared transaction has cancelled a job, no lease is left
 SELECT test.post('"gone"');
 SELECT * FROM test.reserve();
 SELECT count(*) FROM jobq_internal.lease_slots();
@@ -320,7 +321,7 @@ SELECT count(*) FROM jobq_internal.lease_slots();
 COMMIT PREPARED 'cancel';
 SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 0');
 SELECT test.say('ack', '"gone"');
--- nothing is left of rows that no lease needs
+-- unneeded rows of leases are deleted
 SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 0');
 
 -- bad input
@@ -344,7 +345,7 @@ SELECT * FROM test.error($$SELECT jobq.create_queue('x', mode => 'both')$$);
 SELECT hint FROM test.error($$SELECT jobq.reserve('{it''s}')$$);
 SELECT * FROM test.error($$SELECT jobq.create_queue('x', lease => 'short')$$);
 
--- a session that waits: until the time is over, a cancel, or statement_timeout
+-- a waiting session: until the time has passed, a cancellation, or statement_timeout
 SELECT count(*), clock_timestamp() - statement_timestamp() >= '100ms' AS waited FROM jobq.reserve('{letters}', wait => '100ms');
 SET statement_timeout = '100ms';
 \set VERBOSITY sqlstate
@@ -352,7 +353,7 @@ SELECT * FROM jobq.reserve('{letters}', wait => '1 min');
 \set VERBOSITY default
 RESET statement_timeout;
 
--- a queue that changes its mode: workers and consumers are not mixed up
+-- a queue changes its mode: workers and consumers do not get each other's jobs
 CREATE FUNCTION test.by_worker(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
 SELECT jobq.register('post', 'test.by_worker(jsonb)');
 TRUNCATE test.trace;
@@ -370,12 +371,12 @@ SELECT test.post('"c"', queue => 'changing');
 SELECT * FROM test.reserve('{changing}');
 SELECT test.say('nack', '"c"', ', NULL, ''0''');
 SELECT * FROM test.reserve('{changing}');
--- one whose lease ends is a worker's now
+-- a job released after the change goes to a worker
 SELECT jobq.alter_queue('changing', mode => 'worker');
 SELECT test.say('release', '"c"');
 SELECT test.until('(SELECT count(*) FROM test.trace) = 2');
 SELECT jobq.unregister('post');
--- paused: nothing is handed out, and what is held can be finished
+-- paused: no job is handed out, but reserved jobs can be completed
 SELECT test.post('"d"'), test.post('"e"');
 SELECT * FROM test.reserve();
 SELECT jobq.pause('letters');
@@ -385,7 +386,7 @@ SELECT jobq.resume('letters');
 SELECT * FROM test.reserve();
 SELECT test.say('ack', '"e"');
 
--- a consumer takes the jobs of those roles whose privileges it has
+-- a consumer gets the jobs of roles whose privileges the consumer has
 SET ROLE regress_jobq_alice;
 SELECT test.post('"alice"');
 SET ROLE regress_jobq_bob;
@@ -395,7 +396,7 @@ SELECT * FROM test.reserve(wait => '10ms');
 SELECT role, jobs_held FROM jobq.workers WHERE type = 'consumer';
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.workers WHERE type = 'consumer';
--- not even with the token
+-- other jobs are refused even with a valid token
 SELECT f, test.say(f, '"bob"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('set_progress', ', 1')) v (f, more);
 SELECT * FROM test.reserve(max => 10);
 RESET ROLE;
@@ -406,7 +407,7 @@ SELECT * FROM test.reserve(max => 10);
 SELECT test.say('ack', '"bob"'), test.say('ack', '"alice"');
 RESET ROLE;
 REVOKE regress_jobq_bob FROM regress_jobq_alice;
--- who takes jobs of all roles decides nothing that they do
+-- a consumer of all roles' jobs may not change their payload
 SELECT jobq.grant_privilege('regress_jobq_alice', 'consume', 'letters');
 SET ROLE regress_jobq_bob;
 SELECT test.post('"of bob"');
@@ -431,7 +432,7 @@ SELECT code, message FROM test.error('SELECT * FROM jobq.reserve(''{letters}'')'
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
--- a kind gets a handler, and one that goes comes back with a rollback
+-- a kind gets a handler; a handler removed in a transaction is back after the rollback
 SELECT jobq.enqueue('coming', '1', 'letters') AS id \gset
 SELECT jobq.register('coming', 'test.echo(jsonb)', max_attempts => 7);
 SELECT count(jobq.enqueue('coming', '2', 'letters'));
@@ -451,7 +452,7 @@ SELECT count(jobq.enqueue('coming', '7', 'letters'));
 SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '5 min');
 
--- the table is written anew: who holds a job, or reserves it later, finds it
+-- the table is rewritten: reserved jobs can be acknowledged, and waiting jobs reserved
 VACUUM FULL jobq_internal.job;
 SELECT count(jobq.enqueue('moved', to_jsonb(i), 'letters')) FROM generate_series(1, 4) i;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', wait => '5 min');
@@ -460,7 +461,7 @@ VACUUM FULL jobq_internal.job;
 SELECT jobq.ack(:id, :token);
 SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10, wait => '5 min') r;
 
--- the kind's max_exceptions holds, and its on_failure is run by a worker, for which no queue is made anew
+-- max_exceptions of the kind applies, and a worker runs on_failure without creating a queue
 SELECT jobq.register('lost', 'test.echo(jsonb)', queue => 'nowhere', max_exceptions => 1, on_failure => 'test.note(jsonb)');
 SELECT jobq.drop_queue('nowhere');
 TRUNCATE test.trace;
@@ -473,7 +474,7 @@ SELECT queue, (SELECT count(*) FROM jobq.queues WHERE name = 'nowhere') AS made 
 SELECT jobq.unregister('lost'), jobq.delete(:id);
 TRUNCATE test.trace;
 
--- ids and tokens as drivers send them: numbers of another type, arrays, or parameters without a type
+-- ids and tokens as sent by drivers: numbers of another type, arrays, or untyped parameters
 SELECT jobq.ack_many('{}', '{}'), jobq.extend_many('{}', '{}', '1 min');
 PREPARE one(bigint, bigint) AS SELECT jobq.ack($1, $2);
 PREPARE small(int, bigint) AS SELECT jobq.ack($1, $2, '"small"');
@@ -502,7 +503,7 @@ SELECT * FROM test.error('SELECT jobq.ack_many(''{1}'', ''1'')');
 SELECT * FROM test.error('SELECT jobq.ack(''one'', ''1'')');
 SELECT * FROM test.error('SELECT jobq.ack_many(''{1}'', ''{1}'', ''"result"'')');
 SELECT * FROM test.error('SELECT jobq.ack(NULL, ''1'')');
--- each with its result, or none, and more than are archived at a time
+-- a result for each job, or none; more jobs than are archived at a time
 SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 250) i;
 CALL test.settle();
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset

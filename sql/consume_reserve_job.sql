@@ -1,10 +1,10 @@
--- A consumer takes a certain job: reserve_job().
+-- reserve_job(): a consumer reserves a given job.
 SELECT jobq.create_queue('desk', open => true, mode => 'consumer');
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 CREATE FUNCTION pg_temp.post(what text, "group" text DEFAULT NULL, kind text DEFAULT 'paper', delay interval DEFAULT NULL, headers jsonb DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.enqueue(kind, to_jsonb(what), 'desk', group_key => "group", delay => delay, headers => headers)
 $$;
--- What is taken, for a moment: its payload, or null.
+-- Reserves a job briefly and returns the payload, or null.
 CREATE FUNCTION pg_temp.had(id bigint) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	taken jobq.reserved_job;
@@ -24,7 +24,7 @@ SELECT state, attempt FROM jobq.status(:b);
 SELECT consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';
 SELECT count(*) FROM jobq_internal.lease WHERE :b = ANY (job_ids);
 
--- what is held, waits for its time, is over, or does not exist cannot be had
+-- a reserved, scheduled, completed or unknown job cannot be reserved
 SELECT pg_temp.had(:b) AS held, pg_temp.had(:later) AS later, pg_temp.had(0) AS unknown;
 SELECT jobq.ack(:b, :b_token);
 SELECT pg_temp.had(:b) AS over;
@@ -32,7 +32,7 @@ BEGIN;
 SELECT pg_temp.had(pg_temp.post('mine')) AS not_committed;
 ROLLBACK;
 
--- the others come by reserve(), and one that was given back or whose reservation was undone
+-- reserve() returns the other jobs, and a job after its release or after a rolled back reservation
 SELECT pg_temp.had(:c);
 BEGIN;
 SELECT payload FROM jobq.reserve_job(:a);
@@ -41,7 +41,7 @@ SELECT payload FROM jobq.reserve('{desk}', wait => '5 min');
 SELECT payload FROM jobq.reserve('{desk}', wait => '5 min');
 SELECT jobq.cancel_many(queue => 'desk', state => 'waiting') IS NOT NULL AS cleared, count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'desk';
 
--- whose jobs they are
+-- jobs of another role
 SET ROLE regress_jobq_alice;
 SELECT pg_temp.post('of alice') AS hers \gset
 SET ROLE regress_jobq_bob;
@@ -75,7 +75,7 @@ SELECT jobq.ack(:held_id, :held_token);
 SELECT pg_temp.had(:x1) AS free;
 SELECT jobq.alter_queue('desk', tenant => 'none', tenant_max_running => 0);
 
--- a group goes on in its order
+-- a group keeps the order
 SELECT pg_temp.post('g1', 'g') AS g1, pg_temp.post('g2', 'g') AS g2, pg_temp.post('h1', 'h') AS h1 \gset
 SELECT pg_temp.had(:g2) AS not_first;
 SELECT id, token FROM jobq.reserve_job(:g1) \gset held_
@@ -83,7 +83,7 @@ SELECT pg_temp.had(:g2) AS first_is_held, pg_temp.had(:h1) AS of_another;
 SELECT jobq.ack(:held_id, :held_token);
 SELECT pg_temp.had(:g2) AS now_first;
 
--- all that is left comes once
+-- each remaining job is returned once
 CREATE TEMP TABLE rest (payload jsonb);
 DO $$
 DECLARE

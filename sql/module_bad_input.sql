@@ -1,4 +1,4 @@
--- Errors that users make, and what they are told.
+-- Errors caused by users, and their messages.
 
 -- kind and payload
 SELECT jobq.enqueue('nothing');
@@ -18,7 +18,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 1200)));
 SELECT jobq.enqueue_many('echo', ARRAY['1', to_jsonb(repeat('x', 1200))]);
 INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', to_jsonb(repeat('x', 1200)));
--- headers count
+-- headers count towards max_payload
 SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 600)), headers => jsonb_build_object('h', repeat('y', 500)));
 SELECT jobq.enqueue_many('echo', ARRAY[to_jsonb(repeat('x', 600))], headers => jsonb_build_object('h', repeat('y', 500)));
 RESET jobq.max_payload;
@@ -30,7 +30,7 @@ SELECT jobq.enqueue('echo', headers => jsonb_build_object('h', test.deep(1000)))
 SELECT jobq.enqueue('echo', test.deep(1000), headers => jsonb_build_object('h', test.deep(999))) AS id \gset
 SELECT state, result = test.deep(1000) AS same FROM jobq.wait(:id);
 
--- results, and errors that are too long
+-- nesting of results, and long errors
 CREATE FUNCTION test.too_deep() RETURNS jsonb LANGUAGE sql AS $$ SELECT test.deep(1001) $$;
 CREATE FUNCTION test.wordy() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE '%', repeat('ä', 1000000); END $$;
 SELECT jobq.register('too_deep', 'test.too_deep()', max_attempts => 1), jobq.register('wordy', 'test.wordy()', max_attempts => 1);
@@ -51,7 +51,7 @@ SELECT jobq.unregister('too_deep'), jobq.unregister('wordy');
 SELECT jobq.enqueue('echo', queue => '');
 SELECT jobq.enqueue('echo', queue => repeat('q', 52));
 
--- when
+-- times
 SELECT jobq.enqueue('echo', run_at => now(), delay => '1 s');
 SELECT jobq.enqueue('echo', run_at => 'infinity');
 SELECT jobq.enqueue('echo', run_at => '-infinity');
@@ -70,7 +70,7 @@ SELECT e.code, e.message FROM unnest(ARRAY['', 'fixed', 'fixed five', 'fixed -5s
 SELECT jobq.enqueue('echo', backoff => 'fixed');
 SELECT jobq.enqueue('echo', backoff => 'list 5s, 1 month');
 SELECT jobq.enqueue('echo', backoff => 'exponential 5 s cap 400 days');
--- what is well-formed
+-- valid backoffs
 CREATE TABLE test.good AS SELECT b, jobq.enqueue('echo', backoff => b, queue => 'manual') AS id
 FROM unnest(ARRAY['fixed 0s', ' FIXED  1.5 h ', 'fixed 366d', 'fixed 5', 'fixed 5 weeks', 'fixed minute', 'fixed 5 min jitter 0%', 'exponential 5s jitter 100% cap 1m', 'list 1s', 'list 1s , 2 min,3h,4d jitter 5%']) b;
 SELECT count(*), bool_and(jobq.cancel(id)) FROM test.good;
@@ -111,7 +111,7 @@ SELECT e.* FROM test.error('SELECT jobq.alter_queue(''x'')') e;
 SELECT e.* FROM test.error('SELECT jobq.alter_queue(''manual'', keep => ''some'')') e;
 SELECT count(*) FROM jobq.queues WHERE name = 'x';
 
--- what a handler may ask for has bounds, too
+-- limits for calls by a handler
 CREATE FUNCTION test.asks_too_much(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SELECT jobq.' || (payload #>> '{}'); END $$;
 SELECT jobq.register('asks_too_much', 'test.asks_too_much(jsonb)', max_attempts => 1);
 SELECT c, e.* FROM unnest(ARRAY['snooze(''-1 s'')', 'snooze(''1000 years'')', 'snooze(''-1 s'', true)', 'set_progress(-1)', 'set_progress(100.1)', 'set_progress(''nan'')'])
@@ -119,7 +119,7 @@ SELECT c, e.* FROM unnest(ARRAY['snooze(''-1 s'')', 'snooze(''1000 years'')', 's
 -- a null delay is no delay
 SELECT jobq.enqueue('asks_too_much', '"snooze(NULL)"', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
--- and other nulls mean nothing
+-- and other nulls have no effect
 SELECT jobq.enqueue('asks_too_much', '"set_progress(50, NULL)"') AS id \gset
 SELECT * FROM test.outcome(:id);
 -- but the end of a job needs no reason
@@ -134,8 +134,8 @@ SELECT * FROM test.error('SELECT jobq.wait(1, ''-1 s'')');
 SELECT * FROM test.error('SELECT jobq.wait(1, ''1000 years'')');
 SELECT * FROM test.error('SELECT jobq.test_clock(''-1 s'')');
 
--- Drivers that leave the types of parameters open can call every function, with
--- each number of arguments: which function is meant follows from their number.
+-- A driver may leave the types of parameters open.  Every function can then be called with
+-- each number of arguments, because this number identifies the function.
 SELECT proname, n, code, message FROM
 	(SELECT DISTINCT proname, n FROM pg_proc, generate_series(pronargs - pronargdefaults, pronargs::int) n
 		WHERE pronamespace = 'jobq'::regnamespace AND prokind = 'f' AND prorettype <> 'trigger'::regtype AND prorettype <> 'event_trigger'::regtype) f,
@@ -173,7 +173,7 @@ SET jobq.max_payload = '1 kB';
 SET jobq.create_queues = off;
 RESET ROLE;
 \set VERBOSITY default
--- what a change to the file says
+-- the properties of the settings
 SELECT name, boot_val, unit, context, vartype, min_val, max_val FROM pg_settings WHERE name LIKE 'jobq.%' ORDER BY name COLLATE "C";
 -- the slots in shared memory that these settings provide
 SELECT slots, setting, most, twice FROM jobq_internal.capacity();

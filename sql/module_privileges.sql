@@ -1,9 +1,9 @@
--- Who may do what, and see what.
+-- Privileges: the actions and the data that each privilege allows.
 
--- nobody may do anything, with what somebody else has
+-- a role without privileges may do nothing to objects of another role
 SELECT jobq.enqueue('echo', '"secret"', queue => 'manual', delay => '1 hour') AS other \gset
 SELECT jobq.schedule('secret', '@yearly', 'echo', '"secret"');
--- a call of the routine with arguments that are there
+-- returns a call of the routine with existing objects as arguments
 CREATE FUNCTION test.call_of(routine regprocedure, id bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE p.prokind WHEN 'p' THEN 'CALL ' ELSE 'SELECT * FROM ' END || p.pronamespace::regnamespace || '.' || quote_ident(p.proname) || '('
 		|| coalesce(string_agg(CASE t::regtype::text WHEN 'bigint' THEN id::text WHEN 'bigint[]' THEN format('''{%s}''', id)
@@ -32,14 +32,14 @@ FROM pg_proc p, test.error(test.call_of(p.oid, :other)) e
 WHERE p.pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
 	AND has_function_privilege(p.oid, 'EXECUTE') AND p.prorettype <> 'trigger'::regtype
 GROUP BY p.proname, 2, 3 ORDER BY e.code COLLATE "C", min(e.message) COLLATE "C", p.proname;
--- and sees nothing
+-- and sees no rows
 SELECT c.relname, test.count_of(c.oid) FROM pg_class c
 WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v') AND has_table_privilege(c.oid, 'SELECT') ORDER BY 1;
 SELECT * FROM jobq_internal.worker_slots();
 SELECT * FROM jobq_internal.limit_slots();
 SELECT * FROM jobq_internal.lease_slots();
 RESET ROLE;
--- what is not for users at all, he cannot even call
+-- internal functions cannot even be called
 SELECT p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
 	AND NOT has_function_privilege('regress_jobq_nobody', p.oid, 'EXECUTE') ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
@@ -47,7 +47,7 @@ SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnames
 SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND CASE WHEN relkind = 'S' THEN has_sequence_privilege('regress_jobq_nobody', c.oid, 'USAGE, SELECT, UPDATE') END;
 SELECT jobq.cancel(:other), jobq.unschedule('secret');
 
--- produce: jobs of one's own
+-- produce: a role's own jobs
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'produce'), jobq.grant_privilege('regress_jobq_boss', 'manage');
 SELECT * FROM test.error($$SELECT jobq.grant_privilege('regress_jobq_alice', 'everything')$$);
 SELECT * FROM test.error($$SELECT jobq.grant_privilege('regress_jobq_alice', NULL)$$);
@@ -61,7 +61,7 @@ SELECT array_agg(id) AS many FROM jobq.enqueue_many('echo', '{1,2}') id \gset
 INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', '"inbox"') RETURNING id AS inbox \gset
 SELECT state, result FROM jobq.wait_many(ARRAY[:done, :dead, :inbox] || :'many'::bigint[]);
 SELECT jobq.perform('echo', '1');
--- she sees hers
+-- alice sees her own jobs
 SELECT state, kind, payload FROM jobq.jobs WHERE id IN (:done, :ready, :dead) ORDER BY id;
 SELECT kind, error FROM jobq.dead_letters WHERE kind = 'broken';
 SELECT name, ready FROM jobq.queues WHERE name = 'manual';
@@ -86,7 +86,7 @@ SELECT e.code, e.message FROM test.error($$INSERT INTO jobq_internal.job DEFAULT
 SELECT e.code, e.message FROM test.error($$SELECT nextval('jobq_internal.job_id_seq')$$) e;
 RESET ROLE;
 
--- another role sees nothing of them, and can do nothing to them
+-- another role sees none of these jobs, and cannot change them
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole;
 SELECT count(*) FROM jobq.dead_letters;
@@ -101,9 +101,9 @@ SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDI
 SELECT * FROM test.error(format('SELECT jobq.edit(%s, run_at => now()), jobq.edit(%1$s, priority => 1)', :ready));
 SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'dead'), jobq.delete_many(state => 'dead'), jobq.wait_queue('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
--- whether a pattern is an error does not tell what it was compared with
+-- whether a pattern raises an error does not depend on the data compared
 SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :dead, p)) e ORDER BY n;
--- a leaky function does not show him more
+-- a leaky function reveals no more
 CREATE FUNCTION pg_temp.leak(jsonb) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN IF $1::text LIKE '"alice%' THEN RAISE EXCEPTION 'leaked %', $1; END IF; RETURN true; END $$;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole AND pg_temp.leak(payload);
 SELECT count(*) FROM jobq.dead_letters WHERE pg_temp.leak(payload);
@@ -111,7 +111,7 @@ DROP FUNCTION pg_temp.leak(jsonb);
 RESET ROLE;
 SELECT state FROM jobq.status(:ready);
 
--- a monitor sees that they are there, and not what is in them
+-- a monitor sees the jobs, but not their content
 SELECT jobq.grant_privilege('regress_jobq_boss', 'monitor'), jobq.revoke_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
 SELECT state, kind, queue, role, payload, headers, result, error, group_key, unique_key, log, errors - 0 AS more FROM jobq.jobs WHERE id IN (:done, :ready, :dead) ORDER BY id;
@@ -127,7 +127,7 @@ SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manu
 SELECT jobq.cancel_many(queue => 'manual', state => 'waiting'), jobq.retry_many(state => 'dead'), jobq.delete_many(state => 'dead');
 RESET ROLE;
 
--- an operator also pauses, cancels, retries and moves
+-- an operator also pauses, cancels, retries, and changes run_at and priority
 SELECT jobq.grant_privilege('regress_jobq_boss', 'operate');
 SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
@@ -141,7 +141,7 @@ SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'create_queue
 	'register(''x'', ''test.echo(jsonb)'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 RESET ROLE;
 
--- a manager, who decides what runs as others, sees and does all
+-- a manager decides which functions run as other roles, and therefore sees and does everything
 SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.grant_privilege('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
@@ -164,7 +164,7 @@ SELECT c, e.code, e.message FROM unnest(ARRAY['adopt()', 'grant_privilege(''regr
 SELECT role, privilege, queue FROM jobq.grants ORDER BY role::text COLLATE "C", privilege;
 RESET ROLE;
 
--- a queue that is not open is for those to whom it was granted
+-- a closed queue requires a grant
 SELECT jobq.create_queue('closed', mode => 'consumer', max_running => 100);
 SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''closed'')');
 SELECT name, open FROM jobq.queues WHERE name IN ('closed', 'default', 'manual') ORDER BY name;
@@ -181,7 +181,7 @@ SELECT queue FROM jobq.limits WHERE queue = 'closed';
 RESET ROLE;
 SELECT c, e.* FROM unnest(ARRAY['''regress_jobq_alice'', ''monitor'', ''closed''', '''regress_jobq_alice'', NULL, ''closed''', 'NULL, queue => ''closed''', '''regress_jobq_alice'', queue => NULL',
 	'''regress_jobq_alice'', queue => ''nowhere''']) WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.grant_privilege(%s)', c)) e ORDER BY n;
--- a queue that her first job has made is open, and is hers no more when it is created
+-- a queue made by alice's first job is open; create_queue() ends her ownership
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'first used', delay => '1 hour') AS id \gset
 RESET ROLE;
@@ -191,7 +191,7 @@ SELECT open, made_by, max_running FROM jobq_internal.queue WHERE name = 'first u
 SELECT jobq.create_queue('first used', open => true), jobq.create_queue('first used');
 SELECT open, made_by, max_running FROM jobq_internal.queue WHERE name = 'first used';
 SELECT jobq.cancel(:id), jobq.drop_queue('first used');
--- she may enqueue there, and takes her own
+-- with a grant, alice may enqueue, and reserves her own jobs
 SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'closed');
 SET ROLE regress_jobq_alice;
 SELECT name, ready FROM jobq.queues WHERE name = 'closed';
@@ -204,7 +204,7 @@ SET ROLE regress_jobq_alice;
 SELECT payload FROM jobq.reserve('{closed}', max => 10, wait => '5 min');
 SELECT count(*) FROM jobq.groups WHERE queue = 'closed';
 RESET ROLE;
--- who may consume it has all jobs, and keeps what it has reserved
+-- a role with the privilege "consume" reserves all jobs, and keeps its reservations
 SELECT jobq.grant_privilege('regress_jobq_bob', 'consume', 'closed'), jobq.create_queue('open', mode => 'consumer', open => true);
 SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
@@ -214,12 +214,12 @@ SELECT id AS taken, token FROM jobq.reserve('{closed}', max => 10, wait => '5 mi
 SELECT :taken = :his AS is_his;
 SELECT type, jobs_held, role FROM jobq.workers WHERE type = 'consumer';
 RESET ROLE;
--- a token that is guessed is of no use to others
+-- a guessed token is useless to another role
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack(%s, %s)', :taken, :token)) e;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.extend(%s, %s, ''1 min'')', :taken, :token)) e;
 RESET ROLE;
--- also together with a job of one's own that the same consumer has
+-- also together with a job of the role's own, held by the same consumer
 SELECT jobq.grant_privilege('regress_jobq_bob', 'consume', 'open');
 SELECT jobq.enqueue('any', queue => 'open') AS others \gset
 SET ROLE regress_jobq_alice;
@@ -241,7 +241,7 @@ SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.reserve('{closed}')$$) e;
 SELECT jobq.ack(:taken, :token);
 RESET ROLE;
--- and who manages it does everything there, and nothing elsewhere
+-- a manager of one queue may do everything there, and nothing elsewhere
 SELECT jobq.grant_privilege('regress_jobq_bob', 'manage', 'closed');
 SET ROLE regress_jobq_bob;
 SELECT payload FROM jobq.jobs WHERE queue = 'closed' AND id = :hers;
@@ -255,7 +255,7 @@ RESET ROLE;
 SELECT count(*) FROM jobq_internal.privilege p WHERE queue_id <> 0;
 SELECT jobq.drop_queue('open');
 
--- by membership, and as long as it lasts
+-- privileges through membership, for the duration of the membership
 GRANT regress_jobq_boss TO regress_jobq_nobody;
 SET ROLE regress_jobq_nobody;
 SELECT jobq.pause('manual'), jobq.resume('manual');
@@ -276,7 +276,7 @@ SET ROLE regress_jobq_nobody;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
 RESET ROLE;
 SELECT jobq.revoke_privilege('pg_database_owner');
--- a grant that is rolled back
+-- a rolled back grant
 BEGIN;
 SELECT jobq.grant_privilege('regress_jobq_nobody', 'operate');
 SET LOCAL ROLE regress_jobq_nobody;
@@ -285,7 +285,7 @@ ROLLBACK;
 SET ROLE regress_jobq_nobody;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
 RESET ROLE;
--- nothing of it is named when a role is dropped, and nothing is left to who gets its OID
+-- dropping a role removes its privileges; a new role with the same OID inherits none
 CREATE ROLE regress_jobq_gone;
 SELECT jobq.grant_privilege('regress_jobq_gone'), jobq.grant_privilege('regress_jobq_gone', 'monitor');
 DROP ROLE regress_jobq_gone;
@@ -293,7 +293,7 @@ SELECT count(*) FROM jobq.grants WHERE role::text !~ '^regress';
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SELECT count(*) FROM jobq_internal.privilege p WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role);
 
--- a member of the role does what she may
+-- a member of a role has the privileges of the role
 GRANT regress_jobq_alice TO regress_jobq_bob;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :dead);
@@ -305,11 +305,11 @@ SELECT jobq.cancel(:ready);
 RESET ROLE;
 REVOKE regress_jobq_alice FROM regress_jobq_bob;
 
--- and the owner of the extension
+-- and so does the owner of the extension
 SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :dead);
 SELECT state FROM jobq.status(:ready);
 
--- a handler that its role may not execute, in a schema that it may not use
+-- a handler that the role may not execute, in a schema that the role may not use
 CREATE SCHEMA regress_jobq_closed;
 CREATE FUNCTION regress_jobq_closed.f() RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('closed', 'regress_jobq_closed.f()', max_attempts => 1);

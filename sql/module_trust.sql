@@ -1,6 +1,6 @@
--- What others can attach, call or change: an error, never a crash.
+-- Objects that users can attach, call or change: misuse causes an error, never a crash.
 
--- trigger functions, on what they are not made for
+-- trigger functions, on tables or views of the wrong form
 SET ROLE regress_jobq_alice;
 SELECT jobq_internal.inbox_insert();
 RESET ROLE;
@@ -42,7 +42,7 @@ DELETE FROM plain;
 DROP TABLE plain;
 DROP VIEW narrow, typed, pg_temp.inbox;
 
--- a handler of the language SQL that performs its own kind, or has failed
+-- a handler in SQL that performs the same kind recursively, or has failed before
 CREATE FUNCTION test.down(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$
 	SELECT jsonb_build_array(payload, jobq.perform('down', to_jsonb(payload::int - 1))) WHERE payload::int > 0
 $$;
@@ -71,7 +71,7 @@ SELECT jobq.perform('down', '3');
 SELECT jobq.perform('inverses', '[1, 0, 0, 1, 0, 1]');
 SELECT jobq.unregister('down'), jobq.unregister('inverse'), jobq.unregister('inverses');
 
--- other columns than the library knows
+-- columns unknown to the library
 CREATE FUNCTION test.widened(what text, query text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE what;
@@ -115,7 +115,7 @@ SELECT jobq.unschedule('trust');
 SELECT jobq.cancel_many(queue => 'trust', state => 'waiting');
 SELECT jobq.drop_queue('trust'), jobq.unregister('aware');
 
--- an index whose access method keeps things for the statement
+-- an index whose access method keeps state for the statement
 CREATE INDEX trust ON jobq_internal.job USING brin (enqueued_at);
 SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2,3}', delay => '1 hour');
 SELECT count(jobq.enqueue('echo', delay => '1 hour')) FROM generate_series(1, 3);

@@ -1,4 +1,4 @@
--- edit(): another payload, queue, priority or the like for a job that waits, or a dead letter.
+-- edit(): change the payload, queue, priority and other options of a waiting job or a dead letter.
 \connect - postgres
 
 CREATE FUNCTION test.seen(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -11,7 +11,7 @@ END
 $$;
 SELECT jobq.register('seen', 'test.seen(jsonb, jobq.job_context)', max_attempts => 1);
 
--- one that waits
+-- a waiting job
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'manual', headers => '{"h": 1}', unique_key => 'only') AS id \gset
 SELECT jobq.edit(:id, payload => '{"n": 2}');
 SELECT jobq.edit(:id, headers => '{"h": 2}', max_attempts => 7, backoff => 'fixed 1s', timeout => '1 min');
@@ -20,7 +20,7 @@ SELECT jobq.enqueue('seen', '{"n": 3}', queue => 'manual', unique_key => 'only')
 SELECT jobq.edit(:id, queue => 'default');
 SELECT state, result - 'as' AS result FROM test.outcome(:id);
 SELECT e.by IS NULL, e.event, replace(e.detail, current_user, 'me') AS detail FROM jobq.history(:id) e WHERE event = 'info' ORDER BY e.detail COLLATE "C" DESC;
--- one that is scheduled, and one that waits for its next attempt
+-- a scheduled job and a retryable job
 SELECT jobq.enqueue('broken', '1', queue => 'first', delay => '1 hour', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
 SELECT jobq.edit(:id, '2');
 SELECT state, payload FROM jobq.jobs WHERE id = :id;
@@ -30,17 +30,17 @@ SELECT jobq.edit(:id, '3', max_attempts => 1);
 SELECT state, attempt, max_attempts, payload, error FROM jobq.jobs WHERE id = :id;
 SELECT jobq.retry(:id);
 SELECT state, attempt, error FROM test.outcome(:id);
--- it is a dead letter; its id and what has been of it stay
+-- the job is a dead letter; its id, errors and log stay
 SELECT jobq.edit(:id, '4', queue => 'manual', max_attempts => 3, backoff => 'fixed 1ms', timeout => '5 min');
 SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.dead_letters WHERE id = :id;
 SELECT timeout_ms, backoff FROM jobq_internal.dead_letter WHERE id = :id;
--- it does not wait, and has no place in the line
+-- a dead letter does not wait, and has no queue position
 SELECT e.* FROM unnest(ARRAY['priority => 1', 'run_at => now()', 'payload => ''5'', priority => 1']) what, test.error(format('SELECT jobq.edit(%s, %s)', :id, what)) e;
 SELECT jobq.retry(:id);
 SELECT state, queue, payload, max_attempts FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
 
--- what cannot be
+-- bad input
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'manual') AS id \gset
 SELECT e.* FROM unnest(ARRAY['', 'NULL', 'max_attempts => -1', 'backoff => ''often''', 'timeout => ''-1 s''', 'queue => ''''', 'queue => repeat(''q'', 64)',
 	'payload => (repeat(''['', 1001) || repeat('']'', 1001))::jsonb', 'headers => (repeat(''['', 1001) || repeat('']'', 1001))::jsonb']) WITH ORDINALITY u (what, n),
@@ -55,7 +55,7 @@ BEGIN;
 SELECT jobq.edit(:id, '2');
 ROLLBACK;
 SELECT payload, log FROM jobq.jobs WHERE id = :id;
--- priority and run_at alone, which its log does not tell, and together with others
+-- priority and run_at alone, which write no log entry, and together with other options
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'manual') AS placed \gset
 SELECT jobq.edit(:placed, priority => 4, run_at => '2100-01-01 00:00Z');
 SELECT state, priority, run_at AT TIME ZONE 'UTC' AS run_at, log FROM jobq.jobs WHERE id = :placed;
@@ -66,12 +66,12 @@ SELECT jobq.edit(:placed, queue => 'for an hour', run_at => '2102-01-01 00:00Z')
 SELECT run_at AT TIME ZONE 'UTC' AS run_at, expires_at - run_at AS expires FROM jobq_internal.job WHERE id = :placed;
 SELECT jobq.cancel(:placed);
 SELECT jobq.drop_queue('for an hour');
--- a queue with workers wants a handler, one that runs its jobs as a role a kind of its own
+-- a worker queue requires a handler; a queue with run_as requires a kind registered for the queue
 SELECT jobq.create_queue('edited', mode => 'consumer'), jobq.create_queue('trusted', run_as => 'regress_jobq_bob');
 SELECT jobq.enqueue('no handler', queue => 'edited') AS outside \gset
 SELECT e.* FROM unnest(ARRAY[:outside, :id]) WITH ORDINALITY u (job, n), unnest('{manual,trusted}'::text[]) WITH ORDINALITY q (name, m),
 	test.error(format('SELECT jobq.edit(%s, queue => %L)', job, name)) e ORDER BY n, m;
--- one that a consumer has, one that a worker runs, one that is over, one that is too late
+-- a job reserved by a consumer, a running job, a completed job, and an expired job
 SELECT id AS reserved, token FROM jobq.reserve('{edited}', wait => '5 min') \gset
 SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :reserved)) e;
 SELECT jobq.release(:reserved, :token);
@@ -96,7 +96,7 @@ SELECT jobq.enqueue('edits_itself') AS own \gset
 SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM test.outcome(:own);
 SELECT jobq.delete(:own), jobq.cancel(:id);
 
--- a step that waits for others: their results can be put into what it has then
+-- a step with pending needs: the new payload can refer to the results of these needs
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual", "payload": [1, 2]}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "each", "kind": "echo", "needs": ["a"], "map": {"$result": "a"}}]}') AS flow \gset
 SELECT job_id AS b FROM jobq.steps WHERE batch_id = :flow AND name = 'b' \gset
 SELECT job_id AS each FROM jobq.steps WHERE batch_id = :flow AND name = 'each' \gset
@@ -109,7 +109,7 @@ SELECT jobq.edit(:b, '{"b": {"$result": "a", "path": [0]}, "other": {"$element":
 SELECT state FROM jobq.wait_batch(:flow, '5 min');
 SELECT payload FROM jobq.jobs WHERE batch_id = :flow ORDER BY id;
 
--- another queue: its length, its expiry, its groups, and what it carries
+-- another queue: length limit, expiry, groups, and carried settings
 SELECT jobq.create_queue('short', max_length => 1), jobq.create_queue('brief', expires_after => '1 hour'), jobq.pause('short'), jobq.pause('brief');
 SELECT jobq.enqueue('echo', queue => 'short') AS first, jobq.enqueue('echo', queue => 'brief') AS second \gset
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, queue => ''short'')', :second)) e;
@@ -146,7 +146,7 @@ SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1}')
 SELECT jobq.edit(:id, queue => 'default');
 SELECT result ->> 'x' AS x FROM jobq.wait(:id);
 SELECT context FROM jobq.jobs WHERE id = :id;
--- whose it is follows its headers and its queue
+-- the tenant follows the headers and the queue of the job
 SELECT jobq.create_queue('of customers', tenant => 'header customer'), jobq.pause('of customers');
 SELECT jobq.enqueue('seen', '{}', queue => 'of customers', headers => '{"customer": "a"}') AS id,
 	jobq.enqueue('seen', '{"fail": 1}', headers => '{"customer": "a"}') AS letter \gset
@@ -156,15 +156,15 @@ SELECT state, tenant FROM jobq.jobs WHERE id IN (:id, :letter) ORDER BY id;
 SELECT jobq.edit(:letter, headers => '{"customer": "c"}'), jobq.edit(:id, queue => 'manual');
 SELECT state, tenant FROM jobq.jobs WHERE id IN (:id, :letter) ORDER BY id;
 SELECT jobq.delete(:letter), jobq.cancel(:id);
--- one of a batch stays there, and a step may have results in its payload
+-- a job of a batch stays in the batch, and the payload of a step may refer to results
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 15}, {"name": "b", "kind": "echo", "payload": 1, "needs": ["a"]}]}') AS batch
 FROM (SELECT pg_advisory_lock(15)) l \gset
 SELECT jobq.edit((SELECT job_id FROM jobq.steps WHERE batch_id = :batch AND name = 'b'), '{"of a": {"$result": "a"}}');
 SELECT pg_advisory_unlock(15);
 SELECT s.name, w.state, w.result FROM jobq.steps s, jobq.wait(s.job_id) w WHERE s.batch_id = :batch ORDER BY 1;
 
--- Whoever edits decides what the job does as its role: he sees what is in it, and
--- could enqueue it as that role.
+-- edit() can change everything that the job does as its role.  The caller must therefore be a member of the role:
+-- such a caller sees the content of the job, and could enqueue the job as this role.
 CREATE ROLE regress_jobq_editor LOGIN;
 SELECT jobq.create_queue('closed'), jobq.pause('closed');
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'operate'), jobq.grant_privilege('regress_jobq_boss', 'manage');
@@ -180,7 +180,7 @@ SELECT e.* FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.e
 SET ROLE regress_jobq_boss;
 SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, queue => ''manual'')', id)) e;
 RESET ROLE;
--- an operator gives it another place in the line, and nothing else
+-- an operator may change priority and run_at, and nothing else
 SET ROLE regress_jobq_bob;
 SELECT jobq.edit(:id, priority => 2, run_at => now() + '2 hours');
 SELECT e.* FROM unnest(ARRAY['priority => 3, max_attempts => 9', 'run_at => now(), queue => ''manual''']) what, test.error(format('SELECT jobq.edit(%s, %s)', :id, what)) e;
@@ -189,7 +189,7 @@ SET ROLE regress_jobq_nobody;
 SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, priority => 3)', id)) e;
 RESET ROLE;
 SELECT priority FROM jobq.jobs WHERE id = :id;
--- who may be that role
+-- a member of the job's role may edit
 GRANT regress_jobq_alice TO regress_jobq_editor;
 SET ROLE regress_jobq_editor;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.edit(:letter, '{"n": 2}');
@@ -197,7 +197,7 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.retry(:letter), jobq.edit(:id, run_at => now());
 SELECT state, result - 'x' AS result FROM jobq.wait_many(ARRAY[:id, :letter]);
 SELECT DISTINCT l ->> 'message' AS log FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id IN (:id, :letter);
--- only into queues of that role's, and only while it may enqueue there
+-- only into queues of the job's role, and only while this role may enqueue there
 SELECT jobq.enqueue('seen', '{"fail": 1}') AS letter \gset
 SELECT state FROM test.outcome(:letter);
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', delay => '1 hour') AS id \gset
@@ -212,7 +212,7 @@ SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
 SELECT jobq.cancel(:id), jobq.delete(:letter);
 RESET ROLE;
--- a superuser for a moment makes nothing that runs as one
+-- with SET ROLE to a superuser, a session cannot change a job that runs as the superuser
 CREATE ROLE regress_jobq_root LOGIN SUPERUSER;
 SET ROLE regress_jobq_root;
 SELECT jobq.enqueue('seen', '{"n": 1}', delay => '1 hour') AS id \gset
@@ -221,12 +221,12 @@ GRANT regress_jobq_root TO regress_jobq_editor;
 SET SESSION AUTHORIZATION regress_jobq_editor;
 SET ROLE regress_jobq_root;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
--- edit_many() passes over the superuser's job
+-- edit_many() skips the superuser's job
 SELECT jobq.edit_many('{"timeout": "1 min"}', ids => ARRAY[:id]);
 RESET SESSION AUTHORIZATION;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.cancel(:id);
 
--- rerun(): a job that is over is a new one, of the same role
+-- rerun(): copies a finished job to a new job of the same role
 SELECT jobq.create_queue('no payload', keep => 'no_payload', open => true), jobq.create_queue('gone');
 SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', priority => 5, max_attempts => 4, headers => '{"h": 1}', group_key => 'g', unique_key => 'k') AS id,
 	jobq.enqueue('seen', queue => 'manual') AS waits, jobq.enqueue('seen', '{"fail": 1}') AS letter,
@@ -241,13 +241,13 @@ SELECT jobq.cancel(:waits), jobq.delete(:letter);
 SELECT jobq.rerun(:waits) AS again \gset
 SELECT state, queue, jobq.cancel(id) FROM jobq.jobs WHERE id = :again;
 SELECT jobq.rerun(NULL) IS NULL AS nothing;
--- its log says who did it, and of what it is
+-- the log names the caller and the original job
 SELECT jobq.enqueue('seen', queue => 'manual') AS id \gset
 SELECT jobq.cancel(:id);
 SELECT jobq.rerun(:id) AS again \gset
 SELECT replace(l ->> 'message', :'id', 'ID') AS message FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id = :again;
 SELECT jobq.cancel(:again);
--- it takes a place in its queue
+-- the new job counts towards max_length of its queue
 SELECT jobq.create_queue('one place', max_length => 1);
 SELECT jobq.pause('one place');
 SELECT jobq.enqueue('seen', queue => 'one place') AS id \gset

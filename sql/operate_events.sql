@@ -1,10 +1,10 @@
 -- Events of batches, schedules and monitors.
 \connect - postgres
 CREATE FUNCTION test.hear(payload jsonb) RETURNS void LANGUAGE sql AS '';
--- its jobs wait in a queue that nobody serves, to be looked at
+-- event jobs wait in a queue without workers, where the test reads the jobs
 SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual');
 
--- The events since the last look, in their order, and without what differs from run to run; they are gone then.
+-- Returns and cancels the events since the last call, in order, without values that differ between runs.
 CREATE FUNCTION test.heard() RETURNS TABLE (role text, event text, payload jsonb) LANGUAGE sql AS $$
 	WITH e AS MATERIALIZED (SELECT j.id, j.role, j.payload AS p FROM jobq.live_jobs j WHERE j.kind = 'on_event:hear'),
 	gone AS MATERIALIZED (SELECT count(jobq.cancel(e.id)) AS n FROM e)
@@ -12,12 +12,12 @@ CREATE FUNCTION test.heard() RETURNS TABLE (role text, event text, payload jsonb
 		|| jsonb_strip_nulls(jsonb_build_object('has', array_to_string(ARRAY(SELECT k FROM unnest('{at,since,batch}'::text[]) k WHERE e.p ? k), ' ')))
 	FROM e, gone ORDER BY e.id
 $$;
--- A batch is over when the row says so, and so are its events.
+-- When the row shows the end of a batch, the events of the batch have been enqueued.
 CREATE FUNCTION test.ended_as(batch bigint) RETURNS text LANGUAGE sql AS $$ SELECT state FROM jobq.wait_batch($1, '5 min') $$;
 
 SELECT jobq.on_event(e, 'hear') FROM unnest('{batch_completed,batch_failed,batch_cancelled}'::text[]) e;
 
--- How a batch ends.
+-- The end of a batch.
 SELECT jobq.create_batch('good', start => false) AS id \gset
 SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2,3}');
 SELECT jobq.start_batch(:id);
@@ -29,7 +29,7 @@ SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1}', '{"delay": "1 day"}');
 SELECT jobq.start_batch(:id);
 SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
--- one that ends again is told again
+-- a batch that ends a second time is reported again
 SELECT jobq.create_batch('again', allow_failures => true, start => false) AS again \gset
 SELECT count(*) FROM jobq.add_jobs(:again, 'broken', '{1}', '{"max_attempts": 1}');
 SELECT jobq.start_batch(:again);
@@ -51,7 +51,7 @@ SELECT test.ended_as(:id);
 SELECT * FROM test.heard();
 SELECT jobq.delete_many(state => 'dead') > 0;
 
--- Who hears of a batch.
+-- The roles that receive events of a batch.
 SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 CREATE FUNCTION test.cancel_batch_of(who text) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -86,23 +86,23 @@ SELECT role, event, payload ->> 'name' AS name FROM test.heard();
 SELECT jobq.revoke_privilege('regress_jobq_alice', 'monitor');
 SELECT jobq.drop_owned('regress_jobq_alice');
 
--- Schedules, whose time is what we say.
+-- Schedules, with a clock set by the test.
 SELECT jobq.on_event('schedule_missed', 'hear'), jobq.on_event('schedule_failed', 'hear', kind => 'echo');
 CALL test.clock('2041-01-01 12:30+00');
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{once,all}'::text[]) m;
 CALL test.clock('2041-01-01 13:00:01+00');
 SELECT * FROM test.heard();
 SELECT jobq.schedule('skip', '0 * * * *', 'echo', missed => 'skip', options => '{"queue": "manual"}');
--- one of three is missed by skip, and none by the others
+-- a single late tick is missed only with missed => 'skip'; of three late ticks, 'once' misses two and 'all' none
 CALL test.clock('2041-01-01 14:30+00');
 SELECT * FROM test.heard();
 CALL test.clock('2041-01-01 17:30+00');
 SELECT * FROM test.heard() ORDER BY payload ->> 'schedule';
--- what is too much to be counted
+-- too many missed ticks to count
 CALL test.clock('2041-01-21 17:30+00');
 SELECT payload ->> 'schedule' AS schedule, payload ->> 'ticks' AS ticks, payload ->> 'last_tick' AS last_tick FROM test.heard() ORDER BY 1;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
--- the last job is not over
+-- the last job is not finished
 SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'echo', overlap => o, options => '{"queue": "manual"}') FROM unnest('{allow,skip,queue}'::text[]) o;
 CALL test.clock('2041-01-21 18:00:01+00');
 SELECT * FROM test.heard();
@@ -110,14 +110,14 @@ CALL test.clock('2041-01-21 19:00:01+00');
 SELECT test.until('(SELECT held FROM jobq_internal.schedule WHERE name = ''overlap queue'')');
 SELECT * FROM test.heard();
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
--- one that is paused misses nothing
+-- a paused schedule misses no tick
 SELECT jobq.schedule('paused', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT jobq.pause(schedule => 'paused');
 CALL test.clock('2041-01-22 04:30+00');
 SELECT jobq.resume(schedule => 'paused');
 CALL test.clock('2041-01-22 05:00:01+00');
 SELECT * FROM test.heard();
--- one that cannot enqueue is told once, and again after it could, or when the reason is another one
+-- a schedule that cannot enqueue is reported once, and again after a success or for another reason
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT jobq.create_queue('narrow', mode => 'consumer', max_length => 1);
@@ -146,7 +146,7 @@ SELECT jobq.drop_queue('narrow');
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers;
 SELECT jobq.create_queue('watched', mode => 'consumer');
 SELECT jobq.on_event('alert_began', 'hear'), jobq.on_event('alert_ended', 'hear', queue => 'watched'), jobq.on_event('alert_began', 'hear', queue => 'other');
--- whoever may not see monitors
+-- a role without access to monitors
 SET ROLE regress_jobq_bob;
 SELECT jobq.on_event('alert_began', 'hear');
 RESET ROLE;
@@ -158,7 +158,7 @@ SELECT jobq.cancel_many(queue => 'watched', state => 'waiting');
 SELECT jobq.create_monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
 SELECT test.until('(SELECT since IS NULL FROM jobq.monitors)');
 SELECT * FROM test.heard();
--- he may now
+-- with the privilege, the role receives events
 SELECT jobq.grant_privilege('regress_jobq_bob', 'monitor');
 SELECT jobq.off_event('alert_began', 'hear'), jobq.off_event('alert_began', 'hear', queue => 'other'), jobq.on_event('alert_began', 'hear', kind => 'outside');
 SELECT jobq.drop_monitor('long');
@@ -171,7 +171,7 @@ SELECT test.until('(SELECT since IS NOT NULL FROM jobq.monitors WHERE name = ''k
 SELECT role, payload FROM test.heard() ORDER BY role;
 SELECT jobq.drop_monitor('long'), jobq.drop_monitor('kind');
 
--- What is not possible.
+-- bad input
 SELECT * FROM test.error($$SELECT jobq.on_event('batch_failed', 'hear', queue => 'manual')$$);
 SELECT * FROM test.error($$SELECT jobq.on_event('batch_failed', 'hear', kind => 'echo')$$);
 SELECT * FROM test.error($$SELECT jobq.on_event('schedule_missed', 'hear', queue => 'manual')$$);

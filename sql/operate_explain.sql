@@ -32,21 +32,21 @@ SELECT jobq.enqueue('echo') AS id \gset
 SELECT * FROM test.why(:id);
 ROLLBACK;
 
--- its time, and its next attempt
+-- the job's start time, and its next attempt
 SELECT jobq.enqueue('echo', delay => '1 hour') AS later, jobq.enqueue('broken', backoff => 'fixed 1h') AS again \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :again));
 SELECT * FROM test.why(:later);
 SELECT * FROM test.why(:again);
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:later, :again]) id;
 
--- nobody serves its queue; it is paused, too
+-- no worker serves the queue; the queue is also paused
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 SELECT * FROM test.why(:id);
 SELECT jobq.pause('manual');
 SELECT * FROM test.why(:id);
 SELECT jobq.resume('manual');
 SELECT jobq.cancel(:id);
--- the lock keeps the scheduler away, which would end it
+-- the lock keeps the scheduler from expiring the job
 SELECT jobq.enqueue('echo', queue => 'manual', expires_at => jobq_internal.clock() + interval '1 hour') AS id \gset
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
@@ -56,7 +56,7 @@ SELECT jobq.cancel(:id);
 COMMIT;
 SELECT jobq.test_clock('0') \g /dev/null
 
--- no consumer; and one that has it
+-- no consumer; and a consumer that holds the job
 SELECT jobq.create_queue('explained', mode => 'consumer');
 SELECT jobq.enqueue('for consumers', queue => 'explained') AS id \gset
 SELECT * FROM test.why(:id);
@@ -65,7 +65,7 @@ SELECT * FROM test.why(:id);
 SELECT jobq.ack(:id, :token);
 SELECT jobq.drop_queue('explained');
 
--- all workers of its pool are busy; and what the busy one waits for
+-- all workers of the pool are busy; and the wait of the busy worker
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS holder \gset
 SELECT test.in_gate(:holder);
@@ -76,7 +76,7 @@ SELECT jobq.cancel(:holder);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:holder);
 SELECT state FROM jobq.wait(:id);
--- how long its kind usually takes
+-- the usual duration of this kind
 SELECT jobq.enqueue('gate', '1') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('gate', '1', timeout => '1 hour') AS id FROM pg_advisory_lock(1) \gset
@@ -85,14 +85,14 @@ SELECT reason, regexp_replace(detail, 'last \d+', 'last N') AS detail FROM test.
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
 
--- max_running of its queue, and of its kind, and who holds the places
+-- max_running of the queue and of the kind, and the jobs that hold the permits
 SELECT jobq.create_queue('explained_narrow', open => true, max_running => 1), jobq.register('explained_one', 'test.gate(jsonb)', max_running => 1);
 SELECT jobq.enqueue('gate', '1', queue => 'explained_narrow') AS holder, jobq.enqueue('explained_one', '1') AS one FROM pg_advisory_lock(1) \gset
 SELECT test.in_gate(:holder, :one);
 SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS narrow, jobq.enqueue('explained_one', '1') AS other \gset
 SELECT * FROM test.why(:narrow);
 SELECT * FROM test.why(:other);
--- another role is told that there are such jobs, and not which
+-- another role sees the existence of these jobs, but not their ids
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS hers \gset
@@ -104,7 +104,7 @@ SELECT state FROM jobq.wait_many(ARRAY[:holder, :one, :narrow, :other, :hers]);
 SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT jobq.unregister('explained_one');
 
--- the rate of its queue; the throttle of its kind
+-- the rate of the queue; the throttle of the kind
 SELECT jobq.create_queue('explained_slow', rate => '1 per day'), jobq.register('explained_weak', 'test.broken(jsonb)', throttle => '1 failures in 1 day', max_attempts => 1);
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS first, jobq.enqueue('explained_weak') AS failing \gset
 SELECT state FROM jobq.wait_many(ARRAY[:first, :failing]);
@@ -116,7 +116,7 @@ SELECT jobq.cancel(id) FROM unnest(ARRAY[:next, :other]) id;
 SELECT jobq.delete(:failing);
 SELECT jobq.unregister('explained_weak');
 
--- its group: a job that runs, one that comes before it, one that has begun before
+-- the group: a running job, an earlier job in the group, a job whose first attempt has failed
 SELECT jobq.enqueue('gate', '1', queue => 'first', group_key => 'g') AS running FROM pg_advisory_lock(1) \gset
 SELECT test.in_gate(:running);
 SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS second \gset
@@ -132,7 +132,7 @@ SELECT * FROM test.why(:id);
 SELECT jobq.cancel(:owner);
 SELECT state FROM jobq.wait(:id);
 
--- steps that it needs; a batch that was not started
+-- steps that the job needs; a batch that was not started
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
 SELECT max(job_id) FILTER (WHERE name = 'b') AS b FROM jobq.steps WHERE batch_id = :batch \gset
 SELECT * FROM test.why(:b);
@@ -143,7 +143,7 @@ SELECT * FROM test.why(:id);
 SELECT jobq.start_batch(:batch);
 SELECT state FROM jobq.wait(:id);
 
--- a transaction has its row: here a prepared one
+-- another transaction has locked the row: here a prepared transaction
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 BEGIN;
 SELECT jobq.cancel(:id);
@@ -153,14 +153,14 @@ ROLLBACK PREPARED 'explained';
 SELECT count(*) FROM test.why(:id) WHERE reason = 'taken';
 SELECT jobq.cancel(:id);
 
--- brought by logical replication
+-- the job was inserted by logical replication
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 UPDATE jobq_internal.job SET dormant = true WHERE id = :id;
 SELECT * FROM test.why(:id) WHERE reason = 'dormant';
 UPDATE jobq_internal.job SET dormant = false WHERE id = :id;
 SELECT jobq.cancel(:id);
 
--- its role may not connect
+-- the job's role may not connect
 CREATE ROLE regress_jobq_gone LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_gone');
 SET ROLE regress_jobq_gone;

@@ -1,12 +1,12 @@
 -- cancel, pause and resume, queues, restart_workers, work().
 
--- cancel a job that waits, for its time or for its next attempt
+-- cancel a scheduled, a ready and a retryable job
 SELECT jobq.enqueue('echo', delay => '1 hour') AS scheduled, jobq.enqueue('echo', queue => 'manual') AS ready,
 	jobq.enqueue('broken', backoff => 'fixed 1h') AS retryable \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :retryable));
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:scheduled, :ready, :retryable]) id;
 SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FROM jobq.wait_many(ARRAY[:scheduled, :ready, :retryable]);
--- one whose row this transaction has locked itself
+-- a job whose row is locked by this transaction
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 BEGIN;
 SELECT count(*) FROM (SELECT FROM jobq_internal.job WHERE id = :id FOR UPDATE) t;
@@ -16,7 +16,7 @@ ROLLBACK TO moved;
 SELECT jobq.cancel(:id);
 COMMIT;
 SELECT state FROM jobq.status(:id);
--- one that is over
+-- a finished job
 SELECT jobq.cancel(:scheduled);
 SELECT jobq.enqueue('echo') AS completed, jobq.enqueue('broken', max_attempts => 1) AS dead,
 	jobq.enqueue('echo', expires_at => '2001-01-01') AS expired \gset
@@ -25,7 +25,7 @@ SELECT jobq.cancel(id) FROM unnest(ARRAY[:completed, :dead, :expired]) id;
 SELECT state FROM jobq.wait_many(ARRAY[:completed, :dead, :expired]);
 SELECT jobq.delete(:dead);
 
--- one that runs: its effects are lost
+-- a running job: its changes are rolled back
 CREATE FUNCTION test.effect_then_gate(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES ('effect');
@@ -40,11 +40,11 @@ SELECT jobq.cancel(:id);
 SELECT state, attempt, error, started_at IS NOT NULL AS started FROM jobq.wait(:id);
 SELECT jobq.cancel(:id);
 SELECT count(*) FROM test.trace;
--- the worker goes on with the next
+-- the worker continues with the next job
 SELECT jobq.enqueue('echo', queue => 'first') AS id \gset
 SELECT state FROM jobq.wait(:id);
 
--- nor does it begin again, if the handler makes a conflict of the cancel
+-- a handler that turns the cancellation into a serialization failure: the job does not start again
 CREATE FUNCTION test.conflict_then_gate() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM pg_advisory_xact_lock_shared(1);
@@ -58,7 +58,7 @@ SELECT test.in_gate(:id);
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.wait(:id);
 
--- a procedure that runs: what it has committed stays
+-- a running procedure: committed changes stay
 CREATE PROCEDURE test.commit_then_gate() LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES ('committed');
@@ -74,7 +74,7 @@ SELECT state, attempt FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT note FROM test.trace;
--- the table is written anew meanwhile, without what was before its job
+-- meanwhile, the table is rewritten, without the rows before the job
 TRUNCATE test.trace;
 VACUUM FULL jobq_internal.job;
 SELECT jobq.enqueue('echo', delay => '1 h') AS before \gset
@@ -87,7 +87,7 @@ SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
--- pause holds back at once what is enqueued before or after
+-- pause takes effect at once, for jobs enqueued before or after
 SELECT jobq.create_queue('stopped');
 CREATE PROCEDURE test.pause_and_resume() LANGUAGE plpgsql AS $$
 DECLARE
@@ -118,21 +118,21 @@ $$;
 CALL test.pause_and_resume();
 SELECT jobq.pause('stopped');
 SELECT name, paused FROM jobq.queues WHERE name = 'stopped';
--- a pause that is rolled back is none
+-- a rolled back pause has no effect
 SELECT jobq.resume('stopped');
 BEGIN;
 SELECT jobq.pause('stopped');
 ROLLBACK;
 SELECT jobq.enqueue('echo', queue => 'stopped') AS id \gset
 SELECT state FROM jobq.wait(:id);
--- expiry and cancel do not need the queue to run
+-- expiry and cancel also work in a paused queue
 SELECT jobq.pause('stopped');
 SELECT jobq.enqueue('echo', queue => 'stopped') AS id \gset
 SELECT jobq.cancel(:id);
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.resume('stopped');
 
--- queues and what they keep
+-- queues with different values of keep
 SELECT jobq.create_queue('keeper', keep => 'no_payload', notify => 'off');
 SELECT name, paused, notify, keep FROM jobq.queues WHERE name = 'keeper';
 SELECT jobq.enqueue('echo', '{"secret": 1}', queue => 'keeper') AS id \gset
@@ -147,13 +147,13 @@ SELECT name, notify, keep FROM jobq.queues WHERE name = 'keeper';
 SELECT jobq.enqueue('note', '"traceless"', queue => 'keeper') AS id \gset
 SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
--- also when somebody waits for it
+-- also if a session waits for the job
 SELECT jobq.enqueue('broken', queue => 'keeper', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.delete(:id);
 TRUNCATE test.trace;
 
--- restart_workers: other processes, and no job is lost
+-- restart_workers: new processes, and no job is lost
 SELECT array_agg(pid) AS pids FROM jobq.workers \gset
 SELECT array_agg(jobq.enqueue('echo')) AS ids FROM generate_series(1, 50) \gset
 SELECT jobq.restart_workers();
@@ -176,21 +176,21 @@ SELECT note FROM test.trace ORDER BY n;
 SELECT state, attempt, error FROM jobq.status(:third);
 SELECT jobq.cancel(:delayed);
 TRUNCATE test.trace;
--- until its time is over
+-- with max_time
 CALL jobq.work('{manual}', max_time => '0.01 s');
--- what fails there fails as usual
+-- failures are handled as in a worker
 SELECT jobq.enqueue('broken', '"in work"', queue => 'manual', backoff => 'fixed 0ms') AS id \gset
 CALL jobq.work('{manual}', once => true);
 SELECT state, attempt, error FROM jobq.status(:id);
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt, error FROM jobq.status(:id);
 SELECT jobq.delete(:id);
--- what has expired is not started
+-- an expired job is not started
 SELECT jobq.enqueue('note', '"expired"', queue => 'manual', expires_at => '2001-01-01') AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state FROM jobq.status(:id);
 SELECT count(*) FROM test.trace;
--- a handler may ask there, too
+-- a handler may call set_progress(), should_stop() etc. in work()
 CREATE FUNCTION test.asks_in_work(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.set_progress(1), jobq.should_stop();
@@ -212,12 +212,12 @@ SELECT note FROM test.trace ORDER BY n;
 SELECT jobq.cancel(id) FROM unnest(:'ids'::bigint[]) WITH ORDINALITY i (id, n) ORDER BY n;
 SELECT jobq.delete(id) FROM jobq.dead_letters;
 TRUNCATE test.trace;
--- a procedure cannot commit there
+-- a procedure cannot commit in work()
 SELECT jobq.enqueue('commit_then_gate', queue => 'manual', max_attempts => 1) AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT * FROM test.outcome(:id);
 SELECT jobq.delete(:id);
--- what a deferred constraint finds is the handler's error, and its settings end with it
+-- an error of a deferred constraint belongs to the handler, and its settings end with the job
 CREATE TABLE test.deferring (id int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 CREATE FUNCTION test.defers() RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
@@ -234,7 +234,7 @@ SELECT current_setting('test.left', true);
 SELECT count(*) FROM test.deferring;
 SELECT jobq.delete(id) FROM jobq.dead_letters;
 DROP TABLE test.deferring;
--- queues in strict order, and none that is paused
+-- queues in strict order, without paused queues
 SELECT jobq.create_queue('manual2'), jobq.pause('manual2');
 SELECT jobq.enqueue('note', '"paused"', queue => 'manual2') AS id \gset
 CALL jobq.work('{manual2,manual}', stop_when_empty => true);

@@ -1,4 +1,4 @@
--- Roles that leave: reassign_owned(), drop_owned(), and what DROP ROLE says.
+-- Roles to be dropped: reassign_owned(), drop_owned(), and the messages of DROP ROLE.
 CREATE ROLE regress_jobq_leaver LOGIN;
 CREATE ROLE regress_jobq_heir LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_leaver'), jobq.grant_privilege('regress_jobq_heir');
@@ -8,19 +8,19 @@ SELECT jobq.enqueue('echo', '1', queue => 'manual') AS ready, jobq.enqueue('echo
 SELECT state FROM jobq.wait_many(ARRAY[:dead, :done]);
 SELECT jobq.schedule('of leaver', '@yearly', 'echo');
 SELECT jobq.create_batch('of leaver') AS batch \gset
--- only who can be both
+-- only for members of both roles
 SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.drop_owned('regress_jobq_heir')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned(NULL, 'regress_jobq_heir')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 0::regrole)$$) e;
 RESET ROLE;
--- not while both have the same key
+-- not while both roles hold the same unique key
 SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k') AS other \gset
 RESET ROLE;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
 SELECT jobq.cancel(:other);
--- what waits, is dead, or comes again
+-- waiting jobs, dead letters, schedules and batches
 SELECT jobq.reassign_owned('regress_jobq_leaver', 'regress_jobq_heir');
 SELECT state, role, payload FROM jobq.jobs WHERE id IN (:ready, :later, :dead, :done) ORDER BY id;
 SELECT role FROM jobq.schedules WHERE name = 'of leaver';
@@ -30,7 +30,7 @@ SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k', on_conflict =>
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, result FROM jobq.status(:ready);
 RESET ROLE;
--- what is given away while it is ready runs as the heir, though workers of the leaver have heard of it
+-- a reassigned ready job runs as the heir, even if workers of the leaver already knew the job
 CREATE FUNCTION test.as_whom() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(session_user::text) $$;
 SELECT jobq.create_queue('given', open => true), jobq.register('as_whom', 'test.as_whom()', queue => 'given'), jobq.pause('given');
 SET ROLE regress_jobq_leaver;
@@ -42,7 +42,7 @@ SELECT jobq.wait_queue('given', '5 min');
 SELECT role, result, count(*) FROM jobq.jobs WHERE kind = 'as_whom' GROUP BY 1, 2;
 SELECT jobq.unregister('as_whom'), jobq.drop_queue('given');
 DROP FUNCTION test.as_whom;
--- a workflow that has failed goes on as the heir's
+-- a failed workflow continues as the heir's
 CREATE FUNCTION test.for_heir() RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF session_user <> 'regress_jobq_heir' THEN
@@ -64,7 +64,7 @@ RESET ROLE;
 SELECT s.name, j.state, j.role, j.result FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :flow ORDER BY 1;
 SELECT jobq.unregister('for_heir');
 DROP FUNCTION test.for_heir;
--- a role that runs a job, and has others
+-- a role with a running job, and other jobs
 SELECT pg_advisory_lock(7);
 SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('gate', '7', unique_key => 'runs') AS runs \gset
@@ -72,14 +72,14 @@ SELECT test.in_gate(:runs);
 RESET ROLE;
 SELECT jobq.reassign_owned('regress_jobq_heir', 'regress_jobq_leaver');
 SELECT role FROM jobq.jobs WHERE id IN (:runs, :later) ORDER BY id;
--- and keeps the key of what it runs
+-- the role keeps the unique key of its running job
 SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('gate', '7', unique_key => 'runs', on_conflict => 'skip') = :runs AS has_the_key;
 RESET ROLE;
 SELECT jobq.drop_owned('regress_jobq_heir');
 SELECT state FROM jobq.wait(:runs);
 SELECT pg_advisory_unlock(7);
--- DROP ROLE names jobq once
+-- the message of DROP ROLE names jobq once
 DROP ROLE regress_jobq_heir;
 \set VERBOSITY terse
 DROP ROLE regress_jobq_leaver;

@@ -37,7 +37,7 @@ SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
 SELECT jobq.test_clock('0') \g /dev/null
 SELECT state, error FROM jobq.status(:seventh);
 
--- by ids: those that are there, also one that runs; never the own one of a handler
+-- by ids: existing jobs, also a running job; never the handler's own job
 SELECT jobq.enqueue('echo', '{"n": 1}', queue => 'many') AS one, jobq.enqueue('echo', '{"n": 2}', queue => 'many') AS two \gset
 SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
@@ -45,7 +45,7 @@ SELECT test.in_gate(:gate);
 SELECT jobq.cancel_many(ids => ARRAY[:one, :one, :seventh, NULL, 0, :gate]);
 SELECT state, error FROM jobq.wait_many(ARRAY[:one, :gate]);
 SELECT pg_advisory_unlock(41);
--- with state waiting, jobs that run go on
+-- with state waiting, running jobs continue
 SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
 SELECT test.in_gate(:gate);
@@ -58,13 +58,13 @@ SELECT jobq.register('cancels_many', 'test.cancels_many()');
 SELECT jobq.enqueue('cancels_many') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- another time, another priority
+-- change run_at, and priority
 CALL test.fill_many();
 SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now() + interval '1 day'), queue => 'many', payload => '{"even": true}')$$);
 SELECT * FROM test.many($$edit_many(jsonb_build_object('run_at', now()), queue => 'many', state => 'scheduled')$$);
 SELECT * FROM test.many($$edit_many('{"priority": 5}', queue => 'many', payload => '{"even": false}')$$);
 SELECT payload -> 'n' AS n, priority FROM jobq.live_jobs WHERE queue = 'many' ORDER BY 1;
--- a blocked one has no time, but a priority
+-- run_at of a blocked job cannot be changed, but its priority can
 SELECT jobq.create_batch() AS batch \gset
 SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{"{}", "{}"}');
 SELECT jobq.edit_many(jsonb_build_object('run_at', now()), batch_id => :batch), jobq.edit_many('{"priority": 9}', batch_id => :batch);
@@ -72,7 +72,7 @@ SELECT state, priority FROM jobq.live_jobs WHERE batch_id = :batch;
 SELECT jobq.cancel_many(batch_id => :batch, state => 'blocked');
 SELECT jobq.cancel_many(queue => 'many', state => 'waiting');
 
--- all else that edit() takes; a queue that gets full keeps them all where they are
+-- all other options of edit(); if the queue becomes full, no job is moved
 CALL test.fill_many();
 SELECT jobq.edit_many('{"max_attempts": 7, "backoff": "fixed 1s", "timeout": "1 min", "priority": 2, "run_at": null}', queue => 'many', payload => '{"even": true}');
 SELECT j.payload -> 'n' AS n, j.priority, j.max_attempts, j.backoff, j.timeout_ms, regexp_replace(j.log -> 0 ->> 'message', 'by .*:', 'by ROLE:') AS log
@@ -97,7 +97,7 @@ SELECT jobq.retry_many(queue => 'many', error => '% 1') AS first, jobq.retry_man
 	jobq.retry_many(queue => 'many', sqlstate => 'P0001', payload => '2') AS second;
 SELECT jobq.retry_many(error => '% 5') AS no_dead_letter, jobq.retry_many(state => 'retryable', error => '% 5', sqlstate => 'P0001') AS fifth;
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[] || :retryable::bigint) ORDER BY payload;
--- they are edited if they are meant
+-- dead letters are edited if selected explicitly
 SELECT jobq.edit_many('{"max_attempts": 2}', queue => 'many', kind => 'broken', payload => '3') AS waits, jobq.edit_many('{"max_attempts": 2, "queue": "manual"}', queue => 'many', state => 'dead', payload => '3') AS dead;
 SELECT payload, queue, max_attempts FROM jobq.dead_letters WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
 SELECT jobq.edit_many('{"queue": "many"}', ids => :'broken', state => 'dead');
@@ -106,7 +106,7 @@ SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER 
 SELECT jobq.delete_many(ids => :'broken');
 SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.cancel_many(queue => 'many', state => 'waiting');
 
--- of dead letters with the same key, the last of those that are meant; none whose key is held
+-- of selected dead letters with the same unique key, the last is retried; none if a live job holds the key
 SELECT jobq.resume('many');
 SELECT jobq.enqueue('broken', '1', queue => 'many', max_attempts => 1, unique_key => 'same') AS first \gset
 SELECT state FROM jobq.wait(:first);
@@ -122,7 +122,7 @@ SELECT jobq.retry_many(unique_key => 'same');
 SELECT id = :second AS second, state FROM jobq.live_jobs WHERE queue = 'many';
 SELECT jobq.cancel_many(queue => 'many', state => 'waiting');
 
--- some at a time, each in a transaction of its own
+-- with max_jobs: a few jobs at a time, each call in its own transaction
 SELECT jobq.register('sliced', 'test.echo(jsonb)', queue => 'many');
 SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
 DO $$
@@ -144,7 +144,7 @@ SELECT array_agg(id ORDER BY id) AS ids FROM jobq.live_jobs WHERE kind = 'sliced
 SELECT priority, array_agg(i ORDER BY i) AS ids FROM unnest(:'ids'::bigint[]) WITH ORDINALITY u (id, i) JOIN jobq.live_jobs USING (id) GROUP BY 1 ORDER BY 1;
 SELECT jobq.cancel_many(queue => 'many', tenant => 'none', state => 'waiting'), jobq.cancel_many(ids => :'ids', kind => 'sliced', state => 'waiting');
 
--- whose jobs: an operator moves those of others, but does not guess what is in them
+-- roles: an operator may change jobs of other roles, but cannot probe their payloads
 SELECT jobq.revoke_privilege('regress_jobq_boss');
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_boss', 'operate');
 SELECT jobq.alter_queue('many', open => true);
@@ -161,7 +161,7 @@ RESET ROLE;
 SET ROLE regress_jobq_alice;
 SELECT jobq.edit_many('{"priority": 3}', payload => '{"secret": 1}', unique_key => 'secret', group_key => 'secret');
 RESET ROLE;
--- what a job does is for those who can become its role
+-- only members of the job's role may change the work of the job
 SET ROLE regress_jobq_bob;
 SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS of_others;
 SET ROLE regress_jobq_boss;
@@ -173,7 +173,7 @@ SELECT jobq.edit_many('{"timeout": "1 s", "priority": 4}', queue => 'many', max_
 SET ROLE regress_jobq_alice;
 SELECT jobq.edit_many('{"timeout": "1 s"}', queue => 'many') AS own;
 RESET ROLE;
--- who manages one queue does so there, whatever else is meant
+-- a manager of one queue reaches only jobs of this queue, regardless of the conditions
 SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.grant_privilege('regress_jobq_boss', 'manage', 'many');
 SET ROLE regress_jobq_boss;
 SELECT jobq.cancel_many(payload => '{"secret": 1}');
@@ -193,7 +193,7 @@ SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'many';
 SELECT jobq.unregister('sliced'), jobq.unregister('cancels_many'), jobq.drop_queue('many', force => true);
 
--- tags: what a job is marked with, for as long as anything is known of it
+-- tags: a job keeps its tags as long as any record of the job exists
 SELECT jobq.create_queue('tagged');
 SELECT jobq.pause('tagged');
 SELECT jobq.enqueue('note', '1', queue => 'tagged', tags => '{import,vip,import}') AS one, jobq.enqueue('note', '2', queue => 'tagged', tags => ARRAY['import', 'a "b", {c}']) AS two,
@@ -224,7 +224,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.cancel_many(tags => '{}')
 SELECT jobq.cancel_many(queue => 'tagged', state => 'waiting') > 0 AS cleared;
 SELECT jobq.drop_queue('tagged', force => true);
 
--- of several with the same key the last is retried, among those that the user may retry
+-- of several jobs with the same unique key, the last that the user may retry is retried
 SELECT jobq.create_queue('keyed one'), jobq.create_queue('keyed two');
 SELECT jobq.enqueue('broken', '1', 'keyed one', unique_key => 'same', max_attempts => 1) AS one \gset
 SELECT state FROM jobq.wait(:one);
@@ -240,7 +240,7 @@ SELECT jobq.cancel(:one);
 SELECT jobq.enqueue('broken', '3', 'keyed one', unique_key => 'same', max_attempts => 1) AS three \gset
 SELECT jobq.resume('keyed one');
 SELECT state FROM jobq.wait(:three);
--- its worker shows it for a moment longer, and a job that runs is not cleared
+-- the worker shows the job a moment longer, and a running job is not cancelled
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :three));
 SELECT jobq.pause('keyed one'), jobq.grant_privilege('regress_jobq_bob', 'manage', 'keyed two');
 SET ROLE regress_jobq_bob;
@@ -250,7 +250,7 @@ SELECT payload, state FROM jobq.jobs WHERE id IN (:two, :three) ORDER BY id;
 SELECT jobq.cancel_many(queue => 'keyed one', state => 'waiting'), jobq.delete(:two);
 SELECT jobq.drop_queue('keyed one', force => true), jobq.drop_queue('keyed two', force => true);
 
--- who holds a job of a queue that workers have got since loses it, and its place there
+-- a queue is handed over to workers: the consumer of a reserved job loses the job and the permit
 SELECT jobq.create_queue('handed over', mode => 'consumer', max_running => 1);
 SELECT jobq.enqueue('echo', '1', queue => 'handed over') AS held \gset
 SELECT id = :held AS held FROM jobq.reserve('{handed over}', lease => '1 hour', wait => '5 min');

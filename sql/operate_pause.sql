@@ -1,11 +1,11 @@
--- Jobs of a kind are paused in a queue, and others of it go on.
+-- Jobs of a kind are paused in a queue, and other jobs of the queue continue.
 
 SELECT jobq.register('letter', 'test.note(jsonb)'), jobq.register('parcel', 'test.note(jsonb)');
 CREATE FUNCTION test.send(kinds text[], queue text DEFAULT 'first', tenant text DEFAULT 'a') RETURNS void LANGUAGE sql AS $$
 	SELECT jobq.enqueue(kind, to_jsonb(kind || ' ' || n), queue, headers => jsonb_build_object('branch', tenant))
 	FROM unnest(kinds) WITH ORDINALITY u (kind, n)
 $$;
--- What has run, when there are so many.
+-- Waits for a number of jobs, and returns their names.
 CREATE FUNCTION test.sent(n int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT count(*) >= %s FROM test.trace)', n));
@@ -25,7 +25,7 @@ SET ROLE regress_jobq_alice;
 SELECT e.code IN ('42501', '42704') AS refused FROM test.error($$SELECT jobq.pause('first', kind => 'letter')$$) e;
 RESET ROLE;
 
--- what waits already, whatever stands before the others
+-- waiting jobs are paused, wherever they are in the queue
 SELECT jobq.pause('first');
 TRUNCATE test.trace;
 SELECT test.send('{letter,letter,parcel,letter,parcel}');
@@ -36,18 +36,18 @@ SELECT test.sent(2);
 CALL test.settle();
 SELECT kind, state, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY 1, 2;
 SELECT reason, detail, remedy FROM jobq.explain((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
--- they were written anew once, and nobody touches them again
+-- the rows are rewritten once, and not touched again
 SELECT array_agg(xmin::text || ctid ORDER BY id) AS rows FROM jobq_internal.job WHERE kind = 'letter' \gset
--- what comes later; it is in the table, so that it stays
+-- later jobs; the pause is stored in a table and survives a restart
 SELECT jobq.restart_workers();
 SELECT test.send('{letter,parcel}');
 SELECT test.sent(3);
 CALL test.settle();
 SELECT count(*) AS letters, (array_agg(xmin::text || ctid ORDER BY id))[:3] = :'rows' AS untouched FROM jobq_internal.job WHERE kind = 'letter';
--- another priority, which is another lane
+-- another priority, which means another lane
 SELECT jobq.enqueue('letter', '"urgent letter"', 'first', priority => -5) > 0, jobq.enqueue('parcel', '"urgent parcel"', 'first', priority => -5) > 0;
 SELECT test.sent(4);
--- not for a session that works, either
+-- work() in a session also obeys the pause
 CALL jobq.work('{first}', stop_when_empty => true);
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
 -- the same kind in another queue
@@ -56,7 +56,7 @@ SELECT test.sent(5);
 SELECT jobq.resume('first', kind => 'letter'), jobq.resume('first', kind => 'letter'), jobq.resume('first', kind => 'nobody'), jobq.resume('first', kind => 'nothing');
 SELECT test.sent(10);
 SELECT paused_kinds FROM jobq.queues WHERE name = 'first';
--- both are read from the table, one right after the other, when they are due
+-- both jobs are read from the table, one directly after the other, when due
 SELECT jobq.pause('first', kind => 'letter');
 TRUNCATE test.trace;
 SELECT jobq.enqueue('letter', '"timed letter"', 'first', priority => -6, delay => '1 min') > 0, jobq.enqueue('parcel', '"timed parcel"', 'first', priority => -6, delay => '1 min') > 0;
@@ -66,14 +66,14 @@ SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent(2);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a kind with limits, in a queue whose tenants take turns and have limits
+-- a kind with limits, in a queue with fair_by => 'tenant' and tenant limits
 SELECT jobq.register('letter', 'test.note(jsonb)', max_running => 1);
 SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'tenant', tenant_max_running => 1);
 SELECT jobq.pause('first', kind => 'letter');
 TRUNCATE test.trace;
 SELECT test.send('{letter,parcel}', 'first', t) FROM unnest('{a,b,c}'::text[]) t;
 SELECT test.sent(3);
--- a new tenant beside one that is paused, and beside a kind that is
+-- a new tenant beside a paused tenant and a paused kind
 SELECT jobq.pause('first', 'a');
 SELECT test.send('{parcel}', 'first', 'a');
 CALL test.settle();
@@ -81,7 +81,7 @@ SELECT test.send('{letter,parcel}', 'first', 'd');
 SELECT test.sent(4);
 SELECT test.send('{parcel}', 'first', 'e');
 SELECT test.sent(5);
--- both are in the way of a job
+-- a job with both a paused tenant and a paused kind
 SELECT test.send('{letter}', 'first', 'a');
 SELECT reason, detail, remedy FROM jobq.explain((SELECT max(id) FROM jobq.live_jobs WHERE queue = 'first'));
 SELECT jobq.resume('first', kind => 'letter');
@@ -92,7 +92,7 @@ SELECT jobq.resume('first', 'a');
 SELECT test.sent(11);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
 SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none', tenant_max_running => 0);
--- jobs that waited before their kind was paused, and are read among others of their tenant
+-- jobs that waited before their kind was paused, read together with other jobs of their tenant
 CREATE FUNCTION test.post(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(0.1); INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
 CREATE FUNCTION test.sent_of(kind text, n int) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -111,7 +111,7 @@ SELECT count(*) FROM test.trace WHERE note LIKE 'letter %';
 SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent_of('letter', 3);
 SELECT jobq.test_clock('0') \g /dev/null
--- likewise a tenant, among others of a limiter
+-- the same for a tenant, together with other jobs of a limiter
 SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'none'), jobq.create_limiter('post', max_running => 2);
 SELECT jobq.register('letter', 'test.post(jsonb)', limiter => 'post'), jobq.register('parcel', 'test.post(jsonb)', limiter => 'post');
 TRUNCATE test.trace;

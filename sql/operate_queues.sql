@@ -1,7 +1,7 @@
--- Queues and what waits in them: another time and priority, clear, wait_queue,
+-- Queues and their waiting jobs: run_at and priority, cancel_many, wait_queue,
 -- retry_many, delete_many, prune, drop_queue, expires_after.
 
--- another time: at once, and later
+-- change run_at: at once, and later
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
 SELECT jobq.edit(:id, run_at => now());
 SELECT state, attempt FROM jobq.wait(:id);
@@ -16,7 +16,7 @@ SELECT jobq.edit(:late, run_at => '2001-01-01');
 SELECT state FROM jobq.wait(:late);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- a job that waits for its next attempt
+-- a retryable job
 SELECT jobq.enqueue('broken', backoff => 'fixed 1h', max_attempts => 2) AS id \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
 SELECT jobq.edit(:id, run_at => now() + interval '2 hours');
@@ -26,21 +26,21 @@ SELECT state, attempt FROM jobq.wait(:id);
 SELECT * FROM test.error('SELECT jobq.edit(' || :id || ', run_at => now())');
 SELECT jobq.delete(:id);
 
--- another priority: it overtakes, and nothing runs twice
+-- change the priority: the job overtakes, and no job runs twice
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
 SELECT test.in_gate(:gate);
 SELECT array_agg(jobq.enqueue('note', to_jsonb(n), queue => 'first')) AS ids FROM generate_series(1, 5) n \gset
 SELECT jobq.edit((:'ids'::bigint[])[4], priority => -1), jobq.edit((:'ids'::bigint[])[1], priority => 7), jobq.edit((:'ids'::bigint[])[5], priority => 9);
 SELECT jobq.edit((:'ids'::bigint[])[5], priority => 0);
 SELECT priority FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
--- not one that runs
+-- not for a running job
 SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', priority => 1)');
 SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', run_at => now())');
 SELECT pg_advisory_unlock(1);
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- one that has ended, or is not there, or has expired
+-- a completed, an unknown, and an expired job
 SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', priority => 1)');
 SELECT * FROM test.error('SELECT jobq.edit(999999999, run_at => now())');
 SELECT * FROM test.error('SELECT jobq.edit(' || :gate || ', run_at => ''infinity'')');
@@ -74,7 +74,7 @@ SELECT jobq.enqueue('moves') AS id \gset
 SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait(:id);
 SELECT jobq.delete(:id);
 
--- a consumer's queue
+-- a consumer queue
 SELECT jobq.create_queue('parcels', mode => 'consumer');
 SELECT jobq.enqueue('any', '1', queue => 'parcels') AS one, jobq.enqueue('any', '2', queue => 'parcels') AS two,
 	jobq.enqueue('any', '3', queue => 'parcels') AS three \gset
@@ -86,14 +86,14 @@ SELECT * FROM test.error('SELECT jobq.edit(' || :three || ', priority => 1)');
 SELECT * FROM test.error('SELECT jobq.edit(' || :two || ', run_at => now())');
 SELECT jobq.ack(:three, :token);
 SELECT jobq.wait_queue('parcels', '50ms');
--- clear leaves what is held
+-- cancel_many() leaves reserved jobs alone
 SELECT jobq.cancel_many(queue => 'parcels', state => 'waiting');
 SELECT state FROM jobq.status(:one);
 SELECT jobq.ack(:two, :token);
 SELECT jobq.wait_queue('parcels');
 SELECT jobq.drop_queue('parcels');
 
--- clear: what waits is cancelled, what runs goes on
+-- cancel_many(): waiting jobs are cancelled, running jobs continue
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
 SELECT test.in_gate(:gate);
 SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 200) n), queue => 'first');
@@ -110,7 +110,7 @@ SELECT jobq.wait_queue('first', '5 min');
 SELECT state FROM jobq.status(:gate);
 SELECT count(*) FROM test.trace;
 SELECT * FROM test.error('SELECT jobq.cancel_many(queue => ''no such'', state => ''waiting'')');
--- a clear that is rolled back leaves them to run
+-- after a rolled back cancel_many(), the jobs still run
 SELECT jobq.pause('held');
 SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 100) n), queue => 'held');
 BEGIN;
@@ -121,7 +121,7 @@ SELECT jobq.wait_queue('held', '5 min');
 SELECT count(*) FROM test.trace;
 TRUNCATE test.trace;
 
--- wait_queue(): what is scheduled for later, or waits for its next attempt, is not waited for
+-- wait_queue() does not wait for scheduled or retryable jobs
 SELECT jobq.wait_queue('held', '0s');
 SELECT jobq.enqueue('echo', queue => 'held', delay => '1 hour') AS later, jobq.enqueue('broken', queue => 'held', backoff => 'fixed 1h') AS broken \gset
 SELECT jobq.wait_queue('held');
@@ -156,7 +156,7 @@ SELECT * FROM test.error('SELECT jobq.retry_many(''no such'')');
 SELECT jobq.delete_many('first'), jobq.delete_many('held'), jobq.delete_many(state => 'dead');
 SELECT count(*) FROM jobq.dead_letters;
 SELECT * FROM test.error('SELECT jobq.delete_many(''no such'')');
--- more than are read at a time
+-- more jobs than are read at a time
 SELECT count(*) FROM jobq.enqueue_many('broken_too', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 2100) n), queue => 'held');
 SELECT jobq.wait_queue('held', '5 min');
 SELECT jobq.retry_many(state => 'dead');
@@ -188,9 +188,9 @@ SELECT state FROM jobq.wait(:done);
 SELECT jobq.drop_queue('held', force => true);
 SELECT count(*) FROM jobq.dead_letters;
 SELECT count(*) FROM jobq.queues WHERE name = 'held';
--- what has finished remains, without the name
+-- finished jobs remain, without the name of the queue
 SELECT state, queue FROM jobq.status(:done);
--- it is made anew by the next job
+-- the next job creates the queue again
 SELECT jobq.enqueue('echo', queue => 'held') AS id \gset
 SELECT state, queue FROM jobq.wait(:id);
 SELECT jobq.drop_queue('held');
@@ -206,11 +206,11 @@ SELECT jobq.drop_queue('parcels');
 SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'')');
 RESET jobq.create_queues;
 SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'', queue => ''parcels'')');
--- a typing error creates none
+-- a misspelled name creates no queue
 SELECT c, e.* FROM unnest('{pause,resume,wait_queue,cancel_many,retry_many,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
 	test.error(format('SELECT jobq.%I(''reprots'')', c)) e ORDER BY n;
 SELECT count(*) FROM jobq.queues WHERE name = 'reprots';
--- but default is there for everybody
+-- but the queue "default" is created when needed
 BEGIN;
 UPDATE jobq_internal.queue SET name = 'was default' WHERE name = 'default';
 SELECT jobq.pause('default');
@@ -224,7 +224,7 @@ SELECT jobq.drop_queue('brief');
 COMMIT;
 SELECT count(*) FROM jobq.queues WHERE name = 'brief';
 
--- a queue whose row replication has brought, past the sequence
+-- a replicated queue with an id beyond the sequence
 INSERT INTO jobq_internal.queue (id, name) OVERRIDING SYSTEM VALUE SELECT last_value + 1, 'brought' FROM jobq_internal.queue_id_seq;
 SELECT jobq.create_queue('brief');
 SELECT name FROM jobq.queues WHERE name IN ('brief', 'brought') ORDER BY name;
@@ -241,7 +241,7 @@ SELECT jobq.enqueue('note', '"hour"', queue => 'fresh') AS hour,
 	jobq.enqueue('note', '"own"', queue => 'fresh', expires_at => now() + interval '3 hours') AS own,
 	jobq.enqueue('note', '"moved"', queue => 'fresh') AS moved,
 	jobq.enqueue('note', '"own, moved"', queue => 'fresh', expires_at => now() + interval '10 min') AS own_moved \gset
--- one that was given by the queue moves along
+-- expires_at from the queue moves with run_at
 SELECT jobq.edit(:moved, run_at => now() + interval '1 hour'), jobq.edit(:own_moved, run_at => now() + interval '1 min');
 SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT state FROM unnest(ARRAY[:hour, :own_moved]) id, jobq.wait(id);
@@ -261,13 +261,13 @@ SELECT expires_at - run_at FROM jobq_internal.job WHERE id = :id;
 SELECT jobq.edit(:id, run_at => '294276-12-31 23:00+00');
 SELECT state FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
--- a queue that nobody serves
+-- a queue without workers
 SELECT jobq.enqueue('note', queue => 'manual', expires_at => now() + interval '1 hour') AS id \gset
 SELECT jobq.wait_queue('manual', '1ms');
 SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT jobq.wait_queue('manual', '0s');
 SELECT state, attempt, error, started_at FROM jobq.wait(:id);
--- and a consumer's: what is held is not taken away
+-- and a consumer queue: reserved jobs do not expire
 SELECT jobq.create_queue('parcels', mode => 'consumer', expires_after => '1 hour');
 SELECT jobq.enqueue('any', queue => 'parcels') AS held \gset
 SELECT token FROM jobq.reserve('{parcels}', lease => '1 day', wait => '5 min') \gset

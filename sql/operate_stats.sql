@@ -1,6 +1,6 @@
--- Statistics: what has become of jobs, by queue, kind and tenant.
+-- Statistics: job counts by queue, kind and tenant.
 
--- After all that the other tests have done, the statistics agree with the table.
+-- After all other tests, the statistics agree with the table.
 CREATE VIEW test.stats_and_table AS
 	SELECT coalesce(s.queue, j.queue) AS queue, coalesce(s.kind, j.kind) AS kind, coalesce(s.tenant, j.tenant) AS tenant,
 		coalesce(s.live, 0) AS stats, coalesce(j.n, 0) AS jobs, coalesce(s.blocked, 0) AS stats_blocked, coalesce(j.blocked, 0) AS jobs_blocked
@@ -13,7 +13,7 @@ SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (s
 SELECT * FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked) ORDER BY queue, kind;
 SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq_internal.dead_letter)');
 
--- who resumes a queue does not have all jobs counted anew
+-- resume() does not recount all jobs
 DO $$ BEGIN
 	FOR i IN 1..100 LOOP
 		PERFORM jobq.resume('default');
@@ -22,7 +22,7 @@ DO $$ BEGIN
 	END LOOP;
 END $$;
 
--- what happens is counted when it has committed
+-- changes are counted when committed
 SELECT jobq.create_queue('counted', tenant => 'header shop');
 SELECT jobq.reset_stats('counted');
 BEGIN;
@@ -40,7 +40,7 @@ SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
 SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
 
--- each way to come, and each end
+-- all ways to enqueue, and all ends
 SELECT count(*) FROM jobq.enqueue_many('echo', ARRAY['1', '2']::jsonb[], queue => 'counted', headers => '{"shop": "north"}');
 INSERT INTO jobq.inbox (kind, payload, queue, headers) VALUES ('echo', '3', 'counted', '{"shop": "north"}');
 SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', delay => '1 hour') AS id \gset
@@ -58,12 +58,12 @@ SELECT test.until('(SELECT dead = 2 AND running = 0 FROM jobq.stats WHERE queue 
 SELECT enqueued, started, failed, retried, dead FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
 SELECT jobq.delete(:broken);
 
--- the past, and rates
+-- history, and rates
 SELECT step, sum(enqueued) AS enqueued, sum(failed) AS failed, sum(dead) AS dead FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
 SELECT DISTINCT date_trunc(step, since, 'UTC') = since AS begins FROM jobq.stats_history();
 SELECT step, sum(wait_count) AS waits, sum(run_count) AS runs, max(wait_max) <= sum(wait_sum) AND max(run_max) <= sum(run_sum) AS times
 FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
--- each argument is as a condition on the column of its name
+-- each argument has the effect of a condition on the column of the same name
 SELECT q, k, s, h.rows > 0 AND h.rows = (SELECT count(*) FROM jobq.stats_history() a
 	WHERE coalesce(a.queue = q, true) AND coalesce(a.kind = k, true) AND coalesce(a.step = s, true)) AS same
 FROM unnest('{NULL,counted}'::text[]) q, unnest('{NULL,broken}'::text[]) k, unnest('{NULL,minute,hour,day}'::text[]) s,
@@ -95,7 +95,7 @@ SELECT jobq.release(:b, :tb);
 SELECT waiting, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 
--- a large transaction keeps no memory
+-- a large transaction leaves no memory allocated
 SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', delay => i * interval '1 minute')) FROM generate_series(1, 20000) i;
 SELECT total_bytes < :before + 500000 AS given_back FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
@@ -107,7 +107,7 @@ SELECT test.until('(SELECT scheduled = 1 AND blocked = 1 FROM jobq.stats WHERE q
 SELECT jobq.cancel_batch(:flow);
 SELECT test.until('(SELECT scheduled + blocked = 0 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
 
--- what was prepared is counted from the table
+-- prepared transactions are counted from the table
 BEGIN;
 SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
 PREPARE TRANSACTION 'counted';
@@ -116,7 +116,7 @@ COMMIT PREPARED 'counted';
 SELECT test.until('(SELECT scheduled = 1 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
 SELECT jobq.cancel(:id);
 
--- who sees what
+-- visibility by role
 SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'counted');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
@@ -137,7 +137,7 @@ RESET ROLE;
 SELECT sum(enqueued) FROM jobq.stats WHERE queue = 'counted';
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'counted');
 
--- jobs for a time do not seem to wait for it when they are gone
+-- scheduled jobs that were removed do not count as waiting once their time has come
 SELECT date_trunc('hour', jobq_internal.clock()) + '3 hours' AS later \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', run_at => :'later')) FROM generate_series(1, 5);
 SELECT test.until('(SELECT waiting = 0 AND scheduled = 5 FROM jobq.stats WHERE queue = ''counted_out'')');
@@ -148,7 +148,7 @@ SELECT test.until('(SELECT waiting = 7 AND scheduled = 0 FROM jobq.stats WHERE q
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- what runs have cost: a worker's that succeeds, one that fails, and those of a session
+-- the cost of attempts: successful and failed in a worker, and in jobq.work()
 CREATE TABLE test.paid (a text);
 CREATE FUNCTION test.spend(payload jsonb) RETURNS void LANGUAGE plpgsql SET work_mem = '64kB' AS $$
 BEGIN
@@ -190,7 +190,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, CASE id WHEN :id THEN 5000 ELSE 2000 END) c WHERE id IN (:id, :dead) ORDER BY id;
 SELECT wal_bytes - :before BETWEEN 7000 * 200 AND 7000 * 500 + 1000000 AS put_down FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend';
 
--- what the session itself does afterwards is not the job's
+-- later work of the session itself is not charged to the job
 SELECT wal_bytes AS before FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend' \gset
 INSERT INTO test.paid SELECT repeat('x', 200) FROM generate_series(1, 5000);
 SELECT jobq.enqueue('echo', queue => 'manual') AS echo \gset
@@ -198,7 +198,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT wal_bytes = :before AS same FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend';
 SELECT wal_bytes < 1000000 AS small FROM jobq.stats WHERE queue = 'manual' AND kind = 'echo';
 
--- a job within a job pays for itself; the other one goes on paying for the rest
+-- a nested job has a separate cost; the outer job is charged for the rest
 CREATE FUNCTION test.spend_within(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.paid SELECT repeat('x', 200) FROM generate_series(1, 4000);
@@ -215,7 +215,7 @@ SELECT s.kind, s.wal_bytes BETWEEN CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 
 FROM jobq.stats s WHERE (s.queue, s.kind) IN (('manual', 'spend'), ('paid', 'spend_within')) ORDER BY s.kind;
 SELECT (j.cost ->> 'wal_bytes')::bigint BETWEEN 13000 * 200 AND 13000 * 500 + 1000000 AS with_the_other FROM jobq.jobs j WHERE j.id = :id;
 
--- shares of the whole, as in the manual
+-- percentages of the total, as in the manual
 SELECT abs(sum(percent) - 100) < 0.01 * count(*) AS whole, bool_and(percent > 0) FILTER (WHERE spends) AS each
 FROM (SELECT queue = 'paid' AND kind = 'spend' AS spends,
 	round(100 * sum(wal_bytes) / nullif(sum(sum(wal_bytes)) OVER (), 0), 2) AS percent
@@ -225,7 +225,7 @@ SELECT cpu, buffers, buffers_read, wal_bytes, temp_bytes FROM jobq.stats WHERE q
 SELECT jobq.delete(:dead), jobq.unregister('spend'), jobq.unregister('spend_within'), jobq.drop_queue('paid', force => true);
 DROP TABLE test.paid;
 
--- a queue that is dropped has no places any more, nor has one that takes its name
+-- a dropped queue has no slots in the statistics, nor has a new queue of the same name
 SELECT jobq.drop_queue('counted', force => true), jobq.drop_queue('counted_out');
 SELECT count(*) FROM jobq.stats WHERE queue LIKE 'counted%' OR queue = '(other)';
 SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');

@@ -1,4 +1,4 @@
--- Tenants: whose a job is, and what can be done with the jobs of one alone.
+-- Tenants: the tenant of a job, and operations on the jobs of one tenant.
 
 SELECT e.* FROM unnest('{setting,"setting ",header,cookie,"schema public",roles,"","setting role","setting statement_timeout","setting nowhere"}'::text[]) WITH ORDINALITY u (tenant, n),
 	test.error(format('SELECT jobq.create_queue(''let'', tenant => %L)', tenant)) e ORDER BY n;
@@ -10,7 +10,7 @@ SELECT jobq.alter_queue('let', tenant => 'none');
 SELECT tenant, fair_by FROM jobq.queues WHERE name = 'let';
 SELECT jobq.drop_queue('let');
 
--- what says it
+-- sources of the tenant name
 CREATE FUNCTION test.whose(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ? 'fail' THEN
@@ -32,16 +32,16 @@ SELECT a.queue, state, replace(result #>> '{}', current_user, 'me') AS tenant FR
 SELECT a.queue, replace(j.tenant, current_user, 'me') AS tenant, context FROM asked a JOIN jobq.jobs j USING (id) ORDER BY id;
 DROP TABLE asked;
 RESET search_path;
--- none
+-- no tenant
 RESET app.branch;
 SELECT queue, jobq.enqueue('whose', '{}', queue, headers => h::jsonb) AS id INTO TEMP asked
 FROM (VALUES ('let setting', '[]'), ('let header', '{}'), ('let header', '[]'), ('let header', '{"branch": null}'), ('let header', '{"branch": ""}'), ('let schema', NULL)) v (queue, h);
 SELECT a.queue, state, result #>> '{}' AS tenant FROM asked a, jobq.wait(a.id) ORDER BY a.id;
 DROP TABLE asked;
--- a long one is cut
+-- a long name is truncated
 SELECT jobq.enqueue('whose', '{}', 'let header', headers => jsonb_build_object('branch', repeat('ä', 150))) AS id \gset
 SELECT state, length(result #>> '{}') FROM jobq.wait(:id);
--- it follows a change of the queue, when the job is written anew
+-- the tenant follows a change of the queue when the job's row is rewritten
 SELECT jobq.enqueue('whose', '{}', 'let header', delay => '1 day', headers => '{"branch": "a", "customer": "c"}') AS id \gset
 SELECT jobq.alter_queue('let header', tenant => 'header customer');
 SELECT tenant FROM jobq.jobs WHERE id = :id;
@@ -49,7 +49,7 @@ SELECT jobq.edit(:id, run_at => now());
 SELECT result FROM jobq.wait(:id);
 SELECT jobq.alter_queue('let header', tenant => 'header branch');
 
--- a tenant is paused: others of its queue go on, whatever stood before them
+-- a tenant is paused: other tenants of the queue continue, even jobs behind the paused jobs
 SELECT jobq.enqueue('echo', queue => 'first') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.error($$SELECT jobq.pause('first', 'a')$$);
@@ -73,12 +73,12 @@ SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY n;
 SELECT tenant, state FROM jobq.live_jobs WHERE queue = 'first' ORDER BY id;
 SELECT reason, detail, remedy FROM jobq.explain((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
--- survives: it is in the table
+-- the pause is stored in a table and survives a restart
 SELECT jobq.restart_workers();
 SELECT test.post_for('{b}');
 SELECT test.until('(SELECT count(*) = 5 FROM test.trace)');
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
--- not for a session that works, either
+-- work() in a session also obeys the pause
 CALL jobq.work('{first}', stop_when_empty => true);
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
 SELECT jobq.resume('first', 'a'), jobq.resume('first', 'a'), jobq.resume('first', 'nobody');
@@ -87,7 +87,7 @@ SELECT note FROM test.trace ORDER BY n OFFSET 5;
 SELECT queue, tenant, paused FROM jobq.tenants WHERE queue = 'first';
 SELECT jobq.resume('first', 'z');
 
--- in a queue whose tenants take turns
+-- in a queue with fair_by => 'tenant'
 SELECT jobq.alter_queue('first', fair_by => 'tenant');
 SELECT jobq.pause('first'), jobq.pause('first', 'b');
 TRUNCATE test.trace;
@@ -99,7 +99,7 @@ SELECT jobq.resume('first', 'b');
 SELECT test.until('(SELECT count(*) = 6 FROM test.trace)');
 SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none');
 
--- in one of consumers
+-- in a consumer queue
 SELECT jobq.create_queue('let out', mode => 'consumer', tenant => 'header branch');
 SELECT jobq.pause('let out', 'a');
 SELECT test.post_for('{a,b}', 'let out');
@@ -112,7 +112,7 @@ SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '5 min') \
 \echo :kind :tenant
 SELECT jobq.ack(:id, :token);
 
--- cleared, retried, deleted alone
+-- cancel, retry and delete the jobs of one tenant
 SELECT jobq.pause('let header');
 SELECT test.post_for('{a,b,a,b}', 'let header');
 SELECT jobq.cancel_many(queue => 'let header', tenant => 'b', state => 'waiting'), jobq.cancel_many(queue => 'let header', tenant => 'nobody', state => 'waiting');
@@ -129,7 +129,7 @@ SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT DISTINCT note FROM test.trace;
 SELECT jobq.delete_many('let header', tenant => 'b'), jobq.delete_many('let header', tenant => 'a');
 
--- those that run, too
+-- running jobs, too
 SELECT pg_advisory_lock(7);
 SELECT jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}') AS a, jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "b"}') AS b,
 	jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}', delay => '1 day') AS later \gset
@@ -151,7 +151,7 @@ SELECT jobq.cancel_many(queue => 'let leased', tenant => 'a', state => 'waiting'
 SELECT e.code FROM test.error(format('SELECT jobq.ack(%s, %s)', :a, :token)) e;
 SELECT state FROM jobq.status(:a);
 
--- nobody sees another role's
+-- a role does not see tenants of another role
 SELECT jobq.grant_privilege('regress_jobq_bob');
 SELECT jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role', delay => '1 day') > 0;
 SET ROLE regress_jobq_bob;

@@ -1,6 +1,6 @@
--- What the views show, and what they read for it.
+-- The views: their rows, and the number of blocks read.
 
--- jobs: newest first; live_jobs: the same without what has finished
+-- jobs: newest first; live_jobs: the same without finished jobs
 SELECT jobq.enqueue('echo') AS done \gset
 SELECT state FROM jobq.wait(:done);
 SELECT jobq.enqueue('broken', max_attempts => 1) AS dead \gset
@@ -23,7 +23,7 @@ SELECT jobq.register('all', 'test.echo(jsonb)', 'manual', 5, 'fixed 1s', '1 min'
 SELECT * FROM jobq.kinds WHERE kind IN ('all', 'echo') ORDER BY kind;
 SELECT jobq.unregister('all');
 
--- a role sees its own
+-- a role sees its own jobs
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '"alice"', queue => 'manual') AS id \gset
@@ -31,7 +31,7 @@ SELECT state, payload FROM jobq.live_jobs;
 SELECT payload FROM jobq.jobs LIMIT 20;
 SELECT ready FROM jobq.queues WHERE name = 'manual';
 SELECT kind FROM jobq.kinds WHERE kind = 'echo';
--- and nothing of others' by a function of its own that would look into them
+-- and a leaky function of the role sees no row of another role
 CREATE FUNCTION pg_temp.tell(kind text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$ BEGIN RAISE NOTICE 'sees %', kind; RETURN true; END $$;
 SELECT count(*) FROM jobq.jobs WHERE pg_temp.tell(kind);
 SELECT count(*) FROM jobq.live_jobs WHERE pg_temp.tell(kind);
@@ -39,8 +39,8 @@ SELECT jobq.cancel(:id);
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice');
 
--- Blocks that a query reads, and blocks that it writes because memory is short.  The
--- query runs once before, so that what the catalog has to say is in memory.
+-- Returns the number of blocks read and of temporary blocks written by a query.  The
+-- query runs once before, so that the catalog is in the cache.
 CREATE FUNCTION test.blocks(query text, OUT read bigint, OUT spilled bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	plan json;
@@ -54,7 +54,7 @@ END
 $$;
 CREATE FUNCTION test.plan(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY EXECUTE 'EXPLAIN (COSTS off) ' || query; END $$;
 
--- twenty of many jobs: what is read does not grow with them
+-- twenty of many jobs: the number of blocks read is independent of the number of jobs
 VACUUM jobq_internal.job, jobq_internal.archive, jobq_internal.dead_letter;
 BEGIN;
 SELECT count(*) FROM jobq.enqueue_many('echo', array_fill(to_jsonb(repeat('x', 100)), '{50000}'), queue => 'manual');
@@ -65,12 +65,12 @@ SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY id
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.live_jobs LIMIT 20') b;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.live_jobs ORDER BY id DESC LIMIT 20') b;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq_internal.job)') b;
--- an order that no index has: all is read, but nothing is kept but the twenty
+-- an order without an index: the query reads all rows, but keeps only twenty
 SELECT b.spilled FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY finished_at DESC LIMIT 20') b;
--- the others are not counted
+-- other queues are not counted
 SELECT jobq.create_queue('empty');
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.queues WHERE name = ''empty''') b;
--- of a long queue, a thousand are counted, not all
+-- in a long queue, only a thousand jobs are counted
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.queues') b;
 -- the archive is not read
 SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|dead_letter';
@@ -78,7 +78,7 @@ ROLLBACK;
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'manual';
 DROP FUNCTION test.blocks, test.plan;
 
--- a long queue is not counted: the statistics tell, of what has committed
+-- a long queue is not counted: its numbers come from the statistics of committed jobs
 SELECT jobq.create_queue('crowd', mode => 'consumer');
 SELECT count(*) FROM jobq.enqueue_many('parcel', array_fill('1'::jsonb, '{2000}'), queue => 'crowd');
 SELECT jobq.enqueue('parcel', queue => 'crowd', delay => '1 hour') AS later \gset
@@ -87,7 +87,7 @@ BEGIN;
 SELECT count(*) FROM jobq.enqueue_many('parcel', '{1,2,3}', queue => 'crowd');
 SELECT ready, scheduled FROM jobq.queues WHERE name = 'crowd';
 ROLLBACK;
--- who sees only his own has them counted
+-- a role with access to its own jobs only gets an exact count
 SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'crowd');
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.enqueue_many('parcel', '{1,2}', queue => 'crowd');
@@ -96,7 +96,7 @@ RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'crowd');
 SELECT jobq.cancel_many(queue => 'crowd', state => 'waiting'), jobq.drop_queue('crowd');
 
--- dead letters, likewise, and however they go: with those of another queue, they are many
+-- dead letters, likewise, for every way of removal: together with another queue, there are many
 SELECT jobq.create_queue('graves');
 SELECT array_agg(id) AS dead FROM jobq.enqueue_many('broken', '{1,2,3,4}', queue => 'graves', max_attempts => 1) id \gset
 SELECT array_agg(DISTINCT state) FROM jobq.wait_many(:'dead'::bigint[]);
@@ -117,7 +117,7 @@ DELETE FROM jobq_internal.dead_letter WHERE id = ANY (:'dead'::bigint[]);
 ROLLBACK;
 SELECT dead FROM jobq.queues WHERE name = 'graves';
 SELECT sum(letters) FROM jobq.stats WHERE queue = 'graves';
--- written by a restore
+-- dead letters inserted by a restore
 CREATE TABLE test.letters AS SELECT * FROM jobq_internal.dead_letter WHERE id = ANY (:'dead'::bigint[]);
 SELECT jobq.delete_many('graves');
 INSERT INTO jobq_internal.dead_letter SELECT * FROM test.letters;

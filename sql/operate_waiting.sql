@@ -31,28 +31,28 @@ SELECT name, state, kind, queue, attempt, max_attempts, progress, message, resul
 FROM test.job j, jobq.status(j.id) ORDER BY name;
 SELECT name, enqueued_at IS NOT NULL AS enqueued, run_at IS NOT NULL AS run_at, started_at IS NOT NULL AS started, finished_at IS NOT NULL AS finished
 FROM test.job j, jobq.status(j.id) ORDER BY name;
--- the view says the same
+-- the view jobs agrees with status()
 SELECT name, v.state, v.state = s.state AND (v.kind, v.queue, v.attempt, v.max_attempts, v.enqueued_at, v.run_at) = (s.kind, s.queue, s.attempt, s.max_attempts, s.enqueued_at, s.run_at)
 	AND (v.progress, v.message, v.result, v.error, v.finished_at) IS NOT DISTINCT FROM (s.progress, s.message, s.result, s.error, s.finished_at) AS same
 FROM test.job j JOIN jobq.jobs v USING (id), jobq.status(j.id) s ORDER BY name;
 SELECT name, ready, scheduled, running, dead, oldest_ready IS NOT NULL AS oldest FROM jobq.queues WHERE name IN ('default', 'manual') ORDER BY name;
--- a result is for those that are completed
+-- only completed jobs have a result
 SELECT name, (jobq.status(id)).result FROM test.job ORDER BY name;
--- wait() returns at the end of its time, whatever the state
+-- wait() returns after the timeout, in any state
 SELECT name, state FROM test.job j, jobq.wait(j.id, '0') ORDER BY name;
 SELECT state FROM jobq.wait((SELECT id FROM test.job WHERE name = 'scheduled'), '10 ms');
 -- the longest wait
 SELECT jobq.enqueue('echo', delay => '50 ms') AS id \gset
 SELECT state FROM jobq.wait(:id, '365 days');
 
--- many: in the order given, and again if so
+-- many jobs: in the given order, with duplicates
 SELECT name, state FROM jobq.wait_many(ARRAY(SELECT id FROM test.job ORDER BY name DESC), '0') w JOIN test.job USING (id);
 SELECT state FROM jobq.wait_many((SELECT array_agg(id ORDER BY name) || min(id) FROM test.job WHERE name LIKE 'completed%'));
 SELECT * FROM jobq.wait_many('{}'::bigint[]);
 SELECT * FROM test.error('SELECT jobq.wait_many(ARRAY[1, NULL]::bigint[])');
 SELECT jobq.wait(NULL::bigint), jobq.wait(1, NULL), jobq.status(NULL);
 
--- one that does not exist
+-- an unknown job
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(-1)', f)) e ORDER BY n;
 SELECT * FROM test.error('SELECT jobq.wait_many(ARRAY[-1])');
@@ -70,7 +70,7 @@ SELECT (jobq.status(jobq.enqueue('echo', queue => 'manual'))).state;
 SELECT jobq.cancel(jobq.enqueue('echo', queue => 'manual'));
 CALL jobq.work('{manual}', stop_when_empty => true);
 
--- what was there before this snapshot was taken does not matter
+-- wait() returns the current state, even if the snapshot of the transaction is older
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM test.job;
 SELECT pg_advisory_unlock(1);
@@ -95,7 +95,7 @@ SELECT jobq.delete(id) FROM test.job WHERE name = 'dead';
 DROP TABLE test.job;
 TRUNCATE test.trace;
 
--- a long error of a job that waits for its next attempt is read without a snapshot
+-- a long error of a retryable job is read without a snapshot
 CREATE FUNCTION test.long_error(payload jsonb) RETURNS void LANGUAGE plpgsql
 AS $$ BEGIN RAISE '%', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 2000) n); END $$;
 SELECT jobq.register('long_error', 'test.long_error(jsonb)', backoff => 'fixed 1h');
@@ -122,7 +122,7 @@ BEGIN
 	END;
 END
 $$;
--- what code of the commit waits for in vain is apart from what the call waits for
+-- a failed wait in a trigger at commit does not disturb the wait of call()
 CREATE TABLE test.deferred (i int);
 CREATE FUNCTION test.wait_in_vain() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -145,7 +145,7 @@ END
 $$;
 DROP TABLE test.deferred;
 DROP FUNCTION test.wait_in_vain;
--- the end of a job that leaves no trace is told, and its result is lost
+-- the end of a job that leaves no record is reported, but its result is lost
 SELECT jobq.create_queue('forgotten', keep => 'nothing');
 CALL jobq.call('echo', '{"a": 3}', options => '{"queue": "forgotten"}');
 SELECT count(*) FROM jobq.jobs WHERE queue = 'forgotten';
@@ -159,7 +159,7 @@ CALL jobq.call('echo', timeout => '-1 s');
 CALL jobq.call('unheard of');
 CALL jobq.call('echo', '{"a": 3}', options => '{"queue": null, "priority": -1, "watch": true, "expires_at": "infinity"}');
 CALL jobq.call('echo', options => '{"result": 1}');
--- one that fails, or takes longer: the job goes on
+-- the job fails, or takes longer than the timeout: the job continues
 CREATE PROCEDURE test.call(kind text, payload jsonb, timeout interval) LANGUAGE plpgsql AS $$
 DECLARE
 	result jsonb;

@@ -6,20 +6,20 @@ SELECT array_agg(id ORDER BY n) AS ids FROM jobq.enqueue_many('echo', ARRAY['1',
 SELECT state, result FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT * FROM jobq.enqueue_many('echo', '{}');
 
--- more than the backend names to the scheduler one by one, and more than one page
+-- more jobs than the backend reports to the scheduler individually, and more than one page
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 2500) i)) id \gset
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT count(*), count(DISTINCT note), min(note::int), max(note::int) FROM test.trace;
 TRUNCATE test.trace;
 
--- options are for all
+-- options apply to all jobs
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('echo', ARRAY['1', '2']::jsonb[], queue => 'manual', priority => 3,
 	max_attempts => 4, delay => '1 hour', headers => '{"h": 1}') id \gset
 SELECT state, queue, priority, attempt, max_attempts, payload, headers, run_at - enqueued_at AS delay
 FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT bool_and(jobq.cancel(id)) FROM unnest(:'ids'::bigint[]) id;
 
--- many lanes in one transaction: look at everything
+-- many lanes in one transaction: the scheduler is notified to check everything
 BEGIN;
 SELECT count(jobq.enqueue('note', to_jsonb(i), priority => i % 50)) FROM generate_series(1, 200) i;
 COMMIT;
@@ -40,7 +40,7 @@ INSERT INTO jobq.inbox (kind, payload) SELECT 'note', to_jsonb(i) FROM generate_
 SELECT test.until('(SELECT count(*) FROM test.trace) = 100');
 SELECT count(*) FROM jobq.inbox;
 
--- COPY into it
+-- COPY into the inbox
 TRUNCATE test.trace;
 COPY jobq.inbox (kind, payload, priority) FROM stdin;
 note	"one"	1
@@ -50,7 +50,7 @@ note	"three"	\N
 SELECT test.until('(SELECT count(*) FROM test.trace) = 3');
 SELECT note FROM test.trace ORDER BY note;
 
--- one bad row, and there is none of them
+-- one bad row, and no job is enqueued
 TRUNCATE test.trace;
 COPY jobq.inbox (kind, payload) FROM stdin;
 note	"one"
@@ -60,7 +60,7 @@ INSERT INTO jobq.inbox (kind, payload) VALUES ('note', '1'), (NULL, '2');
 SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;
 SELECT count(*) FROM test.trace;
 
--- it takes nothing but new rows
+-- the inbox accepts only new rows
 \set VERBOSITY sqlstate
 UPDATE jobq.inbox SET kind = 'x';
 DELETE FROM jobq.inbox;
@@ -82,7 +82,7 @@ ROLLBACK;
 SELECT test.until('(SELECT count(*) FROM test.trace) = 4');
 SELECT note FROM test.trace ORDER BY n;
 
--- in a queue of its own
+-- in a given queue
 CREATE OR REPLACE TRIGGER outbox AFTER INSERT ON test."an ""item"
 	FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual');
 INSERT INTO test."an ""item" VALUES (4, 'manual');
@@ -107,7 +107,7 @@ INSERT INTO test."an ""item" VALUES (14, 'not me');
 ROLLBACK;
 SELECT payload FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id;
 SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
--- one with very many rows becomes several, also of those that are in a file meanwhile, beside another trigger that reads them
+-- very many rows become several jobs, also if the rows were spilled to a file, and another trigger reads them
 CREATE TABLE test.read (n bigint, sum bigint);
 CREATE FUNCTION test.read_new() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -125,7 +125,7 @@ SELECT count(*) AS jobs, max(jsonb_array_length(payload -> 'new')) AS most, sum(
 	(SELECT count(DISTINCT (r ->> 'id')::int) FROM jobq.live_jobs k, jsonb_array_elements(k.payload -> 'new') r WHERE k.queue = 'manual' AND r ->> 'name' = repeat('x', 100)) AS ids
 FROM jobq.live_jobs WHERE queue = 'manual';
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
--- or because they are large
+-- or because the rows are large
 DROP TRIGGER a_reads ON test."an ""item";
 SET jobq.max_payload = '1MB';
 INSERT INTO test."an ""item" SELECT n, repeat('x', 100000) FROM generate_series(200001, 200020) n;
@@ -133,7 +133,7 @@ RESET jobq.max_payload;
 SELECT count(*) > 2 AS several, sum(jsonb_array_length(payload -> 'new')) AS rows FROM jobq.live_jobs WHERE queue = 'manual';
 SELECT count(jobq.cancel(id)) > 2 AS cancelled FROM jobq.live_jobs WHERE queue = 'manual';
 DROP TRIGGER inserted ON test."an ""item";
--- of a partitioned table
+-- triggers on a partitioned table
 CREATE TABLE test.parted (id int, name text) PARTITION BY LIST (id);
 CREATE TABLE test.parted_1 (name text, id int);
 ALTER TABLE test.parted ATTACH PARTITION test.parted_1 FOR VALUES IN (1);
@@ -145,7 +145,7 @@ SELECT payload FROM jobq.live_jobs WHERE queue = 'manual';
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
 DROP TABLE test.parted, test.read;
 
--- with columns that are computed, which the server keeps from triggers if they are not stored
+-- with generated columns; the server hides virtual columns from triggers
 SELECT CASE WHEN current_setting('server_version_num')::int < 180000 THEN 'STORED' ELSE 'VIRTUAL' END AS how \gset
 CREATE TABLE test.computed (id int, twice int GENERATED ALWAYS AS (id * 2) :how, gone int, name text, loud text GENERATED ALWAYS AS (upper(name) || '!') :how);
 INSERT INTO test.computed VALUES (1, default, 0, 'one');
@@ -162,7 +162,7 @@ SELECT payload FROM jobq.live_jobs WHERE queue = 'manual' ORDER BY id;
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
 DROP TABLE test.computed;
 
--- used in the wrong way
+-- wrong use of the triggers
 CREATE TABLE test.item (id int PRIMARY KEY);
 CREATE TRIGGER outbox AFTER INSERT ON test.item
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change');

@@ -7,11 +7,11 @@ LANGUAGE sql AS $$
 $$;
 SELECT jobq.register('context', 'test.context(jsonb, jobq.job_context)');
 
--- nothing but the kind
+-- only the kind
 SELECT jobq.enqueue('context') AS id \gset
 SELECT jsonb_pretty((test.outcome(:id)).result);
 
--- all that the handler is told
+-- all data passed to the handler
 SELECT jobq.enqueue('context', '{"n": 1}', queue => 'mail', priority => -5, max_attempts => 7,
 	headers => '{"trace_id": "abc"}', run_at => '2001-01-01') AS id \gset
 SELECT jsonb_pretty((test.outcome(:id)).result);
@@ -25,7 +25,7 @@ FROM unnest(ARRAY['null', 'true', '0', '"\u00e4\ud83d\ude00"', '[]', '[1, [2]]',
 	WITH ORDINALITY AS p (payload, n) \gset
 SELECT state, result, jsonb_typeof(result) FROM jobq.wait_many(:'ids'::bigint[]);
 
--- also a large one, compressed or out of line
+-- also a large payload, compressed or out of line
 CREATE FUNCTION test.digest(payload jsonb) RETURNS jsonb
 LANGUAGE sql AS $$ SELECT to_jsonb(md5(payload #>> '{}')) $$;
 SELECT jobq.register('digest', 'test.digest(jsonb)');
@@ -55,14 +55,14 @@ SELECT state, attempt, started_at, finished_at, run_at - enqueued_at = '1 hour' 
 SELECT state, run_at > enqueued_at + '23 hours' AS a_day FROM jobq.status(:later);
 SELECT jobq.cancel(:delayed), jobq.cancel(:later);
 
--- defaults of the kind, and what takes precedence over them
+-- defaults of the kind, and options with precedence over the defaults
 SELECT jobq.register('with_defaults', 'test.context(jsonb, jobq.job_context)', queue => 'reports', max_attempts => 9);
 SELECT jobq.enqueue('with_defaults') AS id \gset
 SELECT result ->> 'queue' AS queue, result ->> 'max_attempts' AS max_attempts FROM test.outcome(:id);
 SELECT jobq.enqueue('with_defaults', queue => 'mail', max_attempts => 2) AS id \gset
 SELECT result ->> 'queue' AS queue, result ->> 'max_attempts' AS max_attempts FROM test.outcome(:id);
 
--- queues are created at first use, unless that is forbidden
+-- queues are created at first use, unless create_queues is off
 SELECT name, paused, notify, keep FROM jobq.queues ORDER BY name COLLATE "C";
 SET jobq.create_queues = off;
 SELECT jobq.enqueue('echo', queue => 'unheard_of');
@@ -76,7 +76,7 @@ SELECT jobq.enqueue('echo', '1', queue => 'another') AS id \gset
 SELECT state FROM jobq.wait(:id);
 RESET search_path;
 
--- names of all sorts
+-- unusual names
 SELECT jobq.register('weird "kind"; ü', 'test.echo(jsonb)', queue => 'weird "queue"; ü');
 SELECT jobq.enqueue('weird "kind"; ü') AS id \gset
 SELECT state, kind, queue FROM jobq.wait(:id);

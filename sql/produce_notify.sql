@@ -1,12 +1,12 @@
 -- NOTIFY: through the relay, in the transaction, or not at all.  A second
--- connection listens, so that what arrives can be waited for.
+-- connection listens, so that the test can wait for notifications.
 CREATE EXTENSION dblink;
 SELECT dblink_connect('listener', format('dbname=%L host=%L port=%L user=%L', current_database(),
 	(string_to_array(current_setting('unix_socket_directories'), ','))[1], current_setting('port'), current_user));
 CREATE TABLE test.heard (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, channel text, payload text);
 
--- All that was sent so far: until a message comes back that is sent after the
--- first such message has come back, and there are as many as are expected.
+-- Collects all notifications sent so far.  The procedure sends a message; after its return, a second message.
+-- The procedure ends when the second message returns, and the expected number has arrived.
 CREATE PROCEDURE test.hear(expected int DEFAULT 0) LANGUAGE plpgsql AS $$
 DECLARE
 	message record;
@@ -62,30 +62,30 @@ SELECT count(jobq.notify('test_channel', 'again')) FROM generate_series(1, 100);
 COMMIT;
 CALL test.hear();
 SELECT channel, payload, count(*) FROM test.heard GROUP BY 1, 2;
--- more than the relay has room for: the rest are sent by the transaction itself
+-- more notifications than the relay can hold: the transaction itself sends the rest
 BEGIN;
 SELECT count(jobq.notify('test_channel', i::text)) FROM generate_series(1, 1000) i;
 COMMIT;
 CALL test.hear(1000);
 SELECT count(DISTINCT payload), min(payload::int), max(payload::int) FROM test.heard;
--- a payload that is too long for the relay
+-- a payload too long for the relay
 SELECT jobq.notify('test_channel', repeat('x', 5000));
 CALL test.hear();
 SELECT channel, length(payload) FROM test.heard;
 
--- the same rules as NOTIFY's
+-- the same rules as for NOTIFY
 SELECT e.* FROM test.error('SELECT jobq.notify('''', ''x'')') e;
 SELECT e.* FROM test.error('SELECT jobq.notify(repeat(''x'', 64))') e;
 SELECT e.* FROM test.error('SELECT jobq.notify(''c'', repeat(''x'', 8000))') e;
 SELECT jobq.notify(NULL, 'x'), jobq.notify('x', NULL);
 
--- in a transaction that is prepared it would be lost
+-- refused in a prepared transaction, because the notification would be lost
 BEGIN;
 SELECT jobq.notify('test_channel', 'prepared');
 PREPARE TRANSACTION 'jobq_notify';
 ROLLBACK;
 
--- under a table of one's own
+-- in a trigger on a user's table
 CREATE TABLE test.item (id int PRIMARY KEY);
 CREATE FUNCTION test.tell_of_item() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -113,19 +113,19 @@ SELECT array_agg(jobq.enqueue('echo', queue => q)) AS ids FROM unnest('{noisy,st
 SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
--- a few times at most for many
+-- only a few notifications for many jobs
 SELECT array_agg(id) AS ids FROM (SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'noisy') AS id
 	UNION ALL SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'strict')) e \gset
 SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]);
 CALL test.hear();
 SELECT channel, count(*) BETWEEN 1 AND 5 AS few FROM test.heard GROUP BY channel ORDER BY channel;
--- not for what is rolled back
+-- no notification for rolled back jobs
 BEGIN;
 SELECT jobq.enqueue('echo', queue => 'noisy') IS NULL, jobq.enqueue('echo', queue => 'strict') IS NULL;
 ROLLBACK;
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
--- a delayed job is work when its time has come
+-- a delayed job causes a notification when due
 SELECT jobq.enqueue('echo', queue => 'noisy', delay => '1 hour') AS id \gset
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
@@ -134,7 +134,7 @@ SELECT state FROM jobq.wait(:id);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
 
--- a watched job tells of each change, and of its progress
+-- a job with watch => true notifies each change of state, and the progress
 CREATE FUNCTION test.stages(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.set_progress(50, 'half "way"');
@@ -152,7 +152,7 @@ SELECT state, attempt FROM jobq.wait(:id);
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
--- progress that is faster than the relay does not keep the end from its place, the last
+-- progress faster than the relay does not displace the final notification, which comes last
 CREATE FUNCTION test.fast() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. 5000 LOOP
@@ -168,7 +168,7 @@ SELECT state, attempt FROM jobq.wait(:id);
 SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s)', :id));
 CALL test.hear();
 SELECT count(*) > 1 AS more, count(*) FILTER (WHERE payload ~ 'completed') AS ends, (array_agg(payload::jsonb - 'id' ORDER BY n DESC))[1] AS last FROM test.heard;
--- of its failure and retry, too
+-- failure and retry, too
 SELECT jobq.enqueue('broken', delay => '1 hour', watch => true, max_attempts => 1) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.test_clock('6 hours') \g /dev/null
@@ -179,7 +179,7 @@ SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
 SELECT jobq.delete(:id);
--- and of its cancellation
+-- cancellation, too
 SELECT jobq.enqueue('echo', delay => '1 hour', watch => true) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 BEGIN;
@@ -188,15 +188,15 @@ ROLLBACK;
 SELECT jobq.cancel(:id);
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
--- others are silent
+-- a job without watch causes no notification
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.cancel(:id);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY n;
 
--- what a consumer does with a watched job: it takes it, tells how far it is, gives it
--- back, takes it again, fails, and does it at last; what it rolls back is not told
+-- a watched job of a consumer: reserve, progress, release, reserve again, fail, and complete;
+-- rolled back changes are not notified
 SELECT jobq.create_queue('watched', mode => 'consumer');
 SELECT jobq.enqueue('outside', queue => 'watched', watch => true, backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
@@ -217,7 +217,7 @@ CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
 SELECT jobq.drop_queue('watched');
 
--- a batch, and a workflow, tell of each change, too
+-- batches and workflows notify each change, too
 SELECT jobq.create_batch() AS batch \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
 SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{1,2}');

@@ -1,4 +1,4 @@
--- Tenants take turns; queues have weights, or a strict order in their pool.  All on queues with one worker.
+-- Fair scheduling: tenants in round robin, queue weights, and strict order in a pool.  All queues have one worker.
 
 CREATE FUNCTION test.turn(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES (payload #>> '{}')
@@ -8,7 +8,7 @@ CREATE FUNCTION test.add(what text, tenant jsonb, queue text DEFAULT 'first', n 
 	SELECT count(jobq.enqueue('turn', to_jsonb(what), queue => $3, priority => $5,
 		headers => CASE WHEN tenant IS NOT NULL THEN jsonb_build_object('tenant', tenant) END)) FROM generate_series(1, n)
 $$;
--- All that waits is there, and the one worker gets to it now.  What ran, in its order.
+-- Wait until all jobs are in memory, then let the only worker run them.  test.order() returns the order of execution.
 CREATE PROCEDURE test.go(n int) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format($c$(SELECT ready_entries >= %s FROM jobq_internal.scheduler_state())$c$, n));
@@ -34,7 +34,7 @@ AS $$ SELECT string_agg(note, '' ORDER BY n) FROM (SELECT * FROM test.trace ORDE
 
 SELECT jobq.pause('first'), jobq.resume('first');
 SELECT jobq.alter_queue('first', fair_by => 'tenant');
--- one tenant's thousand do not delay another's three
+-- a thousand jobs of one tenant do not delay three jobs of another
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 1000), test.add('b', '"b"', n => 3), test.add('c', '7', n => 2), test.add('-', NULL, n => 2);
 CALL test.go(1007);
@@ -45,7 +45,7 @@ CALL test.halt();
 SELECT test.add('a', '"a"', n => 40), test.add('b', '"b"', n => 40);
 CALL test.go(80);
 SELECT length(replace(test.order(40), 'b', '')) BETWEEN 29 AND 31 AS three_to_one;
--- a tenant that comes late does not get what it has missed
+-- a late tenant does not receive the missed time slices
 SELECT jobq.alter_queue('first', fair_weights => '{}');
 CALL test.halt();
 SELECT test.add('b', '"b"', n => 200);
@@ -54,24 +54,24 @@ CALL test.halt();
 SELECT test.add('a', '"a"', n => 20), test.add('b', '"b"', n => 20);
 CALL test.go(40);
 SELECT length(replace(test.order(20), 'b', '')) BETWEEN 9 AND 11 AS even;
--- priority first, then turns
+-- first by priority, then round robin
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 5), test.add('b', '"b"', n => 5), test.add('A', '"a"', n => 2, priority => -1);
 CALL test.go(12);
 SELECT test.order(2), test.order(6) ~ '^AA(ab|ba){2}$' AS turns;
--- fairness ends and begins while jobs wait: none is lost
+-- fairness is turned off and on while jobs wait: no job is lost
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 30), test.add('b', '"b"', n => 30);
 SELECT jobq.alter_queue('first', fair_by => 'none');
 CALL test.go(60);
 SELECT count(*) FROM test.trace;
--- and no tenant is hidden behind what waits: it is all written anew before any of it runs
+-- and no tenant is hidden behind the waiting jobs: all rows are rewritten before the first job runs
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 3000), test.add('b', '"b"', n => 30);
 SELECT jobq.alter_queue('first', fair_by => 'tenant');
 CALL test.go(3030);
 SELECT length(replace(test.order(20), 'b', '')) BETWEEN 7 AND 13 AS even, length(test.order(4000)) AS n;
--- by processor time: where a job of one tenant takes ten times as much as one of the other, it runs a tenth as often
+-- by processor time: a tenant with jobs ten times as expensive runs a tenth as many jobs
 CREATE FUNCTION test.burn(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM count(*) FROM generate_series(1, CASE payload #>> '{}' WHEN 'a' THEN 30000 ELSE 3000 END) i WHERE sha256(i::text::bytea) = '';
@@ -86,7 +86,7 @@ CALL test.halt();
 SELECT count(jobq.enqueue('burn', to_jsonb(t), queue => 'first', headers => jsonb_build_object('tenant', t))) FROM unnest('{a,b}'::text[]) t, generate_series(1, 60);
 CALL test.go(120);
 SELECT a < 25 AS few_of_a FROM (SELECT count(*) FILTER (WHERE note = 'a') AS a FROM (SELECT note FROM test.trace ORDER BY n LIMIT 60) t) t;
--- by number again: both begin at the same
+-- by number again: both tenants start equal
 CALL test.halt();
 SELECT jobq.alter_queue('first', fair_cost => 'jobs');
 SELECT test.add('a', '"a"', n => 20), test.add('b', '"b"', n => 20);
@@ -109,7 +109,7 @@ CALL test.halt();
 SELECT test.add('2', NULL, 'second', 5, -100), test.add('1', NULL, 'first', 5, 100);
 CALL test.go(10);
 SELECT test.order();
--- weights between queues of the same place need "*": see the TAP test
+-- weights between queues of equal rank need "*": see the TAP test
 
 -- an urgent job starts as soon as a worker is free, whatever the backlog
 CALL test.halt();

@@ -1,13 +1,13 @@
--- Groups with patience: a job that is stuck loses its turn after a time, and has its place among the others.
+-- Groups with group_patience: after this time, a stuck job no longer blocks its group, but keeps its queue position.
 
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 10h');
--- A job has failed so many times, and those of its group wait.
+-- Waits until a job has failed the given number of times, so that its group waits.
 CREATE FUNCTION test.failed(job bigint, attempts int DEFAULT 1) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format('(SELECT attempt = %s AND state = ''retryable'' FROM jobq.status(%s))', attempts, job));
 END
 $$;
--- In which order the steps of a group have run.
+-- Returns the order in which the steps of a group have run.
 CREATE FUNCTION test.order_of(g text) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(i::text, ' ' ORDER BY n) FROM test.step s WHERE s.g = order_of.g
 $$;
@@ -15,7 +15,7 @@ SELECT jobq.create_queue('patient', group_patience => '1 hour'), jobq.create_que
 SELECT name, group_patience FROM jobq.queues WHERE name IN ('patient', 'endless') ORDER BY name;
 SELECT (test.error(format('SELECT jobq.alter_queue(''patient'', group_patience => %L)', p))).* FROM unnest('{-1 hour,1000 years,soon}'::text[]) p;
 
--- the others wait, for as long as the queue has patience, and then go on in their order
+-- the other jobs wait until group_patience has passed, and then run in order
 SELECT test.step('a', 1, 'patient', '{"fails": 2}') AS first, test.step('a', 2, 'patient') AS second, test.step('a', 3, 'patient') AS third \gset
 SELECT test.failed(:first);
 SELECT test.until('(SELECT parked = 2 AND waits_for IS NOT NULL FROM jobq.groups WHERE group_key = ''a'')');
@@ -26,12 +26,12 @@ CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third]);
 SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:second, :third]);
--- the stuck one is as it was, and nobody waits for it any more
+-- the stuck job is unchanged, and no job waits for it any more
 SELECT state, attempt FROM jobq.status(:first);
 SELECT test.step('a', 4, 'patient') AS fourth \gset
 SELECT state FROM jobq.wait(:fourth);
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.groups)');
--- it runs when it is due; if it fails again, it does not hold its group a second time
+-- the job runs when due; another failure does not block the group a second time
 SELECT jobq.test_clock('10 hours 2 min') \g /dev/null
 SELECT test.failed(:first, 2);
 SELECT test.step('a', 5, 'patient') AS fifth \gset
@@ -42,7 +42,7 @@ SELECT state, attempt FROM jobq.wait(:first);
 SELECT test.order_of('a');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- each that is stuck loses its turn; when they are due, they come in the order of their times
+-- each stuck job stops blocking the group; when due, these jobs run in the order of their start times
 SELECT count(test.step('b', i, 'patient', '{"fails": 1}')) FROM generate_series(1, 4) i;
 SELECT test.step('b', 5, 'patient') AS last \gset
 DO $$
@@ -60,7 +60,7 @@ SELECT test.order_of('b');
 SELECT jobq.test_clock('0') \g /dev/null
 CALL test.settle();
 
--- one that runs is not overtaken, however long it has held its group; if it fails then, its turn is over
+-- a running job is not overtaken, however long the group has waited; if the job fails then, the group continues
 CREATE FUNCTION test.stuck(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF job.attempt = 2 THEN
@@ -90,7 +90,7 @@ SELECT test.order_of('c'), test.order_of('d');
 SELECT jobq.cancel(:third);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- retry() does not begin the wait anew, nor does another time or priority
+-- retry() does not restart the waiting time, nor does a new run_at or priority
 SELECT test.step('e', 1, 'patient', '{"fails": 2}') AS first, test.step('e', 2, 'patient') AS second \gset
 SELECT test.failed(:first);
 SELECT jobq.test_clock('40 min') \g /dev/null
@@ -105,7 +105,7 @@ SELECT state FROM jobq.wait(:second);
 SELECT jobq.cancel(:first);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a patience that is set, or shorter, counts for groups that wait already, from their beginning
+-- a new or shorter group_patience also applies to waiting groups, from the start of their wait
 SELECT test.step('f', 1, 'endless', '{"fails": 1}') AS first, test.step('f', 2, 'endless') AS second \gset
 SELECT test.failed(:first);
 SELECT jobq.test_clock('2 hours') \g /dev/null
@@ -117,7 +117,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.alter_queue('endless', group_patience => '1 hour');
 SELECT state FROM jobq.wait(:second);
--- with more, or none, the group waits again for one that had lost its turn
+-- with a longer or no group_patience, the group waits again for a job that had timed out
 SELECT jobq.alter_queue('endless', group_patience => '0');
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s AND waits_until IS NULL)', :first));
 SELECT test.step('f', 3, 'endless') AS third \gset
@@ -128,14 +128,14 @@ CALL test.settle();
 SELECT state FROM jobq.status(:third);
 SELECT jobq.test_clock('181 min') \g /dev/null
 SELECT state FROM jobq.wait(:third);
--- so does it when the clock is put back
+-- the same if the clock is set back
 SELECT jobq.test_clock('1 hour') \g /dev/null
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
 SELECT jobq.cancel(:first);
 SELECT jobq.alter_queue('endless', group_patience => '0');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- jobq.work() has the patience of the queue
+-- jobq.work() uses the group_patience of the queue
 SELECT test.step('g', 1, 'manual', '{"fails": 1}') AS first, test.step('g', 2, 'manual') AS second \gset
 SELECT jobq.alter_queue('manual', group_patience => '1 hour');
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -150,7 +150,7 @@ SELECT test.order_of('g');
 SELECT jobq.alter_queue('manual', group_patience => '0');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- consumers: one that waits is given the next job; what is held is not overtaken
+-- consumers: a waiting consumer receives the next job; a reserved job is not overtaken
 SELECT jobq.create_queue('stuck', mode => 'consumer', lease => 'memory', group_patience => '1 hour');
 SELECT test.step('h', 1, 'stuck') AS first, test.step('h', 2, 'stuck') AS second, test.step('h', 3, 'stuck') AS third \gset
 SELECT id = :first AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '1 min') \gset
@@ -169,7 +169,7 @@ SELECT :'expected' AS third;
 SELECT jobq.ack(:third, :token);
 SELECT id = :first AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '1 min') \gset
 SELECT :'expected' AS first;
--- given back, it has its place, but not its turn
+-- a released job keeps its queue position, but no longer blocks the group
 SELECT jobq.release(:first, :token);
 SELECT test.step('h', 4, 'stuck', priority => -5) AS fourth \gset
 SELECT id = :fourth AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '1 min') \gset
@@ -180,7 +180,7 @@ SELECT :'expected' AS first;
 SELECT jobq.ack(:first, :token);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- in a group of the database, each job has the patience of its queue
+-- in a group of the whole database, each job uses the group_patience of its queue
 SELECT jobq.create_queue('shared1', group_scope => 'database', group_patience => '1 hour'), jobq.create_queue('shared2', group_scope => 'database');
 SELECT test.step('i', 1, 'shared1', '{"fails": 1}') AS first, test.step('i', 2, 'shared2', '{"fails": 1}') AS second, test.step('i', 3, 'shared1') AS third \gset
 SELECT test.failed(:first);

@@ -1,8 +1,8 @@
--- Groups of the database: one at a time, in order, across queues.
+-- Groups with scope "database": a single job at a time, in order, across queues.
 
 CREATE TABLE test.shared_step (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, g text, i int, queue text);
 GRANT INSERT ON test.shared_step TO PUBLIC;
--- Never beside another of its group: the lock is tried, not waited for.
+-- A step that fails if another job of the group runs: pg_try_advisory_xact_lock() does not wait for the lock.
 CREATE FUNCTION test.shared_step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF job.queue <> 'apart' AND NOT pg_try_advisory_xact_lock(hashtext('shared ' || current_user), hashtext(payload ->> 'g')) THEN
@@ -23,14 +23,14 @@ SELECT jobq.create_queue('shared1', open => true, group_scope => 'database'), jo
 	jobq.create_queue('apart', group_scope => 'queue');
 SELECT name, group_scope FROM jobq.queues WHERE name IN ('shared1', 'shared2', 'apart', 'default') ORDER BY name;
 
--- in order over both queues, each once, with four workers
+-- in order across both queues, each job once, with four workers
 SELECT count(test.shared_step('g' || g, i, 'shared' || 1 + (i + g) % 2)) FROM generate_series(1, 100) i, generate_series(1, 5) g;
 SELECT test.until('(SELECT count(*) = 500 FROM test.shared_step)');
 SELECT count(*), count(DISTINCT (g, i)) AS once, bool_and(i > previous) AS ordered, bool_or(queue <> before) AS mixed
 FROM (SELECT g, i, queue, lag(i, 1, 0) OVER w AS previous, lag(queue) OVER w AS before FROM test.shared_step WINDOW w AS (PARTITION BY g ORDER BY n)) t;
 TRUNCATE test.shared_step;
 
--- one that waits for its next attempt holds those in the other queue, but not the same key in a queue for itself
+-- a retryable job blocks jobs in the other queue, but not the same key in a queue-scoped group
 SELECT jobq.register('shared_step', 'test.shared_step(jsonb, jobq.job_context)', backoff => 'fixed 1h', max_attempts => 1);
 SELECT test.shared_step('held', 1, 'shared1', '{"fails": 1}') AS first, test.shared_step('held', 2, 'shared2') AS second,
 	test.shared_step('held', 3, 'apart') AS apart \gset
@@ -41,7 +41,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT queue, group_key, waits_for = :first AS waits FROM jobq.groups WHERE group_key = 'held';
 SELECT replace(reason, :'first', 'first') AS reason, replace(remedy, :'first', 'first') AS remedy FROM jobq.explain(:second);
--- nor that of another role
+-- nor the same key of another role
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('shared_step', '{"g": "held", "i": 1}', queue => 'shared1', group_key => 'held') AS hers \gset
@@ -53,7 +53,7 @@ SELECT state FROM jobq.wait_many(ARRAY[:first, :second]);
 SELECT g, i, queue FROM test.shared_step ORDER BY n;
 TRUNCATE test.shared_step;
 
--- what is passed on to another role has a group there, and the old one does not wait for it
+-- a reassigned job belongs to a group of its new role, and the old group does not wait for it
 CREATE ROLE regress_jobq_giver LOGIN;
 CREATE ROLE regress_jobq_taker LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_giver'), jobq.grant_privilege('regress_jobq_taker');
@@ -74,7 +74,7 @@ SELECT jobq.revoke_privilege('regress_jobq_giver'), jobq.revoke_privilege('regre
 DROP ROLE regress_jobq_giver, regress_jobq_taker;
 TRUNCATE test.shared_step;
 
--- also where it stays in its lane, as it runs as another role
+-- also if the job stays in its lane, because of run_as
 CREATE ROLE regress_jobq_giver LOGIN;
 CREATE ROLE regress_jobq_taker LOGIN;
 CREATE ROLE regress_jobq_runner LOGIN;
@@ -103,7 +103,7 @@ SELECT jobq.drop_queue('shared_as');
 SELECT jobq.revoke_privilege('regress_jobq_giver'), jobq.revoke_privilege('regress_jobq_taker');
 DROP ROLE regress_jobq_giver, regress_jobq_taker, regress_jobq_runner;
 
--- one at a time over a queue of consumers and one of workers
+-- a single job at a time across a consumer queue and a worker queue
 SELECT jobq.create_queue('shared3', mode => 'consumer', group_scope => 'database');
 SELECT test.shared_step('mixed', 1, 'shared3') AS first, test.shared_step('mixed', 2, 'shared1') AS second, test.shared_step('mixed', 3, 'shared3') AS third \gset
 SELECT id AS taken, token FROM jobq.reserve('{shared3}', 5, wait => '1 min') \gset
@@ -134,7 +134,7 @@ SELECT i, queue FROM test.shared_step ORDER BY n;
 SELECT jobq.alter_queue('manual', group_scope => 'queue');
 TRUNCATE test.shared_step;
 
--- a job that is moved, retried or passed on takes the group that it then has
+-- a moved, retried or reassigned job joins the group of its new queue and role
 SELECT jobq.pause('shared1'), jobq.pause('shared2'), jobq.pause('apart');
 SELECT test.shared_step('moved', 1, 'apart') AS one, test.shared_step('moved', 2, 'shared1') AS two, test.shared_step('moved', 3, 'shared2') AS three \gset
 SELECT count(DISTINCT group_id) FROM jobq_internal.job WHERE id IN (:one, :two, :three);
@@ -142,17 +142,17 @@ SELECT jobq.edit(:one, queue => 'shared1');
 SELECT count(DISTINCT group_id) FROM jobq_internal.job WHERE id IN (:one, :two, :three);
 SELECT jobq.edit(:three, queue => 'apart');
 SELECT group_id = (SELECT group_id FROM jobq_internal.job WHERE id = :two) AS shared FROM jobq_internal.job WHERE id = :three;
--- by key and queue, whatever the scope
+-- filter by key and queue, whatever the scope
 SELECT jobq.cancel_many(queue => 'shared1', group_key => 'moved'), jobq.cancel_many(queue => 'apart', group_key => 'moved');
 SELECT jobq.resume('shared1'), jobq.resume('shared2'), jobq.resume('apart');
 
--- such groups have no policy of a queue
+-- options for groups of a queue conflict with the scope "database"
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', group_max_running => 2)$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', group_on_failure => 'continue')$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', rate => '5 per second by group')$$);
 SELECT * FROM test.error($$SELECT jobq.create_queue('bad', throttle => '3 failures in 1 minute by group', group_scope => 'database')$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared1', group_scope => 'cluster')$$);
--- nor does the scope change while jobs are in groups
+-- the scope cannot change while jobs are in groups
 SELECT test.shared_step('stays', 1, 'shared3') AS stays \gset
 SELECT * FROM test.error($$SELECT jobq.alter_queue('shared3', group_scope => 'queue')$$);
 SELECT jobq.alter_queue('shared3', group_scope => 'database');

@@ -1,4 +1,4 @@
--- Limiters that ask a function what a job costs.
+-- Limiters with a function that returns the cost of a job.
 TRUNCATE test.trace;
 
 CREATE FUNCTION test.price(job jsonb) RETURNS int LANGUAGE plpgsql AS $$
@@ -30,7 +30,7 @@ SELECT f, (test.error(format('SELECT jobq.create_limiter(''api'', 1, cost => %L)
 	regexp_replace((test.error(format('SELECT jobq.create_limiter(''api'', 1, cost => %L)', f))).message, 'pg_temp_\d+', 'pg_temp_N') AS message
 FROM unnest(ARRAY['', 'test.no_such', 'test.price(text)', 'test.price_text', 'test.price_set(jsonb)', 'test.price_none()', 'test.price_none', 'pg_catalog.jsonb_typeof', 'pg_temp.price', 'test.price; DROP']) f;
 
--- a VIP passes, although the limiter is full
+-- a job with cost 0 runs, although the limiter is full
 SELECT jobq.create_limiter('api', max_running => 1, cost => 'test.price');
 SELECT jobq.create_queue('calling', open => true), jobq.register('call', 'test.call(jsonb)', limiter => 'api');
 CALL test.settle();
@@ -42,7 +42,7 @@ CALL test.settle();
 SELECT id = :b AS b, state, limit_cost FROM jobq.live_jobs WHERE kind = 'call' ORDER BY id;
 SELECT running FROM jobq.limits WHERE limiter = 'api';
 SELECT reason, replace(detail, :'a', 'A') AS detail FROM jobq.explain(:b);
--- limits that are loaded anew do not count it
+-- reloaded limits do not count this job
 SELECT jobq.create_limiter('api', max_running => 2);
 SELECT test.in_gate(:a, :b, :vip, :vip2);
 SELECT running FROM jobq.limits WHERE limiter = 'api';
@@ -50,7 +50,7 @@ SELECT jobq.create_limiter('api', max_running => 1);
 SELECT jobq.cancel(:vip2);
 CALL test.settle();
 SELECT running FROM jobq.limits WHERE limiter = 'api';
--- work() takes it, and none of the others
+-- work() runs the free job, but not the other jobs
 SELECT test.ask(1, 3) AS c, test.ask(0, 3) AS vip3 \gset
 SELECT state FROM jobq.wait(:vip3);
 SELECT jobq.create_queue('in a session');
@@ -62,7 +62,7 @@ SELECT pg_advisory_unlock_all();
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :vip, :c, :c2]);
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'api') $$);
 
--- what is asked is asked in the session of who enqueues: its errors are his
+-- the cost function runs in the session that enqueues the job, and its errors reach the caller
 SELECT (test.error($$ SELECT jobq.enqueue('call', '{"raise": 1}', 'calling') $$)).*;
 SELECT p, (test.error(format('SELECT test.ask(%s)', p))).* FROM unnest('{-1,1000001}'::int[]) p;
 SELECT test.ask(1000000) AS dear \gset
@@ -85,12 +85,12 @@ SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT note FROM test.trace ORDER BY n;
 SELECT limit_cost FROM jobq.jobs WHERE queue = 'seen';
 TRUNCATE test.trace;
--- one that is gone is an error until it is there again
+-- while the cost function is missing, enqueueing fails
 ALTER FUNCTION test.price(jsonb) RENAME TO price_later;
 SELECT (test.error('SELECT test.ask(1)')).*;
 ALTER FUNCTION test.price_later(jsonb) RENAME TO price;
 
--- by whatever way a job comes, and it keeps its answer; edit() asks again
+-- the cost is stored with the job, however the job was enqueued; edit() evaluates the function again
 SELECT jobq.pause('calling');
 SELECT array_agg(id ORDER BY id) AS ids FROM jobq.enqueue_many('call', ARRAY(SELECT jsonb_build_object('price', i, 'lock', 1) FROM generate_series(0, 3) i), queue => 'calling') id \gset
 SELECT limit_cost, count(DISTINCT flow) FROM jobq_internal.job WHERE id = ANY (:'ids') GROUP BY 1 ORDER BY 1;
@@ -103,12 +103,12 @@ SELECT jobq.edit(:id, max_attempts => 1);
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.edit(:id, queue => 'seen');
 SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
--- the function is asked about the job with its new priority
+-- the function sees the job with its new priority
 SELECT jobq.enqueue('any', queue => 'seen', priority => 3) AS seen \gset
 SELECT jobq.edit(:seen, headers => '{"t": "acme"}', priority => 7), jobq.cancel(:seen);
 SELECT substring(note FROM '"priority": \d+') AS asked FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
--- and so does edit_many()
+-- edit_many(), merge and replace evaluate the function again
 UPDATE jobq_internal.job SET limit_cost = NULL WHERE id = :id;
 SELECT jobq.edit_many('{"timeout": "1 h"}', ids => ARRAY[:id]);
 SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
@@ -122,7 +122,7 @@ SELECT jobq.enqueue('call', '{"price": 6}', 'calling', unique_key => 'k', on_con
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.enqueue('call', '{"price": 9}', 'calling', unique_key => 'k') = :id AS skipped;
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
--- a function that is asked about a job that is edited finds it where it is, with its key, and must not change it
+-- a cost function called by edit() sees the job unchanged, with its unique key, and must not change the job
 CREATE FUNCTION test.price_again(job jsonb) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
 	IF job -> 'payload' ? 'again' THEN
@@ -146,7 +146,7 @@ SELECT jobq.unschedule('dear');
 SELECT jobq.cancel_many(queue => 'calling', state => 'waiting');
 SELECT jobq.resume('calling');
 
--- callbacks and steps: asked when they are described, and kept by those that are made anew
+-- callbacks and steps: the cost is evaluated at definition time, and kept by jobs that are created again
 SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"price": 5, "lock": 3}, "queue": "calling"}') AS batch \gset
 SELECT jobq.add_jobs(:batch, 'echo', '{1}') \g /dev/null
 SELECT jobq.start_batch(:batch);
@@ -174,7 +174,7 @@ SELECT jobq.rerun(:id) AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT limit_cost FROM jobq.jobs WHERE id = :id;
 
--- consumers pass, too
+-- consumers reserve free jobs, too
 SELECT jobq.create_queue('taken', mode => 'consumer', limiter => 'api');
 SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'taken') FROM unnest('{1,1,0,0}'::int[]) p \g /dev/null
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload ->> 'price' ORDER BY id) AS prices
@@ -187,12 +187,12 @@ SELECT jobq.ack_many(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
 SELECT id, token, payload ->> 'price' AS price FROM jobq.reserve('{taken}', 10, wait => '5 min') \gset
 SELECT :'price' AS price, jobq.ack(:id, :token) IS NOT NULL AS done;
 
--- a rate: each takes what it costs, of a bucket that may be less than empty
+-- a rate: each job takes its cost in tokens, and the bucket may become negative
 SELECT jobq.create_limiter('rated', rate => '6 per hour burst 4', cost => 'test.price(jsonb)');
 SELECT jobq.create_queue('rated', mode => 'consumer', limiter => 'rated');
 SELECT test.until($$ (SELECT tokens = 4 FROM jobq.limits WHERE limiter = 'rated') $$);
 SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'rated') FROM unnest('{3,0,5,1,0}'::int[]) p \g /dev/null
--- what is taken and given back unused costs nothing
+-- tokens of an unused reservation are returned
 BEGIN;
 SELECT payload FROM jobq.reserve('{rated}', 1, wait => '5 min');
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
@@ -209,7 +209,7 @@ SELECT jobq.test_clock('60 min') \g /dev/null
 SELECT payload ->> 'price' AS price FROM jobq.reserve('{rated}', 1, wait => '5 min');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- the same for each key; a VIP has none
+-- the same for each key; a free job has no key
 SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 2', by => 'payload $.host', cost => 'test.price(jsonb)');
 SELECT jobq.register('call', 'test.call(jsonb)', limiter => 'keyed');
 CALL test.settle();
@@ -226,7 +226,7 @@ SELECT jobq.test_clock('35 min') \g /dev/null
 SELECT state FROM jobq.wait(:a2);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a dear job is not kept waiting by cheap ones: it comes in its turn
+-- an expensive job waits no longer for its turn than cheap jobs
 SELECT jobq.create_limiter('turns', rate => '1 per hour burst 3', cost => 'test.price(jsonb)');
 SELECT jobq.create_queue('turns', mode => 'consumer', limiter => 'turns');
 SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'turns') FROM unnest('{1,1,100,1}'::int[]) p \g /dev/null
@@ -235,7 +235,7 @@ SELECT payload ->> 'price' AS price FROM generate_series(1, 3) i, jobq.reserve('
 SELECT count(*) FROM jobq.reserve('{turns}', 1);
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'turns';
 
--- the scheduler asks no function: what its callback is merged with keeps what it costs
+-- the scheduler does not call the cost function: a job merged with a callback keeps its cost
 CREATE FUNCTION test.price_told(payload jsonb) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) SELECT backend_type FROM pg_stat_activity WHERE pid = pg_backend_pid();

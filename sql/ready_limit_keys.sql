@@ -1,4 +1,4 @@
--- Limiters by a key: each key has the limits for itself.
+-- Limiters by key: the limits apply to each key separately.
 
 CREATE FUNCTION test.fetch(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -15,7 +15,7 @@ SELECT c, (test.error('SELECT jobq.create_limiter(''hosts'', ' || c || ')')).* F
 	'1, by => ''payload $.*''', '1, by => ''payload $.a ? (@ > 1)''', '1, by => ''payload $.a.b.c.d.e.f.g.h.i''', '1, by => ''payload $.'' || repeat(''x'', 200)',
 	'1, by => ''header''', '1, by => ''header ''', '1, by => ''role x''', '1, by => ''''', 'by => ''role''', 'throttle => ''2 failures in 1 hour'', by => ''role''']) c;
 
--- of each host one runs, whatever waits for others; jobs without a host have one key in common
+-- each host has one running job, regardless of waiting jobs for another host; jobs without a host share a key
 SELECT jobq.create_limiter('hosts', max_running => 1, by => 'payload $.server.host');
 SELECT (test.error('SELECT jobq.create_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
 SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts');
@@ -29,7 +29,7 @@ CALL test.settle();
 SELECT state, attempt FROM unnest(ARRAY[:a1, :a2, :a3, :b1, :n1, :n2]) WITH ORDINALITY i (id, n), jobq.status(i.id) ORDER BY n;
 SELECT queue, kind, limiter, key, running, ready, oldest_ready IS NOT NULL AS oldest, max_running, rate, tokens, by FROM jobq.limits WHERE limiter = 'hosts' ORDER BY ready IS NOT NULL, key;
 SELECT l.key, l.oldest_ready = min(j.run_at) AS oldest FROM jobq.limits l JOIN jobq.live_jobs j ON j.payload #>> '{server,host}' = l.key AND j.state = 'ready' GROUP BY l.key, l.oldest_ready;
--- the jobs are read for the keys only: not for a queue or a kind, and not without a limiter by a key
+-- the view reads the jobs only for keys: not for a queue or a kind, and not without a limiter by key
 CREATE FUNCTION test.reading(condition text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	line text;
@@ -40,10 +40,10 @@ BEGIN
 	END LOOP;
 	RETURN reads;
 END $$;
-SELECT c AS condition, test.reading(c) AS reads FROM unnest(ARRAY['true', 'running > 0', 'limiter = ''hosts''', 'key = ''a''', 'queue = ''fetching''', 'kind = ''fetch''', 'queue IS NOT NULL', 'limiter IS NULL',
+SELECT c AS condition, test.reading(c) AS reads FROM unnest(ARRAY['true', 'running > 0', 'limiter = ''hosts''', 'key = ''a''', 'queue = ''fetching''', 'kind = ''fetch''', 'queue IS NOT NULL',
 	'rest_until IS NOT NULL']) c;
 SELECT reason, detail, remedy FROM jobq.explain(:a2);
--- a job that is given another key goes there; one more place of each
+-- an edited job moves to the new key; then max_running is raised
 SELECT jobq.edit(:a3, payload => '{"server": {"host": "c"}, "lock": 1}');
 SELECT test.in_gate(:a1, :b1, :n1, :a3);
 SELECT jobq.cancel(:b1);
@@ -58,21 +58,21 @@ SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts
 SELECT jobq.create_limiter('hosts', max_running => 1);
 CALL test.settle();
 
--- many in one call, each with its own key
+-- many jobs in one call, each with a separate key
 SELECT pg_advisory_lock(1);
 SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('fetch', ARRAY(SELECT jsonb_build_object('server', jsonb_build_object('host', i % 2), 'lock', 1)
 	FROM generate_series(1, 6) i), queue => 'fetching') id \gset
 SELECT test.until($$ (SELECT count(*) = 2 FROM jobq.limits WHERE limiter = 'hosts' AND ready IS NOT NULL AND running = 1) $$);
 SELECT key, ready, running FROM jobq.limits WHERE ready IS NOT NULL ORDER BY key;
 SELECT count(DISTINCT flow) FROM jobq_internal.job WHERE id = ANY (:'many');
--- work() takes none of a key that is full, however many there are
+-- work() skips all jobs of a full key, even if there are many
 CALL jobq.work(ARRAY['fetching'], stop_when_empty => true);
 SELECT test.fetch('alone', 2) AS alone \gset
 SELECT state FROM jobq.wait(:alone);
 SELECT pg_advisory_unlock(1);
 SELECT state, count(*) FROM jobq.wait_many(:'many'::bigint[]) GROUP BY 1;
 
--- consumers get one of each
+-- consumers reserve one job of each key
 SELECT jobq.create_queue('fetched', mode => 'consumer', limiter => 'hosts');
 SELECT jobq.enqueue('any', jsonb_build_object('server', jsonb_build_object('host', h)), 'fetched') FROM unnest('{a,a,b,true}'::text[]) h \g /dev/null
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload #>> '{server,host}' ORDER BY id) AS hosts
@@ -87,7 +87,7 @@ SELECT id, token, payload #>> '{server,host}' AS host FROM jobq.reserve('{fetche
 SELECT :'host' AS host, jobq.ack(:id, :token) IS NOT NULL AS done;
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts' AND ready IS NULL) $$);
 
--- two keys that share their lanes, which are found by a hash: each has the limits for itself all the same
+-- two keys with the same hash share their lanes, but have separate limits
 SELECT pg_advisory_lock(1);
 CREATE FUNCTION test.rival(queue text) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.enqueue('fetch', '{"server": {"host": "h59719"}, "lock": 1}', queue => queue, delay => '1 hour')
@@ -111,7 +111,7 @@ SELECT jobq.edit(:b, run_at => now());
 SELECT jobq.ack(:id, :token) IS NOT NULL AS done;
 SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');
 SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');
--- and one whose hash is 0
+-- and a key with hash 0
 SELECT jobq.create_limiter('l518655', max_running => 1, by => 'payload $.server.host');
 SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'l518655');
 CALL test.settle();
@@ -125,7 +125,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:z1, :z2]);
 SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts'), jobq.drop_limiter('l518655');
 
--- a rate of each key
+-- a rate for each key
 SELECT jobq.create_limiter('calls', rate => '2 per hour burst 2', by => 'header client');
 SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'calls');
 CALL test.settle();
@@ -138,7 +138,7 @@ SELECT jobq.test_clock('31 min') \g /dev/null
 SELECT state FROM jobq.wait((:'ids'::bigint[])[3]);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- by tenant, over queues; by role
+-- by tenant, across queues; by role
 SELECT jobq.create_limiter('of tenants', max_running => 1, by => 'tenant'), jobq.create_limiter('of roles', max_running => 1, by => 'role');
 SELECT jobq.create_queue('first of two', tenant => 'header t'), jobq.create_queue('second of two', tenant => 'header t');
 SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of tenants');
@@ -156,7 +156,7 @@ SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('fetch', '{"lock": 1}') AS r1, jobq.enqueue('fetch', '{"lock": 1}') AS r2 \gset
 SELECT test.in_gate(:r1);
 SELECT key = current_user AS mine, ready, running FROM jobq.limits WHERE ready IS NOT NULL;
--- of the keys, a role sees those of jobs that the role may read
+-- a role sees only the keys of readable jobs
 SELECT jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_bob;
 SELECT limiter, key, running, ready FROM jobq.limits WHERE by IS NOT NULL ORDER BY limiter COLLATE "C";
@@ -165,7 +165,7 @@ SELECT jobq.revoke_privilege('regress_jobq_bob');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:r1, :r2]);
 
--- not together with limits of tenants: such jobs are refused, and those that are there wait
+-- conflict with tenant limits: new jobs are refused, and existing jobs wait
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x1, jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x2 \gset
 SELECT test.in_gate(:x1);

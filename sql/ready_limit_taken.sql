@@ -1,4 +1,4 @@
--- What becomes of jobs that find all places of their limiter taken.
+-- when_taken: the treatment of jobs that find their limiter full.
 
 CREATE FUNCTION test.hold(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -23,7 +23,7 @@ SELECT jobq.create_limiter('paced', rate => '1000 per second', when_taken => 'wa
 CALL test.settle();
 SELECT queue, kind, limiter, max_running, when_taken FROM jobq.limits WHERE limiter = 'taken';
 
--- skip: it is cancelled, without an attempt, and whoever waits for it hears of it
+-- skip: the job is cancelled without an attempt, and waiting sessions are notified
 SELECT jobq.create_queue('taking'), jobq.register('hold', 'test.hold(jsonb)', limiter => 'taken');
 CALL test.settle();
 SELECT pg_advisory_lock(1);
@@ -32,7 +32,7 @@ SELECT test.in_gate(:a1);
 SELECT test.hold('a') AS a2, jobq.enqueue('hold', '{"lock": 1}', 'taking', unique_key => 'x') AS a3 \gset
 SELECT state, attempt, error FROM jobq.wait_many(ARRAY[:a2, :a3]);
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', unique_key => 'x') > :a3 AS key_is_free;
--- many at once, and one that becomes due
+-- many jobs at once, and a job that becomes due
 SELECT array_agg(id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 300)), queue => 'taking') id \gset
 SELECT state, attempt, error, count(*) FROM jobq.wait_many(:'many'::bigint[], '5 min') GROUP BY 1, 2, 3;
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '10 min') AS later \gset
@@ -41,7 +41,7 @@ SELECT state FROM jobq.status(:later);
 SELECT jobq.test_clock('11 min') \g /dev/null
 SELECT state FROM jobq.wait(:later);
 SELECT jobq.test_clock('0') \g /dev/null
--- one that waits in a queue that is paused waits for that
+-- a job in a paused queue is not skipped before the queue resumes
 SELECT jobq.pause('taking');
 SELECT test.hold('a') AS paused \gset
 CALL test.settle();
@@ -50,7 +50,7 @@ SELECT jobq.resume('taking');
 SELECT state FROM jobq.wait(:paused);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:a1);
--- whoever has seen that it is over finds its place free
+-- a session that has seen the end of a job finds the permit free
 CREATE PROCEDURE test.one_by_one(n int) LANGUAGE plpgsql AS $$
 DECLARE
 	id bigint;
@@ -69,7 +69,7 @@ END
 $$;
 CALL test.one_by_one(100);
 
--- release: it comes again later, as if it had never been due
+-- release: the job is scheduled for later, as if it had never been due
 SELECT jobq.create_limiter('taken', when_taken => 'release 20 min');
 CALL test.settle();
 SELECT when_taken FROM jobq.limits WHERE limiter = 'taken';
@@ -83,7 +83,7 @@ SELECT array_agg(id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock
 SELECT test.until(format('(SELECT count(*) = 100 FROM jobq.jobs WHERE state = ''scheduled'' AND id = ANY (%L))', :'many'));
 SELECT jobq.cancel(id) FROM unnest(:'many'::bigint[]) id \g /dev/null
 SELECT reason, detail, remedy FROM jobq.explain(:a2) WHERE reason <> 'scheduled';
--- once more
+-- a second time
 SELECT jobq.test_clock('21 min') \g /dev/null
 SELECT test.until(format('(SELECT round(extract(epoch FROM run_at - enqueued_at) / 60) > 30 FROM jobq.status(%s))', :a2));
 SELECT state, attempt, error FROM jobq.status(:a2);
@@ -93,7 +93,7 @@ SELECT jobq.test_clock('50 min') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:a2);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- replace: the one that was enqueued last comes instead of the others
+-- replace: the latest job replaces the earlier jobs
 SELECT jobq.create_limiter('taken', when_taken => 'replace');
 CALL test.settle();
 SELECT pg_advisory_lock(1);
@@ -102,14 +102,14 @@ SELECT test.in_gate(:a1);
 SELECT test.hold('a') AS a2 \gset
 SELECT state, attempt, error FROM jobq.wait(:a1);
 SELECT test.in_gate(:a2);
--- of many the last one
+-- of many jobs, only the last runs
 SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('hold', ARRAY(SELECT '{"lock": 1}'::jsonb FROM generate_series(1, 300)), queue => 'taking') id \gset
 SELECT test.in_gate((:'many'::bigint[])[300]);
 SELECT state, count(*) FROM jobq.wait_many((:'many'::bigint[])[1:299] || :a2::bigint, '5 min') GROUP BY 1;
 SELECT attempt, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait((:'many'::bigint[])[1]);
 CALL test.settle();
 SELECT state FROM jobq.status((:'many'::bigint[])[300]);
--- one that was enqueued before, and is due again, does not replace it
+-- a job that was enqueued earlier, and becomes due later, replaces no job
 SELECT jobq.create_limiter('taken', max_running => 2);
 CALL test.settle();
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '1 hour') AS early, test.hold('b') AS b \gset
@@ -136,7 +136,7 @@ SELECT state, attempt, replace(error, :second::text, 'N') AS error FROM jobq.wai
 SELECT (test.error(format('SELECT jobq.ack(%s, %s)', :first, :token))).code;
 SELECT id = :second AS is_second, token FROM jobq.reserve('{taken by consumers}', 1, wait => '5 min') \gset
 SELECT :'is_second' AS is_second;
--- one of a worker for one of a consumer, and back
+-- a consumer's job is replaced by a worker's job, and the reverse
 SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS third \gset
 SELECT state FROM jobq.wait(:second);
@@ -160,7 +160,7 @@ SELECT jobq.enqueue('any', '7', 'taken by consumers') AS seventh \gset
 SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.status(%s))', :seventh));
 SELECT jobq.ack(:sixth, :token) IS NOT NULL AS done, jobq.cancel(:seventh);
 
--- each key for itself
+-- each key separately
 SELECT jobq.create_limiter('of hosts', max_running => 1, by => 'payload $.host', when_taken => 'skip');
 SELECT jobq.register('hold', 'test.hold(jsonb)', limiter => 'of hosts');
 CALL test.settle();
@@ -189,7 +189,7 @@ SELECT state FROM jobq.status(:alice2);
 SELECT reason, detail, remedy FROM jobq.explain(:alice2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a3, :b1, :alice2]);
--- nor those of a key that has the same lanes, which are found by a hash
+-- nor are jobs of another key with the same hash, and so the same lanes
 SELECT pg_advisory_lock(1);
 SELECT test.hold('h79548') AS a1 \gset
 SELECT test.in_gate(:a1);

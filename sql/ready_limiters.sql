@@ -1,4 +1,4 @@
--- Limiters with names, which kinds and queues share.
+-- Named limiters, shared by kinds and queues.
 
 CREATE FUNCTION test.at(limiter text) RETURNS int LANGUAGE sql
 AS $$ SELECT running FROM jobq.limits l WHERE l.limiter = $1 $$;
@@ -16,9 +16,9 @@ SET ROLE regress_jobq_alice;
 SELECT c, (test.error('SELECT jobq.' || c)).* FROM unnest(ARRAY['create_limiter(''line'', 1)', 'drop_limiter(''line'')']) c;
 RESET ROLE;
 
--- two kinds share it: of three jobs two run, and another kind passes by
+-- two kinds share the limiter: two of three jobs run, and a job of another kind is not held up
 SELECT jobq.create_limiter('line', max_running => 2);
--- the same again changes nothing, and what is left out stays
+-- the same call again changes nothing, and omitted options keep their values
 SELECT jobq.create_limiter('line', max_running => 2), jobq.create_limiter('line', rate => '1000 per second');
 SELECT max_running, rate, throttle, by, cost FROM jobq_internal.limiter WHERE name = 'line';
 SELECT jobq.create_limiter('line', rate => 'none');
@@ -37,10 +37,11 @@ CALL test.settle();
 SELECT state, attempt FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT queue, kind, limiter, running, max_running FROM jobq.limits;
 SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:c);
--- one more place: the oldest gets it
+-- one more permit: the oldest job gets it
 SELECT jobq.create_limiter('line', max_running => 3);
 SELECT test.in_gate(:a, :b, :c);
--- beta leaves it: new jobs of it run; what waits leaves the line in its turn, or when it is moved; what runs keeps its place
+-- beta leaves the limiter: new jobs of beta run.  A waiting job leaves in its turn, or when edited.
+-- A running job keeps its permit.
 SELECT jobq.register('beta', 'test.gate(jsonb)');
 SELECT jobq.enqueue('beta', '3') AS f \gset
 SELECT state FROM jobq.wait(:f);
@@ -49,7 +50,7 @@ SELECT reason, detail, replace(remedy, :'d', 'N') AS remedy FROM jobq.explain(:d
 SELECT jobq.edit(:d, run_at => now());
 SELECT test.in_gate(:d);
 SELECT test.at('line');
--- what joins is counted
+-- running jobs of a kind that joins are counted
 SELECT jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
 SELECT test.until('test.at(''line'') = 4');
 SELECT jobq.enqueue('alpha', '1') AS g, jobq.enqueue('beta', '3') AS h, jobq.enqueue('alpha', '3') AS i \gset
@@ -58,7 +59,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
 SELECT test.until('test.at(''line'') = 0');
 
--- what leaves it in its turn takes no place there
+-- a job takes no permit when leaving the limiter in its turn
 SELECT jobq.create_limiter('line', max_running => 1), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
 CALL test.settle();
 SELECT pg_advisory_lock(1), pg_advisory_lock(2);
@@ -77,7 +78,8 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT test.until('test.at(''line'') = 0');
 
--- a queue names it: its jobs need it, but those of a kind with limits of its own; what runs is counted when the queue joins
+-- a queue with a limiter: its jobs need a permit, except kinds with their own limits.
+-- Running jobs are counted when the queue joins.
 SELECT jobq.create_queue('lined'), jobq.register('own', 'test.gate(jsonb)', max_running => 2);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
@@ -90,7 +92,7 @@ SELECT test.in_gate(:a, :d);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:b);
--- what comes when the queue has left
+-- jobs enqueued after the queue has left the limiter
 SELECT jobq.alter_queue('lined', limiter => 'none');
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS e \gset
 SELECT test.in_gate(:a, :d, :e);
@@ -100,7 +102,7 @@ SELECT state FROM jobq.wait(:e);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
 SELECT jobq.alter_queue('lined', limiter => 'line');
 
--- consumers and work() need it, too
+-- consumers and work() need permits, too
 SELECT jobq.create_queue('rented', mode => 'consumer');
 SELECT jobq.enqueue('any', '{}', queue => 'rented') AS a \gset
 SELECT id = :a AS it, token FROM jobq.reserve(ARRAY['rented'], wait => '5 min') \gset
@@ -125,7 +127,7 @@ SELECT jobq.ack(:b, :token);
 SELECT state FROM jobq.wait(:c);
 SELECT test.until('test.at(''line'') = 0');
 
--- what runs when its queue names another limiter, or its kind gets limits, counts there and not where it did
+-- running jobs are counted in the new limiter only, after the queue changes its limiter, or the kind gets limits
 SELECT jobq.create_limiter('next line', max_running => 1);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
@@ -152,7 +154,7 @@ SELECT jobq.ack(:b, :token);
 SELECT test.until('(SELECT running = 0 FROM jobq.limits WHERE kind = ''hired'')');
 SELECT jobq.unregister('hired'), jobq.alter_queue('rented', limiter => 'line'), jobq.drop_limiter('next line');
 
--- one bucket for all
+-- one token bucket for all members
 SELECT jobq.create_limiter('drip', rate => '3 per hour burst 3');
 SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'drip'), jobq.alter_queue('lined', limiter => 'drip');
 SELECT count(jobq.enqueue('note', '1')) FROM generate_series(1, 2);
@@ -168,13 +170,13 @@ SELECT jobq.test_clock('41 min') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- one rest for all
+-- one pause for all members
 SELECT jobq.create_limiter('drip', rate => 'none', throttle => '2 failures in 1 hour');
 SELECT (test.error('SELECT jobq.create_limiter(''drip'', throttle => ''none'')')).*;
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', limiter => 'drip');
 SELECT jobq.enqueue('broken', '1', max_attempts => 1) AS a, jobq.enqueue('broken', '1', queue => 'lined', max_attempts => 1) AS b \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
--- a worker tells it a moment after its job has ended
+-- a worker reports the failure a moment after its job has ended
 SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE limiter = ''drip'')');
 SELECT jobq.enqueue('note', '1') AS a \gset
 CALL test.settle();
@@ -184,7 +186,7 @@ SELECT limiter, failures, rest_until IS NOT NULL AS rests FROM jobq.limits WHERE
 SELECT jobq.create_limiter('drip', max_running => 5, throttle => 'none');
 SELECT state FROM jobq.wait(:a);
 
--- it is forgotten when nobody names it
+-- a limiter can be dropped when no queue or kind refers to it
 SELECT (test.error('SELECT jobq.drop_limiter(''drip'')')).*;
 SELECT jobq.register('note', 'test.note(jsonb)'), jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms'), jobq.alter_queue('lined', limiter => 'none');
 SELECT jobq.drop_limiter('drip');

@@ -19,14 +19,14 @@ SELECT o, (test.error(format('SELECT jobq.register(''bad'', ''test.echo(jsonb)''
 	'rate => ''1 per second by group''', 'throttle => ''1 failure in 1 s by group''']) o;
 SELECT jobq.create_queue('bad', rate => '10 per 1 year');
 SELECT count(*) FROM jobq.queues WHERE name = 'bad';
--- a window is written as any interval
+-- periods accept any interval syntax
 SELECT o, (test.error(format('SELECT jobq.create_queue(%L, %s)', 'good ' || n, o))).message FROM unnest(ARRAY[
 	'rate => ''1 per hour''', 'rate => ''100 per 1min burst 10''', 'rate => ''10 per 1 hour 30 minutes by group''', 'rate => ''10 per 00:00:05.5 burst 20 by group''',
 	'throttle => ''3 failures in 1 day 2 hours''', 'throttle => ''1 failure in PT90S by group''']) WITH ORDINALITY u (o, n) ORDER BY n;
 SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name LIKE 'good %';
 SELECT o, (test.error(format('SELECT jobq.enqueue(''echo'', group_key => %L)', o))).* FROM unnest(ARRAY['', repeat('x', 501)]) o;
 
--- max_running of a queue: two gates of it run, the third waits, though workers are idle
+-- max_running of a queue: two gates run, the third waits, although workers are idle
 SELECT jobq.create_queue('two', max_running => 2);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS a, jobq.enqueue('gate', '1', queue => 'two') AS b, jobq.enqueue('gate', '1', queue => 'two') AS c \gset
@@ -34,7 +34,7 @@ SELECT test.until('test.running(''two'') = 2');
 CALL test.settle();
 SELECT state, attempt FROM test.states(ARRAY[:a, :b, :c]);
 SELECT queue, kind, running, max_running FROM jobq.limits;
--- more room, less room: what runs goes on
+-- raise and lower the limit: running jobs continue
 SELECT jobq.alter_queue('two', max_running => 3);
 SELECT test.until('test.running(''two'') = 3');
 SELECT jobq.alter_queue('two', max_running => 1);
@@ -43,7 +43,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:d);
 SELECT jobq.alter_queue('two', max_running => 0);
 SELECT state FROM jobq.wait(:d);
--- a limit that comes when jobs run counts them
+-- a new limit counts jobs that already run
 SELECT jobq.alter_queue('two', max_running => 3);
 SELECT test.until('test.running(''two'') = 3');
 SELECT jobq.enqueue('note', '"counted"', queue => 'two') AS d \gset
@@ -52,7 +52,7 @@ SELECT state FROM jobq.status(:d);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
 SELECT test.until('test.running(''two'') = 0');
--- also where the queue had a policy that counts nothing
+-- also if the queue had a policy without counting
 SELECT jobq.alter_queue('two', max_running => 0);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE queue = ''two'')');
 SELECT jobq.alter_queue('two', weight => 2);
@@ -70,7 +70,7 @@ SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT jobq.alter_queue('two', max_running => 3, weight => 0);
 SELECT test.until('test.running(''two'') = 0');
 
--- of a kind, in whatever queues; another kind of the same queue passes by
+-- max_running of a kind, across queues; another kind in the same queue is not held up
 SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS a \gset
@@ -80,13 +80,13 @@ SELECT state FROM jobq.wait(:d);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:a, :b, :c]);
 SELECT queue, kind, running, max_running FROM jobq.limits ORDER BY queue;
--- cancel one that waits for its limit, and the one that holds it
+-- cancel a job that waits for the limit, and the job that holds the permit
 SELECT jobq.cancel(:b);
 SELECT state, attempt FROM jobq.status(:b);
 SELECT jobq.cancel(:a);
 SELECT state FROM jobq.wait(:a);
 SELECT test.in_gate(:c);
--- the limit is taken away while one waits, and given again
+-- the limit is removed while a job waits, and set again
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS b, jobq.enqueue('gate', '1', queue => 'two') AS d \gset
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT test.until(format('(SELECT bool_and(state = ''running'') FROM test.states(ARRAY[%s, %s]))', :b, :d));
@@ -97,7 +97,7 @@ SELECT state FROM jobq.status(:e);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:b, :c, :d, :e]);
 
--- a kind gets its limit while its jobs wait
+-- a kind gets a limit while its jobs wait
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT jobq.pause('two');
 SELECT pg_advisory_lock(1);
@@ -112,7 +112,7 @@ SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 TRUNCATE test.trace;
 
--- a rate, to the single job
+-- a rate, exact to the single job
 SELECT jobq.create_queue('slow', rate => '6 per hour burst 3');
 SELECT count(jobq.enqueue('note', '"rate"', queue => 'slow', max_attempts => 1)) FROM generate_series(1, 12);
 SELECT test.until('test.noted() = 3');
@@ -127,15 +127,15 @@ CALL test.settle();
 SELECT test.noted();
 SELECT jobq.test_clock('20 min 1 s') \g /dev/null
 SELECT test.until('test.noted() = 5');
--- the bucket holds three
+-- the bucket holds three tokens
 SELECT jobq.test_clock('10 hours') \g /dev/null
 SELECT test.until('test.noted() = 8');
 CALL test.settle();
 SELECT test.noted();
--- none is charged for having waited
+-- waiting is not charged
 SELECT attempt, count(*) FROM jobq.jobs WHERE queue = 'slow' GROUP BY 1 ORDER BY 1;
 SELECT queue, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE queue = 'slow';
--- a job that was not there, or has expired, takes no token
+-- a cancelled or expired job takes no token
 SELECT count(*) FROM (SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'slow' AND state = 'ready' LIMIT 4) c;
 SELECT jobq.enqueue('note', '"token left"', queue => 'slow') AS id \gset
 SELECT jobq.test_clock('10 hours 11 min') \g /dev/null
@@ -164,7 +164,7 @@ SELECT test.until('test.noted() = 4');
 TRUNCATE test.trace;
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a rate by group: each has its own bucket, retries take tokens, too
+-- a rate by group: each group has its own bucket; retries take tokens, too
 SELECT jobq.create_queue('keyed', rate => '1 per hour by group');
 SELECT count(jobq.enqueue('note', to_jsonb(g || i), queue => 'keyed', group_key => g)) FROM unnest('{a,b}'::text[]) g, generate_series(1, 3) i;
 SELECT test.until('test.noted() = 2');
@@ -192,7 +192,7 @@ SELECT jobq.delete(:id);
 TRUNCATE test.trace;
 SELECT jobq.test_clock('0') \g /dev/null
 
--- throttling: after three failures within five minutes the kind rests until the five are over
+-- throttling: after three failures within five minutes, the kind pauses for the rest of the five minutes
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', throttle => '3 failures in 5 minutes');
 CALL test.settle();
 SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempts => 1)) AS ids FROM generate_series(1, 5) i \gset
@@ -209,7 +209,7 @@ SELECT jobq.test_clock('5 min 1 s') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
 SELECT count(*) FROM jobq.wait_many(:'ids'::bigint[]) WHERE state = 'dead';
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
--- of a queue, by group: one key rests, the other goes on
+-- throttle of a queue by group: one key pauses, the other continues
 SELECT jobq.alter_queue('keyed', rate => 'none', throttle => '2 failures in 1 hour by group');
 CALL test.settle();
 SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'x', max_attempts => 3) AS x,
@@ -224,7 +224,7 @@ SELECT state, attempt FROM jobq.wait(:x);
 SELECT jobq.alter_queue('keyed', throttle => 'none');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- of many that fail in one transaction each counts, whatever groups they are of, but for those that are rolled back
+-- each of many failures in one transaction counts, whatever the group, except rolled back failures
 SELECT jobq.create_queue('strict', mode => 'consumer', throttle => '80 failures in 1 hour');
 SELECT count(jobq.enqueue('any', queue => 'strict', group_key => i::text)) FROM generate_series(1, 101) i;
 CALL test.settle();
@@ -242,7 +242,7 @@ SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WH
 SELECT count(*) FROM jobq.reserve('{strict}');
 SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue('strict', force => true);
 
--- no more than 256 queues and kinds can have limits; weights count, other queues do not
+-- at most 256 queues and kinds can have limits, weights included; other queues do not count
 CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM (
 		SELECT FROM jobq_internal.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'wait'
@@ -263,14 +263,14 @@ SELECT jobq.register('more', 'test.echo(jsonb)', max_running => 1);
 SELECT jobq.alter_queue('limited2', max_running => 0);
 SELECT jobq.alter_queue('free1', weight => 2);
 COMMIT;
--- all of them work
+-- all 256 limits work
 SELECT test.until('(SELECT count(*) = 256 FROM jobq.limits)');
 SELECT array_agg(jobq.enqueue('more', queue => q)) AS ids FROM unnest('{limited1,limited3,free1,free150}'::text[]) q \gset
 SELECT state, count(*) FROM jobq.wait_many(:'ids'::bigint[]) GROUP BY state;
 SELECT jobq.unregister('more');
 SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name ~ '^(limited|free)\d';
 SELECT test.until(format('(SELECT count(*) = 256 - %s FROM jobq.limits)', :room));
--- a limit that is taken away while its job runs, and given again
+-- a limit is removed while its job runs, and set again
 SELECT pg_advisory_lock(1);
 SELECT jobq.alter_queue('two', max_running => 1);
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS a, jobq.enqueue('gate', '1', queue => 'two') AS b \gset

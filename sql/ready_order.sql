@@ -1,6 +1,6 @@
 -- The order in which jobs run: queue, priority, run_at, id.
 
--- The one worker of "first" and "second" is kept busy meanwhile.
+-- Meanwhile, the only worker of "first" and "second" is kept busy.
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
@@ -15,7 +15,7 @@ SELECT jobq.enqueue('note', '"d: priority 5, run_at 2001"', queue => 'first', pr
 SELECT jobq.enqueue('note', '"e: priority 5, run_at 2002"', queue => 'first', priority => 5, run_at => '2002-01-01') IS NULL;
 SELECT jobq.enqueue('note', '"b0: priority 0, run_at 2001"', queue => 'first', run_at => '2001-01-01') IS NULL;
 SELECT jobq.enqueue('note', '"h: second queue"', queue => 'second') IS NULL;
--- those of one transaction: enqueued in the wrong order of their times
+-- jobs of one transaction, enqueued in the wrong order of run_at
 BEGIN;
 SELECT jobq.enqueue('note', to_jsonb('a' || lpad(i::text, 3, '0')), queue => 'first', priority => -2,
 	run_at => '2001-01-01'::timestamptz + i * '1 s'::interval) IS NULL AS null
@@ -31,7 +31,7 @@ SELECT count(*), bool_and(note > previous) AS ordered
 FROM (SELECT note, lag(note) OVER (ORDER BY n) AS previous FROM test.trace WHERE note LIKE 'a___') t;
 TRUNCATE test.trace;
 
--- a backlog larger than what a session hands over one by one, mixed with late jobs of low run_at
+-- a backlog larger than a session hands over individually, mixed with late jobs of low run_at
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
@@ -47,7 +47,7 @@ SELECT count(*), bool_and(note::int = previous + 1) AS ordered
 FROM (SELECT note, lag(note::int) OVER (ORDER BY n) AS previous FROM test.trace) t;
 TRUNCATE test.trace;
 
--- delayed jobs run when their time comes: the clock is put forward
+-- delayed jobs run when due: the clock is set ahead
 SELECT jobq.enqueue('note', '"in an hour"', queue => 'first', delay => '1 hour') AS hour,
 	jobq.enqueue('note', '"in ten minutes, second queue"', queue => 'second', delay => '10 min') AS ten,
 	jobq.enqueue('note', '"in ten minutes"', queue => 'first', delay => '10 min', priority => 5) AS ten_first,
@@ -65,21 +65,21 @@ SELECT state FROM jobq.wait(:hour);
 SELECT note FROM test.trace WHERE note ~ 'five|hour' ORDER BY n;
 TRUNCATE test.trace;
 
--- a failed job waits for its backoff by the same clock
+-- the backoff of a failed job uses the same clock
 SELECT jobq.enqueue('broken', backoff => 'fixed 10min', max_attempts => 2) AS id \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
 SELECT jobq.test_clock('80 min') \g /dev/null
 SELECT * FROM test.outcome(:id);
 SELECT jobq.delete(:id);
 
--- as does expiry
+-- and so does expiry
 SELECT jobq.enqueue('note', '"expires"', expires_at => clock_timestamp() + '90 min', delay => '1 min') AS id \gset
 SELECT state FROM jobq.status(:id);
 SELECT jobq.test_clock('100 min') \g /dev/null
 SELECT * FROM test.outcome(:id);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- after the clock was put back
+-- after the clock was set back
 SELECT jobq.enqueue('echo') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('echo', delay => '1 min') AS id \gset

@@ -1,4 +1,4 @@
--- Limits of tenants: how many jobs of each tenant of a queue run, and how often one starts.
+-- Tenant limits: the number of running jobs of each tenant of a queue, and the rate of starts.
 
 CREATE FUNCTION test.of(tenant text, what jsonb, kind text DEFAULT 'note', queue text DEFAULT 'branches', priority int DEFAULT NULL) RETURNS bigint LANGUAGE sql
 AS $$ SELECT jobq.enqueue($3, $2, queue => $4, priority => $5, headers => CASE WHEN $1 IS NOT NULL THEN jsonb_build_object('branch', $1) END) $$;
@@ -13,7 +13,7 @@ SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FRO
 	'tenant => ''role'', tenant_rate => ''fast''', 'tenant => ''role'', tenant_rate => ''1 per second by group''']) o;
 SELECT count(*) FROM jobq.queues WHERE name = 'bad';
 
--- two of each tenant run; who is full is in nobody's way, though he came first and is urgent
+-- two jobs of each tenant run; a full tenant delays no other tenant, even with earlier and more urgent jobs
 SELECT jobq.create_queue('branches', tenant => 'header branch', tenant_max_running => 2);
 SELECT (test.error($$SELECT jobq.alter_queue('branches', tenant => 'none')$$)).*;
 SELECT pg_advisory_lock(1);
@@ -26,7 +26,7 @@ CALL test.settle();
 SELECT count(*) FILTER (WHERE state = 'running') AS running, count(*) FILTER (WHERE state = 'ready') AS ready FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT * FROM test.tenants();
 SELECT * FROM test.held_up(:d);
--- more room, less room: what runs goes on
+-- raise and lower the limit: running jobs continue
 SELECT jobq.alter_queue('branches', tenant_max_running => 3);
 SELECT test.until('(SELECT running = 3 FROM test.tenants())');
 SELECT jobq.alter_queue('branches', tenant_max_running => 1);
@@ -46,7 +46,7 @@ SELECT * FROM test.held_up(:b);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 
--- a limit that comes when jobs run counts them, and has those that wait written anew
+-- a new limit counts running jobs, and rewrites the rows of waiting jobs
 SELECT jobq.alter_queue('branches', tenant_max_running => 0);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE queue = ''branches'')');
 SELECT pg_advisory_lock(1);
@@ -61,7 +61,7 @@ SELECT state FROM jobq.status(:c);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 
--- work() has the same permits, and passes by whom has none
+-- work() uses the same permits, and skips tenants without a free permit
 SELECT jobq.create_queue('branches by hand', tenant => 'header branch', tenant_max_running => 1);
 SELECT jobq.pause('branches by hand');
 SELECT count(test.of('bern', to_jsonb(i), queue => 'branches by hand')) FROM generate_series(1, 200) i;
@@ -103,13 +103,13 @@ SELECT jobq.test_clock('1 hour') \g /dev/null
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
--- the rate is taken away: none waits
+-- the rate is removed: no job waits
 SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.alter_queue('branches', tenant_rate => 'none');
 SELECT test.until('test.noted() = 6');
 TRUNCATE test.trace;
 
--- thousands of tenants that take turns, more than there are lanes, each with one place: all get through
+-- round robin among thousands of tenants, more than there are lanes, each with one permit: all jobs run
 SELECT jobq.alter_queue('branches', fair_by => 'tenant', tenant_max_running => 1);
 SELECT count(test.of('tenant ' || i, to_jsonb(i))) FROM generate_series(1, 5000) i, generate_series(1, 2);
 SELECT test.until('test.noted() = 10000');

@@ -1,8 +1,8 @@
--- How much memory, temporary files and WAL a run may use.
+-- Limits for the memory, temporary files and WAL of an attempt.
 CREATE TABLE test.filled (kind text, a text);
 
--- Handlers that would go on for ever, if nobody stopped them; the timeout is there for
--- the case that nobody does.
+-- Handlers that would run forever without a limit; the timeout only keeps
+-- a broken limit from blocking the test.
 CREATE FUNCTION test.write_on(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	LOOP
@@ -31,24 +31,24 @@ SELECT jobq.register('write_on', 'test.write_on(jsonb)', max_wal => '4MB', max_a
 	jobq.register('keep_on', 'test.keep_on(jsonb)', max_memory => '64MB', max_attempts => 1, timeout => '10 min');
 SELECT kind, max_memory, max_temp, max_wal FROM jobq.kinds WHERE kind IN ('write_on', 'sort_on', 'keep_on') ORDER BY kind;
 
--- each is ended, and its job has another attempt, if it has any left
+-- each attempt is cancelled, and the job is retried while attempts are left
 SELECT jobq.enqueue('write_on') AS written, jobq.enqueue('sort_on') AS sorted, jobq.enqueue('keep_on', queue => 'first') AS kept \gset
 SELECT state FROM jobq.wait_many(ARRAY[:written, :sorted, :kept], '5 min');
 SELECT kind, attempt, sqlstate, regexp_replace(error, '\d+ kB (of|to)', 'N kB \1') AS error, errors -> -1 ->> 'hint' AS hint, jsonb_array_length(errors) AS errors
 FROM jobq.dead_letters WHERE id IN (:written, :sorted, :kept) ORDER BY id;
 SELECT count(*) FROM test.filled;
 
--- the bill shows that it was not far above
+-- the recorded cost exceeds the limit
 SELECT kind, (cost ->> 'wal_bytes')::bigint > 4194304 AS wal, (cost ->> 'temp_bytes')::bigint > 2097152 AS temp FROM jobq.jobs WHERE id IN (:written, :sorted) ORDER BY id;
 
--- the worker that has had too much memory leaves; what comes after is not blamed
+-- the worker that exceeded the memory limit exits; the next job is not charged
 SELECT test.until(format('(SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = %s))', errors -> 0 ->> 'worker')) FROM jobq.dead_letters WHERE id = :kept;
 SELECT jobq.register('keep_little', 'test.echo(jsonb)', max_memory => '64MB', max_temp => '1MB', max_wal => '1MB', max_attempts => 1);
 SELECT jobq.enqueue('keep_little', '1', queue => 'first') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.delete(id) FROM unnest(ARRAY[:written, :sorted, :kept]) id;
 
--- one that is over before anybody has looked
+-- a handler that ends before the usage was checked
 CREATE FUNCTION test.write_once(payload jsonb) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.filled SELECT 'once', repeat('x', 200) FROM generate_series(1, (payload #>> '{}')::int)
 $$;
@@ -59,7 +59,7 @@ SELECT attempt, sqlstate FROM jobq.dead_letters WHERE id = :much;
 SELECT kind, count(*) FROM test.filled GROUP BY kind;
 SELECT jobq.delete(:much);
 
--- one that does not want to stop
+-- a handler that ignores the cancellation
 CREATE FUNCTION test.write_anyway(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. 3 LOOP
@@ -77,7 +77,7 @@ SELECT state FROM jobq.wait(:id, '5 min');
 SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 SELECT jobq.delete(:id);
 
--- a procedure: what it has committed stays
+-- a procedure: committed changes stay
 CREATE PROCEDURE test.commit_on(payload jsonb) LANGUAGE plpgsql AS $$
 BEGIN
 	LOOP
@@ -93,7 +93,7 @@ SELECT sqlstate FROM jobq.dead_letters WHERE id = :id;
 SELECT count(*) > 100 AS some, count(*) % 100 FROM test.filled WHERE kind = 'committed';
 SELECT jobq.delete(:id);
 
--- in a session they do not hold, as the timeout does not
+-- jobq.work() enforces neither these limits nor the timeout
 SELECT jobq.enqueue('write_once', '5000', queue => 'manual') AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state FROM jobq.status(:id);

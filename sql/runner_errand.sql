@@ -1,4 +1,4 @@
--- Plain statements in another database.
+-- SQL statements in another database.
 SELECT jobq.grant_privilege('regress_jobq_alice', 'sql'), jobq.grant_privilege('regress_jobq_bob', 'sql');
 CREATE DATABASE regress_elsewhere TEMPLATE template0;
 CREATE DATABASE regress_forbidden TEMPLATE template0;
@@ -11,7 +11,7 @@ ALTER TABLE regress_jobq_alice.t OWNER TO regress_jobq_alice;
 \c contrib_regression
 SET SESSION AUTHORIZATION regress_jobq_alice;
 
--- In one transaction there, or outside of any
+-- In a transaction in the other database, or outside of a transaction
 SELECT jobq.enqueue_sql('INSERT INTO t VALUES (1), (2)', database => 'regress_elsewhere') AS a,
 	jobq.enqueue_sql('VACUUM t', transaction => false, database => 'regress_elsewhere') AS b,
 	jobq.enqueue_sql('CREATE INDEX CONCURRENTLY ON t (n)', false, 'regress_elsewhere') AS c,
@@ -23,10 +23,10 @@ SELECT state, attempt FROM test.outcome(:d);
 SELECT payload FROM jobq.jobs WHERE id IN (:a, :b) ORDER BY id;
 SELECT jobq.enqueue_sql('DO $$ BEGIN ASSERT (SELECT array_agg(row(t.*)::text ORDER BY n) FROM t) = ''{"(1,regress_jobq_alice,regress_elsewhere)","(2,regress_jobq_alice,regress_elsewhere)"}''; END $$', database => 'regress_elsewhere') AS id \gset
 SELECT * FROM test.outcome(:id);
--- our own is none
+-- the current database is not treated as another database
 SELECT jobq.enqueue_sql('SELECT 1', database => current_database()) AS id \gset
 SELECT * FROM test.outcome(:id);
--- COMMIT is what transaction => false is for
+-- COMMIT requires transaction => false
 SELECT jobq.enqueue_sql('DO $$ BEGIN INSERT INTO t VALUES (3); COMMIT; END $$', database => 'regress_elsewhere', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('DO $$ BEGIN INSERT INTO t VALUES (4); COMMIT; END $$', false, 'regress_elsewhere', max_attempts => 1) AS id \gset
@@ -34,7 +34,7 @@ SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('DELETE FROM t WHERE n > 2', database => 'regress_elsewhere') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- Errors come back as they are, and are tried again
+-- Errors are returned unchanged, and the job is retried
 SELECT jobq.enqueue_sql('INSERT INTO t SELECT 1 / 0', database => 'regress_elsewhere', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT e->>'sqlstate' AS sqlstate, regexp_replace(e->>'context', 'running job \d+', 'running job N') AS context FROM jobq.dead_letters f, jsonb_array_elements(f.errors) e WHERE id = :id;
@@ -42,11 +42,11 @@ SELECT jobq.enqueue_sql('SELECT no_such_function()', database => 'regress_elsewh
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql(format('SELECT pg_terminate_backend(pg_backend_pid()) /* %s */', repeat('x', 50000)), database => 'regress_elsewhere', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
--- more notices than the queue of messages holds
+-- more notices than the message queue holds
 SELECT jobq.enqueue_sql('DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE NOTICE ''%'', repeat(''y'', 100); END LOOP; END $$', database => 'regress_elsewhere') AS id \gset
 SELECT * FROM test.outcome(:id);
 
--- It is timed out and cancelled, and then it is gone there, too
+-- After a timeout or a cancellation, the process in the other database is gone, too
 SELECT jobq.enqueue_sql('SELECT pg_sleep(3600)', database => 'regress_elsewhere', timeout => '200 ms', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('DO $$ BEGIN LOCK t; PERFORM pg_sleep(3600); END $$', database => 'regress_elsewhere') AS id \gset
@@ -57,7 +57,7 @@ SELECT jobq.cancel(:id);
 SELECT state FROM test.outcome(:id);
 SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'jobq errand';
 
--- Who runs statements without a worker leaves it to one
+-- jobq.work() leaves statements for other databases to workers
 SET SESSION AUTHORIZATION regress_jobq_alice;
 SELECT jobq.enqueue_sql('SELECT 1', database => 'regress_elsewhere', queue => 'manual') AS id,
 	jobq.enqueue_sql('SELECT 1', database => current_database(), queue => 'manual') AS here \gset
@@ -66,7 +66,7 @@ SELECT state FROM jobq.status(:id);
 SELECT state FROM jobq.status(:here);
 SELECT jobq.cancel(:id);
 
--- Where it may not run
+-- Databases where the statement may not run
 SELECT a, e.* FROM unnest(ARRAY['''SELECT 1'', database => ''regress_nowhere''', '''SELECT 1'', database => ''regress_forbidden''', '''SELECT 1'', database => ''''', '''VACUUM'', database => ''regress_elsewhere''', '''SELEC'', database => ''regress_elsewhere''']) WITH ORDINALITY u (a, n),
 	test.error('SELECT jobq.enqueue_sql(' || a || ')') e ORDER BY n;
 SELECT e.* FROM test.error($$SELECT jobq.enqueue('sql', '{"sql": "SELECT 1", "database": null}')$$) e;
@@ -74,7 +74,7 @@ SELECT e.* FROM test.error($$SELECT jobq.schedule('x', '@daily', 'echo', databas
 SET SESSION AUTHORIZATION regress_jobq_bob;
 SELECT jobq.enqueue_sql('SELECT 1', database => 'regress_elsewhere', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
--- the database was dropped meanwhile
+-- the database has been dropped
 RESET SESSION AUTHORIZATION;
 CREATE DATABASE regress_elsewhere_2 TEMPLATE template0;
 SET SESSION AUTHORIZATION regress_jobq_alice;

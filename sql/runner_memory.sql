@@ -1,4 +1,4 @@
--- A worker's memory stays the same, whatever it runs and however that ends.
+-- The memory of a worker does not grow, after any kind of job and any outcome.
 CREATE FUNCTION test.memory_function(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ? 'fail' THEN

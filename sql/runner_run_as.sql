@@ -1,4 +1,4 @@
--- Queues with run_as: their jobs run as another role than that which enqueues them.
+-- Queues with run_as: jobs run as another role than the enqueuing role.
 \connect - postgres
 CREATE ROLE regress_jobq_agent LOGIN;
 CREATE ROLE regress_jobq_setter LOGIN;
@@ -26,7 +26,7 @@ END
 $$;
 CREATE FUNCTION test.stash_failed(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.vault VALUES ('on_failure') $$;
 
--- only who can become the role says so
+-- only a member of the role may set run_as
 SELECT jobq.create_queue('agency', tenant => 'setting app.tenant');
 SET ROLE regress_jobq_boss;
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent')$$);
@@ -44,19 +44,19 @@ RESET ROLE;
 SELECT run_as FROM jobq.queues WHERE name = 'agency';
 SELECT set_by FROM jobq_internal.queue q JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 
--- what does not go with it
+-- options that conflict with run_as
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', mode => 'consumer')$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', carry => '{app.a,search_path}')$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', tenant => 'schema')$$);
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', tenant => 'setting work_mem')$$);
 SELECT * FROM test.error($$SELECT jobq.create_queue('second agency', mode => 'consumer', run_as => 'regress_jobq_agent')$$);
--- whoever manages the queue changes the rest
+-- a manager of the queue changes the other options
 SET ROLE regress_jobq_boss;
 SELECT jobq.alter_queue('agency', max_length => 1000);
 RESET ROLE;
 SELECT run_as, set_by FROM jobq_internal.queue q JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 
--- a producer has work done as the role, of kinds that are meant for that
+-- a producer's job runs as the role, for kinds that are registered for this queue
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2),
 	jobq.register('stash twice', 'test.stash_twice(jsonb)', queue => 'agency'),
 	jobq.register('loot', 'test.stash(jsonb)');
@@ -70,7 +70,7 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('unknown', queue => 'agency')$$);
 SET app.tenant = '7';
 SELECT jobq.enqueue('stash', '"plain"') AS plain, jobq.enqueue('stash twice', '"a procedure"') AS twice \gset
 SELECT state, result FROM jobq.wait_many(ARRAY[:plain, :twice]);
--- whose it is does not change: who has enqueued it sees it, and the role does not
+-- the job still belongs to the enqueuing role: the run_as role does not see the job
 SELECT role, state, tenant, context FROM jobq.jobs WHERE id = :plain;
 SET ROLE regress_jobq_agent;
 SELECT count(*) FROM jobq.jobs;
@@ -78,7 +78,7 @@ SELECT count(*) FROM test.error(format('SELECT jobq.status(%s)', :plain)) WHERE 
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE id = :plain;
 RESET ROLE;
--- nor while it runs
+-- nor while the job runs
 CREATE FUNCTION test.lingers(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.log('begun'), jobq.set_progress(50, 'half');
@@ -103,7 +103,7 @@ DROP FUNCTION test.lingers;
 SELECT note, who, count(*) OVER (PARTITION BY tx) AS in_tx FROM test.vault ORDER BY note;
 TRUNCATE test.vault;
 
--- in all ways
+-- all ways to enqueue
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.enqueue_many('stash', '{"\"many 1\"","\"many 2\""}');
 INSERT INTO jobq.inbox (kind, payload) VALUES ('stash', '"inbox"');
@@ -125,7 +125,7 @@ RESET ROLE;
 SELECT test.until('(SELECT count(*) = 9 FROM test.vault)');
 SELECT note, who FROM test.vault ORDER BY note COLLATE "C";
 TRUNCATE test.vault;
--- a key is its enqueuer's
+-- a unique key belongs to the enqueuing role
 SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"a key"', unique_key => 'k') AS alices \gset
@@ -133,7 +133,7 @@ SELECT jobq.enqueue('stash', '"a key again"', unique_key => 'k') = :alices AS sa
 SET ROLE regress_jobq_bob;
 SELECT jobq.enqueue('stash', '"a key"', unique_key => 'k') = :alices AS same;
 RESET ROLE;
--- on_failure, in a session that works as the role, and only there
+-- jobq.work() and on_failure: jobs of the queue run only in a session with the run_as role
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2, on_failure => 'test.stash_failed(jsonb)');
 SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name = 'manual' \g /dev/null
 SELECT jobq.create_queue('manual', run_as => 'regress_jobq_agent', open => true);
@@ -157,7 +157,7 @@ SELECT role, kind FROM jobq.jobs WHERE kind = 'on_failure:by hand';
 TRUNCATE test.vault;
 
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2), jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual');
--- jobs that wait follow a change, also those that workers have heard of
+-- waiting jobs follow a change of run_as, also jobs already in memory
 SELECT jobq.alter_queue('agency', run_as => '-');
 SELECT jobq.grant_privilege('regress_jobq_setter', queue => 'agency'), run_as, set_by FROM jobq_internal.queue q LEFT JOIN jobq_internal.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
@@ -183,10 +183,10 @@ RESET ROLE;
 SELECT note, who, count(*) FROM test.vault GROUP BY 1, 2 ORDER BY 1;
 TRUNCATE test.vault;
 
--- it is asked again when a job is to run, and then there is no other attempt
+-- run_as is checked again before a job runs; a refused job has no further attempt
 CREATE VIEW test.letters AS
 	SELECT f.payload #>> '{}' AS what, f.attempt, f.sqlstate, f.error, f.errors -> -1 ->> 'detail' AS detail FROM jobq.dead_letters f WHERE f.queue = 'agency';
--- who has set it cannot become the role any more
+-- the setter is no longer a member of the role
 REVOKE regress_jobq_agent FROM regress_jobq_setter;
 SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
@@ -199,7 +199,7 @@ SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
 SELECT jobq.delete_many('agency');
--- nor is it enough to have been a member of a superuser
+-- nor is membership enough if the role is a superuser
 GRANT regress_jobq_agent TO regress_jobq_setter;
 ALTER ROLE regress_jobq_agent SUPERUSER;
 SET ROLE regress_jobq_alice;
@@ -208,7 +208,7 @@ SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
 SELECT jobq.delete_many('agency');
--- a superuser can say so
+-- a superuser may set a superuser
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"a superuser, by a superuser"') AS id \gset
@@ -216,7 +216,7 @@ SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 ALTER ROLE regress_jobq_agent NOSUPERUSER;
--- who has enqueued it may not any more
+-- the enqueuing role has lost its privilege
 SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"revoked"') AS id \gset
@@ -226,14 +226,14 @@ SELECT reason, detail, remedy FROM jobq.explain(:id) WHERE reason = 'run_as';
 SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
--- and does not get it by a retry
+-- and does not regain the privilege by a retry
 SET ROLE regress_jobq_alice;
 SELECT jobq.retry(:id);
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'agency'), jobq.retry(:id);
 SELECT state FROM jobq.wait(:id);
--- the kind is another queue's
+-- the kind is no longer registered for the queue
 SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"of another queue"') AS id \gset
@@ -244,7 +244,7 @@ SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
 SELECT jobq.delete_many('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');
--- a job that has come with a path is not let in
+-- a job that carries a search_path is refused
 SELECT jobq.pause('agency'), jobq.alter_queue('agency', run_as => '-');
 SELECT jobq.alter_queue('agency', carry => '{search_path}');
 SET ROLE regress_jobq_alice;
@@ -258,7 +258,7 @@ SELECT * FROM test.letters;
 SELECT jobq.delete_many('agency');
 SELECT note FROM test.vault ORDER BY note COLLATE "C";
 TRUNCATE test.vault;
--- who has set it was dropped
+-- the setter was dropped
 SET ROLE regress_jobq_setter;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 RESET ROLE;
@@ -274,7 +274,7 @@ SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
 SELECT jobq.delete_many('agency');
--- the role was dropped
+-- the run_as role was dropped
 DROP OWNED BY regress_jobq_agent;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 \set VERBOSITY terse
@@ -285,7 +285,7 @@ SELECT jobq.enqueue('stash', '"the role is gone"') AS id \gset
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
--- and jobs that wait for it are not lost where that is mended
+-- waiting jobs are not lost if run_as is repaired before they run
 SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.enqueue_many('stash', array_fill('"mended"'::jsonb, '{5}'));

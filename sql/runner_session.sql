@@ -1,10 +1,10 @@
--- A job runs as the role that enqueued it, cannot get further, and leaves
--- nothing behind for the next.
+-- A job runs as the role that enqueued the job, cannot gain privileges, and leaves
+-- no state behind for the next job.
 
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 GRANT CREATE ON SCHEMA test TO regress_jobq_alice;
 
--- What a job sees of its session.
+-- The state of a session as seen by a job.
 CREATE SEQUENCE test.counter;
 GRANT USAGE ON SEQUENCE test.counter TO PUBLIC;
 CREATE FUNCTION test.look() RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -46,7 +46,7 @@ SELECT jobq.enqueue('look') AS id \gset
 SELECT jsonb_pretty(result - 'pid' - 'work_mem') FROM jobq.wait(:id);
 RESET SESSION AUTHORIZATION;
 
--- Runs what it is given; says who it was at the end.
+-- Runs the statements of its payload, and returns the role at the end.
 CREATE FUNCTION test.attack(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	step text;
@@ -79,8 +79,8 @@ END
 $$;
 SELECT jobq.register('attack_and_commit', 'test.attack_and_commit(jsonb)', queue => 'first', max_attempts => 1);
 
--- Alice attacks, then looks in the same process; what differs from the first
--- look is shown.
+-- Alice attacks, then inspects the session in the same process.  The test shows the differences
+-- from the first inspection.
 CREATE TABLE test.baseline AS SELECT result AS was FROM jobq.status(:id);
 GRANT SELECT ON test.baseline TO PUBLIC;
 CREATE FUNCTION test.different(result jsonb) RETURNS jsonb LANGUAGE sql AS $$
@@ -131,7 +131,7 @@ CALL test.try('attack_and_commit', ARRAY['SELECT set_config(''search_path'', ''e
 CALL test.try('attack_and_commit', '{SET default_transaction_isolation = serializable,SET synchronous_commit = remote_write,SET default_transaction_read_only = on}');
 CALL test.try('attack_and_commit', '{CREATE TEMP TABLE look (n int),INSERT INTO look VALUES (1)}');
 CALL test.try('attack_and_commit', ARRAY['PREPARE p AS SELECT 1', 'DECLARE c CURSOR WITH HOLD FOR SELECT 1', 'SELECT pg_advisory_lock(99)', 'SELECT nextval(''test.counter'')']);
--- also when functions change meanwhile
+-- also if functions change in between
 CALL test.try('attack_and_commit', ARRAY['SET search_path = evil', 'CREATE FUNCTION test.meanwhile() RETURNS int LANGUAGE sql AS ''SELECT 1''']);
 DROP FUNCTION test.meanwhile();
 -- or the job fails
@@ -164,7 +164,7 @@ DROP TABLE test.alices;
 RESET SESSION AUTHORIZATION;
 TRUNCATE test.trace;
 
--- each role's jobs run as that role: also in one queue with one worker
+-- each role's jobs run as the role, also in one queue with one worker
 CREATE FUNCTION test.whoami() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(current_user || ' as ' || session_user) $$;
 SELECT jobq.register('whoami', 'test.whoami()');
 CREATE TABLE test.roles (role regrole, id bigint, queue text);
@@ -175,14 +175,14 @@ SET ROLE regress_jobq_bob;
 INSERT INTO test.roles SELECT 'regress_jobq_bob', jobq.enqueue('whoami', queue => q), q FROM unnest('{default,first}'::text[]) q, generate_series(1, 3);
 RESET ROLE;
 SELECT role, r.queue, state, result, count(*) FROM test.roles r, jobq.wait(id) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2;
--- whoever is meant: the current role counts, not the session's
+-- the job belongs to the current role, not to the session's role
 CREATE FUNCTION test.enqueue_as_owner() RETURNS bigint SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.enqueue('whoami') $$;
 ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_bob;
 SET ROLE regress_jobq_alice;
 SELECT test.enqueue_as_owner() AS id \gset
 RESET ROLE;
 SELECT state, result FROM jobq.wait(:id);
--- of a superuser only by a superuser's own session: not by ownership, nor by membership
+-- jobs of a superuser require a superuser's own session: neither ownership nor membership is enough
 CREATE ROLE regress_jobq_super LOGIN SUPERUSER;
 ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_super;
 CREATE FUNCTION test.run_as_owner() RETURNS void SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.create_queue('supers', run_as => 'regress_jobq_super') $$;
@@ -206,7 +206,7 @@ DROP FUNCTION test.run_as_owner;
 ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_bob;
 DROP ROLE regress_jobq_super;
 
--- a role that is gone: its jobs fail, and do not run as anybody else
+-- a dropped role: its jobs fail, and do not run as another role
 CREATE ROLE regress_jobq_leaver LOGIN;
 SELECT jobq.grant_privilege('regress_jobq_leaver');
 SET ROLE regress_jobq_leaver;
@@ -227,7 +227,7 @@ SELECT sqlstate FROM jobq.dead_letters WHERE id = :delayed;
 SELECT state, error FROM jobq.wait(:manual);
 SELECT jobq.delete(:delayed), jobq.delete(:manual);
 
--- settings of the role and of the database are its job's, too
+-- settings of the role and of the database also apply to jobs
 ALTER ROLE regress_jobq_bob SET work_mem = '7MB';
 ALTER ROLE regress_jobq_bob SET default_transaction_read_only = on;
 ALTER ROLE regress_jobq_bob SET statement_timeout = '1ms';

@@ -1,4 +1,4 @@
--- Plain statements as jobs: enqueue_sql(), and schedule(sql => ...).
+-- Jobs that run SQL statements: enqueue_sql(), and schedule(sql => ...).
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob'), jobq.revoke_privilege('regress_jobq_boss');
 SELECT jobq.grant_privilege('regress_jobq_alice', 'sql'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_boss', 'operate');
 CREATE SCHEMA test_sql AUTHORIZATION regress_jobq_alice;
@@ -18,7 +18,7 @@ BEGIN
 END
 $$;
 
--- It runs as the role that has enqueued it, in the transaction of its job
+-- A statement runs as the role that enqueued the job, in the transaction of the job
 SET SESSION AUTHORIZATION regress_jobq_alice;
 CREATE TABLE test_sql.t (n int, who text DEFAULT session_user || ' ' || current_user, tx xid8 DEFAULT pg_current_xact_id());
 SELECT jobq.enqueue_sql('INSERT INTO test_sql.t SELECT generate_series(1, 10)') AS id \gset
@@ -33,13 +33,13 @@ INSERT INTO test_sql.t VALUES (11);
 SELECT jobq.enqueue_sql('REFRESH MATERIALIZED VIEW CONCURRENTLY test_sql.m', queue => 'first', priority => 2, timeout => '1 min', headers => '{"trace": 1}') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT max(n) FROM test_sql.m;
--- what it has set is not there for the next one
+-- settings of a statement do not leak into the next job
 SELECT jobq.enqueue_sql('SELECT 1 / (current_setting(''search_path'') !~ ''test_sql'')::int', queue => 'first') AS id \gset
 SELECT * FROM test.outcome(:id);
--- a call, and what it says of its job
+-- a statement with a call of a jobq function, here to cancel the current job
 SELECT jobq.enqueue_sql('SELECT jobq.cancel_current(''of no use'')') AS id \gset
 SELECT * FROM test.outcome(:id);
--- it fails as a handler does
+-- a statement fails like a handler
 SELECT jobq.enqueue_sql('INSERT INTO test_sql.t SELECT 1 / 0', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('SELECT FROM no_such_table', max_attempts => 1) AS id \gset
@@ -48,7 +48,7 @@ SELECT jobq.enqueue_sql('TABLE jobq_internal.job', max_attempts => 1) AS id \gse
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('SET SESSION AUTHORIZATION regress_jobq_bob', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
--- what is to be stopped waits for a lock that this session keeps
+-- timeout and cancellation: the statement waits for a lock that this session holds
 SELECT pg_advisory_lock(12);
 SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)', timeout => '20 ms', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
@@ -56,7 +56,7 @@ SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)') AS id \gset
 SELECT test.until('EXISTS (SELECT FROM pg_locks WHERE locktype = ''advisory'' AND objid = 12 AND NOT granted)');
 SELECT jobq.cancel(:id);
 SELECT * FROM test.outcome(:id);
--- a rolled back enqueue leaves nothing; the kind is one like others
+-- a rolled back enqueue leaves nothing; "sql" can be enqueued like any other kind
 BEGIN;
 SELECT jobq.enqueue_sql('INSERT INTO test_sql.t VALUES (100)') AS rolled_back \gset
 ROLLBACK;
@@ -67,7 +67,7 @@ SELECT * FROM test.outcome(:first);
 SELECT * FROM test.outcome(:second);
 CALL jobq.call('sql', '{"sql": "SELECT 3"}');
 
--- Several are one transaction: all, or none
+-- Several statements of a job are one transaction: all or none
 SELECT jobq.enqueue_sql('CREATE TABLE test_sql.several (n int); INSERT INTO test_sql.several VALUES (1), (2); UPDATE test_sql.several SET n = n + 1;') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT * FROM test_sql.several ORDER BY n;
@@ -75,7 +75,7 @@ SELECT jobq.enqueue_sql('DELETE FROM test_sql.several; SELECT 1 / 0', max_attemp
 SELECT state, error FROM test.outcome(:id);
 SELECT count(*) FROM test_sql.several;
 DROP TABLE test_sql.several;
--- those of a schedule have one attempt, unless it says how many
+-- statements of a schedule have one attempt, unless the schedule sets max_attempts
 SELECT jobq.schedule('several', '@yearly', sql => 'SELECT 1; SELECT 1 / 0'), jobq.schedule('tried', '@yearly', sql => 'SELECT 1', options => '{"max_attempts": 4}');
 SELECT jobq.run_schedule('several') AS id, jobq.run_schedule('tried') AS tried \gset
 SELECT state, attempt, error FROM test.outcome(:id);
@@ -83,10 +83,10 @@ SELECT max_attempts FROM jobq.jobs WHERE id = :tried;
 SELECT state FROM test.outcome(:tried);
 SELECT last_state, last_error FROM jobq.schedules WHERE name = 'several';
 SELECT jobq.unschedule('several'), jobq.unschedule('tried');
--- a statement in the place of a kind
+-- a statement in place of a kind
 SELECT n, e.code, e.hint FROM unnest(ARRAY['jobq.schedule(''x'', ''@daily'', ''DELETE FROM test_sql.t'')', 'jobq.enqueue(''DELETE FROM test_sql.t WHERE n IN (' || repeat('1, ', 100) || '0)'')', 'jobq.enqueue(''send mail'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
 
--- What cannot run so
+-- Statements that are refused
 SELECT s, e.* FROM unnest(ARRAY['', ' -- nothing', ';', 'SELECT 1; VACUUM', 'SELECT 1; COMMIT', 'SELEC 1', 'SELECT $', 'BEGIN', 'COMMIT', 'ROLLBACK TO SAVEPOINT a', 'PREPARE TRANSACTION ''x''', 'COPY t FROM STDIN', 'COPY t TO STDOUT',
 	'VACUUM', 'VACUUM (FULL) t', 'CREATE INDEX CONCURRENTLY ON t (n)', 'DROP INDEX CONCURRENTLY i', 'REINDEX INDEX CONCURRENTLY i', 'REINDEX (CONCURRENTLY) TABLE t', 'REINDEX DATABASE d', 'CLUSTER', 'ALTER TABLE t DETACH PARTITION p CONCURRENTLY',
 	'DISCARD ALL', 'CREATE DATABASE d', 'DROP DATABASE d', 'ALTER SYSTEM SET work_mem = 1', 'CREATE TABLESPACE s LOCATION ''/x''']) WITH ORDINALITY u (s, n), test.error(format('SELECT jobq.enqueue_sql(%L)', s)) e ORDER BY n;
@@ -100,7 +100,7 @@ SELECT e.* FROM unnest(ARRAY['SELECT jobq.register(''sql'', ''test.echo(jsonb)''
 	'SELECT test.chain(''[{"kind": "sql", "payload": {"sql": "SELECT 1"}}]'')', 'SELECT jobq.create_batch(on_finish => ''{"kind": "sql", "payload": {"sql": "SELECT 1"}}'')',
 	'SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "sql", "payload": {"sql": "SELECT 1"}}]}'')']) WITH ORDINALITY u (c, n), test.error(c) e ORDER BY n;
 
--- Consumers do not run statements, and no queue runs them as another role
+-- Consumers do not run statements, and queues with run_as refuse statements
 SELECT jobq.create_queue('outside of sql', mode => 'consumer'), jobq.create_queue('others of sql', run_as => 'regress_jobq_boss', open => true);
 SELECT e.* FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', queue => 'outside of sql')$$) e;
 SELECT e.* FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', queue => 'others of sql')$$) e;
@@ -113,7 +113,7 @@ SELECT jobq.alter_queue('others of sql', run_as => 'regress_jobq_boss'), jobq.re
 SELECT * FROM test.outcome(:id);
 SELECT jobq.drop_queue('others of sql', force => true), jobq.drop_queue('outside of sql');
 
--- It takes a privilege of its own, when it is enqueued and when it runs
+-- Statements require the privilege "sql", both when enqueued and when run
 SET ROLE regress_jobq_bob;
 SELECT * FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1')$$);
 SELECT * FROM test.error($$SELECT jobq.enqueue('sql', '{"sql": "SELECT 1"}')$$);
@@ -138,14 +138,14 @@ SELECT * FROM test.outcome(:id);
 SELECT jobq.grant_privilege('regress_jobq_bob', 'sql', 'sql of some'), jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
 SELECT jobq.drop_queue('sql of some', force => true);
--- a function that passes on what it is told lends its owner's privilege, and an owner without it lends nothing
+-- a SECURITY DEFINER function enqueues with its owner's privileges; an owner without "sql" is refused
 CREATE FUNCTION test.passes_on(kind text, payload jsonb) RETURNS bigint SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.enqueue(kind, payload) $$;
 ALTER FUNCTION test.passes_on OWNER TO regress_jobq_bob;
 SET ROLE regress_jobq_alice;
 SELECT * FROM test.error($$SELECT test.passes_on('sql', '{"sql": "SELECT 1"}')$$);
 RESET ROLE;
 DROP FUNCTION test.passes_on;
--- another role does not inherit what one has written
+-- reassign_owned() does not move statements to another role
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'manual') AS stays, jobq.enqueue('echo', queue => 'manual') AS goes, jobq.schedule('of alice', '@yearly', sql => 'SELECT 1') \gset
 RESET ROLE;
@@ -153,7 +153,7 @@ SELECT jobq.reassign_owned('regress_jobq_alice', 'regress_jobq_bob') > 0 AS some
 SELECT kind, role FROM jobq.jobs WHERE id IN (:stays, :goes) ORDER BY id;
 SELECT kind, role FROM jobq.schedules WHERE name = 'of alice';
 SELECT jobq.cancel(:stays), jobq.cancel(:goes), jobq.unschedule('of alice');
--- one that is over runs once more as the role that has written it, if that may still have such
+-- rerun() runs a finished statement as its original role, if this role still has the privilege
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue_sql('INSERT INTO test_sql.t VALUES (300)') AS id \gset
 SELECT state FROM test.outcome(:id);
@@ -176,7 +176,7 @@ SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_alice', 'sql');
 
--- jobq.work() runs them
+-- jobq.work() runs statements in a transaction only
 SET SESSION AUTHORIZATION regress_jobq_alice;
 SELECT jobq.enqueue_sql('INSERT INTO test_sql.t VALUES (200)', queue => 'manual') AS id, jobq.enqueue_sql('VACUUM test_sql.t', false, queue => 'manual') AS outside \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -184,7 +184,7 @@ SELECT state, result FROM jobq.jobs WHERE id = :id;
 SELECT state FROM jobq.status(:outside);
 SELECT jobq.cancel(:outside);
 
--- Outside of a transaction: what it does commits by itself
+-- Outside of a transaction: the statement commits its own changes
 SELECT jobq.enqueue_sql('VACUUM test_sql.t', transaction => false) AS id \gset
 CALL test.finish(:id);
 SELECT state, attempt, result, error FROM jobq.status(:id);
@@ -214,7 +214,7 @@ SELECT state, attempt, result, error FROM jobq.status(:id);
 SELECT jobq.enqueue_sql('SET work_mem = ''100kB''', false, queue => 'first') AS id, jobq.enqueue_sql('SELECT 1 / (current_setting(''work_mem'') <> ''100kB'')::int', queue => 'first') AS next \gset
 CALL test.finish(:id);
 SELECT * FROM test.outcome(:next);
--- an attempt that fails is charged, and another follows; what has committed stays
+-- a failed attempt is charged and repeated; committed changes stay
 CREATE PROCEDURE test_sql.twice() LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test_sql.t VALUES (3001);
@@ -235,7 +235,7 @@ SELECT state, attempt, result, error FROM jobq.status(:id);
 SELECT jobq.enqueue_sql('CREATE DATABASE not_mine', false, max_attempts => 1) AS id \gset
 CALL test.finish(:id);
 SELECT state, attempt, result, error FROM jobq.status(:id);
--- it is cancelled, and times out
+-- cancellation and timeout
 SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)', false, timeout => '20 ms', max_attempts => 1) AS id \gset
 CALL test.finish(:id);
 SELECT state, attempt, result, error FROM jobq.status(:id);
@@ -245,7 +245,7 @@ SELECT jobq.cancel(:id);
 CALL test.finish(:id);
 SELECT state FROM jobq.status(:id);
 RESET SESSION AUTHORIZATION;
--- its worker is terminated: the attempt counts, and another runs it again
+-- the worker is terminated: the attempt is charged, and another worker runs the job again
 SELECT pg_advisory_lock(11);
 SET SESSION AUTHORIZATION regress_jobq_alice;
 SELECT jobq.enqueue_sql('SELECT pg_advisory_lock_shared(11)', false, backoff => 'fixed 1ms') AS id \gset

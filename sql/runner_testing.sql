@@ -17,7 +17,7 @@ $$;
 SELECT jobq.register('parcel', 'test.echo(jsonb)');
 SET SESSION AUTHORIZATION regress_jobq_alice;
 
--- What a test of a producer asks: has this transaction enqueued what it should?
+-- The question of a producer's test: did this transaction enqueue the expected jobs?
 BEGIN;
 SELECT jobq.enqueue('parcel', '{"order": 1, "items": ["a", "b"]}', queue => 'manual') IS NOT NULL AS one, jobq.enqueue('parcel', '{"order": 2, "items": ["b"]}', delay => '1 hour') IS NOT NULL AS another;
 SELECT jobq.assert_enqueued('parcel'), jobq.assert_enqueued('parcel', '{"order": 2}'), jobq.assert_enqueued('parcel', '{"items": ["b"]}', times => 2), jobq.assert_enqueued('parcel', queue => 'manual', times => 1),
@@ -29,17 +29,17 @@ SELECT jobq.assert_enqueued('no such kind', '{"order": 1}', 'manual');
 ROLLBACK;
 \set VERBOSITY default
 SELECT jobq.assert_enqueued('parcel', times => 0);
--- the detail tells what there is instead
+-- the error detail lists the jobs found instead
 SELECT jobq.enqueue('parcel', '{"order": 1}', queue => 'manual') AS id \gset
 SELECT test.detail($$SELECT jobq.assert_enqueued('parcel', '{"order": 2}')$$), left(test.detail($$SELECT jobq.assert_enqueued('none of these')$$), 10) AS others;
--- who may not see what is in a job cannot find it out
+-- a role without access to payloads cannot probe them
 SET SESSION AUTHORIZATION regress_jobq_boss;
 SELECT jobq.assert_enqueued('parcel', times => 1), jobq.assert_enqueued('parcel', '{"order": 1}', times => 0);
 SELECT test.detail($$SELECT jobq.assert_enqueued('parcel', '{"order": 2}')$$);
 SET SESSION AUTHORIZATION regress_jobq_alice;
 SELECT jobq.cancel(:id);
 
--- The jobs that are due run in the transaction of the test, with those that they enqueue, and are undone with it
+-- run_due() runs due jobs, and the jobs enqueued by them, in the transaction of the test; a rollback undoes everything
 CREATE TABLE test_order.done (what text, tx xid8 DEFAULT pg_current_xact_id());
 CREATE FUNCTION test_order.pack(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -66,7 +66,7 @@ SELECT jobq.run_due('{manual}');
 ROLLBACK;
 SELECT count(*) FROM test_order.done;
 SELECT count(*) FROM jobq.jobs WHERE kind = 'pack';
--- committed, they are as if workers had run them
+-- after a commit, the jobs are as if workers had run them
 BEGIN;
 SELECT jobq.enqueue('pack', jsonb_build_object('what', n), queue => 'manual', priority => n) IS NOT NULL AS enqueued FROM generate_series(1, 3) n;
 SELECT jobq.run_due('{manual}', max_jobs => 2);
@@ -74,10 +74,10 @@ COMMIT;
 SELECT payload, state FROM jobq.jobs WHERE kind = 'pack' ORDER BY id;
 SELECT jobq.run_due('{manual}');
 SELECT payload, state FROM jobq.jobs WHERE kind = 'pack' ORDER BY id;
--- what other workers are to see, they see
+-- workers still run jobs for other queues
 SELECT jobq.enqueue('pack', '{"what": "after"}', queue => 'first') AS id \gset
 SELECT * FROM test.outcome(:id);
--- groups keep their order: the next one waits for the commit
+-- groups keep their order: the next job of a group waits for the commit
 BEGIN;
 SELECT jobq.enqueue('pack', jsonb_build_object('what', g || n), queue => 'manual', group_key => g, unique_key => g || n) IS NOT NULL AS enqueued FROM unnest('{b,a}'::text[]) g, generate_series(1, 2) n;
 SELECT jobq.run_due('{manual}');
@@ -86,7 +86,8 @@ ROLLBACK;
 SELECT jobq.enqueue('pack', '{"what": "a1"}', queue => 'manual', group_key => 'a', unique_key => 'a1') AS id \gset
 SELECT jobq.run_due('{manual}');
 SELECT * FROM test.outcome(:id);
--- what the transaction has deferred is its own, and fires before; jobs find constraints as they were declared, and leave them so
+-- deferred triggers of the transaction fire before the jobs.
+-- The jobs find constraints as declared, and leave the settings of the transaction unchanged.
 CREATE TABLE test_order.parent (id int PRIMARY KEY);
 CREATE TABLE test_order.child (id int PRIMARY KEY, parent int REFERENCES test_order.parent DEFERRABLE INITIALLY DEFERRED, CONSTRAINT only_child UNIQUE (parent) DEFERRABLE);
 CREATE FUNCTION test_order.move_in(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -116,7 +117,7 @@ INSERT INTO test_order.child VALUES (4, 4);
 INSERT INTO test_order.parent VALUES (4);
 INSERT INTO test_order.child VALUES (5, 4);
 ROLLBACK;
--- also of a transaction that has written nothing
+-- also in a transaction that has written nothing
 SELECT jobq.enqueue('move_in', '6', queue => 'manual') AS id \gset
 BEGIN;
 SET CONSTRAINTS ALL IMMEDIATE;
@@ -128,14 +129,14 @@ SELECT jobq.run_due('{manual}');
 COMMIT;
 SELECT * FROM test.outcome(:id);
 \set VERBOSITY default
--- only one's own, and with a right to
+-- only the caller's own jobs, and only with a privilege
 RESET SESSION AUTHORIZATION;
 SELECT jobq.enqueue('pack', '{"what": "of the superuser"}', queue => 'manual') AS id \gset
 SET SESSION AUTHORIZATION regress_jobq_alice;
 SELECT jobq.run_due('{manual}');
 RESET SESSION AUTHORIZATION;
 SELECT jobq.cancel(:id);
--- where the session has taken the role only, nothing that it runs gets further
+-- if the session has only used SET ROLE, jobs cannot switch to another role
 CREATE FUNCTION test.escape(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE payload #>> '{}'; END $$;
 CREATE TABLE test.late (n int);
 GRANT INSERT ON test.late TO regress_jobq_alice;

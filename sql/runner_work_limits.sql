@@ -3,7 +3,7 @@
 CREATE FUNCTION test.holds(what text) RETURNS TABLE (running int, tokens float8) LANGUAGE sql
 AS $$ SELECT running, floor(tokens) FROM jobq.limits WHERE coalesce(queue, kind) = what $$;
 
--- a queue whose only place a worker has
+-- a worker holds the only permit of the queue
 SELECT jobq.create_queue('one', max_running => 1);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'one') AS gate \gset
@@ -16,14 +16,14 @@ SELECT state, attempt FROM jobq.status(:after);
 SELECT * FROM test.holds('one');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:gate, :after]);
--- where it works itself, it gives its place back each time
+-- jobq.work() returns its permit after each job
 SELECT jobq.alter_queue('manual', max_running => 1);
 SELECT test.until('(SELECT count(*) = 1 FROM test.holds(''manual''))');
 SELECT count(jobq.enqueue('note', to_jsonb(i), queue => 'manual')) FROM generate_series(1, 70) i;
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT count(*) FROM test.trace;
 SELECT * FROM test.holds('manual');
--- in one transaction it has its place until the end
+-- within one transaction, the permit is held until the end
 SELECT count(jobq.enqueue('note', to_jsonb(i), queue => 'manual')) FROM generate_series(1, 2) i;
 BEGIN;
 SELECT jobq_internal.run_next('{manual}') IS NOT NULL AS first, jobq_internal.run_next('{manual}') IS NOT NULL AS second;
@@ -35,7 +35,7 @@ SELECT count(*) FROM test.trace;
 SELECT jobq.alter_queue('manual', max_running => 0);
 TRUNCATE test.trace;
 
--- the limit of a kind; many that wait do not hide one that need not
+-- the limit of a kind; many waiting jobs do not hide a job without a limit
 SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1), jobq.register('gate too', 'test.gate(jsonb)', max_running => 1);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1') AS gate, jobq.enqueue('gate too', '1') AS gate_too \gset
@@ -55,7 +55,7 @@ SELECT * FROM test.holds('gate');
 SELECT jobq.register('gate', 'test.gate(jsonb)'), jobq.unregister('gate too');
 TRUNCATE test.trace;
 
--- a limit that has just come
+-- a new limit
 BEGIN;
 SELECT jobq.create_queue('fresh', max_running => 1);
 SELECT jobq.pause('fresh');
@@ -65,7 +65,7 @@ SELECT test.until('(SELECT count(*) = 1 FROM test.holds(''fresh''))');
 SELECT jobq.resume('fresh');
 CALL jobq.work('{fresh}', stop_when_empty => true);
 SELECT state FROM jobq.wait(:id);
--- a worker may have run it, which gives its permit back a moment later
+-- a worker may have run the job; the worker returns its permit a moment later
 SELECT test.until('(SELECT running = 0 AND tokens IS NULL FROM test.holds(''fresh''))');
 TRUNCATE test.trace;
 
@@ -81,7 +81,7 @@ SELECT * FROM test.holds('manual');
 SELECT jobq.test_clock('31 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
--- and failures have it rest
+-- after failures, the throttle pauses the queue
 SELECT jobq.alter_queue('manual', rate => 'none', throttle => '2 failures in 10 minutes');
 SELECT test.until('(SELECT count(*) = 1 FROM jobq.limits WHERE queue = ''manual'' AND tokens IS NULL)');
 SELECT count(jobq.enqueue('broken', queue => 'manual', max_attempts => 1)) FROM generate_series(1, 3) i;
@@ -94,21 +94,21 @@ SELECT jobq.alter_queue('manual', throttle => 'none');
 SELECT jobq.test_clock('0') \g /dev/null
 TRUNCATE test.trace;
 
--- a group: one at a time with workers, in order
+-- a group: jobq.work() and workers run one job at a time, in order
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'other', group_key => 'g') AS gate \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
 SELECT count(jobq.enqueue('note', to_jsonb('g' || i), queue => 'other', group_key => 'g')) FROM generate_series(1, 80) i;
 CALL jobq.work('{other}', stop_when_empty => true);
 SELECT count(*) FROM test.trace;
--- it takes its turn, be the others parked or not
+-- jobq.work() keeps the order of the group, whether the other jobs are parked or not
 SELECT pg_advisory_unlock(1);
 CALL jobq.work('{other}', stop_when_empty => true);
 SELECT test.until('(SELECT count(*) = 80 FROM test.trace)');
 SELECT count(*) FROM (SELECT n, substr(note, 2)::int AS i, lag(substr(note, 2)::int, 1, 0) OVER (ORDER BY n) AS before FROM test.trace) t WHERE i <> before + 1;
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
 TRUNCATE test.trace;
--- the others wait for one that fails there, or snoozes
+-- the group waits for a job that fails or snoozes in jobq.work()
 CREATE FUNCTION test.snoozes(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO test.trace (note) VALUES ('snoozes');

@@ -1,4 +1,4 @@
--- A clock that was wrong for a while: nothing is deleted, and nothing waits for it.
+-- A clock that was wrong for a while: no data is deleted, and no job waits for the wrong time.
 \connect - postgres
 SET timezone = 'UTC';
 SELECT jobq.test_clock('0') \g /dev/null
@@ -7,12 +7,12 @@ SELECT jobq.register('sorry', 'test.sorry(jsonb)', max_attempts => 1), jobq.regi
 SELECT jobq.create_queue('clock', mode => 'consumer', keep => 'nothing'), jobq.create_queue('ticks', keep => 'nothing');
 SELECT jobq.pause('ticks');
 
--- What the clock is ahead by when a time is to come as it should
+-- Compares a due time with the expected time
 CREATE FUNCTION test.due(at timestamptz, after interval) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN at <= jobq_internal.clock() + after THEN CASE WHEN at > jobq_internal.clock() + after - interval '10 min' THEN 'in time' ELSE 'early' END ELSE 'late' END
 $$;
 
--- The scheduler has gone round by the clock as it is.
+-- Set the clock ahead, and wait for a round of the scheduler.
 CREATE PROCEDURE test.step(ahead interval) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.test_clock(ahead);
@@ -57,7 +57,7 @@ SELECT jobq.schedule('hourly', '0 * * * *', 'echo', options => '{"queue": "ticks
 	jobq.schedule('rule', 'RRULE:FREQ=HOURLY;BYMINUTE=30;BYSECOND=0', 'echo', options => '{"queue": "ticks"}'),
 	jobq.schedule('all', '* * * * *', 'echo', missed => 'all', options => '{"queue": "ticks"}');
 
--- ten years for a moment
+-- ten years ahead for a moment
 CALL test.wrong_for_a_while('3360 days');
 SELECT count(*) AS dead_letters FROM jobq.dead_letters WHERE id = :dead;
 SELECT count(*) AS finished FROM jobq.jobs WHERE id = :finished;
@@ -72,14 +72,14 @@ SELECT test.until('(SELECT count(DISTINCT next_run) = 1 FROM jobq.schedules WHER
 SELECT jobq.unschedule('new');
 SELECT count(jobq.cancel(id)) > 5 AS cancelled FROM jobq.live_jobs;
 
--- eight hours, as by a wrong time zone
+-- eight hours ahead, as with a wrong time zone
 CALL test.wrong_for_a_while('8 hours');
 CALL test.step('0');
 SELECT test.until('NOT EXISTS (SELECT FROM test.times WHERE run_at = ''late'' AND what <> ''theirs'')');
 SELECT * FROM test.times ORDER BY 1;
 SELECT count(jobq.cancel(id)) > 5 AS cancelled FROM jobq.live_jobs;
 
--- more jobs than are corrected at once: each is corrected once
+-- more jobs than are corrected at a time: each job is corrected once
 CALL test.step('8 hours');
 SELECT count(jobq.enqueue('again')) AS enqueued FROM generate_series(1, 250);
 SELECT test.until('(SELECT count(*) = 250 FROM jobq.live_jobs WHERE kind = ''again'' AND state = ''retryable'')');
@@ -88,7 +88,7 @@ SELECT test.until('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = ''again''
 SELECT test.due(run_at, '1 hour'), attempt, count(*) FROM jobq.live_jobs WHERE kind = 'again' GROUP BY 1, 2;
 SELECT count(jobq.cancel(id)) >= 250 AS cancelled FROM jobq.live_jobs;
 
--- put back in two steps
+-- set back in two steps
 CALL test.step('8 hours');
 SELECT jobq.enqueue('again') AS again \gset
 SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :again || '))');
@@ -99,13 +99,13 @@ SELECT test.until('(SELECT test.due(run_at, ''1 hour'') <> ''late'' FROM jobq.li
 SELECT test.due(run_at, '1 hour'), attempt FROM jobq.live_jobs WHERE id = :again;
 SELECT count(jobq.cancel(id)) > 0 AS cancelled FROM jobq.live_jobs;
 
--- a schedule that is made by a wrong clock begins by the right one
+-- a schedule created under a wrong clock starts by the correct clock
 CALL test.step('100 days');
 SELECT jobq.schedule('made ahead', 'every 30 minutes', 'echo', options => '{"queue": "ticks"}');
 CALL test.step('0');
 SELECT test.until('(SELECT next_run < jobq_internal.clock() + interval ''31 min'' FROM jobq.schedules WHERE name = ''made ahead'')');
 
--- so do those whose transaction commits after the clock was put back, and the scheduler has corrected all others
+-- also a schedule whose transaction commits after the clock was set back and all others were corrected
 BEGIN;
 SELECT jobq.test_clock('100 days') \g /dev/null
 SELECT test.until('(SELECT next_run > now() + interval ''99 days'' FROM jobq.schedules WHERE name = ''hourly'')');
@@ -118,12 +118,12 @@ SELECT test.until('(SELECT next_run < jobq_internal.clock() + interval ''31 min'
 SELECT test.until('(SELECT test.due(run_at, ''2 hours'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :later || ')');
 SELECT jobq.cancel(:later);
 
--- a clock that is said to be right is gone by
+-- a clock confirmed as correct is used
 CALL test.step('40 days');
 SELECT count(*) AS kept FROM jobq.dead_letters WHERE id = :dead;
 SELECT jobq.test_clock('40 days') \g /dev/null
 SELECT test.until('(SELECT last_run > jobq_internal.clock() - interval ''5 min'' FROM jobq.schedules WHERE name = ''all'')');
--- the next pass of the retention, if one had begun by the clock before
+-- the next cleanup pass, if the current pass began with the earlier clock
 SELECT jobq.test_clock('40 days 2 hours') \g /dev/null
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.dead_letters WHERE id = ' || :dead || ')');
 SELECT count(*) > 57000 AS made_up_for FROM jobq_internal.job WHERE headers ->> 'schedule' = 'all';

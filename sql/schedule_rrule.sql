@@ -36,7 +36,7 @@ SELECT rule, test.occurrences(rule, 9, start => start) FROM (VALUES
 	(12, 'FREQ=WEEKLY;INTERVAL=2;COUNT=4;BYDAY=TU,SU;WKST=MO', '19970805T090000'),
 	(13, 'FREQ=WEEKLY;INTERVAL=2;COUNT=4;BYDAY=TU,SU;WKST=SU', '19970805T090000'),
 	(14, 'FREQ=MONTHLY;BYMONTHDAY=15,30;COUNT=5', '20070115T090000')) v (n, rule, start) ORDER BY n;
--- weeks that cross into another year, days that are in a list from both ends, lists that limit each other, and rare days
+-- weeks across a new year, days counted from both ends, lists that limit each other, and rare days
 SELECT rule, test.occurrences(rule, 6, 'UTC', '20240101T000000') FROM unnest(ARRAY[
 	'FREQ=YEARLY;BYWEEKNO=1,53;BYDAY=MO,SU', 'FREQ=YEARLY;BYWEEKNO=-1;BYDAY=SA', 'FREQ=YEARLY;BYWEEKNO=-53;BYDAY=TU',
 	'FREQ=MONTHLY;BYMONTHDAY=15,-16,1;BYSETPOS=-2', 'FREQ=MONTHLY;BYMONTHDAY=-31', 'FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO',
@@ -46,10 +46,10 @@ SELECT rule, test.occurrences(rule, 6, 'UTC', '20240101T000000') FROM unnest(ARR
 	'FREQ=MONTHLY;BYMONTHDAY=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,-1,-31;BYSETPOS=30']) WITH ORDINALITY AS u (rule, n) ORDER BY n;
 \pset format aligned
 
--- How it is written, and what it begins with
+-- Syntax, and the default start
 SELECT jobq.next_ticks(E'  dtstart:20260105t090000\r\nRrule:Interval=2;Freq=weekly;byday=mo,MO', 'Europe/Madrid', '2026-03-20 00:00+00', 3);
 SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=9;BYMINUTE=0;BYSECOND=0', 'Europe/Madrid', '2026-02-27 08:00+00', 3);
--- without DTSTART from a time on, which is none itself
+-- without DTSTART, the rule starts after the given time, and the given time is no tick
 SELECT jobq.next_ticks('RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2', 'UTC', '2026-01-01 10:11:12.5+00', 3);
 SELECT jobq.next_ticks('DTSTART:20260101T101112 RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2', 'UTC', '2026-01-01 10:11:11.5+00', 3);
 -- far away
@@ -57,26 +57,26 @@ SELECT jobq.next_ticks('DTSTART:00010101T000000 RRULE:FREQ=YEARLY', 'UTC', '2026
 SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=-1FR', 'UTC', '9999-12-01 00:00+00', 2);
 SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=-1FR', 'UTC', '0001-01-01 00:00+00 BC', 2);
 
--- The whole calendar once more, counted in SQL
+-- The whole calendar, compared with a calculation in SQL
 SELECT count(*) AS ticks, count(*) FILTER (WHERE got.t IS NULL OR want.t IS NULL) AS wrong
 FROM jobq.next_ticks('DTSTART:20200101T120000 RRULE:FREQ=MONTHLY;INTERVAL=3;BYDAY=-1FR,2TU;UNTIL=20991231T235959', 'UTC', '2019-01-01', 100000) AS got (t)
 FULL JOIN (SELECT d + interval '12 hours' AS t FROM generate_series(timestamptz '2020-01-01', '2099-12-31', '1 day') d
 	WHERE extract(month FROM d) IN (1, 4, 7, 10) AND ((extract(isodow FROM d) = 5 AND extract(month FROM d + interval '7 days') <> extract(month FROM d))
 		OR (extract(isodow FROM d) = 2 AND extract(day FROM d) BETWEEN 8 AND 14))) AS want USING (t);
 
--- When the clocks change: a time of day comes once, and rules of hours follow real time
+-- Daylight saving time: a time of day occurs once, and hourly rules follow real time
 SELECT rule, jobq.next_ticks(rule, 'Europe/Madrid', after, 3) FROM (VALUES
 	(1, 'DTSTART:20260101T023000 RRULE:FREQ=DAILY', timestamptz '2026-03-28 00:00+00'),
 	(2, 'DTSTART:20260101T023000 RRULE:FREQ=DAILY', '2026-10-24 00:00+00'),
 	(3, 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY', '2026-03-28 23:45+00'),
 	(4, 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY', '2026-10-24 23:45+00'),
 	(5, 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;BYHOUR=1,2,3', '2026-10-24 22:45+00')) v (n, rule, after) ORDER BY n;
--- UNTIL is local time, or with Z that of UTC
+-- UNTIL is in local time, or with Z in UTC
 SELECT rule, jobq.next_ticks(rule, 'Europe/Madrid', '2026-10-24 23:00+00', 5) FROM unnest(ARRAY[
 	'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T003000Z', 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T013000Z',
 	'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T022959', 'DTSTART:20260101T003000 RRULE:FREQ=HOURLY;UNTIL=20261025T023000']) AS rule;
 
--- What is not allowed
+-- bad input
 SELECT rule, e.code, replace(e.message, rule, '...') AS message, e.hint FROM unnest(ARRAY[
 	'RRULE', 'RRULE:', 'DTSTART:20260101T090000', 'RRULE:FREQ=DAILY RRULE:FREQ=DAILY', 'RRULE:FREQ=DAILY EXDATE:20260101T090000',
 	'DTSTART;TZID=Europe/Madrid:20260101T090000 RRULE:FREQ=DAILY', 'DTSTART:20260101T090000Z RRULE:FREQ=DAILY', 'DTSTART:20260229T090000 RRULE:FREQ=DAILY', 'DTSTART:20260101 RRULE:FREQ=DAILY',
@@ -88,7 +88,7 @@ SELECT rule, e.code, replace(e.message, rule, '...') AS message, e.hint FROM unn
 	'RRULE:FREQ=MINUTELY;INTERVAL=7', 'RRULE:FREQ=HOURLY;INTERVAL=48']) WITH ORDINALITY AS u (rule, n),
 	test.error(format('SELECT jobq.next_ticks(%L)', rule)) e ORDER BY n;
 SELECT e.* FROM test.error(format('SELECT jobq.next_ticks(%L)', 'RRULE:FREQ=DAILY;BYHOUR=' || repeat('1,', 1000) || '1')) e;
--- never, and as far as it can be counted
+-- rules without any time, and rules with more times than can be counted
 SELECT jobq.next_ticks('RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30');
 SELECT jobq.next_ticks('RRULE:FREQ=HOURLY;INTERVAL=2;BYHOUR=1', 'UTC', '2026-01-01 00:00+00');
 SELECT jobq.next_ticks('RRULE:FREQ=MONTHLY;BYDAY=MO;BYMONTHDAY=1;BYSETPOS=2', 'UTC', '2026-01-01 00:00+00');
@@ -103,19 +103,19 @@ SELECT name, next_run FROM jobq.schedules WHERE name = 'payroll';
 SELECT anchor, date_trunc('second', anchor) + interval '10 days' = next_run AS at_the_second FROM jobq_internal.schedule WHERE name = 'from now' \gset
 \echo :at_the_second
 CALL test.clock('2040-01-20 12:00:00+00');
--- again with the same rule: it keeps what it began with
+-- schedule() with the same rule keeps the start
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT anchor = :'anchor' AS same FROM jobq_internal.schedule WHERE name = 'from now';
 CALL test.clock('2040-01-31 08:00:01+00');
 SELECT headers ->> 'schedule' AS schedule, date_trunc('minute', run_at) AS run_at FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') ORDER BY id;
--- one that has had all of its ticks stays, and can be given again as it is
+-- a schedule without remaining ticks stays, and can be defined again unchanged
 CALL test.clock('2040-04-01 00:00:00+00');
 SELECT name, state, next_run, last_run >= '2040-02-14' AS all_of_them FROM jobq.schedules ORDER BY name;
 SELECT headers ->> 'schedule' AS schedule, count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') GROUP BY 1 ORDER BY 1;
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT jobq.pause(schedule => 'from now'), jobq.resume(schedule => 'from now');
 SELECT state, next_run FROM jobq.schedules WHERE name = 'from now';
--- but no new one
+-- but a new schedule without ticks is refused
 SELECT e.* FROM unnest('{from now,another}'::text[]) WITH ORDINALITY AS u (name, n),
 	test.error(format('SELECT jobq.schedule(%L, ''DTSTART:20300101T000000 RRULE:FREQ=DAILY;COUNT=3'', ''echo'')', name)) e ORDER BY n;
 SELECT e.* FROM test.error($$SELECT jobq.schedule('another', 'RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30', 'echo')$$) e;

@@ -1,4 +1,4 @@
--- Schedules: cron expressions, time zones, and what becomes of ticks.
+-- Schedules: cron expressions, time zones, and the handling of ticks.
 \connect - postgres
 
 SET timezone = 'UTC';
@@ -25,35 +25,35 @@ SELECT jobq.next_ticks('0 * * * *', 'UTC', '2026-01-01 00:00:00+00') AT TIME ZON
 SELECT jobq.next_ticks('0 * * * *', 'UTC', '2025-12-31 23:59:59.999999+00') AT TIME ZONE 'UTC';
 SELECT jobq.next_ticks('59 59 23 31 12 *', 'UTC', '1969-12-31 23:59:58.5+00') AT TIME ZONE 'UTC';
 SELECT count(*), bool_and(t > now()) FROM jobq.next_ticks('0 0 * * *', n => 3) t;
--- a rare day: 29 February at a weekend, as with an asterisk it must be both
+-- a rare day: 29 February at a weekend; because of the asterisk, both fields must match
 SELECT to_char(t, 'Dy YYYY-MM-DD') FROM jobq.next_ticks('0 0 29 2 */6', 'UTC', '2096-01-01', 3) t;
 
--- When the clocks change: an hour that is left out, and one that comes twice
+-- Daylight saving time: a skipped hour, and a repeated hour
 CREATE TABLE test.zone (zone text, gap timestamp, overlap timestamp, fixed_gap text, fixed_overlap text);
 INSERT INTO test.zone VALUES
 	('Europe/Madrid', '2026-03-29 01:00', '2026-10-25 01:59', '30 2 * * *', '30 2 * * *'),
 	('America/New_York', '2026-03-08 01:00', '2026-11-01 00:59', '30 2 * * *', '30 1 * * *'),
 	('America/Argentina/Buenos_Aires', '2008-10-18 23:00', '2009-03-14 22:59', '30 0 * * *', '30 23 * * *'),
 	('Australia/Lord_Howe', '2026-10-04 01:30', '2026-04-05 01:29', '10 2 * * *', '45 1 * * *');
--- a time of day runs once; right after the gap, or the first time
+-- a time of day runs once: directly after the gap, or in the first of the repeated hours
 SELECT zone, fixed_gap, t FROM test.zone, test.ticks(fixed_gap, zone, gap - interval '1 day', 3) t;
 SELECT zone, fixed_overlap, t FROM test.zone, test.ticks(fixed_overlap, zone, overlap - interval '1 day', 3) t;
 SELECT zone, t FROM test.zone, test.ticks('*/20 ' || substr(fixed_gap, 4), zone, gap, 4) t;
 SELECT zone, t FROM test.zone, test.ticks('*/30 ' || substr(fixed_overlap, 4), zone, overlap, 3) t;
--- any hour follows real time
+-- with any hour, ticks follow real time
 SELECT zone, t FROM test.zone, test.ticks('*/30 * * * *', zone, gap, 4) t;
 SELECT zone, t FROM test.zone, test.ticks('*/30 * * * *', zone, overlap, 6) t;
 SELECT zone, t FROM test.zone, test.ticks('@hourly', zone, overlap - interval '1 hour', 4) t;
--- beginning within the repeated hour, the second time
+-- starting within the second of the repeated hours
 SELECT t AT TIME ZONE 'UTC' FROM jobq.next_ticks('30 2 * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
 SELECT t AT TIME ZONE 'UTC' FROM jobq.next_ticks('*/30 * * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
--- a whole day that was left out
+-- a skipped day
 SELECT test.ticks('0 12 * * *', 'Pacific/Apia', '2011-12-29 00:00', 3);
 SELECT test.ticks('0 0 30 * *', 'Pacific/Apia', '2011-12-01 00:00', 2);
--- intervals do not mind
+-- intervals are not affected
 SELECT test.ticks('every 12 hours', 'Europe/Madrid', '2026-03-28 12:00', 3);
 
--- The same by brute force: each quarter of an hour of some years, against all ticks.
+-- The same by brute force: each quarter of an hour of some years is compared with all ticks.
 CREATE FUNCTION test.compare(cron text, zone text, from_year int, to_year int, real_time boolean, hours int[], minutes int[],
 	OUT ticks int, OUT missing int, OUT extra int)
 LANGUAGE plpgsql AS $$
@@ -86,7 +86,7 @@ SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026
 SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026), ('America/Argentina/Buenos_Aires', 2008), ('Australia/Lord_Howe', 2026)) z (zone, year),
 	test.compare('15,45 0-3,23 * * *', zone, year, year + 1, false, '{0,1,2,3,23}', '{15,45}') c;
 
--- Days that depend on the month, by a calendar that says so in SQL; some of them are days on which the clocks change.
+-- Days that depend on the month, compared with a calendar in SQL; some of these days have a change of the clocks.
 CREATE FUNCTION test.compare_days(days text, wanted text, zone text, OUT ticks int, OUT missing int, OUT extra int)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -108,7 +108,7 @@ BEGIN
 	DROP TABLE got, want;
 END
 $$;
--- the working day of the month that is nearest to this one; null if the month has no such day
+-- the working day nearest to the given day in the same month; null if the month has no such day
 CREATE FUNCTION test.nearest(day date, first date) RETURNS date LANGUAGE sql AS $$
 	SELECT w FROM (SELECT first + n AS w FROM generate_series(0, 30) n) w
 	WHERE extract(isodow FROM w) < 6 AND extract(month FROM w) = extract(month FROM first) AND extract(month FROM day) = extract(month FROM first)
@@ -124,11 +124,11 @@ SELECT days, zone, c.* FROM (SELECT row_number() OVER () AS n, days, wanted FROM
 	('L * sun#1', 'd = last OR test.nth(d, 0) = 1'), ('*/2 * satL', 'extract(day FROM d)::int % 2 = 1 AND extract(dow FROM d) = 6 AND d > last - 7')) v (days, wanted)) w,
 	unnest('{Europe/Madrid,America/New_York}'::text[]) zone, test.compare_days(days, wanted, zone) c ORDER BY n, zone;
 
--- An interval is written as elsewhere
+-- Intervals use the common syntax
 SELECT e AS every, t - '2026-01-01 UTC' AS after
 FROM unnest('{90s,1.5 hours,00:02,PT5M,1 day 12 hours,"  2 weeks ",minute,5}'::text[]) WITH ORDINALITY u (e, n), jobq.next_ticks('every ' || e, 'UTC', '2026-01-01 UTC') t ORDER BY n;
 
--- Errors say which field, and what is allowed
+-- Errors name the field, and the allowed values
 SELECT e.message, e.hint FROM unnest(ARRAY['', '* * * *', '* * * * * * *', '60 * * * *', '60 * * * * *', '* 24 * * *', '* * 0 * *', '* * * 13 *', '* * * * 8',
 	'* * * foo *', '* * * * monday', 'x * * * *', '-5 * * * *', '1,,2 * * * *', '1- * * * *', '1;2 * * * *', '1-5-7 * * * *', 'L * * * *', '0 0 * L *', '0 0 * * L', '0 0 * * sun#', '0 0 * * sun#6', '0 0 * * sun#22', '0 0 * * #2', '0 0 2#2 * *', '0 0 * * 2W', '0 0 32W * *', '0 0 1-5W * *', '0 0 W * *', '0 0 WL * *', '0 0 L- * *', '0 0 L-0 * *', '0 0 L-31 * *',
 	'0 0 L-30 2 *', '0 0 L/2 * *', '0 0 L-2W * *', '0 0 * * 1-5L', '0 0 * * friday#2', '0 0 * * frix', '0 0 * * fri#2-5', '0 0 * * 8L', '? * * * *', '0 0 ?/2 * *', '0 0 1,? * *', '0 0 ?? * *', '0 0 30W 2 *', '0 0 $ * *',
@@ -150,7 +150,7 @@ SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 10000
 	test.error('SELECT jobq.next_ticks(' || a || ')') e ORDER BY n;
 SELECT count(*) FROM jobq.schedules;
 
--- The time is what we say, from the first call of test.clock() on.
+-- From the first call of test.clock() on, the test sets the time.
 CREATE FUNCTION test.made(schedule text) RETURNS TABLE (scheduled_for text, run_at timestamp, state text)
 LANGUAGE sql AS $$
 	SELECT j.headers ->> 'scheduled_for', j.run_at AT TIME ZONE 'UTC', j.state
@@ -158,7 +158,7 @@ LANGUAGE sql AS $$
 $$;
 CALL test.clock('2040-01-01 12:00:00.5+00');
 
--- One tick, one job, at its time
+-- Each tick enqueues a single job, at the time of the tick
 SELECT jobq.schedule('report', '30 4 * * *', 'echo', '{"n": 1}', 'Europe/Madrid', options =>
 	'{"queue": "manual", "priority": 7, "max_attempts": 2, "backoff": "fixed 1s", "timeout": "1 min", "headers": {"trace": "x"}, "expires_after": "1 hour", "group_key": "g"}');
 SELECT * FROM jobq.schedules;
@@ -173,7 +173,7 @@ SELECT last_state FROM jobq.schedules;
 SELECT jobq.unschedule('report');
 SELECT count(*) FROM jobq.schedules;
 
--- Months pass, and nothing is missing; through both changes of the clock
+-- Months pass without a missing tick, through both changes of the clocks
 SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid', missed => 'all', options => '{"queue": "manual"}'),
 	jobq.schedule('daily', '30 2 * * *', 'echo', timezone => 'Australia/Lord_Howe', missed => 'all', options => '{"queue": "manual"}'),
 	jobq.schedule('interval', 'every 90 minutes', 'echo', missed => 'all', options => '{"queue": "manual"}');
@@ -191,7 +191,7 @@ SELECT count(*), min(run_at - lag), max(run_at - lag) FROM (SELECT run_at, lag(r
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
--- Jobs that are not to begin all in one moment
+-- Jitter: jobs of a tick do not all start at the same moment
 SELECT jobq.schedule('jitter', '0 * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
 CALL test.clock('2040-12-01 00:30+00');
 SELECT options - 'queue' AS options, next_run = '2040-12-01 01:00' AS at_the_tick FROM jobq.schedules;
@@ -207,18 +207,18 @@ SELECT run_at = (headers ->> 'scheduled_for')::timestamptz AS at_once FROM jobq_
 SELECT jobq.unschedule('jitter');
 SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq_internal.job WHERE headers ? 'schedule';
 
--- What was missed
+-- Missed ticks
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{skip,once,all}'::text[]) m;
 CALL test.clock('2040-12-01 05:30+00');
 SELECT m, t.scheduled_for FROM unnest('{skip,once,all}'::text[]) WITH ORDINALITY AS u (m, n), test.made(m) t ORDER BY n, 2;
 SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
--- in time, all do the same
+-- without a missed tick, all settings behave the same
 CALL test.clock('2040-12-01 05:59:59+00');
 SELECT test.until('(SELECT count(*) = 3 FROM jobq.schedules WHERE last_run = ''2040-12-01 06:00'')');
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
--- What overlaps
+-- Overlapping ticks
 SELECT pg_advisory_lock(7);
 CALL test.clock('2040-12-02 00:00:30+00');
 SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'gate', '7', overlap => o) FROM unnest('{allow,skip,queue}'::text[]) o;
@@ -230,7 +230,7 @@ CALL test.clock('2040-12-02 04:00:01+00');
 SELECT o, t.scheduled_for FROM unnest('{allow,skip,queue}'::text[]) WITH ORDINALITY AS u (o, n), test.made('overlap ' || o) t ORDER BY n, 2;
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
 SELECT pg_advisory_unlock(7);
--- the tick that waited comes as soon as the job is finished, and one for those after it
+-- the waiting tick runs when the job has finished, and one tick for all later ticks
 SELECT test.until('(SELECT count(*) = 3 FROM test.made(''overlap queue''))');
 SELECT scheduled_for FROM test.made('overlap queue');
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
@@ -238,7 +238,7 @@ SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-02 05:00:01+00');
 SELECT name, last_run FROM jobq.schedules ORDER BY name;
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
--- a job that fails, and waits for its next attempt, is not finished
+-- a retryable job has not finished
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT jobq.schedule('retry', '0 * * * *', 'broken', overlap => 'queue', options => '{"max_attempts": 2, "backoff": "fixed 1h"}');
 CALL test.clock('2040-12-02 06:00:01+00');
@@ -247,14 +247,14 @@ CALL test.clock('2040-12-02 07:00:01+00');
 SELECT test.until('(SELECT last_run = ''2040-12-02 07:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('retry');
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
--- cancelled is finished
+-- a cancelled job has finished
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-02 08:00:01+00');
 CALL test.clock('2040-12-02 09:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' AND last_run = ''2040-12-02 08:00'' FROM jobq.schedules)');
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
 SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 09:00'' FROM jobq.schedules)');
--- and one that waits goes on when the policy is changed
+-- and a waiting tick continues when the policy is changed
 CALL test.clock('2040-12-02 10:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules)');
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', options => '{"queue": "manual"}');
@@ -270,7 +270,7 @@ SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', options => '{"que
 SELECT next_run FROM jobq.schedules;
 CALL test.clock('2040-12-03 00:59:00+00');
 SELECT run_at, payload FROM jobq_internal.job WHERE headers ? 'schedule';
--- the same times: the next tick is not put off
+-- with the same times, the next tick is not postponed
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', options => '{"queue": "manual"}');
 SELECT next_run AS "next" FROM jobq.schedules \gset
 CALL test.clock('2040-12-03 02:00:00+00');
@@ -290,7 +290,7 @@ SELECT jobq.resume(schedule => 'changes');
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-03 06:00:01+00');
 SELECT name, scheduled_for FROM jobq.schedules, test.made(name) ORDER BY 2, 1;
--- what is rolled back has no effect
+-- a rollback leaves schedules unchanged
 BEGIN;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 ROLLBACK;
@@ -299,7 +299,7 @@ SELECT jobq.schedule('changes', 'every 1 second', 'echo', options => '{"queue": 
 ROLLBACK;
 CALL test.clock('2040-12-03 07:00:01+00');
 SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
--- what is prepared has, later
+-- a prepared transaction takes effect at its commit
 BEGIN;
 SELECT jobq.schedule('changes', '*/15 * * * *', 'echo', options => '{"queue": "manual"}');
 PREPARE TRANSACTION 'change';
@@ -309,7 +309,7 @@ SELECT name, last_run FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
--- One that cannot run does not stop the others, and goes on when it can
+-- A failing schedule does not stop other schedules, and continues when possible
 SELECT jobq.register('fleeting', 'test.echo(jsonb)');
 SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT jobq.unregister('fleeting');
@@ -322,21 +322,21 @@ SELECT jobq.register('fleeting', 'test.echo(jsonb)');
 CALL test.clock('2040-12-03 09:02:00+00');
 SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''fleeting'')');
 SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
--- a table that somebody has spoilt
+-- corrupted rows
 UPDATE jobq_internal.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
 UPDATE jobq_internal.schedule SET cron = 'nonsense' WHERE name = 'sound';
 SELECT jobq.schedule('good', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 10:00:01+00');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE state = ''failing'')');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
--- schedule() mends it
+-- schedule() repairs them
 SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 11:00:01+00');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
--- A tick now: one job, and the schedule's own ticks stay
+-- run_schedule(): an immediate job; the schedule's own ticks stay
 SELECT jobq.schedule('now', '0 * * * *', 'echo', '{"n": 1}', options => '{"queue": "manual", "priority": 3}'),
 	jobq.schedule('alone', '0 * * * *', 'echo', overlap => 'skip', options => '{"queue": "manual"}'),
 	jobq.schedule('in turn', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
@@ -345,21 +345,21 @@ SELECT name, count(*), bool_and(s.last_job_id = j.id AND s.last_run = j.run_at A
 FROM ran JOIN jobq.schedules s USING (name) JOIN jobq.jobs j ON j.headers ->> 'schedule' = name GROUP BY name ORDER BY name;
 SELECT payload, queue, priority, role = current_user::regrole AS mine, (headers ->> 'scheduled_for')::timestamptz = run_at AS headers
 FROM jobq.jobs WHERE id = (SELECT id FROM ran WHERE name = 'now');
--- those that do not overlap are not made to
+-- run_schedule() respects the overlap policy
 SELECT jobq.run_schedule('now') > id AS another FROM ran WHERE name = 'now';
 SELECT e.code, regexp_replace(e.message, 'job \d+', 'job N') AS message, e.hint FROM unnest('{alone,in turn}'::text[]) WITH ORDINALITY AS u (s, n),
 	test.error(format('SELECT jobq.run_schedule(%L)', s)) e ORDER BY n;
 CALL test.clock('2040-12-03 11:30:00+00');
 SELECT count(jobq.cancel(id)) FROM ran WHERE name <> 'now';
 SELECT count(jobq.run_schedule(name)) FROM ran WHERE name <> 'now';
--- its ticks do as if a tick had made the job
+-- for later ticks, the job counts like the job of a tick
 CALL test.clock('2040-12-03 12:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules WHERE name = ''in turn'')');
 SELECT s.name, s.state, count(*) FROM jobq.schedules s JOIN jobq.jobs j ON j.headers ->> 'schedule' = s.name AND j.state = 'ready' GROUP BY s.name, s.state ORDER BY s.name;
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules WHERE name = 'in turn';
 SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''in turn'')');
 SELECT scheduled_for FROM test.made('in turn') ORDER BY 1 DESC LIMIT 1;
--- a paused one, too; not one that the publisher runs
+-- a paused schedule can run; a replicated schedule of the publisher cannot
 SELECT jobq.pause(schedule => 'now');
 SELECT jobq.run_schedule('now') IS NOT NULL AS done, (SELECT state FROM jobq.schedules WHERE name = 'now');
 UPDATE jobq_internal.schedule SET dormant = true WHERE name = 'now';
@@ -367,7 +367,7 @@ SELECT * FROM test.error($$SELECT jobq.run_schedule('now')$$);
 BEGIN READ ONLY;
 SELECT jobq.run_schedule('alone');
 ROLLBACK;
--- what is rolled back has not been
+-- a rollback undoes run_schedule()
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules WHERE name = 'alone';
 BEGIN;
 SELECT jobq.run_schedule('alone') > 0 AS done;
@@ -379,7 +379,7 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 CALL test.clock('2040-12-03 11:00:01+00');
 
--- Whose they are
+-- Roles
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
 SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"alice"');
@@ -395,15 +395,15 @@ SELECT test.until('(SELECT last_state = ''completed'' FROM jobq.schedules)');
 SELECT j.role, s.role FROM jobq.schedules s JOIN jobq.jobs j ON j.id = s.last_job_id;
 SELECT note FROM test.trace WHERE note = 'alice';
 DELETE FROM test.trace WHERE note = 'alice';
--- it stays hers when somebody who may changes it
+-- the schedule stays alice's when a manager changes the schedule
 SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"boss"');
 SELECT role, payload FROM jobq.schedules;
--- and so does a job of now, whoever asks for it
+-- and so does the job of run_schedule(), whichever role calls the function
 SELECT jobq.run_schedule('of alice') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT role, payload FROM jobq.jobs WHERE id = :id;
 DELETE FROM test.trace WHERE note = 'boss';
--- a role that is gone
+-- a dropped role
 CREATE ROLE regress_jobq_gone;
 SELECT jobq.grant_privilege('regress_jobq_gone');
 SET ROLE regress_jobq_gone;
@@ -420,14 +420,14 @@ SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error(
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.job WHERE headers ? ''schedule'')');
 
--- Many
+-- Many schedules
 SELECT count(jobq.schedule('many ' || n, '0 0 * * *', 'echo', to_jsonb(n), options => '{"queue": "manual"}')) FROM generate_series(1, 1000) n;
 CALL test.clock('2040-12-04 00:00:01+00');
 SELECT count(*), count(DISTINCT headers ->> 'schedule'), min(run_at), max(run_at) FROM jobq_internal.job WHERE headers ? 'schedule';
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
--- The same times in other words: the anchor and the next tick stay
+-- The same times in a different notation: the anchor and the next tick stay
 CALL test.clock('2040-12-05 00:00:00.5+00');
 SELECT jobq.schedule('interval', 'every 2 hours', 'echo', options => '{"queue": "manual"}'), jobq.schedule('rule', 'RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR', 'echo', options => '{"queue": "manual"}'),
 	jobq.schedule('fields', '0 0 * * 1,5', 'echo', timezone => 'Europe/Kiev', overlap => 'queue', options => '{"queue": "manual"}');
@@ -444,7 +444,7 @@ SELECT jobq.schedule('interval', 'every 7200 seconds', 'echo'), jobq.schedule('r
 	jobq.schedule('fields', '0 0 * * mon,fri', 'echo', timezone => 'Europe/Kyiv');
 COMMIT;
 SELECT test.moved();
--- not what is dropped and rolled back, nor other times, nor another transaction
+-- not after a rolled back drop, nor with other times, nor in another transaction
 BEGIN;
 SAVEPOINT a;
 SELECT jobq.unschedule('interval');
@@ -464,7 +464,7 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 DROP TABLE before;
 DROP FUNCTION test.moved;
 
--- What the last job has failed with; each job names the one before
+-- The error of the last job; each job refers to the previous job
 SELECT jobq.schedule('fails', '@daily', 'broken', options => '{"max_attempts": 1}');
 SELECT jobq.run_schedule('fails') AS first \gset
 SELECT state FROM test.outcome(:first);

@@ -1,8 +1,8 @@
--- The extension, and what the other tests share.
+-- Creates the extension, and the helpers shared by all tests.
 CREATE EXTENSION jobq;
 SELECT count(*) FROM jobq.jobs;
 
--- Whoever runs the tests: where roles are shown, it is by this one.
+-- The role that runs the tests; their output shows this role by name.
 DO $$ BEGIN IF to_regrole('postgres') IS NULL THEN CREATE ROLE postgres SUPERUSER LOGIN; END IF; END $$;
 CREATE ROLE regress_jobq_alice LOGIN;
 CREATE ROLE regress_jobq_bob LOGIN;
@@ -11,8 +11,8 @@ CREATE ROLE regress_jobq_nobody LOGIN;
 CREATE SCHEMA test;
 GRANT USAGE ON SCHEMA test TO PUBLIC;
 
--- Wait until a condition holds; false if it does not within some minutes.  One that is
--- slow is evaluated less often, so that waiting keeps no processor busy.
+-- Wait until a condition holds; returns false after some minutes.  A slow condition
+-- is evaluated less often, so that waiting keeps no processor busy.
 CREATE FUNCTION test.until(condition text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -33,7 +33,7 @@ BEGIN
 END
 $$;
 
--- How a job ends.
+-- Waits for a job and returns the outcome.
 CREATE FUNCTION test.outcome(id bigint, OUT state text, OUT attempt int, OUT result jsonb, OUT error text)
 LANGUAGE sql AS $$ SELECT s.state, s.attempt, s.result, s.error FROM jobq.wait($1, '5 min') s $$;
 
@@ -48,7 +48,7 @@ BEGIN
 END
 $$;
 
--- What has come of enqueue(): the state of the job whose id it has returned, and whether that is not a new one.
+-- The outcome of enqueue(): the state of the job with the returned id, and whether this job existed before.
 CREATE FUNCTION test.enqueued(INOUT id bigint, OUT state text, OUT duplicate boolean) LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	state := (SELECT j.state FROM jobq.jobs j WHERE j.id = enqueued.id);
@@ -56,15 +56,15 @@ BEGIN
 END
 $$;
 
--- Wait until the handlers of these jobs wait for their lock.  A worker shows its job as running just before it takes it.
+-- Wait until the handlers of these jobs wait for their lock.  A worker shows its job as running before the lock call.
 CREATE FUNCTION test.in_gate(VARIADIC ids bigint[]) RETURNS boolean LANGUAGE sql AS $$
 	SELECT test.until(format('(SELECT count(*) FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE l.locktype = ''advisory'' AND NOT l.granted AND w.job_id = ANY (%L)) = %s',
 		ids, cardinality(ids)))
 $$;
 
--- The scheduler has gone round, and all is done that can be: what is not to happen has had its chance.  Only the
--- scheduler ends a batch without jobs.  A worker that sleeps has given back what it had for its last job, and one that
--- waits for an advisory lock shows its job as running.
+-- Wait until the scheduler has completed a round and every possible action is done, so that unwanted actions had time
+-- to happen.  Only the scheduler ends a batch without jobs.  A sleeping worker has returned the permits of its last
+-- job.  A worker waiting for an advisory lock shows its job as running.
 CREATE PROCEDURE test.settle() LANGUAGE plpgsql AS $$
 DECLARE
 	batch bigint;
@@ -89,8 +89,8 @@ BEGIN
 END
 $$;
 
--- From here on the time is what we say, and the scheduler has seen to all schedules that are due.  The second call
--- says that the clock is right, so that what was missed is made up for.
+-- Set the time, and wait until the scheduler has handled all due schedules.  The second call of test_clock() confirms
+-- the new time, so that missed ticks are made up for.
 CREATE PROCEDURE test.clock(t timestamptz) LANGUAGE plpgsql AS $$
 DECLARE
 	ahead interval := t - clock_timestamp();
@@ -116,7 +116,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- What handlers leave behind.
+-- The traces of handlers.
 CREATE TABLE test.trace (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text);
 GRANT INSERT, SELECT ON test.trace TO PUBLIC;
 
@@ -127,7 +127,7 @@ LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
 CREATE FUNCTION test.broken(payload jsonb) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken %', payload; END $$;
 
--- Runs for as long as somebody else holds the advisory lock.
+-- Runs until other sessions release the advisory lock.
 CREATE FUNCTION test.gate(payload jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -136,14 +136,14 @@ BEGIN
 END
 $$;
 
--- How many have, and what became of jobs.
+-- The number of traces, and the states of jobs.
 CREATE FUNCTION test.noted() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM test.trace $$;
 CREATE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
 AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
 
--- Steps of groups that have been made.
+-- The steps that have run.
 CREATE TABLE test.step (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, g text, i int, attempt int, started timestamptz, ended timestamptz);
--- A step of a group; fails so many times before.  Never beside another of its group: the lock is tried, not waited for.
+-- A step of a group, which fails the given number of times.  A step also fails if another job of its group runs.
 CREATE FUNCTION test.step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	began timestamptz := clock_timestamp();
@@ -161,7 +161,7 @@ CREATE FUNCTION test.step(g text, i int, queue text DEFAULT 'steps', more jsonb 
 RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.enqueue(kind, jsonb_build_object('g', g, 'i', i) || more, queue => queue, group_key => g, priority => priority, max_attempts => 5)
 $$;
--- How many steps there were, whether each group had them in their order, and once.
+-- The number of steps, and whether each step ran once, and in the order of its group.
 CREATE FUNCTION test.steps(OUT steps bigint, OUT once boolean, OUT ordered boolean) LANGUAGE sql AS $$
 	SELECT count(*), count(DISTINCT (g, i)) = count(*), coalesce(bool_and(i > previous), true)
 	FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g ORDER BY n) AS previous FROM test.step) t
@@ -172,7 +172,7 @@ SELECT jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 SELECT jobq.register('gate', 'test.gate(jsonb)');
 
--- A first job: the scheduler starts because of CREATE EXTENSION.
+-- The first job: CREATE EXTENSION starts the scheduler.
 SELECT jobq.enqueue('echo', '"hello"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT pid IS NOT NULL AS running, complete FROM jobq_internal.scheduler_state();

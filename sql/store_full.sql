@@ -1,7 +1,7 @@
--- What a job does that comes into a full queue.
+-- on_full: the effect of a new job on a full queue.
 SET ROLE regress_jobq_alice;
 
--- The jobs of a queue that wait: which they are stands in their headers.
+-- Returns the waiting jobs of a queue; their names are in their headers.
 CREATE FUNCTION pg_temp.waiting(queue text) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(headers ->> 'name', ' ' ORDER BY id) FROM jobq.jobs j WHERE j.queue = waiting.queue AND finished_at IS NULL
 $$;
@@ -14,20 +14,20 @@ SELECT jobq.grant_privilege('regress_jobq_alice', 'produce'), jobq.grant_privile
 SELECT jobq.create_queue('full', on_full => 'never');
 SET ROLE regress_jobq_alice;
 
--- the oldest goes, and its history says why
+-- the oldest job is dropped, and its history states the reason
 SELECT pg_temp.add('ring', 'a') AS a \gset
 SELECT count(pg_temp.add('ring', name)) FROM unnest('{b,c,d}'::text[]) name;
 SELECT pg_temp.waiting('ring');
 SELECT state, error FROM jobq.status(:a);
 SELECT event, detail FROM jobq.history(:a) WHERE event <> 'enqueued';
 
--- many at once make room for all of them, or for none
+-- many jobs at once make room for all of them, or for none
 SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2}', queue => 'ring', headers => '{"name": "e"}');
 SELECT pg_temp.waiting('ring');
 SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2,3,4}', queue => 'ring');
 SELECT pg_temp.waiting('ring');
 
--- who rolls back has dropped nothing
+-- a rollback also undoes the drop
 BEGIN;
 SELECT count(pg_temp.add('ring', name)) FROM unnest('{f,g,h,i,j}'::text[]) name;
 SELECT pg_temp.waiting('ring');
@@ -36,7 +36,7 @@ SELECT pg_temp.waiting('ring');
 SELECT count(pg_temp.add('ring', name)) FROM unnest('{k,l}'::text[]) name;
 SELECT pg_temp.waiting('ring');
 
--- and the next one drops the oldest again
+-- and the next job drops the oldest again
 BEGIN;
 SELECT pg_temp.add('ring', 'undone') > 0 AS undone;
 SAVEPOINT s;
@@ -59,7 +59,7 @@ ROLLBACK PREPARED 'store_full';
 SELECT pg_temp.add('ring', 'z') > 0 AS z;
 SELECT pg_temp.waiting('ring');
 
--- also to a savepoint
+-- also a rollback to a savepoint
 BEGIN;
 SELECT pg_temp.add('ring', 'm') > 0 AS m;
 SAVEPOINT s;
@@ -70,7 +70,7 @@ COMMIT;
 SELECT pg_temp.add('ring', 'q') > 0 AS q;
 SELECT pg_temp.waiting('ring');
 
--- less urgent ones go where none of the same priority waits, and those of the same role before others'
+-- without waiting jobs of the same priority, less urgent jobs are dropped; jobs of the same role before other roles
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 SELECT count(pg_temp.add('ring', name, priority)) FROM (VALUES ('urgent', -1), ('less', 5), ('least', 9)) v (name, priority);
 SELECT pg_temp.add('ring', 'plain') > 0 AS plain;
@@ -83,7 +83,7 @@ SELECT pg_temp.waiting('ring');
 SET ROLE regress_jobq_alice;
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 
--- what waits for other jobs stays, and so does what is held by a consumer
+-- only waiting jobs are dropped; reserved jobs stay
 RESET ROLE;
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.alter_queue('ring', mode => 'consumer'), jobq.resume('ring');
 SET ROLE regress_jobq_alice;
@@ -99,7 +99,7 @@ SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE queue = 'ring' AND finished_a
 RESET ROLE;
 SELECT jobq.alter_queue('ring', mode => 'worker');
 
--- blocked jobs of a batch stay, and so do those of a tenant while another one has enough
+-- blocked jobs of a batch are not dropped, nor are jobs of a tenant while another tenant has more
 SELECT jobq.alter_queue('ring', tenant => 'header tenant', fair_by => 'tenant'), jobq.pause('ring');
 SET ROLE regress_jobq_alice;
 SELECT count(pg_temp.add('ring', name, role => tenant)) FROM (VALUES ('x1', 'x'), ('y1', 'y'), ('y2', 'y')) v (name, tenant);
@@ -115,7 +115,7 @@ SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 RESET ROLE;
 SELECT jobq.alter_queue('ring', tenant => 'none', fair_by => 'none');
 
--- Waiting: who could never go on is refused at once, others when their time is over.
+-- on_full => 'wait': hopeless calls are refused at once, other calls after a timeout.
 SELECT jobq.alter_queue('ring', on_full => 'wait');
 SET ROLE regress_jobq_alice;
 BEGIN;
@@ -131,7 +131,7 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
 RESET lock_timeout;
 RESET jobq.enqueue_timeout;
 
--- what this transaction takes out makes room for it
+-- jobs removed by this transaction make room for new jobs
 BEGIN;
 SELECT jobq.cancel(min(id)) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL;
 SELECT pg_temp.add('ring', 'd') > 0 AS d;
@@ -139,11 +139,11 @@ SELECT pg_temp.waiting('ring');
 COMMIT;
 SELECT pg_temp.waiting('ring');
 
--- the job that makes room has the key of the one that comes: it has expired, or is dropped, having begun
+-- the job that makes room holds the key of the new job: an expired job, or a dropped job that had begun
 RESET ROLE;
 SELECT jobq.create_queue('small', max_length => 1, on_full => 'drop oldest'), jobq.pause('small');
 SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge', expires_at => jobq_internal.clock()) AS first \gset
--- not while the scheduler ends it
+-- the lock keeps the scheduler from expiring the job
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.enqueue('echo', '{"b": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') AS second \gset
@@ -163,7 +163,7 @@ SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.cancel_many(queue => 'small', state => 'waiting');
 SELECT jobq.drop_queue('small', force => true);
 
--- a handler does not wait for the place of its own job
+-- a handler does not wait for the room of its own job
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.resume('ring'), jobq.alter_queue('ring', max_length => 1);
 CREATE FUNCTION test.full_next(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
@@ -178,7 +178,7 @@ SELECT jobq.alter_queue('ring', max_length => 2);
 SELECT jobq.enqueue('full_next', queue => 'ring') AS next \gset
 SELECT state, result FROM jobq.wait(:next);
 
--- that counts also if the handler is the first that wants to know how many there are
+-- also if the handler is the first to need the length of the queue
 SELECT jobq.create_queue('small', max_length => 2), jobq.pause('small');
 SELECT jobq.enqueue('full_next', '{"queue": "small"}', queue => 'small') AS next \gset
 SELECT jobq.adopt() AS adopted;
@@ -190,7 +190,7 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'small')$$);
 SELECT jobq.cancel_many(queue => 'small', state => 'waiting');
 SELECT jobq.drop_queue('small', force => true);
 
--- what a subtransaction has done is its parent's when it ends well, and is undone with it
+-- the effects of a subtransaction pass to its parent on release, and are undone with the parent
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting'), jobq.pause('ring'), jobq.alter_queue('ring', max_length => 3, on_full => 'error');
 BEGIN;
 SELECT pg_temp.add('ring', 'a') AS a \gset
@@ -234,7 +234,7 @@ ROLLBACK;
 SELECT pg_temp.add('ring', 'l') > 0 AS l;
 SELECT pg_temp.waiting('ring');
 
--- a large transaction keeps no memory, be it in many queues by turns, or in many subtransactions
+-- a large transaction leaves no memory allocated, whether it alternates between queues or has many subtransactions
 SELECT count(jobq.create_queue('turn' || i, max_length => CASE WHEN i = 1 THEN 100000 END)) FROM generate_series(1, 20) i;
 SELECT jobq.enqueue('echo', queue => 'turn1', delay => '1 day') > 0 AS counted;
 SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset

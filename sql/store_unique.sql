@@ -1,6 +1,6 @@
 -- Unique jobs: unique_key, unique_for, unique_until, on_conflict.
 
--- The jobs that wait in the queue without workers, and keys; ids are counted from the one that is given.
+-- The waiting jobs of the queue without workers, and the unique keys; ids are relative to the given id.
 CREATE FUNCTION test.waiting(base bigint, OUT n bigint, OUT state text, OUT kind text, OUT unique_key text, OUT payload jsonb, OUT priority int)
 RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT id - $1, state, kind, unique_key, payload, priority FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id $$;
@@ -12,12 +12,12 @@ AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
 CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail', 'test.fail(jsonb)');
 
--- skip: the id is that of the job which is there
+-- skip: returns the id of the existing job
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a \gset
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a') = :a AS same, jobq.enqueue('echo', '3', unique_key => 'a', on_conflict => 'skip') = :a AS same;
--- the key is one of the kind ...
+-- the key belongs to a kind ...
 SELECT jobq.enqueue('note', '4', 'manual', unique_key => 'a') = :a AS same, jobq.enqueue('echo', '5', 'manual', unique_key => 'b') = :a AS same;
--- ... and of the role
+-- ... and to a role
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '6', 'manual', unique_key => 'a', on_conflict => 'replace') = :a AS same;
@@ -28,18 +28,18 @@ SELECT test.until('NOT EXISTS (SELECT FROM jobq.jobs WHERE id > ' || :a || ' AND
 -- error
 SELECT * FROM test.error($$SELECT jobq.enqueue('echo', '7', unique_key => 'a', on_conflict => 'error')$$);
 SELECT jobq.enqueue('echo', '8', 'manual', unique_key => 'c', on_conflict => 'error') > :a AS enqueued;
--- replace: the earlier id, all else anew
+-- replace: the job keeps its id; all other properties are new
 SELECT jobq.enqueue('echo', '9', 'manual', unique_key => 'a', on_conflict => 'replace', priority => 3, delay => '1 h', headers => '{"h": 1}') = :a AS same;
 SELECT jobq.enqueue('echo', '10', 'manual', unique_key => 'd', on_conflict => 'replace') > :a AS enqueued;
 SELECT * FROM test.waiting(:a);
 SELECT headers, run_at > now() AS later, enqueued_at < now() - (now() - enqueued_at) / 2 AS old FROM jobq.jobs WHERE id = :a;
--- cancel() gives it back
+-- cancel() releases the key
 SELECT jobq.cancel(:a);
 SELECT jobq.enqueue('echo', '11', 'manual', unique_key => 'a') > :a AS enqueued;
 CALL test.cancel_all();
 SELECT * FROM test.keys(:a);
 
--- in one statement, one transaction, one that is rolled back in part
+-- in a single statement, in a single transaction, and with a partial rollback
 SELECT count(DISTINCT jobq.enqueue('echo', to_jsonb(n), 'manual', unique_key => 'a')) FROM generate_series(1, 100) n;
 SELECT count(DISTINCT jobq.enqueue('echo', to_jsonb(n), 'manual', unique_key => 'a', on_conflict => 'replace')) FROM generate_series(1, 100) n;
 SELECT payload FROM test.waiting(0);
@@ -64,13 +64,13 @@ SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 're
 COMMIT;
 CALL test.cancel_all();
 
--- until the job finishes: while it runs, too
+-- until the job finishes: also while the job runs
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS a \gset
 SELECT test.in_gate(:a);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('gate', '7', unique_key => 'a', on_conflict => 'error')$$);
--- what runs cannot be replaced: another job takes the key over
+-- a running job cannot be replaced: a new job takes over the key
 SELECT jobq.enqueue('gate', '2', 'manual', unique_key => 'a', on_conflict => 'replace') AS b \gset
 SELECT :a = :b AS same, jobq.enqueue('gate', '3', 'manual', unique_key => 'a', on_conflict => 'replace') = :b AS replaced, jobq.enqueue('gate', unique_key => 'a') = :b AS skipped;
 SELECT pg_advisory_unlock(1);
@@ -83,7 +83,7 @@ SELECT jobq.enqueue('echo', unique_key => 'a') AS b \gset
 SELECT state FROM jobq.wait(:b);
 SELECT * FROM test.keys(:b);
 
--- until it starts
+-- until the job starts
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS a \gset
 SELECT test.in_gate(:a);
@@ -93,7 +93,7 @@ SELECT * FROM test.keys(:a);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
--- its next attempts do not have the key any more
+-- later attempts of the job do not hold the key
 SELECT jobq.enqueue('broken', backoff => 'fixed 1h', unique_key => 'a', unique_until => 'start') AS a \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :a));
 SELECT jobq.enqueue('broken', '1', 'manual', unique_key => 'a', unique_until => 'start') AS b \gset
@@ -102,11 +102,11 @@ SELECT jobq.cancel(:a);
 SELECT * FROM test.keys(:b);
 CALL test.cancel_all();
 
--- an attempt that fails, or is put off, is not the end
+-- a failed or snoozed attempt does not end the job
 SELECT jobq.enqueue('broken', '1', backoff => 'fixed 1h', unique_key => 'a', max_attempts => 2) AS a \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :a));
 SELECT jobq.enqueue('broken', unique_key => 'a') = :a AS same;
--- a job that replaces it has all its attempts
+-- after a replacement, the job has all its attempts
 SELECT jobq.enqueue('broken', '2', 'manual', unique_key => 'a', on_conflict => 'replace') = :a AS same;
 SELECT state, attempt, max_attempts, error FROM jobq.status(:a);
 CALL test.cancel_all();
@@ -117,7 +117,7 @@ SELECT test.until(format('(SELECT run_at > now() FROM jobq.jobs WHERE id = %s)',
 SELECT jobq.enqueue('snooze', unique_key => 'a') = :a AS same;
 CALL test.cancel_all();
 
--- every other end: dead letter, discard(), expiry
+-- all other ends: dead letter, cancel_current(), expiry
 CREATE FUNCTION test.discard() RETURNS void LANGUAGE sql AS $$ SELECT jobq.cancel_current('no') $$;
 SELECT jobq.register('discard', 'test.discard()');
 SELECT jobq.create_queue('traceless', keep => 'nothing');
@@ -125,14 +125,14 @@ SELECT jobq.enqueue('fail', unique_key => 'a', unique_for => '1 h') AS a, jobq.e
 	jobq.enqueue('echo', unique_key => 'a', unique_for => '1 h', expires_at => '2001-01-01') AS c, jobq.enqueue('echo', queue => 'traceless', unique_key => 'b') AS d \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.unique_key)');
--- a dead letter that is retried takes its key again, if it is free
+-- a retried dead letter takes its key again, if the key is free
 SELECT unique_key FROM jobq.jobs WHERE id = :a;
 SELECT jobq.enqueue('fail', '1', 'manual', unique_key => 'a') AS b \gset
 SELECT * FROM test.error(format('SELECT jobq.retry(%s)', :a));
 SELECT state FROM jobq.status(:a);
 SELECT jobq.retry_many(kind => 'fail');
 SELECT jobq.cancel(:b);
--- of those with the same key, retry_many() retries the last
+-- of dead letters with the same key, retry_many() retries the last
 SELECT jobq.enqueue('fail', unique_key => 'a') AS b \gset
 SELECT state FROM jobq.wait(:b);
 SELECT jobq.pause('default');
@@ -148,16 +148,16 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:a);
 SELECT * FROM test.keys(:a);
 
--- a window: at least so long
+-- unique_for: the minimum time
 SELECT jobq.enqueue('echo', '1', unique_key => 'a', unique_for => '1 h') AS a \gset
 SELECT state FROM jobq.wait(:a);
 SELECT jobq.enqueue('echo', '2', unique_key => 'a', unique_for => '1 h') = :a AS same, jobq.enqueue('echo', '2', unique_key => 'a') = :a AS same;
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', unique_key => 'a', on_conflict => 'error')$$);
--- what is over cannot be replaced, either
+-- a finished job cannot be replaced, either
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', unique_for => '1 h', on_conflict => 'replace') - :a AS n;
 SELECT * FROM test.keys(:a);
 SELECT jobq.test_clock('61 min') \g /dev/null
--- the window is over, the job is not
+-- the time has passed, but the job has not finished
 SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'a') = max(id) AS same FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
 CALL test.cancel_all();
 SELECT jobq.enqueue('echo', '4', unique_key => 'a', unique_for => '1 h') AS b \gset
@@ -166,7 +166,7 @@ SELECT jobq.test_clock('122 min') \g /dev/null
 SELECT jobq.enqueue('echo', '4', unique_key => 'a') AS a \gset
 SELECT state, :a = :b AS same FROM jobq.wait(:a);
 SELECT * FROM test.keys(:a);
--- until it starts, with a window
+-- unique_until => 'start' with unique_for
 SELECT jobq.test_clock('0') \g /dev/null
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a', unique_for => '1 h', unique_until => 'start') AS a \gset
@@ -181,7 +181,7 @@ SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT * FROM test.keys(:a);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a handler that enqueues its own job again
+-- a handler enqueues the current job again
 CREATE FUNCTION test.again(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	next bigint;
@@ -198,7 +198,7 @@ SELECT payload ->> 'key' AS key, result AS same FROM jobq.jobs WHERE kind = 'aga
 SELECT key FROM test.keys(0) ORDER BY key;
 SELECT unique_key FROM test.waiting(0) ORDER BY unique_key;
 CALL test.cancel_all();
--- and in a session
+-- and in jobq.work()
 SELECT count(jobq.enqueue('again', jsonb_build_object('key', key, 'until', until, 'on_conflict', on_conflict), 'manual', unique_key => key, unique_until => until))
 FROM (VALUES ('a', 'finish', 'skip'), ('b', 'finish', 'replace'), ('c', 'start', 'skip')) v (key, until, on_conflict);
 CALL jobq.work(queues => '{manual}', max_jobs => 3);
@@ -218,7 +218,7 @@ SELECT jobq.nack(:a, :token, 'not at home', '1 h');
 SELECT jobq.enqueue('knock', '4', 'knocker', unique_key => 'a', on_conflict => 'replace') - :a AS n;
 SELECT id - :a AS n, token, payload FROM jobq.reserve('{knocker}', 2, wait => '5 min') \gset
 SELECT :n AS n, :payload AS payload;
--- what a consumer holds is not replaced; its key is another job's from now on
+-- a reserved job is not replaced; a new job takes over the key
 SELECT jobq.enqueue('knock', '5', 'knocker', unique_key => 'a', on_conflict => 'replace') AS b \gset
 SELECT :a = :b AS same;
 SELECT jobq.ack(:a, :token);
@@ -245,7 +245,7 @@ echo	8	manual	c
 SELECT unique_key, payload FROM test.waiting(0);
 CALL test.cancel_all();
 
--- keys whose jobs are gone: they hold nothing, and are deleted within the hour
+-- keys of deleted jobs: the keys are free, and their rows are deleted within an hour
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b') AS b,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'c') AS c, jobq.enqueue('echo', '1', unique_key => 'd', unique_for => '1 min') AS d,
 	jobq.enqueue('echo', '1', unique_key => 'e', unique_for => '1 day') AS e \gset
@@ -254,14 +254,14 @@ DELETE FROM jobq_internal.job WHERE id IN (:a, :b);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'error') > :a AS taken_over;
 SELECT key FROM test.keys(0) ORDER BY key;
 SELECT jobq.test_clock('2 h') \g /dev/null
--- they come last of what the scheduler goes through, a piece at a time
+-- the scheduler cleans this table last, a part at a time
 SELECT coalesce(nullif(test.until('(SELECT array_agg(key ORDER BY key) FROM jobq_internal.unique_key) = ''{a,c,e}'''), false),
 	test.until('(SELECT array_agg(key ORDER BY key) FROM jobq_internal.unique_key) = ''{a,c,e}''')) AS until;
 SELECT jobq.test_clock('0') \g /dev/null
 CALL test.cancel_all();
 TRUNCATE jobq_internal.unique_key;
 
--- adopt() knows the keys of the jobs that it takes over
+-- adopt() restores the keys of the adopted jobs
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b', unique_until => 'start') AS b \gset
 TRUNCATE jobq_internal.unique_key;
 UPDATE jobq_internal.job SET dormant = true;
@@ -279,7 +279,7 @@ SELECT jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250), u
 CALL test.cancel_all();
 SELECT count(*) FROM jobq_internal.unique_key;
 
--- an index of somebody else's on the keys gets its entries, too
+-- a user's index on the table of keys is maintained, too
 CREATE INDEX intruder ON jobq_internal.unique_key (job_id);
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'indexed') AS id \gset
 BEGIN;
@@ -299,11 +299,11 @@ SELECT jobq.enqueue('echo', p::jsonb, 'manual', unique_by => by) - :a AS n FROM 
 	('{"customer": "acme", "month": null}', '{customer,month}'), ('{"customer": "acme", "month": 5}', 'customer'), ('{"customer": {"id": [1]}}', 'customer')) v (p, by);
 SELECT jobq.enqueue('echo', '{}', 'manual', unique_key => '{"month": 5, "customer": "acme"}') = :a AS is_a_key_like_others;
 SELECT * FROM test.keys(:a);
--- a long one is a hash
+-- a long key is stored as a hash
 SELECT jobq.enqueue('echo', jsonb_build_object('a', repeat('x', 600)), 'manual', unique_by => 'a') AS long \gset
 SELECT unique_key ~ '^sha256 [0-9a-f]{64}$' AS hash, jobq.enqueue('echo', jsonb_build_object('a', repeat('x', 600)), 'manual', unique_by => 'a') = :long AS same FROM jobq.jobs WHERE id = :long;
 CALL test.cancel_all();
--- wherever there are options: one key for each payload
+-- in other functions with options: one key for each payload
 SELECT count(DISTINCT id) AS jobs, count(*) AS payloads FROM jobq.enqueue_many('echo', '{"{\"a\": 1}","{\"a\": 2}","{\"a\": 1}"}', queue => 'manual', unique_by => 'a') id;
 INSERT INTO jobq.inbox (kind, payload, queue, unique_by) SELECT 'echo', jsonb_build_object('a', n / 2), 'manual', 'a' FROM generate_series(1, 4) n;
 SELECT unique_key, payload FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id;
@@ -313,7 +313,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps"
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('keys', '@daily', 'echo', options => '{"unique_by": "a"}')$$) e;
 CALL test.cancel_all();
 
--- merge: the one that waits has the payload of both, and stays else what it is
+-- merge: the waiting job gets the merged payload; its other properties stay
 SELECT jobq.enqueue('echo', '{"a": 1, "b": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'm', headers => '{"h": 1}') AS m \gset
 SELECT jobq.enqueue('echo', '{"b": 2, "c": 2}', 'first', priority => 9, unique_key => 'm', on_conflict => 'merge', headers => '{"h": 2}', watch => true) = :m AS same;
 SELECT state, queue, priority, payload, headers, unique_key FROM jobq.jobs WHERE id = :m;
@@ -326,7 +326,7 @@ SELECT jobq.enqueue('echo', '[2, {"a": 1}]', unique_key => 'm', on_conflict => '
 SELECT payload FROM jobq.jobs WHERE id = :m;
 SELECT * FROM test.keys(:m);
 SELECT jobq.cancel(:m);
--- it is merged where it waits: its role must be one that may enqueue there
+-- the job is merged in its present queue: its role must still be allowed to enqueue there
 SELECT jobq.create_queue('merging'), jobq.pause('merging'), jobq.grant_privilege('regress_jobq_alice', queue => 'merging'), jobq.grant_privilege('regress_jobq_alice', queue => 'manual');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm') AS m \gset
@@ -337,7 +337,7 @@ SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue(''echo'', ''{"a": 
 SELECT jobq.enqueue('echo', '{"a": 2}', 'manual', unique_key => 'm', on_conflict => 'reset') = :m AS same;
 SELECT queue, payload FROM jobq.jobs WHERE id = :m;
 RESET ROLE;
--- what another role has enqueued is not merged, and not if the tables are made to say that its key is this one's
+-- a job of another role is not merged, not even if the table of keys is manipulated
 SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
 CALL test.cancel_all();
 SET ROLE regress_jobq_alice;
@@ -348,13 +348,13 @@ SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflic
 SELECT payload, role::text FROM jobq.jobs WHERE id = :m;
 CALL test.cancel_all();
 SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'manual');
--- nothing is added to what has expired, and will not run
+-- an expired job is not merged, because it will not run
 BEGIN;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm', expires_at => jobq_internal.clock() - interval '1 s') AS m \gset
 SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
 ROLLBACK;
 SELECT jobq.drop_queue('merging', force => true);
--- what is rolled back has not been
+-- a rollback undoes a merge
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', delay => '1 hour', unique_key => 'm') AS m \gset
 BEGIN;
 SELECT jobq.enqueue('echo', '{"b": 1}', unique_key => 'm', on_conflict => 'merge') = :m AS same;
@@ -370,12 +370,12 @@ COMMIT;
 SELECT jobq.enqueue('echo', '{"d": 1}', unique_key => 'm', on_conflict => 'merge') = :m AS same, jobq.enqueue('echo', unique_key => 'm', on_conflict => 'reset') = :m AS same;
 SELECT state, payload FROM jobq.jobs WHERE id = :m;
 CALL test.cancel_all();
--- a plain statement is replaced, and not merged
+-- an SQL statement can be replaced, but not merged
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'manual', unique_key => 'm', delay => '1 h') AS m \gset
 SELECT e.* FROM test.error('SELECT jobq.enqueue_sql(''SELECT 2'', queue => ''manual'', unique_key => ''m'', on_conflict => ''merge'')') e;
 SELECT jobq.enqueue_sql('SELECT 3', queue => 'manual', unique_by => 'sql', on_conflict => 'replace') - :m AS n, jobq.enqueue_sql('SELECT 3', queue => 'manual', unique_key => 'm', on_conflict => 'replace') - :m AS same;
 CALL test.cancel_all();
--- a job whose attempt has failed keeps that, and its group waits for it
+-- after a merge, a job keeps its failed attempt and still blocks its group
 SELECT jobq.enqueue('broken', '{"a": 1}', 'first', unique_key => 'm', group_key => 'g', max_attempts => 2, backoff => 'fixed 1h') AS m,
 	jobq.enqueue('echo', '"behind"', 'first', group_key => 'g') AS behind \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :m));
@@ -386,7 +386,7 @@ SELECT jobq.retry(:m);
 SELECT state, attempt, error FROM test.outcome(:m);
 SELECT state FROM test.outcome(:behind);
 SELECT jobq.delete(:m);
--- one that runs is left alone
+-- a running job is not merged
 SELECT pg_advisory_lock(31);
 SELECT jobq.enqueue('gate', '31', unique_key => 'm') AS m \gset
 SELECT test.in_gate(:m);
@@ -394,7 +394,7 @@ SELECT jobq.enqueue('gate', '31', 'manual', unique_key => 'm', on_conflict => 'm
 SELECT pg_advisory_unlock(31);
 SELECT state, result FROM test.outcome(:m);
 CALL test.cancel_all();
--- reset: the one that waits has another time, and stays else what it is
+-- reset: the waiting job gets a new time; its other properties stay
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'r') AS r \gset
 SELECT jobq.enqueue('echo', '{"a": 2}', 'first', priority => 9, delay => '2 hours', expires_at => '2100-01-01', unique_key => 'r', on_conflict => 'reset') = :r AS same;
 SELECT state, queue, priority, payload, run_at > now() + '90 min' AS later FROM jobq.jobs WHERE id = :r;
@@ -403,7 +403,7 @@ SELECT jobq.enqueue('echo', unique_key => 'r', on_conflict => 'reset') = :r AS s
 SELECT state, queue, payload FROM jobq.jobs WHERE id = :r;
 CALL test.cancel_all();
 
--- whether another job had the key; with ignore, that is null
+-- duplicate: whether another job held the key; with ignore, the id is null
 SELECT id - :r AS n, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '1', 'manual', unique_key => 'e', delay => '1 hour'));
 SELECT o, state, duplicate FROM unnest('{skip,replace,merge,reset}'::text[]) o, test.enqueued(jobq.enqueue('echo', '[2]', 'manual', unique_key => 'e' || o, on_conflict => o)) WHERE NOT duplicate;
 SELECT o, r.state, r.duplicate, r.id = j.id AS same FROM jobq.jobs j, unnest('{skip,replace,merge,reset}'::text[]) o, test.enqueued(jobq.enqueue('echo', '[3]', 'manual', unique_key => 'e' || o, on_conflict => o)) r
@@ -417,12 +417,12 @@ SELECT jobq.enqueue('echo', unique_key => 'window', on_conflict => 'ignore') IS 
 SELECT id IS NULL AS ignored FROM jobq.enqueue_many('echo', '{"{\"k\": 1}", "{\"k\": 2}", "{\"k\": 1}"}', queue => 'manual', unique_by => 'k', on_conflict => 'ignore') id;
 INSERT INTO jobq.inbox (kind, queue, unique_key, on_conflict) VALUES ('echo', 'manual', 'i', 'ignore') RETURNING id;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'i', on_conflict => 'ignore', uuid => '00000000-0000-4000-8000-0000000000aa') IS NULL AS ignored;
--- and once more; the uuid means none then
+-- a second time; the uuid then refers to no job
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'i', on_conflict => 'ignore', uuid => '00000000-0000-4000-8000-0000000000aa') IS NULL AS ignored, (SELECT count(*) FROM jobq_internal.job_uuid WHERE uuid = '00000000-0000-4000-8000-0000000000aa') AS known;
 CALL jobq.call('echo', options => '{"queue": "manual", "unique_key": "i", "on_conflict": "ignore"}');
 CALL test.cancel_all();
 
--- release_key(): nobody has the key, and who had it goes on
+-- release_key(): the key is free, and its former job continues
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') AS x \gset
 SELECT jobq.release_key('echo', 'no such'), jobq.release_key('note', 'x'), jobq.release_key('echo', 'window') AS window, jobq.release_key('echo', NULL) IS NULL AS nothing;
 SET ROLE regress_jobq_nobody;
@@ -445,12 +445,12 @@ ROLLBACK;
 CALL test.cancel_all();
 TRUNCATE jobq_internal.unique_key;
 
--- what has expired has given its key back, although its row may be there for a while
+-- an expired job has released its key, although its row may exist a while longer
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for => '1 h', expires_at => jobq_internal.clock()) AS first,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'replaced', expires_at => jobq_internal.clock()) AS replaced,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq_internal.clock()) AS one,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq_internal.clock() + interval '1 day') AS several \gset
--- the lock keeps the scheduler away: who comes just as it ends them would find the keys taken
+-- the lock keeps the scheduler from expiring the jobs: a caller at this very moment would find the keys taken
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT state FROM jobq.status(:first);
@@ -460,7 +460,7 @@ SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'replaced', on_conflict
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'several', unique_max => 2) > :several AS another;
 SELECT state FROM jobq.status(:replaced);
 COMMIT;
--- and has ended: whoever was about to begin it finds it gone
+-- the calls above have expired the jobs; no worker can start them any more
 SELECT state, count(*) FROM jobq_internal.archive WHERE id IN (:first, :replaced, :one) GROUP BY state;
 CALL test.cancel_all();
 SELECT jobq.enqueue('broken', unique_key => 'letter', max_attempts => 1) AS letter \gset

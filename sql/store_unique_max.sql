@@ -1,4 +1,4 @@
--- Unique keys that several jobs may hold: at most so many, or so many in a time.
+-- unique_max: several jobs may hold a unique key, at most N at a time or in a period.
 CREATE FUNCTION test.some(n int, max int DEFAULT 3, "for" interval DEFAULT NULL, queue text DEFAULT 'manual', kind text DEFAULT 'echo', key text DEFAULT 'k', conflict text DEFAULT 'skip',
 	OUT jobs bigint, OUT duplicates bigint) LANGUAGE sql
 AS $$ SELECT count(DISTINCT r.id) FILTER (WHERE NOT r.duplicate), count(*) FILTER (WHERE r.duplicate)
@@ -7,7 +7,7 @@ CREATE PROCEDURE test.cancel_some() LANGUAGE sql AS $$ SELECT jobq.cancel(id) FR
 CREATE FUNCTION test.fail_some(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_some', 'test.fail_some(jsonb)');
 
--- three at a time; what is one too many is the last of them
+-- three at a time; further calls return the last of the three
 SELECT * FROM test.some(5);
 SELECT unique_key, payload FROM jobq.live_jobs WHERE unique_key IS NOT NULL ORDER BY id;
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k', unique_max => 3) = max(id) AS same FROM jobq.live_jobs WHERE unique_key IS NOT NULL;
@@ -19,19 +19,19 @@ SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT count(DISTINCT id) AS its_own FROM generate_series(1, 5) i, jobq.enqueue('echo', to_jsonb(i), queue => 'manual', unique_key => 'k', unique_max => 3) id;
 RESET ROLE;
--- who is over makes room for one: by any end, or by release
+-- a finished job makes room for another: after any end, or after release_key()
 SELECT jobq.cancel((SELECT id FROM jobq.live_jobs WHERE unique_key = 'k #2' AND kind = 'echo' AND role = current_user::regrole));
 SELECT * FROM test.some(2);
 SELECT jobq.release_key('echo', 'k #3');
 SELECT * FROM test.some(2);
--- who asks for more of them may have more, who asks for fewer is not let in
+-- a caller with a larger unique_max may add jobs, a caller with a smaller unique_max may not
 SELECT * FROM test.some(2, 4);
 SELECT * FROM test.some(2, 2);
 CALL test.cancel_some();
 SELECT jobq.revoke_privilege('regress_jobq_alice');
 SELECT count(*) FROM jobq_internal.unique_key;
 
--- so many in a time, however soon they are over
+-- N jobs in a period, however soon they finish
 SELECT * FROM test.some(3, 2, '1 hour', 'default');
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE unique_key IS NOT NULL)');
 SELECT * FROM test.some(1, 2, '1 hour', 'default');
@@ -41,7 +41,7 @@ SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT * FROM test.some(3, 2, '1 hour', 'default');
 SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.release_key('echo', 'k'), jobq.release_key('echo', 'k #2');
--- what fails for good makes room, and takes its own key again when it is retried
+-- a dead letter makes room, and takes its former key again when retried
 SELECT jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS a, jobq.enqueue('fail_some', unique_key => 'f', unique_max => 2) AS b \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b]);
 SELECT count(*) FROM jobq_internal.unique_key;
@@ -53,11 +53,11 @@ SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error(
 CALL test.cancel_some();
 DELETE FROM jobq_internal.dead_letter WHERE id = :a;
 SELECT jobq.resume('default');
--- until they start
+-- with unique_until => 'start'
 SELECT count(DISTINCT id) FROM generate_series(1, 4) i, jobq.enqueue('echo', to_jsonb(i), queue => 'manual', unique_key => 's', unique_max => 2, unique_until => 'start') id;
 CALL test.cancel_some();
 
--- wherever there are options
+-- in other functions with options
 SELECT count(DISTINCT id) AS jobs, count(*) AS ids FROM jobq.enqueue_many('echo', '{1,2,3,4,5}', queue => 'manual', unique_key => 'm', unique_max => 3) id;
 SELECT count(DISTINCT id) AS jobs, count(*) AS ids FROM jobq.enqueue_many('echo', ARRAY(SELECT jsonb_build_object('c', i % 2) FROM generate_series(1, 10) i), queue => 'manual', unique_by => 'c', unique_max => 2) id;
 SELECT unique_key FROM jobq.live_jobs WHERE unique_key LIKE '{%' ORDER BY unique_key;
@@ -66,7 +66,7 @@ SELECT count(*) FROM jobq.live_jobs WHERE unique_key LIKE 'n%';
 CALL test.cancel_some();
 SELECT count(DISTINCT id) FROM generate_series(1, 4) i, jobq.enqueue((ARRAY['echo', 'note'])[i % 2 + 1], queue => 'manual', unique_key => 'q', unique_max => 3, unique_scope => 'database') id;
 CALL test.cancel_some();
--- as long a key as there can be, and many of it
+-- the longest key, with many jobs
 SELECT * FROM test.some(101, 100, key => repeat('x', 500));
 SELECT jobq.cancel_many(kind => 'echo', queue => 'manual') AS cancelled;
 SELECT count(*) FROM jobq_internal.unique_key;

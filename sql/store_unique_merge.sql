@@ -1,4 +1,4 @@
--- Unique keys: on_conflict => 'merge' by a function.
+-- Unique keys: on_conflict => 'merge' with a function.
 CREATE FUNCTION test.summed(old jsonb, new jsonb) RETURNS jsonb LANGUAGE sql AS $$
 	SELECT jsonb_build_object('n', (old ->> 'n')::int + (new ->> 'n')::int)
 $$;
@@ -6,7 +6,7 @@ CREATE FUNCTION test.merging(OUT kind text, OUT payload jsonb) RETURNS SETOF rec
 AS $$ SELECT j.kind, j.payload FROM jobq.live_jobs j WHERE j.unique_key IS NOT NULL ORDER BY j.id $$;
 CREATE PROCEDURE test.cancel_merging() LANGUAGE sql AS $$ SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE unique_key IS NOT NULL $$;
 
--- the job that waits has what the function makes of both payloads, and stays else what it is
+-- the waiting job gets the result of the function as payload; its other properties stay
 SELECT jobq.enqueue('echo', '{"n": 1}', 'manual', unique_key => 'm', priority => 5, merge => 'test.summed(jsonb, jsonb)') AS m \gset
 SELECT jobq.enqueue('echo', '{"n": 2}', 'first', unique_key => 'm', on_conflict => 'merge', merge => 'test.summed(jsonb,jsonb)') = :m AS same, jobq.enqueue('echo', '{"n": 3}', unique_key => 'm', merge => 'test.summed') = :m AS same;
 SELECT queue, priority, payload, unique_key FROM jobq.jobs WHERE id = :m;
@@ -20,7 +20,7 @@ SELECT jobq.enqueue('echo', '7', 'manual', unique_key => 's') AS s \gset
 SELECT jobq.enqueue('echo', '5', unique_key => 's', merge => 'test.merge_greater') = :s AS same, jobq.enqueue('echo', '9', unique_key => 's', merge => 'test.merge_greater') = :s AS same;
 SELECT payload FROM jobq.jobs WHERE id = :s;
 SELECT jobq.cancel(:s);
--- what is rolled back has not been
+-- a rollback undoes a merge
 BEGIN;
 SELECT jobq.enqueue('echo', '{"n": 100}', unique_key => 'm', merge => 'test.summed') = :m AS same;
 SAVEPOINT s;
@@ -31,7 +31,7 @@ SELECT payload FROM jobq.jobs WHERE id = :m;
 ROLLBACK;
 SELECT payload FROM jobq.jobs WHERE id = :m;
 
--- it is called as whoever enqueues
+-- the function is called as the enqueuing role
 CREATE FUNCTION test.merge_who(old jsonb, new jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(current_user) $$;
 REVOKE EXECUTE ON FUNCTION test.summed(jsonb, jsonb) FROM PUBLIC;
 SELECT jobq.grant_privilege('regress_jobq_alice');
@@ -43,7 +43,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('echo', '1', 'man
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice');
 
--- functions that cannot be
+-- functions with a wrong signature
 CREATE FUNCTION test.merge_one(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1';
 CREATE FUNCTION test.merge_text(jsonb, jsonb) RETURNS text LANGUAGE sql AS 'SELECT $1::text';
 CREATE FUNCTION test.merge_set(jsonb, jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT $1';
@@ -52,18 +52,18 @@ CREATE PROCEDURE test.merge_procedure(jsonb, jsonb) LANGUAGE sql AS 'SELECT $1';
 SELECT e.code, e.message, e.hint <> '' AS hint FROM unnest(ARRAY['test.merge_one(jsonb)', 'test.merge_text', 'test.merge_set', 'test.merge_any(anyelement, anyelement)', 'test.merge_procedure', 'pg_catalog.jsonb_object_agg(any, any)',
 	'test.no_such', 'test.no_such(jsonb)', '', '(', 'test.summed(', 'test.summed(json, json)']) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.enqueue(''echo'', ''1'', ''manual'', unique_key => ''bad'', merge => %L)', f)) e ORDER BY n;
--- where it makes no sense
+-- calls where merge makes no sense
 SELECT e.code, e.message FROM unnest(ARRAY['merge => ''test.summed''', 'unique_key => ''bad'', on_conflict => ''replace'', merge => ''test.summed''', 'unique_key => ''bad'', on_conflict => ''skip'', merge => ''test.summed''']) WITH ORDINALITY u (o, n),
 	test.error(format('SELECT jobq.enqueue(''echo'', ''1'', ''manual'', %s)', o)) e ORDER BY n;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue_sql('SELECT 1', queue => 'manual', unique_key => 'bad', merge => 'test.summed')$$) e;
--- no code of the user's runs where others enqueue on his behalf
+-- no user code runs where jobq itself enqueues for the user
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('merging', '@daily', 'echo', options => '{"merge": "test.summed"}')$$) e;
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "echo", "unique_key": "bad", "merge": "test.summed"}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "unique_key": "bad", "merge": "test.summed"}]}')$$) e;
 SELECT e.code, e.message FROM test.error($$SELECT test.chain('[{"kind": "echo", "merge": "test.summed"}]')$$) e;
 SELECT count(*) FROM jobq.live_jobs WHERE unique_key = 'bad';
 
--- the function fails, or makes nothing, or too much: nothing is changed
+-- the function fails, or returns nothing or too much: the job is unchanged
 CREATE FUNCTION test.merge_badly(old jsonb, new jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN CASE new ->> 'what' WHEN 'raise' THEN (1 / 0)::text::jsonb WHEN 'large' THEN to_jsonb(repeat('x', pg_size_bytes(current_setting('jobq.max_payload'))::int)) END;
@@ -80,7 +80,7 @@ EXCEPTION WHEN division_by_zero THEN
 END $$;
 SELECT payload FROM jobq.jobs WHERE id = :m;
 
--- the function does something with the job itself, or with the key
+-- the function changes the job itself, or the key
 CREATE FUNCTION test.merge_meddling(old jsonb, new jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	m bigint := (SELECT id FROM jobq.live_jobs WHERE unique_key = 'x' AND kind = 'echo');
@@ -123,13 +123,13 @@ CALL test.meddle('reset');
 CALL test.meddle('cancel');
 CALL test.meddle('release');
 CALL test.meddle('instead');
--- it calls itself without end
+-- infinite recursion
 SET max_stack_depth = '200kB';
 SELECT jobq.enqueue('echo', '{"first": 1}', 'manual', unique_key => 'x') AS x \gset
 SELECT e.code FROM test.error($$SELECT jobq.enqueue('echo', '{"what": "again"}', unique_key => 'x', merge => 'test.merge_meddling')$$) e;
 RESET max_stack_depth;
 SELECT payload FROM jobq.jobs WHERE id = :x;
--- it is another function by now, or none
+-- the function was replaced or dropped
 CREATE FUNCTION test.merge_gone(old jsonb, new jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT old || '{"by": "the first"}' $$;
 SELECT jobq.enqueue('echo', '{}', unique_key => 'x', merge => 'test.merge_gone') = :x AS same;
 CREATE OR REPLACE FUNCTION test.merge_gone(old jsonb, new jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT old || '{"and": "the second"}' $$;
@@ -143,7 +143,7 @@ ROLLBACK;
 SELECT payload FROM jobq.jobs WHERE id = :x;
 CALL test.cancel_merging();
 
--- where nothing waits it is not called: the job runs, or another role's would be
+-- without a waiting job, the function is not called: the job runs, or belongs to another role
 SELECT pg_advisory_lock(31);
 SELECT jobq.enqueue('gate', '31', unique_key => 'r') AS r \gset
 SELECT test.in_gate(:r);

@@ -1,4 +1,4 @@
--- Unique keys whose scope is a queue or the database.
+-- Unique keys with the scope "queue" or "database".
 CREATE FUNCTION test.scoped(OUT n bigint, OUT kind text, OUT queue text, OUT key text, OUT scope text, OUT payload jsonb) RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT row_number() OVER (ORDER BY j.id), j.kind, j.queue, j.unique_key, j.unique_scope, j.payload FROM jobq.live_jobs j WHERE j.unique_key IS NOT NULL ORDER BY j.id $$;
 CREATE FUNCTION test.scoped_keys(OUT kind text, OUT queue text, OUT key text, OUT mine boolean) RETURNS SETOF record LANGUAGE sql
@@ -7,20 +7,20 @@ CREATE PROCEDURE test.cancel_scoped() LANGUAGE sql AS $$ SELECT jobq.cancel(id) 
 CREATE FUNCTION test.fail_scoped(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.reject_current('for good') $$;
 SELECT jobq.register('fail_scoped', 'test.fail_scoped(jsonb)');
 
--- each scope has keys of its own; that of a kind is the default
+-- each scope has separate keys; the default scope is the kind
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'k') AS a \gset
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'k', unique_scope => 'queue') AS b \gset
 SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'k', unique_scope => 'database') AS c \gset
 SELECT :a < :b AND :b < :c AS three_jobs, jobq.enqueue('echo', '4', 'manual', unique_key => 'k', unique_scope => 'kind') = :a AS kind;
--- a key of a queue is one of all its kinds, and not of other queues
+-- a key with scope "queue" is shared by all kinds in the queue, but not by other queues
 SELECT jobq.enqueue('note', '5', 'manual', unique_key => 'k', unique_scope => 'queue') = :b AS same,
 	jobq.enqueue('note', '6', 'first', unique_key => 'k', unique_scope => 'queue', delay => '1 h') = :b AS other_queue;
--- a key of the database is one of all kinds and queues
+-- a key with scope "database" is shared by all kinds and queues
 SELECT jobq.enqueue('note', '7', 'first', unique_key => 'k', unique_scope => 'database') = :c AS same, jobq.enqueue('note', '8', unique_key => 'k', unique_scope => 'database') = :c AS same;
 SELECT * FROM test.scoped();
 SELECT * FROM test.scoped_keys();
 SELECT id - :b AS n, state, duplicate FROM test.enqueued(jobq.enqueue('note', queue => 'manual', unique_key => 'k', unique_scope => 'queue'));
--- in no scope is it one of another role: that neither finds out, nor keeps away
+-- in every scope, keys are separate for each role: another role neither detects nor blocks a key
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT s, r.duplicate, r.state FROM unnest('{kind,queue,database}'::text[]) s, test.enqueued(jobq.enqueue('echo', '9', 'manual', unique_key => 'k', unique_scope => s, on_conflict => 'error')) r;
@@ -29,7 +29,7 @@ SELECT jobq.release_key('echo', 'k'), jobq.release_key(unique_key => 'k', unique
 	jobq.release_key(unique_key => 'k', unique_scope => 'queue', queue => 'first') AS not_its;
 RESET ROLE;
 SELECT * FROM test.scoped_keys();
--- who shares keys with others enqueues by a function that runs as one role
+-- roles share keys through a SECURITY DEFINER function, which enqueues as a single role
 CREATE FUNCTION test.enqueue_once(n int) RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT jobq.enqueue('echo', to_jsonb(n), 'manual', unique_key => 'shared', unique_scope => 'database') $$;
 GRANT EXECUTE ON FUNCTION test.enqueue_once TO regress_jobq_alice;
@@ -39,29 +39,29 @@ SELECT test.enqueue_once(2) = :shared AS same;
 RESET ROLE;
 SELECT jobq.revoke_privilege('regress_jobq_alice');
 
--- error names what has the key
+-- error: the message names the job that holds the key
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM unnest('{kind,queue,database}'::text[]) s, test.error(format($$SELECT jobq.enqueue('echo', '11', 'manual', unique_key => 'k', unique_scope => %L, on_conflict => 'error')$$, s)) e;
--- replace: another kind in another queue, under the same id
+-- replace: another kind in another queue, with the same id
 SELECT jobq.enqueue('note', '"12"', 'first', delay => '1 h', unique_key => 'k', unique_scope => 'database', on_conflict => 'replace') = :c AS same;
 SELECT kind, queue, state, payload, unique_key, unique_scope FROM jobq.jobs WHERE id = :c;
 SELECT jobq.enqueue('echo', '13', 'manual', unique_key => 'k', unique_scope => 'database', on_conflict => 'replace') = :c AS same;
--- reset: the time alone
+-- reset: only the time
 SELECT jobq.enqueue('note', '14', 'first', unique_key => 'k', unique_scope => 'database', on_conflict => 'reset', delay => '1 h') = :c AS same;
 SELECT kind, queue, state, payload FROM jobq.jobs WHERE id = :c;
--- merge: where it waits, but not with a job of another kind
+-- merge: in the present queue, but not with a job of another kind
 CALL test.cancel_scoped();
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'm', unique_scope => 'database') AS m \gset
 SELECT jobq.enqueue('echo', '{"b": 2}', 'first', unique_key => 'm', unique_scope => 'database', on_conflict => 'merge') = :m AS same;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM test.error($$SELECT jobq.enqueue('note', '{"c": 3}', unique_key => 'm', unique_scope => 'database', on_conflict => 'merge')$$) e;
 SELECT * FROM test.scoped();
--- so nothing gets into a statement
+-- so that no payload is merged into an SQL statement
 CALL test.cancel_scoped();
 SELECT jobq.enqueue_sql('SELECT 1', queue => 'manual', unique_key => 'm', unique_scope => 'queue') AS m \gset
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error($$SELECT jobq.enqueue('echo', '{"sql": "SELECT 2"}', 'manual', unique_key => 'm', unique_scope => 'queue', on_conflict => 'merge')$$) e;
 SELECT kind, payload FROM test.scoped();
 CALL test.cancel_scoped();
 
--- the end gives the key back, and the start
+-- the key is released at the end, or at the start
 SELECT jobq.enqueue('echo', '1', unique_key => 'e', unique_scope => 'database') AS e, jobq.enqueue('echo', '1', unique_key => 'w', unique_scope => 'queue', unique_for => '1 day') AS w \gset
 SELECT state FROM jobq.wait_many(ARRAY[:e, :w]);
 SELECT * FROM test.scoped_keys();
@@ -76,7 +76,7 @@ SELECT state FROM test.outcome(:s);
 SELECT * FROM test.scoped_keys();
 CALL test.cancel_scoped();
 
--- a dead letter has its key again when it is retried
+-- a retried dead letter takes its key again
 SELECT jobq.enqueue('fail_scoped', unique_key => 'd', unique_scope => 'database') AS d \gset
 SELECT state FROM test.outcome(:d);
 SELECT unique_key, unique_scope FROM jobq.jobs WHERE id = :d;
@@ -84,7 +84,7 @@ SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'd', unique_scope => 'd
 SELECT e.code, replace(e.message, :'other', 'N') AS message FROM test.error(format('SELECT jobq.retry(%s)', :d)) e;
 SELECT jobq.retry_many(ids => ARRAY[:d]::bigint[]) AS retried;
 SELECT jobq.cancel(:other);
--- of two with the same key the later one, whatever their kinds
+-- of two dead letters with the same key, the later is retried, whatever their kinds
 SELECT jobq.enqueue('broken', unique_key => 'd', unique_scope => 'database', max_attempts => 1) AS later \gset
 SELECT state FROM test.outcome(:later);
 SELECT finished_at AS ended FROM jobq.jobs WHERE id = :d \gset
@@ -94,7 +94,7 @@ SELECT finished_at = :'ended' AS left_alone FROM jobq.jobs WHERE id = :d;
 SELECT jobq.delete(:d), jobq.delete(:later);
 CALL test.cancel_scoped();
 
--- who moves keeps the key that he had
+-- a moved job keeps its key in the old queue
 SELECT jobq.create_queue('scoped', open => true), jobq.pause('scoped');
 SELECT jobq.enqueue('echo', '1', 'scoped', unique_key => 'q', unique_scope => 'queue') AS q \gset
 SELECT jobq.edit(:q, queue => 'manual');
@@ -109,12 +109,12 @@ CALL test.cancel_scoped();
 SELECT jobq.drop_queue('scoped', force => true);
 SELECT * FROM test.scoped_keys();
 
--- wherever there are options
+-- in other functions with options
 SELECT jobq.enqueue('echo', '{"c": 1}', 'manual', unique_by => 'c', unique_scope => 'database') AS b \gset
 SELECT count(DISTINCT id) AS jobs, bool_or(id = :b) AS same FROM jobq.enqueue_many('note', '{"{\"c\": 1}","{\"c\": 2}"}', queue => 'manual', unique_by => 'c', unique_scope => 'database') id;
 INSERT INTO jobq.inbox (kind, payload, queue, unique_key, unique_scope) VALUES ('echo', '1', 'manual', '{"c": 1}', 'database') RETURNING id = :b AS same;
 SELECT count(*) FROM test.scoped();
--- another role's jobs, and those that were brought by replication
+-- jobs of another role, and replicated jobs
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => '{"c": 1}', unique_scope => 'database') > :b AS its_own, jobq.enqueue('echo', '1', 'manual', unique_key => 'r', unique_scope => 'queue') > :b AS its_own;

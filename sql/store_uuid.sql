@@ -1,4 +1,4 @@
--- Jobs that their client knows by a uuid.
+-- Jobs identified by a uuid of the client.
 CREATE FUNCTION test.uuids(OUT uuid text, OUT role text) RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT right(u.uuid::text, 3), CASE WHEN u.role = current_user::regrole THEN 'mine' ELSE u.role::text END FROM jobq_internal.job_uuid u ORDER BY u.uuid, 2 $$;
 CREATE FUNCTION test.no_job(uuid uuid) RETURNS boolean LANGUAGE plpgsql
@@ -10,13 +10,13 @@ SELECT jobq.register('fail_uuid', 'test.fail_uuid(jsonb)');
 \set u3 00000000-0000-4000-8000-000000000003
 \set u4 00000000-0000-4000-8000-000000000004
 
--- enqueued again, it is the same job, and nothing else about it counts
+-- a second enqueue() with the same uuid returns the same job, and ignores all other arguments
 SELECT jobq.enqueue('echo', '1', 'manual', uuid => :'u1') AS a \gset
 SELECT jobq.enqueue('echo', '2', 'manual', uuid => :'u1') = :a AS same, jobq.enqueue('note', '3', 'first', priority => 5, uuid => :'u1') = :a AS same, jobq.enqueue('echo', uuid => :'u2', queue => 'manual') <> :a AS another;
 SELECT kind, queue, payload FROM jobq.jobs WHERE id = :a;
 SELECT id = :a AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', uuid => :'u1'));
 SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', uuid => :'u3'));
--- it is found by it
+-- status() finds the job by uuid
 SELECT (jobq.status(:'u1')).id = :a AS same, test.no_job(:'u4') AS none;
 SELECT id = :a AS same, state, kind FROM jobq.status(:'u1'::uuid);
 SELECT id = :a AS same, state, kind FROM jobq.status(:'u1');
@@ -30,23 +30,23 @@ EXECUTE untyped(:'u1');
 SELECT e.code, e.message, e.hint <> '' AS hint FROM unnest(ARRAY['status(%L)', 'status(%L::uuid)']) f, test.error(format('SELECT jobq.' || f, :'u4')) e;
 SELECT e.code, e.message FROM unnest('{"",x,12345678901234567890,99999999999999999999,00000000-0000-4000-8000-00000000000g}'::text[]) j, test.error(format('SELECT jobq.status(%L)', j)) e;
 
--- whatever has become of it, as long as it is kept
+-- in any state, as long as a record of the job is kept
 SELECT jobq.cancel(:a);
 SELECT jobq.enqueue('echo', '5', 'manual', uuid => :'u1') = :a AS same, (jobq.status(:'u1')).state;
 SELECT jobq.enqueue('echo', '6', uuid => :'u4') AS d \gset
 SELECT state, result FROM jobq.wait((jobq.status(:'u4')).id);
 SELECT id = :d AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '7', uuid => :'u4'));
--- a dead letter, that is retried
+-- a dead letter, before and after a retry
 SELECT jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005') AS f \gset
 SELECT state FROM test.outcome(:f);
 SELECT id = :f AS same, state, duplicate FROM test.enqueued(jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005'));
 SELECT jobq.retry(:f);
 SELECT state FROM test.outcome(:f);
 SELECT (jobq.status('00000000-0000-4000-8000-000000000005')).id = :f AS same;
--- a job that runs once more is another one, which the uuid does not mean
+-- rerun() creates another job, without the uuid
 SELECT jobq.rerun(:d) AS again \gset
 SELECT :again <> :d AS another, (jobq.status(:'u4')).id = :d AS same;
--- one that is not there any more is forgotten: the next one is new
+-- the uuid of a deleted job is forgotten: the next enqueue() creates a new job
 SELECT jobq.delete(:f);
 SELECT test.no_job('00000000-0000-4000-8000-000000000005') AS none;
 SELECT jobq.enqueue('echo', '8', 'manual', uuid => '00000000-0000-4000-8000-000000000005') - :f > 0 AS new;
@@ -54,11 +54,11 @@ SELECT jobq.create_queue('uuid_forgets', keep => 'nothing', open => true);
 SELECT jobq.enqueue('echo', '9', 'uuid_forgets', uuid => '00000000-0000-4000-8000-000000000006') AS n \gset
 SELECT jobq.wait_queue('uuid_forgets');
 SELECT jobq.enqueue('echo', '10', 'manual', uuid => '00000000-0000-4000-8000-000000000006') > :n AS new;
--- it is edited and moved, and stays the same
+-- an edited and moved job keeps the uuid
 SELECT jobq.edit((jobq.status(:'u2')).id, '"edited"', queue => 'first', run_at => now() + interval '1 h', max_attempts => 9);
 SELECT jobq.enqueue('echo', '11', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
 
--- what is rolled back has not been
+-- a rollback also removes the uuid
 BEGIN;
 SELECT jobq.enqueue('echo', '12', 'manual', uuid => '00000000-0000-4000-8000-000000000007') AS r \gset
 SELECT jobq.enqueue('echo', '13', 'manual', uuid => '00000000-0000-4000-8000-000000000007') = :r AS same;
@@ -69,24 +69,24 @@ SELECT test.no_job('00000000-0000-4000-8000-000000000008') AS none;
 SELECT jobq.enqueue('echo', '15', 'manual', uuid => '00000000-0000-4000-8000-000000000008') > :r AS new, (jobq.status('00000000-0000-4000-8000-000000000008')).state;
 ROLLBACK;
 SELECT test.no_job('00000000-0000-4000-8000-000000000007') AS none;
--- several of one statement
+-- several jobs of one statement
 INSERT INTO jobq.inbox (kind, queue, uuid) SELECT 'echo', 'manual', ('00000000-0000-4000-8000-0000000001' || lpad((n / 2)::text, 2, '0'))::uuid FROM generate_series(2, 7) n;
 SELECT count(*) FROM jobq_internal.job_uuid WHERE uuid::text ~ '01..$';
 SELECT jobq.enqueue_many('echo', '{1}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000101') = (jobq.status('00000000-0000-4000-8000-000000000101')).id AS same;
--- a handler that enqueues itself
+-- a handler enqueues a job with the uuid of the current job
 CREATE FUNCTION test.itself(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jobq.enqueue('echo', '"itself"', 'manual', uuid => (payload ->> 'uuid')::uuid) = (jobq.current_job()).id) $$;
 SELECT jobq.register('itself', 'test.itself(jsonb)');
 SELECT jobq.enqueue('itself', '{"uuid": "00000000-0000-4000-8000-000000000009"}', uuid => '00000000-0000-4000-8000-000000000009') AS i \gset
 SELECT state, result FROM test.outcome(:i);
 
--- with a unique key: the uuid means the job that has the key
+-- with a unique key: the uuid refers to the job that holds the key
 SELECT jobq.enqueue('echo', '16', 'manual', unique_key => 'u') AS k \gset
 SELECT jobq.enqueue('echo', '17', 'manual', unique_key => 'u', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, (jobq.status('00000000-0000-4000-8000-000000000010')).id = :k AS same;
 SELECT jobq.enqueue('echo', '18', 'manual', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, jobq.enqueue('echo', '19', 'manual', unique_key => 'u', on_conflict => 'replace', uuid => '00000000-0000-4000-8000-000000000011') = :k AS replaced;
 SELECT e.code FROM test.error($$SELECT jobq.enqueue('echo', '20', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000012')$$) e;
 SELECT test.no_job('00000000-0000-4000-8000-000000000012') AS none, jobq.enqueue('echo', '21', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000011') = :k AS same;
 
--- a role's uuids are its own; who may see a job finds it
+-- uuids belong to a role; a role that may see a job also finds the job by uuid
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'monitor');
 SET ROLE regress_jobq_alice;
 SELECT test.no_job(:'u2') AS none;
@@ -101,13 +101,13 @@ SELECT e.code, e.message FROM test.error($$SELECT (jobq.status('00000000-0000-40
 SELECT e.code, e.message FROM test.error('SELECT * FROM jobq_internal.job_uuid') e;
 RESET ROLE;
 SELECT state, kind FROM jobq.status(:'u2');
--- its jobs become another role's
+-- reassign_owned() moves the uuids with the jobs
 SELECT jobq.reassign_owned('regress_jobq_alice', current_user::regrole) AS reassigned;
 SELECT u.* FROM test.uuids() u WHERE u.uuid IN ('002', '020') ORDER BY u;
 SELECT payload FROM jobq.jobs WHERE id = (SELECT id FROM jobq.status('00000000-0000-4000-8000-000000000020'));
 SELECT jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
 
--- where else there are options, or not
+-- in other functions with options
 SELECT jobq.create_batch(start => false) AS b \gset
 SELECT jobq.add_jobs(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000-8000-000000000030", "queue": "manual"}') = (jobq.status('00000000-0000-4000-8000-000000000030')).id AS same;
 SELECT jobq.cancel_batch(:b);
@@ -120,10 +120,10 @@ BEGIN READ ONLY;
 SELECT (jobq.status(:'u2')).state;
 ROLLBACK;
 
--- the scheduler deletes what means nothing any more
+-- the scheduler deletes uuids without a job
 SELECT count(jobq.cancel(id)) > 0 AS cancelled FROM jobq.live_jobs WHERE queue = 'manual' OR kind = 'echo';
 INSERT INTO jobq_internal.job_uuid SELECT -n, current_user::regrole, ('00000000-0000-4000-8000-00000001' || lpad(n::text, 4, '0'))::uuid FROM generate_series(1, 2000) n;
--- a pass may be under way, which has seen to the table already: then the next one does it
+-- the current cleanup pass may already have finished this table; then the next pass deletes the rows
 CREATE SEQUENCE test.looks;
 CREATE FUNCTION test.later() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

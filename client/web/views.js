@@ -1,4 +1,4 @@
-// The views.  Each loads what it shows, draws it, and hears what is live.
+// The views.  Each view loads and draws its data, and handles live events.
 
 import { ask, get, memberText, parse, path, pretty, session, withQuery } from './api.js';
 import { about, at, button, count, date, facts, h, span, state, table, time } from './dom.js';
@@ -11,7 +11,7 @@ const tenantLink = (tenant) => h('a', { href: withQuery('#/jobs', { tenant }) },
 const may = () => !session.read_only;
 const bar = (percent, label) => h('progress', { max: 100, value: percent, 'aria-label': label }, `${Math.round(percent)} %`);
 
-// A view of one list that is live as a whole.
+// A view of a complete list, updated live.
 function list(title, topic, draw) {
 	return {
 		title: () => title,
@@ -31,8 +31,8 @@ function list(title, topic, draw) {
 
 const PAGE = 50;
 
-// A list by pages: when it changes, the page is loaded again.  The server looks at so
-// many at a time; until the page is full, it is asked for what lies further back.
+// A list in pages: after a change, the page is loaded again.  Each request reads a limited
+// number of rows.  Until the page is full, the view asks for earlier rows.
 function paged(title, topic, others) {
 	return {
 		title: () => title,
@@ -99,7 +99,7 @@ const jobColumns = [
 
 function overview(c) {
 	const o = c.data.overview ?? {};
-	// failed attempts that were followed by another one: the rest made dead letters
+	// failed attempts followed by another attempt: the rest became dead letters
 	const points = (c.data.series?.points ?? []).map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
 	const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
 	const period = c.period ?? 'hour';
@@ -191,7 +191,7 @@ const MOST_SHOWN = 65536;
 
 const showAll = (name, size) => h('p', {}, button(`Show all ${size}`, 'show-all', { name }));
 
-// The beginning of what may be long, as a draw takes its time; all of it when asked for.
+// The beginning of a long text, because drawing takes time; the complete text on request.
 function part(c, name, title, text, lay = (shown) => shown) {
 	const whole = text.length <= MOST_SHOWN || c.whole?.has(name);
 
@@ -199,7 +199,7 @@ function part(c, name, title, text, lay = (shown) => shown) {
 		whole ? null : showAll(name, `${count(Math.round(text.length / 1000))} kB`)];
 }
 
-// The same for lines of a log, whose last ones are shown.
+// The same for lines of a log, but with the last lines.
 function logLines(c) {
 	let from = c.log.length;
 
@@ -264,8 +264,8 @@ function job(c) {
 
 const MOST_LINES = 5000;
 
-// Lines of the job's log.  The server keeps the last of them; the page has all that it
-// was told.
+// Add lines to the job's log.  The server keeps only the last lines; the page keeps all lines
+// received.
 function told(c, lines) {
 	c.log ??= [];
 	c.keys ??= new Set();
@@ -285,7 +285,7 @@ function told(c, lines) {
 		c.keys.delete(line.key);
 }
 
-// What is told beside the job; without it the job is shown all the same.
+// Items shown beside the job; on an error the job is shown without them.
 const items = (to) => get(to).then((answer) => answer.items).catch(() => []);
 
 const batchLink = (b) => h('a', { href: `#/batch/${b.id}` }, b.name || `batch ${b.id}`);

@@ -1,5 +1,5 @@
 /*
- * Takes jobs of a queue.  usage: example QUEUE; PGHOST ... say where.
+ * Takes jobs of a queue.  usage: example QUEUE; PGHOST ... give the database.
  *
  * cc -o example example.c jobq_consumer.c -I$(pg_config --includedir) -lpq -lpthread -lm
  */

@@ -2,14 +2,13 @@
  * jobq_consumer.c
  *	  A consumer of jobq in C.
  *
- * The thread that calls jobq_consume() takes jobs, others run them, and one more
- * tells what has become of them, many in one statement, and extends leases.  Each
- * of the first and the last has a connection, which is made again when it is lost;
- * jobs go on meanwhile.  With "listen" there is a third one: then nobody waits
- * inside of reserve(), and no connection of a pooler is kept by those who have
- * nothing to do.
+ * The thread calling jobq_consume() reserves jobs for worker threads.  The teller thread reports
+ * outcomes, many in one statement, and extends leases.  The first and the last thread have a
+ * connection each, which is restored after a loss while jobs continue.  With "listen" there is a
+ * third connection.  Idle consumers then do not wait inside reserve(), and do not occupy
+ * connections of a pooler.
  *
- * All that threads share is behind one mutex; no statement is run under it.
+ * One mutex protects all shared data; no statement runs under the mutex.
  */
 #define _GNU_SOURCE
 #include "jobq_consumer.h"
@@ -29,26 +28,23 @@
 #include <libpq-fe.h>
 
 #define LEASE_LOST		"JQ011"
-#define TOO_MANY		"53400" /* the role's share is used up, but for who
-								 * extends jobs of one token at a time */
-#define TOO_DEEP		"54001" /* to be read as JSON */
-#define NO_ROOM			"54000" /* in what the server keeps of NOTIFY, when it
-								 * commits, or for a text in what is jsonb */
-#define NO_JSONB		32000000	/* bytes of a text; a shorter one has room there */
+#define TOO_MANY		"53400" /* the role's quota is used up; jobs of one token at a time can
+								 * be extended */
+#define TOO_DEEP		"54001" /* too deep to be read as JSON */
+#define NO_ROOM			"54000" /* no room in the queue of NOTIFY at commit, or for a text within
+								 * jsonb */
+#define NO_JSONB		32000000	/* bytes of a text; a shorter text fits into jsonb */
 #define SHORTEST_WAIT	0.1
-#define LATE			1.0		/* seconds after which an answer shows that
-								 * connections are scarce */
+#define LATE			1.0		/* answers delayed by so many seconds show a lack of connections */
 #define MOST_AT_A_TIME	100		/* jobs in a statement */
-#define MOST_REFUSED	20		/* jobs whose end the server refuses, without less
-								 * of others being taken */
-#define SOON			0.1		/* seconds in which what is held ahead begins,
-								 * unless "ahead" is told */
-#define NOT_SOON		1.0		/* seconds after which what has not begun is given
-								 * back then */
+#define MOST_REFUSED	20		/* refused jobs that do not reduce the number of jobs reserved */
+#define SOON			0.1		/* seconds within which jobs held ahead begin, by default */
+#define NOT_SOON		1.0		/* then jobs that have not begun after so many seconds are
+								 * released */
 
 /*
- * Each of them for many jobs: one statement, one commit.  Of the role's share, jobs
- * that are extended take as much for each token, so all of a token are together.
+ * Each statement is for many jobs, with one commit.  An extension uses the role's quota per token,
+ * so the jobs of a token are grouped.
  */
 #define OF_EACH " FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)"
 enum
@@ -77,22 +73,20 @@ typedef struct JobqHeld
 	JobqJob		job;
 	State		state;
 	bool		lost;
-	bool		told;			/* a statement about it is under way */
-	bool		alone;			/* something was wrong with several of which this
-								 * is one */
-	bool		refused;		/* how it has ended is an error to the server,
-								 * which will hardly pass */
-	double		since;			/* it is held or, later, it runs */
-	double		until;			/* the lease is over then, at the latest */
+	bool		told;			/* a statement about the job is running */
+	bool		alone;			/* an error occurred in a statement for several jobs including
+								 * this job */
+	bool		refused;		/* the server rejects the outcome, probably permanently */
+	double		since;			/* start of the hold, or later of the handler */
+	double		until;			/* latest end of the lease */
 	double		extend_at;
 	double		tell_at;
-	bool		apart;			/* it may have been the end of a consumer: it runs
-								 * with those only that came with it */
-	char	   *lines;			/* of jobq_log(), not told yet: JSON without the
-								 * brackets */
-	size_t		telling;		/* bytes of these, in a statement that is under way */
-	char	   *progress;		/* likewise: JSON, or NULL */
-	bool		progress_told;	/* it is in a statement that is under way */
+	bool		apart;			/* the job may have crashed a consumer: must run only with jobs
+								 * of the same token */
+	char	   *lines;			/* lines of jobq_log() to report: JSON without brackets */
+	size_t		telling;		/* bytes of "lines" in a running statement */
+	char	   *progress;		/* progress to report: JSON, or NULL */
+	bool		progress_told;	/* "progress" is in a running statement */
 	JobqAnswer	answer;
 	struct JobqHeld *next;
 } JobqHeld;
@@ -108,15 +102,15 @@ typedef struct
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static JobqConsumer my;
-static JobqHeld *jobs;			/* in the order in which they came */
+static JobqHeld *jobs;			/* in order of arrival */
 static int	count[3];			/* by state */
 static int	nrefused;
 static bool stopping;
-static bool taken;				/* none comes any more */
+static bool taken;				/* no more jobs are reserved */
 static double patience;
-static double job_time;			/* seconds that a job takes, about */
-static bool by_token;			/* jobs of several tokens are too many to be
-								 * extended together */
+static double job_time;			/* average duration of a job, in seconds */
+static bool by_token;			/* the quota does not allow an extension of jobs of several
+								 * tokens together */
 static int	wake_pipe[2];
 
 static double
@@ -139,7 +133,7 @@ checked(void *memory)
 	return memory;
 }
 
-/* Wait under the mutex until something has changed, or for so long. */
+/* Wait under the mutex for a change, or for so many seconds. */
 static void
 wait_for_change(double seconds)
 {
@@ -155,8 +149,7 @@ static bool
 connect_link(Link *link)
 {
 	/*
-	 * Unless the conninfo says otherwise, a server that is not there any more is
-	 * noticed within a minute.
+	 * Unless the conninfo says otherwise, the loss of a server is noticed within a minute.
 	 */
 	const char *const names[] = {"connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count",
 	"tcp_user_timeout", "dbname", "client_encoding", NULL};
@@ -171,7 +164,7 @@ connect_link(Link *link)
 	link->connection = PQconnectdbParams(names, values, 1);
 	if (PQstatus(link->connection) == CONNECTION_OK)
 	{
-		/* to send must not take longer than an answer may */
+		/* sending has the same timeout as the answer */
 		PQsetnonblocking(link->connection, 1);
 		link->pause = 0;
 		return true;
@@ -183,8 +176,7 @@ connect_link(Link *link)
 }
 
 /*
- * Send what could not be sent yet, and wait for a result, or that there is no other;
- * false if neither comes by then.
+ * Send the rest of the query, and wait for a result or the end of results.  False on a timeout.
  */
 static bool
 wait_for_result(PGconn *connection, double until)
@@ -206,9 +198,9 @@ wait_for_result(PGconn *connection, double until)
 }
 
 /*
- * Run a statement.  NULL if there is no connection, or no whole answer within so many
- * seconds; then the connection is taken for lost.  An error may come after rows, as
- * the transaction commits after them.
+ * Run a statement.  NULL without a connection, or without a complete answer within so many seconds;
+ * then the connection is closed.  An error may follow rows, because the commit comes after the
+ * rows.
  */
 static PGresult *
 run(Link *link, double seconds, const char *statement, int n, const char *const *values)
@@ -217,7 +209,7 @@ run(Link *link, double seconds, const char *statement, int n, const char *const 
 	PGresult   *result = NULL;
 	bool		whole = false;
 
-	/* what nobody waits for any more is told anew, and must not be told now, too */
+	/* an abandoned statement is repeated later, and must not run now */
 	if (!connect_link(link) || now() >= until)
 		return NULL;
 	if (PQsendQueryParams(link->connection, statement, n, NULL, values, NULL, NULL, 0))
@@ -226,7 +218,7 @@ run(Link *link, double seconds, const char *statement, int n, const char *const 
 			PGresult   *next = PQgetResult(link->connection);
 
 			whole = next == NULL;
-			/* of several, the first that is an error counts, else the last */
+			/* the first error counts, otherwise the last result */
 			if (next != NULL && (result == NULL || PQresultStatus(result) != PGRES_FATAL_ERROR))
 			{
 				PGresult   *before = result;
@@ -240,7 +232,7 @@ run(Link *link, double seconds, const char *statement, int n, const char *const 
 	{
 		PQfinish(link->connection);
 		link->connection = NULL;
-		/* whether what is no error has taken effect is not known */
+		/* without an error, the effect is unknown */
 		if (PQresultStatus(result) != PGRES_FATAL_ERROR)
 		{
 			PQclear(result);
@@ -250,7 +242,7 @@ run(Link *link, double seconds, const char *statement, int n, const char *const 
 	return result;
 }
 
-/* The SQLSTATE of what has failed; "" if the server has not said any. */
+/* The SQLSTATE of an error; "" if there is none. */
 static const char *
 state_of(const PGresult *result)
 {
@@ -268,8 +260,8 @@ is_of(const char *state, const char *classes)
 }
 
 /*
- * Wait less the later answers are: behind a pooler, those who wait in reserve() may
- * have all of its connections, and others get none to settle their jobs.
+ * Late answers reduce the waiting time.  Behind a pooler, consumers waiting in reserve() may occupy
+ * all connections, so that jobs cannot be settled.
  */
 static void
 adapt(double late, bool empty)
@@ -324,7 +316,7 @@ forget(JobqHeld *job)
 	pthread_cond_broadcast(&changed);
 }
 
-/* The lease is over, or may be: whatever comes of the job is not told any more. */
+/* The lease may have ended: the outcome of the job is not reported any more. */
 static void
 lose(JobqHeld *job)
 {
@@ -336,7 +328,7 @@ lose(JobqHeld *job)
 	if (job->state != RUNNING)
 		forget(job);
 	else
-		pthread_cond_broadcast(&changed);	/* it keeps no other from its turn any more */
+		pthread_cond_broadcast(&changed);	/* other jobs do not wait for this job any more */
 }
 
 bool
@@ -345,7 +337,7 @@ jobq_lost(const JobqJob *job)
 	bool		lost;
 
 	pthread_mutex_lock(&mutex);
-	/* who tells of jobs may be waiting for a connection */
+	/* the teller may be waiting for a connection */
 	if (now() >= job->held->until)
 		lose(job->held);
 	lost = job->held->lost;
@@ -366,7 +358,7 @@ text_of(const char *format,...)
 	return checked(n < 0 ? NULL : text);
 }
 
-/* The text in JSON. */
+/* Convert the text to JSON. */
 static char *
 json_of(const char *text)
 {
@@ -396,7 +388,7 @@ void
 jobq_progress(const JobqJob *job, double percent, const char *message)
 {
 	char	   *json = json_of(message);
-	/* whole numbers, as the program's locale may have a comma for a point */
+	/* whole numbers, because the locale may have a decimal comma */
 	char	   *progress = text_of("[%lld.%02lld, %s]", (long long) percent, (long long) (percent * 100) % 100, json);
 
 	free(json);
@@ -427,8 +419,7 @@ jobq_log(const JobqJob *job, const char *level, const char *message)
 /* ---------------------------------------------------------------------- run */
 
 /*
- * Is it the turn of a job that is held?  Not if it would run beside others than those
- * that came with it, and one of them must not.
+ * May a held job begin?  A job that must run apart does not run beside jobs of another token.
  */
 static bool
 may_begin(const JobqHeld *job)
@@ -486,13 +477,13 @@ wanted(void)
 		: (int) fmin(MOST_AT_A_TIME, my.parallel * SOON / fmax(job_time, 0.001));
 
 	/*
-	 * While it cannot be told what has become of jobs, no others are taken; some
-	 * that are refused are no such jobs.
+	 * While outcomes cannot be reported, no more jobs are reserved.  Some refused jobs are not
+	 * counted.
 	 */
 	int			untold = count[ENDED] - (nrefused < MOST_REFUSED ? nrefused : MOST_REFUSED);
 	int			room = 2 * (my.parallel + ahead) - count[HELD] - count[RUNNING] - untold;
 
-	/* also until it is told how they have ended: else they would be lost with the next one */
+	/* until outcomes are reported, because the next crash would lose these outcomes, too */
 	for (const JobqHeld *job = jobs; job != NULL; job = job->next)
 		if (job->apart && !job->lost && !job->refused)
 			return 0;
@@ -527,10 +518,10 @@ hold(const PGresult *result, int row, bool late)
 	job->job.context = copy(result, row, 9);
 	job->apart = PQgetvalue(result, row, 10)[0] == 't';
 	job->job.held = job;
-	/* an answer that was held up says nothing of how long the lease is still */
+	/* a delayed answer says nothing about the rest of the lease */
 	job->since = now();
 	job->until = job->since + left;
-	/* a job with a timeout may have less time than others */
+	/* a job with a timeout may have less time than the others */
 	job->extend_at = late ? 0 : job->since + fmin(my.heartbeat, left / 3);
 	while (*place != NULL)
 		place = &(*place)->next;
@@ -547,7 +538,7 @@ lose_ear(Link *ear, const char *why)
 	ear->connection = NULL;
 }
 
-/* Returns whether we hear of jobs from now on. */
+/* Listen for jobs.  Returns false on an error. */
 static bool
 listen_to_server(Link *ear)
 {
@@ -571,7 +562,7 @@ listen_to_server(Link *ear)
 	return good && ear->connection != NULL;
 }
 
-/* Wait until we are told that there are jobs, or it is time to look. */
+/* Wait until notified of jobs, or until the next regular check. */
 static void
 listen_for_jobs(Link *ear)
 {
@@ -583,7 +574,7 @@ listen_for_jobs(Link *ear)
 	if (ear->connection == NULL)
 	{
 		if (listen_to_server(ear))
-			return;				/* there may be some since we have looked */
+			return;				/* jobs may have arrived since the last check */
 		until = now() + LATE;
 	}
 	while (!heard && now() < until)
@@ -606,7 +597,7 @@ listen_for_jobs(Link *ear)
 	}
 }
 
-/* Returns whether the server has said what will not mend by itself. */
+/* Returns true on a permanent error. */
 static bool
 take_jobs(void)
 {
@@ -637,7 +628,7 @@ take_jobs(void)
 			break;
 		pthread_mutex_unlock(&mutex);
 
-		/* whole numbers, as the program's locale may have a comma for a point */
+		/* whole numbers, because the locale may have a decimal comma */
 		snprintf(lease, sizeof(lease), "%.0f ms", my.lease * 1000);
 		snprintf(longest, sizeof(longest), "%.0f ms", wait * 1000);
 		asked = now();
@@ -648,14 +639,14 @@ take_jobs(void)
 		late = now() - asked - wait;
 		if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		{
-			/* no such queue, no privilege, a queue of workers, ...: it would fail again */
+			/* permanent: no such queue, no privilege, a queue of workers, ... */
 			const char *state = state_of(result);
 
 			fprintf(stderr, "could not reserve: %s", result != NULL ? PQresultErrorMessage(result) : "no answer\n");
 			hopeless = is_of(state, "42 3F 22") || strcmp(state, "JQ004") == 0;
 			PQclear(result);
 			pthread_mutex_lock(&mutex);
-			/* a connection is waited for until it can be made */
+			/* wait until the next attempt to connect */
 			for (double until = taker.connection != NULL ? now() + 1 : taker.connect_at;
 				 !hopeless && !stopping && now() < until;)
 				wait_for_change(until - now());
@@ -719,9 +710,8 @@ array_of(int n, char **texts)
 }
 
 /*
- * Is its lease extended?  Also of what has ended, for as long as it cannot be told;
- * not of what is refused, which would be held for ever, and not when we stop, which
- * would not end then.
+ * Must the lease be extended?  Also after the end of a job, until the outcome is reported.  Not for
+ * refused jobs, which would be held forever, and not during shutdown.
  */
 static bool
 is_kept(const JobqHeld *job)
@@ -729,7 +719,7 @@ is_kept(const JobqHeld *job)
 	return !job->lost && (job->state != ENDED || (!stopping && !job->refused));
 }
 
-/* Is this to be told of the job? */
+/* Is a report of this kind due for the job? */
 static bool
 wants(const JobqHeld *job, int what)
 {
@@ -738,13 +728,13 @@ wants(const JobqHeld *job, int what)
 	if (what == TELL_LOG || what == TELL_PROGRESS)
 		return !job->lost && job->state != HELD && now() >= job->tell_at &&
 			(what == TELL_LOG ? job->lines : job->progress) != NULL;
-	/* what is to be in the log is told before */
+	/* log lines are reported first */
 	return job->state == ENDED && (int) job->answer.outcome == what && now() >= job->tell_at && job->lines == NULL;
 }
 
 /*
- * Is it a matter of time until what has failed so does not: a lack of something, a
- * lock, a server that is read-only or stops, jobq that does not run yet?
+ * Is the error temporary: lack of resources, a lock, a server that is read-only or stops, jobq not
+ * running yet?
  */
 static bool
 may_pass(const char *state)
@@ -754,7 +744,7 @@ may_pass(const char *state)
 }
 
 /*
- * Is it what is told that the server cannot take, and not the time?
+ * Is the reported value the cause of the error, and not a temporary condition?
  */
 static bool
 is_unfit(int what, const char *state, const char *text)
@@ -764,7 +754,7 @@ is_unfit(int what, const char *state, const char *text)
 							  (strcmp(state, NO_ROOM) == 0 && text != NULL && strlen(text) > NO_JSONB)));
 }
 
-/* That was told; the handler may have said more since. */
+/* Remove the reported part; the handler may have added more. */
 static void
 was_said(int what, JobqHeld *job)
 {
@@ -783,9 +773,8 @@ was_said(int what, JobqHeld *job)
 }
 
 /*
- * It is told again, unless that cannot help.  If the connection is lost in between,
- * nobody knows whether the server has heard: then "the lease is over" may mean that
- * it had.
+ * Repeat the report later, unless the error is permanent.  If the connection was lost, the server
+ * may have processed the report.  A later error "the lease is over" is then ambiguous.
  */
 static void
 not_told(const Link *teller, int what, JobqHeld *job, bool alone, const PGresult *result)
@@ -796,7 +785,7 @@ not_told(const Link *teller, int what, JobqHeld *job, bool alone, const PGresult
 	bool		nobodys = state[0] == '\0' || is_of(state, "08 40 53 57");
 
 	if (!alone && !nobodys)
-		job->alone = true;		/* one of them is to blame */
+		job->alone = true;		/* a single job caused the error */
 	else if (strcmp(state, LEASE_LOST) == 0)
 		lose(job);
 	else
@@ -823,7 +812,7 @@ not_told(const Link *teller, int what, JobqHeld *job, bool alone, const PGresult
 	}
 }
 
-/* Tell this of these jobs: under the mutex, but for the statement. */
+/* Report "what" for these jobs.  Releases the mutex during the statement. */
 static void
 tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 {
@@ -897,7 +886,7 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	PQclear(result);
 }
 
-/* When a job that is held is given back, because it has not begun as soon as was thought. */
+/* The time when a held job that has not begun is released. */
 static double
 late_at(const JobqHeld *job)
 {
@@ -908,8 +897,8 @@ static void *
 tell_of_jobs(void *arg)
 {
 	/*
-	 * To hold what would be lost is most urgent.  Ends have their turns: others of
-	 * one kind may come all the time, until the lease of what waits is over.
+	 * Extensions are most urgent.  Outcomes take turns: an endless stream of one kind must not
+	 * delay the rest until the leases end.
 	 */
 	int			order[] = {TELL_EXTEND, TELL_LOG, TELL_PROGRESS, JOBQ_ACK, JOBQ_NACK, JOBQ_REJECT, JOBQ_RELEASE};
 	const size_t norder = sizeof(order) / sizeof(order[0]);
@@ -930,10 +919,9 @@ tell_of_jobs(void *arg)
 			next = job->next;
 
 			/*
-			 * What has not begun when we stop, or not as soon as was thought when
-			 * it was taken, is given back: its timeout counts already, and
-			 * somebody else may have nothing to do.  Nothing is taken ahead
-			 * then until a job has ended.
+			 * Release a held job during shutdown, or if it has not begun as soon as expected.  Its
+			 * timeout is running, and another consumer may be idle.  No jobs are held ahead until
+			 * the next job has ended.
 			 */
 			if (job->state == HELD && (stopping || now() >= late_at(job)))
 			{

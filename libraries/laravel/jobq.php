@@ -2,31 +2,33 @@
 /*
  * jobq as a queue of Laravel, from version 8 on.
  *
- * Load this file ("files" of "autoload" in composer.json, or require), add Jobq\Laravel\JobqServiceProvider::class to
- * the application's providers, and have a connection in config/queue.php:
+ * Load this file ("files" of "autoload" in composer.json, or require).  Add
+ * Jobq\Laravel\JobqServiceProvider::class to the application's providers, and a connection to
+ * config/queue.php:
  *
  *	'jobq' => ['driver' => 'jobq', 'connection' => 'pgsql', 'queue' => 'default', 'retry_after' => 90, 'block_for' => 5],
  *
- * and, for queue:failed, queue:retry and their kin to act on jobq's dead letters:
+ * Add this, so that queue:failed, queue:retry and similar commands use jobq's dead letters:
  *
  *	'failed' => ['driver' => 'jobq', 'database' => 'pgsql'],
  *
- * The role of the connection needs jobq.grant_privilege('app'), and queues for consumers, which are created by first use
- * after ALTER ROLE app SET jobq.create_queues = consumer.
+ * The role of the connection needs jobq.grant_privilege('app'), and queues for consumers.  After
+ * ALTER ROLE app SET jobq.create_queues = consumer, the first use of a queue creates the queue.
  *
- * connection   the database connection, by which jobs are pushed, too: so they are pushed if, and when, its
- *              transaction commits
- * retry_after  seconds for which a job is held; more than any job takes that does not call $this->job->extend()
- * block_for    seconds that pop() waits for a job; none unless told.  Run queue:work with --sleep=0 then.  It
- *              waits for each queue of --queue by itself, but for all together where they are joined by "|":
+ * connection   the database connection, also for pushes: a job is pushed if, and when, the transaction of this
+ *              connection commits
+ * retry_after  seconds for which a job is held; must exceed the duration of any job without calls of
+ *              $this->job->extend()
+ * block_for    seconds that pop() waits for a job; default: 0.  Run queue:work with --sleep=0 then.  The wait is
+ *              for each queue of --queue in turn, but for all queues together if joined by "|":
  *              --queue='high|default'
  *
- * Laravel says how often a job is tried and when it comes again, as for its other queues; jobq counts the
- * attempts, and keeps the exceptions.  A job that fails permanently becomes a dead letter of jobq, too.
+ * Laravel decides about retries and their delays, as for its other queues; jobq counts the attempts
+ * and stores the exceptions.  A permanently failed job also becomes a dead letter of jobq.
  *
- * What is pushed has zero bytes where Laravel serializes properties that are not public.  jsonb has none, so
- * texts with one are kept in base64.  It is an error to push what has one in a key.  All other text of a payload
- * is stored as it was pushed, numbers with all their digits.
+ * Payloads contain zero bytes where Laravel serializes non-public properties.  jsonb does not allow
+ * zero bytes, so affected texts are stored in base64.  A zero byte in a key is an error.  All other
+ * text of a payload is stored unchanged, numbers with all digits.
  */
 namespace Jobq\Laravel;
 
@@ -48,7 +50,7 @@ use Illuminate\Queue\Jobs\Job;
 use Illuminate\Queue\Queue;
 use Illuminate\Support\ServiceProvider;
 
-/** Makes the driver known, and the provider of failed jobs where config/queue.php names it. */
+/** Registers the driver, and the provider of failed jobs if config/queue.php contains it. */
 class JobqServiceProvider extends ServiceProvider
 {
 	public function boot()
@@ -109,7 +111,10 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		return $this->enqueue([[$payload, 0]], $queue)[0];
 	}
 
-	/** One statement for all jobs, and another for those that wait for Laravel's commit; an event JobQueued for each. */
+	/**
+	 * A statement for all jobs, and a second for jobs waiting for Laravel's commit; an event
+	 * JobQueued for each job.
+	 */
 	public function bulk($jobs, $data = '', $queue = null)
 	{
 		$groups = [];
@@ -128,8 +133,8 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 	}
 
 	/**
-	 * Enqueue jobs, each given by its payload and delay; returns their ids.  The number of attempts is Laravel's
-	 * business, so jobq has no limit.  The backoff is for workers that die.
+	 * Enqueue jobs, each given by its payload and delay; returns their ids.  Laravel limits the
+	 * number of attempts, so jobq has no limit.  The backoff is for crashed workers.
 	 */
 	private function enqueue(array $jobs, $queue): array
 	{
@@ -146,7 +151,7 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 			[$this->getQueue($queue), $this->connectionName, '[' . implode(',', $rows) . ']']), 'id');
 	}
 
-	/** Waits a second at a time, because a signal is only noticed between two statements. */
+	/** Waits a second at a time, because signals are processed only between two statements. */
 	public function pop($queue = null)
 	{
 		$this->listen();
@@ -164,13 +169,16 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		return null;
 	}
 
-	/** Also what runs: those who have it find their leases gone. */
+	/** Cancels running jobs, too: workers find the leases lost. */
 	public function clear($queue)
 	{
 		return $this->call('cancel_many(queue => ?)', [$this->getQueue($queue)]);
 	}
 
-	/** The name in jobq: '' is the default, and of one that is too long the end is a hash. */
+	/**
+	 * The name in jobq: '' is the default; the end of a name that is too long is replaced by a
+	 * hash.
+	 */
 	public function getQueue($queue)
 	{
 		$queue = (string) ($queue ?: $this->default);
@@ -209,14 +217,14 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		return $rows ? $rows[0]->n : 0;
 	}
 
-	/** Call a function of jobq that returns one value. */
+	/** Call a function of jobq that returns a value. */
 	public function call(string $call, array $values)
 	{
 		return $this->database->selectFromWriteConnection("SELECT jobq.$call AS value", $values)[0]->value;
 	}
 
-	/** Have a job know with which exception an attempt of it has ended, before it is released; and have pop() know that
-	 * the worker was told to stop. */
+	/** Before the release, pass the exception of the attempt to the job.  Pass requests to stop
+	 * the worker to pop(). */
 	private function listen(): void
 	{
 		if (!$this->listens && $this->container->bound('events'))
@@ -255,13 +263,13 @@ class JobqJob extends Job implements JobContract
 		$this->before = $this->payload()['attempts'] ?? 0;
 	}
 
-	/** A heartbeat: hold the job for so many seconds from now.  An exception says that the lease is lost. */
+	/** A heartbeat: hold the job for $seconds from now.  Throws if the lease is lost. */
 	public function extend($seconds): void
 	{
 		$this->tell('extend(?::bigint, ?::bigint, ?::interval)', "$seconds s");
 	}
 
-	/** It is done, or is a dead letter. */
+	/** The job is done or is a dead letter. */
 	public function delete()
 	{
 		parent::delete();
@@ -271,7 +279,10 @@ class JobqJob extends Job implements JobContract
 			$this->settle('ack(?::bigint, ?::bigint)');
 	}
 
-	/** After an exception, the attempt has failed.  Else nothing has, and the payload counts the attempt for Laravel. */
+	/**
+	 * After an exception, the attempt has failed.  Without an exception, the payload counts the
+	 * attempt for Laravel.
+	 */
 	public function release($delay = 0)
 	{
 		parent::release($delay);
@@ -283,7 +294,7 @@ class JobqJob extends Job implements JobContract
 				$this->row->payload, $this->before + 1);
 	}
 
-	/** Another worker may have a job whose lease is lost, so nothing can be said about its failure. */
+	/** Another worker may have a job whose lease is lost, so the failure cannot be recorded. */
 	public function fail($e = null)
 	{
 		if ($this->lost) {
@@ -315,8 +326,9 @@ class JobqJob extends Job implements JobContract
 	}
 
 	/**
-	 * Say how the attempt has ended; only the first time counts.  An exception says that it was not recorded: the lease
-	 * was lost, say.  It is reported, and not thrown, where it would hide why the job has failed.
+	 * Record the end of the attempt; only the first call counts.  Throws if the end was not
+	 * recorded, for example because the lease was lost.  The exception is only reported where
+	 * throwing would hide the cause of the job's failure.
 	 */
 	private function settle(string $call, ...$values): void
 	{
@@ -345,8 +357,9 @@ class JobqJob extends Job implements JobContract
 }
 
 /**
- * The failed jobs of Laravel are jobq's dead letters: those that JobqQueue has enqueued.  Their ids are the jobs'; they
- * are also found by the uuid that Laravel has given them.  $others keeps the failed jobs of other connections.
+ * The failed jobs of Laravel are jobq's dead letters of jobs enqueued by JobqQueue.  Their ids are
+ * the job ids; the uuid given by Laravel works as well.  $others stores the failed jobs of other
+ * connections.
  */
 class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFailedJobProvider
 {
@@ -355,7 +368,7 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 	{
 	}
 
-	/** A job of jobq is a dead letter already. */
+	/** A job of jobq already is a dead letter. */
 	public function log($connection, $queue, $payload, $exception)
 	{
 		return $this->queues->connection($connection) instanceof JobqQueue ? json_decode($payload, true)['uuid'] ?? null
@@ -416,12 +429,15 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 	}
 }
 
-/** What jsonb and text cannot have.  A payload stays the text that it is, so that its numbers keep all their digits. */
+/**
+ * Texts that jsonb and text cannot store.  A payload remains a text, so that numbers keep all
+ * digits.
+ */
 class Texts
 {
 	private const PACKED = 'base64:';
 
-	/** Have each value that is a text, at any depth of a JSON text, without zero bytes. */
+	/** Encode all text values with zero bytes, at any depth of a JSON text. */
 	public static function pack(string $json): string
 	{
 		return self::each($json, '/\\\\u|"base64:/', fn ($text) => str_contains($text, "\0") || str_starts_with($text, self::PACKED)
@@ -439,7 +455,7 @@ class Texts
 		return str_replace("\0", "\u{fffd}", mb_scrub($text, 'UTF-8'));
 	}
 
-	/** Change each text that is no key and in which the pattern is found. */
+	/** Change each text that is not a key and matches the pattern. */
 	private static function each(string $json, string $pattern, \Closure $change): string
 	{
 		return !preg_match($pattern, $json) ? $json

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
-// Takes jobs of a queue.  usage: example.js QUEUE; PGHOST ... say where.
+// Takes jobs of a queue.  usage: example.js QUEUE; PGHOST ... give the
+// database.
 const { Consumer, Reject, Release } = require('./jobq');
 const { setTimeout: sleep } = require('timers/promises');
 

@@ -1,24 +1,25 @@
 /*
- * A consumer of jobq for Node: takes jobs, calls a function for each, and says what has become of it.
+ * A consumer of jobq for Node: reserves jobs, calls a function for each, and reports the outcome.
  *
  *	const { Consumer } = require('./jobq');
  *	new Consumer({ database: 'app' }, ['thumbnails'], async job => ({ file: `${job.payload.image}.png` }),
  *		{ parallel: 4 }).run();
  *
- * It needs Node 16 and pg, and nothing else.  Consumer has what can be set.  What the handler returns, or its
- * promise, is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject say.
+ * Requires only Node 16 and pg.  See the constructor of Consumer for the options.  The value
+ * returned by the handler, or by its promise, is the result of the job.  An exception is a failed
+ * attempt, apart from Retry, Release and Reject.
  *
- * How it works.  Two connections: one asks jobq.reserve() for jobs, the other tells what has become of them,
- * many in one statement, and extends leases while jobs run.  Either is made again when it is lost, and jobs go
- * on meanwhile.  A third one listens, if "listen" says where: then nobody waits inside of reserve(), and no
- * connection of a pooler is kept by those who have nothing to do.  A handler that does not let others have
- * their turn for longer than a lease loses it.
+ * Implementation: the first connection reserves jobs with jobq.reserve().  Another connection
+ * reports outcomes, many in one statement, and extends leases while jobs run.  Lost connections are
+ * restored while jobs continue.  With "listen", a third connection listens for notifications.  Idle
+ * consumers then do not wait inside reserve(), and do not occupy connections of a pooler.  A
+ * handler that blocks the event loop for longer than a lease loses the lease.
  *
- * Numbers of payloads and headers keep all their digits.  An integer beyond 2^53 is a BigInt, also as job.id; a
- * decimal that a number cannot hold is a Decimal.  Both may be in what the handler returns.
+ * Numbers in payloads and headers keep all digits.  An integer beyond 2^53 is a BigInt, also as
+ * job.id.  A decimal without an exact number in JavaScript is a Decimal.  Handlers may return both.
  *
- * A job whose lease may be over is not acknowledged any more: job.signal, an AbortSignal, is aborted, and what
- * the handler returns is dropped.  The server would not believe it, either.
+ * A job whose lease may have ended is not acknowledged.  job.signal, an AbortSignal, is aborted,
+ * and the value returned by the handler is dropped.  The server would reject the outcome, too.
  */
 'use strict';
 const { Client, types } = require('pg');
@@ -31,7 +32,8 @@ const LOST = /^($|08|57P)/;				// the connection is
 const TOO_DEEP = '54001';				// to be read as JSON
 const NO_ROOM = '54000';				// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
 const NO_JSONB = 32000000;				// characters of a text; a shorter one has room there
-// what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
+// temporary errors: lack of resources, a lock, a server that is read-only or stops, jobq not
+// running yet
 const PASSING = /^($|08|25|40|53|55|57|58|JQ002|54000)/;
 const MOST_REFUSED = 20;				// jobs whose end the server refuses, without less of others being taken
 const SHORTEST_WAIT = 0.1;
@@ -40,15 +42,15 @@ const MOST_AT_A_TIME = 100;				// jobs in a statement
 const SOON = 0.1;						// seconds in which what is held ahead begins, unless "ahead" is told
 const NOT_SOON = 1;						// seconds after which what has not begun is given back then
 
-// unless the config says otherwise: a server that does not answer, or is not there any more, is noticed
+// defaults: notice an unresponsive or lost server
 const NOTICING = { connectionTimeoutMillis: 10000, keepAlive: true, keepAliveInitialDelayMillis: 30000 };
 
 const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context, alone AS apart,
 extract(epoch FROM lease_until - jobq_internal.clock())::float8 AS left
 FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text, $6::int)`;
 
-// Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
-// much for each token, so all of a token are together.
+// Each statement is for many jobs, with one commit.  An extension uses the role's quota per token,
+// so the jobs of a token are grouped.
 const OF_EACH = ' FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)';
 const TELL = {
 	extend: `SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
@@ -62,7 +64,9 @@ const TELL = {
 };
 const MEANWHILE = ['extend', 'log', 'progress'];	// what is told of a job that runs
 
-/** The attempt has failed; the next one comes after so many seconds, and not after the backoff. */
+/**
+ * The attempt has failed.  The next attempt starts after "delay" seconds instead of the backoff.
+ */
 class Retry extends Error {
 	constructor(delay, error = 'the handler wants it to be tried again') {
 		super(error);
@@ -70,7 +74,7 @@ class Retry extends Error {
 	}
 }
 
-/** Not now: the job goes back to its queue for so many seconds, and no attempt is charged. */
+/** The job goes back to its queue for "delay" seconds, and no attempt is charged. */
 class Release extends Error {
 	constructor(delay = 0) {
 		super(`released for ${delay} s`);
@@ -78,14 +82,17 @@ class Release extends Error {
 	}
 }
 
-/** No other attempt can help: the job is a dead letter now. */
+/** Retries cannot help: the job becomes a dead letter. */
 class Reject extends Error {}
 
 const sleep = seconds => new Promise(done => setTimeout(done, seconds * 1000).unref());
 
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 
-/** A decimal whose digits no number of JavaScript holds: String(it) has them.  To calculate with it is an error. */
+/**
+ * A decimal without an exact number in JavaScript.  String(decimal) returns the digits; arithmetic
+ * throws.
+ */
 class Decimal {
 	constructor(text) { this.text = text; }
 	toString() { return this.text; }
@@ -94,12 +101,15 @@ class Decimal {
 
 const integer = text => Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text);
 
-/** The digits that count in a number, without the zeros before and after. */
+/** The significant digits of a number, without leading and trailing zeros. */
 const digits = text => text.replace(/e.*$/i, '').replace(/[-.]/g, '').replace(/^0+|0+$/g, '');
 
 const fits = text => /^-?\d+$/.test(text) ? Number.isSafeInteger(Number(text)) : digits(String(Number(text))) === digits(text);
 
-/** Read JSON.  No text in jsonb has a zero byte, so one marks the numbers that JSON.parse() would round. */
+/**
+ * Read JSON.  Texts in jsonb have no zero byte, so a zero byte can mark numbers that JSON.parse()
+ * would round.
+ */
 function read(json) {
 	if (!/[\d.]{16}/.test(json)) return JSON.parse(json);
 	const token = /"|-?\d[\d.eE+-]*/g;
@@ -118,14 +128,14 @@ function read(json) {
 		: /^.-?\d+$/s.test(value) ? BigInt(value.slice(1)) : new Decimal(value.slice(1)));
 }
 
-/** Write JSON, with the numbers that read() has made. */
+/** Write JSON, including the numbers made by read(). */
 const write = value => JSON.stringify(value, (key, inner) => typeof inner === 'bigint' || inner instanceof Decimal ? `\0${inner}` : inner)
 	?.replace(/"\\u0000(-?\d+(?:\.\d+)?)"/g, '$1');
 
 const JSON_OID = 114, JSONB_OID = 3802;
 const parsers = { getTypeParser: (oid, format) => oid === JSON_OID || oid === JSONB_OID ? read : types.getTypeParser(oid, format) };
 
-/** What an exception says; whatever can be thrown, there is some. */
+/** The text of an exception, for any thrown value. */
 function textOf(error) {
 	try {
 		return String(error);
@@ -134,17 +144,17 @@ function textOf(error) {
 	}
 }
 
-/** A text that the server takes. */
+/** A text without characters rejected by the server. */
 const clean = text => textOf(text).replace(/\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
 
-/** Something to wait for. */
+/** An event to wait for. */
 class Bell {
 	constructor() { this.rung = false; }
 	ring() {
 		this.rung = true;
 		if (this.wake) this.wake();
 	}
-	/** Wait until it rings, or so many seconds. */
+	/** Wait for the event, or for so many seconds. */
 	async wait(seconds = 3600) {
 		let timer;
 		if (!this.rung)
@@ -158,7 +168,9 @@ class Bell {
 	}
 }
 
-/** A connection that is made again, with pauses from a tenth of a second to ten seconds. */
+/**
+ * A connection that is restored after a loss, with pauses from a tenth of a second to ten seconds.
+ */
 class Link {
 	constructor(config) {
 		this.config = { ...NOTICING, ...(typeof config === 'string' ? { connectionString: config } : config) };
@@ -188,7 +200,7 @@ class Link {
 		return this.client = client;
 	}
 
-	/** Run a statement; if there is no answer in time, the connection is taken for lost. */
+	/** Run a statement; without an answer in time, the connection is closed. */
 	async rows(patience, text, values) {
 		let timer, client, over = false;
 		const late = new Promise((_, fail) => {
@@ -199,7 +211,7 @@ class Link {
 		});
 		const run = (async () => {
 			client = await this.connect();
-			// what has been given up is told anew, and must not be told now, too
+			// an abandoned statement is repeated later, and must not run now
 			return over ? null : client.query({ text, values, types: parsers });
 		})();
 		run.catch(() => {});
@@ -213,14 +225,14 @@ class Link {
 		}
 	}
 
-	/** Say farewell; if that does not come through, the process must not wait for it. */
+	/** Close the connection, without letting the process wait for an unreachable server. */
 	drop(client) {
 		if (this.client === client) this.client = null;
 		client.end().catch(() => {});
 		setTimeout(() => client.connection.stream.destroy(), 1000).unref();
 	}
 
-	/** For good: of an attempt to connect nobody hears any more. */
+	/** Close permanently, and ignore a connection attempt in progress. */
 	close() {
 		this.closed = true;
 		clearTimeout(this.timer);
@@ -231,19 +243,19 @@ class Link {
 
 class Consumer {
 	/**
-	 * Takes jobs of these queues, in strict order, and calls the handler for each.
+	 * Reserves jobs of these queues, in strict order, and calls the handler for each.
 	 *
-	 * config             where, for pg's Client
-	 * options.parallel   how many jobs run at a time
-	 *        .ahead      how many are held that do not run yet; unless told, as many as begin within a tenth of a
-	 *                    second by the time that jobs take, and what has not begun after a second is given back
-	 *        .lease      seconds for which a job is held; it is extended while the job is held
-	 *        .heartbeat  each so many seconds: a third of the lease, unless told
-	 *        .wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with
-	 *                    "listen"; so it takes to stop when there is nothing to do
-	 *        .listen     a config that leads to the server itself and not to a pooler: tells when there are jobs
-	 *        .name       what the view jobq.workers shows
-	 *        .log        is called with each line for the log, which else goes to standard error
+	 * config             the database, for pg's Client
+	 * options.parallel   number of concurrent jobs
+	 *        .ahead      number of jobs held that do not run yet; by default, as many as will begin within a tenth of a
+	 *                    second; jobs that have not begun after a second are then released
+	 *        .lease      seconds for which a job is held; extended while the job is held
+	 *        .heartbeat  interval of extensions in seconds; default: a third of the lease
+	 *        .wait       seconds that a call of reserve() waits for jobs, or the interval of checks with "listen";
+	 *                    also the longest delay of a stop while idle
+	 *        .listen     config of the server itself, not of a pooler; for notifications of jobs
+	 *        .name       name in the view jobq.workers
+	 *        .log        called with each line for the log; default: standard error
 	 */
 	constructor(config, queues, handler, options = {}) {
 		const { parallel = 1, ahead = null, lease = 30, wait = 5 } = options;
@@ -267,7 +279,7 @@ class Consumer {
 		this.failure = null;	// of reserve(), which would be no better again
 	}
 
-	/** Work until SIGTERM or SIGINT, or stop(). */
+	/** Work until SIGTERM, SIGINT, or stop(). */
 	async run() {
 		const stop = () => this.stop();
 		process.on('SIGTERM', stop).on('SIGINT', stop);
@@ -285,7 +297,7 @@ class Consumer {
 		if (this.failure) throw this.failure;
 	}
 
-	/** Take no more jobs; run() returns when those that run have ended. */
+	/** Reserve no more jobs; run() returns when the running jobs have ended. */
 	stop() {
 		this.stopping = true;
 		this.tellStopped();
@@ -295,14 +307,15 @@ class Consumer {
 	// ------------------------------------------------------------ take
 
 	wanted() {
-		// the answer to a question for others is to come before they have ended
+		// the next answer must arrive before the held jobs have ended
 		const soon = Math.max(SOON, Math.min(2 * this.trip, NOT_SOON / 2));
 		const ahead = this.ahead ??
 			Math.min(MOST_AT_A_TIME, Math.floor(this.parallel * soon / Math.max(this.jobTime, 0.001)));
-		// also until it is told how they have ended: else they would be lost with the next one
+		// until outcomes are reported, because the next crash would lose these outcomes, too
 		if ([...this.held, ...this.running, ...this.ended].some(job => job._.apart && !job.lost && !job._.refused)) return 0;
 		const wanted = this.parallel - this.held.length - this.running.size;
-		// while it cannot be told what has become of jobs, no others are taken; some that are refused are no such jobs
+		// while outcomes cannot be reported, no more jobs are reserved; some refused jobs are not
+		// counted
 		const untold = this.ended.length - Math.min(this.ended.filter(job => job._.refused).length, MOST_REFUSED);
 		const room = 2 * (this.parallel + ahead) - this.held.length - this.running.size - untold;
 		return Math.min(this.held.length <= ahead / 2 ? wanted + ahead : wanted, room, 1000);
@@ -331,14 +344,14 @@ class Consumer {
 					this.stop();
 					return;
 				}
-				// a connection is waited for when it is made
+				// without a connection, rows() waits
 				if (!this.stopping && !LOST.test(error.severity ? error.code : '')) await Promise.race([sleep(1), this.stopped]);
 				continue;
 			}
 			const late = now() - asked - wait;
 			this.adapt(late, rows.length === 0);
 			for (const row of rows)
-				// an answer that was held up says nothing of how long the lease is still
+				// a delayed answer says nothing about the rest of the lease
 				this.held.push(this.job(row, late > LATE ? 0 : this.heartbeat));
 			this.begin();
 			this.news.ring();
@@ -348,21 +361,25 @@ class Consumer {
 
 	job(row, heartbeat) {
 		const controller = new AbortController();
-		// numbers of 64 bits come as texts
+		// 64-bit numbers arrive as texts
 		const { max_attempts: maxAttempts, apart, left, ...columns } = row;
 		const job = {
 			...columns, id: integer(row.id), token: integer(row.token), maxAttempts, signal: controller.signal, lost: false,
-			// "since" it is held or, later, it runs; "refused": its end is an error to the server, which will hardly pass
-			// a job with a timeout may have less time than others
+			// "since": start of the hold, or later of the handler; "refused": the server rejects
+			// the outcome, probably permanently.  A job with a timeout may have less time than
+			// other jobs.
 			_: { controller, since: now(), until: now() + left, extendAt: now() + Math.min(heartbeat, left / 3), outcome: null,
 				alone: false, refused: false, tellAt: 0, apart, lines: [], progress: null },
-			/** Shows how far the job is: from 0 to 100.  Of several that come soon, the last is told. */
+			/**
+			 * Reports the progress from 0 to 100.  Of several calls in a short time, the last is
+			 * reported.
+			 */
 			progress: (percent, message = null) => {
 				if (job.lost) return;
 				job._.progress = JSON.stringify([Number(percent), message]);
 				this.news.ring();
 			},
-			/** Keeps a line with the job; level is debug, info, warning or error. */
+			/** Stores a log line with the job; level is debug, info, warning or error. */
 			log: (message, level = 'info') => {
 				if (job.lost) return;
 				job._.lines.push([level, clean(message)]);
@@ -372,8 +389,8 @@ class Consumer {
 		return job;
 	}
 
-	/** Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
-	 * connections, and others get none to settle their jobs. */
+	/** Late answers reduce the waiting time.  Behind a pooler, consumers waiting in reserve() may
+	 * occupy all connections, so that jobs cannot be settled. */
 	adapt(late, empty = false) {
 		if (late > LATE) this.patience = Math.max(SHORTEST_WAIT, this.patience / late);
 		else if (empty && late < LATE / 2) this.patience = Math.min(this.wait, this.patience * 2);
@@ -402,7 +419,7 @@ class Consumer {
 	begin() {
 		while (this.held.length > 0 && this.running.size < this.parallel && !this.stopping) {
 			const [job] = this.held;
-			// one that may have been the end of a consumer runs with those only that came with it
+			// a job that may have crashed a consumer runs only with jobs of the same token
 			if ([...this.running].some(other => !other.lost && other.token !== job.token && (other._.apart || job._.apart))) break;
 			this.held.shift();
 			this.running.add(job);
@@ -422,7 +439,7 @@ class Consumer {
 		}
 	}
 
-	/** Call the handler; returns what is to be told. */
+	/** Call the handler; returns the outcome to report. */
 	async outcomeOf(job) {
 		try {
 			const result = await this.handler(job);
@@ -435,7 +452,7 @@ class Consumer {
 		}
 	}
 
-	/** The lease is over, or may be: whatever comes of the job is not told any more. */
+	/** The lease may have ended: the outcome of the job is not reported any more. */
 	lose(job) {
 		if (job.lost) return;
 		job.lost = true;
@@ -448,15 +465,15 @@ class Consumer {
 
 	// ------------------------------------------------------------ tell
 
-	/** Hold what is held, and tell what has ended, until all is told. */
+	/** Extend leases and report outcomes, until everything is reported. */
 	async tell() {
 		for (;;) {
 			this.giveBack();
 			for (const job of [...this.held, ...this.running, ...this.ended])
 				if (now() >= job._.until) this.lose(job);
 			this.begin();	// what is lost keeps no other from that
-			// what has ended is held as well, for as long as it cannot be told; not what is refused, which would be held for
-			// ever, and not when we stop, which would not end then
+			// Extend leases also after the end of a job, until the outcome is reported.  Not for
+			// refused jobs, which would be held forever, and not during shutdown.
 			const holding = [...this.held, ...this.running, ...this.stopping ? [] : this.ended]
 				.filter(job => !job.lost && !job._.refused);
 			const [what, jobs] = this.next(holding);
@@ -473,8 +490,8 @@ class Consumer {
 		}
 	}
 
-	/** What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts already,
-	 * and somebody else may have nothing to do. */
+	/** Release held jobs during shutdown, or if they have not begun as soon as expected.  Their
+	 * timeouts are running, and another consumer may be idle. */
 	giveBack() {
 		const back = this.held.filter(job => this.stopping || now() >= this.lateAt(job));
 		if (back.length === 0) return;
@@ -488,8 +505,8 @@ class Consumer {
 		return this.ahead === null && !job._.apart ? job._.since + Math.min(NOT_SOON, this.heartbeat) : Infinity;
 	}
 
-	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
-	 * others of one kind may come all the time, until the lease of what waits is over. */
+	/** The most urgent report: extensions, then outcomes.  Outcomes take turns: an endless stream
+	 * of one kind must not delay the rest until the leases end. */
 	next(holding) {
 		for (const what of ['extend', ...this.turns]) {
 			let jobs;
@@ -533,14 +550,15 @@ class Consumer {
 		this.room.ring();
 	}
 
-	/** That was told; the handler may have said more since. */
+	/** Remove the reported part; the handler may have added more. */
 	said(what, job) {
 		if (what === 'log') job._.lines.splice(0, job._.telling.length);
 		else if (job._.progress === job._.telling) job._.progress = null;
 	}
 
-	/** It is told again, unless that cannot help.  If the connection is lost in between, nobody knows whether
-	 * the server has heard: then "the lease is over" may mean that it had. */
+	/** Repeat the report later, unless the error is permanent.  If the connection was lost, the
+	 * server may have processed the report.  A later error "the lease is over" is then
+	 * ambiguous. */
 	notTold(what, jobs, error) {
 		const state = error.severity ? error.code : '';
 		const again = now() + (LOST.test(state) ? 0.1 : 1);	// a connection is waited for when it is made

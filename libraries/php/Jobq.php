@@ -1,23 +1,26 @@
 <?php
 /*
- * A consumer of jobq in PHP: takes jobs, calls a function for each, and says what has become of it.
+ * A consumer of jobq in PHP: reserves jobs, calls a function for each, and reports the outcome.
  *
  *	$make = fn (Jobq\Job $job) => ['file' => $job->payload['image'] . '.png'];
  *	(new Jobq\Consumer('pgsql:dbname=app', ['thumbnails'], $make))->run();
  *
- * It needs PHP 8.1 with pdo_pgsql and pcntl, and nothing else.  Consumer has what can be set.  What the handler
- * returns is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject say.
- * A process runs one job at a time; start as many as jobs are to run.
+ * Requires only PHP 8.1 with pdo_pgsql and pcntl.  See the constructor of Consumer for the
+ * options.  The value returned by the handler is the result of the job.  An exception is a failed
+ * attempt, apart from Retry, Release and Reject.  A process runs one job at a time; start a process
+ * for each concurrent job.
  *
- * How it works.  Leases are extended by SIGALRM while the handler runs: PHP calls us between two of its own
- * steps.  So a step that takes long, as one call that waits for another server, must be shorter than the
- * lease; and sleep() ends early.  SIGTERM and SIGINT are blocked and asked for, since PHP forgets a signal
- * whose step ends with an exception; a program that the handler starts has them blocked as well.
+ * Implementation: a handler of SIGALRM extends leases while the job handler runs.  PHP calls signal
+ * handlers between two instructions.  Each instruction must therefore be shorter than the lease,
+ * for example a call to another server; and sleep() ends early.  SIGTERM and SIGINT are blocked and
+ * polled, because PHP forgets a signal if an instruction ends with an exception.  Programs started
+ * by the handler inherit the blocked signals.
  *
- * Numbers of payloads and headers keep all their digits: one that neither int nor float can hold is a string.
+ * Numbers in payloads and headers keep all digits: a number without an exact int or float is a
+ * string.
  *
- * A job whose lease may be over is not acknowledged any more: $job->lost becomes true, and what the handler
- * returns is dropped.  The server would not believe it, either.
+ * A job whose lease may have ended is not acknowledged.  $job->lost becomes true, and the value
+ * returned by the handler is dropped.  The server would reject the outcome, too.
  */
 namespace Jobq;
 
@@ -31,7 +34,8 @@ const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
 const TOO_DEEP = '54001';					// to be read as JSON
 const NO_ROOM = '54000';					// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
 const NO_JSONB = 32000000;					// bytes of a text; a shorter one has room there
-// what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
+// temporary errors: lack of resources, a lock, a server that is read-only or stops, jobq not
+// running yet
 const PASSING = '/^(08|25|40|53|55|57|58|HY|JQ002|' . NO_ROOM . ')/';
 const DISCONNECTED = '/^(08|57|HY)/';
 const MOST_REFUSED = 20;					// jobs whose end the server refuses, without others being kept waiting
@@ -42,18 +46,19 @@ const SOON = 0.1;							// seconds in which what is taken begins, unless "batch"
 const NOT_SOON = 1.0;						// seconds after which what has not begun is given back then
 const DEEPEST = 1001;						// levels of JSON: PHP has 512 unless told, the server 1000, and what is in the last
 
-// before a DSN, which may say otherwise: a server that is not there any more is noticed within a minute
+// prepended to the DSN, whose settings take precedence: the loss of a server is noticed within a
+// minute
 const NOTICING = 'keepalives_idle=30;keepalives_interval=10;keepalives_count=3;tcp_user_timeout=60000;';
 
-// nothing else is held then: one job runs at a time, and others are taken when all have ended
+// no other jobs are held then: one job runs at a time, and more are reserved when all have ended
 const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant, context,
 extract(epoch FROM lease_until - jobq_internal.clock())::float8 AS left
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text, 0)';
 const PROGRESS = 'SELECT jobq.set_progress(?::bigint, ?::bigint, ?::real, ?::text)';
 const LOG = 'SELECT jobq.log(?::bigint, ?::bigint, ?::text, ?::text)';
 
-// Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
-// much for each token, so all of a token are together.
+// Each statement is for many jobs, with one commit.  An extension uses the role's quota per token,
+// so the jobs of a token are grouped.
 const OF_EACH = ' FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::interval[]) AS j (id, token, text, time)';
 const TELL = [
 	'extend' => 'SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
@@ -64,7 +69,7 @@ const TELL = [
 	'release' => 'SELECT jobq.release(j.id, j.token, j.time)' . OF_EACH,
 ];
 
-/** The attempt has failed; the next one comes after so many seconds, and not after the backoff. */
+/** The attempt has failed.  The next attempt starts after $delay seconds instead of the backoff. */
 class Retry extends \Exception
 {
 	public function __construct(public readonly float $delay, string $error = 'the handler wants it to be tried again')
@@ -73,7 +78,7 @@ class Retry extends \Exception
 	}
 }
 
-/** Not now: the job goes back to its queue for so many seconds, and no attempt is charged. */
+/** The job goes back to its queue for $delay seconds, and no attempt is charged. */
 class Release extends \Exception
 {
 	public function __construct(public readonly float $delay = 0)
@@ -82,30 +87,30 @@ class Release extends \Exception
 	}
 }
 
-/** No other attempt can help: the job is a dead letter now. */
+/** Retries cannot help: the job becomes a dead letter. */
 class Reject extends \Exception
 {
 }
 
-/** Somebody else may have the job now. */
+/** Another consumer may have the job now. */
 class LeaseLost extends \Exception
 {
 }
 
-/** A job that is held: the columns of jobq.reserved_job, and whether the lease is lost. */
+/** A reserved job: the columns of jobq.reserved_job, and whether the lease is lost. */
 class Job
 {
 	public bool $lost = false;
-	/** @internal what is to be told: a key of TELL, text, seconds */
+	/** @internal the outcome to report: a key of TELL, text, seconds */
 	public ?array $outcome = null;
-	/** @internal something was wrong with several of which this is one */
+	/** @internal an error occurred in a statement for several jobs including this job */
 	public bool $alone = false;
-	/** @internal how it has ended is an error to the server, which will hardly pass */
+	/** @internal the server rejects the outcome, probably permanently */
 	public bool $refused = false;
 	/** @internal */
 	public float $tellAt = 0;
 
-	/** @internal it is held since "since"; the lease is over at "until", at the latest */
+	/** @internal "since": start of the hold; "until": latest end of the lease */
 	public function __construct(public readonly int $id, public readonly int $token, public readonly ?string $queue,
 		public readonly string $kind, public readonly mixed $payload, public readonly mixed $headers,
 		public readonly int $attempt, public readonly ?int $maxAttempts, public readonly ?string $tenant,
@@ -114,20 +119,20 @@ class Job
 	{
 	}
 
-	/** For handlers that take long: throws LeaseLost if the lease is lost. */
+	/** For long handlers: throws LeaseLost if the lease is lost. */
 	public function check(): void
 	{
 		if ($this->lost)
 			throw new LeaseLost("the lease of job $this->id is over");
 	}
 
-	/** Shows how far the job is: from 0 to 100. */
+	/** Reports the progress from 0 to 100. */
 	public function progress(float $percent, ?string $message = null): void
 	{
 		($this->say)($this, PROGRESS, [$percent, $message]);
 	}
 
-	/** Keeps a line with the job: the level is debug, info, warning or error. */
+	/** Stores a log line with the job; the level is debug, info, warning or error. */
 	public function log(string $message, string $level = 'info'): void
 	{
 		($this->say)($this, LOG, [$message, $level]);
@@ -153,17 +158,17 @@ class Consumer
 	private $log;
 
 	/**
-	 * Takes jobs of these queues, in strict order, and calls the handler for each.
+	 * Reserves jobs of these queues, in strict order, and calls the handler for each.
 	 *
-	 * @param $dsn       where, for PDO
-	 * @param $batch     how many jobs are taken at a time; unless told, one and as many more as begin within a tenth
-	 *                   of a second by the time that jobs take, and what has not begun after a second is given back
-	 * @param $lease     seconds for which a job is held; it is extended while the job is held
-	 * @param $heartbeat each so many whole seconds: a third of the lease, unless told
-	 * @param $wait      seconds that a call of reserve() waits for jobs, or that pass between two looks with $listen
-	 * @param $listen    a DSN that leads to the server itself and not to a pooler: tells when there are jobs
-	 * @param $name      what the view jobq.workers shows
-	 * @param $log       is called with each line for the log, which else goes to standard error
+	 * @param $dsn       the database, for PDO
+	 * @param $batch     number of jobs reserved at a time; by default, one and as many more as will begin within a tenth
+	 *                   of a second; jobs that have not begun after a second are then released
+	 * @param $lease     seconds for which a job is held; extended while the job is held
+	 * @param $heartbeat interval of extensions in whole seconds; default: a third of the lease
+	 * @param $wait      seconds that a call of reserve() waits for jobs, or the interval of checks with $listen
+	 * @param $listen    DSN of the server itself, not of a pooler; for notifications of jobs
+	 * @param $name      name in the view jobq.workers
+	 * @param $log       called with each line for the log; default: standard error
 	 */
 	public function __construct(private string $dsn, private array $queues, private \Closure $handler,
 		private ?int $batch = null, private float $lease = 30, ?float $heartbeat = null, private float $wait = 5,
@@ -198,13 +203,13 @@ class Consumer
 		}
 	}
 
-	/** Take no more jobs; run() returns when the one that runs has ended. */
+	/** Reserve no more jobs; run() returns when the running job has ended. */
 	public function stop(): void
 	{
 		$this->stopping = true;
 	}
 
-	/** Wait so many seconds; returns whether we were told to stop. */
+	/** Wait for so many seconds; returns true after a request to stop. */
 	private function stopped(float $seconds = 0): bool
 	{
 		if (!$this->stopping && @pcntl_sigtimedwait([SIGTERM, SIGINT], $info, (int) $seconds,
@@ -215,7 +220,7 @@ class Consumer
 
 	// ------------------------------------------------------------ take and run
 
-	/** Take what there is; returns whether that is anything. */
+	/** Reserve available jobs; returns true if there were any. */
 	private function take(): bool
 	{
 		$wait = $this->listen ? 0 : ($this->ended ? min(1, $this->patience) : $this->patience);
@@ -227,7 +232,7 @@ class Consumer
 			($this->log)('could not reserve: ' . $error->getMessage());
 			if (preg_match(HOPELESS, self::stateOf($error)))
 				throw $error;
-			// a connection is waited for when it is made
+			// without a connection, wait until the next attempt to connect
 			$this->stopped($this->db ? 1 : max(0, $this->connectAt - self::now()));
 			return false;
 		}
@@ -237,18 +242,18 @@ class Consumer
 		foreach ($rows as $row) {
 			if ($before = $this->ended[$row->id] ?? null)
 				$this->lose($before);	// it was refused, and its lease is over
-			// an answer that was held up says nothing of how long the lease is still
+			// a delayed answer says nothing about the rest of the lease
 			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, self::read($row->payload),
 				self::read($row->headers ?? 'null'), $row->attempt, $row->max_attempts, $row->tenant,
 				self::read($row->context ?? 'null'),
-				// a job with a timeout may have less time than others
+				// a job with a timeout may have less time than other jobs
 				$now, $now + $row->left, $late > LATE ? $now : $now + min($this->heartbeat, $row->left / 3), $this->say(...));
 		}
 		return (bool) $rows;
 	}
 
-	/** Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
-	 * connections, and others get none to settle their jobs. */
+	/** Late answers reduce the waiting time.  Behind a pooler, consumers waiting in reserve() may
+	 * occupy all connections, so that jobs cannot be settled. */
 	private function adapt(float $late, bool $empty = false): void
 	{
 		if ($late > LATE)
@@ -257,7 +262,7 @@ class Consumer
 			$this->patience = min($this->wait, $this->patience * 2);
 	}
 
-	/** Wait until we are told that there are jobs, or it is time to look. */
+	/** Wait until notified of jobs, or until the next regular check. */
 	private function await(): void
 	{
 		$until = self::now() + ($this->ended ? min(1, $this->wait) : $this->wait);
@@ -282,8 +287,8 @@ class Consumer
 		}
 	}
 
-	/** Run what is held, and tell of all of it, but for some that are refused: of those it is told later, until their
-	 * leases are over. */
+	/** Run the held jobs and report all outcomes.  Some refused jobs may remain; they are
+	 * reported later, until their leases end. */
 	private function work(): void
 	{
 		$this->toldAt = self::now();
@@ -314,8 +319,8 @@ class Consumer
 		pcntl_alarm(0);
 	}
 
-	/** The first that is held runs from now on; null if there is none.  An alarm comes between any two steps, and may
-	 * have what does not run given back. */
+	/** Start the first held job; null if there is none.  An alarm may come between any two
+	 * instructions, and may release jobs that do not run. */
 	private function begin(): ?Job
 	{
 		do
@@ -324,14 +329,14 @@ class Consumer
 		return $job;
 	}
 
-	/** Must it still be told of jobs before others are taken, or we stop? */
+	/** Must outcomes be reported before more jobs are reserved, or before the stop? */
 	private function untold(): bool
 	{
 		$refused = count(array_filter($this->ended, fn ($job) => $job->refused));
 		return count($this->ended) > ($this->stopping ? 0 : min($refused, MOST_REFUSED));
 	}
 
-	/** Call the handler; returns what is to be told. */
+	/** Call the handler; returns the outcome to report. */
 	private function outcomeOf(Job $job): array
 	{
 		try {
@@ -348,7 +353,7 @@ class Consumer
 		}
 	}
 
-	/** The lease is over, or may be: whatever comes of the job is not told any more. */
+	/** The lease may have ended: the outcome of the job is not reported any more. */
 	private function lose(Job $job): void
 	{
 		$job->lost = true;
@@ -358,7 +363,7 @@ class Consumer
 
 	// ------------------------------------------------------------ tell
 
-	/** Hold what is held, and tell what has ended; again when that is due. */
+	/** Extend leases and report outcomes; repeat when the next report is due. */
 	private function beat(): void
 	{
 		if ($this->busy)
@@ -375,8 +380,8 @@ class Consumer
 		$this->arm();
 	}
 
-	/** What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts already,
-	 * and somebody else may have nothing to do. */
+	/** Release held jobs during shutdown, or if they have not begun as soon as expected.  Their
+	 * timeouts are running, and another consumer may be idle. */
 	private function giveBack(bool $all): void
 	{
 		foreach ($this->held as $job)
@@ -393,7 +398,7 @@ class Consumer
 		return $this->batch === null ? $job->since + min(NOT_SOON, $this->heartbeat) : INF;
 	}
 
-	/** Have beat() called when there is something to do. */
+	/** Schedule the next call of beat(). */
 	private function arm(): void
 	{
 		$due = array_map(fn ($job) => min($job->until, $job->extendAt,
@@ -403,9 +408,9 @@ class Consumer
 		pcntl_alarm($due ? max(1, (int) ceil(min($due) - self::now())) : 0);
 	}
 
-	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  That is held as well, for as
-	 * long as it cannot be told; not what is refused, which would be held for ever, and not when we stop, which would
-	 * not end then. */
+	/** The most urgent report: extensions, then outcomes.  Leases are extended also after the end
+	 * of a job, until the outcome is reported.  Not for refused jobs, which would be held
+	 * forever, and not during shutdown. */
 	private function next(float $now): ?array
 	{
 		$kept = $this->stopping ? $this->held : $this->held + $this->ended;
@@ -421,7 +426,7 @@ class Consumer
 		return null;
 	}
 
-	/** Tell what the handler of the job says meanwhile; what the server does not take is lost. */
+	/** Report a call of the handler during its job; values rejected by the server are lost. */
 	private function say(Job $job, string $statement, array $values): void
 	{
 		$this->busy = true;
@@ -465,12 +470,13 @@ class Consumer
 		}
 	}
 
-	/** It is told again, unless that cannot help.  If the connection is lost in between, nobody knows whether the
-	 * server has heard: then "the lease is over" may mean that it had. */
+	/** Repeat the report later, unless the error is permanent.  If the connection was lost, the
+	 * server may have processed the report.  A later error "the lease is over" is then
+	 * ambiguous. */
 	private function notTold(string $what, array $jobs, PDOException $error): void
 	{
 		$state = self::stateOf($error);
-		// a connection is waited for when it is made
+		// without a connection, wait until the next attempt to connect
 		$again = $this->db ? self::now() + 1 : max(self::now(), $this->connectAt);
 		$alone = count($jobs) == 1;
 		if ($what == 'extend' && $state == TOO_MANY && !$this->byToken) {
@@ -500,7 +506,7 @@ class Consumer
 
 	// ------------------------------------------------------------ the server
 
-	/** Run a statement, after a connection is made if that is due. */
+	/** Run a statement, after connecting if an attempt is due. */
 	private function rows(string $statement, array $values): array
 	{
 		try {
@@ -526,13 +532,13 @@ class Consumer
 	{
 		if (str_starts_with($dsn, 'pgsql:'))
 			$dsn = 'pgsql:' . NOTICING . substr($dsn, strlen('pgsql:'));
-		// a pooler may give another session to each statement, so none is prepared
+		// a pooler may assign another session to each statement, so no statement is prepared
 		$db = new PDO($dsn, null, null, [PDO::PGSQL_ATTR_DISABLE_PREPARES => true, PDO::ATTR_TIMEOUT => 10]);
 		$db->exec("SET client_encoding TO 'UTF8'");
 		return $db;
 	}
 
-	/** Read JSON, with numbers that PHP would round as strings. */
+	/** Read JSON; numbers rounded by PHP become strings. */
 	private static function read(string $json): mixed
 	{
 		if (preg_match('/[0-9.]{16}/', $json))
@@ -543,7 +549,7 @@ class Consumer
 
 	private static function fits(string $number): bool
 	{
-		// without the zeros before and after
+		// without leading and trailing zeros
 		$digits = fn ($text) => trim(str_replace(['-', '.'], '', preg_replace('/e.*/i', '', $text)), '0');
 		return preg_match('/^-?[0-9]+$/', $number) ? (string) (int) $number === $number
 			: $digits(json_encode((float) $number)) === $digits($number);
@@ -559,14 +565,14 @@ class Consumer
 		return $error->errorInfo[0] ?? 'HY000';
 	}
 
-	/** An array as a literal, of texts that the server takes. */
+	/** An array as a literal, of cleaned texts. */
 	private static function arrayOf(array $values): string
 	{
 		return '{' . implode(',', array_map(fn ($value) => $value === null ? 'NULL'
 			: '"' . addcslashes(self::clean((string) $value), '"\\') . '"', $values)) . '}';
 	}
 
-	/** A text that the server takes. */
+	/** A text without characters rejected by the server. */
 	private static function clean(string $text): string
 	{
 		return str_replace("\0", "\u{fffd}", json_decode(json_encode($text, JSON_INVALID_UTF8_SUBSTITUTE)));

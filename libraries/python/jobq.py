@@ -46,7 +46,8 @@ NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is 
 TOO_DEEP = "54001"  # to be read as JSON
 NO_ROOM = "54000"  # in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
 NO_JSONB = 32_000_000  # characters of a text; a shorter one has room there
-# what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
+# temporary errors: lack of resources, a lock, a server that is read-only or stops, jobq not running
+# yet
 PASSING = ("08", "25", "40", "53", "55", "57", "58", "JQ002", NO_ROOM)
 MOST_REFUSED = 20  # jobs whose end the server refuses, without less of others being taken
 SHORTEST_WAIT = 0.1
@@ -55,7 +56,7 @@ MOST_AT_A_TIME = 100  # jobs in a statement
 SOON = 0.1  # seconds in which what is held ahead begins, unless "ahead" is told
 NOT_SOON = 1.0  # seconds after which what has not begun is given back then
 
-# unless the conninfo says otherwise: a server that is not there any more is noticed within a minute
+# unless the conninfo says otherwise: the loss of a server is noticed within a minute
 NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
             "tcp_user_timeout": "60000"}
 
@@ -63,8 +64,8 @@ RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attem
 extract(epoch FROM lease_until - jobq_internal.clock())::float8
 FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text, %s::int)"""
 
-# Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
-# much for each token, so all of a token are together.
+# Each statement is for many jobs, with one commit.  An extension uses the role's quota per token,
+# so the jobs of a token are grouped.
 OF_EACH = " FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::interval[]) AS j (id, token, text, time)"
 TELL = {
     "extend": "SELECT jobq.extend_many(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id), "
@@ -148,7 +149,7 @@ class Job:
         self._consumer = consumer
         self._since = time.monotonic()  # it is held or, later, it runs
         self._until = self._since + lease  # the lease is over then, at the latest
-        # a job with a timeout may have less time than others
+        # a job with a timeout may have less time than other jobs
         self._extend_at = self._since + min(heartbeat, lease / 3)
         self._lines = []  # of log(), not told yet
         self._progress = None  # likewise
@@ -201,7 +202,7 @@ class Link:
             await asyncio.sleep(max(0, self._not_before - time.monotonic()))
             self._not_before = time.monotonic() + self._pause
             try:
-                # a pooler may give another session to each statement, so none is prepared
+                # a pooler may assign another session to each statement, so no statement is prepared
                 self._connection = await psycopg.AsyncConnection.connect(
                     **{**NOTICING, **conninfo_to_dict(self._conninfo), "client_encoding": "utf8"}, autocommit=True,
                     prepare_threshold=None)
@@ -224,7 +225,7 @@ class Link:
             await asyncio.wait({task}, timeout=patience)
         finally:
             if not task.done():
-                # on a connection that is open, psycopg waits for the end of a statement that is cancelled
+                # on an open connection, psycopg waits for the end of a cancelled statement
                 await self.close()
                 task.cancel()
                 task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -272,7 +273,7 @@ class Consumer:
         self._taking = None
         self._stopping = False
         self._failure = None
-        # there is room for jobs; there is something to tell; there may be jobs
+        # set if there is room for jobs, something to report, and perhaps jobs
         self._room, self._news, self._wake = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def run(self):
@@ -317,16 +318,17 @@ class Consumer:
     def _wanted(self):
         ahead = self._ahead
         if ahead is None:
-            # the answer to a question for others is to come before they have ended
+            # the next answer must arrive before the held jobs have ended
             soon = max(SOON, min(2 * self._trip, NOT_SOON / 2))
             ahead = min(MOST_AT_A_TIME, int(self._parallel * soon / max(self._job_time, 0.001)))
-        # also until it is told how they have ended: else they would be lost with the next one
+        # until outcomes are reported, because the next crash would lose these outcomes, too
         if any(job._apart and not job.lost and not job._refused for job in self._held + self._running + self._ended):
             return 0
         wanted = self._parallel - len(self._held) - len(self._running)
         if len(self._held) <= ahead // 2:
             wanted += ahead
-        # while it cannot be told what has become of jobs, no others are taken; some that are refused are no such jobs
+        # while outcomes cannot be reported, no more jobs are reserved; some refused jobs are not
+        # counted
         refused = sum(job._refused for job in self._ended)
         untold = len(self._ended) - min(refused, MOST_REFUSED)
         room = 2 * (self._parallel + ahead) - len(self._held) - len(self._running) - untold
@@ -361,7 +363,7 @@ class Consumer:
             late = time.monotonic() - asked - wait
             self._adapt(late, not rows)
             for row in rows:
-                # an answer that was held up says nothing of how long the lease is still
+                # a delayed answer says nothing about the rest of the lease
                 self._held.append(Job(self, row, 0 if late > LATE else self._heartbeat))
             self._begin()
             self._news.set()
@@ -414,7 +416,7 @@ class Consumer:
 
     def _begin(self):
         while self._held and len(self._running) < self._parallel and not self._stopping:
-            # one that may have been the end of a consumer runs with those only that came with it
+            # a job that may have crashed a consumer runs only with jobs of the same token
             if any(not job.lost and job.token != self._held[0].token and (job._apart or self._held[0]._apart)
                    for job in self._running):
                 break
@@ -442,7 +444,8 @@ class Consumer:
         except Reject as error:
             return "reject", text_of(error), None
         except BaseException as error:
-            # a coroutine is cancelled by us if the job is lost; else something that the handler has waited for was
+            # the consumer cancels the coroutine of a lost job; otherwise the handler awaited a
+            # cancelled task
             if isinstance(error, KeyboardInterrupt) or job.lost and isinstance(error, asyncio.CancelledError):
                 raise
             log.info("job %s (%s) has failed", job.id, job.kind, exc_info=True)
@@ -555,7 +558,7 @@ class Consumer:
         asked = time.monotonic()
         texts = [self._text_of(what, job) for job in jobs]
         times = [self._lease if what == "extend" else None if what in MEANWHILE else job._outcome[2] for job in jobs]
-        # no longer than until the next lease may be over: its handler must be told
+        # no longer than until the next lease may end, because the handler must be notified
         patience = min([self._lease / 2] + [job._until - asked for job in self._kept()])
         try:
             await self._teller.rows(max(SHORTEST_WAIT, patience), TELL[what], [job.id for job in jobs],

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # A consumer in shell.  usage: consumer.sh QUEUE COMMAND
-# The command gets each payload on its input; psql's PGHOST ... say where.
+# The command gets each payload on its input; PGHOST ... give the database.
 queue=$1 command=$2 lease=${LEASE:-30}
 stop=
 trap 'stop=1' TERM INT
 
-# a server that does not answer, or is not there any more, is noticed within a minute
+# notice within a minute that a server does not answer or has gone
 noticing="connect_timeout=10 keepalives_idle=30 keepalives_interval=10 keepalives_count=3 tcp_user_timeout=60000"
 sql() { psql -XAtq -F $'\t' -v ON_ERROR_STOP=1 -d "$noticing" "$@"; }
-# again while the server is away, for as long as the lease may last
+# repeat while the server is away, for at most the length of the lease
 say() {
 	local end=$((SECONDS + lease))
 	until sql -v id="$1" -v token="$2" -v text="${4:-}" <<<"SELECT jobq.$3;" >/dev/null; do
@@ -16,7 +16,7 @@ say() {
 	done
 }
 
-# hold these jobs, given as lines of id and token, for another while
+# extend the leases of these jobs, given as lines of id and token
 heartbeat() {
 	while sleep $((lease / 2)); do
 		for job; do

@@ -44,7 +44,7 @@ def measure(server, make, jobs):
     last = server.ask("SELECT max(id) FROM jobq_internal.job")
     began = server.ask("SELECT clock_timestamp()")
     server.ask("SELECT jobq.resume('default')")
-    # by its id: who looks at all walks over all dead rows, and takes a processor from the workers
+    # by id: a scan of all jobs would read all dead rows, and take a processor from the workers
     server.ask("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq_internal.job WHERE id = %s) "
                "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % last)
     deadline = time.monotonic() + 300

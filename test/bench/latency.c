@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * latency.c
- *	  Runs a statement again and again and notes when its commit has returned.
+ *	  Runs a statement repeatedly, and records the time of each commit.
  *
  * usage: latency COUNT PAUSE_MS STATEMENT [CHANNEL]
  *
  * STATEMENT gets $1, the number of the round, as text.  With a channel, a
- * second process listens on it and notes when the notification, whose payload
- * must be the number, is there.
+ * second process listens on the channel and records the time of the
+ * notification, whose payload must be the number.
  *
- * Output: a line per event, "s" (commit returned) or "r" (received), the
- * number, and CLOCK_REALTIME in microseconds, which is also what the server's
- * clock_timestamp() shows.
+ * Output: a line per event with "s" (commit returned) or "r" (received), the
+ * number, and CLOCK_REALTIME in microseconds, like the server's
+ * clock_timestamp().
  *
  * test/bench/latency.c
  *
@@ -65,7 +65,8 @@ check(PGconn *conn, PGresult *result)
 }
 
 /*
- * Note notifications until all have come, or none comes for five seconds.
+ * Record notifications until all have arrived, or until none arrives for five
+ * seconds.
  */
 static void
 listen_for(const char *channel, int count, int ready)

@@ -158,7 +158,7 @@ def restart(**settings):
                    check=True, stdout=subprocess.DEVNULL, timeout=60)
 
 
-# What a workload has made: extensions, schemas, roles.
+# Objects created by a workload: extensions, schemas, roles.
 MADE = """SELECT format('DROP EXTENSION %I CASCADE', extname) FROM pg_extension WHERE extname <> 'plpgsql'
     UNION ALL SELECT format('DROP SCHEMA %I CASCADE', nspname) FROM pg_namespace
         WHERE nspname !~ '^(pg_|information_schema$)'
@@ -171,7 +171,7 @@ def clean():
     leave()
     wait_for_server()
     for statement in sql(MADE):
-        # the extension's schema has gone with it, perhaps
+        # the schema may have been dropped with its extension
         sql("DO $do$ BEGIN %s; EXCEPTION WHEN undefined_object OR invalid_schema_name THEN END $do$" % statement)
     sql("CREATE SCHEMA public AUTHORIZATION pg_database_owner")
     sql("GRANT USAGE ON SCHEMA public TO PUBLIC")

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * pickup.c
- *	  How long after a commit a consumer outside has the job.
+ *	  The time from a commit until an external consumer has the job.
  *
  * usage: pickup COUNT PAUSE_MS SEND TAKE [CHANNEL]
  *
  * SEND gets $1, the number of the round, as text.  A second process runs TAKE
- * again and again, each time after a notification if there is a channel; TAKE
- * returns rows of the number, or "-" for others' jobs, and a statement to run
- * when the time has been taken, or null.
+ * repeatedly, each time after a notification if there is a channel.  TAKE
+ * returns rows with the number, or "-" for foreign jobs, and a statement to run
+ * after the time was recorded, or null.
  *
- * Output as that of latency.c.
+ * Output as of latency.c.
  *
  * test/bench/pickup.c
  *

@@ -33,7 +33,7 @@ def lines(path, title, x, y, sides, series):
     for i, (name, points) in enumerate(series.items()):
         plots.append("'-' using 1:2 with lines linewidth %s linecolor rgb '%s' title '%s'" % (
             3 if i < 2 else 2, COLORS[i % len(COLORS)], name.replace("'", "")))
-        # what cannot be drawn on a logarithmic scale is left out
+        # omit values without a logarithm
         data += ["%g %g" % p for p in points if not math.isnan(p[1]) and p[1] > 0] + ["e"]
     script = SCRIPT % {"path": path, "title": title, "x": x, "y": y, "left": sides[0],
                        "right": sides[1], "plots": ", ".join(plots)}

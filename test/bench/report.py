@@ -213,8 +213,8 @@ def text(report):
                      + ["  " + remark for remark in remarks(report)])
 
 
-# What the README shows of each system: heads, workload, end of the figure's name,
-# and what of the figure.
+# Figures shown in the README for each system: heading, workload, end of the
+# figure's name, and the value of the figure.
 SHORT = (("drain, jobs/s", "drain", "", "median"), ("spread", "drain", "", "spread"),
          ("ratio", "drain", "", "ratio"),
          ("pick-up p50, ms", "latency", ", p50", "median"), ("p99, ms", "latency", ", p99", "median"),

@@ -20,8 +20,8 @@ import traceback
 import lib
 import report
 
-# How many seconds each may take with --quick and without.  It measures fewer
-# rounds if the time is not enough for all, but always one.
+# Seconds for each workload with --quick and without.  If the time is not enough
+# for all rounds, fewer rounds are measured, but at least one.
 SHARES = {"drain": (35, 120), "latency": (40, 130), "snapshot": (75, 360), "writes": (30, 50),
           "cost": (45, 56), "scale": (50, 110), "waiting": (75, 100), "cron": (130, 130),
           "enqueue": (25, 45), "backlog": (30, 30), "idle": (20, 22), "memory": (15, 10),

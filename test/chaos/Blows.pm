@@ -1,10 +1,9 @@
-# Disturbances that hit processes: signals to each kind of them, ends and crashes
+# Disturbances of processes: signals to each kind of process, and stops and crashes
 # of the whole server.
 #
-# A disturbance is a name, how often it is drawn against others, and what it does;
-# it may return words that go into the report.  What it gets is the round (see
-# the runner): "server", "struck()" to note who was hit, "hold()" for what must be
-# undone before the checks.
+# A disturbance is a name, a weight, and a function, which may return text for the
+# report.  The function gets the round (see the runner): "server", "struck()" to
+# record signals, "hold()" to register actions that are undone before the checks.
 
 package Blows;
 
@@ -16,7 +15,7 @@ sub list
 {
 	my @list;
 
-	# what each kind of process is sent; a backend is hit wherever it is just then
+	# signals for each kind of process; a backend may be at any point of execution
 	my @types = (
 		[ 'jobq worker', 6 ], [ 'jobq scheduler', 5 ], [ 'jobq launcher', 3 ], [ 'client', 5 ],
 		[ 'checkpointer', 1 ], [ 'walwriter', 1 ], [ 'background writer', 1 ],
@@ -27,7 +26,7 @@ sub list
 	{
 		foreach my $signal (@signals)
 		{
-			# that would be the postmaster's word for the last checkpoint of all
+			# the postmaster sends this signal for the shutdown checkpoint
 			next if $type->[0] eq 'checkpointer' && $signal->[0] eq 'INT';
 			push @list, [ "$signal->[0] of a $type->[0]", $type->[1] * $signal->[1],
 				sub { strike($_[0], $signal->[0], $type->[0]) } ];
@@ -52,7 +51,7 @@ sub list
 	return @list;
 }
 
-# Send a signal to so many processes of a type.
+# Send a signal to some processes of a type.
 sub strike
 {
 	my ($round, $signal, $type, $count) = @_;
@@ -62,13 +61,13 @@ sub strike
 
 	return 'none there' unless @there;
 	@there = $round->pick_some($count || 1, @there);
-	# of the clients, one of this role runs jobs
+	# clients of this role run jobs
 	$round->struck($_->{pid}, $signal, $_->{type} eq 'jobq worker' || $_->{title} =~ /^chaos_1 /) foreach @there;
 	kill $signal, map { $_->{pid} } @there;
 	return join ', ', map { "$_->{pid} ($_->{title})" } @there[ 0 .. ($#there > 2 ? 2 : $#there) ];
 }
 
-# A process that does nothing for some time.
+# Stop a process for some time.
 sub stop
 {
 	my ($round, $type) = @_;
@@ -82,7 +81,7 @@ sub stop
 	return "$process->{pid} ($process->{title})";
 }
 
-# The postmaster gets a signal, and the server is started again.
+# Send a signal to the postmaster, and start the server again.
 sub down
 {
 	my ($round, $signal) = @_;
@@ -96,7 +95,7 @@ sub down
 	return;
 }
 
-# Wait until the server has gone.
+# Wait until the server has ended.
 sub leave
 {
 	my ($server, $postmaster) = @_;
@@ -112,8 +111,8 @@ sub leave
 	  . join(', ', map { "$_->{pid} ($_->{title})" } $server->processes($postmaster)) . "\n";
 }
 
-# It waits for all clients, and takes no new ones; what makes it wait for long is
-# ended by a fast shutdown.
+# A smart shutdown waits for all clients, and accepts no new ones.  After some time
+# a fast shutdown ends the wait.
 sub smart
 {
 	my ($round) = @_;
@@ -145,7 +144,8 @@ sub kill_all
 	return;
 }
 
-# All at the same moment, as when a container ends: nobody can say who it was.
+# Kill all processes at once, as at the end of a container: no process can log the
+# signal.
 sub kill_processes
 {
 	my ($round) = @_;
@@ -153,7 +153,7 @@ sub kill_processes
 	my $postmaster = $server->postmaster or return;
 	my %all;
 
-	# once it stands still it forks no more, and one more look finds its last child
+	# A stopped postmaster forks no more; another search finds the last child.
 	kill 'STOP', $postmaster;
 	usleep(1000) until Server::stat_of($postmaster)->{state} =~ /[TZ]/;
 	while (my @new = grep { !$all{$_}++ } $server->everyone)
@@ -189,7 +189,7 @@ sub crash_in_checkpoint
 	return strike($round, 'KILL', 'checkpointer');
 }
 
-# Twice: the second time while it comes back from the first.
+# Crash the server again during recovery.
 sub crash_in_recovery
 {
 	my ($round) = @_;
@@ -221,8 +221,8 @@ sub crash_in_recovery
 	return $first;
 }
 
-# The postmaster kills who has not ended five seconds after a crash: that is not
-# who has crashed.
+# Five seconds after a crash the postmaster kills processes that have not ended.
+# Such a process is not the cause of the crash.
 sub deaf_neighbour
 {
 	my ($round) = @_;

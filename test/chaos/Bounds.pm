@@ -1,6 +1,6 @@
-# The part of the load that meets bounds: limiters that kinds and queues share, of which
-# one asks what a job costs, and some have jobs that do not wait for a place; and queues
-# that are full.  See Load.pm.
+# The part of the load with bounds: limiters shared by kinds and queues, full queues.
+# One limiter uses the cost of jobs; jobs of some limiters do not wait for permits.  See
+# Load.pm.
 
 package Bounds;
 
@@ -8,17 +8,17 @@ use strict;
 use warnings FATAL => 'all';
 use Session;
 
-# How many jobs the queues "full ..." may have.
+# Maximum length of the queues "full ...".
 our $length = 4;
 
-# Kinds whose jobs do not wait for a place.
+# Kinds of jobs without waiting for permits.
 our @taking = qw(chaos.skipping chaos.releasing chaos.replacing);
 
-# What jobs cost.
+# Costs of jobs.
 my @prices = 0 .. 3;
 
-# Jobs of two kinds and two queues that share the limits.  First come more than the
-# rate allows for some time; and after many that cost something, some that cost nothing.
+# Jobs of two kinds and two queues that share limits.  First a burst beyond the rate;
+# free jobs follow many jobs with a cost.
 sub share
 {
 	my ($self) = @_;
@@ -53,7 +53,7 @@ sub share
 			my $priced = $queue =~ /priced/ || $kind =~ /priced/;
 			my $fails = $kind ne 'chaos.outside' && rand() < 0.1 ? 1 : 0;
 
-			# what is paced must not become a backlog
+			# a rate limit must not cause a backlog
 			next if ($priced || "$kind $queue" =~ /paced/) && rand() < 0.6;
 			$jobs{$tag} = { kind => $kind, role => $self->{role}, fate => 'done' };
 			push @calls, "SELECT jobq.enqueue('$kind', " . Session::payload(tag => $tag, fails => $fails,
@@ -66,8 +66,8 @@ sub share
 	return;
 }
 
-# The key of a job that does not wait for a place, and how many of the key there are:
-# one of few keys, which several roles have, unless told.
+# The key of a job without waiting for permits, and the permits per key.  By default a
+# random key out of a few, shared by several roles.
 sub places
 {
 	my ($kind, $key) = @_;
@@ -76,7 +76,7 @@ sub places
 	return (grp => "$limiter " . ($key || int rand 3), places => $limiter eq 'releasing' ? 2 : 1);
 }
 
-# Jobs that find all places taken, by each other.
+# Jobs that compete for the same permits.
 sub find_taken
 {
 	my ($self) = @_;
@@ -118,8 +118,8 @@ sub find_taken
 	return;
 }
 
-# More than a queue may have.  Who waits for a place is to get it: he would outstay
-# the end of the load.
+# More jobs than a queue may have.  A session waiting for room must get room before the
+# load ends.
 sub fill
 {
 	my ($self) = @_;
@@ -150,7 +150,7 @@ sub fill
 		}
 		elsif ($way < 0.9)
 		{
-			# the places of what is undone are for others
+			# the room of undone jobs is free for other jobs
 			my $kept = $self->new_tag;
 
 			$self->transaction([ 'SAVEPOINT s', @calls, 'ROLLBACK TO s',
@@ -166,14 +166,14 @@ sub fill
 	return;
 }
 
-# Looks all the time at how many there are.
+# Measure the lengths of the queues again and again.
 sub measure
 {
 	my ($self) = @_;
 
 	while ($self->wire('all') && !$self->stopped('all'))
 	{
-		# a disturbance makes them shorter, but never longer
+		# a disturbance lowers, but never raises the limit
 		my $answer = $self->{wire}->ask(qq{
 SELECT format('queue %s has %s jobs, and not $length', q.name, count(*))
 	FROM jobq_internal.queue q JOIN jobq_internal.job j ON j.queue_id = q.id WHERE q.max_length IS NOT NULL

@@ -1,8 +1,8 @@
-# The checker: proves the guarantees from the tables, when the load has ended,
-# the server is mended and the queues are empty.
+# The checker: proves the guarantees from the tables, after the load has ended, the
+# server is repaired and the queues are empty.
 #
-# Each check is a query that returns a line for each thing that is wrong.  Some subjects
-# have theirs in files of their own.
+# Each check is a query that returns a line for each error.  Some subjects have separate
+# files.
 
 package Check;
 
@@ -14,8 +14,8 @@ use POSIX qw(strftime);
 use Time::HiRes qw(time usleep);
 use Wire;
 
-# What is to be known of jobs and notes, in one shape.  The job of a step that has a
-# job for each element runs no handler itself, nor does one that stands for a workflow.
+# Jobs and notes in uniform views.  Two kinds of jobs run no handler: the job of a step
+# with a job per element, and the job that represents a workflow.
 my $views = q{
 CREATE TEMP TABLE found AS
 	WITH job AS (
@@ -48,7 +48,7 @@ CREATE INDEX ON effects (job);
 CREATE INDEX ON found (batch_id);
 ANALYZE found, intent, effects, chaos.effect, chaos.begun, chaos.crashed, chaos.blow, chaos.gone};
 
-# For as long as nothing happens.
+# The statistics, while nothing runs.
 my $statistics = q{
 SELECT format('queue %s, kind %s: %s jobs, %s of them blocked, and %s dead letters; by the statistics %s, %s and %s',
 		queue, kind, coalesce(j.live, 0), coalesce(j.blocked, 0), coalesce(j.letters, 0),
@@ -144,30 +144,30 @@ SELECT DISTINCT about ->> 'what' FROM chaos.note WHERE event = 'wrong'},
 	CheckBounds::list(),
 	CheckCompose::list());
 
-# What must be given back, which may take the scheduler a moment.
+# Resources that must be returned; the scheduler may need a moment.
 my @leaks = (
 	q{SELECT format('%s has %s running', coalesce(queue, kind), running) FROM jobq.limits WHERE running <> 0},
 	q{SELECT format('group %s: %s run, waits for %s, %s parked, more: %s', group_id, running, waits_for, parked, more)
 		FROM jobq_internal.group_slots() WHERE running <> 0 OR parked <> 0 OR more OR waits_for IS NOT NULL},
 	q{SELECT format('a lease of job %s, until %s', job_id, lease_until) FROM jobq_internal.lease_slots()},
-	# some may be left until the next start
+	# some may remain until the next start
 	q{SELECT format('%s rows of jobq_internal.lease', count(*)) FROM jobq_internal.lease HAVING count(*) > 20},
 	q{SELECT format('unique key %s of job %s', key, job_id) FROM jobq_internal.unique_key},
 	q{SELECT format('worker %s runs job %s', pid, job_id) FROM jobq_internal.worker_slots() WHERE job_id IS NOT NULL});
 
-# What must not be in the log, unless it is among what may be.
+# Messages forbidden in the log, unless allowed.
 my $fault = qr/^TRAP: | PANIC:  | was\ terminated\ by\ signal\ (?:4|6|7|8|11)\b
 	| ERROR:\ AddressSanitizer | runtime\ error:
 	| resource\ was\ not\ closed | refcount\ leak | reference\ leak | snapshot\ .*\ still\ active
 	| LOG:\ \ chaos\ crowd | problem\ in\ alloc\ set | write\ past\ chunk\ end
 	| (?:ERROR|FATAL):\ \ (?:unexpected|could\ not\ (?:find|open)\ (?:relation|block)|missing\ chunk|invalid\ page)/x;
 
-# A process that is terminated says so, unless its server is being stopped: then all end
-# without a word, and one may be gone for a moment while another still works.
+# A terminated process logs a message, unless its server is being stopped.  Then all
+# processes end silently, and one may have ended while another still works.
 my $ending = qr/FATAL:\ \ terminating|LOG:\ \ received\ \w+\ shutdown\ request
 	|LOG:\ \ terminating\ any\ other\ active|LOG:\ \ database\ system\ is\ ready\ to\ acc/x;
 
-# Load what was noted; returns how many notes there are.
+# Load the notes.  Returns their number.
 sub take_notes
 {
 	my ($db, $folder, $blows, $log) = @_;
@@ -201,7 +201,7 @@ sub take_notes
 	{
 		push @crashed, [ $1, $2 ];
 	}
-	# of this one there is no word
+	# the log contains nothing about this signal
 	push @gone, map { [ undef, map { strftime('%F %T UTC', gmtime $_) } $_->[2], $_->[2] + 2 ] } grep { $_->[1] eq 'POSTMASTER' } @$blows;
 	fill($db, 'chaos.note', @notes);
 	fill($db, 'chaos.begun', @begun);
@@ -232,8 +232,8 @@ sub must
 	return $answer->{rows};
 }
 
-# Do the statistics agree with the tables while all rests, whoever is just ending a
-# job?  Returns what is wrong.
+# Compare the statistics with the tables while no job runs; some sessions may still be
+# ending a job.  Returns the errors.
 sub statistics
 {
 	my ($server, $when) = @_;
@@ -254,8 +254,8 @@ sub statistics
 	}
 }
 
-# Where no crash was, all that has become of jobs was counted; but not what prepared
-# transactions have brought.  Returns what is wrong.
+# If there was no crash, all finished jobs were counted, except jobs of prepared
+# transactions.  Returns the errors.
 sub counters
 {
 	my ($db) = @_;
@@ -272,8 +272,8 @@ SELECT format('    queue %s: %s completed, %s cancelled, %s expired; by the stat
 	return @$rows ? ('not so: the statistics have counted all', map { $_->[0] } @$rows) : ();
 }
 
-# Everything; returns what is wrong.  "allowed" names checks that do not hold after
-# what was done, with the reason.
+# Run all checks.  Returns the errors.  "allowed" names checks that do not hold after the
+# disturbances, with the reason.
 sub tables
 {
 	my ($db, %allowed) = @_;
@@ -302,8 +302,8 @@ sub leaks
 
 	while (1)
 	{
-		# an entry without a row is dropped by whoever takes it: nobody is there any more
-		# who would, where consumers do
+		# An entry without a row is dropped when a consumer reserves the job.  The
+		# consumers have ended, so reserve here.
 		must($db, q{SELECT id FROM jobq.reserve(ARRAY(SELECT name FROM jobq.queues WHERE mode = 'consumer'), 100)});
 		my @left = map { map { "    $_->[0]" } @{ must($db, $_) } } @leaks;
 
@@ -313,9 +313,8 @@ sub leaks
 	}
 }
 
-# What the log tells: with the lines of which we know the reason left out.  A process
-# ends by the signal that it was sent, and by SIGABRT if it has said PANIC, which is
-# judged by itself.
+# Check the log, without the lines that have a known reason.  A process ends by the
+# signal it was sent, or by SIGABRT after a PANIC, for which there is a separate check.
 sub look_at_log
 {
 	my ($log, $blows, %allowed) = @_;

@@ -1,13 +1,13 @@
-# What the checker looks at of bounds: limits, groups, unique keys, full queues, and what
-# becomes of jobs that do not wait for a place.  See Check.pm.
+# Checks of bounds: limits, groups, unique keys, full queues, and jobs without waiting for
+# permits.  See Check.pm.
 
 package CheckBounds;
 
 use strict;
 use warnings FATAL => 'all';
 
-# What keeps to which bound, apart for each key; and what does not wait for a place.
-# What costs nothing passes.
+# The bound of each effect, per key if separate; jobs without waiting for permits; free jobs,
+# which may pass the rest.
 sub views
 {
 	return q{
@@ -57,11 +57,12 @@ SELECT format('group %s: number %s (job %s, %s to %s), then number %s (job %s, f
 		FROM chaos.effect WHERE queue ~ 'grouped|patient' WINDOW w AS (PARTITION BY grp ORDER BY started)) e
 	WHERE n <= last_n AND queue <> 'patient' OR started < last_ended},
 
-	# The patience counts from the end of an attempt, of which the log tells the beginning.
-	# Who was hit before he could say that it began says so of a later one at the earliest;
-	# if that is the first again, as nobody was charged, the row tells that it has come back,
-	# until it fails: then it may have been so if somebody has gone meanwhile.  With a whole
-	# server it is only procedures that leave a trace.
+	# The patience counts from the end of an attempt; the log has its beginning.  A process
+	# hit before the log message of the beginning leaves only the message of a later
+	# attempt.  If that message is again for attempt 1, because no attempt was charged, the
+	# row shows the return until the job fails.  After a failure, a process that ended
+	# meanwhile is a sufficient explanation.  When the whole server ends, only procedures
+	# leave a trace.
 	'a group loses its patience with who has failed, and not before its time' => q{
 SELECT format('group %s: number %s (job %s) began at %s, before number %s (job %s, attempt 1 at %s)', b.grp, b.n, b.job, b.started, a.n, a.job, t.at)
 	FROM chaos.effect a JOIN chaos.effect b ON b.grp = a.grp AND b.queue = a.queue AND b.n > a.n AND b.started < a.started
@@ -72,7 +73,8 @@ SELECT format('group %s: number %s (job %s) began at %s, before number %s (job %
 		AND NOT (f.fails > 0 AND EXISTS (SELECT FROM chaos.gone g WHERE g.since BETWEEN f.enqueued_at AND t.at
 			AND (g.pid IS NOT NULL OR a.kind = 'chaos.steps'))))},
 
-	# What was there before a job failed, and has its turn next, does not wait for it.
+	# A job that was enqueued before another job failed, and is next in turn, does not wait
+	# for the failed job.
 	'a group does not wait for longer than it is patient' => q{
 SELECT format('of %s jobs that had only a job before them that has failed, %s began before that came again', count(*), count(*) FILTER (WHERE started < again))
 	FROM (SELECT b.started, a.started AS again, row_number() OVER (PARTITION BY a.job ORDER BY b.n) AS place
@@ -91,9 +93,9 @@ SELECT format('%s: at %s, when job %s began, %s ran and not %s', what, a.started
 	WHERE b.started <= a.started AND b.ended > a.started
 	GROUP BY what, a.started, a.job, a.most HAVING count(*) > a.most},
 
-	# A start is noted a little after its tokens were taken, so some too many seem to have
-	# come.  Where no more may run than a few these are known, and else it is looked at times
-	# of a second and more, in which as many come late as there are workers.
+	# A start is recorded shortly after its tokens were taken, so that some tokens seem to be
+	# too many.  With a limit of running jobs this number is bounded.  Otherwise the check
+	# covers intervals of at least a second, with as many late starts as there are workers.
 	'no more start in a time than may' => q{
 SELECT format('%s: %s tokens too many are taken until %s, by job %s', what, ceil(taken - least - burst - late), started, job)
 	FROM (SELECT *, sum(tokens) OVER s - rate * at AS taken, CASE WHEN most IS NOT NULL THEN min(before) OVER s
@@ -108,9 +110,9 @@ SELECT format('%s: %s tokens too many are taken until %s, by job %s', what, ceil
 SELECT format('job %s (%s) costs %s, and not %s', id, tag, coalesce(limit_cost, 1), price) FROM found
 	WHERE price <> coalesce(limit_cost, 1)},
 
-	# They have come together, those that cost nothing last.  Where workers are so slow that
-	# it is not the rate that keeps the others, nobody is passed: so of the bucket little was
-	# left when two thirds of the others had begun.
+	# These jobs arrive together, the free jobs last.  If slow workers and not the rate delay
+	# the other jobs, no job is passed.  The bucket must therefore be almost empty when two
+	# thirds of the other jobs have begun.
 	'what costs nothing passes' => q{
 SELECT format('%s: of %s jobs that cost nothing each began after almost all of the %s that do', grp, count(*) FILTER (WHERE n = 0), count(*) FILTER (WHERE n > 0))
 	FROM (SELECT e.grp, e.started, f.price AS n, count(*) FILTER (WHERE f.price > 0) OVER (PARTITION BY e.grp ORDER BY e.started) AS earlier
@@ -134,7 +136,7 @@ UNION ALL
 SELECT format('job %s is the last one of %s and %s, and is %s', id, grp, role, state) FROM (SELECT *, max(id) OVER (PARTITION BY grp, role) AS last FROM taken) t
 	WHERE limiter = 'replacing' AND id = last AND state = 'cancelled'},
 
-	# It may have been interrupted before, by somebody's blow or by the end of its server or
+	# The job may have been interrupted before, by a signal or by the end of its server or
 	# process.
 	'a job that is skipped has not run' => q{
 SELECT format('job %s (%s) was skipped at %s, and attempt %s began at %s', t.id, t.grp, t.finished_at, b.attempt, b.at)

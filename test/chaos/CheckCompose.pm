@@ -1,14 +1,13 @@
-# What the checker looks at of jobs that call forth or wait for others: batches and
-# workflows, also those that are part of others, and events.  See Check.pm.
+# Checks of jobs that create jobs or wait for jobs: batches and workflows, also nested, and
+# events.  See Check.pm.
 
 package CheckCompose;
 
 use strict;
 use warnings FATAL => 'all';
 
-# Callbacks, by what their tags say; batches, each with how many dead letters it
-# has, and whether somebody has cancelled it or its step was skipped; and for each batch
-# those that it consists of, with itself.
+# Callbacks, by their tags.  Batches, with the number of dead letters and whether the batch was
+# cancelled or its step skipped.  The parts of each batch, including the batch.
 sub views
 {
 	return q{
@@ -50,7 +49,7 @@ SELECT format('batch %s: %s (job %s) begins at %s, before job %s of batch %s is 
 	JOIN found f ON f.batch_id = w.part JOIN chaos.effect e ON e.job = f.id
 	WHERE c.what <> 'failure' AND c.started < e.ended},
 
-	# One that is part of another is cancelled when that does not go on; or its step is skipped.
+	# A nested batch is cancelled if the parent does not continue, or if the step is skipped.
 	'a batch ends as its jobs do' => q{
 SELECT format('batch %s (%s) is %s, with %s dead letters', b.name, b.id, b.state, b.dead)
 	FROM batches b LEFT JOIN batches p ON p.id = b.parent
@@ -86,8 +85,8 @@ SELECT format('%s (job %s) begins at %s, and %s (job %s) before it is over at %s
 	'steps get the results of those before' => q{
 SELECT what FROM chaos.wrong},
 
-	# An attempt that has ended without success is charged, and told as failed, unless somebody
-	# has cancelled it.
+	# An attempt without success is charged and reported as failed, unless the job was
+	# cancelled.
 	'who hears of jobs hears once of each event' => q{
 SELECT format('job %s (%s, %s, attempt %s, %s): heard %s times %s, and not %s', id, kind, tag, attempt, state, had, event, due)
 	FROM (SELECT f.*, v.event, coalesce(h.n, 0) AS had, CASE v.event

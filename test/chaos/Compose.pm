@@ -1,4 +1,4 @@
-# The part of the load whose jobs call forth or wait for others: batches and workflows,
+# The part of the load with jobs that create jobs or wait for jobs: batches and workflows,
 # events, statements.  See Load.pm.
 
 package Compose;
@@ -62,7 +62,7 @@ sub batch
 		'COMMIT', \%jobs, {});
 
 	return unless $later;
-	# the end of the load must find none that waits for its start
+	# no batch may wait for its start after the end of the load
 	my $id = $rows ? $rows->[1][0][0]
 	  : $self->wire('produce', 1)->value("SELECT id FROM jobq.batches WHERE name = '$tag'");
 	while (defined $id)
@@ -75,7 +75,7 @@ sub batch
 	return;
 }
 
-# A diamond, or a line; numbers say what comes after what.
+# A diamond or a chain; numbers give the order of the steps.
 sub workflow
 {
 	my ($self) = @_;
@@ -105,8 +105,8 @@ sub workflow
 	return;
 }
 
-# A step with a job for each element of an array, one under a condition, one that may
-# fail, and one that gets the results of all.
+# A step with a job per array element, a conditional step, a step that may fail, and a step
+# that gets all results.
 sub fan
 {
 	my ($self) = @_;
@@ -143,7 +143,7 @@ sub fan
 	return;
 }
 
-# Jobs of which somebody hears: in their queue each event calls forth a job.
+# Jobs with a listener: each event in their queue creates a job.
 sub be_heard
 {
 	my ($self) = @_;
@@ -166,7 +166,7 @@ sub be_heard
 	return;
 }
 
-# Statements: in the transaction of their job, or outside, where they are done once at least.
+# Statements: in the transaction of their job, or outside and then run at least once.
 sub statements
 {
 	my ($self) = @_;

@@ -1,8 +1,8 @@
-# Disturbances with a second server: a standby takes over, and who was the primary
-# is rewound and becomes its standby.  Disturbances are as in Blows.pm.
+# Disturbances with a second server: a standby is promoted, and the old primary is
+# rewound and becomes the standby.  Disturbances are as in Blows.pm.
 #
-# The standby is synchronous before the primary is lost, so what was acknowledged
-# is on both.
+# The standby is synchronous before the loss of the primary.  Acknowledged commits
+# are therefore on both servers.
 
 package Failover;
 
@@ -13,7 +13,7 @@ use File::Path 'remove_tree';
 use Server;
 use Time::HiRes qw(time usleep);
 
-# The server that is not in use, if there is one.
+# The server not in use, if any.
 my $other;
 
 sub list
@@ -23,7 +23,7 @@ sub list
 		[ 'failover, and back to who was rewound', 4, sub { failover($_[0], 1) } ]);
 }
 
-# Forget the other server.  Returns what its log says.
+# Remove the other server.  Returns its log.
 sub remove
 {
 	return '' unless $other;
@@ -47,7 +47,7 @@ sub failover
 	return;
 }
 
-# A copy of the server in use, which follows it.  False if there is none to be had.
+# Copy the server in use to a standby.  False if the copy fails.
 sub make_standby
 {
 	my ($round) = @_;
@@ -69,8 +69,8 @@ sub make_standby
 	return 1;
 }
 
-# Have the other server follow the one in use, and wait until it is synchronous and
-# has all.
+# Start the other server as a standby, and wait for synchronous replication of all
+# changes.
 sub follow
 {
 	my ($round) = @_;
@@ -97,7 +97,7 @@ sub follow
 	die "the standby does not follow, see $other->{log}\n";
 }
 
-# The primary is lost, and the standby is promoted.
+# Lose the primary, and promote the standby.
 sub take_over
 {
 	my ($round) = @_;
@@ -129,7 +129,8 @@ sub take_over
 	return;
 }
 
-# What the lost primary has and the new one has not is taken back, and it follows.
+# Rewind the lost primary to the state of the new primary, and start it as a
+# standby.
 sub rewind
 {
 	my ($round) = @_;
@@ -141,7 +142,8 @@ sub rewind
 	$session->ask('CHECKPOINT');
 	$session->close;
 
-	# its number is taken until somebody asks how it ended, which init may do late
+	# the process number is in use until the parent, perhaps init, has collected
+	# the exit status
 	for (1 .. 1000)
 	{
 		last unless kill 0, $other->{postmaster};

@@ -1,9 +1,9 @@
-# The load: sessions of several roles that use what jobq has, each in a process
-# of its own.  Each job has a tag, which is in its payload and in the notes of
-# the session; about.fate is what must become of it:
-#	done	it completes		dead	it becomes a dead letter
-#	over	one of these, or cancelled	maybe	it may not be there at all
-#	skipped	it is cancelled
+# The load: sessions of several roles that use all of jobq, each in a separate
+# process.  Each job has a tag, both in its payload and in the notes of the session.
+# about.fate is the expected end:
+#	done	completes		dead	becomes a dead letter
+#	over	done, dead or cancelled	maybe	perhaps does not exist
+#	skipped	cancelled
 
 package Load;
 
@@ -15,8 +15,8 @@ use Nest;
 use Session;
 use Time::HiRes qw(time usleep);
 
-# Who works: name, what it does, its role, its options.  Producers end when the
-# load does, the others when all is done.
+# Sessions: name, function, role, options.  Producers end with the load, other sessions when
+# all jobs are done.
 my @producers = (
 	[ 'plain', \&produce, 'chaos_1', '' ],
 	[ 'async', \&produce, 'chaos_2', '-c synchronous_commit=off' ],
@@ -41,7 +41,7 @@ my @others = (
 	[ 'watch', \&watch, 'postgres', '' ],
 	[ 'measure', \&Bounds::measure, 'postgres', '' ]);
 
-# Start all; returns the numbers of the processes of both kinds.
+# Start all sessions.  Returns the process numbers of both kinds.
 sub launch
 {
 	my ($folder, $round, $seed) = @_;
@@ -62,7 +62,7 @@ sub launch
 	return @pids;
 }
 
-# One job as a call of enqueue(), with what there is to know about it.
+# A call of enqueue() for one job, with the properties of the job.
 sub any_job
 {
 	my ($self, %given) = @_;
@@ -90,7 +90,7 @@ sub any_job
 	return ("jobq.enqueue('$kind', $payload, " . join(', ', @options) . ')', $tag, $about);
 }
 
-# Jobs in all the ways in which a transaction can bring them.
+# Enqueue jobs in all kinds of transactions.
 sub produce
 {
 	my ($self) = @_;
@@ -106,7 +106,7 @@ sub produce
 		}
 		elsif ($way < 0.65)
 		{
-			# one of them is undone
+			# the second job is undone
 			$self->transaction([ "SELECT $calls[0][0]", 'SAVEPOINT s', "SELECT $calls[1][0]",
 					rand() < 0.5 ? 'ROLLBACK TO s' : 'SELECT 1', "SELECT $calls[2][0]" ],
 				'COMMIT',
@@ -141,8 +141,8 @@ sub produce
 	return;
 }
 
-# Groups: what comes later has a larger number.  One in whose queue groups are patient
-# for a while only goes on without a job that has failed, which comes again later.
+# Groups: later jobs have larger numbers.  In a queue with limited patience, the group
+# continues without a failed job that is to be retried later.
 sub produce_groups
 {
 	my ($self) = @_;
@@ -177,7 +177,7 @@ sub produce_groups
 	return;
 }
 
-# Prepared transactions, which are ended some time later.
+# Prepared transactions, which end some time later.
 sub prepare
 {
 	my ($self) = @_;
@@ -194,7 +194,7 @@ sub prepare
 		$answer = $self->{wire}->ask("PREPARE TRANSACTION '$name'") unless $answer->{error};
 		if ($answer->{lost})
 		{
-			# it may be there: end it if so
+			# if the transaction exists, end it
 			my $there = $self->wire('produce', 1)
 			  ->value("SELECT true FROM pg_prepared_xacts WHERE gid = '$name'");
 			next unless $there;
@@ -210,7 +210,7 @@ sub prepare
 		$self->note($tag, $keep ? 'ok' : 'no');
 		$self->pause(20, 60);
 	}
-	# what was lost while it was prepared
+	# transactions of sessions lost during PREPARE
 	my $rows = $self->wire('produce', 1)->ask(
 		"SELECT gid FROM pg_prepared_xacts WHERE gid ~ '^chaos '")->{rows};
 	end_prepared($self, $_->[0], 'ROLLBACK') foreach @$rows;
@@ -226,7 +226,7 @@ sub end_prepared
 		my $answer = $self->wire('produce', 1)->ask("$how PREPARED '$name'");
 
 		return if !$answer->{error} || $answer->{error} =~ /^42704/;
-		# 55000: the session that was lost has not quite let go of it
+		# 55000: the lost session still has the transaction for a moment
 		$self->pause(10, 20);
 	}
 	return;
@@ -240,7 +240,7 @@ sub produce_unique
 	{
 		my $tag = $self->new_tag;
 
-		# who replaces a job that runs runs beside it
+		# replacing a running job makes both run at once
 		my $conflict = Session::pick(qw(skip skip replace error));
 		my $n = int rand 3;
 		my $key = ($conflict eq 'replace' ? 'r' : 'u') . $n;
@@ -275,7 +275,7 @@ sub ticks
 	return;
 }
 
-# Jobs that are cancelled, moved, retried and waited for.
+# Cancel, move, retry and await jobs.
 sub meddle
 {
 	my ($self) = @_;
@@ -305,7 +305,8 @@ sub meddle
 	return;
 }
 
-# Takes jobs, in turn or a certain one, and ends them in one transaction with their effects.
+# Reserve the next jobs or a certain job; one transaction ends the jobs and writes their
+# effects.
 sub consume
 {
 	my ($self) = @_;
@@ -320,7 +321,7 @@ sub consume
 		my $rolls_back = rand() < 0.05;
 		my $sql = 'SELECT r.id, token, attempt, payload, queue, clock_timestamp() FROM ' . (rand() < 0.75
 			? "jobq.reserve('$queues', $max, '1500 ms', '150 ms') r"
-			# any, whose turn it may not be
+			# any job, not necessarily the next in turn
 			: "(SELECT id FROM jobq.live_jobs WHERE queue = ANY ('$queues') ORDER BY random() LIMIT 1) j, "
 			  . "jobq.reserve_job(j.id, '1500 ms') r");
 
@@ -371,7 +372,7 @@ sub finish
 			"SELECT jobq.ack_many($ids, $tokens)",
 			'COMMIT');
 	}
-	# the tokens are as good in another session, also after a crash
+	# tokens are valid in another session, also after a crash
 	for my $try (1 .. 20)
 	{
 		my $answer = { error => 'none' };
@@ -390,7 +391,7 @@ sub finish
 	return;
 }
 
-# A worker in a session, for a queue that no other serves.
+# A worker in a session, for a queue without other workers.
 sub work
 {
 	my ($self) = @_;
@@ -403,8 +404,8 @@ sub work
 	return;
 }
 
-# Looks again and again for what must never be.  A disturbance lowers the limiter, so
-# that more may run than it allows just then.
+# Check invariants repeatedly.  After a disturbance lowers the limiter, more jobs may run
+# for a moment than it allows.
 sub watch
 {
 	my ($self) = @_;

@@ -1,8 +1,8 @@
-# The part of the load with workflows and chains that are part of others: as steps, and
-# in batches.  See Load.pm.
+# The part of the load with nested workflows and chains: as steps, and in batches.  See
+# Load.pm.
 #
-# Each has a name and all callbacks, as each is a batch of its own.  "after" of a job are
-# those that must be over when it begins; what it gets of them is looked at by chaos.join.
+# Each has a name and all callbacks, because each is a separate batch.  "after" of a job
+# lists the jobs that must end first.  chaos.join checks their results.
 
 package Nest;
 
@@ -26,7 +26,7 @@ sub workflows
 	return;
 }
 
-# A step, and what there is to know of its job.
+# A step, and the properties of its job.
 sub step
 {
 	my ($self, $jobs, $kind, $fate, $after, %payload) = @_;
@@ -50,8 +50,8 @@ sub definition
 
 sub result { return { '$result' => $_[0], @_ > 1 ? (path => [ @_[ 1 .. $#_ ] ]) : () }; }
 
-# A chain of so many, which may come to a job that fails; each gets what the one before
-# has returned.  Returns the tag of the last one.
+# A chain of this length, which may contain a failing job.  Each job gets the result of
+# the previous job.  Returns the tag of the last job.
 sub line
 {
 	my ($self, $jobs, $length, $fate, $after, $fails) = @_;
@@ -72,8 +72,8 @@ sub line
 	return ($last, @steps);
 }
 
-# Two steps that are a workflow and a chain, between others, and in the workflow another
-# chain.  Of some a step fails on the inside, which may be optional, or is cancelled.
+# A workflow and a chain as steps among plain steps; the workflow contains a chain.  In
+# some runs an inner step fails, which may be optional, or is cancelled.
 sub nested
 {
 	my ($self) = @_;
@@ -84,7 +84,7 @@ sub nested
 	my $doomed = $way < 0.3;
 	my $cancel = $way >= 0.3 && $way < 0.45;
 	my $skips = $way > 0.85;
-	# what begins beside the one that fails is done, or not any more
+	# steps concurrent with the failing step are done or cancelled
 	my $fate = $cancel || $doomed && !$optional ? 'over' : 'done';
 	my $first = $cancel ? 'over' : 'done';
 	my $end = $cancel ? 'over' : $doomed && !$optional ? 'skipped' : 'done';
@@ -116,7 +116,7 @@ sub nested
 	$self->pause(0, 60);
 	my $id = $rows->[0][0];
 	my $part = Session::pick(qw(inner line));
-	# all of it, one that is part of it, or the job that stands for that
+	# the whole batch, a part, or the job that represents the part
 	$self->{wire}->ask(Session::pick(
 		"SELECT jobq.cancel_batch($id)",
 		"SELECT jobq.cancel_batch(workflow_id) FROM jobq.steps WHERE batch_id = $id AND name = '$part'",
@@ -124,8 +124,8 @@ sub nested
 	return;
 }
 
-# A batch with jobs, a workflow and a chain, of which one may come from inside; and now
-# and then one fails, or the batch is cancelled.
+# A batch with jobs, a workflow and a chain; a job of the batch may add one of these.
+# Sometimes a job fails, or the batch is cancelled.
 sub in_batch
 {
 	my ($self) = @_;

@@ -1,6 +1,6 @@
-# Disturbances that leave the processes alone: tables that are locked or written
-# anew, settings, scarce places, disks that are full, databases that come and go,
-# a clock that jumps.  A disturbance is as in Blows.pm.
+# Disturbances without signals: locked or rewritten tables, settings, low limits,
+# full disks, databases created and dropped, a clock that jumps.  Disturbances
+# are as in Blows.pm.
 
 package Pressure;
 
@@ -54,7 +54,7 @@ sub list
 
 sub one { return $_[ rand @_ ]; }
 
-# One statement of the superuser's, that gives up when it waits for too long.
+# Run one statement as superuser, with timeouts.
 sub ddl
 {
 	my ($round, $sql) = @_;
@@ -63,7 +63,7 @@ sub ddl
 	my $answer = $session->ask($sql);
 
 	$session->ask('RESET ALL');
-	# what an interrupted REINDEX CONCURRENTLY leaves behind
+	# remove the remains of an interrupted REINDEX CONCURRENTLY
 	if ($answer->{error} && $sql =~ /CONCURRENTLY/)
 	{
 		my $left = $session->ask(q{SELECT format('DROP INDEX IF EXISTS %s', indexrelid::regclass) FROM pg_index
@@ -74,7 +74,7 @@ sub ddl
 	return $answer->{error};
 }
 
-# Nobody reads or writes the table for some time.
+# Lock a table against readers or writers for some time.
 sub lock_table
 {
 	my ($round, $table) = @_;
@@ -97,7 +97,7 @@ sub snapshot
 	return;
 }
 
-# Somebody has begun to alter a queue, and takes his time.
+# Alter a queue in a transaction that stays open for some time.
 sub idle_row
 {
 	my ($round) = @_;
@@ -123,7 +123,8 @@ sub pause
 	return $queue;
 }
 
-# More may run than may, until they end; then never more than before.
+# Lower a limiter below the number of running jobs.  After these have ended,
+# never more jobs than allowed may run.
 sub lower_limiter
 {
 	my ($round) = @_;
@@ -138,7 +139,7 @@ sub lower_limiter
 	return;
 }
 
-# They may have more jobs than they may, until some have ended.
+# Shorten queues below their current number of jobs.
 sub shorter_queues
 {
 	my ($round) = @_;
@@ -154,7 +155,7 @@ sub shorter_queues
 	return $queue;
 }
 
-# Settings until something else is set, or to the end of the round.
+# Change settings until the next change or the end of the round.
 sub reload
 {
 	my ($round, @lines) = @_;
@@ -190,7 +191,7 @@ sub unserved
 	return;
 }
 
-# Settings that count from the next start on.
+# Change settings that take effect at the next start.
 sub restart_with
 {
 	my ($round, @lines) = @_;
@@ -231,7 +232,7 @@ sub no_connections
 	return scalar(@all) . ' connections';
 }
 
-# One with jobs of its own, which is dropped while they run.
+# Create a database, and drop the database while its jobs run.
 sub database
 {
 	my ($round) = @_;
@@ -252,7 +253,7 @@ sub database
 	return $answer->{error};
 }
 
-# What the library of full.c does while these files are there.
+# Create a file that makes the library full.c act.
 sub full
 {
 	my ($round, $what) = @_;
@@ -271,7 +272,7 @@ sub full
 	return;
 }
 
-# Ahead, and back again, at the latest by a restart.
+# Move the clock ahead, and later back; a restart also puts the clock back.
 sub clock
 {
 	my ($round) = @_;
@@ -285,7 +286,8 @@ sub clock
 	return $answer || "$seconds s";
 }
 
-# One role brings many, others one each: those must not be the last.
+# One role enqueues many jobs, the rest a job each: small roles must not run
+# last.
 sub flood
 {
 	my ($round) = @_;

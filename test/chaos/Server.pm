@@ -1,6 +1,5 @@
-# A server that is treated badly: how it is made, started, looked at, and mended.
-# Its processes are found in /proc, so that they are also when it takes no
-# connection.
+# A server under test: creation, start, inspection, repair.  Its processes are found
+# in /proc, even while the server accepts no connection.
 
 package Server;
 
@@ -26,7 +25,7 @@ sub new
 	return $self;
 }
 
-# Make a cluster, with these lines in its configuration.
+# Make a cluster with these lines in its configuration.
 sub init
 {
 	my ($self, $conf) = @_;
@@ -54,7 +53,7 @@ sub append
 	return;
 }
 
-# What a disturbance sets, instead of what the last one has; nothing takes all away.
+# Replace the settings of the last disturbance; no arguments remove all settings.
 sub set
 {
 	my ($self, @lines) = @_;
@@ -67,7 +66,7 @@ sub set
 
 our $commands = '/dev/null';
 
-# Run a program of the server's; true if it succeeds.
+# Run a program of the server; true if it succeeds.
 sub run
 {
 	my (@command) = @_;
@@ -87,7 +86,7 @@ sub run
 	return $? == 0;
 }
 
-# Start it, as soon as the last one's processes let it.  True if it runs.
+# Start the server, as soon as the old processes allow a start.  True if it runs.
 sub start
 {
 	my ($self) = @_;
@@ -98,7 +97,7 @@ sub start
 		return 1 if $self->postmaster;
 		kill 'CONT', $_->{pid} foreach $self->orphans;
 		local $ENV{LD_PRELOAD} = $self->{preload} if $self->{preload};
-		# a server with AddressSanitizer wants to be the first to be loaded
+		# AddressSanitizer requires to be the first library loaded
 		local $ENV{ASAN_OPTIONS} = join ':', $ENV{ASAN_OPTIONS} // (), 'verify_asan_link_order=0';
 		local $ENV{CHAOS_FULL_DATA} = "$self->{folder}/full.data";
 		local $ENV{CHAOS_FULL_WAL} = "$self->{folder}/full.wal";
@@ -109,7 +108,7 @@ sub start
 	return 0;
 }
 
-# The postmaster's number, if there is one.
+# The process number of the postmaster, if it exists.
 sub postmaster
 {
 	my ($self) = @_;
@@ -140,7 +139,7 @@ sub stat_of
 	return { state => $1, parent => $2 };
 }
 
-# What a process shows as its title, if it is a child of the postmaster.
+# The title of a process, if it is a child of the postmaster.
 sub title_of
 {
 	my ($pid) = @_;
@@ -151,7 +150,7 @@ sub title_of
 	return defined $title && $title =~ /^postgres: ([^\0]*)/ ? $1 : undef;
 }
 
-# The server's processes but the postmaster: { pid, type, title }.
+# The processes of the server except the postmaster: { pid, type, title }.
 sub processes
 {
 	my ($self, $postmaster) = @_;
@@ -175,7 +174,7 @@ sub processes
 	return @found;
 }
 
-# Whoever works in the data folder, also who was forked a moment ago.
+# All processes that work in the data folder, including new children.
 sub everyone
 {
 	my ($self) = @_;
@@ -183,7 +182,7 @@ sub everyone
 	return grep { works_in($_, $self->{data}) } map { /(\d+)$/ } glob '/proc/[0-9]*';
 }
 
-# Children of a postmaster that is gone.
+# Children of an ended postmaster.
 sub orphans
 {
 	my ($self) = @_;
@@ -191,7 +190,7 @@ sub orphans
 	return $self->postmaster ? () : $self->processes;
 }
 
-# A session as a role; undef if there is none to be had.
+# A session as a role; undef if the connection fails.
 sub session
 {
 	my ($self, $user, $options, $name) = @_;
@@ -200,7 +199,7 @@ sub session
 		$options);
 }
 
-# A session of the superuser, for which the server may have to recover first.
+# A session as superuser; waits for the server to recover.
 sub superuser
 {
 	my ($self) = @_;
@@ -216,9 +215,9 @@ sub superuser
 	die "the server takes no connection: $Wire::refusal\n";
 }
 
-# PostgreSQL 18 waits for its own checkpointer for ever, if its startup process
-# fails while it recovers from a crash.  Help it, when nobody else has been there
-# for seconds.  Who asks for a connection is there for a moment only.
+# PostgreSQL 18 waits forever for the checkpointer if the startup process fails
+# during crash recovery.  Help if no other process has existed for seconds.
+# Processes for connection requests exist only for a moment.
 sub help
 {
 	my ($self, $postmaster) = @_;
@@ -239,7 +238,7 @@ sub help
 	return;
 }
 
-# See that it runs, and takes connections.
+# Ensure that the server runs and accepts connections.
 sub mend
 {
 	my ($self) = @_;
@@ -266,8 +265,8 @@ sub mend
 	die "the server does not come back: $Wire::refusal\n" . $self->describe;
 }
 
-# What there is of it, as lines: its processes, where each of them is if gdb can say
-# so, and the end of the log.
+# Describe the server in lines: the processes, their stacks if gdb can read them,
+# and the end of the log.
 sub describe
 {
 	my ($self) = @_;
@@ -283,7 +282,7 @@ sub describe
 	return join '', @lines, `tail -n 12 '$self->{log}'`;
 }
 
-# What the log says since the last look.
+# The log since the last call.
 sub new_log
 {
 	my ($self) = @_;
@@ -296,7 +295,7 @@ sub new_log
 	return defined $text ? $text : '';
 }
 
-# Nothing of it is left.
+# Stop the server and remove its files.
 sub remove
 {
 	my ($self) = @_;

@@ -1,5 +1,5 @@
-# A session of the load: it connects again whenever its connection is lost, and
-# notes outside the server what it was told.
+# A session of the load.  It connects again after each loss of the connection, and
+# notes the answers outside the server.
 
 package Session;
 
@@ -12,7 +12,8 @@ use Wire;
 
 my $json = JSON::PP->new->canonical;
 
-# Begin a process that calls what is given with a session, and return its number.
+# Start a process that calls a function with a session, and return the process
+# number.
 # given: folder, round, name, role, seed, options
 sub launch
 {
@@ -31,7 +32,7 @@ sub launch
 	POSIX::_exit($done ? 0 : 1);
 }
 
-# Shall it end?  "produce" is for those who bring work, "all" for the others.
+# Must the session end?  "produce" ends producers, "all" the rest.
 sub stopped
 {
 	my ($self, $who) = @_;
@@ -39,8 +40,8 @@ sub stopped
 	return -e "$self->{folder}/stop.$who";
 }
 
-# A connection; waits for one as long as the server has none.  Undef if the
-# session is to end meanwhile, unless it insists.
+# Return a connection, and wait while the server accepts none.  Undef if the
+# session must end meanwhile, unless "insists" is true.
 sub wire
 {
 	my ($self, $who, $insists) = @_;
@@ -57,7 +58,7 @@ sub wire
 	return $self->{wire};
 }
 
-# Write down what happens to a job, or something else that has a tag.
+# Write down an event of a job, or of another object with a tag.
 sub note
 {
 	my ($self, $tag, $event, $about) = @_;
@@ -93,7 +94,7 @@ sub quote_json
 	return Wire::quote($json->encode($_[0]));
 }
 
-# A while in milliseconds; much longer once it has brought much.
+# Sleep, in milliseconds; much longer once the session has created many objects.
 sub pause
 {
 	my ($self, $least, $most) = @_;
@@ -102,7 +103,7 @@ sub pause
 	return;
 }
 
-# What must succeed at last, or have been done before, for each of the names.
+# Repeat a statement for each name until it succeeds or has succeeded before.
 sub insist
 {
 	my ($self, $sql, @names) = @_;
@@ -121,8 +122,8 @@ sub insist
 	return;
 }
 
-# One statement that enqueues: notes what is certain of it.  Jobs are tags, each
-# with what there is to know about it.  Returns the rows if it has succeeded.
+# Run a statement that enqueues, and note the certain outcome.  "jobs" maps tags
+# to properties.  Returns the rows on success.
 sub enqueue
 {
 	my ($self, $sql, %jobs) = @_;
@@ -133,8 +134,8 @@ sub enqueue
 	return $answer->{error} ? undef : $answer->{rows};
 }
 
-# Note how a commit has ended.  Who is told of an error, and is still connected,
-# knows that nothing was done; who gets a warning may not rely on it.
+# Note how a commit has ended.  An error on a live connection proves that nothing
+# was committed; a warning proves nothing.
 sub outcome
 {
 	my ($self, $answer, @tags) = @_;
@@ -144,8 +145,9 @@ sub outcome
 	return;
 }
 
-# Several statements in a transaction, of which only those in "jobs" last.  Each
-# statement is a query; all rows are returned, or nothing if it has not committed.
+# Run several statements in a transaction.  Only the jobs in "kept" remain.  Each
+# statement is a query.  Returns all rows, or nothing if the transaction did not
+# commit.
 sub transaction
 {
 	my ($self, $statements, $end, $kept, $lost) = @_;
@@ -160,7 +162,7 @@ sub transaction
 
 		if ($answer->{error})
 		{
-			# whatever there was is undone
+			# everything is undone
 			$self->note($_, 'no') foreach @tags;
 			$self->{wire}->ask('ROLLBACK') unless $answer->{lost};
 			return;

@@ -1,6 +1,6 @@
-# A client of the server that speaks its protocol, over a Unix socket: no driver
-# is needed, and whoever uses it sees exactly what the server has answered before
-# the connection was lost.
+# A client for the protocol of the server, over a Unix socket.  No driver is
+# needed, and the user sees exactly the answers received before a loss of the
+# connection.
 
 package Wire;
 
@@ -9,8 +9,8 @@ use warnings FATAL => 'all';
 use IO::Socket::UNIX;
 use Time::HiRes qw(time);
 
-# usage: Wire->new($folder, $port, $user, $database, $options); undef if the server
-# takes no connection, for whatever reason, which is in $Wire::refusal.
+# usage: Wire->new($folder, $port, $user, $database, $options); undef if the
+# connection fails.  The reason is in $Wire::refusal.
 our $refusal = '';
 
 sub new
@@ -40,7 +40,7 @@ sub new
 	return $self;
 }
 
-# Send a statement, or several, without waiting for the answer.  False if the
+# Send one or several statements without waiting for the answer.  False if the
 # connection is lost.
 sub send_query
 {
@@ -65,10 +65,10 @@ sub send_query
 }
 
 # Send, and wait for the answer: a hash with
-#	rows	the rows of the last statement that returned any, as arrays of text
-#	error	the message of the error, with its SQLSTATE in front
+#	rows	the rows of the last statement with a result, as arrays of text
+#	error	the error message, with its SQLSTATE in front
 #	warning	likewise
-#	lost	the connection is lost: nobody knows whether a COMMIT was done
+#	lost	the connection is lost: the outcome of a COMMIT is unknown
 sub ask
 {
 	my ($self, $sql) = @_;
@@ -77,8 +77,8 @@ sub ask
 	return $self->collect;
 }
 
-# The answer to what was sent.  Waits as long as "patience" says, in seconds; who
-# loses it leaves.
+# Receive the answer.  Waits for at most "patience" seconds, then closes the
+# connection.
 sub collect
 {
 	my ($self) = @_;
@@ -124,8 +124,8 @@ sub collect
 	return $answer;
 }
 
-# One message, as its type and body; nothing if the connection is lost, or there
-# is none in time.
+# Receive one message, as type and body.  Nothing if the connection is lost, or on
+# a timeout.
 sub message
 {
 	my ($self, $deadline) = @_;
@@ -181,7 +181,7 @@ sub row
 	return \@row;
 }
 
-# The first column of the first row; undef if there is none.
+# The first column of the first row; undef if the result is empty.
 sub value
 {
 	my ($self, $sql) = @_;
@@ -204,7 +204,7 @@ sub close
 	return;
 }
 
-# A literal in SQL.
+# Quote a literal for SQL.
 sub quote
 {
 	my ($text) = @_;

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * full.c
- *	  A disk that is full when it is told so, for any user: a library that is
- *	  loaded before the server (LD_PRELOAD).
+ *	  Simulate a full disk on demand, for any user: a library loaded before the
+ *	  server (LD_PRELOAD).
  *
- * As long as the file CHAOS_FULL_DATA exists, files outside pg_wal cannot grow,
- * and with CHAOS_FULL_WAL those in it: what would lengthen them fails with
- * ENOSPC.  What is there can be written over, as on a real disk.
+ * While the file CHAOS_FULL_DATA exists, files outside pg_wal cannot grow.
+ * CHAOS_FULL_WAL does the same for files in pg_wal.  Calls that would extend a
+ * file fail with ENOSPC.  Existing blocks can be overwritten, as on a real
+ * disk.
  *
  * test/chaos/full.c
  *
@@ -23,7 +24,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Would writing up to "end" need room that there is not? */
+/* Would writing up to "end" need disk space while the disk is full? */
 static int
 no_room(int fd, off_t end)
 {

@@ -1,4 +1,4 @@
-# Statements that call what the extension has.
+# Statements that call the functions of the extension.
 
 package Functions;
 
@@ -9,8 +9,9 @@ use Values;
 *one = \&Values::one;
 *rarely = \&Values::rarely;
 
-# All routines of the extension but those that would end the test: test_clock()
-# moves the time of the whole server, where all jobs expire or none ever runs.
+# All routines of the extension except test_clock(), which would end the test.
+# test_clock() changes the time of the whole server, so that all jobs expire or
+# no job ever runs.
 my %left_out = map { $_ => 1 } qw(jobq.test_clock);
 
 sub routines
@@ -53,7 +54,7 @@ ORDER BY 1, p.oid});
 	return \@routines;
 }
 
-# Arguments by name; some of those that have a default are left out.
+# Arguments by name; some with a default are omitted.
 sub arguments
 {
 	my ($source, $routine) = @_;
@@ -62,7 +63,7 @@ sub arguments
 	my $some = rand;
 	my @list;
 
-	# every second call is such as it is meant to be, so that it comes far
+	# every second call gets only sensible values, so that more calls succeed
 	local $source->{tame} = rand() < 0.5;
 	$some = 0.2 * $some if $source->{tame};
 
@@ -82,7 +83,7 @@ sub call
 	my ($source, $routine) = @_;
 	my $call = "$routine->{name}(" . arguments($source, $routine) . ')';
 
-	# to wait in a session is fine, but not for as long as an argument says
+	# waits are allowed, but not for as long as an argument says
 	return "CALL $call" if $routine->{kind} eq 'p';
 	return one(
 		"SELECT * FROM $call", "SELECT $call", "SELECT count(*) FROM (SELECT $call FROM generate_series(1, 3)) s",
@@ -90,7 +91,7 @@ sub call
 		"DO \$do\$ BEGIN PERFORM $call; EXCEPTION WHEN others THEN PERFORM $call; END \$do\$");
 }
 
-# A relation of any kind, a trigger of any kind on it, and changes.
+# A relation of a random kind, with a random trigger and changes.
 sub trigger
 {
 	my ($source, $routines, $n) = @_;
@@ -123,7 +124,8 @@ sub trigger
 	  one('COMMIT', 'ROLLBACK'), "DROP VIEW IF EXISTS r$n", "DROP TABLE IF EXISTS r$n, t$n";
 }
 
-# What meets the calls of others: queues, handlers, functions come and go.
+# Changes concurrent with calls in further sessions: create and drop queues,
+# handlers, functions.
 sub change
 {
 	my ($source, $n) = @_;
@@ -152,7 +154,7 @@ sub change
 		'SELECT jobq.restart_workers()', ('SELECT fuzz.mend()') x 3);
 }
 
-# A consumer's round.
+# A reservation by a consumer, and the end of the job.
 sub consume
 {
 	my $queue = one('outside', 'outside', 'memory');
@@ -168,7 +170,7 @@ sub consume
 		  . " SELECT jobq.ack_many(ids, tokens), jobq.release(ids[1], tokens[1]) FROM r");
 }
 
-# All views but that which enqueues.
+# All views except the view for enqueueing.
 my @views;
 
 sub read_views

@@ -1,11 +1,11 @@
-# Values to call functions with: such as they expect, and others.
+# Values for function calls: expected and unexpected ones.
 
 package Values;
 
 use strict;
 use warnings FATAL => 'all';
 
-# What the parameters of these names are made for.
+# Expected values by name of the parameter.
 my @queues = qw(default limited fair short outside memory carrying made another);
 my @kinds = qw(echo none breaks asks down more commits changing settings on_failure:breaks foreign);
 my %expected = (
@@ -83,10 +83,10 @@ sub new
 	return bless { session => $session }, $class;
 }
 
-# A random one.
+# A random element.
 sub one { return $_[ int rand @_ ]; }
 
-# True once in n times.
+# True once in n calls.
 sub rarely { return rand() < 1 / $_[0]; }
 
 sub quote
@@ -97,7 +97,7 @@ sub quote
 	return "'$text'";
 }
 
-# Settings for a job, which its queue may carry.
+# Settings for a job that a queue may carry.
 sub context
 {
 	my %settings = (
@@ -109,7 +109,7 @@ sub context
 	return '{' . join(', ', map { qq{"$_": } . one(@{ $settings{$_} }) } @some) . '}';
 }
 
-# What makes up a workflow, and some that does not.
+# Members of a workflow, valid and invalid.
 sub step
 {
 	my ($n) = @_;
@@ -145,7 +145,7 @@ sub jsonb
 			'needs', CASE WHEN n > 1 THEN jsonb_build_array((n - 1)::text) ELSE '[]' END))) FROM generate_series(1, 200) n)});
 }
 
-# The names and types of a job's options: what jobq.inbox has beside what each job has.
+# Names and types of a job's options: the specific columns of jobq.inbox.
 my @job_options;
 
 sub read_job_options
@@ -161,7 +161,7 @@ ORDER BY attnum});
 
 sub job_options { return @job_options; }
 
-# An object of some of them, and of what is none, or only for schedules.
+# An object of some options, invalid options, or options only for schedules.
 sub options
 {
 	my ($self) = @_;
@@ -173,7 +173,7 @@ sub options
 	return 'jsonb_build_object(' . join(', ', map { quote($_->[0]) . ', ' . value($self, $_->[1], $_->[0]) } @some) . ')';
 }
 
-# Such a value as a parameter of that type and name is made for.
+# Sensible values by type of the parameter.
 my %plain = (
 	integer => [qw(1 2 5 10)],
 	real => [qw(10 50)],
@@ -207,7 +207,7 @@ sub tame
 	return one(@{ $plain{$type} || ['NULL'] }) . "::$type";
 }
 
-# A value for a parameter of that type and name.
+# A value for a parameter with this type and name.
 sub value
 {
 	my ($self, $type, $name) = @_;

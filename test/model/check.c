@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * check.c
- *	  What must hold whenever the lock is free.
+ *	  Invariants at any time when the lock is free.
  *
  * test/model/check.c
  *
@@ -11,8 +11,8 @@
 
 #include "model.h"
 
-static bool entry_seen[1024];	/* it is somewhere, and once only */
-static bool entry_free_seen[1024];	/* it is free */
+static bool entry_seen[1024];	/* the entry was seen in a list */
+static bool entry_free_seen[1024];	/* the entry is free */
 
 static void
 see(uint32 index, const char *where)
@@ -25,8 +25,8 @@ see(uint32 index, const char *where)
 }
 
 /*
- * Each entry is free, or in one lane, or parked at one group; lanes are in order,
- * and counted, and found.
+ * Each entry is free, in a lane, or parked at a group.  Lanes are ordered, counted
+ * correctly, and found by key.
  */
 static void
 check_entries(void)
@@ -115,7 +115,7 @@ check_entries(void)
 }
 
 /*
- * The lanes that have entries are those that are looked at.
+ * The list of active lanes contains exactly the lanes with entries.
  */
 static void
 check_active(void)
@@ -138,7 +138,7 @@ check_active(void)
 }
 
 /*
- * The lanes below this one in its heap; returns how many.
+ * Check the lanes below this lane in its heap, and return their number.
  */
 static uint32
 walk_heap(uint32 heap, uint32 lane, uint32 parent)
@@ -176,8 +176,8 @@ lanes_in(uint32 heap)
 }
 
 /*
- * Lanes stand in the heaps where they belong, are counted where they belong, and
- * are in the lists of those that somebody is to look at.
+ * Each lane is in the right heap, is counted for the right role, and is in the lists of
+ * lanes needing attention.
  */
 static void
 check_heaps(void)
@@ -280,8 +280,8 @@ check_heaps(void)
 }
 
 /*
- * A tenant that may start a job has lent a lane, or will be looked at in time; one
- * that may not has not.
+ * A tenant that may start a job has lent a lane, or has a timer.  A full tenant has lent
+ * no lane.
  */
 static void
 check_tenant(uint32 party)
@@ -350,7 +350,7 @@ check_tenants(void)
 }
 
 /*
- * What is held is what is counted.
+ * Add the permits to the counts per limiter, group and tenant.
  */
 static void
 count_permits(const JobqPermits *permits, int *limiters, int *groups,
@@ -414,14 +414,14 @@ check_permits(void)
 }
 
 /*
- * The account of each thing that is held has it, and no account has more.
+ * Each account counts exactly the slots held by a role.
  */
 static void
 check_shares(void)
 {
 	uint32		held[JOBQ_MAX_ACCOUNTS][JOBQ_NSHARES] = {0};
 	uint32		total[JOBQ_NSHARES] = {0};
-	uint32		n = 1;			/* that of the others */
+	uint32		n = 1;			/* the account of all other roles */
 
 	for (int i = 0; i < jobq_max_leases; i++)
 		if (db->leases->leases[i].id != 0)
@@ -461,8 +461,7 @@ check_shares(void)
 }
 
 /*
- * Will somebody find this job, which is due and was handed over?  Returns where,
- * or NULL.
+ * Return where this job will be found, or NULL.  The job is due and was handed over.
  */
 static const char *
 found(const Row *row)
@@ -557,7 +556,7 @@ found(const Row *row)
 }
 
 /*
- * What is known of the lane of a job that is lost, or never run.
+ * Print the state of the lane of a lost or waiting job.
  */
 void
 show_lane(const Row *row)
@@ -613,7 +612,7 @@ check_found(void)
 }
 
 /*
- * The rank of the lane for a taker, by the plain rule.
+ * Return the rank of the lane for a taker by the simple rule.
  */
 static uint8
 plain_rank(const JobqLane *lane, const JobqTaker *taker)
@@ -625,7 +624,7 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 	if (!lane->in_use || lane->count == 0 || !lane->ranked || lane->paused)
 		return JOBQ_NOT_SERVED;
 	if (lane->heap == JOBQ_NONE && db->ready->heapless)
-		return JOBQ_NOT_SERVED; /* it waits for one */
+		return JOBQ_NOT_SERVED; /* the lane waits for a heap */
 	if (lane->heap != JOBQ_NONE &&
 		heap_room_for(db, &db->ready->heaps[lane->heap], taker, world.now, &due) == 0)
 		return JOBQ_NOT_SERVED;
@@ -644,7 +643,7 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 }
 
 /*
- * The turn of the lane among those of its queue, and of its queue.
+ * The turns of a lane's tenant within the queue, and of the queue.
  */
 static double
 tenant_turn(const JobqLane *lane)
@@ -662,7 +661,7 @@ queue_turn(const JobqLane *lane)
 }
 
 /*
- * Does the lane come before the other, of the same rank?
+ * Does the lane come before a lane of the same rank?
  */
 static bool
 plain_before(const JobqLane *lane, const JobqLane *other)
@@ -672,7 +671,7 @@ plain_before(const JobqLane *lane, const JobqLane *other)
 	if (lane->priority != other->priority)
 		return lane->priority < other->priority;
 
-	/* lanes of three heaps may be in a circle: by tenants' turn, and by age */
+	/* lanes of three heaps can form a cycle of tenant turns and age */
 	if (lane->heap != other->heap && (lane->tenant != 0 || other->tenant != 0 ||
 									  tenant_turn(lane) != 0 || tenant_turn(other) != 0))
 		return false;
@@ -683,7 +682,7 @@ plain_before(const JobqLane *lane, const JobqLane *other)
 }
 
 /*
- * The lane that is chosen for a taker is one before which none comes.
+ * No lane comes before the lane chosen for a taker.
  */
 static void
 check_best(const JobqTaker *taker, const char *who, int n)
@@ -725,8 +724,8 @@ check_order(void)
 }
 
 /*
- * A session waits only if there is no job for it that may start.  What becomes
- * free with time is the scheduler's, and so is a clock that was put back.
+ * A session waits only if no job may start in it.  The scheduler handles jobs that become
+ * free with time, and backward changes of the clock.
  */
 static void
 check_waiting(void)
@@ -747,9 +746,9 @@ check_waiting(void)
 }
 
 /*
- * A worker sleeps only if there is no job for it that may start, or another has been
- * woken that takes it.  What becomes free with time is the scheduler's, which knows when;
- * a job may have to wait for its group.
+ * A worker sleeps only if no job may start in it, or if another worker was woken for the
+ * job.  The scheduler handles jobs that become free with time.  Jobs may also wait for
+ * their groups.
  */
 static void
 check_idle(void)
@@ -779,8 +778,8 @@ check_idle(void)
 }
 
 /*
- * Heaps of a role of which a job has taken a permit know that, wherever it was; and
- * each that a limiter limits is in its list.
+ * If a job of a role took a permit, every heap of the role records the turn.  Each
+ * limited heap is in the list of the limiter.
  */
 static void
 check_turns(void)
@@ -829,7 +828,8 @@ check_turns(void)
 }
 
 /*
- * Where all places are taken, and jobs do not wait for one, the scheduler has been told.
+ * If all permits of a limiter are in use, and its jobs do not wait for a permit, the
+ * scheduler was notified.
  */
 static void
 check_taken(void)
@@ -861,7 +861,7 @@ check_taken(void)
 			continue;
 		limiter = &db->limits->limiters[lane->kind_limiter];
 		if (!limiter->keyed && lane->own != JOBQ_NONE)
-			continue;			/* its tenant comes first */
+			continue;			/* the tenant limit applies first */
 		if (limiter->keyed && !key_is_limited(db, lane))
 			continue;
 		if (jobq_places_taken(db, limiter->kind, lane->limit_key, &by, &ending) &&
@@ -877,7 +877,7 @@ check_taken(void)
 }
 
 /*
- * Who only looks must not have the scheduler wake for what it sees.
+ * Check everything.  The checks must not change the wake-up time of the scheduler.
  */
 void
 check_all(void)
@@ -902,8 +902,8 @@ check_all(void)
 }
 
 /*
- * How many tokens of the kind's limiter there are for such a job; false if that has no
- * rate.
+ * Get the number of tokens of the kind's limiter for such a job.  False if the limiter
+ * has no rate.
  */
 static bool
 tokens_for(const JobqPush *job, double *tokens)
@@ -927,8 +927,8 @@ tokens_for(const JobqPush *job, double *tokens)
 }
 
 /*
- * The job has just been popped, and has taken as many tokens as it costs, of a bucket
- * with one at least; it owes the others.
+ * The popped job took its cost in tokens.  The bucket had at least one token, and owes
+ * the rest.
  */
 void
 check_tokens(const JobqPush *job)
@@ -942,8 +942,8 @@ check_tokens(const JobqPush *job)
 	trace("  %.3f tokens are left\n", tokens);
 
 	/*
-	 * Where the clock is put back, a bucket becomes empty, and a lane that was
-	 * lent before may still start a job.
+	 * If the clock is put back, a bucket becomes empty.  A lane lent before may still
+	 * start a job.
 	 */
 	if (tokens < (world.put_back ? 0 : 1) - 0.001 - job->cost ||
 		tokens > (world.put_back ? Max(burst - job->cost, 0) : burst - job->cost) + 0.001)
@@ -952,7 +952,7 @@ check_tokens(const JobqPush *job)
 }
 
 /*
- * The job was popped, but is not run: it gives back what it has taken.
+ * The job was popped, but is not run: return the permits and tokens.
  */
 void
 check_given_back(JobqPush *job, JobqWakeList *wake)
@@ -972,8 +972,8 @@ check_given_back(JobqPush *job, JobqWakeList *wake)
 }
 
 /*
- * A job starts that was popped then, for a session perhaps some time before it
- * takes it: within the limits, and in the order that its group had then.
+ * A job starts within the limits, and in the order of the group at the time of the pop.
+ * A session may start a job some time after the pop.
  */
 void
 check_starts(int r, Moment popped)
@@ -983,7 +983,7 @@ check_starts(int r, Moment popped)
 	bool		group_limited = queue->limited && !jobq_group_shared(row->job.group);
 	int			group_max = group_limited ? queue->limiter.group_max_running : 1;
 
-	/* what was offered before there was another patience is still the owner */
+	/* a job offered before the patience changed is still the owner */
 	bool		waited_for = row->held &&
 		(!row_has_lost(row, popped.now) || popped.tick < world.limits_tick);
 	int			running = 0;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * full.c
- *	  Where all entries are in use: cases that random operations come across too seldom.
+ *	  All entries are in use: cases too rare for random operations.
  *
  * test/model/full.c
  *
@@ -12,7 +12,7 @@
 #define ENTRIES		16
 
 /*
- * Room for few entries, and no limits.
+ * A world with few entries and no limits.
  */
 static void
 begin(void)
@@ -52,8 +52,8 @@ push(const JobqPush *job)
 }
 
 /*
- * A job that has crashed its worker takes an entry of the lane that is being published,
- * which is looked at before one that is longer.
+ * A quarantined job takes an entry of the lane being published, in preference to a
+ * longer lane.
  */
 static void
 check_publish(void)
@@ -86,8 +86,8 @@ check_publish(void)
 }
 
 /*
- * All entries are in use by lanes of one queue, with so many jobs each.  Two others wait
- * for a job.
+ * All entries are in use by lanes of one queue with "each" jobs per lane.  Two more
+ * lanes wait for a job.
  */
 static void
 begin_full(int each, JobqLane **same, JobqLane **later)
@@ -114,7 +114,7 @@ begin_full(int each, JobqLane **same, JobqLane **later)
 }
 
 /*
- * A job of the lane comes.
+ * Enqueue a job for the lane.
  */
 static void
 push_to(const JobqLane *lane)
@@ -126,8 +126,8 @@ push_to(const JobqLane *lane)
 }
 
 /*
- * Lanes whose jobs cannot start keep no others from running, be these less urgent; and
- * when all could start, each lane has an entry, and keeps it.
+ * Lanes whose jobs cannot start do not block other jobs, even if these are less urgent.
+ * When all jobs could start, each lane keeps an entry.
  */
 static void
 check_waiting_lanes(void)

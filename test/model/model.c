@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * model.c
- *	  Random sequences of operations, and the shortest one that fails.
+ *	  Run random sequences of operations, and find the shortest that fails.
  *
  * usage: model [--seconds N] [--seed N] [--steps N]
  *
- * Prints the seed that it begins with.  Of a sequence that fails, parts are left
- * out as long as it fails all the same; what remains is shown with all that it
- * does, and the program exits with 1.
+ * Prints the first seed.  If a sequence fails, operations are removed as long as
+ * the rest still fails.  The program then prints a trace of the shortest
+ * sequence, and exits with 1.
  *
  * test/model/model.c
  *
@@ -58,7 +58,7 @@ on_signal(int signo)
 }
 
 /*
- * A sequence has so many seconds of processor time; 0: no limit.
+ * Limit the processor time of a sequence, in seconds; 0: no limit.
  */
 static void
 limit(int seconds)
@@ -69,7 +69,7 @@ limit(int seconds)
 }
 
 /*
- * Run a sequence.  Does it fail?
+ * Run a sequence.  True if the sequence fails.
  */
 static bool
 fails(uint32 seed, const Op *ops, int n)
@@ -97,7 +97,7 @@ fails(uint32 seed, const Op *ops, int n)
 }
 
 /*
- * Does a case fail that is not left to chance?
+ * Run the fixed cases.  True if a case fails.
  */
 static bool
 case_fails(void)
@@ -117,7 +117,7 @@ case_fails(void)
 }
 
 /*
- * Leave out what is not needed to fail.
+ * Remove operations without which the sequence still fails.
  */
 static int
 shrink(uint32 seed, Op *ops, int n)
@@ -194,7 +194,7 @@ main(int argc, char **argv)
 		uint32		start;
 		int			n = steps;
 
-		/* each sequence has a seed of its own, so that it can be had again */
+		/* a separate seed for each sequence allows a repetition */
 		state = (seed + sequences) * UINT64CONST(0xD1342543DE82EF95);
 		start = next_random();
 		for (int i = 0; i < n; i++)

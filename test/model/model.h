@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * model.h
- *	  The model of the ready set: the sources of src/ready run here without a
- *	  server, against a plain picture of what should be.
+ *	  The model of the ready set: runs the sources of src/ready without a server,
+ *	  and compares the ready set with a simple reference.
  *
- * The picture ("world") is a table of jobs, with their transactions, and those
- * who work on them: workers, sessions of consumers, and the scheduler.  Each
- * step is one operation of one of them, chosen at random; after each, check.c
- * looks at every structure, and asks of every job that may run whether somebody
- * will find it.  At the end, nobody does anything of his own accord: only who was
- * woken acts, and the scheduler at the time that it said.  So a wake-up that is
- * lost leaves a job that is never run.
+ * The reference ("world") is a table of jobs and transactions, with the workers,
+ * consumer sessions and the scheduler that work on the table.  Each step is a
+ * random operation of a random actor.  After each step, check.c verifies every
+ * structure, and that each runnable job will be found.  At the end, only woken
+ * actors act, and the scheduler at its wake-up time.  A lost wake-up therefore
+ * leaves a job that is never run.
  *
  * test/model/model.h
  *
@@ -23,7 +22,7 @@
 
 #include "ready/inner.h"
 
-/* There is nobody who has these but the C library. */
+/* Undo the macros of PostgreSQL's port.h: only the C library is linked. */
 #undef printf
 #undef fprintf
 #undef snprintf
@@ -33,16 +32,16 @@
 #define MAX_ROWS		48
 #define MAX_TXNS		3
 #define NSLOTS			7
-#define NSINGLE			5		/* workers, each of a role or pool of its own */
+#define NSINGLE			5		/* workers, each of a separate role or pool */
 #define NPOOLS			2
 #define NSESSIONS		3
 #define MAX_MOVES		2
 #define NQUEUES			6
 #define NROLES			3
 #define MAX_OPS			4000
-#define NLIMITERS		(NQUEUES + 1)	/* those of the queues, and a kind's */
+#define NLIMITERS		(NQUEUES + 1)	/* of the queues, and of the kind */
 
-/* Every third job is of a kind that may be paused, with lanes of its own. */
+/* Every third job is of a kind that may be paused, and then has separate lanes. */
 #define KIND_PAUSED		99
 #define MAY_BE_PAUSED(job)	((job)->key.id % 3 == 0)
 
@@ -50,7 +49,7 @@
 typedef enum RowState
 {
 	ROW_FREE = 0,
-	ROW_OPEN,					/* its transaction has not committed */
+	ROW_OPEN,					/* the transaction has not committed */
 	ROW_LIVE
 } RowState;
 
@@ -58,28 +57,28 @@ typedef struct Row
 {
 	RowState	state;
 	JobqPush	job;
-	int			txn;			/* that will hand it over, or -1 */
-	int			worker;			/* that runs it, or -1 */
-	int			session;		/* that has it on lease, or -1 */
-	bool		held;			/* it came back: its group waits for it ... */
-	TimestampTz held_since;		/* ... since then ... */
-	bool		over;			/* ... but no more: see patience.c */
-	uint64		again;			/* World.tick when it got its turn again */
-	uint64		committed;		/* World.tick of when it could be seen here */
+	int			txn;			/* transaction to hand over the job, or -1 */
+	int			worker;			/* worker of the running job, or -1 */
+	int			session;		/* session with a lease on the job, or -1 */
+	bool		held;			/* the group waits for this returned job ... */
+	TimestampTz held_since;		/* ... since this time ... */
+	bool		over;			/* ... but no longer: see patience.c */
+	uint64		again;			/* World.tick when the group began to wait again */
+	uint64		committed;		/* World.tick when this row became visible */
 } Row;
 
 typedef enum TxnState
 {
 	TXN_OPEN = 0,
-	TXN_COMMITTED				/* but it has not handed over yet */
+	TXN_COMMITTED				/* but has not handed over yet */
 } TxnState;
 
 typedef struct Txn
 {
 	TxnState	state;
 	bool		bulk;			/* hands over lanes, not jobs */
-	bool		everything;		/* has all read again */
-	int			nraised;		/* hand-overs that it has counted: */
+	bool		everything;		/* has everything read again */
+	int			nraised;		/* counted hand-overs: */
 	uint32		raised[MAX_ROWS];
 } Txn;
 
@@ -87,34 +86,36 @@ typedef enum MoveState
 {
 	MOVE_NONE = 0,
 	MOVE_OPEN,
-	MOVE_COMMITTED				/* but it has not told yet */
+	MOVE_COMMITTED				/* but has not notified yet */
 } MoveState;
 
-/* A session that gives a job that waits another place. */
+/* A session that edits the priority or run_at of a waiting job. */
 typedef struct Move
 {
 	MoveState	state;
-	JobqPush	job;			/* as it was, or is to be */
-	bool		counted;		/* its hand-over is, by */
+	JobqPush	job;			/* before the edit, or after */
+	bool		counted;		/* the hand-over is counted in "raised" */
 	uint32		raised;
 } Move;
 
-/* A job that the scheduler has taken out of the ready set, and hands back then. */
+/*
+ * A job that the scheduler took out of the ready set, and hands back at "until".
+ */
 typedef struct Kept
 {
 	JobqPush	job;
 	TimestampTz until;
 } Kept;
 
-/* A worker: it runs a row, or looks for one, or sleeps. */
+/* A worker runs a row, looks for a row, or sleeps. */
 typedef struct Worker
 {
-	bool		awake;			/* its latch is set, or it has something to do */
-	int			row;			/* that it runs, or -1 */
-	JobqPush	popped;			/* last */
+	bool		awake;			/* the latch is set, or there is work to do */
+	int			row;			/* row of the running job, or -1 */
+	JobqPush	popped;			/* the last job popped */
 } Worker;
 
-/* When: after how many commits and hand-overs, and by the clock. */
+/* A time, as a count of commits and hand-overs and by the clock. */
 typedef struct Moment
 {
 	uint64		tick;
@@ -126,13 +127,14 @@ typedef struct Session
 {
 	bool		awake;
 	bool		asking;			/* is in reserve() */
-	uint32		place;			/* among those that wait, or JOBQ_NONE */
+	uint32		place;			/* index in the list of waiting sessions, or
+								 * JOBQ_NONE */
 	JobqTaker	taker;
 	int32		queue_ids[NQUEUES];
 	Oid			roles[NROLES];
 	Oid			denied[NROLES];
 	int			ndenied;
-	Moment		called;			/* when its latch was set */
+	Moment		called;			/* when the latch was set */
 } Session;
 
 typedef struct Queue
@@ -140,10 +142,10 @@ typedef struct Queue
 	int32		id;
 	bool		consumer;
 	bool		paused;
-	bool		kind_paused;	/* of its jobs, those of KIND_PAUSED are */
-	bool		limited;		/* has a limiter, as follows */
-	bool		tenants;		/* its jobs have tenants */
-	bool		unlimited;		/* which have no limits; so they can have keys */
+	bool		kind_paused;	/* jobs of KIND_PAUSED are paused */
+	bool		limited;		/* has the limiter below */
+	bool		tenants;		/* jobs have tenants */
+	bool		unlimited;		/* tenants have no limits, so jobs can have keys */
 	uint8		rank[NPOOLS];
 	JobqLimiter limiter;
 } Queue;
@@ -151,29 +153,30 @@ typedef struct Queue
 typedef struct World
 {
 	TimestampTz now;
-	bool		put_back;		/* the clock was, at some time */
+	bool		put_back;		/* the clock was put back at some time */
 	uint64		tick;			/* commits and hand-overs so far */
-	uint64		limits_tick;	/* when limits were loaded last */
+	uint64		limits_tick;	/* tick of the last load of limits */
 	int64		next_id;
-	JobqPush	last;			/* the job that was enqueued last */
+	JobqPush	last;			/* the last job enqueued */
 	int64		next_token;
 	Row			rows[MAX_ROWS];
 	Txn			txns[MAX_TXNS];
 	Move		moves[MAX_MOVES];
 	Worker		workers[NSLOTS];
-	int			crowded;		/* the role that has several in one pool, or
-								 * none of them */
+	int			crowded;		/* the role with several workers in one pool, or
+								 * none of the roles */
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter kind_limiter;
-	uint32		kind_every;		/* so many jobs one is of the kind of that */
-	uint64		turns[NLIMITERS][NROLES]; /* of a role at a limiter: not
-											 * before that */
+	uint32		kind_every;		/* one job in this number is of the limiter's
+								 * kind */
+	uint64		turns[NLIMITERS][NROLES]; /* at a limiter, the next turn of a
+										   * role is not before this */
 	bool		scheduler_awake;
 	TimestampTz scheduler_last;
 	TimestampTz discover_plan;
 
-	/* what the scheduler is at, if others act in between */
+	/* state of the scheduler's duties between two steps */
 	int			scanning;		/* lane, or -1 */
 	JobqPush	read[MAX_ROWS];
 	int			nread;
@@ -198,7 +201,7 @@ typedef struct World
 	uint32		evictions;
 	Kept		kept[4];
 	int			nkept;
-	bool		calm;			/* nobody does anything of his own accord, */
+	bool		calm;			/* actors act only when woken, */
 	bool		calm_all;		/* and nothing is paused */
 } World;
 
@@ -206,7 +209,7 @@ extern World world;
 extern JobqDatabase *db;
 extern bool tracing;
 
-/* stubs.c: what the server has, and the sizes */
+/* stubs.c: the environment of a server, and sizes */
 extern PGPROC *model_procs;
 extern void model_memory(const int *sizes);
 pg_noreturn extern void model_fail(const char *fmt,...) pg_attribute_printf(1, 2);
@@ -226,7 +229,7 @@ extern bool row_is_at(const Row *row, const JobqPush *job);
 extern bool session_sees(const Session *session);
 extern void note_turn(const JobqPush *popped, uint64 served);
 
-/* scheduler.c: its duties, as in worker/scheduler */
+/* scheduler.c: duties of the scheduler, as in worker/scheduler */
 extern void scheduler_start(void);
 extern void scheduler_round(void);
 extern bool of_lane(const Row *row, const JobqLane *lane);
@@ -240,7 +243,7 @@ extern bool scheduler_discover_step(void);
 extern void scheduler_rank(void);
 extern void unlock(JobqWakeList *wake);
 
-/* moves.c: jobs that get another place */
+/* moves.c: edits that change the queue position of a job */
 extern bool row_is_taken(const Row *row);
 extern bool row_is_untold(const Row *row);
 extern bool row_is_moving(const Row *row);
@@ -248,7 +251,7 @@ extern void op_move(uint32 a, uint32 b, uint32 c);
 extern void moves_end(void);
 extern void check_moved(void);
 
-/* patience.c: for which jobs groups wait */
+/* patience.c: the jobs that groups wait for */
 extern bool row_holds(const Row *row);
 extern bool row_has_lost(const Row *row, TimestampTz popped);
 extern void row_hold(Row *row);
@@ -257,18 +260,18 @@ extern void read_owners(void);
 extern void check_patience(void);
 extern void check_stuck(void);
 
-/* check.c: what must hold */
+/* check.c: the invariants */
 extern void check_all(void);
 extern void show_lane(const Row *row);
 extern void check_tokens(const JobqPush *job);
 extern void check_given_back(JobqPush *job, JobqWakeList *wake);
 extern void check_starts(int row, Moment popped);
 
-/* turns.c: who gets how much */
+/* turns.c: processor time per tenant, and throttles */
 extern void check_costs(void);
 extern void check_throttle(void);
 
-/* full.c: where all entries are in use */
+/* full.c: cases in which all entries are in use */
 extern void check_full(void);
 
 /* tokens.c */

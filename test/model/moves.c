@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * moves.c
- *	  Jobs that wait get another place: sessions that call edit()
- *	  with a priority or run_at.
+ *	  Waiting jobs get another queue position: sessions that call edit() with a priority
+ *	  or run_at.
  *
- * A session deletes the row; until it commits, whoever pops the job finds it taken, and
- * drops its entry, and the others of its group wait for it, which is still in the table.
- * Then the row is where it is to be, and some time later the session tells.  Two may do
- * so with the same job, one after the other, and tell in another order.
+ * A session deletes the row.  Until the commit, a process popping the job finds the row
+ * locked and drops the entry.  The rest of the group waits for the job, which is still
+ * in the table.  After the commit the row is at its new position, and the session
+ * notifies later.  Two sessions may edit the same job in turn, and notify in reverse
+ * order.
  *
  * test/model/moves.c
  *
@@ -20,7 +21,7 @@ static void tell(const Move *move);
 static bool in_lane(int64 id);
 
 /*
- * Has a session deleted the row, without a commit?
+ * Has a session deleted the row, and not committed?
  */
 bool
 row_is_taken(const Row *row)
@@ -33,7 +34,7 @@ row_is_taken(const Row *row)
 }
 
 /*
- * Has a session that has moved it here committed, and not told yet?
+ * Has the session of the move here committed, but not notified yet?
  */
 bool
 row_is_untold(const Row *row)
@@ -46,7 +47,7 @@ row_is_untold(const Row *row)
 }
 
 /*
- * Either of both?
+ * Is the row deleted, or moved without notification?
  */
 bool
 row_is_moving(const Row *row)
@@ -55,7 +56,7 @@ row_is_moving(const Row *row)
 }
 
 /*
- * One step of a session: it takes a job that waits, or goes on.
+ * One step of a session: lock a waiting job, or continue the current edit.
  */
 void
 op_move(uint32 a, uint32 b, uint32 c)
@@ -87,7 +88,7 @@ op_move(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * It commits, or rolls back, or tells that it has committed.
+ * Commit, roll back, or notify of the commit.
  */
 static void
 move_on(Move *move, uint32 b, uint32 c)
@@ -156,7 +157,7 @@ tell(const Move *move)
 }
 
 /*
- * All sessions come to their ends.
+ * All sessions end.
  */
 void
 moves_end(void)
@@ -179,8 +180,8 @@ in_lane(int64 id)
 }
 
 /*
- * No group waits for a job that is not due, unless that has begun before; or it is an
- * outdated entry, which is about to be popped.
+ * No group waits for a job before the job is due.  Exceptions are an earlier wait, and
+ * an outdated entry about to be popped.
  */
 void
 check_moved(void)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * patience.c
- *	  For which jobs groups wait, and for how long.
+ *	  The jobs that groups wait for, and how long.
  *
- * A job that came back holds its group.  It has lost its turn ("over") when the
- * patience of its queue was at an end at some moment, by what the queue has or by what
- * the scheduler has loaded; from then on others may start.  It has it again when its
- * group is seen to wait for it again.
+ * A returned job holds the group.  When the patience of the queue ends, the job loses its
+ * turn ("over"), and other jobs of the group may start.  Either value of the patience
+ * counts: the queue's, or the value loaded by the scheduler.  The job gets its turn back
+ * when the group waits for the job again.
  *
  * test/model/patience.c
  *
@@ -38,7 +38,7 @@ has_lost(const Row *row, int64 patience, TimestampTz now)
 }
 
 /*
- * By its row and its queue: jobq_group_is_held_by().
+ * jobq_group_is_held_by(), computed from the row and its queue.
  */
 bool
 row_holds(const Row *row)
@@ -47,8 +47,8 @@ row_holds(const Row *row)
 }
 
 /*
- * Must it have its place among the others, now and when it was popped, by whatever
- * patience?
+ * True if the job must be ordered with the rest of the group.  Must hold now and at the
+ * time of the pop, under the patience of the queue and the loaded value.
  */
 bool
 row_has_lost(const Row *row, TimestampTz popped)
@@ -60,7 +60,7 @@ row_has_lost(const Row *row, TimestampTz popped)
 }
 
 /*
- * The job comes back, or would after a crash.
+ * The job is returned, or would be returned after a crash.
  */
 void
 row_hold(Row *row)
@@ -76,7 +76,7 @@ row_hold(Row *row)
 }
 
 /*
- * Time has gone on, or there is another patience.
+ * Update "over" after the time or the patience of a queue has changed.
  */
 void
 rows_age(void)
@@ -92,7 +92,7 @@ rows_age(void)
 }
 
 /*
- * worker/scheduler/groups.c: in the order of their ids.
+ * As worker/scheduler/groups.c: read the owners in the order of job ids.
  */
 void
 read_owners(void)
@@ -132,7 +132,7 @@ read_owners(void)
 			trace("  group %d waits for job %d, of which it knows job %d\n",
 				  (int) group->id, (int) last, (int) group->owner);
 		}
-		/* what runs is not waited for, and if it comes back from there unused, neither */
+		/* a group does not wait for a running job, even if the job is returned unused */
 		if (group != NULL && group->owner != last && group->running > 0 &&
 			group->current == last)
 			row->over = true;
@@ -148,7 +148,8 @@ read_owners(void)
 }
 
 /*
- * The timers are in order, and each is its group's; the scheduler comes for the first.
+ * Timers are in order, and each belongs to the right group.  The scheduler wakes for the
+ * first timer.
  */
 static void
 check_timers(void)
@@ -174,8 +175,8 @@ check_timers(void)
 }
 
 /*
- * Each group waits for its owner since that came back for the first time, and somebody
- * wakes when it has lost its patience.
+ * Each group waits since the first return of the owner.  The scheduler wakes when the
+ * patience ends.
  */
 void
 check_patience(void)
@@ -207,7 +208,8 @@ check_patience(void)
 }
 
 /*
- * The scheduler has let go on what has waited for its time.
+ * No group waits beyond the patience of the queue, because the scheduler has ended the
+ * wait.
  */
 void
 check_stuck(void)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * scheduler.c
- *	  What the scheduler does with the ready set, as in worker/scheduler, with the
- *	  world's rows in place of the table.
+ *	  The scheduler's work on the ready set, as in worker/scheduler, with the rows of the
+ *	  world in place of the table.
  *
- * Where it reads the table without the lock, others may act in between: so these
- * duties are in two halves.
+ * Where the scheduler reads the table without the lock, other actors may act during the
+ * read.  These duties are therefore in two halves.
  *
  * test/model/scheduler.c
  *
@@ -18,8 +18,8 @@
 #define STARVED_PAUSE	(USECS_PER_SEC / 4)
 
 /*
- * Release the lock as everybody does who has called something with a wake list.  Then
- * there may be new offers.
+ * Release the lock and process the wake list.  Then note the turns of jobs that were
+ * newly offered to sessions.
  */
 void
 unlock(JobqWakeList *wake)
@@ -36,7 +36,7 @@ unlock(JobqWakeList *wake)
 }
 
 /*
- * Jobs that run without a permit of this limiter need one now.
+ * Jobs that run without a permit of this limiter now need a permit.
  */
 static void
 begin_to_count(uint16 index, JobqWakeList *wake)
@@ -78,7 +78,7 @@ begin_to_count(uint16 index, JobqWakeList *wake)
 }
 
 /*
- * The same for the tenants of a queue.
+ * As begin_to_count(), for the tenants of a queue.
  */
 static void
 begin_to_count_tenants(int32 queue_id, JobqWakeList *wake)
@@ -270,7 +270,7 @@ of_lane(const Row *row, const JobqLane *lane)
 }
 
 /*
- * Mark a lane, and read its rows.
+ * Mark a lane as being read, and read its rows.
  */
 static void
 read_lane(int index)
@@ -320,7 +320,7 @@ read_lane(int index)
 }
 
 /*
- * The same with one of those that want to be read.
+ * Read a lane, if any lane has to be read.
  */
 void
 scheduler_scan_begin(uint32 which)
@@ -349,7 +349,7 @@ scheduler_scan_end(void)
 }
 
 /*
- * It gets no lock that it wants: worker/scheduler/scheduler.c.
+ * The scan cannot get a lock on the table: worker/scheduler/scheduler.c.
  */
 void
 scheduler_scan_fail(void)
@@ -507,7 +507,7 @@ scheduler_discover_begin(bool reset, bool forgotten)
 }
 
 /*
- * One lane.  False after the last one.
+ * Read one lane.  False after the last lane.
  */
 bool
 scheduler_discover_step(void)
@@ -515,7 +515,7 @@ scheduler_discover_step(void)
 	JobqPush	previous = world.discover_at;
 	Row		   *best = NULL;
 
-	/* the index has rows that have not committed, too */
+	/* the index also has uncommitted rows */
 	for (int i = 0; i < MAX_ROWS && world.discover_left != 0; i++)
 	{
 		Row		   *row = &world.rows[i];
@@ -562,7 +562,7 @@ scheduler_discover_step(void)
 }
 
 /*
- * worker/scheduler/leases.c: those whose time is over run again.
+ * As worker/scheduler/leases.c: jobs of expired leases run again.
  */
 static void
 expire_leases(void)
@@ -601,7 +601,7 @@ expire_leases(void)
 }
 
 /*
- * What was kept back until now goes back.
+ * Return jobs kept back until now.
  */
 static void
 hand_back_kept(void)
@@ -630,9 +630,8 @@ hand_back_kept(void)
 }
 
 /*
- * A job was taken out of the ready set because all places of its limiter are taken: it is
- * cancelled, or comes again later, or there is a place and it goes back, some of them not
- * at once.
+ * A job was taken out of the ready set because its limiter had no free permit.  The job
+ * is cancelled or rescheduled, or returned because a permit is free, sometimes later.
  */
 static void
 turn_away(const JobqPush *job)
@@ -644,7 +643,7 @@ turn_away(const JobqPush *job)
 	if (row == NULL || row->state != ROW_LIVE || row->worker >= 0 ||
 		row->session >= 0 || row_is_taken(row) ||
 		jobq_key_cmp(row->job.key, job->key) != 0)
-		return;					/* whoever has it sees to it */
+		return;					/* the holder takes care of the job */
 	trace("  job %d finds no place\n", (int) job->key.id);
 	switch (row->held ? 2 + world.tick % 2 : (job->key.id + world.tick) % 4)
 	{
@@ -683,8 +682,8 @@ turn_away(const JobqPush *job)
 }
 
 /*
- * worker/scheduler/taken.c: some jobs of each heap.  What goes back is looked at again
- * later.
+ * As worker/scheduler/taken.c: take some jobs of each heap.  A heap is checked again
+ * later if a job is returned.
  */
 static void
 turn_jobs_away(void)
@@ -845,7 +844,7 @@ scheduler_round(void)
 			;
 	}
 
-	/* when to wake */
+	/* compute the wake-up time */
 	db->wake_at = again ? now : starved ? now + STARVED_PAUSE : DT_NOEND;
 	db->wake_at = Min(db->wake_at, discover_due());
 	if (db->reload)

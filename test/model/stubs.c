@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stubs.c
- *	  What the sources of src/ready want from the server and from other rooms.
+ *	  Stubs for functions of the server and of rooms outside src/ready.
  *
  * test/model/stubs.c
  *
@@ -38,7 +38,7 @@ static LWLock lock;
 static bool locked;
 
 /*
- * Make the shared memory, as at the server's start.
+ * Initialize the shared memory, as the server does at start.
  */
 void
 model_memory(const int *sizes)
@@ -144,7 +144,7 @@ s_lock(volatile slock_t *mutex, const char *file, int line, const char *func)
 }
 
 /*
- * Somebody is woken: a worker, or a session.
+ * Wake a worker or a session.
  */
 void
 SetLatch(Latch *latch)

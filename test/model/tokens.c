@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tokens.c
- *	  Who is woken where time sets jobs free.
+ *	  Which workers are woken when jobs become free with time.
  *
  * test/model/tokens.c
  *
@@ -9,12 +9,13 @@
  */
 #include "model.h"
 
-#define QUEUE	1				/* of world.queues: that with turns and rates */
+#define QUEUE	1				/* of world.queues: the queue with time slices and
+								 * rates */
 #define ROLE	10
 #define NCREW	3
 
 /*
- * A queue with these limits, and some workers of one role that have nothing to do.
+ * Create a queue with these limits, and some idle workers of one role.
  */
 static void
 begin(const JobqLimiter *limiter)
@@ -63,8 +64,8 @@ push(uint32 tenant)
 }
 
 /*
- * Who is awake looks for a job, and ends it at once if "ends".  Returns how many have
- * found one.
+ * Each worker that is awake pops a job, and ends the job at once if "ends".  Returns the
+ * number of jobs popped.
  */
 static int
 work(bool ends)
@@ -93,8 +94,8 @@ work(bool ends)
 }
 
 /*
- * Time sets one job free, for which a worker is woken; before that has come, there is
- * room for another one.  While it runs the first, somebody else must run that.
+ * A worker is woken for the first job that becomes free with time.  Before the worker
+ * wakes, a second job becomes free.  Another worker must run the second job meanwhile.
  */
 static void
 check_free(const JobqLimiter *limiter, uint32 tenant, const char *what)
@@ -117,8 +118,8 @@ check_free(const JobqLimiter *limiter, uint32 tenant, const char *what)
 }
 
 /*
- * The rest after failures is over: all who have nothing to do may run a job, more than a
- * list of those to be woken has room for.
+ * After a rest due to failures, all idle workers may run a job: more workers than fit
+ * into a wake list.
  */
 static void
 check_rest(void)
@@ -144,7 +145,7 @@ check_rest(void)
 }
 
 /*
- * Fails if time sets a job free, and nobody is woken for it who has nothing to do.
+ * Fails if a job becomes free with time, and no idle worker is woken.
  */
 void
 check_tokens_come(void)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * turns.c
- *	  What tenants get where turns go by processor time, and when a throttle rests.
+ *	  Shares of tenants by processor time, and when a throttle rests.
  *
- * Two tenants of a queue always have jobs.  A worker pops one, and the model says
- * what it costs when so many others have been popped after it: as if they ran at the
- * same time.  In the end each has had its share, however its jobs were estimated.
+ * Two tenants of a queue always have jobs.  A worker pops a job, and the model reports
+ * the cost after "flight" more pops, as if these jobs ran at the same time.  In the end
+ * each tenant has had its share, despite wrong estimates.
  *
  * test/model/turns.c
  *
@@ -22,12 +22,12 @@
 typedef struct Case
 {
 	const char *name;
-	double		(*cost) (int tenant, int nth);	/* of a tenant's nth job */
-	int			flight;			/* how many run at a time */
+	double		(*cost) (int tenant, int nth);	/* of the nth job of a tenant */
+	int			flight;			/* number of concurrent jobs */
 	int			pops;
-	int			weight;			/* of tenant 1; the other has 1 */
+	int			weight;			/* of tenant 1; tenant 2 has weight 1 */
 	int			late;			/* tenant 2 has jobs from this pop on */
-	double		bound;			/* how far shares may be apart */
+	double		bound;			/* allowed difference of the shares */
 } Case;
 
 static double
@@ -36,7 +36,7 @@ steady(int tenant, int nth)
 	return tenant == 1 ? 10000 : 1000;
 }
 
-/* some jobs cost next to nothing, others twice what they cost on average */
+/* some jobs cost almost nothing, some twice the average */
 static double
 varied(int tenant, int nth)
 {
@@ -55,7 +55,9 @@ nothing(int tenant, int nth)
 	return tenant == 1 ? 0 : 1000;
 }
 
-/* what was dear while nobody else was there is cheap, and then dear again */
+/*
+ * a job that was expensive while tenant 1 was alone becomes cheap, then expensive again
+ */
 static double
 fortune(int tenant, int nth)
 {
@@ -109,7 +111,7 @@ begin(const Case *which)
 {
 	JobqLimiter *limiter = &QUEUE->limiter;
 
-	world_start(624);			/* much room, and no limits but these */
+	world_start(624);			/* many slots, and no limits but these */
 	memset(limiter, 0, sizeof(JobqLimiter));
 	QUEUE->limited = limiter->in_use = limiter->fair = limiter->fair_cpu = true;
 	limiter->queue_id = QUEUE->id;
@@ -169,7 +171,7 @@ run_case(const Case *which)
 		model_fail("%s: a tenant has no turn at all", which->name);
 	if (which->bound == 0)
 	{
-		/* each of its jobs is a hundredth of one of the other's */
+		/* each job of tenant 2 costs as much as a hundred of tenant 1 */
 		if (n[1] > 120 * n[2] || n[1] < 80 * n[2])
 			model_fail("%s: %d turns, and %d", which->name, n[1], n[2]);
 	}
@@ -179,7 +181,7 @@ run_case(const Case *which)
 }
 
 /*
- * Fails if a tenant has had more than its share, or less.
+ * Fails if a tenant had more or less than its share.
  */
 void
 check_costs(void)
@@ -189,8 +191,9 @@ check_costs(void)
 }
 
 /*
- * Fails if a throttle does not see failures as those of one moment that come with times
- * a little apart, in any order: each process reads the clock before it has the lock.
+ * Fails if a throttle does not treat failures with slightly different times, in any
+ * order, as simultaneous.  Times differ because each process reads the clock before it
+ * has the lock.
  */
 void
 check_throttle(void)

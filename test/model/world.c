@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * world.c
- *	  The table, those who work on it, and their operations.
+ *	  The table, the actors, and the operations.
  *
  * test/model/world.c
  *
@@ -10,7 +10,7 @@
 #include "model.h"
 
 #define ALIVE(row) ((row)->state == ROW_LIVE)
-#define KIND	7				/* the kind that has a limiter */
+#define KIND	7				/* the kind with a limiter */
 #define LEASE_TIME (20 * USECS_PER_SEC)
 
 World		world;
@@ -48,7 +48,7 @@ row_is_due(const Row *row)
 }
 
 /*
- * Is this the place where the row is?
+ * Is the row at the queue position of "job"?
  */
 bool
 row_is_at(const Row *row, const JobqPush *job)
@@ -58,7 +58,7 @@ row_is_at(const Row *row, const JobqPush *job)
 }
 
 /*
- * A new job: of which lane and group is by chance, with few to choose from.
+ * Enqueue a job with a random lane and group out of a few.
  */
 static void
 op_enqueue(uint32 a, uint32 b, uint32 c)
@@ -104,12 +104,12 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 	if (queue->kind_paused && MAY_BE_PAUSED(job))
 		job->held = KIND_PAUSED;
 
-	/* it is a hash: two of the keys have the same */
+	/* a hash: two keys have the same value */
 	job->flow = job->kind * 100 + Min(job->limit_key, 2) * 10 + job->tenant +
 		job->held * 1000 + (job->cost + 1) * 1000000;
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
 	{
-		/* the same lane as the one before */
+		/* the same lane as the previous job */
 		world.last.key = job->key;
 		*job = world.last;
 	}
@@ -154,7 +154,7 @@ op_commit(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * After its commit: src/commit/commit.c.
+ * Hand over after the commit, as src/commit/commit.c.
  */
 static void
 op_hand_over(uint32 a, uint32 b, uint32 c)
@@ -221,7 +221,7 @@ op_rollback(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * A job is no more to be waited for, by its group.
+ * The group need not wait for this job any more.
  */
 static void
 group_end(const JobqPush *job)
@@ -236,7 +236,7 @@ group_end(const JobqPush *job)
 }
 
 /*
- * Somebody removes a job that nobody runs.  Its entry stays.
+ * Cancel a waiting job.  The entry of the job remains.
  */
 static void
 op_cancel(uint32 a, uint32 b, uint32 c)
@@ -262,8 +262,8 @@ precedes(const Row *other, const Row *row)
 }
 
 /*
- * The job goes back to its lane; unranked: which is not served until the
- * scheduler has looked.
+ * Return the job to its lane.  "unranked": the lane is not served until the scheduler has
+ * ranked it again.
  */
 static void
 give_back(const JobqPush *entry, int64 token, bool unranked, bool limits)
@@ -288,7 +288,8 @@ give_back(const JobqPush *entry, int64 token, bool unranked, bool limits)
 }
 
 /*
- * The same to a lane that has said what another job needs; slot: of the worker, or NULL.
+ * As give_back(), for a job popped with the limit key of another job of its lane.
+ * "slot": the slot of the worker, or NULL.
  */
 static void
 give_to_lane(const JobqPush *job, JobqSlot *slot, int64 token)
@@ -316,8 +317,9 @@ drop_lease(int64 id, int64 token)
 }
 
 /*
- * May the job that was popped run?  Its row, or -1; then it is where it belongs.
- * slot: of the worker, or NULL; token: of its lease, or 0; popped: when.
+ * Return the row of a popped job that may run, or -1 if the job was put back.  "slot":
+ * the slot of the worker, or NULL; "token": the token of the lease, or 0; "popped": time
+ * of the pop.
  */
 static int
 gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
@@ -356,7 +358,7 @@ gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 	}
 	if (queue->kind_paused && MAY_BE_PAUSED(&row->job) && row->job.held == 0)
 	{
-		/* written anew, for a lane that is paused */
+		/* rewrite the row, for a paused lane */
 		JobqWakeList wake = {0};
 
 		drop_lease(entry->key.id, token);
@@ -441,7 +443,7 @@ gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 }
 
 /*
- * The job will run again: a new row, which is handed over.
+ * Reschedule the job: write and hand over a new row.
  */
 static void
 again(Row *row, int64 delay, bool quarantine)
@@ -480,8 +482,8 @@ worker_attach(int w)
 }
 
 /*
- * A job was popped when so many had been taken with permits: the turn of its role is
- * over at their limiters.
+ * Record the turn of a role after a pop.  "served" is the number of jobs that had taken
+ * permits; the turn of the role at these limiters is over.
  */
 void
 note_turn(const JobqPush *popped, uint64 served)
@@ -492,7 +494,7 @@ note_turn(const JobqPush *popped, uint64 served)
 		world.turns[popped->permits.kind][popped->role - 10] = served + 1;
 }
 
-/* Who waits for the only place of a limiter. */
+/* The role that waits for the only permit of a limiter. */
 typedef struct Turn
 {
 	Oid			role;			/* or 0 */
@@ -501,8 +503,8 @@ typedef struct Turn
 } Turn;
 
 /*
- * The first in turn of the roles that have a taker for this limiter's only place, for
- * whom another limit, too, makes it another matter; or with "mine" of this role.
+ * The first role in turn with a taker for the only permit of this limiter, and without
+ * another limit.  With "mine", only "role" is considered.
  */
 static Turn
 first_turn(uint16 limiter, Oid role, bool mine)
@@ -531,7 +533,7 @@ first_turn(uint16 limiter, Oid role, bool mine)
 }
 
 /*
- * One turn of its loop, until it has a job or is idle.
+ * One iteration of the worker's loop: pop until a job runs or the worker is idle.
  */
 static void
 worker_pop(int w)
@@ -607,7 +609,7 @@ worker_pop(int w)
 }
 
 /*
- * Its job comes to an end; what it holds, it gives back when it pops again.
+ * The job of the worker ends.  Permits are returned at the next pop.
  */
 static void
 worker_end(int w, uint32 how)
@@ -641,7 +643,7 @@ op_work(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * The process ends, with its job if it runs one; another comes.
+ * The worker process ends, with the job it runs, if any.  A new worker starts.
  */
 static void
 op_worker_dies(uint32 a, uint32 b, uint32 c)
@@ -668,7 +670,7 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 	slot->state = JOBQ_SLOT_DEAD;
 	slot->proc = NULL;
 
-	/* what follows is the scheduler's */
+	/* the scheduler does the rest */
 	jobq_quarantine_over(db, w);
 	if (ran)
 	{
@@ -688,7 +690,7 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 /* ---------- consumers: src/consume ---------- */
 
 /*
- * Ask for a job, and wait if there is none.
+ * Reserve a job, and wait if there is none.
  */
 static void
 op_reserve(uint32 a, uint32 b, uint32 c)
@@ -722,7 +724,7 @@ op_reserve(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * Does it see a job that it may take, or of a role that it has not thought about?
+ * Does the session see a job for itself, or an unchecked role?
  */
 bool
 session_sees(const Session *session)
@@ -752,7 +754,7 @@ session_sees(const Session *session)
 }
 
 /*
- * Whose share it takes from.
+ * The role for the quotas of the session.
  */
 static Oid
 session_role(int s)
@@ -761,8 +763,8 @@ session_role(int s)
 }
 
 /*
- * Have another look: take the offer, or pop, or go on the list.  False if it gets
- * an error: there is no room for it.
+ * Check again: accept the offer, pop a job, or join the list of waiting sessions.  False
+ * if an error is raised for lack of room.
  */
 static bool
 session_look(int s)
@@ -827,7 +829,7 @@ session_look(int s)
 	}
 	else
 	{
-		/* an error: too many jobs are leased */
+		/* an error: too many leases */
 		if (session->place != JOBQ_NONE)
 			jobq_reserver_remove(db, session->place, world.now, &wake);
 		session->place = JOBQ_NONE;
@@ -837,7 +839,7 @@ session_look(int s)
 	{
 		if (session_sees(session))
 		{
-			/* roles are asked about anew: now it knows of all */
+			/* check the roles again: now the session knows all roles */
 			session->ndenied = 0;
 			for (int i = 0; i < NROLES; i++)
 			{
@@ -884,7 +886,7 @@ op_session(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * It does not want to wait any longer.
+ * The session stops waiting.
  */
 static void
 op_session_leaves(uint32 a, uint32 b, uint32 c)
@@ -903,7 +905,7 @@ op_session_leaves(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * A job that is on lease: it is done, or shall run again, or was never taken.
+ * End a lease: the job is done, is to run again, or was never started.
  */
 static void
 op_lease_end(uint32 a, uint32 b, uint32 c)
@@ -988,7 +990,7 @@ op_refill(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * A part of a round, which has looked at the clock.
+ * A part of a scheduler round, after the clock was read.
  */
 static void
 op_rank(uint32 a, uint32 b, uint32 c)
@@ -1070,7 +1072,7 @@ op_fails(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * Another scheduler comes; workers and leases are what they were.
+ * A new scheduler starts; workers and leases remain.
  */
 static void
 op_scheduler_restart(uint32 a, uint32 b, uint32 c)
@@ -1079,8 +1081,7 @@ op_scheduler_restart(uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * The server crashes: what is in memory is gone, and so is who has not
- * committed.
+ * The server crashes: shared memory and uncommitted transactions are lost.
  */
 static void
 op_crash(uint32 a, uint32 b, uint32 c)
@@ -1215,7 +1216,7 @@ op_run(int op, uint32 a, uint32 b, uint32 c)
 }
 
 /*
- * Sizes and queues by chance.
+ * Choose sizes and queues at random.
  */
 void
 world_start(uint32 seed)
@@ -1316,8 +1317,8 @@ world_start(uint32 seed)
 }
 
 /*
- * May a job that is due never run, as long as what is paused remains so?  It may wait for
- * another of its group; and for a lane, where there are too few.
+ * May a due job remain waiting as long as queues are paused?  A job may wait for its
+ * group, or for a lane if there are too few lanes.
  */
 static bool
 may_wait(const Row *row)
@@ -1330,9 +1331,9 @@ may_wait(const Row *row)
 }
 
 /*
- * Nothing new comes, and who has a job does it.  Nobody acts who was not woken;
- * time goes on to when the scheduler means to wake.  Then every job comes to its
- * end, but for those that may wait.
+ * No new jobs arrive, and running jobs end.  Only actors that were woken act, and time
+ * advances to the scheduler's wake-up time.  Then every job ends, except jobs allowed to
+ * wait.
  */
 static void
 calm_down(void)
@@ -1408,7 +1409,7 @@ calm_down(void)
 }
 
 /*
- * All that may run does so; then nothing is paused any more, and everything does.
+ * Run all jobs that may run.  Then resume all queues, and run the rest.
  */
 void
 world_calm(void)

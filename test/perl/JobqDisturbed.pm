@@ -1,5 +1,6 @@
-# What a consumer must do when its server refuses how a job has ended, or says nothing any
-# more.  The libraries are tried here; what makes a server do so is for other consumers, too.
+# How a consumer must behave when its server refuses the end of a job, or stops answering.  The
+# try_* functions test the libraries; the functions which disturb the server also serve tests of
+# other consumers.
 
 package JobqDisturbed;
 
@@ -19,7 +20,8 @@ use Time::HiRes qw(usleep);
 our @EXPORT = qw(refuse_ends take_ends fail_commits let_commit try_refused try_commits try_silence try_silent_connect
   try_silent_lease try_silent_start);
 
-# From now on each tag is one finished job's only, and the end of any other is refused.
+# From now on only one finished job can have each tag; the end of another job with the same tag
+# is refused.
 sub refuse_ends
 {
 	my ($node) = @_;
@@ -48,7 +50,7 @@ sub take_ends
 	return;
 }
 
-# So many transactions that call ack() will fail when they commit, with this code.
+# The next $times transactions which call ack() fail at commit, with this SQLSTATE.
 sub fail_commits
 {
 	my ($node, $times, $code) = @_;
@@ -86,8 +88,8 @@ sub let_commit
 	return;
 }
 
-# The server refuses how some jobs have ended, by an error that does not pass: they lose their
-# leases, and others are done meanwhile.
+# The server refuses the end of some jobs with a permanent error: these jobs lose their leases,
+# and other jobs are done meanwhile.
 sub try_refused
 {
 	my ($node, $name, $command) = @_;
@@ -99,7 +101,7 @@ sub try_refused
 	$self->ends('a job is done', $self->sql($enqueue));
 	refuse_ends($node);
 
-	# more than it has at a time
+	# more jobs than the consumer holds at a time
 	my @refused = split /\n/, $self->sql("$enqueue FROM generate_series(1, 12)");
 	says($run, qr/could not .*duplicate key/, "$name: the end of some is refused");
 	$self->ends('others are done', split /\n/, $self->enqueue('{}', 20));
@@ -113,8 +115,8 @@ sub try_refused
 	return;
 }
 
-# An error may come with the commit, after the server has answered: then nothing was told.  This
-# one is that of a full queue of notifications, and not that of a result which is too long.
+# A commit can fail after the server has answered the statement; then no end is recorded.  Here
+# error 54000 means a full NOTIFY queue, and not a result over jobq.max_payload.
 sub try_commits
 {
 	my ($node, $name, $command) = @_;
@@ -137,8 +139,8 @@ sub try_commits
 	return;
 }
 
-# A connection on which nothing comes any more: it is given up, and the job that runs is
-# told of on another one.  "long": what is told in vain is a result that no buffer holds.
+# A connection goes silent: the consumer gives it up, and reports the running job on another
+# connection.  With "long", the unsent report is a result too large for any socket buffer.
 sub try_silence
 {
 	my ($node, $name, $command, $long) = @_;
@@ -162,8 +164,7 @@ sub try_silence
 	return;
 }
 
-# A server that accepts connections and says nothing, at the place where another one can
-# be.
+# A server which accepts connections but never answers, at the socket of another server.
 sub be_silent
 {
 	my ($socket) = @_;
@@ -173,7 +174,7 @@ sub be_silent
 	  || die "$socket: $!\n";
 }
 
-# The links are lost, and no new one is answered for a while.
+# The connections are lost, and new connections get no answer for a while.
 sub try_silent_connect
 {
 	my ($node, $name, $command) = @_;
@@ -208,8 +209,8 @@ sub try_silent_connect
 	return;
 }
 
-# The same, for longer than a lease: it is told that it may be lost while no connection can be
-# made.
+# As try_silent_connect(), but for longer than a lease: the handler learns of the possible loss
+# of its lease while no connection can be made.
 sub try_silent_lease
 {
 	my ($node, $name, $command) = @_;
@@ -236,8 +237,8 @@ sub try_silent_lease
 	return;
 }
 
-# From the start there is no answer.  Whether the server is still there is asked, so that
-# none is waited for in vain later.
+# The server never answers.  The connection uses TCP keepalive, so that the consumer does not
+# wait forever for a dead server.
 sub try_silent_start
 {
 	my ($node, $name, $command) = @_;
@@ -254,7 +255,7 @@ sub try_silent_start
 		my $ends = sprintf '0100007F:%04X 0100007F:%04X', $unanswered->peerport, $unanswered->sockport;
 		my $probe;
 
-		# timer 2 is that of keepalive; its time is in hundredths of a second
+		# timer 2 is keepalive; its time is in hundredths of a second
 		for (1 .. 90)
 		{
 			($probe) = slurp_file('/proc/net/tcp') =~ /: $ends \S+ \S+ 02:(\S+)/;

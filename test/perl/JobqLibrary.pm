@@ -1,10 +1,11 @@
-# What a library for consumers must do, whatever its language.
+# The requirements for a consumer library in any language.
 #
-# The consumers of test/consumers do what the payload says: {"do": "fail"}, "odd" (fail
-# in a way that the language allows, but few expect), "reject", "retry" (once), "later" (once),
-# "bad result", "long result", or "hold", which ends when there is a file "go".  They note in files which job they have begun with which
-# token, and of which they were told that the lease is over.  The result of a job
-# is the token by which it was acknowledged.
+# The consumers of test/consumers obey the payload: {"do": "fail"}, "odd", "reject", "retry"
+# (once), "later" (once), "bad result", "long result", or "hold".  "odd" fails in a way which
+# the language allows, but few programs expect.  "hold" ends when the file "go" exists.  "tell",
+# "work", "kill" and "echo" serve single tests below.  The consumers write notes into files:
+# each begun job with the token, and each handler informed of a lost lease.  The result of a job
+# is the token of the acknowledgement.
 
 package JobqLibrary;
 
@@ -24,7 +25,7 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
 
-# Consumers do not end by themselves.
+# Consumers do not end by themselves, so END kills the remaining ones.
 my @running;
 
 END
@@ -33,8 +34,8 @@ END
 	kill('KILL', map { pid_of($_) } grep { $_->{handle}->pumpable } @running);
 }
 
-# A server for consumers that connect by the environment, with room for 256
-# leases.  Ends the file of tests if what the command needs is not installed.
+# A server for consumers, which connect by environment variables, with room for 256 leases.
+# Skips the test file if the command @needs cannot run.
 sub library_node
 {
 	my ($what, @needs) = @_;
@@ -51,7 +52,7 @@ sub library_node
 	return $node;
 }
 
-# The manual shows this file of libraries/ as it is.
+# The manual contains this file of libraries/ verbatim.
 sub is_shown
 {
 	my ($file) = @_;
@@ -61,7 +62,7 @@ sub is_shown
 		"doc/libraries.md shows libraries/$file as it is");
 }
 
-# Start one with its own environment.
+# Start a consumer with its own environment.
 sub start
 {
 	my ($self, %environment) = @_;
@@ -84,7 +85,7 @@ sub enqueue
 		   FROM generate_series(1, @{[ $n || 1 ]})});
 }
 
-# The notes of this kind: [ id, token ].
+# The notes of this kind: [ job id, token ].
 sub notes
 {
 	my ($self, $what) = @_;
@@ -93,7 +94,7 @@ sub notes
 	return map { [ split / / ] } split /\n/, -e $file ? slurp_file($file) : '';
 }
 
-# Wait until a job has been begun so many times.
+# Wait until the job has begun $times times.
 sub begun
 {
 	my ($self, $id, $times, $name) = @_;
@@ -107,7 +108,7 @@ sub begun
 	return is($n, $times, "$self->{name}: $name");
 }
 
-# Wait until so many jobs have begun, and what began has ended.
+# Wait until $n jobs have begun, and 0.2 s longer for their end.
 sub go_on
 {
 	my ($self, $n) = @_;
@@ -137,7 +138,7 @@ sub is_sql
 	return is($self->sql($query), $expected, "$self->{name}: $name");
 }
 
-# Whatever was acknowledged was so by who had begun it last.
+# Each job was acknowledged with the token of its last claim.
 sub holds
 {
 	my ($self) = @_;
@@ -158,7 +159,7 @@ sub holds
 	return;
 }
 
-# The sessions of the consumers.
+# The sessions of the consumers, for a FROM clause.
 sub sessions
 {
 	my ($self) = @_;
@@ -182,8 +183,8 @@ sub new
 	return $self;
 }
 
-# One consumer, and what can happen to it.  "parallel" says how many jobs it runs at
-# a time, "restart" that the server is restarted, too.
+# One consumer, and what can happen to a consumer.  "parallel" is the number of jobs at a time;
+# with "restart", the server is restarted, too.
 sub try_library
 {
 	my ($node, $name, $command, %more) = @_;
@@ -193,7 +194,7 @@ sub try_library
 
 	$self->{parallel} = $more{parallel} || 2;
 
-	# those that end while others are acknowledged are so together
+	# jobs which end during an acknowledgement are acknowledged together
 	my @ids = split /\n/, $self->enqueue('{}', 50);
 	my $acks = "@{[ $self->sessions ]} AND query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'";
 	my $locker = $node->background_psql('postgres');
@@ -208,7 +209,7 @@ sub try_library
 	$self->is_sql("SELECT count(DISTINCT xmin::text) < 50 FROM jobq_internal.archive WHERE id BETWEEN $ids[0] AND $ids[-1]",
 		't', 'several are acknowledged in one transaction');
 
-	# one that fails while there are always others to be acknowledged, of which those of now wait for a lock
+	# a job fails during endless acknowledgements; the current acknowledgements wait for a lock
 	if ($self->{parallel} > 1)
 	{
 		my $other = $node->background_psql('postgres');
@@ -234,7 +235,7 @@ sub try_library
 		$other->quit;
 	}
 
-	# how jobs end; what cannot be kept has each that was told with it told alone
+	# how jobs end; if an end cannot be stored, each end of the same batch is sent alone
 	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'odd', 'reject', 'retry', 'later', 'bad result';
 	$id{deep} = $self->enqueue('{"do": "fail", "more": ' . '[' x 999 . ']' x 999 . '}');
 	$id{long} = $self->enqueue('{"do": "fail", "more": ' . '7' x 5000 . '}');
@@ -272,7 +273,7 @@ sub try_library
 	$self->is_sql("SELECT state, attempt, result ->> 'token' FROM jobq.jobs WHERE id = $id",
 		"completed|1|$tokens[1]", 'acknowledged by who had it all the time');
 
-	# SIGTERM in the middle of a statement that ends with an error
+	# SIGTERM during a statement which ends with an error
 	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive');
 	$id = $self->enqueue('{}');
 	wait_for($node, "$name: it is at ack()", "SELECT count(*) = 1 FROM $acks");
@@ -299,7 +300,7 @@ sub try_library
 		"SELECT state, attempt, count(*) FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1] GROUP BY 1, 2 ORDER BY 1",
 		"completed|1|$self->{parallel}\nready|0|@{[ 5 - $self->{parallel} ]}", 'and nothing is lost');
 
-	# what no other try can mend ends it, when what runs has ended
+	# a permanent error ends the consumer, after its running jobs have ended
 	unlink $go;
 	$self->sql("SELECT jobq.cancel_many(queue => '$name', state => 'waiting'), jobq.create_queue('$name 2', mode => 'consumer')");
 	my $hopeless = $self->start(QUEUES => "$name,$name 2");
@@ -323,7 +324,7 @@ sub try_library
 	$self->sql(q{SELECT jobq.test_clock('2 hours')});
 	$self->ends('what was held by one that was killed is done', @ids);
 
-	# the server restarts; for a while after that no lease ends, so this comes last
+	# the server restarts; no lease ends for a while afterwards, so this test is the last
 	if ($more{restart})
 	{
 		unlink $go;
@@ -346,7 +347,7 @@ sub try_library
 
 sub leases { return "jobq_internal.lease_slots() WHERE consumer = '$_[0]{name}'"; }
 
-# Wait until whatever it holds is held for so many seconds more than now.
+# Wait until each lease of the consumer lasts at least $seconds seconds from now.
 sub holds_on
 {
 	my ($self, $seconds, $name) = @_;
@@ -356,10 +357,10 @@ sub holds_on
 		"SELECT min(lease_until) > '$now'::timestamptz + interval '$seconds s' FROM @{[ $self->leases ]}");
 }
 
-# More jobs than the role can have calls whose jobs are held; "calls" is how many they are
-# of, if it takes jobs while it runs others: with more than half of what the role can
-# have.  They are held for several leases.  The role holds jobs by 84 other calls already,
-# so that 28 are left.
+# The consumer holds 40 jobs for several leases.  The role can hold the jobs of 112 calls of
+# reserve(); 84 other calls leave 28.  "calls" is the number of calls by which the consumer
+# takes the jobs.  The number is 1 if the consumer takes no jobs while others run, else more
+# than half of the 28.
 sub try_many
 {
 	my ($node, $name, $command, $calls) = @_;
@@ -395,8 +396,8 @@ SELECT count(*) FROM other}, '84', 'other jobs are held');
 	return;
 }
 
-# Unless it is told how many, it holds jobs only that begin soon: when those before them take
-# longer than others did, somebody else has them.
+# By default a consumer holds only jobs which begin soon: if the running job takes longer than
+# the earlier jobs did, another consumer gets the jobs behind it.
 sub try_ahead
 {
 	my ($node, $name, $command) = @_;
@@ -421,8 +422,8 @@ sub try_ahead
 	return;
 }
 
-# While it cannot be told that jobs have ended, they are held, and others are not taken
-# without end.
+# While the consumer cannot report the end of jobs, it keeps their leases, and takes only a
+# limited number of other jobs.
 sub try_untold
 {
 	my ($node, $name, $command) = @_;
@@ -435,7 +436,7 @@ sub try_untold
 	wait_for($node, "$name: it takes jobs", "SELECT count(*) > 0 FROM @{[ $self->leases ]}");
 	$self->holds_on(20, 'what cannot be told is held for several leases');
 
-	# it runs two, and holds three ahead
+	# two jobs run, and three are held ahead
 	cmp_ok(scalar($self->notes('began')), '<=', 10, "$name: not everything is taken meanwhile");
 	$locker->query_safe('COMMIT');
 	$locker->quit;
@@ -447,7 +448,7 @@ sub try_untold
 	return;
 }
 
-# What a handler tells of its job while it runs.
+# The reports of a handler about its running job.
 sub try_tells
 {
 	my ($node, $name, $command) = @_;
@@ -469,8 +470,8 @@ sub try_tells
 	return;
 }
 
-# Two of many jobs end their consumer, which is started anew each time: no other job is
-# charged for that.
+# Two of many jobs kill their consumer, which is restarted each time: no other job is charged
+# for the crash.
 sub try_kills
 {
 	my ($node, $name, $command) = @_;
@@ -509,8 +510,8 @@ sub try_kills
 	return;
 }
 
-# Consumers behind a pooler with one connection to the server, who look by themselves
-# only each ten minutes.
+# Consumers behind a pooler with one connection to the server.  They poll only every ten
+# minutes; notifications wake them over direct connections.
 sub try_behind_pooler
 {
 	my ($node, $name, $command, $consumers) = @_;
@@ -545,8 +546,8 @@ sub try_behind_pooler
 	return;
 }
 
-# Numbers that the language's own cannot hold come to the handler, and back in its result, with all their digits;
-# so do ids of jobs beyond 2^53.
+# Numbers too large for the native types of the language keep all their digits on the way to the
+# handler, and back in its result.  The same holds for job ids beyond 2^53.
 sub try_numbers
 {
 	my ($node, $name, $command) = @_;

@@ -15,15 +15,15 @@ use Time::HiRes qw(usleep);
 
 my @running;
 
-# One that is stopped would not end by itself.
+# A stopped pgbouncer would not end by itself.
 END
 {
 	local $?;
 	kill('KILL', map { $_->{KIDS}[0]{PID} } @running);
 }
 
-# Start one.  Settings beside those that all need are given by name.  Ends the file
-# of tests if there is none.
+# Start pgbouncer, with %settings added to the common settings.  Skips the test file if
+# pgbouncer is not installed.
 sub new
 {
 	my ($class, $node, %settings) = @_;
@@ -57,7 +57,7 @@ log_disconnections = 0
 	return $self;
 }
 
-# Start it, and wait until it listens.
+# Start pgbouncer, and wait until it listens.
 sub start
 {
 	my ($self) = @_;
@@ -76,7 +76,7 @@ sub start
 
 sub signal { return $_[0]{handle}->signal($_[1]); }
 
-# End it, by a signal.
+# End pgbouncer with a signal, by default SIGINT.
 sub stop
 {
 	my ($self, $signal) = @_;

@@ -1,5 +1,5 @@
-# A program that runs beside a test, what it says on standard error, and files by
-# which commands tell that they have begun.
+# A program which runs beside a test, with the output on standard error, and files by which
+# commands report their start.
 
 package JobqProgram;
 
@@ -15,7 +15,7 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(start_program finish pid_of says wait_for_file);
 
-# Start it; what it says gathers in {err}.
+# Start the program; {err} collects the standard error.
 sub start_program
 {
 	my (@command) = @_;
@@ -27,7 +27,7 @@ sub start_program
 	return $run;
 }
 
-# Wait until it ends; its status, as of wait().
+# Wait until the program ends; returns the status, as of wait().
 sub finish
 {
 	my ($run) = @_;
@@ -38,7 +38,7 @@ sub finish
 
 sub pid_of { return $_[0]{handle}{KIDS}[0]{PID}; }
 
-# Wait until it has said this.
+# Wait until the standard error of the program matches the pattern.
 sub says
 {
 	my ($run, $pattern, $name) = @_;

@@ -1,6 +1,6 @@
-# A terminal for tests: what a program that draws its screen has on it.
+# A terminal for tests: the screen of a full-screen program.
 #
-# It understands what the description "xterm" of terminals makes programs send.
+# Understands the control sequences of the terminal description "xterm".
 
 package JobqScreen;
 
@@ -13,7 +13,7 @@ use IO::Select ();
 use POSIX ();
 use Time::HiRes ();
 
-# Start a program on a terminal of so many rows and columns.
+# Start a program on a terminal with this number of rows and columns.
 sub new
 {
 	my ($class, $rows, $columns, @command) = @_;
@@ -57,7 +57,7 @@ sub erase
 	return;
 }
 
-# The cursor does not leave the screen.
+# Keep the cursor on the screen.
 sub stay
 {
 	my ($self) = @_;
@@ -70,7 +70,7 @@ sub stay
 	return;
 }
 
-# How the terminal is set: what a program may have left changed.
+# The settings of the terminal, to find changes left by the program.
 sub modes
 {
 	my ($self) = @_;
@@ -111,7 +111,7 @@ sub put
 	return;
 }
 
-# Move the lines from one on, within the region that scrolls, up by n.
+# Move the lines from $from on up by $n, within the scroll region.
 sub scroll
 {
 	my ($self, $from, $n) = @_;
@@ -124,7 +124,7 @@ sub scroll
 	return;
 }
 
-# A sequence that begins with CSI: its numbers, and its last letter.
+# Interpret a CSI sequence, given its numbers and its last letter.
 sub control
 {
 	my ($self, $numbers, $letter) = @_;
@@ -163,7 +163,7 @@ sub control
 	}
 	if ($letter eq 'r')
 	{
-		# what was drawn for a larger window may come after it was made smaller
+		# output for a larger window may arrive after the window has become smaller
 		@$self{qw(top bottom)} = map { $_ < $self->{rows} ? $_ : $self->{rows} - 1 }
 		  map { $_ - 1 } $n[0] || 1, $n[1] || $self->{rows};
 		@$self{qw(row column)} = (0, 0);
@@ -177,7 +177,7 @@ sub control
 	return;
 }
 
-# Draw what has come.
+# Draw the received bytes.
 sub take
 {
 	my ($self, $bytes) = @_;
@@ -228,7 +228,7 @@ sub take
 	return;
 }
 
-# Read what there is; false if the program has ended, and all is read.
+# Read the available output; false if the program has ended, and all output is read.
 sub read_some
 {
 	my ($self, $seconds) = @_;
@@ -243,7 +243,7 @@ sub read_some
 	return !defined $self->{status};
 }
 
-# Wait until the screen shows this; false if it never does.
+# Wait until the screen matches the pattern; false after the timeout, or if the program ends.
 sub shows
 {
 	my ($self, $pattern, $seconds) = @_;
@@ -266,7 +266,7 @@ sub reap
 	return defined $self->{status};
 }
 
-# Wait until the program has ended; its status, as of waitpid(), or undef.
+# Wait until the program has ended; returns its status, as of waitpid(), or undef.
 sub finish
 {
 	my ($self, $seconds) = @_;

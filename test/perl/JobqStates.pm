@@ -1,5 +1,5 @@
-# Jobs in each state that outlasts a server, and the check that all of them come to
-# their right end somewhere else: after pg_upgrade, or in the copy that a dump made.
+# Jobs in each state which outlasts a server, and the check for their correct end elsewhere:
+# after pg_upgrade, or in a copy restored from a dump.
 
 package JobqStates;
 
@@ -16,7 +16,7 @@ our @EXPORT = qw(
   come_to_their_end
 );
 
-# Make them in a database where the extension is not yet; it is served.
+# Create the jobs in a database which is served, but does not have the extension yet.
 sub make_states
 {
 	my ($node, $dbname) = @_;
@@ -60,7 +60,7 @@ SELECT jobq.schedule('hourly', 'every 1 hour', 'note', '{"what": "tick"}');
 SELECT jobq.schedule('paused', 'every 1 hour', 'note', '{"what": "never"}');
 SELECT jobq.pause(schedule => 'paused');
 });
-	# the first jobs of a batch and of a workflow run; the others are paused
+	# the first jobs of a batch and of a workflow run; the other jobs are paused
 	$node->safe_psql(
 		$dbname, q{
 SELECT jobq.pause('still');
@@ -87,8 +87,8 @@ RESET ROLE});
 	return;
 }
 
-# All of it, as text, but for the tokens, which begin anew with each start.  In a copy that a dump made, nobody holds what a consumer held,
-# and ticks that have passed are not made up for.
+# The whole state as text, without tokens, which begin anew at each start.  In a copy restored
+# from a dump, no consumer holds a job, and missed ticks are skipped.
 sub states
 {
 	my ($node, $dbname, $is_copy) = @_;
@@ -107,7 +107,7 @@ SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;
 SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq_internal' AND sequencename <> 'lease_token_seq' ORDER BY 1});
 }
 
-# Everything that waits is done, once, in its order, with what it belongs to.
+# Each waiting job is done once and in order, with its role, batch, workflow and schedule.
 sub come_to_their_end
 {
 	my ($node, $dbname, $what, $is_copy) = @_;

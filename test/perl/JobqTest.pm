@@ -1,13 +1,12 @@
-# What the TAP tests of jobq have in common.
+# Common functions of the TAP tests.
 
 package JobqTest;
 
 use strict;
 use warnings FATAL => 'all';
 
-# A condition that does not come true within three minutes never will, and a server
-# that does not start or stop within five.  It takes seconds, but a machine may have
-# much else to do.
+# The timeouts for a condition (three minutes), and for the start or stop of a server (five
+# minutes).  Both take seconds, but the machine may be busy.
 BEGIN
 {
 	$ENV{PG_TEST_TIMEOUT_DEFAULT} ||= 180;
@@ -47,12 +46,11 @@ our @EXPORT = qw(
   no_failed_assertion
 );
 
-# Whoever runs the tests, the servers' first role has one name.
+# The first role of the servers has a fixed name, whatever user runs the tests.
 $ENV{PGUSER} = 'postgres';
 
-# Neither does a file of tests ever end that has not within twenty minutes, or the
-# seconds of JOBQ_FILE_TIMEOUT: it says where it hangs and how the servers are.  The
-# next file has its turn then.
+# The timeout for a test file: twenty minutes, or the seconds of JOBQ_FILE_TIMEOUT.  The test
+# then reports where it hangs and the state of the servers, and dies.  The next file can run.
 our $file_timeout = $ENV{JOBQ_FILE_TIMEOUT} || 1200;
 my @nodes;
 
@@ -64,8 +62,8 @@ $SIG{ALRM} = sub {
 };
 alarm($file_timeout);
 
-# A session in the background may last as long as its file of tests, and not
-# just until the time for one condition has passed since it was opened.
+# A background session may last as long as its test file.  By default it would end after the
+# timeout for one condition, counted from its start.
 {
 	no warnings 'redefine';
 	my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
@@ -76,9 +74,9 @@ alarm($file_timeout);
 	};
 }
 
-# psql is started by a shell that waits for work.  IPC::Run, and a copy of this large
-# process for each psql, take more processor time than psql itself.  The shell has the
-# environment with which it was started: another environment gets another shell.
+# A waiting shell starts psql.  IPC::Run, and a copy of this large process for each psql, would
+# take more processor time than psql does.  The shell keeps the environment of its start, so
+# each environment has its own shell.
 {
 	my %shell;
 
@@ -93,7 +91,7 @@ alarm($file_timeout);
 			$node->connstr($dbname), qw(--file - --variable ON_ERROR_STOP=1));
 		my $key = join "\0", $$, map { "$_=$ENV{$_}" } sort keys %ENV;
 
-		# while a command runs, the shell is not in the table: an error leaves it behind
+		# during a command, the shell is not in the table: after an error, it is abandoned
 		my $shell = delete $shell{$key};
 		if (!$shell)
 		{
@@ -127,11 +125,11 @@ alarm($file_timeout);
 	};
 }
 
-# Copy the server's programs, libraries and scripts to a folder, so that a test
-# can change what it likes.  A server finds its own files from where it is.
+# Copy the server's programs, libraries and scripts to a folder, where a test can change
+# anything.  A server finds its own files relative to its program.
 #
-# Returns install_path, for jobq_node(), and where things are: bindir, pkglibdir,
-# and extension, the folder of the extensions' scripts.
+# Returns install_path, for jobq_node(), and the folders: bindir, pkglibdir, and extension (the
+# scripts of the extensions).
 sub copy_installation
 {
 	my ($to) = @_;
@@ -159,12 +157,12 @@ sub copy_installation
 		extension => "$dir{sharedir}/extension");
 }
 
-# How many databases the servers of a file of tests can serve.  Each has 7 MB of shared
-# memory, which a server initializes whenever it starts, also after a crash.
+# The number of databases which a server of this test file can serve.  Each takes 7 MB of shared
+# memory, initialized at each start of the server, also after a crash.
 our $max_databases = 2;
 
-# A server with jobq, not yet started.  The safety check is as rare as can be,
-# so that it does not hide a job that was forgotten.
+# A server with jobq, not yet started.  The safety check is as rare as possible, because it
+# would hide a forgotten job.
 sub jobq_node
 {
 	my ($name, $conf, %init) = @_;
@@ -172,7 +170,7 @@ sub jobq_node
 	my $node = PostgreSQL::Test::Cluster->new($name, $path ? (install_path => $path) : ());
 
 	push @nodes, $node;
-	# a template has that role already
+	# a template already has this role
 	push @{ $init{extra} }, '-U', 'postgres' if $init{extra} || !$ENV{INITDB_TEMPLATE};
 	$node->init(%init);
 	$node->append_conf(
@@ -190,8 +188,8 @@ $conf
 	return $node;
 }
 
-# A server that runs, and the program jobq, which connects to it by the environment.
-# Ends the file of tests if the program was not built.
+# A running server, and the program jobq, which connects by environment variables.  Skips the
+# test file if the program was not built.
 sub client_node
 {
 	my ($conf, %init) = @_;
@@ -207,7 +205,7 @@ sub client_node
 	return ($node, $jobq);
 }
 
-# Two servers that run, for a publisher and its subscriber.
+# Two running servers, for a publisher and its subscriber.
 sub jobq_pair
 {
 	my ($setup, $conf) = @_;
@@ -224,7 +222,7 @@ sub jobq_pair
 	return @pair;
 }
 
-# Have the tables replicated, as the subscription "jobs".
+# Replicate the tables, with the subscription "jobs".
 sub subscribe
 {
 	my ($publisher, $subscriber, @tables) = @_;
@@ -238,8 +236,8 @@ sub subscribe
 	return;
 }
 
-# Wait until the subscriber has all that can be seen on the publisher.  Workers
-# do not wait for the flush of their commits, and what is not flushed is not sent.
+# Wait until the subscriber has everything visible on the publisher.  Workers do not wait for
+# the flush of their commits, and unflushed WAL is not sent.
 sub catch_up
 {
 	my ($publisher) = @_;
@@ -250,7 +248,7 @@ sub catch_up
 	return;
 }
 
-# The publisher is lost, and the subscriber is on its own.
+# The publisher is lost; drop the subscription without it.
 sub unsubscribe
 {
 	my ($publisher, $subscriber) = @_;
@@ -263,12 +261,12 @@ DROP SUBSCRIPTION jobs});
 	return;
 }
 
-# Wait until the query returns true.  Unlike poll_query_until(), this goes on
-# when the server goes away meanwhile, and does not need to write to psql.
+# Wait until the query returns true.  Unlike poll_query_until(), this function survives the loss
+# of the server, and does not need to write to psql.
 #
-# One session asks again for a second, in a transaction each time: a new process and a
-# new session cost more than most queries.  The next session knows new settings.  A
-# query that is slow is asked less often, so that waiting keeps no processor busy.
+# One session repeats the query for a second, in a transaction each time: a new process and a
+# new session cost more than most queries.  The next session sees new settings.  A slow query is
+# repeated less often, so that waiting keeps no processor busy.
 sub poll
 {
 	my ($node, $query, $dbname) = @_;
@@ -321,7 +319,7 @@ sub show_state
 	return;
 }
 
-# Wait until the query returns true; if it never does, show what there is.
+# Wait until the query returns true; after the timeout, show the state of the server.
 sub wait_for
 {
 	my ($node, $what, $query, $dbname) = @_;
@@ -331,8 +329,8 @@ sub wait_for
 	return 0;
 }
 
-# Wait until the database has a scheduler that has read what there is: who reserves jobs
-# waits for one that starts no longer than some seconds.
+# Wait until the database has a scheduler with loaded state: reserve() waits only some seconds
+# for a starting scheduler.
 sub wait_for_scheduler
 {
 	my ($node, $dbname) = @_;
@@ -340,8 +338,8 @@ sub wait_for_scheduler
 	return wait_for($node, 'the scheduler is there', 'SELECT complete FROM jobq_internal.scheduler_state()', $dbname);
 }
 
-# Wait until the query, which counts something, returns 0: as long as it takes,
-# if only it becomes less within the time for a condition.
+# Wait until the query, which counts something, returns 0.  The total time is not limited, but
+# the count must decrease within the timeout for a condition.
 sub work_off
 {
 	my ($node, $what, $query, $dbname) = @_;
@@ -356,7 +354,7 @@ sub work_off
 	return is($left, 0, $what);
 }
 
-# Wait until so many sessions wait for an advisory lock.
+# Wait until $count sessions wait for an advisory lock.
 sub sleeps
 {
 	my ($node, $what, $count, $dbname) = @_;
@@ -394,7 +392,7 @@ sub launcher_pid
 		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
 }
 
-# A signal as the operating system sends it.
+# Send a signal by the operating system, not by the server.
 sub signal_process
 {
 	my ($signal, $pid) = @_;
@@ -402,8 +400,8 @@ sub signal_process
 	return kill($signal, $pid) == 1;
 }
 
-# Stop a process while it waits to be woken, or by a "Client", so that it has no lock that
-# others wait for as long as it is stopped.
+# Stop a process while it waits to be woken, or for a "Client", so that the stopped process
+# holds no lock which other processes need.
 sub stop_at_rest
 {
 	my ($node, $pid, $by) = @_;
@@ -415,7 +413,7 @@ sub stop_at_rest
 
 		poll($node, $rests) or last;
 		signal_process('STOP', $pid) or last;
-		# with certain locks of his, nobody would get an answer
+		# certain locks of the stopped process would block this query
 		$node->psql('postgres', $rests, stdout => \$out, timeout => 30, timed_out => \$late);
 		return 1 if !$late && $out eq 't';
 		signal_process('CONT', $pid);
@@ -435,7 +433,7 @@ sub wait_for_exit
 	return 0;
 }
 
-# Wait until the server has restarted after the crash of one of its processes.
+# Wait until the server has restarted after the crash of a process.
 sub wait_for_restart
 {
 	my ($node, $offset) = @_;
@@ -459,7 +457,7 @@ sub crash_backend
 	return;
 }
 
-# The servers' logs tell of failed assertions that no test may have noticed.
+# Search the servers' logs for failed assertions which no test has noticed.
 sub no_failed_assertion
 {
 	my (@nodes) = @_;

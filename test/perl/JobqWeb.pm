@@ -1,4 +1,4 @@
-# Servers of jobq web, and connections to them on which bytes are sent as they are.
+# Servers of jobq web, and connections for raw bytes.
 package JobqWeb;
 
 use strict;
@@ -19,17 +19,17 @@ our @EXPORT = qw(web_node has_web serve refused token_file raw deaf hear web_pid
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 my @servers;
 
-# Whatever happens, none of them stays.
+# No server remains, not even after an error.
 END
 {
 	local $?;
 	$_->{process}->kill_kill(grace => 5) foreach grep { $_->{process} } @servers;
 }
 
-# Was the program built with what it needs for this?
+# Was the program built with libmicrohttpd?
 sub has_web { return refused($_[0], '--listen', '127.0.0.1:0', '--max-body', '0') !~ /built without/; }
 
-# As client_node() in JobqTest.pm; skips the file if the program cannot serve callers.
+# As client_node() in JobqTest.pm; skips the test file if the program has no web server.
 sub web_node
 {
 	my ($node, $jobq) = JobqTest::client_node(@_);
@@ -39,7 +39,7 @@ sub web_node
 	return ($node, $jobq);
 }
 
-# A file of tokens, in the place of the last one, which has these lines.
+# Replace a token file by a file with these lines.
 sub token_file
 {
 	my ($file, @lines) = @_;
@@ -50,7 +50,8 @@ sub token_file
 	return $file;
 }
 
-# A server for callers: its process, its address (url, port), what it says (err).
+# Start a web server: returns its process, its address (url, port), and its standard error
+# (err).
 sub serve
 {
 	my ($jobq, @options) = @_;
@@ -65,7 +66,7 @@ sub serve
 	return \%server;
 }
 
-# The exit status of one that does not start, and what it says.
+# The exit status and the standard error of a server which does not start.
 sub refused
 {
 	my ($jobq, @options) = @_;
@@ -77,8 +78,7 @@ sub refused
 
 sub web_pid { return $_[0]{process}{KIDS}[0]{PID}; }
 
-# A connection on which something was sent, from another address of the loopback if one
-# is given.
+# Connect and send the text, from another address of the loopback if $from is given.
 sub raw
 {
 	my ($server, $text, $from) = @_;
@@ -90,7 +90,7 @@ sub raw
 	return $socket;
 }
 
-# The same of a caller that does not read, and for which the kernel takes little.
+# As raw(), but the client does not read, and its receive buffer is small.
 sub deaf
 {
 	my ($server, $text) = @_;
@@ -102,7 +102,7 @@ sub deaf
 	return $socket;
 }
 
-# What comes until it matches, or until the other side closes.
+# Read until the input matches, or until the other side closes.
 sub hear
 {
 	my ($socket, $pattern) = @_;

@@ -1,5 +1,5 @@
-# Events come exactly once, whatever crashes: they are in the transaction of what they
-# tell of: of jobs, of batches, and of schedules.
+# Events of jobs, batches and schedules come exactly once despite crashes, because the transaction
+# of the change also enqueues the event.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,7 +15,7 @@ $node->start;
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }
 
-# The jobs of events wait where nobody serves them, and are counted there.
+# The jobs of events stay in a queue without workers, where the test counts them.
 sql(q{
 CREATE EXTENSION jobq;
 CREATE FUNCTION works(payload jsonb) RETURNS void LANGUAGE sql AS '';
@@ -36,7 +36,7 @@ SELECT jobq.create_queue('outside', mode => 'consumer');
 SELECT jobq.on_event(e, 'hears') FROM unnest('{completed,failed,retry,dead,cancelled,expired,batch_completed,batch_failed,batch_cancelled,schedule_missed}'::text[]) e;
 });
 
-# What the jobs have become, and what was told of each: all in one string.
+# The number of events of each type for jobs of this kind, as one string.
 sub told
 {
 	my ($kind) = @_;
@@ -45,10 +45,10 @@ sub told
 		WHERE kind = 'on_event:hears' AND payload ->> 'kind' = '$kind' GROUP BY payload ->> 'event') e});
 }
 
-# a job that crashes its process is charged by who comes after the crash
+# A job with a crash of the process is charged after the restart.
 foreach my $kind ('crash', 'crash_procedure')
 {
-	# the crash may end the session before it has left
+	# the crash may end the session before psql disconnects
 	$node->psql('postgres', "SELECT jobq.enqueue('$kind')");
 	wait_for($node, "$kind: a dead letter", "SELECT count(*) = 1 FROM jobq.dead_letters WHERE kind = '$kind'");
 	is(told($kind), 'dead=1 failed=2 retry=1', "$kind: each crash is told of once");
@@ -56,18 +56,18 @@ foreach my $kind ('crash', 'crash_procedure')
 		WHERE payload ->> 'kind' = '$kind' AND payload ->> 'event' = 'failed'}), '1,2', "$kind: with its number");
 }
 
-# jobs that are done
+# Completed jobs.
 sql('SELECT jobq.enqueue($$works$$) FROM generate_series(1, 20)');
 wait_for($node, 'jobs are done', q{SELECT count(*) = 20 FROM jobq.jobs WHERE kind = 'works' AND state = 'completed'});
 is(told('works'), 'completed=20', 'each job that is done is told of once');
 
-# a lease that ends
+# A lease that expires.
 my $id = sql(q{SELECT jobq.enqueue('lost', queue => 'outside', backoff => 'fixed 1h')});
 sql(q{SELECT FROM jobq.reserve('{outside}', lease => '1 s', wait => '5 min')});
 wait_for($node, 'the lease is over', "SELECT state = 'retryable' FROM jobq.status($id)");
 is(told('lost'), 'failed=1 retry=1', 'a lease that ends is told of');
 
-# crashes of the server amid much of it
+# Crashes of the server under load.
 my $bench = $node->basedir . '/load.sql';
 append_to_file($bench, q{SELECT jobq.enqueue('works');
 SELECT jobq.ack(r.id, r.token) FROM (SELECT jobq.enqueue('acked', queue => 'outside')) e, LATERAL jobq.reserve('{outside}') r;
@@ -75,7 +75,7 @@ SELECT jobq.cancel(jobq.enqueue('works', delay => '1 day'));
 SELECT count(*) FROM jobq.create_batch(start => true) b, LATERAL jobq.add_jobs(b, 'works', '{1,2}');
 SELECT jobq.cancel_batch(jobq.create_batch());
 });
-# each tick makes a job, or is left out: a job that makes the next one wait, and each stop, do that
+# each tick makes a job or is missed: because the last job still runs, or the server is stopped
 sql(q{SELECT jobq.schedule('ticks', 'every 1 second', 'ticks', missed => 'skip', options => '{"queue": "outside"}')});
 foreach my $round (1 .. 2)
 {
@@ -103,7 +103,7 @@ is(sql(q{SELECT count(*) FROM (
 	EXCEPT ALL SELECT id, state FROM jobq.jobs WHERE state IN ('completed', 'cancelled'))) x}), '0',
 	'each end has one event, and each event an end');
 
-# batches that end, of which some ended in the last moments
+# Batches, some of which ended just before a crash.
 wait_for($node, 'all batches are over', 'SELECT count(*) = 0 FROM jobq_internal.batch WHERE finished_at IS NULL');
 is(sql(q{SELECT count(*) FROM (
 	(SELECT id, state FROM jobq.batches EXCEPT ALL
@@ -114,7 +114,7 @@ is(sql(q{SELECT count(*) FROM (
 	'each end of a batch has one event, and each event an end');
 is(sql(q{SELECT string_agg(DISTINCT state, ',' ORDER BY state) FROM jobq.batches}), 'cancelled,completed', 'of either kind');
 
-# ticks, one after the other
+# Ticks: each has either a job or a "missed" event, without gaps.
 sql(q{SELECT jobq.test_clock('1 hour')});
 wait_for($node, 'some were missed', q{SELECT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' = 'schedule_missed' AND payload ->> 'ticks' = '100')});
 sql(q{SELECT jobq.pause(schedule => 'ticks')});
@@ -127,7 +127,7 @@ is(sql(q{WITH told AS (
 	'each tick has made a job, or was told to be missed, and only one of these');
 sql(q{SELECT jobq.test_clock('0')});
 
-# and they run
+# The handlers of events run.
 sql(q{SELECT jobq.cancel_many(kind => 'on_event:hears', state => 'ready') ; SELECT jobq.register('hears', 'hears(jsonb)')});
 $id = sql(q{SELECT jobq.enqueue('works')});
 wait_for($node, 'the handler has run', qq{SELECT EXISTS (SELECT FROM jobq.jobs WHERE kind = 'on_event:hears' AND state = 'completed' AND (payload ->> 'job')::bigint = $id)});

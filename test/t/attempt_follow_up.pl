@@ -1,5 +1,5 @@
-# A job that follows from the end of another needs no privilege of whoever ends that,
-# and a queue that has not been used yet is made for it.
+# A follow-up job needs no privilege of the role that ends the first job, and a missing queue is
+# created for the follow-up job.
 
 use strict;
 use warnings FATAL => 'all';
@@ -39,7 +39,7 @@ SELECT jobq.register('card', 'work(jsonb)', queue => 'cards', max_attempts => 1,
 SELECT jobq.register('work', 'work(jsonb)', queue => 'work');
 SELECT jobq.register('hear', 'hear(jsonb)')});
 
-# The queue "default" has never been used.
+# Drop the queue "default", as if never used.
 sub forget_default
 {
 	sql(q{TRUNCATE told; SELECT jobq.drop_queue('default', force => true) FROM jobq.queues WHERE name = 'default'});

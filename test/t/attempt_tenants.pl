@@ -1,6 +1,6 @@
-# Fifty tenants, each a schema and a setting: whatever the way a job comes and runs,
-# it writes into the schema, and reads the rows, of whoever has enqueued it; through
-# a crash, too.  JOBQ_TENANT_JOBS says with how many jobs.
+# Fifty tenants, each with a schema and a setting: a job writes into the schema, and reads the
+# rows, of the tenant that has enqueued the job.  This holds for each way to enqueue and to run a
+# job, and across a crash.  JOBQ_TENANT_JOBS is the number of jobs.
 
 use strict;
 use warnings FATAL => 'all';
@@ -129,7 +129,7 @@ BEGIN
 END $$;
 });
 
-# Half of them, a crash while they run, and the other half.
+# Enqueue half of the jobs, crash the server while jobs run, then enqueue the other half.
 my $half = int($rounds / 2) || 1;
 my @web = (extra_params => [ '-U', 'web' ], timeout => $patience);
 my $left = q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'branches'};
@@ -146,7 +146,7 @@ wait_for($node, 'all batches are, too', q{SELECT bool_and(state = 'completed') F
 work_off($node, 'and their callbacks', $left);
 is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.dead_letters'), 0, 'none has failed');
 
-# What was written where.  What a procedure has committed may be there twice.
+# Compare the rows in each schema.  Rows that a procedure has committed may exist twice.
 my $all = join(' UNION ALL ', map { "SELECT 't$_' AS place, * FROM t$_.visit" } 0 .. $tenants - 1);
 
 is( $node->safe_psql('postgres', "SELECT place, way, n, meant, was FROM ($all) v WHERE place <> meant OR place <> was LIMIT 5"),
@@ -162,8 +162,7 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT tenant), bool
 	10 * $rounds * $tenants . "|$tenants|t",
 	'each has its tenant');
 
-# A job that has not its setting sees nothing: the worker may know the setting, but
-# then it is empty.
+# A job without the setting sees no rows: the worker may know the setting, but with an empty value.
 $node->safe_psql('postgres', q{
 CREATE FUNCTION app.look() RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(app.seen())';
 SELECT jobq.register('nowhere', 'app.look()', max_attempts => 1)});

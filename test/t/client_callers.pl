@@ -1,5 +1,4 @@
-# jobq web: callers who crowd in, hang up, come from elsewhere, or want to know what
-# is hidden.
+# jobq web: callers that crowd in, hang up, come from another site, or search for hidden data.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +37,7 @@ my ($token, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 1;
 
 token_file("$dir/tokens", "$token user=app password=secret", "$other user=open");
 
-# A request, as it is sent.
+# The text of a request.
 sub request
 {
 	my ($line, $body, @headers) = @_;
@@ -50,12 +49,12 @@ sub request
 
 sub as_app { return request(@_[0, 1], "Authorization: Bearer $token"); }
 
-# Whether nothing comes any more, after what has come.
+# Whether the server has closed the connection after the response.
 sub cut_off_at_last { my $heard = hear($_[0]); return IO::Select->new($_[0])->can_read(0) && !sysread($_[0], my $byte, 1); }
 
 sub cut_off { return IO::Select->new($_[0])->can_read($patience) && !sysread($_[0], my $byte, 1); }
 
-# Who hangs up while he logs in, right or wrong, leaves nothing.
+# A caller that hangs up during login leaves no connection behind, with a right or a wrong password.
 my $few = 12;
 my $server = serve($jobq, '--token-file', "$dir/tokens", '--max-clients', $few);
 my $files = '/proc/' . web_pid($server) . '/fd';
@@ -68,12 +67,12 @@ for my $password ('wrong', 'secret')
 }
 like(hear(raw($server, request('GET /healthz')), qr/"ok"/), qr/ 200 /, 'all of them have come');
 my $end = time + $patience;
-# one connection to the database stays for a while
+# a connection to the database stays for a while
 my $n;
 usleep(50_000) while ($n = $count->()) > $before + 1 && time < $end;
 cmp_ok($n, '<=', $before + 1, 'who hangs up while he logs in holds no connection');
 
-# Who is nobody keeps nobody out.
+# Unauthenticated callers do not keep out authenticated callers.
 my @known = map { raw($server, as_app('GET /api/events?topics=queues')) } 1 .. $few - 2;
 like(hear($_, qr/event: queues/), qr/ 200 /, 'one that is known') foreach @known;
 my @nobody = map { raw($server, '') } 1 .. 40;
@@ -89,7 +88,7 @@ sql(q{SELECT jobq.pause('c')});
 is(scalar(grep { hear($_, qr/"name":"c","paused":true/) =~ /"paused":true/ } @known), $few, 'those who are known stay');
 sql(q{SELECT jobq.resume('c')});
 
-# Nor does an address keep out another one, and be it of strangers.
+# Nor does an address keep out another address, even with unauthenticated callers only.
 my $lonely = raw($server, '', '127.0.0.4');
 my @crowd = map { raw($server, '', '127.0.0.2') } 1 .. 40;
 ok(cut_off($crowd[0]), 'of many strangers from an address, the first makes room');
@@ -97,7 +96,7 @@ $lonely->syswrite(request('GET /healthz'));
 like(hear($lonely, qr/"ok"/), qr/ 200 /, 'one from another address, which was there before, stays');
 close $_ foreach $lonely, @crowd;
 
-# Nor does a principal keep out another one.
+# Nor does a principal keep out another principal.
 my @others = map { raw($server, request('GET /api/session', undef, "Authorization: Bearer $other")) } 1 .. 2;
 like(hear($_, qr/"role"/), qr/ 200 .*"open"/s, 'another one comes in though all are known') foreach @others;
 ok(cut_off_at_last($known[$_]), 'of those with the most connections, that which was used longest ago goes') foreach 0, 1;
@@ -106,7 +105,7 @@ is(scalar(grep { hear($_, qr/"name":"d","paused":true/) =~ /"name":"d","paused":
 sql(q{SELECT jobq.resume('d')});
 close $_ foreach @known, @nobody, @others;
 
-# With a token that is taken away nobody is anybody, however often he asks.
+# A caller with a revoked token is unauthenticated, however many requests arrive.
 my @gone = map { raw($server, request('GET /api/session', undef, "Authorization: Bearer $other")) } 1 .. $few / 2;
 like(hear($_, qr/"role"/), qr/ 200 /, 'one with a token') foreach @gone;
 token_file("$dir/tokens", "$token user=app password=secret");
@@ -126,7 +125,7 @@ $_->syswrite(as_app('GET /api/session')) foreach @known;
 is(scalar(grep { hear($_, qr/"role"/) =~ / 200 / } @known), $few, 'all places are for those who are known');
 close $_ foreach @known, @gone, $last;
 
-# Who tries passwords keeps nobody out from another address.
+# Password attempts from an address do not delay logins from another address.
 my $roomy = serve($jobq, '--token-file', "$dir/tokens");
 sub log_in_as { my ($role, $password) = @_; return request('POST /api/session', qq({"role": "$role", "password": "$password"})); }
 my @tries = map { raw($roomy, log_in_as('app', 'wrong'), '127.0.0.2') } 1 .. 40;
@@ -136,7 +135,7 @@ $answered{ hear($_, qr/\}/) =~ / (401|429) / ? $1 : 'other' }++ foreach @tries;
 is(($answered{401} // 0) + ($answered{429} // 0), 40, 'all are answered');
 cmp_ok($answered{429} // 0, '>', 0, 'an address has only so many attempts in the line');
 
-# A wrong password takes its time, though its caller hangs up meanwhile.
+# The delay of a wrong password stays even if the caller hangs up early.
 my $failed = sub { return scalar(() = slurp_file($node->logfile) =~ /password authentication failed for user "hasty"/g); };
 my $since = time;
 while (time < $since + 4)
@@ -149,8 +148,8 @@ my $passwords = $failed->();
 cmp_ok($passwords, '<=', 4 * (time - $since + 1), 'so an address tries four passwords a second');
 cmp_ok($passwords, '>', 0, 'which were tried');
 
-# Of a role that is tried from many addresses so many are tried at a time, but for those
-# that come first from theirs.
+# Password checks for a role are limited, even from many addresses, except the first attempt of each
+# address.
 my @from = map { "127.0.1.$_" } 1 .. 40;
 is(scalar(grep { hear($_, qr/\}/) =~ / (?:401|429) / } map { raw($roomy, log_in_as('app', 'wrong'), $_) } @from), 40, 'wrong passwords from many addresses');
 $since = time;
@@ -160,7 +159,7 @@ is(scalar(grep { hear($_, qr/\}/) =~ / (?:401|429) / } @tries), 40, 'all are ans
 cmp_ok(time - $since, '>=', 4, 'eight in a second');
 like(hear(raw($roomy, log_in_as('app', 'secret'), $from[0]), qr/\}/), qr/^HTTP\/1.1 200/, 'and an address that has failed logs in when it knows the password');
 
-# With --allow-trust a site that has its name lead here cannot log in.
+# With --allow-trust, a site with a DNS name that resolves to this address cannot log in.
 my $open = serve($jobq, '--allow-trust');
 my $log_in = q({"role": "open", "password": "any"});
 for my $host ('evil.example', "evil.example:$open->{port}", '127.0.0.1.evil.example', '[::1', '')
@@ -172,7 +171,7 @@ for my $host ('localhost', "127.0.0.1:$open->{port}", '[::1]:80')
 	like(hear(raw($open, request('POST /api/session', $log_in, "Host: $host", 'Connection: close'))), qr/^HTTP\/1.1 200/, "but as $host");
 }
 
-# No request hides behind another one.
+# No request can be smuggled behind another request.
 my $hidden = request('GET /healthz');
 for my $headers (
 	"Content-Length: 0\r\nContent-Length: " . length $hidden, "Content-Length: 5\r\nTransfer-Encoding: chunked",
@@ -184,7 +183,7 @@ for my $headers (
 	is(join(' ', $heard =~ /HTTP\/1.1 (\d+)/g), '400', "one answer: $headers");
 }
 
-# What is hidden cannot be guessed by searching.
+# Hidden values cannot be guessed by searching.
 my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'app');
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c', headers => '{"card": "4711"}')});
 like(hear(raw($shy, as_app('GET /api/jobs?header=card=4711')), qr/\}/), qr/^HTTP\/1.1 403.*hidden/s, 'headers cannot be guessed');
@@ -192,8 +191,8 @@ like(hear(raw($shy, as_app('GET /api/jobs?queue=c')), qr/"next"/), qr/^HTTP\/1.1
 like(hear(raw($server, as_app('GET /api/jobs?header=card=4711')), qr/"next"/), qr/"queue":"c"/, 'and headers by those who may see them');
 sql(q{SELECT jobq.cancel_many(queue => 'c', state => 'waiting')});
 
-# Between jobq web and its server, as long as a file is there, what cancels is held
-# up, and the file says so.
+# A relay between jobq web and the server.  While the file $hold exists, the relay holds cancel
+# requests back, and writes to the file for each request.
 my $port = $node->port;
 my $hold = "$dir/hold";
 my $test = $$;
@@ -217,7 +216,7 @@ sub relay
 				($other{$caller}, $other{$there}) = ($there, $caller);
 				next;
 			}
-			# where both sides have closed, the first has closed the other one
+			# if both sides have closed, the first iteration has already removed the pair
 			my $peer = $other{$socket} or next;
 			if (!sysread($socket, my $text, 65536))
 			{
@@ -245,7 +244,7 @@ sub relay
 my $relay = fork // die "fork: $!";
 if ($relay == 0)
 {
-	# without what the parent does at its end
+	# skip the END blocks of the parent
 	eval { relay(); 1 } or print STDERR "the relay has failed: $@";
 	POSIX::_exit(0);
 }

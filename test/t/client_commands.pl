@@ -1,5 +1,5 @@
-# The program jobq: its commands are calls of SQL, its output and exit status
-# can be relied on, and what jobs carry does no harm to the terminal.
+# The program jobq: commands are calls of SQL, output and exit status are stable, and values in
+# jobs cannot harm the terminal.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,7 +13,7 @@ use Test::More;
 
 my ($node, $jobq) = client_node();
 
-# What a command prints on standard output and standard error, and how it ends.
+# Run a command.  Returns standard output, standard error and exit status.
 sub run_jobq
 {
 	my (@words) = @_;
@@ -47,7 +47,7 @@ sub is_refused
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# without the extension, without the server, and words that are wrong
+# No extension, no server, and wrong words.
 is_refused([qw(list)], qr/^jobq: error: relation "jobq.jobs" does not exist.*CREATE EXTENSION/s, 1, 'no extension');
 is_refused([qw(list -d nowhere)], qr/^jobq: error: .*database "nowhere" does not exist/, 3, 'no database');
 is_refused([qw(list -p 1)], qr/^jobq: error: /, 3, 'no server');
@@ -68,7 +68,7 @@ is($written, slurp_file($page), 'the manual page has all commands and options, a
 like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +the largest number of attempts/m, 'help of a command lists its options');
 like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+$/, 'version');
 
-# completion: what was typed, and what may follow
+# Completion: the typed words and the possible next words.
 sub completed
 {
 	my (@words) = @_;
@@ -133,7 +133,7 @@ is_output([qw(retry 2)], '', 'retry');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
 is_output([qw(retry-many --kind g)], '0', 'retry-many of another kind');
 
-# all of a range of time
+# Commands on all dead letters of a time range.
 is_output([qw(retry-many --newer-than 0s)], '0', 'retry-many of what fails from now on');
 sql(q{SELECT jobq.test_clock('3 h')});
 is_output([qw(retry-many --older-than 2h --newer-than 2.5h)], '0', 'of an hour when none has');
@@ -160,7 +160,7 @@ is_refused([qw(edit 3 --run-at soon)], qr/invalid input syntax .*"soon"/, 1, 'a 
 ok(eval { IPC::Run::run([ $jobq, 'tail', 3 ], '|', [ 'head', '-n', 1 ], '>', \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)); 1 },
 	'tail ends when nobody reads it any more');
 like($out, qr/^\d\d:\d\d:\d\d  scheduled$/, 'of a job that has not ended');
-# output that cannot be written is no success
+# A write error on standard output is an error.
 foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [qw(list --json)], [qw(show 3)], [qw(tail 1)], [qw(doctor)], [qw(monitor default:1)], [qw(wait 1)])
 {
 	IPC::Run::run([ $jobq, @$words ], '<', File::Spec->devnull, '>', '/dev/full', '2>', \$err);
@@ -170,7 +170,7 @@ foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
-# one that leaves no row when it is over: those who wait are told how it has ended
+# A job without a row after the end: waiting sessions are still notified of the end state.
 sql(q{SELECT jobq.create_queue('traceless', mode => 'consumer', keep => 'nothing')});
 my $tries = 0;
 foreach my $case ([ 'completed', 0 ], [ 'cancelled', 11 ])
@@ -182,7 +182,7 @@ foreach my $case ([ 'completed', 0 ], [ 'cancelled', 11 ])
 	my $tail = IPC::Run::start([ $jobq, 'tail', $id ], '<', File::Spec->devnull, '>', \$told, '2>', \$err, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 
 	$tail->pump until $told =~ /running/;
-	# it waits for a second at a time, and is told nothing in between
+	# "jobq tail" waits one second at a time: end the job early in a wait, not between two waits
 	sql(qq{DO \$\$
 BEGIN
 	FOR i IN 1 .. 9000 LOOP
@@ -193,7 +193,7 @@ BEGIN
 	PERFORM jobq.$ends;
 END \$\$});
 	$tail->finish;
-	# it may just not have waited
+	# "jobq tail" may have been between two waits; try again
 	redo if $err =~ /it is not known how it has ended/ && $tries++ < 5;
 	is($tail->full_result(0) >> 8, $case->[1], "tail of a job without a row that is $case->[0]: exit status");
 	like($told, qr/\n\d\d:\d\d:\d\d  $case->[0]\n\z/, 'its end is told');
@@ -206,7 +206,7 @@ is(sql(q{SELECT max_running, rate FROM jobq.queues WHERE name = 'slow'}), '3|5 p
 is_refused([qw(alter-queue slow --keep everything)], qr/invalid value for keep: "everything"\n.*hint: It is one of/, 1, 'a value that is not allowed');
 is_deeply(completed('pause', 'sl'), ['slow'], 'queues are completed');
 {
-	# their names may be anything, and are no code for the shell
+	# names of queues may contain any character, and the shell must not run them
 	local $ENV{PLANTED} = PostgreSQL::Test::Utils::tempdir() . '/planted';
 	my @names = ('sl ow', 'sl$(touch${IFS}$PLANTED)', 'sl`touch "$PLANTED"`\\');
 
@@ -229,33 +229,33 @@ is_refused([ 'monitor', $_ ], qr/invalid list of queues: "$_"/, 3, "monitor: '$_
 is_output([qw(cancel-many --queue outside --state waiting)], '3', 'cancel-many');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
 
-# a consumer under a name, which asks who there is, and one that has little time
+# A consumer with a name, which lists the workers, and a consumer with a time limit.
 sql(q{SELECT jobq.enqueue('x', queue => 'outside', unique_key => 'named')});
 is((run_jobq(qw(work outside --once --quiet --name painter --exec), "'$jobq' --json workers"))[2], 0, 'work under a name');
 is(sql(q{SELECT string_agg(w ->> 'name', ',') FROM jobq.jobs, jsonb_array_elements(result) AS w
 		 WHERE queue = 'outside' AND state = 'completed' AND w ->> 'type' = 'consumer'}), 'painter', 'which the view workers has');
 is((run_jobq(qw(work outside --max-time 100ms --exec true)))[2], 0, 'work for some time');
 
-# what is wrong, in words, as JSON, and as exit status
+# Findings as text, as JSON and as exit status.
 like((run_jobq('doctor'))[0], qr/^(All is well|(warning|notice|info|critical) +\S.*\n +\S)/, 'doctor');
 my ($ill, $ill_in_json);
 for (1 .. 5)
 {
-	# what is wrong may change between the two
+	# the findings may change between the two calls
 	($ill_in_json, $ill) = ((run_jobq(qw(doctor --json)))[2], (run_jobq('doctor'))[2]);
 	last if $ill_in_json == $ill;
 }
 is($ill_in_json, $ill, 'doctor as JSON: exit status');
 is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq(qw(doctor --json)))[0] . q{$x$)}), 'array', 'doctor as JSON');
 
-# workers are replaced, and old jobs deleted
+# Workers are replaced, and old jobs deleted.
 my $before = sql(q{SELECT min(pid) FROM jobq.workers WHERE type = 'worker'}) || 0;
 is_output([qw(restart-workers)], '', 'restart-workers');
 wait_for($node, 'the worker is another', "SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = $before)");
 is_output([qw(prune --older-than 1d)], '0', 'prune: no job is so old');
 is_refused([qw(prune --older-than soon)], qr/invalid input syntax .*"soon"/, 1, 'prune: an age that is none');
 
-# a schedule, run now
+# A schedule, run now.
 sql(q{SELECT jobq.schedule('nightly', '@yearly', 'f', '{"b": 2}')});
 sql(q{SELECT jobq.schedule('paused', 'every 1 hour', 'f'), jobq.pause(schedule => 'paused')});
 like((run_jobq('schedules'))[0], qr/^nightly .* (\d+)-01-01 00:00:00\S* +(??{$1 + 1})-01-01 \S+, (??{$1 + 2})-01-01 /m, 'schedules, with their next ticks');
@@ -265,7 +265,7 @@ is((run_jobq('wait', $run))[2], 0, 'run-schedule prints the id of a job that run
 is(sql("SELECT result FROM jobq.jobs WHERE id = $run"), '{"b": 2}', 'which is the schedule\'s');
 is_refused([qw(run-schedule daily)], qr/schedule "daily" does not exist/, 1, 'run-schedule: no such schedule');
 
-# a workflow, of which one step needs two, and a name needs quotes
+# A workflow in which a step needs two others, and a name needs quotes.
 my $batch = sql(q{SELECT jobq.create_workflow('{"name": "w", "steps": [
 	{"name": "a", "kind": "f"}, {"name": "b, \"c\"", "kind": "f", "needs": ["a"]},
 	{"name": "d", "kind": "f", "needs": ["a"]}, {"name": "e", "kind": "f", "needs": ["b, \"c\"", "d"]}]}')});
@@ -279,7 +279,7 @@ is($drawn, qq{a  completed  job N
    └─ e  (above)}, 'a workflow is drawn');
 is((run_jobq('workflow', 99))[2], 1, 'a workflow that is not there');
 like((run_jobq('batches'))[0], qr/^ *$batch  w +completed +4 /m, 'batches');
-# one with a job for each element of an array: a line
+# A step with a job for each array element is one line.
 my $mapped = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "f", "payload": [1, 2, 3]},
 	{"name": "each", "kind": "f", "needs": ["list"], "map": {"$result": "list"}}, {"name": "all", "kind": "f", "needs": ["each"]}]}')});
 wait_for($node, 'the workflow with elements is done', "SELECT state = 'completed' FROM jobq.batches WHERE id = $mapped");
@@ -288,14 +288,14 @@ is($drawn, qq{list  completed  job N
 └─ each  completed  job N  3 of 3 elements
    └─ all  completed  job N}, 'a step with elements is drawn');
 
-# every command that lists something does, as a table and as JSON
+# Each command with a list prints a table or JSON.
 foreach my $command (qw(list dead queues kinds workers schedules batches))
 {
 	is((run_jobq($command))[2], 0, "$command: exit status");
 	is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq($command, '--json'))[0] . q{$x$)}), 'array', "$command as JSON");
 }
 
-# what a job carries does not reach the terminal as it is
+# Control characters in a job do not reach the terminal.
 sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07\u009b2J\njobq: all is well')});
 sql(q{SELECT jobq.wait_queue('default', '5 min')});
 foreach my $words ([qw(list)], [qw(dead)], [ 'show', sql('SELECT max(id) FROM jobq.dead_letters') ])
@@ -310,7 +310,7 @@ unlike((run_jobq(qw(list --color=never)))[0], qr/\e/, 'no colours');
 my $json = (run_jobq(qw(list --json)))[0];
 unlike($json, qr/[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae/, 'JSON: no control characters');
 is(sql(q{SELECT count(*) FROM jsonb_array_elements($x$} . $json . q{$x$) AS j WHERE j ->> 'error' ~ E'\u202e \u009b1m'}), '1', 'JSON: but they are there');
-# nor by what the server says: an error, and a warning
+# Nor do control characters in messages of the server: an error and a warning.
 my $copy = sql(q{SELECT jobq.enqueue('f', delay => '1 h', unique_key => unique_key) FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq.dead_letters)});
 ($out, $err, $status) = run_jobq('retry', sql('SELECT max(id) FROM jobq.dead_letters'));
 is($err, "jobq: error: job $copy of kind \"f\" has the unique key \"\\x1B]0;title\\x07\\xC2\\x9B2J\\njobq: all is well\"", 'the key in an error is on its line, and can be seen');
@@ -325,7 +325,7 @@ like($err, qr/\Ajobq: warning: job $stuck has not begun\njobq: hint: [^\n]*queue
 is($status, 1, 'the warning: exit status');
 sql("SELECT jobq.cancel($stuck)");
 
-# a role sees and does what it may
+# Privileges.
 sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_privilege('anna')});
 is((run_jobq(qw(list --json -U anna)))[0], '[]', 'a role sees its own jobs');
 is((run_jobq(qw(list --json -U stranger)))[0], '[]', 'a role without privileges sees nothing');
@@ -333,7 +333,7 @@ like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
 is_refused([qw(wait-queue default -U stranger)], qr/permission denied/, 1, 'a role without privileges waits for no queue');
 is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
 
-# how to connect: services, passwords in a file, several hosts
+# Ways to connect: services, a password file, several hosts.
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $user = sql('SELECT current_user');
 my ($host, $port) = @ENV{qw(PGHOST PGPORT)};

@@ -32,7 +32,7 @@ ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $layout, "$FindBin::Real
 	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'a payload of 1.9 MB is laid out');
 is($laid_out, qq(true {\n  "a,": [],\n  "b": {\n    "c": "[",\n    "d": [\n      1,\n      {}\n    ]\n  }\n}\n), 'as it is');
 
-# Numbers that JavaScript would round keep their digits as texts, and a string may be long.
+# Numbers that JavaScript would round keep their digits, as strings.  A string may be long.
 my $read = <<'END';
 import { readFileSync } from 'node:fs';
 const { parse, pretty } = await import(`data:text/javascript,${encodeURIComponent(readFileSync(process.argv[1], 'utf8'))}`);
@@ -130,7 +130,7 @@ if (!$url)
 	BAIL_OUT("jobq web: $err");
 }
 
-# pictures stay, for people to look at
+# The screenshots stay for inspection.
 my $folder = Cwd::abs_path("$FindBin::RealBin/../..") . '/tmp_check/console';
 my ($axe) = grep { -r $_ } map { "$_/axe-core/axe.min.js" } $ENV{JOBQ_CACHE} || (), '/var/cache/jobq', ($ENV{HOME} || '') . '/.cache/jobq';
 $ENV{JOBQ_WEB_PID} = $web->{KIDS}[0]{PID};

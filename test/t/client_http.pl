@@ -1,5 +1,5 @@
-# The program jobq delivers jobs over HTTP, to servers that answer well, badly,
-# slowly, too much, or not at all.
+# The program jobq delivers jobs over HTTP: to servers with a good, bad, slow, oversized or missing
+# response.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# "jobq work" until there is no job; its exit status and what it has said.
+# Run "jobq work" until the queue is empty.  Returns exit status and standard error.
 sub work
 {
 	my ($url, @options) = @_;
@@ -51,7 +51,7 @@ sub outcome
 	return sql("SELECT state, attempt, result, left(error, 60) FROM jobq.status($id)");
 }
 
-# A server that does what the path says, and keeps what it was sent.
+# A server with a behaviour for each path.  The server stores each request.
 my $listener = IO::Socket::INET->new(Listen => 20, LocalAddr => '127.0.0.1', ReuseAddr => 1) or die $!;
 my $base = 'http://127.0.0.1:' . $listener->sockport;
 
@@ -112,7 +112,7 @@ if ($server == 0)
 END { local $?; kill 'KILL', $server if $server; }
 
 sql(q{CREATE EXTENSION jobq; SELECT jobq.create_queue('web', mode => 'consumer')});
-# the program does not wait for a scheduler that has just begun
+# the program does not wait for a new scheduler
 wait_for_scheduler($node);
 sql(q{SELECT jobq.enqueue('first', queue => 'web')});
 sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{web}', wait => '5 min')});
@@ -123,7 +123,7 @@ SKIP:
 {
 	skip 'the program jobq was built without libcurl', 1 if $err =~ /built without libcurl/;
 
-	# what is sent
+	# Requests.
 	append_to_file("$dir/secret", "geheim \n");
 	is($status, 0, 'a request') or diag($err);
 	is(outcome($id), 'completed|1|{"ok": true}|', 'status 200: completed, with JSON as result');
@@ -143,7 +143,7 @@ SKIP:
 	my $signature = hmac_sha256_base64("jobq-$id.$timestamp." . '{"y": 2}', 'geheim');
 	$signature .= '=' while length($signature) % 4;
 	like($request, qr{^webhook-signature: v1,\Q$signature\E\r$}m, 'the signature');
-	# the secret of the test vectors of Standard Webhooks, which test/client/webhook.c tries
+	# the secret of the test vectors of Standard Webhooks, also used by test/client/webhook.c
 	append_to_file("$dir/whsec", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n");
 	unlink "$dir/requests";
 	$id = job('{"test": 2432232314}');
@@ -162,7 +162,7 @@ SKIP:
 	work("$base/ok");
 	unlike(slurp_file("$dir/requests"), qr{^(?:traceparent|X-Evil)}m, 'and none that would be more than one');
 
-	# what may come back
+	# Responses.
 	foreach (
 		[ '/204', [], 'completed|1', 'another good status' ],
 		[ '/500', [], 'retryable|1||HTTP status 500: sorry', 'an error of the server' ],
@@ -207,7 +207,7 @@ SKIP:
 	ok(sql(q{SELECT max(length(result #>> '{}')) FROM jobq.jobs WHERE result::text LIKE '"xxx%'}) <= 1000,
 		'of a long answer so much is kept as was said');
 
-	# TLS: a certificate that is trusted, is not, and is another's
+	# TLS: a trusted certificate, an untrusted certificate, and a certificate for another host.
 	my $tls = IPC::Run::run([ 'sh', '-c', 'command -v openssl' ], '>', File::Spec->devnull) && IPC::Run::run(
 		[   qw(openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout),
 			"$dir/key", '-out', "$dir/cert" ], '2>', File::Spec->devnull) && serve($jobq, '--tls-cert', "$dir/cert", '--tls-key', "$dir/key");
@@ -228,17 +228,17 @@ SKIP:
 		}
 	}
 
-	# many at a time, one of which hangs
+	# Many requests at a time; a request hangs.
 	sql(q{SELECT count(*) FROM jobq.enqueue_many('any', array_fill('{}'::jsonb, ARRAY[200]), queue => 'web')});
 	wait_for($node, 'the scheduler has read them', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE queue = 'web' AND oldest IS NOT NULL)});
 	work("$base/ok", '--parallel', '20', '--quiet');
 	is(sql(q{SELECT count(*) FROM jobq.jobs WHERE state <> 'completed' AND kind = 'any'}), '0', 'many requests');
 
-	# told to stop twice, it breaks requests off and gives their jobs back
+	# After the second SIGTERM the program aborts its requests and gives their jobs back.
 	$id = job();
 	my $run = IPC::Run::start([ $jobq, 'work', 'web', '--http', "$base/hang", '--timeout', '1h' ], '2>', \my $said);
 	wait_for($node, 'a job is held', q{SELECT count(*) = 1 FROM jobq_internal.lease_slots()});
-	# two signals at once may be one
+	# two pending signals count once, so repeat the signal
 	while ($run->pumpable)
 	{
 		kill('TERM', $run->{KIDS}[0]{PID});
@@ -249,7 +249,7 @@ SKIP:
 	is(outcome($id), 'ready|0||', 'the job is given back');
 	sql("SELECT jobq.cancel($id)");
 
-	# a receiver that is stopped together with the program breaks the request off
+	# A receiver stopped together with the program breaks the request off.
 	foreach my $asked (1, 0)
 	{
 		unlink "$dir/breaks";

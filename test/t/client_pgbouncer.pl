@@ -1,5 +1,5 @@
-# The program jobq takes jobs through pgbouncer: what becomes of them when that is
-# killed or stands still, and when few connections are there for many consumers.
+# The program jobq works through pgbouncer: no job is lost or completed twice when pgbouncer is
+# killed or hangs, or when many consumers share few connections.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ my $pooler;
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# Start "jobq work" through the pooler, or with "direct" before the options, without.
+# Start "jobq work" through the pooler; without the pooler if the first option is "direct".
 sub start_work
 {
 	my ($queue, $exec, @options) = @_;
@@ -33,7 +33,7 @@ sub job { return sql("SELECT jobq.enqueue('any', queue => '$_[0]', backoff => 'f
 
 sub outcome { return sql("SELECT state, attempt, result FROM jobq.status($_[0])"); }
 
-# A job of queue "a" whose command runs until the file is there.
+# Start a consumer for a job of queue "a".  The command runs until the file $name exists.
 sub start_one
 {
 	my ($name, @options) = @_;
@@ -44,7 +44,7 @@ sub start_one
 	return ($id, $run);
 }
 
-# Tell it to end, more than once: two signals in one moment count as one.
+# Send SIGTERM repeatedly, because two pending signals count once.
 sub end_at_once
 {
 	my ($run) = @_;
@@ -59,7 +59,7 @@ sub end_at_once
 	return;
 }
 
-# The server does not hear of the consumer, and another does the job.
+# The server gets no message from the consumer, and another consumer completes the job.
 sub another_does
 {
 	my ($id) = @_;
@@ -86,7 +86,7 @@ foreach my $mode (qw(transaction session))
 	is(finish($run), 0, 'the program ends after its job');
 	is(outcome($id), 'completed|1|"late"', 'which was done once');
 
-	# pgbouncer stands still for longer than the lease: the command is ended
+	# pgbouncer hangs for longer than the lease: the program ends the command
 	($id, $run) = start_one("$dir/$mode.still", '--lease', '5s');
 	$pooler->signal('STOP');
 	says($run, qr/job $id \(any\): its lease is over; what runs for it is ended/, 'the program knows when its lease is over');
@@ -95,7 +95,7 @@ foreach my $mode (qw(transaction session))
 	finish($run);
 	is(outcome($id), 'completed|1|"in time"', 'it is done by the other only');
 
-	# the command has ended, and that is told too late
+	# the command has ended, but the acknowledgement comes too late
 	($id, $run) = start_one("$dir/$mode.late", '--lease', '5s');
 	$pooler->signal('STOP');
 	append_to_file("$dir/$mode.late", 'x');
@@ -105,7 +105,7 @@ foreach my $mode (qw(transaction session))
 	like($run->{err}, qr/job $id \(any\): its lease is over/, 'it is told that its lease is over');
 	is(outcome($id), 'completed|1|"in time"', 'what it says late is not believed');
 
-	# the program is told to end while there is nobody to tell
+	# the program is told to end while the pooler does not respond
 	next if $mode eq 'session';
 	($id, $run) = start_one("$dir/$mode.ended", '--lease', '5s', '--grace', '200ms');
 	$pooler->signal('STOP');
@@ -120,8 +120,8 @@ continue
 	$pooler->stop;
 }
 
-# More consumers wait than there are connections: those who have jobs can settle them
-# before their leases are over.
+# More consumers wait than there are connections: a consumer can still settle its jobs before the
+# lease expires.
 $pooler = JobqPooler->new($node, pool_mode => 'transaction', default_pool_size => 2);
 my @waiting = map { start_work('a', 'true') } 1 .. 8;
 wait_for($node, 'consumers wait', q{SELECT count(*) = 2 FROM pg_stat_activity WHERE query LIKE '%jobq.reserve(%' AND state = 'active' AND pid <> pg_backend_pid()});
@@ -130,7 +130,7 @@ my $run = start_work('b', 'true', '--parallel', '5', '--max-jobs', '5', '--lease
 is(finish($run), 0, 'there are jobs for another one');
 is(sql(q{SELECT count(*), sum(attempt) FROM jobq.jobs WHERE queue = 'b' AND state = 'completed'}), '5|5', 'who waits keeps nobody from settling');
 
-# Those that are left wait longer and longer: they do not poll.
+# The remaining consumers wait longer each time: they do not poll.
 kill('TERM', map { pid_of($_) } @waiting[1 .. 7]);
 finish($_) foreach @waiting[1 .. 7];
 wait_for($node, 'one waits for more than two seconds at a time',

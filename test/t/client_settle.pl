@@ -1,5 +1,5 @@
-# The program jobq, when the server does not hear what has become of jobs, or takes
-# only a part of what it is told.
+# The program jobq settles each job once, even if the server does not respond or accepts only some
+# of the settlements.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ my ($node, $jobq) = client_node(q{jobq.databases = 'postgres'});
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $slow_link;
 
-# Whatever happens, it does not stay.
+# Kill the relay at the end, even after a failure.
 END { kill('KILL', $slow_link) if $slow_link; }
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -31,7 +31,7 @@ sub start_work
 	return start_program($jobq, 'work', 'a', '--exec', $exec, @options);
 }
 
-# So many jobs; their ids, with commas.
+# Enqueue n jobs.  Returns their ids, separated by commas.
 sub some_jobs
 {
 	my ($n, $payload) = @_;
@@ -41,7 +41,7 @@ sub some_jobs
 
 sub lines { return -e $_[0] ? scalar(split(/\n/, slurp_file($_[0]))) : 0; }
 
-# Wait until the server's log has this so many times, from $offset on; whether it has.
+# Wait until the server log has the pattern this many times, from $offset on.  Returns success.
 sub logged
 {
 	my ($offset, $pattern, $times) = @_;
@@ -66,8 +66,8 @@ SELECT jobq.create_queue('a', mode => 'consumer', open => true);
 CREATE ROLE lone LOGIN;
 SELECT jobq.grant_privilege('lone')});
 
-# The end of no job can be told, for longer than a lease, as there is no answer, or one that
-# says so: only a few are run, and held until it can.
+# No job can be settled for longer than a lease, because of no response or an error.  The program
+# runs only a few jobs, and holds them until the server accepts.
 my $locker = $node->background_psql('postgres');
 my ($ids, $run);
 foreach my $case ([ 'none', 'does not answer' ], [ '500ms', 'could not settle job \d+: canceling statement due to lock timeout' ])
@@ -90,7 +90,7 @@ foreach my $case ([ 'none', 'does not answer' ], [ '500ms', 'could not settle jo
 	unlike($run->{err}, qr/its lease is over/, 'no lease was over');
 }
 
-# An error may come with the commit, after the server has answered: then it was told nothing.
+# A commit may fail after the server has answered: then the job is not settled.
 foreach my $code ('54000', 'JQ002')
 {
 	$ids = some_jobs(1);
@@ -103,7 +103,7 @@ foreach my $code ('54000', 'JQ002')
 	let_commit($node);
 }
 
-# The server refuses how some jobs have ended: others are run meanwhile.
+# The server refuses the settlement of some jobs: other jobs run meanwhile.
 my $tagged = q{SELECT string_agg(jobq.enqueue('any', queue => 'a', tags => '{one}')::text, ',') FROM generate_series(1, %d)};
 refuse_ends($node);
 $ids = sql(sprintf $tagged, 1);
@@ -118,8 +118,8 @@ take_ends($node);
 is(finish($run), 0, 'the program ends');
 is(completed($refused), 12, 'when they are taken, they are completed, too');
 
-# A result that is larger than the server wants is an error, and no text instead of the JSON that
-# it is.
+# A result above the size limit of the server is an error; the program does not send the JSON as
+# text instead.
 {
 	local $ENV{PGOPTIONS} = '-c jobq.max_payload=1kB';
 
@@ -130,7 +130,7 @@ is(completed($refused), 12, 'when they are taken, they are completed, too');
 	sql("SELECT jobq.cancel($ids)");
 }
 
-# Large results go a few at a time.
+# Large results are sent a few at a time.
 $ids = some_jobs(6);
 $locker->query_safe('BEGIN; LOCK TABLE jobq_internal.archive IN ACCESS EXCLUSIVE MODE');
 $run = start_work("head -c 600000 /dev/zero | tr '\\0' x; echo x >>$dir/large", '--max-jobs', '6', '--parallel', '6', '--quiet');
@@ -145,7 +145,7 @@ is(completed($ids), 6, 'all are completed');
 cmp_ok(sql("SELECT max(n) FROM (SELECT count(*) AS n FROM jobq_internal.archive WHERE id IN ($ids) GROUP BY xmin::text) AS t"), '<=', 2,
 	'no transaction has many large results');
 
-# A link on which a result takes longer than an answer is waited for.
+# A slow link, on which a result takes longer than the response timeout.
 {
 	my $path = PostgreSQL::Test::Utils::tempdir_short();
 	my $listener = IO::Socket::UNIX->new(Local => "$path/.s.PGSQL.5432", Listen => 10) or die "listen: $!";
@@ -197,8 +197,8 @@ cmp_ok(sql("SELECT max(n) FROM (SELECT count(*) AS n FROM jobq_internal.archive 
 	undef $slow_link;
 }
 
-# There is one connection, and no other to be had: it is for telling what has become of
-# jobs, though the program waits for others on it.
+# With one connection left, the program uses this connection to settle jobs, although a wait for
+# jobs is in progress there.
 my $own = q{FROM pg_stat_activity WHERE usename = 'lone'};
 $ids = sql(q{SET ROLE lone; SELECT jobq.enqueue('any', queue => 'a')});
 $run = start_work("echo x >>$dir/lone; while [ ! -e $dir/lone.end ]; do sleep 0.1; done", '-U', 'lone', '--max-jobs', '2', '--parallel', '2');
@@ -215,8 +215,8 @@ sql(q{ALTER ROLE lone CONNECTION LIMIT -1});
 is(finish($run), 0, 'the program ends after another job');
 is(completed("$ids,$other"), 2, 'both are completed');
 
-# A job that was cancelled takes no lines from the log of another, though they are told in
-# one statement: both gather lines while that of a third one waits, until the job is cancelled.
+# A cancelled job takes no log lines from another job, although one statement writes the lines of
+# both.  Both gather lines while the settlement of a third job waits, until the job is cancelled.
 my ($talker, $counter) = (some_jobs(1, '"talk"'), some_jobs(1, '"count"'));
 $run = start_work(qq{case "\$(cat)" in
 	'"talk"') while :; do echo talk >&2; sleep 0.1; done ;;
@@ -242,7 +242,7 @@ is(sql("SELECT string_agg(l ->> 'message', ' ' ORDER BY n) FROM jobq.jobs, jsonb
 	join(' ', 1 .. 50), 'all that the other has said is in its log');
 is(completed("$counter,$third"), 2, 'and it is completed, as is the third');
 
-# A trouble that comes again and again does not fill the log.  The program goes on trying, and works when it is over.
+# A repeated error does not fill the log.  The program retries, and works once the cause is gone.
 foreach my $case (
 	[ 'default_transaction_read_only = on', qr/ERROR:  cannot execute .* in a read-only transaction/, qr/in a read-only transaction/ ],
 	[ q{idle_session_timeout = '200ms'}, qr/FATAL:  terminating connection due to idle-session timeout/, qr/the connection is lost/ ],

@@ -1,5 +1,5 @@
-# The program jobq and two servers, of which the first one goes silent, and the other
-# one at the end: it accepts connections, and says nothing any more.
+# The program jobq works with the second of two servers after the first goes silent, and ends even
+# if both are silent.  A silent server accepts connections and does not respond.
 
 use strict;
 use warnings FATAL => 'all';
@@ -17,7 +17,7 @@ my ($node, $jobq) = client_node(q{jobq.databases = 'postgres'}, allows_streaming
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my @server;
 
-# Whatever happens, it can be stopped.
+# Let the servers continue at the end, to be stopped even after a failure.
 END { kill('CONT', @server); }
 
 sub silence
@@ -56,7 +56,7 @@ append_to_file("$dir/end", 'x');
 is(finish($run), 0, 'the program ends after its job');
 is($standby->safe_psql('postgres', "SELECT state, attempt, result FROM jobq.status($id)"), 'completed|1|"there"', 'which was done once');
 
-# those who log in to the console get there, too, with their second try
+# Logins to the console also reach the second server, with the second attempt.
 SKIP:
 {
 	skip 'the program jobq was built without libmicrohttpd', 5 unless has_web($jobq);
@@ -70,7 +70,7 @@ SKIP:
 	is($answers[1]{status}, 200, 'who tries again is logged in at the other');
 	is($answers[2]{status}, 200, 'who comes later is there at once');
 
-	# what runs cannot be ended, and the program ends all the same
+	# the program ends although running statements cannot be cancelled
 	my $token = 'Abcdefghijklmnopqrstuvwx0';
 	token_file("$dir/tokens", "$token user=app");
 	my %ends = map { $_ => serve($jobq, '--token-file', "$dir/tokens", '-d', $standby->connstr('postgres')) } 'soon', 'in the end';

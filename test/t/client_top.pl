@@ -1,4 +1,4 @@
-# jobq top: a live screen, at a terminal of 80 columns and 24 rows, and at others.
+# jobq top: a live screen, on a terminal of 80 columns and 24 rows, and on other sizes.
 
 use strict;
 use warnings FATAL => 'all';
@@ -56,11 +56,11 @@ shows($top, qr{7 ready  0 later  1 running  1 dead letters$}m, 'the sums');
 shows($top, qr{Tab table .* q quit$}m, 'the keys');
 is(scalar(grep { length $_ > 80 } split /\n/, $top->text), 0, 'all fits');
 
-# it is live
+# The screen is live.
 sql(q{SELECT jobq.enqueue('x', queue => 'another', delay => '1 h') FROM generate_series(1, 12)});
 shows($top, qr{^another +consumer +\S+ +\S+ +0 +12 }m, 'jobs that were enqueued since');
 
-# sort, filter
+# Sort and filter.
 $top->type('ssssss');			# later
 shows($top, qr{later- .*\nanother .*\n}m, 'sorted by a column');
 $top->type('S');
@@ -73,7 +73,7 @@ shows($top, qr{QUEUES.*\n  none like that\n}, 'nothing has it');
 $top->type("\x7f\x7f\r");
 shows($top, qr{QUEUES.*\noutside .*\nWORKERS}, 'a letter can be deleted');
 
-# pause, which is asked about
+# Pause, with a confirmation.
 $top->type('p');
 shows($top, qr{Pause queue "outside"\? \(y/n\)}, 'it asks');
 $top->type('n');
@@ -88,7 +88,7 @@ shows($top, qr{^outside +consumer}m, 'resumed');
 $top->type('c');
 shows($top, qr{That is not for this table}, 'what is of another table');
 
-# cancel, retry
+# Cancel and retry.
 $top->type("\tcy");
 shows($top, qr{Job 9 is cancelled}, 'cancel');
 wait_for($node, 'it is', q{SELECT state = 'cancelled' FROM jobq.jobs WHERE id = 9});
@@ -98,7 +98,7 @@ shows($top, qr{Job 8 runs again}, 'retry');
 wait_for($node, 'it does, and does not fail', q{SELECT state = 'completed' FROM jobq.jobs WHERE id = 8});
 shows($top, qr{^DEAD.*\n  none\n}m, 'no dead letter is left');
 
-# other sizes
+# Other sizes.
 $top->resize(40, 120);
 shows($top, qr{\A(?:.*\n){38,}Tab table}, 'a larger window is used');
 $top->resize(12, 40);
@@ -112,7 +112,7 @@ shows($top, qr{pause or resume the queue}, 'help');
 $top->type('x');
 shows($top, qr{QUEUES}, 'any key ends it');
 
-# the server goes away and comes back
+# The server goes away and comes back.
 $node->stop('fast');
 shows($top, qr{the connection is lost|no connection}, 'the connection is lost');
 $node->start;
@@ -121,7 +121,7 @@ sql(q{SELECT jobq.create_queue('fresh')});
 $top->type("\t\e");
 shows($top, qr{^fresh }m, 'and it goes on');
 
-# the terminal is left as it was
+# The terminal is restored at the end.
 $top->type('q');
 is($top->finish, 0, 'it ends');
 like($top->{raw}, qr/\e\[\?1049h.*\e\[\?1049l(?:\e\[[\d;?]*[a-zA-Z]|\e>|\r)*\z/s, 'and gives the screen back');
@@ -133,7 +133,7 @@ is($top->finish, 15, 'it is ended by a signal');
 like($top->{raw}, qr/\e\[\?1049l/, 'and gives the screen back then, too');
 is($top->modes, $top->{modes}, 'as it was');
 
-# on a terminal there are colours, unless they are not wanted
+# A terminal gets colours unless disabled.
 my $colour = qr/\e\[\d+m/;
 my $list = JobqScreen->new(24, 80, $jobq, 'list');
 is($list->finish, 0, 'a list on a terminal');
@@ -146,7 +146,7 @@ $list->finish;
 like($list->{raw}, qr/completed/, 'through a pipe');
 unlike($list->{raw}, $colour, 'there are none');
 
-# a role that may not
+# A role without privileges.
 sql(q{CREATE ROLE stranger LOGIN});
 $top = JobqScreen->new(24, 80, $jobq, 'top', '-U', 'stranger');
 shows($top, qr{^QUEUES.*\n  none\n.*\n  none\n.*\n  none\n}m, 'it sees nothing');

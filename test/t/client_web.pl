@@ -1,5 +1,5 @@
-# jobq web: who may do what over HTTP, jobs, events, consumers, and callers that
-# mean harm.
+# jobq web: authentication and authorization over HTTP, jobs, events, consumers, and malicious
+# callers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ my $patience = $PostgreSQL::Test::Utils::timeout_default;
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# What it cuts off is no reason to end.
+# A connection closed by the server must not end the test.
 local $SIG{PIPE} = 'IGNORE';
 
 sql(q{
@@ -53,7 +53,7 @@ my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
 my $json = JSON::PP->new->utf8;
 
-# The answer to a request: its status, its body as data or text, its headers.
+# Send a request.  Returns status, body as data or text, and headers.
 sub ask
 {
 	my ($method, $path, $body, %headers) = @_;
@@ -69,7 +69,7 @@ sub ask
 
 sub app { my ($method, $path, $body, %h) = @_; return ask($method, $path, $body, Authorization => "Bearer $token", %h); }
 
-# Log in, and return what a browser sends from then on.
+# Log in.  Returns the headers of later requests of a browser.
 sub log_in
 {
 	my ($role, $password, $base) = @_;
@@ -93,12 +93,12 @@ sub stream
 
 my ($status, $data, $headers);
 
-# Some that never come to an end; what becomes of them is seen at the end.
+# Requests without an end.  The last part of the test checks how the server cut these off.
 my %slow = (
 	'of its headers' => raw($server, "GET / HTTP/1.1\r\nHost: x\r\nX: "),
 	'of its body' => raw($server, "POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"),
 	'of anything' => raw($server, ''));
-# One that asks for nothing more has longer than one that does not come to an end.
+# An idle connection may stay longer than a request without an end.
 my $idle = raw($server, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
 my $again = raw($server, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nX: ");
 like(hear($idle, qr/"ok"\}\n/), qr/ 200 /, 'a connection is kept');
@@ -113,14 +113,14 @@ sub drip
 	return;
 }
 
-# It listens to nobody outside, and takes no bad options.
+# The server does not listen beyond the loopback without TLS, and refuses bad options.
 like(refused($jobq, '--listen', '0.0.0.0:0'), qr/^2: .*refusing to listen.*without TLS.*hint:/s, 'not beyond the loopback without TLS');
 like(refused($jobq, '--listen', 'nonsense'), qr/^2: .*ADDRESS:PORT/, 'a bad address');
 append_to_file("$dir/open_tokens", "$token user=app\n");
 chmod 0644, "$dir/open_tokens";
 like(refused($jobq, '--listen', '127.0.0.1:0', '--token-file', "$dir/open_tokens"), qr/^2: .*nobody else can read/, 'tokens that others can read');
 
-# Who may come in.
+# Authentication.
 ($status, $data, $headers) = ask('GET', '/healthz');
 is($status, 200, 'healthz needs nobody');
 like($headers->{'content-security-policy'}, qr/default-src 'none'; script-src 'self'.*frame-ancestors 'none'/, 'the policy of its content');
@@ -146,7 +146,7 @@ is("$status $data->{role} $data->{manage}", '200 boss 1', 'a role logs in');
 ($status, $data, my %app) = log_in('app', 'secret');
 is("$status $data->{role} $data->{manage}", '200 app 0', 'another one');
 
-# Nobody may have it do something for him.
+# Cross-site requests are refused.
 ($status, $data) = ask('POST', '/api/queues/c/pause', undef, Cookie => $boss{Cookie});
 is("$status " . sql(q{SELECT paused FROM jobq.queues WHERE name = 'c'}), '403 f', 'nothing is changed without the CSRF token');
 ($status) = ask('POST', '/api/queues/c/pause', undef, %boss, 'X-CSRF-Token' => $app{'X-CSRF-Token'});
@@ -191,7 +191,7 @@ for my $bad (
 	ok($status == 400 && $data->{detail} =~ $bad->[1], 'refused: ' . substr($bad->[0], 0, 40)) or diag("$status $data->{detail}");
 }
 
-# a job that is not enqueued, because its key is held
+# A job is not enqueued because another job holds the unique key.
 app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', delay => '1 day' });
 ($status, $data, $headers) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', on_conflict => 'ignore' });
 is(join(' ', $status, exists $data->{id} ? defined $data->{id} ? 'a job' : 'none' : 'no member', $headers->{location} // 'nowhere'), '202 none nowhere', 'a job whose key is held is ignored');
@@ -231,7 +231,7 @@ for my $list (qw(overview series queues kinds workers schedules batches dead job
 }
 is(scalar @{ (app('GET', '/api/series?period=day'))[1]{points} }, 24, 'points of a day');
 
-# What is told by time: who may monitor gets the statistics, others their own jobs.
+# Time series: a monitor gets the statistics, other roles get their own jobs.
 sub sum_of
 {
 	my ($member, $series) = @_;
@@ -251,7 +251,7 @@ ok((grep { defined $_->{waiting_mean} && $_->{waiting_mean} <= $_->{waiting_max}
 is("$data->{source} " . sum_of('completed', $data), 'jobs 1', 'who may not is told of his own');
 ok((grep { defined $_->{waiting_mean} } @{ $data->{points} }), 'and how long they have waited');
 
-# However many there are, so many are looked at, and the next page goes on.
+# A request reads a limited number of jobs, and the next page continues the search.
 sql(q{SELECT jobq.create_queue('many', mode => 'consumer', open => true);
 	SET ROLE app; SELECT count(*) FROM jobq.enqueue_many('x', array_fill('{}'::jsonb, '{7000}'), queue => 'many')});
 ($status, $data) = app('GET', '/api/jobs?kind=same&state=cancelled');
@@ -278,7 +278,7 @@ is((app('GET', '/metrics'))[0], 403, 'metrics are for monitors');
 like((ask('GET', '/metrics', undef, %boss))[1], qr/queue="many",state="ready"\} 7000$/m, 'nor for the metrics is it counted');
 sql(q{SELECT jobq.cancel_many(queue => 'many', state => 'waiting')});
 
-# Mend a dead letter.
+# Edit the payload of a dead letter, and retry.
 ($status, $data) = app('POST', '/api/jobs', '{"kind": "picky", "payload": {"bad": 1}, "headers": {"trace": "x"}}');
 my $dead = $data->{id};
 is(sql("SELECT state FROM jobq.wait($dead, '5 min')"), 'dead', 'a dead letter');
@@ -299,7 +299,7 @@ is(sql("SELECT state FROM jobq.wait_batch($batch, '5 min')"), 'failed', 'and fai
 is((app('POST', '/api/batches/0/retry'))[0], 404, 'there is no such batch');
 is(sql(q{SELECT jobq.delete_many(kind => 'picky')}), '1', 'the dead letter is deleted');
 
-# Edit one that waits.
+# Edit a waiting job.
 ($status, $data) = app('POST', '/api/jobs', '{"kind": "x", "queue": "c", "delay": "1 hour"}');
 my $edited = $data->{id};
 ($status, $data) = ask('PATCH', "/api/jobs/$edited", { payload => 2 }, %boss);
@@ -339,7 +339,7 @@ sql(q{SELECT jobq.pause('c')});
 like(hear($events, qr/"name":"c","paused":true/), qr/event: queues/, 'which come when they have changed');
 sql(q{SELECT jobq.resume('c')});
 
-# Each filter finds what is like it, and nothing else.
+# Each filter finds the matching jobs only.
 sql(q{SELECT jobq.create_queue('shared', mode => 'consumer', open => true, fair_by => 'customer');
 	SET ROLE app;
 	SELECT jobq.enqueue('x', queue => 'shared', headers => '{"customer": "one"}', unique_key => 'k1'),
@@ -365,8 +365,8 @@ do
 my ($held, $held_token) = @{ $data->{jobs}[0] }{qw(id token)};
 is(sql(q{SELECT string_agg(consumer, ' ') FROM jobq.workers WHERE jobs_held > 0}), 'by name', 'a job that was there is held by the name that was given');
 
-# Who follows gets all lines in order, each once, and who comes back those that he
-# lacks, though no more than 100 are kept.
+# A stream has all lines of the log in order, each once.  A client that reconnects gets the missing
+# lines, but no more than 100 lines are kept.
 my $log_events = stream("/api/jobs/$held/events");
 my ($told, %event) = ('');
 for my $to (60, 120, 180)
@@ -385,7 +385,7 @@ like($told, qr/event: missing.*"line 81\."/s, 'and that some may be missing');
 unlike(hear(stream("/api/jobs/$held/events"), qr/"line 180\."/), qr/event: missing/, 'of which a new one knows nothing');
 close $log_events;
 
-# A line of the log, with the token of the lease and with others.
+# A line of the log, with the token of the lease and with other tokens.
 is((app('POST', '/api/log', { id => $held, token => $held_token, message => "a\nline", level => 'warning' }))[0], 200, 'a line of the log');
 is((app('POST', '/api/log', { id => $held, token => $held_token, message => 'more' }))[0], 200, 'another one');
 is(sql("SELECT string_agg(l ->> 'level' || ': ' || (l ->> 'message'), '; ' ORDER BY n) FROM jobq.jobs, jsonb_array_elements(log) WITH ORDINALITY AS l(l, n) WHERE id = $held AND l ->> 'message' NOT LIKE 'line %'"),
@@ -424,14 +424,14 @@ for my $socket (@waiting)
 	$lease{$1} = $2 if $answer =~ /"id":(\d+),"token":(\d+)/;
 }
 is(scalar(keys %seen), 30, 'thirty that wait on one connection get a job each');
-# Some of them may not have been heard before the jobs came.
+# Some requests may not have been read before the jobs came.
 is(sql(q{SELECT bool_and(consumer IN ('jobq web', 'w')), bool_or(consumer = 'jobq web') FROM jobq.workers WHERE jobs_held > 0}), 't|t', 'by the name of the server, if they have waited');
 is(sql(q{SELECT sum(jobs_held) FROM jobq.workers}), '30', 'which they hold');
 my @ids = keys %lease;
 ($status, $data) = app('POST', '/api/ack', { ids => \@ids, tokens => [ @lease{@ids} ] });
 is("$status " . sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'x' AND payload ? 'n' AND state = 'completed'}), '200 30', 'until they are done, many at a time');
 
-# One that hangs up while it waits holds nothing.
+# A consumer holds no job after a hang-up during its wait.
 my $gone = raw($server, $post . length($wait) . "\r\n\r\n$wait");
 poll($node, "SELECT ($waiters) = 1");
 close $gone;
@@ -446,7 +446,7 @@ like(hear($there, qr/\}\]\}/), qr/"kind":"y"/, 'who is there gets his job');
 wait_for($node, 'and nobody else', q{SELECT sum(jobs_held) = 1 FROM jobq.workers});
 is(sql(q{SELECT attempt FROM jobq.live_jobs WHERE queue = 'c'}), '0', 'and that of the other is free');
 
-# Callers that mean harm.
+# Malicious callers.
 for my $path ('/../../../../etc/passwd', '/..%2f..%2f..%2fetc%2fpasswd', '/web.c', '/%00', '/index.html%00', '/api/jobs/%zz', '//etc/passwd')
 {
 	my $answer = hear(raw($server, "GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
@@ -467,7 +467,7 @@ is((app('GET', '/api/nothing'))[0], 404, 'a path that is not there');
 
 drip();
 
-# Many that follow cost one statement, not much memory, and no connection.
+# Many event streams cost one statement, little memory, and no connection each.
 my $pid = web_pid($server);
 my @many = map { stream('/api/events?topics=overview,queues,jobs') } 1 .. 500;
 is(scalar(grep { hear($_, qr/event: overview.*event: jobs|event: jobs.*event: overview/s) =~ /event: overview/ } @many), 500, '500 browsers');
@@ -475,13 +475,13 @@ my ($memory) = slurp_file("/proc/$pid/status") =~ /VmHWM:\s*(\d+) kB/;
 cmp_ok($memory, '<', 100_000, 'within 100 MB');
 wait_for($node, 'one connection listens for all',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename = current_user AND pid <> pg_backend_pid()});
-# those that were closed are gone in a moment
+# connections of closed streams may stay for a moment
 wait_for($node, 'and a few are of their role',
 	q{SELECT count(*) <= 4 FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app' AND query !~ 'reserve'});
 close $_ foreach @many;
 drip();
 
-# Payloads that are hidden, and a server that changes nothing.
+# Hidden payloads, and a read-only server.
 $id = (app('POST', '/api/jobs', '{"kind": "same", "payload": {"secret": "geheim"}, "headers": {"h": "geheim"}}'))[1]{id};
 sql("SELECT jobq.wait($id, '5 min')");
 my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'boss,app', '--read-only');
@@ -502,7 +502,7 @@ my $open = serve($jobq, '--allow-trust', '--hide-payload', 'all', '--token-file'
 is("$status $data->{hide_payload}", '200 1', 'a role without a password, if that is wanted');
 is((app('GET', "/api/jobs/$id", undef, base => $open->{url}))[1]{payload}{secret}, 'geheim', 'all are those who log in, not programs');
 
-# The trace of a request is that of its job.
+# A job gets the trace of the request.
 my @traces = map { "00-4bf92f3577b34da6a3ce929d0e0e473$_-00f067aa0ba902b7-01" } 1, 2;
 for my $case ([ '', qq({"traceparent": "$traces[0]"}) ], [ ', "headers": null', qq({"traceparent": "$traces[0]"}) ],
 	[ ', "headers": {"a": 1}', qq({"a": 1, "traceparent": "$traces[0]"}) ], [ ', "headers": [1]', '[1]' ],
@@ -544,7 +544,7 @@ usleep(50_000) while ($status = (ask('GET', '/healthz'))[0]) == 503 && time < $e
 is($status, 200, 'it is there again');
 is((app('GET', "/api/jobs/$id"))[1]{state}, 'completed', 'for all');
 
-# Who is slow has been cut off; it may take until now.
+# The slow requests have been cut off, some only by now.
 for my $what (sort keys %slow)
 {
 	my $heard = hear($slow{$what});
@@ -572,7 +572,7 @@ is((ask('GET', '/api/session', undef, Authorization => "Bearer $other_token"))[0
 my ($openapi_status, $openapi) = ask('GET', '/api/openapi.json');
 is($openapi->{openapi}, '3.1.0', 'the routes are described');
 
-# The description has each route, with what it can be asked with, and nothing else.
+# The API description lists exactly the existing routes and their parameters.
 my (@described, @there, @without);
 for my $path (sort keys %{ $openapi->{paths} })
 {

@@ -1,5 +1,5 @@
-# jobq web: tokens that are taken away, many sessions, other servers' Authorization, and
-# what strangers may have kept.
+# jobq web: revoked tokens, many sessions, Authorization headers of a proxy, and limits on the
+# memory for callers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ my ($node, $jobq) = web_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $patience = $PostgreSQL::Test::Utils::timeout_default;
 
-# What it cuts off is no reason to end.
+# A connection closed by the server must not end the test.
 local $SIG{PIPE} = 'IGNORE';
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -71,7 +71,7 @@ sub request_text
 	  . (defined $body ? "Content-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body" : "\r\n");
 }
 
-# Whether the other side closes, or has ended its answer.
+# Whether the server closes the connection, or has ended its response.
 sub ends
 {
 	my ($socket) = @_;
@@ -81,7 +81,7 @@ sub ends
 	return hear($socket, $last) =~ $last || (IO::Select->new($socket)->can_read(0) && !sysread($socket, my $byte, 1));
 }
 
-# What is followed and what waits ends with its token, and with no other one.
+# Streams and waiting consumers end when their token is revoked.  Other tokens are not affected.
 my %follows = map { $_ => raw($server, request_text('GET /api/events?topics=queues', $_)) } $token, $taken;
 like(hear($follows{$_}, qr/"name":"c"/), qr/event: queues/, 'queues are followed') foreach $token, $taken;
 my $waits = raw($server, request_text('POST /api/reserve', $taken, '{"queues": ["c"], "wait": "60 s"}'));
@@ -96,7 +96,7 @@ sql(q{SELECT jobq.pause('c')});
 like(hear($follows{$token}, qr/"name":"c","paused":true/), qr/event: queues/, 'who has another one is told all the same');
 sql(q{SELECT jobq.resume('c')});
 
-# Tokens that stay have their connections, however often the file is read.
+# Tokens still in the file keep their connections across reloads.
 my @more;
 for my $n (1 .. 3)
 {
@@ -113,7 +113,7 @@ $server->{process}->signal('HUP');
 ok(ends($follows{$token}), 'who has a token that stands for another role is told of nothing as the first one');
 close $_ foreach $waits, values %follows, @more;
 
-# Behind a server that asks for a password of its own.
+# Behind a proxy with an extra password.
 my ($status, %app) = log_in('app');
 is($status, 200, 'a role logs in');
 my %basic = (Authorization => 'Basic eDp5');
@@ -124,7 +124,7 @@ is(status_of('POST', '/api/queues/c/pause', undef, %boss, %basic), 200, 'but wit
 is(status_of('GET', '/api/session', undef, %basic), 401, 'that password is none of ours');
 is(status_of('GET', '/api/session', undef, %app, Authorization => 'Bearer nothing'), 401, 'a wrong token counts before a session');
 
-# A role that logs in again and again loses its own sessions.
+# A role with too many logins loses its own sessions only.
 my ($first, @sessions) = (\%app);
 for (1 .. 100)
 {
@@ -138,11 +138,12 @@ is(status_of('GET', '/api/session', undef, %{ $sessions[1] }), 200, 'ends none')
 is(status_of('GET', '/api/session', undef, %boss), 200, 'others have theirs');
 is((log_in('other'))[0], 200, 'and log in');
 
-# The server would cut a name that is too long, and limits are by names.
+# A role name above 63 bytes is refused: the server would truncate the name, and limits count by
+# name.
 is((log_in('r' x 63))[0], 200, 'a role with a long name');
 is((log_in('r' x 64))[0], 400, 'a name that is too long is none');
 
-# Of strangers little is kept, and nothing of what has no use.
+# Little is kept for unauthenticated callers, and nothing beyond the data of a valid request.
 token_file("$dir/tokens", "$token user=app");
 $server->{process}->signal('HUP');
 my $large = 'x' x 100_000;
@@ -162,8 +163,8 @@ is($status, 202, 'who is known sends more');
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
 
-# What is kept for callers that do not read, or that send slowly, is limited: they make
-# room, and a caller that reads gets all of its answer.
+# The memory for callers with slow reads or slow uploads is limited.  Slow callers are cut off, and
+# a reading caller gets the whole response.
 token_file("$dir/tokens", "$token user=app", "$other user=other");
 my $large_job = sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('x', repeat('x', 10000000)), queue => 'c')});
 sql(q{CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p'; SELECT jobq.register('x', 'same(jsonb)');
@@ -171,9 +172,8 @@ sql(q{CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p'; SE
 sub files_of { return scalar(() = glob '/proc/' . web_pid($_[0]) . '/fd/*'); }
 sub memory_of { return (slurp_file('/proc/' . web_pid($_[0]) . '/status') =~ /VmHWM:\s*(\d+) kB/)[0] / 1000; }
 
-# A job of 10 MB, read with a pause after each half megabyte, in which something else is done.
-# As long as nobody is slow enough to make room, or we were too slow ourselves, the answer is
-# to be asked for again.
+# Read a job of 10 MB.  $meanwhile runs in a pause after each half megabyte.  Repeat a request that
+# fails: no caller may have been slow enough to be cut off yet, or this test was too slow.
 sub whole_job
 {
 	my ($run, $meanwhile) = @_;
@@ -208,8 +208,8 @@ for my $case ([ 40, request_text("GET /api/jobs/$large_job", $token), 'answers o
 
 	if ($what =~ /answers/)
 	{
-		# as many at a time as there are connections, so that none waits for one in vain;
-		# some are told that there is no room
+		# at most as many at a time as there are connections, to avoid waits; some responses report
+		# a lack of room
 		while (@slow < $n)
 		{
 			push @slow, map { deaf($run, $text) } 1 .. 4;
@@ -221,7 +221,7 @@ for my $case ([ 40, request_text("GET /api/jobs/$large_job", $token), 'answers o
 		@slow = map { raw($run, $text) } 1 .. $n;
 		my $begun = time;
 
-		# at first few of them have been accepted
+		# at first few of the connections have been accepted
 		my $open;
 		usleep(50_000) while (($open = files_of($run)) < $files + 8 && time < $begun + 15)
 		  || ($open > $files + $n / 2 && time < $begun + $patience);
@@ -229,7 +229,7 @@ for my $case ([ 40, request_text("GET /api/jobs/$large_job", $token), 'answers o
 	}
 	like(hear(raw($run, request_text('GET /api/queues', $other)), qr/\]\}/), qr/^HTTP\/1.1 200/, 'another role is answered');
 
-	# Uploads that go on while a caller reads are no slower, and ask for more memory.
+	# uploads continue while a caller reads, at the same pace, and new uploads need more memory
 	my $meanwhile = sub {
 		$_->syswrite(' ') foreach @slow;
 		push @slow, raw($run, $text);
@@ -241,7 +241,7 @@ for my $case ([ 40, request_text("GET /api/jobs/$large_job", $token), 'answers o
 	ok($run->{process}->finish, 'it ends');
 }
 
-# What a role has its server say is nothing for the log.
+# Debug messages of the server for a role do not reach the log.
 sql(q{ALTER ROLE app SET client_min_messages = debug5});
 $server = serve($jobq, '--token-file', "$dir/tokens");
 is(status_of('GET', '/api/jobs', undef, Authorization => "Bearer $token"), 200, 'a role has its server say much');

@@ -1,5 +1,4 @@
-# jobq web: what it tells of jobs, and hides; and consumers that settle several at a
-# time.
+# jobq web: shown and hidden values of jobs, and consumers that settle several jobs at a time.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +32,7 @@ my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'app');
 my $http = HTTP::Tiny->new(timeout => $PostgreSQL::Test::Utils::timeout_default);
 my $json = JSON::PP->new->utf8;
 
-# The answer to a request: its status, its body as a text, and that as data.
+# Send a request.  Returns status, body as text, and body as data.
 sub ask
 {
 	my ($method, $path, $body, $base) = @_;
@@ -44,7 +43,7 @@ sub ask
 	return ($answer->{status}, $answer->{content}, eval { $json->decode($answer->{content}) });
 }
 
-# So many jobs of the queue, with the body's members that name their leases.
+# Reserve n jobs of the queue.  Returns the body members with the leases.
 sub held
 {
 	my ($n) = @_;
@@ -56,14 +55,14 @@ sub held
 
 my ($status, $text, $data);
 
-# A connection that goes silent; what becomes of who asks there is seen at the end.
+# A connection goes silent.  The end of the test checks the response to the waiting caller.
 my $patient = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '10s');
 is((ask('GET', '/api/queues', undef, $patient))[0], 200, 'there is a connection');
 my $silent = sql(q{SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app'});
 ok(stop_at_rest($node, $silent, 'Client'), 'which goes silent');
 my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n");
 
-# A dead letter tells where it failed.
+# A dead letter shows where the job failed.
 my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
 is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$good, $bad], '5 min')"), 'completed dead', 'a job that is completed, and one that has failed');
@@ -73,7 +72,7 @@ is($data->{context}{'app.name'}, 'geheim', 'and with which settings');
 like((ask('GET', '/api/dead'))[2]{items}[0]{error_context}, qr/^PL\/pgSQL function bad/, 'so it is in the list');
 is((ask('GET', "/api/jobs/$good/history"))[2]{items}[-1]{detail}, '{"a": "geheim"}', 'the history tells the result');
 
-# Callers from whom payloads are hidden see no column that copies one.
+# Callers without access to payloads see no column with a copy of a payload.
 sql(q{
 CREATE FUNCTION leaky(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -132,7 +131,7 @@ for my $path (sort keys %open_events)
 my %hashes;
 for my $result ('"geheim"', '"other"')
 {
-	# the state is told by a name that depends on nothing hidden
+	# the event id of a state must not depend on hidden values
 	my $job = sql("SET ROLE app; SELECT jobq.enqueue('same', '$result')");
 	sql("SELECT jobq.wait($job, '5 min')");
 	sql("UPDATE jobq_internal.archive SET enqueued_at = 'epoch', run_at = 'epoch', started_at = 'epoch', finished_at = 'epoch', id = 99000 WHERE id = $job");
@@ -163,7 +162,7 @@ sql(q{SELECT jobq.delete_many(state => 'dead')});
 $bad = (ask('POST', '/api/jobs', { kind => 'bad' }))[2]{id};
 is(sql("SELECT state FROM jobq.wait($bad, '5 min')"), 'dead', 'a dead letter');
 
-# Several are settled at a time, each with its result.
+# Several jobs are settled at a time, each with a result.
 my %lease = held(3);
 ($status) = ask('POST', '/api/ack', { %lease, results => [ { n => 1 }, undef, 'three' ] });
 is("$status " . sql(q{SELECT string_agg(coalesce(result::text, '-'), ' ' ORDER BY id) FROM jobq.jobs WHERE queue = 'c' AND state = 'completed'}),
@@ -182,14 +181,14 @@ is((ask('POST', '/api/release', { id => $lease{ids}[0], token => $lease{tokens}[
 is(sql("SELECT state, payload FROM jobq.jobs WHERE id = $lease{ids}[0]"), 'ready|{"page": 7}', 'with what it has next time');
 is((ask('POST', '/api/ack', { map { $_ => [ $lease{$_}[1] ] } keys %lease }))[0], 200, 'no results');
 
-# Dead letters are forgotten by their kind.
+# Dead letters are deleted by kind.
 ($status, $text, $data) = ask('POST', '/api/dead/delete', { kind => 'same' });
 is("$status $data->{count}", '200 0', 'there are none of this kind');
 ($status, $text, $data) = ask('POST', '/api/dead/delete', { kind => 'bad' });
 is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.dead_letters'), '200 1 0', 'but one of this');
 
-# The newest dead letter comes first, whatever its id, and a page goes on where the last
-# one has ended though its letter is gone.
+# Dead letters are sorted by time, not by id.  A page continues after the last row of the previous
+# page, even if this row is gone.
 sql(q{SELECT jobq.create_queue('late', open => true); SELECT jobq.pause('late')});
 my ($late, $first, $second) = map { (ask('POST', '/api/jobs', { kind => 'bad', queue => $_ }))[2]{id} } qw(late default default);
 sql("SELECT jobq.wait($first, '5 min'); SELECT jobq.wait($second, '5 min'); SELECT jobq.resume('late'); SELECT jobq.wait($late, '5 min')");
@@ -202,7 +201,7 @@ is(join(' ', map { $_->{id} } @{ $data->{items} }), $by_time[2], 'the next page'
 is($data->{next}, undef, 'is the last');
 is((ask('GET', '/api/dead?before=x'))[0], 400, 'a page that there is not');
 
-# What is done to many dead letters wants a condition.
+# Commands on many dead letters require a condition.
 for my $verb (qw(retry delete))
 {
 	for my $body (undef, {}, { kind => undef })
@@ -215,7 +214,7 @@ is(sql('SELECT count(*) FROM jobq.dead_letters'), '2', 'nothing has become of th
 is((ask('POST', '/api/dead/delete', { tenant => 'acme' }))[2]{count}, 0, 'none is of this tenant');
 is((ask('POST', '/api/dead/delete', { older_than => '0' }))[2]{count}, 2, 'all');
 
-# Consumers tell how many other jobs they hold.
+# Consumers report how many other jobs are held.
 my $held_by = q{SELECT coalesce(held::text, '-') FROM jobq_internal.lease WHERE job_ids = ARRAY[%s]::int8[]};
 for my $held (3, 0, undef)
 {

@@ -1,4 +1,5 @@
-# jobq web: consumers that wait for jobs together, and jobs that nobody has got.
+# jobq web: consumers share the statements that wait for jobs, and jobs without a recipient become
+# free again.
 
 use strict;
 use warnings FATAL => 'all';
@@ -54,7 +55,7 @@ sub enqueue
 	return;
 }
 
-# The bytes of a request that waits for a job of a queue.
+# The text of a request to wait for a job of a queue.
 sub reserve_text
 {
 	my ($queue, $secret, %more) = @_;
@@ -64,14 +65,14 @@ sub reserve_text
 	  . ($secret || $token) . "\r\nContent-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body";
 }
 
-# When the statements were begun that wait for jobs.
+# The start times of all statements waiting for jobs.
 sub statements
 {
 	return sql(q{SELECT coalesce(string_agg(query_start::text, ' ' ORDER BY query_start), '') FROM pg_stat_activity
 		WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
 }
 
-# A consumer for whose queue a statement was begun anew, or that has got an answer.
+# Start a consumer.  Wait until a new statement includes the queue, or a response arrives.
 sub waits_for
 {
 	my ($queue, $web) = @_;
@@ -90,7 +91,7 @@ sub waits_for
 
 sub answer_to { return hear($_[0], qr/\}\]\}|"status":\d+[^\n]*\}/); }
 
-# The leases in an answer are over.
+# Acknowledge the job of a response.
 sub ack
 {
 	my ($answer) = @_;
@@ -100,7 +101,7 @@ sub ack
 	return;
 }
 
-# Whoever waits for jobs of all roles does not disturb one who waits for those of his own.
+# A consumer for jobs of all roles does not disturb a consumer limited to the jobs of one role.
 my $granted = waits_for('granted');
 my $own = waits_for('c1');
 enqueue('c1', 1);
@@ -110,7 +111,7 @@ like($answer, qr/^HTTP\/1.1 200.*"queue":"granted"/s, 'who may have the jobs of 
 like(answer_to($own), qr/^HTTP\/1.1 200.*"queue":"c1"/s, 'and who waits beside him one of his own');
 ack($answer);
 
-# What a consumer holds is told with the job for which it has waited, and not with others'.
+# The number of held jobs is reported with the jobs of this consumer only.
 for my $held (2, 0)
 {
 	my %waits_with = ($held => raw($server, reserve_text('c1', undef, held => $held)), '-' => raw($server, reserve_text('c1')));
@@ -125,7 +126,7 @@ for my $held (2, 0)
 	}
 }
 
-# A queue that ends is the matter of those who wait for it.
+# Dropping a queue affects the consumers of this queue only.
 $granted = waits_for('granted');
 $own = waits_for('c1');
 sql(q{SELECT jobq.drop_queue('granted')});
@@ -139,7 +140,7 @@ like(answer_to($waits{c2}), qr/^HTTP\/1.1 404.*c2\\" does not exist/s, 'so is on
 enqueue($_, 1) foreach qw(c1 c3);
 like(answer_to($waits{$_}), qr/^HTTP\/1.1 200.*"queue":"$_"/s, "who get theirs: $_") foreach qw(c1 c3);
 
-# No more jobs of a queue are taken than are wanted of it, though others want many.
+# The claimed jobs of a queue are limited by its own consumers, although other consumers want many.
 my @many = (waits_for('many'), map { raw($server, reserve_text('many')) } 2 .. 9);
 ask('POST', '/api/reserve', { queues => ['many'] }) foreach 1 .. 8;
 my $slow = waits_for('slow');
@@ -152,7 +153,7 @@ enqueue('many', 9);
 is(scalar(grep { answer_to($_) =~ /"queue":"many"/ } @many), 9, 'many get many, though he waits beside them');
 close $slow;
 
-# Who waits keeps no row from VACUUM, and gets a job as one does for whom it was there.
+# A waiting consumer holds no snapshot, and gets the same response as for a job that is ready.
 my $same = waits_for('same');
 wait_for($node, 'who waits holds no snapshot', q{SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_activity
 	WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
@@ -168,10 +169,10 @@ delete @{$_}{qw(token lease_until)} foreach $now, $then;
 my $canonical = JSON::PP->new->canonical;
 is($canonical->encode($now), $canonical->encode($then), 'all else is the same');
 
-# A role of which there may be no connection that waits.
+# A role without a connection left for waiting.
 like(hear(raw($server, reserve_text('c1', $alone)), qr/\}/), qr/^HTTP\/1.1 503.*too many connections for role/s, 'who cannot wait is told why');
 
-# What has taken jobs, and is held up, is ended, and gives them back.
+# A blocked statement with claimed jobs is cancelled, and gives the jobs back.
 my $brief = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '4');
 my $lock = $node->background_psql('postgres');
 $lock->query_safe('BEGIN; LOCK TABLE jobq_internal.lease IN SHARE MODE');
@@ -187,7 +188,7 @@ wait_for($node, 'the job is free, and was not charged', q{SELECT state = 'ready'
 $brief->{process}->signal('TERM');
 ok($brief->{process}->finish, 'the program ends');
 
-# What a consumer has not got is free again, each job for itself: of one the lease is over.
+# Undelivered jobs are free again, each independently, although one lease has ended.
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 4000000)), queue => 'large') FROM generate_series(1, 3)});
 my $deaf = deaf($server, reserve_text('large', undef, max => 3));
 wait_for($node, 'a consumer is given three jobs, and does not read', q{SELECT count(*) = 3 FROM jobq.live_jobs WHERE queue = 'large' AND state = 'running'});
@@ -195,9 +196,8 @@ sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs WHERE queue = 'large'});
 close $deaf;
 wait_for($node, 'he hangs up, and those are free that nobody has ended', q{SELECT string_agg(state || attempt, ' ') = 'ready0 ready0' FROM jobq.live_jobs WHERE queue = 'large'});
 
-# What a consumer has not got when the program ends is free again.  One that does not
-# read, and a request that holds the only connection for longer than the program is told
-# to live:
+# Undelivered jobs are free again after the program ends: a consumer does not read, and a request
+# blocks the only connection beyond the shutdown timeout.
 my $free = sub { return "SELECT state = 'ready' AND attempt = 0 FROM jobq.live_jobs WHERE queue = '$_[0]'"; };
 my $ends = serve($jobq, '--token-file', "$dir/tokens", '--connections', 1);
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 8000000)), queue => 'big')});
@@ -218,7 +218,7 @@ ok($ends->{process}->finish, 'the program ends');
 wait_for($node, 'and gives the job back before', $free->('big'));
 close $deaf;
 
-# Jobs that come together with the end; of two consumers, one is there for them.
+# Jobs arrive together with the shutdown, with the consumer still connected or gone.
 for my $there (1, 0)
 {
 	$ends = serve($jobq, '--token-file', "$dir/tokens");

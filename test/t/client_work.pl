@@ -1,5 +1,5 @@
-# The program jobq runs commands for jobs: what becomes of these, whatever
-# happens to it, to the command and to the server.
+# The program jobq runs commands for jobs: each job ends in the right state, despite failures of
+# the program, the command or the server.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +38,7 @@ sub work
 	return (finish($run) >> 8, $run->{err});
 }
 
-# A job of the queue; its id.
+# Enqueue a job.  Returns its id.
 sub job
 {
 	my ($queue, $payload, $more) = @_;
@@ -56,7 +56,7 @@ sub outcome
 sql(q{CREATE EXTENSION jobq;
 SELECT jobq.create_queue(q, mode => 'consumer') FROM unnest('{a,b,first,second}'::text[]) AS q});
 
-# what a command gets, and what its exit status means
+# The environment of a command, and the meaning of its exit status.
 my $id = job('a', '{"x": 1}', q{headers => '{"h": 2}'});
 is_deeply([ (work('a', 'cat; env | grep ^JOBQ_ >&2; exit 3', '--once')) ]->[0], 0, 'work once');
 is(outcome($id), 'retryable|1', 'another exit status: the attempt has failed');
@@ -66,7 +66,7 @@ like($environment, qr/^JOBQ_HEADERS=\{"h": 2\}$/m, 'the environment has the head
 like($environment, qr/^JOBQ_ATTEMPT=1$/m, 'the environment has the attempt');
 sql("SELECT jobq.retry($id)");
 {
-	# the environment of the program itself is of another trace
+	# the environment of the program itself has another trace
 	local @ENV{qw(TRACEPARENT TRACESTATE)} = ('00-11111111111111111111111111111111-2222222222222222-00', 'x=1');
 	my $trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 
@@ -120,7 +120,7 @@ sql("SELECT jobq.cancel($id)");
 is((work('nowhere', 'true'))[0], 1, 'a queue that is not there ends the program');
 is((work('a', 'true', '--parallel', '0'))[0], 2, 'a number that is not allowed');
 
-# a database that cannot keep what a command says
+# A database with an encoding that cannot store the output of a command.
 sql(q{CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'});
 $node->safe_psql('latin', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('a', mode => 'consumer')});
 foreach my $case ([ 3, 'retryable' ], [ 100, 'dead' ])
@@ -132,7 +132,7 @@ foreach my $case ([ 3, 'retryable' ], [ 100, 'dead' ])
 	$node->safe_psql('latin', "SELECT jobq.cancel($id)");
 }
 
-# what a command says on standard error is in the job's log while it runs, and stays
+# Standard error of a command appears in the job's log while the command runs, and stays there.
 $id = job('a');
 my $speaker = start_work('a', qq{printf 'first\\nbad \\377\\000 bytes\\r\\n\\n' >&2; printf 'half ' >&2; while [ ! -e $dir/speak ]; do sleep 0.1; done; printf 'a line\\nthe end' >&2}, '--once', '--quiet');
 wait_for($node, 'two lines are seen while it runs', "SELECT state = 'running' AND jsonb_array_length(log) = 2 FROM jobq.jobs WHERE id = $id");
@@ -152,7 +152,7 @@ is( sql("SELECT jsonb_array_length(log), log -> -1 ->> 'message', error ~ '10000
 	'100|100000|t', 'of a flood the end');
 sql("SELECT jobq.cancel($id)");
 
-# a command that takes too long, and does not mind SIGTERM
+# A command exceeds the timeout and ignores SIGTERM.
 $id = job('a');
 work('a', q{trap '' TERM; while :; do sleep 1; done}, '--once', '--timeout', '300ms', '--grace', '200ms');
 is(outcome($id, 'state, error'), 'retryable|the command ran longer than its timeout of 0.3 s', 'a timeout');
@@ -167,8 +167,8 @@ is((work('a', 'true', '--once', '--quiet'))[0], 0, 'headers that no environment 
 is(outcome($id, 'state, attempt, error'), 'retryable|1|its headers are too large for the environment of a command', 'are an error of the job');
 sql("SELECT jobq.cancel($id)");
 
-# queues in strict order, several at a time, until there are none
-# --stop-when-empty does not wait for a scheduler that has not looked at a new queue
+# Queues in strict order, several jobs at a time, until the queues are empty.  --stop-when-empty
+# does not wait for a scheduler that has not read a new queue yet.
 foreach my $queue ('first', 'second')
 {
 	job($queue);
@@ -190,15 +190,15 @@ is(sql(q{SELECT count(*), count(*) FILTER (WHERE result #>> '{}' = id::text AND 
 		 WHERE queue = 'a' AND state = 'completed' AND id > (SELECT max(id) - 200 FROM jobq.jobs)}),
 	'200|200', 'many jobs, each with its own result');
 
-# how many are asked for in one call
+# The batch size of a call.
 my @held = map { job('a') } 1 .. 4;
 my $taker = start_work('a', "while [ ! -e $dir/batch ]; do sleep 0.1; done", '--max-jobs', '4', '--parallel', '4', '--batch', '3');
 wait_for($node, 'four run, of two calls', q{SELECT string_agg(n::text, ' ' ORDER BY n) = '1 3' FROM (SELECT cardinality(job_ids) FROM jobq_internal.lease) AS l (n)});
 append_to_file("$dir/batch", 'x');
 is(finish($taker), 0, 'it ends after four');
 
-# more at a time than there are places for files, if there can be more; else what cannot begin is given back, and what
-# runs goes on
+# More jobs at a time than file descriptors.  The program raises the limit if allowed.  Otherwise
+# jobs that cannot begin are given back, and running jobs continue.
 my @with_few = ('sh', '-c', 'ulimit $0 24; exec "$@"');
 my @exec = ('work', 'a', '--exec', "echo x >>$dir/files.began; while [ ! -e $dir/files ]; do sleep 0.1; done", '--parallel', '8');
 my @many = map { job('a') } 1 .. 8;
@@ -223,7 +223,7 @@ wait_for($node, 'all are done, each at its first attempt',
 kill('TERM', pid_of($few));
 is(finish($few), 0, 'the program ends');
 
-# progress, and a lease that is held for longer than it is
+# Progress, and the extension of a lease.
 $id = job('a');
 my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '30s');
 wait_for($node, 'progress is told', "SELECT progress = 40 AND message = 'loading' FROM jobq.status($id)");
@@ -233,7 +233,7 @@ append_to_file("$dir/go", 'x');
 is(finish($run), 0, 'the program ends after one job');
 is(outcome($id), 'completed|1', 'in one attempt');
 
-# one that has waited for a while runs a job of which the timeout is shorter than that
+# After a long wait, the program runs a job with a timeout shorter than this wait.
 $run = start_work('a', 'echo run', '--once', '--lease', '60s');
 wait_for($node, 'the program waits for long', q{SELECT count(*) > 0 FROM pg_stat_activity
 	WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve' AND state = 'active' AND query_start < clock_timestamp() - interval '7 s'});
@@ -241,15 +241,15 @@ $id = job('a', '{}', q{timeout => '6 s', max_attempts => 1});
 finish($run);
 is(outcome($id, 'state, result'), 'completed|"run"', 'its lease is counted from when it was given');
 
-# a timeout of the job that is shorter than the lease: its command is ended when it is over
+# A job timeout below the lease: the command is ended at the timeout.
 $id = job('a', '{}', q{timeout => '5 s', backoff => 'fixed 1ms', max_attempts => 2});
 work('a', "echo begin >>$dir/limited; sleep 100; echo end >>$dir/limited", '--parallel', '2', '--max-jobs', '2', '--lease', '20s');
 is(slurp_file("$dir/limited"), "begin\n" x 2, 'a command does not run on when the timeout of its job is over');
 wait_for($node, 'the second lease is over', "SELECT state = 'dead' FROM jobq.status($id)");
 like(outcome($id, 'state, attempt, error'), qr/^dead\|2\|.*timeout/, 'which has failed');
 
-# what runs for long takes none ahead, of which the timeout would be over before they begin; if it is told to, it gives
-# them back in time
+# A program with long jobs claims no jobs ahead if their timeout would expire before they begin.
+# With --ahead, the program gives the jobs back in time.
 foreach my $ahead ([], [ '--ahead', '1' ])
 {
 	my @ids = map { job('a', '{}', q{timeout => '10 s', max_attempts => 1}) } 1, 2;
@@ -258,7 +258,7 @@ foreach my $ahead ([], [ '--ahead', '1' ])
 	is(sql(sprintf q{SELECT count(*) FROM jobq.jobs WHERE id IN (%s) AND state = 'completed'}, join(',', @ids)), 2, "two jobs, one after the other @$ahead");
 }
 
-# when jobs take longer than those before them, what was taken ahead is given back
+# If jobs take longer than earlier jobs, the jobs claimed ahead are given back.
 {
 	my @quick = map { job('a') } 1 .. 30;
 	my @long = map { job('a', '"long"') } 1 .. 10;
@@ -271,14 +271,15 @@ foreach my $ahead ([], [ '--ahead', '1' ])
 	is(sql(sprintf q{SELECT count(*) FROM jobq.jobs WHERE id IN (%s) AND state = 'completed' AND attempt = 1}, join(',', @quick, @long)), 40, 'all are completed');
 }
 
-# a message that is too long, with a character where it is cut
+# A long message, cut inside a multibyte character.
 $id = job('a');
 $run = start_work('a', "printf 'progress 40 %062d\\303\\251 more\\n' 0 >&3; while [ ! -e $dir/cut ]; do sleep 0.1; done", '--once');
 wait_for($node, 'progress is told with a part of its message', "SELECT progress = 40 AND message LIKE '000%' FROM jobq.status($id)");
 append_to_file("$dir/cut", 'x');
 finish($run);
 
-# the end of one is told though another one reports its progress all the time; its pipe is large, so that there is always more
+# The end of a job is reported although another job reports progress all the time.  The pipe is
+# large, to always have unread data.
 append_to_file("$dir/flood", 'fcntl(STDOUT, 1031, 1 << 20); $_ = "progress 50\n" x 5000; 1 while syswrite STDOUT, $_;');
 my @pair = map { job('a') } 1, 2;
 $run = start_work('a', "if mkdir $dir/busy 2>/dev/null; then perl $dir/flood >&3 & while [ ! -e $dir/told ]; do sleep 0.1; done; else while [ ! -e $dir/say ]; do sleep 0.1; done; echo x >>$dir/pair; echo said >&2; fi",
@@ -294,7 +295,8 @@ is(finish($run), 0, 'the program ends');
 is(slurp_file("$dir/pair"), "x\n", 'that was run once');
 is(sql(sprintf 'SELECT DISTINCT state, attempt FROM jobq.jobs WHERE id IN (%s)', join(',', @pair)), 'completed|1', 'both are completed');
 
-# SIGTERM: what runs may end, what has not begun is given back; again: it is ended
+# SIGTERM: running jobs may end, and jobs not begun are given back.  The second SIGTERM ends the
+# running commands.
 foreach my $again (0, 1)
 {
 	my $stop = "$dir/stop$again";
@@ -319,9 +321,9 @@ foreach my $again (0, 1)
 	sql(q{SELECT jobq.cancel_many(queue => 'b', state => 'waiting')});
 }
 
-# A signal to the program and its command together is no failure of the job, whichever of them gets it first.  The
-# command dies by it, as a command of the shell or by itself, or is killed at last.  The lease is long, so that what is
-# given back shows.
+# A signal to both the program and its command is no failure of the job, in either order.  The
+# command dies by the signal, exits by itself, or is killed.  The lease is long, to show which jobs
+# are given back.
 foreach my $case (
 	[ 'command', 'TERM', 'exec sleep 1000' ],
 	[ 'program', 'TERM', 'exec sleep 1000' ],
@@ -377,7 +379,8 @@ unlike($run->{err}, qr/stopping/, 'and does not stop because of a hang-up');
 is(outcome($id), 'completed|1', 'the job is completed');
 sql(q{SELECT jobq.delete_many(state => 'dead')});
 
-# As process 1 of a container, the program is the parent of what its commands leave behind; so it is here by prctl().
+# As process 1 of a container, the program inherits orphans of its commands.  prctl() has the same
+# effect here.
 my ($prctl) = map { /^x86_64/ ? 157 : /^aarch64/ ? 167 : () } (POSIX::uname())[4];
 SKIP:
 {
@@ -392,7 +395,7 @@ SKIP:
 	is(finish($run), 0, 'the program ends');
 }
 
-# the program is killed: the job comes again when the lease is over
+# The program is killed: the job runs again after the lease has expired.
 $id = job('a');
 $run = start_work('a', "echo \$\$ >$dir/child; exec sleep 1000", '--lease', '5s');
 wait_for_file("$dir/child", 'the command runs');
@@ -403,7 +406,7 @@ is(outcome($id, 'attempt'), '0', 'and the job comes again, without a charge');
 kill('KILL', slurp_file("$dir/child") + 0);
 sql("SELECT jobq.cancel($id)");
 
-# the program is stopped for longer than the lease: its end is not believed
+# The program is stopped for longer than the lease: its result is refused.
 $id = job('a', '{}', q{backoff => 'fixed 1ms'});
 $run = start_work('a', "echo x >$dir/began; while [ ! -e $dir/end ]; do sleep 0.1; done; echo late", '--once', '--lease', '5s');
 wait_for_file("$dir/began", 'the command runs');
@@ -416,7 +419,7 @@ finish($run);
 like($run->{err}, qr/job $id \(any\): its lease is over/, 'the first is told that its lease is over');
 is(outcome($id, 'state, attempt, result'), 'completed|1|"in time"', 'and the other has done it');
 
-# a command that is stopped is ended in its time
+# A stopped command is ended at its timeout.
 $id = job('a', '{}', q{max_attempts => 1});
 $run = start_work('a', "echo \$\$ >$dir/asleep; kill -STOP \$\$; echo awake", '--once', '--timeout', '5s', '--grace', '1s');
 wait_for_file("$dir/asleep", 'the command runs, and stops');
@@ -425,8 +428,8 @@ is(outcome($id, 'state, attempt'), 'dead|1', 'it has not done its job');
 is(kill(0, slurp_file("$dir/asleep") + 0), 0, 'and is gone');
 sql(q{SELECT jobq.delete_many(state => 'dead')});
 
-# the server is stopped for longer than the lease: the job is run once more, when the
-# command, which does not mind SIGTERM, has been killed; nothing is done until then
+# The server is stopped for longer than the lease.  The job runs again after the command, which
+# ignores SIGTERM, has been killed; the program sleeps until then.
 $id = job('a', '{}', q{backoff => 'fixed 1ms'});
 my $used = (times)[2] + (times)[3];
 $run = start_work('a', "if [ -e $dir/first ]; then echo second; else trap '' TERM; echo x >$dir/first; sleep 1000; fi", '--max-jobs', '2', '--lease', '5s', '--grace', '3s');
@@ -440,7 +443,7 @@ is(finish($run), 0, 'the program ends after two');
 cmp_ok((times)[2] + (times)[3] - $used, '<', 1, 'it sleeps while it waits');
 is(outcome($id, 'state, attempt, result'), 'completed|1|"second"', 'and the second has done it');
 
-# a connection on which nothing comes any more
+# A connection that stops responding.
 $run = start_work('a', 'echo taken', '--once', '--lease', '5s');
 my $waits = q{SELECT max(pid) FROM pg_stat_activity WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve'};
 wait_for($node, 'the program waits for a job', "SELECT ($waits AND wait_event_type = 'Extension') IS NOT NULL");
@@ -453,7 +456,7 @@ $id = job('a');
 is(finish($run), 0, 'the program ends after a job');
 is(outcome($id, 'state, attempt, result'), 'completed|1|"taken"', 'which it has taken on another one');
 
-# the connections are cut, and the server is restarted, while commands run
+# The connections are cut, and the server is restarted, while commands run.
 $id = job('a');
 $run = start_work('a', "echo x >$dir/runs; while [ ! -e $dir/over ]; do sleep 0.1; done; echo still here", '--once', '--lease', '10min');
 wait_for_file("$dir/runs", 'the command runs');
@@ -466,7 +469,7 @@ is(finish($run), 0, 'the program ends after its job');
 is(outcome($id, 'state, attempt, result'), 'completed|1|"still here"', 'which was done once');
 like($run->{err}, qr/the connection is lost: .*trying again.*connected again, to/s, 'the program has said so');
 
-# the server is lost for good, and its standby takes its place
+# The server is lost for good, and a standby replaces it.
 $node->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'copy', has_streaming => 1);

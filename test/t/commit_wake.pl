@@ -1,4 +1,4 @@
-# Nobody sleeps through a wake-up that comes while he waits for a lock.
+# A process must not miss a wake-up that arrives during a wait for a lock.
 #
 # Runs on each major: commit and wake-up use internals of transactions and latches.
 
@@ -24,8 +24,8 @@ max_prepared_transactions = 2
 $node->start;
 my $holder = $node->background_psql('postgres');
 
-# Have the session wait until there is such a lock that is not granted, be it for a
-# moment; that needs no new connection, and no look at pg_database.
+# In this session, wait until a lock that matches $lock is not granted, even for a moment.  The
+# session needs no new connection, and no access to pg_database.
 sub until_waits
 {
 	my ($session, $lock, $what) = @_;
@@ -46,7 +46,7 @@ sub until_waits
 }
 
 #
-# The launcher, while it reads the list of databases: the extension is created.
+# The launcher, while reading the list of databases: the extension is created.
 #
 wait_for($node, 'there is a launcher', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
 my $launcher = launcher_pid($node);
@@ -65,7 +65,7 @@ $holder->quit;
 wait_for($node, 'it has heard of the new extension', q{SELECT pid IS NOT NULL FROM jobq_internal.scheduler_state()}, 'app');
 
 #
-# The scheduler, while it cleans up: a role without a worker has a job.
+# The scheduler, during cleanup: a role without a worker gets a job.
 #
 $node->safe_psql(
 	'app', q{
@@ -89,7 +89,7 @@ $holder->query_safe('COMMIT');
 wait_for($node, 'it has heard of the job', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
 
 #
-# wait(), while it looks: the job ends.
+# wait(), during its check: the job ends.
 #
 my $gate = $node->background_psql('app');
 my $waiter = $node->background_psql('app');
@@ -99,9 +99,9 @@ $gate->query_safe('SELECT pg_advisory_lock(1)');
 my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('hold', queue => 'silent')});
 sleeps($node, 'the job runs', 1, 'app');
 
-# Somebody wants to have the table for himself; others queue up behind him until
-# the job has ended.  It is the first query of the session that waits: others
-# would leave a timer behind, for its statistics, that wakes it.
+# A session requests an exclusive lock on the table, and later sessions queue up until the job has
+# ended.  wait() is the first query of its session: an earlier query would leave a timer for
+# statistics, which would wake the session.
 $wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
 until_waits($gate, "relation = 'jobq_internal.job'::regclass AND mode = 'AccessExclusiveLock'", 'a lock is wanted');
 $waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id, '10 min');\n");
@@ -114,8 +114,7 @@ $_->quit foreach $gate, $waiter, $wanter;
 $holder->quit;
 
 #
-# A worker that is told to leave just when it was woken for a job: another takes
-# it.
+# A worker is told to leave just after being woken for a job: another worker claims the job.
 #
 $gate = $node->background_psql('app');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -132,8 +131,8 @@ signal_process('CONT', $worker);
 wait_for($node, 'the other takes its job', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
 
 #
-# Where there is no relay, a transaction tells of itself when it commits; if it is prepared,
-# it does not, as where there is one.
+# Without a relay, a transaction sends jobq's notifications at commit.  A prepared transaction sends
+# none, with or without a relay.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE late');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'app'});
@@ -159,8 +158,8 @@ like($told, qr/Asynchronous notification "jobq_batch_\d+" with payload "[^\n]*ru
 unlike($told, qr/cancelled/, 'late: and not of what it has undone');
 
 #
-# A scheduler that starts waits for the table of jobs and holds no other, so
-# that DROP EXTENSION, which begins with that table, gets all of them.
+# A starting scheduler waits for the lock on the table of jobs and holds no other lock.  DROP
+# EXTENSION locks this table first, and therefore gets all locks.
 #
 $holder = $node->background_psql('late');
 $holder->query_safe('BEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE');
@@ -176,8 +175,8 @@ $holder->quit;
 ok($node->wait_for_log(qr/jobq serves database "late"/), 'then it has read all its jobs');
 
 #
-# Errors that are caught, by a transaction that has taken away more jobs than it names:
-# the scheduler reads everything anew only if that is undone.
+# A transaction catches errors after removing more jobs than it lists by id.  The scheduler reads
+# all jobs again only if the removal itself is rolled back.
 #
 SKIP:
 {
@@ -194,7 +193,7 @@ SKIP:
 			END;
 		END LOOP;
 	END $$};
-	# the scheduler has gone round: it has started a worker
+	# wait for a round of the scheduler: a worker for a new role has started
 	my $go_round = sub {
 		my ($role) = @_;
 		$node->safe_psql('app', qq{CREATE ROLE $role LOGIN; SELECT jobq.grant_privilege('$role'); SET SESSION AUTHORIZATION $role; SELECT jobq.enqueue('nothing', queue => 'silent')});

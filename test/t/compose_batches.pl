@@ -1,4 +1,4 @@
-# Batches: callbacks exactly once whatever crashes, and without a poll.
+# Batches: callbacks run exactly once despite crashes, and without a poll.
 
 use strict;
 use warnings FATAL => 'all';
@@ -66,7 +66,7 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-# Each batch is over, and has told so once.
+# Each batch is over, and has called back once.
 sub all_told
 {
 	my ($what) = @_;
@@ -83,7 +83,7 @@ sub all_told
 }
 
 #
-# At once, without a poll, whoever ends the last job.
+# A batch ends at once, without a poll, for each way to end its last job.
 #
 sub ends
 {
@@ -94,7 +94,7 @@ sub ends
 		SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"queue": "outside"}') \gset
 		COMMIT; SELECT :b});
 
-	# what was there before the first of two others is watched when the second is over
+	# let two later batches end, one after the other: then the scheduler watches all earlier batches
 	for (1 .. 2)
 	{
 		my $other = sql('SELECT jobq.create_batch()');
@@ -152,7 +152,7 @@ ends('an adder in a prepared transaction', 'finish completed',
 	PREPARE TRANSACTION 'add';
 	COMMIT PREPARED 'add'; SELECT :b});
 
-# A callback that has to wait for somebody else is not in the way.
+# A callback waiting for another session does not block other batches.
 my $holder = $node->background_psql('postgres');
 $holder->query_safe(q{BEGIN; SELECT jobq.enqueue('tell', '"mine"', unique_key => 'only')});
 my $stuck = sql(q{SELECT jobq.create_batch(on_finish => '{"kind": "tell", "payload": "finish", "unique_key": "only"}')});
@@ -167,8 +167,8 @@ wait_for($node, 'until it can', "SELECT told($stuck) = 'finish completed'");
 is(sql("SELECT last_error IS NULL FROM jobq.batches WHERE id = $stuck"), 't', 'which was no error');
 
 #
-# Two that fail at the same time, and have more jobs that run than one look cancels: what
-# waits in both is cancelled.
+# Two batches fail at the same time, with more running jobs than one evaluation cancels.  The
+# waiting jobs of both batches are cancelled.
 #
 sql(q{SELECT jobq.create_queue('left', mode => 'consumer'), jobq.create_queue('right', mode => 'consumer');
 	CREATE TABLE held (queue text, id bigint, token bigint)});
@@ -189,8 +189,7 @@ sql(q{SELECT jobq.ack(h.id, token) FROM held h JOIN jobq_internal.job j ON j.id 
 wait_for($node, 'two: both are over', "SELECT told($two[0]) = 'failure failing, finish failed' AND told($two[1]) = 'failure failing, finish failed'");
 
 #
-# More batches than there are places for, whose ends come in the order in which
-# they were made, or in the other.
+# More batches than slots; the batches end in the order of their creation, or in reverse.
 #
 wait_for($node, 'many batches: those before have told', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.job WHERE kind = 'tell')});
 foreach my $order ('ASC', 'DESC')
@@ -212,8 +211,7 @@ foreach my $order ('ASC', 'DESC')
 }
 
 #
-# Crashes, while small batches of all sorts come and go; each kind of them JOBQ_BLOWS
-# times.
+# Crashes, while small batches of all sorts come and go: JOBQ_BLOWS crashes of each type.
 #
 sql('TRUNCATE told; DELETE FROM jobq_internal.batch');
 sql(q{CREATE PROCEDURE make_batches(n int) LANGUAGE plpgsql AS $$
@@ -280,7 +278,7 @@ foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 		$run
 	} ('CALL make_batches(60)', 'CALL make_batches(60)', 'CALL consume(true)', 'CALL consume(true)');
 
-	# a blow as soon as some of these are over
+	# crash as soon as some of these batches are over
 	poll($node, "SELECT count(*) >= $made + 30 FROM jobq.batches WHERE finished_at IS NOT NULL");
 	if ($round % 4 == 0)
 	{
@@ -301,7 +299,7 @@ foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 	}
 	eval { $_->{handle}->finish } foreach @run;
 
-	# what its maker died before it started or cancelled; what nobody outside has taken
+	# end the batches of creators that died too early, and the jobs not claimed by a consumer
 	sql(q{SELECT jobq.start_batch(id) FROM jobq.batches WHERE state = 'pending'});
 	sql(q{SELECT jobq.cancel_batch(batch_id) FROM jobq.jobs
 		WHERE finished_at IS NULL AND run_at > jobq_internal.clock() + interval '1 hour' GROUP BY batch_id});
@@ -320,8 +318,8 @@ is(sql(q{SELECT count(*) FROM jobq_internal.job}), 0, 'crashes: no job is left')
 is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE kind = 'tell'}), 0, 'crashes: no callback has failed');
 
 #
-# A look does not wait for the flush of its commit: whoever tells of a batch does, and
-# need not hope for the WAL writer or the relay.
+# An evaluation does not wait for the flush of its commit.  The process that reports the end of a
+# batch waits for the flush, without help from the WAL writer or the relay.
 #
 sql($_) foreach (q{ALTER SYSTEM SET wal_writer_delay = '10s'}, q{ALTER SYSTEM SET jobq.notify_interval = '10s'});
 $node->reload;
@@ -357,7 +355,7 @@ foreach my $days (1 .. 9)
 	wait_for($node, "retention: day $days has its partition",
 		"SELECT to_regclass(to_char((jobq_internal.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq_internal.archive_\"YYYYMMDD')) IS NOT NULL");
 }
-# a pass may be under way that began days ago, and the next one comes an hour later
+# a pass of the scheduler may have begun days ago, and the next pass comes an hour later
 my $ninth = sql('SELECT clock_timestamp()');
 wait_for($node, 'retention: the archive is gone',
 	qq{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'part' AND state <> 'x') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
@@ -367,8 +365,8 @@ wait_for($node, 'retention: a batch knows of a failure that is not in the archiv
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# Ends are looked for since the batch was made, days ago or in a time to come: the clock
-# may be put back.
+# An evaluation searches for ended jobs from the creation time of the batch: days ago, or in the
+# future, because the clock may be put back.
 #
 sub put_outside
 {
@@ -398,7 +396,7 @@ sub is_counted
 		$n, "$what: all are counted");
 	return;
 }
-# a scheduler that has not seen the clock jump
+# start a scheduler that has not seen the clock jump
 $node->restart;
 my $long = put_outside(3);
 end_at($_) foreach (0, 2, 4);
@@ -408,7 +406,7 @@ end_at(4);
 end_at(0);
 is_counted($early, 2, 'a batch from which the clock was put back');
 
-# or nine hours at a time, each of which is less than what is allowed for
+# put the clock back by nine hours at a time, each step below the tolerance
 $node->restart;
 sql(q{SELECT jobq.test_clock('4 days')});
 my $slowly = put_outside(2);
@@ -422,7 +420,7 @@ is_counted($slowly, 2, 'a batch from which the clock was put back slowly');
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# Callbacks run as the batch's role, whoever ends it.
+# Callbacks run as the role of the batch, regardless of the role that ends the batch.
 #
 sql(q{CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; GRANT alice TO bob;
 	SELECT jobq.grant_privilege('alice'), jobq.grant_privilege('bob')});
@@ -469,7 +467,7 @@ foreach my $server ($node, $copy)
 		$copy->reload;
 	}
 	wait_for_scheduler($server);
-	# one by one: who waits gets the first that comes, whatever comes after it
+	# one job per call, because a waiting call returns with the first job
 	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '5 min')})
 	  for 1 .. 2;
 	wait_for($server, "dump: the batch ends on $name", "SELECT told($batch) = 'finish completed, success completed'");
@@ -486,8 +484,8 @@ foreach my $server ($node, $copy)
 $copy->stop;
 
 #
-# The jobs of a batch end on different days, and so in different partitions of the
-# archive; one fails.  Then the indexes by which a look finds them are gone.
+# The jobs of a batch end on different days, and so in different partitions of the archive; one job
+# fails.  Then the same without the indexes for evaluations.
 #
 sql(q{SELECT jobq.create_queue('days', mode => 'consumer'), jobq.create_queue('counted', mode => 'consumer')});
 wait_for($node, 'days: there are partitions', q{SELECT count(*) >= 4 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass});
@@ -513,7 +511,7 @@ foreach my $indexes ('with', 'without')
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# What the scheduler writes past the executor is in the indexes as it should be.
+# Rows that the scheduler writes without the executor are in all indexes.
 #
 my $over = 'SELECT string_agg(id::text, \' \') FROM (SELECT id FROM jobq_internal.batch WHERE finished_at IS NULL ORDER BY id) b';
 sql(q{SELECT jobq.create_batch('open')});
@@ -525,7 +523,7 @@ is(sql('SET enable_seqscan = off; SELECT count(*) FROM jobq_internal.batch b WHE
 	'index: all batches');
 
 #
-# Logical replication: what the subscriber has is dormant until it takes over.
+# Logical replication: batches on the subscriber are dormant until the subscriber takes over.
 #
 my ($publisher, $subscriber) = jobq_pair($setup);
 $subscriber->safe_psql('postgres', 'DELETE FROM jobq_internal.queue');
@@ -542,7 +540,7 @@ $publisher->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE b
 $publisher->safe_psql('postgres', "SELECT jobq.cancel_batch($batches[1])");
 wait_for($publisher, 'replication: two are over',
 	q{SELECT count(*) = 3 FROM told});
-# of two more, all jobs end on the publisher, which has not looked at them since
+# all jobs of two more batches end on the publisher, before the publisher has evaluated these
 my @ended = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
 		SELECT jobq.add_jobs(:b, 'x', '{"{}"}', options => '{"queue": "outside"}') \\g /dev/null

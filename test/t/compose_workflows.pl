@@ -1,8 +1,7 @@
-# Workflows: each step, and each element of an array, runs once, after what it needs,
-# whatever crashes; and retention, a dump, and replication in the middle.
+# Workflows: each step, and each element of an array, runs once and after all needed steps.  This
+# holds across crashes, retention, a dump, and replication.
 #
-# JOBQ_FAN_OUT is the number of elements of the array, and JOBQ_BLOWS how often each crash
-# happens while workflows run.
+# JOBQ_FAN_OUT is the number of array elements, and JOBQ_BLOWS the number of crashes of each type.
 
 use strict;
 use warnings FATAL => 'all';
@@ -95,7 +94,7 @@ foreach my $blow ((@blows) x $times)
 	sql('SELECT count(broken_chain(6, 4)) FROM generate_series(1, 10)');
 	$steps += 20 * 12 + 10 * 12 + 10 * 6;
 	$runs += 20 * 12 + 10 * 12 + 10 * 3;
-	# as large as those that the scheduler keeps in memory
+	# large enough for the scheduler to keep in memory
 	sql('SELECT layers(60, 1), layers(2, 40), broken_chain(60, 40)');
 	$steps += 60 + 80 + 60;
 	$runs += 60 + 80 + 39;
@@ -120,8 +119,8 @@ is( sql(q{SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0}),
 	join('|', (43 * @blows * $times) x 2), 'crashes: each workflow has told its end once');
 
 #
-# The past of a workflow that the scheduler keeps in memory is locked while a step ends;
-# then nothing has become of that.
+# The scheduler keeps the workflow in memory.  A session locks the past of the workflow while a step
+# ends, and then rolls back.
 #
 my $kept = sql(q{SELECT jobq.create_workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', '[{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]'
 	|| (SELECT jsonb_agg(jsonb_build_object('name', i::text, 'kind', 'told', 'queue', 'default', 'needs', '["b"]'::jsonb)) FROM generate_series(1, 40) i)))});
@@ -132,7 +131,7 @@ sub finish_step
 	poll($node, "SELECT count(jobq.ack(r.id, r.token)) = 1 FROM jobq.steps s CROSS JOIN LATERAL jobq.reserve_job(s.job_id) r WHERE s.batch_id = $flow AND s.name = '$name'");
 	return;
 }
-# the scheduler has looked at all batches that want it
+# wait until the scheduler has evaluated all pending batches
 sub looked
 {
 	foreach (1 .. 2)
@@ -154,10 +153,10 @@ $past->quit;
 wait_for($node, 'kept: what has ended meanwhile is known', "SELECT state = 'completed' FROM jobq.batches WHERE id = $kept");
 
 #
-# Steps that are added, by steps and by sessions, and crashes meanwhile.
+# Sessions and steps add steps, with crashes meanwhile.
 #
-# Each of these steps but the last adds the next one, and one beside it, both of which
-# need it; the last needs all that came beside.
+# Each "grow" step except the last adds the next "grow" step and a plain step.  Both new steps need
+# the adding step.  The last "grow" step needs all plain steps.
 sql(q{
 CREATE FUNCTION grow(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
@@ -185,7 +184,7 @@ foreach my $blow (@blows)
 	my $done = sql('SELECT count(*) FROM effect');
 	sql(qq{SELECT jobq.create_workflow('{"name": "grows", "on_finish": {"kind": "told"}, "steps": [{"name": "grow 1", "kind": "grow", "payload": {"n": 1, "last": $length}}]}') FROM generate_series(1, 2)});
 	my $outside = sql(q{SELECT jobq.create_workflow('{"name": "outside", "on_finish": {"kind": "told"}, "steps": [{"name": "0", "kind": "x", "queue": "outside"}]}')});
-	# in a transaction each
+	# each in a separate transaction
 	my $add = sub {
 		sql(join '', map { qq{SELECT jobq.add_steps($outside, '[{"name": "$_", "kind": "step", "needs": ["@{[ $_ - 1 ]}"], "payload": [1]}]');\n} } @_);
 	};
@@ -213,7 +212,7 @@ is( sql('SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0'),
 	join('|', (3 * @blows) x 2), 'added: each workflow has told its end once');
 
 #
-# Retention: what steps that wait need to know outlives the archive.
+# Retention: the results needed by waiting steps outlive the archive.
 #
 my $old = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
 	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}]}')});
@@ -232,7 +231,7 @@ wait_for($node, 'retention: a step is added that needs one which is long gone', 
 sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
 wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batches WHERE id = $old");
 is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step' ORDER BY id}), "42\n43", 'retention: with the result of that step');
-# a pass that was under way may have seen the old time, and there is one an hour
+# a pass in progress may have read the old time, and there is one pass per hour
 my $gone = 'NOT EXISTS (SELECT FROM jobq_internal.batch) AND NOT EXISTS (SELECT FROM jobq_internal.step)';
 for (my $hours = 50 * 24; $hours < 200 * 24; $hours += 2)
 {
@@ -242,7 +241,7 @@ wait_for($node, 'retention: steps go with their batch', "SELECT $gone");
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# A job for each element of an array, and crashes from the first of them to the last.
+# A job for each element of an array, and crashes from the first of these jobs to the last.
 #
 my $width = $ENV{JOBQ_FAN_OUT} // 800;
 sql('TRUNCATE effect');
@@ -271,7 +270,7 @@ is(sql("SELECT j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WH
 is(sql('SELECT count(*) FROM effect WHERE job < 0'), 1, 'fan-in: the workflow has told its end once');
 
 #
-# A dump in the middle.
+# A dump in the middle of a workflow.
 #
 my $half = q{SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
 	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}, {"name": "c", "kind": "step", "needs": ["b"], "payload": [{"$result": "b"}, {"$result": "a"}]}]}')};
@@ -308,7 +307,7 @@ $node->stop;
 no_failed_assertion($node, $copy);
 
 #
-# A switch-over by logical replication in the middle.
+# A switch-over by logical replication in the middle of a workflow.
 #
 my ($publisher, $subscriber) = jobq_pair($setup);
 $subscriber->safe_psql('postgres', 'DELETE FROM jobq_internal.queue');
@@ -318,7 +317,7 @@ wait_for($publisher, 'replication: a step is completed', "SELECT count(*) = 1 FR
 catch_up($publisher);
 is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $batch ORDER BY job_id"),
 	"a|completed\noutside|ready\nb|blocked\nc|blocked", 'replication: the subscriber knows how far it is');
-# a step was cancelled for the failure of another, which was retried, and is completed
+# a step was cancelled after the failure of another step, which was retried and is completed
 my $second = $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('second', mode => 'consumer');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
 	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});

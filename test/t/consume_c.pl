@@ -1,4 +1,4 @@
-# The library for C: nothing is lost, and nothing acknowledged by who has lost it.
+# The library for C: no job is lost, and no consumer acknowledges a job after losing the lease.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ my $sources = "$FindBin::RealBin/../../libraries/c";
 my $program = $node->basedir . '/consumer';
 my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
 my @cc = ('cc', '-O1', '-Wall', '-Wextra', '-Wno-unused-parameter', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql');
-# a program whose libpq has sanitizers needs them, too
+# a program needs the sanitizers of its libpq
 push @cc, grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
 my @libraries = ("$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm');
 
@@ -26,7 +26,7 @@ command_ok([ @cc, '-o', "$program-example", "$sources/example.c", @libraries ], 
 command_ok([ @cc, '-o', $program, "$FindBin::RealBin/../consumers/consumer.c", @libraries ], 'the consumer compiles');
 is_shown('c/example.c');
 
-# where the point of a number is a comma, if such a locale can be made
+# a locale with a decimal comma, if the locale can be created
 my $locales = PostgreSQL::Test::Utils::tempdir();
 my @comma = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$locales/de_DE.UTF-8" ], '>', \my $out, '2>', \my $err) }
   ? ('env', "LOCPATH=$locales", 'LC_ALL=de_DE.UTF-8')
@@ -46,7 +46,7 @@ try_silent_lease($node, 'c-late', [$program]);
 try_silent_start($node, 'c-silent', [$program]);
 try_behind_pooler($node, 'c-pooled', [$program], 3);
 
-# a standby cannot be listened to before it takes over
+# LISTEN works on a standby only after promotion
 my $moved = JobqLibrary->new($node, 'c-moved', [$program]);
 $node->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');

@@ -1,4 +1,4 @@
-# The consumer of the manual does its work, fails, holds on, and stops.
+# The example consumer of the manual completes jobs, reports errors, extends leases, and stops.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ my $node = jobq_node('main', '');
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION jobq');
 
-# The command that the consumer in shell runs.
+# The command of the consumer in shell.
 my $command = $node->basedir . '/work';
 append_to_file($command, <<'END');
 #!/bin/sh
@@ -41,11 +41,11 @@ $ENV{PGDATABASE} = 'postgres';
 $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
 $ENV{LEASE} = 30;
 
-# Each with what must be there for it, and how it is started.
+# For each consumer: file, command to test the requirements, and command to start.
 my @consumers = (
 	[ 'consumer.sh', [ 'bash', '-c', 'true' ], [ 'bash', "$examples/consumer.sh", 'sh', $command ] ]);
 
-# All at the same time, each with its queue: one job takes longer than a lease.
+# Run all consumers at the same time, with a queue for each.  A job takes longer than a lease.
 my %started;
 foreach my $consumer (@consumers)
 {
@@ -93,7 +93,7 @@ foreach my $name (sort keys %started)
 			"SELECT coalesce(result ->> 'file', result #>> '{}') FROM jobq.jobs WHERE queue = '$queue' AND payload @> '{\"image\": 7}'"),
 		'7.png', "$name tells the result");
 
-	# told to stop, it ends the job that it is at, and gives the others back
+	# after SIGTERM, the consumer ends the current job and gives other jobs back
 	$node->safe_psql('postgres',
 		qq{SELECT jobq.enqueue('thumbnail', '{"image": 30, "ms": 8000}', '$queue', headers => '{"last": true}') FROM generate_series(1, 5)});
 	wait_for($node, "$name has taken some",
@@ -109,14 +109,14 @@ foreach my $name (sort keys %started)
 	is($run->{err} =~ s/^invalid multibyte character\nERROR: .*?\^\n//msr, '', "$name had no errors but of an output that is no text");
 	is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq_internal.lease_slots() WHERE consumer = '$name'"),
 		'0', "$name leaves nothing behind");
-	# it may not have begun any yet
+	# the consumer may not have begun any of the jobs
 	like( $node->safe_psql('postgres',
 			qq{SELECT state, attempt, count(*) <= 1 FROM jobq.jobs WHERE queue = '$run->{queue}' AND headers ? 'last' GROUP BY 1, 2 ORDER BY 1}),
 		qr/^(completed\|1\|t\n)?ready\|0\|f$/, "$name has given back what it had not begun");
 }
 
 #
-# SIGTERM in the middle of a statement that ends with an error
+# SIGTERM during a statement; the statement then fails.
 #
 my %again;
 foreach my $queue (map { $_->{queue} } values %started)
@@ -137,7 +137,7 @@ foreach my $consumer (@consumers)
 my $acks = q{FROM pg_stat_activity WHERE query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'};
 wait_for($node, 'all consumers are at ack()', "SELECT count(*) = @{[ scalar keys %again ]} $acks");
 $_->{handle}->signal('TERM') foreach values %again;
-# a shell ends the command that it is at first, as do the others
+# a shell handles the signal only after the current command
 $node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) $acks");
 foreach my $name (sort keys %again)
 {
@@ -149,7 +149,7 @@ foreach my $name (sort keys %again)
 $locker->quit;
 
 #
-# The server is away when a job ends: that is told when it is back
+# The server is away when a job ends: the consumer reports the end after the server is back.
 #
 foreach my $consumer (@consumers)
 {

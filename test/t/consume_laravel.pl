@@ -1,4 +1,4 @@
-# The driver for Laravel, with the parts of Laravel that Debian packages.
+# The driver for Laravel works with the packages of Laravel in Debian.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +38,7 @@ sub push_job { return artisan('push', @_); }
 
 sub state_of { return sql("SELECT state, attempt, coalesce(error, '') FROM jobq.jobs WHERE id = $_[0]"); }
 
-# The attempts of which Laravel says that a job that does this has begun them.
+# The attempt numbers, as reported by Laravel at the start of jobs of this type.
 sub attempts { return join ' ', slurp_file("$folder/attempt of $_[0]") =~ /^(\d+)/mg; }
 
 sub ends { return wait_for($node, $_[1], "SELECT finished_at IS NOT NULL FROM jobq.jobs WHERE id = $_[0]"); }
@@ -63,7 +63,7 @@ like(slurp_file("$folder/data"), qr/\{"a":\["\\u0000b",1\.5,\[\]\]\} /, 'data co
 like(slurp_file("$folder/failed"), qr/^no image.*this is no image|this is no image.*no image/s, 'failed() is called');
 is(state_of($later), 'scheduled|0|', 'a job that is delayed waits');
 
-# a lease is lost
+# A lease is lost.
 my $id = push_job('hold');
 $self->begun($id, 1, 'a long job begins');
 my $second = $self->start;
@@ -80,7 +80,7 @@ says($run, qr/is not leased with this token/, 'so is the log');
 is(sql("SELECT state, attempt FROM jobq.status($id)"), 'running|2', 'it acknowledges nothing');
 unlink "$folder/extend";
 
-# one is killed, and one is told to stop
+# A worker is killed, and a second worker gets SIGTERM.
 $second->{handle}->signal('KILL');
 finish($second);
 sql(q{SELECT jobq.test_clock('50 min')});
@@ -90,7 +90,7 @@ append_to_file("$folder/go", 'go');
 is(finish($run), 0, 'it ends at SIGTERM');
 is(sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id"), 'completed|3', 'when the job has');
 
-# a job whose lease is lost fails: the reason is not hidden
+# The lease of a failing job is lost: the error of the job is still reported.
 append_to_file("$folder/throw", 'throw');
 unlink "$folder/go";
 $run = $self->start;
@@ -104,7 +104,7 @@ says($run, qr/the true reason/, 'so is why it has failed');
 unlink "$folder/throw";
 ends($id, 'it ends');
 
-# what is settled is settled
+# A job can be settled only once.
 $id = push_job('once, released, throws');
 says($run, qr/after its release/, 'an exception after a release is reported as it is');
 like(slurp_file("$folder/failed"), qr/after its release/, 'failed() is called');
@@ -113,13 +113,13 @@ $id = push_job('settles twice');
 ends($id, 'a job that is settled twice ends');
 like(state_of($id), qr/^completed\|1\|/, 'only the first time counts');
 
-# a release is no failure
+# A release is not an error.
 is(attempts('settles twice'), '1 2', 'Laravel counts a release as an attempt');
 is(sql("SELECT string_agg(event, ' ' ORDER BY at, event DESC) FROM jobq.history($id)"), 'enqueued info started completed',
 	'jobq tells of a release, and of no error');
 is(sql("SELECT coalesce(sum(jsonb_array_length(errors)), 0) FROM jobq.jobs WHERE id = $id"), 0, 'it keeps none');
 
-# a worker that waits for jobs is told to stop
+# A worker gets SIGTERM while waiting for jobs.
 $run->{handle}->signal('TERM');
 is(finish($run), 0, 'it ends');
 $run = start_work('laravel', 7200);
@@ -128,12 +128,12 @@ wait_for($node, 'a worker waits', q{SELECT count(*) = 1 FROM pg_stat_activity WH
 $run->{handle}->signal('TERM');
 is(finish($run), 0, 'a worker that waits for two hours ends at SIGTERM');
 
-# many jobs at once
+# Many jobs at once.
 is(artisan('bulk', 50, 'run'), '1 statements, 50 events', 'many jobs are one statement');
 is(artisan('show', 'clear'), 52, 'a queue is cleared');
 is(state_of($later), 'cancelled|0|cancelled', 'of what has not begun');
 
-# failed jobs are dead letters
+# Failed jobs of Laravel are dead letters.
 my @dead = split /\n/, sql("SELECT id FROM jobq.dead_letters ORDER BY id");
 is(scalar @dead, 2, 'there are dead letters');
 sql(q{SELECT jobq.create_queue('others', mode => 'consumer'), jobq.enqueue('other', queue => 'others')});
@@ -156,7 +156,7 @@ wait_for($node, 'one more fails', q{SELECT count(*) = 2 FROM jobq.dead_letters})
 artisan('queue:flush');
 is(sql(q{SELECT string_agg(kind, ' ') FROM jobq.dead_letters}), 'other', 'queue:flush deletes those of Laravel');
 
-# queues are cleared of what runs, too
+# Clearing a queue also cancels running jobs.
 unlink "$folder/go";
 $id = push_job('hold');
 $self->begun($id, 1, 'a job is held');
@@ -167,7 +167,7 @@ says($run, qr/is not leased with this token/, 'the worker is told');
 $run->{handle}->signal('TERM');
 is(finish($run), 0, 'it ends');
 
-# names and numbers
+# Names of queues, and numbers with many digits in a payload.
 sql(q{ALTER ROLE CURRENT_USER SET jobq.create_queues = consumer});
 $id = push_job('run', 0, '');
 is(sql("SELECT queue FROM jobq.jobs WHERE id = $id"), 'laravel', 'the empty name is the default');

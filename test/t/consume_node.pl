@@ -1,4 +1,4 @@
-# The library for Node: nothing is lost, and nothing acknowledged by who has lost it.
+# The library for Node: no job is lost, and no consumer acknowledges a job after losing the lease.
 
 use strict;
 use warnings FATAL => 'all';

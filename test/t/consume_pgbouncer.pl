@@ -1,4 +1,5 @@
-# Many consumers behind pgbouncer, few connections, and some are killed.
+# Many consumers share few connections through pgbouncer.  Although some consumers are killed, every
+# job completes once.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,7 +31,7 @@ my ($dir, $port, $superuser) = @$pooler{qw(dir port user)};
 
 my $program = "$dir/consumers";
 my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
-# a program whose libpq has sanitizers needs them, too
+# a program needs the sanitizers of its libpq
 my @sanitizers = grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
 command_ok(
 	[   'cc', '-O1', '-Wall', @sanitizers, '-o', $program, "$FindBin::RealBin/../consumers/consumers.c",
@@ -45,11 +46,11 @@ my $run = IPC::Run::start(
 	'<', File::Spec->devnull, '>', \my $killed, '2>', \my $errors,
 	IPC::Run::timeout(1000));
 $run->pump until ($killed =~ tr/\n//) == $kills;
-# beside them, one may still be at its end whose consumer was killed in the midst of a query
+# wait, because the connection of a consumer killed during a query may still be closing
 wait_for($node, "$consumers consumers share eight connections",
 	q{SELECT count(*) BETWEEN 1 AND 8 FROM pg_stat_activity WHERE query ~ 'jobq\.(reserve|ack)' AND pid <> pg_backend_pid()});
 
-# all is done but what the dead ones hold
+# all jobs are done except the jobs of killed consumers
 my $dead = join ',', map { "'$_'" } split /\n/, $killed;
 work_off($node, 'what the living can get is done', qq{
 SELECT (SELECT count(*) FROM jobq_internal.job) - count(*) FROM jobq_internal.lease_slots() WHERE consumer IN ($dead)});

@@ -1,4 +1,4 @@
-# The library for PHP: nothing is lost, and nothing acknowledged by who has lost it.
+# The library for PHP: no job is lost, and no consumer acknowledges a job after losing the lease.
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,7 +21,7 @@ try_ahead($node, 'php-ahead', \@command);
 try_tells($node, 'php-tells', \@command);
 try_kills($node, 'php-kills', \@command);
 
-# an alarm between two steps has a job given back that was to be begun
+# an alarm between two steps: the consumer gives a job back instead of starting the handler
 my $alarmed = JobqLibrary->new($node, 'php-alarms', [ 'php', '-d', "auto_prepend_file=$FindBin::RealBin/../consumers/alarms.php", $command[1] ]);
 my $run = $alarmed->start(DEFAULTS => 1);
 my $id = $alarmed->enqueue('{}');

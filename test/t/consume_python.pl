@@ -1,4 +1,4 @@
-# The library for Python: nothing is lost, and nothing acknowledged by who has lost it.
+# The library for Python: no job is lost, and no consumer acknowledges a job after losing the lease.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,7 +10,7 @@ use JobqTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# the one that Debian's packages are for, or the first there is
+# the python3 of Debian's packages, or the first python3 in the path with psycopg
 my ($python) = grep { -x && !system("$_ -c 'import psycopg' >/dev/null 2>&1") }
   '/usr/bin/python3', map { "$_/python3" } split /:/, $ENV{PATH};
 my $node = library_node('psycopg 3', $python || 'false', '-c', 'import psycopg');
@@ -18,7 +18,7 @@ my @command = ($python, "$FindBin::RealBin/../consumers/consumer.py");
 
 is_shown('python/example.py');
 
-# one that is cancelled begins no other job
+# a cancelled consumer begins no further job
 $node->safe_psql('postgres', q{SELECT jobq.create_queue('cancelled', mode => 'consumer')});
 $node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'cancelled') FROM generate_series(1, 2)});
 command_like(
@@ -47,7 +47,8 @@ async def main():
 
 asyncio.run(main())
 END
-# a suspect whose lease is over keeps no other from its turn, though its handler does not end; nor is its log told
+# a hanging handler of a suspect does not block other jobs after the lease has ended, and the log of
+# the suspect is not sent
 $node->safe_psql('postgres', q{SELECT jobq.create_queue('hung', mode => 'consumer')});
 $node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'hung') FROM generate_series(1, 2)});
 $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.reserve('{hung}', 2, '1 min', '1 min')});
@@ -93,7 +94,7 @@ async def main():
 
 asyncio.run(main())
 END
-# the pause for what the server refuses is not for a connection that is lost
+# the pause after an error of the server does not apply to a lost connection
 $node->safe_psql('postgres', q{SELECT jobq.create_queue('cut', mode => 'consumer')});
 command_like([ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^paused \[\] done 1 ahead 26$/m, 'a consumer that has lost its connection makes another one at once');
 import asyncio, logging, sys

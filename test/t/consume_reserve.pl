@@ -1,4 +1,4 @@
-# Consumers outside: leases that outlive the server, and sessions that wait.
+# External consumers: leases survive the server, and waiting sessions are cheap and get their jobs.
 
 use strict;
 use warnings FATAL => 'all';
@@ -52,7 +52,7 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-# Enqueue jobs of these names and reserve them in one call.
+# Enqueue jobs with these names and reserve all jobs in one call.
 sub hold
 {
 	my ($queue, $lease, @names) = @_;
@@ -89,7 +89,7 @@ sub says
 	return;
 }
 
-# Start a command in the background, as one process for all its sessions.
+# Start a command in the background, as a single process for all sessions.
 sub background
 {
 	my ($command, @args) = @_;
@@ -113,7 +113,7 @@ sub sessions_wait
 }
 
 #
-# A crash: what is durable is still held, by the same token.
+# A crash: durable leases are still held, with the same tokens.
 #
 wait_for_scheduler($node);
 hold('durable', '1 hour', qw(kept acked nacked rejected released returned cancelled extended));
@@ -134,7 +134,7 @@ is_state('nacked', 'ready 1');
 
 foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a session', 'restart')
 {
-	# the rows of the jobs move, and are the same
+	# the rows of the jobs move, without other changes
 	my $places = sql('SELECT array_agg(ctid ORDER BY id) FROM jobq_internal.job');
 	sql('VACUUM FULL jobq_internal.job') if $crash eq 'VACUUM FULL';
 	sql('CLUSTER jobq_internal.job USING job_ready') if $crash eq 'CLUSTER';
@@ -172,7 +172,7 @@ foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a sessi
 	  foreach qw(acked nacked rejected released returned cancelled late forgotten forgotten_acked);
 	says('set_progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
 
-	# when the lease would have ended that was extended
+	# advance the clock beyond the first end of the extended lease
 	sql(q{SELECT jobq.test_clock('20 min')});
 	wait_for($node, 'the scheduler has looked at the clock',
 		q{SELECT wake_at > jobq_internal.clock() FROM jobq_internal.scheduler_state()});
@@ -180,7 +180,7 @@ foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a sessi
 	sql(q{SELECT jobq.test_clock('0')});
 }
 
-# A lease that ends earlier than the scheduler meant to wake.
+# A lease ends earlier than the scheduler planned to wake.
 sql(q{SELECT jobq.create_queue('brief', open => true, mode => 'consumer', lease => 'memory')});
 foreach my $early ([ 'timed', q{, timeout => '500 ms'} ], [ 'shortened', '' ])
 {
@@ -207,7 +207,7 @@ is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', 10, 
 	"returned|1\nnacked|2", 'nothing else can be had');
 says('ack', $_, 'done') foreach qw(kept extended extended_late);
 
-# An open reservation is not there after a crash.
+# The reservation of an open transaction is gone after a crash.
 sql(q{SELECT jobq.enqueue('work', queue => 'durable', headers => '{"name": "open"}')});
 my $open = $node->background_psql('postgres', on_error_stop => 0);
 is($open->query(q{BEGIN; SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '5 min')}),
@@ -219,8 +219,8 @@ wait_for_scheduler($node);
 is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '5 min')}),
 	'open|1', 'its reservation was never there');
 
-# Leases end while the server is down.  Nobody can be charged for not having come
-# meanwhile: from the start on, there is time to.
+# Leases end while the server is down.  A consumer could not acknowledge meanwhile, so the time of
+# the lease counts again from the start of the server.
 hold('durable', '1 hour', qw(down));
 my $limited = sql(q{SELECT jobq.enqueue('work', queue => 'durable', timeout => '1 hour')});
 sql(q{INSERT INTO held SELECT 'limited', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '5 min')});
@@ -238,7 +238,7 @@ is(sql("SELECT sqlstate FROM jobq.dead_letters WHERE id = $last"),
 says('ack', 'last', 'JQ011');
 sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
 
-# A job whose row lies where a row of leases once found another version of it.
+# A row of leases points to a place where a newer version of the job now lies.
 sql('VACUUM FULL jobq_internal.job');
 hold('durable', '1 hour', 'same place');
 my $place = sql('SELECT id, ctid FROM jobq_internal.job');
@@ -257,8 +257,7 @@ says('ack', 'same place', 'JQ011');
 sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
 
 #
-# Tokens: each job's rise, over crashes that lose what had not been flushed, and
-# whatever the clock says.
+# Tokens of a job increase, across crashes that lose unflushed WAL, and independent of the clock.
 #
 sub next_token
 {
@@ -276,7 +275,7 @@ foreach my $what ('another lease', 'crash', 'crash', 'put ahead of the clock', '
 
 	if ($what eq 'crash')
 	{
-		# one that gives out many: more than are logged ahead by a sequence
+		# assign more tokens than a sequence logs ahead
 		sql(q{SET synchronous_commit = off; SELECT jobq.enqueue('work', queue => 'memory') FROM generate_series(1, 70);
 			DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{memory}', wait => '5 min'); END LOOP; END $$});
 		$before = sql(q{SET synchronous_commit = off; SELECT jobq.enqueue('work', queue => 'memory');
@@ -306,7 +305,7 @@ wait_for($node, 'and more when some were given', "SELECT last_value > $aside FRO
 sql(qq{SELECT jobq.test_clock('0'); SELECT jobq.cancel($fenced)});
 
 #
-# Sessions that wait.
+# Waiting sessions.
 #
 my $pgbench_script = $node->basedir . '/reserve.sql';
 append_to_file($pgbench_script,
@@ -332,7 +331,7 @@ sessions_wait(0);
 eval { $session->{run}->finish };
 wait_for($node, 'nothing is held by who has gone', 'SELECT count(*) = 0 FROM jobq_internal.lease_slots()');
 
-# VACUUM removes what only they have seen, but not what an open cursor needs.
+# VACUUM removes the rows seen only by waiting sessions, except rows needed by an open cursor.
 foreach my $cursor (0, 1)
 {
 	sql(q{DROP TABLE IF EXISTS seen; CREATE TABLE seen AS SELECT generate_series(1, 3) n});
@@ -347,7 +346,7 @@ foreach my $cursor (0, 1)
 	}
 	else
 	{
-		# others may have looked at just this moment
+		# another session may hold a snapshot for a moment
 		my $limit = time() + $PostgreSQL::Test::Utils::timeout_default;
 		do { sql('VACUUM seen') }
 		  until sql(q{SELECT pg_relation_size('seen')}) == 0 || time() > $limit;
@@ -360,7 +359,7 @@ foreach my $cursor (0, 1)
 	$session->quit;
 }
 
-# DROP DATABASE
+# DROP DATABASE.
 sql('CREATE DATABASE doomed');
 $node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
 wait_for_scheduler($node, 'doomed');
@@ -370,7 +369,7 @@ sessions_wait(1);
 sql('DROP DATABASE doomed WITH (FORCE)');
 sessions_wait(0);
 eval { $session->{run}->finish };
-# its place can be had by another one, whose jobs have the same ids
+# a new database may get the same slot, and its jobs have the same ids
 foreach my $round (1, 2)
 {
 	sql('CREATE DATABASE doomed');
@@ -382,7 +381,7 @@ foreach my $round (1, 2)
 	sql('DROP DATABASE doomed WITH (FORCE)');
 }
 
-# A consumer may be there before the launcher has seen the extension.
+# A consumer may be active before the launcher has seen the extension.
 {
 	my $launcher = launcher_pid($node);
 
@@ -407,7 +406,7 @@ foreach my $round (1, 2)
 	sql('DROP DATABASE doomed WITH (FORCE)');
 }
 
-# Many sessions wait, and cost nothing.
+# Many sessions wait without using the processor.
 sub switches
 {
 	my %switches;
@@ -425,8 +424,7 @@ SKIP:
 	  unless -r '/proc/self/status'
 	  && slurp_file('/proc/self/status') =~ /^voluntary_ctxt_switches/m;
 
-	# those who came last may not have gone to sleep yet; who polls wakes up
-	# each time that we look
+	# the last sessions may not sleep yet; a polling session would wake up in each interval
 	my %awake = switches();
 	for (my $try = 1; $try <= 10 && %awake; $try++)
 	{
@@ -444,7 +442,7 @@ $many->{handle}->finish;
 like($many->{out}, qr{processed: 90/90}, 'each has got one') or diag($many->{err});
 is(sql('SELECT count(*) FROM jobq_internal.job'), '0', 'and no job is left');
 
-# Each is woken for jobs that it may take.
+# Each session is woken for its permitted jobs.
 foreach my $mine ('alice', 'bob')
 {
 	my $other = $mine eq 'alice' ? 'bob' : 'alice';
@@ -463,7 +461,7 @@ foreach my $mine ('alice', 'bob')
 }
 sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
 
-# Sessions are cancelled just as they are woken: somebody else takes the job.
+# Sessions are cancelled just after being woken: another session claims the job.
 sql(q{
 CREATE FUNCTION take() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -487,7 +485,7 @@ $node->command_like(
 	qr{processed: 500/500}, 'no wake-up is lost with who is cancelled');
 is(sql('SELECT count(*) FROM jobq_internal.job'), '0', 'no job is left');
 
-# Sessions that wait end with their clients, and at once.
+# A waiting session ends at once after the death of the client.
 my $long = sql(q{SELECT jobq.enqueue('work', queue => 'memory', delay => '1 hour')});
 sql(q{SELECT jobq.enqueue('work', queue => 'memory')});
 my @dying = map { background('psql', '-XAtq', '-d', 'postgres', '-c', $_) } (
@@ -504,14 +502,15 @@ $_->{handle}->finish foreach @dying;
 like(slurp_file($node->logfile), qr/connection to client lost/, 'the log tells why');
 sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'memory' AND finished_at IS NULL});
 
-# A client that has died does not get a job, even if its session has not seen it yet.
+# A dead client does not get a job, even if its session has not noticed yet.
 sessions_wait(6);
 $_->{handle}->kill_kill foreach @takers;
 my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
 is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '5 min')}),
 	$id, 'a job does not go to a client that has died');
 
-# More rows of leases than are noted become garbage at once; those of others stay.
+# More garbage rows of leases than the scheduler notes are removed at once.  Rows of other leases
+# stay.
 hold('memory', '1 hour', 'in memory');
 hold('durable', '1 hour', 'durable');
 sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
@@ -523,14 +522,14 @@ is(sql(q{SELECT count(*) FROM jobq_internal.lease JOIN held USING (token) WHERE 
 	1, 'but that of a lease that is held');
 says('ack', $_, 'done') foreach ('in memory', 'durable');
 
-# Rows that have moved are found.
+# Moved rows are found.
 hold('durable', '1 hour', 'moved');
 sql(q{DELETE FROM jobq_internal.lease WHERE token NOT IN (SELECT token FROM held WHERE name = 'moved'); VACUUM FULL jobq_internal.lease});
 says('ack', 'moved', 'done');
 wait_for($node, 'a row that has moved is gone', 'SELECT count(*) = 0 FROM jobq_internal.lease');
 
-# The database is not served for a while, in which a transaction is open that has made a
-# lease longer: what has been forgotten meanwhile is not to be given back.
+# The database is not served for a while, during an open transaction that has extended a lease.
+# Forgotten state must not be given back.
 sql(q{SELECT jobq.create_queue('served', open => true, mode => 'consumer')});
 hold('served', '1 hour', 'across');
 $session = $node->background_psql('postgres');
@@ -550,7 +549,7 @@ says('ack', $_, 'done') foreach qw(across other);
 is(sql(q{SELECT count(*) FROM jobq_internal.lease_slots() JOIN held ON id = job_id WHERE name IN ('across', 'other')}),
 	0, 'each lease has ended once');
 
-# A job that comes back is told of, whatever gives it back.
+# Listeners are notified of a job that returns to the queue, for each way to return.
 my $listener = $node->background_psql('postgres');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE queue IN ('durable', 'memory')});
 $listener->query_safe('LISTEN jobq_queue_durable; LISTEN jobq_queue_memory');
@@ -585,7 +584,7 @@ foreach my $queue ('durable', 'memory')
 }
 $listener->quit;
 
-# Who waits, and may take more than before, does.
+# A waiting session also gets jobs that became permitted during the wait.
 sql(q{SELECT jobq.create_queue('granted', open => true, mode => 'consumer')});
 foreach my $grant (
 	q{SELECT jobq.grant_privilege('bob', 'consume', 'granted')}, q{GRANT alice TO bob},
@@ -603,9 +602,8 @@ foreach my $grant (
 	sql("SELECT jobq.cancel($job)");
 }
 
-# Nothing is left of the leases of an extension that was dropped, although its
-# scheduler may not have seen that when the next one is there, whose jobs have
-# the same ids.
+# No lease of a dropped extension is left.  The scheduler may not have noticed the drop before the
+# next extension exists, with jobs of the same ids.
 my $anew = q{
 DROP EXTENSION jobq CASCADE;
 CREATE EXTENSION jobq;
@@ -619,8 +617,7 @@ sql($anew);
 is(sql($taken), '1 2 3', 'also where the jobs of the last one are leased');
 is(sql('SELECT count(*) FROM jobq_internal.lease'), '1', 'and has leases of its own');
 
-# Leases that are over, and whose jobs a transaction is about to acknowledge, are not in
-# the way of others.
+# Expired leases do not block other leases if an open transaction has acknowledged the jobs.
 sql(q{SELECT jobq.create_queue('mine', mode => 'consumer'), jobq.create_queue('yours', mode => 'consumer');
 SELECT count(jobq.enqueue('work', queue => 'mine')) FROM generate_series(1, 2100)});
 my $acks = $node->background_psql('postgres');
@@ -644,7 +641,7 @@ $acks->quit;
 is(sql(q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'mine'}), 0, 'and they end with the transaction');
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.cancel_many(queue => 'yours', state => 'waiting')});
 
-# Where consumers are.
+# The client address of consumers.
 sql(q{SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 2)});
 sql(q{SELECT FROM jobq.reserve('{anew}', 1, consumer => 'near', wait => '5 min')});
 $node->safe_psql(
@@ -654,8 +651,8 @@ $node->safe_psql(
 is( sql(q{SELECT consumer, client FROM jobq.workers WHERE consumer IN ('near', 'far') ORDER BY 1}),
 	"far|127.0.0.1\nnear|", 'a consumer has an address, unless its connection has none');
 
-# In a database of another encoding, a text may be none to the consumer: such a job is nobody's, and
-# in no other's way.
+# In a database with another encoding, a text may not be convertible for the consumer.  A job with
+# this text becomes a dead letter and does not block other jobs.
 foreach my $case ([ 'ascii', 'SQL_ASCII', 233 ], [ 'win', 'WIN1252', 129 ])
 {
 	my ($db, $encoding, $byte) = @$case;

@@ -1,5 +1,5 @@
 
-# A copy of a cluster runs no jobs before they are adopted; a standby that is promoted does.
+# A copy of a cluster runs no jobs before adopt(); a promoted standby does.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,7 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# The job waits, as there is no worker; the copies have some.
+# The original has no workers, so the job waits; the copies have workers.
 my $original = jobq_node('original', q{
 jobq.databases = 'postgres'
 jobq.workers = '*=0'
@@ -56,7 +56,7 @@ sub waits_until_adopted
 	return;
 }
 
-# After another start, without adopt().
+# Restart without adopt().
 sub runs
 {
 	my ($copy, $name) = @_;

@@ -1,5 +1,5 @@
-# Several databases are served, and what wants a database for itself gets it
-# without the user doing anything first.
+# Several databases are served.  Commands that need exclusive access to a database succeed without
+# preparation by the user.
 #
 # Runs on each major: commands on databases reach the server's own code.
 
@@ -37,7 +37,7 @@ SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
 SELECT jobq.register('hold', 'hold(jsonb, jobq.job_context)');
 };
 
-# Enqueue a job and wait until it has run.
+# Enqueue a job and wait until the job has run.
 sub job_runs
 {
 	my ($dbname, $what) = @_;
@@ -53,7 +53,7 @@ sub processes_of
 		WHERE datname = '$dbname' AND backend_type ~ '^jobq'};
 }
 
-# Enqueue jobs that run for ever, unless they begin after this.
+# Start two jobs that run forever.  Jobs that begin after this call do not.
 sub keep_busy
 {
 	my ($dbname) = @_;
@@ -92,7 +92,7 @@ is($node->safe_psql('postgres', processes_of('template1')),
 $node->safe_psql('postgres', 'DROP DATABASE db2');
 ok(1, 'DROP DATABASE with idle workers');
 
-# the busy ones have been clients' jobs, too: only those would be in the way
+# busy workers must not block DROP DATABASE; only client sessions may
 $node->safe_psql('postgres', 'CREATE DATABASE db2');
 $node->safe_psql('db2', $setup);
 job_runs('db2', 'a new database takes the place of one that was dropped');
@@ -107,7 +107,7 @@ $node->safe_psql('postgres', 'DROP DATABASE db2');
 ok(1, 'DROP DATABASE with busy workers');
 
 #
-# What an interrupted DROP DATABASE has left is not served, which is said once.
+# A database left by an interrupted DROP DATABASE is not served.  The log reports this once.
 #
 {
 	my $said = 'database "half" is not served: its DROP DATABASE was interrupted';
@@ -116,7 +116,7 @@ ok(1, 'DROP DATABASE with busy workers');
 	$node->safe_psql('postgres', 'CREATE DATABASE half');
 	$node->safe_psql('half', $setup);
 	job_runs('half', 'a database is served');
-	# who is about to connect would be refused
+	# the server would refuse a process that is still about to connect
 	wait_for($node, 'its jobs have been counted', 'SELECT jobq_internal.stats_known()', 'half');
 	wait_for($node, 'and its processes rest', q{SELECT bool_and(wait_event_type IS NOT DISTINCT FROM 'Extension')
 		FROM pg_stat_activity WHERE datname = 'half' AND backend_type ~ '^jobq'}, 'half');
@@ -140,7 +140,7 @@ ok(1, 'DROP DATABASE with busy workers');
 	$client->query_safe('SELECT 1');
 	my ($rc, $out, $err);
 
-	# on a slow machine, somebody else may be there for a moment
+	# on a slow machine, another session may exist for a moment
 	for (1 .. 5)
 	{
 		($rc, $out, $err) = $node->psql('postgres', 'DROP DATABASE db1');
@@ -200,7 +200,7 @@ is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.dead_letters}),
 $node->safe_psql('postgres', 'DROP DATABASE copy2');
 
 #
-# Who may not do it does not stop anything.
+# A command without sufficient privileges stops no process.
 #
 {
 	my @pids = worker_pids($node, 'db1');
@@ -217,7 +217,7 @@ $node->safe_psql('postgres', 'DROP DATABASE copy2');
 		isnt($rc, 0, "a role without privileges cannot $command");
 	}
 	is(scheduler_pid($node, 'db1'), $scheduler, 'and the scheduler stays');
-	# another one may have come that was just being started
+	# a worker that was still starting may have been added
 	my %now = map { $_ => 1 } worker_pids($node, 'db1');
 	is_deeply([ grep { $now{$_} } @pids ], \@pids, 'and the workers stay');
 }
@@ -239,7 +239,7 @@ SELECT jobq.resume('default', kind => 'mail') \g /dev/null}), '{mail}', 'a kind 
 job_runs('db1', 'jobs run after DROP and CREATE EXTENSION');
 job_runs('Db 3', 'other databases are not concerned');
 
-# With a pause between, so that the processes have noticed.
+# The same with a pause in between, in which the processes notice the drop.
 $node->safe_psql('db1', q{
 DROP FUNCTION note, hold;
 DROP EXTENSION jobq;
@@ -252,7 +252,7 @@ wait_for($node, 'no process stays in a database without the extension',
 $node->safe_psql('db1', $setup);
 job_runs('db1', 'jobs run after the extension was created again');
 
-# In a subtransaction that is rolled back, nothing has changed.
+# Nothing changes after a rollback to a savepoint.
 $node->safe_psql('db1', q{
 SELECT jobq.create_queue('outside', mode => 'consumer');
 SELECT jobq.enqueue('call', queue => 'outside');
@@ -267,7 +267,7 @@ is($node->safe_psql('db1', q{SELECT kind FROM jobq.reserve('{outside}', wait => 
 job_runs('db1', 'and so do workers');
 
 #
-# More databases than there are places.
+# More databases than slots.
 #
 foreach my $dbname ('db6', 'db7', 'db8')
 {
@@ -277,7 +277,7 @@ foreach my $dbname ('db6', 'db7', 'db8')
 $node->wait_for_log(qr/jobq serves no more than 4 databases/);
 job_runs('db1', 'too many databases: those that have a place are served');
 
-# Also when they are served anew, and the catalog has them behind one that has no place.
+# Also when databases are served again, and a database without a slot precedes in the catalog.
 for (1 .. 10)
 {
 	$node->safe_psql('postgres', 'ALTER DATABASE db1 CONNECTION LIMIT -1');
@@ -293,7 +293,7 @@ for (1 .. 10)
 job_runs('db1', 'too many databases: they are served again, in whatever order they are found');
 
 #
-# A database that is taken off the list is left, one that is added is served.
+# A database removed from the list is left, and a database added to the list is served.
 #
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, "Db 3"'});
 $node->reload;
@@ -311,8 +311,8 @@ $node->stop;
 no_failed_assertion($node);
 
 #
-# With all databases named, those without the extension keep no place from one that has
-# it.
+# If all databases are configured, a database without the extension does not keep a slot from a
+# database with the extension.
 #
 my $few = jobq_node('few', q{
 jobq.databases = '*'
@@ -331,7 +331,7 @@ job_runs('plain2', 'few places: so is another in which it is created');
 job_runs('app_new', 'few places: and the first one still is');
 
 #
-# A database is served as soon as it has a name of the list, whether it was before or not.
+# A database is served as soon as the name is in the list, whether or not it was served before.
 #
 $few->append_conf('postgresql.conf', q{jobq.databases = 'app, copy'});
 $few->reload;
@@ -343,8 +343,8 @@ $few->safe_psql('postgres', 'ALTER DATABASE app_new RENAME TO app');
 job_runs('app', 'a database that gets a name of the list is served');
 
 #
-# A worker is being started when its database is dropped, and never comes: that database
-# has its place no longer than a worker is waited for.
+# A database is dropped while its worker is starting, and the worker never comes.  The slot of the
+# database is free after the timeout for a starting worker.
 #
 SKIP:
 {

@@ -1,5 +1,5 @@
-# A database is not served any more while work is under way there: what its workers held
-# is nobody's, its consumers do not wait in vain, and its place is free for another.
+# A database is no longer served while work is in progress.  The permits of the workers are
+# released, consumers do not wait in vain, and the slot is free for another database.
 
 use strict;
 use warnings FATAL => 'all';
@@ -50,7 +50,7 @@ SELECT jobq.create_queue('outside', mode => 'consumer')});
 my $gate = $node->background_psql('one');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 
-# One of two jobs that hold all places loses its worker, while nobody serves the database.
+# Two jobs hold all permits.  A job loses its worker while the database is not served.
 sub orphan
 {
 	my ($served) = @_;
@@ -77,7 +77,7 @@ sub open_gate
 }
 
 #
-# The database is served again: the job that has lost its worker gets its place.
+# The database is served again: the job without a worker gets a permit.
 #
 orphan('two');
 serve('one, two');
@@ -85,7 +85,7 @@ wait_for($node, 'again: the job has a worker', q{SELECT count(*) = 2 FROM jobq.w
 open_gate();
 
 #
-# The slot is given to a worker of another database.
+# The worker slot is assigned to a worker of another database.
 #
 orphan('two');
 my $id = $node->safe_psql('two', q{SELECT jobq.enqueue('note')});
@@ -96,7 +96,7 @@ serve('one, two');
 open_gate();
 
 #
-# A consumer waits, while the place of its database is given to another.
+# A consumer waits, while the slot of its database is assigned to another database.
 #
 my $consumer = $node->background_psql('one', on_error_stop => 0);
 $consumer->query_until(qr/begun/, "\\echo begun\nSELECT * FROM jobq.reserve('{outside}', wait => '1 hour');\n");

@@ -1,4 +1,4 @@
-# Processes come up, come back, make room and go.
+# Processes start, come back, make room and stop.
 #
 # Runs on each major: background workers are supervised by the postmaster.
 
@@ -37,7 +37,7 @@ my $node = jobq_node('main', q{
 jobq.workers = '*=3'
 });
 
-# Enqueue a job and wait until it has run.
+# Enqueue a job and wait until the job has run.
 sub job_runs
 {
 	my ($what, $options) = @_;
@@ -77,7 +77,7 @@ sub is_shut_down
 }
 
 #
-# Without shared_preload_libraries jobs are kept, and messages say what to do.
+# Without shared_preload_libraries jobs are stored, and messages tell the user how to continue.
 #
 $node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
 $node->adjust_conf('postgresql.conf', 'jobq.workers', undef);
@@ -108,7 +108,7 @@ is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($early, '5 min')"),
 	'completed', 'preloaded: the job that waited runs');
 
 #
-# What comes up, and what comes back.
+# Processes start, and come back after an exit.
 #
 is( $node->safe_psql(
 		'postgres', q{
@@ -147,7 +147,7 @@ foreach my $round (1, 2)
 }
 
 #
-# Workers that are terminated in the middle of a job: it runs again at once.
+# Workers are terminated in the middle of a job: the job runs again at once.
 #
 foreach my $kind ('hold', 'hold_procedure')
 {
@@ -169,8 +169,8 @@ foreach my $kind ('hold', 'hold_procedure')
 }
 
 #
-# Workers that are terminated while they connect: no job had begun, so none is
-# charged.  They wait for a lock that a session holds.
+# Workers are terminated while connecting.  No job had begun, so no job is charged.  The workers
+# wait for a lock of a session.
 #
 foreach my $stop ('terminated', 'fast shutdown')
 {
@@ -193,7 +193,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 	{
 		my %seen;
 
-		# more often than after a first failure, which is not minded
+		# terminate several workers, because a first failure is tolerated
 		for (my $left = 18_000; keys %seen < 5 && $left > 0; $left--)
 		{
 			foreach my $pid (split /\n/, $admin->query("SELECT pid $connecting"))
@@ -253,7 +253,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 }
 
 #
-# A worker that is too old, or too large, is replaced: a new one looks after its first job.
+# A worker checks its age and memory after each job.  With minimal limits, each worker runs one job.
 #
 $node->safe_psql('postgres', q{
 CREATE FUNCTION slow(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
@@ -315,7 +315,7 @@ job_runs('and the others serve its queue', q{queue => 'elsewhere'});
 }
 
 #
-# jobq.start_paused
+# jobq.start_paused.
 #
 setting(q{jobq.start_paused = on});
 $node->restart;
@@ -331,7 +331,7 @@ is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($paused, '5 min')")
 	'completed', 'start_paused: switched off, work begins');
 
 #
-# Stopping while jobs run: clean, and the job is not charged.
+# A shutdown while jobs run is clean, and the jobs are not charged.
 #
 foreach my $mode ('fast', 'smart')
 {
@@ -340,7 +340,7 @@ foreach my $mode ('fast', 'smart')
 		$node->safe_psql('postgres', 'TRUNCATE effect');
 		hold_jobs($kind, 2, 'max_attempts => 1');
 
-		# a client would keep a smart shutdown waiting; a worker must not
+		# a client would delay a smart shutdown; a worker must not
 		if ($mode eq 'smart')
 		{
 			$gate->quit;
@@ -373,8 +373,7 @@ SELECT jobq.enqueue('forever', max_attempts => 1)});
 }
 
 #
-# Workers do not wait for the flush of their commits, but it comes, though
-# nobody asks for anything.
+# Workers do not wait for the flush of their commits.  The flush happens without further activity.
 #
 $node->safe_psql('postgres', q{
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
@@ -384,7 +383,7 @@ wait_for($node, 'and they are flushed by themselves',
 	"SELECT pg_current_wal_flush_lsn() >= '$lsn'");
 
 #
-# Too few background workers for what the settings ask for.
+# Fewer background workers than the settings require.
 #
 setting(q{
 jobq.workers = '*=8'

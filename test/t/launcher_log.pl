@@ -1,4 +1,4 @@
-# What the log says of a start, of settings that look like mistakes, and of a stop.
+# The log reports a start, settings that look like mistakes, and a stop.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ sub is_logged
 	return is($n, 1, "$what: once");
 }
 
-# The launcher has looked at all settings and databases since.
+# Wait until the launcher has read all settings and databases again.
 sub launcher_looks
 {
 	my $seen = 'SELECT pid FROM pg_stat_activity WHERE backend_type = ';
@@ -44,7 +44,7 @@ sub launcher_looks
 }
 
 #
-# A start
+# A start.
 #
 $node->start;
 $node->safe_psql('postgres', 'CREATE DATABASE app');
@@ -82,7 +82,7 @@ $node->reload;
 wait_for($node, 'and they run', 'SELECT count(*) = 0 FROM jobq_internal.job', 'app');
 
 #
-# Names of databases
+# Names of databases.
 #
 is_logged('database "nowhere" of "jobq.databases" does not exist', 'a database that does not exist');
 is_logged('database "template1" of "jobq.databases" is not served', 'a template');
@@ -97,7 +97,7 @@ is_logged('database "nowhere" of "jobq.databases" does not exist', 'again after 
 setting(q{jobq.databases = 'app'});
 
 #
-# Pools
+# Pools.
 #
 unlike(slurp_file($node->logfile), qr/LOG:  (no worker serves|pools? \d)|"jobq.workers" asks/,
 	'nothing is strange about good pools');
@@ -158,7 +158,7 @@ $node->restart;
 }
 
 #
-# A stop
+# A stop.
 #
 foreach my $mode ('fast', 'smart')
 {
@@ -198,7 +198,7 @@ SELECT jobq.enqueue('forever')});
 	}
 }
 
-# A scheduler that tries again and again to get a lock when the server stops.
+# The server stops while a scheduler repeatedly waits for a lock.
 {
 	my $locker = $node->background_psql('app');
 	$locker->query_safe('BEGIN; LOCK TABLE jobq_internal.queue IN ACCESS EXCLUSIVE MODE');
@@ -214,7 +214,7 @@ SELECT jobq.enqueue('forever')});
 	$node->start;
 }
 
-# Who terminates a process does find that in the log.
+# The log still reports a process terminated by an administrator.
 {
 	wait_for($node, 'there is a launcher', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
 	$offset = -s $node->logfile;

@@ -1,5 +1,5 @@
-# A database takes the place of another in shared memory, and finds nothing of it there;
-# nor does a transaction that was open meanwhile touch what is another's now.
+# A database that gets the slot of another database in shared memory finds no old data there.  Nor
+# does a transaction that was open meanwhile change the data of the new database.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,7 @@ foreach my $dbname ('one', 'two')
 	$node->safe_psql($dbname, q{CREATE EXTENSION jobq});
 }
 
-# The place is this database's from now on, whose relay waits so long.
+# Assign the slot to this database.  The relay waits for this interval.
 sub serve
 {
 	my ($dbname, $interval) = @_;
@@ -37,8 +37,8 @@ sub serve
 my $listener = $node->background_psql('two');
 $listener->query_safe('LISTEN news');
 
-# What the listener has heard since the last call, until it hears this; and, each once,
-# the processes that have sent it.
+# Read notifications until the listener gets $last.  Returns all payloads since the last call, and
+# the distinct pids of the senders.
 sub heard
 {
 	my ($last) = @_;
@@ -59,7 +59,7 @@ sub heard
 	return (join(' ', @heard), join(' ', sort keys %pids));
 }
 
-# More than half of the relay's places at a time.
+# More than half of the slots of the relay.
 my $many = 300;
 
 sub hears_many
@@ -73,7 +73,7 @@ sub hears_many
 }
 
 #
-# The relay: what it was to send, and places that it had promised.
+# The relay: pending messages, and reserved slots.
 #
 serve('one', '60s');
 my $open = $node->background_psql('one');
@@ -85,7 +85,7 @@ $open->query_safe('COMMIT;');
 $open->quit;
 hears_many('b');
 
-# the same database comes back
+# The same database comes back.
 foreach my $end ('COMMIT', 'ROLLBACK')
 {
 	$open = $node->background_psql('two');
@@ -98,7 +98,7 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 }
 
 #
-# Places in a queue that has a length.
+# Reserved positions in a queue with a maximum length.
 #
 $node->safe_psql('two', q{SELECT jobq.create_queue('few', mode => 'consumer', max_length => 3)});
 $open = $node->background_psql('two');

@@ -1,6 +1,5 @@
-# Each kind of role tries what it may not: to see what others have, to do something
-# to it, and to have something run as another.  What each kind may do is read from
-# the table in doc/security.md, and every cell of it is tried.
+# Roles of each kind fail to read or change foreign data, and to run code as a different role.  The
+# permissions come from the table in doc/security.md, and the test tries every cell.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +22,7 @@ $node->reload;
 
 sub sql { return $node->safe_psql('app', $_[0]) }
 
-# What the role gets from the statement: its rows, or the error.
+# Run a statement as the role.  Returns its rows, or the error.
 sub as
 {
 	my ($role, $query) = @_;
@@ -31,7 +30,7 @@ sub as
 	return $out . $err;
 }
 
-# Somebody who has something of each kind, all of it with a secret in it.
+# A victim with objects of each kind, each containing a secret.
 sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE nobody LOGIN; CREATE ROLE producer LOGIN; CREATE ROLE consumer LOGIN; CREATE ROLE monitor LOGIN;
@@ -65,7 +64,7 @@ SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "
 my %id = split /[|\n]/, sql('SELECT what, id FROM had');
 like(sql("SELECT state FROM jobq.wait_many(ARRAY[$id{done}, $id{dead}], '5 min')"), qr/^completed\ndead$/, 'some have ended');
 
-# One that runs, and tells.
+# A running job that reports progress.
 my $gate = $node->background_psql('app');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my %ears = map { $_ => $node->background_psql('app') } qw(nobody producer monitor operator);
@@ -78,8 +77,8 @@ foreach my $role (keys %ears)
 sql("SET SESSION AUTHORIZATION victim; SELECT jobq.edit($id{runs}, run_at => now())");
 ok($node->poll_query_until('app', "SELECT message = 'secret' FROM jobq.status($id{runs})"), 'a job runs and has told');
 
-# Nobody learns a secret who may not: by a view, a function, an error, NOTIFY, or what the server shows.
-# The token of a job that is held is known to the attackers: it says nothing without the consumer's role.
+# No role learns a secret without permission: by a view, a function, an error, NOTIFY, or the state
+# of the server.  The attackers know the token of a held job.  The token alone reveals nothing.
 my $holder = $node->background_psql('app');
 $id{held} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('any', '"secret"', queue => 'vault')});
 my ($held, $token) = split /\|/, $holder->query_safe("SELECT id, token FROM jobq.reserve_job($id{held}, lease => '1 h')");
@@ -108,7 +107,7 @@ foreach my $role (qw(nobody producer consumer monitor operator))
 }
 foreach my $role (sort keys %ears)
 {
-	# what is sent comes with the next answer
+	# notifications arrive with the next response
 	my $heard = '';
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
@@ -126,7 +125,7 @@ is(sql("SELECT state FROM jobq.status($id{waits})"), 'ready', 'and nobody has ta
 is($holder->query_safe("SELECT jobq.ack($id{held}, $token)"), '', 'nor what a consumer holds');
 $holder->quit;
 
-# A key that another role has is not in the way, and nobody waits for it.
+# A unique key of another role causes neither a conflict nor a wait.
 my $open = $node->background_psql('app');
 $open->query_safe(q{SET SESSION AUTHORIZATION victim});
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('echo', unique_key => 'timing')});
@@ -138,7 +137,7 @@ foreach my $key ('secret', 'timing')
 $open->query_safe('ROLLBACK');
 $open->quit;
 
-# Nobody gets anything to run as another role.
+# No role can run code as another role.
 sql(q{
 CREATE TABLE ran (what text, who name DEFAULT current_user, session name DEFAULT session_user);
 GRANT INSERT ON ran TO PUBLIC;
@@ -197,8 +196,8 @@ sql(q{SELECT jobq.unschedule('evil')});
 is(sql(q{SELECT DISTINCT what, who, session FROM ran WHERE who <> 'producer' OR session <> 'producer'}), '', 'and never as another role');
 is(sql(q{SELECT count(*) FROM ran WHERE what = 'authorization'}), '0', 'nor does it become one');
 
-# A handler is the function that was registered, whatever is in the path of the role that it runs as, and only its
-# owner replaces it; so is on_failure, and what a callback or a schedule runs.
+# The handler is the registered function, regardless of the search_path of its role, and only its
+# owner can replace the function.  The same holds for on_failure, callbacks and schedules.
 sql(q{
 ALTER ROLE victim SET search_path = evil, public;
 GRANT USAGE ON SCHEMA evil TO victim;
@@ -228,7 +227,7 @@ ok($node->poll_query_until('app', q{SELECT count(*) = 2 FROM ran WHERE what IN (
 is(sql(q{SELECT count(*) FROM ran WHERE what = 'replaced'}), '0', 'and not what is in the path before it');
 sql(q{ALTER ROLE victim RESET search_path});
 
-# Who writes into a table whose rows become jobs is a producer, or may not.
+# An insert into a table with jobq.enqueue_trigger() requires the privilege to produce.
 sql(q{
 CREATE TABLE outbox (n int);
 GRANT INSERT ON outbox TO nobody, producer;
@@ -236,7 +235,7 @@ CREATE TRIGGER t AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION jobq.enque
 like(as('nobody', 'INSERT INTO outbox VALUES (1)'), qr/42501: permission denied for/, 'who may not enqueue cannot by a trigger');
 unlike(as('producer', 'INSERT INTO outbox VALUES (1)'), qr/ERROR/, 'and who may can');
 
-# The privileges of a role are not enough to have jobs run as it, but SET ROLE is.
+# Inheriting the privileges of a role does not suffice to run jobs as the role.  SET ROLE does.
 sql(q{SET SESSION AUTHORIZATION root; SELECT jobq.schedule('of root', '@yearly', 'echo')});
 if ($node->pg_version >= 16)
 {
@@ -246,7 +245,7 @@ if ($node->pg_version >= 16)
 	sql('REVOKE root FROM producer');
 }
 
-# Whoever is a superuser for a moment cannot have a job that is one later.
+# A temporary superuser cannot leave a job behind to run as a superuser later.
 sql(q{GRANT root TO producer; CREATE FUNCTION helps() RETURNS bigint SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.enqueue('escapes') $$; ALTER FUNCTION helps() OWNER TO root});
 like(as('producer', $_), qr/ERROR:  42501: permission denied to have jobs run as superuser/, "not by $_")
   foreach (q{SELECT helps()}, q{SET ROLE root; SELECT jobq.enqueue('escapes')}, q{SET ROLE root; SELECT jobq.schedule('borrowed', '@yearly', 'ticks')},
@@ -255,7 +254,8 @@ like(as('producer', "SELECT jobq.$_"), qr/ERROR:  42501: permission denied to ha
   foreach (q{schedule('of root', '@yearly', 'ticks')}, q{run_schedule('of root')});
 sql('REVOKE root FROM producer');
 
-# The privileges of its role are not enough to have a job of a schedule run now, and to see it neither.
+# Inheriting the privileges of a role does not suffice to run a job of its schedule now.  Nor does
+# the right to see the schedule.
 if ($node->pg_version >= 16)
 {
 	sql('GRANT root TO producer WITH SET FALSE, INHERIT TRUE');
@@ -272,7 +272,7 @@ like(as($_, q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permissio
 like(as('nobody', q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42704/, 'nor by who does not');
 is(sql(q{SELECT last_job_id FROM jobq.schedules WHERE name = 'of root'}), '', 'no job has come of it');
 
-# Of a queue whose jobs run as another role, nobody gets more than what it is for.
+# A queue with run_as allows nothing except the intended jobs.
 sql(q{
 CREATE ROLE agent LOGIN;
 CREATE FUNCTION errand() RETURNS void LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
@@ -312,7 +312,7 @@ is(sql(q{SELECT count(*) FROM ran WHERE what = 'authorization'}), '0', 'nor does
 unlike(as('agent', q{SELECT count(*) AS n FROM jobq.jobs}), qr/[1-9]/, 'the role sees no jobs for that');
 sql(q{SELECT jobq.drop_queue('errands', force => true)});
 
-# A producer makes queues by using them, but not as many as it likes.
+# A producer creates queues by use, up to a limit.
 $node->append_conf('postgresql.conf', 'jobq.max_queues_per_role = 5');
 $node->reload;
 wait_for($node, 'the setting is known', q{SELECT current_setting('jobq.max_queues_per_role') = '5'});
@@ -328,7 +328,7 @@ unlike(as('victim', q{SELECT jobq.enqueue('flood', queue => 'own' || n) FROM gen
 unlike(as('manager', q{SELECT jobq.enqueue('flood', queue => 'managed' || n) FROM generate_series(1, 6) n}), qr/ERROR/, 'who may create queues makes more');
 sql(q{SELECT jobq.drop_queue('flood1', force => true)});
 
-# those of transactions that are open count, too
+# queues of open transactions count, too
 my $unended = $node->background_psql('app');
 $unended->query_safe(q{SET SESSION AUTHORIZATION producer; BEGIN; SELECT jobq.enqueue('flood', queue => 'flood6')});
 like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood7')}), qr/has made too many queues/, 'nor as many as it has sessions');
@@ -387,7 +387,7 @@ while (<$page>)
 			my $query = "BEGIN; $probe{$what}; ROLLBACK";
 			my $may = as($role, $query) =~ /^t$/m;
 
-			# what the one before has had is given back when its session ends
+			# the end of the previous session releases resources with a delay
 			for (my $n = 0; $n < 10 * $PostgreSQL::Test::Utils::timeout_default && $expected eq 'yes' && !$may; $n++)
 			{
 				select(undef, undef, undef, 0.1);

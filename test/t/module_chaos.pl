@@ -1,6 +1,5 @@
-# A short run of test/chaos: a server with assertions is disturbed while it works.  The
-# seed is always the same, so that what fails is the change; others are tried by make
-# chaos, and make check-long.
+# A short run of test/chaos: a server with assertions is disturbed under load.  The seed is fixed,
+# to attribute a failure to a change.  make chaos and make check-long use more seeds.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,7 +9,7 @@ use Check;
 use JobqTest;
 use Test::More;
 
-# What its checker makes of the log: who is struck by one signal does not end by another.
+# The log checker of test/chaos: a signalled process must not die by a different signal.
 sub log_is_good
 {
 	my ($line, $blow, @allowed) = @_;
@@ -31,7 +30,7 @@ ok(!log_is_good("$panic\n$crash 6: x", 'TERM'), 'log: the disk is not known to b
 ok(!log_is_good("$crash 6: x", 'TERM', @full), 'log: the disk is full, but that is not why');
 ok(!log_is_good('==1==ERROR: AddressSanitizer: heap-use-after-free', 'TERM', @full), 'log: a sanitizer');
 
-# what takes long, and whether roles take turns, which has a test of its own
+# skip the slow disturbances
 my $except = 'failover|cannot react';
 
 SKIP:

@@ -1,6 +1,6 @@
-# A short run of test/fuzz: everything that SQL can call, with odd arguments, from
-# several roles and sessions at once, on a server with assertions.  The seed is always
-# the same; others are tried by make fuzz, and make check-long.
+# A short run of test/fuzz: all functions callable from SQL, with odd arguments, from several roles
+# and sessions at once, on a server with assertions.  The seed is fixed.  make fuzz and make
+# check-long use more seeds.
 
 use strict;
 use warnings FATAL => 'all';

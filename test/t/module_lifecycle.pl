@@ -1,5 +1,5 @@
-# What a server goes through in its life: tables and databases move to other
-# tablespaces, all connections are taken, it is started for a single user.
+# Jobs survive operations on a server: tables and databases move to other tablespaces, all
+# connections are in use, or the server runs in single-user mode.
 #
 # Runs on each major: the server is started and stopped in each of its ways.
 
@@ -41,7 +41,7 @@ SELECT jobq.register('note', 'note(jsonb)'), jobq.register('hold', 'hold(jsonb)'
 	return;
 }
 
-# The effects that there are, and that nothing is left.
+# Wait until no job is left, and check the effects.
 sub all_done
 {
 	my ($dbname, $what, @expected) = @_;
@@ -59,7 +59,7 @@ ALTER DATABASE moved SET default_table_access_method = other});
 make_jobs($_) foreach 'postgres', 'moved';
 $node->safe_psql('postgres', q{SELECT jobq.grant_privilege('clerk')});
 
-# The library knows heaps only, so the tables are, in whatever way others are kept.
+# The library supports heap tables only, so its tables are heaps under any default access method.
 wait_for($node, 'there are days of the archive', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'moved');
 is( $node->safe_psql(
 		'moved',
@@ -68,15 +68,15 @@ is( $node->safe_psql(
 	'heap',
 	'the tables are heaps');
 
-# So it is where the database gives its sessions a role.
+# The same in a database with a default role for sessions.
 $node->safe_psql('postgres', q{CREATE DATABASE owned});
 $node->safe_psql('postgres', q{ALTER DATABASE owned SET role = clerk});
 $node->safe_psql('owned', q{SET ROLE NONE; CREATE EXTENSION jobq});
 wait_for($node, 'there are days of the archive, whoever sessions are', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'owned');
 
 #
-# Tables and indexes get another place while jobs run, wait, and are held.  The
-# move of the table of jobs waits for those that run.
+# Tables and indexes move to another tablespace while jobs run, wait, and are held.  The move of the
+# table of jobs waits for running jobs.
 #
 {
 	my $gate = $node->background_psql('postgres');
@@ -119,8 +119,8 @@ SELECT jobq.test_clock('2 days')});
 }
 
 #
-# A database gets another place: its processes leave it, and come back.  A job that
-# runs is given some time, and runs again.
+# A database moves to another tablespace: its processes leave, and come back.  A running job gets
+# some time, and then runs again.
 #
 {
 	my $gate = $node->background_psql('moved');
@@ -139,7 +139,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 }
 
 #
-# All connections are taken.  Jobs do not need any.
+# All connections are in use.  Jobs do not need any.
 #
 {
 	my $offset = -s $node->logfile;
@@ -171,7 +171,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 	$node->safe_psql('postgres', 'TRUNCATE effect');
 }
 
-# Wait until only superusers can connect, and all others are there.
+# Wait until all ordinary connections are in use, and only superusers can connect.
 sub wait_for_taken
 {
 	my ($session) = @_;
@@ -188,8 +188,8 @@ sub wait_for_taken
 }
 
 #
-# A single user: there are no processes, and no launcher will ever look.  What needs
-# them says so or comes to its end, and what is enqueued runs later.
+# Single-user mode: there are no background processes.  Calls that need these raise an error or
+# return.  Enqueued jobs run later.
 #
 $node->safe_psql('postgres', q{SELECT jobq.pause('still'), jobq.enqueue('note', '"before"', delay => '1 day'), jobq.enqueue('note', '"still"', queue => 'still')});
 $node->stop;
@@ -233,7 +233,7 @@ my @single = (
 		pruned => 't');
 	is(($out =~ /\b$_ = "(.*?)"/)[0], $expected{$_}, "single user: $_") foreach sort keys %expected;
 
-	# and in the other database, what concerns the extension as a whole
+	# in the other database: commands on the extension as a whole
 	$input = join("\n", @single[14 .. 18]) . "\n";
 	ok(IPC::Run::run(
 			[ $node->installed_command('postgres'), '--single', '-D', $node->data_dir, '-c', 'log_destination=stderr', 'moved' ],

@@ -1,7 +1,7 @@
-# pg_upgrade takes everything along: from each major to the next.
+# pg_upgrade preserves all jobs and objects, from each major to the next.
 #
-# JOBQ_SERVERS names the folders of servers where jobq is installed, the oldest
-# first and ":" between them, as test/tools/check does.
+# JOBQ_SERVERS lists the directories of servers with jobq installed, oldest first, separated by ":"
+# (see test/tools/check).
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ my @servers = split /:/, $ENV{JOBQ_SERVERS} || '';
 
 plan skip_all => 'JOBQ_SERVERS does not name two servers' if @servers < 2;
 
-# The template is for one major.
+# The template fits one major only.
 delete $ENV{INITDB_TEMPLATE};
 
 my @pages = ('--no-data-checksums');
@@ -41,8 +41,8 @@ jobq.workers = '*=2'
 		$copy = states($node, 'postgres', 1);
 		$node->stop;
 
-		# some servers mark columns with options of their own, which others refuse;
-		# without jobq, so that no partition is made after this
+		# remove column options specific to some servers and refused elsewhere; do not load jobq,
+		# because a partition could be created after this
 		$node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
 		$node->start;
 		$node->safe_psql($_, q{UPDATE pg_attribute SET attoptions = NULL
@@ -61,7 +61,7 @@ jobq.workers = '*=2'
 		'-s', $node->host, '-p', $old->port, '-P', $node->port);
 	my $from = $old->name;
 
-	# it writes into the current folder
+	# pg_upgrade writes into the current directory
 	chdir $node->basedir or die "$!\n";
 	command_ok([ @upgrade, '--check' ], "$from to $major: checked");
 	command_ok(\@upgrade, "$from to $major");
@@ -77,12 +77,12 @@ SELECT count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid WHERE
 	$old = $node;
 }
 
-# Where they have arrived, they come to their end.
+# On the last server, the jobs complete.
 $old->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $old->start;
 come_to_their_end($old, 'postgres', $old->name);
 
-# So do they in a copy that was dumped by the oldest server.
+# The same in a copy that was dumped from the oldest server.
 $old->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE template0');
 command_ok([ "$servers[-1]/bin/pg_restore", '-e', '-d', $old->connstr . ' dbname=copy user=postgres', $dump ], 'and restored by the newest');
 is(states($old, 'copy', 1), $copy, 'everything is as it was');

@@ -1,7 +1,7 @@
-# What somebody has planted before CREATE EXTENSION, in a schema that comes first in
-# the path of everybody: the server's operators, functions, types and tables anew,
-# casts, and some that fit better.  None of it runs by the install script, by a
-# query of jobq or of the program jobq, or between a worker's start and its handler.
+# An attacker has planted objects before CREATE EXTENSION, in the first schema of every search_path:
+# copies of the server's operators, functions, types, tables and casts, some with a better match.
+# None of these run: not by the install script, a query of jobq or of the program jobq, or between
+# the start of a worker and its handler.
 #
 # Runs on each major: each major has other functions, types and operators.
 
@@ -34,7 +34,7 @@ ALTER ROLE postgres SET search_path = pg_catalog});
 $node->append_conf('postgresql.conf', "jobq.databases = 'app'");
 $node->reload;
 
-# What the role does in a session of its own, in whose path all is planted.
+# Run a script in a new session of the role, with all planted objects in its path.
 sub as
 {
 	my ($role, $script) = @_;
@@ -43,7 +43,7 @@ sub as
 	return $out;
 }
 
-# Which of what is planted has run since, and as whom.
+# The planted objects executed since the last call, with the roles.
 my $seen = 0;
 
 sub ran
@@ -127,13 +127,13 @@ END $do$;
 RESET SESSION AUTHORIZATION;
 ALTER DATABASE app SET search_path = evil, public, pg_catalog});
 
-# It works: a query that does not mind finds it.
+# The trap works: an unqualified query finds the planted objects.
 ran();
 as('root', q{SELECT 'a'::pg_catalog.text = 'b'::pg_catalog.text, count(*), lower('A'), 'a'::text, '{}'::pg_catalog.jsonb ->> '1', 2.5::pg_catalog.numeric * '1 s'::pg_catalog.interval FROM pg_roles GROUP BY rolname});
 like(ran(), qr/planted aggregate ran as root.*planted function lower ran as root.*planted operator \* ran as root.*planted operator ->> ran as root.*planted operator = ran as root.*planted table pg_roles.*planted type text/s,
 	'what is planted runs where nobody cares');
 
-# A schema that somebody has made before is not taken.
+# CREATE EXTENSION refuses an existing schema.
 sub refused
 {
 	my ($plant, $why, $what) = @_;
@@ -148,7 +148,7 @@ refused([ 'mallory', 'CREATE SCHEMA jobq' ], $not_empty, 'no schema of somebody 
 refused([ 'root', 'CREATE SCHEMA jobq; GRANT CREATE ON SCHEMA jobq TO mallory' ], $not_empty, 'no schema that is open to somebody else');
 refused([ 'mallory', 'CREATE SCHEMA jobq_internal' ], qr/schema "jobq_internal" already exists/, 'nor the other one');
 
-# What is new is given to mallory, and functions and types are for nobody else.
+# Default privileges grant new objects to mallory, and revoke functions and types from PUBLIC.
 $node->safe_psql('app', q{
 SET SESSION AUTHORIZATION root;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO mallory WITH GRANT OPTION;
@@ -167,7 +167,7 @@ ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC});
 as('root', 'CREATE EXTENSION jobq');
 is(ran(), '', 'nothing of it runs by the install script');
 
-# Default privileges do not count for what is jobq's, nor for what the scheduler makes.
+# Default privileges do not apply to objects of jobq, nor to objects that the scheduler creates.
 my $granted = q{
 SELECT o.what, a.grantee::regrole, string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
 FROM (SELECT oid::regclass::text, relowner, relacl FROM pg_class WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind NOT IN ('i', 'I', 'c')
@@ -207,7 +207,7 @@ ALTER DEFAULT PRIVILEGES GRANT USAGE ON TYPES TO PUBLIC;
 RESET SESSION AUTHORIZATION;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM mallory, PUBLIC});
 
-# All of jobq, with its callers' paths.
+# All of jobq, with the search_path of each caller.
 as('root', q{
 SET client_min_messages = error;
 SELECT jobq.grant_privilege('victim'), jobq.grant_privilege('victim', 'operate');
@@ -265,12 +265,12 @@ SELECT jobq.prune('0', '0'), jobq.adopt(), jobq.restart_workers(), jobq.grant_pr
 SELECT jobq.reassign_owned('root', 'victim'), jobq.drop_owned('victim'), jobq.drop_queue('outside', true), jobq.unregister('fails');
 CREATE ROLE gone; SELECT jobq.grant_privilege('gone'); SET ROLE gone; SELECT jobq.enqueue('quick'); RESET ROLE; DROP ROLE gone;
 });
-# the scheduler has been everywhere, too
+# wait for all duties of the scheduler, too
 ok($node->poll_query_until('app', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}), 'days have their partitions');
 wait_for($node, 'finished jobs have gone, and their keys', q{SELECT jobq.prune('0', '0') = 0 AND NOT EXISTS (SELECT FROM jobq.jobs WHERE state = 'completed')}, 'app');
 is(ran(), '', 'nothing of it runs by what jobq does');
 
-# The program has the path of its user's role: each of its commands, by a superuser.
+# The program uses the search_path of its role: a superuser runs each command.
 SKIP:
 {
 	my $jobq = $node->config_data('--bindir') . '/jobq';
@@ -278,7 +278,7 @@ SKIP:
 	local @ENV{qw(PGHOST PGPORT PGDATABASE PGUSER)} = ($node->host, $node->port, 'app', 'root');
 	my %tried = map { $_ => 1 } qw(web);
 
-	# What it prints, and its exit status, which is to be 0 unless another one is given.
+	# Returns the output.  The exit status must match.
 	my $run = sub {
 		my ($status, @words) = @_;
 		my $got = IPC::Run::run([ $jobq, @words ], '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) ? 0 : $? >> 8;
@@ -327,7 +327,7 @@ SKIP:
 	IPC::Run::run([ $jobq, 'doctor' ], '>', File::Spec->devnull);
 	$tried{doctor} = 1;
 
-	# a queue with jobs, a consumer with one of them, a dead letter
+	# a queue with jobs, a consumer with a job, a dead letter
 	if (eval { require IO::Pty; require JobqScreen; 1 } && `'$jobq' top </dev/null 2>&1` !~ /without ncurses/)
 	{
 		my $top = JobqScreen->new(40, 120, $jobq, 'top', '--interval', '0.2');
@@ -359,7 +359,7 @@ SKIP:
 	is(ran(), '', 'nothing of it runs by the program');
 }
 
-# who plants the trigger of DDL itself must be a superuser
+# only a superuser can plant an event trigger
 my ($rc, undef, $err) = $node->psql('app', 'CREATE FUNCTION evil.ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN END $$; CREATE EVENT TRIGGER evil ON ddl_command_start EXECUTE FUNCTION evil.ddl()', extra_params => [ '-U', 'mallory' ]);
 like($err, qr/permission denied to create event trigger/, 'event triggers are for superusers');
 

@@ -1,10 +1,8 @@
-# ALTER EXTENSION UPDATE ends in what a fresh install makes, while jobs are
-# enqueued and run.  A library that does not work with the extension's version says
-# so, and nothing else happens.
+# ALTER EXTENSION UPDATE produces the same catalog as a fresh install, while jobs are enqueued and
+# run.  A library without support for the version of the extension reports this, and does nothing.
 #
-# There is a version here that is made for this test, with a new column, a new
-# function and a changed one, and another after it; and those that were released,
-# whose install scripts are in control/released.
+# The test creates a next version, with a new column, a new function and a changed function, and a
+# version after that.  The other updates start from the released versions in control/released.
 #
 # Runs on each major: the catalog is compared object by object.
 
@@ -43,7 +41,7 @@ sub write_file
 	return;
 }
 
-# A library that works with other versions of the extension.
+# Change the versions of the extension supported by the library.
 sub use_library
 {
 	my (@versions) = @_;
@@ -59,8 +57,7 @@ sub use_library
 }
 
 #
-# The next version: what has to be so in its install script, and what the update
-# does for it.
+# The next version: the contents of the install script and of the update script.
 #
 my $fresh = slurp_file("$installed{extension}/jobq--$version.sql");
 my ($old) = $fresh =~ /^(CREATE FUNCTION jobq_internal\.schedule_restored.*?^\$\$;\n)/ms;
@@ -97,7 +94,7 @@ sub catalog
 	return $node->safe_psql($dbname, slurp_file("$tests/perl/catalog.sql"));
 }
 
-# Which lines only one of them has.
+# The lines missing on the left or on the right side.
 sub difference
 {
 	my ($left, $right) = map { { map { $_ => 1 } split /\n/ } } @_;
@@ -107,8 +104,8 @@ sub difference
 	  (map { "+ $_" } grep { !$left->{$_} } sort keys %$right);
 }
 
-# A function in C may be called by the SQL of another version.  So one that has
-# other arguments has another name in C, too.
+# The SQL of another version may call a function in C.  A function with other arguments therefore
+# needs another name in C.
 sub c_functions
 {
 	my ($dbname) = @_;
@@ -145,7 +142,7 @@ sub make_database
 }
 
 #
-# The SQL would be ahead of the library: refused, and nothing has changed.
+# SQL newer than the library is refused, and nothing changes.
 #
 use_library($version);
 $node->start;
@@ -160,7 +157,7 @@ $node->safe_psql('postgres', 'CREATE DATABASE early TEMPLATE template0');
 like($error, $restart, 'so is an install');
 
 #
-# A library that knows both: there is no gap, before, during and after the update.
+# With support for both versions, jobs run without a gap before, during and after the update.
 #
 $node->stop;
 use_library($version, $next, $last);
@@ -204,7 +201,7 @@ is_deeply([ map { "$_ $after{$_}" } grep { defined $after{$_} } sort keys %befor
 	[ map { "$_ $before{$_}" } grep { defined $after{$_} } sort keys %before ],
 	'functions in C have the same arguments');
 
-# It would have been seen if not.
+# The comparison detects each of these changes.
 foreach my $change (
 	'REVOKE EXECUTE ON FUNCTION jobq.answer() FROM PUBLIC',
 	q{COMMENT ON COLUMN jobq_internal.schedule.note IS 'other'},
@@ -217,8 +214,8 @@ foreach my $change (
 	isnt(difference($changed, $upgraded), '', "seen: $change");
 }
 
-# What an update makes has the same privileges in spite of ALTER DEFAULT PRIVILEGES, and
-# what an administrator has granted before stays.
+# New objects of an update have the same privileges in spite of ALTER DEFAULT PRIVILEGES.
+# Earlier grants of an administrator stay.
 make_database('defaults', $version);
 $node->safe_psql('defaults', q{
 CREATE ROLE keeper;
@@ -239,7 +236,7 @@ is( $node->safe_psql('defaults', q{SELECT c.relacl::text ~ 'keeper=r', p.proacl:
 $node->safe_psql('defaults', 'DROP EXTENSION jobq');
 
 #
-# A library that does not know the older version any more.
+# A library without support for the older version.
 #
 $node->safe_psql('late', q{SELECT jobq.enqueue('answer', delay => '1 s')});
 $node->safe_psql('postgres', "ALTER EXTENSION jobq UPDATE TO '$last'");
@@ -258,7 +255,7 @@ foreach my $query (q{jobq.enqueue('answer')}, 'count(*) FROM jobq.reserve()', 'j
 	like($error, $update, "refused there: $query");
 }
 my $reports = () = slurp_file($node->logfile, $offset) =~ /WARNING: .*in database "late"/g;
-# on a slow machine the launcher starts another scheduler, after 1, 2, 4 s, before the first has got as far as to leave
+# on a slow machine the launcher starts more schedulers, after 1, 2, 4 s, before the first has left
 cmp_ok($reports, '<=', 3, 'the log does not tell again and again');
 $node->safe_psql('late', 'ALTER EXTENSION jobq UPDATE');
 is(version_in('late'), $last, 'it is updated by a step that the library does not work with');
@@ -269,7 +266,7 @@ is($node->safe_psql('dropped', q{SELECT count(*) FROM pg_namespace WHERE nspname
 	'an extension that does not fit can be dropped');
 
 #
-# What was released.
+# Released versions.
 #
 foreach my $script (sort glob("$tests/../control/released/jobq--*.sql"))
 {

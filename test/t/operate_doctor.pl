@@ -1,5 +1,4 @@
-# doctor(): each thing that is wrong is found, and is not found any more when what
-# the hint says has been done.
+# doctor(): each problem is found, and disappears after the action of the hint.
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,7 +20,7 @@ $node->start;
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# The rows about something.
+# The rows that match a pattern.
 sub findings
 {
 	my ($pattern, $before, $as) = @_;
@@ -48,7 +47,7 @@ sub is_well
 	return;
 }
 
-# Change a setting as the hint says: the line, and what makes it count.
+# Change a setting as the hint says: append the line, then reload or restart.
 sub configure
 {
 	my ($line, $restart) = @_;
@@ -78,13 +77,13 @@ SELECT jobq.register('f', 'f(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer')});
 served();
 
-# the tests' servers do without these two
+# The servers of the tests run without these two settings.
 finds('fsync', 'critical\|fsync is off: .*-> postgresql.conf: fsync = on \(then reload.*', 'a server that does not sync');
 configure('fsync = on');
 wait_for($node, 'fsync is on', q{SELECT setting = 'on' FROM pg_settings WHERE name = 'fsync'});
 is_well('.', 'all is well');
 
-# settings that are wrong
+# Wrong settings.
 configure('jobq.start_paused = on');
 wait_for($node, 'it is paused', q{SELECT current_setting('jobq.start_paused')::boolean});
 finds('paused', 'critical\|jobq.start_paused is on: no job runs\|-> postgresql.conf: jobq.start_paused = off \(then reload: SELECT pg_reload_conf\(\)\)', 'start_paused');
@@ -106,7 +105,7 @@ configure("jobq.databases = 'template1, postgres'");
 served();
 is_well('.', 'all is well again');
 
-# queues
+# Queues.
 sql(q{SELECT jobq.enqueue('f'), jobq.enqueue('x', queue => 'outside', run_at => now() - interval '1 hour')});
 wait_for($node, 'the job is there', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE queue = 'default')});
 finds('default', q{critical\|no pool of jobq.workers serves queue "default", and jobs wait there\|-> postgresql.conf: jobq.workers = 'a=2; default=1' \(then reload.*}, 'a queue without a pool');
@@ -124,7 +123,7 @@ wait_for($node, 'a job waits for its limit', q{SELECT count(*) = 1 FROM jobq.liv
 finds('default', q{warning\|a job of queue "default" waits since .*-> limits hold its jobs back.*}, 'a queue that is held back by a limit');
 sql(q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting'); SELECT jobq.alter_queue('default', rate => 'none')});
 
-# places in shared memory
+# Slots in shared memory.
 sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 205)});
 wait_for($node, 'all of them are held',
 	q{SELECT c.used = 205 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 205)) r, jobq_internal.capacity() c WHERE c.slots = 'leases'});
@@ -136,7 +135,7 @@ finds('slots for limits', 'warning\|13 of 16 slots for limits are in use\|-> pos
 sql(q{SELECT jobq.drop_limiter('limiter ' || i) FROM generate_series(1, 12) i});
 wait_for($node, 'the limiters are gone', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE slots = 'limits'});
 
-# roles and handlers
+# Roles and handlers.
 sql(q{CREATE ROLE anna; CREATE ROLE boss LOGIN; SELECT jobq.grant_privilege('anna'), jobq.grant_privilege('boss', 'manage'); ALTER SYSTEM SET jobq.start_paused = on; SELECT pg_reload_conf()});
 wait_for($node, 'no worker starts', q{SELECT current_setting('jobq.start_paused')::boolean
 	AND EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND wait_event_type = 'Extension')});
@@ -156,7 +155,7 @@ like(findings('paused', '', 'boss'), qr/start_paused/, 'but what is wrong with t
 like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not monitor is refused');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq_internal.dead_letter; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
 wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused')::boolean});
-# run_as: each reason for which no job of the queue runs
+# run_as: each reason why no job of the queue runs.
 sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_privilege('setter', 'manage');
 SET ROLE setter; SELECT jobq.create_queue('proxy', run_as => 'agent')});
 my $proxy = 'critical\|queue "proxy" has its jobs run as role agent, which ';
@@ -186,7 +185,7 @@ finds('handler', q{critical\|the handler .*f\(.*jsonb\) of kind "f" does not exi
 sql(q{CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN IF payload ? ''error'' THEN RAISE ''oh''; END IF; END'});
 is_well('.', 'all is well: roles and handlers');
 
-# a handler in a schema that a monitor may not use
+# A handler in a schema without USAGE for the monitoring role.
 sql(q{CREATE ROLE watcher LOGIN; SELECT jobq.grant_privilege('watcher', 'monitor'); CREATE SCHEMA closed;
 CREATE FUNCTION closed.g(payload jsonb) RETURNS void LANGUAGE sql AS ''; SELECT jobq.register('g', 'closed.g(jsonb)')});
 is(findings('handler', undef, 'watcher'), '', 'a handler in a schema that the user may not use is there');
@@ -194,7 +193,7 @@ sql(q{DROP FUNCTION closed.g(jsonb)});
 like(findings('handler', undef, 'watcher'), qr/\Acritical\|the handler closed\.g\(.*jsonb\) of kind "g" does not exist\|.*\z/, 'until it is dropped');
 sql(q{SELECT jobq.unregister('g'); DROP SCHEMA closed});
 
-# schedules and dead letters
+# Schedules and dead letters.
 sql(q{BEGIN; SELECT jobq.register('gone', 'f(jsonb)', max_attempts => 1); SELECT jobq.schedule('often', 'every 1 s', 'gone', options => '{"queue": "none"}');
 SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone'); COMMIT});
 wait_for($node, 'the schedule fails', q{SELECT state = 'failing' FROM jobq.schedules});
@@ -210,7 +209,7 @@ finds('jumped', q{warning\|the clock has jumped forward by 70[78]:\d\d:\d\d: not
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_many(state => 'dead')});
 is_well('.', 'all is well: nothing has failed');
 
-# what keeps old rows
+# Causes for old row versions to stay.
 my $session = $node->background_psql('postgres');
 $session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 sql(q{BEGIN; CREATE TABLE t(); PREPARE TRANSACTION 'later'});
@@ -224,10 +223,10 @@ sql(q{ROLLBACK PREPARED 'later'});
 sql(q{SELECT pg_drop_replication_slot('left_behind')});
 is(findings('index', q{BEGIN; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'jobq_internal.job_batch'::regclass;}),
 	'critical|index jobq_internal.job_batch is not valid|-> REINDEX INDEX jobq_internal.job_batch', 'an index that is not valid');
-# other processes have transactions of their own, for a moment
+# other processes may have short transactions
 wait_for($node, 'all is well: nothing is left', q{SELECT count(*) = 0 FROM jobq.doctor('0')});
 
-# the same by the program; a standby; a server that does not load jobq
+# The same with the program jobq; on a standby; on a server without jobq loaded.
 my $jobq = $node->config_data('--bindir') . '/jobq';
 my @words = ($jobq, 'doctor', '-w', '-d', $node->connstr('postgres'));
 SKIP:
@@ -252,7 +251,7 @@ $standby->stop;
 configure("shared_preload_libraries = ''", 1);
 finds('.', 'critical\|jobq is not loaded at server start: no job runs\|-> postgresql.conf: shared_preload_libraries = jobq \(then restart the server\)', 'jobq is not loaded');
 
-# a later version of the extension than the library works with
+# The extension has a later version than the library supports.
 sql(q{UPDATE pg_extension SET extversion = '9.9' WHERE extname = 'jobq'});
 finds('.', q{critical\|the extension has version 9.9, and the server's library is of version \S+\|-> .*}, 'versions that do not fit');
 

@@ -1,5 +1,5 @@
-# explain(): the reasons for which a server of its own, or a second session, is
-# needed.  The others are in sql/operate_explain.sql.
+# explain(): the reasons that need a separate server or a second session.  The test
+# sql/operate_explain.sql covers the other reasons.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,14 +23,14 @@ $node->start;
 
 sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
 
-# The reasons, in their order.
+# The reasons, in order.
 sub reasons
 {
 	my ($id, $dbname) = @_;
 	return sql("SELECT string_agg(reason, ',') FROM jobq.explain($id)", $dbname);
 }
 
-# An idle worker, stopped while it waits, so that it holds no lock.
+# An idle worker, stopped while waiting without a lock.
 sub stopped_worker
 {
 	poll($node, q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'idle'}) or return;
@@ -54,13 +54,13 @@ sql($setup);
 wait_for($node, 'the database is served', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 my $holder = $node->background_psql('postgres');
 
-# a database that is not served
+# A database that is not served.
 sql('CREATE DATABASE other');
 sql($setup, 'other');
 my $id = sql(q{SELECT jobq.enqueue('gate', '1')}, 'other');
 is(reasons($id, 'other'), 'not_served', 'a database that jobq.databases does not name');
 
-# no worker starts
+# No worker starts.
 sql(q{ALTER SYSTEM SET jobq.start_paused = on});
 $node->reload;
 wait_for($node, 'workers are to pause', q{SELECT current_setting('jobq.start_paused') = 'on'
@@ -71,7 +71,7 @@ sql(q{ALTER SYSTEM RESET jobq.start_paused});
 $node->reload;
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'and then off');
 
-# all places are taken, though the pool may have another worker
+# All worker slots are in use, although the pool has room for another worker.
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.enqueue('gate', '1')});
 sleeps($node, 'a job runs', 1);
@@ -80,7 +80,7 @@ is(reasons($id), 'places', 'no place for another worker');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'there is one');
 
-# taken along by the worker: from a long line, which stands there when it comes
+# The worker of an earlier job runs the next job, from a long line that was ready before.
 $holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
 sql(q{SELECT jobq.enqueue('gate', '1')});
 sleeps($node, 'a job runs', 1);
@@ -97,7 +97,7 @@ like(
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
 ok(sql(q{SELECT jobq.wait_queue('default', '5 min')}) eq 't', 'all have run');
 
-# taken along by a worker that runs another role's job: that one is not named
+# The job runs after a job of another role.  The reason does not name the other job.
 sql(q{
 CREATE ROLE clerk LOGIN; CREATE ROLE shop1 LOGIN; CREATE ROLE shop2 LOGIN;
 SELECT jobq.grant_privilege('shop1'), jobq.grant_privilege('shop2'), jobq.create_queue('desk', run_as => 'clerk');
@@ -118,7 +118,7 @@ like(sql("SET ROLE shop1; $next"), qr/^worker \d+ runs it after one of another r
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
 ok(sql(q{SELECT jobq.wait_queue('desk', '5 min')}) eq 't', 'those have run, too');
 
-# nor is the job that a group waits for
+# A role also cannot see a job of another role at the head of a group.
 sql(q{
 CREATE FUNCTION stumble() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'stumbled'; END $$;
 SELECT jobq.create_queue('lines', open => true), jobq.register('stumble', 'stumble()', queue => 'lines', backoff => 'fixed 1h')});
@@ -130,12 +130,12 @@ is(sql(q{SET ROLE shop2; SELECT waits_for, group_key FROM jobq.groups}), "$owner
 is(sql(q{SET ROLE shop1; SELECT waits_for, group_key FROM jobq.groups}), '|g', 'and another one sees but the group');
 sql("SELECT jobq.cancel($owner), jobq.cancel($behind)");
 
-# two that have crashed a process: one at a time
+# After crashes of two jobs, the scheduler runs the suspects in sequence.
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.create_queue('bad'), jobq.pause('bad')});
 my @bad = split /\n/, sql(q{SELECT jobq.enqueue_many('gate', '{1,1}', queue => 'bad')});
 sql('UPDATE jobq_internal.job SET crashes = 1');
-# what is in memory is read again
+# restart the scheduler, to read the jobs again
 my $scheduler = scheduler_pid($node);
 sql("SELECT pg_terminate_backend($scheduler)");
 wait_for_exit($scheduler);
@@ -146,7 +146,7 @@ is(reasons($bad[1]), 'quarantine', 'the second of them waits');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');
 is(sql("SELECT state FROM jobq.wait($bad[1], '5 min')"), 'completed', 'until the first is over');
 
-# cancelled, and not ended yet
+# A cancelled job whose handler has not ended.
 $holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
 $id = sql(q{SELECT jobq.enqueue('stubborn')});
 sleeps($node, 'it runs', 1);
@@ -157,7 +157,7 @@ is(reasons($id), 'running,lock,cancelling', 'its handler does not end');
 $holder->query_safe('SELECT pg_advisory_unlock(1), pg_advisory_unlock(2)');
 like(sql("SELECT state FROM jobq.wait($id, '5 min')"), qr/^(?:cancelled|completed)$/, 'it does at last');
 
-# nothing: its worker has been woken, but has not got the processor yet
+# No obstacle: the worker has been woken, but has not got the processor yet.
 my $worker = stopped_worker();
 ok($worker, 'an idle worker is stopped while it waits');
 is( sql("SELECT wait_event FROM pg_stat_activity WHERE pid = $worker"),
@@ -169,7 +169,7 @@ signal_process('CONT', $worker);
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'and it starts');
 $node->wait_for_log(qr/LOG:  job $id of kind "gate" ran for \d+\.\d{3} ms, traceparent $trace$/m);
 
-# another session has its row
+# Another session has locked the row of the job.
 sql(q{SELECT jobq.pause('bad')});
 $id = sql(q{SELECT jobq.enqueue('gate', '3', queue => 'bad')});
 $holder->query_safe("BEGIN; SELECT jobq.cancel($id)");
@@ -179,12 +179,12 @@ $holder->query_safe('ROLLBACK');
 is(reasons($id), 'paused', 'it did not');
 $holder->quit;
 
-# its queue is not there: only a superuser who writes into the tables gets that far
+# The queue does not exist: only a superuser can cause this, by a write into the tables.
 sql("UPDATE jobq_internal.job SET queue_id = -1 WHERE id = $id");
 is(reasons($id), 'no_queue', 'a job without a queue');
 sql("UPDATE jobq_internal.job SET queue_id = (SELECT q.id FROM jobq_internal.queue q WHERE q.name = 'bad') WHERE id = $id");
 
-# a job waits for another one of who has enqueued both, where an agent runs them
+# A job waits for a lock of another job.  Both belong to the same role, and an agent runs both.
 $node->append_conf('postgresql.conf', 'jobq.max_workers = 2');
 $node->restart;
 sql(q{
@@ -213,7 +213,7 @@ $holder->query_safe('SELECT pg_advisory_unlock(1)');
 is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', 'both have run');
 $holder->quit;
 
-# a server without jobq
+# A server without jobq.
 $node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
 $node->restart;
 is(reasons($id), 'not_loaded,paused', 'jobq is not loaded');

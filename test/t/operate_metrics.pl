@@ -1,5 +1,5 @@
-# metrics(): a real parser reads it, and it says what the views say.  The files for
-# Prometheus, its exporter and Grafana name what there is.
+# metrics(): the OpenMetrics parser of Prometheus accepts the text, and the values match the
+# views.  The files for Prometheus, the exporter and Grafana name existing metrics and labels only.
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,7 +53,7 @@ while ($text =~ /^(jobq\w*)(\{.*\})? \S+$/mg)
 is(join(' ', grep { !grep { $labels{$_} } $_, $_ . '_total' } sort keys %family), '', 'and there are numbers of all of it');
 is(join(' ', grep { !$family{$_} && !$family{s/_(?:total|sum|count)$//r} } sort keys %labels), '', 'and of nothing else');
 
-# read by Prometheus' own library
+# Parse with the library of Prometheus.
 my $parse = <<'END';
 import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -94,13 +94,13 @@ SKIP:
 	cmp_ok($value->('jobq_run_seconds', kind => 'good', quantile => '0.99'), '>=', 0, 'how long they have run');
 }
 
-# who sees what
+# Privileges.
 like($text, qr/^jobq_capacity_most\{slots="workers",setting="jobq.max_workers"\} \d+$/m, 'a monitor sees the set-up');
 my (undef, undef, $error) = $node->psql('postgres', 'SELECT jobq.metrics()', connstr => $node->connstr('postgres') . ' user=stranger');
 like($error, qr/permission denied/, 'a stranger sees nothing');
 
-# The files name what there is: each name, and what it is asked for.  (Queue and
-# the like are among the labels, and instance and job are Prometheus' own.)
+# The files use existing metrics only, each with existing labels.  Labels such as "queue" are
+# jobq's; "instance" and "job" belong to Prometheus.
 my $folder = "$FindBin::RealBin/../../monitoring";
 for my $file ('alerts.yaml', 'grafana.json')
 {

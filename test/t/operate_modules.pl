@@ -1,5 +1,5 @@
-# Modules that watch the server see what handlers do: pg_stat_statements counts their
-# statements, and auto_explain, which one role has in its sessions, logs their plans.
+# Modules for monitoring see the statements of handlers: pg_stat_statements counts the statements,
+# and auto_explain, enabled for one role, logs the plans.
 #
 # Runs on each major: other modules hook into the same places of the server.
 
@@ -49,7 +49,7 @@ SELECT jobq.grant_privilege('clerk', 'produce'), jobq.grant_privilege('clerk', '
 SELECT pg_stat_statements_reset();
 });
 
-# Run a job of the clerk, and say its id.
+# Run a job of the clerk.  Returns the job id.
 sub run
 {
 	my ($call) = @_;
@@ -60,7 +60,7 @@ SELECT :id, state FROM jobq.wait(:id, '5 min')});
 	return $id;
 }
 
-# So many calls of the statement, and rows of it, by the clerk, are counted.
+# Check how many calls and rows of the statement are counted for the clerk.
 sub counted
 {
 	my ($pattern, $calls, $rows) = @_;
@@ -71,7 +71,7 @@ WHERE userid = 'clerk'::regrole AND query ~ '$pattern' AND query !~ 'regrole'}),
 	return;
 }
 
-# The plan of what the job has run stands in the log, with the job as its context.
+# Check that the log has the plan of the job's statement, with the job as context.
 sub explained
 {
 	my ($pattern, $kind, $id) = @_;
@@ -93,7 +93,7 @@ $job = run(q{jobq.enqueue('sign')});
 counted('^INSERT INTO bill SELECT', 1, 7);
 explained('INSERT INTO bill SELECT 4711', 'sign', $job);
 
-# plain statements, within a transaction and outside of one
+# Plain statements, inside and outside of a transaction.
 $job = run(q{jobq.enqueue_sql('INSERT INTO bill SELECT 1 FROM bill LIMIT 5')});
 counted('^INSERT INTO bill SELECT .* FROM bill', 1, 5);
 explained('INSERT INTO bill SELECT 1 FROM bill', 'sql', $job);

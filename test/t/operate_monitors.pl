@@ -1,4 +1,4 @@
-# Monitors: who listens is told once when something begins, and once when it ends.
+# Monitors: a listener is notified once when a condition begins and once when it ends.
 
 use strict;
 use warnings FATAL => 'all';
@@ -43,7 +43,7 @@ is(sql(q{SELECT name, value, since IS NOT NULL, ended_at IS NULL FROM jobq.monit
 $node->append_conf('postgresql.conf', "jobq.poll_interval = '1s'");
 $node->reload;
 
-# between the two nothing changes
+# No notification while the condition still holds.
 sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs});
 wait_for($node, 'there is one less', q{SELECT value = 2 FROM jobq.monitors WHERE name = 'long'});
 sql(q{SELECT jobq.create_monitor('again', 'waiting', above => 1)});
@@ -55,7 +55,7 @@ sql(q{SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
 hears('it ends', qr/"name" : "long", "event" : "end"/);
 is(scalar(() = $heard =~ /"name" : "long"/g), 2, 'and was told of twice');
 
-# one that somebody has locked keeps no other from being looked at
+# A monitor with a locked row does not delay further monitors.
 wait_for($node, 'all have ended', 'SELECT bool_and(since IS NULL) FROM jobq.monitors');
 my $locker = $node->background_psql('postgres');
 $locker->query_safe(q{BEGIN; SELECT jobq.create_monitor('long', 'waiting', above => 0)});
@@ -66,7 +66,7 @@ unlike($heard, qr/"name" : "long"/, 'but not this one');
 $locker->query_safe('COMMIT');
 hears('until it is free', qr/"name" : "long", "event" : "begin"/);
 
-# each condition
+# Each condition.
 sub begins
 {
 	my ($name, $do, $undo) = @_;
@@ -91,7 +91,7 @@ wait_for($node, 'a success is known', q{SELECT EXISTS (SELECT FROM jobq.stats WH
 sql(q{SELECT jobq.reset_stats()});
 is(sql(q{SELECT completed_at IS NOT NULL FROM jobq.stats WHERE kind = 'works'}), 't', 'also after the counters began anew');
 begins('success', q{SELECT jobq.test_clock('1 hour')}, q{SELECT jobq.enqueue('works')});
-# silence begins by the clock as it is, when it was put back
+# After the clock was put back, silence is measured from the current clock.
 sql(q{SELECT jobq.test_clock('2 days')});
 my $ahead = sql(q{SELECT jobq.enqueue('works')});
 is(sql("SELECT state FROM jobq.wait($ahead, '5 min')"), 'completed', 'a success by a clock that is ahead');
@@ -122,7 +122,7 @@ $keeper->query_safe('SELECT pg_advisory_unlock(1)');
 begins('long run', '', 'SELECT');
 $keeper->quit;
 
-# what has begun is told once, whatever is restarted
+# A condition begins only once, even across a crash of the server.
 sql(q{SELECT jobq.create_monitor('kept', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')});
 wait_for($node, 'it begins', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'kept'});
 my $since = sql(q{SELECT since FROM jobq.monitors WHERE name = 'kept'});
@@ -134,14 +134,14 @@ sql(q{SELECT jobq.create_monitor('new', 'waiting', 0, queue => 'orders')});
 wait_for($node, 'monitors are looked at', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'new'});
 is(sql(q{SELECT since, ended_at IS NULL FROM jobq.monitors WHERE name = 'kept'}), "$since|t", 'one that was on is on still');
 
-# one of many roles, kinds and queues costs no more than one
+# There can be 1000 monitors, and the scheduler evaluates each.
 sql(q{SELECT jobq.create_monitor('m' || i, (ARRAY['waiting', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 my ($rc, $out, $err) = $node->psql('postgres', q{SELECT jobq.create_monitor('n' || i, 'dead', 1) FROM generate_series(1, 5) i});
 like($err, qr/there are 1000 monitors already/, 'there are not more than 1000');
 sql(q{SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
 wait_for($node, 'all are looked at', q{SELECT since IS NULL FROM jobq.monitors WHERE name = 'kept'});
 
-# a kind that has lost its place is silent, however many others are not
+# A kind without a slot in the statistics counts as silent, even if many other kinds are active.
 $node->append_conf('postgresql.conf', "jobq.max_stats = 16");
 $node->restart;
 sql(q{SELECT jobq.register('nightly', 'works(jsonb)'); SELECT jobq.register('busy ' || i, 'works(jsonb)') FROM generate_series(1, 20) i});
@@ -158,7 +158,7 @@ sql('SELECT jobq.drop_monitor(name) FROM jobq.monitors');
 my $nightly = sql(q{SELECT jobq.enqueue('nightly')});
 is(sql("SELECT state FROM jobq.wait($nightly, '5 min')"), 'completed', 'the nightly job succeeds');
 sql(q{SELECT jobq.create_monitor('nightly', 'silent', 3000, kind => 'nightly', until => 2900); SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
-# two that are made one after the other: the second look has seen what the first has written
+# Create two monitors in succession: the second evaluation reads the values stored by the first.
 foreach my $look ('look', 'look again')
 {
 	sql("SELECT jobq.create_monitor('$look', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')");
@@ -178,7 +178,7 @@ is(sql("SELECT state FROM jobq.wait($nightly, '5 min')"), 'completed', 'it succe
 wait_for($node, 'and is silent no more', q{SELECT since IS NULL AND value < 5000 FROM jobq.monitors WHERE name = 'nightly'});
 sql(q{SELECT jobq.create_monitor('m' || i, 'dead', 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 
-# who may
+# Privileges.
 sql(q{CREATE ROLE watcher LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_privilege('watcher', 'monitor'), jobq.grant_privilege('stranger')});
 for (['watcher', '996'], ['stranger', '0'])
 {

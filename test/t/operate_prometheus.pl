@@ -1,6 +1,5 @@
-# Prometheus and its exporter, as Debian packages them, with the files of monitoring/:
-# both see what jobq says, each rule and each chart can be evaluated, and an alert
-# begins.
+# With the files of monitoring/, Prometheus and its exporter (as packaged by Debian) read the
+# values of jobq.  Each rule and each chart can be evaluated, and an alert fires.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,7 +26,7 @@ my $folder = File::Spec->rel2abs("$FindBin::RealBin/../../monitoring");
 my $http = HTTP::Tiny->new(timeout => $patience);
 my @started;
 
-# Whatever happens, none of them stays.
+# Kill all started programs at the end, even after a failure.
 END
 {
 	local $?;
@@ -36,7 +35,7 @@ END
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# Start a program that listens at a port that is free; which one it is.
+# Start a program that listens on a free port.  Returns the port.
 sub start
 {
 	my ($environment, @command) = @_;
@@ -57,7 +56,7 @@ sub start
 	return $port;
 }
 
-# What Prometheus answers.
+# The response of Prometheus to an API request.
 my $prometheus;
 
 sub ask
@@ -70,7 +69,7 @@ sub ask
 	die "$what @{[ %with ]}: $answer->{content}\n";
 }
 
-# The values of an expression, by one of its labels.
+# The values of an expression, by the given label.
 sub values_of
 {
 	my ($expression, $label) = @_;
@@ -78,7 +77,7 @@ sub values_of
 	return { map { ($_->{metric}{$label} // '') => $_->{value}[1] + 0 } @{ ask('query', query => $expression)->{result} || [] } };
 }
 
-# Wait until something is so, and say what there is if it does not come.
+# Wait until the condition holds; print the last state if the condition never does.
 sub becomes
 {
 	my ($what, $is) = @_;
@@ -106,7 +105,7 @@ SELECT jobq.enqueue('bad', queue => 'mails') FROM generate_series(1, 3);
 SELECT jobq.enqueue('any', queue => 'outside') FROM generate_series(1, 2)});
 wait_for($node, 'jobs have run', q{SELECT sum(completed) = 5 AND sum(dead) = 3 AND sum(running) = 0 AND bool_and(exact) FROM jobq.stats});
 
-# both sources of Prometheus
+# Both sources of Prometheus.
 token_file("$dir/tokens", 'Abcdefghijklmnopqrstuvwx0 user=watcher password=secret');
 my $web = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust');
 my $exporter = start({ DATA_SOURCE_NAME => "host=" . $node->host . " port=" . $node->port . " user=watcher dbname=postgres sslmode=disable" },
@@ -120,7 +119,7 @@ like($exported, qr/^jobq_stats_completed\{[^}]*kind="good"[^}]*\} 5$/m, 'and sta
 my @queries = slurp_file("$folder/queries.yaml") =~ /^(\w+):\n  query:/mg;
 is(join(' ', grep { $exported !~ /^${_}_\w+\{/m } grep { $_ ne 'jobq_worker' } @queries), '', 'and something of each query');
 
-# what a reader of the older format makes of the text
+# Check the text with a parser of the older format.
 my $text = $http->get("$web->{url}/metrics", { headers => { Authorization => 'Bearer Abcdefghijklmnopqrstuvwx0' } });
 is("$text->{status} $text->{headers}{'content-type'}", '200 application/openmetrics-text; version=1.0.0; charset=utf-8', 'jobq web has metrics');
 my $complaints;
@@ -157,7 +156,7 @@ becomes('each rule was evaluated, without an error', sub {
 });
 is(join(' ', grep { $_ ne 'JobqDeadLetters' } map { $_->{labels}{alertname} } grep { $_->{state} eq 'firing' } @{ ask('alerts')->{alerts} || [] }), '', 'and no other alert');
 
-# both say the same, and there is something of each name that the rules and the charts read
+# Both sources report the same values, and each metric in the rules and charts has values.
 becomes('both sources count the same', sub {
 	my @dead = map { values_of($_, 'queue') } 'jobq_jobs{state="dead"}', 'jobq_queue_dead';
 	my ($web_says, $exporter_says) = map { my $of = $_; join ' ', map { "$_ $of->{$_}" } sort keys %$of } @dead;
@@ -177,7 +176,7 @@ becomes('each chart shows something', sub {
 	return (!@empty, \@empty);
 });
 
-# what is mended is no alert any more
+# The alert ends when the cause is fixed.
 sql(q{SELECT jobq.delete_many(state => 'dead')});
 becomes('the alert ends', sub {
 	my @alerts = grep { $_->{labels}{alertname} eq 'JobqDeadLetters' } @{ ask('alerts')->{alerts} || [ { labels => { alertname => 'JobqDeadLetters' } } ] };

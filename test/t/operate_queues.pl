@@ -1,5 +1,5 @@
-# Queues: what survives a restart or a crash, and the limit of their length
-# with many producers.
+# Queues: settings and length survive a restart or a crash.  The length limit holds with many
+# concurrent producers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -52,11 +52,10 @@ sub sql
 	return $node->safe_psql($db // 'postgres', $command);
 }
 
-# No worker is in a job any more, nor at the end of one, where it gives its
-# place in the queue back.
+# Wait until no worker runs a job or is still returning the queue position of a finished job.
 sub rest
 {
-	# one may have seen that its job may run, before the queue was paused, and not show it yet
+	# a worker may have admitted its job before the queue was paused, and not yet show the job
 	my $pids = join ',', worker_pids($node);
 
 	sql('SELECT jobq.restart_workers()');
@@ -65,7 +64,7 @@ sub rest
 
 sql($setup);
 
-# pause() survives
+# A pause survives a restart and a crash.
 sql(q{SELECT jobq.create_queue('paused'), jobq.pause('paused')});
 my $id = sql(q{SELECT jobq.enqueue('nothing', queue => 'paused')});
 $node->restart;
@@ -77,8 +76,8 @@ is(sql(q{SELECT paused FROM jobq.queues WHERE name = 'paused'}), 't', 'paused: s
 sql(q{SELECT jobq.resume('paused')});
 is(sql(qq{SELECT state FROM jobq.wait($id, '5 min')}), 'completed', 'resumed');
 
-# Many producers, of which some roll back; workers and operators meanwhile.
-# Returns after all are done; what they saw is in the table seen.
+# Many producers, some of which roll back, while workers and operators are active.  Returns when
+# all are done.  The table "seen" has the lengths that the sessions observed.
 sub produce
 {
 	my ($sessions, $steps) = @_;
@@ -123,7 +122,7 @@ sql(q{SELECT jobq.create_queue('short', max_length => 20)});
 sql(q{CREATE TABLE seen (live bigint)});
 for my $round (1 .. 3)
 {
-	# in the second round nobody takes anything out but who cancels
+	# in the second round, only a cancellation removes jobs from the queue
 	sql(q{SELECT jobq.pause('short')}) if $round == 2;
 	produce(6, 150);
 	sql(q{SELECT jobq.pause('short')});
@@ -137,7 +136,7 @@ is(sql(q{SELECT count(*) FROM seen WHERE live > 20}), 0, 'never longer');
 cmp_ok(sql(q{SELECT count(*) FROM seen WHERE live > 10}), '>', 0, 'often long');
 is(sql(q{SELECT count(*) FROM pg_prepared_xacts}), 0, 'no transaction is left prepared');
 
-# dead letters that are retried are never refused, and count
+# Retried dead letters are never refused, and count towards the length.
 sql(q{SELECT jobq.delete_many(state => 'dead')});
 sql(q{CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$});
 sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
@@ -153,7 +152,7 @@ is(sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.jobs WHERE queu
 	8, 'eight are cancelled');
 is(sql(q{SELECT fill('short')}), 3, 'three places are free');
 
-# a limit that comes later, and one that changes
+# A limit is set later, and changed.
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later', delay => '1 hour') FROM generate_series(1, 7)});
 sql(q{SELECT jobq.alter_queue('later', max_length => 10)});
 is(sql(q{SELECT fill('later')}), 3, 'a limit counts what was there');
@@ -167,7 +166,7 @@ rest();
 sql(q{SELECT jobq.cancel_many(queue => 'later', state => 'waiting')});
 is(sql(q{SELECT fill('later')}), 15, 'after a cancel');
 
-# one is given while a transaction has jobs in it
+# A limit is set while an open transaction has jobs in the queue.
 sql(q{SELECT jobq.create_queue('open'), jobq.pause('open')});
 my $open = $node->background_psql('postgres', on_error_stop => 0);
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'open') FROM generate_series(1, 4);});
@@ -179,7 +178,7 @@ sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.jobs WHERE queue =
 is(sql(q{SELECT fill('open')}), 2, 'it counts then');
 $open->quit;
 
-# a restart and a crash, with a transaction open and one prepared
+# A restart and a crash, with an open and a prepared transaction.
 sql(q{SELECT jobq.cancel_many(queue => 'later', state => 'waiting'), jobq.resume('later'), jobq.wait_queue('later', '5 min'), jobq.pause('later')});
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5)});
 $open = $node->background_psql('postgres', on_error_stop => 0);
@@ -199,7 +198,7 @@ is(sql(q{SELECT fill('short')}), 0, 'after a crash: and counts');
 $node->restart;
 is(sql(q{SELECT fill('later') + fill('short')}), 0, 'after a restart');
 
-# a database that is not served has no counters
+# A database that is not served has no counters.
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 sql("SET client_min_messages = error; $setup", 'other');
 sql(q{SELECT jobq.create_queue('short', max_length => 5)}, 'other');
@@ -215,8 +214,8 @@ $waits->finish;
 is($out, "2\n", 'not served: what was committed counts');
 $open->quit;
 
-# Who waits for a job that leaves no trace hears that it was cancelled, also in a
-# transaction that was prepared, whose end does not say of which jobs.
+# A session that waits for a job with keep => 'nothing' is notified of the cancellation.  This
+# also holds for a prepared transaction, although its commit does not list the jobs.
 sql(q{SELECT jobq.create_queue('trackless', keep => 'nothing')});
 my $cancelled = sql(q{SELECT jobq.enqueue('nothing', queue => 'trackless', delay => '1 hour')});
 ($out, $err) = ('', '');

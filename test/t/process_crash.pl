@@ -1,5 +1,5 @@
-# A crash is charged only with proof: to the job in the one process whose crash
-# the postmaster has seen, and if the postmaster has lived on.
+# A crash is charged only with proof: to the job of the one process whose crash the postmaster
+# has seen, and only if the postmaster survives.
 #
 # Runs on each major: the postmaster's messages and signals are read.
 
@@ -23,8 +23,8 @@ jobq.notify_interval = '60s'
 });
 $node->start;
 
-# The shell's parent is the server process that runs the handler.  It must not last: on 15
-# it keeps the connection of a client open.
+# The shell's parent is the server process which runs the handler.  The shell must end: on 15 it
+# would keep a client's connection open.
 my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
 my $setup = qq{
 CREATE EXTENSION jobq;
@@ -57,7 +57,7 @@ $node->safe_psql('postgres', $setup);
 
 my $gate;
 
-# Innocents run, and are held up in their handlers.
+# Start innocent jobs, and hold them in their handlers.
 sub innocents
 {
 	$gate = $node->background_psql('postgres', on_error_stop => 0);
@@ -67,8 +67,8 @@ sub innocents
 	return;
 }
 
-# The server is gone, or has been: the session ends, before another server is
-# started that would keep it open.
+# The server has crashed: end the sessions before another server is started, which would keep
+# them open.
 sub leave
 {
 	foreach my $session (grep { defined } @_)
@@ -101,13 +101,13 @@ sub set_aside
 		"$attempts|2", "$what: charged for two crashes");
 }
 
-# The crash may end the session that has enqueued it before it has left.
+# The crash may end the session which enqueues the job.
 sub enqueue_culprit
 {
 	my ($kind, $payload) = @_;
 	my $out;
 
-	# the id is here before the commit: the server may crash before it has answered that
+	# the id arrives before the commit: the server may crash before it answers the COMMIT
 	$node->psql('postgres', "BEGIN; SELECT jobq.enqueue('$kind', '$payload'); COMMIT", stdout => \$out);
 	return $out;
 }
@@ -130,7 +130,7 @@ sub start_again
 	leave($gate);
 	undef $gate;
 
-	# somebody whom nobody has waited for may have the shared memory still
+	# an old process which was not waited for may still use the shared memory
 	my $started;
 	for (1 .. $PostgreSQL::Test::Utils::timeout_default)
 	{
@@ -142,8 +142,8 @@ sub start_again
 }
 
 #
-# A neighbour that does not come to its end within five seconds is killed by the
-# postmaster, and looks like the culprit then.
+# A neighbour which does not end within five seconds is killed by the postmaster, and then looks
+# like the culprit.
 #
 foreach my $culprit ('a job', 'an ordinary backend')
 {
@@ -168,8 +168,8 @@ foreach my $culprit ('a job', 'an ordinary backend')
 }
 
 #
-# The postmaster is killed.  Workers that notice it leave, with their jobs in
-# their slots; a scheduler that has not noticed looks at them.
+# The postmaster is killed.  Workers notice this and exit, with their jobs in their slots; a
+# scheduler which has not noticed sees these slots.
 #
 {
 	my $what = 'kill -9 of the postmaster';
@@ -180,7 +180,7 @@ foreach my $culprit ('a job', 'an ordinary backend')
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 	$session->query('SELECT 1');
 	stop_at_rest($node, $scheduler);
-	# it has been woken
+	# wake the scheduler
 	$session->query(q{SELECT jobq.enqueue('innocent', delay => '1ms')});
 	$node->kill9;
 	ok(wait_for_exit($_), "$what: worker $_ leaves") foreach @workers;
@@ -191,7 +191,7 @@ foreach my $culprit ('a job', 'an ordinary backend')
 }
 
 #
-# Everything is killed at once, workers first: the postmaster may have seen it.
+# Everything is killed at once, workers first, so the postmaster may have seen their crash.
 #
 foreach my $n (1, 2)
 {
@@ -223,7 +223,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 		my @pids = ($node->{_pid},
 			split /\n/, $node->safe_psql('postgres', 'SELECT pid FROM pg_stat_activity'));
 		my $offset = -s $node->logfile;
-		# one that cannot react keeps the postmaster from starting again, for five seconds
+		# a stopped process keeps the postmaster from starting again, for five seconds
 		stop_at_rest($node, launcher_pid($node));
 		signal_process('KILL', $node->safe_psql('postgres',
 			'SELECT pid FROM jobq.workers WHERE job_id IS NOT NULL LIMIT 1'));
@@ -239,7 +239,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 }
 
 #
-# The postmaster has lived on, or has ended by itself.
+# The postmaster has survived, or has ended by itself.
 #
 {
 	my $what = 'crash of a parallel worker';
@@ -304,8 +304,8 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 }
 
 #
-# A client's session crashes in jobq.work(), beside another one, where there is a
-# scheduler and where there is none.
+# A client's session crashes in jobq.work(), beside another session, with a scheduler and
+# without.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE aside');
 $node->safe_psql('aside', $setup);
@@ -322,7 +322,7 @@ sub crash_in_work
 	return;
 }
 
-# How many culprits the flight recorder keeps: see worker/process/flight.c.
+# The number of culprits in the flight recorder: see worker/process/flight.c.
 sub kept_culprits
 {
 	my $file = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/pg_stat_tmp/jobq_flight');
@@ -348,7 +348,7 @@ foreach my $dbname ('postgres', 'aside')
 		"$what: its neighbour is not charged");
 	$node->safe_psql($dbname, "SELECT jobq.cancel($before)");
 	crash_in_work($dbname);
-	# the charge is due before anything else is done
+	# the crash is charged before any other work
 	$node->safe_psql($dbname, q{CALL jobq.work('{manual}', stop_when_empty => true)});
 	wait_for($node, "$what: it becomes a dead letter", "SELECT count(*) = 1 FROM jobq.dead_letters WHERE id = $id", $dbname);
 	is($node->safe_psql($dbname, "SELECT attempt, crashes FROM jobq.dead_letters WHERE id = $id"), '2|2',
@@ -356,7 +356,7 @@ foreach my $dbname ('postgres', 'aside')
 	innocents_are_done($what);
 }
 
-# A record is kept as long as there is its database.
+# A record is kept as long as its database exists.
 $node->safe_psql('aside', q{CALL jobq.work('{manual}', stop_when_empty => true)});
 is(kept_culprits(), 0, 'all were charged');
 $node->safe_psql('aside', q{SELECT jobq.enqueue('crash', '{}', queue => 'manual')});
@@ -370,7 +370,7 @@ wait_for($node, 'there is a scheduler again', 'SELECT complete FROM jobq_interna
 is(kept_culprits(), 0, 'it is forgotten with its database');
 
 #
-# The crash undoes the record of the attempt before it, which was not flushed.
+# The crash undoes the record of the previous attempt, which was not flushed.
 #
 {
 	my $what = 'a crash after an attempt that failed';
@@ -381,8 +381,8 @@ is(kept_culprits(), 0, 'it is forgotten with its database');
 }
 
 #
-# While the server is being stopped, the stop of another process than the
-# worker may be what the handler hears of first.
+# During a stop of the server, the handler may first meet an error of another process which has
+# stopped.
 #
 {
 	my $what = 'an error by the stop of the server';
@@ -390,7 +390,7 @@ is(kept_culprits(), 0, 'it is forgotten with its database');
 	$gate->query('SELECT pg_advisory_lock(1)');
 	my $id = enqueue_culprit('stopped', '{}');
 	sleeps($node, "$what: the job is running", 1);
-	# it waits for the session to leave
+	# the stop waits for the session to leave
 	system_log('pg_ctl', '-D', $node->data_dir, '-m', 'smart', '-W', 'stop');
 	my $offset = -s $node->logfile;
 	wait_for_line($node->data_dir . '/postmaster.pid', qr/^stopping/m);

@@ -1,5 +1,5 @@
-# More jobs than the ready set has places for, in more lanes than it has: all
-# of them run, and what is not due stays.
+# More jobs than the ready set has slots, in more lanes than it has: all due jobs run, and other
+# jobs stay.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,7 @@ BEGIN ATOMIC INSERT INTO effect (job, priority) VALUES (job.id, (payload ->> 'p'
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
 });
 
-# Processor time that a process has used, in hundredths of a second.
+# Processor time used by a process, in hundredths of a second.
 sub cpu_time
 {
 	my ($pid) = @_;
@@ -37,14 +37,14 @@ sub cpu_time
 my $due = 'SELECT count(*) FROM jobq_internal.job WHERE run_at <= now()';
 
 #
-# Bulk, in one lane, far more than fits.
+# Bulk, in a single lane, far more jobs than slots.
 #
 $node->safe_psql('postgres', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[10000]))});
 work_off($node, 'a backlog in one lane is worked off', $due);
 
 #
-# 100 priorities, in several queues, single and in bulk, from several sessions
-# at once, and with a run_at that is anywhere in the past.
+# 100 priorities, in several queues, single and in bulk, from several concurrent sessions, and
+# with any run_at in the past.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -80,7 +80,7 @@ is( $node->safe_psql('postgres', q{SELECT count(*), min(attempt) FROM jobq.jobs 
 	'40|0', 'what is to run tomorrow has not');
 
 #
-# Work piles up while nothing runs, across a restart; then order is kept.
+# Work piles up while no job runs, across a restart; then the order is kept.
 #
 $node->append_conf('postgresql.conf', q{jobq.start_paused = on
 jobq.workers = '*=1'});
@@ -99,7 +99,7 @@ is($node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM effe
 	'20000|20000', 'each of them once');
 
 #
-# A backlog that must wait costs nothing while it waits.
+# A waiting backlog costs no processor time.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -115,7 +115,7 @@ sleeps($node, 'all workers are busy', 1);
 {
 	my $scheduler = scheduler_pid($node);
 
-	# once it has seen all there is, it sleeps
+	# the scheduler sleeps after it has read all jobs
 	my $quiet = 0;
 	foreach (1 .. 2 * $PostgreSQL::Test::Utils::timeout_default)
 	{
@@ -138,7 +138,7 @@ wait_for($node, 'what was scheduled runs when its time has come',
 	'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
-# The safety check finds what nobody has handed over.
+# The safety check finds a row which no process has announced.
 #
 $node->append_conf('postgresql.conf', q{jobq.poll_interval = '1s'});
 $node->restart;

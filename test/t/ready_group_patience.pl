@@ -1,5 +1,5 @@
-# Which jobs have lost their turn in their groups is known after a restart and a crash, and
-# where no scheduler is; and the scheduler wakes for it by itself.
+# A lost turn of a job in its group is known after a restart and a crash, and without a
+# scheduler.  The scheduler wakes by itself when a group's patience ends.
 
 use strict;
 use warnings FATAL => 'all';
@@ -52,7 +52,7 @@ sub crash { $node->stop('immediate'); $node->start; return }
 sub failed { my $id = shift; wait_for($node, "job $id has failed", "SELECT state = 'retryable' FROM jobq.status($id)"); return }
 my $in_order = q{SELECT string_agg(i::text, ' ' ORDER BY n) FROM step};
 
-# reserve() gives one job, and this is the one; its token
+# Reserve the only available job, which must be $id; returns the token.
 sub reserve
 {
 	my ($id, $what) = @_;
@@ -65,7 +65,7 @@ $node->start;
 sql($setup);
 
 #
-# Time alone sets the others free: nobody does anything meanwhile.
+# The end of the patience alone sets the other jobs free.
 #
 for my $queue ('soon', 'shared')
 {
@@ -75,7 +75,7 @@ for my $queue ('soon', 'shared')
 	is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', "$queue: the group has lost its patience");
 	is(sql("SELECT state, attempt FROM jobq.status($first)"), 'retryable|1', 'and the job that was stuck is where it was');
 
-	# that is known after a crash, too
+	# a lost turn is known after a crash, too
 	crash();
 	my $third = sql("SELECT put(3, '$queue')");
 	is(sql("SELECT state FROM jobq.wait($third, '5 min')"), 'completed', 'nobody waits for it after a crash');
@@ -87,7 +87,7 @@ for my $queue ('soon', 'shared')
 }
 
 #
-# A wait goes on after a crash and after a restart, and counts from its beginning.
+# A wait goes on after a crash and a restart, and still counts from the beginning.
 #
 my $first = sql(q{SELECT put(1, 'hour', true)});
 failed($first);
@@ -108,8 +108,8 @@ sql(q{SELECT jobq.test_clock('0')});
 sql('TRUNCATE step');
 
 #
-# What a consumer holds is not overtaken, over a crash either; if it comes back then, nobody
-# waits for it.
+# A job leased to a consumer is not overtaken, not even after a crash.  If the consumer then
+# gives the job back, the group does not wait for it.
 #
 $first = sql(q{SELECT put(1, 'taken')});
 $second = sql(q{SELECT put(2, 'taken')});
@@ -129,7 +129,7 @@ $token = reserve($third, 'the next one is free when it was given back');
 sql("SELECT jobq.ack($third, $token), jobq.cancel($first)");
 
 #
-# Nor is a procedure that runs when the server crashes, and begins anew.
+# A procedure which runs during the crash, and begins anew, is not overtaken, either.
 #
 sql('TRUNCATE step');
 $first = sql(q{SELECT jobq.enqueue('long', '{"i": 1}', queue => 'hour', group_key => 'g')});
@@ -141,8 +141,8 @@ is(sql("SELECT state FROM jobq.wait_many(ARRAY[$first, $second], '5 min') ORDER 
 is(sql($in_order), '1 2', 'before the others of its group');
 
 #
-# A job that has lost its turn gets it back while another runs, which fails: both are
-# waited for, one after the other.
+# A job regains a lost turn while another job runs and fails: the group waits for both, in
+# sequence.
 #
 sql('TRUNCATE step');
 $first = sql(q{SELECT put(1, 'hour', true)});
@@ -168,7 +168,7 @@ is(sql($in_order), '1 2 3', 'in their order');
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# Where no scheduler is, jobq.work() reads it from the rows.
+# Without a scheduler, jobq.work() reads the lost turns from the rows.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE aside');
 $node->safe_psql('aside', $setup);

@@ -1,6 +1,6 @@
-# More groups than there are places for: what is passed over, as its group has found no
-# place, is found again when its group has one and waits for it.  Else groups that wait
-# for such jobs would come to hold all places, and nothing would begin any more.
+# More groups than slots for groups.  A job whose group finds no slot is passed over, and found
+# again when the group has a slot and waits for the job.  Otherwise groups which wait for such
+# jobs would come to hold all slots, and no job would begin.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,7 +27,7 @@ CREATE TABLE held (n bigserial, id bigint, token bigint, priority int, client te
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }
 
-# A job for each of these clients.
+# Enqueue a job for each of these clients.
 sub enqueue
 {
 	my ($priority, $first, $last) = @_;
@@ -37,7 +37,7 @@ SELECT count(jobq.enqueue('bill', jsonb_build_object('client', g, 'priority', $p
 	FROM generate_series($first, $last) g});
 }
 
-# So many of what is held are done, in their order.
+# Complete the first $n of the held jobs.
 sub finish
 {
 	my ($n) = @_;
@@ -47,7 +47,7 @@ WITH h AS (UPDATE held SET done = true WHERE n IN (SELECT n FROM held WHERE NOT 
 SELECT count(jobq.ack(id, token)) FROM h});
 }
 
-# What is to be had is held.
+# Reserve all available jobs.
 sub take
 {
 	return sql(q{
@@ -56,15 +56,15 @@ WITH r AS (INSERT INTO held (id, token, priority, client)
 SELECT count(*) FROM r});
 }
 
-# each client's first job is in one lane
+# the first jobs of all clients are in the same lane
 enqueue(1, 1, $groups);
 wait_for($node, 'all are ready', "SELECT ready_entries = $groups FROM jobq_internal.scheduler_state()");
 sql(q{SELECT jobq.release(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
 wait_for($node, 'and can be had', "SELECT ready_entries = $groups FROM jobq_internal.scheduler_state()");
 is(take(), 56, 'as many jobs run as the role has places for groups');
 
-# and its second one in another, which is not passed over: few places are free at a time,
-# and whoever gets them has to wait for one that has been passed over
+# and their second jobs in another lane, which is not passed over: few slots are free at a time,
+# and the groups which get these slots wait for jobs which were passed over
 for (my $client = 57; $client <= $groups; $client += 3)
 {
 	finish(3);

@@ -1,5 +1,5 @@
-# Groups of the database keep their order where the scope, a role's name or number, or
-# the server changes; and where no scheduler is.
+# Groups with the scope "database" keep their order if the scope, a role's name or OID, or the
+# server changes, and without a scheduler.
 
 use strict;
 use warnings FATAL => 'all';
@@ -45,8 +45,8 @@ $node->start;
 sql($setup);
 
 #
-# In a session, where no scheduler is: what comes first stands in the last queue, behind
-# more jobs of its group than a session looks at.
+# In a session, without a scheduler: the first job is in the last queue, behind more jobs of its
+# group than a session reads.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE aside');
 $node->safe_psql('aside', $setup);
@@ -55,7 +55,7 @@ $node->safe_psql('aside', q{CALL jobq.work('{a,b}', stop_when_empty => true)});
 is($node->safe_psql('aside', q{SELECT count(*), bool_and(i = n - 1) FROM step}), '202|t', 'jobq.work(): all, in order');
 
 #
-# A role that is renamed has the groups that it had.  Another that gets its name has not.
+# A renamed role keeps its groups.  A new role with the old name does not get them.
 #
 sql(q{CREATE ROLE writer LOGIN; SELECT jobq.grant_privilege('writer')});
 my $first = sql(role('writer', q{SELECT put(1, 'a', true)}));
@@ -68,7 +68,7 @@ my $other = sql(role('writer', q{SELECT put(3, 'b')}));
 is(sql("SELECT state FROM jobq.wait($other, '5 min')"), 'completed', 'another role with the old name does not');
 
 #
-# A dump knows roles by their names, and a role has another number where it is restored.
+# A dump contains the names of roles, and a restored role may have another OID.
 #
 my $dump = $node->backup_dir . '.sql';
 $node->command_ok([ 'pg_dump', '-f', $dump, 'postgres' ], 'pg_dump');
@@ -87,8 +87,8 @@ wait_for($node, 'all is done there', $over, 'copy');
 is($node->safe_psql('copy', $in_order), '3b 1a 2b 4b', 'in order');
 
 #
-# A job that is enqueued while the scope of its queue changes waits for the group that it
-# had, and for the one that it has then.
+# A job enqueued during a change of its queue's scope waits for two groups: the group in the old
+# scope, and the group in the new scope.
 #
 sql('TRUNCATE step');
 $first = sql(q{SELECT put(1, 'a', true)});
@@ -113,7 +113,7 @@ wait_for($node, 'all is done', $over);
 is(sql($in_order), '1a 2c 4a 3c', 'and has its turn');
 
 #
-# A consumer's lease holds the group over a crash, and until the consumer is done.
+# The lease of a consumer holds the group across a crash, until the consumer is done.
 #
 sql('TRUNCATE step');
 my ($id, $token) = split /\|/, sql(q{SELECT put(1, 'taken'); SELECT id, token FROM jobq.reserve('{taken}', 1, '1 hour', '5 min')}) =~ s/^\d+\n//r;

@@ -1,5 +1,5 @@
-# More lanes than there are places for: each role has its share, what is urgent
-# comes first, and all is done in the end.
+# More lanes than slots: each role has its share, urgent jobs come first, and all jobs are done
+# in the end.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,7 +27,7 @@ SELECT jobq.register('quick', 'quick()');
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 });
 
-# One job of each of 2,000 priorities, which nobody takes.
+# One job of each of 2,000 priorities, without a consumer.
 my $log = -s $node->logfile;
 $node->safe_psql(
 	'postgres', q{
@@ -39,20 +39,21 @@ $node->wait_for_log(qr/more combinations of queue, priority and role have jobs t
 my $id = $node->safe_psql('postgres', q{SET ROLE modest; SELECT jobq.enqueue('quick')});
 wait_for($node, 'the job of another role is done', "SELECT state = 'completed' FROM jobq.status($id)");
 
-# so are hundreds of its priorities
+# hundreds of priorities of this role are served, too
 $node->safe_psql('postgres', q{SET ROLE modest; SELECT count(jobq.enqueue('quick', priority => p)) FROM generate_series(1, 300) p});
 wait_for($node, 'and 300 jobs of as many priorities', q{SELECT count(*) = 2000 FROM jobq_internal.job});
 
-# what is urgent passes all that came before
+# an urgent job overtakes all earlier jobs
 $id = $node->safe_psql('postgres', q{SET ROLE greedy; SELECT jobq.enqueue('anything', queue => 'outside', priority => -1)});
-# the scheduler may just read what there was no place for: it has done so when it has found this one
+# the scheduler may still read jobs which had no slot: the end of this job shows the end of the
+# read
 wait_for($node, 'the scheduler has looked', 'SELECT state = \'completed\' FROM jobq.status(' .
 	  $node->safe_psql('postgres', q{SELECT jobq.enqueue('quick', delay => '1 ms')}) . ')') foreach 1 .. 2;
 my $reserve = q{SELECT id, token FROM jobq.reserve('{outside}', wait => '180s')};
 is( $node->safe_psql('postgres', "SELECT id FROM ($reserve) r"),
 	$id, 'an urgent job comes first');
 
-# and the others come to their turn, all of them
+# the other jobs all get a turn
 my $session = $node->background_psql('postgres');
 $session->query_safe(
 	q{DO $$
@@ -72,12 +73,12 @@ my @told = slurp_file($node->logfile, $log) =~ /LOG:.*more combinations of queue
 is(scalar @told, 1, 'it was told once');
 
 #
-# When the first job of a lane that is not in memory becomes due, the others are not read
-# again: not one of which an old snapshot keeps thousands of dead index entries.
+# When the first job of a lane outside memory becomes due, the other lanes are not read again;
+# in particular not a lane for which an old snapshot keeps thousands of dead index entries.
 #
 my $index_reads = q{SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'job_ready'};
 
-# The scheduler that comes next knows only the lanes that have jobs, or dead entries, of the past.
+# The next scheduler knows only the lanes with jobs, or dead entries, of the past.
 sub replace_scheduler
 {
 	my $pid = scheduler_pid($node);

@@ -1,5 +1,5 @@
-# What a limiter remembers over a restart and over a crash of jobs that cost several
-# tokens, and of those that pass it by.
+# After a restart and a crash, a limiter remembers the tokens taken by jobs which cost several
+# tokens, and by jobs which cost none.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,8 +20,8 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-# 2 tokens an hour.  Of limiter a, jobs that cost 1, 2 and 10 start, and leave eight owing;
-# of b one that leaves less than one; c has keys.
+# 2 tokens an hour.  Jobs of limiter a cost 1, 2 and 10, and leave a debt of eight; a job of b
+# costs 3, and leaves two; c has keys.
 sql(q{
 CREATE EXTENSION jobq;
 CREATE FUNCTION price(job jsonb) RETURNS int LANGUAGE sql AS $$ SELECT (job -> 'payload' ->> 'price')::int $$;
@@ -52,14 +52,14 @@ foreach my $how ('fast', 'immediate')
 	$node->stop($how);
 	$node->start;
 	wait_for($node, "after a stop that is $how, limits are loaded", q{SELECT complete FROM jobq_internal.scheduler_state()});
-	# what is not known for certain is counted against those who wait
+	# uncertain tokens are counted as used
 	is(sql($tokens), $known, "after a stop that is $how, the same are owed");
 	is(sql(q{SELECT running FROM jobq.limits WHERE limiter = 'd'}), 1, 'what passes is not counted');
 	is(sql(q{SELECT count(*) FROM jobq.reserve('{d}', 4, '1 hour')}), 0, 'and the limiter is full');
 	is(sql(q{SELECT count(*) FROM jobq.live_jobs WHERE state = 'ready' AND kind <> 'any'}), 2, 'and jobs wait for tokens');
 }
 
-# what has come since then counts: 9 tokens are missing to the first of a
+# tokens accrued since then count: the first job of a lacks 9 tokens
 sql(q{SELECT jobq.test_clock('2 hours')});
 $node->stop('fast');
 $node->start;

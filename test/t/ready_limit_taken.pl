@@ -1,6 +1,6 @@
-# Jobs that do not wait for a place of their limiter: the place becomes free, the
-# scheduler ends or the server crashes while the scheduler is about to end such a job;
-# and jobs that only jobq.work() comes upon.
+# Jobs which do not wait for a slot of their limiter (when_taken).  The slot becomes free, the
+# scheduler ends or the server crashes while the scheduler is about to end such a job; and some
+# jobs are found only by jobq.work().
 
 use strict;
 use warnings FATAL => 'all';
@@ -31,7 +31,7 @@ SELECT jobq.create_limiter('one', max_running => 1, when_taken => 'skip');
 SELECT jobq.create_queue('leased', mode => 'consumer', limiter => 'one'), jobq.create_queue('served', limiter => 'one'),
 	jobq.create_queue('unserved', limiter => 'one')});
 
-# A consumer takes the place.
+# A consumer takes the slot.
 my ($id, $token);
 
 sub take
@@ -45,59 +45,49 @@ sub ack { return sql("SELECT jobq.ack($id, $token)"); }
 
 sub outcome { return sql("SELECT state FROM jobq.wait($_[0], '5 min')"); }
 
+# Call work() until the query returns true: the slot becomes free a moment after the end of
+# the job.
+sub work_until
+{
+	my ($query) = @_;
+
+	for (1 .. 1000)
+	{
+		sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
+		return if sql($query) eq 't';
+	}
+	return;
+}
+
 #
-# Where no worker serves the queue, nobody but a session in work() comes upon the job.
+# If no worker serves the queue, only a session in work() finds the job.
 #
 wait_for_scheduler($node);
 take();
 my $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
-# its place is free a moment after it is over
-for (1 .. 1000)
-{
-	sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
-	last if sql("SELECT state FROM jobq.status($job)") ne 'ready';
-}
+work_until("SELECT state <> 'ready' FROM jobq.status($job)");
 is(outcome($job), 'cancelled', 'work(): the job is cancelled');
 
-# A batch hears of it.
+# A batch counts the cancelled job.
 my $batch = sql(q{SELECT jobq.create_batch('with one', start => false)});
 sql("SELECT jobq.add_jobs($batch, 'note', '{1}', '{\"queue\": \"served\"}'); SELECT jobq.start_batch($batch)");
 is(sql("SELECT total, cancelled FROM jobq.wait_batch($batch, '5 min')"), '1|1', 'batch: its job is cancelled, and it is over');
 ack();
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
-# its place is free a moment after it is over
-for (1 .. 1000)
-{
-	sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
-	last if sql("SELECT state FROM jobq.status($job)") ne 'ready';
-}
+work_until("SELECT state <> 'ready' FROM jobq.status($job)");
 is(outcome($job), 'completed', 'work(): with a free place it runs');
 
-# With "replace", what a consumer has is over for such a job, when the policy is known.
+# With "replace", such a job ends the job of a consumer, once the policy is known.
 sql(q{SELECT jobq.create_limiter('one', when_taken => 'replace')});
 take();
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
-for (1 .. 1000)
-{
-	last if sql("SELECT state FROM jobq.status($id)") eq 'cancelled';
-	# its place is free a moment after it is over
-for (1 .. 1000)
-{
-	sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
-	last if sql("SELECT state FROM jobq.status($job)") ne 'ready';
-}
-}
+work_until("SELECT state = 'cancelled' FROM jobq.status($id)");
 is(outcome($id), 'cancelled', 'work(): it replaces what a consumer has');
-# its place is free a moment after it is over
-for (1 .. 1000)
-{
-	sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
-	last if sql("SELECT state FROM jobq.status($job)") ne 'ready';
-}
+work_until("SELECT state <> 'ready' FROM jobq.status($job)");
 is(outcome($job), 'completed', 'work(): and runs');
 sql(q{SELECT jobq.cancel_many(queue => 'unserved', state => 'waiting'); SELECT jobq.create_limiter('one', when_taken => 'skip')});
 
-# The scheduler goes round: it has seen that these jobs are due.
+# The scheduler completes a round, so it has seen the due jobs.
 sub go_round
 {
 	for (1 .. 3)
@@ -108,8 +98,8 @@ sub go_round
 	return;
 }
 
-# A job that is changed while it waits stands in the ready set twice for a while.  It does
-# not replace itself.
+# A job changed while it waits is in the ready set twice for a while.  The job does not replace
+# itself.
 sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); CREATE ROLE other LOGIN; SELECT jobq.grant_privilege('other');
 	SELECT jobq.create_limiter('latest', max_running => 1, when_taken => 'replace');
 	SELECT jobq.create_queue('latest', mode => 'consumer', limiter => 'latest');
@@ -128,7 +118,8 @@ is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'changed: another role h
 sql("SET ROLE other; SELECT jobq.ack($id, $token)");
 is(sql(q{SELECT id FROM jobq.reserve('{latest}', 1, wait => '5 min') r, jobq.ack(r.id, r.token)}), $job, 'changed: it has the place afterwards');
 
-# Nor is it turned away by the limiter of a queue that it has left for one that has another.
+# After a move to a queue with another limiter, the limiter of the old queue does not cancel the
+# job, either.
 sql(q{SELECT jobq.create_queue('left', mode => 'consumer', limiter => 'one'), jobq.create_queue('entered', mode => 'consumer', limiter => 'latest')});
 $job = sql(q{SELECT jobq.enqueue('any', '1', 'left')});
 go_round();
@@ -148,7 +139,7 @@ if ($points eq '0')
 }
 sql(q{CREATE EXTENSION injection_points});
 
-# Let all go on who are held at the point, one after the other.
+# Let all processes held at the point go on, one after the other.
 sub release
 {
 	my ($point) = @_;
@@ -162,7 +153,7 @@ sub release
 	return;
 }
 
-# The scheduler has taken a job out of the ready set, and is held before it ends it.
+# The scheduler has taken a job out of the ready set, and is held before it ends the job.
 sub hold
 {
 	my ($name) = @_;
@@ -182,8 +173,8 @@ for (1 .. 1000)
 }
 
 #
-# A worker's job is over, and it has not given the place back: nobody is turned away for
-# that.
+# A worker's job is over, but the worker has not given the slot back: no job is cancelled
+# because of this slot.
 #
 ack();
 sql(q{SELECT injection_points_attach('jobq-attempt-over', 'wait')});
@@ -197,10 +188,10 @@ release('jobq-attempt-over');
 is(outcome($job), 'completed', 'over: and runs');
 
 #
-# It can be seen that a worker's job has ended, and the worker has not come to say so: the
-# same.
+# The same, if the end of a worker's job is visible, but the worker has not reported it yet.
 #
-# The worker attaches to what injection points share before its commit, after which it cannot.
+# The worker attaches to the shared memory of injection points before its commit, because it
+# cannot do so afterwards.
 sql(q{
 CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -235,7 +226,7 @@ sql(q{SELECT jobq.test_clock('0')});
 take();
 
 #
-# The place becomes free.
+# The slot becomes free.
 #
 hold('free');
 ack();
@@ -243,8 +234,8 @@ release('jobq-taken');
 is(outcome($job), 'completed', 'free: it runs');
 
 #
-# The same, and another job of its group comes meanwhile: it does not overtake the one that
-# the scheduler has.
+# The same, and another job of the group comes meanwhile: it does not overtake the job held by
+# the scheduler.
 #
 take();
 sql(q{SELECT injection_points_attach('jobq-taken', 'wait')});
@@ -260,8 +251,8 @@ is(sql("SELECT string_agg(CASE id WHEN $job THEN 'first' ELSE 'second' END, ' ' 
 	'first second', 'group: in order');
 
 #
-# A worker has popped the job, and its lane is read again before it has begun: the job's own
-# place does not turn it away.
+# A worker has popped the job, and the lane is read again before the job begins: the job's own
+# slot does not cancel the job.
 #
 sql(q{SELECT injection_points_attach('jobq-worker-popped', 'wait')});
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
@@ -276,7 +267,7 @@ release('jobq-worker-popped');
 is(outcome($job), 'completed', 'popped: it runs');
 
 #
-# The same, and the worker begins while the scheduler looks at the job, but does not have the
+# The same, and the worker begins while the scheduler examines the job, but has not locked the
 # row yet.
 #
 sql(q{SELECT injection_points_attach('jobq-worker-popped', 'wait'), injection_points_attach('jobq-attempt-begins', 'wait'),
@@ -296,7 +287,7 @@ release('jobq-attempt-begins');
 is(outcome($job), 'completed', 'begun: it runs');
 
 #
-# The scheduler ends, and another does what it has left.
+# The scheduler ends, and the next scheduler completes the work.
 #
 take();
 hold('ended');
@@ -306,8 +297,9 @@ sql("SELECT pg_terminate_backend($scheduler)");
 is(outcome($job), 'cancelled', 'ended: it is cancelled');
 
 #
-# While jobs are compared, one that waits is offered to a session, which leases it: it has a
-# place, and does not replace itself.  There are so many leases that they are read in pieces.
+# While jobs are compared, a waiting job is handed off to a session, which leases it.  The job
+# then has a slot, and does not replace itself.  The leases are so many that they are read in
+# pieces.
 #
 sql(q{SELECT jobq.create_limiter('last', max_running => 1, when_taken => 'replace');
 	SELECT jobq.create_queue('newest', mode => 'consumer', limiter => 'last');
@@ -340,7 +332,7 @@ sql("SELECT jobq.ack($job, $held)");
 is(outcome($job), 'completed', 'replace: to its end');
 
 #
-# The server crashes: the job is there, and finds a place.
+# The server crashes: the job still exists, and finds a slot.
 #
 hold('crash');
 ack();
@@ -350,7 +342,7 @@ is(outcome($job), 'completed', 'crash: it runs');
 is(sql("SELECT count(*) FROM done WHERE id = $job"), '1', 'crash: once');
 
 #
-# The same while it is still taken.
+# The same while the slot is taken.
 #
 take();
 hold('crash, taken');

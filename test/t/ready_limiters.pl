@@ -1,9 +1,9 @@
-# Three limiters, or three keys of one, that eight workers and fifty consumers share:
-# there are never more jobs than a limiter allows, and never fewer as long as there is
-# work, also when workers, consumers and the server come to their end in the middle.
+# Eight workers and fifty consumers share three limiters, or three keys of a limiter.  Never
+# more jobs run than a limiter allows, and never fewer while there is work.  This holds even if
+# workers, consumers and the server end in the middle.
 #
-# A job runs until the test lets it end.  So the test knows at each moment how many
-# must run, whatever time it takes until they do.
+# A job runs until the test lets it end, so the test always knows how many jobs must run,
+# however long they take to start.
 
 use strict;
 use warnings FATAL => 'all';
@@ -135,7 +135,7 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-# The process of a worker that runs a job; jobs end until there is one.
+# The process of a worker with a running job; jobs end until there is such a process.
 sub running_worker
 {
 	for (1 .. 100)
@@ -147,7 +147,7 @@ sub running_worker
 	die 'no worker runs a job';
 }
 
-# Fifty consumers, as one process.
+# Fifty consumers, in a single process.
 sub start_consumers
 {
 	$output = '';
@@ -163,12 +163,12 @@ sub stop_consumers
 	my $theirs = q{FROM pg_stat_activity WHERE query ~ '^CALL consume'};
 
 	eval { $consumers->kill_kill };
-	# a session does not see by itself that its client has gone
+	# a session does not notice the end of its client
 	sql("SELECT count(pg_terminate_backend(pid)) $theirs");
 	return wait_for($node, 'the consumers have gone', "SELECT NOT EXISTS (SELECT $theirs)");
 }
 
-# What consumers held that are gone is held until their leases end.
+# Jobs of consumers which have ended are held until their leases end.
 my $days = 0;
 
 sub end_leases
@@ -189,7 +189,7 @@ sub all_are_taken
 	return;
 }
 
-# What limits the jobs of the three lines, and how many run of each when all may.
+# The limits of the jobs of the three lines, and the running jobs of each line at the limit.
 my @cases = (
 	[ 'limiters', q{('two', 2), ('three', 3), ('five', 5)},
 	  q{SELECT jobq.create_limiter(name, max_running => places) FROM line}, 'name', 'two 2, three 3, five 5' ],
@@ -201,7 +201,7 @@ foreach my $each (@cases)
 	my ($case, $lines, $create, $limiter, $all) = @$each;
 
 	$full = $all;
-	# a crash sets the clock back: what is due now must be due then
+	# a crash sets the clock back: jobs due now must be due then
 	sql(q{SELECT jobq.test_clock('0'); TRUNCATE line, may_end, ran});
 	sql("INSERT INTO line SELECT row_number() OVER (), name, places FROM (VALUES $lines) v (name, places)");
 	sql($create);
@@ -212,7 +212,7 @@ foreach my $each (@cases)
 	start_consumers();
 	all_are_taken("$case: at first");
 	my $both = q{SELECT count(DISTINCT queue) FROM jobq.jobs WHERE state = 'running'};
-	# those who have just come get what others leave
+	# processes which have just started get the slots left by other processes
 	for (1 .. 20)
 	{
 		last if sql($both) eq '2';
@@ -221,7 +221,7 @@ foreach my $each (@cases)
 	}
 	is(sql($both), 2, 'workers and consumers run jobs');
 
-	# a worker's place is given on, and the job comes again
+	# a worker's slot is given on, and the job comes again
 	foreach my $time (1 .. 3)
 	{
 		my $gone = running_worker();
@@ -231,14 +231,14 @@ foreach my $each (@cases)
 		all_are_taken("$case: after the end of a worker, $time");
 	}
 
-	# a consumer's is not, until its lease ends
+	# a consumer's slot is not, until the lease ends
 	stop_consumers();
 	is(sql(q{SELECT bool_and(running = max_running) FROM counted}), 't', 'what consumers have left is held');
 	end_leases();
 	start_consumers();
 	all_are_taken("$case: after the end of all consumers");
 
-	# a worker is killed while it runs a job, and the server restarts
+	# a worker is killed during a job, and the server restarts
 	my $offset = -s $node->logfile;
 	signal_process('KILL', running_worker());
 	wait_for_restart($node, $offset);
@@ -249,7 +249,7 @@ foreach my $each (@cases)
 	start_consumers();
 	all_are_taken("$case: after the crash of a worker");
 
-	# the server itself
+	# the server crashes
 	$node->stop('immediate');
 	$node->start;
 	stop_consumers();
@@ -258,7 +258,7 @@ foreach my $each (@cases)
 	start_consumers();
 	all_are_taken("$case: after the crash of the server");
 
-	# all that is left, without the gate
+	# all remaining jobs, without the gate
 	sql('INSERT INTO may_end VALUES (0)');
 	wait_for($node, 'all jobs come to their end', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
 	is(sql('SELECT count(*), count(DISTINCT n), count(DISTINCT job) FROM ran'), '360|360|360', 'each has run once');

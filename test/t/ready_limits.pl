@@ -1,5 +1,5 @@
-# Limits, groups and weights under load: many workers and consumers, some of
-# which are terminated, and servers that crash.
+# Limits, groups and weights under load: many workers and consumers, some of them terminated,
+# and servers which crash.
 
 use strict;
 use warnings FATAL => 'all';
@@ -119,7 +119,7 @@ sub nothing_leaks
 	return;
 }
 
-# Fifty consumers, as one process.
+# Fifty consumers, in a single process.
 sub consumers
 {
 	my ($queue, $transactions) = @_;
@@ -135,7 +135,7 @@ sub consumers
 	return $run;
 }
 
-# Have some of the backends terminated, one after the other, while there is work.
+# Terminate backends at random, one after the other, while there is work.
 sub terminate
 {
 	my ($times) = @_;
@@ -150,8 +150,8 @@ sub terminate
 	return;
 }
 
-# What consumers held that were terminated goes to others when their leases end.
-# Nobody else has a lease when the clock is put forward for that.
+# Jobs of terminated consumers become available when their leases end.  No other session has a
+# lease when the clock is put forward.
 my $minutes = 0;
 
 sub end_leases
@@ -169,10 +169,10 @@ sub end_leases
 }
 
 #
-# max_running = 7: of a queue of workers, of one of consumers, of a kind in both, of a
-# limiter that both name.
-# A worker hands its place on to itself, a consumer to one that waits; so it is never
-# free.  Of a kind or limiter of both, it may be for as long as a worker needs to wake up.
+# max_running = 7 for a queue of workers, a queue of consumers, a kind in both, or a limiter of
+# both.  A worker keeps the slot for its next job, and a consumer hands the slot off to a
+# waiting consumer.  Therefore the slot is never free.  A slot shared by both may be free until
+# a worker wakes up.
 #
 foreach my $case ('queue of workers', 'queue of consumers', 'kind in both', 'limiter of both')
 {
@@ -181,7 +181,7 @@ foreach my $case ('queue of workers', 'queue of consumers', 'kind in both', 'lim
 
 	sql(q{SELECT jobq.create_limiter('seven', max_running => 7)}) if $limiter eq 'seven';
 
-	# somebody may have left for another reason just then
+	# up to five times, because a session may have left for another reason
 	foreach my $time (1 .. 5, 'some are terminated')
 	{
 		my $kill = $time =~ /some/;
@@ -230,8 +230,8 @@ sql(q{SELECT jobq.alter_queue('workers', limiter => 'none'), jobq.alter_queue('c
 sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)'), jobq.test_clock('0')});
 
 #
-# A rate, in real time: never more.  That it is reached is seen by the clock that
-# tests put forward, in sql/ready_limits.sql.
+# A rate is never exceeded in real time.  sql/ready_limits.sql shows with the test clock that
+# the rate is reached.
 #
 sql(q{TRUNCATE run; ALTER SEQUENCE violation RESTART;
 	CREATE TABLE tick (at timestamptz DEFAULT clock_timestamp());
@@ -240,7 +240,7 @@ sql(q{TRUNCATE run; ALTER SEQUENCE violation RESTART;
 my $begin = sql('SELECT clock_timestamp()');
 sql(q{SELECT count(jobq.enqueue('tick', queue => 'workers')) FROM generate_series(1, 1000)});
 wait_for($node, 'rate: all done', 'SELECT count(*) = 1000 FROM tick');
-# what is looked at is when a worker had begun: each of the eight may have been let before
+# the query uses the start times of workers: each of the eight may have been admitted before
 is( sql(q{SELECT max(n) <= 100 + 10 + 8 FROM (SELECT count(*) OVER (ORDER BY started_at RANGE BETWEEN CURRENT ROW AND '990 ms' FOLLOWING) AS n
 	FROM jobq.jobs WHERE kind = 'tick') t}),
 	't', 'rate: never more than 100 and the burst in a second');
@@ -248,7 +248,7 @@ my $rate = sql(qq{SELECT round((count(*) - 10) / extract(epoch FROM max(at) - '$
 note "rate: $rate per second";
 cmp_ok($rate, '<=', 100.1, 'rate: nor on average');
 
-# A fast one, that the machine reaches: many ask at a time, each with a time of its own,
+# A fast rate, which the machine reaches: many processes ask at a time, each with its own time,
 # and no moment may be counted twice.  The bucket holds 200.
 sql(q{CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
 	SELECT jobq.create_queue('fast', rate => '2000 per second'), jobq.pause('fast');
@@ -262,7 +262,7 @@ note "6000 in $took s";
 cmp_ok($took, '>=', 5800 / 2000 - 0.005, 'fast rate: never more than the rate and the burst');
 
 #
-# Weights between queues of the same place.
+# Weights between queues of the same rank.
 #
 sql(q{SELECT jobq.create_queue('heavy', weight => 3), jobq.create_queue('light', weight => 1);
 	SELECT jobq.pause('heavy'), jobq.pause('light');
@@ -272,7 +272,7 @@ sql(q{SELECT jobq.create_queue('heavy', weight => 3), jobq.create_queue('light',
 	SELECT count(jobq.enqueue('served', to_jsonb(q), queue => q)) FROM unnest('{heavy,light}'::text[]) q, generate_series(1, 100);
 	CREATE FUNCTION busy() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(2)';
 	SELECT jobq.register('busy', 'busy()')});
-# no worker begins before all are there
+# no worker begins before all jobs are there
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(2)');
 sql(q{SELECT count(jobq.enqueue('busy', queue => 'workers')) FROM generate_series(1, 8)});
@@ -286,11 +286,10 @@ is(sql(q{SELECT count(*) FILTER (WHERE queue = 'heavy') BETWEEN 65 AND 85 FROM (
 sql(q{SELECT jobq.alter_queue('heavy', weight => 0), jobq.alter_queue('light', weight => 0)});
 
 #
-# Groups: more than there are places for, thousands in some; failures; crashes in
-# between.
+# Groups: more groups than slots, some with thousands of jobs; failures; crashes in between.
 #
-# In the second half of the rounds the groups have jobs in two queues.  An outdated entry
-# comes up in one round of four or so: JOBQ_BLOWS is how many rounds a half has.
+# In the second half of the rounds, the groups have jobs in two queues.  An outdated entry comes
+# up in one of about four rounds; JOBQ_BLOWS is the number of rounds in a half.
 my $half = $ENV{JOBQ_BLOWS} // 1;
 foreach my $round (1 .. 2 * $half)
 {
@@ -336,8 +335,8 @@ foreach my $round (1 .. 2 * $half)
 sql(q{SELECT jobq.alter_queue(q, group_scope => 'queue') FROM unnest('{groups,groups2}'::text[]) q});
 
 #
-# All groups wait for a retry that is far away, and there is no place for more:
-# others go on, and those that wait come back in time.
+# All groups wait for a distant retry, and there is no slot for more groups: other jobs go on,
+# and the waiting groups come back in time.
 #
 sql(q{TRUNCATE step; SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1h')});
 sql(q{SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE i WHEN 1 THEN 1 END), queue => 'groups', group_key => g::text))
@@ -368,8 +367,8 @@ is(sql(q{SELECT count(*) FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g OR
 nothing_leaks('full');
 
 #
-# Roles that have backlogs take turns for the only place of a queue.  It is held until
-# each has a worker that waits.
+# Roles with backlogs take turns for the only slot of a queue.  The slot is held until each role
+# has a waiting worker.
 #
 sql(q{CREATE ROLE anna LOGIN; CREATE ROLE bert LOGIN; CREATE ROLE cora LOGIN;
 	CREATE FUNCTION nothing(payload jsonb) RETURNS void LANGUAGE sql AS '';
@@ -392,7 +391,7 @@ cmp_ok(sql(q{SELECT count(*) FROM (SELECT role <> lag(role) OVER (ORDER BY start
 nothing_leaks('turns');
 
 #
-# Limits and rests after a crash.
+# Rate limits after a crash.
 #
 sql(q{SELECT jobq.test_clock('0');
 	CREATE FUNCTION gate() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
@@ -406,7 +405,7 @@ wait_for($node, 'crash: the bucket is empty', q{SELECT tokens < 1 FROM jobq.limi
 is(sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'gate' AND state = 'completed'}), 2, 'crash: no more have run');
 nothing_leaks('crash');
 
-# Each group's own bucket and rest, too.
+# Each group's own bucket and throttle, too.
 sql(q{CREATE TABLE noted (queue text, g text);
 CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -428,12 +427,12 @@ my $noted = q{SELECT string_agg(queue || ' ' || g || ' ' || n, ', ' ORDER BY que
 my $expected = 'paced a 3, paced b 1, paced c 2, throttled b 2';
 wait_for($node, 'groups: all have run that may', "SELECT ($noted) = '$expected' AND (SELECT count(*) = 4 FROM jobq.dead_letters WHERE kind = 'note')");
 
-# And the places and tokens of tenants.
+# The slots and tokens of tenants, too.
 sql(q{SELECT jobq.register('plain', 'gate()');
 SELECT jobq.create_queue('rented', mode => 'consumer', tenant => 'header t', tenant_max_running => 2),
 	jobq.create_queue('rationed', tenant => 'header t', tenant_rate => '2 per day burst 2');
 SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "a"}') FROM unnest('{rented,rationed}'::text[]) q, generate_series(1, 4)});
-# And those of the keys of limiters.
+# The slots and tokens of the keys of limiters, too.
 sql(q{SELECT jobq.create_limiter('places', max_running => 2, by => 'payload $.host'), jobq.create_limiter('tokens', rate => '2 per day burst 2', by => 'payload $.host'),
 	jobq.create_queue('keyed', mode => 'consumer', limiter => 'places'), jobq.register('call', 'gate()', limiter => 'tokens');
 SELECT jobq.enqueue('call', '{"host": "a"}', queue => q) FROM unnest('{workers}'::text[]) q, generate_series(1, 4);

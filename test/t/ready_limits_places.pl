@@ -1,5 +1,5 @@
-# More queues, kinds and limiters have limits than there are places for: jobs of those that
-# have found none wait, at no cost, and run when there is a place.
+# More queues, kinds and limiters have limits than there are slots: jobs whose limits have no
+# slot wait at no cost, and run when a slot is free.
 
 use strict;
 use warnings FATAL => 'all';
@@ -37,7 +37,7 @@ SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(json
 $node->append_conf('postgresql.conf', 'jobq.ready_entries = 1024');
 $node->restart;
 
-# How often the log says that there are too few places.
+# The number of log messages about too few slots.
 sub told
 {
 	return scalar(() = slurp_file($node->logfile) =~ /WARNING:  more than 16 queues, kinds and limiters have limits/g);
@@ -66,7 +66,7 @@ sub ran
 	return sql(q{SELECT string_agg(what, ', ' ORDER BY what) FROM ran});
 }
 
-# The last one of each is of a lane that is made beside another.
+# The last job of each pair is in a lane created beside another lane.
 sql(qq{SELECT jobq.enqueue('note', '"$_"', queue => '$_'), jobq.enqueue('note', '"$_"', queue => '$_', priority => 5)}) foreach ('has one', 'lacks one', 'outside');
 sql(qq{SELECT jobq.enqueue('$_', '"$_"'), jobq.enqueue('$_', '"$_"', priority => 5)}) foreach ('limited', 'named');
 sql(q{SELECT jobq.enqueue('note', '"no limits"')});
@@ -87,7 +87,7 @@ is_idle('nothing goes on when others have come');
 is(told(), 1, 'and no more is said');
 
 #
-# Limits are taken away, one after the other.
+# Limits are removed, step by step.
 #
 ok($node->psql('app', q{SELECT jobq.create_queue('one more', max_running => 1)}) != 0, 'there can be no more');
 sql(q{DELETE FROM ran; SELECT jobq.alter_queue('other 1', max_running => 0)});
@@ -100,7 +100,7 @@ is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', 10, '1 hour')}), '1', 'a
 is(told(), 1, 'nothing more is said');
 
 #
-# A limiter is missing, as logical replication checks no foreign keys.
+# A limiter is missing, because logical replication checks no foreign keys.
 #
 sql(q{
 SELECT jobq.alter_queue('other 5', max_running => 0), jobq.alter_queue('other 6', max_running => 0);

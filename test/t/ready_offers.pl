@@ -1,9 +1,8 @@
-# A job is handed to a consumer that waits, and the consumer cannot take it.
+# A job is handed off to a waiting consumer, which cannot take it.
 #
-# The consumer is stopped, so that it has the job in its hand for as long as we
-# like.  The queue lets one job run at a time: "running" tells that the place is
-# taken, whoever has it, and as the clients have nothing to do with that, there is
-# no moment in which it is not.
+# The consumer is stopped, so the hand-off lasts as long as the test needs.  The queue lets a
+# single job run, and "running" shows when the slot is taken, by any process.  The clients have
+# no part in this, so the slot is taken without interruption.
 
 use strict;
 use warnings FATAL => 'all';
@@ -40,7 +39,7 @@ is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wai
   for 1 .. 3;
 is(sql('SELECT count(*) FROM jobq_internal.job'), 0, 'nothing is left');
 
-# A session that waits in reserve(), and what it says to what it gets.
+# A session waits in reserve(), and prints the job it gets.
 sub consumer
 {
 	my ($name, %options) = @_;
@@ -63,7 +62,7 @@ sub waits
 	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND wait_event_type = 'Extension' AND state = 'active')";
 }
 
-# Its time was over before it got anything.
+# The session timed out before it got a job.
 sub left
 {
 	my ($session) = @_;
@@ -71,7 +70,7 @@ sub left
 	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND state = 'idle' AND query LIKE '%jobq.reserve%')";
 }
 
-# Stopped while it waits, so that it has no lock that others wait for; or its time is over.
+# A session stopped during its wait, without a lock which other processes need; or timed out.
 sub stopped
 {
 	my $session = consumer(@_);
@@ -82,7 +81,7 @@ sub stopped
 		my ($still, $late);
 
 		kill('STOP', $session->{pid});
-		# with certain locks of his, nobody would get an answer
+		# certain locks of the stopped session would block this query
 		$node->psql('postgres', $waits, stdout => \$still, timeout => 30, timed_out => \$late);
 		last if !$late && $still eq 't';
 		kill('CONT', $session->{pid});
@@ -144,7 +143,7 @@ sub nothing_is_left
 }
 
 #
-# An ack hands its place on.
+# An ack() passes its slot on.
 #
 my $first = consumer('first');
 post('a');
@@ -168,8 +167,8 @@ gets($first, 'b1', 'turns: a job of bob');
 post("b$_", 'bob') for 2 .. 3;
 post("c$_", 'carol') for 1 .. 2;
 
-# A consumer of each waits when the job of $first is done; who gets the next one does
-# that.
+# A consumer of each role waits when the job of $first is done.  The consumer which gets the
+# next job becomes $first.
 sub take_turns
 {
 	my ($what, $queues, @turns) = @_;
@@ -195,7 +194,7 @@ sub take_turns
 take_turns('turns', 'one', [ 'carol', 'c1' ], [ 'bob', 'b2' ], [ 'carol', 'c2' ], [ 'bob', 'b3' ]);
 nothing_is_left();
 
-# At the limiter of a kind, who has jobs in several queues has no more turns.
+# At the limiter of a kind, a role with jobs in several queues gets no more turns.
 sql(q{CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('shared', 'nothing()', max_running => 1);
 SELECT jobq.create_queue('any ' || i, open => true, mode => 'consumer') FROM generate_series(1, 4) i});
@@ -222,7 +221,7 @@ wait_for($node, 'kind: its limit is gone', q{SELECT count(*) = 1 FROM jobq_inter
 nothing_is_left();
 
 #
-# Those who leave with a job in their hand.
+# Consumers leave with a job handed off to them.
 #
 foreach my $how ('cancel', 'terminate', 'close')
 {
@@ -248,8 +247,8 @@ foreach my $how ('cancel', 'terminate', 'close')
 	nothing_is_left();
 }
 
-# Whose time is over meanwhile takes it all the same.  If it was over before he
-# was stopped, the next one has more.
+# A consumer which times out meanwhile still takes the job.  If the timeout came before the
+# stop, the next consumer has more time.
 my ($late, $time);
 foreach (2, 8, 32)
 {
@@ -269,7 +268,7 @@ acks($late);
 nothing_is_left();
 
 #
-# What happens to the job, the queue, or the session's rights meanwhile.
+# Changes to the job, the queue, or the session's privileges meanwhile.
 #
 my $taker = stopped('taker');
 my $id = post('a');
@@ -308,7 +307,7 @@ gets($taker, 'b', 'revoked: the other one waits on');
 acks($taker);
 nothing_is_left();
 
-# The limit goes, and comes back.
+# The limit is removed, and comes back.
 $taker = stopped('taker');
 post('a');
 running(1, 'no limit: a job is handed over');
@@ -322,15 +321,15 @@ sql(q{SELECT jobq.alter_queue('one', max_running => 1)});
 wait_for($node, 'there is a limit again', q{SELECT count(*) = 2 FROM jobq_internal.limit_slots()});
 
 #
-# Whom a job is handed to.
+# The choice of the consumer.
 #
-# Of a role of which nobody has thought: who may take it finds out.
+# For a job of a role unknown to the scheduler, the consumer with the privilege finds the job.
 my $may_not = consumer('may_not', role => 'bob');
 my $may = consumer('may', role => 'carol');
 post('a', 'carol');
 gets($may, 'a', 'a new role: who may take it does');
 acks($may);
-# Of one that is known: the other is not asked.
+# For a known role, the other consumer is not asked.
 $may = stopped('may', role => 'carol');
 post('b', 'carol');
 running(1, 'a known role: handed over at once');
@@ -342,7 +341,7 @@ gets($may_not, 'c', 'the other has waited for a job of its own');
 acks($may_not);
 nothing_is_left();
 
-# Of two queues, in the order given, whichever job came first.
+# Jobs come in the order of the given queues, not in the order of their ids.
 my $last = stopped('last');
 $taker = stopped('taker', queues => 'first, one');
 sql(q{BEGIN; SELECT jobq.enqueue('any', '"a"', queue => 'one'); SELECT jobq.enqueue('any', '"b"', queue => 'first'); COMMIT});
@@ -354,7 +353,7 @@ acks($_) foreach $taker, $last;
 nothing_is_left();
 
 #
-# The scheduler begins anew; a server crashes.
+# The scheduler restarts; the server crashes.
 #
 $taker = stopped('taker');
 post('a');
@@ -369,7 +368,7 @@ wait_for($node, 'its second entry is dropped', q{
 SELECT CASE WHEN n = 0 THEN (SELECT ready_entries = 0 FROM jobq_internal.scheduler_state()) END FROM (SELECT count(*) AS n FROM jobq.reserve('{one}')) r});
 nothing_is_left();
 
-# An extension is dropped and made anew.
+# The extension is dropped and created anew.
 $taker = stopped('taker');
 post('a');
 running(1, 'new extension: a job is handed over');

@@ -30,13 +30,12 @@ SELECT jobq.register('report', 'report()', queue => 'reports'), jobq.register('f
 });
 
 #
-# Eight workers, all busy, and a backlog of 100,000: the first of them that has
-# finished its job takes what is urgent, so that each of the others begins no
-# more than one before.  Another session stands in the line for the lock behind
-# the eight: each of them finishes one job, and no machine is too slow for that.
+# Eight busy workers, and a backlog of 100,000 jobs: the first worker to finish takes the urgent
+# job, so each other worker begins at most one job before.  Another session queues for the lock
+# behind the eight workers.  Each worker then finishes a single job, even on a slow machine.
 #
-# Before, there are jobs that take no time, which more workers than processors
-# leave to the others.
+# The jobs before take no time: if there are more workers than processors, some workers leave
+# these jobs to the others.
 #
 my ($session, $next) = map { $node->background_psql('postgres') } 1 .. 2;
 $session->query_safe('SELECT pg_advisory_lock(1)');
@@ -44,7 +43,7 @@ $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('fast', ar
 $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('normal', array_fill('{}'::jsonb, ARRAY[100000]))});
 foreach my $round (1 .. 5)
 {
-	# they are in the midst of it, with what they have taken along
+	# the workers are in the middle of the backlog, with prefetched jobs
 	wait_for($node, "urgent $round: all are busy", q{SELECT count(*) = 8 FROM jobq.workers WHERE state = 'running' AND kind = 'normal'});
 	sleeps($node, "urgent $round: and wait in line", 8);
 	my $before = $node->safe_psql('postgres', 'SELECT last_value FROM started');
@@ -64,8 +63,8 @@ $session->query_safe('SELECT pg_advisory_unlock(1)');
 $session->query_safe('SELECT pg_advisory_lock(2)');
 
 #
-# Reports that take forever, in their own pool: a fast queue does not wait for
-# any of them, nor does a queue that shares the other workers.
+# Reports take forever, in their own pool.  Neither a fast queue nor a queue which shares the
+# other workers waits for a report.
 #
 $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('report', array_fill('{}'::jsonb, ARRAY[1000]))});
 wait_for($node, 'reports: as many run as its pool has workers',

@@ -1,6 +1,6 @@
-# What there is only so much of: one role takes what it can get of leases,
-# reservations, groups, places of those who wait, places of the relay, places in the
-# ready set, and ticks of schedules, and is told so; another role goes on.
+# Limited resources: a role takes all available leases, reservations, groups, wait slots, relay
+# slots, ready entries and ticks of schedules, and is told about the limit.  Another role goes
+# on.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,7 +36,7 @@ GRANT ALL ON held TO greedy, modest;
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }
 
-# What the role gets from the query; or the error.
+# The output of the query as this role, or the error.
 sub as_role
 {
 	my ($role, $query) = @_;
@@ -67,7 +67,7 @@ is(as_role('greedy', 'SELECT count(jobq.extend(id, token, \'1 min\')) FROM (SELE
 	1, 'whoever holds all that it can holds it for longer');
 sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});
 
-# one reservation, which is held for longer again and again
+# a reservation, extended again and again
 is(as_role('greedy', sprintf($singly, 1)), 1, 'a job is held');
 my $longer = q{SELECT count(jobq.extend(id, token, '1 min' + i * interval '0 s')) FROM held, generate_series(1, %d) i};
 my $holder = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'greedy' ]);
@@ -80,14 +80,14 @@ $holder->query('ROLLBACK');
 $holder->quit;
 sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});
 
-# groups that wait for their failed jobs
+# groups which wait for their failed jobs
 sql(q{SET ROLE greedy; SELECT count(jobq.enqueue('fails', group_key => 'group ' || i)) FROM generate_series(1, 200) i});
 wait_for($node, 'as many groups of a role wait as may', q{SELECT count(*) >= 56 FROM jobq.jobs WHERE state = 'retryable'});
 my $id = as_role('modest', q{SELECT jobq.enqueue('quick', group_key => 'mine')});
 wait_for($node, 'a group of another role has a place', "SELECT state = 'completed' FROM jobq.status($id)");
 is(sql(q{SELECT count(*) FROM jobq.jobs WHERE state = 'retryable'}), 56, 'the first role has no more places than before');
 
-# places of sessions that wait
+# slots of waiting sessions
 sql(q{SELECT jobq.pause('silent')});
 my $wait = q{SELECT count(*) FROM jobq.wait_many((SELECT array_agg(id) FROM jobq.jobs WHERE queue = 'silent' AND role = current_role::regrole), '180 s')};
 sql("SET ROLE $_; SELECT count(jobq.enqueue('quick', queue => 'silent')) FROM generate_series(1, 101)") for 'greedy', 'modest';
@@ -109,12 +109,12 @@ $modest->quit;
 $many->finish;
 like($said, qr/role "greedy" waits for too many jobs/, 'the error says who waits for too much');
 
-# places of the relay, which an open transaction keeps
+# slots of the relay, kept by an open transaction
 my $listener = $node->background_psql('postgres', on_error_stop => 0);
 $listener->query(q{LISTEN news});
 my $open = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'greedy' ]);
 $open->query(q{BEGIN; SELECT count(jobq.notify('other', i::text)) FROM generate_series(1, 1000) i});
-# once more if it has taken so long that it was the relay's time
+# try again if this took so long that the relay sent meanwhile
 my ($heard, $relayed);
 for (1 .. 3)
 {
@@ -129,7 +129,7 @@ ok(!$relayed, 'the relay has room for another role, and takes its time') or diag
 $open->query('ROLLBACK');
 $_->quit for $open, $listener;
 
-# places in the ready set, and ticks
+# ready entries, and ticks
 sql(q{SET ROLE greedy; SELECT count(*) FROM jobq.enqueue_many('anything', array_fill('{}'::jsonb, ARRAY[3000]), queue => 'outside');
 	SELECT count(jobq.schedule('greedy ' || i, 'every 1 s', 'anything', options => '{"queue": "outside"}')) FROM generate_series(1, 500) i});
 $id = as_role('modest', q{SELECT jobq.enqueue('quick')});

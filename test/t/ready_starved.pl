@@ -1,5 +1,5 @@
-# Jobs that cannot start for now may be as many as the ready set has places for, in lanes
-# that are short, and keep no others from running; and they run when they may.
+# Blocked jobs may fill the ready set, in short lanes, but do not keep other jobs from running,
+# and run when they may.
 
 use strict;
 use warnings FATAL => 'all';
@@ -40,7 +40,7 @@ END});
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }
 
-# Keep a worker of the queue busy, and have jobs take all places meanwhile, by this query.
+# Keep a worker of the queue busy, and fill all slots with the jobs of this query meanwhile.
 sub fill_up
 {
 	my ($when, $queue, $kind, $query) = @_;
@@ -54,8 +54,8 @@ sub fill_up
 	return $gate;
 }
 
-# A job runs that is as urgent as those that take the places, and one that is less so; and
-# so many that they need many places.
+# A job as urgent as the blocked jobs runs, and a less urgent job, and enough jobs to need many
+# slots.
 sub others_run
 {
 	my ($when) = @_;
@@ -78,7 +78,7 @@ sub all_run
 	return;
 }
 
-# The scheduler does not go round meanwhile.
+# The scheduler does not run rounds meanwhile.
 sub is_quiet
 {
 	my ($when) = @_;
@@ -97,7 +97,7 @@ sub is_quiet
 }
 
 #
-# Jobs that wait for the only place of a limiter, and are more urgent than others.
+# Jobs wait for the only slot of a limiter, and are more urgent than the other jobs.
 #
 my $gate = fill_up('full', 'kinds', 'limited', q{SELECT fill('kinds', 'limited', -200)});
 others_run('full');
@@ -107,12 +107,12 @@ $gate->quit;
 all_run('full: all run when the place is free');
 
 #
-# A queue that no worker serves any more.
+# A queue is not served by any worker any more.
 #
 $gate = fill_up('unserved', 'unserved', 'note', q{SELECT fill('unserved', 'note', 0)});
 sql(q{ALTER SYSTEM SET jobq.workers = 'live,kinds=2; tenants=1'});
 $node->reload;
-# when the scheduler has looked at two batches, one after the other, it goes by the setting
+# after two evaluations of batches, in sequence, the scheduler uses the new setting
 foreach my $n (1, 2)
 {
 	my $batch = sql('SELECT jobq.create_batch()');
@@ -130,7 +130,7 @@ $node->reload;
 all_run('unserved: all run when they are served');
 
 #
-# A queue that is paused, with many tenants.
+# A paused queue with many tenants.
 #
 $gate = fill_up('paused', 'tenants', 'note', q{
 	SELECT count(*) FROM generate_series(1, 120) t,

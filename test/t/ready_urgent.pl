@@ -1,5 +1,5 @@
-# Where the ready set has no place left, an urgent job gets one all the same.  That it
-# keeps it is seen by scheduler_turns.pl.
+# An urgent job gets a slot in a full ready set.  scheduler_turns.pl shows that the job keeps
+# the slot.
 
 use strict;
 use warnings FATAL => 'all';
@@ -31,8 +31,8 @@ SELECT jobq.register('note', 'note(jsonb)')});
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }
 
-# One role has 120 lanes of 16 jobs: each is too short to give anything to its like.
-# The only worker is held up until all have come.
+# A role has 120 lanes of 16 jobs: each is too short to give a slot to an equal lane.  The only
+# worker is held until all jobs have come.
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.enqueue('note', '"first"', queue => 'once')});

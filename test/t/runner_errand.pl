@@ -1,6 +1,6 @@
-# A plain statement in another database: what becomes of it, and of its job, if one of
-# the two processes ends or crashes, if the server has no place for it, and if the
-# databases have other encodings.
+# A plain statement in another database: the fate of the statement and of its job.  One of the
+# two processes ends or crashes, the server has no slot for a process, or the databases have
+# different encodings.
 #
 # Runs on each major: processes are started and ended by the server.
 
@@ -41,8 +41,8 @@ sub ends
 	return;
 }
 
-# Wait until the errand sleeps in its statement, in the attempt of this number; returns
-# its process id, and the worker's.
+# Wait until the errand sleeps in its statement, in this attempt; returns the process ids of the
+# errand and of the worker.
 sub runs
 {
 	my ($id, $attempt) = @_;
@@ -66,7 +66,7 @@ CREATE EXTENSION jobq;
 CREATE DATABASE other TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'});
 $node->safe_psql('other', 'CREATE TABLE trace (n int, note text)');
 
-# Encodings: the statement, and what it says
+# Encodings: the statement, and its error
 my $id = there("INSERT INTO trace VALUES (1, '\xc3\xbc')");
 ends($id, 'completed|1|', 'it is done');
 is($node->safe_psql('other', q{SELECT encode(convert_to(note, 'LATIN1'), 'hex') FROM trace}), 'fc',
@@ -77,14 +77,14 @@ $id = there("SELECT '\xe2\x98\x83'", ', max_attempts => 1');
 ends($id, 'dead|1|character with byte sequence 0xe2 0x98 0x83 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
 	'what the other database cannot write');
 
-# The errand is terminated: an error like others
+# The errand is terminated: an ordinary error
 $id = there(q{SELECT pg_sleep(3600) FROM (SELECT WHERE NOT EXISTS (SELECT FROM trace WHERE n = 2)) x});
 my ($errand, $worker) = runs($id, 1);
 $node->safe_psql('other', 'INSERT INTO trace VALUES (2)');
 sql("SELECT pg_terminate_backend($errand)");
 ends($id, 'completed|2|', 'after it was terminated, it runs again');
 
-# The worker is terminated: the errand ends with it, and the job runs again
+# The worker is terminated: the errand ends, too, and the job runs again
 $id = there(q{SELECT pg_sleep(3600) FROM (SELECT WHERE NOT EXISTS (SELECT FROM trace WHERE n = 3)) x});
 ($errand, $worker) = runs($id, 1);
 $node->safe_psql('other', 'INSERT INTO trace VALUES (3)');
@@ -92,7 +92,7 @@ sql("SELECT pg_terminate_backend($worker)");
 gone($errand, 'the errand of a worker that was terminated ends');
 ends($id, 'completed|2|', 'and the job runs again');
 
-# The errand crashes: its job is charged with that, and becomes a dead letter
+# The errand crashes: the crash is charged to the job, which becomes a dead letter
 $id = there(q{SELECT pg_sleep(3600)}, ', max_attempts => 9');
 foreach my $crash (1, 2)
 {
@@ -104,20 +104,20 @@ foreach my $crash (1, 2)
 }
 ends($id, 'dead|2|the server process crashed while it ran the job', 'a job whose errand crashes is charged');
 
-# A fast shutdown while it runs
+# A fast shutdown during the statement
 $id = there(q{SELECT pg_sleep(3600) FROM (SELECT WHERE NOT EXISTS (SELECT FROM trace WHERE n = 4)) x});
 runs($id, 1);
 $node->safe_psql('other', 'INSERT INTO trace VALUES (4)');
 $node->restart;
 like(sql("SELECT state FROM jobq.wait($id, '5 min')"), qr/^completed$/, 'after a restart it is done');
 
-# What may be tried only once is not done twice
+# A job with a single attempt is not done twice
 $id = there(q{SELECT pg_sleep(3600)}, ', max_attempts => 1');
 runs($id, 1);
 $node->restart;
 ends($id, 'dead|1|the server, or its work in this database, ended while the statement ran', 'nor is it after a restart, if it has but one attempt');
 
-# No place for another process
+# No slot for another process
 $node->append_conf('postgresql.conf', 'max_worker_processes = 4');
 $node->restart;
 $id = there('SELECT 1');

@@ -1,5 +1,5 @@
-# Effects in the database happen exactly once, and nothing is lost, whatever
-# is terminated, stopped or crashed meanwhile.
+# Effects in the database happen exactly once, and no job is lost, when processes are
+# terminated, stopped or crashed.
 #
 # Runs on each major: exactly-once effects rest on the server's transactions.
 
@@ -84,7 +84,7 @@ WHERE backend_type = '$type' ORDER BY random() LIMIT 2) p});
 	return;
 }
 
-# In rounds: some jobs, and something bad as soon as some of them have run.
+# Each round has some jobs, and a disturbance as soon as some of the jobs have run.
 my @blows = (
 	sub { terminate('jobq worker') },
 	sub { terminate('jobq scheduler') },

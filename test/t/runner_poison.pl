@@ -1,5 +1,5 @@
-# A job that kills its server process is charged for it and set aside after a
-# few times; its neighbours are not charged.
+# A job which kills its server process is charged, and set aside after a few times; its
+# neighbours are not charged.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +16,7 @@ jobq.max_workers = 14
 });
 $node->start;
 
-# The shell's parent is the server process that runs the handler.
+# The shell's parent is the server process which runs the handler.
 $node->safe_psql(
 	'postgres', q{
 CREATE EXTENSION jobq;
@@ -56,7 +56,7 @@ SELECT jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attemp
 SELECT jobq.register('crash_procedure', 'crash_procedure(jsonb)', backoff => 'fixed 1ms', max_attempts => 10, retry_on => '{40}');
 });
 
-# Hold the innocents up in their handlers.
+# Hold the innocent jobs in their handlers.
 my $gate;
 
 sub close_gate
@@ -70,7 +70,7 @@ sub open_gate
 {
 	my ($lost) = @_;
 
-	# its session is gone if the server has crashed
+	# after a crash of the server, the gate's session is gone
 	$lost ? eval { $gate->{run}->finish } : $gate->quit;
 	return;
 }
@@ -85,7 +85,7 @@ sub innocents
 	return;
 }
 
-# The innocents are done, in one attempt, and have left their effects once.
+# The innocent jobs are done in the first attempt, and have left their effects once.
 sub innocents_are_done
 {
 	my ($what, $n) = @_;
@@ -104,8 +104,7 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job WHERE j.state = 'completed'}),
 	return;
 }
 
-# A handler crashes its process: by itself, and by signals that differ in what
-# the process can still do.
+# A handler crashes its process, with signals which the process can and cannot handle.
 foreach my $case (
 	[ 'crash', 'ABRT' ],
 	[ 'crash', 'KILL' ],
@@ -116,7 +115,7 @@ foreach my $case (
 	my $offset = -s $node->logfile;
 
 	innocents('innocent', 8);
-	# the crash may end the session before it has left
+	# the crash may end the session before the session has left
 	$node->psql('postgres', qq[SELECT jobq.enqueue('$kind', '{"signal": "$signal"}')]);
 	wait_for_restart($node, $offset);
 	open_gate(1);
@@ -134,8 +133,8 @@ SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.dead_let
 	is($crashes, 2, "SIG$signal in a handler: two crashes and no more");
 }
 
-# Several at once, of several roles: whoever has crashed a process runs alone
-# from then on, so that the next crash has one culprit only.
+# Several crashes at once, by jobs of several roles.  A job which has crashed a process runs
+# alone afterwards, so the next crash has a single culprit.
 {
 	$node->safe_psql(
 		'postgres', q{
@@ -160,7 +159,7 @@ SELECT jobq.enqueue('crash', '{"signal": "ABRT"}'), jobq.enqueue('innocent', max
 	cmp_ok($crashes, '<=', 8, 'several that crash: no more often than they may');
 }
 
-# Nobody's doing.
+# Crashes and shutdowns not caused by a job.
 foreach my $kind ('innocent', 'innocent_procedure')
 {
 	innocents($kind, 8);
@@ -188,8 +187,8 @@ foreach my $kind ('innocent', 'innocent_procedure')
 	innocents_are_done("$kind, crash of the scheduler", 8);
 }
 
-# Killed from outside, a worker looks like one that its job has crashed: that
-# one job is charged, and succeeds at its next attempt.
+# A worker killed from outside looks like a worker crashed by its job: this job is charged, and
+# succeeds at its next attempt.
 {
 	close_gate();
 	my $offset = -s $node->logfile;
@@ -216,7 +215,7 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 	$node->safe_psql('postgres', 'TRUNCATE effect');
 }
 
-# A worker that is idle has nothing to be charged for.
+# No job is charged for the crash of an idle worker.
 {
 	my $offset = -s $node->logfile;
 
@@ -229,11 +228,11 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 		'7', 'the dead letters are those of the handlers that crashed');
 }
 
-# A crash undoes what has not been flushed: the job that came before the culprit in
-# its group.  That one runs first again, and the culprit, which has not begun then
-# to anybody's knowledge, keeps its place, even if it had but one attempt.
-# The scheduler flushes before it sends notifications, and so the first job's handler
-# stops it, once in each try, until the crash ends it.
+# A crash undoes work which was not flushed: the job before the culprit in the group.  This job
+# runs first again.  No process knows that the culprit has begun, so the culprit keeps its
+# position, even with a single attempt.  The scheduler flushes before each notification.
+# Therefore the first job's handler stops the scheduler, once in each try, until the crash ends
+# it.
 {
 	$node->append_conf('postgresql.conf', q{
 wal_writer_delay = '10s'
@@ -271,7 +270,7 @@ CREATE FUNCTION enqueue_in_order(name text, more jsonb DEFAULT '{}', attempts in
 		my ($a, $b, $c) = split / /, $names;
 		my $undone = 0;
 
-		# something else may flush in between, but not each time
+		# another process may flush in between, but not each time
 		for (my $try = 1; $try <= 40 && !$undone; $try++)
 		{
 			my $offset = -s $node->logfile;
@@ -279,7 +278,7 @@ CREATE FUNCTION enqueue_in_order(name text, more jsonb DEFAULT '{}', attempts in
 			my $stop = qq{jsonb_build_object('stop', 'stopped.$a.$try')};
 
 			$node->safe_psql('postgres', 'TRUNCATE ran');
-			# nothing runs before all of them are there; the crash may end the session
+			# no job runs before all are there; the crash may end the session
 			$node->psql('postgres', qq{
 BEGIN;
 SELECT enqueue_in_order('$a', '$first' || $stop), enqueue_in_order('$b', '$second', $attempts), enqueue_in_order('$c');
@@ -299,7 +298,7 @@ COMMIT});
 	$node->safe_psql('postgres', q{SELECT jobq.delete(id) FROM jobq.dead_letters WHERE kind = 'in_order'});
 }
 
-# A dead letter can be tried again, and is again set aside.
+# A retried dead letter is set aside again.
 {
 	my $id = $node->safe_psql('postgres',
 		q{SELECT max(id) FROM jobq.dead_letters WHERE kind = 'crash'});
@@ -309,8 +308,8 @@ COMMIT});
 		"SELECT jsonb_array_length(errors) = 4 AND crashes = 2 FROM jobq.dead_letters WHERE id = $id");
 }
 
-# If it cannot be written that a job has failed, as that is cancelled, its worker exits, and
-# no other is hit.
+# If a failure cannot be recorded, because the write is cancelled, the worker exits, and no
+# other process is hit.
 {
 	my $offset = -s $node->logfile;
 	my $waits = q{EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq_internal.dead_letter'::regclass AND NOT granted)};

@@ -1,6 +1,6 @@
-# A worker dies just when its job is over, or is looked for: the job is charged for
-# what it has done, once and before it runs again, and no two workers run it.  The server
-# holds whoever matters.
+# A worker dies just when its job is over, or while another process looks for the job.  The job
+# is charged correctly, once and before it runs again, and no two workers run it.  Injection
+# points hold the processes.
 
 use strict;
 use warnings FATAL => 'all';
@@ -60,7 +60,7 @@ sub is_held
 		"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$point'");
 }
 
-# Let go on who are held at the point: one, or none any more.
+# Let all processes held at the point go on, if there are any.
 sub release
 {
 	my ($point) = @_;
@@ -75,8 +75,7 @@ sub release
 }
 
 #
-# A worker dies when its job has put itself off and that has committed: nothing is
-# charged.
+# A worker dies after its job has snoozed and committed: no attempt is charged.
 #
 sql(q{SELECT injection_points_attach('jobq-attempt-over', 'error')});
 hold('jobq-worker-dead');
@@ -90,9 +89,10 @@ is(sql("SELECT state, attempt, error FROM jobq.status($id)"), 'scheduled|0|', 'o
 sql("SELECT jobq.cancel($id); TRUNCATE begun");
 
 #
-# A worker is asked to stop its job when all it can do is to commit that the job runs again.
+# A cancellation reaches the worker when it can only commit the next run of the job.
 #
-# The worker attaches to what injection points share before its commit, after which it cannot.
+# The worker attaches to the shared memory of injection points before its commit, because it
+# cannot do so afterwards.
 sql(q{
 CREATE FUNCTION put_off(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -122,9 +122,9 @@ foreach my $how ('snooze', 'fail')
 }
 
 #
-# The worker is asked as late, and cannot cancel it: another session has its row then, the
-# worker's own transaction fails, or the worker ends at once.  The scheduler does it, or
-# the next scheduler.
+# The cancellation is as late, and the worker cannot do it: another session has locked the row,
+# the worker's transaction fails, or the worker ends at once.  The scheduler, or the next
+# scheduler, cancels the job.
 #
 sub asked_late
 {
@@ -142,7 +142,7 @@ sub asked_late
 	return ($late, $worker);
 }
 
-# A session that has the row of the job.
+# A session which has locked the row of the job.
 sub has_row
 {
 	my ($of) = @_;
@@ -152,7 +152,7 @@ sub has_row
 	return $has;
 }
 
-# Wait until the worker has done what it can, and has nothing to do.
+# Wait until the worker has done its part, and is idle.
 sub rests
 {
 	my ($what, $worker) = @_;
@@ -194,8 +194,8 @@ foreach my $point ('jobq-cancel-given-back', 'jobq-attempt-over')
 }
 
 #
-# Another session takes the row before the worker, which has stopped, can write that the
-# job is cancelled.
+# Another session locks the row before the worker, which has stopped the job, can record the
+# cancellation.
 #
 my $keeper = $node->background_psql('postgres');
 $keeper->query_safe('SELECT pg_advisory_lock(1)');
@@ -213,7 +213,7 @@ $has->quit;
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'stopped: it is cancelled');
 
 #
-# DDL on the database has the worker leave at that moment.
+# DDL on the database makes the worker leave at this moment.
 #
 $id = sql(q{SELECT jobq.enqueue('note')});
 sleeps($node, 'dismissed: the job runs', 1);
@@ -222,14 +222,14 @@ hold('jobq-attempt-failed');
 is(sql("SELECT jobq.cancel($id)"), 't', 'dismissed: the worker is asked to stop it');
 is_held('jobq-attempt-failed');
 $keeper->quit;
-# this changes nothing, but wants to be alone
+# this changes nothing, but needs a database without other sessions
 $node->safe_psql('template1', 'ALTER DATABASE postgres SET TABLESPACE pg_default');
 ok(wait_for_exit($leaves), 'dismissed: it has left');
 sql(q{SELECT injection_points_detach('jobq-attempt-failed')});
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'dismissed: the job is cancelled');
 
 #
-# Another session is about to move the job when a worker that is asked to stop it dies.
+# Another session is about to move the job when a worker with a pending cancellation dies.
 #
 hold('jobq-job-may-run');
 $id = sql(q{SELECT jobq.enqueue('note')});
@@ -250,7 +250,7 @@ $mover->quit;
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', 'moved: it is cancelled');
 
 #
-# Nor is it shown as running when that has committed, whatever else has.
+# A job with a committed snooze is not shown as running, even after a large transaction.
 #
 sql(q{
 CREATE FUNCTION crowd() RETURNS void LANGUAGE sql AS $$
@@ -266,9 +266,9 @@ release('jobq-attempt-over');
 is(sql("SELECT state FROM jobq.status($id)"), 'cancelled', 'crowd: at once');
 
 #
-# The worker of a procedure dies while the scheduler reads the rows of the lane, before
-# it has looked at its workers: the row that nobody seems to run is not given to another
-# worker, from which the charge would take it.
+# The worker of a procedure dies while the scheduler reads the rows of the lane, before the
+# scheduler has checked its workers.  The row seems unclaimed, but is not given to another
+# worker, because the charge would take the row from that worker.
 #
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -290,7 +290,7 @@ wait_for_exit($pid);
 release('jobq-lane-read');
 is_held('jobq-worker-dead');
 
-# the other worker would have begun with it before this one
+# the other worker would begin the dead worker's job before this job
 my $other = sql(q{SELECT jobq.enqueue('note', priority => 10)});
 sleeps($node, 'dead: the other worker has a job', 1);
 is(sql("SELECT count(*) FROM begun WHERE id = $id"), 1, 'dead: it is not that of the one that has died');
@@ -303,9 +303,9 @@ is(sql("SELECT count(*) FROM begun WHERE id = $id"), 2, 'dead: it has not run mo
 $gate->quit;
 
 #
-# A worker has seen that its job has not expired, and is held before it shows that it runs
-# it.  It has expired when somebody wants its unique key: that one has a job of his own,
-# and the worker does not begin with the other.
+# A worker has read a job which has not expired, and is held before it publishes the start.  The
+# job then expires, and a session wants the unique key: the session gets a new job, and the
+# worker does not begin the old job.
 #
 hold('jobq-job-may-run');
 $id = sql(q{SELECT jobq.enqueue('note', unique_key => 'k', expires_at => now() + interval '1 hour')});
@@ -324,8 +324,8 @@ is(sql("SELECT count(*) FROM begun WHERE id = $id"), 0, 'expired: and not begun'
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# A job has failed in jobq.work(), so its row is there again, and that is not recorded yet:
-# no worker is told of it meanwhile.
+# A job has failed in jobq.work(): its row is there again, but the failure is not recorded yet.
+# No worker is notified of the job meanwhile.
 #
 sql(q{TRUNCATE begun;
 CREATE FUNCTION stumble(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
@@ -358,9 +358,9 @@ $gate->quit;
 is(sql("SELECT state, attempt FROM jobq.wait($id, '5 min')"), 'dead|1', 'session: its failure is recorded');
 
 #
-# Workers die at jobs that have no other attempt, and this cannot be written, because somebody
-# keeps a lock.  Until it is, nobody begins the jobs: no worker, when all is read again or
-# another scheduler has come, and no session.  Nobody moves one either, but it can be cancelled.
+# Workers die at jobs without another attempt, and a lock prevents the record of this.  Until
+# the record exists, no worker and no session begins the jobs, not even after all jobs are read
+# again, or by another scheduler.  The jobs cannot be moved, but can be cancelled.
 #
 sql(q{TRUNCATE begun; CREATE SEQUENCE tries;
 CREATE FUNCTION once() RETURNS void LANGUAGE plpgsql AS
@@ -369,7 +369,7 @@ CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('once', 'once()', max_attempts => 1);
 SELECT jobq.register('nothing', 'nothing()')});
 
-# Another job, which comes after those that are there, is completed.
+# Another job, enqueued after the existing jobs, is completed.
 sub passes
 {
 	my ($what) = @_;
@@ -377,7 +377,7 @@ sub passes
 	return is(sql('SELECT state FROM jobq.wait(' . sql(q{SELECT jobq.enqueue('nothing')}) . q{, '2 min')}), 'completed', "$what: another job runs");
 }
 
-# Have the worker that runs the job die.
+# Terminate the worker which runs the job.
 sub kill_at
 {
 	my $worker = sql("SELECT pid FROM jobq.workers WHERE job_id = $_[0]");
@@ -417,7 +417,7 @@ is(sql("SELECT state, attempt FROM jobq.wait($once[0], '5 min')"), 'dead|1', 'un
 is(sql($tries), '2', 'uncharged: and was tried once');
 
 #
-# The same, where a session keeps the row of the job.  The next one of its group waits.
+# The same, but a session has locked the row of the job.  The next job of the group waits.
 #
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my $offset = -s $node->logfile;
@@ -439,8 +439,8 @@ is(sql("SELECT state FROM jobq.wait($next, '5 min')"), 'completed', 'kept: then 
 is(sql($tries), '3', 'kept: it was tried once');
 
 #
-# A worker dies before it has begun with a job, which a session is about to move.  The next
-# one of its group waits for what becomes of that, and then runs after it.
+# A worker dies before it has begun a job, which a session is about to move.  The next job of
+# the group waits for the outcome of the move, and then runs after the moved job.
 #
 hold('jobq-job-may-run');
 $id = sql(q{SELECT jobq.enqueue('note', group_key => 'moved')});
@@ -461,8 +461,8 @@ is(sql("SELECT string_agg(CASE id WHEN $id THEN 'first' ELSE 'next' END, ' ' ORD
 $locker->quit;
 
 #
-# A worker lives on with a job of the quarantine when the scheduler ends: no other of these
-# runs beside it.
+# A worker lives on with a job of the quarantine when the scheduler ends: no second quarantined
+# job runs meanwhile.
 #
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my @alone = split /\n/, sql(q{SELECT jobq.enqueue('note', delay => '1 day') FROM generate_series(1, 2)});

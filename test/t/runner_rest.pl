@@ -1,5 +1,5 @@
-# Where more workers are busy with short jobs than there are processors, some rest.  But
-# nobody does whose jobs no other can run, and none for jobs that are not short.
+# When more workers than processors are busy with short jobs, some workers rest.  A worker does
+# not rest if no other worker can run its jobs, or if jobs are not short.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,7 +30,7 @@ CREATE FUNCTION hold() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_loc
 SELECT jobq.register('note', 'note()'), jobq.register('hold', 'hold()');
 SELECT jobq.create_queue('lone')});
 
-# Jobs that take as little time as can be, one after the other.
+# Jobs as short as possible, in sequence.
 sub run_short_jobs
 {
 	my ($name, $queue) = @_;
@@ -40,7 +40,7 @@ sub run_short_jobs
 }
 
 #
-# The clock is put back by an hour: the jobs that run have begun later than now.
+# The clock is put back by an hour: the running jobs have begun later than now.
 #
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -54,7 +54,7 @@ $gate->quit;
 wait_for($node, 'clock: all jobs have ended', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
-# All workers of one pool are busy, and stay so; the only one of another goes on.
+# All workers of a pool are busy, and stay so; the only worker of another pool goes on.
 #
 SKIP:
 {
@@ -67,7 +67,7 @@ SKIP:
 	wait_for($node, 'lone: the workers of the other pool are busy', "SELECT count(*) = $more FROM pg_stat_activity WHERE wait_event = 'jobq-worker-popped'");
 	sql(q{SELECT injection_points_detach('jobq-worker-popped')});
 	run_short_jobs('lone: its worker does not wait for them', 'lone');
-	# one at a time, until nobody waits there
+	# release the held workers singly, until none is left
 	1 while $node->psql('postgres', q{SELECT injection_points_wakeup('jobq-worker-popped')}, stderr => \my $unused) == 0;
 	wait_for($node, 'lone: all jobs have ended', 'SELECT count(*) = 0 FROM jobq_internal.job');
 }

@@ -1,5 +1,4 @@
-# Jobs run as the role that has enqueued them; many roles share one pool, and
-# none is in the way of the others.
+# Jobs run as the enqueuing role; many roles share a pool, and none is in the way of the others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -69,7 +68,7 @@ is( $node->safe_psql('postgres', q{SELECT count(*) <= 3 FROM jobq.workers WHERE 
 	't', 'the pool is as large as its setting');
 
 #
-# Idle workers make room at once; busy ones of one role after their job.
+# Idle workers make room at once, busy workers of a single role after their job.
 #
 $node->safe_psql('postgres', q{SELECT enqueue_as('{role1}', 'hold', 1)});
 wait_for($node, 'a role works', q{SELECT state = 'completed' FROM jobq.jobs WHERE kind = 'hold'});
@@ -88,7 +87,7 @@ $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 wait_for($node, 'and the jobs of both roles run', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
-# A role with much to do, for minutes, does not keep others waiting.
+# A role with work for minutes does not keep other roles waiting.
 $node->safe_psql(
 	'postgres', q{
 CREATE FUNCTION doze(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.02)';
@@ -106,8 +105,7 @@ $node->safe_psql('postgres', q{SELECT jobq.cancel_many(queue => 'default', state
 wait_for($node, 'that is over', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
-# Roles that cannot work: their jobs fail with a clear error, and the others'
-# run.
+# Roles which cannot work: their jobs fail with a clear error, and the jobs of other roles run.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -137,7 +135,7 @@ GROUP BY 1 ORDER BY 1}),
 is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.dead_letters WHERE error IS NULL OR role IS NULL}),
 	'0', 'and can be looked at');
 
-# What was wrong is mended.
+# The causes are fixed.
 $node->safe_psql(
 	'postgres', q{
 GRANT CONNECT ON DATABASE postgres TO role8;
@@ -148,7 +146,7 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM eff
 	'25|25', 'each once');
 
 #
-# Superusers, if their jobs are not allowed: with a worker that there is, and without.
+# Superusers, if their jobs are not allowed: with an existing worker, and without.
 #
 $node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'off'});
@@ -162,7 +160,7 @@ $node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET 
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
 #
-# Who is a superuser for a moment only: in a function of one.
+# A role is a superuser for a moment only, in a function of a superuser.
 #
 $node->safe_psql('postgres', q{
 CREATE FUNCTION borrow() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT jobq.enqueue('note') $$;
@@ -177,7 +175,7 @@ $node->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.allow_superuser_jobs; SEL
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
 #
-# In a group, a job of a role that has gone fails when its turn comes, and not before.
+# In a group, a job of a dropped role fails at its turn, and not before.
 #
 $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -205,8 +203,8 @@ wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHE
 $node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete(id) FROM jobq.dead_letters});
 
 #
-# Its jobs in a queue that no worker serves fail with the others, also one that
-# becomes due, or is read, after them.
+# A dropped role has jobs in a queue without workers: these jobs fail with the role's other
+# jobs, even a job which becomes due, or is read, later.
 #
 my @still = split /\n/, $node->safe_psql('postgres', q{
 CREATE ROLE goner LOGIN;
@@ -226,8 +224,8 @@ wait_for($node, 'so does one that comes later', sprintf($dead, 3));
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('0'); SELECT jobq.delete(id) FROM jobq.dead_letters});
 
 #
-# A job of a role that may not connect is to be charged, and dead letters are locked: what
-# it holds of a limit is given back, and it is charged later.
+# A job of a role which may not connect must be charged, but the dead letters are locked: the
+# job gives its slot of a limit back, and is charged later.
 #
 sub limit_is_free
 {
@@ -253,7 +251,7 @@ $locker->quit;
 is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($unpaid, '5 min')"), 'dead|the role of the job may not connect to the database', 'and is when that is possible');
 limit_is_free('lock');
 
-# So it is if the scheduler ends in the middle of it.
+# The same if the scheduler ends in the middle of the charge.
 SKIP:
 {
 	skip 'this server has no injection points', 4
@@ -268,7 +266,8 @@ SKIP:
 $node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'dead')});
 
 #
-# A job that cannot run needs no place of a limit: it fails while others hold all.
+# A job which cannot run needs no slot of a limit: the job fails while other jobs hold all
+# slots.
 #
 $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(11), pg_advisory_lock(12)');
@@ -291,8 +290,7 @@ limit_is_free('turn');
 $node->safe_psql('postgres', q{SELECT jobq.delete_many(state => 'dead')});
 
 #
-# A role that does not sleep well: settings of its own that no job of jobq's
-# own bookkeeping may mind.
+# A role with hostile settings, which must not affect jobq's own bookkeeping.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -312,8 +310,8 @@ is( $node->safe_psql('postgres', q{SELECT session, count(*) FROM effect GROUP BY
 	"role12|5\nrole13|5",
 	q{a role's own settings do not keep its jobs from being done});
 
-# What jobq writes about a job waits for its locks as long as it takes, and an error
-# ends the attempt, not the worker.
+# A write of jobq about a job waits for its locks as long as needed.  An error ends the attempt,
+# and not the worker.
 $node->safe_psql(
 	'postgres', q{
 ALTER ROLE role12 SET lock_timeout = '50ms';
@@ -353,7 +351,7 @@ WHERE usename = 'role12' AND locktype = 'relation' AND NOT granted AND clock_tim
 	is($node->safe_psql('postgres', "SELECT state, attempt, error FROM jobq.wait($id, '5 min')"), $outcome, "$kind ends as it should");
 }
 
-# A worker notices that its role was dropped, also if it runs as another.
+# A worker notices the drop of the role, even if the worker runs as another role.
 my $lost = $node->safe_psql('postgres', q{
 BEGIN;
 SET LOCAL ROLE role12;

@@ -1,4 +1,4 @@
-# Handlers that do not want to stop, and completions that must not be lost.
+# Handlers which refuse to stop, and completions which must not be lost.
 #
 # Runs on each major: shutdown and interrupts are the server's own.
 
@@ -86,15 +86,14 @@ sub is_running
 	return poll($node, "SELECT count(*) = 1 FROM jobq.workers WHERE job_id = $id");
 }
 
-# A job whose attempts all end with their timeout.  How often had its worker to
-# be terminated?
+# Run a job whose attempts all time out; returns the number of terminated workers.
 sub times_out
 {
 	my ($kind, $attempts, $options, $what) = @_;
 	my ($resisted, $terminated, $id);
 
-	# A cancel that comes before the handler has begun to resist, on a slow
-	# machine, ends it: that shows nothing.
+	# On a slow machine, a cancel may end the handler before the handler has begun to resist:
+	# this shows nothing.
 	foreach my $ms (map { 100 * 2**$_ } 0 .. 7)
 	{
 		$id = enqueue($kind, "timeout => '${ms}ms', $options");
@@ -102,7 +101,7 @@ sub times_out
 			"dead|$attempts", "timeout: $kind $what");
 		my $log = slurp_file($node->logfile);
 		$resisted = () = $log =~ /job $id resists/g;
-		# one that needs more time than the grace to end is terminated again
+		# a worker which needs more time to end than the grace is terminated again
 		my %gone = map { $_ => 1 } $log =~
 		  /terminating the jobq worker with PID (\d+): job $id did not react to a query cancel/g;
 		$terminated = keys %gone;
@@ -165,7 +164,7 @@ is( $node->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.workers WHERE job_id IS NOT NULL GROUP BY 1}),
 	'', 'cancel: no worker is left with it');
 
-# A cancel that comes when its job is over does not hit the next one.
+# A cancel which arrives at the end of its job does not hit the next job.
 {
 	my $first = enqueue('listen', q{timeout => '1h'});
 	is_running($first);
@@ -208,7 +207,7 @@ is( $node->safe_psql(
 	800, 'and no other has failed of it');
 
 #
-# Durable completions: told by jobq.wait(), or each by itself.
+# Durable completions: reported by jobq.wait(), or flushed by each worker.
 #
 my $count = 300;
 foreach my $synchronous ('off', 'on')
@@ -220,7 +219,7 @@ foreach my $synchronous ('off', 'on')
 		"SELECT array_agg(id) FROM jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[$count])) id");
 	if ($synchronous eq 'on')
 	{
-		# nobody flushes for them but the workers
+		# no process but the workers flushes the completions
 		poll($node, q{SELECT count(*) = 0 FROM jobq_internal.job});
 	}
 	else
@@ -237,7 +236,7 @@ foreach my $synchronous ('off', 'on')
 	$node->reload;
 }
 
-# Whoever asks flushes exactly what there is, wherever a page of WAL ends.
+# A session in jobq.status() flushes exactly the existing WAL, wherever a page of WAL ends.
 {
 	my $id = enqueue('note');
 	$node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')");

@@ -1,5 +1,5 @@
-# Sessions that work where jobq serves nobody: groups keep their order, and one
-# job of a group runs at a time.
+# Sessions work in a database without workers: groups keep their order, and a group runs a
+# single job at a time.
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,7 +53,7 @@ sub is_done
 }
 
 #
-# A group waits for the next attempt of its first job, others do not.
+# A group waits for the next attempt of the first job, other groups do not.
 #
 enqueue('a1', 'a', ', "fails": 2');
 enqueue("a$_", 'a') foreach 2 .. 4;
@@ -70,7 +70,7 @@ sql(q{SELECT jobq.test_clock('22 min')});
 work();
 is_done(join(' ', 'b1', map { "a$_" } 1 .. 100), 'then all of them run, in order');
 
-# unless its queue says otherwise
+# unless the queue has group_on_failure = continue
 sql(q{TRUNCATE done; SELECT jobq.alter_queue('default', group_on_failure => 'continue')});
 enqueue('c1', 'c', ', "fails": 1');
 enqueue('c2', 'c');
@@ -82,7 +82,7 @@ is_done('c2 c1', 'and its first job comes later');
 sql(q{TRUNCATE done; SELECT jobq.alter_queue('default', group_on_failure => 'wait')});
 
 #
-# One at a time, also if another one comes first since the other has begun.
+# A single job at a time, even if an earlier job arrives after another job has begun.
 #
 my $gate = $node->background_psql('postgres');
 my $first = $node->background_psql('postgres');

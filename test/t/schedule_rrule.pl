@@ -1,7 +1,6 @@
-# Recurrence rules against python-dateutil, which many calendars are made with: random
-# ones have the same ticks.
+# Random recurrence rules have the same ticks as in python-dateutil, the base of many calendars.
 #
-# The seed is always the same, so that what fails is the change; SEED=2 tries another.
+# The seed is constant, so a new failure comes from a change; SEED=2 tries another seed.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +23,7 @@ my ($python) = grep { -x && !system("$_ -c 'import dateutil.rrule' >/dev/null 2>
   '/usr/bin/python3', map { "$_/python3" } split /:/, $ENV{PATH};
 plan(skip_all => 'python-dateutil is not installed') unless $python;
 
-# It looks for a tick until the last year that it knows.
+# dateutil searches for a tick until $last_year.
 my $dateutil = qq{
 import datetime, sys
 from dateutil.rrule import rrulestr
@@ -47,7 +46,7 @@ sub one_of { return $_[ int(rand(@_)) ] }
 
 sub sometimes { return rand() < $_[0] }
 
-# Up to so many different values.
+# Up to $most different values.
 sub list
 {
 	my ($most, @from) = @_;
@@ -71,7 +70,8 @@ sub random_rule
 	my $long = $freq =~ /^(MONTHLY|YEARLY)$/;
 	my $year = $freq eq 'YEARLY';
 
-	# what divides a day, and is quickly found by dateutil, which goes step by step
+	# intervals which divide a day, and which dateutil finds quickly, because it goes step by
+	# step
 	my %intervals = (
 		SECONDLY => [ 100, 675, 3600, 8640 ],
 		MINUTELY => [ 1, 15, 90, 720 ],
@@ -86,12 +86,11 @@ sub random_rule
 	$part{BYMONTHDAY} = from_ends(sometimes(0.5) ? 3 : 31, 1 .. 31) if $freq ne 'WEEKLY' && sometimes(0.3);
 	$part{BYYEARDAY} = from_ends(sometimes(0.5) ? 5 : 200, 1 .. 366) if $freq =~ /^(SECOND|MINUTE|HOUR|YEAR)LY$/ && sometimes(0.2);
 
-	# not those at the edges of years, where dateutil takes the weeks of the one for
-	# those of the other
+	# no weeks at the edges of years, which dateutil assigns to the wrong year
 	$part{BYWEEKNO} = from_ends(sometimes(0.5) ? 3 : 40, 2 .. 51) if $year && sometimes(0.2);
 
-	# not weekdays with and without numbers, both of which dateutil wants; and not
-	# without a list of days where it takes all days of a week
+	# no weekdays both with and without numbers, because dateutil requires both; and no week
+	# numbers without days, because dateutil then takes all days of a week
 	if (sometimes(0.4) || ($part{BYWEEKNO} && !$part{BYMONTHDAY} && !$part{BYYEARDAY}))
 	{
 		my @n = $year && !$part{BYMONTH} ? (1 .. 53) : (1 .. 5);

@@ -1,5 +1,5 @@
-# A tick makes one job: through crashes, restarts and downtimes, in a copy, and
-# on a subscriber not at all.
+# A tick makes exactly one job, through crashes, restarts and downtimes, and in a copy.  On a
+# subscriber it makes none.
 
 use strict;
 use warnings FATAL => 'all';
@@ -34,11 +34,11 @@ sub sql
 	return $node->safe_psql($dbname || 'postgres', $query);
 }
 
-# Neither the minute nor the hour of any such tick comes while the test runs.
+# The minute and the hour of such ticks do not come while the test runs.
 my $hourly = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '30 min', 'FMMI') || ' * * * *'});
 my $daily = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '12 hours', '"0 "FMHH24') || ' * * *'});
 
-# When the jobs of a schedule are not those of its ticks.
+# The differences between the jobs of a schedule and its ticks.
 sub wrong_ticks
 {
 	my ($name) = @_;
@@ -57,22 +57,22 @@ sub count_jobs
 }
 
 #
-# Once per tick, whatever crashes.  The clock runs ahead by three hours more
-# each time, and the second call says that it is right.  The start of a server puts it
-# back, so jobq is paused until it is as it was.
+# Once per tick, despite crashes.  The clock advances by three hours each time; the second call
+# confirms the new time.  The start of a server resets the clock, so jobq is paused until the
+# clock is set again.
 #
 $node->append_conf('postgresql.conf', 'restart_after_crash = off');
 $node->reload;
 sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', options => '{"queue": "still"}')});
 my $hours = 0;
 
-# When some of the ticks have their jobs, and most of them not, something is done.
+# Disturb the server when some of the ticks have their jobs, and most do not.
 sub disturb
 {
 	my ($what, $how) = @_;
 	my $some = 200 + int(rand(5000));
 
-	# the scheduler may have been quicker than we are
+	# the scheduler may have been faster than the test
 	for (1 .. ($hours < 15 ? 2 : 1))
 	{
 		$hours += 3;
@@ -98,7 +98,7 @@ sub disturb
 
 disturb('immediate stop', sub { $node->stop('immediate'); $node->start; });
 disturb('fast stop', sub { $node->restart; });
-# The server ends by the crash of this process, and starts again.
+# The crash of this process ends the server, which is then started again.
 sub crash
 {
 	my ($pid, $backend) = @_;
@@ -130,7 +130,7 @@ $node->reload;
 sql(q{SELECT jobq.unschedule('seconds'); SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 sql('SELECT jobq.test_clock(\'0\')');
 
-# A tick that comes while its schedule is being made is not left out.
+# A tick which comes while its schedule is being created is not left out.
 {
 	my $locker = $node->background_psql('postgres');
 	my $maker = $node->background_psql('postgres');
@@ -172,7 +172,7 @@ cmp_ok(sql(qq{SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule
 is(wrong_ticks('down all'), '', 'one for each');
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
-# jobq.start_paused is one as well
+# jobq.start_paused counts as a downtime, too
 sql(qq{
 SELECT jobq.schedule('day ' || m, '$daily', 'note', missed => m, options => '{"queue": "still"}') FROM unnest('{skip,once,all}'::text[]) m});
 $node->append_conf('postgresql.conf', 'jobq.start_paused = on');
@@ -205,7 +205,7 @@ is(sql("SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND
 	'0', 'one that is paused does not');
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
 
-# One that is being changed does not hold up the others, and is not forgotten.
+# A schedule during a change does not hold up the other schedules, and is not forgotten.
 sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', options => '{"queue": "still"}'), jobq.schedule('free', '$hourly', 'note', options => '{"queue": "still"}')});
 my $session = $node->background_psql('postgres');
 $session->query_safe(q{BEGIN; SELECT jobq.pause(schedule => 'locked')});
@@ -225,7 +225,7 @@ $session->quit;
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 #
-# Ticks that are due together commit together, and what fails fails alone.
+# Ticks due together commit together, and a failing tick fails alone.
 #
 sql(qq{
 SELECT jobq.register('gone', 'note(jsonb)');
@@ -242,7 +242,7 @@ SKIP:
 }
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
-# What has failed is tried again soon, also by a clock that was put back.
+# A failed tick is retried soon, also after the clock was put back.
 sql(qq{
 SELECT jobq.register('gone', 'note(jsonb)');
 SELECT jobq.schedule('fails', '$hourly', 'gone', options => '{"queue": "still"}');
@@ -250,7 +250,7 @@ SELECT jobq.unregister('gone')});
 sql(q{SELECT jobq.test_clock('2 days')});
 wait_for($node, 'it fails', q{SELECT last_error ~ 'gone' FROM jobq_internal.schedule WHERE name = 'fails'});
 sql(q{SELECT jobq.register('gone', 'note(jsonb)')});
-# it is tried each minute; the next tick is not before the last of these
+# the tick is retried each minute; the next regular tick comes after the last of these times
 my $tried = 0;
 foreach my $minutes (map { 2 * $_ } 60 .. 70)
 {
@@ -266,7 +266,7 @@ is(sql(q{SELECT last_error IS NULL, count(*) FROM jobq_internal.schedule, jobq_i
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 
 #
-# A tick that waits for the last job does so across a crash.
+# A tick which waits for the last job still does so after a crash.
 #
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -277,7 +277,7 @@ sleeps($node, 'its job runs', 1);
 sql(sprintf($to_tick, 'jobq_internal.clock()'));
 wait_for($node, 'the next tick waits', q{SELECT state = 'waiting' FROM jobq.schedules});
 my $waiting = sql('SELECT next_run FROM jobq.schedules');
-# the start of the server puts the clock back
+# the start of the server resets the clock
 $node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 $node->stop('immediate');
 eval { $gate->{run}->kill_kill };
@@ -292,7 +292,7 @@ is(sql('SELECT count(*) FROM jobq.dead_letters'), '0', 'none has failed');
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
 
 #
-# A copy does not fire ticks that the original has had.
+# A copy does not fire ticks already fired by the original.
 #
 sql(qq{
 SELECT jobq.schedule('often', '$hourly', 'note', missed => 'all', options => '{"queue": "still"}'),
@@ -319,7 +319,7 @@ sql(q{SELECT jobq.test_clock('25 hours'), jobq.test_clock('25 hours')});
 wait_for($node, 'it ticks from then on', q{SELECT count(*) = 1 FROM jobq.jobs WHERE headers ->> 'schedule' = 'often'}, 'late');
 
 #
-# A subscriber does not tick, until it takes over.
+# A subscriber does not tick until it takes over.
 #
 sql('CREATE DATABASE subscriber');
 sql(q{

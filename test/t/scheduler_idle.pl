@@ -63,7 +63,7 @@ sub is_idle
 {
 	my ($what) = @_;
 
-	# let what was going on come to its end
+	# wait for the end of earlier activity
 	my %before;
 	foreach (1 .. 20)
 	{
@@ -73,8 +73,8 @@ sub is_idle
 		$node->safe_psql('postgres', 'SELECT pg_sleep(2)');
 	}
 
-	# A busy machine makes a process sleep that has not woken up, as when a page
-	# must be read again.  Polling would show in each of these times.
+	# On a busy machine, a process may sleep without a wake-up, for example when a page must be
+	# read again.  Polling would show in each of these periods.
 	my $quiet = 0;
 	for (my $try = 1; $try <= 20 && !$quiet; $try++)
 	{
@@ -88,7 +88,7 @@ sub is_idle
 		my $naps = 0;
 		$naps += $_ foreach values %naps;
 
-		# once is for a timer that was set before
+		# a single sleep is for a timer set before
 		$quiet = $naps <= 1 && $transactions == 0;
 		diag("$what, try $try: $transactions transactions, naps: "
 			  . join(', ', map { "$_: $naps{$_}" } grep { $naps{$_} } sort keys %naps))
@@ -96,8 +96,8 @@ sub is_idle
 	}
 	ok($quiet, "$what: nobody wakes up, no transactions");
 
-	# and yet nobody is asleep when there is work; by itself, nobody would wake
-	# up before the hour of the safety check
+	# and yet a job runs at once: without a wake-up, no process would find it before the hour of
+	# the safety check
 	my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('note', queue => 'prompt')});
 	is($node->safe_psql('app', "SELECT state FROM jobq.wait($id, '30 min')"),
 		'completed', "$what: a job runs at once");
@@ -110,7 +110,7 @@ my $later = $node->safe_psql('app', q{SELECT jobq.enqueue('note', delay => '1 da
 wait_for($node, 'the jobs are counted', q{SELECT bool_and(exact) FROM jobq.stats}, 'app');
 $node->safe_psql('app', "SELECT jobq.cancel($later)");
 is_idle('after the start');
-# a slow machine may have needed some at a time, but not all four
+# a slow machine may have needed several workers at a time, but not all four
 like($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
 	qr/^[345]$/, 'launcher, scheduler, and as many workers as were needed');
 
@@ -118,7 +118,7 @@ $node->safe_psql('app', q{SELECT jobq.enqueue_many('note', array_fill('{}'::json
 wait_for($node, 'jobs run', 'SELECT count(*) = 0 FROM jobq_internal.job', 'app');
 is_idle('after some work');
 
-# what waits for something else
+# jobs and schedules which wait for another event
 $node->safe_psql(
 	'app', q{
 SELECT jobq.create_queue('still', open => true), jobq.pause('still');
@@ -135,7 +135,7 @@ wait_for($node, 'a schedule waits for its job',
 is_idle('with jobs of tomorrow and of a paused queue, and schedules');
 $node->safe_psql('app', q{SELECT jobq.unschedule('held')});
 
-# a handler that runs for long, and a session that waits for it
+# a long-running handler, and a session which waits for its job
 my $gate = $node->background_psql('app');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('hold', timeout => '1h')});
@@ -148,7 +148,7 @@ $gate->quit;
 like($waiter->query_until(qr/completed/, ''), qr/completed/, 'who waits for it is told');
 $waiter->quit;
 
-# a queue that no pool serves, and jobs of more roles than there are workers
+# a queue which no pool serves, and a queue with more jobs than workers
 $node->append_conf('postgresql.conf', q{jobq.workers = 'prompt=1; busy=1'});
 $node->reload;
 $node->safe_psql('app', q{SELECT jobq.enqueue('note')});

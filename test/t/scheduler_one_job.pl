@@ -1,5 +1,5 @@
-# What cannot be written about one job is tried again later, and nothing else waits for
-# that: the scheduler ends other leases, charges other jobs, and starts workers.
+# A write which fails for one job is retried later, and nothing else waits for the retry.  The
+# scheduler ends other leases, charges jobs, and starts workers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,20 +38,20 @@ sub ends
 	return is(sql("SELECT state FROM jobq.wait($job, '5 min')"), $state, $what);
 }
 
-# No other dead letter of this kind can be written.
+# No further dead letter of this kind can be written.
 my $first = sql(q{SELECT jobq.enqueue('bad')});
 ends('a job fails', $first, 'dead');
 sql(q{CREATE UNIQUE INDEX one ON jobq_internal.dead_letter (kind) WHERE kind IS NOT NULL});
 my $offset = -s $node->logfile;
 
-# A lease ends, and another, of a job that comes after it.
+# Two leases end; the second is for a later job.
 my ($leased, $after) = split /\n/, sql(q{BEGIN; SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1);
 SELECT jobq.enqueue('note', queue => 'outside', max_attempts => 1); COMMIT});
 is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max => 2, lease => '1 s', wait => '5 min')}), '2', 'a consumer takes two jobs');
 ends('the lease of one ends', $after, 'dead');
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $leased: duplicate key/, $offset);
 
-# The jobs of a role that is dropped.
+# The jobs of a dropped role.
 sql("SELECT jobq.delete($after)");
 my ($lost, $second) = split /\n/, sql(q{
 BEGIN;
@@ -69,13 +69,13 @@ ends('a role without a worker gets one', $others, 'completed');
 is(sql("SELECT count(*) FROM jobq.dead_letters WHERE id IN ($leased, $lost)"), '0', 'what cannot be written is not');
 is(scheduler_pid($node), $scheduler, 'it is the same scheduler');
 
-# It is tried again, until it can be done.
+# The write is retried until it succeeds.
 sql(q{DROP INDEX jobq_internal.one});
 ends('in the end the lease ends', $leased, 'dead');
 ends('so does the job of the dropped role', $lost, 'dead');
 is(scheduler_pid($node), $scheduler, 'it is still the same scheduler');
 
-# The next scheduler does what the one before could not do, and the trouble is over.
+# The next scheduler completes the remaining work, and the trouble is over.
 my $troubles = q{SELECT count(*) FROM jobq_internal.scheduler_troubles() WHERE what = 'go on with some jobs'};
 wait_for($node, 'nothing is left to be done', "SELECT ($troubles) = 0");
 sql("SELECT jobq.delete(id) FROM jobq.dead_letters WHERE id IN ($leased, $lost)");
@@ -99,7 +99,7 @@ ends('the next scheduler ends the lease', $leased, 'dead');
 wait_for($node, 'and has no trouble', "SELECT ($troubles) = 0");
 
 #
-# Workers that end before they have begun a job are not started without end and pause.
+# Workers which end before they have begun a job are not restarted endlessly without a pause.
 #
 SKIP:
 {
@@ -113,7 +113,7 @@ SKIP:
 	sql(q{SELECT injection_points_detach('jobq-job-may-run')});
 	ends('the job runs when that is possible', $job, 'completed');
 
-	# that they end after a job is another matter
+	# an end after a job is a different matter
 	sql(q{CREATE ROLE third LOGIN; SELECT jobq.grant_privilege('third')});
 	$offset = -s $node->logfile;
 	sql(q{SELECT injection_points_attach('jobq-attempt-left', 'error')});

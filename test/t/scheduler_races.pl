@@ -1,6 +1,5 @@
-# What happens in the moment in which somebody, mostly the scheduler, has read
-# something and has not noted it yet: it is not forgotten.  The server holds him
-# there.
+# A process, mostly the scheduler, has read something and has not recorded it yet.  A change at
+# this moment is not lost.  Injection points hold the process there.
 
 use strict;
 use warnings FATAL => 'all';
@@ -37,7 +36,7 @@ CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE 
 	$$ SELECT pg_advisory_xact_lock_shared(1); INSERT INTO done (id, n) SELECT job.id, (payload ->> 'n')::int $$;
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)')});
 
-# Ask again and again until it is so; false if that takes too long.
+# Repeat the condition until it is true; false after the timeout.
 sub come_to
 {
 	my ($condition) = @_;
@@ -50,7 +49,7 @@ sub come_to
 	return 0;
 }
 
-# Is it so within a second?
+# Is the query true within a second?
 sub soon
 {
 	my ($query) = @_;
@@ -63,8 +62,8 @@ sub soon
 	return 0;
 }
 
-# Let all go on who are held at the point, one after the other: the launcher may have
-# started a second scheduler there, which is in no view yet.
+# Let all processes held at the point go on, one after the other: the launcher may have started
+# a second scheduler there, which no view shows yet.
 sub release
 {
 	my ($point) = @_;
@@ -76,9 +75,8 @@ sub release
 	return;
 }
 
-# Hold whoever comes to the point because of "cause", and let him go on after
-# "meanwhile".  The clock is never put forward by so much that the safety check
-# would be due.
+# Hold the process which reaches the point because of "cause", and release the process after
+# "meanwhile".  The clock is never put forward far enough for the safety check.
 sub hold
 {
 	my ($point, $cause, $meanwhile) = @_;
@@ -91,8 +89,8 @@ sub hold
 	return;
 }
 
-# Let the scheduler make one look after the other, after "cause", until the query returns
-# another number than 0, and return that.
+# After "cause", let the scheduler evaluate batches step by step, until the query returns a
+# number other than 0; returns this number.
 sub at_first
 {
 	my ($what, $cause, $query) = @_;
@@ -112,7 +110,7 @@ sub at_first
 	return $n;
 }
 
-# Wait until the scheduler has looked at all batches that want it.
+# Wait until the scheduler has evaluated all batches which need this.
 sub scheduler_looks
 {
 	my ($what) = @_;
@@ -126,7 +124,7 @@ sub scheduler_looks
 	return;
 }
 
-# The same for a scheduler that starts with the server.
+# As hold(), for a scheduler which starts with the server.
 sub hold_at_start
 {
 	my ($point, $meanwhile) = @_;
@@ -143,8 +141,8 @@ sub hold_at_start
 }
 
 #
-# Jobs that are committed while their lane has been read: one, more than are
-# noted one by one, many at once, and one that comes before all that were read.
+# Jobs committed after the read of their lane: a single job, more jobs than are noted singly,
+# many jobs at once, and a job before all jobs read.
 #
 my $enqueue = q{SELECT jobq.enqueue('note')};
 foreach my $case (
@@ -165,14 +163,14 @@ foreach my $case (
 }
 
 #
-# Who reserves while a lane is being read gets what there is, also without a wait.
+# A reserve() during the read of a lane gets the available jobs, even without a wait.
 #
 sql(q{SELECT jobq.create_queue('post', mode => 'consumer'); SELECT jobq.enqueue('note', queue => 'post', run_at => jobq_internal.clock() + interval '10 min')});
 my $reader = $node->background_psql('postgres');
 hold('jobq-lane-read',
 	sub { sql(q{SELECT jobq.test_clock('10 min 1 s')}); },
 	sub {
-		# he lets the scheduler go on as soon as the other waits
+		# this session releases the scheduler as soon as the other session waits
 		$reader->query_until(qr/begins/, q{
 \echo begins
 DO $$ BEGIN
@@ -192,7 +190,7 @@ is(sql(q{SELECT count(jobq.cancel(id)) FROM jobq_internal.job}), '2', 'lane, res
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# Jobs of a group, while those that were not parked have been read.
+# Jobs of a group come after the read of the group's jobs which were not parked.
 #
 sql(q{SELECT jobq.create_queue('groups')});
 my $gate = $node->background_psql('postgres');
@@ -204,7 +202,7 @@ hold('jobq-group-read',
 	sub { $gate->query_safe('SELECT pg_advisory_unlock(1)'); },
 	sub {
 		sql(qq{SELECT jobq.enqueue('note', '{"n": $_}', queue => 'groups', group_key => 'g')}) foreach 101 .. 103;
-		# workers have passed those when they come to this one
+		# workers have passed the new jobs when they come to this job
 		my $id = sql(q{SELECT jobq.enqueue('note', queue => 'groups')});
 		wait_for($node, 'group: the others have been passed', "SELECT state = 'completed' FROM jobq.status($id)");
 	});
@@ -212,7 +210,7 @@ wait_for($node, 'group: all of them run', 'SELECT count(*) = 0 FROM jobq_interna
 is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS step FROM done WHERE n > 0) d WHERE step <> 1}), 0, 'group: in order');
 
 #
-# A policy is changed again after it was read.
+# A policy is changed again after the scheduler has read it.
 #
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 hold('jobq-limits-read',
@@ -224,9 +222,9 @@ $gate->query_safe('SELECT pg_advisory_unlock(1)');
 wait_for($node, 'limit: all of them run', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
-# A queue gets a length, and is counted: what ends then is neither forgotten nor
-# counted twice.  It began with ten jobs, and gets three; two of them go; the one
-# that counts is another.
+# A queue gets a max_length, and is counted: jobs which end during the count are neither
+# forgotten nor counted twice.  The queue has ten jobs, and gets three.  Two of these end, and
+# the counting session adds a job.
 #
 sql(q{SELECT jobq.create_queue('still'); SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 10)});
 my $open = $node->background_psql('postgres');
@@ -247,7 +245,7 @@ my ($rc, $stdout, $stderr) = $node->psql('postgres', q{SELECT jobq.enqueue_many(
 like($stderr, qr/It has 12 jobs, and max_length is 15/, 'length: there is no place for four');
 sql(q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[3]), queue => 'still')});
 
-# What has changed the table past jobq while it is counted is seen, too.
+# A change of the table past jobq during the count is seen, too.
 sql(q{SELECT jobq.cancel_many(queue => 'still', state => 'waiting'); SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 3); UPDATE jobq_internal.job SET attempt = 0 WHERE false});
 $counts = $node->background_psql('postgres');
 hold('jobq-queue-counted',
@@ -261,8 +259,8 @@ like($stderr, qr/It has 3 jobs, and max_length is 15/, 'length: counted again');
 sql(q{SELECT jobq.cancel_many(queue => 'still', state => 'waiting'), jobq.alter_queue('still', max_length => 0)});
 
 #
-# The last job of a batch ends after it was found, and before it was named as
-# the one whose end matters.
+# The last job of a batch ends after the scheduler has found it, and before the job is published
+# as the witness.
 #
 my $batch = sql(q{SELECT jobq.create_batch('last', on_finish => '{"kind": "note"}')});
 sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'note', '{1,2}', options => '{"queue": "still"}')});
@@ -275,8 +273,8 @@ wait_for($node, 'batch: is over', "SELECT state = 'completed' FROM jobq.batches 
 wait_for($node, 'batch: its callback runs', 'SELECT count(*) = 0 FROM jobq_internal.job');
 
 #
-# A job of a batch is dead, and is being retried, when the scheduler looks for
-# the first time: the batch is not over.
+# A job of a batch is a dead letter, and is being retried, at the first evaluation of the batch:
+# the batch is not over.
 #
 sql(q{CREATE FUNCTION flawed(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
 	IF EXISTS (SELECT FROM done) THEN RAISE 'flawed'; END IF; END $$;
@@ -301,8 +299,8 @@ wait_for($node, 'retried: its callbacks run', 'SELECT count(*) = 0 FROM jobq_int
 is(sql('SELECT n FROM done'), '1', 'retried: it has told its end once, and no failure');
 
 #
-# Steps of a workflow that the scheduler keeps in memory end, one fails for the first
-# time, and one that waits is cancelled, while it looks at the end of another.
+# While the scheduler evaluates the end of a step, other steps end, a step fails for the first
+# time, and a waiting step is cancelled.  The scheduler keeps all these steps in memory.
 #
 sql(q{SELECT jobq.create_queue('steps', mode => 'consumer')});
 $batch = sql(q{SELECT jobq.create_workflow(jsonb_build_object('steps', (SELECT jsonb_agg(jsonb_build_object('name', c || n, 'kind', 'x', 'queue', 'steps',
@@ -331,7 +329,7 @@ end_step() for 1 .. 59 - $ended;
 wait_for($node, 'steps: the workflow is over', "SELECT state = 'cancelled' FROM jobq.batches WHERE id = $batch");
 
 #
-# Batches whose looks cannot be committed together are each looked at alone.
+# Batches whose evaluations cannot commit together are each evaluated alone.
 #
 hold('jobq-batch-looked',
 	sub { sql(q{SELECT jobq.start_batch(jobq.create_batch('before parts'))}); },
@@ -349,8 +347,8 @@ is(sql(q{SELECT count(*) FROM jobq_internal.batch WHERE name = 'part' AND last_e
 sql(q{SELECT injection_points_detach('jobq-parts-done'); SELECT jobq.cancel_many(queue => 'still', state => 'waiting')});
 
 #
-# Jobs of a group are spilled after the scheduler has begun its round, and before
-# it reads them again.
+# Jobs of a group are spilled after the scheduler has begun its round, and before the next read
+# of the group.
 #
 my $closed = $node->background_psql('postgres');
 $closed->query_safe('SELECT pg_advisory_lock(1)');
@@ -369,8 +367,8 @@ wait_for($node, 'spilled: all of them run', 'SELECT count(*) = 0 FROM jobq_inter
 is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS step FROM done) d WHERE step <> 1}), 0, 'spilled: in order');
 
 #
-# A tick waits for a job that ends after the scheduler has seen that it is live.
-# It is two minutes after a tick: the next one comes when we say so.
+# A tick waits for a job which ends after the scheduler has seen the live job.  The clock is two
+# minutes after a tick, so the test decides when the next tick comes.
 #
 my $start = sql(q{SELECT date_bin('10 min', clock_timestamp(), '2000-01-01') + interval '12 min' - clock_timestamp()});
 sql("SELECT jobq.test_clock('$start')");
@@ -383,9 +381,9 @@ hold('jobq-schedule-looked',
 wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq_internal.job WHERE headers ->> 'schedule' = 'waits'});
 
 #
-# The clock is put forward, and a schedule created, after the scheduler has read the clock
-# for its round.  The next run of the new schedule is not taken for a time of a clock that
-# was ahead.
+# The clock is put forward, and a schedule created, after the scheduler has read the clock for
+# its round.  The next run of the new schedule is not mistaken for the time of a clock which was
+# ahead.
 #
 hold('jobq-lane-read',
 	sub { $node->reload; },
@@ -399,7 +397,7 @@ is(sql(q{SELECT last_run IS NULL, next_run > jobq_internal.clock() FROM jobq.sch
 sql(q{SELECT jobq.unschedule('new')});
 
 #
-# Ticks that cannot be committed together are each done alone.
+# Ticks which cannot commit together are each done alone.
 #
 sql(q{
 SELECT count(jobq.schedule('part ' || n, '* * * * *', 'note', options => '{"queue": "still"}')) FROM generate_series(1, 10) n;
@@ -415,8 +413,8 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'part %'
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ->> 'schedule' LIKE 'part %'});
 
 #
-# A queue is for consumers for a moment that the scheduler does not see.  A worker
-# pops its job in that.
+# A queue has the mode "consumer" for a moment unseen by the scheduler.  A worker pops a job of
+# the queue at this moment.
 #
 sql(q{SELECT jobq.create_queue('turns'), jobq.enqueue('note', queue => 'turns')});
 wait_for($node, 'mode: a job runs', q{SELECT count(*) = 0 FROM jobq_internal.job WHERE kind = 'note' AND headers IS NULL});
@@ -424,7 +422,7 @@ hold('jobq-limits-read',
 	sub { sql(q{SELECT jobq.alter_queue('turns', mode => 'consumer')}); },
 	sub {
 		sql(q{SELECT jobq.enqueue('note', queue => 'turns')});
-		# other workers pop others
+		# other workers pop other jobs
 		sql("SELECT jobq.enqueue('note') AS id \\gset\nSELECT state FROM jobq.wait(:id, '5 min')") foreach 1 .. 5;
 		wait_for($node, 'mode: it does not run', q{SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'turns' AND state = 'ready'});
 		sql(q{SELECT jobq.alter_queue('turns', mode => 'worker')});
@@ -432,8 +430,8 @@ hold('jobq-limits-read',
 wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'turns' AND finished_at IS NULL});
 
 #
-# A database is dropped between the start of its scheduler and its first look.  The
-# scheduler is not connected then, and seen by the operating system only.
+# A database is dropped between the start of its scheduler and the scheduler's first check.  The
+# scheduler is not connected then, and only the operating system shows the process.
 #
 sub schedulers
 {
@@ -457,9 +455,8 @@ ok(come_to(sub {
 unlike(slurp_file($node->logfile), qr/FATAL:  cannot read pg_class/, 'brief: and does not complain');
 
 #
-# A new database gets the place of one that is gone.  A consumer that comes before
-# its scheduler finds nothing of the other there, neither its lanes nor that its
-# leases are loaded.
+# A new database gets the slot of a dropped database.  A consumer which comes before the new
+# scheduler finds no data of the dropped database: no lanes, and no flag for loaded leases.
 #
 sub outside
 {
@@ -470,7 +467,7 @@ sub outside
 SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
 	return;
 }
-# the launcher needs a moment to see that one is gone
+# the launcher needs a moment to notice the drop
 foreach my $gone ('gone', 'lost', 'past')
 {
 	outside($gone);
@@ -491,7 +488,7 @@ hold('jobq-scheduler-start',
 	sub {
 		$node->safe_psql('new', q{SELECT jobq.enqueue('note', queue => 'outside')});
 		$early = $node->background_psql('new', on_error_stop => 0);
-		# the first one may have waited for the scheduler as long as it may
+		# the first call may have waited for the scheduler until its timeout
 		$early->query_until(qr/begun/, "\\echo begun\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '5 min');\n"
 			  . "\\if :ERROR\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '5 min');\n\\endif\n");
 		wait_for($node, 'place: a consumer waits for the scheduler', q{SELECT count(*) = 1 FROM pg_stat_activity
@@ -502,8 +499,8 @@ $early->quit;
 sql('DROP DATABASE new WITH (FORCE)');
 
 #
-# A scheduler ends after it has read the leases: they are read again, and their
-# rows are still wanted.
+# A scheduler ends after it has read the leases: the next scheduler reads the leases again, and
+# their rows are still needed.
 #
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
 my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')});
@@ -522,8 +519,8 @@ wait_for($node, 'lease: it is known after a crash', 'SELECT count(*) = 1 FROM jo
 is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
 
 #
-# A job is cancelled while the scheduler reads the leases: it leaves none behind, which
-# would keep its place at a limiter.
+# A job is cancelled while the scheduler reads the leases: no lease remains, which would keep a
+# slot of the limiter.
 #
 sql(q{
 SELECT jobq.create_queue('outside single', mode => 'consumer', max_running => 1);
@@ -538,8 +535,8 @@ is(sql(q{SELECT running FROM jobq.limits WHERE queue = 'outside single'}), '0', 
 is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{"outside single"}', wait => '5 min')}), '1', 'lease: and the next job can be had');
 
 #
-# A scheduler ends after it has read the limits, and before it knows which groups
-# wait for a job that has begun before.
+# A scheduler ends after it has read the limits, and before it knows which groups wait for a job
+# begun earlier.
 #
 sql(q{
 CREATE FUNCTION stumble() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
@@ -559,10 +556,10 @@ is(sql(q{SELECT state FROM jobq.jobs WHERE finished_at IS NULL AND queue = 'grou
 sql(q{SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE finished_at IS NULL AND queue = 'groups'});
 
 #
-# A lease is granted while the scheduler still goes by a clock that was put back.
+# A lease is granted while the scheduler still uses a clock which was put back.
 #
 sql(q{SELECT jobq.create_queue('elsewhere', mode => 'consumer'); SELECT jobq.enqueue('elsewhere', queue => 'elsewhere')});
-# who is held below has ranked its lane before
+# the process held below has already ranked the lane
 sql(q{SELECT jobq.release(id, token) FROM jobq.reserve('{elsewhere}', wait => '5 min')});
 hold('jobq-leases-expire',
 	sub { sql(q{SELECT jobq.test_clock('10 min')}); },
@@ -573,7 +570,7 @@ wait_for($node, 'lease: the scheduler has gone round', "SELECT state = 'complete
 is(sql("SELECT jobq.ack($lease); SELECT state FROM jobq.jobs WHERE kind = 'elsewhere'"), "\ncompleted", 'lease: it has not ended');
 
 #
-# The scheduler leaves while it ends a lease: the next one knows that it is over.
+# The scheduler exits while it ends a lease: the next scheduler knows that the lease is over.
 #
 sql(q{SELECT jobq.create_queue('lapsing', mode => 'consumer');
 SELECT jobq.enqueue('lapsing', queue => 'lapsing', max_attempts => 1)});
@@ -588,8 +585,8 @@ wait_for($node, 'lapsing: it has ended', q{SELECT count(*) = 1 FROM jobq.dead_le
 sql(q{SELECT jobq.delete_many(state => 'dead')});
 
 #
-# The clock is put forward while somebody who wants a job has read it: that is not
-# taken for a clock that was put back, after which a rate begins anew.
+# The clock is put forward after a session in reserve() has read the clock.  This is not
+# mistaken for a clock put back, after which a rate begins anew.
 #
 sql(q{SELECT jobq.create_queue('paced', mode => 'consumer', rate => '6 per hour burst 3');
 SELECT jobq.enqueue('paced', queue => 'paced') FROM generate_series(1, 12)});
@@ -610,8 +607,8 @@ is(sql($take), '0', 'rate: and no other');
 sql(q{SELECT jobq.test_clock('0')});
 
 #
-# Workers are restarted while one is about to look for a job: what comes then is for
-# a new process.
+# Workers are restarted while a worker is about to look for a job: the next job runs in a new
+# process.
 #
 sql(q{
 CREATE FUNCTION pid() RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(pg_backend_pid())';
@@ -625,8 +622,8 @@ hold('jobq-worker-pops',
 isnt(sql("SELECT result FROM jobq.wait($new, '5 min')"), $process, 'restart: a job that waits then runs in a new process');
 
 #
-# The last job of a batch fails after it was asked whether one has failed: it is told
-# that the batch is failing, and not only that it has failed.
+# The last job of a batch fails after the check for failed jobs: the batch is reported as
+# failing, and not only as failed.
 #
 $batch = sql(q{SELECT jobq.create_batch('fails last', on_failure => '{"kind": "x", "queue": "steps"}')});
 sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'x', '{1,2}', options => '{"queue": "steps", "max_attempts": 1}')});
@@ -640,8 +637,8 @@ is(sql(q{SELECT headers ->> 'batch_state' FROM jobq.live_jobs WHERE queue = 'ste
 sql(q{SELECT jobq.cancel_many(queue => 'steps', state => 'waiting')});
 
 #
-# However long a look at a workflow takes to read it: one step that has begun before does
-# not keep the others from it.
+# However long an evaluation takes to read a workflow: a step which has begun before does not
+# keep the other steps from their start.
 #
 sql(q{SELECT injection_points_attach('jobq-steps-read', 'wait')});
 $batch = sql(q{SELECT jobq.create_workflow('{"steps": [{"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]},
@@ -652,7 +649,7 @@ for (1 .. 20)
 	wait_for($node, 'slow looks: one more, or both', "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'jobq-steps-read') OR ($both)");
 	last if sql($both) eq 't';
 	usleep(10_000);
-	# it may just have gone on
+	# the scheduler may just have gone on
 	$node->psql('postgres', q{SELECT injection_points_wakeup('jobq-steps-read')}, stderr => \my $unused);
 	last if soon($both);
 }
@@ -661,7 +658,7 @@ release('jobq-steps-read');
 sql("SELECT jobq.cancel_batch($batch)");
 
 #
-# A dead step is retried after it was seen: the workflow goes on.
+# A dead step is retried after the scheduler has seen the failure: the workflow goes on.
 #
 $batch = sql(q{SELECT jobq.create_workflow('{"name": "retried soon", "on_failure": {"kind": "x", "queue": "steps"}, "options": {"queue": "steps", "max_attempts": 1},
 	"steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x", "needs": ["a"]}]}')});
@@ -678,8 +675,8 @@ is(sql(q{SELECT string_agg(name, ' ' ORDER BY id) FROM (SELECT j.id, s.name, job
 is(sql("SELECT concat_ws(' ', state, completed, dead, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried soon: the workflow is completed');
 
 #
-# A dead step is retried, and completed, after its workflow was read; or what
-# was cancelled for its failure is locked then.  What needs the step follows none the less.
+# A dead step is retried, and completed, after the scheduler has read its workflow; or a step
+# cancelled by the failure is locked then.  The dependent steps follow nevertheless.
 #
 my $reserve = q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')};
 my $flow = q{SELECT jobq.create_workflow('{"options": {"queue": "steps", "max_attempts": 1},
@@ -697,7 +694,7 @@ scheduler_looks('done meanwhile');
 is(sql("$states $batch"), 'completed completed ready', 'done meanwhile: what needs it waits');
 sql("SELECT jobq.cancel_batch($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
 
-# What follows may fail at once, in the same look: here the result is no array.
+# A dependent step may fail at once, in the same evaluation: here the result is no array.
 (my $mapped = $flow) =~ s/"needs": \["a"\]/"needs": ["a"], "map": {"\$result": "a"}/;
 $batch = sql($mapped);
 @held = map { sql($reserve) } 1 .. 2;
@@ -723,7 +720,7 @@ wait_for($node, 'locked meanwhile: what needs it waits', "SELECT ($states $batch
 sql("SELECT jobq.cancel_batch($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
 
 #
-# Jobs that are large are written, and cancelled, in several looks, between which others
+# Large jobs are written, and cancelled, in several evaluations, between which other batches
 # have their turn.
 #
 $batch = sql(q{SELECT jobq.create_workflow('{"options": {"queue": "steps"}, "steps": [{"name": "list", "kind": "x"},
@@ -739,8 +736,8 @@ ok($n > 0 && $n < 30, "large, cancelled: $n of 30 at first");
 wait_for($node, 'large: all are cancelled', "SELECT ($written AND state = 'cancelled') = 30");
 
 #
-# A dead letter of a batch is retried after it was seen that the batch is failing: it
-# is not cancelled with what is left.
+# A dead letter of a batch is retried after the scheduler has seen the failing batch: the job is
+# not cancelled with the remaining jobs.
 #
 $batch = sql(q{SELECT jobq.create_batch('retried late')});
 sql(qq{SELECT count(*) FROM jobq.add_jobs($batch, 'x', '{1,2,3}', options => '{"queue": "steps", "max_attempts": 1}')});
@@ -759,8 +756,8 @@ sql("SELECT jobq.ack($held[2])");
 is(sql("SELECT concat_ws(' ', state, completed, dead, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried late: the batch is completed');
 
 #
-# Whoever is told of an attempt's end sees no worker at it, although that has not
-# left it yet: a dead letter that is retried waits.
+# A session notified of an attempt's end sees no worker at the job, although the worker has not
+# left the job yet: a retried dead letter waits.
 #
 sql(q{
 CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'fails'; END $$;
@@ -777,8 +774,8 @@ hold('jobq-attempt-over',
 sql("SELECT jobq.cancel($letter)");
 
 #
-# A consumer's nack() has committed, so the job's row is there anew, and the lease is not
-# given up yet when its time is over: the attempt is charged once.
+# A consumer's nack() has committed, so the job's row is there anew, but the lease is not
+# released yet when its time is over: the attempt is charged once.
 #
 sql(q{SELECT jobq.create_queue('nacked', mode => 'consumer');
 SELECT jobq.enqueue('any', queue => 'nacked', backoff => 'fixed 1 day') FROM generate_series(1, 2)});
@@ -797,10 +794,10 @@ is(sql("SELECT state, attempt FROM jobq.status($leased[0][0])"), 'retryable|1', 
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.cancel_many(queue => 'nacked', state => 'waiting')});
 
 #
-# A session has committed a job, and is held before it hands the job over.  Others see the
-# job, and no later job of its group overtakes it, whatever brings the later one into the
-# ready set.  Of queue "alone" one worker runs one job after the other, so a job without
-# a group that comes last tells when the others have had their turn.
+# A session has committed a job, and is held before it adds the job to the ready set.  Other
+# sessions see the job, but no later job of its group overtakes it, however the later job enters
+# the ready set.  Queue "alone" has a single worker, which runs the jobs in sequence.  The end
+# of a last job without a group shows that the other jobs have had their turn.
 #
 sub overtakes
 {
@@ -923,9 +920,9 @@ overtakes(
 	});
 
 #
-# A job must be written anew, because its group is another by now, and a session has its
-# row: the others of its group wait for what becomes of it.  alter_queue() refuses that
-# while there are such jobs, but others may be about to commit.
+# A job must be rewritten because its group has changed, and a session has locked the row: the
+# other jobs of the group wait for the outcome.  alter_queue() refuses this change while there
+# are such jobs, but other transactions may be about to commit.
 #
 $lock = busy();
 $moved = sql(grouped(1));
@@ -941,8 +938,8 @@ is(sql(q{SELECT jobq.wait_queue('alone', '5 min')}), 't', 'a row that is taken: 
 is(sql('SELECT string_agg(n::text, NULL ORDER BY at) FROM done WHERE n < 3'), '12', 'a row that is taken: the jobs run in order');
 
 #
-# DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
-# the table of jobs.  No tick comes before: real time goes on, too.
+# DROP EXTENSION waits for the scheduler, which has read a schedule and now wants the table of
+# jobs.  No tick comes earlier: the interval is long, because real time goes on, too.
 #
 sql(q{SELECT jobq.unschedule('waits'); SELECT jobq.schedule('drop', 'every 30 min', 'note', options => '{"queue": "still"}')});
 my ($drop, $out, $err);

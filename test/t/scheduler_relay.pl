@@ -1,6 +1,6 @@
-# Notifications that cannot be sent wait, and nothing else does: somebody keeps the lock
-# of NOTIFY, or PostgreSQL's queue of notifications is full.  So it is with the jobs of
-# queues that tell by a NOTIFY of the enqueuing transaction.
+# Notifications which cannot be sent wait, and nothing else does: a process holds the lock of
+# NOTIFY, or PostgreSQL's queue of notifications is full.  The same holds for jobs of queues
+# with transactional notifications.
 #
 # Runs on each major: NOTIFY is the server's own.
 
@@ -54,7 +54,7 @@ sub all_goes_on
 	return;
 }
 
-# The listener hears this.
+# The listener receives this notification.
 my $listener = $node->background_psql('postgres');
 $listener->query_safe('LISTEN news');
 sub hears
@@ -74,7 +74,7 @@ sql(q{SELECT jobq.notify('news', 'first')});
 hears('a message', qr/"news" with payload "first"/);
 
 #
-# A commit keeps the lock, as it waits for a standby to apply it.
+# A commit keeps the lock, because it waits for a standby.
 #
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -89,7 +89,7 @@ $node->reload;
 wait_for($node, 'the standby is synchronous', q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
 $standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 my $keeper = $node->background_psql('postgres');
-# until the server has taken note of the setting, no commit waits
+# commits wait only after the server has read the setting
 sql('CREATE TABLE enough ()');
 $keeper->query_until(qr/begun/, q{\echo begun
 SET synchronous_commit = remote_apply;
@@ -99,7 +99,7 @@ wait_for($node, 'a commit waits for the standby', q{SELECT count(*) = 1 FROM pg_
 my $offset = -s $node->logfile;
 sql(q{SELECT jobq.notify('news', 'second')});
 
-# So often that it would have been said that a table is locked.
+# After as many tries for a locked table, the scheduler would log a message.
 is(sql(qq{
 	DO \$\$
 	DECLARE
@@ -133,20 +133,20 @@ $node->reload;
 $standby->stop;
 
 #
-# The queue is full, as a session that listens is in a transaction.
+# The queue is full, because a listening session is in a transaction.
 #
 SKIP:
 {
 	skip 'the queue of this server takes gigabytes', 1 if $node->pg_version < 17;
 	my $leased = sql(q{SELECT jobq.enqueue('away', queue => 'outside', backoff => 'fixed 1ms')});
 	my $failing = sql(q{SELECT FROM jobq.pause('strict'); SELECT jobq.enqueue('fail', queue => 'strict')}) =~ s/\s//gr;
-	# the log is told once, perhaps of that the queue "outside" has got work
+	# the log gets a single message, perhaps for the new work in queue "outside"
 	$offset = -s $node->logfile;
 	$listener->query_safe('LISTEN jobq_queue_outside');
 	$listener->query_safe('BEGIN; SELECT 1');
 	my (undef, undef, $full) = $node->psql('postgres', q{DO $$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM pg_notify('news', i || repeat('x', 7900)); COMMIT; END LOOP; END $$});
 	like($full, qr/too many notifications in the NOTIFY queue/, 'full: the queue is');
-	# and so is its last page
+	# the last page of the queue is full, too
 	(undef, undef, $full) = $node->psql('postgres', q{DO $$ BEGIN FOR i IN 1 .. 1000 LOOP PERFORM pg_notify('news', ''); COMMIT; END LOOP; END $$});
 	like($full, qr/too many notifications in the NOTIFY queue/, 'full: for short ones, too');
 	sql(q{SELECT jobq.notify('news', 'third')});

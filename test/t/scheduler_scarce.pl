@@ -1,5 +1,5 @@
-# Where lanes and places in them are scarce, or a worker leaves between two
-# steps, nothing has to wait for the next safety check, which is an hour away.
+# No job has to wait for the hourly safety check when lanes and entries are scarce, or when a
+# worker leaves between two steps.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,13 +36,13 @@ SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 
 SELECT jobq.create_queue('steps'), jobq.create_queue('outside', mode => 'consumer')});
 
 #
-# A worker is terminated when it has popped the job that its group waits for, and
-# has not begun.  The group waits for it all the same.
+# A worker is terminated after it has popped the job awaited by the group, and before the start
+# of the job.  The group still waits for the job.
 #
 my $gate = $node->background_psql('postgres');
 my $wanter = $node->background_psql('postgres');
 
-# As many jobs in the ready set; of those that wait for their group, too.
+# Wait for $n jobs in the ready set, including the jobs which wait for their group.
 sub ready
 {
 	my ($n, $what) = @_;
@@ -50,7 +50,7 @@ sub ready
 	return wait_for($node, $what, "SELECT ready_entries = $n FROM jobq_internal.scheduler_state()");
 }
 
-# Have the gate's session wait until there is such a lock that is not granted.
+# Let the gate's session wait until such a lock is requested and not granted.
 sub until_waits
 {
 	my ($lock, $what) = @_;
@@ -91,8 +91,8 @@ $wanter->quit;
 $gate->quit;
 
 #
-# A job of a group is to go back to its lane, where its place is too far to be
-# searched; and it is not there any more.  The next of the group comes.
+# A job of a group is to go back to its lane, where the position is too far for a search.  The
+# job is gone meanwhile, and the next job of the group comes.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -104,7 +104,7 @@ DO $$ BEGIN FOR i IN 1 .. 150 LOOP PERFORM jobq.enqueue('x', '"after"', queue =>
 CREATE TABLE held (id bigint, token bigint, what text)});
 ready(303, 'all are ready');
 
-# Release what is held, the last first, so that each finds its place at once.
+# Release the held jobs, the last first, so that the search finds each position at once.
 sub release
 {
 	my ($condition) = @_;
@@ -132,7 +132,7 @@ $node->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM held; TRUNCATE he
 wait_for($node, 'nothing is left', q{SELECT count(*) = 0 FROM jobq.jobs WHERE finished_at IS NULL});
 
 #
-# The same of a job that is in quarantine.
+# The same for a job in quarantine.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -152,12 +152,13 @@ wait_for($node, 'so is the one in the middle, when there is a place for it', $ho
 $node->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM held});
 
 #
-# A lane is used for another queue before the relay has told of its own.
+# A lane is reused for another queue before the relay has sent the notification of the old
+# queue.
 #
 my $listener = $node->background_psql('postgres');
 my %heard;
 
-# More urgent jobs, which nobody takes, keep all but 16 of the 512 lanes.
+# More urgent jobs, which no consumer takes, keep all but 16 of the 512 lanes.
 $node->safe_psql('postgres', q{
 SELECT jobq.create_queue('full', mode => 'consumer');
 SELECT count(jobq.enqueue('x', queue => 'full', priority => -p)) FROM generate_series(1, 496) p});
@@ -184,8 +185,8 @@ is(scalar(%heard), 20, 'each queue is told of');
 $listener->quit;
 
 #
-# Queues of consumers that were dropped, with jobs that nobody has taken, leave no lanes
-# that are in the way of others.
+# Dropped queues of consumers, with jobs which no consumer has taken, leave no lanes in the way
+# of other queues.
 #
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
 $node->safe_psql('postgres', "SELECT jobq.create_queue('gone$_', mode => 'consumer'); SELECT jobq.enqueue('any', queue => 'gone$_');
@@ -195,8 +196,8 @@ is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served, '5 min')")
 $node->safe_psql('postgres', q{SELECT jobq.cancel_many(queue => 'full', state => 'waiting'); SELECT jobq.drop_queue('full')});
 
 #
-# There is room for fewer leases than there were: others may have these jobs, and take
-# no place at a limiter before.
+# There is room for fewer leases than before: other consumers may take the surplus jobs, which
+# use no slot of a limiter until then.
 #
 $node->safe_psql('postgres', q{
 SELECT jobq.test_clock('0');

@@ -1,4 +1,4 @@
-# Fewer workers in the cluster than its databases could use: they share.
+# The databases of a cluster share the workers if there are too few for all.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,7 +30,7 @@ SELECT jobq.register('hold', 'hold(jsonb)');
 });
 }
 
-# Idle workers of one database make room for another's.
+# Idle workers of a database make room for other databases.
 foreach my $round (1 .. 2)
 {
 	foreach my $dbname ('db1', 'db2', 'db3')
@@ -41,7 +41,7 @@ foreach my $round (1 .. 2)
 	}
 }
 
-# Busy ones do when they are done, and all get their turn.
+# Busy workers make room after their job, and each database gets a turn.
 my $gate = $node->background_psql('db1');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 $node->safe_psql('db1', q{SELECT jobq.enqueue('hold') FROM generate_series(1, 10)});
@@ -55,7 +55,7 @@ $gate->quit;
 wait_for($node, "then all jobs of $_ run", 'SELECT count(*) = 0 FROM jobq_internal.job', $_)
   foreach 'db1', 'db2', 'db3';
 
-# A backlog of minutes in one database does not keep the others waiting for its end.
+# A backlog of minutes in a database does not keep the other databases waiting.
 $node->safe_psql(
 	'db1', q{
 CREATE FUNCTION doze(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.02)';
@@ -69,7 +69,7 @@ wait_for($node, "the jobs of $_ run meanwhile", 'SELECT count(*) = 0 FROM jobq_i
 cmp_ok($node->safe_psql('db1', 'SELECT count(*) FROM jobq_internal.job'),
 	'>', 50, 'and db1 is not done yet');
 
-# And if all have one, they take turns.
+# If all databases have a backlog, they take turns.
 foreach my $dbname ('db1', 'db2', 'db3')
 {
 	$node->safe_psql(

@@ -1,5 +1,5 @@
-# Workers are shared by roles and pools: each comes to its turn, however many
-# there are, and none loses its worker for nothing.
+# Roles and pools share the workers: each gets its turn, however many there are, and none loses
+# a worker needlessly.
 
 use strict;
 use warnings FATAL => 'all';
@@ -49,7 +49,7 @@ END $$;
 -- each process, when it began
 CREATE VIEW turn AS SELECT role, queue, pid, min(n) AS n FROM ran GROUP BY role, queue, pid});
 
-# Let what is left over go, and begin anew.
+# Cancel the remaining jobs, and begin anew.
 sub begin
 {
 	my ($workers) = @_;
@@ -64,7 +64,7 @@ SELECT ready_entries = 0 AND NOT EXISTS (SELECT FROM jobq_internal.job) FROM job
 	return;
 }
 
-# More roles with backlogs than anything has places for.
+# More roles with backlogs than slots anywhere.
 begin('*=2');
 $node->safe_psql('postgres', q{SELECT enqueue_as(1, 70, 1000, 0.01, 'many')});
 work_off($node, 'each of 70 roles comes to its turn', 'SELECT 70 - count(DISTINCT role) FROM ran');
@@ -75,9 +75,9 @@ SELECT count(*) FROM (SELECT role FROM turn
 	GROUP BY role HAVING count(*) > 2) third}),
 	'0', 'and none to its third before');
 
-# An urgent job does not wait for all of them: every other place goes by urgency.
-# The processes that are started after its commit count, by the order in which they are:
-# how long one needs to begin is the machine's affair.
+# An urgent job does not wait for all roles: every second slot goes by urgency.  The test counts
+# the processes started after the commit, in the order of their start.  The time to start a
+# process depends on the machine.
 $node->safe_psql('postgres', q{
 DELETE FROM jobq_internal.job WHERE role = 'role35'::regrole;
 SELECT enqueue_as(35, 35, 1, 0, 'many', -1)});
@@ -89,7 +89,7 @@ SELECT count(*) FROM turn WHERE n > $mark AND pid > $mark_pid AND pid < (SELECT 
 is($node->safe_psql('postgres', q{SELECT count(DISTINCT role) >= 60 FROM jobq.live_jobs}),
 	't', 'though many wait');
 
-# Roles that have little to do, but often, keep their workers.
+# Roles with little but frequent work keep their workers.
 begin('*=4');
 $node->safe_psql(
 	'postgres', q{
@@ -104,7 +104,7 @@ wait_for($node, 'all run', 'SELECT count(*) = 600 FROM ran');
 cmp_ok($node->safe_psql('postgres', 'SELECT count(DISTINCT pid) FROM ran'),
 	'<=', 60, 'four roles with four workers need few processes');
 
-# Even where another pool lacks some.
+# The same while another pool lacks workers.
 begin('busy=1; *=1');
 $node->safe_psql(
 	'postgres', q{
@@ -121,7 +121,7 @@ wait_for($node, 'two roles take turns', q{SELECT count(DISTINCT role) = 2 FROM r
 cmp_ok($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM ran WHERE role = 'role3'}),
 	'<=', 4, q{which has nothing to do with another pool's workers});
 
-# A role that has all workers gives some of them to another one with as much to do.
+# A role with all workers gives some to another role with as much work.
 begin('*=4');
 $node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 30000, 0.01, 'much')});
 wait_for($node, 'one role has all workers', q{SELECT count(DISTINCT pid) >= 4 FROM ran});
@@ -129,7 +129,7 @@ $node->safe_psql('postgres', q{SELECT enqueue_as(2, 2, 30000, 0.01, 'much')});
 wait_for($node, 'then each has its half', q{
 SELECT count(*) = 2 AND min(n) = 2 AND max(n) = 2 FROM (SELECT count(*) AS n FROM jobq.workers WHERE state = 'running' GROUP BY role) w});
 
-# Pools that have more workers than there are: they share what there is.
+# Pools with settings for more workers than exist share the existing workers.
 begin('much=4; little=4; *=1');
 $node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 30000, 0.01, 'much')});
 wait_for($node, 'one pool has all workers', q{SELECT count(DISTINCT pid) >= 4 FROM ran});
@@ -137,7 +137,7 @@ $node->safe_psql('postgres', q{SELECT enqueue_as(1, 2, 1, 0, 'little'), enqueue_
 wait_for($node, 'the others get their turn', q{SELECT count(*) = 3 FROM ran WHERE queue <> 'much'});
 cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'much'}),
 	'>', 100, 'before it is done');
-# Also a pool that comes between one that is full again and one without jobs.
+# A pool between a full pool and a pool without jobs gets its turn, too.
 begin('much=4; little=4; *=1');
 $node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 30000, 0.01, 'much')});
 wait_for($node, 'one pool has all workers again', q{SELECT count(DISTINCT pid) >= 4 FROM ran});

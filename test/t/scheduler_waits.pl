@@ -1,5 +1,5 @@
-# The scheduler waits for nobody: neither for a transaction that stays open, nor
-# for a role that wants much, nor for what has grown old.
+# The scheduler does not wait for an open transaction, for a role with many requests, or for the
+# removal of old rows.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +28,7 @@ sub as
 	return sql("SET ROLE $role; $query");
 }
 
-# The state in which a job of the role's ends; with these arguments of enqueue().
+# The final state of a job of this role, with further arguments of enqueue().
 sub ends
 {
 	my ($role, $more) = @_;
@@ -38,7 +38,7 @@ sub ends
 }
 
 #
-# What is finished first has its day's partition.
+# The first finished job already has the partition of its day.
 #
 sql(q{
 CREATE EXTENSION jobq;
@@ -51,8 +51,8 @@ SELECT jobq.grant_privilege('eve'), jobq.grant_privilege('bob'), jobq.grant_priv
 is(ends('bob', ''), 'completed', 'a job is finished at once');
 is(sql(q{SELECT count(*) FROM jobq_internal.archive_default}), '0', 'and is in the partition of its day');
 
-# A batch that is over when its only job is cancelled, which needs no worker; and
-# the job of its callback, which no worker runs.
+# The only job of the batch is cancelled, which needs no worker and ends the batch.  No worker
+# runs the job of its callback.
 sql(q{
 CREATE FUNCTION batch(queue text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -66,8 +66,8 @@ CREATE FUNCTION finish(batch bigint) RETURNS boolean LANGUAGE sql
 	AS $$ SELECT bool_and(jobq.cancel(id)) FROM jobq.live_jobs j WHERE j.batch_id = batch $$});
 
 #
-# A transaction stays open that is creating a queue, and all that eve asks for goes
-# there.  What bob asks for does not wait for it.
+# A transaction which creates a queue stays open, and all requests of eve need this queue.  The
+# requests of bob do not wait.
 #
 as('eve', q{
 SELECT count(batch('held')) FROM generate_series(1, 300);
@@ -80,8 +80,8 @@ PREPARE TRANSACTION 'open'});
 as('eve', 'SELECT count(finish(id)) FROM jobq.batches');
 sql(q{UPDATE jobq_internal.schedule SET cron = '* * * * * *', next_run = now()});
 as('bob', q{SELECT jobq.schedule('bob', '* * * * * *', 'note')});
-# With a wait of 50 ms for each of 300 callbacks, each was ten seconds late and more.  What
-# comes late of a busy machine's doing is not all of it.
+# With a wait of 50 ms for each of 300 callbacks, each tick would be ten seconds late or more.
+# On a busy machine some of the ticks may be late, but not all.
 wait_for($node, 'ticks go on beside those that wait, in time',
 	q{SELECT count(*) >= 8 FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob' AND state = 'completed' AND enqueued_at < run_at + interval '5 s'});
 my $batch = as('bob', q{SELECT batch('still')});
@@ -96,8 +96,8 @@ wait_for($node, 'each once', q{SELECT count(*) = 300 AND count(DISTINCT headers 
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'eve%'});
 
 #
-# The end of a lease waits for a transaction that has cancelled its job.  Others end
-# beside it.
+# The end of a lease waits for a transaction which has cancelled its job.  Other leases end
+# meanwhile.
 #
 sql(q{
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
@@ -114,7 +114,7 @@ sql(q{ROLLBACK PREPARED 'open'});
 is(as('eve', "SELECT state FROM jobq.wait($brittle, '5 min')"), 'dead', 'it does when it can');
 
 #
-# A table that an operator has locked stops what needs it, and nothing else.
+# A table locked by an operator stops the work which needs the table, and nothing else.
 #
 my $lock = $node->background_psql('postgres');
 foreach my $table ('schedule', 'batch')
@@ -125,7 +125,7 @@ foreach my $table ('schedule', 'batch')
 	$lock->query_safe('COMMIT');
 }
 
-# The table of jobs stops everything, but the scheduler does not leave for that.
+# A lock on the table of jobs stops everything, but the scheduler does not exit.
 my $scheduler = scheduler_pid($node);
 my $offset = -s $node->logfile;
 $lock->query_safe('BEGIN; LOCK TABLE jobq_internal.job IN ACCESS EXCLUSIVE MODE');
@@ -142,12 +142,12 @@ wait_for($node, 'ticks go on', "SELECT count(*) > $ticks FROM jobq.jobs WHERE he
 $lock->quit;
 
 #
-# Who has wanted much waits for who has not, as carol.
+# A role with many requests waits for a role with few, here carol.
 #
 my @many = split(/\n/, as('eve', q{SELECT batch('still') FROM generate_series(1, 60)}));
 $batch = as('carol', q{SELECT batch('still')});
 
-# all of it comes while the scheduler does not look
+# all requests arrive while the scheduler is stopped
 ok(stop_at_rest($node, $scheduler), 'the scheduler sleeps');
 as('eve', "SELECT finish($_)") foreach @many;
 as('carol', "SELECT finish($batch)");
@@ -158,8 +158,8 @@ cmp_ok(sql(qq{SELECT count(*) FROM jobq.jobs WHERE role = 'eve'::regrole AND (he
 	'a look of hers comes before the last of sixty of eve\'s');
 
 #
-# Far more schedules wait for their last job than can be named in shared memory.  Each
-# goes on when that has ended, and the scheduler rests meanwhile.
+# Far more schedules wait for their last job than shared memory can hold.  Each goes on after
+# the end of its job, and the scheduler rests meanwhile.
 #
 as('carol', q{SELECT count(jobq.schedule('carol ' || n, '* * * * * *', 'note', overlap => 'queue', options => '{"queue": "still"}')) FROM generate_series(1, 200) n});
 wait_for($node, 'all wait', q{SELECT count(*) = 200 FROM jobq_internal.schedule WHERE held});
@@ -174,7 +174,7 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'carol%'
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE role = 'carol'::regrole});
 
 #
-# Groups that have a job back whose turn had passed do so without a look at all jobs that have a group.
+# A group gets back a job with a lost turn without a scan of all jobs with groups.
 #
 sql(q{
 CREATE FUNCTION refuse() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
@@ -186,7 +186,7 @@ wait_for($node, 'they have failed', q{SELECT count(*) = 8 FROM jobq.live_jobs WH
 sql(q{SELECT jobq.enqueue('note', queue => 'patient ' || n, group_key => 'g') FROM generate_series(1, 8) n});
 wait_for($node, 'others pass them', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'note' AND queue LIKE 'patient %')});
 my $reads = q{SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'jobq_internal.job'::regclass};
-# what the sessions before have read is told when they have ended
+# sessions report their reads when they end
 wait_for($node, 'no other session is there', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 my $before = sql($reads);
 foreach my $n (1 .. 8)
@@ -195,7 +195,7 @@ foreach my $n (1 .. 8)
 	wait_for($node, "group $n waits again", "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $stuck[$n - 1]");
 }
 
-# what a process has read is known when it ends
+# a process reports its reads when it ends
 signal_process('TERM', $scheduler);
 wait_for_exit($scheduler);
 wait_for($node, 'there is another scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
@@ -203,7 +203,7 @@ cmp_ok(sql($reads) - $before, '<', 30000, 'without eight looks at five thousand 
 sql(q{SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE kind = 'refuse' OR queue = 'still'});
 
 #
-# However often a step takes the result of an outer one, that is looked for once.
+# A step with many references to the result of an outer step searches for it once.
 #
 my $searches = q{SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'jobq_internal.step'::regclass};
 $before = sql($searches);
@@ -221,7 +221,7 @@ wait_for($node, 'there is another scheduler', 'SELECT count(*) = 1 FROM jobq_int
 cmp_ok(sql($searches) - $before, '<', 10000, 'without as many searches');
 
 #
-# What has grown old goes in small pieces.
+# Old rows are removed in small pieces.
 #
 sql(q{
 ALTER SYSTEM SET jobq.archive_retention = '1d';
@@ -256,7 +256,7 @@ work_off($node, 'most of it goes', q{SELECT (SELECT count(*) FROM jobq_internal.
 wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq_internal.dead_letter WHERE kind = 'old')
 	AND NOT EXISTS (SELECT FROM jobq_internal.unique_key WHERE kind = 'old') AND to_regclass('jobq_internal.archive_20200101') IS NULL
 	AND NOT EXISTS (SELECT FROM jobq_internal.batch WHERE finished_at < now() - interval '100 days')});
-# how many blocks a piece has depends on how fast they are
+# the number of blocks in a piece depends on the speed of their removal
 is(sql('SELECT max(rows) BETWEEN 1 AND 500 FROM bite'), 't', 'however much of a piece of a table is old');
 is(sql('SELECT completed, cancelled FROM jobq_internal.batch WHERE id = 1'), '1000|2000', 'and batches know what has gone');
 

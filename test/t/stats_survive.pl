@@ -1,5 +1,5 @@
-# The statistics survive the end of the server: exactly if it was stopped, and well
-# enough if it crashed.  A name that finds no place is counted all the same.
+# The statistics survive the end of the server: exactly after a stop, and approximately after a
+# crash.  A name without a slot is counted, too.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,7 +27,7 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-# What agrees with the table.
+# The statistics agree with the table.
 my $live = q{SELECT coalesce(sum(waiting + scheduled + blocked + running + held), -1) FROM jobq.stats};
 my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq_internal.job) AND sum(letters) = (SELECT count(*) FROM jobq_internal.dead_letter) FROM jobq.stats";
 my $all = q{SELECT queue, kind, tenant, waiting, scheduled, enqueued, started, completed, failed, dead, wait_p99, run_max, since FROM jobq.stats ORDER BY 1, 2, 3};
@@ -71,15 +71,15 @@ wait_for($node, 'after an immediate stop they agree with the table again', $agre
 like(sql(q{SELECT waiting, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
 	qr/^10\|(3|10)$/, 'and counters are as they were saved');
 
-# a crash of one process
+# a crash of a single process
 sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 2)});
 crash_backend($node);
 wait_for($node, 'after a crash they agree with the table again', $agree);
-# it is written each minute
+# the file is written each minute
 like(sql(q{SELECT waiting, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
 	qr/^12\|(3|5|10|12)$/, 'counters are those of the file');
 
-# another server's file, or none
+# a damaged file
 $node->stop;
 truncate($file, 1000) or die;
 my $offset = -s $node->logfile;
@@ -88,7 +88,7 @@ ok($node->log_contains('the statistics of jobq begin anew', $offset), 'a damaged
 wait_for($node, 'and the jobs are counted', $agree);
 is(sql(q{SELECT enqueued FROM jobq.stats WHERE queue = 'manual'}), '0', 'counters begin anew');
 
-# more names than places
+# more names than slots
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer')});
 sql(q{SELECT jobq.enqueue('kind ' || i, queue => 'outside') FROM generate_series(1, 100) i});
 is(sql(q{SELECT sum(enqueued), sum(waiting) FROM jobq.stats WHERE queue = 'outside'}),
@@ -104,7 +104,7 @@ is(sql($live), sql('SELECT count(*) FROM jobq_internal.job'), 'nor by a stop');
 sql(q{SELECT jobq.cancel_many(queue => name, state => 'waiting') FROM jobq.queues});
 is(sql($live), '0', 'all of it is taken back');
 
-# queues that were rolled back, and such as are idle, leave places to others
+# rolled-back queues, and idle queues, leave their slots to other queues
 sql(q{SELECT jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'});
 $node->safe_psql(
 	'postgres',
@@ -123,7 +123,7 @@ is(sql(q{SELECT sum(enqueued) FROM jobq.stats WHERE queue LIKE 'idle%' OR queue 
 my $drop = q{SELECT jobq.cancel_many(queue => name, state => 'waiting'), jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'};
 sql($drop);
 
-# jobs that have come when their names had no place, and go when these have one
+# jobs enqueued while their names had no slot, which end while their names have a slot
 my $named = q{(SELECT kind FROM jobq.stats WHERE queue = 'owing')};
 sql(q{SELECT jobq.create_queue('owing', mode => 'consumer'); SELECT jobq.test_clock('200 minutes')});
 sql(q{SELECT jobq.enqueue('kind ' || i, queue => 'owing') FROM generate_series(1, 40) i});
@@ -142,7 +142,7 @@ sql(q{SELECT jobq.enqueue('latest', queue => 'owing')});
 is(sql(q{SELECT waiting FROM jobq.stats WHERE queue = 'owing' AND kind = 'latest'}), '1', 'owing: names without jobs give way');
 is(sql($live), '1', 'owing: and take along what they owe');
 
-# and their queue is dropped, which had no place for others, either
+# the same for queues without a slot, which are dropped afterwards
 sql($drop);
 sql(q{SELECT jobq.create_queue('q' || i) FROM generate_series(1, 20) i});
 sql(q{SELECT jobq.enqueue('good', queue => 'q' || i, delay => '1 day') FROM generate_series(1, 20) i});
@@ -156,14 +156,14 @@ sql($drop);
 wait_for($node, 'dropped: and is forgotten with them', "SELECT bool_and(exact) AND ($live) = 0 FROM jobq.stats");
 sql(q{SELECT jobq.test_clock('0')});
 
-# what is counted while others go on
+# a count during other work
 SKIP:
 {
 	skip 'this server has no injection points', 17
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql('CREATE EXTENSION injection_points');
 
-	# who counts is held, or ends, and nobody waits for it
+	# the counter process is held, or ends, and no other process has to wait
 	my $counts = q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq counter' AND wait_event = 'jobq-count-begun'};
 	my $hold = sub {
 		wait_for($node, 'nobody counts', q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq counter')});
@@ -215,7 +215,7 @@ SELECT jobq.cancel(id) FROM (SELECT id FROM jobq.live_jobs ORDER BY id LIMIT 3) 
 	is(sql(q{SELECT scheduled FROM jobq.stats WHERE queue = 'coming'}), '1',
 		'a new queue has nothing of one that was dropped meanwhile');
 
-	# who has committed before the counting, and adds after it
+	# a session commits before the count, and adds its changes after the count
 	my $late = $node->background_psql('postgres');
 	$late->query_safe(q{SELECT injection_points_set_local(); SELECT injection_points_attach('jobq-stats-add', 'wait')});
 	$late->query_until(qr/began/, "\\echo began\nSELECT jobq.enqueue('good', queue => 'coming', delay => '1 hour');\n");
@@ -230,13 +230,13 @@ AND EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'jobq-stats-add')});
 	is(sql($live), '71', 'what it has done is counted once');
 }
 
-# what has come unnoted while the database is not served
+# changes which are not noted while the database is not served
 $node->append_conf('postgresql.conf', "jobq.databases = ''");
 $node->restart;
 sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
 sql(q{COMMIT PREPARED 'p'});
 
-# a clock that is put back, and nobody who counts anew
+# a clock put back, without a new count
 sql(q{SELECT jobq.create_queue('later'); SELECT jobq.test_clock('2 hours'); SELECT jobq.enqueue('good', queue => 'later', delay => '30 minutes')});
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.enqueue('good', queue => 'later', delay => '1 hour')});
 is(sql(q{SELECT waiting, scheduled, exact FROM jobq.stats WHERE queue = 'later'}), '0|2|f', 'jobs wait for their time by the clock as it is');
@@ -244,7 +244,7 @@ $node->append_conf('postgresql.conf', "jobq.databases = 'postgres'");
 $node->reload;
 wait_for($node, 'a database that is served agrees with the table', $agree);
 
-# without a place for another process the scheduler counts
+# without a slot for another process, the scheduler counts
 $node->append_conf('postgresql.conf', "max_worker_processes = 3");
 $node->stop('immediate');
 $node->start;
@@ -253,7 +253,7 @@ wait_for($node, 'no place was left', q{SELECT count(*) = 3 FROM pg_stat_activity
 $node->append_conf('postgresql.conf', "max_worker_processes = 24");
 $node->restart;
 
-# counters that have begun anew have done so after a crash, too
+# counters reset before a crash are still reset afterwards
 sub saves
 {
 	my ($what, $minutes) = @_;
@@ -283,8 +283,8 @@ $node->start;
 wait_for($node, 'reset: statistics agree with the table', $agree);
 is(sql('SELECT sum(enqueued) FROM jobq.stats'), '0', 'reset: counters have begun anew');
 
-# a database that is gone leaves its places to others, also if the server crashes before
-# the file knows of that
+# a dropped database leaves its slots to other databases, even if the server crashes before the
+# next write of the file
 my $used = q{SELECT used FROM jobq_internal.capacity() WHERE slots = 'statistics'};
 sql('CREATE DATABASE gone');
 $node->append_conf('postgresql.conf', "jobq.databases = 'postgres, gone'");
@@ -303,7 +303,7 @@ $node->stop('immediate');
 $node->start;
 wait_for($node, 'gone: so they are after a crash', "SELECT ($used) <= $without AND ($agree)");
 
-# one that is not served any more leaves its room to one that is
+# a database which is no longer served leaves its room to a served database
 sql('CREATE DATABASE other');
 $node->append_conf('postgresql.conf', "jobq.max_databases = 1\njobq.databases = 'postgres'");
 $node->restart;
@@ -318,15 +318,15 @@ $node->reload;
 wait_for($node, 'room: until it is served again', $agree);
 $node->restart;
 
-# a new extension knows nothing of the old one
+# a new extension starts without the old statistics
 sql('DROP EXTENSION jobq CASCADE');
 sql('CREATE EXTENSION jobq');
 wait_for($node, 'the new extension is served', q{SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE pid IS NOT NULL});
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'); SELECT jobq.enqueue('good', queue => 'outside')});
 wait_for($node, 'a new extension counts from the beginning', q{SELECT sum(waiting) = 1 AND bool_and(exact) FROM jobq.stats});
 
-# an immediate stop kills a session in the middle of its note: the postmaster does not
-# wait for it for ever
+# an immediate stop kills a session in the middle of its update: the postmaster does not wait
+# forever
 SKIP:
 {
 	skip 'this server has no injection points', 1

@@ -1,4 +1,4 @@
-# The day gets its partition of the archive while others read.
+# The day gets its partition of the archive while other sessions read.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-# No day gets its partition as long as tables of somebody else's have their names.
+# No day gets its partition while tables of a user have the names of the partitions.
 sql(q{
 BEGIN;
 CREATE EXTENSION jobq;
@@ -33,7 +33,7 @@ COMMIT;
 CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('note', 'note(jsonb)')});
 
-# It is one o'clock in the morning, so that midnight is far away.
+# The time is 1:00 in the morning, far from midnight.
 my $morning = sql(q{SELECT date_trunc('day', now() AT TIME ZONE 'UTC') + interval '25 hours' - (now() AT TIME ZONE 'UTC')});
 sql("SELECT jobq.test_clock('$morning')");
 wait_for($node, 'tables in the place of partitions: doctor() tells',
@@ -42,7 +42,7 @@ sql(q{SELECT count(jobq.enqueue('note')) FROM generate_series(1, 1000)});
 wait_for($node, 'what is finished at first has no partition of its own',
 	'SELECT count(*) = 1000 FROM jobq_internal.archive_default');
 
-# New plans all the time: a plan that knows the old partitions is what could go wrong.
+# New plans all the time: a plan with the old partitions could go wrong.
 sql(q{
 CREATE TABLE stop ();
 CREATE SEQUENCE reads;
@@ -67,7 +67,7 @@ my $readers = IPC::Run::start(
 wait_for($node, 'others read',
 	q{SELECT count(*) = 8 AND (SELECT last_value > 100 FROM reads) FROM pg_stat_activity WHERE query = 'CALL read();'});
 
-# Where a reader is in the way for too long, the scheduler comes again later.
+# If a reader blocks the scheduler for too long, the scheduler tries again later.
 sql(q{DO $$
 DECLARE
 	name text;
@@ -105,7 +105,7 @@ like($out, qr{transactions actually processed: 8/8}, 'until all have ended');
 is(sql('SELECT count(*) FROM jobq_internal.archive_default'), '0', 'what was there has gone along');
 
 #
-# Queues whose jobs go earlier.
+# Queues with shorter retention times.
 #
 sql(q{
 CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
@@ -121,8 +121,8 @@ my $counts = sql("SELECT total, completed FROM jobq.batches WHERE id = $batch");
 like(sql(q{SELECT DISTINCT tableoid::regclass FROM jobq_internal.archive WHERE kind = 'note' AND queue_id = (SELECT id FROM jobq_internal.queue WHERE name = 'brief')}),
 	qr{^jobq_internal.archive_\d+$}, 'they are in a partition');
 
-# The clock is put forward twice, as the second call says that it is right: else nothing is deleted.
-# A pass that is under way does not notice that it is late by now; the next one does.
+# The clock is put forward twice: jobq deletes nothing until the second call confirms the time.
+# A running pass does not notice the new time, but the next pass does.
 my $hours = 5;
 sub gone_later
 {
@@ -154,7 +154,7 @@ $hours += 2;
 gone_later('a queue that wants it now is heard', 'usual fail dead');
 is(sql(q{SELECT count(*) FROM jobq_internal.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
 
-# What is finished when the clock was put back goes by the clock as it is.
+# Jobs finished after the clock was put back follow the current clock.
 sql("SELECT jobq.test_clock('$morning'::interval + interval '5 hours')");
 my $again = sql(q{SELECT jobq.enqueue('note', queue => 'brief', delay => '1 ms')});
 is(sql("SELECT state FROM jobq.wait($again, '5 min')"), 'completed', 'the scheduler goes by the clock that was put back');
@@ -162,8 +162,8 @@ $hours = 50;
 gone_later('what is finished then goes, too', 'usual fail dead');
 
 #
-# Batches that are old go, but for one to which a table of somebody else's refers; and that
-# is not tried all the time.
+# Old batches are deleted, except a batch referenced by a table of a user.  The deletion of this
+# batch is not retried all the time.
 #
 my @old = map { sql('SELECT jobq.create_batch()') } 1 .. 12;
 sql("SELECT jobq.start_batch(id) FROM jobq.batches WHERE id IN (@{[join ',', @old]})");
@@ -200,8 +200,8 @@ $hours += 2;
 batches_go('until it is not any more', 0);
 
 #
-# An event trigger forbids DDL: jobs go on, and doctor() and metrics() tell, until the day can
-# have its partition.
+# An event trigger forbids DDL: jobs go on, and doctor() and metrics() report the trouble, until
+# the day can get its partition.
 #
 my $trouble = q{FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot make the partitions of the archive since %: no DDL now'};
 sql(q{

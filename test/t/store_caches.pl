@@ -1,7 +1,6 @@
-# What a backend has cached may be dropped by any call that can accept
-# invalidation messages.  With debug_discard_caches it is dropped by all of them,
-# in sessions and in workers, and a server with assertions overwrites what it
-# frees: so whoever keeps a pointer into a cache reads rubbish.
+# jobq keeps no pointer into a cache of the backend over a call which can accept invalidation
+# messages.  With debug_discard_caches, each such call drops the caches, in sessions and in
+# workers.  A server with assertions overwrites freed memory, so a stale pointer reads garbage.
 
 use strict;
 use warnings FATAL => 'all';
@@ -56,7 +55,7 @@ CREATE TRIGGER outbox AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION jobq.
 GRANT INSERT ON outbox TO producer;
 ALTER ROLE producer SET debug_discard_caches = 1});
 
-# As the producer, whose sessions and workers discard their caches.
+# Run the query as the producer: sessions and workers of this role discard their caches.
 sub discarding
 {
 	my ($what, $query, $expected) = @_;

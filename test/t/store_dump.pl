@@ -1,4 +1,4 @@
-# Jobs survive pg_dump and pg_restore, in whatever state they are.
+# Jobs in any state survive pg_dump and pg_restore.
 #
 # Runs on each major: pg_dump differs between majors.
 
@@ -39,7 +39,7 @@ SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_pay
 SELECT jobq.pause('still');
 });
 
-# One of each: completed, dead, waiting for its next attempt, cancelled ...
+# A job in each state: completed, dead, waiting for its next attempt, cancelled ...
 $node->safe_psql(
 	'postgres', q{
 SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day', uuid => '00000000-0000-4000-8000-000000000001');
@@ -50,8 +50,8 @@ SELECT jobq.cancel(jobq.enqueue('note', '{"n": 4}', delay => '1 day'));
 wait_for($node, 'jobs are in their final states',
 	q{SELECT count(*) = 4 FROM jobq.jobs WHERE state IN ('completed', 'dead', 'retryable', 'cancelled')});
 
-# ... ready in a queue that is paused, scheduled, and ready in one that is
-# paused just now; as several roles.
+# ... ready in a paused queue, scheduled, and ready in a queue paused just now; as several
+# roles.
 $node->safe_psql(
 	'postgres', q{
 SELECT jobq.pause('default');
@@ -94,7 +94,7 @@ sub is_restored
 }
 
 #
-# Into a database that is not served yet.
+# Into a database which is not served yet.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE copy');
 $node->command_ok([ 'pg_restore', '-e', '-d', 'copy', $dump ], 'pg_restore');
@@ -109,7 +109,7 @@ $node->command_ok([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null',
 is_restored('copy2', 'restored again');
 
 #
-# It works there once it is served.
+# The copy works once it is served.
 #
 my $first = $node->safe_psql('copy',
 	q{SELECT jobq.enqueue('note', '{"n": 9}', queue => 'new')});
@@ -148,8 +148,8 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
 	'1', 'the original has not run any of it');
 
 #
-# Into a database that is served already: nothing collides, and no job runs
-# before all that it needs is there.
+# Into a database which is already served: nothing collides, and no job runs before the objects
+# needed for the job are there.
 #
 $node->append_conf('postgresql.conf', q{jobq.databases = '*'});
 $node->reload;
@@ -165,8 +165,7 @@ is($node->safe_psql('served', q{SELECT count(*) FROM jobq.jobs}), '8', 'all jobs
 is($node->safe_psql('served', q{SELECT error FROM jobq.jobs WHERE payload -> 'n' = '7'}), '', 'untouched');
 
 #
-# What a role that was dropped has left is not restored: its number may be that of
-# another role there.
+# Rows of a dropped role are not restored, because another role may have the OID there.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -186,8 +185,8 @@ $node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump without it')
 is(() = slurp_file($dump3) =~ /\t$leaver\t/g, 0, 'and not when it was dropped');
 
 #
-# A queue's jobs run as the role of its run_as, or not at all: if that role was
-# dropped, or the one that has set it, another role has the number there.
+# A queue's jobs run as its run_as role, or not at all.  If this role was dropped, or the role
+# which has set it, another role may have the OID there.
 #
 $node->safe_psql(
 	'postgres', q{
@@ -205,7 +204,7 @@ SELECT jobq.register('errand', 'note(jsonb, jobq.job_context)', queue => 'agency
 SET ROLE clerk;
 SELECT jobq.enqueue('errand', '{"n": 10}'), jobq.enqueue('setters errand', '{"n": 11}')});
 
-# Dump, change what stands there for a dropped role, restore, and run the jobs.
+# Dump, replace the OIDs of dropped roles, restore, and run the jobs.
 sub as_whom
 {
 	my ($dbname, %number) = @_;
@@ -235,9 +234,9 @@ like($node->safe_psql('no_agent', q{SELECT what FROM jobq.doctor() WHERE what ~ 
 	qr/(queue ".*agency" has its jobs run as role other, which they may not: .* was dropped before the database was dumped\.\n?){2}/, 'doctor() tells');
 
 #
-# Roles that the other cluster lacks: what belongs to them is kept aside, and nothing else.
-# A dump of that database, and a restore of it, keep it aside, too.  adopt() returns it when the
-# roles exist.  The role's name needs quotes.
+# The other cluster lacks some roles: rows of these roles are kept aside, and no other rows.  A
+# dump and a restore of this database keep the rows aside, too.  adopt() returns the rows when
+# the roles exist.  The name of a role needs quotes.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE office TEMPLATE template0');
 $node->safe_psql(
@@ -312,8 +311,8 @@ END
 	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '0', "$dbname: there is nothing to adopt");
 }
 
-# The database is served, and its queues are resumed: no job runs as a role that does not
-# exist, and no batch ends whose jobs are kept aside.
+# The database is served, and its queues are resumed: no job runs as a missing role, and no
+# batch ends with jobs kept aside.
 $node->append_conf('postgresql.conf', q{jobq.databases = 'branch2'});
 $node->reload;
 $node->safe_psql('branch2', q{SELECT jobq.resume('agency'), jobq.resume('boss agency'), jobq.resume('stays')});
@@ -328,7 +327,7 @@ is($node->safe_psql('branch2', q{SELECT name, state FROM jobq.batches WHERE name
 	"errands|running\nshared|running", 'absent: batches wait');
 is($node->safe_psql('branch2', q{SELECT kind, state FROM jobq.live_jobs ORDER BY kind}), "boss errand|ready\nerrand|ready", 'absent: jobs wait');
 
-# What the role has got before adopt() stays.
+# Rows of the role from before adopt() stay.
 $node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN; CREATE ROLE boss SUPERUSER LOGIN});
 $node->safe_psql('branch2', q{SELECT jobq.grant_privilege('"Mr. O''Hara"');
 SET ROLE "Mr. O'Hara"; SELECT jobq.schedule('his', '@daily', 'work')});

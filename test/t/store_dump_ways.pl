@@ -1,5 +1,4 @@
-# The ways in which pg_dump can take a database along: in parallel, and its schema
-# and its data apart.
+# A database survives each way of pg_dump: in parallel, and with schema and data apart.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +22,7 @@ my $before = states($node, 'postgres', 1);
 my $dump = $node->backup_dir;
 my $psql = [ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null' ];
 
-# The databases are not served while they are filled.
+# The databases are not served during the restore.
 $node->safe_psql('postgres', "CREATE DATABASE $_ TEMPLATE template0") foreach 'parallel', 'apart';
 $node->command_ok([ 'pg_dump', '-Fd', '-j', '2', '-f', "$dump/parallel", 'postgres' ], 'dumped in parallel');
 $node->command_ok([ 'pg_restore', '-e', '-j', '2', '-d', 'parallel', "$dump/parallel" ], 'restored in parallel');

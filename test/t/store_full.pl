@@ -1,4 +1,4 @@
-# A queue that is full, and sessions that wait for a place, or drop jobs that wait.
+# A full queue: sessions wait for room, or drop waiting jobs.
 
 use strict;
 use warnings FATAL => 'all';
@@ -31,9 +31,9 @@ CREATE FUNCTION live(queue text) RETURNS bigint LANGUAGE sql
 CREATE TABLE seen (live bigint);
 });
 
-# on_full => 'wait': sessions that enqueue one job each, or three, into a queue with
-# two places, while its jobs are taken away one by one.  Each gets its place, the queue
-# is never longer, and whoever gives up has others look in his stead.
+# on_full => 'wait': sessions enqueue one job each, or three, into a queue with two positions,
+# while the jobs are removed singly.  Each session gets the positions, and the queue is never
+# longer.  After a session gives up, other sessions check again.
 sub enqueuers
 {
 	my ($n) = @_;
@@ -60,7 +60,7 @@ my $gone = enqueuer(1, 'gone');
 enqueuers(2);
 my @small = map { enqueuer(1, "small$_") } 1 .. 3;
 enqueuers(5);
-# one place: enough for a small one, who comes after the large one and one that gives up
+# a position is enough for a small session, behind the large session and the cancelled session
 sql(q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'gone'});
 $gone->{run}->finish;
 like($gone->{err}, qr/canceling statement due to user request/, 'who waits for a place can be cancelled');
@@ -73,7 +73,7 @@ for my $left (4, 3, 2)
 }
 $_->{run}->finish foreach @small;
 is(join('', map { $_->{out} . $_->{err} } @small), "SET\n1\n" x 3, 'each small one has its place');
-# who rolls back, or prepares and rolls back, gives places back
+# a rollback, also of a prepared transaction, gives positions back
 sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting')});
 $large->{run}->finish;
 is($large->{out}, "SET\n3\n", 'the large one has its places when there are so many');
@@ -89,7 +89,7 @@ sql(q{ROLLBACK PREPARED 'narrow'});
 $_->{run}->finish foreach @small;
 is(join('', map { $_->{out} . $_->{err} } @small), "SET\n1\n" x 3, 'places of who rolls back are given to those who wait');
 
-# two that hold places and want more do not wait for each other
+# two sessions which hold positions and want more do not wait for each other
 sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting')});
 $holder->query_safe(q{SET jobq.enqueue_timeout = 0; BEGIN; SELECT jobq.enqueue('nothing', queue => 'narrow');});
 my ($out, $err) = ('', '');
@@ -105,7 +105,7 @@ $holder->query_safe('ROLLBACK;');
 $other->finish;
 is($out . $err, "1\n2\n", 'and the other one goes on');
 
-# a limit that is raised, or taken away, is heard of
+# waiting sessions are notified when the limit is raised or removed
 @small = map { enqueuer(1, "small$_") } 1 .. 2;
 enqueuers(2);
 sql(q{SELECT jobq.alter_queue('narrow', max_length => 4)});
@@ -115,7 +115,7 @@ $_->{run}->finish foreach @small;
 is(sql(q{SELECT live('narrow')}), 5, 'who waits hears of another limit');
 $holder->quit;
 
-# workers make room: many producers, and never more jobs than there may be
+# workers make room: many producers, and never more jobs than allowed
 sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting'), jobq.alter_queue('narrow', max_length => 3), jobq.resume('narrow')});
 sql(q{TRUNCATE seen});
 my @producers = map {
@@ -130,7 +130,7 @@ is(join('', map { $_->{err} } @producers), '', 'each producer has got all its pl
 is(sql(q{SELECT jobq.wait_queue('narrow', '5 min')}), 't', 'and all jobs are done');
 is(sql(q{SELECT count(*) FROM seen WHERE live > 3}), 0, 'never longer');
 
-# on_full => 'drop oldest': never longer, and nothing is lost without a trace
+# on_full => 'drop oldest': never longer, and no job is lost without a trace
 sql(q{SELECT jobq.alter_queue('narrow', on_full => 'drop oldest', max_length => 5), jobq.pause('narrow')});
 sql(q{TRUNCATE seen});
 my $before = sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'narrow'});
@@ -145,7 +145,7 @@ my $before = sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'narrow'});
 	$session;
 } 1 .. 4;
 $_->{run}->finish foreach @producers;
-# who finds all five taken by open transactions is refused
+# a session is refused if open transactions hold all five positions
 my $refused = () = join('', map { $_->{err} } @producers) =~ /is full/g;
 my $of_rolled_back = sql(qq{SELECT 4 * 48 - (count(*) - $before) FROM jobq.jobs WHERE queue = 'narrow'});
 cmp_ok($of_rolled_back, '<=', $refused, 'each job that was committed waits or was dropped');
@@ -153,7 +153,7 @@ is(sql(q{SELECT count(*) FROM seen WHERE live > 5}), 0, 'dropping: never longer'
 is(sql(q{SELECT live('narrow')}), 5, 'dropping: as many as fit');
 is(sql(q{SELECT count(*) FROM jobq.jobs j, jobq.status(j.id) s WHERE j.queue = 'narrow' AND j.state = 'cancelled' AND s.error LIKE 'dropped%'}) > 0, 1, 'dropping: the others say why');
 
-# jobs that are done, and that an old snapshot keeps, do not hide those that wait
+# finished jobs kept by an old snapshot do not hide the waiting jobs
 sql(q{SELECT jobq.cancel_many(queue => 'narrow', state => 'waiting'), jobq.alter_queue('narrow', max_length => 20000)});
 my $old = $node->background_psql('postgres');
 $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM seen;');

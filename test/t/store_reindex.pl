@@ -1,6 +1,5 @@
-# The tables of jobq are written anew, and their indexes made anew under other
-# OIDs, while sessions, workers and the scheduler have long known the old ones.
-# All of them go on.
+# The tables of jobq are rewritten, and their indexes rebuilt under other OIDs, while sessions,
+# workers and the scheduler know the old OIDs.  All of these processes go on.
 #
 # Runs on each major: rows and indexes are written by direct access.
 
@@ -101,8 +100,8 @@ foreach my $table (split /\n/, sql(q{
 	everything("after $table was written anew");
 }
 
-# In the middle of a transaction: the old index is still used, and the new one
-# written already.  Another session meets both.
+# In the middle of a transaction: the old index is still used, and the new index is already
+# written.  Another session meets both.
 my $middle = $node->background_psql('postgres');
 
 sub reindex
@@ -138,8 +137,8 @@ foreach my $table (qw(unique_key job dead_letter archive_default))
 	everything("$table: everything works");
 }
 
-# A row that is not committed yet gets its entry in the new index: REINDEX waits
-# for whoever has written it.
+# An uncommitted row gets its entry in the new index: REINDEX waits for the transaction which
+# has written the row.
 my ($out, $err) = ('', '');
 my ($id, $token) = split /\|/, $middle->query_safe(q{
 	SELECT jobq.enqueue('elsewhere', queue => 'taken', max_attempts => 1) \gset
@@ -152,8 +151,8 @@ ok($reindex->finish, 'it comes to its end') or diag($err);
 is(sql("SELECT state FROM jobq.status($id)"), 'dead', 'the dead letter is found');
 $middle->quit;
 
-# What the owner has changed is refused: nothing is read or written by a wrong
-# type.  It works again when it is as it was.
+# A change by the owner is refused: no column is read or written with a wrong type.  jobq works
+# again after the change is undone.
 my $owner = $node->background_psql('postgres', on_error_stop => 0);
 $owner->query(q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still')});
 foreach my $change (
@@ -182,7 +181,7 @@ foreach my $change (
 }
 $owner->quit;
 
-# Indexes that jobq can serve may be added, and no others.
+# Only indexes which jobq can serve may be added.
 foreach my $index ("ON jobq_internal.archive ((payload ->> 'a'))", 'ON jobq_internal.job (kind) WHERE priority < 0', "ON jobq_internal.dead_letter (kind, lower(kind))",
 	'ON jobq_internal.job (kind) WHERE job IS NOT NULL', 'ON jobq_internal.job ((job))')
 {

@@ -1,5 +1,4 @@
-# A job runs on one server only: not on a subscriber, not on a standby; but on
-# either once it has taken over.
+# A job runs on a single server: not on a subscriber, and not on a standby, until the takeover.
 #
 # Runs on each major: replication differs between majors.
 
@@ -33,7 +32,7 @@ SELECT jobq.register('note_procedure', 'note_procedure(jsonb, jobq.job_context)'
 #
 my ($publisher, $subscriber) = jobq_pair($setup, 'max_prepared_transactions = 4');
 
-# dead letters, two of them before the subscription
+# dead letters, two from before the subscription
 my $letter = q{
 SELECT jobq.enqueue('x', queue => 'letters') \g /dev/null
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{letters}', wait => '5 min') \g /dev/null
@@ -42,7 +41,7 @@ wait_for_scheduler($publisher);
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('letters', mode => 'consumer')});
 $publisher->safe_psql('postgres', $letter) foreach (1 .. 2);
 
-# some before the subscription, some after; ready ones in a paused queue
+# some jobs before the subscription, some after; ready jobs in a paused queue
 my $jobs = q{
 SELECT jobq.enqueue('note', queue => 'still');
 SELECT jobq.enqueue('note', delay => '1 day', queue => 'still', unique_key => clock_timestamp()::text);
@@ -80,15 +79,15 @@ letters(2, 'one is gone');
 $publisher->safe_psql('postgres', q{TRUNCATE jobq_internal.dead_letter});
 letters(0, 'all are');
 
-# the subscriber has jobs of its own; sequences are not replicated
+# the subscriber has local jobs, too; sequences are not replicated
 $subscriber->safe_psql('postgres',
 	q{SELECT setval('jobq_internal.job_id_seq', 1000), setval('jobq_internal.queue_id_seq', 1000)});
 my $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min')"),
 	'completed', 'the subscriber runs its own jobs');
 
-# Ready jobs do not run after a restart, either.  What the publisher changes of a queue
-# or a kind holds for processes and sessions of the subscriber that know it already.
+# Ready jobs do not run after a restart, either.  The publisher's changes to a queue or a kind
+# reach the processes and sessions of the subscriber which know it already.
 $publisher->safe_psql('postgres', q{ALTER SYSTEM SET jobq.workers = '*=0'});
 $publisher->reload;
 wait_for($publisher, 'the publisher has no workers', q{SELECT count(*) = 0 FROM jobq.workers WHERE type = 'worker'});
@@ -116,13 +115,13 @@ foreach my $function ('one', 'two')
 }
 $session->quit;
 
-# A job of a group waits for its next attempt, and the next one of the group is due.
+# A job of a group waits for its next attempt, and the next job of the group is due.
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('line', mode => 'consumer')});
 my ($first, $second) = map { $publisher->safe_psql('postgres', q{SELECT jobq.enqueue('x', queue => 'line', group_key => 'g')}) } 1 .. 2;
 $publisher->safe_psql('postgres', q{SELECT jobq.nack(id, token, 'not yet', '1 day') FROM jobq.reserve('{line}', wait => '5 min')});
 catch_up($publisher);
 
-# It is the publisher's to cancel and retry jobs.
+# Only the publisher can cancel and retry jobs.
 foreach my $call ("cancel($first)", "cancel($second)", "retry($first)", "edit($first, run_at => now())")
 {
 	my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call");
@@ -137,7 +136,7 @@ is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
 	'both show the same states');
 
-# a table with a trigger that enqueues on the subscriber, and two-phase commit
+# a table with a trigger which enqueues on the subscriber, and two-phase commit
 $publisher->safe_psql('postgres', q{CREATE TABLE item (id int PRIMARY KEY); CREATE PUBLICATION items FOR TABLE item});
 $subscriber->safe_psql('postgres', q{
 ALTER SYSTEM SET jobq.poll_interval = 3600;
@@ -183,7 +182,7 @@ $subscriber->safe_psql('postgres', q{SELECT jobq.unschedule('of items')});
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION items');
 $subscriber->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.poll_interval; SELECT pg_reload_conf()});
 
-# roles that have come by their numbers
+# roles received as OIDs
 $subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION jobs SET (binary = true)');
 my (undef, undef, $binary) = $subscriber->psql('postgres', 'SELECT jobq.adopt()');
 like($binary, qr/subscription "jobs" is binary/, 'jobs of a binary subscription are not adopted');
@@ -225,7 +224,7 @@ is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min'
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM jobq.dead_letters'),
 	'0', 'none has failed');
 
-# a database whose ids are behind those of the jobs that it takes over
+# a database whose ids are behind the ids of the adopted jobs
 $subscriber->safe_psql('postgres', q{
 SELECT jobq.enqueue('note', delay => '1 day');
 UPDATE jobq_internal.job SET dormant = true, id = 5000 WHERE id = (SELECT max(id) FROM jobq_internal.job);
@@ -274,8 +273,8 @@ foreach my $call ("enqueue('note')", "cancel($waiting)", "retry($waiting)",
 		"$call is refused on a standby");
 }
 
-# Told means durable: with a synchronous standby, nobody is told of a result
-# that only the primary has.
+# Results are durable when they are reported: with a synchronous standby, no session gets a
+# result which only the primary has.
 $primary->append_conf('postgresql.conf', q{synchronous_standby_names = 'standby'});
 $primary->reload;
 wait_for($primary, 'the standby is synchronous',
@@ -295,8 +294,8 @@ $standby->start;
 like($waiter->query_until(qr/completed/, ''), qr/completed/,
 	'and is told when the standby has it');
 
-# So is whoever listens, also to what the relay does not send: a payload that is too
-# long for it, and a queue that notifies in its transaction.
+# The same holds for listeners, and for notifications which the relay does not send: a payload
+# too long for the relay, and a queue with transactional notifications.
 $primary->safe_psql('postgres', q{
 CREATE FUNCTION tell() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -315,7 +314,7 @@ $standby->start;
 is($waiter->query_safe("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'until the standby has it');
 $waiter->quit;
 
-# A consumer gets jobs on the primary, of which the standby never learns.
+# A consumer leases jobs on the primary, and the standby never learns of these leases.
 $primary->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
 $primary->reload;
 $primary->safe_psql('postgres', q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('spent', mode => 'consumer')});
@@ -350,8 +349,8 @@ wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq_internal.job');
 is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 	'5|5', 'all effects are there, once');
 
-# A planned switch-over, and back: what a server knew when it was stopped is not what there
-# is when it takes over again.
+# A planned switch-over, and back: the state of a server at its stop is outdated when the server
+# takes over again.
 my $agree = q{SELECT bool_and(exact) AND sum(waiting + scheduled + blocked + running + held) = (SELECT count(*) FROM jobq_internal.job) FROM jobq.stats};
 my $counted = q{SELECT scheduled, exact FROM jobq.queues WHERE name = 'switched'};
 $standby->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 1001)});

@@ -1,5 +1,5 @@
-# VACUUM has truncated the table of jobs, and is about to tell so: an entry of a job that
-# was behind the new end is dropped.
+# VACUUM has truncated the table of jobs, and has not recorded this yet: the ready-set entry of
+# a job behind the new end is dropped.
 #
 # Runs on each major: rows are read by direct access.
 
@@ -26,7 +26,7 @@ CREATE FUNCTION pid(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_js
 SELECT jobq.register('pid', 'pid(jsonb)');
 SELECT jobq.create_queue('still'), jobq.create_queue('last'), jobq.pause('last')});
 
-# The process that runs a job of this queue.
+# The process which runs a job of this queue.
 sub runs_in
 {
 	my ($queue) = @_;
@@ -41,11 +41,11 @@ ok(sql(qq{SELECT ctid > '(50,0)' FROM jobq_internal.job WHERE id = $id}) eq 't',
 sql(qq{SELECT jobq.cancel($id), jobq.cancel_many(queue => 'still', state => 'waiting')});
 sql(q{VACUUM (TRUNCATE off) jobq_internal.job});
 
-# the worker knows how long the table is
+# the worker knows the length of the table
 my $worker = runs_in('default');
 my $size = sql(q{SELECT pg_relation_size('jobq_internal.job')});
 
-# VACUUM comes to its end but for what it writes into pg_class
+# VACUUM is complete, except for its update of pg_class
 my $catalog = $node->background_psql('postgres');
 $catalog->query_safe('BEGIN; LOCK TABLE pg_class IN SHARE MODE;');
 my $vacuum = $node->background_psql('postgres');

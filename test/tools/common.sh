@@ -1,17 +1,17 @@
-# Helpers shared by the scripts in this folder; sourced by bash, not run.
+# Functions shared by the scripts in this folder; to be sourced by bash.
 
 umask 022
 
-# pg_regress, psql and make must not see settings meant for another server or
-# for the make that called us.
+# Hide settings for other servers, and for a calling make, from pg_regress, psql and
+# make.
 for v in ${!PG*} MAKEFLAGS MFLAGS MAKELEVEL PERL5LIB; do unset "$v"; done
 unset v
 
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$tools/../.." && pwd)
 
-# The majors we test: the one that this Debian packages, and builds of the
-# others with assertions.
+# The tested majors: the major packaged by this Debian, and builds of the others with
+# assertions.
 case $(. /etc/os-release 2>/dev/null && echo "${ID:-}${VERSION_ID:-}") in
 	debian13) packaged_major=17 source_majors="15 18" ;;
 	*) packaged_major=15 source_majors="17 18" ;;
@@ -22,8 +22,8 @@ processors=$(nproc)
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Run a command with its output in LOG, and say every five seconds that it is not
-# over, and the last line there is; if it fails, show the end.
+# Run a command with output to LOG.  Print the last line every five seconds; on failure,
+# print the end of the log.
 # usage: quietly LOG COMMAND [ARG]...
 quietly() {
 	local log=$1 teller rc=0 start=$SECONDS
@@ -45,8 +45,8 @@ quietly() {
 	return "$rc"
 }
 
-# Where built servers are kept.  Root's must be readable by the ordinary user
-# that runs them.
+# The folder of built servers.  For root, the folder must be readable by the ordinary
+# user who runs the servers.
 if [ -n "${JOBQ_CACHE:-}" ]; then
 	cache=$JOBQ_CACHE
 elif [ "$(id -u)" = 0 ]; then
@@ -55,15 +55,14 @@ else
 	cache=${XDG_CACHE_HOME:-$HOME/.cache}/jobq
 fi
 
-# Servers refuse to run as root: then they run as this user.
+# Servers refuse to run as root: run them as this user.
 if [ "$(id -u)" = 0 ]; then
 	user=${JOBQ_USER:-postgres}
 else
 	user=$(id -un)
 fi
 
-# Run a command as the ordinary user, in the current folder, with our
-# environment.
+# Run a command as the ordinary user, in the current folder and environment.
 as_user() {
 	if [ "$(id -u)" = 0 ]; then
 		runuser -u "$user" -- env HOME="$(getent passwd "$user" | cut -d: -f6)" \
@@ -73,8 +72,8 @@ as_user() {
 	fi
 }
 
-# Make an empty folder owned by the ordinary user and print its name.  It is
-# short, because a socket's path is limited to 107 bytes.
+# Make an empty folder owned by the ordinary user, and print the name.  The name is
+# short, because the path of a socket is limited to 107 bytes.
 private_folder() {
 	local dir
 	dir=$(mktemp -d "${TMPDIR:-/tmp}/jobq.XXXXXX")
@@ -84,10 +83,9 @@ private_folder() {
 	echo "$dir"
 }
 
-# Print the names of the files of the work tree, without what git ignores, each
-# with a null byte behind it.  An unpacked archive has no .git, and a machine may
-# have no git: then .gitignore is read here, where a line that begins with "!"
-# takes back what is above it.
+# Print the names of the files of the work tree without ignored files, each followed by a
+# null byte.  Without .git, as in an unpacked archive, or without the program git,
+# .gitignore is read here.  A line that begins with "!" re-includes files excluded above.
 tree_files() {
 	local pattern sign path test=()
 	cd "$root"
@@ -131,14 +129,13 @@ own() {
 	[ "$(id -u)" != 0 ] || chown -R "$user": "$1"
 }
 
-# A server with sanitizers stops where they find something; it frees nothing when
-# it ends.
+# A server with sanitizers stops at the first error.  Memory is not freed at the end.
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:print_stacktrace=1
 export UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1
 
-# Copy the server of MAJOR to a folder of the ordinary user, so that installing
-# into it needs no privilege, and print the path of its pg_config.  What follows
-# the folder is for build-postgres.
+# Copy the server of MAJOR to a folder of the ordinary user, so that installations need
+# no privilege.  Print the path of pg_config.  Further arguments are passed to
+# build-postgres.
 copy_server() {
 	local prefix
 	prefix=$("$tools/build-postgres" "${@:3}" "$1") || return
@@ -147,15 +144,15 @@ copy_server() {
 	find "$2" -path '*/bin/pg_config'
 }
 
-# The name of the archive of what make installs from TREE, in which nothing is built yet,
-# into a copy of the server of MAJOR in SERVER: of all that the build depends on.
+# The name of the archive of the installed files for TREE and the server of MAJOR in
+# SERVER: a checksum of all inputs of the build.  TREE must not be built yet.
 # usage: built_archive MAJOR SERVER TREE
 built_archive() {
 	local state
 	state=$({
 		cat "$2/stamp"
 		cc --version
-		# without these, parts of the program jobq are left out
+		# without these headers, parts of the program jobq are omitted
 		find /usr/include -name curl.h -o -name curses.h -o -name jansson.h -o -name microhttpd.h | LC_ALL=C sort
 		cd "$3"
 		find Makefile client control src worker -type f | LC_ALL=C sort | xargs sha256sum
@@ -163,7 +160,7 @@ built_archive() {
 	echo "$cache/built/$1-$state.tar"
 }
 
-# Keep what make has installed below STAGE as ARCHIVE.
+# Store the files installed below STAGE as ARCHIVE.
 # usage: keep_built STAGE ARCHIVE
 keep_built() {
 	mkdir -p "$cache/built"
@@ -173,8 +170,8 @@ keep_built() {
 	ls -t "$cache"/built/*.tar | tail -n +20 | xargs -r rm -f
 }
 
-# End every process that works in a folder (a server works in its data folder,
-# make and prove in the tree), then remove the folder.
+# End every process that works in a folder, for example a server, make or prove.  Then
+# remove the folder.
 remove_folder() {
 	local signal dir found tries
 	cd /

@@ -8,7 +8,8 @@ from lib import BenchError, PAYLOAD, number, pgbench, pgbench_command, sql
 CLIENTS = 4				# as many as jobq has workers by default
 LOADERS = 2				# who enqueue while something else is measured
 
-# What a job does; SQL for those that run in the server or call it.
+# The handlers; SQL for systems with handlers in the server or in calls of the
+# server.
 HANDLERS = """
     DROP SCHEMA IF EXISTS bench CASCADE;
     CREATE SCHEMA bench;

@@ -59,7 +59,8 @@ class PgQ(System):
                 "consumer has one; a batch is finished as a whole, there is no state per event" % tick)
     tables = "SELECT oid FROM pg_class WHERE relnamespace = 'pgq'::regnamespace AND relkind = 'r'"
     producers = 1				# ticks are not to be made by two at a time
-    # a forced tick counts 11,001 events that are none, one for each 5,000 that are
+    # a forced tick counts 11,001 nonexistent events, one tick for each 5,000 real
+    # events
     finished = ("SELECT coalesce((SELECT t.tick_event_seq * 5000 / 16001 FROM pgq.subscription s "
                 "JOIN pgq.tick t ON t.tick_id = s.sub_last_tick AND t.tick_queue = s.sub_queue), 0)")
 

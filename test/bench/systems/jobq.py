@@ -184,7 +184,7 @@ class Reserved(Jobq):
     def prepare(self, kind, jobs):
         self.create()
         self.fill(kind, jobs)
-        # what waits is read into memory when the first client asks
+        # waiting jobs are read into memory at the request of the first client
         sql("SELECT jobq.enqueue('noop', queue => 'outside', priority => -1)")
         sql("SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '10s')")
         self.settle()

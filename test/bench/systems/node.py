@@ -21,7 +21,7 @@ def node_missing(module):
     for what, path in (("Node 22", NODE), (module, os.path.join(MODULES, module))):
         if not os.path.exists(path):
             return "%s is not installed: see the messages of test/bench/install-peers" % what
-    # modules are looked for beside the file that imports them
+    # modules are found beside the importing file
     link = os.path.join(HERE, "node_modules")
     if not os.path.lexists(link):
         os.symlink(MODULES, link)
@@ -267,7 +267,7 @@ class GraphileWorker(NodeSystem):
 class PgBoss(NodeSystem):
     module, script, schema, job = "pg-boss", "pg-boss.mjs", "pgboss", "job"
     empty = "NOT EXISTS (SELECT FROM pgboss.job WHERE state < 'completed')"
-    # each job is updated twice: when it is fetched and when it is completed
+    # each job is updated twice: by fetch and by completion
     finished = "SELECT pg_stat_get_tuples_updated('pgboss.job_common'::regclass) / 2"
     tables = "SELECT oid FROM pg_class WHERE relnamespace = 'pgboss'::regnamespace AND relkind = 'r'"
     filler = None

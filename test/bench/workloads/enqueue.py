@@ -9,7 +9,7 @@ from systems.jobq import paused_queue
 TITLE = "single rows at 32 clients, and 100,000 rows in one statement"
 CLIENTS = 32
 
-# The columns that enqueue() sets, so that both write the same row.
+# The columns set by enqueue(), so that both write the same row.
 COLUMNS = """(id, run_at, enqueued_at, queue_id, priority, role, run_as, flow, attempt, max_attempts,
               exceptions, crashes, watch, dormant, kind, payload)"""
 ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, 10, 10, 0, 0, 3,

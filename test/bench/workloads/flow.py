@@ -116,7 +116,8 @@ def run(report):
         "16 roles": (lambda: drained(jobs, of_roles(16)), None),
     }
     if pick(False, False, True):
-        # what depends on the size: most of so many groups are not in memory
+        # only variants that depend on the size: most groups do not fit into
+        # memory
         variants = {name: variants[name] for name in variants if name == "plain" or "groups" in name}
     figures = report.compare(pick(1, 3, 1), {
         name: ("jobs/s", measure) for name, (measure, _) in variants.items()})

@@ -42,7 +42,7 @@ def run(report):
         before = {pid: usage(pid) for pid, _ in processes}
         time.sleep(seconds)
         after = {pid: usage(pid) for pid, _ in processes}
-        # two statements of this session are among them
+        # subtract two statements of this session
         commits = transactions() - commits - 2
     finally:
         set_config(autovacuum=None)

@@ -12,7 +12,7 @@ CONSUMERS = 50
 INSIDE, OUTSIDE = "inside", "outside"
 NONE, WIDE, BINDS = (None,) * 3, (CONSUMERS + 8,) * 3, (4, 8, 12)
 
-# As reserve() and ack() of one job, which takes a moment.
+# As reserve() and ack() of a job with a short duration.
 MOMENT = 20				# ms
 NAP = RESERVED_SINGLY.script.replace("SELECT jobq.ack", "\\sleep %d ms\nSELECT jobq.ack" % MOMENT)
 NAP_FUNCTION = """
@@ -22,9 +22,9 @@ NAP_FUNCTION = """
     END $$;
 """ % MOMENT
 
-# Until few jobs are left to consumers, who could take all places, from the moment when
-# all are taken: how many are, of all, how many of these looks find one free, and how many
-# more than there are.
+# Sample the permits in use.  Begins when all permits are in use; ends when few jobs are
+# left to consumers, which could use all permits.  Returns the average share of permits in
+# use, the share of samples with a free permit, and the number of samples above a limit.
 LOOK = """
     CREATE FUNCTION bench.look(few int, OUT used float, OUT free float, OUT above int) LANGUAGE plpgsql AS $$
     DECLARE

@@ -37,7 +37,8 @@ def waiting(system):
     """A context in which they wait."""
     system.create()
     if system is RESERVED:
-        # made some seconds after the extension; all sessions would have to hear of them
+        # partitions are made some seconds after the extension, and would invalidate the
+        # caches of all sessions
         wait_for("count(*) > 4 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass",
                  "the archive's partitions", 30, 0.1)
         return sessions(RESERVED.script % (1, "10min"))

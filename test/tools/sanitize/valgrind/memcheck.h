@@ -1,13 +1,13 @@
 /*
- * What PostgreSQL asks of valgrind, as AddressSanitizer does it.
+ * PostgreSQL's requests to valgrind, implemented with AddressSanitizer.
  *
- * PostgreSQL tells valgrind which parts of its memory contexts and shared
- * buffers may be accessed.  In a build with this file in place of valgrind's
- * own, and with USE_VALGRIND, AddressSanitizer is told the same: so it finds
- * uses of what pfree() or the end of a context has freed, and of what lies behind
- * a chunk, which to malloc() is all one block.
+ * PostgreSQL tells valgrind which parts of memory contexts and shared buffers may be
+ * accessed.  A build with USE_VALGRIND and this file in place of valgrind's header
+ * passes the same information to AddressSanitizer.  AddressSanitizer then finds uses
+ * of memory freed by pfree() or by the end of a context, and accesses behind a
+ * chunk.  To malloc() all chunks are one block.
  *
- * AddressSanitizer does not know of contents that are undefined.
+ * AddressSanitizer does not track undefined contents.
  */
 #ifndef SANITIZE_MEMCHECK_H
 #define SANITIZE_MEMCHECK_H
