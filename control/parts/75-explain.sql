@@ -28,6 +28,9 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	FROM jobq_internal.job j
 	JOIN jobq_internal.queue q ON q.id = j.queue_id
 	LEFT JOIN pg_roles o ON o.oid = coalesce(q.run_as, j.role)
+	-- see 73-held.sql
+	CROSS JOIN LATERAL (SELECT coalesce(q.run_as::oid = '4294967295', false)
+			OR EXISTS (SELECT FROM jobq_internal.delegation d WHERE d.queue_id = q.id AND d.set_by::oid = '4294967295') AS missing) m
 	CROSS JOIN LATERAL (SELECT j.group_held IS NOT NULL
 			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq_internal.clock(), true) AS holds) w
 	CROSS JOIN LATERAL (
@@ -75,13 +78,17 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		SELECT 7, 'paused', format('kind "%s" of queue "%s" is paused', j.kind, q.name), format('SELECT jobq.resume(%L, kind => %L)', q.name, j.kind)
 		WHERE j.kind = ANY (q.paused_kinds)
 		UNION ALL
+		SELECT 8, 'run_as', format('the role run_as of queue "%s", or the role that set run_as, did not exist when the database was restored', q.name),
+			'create the roles that jobq.doctor() names, then SELECT jobq.adopt()'
+		WHERE m.missing
+		UNION ALL
 		SELECT 8, 'role', CASE WHEN o.oid IS NULL THEN 'its role does not exist any more'
 				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('its role %I may not log in', o.rolname)
 				ELSE format('its role %I may not connect to the database', o.rolname) END,
 			CASE WHEN o.oid IS NULL THEN format('SELECT jobq.cancel(%s)', j.id)
 				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('ALTER ROLE %I LOGIN', o.rolname)
 				ELSE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), o.rolname) END
-		WHERE q.mode = 'worker' AND (o.oid IS NULL
+		WHERE q.mode = 'worker' AND NOT m.missing AND (o.oid IS NULL
 			OR NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000
 			OR NOT has_database_privilege(o.oid, current_database(), 'CONNECT'))
 		UNION ALL

@@ -133,7 +133,8 @@ BEGIN
 			UNION ALL
 			SELECT q.run_as, q.name, format('queue "%s" has its jobs run as role %s, which', q.name, q.run_as),
 				format('SELECT jobq.alter_queue(%L, run_as => ''...'')', q.name)
-			FROM jobq.queues q WHERE q.run_as IS NOT NULL) l
+			-- 4294967295: reported with the restored rows above
+			FROM jobq.queues q WHERE q.run_as::oid <> '4294967295') l
 		LEFT JOIN pg_roles o ON o.oid = l.role
 		CROSS JOIN LATERAL (SELECT jobq_internal.run_as_refusal(l.queue) AS refusal) n
 		CROSS JOIN LATERAL (VALUES
@@ -160,6 +161,8 @@ BEGIN
 		-- jobs in shared memory may already be gone
 		SELECT q.oldest_ready INTO r.oldest FROM jobq.queues q WHERE q.name = r.queue;
 		CONTINUE WHEN r.oldest IS NULL;
+		-- the queue waits for adopt() only
+		CONTINUE WHEN r.paused AND EXISTS (SELECT FROM jobq.queues q WHERE q.name = r.queue AND NOT q.paused AND q.run_as IS NOT NULL);
 		IF r.paused THEN
 			RETURN QUERY SELECT 'warning', format('queue "%s" is paused, and jobs wait there', r.queue), format('SELECT jobq.resume(%L)', r.queue);
 		ELSIF NOT r.served THEN

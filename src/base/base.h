@@ -108,6 +108,7 @@ extern char *jobq_sql_databases;
 extern char *jobq_workers;
 extern int	jobq_max_workers;
 extern int	jobq_max_databases;
+#define JOBQ_MAX_READY_ENTRIES	(16 * 1024 * 1024)
 extern int	jobq_ready_entries;
 extern int	jobq_max_stats;
 extern bool jobq_synchronous_commit;

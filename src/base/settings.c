@@ -214,7 +214,7 @@ static const Setting where_preloaded[] = {
 		"Sets the maximum number of served databases."
 	},
 	{
-		"jobq.ready_entries", NUMBER(jobq_ready_entries, 32768, 1024, 16 * 1024 * 1024),
+		"jobq.ready_entries", NUMBER(jobq_ready_entries, 32768, 1024, JOBQ_MAX_READY_ENTRIES),
 		PGC_POSTMASTER, 0,
 		"Sets the maximum number of jobs per database that wait to run in shared memory.",
 		"Further jobs stay in the table, and are loaded when needed. The number of slots for lanes is an eighth of this number, for leases a quarter, for active groups a sixteenth, and for limits a 128th."

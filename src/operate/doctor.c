@@ -107,9 +107,10 @@ static void
 put_ready(ReturnSetInfo *rsinfo, const char *slots, int used, int most, int entries)
 {
 	bool		is_bounded = jobq_ready_entries / entries > most;
+	int64		twice = (int64) entries * most * 2;
 
 	put_capacity(rsinfo, slots, "jobq.ready_entries", used, most,
-				 is_bounded ? 0 : (int64) entries * most * 2);
+				 is_bounded || twice > JOBQ_MAX_READY_ENTRIES ? 0 : twice);
 }
 
 /*
@@ -327,7 +328,7 @@ jobq_run_as_refusal(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
 	if (jobq_queue_by_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), false, &queue) == NULL ||
-		(problem = jobq_run_as_problem(&queue)) == NULL)
+		JOBQ_MISSES_ROLE(&queue) || (problem = jobq_run_as_problem(&queue)) == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(problem));
 }

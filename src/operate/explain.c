@@ -325,7 +325,8 @@ waiting(Explain *e, const JobqJob *job)
 		return;
 	}
 	is_served = served(e, queue, &db);
-	why = queue->mode == MODE_WORKER ? jobq_run_as_refused(job, queue) : NULL;
+	why = queue->mode == MODE_WORKER && !JOBQ_MISSES_ROLE(queue)
+		? jobq_run_as_refused(job, queue) : NULL;
 	if (why != NULL)
 		explain_add(e, "run_as",
 					psprintf("it may not run as queue \"%s\" says, and becomes a dead letter when its turn comes: %c%.*s",

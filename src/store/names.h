@@ -128,6 +128,9 @@ enum
 /* The role of a restored queue or delegation whose role does not exist (role.c). */
 #define JOBQ_NO_ROLE	((Oid) 4294967295)
 
+#define JOBQ_MISSES_ROLE(queue) \
+	((queue)->run_as == JOBQ_NO_ROLE || (queue)->run_as_by == JOBQ_NO_ROLE)
+
 typedef struct JobqQueue
 {
 	int32		id;

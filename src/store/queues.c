@@ -166,7 +166,7 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 		: InvalidOid;
 
 	/* a role was missing at a restore: no job runs before adopt() (role.c) */
-	queue->paused |= queue->run_as == JOBQ_NO_ROLE || queue->run_as_by == JOBQ_NO_ROLE;
+	queue->paused |= JOBQ_MISSES_ROLE(queue);
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
 	queue->limiter = nulls[QUEUE_LIMITER - 1] ? 0

@@ -327,7 +327,11 @@ is($node->safe_psql('branch2', q{SELECT name, state FROM jobq.batches WHERE name
 	"errands|running\nshared|running", 'absent: batches wait');
 is($node->safe_psql('branch2', q{SELECT kind, state FROM jobq.live_jobs ORDER BY kind}), "boss errand|ready\nerrand|ready", 'absent: jobs wait');
 
-# Rows of the role from before adopt() stay.
+is($node->safe_psql('branch2', q{SELECT j.kind, string_agg(e.reason, ',') FROM jobq.live_jobs j CROSS JOIN LATERAL jobq.explain(j.id) e GROUP BY j.kind ORDER BY j.kind}),
+	"boss errand|run_as\nerrand|run_as", 'absent: explain() tells why');
+is($node->safe_psql('branch2', q{SELECT what FROM jobq.doctor('0') WHERE what ~ 'agency'}), '', 'absent: doctor() says nothing else of the queues');
+
+# What adopt() finds of the role stays.
 $node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN; CREATE ROLE boss SUPERUSER LOGIN});
 $node->safe_psql('branch2', q{SELECT jobq.grant_privilege('"Mr. O''Hara"');
 SET ROLE "Mr. O'Hara"; SELECT jobq.schedule('his', '@daily', 'work')});

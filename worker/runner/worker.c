@@ -6,8 +6,8 @@
  *
  * A worker never changes its role.  A handler that tries to escape from the role (RESET ROLE,
  * a deferred trigger, a cursor WITH HOLD) gains nothing.  A worker exits when the scheduler
- * requests it, and after a number of jobs, seconds or kilobytes, because the caches for plans
- * and functions never shrink.
+ * requests it, and at a maximum age or size, because the caches for plans and functions never
+ * shrink.
  *
  * worker/runner/worker.c
  *
