@@ -10,13 +10,10 @@
  * which may be shared with ticks of other schedules (share.c).  A crash therefore never
  * loses or duplicates the job of a tick.
  *
- * A tick is missed if the scheduler could not check it in time: because no scheduler was
- * running, the schedule could not be read, or the clock has jumped.  A tick is not
- * missed while it waits for the schedule's last job; the row is then marked "held".  The
- * process that commits the end of this job wakes the scheduler (src/commit/commit.c).
- * For this, the scheduler publishes the job id in shared memory before it checks whether
- * the job is live.  If more jobs are waited for than can be published, all waiting
- * schedules are also polled.
+ * A tick may wait for the schedule's last job (ticks.c).  The process that commits the
+ * end of this job wakes the scheduler (src/commit/commit.c).  For this, the scheduler
+ * publishes the job id in shared memory before it checks whether the job is live.  If
+ * more jobs are waited for than can be published, all waiting schedules are also polled.
  *
  * After an error, or a lock timeout, only the affected schedule pauses.  Roles share the
  * time of the scheduler (share.c).
@@ -39,12 +36,9 @@
 #include "utils/snapmgr.h"
 
 #include "scheduler/duty.h"
+#include "scheduler/schedules.h"
 
-/* A tick checked later than this was missed (microseconds). */
-#define GRACE			(10 * USECS_PER_SEC)
-
-/* Ticks of a schedule in one transaction; schedules that share one transaction. */
-#define MAX_TICKS		100
+/* Schedules that share one transaction. */
 #define SHARED_LOOKS	50
 
 /*
@@ -61,23 +55,8 @@
 /* The pause before all schedules are read again, as a multiple of the read time. */
 #define READ_SHARE		10
 
-/* The pause before the trust in the clock is checked again (microseconds). */
-#define TRUST_PAUSE		USECS_PER_SEC
-
 /* The pause after an error (microseconds). */
 #define ERROR_PAUSE		(60 * USECS_PER_SEC)
-
-typedef struct Schedule
-{
-	char	   *name;
-	Oid			role;
-	ItemPointerData ctid;		/* invalid: unknown */
-	int			locked;			/* lock timeouts in a row */
-	bool		failed;			/* with an error: retry soon */
-	TimestampTz look_at;
-	int64		waits_for;		/* job id, or 0 */
-	bool		named;			/* published since the last check */
-} Schedule;
 
 /* A check of a schedule, and the new state if the check commits. */
 typedef struct Look
@@ -87,24 +66,6 @@ typedef struct Look
 	TimestampTz now;
 	bool		taken;			/* row locked by another session */
 } Look;
-
-/* A row of jobq_internal.schedule during a check. */
-typedef struct Row
-{
-	Oid			role;
-	bool		active;			/* neither paused nor dormant */
-	bool		held;
-	bool		failed;			/* has a last_error */
-	TimestampTz anchor;
-	TimestampTz next_run;		/* DT_NOBEGIN: unknown */
-	TimestampTz last_run;
-	int64		last_job;		/* 0: none */
-	char	   *missed;
-	char	   *overlap;
-	JobqCron	cron;
-	pg_tz	   *zone;
-	JobqScheduledJob job;
-} Row;
 
 static Schedule *schedules = NULL;
 static int	nschedules = 0;
@@ -133,14 +94,8 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static bool poll_is_due(TimestampTz now);
 static void read_all(TimestampTz now);
 static void publish(void);
-static void publish_too(int64 job);
 static int	look(const Turn *turns, int n, TimestampTz now);
 static void looked(const Look *this, const ErrorData *edata);
-static bool read_row(const Schedule *schedule, Row *row);
-static bool go_by_clock(Row *row, TimestampTz now);
-static bool waits_for_trust(const Row *row, TimestampTz now);
-static void fire(Schedule *schedule, Row *row, TimestampTz now);
-static void write_row(Schedule *schedule, const Row *row);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
 /* Works for a time slice (share.c), plus at most MAX_TICKS jobs. */
@@ -366,6 +321,7 @@ read_all(TimestampTz now)
 			schedule->failed = false;
 			schedule->waits_for = 0;
 			schedule->named = false;
+			schedule->displaced = false;
 		}
 		nschedules = (int) n;
 		SPI_finish();
@@ -414,47 +370,20 @@ publish(void)
 	LWLockRelease(my_db->lock);
 }
 
-/*
- * Publish one more job, until the next call of publish().  If the list is full, the job
- * replaces the last entry.  Takes my_db->lock exclusively.
- */
-static void
-publish_too(int64 job)
-{
-	JobqTold   *told = my_db->told;
-	bool		found = false;
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < told->nwaited && !found; i++)
-		found = told->waited[i] == job;
-	if (!found)
-	{
-		if (told->nwaited == JOBQ_MAX_WAITED)
-		{
-			told->nwaited--;
-			polls = 2;
-		}
-		told->waited[told->nwaited++] = job;
-	}
-	LWLockRelease(my_db->lock);
-}
-
 static void
 look_into(void *arg)
 {
 	Look	   *this = (Look *) arg;
 	Schedule   *schedule = &this->schedule;
-	Row			row;
 
 	*schedule = *this->known;
 	schedule->waits_for = 0;
 	schedule->named = false;
+	schedule->displaced = false;
 	this->taken = false;
 	if (jobq_relations_if_installed() == NULL)
 		schedule->look_at = DT_NOEND;
-	else if (read_row(schedule, &row))
-		fire(schedule, &row, this->now);
-	else
+	else if (!ticks_fire(schedule, this->now, started))
 	{
 		/* another session is changing the row */
 		ItemPointerSetInvalid(&schedule->ctid);
@@ -489,6 +418,9 @@ look(const Turn *turns, int n, TimestampTz now)
 	n = share_try_together(parts, n, look_into, now);
 	for (int i = 0; i < n; i++)
 	{
+		/* also after an error */
+		if (looks[i].schedule.displaced)
+			polls = 2;
 		if (parts[i].rests)
 			continue;
 		looked(&looks[i], parts[i].edata);
@@ -525,264 +457,6 @@ looked(const Look *this, const ErrorData *edata)
 		schedule->look_at = this->now + ERROR_PAUSE;
 		note_error(schedule, edata);
 	}
-}
-
-/*
- * Lock and read the row.  Returns false if the row does not exist or is locked.
- */
-static bool
-read_row(const Schedule *schedule, Row *row)
-{
-	static const Oid types[] = {TEXTOID, TIDOID};
-	Datum		values[] = {
-		CStringGetTextDatum(schedule->name), PointerGetDatum(&schedule->ctid)
-	};
-	static const char *const columns =
-		"SELECT role::oid, paused OR dormant, held, anchor,"
-		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
-		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
-		" options FROM jobq_internal.schedule";
-	static const Oid column_types[] = {
-		OIDOID, BOOLOID, BOOLOID, TIMESTAMPTZOID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,
-		TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, TEXTOID, JSONBOID,
-		JSONBOID
-	};
-	Datum		v[lengthof(column_types)];
-	bool		nulls[lengthof(column_types)];
-	const char *name = schedule->name;
-	bool		known = ItemPointerIsValid(&schedule->ctid);
-
-	if (jobq_query(psprintf("%s WHERE name = $1 %s FOR UPDATE SKIP LOCKED",
-							columns, known ? "AND ctid = $2" : ""),
-				   known ? 2 : 1, types, values, NULL, SPI_OK_SELECT) == 0)
-		return false;
-	jobq_check_types(SPI_tuptable->tupdesc, column_types, lengthof(column_types));
-	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, v, nulls);
-
-	memset(row, 0, sizeof(Row));
-	row->role = DatumGetObjectId(v[0]);
-	row->active = !DatumGetBool(v[1]);
-	row->held = DatumGetBool(v[2]);
-	row->anchor = DatumGetTimestampTz(v[3]);
-	row->next_run = DatumGetTimestampTz(v[4]);
-	row->last_run = nulls[5] ? DT_NOBEGIN : DatumGetTimestampTz(v[5]);
-	row->last_job = DatumGetInt64(v[6]);
-	row->missed = TextDatumGetCString(v[7]);
-	row->overlap = TextDatumGetCString(v[8]);
-	row->failed = DatumGetBool(v[11]);
-	row->job.schedule = name;
-	row->job.kind = TextDatumGetCString(v[12]);
-	row->job.payload = v[13];
-	row->job.options = nulls[14] ? NULL : DatumGetJsonbP(v[14]);
-	jobq_cron_parse(TextDatumGetCString(v[9]), &row->cron);
-	row->zone = jobq_cron_zone(TextDatumGetCString(v[10]));
-	return true;
-}
-
-static TimestampTz
-next_after(const Row *row, TimestampTz after)
-{
-	return jobq_cron_next(&row->cron, row->zone, row->anchor, after);
-}
-
-/*
- * True if no scheduler could check the tick in time.
- */
-static bool
-is_late(TimestampTz tick, TimestampTz now)
-{
-	return tick < started || now - tick > GRACE;
-}
-
-/*
- * Choose the next of the due ticks.  Returns false if the policy for missed ticks
- * allows none.
- */
-static bool
-choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
-{
-	TimestampTz last;
-
-	*tick = row->next_run;
-	if (row->held || strcmp(row->missed, "all") == 0)
-		return true;
-	last = jobq_cron_last(&row->cron, row->zone, row->anchor, row->next_run,
-						  now);
-	if (strcmp(row->missed, "skip") == 0 && is_late(last, now))
-		return false;
-	*tick = last;
-	return true;
-}
-
-/*
- * Report the ticks from next_run to before "until", which the policy has skipped.
- */
-static void
-leave_out(const Row *row, TimestampTz until, const char *policy)
-{
-	MissedTicks missed = {
-		.job = &row->job,.cron = &row->cron,.zone = row->zone,.anchor = row->anchor,
-		.first = row->next_run,.until = until,.policy = policy
-	};
-
-	schedule_missed(row->role, &missed);
-}
-
-/*
- * Correct times from a clock that was ahead by more than JOBQ_CLOCK_SLACK.  No tick
- * after the next one can be next_run, so a later next_run is wrong.  The ticks until
- * then run again.  Returns true if the row was changed.
- */
-static bool
-go_by_clock(Row *row, TimestampTz now)
-{
-	TimestampTz from = now;
-	TimestampTz next;
-	bool		changed = false;
-
-	if (row->anchor > now + JOBQ_CLOCK_SLACK)
-	{
-		row->anchor = now;
-		changed = true;
-	}
-	if (row->last_run > now && row->last_run <= now + JOBQ_CLOCK_SLACK)
-		from = row->last_run;
-	next = next_after(row, from);
-	if (row->next_run <= next)
-		return changed;
-	row->next_run = next;
-	row->held = false;
-	return true;
-}
-
-/*
- * True if missed ticks must be made up for, but the clock may be wrong.
- */
-static bool
-waits_for_trust(const Row *row, TimestampTz now)
-{
-	return strcmp(row->missed, "all") == 0 && jobq_clock_ahead() > 0 &&
-		row->next_run <= now && next_after(row, row->next_run) <= now;
-}
-
-/*
- * Enqueue a job for each due tick, as the policies allow.  Computes the time of the
- * next check.
- */
-static void
-fire(Schedule *schedule, Row *row, TimestampTz now)
-{
-	bool		allow = strcmp(row->overlap, "allow") == 0;
-	bool		queue = strcmp(row->overlap, "queue") == 0;
-	bool		changed = row->failed;
-
-	/*
-	 * The clock may have been changed since the round began.  A later time is
-	 * not used for ticks, because it may come from an untrusted clock.
-	 */
-	TimestampTz clock = jobq_now();
-
-	now = Min(now, clock);
-
-	jobq_injection_point("jobq-schedule-read");
-	schedule->look_at = DT_NOEND;
-	if (!row->active)
-		return;
-	if (row->next_run > now)
-		changed |= go_by_clock(row, clock);
-	if (row->next_run == DT_NOBEGIN)
-	{
-		/* restored from a dump: skip earlier ticks */
-		row->next_run = next_after(row, now);
-		changed = true;
-	}
-
-	if (waits_for_trust(row, now))
-	{
-		if (changed)
-			write_row(schedule, row);
-		schedule->look_at = now + TRUST_PAUSE;
-		return;
-	}
-
-	for (int i = 0; i < MAX_TICKS && row->next_run <= now; i++)
-	{
-		TimestampTz tick;
-
-		if (!choose_tick(row, now, &tick))
-		{
-			tick = next_after(row, now);
-			leave_out(row, tick, "missed");
-			row->next_run = tick;
-			changed = true;
-			break;
-		}
-		if (!allow && row->last_job != 0)
-		{
-			/* publish before the check: see the head of the file */
-			if (queue)
-				publish_too(row->last_job);
-			if (jobq_scheduled_is_live(row->last_job))
-			{
-				if (!queue)
-					tick = next_after(row, now);
-				changed |= !queue || !row->held || tick != row->next_run;
-				leave_out(row, tick, queue ? "missed" : "overlap");
-				row->held = queue;
-				row->next_run = tick;
-				break;
-			}
-		}
-		leave_out(row, tick, "missed");
-		row->job.previous_job = row->last_job;
-		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
-		row->last_run = tick;
-		row->next_run = next_after(row, tick);
-		row->held = false;
-		changed = true;
-		if (!allow || share_over())
-			break;
-	}
-
-	jobq_injection_point("jobq-schedule-looked");
-	if (changed)
-		write_row(schedule, row);
-	if (row->held)
-		schedule->waits_for = row->last_job;
-	else
-		schedule->look_at = row->next_run;
-}
-
-/*
- * Write the locked row, and remember its new ctid.
- */
-static void
-write_row(Schedule *schedule, const Row *row)
-{
-	static const Oid types[] = {
-		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID
-	};
-	Datum		values[] = {
-		CStringGetTextDatum(schedule->name),
-		TimestampTzGetDatum(row->next_run), BoolGetDatum(row->held),
-		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job),
-		TimestampTzGetDatum(row->anchor)
-	};
-	char		nulls[] = "      ";
-
-	if (row->last_run == DT_NOBEGIN)
-		nulls[3] = 'n';
-	if (row->last_job == 0)
-		nulls[4] = 'n';
-	if (jobq_query("UPDATE jobq_internal.schedule SET next_run = $2, held = $3,"
-				   " last_run = $4, last_job_id = $5, anchor = $6, last_error = NULL"
-				   " WHERE name = $1 RETURNING ctid",
-				   6, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
-		elog(ERROR, "schedule \"%s\" vanished while it was locked",
-			 schedule->name);
-	schedule->ctid =
-		*(ItemPointer) DatumGetPointer(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
 }
 
 /*

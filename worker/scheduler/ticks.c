@@ -1,0 +1,356 @@
+/*-------------------------------------------------------------------------
+ *
+ * ticks.c
+ *	  Runs the due ticks of one schedule, and computes the time of its next check.
+ *
+ * A tick is missed if the scheduler could not check it in time: because no scheduler was
+ * running, the schedule could not be read, or the clock has jumped.  A tick is not
+ * missed while it waits for the schedule's last job; the row is then marked "held".
+ *
+ * The list of all schedules is in schedules.c.
+ *
+ * worker/scheduler/ticks.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+
+#include "scheduler/schedules.h"
+
+/* A tick checked later than this was missed (microseconds). */
+#define GRACE			(10 * USECS_PER_SEC)
+
+/* Ticks in one transaction. */
+#define MAX_TICKS		100
+
+/* The pause before the trust in the clock is checked again (microseconds). */
+#define TRUST_PAUSE		USECS_PER_SEC
+
+/* A row of jobq_internal.schedule during a check. */
+typedef struct Row
+{
+	Oid			role;
+	bool		active;			/* neither paused nor dormant */
+	bool		held;
+	bool		failed;			/* has a last_error */
+	TimestampTz served_since;	/* earlier ticks were missed */
+	TimestampTz anchor;
+	TimestampTz next_run;		/* DT_NOBEGIN: unknown */
+	TimestampTz last_run;
+	int64		last_job;		/* 0: none */
+	char	   *missed;
+	char	   *overlap;
+	JobqCron	cron;
+	pg_tz	   *zone;
+	JobqScheduledJob job;
+} Row;
+
+static void write_row(Schedule *schedule, const Row *row);
+
+/*
+ * Lock and read the row.  Returns false if the row does not exist or is locked.
+ */
+static bool
+read_row(const Schedule *schedule, Row *row)
+{
+	static const Oid types[] = {TEXTOID, TIDOID};
+	Datum		values[] = {
+		CStringGetTextDatum(schedule->name), PointerGetDatum(&schedule->ctid)
+	};
+	static const char *const columns =
+		"SELECT role::oid, paused OR dormant, held, anchor,"
+		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
+		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
+		" options FROM jobq_internal.schedule";
+	static const Oid column_types[] = {
+		OIDOID, BOOLOID, BOOLOID, TIMESTAMPTZOID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,
+		TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, TEXTOID, JSONBOID,
+		JSONBOID
+	};
+	Datum		v[lengthof(column_types)];
+	bool		nulls[lengthof(column_types)];
+	const char *name = schedule->name;
+	bool		known = ItemPointerIsValid(&schedule->ctid);
+
+	if (jobq_query(psprintf("%s WHERE name = $1 %s FOR UPDATE SKIP LOCKED",
+							columns, known ? "AND ctid = $2" : ""),
+				   known ? 2 : 1, types, values, NULL, SPI_OK_SELECT) == 0)
+		return false;
+	jobq_check_types(SPI_tuptable->tupdesc, column_types, lengthof(column_types));
+	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, v, nulls);
+
+	memset(row, 0, sizeof(Row));
+	row->role = DatumGetObjectId(v[0]);
+	row->active = !DatumGetBool(v[1]);
+	row->held = DatumGetBool(v[2]);
+	row->anchor = DatumGetTimestampTz(v[3]);
+	row->next_run = DatumGetTimestampTz(v[4]);
+	row->last_run = nulls[5] ? DT_NOBEGIN : DatumGetTimestampTz(v[5]);
+	row->last_job = DatumGetInt64(v[6]);
+	row->missed = TextDatumGetCString(v[7]);
+	row->overlap = TextDatumGetCString(v[8]);
+	row->failed = DatumGetBool(v[11]);
+	row->job.schedule = name;
+	row->job.kind = TextDatumGetCString(v[12]);
+	row->job.payload = v[13];
+	row->job.options = nulls[14] ? NULL : DatumGetJsonbP(v[14]);
+	jobq_cron_parse(TextDatumGetCString(v[9]), &row->cron);
+	row->zone = jobq_cron_zone(TextDatumGetCString(v[10]));
+	return true;
+}
+
+static TimestampTz
+next_after(const Row *row, TimestampTz after)
+{
+	return jobq_cron_next(&row->cron, row->zone, row->anchor, after);
+}
+
+/*
+ * True if no scheduler could check the tick in time.
+ */
+static bool
+is_late(const Row *row, TimestampTz tick, TimestampTz now)
+{
+	return tick < row->served_since || now - tick > GRACE;
+}
+
+/*
+ * Choose the next of the due ticks.  Returns false if the policy for missed ticks
+ * allows none.
+ */
+static bool
+choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
+{
+	TimestampTz last;
+
+	*tick = row->next_run;
+	if (row->held || strcmp(row->missed, "all") == 0)
+		return true;
+	last = jobq_cron_last(&row->cron, row->zone, row->anchor, row->next_run,
+						  now);
+	if (strcmp(row->missed, "skip") == 0 && is_late(row, last, now))
+		return false;
+	*tick = last;
+	return true;
+}
+
+/*
+ * Report the ticks from next_run to before "until", which the policy has skipped.
+ */
+static void
+leave_out(const Row *row, TimestampTz until, const char *policy)
+{
+	MissedTicks missed = {
+		.job = &row->job,.cron = &row->cron,.zone = row->zone,.anchor = row->anchor,
+		.first = row->next_run,.until = until,.policy = policy
+	};
+
+	schedule_missed(row->role, &missed);
+}
+
+/*
+ * Correct times from a clock that was ahead by more than JOBQ_CLOCK_SLACK.  No tick
+ * after the next one can be next_run, so a later next_run is wrong.  The ticks until
+ * then run again.  Returns true if the row was changed.
+ */
+static bool
+go_by_clock(Row *row, TimestampTz now)
+{
+	TimestampTz from = now;
+	TimestampTz next;
+	bool		changed = false;
+
+	if (row->anchor > now + JOBQ_CLOCK_SLACK)
+	{
+		row->anchor = now;
+		changed = true;
+	}
+	if (row->last_run > now && row->last_run <= now + JOBQ_CLOCK_SLACK)
+		from = row->last_run;
+	next = next_after(row, from);
+	if (row->next_run <= next)
+		return changed;
+	row->next_run = next;
+	row->held = false;
+	return true;
+}
+
+/*
+ * True if missed ticks must be made up for, but the clock may be wrong.
+ */
+static bool
+waits_for_trust(const Row *row, TimestampTz now)
+{
+	return strcmp(row->missed, "all") == 0 && jobq_clock_ahead() > 0 &&
+		row->next_run <= now && next_after(row, row->next_run) <= now;
+}
+
+/*
+ * Publish one more job, until schedules.c publishes all jobs again.  If the list is full,
+ * the job displaces the last entry.  Returns true in this case.  Takes my_db->lock
+ * exclusively.
+ */
+static bool
+publish_job(int64 job)
+{
+	JobqTold   *told = my_db->told;
+	bool		found = false;
+	bool		displaces = false;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < told->nwaited && !found; i++)
+		found = told->waited[i] == job;
+	if (!found)
+	{
+		if (told->nwaited == JOBQ_MAX_WAITED)
+		{
+			told->nwaited--;
+			displaces = true;
+		}
+		told->waited[told->nwaited++] = job;
+	}
+	LWLockRelease(my_db->lock);
+	return displaces;
+}
+
+/*
+ * Enqueue a job for each due tick, as the policies allow.  Computes the time of the
+ * next check.
+ */
+static void
+fire(Schedule *schedule, Row *row, TimestampTz now)
+{
+	bool		allow = strcmp(row->overlap, "allow") == 0;
+	bool		queue = strcmp(row->overlap, "queue") == 0;
+	bool		changed = row->failed;
+
+	/*
+	 * The clock may have been changed since the round began.  A later time is
+	 * not used for ticks, because it may come from an untrusted clock.
+	 */
+	TimestampTz clock = jobq_now();
+
+	now = Min(now, clock);
+
+	jobq_injection_point("jobq-schedule-read");
+	schedule->look_at = DT_NOEND;
+	if (!row->active)
+		return;
+	if (row->next_run > now)
+		changed |= go_by_clock(row, clock);
+	if (row->next_run == DT_NOBEGIN)
+	{
+		/* restored from a dump: skip earlier ticks */
+		row->next_run = next_after(row, now);
+		changed = true;
+	}
+
+	if (waits_for_trust(row, now))
+	{
+		if (changed)
+			write_row(schedule, row);
+		schedule->look_at = now + TRUST_PAUSE;
+		return;
+	}
+
+	for (int i = 0; i < MAX_TICKS && row->next_run <= now; i++)
+	{
+		TimestampTz tick;
+
+		if (!choose_tick(row, now, &tick))
+		{
+			tick = next_after(row, now);
+			leave_out(row, tick, "missed");
+			row->next_run = tick;
+			changed = true;
+			break;
+		}
+		if (!allow && row->last_job != 0)
+		{
+			/* publish before the check: see the head of the file */
+			if (queue)
+				schedule->displaced |= publish_job(row->last_job);
+			if (jobq_scheduled_is_live(row->last_job))
+			{
+				if (!queue)
+					tick = next_after(row, now);
+				changed |= !queue || !row->held || tick != row->next_run;
+				leave_out(row, tick, queue ? "missed" : "overlap");
+				row->held = queue;
+				row->next_run = tick;
+				break;
+			}
+		}
+		leave_out(row, tick, "missed");
+		row->job.previous_job = row->last_job;
+		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
+		row->last_run = tick;
+		row->next_run = next_after(row, tick);
+		row->held = false;
+		changed = true;
+		if (!allow || share_over())
+			break;
+	}
+
+	jobq_injection_point("jobq-schedule-looked");
+	if (changed)
+		write_row(schedule, row);
+	if (row->held)
+		schedule->waits_for = row->last_job;
+	else
+		schedule->look_at = row->next_run;
+}
+
+/*
+ * Write the locked row, and remember its new ctid.
+ */
+static void
+write_row(Schedule *schedule, const Row *row)
+{
+	static const Oid types[] = {
+		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID
+	};
+	Datum		values[] = {
+		CStringGetTextDatum(schedule->name),
+		TimestampTzGetDatum(row->next_run), BoolGetDatum(row->held),
+		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job),
+		TimestampTzGetDatum(row->anchor)
+	};
+	char		nulls[] = "      ";
+
+	if (row->last_run == DT_NOBEGIN)
+		nulls[3] = 'n';
+	if (row->last_job == 0)
+		nulls[4] = 'n';
+	if (jobq_query("UPDATE jobq_internal.schedule SET next_run = $2, held = $3,"
+				   " last_run = $4, last_job_id = $5, anchor = $6, last_error = NULL"
+				   " WHERE name = $1 RETURNING ctid",
+				   6, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
+		elog(ERROR, "schedule \"%s\" vanished while it was locked",
+			 schedule->name);
+	schedule->ctid =
+		*(ItemPointer) DatumGetPointer(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
+}
+
+/*
+ * Lock the row of the schedule, enqueue a job for each due tick, and set the time of the
+ * next check, or the job for which the schedule waits.  Ticks before "since" count as
+ * missed, because no scheduler was running.  Returns false if the row is locked by
+ * another session, or does not exist.  The caller must be connected to SPI.
+ */
+bool
+ticks_fire(Schedule *schedule, TimestampTz now, TimestampTz since)
+{
+	Row			row;
+
+	if (!read_row(schedule, &row))
+		return false;
+	row.served_since = since;
+	fire(schedule, &row, now);
+	return true;
+}
