@@ -1,5 +1,5 @@
--- The type of all columns that contain a role.  It is an OID and is dumped by name, like
--- regrole, but a restore accepts the name of a role that does not exist (73-held.sql).
+-- The type of all columns that contain a role: an OID, dumped by name like regrole.  A
+-- restore also accepts the name of a missing role (73-held.sql).
 
 CREATE TYPE jobq_internal.role;
 

@@ -1,9 +1,9 @@
 -- Rows of roles that do not exist.  A dump may be restored in a cluster without some of
 -- the roles.  A trigger then keeps the rows of these roles here, and adopt() returns the
--- rows to their tables when the roles exist.  So no other code meets such a row.
+-- rows to their tables when the roles exist.  No other code meets such a row.
 --
--- Of a queue and its delegation only the role is kept here.  The rows themselves have the
--- role 4294967295, and no job of the queue runs (src/store/queues.c).
+-- Queues and delegations are inserted with the role 4294967295, and only the role is kept
+-- here.  No job of such a queue runs (src/store/queues.c).
 
 CREATE TABLE jobq_internal.held_row (
 	id uuid DEFAULT gen_random_uuid() CONSTRAINT held_row_pkey PRIMARY KEY,
@@ -82,7 +82,7 @@ BEGIN
 				DELETE FROM jobq_internal.held_row WHERE table_name = %L AND columns = $1 AND to_regrole(role) IS NOT NULL
 				RETURNING contents)
 			INSERT INTO jobq_internal.%I (%s) SELECT %s FROM gone%s', held.table_name, held.table_name, held.names, held.contents,
-				-- since CREATE ROLE, the role may have got a privilege, a schedule, or a unique key: this stays
+				-- the privileges, schedules and unique keys of the role since CREATE ROLE stay
 				CASE WHEN held.table_name NOT IN ('job', 'archive', 'dead_letter', 'batch') THEN ' ON CONFLICT DO NOTHING' ELSE '' END)
 			USING held.columns;
 	END LOOP;

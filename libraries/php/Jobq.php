@@ -367,7 +367,7 @@ class Consumer
 	private function beat(): void
 	{
 		if ($this->busy)
-			return;				// whoever is at it arms the alarm when he is done
+			return;				// the caller arms the alarm at its end
 		$this->busy = true;
 		$this->toldAt = self::now();
 		$this->giveBack($this->stopped());
