@@ -93,8 +93,9 @@ process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, bool unused, Time
 }
 
 /*
- * Install signal handlers.  SIGTERM is die(), because die() respects critical sections.  The
- * process then exits at the next interrupt check, in a handler or in a query.
+ * Install signal handlers, and read the configuration.  SIGTERM is die(), because die()
+ * respects critical sections.  The process then exits at the next interrupt check, in a
+ * handler or in a query.
  */
 void
 process_start(void)
@@ -103,6 +104,9 @@ process_start(void)
 	emit_log_hook = emit_log;
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
+
+	/* a background worker ignores SIGHUP until now: a reload may be lost */
+	ProcessConfigFile(PGC_SIGHUP);
 	BackgroundWorkerUnblockSignals();
 }
 
