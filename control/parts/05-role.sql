@@ -1,4 +1,4 @@
--- The type of all columns that contain a role: an OID, dumped by name like regrole.  A
+-- The type of all columns with roles: an OID, dumped by name like regrole.  A
 -- restore also accepts the name of a missing role (73-held.sql).
 
 CREATE TYPE jobq_internal.role;

@@ -1,9 +1,9 @@
--- Rows of roles that do not exist.  A dump may be restored in a cluster without some of
--- the roles.  A trigger then keeps the rows of these roles here, and adopt() returns the
--- rows to their tables when the roles exist.  No other code meets such a row.
+-- Rows of missing roles.  A dump may be restored in a cluster without some of the roles.
+-- A trigger then keeps the rows of these roles here, and adopt() returns the rows to their
+-- tables when the roles exist.
 --
 -- Queues and delegations are inserted with the role 4294967295, and only the role is kept
--- here.  No job of such a queue runs (src/store/queues.c).
+-- here.  No job of these queues runs (src/store/queues.c).
 
 CREATE TABLE jobq_internal.held_row (
 	id uuid DEFAULT gen_random_uuid() CONSTRAINT held_row_pkey PRIMARY KEY,

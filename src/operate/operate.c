@@ -539,8 +539,8 @@ refuse_binary(void)
 /*
  * adopt(): make jobs from logical replication, from a copy of another database, or of roles
  * that did not exist at a restore run here.  Returns the number of replicated and returned
- * jobs.  ERROR unless the current user is the extension
- * owner: EXECUTE on the function is not sufficient.
+ * jobs.  ERROR unless the current user is the extension owner: EXECUTE on the function is not
+ * sufficient.
  */
 Datum
 jobq_adopt(PG_FUNCTION_ARGS)
