@@ -47,7 +47,7 @@ option_name(char *name, const CommandOption *option)
 }
 
 /*
- * True for a boolean option: --watch means --watch=true.
+ * True for a boolean option: --open means --open=true.
  */
 static bool
 is_boolean(const CommandOption *option)

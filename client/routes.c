@@ -25,20 +25,19 @@ static void answer_metrics(Request *request, PGresult *result);
 static const char enqueue_members[] = "kind! payload"
 #define JOB_OPTION(name, c_name, type, says) " " #name
 #include "produce/options.h"
-#undef JOB_OPTION
 		   ;
-#define JOB_OPTION(name, c_name, type, says) ", " #name " => (" VALUE_##type(#name) ")::" #type
-
-/* An array is passed in the text format of the database. */
-#define VALUE_text(name) \
-	"CASE jsonb_typeof(b -> '" name "') WHEN 'array' THEN (SELECT array_agg(v.value)::text FROM jsonb_array_elements_text(b -> '" name "') AS v) " \
-	"ELSE b ->> '" name "' END"
+#define ARGUMENT(name, c_name, type, says) ", " #name " => (" VALUE_##type(#name) ")::" #type
+#define VALUE_text(name)		"b ->> '" name "'"
 #define VALUE_int(name)			VALUE_text(name)
 #define VALUE_boolean(name)		VALUE_text(name)
 #define VALUE_timestamptz(name)	VALUE_text(name)
 #define VALUE_interval(name)	VALUE_text(name)
 #define VALUE_uuid(name)		VALUE_text(name)
-#define VALUE__text(name)		VALUE_text(name)
+
+/* An array is passed in the text format of the database. */
+#define VALUE__text(name) \
+	"CASE jsonb_typeof(b -> '" name "') WHEN 'array' THEN (SELECT array_agg(v.value)::text FROM jsonb_array_elements_text(b -> '" name "') AS v) " \
+	"ELSE b ->> '" name "' END"
 #define VALUE_jsonb(name)		"nullif(b -> '" name "', 'null')"
 
 /*
@@ -254,11 +253,13 @@ const Route routes[] = {
 		.members = enqueue_members,
 		.answer = answer_enqueued,
 		.sql = "SELECT coalesce(jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
+#define JOB_OPTION ARGUMENT
 #include "produce/options.h"
 		")::text, 'null') FROM (SELECT CASE WHEN " TRACED " THEN k.b || jsonb_build_object('headers', "
 		"jsonb_build_object('traceparent', $3::text) || coalesce(nullif(k.b -> 'headers', 'null'), '{}')) ELSE k.b END AS b "
 		"FROM (SELECT CASE WHEN $2::text IS NULL THEN $1::jsonb "
-	"ELSE jsonb_build_object('unique_key', $2::text, 'unique_for', '1 day') || $1::jsonb END AS b) AS k) AS body"},
+		"ELSE jsonb_build_object('unique_key', $2::text) || $1::jsonb || jsonb_build_object('uniqueness', "
+	"jsonb_build_object('for', '1 day') || coalesce(nullif($1::jsonb -> 'uniqueness', 'null'), '{}')) END AS b) AS k) AS body"},
 	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
 	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "ids!",

@@ -72,16 +72,16 @@ SELECT * FROM test.visits();
 DROP TABLE regress_branch_b.paid;
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 -- explicit context
-SELECT jobq.enqueue('visit', '{"note": "given"}', context => '{"search_path": "regress_branch_b", "app.tenant": 7}') AS id \gset
+SELECT jobq.enqueue('visit', '{"note": "given"}', options => '{"context": {"search_path": "regress_branch_b", "app.tenant": 7}}') AS id \gset
 SELECT state, result FROM jobq.wait(:id);
-SELECT jobq.enqueue('visit', '{"note": "half given"}', context => '{"app.tenant": null}') AS id \gset
+SELECT jobq.enqueue('visit', '{"note": "half given"}', options => '{"context": {"app.tenant": null}}') AS id \gset
 SELECT state, result FROM jobq.wait(:id);
 SELECT context FROM jobq.jobs WHERE id = :id;
 SELECT e.code, e.message, e.hint FROM unnest('{[],"\"x\"","{\"work_mem\": \"1MB\"}","{\"App.Tenant\": \"1\"}","{\"app.tenant\": {}}"}'::text[]) WITH ORDINALITY u (c, n),
-	test.error(format('SELECT jobq.enqueue(''visit'', context => %L)', c)) e ORDER BY n;
-SELECT * FROM test.error($$SELECT jobq.enqueue('echo', context => '{"app.tenant": "x"}')$$);
+	test.error(format('SELECT jobq.enqueue(''visit'', options => jsonb_build_object(''context'', %L::jsonb))', c)) e ORDER BY n;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', options => '{"context": {"app.tenant": "x"}}')$$);
 -- the size of the context is limited
-SELECT * FROM test.error($$SELECT jobq.enqueue('visit', context => jsonb_build_object('app.tenant', repeat('x', 16 * 1024 * 1024)))$$);
+SELECT * FROM test.error($$SELECT jobq.enqueue('visit', options => jsonb_build_object('context', jsonb_build_object('app.tenant', repeat('x', 16 * 1024 * 1024))))$$);
 SET app.tenant = '';
 SELECT jobq.enqueue('visit', '{"note": "empty"}') AS id \gset
 SELECT state, result FROM jobq.wait(:id);
@@ -155,9 +155,9 @@ BEGIN
 END
 $$;
 SELECT jobq.register('travel', 'test.travel()', queue => 'first');
-SELECT jobq.enqueue('travel', context => '{"search_path": "regress_branch_a", "app.tenant": "a"}') AS id \gset
+SELECT jobq.enqueue('travel', options => '{"context": {"search_path": "regress_branch_a", "app.tenant": "a"}}') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
-SELECT jobq.enqueue('travel', context => '{"search_path": "regress_branch_b", "app.tenant": "b"}') AS id \gset
+SELECT jobq.enqueue('travel', options => '{"context": {"search_path": "regress_branch_b", "app.tenant": "b"}}') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT * FROM test.visits();
 CREATE FUNCTION test.settings() RETURNS jsonb LANGUAGE sql AS $$
@@ -169,13 +169,13 @@ SELECT result FROM jobq.wait(:id);
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 
 -- an invalid value fails the attempt; the error names the setting
-SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 1) AS id \gset
+SELECT jobq.enqueue('settings', queue => 'carrier', options => '{"context": {"work_mem": "lots"}}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
 SELECT jobq.grant_privilege('regress_jobq_alice');
 GRANT EXECUTE ON FUNCTION test.settings() TO PUBLIC;
 SET ROLE regress_jobq_alice;
-SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"log_min_messages": "debug1"}', max_attempts => 1) AS id \gset
+SELECT jobq.enqueue('settings', queue => 'carrier', options => '{"context": {"log_min_messages": "debug1"}}', max_attempts => 1) AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.dead_letters WHERE id = :id;
 -- if the value is already in effect, the setting is not changed
@@ -183,7 +183,7 @@ SELECT jobq.enqueue('settings', queue => 'carrier') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 RESET ROLE;
 -- for a procedure, too; the attempt is charged
-SELECT jobq.enqueue('travel', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
+SELECT jobq.enqueue('travel', queue => 'carrier', options => '{"context": {"work_mem": "lots"}}', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
 SELECT state, attempt, error FROM jobq.wait(:id);
 
 -- a search_path with malicious objects affects the handler, but not jobq
@@ -217,7 +217,7 @@ BEGIN
 END
 $$;
 SELECT jobq.register('busy', 'test.busy()');
-SELECT jobq.enqueue('busy', queue => 'carrier', context => '{"search_path": "regress_trap, pg_catalog"}') AS id \gset
+SELECT jobq.enqueue('busy', queue => 'carrier', options => '{"context": {"search_path": "regress_trap, pg_catalog"}}') AS id \gset
 SELECT state, result, error FROM jobq.wait(:id);
 SET client_min_messages = warning;
 DROP SCHEMA regress_trap CASCADE;
@@ -245,7 +245,7 @@ SELECT context FROM jobq.jobs WHERE id = :id;
 
 -- in jobq.work(), too; and not in the archive of a queue with keep => 'no_payload'
 SELECT jobq.alter_queue('manual', carry => '{search_path,app.tenant}', keep => 'no_payload');
-SELECT jobq.enqueue('visit', '{"note": "worked"}', 'manual', context => '{"search_path": "regress_branch_a", "app.tenant": "a"}') AS id \gset
+SELECT jobq.enqueue('visit', '{"note": "worked"}', 'manual', options => '{"context": {"search_path": "regress_branch_a", "app.tenant": "a"}}') AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, result FROM jobq.status(:id);
 SELECT context IS NULL AS none FROM jobq.jobs WHERE id = :id;
@@ -262,7 +262,7 @@ SELECT jobq.register('settings', 'test.settings()', carry => '{App.Tenant,search
 SELECT carry FROM jobq.kinds WHERE kind = 'settings';
 SET search_path = regress_branch_a, public;
 SET app.tenant = 'of the kind';
-SELECT jobq.enqueue('settings', queue => 'second') AS kinds, jobq.enqueue('settings', queue => 'first') AS both, jobq.enqueue('settings', queue => 'second', context => '{"search_path": "regress_branch_b"}') AS given,
+SELECT jobq.enqueue('settings', queue => 'second') AS kinds, jobq.enqueue('settings', queue => 'first') AS both, jobq.enqueue('settings', queue => 'second', options => '{"context": {"search_path": "regress_branch_b"}}') AS given,
 	jobq.enqueue('echo', queue => 'second') AS other \gset
 SELECT jobq.schedule('settings', '@yearly', 'settings', options => '{"queue": "second"}');
 RESET search_path;
@@ -271,7 +271,7 @@ SELECT jobq.run_schedule('settings') AS tick \gset
 SELECT jobq.unschedule('settings');
 SELECT result FROM jobq.wait_many(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
 SELECT context FROM jobq.jobs WHERE id IN (:kinds, :both, :given, :tick, :other) ORDER BY id;
-SELECT * FROM test.error($$SELECT jobq.enqueue('settings', context => '{"work_mem": "1MB"}')$$);
+SELECT * FROM test.error($$SELECT jobq.enqueue('settings', options => '{"context": {"work_mem": "1MB"}}')$$);
 -- with run_as, only custom settings can be carried
 SELECT jobq.create_queue('agency', run_as => 'regress_jobq_alice');
 SELECT jobq.register('settings', 'test.settings()', queue => 'agency', carry => '{App.Tenant,search_path}');

@@ -39,7 +39,7 @@ SELECT jobq.pause('brief');
 SELECT id AS moved FROM jobq.add_jobs(:batch, 'echo', '{"1"}') id \gset
 SELECT id AS replaced FROM jobq.add_jobs(:batch, 'echo', '{"2"}', '{"queue": "brief", "unique_key": "k"}') id \gset
 SELECT jobq.edit(:moved, queue => 'brief');
-SELECT jobq.enqueue('echo', '3', 'brief', unique_key => 'k', on_conflict => 'replace') = :replaced AS replaced;
+SELECT jobq.enqueue('echo', '3', 'brief', unique_key => 'k', uniqueness => '{"on_conflict": "replace"}') = :replaced AS replaced;
 SELECT payload, expires_at FROM jobq_internal.job WHERE batch_id = :batch ORDER BY id;
 SELECT jobq.start_batch(:batch);
 SELECT payload, state, test.lasts(id) FROM jobq.jobs WHERE batch_id = :batch ORDER BY id;

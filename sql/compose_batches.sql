@@ -156,7 +156,7 @@ BEGIN;
 SELECT test.batch('replaced') AS replaced \gset
 SELECT id AS first FROM jobq.add_jobs(:replaced, 'part', '{"{\"fail\": 1}"}', options => '{"unique_key": "only"}') id \gset
 COMMIT;
-SELECT jobq.enqueue('part', '{}', unique_key => 'only', on_conflict => 'replace') = :first AS same;
+SELECT jobq.enqueue('part', '{}', unique_key => 'only', uniqueness => '{"on_conflict": "replace"}') = :first AS same;
 SELECT state, batch_id = :replaced AS member FROM jobq.jobs WHERE id = :first;
 SELECT jobq.start_batch(:replaced);
 CALL test.batch_over(:replaced);
@@ -167,7 +167,7 @@ BEGIN;
 SELECT test.batch('runs', start => true) AS runs, test.batch('waits') AS waits \gset
 SELECT id AS first FROM jobq.add_jobs(:runs, 'part', '{"{}"}', options => '{"unique_key": "only", "delay": "1 hour"}') id \gset
 COMMIT;
-SELECT id = :first AS same FROM jobq.add_jobs(:waits, 'part', '{"{}"}', options => '{"unique_key": "only", "on_conflict": "replace"}') id;
+SELECT id = :first AS same FROM jobq.add_jobs(:waits, 'part', '{"{}"}', options => '{"unique_key": "only", "uniqueness": {"on_conflict": "replace"}}') id;
 CALL test.batch_over(:runs);
 SELECT jobq.cancel_batch(:waits);
 CALL test.batch_over(:waits);
@@ -324,7 +324,7 @@ COMMIT;
 CALL test.batch_over(:duplicates);
 SELECT note FROM test.trace ORDER BY note;
 SELECT jobq.create_batch(start => true) AS batch \gset
-SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual", "on_conflict": "merge"}') = :taken AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"unique_key": "taken", "queue": "manual", "uniqueness": {"on_conflict": "merge"}}') = :taken AS same;
 SELECT state, total FROM jobq.wait_batch(:batch, '10 min');
 SELECT test.error(format('SELECT jobq.add_jobs(%s, ''echo'', ''{1}'')', :batch));
 SELECT jobq.create_batch(start => true) AS batch \gset
@@ -342,16 +342,16 @@ SELECT jobq.cancel(:id), jobq.cancel(:taken);
 SELECT state, total, cancelled FROM jobq.wait_batch(:batch, '10 min');
 TRUNCATE test.trace;
 
--- on_conflict => 'reset' for a job of a batch that has not started: the new time applies after the start.
+-- on_conflict reset for a job of a batch that has not started: the new time applies after the start.
 -- And the reverse: add_jobs() resets a job outside of the batch.
 SELECT jobq.create_batch() AS batch \gset
 SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h"}') AS m \gset
-SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'in', on_conflict => 'reset', run_at => '2100-01-01') = :m AS same;
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'in', uniqueness => '{"on_conflict": "reset"}', run_at => '2100-01-01') = :m AS same;
 SELECT run_at, free_run_at = '2100-01-01' AS free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
-SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h", "uniqueness": {"on_conflict": "reset"}}') = :m AS same;
 SELECT run_at, free_run_at, free_delay_ms FROM jobq_internal.job WHERE id = :m;
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'out') AS m \gset
-SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
+SELECT jobq.add_jobs(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "uniqueness": {"on_conflict": "reset"}}') = :m AS same;
 SELECT state, run_at > jobq_internal.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
 SELECT jobq.cancel_batch(:batch);
 SELECT jobq.cancel(:m);

@@ -25,7 +25,7 @@ SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 SELECT id = (:'ids'::bigint[])[2] AS last, priority, headers FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
 SELECT cardinality(test.chain('[{"kind": "echo"}]', options => NULL)), cardinality(test.chain('[{"kind": "echo"}]', options => '{}')), jobq.create_workflow('{"options": null, "steps": [{"name": "a", "kind": "echo"}]}') IS NOT NULL AS done;
 -- bad input
-SELECT o, e.* FROM unnest(ARRAY['1', '[]', '"x"', '{"colour": 1}', '{"kind": "echo"}', '{"needs": []}', '{"when": "$.a == 1"}', '{"priority": "high"}', '{"delay": 5}', '{"delay": "often"}', '{"unique_key": "k"}', '{"unique_by": "{a}"}', '{"queue": "unheard of"}', '{"priority": 1000000}', '{"delay": "1 s", "run_at": "2098-01-01"}'])
+SELECT o, e.* FROM unnest(ARRAY['1', '[]', '"x"', '{"colour": 1}', '{"kind": "echo"}', '{"needs": []}', '{"when": "$.a == 1"}', '{"priority": "high"}', '{"delay": 5}', '{"delay": "often"}', '{"unique_key": "k"}', '{"uniqueness": {"by": ["a"]}}', '{"queue": "unheard of"}', '{"priority": 1000000}', '{"delay": "1 s", "run_at": "2098-01-01"}'])
 	WITH ORDINALITY u (o, n), test.error(format('SELECT jobq.create_workflow(%L)', format('{"steps": [{"name": "a", "kind": "echo"}], "options": %s}', o))) e ORDER BY n;
 SELECT o, e.* FROM unnest(ARRAY['[]', '{"colour": 1}', '{"unique_key": "k"}']) WITH ORDINALITY u (o, n), test.error(format('SELECT test.chain(%L, options => %L)', '[{"kind": "echo"}]', o)) e ORDER BY n;
 

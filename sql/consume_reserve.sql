@@ -122,7 +122,7 @@ SELECT test.say('ack', '"later"');
 SELECT jobq.test_clock('0') \g /dev/null
 -- the old entry of a rewritten job does not hide the new entry
 SELECT jobq.enqueue('post', '"old"', 'letters', unique_key => 'moved') AS id \gset
-SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', on_conflict => 'replace') = :id AS same;
+SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', uniqueness => '{"on_conflict": "replace"}') = :id AS same;
 SELECT * FROM test.reserve(max => 2);
 SELECT test.say('ack', '"new"');
 -- a long name is truncated at a character boundary

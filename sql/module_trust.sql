@@ -9,8 +9,8 @@ CREATE TRIGGER enqueue INSTEAD OF INSERT ON narrow FOR EACH ROW EXECUTE FUNCTION
 INSERT INTO narrow VALUES (1);
 CREATE TEMP VIEW typed AS SELECT 1::bigint AS id, 2::bigint AS kind, 3::bigint AS payload, 4::bigint AS queue,
 	5 AS priority, now() AS run_at, 6::bigint AS delay, 7 AS max_attempts, now() AS retry_until, 8::bigint AS backoff,
-	9::bigint AS timeout, now() AS expires_at, 10::bigint AS unique_key, 11::bigint AS unique_for,
-	12::bigint AS unique_until, 13::bigint AS on_conflict, 14::bigint AS group_key, 15::bigint AS headers, true AS watch;
+	9::bigint AS timeout, now() AS expires_at, 10::bigint AS unique_key, 11::bigint AS uniqueness,
+	12::bigint AS group_key, 13::bigint AS headers, 14::bigint AS tags, 15::bigint AS options;
 CREATE TRIGGER enqueue INSTEAD OF INSERT ON typed FOR EACH ROW EXECUTE FUNCTION jobq_internal.inbox_insert();
 INSERT INTO typed SELECT * FROM typed;
 CREATE TEMP VIEW inbox AS SELECT * FROM jobq.inbox;

@@ -134,15 +134,15 @@ SELECT state FROM test.outcome(:first);
 SELECT state FROM test.outcome(:other);
 SELECT jobq.delete(:first);
 SELECT jobq.create_queue('carries', carry => '{app.x,app.y}'), jobq.create_queue('carries less', carry => '{App.x}');
-SELECT jobq.enqueue('seen', '{"fail": 1}', queue => 'carries', context => '{"app.x": 1, "app.y": 2}') AS letter \gset
+SELECT jobq.enqueue('seen', '{"fail": 1}', queue => 'carries', options => '{"context": {"app.x": 1, "app.y": 2}}') AS letter \gset
 SELECT state FROM test.outcome(:letter);
 SELECT jobq.pause('carries');
-SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1, "app.y": 2}') AS id \gset
+SELECT jobq.enqueue('seen', '{}', queue => 'carries', options => '{"context": {"app.x": 1, "app.y": 2}}') AS id \gset
 SELECT jobq.edit(:id, queue => 'carries less'), jobq.edit(:letter, '{}', queue => 'carries less');
 SELECT context FROM jobq.jobs WHERE id IN (:id, :letter);
 SELECT jobq.retry(:letter);
 SELECT result ->> 'x' AS x FROM jobq.wait_many(ARRAY[:id, :letter]);
-SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1}') AS id \gset
+SELECT jobq.enqueue('seen', '{}', queue => 'carries', options => '{"context": {"app.x": 1}}') AS id \gset
 SELECT jobq.edit(:id, queue => 'default');
 SELECT result ->> 'x' AS x FROM jobq.wait(:id);
 SELECT context FROM jobq.jobs WHERE id = :id;

@@ -26,7 +26,7 @@ SELECT state, role, payload FROM jobq.jobs WHERE id IN (:ready, :later, :dead, :
 SELECT role FROM jobq.schedules WHERE name = 'of leaver';
 SELECT role FROM jobq.batches WHERE id = :batch;
 SET ROLE regress_jobq_heir;
-SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k', on_conflict => 'skip') = :later AS has_the_key;
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k', uniqueness => '{"on_conflict": "skip"}') = :later AS has_the_key;
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, result FROM jobq.status(:ready);
 RESET ROLE;
@@ -74,7 +74,7 @@ SELECT jobq.reassign_owned('regress_jobq_heir', 'regress_jobq_leaver');
 SELECT role FROM jobq.jobs WHERE id IN (:runs, :later) ORDER BY id;
 -- the role keeps the unique key of its running job
 SET ROLE regress_jobq_heir;
-SELECT jobq.enqueue('gate', '7', unique_key => 'runs', on_conflict => 'skip') = :runs AS has_the_key;
+SELECT jobq.enqueue('gate', '7', unique_key => 'runs', uniqueness => '{"on_conflict": "skip"}') = :runs AS has_the_key;
 RESET ROLE;
 SELECT jobq.drop_owned('regress_jobq_heir');
 SELECT state FROM jobq.wait(:runs);

@@ -44,7 +44,7 @@ SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
 SELECT count(*) FROM jobq.enqueue_many('echo', ARRAY['1', '2']::jsonb[], queue => 'counted', headers => '{"shop": "north"}');
 INSERT INTO jobq.inbox (kind, payload, queue, headers) VALUES ('echo', '3', 'counted', '{"shop": "north"}');
 SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', delay => '1 hour') AS id \gset
-SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', on_conflict => 'replace') = :id AS same;
+SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', uniqueness => '{"on_conflict": "replace"}') = :id AS same;
 SELECT jobq.enqueue('broken', queue => 'counted', max_attempts => 2, backoff => 'fixed 1ms') AS broken \gset
 SELECT state FROM jobq.wait(:broken);
 SELECT jobq.enqueue('echo', queue => 'counted', expires_at => jobq_internal.clock() + '1 ms', run_at => jobq_internal.clock() + '1 ms') AS late \gset

@@ -32,8 +32,8 @@ INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', '"inserted"') RETURNING i
 SELECT * FROM test.outcome(:id);
 INSERT INTO jobq.inbox (kind) VALUES ('echo') RETURNING id \gset
 SELECT * FROM test.outcome(:id);
-INSERT INTO jobq.inbox (kind, payload, queue, priority, delay, max_attempts, retry_until, backoff, timeout, expires_at, headers, watch)
-VALUES ('echo', '1', 'manual', 1, '1 hour', 2, 'infinity', 'fixed 1s', '5 s', 'infinity', '{}', true) RETURNING id \gset
+INSERT INTO jobq.inbox (kind, payload, queue, priority, delay, max_attempts, retry_until, backoff, timeout, expires_at, headers, options)
+VALUES ('echo', '1', 'manual', 1, '1 hour', 2, 'infinity', 'fixed 1s', '5 s', 'infinity', '{}', '{"watch": true}') RETURNING id \gset
 SELECT state, queue, priority, max_attempts, headers FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
 INSERT INTO jobq.inbox (kind, payload) SELECT 'note', to_jsonb(i) FROM generate_series(1, 100) i;

@@ -134,7 +134,7 @@ SELECT state FROM jobq.wait(:id);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY channel;
 
--- a job with watch => true notifies each change of state, and the progress
+-- a job with the option watch notifies each change of state, and the progress
 CREATE FUNCTION test.stages(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.set_progress(50, 'half "way"');
@@ -145,7 +145,7 @@ BEGIN
 END
 $$;
 SELECT jobq.register('stages', 'test.stages(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
-SELECT jobq.enqueue('stages', delay => '1 hour', watch => true) AS id \gset
+SELECT jobq.enqueue('stages', delay => '1 hour', options => '{"watch": true}') AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.test_clock('4 hours') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
@@ -161,7 +161,7 @@ BEGIN
 END
 $$;
 SELECT jobq.register('fast', 'test.fast()');
-SELECT jobq.enqueue('fast', delay => '1 hour', watch => true) AS id \gset
+SELECT jobq.enqueue('fast', delay => '1 hour', options => '{"watch": true}') AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.test_clock('5 hours') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
@@ -169,7 +169,7 @@ SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.workers WHERE job_id = %s
 CALL test.hear();
 SELECT count(*) > 1 AS more, count(*) FILTER (WHERE payload ~ 'completed') AS ends, (array_agg(payload::jsonb - 'id' ORDER BY n DESC))[1] AS last FROM test.heard;
 -- failure and retry, too
-SELECT jobq.enqueue('broken', delay => '1 hour', watch => true, max_attempts => 1) AS id \gset
+SELECT jobq.enqueue('broken', delay => '1 hour', options => '{"watch": true}', max_attempts => 1) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 SELECT jobq.test_clock('6 hours') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:id);
@@ -180,7 +180,7 @@ CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
 SELECT jobq.delete(:id);
 -- cancellation, too
-SELECT jobq.enqueue('echo', delay => '1 hour', watch => true) AS id \gset
+SELECT jobq.enqueue('echo', delay => '1 hour', options => '{"watch": true}') AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 BEGIN;
 SELECT jobq.cancel(:id);
@@ -198,7 +198,7 @@ SELECT channel, payload FROM test.heard ORDER BY n;
 -- a watched job of a consumer: reserve, progress, release, reserve again, fail, and complete;
 -- rolled back changes are not notified
 SELECT jobq.create_queue('watched', mode => 'consumer');
-SELECT jobq.enqueue('outside', queue => 'watched', watch => true, backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
+SELECT jobq.enqueue('outside', queue => 'watched', options => '{"watch": true}', backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 BEGIN;
 SELECT count(*) FROM jobq.reserve('{watched}', wait => '5 min');

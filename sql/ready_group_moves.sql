@@ -58,7 +58,7 @@ SELECT state FROM jobq.wait(:second);
 -- by another job with the same unique key
 SELECT test.first('key', 'key') AS first, test.follow('key') AS second \gset
 SELECT test.waiting(1);
-SELECT jobq.enqueue('gate', '1', queue => 'moves', group_key => 'key', unique_key => 'key', on_conflict => 'reset', delay => '1 hour') = :first AS same;
+SELECT jobq.enqueue('gate', '1', queue => 'moves', group_key => 'key', unique_key => 'key', uniqueness => '{"on_conflict": "reset"}', delay => '1 hour') = :first AS same;
 SELECT state FROM jobq.wait(:second);
 SELECT state FROM jobq.status(:first);
 

@@ -116,9 +116,9 @@ SELECT jobq.edit_many('{"queue": "calling"}', ids => ARRAY[:id]);
 SELECT queue, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
 SELECT jobq.enqueue('call', '{"price": 2}', 'calling', unique_key => 'k') AS id \gset
-SELECT jobq.enqueue('call', '{"price": 5}', 'calling', unique_key => 'k', on_conflict => 'merge') = :id AS merged;
+SELECT jobq.enqueue('call', '{"price": 5}', 'calling', unique_key => 'k', uniqueness => '{"on_conflict": "merge"}') = :id AS merged;
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
-SELECT jobq.enqueue('call', '{"price": 6}', 'calling', unique_key => 'k', on_conflict => 'replace') = :id AS replaced;
+SELECT jobq.enqueue('call', '{"price": 6}', 'calling', unique_key => 'k', uniqueness => '{"on_conflict": "replace"}') = :id AS replaced;
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.enqueue('call', '{"price": 9}', 'calling', unique_key => 'k') = :id AS skipped;
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
@@ -126,7 +126,7 @@ SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 CREATE FUNCTION test.price_again(job jsonb) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
 	IF job -> 'payload' ? 'again' THEN
-		PERFORM jobq.enqueue('again', '{}', queue => 'calling', unique_key => 'k', on_conflict => job -> 'payload' ->> 'again');
+		PERFORM jobq.enqueue('again', '{}', queue => 'calling', unique_key => 'k', uniqueness => jsonb_build_object('on_conflict', job -> 'payload' ->> 'again'));
 	END IF;
 	RETURN 3;
 END
@@ -244,7 +244,7 @@ END $$;
 SELECT jobq.create_limiter('told', max_running => 5, cost => 'test.price_told(jsonb)'), jobq.register('told', 'test.echo(jsonb)', limiter => 'told');
 TRUNCATE test.trace;
 SELECT jobq.enqueue('told', '{"a": 1}', 'calling', delay => '1 h', unique_key => 't') AS told \gset
-SELECT jobq.create_batch(on_success => '{"kind": "told", "payload": {"b": 2}, "queue": "calling", "unique_key": "t", "on_conflict": "merge"}') AS batch \gset
+SELECT jobq.create_batch(on_success => '{"kind": "told", "payload": {"b": 2}, "queue": "calling", "unique_key": "t", "uniqueness": {"on_conflict": "merge"}}') AS batch \gset
 SELECT count(*) FROM jobq.add_jobs(:batch, 'echo', '{1}');
 SELECT jobq.start_batch(:batch);
 SELECT state FROM jobq.wait_batch(:batch, '5 min');

@@ -30,7 +30,7 @@ BEGIN
 	PERFORM jobq.enqueue('echo', queue => 'ticks', tags => '{delay}', delay => '2 hours'),
 		jobq.enqueue('echo', queue => 'ticks', tags => '{at once}'),
 		jobq.enqueue('echo', queue => 'ticks', tags => '{theirs}', run_at => jobq_internal.clock() + interval '1 year'),
-		jobq.enqueue('echo', queue => 'ticks', tags => '{unique}', unique_key => ahead::text, unique_for => '3 hours'),
+		jobq.enqueue('echo', queue => 'ticks', tags => '{unique}', unique_key => ahead::text, uniqueness => '{"for": "3 hours"}'),
 		jobq.enqueue('parcel', queue => 'clock', tags => '{leased}');
 	COMMIT;
 	PERFORM jobq.reserve('{clock}', lease => '20 minutes', wait => '5 min');

@@ -143,7 +143,7 @@ SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo'
 	'''bad'', ''@daily'', ''echo'', options => ''[]''']) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.schedule(' || a || ')') ORDER BY n;
 SELECT * FROM unnest(ARRAY['"max_attempts": -1', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"jitter": "0"', '"jitter": "-1 min"', '"jitter": "1 month 1 wink"', '"jitter": 5', '"jitter": "1h", "expires_after": "1h"', '"headers": []', '"queue": ""', '"group_key": ""',
-	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"unique_for": "1h"', '"on_conflict": "skip"'])
+	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"uniqueness": {"for": "1h"}', '"uniqueness": 5', '"uniqueness": {"often": true}', '"options": {}'])
 	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
 SELECT c, e.* FROM unnest('{unschedule(%L),pause(schedule => %L),resume(schedule => %L),run_schedule(%L)}'::text[]) WITH ORDINALITY AS u (c, n), test.error(format('SELECT jobq.' || c, 'none')) e ORDER BY n;
 SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),

@@ -142,23 +142,23 @@ SELECT pg_temp.waiting('ring');
 -- the job that makes room holds the key of the new job: an expired job, or a dropped job that had begun
 RESET ROLE;
 SELECT jobq.create_queue('small', max_length => 1, on_full => 'drop oldest'), jobq.pause('small');
-SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge', expires_at => jobq_internal.clock()) AS first \gset
+SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', uniqueness => '{"on_conflict": "merge"}', expires_at => jobq_internal.clock()) AS first \gset
 -- the lock keeps the scheduler from expiring the job
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
-SELECT jobq.enqueue('echo', '{"b": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') AS second \gset
+SELECT jobq.enqueue('echo', '{"b": 1}', queue => 'small', unique_key => 'x', uniqueness => '{"on_conflict": "merge"}') AS second \gset
 COMMIT;
 SELECT state, error FROM jobq.status(:first);
 SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
-SELECT jobq.enqueue('echo', '{"c": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') = :second AS merged;
+SELECT jobq.enqueue('echo', '{"c": 1}', queue => 'small', unique_key => 'x', uniqueness => '{"on_conflict": "merge"}') = :second AS merged;
 SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
 SELECT jobq.cancel_many(queue => 'small', state => 'waiting'), jobq.resume('small');
-SELECT jobq.enqueue('broken', queue => 'small', backoff => 'fixed 1 day', unique_key => 'x', unique_until => 'start', unique_for => '1 hour') AS first \gset
+SELECT jobq.enqueue('broken', queue => 'small', backoff => 'fixed 1 day', unique_key => 'x', uniqueness => '{"until": "start", "for": "1 hour"}') AS first \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :first));
 SELECT jobq.pause('small'), jobq.test_clock('2 hours') \g /dev/null
 SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x') > :first AS another;
 SELECT state, error FROM jobq.status(:first);
-SELECT * FROM test.error($$SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x', on_conflict => 'error')$$);
+SELECT * FROM test.error($$SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x', uniqueness => '{"on_conflict": "error"}')$$);
 SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.cancel_many(queue => 'small', state => 'waiting');
 SELECT jobq.drop_queue('small', force => true);

@@ -11,11 +11,11 @@ SELECT jobq.register('fail_uuid', 'test.fail_uuid(jsonb)');
 \set u4 00000000-0000-4000-8000-000000000004
 
 -- a second enqueue() with the same uuid returns the same job, and ignores all other arguments
-SELECT jobq.enqueue('echo', '1', 'manual', uuid => :'u1') AS a \gset
-SELECT jobq.enqueue('echo', '2', 'manual', uuid => :'u1') = :a AS same, jobq.enqueue('note', '3', 'first', priority => 5, uuid => :'u1') = :a AS same, jobq.enqueue('echo', uuid => :'u2', queue => 'manual') <> :a AS another;
+SELECT jobq.enqueue('echo', '1', 'manual', options => jsonb_build_object('uuid', :'u1')) AS a \gset
+SELECT jobq.enqueue('echo', '2', 'manual', options => jsonb_build_object('uuid', :'u1')) = :a AS same, jobq.enqueue('note', '3', 'first', priority => 5, options => jsonb_build_object('uuid', :'u1')) = :a AS same, jobq.enqueue('echo', options => jsonb_build_object('uuid', :'u2'), queue => 'manual') <> :a AS another;
 SELECT kind, queue, payload FROM jobq.jobs WHERE id = :a;
-SELECT id = :a AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', uuid => :'u1'));
-SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', uuid => :'u3'));
+SELECT id = :a AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', options => jsonb_build_object('uuid', :'u1')));
+SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '4', 'manual', options => jsonb_build_object('uuid', :'u3')));
 -- status() finds the job by uuid
 SELECT (jobq.status(:'u1')).id = :a AS same, test.no_job(:'u4') AS none;
 SELECT id = :a AS same, state, kind FROM jobq.status(:'u1'::uuid);
@@ -32,14 +32,14 @@ SELECT e.code, e.message FROM unnest('{"",x,12345678901234567890,999999999999999
 
 -- in any state, as long as a record of the job is kept
 SELECT jobq.cancel(:a);
-SELECT jobq.enqueue('echo', '5', 'manual', uuid => :'u1') = :a AS same, (jobq.status(:'u1')).state;
-SELECT jobq.enqueue('echo', '6', uuid => :'u4') AS d \gset
+SELECT jobq.enqueue('echo', '5', 'manual', options => jsonb_build_object('uuid', :'u1')) = :a AS same, (jobq.status(:'u1')).state;
+SELECT jobq.enqueue('echo', '6', options => jsonb_build_object('uuid', :'u4')) AS d \gset
 SELECT state, result FROM jobq.wait((jobq.status(:'u4')).id);
-SELECT id = :d AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '7', uuid => :'u4'));
+SELECT id = :d AS same, state, duplicate FROM test.enqueued(jobq.enqueue('echo', '7', options => jsonb_build_object('uuid', :'u4')));
 -- a dead letter, before and after a retry
-SELECT jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005') AS f \gset
+SELECT jobq.enqueue('fail_uuid', options => '{"uuid": "00000000-0000-4000-8000-000000000005"}') AS f \gset
 SELECT state FROM test.outcome(:f);
-SELECT id = :f AS same, state, duplicate FROM test.enqueued(jobq.enqueue('fail_uuid', uuid => '00000000-0000-4000-8000-000000000005'));
+SELECT id = :f AS same, state, duplicate FROM test.enqueued(jobq.enqueue('fail_uuid', options => '{"uuid": "00000000-0000-4000-8000-000000000005"}'));
 SELECT jobq.retry(:f);
 SELECT state FROM test.outcome(:f);
 SELECT (jobq.status('00000000-0000-4000-8000-000000000005')).id = :f AS same;
@@ -49,51 +49,51 @@ SELECT :again <> :d AS another, (jobq.status(:'u4')).id = :d AS same;
 -- the uuid of a deleted job is forgotten: the next enqueue() creates a new job
 SELECT jobq.delete(:f);
 SELECT test.no_job('00000000-0000-4000-8000-000000000005') AS none;
-SELECT jobq.enqueue('echo', '8', 'manual', uuid => '00000000-0000-4000-8000-000000000005') - :f > 0 AS new;
+SELECT jobq.enqueue('echo', '8', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000005"}') - :f > 0 AS new;
 SELECT jobq.create_queue('uuid_forgets', keep => 'nothing', open => true);
-SELECT jobq.enqueue('echo', '9', 'uuid_forgets', uuid => '00000000-0000-4000-8000-000000000006') AS n \gset
+SELECT jobq.enqueue('echo', '9', 'uuid_forgets', options => '{"uuid": "00000000-0000-4000-8000-000000000006"}') AS n \gset
 SELECT jobq.wait_queue('uuid_forgets');
-SELECT jobq.enqueue('echo', '10', 'manual', uuid => '00000000-0000-4000-8000-000000000006') > :n AS new;
+SELECT jobq.enqueue('echo', '10', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000006"}') > :n AS new;
 -- an edited and moved job keeps the uuid
 SELECT jobq.edit((jobq.status(:'u2')).id, '"edited"', queue => 'first', run_at => now() + interval '1 h', max_attempts => 9);
-SELECT jobq.enqueue('echo', '11', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
+SELECT jobq.enqueue('echo', '11', options => jsonb_build_object('uuid', :'u2')) = (jobq.status(:'u2')).id AS same;
 
 -- a rollback also removes the uuid
 BEGIN;
-SELECT jobq.enqueue('echo', '12', 'manual', uuid => '00000000-0000-4000-8000-000000000007') AS r \gset
-SELECT jobq.enqueue('echo', '13', 'manual', uuid => '00000000-0000-4000-8000-000000000007') = :r AS same;
+SELECT jobq.enqueue('echo', '12', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000007"}') AS r \gset
+SELECT jobq.enqueue('echo', '13', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000007"}') = :r AS same;
 SAVEPOINT s;
-SELECT jobq.enqueue('echo', '14', 'manual', uuid => '00000000-0000-4000-8000-000000000008') > :r AS new;
+SELECT jobq.enqueue('echo', '14', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000008"}') > :r AS new;
 ROLLBACK TO s;
 SELECT test.no_job('00000000-0000-4000-8000-000000000008') AS none;
-SELECT jobq.enqueue('echo', '15', 'manual', uuid => '00000000-0000-4000-8000-000000000008') > :r AS new, (jobq.status('00000000-0000-4000-8000-000000000008')).state;
+SELECT jobq.enqueue('echo', '15', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000008"}') > :r AS new, (jobq.status('00000000-0000-4000-8000-000000000008')).state;
 ROLLBACK;
 SELECT test.no_job('00000000-0000-4000-8000-000000000007') AS none;
 -- several jobs of one statement
-INSERT INTO jobq.inbox (kind, queue, uuid) SELECT 'echo', 'manual', ('00000000-0000-4000-8000-0000000001' || lpad((n / 2)::text, 2, '0'))::uuid FROM generate_series(2, 7) n;
+INSERT INTO jobq.inbox (kind, queue, options) SELECT 'echo', 'manual', jsonb_build_object('uuid', '00000000-0000-4000-8000-0000000001' || lpad((n / 2)::text, 2, '0')) FROM generate_series(2, 7) n;
 SELECT count(*) FROM jobq_internal.job_uuid WHERE uuid::text ~ '01..$';
-SELECT jobq.enqueue_many('echo', '{1}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000101') = (jobq.status('00000000-0000-4000-8000-000000000101')).id AS same;
+SELECT jobq.enqueue_many('echo', '{1}', queue => 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000101"}') = (jobq.status('00000000-0000-4000-8000-000000000101')).id AS same;
 -- a handler enqueues a job with the uuid of the current job
-CREATE FUNCTION test.itself(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jobq.enqueue('echo', '"itself"', 'manual', uuid => (payload ->> 'uuid')::uuid) = (jobq.current_job()).id) $$;
+CREATE FUNCTION test.itself(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jobq.enqueue('echo', '"itself"', 'manual', options => jsonb_build_object('uuid', (payload ->> 'uuid')::uuid)) = (jobq.current_job()).id) $$;
 SELECT jobq.register('itself', 'test.itself(jsonb)');
-SELECT jobq.enqueue('itself', '{"uuid": "00000000-0000-4000-8000-000000000009"}', uuid => '00000000-0000-4000-8000-000000000009') AS i \gset
+SELECT jobq.enqueue('itself', '{"uuid": "00000000-0000-4000-8000-000000000009"}', options => '{"uuid": "00000000-0000-4000-8000-000000000009"}') AS i \gset
 SELECT state, result FROM test.outcome(:i);
 
 -- with a unique key: the uuid refers to the job that holds the key
 SELECT jobq.enqueue('echo', '16', 'manual', unique_key => 'u') AS k \gset
-SELECT jobq.enqueue('echo', '17', 'manual', unique_key => 'u', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, (jobq.status('00000000-0000-4000-8000-000000000010')).id = :k AS same;
-SELECT jobq.enqueue('echo', '18', 'manual', uuid => '00000000-0000-4000-8000-000000000010') = :k AS same, jobq.enqueue('echo', '19', 'manual', unique_key => 'u', on_conflict => 'replace', uuid => '00000000-0000-4000-8000-000000000011') = :k AS replaced;
-SELECT e.code FROM test.error($$SELECT jobq.enqueue('echo', '20', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000012')$$) e;
-SELECT test.no_job('00000000-0000-4000-8000-000000000012') AS none, jobq.enqueue('echo', '21', 'manual', unique_key => 'u', on_conflict => 'error', uuid => '00000000-0000-4000-8000-000000000011') = :k AS same;
+SELECT jobq.enqueue('echo', '17', 'manual', unique_key => 'u', options => '{"uuid": "00000000-0000-4000-8000-000000000010"}') = :k AS same, (jobq.status('00000000-0000-4000-8000-000000000010')).id = :k AS same;
+SELECT jobq.enqueue('echo', '18', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000010"}') = :k AS same, jobq.enqueue('echo', '19', 'manual', unique_key => 'u', uniqueness => '{"on_conflict": "replace"}', options => '{"uuid": "00000000-0000-4000-8000-000000000011"}') = :k AS replaced;
+SELECT e.code FROM test.error($$SELECT jobq.enqueue('echo', '20', 'manual', unique_key => 'u', uniqueness => '{"on_conflict": "error"}', options => '{"uuid": "00000000-0000-4000-8000-000000000012"}')$$) e;
+SELECT test.no_job('00000000-0000-4000-8000-000000000012') AS none, jobq.enqueue('echo', '21', 'manual', unique_key => 'u', uniqueness => '{"on_conflict": "error"}', options => '{"uuid": "00000000-0000-4000-8000-000000000011"}') = :k AS same;
 
 -- uuids belong to a role; a role that may see a job also finds the job by uuid
 SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob', 'monitor');
 SET ROLE regress_jobq_alice;
 SELECT test.no_job(:'u2') AS none;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.status(%L::uuid)', :'u2')) e;
-SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '"hers"', 'manual', uuid => :'u2'));
-SELECT (jobq.status(:'u2')).state, jobq.enqueue('echo', '"again"', 'manual', uuid => :'u2') = (jobq.status(:'u2')).id AS same;
-SELECT jobq.enqueue('echo', '"hers"', 'manual', uuid => '00000000-0000-4000-8000-000000000020') = (jobq.status('00000000-0000-4000-8000-000000000020')).id AS same;
+SELECT state, duplicate FROM test.enqueued(jobq.enqueue('echo', '"hers"', 'manual', options => jsonb_build_object('uuid', :'u2')));
+SELECT (jobq.status(:'u2')).state, jobq.enqueue('echo', '"again"', 'manual', options => jsonb_build_object('uuid', :'u2')) = (jobq.status(:'u2')).id AS same;
+SELECT jobq.enqueue('echo', '"hers"', 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000020"}') = (jobq.status('00000000-0000-4000-8000-000000000020')).id AS same;
 SET ROLE regress_jobq_bob;
 SELECT (jobq.status('00000000-0000-4000-8000-000000000020')).state;
 SET ROLE regress_jobq_nobody;
@@ -113,7 +113,7 @@ SELECT jobq.add_jobs(:b, 'echo', '{1}', options => '{"uuid": "00000000-0000-4000
 SELECT jobq.cancel_batch(:b);
 CALL jobq.call('echo', '"called"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
 CALL jobq.call('echo', '"called again"', NULL, '30 s', '{"uuid": "00000000-0000-4000-8000-000000000031"}');
-SELECT e.code, e.message, e.hint FROM unnest(ARRAY[$$enqueue_many('echo', '{1,2}', queue => 'manual', uuid => '00000000-0000-4000-8000-000000000032')$$, $$enqueue('echo', uuid => 'x')$$,
+SELECT e.code, e.message, e.hint FROM unnest(ARRAY[$$enqueue_many('echo', '{1,2}', queue => 'manual', options => '{"uuid": "00000000-0000-4000-8000-000000000032"}')$$, $$enqueue('echo', options => '{"uuid": "x"}')$$,
 	$$schedule('uuid', '@daily', 'echo', options => '{"uuid": "00000000-0000-4000-8000-000000000032"}')$$, $$create_workflow('{"chain": [{"kind": "echo", "uuid": "00000000-0000-4000-8000-000000000032"}]}')$$,
 	$$create_batch(on_finish => '{"kind": "echo", "uuid": 5}')$$, $$create_batch(on_finish => '{"kind": "echo", "uuid": "5"}')$$]) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 BEGIN READ ONLY;

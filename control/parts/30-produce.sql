@@ -12,7 +12,7 @@ COMMENT ON FUNCTION jobq.enqueue IS 'enqueue a job in this transaction
 kind: the kind of the job
 payload: the input for the handler or consumer
 --each JOB_OPTION:@1: @'4
-returns: the id of the job; if the unique key is held: with on_conflict skip the id of the holder, with ignore null';
+returns: the id of the job; if the unique key is held: the id of the holder, or null with on_conflict ignore';
 
 CREATE FUNCTION jobq.enqueue_sql(
 	sql text,
@@ -27,7 +27,7 @@ sql: the statement, or several statements, for the transaction of the job
 transaction: false for a single statement that cannot run in a transaction, such as VACUUM; may run again after a crash
 database: another database, from jobq.sql_databases, where the statement runs; may run again after a crash
 --each JOB_OPTION:@1: @'4
-returns: the id of the job; if the unique key is held: with on_conflict skip the id of the holder, with ignore null';
+returns: the id of the job; if the unique key is held: the id of the holder, or null with on_conflict ignore';
 
 CREATE FUNCTION jobq.enqueue_many(
 	kind text,
@@ -48,12 +48,12 @@ COMMENT ON FUNCTION jobq_internal.traceparent(jsonb) IS 'return the traceparent 
 headers: the headers of the job
 returns: the traceparent; null if missing, or not in the form of W3C Trace Context';
 
-CREATE FUNCTION jobq.release_key(kind text DEFAULT NULL, unique_key text DEFAULT NULL, unique_scope text DEFAULT 'kind', queue text DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION jobq.release_key(kind text DEFAULT NULL, unique_key text DEFAULT NULL, scope text DEFAULT 'kind', queue text DEFAULT NULL) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_release_key' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.release_key IS 'release a unique key of the current role, so that another job can be enqueued with the key
 kind: the kind of the job; only for the scope kind
 unique_key: the key
-unique_scope: the scope of the key: kind, queue or database
+scope: the scope of the key: kind, queue or database
 queue: the queue of the job; only for the scope queue
 returns: true; false if no job held the key';
 

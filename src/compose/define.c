@@ -66,14 +66,14 @@ workflow_read_options(Workflow *workflow, Jsonb *options)
 static void
 refuse_unique(const JobqSpec *spec, const char *what)
 {
-	if (spec->nulls[OPTION_UNIQUE_KEY] && spec->nulls[OPTION_UNIQUE_BY] &&
+	if (spec->nulls[OPTION_UNIQUE_KEY] && spec->nulls[OPTION_UNIQUENESS] &&
 		spec->nulls[OPTION_UUID])
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("%s must not have a %s", what,
-					!spec->nulls[OPTION_UNIQUE_BY] ? "unique_by"
-					: !spec->nulls[OPTION_UNIQUE_KEY] ? "unique_key" : "uuid"),
+			 errmsg("%s cannot have the option \"%s\"", what,
+					!spec->nulls[OPTION_UNIQUE_KEY] ? "unique_key"
+					: !spec->nulls[OPTION_UNIQUENESS] ? "uniqueness" : "uuid"),
 			 errhint("Each step is a job of its own, which others wait for.")));
 }
 

@@ -151,7 +151,7 @@ nest_kept(Jsonb *definition, const JobqSpec *spec, const JobqJob *job)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-	Datum		kept = JsonbPGetDatum(jobq_spec_keep_times(definition, spec));
+	Datum		kept = JsonbPGetDatum(jobq_options_keep_times(definition, spec->options, spec->nulls));
 	StringInfoData place;
 
 	for (int i = 0; i < (int) lengthof(keys); i++)

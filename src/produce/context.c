@@ -289,15 +289,8 @@ jobq_thin_context(JobqJob *job, const JobqQueue *queue, bool kind_carries)
 Jsonb *
 jobq_keep_context(Jsonb *json, const JobqJob *job)
 {
-	Datum		key = CStringGetTextDatum("context");
-	ArrayType  *path;
-
 	if (JOB_ISNULL(job, JOB_CONTEXT))
-		return DatumGetJsonbP(DirectFunctionCall2(jsonb_delete,
-												  JsonbPGetDatum(json), key));
-	path = construct_array(&key, 1, TEXTOID, -1, false, TYPALIGN_INT);
-	return DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),
-											  PointerGetDatum(path),
-											  JOB(job, JOB_CONTEXT),
-											  BoolGetDatum(true)));
+		return DatumGetJsonbP(DirectFunctionCall2(jsonb_delete, JsonbPGetDatum(json),
+												  CStringGetTextDatum("context")));
+	return jobq_jsonb_set(json, "context", JOB(job, JOB_CONTEXT));
 }

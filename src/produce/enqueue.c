@@ -52,7 +52,6 @@ static const Oid inbox_types[] = {
 	INT8OID, TEXTOID, JSONBOID,
 #define JOB_OPTION(name, NAME, type, comment) TYPE_##type,
 #include "produce/options.h"
-#undef JOB_OPTION
 };
 
 /*
@@ -228,20 +227,6 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 	table_close(rel, NoLock);
 }
 
-/*
- * Read the options from the arguments of a function, beginning with argument number "first".
- */
-void
-jobq_options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
-					   bool *nulls)
-{
-	for (int i = 0; i < NOPTIONS; i++)
-	{
-		nulls[i] = PG_ARGISNULL(first + i);
-		options[i] = nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(first + i);
-	}
-}
-
 /* Return the kind given as this argument.  ERROR if null. */
 char *
 jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg)
@@ -286,8 +271,10 @@ Datum
 jobq_inbox_insert(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
-	Datum		values[3 + NOPTIONS];
-	bool		nulls[3 + NOPTIONS];
+	Datum		values[3 + NOPTION_ARGS];
+	bool		nulls[3 + NOPTION_ARGS];
+	Datum		options[NOPTIONS];
+	bool		option_nulls[NOPTIONS];
 	TupleDesc	desc;
 	JobqJob		job;
 	JobqUnique	unique;
@@ -315,8 +302,11 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("kind must not be null")));
 
-	jobq_prepare_job(&job, &unique, TextDatumGetCString(values[1]), values + 3,
-					 nulls + 3);
+	memcpy(options, values + 3, sizeof(Datum) * NOPTION_ARGS);
+	memcpy(option_nulls, nulls + 3, sizeof(bool) * NOPTION_ARGS);
+	jobq_options_expand(options, option_nulls);
+	jobq_prepare_job(&job, &unique, TextDatumGetCString(values[1]), options,
+					 option_nulls);
 	jobq_set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
 	jobq_put_job(&job, &unique);
 

@@ -104,7 +104,7 @@ sort_keys(const JobqJob *job, const JobqUnique *unique, const Datum *payloads,
  * may be null. *nulls is set for null ids (jobq_put_job()). *job comes from
  * jobq_prepare_job().
  *
- * With unique_max, several jobs may hold a key.  A statement with several jobs of one key also
+ * With "max", several jobs may hold a key.  A statement with several jobs of one key also
  * takes the key's numbers in order.  The statement waits for a number that another transaction
  * is about to take, and does not try the next number.
  */
@@ -175,7 +175,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%d jobs cannot have the same unique_key", npayloads),
-				 errhint("Call jobq.enqueue() for each, with a key of its own, or give unique_by or unique_max.")));
+				 errhint("Call jobq.enqueue() for each, with a key of its own, or give \"by\" or \"max\" of uniqueness.")));
 	if (unique->uuid != (Datum) 0 && npayloads > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

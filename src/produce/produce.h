@@ -25,16 +25,21 @@
 #include "store/store.h"
 
 /*
- * Numbers of the options of a job.  The order is that of the arguments of enqueue() from the
- * third on, and of the columns of the view inbox from the fourth on.
+ * Numbers of the options of a job.  The first ones, in this order, are the arguments of
+ * enqueue() from the third on, and the columns of the view inbox from the fourth on.
  */
 enum
 {
 #define JOB_OPTION(name, NAME, type, comment) OPTION_##NAME,
 #include "produce/options.h"
-#undef JOB_OPTION
+#define UNIQUENESS_OPTION(name, NAME, type, comment) OPTION_##NAME,
+#define OTHER_OPTION(name, NAME, type, comment) OPTION_##NAME,
+#include "produce/options.h"
 	NOPTIONS
 };
+
+/* Number of options that are arguments of enqueue(). */
+#define NOPTION_ARGS	(OPTION_OPTIONS + 1)
 
 /* Key, in a stored description, of the job's cost at its limiter. */
 #define JOBQ_KEPT_COST	"limit_cost"
@@ -61,8 +66,6 @@ typedef struct JobqStatement
 
 /* src/produce/enqueue.c */
 extern void jobq_put_job(JobqJob *job, const JobqUnique *unique);
-extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
-								   Datum *options, bool *nulls);
 extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
 extern void jobq_set_payload(JobqJob *job, Datum payload);
 extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
@@ -107,21 +110,28 @@ extern void jobq_thin_context(JobqJob *job, const JobqQueue *queue,
 							  bool kind_carries);
 extern Jsonb *jobq_keep_context(Jsonb *json, const JobqJob *job);
 
-/* src/produce/spec.c */
+/* src/produce/options.c */
 extern void jobq_options_from_jsonb(Jsonb *json, const char *what,
 									const char *const *others, Datum *options,
 									bool *nulls);
+extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
+								   Datum *options, bool *nulls);
+extern void jobq_options_expand(Datum *options, bool *nulls);
 extern void jobq_options_check(Jsonb *json);
 extern void jobq_options_from_arg(FunctionCallInfo fcinfo, int arg,
 								  Datum *options, bool *nulls);
 extern Interval *jobq_interval_from_jsonb(Jsonb *json, const char *what,
 										  const char *key);
+extern Jsonb *jobq_jsonb_set(Jsonb *json, const char *key, Datum value);
+extern Jsonb *jobq_options_keep_times(Jsonb *json, const Datum *options,
+									  const bool *nulls);
+
+/* src/produce/spec.c */
 extern void jobq_spec_parse(Jsonb *json, const char *what,
 							const char *const *others, bool kept,
 							JobqSpec *spec);
 extern Jsonb *jobq_keep_limit_cost(Jsonb *json, const JobqJob *job);
 extern int32 jobq_kept_limit_cost(Jsonb *json);
-extern Jsonb *jobq_spec_keep_times(Jsonb *json, const JobqSpec *spec);
 extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec,
 							 const JobqJob *job);
 extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,

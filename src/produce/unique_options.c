@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * unique_options.c
- *	  Unique keys: their options, keys from fields of the payload (unique_by), and their
+ *	  Unique keys: their options, keys from fields of the payload ("by"), and their
  *	  release.
  *
- * The key of unique_by is made when the payload is known.  The key is the text of an object
+ * The key from fields is made when the payload is known.  The key is the text of an object
  * with only these fields: {"month": 5, "customer": "acme"}. A field missing in the payload is
  * null.  The key is otherwise an ordinary key, and visible to users.  A text that is too long
  * is replaced by its hash.
@@ -32,7 +32,7 @@ PG_FUNCTION_INFO_V1(jobq_release_key);
 /* Maximum length of a key, in bytes. */
 #define MAX_UNIQUE_KEY	500
 
-/* Maximum number of fields in unique_by. */
+/* Maximum number of fields in "by". */
 #define MAX_FIELDS		16
 
 /*
@@ -40,206 +40,190 @@ PG_FUNCTION_INFO_V1(jobq_release_key);
  */
 #define MAX_UNIQUE_MAX	100
 
-static void unique_options(JobqJob *job, JobqUnique *unique,
-						   const Datum *options, const bool *nulls);
+static void check_has_key(const bool *nulls);
+static Datum unique_key(Datum option);
+static char released_by(Datum option);
+static char conflict_action(Datum option);
 static List *field_names(Datum option);
-static void check_has_key(const bool *nulls, int option, const char *name);
-static int	most_holders(const JobqUnique *unique, Datum option);
+static int	most_holders(char on_conflict, Datum option);
 static char *hash_of(const char *key);
 
-/*
- * Read unique_key, unique_for, unique_until and on_conflict, in this order, from the options.
- */
+/* ERROR if a key of "uniqueness" other than "by" is given, but no unique key. */
 static void
-unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
-			   const bool *nulls)
+check_has_key(const bool *nulls)
 {
-	static const char *const names[] =
-	{"unique_key", "unique_for", "unique_until", "on_conflict"};
-	enum
+	static const struct
 	{
-		KEY, FOR, UNTIL, CONFLICT, N
+		int			option;
+		const char *name;
+	}			details[] = {
+#define UNIQUENESS_OPTION(name, NAME, type, comment) {OPTION_##NAME, name},
+#include "produce/options.h"
 	};
-	char		until = UNIQUE_UNTIL_FINISH;
-	Size		length;
 
-	if (nulls[KEY])
-	{
-		for (int i = FOR; i < N; i++)
-			if (!nulls[i])
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("%s needs a unique_key", names[i])));
+	if (!nulls[OPTION_UNIQUE_KEY] || !nulls[OPTION_UNIQUE_BY])
 		return;
-	}
-	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(options[KEY]));
+	for (int i = 0; i < (int) lengthof(details); i++)
+		if (!nulls[details[i].option])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"%s\" of uniqueness needs a unique_key", details[i].name),
+					 errhint("Give unique_key, or \"by\" of uniqueness.")));
+}
+
+/* Return the key, checked. */
+static Datum
+unique_key(Datum option)
+{
+	Size		length = VARSIZE_ANY_EXHDR(DatumGetTextPP(option));
+
 	if (length < 1 || length > MAX_UNIQUE_KEY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unique_key of %zu bytes must have 1 to %d bytes",
 						length, MAX_UNIQUE_KEY),
 				 errhint("Use a hash of what is longer, such as md5().")));
-
-	unique->exempt = false;
-	unique->held_until = DT_NOBEGIN;
-	if (!nulls[FOR])
-		unique->held_until = jobq_now() + 1000 *
-			jobq_interval_ms(DatumGetIntervalP(options[FOR]), names[FOR], 1,
-							 JOBQ_MAX_DELAY_MS);
-	if (!nulls[UNTIL])
-	{
-		const char *value = TextDatumGetCString(options[UNTIL]);
-
-		if (strcmp(value, "start") == 0)
-			until = UNIQUE_UNTIL_START;
-		else if (strcmp(value, "finish") != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid unique_until \"%s\"", value),
-					 errhint("It is finish or start.")));
-	}
-	unique->on_conflict = UNIQUE_SKIP;
-	if (!nulls[CONFLICT])
-	{
-		const char *value = TextDatumGetCString(options[CONFLICT]);
-
-		if (strcmp(value, "replace") == 0)
-			unique->on_conflict = UNIQUE_REPLACE;
-		else if (strcmp(value, "merge") == 0)
-			unique->on_conflict = UNIQUE_MERGE;
-		else if (strcmp(value, "reset") == 0)
-			unique->on_conflict = UNIQUE_RESET;
-		else if (strcmp(value, "error") == 0)
-			unique->on_conflict = UNIQUE_ERROR;
-		else if (strcmp(value, "ignore") == 0)
-			unique->on_conflict = UNIQUE_IGNORE;
-		else if (strcmp(value, "skip") != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid on_conflict \"%s\"", value),
-					 errhint("It is skip, ignore, replace, merge, reset or error.")));
-	}
-	if (unique->on_conflict == UNIQUE_MERGE && jobq_job_is_statement(job))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("plain statements cannot be merged"),
-				 errhint("Use on_conflict => 'replace'.")));
-	JOB_SET(job, JOB_UNIQUE_KEY, options[KEY]);
-	JOB_SET(job, JOB_UNIQUE_UNTIL, CharGetDatum(until));
+	return option;
 }
 
-/*
- * Return the names of the fields.  The option is an array in text form, or a list of names
- * separated by commas.
- */
+/* Return the event that releases the key, as stored in the job. */
+static char
+released_by(Datum option)
+{
+	const char *value = TextDatumGetCString(option);
+
+	if (strcmp(value, "start") != 0 && strcmp(value, "finish") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid \"until\" of uniqueness: \"%s\"", value),
+				 errhint("It is finish or start.")));
+	return value[0] == 's' ? UNIQUE_UNTIL_START : UNIQUE_UNTIL_FINISH;
+}
+
+static char
+conflict_action(Datum option)
+{
+	static const struct
+	{
+		const char *name;
+		char		action;
+	}			actions[] = {
+		{"skip", UNIQUE_SKIP}, {"ignore", UNIQUE_IGNORE}, {"replace", UNIQUE_REPLACE},
+		{"merge", UNIQUE_MERGE}, {"reset", UNIQUE_RESET}, {"error", UNIQUE_ERROR},
+	};
+	const char *value = TextDatumGetCString(option);
+
+	for (int i = 0; i < (int) lengthof(actions); i++)
+		if (strcmp(value, actions[i].name) == 0)
+			return actions[i].action;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid \"on_conflict\" of uniqueness: \"%s\"", value),
+			 errhint("It is skip, ignore, replace, merge, reset or error.")));
+}
+
+/* Return the names of the fields that make the key, as a list of strings. */
 static List *
 field_names(Datum option)
 {
-	char	   *value = TextDatumGetCString(option);
 	List	   *names = NIL;
 	Datum	   *elems;
 	bool	   *nulls;
 	int			n;
 
-	if (value[strspn(value, " \t\n")] != '{')
-		value = psprintf("{%s}", value);
-	deconstruct_array(DatumGetArrayTypeP(OidInputFunctionCall(F_ARRAY_IN, value, TEXTOID, -1)),
-					  TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	deconstruct_array(DatumGetArrayTypeP(option), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
 	for (int i = 0; i < n; i++)
-		if (!nulls[i] && VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])) > 0)
+		if (VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])) > 0)
 			names = lappend(names, TextDatumGetCString(elems[i]));
 	if (n < 1 || n > MAX_FIELDS || list_length(names) != n)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid unique_by \"%s\"", TextDatumGetCString(option)),
-				 errhint("Write 1 to %d names of fields of the payload, such as {customer,month}.",
-						 MAX_FIELDS)));
+				 errmsg("\"by\" of uniqueness must have 1 to %d names", MAX_FIELDS),
+				 errhint("Write names of fields of the payload, such as [\"customer\", \"month\"].")));
 	return names;
 }
 
-/* ERROR if this option is given without a key. */
-static void
-check_has_key(const bool *nulls, int option, const char *name)
-{
-	if (!nulls[option] && nulls[OPTION_UNIQUE_KEY] && nulls[OPTION_UNIQUE_BY])
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s needs a unique_key", name)));
-}
-
 /*
- * Return how many jobs may hold the key, by unique_max.  Several holders cannot be combined
- * with "replace", because there would be no single job to replace.
+ * Return how many jobs may hold the key.  Several holders cannot be combined with "replace",
+ * because there would be no single job to replace.
  */
 static int
-most_holders(const JobqUnique *unique, Datum option)
+most_holders(char on_conflict, Datum option)
 {
 	int			max = DatumGetInt32(option);
 
 	if (max < 1 || max > MAX_UNIQUE_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unique_max %d is out of range", max),
+				 errmsg("\"max\" of uniqueness is %d, out of range", max),
 				 errhint("It is 1 to %d.", MAX_UNIQUE_MAX)));
-	if (max > 1 && unique->on_conflict != UNIQUE_SKIP &&
-		unique->on_conflict != UNIQUE_IGNORE && unique->on_conflict != UNIQUE_ERROR)
+	if (max > 1 && on_conflict != UNIQUE_SKIP && on_conflict != UNIQUE_IGNORE &&
+		on_conflict != UNIQUE_ERROR)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unique_max %d needs on_conflict skip, ignore or error", max),
+				 errmsg("\"max\" %d of uniqueness needs on_conflict skip, ignore or error", max),
 				 errhint("With the others, one job holds the key.")));
 	return max;
 }
 
 /*
- * Read the options about unique keys and uuid.  jobq_set_unique_by() sets the key of unique_by
- * when the payload is known.  ERROR if an option is invalid.
+ * Read the options about unique keys and uuid.  jobq_set_unique_by() sets the key made from
+ * fields when the payload is known.  ERROR if an option is invalid.
  */
 void
 jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 					const bool *nulls)
 {
-	Datum		values[4];
-	bool		isnull[4];
+	char		until = UNIQUE_UNTIL_FINISH;
 
-	StaticAssertStmt(OPTION_ON_CONFLICT == OPTION_UNIQUE_KEY + 3,
-					 "the options about unique keys must stand together");
-	memcpy(values, options + OPTION_UNIQUE_KEY, sizeof(values));
-	memcpy(isnull, nulls + OPTION_UNIQUE_KEY, sizeof(isnull));
 	unique->by = NIL;
 	unique->several = false;
 	unique->merge = NULL;
+	unique->max = 1;
 	unique->uuid = nulls[OPTION_UUID] ? (Datum) 0 : options[OPTION_UUID];
-	check_has_key(nulls, OPTION_UNIQUE_SCOPE, "unique_scope");
-	check_has_key(nulls, OPTION_UNIQUE_MAX, "unique_max");
-	check_has_key(nulls, OPTION_MERGE, "merge");
-	if (!nulls[OPTION_UNIQUE_SCOPE])
-		jobq_unique_set_scope(job, TextDatumGetCString(options[OPTION_UNIQUE_SCOPE]));
-	if (!nulls[OPTION_MERGE] && nulls[OPTION_ON_CONFLICT])
-	{
-		values[3] = CStringGetTextDatum("merge");
-		isnull[3] = false;
-	}
-	if (!nulls[OPTION_UNIQUE_BY])
-	{
-		if (!nulls[OPTION_UNIQUE_KEY])
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unique_key and unique_by cannot be given together"),
-					 errhint("Give one of them.")));
-		values[0] = CStringGetTextDatum("unique_by");
-		isnull[0] = false;
-	}
-	unique_options(job, unique, values, isnull);
-	unique->max = nulls[OPTION_UNIQUE_MAX] ? 1
-		: most_holders(unique, options[OPTION_UNIQUE_MAX]);
+	check_has_key(nulls);
+	if (nulls[OPTION_UNIQUE_KEY] && nulls[OPTION_UNIQUE_BY])
+		return;
+	if (!nulls[OPTION_UNIQUE_KEY] && !nulls[OPTION_UNIQUE_BY])
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unique_key and \"by\" of uniqueness cannot be given together"),
+				 errhint("Give one of them.")));
+
+	/* jobq_set_unique_by() replaces the key "by" */
+	JOB_SET(job, JOB_UNIQUE_KEY, !nulls[OPTION_UNIQUE_KEY]
+			? unique_key(options[OPTION_UNIQUE_KEY]) : CStringGetTextDatum("by"));
 	if (!nulls[OPTION_UNIQUE_BY])
 		unique->by = field_names(options[OPTION_UNIQUE_BY]);
+	if (!nulls[OPTION_UNIQUE_SCOPE])
+		jobq_unique_set_scope(job, TextDatumGetCString(options[OPTION_UNIQUE_SCOPE]));
+	unique->exempt = false;
+	unique->held_until = DT_NOBEGIN;
+	if (!nulls[OPTION_UNIQUE_FOR])
+		unique->held_until = jobq_now() + 1000 *
+			jobq_interval_ms(DatumGetIntervalP(options[OPTION_UNIQUE_FOR]), "\"for\" of uniqueness",
+							 1, JOBQ_MAX_DELAY_MS);
+	if (!nulls[OPTION_UNIQUE_UNTIL])
+		until = released_by(options[OPTION_UNIQUE_UNTIL]);
+	JOB_SET(job, JOB_UNIQUE_UNTIL, CharGetDatum(until));
+
+	unique->on_conflict = nulls[OPTION_MERGE] ? UNIQUE_SKIP : UNIQUE_MERGE;
+	if (!nulls[OPTION_ON_CONFLICT])
+		unique->on_conflict = conflict_action(options[OPTION_ON_CONFLICT]);
+	if (unique->on_conflict == UNIQUE_MERGE && jobq_job_is_statement(job))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("plain statements cannot be merged"),
+				 errhint("Use on_conflict replace.")));
+	if (!nulls[OPTION_UNIQUE_MAX])
+		unique->max = most_holders(unique->on_conflict, options[OPTION_UNIQUE_MAX]);
 	if (!nulls[OPTION_MERGE])
 	{
 		if (unique->on_conflict != UNIQUE_MERGE)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("a function to merge needs on_conflict => 'merge'")));
+					 errmsg("a function to merge needs on_conflict merge")));
 		unique->merge = TextDatumGetCString(options[OPTION_MERGE]);
 		(void) jobq_merge_function(unique->merge);
 	}
@@ -255,7 +239,7 @@ jobq_refuse_merge(const bool *nulls)
 	if (!nulls[OPTION_MERGE])
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a job that is enqueued later cannot have the option \"merge\""),
+				 errmsg("a job that is enqueued later cannot have \"merge\" of uniqueness"),
 				 errhint("Use on_conflict without it, or have a job call jobq.enqueue().")));
 }
 
@@ -287,7 +271,7 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 	if (!JB_ROOT_IS_OBJECT(payload))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the payload must be an object to have the fields of unique_by")));
+				 errmsg("the payload must be an object to have the fields of \"by\"")));
 	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	foreach(lc, names)
 	{
@@ -311,7 +295,7 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 }
 
 /*
- * release_key(kind, unique_key, unique_scope, queue): release a unique key of the current
+ * release_key(kind, unique_key, scope, queue): release a unique key of the current
  * role, whichever job holds the key.  The kind is used for the scope kind, and the queue for
  * the scope queue.  ERROR if the arguments do not fit the scope.
  */
@@ -337,8 +321,8 @@ jobq_release_key(PG_FUNCTION_ARGS)
 	if (of_queue != !PG_ARGISNULL(QUEUE))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 of_queue ? errmsg("unique_scope \"queue\" needs a queue")
-				 : errmsg("a queue needs unique_scope \"queue\"")));
+				 of_queue ? errmsg("scope \"queue\" needs a queue")
+				 : errmsg("a queue needs scope \"queue\"")));
 	if (!of_kind && !PG_ARGISNULL(KIND))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -39,14 +39,8 @@ static const struct
 	REFUSED(retry_until, RETRY_UNTIL, "Use max_attempts or expires_after."),
 	REFUSED(expires_at, EXPIRES_AT, "Use expires_after, which counts from the tick."),
 	REFUSED(unique_key, UNIQUE_KEY, "Use overlap => 'skip' or 'queue'."),
-	REFUSED(unique_by, UNIQUE_BY, "Use overlap => 'skip' or 'queue'."),
-	REFUSED(unique_scope, UNIQUE_SCOPE, "Use overlap => 'skip' or 'queue'."),
-	REFUSED(unique_max, UNIQUE_MAX, "Use overlap => 'skip' or 'queue'."),
-	REFUSED(unique_for, UNIQUE_FOR, "Use overlap => 'skip' or 'queue'."),
-	REFUSED(unique_until, UNIQUE_UNTIL, "Use overlap => 'skip' or 'queue'."),
-	REFUSED(on_conflict, ON_CONFLICT, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(uniqueness, UNIQUENESS, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(uuid, UUID, "Each tick makes another job."),
-	REFUSED(merge, MERGE, "Use overlap => 'skip' or 'queue'."),
 };
 
 static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,

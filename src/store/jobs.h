@@ -157,7 +157,7 @@ typedef struct JobqUnique
 	char		on_conflict;
 	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
 	bool		exempt;			/* a retry: ignores max_length */
-	List	   *by;				/* of unique_by: names of fields, or NIL */
+	List	   *by;				/* names of fields that make the key, or NIL */
 	const char *merge;			/* merging function, or NULL */
 	Datum		uuid;			/* the client's uuid, or 0 */
 	int			max;			/* maximum number of holders */

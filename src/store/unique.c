@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * unique.c
- *	  Unique jobs: at most one job, or unique_max jobs, hold a key at a time within its scope.
+ *	  Unique jobs: at most one job, or "max" jobs, hold a key at a time within its scope.
  *
  * jobq_internal.unique_key records which job holds a key.  The row is written in the
  * transaction that enqueues the job.  The row is deleted at the end of the transaction that
@@ -14,7 +14,7 @@
  * kinds, and have an empty kind in the row.  A job stores the queue of its key (unique_queue),
  * so that the key stays the same when the job moves to another queue.
  *
- * A key for several jobs (unique_max) consists of several keys: "k", "k #2", "k #3".  A new
+ * A key for several jobs ("max") consists of several keys: "k", "k #2", "k #3".  A new
  * job takes the first free key.  Keys about to be taken by other transactions are skipped, and
  * waited for only if no other key is free.  The job is refused only if each key is held.  With
  * a key, the job is an ordinary holder.
@@ -91,7 +91,7 @@ jobq_unique_set_scope(JobqJob *job, const char *word)
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid unique_scope \"%s\"", word),
+				 errmsg("invalid \"scope\" of uniqueness: \"%s\"", word),
 				 errhint("It is kind, queue or database.")));
 }
 
@@ -291,7 +291,7 @@ report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
 			(errcode(ERRCODE_JOBQ_DUPLICATE),
 			 errmsg("%d jobs hold the unique key \"%s\"", unique->max,
 					TextDatumGetCString(choice->key)),
-			 errdetail("By unique_max, there are no more of them at a time.")));
+			 errdetail("By \"max\" of uniqueness, there are no more of them at a time.")));
 }
 
 /*

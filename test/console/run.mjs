@@ -95,7 +95,7 @@ await test('charts show what was before the page was opened', async () => {
 	await page.until('the focus stays', `document.activeElement.dataset.period === "day"`);
 });
 await test('a job is followed live', async () => {
-	const id = sql(`SELECT jobq.enqueue('steps', '{"of": "the job"}', watch => true)`);
+	const id = sql(`SELECT jobq.enqueue('steps', '{"of": "the job"}', options => '{"watch": true}')`);
 
 	await go(`job/${id}`);
 	await page.shows('running');

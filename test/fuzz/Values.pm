@@ -29,10 +29,7 @@ my %expected = (
 	fair_cost => [qw(jobs cpu)],
 	group_scope => [qw(queue database)],
 	group_patience => [ '0', '1 ms', '50 ms', '1 hour' ],
-	unique_until => [qw(finish start)],
-	unique_scope => [qw(kind queue database)],
-	merge => [ 'fuzz.merge(jsonb, jsonb)', 'pg_catalog.jsonb_concat(jsonb, jsonb)', 'fuzz.echo(jsonb)' ],
-	on_conflict => [qw(skip replace merge reset error)],
+	scope => [qw(kind queue database)],
 	unique_key => [qw(a b c)],
 	group_key => [qw(a b c)],
 	level => [qw(debug info warning error)],
@@ -109,6 +106,18 @@ sub context
 	return '{' . join(', ', map { qq{"$_": } . one(@{ $settings{$_} }) } @some) . '}';
 }
 
+# Details of a unique key.
+sub uniqueness
+{
+	my %keys = (
+		by => [ '["n"]', '["a", "b"]', '[]', '"n"' ], for => [ '"10 ms"', '"1 hour"', '"-1 s"' ], until => [qw("finish" "start" "end")],
+		scope => [qw("kind" "queue" "database")], max => [qw(1 2 100 0)], on_conflict => [qw("skip" "ignore" "replace" "merge" "reset" "error")],
+		merge => [ '"fuzz.merge(jsonb, jsonb)"', '"pg_catalog.jsonb_concat(jsonb, jsonb)"', '"fuzz.echo(jsonb)"' ], odd => ['1']);
+	my @some = grep { rarely($_ eq 'odd' ? 20 : 4) } keys %keys;
+
+	return '{' . join(', ', map { qq{"$_": } . one(@{ $keys{$_} }, rarely(10) ? 'null' : ()) } @some) . '}';
+}
+
 # Members of a workflow, valid and invalid.
 sub step
 {
@@ -121,7 +130,7 @@ sub step
 	push @members, '"needs": ' . one(@json) if rarely(20);
 	push @members, '"delay": ' . one('"1s"', '"x"', 5, '"-1s"', 'null') if rarely(6);
 	push @members, '"queue": ' . one('"short"', '"outside"', 1, '""') if rarely(6);
-	push @members, '"' . one(qw(priority max_attempts timeout run_at expires_at unique_key group_key headers watch backoff odd)) .
+	push @members, '"' . one(qw(priority max_attempts timeout run_at expires_at unique_key uniqueness group_key headers watch backoff odd)) .
 		'": ' . one(@json, '5', '"1 hour"', '"infinity"') if rarely(3);
 	return '{' . join(', ', @members) . '}';
 }
@@ -145,7 +154,7 @@ sub jsonb
 			'needs', CASE WHEN n > 1 THEN jsonb_build_array((n - 1)::text) ELSE '[]' END))) FROM generate_series(1, 200) n)});
 }
 
-# Names and types of a job's options: the specific columns of jobq.inbox.
+# Names and types of a job's named options: the specific columns of jobq.inbox.
 my @job_options;
 
 sub read_job_options
@@ -166,10 +175,11 @@ sub options
 {
 	my ($self) = @_;
 	my $n = @job_options / (1 + int rand 10);
-	my @some = grep { rand(@job_options) < $n } @job_options;
+	my @some = grep { rand(@job_options) < $n } grep { $_->[0] ne 'options' } @job_options;
 
 	push @some, [qw(expires_after interval)] if rarely(10);
 	push @some, [qw(odd text)] if rarely(10);
+	push @some, grep { rarely(4) } [qw(context jsonb)], [qw(uuid uuid)], [qw(watch boolean)];
 	return 'jsonb_build_object(' . join(', ', map { quote($_->[0]) . ', ' . value($self, $_->[1], $_->[0]) } @some) . ')';
 }
 
@@ -195,7 +205,7 @@ sub tame
 	}
 	return quote(one(@{ $expected{$name} })) . "::$type" if $expected{$name} && $type =~ /^(text|name|regrole)$/;
 	return quote(context()) . '::jsonb' if $type eq 'jsonb' && $name eq 'context';
-	return "'{}'::jsonb" if $type eq 'jsonb' && $name eq 'options';
+	return "'{}'::jsonb" if $type eq 'jsonb' && $name =~ /^(options|uniqueness)$/;
 	return quote('{"steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "' . one(qw(echo breaks foreign)) . '", "needs": ["a"]}]}') . '::jsonb'
 	  if $name eq 'definition';
 	return quote('[{"kind": "echo"}, {"kind": "' . one(qw(echo breaks)) . '"}]') . '::jsonb' if $name eq 'steps';
@@ -217,6 +227,7 @@ sub value
 	return "NULL::$type" if rarely(12);
 	return array($self, $1, $name) if $type =~ /^(.*)\[\]$/;
 	return quote(context()) . '::jsonb' if $type eq 'jsonb' && $name eq 'context' && rand() < 0.8;
+	return quote(uniqueness()) . '::jsonb' if $type eq 'jsonb' && $name eq 'uniqueness' && rand() < 0.8;
 	return options($self) if $type eq 'jsonb' && $name eq 'options' && rand() < 0.8;
 	return quote('{"a": ' . one(@json, 3) . '}') . '::jsonb' if $name eq 'fair_weights' && rand() < 0.8;
 	return jsonb() if $type eq 'jsonb';

@@ -48,7 +48,7 @@ SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', backoff => 'fixed 
 SELECT jobq.create_queue('still', open => true, keep => 'no_payload', max_running => 1), jobq.create_queue('outside', open => true, mode => 'consumer'),
 	jobq.create_queue('groups', open => true), jobq.create_queue('proxy', run_as => 'clerk');
 SELECT jobq.register('errand', 'note(jsonb, jobq.job_context)', queue => 'proxy'), jobq.pause('proxy'), jobq.enqueue('errand', '{"what": "errand"}');
-SELECT jobq.enqueue('note', '{"what": "completed"}', unique_key => 'held', unique_for => '30 days');
+SELECT jobq.enqueue('note', '{"what": "completed"}', unique_key => 'held', uniqueness => '{"for": "30 days"}');
 SELECT jobq.enqueue('never', '{"what": "failed"}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"what": "cancelled"}', delay => '1 day'));
 SELECT jobq.enqueue('note', '{"what": "group 1", "fails": true}', queue => 'groups', group_key => 'g');

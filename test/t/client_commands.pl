@@ -108,7 +108,7 @@ END $$;
 SELECT jobq.register('f', 'f(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer')});
 
-is_output([qw(enqueue f), '{"a": 1}', '--priority', '3', '--watch'], '1', 'enqueue prints the id');
+is_output([qw(enqueue f), '{"a": 1}', '--priority', '3', '--options', '{"watch": true}'], '1', 'enqueue prints the id');
 is((run_jobq(qw(wait 1)))[2], 0, 'wait until it is completed');
 is(sql('SELECT priority, result FROM jobq.jobs WHERE id = 1'), '3|{"a": 1}', 'the option and the payload arrived');
 is_refused([qw(enqueue f {)], qr/invalid input syntax for type json/, 1, 'the server refuses');

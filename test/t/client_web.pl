@@ -193,9 +193,13 @@ for my $bad (
 
 # A job is not enqueued because another job holds the unique key.
 app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', delay => '1 day' });
-($status, $data, $headers) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', on_conflict => 'ignore' });
+($status, $data, $headers) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', unique_key => 'held', uniqueness => { on_conflict => 'ignore' } });
 is(join(' ', $status, exists $data->{id} ? defined $data->{id} ? 'a job' : 'none' : 'no member', $headers->{location} // 'nowhere'), '202 none nowhere', 'a job whose key is held is ignored');
 sql(q{SELECT jobq.cancel_many(queue => 'c', unique_key => 'held')});
+($status, $data, $headers) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', uniqueness => { scope => 'database' }, delay => '1 day' }, 'Idempotency-Key' => 'scoped');
+is("$status " . sql("SELECT unique_key || ' ' || unique_scope FROM jobq.jobs WHERE id = $data->{id}") . sql("SELECT ' ' || (held_until > now()) FROM jobq_internal.unique_key WHERE job_id = $data->{id}"),
+	'202 scoped database true', 'Idempotency-Key goes with other details of the key');
+sql("SELECT jobq.cancel($data->{id})");
 ($status, $data) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', tags => [ 'a b', 'c"d' ], delay => '1 day' });
 is("$status " . sql("SELECT tags = ARRAY['a b', 'c\"d'] FROM jobq.jobs WHERE id = $data->{id}"), '202 t', 'tags are an array');
 sql("SELECT jobq.cancel($data->{id})");
@@ -317,7 +321,7 @@ is(sql("SELECT priority, run_at AT TIME ZONE 'UTC' FROM jobq.jobs WHERE id = $ed
 sql("SELECT jobq.cancel($edited)");
 
 # Events.
-($status, $data) = app('POST', '/api/jobs', '{"kind": "x", "queue": "c", "watch": true}');
+($status, $data) = app('POST', '/api/jobs', '{"kind": "x", "queue": "c", "options": {"watch": true}}');
 $id = $data->{id};
 my $events = stream("/api/jobs/$id/events");
 like(hear($events, qr/"ready"/), qr/Content-Type: text\/event-stream.*event: state\r?\ndata: \{"id":$id,"state":"ready"/s, 'the state of a job');
@@ -585,7 +589,13 @@ for my $path (sort keys %{ $openapi->{paths} })
 		  sort keys %{ $body->{properties} || {} };
 	}
 }
-my $produce = join ' ', slurp_file("$FindBin::RealBin/../../src/produce/options.h") =~ /^JOB_OPTION\((\w+),/mg;
+my $options = slurp_file("$FindBin::RealBin/../../src/produce/options.h");
+my $produce = join ' ', $options =~ /^JOB_OPTION\((\w+),/mg;
+my $new_job = $openapi->{components}{schemas}{NewJob}{properties};
+for my $nested ([ uniqueness => 'UNIQUENESS_OPTION' ], [ options => 'OTHER_OPTION' ])
+{
+	is(join(' ', sort keys %{ $new_job->{ $nested->[0] }{properties} }), join(' ', sort $options =~ /^$nested->[1]\("?(\w+)/mg), "the members of $nested->[0] are described");
+}
 my ($table) = slurp_file("$FindBin::RealBin/../../client/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
 for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 {

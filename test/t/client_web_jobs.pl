@@ -63,7 +63,7 @@ ok(stop_at_rest($node, $silent, 'Client'), 'which goes silent');
 my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n");
 
 # A dead letter shows where the job failed.
-my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
+my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, options => { context => { 'app.name' => 'geheim' } });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
 is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait_many(ARRAY[$good, $bad], '5 min')"), 'completed dead', 'a job that is completed, and one that has failed');
 ($status, $text, $data) = ask('GET', "/api/jobs/$bad");
@@ -92,7 +92,7 @@ SELECT jobq.register('leaky', 'leaky(jsonb)', max_attempts => 1), jobq.register(
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(4711)');
 my ($leaky, $key_holder, $again, $slow, $statement, $workflow) = split /\|/, sql(q{SET ROLE app;
-SELECT jobq.enqueue('leaky', '{"a": "geheim"}', unique_by => '{a}', unique_for => '1 h', group_key => 'geheim', tags => '{geheim}'), NULL::int8,
+SELECT jobq.enqueue('leaky', '{"a": "geheim"}', uniqueness => '{"by": ["a"], "for": "1 h"}', group_key => 'geheim', tags => '{geheim}'), NULL::int8,
 	jobq.enqueue('again', '{"a": "geheim"}'), jobq.enqueue('slow', '{"a": "geheim"}'),
 	jobq.enqueue_sql('SELECT 1 / (length(''geheim'') - 6)', max_attempts => 1),
 	jobq.create_workflow('{"name": "w", "steps": [{"name": "one", "kind": "leaky", "payload": {"a": "geheim"}}]}')});
@@ -145,10 +145,10 @@ for my $search ('key=geheim', 'group=geheim', 'header=a=geheim')
 	is((ask('GET', "/api/jobs?$search", undef, $shy))[0], 403, "nobody finds it by $search");
 	is((ask('GET', "/api/jobs?$search"))[0], 200, 'but those who see it');
 }
-sql(q{SET ROLE app; SELECT jobq.enqueue('again', '{"a": "geheim"}', unique_key => 'geheim', unique_scope => 'database', delay => '1 h')});
-my $dup = sql(q{SET ROLE app; SELECT jobq.enqueue('leaky', '{"a": "geheim", "b": 1}', unique_key => 'geheim2', unique_scope => 'database')});
+sql(q{SET ROLE app; SELECT jobq.enqueue('again', '{"a": "geheim"}', unique_key => 'geheim', uniqueness => '{"scope": "database"}', delay => '1 h')});
+my $dup = sql(q{SET ROLE app; SELECT jobq.enqueue('leaky', '{"a": "geheim", "b": 1}', unique_key => 'geheim2', uniqueness => '{"scope": "database"}')});
 sql("SELECT jobq.wait($dup, '5 min')");
-sql(q{SET ROLE app; SELECT jobq.enqueue('again', '{}', unique_key => 'geheim2', unique_scope => 'database', delay => '1 h')});
+sql(q{SET ROLE app; SELECT jobq.enqueue('again', '{}', unique_key => 'geheim2', uniqueness => '{"scope": "database"}', delay => '1 h')});
 like((ask('POST', "/api/jobs/$dup/retry", undef))[1], qr/JQ014.*geheim2|geheim2.*JQ014/s, 'an error names a key');
 ($status, $text) = ask('POST', "/api/jobs/$dup/retry", undef, $shy);
 is($status, 409, 'which is an error for one from whom it is hidden');

@@ -68,7 +68,7 @@ like(sql("SELECT state FROM jobq.wait_many(ARRAY[$id{done}, $id{dead}], '5 min')
 my $gate = $node->background_psql('app');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 my %ears = map { $_ => $node->background_psql('app') } qw(nobody producer monitor operator);
-$id{runs} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('tells', '"secret"', watch => true, delay => '1 hour')});
+$id{runs} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('tells', '"secret"', options => '{"watch": true}', delay => '1 hour')});
 foreach my $role (keys %ears)
 {
 	$ears{$role}->query_safe("SET SESSION AUTHORIZATION $role");
@@ -90,7 +90,7 @@ foreach my $role (qw(nobody producer consumer monitor operator))
 	my @tries = ((map { "SELECT r::text FROM $_ r" } @relations), q{SELECT a::text FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()}, 'SELECT * FROM jobq_internal.worker_slots()',
 		'SELECT * FROM jobq_internal.lease_slots()', 'SELECT * FROM jobq_internal.group_slots()', 'SELECT * FROM jobq_internal.limit_slots()',
 		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.wait_batch($id{batch}, '0')", "BEGIN; SELECT jobq.cancel_batch($id{batch}); ROLLBACK",
-		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', on_conflict => 'error')});
+		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', uniqueness => '{"on_conflict": "error"}')});
 	foreach my $job (@id{qw(done dead waits outside held runs)})
 	{
 		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete($job)",
@@ -131,7 +131,7 @@ $open->query_safe(q{SET SESSION AUTHORIZATION victim});
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('echo', unique_key => 'timing')});
 foreach my $key ('secret', 'timing')
 {
-	like(as('producer', "SET lock_timeout = '1 min'; BEGIN; SELECT jobq.enqueue('echo', unique_key => '$key', on_conflict => 'error') > 0; ROLLBACK"), qr/^t$/m,
+	like(as('producer', qq{SET lock_timeout = '1 min'; BEGIN; SELECT jobq.enqueue('echo', unique_key => '$key', uniqueness => '{"on_conflict": "error"}') > 0; ROLLBACK}), qr/^t$/m,
 		"a unique key of another role is not known: $key");
 }
 $open->query_safe('ROLLBACK');
@@ -294,7 +294,7 @@ BEGIN
 	END;
 END $$;
 SELECT jobq.create_queue('errands', run_as => 'agent', carry => '{app.a}'), jobq.register('errand', 'errand()', queue => 'errands'), jobq.grant_privilege('producer', queue => 'errands')});
-foreach my $try (q{enqueue('escapes', queue => 'errands')}, q{enqueue('on_failure:errand', queue => 'errands')}, q{enqueue('errand', queue => 'errands', context => '{"search_path": "evil"}')},
+foreach my $try (q{enqueue('escapes', queue => 'errands')}, q{enqueue('on_failure:errand', queue => 'errands')}, q{enqueue('errand', queue => 'errands', options => '{"context": {"search_path": "evil"}}')},
 	q{schedule('errand', '@yearly', 'escapes', options => '{"queue": "errands"}')}, q{schedule('errand', '@yearly', 'errand', context => '{"search_path": "evil"}')},
 	q{create_batch(on_finish => '{"kind": "escapes", "queue": "errands"}')}, q{create_workflow('{"steps": [{"name": "a", "kind": "escapes", "queue": "errands"}]}')},
 	q{register('errand', 'escapes()', queue => 'errands')}, q{alter_queue('errands', run_as => 'producer')}, q{alter_queue('errands', run_as => '-')},

@@ -223,8 +223,8 @@ SELECT jobq.alter_queue('shared', max_length => 1000), jobq.pause('shared', 'x')
 });
 my $calls = q{
 SET client_min_messages = error;
-SELECT jobq.enqueue('quick', '{}', unique_key => 'u', unique_for => '1 h', group_key => 'g', headers => '{"branch": "x"}', queue => 'shared') AS id \gset
-SELECT jobq.enqueue('quick', unique_key => 'u', on_conflict => 'replace'), jobq.enqueue_many('quick', '{1,2}', timeout => '1 min', backoff => 'exponential 1s cap 1min');
+SELECT jobq.enqueue('quick', '{}', unique_key => 'u', uniqueness => '{"for": "1 h"}', group_key => 'g', headers => '{"branch": "x"}', queue => 'shared') AS id \gset
+SELECT jobq.enqueue('quick', unique_key => 'u', uniqueness => '{"on_conflict": "replace"}'), jobq.enqueue_many('quick', '{1,2}', timeout => '1 min', backoff => 'exponential 1s cap 1min');
 INSERT INTO jobq.inbox (kind, payload, delay) VALUES ('quick', '1', '1 ms');
 SELECT jobq.enqueue('fails') AS dead \gset
 SELECT jobq.enqueue('quick', delay => '1 day') AS later \gset

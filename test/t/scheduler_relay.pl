@@ -42,7 +42,7 @@ my $scheduler = scheduler_pid($node);
 sub all_goes_on
 {
 	my ($name) = @_;
-	my $job = sql(q{SELECT jobq.enqueue('note', watch => true)});
+	my $job = sql(q{SELECT jobq.enqueue('note', options => '{"watch": true}')});
 	my $batch = sql('SELECT jobq.create_batch()');
 
 	is(sql("SELECT state FROM jobq.wait($job, '5 min')"), 'completed', "$name: a job runs");

@@ -42,7 +42,7 @@ SELECT jobq.pause('still');
 # A job in each state: completed, dead, waiting for its next attempt, cancelled ...
 $node->safe_psql(
 	'postgres', q{
-SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day', uuid => '00000000-0000-4000-8000-000000000001');
+SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', uniqueness => '{"for": "1 day"}', options => '{"uuid": "00000000-0000-4000-8000-000000000001"}');
 SELECT jobq.enqueue('give_up', '{"n": 2}');
 SELECT jobq.enqueue('fail', '{"n": 3}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"n": 4}', delay => '1 day'));
@@ -57,7 +57,7 @@ $node->safe_psql(
 SELECT jobq.pause('default');
 SELECT jobq.alter_queue('default', notify => 'off');
 SELECT jobq.enqueue('note', '{"n": 5}', queue => 'still', priority => 5, headers => '{"trace": 1}', timeout => '1h');
-SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s', unique_key => 'six', uuid => '00000000-0000-4000-8000-000000000006');
+SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s', unique_key => 'six', options => '{"uuid": "00000000-0000-4000-8000-000000000006"}');
 SELECT jobq.enqueue('note', '{"n": 7}');
 SET ROLE clerk;
 SELECT jobq.enqueue('note', '{"n": 8}');
@@ -119,7 +119,7 @@ is( $node->safe_psql(
 		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', unique_key => 'one'), jobq.enqueue('note', unique_key => 'six')) ORDER BY 1}),
 	"1\n6", 'unique keys are held there');
 is( $node->safe_psql(
-		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', uuid => '00000000-0000-4000-8000-000000000001'), (jobq.status('00000000-0000-4000-8000-000000000006')).id) ORDER BY 1}),
+		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', options => '{"uuid": "00000000-0000-4000-8000-000000000001"}'), (jobq.status('00000000-0000-4000-8000-000000000006')).id) ORDER BY 1}),
 	"1\n6", 'and jobs are known by their uuids');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});
 $node->reload;
@@ -260,7 +260,7 @@ SELECT jobq.start_batch(:batch);
 SELECT jobq.enqueue('work', '{"n": 1}', queue => 'stays');
 SELECT jobq.grant_privilege('keeper'), jobq.grant_privilege('"Mr. O''Hara"'), jobq.on_event('dead', 'work', queue => 'stays');
 SET ROLE "Mr. O'Hara";
-SELECT jobq.enqueue('work', 'null', queue => 'stays', unique_key => 'k', uuid => '00000000-0000-4000-8000-00000000000a', tags => '{a,"b c"}', headers => '{"h": null}', timeout => '1 h');
+SELECT jobq.enqueue('work', 'null', queue => 'stays', unique_key => 'k', options => '{"uuid": "00000000-0000-4000-8000-00000000000a"}', tags => '{a,"b c"}', headers => '{"h": null}', timeout => '1 h');
 SELECT jobq.create_batch('of his') AS batch \gset
 SELECT jobq.enqueue_many('work', '{"{\"n\": 3}"}', queue => 'stays', group_key => 'g');
 SELECT jobq.add_jobs(:batch, 'work', '{"{}"}', '{"queue": "stays"}');

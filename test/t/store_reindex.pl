@@ -45,8 +45,8 @@ DECLARE
 BEGIN
 	said := '';
 	FOREACH n IN ARRAY ARRAY[1, 2] LOOP
-		job := jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => 'k', on_conflict => 'replace');
-		PERFORM jobq.enqueue('twice', '{"n": 1}', queue => 'short', unique_key => 'another', unique_for => '1 ms');
+		job := jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => 'k', uniqueness => '{"on_conflict": "replace"}');
+		PERFORM jobq.enqueue('twice', '{"n": 1}', queue => 'short', unique_key => 'another', uniqueness => '{"for": "1 ms"}');
 	END LOOP;
 	PERFORM jobq.cancel(job);
 	jobs := ARRAY[jobq.enqueue('twice', '{"n": 3}', queue => 'single', group_key => 'g'),
@@ -119,7 +119,7 @@ my $waits = q{SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING 
 foreach my $table (qw(unique_key job dead_letter archive_default))
 {
 	my ($out, $err) = ('', '');
-	my $enqueue = q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => '%s', on_conflict => '%s') > 0};
+	my $enqueue = q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => '%s', uniqueness => '{"on_conflict": "%s"}') > 0};
 
 	$middle->query_safe('BEGIN');
 	$middle->query_safe(sprintf $enqueue, $table, 'error');

@@ -51,7 +51,7 @@ SELECT jsonb_build_object(
 		SELECT jsonb_object_agg(c.relname, jsonb_build_object(
 			'comment', obj_description(c.oid, 'pg_class'),
 			'may', pg_temp.may(c.oid::regclass::text, c.relname, 'SELECT'),
-			'states', (SELECT jsonb_agg(DISTINCT m [1]) FROM regexp_matches(pg_get_viewdef(c.oid), '(?:THEN|ELSE|,)\s+''([a-z]+)''::text', 'g') m),
+			'states', (SELECT jsonb_agg(DISTINCT m [1]) FROM regexp_matches(split_part(pg_get_viewdef(c.oid), ' AS state', 1), '(?:THEN|ELSE|,)\s+''([a-z]+)''::text', 'g') m),
 			'columns', (
 				SELECT jsonb_agg(jsonb_build_object('name', a.attname, 'type', pg_temp.shorter(format_type(a.atttypid, a.atttypmod)),
 					'comment', col_description(c.oid, a.attnum)) ORDER BY a.attnum)
