@@ -165,27 +165,34 @@ SELECT jobq.revoke_privilege('regress_jobq_bob');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:r1, :r2]);
 
--- conflict with tenant limits: new jobs are refused, and existing jobs wait
+-- limits of tenants and of keys together: a job needs room at both
+SELECT jobq.create_limiter('of offices', max_running => 1, by => 'payload $.office');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of offices');
+SELECT jobq.alter_queue('first of two', tenant_max_running => 1);
 SELECT pg_advisory_lock(1);
-SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x1, jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x2 \gset
-SELECT test.in_gate(:x1);
-SELECT jobq.alter_queue('first of two', tenant_max_running => 5);
-SELECT (test.error($$ SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two') $$)).*;
-SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(:x1);
 CALL test.settle();
-SELECT state FROM jobq.status(:x2);
-SELECT reason, detail, remedy FROM jobq.explain(:x2);
+CREATE FUNCTION test.of_both(tenant text, office text) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('fetch', jsonb_build_object('lock', 1, 'office', office), 'first of two', headers => jsonb_build_object('t', tenant)) $$;
+SELECT test.of_both('x', 'a') AS xa, test.of_both('x', 'b') AS xb, test.of_both('y', 'a') AS ya, test.of_both('y', 'b') AS yb \gset
+SELECT test.in_gate(:xa, :yb);
+CALL test.settle();
+SELECT reason, detail, remedy FROM jobq.explain(:xb) ORDER BY detail COLLATE "C";
 CALL jobq.work(ARRAY['first of two'], stop_when_empty => true);
-SELECT state FROM jobq.status(:x2);
+SELECT state FROM unnest(ARRAY[:xb, :ya]) id, jobq.status(id);
+-- without the limits of tenants, the keys still count
 SELECT jobq.alter_queue('first of two', tenant_max_running => 0);
-SELECT state FROM jobq.wait(:x2);
+CALL test.settle();
+SELECT state FROM unnest(ARRAY[:xb, :ya]) id, jobq.status(id);
+SELECT jobq.alter_queue('first of two', tenant_max_running => 1);
+CALL test.settle();
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait_many(ARRAY[:xa, :xb, :ya, :yb]);
 
 SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two}'::text[]) q;
-SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles}'::text[]) l;
+SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 SELECT jobq.enqueue('note', delay => '1 hour') AS later \gset
 SELECT test.reading('true') AS reads, jobq.cancel(:later);
 TRUNCATE test.trace;
-DROP FUNCTION test.fetch(jsonb), test.fetch(text, int), test.rival(text), test.reading(text);
+DROP FUNCTION test.of_both(text, text), test.fetch(jsonb), test.fetch(text, int), test.rival(text), test.reading(text);

@@ -262,12 +262,6 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 	if (!jobq_limiter_is_keyed(limiter))
 		return;
 	name = limiter_name(jobq_job_kind(job), limiter, &missing);
-	if (jobq_flow_is_limited_twice(job))
-		explain_add(e, "limit",
-					psprintf("%s is by a key, and queue \"%s\" limits its tenants: no job can have both",
-							 name, queue->name),
-					psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => 0, tenant_rate => 'none')",
-							 quote_literal_cstr(queue->name)));
 
 	/* reads the payload and tables, so not under the lock */
 	key = jobq_limit_key(job, limiter, jobq_job_tenant(job, queue));

@@ -81,12 +81,6 @@ jobq_find_place(const char *kind, const char *queue_name,
 						kind, queue->name),
 				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => %s).",
 						 quote_literal_cstr(queue->name))));
-	if (queue->tenants_limited && jobq_limiter_is_keyed(jobq_limiter_of(kind, queue)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("kind \"%s\", whose limiter is by a key, is not for queue \"%s\", which limits its tenants",
-						kind, queue->name),
-				 errhint("Enqueue it in another queue, or take away tenant_max_running and tenant_rate with jobq.alter_queue().")));
 	if (jobq_is_statement(kind))
 		jobq_statement_require(queue);
 	return handler;

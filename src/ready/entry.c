@@ -497,7 +497,8 @@ lane_stick(JobqDatabase *db, JobqLane *lane)
 			limiter_turns_away(db, lane->kind_limiter))
 			heap_stick(db, &heaps[lane->heap]);
 	}
-	else if (lane->own != JOBQ_NONE && heaps[lane->own].lent == JOBQ_NONE)
+	else if (lane->own != JOBQ_NONE && heaps[lane->own].lent == JOBQ_NONE &&
+			 heaps[lane->own].tenant == lane->key_party)
 		heap_stick(db, &heaps[lane->own]);
 }
 

@@ -172,7 +172,11 @@ extern uint32 tally_due(JobqDatabase *db, TimestampTz now);
 /* src/ready/tenant.c */
 extern bool tenant_is_limited(JobqDatabase *db, const JobqLane *lane);
 extern bool key_is_limited(JobqDatabase *db, const JobqLane *lane);
-extern bool tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+extern void tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now);
+extern uint32 tenant_party_of(JobqDatabase *db, const JobqLane *lane);
+extern void tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+extern JobqHeap *tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+extern bool tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now);
 extern void tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
 extern void tenant_leave(JobqDatabase *db, JobqLane *lane);
 extern bool lane_is_full(JobqDatabase *db, const JobqLane *lane,

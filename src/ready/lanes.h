@@ -96,6 +96,8 @@ typedef struct JobqLane
 	bool		passed;			/* is in the list JobqReady.passed */
 	bool		unread;			/* created while jobs of the future may have
 								 * been forgotten */
+	bool		at_key;			/* waits in the heap of the key, if both
+								 * tenant and key have limits */
 	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND: if set,
 								 * the lane is not served; valid if ranked */
 	uint16		order;			/* of the queue: JobqReady.orders */
@@ -111,8 +113,8 @@ typedef struct JobqLane
 	uint32		tail;
 	uint32		count;
 	uint32		heap;			/* heap of the lane, or JOBQ_NONE */
-	uint32		own;			/* heap of the tenant or key, if limited; or
-								 * JOBQ_NONE */
+	uint32		own;			/* heap of the tenant or of the key, if
+								 * limited; or JOBQ_NONE */
 	uint32		party;			/* the queue, in JobqReady.parties */
 	uint32		tenant_party;	/* the tenant, or the queue again */
 	uint32		key_party;		/* the limiter's key, or the queue again */
@@ -195,7 +197,7 @@ typedef struct JobqRole
  * The lanes of a tenant with limits are in a separate heap of the tenant, from which no
  * process pops.  While the tenant may start a job, its first lane is lent to the heap of the
  * takers.  A full tenant therefore delays no other jobs, whatever the number of lanes and
- * tenants.
+ * tenants.  The same holds for the keys of a limiter.
  */
 typedef struct JobqHeapLink
 {

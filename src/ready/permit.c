@@ -77,6 +77,10 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
 			limiter->pace.tokens -= costs[i];
 	}
+
+	/* two tallies may be new, and the popped job has freed one entry */
+	if (db->ready->nfree < 2 && tenant_is_limited(db, lane) && key_is_limited(db, lane))
+		(void) entry_evict(db, NULL, true);
 	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, 1, now);
 	permits.limit_key = tenant_take(db, lane->kind_limiter, lane->limit_key, cost,
 									now);
@@ -127,11 +131,10 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	lane.cost = job->cost;
 	lane.role = job->role;
 	if (db->ready->nfree == 0)
-		(void) entry_evict(db, NULL, false);	/* for the tenant's tally */
+		(void) entry_evict(db, NULL, false);	/* for a tally */
 	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
 		return JOBQ_TENANT_FULL;
-	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now) ||
-		(tenant_is_limited(db, &lane) && key_is_limited(db, &lane)))
+	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now))
 	{
 		taken_note(db, job);
 		return JOBQ_KEY_FULL;
@@ -185,14 +188,17 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 	JobqReady  *ready = db->ready;
 	const JobqParty *party = jobq_party_find(db, TALLY(db, index)->scope,
 											 TALLY(db, index)->tenant);
+	uint32		next;
 
-	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
-		 i = ready->heaps[i].next)
-		if (tenant_settle(db, &ready->heaps[i], now) ||
-			tenant_room(db, &ready->heaps[i]) > 1)	/* the woken taker takes
-													 * one job */
-			heap_wake(db, &ready->heaps[ready->lanes[ready->heaps[i].lent].heap],
-					  1, now, wake);
+	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE; i = next)
+	{
+		JobqHeap   *heap;
+
+		next = ready->heaps[i].next;
+		heap = tenant_refill(db, &ready->heaps[i], now);
+		if (heap != NULL)
+			heap_wake(db, heap, 1, now, wake);
+	}
 	tally_forget(db, index, now);
 }
 

@@ -61,8 +61,7 @@ bool
 jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
 {
 	return !lane->ranked || lane->paused || lane->lacks != 0 ||
-		(!lane->consumer && lane->order == JOBQ_NO_ORDER) ||
-		(tenant_is_limited(db, lane) && key_is_limited(db, lane));
+		(!lane->consumer && lane->order == JOBQ_NO_ORDER);
 }
 
 /*
@@ -80,8 +79,7 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 	key->queue_limiter = lane->queue_limiter;
 	key->kind_limiter = lane->kind_limiter;
 	key->quarantine = lane->quarantine;
-	key->tenant = tenant_is_limited(db, lane) ? lane->tenant_party
-		: key_is_limited(db, lane) ? lane->key_party : JOBQ_NONE;
+	key->tenant = tenant_party_of(db, lane);
 	return true;
 }
 
@@ -107,8 +105,11 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 	uint32		at = lane->own != JOBQ_NONE ? lane->own : lane->heap;
 	JobqHeap	key;
 	JobqHeap   *heap;
-	bool		wanted = heap_key(db, lane, &key);
+	bool		wanted;
 
+	if (at == JOBQ_NONE)
+		tenant_choose(db, lane, jobq_now());
+	wanted = heap_key(db, lane, &key);
 	if (at != JOBQ_NONE)
 	{
 		if (wanted && heap_same(&db->ready->heaps[at], &key))
@@ -140,7 +141,7 @@ lane_moved(JobqDatabase *db, JobqLane *lane)
 		return;
 	heap_moved(db, lane);
 	if (lane->own != JOBQ_NONE)
-		(void) tenant_settle(db, &db->ready->heaps[lane->own], jobq_now());
+		tenant_settle(db, &db->ready->heaps[lane->own], jobq_now());
 }
 
 /*

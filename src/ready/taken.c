@@ -126,7 +126,8 @@ jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by, bool *ending)
 
 		heap_unstick(db, heap);
 		if (limiter == NULL || heap->root == JOBQ_NONE ||
-			(limiter->keyed && heap->tenant == JOBQ_NONE) ||
+			(limiter->keyed && (heap->tenant == JOBQ_NONE ||
+								ready->parties[heap->tenant].scope >= 0)) ||
 			!jobq_places_taken(db, limiter->kind,
 							   limiter->keyed ? ready->parties[heap->tenant].tenant : 0,
 							   by, ending))

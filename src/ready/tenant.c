@@ -10,9 +10,13 @@
  * the tallies (tally.c), or the contents of a tenant's heap, calls tenant_settle().  Tenants
  * that wait only for time have a timer.
  *
- * A lane of a tenant with limits, with a keyed limiter, would belong to two such heaps.  Such
- * a lane is in no heap, and waits until either limit is removed.  The keys of a tenant's
- * lanes could not be searched in a short time.
+ * A lane may have both a tenant and a key with limits.  Such a lane is in the heap of one of
+ * them, and may be lent although the other is full.  A taker that finds the lane then moves it
+ * to the heap of the other: see tenant_recall().  Each lane therefore waits where a permit is
+ * missing, and is lent again when that permit is returned.  A lane moves only if a permit was
+ * returned since its last move, so over time there are not more moves than returned permits.
+ * A taker is idle only after it has moved all such lanes.  A returned permit therefore need
+ * not wake a taker for a lane that is lent already.
  *
  * Tenants and keys are identified by hashes of 32 bits.  Two tenants with the same hash are
  * limited as one.
@@ -35,8 +39,15 @@ static bool comes_first(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
 static const JobqLimiter *policy_of(JobqDatabase *db, const JobqHeap *own);
 static int32 scope_of(const JobqLimiter *policy);
+static bool is_full(JobqDatabase *db, uint16 limiter, uint32 tenant,
+					TimestampTz now, TimestampTz *due);
 static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
 static void stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally);
+static bool waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
+static void move_elsewhere(JobqDatabase *db, const JobqHeap *own, JobqLane *lane,
+						   TimestampTz now);
+static bool settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+static void forget_if_empty(JobqDatabase *db, JobqHeap *own);
 static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
 					   TimestampTz now);
 
@@ -60,6 +71,37 @@ key_is_limited(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
+ * Choose the heap for a lane that is in no heap, and has a tenant and a key, both with limits:
+ * where a permit is missing.  If both have permits, jobs that do not wait for a permit of
+ * their key belong into the heap of the key, where they are found when it is full (taken.c).
+ */
+void
+tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
+{
+	TimestampTz due = DT_NOEND;
+
+	if (!tenant_is_limited(db, lane) || !key_is_limited(db, lane))
+		return;
+	lane->at_key = is_full(db, lane->kind_limiter, lane->limit_key, now, &due) ||
+		(db->limits->limiters[lane->kind_limiter].when_taken != JOBQ_WHEN_TAKEN_WAIT &&
+		 !is_full(db, lane->queue_limiter, lane->tenant, now, &due));
+}
+
+/*
+ * Return the tenant or key, as an index in JobqReady.parties, in whose heap the lane belongs;
+ * JOBQ_NONE if neither has limits.
+ */
+uint32
+tenant_party_of(JobqDatabase *db, const JobqLane *lane)
+{
+	bool		keyed = key_is_limited(db, lane);
+
+	if (tenant_is_limited(db, lane) && !(keyed && lane->at_key))
+		return lane->tenant_party;
+	return keyed ? lane->key_party : JOBQ_NONE;
+}
+
+/*
  * May a job of the tenant start?  The tally may be NULL.  If only time is missing, lower *due
  * to the time of the next check.
  */
@@ -74,6 +116,21 @@ may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 		return false;
 	return policy->tenant_rate.per_us <= 0 ||
 		tally_tokens(policy, tally, now, due) >= ONE_TOKEN;
+}
+
+/*
+ * Is every job of this tenant, or key, of the limiter prevented from starting now?  If only
+ * time is missing, lower *due to the time of the next check.
+ */
+static bool
+is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now,
+		TimestampTz *due)
+{
+	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	uint32		index = policy == NULL ? JOBQ_NONE
+		: tally_find(db, scope_of(policy), tenant);
+
+	return index != JOBQ_NONE && !may_start(policy, TALLY(db, index), now, due);
 }
 
 /* ---------- heaps ---------- */
@@ -138,11 +195,56 @@ stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
 }
 
 /*
- * Lend the first lane of the tenant's heap if the tenant may start a job, or take the lent
- * lane back if not.  Returns true if the heap had no lent lane before and has one now.
+ * Return whether the lane must wait for the other of its two limits, if it has both: for its
+ * key in a heap of its tenant, and for its tenant in a heap of its key.
  */
-bool
-tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
+static bool
+waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	TimestampTz due = DT_NOEND;
+
+	if (!tenant_is_limited(db, lane) || !key_is_limited(db, lane))
+		return false;
+	return lane->at_key ? is_full(db, lane->queue_limiter, lane->tenant, now, &due)
+		: is_full(db, lane->kind_limiter, lane->limit_key, now, &due);
+}
+
+/*
+ * Move a lane of this heap, or lent by this heap, to the heap of the other of its two limits,
+ * which is full.
+ */
+static void
+move_elsewhere(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, TimestampTz now)
+{
+	JobqHeap	key = *own;
+	TimestampTz due = DT_NOEND;
+	JobqHeap   *other;
+	uint32		tally;
+
+	heap_take(db, lane);
+	lane->own = JOBQ_NONE;
+	lane->at_key = !lane->at_key;
+	key.tenant = tenant_party_of(db, lane);
+	other = heap_make(db, &key);
+	if (other == NULL)
+		return;					/* the lane waits until a heap is free */
+	lane->own = other - db->ready->heaps;
+	heap_put(db, other, lane);
+	tally = tally_of(db, other);
+	Assert(other->lent == JOBQ_NONE && tally != JOBQ_NONE);
+	(void) may_start(policy_of(db, other), TALLY(db, tally), now, &due);
+	if (due != DT_NOEND)
+		tally_set_timer(db, tally, due);
+	stick_if_taken(db, other, tally);
+}
+
+/*
+ * Lend the first lane of the tenant's heap if the tenant may start a job, or take the lent
+ * lane back if not.  Returns true if the heap had no lent lane before and has one now.  The
+ * heap may be empty afterwards.
+ */
+static bool
+settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 {
 	JobqReady  *ready = db->ready;
 	TimestampTz due = DT_NOEND;
@@ -151,6 +253,9 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 									tally == JOBQ_NONE ? NULL : TALLY(db, tally),
 									now, &due);
 	JobqLane   *lent = own->lent == JOBQ_NONE ? NULL : &ready->lanes[own->lent];
+	JobqLane   *first;
+	JobqHeap   *heap = NULL;
+	bool		stale;
 
 	/* keep a timer for which other heaps of the tenant wait */
 	if (due != DT_NOEND)
@@ -158,34 +263,97 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	if (!is_free)
 	{
 		stick_if_taken(db, own, tally);
-		if (lent == NULL)
-			return false;
 		own->lent = JOBQ_NONE;
+		if (lent != NULL)
+		{
+			heap_take(db, lent);
+			heap_put(db, own, lent);
+		}
+		return false;
 	}
-	else
+	stale = lent != NULL && waits_elsewhere(db, lent, now);
+	first = own->root == JOBQ_NONE ? NULL : &ready->lanes[own->root];
+	if (first != NULL && (lent == NULL || stale || comes_first(db, first, lent)))
 	{
-		JobqLane   *lane = own->root == JOBQ_NONE ? NULL
-			: &ready->lanes[own->root];
 		JobqHeap	key = *own;
-		JobqHeap   *heap;
 
-		if (lane == NULL || (lent != NULL && !comes_first(db, lane, lent)))
-			return false;
 		key.tenant = JOBQ_NONE;
 		heap = heap_make(db, &key);
-		if (heap == NULL)
-			return false;
-		heap_take(db, lane);
-		heap_put(db, heap, lane);
-		own->lent = JOBQ_LANE_INDEX(db, lane);
-		if (lane->consumer)
-			lane_offer(db, lane);
 	}
-	if (lent == NULL)
-		return true;
-	heap_take(db, lent);
-	heap_put(db, own, lent);
-	return false;
+	if (heap != NULL)
+	{
+		heap_take(db, first);
+		heap_put(db, heap, first);
+		own->lent = JOBQ_LANE_INDEX(db, first);
+		if (first->consumer)
+			lane_offer(db, first);
+	}
+	else if (stale)
+		own->lent = JOBQ_NONE;
+	if (stale)
+		move_elsewhere(db, own, lent, now);
+	else if (lent != NULL && heap != NULL)
+	{
+		heap_take(db, lent);
+		heap_put(db, own, lent);
+	}
+	return heap != NULL && lent == NULL;
+}
+
+/* Free the heap of a tenant if it has no lane. */
+static void
+forget_if_empty(JobqDatabase *db, JobqHeap *own)
+{
+	uint32		party = own->tenant;
+	uint32		tally;
+
+	if (own->root != JOBQ_NONE || own->lent != JOBQ_NONE)
+		return;
+	tally = tally_of(db, own);
+	heap_free(db, own);
+	if (tally != JOBQ_NONE && db->ready->parties[party].heaps == JOBQ_NONE)
+		tally_set_timer(db, tally, DT_NOEND);
+}
+
+/*
+ * The tally of the tenant has changed, or the contents of this heap: lend the right lane.  The
+ * heap is freed if it has no lane afterwards.
+ */
+void
+tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
+{
+	(void) settle(db, own, now);
+	forget_if_empty(db, own);
+}
+
+/*
+ * Like tenant_settle(), for a tenant that may start more jobs than before.  Returns the heap
+ * whose takers are to be woken, or NULL.
+ */
+JobqHeap *
+tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
+{
+	JobqHeap   *heap = NULL;
+
+	/* a taker that was woken before takes one job */
+	if (settle(db, own, now) || tenant_room(db, own) > 1)
+		heap = &db->ready->heaps[db->ready->lanes[own->lent].heap];
+	forget_if_empty(db, own);
+	return heap;
+}
+
+/*
+ * The lane is the first of a heap of takers.  If no job of the lane may start because the
+ * other of its two limits has become full, replace the lane by another lane, if there is one,
+ * and return true.  The heap may be freed.
+ */
+bool
+tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now)
+{
+	if (lane->own == JOBQ_NONE || !waits_elsewhere(db, lane, now))
+		return false;
+	tenant_settle(db, &db->ready->heaps[lane->own], now);
+	return true;
 }
 
 /*
@@ -196,7 +364,7 @@ tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
 {
 	lane->own = own - db->ready->heaps;
 	heap_put(db, own, lane);
-	(void) tenant_settle(db, own, jobq_now());
+	tenant_settle(db, own, jobq_now());
 }
 
 /*
@@ -206,22 +374,15 @@ void
 tenant_leave(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *own = &db->ready->heaps[lane->own];
-	uint32		index = own->tenant;
-	uint32		tally;
 
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
 	if (own->lent == JOBQ_LANE_INDEX(db, lane))
 		own->lent = JOBQ_NONE;
-	if (own->root != JOBQ_NONE || own->lent != JOBQ_NONE)
-	{
-		(void) tenant_settle(db, own, jobq_now());
-		return;
-	}
-	tally = tally_of(db, own);
-	heap_free(db, own);
-	if (tally != JOBQ_NONE && db->ready->parties[index].heaps == JOBQ_NONE)
-		tally_set_timer(db, tally, DT_NOEND);
+	if (own->root == JOBQ_NONE && own->lent == JOBQ_NONE)
+		forget_if_empty(db, own);
+	else
+		tenant_settle(db, own, jobq_now());
 }
 
 /*
@@ -263,20 +424,6 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 }
 
 /*
- * Is every job of this tenant, or key, of the limiter prevented from starting now?
- */
-static bool
-tenant_is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
-{
-	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
-	uint32		index = policy == NULL ? JOBQ_NONE
-		: tally_find(db, scope_of(policy), tenant);
-	TimestampTz due = DT_NOEND;
-
-	return index != JOBQ_NONE && !may_start(policy, TALLY(db, index), now, &due);
-}
-
-/*
  * Do limits prevent all jobs of the lane from starting now?  The lane may have no job in
  * memory.
  */
@@ -289,8 +436,8 @@ lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 		return true;
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent == JOBQ_NONE;
-	return tenant_is_full(db, lane->queue_limiter, lane->tenant, now) ||
-		tenant_is_full(db, lane->kind_limiter, lane->limit_key, now);
+	return is_full(db, lane->queue_limiter, lane->tenant, now, &due) ||
+		is_full(db, lane->kind_limiter, lane->limit_key, now, &due);
 }
 
 /*
@@ -313,16 +460,18 @@ static void
 settle_all(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 {
 	const JobqParty *party = jobq_party_find(db, scope, tenant);
+	uint32		next;
 
-	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].next)
-		(void) tenant_settle(db, &db->ready->heaps[i], now);
+	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE; i = next)
+	{
+		next = db->ready->heaps[i].next;
+		tenant_settle(db, &db->ready->heaps[i], now);
+	}
 }
 
 /*
  * A job of this tenant, or key, of the limiter starts, and takes "cost" tokens.  Returns the
- * tenant's tally, or JOBQ_NONE if there are no limits.  The caller has ensured that there is
- * a free entry.
+ * tenant's tally, or JOBQ_NONE if there are no limits, or if there is no free entry.
  */
 uint32
 tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, int cost,
@@ -334,7 +483,6 @@ tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, int cost,
 	if (policy == NULL)
 		return JOBQ_NONE;
 	index = tally_make(db, scope_of(policy), tenant, now);
-	Assert(index != JOBQ_NONE);
 	if (index == JOBQ_NONE)
 		return JOBQ_NONE;
 	TALLY(db, index)->running++;

@@ -372,19 +372,6 @@ jobq_flow_has_key(const JobqJob *job)
 }
 
 /*
- * Return whether the job would need permits of both its tenant and its key.  Such a job waits
- * until one of the limits is removed: see src/ready/tenant.c.
- */
-bool
-jobq_flow_is_limited_twice(const JobqJob *job)
-{
-	Flow		flow;
-
-	parts(job, &flow);
-	return flow.tenants_limited && flow.tenant != 0 && flow.limit_key != 0;
-}
-
-/*
  * Return whether the job belongs into another lane now.  Then its row must be written again.
  */
 bool

@@ -271,7 +271,6 @@ extern bool jobq_flow_changed(const JobqJob *job);
 extern int32 jobq_flow_with(const JobqJob *job, uint32 limiter);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern bool jobq_flow_has_key(const JobqJob *job);
-extern bool jobq_flow_is_limited_twice(const JobqJob *job);
 extern uint32 jobq_limiter_of(const char *kind, const JobqQueue *queue);
 extern uint32 jobq_job_limiter(const JobqJob *job, const JobqQueue *queue);
 extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);

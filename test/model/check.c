@@ -234,7 +234,7 @@ check_heaps(void)
 			const JobqHeap *own = &ready->heaps[lane->own];
 			JobqHeap	key = *own;
 
-			if (own->tenant != (key_is_limited(db, lane) ? lane->key_party : lane->tenant_party))
+			if (own->tenant != tenant_party_of(db, lane))
 				model_fail("lane %d is in another tenant's heap", l);
 			key.tenant = JOBQ_NONE;
 			if (own->lent == (uint32) l ? !heap_same(&key, heap) : own != heap)
@@ -612,6 +612,19 @@ check_found(void)
 }
 
 /*
+ * Does the limit of this tenant, or key, prevent all of its jobs from starting?
+ */
+static bool
+is_full(int32 scope, uint32 tenant)
+{
+	JobqTenantState state;
+
+	return tenant != 0 && jobq_tenant_state(db, scope, tenant, world.now, &state) &&
+		((state.max_running > 0 && state.running >= state.max_running) ||
+		 (state.paced && state.tokens < ONE_TOKEN));
+}
+
+/*
  * Return the rank of the lane for a taker by the simple rule.
  */
 static uint8
@@ -633,6 +646,12 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 	for (int i = 0; i < taker->nroles; i++)
 		allowed |= taker->roles[i] == lane->role;
 	if (!allowed || !jobq_lane_free(db, lane, world.now))
+		return JOBQ_NOT_SERVED;
+
+	/* the lane is found where one of its limits has room: what about the other? */
+	if (tenant_is_limited(db, lane) && key_is_limited(db, lane) &&
+		(lane->at_key ? is_full(lane->queue_id, lane->tenant)
+		 : is_full(JOBQ_KEYS_OF(lane->kind), lane->limit_key)))
 		return JOBQ_NOT_SERVED;
 	if (taker->pool >= 0)
 		return JOBQ_LANE_RANK(db, lane, taker->pool);
@@ -862,8 +881,8 @@ check_taken(void)
 		limiter = &db->limits->limiters[lane->kind_limiter];
 		if (!limiter->keyed && lane->own != JOBQ_NONE)
 			continue;			/* the tenant limit applies first */
-		if (limiter->keyed && !key_is_limited(db, lane))
-			continue;
+		if (limiter->keyed && (!key_is_limited(db, lane) || heap->tenant != lane->key_party))
+			continue;			/* likewise, or no limit of the key */
 		if (jobq_places_taken(db, limiter->kind, lane->limit_key, &by, &ending) &&
 			!heap->stuck)
 			model_fail("all places of lane %d are taken, and nobody sees to it", l);
@@ -877,12 +896,14 @@ check_taken(void)
 }
 
 /*
- * Check everything.  The checks must not change the wake-up time of the scheduler.
+ * Check everything.  The checks must not change the wake-up time of the scheduler, unless a
+ * look for the best lane has set a timer (tenant_recall()).
  */
 void
 check_all(void)
 {
 	TimestampTz due = db->limits->due;
+	TimestampTz timer = timers_next(&db->ready->timers);
 
 	check_entries();
 	check_active();
@@ -899,6 +920,8 @@ check_all(void)
 	check_patience();
 	check_moved();
 	db->limits->due = due;
+	if (timers_next(&db->ready->timers) < timer)
+		db->limits->due = Min(due, timers_next(&db->ready->timers));
 }
 
 /*

@@ -89,8 +89,7 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->key.run_at += (c >> 8) % (5 * USECS_PER_SEC);
 	else if (c % 8 == 1)
 		job->key.run_at -= (c >> 8) % USECS_PER_SEC;
-	if ((c >> 3) % world.kind_every == 0 &&
-		(!world.kind_limiter.keyed || !queue->tenants || queue->unlimited))
+	if ((c >> 3) % world.kind_every == 0)
 	{
 		job->kind = KIND;
 		if (world.kind_limiter.keyed)
