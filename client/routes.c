@@ -21,24 +21,11 @@ static void run_jobs(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
 
-/* Allowed members of the body of a job, and their arguments to enqueue(). */
+/* Allowed members of the body of a job: the arguments of enqueue(). */
 static const char enqueue_members[] = "kind! payload"
 #define JOB_OPTION(name, c_name, type, says) " " #name
 #include "produce/options.h"
 		   ;
-#define ARGUMENT(name, c_name, type, says) ", " #name " => (" VALUE_##type(#name) ")::" #type
-#define VALUE_text(name)		"b ->> '" name "'"
-#define VALUE_int(name)			VALUE_text(name)
-#define VALUE_boolean(name)		VALUE_text(name)
-#define VALUE_timestamptz(name)	VALUE_text(name)
-#define VALUE_interval(name)	VALUE_text(name)
-#define VALUE_uuid(name)		VALUE_text(name)
-
-/* An array is passed in the text format of the database. */
-#define VALUE__text(name) \
-	"CASE jsonb_typeof(b -> '" name "') WHEN 'array' THEN (SELECT array_agg(v.value)::text FROM jsonb_array_elements_text(b -> '" name "') AS v) " \
-	"ELSE b ->> '" name "' END"
-#define VALUE_jsonb(name)		"nullif(b -> '" name "', 'null')"
 
 /*
  * True if the job can inherit the trace of the request.  A trace in the job's own headers
@@ -46,7 +33,7 @@ static const char enqueue_members[] = "kind! payload"
  */
 #define TRACED \
 	"jobq_internal.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
-	"AND coalesce(jsonb_typeof(k.b -> 'headers'), 'null') IN ('null', 'object')"
+	"AND coalesce(jsonb_typeof(b -> 'headers'), 'null') IN ('null', 'object')"
 
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
 
@@ -252,14 +239,13 @@ const Route routes[] = {
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
 		.answer = answer_enqueued,
-		.sql = "SELECT coalesce(jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
-#define JOB_OPTION ARGUMENT
-#include "produce/options.h"
-		")::text, 'null') FROM (SELECT CASE WHEN " TRACED " THEN k.b || jsonb_build_object('headers', "
-		"jsonb_build_object('traceparent', $3::text) || coalesce(nullif(k.b -> 'headers', 'null'), '{}')) ELSE k.b END AS b "
-		"FROM (SELECT CASE WHEN $2::text IS NULL THEN $1::jsonb "
-		"ELSE jsonb_build_object('unique_key', $2::text) || $1::jsonb || jsonb_build_object('uniqueness', "
-	"jsonb_build_object('for', '1 day') || coalesce(nullif($1::jsonb -> 'uniqueness', 'null'), '{}')) END AS b) AS k) AS body"},
+		.sql = "SELECT coalesce(jobq.enqueue(kind, coalesce(payload, '{}'), options => CASE WHEN " TRACED " THEN b || "
+		"jsonb_build_object('headers', jsonb_build_object('traceparent', $3::text) || coalesce(nullif(b -> 'headers', 'null'), '{}')) "
+		"ELSE b END)::text, 'null') FROM (SELECT kind, payload, CASE WHEN $2::text IS NULL THEN b "
+		"ELSE jsonb_build_object('unique_key', $2::text) || b || jsonb_build_object('uniqueness', "
+		"jsonb_build_object('for', '1 day') || coalesce(nullif(b -> 'uniqueness', 'null'), '{}')) END AS b "
+		"FROM (SELECT $1::jsonb ->> 'kind' AS kind, $1::jsonb -> 'payload' AS payload, "
+	"($1::jsonb - '{kind,payload,options}'::text[]) || coalesce(nullif($1::jsonb -> 'options', 'null'), '{}') AS b) AS body) AS job"},
 	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
 	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "ids!",

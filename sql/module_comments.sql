@@ -26,13 +26,13 @@ WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AN
 	AND col_description(c.oid, a.attnum) IS NULL ORDER BY 1, 2;
 
 -- the comment of each public function has a line for each parameter ("name: meaning"), and
--- otherwise only a line for the result
+-- otherwise only a line for the result, and lines for the keys of a parameter ("parameter.key")
 WITH parameter AS (
 	SELECT p.oid, n.name FROM pg_proc p, unnest(p.proargnames) WITH ORDINALITY AS n (name, place)
 	WHERE pronamespace = 'jobq'::regnamespace AND (proargmodes IS NULL OR proargmodes[place] IN ('i', 'b'))),
 line AS (
 	SELECT p.oid, split_part(l.line, ':', 1) AS name FROM pg_proc p, unnest(string_to_array(obj_description(p.oid, 'pg_proc'), E'\n')) WITH ORDINALITY AS l (line, place)
-	WHERE pronamespace = 'jobq'::regnamespace AND l.place > 1)
+	WHERE pronamespace = 'jobq'::regnamespace AND l.place > 1 AND l.line !~ '^(uniqueness|options)\.\w+:')
 SELECT coalesce(p.oid, l.oid)::regprocedure AS function, p.name AS without_line, l.name AS no_such_parameter FROM parameter p FULL JOIN line l USING (oid, name)
 WHERE p.oid IS NULL AND l.name <> 'returns' OR l.oid IS NULL ORDER BY 1, 2, 3;
 

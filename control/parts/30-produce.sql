@@ -12,6 +12,8 @@ COMMENT ON FUNCTION jobq.enqueue IS 'enqueue a job in this transaction
 kind: the kind of the job
 payload: the input for the handler or consumer
 --each JOB_OPTION:@1: @'4
+--each UNIQUENESS_OPTION:uniqueness.@1: @'4
+--each OTHER_OPTION:options.@1: @'4
 returns: the id of the job; if the unique key is held: the id of the holder, or null with on_conflict ignore';
 
 CREATE FUNCTION jobq.enqueue_sql(

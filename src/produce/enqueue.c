@@ -54,6 +54,8 @@ static const Oid inbox_types[] = {
 #include "produce/options.h"
 };
 
+StaticAssertDecl(lengthof(inbox_types) == 3 + NOPTION_ARGS, "\"options\" must be the last JOB_OPTION");
+
 /*
  * Check the payload and set it.  ERROR if the payload is too large or too deep, or, for a
  * plain statement, if the statement cannot run.
@@ -203,6 +205,9 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 	Relation	rel;
 	int64		id = job_id(job);
 
+	if (unique->by != NIL)
+		jobq_set_unique_by(job, unique->by);
+
 	/* before any write, because code of the user runs */
 	if (unique->ask_cost)
 		jobq_ask_limit_cost(job);
@@ -212,8 +217,6 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 		table_close(rel, NoLock);
 		return;
 	}
-	if (unique->by != NIL)
-		jobq_set_unique_by(job, unique->by);
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
 	{
 		jobq_length_reserve(job, 1);

@@ -3,8 +3,8 @@
  * options.c
  *	  Options of a job, from the arguments of a function or from jsonb.
  *
- * add_jobs(), call() and schedule() accept options as an object, and enqueue() accepts further
- * options so.  options.h has the list of the options.
+ * add_jobs(), call() and schedule() accept options as an object.  enqueue() has arguments, of
+ * which two are objects.  options.h has the list of the options.
  *
  * Unless stated otherwise, the results are allocated in the current memory context.
  *
@@ -15,7 +15,6 @@
 #include "base/base.h"
 
 #include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
@@ -70,7 +69,7 @@ static void unknown_key(const char *what, const char *key,
 						const char *const *others, bool of_uniqueness);
 static void read_keys(Jsonb *json, const char *what, const char *const *others,
 					  bool of_uniqueness, Datum *options, bool *nulls);
-static void read_uniqueness(Datum *options, bool *nulls);
+static void read_uniqueness(const char *what, Datum *options, bool *nulls);
 
 static void
 place_callback(void *arg)
@@ -182,7 +181,10 @@ option_value(const char *what, const char *key, OptionType type,
 	return result;
 }
 
-/* Return true if the option is a key of the object "uniqueness", or else of other objects. */
+/*
+ * Return true if the option is a key of an object with options; of_uniqueness: if the option is
+ * a key of the object "uniqueness".
+ */
 static bool
 is_key(int option, bool of_uniqueness)
 {
@@ -253,9 +255,12 @@ read_keys(Jsonb *json, const char *what, const char *const *others,
 	}
 }
 
-/* Read the keys of the option "uniqueness", if given.  ERROR if it is not an object. */
+/*
+ * Read the keys of the option "uniqueness", if given.  what: name of the option in messages.
+ * ERROR if the option is not an object.
+ */
 static void
-read_uniqueness(Datum *options, bool *nulls)
+read_uniqueness(const char *what, Datum *options, bool *nulls)
 {
 	Jsonb	   *uniqueness;
 
@@ -265,9 +270,9 @@ read_uniqueness(Datum *options, bool *nulls)
 	if (!JB_ROOT_IS_OBJECT(uniqueness))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("uniqueness must be an object"),
+				 errmsg("%s must be an object", what),
 				 errhint("Write, for example, '{\"scope\": \"queue\", \"on_conflict\": \"replace\"}'.")));
-	read_keys(uniqueness, "uniqueness", NULL, true, options, nulls);
+	read_keys(uniqueness, what, NULL, true, options, nulls);
 }
 
 /*
@@ -283,7 +288,8 @@ jobq_options_from_jsonb(Jsonb *json, const char *what,
 	memset(options, 0, sizeof(Datum) * NOPTIONS);
 	memset(nulls, true, sizeof(bool) * NOPTIONS);
 	read_keys(json, what, others, false, options, nulls);
-	read_uniqueness(options, nulls);
+	if (!nulls[OPTION_UNIQUENESS])
+		read_uniqueness(psprintf("uniqueness of %s", what), options, nulls);
 }
 
 /*
@@ -303,7 +309,7 @@ jobq_options_expand(Datum *options, bool *nulls)
 		jobq_options_check(further);
 		read_keys(further, "options", NULL, false, options, nulls);
 	}
-	read_uniqueness(options, nulls);
+	read_uniqueness("uniqueness", options, nulls);
 }
 
 /*

@@ -6,7 +6,7 @@
  * The following parts are generated from this file:
  *
  * - in C: the numbers OPTION_* (produce.h), and the table for reading options from jsonb
- *   (spec.c);
+ *   (options.c);
  * - in SQL, when the install script is joined (control/join.awk): the arguments of enqueue(),
  *   enqueue_many() and enqueue_sql(), the columns of the view inbox, and the descriptions of
  *   options in comments.
@@ -19,9 +19,11 @@
  * (enqueue.c).  Schedules accept the option, too, unless tick.c refuses it.
  *
  * A line has the option's name in SQL or jsonb, its name in C after OPTION_, its SQL type, and
- * its description for comments.  The name of a UNIQUENESS_OPTION is in quotes, because "for" is
- * a word of C.  The type is text, int, boolean, timestamptz, interval, jsonb, uuid, or _text
+ * its description for comments.  The name of a UNIQUENESS_OPTION is in quotes, because
+ * pgindent takes "for" for a loop.  The type is text, int, boolean, timestamptz, interval, jsonb, uuid, or _text
  * (an array of text).
+ *
+ * "options" must be the last JOB_OPTION: see NOPTION_ARGS.
  *
  * A file that includes this one defines the macros for the lines that it wants.  There is no
  * #ifndef around the file, because files include it more than once.

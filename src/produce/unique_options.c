@@ -21,7 +21,6 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 
@@ -133,14 +132,20 @@ field_names(Datum option)
 
 	deconstruct_array(DatumGetArrayTypeP(option), TEXTOID, -1, false, TYPALIGN_INT,
 					  &elems, &nulls, &n);
-	for (int i = 0; i < n; i++)
-		if (VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])) > 0)
-			names = lappend(names, TextDatumGetCString(elems[i]));
-	if (n < 1 || n > MAX_FIELDS || list_length(names) != n)
+	if (n < 1 || n > MAX_FIELDS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"by\" of uniqueness must have 1 to %d names", MAX_FIELDS),
-				 errhint("Write names of fields of the payload, such as [\"customer\", \"month\"].")));
+				 errmsg("\"by\" of uniqueness has %d names", n),
+				 errhint("Write 1 to %d names of fields of the payload, such as [\"customer\", \"month\"].",
+						 MAX_FIELDS)));
+	for (int i = 0; i < n; i++)
+	{
+		if (VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("name %d in \"by\" of uniqueness is empty", i + 1)));
+		names = lappend(names, TextDatumGetCString(elems[i]));
+	}
 	return names;
 }
 
@@ -156,14 +161,14 @@ most_holders(char on_conflict, Datum option)
 	if (max < 1 || max > MAX_UNIQUE_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"max\" of uniqueness is %d, out of range", max),
+				 errmsg("invalid \"max\" of uniqueness: %d", max),
 				 errhint("It is 1 to %d.", MAX_UNIQUE_MAX)));
 	if (max > 1 && on_conflict != UNIQUE_SKIP && on_conflict != UNIQUE_IGNORE &&
 		on_conflict != UNIQUE_ERROR)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"max\" %d of uniqueness needs on_conflict skip, ignore or error", max),
-				 errhint("With the others, one job holds the key.")));
+				 errmsg("\"max\" of uniqueness cannot be %d with this on_conflict", max),
+				 errhint("Several jobs can hold a key with skip, ignore or error.")));
 	return max;
 }
 
@@ -223,7 +228,8 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 		if (unique->on_conflict != UNIQUE_MERGE)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("a function to merge needs on_conflict merge")));
+					 errmsg("\"merge\" of uniqueness needs on_conflict merge"),
+					 errhint("Leave out on_conflict, or the function.")));
 		unique->merge = TextDatumGetCString(options[OPTION_MERGE]);
 		(void) jobq_merge_function(unique->merge);
 	}
@@ -271,7 +277,8 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 	if (!JB_ROOT_IS_OBJECT(payload))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the payload must be an object to have the fields of \"by\"")));
+				 errmsg("the payload must be an object to have the fields of \"by\""),
+				 errhint("Give unique_key instead of \"by\".")));
 	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	foreach(lc, names)
 	{

@@ -91,7 +91,7 @@ jobq_unique_set_scope(JobqJob *job, const char *word)
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid \"scope\" of uniqueness: \"%s\"", word),
+				 errmsg("invalid scope \"%s\"", word),
 				 errhint("It is kind, queue or database.")));
 }
 

@@ -249,7 +249,7 @@ sub produce_unique
 			fails => rand() < 0.2 ? 1 : 0);
 
 		$self->enqueue(
-			qq(SELECT jobq.enqueue('chaos.work', $payload, unique_key => '$key', uniqueness => '{"scope": "$scope", "on_conflict": "$conflict"}')
+			qq[SELECT jobq.enqueue('chaos.work', $payload, unique_key => '$key', uniqueness => '{"scope": "$scope", "on_conflict": "$conflict"}']
 			  . (rand() < 0.3 ? ", delay => '50 ms')" : ')'),
 			$tag,
 			{ kind => 'chaos.work', role => $self->{role}, fate => 'maybe' });

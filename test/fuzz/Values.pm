@@ -107,6 +107,12 @@ sub context
 }
 
 # Details of a unique key.
+sub tame_uniqueness
+{
+	return '{' . join(', ', grep { rarely(2) } '"for": "10 ms"', '"until": "start"', '"scope": ' . one(qw("kind" "queue" "database")),
+		rarely(3) ? '"max": 2' : '"on_conflict": ' . one(qw("skip" "ignore" "replace" "merge" "reset"))) . '}';
+}
+
 sub uniqueness
 {
 	my %keys = (
@@ -205,7 +211,9 @@ sub tame
 	}
 	return quote(one(@{ $expected{$name} })) . "::$type" if $expected{$name} && $type =~ /^(text|name|regrole)$/;
 	return quote(context()) . '::jsonb' if $type eq 'jsonb' && $name eq 'context';
-	return "'{}'::jsonb" if $type eq 'jsonb' && $name =~ /^(options|uniqueness)$/;
+	return quote(tame_uniqueness()) . '::jsonb' if $type eq 'jsonb' && $name eq 'uniqueness';
+	return quote('{' . join(', ', grep { rarely(2) } '"watch": true', '"context": {"app.tenant": "a"}') . '}') . '::jsonb'
+	  if $type eq 'jsonb' && $name eq 'options';
 	return quote('{"steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "' . one(qw(echo breaks foreign)) . '", "needs": ["a"]}]}') . '::jsonb'
 	  if $name eq 'definition';
 	return quote('[{"kind": "echo"}, {"kind": "' . one(qw(echo breaks)) . '"}]') . '::jsonb' if $name eq 'steps';

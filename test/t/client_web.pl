@@ -183,7 +183,7 @@ is("$status $data->{done}", '200 0', 'it cannot be cancelled any more');
 is("$status $data->{sqlstate} $headers->{'content-type'}", '404 JQ003 application/problem+json', 'a job that does not exist');
 for my $bad (
 	[ '{"kind": "same", "pay": 1}', qr/"pay".*not known/ ], [ '{}', qr/lacks the member "kind"/ ],
-	[ '{"kind": "same", "priority": "x"}', qr/integer: "x"/ ], [ '{"kind": ', qr/invalid input syntax/ ], [ '[1]', qr/./ ],
+	[ '{"kind": "same", "priority": "x"}', qr/"priority" of options must be a number/ ], [ '{"kind": ', qr/invalid input syntax/ ], [ '[1]', qr/./ ],
 	[ '{"kind": "nobody does this"}', qr/no handler/ ], [ '{"kind": "same", "payload": "\u0000"}', qr/./ ],
 	[ "{\"kind\": \"same\", \"payload\": \"\xff\"}", qr/./ ], [ "{\"kind\"\0: 1}", qr/zero/ ], [ '[' x 100000, qr/./ ])
 {
