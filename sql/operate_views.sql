@@ -19,7 +19,7 @@ SELECT count(*) FILTER (WHERE jobq.cancel(id)) FROM unnest(ARRAY[:ready, :later]
 SELECT jobq.delete(:dead);
 
 -- kinds
-SELECT jobq.register('all', 'test.echo(jsonb)', 'manual', 5, 'fixed 1s', '1 min', true, 2, 3, '10 per minute', '2 failures in 1 hour', 'test.note(jsonb)');
+SELECT jobq.register('all', 'test.echo(jsonb)', 'manual', 4, 5, 'fixed 1s', '1 min', true, 2, 3, '10 per minute', '2 failures in 1 hour', 'test.note(jsonb)');
 SELECT * FROM jobq.kinds WHERE kind IN ('all', 'echo') ORDER BY kind;
 SELECT jobq.unregister('all');
 

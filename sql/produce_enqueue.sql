@@ -83,3 +83,21 @@ SELECT state, kind, queue FROM jobq.wait(:id);
 SELECT jobq.register(repeat('k', 116), 'test.echo(jsonb)', queue => repeat('q', 51));
 SELECT jobq.enqueue(repeat('k', 116)) AS id \gset
 SELECT state, length(kind), length(queue) FROM jobq.wait(:id);
+
+-- the priority of a kind is the default for its jobs
+SELECT jobq.register('urgent', 'test.echo(jsonb)', queue => 'manual', priority => -7);
+SELECT jobq.enqueue('urgent') AS a, jobq.enqueue('urgent', priority => 2) AS b, jobq.enqueue('urgent', priority => 0) AS c \gset
+SELECT priority FROM jobq.jobs WHERE id IN (:a, :b, :c) ORDER BY id;
+SELECT array_agg(id) AS ids FROM jobq.enqueue_many('urgent', '{1,2}') id \gset
+SELECT priority FROM jobq.jobs WHERE id = ANY (:'ids');
+INSERT INTO jobq.inbox (kind) VALUES ('urgent') RETURNING id \gset
+SELECT priority FROM jobq.jobs WHERE id = :id;
+SELECT jobq.schedule('urgent', '@yearly', 'urgent');
+SELECT jobq.run_schedule('urgent') AS id \gset
+SELECT priority FROM jobq.jobs WHERE id = :id;
+SELECT jobq.unschedule('urgent');
+-- a registration without a priority takes the default again; waiting jobs keep theirs
+SELECT jobq.register('urgent', 'test.echo(jsonb)', queue => 'manual');
+SELECT kind, priority FROM jobq.kinds WHERE kind = 'urgent';
+SELECT priority, count(*) FROM jobq.jobs WHERE kind = 'urgent' GROUP BY 1 ORDER BY 1;
+SELECT jobq.cancel_many(kind => 'urgent'), jobq.unregister('urgent');

@@ -48,6 +48,7 @@ CREATE TABLE jobq_internal.handler (
 	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
 	handler text NOT NULL,
 	queue text,
+	priority int,
 	max_attempts int,
 	backoff text,
 	timeout_ms int,

@@ -19,6 +19,7 @@ CREATE FUNCTION jobq.register(
 	kind text,
 	handler text,
 	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
 	max_attempts int DEFAULT NULL,
 	backoff text DEFAULT NULL,
 	timeout interval DEFAULT NULL,
@@ -42,6 +43,7 @@ COMMENT ON FUNCTION jobq.register IS 'register the function or procedure that ru
 kind: the kind
 handler: the function or procedure with its parameter types, such as greet(jsonb): f(), f(payload jsonb) or f(payload jsonb, job jobq.job_context), which returns void or jsonb
 queue: the queue of a job that names no queue; else default
+priority: the priority of a job without this option; else 0
 max_attempts: the number of attempts of a job without this option, 0 for no limit; else jobq.default_max_attempts
 backoff: the delay before the next attempt of a job without this option; else jobq.default_backoff
 timeout: the time limit of an attempt of a job without this option; else jobq.default_timeout

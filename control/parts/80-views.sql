@@ -114,7 +114,7 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 COMMENT ON VIEW jobq.tenants IS 'tenants with jobs or dead letters, and paused tenants, with the number of jobs by queue; reads all jobs with a tenant';
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
-	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
+	SELECT h.kind, h.handler, h.queue, h.priority, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
 		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on,
 		h.max_memory, h.max_temp, h.max_wal, h.limiter
 	FROM jobq_internal.handler h

@@ -160,7 +160,7 @@ allowance_arg(Datum text, int attribute)
 }
 
 /*
- * register(kind, handler, queue, max_attempts, backoff, timeout, fail_on_timeout,
+ * register(kind, handler, queue, priority, max_attempts, backoff, timeout, fail_on_timeout,
  * max_exceptions, max_running, rate, throttle, on_failure, carry, recycle, retry_on, fail_on,
  * max_memory, max_temp, max_wal, limiter): define or change a kind.
  */
@@ -168,7 +168,7 @@ Datum
 jobq_register(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {
-		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
+		TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, TEXTOID, INT4OID, BOOLOID,
 		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
 		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTOID
 	};
@@ -284,13 +284,14 @@ jobq_register(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);
-	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, max_attempts,"
-			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
+	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, priority,"
+			   " max_attempts, backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
 			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiter)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
-			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
+			   " queue = excluded.queue, priority = excluded.priority,"
+			   " max_attempts = excluded.max_attempts,"
 			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
 			   " fail_on_timeout = excluded.fail_on_timeout,"
 			   " max_exceptions = excluded.max_exceptions,"

@@ -108,6 +108,8 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 
 	if (!nulls[OPTION_PRIORITY])
 		JOB_SET(job, JOB_PRIORITY, options[OPTION_PRIORITY]);
+	else if (handler != NULL)
+		JOB_SET(job, JOB_PRIORITY, Int32GetDatum(handler->priority));
 
 	if (!nulls[OPTION_RUN_AT] && !nulls[OPTION_DELAY])
 		ereport(ERROR,

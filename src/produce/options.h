@@ -44,7 +44,7 @@
 #endif
 
 JOB_OPTION(queue, QUEUE, text, "the queue of the job; otherwise the queue of the kind, or else the queue default")
-JOB_OPTION(priority, PRIORITY, int, "a smaller number runs first; default 0")
+JOB_OPTION(priority, PRIORITY, int, "a smaller number runs first; default: the priority of the kind, or else 0")
 JOB_OPTION(run_at, RUN_AT, timestamptz, "the earliest start; default now")
 JOB_OPTION(delay, DELAY, interval, "the time until the earliest start; not together with run_at")
 JOB_OPTION(max_attempts, MAX_ATTEMPTS, int, "the largest number of attempts, 0 for no limit; default: the value of the kind, or else jobq.default_max_attempts")

@@ -177,6 +177,8 @@ keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values
 	{
 		kind->signature = TextDatumGetCString(values[HANDLER_HANDLER - 1]);
 		handler->has_on_failure = !on_event && !nulls[HANDLER_ON_FAILURE - 1];
+		if (!nulls[HANDLER_PRIORITY - 1])
+			handler->priority = DatumGetInt32(values[HANDLER_PRIORITY - 1]);
 		handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
 		handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
 		if (!nulls[HANDLER_RETRY_ON - 1])

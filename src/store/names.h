@@ -168,6 +168,7 @@ enum
 	HANDLER_KIND = 1,
 	HANDLER_HANDLER,
 	HANDLER_QUEUE,
+	HANDLER_PRIORITY,
 	HANDLER_MAX_ATTEMPTS,
 	HANDLER_BACKOFF,
 	HANDLER_TIMEOUT,
@@ -218,6 +219,7 @@ typedef struct JobqHandler
 {
 	char		queue[NAMEDATALEN]; /* or "" */
 	bool		has_on_failure;
+	int32		priority;		/* of a job without this option */
 	int			max_attempts;	/* 0: no limit; or -1 */
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */

@@ -53,7 +53,7 @@ static const Column delegation_columns[] = {
 };
 
 static const Column handler_columns[] = {
-	{TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, true},
+	{TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true},
 	{TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {INT8OID, true}, {INT8OID, true}, {INT8OID, true},
