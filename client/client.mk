@@ -1,11 +1,12 @@
 # The program jobq: built and installed with the extension where libpq's headers
 # are; "make client" and "make install-client" for it alone.
 CLIENT = client/$(EXTNAME)
-CLIENT_SOURCES := $(wildcard $(TOP)/client/*.c)
+CLIENT_SOURCES := $(wildcard $(TOP)/client/*/*.c)
+CLIENT_HEADERS := $(wildcard $(TOP)/client/*/*.h)
 CLIENT_OBJS = $(CLIENT_SOURCES:$(TOP)/%.c=%.o)
 # Debian keeps them apart from the server's.
 LIBPQ_HEADERS := $(patsubst %/libpq-fe.h,%,$(firstword $(wildcard $(includedir)/libpq-fe.h /usr/include/postgresql/libpq-fe.h)))
-CLIENT_CPPFLAGS = -D_GNU_SOURCE -DJOBQ_VERSION='"$(EXTVERSION)"' -I$(TOP)/src -I$(LIBPQ_HEADERS)
+CLIENT_CPPFLAGS = -D_GNU_SOURCE -DJOBQ_VERSION='"$(EXTVERSION)"' -I$(TOP)/client -I$(TOP)/src -I$(LIBPQ_HEADERS)
 CURL_HEADERS := $(and $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h),$(wildcard /usr/include/openssl/hmac.h))
 NCURSES_HEADERS := $(wildcard /usr/include/ncursesw/curses.h)
 WEB_HEADERS := $(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/include/jansson.h))
@@ -25,7 +26,7 @@ CLIENT_LIBS += -lncursesw -ltinfo
 endif
 
 # Without libmicrohttpd and jansson there is no "jobq web".
-WEB_SOURCES = $(addprefix $(TOP)/client/,loop.c backend.c pool.c listener.c answer.c session.c login.c tokens.c shown.c statement.c events.c stream.c given.c gate.c gateway.c routes.c caller.c request.c)
+WEB_SOURCES = $(filter-out %/web.c,$(wildcard $(TOP)/client/web/*.c))
 ifneq ($(WEB_HEADERS),)
 CLIENT_CPPFLAGS += -DHAVE_MICROHTTPD
 CLIENT_LIBS += -lmicrohttpd -ljansson -lpthread
@@ -35,12 +36,12 @@ CLIENT_SOURCES := $(filter-out $(WEB_SOURCES),$(CLIENT_SOURCES))
 endif
 
 # The console and the description of its routes are part of the program.
-WEB_FILES := $(TOP)/client/openapi.json $(wildcard $(TOP)/client/web/*.*)
+WEB_FILES := $(TOP)/client/openapi.json $(wildcard $(TOP)/client/console/*.*)
 client/assets.inc: $(WEB_FILES) $(TOP)/client/embed
 	@mkdir -p client
 	$(TOP)/client/embed $(WEB_FILES) > $@.tmp && mv $@.tmp $@
-client/assets.o: client/assets.inc $(TOP)/client/web.h client/flags
-	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) -I$(TOP)/client $(COPT) -x c -c $< -o $@
+client/assets.o: client/assets.inc $(CLIENT_HEADERS) client/flags
+	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) $(COPT) -x c -c $< -o $@
 
 # The loader finds libpq by itself in a folder of the system.
 SYSTEM_LIBS = /lib /usr/lib /lib64 /usr/lib64 /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)
@@ -59,7 +60,8 @@ client: $(CLIENT)
 $(CLIENT): $(CLIENT_OBJS) $(CLIENT_ASSETS)
 	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) $(LDFLAGS) -L$(libdir) $(CLIENT_RPATH) $(CLIENT_LIBS) -o $@
 
-$(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(wildcard $(TOP)/client/*.h) $(LISTS) client/flags
+$(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(CLIENT_HEADERS) $(LISTS) client/flags
+	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) $(COPT) -c $< -o $@
 
 install-client: $(CLIENT)

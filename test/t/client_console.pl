@@ -28,7 +28,7 @@ const rows = (n) => JSON.stringify({ rows: Array.from({ length: n }, (_, i) => (
 console.log(JSON.stringify(JSON.parse(pretty(rows(30000)))) === rows(30000), pretty('{"a,":[],"b":{"c":"[","d":[1,{}]}}'));
 };
 my $laid_out;
-ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $layout, "$FindBin::RealBin/../../client/web/api.js" ], '>', \$laid_out,
+ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $layout, "$FindBin::RealBin/../../client/console/api.js" ], '>', \$laid_out,
 	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'a payload of 1.9 MB is laid out');
 is($laid_out, qq(true {\n  "a,": [],\n  "b": {\n    "c": "[",\n    "d": [\n      1,\n      {}\n    ]\n  }\n}\n), 'as it is');
 
@@ -41,7 +41,7 @@ const long = JSON.stringify({ text: 'x'.repeat(16e6), n: 50755254975729664 });
 console.log(parse(long).text.length, pretty(long).length - long.length, pretty('{"text": "it ends [within'));
 END
 my $kept;
-ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $read, "$FindBin::RealBin/../../client/web/api.js" ], '>', \$kept,
+ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $read, "$FindBin::RealBin/../../client/console/api.js" ], '>', \$kept,
 	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'answers are read');
 is($kept, <<'END', 'with all their digits');
 {"id":"50755254975729665","list":["12345678901234567890.0123","-9007199254740993",9007199254740991,1.5,0.00001,0.30000000000000004],"text":"a \" 50755254975729665,"}

@@ -596,7 +596,7 @@ for my $nested ([ uniqueness => 'UNIQUENESS_OPTION' ], [ options => 'OTHER_OPTIO
 {
 	is(join(' ', sort keys %{ $new_job->{ $nested->[0] }{properties} }), join(' ', sort $options =~ /^$nested->[1]\("?(\w+)/mg), "the members of $nested->[0] are described");
 }
-my ($table) = slurp_file("$FindBin::RealBin/../../client/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
+my ($table) = slurp_file("$FindBin::RealBin/../../client/web/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
 for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 {
 	my ($method, $path) = $route =~ /^\{"(\w+)", "([^"]+)"/ ? ($1, $2) : $route =~ /^NAMED\("(\w+)", "(\w+)"/ ? ('POST', "/api/$1/{}/$2")

@@ -1,0 +1,256 @@
+/*-------------------------------------------------------------------------
+ *
+ * command.c
+ *	  Parse the arguments of a command, and run commands with a single
+ *	  statement.
+ *
+ * client/command/command.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "command/command.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_OPTION	1000	/* getopt_long() value of a command's first
+								 * option */
+#define NAME_SIZE	64
+#define NUMBER_MARK	'\001'		/* marks a negative number while options are
+								 * parsed */
+
+static void option_name(char *name, const CommandOption *option);
+static bool is_boolean(const CommandOption *option);
+
+const Command *
+command_find(const char *name)
+{
+	for (const Command *command = commands; command->name != NULL; command++)
+		if (strcmp(command->name, name) == 0)
+			return command;
+	return NULL;
+}
+
+/*
+ * Write an option as typed: --max-attempts for max_attempts in SQL.
+ */
+static void
+option_name(char *name, const CommandOption *option)
+{
+	snprintf(name, NAME_SIZE, "%s", option->name);
+	for (char *c = name; *c != '\0'; c++)
+		if (*c == '_')
+			*c = '-';
+}
+
+/*
+ * True for a boolean option: --open means --open=true.
+ */
+static bool
+is_boolean(const CommandOption *option)
+{
+	return option->argument != NULL && strcmp(option->argument, "boolean") == 0;
+}
+
+void
+command_help(const Command *command)
+{
+	printf("jobq %s: %s\n\nUsage:\n  jobq %s [OPTION]... %s\n", command->name, command->summary,
+		   command->name, command->arguments);
+	if (command->options[0].name != NULL)
+		printf("\nOptions:\n");
+	for (const CommandOption *option = command->options;
+		 option < command->options + MAX_OPTIONS && option->name != NULL; option++)
+	{
+		char		name[NAME_SIZE];
+		char		usage[2 * NAME_SIZE];
+		const char *argument = is_boolean(option) ? NULL : option->argument;
+		bool		is_array = argument != NULL && argument[0] == '_';
+
+		option_name(name, option);
+		snprintf(usage, sizeof(usage), "%c%c%c --%s%s%s%s", option->letter ? '-' : ' ',
+				 option->letter ? option->letter : ' ', option->letter ? ',' : ' ', name,
+				 argument != NULL ? "=" : "", argument != NULL ? argument + is_array : "",
+				 is_array ? "[]" : "");
+		printf("  %-30s %s\n", usage, option->help);
+	}
+	printf("\nConnection, --json and --color as in \"jobq --help\".\n");
+}
+
+/*
+ * Exit unless the help of the option lists the value, as in "red, green or
+ * blue".
+ */
+static void
+check_listed(const CommandOption *option, const char *value)
+{
+	size_t		length = strlen(value);
+
+	if (length > 0 && strcspn(value, ", ") == length && strcmp(value, "or") != 0)
+		for (const char *at = option->help; (at = strstr(at, value)) != NULL; at += length)
+			if ((at == option->help || at[-1] == ' ') && strchr(", ", at[length]) != NULL)
+				return;
+	error("invalid value for --%s: \"%s\"", option->name, value);
+	hint("It is one of %s.", option->help);
+	exit(EXIT_USAGE);
+}
+
+/*
+ * Parse the arguments and options of a command, and the common options.  The
+ * values have the order of the statement's parameters: first the arguments, then
+ * the options.  There are max_arguments arguments, or a single array if the
+ * command takes "many".  Returns the number of values.
+ */
+int
+command_parse(const Command *command, int argc, char **argv, const char **values)
+{
+	static const struct option common[] = {
+		{"dbname", required_argument, NULL, 'd'}, {"host", required_argument, NULL, 'h'},
+		{"port", required_argument, NULL, 'p'}, {"username", required_argument, NULL, 'U'},
+		{"no-password", no_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'},
+		{"color", required_argument, NULL, 'c'}, {"help", no_argument, NULL, '?'},
+		{"version", no_argument, NULL, 'V'}
+	};
+	struct option words[MAX_OPTIONS + sizeof(common) / sizeof(common[0]) + 1] = {0};
+	char		names[MAX_OPTIONS][NAME_SIZE];
+	char		letters[3 * MAX_OPTIONS] = "d:h:p:U:wV?";
+	int			first = command->many ? 1 : command->max_arguments;
+	int			n = 0;
+	int			nwords;
+	int			found;
+
+	for (; n < MAX_OPTIONS && command->options[n].name != NULL; n++)
+	{
+		const CommandOption *option = &command->options[n];
+
+		option_name(names[n], option);
+		words[n] = (struct option)
+		{
+			names[n], option->argument == NULL ? no_argument
+				: is_boolean(option) ? optional_argument : required_argument, NULL, FIRST_OPTION + n
+		};
+		if (option->letter)
+		{
+			size_t		end = strlen(letters);
+
+			snprintf(letters + end, sizeof(letters) - end, "%c%s", option->letter, option->argument != NULL ? ":" : "");
+		}
+		values[first + n] = NULL;
+	}
+	memcpy(words + n, common, sizeof(common));
+
+	/* a negative number is an argument, unless it follows an option */
+	for (int i = 1; i < argc; i++)
+		if (argv[i][0] == '-' && isdigit((unsigned char) argv[i][1]) && argv[i - 1][0] != '-')
+		{
+			char	   *word = allocate(strlen(argv[i]) + 2);
+
+			word[0] = NUMBER_MARK;
+			strcpy(word + 1, argv[i]);
+			argv[i] = word;
+		}
+
+	optind = 1;
+	opterr = 0;
+	while ((found = getopt_long(argc, argv, letters, words, NULL)) != -1)
+	{
+		int			which = found - FIRST_OPTION;
+
+		/* getopt also returns a question mark for an error */
+		if (found == '?' && (strcmp(argv[optind - 1], "-?") == 0 || strcmp(argv[optind - 1], "--help") == 0))
+		{
+			command_help(command);
+			exit(EXIT_DONE);
+		}
+		for (int i = 0; i < n; i++)
+			if (command->options[i].letter && found == command->options[i].letter)
+				which = i;
+		if (which >= 0 && which < n)
+			values[first + which] = optarg != NULL ? optarg : "true";
+		else if (found == '?' || !common_option(found, optarg))
+		{
+			error("invalid option, or one without its value: \"%s\"", argv[optind - 1]);
+			hint("Try \"jobq %s --help\".", command->name);
+			exit(EXIT_USAGE);
+		}
+	}
+
+	for (int i = 0; i < n; i++)
+		if (command->options[i].listed && values[first + i] != NULL)
+			check_listed(&command->options[i], values[first + i]);
+	for (int i = optind; i < argc; i++)
+		if (argv[i][0] == NUMBER_MARK)
+			argv[i]++;
+	nwords = argc - optind;
+	if (nwords < command->min_arguments || nwords > command->max_arguments)
+	{
+		error(nwords < command->min_arguments ? "\"jobq %s\" lacks an argument: %s"
+			  : "\"jobq %s\" has too many arguments: %s", command->name, command->arguments);
+		hint("Try \"jobq %s --help\".", command->name);
+		exit(EXIT_USAGE);
+	}
+	if (command->many)
+		values[0] = array_of(nwords, (const char *const *) argv + optind);
+	else
+		for (int i = 0; i < first; i++)
+			values[i] = i < nwords ? argv[optind + i] : NULL;
+	return first + n;
+}
+
+/*
+ * Run a command with a single statement.
+ */
+int
+command_run(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+
+	return statement_run(command, command->sql, n, values);
+}
+
+/*
+ * Run a statement and print the result in the format of the command.  Returns
+ * the exit status.
+ */
+int
+statement_run(const Command *command, const char *sql, int n, const char *const *values)
+{
+	PGconn	   *conn = connect_now();
+	PQExpBufferData text;
+	PGresult   *result;
+
+	initPQExpBuffer(&text);
+	if (settings.json && command->output != OUTPUT_NOTHING)
+		appendPQExpBuffer(&text, command->output == OUTPUT_RECORD
+						  ? "SELECT pg_catalog.row_to_json(t) FROM (%s) AS t"
+						  : "SELECT coalesce(pg_catalog.json_agg(t), '[]') FROM (%s) AS t", sql);
+	else
+		appendPQExpBufferStr(&text, sql);
+	result = query(conn, text.data, n, values);
+	if (command->output == OUTPUT_NOTHING)
+		;
+	else if (settings.json || command->output == OUTPUT_VALUE)
+		for (int row = 0; row < PQntuples(result); row++)
+		{
+			print_json(PQgetvalue(result, row, 0));
+			putchar('\n');
+		}
+	else if (command->output == OUTPUT_RECORD)
+		print_record(result);
+	else
+		print_result(result);
+	n = PQntuples(result);
+	PQclear(result);
+	termPQExpBuffer(&text);
+	PQfinish(conn);
+	if (n == 0 && command->output == OUTPUT_RECORD)
+	{
+		error("%s \"%s\" does not exist, or is another role's", command->arguments, values[0]);
+		return EXIT_REFUSED;
+	}
+	return EXIT_DONE;
+}

@@ -1,0 +1,379 @@
+/*-------------------------------------------------------------------------
+ *
+ * special.c
+ *	  Commands beyond a fixed statement: assembled statements, and results as an exit
+ *	  status or a drawing.
+ *
+ * client/command/special.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "command/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns of a workflow step. */
+enum
+{
+	STEP_NAME, STEP_STATE, STEP_JOB, STEP_NEEDS, STEP_ATTEMPT, STEP_ERROR,
+	STEP_ELEMENTS, STEP_COMPLETED, STEP_DEAD
+};
+
+static const char *type_of(const CommandOption *option);
+static int	append_given(PQExpBuffer sql, const Command *command, const char *const *options,
+						 int n, const char **values);
+static void say_unknown(const char *line);
+static bool array_has(const char *array, const char *element);
+static void draw_step(const PGresult *steps, int step, bool *drawn, const char *before,
+					  const char *corner, const char *below);
+
+static const char *
+type_of(const CommandOption *option)
+{
+	return strcmp(option->argument, "int") == 0 ? "int4"
+		: strcmp(option->argument, "boolean") == 0 ? "bool" : option->argument;
+}
+
+/*
+ * Append ", name => $n::type" for each given option, and add the values to the "n"
+ * existing ones.  Returns the new number of values.
+ */
+static int
+append_given(PQExpBuffer sql, const Command *command, const char *const *options, int n,
+			 const char **values)
+{
+	for (int i = 0; i < MAX_OPTIONS && command->options[i].name != NULL; i++)
+		if (options[i] != NULL)
+		{
+			values[n++] = options[i];
+			appendPQExpBuffer(sql, ", %s => $%d::pg_catalog.%s", command->options[i].name, n,
+							  type_of(&command->options[i]));
+		}
+	return n;
+}
+
+/*
+ * Run a call with options, for example enqueue.  command->sql is the statement up to the
+ * last positional argument.
+ */
+int
+run_call(const Command *command, int argc, char **argv)
+{
+	const char *given[MAX_VALUES];
+	const char *values[MAX_VALUES];
+	PQExpBufferData sql;
+	int			n = command->max_arguments;
+
+	command_parse(command, argc, argv, given);
+	memcpy(values, given, n * sizeof(char *));
+	initPQExpBuffer(&sql);
+	appendPQExpBufferStr(&sql, command->sql);
+	n = append_given(&sql, command, given + n, n, values);
+	appendPQExpBufferStr(&sql, ") AS id");
+	return statement_run(command, sql.data, n, values);
+}
+
+/*
+ * Run a call for all jobs matching conditions; at least one condition is required.
+ * command->sql is the statement up to its parenthesis.
+ */
+int
+run_many(const Command *command, int argc, char **argv)
+{
+	const char *given[MAX_VALUES];
+	const char *values[MAX_VALUES];
+	PQExpBufferData sql;
+	PQExpBufferData conditions;
+	int			n;
+
+	command_parse(command, argc, argv, given);
+	initPQExpBuffer(&sql);
+	initPQExpBuffer(&conditions);
+	n = append_given(&conditions, command, given, 0, values);
+	if (n == 0)
+	{
+		error("\"%s\" has no condition", command->name);
+		hint("To mean all, give --older-than=0.");
+		return EXIT_USAGE;
+	}
+	appendPQExpBuffer(&sql, "%s%s) AS jobs", command->sql, conditions.data + strlen(", "));
+	return statement_run(command, sql.data, n, values);
+}
+
+/*
+ * Run the statement of the command, and print the rows if JSON is requested.
+ */
+static PGresult *
+rows_of(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGresult   *result;
+	PQExpBufferData sql;
+
+	initPQExpBuffer(&sql);
+	appendPQExpBuffer(&sql, settings.json ? "SELECT t.*, pg_catalog.row_to_json(t) FROM (%s) AS t"
+					  : "%s", command->sql);
+	result = query(connect_now(), sql.data, n, values);
+	if (settings.json)
+	{
+		putchar('[');
+		for (int row = 0; row < PQntuples(result); row++)
+		{
+			fputs(row == 0 ? "" : ",\n ", stdout);
+			print_json(PQgetvalue(result, row, PQnfields(result) - 1));
+		}
+		puts("]");
+	}
+	return result;
+}
+
+/*
+ * wait: the exit status is the worst outcome, or 1 after a timeout.
+ */
+int
+run_wait(const Command *command, int argc, char **argv)
+{
+	PGresult   *result = rows_of(command, argc, argv);
+	int			status = EXIT_DONE;
+
+	if (!settings.json)
+		print_result(result);
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		int			outcome = outcome_status(PQgetvalue(result, row, PQfnumber(result, "state")));
+
+		if (outcome == -1)
+			status = EXIT_REFUSED;
+		else if (status != EXIT_REFUSED && outcome > 0 &&
+				 (status == EXIT_DONE || outcome < status))
+			status = outcome;
+	}
+	return status;
+}
+
+/*
+ * doctor: print each finding, with a hint below.  The exit status is 1 if a finding is
+ * critical.
+ */
+int
+run_doctor(const Command *command, int argc, char **argv)
+{
+	PGresult   *result = rows_of(command, argc, argv);
+	int			status = EXIT_DONE;
+
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		const char *severity = PQgetvalue(result, row, 0);
+
+		if (strcmp(severity, "critical") == 0)
+			status = EXIT_REFUSED;
+		if (settings.json)
+			continue;
+		print_state(severity);
+		printf("%*s", 10 - (int) strlen(severity), "");
+		print_text(PQgetvalue(result, row, 1));
+		printf("\n%10s", "");
+		print_text(PQgetvalue(result, row, 2));
+		putchar('\n');
+	}
+	if (PQntuples(result) == 0 && !settings.json)
+		puts("All is well, as far as this role may see.");
+	return status;
+}
+
+/*
+ * The exit status for a job in this state; -1 if the job has not ended.
+ */
+int
+outcome_status(const char *state)
+{
+	return strcmp(state, "completed") == 0 ? EXIT_DONE
+		: strcmp(state, "dead") == 0 ? EXIT_JOB_DEAD
+		: strcmp(state, "cancelled") == 0 ? EXIT_JOB_CANCELLED
+		: strcmp(state, "expired") == 0 ? EXIT_JOB_EXPIRED : -1;
+}
+
+int
+run_drain(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGconn	   *conn = connect_now();
+	PGresult   *result = query(conn, command->sql, n, values);
+	bool		empty = strcmp(PQgetvalue(result, 0, 0), "t") == 0;
+
+	PQclear(result);
+	PQfinish(conn);
+	if (!empty)
+		error("queue \"%s\" has jobs that run or may run still", values[0]);
+	return empty ? EXIT_DONE : EXIT_REFUSED;
+}
+
+/*
+ * Print the first error message as the result line of the check.
+ */
+static void
+say_unknown(const char *line)
+{
+	const char *text = line + (strncmp(line, "error: ", 7) == 0 ? 7 : 0);
+
+	say_instead = NULL;
+	printf("JOBQ UNKNOWN - %.*s\n", (int) strcspn(text, "\n"), text);
+}
+
+/*
+ * monitor 'mail:100,default:500', as a Nagios check: the exit status is 0, or 2 if a
+ * queue exceeds its limit, or 3 if the state is unknown.
+ */
+int
+run_monitor(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	const char *arrays[2];
+	const char *names[100];
+	const char *most[100];
+	int			n = 0;
+	PGresult   *result;
+	int			status = 0;
+	PQExpBufferData line;
+
+	command_parse(command, argc, argv, values);
+	for (char *word = strtok(copy_text(values[0]), ","); word != NULL || n == 0; word = strtok(NULL, ","))
+	{
+		char	   *colon = word != NULL ? strrchr(word, ':') : NULL;
+
+		/* an invalid list must not be reported as CRITICAL */
+		if (colon == NULL || colon == word || n == 100 ||
+			colon[1] == '\0' || strlen(colon + 1) > 18 || colon[1 + strspn(colon + 1, "0123456789")] != '\0')
+			fatal(EXIT_NO_CONNECTION, "invalid list of queues: \"%s\" (such as mail:100,default:500)", values[0]);
+		*colon = '\0';
+		names[n] = word;
+		most[n++] = colon + 1;
+	}
+	arrays[0] = array_of(n, names);
+	arrays[1] = array_of(n, most);
+	say_instead = say_unknown;
+	result = PQexecParams(connect_now(), command->sql, 2, NULL, (const char *const *) arrays, NULL, NULL, 0);
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+	{
+		say_result_error(result);
+		return EXIT_NO_CONNECTION;
+	}
+	initPQExpBuffer(&line);
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		bool		unknown = PQgetisnull(result, row, 1);
+
+		if (unknown)
+			status = 3;
+		else if (status != 3 && strtoll(PQgetvalue(result, row, 1), NULL, 10) > strtoll(PQgetvalue(result, row, 2), NULL, 10))
+			status = 2;
+		appendPQExpBuffer(&line, "%s%s %s of %s", row > 0 ? ", " : "", PQgetvalue(result, row, 0),
+						  unknown ? "does not exist" : PQgetvalue(result, row, 1), PQgetvalue(result, row, 2));
+	}
+	printf("JOBQ %s - %s\n", status == 0 ? "OK" : status == 2 ? "CRITICAL" : "UNKNOWN", line.data);
+	return status;
+}
+
+/*
+ * True if the array has this element.  The array is in the text format of the server.
+ */
+static bool
+array_has(const char *array, const char *element)
+{
+	PQExpBufferData word;
+	bool		found = false;
+
+	initPQExpBuffer(&word);
+	for (const char *c = array + 1; *c != '\0' && !found;)
+	{
+		bool		quoted = *c == '"';
+
+		resetPQExpBuffer(&word);
+		for (c += quoted; *c != '\0' && (quoted ? *c != '"' : *c != ',' && *c != '}'); c++)
+		{
+			if (*c == '\\' && c[1] != '\0')
+				c++;
+			appendPQExpBufferChar(&word, *c);
+		}
+		c += quoted && *c == '"';
+		found = strcmp(word.data, element) == 0;
+		if (*c != '\0')
+			c++;
+	}
+	termPQExpBuffer(&word);
+	return found;
+}
+
+/*
+ * Draw a step, with the dependent steps below.  A step with several dependencies is drawn
+ * in full below the first of them.  Below the rest, only the name appears.
+ */
+static void
+draw_step(const PGresult *steps, int step, bool *drawn, const char *before, const char *corner,
+		  const char *below)
+{
+	const char *name = PQgetvalue(steps, step, STEP_NAME);
+	int			last = -1;
+	PQExpBufferData deeper;
+
+	printf("%s%s", before, corner);
+	print_text(name);
+	if (drawn[step])
+	{
+		printf("  (above)\n");
+		return;
+	}
+	printf("  ");
+	print_state(PQgetvalue(steps, step, STEP_STATE));
+	printf("  job %s", PQgetvalue(steps, step, STEP_JOB));
+	if (!PQgetisnull(steps, step, STEP_ELEMENTS))
+		printf("  %s of %s elements", PQgetvalue(steps, step, STEP_COMPLETED),
+			   PQgetvalue(steps, step, STEP_ELEMENTS));
+	if (!PQgetisnull(steps, step, STEP_DEAD) &&
+		strcmp(PQgetvalue(steps, step, STEP_DEAD), "0") != 0)
+		printf(", %s dead", PQgetvalue(steps, step, STEP_DEAD));
+	if (!PQgetisnull(steps, step, STEP_ERROR))
+	{
+		printf("  ");
+		print_text(PQgetvalue(steps, step, STEP_ERROR));
+	}
+	putchar('\n');
+	drawn[step] = true;
+	for (int i = 0; i < PQntuples(steps); i++)
+		if (array_has(PQgetvalue(steps, i, STEP_NEEDS), name))
+			last = i;
+	initPQExpBuffer(&deeper);
+	appendPQExpBuffer(&deeper, "%s%s", before, below);
+	for (int i = 0; i <= last; i++)
+		if (array_has(PQgetvalue(steps, i, STEP_NEEDS), name))
+			draw_step(steps, i, drawn, deeper.data, i == last ? "\u2514\u2500 " : "\u251C\u2500 ",
+					  i == last ? "   " : "\u2502  ");
+	termPQExpBuffer(&deeper);
+}
+
+int
+run_workflow(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGresult   *steps;
+	bool	   *drawn;
+
+	if (settings.json)
+		return statement_run(command, command->sql, n, values);
+	steps = query(connect_now(), command->sql, n, values);
+	drawn = allocate(PQntuples(steps) * sizeof(bool));
+	for (int i = 0; i < PQntuples(steps); i++)
+		if (strcmp(PQgetvalue(steps, i, STEP_NEEDS), "{}") == 0)
+			draw_step(steps, i, drawn, "", "", "");
+	if (PQntuples(steps) == 0)
+	{
+		error("there is no workflow %s", values[0]);
+		return EXIT_REFUSED;
+	}
+	return EXIT_DONE;
+}

@@ -1,0 +1,139 @@
+/*-------------------------------------------------------------------------
+ *
+ * link.h
+ *	  Interface of the folder link: messages, output, and connections to the server.
+ *
+ * The lowest folder of the program jobq.  The program manages jobs from outside the
+ * server, and runs jobs of consumer queues.  Each command calls SQL that the manual names,
+ * through libpq.  All rules are in the server, so program and server may have different
+ * versions.  The privileges of the program are the privileges of its role.
+ *
+ * A command with a single statement blocks: connect_now(), then query().  A program that
+ * must serve other events meanwhile uses a Link: a non-blocking connection that reconnects
+ * after a loss.  Such a program waits for all events in poll().  A lost link reconnects
+ * after a pause.  The pause grows from 0.1 to 10 seconds, and each loss is printed once.
+ *
+ * Errors: functions that return no status print the error and end the program.  Functions
+ * of a Link never end the program, except for the first connection.
+ *
+ * client/link/link.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_LINK_H
+#define JOBQ_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <libpq-fe.h>
+
+/* pqexpbuffer.h needs this macro of the server headers */
+#ifndef pg_attribute_printf
+#define pg_attribute_printf(format_at, arguments_at) \
+	__attribute__((format(printf, format_at, arguments_at)))
+#endif
+#include <internal/pqexpbuffer.h>
+
+#include "link/hosts.h"
+
+/* Exit statuses, as in the manual page. */
+#define EXIT_DONE			0
+#define EXIT_REFUSED		1	/* refused by the server or the job */
+#define EXIT_USAGE			2
+#define EXIT_NO_CONNECTION	3
+#define EXIT_JOB_DEAD		10
+#define EXIT_JOB_CANCELLED	11
+#define EXIT_JOB_EXPIRED	12
+
+/* Options common to all commands. */
+typedef struct Settings
+{
+	const char *dbname;			/* name or connection string; or NULL */
+	const char *host;
+	const char *port;
+	const char *user;
+	bool		never_prompt;
+	bool		json;
+	bool		colour;
+} Settings;
+
+extern Settings settings;
+
+/* client/link/message.c */
+extern void say(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void error(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void hint(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void (*say_instead) (const char *line);
+extern bool trouble_is_news(const char *trouble);
+extern void fatal(int status, const char *format,...)
+			__attribute__((format(printf, 2, 3), noreturn));
+extern void *allocate(size_t size);
+extern void *enlarge(void *old, size_t size);
+extern char *copy_text(const char *text);
+extern double seconds(void);
+extern int64_t whole_number(const char *text, const char *what, int64_t min,
+							int64_t max);
+extern double duration(const char *text, const char *what);
+
+/* client/link/connect.c */
+#define CONNECTION_WORDS	16	/* including the final NULL */
+
+extern void connection_words(const char **keywords, const char **values);
+extern PGconn *connect_now(void);
+extern PGresult *query(PGconn *conn, const char *sql, int n,
+					   const char *const *values);
+extern void say_result_error(const PGresult *result);
+extern void hear_notices(PGconn *conn);
+extern const char *sqlstate_of(const PGresult *result);
+extern char *array_of(int n, const char *const *values);
+
+/* client/link/output.c */
+extern void print_result(const PGresult *result);
+extern void print_record(const PGresult *result);
+extern int	append_text(PQExpBuffer buffer, const char *text, int most);
+extern char *harmless_text(const char *text, int most);
+extern int	text_width(const char *text);
+extern void print_text(const char *text);
+extern void print_json(const char *json);
+extern void print_state(const char *state);
+
+typedef enum LinkState
+{
+	LINK_DOWN,					/* to reconnect at retry_at */
+	LINK_CONNECTING,
+	LINK_IDLE,
+	LINK_BUSY,					/* statement sent */
+} LinkState;
+
+typedef struct Link
+{
+	LinkState	state;
+	PGconn	   *conn;
+	PostgresPollingStatusType polling;
+	PGresult   *result;			/* statement result so far */
+	double		since;			/* start of the connection attempt at this
+								 * address, or of the statement */
+	double		patience;		/* timeout without traffic */
+	double		moved_at;		/* when data was last sent or received */
+	bool		sending;		/* data is left to send */
+	double		retry_at;
+	double		pause;
+	int			failures;		/* failed attempts in a row */
+	bool		loss_was_said;
+	Hosts		hosts;
+	const char *host;			/* current host while connecting: see
+								 * hosts_begun() */
+} Link;
+
+/* client/link/link.c */
+extern void link_open(Link *link);
+extern bool link_events(Link *link, int *fd, short *events);
+extern double link_due(const Link *link);
+extern PGresult *link_go_on(Link *link, bool *lost);
+extern bool link_send(Link *link, double patience, const char *sql, int n, const char *const *values);
+extern void link_cancel(Link *link);
+extern void link_close(Link *link);
+
+#endif							/* JOBQ_LINK_H */

@@ -1,0 +1,358 @@
+/*-------------------------------------------------------------------------
+ *
+ * commands.c
+ *	  The table of all commands.
+ *
+ * A new command is mostly an entry in this table, with the SQL from the manual;
+ * "make reference" writes the entry into jobq.1.  Options of a job, settings of
+ * a queue, and conditions on jobs come from the lists used to build the server's
+ * library.
+ *
+ * A statement names the schema of each function, operator and type, because
+ * another role may have planted namesakes in the search_path.  IN, LIKE and CASE
+ * with a value are not used, because these find operators by search_path.  No
+ * statement sets search_path: a job may carry the setting of its session, and
+ * behind a pooler other sessions would inherit the setting.
+ *
+ * client/main/commands.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "main/main.h"
+#include "top/top.h"
+#include "web/web.h"
+#include "work/work.h"
+
+#define JOB_OPTION(name, c_name, type, says) {#name, 0, #type, says},
+#define JOB_FILTER(name, c_name, type, oid, says) {#name, 0, #type, says},
+#define QUEUE_SETTING(name, c_name, type, column, check, words, says) {#name, 0, #type, says},
+
+/* Call a function for each of many jobs, and return each result. */
+#define FOR_EACH_ID(call) \
+	"SELECT j.id, " call " FROM pg_catalog.unnest($1::pg_catalog.int8[]) AS j(id)"
+
+#define EQUALS	" OPERATOR(pg_catalog.=) "
+#define BELOW	" OPERATOR(pg_catalog.<) "
+#define MINUS	" OPERATOR(pg_catalog.-) "
+
+#define OPTION_QUEUE	{"queue", 'q', "QUEUE", "of this queue only"}
+#define OPTION_KIND		{"kind", 'k', "KIND", "of this kind only"}
+#define OPTION_LIMIT	{"limit", 'n', "N", "so many at most; else 20"}
+#define OPTION_BEFORE	{"before", 0, "ID", "with lower ids only: the next page"}
+
+const Command commands[] = {
+	{
+		.name = "enqueue",.arguments = "KIND [PAYLOAD]",.min_arguments = 1,.max_arguments = 2,
+		.summary = "enqueue a job and print its id",
+		.output = OUTPUT_VALUE,.run = run_call,
+		.sql = "SELECT * FROM jobq.enqueue($1::pg_catalog.text, coalesce($2::pg_catalog.jsonb, '{}')",
+		.options = {
+#include "produce/options.h"
+		}
+	},
+	{
+		.name = "work",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 16,.many = true,
+		.summary = "take jobs of these queues, and run a command or send a request for each",
+		.run = run_work,
+		.options = {
+			{"exec", 'e', "COMMAND", "run by the shell; the payload is its standard input"},
+			{"http", 0, "URL", "send the payload there, as the body of a POST"},
+			{"http-secret", 0, "FILE", "sign requests with the secret in this file"},
+			{"http-redirects", 0, "N", "follow so many redirects within the site; else none"},
+			{"http-retry-4xx", 0, NULL, "a status of 400 to 499 is a failed attempt; else a dead letter"},
+			{"http-public-only", 0, NULL, "connect to no private or other special address"},
+			{"http-ca", 0, "FILE", "certificates that are trusted; else the system's"},
+			{"parallel", 'P', "N", "so many jobs at a time; else 1"},
+			{"batch", 0, "N", "ask the server for so many at most in one call; else 1000"},
+			{"ahead", 0, "N", "hold so many more than run, so that the next begins at once; else by the time that jobs take"},
+			{"lease", 0, "TIME", "hold each for so long, again and again while it runs; else 30 s"},
+			{"timeout", 0, "TIME", "a job may run so long; else as long as it takes"},
+			{"grace", 0, "TIME", "from SIGTERM to SIGKILL for a command; else 10 s"},
+			{"retry-delay", 0, "TIME", "after exit status 75 the job waits so long; else 30 s"},
+			{"result", 0, "HOW", "its output as result: auto, json, text or none; else auto"},
+			{"max-output", 0, "BYTES", "keep so much of its output; else 1000000"},
+			{"max-memory", 0, "MB", "a command may have so much memory"},
+			{"max-jobs", 0, "N", "stop after so many jobs"},
+			{"max-time", 0, "TIME", "take no job after this time"},
+			{"once", 0, NULL, "stop after one job"},
+			{"stop-when-empty", 0, NULL, "stop when there is no job"},
+			{"name", 0, "NAME", "how the view workers shows it; else jobq"},
+			{"quiet", 0, NULL, "say only what goes wrong"},
+		}
+	},
+	{
+		.name = "show",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "all about a job",
+		.output = OUTPUT_RECORD,
+		.sql = "SELECT * FROM jobq.jobs WHERE id" EQUALS "$1::pg_catalog.int8",
+	},
+	{
+		.name = "explain",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "why a job does not run, or what it waits for, and what would mend it",
+		.sql = "SELECT reason, detail, remedy FROM jobq.explain($1::pg_catalog.int8)",
+	},
+	{
+		.name = "history",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "what has become of a job, from its beginning on",
+		.sql = "SELECT pg_catalog.date_trunc('milliseconds', at) AS at, attempt, event, by, "
+		"pg_catalog.date_trunc('milliseconds', took) AS took, detail FROM jobq.history($1::pg_catalog.int8)",
+	},
+	{
+		.name = "tail",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "follow a job until it ends; the exit status is its outcome",
+		.run = run_tail,
+	},
+	{
+		.name = "wait",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "wait until jobs have ended",
+		.run = run_wait,
+		.sql = "SELECT id, state, kind, queue, attempt, result, error "
+		"FROM jobq.wait_many($1::pg_catalog.int8[], coalesce($2::pg_catalog.interval, '365 days'))",
+		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
+	},
+	{
+		.name = "list",.arguments = "",
+		.summary = "jobs, the newest first",
+		.sql = "SELECT id, state, kind, queue, priority, attempt, pg_catalog.date_trunc('second', enqueued_at) AS enqueued_at, "
+		"pg_catalog.date_trunc('second', finished_at) AS finished_at, progress, error "
+		"FROM jobq.jobs WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR queue" EQUALS "$2) "
+		"AND ($3::pg_catalog.text IS NULL OR kind" EQUALS "$3) AND ($4::pg_catalog.text IS NULL OR unique_key" EQUALS "$4) "
+		"AND ($5::pg_catalog.text IS NULL OR group_key" EQUALS "$5) AND ($6::pg_catalog.int8 IS NULL OR batch_id" EQUALS "$6) "
+		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
+		.options = {
+			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, dead, cancelled or expired", true},
+			OPTION_QUEUE, OPTION_KIND,
+			{"unique-key", 0, "KEY", "with this unique key only"},
+			{"group-key", 0, "KEY", "of this group only"},
+			{"batch", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
+		}
+	},
+	{
+		.name = "dead",.arguments = "",
+		.summary = "dead letters, the newest first",
+		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
+		"FROM jobq.dead_letters AS f "
+		"LEFT JOIN (SELECT l.id AS before_id, l.failed_at AS before_at FROM jobq.dead_letters AS l) AS b ON before_id" EQUALS "$3 "
+		"WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
+		/* a deleted dead letter has no time */
+		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.failed_at" BELOW "before_at OR (f.failed_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
+		"ORDER BY f.failed_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
+		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that ended before this one: the next page"}, OPTION_LIMIT}
+	},
+	{
+		.name = "retry",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "run dead letters again, or have jobs that wait for an attempt run now",
+		.output = OUTPUT_NOTHING,
+		.sql = FOR_EACH_ID("jobq.retry(j.id)"),
+	},
+	{
+		.name = "retry-many",.arguments = "",
+		.summary = "run dead letters again that fulfil all conditions; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.retry_many(",
+		.options = {
+#include "operate/filters.h"
+		}
+	},
+	{
+		.name = "delete",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "delete dead letters",
+		.output = OUTPUT_NOTHING,
+		.sql = FOR_EACH_ID("jobq.delete(j.id)"),
+	},
+	{
+		.name = "delete-many",.arguments = "",
+		.summary = "delete dead letters that fulfil all conditions; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.delete_many(",
+		.options = {
+#include "operate/filters.h"
+		}
+	},
+	{
+		.name = "prune",.arguments = "",
+		.summary = "delete old finished jobs and dead letters; print how many",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.prune($1::pg_catalog.interval, $2::pg_catalog.interval) AS deleted",
+		.options = {
+			{"older-than", 0, "TIME", "finished jobs of this age, such as 7 days"},
+			{"dead-older-than", 0, "TIME", "dead letters of this age"},
+		}
+	},
+	{
+		.name = "edit",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "change a waiting job or a dead letter",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.edit($1::pg_catalog.int8, payload => $2::pg_catalog.jsonb, headers => $3::pg_catalog.jsonb, "
+		"queue => $4::pg_catalog.text, max_attempts => $5::pg_catalog.int4, backoff => $6::pg_catalog.text, timeout => $7::pg_catalog.interval, "
+		"run_at => $8::pg_catalog.timestamptz, priority => $9::pg_catalog.int4)",
+		.options = {
+			{"payload", 0, "JSON", "what its handler or consumer gets"},
+			{"headers", 0, "JSON", "passed on to the handler"},
+			{"queue", 'q', "QUEUE", "the queue that it stands in"},
+			{"max-attempts", 0, "N", "how many attempts there are at most, 0 for no limit"},
+			{"backoff", 0, "BACKOFF", "how long the next attempt waits"},
+			{"timeout", 't', "TIME", "how long an attempt may run"},
+			{"run-at", 0, "TIME", "the earliest time at which a waiting job runs"},
+			{"priority", 0, "N", "the priority of a waiting job: a smaller number runs first"},
+		}
+	},
+	{
+		.name = "rerun",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "enqueue jobs that are over once more; print the new ids",
+		.sql = FOR_EACH_ID("jobq.rerun(j.id) AS new_id"),
+	},
+	{
+		.name = "cancel",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "stop jobs, waiting or running",
+		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),
+	},
+	{
+		.name = "cancel-many",.arguments = "",
+		.summary = "cancel jobs that fulfil all conditions; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.cancel_many(",
+		.options = {
+#include "operate/filters.h"
+		}
+	},
+	{
+		.name = "queues",.arguments = "",
+		.summary = "queues, and how many jobs stand in them",
+		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead, "
+		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
+		"FROM jobq.queues ORDER BY name",
+	},
+	{
+		.name = "create-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "create a queue, or change settings of one that exists",
+		.output = OUTPUT_NOTHING,.run = run_call,
+		.sql = "SELECT * FROM jobq.create_queue($1::pg_catalog.text",
+		.options = {
+#include "store/queue_settings.h"
+		}
+	},
+	{
+		.name = "alter-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "change settings of a queue",
+		.output = OUTPUT_NOTHING,.run = run_call,
+		.sql = "SELECT * FROM jobq.alter_queue($1::pg_catalog.text",
+		.options = {
+#include "store/queue_settings.h"
+		}
+	},
+	{
+		.name = "drop-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "drop a queue that has no jobs",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.drop_queue($1::pg_catalog.text, coalesce($2::pg_catalog.bool, false))",
+		.options = {{"force", 0, NULL, "with its dead letters"}}
+	},
+	{
+		.name = "pause",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "start no more jobs of queues",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.pause(q) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS q",
+	},
+	{
+		.name = "resume",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "start jobs of queues again",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.resume(q) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS q",
+	},
+	{
+		.name = "wait-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "wait until a queue has no job that runs or may run now",
+		.run = run_drain,
+		.sql = "SELECT jobq.wait_queue($1::pg_catalog.text, coalesce($2::pg_catalog.interval, '365 days'))",
+		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
+	},
+	{
+		.name = "kinds",.arguments = "",
+		.summary = "kinds of jobs, and what runs them",
+		.sql = "SELECT kind, handler, queue, max_attempts, backoff, timeout, max_running, rate, throttle FROM jobq.kinds ORDER BY kind",
+	},
+	{
+		.name = "workers",.arguments = "",
+		.summary = "workers and consumers, and what they run",
+		.sql = "SELECT type, coalesce(consumer, 'pool ' OPERATOR(pg_catalog.||) pool) AS name, pid, role, state, job_id, kind, attempt, "
+		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
+		"FROM jobq.workers ORDER BY type, pool, pid",
+	},
+	{
+		.name = "restart-workers",.arguments = "",
+		.summary = "replace the workers after their current jobs",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.restart_workers()",
+	},
+	{
+		.name = "schedules",.arguments = "",
+		.summary = "schedules, and when they are due",
+		.sql = "SELECT name, state, cron, timezone, next_run, pg_catalog.array_to_string(ARRAY("
+		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+	},
+	{
+		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "enqueue a job of a schedule now, and print its id",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.run_schedule($1::pg_catalog.text) AS id",
+	},
+	{
+		.name = "batches",.arguments = "",
+		.summary = "batches and workflows, the newest first",
+		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, dead, cancelled, progress "
+		"FROM jobq.batches WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.int8 IS NULL OR id" BELOW "$2) "
+		"ORDER BY id DESC LIMIT coalesce($3::pg_catalog.int8, 20)",
+		.options = {{"state", 's', "STATE", "in this state only"}, OPTION_BEFORE, OPTION_LIMIT}
+	},
+	{
+		.name = "workflow",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "the steps of a workflow, each below what it needs",
+		.run = run_workflow,
+		.sql = "SELECT s.name, s.state, s.job_id, "
+		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error, "
+		"s.elements, s.elements_completed, s.elements_dead "
+		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id" EQUALS "s.job_id "
+		"WHERE s.batch_id" EQUALS "$1::pg_catalog.int8 ORDER BY s.job_id",
+	},
+	{
+		.name = "top",.arguments = "",
+		.summary = "a live screen of queues, workers and dead letters",
+		.run = run_top,
+		.options = {{"interval", 'i', "TIME", "look again after this time; else 2 s"}}
+	},
+	{
+		.name = "doctor",.arguments = "",
+		.summary = "what is wrong or stands still, and what mends it; the exit status is 1 if it is critical",
+		.run = run_doctor,
+		.sql = "SELECT * FROM jobq.doctor(coalesce($1::pg_catalog.interval, '10 min'))",
+		.options = {{"patience", 0, "TIME", "how long a job may wait, or a transaction be open; else 10min"}}
+	},
+	{
+		.name = "monitor",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,
+		.summary = "one line, and exit status 2 if more than MAX jobs are ready",
+		.run = run_monitor,
+		.sql = "SELECT w.name, q.ready, w.most FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.int8[])) AS w(name, most) "
+		"LEFT JOIN jobq.queues q ON q.name" EQUALS "w.name",
+	},
+	{
+		.name = "web",.arguments = "",
+		.summary = "serve the console, the HTTP interface, and consumers over HTTP",
+		.run = run_web,
+		.options = {
+			{"listen", 'l', "ADDRESS", "address:port; else 127.0.0.1:8047"},
+			{"tls-cert", 0, "FILE", "the server's certificate, and those above it"},
+			{"tls-key", 0, "FILE", "its key"},
+			{"insecure", 0, NULL, "listen beyond this machine without TLS"},
+			{"token-file", 0, "FILE", "tokens of programs, and the roles that they stand for"},
+			{"read-only", 0, NULL, "change nothing"},
+			{"hide-payload", 0, "WHOM", "show no payloads to: all, or these roles, with commas"},
+			{"allow-trust", 0, NULL, "log in roles for which the server asks for no password"},
+			{"connections", 0, "N", "to the database, for each role; else 4"},
+			{"max-clients", 0, "N", "connections of browsers and programs; else 4000"},
+			{"timeout", 0, "TIME", "a statement may run so long; else 15 s"},
+			{"max-body", 0, "BYTES", "a request may be so large; else 1000000"},
+		}
+	},
+	{.name = NULL}
+};

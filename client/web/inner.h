@@ -1,0 +1,406 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  Declarations that the files of "jobq web" share.
+ *
+ * The server is one process with one thread.  The process waits in epoll for two kinds of
+ * sockets: the callers' sockets, which libmicrohttpd watches in an epoll set of its own,
+ * and connections to the database, which libpq drives without blocking.  A request that
+ * needs the database is suspended until its statement is done.
+ *
+ * A Principal is a role for which a caller has given the password or a token, with a few
+ * connections of this role.  All statements for a caller run on these connections.  The
+ * database server alone therefore decides what a caller may see and do.
+ *
+ * The files, lowest layer first:
+ *
+ *	loop.c		epoll, and memory that is freed between two turns
+ *	backend.c	connections of principals
+ *	pool.c		principals, and the queue of their statements
+ *	listener.c	the connection that listens for changes of jobs
+ *	answer.c	answers: headers, problems
+ *	session.c	identity of the caller: cookies, CSRF
+ *	login.c		log-ins, and limits on password attempts
+ *	tokens.c	the token file
+ *	shown.c		the members shown to callers for whom payloads are hidden
+ *	statement.c	the statement of a route: parameters and result
+ *	events.c	Server-Sent Events to a caller
+ *	stream.c	the jobs and topics that callers follow
+ *	given.c		jobs handed to a consumer, or released undelivered
+ *	gate.c		the statement with which consumers wait for jobs
+ *	gateway.c	waiting consumers
+ *	routes.c	the table of all routes
+ *	caller.c	connections of callers, and their eviction
+ *	request.c	a request from its first byte to its last
+ *	web.c		the command
+ *
+ * client/web/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_WEB_INNER_H
+#define JOBQ_WEB_INNER_H
+
+#include <microhttpd.h>
+
+#include "web/web.h"
+
+typedef struct Principal Principal;
+typedef struct Session Session;
+typedef struct Request Request;
+
+#define SECRET_BYTES	32
+#define SECRET_SIZE		(2 * SECRET_BYTES + 1)	/* in hexadecimal digits */
+
+/* The options of the command. */
+typedef struct WebOptions
+{
+	const char *host;			/* listen address */
+	const char *port;
+	const char *cert_file;
+	const char *key_file;
+	const char *token_file;
+	const char *hide_payload;	/* all, or roles with commas; or NULL */
+	bool		insecure;
+	bool		allow_trust;
+	bool		read_only;
+	int			connections;	/* per role, without the waiting ones */
+	int			clients;		/* most connections of callers */
+	int			timeout;		/* statement timeout in milliseconds */
+	size_t		max_body;
+	bool		tls;
+} WebOptions;
+
+extern WebOptions web;
+
+/* client/web/loop.c: a file descriptor watched by epoll. */
+typedef struct Watched
+{
+	void		(*ready) (void *owner, uint32_t events);
+	void	   *owner;
+	int			fd;				/* -1: not watched */
+	uint32_t	events;
+} Watched;
+
+extern void loop_open(void);
+extern void loop_watch(Watched *watched, int fd, uint32_t events);
+extern void loop_forget(Watched *watched);
+extern void loop_free(void *memory);
+extern void loop_wait(double patience);
+extern double web_now;			/* seconds() at the start of this turn */
+
+/*
+ * A statement for a principal.  "done" is called once.  The argument is a result of any
+ * status, which pool.c clears; or NULL, with the reason in "why".
+ */
+typedef struct Statement
+{
+	struct Statement *next;
+	const char *sql;
+	int			n;
+	const char *const *values;	/* valid until "done" is called */
+	void		(*done) (struct Statement *statement, PGresult *result, const char *why);
+	void	   *owner;
+	double		since;
+	bool		waits;			/* runs on a connection reserved for waiting */
+	struct Backend *backend;	/* the connection while running, or NULL */
+} Statement;
+
+/* A connection of a principal. */
+typedef struct Backend
+{
+	struct Backend *next;
+	Principal  *principal;
+	PGconn	   *conn;
+	Watched		watched;
+	enum
+	{
+		BACKEND_CONNECTING, BACKEND_SETTING, BACKEND_IDLE, BACKEND_BUSY,
+		BACKEND_CANCELLED		/* statement done, cancel request not */
+	}			state;
+	PostgresPollingStatusType polling;
+	Statement  *statement;
+	struct Cancel *cancel;		/* a cancel request in progress */
+	PGresult   *result;
+	double		since;			/* start of this state; while connecting, of
+								 * the attempt at this address */
+	double		patience;		/* connect timeout per address */
+	const char *host;			/* current host while connecting: see
+								 * hosts_begun() */
+	bool		waits;
+	bool		large;			/* has received a large result */
+} Backend;
+
+struct Principal
+{
+	Principal  *next;
+	char	   *role;
+	char	   *password;		/* or NULL */
+	char	   *conninfo;		/* of a token; or NULL */
+	Hosts		hosts;			/* used with a connection string */
+	bool		hide_payload;
+	bool		proven;			/* the server has accepted the password */
+	int			users;			/* sessions, tokens, requests */
+	int			nbackends;		/* without waiting ones */
+	int			nwaiting;
+	Backend    *backends;
+	Statement  *first;			/* queue of statements without a connection */
+	Statement  *last;
+	/* called when the first connection is made, or has failed */
+	void		(*proved) (Principal *principal, const char *why, bool refused);
+	void	   *proving;
+	struct Follow *follows;		/* stream.c */
+	struct Look *look;
+	struct Gate *gates;			/* gate.c */
+	struct Crowd *crowd;		/* caller.c */
+};
+
+/* client/web/backend.c */
+extern void backend_make(Principal *principal, bool waits);
+extern void backend_drop(Backend *backend);
+extern void backend_lost(Backend *backend);
+extern void backend_silent(Backend *backend);
+extern bool backend_send(Backend *backend, Statement *statement);
+extern void backend_cancel(Statement *statement);
+extern void backend_end(Backend *backend);
+extern bool backend_cancels(void);
+
+/* client/web/pool.c */
+#define MOST_OF_ROLE	63		/* bytes; the server truncates a longer name,
+								 * and would use the role of the truncated
+								 * name */
+
+extern Principal *principals;
+extern Principal *principal_make(const char *role, const char *password, const char *conninfo);
+extern Principal *principal_like(const Principal *other);
+extern void principal_use(Principal *principal);
+extern void principal_leave(Principal *principal);
+extern void principal_prove(Principal *principal);
+extern int	statement_time(bool waits);
+extern void principal_failed(Principal *principal, const char *why, bool refused);
+extern void pool_send(Principal *principal, Statement *statement);
+extern void pool_run(Principal *principal);
+extern bool pool_withdraw(Principal *principal, Statement *statement);
+extern void pool_tick(void);
+extern void pool_close(void);
+
+/* A session of a caller. */
+struct Session
+{
+	Session    *next;
+	char		id[SECRET_SIZE];
+	char		csrf[SECRET_SIZE];
+	Principal  *principal;
+	double		used;
+	bool		told;			/* an answer contains the id */
+};
+
+#define GATE_WAIT		10.0	/* most seconds in jobq.reserve() */
+
+/* A route: a method and a path. First its flags. */
+#define ROUTE_OPEN		1		/* needs no log-in */
+#define ROUTE_CONSUMES	2		/* hands out jobs with their payload; its
+								 * answer function is called even if the
+								 * caller has hung up */
+#define ROUTE_READS		4		/* reads only, though the method is not GET */
+#define MAX_PARAMETERS	16
+
+typedef struct Route
+{
+	const char *method;
+	const char *path;			/* {} matches one segment */
+	int			flags;
+	const char *members;		/* allowed members of the body, separated by
+								 * blanks; required members end in "!" */
+	const char *members_of_many;	/* replaces "members" if the body has
+									 * "ids" */
+	const char *parameters;		/* of the statement: see statement.c */
+	const char *words;			/* a parameter, and its allowed values */
+	const char *shown;			/* members of the answer for callers with
+								 * hidden payloads: see shown.c */
+	const char *sql;
+	void		(*run) (Request *request);	/* replaces the statement */
+	void		(*answer) (Request *request, PGresult *result); /* replaces the default:
+																 * the first column */
+} Route;
+
+extern const Route routes[];
+
+/*
+ * SELECT of the job whose id is a column of another row.  OFFSET keeps the planner from
+ * joining the whole view with those rows.
+ */
+#define JOB(id)	"SELECT * FROM jobq.jobs AS x WHERE x.id = " id " OFFSET 0"
+
+struct Request
+{
+	Request    *next;			/* list of all requests */
+	Request    *before;
+	struct MHD_Connection *connection;
+	char	   *target;			/* as received */
+	const Route *route;
+	char	   *segment;		/* segment of the path matched by {} */
+	Principal  *principal;
+	Session    *session;		/* or NULL: token */
+	PQExpBufferData body;
+	bool		seen;			/* headers were checked */
+	bool		begun;
+	bool		suspended;
+	bool		gone;			/* the caller has hung up */
+	bool		refused;		/* its session or token has ended */
+	bool		too_large;		/* body too large, and discarded */
+	bool		streams;		/* endless answer */
+	struct MHD_Response *response;
+	unsigned	status;
+	Watched		socket;			/* watched while suspended */
+	Statement	statement;
+	char	   *sql;			/* assembled statement text, or NULL */
+	char	   *values[MAX_PARAMETERS];
+
+	/*
+	 * called when the caller hangs up while the request waits; removes the
+	 * request from its wait queue
+	 */
+	void		(*leave) (Request *request);
+	/* called after the answer was sent, or after sending failed */
+	void		(*sent) (Request *request, bool whole);
+	void	   *state;			/* owned by stream.c, given.c or gateway.c */
+};
+
+/* client/web/caller.c */
+#define IDLE_TIME		75.0	/* most seconds between two requests */
+
+typedef struct Caller Caller;
+
+/* The address of a caller: IPv4 mapped into IPv6, or the first 64 bits of IPv6. */
+typedef struct Address
+{
+	unsigned char bytes[16];
+} Address;
+
+extern unsigned callers_most(void);
+extern Caller *caller_make(int fd, const struct sockaddr *address);
+extern void caller_free(Caller *caller);
+extern void caller_is(Caller *caller, Principal *principal);
+extern void callers_forget(Principal *principal);
+extern void caller_begins(Caller *caller);
+extern void caller_waits(Caller *caller);
+extern void caller_is_answered(Caller *caller);
+extern void caller_rests(Caller *caller);
+extern void caller_end(Caller *caller);
+extern bool caller_keeps(Caller *caller, size_t bytes);
+extern void caller_releases(Caller *caller, void (*release) (void *owner), void *owner);
+extern void caller_moves(Caller *caller);
+extern const Address *caller_address(const Caller *caller);
+extern void callers_tick(void);
+
+/* client/web/answer.c */
+extern void answer(Request *request, unsigned status, const char *type, const char *text,
+				   size_t length);
+extern void answer_with(Request *request, unsigned status, struct MHD_Response *response);
+extern void answer_header(Request *request, const char *name, const char *value);
+extern void answer_problem(Request *request, unsigned status, const char *detail);
+extern void answer_error(Request *request, const PGresult *result);
+extern void answer_no_connection(Request *request, const char *why);
+extern void answer_refused(Request *request);
+extern char *problem_text(unsigned status, const char *detail);
+extern char *problem_of(const Principal *principal, const PGresult *result);
+extern char *row_text(const PGresult *result, int row, int column);
+extern void answer_asset(Request *request);
+extern const char *header_of(Request *request, const char *name);
+
+/* client/web/session.c */
+extern void secret_make(char *secret);
+extern bool secret_equal(const char *a, const char *b);
+extern bool session_find(Request *request);
+extern bool session_allows(Request *request);
+extern void session_tick(void);
+extern Session *session_make(Principal *principal);
+extern void session_free(Session *session);
+extern void run_log_out(Request *request);
+extern void answer_session(Request *request, PGresult *result);
+extern void sessions_end(Principal *principal);
+extern bool payload_hidden(const char *role, bool is_token);
+
+/* client/web/login.c */
+extern void login_tick(void);
+extern void run_log_in(Request *request);
+
+/* client/web/tokens.c */
+extern void tokens_read(bool first);
+extern Principal *token_find(const char *token);
+
+/* client/web/shown.c */
+extern char *shown_text(const Route *route, const char *json);
+extern bool error_is_shown(const char *sqlstate);
+
+/* client/web/statement.c */
+extern void statement_begin(Request *request);
+
+/* client/web/listener.c */
+extern void listener_open(void);
+extern void listener_tick(void);
+extern void listen_to(int64_t job, int users);
+extern void run_health(Request *request);
+extern void listener_close(void);
+
+/* client/web/events.c */
+extern void stream_end(Request *request);
+
+/* client/web/stream.c */
+extern void stream_tick(void);
+extern void run_follow_job(Request *request);
+extern void run_follow_topics(Request *request);
+extern void stream_job_changed(int64_t job);
+
+/* client/web/given.c: the jobs handed to a caller. */
+typedef struct Given
+{
+	int			n;
+	PQExpBufferData jobs;		/* as JSON */
+	PQExpBufferData ids;
+	PQExpBufferData tokens;
+} Given;
+
+extern Given *given_make(void);
+extern void given_add(Given *given, const char *id, const char *token, const char *job);
+extern void given_hand_over(Request *request, Given *given);
+extern void given_back(Principal *principal, Given *given);
+extern int	releases_under_way;
+
+/* client/web/gateway.c, and gate.c below it */
+extern void answer_reserve(Request *request, PGresult *result);
+extern void gateway_refuse(Request *request);
+extern void gateway_tick(void);
+extern bool gateway_waits(void);
+
+/* client/web/routes.c */
+extern bool route_find(Request *request, const char *method);
+
+/* client/web/request.c */
+extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
+extern Caller *request_caller(Request *request);
+extern const Address *request_address(Request *request);
+extern bool request_keeps(Request *request, size_t bytes);
+extern void request_cut_off(Request *request);
+extern void request_suspend(Request *request);
+extern void request_resume(Request *request);
+extern bool request_is_gone(Request *request);
+extern void requests_without(const Session *session);
+extern void requests_without_token(Principal *principal);
+extern void requests_end(void);
+extern bool requests_go_on(bool answers);
+extern void requests_abandon(void);
+
+/* assets.inc, generated from client/console and openapi.json */
+typedef struct Asset
+{
+	const char *name;
+	const unsigned char *bytes;
+	size_t		size;
+	const char *version;		/* hash of the bytes */
+} Asset;
+
+extern const Asset assets[];
+
+#endif							/* JOBQ_WEB_INNER_H */

@@ -1,0 +1,487 @@
+/*-------------------------------------------------------------------------
+ *
+ * routes.c
+ *	  The table of all routes of "jobq web".
+ *
+ * Most routes are a statement that returns JSON.  statement.c describes the sources of
+ * its parameters; openapi.json describes the requests and answers.  search_path is
+ * pg_catalog alone.
+ *
+ * client/web/routes.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web/inner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void run_jobs(Request *request);
+static void answer_enqueued(Request *request, PGresult *result);
+static void answer_metrics(Request *request, PGresult *result);
+
+/* Allowed members of the body of a job: the arguments of enqueue(). */
+static const char enqueue_members[] = "kind! payload"
+#define JOB_OPTION(name, c_name, type, says) " " #name
+#include "produce/options.h"
+		   ;
+
+/*
+ * True if the job can inherit the trace of the request.  A trace in the job's own headers
+ * takes precedence.
+ */
+#define TRACED \
+	"jobq_internal.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
+	"AND coalesce(jsonb_typeof(b -> 'headers'), 'null') IN ('null', 'object')"
+
+#define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
+
+/*
+ * A page of rows in this order.  The statement reads at most MOST_LOOKED_AT rows, so that
+ * its time is bounded.  If the page is not full then, "next" is the last row read.  A
+ * reference to a WITH query returns the rows in the order of the query.
+ */
+#define MOST_LOOKED_AT	"3000"
+#define PAGE_BY(columns, rows, filter, n, order, last) \
+	"WITH looked AS MATERIALIZED (SELECT * FROM (" rows ") AS r ORDER BY " order " LIMIT " MOST_LOOKED_AT "), " \
+	"found AS MATERIALIZED (SELECT " columns " FROM looked AS j WHERE " filter " LIMIT " LIMIT(n) ") " \
+	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
+	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(n) " THEN (SELECT " last " FROM found) " \
+	"WHEN (SELECT count(*) FROM looked) = " MOST_LOOKED_AT " THEN (SELECT " last " FROM looked) END)"
+
+/* Highest id first. */
+#define PAGE(columns, rows, filter, n)	PAGE_BY(columns, rows, filter, n, "id DESC", "min(id)")
+
+/*
+ * Dead letters, newest first.  "next" contains a time and an id, so that paging works
+ * after the letter was deleted.
+ */
+#define DEAD_LAST \
+	"(array_agg((extract(epoch FROM (failed_at)) * 1000000)::int8 || '-' || id ORDER BY failed_at, id))[1]"
+#define DEAD_BEFORE(n) \
+	"(f.failed_at, f.id) < ('epoch'::timestamptz + split_part($" #n "::text, '-', 1)::int8 * interval '1 us', split_part($" #n "::text, '-', 2)::int8)"
+
+#define ALL(rows) \
+	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
+
+/* A function without a result, as part of an expression. */
+#define DO(call)	call "::text IS NOT NULL"
+
+#define JOB_LINE \
+	"j.id, j.state, j.kind, j.queue, j.priority, j.role, j.attempt, j.max_attempts, j.progress, j.message, " \
+	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id, j.tenant"
+
+/*
+ * Members of jobs for callers with hidden payloads (shown.c).  Every role that sees a job
+ * also sees its tenant, as in the views.
+ */
+#define JOB_SHOWN \
+	"id state kind queue priority role attempt max_attempts progress enqueued_at run_at started_at finished_at batch_id tenant"
+
+/*
+ * The text without quotations, for example the error of a job.  A quotation follows a
+ * colon.
+ */
+#define UNQUOTED(text, hide)	"CASE WHEN " hide "::bool THEN split_part(" text ", ': ', 1) ELSE " text " END"
+
+/*
+ * Jobs, from the view for this state.  The view is read from the newest job on, and
+ * indexed conditions are applied there.
+ */
+#define JOBS(view) \
+	PAGE(JOB_LINE, "SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($11::int8 IS NULL OR j.id < $11) AND ($14::int8 IS NULL OR j.id = $14)", \
+	"($1::text IS NULL OR j.state = $1) AND ($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) " \
+	"AND ($4::text IS NULL OR j.unique_key = $4) AND ($5::text IS NULL OR j.group_key = $5) AND ($7::text IS NULL OR j.role::text = $7) AND ($13::text IS NULL OR j.tenant = $13) " \
+	"AND ($8::text IS NULL OR j.headers ->> split_part($8, '=', 1) = substr($8, strpos($8, '=') + 1)) " \
+	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10)", 12)
+
+static const char all_jobs[] = JOBS("jobs AS j WHERE true");
+static const char live_jobs[] = JOBS("live_jobs AS j WHERE true");
+static const char ended_jobs[] = JOBS("jobs AS j WHERE j.finished_at IS NOT NULL");
+static const char running_jobs[] =
+JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL "
+	 "UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))");
+
+/* "done" for many ids: an error for one id fails the whole statement. */
+#define FOR_EACH_ID(call) \
+	"SELECT json_build_object('items', coalesce(json_agg(json_build_object('id', i.id, 'done', " call ")), '[]')) " \
+	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
+
+/* An operation on all dead letters matching conditions; an error without conditions. */
+#define DEAD_MANY(function) \
+	"SELECT json_build_object('count', jobq." function "(queue => b ->> 'queue', kind => b ->> 'kind', " \
+	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval)) FROM (SELECT $1::jsonb AS b) AS body"
+
+/* An operation on a queue or schedule named in the path. */
+#define NAMED(what, verb, argument) \
+	{"POST", "/api/" what "/{}/" verb, 0,.parameters = "body {}",.members = "", \
+	.sql = "SELECT json_build_object('done', " DO("jobq." verb "(" argument " => $2::text)") ")"}
+
+/*
+ * A lease, or several as arrays.  MANY calls a function that takes arrays.  EACH calls a
+ * function for each lease, in the order of the ids.  "more": the arguments after the
+ * token.
+ */
+#define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
+#define MANY(function, more) DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")")
+#define EACH(function, more) \
+	"(SELECT coalesce(bool_and(" DO("jobq." function "(v.id, v.token" more ")") "), true) " \
+	"FROM (SELECT * FROM unnest(" NUMBERS("ids") ", " NUMBERS("tokens") ") AS u (id, token) ORDER BY id) AS v)"
+#define LEASE_ROUTE(function, members_of_one, more_of_one, members_of_each, of_each) \
+	{"POST", "/api/" function, 0,.parameters = "body",.members = "id! token! " members_of_one, \
+	.members_of_many = "ids! tokens! " members_of_each, \
+	.sql = "SELECT json_build_object('done', CASE WHEN b ? 'ids' THEN " \
+	of_each " ELSE " \
+	DO("jobq." function "((b ->> 'id')::int8, (b ->> 'token')::int8" more_of_one ")") " END) " \
+	"FROM (SELECT $1::jsonb AS b) AS body"}
+#define ERROR	", b ->> 'error', (b ->> 'delay')::interval"
+#define REASON	", b ->> 'reason'"
+#define DELAY	", coalesce((b ->> 'delay')::interval, '0')"
+#define LEASE	", (b ->> 'lease')::interval"
+
+#define BATCH_SHOWN \
+	"id name state total blocked waiting running completed dead cancelled expired progress created_at started_at finished_at role parent"
+
+static const char overview[] =
+"SELECT json_build_object('at', jobq_internal.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
+"FROM jobq_internal.scheduler_state() AS s), 'not served'), "
+"'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'dead', q.dead, "
+"'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq_internal.clock() - q.oldest)::float8, "
+"'queues', q.queues, 'paused', q.paused, 'exact', q.exact, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
+"(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
+"coalesce(sum(running), 0) AS running, coalesce(sum(dead), 0) AS dead, min(oldest_ready) AS oldest, "
+"count(*) AS queues, count(*) FILTER (WHERE paused) AS paused, coalesce(bool_and(exact), true) AS exact FROM jobq.queues) AS q, "
+"(SELECT count(*) FILTER (WHERE type = 'worker') AS workers, count(*) FILTER (WHERE type = 'worker' AND job_id IS NOT NULL) AS busy, "
+"count(*) FILTER (WHERE type = 'consumer') AS consumers FROM jobq.workers) AS w";
+
+static const char session[] =
+"SELECT json_build_object('role', session_user, 'database', current_database(), 'csrf', $1::text, "
+"'read_only', $2::bool, 'hide_payload', $3::bool, "
+"'version', (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'jobq'), "
+"'manage', pg_has_role(session_user, (SELECT e.extowner FROM pg_extension AS e WHERE e.extname = 'jobq'), 'USAGE') "
+"OR EXISTS (SELECT FROM jobq.grants AS g WHERE g.privilege IN ('operate', 'manage') AND pg_has_role(session_user, g.role::oid, 'USAGE')))";
+
+/*
+ * Job counts of the last 60 minutes or 24 hours.  The source is the statistics, if the
+ * role may see those of any queue.  Otherwise the source is the role's own jobs, limited
+ * to the most recently ended jobs, so that the time of the statement is bounded.
+ */
+#define SECONDS(times) "extract(epoch FROM " times ")::float8"
+#define MOST_ENDED "5000"
+static const char series[] =
+"WITH span AS (SELECT p.step, p.unit, p.n, date_trunc(p.step, jobq_internal.clock(), 'UTC') - (p.n - 1) * p.unit AS start FROM "
+"(SELECT CASE WHEN day THEN 'hour' ELSE 'minute' END AS step, CASE WHEN day THEN interval '1 hour' ELSE interval '1 minute' END AS unit, "
+"CASE WHEN day THEN 24 ELSE 60 END AS n FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS d) AS p), "
+"counted AS MATERIALIZED (SELECT h.* FROM span AS s, LATERAL jobq_internal.stat_series(s.step, $2, $3) AS h), "
+"which AS MATERIALIZED (SELECT EXISTS (SELECT FROM counted) AS counted), "
+"ends AS MATERIALIZED (SELECT j.* FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL "
+"AND NOT (SELECT w.counted FROM which AS w) ORDER BY a.id DESC LIMIT " MOST_ENDED ") AS j), "
+"slots AS (SELECT h.since, h.enqueued, h.completed, h.failed, h.dead, h.cancelled, h.expired, "
+SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS waiting_mean, " SECONDS("h.wait_max") " AS waiting_max, "
+SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS running_mean, " SECONDS("h.run_max") " AS running_max FROM counted AS h "
+"UNION ALL SELECT date_trunc(s.step, e.finished_at, 'UTC'), NULL, count(*) FILTER (WHERE e.state = 'completed'), NULL, "
+"count(*) FILTER (WHERE e.state = 'dead'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), "
+SECONDS("avg(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " SECONDS("max(e.started_at - greatest(e.enqueued_at, e.run_at))") ", "
+SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e.started_at)") " "
+"FROM ends AS e, span AS s WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) GROUP BY 1) "
+"SELECT json_build_object('from', s.start, 'until', s.start + s.n * s.unit, 'step_seconds', " SECONDS("s.unit") "::int4, "
+"'source', CASE WHEN w.counted THEN 'statistics' ELSE 'jobs' END, "
+"'partial', (SELECT count(*) = " MOST_ENDED " AND min(e.enqueued_at) > s.start FROM ends AS e), "
+"'points', (SELECT json_agg(json_build_object('at', g.at, 'enqueued', CASE WHEN w.counted THEN coalesce(p.enqueued, 0) END, "
+"'completed', coalesce(p.completed, 0), 'failed', CASE WHEN w.counted THEN coalesce(p.failed, 0) END, 'dead', coalesce(p.dead, 0), "
+"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'waiting_mean', p.waiting_mean, 'waiting_max', p.waiting_max, "
+"'running_mean', p.running_mean, 'running_max', p.running_max) ORDER BY g.at) "
+"FROM (SELECT s.start + i * s.unit AS at FROM generate_series(0, s.n - 1) AS i) AS g LEFT JOIN slots AS p ON p.since = g.at)) "
+"FROM span AS s, which AS w";
+
+static const char metrics[] = "SELECT jobq.metrics()";
+
+/*
+ * An array of ids, an array of tokens, and the jobs, separated by blanks.  If there are
+ * no jobs and the caller waits: an exclamation mark, then the parameters of the wait.
+ */
+static const char reserve[] =
+"SELECT CASE WHEN r.jobs IS NOT NULL THEN r.jobs WHEN r.wait <= 0 THEN '{} {} {\"jobs\":[]}' "
+"ELSE '!' || json_build_object('queues', r.queues, 'max', r.max, 'lease', r.lease, 'wait', r.wait, 'held', coalesce(r.held, -1))::text END "
+"FROM (SELECT w.*, (SELECT concat(array_agg(j.id), ' ', array_agg(j.token), ' ', json_build_object('jobs', json_agg(j))) FROM jobq.reserve(w.queues, w.max, w.lease, '0', w.consumer, w.held) AS j HAVING count(*) > 0) AS jobs "
+"FROM (SELECT CASE WHEN jsonb_typeof(b -> 'queues') = 'string' THEN ARRAY[b ->> 'queues'] WHEN b -> 'queues' IS NULL THEN '{default}'::text[] "
+"ELSE ARRAY(SELECT v.value FROM jsonb_array_elements_text(b -> 'queues') WITH ORDINALITY AS v ORDER BY v.ordinality) END AS queues, "
+"coalesce((b ->> 'max')::int4, 1) AS max, coalesce((b ->> 'lease')::interval, '90 s') AS lease, "
+"least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer, (b ->> 'held')::int4 AS held "
+"FROM (SELECT $1::jsonb AS b) AS body OFFSET 0) AS w OFFSET 0) AS r";
+
+/* Retry the job, with a new payload if given. */
+static const char retry[] =
+"SELECT json_build_object('id', $2::int8, 'done', e.edited AND " DO("jobq.retry($2::int8)") ") "
+"FROM (SELECT CASE WHEN $1::jsonb ? 'payload' THEN " DO("jobq.edit($2::int8, payload => $1::jsonb -> 'payload')") " ELSE true END AS edited OFFSET 0) AS e";
+
+const Route routes[] = {
+	{"GET", "/healthz", ROUTE_OPEN,.run = run_health},
+	{"GET", "/metrics", 0,.sql = metrics,.answer = answer_metrics},
+	{"GET", "/api/openapi.json", ROUTE_OPEN,.run = answer_asset},
+	{"POST", "/api/session", ROUTE_OPEN | ROUTE_READS,.run = run_log_in,.parameters = "csrf readonly hide",.answer = answer_session,
+	.sql = session},
+	{"GET", "/api/session", 0,.parameters = "csrf readonly hide",.answer = answer_session,.sql = session},
+	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
+
+	{"GET", "/api/overview", 0,.sql = overview,
+		.shown = "at scheduler ready scheduled blocked running dead oldest_ready waiting_seconds queues paused exact workers "
+	"busy_workers consumers"},
+	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series,
+		.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
+	"waiting_mean waiting_max running_mean running_max"},
+	{"GET", "/api/jobs", 0,
+		.parameters = "?state ?queue ?kind -key -group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
+		.shown = JOB_SHOWN,
+		.words = "state scheduled ready running retryable blocked completed dead cancelled expired",
+	.run = run_jobs,.sql = all_jobs},
+	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
+		.members = enqueue_members,
+		.answer = answer_enqueued,
+		.sql = "SELECT coalesce(jobq.enqueue(kind, coalesce(payload, '{}'), options => CASE WHEN " TRACED " THEN b || "
+		"jsonb_build_object('headers', jsonb_build_object('traceparent', $3::text) || coalesce(nullif(b -> 'headers', 'null'), '{}')) "
+		"ELSE b END)::text, 'null') FROM (SELECT kind, payload, CASE WHEN $2::text IS NULL THEN b "
+		"ELSE jsonb_build_object('unique_key', $2::text) || b || jsonb_build_object('uniqueness', "
+		"jsonb_build_object('for', '1 day') || coalesce(nullif(b -> 'uniqueness', 'null'), '{}')) END AS b "
+		"FROM (SELECT $1::jsonb ->> 'kind' AS kind, $1::jsonb -> 'payload' AS payload, "
+	"($1::jsonb - '{kind,payload,options}'::text[]) || coalesce(nullif($1::jsonb -> 'options', 'null'), '{}') AS b) AS body) AS job"},
+	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
+	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
+	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "ids!",
+	.sql = FOR_EACH_ID(DO("jobq.delete(i.id)"))},
+	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
+	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
+	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
+		.shown = JOB_SHOWN " worker errors log at level sqlstate payload_hidden may_edit step name needs",
+		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, j.payload, j.headers, j.result, j.context, "
+		"j.errors, j.log, f.sqlstate, f.error_context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
+		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
+		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
+	"FROM jobq.jobs AS j LEFT JOIN jobq.dead_letters AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
+	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
+	.sql = "SELECT json_build_object('id', $1::int8, 'done', jobq.cancel($1::int8))"},
+	{"PATCH", "/api/jobs/{}", 0,.parameters = "body {}",.members = "payload headers queue max_attempts backoff timeout run_at priority",
+		.sql = "SELECT json_build_object('id', $2::int8, 'done', " DO("jobq.edit($2::int8, payload => b -> 'payload', headers => nullif(b -> 'headers', 'null'), "
+																	  "queue => b ->> 'queue', max_attempts => (b ->> 'max_attempts')::int4, backoff => b ->> 'backoff', timeout => (b ->> 'timeout')::interval, "
+																	  "run_at => (b ->> 'run_at')::timestamptz, priority => (b ->> 'priority')::int4)") ") "
+	"FROM (SELECT $1::jsonb AS b) AS body"},
+	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job,.shown = JOB_SHOWN " at level detail"},
+	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{} hide",.shown = "reason detail remedy",
+	.sql = ALL("SELECT e.reason, " UNQUOTED("e.detail", "$2") " AS detail, e.remedy FROM jobq.explain($1::int8) AS e")},
+	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.shown = "at attempt event by took cost*",
+	.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
+	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
+	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
+
+	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
+		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
+		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
+					   "j.context, j.tenant",
+					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ")",
+					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
+					   "failed_at DESC, id DESC", DEAD_LAST)},
+	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	.sql = DEAD_MANY("retry_many")},
+	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	.sql = DEAD_MANY("delete_many")},
+
+	{"GET", "/api/queues", 0,
+		.shown = "name paused paused_kinds ready scheduled blocked running dead oldest_ready exact waiting_seconds fair_weights*"
+#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+		,
+	.sql = ALL("SELECT q.*, extract(epoch FROM jobq_internal.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
+	NAMED("queues", "pause", "queue"),
+	NAMED("queues", "resume", "queue"),
+	{"POST", "/api/queues/{}/cancel", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('count', jobq.cancel_many(queue => $2::text, state => 'waiting'))"},
+	{"GET", "/api/kinds", 0,
+		.shown = "kind handler queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
+		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiter",
+	.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
+	{"GET", "/api/workers", 0,
+		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
+		"jobs_held jobs_done jobs_failed job_seconds",
+		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
+				   "extract(epoch FROM jobq_internal.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
+	{"GET", "/api/schedules", 0,
+		.shown = "name state cron timezone next_run last_run last_job_id last_state role kind missed overlap",
+		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
+				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.next_ticks(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
+				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options "
+				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
+	NAMED("schedules", "pause", "schedule"),
+	NAMED("schedules", "resume", "schedule"),
+	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('id', jobq.run_schedule($2::text))"},
+	/* backend.c disables sorts for lists, which makes doctor() slow */
+	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity what hint",
+		.sql = ALL("SELECT d.severity, " UNQUOTED("d.what", "$1") " AS what, d.hint FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
+				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
+	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
+		.words = "state pending running failing cancelling completed failed cancelled",
+		.shown = BATCH_SHOWN,
+	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
+	{"GET", "/api/batches/{}", 0,.parameters = "{}",
+		.shown = BATCH_SHOWN " steps job_id needs elements elements_completed elements_dead kind attempt",
+		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
+		"SELECT s.name, s.job_id, s.state, s.needs, s.elements, s.elements_completed, s.elements_dead, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
+		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
+	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
+	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.cancel_batch($2::int8))"},
+	{"POST", "/api/batches/{}/retry", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('count', jobq.retry_many(batch_id => $2::int8))"},
+	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_follow_topics},
+
+	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer held",
+	.sql = reserve,.answer = answer_reserve},
+	LEASE_ROUTE("ack", "result", ", b -> 'result'", "results", MANY("ack_many", ", nullif(b -> 'results', 'null')")),
+	LEASE_ROUTE("nack", "error delay", ERROR, "error delay", EACH("nack", ERROR)),
+	LEASE_ROUTE("reject", "reason", REASON, "reason", EACH("reject", REASON)),
+	LEASE_ROUTE("release", "delay payload", DELAY ", b -> 'payload'", "delay", EACH("release", DELAY)),
+	LEASE_ROUTE("extend", "lease!", LEASE, "lease!", MANY("extend_many", LEASE)),
+	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
+		.sql = "SELECT json_build_object('done', " DO("jobq.set_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
+													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},
+	{"POST", "/api/log", 0,.parameters = "body",.members = "id! token! message! level",
+		.sql = "SELECT json_build_object('done', " DO("jobq.log((b ->> 'id')::int8, (b ->> 'token')::int8, "
+													  "b ->> 'message', coalesce(b ->> 'level', 'info'))") ") FROM (SELECT $1::jsonb AS b) AS body"},
+
+	/* the console; last, because {} matches any name */
+	{"GET", "/", ROUTE_OPEN,.run = answer_asset},
+	{"GET", "/{}", ROUTE_OPEN,.run = answer_asset},
+	{NULL}
+};
+
+/*
+ * True if the path, as received, matches this pattern.  The segment for {} is decoded.
+ */
+static bool
+path_is(const char *path, size_t length, const char *pattern, char **segment)
+{
+	const char *end = path + length;
+
+	*segment = NULL;
+	for (; *pattern != '\0'; pattern++)
+	{
+		if (*pattern != '{')
+		{
+			if (path == end || *path++ != *pattern)
+				break;
+			continue;
+		}
+		else
+		{
+			char	   *to = *segment = allocate(end - path + 1);
+
+			while (path < end && *path != '/')
+			{
+				unsigned	byte;
+
+				if (*path != '%')
+					*to++ = *path++;
+				else if (end - path >= 3 && strspn(path + 1, "0123456789abcdefABCDEF") >= 2 &&
+						 sscanf(path + 1, "%2x", &byte) == 1 && byte != 0)
+				{
+					*to++ = (char) byte;
+					path += 3;
+				}
+				else
+					break;
+			}
+			pattern++;			/* the closing brace */
+			if (to == *segment || (path < end && *path == '%'))
+				break;
+		}
+	}
+	if (*pattern == '\0' && path == end)
+		return true;
+	free(*segment);
+	*segment = NULL;
+	return false;
+}
+
+/*
+ * Find the route.  If there is none, answer the request and return false.
+ */
+bool
+route_find(Request *request, const char *method)
+{
+	size_t		length = strcspn(request->target, "?#");
+	char		allowed[64] = "";
+
+	if (strcmp(method, "HEAD") == 0)
+		method = "GET";
+	for (const Route *route = routes; route->method != NULL; route++)
+	{
+		char	   *segment;
+
+		if (!path_is(request->target, length, route->path, &segment))
+			continue;
+		if (strcmp(route->method, method) == 0)
+		{
+			request->route = route;
+			request->segment = segment;
+			return true;
+		}
+		free(segment);
+		snprintf(allowed + strlen(allowed), sizeof(allowed) - strlen(allowed), "%s%s",
+				 allowed[0] != '\0' ? ", " : "", route->method);
+	}
+	if (allowed[0] == '\0')
+		answer_problem(request, MHD_HTTP_NOT_FOUND, "there is no such path");
+	else
+	{
+		answer_problem(request, MHD_HTTP_METHOD_NOT_ALLOWED, "the path has no such method");
+		answer_header(request, MHD_HTTP_HEADER_ALLOW, allowed);
+	}
+	return false;
+}
+
+/*
+ * GET /api/jobs
+ */
+static void
+run_jobs(Request *request)
+{
+	static const char *const sql_of[][2] = {
+		{"running", running_jobs},
+		{"ready", live_jobs}, {"scheduled", live_jobs}, {"retryable", live_jobs}, {"blocked", live_jobs},
+		{"completed", ended_jobs}, {"dead", ended_jobs}, {"cancelled", ended_jobs}, {"expired", ended_jobs},
+	};
+	const char *state = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "state");
+
+	for (size_t i = 0; i < sizeof(sql_of) / sizeof(sql_of[0]); i++)
+		if (state != NULL && strcmp(state, sql_of[i][0]) == 0)
+			request->sql = copy_text(sql_of[i][1]);
+	statement_begin(request);
+}
+
+/*
+ * Answer 202 with the location of the job; null if its key is held and on_conflict is
+ * "ignore".
+ */
+static void
+answer_enqueued(Request *request, PGresult *result)
+{
+	const char *id = PQgetvalue(result, 0, 0);
+	char text[	64];
+	int			length = snprintf(text, sizeof(text), "{\"id\":%s}", id);
+
+	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
+	if (strcmp(id, "null") == 0)
+		return;
+	snprintf(text, sizeof(text), "/api/jobs/%s", id);
+	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
+}
+
+static void
+answer_metrics(Request *request, PGresult *result)
+{
+	answer(request, MHD_HTTP_OK, "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		   PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+}

@@ -1,0 +1,300 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  Identity of callers: sessions, their cookie, and the token against cross-site
+ *	  requests.
+ *
+ * A request delivers a password once.  The database server verifies the password.  The
+ * program keeps the password in memory while a session exists, for later connections.
+ *
+ * A browser adds the cookie to every request, including requests made by another site.
+ * SameSite=Strict prevents this.  In addition, a request that changes data must carry the
+ * session's second secret in a header, unknown to another site; and the origin reported
+ * by the browser must be this server.
+ *
+ * client/web/session.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web/inner.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#define COOKIE			"jobq_session"
+#define SESSION_TIME	(12 * 3600.0)	/* without a request */
+#define MAX_SESSIONS	10000
+#define MAX_SESSIONS_OF_ROLE	100
+
+static Session *sessions;
+static int	nsessions;
+
+static bool same_site(Request *request);
+
+/*
+ * Make a random secret in hexadecimal digits.
+ */
+void
+secret_make(char *secret)
+{
+	unsigned char bytes[SECRET_BYTES];
+
+	if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
+		fatal(EXIT_REFUSED, "getrandom: %s", strerror(errno));
+	for (int i = 0; i < SECRET_BYTES; i++)
+		snprintf(secret + 2 * i, 3, "%02x", bytes[i]);
+	explicit_bzero(bytes, sizeof(bytes));
+}
+
+/*
+ * True if two texts are equal.  The time depends only on their lengths.
+ */
+bool
+secret_equal(const char *a, const char *b)
+{
+	size_t		length = strlen(a);
+	unsigned char differ = 0;
+
+	if (strlen(b) != length)
+		return false;
+	for (size_t i = 0; i < length; i++)
+		differ |= (unsigned char) a[i] ^ (unsigned char) b[i];
+	return differ == 0;
+}
+
+/*
+ * True if payloads are hidden from callers of this role.  "all" means all browsers.
+ * Programs with a token are affected only if the list names their role.
+ */
+bool
+payload_hidden(const char *role, bool is_token)
+{
+	const char *list = web.hide_payload;
+
+	if (list == NULL)
+		return false;
+	if (strcmp(list, "all") == 0)
+		return !is_token;
+	for (size_t length; *list != '\0'; list += length + (list[length] == ','))
+	{
+		length = strcspn(list, ",");
+		if (strlen(role) == length && strncmp(list, role, length) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Find the principal of a request.  A token takes precedence over a cookie.  Any other
+ * identity is meant for a proxy before this server.
+ */
+bool
+session_find(Request *request)
+{
+	const char *authorization = header_of(request, MHD_HTTP_HEADER_AUTHORIZATION);
+	const char *id = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, COOKIE);
+
+	if (authorization != NULL && strncasecmp(authorization, "Bearer ", 7) == 0)
+		request->principal = token_find(authorization + 7);
+	else if (id != NULL)
+		for (Session *session = sessions; session != NULL; session = session->next)
+			if (secret_equal(session->id, id))
+			{
+				session->used = web_now;
+				request->session = session;
+				request->principal = session->principal;
+			}
+	if (request->principal == NULL)
+		return false;
+	principal_use(request->principal);
+	return true;
+}
+
+/*
+ * True if a host, with or without a port, is localhost or a numeric address.
+ */
+static bool
+is_address(const char *host)
+{
+	size_t		length = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+	char		name[INET6_ADDRSTRLEN + 2];
+	unsigned char address[sizeof(struct in6_addr)];
+
+	if (strlen(host) < length || length >= sizeof(name))
+		return false;
+	snprintf(name, sizeof(name), "%.*s", (int) length, host);
+	if (name[0] != '[')
+		return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, address) == 1;
+	name[length - 1] = '\0';
+	return inet_pton(AF_INET6, name + 1, address) == 1;
+}
+
+/*
+ * True if the browser reports this server as the origin, or reports nothing.
+ *
+ * Another site can point its own host name at this server, and then has the same origin.
+ * With passwords the site gains nothing.  With --allow-trust the site could log in as any
+ * role, so the Host header must be an address or localhost.
+ */
+static bool
+same_site(Request *request)
+{
+	const char *site = header_of(request, "Sec-Fetch-Site");
+	const char *origin = header_of(request, MHD_HTTP_HEADER_ORIGIN);
+	const char *host = header_of(request, MHD_HTTP_HEADER_HOST);
+	const char *name;
+
+	if (web.allow_trust && host != NULL && !is_address(host))
+		return false;
+	if (site != NULL && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
+		return false;
+	if (origin == NULL)
+		return true;
+
+	/* a proxy may terminate TLS, so the scheme is not compared */
+	name = strstr(origin, "://");
+	return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
+}
+
+/*
+ * True if the sender intends this request, which changes data.
+ */
+bool
+session_allows(Request *request)
+{
+	const char *csrf = header_of(request, "X-CSRF-Token");
+
+	if (request->principal != NULL && request->session == NULL)
+		return true;			/* browsers add no token on their own */
+	if (!same_site(request))
+		return false;
+	return request->session == NULL || (csrf != NULL && secret_equal(request->session->csrf, csrf));
+}
+
+void
+session_free(Session *session)
+{
+	Session   **at = &sessions;
+
+	while (*at != session)
+		at = &(*at)->next;
+	*at = session->next;
+	nsessions--;
+	requests_without(session);
+	principal_leave(session->principal);
+	explicit_bzero(session, sizeof(Session));
+	free(session);
+}
+
+/*
+ * Make room for a session of this role: at the limit, end the role's least recently used
+ * session.  A role therefore cannot prevent other roles from logging in.
+ */
+static void
+session_make_room(const char *role)
+{
+	Session    *oldest = NULL;
+	int			n = 0;
+
+	for (Session *session = sessions; session != NULL; session = session->next)
+	{
+		if (!session->told || strcmp(session->principal->role, role) != 0)
+			continue;
+		n++;
+		if (oldest == NULL || session->used <= oldest->used)
+			oldest = session;
+	}
+	if (n >= MAX_SESSIONS_OF_ROLE)
+		session_free(oldest);
+}
+
+/*
+ * End all sessions of a principal, because its password is no longer valid.
+ */
+void
+sessions_end(Principal *principal)
+{
+	for (Session *session = sessions, *next; session != NULL; session = next)
+	{
+		next = session->next;
+		if (session->principal == principal)
+			session_free(session);
+	}
+}
+
+void
+session_tick(void)
+{
+	for (Session *session = sessions, *next; session != NULL; session = next)
+	{
+		next = session->next;
+		if (web_now > session->used + SESSION_TIME)
+			session_free(session);
+	}
+}
+
+/*
+ * Make a session.  Its id has not been sent yet.  At the limit, the least recently used
+ * session ends.
+ */
+Session *
+session_make(Principal *principal)
+{
+	Session    *session = allocate(sizeof(Session));
+	Session    *oldest = NULL;
+
+	for (Session *other = sessions; nsessions >= MAX_SESSIONS && other != NULL; other = other->next)
+		if (other->told && (oldest == NULL || other->used < oldest->used))
+			oldest = other;
+	if (oldest != NULL)
+		session_free(oldest);
+	secret_make(session->id);
+	secret_make(session->csrf);
+	session->principal = principal;
+	session->used = web_now;
+	session->next = sessions;
+	sessions = session;
+	nsessions++;
+	return session;
+}
+
+/*
+ * Answer with the session; with the cookie if this request made it.
+ */
+void
+answer_session(Request *request, PGresult *result)
+{
+	char		cookie[SECRET_SIZE + 128];
+
+	answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+	if (request->session == NULL || strcmp(request->route->method, "POST") != 0)
+		return;
+	session_make_room(request->principal->role);
+	request->session->told = true;
+	snprintf(cookie, sizeof(cookie), COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
+			 request->session->id, web.tls ? "; Secure" : "");
+	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE, cookie);
+}
+
+/*
+ * DELETE /api/session
+ */
+void
+run_log_out(Request *request)
+{
+	if (request->session != NULL)
+	{
+		Session    *session = request->session;
+
+		request->session = NULL;
+		session_free(session);
+	}
+	answer(request, MHD_HTTP_NO_CONTENT, "application/json", "", 0);
+	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE,
+				  COOKIE "=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+}

@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *	  The statement of a route: its parameters and its result.
+ *
+ * The words of route->parameters name the source of each parameter:
+ *
+ *	{}		the segment of the path matched by {}
+ *	body	the body; {} if there is none
+ *	?NAME	an argument after the path's question mark; null if absent
+ *	-NAME	like ?NAME, but refused to callers with hidden payloads, because
+ *			trial and error would reveal a hidden value
+ *	#NAME	a header; null if absent
+ *	hide	true if payloads are hidden from the caller
+ *	csrf	the secret of the session against cross-site requests
+ *	readonly	true with --read-only
+ *
+ * The server parses the body, in SQL.  The same statement first checks the members: all
+ * are known to the route, and no required member is missing.  The route's own statement
+ * must therefore be a scalar expression.
+ *
+ * client/web/statement.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web/inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void statement_done(Statement *statement, PGresult *result, const char *why);
+static bool parameters_of(Request *request);
+static bool arguments_known(Request *request);
+static void append_members(PQExpBuffer sql, const Route *route, bool needed);
+static void append_list(PQExpBuffer sql, const char *members, bool needed);
+static void statement_left(Request *request);
+
+/* Check a query argument: an unknown name is an error. */
+static enum MHD_Result
+argument_known(void *closure, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+	Request    *request = closure;
+	const char *words = request->route->parameters != NULL ? request->route->parameters : "";
+	size_t		length = strlen(key);
+
+	(void) kind;
+	(void) value;
+	for (const char *at = words; length > 0 && (at = strstr(at, key)) != NULL; at += length)
+	{
+		if (at == words || strchr("?-", at[-1]) == NULL || (at[length] != '\0' && at[length] != ' '))
+			continue;
+		if (at[-1] == '-' && request->principal->hide_payload)
+			request->status = MHD_HTTP_FORBIDDEN;
+		return MHD_YES;
+	}
+	request->state = (void *) key;
+	return MHD_NO;
+}
+
+static bool
+arguments_known(Request *request)
+{
+	PQExpBufferData text;
+
+	request->state = NULL;
+	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, argument_known, request);
+	if (request->state == NULL && request->status != MHD_HTTP_FORBIDDEN)
+		return true;
+	if (request->state == NULL)
+	{
+		answer_problem(request, MHD_HTTP_FORBIDDEN, "what is hidden from this role is not searched for it");
+		return false;
+	}
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "there is no argument \"%s\"", (const char *) request->state);
+	request->state = NULL;
+	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	termPQExpBuffer(&text);
+	return false;
+}
+
+/*
+ * Check the argument for which the route lists values.  If the value is not listed,
+ * answer the request and return false.
+ */
+static bool
+argument_allowed(Request *request)
+{
+	const char *words = request->route->words;
+	size_t		name_length = strcspn(words, " ");
+	char		name[64];
+	const char *value;
+	PQExpBufferData text;
+
+	snprintf(name, sizeof(name), "%.*s", (int) name_length, words);
+	words += name_length + 1;
+	value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
+	if (value == NULL || value[0] == '\0')
+		return true;
+	for (size_t length; *words != '\0'; words += length + (words[length] == ' '))
+	{
+		length = strcspn(words, " ");
+		if (strlen(value) == length && strncmp(value, words, length) == 0)
+			return true;
+	}
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "invalid value for \"%s\": \"%s\"; it is one of ", name, value);
+	for (words = request->route->words + name_length + 1; *words != '\0'; words++)
+	{
+		if (*words == ' ')
+			appendPQExpBufferChar(&text, ',');
+		appendPQExpBufferChar(&text, *words);
+	}
+	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	termPQExpBuffer(&text);
+	return false;
+}
+
+static bool
+parameters_of(Request *request)
+{
+	const char *at = request->route->parameters != NULL ? request->route->parameters : "";
+	int			n = 0;
+
+	for (size_t length; *at != '\0'; at += length + (at[length] == ' '))
+	{
+		char		word[64];
+		const char *value = NULL;
+
+		length = strcspn(at, " ");
+		if (length >= sizeof(word) || n == MAX_PARAMETERS)
+			return false;
+		memcpy(word, at, length);
+		word[length] = '\0';
+		if (strcmp(word, "{}") == 0)
+			value = request->segment;
+		else if (strcmp(word, "body") == 0 && request->body.len > 0)
+		{
+			/* may be large, and has no other use: move it */
+			request->values[n++] = request->body.data;
+			initPQExpBuffer(&request->body);
+			continue;
+		}
+		else if (strcmp(word, "body") == 0)
+			value = "{}";
+		else if (word[0] == '?' || word[0] == '-')
+			value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, word + 1);
+		else if (word[0] == '#')
+			value = header_of(request, word + 1);
+		else if (strcmp(word, "hide") == 0)
+			value = request->principal->hide_payload ? "true" : "false";
+		else if (strcmp(word, "csrf") == 0)
+			value = request->session != NULL ? request->session->csrf : NULL;
+		else if (strcmp(word, "readonly") == 0)
+			value = web.read_only ? "true" : "false";
+		/* an argument without a value counts as absent */
+		if (value != NULL && strchr("?-", word[0]) != NULL && value[0] == '\0')
+			value = NULL;
+		request->values[n++] = value != NULL ? copy_text(value) : NULL;
+	}
+	request->statement.n = n;
+	return true;
+}
+
+/*
+ * Append an array of the allowed members, or of the required members, of a body.
+ */
+static void
+append_members(PQExpBuffer sql, const Route *route, bool needed)
+{
+	if (route->members_of_many != NULL)
+	{
+		appendPQExpBufferStr(sql, "CASE WHEN $1::jsonb ? 'ids' THEN ");
+		append_list(sql, route->members_of_many, needed);
+		appendPQExpBufferStr(sql, " ELSE ");
+		append_list(sql, route->members, needed);
+		appendPQExpBufferStr(sql, " END");
+	}
+	else
+		append_list(sql, route->members, needed);
+}
+
+static void
+append_list(PQExpBuffer sql, const char *members, bool needed)
+{
+	bool		first = true;
+
+	appendPQExpBufferStr(sql, "'{");
+	for (size_t length; *members != '\0'; members += length + (members[length] == ' '))
+	{
+		bool		must;
+
+		length = strcspn(members, " ");
+		must = members[length - 1] == '!';
+		if (needed && !must)
+			continue;
+		appendPQExpBuffer(sql, "%s%.*s", first ? "" : ",", (int) (length - must), members);
+		first = false;
+	}
+	appendPQExpBufferStr(sql, "}'::text[]");
+}
+
+/*
+ * Run the statement of the route, and answer with its result.
+ */
+void
+statement_begin(Request *request)
+{
+	const Route *route = request->route;
+	Statement  *statement = &request->statement;
+	PQExpBufferData sql;
+
+	if (!arguments_known(request))
+		return;
+	if (route->words != NULL && !argument_allowed(request))
+		return;
+	if (!parameters_of(request))
+		fatal(EXIT_REFUSED, "the parameters of %s are wrong", route->path);
+	if (route->members != NULL)
+	{
+		initPQExpBuffer(&sql);
+		appendPQExpBufferStr(&sql, "SELECT CASE WHEN u.bad IS NULL AND u.lacks IS NULL THEN (");
+		appendPQExpBufferStr(&sql, route->sql);
+		appendPQExpBufferStr(&sql, ") END, u.bad, u.lacks FROM (SELECT "
+							 "(SELECT k FROM jsonb_object_keys($1::jsonb) AS k WHERE NOT k = ANY (");
+		append_members(&sql, route, false);
+		appendPQExpBufferStr(&sql, ") LIMIT 1) AS bad, (SELECT k FROM unnest(");
+		append_members(&sql, route, true);
+		appendPQExpBufferStr(&sql, ") AS k WHERE $1::jsonb -> k IS NULL OR $1::jsonb -> k = 'null' LIMIT 1) AS lacks) AS u");
+		if (PQExpBufferDataBroken(sql))
+			fatal(EXIT_REFUSED, "out of memory");
+		request->sql = sql.data;
+	}
+	statement->sql = request->sql != NULL ? request->sql : route->sql;
+	statement->values = (const char *const *) request->values;
+	statement->done = statement_done;
+	statement->owner = request;
+	request->leave = statement_left;
+	request_suspend(request);
+	pool_send(request->principal, statement);
+}
+
+/*
+ * The caller has hung up.  A running statement continues.
+ */
+static void
+statement_left(Request *request)
+{
+	if (pool_withdraw(request->principal, &request->statement))
+		request_resume(request);
+}
+
+static void
+statement_done(Statement *statement, PGresult *result, const char *why)
+{
+	Request    *request = statement->owner;
+	const Route *route = request->route;
+
+	request->leave = NULL;
+	if (request->gone && (!(route->flags & ROUTE_CONSUMES) || PQresultStatus(result) != PGRES_TUPLES_OK))
+		request_resume(request);
+	else if (result == NULL)
+		answer_no_connection(request, why);
+	else if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		answer_error(request, result);
+	else if (route->members != NULL &&
+			 (!PQgetisnull(result, 0, 1) || !PQgetisnull(result, 0, 2)))
+	{
+		PQExpBufferData text;
+		bool		bad = !PQgetisnull(result, 0, 1);
+
+		initPQExpBuffer(&text);
+		appendPQExpBuffer(&text, bad ? "the body has a member \"%s\", which is not known here"
+						  : "the body lacks the member \"%s\"", PQgetvalue(result, 0, bad ? 1 : 2));
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+		termPQExpBuffer(&text);
+	}
+	else if (PQntuples(result) == 0 || PQgetisnull(result, 0, 0))
+		answer_problem(request, MHD_HTTP_NOT_FOUND, "it does not exist, or is another role's");
+	else if (route->answer != NULL)
+		route->answer(request, result);
+	else if (request->principal->hide_payload)
+	{
+		char	   *text = shown_text(route, PQgetvalue(result, 0, 0));
+
+		answer(request, MHD_HTTP_OK, "application/json", text, strlen(text));
+		free(text);
+	}
+	else
+		answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+}
