@@ -25,15 +25,6 @@
 static void option_name(char *name, const CommandOption *option);
 static bool is_boolean(const CommandOption *option);
 
-const Command *
-command_find(const char *name)
-{
-	for (const Command *command = commands; command->name != NULL; command++)
-		if (strcmp(command->name, name) == 0)
-			return command;
-	return NULL;
-}
-
 /*
  * Write an option as typed: --max-attempts for max_attempts in SQL.
  */

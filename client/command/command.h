@@ -57,14 +57,7 @@ typedef struct Command
 	CommandOption options[MAX_OPTIONS];
 } Command;
 
-/* client/main/main.c */
-extern bool common_option(int letter, const char *argument);
-
-/* client/main/commands.c */
-extern const Command commands[];
-
 /* client/command/command.c */
-extern const Command *command_find(const char *name);
 extern int	command_parse(const Command *command, int argc, char **argv,
 						  const char **values);
 extern int	command_run(const Command *command, int argc, char **argv);

@@ -24,7 +24,6 @@ enum
 static const char *type_of(const CommandOption *option);
 static int	append_given(PQExpBuffer sql, const Command *command, const char *const *options,
 						 int n, const char **values);
-static void say_unknown(const char *line);
 static bool array_has(const char *array, const char *element);
 static void draw_step(const PGresult *steps, int step, bool *drawn, const char *before,
 					  const char *corner, const char *below);
@@ -213,18 +212,6 @@ run_drain(const Command *command, int argc, char **argv)
 }
 
 /*
- * Print the first error message as the result line of the check.
- */
-static void
-say_unknown(const char *line)
-{
-	const char *text = line + (strncmp(line, "error: ", 7) == 0 ? 7 : 0);
-
-	say_instead = NULL;
-	printf("JOBQ UNKNOWN - %.*s\n", (int) strcspn(text, "\n"), text);
-}
-
-/*
  * monitor 'mail:100,default:500', as a Nagios check: the exit status is 0, or 2 if a
  * queue exceeds its limit, or 3 if the state is unknown.
  */
@@ -255,7 +242,7 @@ run_monitor(const Command *command, int argc, char **argv)
 	}
 	arrays[0] = array_of(n, names);
 	arrays[1] = array_of(n, most);
-	say_instead = say_unknown;
+	say_as_result("JOBQ UNKNOWN - ");
 	result = PQexecParams(connect_now(), command->sql, 2, NULL, (const char *const *) arrays, NULL, NULL, 0);
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{

@@ -26,6 +26,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <wchar.h>
 
 #include <libpq-fe.h>
 
@@ -59,19 +60,28 @@ typedef struct Settings
 	bool		colour;
 } Settings;
 
+/* client/link/settings.c */
 extern Settings settings;
+extern bool common_option(int letter, const char *argument);
+
+/* client/link/text.c */
+extern size_t take_character(const char *text, size_t left, wchar_t *character);
+extern int	append_text(PQExpBuffer buffer, const char *text, int most);
+extern int	text_width(const char *text);
 
 /* client/link/message.c */
 extern void say(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void error(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void hint(const char *format,...) __attribute__((format(printf, 1, 2)));
-extern void (*say_instead) (const char *line);
+extern void say_into(char *line, size_t size);
+extern void say_as_result(const char *head);
 extern bool trouble_is_news(const char *trouble);
 extern void fatal(int status, const char *format,...)
 			__attribute__((format(printf, 2, 3), noreturn));
 extern void *allocate(size_t size);
 extern void *enlarge(void *old, size_t size);
 extern char *copy_text(const char *text);
+extern char *harmless_text(const char *text, int most);
 extern double seconds(void);
 extern int64_t whole_number(const char *text, const char *what, int64_t min,
 							int64_t max);
@@ -92,9 +102,6 @@ extern char *array_of(int n, const char *const *values);
 /* client/link/output.c */
 extern void print_result(const PGresult *result);
 extern void print_record(const PGresult *result);
-extern int	append_text(PQExpBuffer buffer, const char *text, int most);
-extern char *harmless_text(const char *text, int most);
-extern int	text_width(const char *text);
 extern void print_text(const char *text);
 extern void print_json(const char *json);
 extern void print_state(const char *state);

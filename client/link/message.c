@@ -27,15 +27,17 @@
 #define FIRST_SILENCE	60.0	/* in seconds; doubled each time */
 #define LAST_SILENCE	3600.0
 
-/* Receives each line in place of standard error, without "jobq: "; or NULL. */
-void		(*say_instead) (const char *line);
+/* Where messages go, if not to standard error. */
+static char *kept_line;			/* say_into(); or NULL */
+static size_t kept_size;
+static const char *result_head; /* say_as_result(); or NULL */
 
 static void say_as(const char *level, const char *format, va_list arguments)
 			__attribute__((format(printf, 2, 0)));
 
 /*
- * Print a line on standard error in a single write, so that lines of several processes do
- * not mix.  Further lines of a message, as in libpq's errors, begin with a tab.
+ * Print a line, mostly on standard error, in a single write, so that lines of several
+ * processes do not mix.  Further lines of a message, as in libpq's errors, begin with a tab.
  */
 static void
 say_as(const char *level, const char *format, va_list arguments)
@@ -65,18 +67,48 @@ say_as(const char *level, const char *format, va_list arguments)
 		if (stop == '\t' || *at != '\t')
 			appendPQExpBufferChar(&line, '\t');
 	}
-	if (say_instead == NULL)
+	if (kept_line == NULL && result_head == NULL)
 		appendPQExpBufferChar(&line, '\n');
 	if (PQExpBufferDataBroken(line))
 		return;
-	if (say_instead != NULL)
-		say_instead(line.data + strlen("jobq: "));
+	if (result_head != NULL)
+	{
+		const char *first = line.data + strlen("jobq: ");
+
+		first += strncmp(first, "error: ", 7) == 0 ? 7 : 0;
+		printf("%s%.*s\n", result_head, (int) strcspn(first, "\n"), first);
+		result_head = NULL;
+	}
+	else if (kept_line != NULL)
+		snprintf(kept_line, kept_size, "%s", line.data + strlen("jobq: "));
 	else
 	{
 		fflush(stdout);
 		fwrite(line.data, 1, line.len, stderr);
 	}
 	termPQExpBuffer(&line);
+}
+
+/*
+ * From here on, keep the last message in this buffer, without "jobq: ".  NULL: print
+ * messages on standard error.
+ */
+void
+say_into(char *line, size_t size)
+{
+	kept_line = line;
+	kept_size = size;
+	result_head = NULL;
+}
+
+/*
+ * Print the first line of the next message on standard output, behind "head" and without
+ * "error: ".
+ */
+void
+say_as_result(const char *head)
+{
+	result_head = head;
 }
 
 void
@@ -201,6 +233,21 @@ copy_text(const char *text)
 	size_t		size = strlen(text) + 1;
 
 	return memcpy(allocate(size), text, size);
+}
+
+/*
+ * A copy of a text, escaped, for messages.
+ */
+char *
+harmless_text(const char *text, int most)
+{
+	PQExpBufferData buffer;
+
+	initPQExpBuffer(&buffer);
+	append_text(&buffer, text, most);
+	if (PQExpBufferDataBroken(buffer))
+		fatal(EXIT_REFUSED, "out of memory");
+	return buffer.data;
 }
 
 /*

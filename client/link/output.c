@@ -3,9 +3,9 @@
  * output.c
  *	  Results as a table or as a record, for people.
  *
- * Values of jobs come from other programs, and may contain any bytes.  Control characters
- * are shown as \xNN, and each value is a single line.  On a terminal, wide columns are
- * truncated so that a row stays a line.  A pipe receives the complete values.
+ * Values of jobs come from other programs, and may contain any bytes (text.c).  On a
+ * terminal, wide columns are truncated so that a row stays a line.  A pipe receives the
+ * complete values.
  *
  * The server produces JSON; see command.c.  There, remaining control characters are
  * escaped in JSON notation.
@@ -21,7 +21,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <wchar.h>
 
 #define COLUMN_GAP	2
 #define MIN_COLUMN	12
@@ -32,96 +31,12 @@ static const char *const states[][2] = {
 	{"critical", "31"}, {"warning", "33"}, {"ok", "32"},
 };
 
-static size_t take_character(const char *text, size_t left, wchar_t *character);
 static void put_text(const char *text, int most);
 static int	terminal_width(void);
 static const char *colour_of(const char *value);
 static bool is_number(Oid type);
 static void fit_columns(int n, int *widths);
 static void print_cell(const char *text, int width, bool right, bool last, const char *colour);
-
-/*
- * Read the next character of a UTF-8 text.  Returns the number of bytes.  An invalid byte
- * or a control character counts as a character, with "character" 0.
- */
-static size_t
-take_character(const char *text, size_t left, wchar_t *character)
-{
-	const unsigned char *bytes = (const unsigned char *) text;
-	int			more = bytes[0] >= 0xF0 ? 3 : bytes[0] >= 0xE0 ? 2 : bytes[0] >= 0xC0 ? 1 : 0;
-	uint32_t	code = more == 0 ? bytes[0] : bytes[0] & (0x3F >> more);
-
-	*character = 0;
-	if ((size_t) more >= left || (more == 0 && (code >= 0x7F || code < 0x20)))
-		return 1;
-	for (int i = 1; i <= more; i++)
-	{
-		if ((bytes[i] & 0xC0) != 0x80)
-			return 1;
-		code = code << 6 | (bytes[i] & 0x3F);
-	}
-	/* C1 controls, and marks of text direction */
-	if ((code >= 0x80 && code < 0xA0) || (code >= 0x202A && code <= 0x202E) ||
-		(code >= 0x2066 && code <= 0x2069))
-		return 1;
-	*character = (wchar_t) code;
-	return more + 1;
-}
-
-/*
- * Append a text, escaped, in at most "most" columns.  Returns the width.  Without a
- * buffer the text is only measured.
- */
-int
-append_text(PQExpBuffer buffer, const char *text, int most)
-{
-	bool		cut = most < INT32_MAX && text_width(text) > most;
-	int			room = cut ? most - 1 : most;
-	int			columns = 0;
-
-	for (size_t left = strlen(text); left > 0;)
-	{
-		wchar_t		character;
-		size_t		bytes = take_character(text, left, &character);
-		char		shown[8];
-		int			width;
-
-		if (character != 0)
-			width = wcwidth(character) < 0 ? 1 : wcwidth(character);
-		else if (*text == '\n' || *text == '\t')
-			width = snprintf(shown, sizeof(shown), "%s", *text == '\n' ? "\\n" : "\\t");
-		else
-			width = snprintf(shown, sizeof(shown), "\\x%02X", (unsigned char) *text);
-		if (columns + width > room)
-			break;
-		if (buffer != NULL && character != 0)
-			appendBinaryPQExpBuffer(buffer, text, bytes);
-		else if (buffer != NULL)
-			appendPQExpBufferStr(buffer, shown);
-		columns += width;
-		text	  +=bytes;
-
-		left -= bytes;
-	}
-	if (cut && buffer != NULL)
-		appendPQExpBufferStr(buffer, "\u2026");
-	return columns + (cut ? 1 : 0);
-}
-
-/*
- * A copy of a text, escaped, for messages on standard error.
- */
-char *
-harmless_text(const char *text, int most)
-{
-	PQExpBufferData buffer;
-
-	initPQExpBuffer(&buffer);
-	append_text(&buffer, text, most);
-	if (PQExpBufferDataBroken(buffer))
-		fatal(EXIT_REFUSED, "out of memory");
-	return buffer.data;
-}
 
 /*
  * Print a text, escaped.
@@ -135,15 +50,6 @@ put_text(const char *text, int most)
 	append_text(&buffer, text, most);
 	fwrite(buffer.data, 1, buffer.len, stdout);
 	termPQExpBuffer(&buffer);
-}
-
-/*
- * The width of a text in columns.
- */
-int
-text_width(const char *text)
-{
-	return append_text(NULL, text, INT32_MAX);
 }
 
 /*

@@ -23,6 +23,8 @@
 #include "web/web.h"
 #include "work/work.h"
 
+#include <string.h>
+
 #define JOB_OPTION(name, c_name, type, says) {#name, 0, #type, says},
 #define JOB_FILTER(name, c_name, type, oid, says) {#name, 0, #type, says},
 #define QUEUE_SETTING(name, c_name, type, column, check, words, says) {#name, 0, #type, says},
@@ -356,3 +358,15 @@ const Command commands[] = {
 	},
 	{.name = NULL}
 };
+
+/*
+ * Return the command of this name, or NULL.
+ */
+const Command *
+command_find(const char *name)
+{
+	for (const Command *command = commands; command->name != NULL; command++)
+		if (strcmp(command->name, name) == 0)
+			return command;
+	return NULL;
+}

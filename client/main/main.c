@@ -18,8 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-Settings	settings;
-
 static void help(void);
 static int	command_of(int argc, char **argv);
 static void check_output(void);
@@ -50,49 +48,6 @@ help(void)
 		   "The environment (PGHOST, PGSERVICE, ...), service files and .pgpass count as for psql.\n"
 		   "The exit status is 0 if all went well, 1 if the server has refused, 2 if the\n"
 		   "usage is wrong, 3 without a connection; \"man jobq\" tells more.\n");
-}
-
-/*
- * Process an option common to all commands.  False for an unknown option.  "letter" is
- * the short form; 'j' and 'c' stand for --json and --color.
- */
-bool
-common_option(int letter, const char *argument)
-{
-	switch (letter)
-	{
-		case 'd':
-			settings.dbname = argument;
-			return true;
-		case 'h':
-			settings.host = argument;
-			return true;
-		case 'p':
-			settings.port = argument;
-			return true;
-		case 'U':
-			settings.user = argument;
-			return true;
-		case 'w':
-			settings.never_prompt = true;
-			return true;
-		case 'j':
-			settings.json = true;
-			return true;
-		case 'c':
-			if (strcmp(argument, "always") == 0)
-				settings.colour = true;
-			else if (strcmp(argument, "never") == 0)
-				settings.colour = false;
-			else if (strcmp(argument, "auto") != 0)
-				fatal(EXIT_USAGE, "invalid value for --color: \"%s\" (always, never or auto)", argument);
-			return true;
-		case 'V':
-			printf("jobq %s\n", JOBQ_VERSION);
-			exit(EXIT_DONE);
-		default:
-			return false;
-	}
 }
 
 /*
@@ -137,7 +92,7 @@ check_output(void)
 	flushed = fflush(stdout) == 0;
 	if (flushed && !ferror(stdout))
 		return;
-	say_instead = NULL;
+	say_into(NULL, 0);
 	if (poll(&out, 1, 0) <= 0 || (out.revents & POLLERR) == 0)
 		error("could not write all output: %s", flushed ? "a part is missing" : strerror(errno));
 	_exit(EXIT_REFUSED);

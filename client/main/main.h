@@ -14,4 +14,8 @@
 
 #include "command/command.h"
 
+/* client/main/commands.c */
+extern const Command commands[];
+extern const Command *command_find(const char *name);
+
 #endif							/* JOBQ_MAIN_H */

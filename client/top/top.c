@@ -399,7 +399,7 @@ run_top(const Command *command, int argc, char **argv)
 	signal(SIGTERM, end);
 	signal(SIGHUP, end);
 	draw_begin();
-	say_instead = show_status;
+	say_into(screen.status, sizeof(screen.status));
 	while (ended == 0)
 	{
 		draw(&screen);
@@ -409,7 +409,7 @@ run_top(const Command *command, int argc, char **argv)
 		go_on();
 	}
 	draw_end();
-	say_instead = NULL;
+	say_into(NULL, 0);
 	link_close(&server);
 	if (ended > 0)
 	{
