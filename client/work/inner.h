@@ -141,6 +141,7 @@ typedef struct WorkOptions
 	const char *queues;			/* an array */
 	const char *exec;			/* or NULL */
 	const char *http;			/* or NULL */
+	const char *http_secret;	/* file; or NULL */
 	const char *name;
 	int			parallel;
 	int			batch;			/* most jobs per call of jobq.reserve() */
@@ -162,18 +163,21 @@ typedef struct WorkOptions
 	bool		quiet;
 } WorkOptions;
 
+/* client/work/options.c */
 extern WorkOptions work;
 extern bool work_is_hopeless;	/* the next job would fail as well: stop */
 extern volatile sig_atomic_t work_stops;	/* number of stop signals */
+
+extern void work_options(const char **values);
+
+/* client/work/job.c */
 extern Job *jobs;				/* all jobs held, oldest first */
 extern double job_time;			/* mean duration of a job, in seconds; 0
 								 * before the first has ended */
 
-/* client/work/job.c */
 extern void job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure);
 extern void job_end(Job *job, JobOutcome outcome, const char *text);
 extern void job_done(Job *job, const char *output);
-extern void job_interrupt(Job *job);
 extern void job_forget(Job *job);
 extern int	jobs_in(JobState state);
 extern bool jobs_are_apart(void);
@@ -204,6 +208,10 @@ extern void http_start(Job *job);
 extern void http_poll(struct pollfd *polls, int n, int timeout);
 extern void http_go_on(void);
 extern void http_abort(Job *job);
+
+/* client/work/run.c */
+extern void job_start(Job *job);
+extern void job_interrupt(Job *job);
 
 /* client/work/settle.c */
 extern bool settle_holds(const Job *job, bool stopping);

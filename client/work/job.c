@@ -121,18 +121,6 @@ job_done(Job *job, const char *output)
 	free(text);
 }
 
-/*
- * Stop the process or the request of the job.
- */
-void
-job_interrupt(Job *job)
-{
-	if (job->transfer != NULL)
-		http_abort(job);
-	else
-		child_interrupt(job);
-}
-
 void
 job_forget(Job *job)
 {
