@@ -12,6 +12,8 @@
  * own, and may arrive after the end of its statement.  Therefore the next statement
  * waits until the server has processed the cancel request.
  *
+ * A connection reports to its owner, pool.c, through BackendReports.
+ *
  * client/web/backend.c
  *
  *-------------------------------------------------------------------------
@@ -51,6 +53,7 @@ static void backend_ready(void *owner, uint32_t events);
 static void backend_watch(Backend *backend);
 static void backend_connected(Backend *backend);
 static void backend_failed(Backend *backend);
+static void backend_refuse(Backend *backend, const char *why, bool refused);
 static Hosts *hosts_of(Principal *principal);
 
 static Hosts *
@@ -60,10 +63,21 @@ hosts_of(Principal *principal)
 }
 
 /*
- * Start a connection.  If the start fails at once, principal_failed() is called.
+ * The statement timeout in the database, in milliseconds.  A statement that waits for
+ * jobs may be delayed by a lock after it has reserved jobs.  No consumer has the jobs
+ * then.  The database must end the statement and roll back before the client gives up.
+ */
+int
+statement_time(bool waits)
+{
+	return web.timeout + (waits ? (int) (GATE_WAIT * 1000) : 0);
+}
+
+/*
+ * Start a connection, which reports to its owner.  A start may fail at once.
  */
 void
-backend_make(Principal *principal, bool waits)
+backend_make(Principal *principal, bool waits, const BackendReports *reports)
 {
 	const char *words[MAX_WORDS + HOST_WORDS + 1];
 	const char *values[MAX_WORDS + HOST_WORDS + 1];
@@ -109,6 +123,7 @@ backend_make(Principal *principal, bool waits)
 	hosts_add(hosts_of(principal), words, values);
 
 	backend->principal = principal;
+	backend->reports = reports;
 	backend->waits = waits;
 	backend->watched = (Watched)
 	{
@@ -162,7 +177,7 @@ backend_watch(Backend *backend)
 }
 
 /*
- * Close a connection.  The callback of a running statement is not called.
+ * Close a connection without a report.  Its memory is freed after this turn of the loop.
  */
 void
 backend_drop(Backend *backend)
@@ -187,18 +202,25 @@ backend_drop(Backend *backend)
 }
 
 /*
+ * Close a connection that could not be made, and report the failure.
+ */
+static void
+backend_refuse(Backend *backend, const char *why, bool refused)
+{
+	backend_drop(backend);
+	backend->reports->failed(backend->principal, why, refused);
+}
+
+/*
  * The server has not answered for too long.  Further attempts try the silent address
  * last, until another address is silent.
  */
 void
 backend_silent(Backend *backend)
 {
-	Principal  *principal = backend->principal;
-
 	if (backend->state == BACKEND_CONNECTING)
-		hosts_silent(hosts_of(principal), backend->conn);
-	backend_drop(backend);
-	principal_failed(principal, "the database server does not answer", false);
+		hosts_silent(hosts_of(backend->principal), backend->conn);
+	backend_refuse(backend, "the database server does not answer", false);
 }
 
 /*
@@ -210,7 +232,6 @@ backend_silent(Backend *backend)
 static void
 backend_failed(Backend *backend)
 {
-	Principal  *principal = backend->principal;
 	const char *message = PQerrorMessage(backend->conn);
 	const char *said = message;
 	bool		refused = false;
@@ -225,10 +246,7 @@ backend_failed(Backend *backend)
 		}
 	why = copy_text(said);
 	why[strcspn(why, "\n")] = '\0';
-	principal_use(principal);
-	backend_drop(backend);
-	principal_failed(principal, why, refused);
-	principal_leave(principal);
+	backend_refuse(backend, why, refused);
 	free(why);
 }
 
@@ -247,12 +265,7 @@ backend_connected(Backend *backend)
 	if (backend->principal->conninfo == NULL && !web.allow_trust &&
 		!PQconnectionUsedPassword(backend->conn))
 	{
-		Principal  *principal = backend->principal;
-
-		principal_use(principal);
-		backend_drop(backend);
-		principal_failed(principal, "the database server asks for no password, so anybody could log in", true);
-		principal_leave(principal);
+		backend_refuse(backend, "the database server asks for no password, so anybody could log in", true);
 		return;
 	}
 	snprintf(sql, sizeof(sql), "SET search_path = pg_catalog; SET statement_timeout = %d; "
@@ -277,7 +290,6 @@ backend_connected(Backend *backend)
 void
 backend_lost(Backend *backend)
 {
-	Principal  *principal = backend->principal;
 	char	   *why = copy_text(PQerrorMessage(backend->conn));
 	Statement  *statement = backend->statement;
 
@@ -288,16 +300,12 @@ backend_lost(Backend *backend)
 		return;
 	}
 	why[strcspn(why, "\n")] = '\0';
-	principal_use(principal);
 	backend->statement = NULL;
-	backend_drop(backend);
 	if (statement != NULL)
-	{
 		statement->backend = NULL;
-		statement->done(statement, NULL, why[0] != '\0' ? why : "the connection to the database is lost");
-	}
-	pool_run(principal);
-	principal_leave(principal);
+	backend_drop(backend);
+	backend->reports->ended(backend->principal, statement, NULL,
+							why[0] != '\0' ? why : "the connection to the database is lost");
 	free(why);
 }
 
@@ -308,7 +316,6 @@ static void
 backend_ready(void *owner, uint32_t events)
 {
 	Backend    *backend = owner;
-	Principal  *principal = backend->principal;
 	PGresult   *result;
 
 	(void) events;
@@ -360,16 +367,11 @@ backend_ready(void *owner, uint32_t events)
 			backend_failed(backend);
 			return;
 		}
-		principal_use(principal);
+		backend->since = web_now;
 		if (backend->state == BACKEND_SETTING)
 		{
-			void		(*proved) (Principal *, const char *, bool) = principal->proved;
-
 			backend->state = BACKEND_IDLE;
-			principal->proven = true;
-			principal->proved = NULL;
-			if (proved != NULL)
-				proved(principal, NULL, false);
+			backend->reports->connected(backend->principal);
 		}
 		else
 		{
@@ -379,20 +381,17 @@ backend_ready(void *owner, uint32_t events)
 			backend->state = backend->cancel != NULL ? BACKEND_CANCELLED : BACKEND_IDLE;
 			backend->statement = NULL;
 			statement->backend = NULL;
-			statement->done(statement, result, NULL);
+			backend->reports->ended(backend->principal, statement, result, NULL);
 		}
-		backend->since = web_now;
 		PQclear(result);
-		pool_run(principal);
-		principal_leave(principal);
 		return;
 	}
 	backend_watch(backend);
 }
 
 /*
- * Send a statement on an idle connection.  False if the connection is lost: the
- * statement's callback has been called.
+ * Send a statement on an idle connection.  False if the connection is lost:
+ * the owner has the report.
  */
 bool
 backend_send(Backend *backend, Statement *statement)
@@ -449,7 +448,7 @@ cancels_ready(void *owner, uint32_t events)
 		{
 			backend->state = BACKEND_IDLE;
 			backend->since = web_now;
-			pool_run(backend->principal);
+			backend->reports->ended(backend->principal, NULL, NULL, NULL);
 		}
 	}
 }

@@ -183,6 +183,7 @@ stream_begin(Request *request, void (*sent) (Request *request, bool whole))
 		caller_releases(request_caller(request), stream_release, stream);
 	request->sent = sent;
 	request->leave = stream_left;
+	request->refuse = stream_end;
 	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_SIZE, stream_read, stream, NULL);
 	answer_with(request, MHD_HTTP_OK, response);
 	answer_header(request, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");

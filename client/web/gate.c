@@ -105,7 +105,7 @@ wish_add(Gate *gate, Wish *wish)
 	wish->gate = gate;
 }
 
-void
+static void
 wish_take_out(Wish *wish)
 {
 	Wish	  **at = &wish->gate->wishes;
@@ -136,6 +136,34 @@ wish_for(Principal *principal, const char *lease, int held, json_t *queues)
 	wish->queues = json_incref(queues);
 	wish_add(gate, wish);
 	return wish;
+}
+
+/*
+ * Remove a caller from its gate.  Returns the gate, for which gate_run() must be called
+ * next.
+ */
+Gate *
+unpark(Parked *parked)
+{
+	Wish	   *wish = parked->wish;
+	Gate	   *gate = wish->gate;
+	Parked	  **at = &gate->first;
+
+	while (*at != parked)
+		at = &(*at)->next;
+	*at = parked->next;
+	wish->wanted -= parked->max;
+	if (--wish->ncallers == 0)
+	{
+		wish_take_out(wish);
+		json_decref(wish->queues);
+		free(wish);
+	}
+	parked->request->leave = NULL;
+	parked->request->refuse = NULL;
+	parked->request->state = NULL;
+	free(parked);
+	return gate;
 }
 
 /*

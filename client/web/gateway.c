@@ -19,6 +19,7 @@
 #include <string.h>
 
 static void parked_left(Request *request);
+static void parked_refuse(Request *request);
 
 /*
  * Answer POST /api/reserve.  The result has the jobs, or an exclamation mark and the
@@ -84,34 +85,8 @@ answer_reserve(Request *request, PGresult *result)
 	*at = parked;
 	request->state = parked;
 	request->leave = parked_left;
+	request->refuse = parked_refuse;
 	gate_run(parked->wish->gate);
-}
-
-/*
- * Remove a caller from its gate.  Returns the gate, for which gate_run() must be called
- * next.
- */
-Gate *
-unpark(Parked *parked)
-{
-	Wish	   *wish = parked->wish;
-	Gate	   *gate = wish->gate;
-	Parked	  **at = &gate->first;
-
-	while (*at != parked)
-		at = &(*at)->next;
-	*at = parked->next;
-	wish->wanted -= parked->max;
-	if (--wish->ncallers == 0)
-	{
-		wish_take_out(wish);
-		json_decref(wish->queues);
-		free(wish);
-	}
-	parked->request->leave = NULL;
-	parked->request->state = NULL;
-	free(parked);
-	return gate;
 }
 
 /*
@@ -127,16 +102,13 @@ parked_left(Request *request)
 }
 
 /*
- * The session or the token of a request has ended.  Answer the request if it is parked.
+ * The session or the token of a parked caller has ended.
  */
-void
-gateway_refuse(Request *request)
+static void
+parked_refuse(Request *request)
 {
-	Gate	   *gate;
+	Gate	   *gate = unpark(request->state);
 
-	if (request->leave != parked_left)
-		return;
-	gate = unpark(request->state);
 	answer_refused(request);
 	gate_run(gate);
 }

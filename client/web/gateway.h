@@ -70,10 +70,7 @@ typedef struct Gate
 
 /* client/web/gate.c */
 extern Wish *wish_for(Principal *principal, const char *lease, int held, json_t *queues);
-extern void wish_take_out(Wish *wish);
-extern void gate_run(Gate *gate);
-
-/* client/web/gateway.c */
 extern Gate *unpark(Parked *parked);
+extern void gate_run(Gate *gate);
 
 #endif							/* JOBQ_GATEWAY_H */

@@ -12,25 +12,29 @@
  * connections of this role.  All statements for a caller run on these connections.  The
  * database server alone therefore decides what a caller may see and do.
  *
- * The files, lowest layer first:
+ * Calls go down only, in this order of the files:
  *
- *	loop.c		epoll, and memory that is freed between two turns
- *	backend.c	connections of principals
- *	pool.c		principals, and the queue of their statements
- *	listener.c	the connection that listens for changes of jobs
- *	answer.c	answers: headers, problems
- *	session.c	identity of the caller: cookies, CSRF
- *	login.c		log-ins, and limits on password attempts
- *	tokens.c	the token file
+ *	secret.c	secrets
  *	shown.c		the members shown to callers for whom payloads are hidden
+ *	options.c	the options of the command
+ *	loop.c		epoll, and memory that is freed between two turns
+ *	caller.c	connections of callers, and their eviction
+ *	backend.c	connections of principals, which report to pool.c
+ *	principal.c	principals
+ *	connection.c	suspended requests, and requests without a session
+ *	answer.c	answers: headers, problems
+ *	tokens.c	the token file
+ *	session.c	identity of the caller: cookies, CSRF
+ *	pool.c		the queue of statements of a principal
  *	statement.c	the statement of a route: parameters and result
+ *	login.c		log-ins, and limits on password attempts
+ *	listener.c	the connection that listens for changes of jobs
  *	events.c	Server-Sent Events to a caller
  *	stream.c	the jobs and topics that callers follow
  *	given.c		jobs handed to a consumer, or released undelivered
  *	gate.c		the statement with which consumers wait for jobs
  *	gateway.c	waiting consumers
  *	routes.c	the table of all routes
- *	caller.c	connections of callers, and their eviction
  *	request.c	a request from its first byte to its last
  *	web.c		the command
  *
@@ -71,7 +75,24 @@ typedef struct WebOptions
 	bool		tls;
 } WebOptions;
 
+/* assets.inc, generated from client/console and openapi.json */
+typedef struct Asset
+{
+	const char *name;
+	const unsigned char *bytes;
+	size_t		size;
+	const char *version;		/* hash of the bytes */
+} Asset;
+
+extern const Asset assets[];
+
+/* client/web/options.c */
 extern WebOptions web;
+extern void web_options(const Command *command, int argc, char **argv);
+
+/* client/web/secret.c */
+extern void secret_make(char *secret);
+extern bool secret_equal(const char *a, const char *b);
 
 /* client/web/loop.c: a file descriptor watched by epoll. */
 typedef struct Watched
@@ -91,7 +112,7 @@ extern double web_now;			/* seconds() at the start of this turn */
 
 /*
  * A statement for a principal.  "done" is called once.  The argument is a result of any
- * status, which pool.c clears; or NULL, with the reason in "why".
+ * status, which backend.c clears; or NULL, with the reason in "why".
  */
 typedef struct Statement
 {
@@ -106,11 +127,27 @@ typedef struct Statement
 	struct Backend *backend;	/* the connection while running, or NULL */
 } Statement;
 
+/* What a connection reports to its owner. */
+typedef struct BackendReports
+{
+	/* the server has accepted the role: the connection is idle */
+	void		(*connected) (Principal *principal);
+	/* the connection could not be made, and is closed; see pool_failed() */
+	void		(*failed) (Principal *principal, const char *why, bool refused);
+
+	/*
+	 * The connection is idle or closed.  "statement" has ended, with a result
+	 * or else with the reason in "why"; NULL if none was running.
+	 */
+	void		(*ended) (Principal *principal, Statement *statement, PGresult *result, const char *why);
+} BackendReports;
+
 /* A connection of a principal. */
 typedef struct Backend
 {
 	struct Backend *next;
 	Principal  *principal;
+	const BackendReports *reports;
 	PGconn	   *conn;
 	Watched		watched;
 	enum
@@ -156,7 +193,8 @@ struct Principal
 };
 
 /* client/web/backend.c */
-extern void backend_make(Principal *principal, bool waits);
+extern int	statement_time(bool waits);
+extern void backend_make(Principal *principal, bool waits, const BackendReports *reports);
 extern void backend_drop(Backend *backend);
 extern void backend_lost(Backend *backend);
 extern void backend_silent(Backend *backend);
@@ -165,7 +203,7 @@ extern void backend_cancel(Statement *statement);
 extern void backend_end(Backend *backend);
 extern bool backend_cancels(void);
 
-/* client/web/pool.c */
+/* client/web/principal.c */
 #define MOST_OF_ROLE	63		/* bytes; the server truncates a longer name,
 								 * and would use the role of the truncated
 								 * name */
@@ -175,11 +213,10 @@ extern Principal *principal_make(const char *role, const char *password, const c
 extern Principal *principal_like(const Principal *other);
 extern void principal_use(Principal *principal);
 extern void principal_leave(Principal *principal);
+
+/* client/web/pool.c */
 extern void principal_prove(Principal *principal);
-extern int	statement_time(bool waits);
-extern void principal_failed(Principal *principal, const char *why, bool refused);
 extern void pool_send(Principal *principal, Statement *statement);
-extern void pool_run(Principal *principal);
 extern bool pool_withdraw(Principal *principal, Statement *statement);
 extern void pool_tick(void);
 extern void pool_close(void);
@@ -262,6 +299,8 @@ struct Request
 	 * request from its wait queue
 	 */
 	void		(*leave) (Request *request);
+	/* called when the session or the token ends; or NULL */
+	void		(*refuse) (Request *request);
 	/* called after the answer was sent, or after sending failed */
 	void		(*sent) (Request *request, bool whole);
 	void	   *state;			/* owned by stream.c, given.c or gateway.c */
@@ -294,6 +333,21 @@ extern void caller_moves(Caller *caller);
 extern const Address *caller_address(const Caller *caller);
 extern void callers_tick(void);
 
+/* client/web/connection.c */
+extern Request *requests;
+extern void requests_add(Request *request);
+extern void requests_remove(Request *request);
+extern Caller *caller_of(struct MHD_Connection *connection);
+extern Caller *request_caller(Request *request);
+extern const Address *request_address(Request *request);
+extern bool request_keeps(Request *request, size_t bytes);
+extern void request_cut_off(Request *request);
+extern void request_suspend(Request *request);
+extern void request_resume(Request *request);
+extern bool request_is_gone(Request *request);
+extern void requests_without(const Session *session);
+extern void requests_without_token(Principal *principal);
+
 /* client/web/answer.c */
 extern void answer(Request *request, unsigned status, const char *type, const char *text,
 				   size_t length);
@@ -310,8 +364,6 @@ extern void answer_asset(Request *request);
 extern const char *header_of(Request *request, const char *name);
 
 /* client/web/session.c */
-extern void secret_make(char *secret);
-extern bool secret_equal(const char *a, const char *b);
 extern bool session_find(Request *request);
 extern bool session_allows(Request *request);
 extern void session_tick(void);
@@ -320,7 +372,6 @@ extern void session_free(Session *session);
 extern void run_log_out(Request *request);
 extern void answer_session(Request *request, PGresult *result);
 extern void sessions_end(Principal *principal);
-extern bool payload_hidden(const char *role, bool is_token);
 
 /* client/web/login.c */
 extern void login_tick(void);
@@ -333,14 +384,27 @@ extern Principal *token_find(const char *token);
 /* client/web/shown.c */
 extern char *shown_text(const Route *route, const char *json);
 extern bool error_is_shown(const char *sqlstate);
+extern bool payload_hidden(const char *role, bool is_token);
 
 /* client/web/statement.c */
 extern void statement_begin(Request *request);
 
 /* client/web/listener.c */
+
+/* A channel with listening callers. */
+typedef struct Channel
+{
+	struct Channel *next;
+	int64_t		job;
+	int			users;
+	bool		listening;
+	unsigned	changes;		/* of the job, since the first listener */
+} Channel;
+
 extern void listener_open(void);
 extern void listener_tick(void);
-extern void listen_to(int64_t job, int users);
+extern Channel *listener_join(int64_t job);
+extern void listener_leave(Channel *channel);
 extern void run_health(Request *request);
 extern void listener_close(void);
 
@@ -348,10 +412,11 @@ extern void listener_close(void);
 extern void stream_end(Request *request);
 
 /* client/web/stream.c */
+#define MAX_TOPICS		8
+
 extern void stream_tick(void);
 extern void run_follow_job(Request *request);
-extern void run_follow_topics(Request *request);
-extern void stream_job_changed(int64_t job);
+extern void follow_topics(Request *request, const Route *const *topics, int n);
 
 /* client/web/given.c: the jobs handed to a caller. */
 typedef struct Given
@@ -368,9 +433,8 @@ extern void given_hand_over(Request *request, Given *given);
 extern void given_back(Principal *principal, Given *given);
 extern int	releases_under_way;
 
-/* client/web/gateway.c, and gate.c below it */
+/* client/web/gateway.c */
 extern void answer_reserve(Request *request, PGresult *result);
-extern void gateway_refuse(Request *request);
 extern void gateway_tick(void);
 extern bool gateway_waits(void);
 
@@ -379,28 +443,8 @@ extern bool route_find(Request *request, const char *method);
 
 /* client/web/request.c */
 extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
-extern Caller *request_caller(Request *request);
-extern const Address *request_address(Request *request);
-extern bool request_keeps(Request *request, size_t bytes);
-extern void request_cut_off(Request *request);
-extern void request_suspend(Request *request);
-extern void request_resume(Request *request);
-extern bool request_is_gone(Request *request);
-extern void requests_without(const Session *session);
-extern void requests_without_token(Principal *principal);
 extern void requests_end(void);
 extern bool requests_go_on(bool answers);
 extern void requests_abandon(void);
-
-/* assets.inc, generated from client/console and openapi.json */
-typedef struct Asset
-{
-	const char *name;
-	const unsigned char *bytes;
-	size_t		size;
-	const char *version;		/* hash of the bytes */
-} Asset;
-
-extern const Asset assets[];
 
 #endif							/* JOBQ_WEB_INNER_H */

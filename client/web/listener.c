@@ -20,15 +20,6 @@
 
 #define LISTEN_TIME		15.0	/* for an answer, in seconds */
 
-/* A channel with listening callers. */
-typedef struct Channel
-{
-	struct Channel *next;
-	int64_t		job;
-	int			users;
-	bool		listening;
-} Channel;
-
 static Link listener;
 static Watched listener_watched = {.fd = -1};
 static Channel *channels;
@@ -36,10 +27,10 @@ static Channel *channels;
 static void listener_run(void);
 
 /*
- * Add "users" (which may be negative) to the listeners of a job.
+ * Return the channel of a job, for a listener that calls listener_leave() later.
  */
-void
-listen_to(int64_t job, int users)
+Channel *
+listener_join(int64_t job)
 {
 	Channel    *channel = channels;
 
@@ -52,8 +43,27 @@ listen_to(int64_t job, int users)
 		channel->next = channels;
 		channels = channel;
 	}
-	channel->users += users;
+	channel->users++;
 	listener_run();
+	return channel;
+}
+
+void
+listener_leave(Channel *channel)
+{
+	channel->users--;
+	listener_run();
+}
+
+/*
+ * Note that a job has changed.
+ */
+static void
+channel_changed(int64_t job)
+{
+	for (Channel *channel = channels; channel != NULL; channel = channel->next)
+		if (channel->job == job)
+			channel->changes++;
 }
 
 /*
@@ -112,7 +122,7 @@ listener_go_on(void)
 		long long	job = strncmp(notify->relname, "jobq_job_", 9) == 0 ? atoll(notify->relname + 9) : 0;
 
 		if (job > 0)
-			stream_job_changed(job);
+			channel_changed(job);
 		PQfreemem(notify);
 	}
 	listener_run();

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pool.c
- *	  Principals, and statements on their connections.
+ *	  Statements on the connections of principals.
  *
  * The statements of a principal wait in a queue for its few connections.  Connections are
  * made on demand, and closed after a minute without use.  Statements that wait for jobs
@@ -13,10 +13,6 @@
  */
 #include "web/inner.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define CANCEL_TIME		1.0		/* for a cancel request to arrive; then its
 								 * connection is closed */
 #define ANSWER_TIME		15.0	/* for an answer, beyond the statement timeout */
@@ -26,79 +22,16 @@
 								 * results */
 #define MAX_WAITING		4		/* waiting connections per principal */
 
-Principal  *principals;
+static void pool_connected(Principal *principal);
+static void pool_failed(Principal *principal, const char *why, bool refused);
+static void pool_ended(Principal *principal, Statement *statement, PGresult *result, const char *why);
+static void pool_run(Principal *principal);
 
-static void forget_password(char *password);
-
-/*
- * Make a principal without users, from a role and password, or from the connection string
- * of a token.
- */
-Principal *
-principal_make(const char *role, const char *password, const char *conninfo)
-{
-	Principal  *principal = allocate(sizeof(Principal));
-
-	principal->role = copy_text(role);
-	principal->password = password != NULL ? copy_text(password) : NULL;
-	principal->conninfo = conninfo != NULL ? copy_text(conninfo) : NULL;
-	principal->hide_payload = payload_hidden(role, conninfo != NULL);
-	principal->next = principals;
-	principals = principal;
-	return principal;
-}
-
-/*
- * Find another proven principal with the same role and password, or NULL.
- */
-Principal *
-principal_like(const Principal *other)
-{
-	for (Principal *principal = principals; principal != NULL; principal = principal->next)
-		if (principal != other && principal->proven && principal->conninfo == NULL &&
-			other->conninfo == NULL && strcmp(principal->role, other->role) == 0 &&
-			secret_equal(principal->password, other->password))
-			return principal;
-	return NULL;
-}
-
-void
-principal_use(Principal *principal)
-{
-	principal->users++;
-}
-
-/*
- * Drop a use.  The last user closes the connections.
- */
-void
-principal_leave(Principal *principal)
-{
-	Principal **at = &principals;
-
-	if (--principal->users > 0)
-		return;
-	callers_forget(principal);
-	while (principal->backends != NULL)
-		backend_drop(principal->backends);
-	while (*at != principal)
-		at = &(*at)->next;
-	*at = principal->next;
-	free(principal->role);
-	forget_password(principal->password);
-	forget_password(principal->conninfo);
-	hosts_free(&principal->hosts);
-	free(principal->look);
-	loop_free(principal);
-}
-
-static void
-forget_password(char *password)
-{
-	if (password != NULL)
-		explicit_bzero(password, strlen(password));
-	free(password);
-}
+static const BackendReports reports = {
+	.connected = pool_connected,
+	.failed = pool_failed,
+	.ended = pool_ended,
+};
 
 /*
  * Make the first connection.  principal->proved receives the outcome.
@@ -106,26 +39,32 @@ forget_password(char *password)
 void
 principal_prove(Principal *principal)
 {
-	backend_make(principal, false);
+	backend_make(principal, false, &reports);
 }
 
 /*
- * The statement timeout in the database, in milliseconds.  A statement that waits for
- * jobs may be delayed by a lock after it has reserved jobs.  No consumer has the jobs
- * then.  The database must end the statement and roll back before the client gives up.
+ * Report of a connection: the server has accepted the role.
  */
-int
-statement_time(bool waits)
+static void
+pool_connected(Principal *principal)
 {
-	return web.timeout + (waits ? (int) (GATE_WAIT * 1000) : 0);
+	void		(*proved) (Principal *, const char *, bool) = principal->proved;
+
+	principal_use(principal);
+	principal->proven = true;
+	principal->proved = NULL;
+	if (proved != NULL)
+		proved(principal, NULL, false);
+	pool_run(principal);
+	principal_leave(principal);
 }
 
 /*
- * A connection could not be made.  The waiting statements fail, unless another connection
+ * Report of a connection: it could not be made.  The waiting statements fail, unless another connection
  * of the same kind exists.  "refused": the server does not accept the role or password.
  */
-void
-principal_failed(Principal *principal, const char *why, bool refused)
+static void
+pool_failed(Principal *principal, const char *why, bool refused)
 {
 	void		(*proved) (Principal *, const char *, bool) = principal->proved;
 	Statement  *ended = NULL;
@@ -168,6 +107,20 @@ principal_failed(Principal *principal, const char *why, bool refused)
 }
 
 /*
+ * Report of a connection: its statement has ended, or a cancel request has.  The
+ * connection is idle or closed.
+ */
+static void
+pool_ended(Principal *principal, Statement *statement, PGresult *result, const char *why)
+{
+	principal_use(principal);
+	if (statement != NULL)
+		statement->done(statement, result, why);
+	pool_run(principal);
+	principal_leave(principal);
+}
+
+/*
  * Append a statement to the queue.
  */
 void
@@ -187,7 +140,7 @@ pool_send(Principal *principal, Statement *statement)
 /*
  * Assign queued statements to idle connections, and make connections for the rest.
  */
-void
+static void
 pool_run(Principal *principal)
 {
 	int			wanted[2] = {0, 0};
@@ -218,9 +171,9 @@ pool_run(Principal *principal)
 	 * connections
 	 */
 	if (wanted[false] > 0 && principal->nbackends < web.connections)
-		backend_make(principal, false);
+		backend_make(principal, false, &reports);
 	else if (wanted[true] > 0 && principal->nwaiting < MAX_WAITING)
-		backend_make(principal, true);
+		backend_make(principal, true, &reports);
 }
 
 /*

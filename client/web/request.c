@@ -8,10 +8,7 @@
  * the headers are answered before the body is read.  A body over the limit is discarded.
  * Callers without a log-in have a lower limit.
  *
- * libmicrohttpd does not watch the socket of a suspended request, so this file does.  If
- * the caller hangs up, request->leave is called.
- *
- * Time limits of callers are in caller.c.
+ * Suspended requests are in connection.c, and time limits of callers in caller.c.
  *
  * client/web/request.c
  *
@@ -19,65 +16,14 @@
  */
 #include "web/inner.h"
 
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
 #define HEADER_MEMORY	16384	/* bytes per connection, for headers */
 #define OPEN_BODY		8192	/* body limit of routes without log-in */
 
-static Request *requests;
 static bool ending;				/* no new request begins */
-
-static Caller *
-caller_of(struct MHD_Connection *connection)
-{
-	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-}
-
-/*
- * The caller of a request; NULL while the connection is being closed.
- */
-Caller *
-request_caller(Request *request)
-{
-	return caller_of(request->connection);
-}
-
-/*
- * The address of the caller.
- */
-const Address *
-request_address(Request *request)
-{
-	static const Address nowhere;
-	Caller	   *caller = request_caller(request);
-
-	return caller != NULL ? caller_address(caller) : &nowhere;
-}
-
-/*
- * Account "bytes" as kept for the caller of a request.  False if its memory limit is
- * reached.
- */
-bool
-request_keeps(Request *request, size_t bytes)
-{
-	Caller	   *caller = request_caller(request);
-
-	return caller == NULL || caller_keeps(caller, bytes);
-}
-
-void
-request_cut_off(Request *request)
-{
-	if (request_caller(request) != NULL)
-		caller_end(request_caller(request));
-}
 
 static void
 connection_changed(void *closure, struct MHD_Connection *connection, void **context,
@@ -112,10 +58,7 @@ request_started(void *closure, const char *target, struct MHD_Connection *connec
 	request->target = copy_text(target);
 	request->socket.fd = -1;
 	initPQExpBuffer(&request->body);
-	request->next = requests;
-	if (requests != NULL)
-		requests->before = request;
-	requests = request;
+	requests_add(request);
 	return request;
 }
 
@@ -163,112 +106,13 @@ request_completed(void *closure, struct MHD_Connection *connection, void **conte
 		MHD_destroy_response(request->response);
 	if (request->principal != NULL)
 		principal_leave(request->principal);
-	if (request->before != NULL)
-		request->before->next = request->next;
-	else
-		requests = request->next;
-	if (request->next != NULL)
-		request->next->before = request->before;
+	requests_remove(request);
 	body_forget(request);
 	termPQExpBuffer(&request->body);
 	free(request->sql);
 	free(request->segment);
 	free(request->target);
 	loop_free(request);
-}
-
-static void
-socket_ready(void *owner, uint32_t events)
-{
-	Request    *request = owner;
-
-	(void) events;
-	loop_forget(&request->socket);
-	request->gone = true;
-	if (request->leave != NULL)
-		request->leave(request);
-}
-
-/*
- * True if the caller of a suspended request has hung up, even if epoll has not yet
- * reported this.
- */
-bool
-request_is_gone(Request *request)
-{
-	struct pollfd socket = {.fd = request->socket.fd,.events = POLLRDHUP};
-
-	if (request->socket.fd >= 0 && poll(&socket, 1, 0) > 0)
-		request->gone = true;
-	return request->gone;
-}
-
-/*
- * Suspend a request until request_resume().  If the caller hangs up, request->gone is set
- * and request->leave is called, which may resume the request.  Otherwise the source of
- * the awaited event resumes it.
- */
-void
-request_suspend(Request *request)
-{
-	if (request->suspended)
-		return;
-	request->suspended = true;
-	MHD_suspend_connection(request->connection);
-	request->socket.ready = socket_ready;
-	request->socket.owner = request;
-	loop_watch(&request->socket, MHD_get_connection_info(request->connection,
-														 MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
-			   EPOLLRDHUP);
-}
-
-void
-request_resume(Request *request)
-{
-	if (!request->suspended)
-		return;
-	request->suspended = false;
-	loop_forget(&request->socket);
-	MHD_resume_connection(request->connection);
-}
-
-/*
- * The session or token of the request has ended.  A running statement is not cancelled.
- */
-static void
-request_refuse(Request *request)
-{
-	Caller	   *caller = caller_of(request->connection);
-
-	if (caller != NULL)
-		caller_is(caller, NULL);
-	request->session = NULL;
-	request->refused = true;
-	stream_end(request);
-	gateway_refuse(request);
-}
-
-/*
- * Refuse the requests of a session, which ends.
- */
-void
-requests_without(const Session *session)
-{
-	for (Request *request = requests; request != NULL; request = request->next)
-		if (request->session == session)
-			request_refuse(request);
-}
-
-/*
- * Refuse the requests of a token, by its principal.
- */
-void
-requests_without_token(Principal *principal)
-{
-	for (Request *request = requests; request != NULL; request = request->next)
-		if (request->principal == principal)
-			request_refuse(request);
-	callers_forget(principal);
 }
 
 /* Counts of the headers that frame a request or name the host. */

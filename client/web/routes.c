@@ -18,6 +18,7 @@
 #include <string.h>
 
 static void run_jobs(Request *request);
+static void run_topics(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
 
@@ -335,7 +336,7 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.cancel_batch($2::int8))"},
 	{"POST", "/api/batches/{}/retry", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('count', jobq.retry_many(batch_id => $2::int8))"},
-	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_follow_topics},
+	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_topics},
 
 	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer held",
 	.sql = reserve,.answer = answer_reserve},
@@ -459,6 +460,44 @@ run_jobs(Request *request)
 		if (state != NULL && strcmp(state, sql_of[i][0]) == 0)
 			request->sql = copy_text(sql_of[i][1]);
 	statement_begin(request);
+}
+
+/*
+ * GET /api/events
+ */
+static void
+run_topics(Request *request)
+{
+	static const char known[] = " overview queues kinds workers schedules batches dead jobs ";
+	const char *topics = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "topics");
+	const Route *found[MAX_TOPICS];
+	int			n = 0;
+
+	if (topics == NULL)
+		topics = "overview";
+	for (size_t length; *topics != '\0'; topics += length + (topics[length] == ','))
+	{
+		char		word[32];
+		const Route *route = routes;
+
+		length = strcspn(topics, ",");
+		snprintf(word, sizeof(word), " %.*s ", (int) (length < 20 ? length : 20), topics);
+		if (length == 0 || strstr(known, word) == NULL || memchr(topics, ' ', length) != NULL)
+		{
+			answer_problem(request, MHD_HTTP_BAD_REQUEST,
+						   "topics are overview, queues, kinds, workers, schedules, batches, dead and jobs, with commas between them");
+			return;
+		}
+		while (strncmp(route->path, "/api/", 5) != 0 || strcmp(route->method, "GET") != 0 ||
+			   strlen(route->path + 5) != length || strncmp(route->path + 5, topics, length) != 0)
+			route++;
+		for (int i = 0; i < n; i++)
+			if (found[i] == route)
+				route = NULL;
+		if (route != NULL && n < MAX_TOPICS)
+			found[n++] = route;
+	}
+	follow_topics(request, found, n);
 }
 
 /*

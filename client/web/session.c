@@ -19,12 +19,10 @@
 #include "web/inner.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
 
 #define COOKIE			"jobq_session"
 #define SESSION_TIME	(12 * 3600.0)	/* without a request */
@@ -35,59 +33,6 @@ static Session *sessions;
 static int	nsessions;
 
 static bool same_site(Request *request);
-
-/*
- * Make a random secret in hexadecimal digits.
- */
-void
-secret_make(char *secret)
-{
-	unsigned char bytes[SECRET_BYTES];
-
-	if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
-		fatal(EXIT_REFUSED, "getrandom: %s", strerror(errno));
-	for (int i = 0; i < SECRET_BYTES; i++)
-		snprintf(secret + 2 * i, 3, "%02x", bytes[i]);
-	explicit_bzero(bytes, sizeof(bytes));
-}
-
-/*
- * True if two texts are equal.  The time depends only on their lengths.
- */
-bool
-secret_equal(const char *a, const char *b)
-{
-	size_t		length = strlen(a);
-	unsigned char differ = 0;
-
-	if (strlen(b) != length)
-		return false;
-	for (size_t i = 0; i < length; i++)
-		differ |= (unsigned char) a[i] ^ (unsigned char) b[i];
-	return differ == 0;
-}
-
-/*
- * True if payloads are hidden from callers of this role.  "all" means all browsers.
- * Programs with a token are affected only if the list names their role.
- */
-bool
-payload_hidden(const char *role, bool is_token)
-{
-	const char *list = web.hide_payload;
-
-	if (list == NULL)
-		return false;
-	if (strcmp(list, "all") == 0)
-		return !is_token;
-	for (size_t length; *list != '\0'; list += length + (list[length] == ','))
-	{
-		length = strcspn(list, ",");
-		if (strlen(role) == length && strncmp(list, role, length) == 0)
-			return true;
-	}
-	return false;
-}
 
 /*
  * Find the principal of a request.  A token takes precedence over a cookie.  Any other

@@ -134,3 +134,25 @@ error_is_shown(const char *sqlstate)
 			return true;
 	return false;
 }
+
+/*
+ * True if payloads are hidden from callers of this role.  "all" means all browsers.
+ * Programs with a token are affected only if the list names their role.
+ */
+bool
+payload_hidden(const char *role, bool is_token)
+{
+	const char *list = web.hide_payload;
+
+	if (list == NULL)
+		return false;
+	if (strcmp(list, "all") == 0)
+		return !is_token;
+	for (size_t length; *list != '\0'; list += length + (list[length] == ','))
+	{
+		length = strcspn(list, ",");
+		if (strlen(role) == length && strncmp(list, role, length) == 0)
+			return true;
+	}
+	return false;
+}

@@ -90,8 +90,8 @@ follow_free(Follow *follow)
 	while (*at != follow)
 		at = &(*at)->next;
 	*at = follow->next;
-	if (follow->job != 0)
-		listen_to(follow->job, -1);
+	if (follow->channel != NULL)
+		listener_leave(follow->channel);
 	free(follow->text);
 	free(follow);
 }
@@ -138,7 +138,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 		follow->next = principal->follows;
 		principal->follows = follow;
 		if (job != 0)
-			listen_to(job, 1);
+			follow->channel = listener_join(job);
 	}
 	follower->stream = stream;
 	follower->follow = follow;
@@ -183,44 +183,15 @@ run_follow_job(Request *request)
 }
 
 /*
- * GET /api/events
+ * Send the lists of these routes, and each change.
  */
 void
-run_follow_topics(Request *request)
+follow_topics(Request *request, const Route *const *topics, int n)
 {
-	static const char known[] = " overview queues kinds workers schedules batches dead jobs ";
-	const char *topics = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "topics");
-	const Route *found[MAX_TOPICS];
-	int			n = 0;
-	Stream	   *stream;
+	Stream	   *stream = stream_begin(request, stream_free);
 
-	if (topics == NULL)
-		topics = "overview";
-	for (size_t length; *topics != '\0'; topics += length + (topics[length] == ','))
-	{
-		char		word[32];
-		const Route *route = routes;
-
-		length = strcspn(topics, ",");
-		snprintf(word, sizeof(word), " %.*s ", (int) (length < 20 ? length : 20), topics);
-		if (length == 0 || strstr(known, word) == NULL || memchr(topics, ' ', length) != NULL)
-		{
-			answer_problem(request, MHD_HTTP_BAD_REQUEST,
-						   "topics are overview, queues, kinds, workers, schedules, batches, dead and jobs, with commas between them");
-			return;
-		}
-		while (strncmp(route->path, "/api/", 5) != 0 || strcmp(route->method, "GET") != 0 ||
-			   strlen(route->path + 5) != length || strncmp(route->path + 5, topics, length) != 0)
-			route++;
-		for (int i = 0; i < n; i++)
-			if (found[i] == route)
-				route = NULL;
-		if (route != NULL && n < MAX_TOPICS)
-			found[n++] = route;
-	}
-	stream = stream_begin(request, stream_free);
 	for (int i = 0; i < n; i++)
-		follow_begin(stream, 0, found[i]);
+		follow_begin(stream, 0, topics[i]);
 	stream_tick();
 }
 
@@ -301,7 +272,7 @@ jobs_look(Principal *principal)
 	initPQExpBuffer(&lines);
 	for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
 	{
-		if (follow->job == 0 || web_now < follow->due)
+		if (follow->job == 0 || (web_now < follow->due && follow->changes == follow->channel->changes))
 			continue;
 		for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
 		{
@@ -318,6 +289,7 @@ jobs_look(Principal *principal)
 			n++;
 		}
 		follow->due = web_now + JOB_PAUSE;
+		follow->changes = follow->channel->changes;
 	}
 	if (n == 0)
 	{
@@ -413,18 +385,6 @@ look_done(Statement *statement, PGresult *result, const char *why)
 		free(problem);
 	}
 	principal_leave(principal);
-}
-
-/*
- * A job has changed: all follows of this job are due.
- */
-void
-stream_job_changed(int64_t job)
-{
-	for (Principal *principal = principals; principal != NULL; principal = principal->next)
-		for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
-			if (follow->job == job)
-				follow->due = web_now;
 }
 
 /*

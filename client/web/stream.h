@@ -12,7 +12,6 @@
 
 #include "web/inner.h"
 
-#define MAX_TOPICS		8
 #define HASH_SIZE		17
 
 typedef struct Stream Stream;
@@ -34,6 +33,8 @@ typedef struct Follow
 	struct Follow *next;
 	Principal  *principal;
 	int64_t		job;			/* 0: a topic */
+	Channel    *channel;		/* of the job, or NULL */
+	unsigned	changes;		/* of the channel, known to the last read */
 	const Route *topic;			/* or the route of a job's events */
 	Follower   *followers;
 	double		due;
