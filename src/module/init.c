@@ -75,7 +75,6 @@ _PG_init(void)
 	jobq_listeners_install();
 	jobq_limit_keys_install();
 	jobq_length_install();
-	jobq_drop_install();
 	jobq_stats_install();
 	jobq_drop_queue_install();
 

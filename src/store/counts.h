@@ -100,9 +100,6 @@ extern void jobq_length_install(void);
 extern void jobq_length_add(int32 queue_id, int n);
 extern void jobq_length_remove(int32 queue_id);
 
-/* src/store/drop.c */
-extern void jobq_drop_install(void);
-
 /* src/store/full.c */
 extern void jobq_length_reserve(const JobqJob *job, int n);
 

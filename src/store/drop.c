@@ -67,7 +67,6 @@ static bool drop(const Search *search, JobqJob *job);
 static int	drop_in_lane(const Search *search, Lane *lane, bool from_key, int n);
 static bool next_lane(const Search *search, bool first, Lane *lane);
 static bool find_lane(const Search *search, const Lane *own, Lane *best);
-static int	drop_oldest(const JobqJob *job, int n);
 
 /*
  * Make a scan key for the comparison of index columns first to last, as a row, with the lane's
@@ -257,8 +256,8 @@ find_lane(const Search *search, const Lane *own, Lane *best)
  * Cancel up to n waiting jobs of this job's queue, to make room for jobs like this one.
  * Returns the number of cancelled jobs.
  */
-static int
-drop_oldest(const JobqJob *job, int n)
+int
+jobq_drop_oldest(const JobqJob *job, int n)
 {
 	JobqJob		copy = *job;
 	JobqDatabase *db = jobq_my_database();
@@ -304,11 +303,4 @@ drop_oldest(const JobqJob *job, int n)
 	index_close(search.index, NoLock);
 	table_close(search.rel, NoLock);
 	return done;
-}
-
-/* Install the function for full.c.  Called once per process. */
-void
-jobq_drop_install(void)
-{
-	jobq_drop_oldest = drop_oldest;
 }

@@ -20,8 +20,6 @@
  */
 #define MAX_ROUNDS	10
 
-int			(*jobq_drop_oldest) (const JobqJob *job, int n) = NULL;
-
 static TimestampTz give_up_at(void);
 static void refuse(const JobqQueue *queue, int64 length, int n, bool waited);
 

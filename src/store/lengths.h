@@ -75,11 +75,7 @@ extern void jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room);
 extern void jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
 								   const JobqDropped *before);
 
-/*
- * src/store/full.c: function to cancel up to n waiting jobs, to make room for jobs like this
- * one, and returns their number.  A pointer, because the function uses the archive, and the
- * archive uses full.c.
- */
-extern int	(*jobq_drop_oldest) (const JobqJob *job, int n);
+/* src/store/drop.c */
+extern int	jobq_drop_oldest(const JobqJob *job, int n);
 
 #endif							/* JOBQ_STORE_LENGTHS_H */
