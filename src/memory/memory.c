@@ -16,8 +16,6 @@
 
 #include "memory/memory.h"
 
-JobqShared *jobq_shared = NULL;
-
 /* The areas of the rooms, as passed by the module. */
 static const JobqArea *const *areas;
 static int	nareas;

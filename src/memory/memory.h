@@ -302,8 +302,6 @@ typedef struct JobqShared
 	struct JobqHandovers *handovers;	/* likewise */
 } JobqShared;
 
-extern JobqShared *jobq_shared;
-
 /* Locks of the cluster, for areas. */
 typedef enum JobqExtraLock
 {
@@ -348,6 +346,7 @@ extern int64 jobq_clock_ahead(void);
 extern void jobq_clock_confirm(void);
 
 /* src/memory/process.c */
+extern JobqShared *jobq_shared;
 extern JobqDatabase *jobq_my_database(void);
 extern JobqDatabase *jobq_find_database(Oid dboid);
 extern bool jobq_has_scheduler(JobqDatabase **db);

@@ -17,6 +17,9 @@
 
 #include "memory/memory.h"
 
+/* The frame of shared memory; NULL without shared_preload_libraries. */
+JobqShared *jobq_shared = NULL;
+
 /* The slot of this worker; NULL in any other process. */
 JobqSlot   *jobq_my_slot = NULL;
 
