@@ -39,6 +39,7 @@ typedef struct Hosts
 	char	   *words[HOST_WORDS];	/* from the last attempt */
 } Hosts;
 
+/* client/link/hosts.c */
 extern double hosts_patience(PGconn *conn);
 extern bool hosts_begun(PGconn *conn, PostgresPollingStatusType polling, const char **host);
 extern void hosts_add(Hosts *hosts, const char **keywords, const char **values);

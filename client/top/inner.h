@@ -78,9 +78,8 @@ typedef struct Pane
 	char	   *key;			/* key of the selected row */
 }			Pane;
 
-extern Pane panes[NPANES];
-
 /* client/top/top_data.c */
+extern Pane panes[NPANES];
 extern void pane_take(Pane * pane, PGresult *result);
 extern void pane_arrange(Pane * pane);
 extern void pane_select(Pane * pane, int row);

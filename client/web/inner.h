@@ -261,8 +261,6 @@ typedef struct Route
 																 * the first column */
 } Route;
 
-extern const Route routes[];
-
 /*
  * SELECT of the job whose id is a column of another row.  OFFSET keeps the planner from
  * joining the whole view with those rows.
@@ -439,6 +437,7 @@ extern void gateway_tick(void);
 extern bool gateway_waits(void);
 
 /* client/web/routes.c */
+extern const Route routes[];
 extern bool route_find(Request *request, const char *method);
 
 /* client/web/request.c */
