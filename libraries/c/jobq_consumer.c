@@ -1,8 +1,10 @@
 /*
  * jobq_consumer.c
- *	  A consumer of jobq in C.
+ *	  A producer and a consumer of jobq in C.
  *
- * The thread calling jobq_consume() reserves jobs for worker threads.  The teller thread reports
+ * The functions of the producer run a statement each on the caller's connection.
+ *
+ * The consumer has several threads.  The thread calling jobq_consume() reserves jobs for worker threads.  The teller thread reports
  * outcomes, many in one statement, and extends leases.  The first and the last thread have a
  * connection each, which is restored after a loss while jobs continue.  With "listen" there is a
  * third connection.  Idle consumers then do not wait inside reserve(), and do not occupy
@@ -24,8 +26,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <libpq-fe.h>
 
 #define LEASE_LOST		"JQ011"
 #define TOO_MANY		"53400" /* the role's quota is used up; jobs of one token at a time can
@@ -141,6 +141,88 @@ wait_for_change(double seconds)
 	struct timespec t = {.tv_sec = (time_t) until,.tv_nsec = (long) ((until - floor(until)) * 1e9)};
 
 	pthread_cond_timedwait(&changed, &mutex, &t);
+}
+
+/* ------------------------------------------------------------------ produce */
+
+/* Run a statement on the caller's connection.  NULL on an error, which the connection keeps. */
+static PGresult *
+ask(PGconn *connection, const char *statement, int n, const char *const *values)
+{
+	PGresult   *result = PQexecParams(connection, statement, n, NULL, values, NULL, NULL, 0);
+
+	if (PQresultStatus(result) == PGRES_TUPLES_OK)
+		return result;
+	PQclear(result);
+	return NULL;
+}
+
+long long
+jobq_enqueue(PGconn *connection, const char *kind, const char *payload, const char *options)
+{
+	const char *const values[] = {kind, payload, options};
+	PGresult   *result = ask(connection, "SELECT jobq.enqueue($1::text, $2::jsonb, options => $3::jsonb)", 3, values);
+	long long	id = -1;
+
+	if (result != NULL)
+		id = atoll(PQgetvalue(result, 0, 0));	/* null is an empty text */
+	PQclear(result);
+	return id;
+}
+
+int
+jobq_enqueue_many(PGconn *connection, const char *kind, const char *payloads, const char *options, long long **ids)
+{
+	const char *const values[] = {kind, payloads, options};
+	PGresult   *result = ask(connection, "SELECT jobq.enqueue_many($1::text, "
+							 "ARRAY(SELECT jsonb_array_elements($2::jsonb)), options => $3::jsonb)", 3, values);
+	int			n = -1;
+
+	if (result != NULL)
+		n = PQntuples(result);
+	if (n >= 0 && ids != NULL)
+	{
+		*ids = checked(malloc((n + 1) * sizeof(long long)));
+		for (int i = 0; i < n; i++)
+			(*ids)[i] = atoll(PQgetvalue(result, i, 0));
+	}
+	PQclear(result);
+	return n;
+}
+
+static char *
+ask_status(PGconn *connection, const char *statement, int n, const char *const *values)
+{
+	PGresult   *result = ask(connection, statement, n, values);
+	char	   *status = NULL;
+
+	if (result != NULL)
+		status = checked(strdup(PQgetvalue(result, 0, 0)));
+	PQclear(result);
+	return status;
+}
+
+char *
+jobq_status(PGconn *connection, long long id)
+{
+	char		text[32];
+	const char *const values[] = {text};
+
+	snprintf(text, sizeof(text), "%lld", id);
+	return ask_status(connection, "SELECT to_jsonb(s) FROM jobq.status($1::bigint) AS s", 1, values);
+}
+
+char *
+jobq_wait(PGconn *connection, long long id, double timeout)
+{
+	char		text[32];
+	char		longest[32];
+	const char *const values[] = {text, longest};
+
+	snprintf(text, sizeof(text), "%lld", id);
+	/* whole numbers, because the locale may have a decimal comma */
+	snprintf(longest, sizeof(longest), "%.0f ms", timeout * 1000);
+	return ask_status(connection, "SELECT to_jsonb(s) FROM jobq.wait($1::bigint, $2::interval) AS s", 2, values);
 }
 
 /* ---------------------------------------------------------------- the server */

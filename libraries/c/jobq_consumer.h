@@ -1,7 +1,9 @@
 /*
  * jobq_consumer.h
- *	  A consumer of jobq in C: reserves jobs, calls a function for each, and reports
- *	  the outcome.
+ *	  jobq in C: enqueues jobs, and calls a function for each job of a queue.
+ *
+ *	long long id = jobq_enqueue(connection, "thumbnails.make", "{\"image\": 7}",
+ *		"{\"queue\": \"thumbnails\", \"delay\": \"5 min\"}");
  *
  *	JobqConsumer consumer = {.conninfo = "dbname=app", .queues = "{thumbnails}",
  *		.handler = make, .parallel = 4};
@@ -13,6 +15,40 @@
 #define JOBQ_CONSUMER_H
 
 #include <stdbool.h>
+
+#include <libpq-fe.h>
+
+/*
+ * The following functions use the caller's connection, and so its open transaction.
+ * After an error, PQerrorMessage(connection) has the message of the server.
+ */
+
+/*
+ * Enqueues a job.  The payload is JSON.  "options" is NULL, or a JSON object with the
+ * options of jobq.enqueue() by name.  Returns the id; the holder's id if the unique key
+ * is held, or 0 with on_conflict ignore; -1 on an error.
+ */
+extern long long jobq_enqueue(PGconn *connection, const char *kind, const char *payload, const char *options);
+
+/*
+ * Enqueues a job for each element of the JSON array, all with these options, in one
+ * statement.  Returns the number of jobs, or -1 on an error.  "ids" is NULL, or gets an
+ * array from malloc().
+ */
+extern int	jobq_enqueue_many(PGconn *connection, const char *kind, const char *payloads, const char *options,
+							  long long **ids);
+
+/*
+ * The status of a job, as a JSON object with the columns of jobq.status(), from
+ * malloc().  NULL on an error.
+ */
+extern char *jobq_status(PGconn *connection, long long id);
+
+/*
+ * Waits until a job has finished, or for so many seconds.  The job must be committed.
+ * Returns the status, as jobq_status() does.
+ */
+extern char *jobq_wait(PGconn *connection, long long id, double timeout);
 
 /* A reserved job.  Texts are in the client encoding UTF-8. */
 typedef struct JobqJob

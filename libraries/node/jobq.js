@@ -1,11 +1,16 @@
 /*
- * A consumer of jobq for Node: reserves jobs, calls a function for each, and reports the outcome.
+ * jobq for Node: enqueues jobs, and calls a function for each job of a queue.
  *
- *	const { Consumer } = require('./jobq');
+ *	const { Consumer, enqueue } = require('./jobq');
+ *	const id = await enqueue(client, 'thumbnails.make', { image: 7 }, { queue: 'thumbnails', delay: '5 min' });
  *	new Consumer({ database: 'app' }, ['thumbnails'], async job => ({ file: `${job.payload.image}.png` }),
  *		{ parallel: 4 }).run();
  *
- * Requires only Node 16 and pg.  See the constructor of Consumer for the options.  The value
+ * Requires only Node 16 and pg.
+ *
+ * enqueue(), enqueueMany(), status() and wait() use the caller's client, and so its transaction.
+ *
+ * See the constructor of Consumer for the options.  The value
  * returned by the handler, or by its promise, is the result of the job.  An exception is a failed
  * attempt, apart from Retry, Release and Reject.
  *
@@ -63,6 +68,13 @@ const TELL = {
 	release: 'SELECT jobq.release(j.id, j.token, j.time)' + OF_EACH,
 };
 const MEANWHILE = ['extend', 'log', 'progress'];	// what is told of a job that runs
+
+// Options are passed by name in one object, so the server checks them, and knows all.
+const ENQUEUE = 'SELECT jobq.enqueue($1::text, $2::jsonb, options => $3::jsonb) AS id';
+const ENQUEUE_MANY = `SELECT jobq.enqueue_many($1::text, ARRAY(SELECT jsonb_array_elements($2::jsonb)),
+options => $3::jsonb) AS id`;
+const STATUS = 'SELECT * FROM jobq.status($1::text)';
+const WAIT = 'SELECT * FROM jobq.wait($1::bigint, $2::interval)';
 
 /**
  * The attempt has failed.  The next attempt starts after "delay" seconds instead of the backoff.
@@ -134,6 +146,62 @@ const write = value => JSON.stringify(value, (key, inner) => typeof inner === 'b
 
 const JSON_OID = 114, JSONB_OID = 3802;
 const parsers = { getTypeParser: (oid, format) => oid === JSON_OID || oid === JSONB_OID ? read : types.getTypeParser(oid, format) };
+
+// ------------------------------------------------------------ produce
+
+/** An interval as text: a number is in seconds. */
+const interval = value => typeof value === 'number' ? `${value.toFixed(6)} s` : value;
+
+/**
+ * The options of jobq.enqueue() as one JSON object; the keys of "options" stand beside the other
+ * options.
+ */
+function optionsOf({ options, ...others }) {
+	const all = { ...options, ...others };
+	for (const key of ['delay', 'timeout']) all[key] = interval(all[key]);
+	if (all.uniqueness) all.uniqueness = { ...all.uniqueness, for: interval(all.uniqueness.for) };
+	return write(all);
+}
+
+const idOf = ({ id }) => id === null ? null : integer(id);
+
+async function statusOf(db, text, values) {
+	const { rows: [row] } = await db.query({ text, values, types: parsers });
+	return { ...row, id: integer(row.id) };
+}
+
+/**
+ * Enqueue a job; resolves to the id.  "db" is a client of pg, with its open transaction, or a pool.
+ * The options are those of jobq.enqueue(): queue, priority, run_at, delay, max_attempts,
+ * retry_until, backoff, timeout, expires_at, unique_key, uniqueness (an object), group_key,
+ * headers, tags and options (an object).  A number of an interval is in seconds.
+ *
+ * Resolves to the holder's id if the unique key is held, or to null with on_conflict ignore.
+ */
+async function enqueue(db, kind, payload = {}, options = {}) {
+	const { rows } = await db.query({ text: ENQUEUE, values: [kind, write(payload), optionsOf(options)] });
+	return idOf(rows[0]);
+}
+
+/** Enqueue a job for each payload, all with these options, in one statement; resolves to the ids. */
+async function enqueueMany(db, kind, payloads, options = {}) {
+	const { rows } = await db.query({ text: ENQUEUE_MANY, values: [kind, write([...payloads]), optionsOf(options)] });
+	return rows.map(idOf);
+}
+
+/**
+ * The status of a job, by its id or by the uuid given to enqueue(): an object with the columns of
+ * jobq.status().
+ */
+const status = (db, id) => statusOf(db, STATUS, [String(id)]);
+
+/**
+ * Wait until a job has finished, or for so many seconds; resolves to the status.  The job must be
+ * committed.
+ */
+const wait = (db, id, timeout = 30) => statusOf(db, WAIT, [String(id), interval(timeout)]);
+
+// ------------------------------------------------------------ consume
 
 /** The text of an exception, for any thrown value. */
 function textOf(error) {
@@ -593,4 +661,4 @@ class Consumer {
 	}
 }
 
-module.exports = { Consumer, Decimal, Retry, Release, Reject };
+module.exports = { Consumer, Decimal, Reject, Release, Retry, enqueue, enqueueMany, status, wait };

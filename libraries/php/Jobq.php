@@ -1,12 +1,17 @@
 <?php
 /*
- * A consumer of jobq in PHP: reserves jobs, calls a function for each, and reports the outcome.
+ * jobq in PHP: enqueues jobs, and calls a function for each job of a queue.
+ *
+ *	$id = Jobq\enqueue($pdo, 'thumbnails.make', ['image' => 7], queue: 'thumbnails', delay: '5 min');
  *
  *	$make = fn (Jobq\Job $job) => ['file' => $job->payload['image'] . '.png'];
  *	(new Jobq\Consumer('pgsql:dbname=app', ['thumbnails'], $make))->run();
  *
- * Requires only PHP 8.1 with pdo_pgsql and pcntl.  See the constructor of Consumer for the
- * options.  The value returned by the handler is the result of the job.  An exception is a failed
+ * Requires only PHP 8.1 with pdo_pgsql, and pcntl for consumers.
+ *
+ * enqueue(), enqueue_many(), status() and wait() use the caller's PDO, and so its transaction.
+ *
+ * See the constructor of Consumer for the options.  The value returned by the handler is the result of the job.  An exception is a failed
  * attempt, apart from Retry, Release and Reject.  A process runs one job at a time; start a process
  * for each concurrent job.
  *
@@ -68,6 +73,107 @@ const TELL = [
 	'reject' => 'SELECT jobq.reject(j.id, j.token, j.text)' . OF_EACH,
 	'release' => 'SELECT jobq.release(j.id, j.token, j.time)' . OF_EACH,
 ];
+
+// Options are passed by name in one object, so the server checks them, and knows all.
+const ENQUEUE = 'SELECT jobq.enqueue(?::text, ?::jsonb, options => ?::jsonb)';
+const ENQUEUE_MANY = 'SELECT jobq.enqueue_many(?::text, ARRAY(SELECT jsonb_array_elements(?::jsonb)),
+options => ?::jsonb)';
+const STATUS = 'SELECT * FROM jobq.status(?::text)';
+const WAIT = 'SELECT * FROM jobq.wait(?::bigint, ?::interval)';
+
+/**
+ * Enqueue a job in the open transaction of this PDO; returns the id.  The options are those of
+ * jobq.enqueue(), as named arguments: queue, priority, run_at, delay, max_attempts, retry_until,
+ * backoff, timeout, expires_at, unique_key, uniqueness (an array), group_key, headers, tags and
+ * options (an array).  A number of an interval is in seconds.
+ *
+ * Returns the holder's id if the unique key is held, or null with on_conflict ignore.
+ */
+function enqueue(PDO $db, string $kind, mixed $payload = new \stdClass, mixed ...$options): ?int
+{
+	return Producer::ids($db, ENQUEUE, [$kind, Producer::write($payload), Producer::options($options)])[0];
+}
+
+/** Enqueue a job for each payload, all with these options, in one statement; returns the ids. */
+function enqueue_many(PDO $db, string $kind, iterable $payloads, mixed ...$options): array
+{
+	return Producer::ids($db, ENQUEUE_MANY, [$kind, Producer::write(array_values([...$payloads])), Producer::options($options)]);
+}
+
+/** The status of a job, by its id or by the uuid given to enqueue(): the columns of jobq.status(). */
+function status(PDO $db, int|string $id): object
+{
+	return Producer::status($db, STATUS, [$id]);
+}
+
+/** Wait until a job has finished, or for so many seconds; returns the status.  The job must be
+ * committed. */
+function wait(PDO $db, int $id, float|string $timeout = 30): object
+{
+	return Producer::status($db, WAIT, [$id, Producer::interval($timeout)]);
+}
+
+/** @internal the statements of the functions above */
+class Producer
+{
+	public static function write(mixed $value): string
+	{
+		return json_encode($value, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION, DEEPEST + 1);
+	}
+
+	/** An interval as text: a number is in seconds. */
+	public static function interval(mixed $value): mixed
+	{
+		return is_int($value) || is_float($value) ? sprintf('%.6F s', $value) : self::time($value);
+	}
+
+	private static function time(mixed $value): mixed
+	{
+		if ($value instanceof \DateInterval && $value->invert)
+			throw new \ValueError('an interval of an option is negative');
+		return match (true) {
+			$value instanceof \DateTimeInterface => $value->format('Y-m-d\TH:i:s.uP'),
+			$value instanceof \DateInterval => $value->format('P%yY%mM%dDT%hH%iM%s.%FS'),
+			default => $value,
+		};
+	}
+
+	/** The options as one JSON object; the keys of "options" stand beside the other options. */
+	public static function options(array $options): string
+	{
+		$all = array_map(self::time(...), $options + (array) ($options['options'] ?? []));
+		unset($all['options']);
+		foreach (['delay', 'timeout'] as $key)
+			$all[$key] = self::interval($all[$key] ?? null);
+		if (isset($all['uniqueness']['for']))
+			$all['uniqueness']['for'] = self::interval($all['uniqueness']['for']);
+		return self::write((object) $all);
+	}
+
+	public static function ids(PDO $db, string $statement, array $values): array
+	{
+		return array_map(fn ($row) => $row[0] === null ? null : (int) $row[0], self::rows($db, PDO::FETCH_NUM, $statement, $values));
+	}
+
+	public static function status(PDO $db, string $statement, array $values): object
+	{
+		$status = array_change_key_case(self::rows($db, PDO::FETCH_ASSOC, $statement, $values)[0]);
+		return (object) array_replace($status, ['id' => (int) $status['id'], 'result' => Consumer::read($status['result'] ?? 'null')]);
+	}
+
+	/** Run a statement; an error is an exception, also if the caller's PDO is silent. */
+	private static function rows(PDO $db, int $mode, string $statement, array $values): array
+	{
+		$query = $db->prepare($statement);
+		if (!$query || !$query->execute($values)) {
+			$info = ($query ?: $db)->errorInfo();
+			$error = new PDOException("SQLSTATE[$info[0]]: " . ($info[2] ?? 'unknown error'));
+			$error->errorInfo = $info;
+			throw $error;
+		}
+		return $query->fetchAll($mode);
+	}
+}
 
 /** The attempt has failed.  The next attempt starts after $delay seconds instead of the backoff. */
 class Retry extends \Exception
@@ -538,8 +644,8 @@ class Consumer
 		return $db;
 	}
 
-	/** Read JSON; numbers rounded by PHP become strings. */
-	private static function read(string $json): mixed
+	/** @internal Read JSON; numbers rounded by PHP become strings. */
+	public static function read(string $json): mixed
 	{
 		if (preg_match('/[0-9.]{16}/', $json))
 			$json = preg_replace_callback('/"(?:[^"\\\\]++|\\\\.)*+"|-?[0-9][0-9.eE+-]*+/s',

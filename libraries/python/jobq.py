@@ -1,11 +1,18 @@
-"""A consumer of jobq in Python: takes jobs, runs a function for each, and says what has become of it.
+"""jobq in Python: enqueues jobs, and runs a function for each job of a queue.
+
+    with psycopg.connect("dbname=app") as connection:
+        id = enqueue(connection, "thumbnails.make", {"image": 7}, queue="thumbnails", delay="5 min")
 
     def make(job):
         return {"file": f"{job.payload['image']}.png"}
 
     Consumer("dbname=app", ["thumbnails"], make, parallel=4).run()
 
-It needs Python 3.10 and psycopg 3, and nothing else.  Consumer has what can be set.  The handler gets a Job.
+It needs Python 3.10 and psycopg 3, and nothing else.
+
+enqueue(), enqueue_many(), status() and wait() use the caller's connection and transaction.
+
+Consumer has what can be set.  The handler gets a Job.
 What it returns is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject
 say.  A handler that is a coroutine function runs in the event loop; any other runs in a thread, of which
 there are as many as jobs run at a time.  A program with an event loop of its own says "await consumer.work()".
@@ -23,6 +30,7 @@ job.lost becomes true), and what it returns is dropped.  The server would not be
 """
 import asyncio
 import concurrent.futures
+import datetime
 import inspect
 import json
 import logging
@@ -30,11 +38,14 @@ import math
 import re
 import signal
 import time
+import types
+import uuid
 from decimal import Decimal
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import JsonbLoader
 
 log = logging.getLogger("jobq")
@@ -78,6 +89,13 @@ TELL = {
     "release": "SELECT jobq.release(j.id, j.token, j.time)" + OF_EACH,
 }
 MEANWHILE = ("extend", "log", "progress")  # what is told of a job that runs
+
+# Options are passed by name in one object, so the server checks them, and knows all.
+ENQUEUE = "SELECT jobq.enqueue(%s::text, %s::jsonb, options => %s::jsonb)"
+ENQUEUE_MANY = """SELECT jobq.enqueue_many(%s::text, ARRAY(SELECT jsonb_array_elements(%s::jsonb)),
+options => %s::jsonb)"""
+STATUS = "SELECT * FROM jobq.status(%s::text)"
+WAIT = "SELECT * FROM jobq.wait(%s::bigint, %s::interval)"
 
 
 class Retry(Exception):
@@ -124,9 +142,9 @@ def mark(value):
     return f"\0{value:f}"
 
 
-def written(value):
+def written(value, default=mark):
     """JSON, in which a Decimal is a number."""
-    return re.sub(r'"\\u0000(-?\d+(?:\.\d+)?)"', r"\1", json.dumps(value, default=mark))
+    return re.sub(r'"\\u0000(-?\d+(?:\.\d+)?)"', r"\1", json.dumps(value, default=default))
 
 
 class Reader(JsonbLoader):
@@ -137,6 +155,88 @@ class Reader(JsonbLoader):
             return json.loads(bytes(data), parse_float=number)
         except Exception as error:
             return Unreadable(error)
+
+
+# ------------------------------------------------------------ produce
+
+
+def interval(value):
+    """An interval as text: a number is in seconds."""
+    if isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
+    return f"{value:.6f} s" if isinstance(value, (int, float, Decimal)) else value
+
+
+def option(value):
+    """The value of an option that JSON does not have."""
+    if isinstance(value, datetime.timedelta):
+        return interval(value)
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, uuid.UUID) else mark(value)
+
+
+def options_of(options):
+    """The options of jobq.enqueue() as one JSON object; the keys of "options" stand beside the other options."""
+    options = {**(options.get("options") or {}), **options}
+    options.pop("options", None)
+    for key in ("delay", "timeout"):
+        options[key] = interval(options.get(key))
+    if isinstance(options.get("uniqueness"), dict) and "for" in options["uniqueness"]:
+        options["uniqueness"] = {**options["uniqueness"], "for": interval(options["uniqueness"]["for"])}
+    return written(options, option)
+
+
+def _ask(connection, row_factory, read, statement, *values):
+    """Run a statement on the caller's connection, and read the rows; an AsyncConnection returns an awaitable."""
+    cursor = connection.cursor(row_factory=row_factory)
+    cursor.adapters.register_loader("jsonb", Reader)
+    if isinstance(connection, psycopg.AsyncConnection):
+
+        async def ask():
+            async with cursor:
+                await cursor.execute(statement, values)
+                return read(await cursor.fetchall())
+
+        return ask()
+    with cursor:
+        return read(cursor.execute(statement, values).fetchall())
+
+
+def _status_of(rows):
+    if isinstance(rows[0]["result"], Unreadable):
+        raise rows[0]["result"].error
+    return types.SimpleNamespace(**rows[0])
+
+
+def enqueue(connection, kind, payload={}, **options):
+    """Enqueue a job in the connection's transaction; returns the id.  The options are those of jobq.enqueue():
+    queue, priority, run_at, delay, max_attempts, retry_until, backoff, timeout, expires_at, unique_key,
+    uniqueness (a dict), group_key, headers, tags and options (a dict).
+
+    Returns the holder's id if the unique key is held, or None with on_conflict ignore.  With an AsyncConnection,
+    this function and those below return an awaitable.
+    """
+    return _ask(connection, tuple_row, lambda rows: rows[0][0], ENQUEUE, kind, written(payload), options_of(options))
+
+
+def enqueue_many(connection, kind, payloads, **options):
+    """Enqueue a job for each payload, all with these options, in one statement; returns the list of ids."""
+    return _ask(connection, tuple_row, lambda rows: [row[0] for row in rows], ENQUEUE_MANY, kind,
+                written(list(payloads)), options_of(options))
+
+
+def status(connection, id):
+    """The status of a job, by its id or by the uuid given to enqueue(): an object with the columns of jobq.status()."""
+    return _ask(connection, dict_row, _status_of, STATUS, str(id))
+
+
+def wait(connection, id, timeout=30):
+    """Wait until a job has finished, or for so many seconds; returns the status.  The job must be committed."""
+    return _ask(connection, dict_row, _status_of, WAIT, id, interval(timeout))
+
+
+# ------------------------------------------------------------ consume
 
 
 class Job:
