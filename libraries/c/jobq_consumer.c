@@ -513,6 +513,28 @@ may_begin(const JobqHeld *job)
 	return true;
 }
 
+/* Call the handler for the job's kind.  The mutex is not held. */
+static void
+handle_job(const JobqJob *job, JobqAnswer *answer)
+{
+	JobqHandler handler = my.handler;
+	void	   *arg = my.arg;
+
+	for (const JobqKind *kind = my.kinds; kind != NULL && kind->kind != NULL; kind++)
+		if (strcmp(kind->kind, job->kind) == 0)
+		{
+			handler = kind->handler;
+			arg = kind->arg;
+		}
+	if (handler != NULL)
+	{
+		handler(job, answer, arg);
+		return;
+	}
+	fprintf(stderr, "job %lld: there is no handler for kind \"%s\"; given back for %.0f s\n", job->id, job->kind, my.pause);
+	*answer = (JobqAnswer) {JOBQ_RELEASE, NULL, my.pause};
+}
+
 static void *
 run_jobs(void *arg)
 {
@@ -535,7 +557,7 @@ run_jobs(void *arg)
 		set_state(job, RUNNING);
 		job->since = now();
 		pthread_mutex_unlock(&mutex);
-		my.handler(&job->job, &answer, my.arg);
+		handle_job(&job->job, &answer);
 		pthread_mutex_lock(&mutex);
 		took = now() - job->since;
 		job_time = isinf(job_time) ? took : job_time + (took - job_time) / 10;
@@ -1095,6 +1117,7 @@ jobq_consume(const JobqConsumer *consumer)
 	my.lease = my.lease > 0 ? my.lease : 30;
 	my.heartbeat = my.heartbeat > 0 ? my.heartbeat : my.lease / 3;
 	my.wait = my.wait > 0 ? my.wait : 5;
+	my.pause = my.pause > 0 ? my.pause : 10;
 	my.name = my.name != NULL ? my.name : "c";
 	patience = fmin(1, my.wait);
 	job_time = INFINITY;

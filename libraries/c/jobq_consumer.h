@@ -91,13 +91,27 @@ typedef struct JobqAnswer
  */
 typedef void (*JobqHandler) (const JobqJob *job, JobqAnswer *answer, void *arg);
 
+/* A handler for jobs of a kind. */
+typedef struct JobqKind
+{
+	const char *kind;
+	JobqHandler handler;
+	void	   *arg;			/* for the handler */
+} JobqKind;
+
 /* The comments give the defaults for 0 and NULL. */
 typedef struct JobqConsumer
 {
 	const char *conninfo;		/* the database */
 	const char *queues;			/* in strict order, as an array: {urgent,default} */
-	JobqHandler handler;
+	JobqHandler handler;		/* for jobs of all kinds that are not in "kinds" */
 	void	   *arg;			/* for the handler */
+	const JobqKind *kinds;		/* handlers by kind; the last kind is NULL.  Without a
+								 * handler for its kind, a job is given back for
+								 * "pause" seconds, and no attempt is charged: a
+								 * consumer of a later version may have the handler */
+	double		pause;			/* seconds until a job of an unknown kind comes again:
+								 * 10 */
 	int			parallel;		/* number of concurrent jobs: 1 */
 	int			ahead;			/* number of jobs held that do not run yet; below 0:
 								 * none; 0: as many as will begin within a tenth of

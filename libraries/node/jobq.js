@@ -314,6 +314,9 @@ class Consumer {
 	 * Reserves jobs of these queues, in strict order, and calls the handler for each.
 	 *
 	 * config             the database, for pg's Client
+	 * handler            a function for all jobs, or an object with a function for each kind; a job of a kind that is
+	 *                    not in the object is given back for "pause" seconds, and no attempt is charged: a consumer
+	 *                    of a later version may have the function
 	 * options.parallel   number of concurrent jobs
 	 *        .ahead      number of jobs held that do not run yet; by default, as many as will begin within a tenth of a
 	 *                    second; jobs that have not begun after a second are then released
@@ -322,13 +325,14 @@ class Consumer {
 	 *        .wait       seconds that a call of reserve() waits for jobs, or the interval of checks with "listen";
 	 *                    also the longest delay of a stop while idle
 	 *        .listen     config of the server itself, not of a pooler; for notifications of jobs
+	 *        .pause      seconds until a job of an unknown kind comes again: 10
 	 *        .name       name in the view jobq.workers
 	 *        .log        called with each line for the log; default: standard error
 	 */
 	constructor(config, queues, handler, options = {}) {
-		const { parallel = 1, ahead = null, lease = 30, wait = 5 } = options;
+		const { parallel = 1, ahead = null, lease = 30, wait = 5, pause = 10 } = options;
 		Object.assign(this, { queues, handler, heartbeat: lease / 3, listen: null, name: 'node', log: console.error },
-			options, { parallel, ahead, lease, wait, patience: Math.min(1, wait) });
+			options, { parallel, ahead, lease, wait, pause, patience: Math.min(1, wait) });
 		this.taker = new Link(config);
 		this.teller = new Link(config);
 		this.ear = new Link(this.listen);
@@ -507,10 +511,21 @@ class Consumer {
 		}
 	}
 
+	/** The function for the job's kind, if there is one. */
+	handlerOf({ kind }) {
+		if (typeof this.handler === 'function') return this.handler;
+		return Object.prototype.hasOwnProperty.call(this.handler, kind) ? this.handler[kind] : undefined;
+	}
+
 	/** Call the handler; returns the outcome to report. */
 	async outcomeOf(job) {
+		const handler = this.handlerOf(job);
+		if (!handler) {
+			this.log(`job ${job.id}: there is no handler for kind "${job.kind}"; given back for ${this.pause} s`);
+			return ['release', null, this.pause];
+		}
 		try {
-			const result = await this.handler(job);
+			const result = await handler(job);
 			return ['ack', result === undefined || result === null ? null : write(result), null];
 		} catch (error) {
 			if (error instanceof Retry) return ['nack', clean(error.message), error.delay];

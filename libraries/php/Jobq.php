@@ -254,7 +254,7 @@ class Consumer
 	private ?Job $running = null;
 	private bool $stopping = false;
 	private bool $busy = false;				// we are at these lists
-	private float $pause = 0.1;
+	private float $connectPause = 0.1;
 	private float $connectAt = 0;
 	private float $toldAt = 0;
 	private float $jobTime = INF;			// seconds that a job takes, about
@@ -267,6 +267,9 @@ class Consumer
 	 * Reserves jobs of these queues, in strict order, and calls the handler for each.
 	 *
 	 * @param $dsn       the database, for PDO
+	 * @param $handler   a function for all jobs, or an array with a function for each kind; a job of a kind that is not
+	 *                   in the array is given back for $pause seconds, and no attempt is charged: a consumer of a
+	 *                   later version may have the function
 	 * @param $batch     number of jobs reserved at a time; by default, one and as many more as will begin within a tenth
 	 *                   of a second; jobs that have not begun after a second are then released
 	 * @param $lease     seconds for which a job is held; extended while the job is held
@@ -275,10 +278,12 @@ class Consumer
 	 * @param $listen    DSN of the server itself, not of a pooler; for notifications of jobs
 	 * @param $name      name in the view jobq.workers
 	 * @param $log       called with each line for the log; default: standard error
+	 * @param $pause     seconds until a job of an unknown kind comes again
 	 */
-	public function __construct(private string $dsn, private array $queues, private \Closure $handler,
+	public function __construct(private string $dsn, private array $queues, private \Closure|array $handler,
 		private ?int $batch = null, private float $lease = 30, ?float $heartbeat = null, private float $wait = 5,
-		private ?string $listen = null, private string $name = 'php', ?\Closure $log = null)
+		private ?string $listen = null, private string $name = 'php', ?\Closure $log = null,
+		private float $pause = 10)
 	{
 		$this->heartbeat = $heartbeat ?? $lease / 3;
 		$this->patience = min(1, $wait);
@@ -445,8 +450,13 @@ class Consumer
 	/** Call the handler; returns the outcome to report. */
 	private function outcomeOf(Job $job): array
 	{
+		$handler = is_array($this->handler) ? $this->handler[$job->kind] ?? null : $this->handler;
+		if (!$handler) {
+			($this->log)("job $job->id: there is no handler for kind \"$job->kind\"; given back for $this->pause s");
+			return ['release', null, $this->pause];
+		}
 		try {
-			$result = ($this->handler)($job);
+			$result = $handler($job);
 			return ['ack', $result === null ? null : json_encode($result, JSON_THROW_ON_ERROR, DEEPEST), null];
 		} catch (Retry $error) {
 			return ['nack', $error->getMessage(), $error->delay];
@@ -619,10 +629,10 @@ class Consumer
 			if (!$this->db) {
 				if (self::now() < $this->connectAt)
 					throw new PDOException('there is no connection');
-				$this->connectAt = self::now() + $this->pause;
-				$this->pause = min(2 * $this->pause, 10);
+				$this->connectAt = self::now() + $this->connectPause;
+				$this->connectPause = min(2 * $this->connectPause, 10);
 				$this->db = self::connect($this->dsn);
-				$this->pause = 0.1;
+				$this->connectPause = 0.1;
 			}
 			$query = $this->db->prepare($statement);
 			$query->execute($values);

@@ -344,6 +344,9 @@ class Link:
 class Consumer:
     """Takes jobs of these queues, in strict order, and calls the handler for each.
 
+    handler    a function for all jobs, or a dict with a function for each kind; a job of a kind that is not in
+               the dict is given back for "pause" seconds, and no attempt is charged: a consumer of a later
+               version may have the function
     parallel   how many jobs run at a time
     ahead      how many are held that do not run yet; unless told, as many as begin within a tenth of a second by
                the time that jobs take, and what has not begun after a second is given back
@@ -352,12 +355,13 @@ class Consumer:
     wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with "listen";
                so it takes to stop when there is nothing to do
     listen     a conninfo that leads to the server itself and not to a pooler: tells when there are jobs
+    pause      seconds until a job of an unknown kind comes again
     name       what the view jobq.workers shows
     """
 
     def __init__(self, conninfo, queues, handler, *, parallel=1, ahead=None, lease=30.0, heartbeat=None, wait=5.0,
-                 listen=None, name="python"):
-        self._queues, self._handler, self._name = list(queues), handler, name
+                 listen=None, pause=10.0, name="python"):
+        self._queues, self._handler, self._pause, self._name = list(queues), handler, pause, name
         self._parallel, self._ahead = parallel, ahead
         self._lease, self._heartbeat = lease, lease / 3 if heartbeat is None else heartbeat
         self._wait, self._listen_to = wait, listen
@@ -526,16 +530,24 @@ class Consumer:
             job._task = asyncio.create_task(self._outcome_of(job))
             job._task.add_done_callback(lambda task, job=job: self._end(job, task))
 
+    def _handler_of(self, job):
+        """The function for the job's kind, or None."""
+        return self._handler.get(job.kind) if isinstance(self._handler, dict) else self._handler
+
     async def _outcome_of(self, job):
         """Call the handler; returns what is to be told."""
+        handler = self._handler_of(job)
+        if handler is None:
+            log.warning("job %s: there is no handler for kind \"%s\"; given back for %s s", job.id, job.kind, self._pause)
+            return "release", None, self._pause
         try:
             for value in (job.payload, job.headers, job.context):
                 if isinstance(value, Unreadable):
                     raise value.error
-            if inspect.iscoroutinefunction(self._handler):
-                result = await self._handler(job)
+            if inspect.iscoroutinefunction(handler):
+                result = await handler(job)
             else:
-                result = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, job)
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, handler, job)
             return "ack", None if result is None else written(result), None
         except Retry as error:
             return "nack", text_of(error), error.delay
@@ -551,10 +563,11 @@ class Consumer:
             log.info("job %s (%s) has failed", job.id, job.kind, exc_info=True)
             return "nack", f"{type(error).__name__}: {text_of(error)}", None
 
-    def _call(self, job):
-        """Call a handler in its thread.  No future takes a StopIteration, so whoever waits would do so for ever."""
+    @staticmethod
+    def _call(handler, job):
+        """Call a handler in its thread.  No future takes a StopIteration: waiting would not end."""
         try:
-            return self._handler(job)
+            return handler(job)
         except StopIteration as error:
             raise RuntimeError("the handler has raised StopIteration") from error
 
@@ -580,7 +593,7 @@ class Consumer:
         for jobs in (self._held, self._ended):
             if job in jobs:
                 jobs.remove(job)
-        if job in self._running and inspect.iscoroutinefunction(self._handler):
+        if job in self._running and inspect.iscoroutinefunction(self._handler_of(job)):
             job._task.cancel()
         self._room.set()
 

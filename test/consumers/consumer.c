@@ -99,14 +99,18 @@ main(void)
 {
 	const char *wait = getenv("WAIT");
 	const char *lease = getenv("LEASE");
+	char	   *names = getenv("KINDS");
 	char		queues[100];
+	JobqKind	kinds[10] = {0};
 	JobqConsumer consumer = {
-		.conninfo = "", .queues = queues, .handler = handle,
+		.conninfo = "", .queues = queues, .handler = names == NULL ? handle : NULL, .kinds = kinds, .pause = 0.5,
 		.parallel = atoi(getenv("PARALLEL")), .ahead = getenv("DEFAULTS") != NULL ? 0 : 3, .lease = lease != NULL ? atof(lease) : 60, .heartbeat = 1,
 		.wait = wait != NULL ? atof(wait) : 0, .listen = getenv("LISTEN"), .name = getenv("NAME")
 	};
 
 	snprintf(queues, sizeof(queues), "{%s}", getenv("QUEUES"));
+	for (int i = 0; names != NULL && i < 9; i++)
+		kinds[i] = (JobqKind) {strsep(&names, ","), handle, NULL};
 	folder = getenv("FOLDER");
 	setlocale(LC_ALL, "");
 	return jobq_consume(&consumer);

@@ -6,7 +6,7 @@ const fs = require('fs');
 const { setTimeout: sleep } = require('timers/promises');
 const { Consumer, Reject, Release, Retry } = require('../../libraries/node/jobq');
 
-const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN, LEASE, DEFAULTS } = process.env;
+const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN, LEASE, DEFAULTS, KINDS } = process.env;
 const note = (what, job) => fs.appendFileSync(`${folder}/${what}`, `${job.id} ${job.token}\n`);
 const givenBack = new Set();
 
@@ -41,7 +41,8 @@ async function handle(job) {
 	return what === 'bad result' ? '\0' : { token: job.token, more: 'x'.repeat(what === 'long result' ? 2000 : 1) };
 }
 
-new Consumer({}, QUEUES.split(','), handle, {
-	parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
+const handler = KINDS ? Object.fromEntries(KINDS.split(',').map(kind => [kind, handle])) : handle;
+new Consumer({}, QUEUES.split(','), handler, {
+	pause: 0.5, parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
 	listen: LISTEN ? Object.fromEntries(LISTEN.split(' ').map(item => item.split('=').map(part => part === 'dbname' ? 'database' : part))) : null,
 }).run();

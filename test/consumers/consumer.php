@@ -49,6 +49,7 @@ $handle = function (Job $job) use ($folder, $note) {
 	return $do == 'bad result' ? "\0" : ['token' => $job->token, 'more' => str_repeat('x', $do == 'long result' ? 2000 : 1)];
 };
 
-(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $handle,
+$kinds = getenv('KINDS') ? array_fill_keys(explode(',', getenv('KINDS')), $handle) : $handle;
+(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $kinds, pause: 0.5,
 	batch: getenv('DEFAULTS') ? null : (int) (getenv('BATCH') ?: 10), lease: (float) (getenv('LEASE') ?: 60), heartbeat: 1,
 	wait: (float) (getenv('WAIT') ?: 5), listen: getenv('LISTEN') ? 'pgsql:' . getenv('LISTEN') : null, name: getenv('NAME')))->run();

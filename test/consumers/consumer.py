@@ -107,6 +107,9 @@ if os.environ.get("STUBBORN"):
     psycopg.AsyncConnection.wait = stubborn
 
 logging.basicConfig(format="%(message)s", level=logging.WARNING)
-Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handle_async if os.environ.get("ASYNC") else handle,
+handler = handle_async if os.environ.get("ASYNC") else handle
+if os.environ.get("KINDS"):
+    handler = {kind: handler for kind in os.environ["KINDS"].split(",")}
+Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handler, pause=0.5,
          parallel=int(os.environ["PARALLEL"]), ahead=None if os.environ.get("DEFAULTS") else 3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
          listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()

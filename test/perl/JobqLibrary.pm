@@ -23,7 +23,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
+our @EXPORT = qw(library_node language_programs is_shown try_kinds try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
 
 # Consumers do not end by themselves, so END kills the remaining ones.
 my @running;
@@ -50,6 +50,39 @@ sub library_node
 	$ENV{PGPORT} = $node->port;
 	$ENV{PGDATABASE} = 'postgres';
 	return $node;
+}
+
+# The program of test/consumers with this name in each language that has a driver here: a list of
+# a language and a command.  The program in C is compiled.
+sub language_programs
+{
+	my ($node, $name) = @_;
+	my $folder = "$FindBin::RealBin/../consumers";
+	my %needs = (
+		python => [ '/usr/bin/python3', '-c', 'import psycopg' ],
+		php => [ 'php', '-r', 'exit(extension_loaded("pdo_pgsql") && function_exists("pcntl_alarm") ? 0 : 1);' ],
+		node => [ 'node', '-e', 'require("pg")' ]);
+	my %suffix = (python => 'py', php => 'php', node => 'js');
+	my $program = $node->basedir . "/$name";
+	my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
+	my $sources = "$FindBin::RealBin/../../libraries/c";
+	# a program needs the sanitizers of its libpq
+	my @sanitizers = grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
+	my @found;
+
+	$ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
+	foreach my $language (sort keys %needs)
+	{
+		my $there = eval { IPC::Run::run($needs{$language}, '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) };
+
+		note("$language has no driver for PostgreSQL") unless $there;
+		push @found, [ $language, $needs{$language}[0], "$folder/$name.$suffix{$language}" ] if $there;
+	}
+	command_ok(
+		[ 'cc', @sanitizers, '-O1', '-Wall', '-Wextra', '-Wno-unused-parameter', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql',
+			'-o', $program, "$folder/$name.c", "$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm' ],
+		"$name.c compiles");
+	return @found, [ 'c', $program ];
 }
 
 # The manual contains this file of libraries/ verbatim.
@@ -507,6 +540,31 @@ sub try_kills
 	is(finish($run), 0, "$name: it stops");
 	$self->holds;
 	$self->sql(q{SELECT jobq.test_clock('0')});
+	return;
+}
+
+# A consumer has handlers by kind.  A job of a kind without a handler comes back uncharged, until
+# a consumer of the next version has the handler.
+sub try_kinds
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $enqueue = sub { return $self->sql("SELECT jobq.enqueue('$_[0]', '{}', '$name', max_attempts => 1)") };
+	my $old = $self->start(KINDS => 'thumbnail,other', NAME => "$name-old");
+	# a name that an object of JavaScript has without being told
+	my $new = $enqueue->('constructor');
+
+	wait_for($node, "$name: a job of an unknown kind is given back", "SELECT state = 'scheduled' FROM jobq.status($new)");
+	says($old, qr/no handler for kind "constructor"/, "$name: the log tells");
+	my @known = map { $enqueue->($_) } 'other', 'thumbnail';
+	$self->ends('jobs of known kinds are done', @known);
+	$self->is_sql("SELECT attempt FROM jobq.status($new)", '0', 'no attempt is charged');
+	my $next = $self->start(KINDS => 'thumbnail,constructor', NAME => "$name-next");
+	$self->ends('a consumer of the next version does it', $new);
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $new", 'completed|1', 'at the first attempt');
+	$_->{handle}->signal('TERM') foreach $old, $next;
+	is(join(' ', map { finish($_) } $old, $next), '0 0', "$name: they stop");
+	$self->holds;
 	return;
 }
 

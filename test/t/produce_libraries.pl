@@ -12,8 +12,7 @@ use JobqTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = library_node('a shell', 'true');
-my $folder = "$FindBin::RealBin/../consumers";
+my $node = library_node('a compiler', 'cc', '--version');
 my $json = JSON::PP->new->canonical;
 my $uuid = '00000000-0000-0000-0000-00000000000';
 my $library = 0;				# the uuids end with its number
@@ -90,6 +89,16 @@ sub run_steps
 	return split /\n/, $out;
 }
 
+# The state, attempt and result of a status in JSON, with the digits of the result.
+sub shown
+{
+	my ($text) = @_;
+	my ($result) = $text =~ /"result": (\{[^}]*\}|\w+)/;
+	my $status = $json->decode($text);
+
+	return "$status->{state} $status->{attempt} $result";
+}
+
 sub try_produces
 {
 	my ($name, $command, %more) = @_;
@@ -119,7 +128,7 @@ sub try_produces
 
 	# status and wait
 	my ($id) = run_steps($name, $command, join("\t", 'enqueue', $name, '{}', '{"queue": "mail"}'));
-	my $show = $more{show} || sub { $_[0] };
+	my $show = sub { return $flat ? shown($_[0]) : $_[0] };
 	my @status = run_steps($name, $command, "status\t$id", "wait\t$id\t0.05");
 	is(join(' ', map { $show->($_) } @status), 'ready 0 null ready 0 null', "$name: a job that waits");
 	my ($out, $err) = ('', '');
@@ -141,38 +150,17 @@ sub try_produces
 	return;
 }
 
-my %programs = (
-	python => [ '/usr/bin/python3', 'import psycopg', '-c', "$folder/producer.py" ],
-	php => [ 'php', 'exit(extension_loaded("pdo_pgsql") ? 0 : 1);', '-r', "$folder/producer.php" ],
-	node => [ 'node', 'require("pg")', '-e', "$folder/producer.js" ]);
-$ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
-foreach my $language (sort keys %programs)
+foreach (language_programs($node, 'producer'))
 {
-	my ($program, $needs, $flag, $file) = @{ $programs{$language} };
+	my ($language, @command) = @$_;
+	my @amount = $language eq 'php' ? (amount => qq("$digits")) : ();
 
-  SKIP:
-	{
-		skip "$language has no driver for PostgreSQL", 1
-		  unless eval { IPC::Run::run([ $program, $flag, $needs ], '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) };
-		my @amount = $language eq 'php' ? (amount => qq("$digits")) : ();
-		try_produces($language, [ $program, $file ], @amount);
-		try_produces('python-async', [ 'env', 'ASYNC=1', $program, $file ]) if $language eq 'python';
-		try_produces('php-emulated', [ 'env', 'EMULATE=1', $program, $file ], @amount) if $language eq 'php';
-	}
+	# in C, options are one object, and the status is JSON
+	$flat = $language eq 'c';
+	try_produces($language, \@command, @amount);
+	try_produces('python-async', [ 'env', 'ASYNC=1', @command ]) if $language eq 'python';
+	try_produces('php-emulated', [ 'env', 'EMULATE=1', @command ], @amount) if $language eq 'php';
 }
-
-# C, where options are one object, and the status is JSON
-my $program = $node->basedir . '/producer';
-my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
-my $sources = "$FindBin::RealBin/../../libraries/c";
-my @sanitizers = grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
-command_ok(
-	[ 'cc', @sanitizers, '-Wall', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql', '-o', $program, "$folder/producer.c",
-		"$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm' ],
-	'the producer in C compiles');
-$flat = 1;
-try_produces('c', [$program],
-	show => sub { my ($text) = @_; my ($result) = $text =~ /"result": (\{[^}]*\}|\w+)/; my $s = $json->decode($text); "$s->{state} $s->{attempt} $result" });
 
 $node->stop;
 no_failed_assertion($node);
