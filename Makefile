@@ -93,6 +93,7 @@ uninstall-manual:
 	-rmdir '$(DESTDIR)$(manualdir)/doc' '$(DESTDIR)$(manualdir)'
 
 include $(TOP)/client/client.mk
+include $(TOP)/libraries/c/library.mk
 
 # PGXS has no header dependency tracking unless the server was configured with
 # --enable-depend; without this a changed header leaves stale objects behind.

@@ -12,7 +12,9 @@
  *
  * One mutex protects all shared data; no statement runs under the mutex.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include "jobq_consumer.h"
 
 #include <errno.h>
@@ -426,6 +428,8 @@ jobq_lost(const JobqJob *job)
 	pthread_mutex_unlock(&mutex);
 	return lost;
 }
+
+static char *text_of(const char *format,...) __attribute__((format(printf, 1, 2)));
 
 static char *
 text_of(const char *format,...)
