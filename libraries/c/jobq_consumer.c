@@ -75,6 +75,8 @@ typedef struct JobqHeld
 	JobqJob		job;
 	State		state;
 	bool		lost;
+	bool		given_up;		/* the consumer stopped before the end of the handler, which
+								 * may still use this struct */
 	bool		told;			/* a statement about the job is running */
 	bool		alone;			/* an error occurred in a statement for several jobs including
 								 * this job */
@@ -108,6 +110,9 @@ static JobqHeld *jobs;			/* in order of arrival */
 static int	count[3];			/* by state */
 static int	nrefused;
 static bool stopping;
+static double give_up_at;		/* then jobs that run are given back */
+static int	nrunners;			/* threads for handlers */
+static int	nstuck;				/* of these, threads in handlers of jobs given up */
 static bool taken;				/* no more jobs are reserved */
 static double patience;
 static double job_time;			/* average duration of a job, in seconds */
@@ -387,6 +392,9 @@ forget(JobqHeld *job)
 	*place = job->next;
 	count[job->state]--;
 	set_refused(job, false);
+	pthread_cond_broadcast(&changed);
+	if (job->given_up)
+		return;
 	free(job->job.queue);
 	free(job->job.kind);
 	free(job->job.payload);
@@ -397,7 +405,6 @@ forget(JobqHeld *job)
 	free(job->progress);
 	free(job->answer.text);
 	free(job);
-	pthread_cond_broadcast(&changed);
 }
 
 /* The lease may have ended: the outcome of the job is not reported any more. */
@@ -422,9 +429,9 @@ jobq_lost(const JobqJob *job)
 
 	pthread_mutex_lock(&mutex);
 	/* the teller may be waiting for a connection */
-	if (now() >= job->held->until)
+	if (!job->held->given_up && now() >= job->held->until)
 		lose(job->held);
-	lost = job->held->lost;
+	lost = job->held->lost || job->held->given_up;
 	pthread_mutex_unlock(&mutex);
 	return lost;
 }
@@ -479,10 +486,15 @@ jobq_progress(const JobqJob *job, double percent, const char *message)
 
 	free(json);
 	pthread_mutex_lock(&mutex);
-	free(job->held->progress);
-	job->held->progress = progress;
-	job->held->progress_told = false;
-	pthread_cond_broadcast(&changed);
+	if (job->held->given_up)
+		free(progress);
+	else
+	{
+		free(job->held->progress);
+		job->held->progress = progress;
+		job->held->progress_told = false;
+		pthread_cond_broadcast(&changed);
+	}
 	pthread_mutex_unlock(&mutex);
 }
 
@@ -493,10 +505,13 @@ jobq_log(const JobqJob *job, const char *level, const char *message)
 	char	   *before;
 
 	pthread_mutex_lock(&mutex);
-	before = job->held->lines;
-	job->held->lines = text_of("%s%s[%s, %s]", before != NULL ? before : "", before != NULL ? "," : "", texts[0], texts[1]);
-	free(before);
-	pthread_cond_broadcast(&changed);
+	if (!job->held->given_up)
+	{
+		before = job->held->lines;
+		job->held->lines = text_of("%s%s[%s, %s]", before != NULL ? before : "", before != NULL ? "," : "", texts[0], texts[1]);
+		free(before);
+		pthread_cond_broadcast(&changed);
+	}
 	pthread_mutex_unlock(&mutex);
 	free(texts[0]);
 	free(texts[1]);
@@ -563,6 +578,11 @@ run_jobs(void *arg)
 		pthread_mutex_unlock(&mutex);
 		handle_job(&job->job, &answer);
 		pthread_mutex_lock(&mutex);
+		if (job->given_up)
+		{
+			nstuck--;
+			break;
+		}
 		took = now() - job->since;
 		job_time = isinf(job_time) ? took : job_time + (took - job_time) / 10;
 		job->answer = answer;
@@ -571,6 +591,8 @@ run_jobs(void *arg)
 		else
 			set_state(job, ENDED);
 	}
+	nrunners--;
+	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&mutex);
 	return arg;
 }
@@ -1001,6 +1023,29 @@ late_at(const JobqHeld *job)
 	return my.ahead == 0 && !job->apart ? job->since + fmin(NOT_SOON, my.heartbeat) : INFINITY;
 }
 
+/* Give back the jobs that run too long after a stop.  Their answers are not reported any more. */
+static void
+give_up(void)
+{
+	for (JobqHeld *job = jobs, *next; job != NULL; job = next)
+	{
+		next = job->next;
+		if (job->state != RUNNING)
+			continue;
+		job->given_up = true;
+		nstuck++;
+		if (job->lost)
+		{
+			forget(job);
+			continue;
+		}
+		fprintf(stderr, "job %lld (%s): given back, because the consumer stops\n", job->job.id, job->job.kind);
+		job->lines = job->progress = NULL;
+		job->answer = (JobqAnswer) {JOBQ_RELEASE, NULL, 0};
+		set_state(job, ENDED);
+	}
+}
+
 static void *
 tell_of_jobs(void *arg)
 {
@@ -1022,6 +1067,10 @@ tell_of_jobs(void *arg)
 		double		due = now() + 60;
 		double		first = now() + my.lease / 2;
 
+		if (now() >= give_up_at)
+			give_up();
+		if (count[RUNNING] > 0)
+			due = fmin(due, give_up_at);
 		for (JobqHeld *job = jobs, *next; job != NULL; job = next)
 		{
 			next = job->next;
@@ -1091,17 +1140,25 @@ tell_of_jobs(void *arg)
 
 /* --------------------------------------------------------------------- stop */
 
+void
+jobq_stop(double timeout)
+{
+	pthread_mutex_lock(&mutex);
+	stopping = true;
+	if (timeout >= 0)
+		give_up_at = fmin(give_up_at, now() + timeout);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mutex);
+	(void) !write(wake_pipe[1], "", 1);
+}
+
 static void *
 wait_for_signals(void *signals)
 {
 	int			which;
 
 	sigwait(signals, &which);
-	pthread_mutex_lock(&mutex);
-	stopping = true;
-	pthread_cond_broadcast(&changed);
-	pthread_mutex_unlock(&mutex);
-	(void) !write(wake_pipe[1], "", 1);
+	jobq_stop(my.stop_timeout > 0 ? my.stop_timeout : -1);
 	return NULL;
 }
 
@@ -1111,7 +1168,7 @@ jobq_consume(const JobqConsumer *consumer)
 	pthread_condattr_t clock;
 	pthread_t	teller;
 	pthread_t	watcher;
-	pthread_t  *runners;
+	pthread_t	runner;
 	sigset_t	signals;
 	sigset_t	before;
 	bool		hopeless;
@@ -1126,6 +1183,9 @@ jobq_consume(const JobqConsumer *consumer)
 	patience = fmin(1, my.wait);
 	job_time = INFINITY;
 	stopping = taken = by_token = false;
+	give_up_at = INFINITY;
+	nrunners = my.parallel;
+	nstuck = 0;
 
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
@@ -1134,24 +1194,24 @@ jobq_consume(const JobqConsumer *consumer)
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	pthread_cond_init(&changed, &clock);
-	runners = checked(calloc(my.parallel, sizeof(pthread_t)));
 	if (pipe(wake_pipe) != 0 || pthread_create(&watcher, NULL, wait_for_signals, &signals) != 0 ||
 		pthread_create(&teller, NULL, tell_of_jobs, NULL) != 0)
 		checked(NULL);
 	for (int i = 0; i < my.parallel; i++)
-		if (pthread_create(&runners[i], NULL, run_jobs, NULL) != 0)
+		if (pthread_create(&runner, NULL, run_jobs, NULL) != 0 || pthread_detach(runner) != 0)
 			checked(NULL);
 
 	hopeless = take_jobs();
 
-	for (int i = 0; i < my.parallel; i++)
-		pthread_join(runners[i], NULL);
+	pthread_mutex_lock(&mutex);
+	while (nrunners > nstuck)
+		wait_for_change(60);
+	pthread_mutex_unlock(&mutex);
 	pthread_join(teller, NULL);
 	pthread_cancel(watcher);
 	pthread_join(watcher, NULL);
 	close(wake_pipe[0]);
 	close(wake_pipe[1]);
-	free(runners);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return hopeless ? 1 : 0;
 }

@@ -112,6 +112,8 @@ typedef struct JobqConsumer
 								 * consumer of a later version may have the handler */
 	double		pause;			/* seconds until a job of an unknown kind comes again:
 								 * 10 */
+	double		stop_timeout;	/* seconds after SIGTERM or SIGINT until jobs that
+								 * still run are given back: no limit */
 	int			parallel;		/* number of concurrent jobs: 1 */
 	int			ahead;			/* number of jobs held that do not run yet; below 0:
 								 * none; 0: as many as will begin within a tenth of
@@ -133,6 +135,16 @@ typedef struct JobqConsumer
  * after a permanent error.  The log is standard error.
  */
 extern int	jobq_consume(const JobqConsumer *consumer);
+
+/*
+ * Ends jobq_consume(), from any thread: no more jobs are reserved, and the running jobs
+ * may end.  Jobs that still run after "timeout" seconds are given back, and no attempt
+ * is charged.  Below 0: no limit.
+ *
+ * A handler that still runs then goes on in its thread.  The program must end, and must
+ * not call jobq_consume() again.
+ */
+extern void jobq_stop(double timeout);
 
 /*
  * For long handlers: may another consumer have the job?  The handler's answer is then

@@ -71,16 +71,16 @@ export interface Status {
 }
 
 /** Enqueue a job in the client's transaction; null with on_conflict ignore, if the key is held. */
-export function enqueue(db: Queryable, kind: string, payload?: unknown, options?: Options): Promise<Id | null>;
+export function enqueue(db: Queryable | FakeQueue, kind: string, payload?: unknown, options?: Options): Promise<Id | null>;
 
 /** Enqueue a job for each payload, all with these options. */
-export function enqueueMany(db: Queryable, kind: string, payloads: Iterable<unknown>, options?: Options): Promise<(Id | null)[]>;
+export function enqueueMany(db: Queryable | FakeQueue, kind: string, payloads: Iterable<unknown>, options?: Options): Promise<(Id | null)[]>;
 
 /** The status of a job, by its id or uuid. */
-export function status(db: Queryable, id: Id | string): Promise<Status>;
+export function status(db: Queryable | FakeQueue, id: Id | string): Promise<Status>;
 
 /** Wait until a job has finished, or for so many seconds. */
-export function wait(db: Queryable, id: Id | string, timeout?: Interval): Promise<Status>;
+export function wait(db: Queryable | FakeQueue, id: Id | string, timeout?: Interval): Promise<Status>;
 
 /** A reserved job. */
 export interface Job<Payload = any> {
@@ -112,6 +112,7 @@ export interface ConsumerOptions {
 	wait?: number;
 	listen?: string | ClientConfig | null;
 	pause?: number;
+	stopTimeout?: number;
 	name?: string;
 	log?: (line: string) => void;
 }
@@ -120,8 +121,37 @@ export class Consumer {
 	constructor(config: string | ClientConfig, queues: string[], handler: Handler | { [kind: string]: Handler }, options?: ConsumerOptions);
 	/** Work until SIGTERM, SIGINT, or stop(). */
 	run(): Promise<void>;
-	/** Reserve no more jobs; run() returns when the running jobs have ended. */
-	stop(): void;
+	/**
+	 * Reserve no more jobs; run() returns when the running jobs have ended.  Jobs that still run after "timeout" seconds
+	 * are given back.
+	 */
+	stop(timeout?: number): void;
+}
+
+/** A job of a FakeQueue. */
+export interface FakeJob {
+	readonly id: number;
+	readonly state: string;
+	readonly kind: string;
+	readonly queue: string;
+	readonly attempt: number;
+	readonly max_attempts: number;
+	readonly progress: number | null;
+	readonly message: string | null;
+	readonly result: any;
+	readonly error: string | null;
+	readonly payload: any;
+	readonly options: Options;
+	readonly log: [level: string, text: string][];
+	readonly delay: number | null;
+}
+
+/** For unit tests of producers and handlers, without a database. */
+export class FakeQueue {
+	constructor(handler?: Handler | { [kind: string]: Handler });
+	readonly jobs: FakeJob[];
+	/** Run each waiting job once, also delayed jobs. */
+	run(): Promise<void>;
 }
 
 /** The attempt has failed; the next attempt starts after "delay" seconds. */

@@ -166,6 +166,7 @@ function optionsOf({ options, ...others }) {
 const idOf = ({ id }) => id === null ? null : integer(id);
 
 async function statusOf(db, text, values) {
+	if (db instanceof FakeQueue) return db.status(values[0]);
 	const { rows: [row] } = await db.query({ text, values, types: parsers });
 	return { ...row, id: integer(row.id) };
 }
@@ -179,12 +180,14 @@ async function statusOf(db, text, values) {
  * Resolves to the holder's id if the unique key is held, or to null with on_conflict ignore.
  */
 async function enqueue(db, kind, payload = {}, options = {}) {
+	if (db instanceof FakeQueue) return db.enqueue(kind, [payload], options)[0];
 	const { rows } = await db.query({ text: ENQUEUE, values: [kind, write(payload), optionsOf(options)] });
 	return idOf(rows[0]);
 }
 
 /** Enqueue a job for each payload, all with these options, in one statement; resolves to the ids. */
 async function enqueueMany(db, kind, payloads, options = {}) {
+	if (db instanceof FakeQueue) return db.enqueue(kind, payloads, options);
 	const { rows } = await db.query({ text: ENQUEUE_MANY, values: [kind, write([...payloads]), optionsOf(options)] });
 	return rows.map(idOf);
 }
@@ -326,6 +329,8 @@ class Consumer {
 	 *                    also the longest delay of a stop while idle
 	 *        .listen     config of the server itself, not of a pooler; for notifications of jobs
 	 *        .pause      seconds until a job of an unknown kind comes again: 10
+	 *        .stopTimeout  seconds after SIGTERM or SIGINT until jobs that still run are given back; by default, the
+	 *                    consumer waits for these jobs
 	 *        .name       name in the view jobq.workers
 	 *        .log        called with each line for the log; default: standard error
 	 */
@@ -348,12 +353,13 @@ class Consumer {
 		this.wake = new Bell();	// there may be jobs
 		this.stopping = this.taken = false;
 		this.stopped = new Promise(done => { this.tellStopped = done; });
+		this.giveUpAt = Infinity;
 		this.failure = null;	// of reserve(), which would be no better again
 	}
 
 	/** Work until SIGTERM, SIGINT, or stop(). */
 	async run() {
-		const stop = () => this.stop();
+		const stop = () => this.stop(this.stopTimeout);
 		process.on('SIGTERM', stop).on('SIGINT', stop);
 		try {
 			if (this.listen) this.hear();
@@ -369,9 +375,13 @@ class Consumer {
 		if (this.failure) throw this.failure;
 	}
 
-	/** Reserve no more jobs; run() returns when the running jobs have ended. */
-	stop() {
+	/**
+	 * Reserve no more jobs; run() returns when the running jobs have ended.  Jobs that still run
+	 * after "timeout" seconds are given back, and no attempt is charged; their signals are aborted.
+	 */
+	stop(timeout) {
 		this.stopping = true;
+		this.giveUpAt = Math.min(this.giveUpAt, now() + (timeout ?? Infinity));
 		this.tellStopped();
 		for (const bell of [this.room, this.news, this.wake]) bell.ring();
 	}
@@ -537,7 +547,7 @@ class Consumer {
 
 	/** The lease may have ended: the outcome of the job is not reported any more. */
 	lose(job) {
-		if (job.lost) return;
+		if (job.lost && !this.ended.includes(job)) return;
 		job.lost = true;
 		this.log(`job ${job.id} (${job.kind}): its lease is over${job._.outcome ? '; it may be done again' : ''}`);
 		Object.assign(job._, { lines: [], progress: null });
@@ -554,6 +564,7 @@ class Consumer {
 			this.giveBack();
 			for (const job of [...this.held, ...this.running, ...this.ended])
 				if (now() >= job._.until) this.lose(job);
+			if (now() >= this.giveUpAt) this.giveUp();
 			this.begin();	// what is lost keeps no other from that
 			// Extend leases also after the end of a job, until the outcome is reported.  Not for
 			// refused jobs, which would be held forever, and not during shutdown.
@@ -568,7 +579,8 @@ class Consumer {
 				await this.news.wait(Math.min(60, ...this.ended.map(job => Math.min(job._.tellAt, job._.until) - now()),
 					...[...this.running].filter(job => job._.lines.length > 0 || job._.progress).map(job => job._.tellAt - now()),
 					...holding.map(job => Math.min(job._.extendAt, job._.until) - now()),
-					...this.held.map(job => this.lateAt(job) - now())));
+					...this.held.map(job => this.lateAt(job) - now()),
+					...this.running.size > 0 ? [this.giveUpAt - now()] : []));
 			}
 		}
 	}
@@ -582,6 +594,19 @@ class Consumer {
 		for (const job of back) job._.outcome = ['release', null, 0];
 		this.held = this.held.filter(job => !back.includes(job));
 		this.ended.push(...back);
+	}
+
+	/** Give back jobs that run too long after a stop.  Their outcomes are not reported any more. */
+	giveUp() {
+		for (const job of this.running) {
+			if (job.lost) continue;
+			this.log(`job ${job.id} (${job.kind}): given back, because the consumer stops`);
+			job.lost = true;
+			Object.assign(job._, { lines: [], progress: null, outcome: ['release', null, 0] });
+			this.ended.push(job);
+			job._.controller.abort(new Error('the consumer stops'));
+		}
+		this.running.clear();
 	}
 
 	lateAt(job) {
@@ -676,4 +701,60 @@ class Consumer {
 	}
 }
 
-module.exports = { Consumer, Decimal, Reject, Release, Retry, enqueue, enqueueMany, status, wait };
+// ------------------------------------------------------------ unit tests
+
+/**
+ * For unit tests of producers and handlers, without a database.
+ *
+ *	const queue = new FakeQueue({ 'thumbnails.make': make });
+ *	await enqueue(queue, 'thumbnails.make', { image: 7 });
+ *	await queue.run();
+ *	assert.deepEqual(queue.jobs[0].result, { file: '7.png' });
+ *
+ * enqueue(), enqueueMany(), status() and wait() take the queue instead of a client.  "jobs" has all
+ * jobs: the columns of jobq.status() without times, and payload, options, log (an array of level
+ * and text), and the "delay" set by the handler.  The handler is a function or an object, as for a
+ * Consumer.  Transactions, unique keys, limits and times are not imitated, and the server's checks
+ * are not made.
+ */
+class FakeQueue {
+	constructor(handler = {}) {
+		this.handler = handler;
+		this.jobs = [];
+	}
+
+	/** Run each waiting job once, also delayed jobs.  Jobs enqueued by handlers wait for the next call. */
+	async run() {
+		const consumer = new Consumer({}, [], this.handler, { log: () => {} });
+		for (const job of this.jobs.filter(({ state }) => state === 'ready' || state === 'scheduled')) {
+			const { id, queue, kind, payload, options, attempt, max_attempts: most } = job;
+			const given = consumer.job({ id, token: id, queue, kind, payload, headers: options.headers ?? null, attempt: attempt + 1,
+				max_attempts: most, tenant: null, context: null, apart: false, left: 60 }, 60);
+			const [what, text, delay] = await consumer.outcomeOf(given);
+			job.log.push(...given._.lines);
+			if (given._.progress) [job.progress, job.message] = JSON.parse(given._.progress);
+			job.delay = delay;
+			if (what !== 'release') job.attempt++;
+			if (what === 'release') job.state = delay ? 'scheduled' : 'ready';
+			else if (what === 'ack') Object.assign(job, { state: 'completed', error: null, result: text === null ? null : read(text) });
+			else Object.assign(job, { error: text, state: what === 'reject' || (most > 0 && job.attempt >= most) ? 'dead' : 'scheduled' });
+		}
+	}
+
+	/** @internal */
+	enqueue(kind, payloads, options) {
+		optionsOf(options);		// throws if an option is no JSON
+		return [...payloads].map(payload => this.jobs.push({
+			id: this.jobs.length + 1, state: options.run_at || options.delay ? 'scheduled' : 'ready', kind,
+			queue: options.queue ?? 'default', attempt: 0, max_attempts: options.max_attempts ?? 3, progress: null, message: null,
+			result: null, error: null, payload: read(write(payload)), options, log: [], delay: null,
+		}));
+	}
+
+	/** @internal */
+	status(id) {
+		return this.jobs[Number(id) - 1];
+	}
+}
+
+module.exports = { Consumer, Decimal, FakeQueue, Reject, Release, Retry, enqueue, enqueueMany, status, wait };

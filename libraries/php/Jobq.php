@@ -89,27 +89,35 @@ const WAIT = 'SELECT * FROM jobq.wait(?::bigint, ?::interval)';
  *
  * Returns the holder's id if the unique key is held, or null with on_conflict ignore.
  */
-function enqueue(PDO $db, string $kind, mixed $payload = new \stdClass, mixed ...$options): ?int
+function enqueue(PDO|FakeQueue $db, string $kind, mixed $payload = new \stdClass, mixed ...$options): ?int
 {
+	if ($db instanceof FakeQueue)
+		return $db->enqueue($kind, [$payload], $options)[0];
 	return Producer::ids($db, ENQUEUE, [$kind, Producer::write($payload), Producer::options($options)])[0];
 }
 
 /** Enqueue a job for each payload, all with these options, in one statement; returns the ids. */
-function enqueue_many(PDO $db, string $kind, iterable $payloads, mixed ...$options): array
+function enqueue_many(PDO|FakeQueue $db, string $kind, iterable $payloads, mixed ...$options): array
 {
+	if ($db instanceof FakeQueue)
+		return $db->enqueue($kind, $payloads, $options);
 	return Producer::ids($db, ENQUEUE_MANY, [$kind, Producer::write(array_values([...$payloads])), Producer::options($options)]);
 }
 
 /** The status of a job, by its id or by the uuid given to enqueue(): the columns of jobq.status(). */
-function status(PDO $db, int|string $id): object
+function status(PDO|FakeQueue $db, int|string $id): object
 {
+	if ($db instanceof FakeQueue)
+		return $db->jobs[$id - 1];
 	return Producer::status($db, STATUS, [$id]);
 }
 
 /** Wait until a job has finished, or for so many seconds; returns the status.  The job must be
  * committed. */
-function wait(PDO $db, int $id, float|string $timeout = 30): object
+function wait(PDO|FakeQueue $db, int $id, float|string $timeout = 30): object
 {
+	if ($db instanceof FakeQueue)
+		return $db->jobs[$id - 1];
 	return Producer::status($db, WAIT, [$id, Producer::interval($timeout)]);
 }
 
@@ -253,6 +261,8 @@ class Consumer
 	private array $ended = [];				// by id, to be told
 	private ?Job $running = null;
 	private bool $stopping = false;
+	private bool $calling = false;			// the handler runs
+	private float $giveUpAt = INF;
 	private bool $busy = false;				// we are at these lists
 	private float $connectPause = 0.1;
 	private float $connectAt = 0;
@@ -279,11 +289,13 @@ class Consumer
 	 * @param $name      name in the view jobq.workers
 	 * @param $log       called with each line for the log; default: standard error
 	 * @param $pause     seconds until a job of an unknown kind comes again
+	 * @param $stopTimeout  seconds after SIGTERM or SIGINT until a job that still runs is given back; by default, the
+	 *                   consumer waits for this job
 	 */
 	public function __construct(private string $dsn, private array $queues, private \Closure|array $handler,
 		private ?int $batch = null, private float $lease = 30, ?float $heartbeat = null, private float $wait = 5,
 		private ?string $listen = null, private string $name = 'php', ?\Closure $log = null,
-		private float $pause = 10)
+		private float $pause = 10, private ?float $stopTimeout = null)
 	{
 		$this->heartbeat = $heartbeat ?? $lease / 3;
 		$this->patience = min(1, $wait);
@@ -314,10 +326,14 @@ class Consumer
 		}
 	}
 
-	/** Reserve no more jobs; run() returns when the running job has ended. */
-	public function stop(): void
+	/** Reserve no more jobs; run() returns when the running job has ended.  A job that still runs after
+	 * $timeout seconds is given back, no attempt is charged, and its handler gets a LeaseLost. */
+	public function stop(?float $timeout = null): void
 	{
 		$this->stopping = true;
+		$this->giveUpAt = min($this->giveUpAt, self::now() + ($timeout ?? INF));
+		if ($this->running)
+			$this->arm();
 	}
 
 	/** Wait for so many seconds; returns true after a request to stop. */
@@ -325,7 +341,7 @@ class Consumer
 	{
 		if (!$this->stopping && @pcntl_sigtimedwait([SIGTERM, SIGINT], $info, (int) $seconds,
 			1 + (int) (fmod($seconds, 1) * 1e9)) > 0)
-			$this->stopping = true;
+			$this->stop($this->stopTimeout);
 		return $this->stopping;
 	}
 
@@ -447,8 +463,8 @@ class Consumer
 		return count($this->ended) > ($this->stopping ? 0 : min($refused, MOST_REFUSED));
 	}
 
-	/** Call the handler; returns the outcome to report. */
-	private function outcomeOf(Job $job): array
+	/** @internal Call the handler; returns the outcome to report. */
+	public function outcomeOf(Job $job): array
 	{
 		$handler = is_array($this->handler) ? $this->handler[$job->kind] ?? null : $this->handler;
 		if (!$handler) {
@@ -456,7 +472,7 @@ class Consumer
 			return ['release', null, $this->pause];
 		}
 		try {
-			$result = $handler($job);
+			$result = $this->call($handler, $job);
 			return ['ack', $result === null ? null : json_encode($result, JSON_THROW_ON_ERROR, DEEPEST), null];
 		} catch (Retry $error) {
 			return ['nack', $error->getMessage(), $error->delay];
@@ -466,6 +482,19 @@ class Consumer
 			return ['reject', $error->getMessage(), null];
 		} catch (\Throwable $error) {
 			return ['nack', get_class($error) . ': ' . $error->getMessage(), null];
+		}
+	}
+
+	/** Only here may an alarm throw an exception. */
+	private function call(callable $handler, Job $job): mixed
+	{
+		$this->calling = true;
+		if ($this->stopTimeout !== null)
+			$this->arm();		// for signals
+		try {
+			return $handler($job);
+		} finally {
+			$this->calling = false;
 		}
 	}
 
@@ -490,10 +519,28 @@ class Consumer
 		foreach ($this->held + $this->ended as $job)
 			if (self::now() >= $job->until)
 				$this->lose($job);
+		$given = $this->giveUp();
 		while ($next = $this->next(self::now()))
 			$this->tell(...$next);
 		$this->busy = false;
 		$this->arm();
+		if ($given)
+			throw new LeaseLost("job $given->id was given back, because the consumer stops");
+	}
+
+	/** Give back a job that runs too long after a stop; returns the job. */
+	private function giveUp(): ?Job
+	{
+		$job = $this->running;
+		if (!$this->calling || $job->lost || self::now() < $this->giveUpAt)
+			return null;
+		($this->log)("job $job->id ($job->kind): given back, because the consumer stops");
+		$job->lost = true;
+		$job->outcome = ['release', null, 0];
+		unset($this->held[$job->id]);
+		$this->ended[$job->id] = $job;
+		$this->calling = false;
+		return $job;
 	}
 
 	/** Release held jobs during shutdown, or if they have not begun as soon as expected.  Their
@@ -521,7 +568,10 @@ class Consumer
 			$job !== $this->running ? $this->lateAt($job) : INF), $this->held) +
 			array_map(fn ($job) => min($job->until, $job->refused ? INF : $job->extendAt, $job->tellAt ?: $this->toldAt + 1),
 				$this->ended);
-		pcntl_alarm($due ? max(1, (int) ceil(min($due) - self::now())) : 0);
+		// signals are noticed by an alarm
+		if ($this->calling)
+			$due[] = $this->stopping ? $this->giveUpAt : self::now() + ($this->stopTimeout === null ? INF : 1);
+		pcntl_alarm($due ? max(1, (int) ceil(min(min($due) - self::now(), 3600))) : 0);
 	}
 
 	/** The most urgent report: extensions, then outcomes.  Leases are extended also after the end
@@ -692,5 +742,74 @@ class Consumer
 	private static function clean(string $text): string
 	{
 		return str_replace("\0", "\u{fffd}", json_decode(json_encode($text, JSON_INVALID_UTF8_SUBSTITUTE)));
+	}
+}
+
+/**
+ * For unit tests of producers and handlers, without a database.
+ *
+ *	$queue = new Jobq\FakeQueue(['thumbnails.make' => make(...)]);
+ *	Jobq\enqueue($queue, 'thumbnails.make', ['image' => 7]);
+ *	$queue->run();
+ *	assert($queue->jobs[0]->result == ['file' => '7.png']);
+ *
+ * enqueue(), enqueue_many(), status() and wait() take the queue instead of a PDO.  $jobs has all
+ * jobs: the columns of jobq.status() without times, and payload, options, log (an array of level and
+ * text), and the "delay" set by the handler.  The handler is a function or an array, as for a
+ * Consumer.  Transactions, unique keys, limits and times are not imitated, and the server's checks
+ * are not made.
+ */
+class FakeQueue
+{
+	public array $jobs = [];
+
+	public function __construct(private \Closure|array $handler = [])
+	{
+	}
+
+	/** Run each waiting job once, also delayed jobs.  Jobs enqueued by handlers wait for the next
+	 * call. */
+	public function run(): void
+	{
+		$consumer = new Consumer('', [], $this->handler, log: fn () => null);
+		foreach (array_filter($this->jobs, fn ($job) => in_array($job->state, ['ready', 'scheduled'])) as $job) {
+			$say = function (Job $given, string $statement, array $values) use ($job) {
+				if ($statement === PROGRESS)
+					[$job->progress, $job->message] = $values;
+				else
+					$job->log[] = array_reverse($values);
+			};
+			$given = new Job($job->id, $job->id, $job->queue, $job->kind, $job->payload, $job->options['headers'] ?? null,
+				$job->attempt + 1, $job->max_attempts, null, null, 0, INF, INF, $say);
+			[$what, $text, $job->delay] = $consumer->outcomeOf($given);
+			if ($what == 'release') {
+				$job->state = $job->delay ? 'scheduled' : 'ready';
+				continue;
+			}
+			$job->attempt++;
+			if ($what == 'ack') {
+				$job->state = 'completed';
+				$job->error = null;
+				$job->result = Consumer::read($text ?? 'null');
+			} else {
+				$job->error = $text;
+				$job->state = $what == 'reject' || $job->max_attempts > 0 && $job->attempt >= $job->max_attempts ? 'dead' : 'scheduled';
+			}
+		}
+	}
+
+	/** @internal */
+	public function enqueue(string $kind, iterable $payloads, array $options): array
+	{
+		$ids = [];
+		Producer::options($options);		// throws if an option is no JSON
+		foreach ($payloads as $payload) {
+			$ids[] = $id = count($this->jobs) + 1;
+			$this->jobs[] = (object) ['id' => $id, 'state' => isset($options['run_at']) || isset($options['delay']) ? 'scheduled' : 'ready',
+				'kind' => $kind, 'queue' => $options['queue'] ?? 'default', 'attempt' => 0, 'max_attempts' => $options['max_attempts'] ?? 3,
+				'progress' => null, 'message' => null, 'result' => null, 'error' => null,
+				'payload' => Consumer::read(Producer::write($payload)), 'options' => $options, 'log' => [], 'delay' => null];
+		}
+		return $ids;
 	}
 }

@@ -35,8 +35,10 @@ import inspect
 import json
 import logging
 import math
+import queue
 import re
 import signal
+import threading
 import time
 import types
 import uuid
@@ -217,22 +219,30 @@ def enqueue(connection, kind, payload={}, **options):
     Returns the holder's id if the unique key is held, or None with on_conflict ignore.  With an AsyncConnection,
     this function and those below return an awaitable.
     """
+    if isinstance(connection, FakeQueue):
+        return connection._enqueue(kind, [payload], options, lambda ids: ids[0])
     return _ask(connection, tuple_row, lambda rows: rows[0][0], ENQUEUE, kind, written(payload), options_of(options))
 
 
 def enqueue_many(connection, kind, payloads, **options):
     """Enqueue a job for each payload, all with these options, in one statement; returns the list of ids."""
+    if isinstance(connection, FakeQueue):
+        return connection._enqueue(kind, payloads, options, list)
     return _ask(connection, tuple_row, lambda rows: [row[0] for row in rows], ENQUEUE_MANY, kind,
                 written(list(payloads)), options_of(options))
 
 
 def status(connection, id):
     """The status of a job, by its id or by the uuid given to enqueue(): an object with the columns of jobq.status()."""
+    if isinstance(connection, FakeQueue):
+        return connection._status(id)
     return _ask(connection, dict_row, _status_of, STATUS, str(id))
 
 
 def wait(connection, id, timeout=30):
     """Wait until a job has finished, or for so many seconds; returns the status.  The job must be committed."""
+    if isinstance(connection, FakeQueue):
+        return connection._status(id)
     return _ask(connection, dict_row, _status_of, WAIT, id, interval(timeout))
 
 
@@ -267,11 +277,15 @@ class Job:
 
     def progress(self, percent, message=None):
         """Shows how far the job is: from 0 to 100.  Returns at once; of several that come soon, the last is told."""
+        if self.lost:
+            return
         self._progress = json.dumps([float(percent), message])
         self._consumer._ring()
 
     def log(self, message, level="info"):
         """Keeps a line with the job: level is debug, info, warning or error.  Returns at once."""
+        if self.lost:
+            return
         self._lines.append([level, text_of(message)])
         self._consumer._ring()
 
@@ -283,6 +297,38 @@ def text_of(error):
     except Exception as other:
         text = f"its text cannot be had: {type(other).__name__}"
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+class Threads:
+    """Threads for handlers.  At the end of the program, no handler is waited for."""
+
+    def __init__(self, most):
+        self._most = most
+        self._number = 0
+        self._calls = queue.SimpleQueue()
+
+    def call(self, function, *values):
+        """Call the function in a thread; returns an awaitable."""
+        if self._number < self._most:
+            threading.Thread(target=self._run, daemon=True).start()
+            self._number += 1
+        future = concurrent.futures.Future()
+        self._calls.put((future, function, values))
+        return asyncio.wrap_future(future)
+
+    def _run(self):
+        for future, function, values in iter(self._calls.get, None):
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*values))
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, function, values
+
+    def end(self):
+        """No function is called any more."""
+        for _ in range(self._number):
+            self._calls.put(None)
 
 
 class Link:
@@ -356,11 +402,13 @@ class Consumer:
                so it takes to stop when there is nothing to do
     listen     a conninfo that leads to the server itself and not to a pooler: tells when there are jobs
     pause      seconds until a job of an unknown kind comes again
+    stop_timeout  seconds after SIGTERM or SIGINT until jobs that still run are given back; unless told, they are
+               waited for
     name       what the view jobq.workers shows
     """
 
     def __init__(self, conninfo, queues, handler, *, parallel=1, ahead=None, lease=30.0, heartbeat=None, wait=5.0,
-                 listen=None, pause=10.0, name="python"):
+                 listen=None, pause=10.0, stop_timeout=None, name="python"):
         self._queues, self._handler, self._pause, self._name = list(queues), handler, pause, name
         self._parallel, self._ahead = parallel, ahead
         self._lease, self._heartbeat = lease, lease / 3 if heartbeat is None else heartbeat
@@ -376,6 +424,8 @@ class Consumer:
         self._by_token = False  # jobs of several tokens are too many to be extended together
         self._taking = None
         self._stopping = False
+        self._stop_timeout = stop_timeout
+        self._give_up_at = math.inf
         self._failure = None
         # set if there is room for jobs, something to report, and perhaps jobs
         self._room, self._news, self._wake = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -384,21 +434,27 @@ class Consumer:
         """Work until SIGTERM or SIGINT; for programs without an event loop."""
         asyncio.run(self.work(signals=True))
 
-    def stop(self):
-        """Take no more jobs; work() returns when those that run have ended."""
+    def stop(self, timeout=None):
+        """Take no more jobs; work() returns when those that run have ended.  Jobs that still run after "timeout"
+        seconds are given back, and no attempt is charged; their handlers are told that the lease is lost."""
         self._stopping = True
+        if timeout is not None:
+            self._give_up_at = min(self._give_up_at, time.monotonic() + timeout)
         for event in (self._room, self._news, self._wake):
             event.set()
 
     def _ring(self):
         """There is something to tell, which a handler says in its thread."""
-        self._loop.call_soon_threadsafe(self._news.set)
+        try:
+            self._loop.call_soon_threadsafe(self._news.set)
+        except RuntimeError:  # the loop has ended, and nothing is told any more
+            pass
 
     async def work(self, signals=False):
         self._loop = asyncio.get_running_loop()
-        self._threads = concurrent.futures.ThreadPoolExecutor(self._parallel)
+        self._threads = Threads(self._parallel)
         for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+            asyncio.get_running_loop().add_signal_handler(number, self.stop, self._stop_timeout)
         self._taking = asyncio.create_task(self._take())
         self._taking.add_done_callback(lambda _: self._news.set())
         tasks = [self._taking, asyncio.create_task(self._tell())]
@@ -413,7 +469,7 @@ class Consumer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._threads.shutdown(wait=False)
+            self._threads.end()
         if self._failure:
             raise self._failure
 
@@ -547,7 +603,7 @@ class Consumer:
             if inspect.iscoroutinefunction(handler):
                 result = await handler(job)
             else:
-                result = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, handler, job)
+                result = await self._threads.call(self._call, handler, job)
             return "ack", None if result is None else written(result), None
         except Retry as error:
             return "nack", text_of(error), error.delay
@@ -572,6 +628,8 @@ class Consumer:
             raise RuntimeError("the handler has raised StopIteration") from error
 
     def _end(self, job, task):
+        if job not in self._running:  # it was given up
+            return
         self._running.remove(job)
         took = time.monotonic() - job._since
         self._job_time = took if self._job_time == math.inf else self._job_time + (took - self._job_time) / 10
@@ -584,7 +642,7 @@ class Consumer:
 
     def _lose(self, job):
         """The lease is over, or may be: whatever comes of the job is not told any more."""
-        if job.lost:
+        if job.lost and job not in self._ended:
             return
         job.lost = True
         log.warning("job %s (%s): its lease is over%s", job.id, job.kind,
@@ -608,6 +666,8 @@ class Consumer:
             for job in self._held + self._running + self._ended:
                 if now >= job._until:
                     self._lose(job)
+            if now >= self._give_up_at:
+                self._give_up()
             self._begin()  # what is lost keeps no other from that
             what, jobs = self._next(now)
             if jobs:
@@ -618,7 +678,8 @@ class Consumer:
                 said = [job for job in self._running if not job.lost and (job._lines or job._progress)]
                 due = min([job._tell_at for job in self._ended + said] + [job._until for job in self._ended] +
                           [min(job._extend_at, job._until) for job in self._kept()] +
-                          [job._since + NOT_SOON for job in self._held if self._is_late(job, math.inf)], default=now + 60)
+                          [job._since + NOT_SOON for job in self._held if self._is_late(job, math.inf)] +
+                          [self._give_up_at for job in self._running], default=now + 60)
                 try:
                     await asyncio.wait_for(self._news.wait(), max(0, due - now))
                 except asyncio.TimeoutError:
@@ -634,6 +695,18 @@ class Consumer:
             job._outcome = ("release", None, 0)
             self._held.remove(job)
             self._ended.append(job)
+
+    def _give_up(self):
+        """Give back what runs too long after a stop.  A thread goes on, but its outcome is not told."""
+        for job in self._running:
+            if not job.lost:
+                log.warning("job %s (%s): given back, because the consumer stops", job.id, job.kind)
+                job.lost = True
+                job._lines, job._progress = [], None
+                job._outcome = ("release", None, 0)
+                self._ended.append(job)
+            job._task.cancel()
+        self._running = []
 
     def _is_late(self, job, now):
         return self._ahead is None and not job._apart and now >= job._since + min(NOT_SOON, self._heartbeat)
@@ -741,3 +814,79 @@ class Consumer:
                 job._tell_at = again
                 job._refused = state != "" and not state.startswith(PASSING)
                 self._room.set()
+
+
+# ------------------------------------------------------------ unit tests
+
+
+class FakeQueue:
+    """For unit tests of producers and handlers, without a database.
+
+        queue = FakeQueue({"thumbnails.make": make})
+        enqueue(queue, "thumbnails.make", {"image": 7})
+        queue.run()
+        assert queue.jobs[0].state == "completed" and queue.jobs[0].result == {"file": "7.png"}
+
+    enqueue(), enqueue_many(), status() and wait() take it instead of a connection; with "asynchronous", they return
+    awaitables, as with an AsyncConnection.  "jobs" has all jobs: the columns of jobq.status() without times, and payload,
+    options, log (a list of level and text), and the "delay" that the handler wants.  The handler is a function or a
+    dict, as for a Consumer.  Transactions, unique keys, limits and times are not imitated, and the server's checks
+    are not made.
+    """
+
+    def __init__(self, handler=None, *, asynchronous=False):
+        self.jobs = []
+        self._handler = {} if handler is None else handler
+        self._asynchronous = asynchronous
+
+    def run(self):
+        """Run each job that waits once, also one that is delayed; for tests without an event loop."""
+        asyncio.run(self.work())
+
+    async def work(self):
+        """The same, in an event loop.  What handlers enqueue meanwhile waits for the next call."""
+        consumer = Consumer("", [], self._handler)
+        consumer._loop = asyncio.get_running_loop()
+        consumer._threads = Threads(1)
+        for job in [job for job in self.jobs if job.state in ("ready", "scheduled")]:
+            given = Job(consumer, (job.id, job.id, job.queue, job.kind, job.payload, job.options.get("headers"), job.attempt + 1,
+                                   job.max_attempts, None, None, False, 60), 60)
+            self._settle(job, given, *await consumer._outcome_of(given))
+        consumer._threads.end()
+
+    def _settle(self, job, given, outcome, text, delay):
+        job.log += [tuple(line) for line in given._lines]
+        if given._progress:
+            job.progress, job.message = json.loads(given._progress)
+        job.delay = delay
+        if outcome == "release":
+            job.state = "scheduled" if delay else "ready"
+            return
+        job.attempt += 1
+        if outcome == "ack":
+            job.state, job.error = "completed", None
+            job.result = text and json.loads(text, parse_float=number)
+        else:
+            job.error = text
+            job.state = "dead" if outcome == "reject" or 0 < job.max_attempts <= job.attempt else "scheduled"
+
+    def _answer(self, value):
+        async def later():
+            return value
+
+        return later() if self._asynchronous else value
+
+    def _enqueue(self, kind, payloads, options, read):
+        ids = []
+        options_of(options)  # raises an error if an option is no JSON
+        for payload in payloads:
+            ids.append(len(self.jobs) + 1)
+            self.jobs.append(types.SimpleNamespace(
+                id=ids[-1], state="scheduled" if options.get("run_at") or options.get("delay") else "ready", kind=kind,
+                queue=options.get("queue", "default"), attempt=0, max_attempts=options.get("max_attempts", 3), progress=None,
+                message=None, result=None, error=None, payload=json.loads(written(payload), parse_float=number),
+                options=options, log=[], delay=None))
+        return self._answer(read(ids))
+
+    def _status(self, id):
+        return self._answer(self.jobs[id - 1])

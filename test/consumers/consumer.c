@@ -86,6 +86,8 @@ handle(const JobqJob *job, JobqAnswer *answer, void *arg)
 				break;
 			}
 		}
+		while (DO("hang") && access(go, F_OK) != 0)
+			usleep(20000);
 		if (DO("bad result"))
 			answer->text = strdup("no JSON");
 		else if (asprintf(&answer->text, "{\"token\": %lld, \"more\": \"%0*d\"}", job->token,
@@ -103,7 +105,7 @@ main(void)
 	char		queues[100];
 	JobqKind	kinds[10] = {0};
 	JobqConsumer consumer = {
-		.conninfo = "", .queues = queues, .handler = names == NULL ? handle : NULL, .kinds = kinds, .pause = 0.5,
+		.conninfo = "", .queues = queues, .handler = names == NULL ? handle : NULL, .kinds = kinds, .pause = 0.5, .stop_timeout = getenv("STOP") != NULL ? atof(getenv("STOP")) : 0,
 		.parallel = atoi(getenv("PARALLEL")), .ahead = getenv("DEFAULTS") != NULL ? 0 : 3, .lease = lease != NULL ? atof(lease) : 60, .heartbeat = 1,
 		.wait = wait != NULL ? atof(wait) : 0, .listen = getenv("LISTEN"), .name = getenv("NAME")
 	};

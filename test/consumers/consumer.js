@@ -6,7 +6,7 @@ const fs = require('fs');
 const { setTimeout: sleep } = require('timers/promises');
 const { Consumer, Reject, Release, Retry } = require('../../libraries/node/jobq');
 
-const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN, LEASE, DEFAULTS, KINDS } = process.env;
+const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN, LEASE, DEFAULTS, KINDS, STOP } = process.env;
 const note = (what, job) => fs.appendFileSync(`${folder}/${what}`, `${job.id} ${job.token}\n`);
 const givenBack = new Set();
 
@@ -37,12 +37,13 @@ async function handle(job) {
 			break;
 		}
 	}
+	while (what === 'hang' && !fs.existsSync(`${folder}/go`)) await sleep(20);
 	if (what === 'echo') return job.payload.value;
 	return what === 'bad result' ? '\0' : { token: job.token, more: 'x'.repeat(what === 'long result' ? 2000 : 1) };
 }
 
 const handler = KINDS ? Object.fromEntries(KINDS.split(',').map(kind => [kind, handle])) : handle;
 new Consumer({}, QUEUES.split(','), handler, {
-	pause: 0.5, parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
+	pause: 0.5, stopTimeout: STOP ? Number(STOP) : undefined, parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
 	listen: LISTEN ? Object.fromEntries(LISTEN.split(' ').map(item => item.split('=').map(part => part === 'dbname' ? 'database' : part))) : null,
-}).run();
+}).run().then(() => STOP && process.exit());		// a handler may hang

@@ -44,12 +44,14 @@ $handle = function (Job $job) use ($folder, $note) {
 			break;
 		}
 	}
+	while ($do == 'hang' && !file_exists("$folder/go"))
+		usleep(20000);
 	if ($do == 'echo')
 		return $job->payload['value'];
 	return $do == 'bad result' ? "\0" : ['token' => $job->token, 'more' => str_repeat('x', $do == 'long result' ? 2000 : 1)];
 };
 
 $kinds = getenv('KINDS') ? array_fill_keys(explode(',', getenv('KINDS')), $handle) : $handle;
-(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $kinds, pause: 0.5,
+(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $kinds, pause: 0.5, stopTimeout: getenv('STOP') ? (float) getenv('STOP') : null,
 	batch: getenv('DEFAULTS') ? null : (int) (getenv('BATCH') ?: 10), lease: (float) (getenv('LEASE') ?: 60), heartbeat: 1,
 	wait: (float) (getenv('WAIT') ?: 5), listen: getenv('LISTEN') ? 'pgsql:' . getenv('LISTEN') : null, name: getenv('NAME')))->run();

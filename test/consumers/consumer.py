@@ -72,6 +72,8 @@ def handle(job):
             if job.lost:
                 note("lost", job)
                 break
+    while job.payload.get("do") == "hang" and not os.path.exists(f"{folder}/go"):
+        time.sleep(0.02)
     return done(job)
 
 
@@ -87,6 +89,8 @@ async def handle_async(job):
         except asyncio.CancelledError:
             note("lost", job)
             raise
+    while job.payload.get("do") == "hang" and not os.path.exists(f"{folder}/go"):
+        await asyncio.sleep(0.02)
     return done(job)
 
 
@@ -110,6 +114,6 @@ logging.basicConfig(format="%(message)s", level=logging.WARNING)
 handler = handle_async if os.environ.get("ASYNC") else handle
 if os.environ.get("KINDS"):
     handler = {kind: handler for kind in os.environ["KINDS"].split(",")}
-Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handler, pause=0.5,
+Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handler, pause=0.5, stop_timeout=float(os.environ["STOP"]) if os.environ.get("STOP") else None,
          parallel=int(os.environ["PARALLEL"]), ahead=None if os.environ.get("DEFAULTS") else 3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
          listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()

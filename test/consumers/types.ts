@@ -1,6 +1,6 @@
 // The types of the library for Node: this file compiles, and the marked lines do not.
 import { Client, Pool } from 'pg';
-import { Consumer, Decimal, Job, Reject, Release, Retry, enqueue, enqueueMany, status, wait } from 'jobq';
+import { Consumer, Decimal, FakeQueue, Job, Reject, Release, Retry, enqueue, enqueueMany, status, wait } from 'jobq';
 
 async function produce(client: Client, pool: Pool): Promise<string> {
 	const id = await enqueue(client, 'mail', { to: 'Ann', amount: new Decimal('1.50') }, { queue: 'mail', delay: 30, run_at: new Date() });
@@ -29,4 +29,6 @@ const consumer = new Consumer({ database: 'app' }, ['mail'], handlers, { paralle
 // @ts-expect-error there is no such setting
 new Consumer({}, ['mail'], handlers, { paralel: 4 });
 consumer.run().then(() => produce);
-consumer.stop();
+consumer.stop(5);
+const queue = new FakeQueue(handlers);
+enqueue(queue, 'mail').then(() => queue.run()).then(() => queue.jobs[0].result);

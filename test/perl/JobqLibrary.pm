@@ -3,7 +3,7 @@
 # The consumers of test/consumers obey the payload: {"do": "fail"}, "odd", "reject", "retry"
 # (once), "later" (once), "bad result", "long result", or "hold".  "odd" fails in a way which
 # the language allows, but few programs expect.  "hold" ends when the file "go" exists.  "tell",
-# "work", "kill" and "echo" serve single tests below.  The consumers write notes into files:
+# "work", "kill", "echo" and "hang" (like "hold", without a look at the lease) serve single tests below.  The consumers write notes into files:
 # each begun job with the token, and each handler informed of a lost lease.  The result of a job
 # is the token of the acknowledgement.
 
@@ -23,7 +23,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node language_programs is_shown try_kinds try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
+our @EXPORT = qw(library_node language_programs is_shown try_kinds try_stops try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
 
 # Consumers do not end by themselves, so END kills the remaining ones.
 my @running;
@@ -53,7 +53,7 @@ sub library_node
 }
 
 # The program of test/consumers with this name in each language that has a driver here: a list of
-# a language and a command.  The program in C is compiled.
+# a language and a command.  The program in C, if there is one, is compiled.
 sub language_programs
 {
 	my ($node, $name) = @_;
@@ -78,6 +78,7 @@ sub language_programs
 		note("$language has no driver for PostgreSQL") unless $there;
 		push @found, [ $language, $needs{$language}[0], "$folder/$name.$suffix{$language}" ] if $there;
 	}
+	return @found unless -e "$folder/$name.c";
 	command_ok(
 		[ 'cc', @sanitizers, '-O1', '-Wall', '-Wextra', '-Wno-unused-parameter', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql',
 			'-o', $program, "$folder/$name.c", "$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm' ],
@@ -564,6 +565,41 @@ sub try_kinds
 	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $new", 'completed|1', 'at the first attempt');
 	$_->{handle}->signal('TERM') foreach $old, $next;
 	is(join(' ', map { finish($_) } $old, $next), '0 0', "$name: they stop");
+	$self->holds;
+	return;
+}
+
+# A stop with a timeout gives back the jobs that do not end: a job that is told in time, and a job
+# that looks at nothing.
+sub try_stops
+{
+	my ($node, $name, $command, $parallel) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+
+	$self->{parallel} = $parallel;
+	my $run = $self->start(STOP => 2, WAIT => 1);
+	my @ids = ($self->enqueue('{"do": "hang"}'));
+	push @ids, $self->enqueue('{"do": "hold"}') if $parallel > 1;
+	$self->begun($_, 1, 'a job begins') foreach @ids;
+	my $short = $self->enqueue('{}');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it ends at SIGTERM, though jobs do not");
+	like($run->{err}, qr/given back, because the consumer stops/, "$name: the log tells");
+	$self->is_sql("SELECT count(*) FROM @{[ $self->leases ]}", '0', 'no lease is left');
+	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE id IN (" . join(',', @ids) . ")", 'ready|0',
+		'the jobs are given back, and no attempt is charged');
+
+	# in time, nothing is given back
+	append_to_file("$self->{folder}/go", 'go');
+	$run = $self->start(STOP => 100);
+	$self->ends('the next consumer does them', @ids, $short);
+	unlink "$self->{folder}/go";
+	my $late = $self->enqueue('{"do": "hang"}');
+	$self->begun($late, 1, 'another one begins');
+	$run->{handle}->signal('TERM');
+	append_to_file("$self->{folder}/go", 'go');
+	is(finish($run), 0, "$name: it ends with its job");
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $late", 'completed|1', 'a job that ends in time is completed');
 	$self->holds;
 	return;
 }
