@@ -1,37 +1,15 @@
-/*
- * Takes jobs of a queue.  usage: example QUEUE; PGHOST ... give the database.
- *
- * cc -o example example.c jobq_consumer.c -I$(pg_config --includedir) -lpq -lpthread -lm
- */
-#define _GNU_SOURCE
+/* Makes thumbnails.  usage: example '{queue}'; PGHOST ... give the database. */
 #include "jobq_consumer.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static void
-make_thumbnail(const JobqJob *job, JobqAnswer *answer, void *arg)
+static void make(const JobqJob *job, JobqAnswer *answer, void *arg)
 {
-	const char *image = strstr(job->payload, "\"image\": ");
-
-	if (image == NULL)
-	{
-		answer->outcome = JOBQ_REJECT;
-		answer->text = strdup("no image");
-	}
-	else if (asprintf(&answer->text, "{\"file\": \"%d.png\"}", atoi(image + 9)) < 0)
-		abort();
+	if (strstr(job->payload, "\"image\"") == NULL)
+		*answer = (JobqAnswer) {.outcome = JOBQ_REJECT, .text = strdup("no image")};
 }
 
-int
-main(int argc, char **argv)
+int main(int argc, char **argv)
 {
-	char	   *queues;
-	JobqConsumer consumer = {.conninfo = "", .handler = make_thumbnail, .parallel = 4};
-
-	if (argc != 2 || asprintf(&queues, "{\"%s\"}", argv[1]) < 0)
-		return 2;
-	consumer.queues = queues;
-	return jobq_consume(&consumer);
+	const JobqKind kinds[] = {{"thumbnail.make", make, NULL}, {0}};
+	return jobq_consume(&(JobqConsumer) {.conninfo = "", .queues = argv[1], .kinds = kinds, .stop_timeout = 20});
 }

@@ -52,12 +52,11 @@ sub library_node
 	return $node;
 }
 
-# The program of test/consumers with this name in each language that has a driver here: a list of
+# The program of test/consumers, or the example of libraries, with this name in each language that has a driver here: a list of
 # a language and a command.  The program in C, if there is one, is compiled.
 sub language_programs
 {
 	my ($node, $name) = @_;
-	my $folder = "$FindBin::RealBin/../consumers";
 	my %needs = (
 		python => [ '/usr/bin/python3', '-c', 'import psycopg' ],
 		php => [ 'php', '-r', 'exit(extension_loaded("pdo_pgsql") && function_exists("pcntl_alarm") ? 0 : 1);' ],
@@ -68,6 +67,7 @@ sub language_programs
 	my $sources = "$FindBin::RealBin/../../libraries/c";
 	# a program needs the sanitizers of its libpq
 	my @sanitizers = grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
+	my $source = sub { return "$FindBin::RealBin/../" . ($name eq 'example' ? "../libraries/$_[0]" : 'consumers') . "/$name" };
 	my @found;
 
 	$ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
@@ -76,23 +76,25 @@ sub language_programs
 		my $there = eval { IPC::Run::run($needs{$language}, '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) };
 
 		note("$language has no driver for PostgreSQL") unless $there;
-		push @found, [ $language, $needs{$language}[0], "$folder/$name.$suffix{$language}" ] if $there;
+		push @found, [ $language, $needs{$language}[0], $source->($language) . ".$suffix{$language}" ] if $there;
 	}
-	return @found unless -e "$folder/$name.c";
+	return @found unless -e $source->('c') . '.c';
 	command_ok(
 		[ 'cc', @sanitizers, '-O1', '-Wall', '-Wextra', '-Wno-unused-parameter', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql',
-			'-o', $program, "$folder/$name.c", "$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm' ],
+			'-o', $program, $source->('c') . '.c', "$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm' ],
 		"$name.c compiles");
 	return @found, [ 'c', $program ];
 }
 
-# The manual contains this file of libraries/ verbatim.
+# The manual contains this file of libraries/ verbatim; a worker has at most 15 lines.
 sub is_shown
 {
 	my ($file) = @_;
 	my $tree = "$FindBin::RealBin/../..";
+	my $text = slurp_file("$tree/libraries/$file");
 
-	return ok(index(slurp_file("$tree/doc/libraries.md"), slurp_file("$tree/libraries/$file")) >= 0,
+	cmp_ok($text =~ tr/\n//, '<=', 15, "libraries/$file is short");
+	return ok(index(slurp_file("$tree/doc/libraries.md"), $text) >= 0,
 		"doc/libraries.md shows libraries/$file as it is");
 }
 

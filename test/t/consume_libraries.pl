@@ -6,6 +6,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use JobqLibrary;
+use JobqProgram;
 use JobqTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -21,6 +22,24 @@ foreach (language_programs($node, 'consumer'))
 	next if $language ne 'python';
 	try_kinds($node, 'python-kinds-async', [ 'env', 'ASYNC=1', @command ]);
 	try_stops($node, 'python-stops-async', [ 'env', 'ASYNC=1', @command ], 2);
+}
+
+# the examples of the manual
+my %arguments = (php => [ 'pgsql:', 'example-php' ], c => ['{example-c}']);
+foreach (language_programs($node, 'example'))
+{
+	my ($language, @command) = @$_;
+	my $queue = "example-$language";
+	my $enqueue = "SELECT jobq.enqueue('thumbnail.make', payload, '$queue') FROM unnest";
+
+	$node->safe_psql('postgres', "SELECT jobq.create_queue('$queue', mode => 'consumer')");
+	$node->safe_psql('postgres', qq[$enqueue(ARRAY['{"image": 7}', '{}']::jsonb[]) AS payload]);
+	my $run = start_program(@command, @{ $arguments{$language} || [$queue] });
+	wait_for($node, "$language: the example does its jobs", "SELECT count(*) = 2 FROM jobq.jobs WHERE queue = '$queue' AND finished_at IS NOT NULL");
+	is($node->safe_psql('postgres', "SELECT state, attempt, coalesce(result ->> 'file', error) FROM jobq.jobs WHERE queue = '$queue' ORDER BY id"),
+		'completed|1|' . ($language eq 'c' ? '' : '7.png') . "\ndead|1|no image", "$language: as it says");
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$language: the example stops");
 }
 
 foreach (language_programs($node, 'fake'))
