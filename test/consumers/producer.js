@@ -8,6 +8,10 @@ const json = value => JSON.stringify(value, (key, inner) => typeof inner === 'bi
 	.replace(/"#|#"/g, '');
 const shown = ({ state, attempt, result }) => `${state} ${attempt} ${json(result)}`;
 
+// In SQL, without the library, no parameter needs a cast.
+const UNTYPED = `SELECT jobq.enqueue($1, $2, queue => $3, priority => $4, delay => $5, max_attempts => $6, tags => $7, uniqueness => $8,
+	unique_key => $9, headers => $10, options => $11)`;
+
 async function call(client, step, ...values) {
 	switch (step) {
 		case 'enqueue': return enqueue(client, values[0], JSON.parse(values[1]), JSON.parse(values[2]));
@@ -16,6 +20,9 @@ async function call(client, step, ...values) {
 			queue: 'mail', run_at: new Date('2040-01-02T03:04:05Z'), timeout: 120, tags: ['a', 'b'], unique_key: 'native', uniqueness: { for: 90 },
 			options: { uuid: values[1] },
 		});
+		case 'untyped':
+			await client.query(UNTYPED, values);
+			return 'done';
 		case 'status': return shown(await status(client, values[0]));
 		case 'wait': return shown(await wait(client, values[0], Number(values[1])));
 	}

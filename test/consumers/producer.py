@@ -14,6 +14,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import jobq
 
 
+# In SQL, without the library, no parameter needs a cast.
+UNTYPED = """SELECT jobq.enqueue(%s, %s, queue => %s, priority => %s, delay => %s, max_attempts => %s, tags => %s, uniqueness => %s,
+unique_key => %s, headers => %s, options => %s)"""
+
+
 def shown(status):
     return f"{status.state} {status.attempt} {jobq.written(status.result)}"
 
@@ -29,6 +34,8 @@ def call(connection, step, *values):
             connection, values[0], queue="mail", run_at=datetime.datetime(2040, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc),
             timeout=datetime.timedelta(minutes=2), tags=("a", "b"), unique_key="native", uniqueness={"for": 90},
             options={"uuid": uuid.UUID(values[1])}), str
+    if step == "untyped":
+        return connection.execute(UNTYPED, [value or None for value in values]), lambda cursor: "done"
     if step == "status":
         return jobq.status(connection, values[0]), shown
     return jobq.wait(connection, int(values[0]), float(values[1])), shown

@@ -141,6 +141,10 @@ sub try_produces
 	is($show->($out =~ s/\n$//r) =~ s/ //gr, qq(completed1{"amount":$amount}), "$name: it is woken, and the result has all digits");
 	if (!$flat)
 	{
+		my ($done) = run_steps($name, $command, join("\t", 'untyped', "untyped $name", '{"a": 1}', 'mail', 3, '5 min', 2, '{x,y}',
+			'{"on_conflict": "replace"}', 'one', '{"trace": "z"}', '{"watch": true}'));
+		is($done . ' ' . $sql->("SELECT queue, priority, max_attempts, tags, headers, payload FROM jobq.jobs WHERE kind = 'untyped $name'"),
+			'done mail|3|2|{x,y}|{"trace": "z"}|{"a": 1}', "$name: in SQL, no parameter needs a type");
 		my $own = $uuid =~ s/^0/1/r . $library;
 		($id) = run_steps($name, $command, "native\tnative $name\t$own");
 		is($sql->(qq{SELECT run_at = '2040-01-02 03:04:05+00', timeout_ms, tags, (jobq.status('$own'::uuid)).id = id
