@@ -2,8 +2,9 @@
 /*
  * jobq as a queue of Laravel, from version 8 on.
  *
- * Load this file ("files" of "autoload" in composer.json, or require).  Add
- * Jobq\Laravel\JobqServiceProvider::class to the application's providers, and a connection to
+ * Install the folder as the package jobq/laravel, whose provider Laravel discovers.  Otherwise load
+ * this file ("files" of "autoload" in composer.json, or require), and add
+ * Jobq\Laravel\JobqServiceProvider::class to the application's providers.  Add a connection to
  * config/queue.php:
  *
  *	'jobq' => ['driver' => 'jobq', 'connection' => 'pgsql', 'queue' => 'default', 'retry_after' => 90, 'block_for' => 5],

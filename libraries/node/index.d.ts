@@ -74,7 +74,8 @@ export interface Status {
 export function enqueue(db: Queryable | FakeQueue, kind: string, payload?: unknown, options?: Options): Promise<Id | null>;
 
 /** Enqueue a job for each payload, all with these options. */
-export function enqueueMany(db: Queryable | FakeQueue, kind: string, payloads: Iterable<unknown>, options?: Options): Promise<(Id | null)[]>;
+export function enqueueMany(db: Queryable | FakeQueue, kind: string, payloads: Iterable<unknown>,
+	options?: Options): Promise<(Id | null)[]>;
 
 /** The status of a job, by its id or uuid. */
 export function status(db: Queryable | FakeQueue, id: Id | string): Promise<Status>;
@@ -118,7 +119,8 @@ export interface ConsumerOptions {
 }
 
 export class Consumer {
-	constructor(config: string | ClientConfig, queues: string[], handler: Handler | { [kind: string]: Handler }, options?: ConsumerOptions);
+	constructor(config: string | ClientConfig, queues: string[], handler: Handler | { [kind: string]: Handler },
+		options?: ConsumerOptions);
 	/** Work until SIGTERM, SIGINT, or stop(). */
 	run(): Promise<void>;
 	/**

@@ -828,8 +828,8 @@ class FakeQueue:
         assert queue.jobs[0].state == "completed" and queue.jobs[0].result == {"file": "7.png"}
 
     enqueue(), enqueue_many(), status() and wait() take it instead of a connection; with "asynchronous", they return
-    awaitables, as with an AsyncConnection.  "jobs" has all jobs: the columns of jobq.status() without times, and payload,
-    options, log (a list of level and text), and the "delay" that the handler wants.  The handler is a function or a
+    awaitables, as with an AsyncConnection.  "jobs" has all jobs: the columns of jobq.status() without times, and
+    payload, options, log (a list of level and text), and the "delay" that the handler wants.  The handler is a function or a
     dict, as for a Consumer.  Transactions, unique keys, limits and times are not imitated, and the server's checks
     are not made.
     """
@@ -849,8 +849,9 @@ class FakeQueue:
         consumer._loop = asyncio.get_running_loop()
         consumer._threads = Threads(1)
         for job in [job for job in self.jobs if job.state in ("ready", "scheduled")]:
-            given = Job(consumer, (job.id, job.id, job.queue, job.kind, job.payload, job.options.get("headers"), job.attempt + 1,
-                                   job.max_attempts, None, None, False, 60), 60)
+            row = (job.id, job.id, job.queue, job.kind, job.payload, job.options.get("headers"), job.attempt + 1,
+                   job.max_attempts, None, None, False, 60)
+            given = Job(consumer, row, 60)
             self._settle(job, given, *await consumer._outcome_of(given))
         consumer._threads.end()
 
@@ -883,8 +884,8 @@ class FakeQueue:
             ids.append(len(self.jobs) + 1)
             self.jobs.append(types.SimpleNamespace(
                 id=ids[-1], state="scheduled" if options.get("run_at") or options.get("delay") else "ready", kind=kind,
-                queue=options.get("queue", "default"), attempt=0, max_attempts=options.get("max_attempts", 3), progress=None,
-                message=None, result=None, error=None, payload=json.loads(written(payload), parse_float=number),
+                queue=options.get("queue", "default"), attempt=0, max_attempts=options.get("max_attempts", 3),
+                progress=None, message=None, result=None, error=None, payload=json.loads(written(payload), parse_float=number),
                 options=options, log=[], delay=None))
         return self._answer(read(ids))
 

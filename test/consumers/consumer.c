@@ -105,7 +105,8 @@ main(void)
 	char		queues[100];
 	JobqKind	kinds[10] = {0};
 	JobqConsumer consumer = {
-		.conninfo = "", .queues = queues, .handler = names == NULL ? handle : NULL, .kinds = kinds, .pause = 0.5, .stop_timeout = getenv("STOP") != NULL ? atof(getenv("STOP")) : 0,
+		.conninfo = "", .queues = queues, .handler = names == NULL ? handle : NULL, .kinds = kinds, .pause = 0.5,
+		.stop_timeout = getenv("STOP") != NULL ? atof(getenv("STOP")) : 0,
 		.parallel = atoi(getenv("PARALLEL")), .ahead = getenv("DEFAULTS") != NULL ? 0 : 3, .lease = lease != NULL ? atof(lease) : 60, .heartbeat = 1,
 		.wait = wait != NULL ? atof(wait) : 0, .listen = getenv("LISTEN"), .name = getenv("NAME")
 	};

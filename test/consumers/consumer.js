@@ -44,6 +44,7 @@ async function handle(job) {
 
 const handler = KINDS ? Object.fromEntries(KINDS.split(',').map(kind => [kind, handle])) : handle;
 new Consumer({}, QUEUES.split(','), handler, {
-	pause: 0.5, stopTimeout: STOP ? Number(STOP) : undefined, parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
+	pause: 0.5, stopTimeout: STOP ? Number(STOP) : undefined,
+	parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
 	listen: LISTEN ? Object.fromEntries(LISTEN.split(' ').map(item => item.split('=').map(part => part === 'dbname' ? 'database' : part))) : null,
 }).run().then(() => STOP && process.exit());		// a handler may hang

@@ -52,6 +52,7 @@ $handle = function (Job $job) use ($folder, $note) {
 };
 
 $kinds = getenv('KINDS') ? array_fill_keys(explode(',', getenv('KINDS')), $handle) : $handle;
-(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $kinds, pause: 0.5, stopTimeout: getenv('STOP') ? (float) getenv('STOP') : null,
+(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $kinds,
+	pause: 0.5, stopTimeout: getenv('STOP') ? (float) getenv('STOP') : null,
 	batch: getenv('DEFAULTS') ? null : (int) (getenv('BATCH') ?: 10), lease: (float) (getenv('LEASE') ?: 60), heartbeat: 1,
 	wait: (float) (getenv('WAIT') ?: 5), listen: getenv('LISTEN') ? 'pgsql:' . getenv('LISTEN') : null, name: getenv('NAME')))->run();

@@ -114,6 +114,7 @@ logging.basicConfig(format="%(message)s", level=logging.WARNING)
 handler = handle_async if os.environ.get("ASYNC") else handle
 if os.environ.get("KINDS"):
     handler = {kind: handler for kind in os.environ["KINDS"].split(",")}
-Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handler, pause=0.5, stop_timeout=float(os.environ["STOP"]) if os.environ.get("STOP") else None,
-         parallel=int(os.environ["PARALLEL"]), ahead=None if os.environ.get("DEFAULTS") else 3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
-         listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()
+Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handler, parallel=int(os.environ["PARALLEL"]),
+         ahead=None if os.environ.get("DEFAULTS") else 3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1,
+         wait=float(os.environ.get("WAIT", 5)), pause=0.5,
+         stop_timeout=float(os.environ["STOP"]) if os.environ.get("STOP") else None, listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()

@@ -15,7 +15,8 @@ const UNTYPED = `SELECT jobq.enqueue($1, $2, queue => $3, priority => $4, delay 
 async function call(client, step, ...values) {
 	switch (step) {
 		case 'enqueue': return enqueue(client, values[0], JSON.parse(values[1]), JSON.parse(values[2]));
-		case 'many': return (await enqueueMany(client, values[0], JSON.parse(values[1]), JSON.parse(values[2]))).join(' ');
+		case 'many':
+			return (await enqueueMany(client, values[0], JSON.parse(values[1]), JSON.parse(values[2]))).join(' ');
 		case 'native': return enqueue(client, values[0], undefined, {
 			queue: 'mail', run_at: new Date('2040-01-02T03:04:05Z'), timeout: 120, tags: ['a', 'b'], unique_key: 'native', uniqueness: { for: 90 },
 			options: { uuid: values[1] },

@@ -12,10 +12,12 @@ $untyped = 'SELECT jobq.enqueue(?, ?, queue => ?, priority => ?, delay => ?, max
 $db->beginTransaction();
 foreach (array_slice($argv, 1) as $step) {
 	$values = explode("\t", $step);
+	$name = array_shift($values);
+	$options = json_decode($values[2] ?? '{}', true);
 	try {
-		echo match (array_shift($values)) {
-			'enqueue' => Jobq\enqueue($db, $values[0], json_decode($values[1]), ...json_decode($values[2], true)) . "\n",
-			'many' => implode(' ', Jobq\enqueue_many($db, $values[0], json_decode($values[1]), ...json_decode($values[2], true))) . "\n",
+		echo match ($name) {
+			'enqueue' => Jobq\enqueue($db, $values[0], json_decode($values[1]), ...$options) . "\n",
+			'many' => implode(' ', Jobq\enqueue_many($db, $values[0], json_decode($values[1]), ...$options)) . "\n",
 			'native' => Jobq\enqueue($db, $values[0], queue: 'mail', run_at: new DateTime('2040-01-02T03:04:05Z'), timeout: new DateInterval('PT2M'),
 				tags: ['a', 'b'], unique_key: 'native', uniqueness: ['for' => 90],
 				options: ['uuid' => $values[1]]) . "\n",

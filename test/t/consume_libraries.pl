@@ -35,8 +35,10 @@ foreach (language_programs($node, 'example'))
 	$node->safe_psql('postgres', "SELECT jobq.create_queue('$queue', mode => 'consumer')");
 	$node->safe_psql('postgres', qq[$enqueue(ARRAY['{"image": 7}', '{}']::jsonb[]) AS payload]);
 	my $run = start_program(@command, @{ $arguments{$language} || [$queue] });
-	wait_for($node, "$language: the example does its jobs", "SELECT count(*) = 2 FROM jobq.jobs WHERE queue = '$queue' AND finished_at IS NOT NULL");
-	is($node->safe_psql('postgres', "SELECT state, attempt, coalesce(result ->> 'file', error) FROM jobq.jobs WHERE queue = '$queue' ORDER BY id"),
+	wait_for($node, "$language: the example does its jobs",
+		"SELECT count(*) = 2 FROM jobq.jobs WHERE queue = '$queue' AND finished_at IS NOT NULL");
+	is( $node->safe_psql('postgres',
+			"SELECT state, attempt, coalesce(result ->> 'file', error) FROM jobq.jobs WHERE queue = '$queue' ORDER BY id"),
 		'completed|1|' . ($language eq 'c' ? '' : '7.png') . "\ndead|1|no image", "$language: as it says");
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$language: the example stops");

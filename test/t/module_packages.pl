@@ -31,12 +31,18 @@ SKIP:
 	my @python = ('/usr/bin/python3', '-m', 'pip');
 
 	skip 'pip with setuptools is not installed', 2
-	  unless runs(@python, '--version') && runs('/usr/bin/python3', '-c', 'import setuptools as s; exit(int(s.__version__.split(".")[0]) < 61)');
+	  unless runs(@python, '--version') &&
+	  runs('/usr/bin/python3', '-c', 'import setuptools as s; exit(int(s.__version__.split(".")[0]) < 61)');
 	# pip writes into the folder of the source
 	system('cp', '-r', "$tree/libraries/python", "$folder/source");
-	command_ok([ @python, 'install', '--quiet', '--no-index', '--no-build-isolation', '--no-deps', '--no-warn-script-location', '--target', "$folder/python", "$folder/source" ],
+	command_ok(
+		[ @python, 'install', '--quiet', '--no-index', '--no-build-isolation', '--no-deps', '--target', "$folder/python", "$folder/source" ],
 		'pip installs the package');
-	my ($out) = run_command([ 'env', "PYTHONPATH=$folder/python", '/usr/bin/python3', '-c', 'import importlib.metadata as m; d = m.distribution("jobq"); print(d.version, *sorted(f.name for f in d.files if f.suffix == ".py"))' ]);
+	my ($out) = run_command([ 'env', "PYTHONPATH=$folder/python", '/usr/bin/python3', '-c', <<'END' ]);
+from importlib.metadata import distribution
+package = distribution("jobq")
+print(package.version, *sorted(file.name for file in package.files if file.suffix == ".py"))
+END
 	is($out, "$version jobq.py", 'the package has the library, and no example');
 }
 
@@ -66,14 +72,16 @@ is(join(' ', grep { !-f "$tree/libraries/node/$_" } $package->{main}, $package->
 	'', 'node: the files exist');
 SKIP:
 {
-	skip 'tsc or the types of pg are not installed', 1 unless runs('tsc', '--version') && runs('node', '-e', 'require.resolve("@types/pg/package.json")');
+	skip 'tsc or the types of pg are not installed', 1
+	  unless runs('tsc', '--version') && runs('node', '-e', 'require.resolve("@types/pg/package.json")');
 	my ($types) = run_command([ 'node', '-p', 'require("path").resolve(require.resolve("@types/pg/package.json"), "../../..")' ]);
 
 	mkdir "$folder/node_modules";
 	symlink(abs_path("$tree/libraries/node"), "$folder/node_modules/jobq");
 	symlink("$types/\@types", "$folder/node_modules/\@types");
 	system('cp', "$tree/test/consumers/types.ts", $folder);
-	command_ok([ 'tsc', '--noEmit', '--strict', '--skipLibCheck', '--preserveSymlinks', '--target', 'es2022', '--module', 'node16', "$folder/types.ts" ],
+	command_ok(
+		[ 'tsc', '--noEmit', '--strict', '--skipLibCheck', '--preserveSymlinks', '--target', 'es2022', '--module', 'node16', "$folder/types.ts" ],
 		'the types of the library for Node');
 }
 # the names in types and library are the same

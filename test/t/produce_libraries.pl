@@ -48,7 +48,8 @@ my $columns = q{priority, (run_at - now())::text ~ '^[12] day' AS delayed, run_a
 
 sub row
 {
-	return $node->safe_psql('postgres', "SELECT $columns, (SELECT queue FROM jobq.status($_[0])) FROM jobq_internal.job WHERE id = $_[0]");
+	return $node->safe_psql('postgres',
+		"SELECT $columns, (SELECT queue FROM jobq.status($_[0])) FROM jobq_internal.job WHERE id = $_[0]");
 }
 
 sub enqueued
@@ -134,7 +135,8 @@ sub try_produces
 	my ($out, $err) = ('', '');
 	my $run = IPC::Run::start([ @$command, "wait\t$id\t100" ], '<', File::Spec->devnull, '>', \$out, '2>', \$err,
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	wait_for($node, "$name: it waits", q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'jobq.wait' AND pid <> pg_backend_pid() AND state = 'active'});
+	wait_for($node, "$name: it waits",
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'jobq.wait' AND pid <> pg_backend_pid() AND state = 'active'});
 	$sql->(qq{SELECT jobq.ack(id, token, '{"amount": $digits}') FROM jobq.reserve_job($id)});
 	$run->finish;
 	my $amount = $more{amount} || $digits;
