@@ -82,15 +82,22 @@ $(EXTENSION_SCRIPT): $(TOP)/control/join.awk $(LISTS) $(EXTENSION_PARTS)
 PAGES = $(wildcard $(TOP)/doc/*.md $(TOP)/doc/*.png $(TOP)/doc/*.svg)
 manualdir = $(docdir)/$(EXTNAME)
 .PHONY: install-manual uninstall-manual
+ifneq ($(with_manual),no)
 install: install-manual
+uninstall: uninstall-manual
+endif
 install-manual:
 	$(MKDIR_P) '$(DESTDIR)$(manualdir)/doc'
 	$(INSTALL_DATA) $(TOP)/README.md $(TOP)/LICENSE '$(DESTDIR)$(manualdir)/'
 	$(INSTALL_DATA) $(PAGES) '$(DESTDIR)$(manualdir)/doc/'
-uninstall: uninstall-manual
 uninstall-manual:
-	rm -f $(PAGES:$(TOP)/%='$(DESTDIR)$(manualdir)'/%) '$(DESTDIR)$(manualdir)/README.md' '$(DESTDIR)$(manualdir)/LICENSE'
-	-rmdir '$(DESTDIR)$(manualdir)/doc' '$(DESTDIR)$(manualdir)'
+	rm -rf '$(DESTDIR)$(manualdir)'
+
+# PGXS leaves installed bitcode if the removal runs with with_llvm=no.
+.PHONY: uninstall-bitcode
+uninstall: uninstall-bitcode
+uninstall-bitcode:
+	rm -rf '$(DESTDIR)$(bitcodedir)/$(EXTNAME)' '$(DESTDIR)$(bitcodedir)/$(EXTNAME).index.bc'
 
 include $(TOP)/client/client.mk
 include $(TOP)/libraries/c/library.mk

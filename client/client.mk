@@ -13,6 +13,13 @@ WEB_HEADERS := $(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/inclu
 
 CLIENT_LIBS = -lpq -lm
 
+# The packages that bring the optional parts, named by make and by the program.
+HTTP_PACKAGES = libcurl4-openssl-dev and libssl-dev (Debian), or libcurl-devel and openssl-devel (Fedora)
+TOP_PACKAGES = libncurses-dev (Debian), or ncurses-devel (Fedora)
+WEB_PACKAGES = libmicrohttpd-dev and libjansson-dev (Debian), or libmicrohttpd-devel and jansson-devel (Fedora)
+CLIENT_CPPFLAGS += -DHTTP_PACKAGES='"$(HTTP_PACKAGES)"' -DTOP_PACKAGES='"$(TOP_PACKAGES)"' -DWEB_PACKAGES='"$(WEB_PACKAGES)"'
+left_out = $(if $(1),,@echo 'the program has no "$(2)": install $(3), and run make again')
+
 # Without libcurl and OpenSSL "jobq work" has no --http.
 ifneq ($(CURL_HEADERS),)
 CLIENT_CPPFLAGS += -DHAVE_LIBCURL
@@ -43,11 +50,6 @@ client/assets.inc: $(WEB_FILES) $(TOP)/client/embed
 client/assets.o: client/assets.inc $(CLIENT_HEADERS) client/flags
 	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) $(COPT) -x c -c $< -o $@
 
-# The loader finds libpq by itself in a folder of the system.
-SYSTEM_LIBS = /lib /usr/lib /lib64 /usr/lib64 /usr/lib/$(shell $(CC) -print-multiarch 2>/dev/null)
-CLIENT_RPATH = $(if $(filter-out $(SYSTEM_LIBS),$(libdir)),-Wl$(comma)-rpath$(comma)'$(libdir)')
-comma := ,
-
 # Changes when an optional library is installed or removed, and has all built anew.
 client/flags: FORCE
 	@mkdir -p client
@@ -58,28 +60,36 @@ client/flags: FORCE
 client: $(CLIENT)
 
 $(CLIENT): $(CLIENT_OBJS) $(CLIENT_ASSETS)
-	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) $(LDFLAGS) -L$(libdir) $(CLIENT_RPATH) $(CLIENT_LIBS) -o $@
+	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) -L$(libdir) $(LDFLAGS) $(CLIENT_LIBS) -o $@
+	$(call left_out,$(CURL_HEADERS),jobq work --http,$(HTTP_PACKAGES))
+	$(call left_out,$(NCURSES_HEADERS),jobq top,$(TOP_PACKAGES))
+	$(call left_out,$(WEB_HEADERS),jobq web,$(WEB_PACKAGES))
 
 $(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(CLIENT_HEADERS) $(LISTS) client/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(CPPFLAGS) $(COPT) -c $< -o $@
 
+# The folder in which bash-completion looks for the commands of bindir.
+completiondir = $(patsubst %/bin,%,$(bindir))/share/bash-completion/completions
 install-client: $(CLIENT)
-	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1' '$(DESTDIR)$(manualdir)'
+	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1' '$(DESTDIR)$(completiondir)'
 	$(INSTALL_PROGRAM) $(CLIENT) '$(DESTDIR)$(bindir)/$(EXTNAME)'
 	$(INSTALL_DATA) $(TOP)/client/jobq.1 '$(DESTDIR)$(mandir)/man1/$(EXTNAME).1'
-	$(INSTALL_DATA) $(TOP)/client/completion.bash '$(DESTDIR)$(manualdir)/'
-uninstall-manual: uninstall-client	# which removes the last file of the folder
+	$(INSTALL_DATA) $(TOP)/client/completion.bash '$(DESTDIR)$(completiondir)/$(EXTNAME)'
 uninstall-client:
 	rm -f '$(DESTDIR)$(bindir)/$(EXTNAME)' '$(DESTDIR)$(mandir)/man1/$(EXTNAME).1' \
-		'$(DESTDIR)$(manualdir)/completion.bash'
+		'$(DESTDIR)$(completiondir)/$(EXTNAME)'
 
 clean: clean-client
 .PHONY: clean-client
 clean-client:
 	rm -f $(CLIENT) $(CLIENT_OBJS) client/flags client/assets.inc client/assets.o
 
+# Packages build the program once for all majors: with_client=no leaves it out.
+ifneq ($(with_client),no)
+uninstall: uninstall-client
 ifneq ($(wildcard $(LIBPQ_HEADERS)/internal/pqexpbuffer.h),)
 all: client
 install: install-client
+endif
 endif

@@ -19,7 +19,7 @@
 int
 run_top(const Command *command, int argc, char **argv)
 {
-	fatal(EXIT_USAGE, "this jobq was built without ncurses, and has no \"top\"");
+	fatal(EXIT_USAGE, "this jobq was built without ncurses, so it has no top: install %s, and build it again", TOP_PACKAGES);
 }
 #else
 #define NCURSES_WIDECHAR 1

@@ -275,7 +275,8 @@ run_web(const Command *command, int argc, char **argv)
 	(void) command;
 	(void) argc;
 	(void) argv;
-	fatal(EXIT_USAGE, "jobq was built without libmicrohttpd and jansson, so it has no web");
+	fatal(EXIT_USAGE, "this jobq was built without libmicrohttpd and jansson, so it has no web: install %s, and build it again",
+		  WEB_PACKAGES);
 }
 
 #endif

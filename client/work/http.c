@@ -352,7 +352,7 @@ drop_transfer(Job *job)
 void
 http_prepare(const char *secret_file)
 {
-	fatal(EXIT_USAGE, "this program was built without libcurl, which --http needs");
+	fatal(EXIT_USAGE, "this jobq was built without libcurl, so it has no --http: install %s, and build it again", HTTP_PACKAGES);
 }
 
 void
