@@ -31,10 +31,11 @@ console:
 demo:
 	@test/demo/run
 
-# What git has of the last commit, as PGXN wants it.
+# What git has of the last commit, as PGXN wants it.  An archive has local times, so
+# the same commit makes the same archive in UTC only.
 dist:
 	mkdir -p dist
-	git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
+	TZ=UTC git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
 
 # "make fuzz SEED=1 SECONDS=60"; SANITIZE=1 for the server with sanitizers.
 fuzz:
