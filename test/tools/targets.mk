@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench chaos check check-core check-long console demo dist fuzz indent indent-check model print-version reference try
+.PHONY: bench chaos check check-core check-long check-packages console demo dist fuzz indent indent-check model print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -23,6 +23,10 @@ check-core:
 # With sanitizers and valgrind, for hours: see test/tools/check-long.
 check-long:
 	@test/tools/check-long
+
+# The packages of Debian, in a separate Debian: see test/tools/check-packages.
+check-packages:
+	@test/tools/check-packages
 
 # The console in the browser, on a private server with a lively load, until Ctrl-C.
 console:
