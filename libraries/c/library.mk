@@ -29,7 +29,8 @@ clean: clean-library
 clean-library:
 	rm -f $(LIBRARY) $(LIBRARY_OBJ)
 
-ifneq ($(LIBPQ_HEADERS),)
+# Packages leave the library out: with_library=no.
+ifneq ($(if $(filter no,$(with_library)),,$(LIBPQ_HEADERS)),)
 all: library
 install: install-library
 endif
