@@ -1,6 +1,7 @@
 // Charts, and workflows as graphs, as SVG.  Each chart is a table, too.
 
-import { count, h, hour, span, stateClass, svg, table } from './dom.js';
+import { count, date, h, hour, span, stateClass, svg, table } from './dom.js';
+import { layout } from './layout.js';
 
 const WIDTH = 480;
 const HEIGHT = 170;
@@ -113,66 +114,64 @@ export function elementsOf(step) {
 	return `${step.elements_completed} of ${step.elements}${step.elements_dead > 0 ? `, ${step.elements_dead} dead` : ''}`;
 }
 
-// The steps of a workflow: each in the column behind those that it needs.
+const MOST_STEPS = 1000;
+
+// The last layout: a page is drawn more often than its workflow changes.
+let laid = { key: null, plan: null };
+
+function planOf(steps) {
+	const key = JSON.stringify(steps.map((step) => [step.name, step.needs]));
+
+	if (laid.key !== key)
+		laid = { key, plan: layout(steps) };
+	return laid.plan;
+}
+
+const short = (text, n) => text.length > n ? `${text.slice(0, n - 1)}…` : text;
+
+// The state of a step, and one more fact.
+function stepLine(step) {
+	const ran = step.started_at && step.finished_at ? (date(step.finished_at) - date(step.started_at)) / 1000 : null;
+
+	return [step.state, elementsOf(step) || (known(step.progress) && step.state === 'running' ? `${Math.round(step.progress)} %` : ran === null ? step.kind : span(ran))]
+		.filter(Boolean).join(' · ');
+}
+
+// The path of an edge: straight beside steps, curved between two layers, with an arrow head.
+function edgePath(points) {
+	return points.map((to, i) => {
+		if (i === 0)
+			return `M${to.x} ${to.y}`;
+		const from = points[i - 1];
+		const half = (to.x - from.x) / 2;
+
+		return from.y === to.y ? `L${to.x} ${to.y}` : `C${from.x + half} ${from.y} ${to.x - half} ${to.y} ${to.x} ${to.y}`;
+	}).join('');
+}
+
+// The steps of a workflow as a graph (layout.js).
 export function graph(steps) {
-	const W = 190;
-	const H = 52;
-	const GAP_X = 56;
-	const GAP_Y = 18;
-	const byName = new Map(steps.map((s) => [s.name, s]));
-	const depth = new Map();
-	const columns = [];
-	const place = new Map();
+	const plan = steps.length > MOST_STEPS ? null : planOf(steps);
 
-	// steps come in an order in which each stands behind what it needs, or is put there
-	function depthOf(step, seen = new Set()) {
-		if (depth.has(step.name))
-			return depth.get(step.name);
-		if (seen.has(step.name))
-			return 0;
-		seen.add(step.name);
-		const needs = (step.needs ?? []).map((name) => byName.get(name)).filter(Boolean);
-		const result = needs.length ? Math.max(...needs.map((s) => depthOf(s, seen))) + 1 : 0;
-
-		depth.set(step.name, result);
-		return result;
-	}
-
-	for (const step of steps)
-		(columns[depthOf(step)] ??= []).push(step);
-	columns.forEach((column, i) => {
-		// near what they need, so that lines cross less
-		const above = (step) => {
-			const rows = (step.needs ?? []).map((name) => place.get(name)?.row).filter((row) => row !== undefined);
-
-			return rows.length ? rows.reduce((a, b) => a + b, 0) / rows.length : 0;
-		};
-
-		if (i > 0)
-			column.sort((a, b) => above(a) - above(b));
-		column.forEach((step, row) => place.set(step.name, { row, x: 12 + i * (W + GAP_X), y: 12 + row * (H + GAP_Y) }));
-	});
-	const width = columns.length * (W + GAP_X) - GAP_X + 24;
-	const height = Math.max(...columns.map((c) => c.length)) * (H + GAP_Y) - GAP_Y + 24;
-	const short = (text, n) => text.length > n ? `${text.slice(0, n - 1)}…` : text;
-
+	if (plan === null)
+		return h('p', { class: 'empty' }, `The workflow has ${count(steps.length)} steps. This is too much for a graph: see the table.`);
 	return h('div', { class: 'graph', tabindex: '0', role: 'region', 'aria-label': 'The workflow as a graph' },
-		svg('svg', { width, height, viewBox: `0 0 ${width} ${height}` },
-			steps.flatMap((step) => (step.needs ?? []).filter((name) => place.has(name)).map((name) => {
-				const from = place.get(name);
-				const to = place.get(step.name);
-				const x = from.x + W;
-				const y = from.y + H / 2;
-				const end = to.y + H / 2;
+		svg('svg', { width: plan.width, height: plan.height, viewBox: `0 0 ${plan.width} ${plan.height}` },
+			plan.edges.map(({ from, to, points }) => {
+				const { x, y } = points.at(-1);
 
-				return svg('path', { d: `M${x} ${y}C${x + GAP_X / 2} ${y} ${to.x - GAP_X / 2} ${end} ${to.x} ${end}` });
-			})),
+				return [
+					svg('path', { class: 'edge', d: edgePath([...points.slice(0, -1), { x: x - 6, y }]) }, svg('title', {}, `${to} needs ${from}`)),
+					svg('path', { class: 'head', d: `M${x} ${y}l-8 -4.5v9z` }),
+				];
+			}),
 			steps.map((step) => {
-				const { x, y } = place.get(step.name);
+				const { x, y, width, height } = plan.boxes.get(step.name);
 
 				return svg('a', { href: `#/job/${step.job_id}`, class: stateClass(step.state), 'aria-label': `${step.name}: ${step.state}, job ${step.job_id}` },
-					svg('rect', { x, y, width: W, height: H, rx: 6 }),
+					svg('title', {}, step.name),
+					svg('rect', { x, y, width, height, rx: 6 }),
 					svg('text', { x: x + 10, y: y + 21 }, short(step.name, 22)),
-					svg('text', { class: 'sub', x: x + 10, y: y + 40 }, short([step.state, elementsOf(step) || (step.progress !== null && step.progress !== undefined && step.state === 'running' ? `${Math.round(step.progress)} %` : step.kind)].filter(Boolean).join(' · '), 26)));
+					svg('text', { class: 'sub', x: x + 10, y: y + 40 }, short(stepLine(step), 26)));
 			})));
 }

@@ -249,6 +249,20 @@ await test('times that are no dates are text, and an error in a cell is its own'
 	await page.value(`Object.defineProperty(${format}, window.kept)`);
 	sql(`SELECT jobq.unschedule('ended'), jobq.unschedule('far')`);
 });
+await test('each edge of a workflow is seen, and passes no other step', async () => {
+	const flow = sql(`SELECT jobq.create_workflow('{"name": "lanes", "steps": [{"name": "a", "kind": "picky"}, {"name": "b", "kind": "picky", "needs": ["a"]},
+		{"name": "c", "kind": "picky", "needs": ["b", "a"]}, {"name": "d", "kind": "picky", "needs": ["a"]}, {"name": "e", "kind": "picky", "needs": ["c", "a"]}]}')`);
+
+	await go(`batch/${flow}`);
+	await page.until('the graph', 'document.querySelectorAll(".graph a rect").length === 5');
+	is(await page.value(`(() => {
+		const boxes = [...document.querySelectorAll('.graph a')].map((a) => ({ name: a.querySelector('text').textContent, box: a.querySelector('rect').getBBox() }));
+		const edges = [...document.querySelectorAll('.graph path.edge')];
+
+		return edges.length + ' edges' + edges.map((edge) => Array.from({ length: 401 }, (_, i) => edge.getPointAtLength(edge.getTotalLength() * i / 400))
+			.flatMap((p) => boxes.filter(({ box: b }) => p.x > b.x + 1 && p.x < b.x + b.width - 1 && p.y > b.y - 3 && p.y < b.y + b.height + 3)).map(({ name }) => ' behind ' + name)[0] ?? '').join('');
+	})()`), '6 edges');
+});
 await test('jobs are searched', async () => {
 	await go('jobs');
 	await page.key('/', 191);

@@ -49,6 +49,38 @@ is($kept, <<'END', 'with all their digits');
   "text": "it ends [within
 END
 
+# The graph of a workflow: no edge comes near the box of another step, and no boxes overlap.
+my $graphs = <<'END';
+import { readFileSync } from 'node:fs';
+const { layout } = await import(`data:text/javascript,${encodeURIComponent(readFileSync(process.argv[1], 'utf8'))}`);
+let seed = 7;
+const random = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
+let edges = 0;
+
+for (let graph = 0; graph < 200; graph++) {
+	const n = 2 + Math.floor(random() * 25);
+	const steps = Array.from({ length: n }, (_, i) => ({ name: `${i}`, needs: Array.from({ length: i }, (_, j) => `${j}`).filter(() => random() < 2.5 / n) }));
+	const plan = layout(steps);
+	const boxes = [...plan.boxes.values()];
+
+	for (const { from, to, points } of plan.edges)
+		for (let i = 1; i < points.length; i++)
+			for (const b of boxes)
+				if (Math.min(points[i - 1].x, points[i].x) < b.x + b.width && Math.max(points[i - 1].x, points[i].x) > b.x
+					&& Math.max(points[i - 1].y, points[i].y) > b.y - 5 && Math.min(points[i - 1].y, points[i].y) < b.y + b.height + 5)
+					console.log(`graph ${graph}: the edge from ${from} to ${to} passes a step`);
+	for (const a of boxes)
+		if (boxes.some((b) => b !== a && b.x === a.x && Math.abs(b.y - a.y) < a.height + 10))
+			console.log(`graph ${graph}: two steps overlap`);
+	edges += plan.edges.length === steps.reduce((sum, step) => sum + step.needs.length, 0) ? 1 : 0;
+}
+console.log(edges, layout(Array.from({ length: 300 }, (_, i) => ({ name: `${i}`, needs: Array.from({ length: i }, (_, j) => `${j}`) }))));
+END
+my $drawn;
+ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $graphs, "$FindBin::RealBin/../../client/console/layout.js" ], '>', \$drawn,
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'workflows are laid out');
+is($drawn, "200 null\n", 'with all edges in free lanes, and not if there are too many');
+
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 sql(q{
