@@ -299,6 +299,13 @@ const Route routes[] = {
 	NAMED("queues", "resume", "queue"),
 	{"POST", "/api/queues/{}/cancel", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('count', jobq.cancel_many(queue => $2::text, state => 'waiting'))"},
+	/* a browser cannot send "." and ".." in a path */
+	{"POST", "/api/queues/pause", 0,.parameters = "body",.members = "queue!",
+	.sql = "SELECT json_build_object('done', " DO("jobq.pause(queue => $1::jsonb ->> 'queue')") ")"},
+	{"POST", "/api/queues/resume", 0,.parameters = "body",.members = "queue!",
+	.sql = "SELECT json_build_object('done', " DO("jobq.resume(queue => $1::jsonb ->> 'queue')") ")"},
+	{"POST", "/api/queues/cancel", 0,.parameters = "body",.members = "queue!",
+	.sql = "SELECT json_build_object('count', jobq.cancel_many(queue => $1::jsonb ->> 'queue', state => 'waiting'))"},
 	{"GET", "/api/kinds", 0,
 		.shown = "kind handler queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
 		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiter",
@@ -318,6 +325,12 @@ const Route routes[] = {
 	NAMED("schedules", "resume", "schedule"),
 	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($2::text))"},
+	{"POST", "/api/schedules/pause", 0,.parameters = "body",.members = "schedule!",
+	.sql = "SELECT json_build_object('done', " DO("jobq.pause(schedule => $1::jsonb ->> 'schedule')") ")"},
+	{"POST", "/api/schedules/resume", 0,.parameters = "body",.members = "schedule!",
+	.sql = "SELECT json_build_object('done', " DO("jobq.resume(schedule => $1::jsonb ->> 'schedule')") ")"},
+	{"POST", "/api/schedules/run", 0,.parameters = "body",.members = "schedule!",
+	.sql = "SELECT json_build_object('id', jobq.run_schedule($1::jsonb ->> 'schedule'))"},
 	/* backend.c disables sorts for lists, which makes doctor() slow */
 	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity what hint",
 		.sql = ALL("SELECT d.severity, " UNQUOTED("d.what", "$1") " AS what, d.hint FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "

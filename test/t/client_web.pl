@@ -163,6 +163,22 @@ is($status, 403, 'a role does only what it may');
 is("$status " . sql(q{SELECT paused FROM jobq.queues WHERE name = 'c'}), '200 t', 'and what it may');
 ($status) = ask('POST', '/api/queues/c/resume', '{}', %boss);
 is($status, 200, 'and back');
+($status) = ask('POST', '/api/queues/pause', { queue => 'c' }, %app);
+is($status, 403, 'with the name in the body, too, a role does only what it may');
+sql(q{SELECT jobq.create_queue('..', mode => 'consumer'); SET ROLE app; SELECT jobq.schedule('.', '0 0 1 1 *', 'picky', '{"good": 1}')});
+for my $verb (qw(pause resume))
+{
+	($status) = ask('POST', "/api/queues/$verb", { queue => '..' }, %boss);
+	is("$status " . sql(q{SELECT paused FROM jobq.queues WHERE name = '..'}), '200 ' . ($verb eq 'pause' ? 't' : 'f'), "$verb a queue that no path can name");
+	($status) = ask('POST', "/api/schedules/$verb", { schedule => '.' }, %app);
+	is("$status " . sql(q{SELECT state FROM jobq.schedules}), '200 ' . ($verb eq 'pause' ? 'paused' : 'active'), "$verb such a schedule");
+}
+sql(q{SELECT jobq.enqueue('x', queue => '..') FROM generate_series(1, 2)});
+is((ask('POST', '/api/queues/cancel', { queue => '..' }, %boss))[1]{count}, 2, 'cancel the jobs of such a queue');
+my $run_now = (ask('POST', '/api/schedules/run', { schedule => '.' }, %app))[1]{id};
+is(sql("SELECT state FROM jobq.wait($run_now, '$patience s')"), 'completed', 'run such a schedule');
+is((ask('POST', '/api/queues/pause', {}, %boss))[0], 400, 'the name is needed');
+sql(q{SELECT jobq.drop_queue('..'), jobq.unschedule('.')});
 
 # Jobs.
 ($status, $data, $headers) = app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 1}}', 'Idempotency-Key' => 'one');
