@@ -1,6 +1,6 @@
-// Requests to the server, and what it sends by itself.
+// Requests to the server, and its streams of events.
 
-export const session = { role: null };
+export const session = { role: null, privileges: [], roles: [] };
 
 export class Problem extends Error {
 	constructor(problem, status) {
@@ -19,7 +19,7 @@ const tokens = new RegExp(`${string}|[{}[\\],:]|[^\\s{}[\\],:"]+`, 'g');
 
 const digits = (text) => text.replace(/e.*$/i, '').replace(/[-.]/g, '').replace(/^0+|0+$/g, '');
 
-// Whether a number of JavaScript has all digits of this one.
+// True if a number of JavaScript has all digits of the text.
 const fits = (text) => /^-?\d+$/.test(text) ? Number.isSafeInteger(Number(text)) : digits(String(Number(text))) === digits(text);
 
 // The value of JSON from the server.  A number that JavaScript would round is a text with
@@ -36,7 +36,7 @@ export function onLoggedOut(f) {
 	loggedOut = f;
 }
 
-// The text of the answer; an error if there is none, or it is a problem.
+// The text of the answer.  A problem, or no answer, raises an error.
 export async function ask(method, path, body) {
 	const headers = {};
 
@@ -49,7 +49,7 @@ export async function ask(method, path, body) {
 	try {
 		answer = await fetch(path, { method, headers, body, credentials: 'same-origin', cache: 'no-store' });
 	} catch {
-		throw new Problem({ title: 'The console does not reach its server.' }, 0);
+		throw new Problem({ title: 'The server of the console does not answer.' }, 0);
 	}
 	const text = await answer.text();
 
@@ -82,8 +82,8 @@ export function withQuery(to, values) {
 	return query.size > 0 ? `${to}?${query}` : to;
 }
 
-// The text of a member of a JSON object, as the server has sent it: numbers that
-// JavaScript cannot hold stay what they are.
+// The text of a member of a JSON object, as sent by the server: numbers that JavaScript cannot
+// hold keep their digits.
 export function memberText(json, name) {
 	let at = json.indexOf('{') + 1;
 	const space = () => {
@@ -134,8 +134,8 @@ export function memberText(json, name) {
 	return null;
 }
 
-// JSON with line breaks, which touches nothing but space between values.  The time it
-// takes is linear: it looks back no further than to the last token.
+// JSON with line breaks.  Only space between values changes.  The time is linear: the loop looks
+// back no further than to the last token.
 export function pretty(json) {
 	const parts = [];
 	let last = '';
@@ -157,8 +157,8 @@ export function pretty(json) {
 	return parts.join('');
 }
 
-// Follow something by Server-Sent Events until close().  The browser comes back by
-// itself after most faults; after the others we do.
+// Follow a stream of Server-Sent Events until close().  The browser reconnects after most faults;
+// open() reconnects after the other faults.
 export class Live {
 	constructor(to, names, heard, changed) {
 		Object.assign(this, { to, names, heard, changed });

@@ -1,7 +1,8 @@
-// The console: who is logged in, which view is shown, what is done.
+// The console: the session, the view, and the actions.
 
-import { ask, get, Live, onLoggedOut, parse, path, post, session, withQuery } from './api.js';
+import { ask, get, Live, onLoggedOut, parse, path, post, pretty, session, withQuery } from './api.js';
 import { about, count, date, h, show } from './dom.js';
+import { may, mayRetry } from './rights.js';
 import { views } from './views.js';
 
 const $ = (id) => document.getElementById(id);
@@ -18,28 +19,45 @@ function route() {
 	const [to, query] = location.hash.replace(/^#\/?/, '').split('?');
 	const [name, ...rest] = to.split('/').map(decodeURIComponent);
 
-	return { name: views[name] ? name : 'overview', id: rest.join('/'), query: Object.fromEntries(new URLSearchParams(query ?? '')) };
+	// a job without an id is none
+	const lists = { job: 'jobs', batch: 'batches' };
+
+	return { name: !views[name] ? 'overview' : lists[name] && !rest.join('') ? lists[name] : name, id: rest.join('/'), query: Object.fromEntries(new URLSearchParams(query ?? '')) };
 }
 
 function drawMenu() {
 	const { name } = route();
 	const at = name === 'job' ? 'jobs' : name === 'batch' ? 'batches' : name;
 
-	show($('menu'), menu.map(([to, title]) => h('a', { href: `#/${to}`, 'aria-current': at === to ? 'page' : null }, title)));
+	show($('menu'), menu.filter(([to]) => to !== 'doctor' || may('monitor')).map(([to, title]) => h('a', { href: `#/${to}`, 'aria-current': at === to ? 'page' : null }, title)));
 	$('menu').querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
 }
 
-function connection(how) {
-	const [text, name] = how === 'still' ? ['', ''] : how === 'on' ? ['live', 'live on'] : how === 'lost' ? ['connection lost, trying again', 'live lost'] : ['connecting', 'live'];
+// The indicator: a page that follows the server is live.  Any other page shows the time of its data.
+function connection(context, how) {
+	if (current !== context)
+		return;
+	if (how !== undefined)
+		context.how = how;
+	const [text, name] = context.problem?.status === 0 || context.how === 'lost' ? ['connection lost, retrying', 'live lost']
+		: !context.loadedAt ? context.problem ? ['', ''] : ['connecting', 'live']
+			: context.live && !context.problem ? context.how === 'on' ? ['live', 'live on'] : ['connecting', 'live']
+				: [`as of ${new Date(context.loadedAt).toTimeString().slice(0, 8)}`, 'live still'];
 
 	if ($('live').textContent !== text)
 		$('live').textContent = text;
 	$('live').className = name;
+	// a time that changes every few seconds is not read aloud
+	$('live').setAttribute('aria-live', name === 'live still' ? 'off' : 'polite');
 }
 
-// A view has: title, topics, load(context) which gets what it shows, draw(context),
-// heard(context, topic, data), which says whether to load again, and stale(context), which
-// says so when some time has gone by.
+const EVERY = 5000;		// between two drawings, and two loads of a page that is not live
+const REST = 10;		// pause after a slow load, as a multiple of its duration
+
+// A view has: title, load(context), draw(context), and may have: stream(context), what to follow
+// if the page can be followed at the moment; heard(context, topic, data), which returns whether to
+// load again; stale(context), whether to load after some time; renew(context) instead of load then;
+// drawn(context, element), called after drawing; missing(context), the text if there is no such thing.
 async function open() {
 	const at = route();
 
@@ -51,21 +69,33 @@ async function open() {
 	current = context;
 	document.title = `${view.title(context)} · jobq`;
 	show($('main'), h('p', { class: 'loading', role: 'status' }, 'Loading …'));
-	connection('');
+	connection(context, '');
 	await load(context);
-	if (current !== context)
-		return;
-	const stream = view.stream?.(context);
+	if (current === context)
+		context.timer = setInterval(() => tick(context), EVERY);
+}
 
-	if (stream)
-		context.live = new Live(stream.path, [...stream.events, 'problem'], (name, data) => heard(context, name, data), (how) => {
-			if (current === context)
-				connection(how);
-		});
+// Draw again, because the distances of times from now change.  Load pages that are not live, unless
+// the tab is hidden.
+function tick(context) {
+	if (document.hidden)
+		return;
+	if (context.view.stale?.(context) && Date.now() - context.loadedAt >= Math.max(EVERY * 0.9, REST * context.took))
+		load(context, context.view.renew);
 	else
-		connection('still');
-	// times go on, and so do charts though nothing happens
-	context.timer = setInterval(() => context.view.stale?.(context) ? load(context) : draw(context), 5000);
+		draw(context);
+}
+
+// Follow the server if the page can be followed now.
+function follow(context) {
+	const stream = current === context ? context.view.stream?.(context) : null;
+
+	if (!stream) {
+		context.live?.close();
+		context.live = null;
+	} else
+		context.live ??= new Live(stream.path, [...stream.events, 'problem'], (name, data) => heard(context, name, data), (how) => connection(context, how));
+	connection(context);
 }
 
 function close() {
@@ -74,17 +104,23 @@ function close() {
 		current.closed = true;
 	clearInterval(current?.timer);
 	clearTimeout(current?.again);
+	clearTimeout(current?.soon);
 	current = null;
 }
 
-async function load(context) {
+async function load(context, how = context.view.load) {
+	const begun = Date.now();
+
 	try {
-		await context.view.load(context);
+		await how(context);
 		context.problem = null;
+		context.loadedAt = begun;
+		context.took = Date.now() - begun;
 	} catch (problem) {
 		context.problem = problem;
 	}
 	draw(context);
+	follow(context);
 }
 
 function heard(context, name, data) {
@@ -94,12 +130,19 @@ function heard(context, name, data) {
 
 	if (name === 'problem') {
 		context.problem = Object.assign(new Error(value.detail ?? value.title), { hint: value.hint });
-		draw(context);
+		soon(context);
+		connection(context);
 		return;
+	}
+	if (name === 'end' || name === 'gone') {
+		context.live?.close();
+		context.live = null;
 	}
 	if (!context.view.heard(context, name, value)) {
 		context.problem = null;
-		draw(context);
+		context.loadedAt = Date.now();
+		connection(context);
+		soon(context);
 		return;
 	}
 	// once for all that comes within a moment
@@ -109,12 +152,22 @@ function heard(context, name, data) {
 	}, 300);
 }
 
+// Draw once for all events that come within a moment.
+function soon(context) {
+	context.soon ??= setTimeout(() => {
+		context.soon = null;
+		draw(context);
+	}, 50);
+}
+
 function draw(context) {
 	if (current !== context)
 		return;
-	const problem = context.problem
-		? h('div', { class: 'banner bad', role: 'alert' }, h('b', {}, context.problem.message), context.problem.hint ? [' ', context.problem.hint] : null)
-		: null;
+	const missing = context.problem?.status === 404 && context.view.missing?.(context);
+	const problem = context.problem ? [
+		context.loaded ? null : h('h1', {}, context.view.title(context)),
+		h('div', { class: 'banner bad', role: 'alert' }, h('b', {}, missing || context.problem.message), !missing && context.problem.hint ? [' ', context.problem.hint] : null),
+	] : null;
 
 	let drawn = null;
 
@@ -125,6 +178,7 @@ function draw(context) {
 		drawn = h('div', { class: 'banner bad', role: 'alert' }, h('b', {}, 'This view cannot be shown'), ` ${error.message}`);
 	}
 	show($('main'), problem, drawn);
+	context.view.drawn?.(context, $('main'));
 }
 
 // --- messages and questions ----------------------------------------------
@@ -148,12 +202,14 @@ export function confirm(title, body, yes, danger) {
 	});
 }
 
-// --- what is done ----------------------------------------------------------
+// --- actions -----------------------------------------------------------------
 
-const ids = (n) => n === 1 ? '1 job' : `${n} jobs`;
-const letters = (n) => n === '1' ? '1 dead letter' : `${n} dead letters`;
+const jobsText = (n) => n === 1 ? '1 job' : `${count(n)} jobs`;
+const lettersText = (n) => n === '1' ? '1 dead letter' : `${n} dead letters`;
+const AGAIN = 'The attempts are counted from the start.';
+const FOR_EVER = 'This cannot be undone.';
 
-// How many dead letters are like that, as a text; there is an end to counting.
+// The number of dead letters that match, as a text.  The count has a limit.
 async function countLetters(like) {
 	const most = 1000;
 	let n = 0;
@@ -169,74 +225,73 @@ async function countLetters(like) {
 }
 const actions = {
 	async pause({ name }) {
-		await confirmed(`Pause queue "${name}"?`, 'No more of its jobs start until it is resumed. Those that run go on.', 'Pause', false,
-			() => post(path('queues', name, 'pause')), `Queue "${name}" is paused.`);
+		await confirmed(`Pause queue "${name}"?`, 'No more jobs start until the queue is resumed. Running jobs continue.', 'Pause', false,
+			() => post('api/queues/pause', { queue: name }), `Queue "${name}" is paused.`);
 	},
 	async resume({ name }) {
-		await confirmed(`Resume queue "${name}"?`, 'Its jobs start again.', 'Resume', false,
-			() => post(path('queues', name, 'resume')), `Queue "${name}" is resumed.`);
+		await confirmed(`Resume queue "${name}"?`, 'Jobs of the queue start again.', 'Resume', false,
+			() => post('api/queues/resume', { queue: name }), `Queue "${name}" is resumed.`);
 	},
 	async 'cancel-waiting'({ name }, { data }) {
 		const q = data.items.find((queue) => queue.name === name) ?? {};
 
-		await confirmed(`Cancel all jobs of queue "${name}" that wait?`,
-			`They are ${about((q.ready ?? 0) + (q.scheduled ?? 0) + (q.blocked ?? 0), q.exact)}. Those that run go on. This cannot be undone.`, 'Cancel them', true,
-			() => post(path('queues', name, 'cancel')), ({ count: n }) => `${ids(n)} of queue "${name}" cancelled.`);
+		await confirmed(`Cancel all waiting jobs of queue "${name}"?`,
+			`Number of waiting jobs: ${about((q.ready ?? 0) + (q.scheduled ?? 0) + (q.blocked ?? 0), q.exact)}. Running jobs continue. ${FOR_EVER}`, 'Cancel waiting jobs', true,
+			() => post('api/queues/cancel', { queue: name }), ({ count: n }) => `${jobsText(n)} of queue "${name}" cancelled.`);
 	},
 	async cancel({ id }) {
-		await confirmed(`Cancel job ${id}?`, 'If it runs, its worker is asked to stop. This cannot be undone.', 'Cancel the job', true,
+		await confirmed(`Cancel job ${id}?`, `A running job is asked to stop. ${FOR_EVER}`, 'Cancel the job', true,
 			() => ask('DELETE', path('jobs', id)), `Job ${id} is cancelled, or is asked to stop.`);
 	},
 	async retry({ id }) {
-		await confirmed(`Run job ${id} again?`, 'It has all its attempts again.', 'Run again', false,
-			() => post(path('jobs', id, 'retry')), `Job ${id} runs again.`, open);
+		await confirmed(`Retry job ${id}?`, AGAIN, 'Retry', false, () => post(path('jobs', id, 'retry')), `Job ${id} will run again.`);
 	},
 	async delete({ id }) {
-		await confirmed(`Delete job ${id}?`, 'The dead letter is deleted. This cannot be undone.', 'Delete', true,
+		await confirmed(`Delete job ${id}?`, `The dead letter is deleted. ${FOR_EVER}`, 'Delete', true,
 			() => post('api/jobs/delete', { ids: [id] }), `Job ${id} is deleted.`, () => location.assign('#/dead'));
 	},
 	async 'retry-selected'(values, context) {
 		const list = [...context.selected];
 
-		await confirmed(`Run ${ids(list.length)} again?`, 'Each has all its attempts again.', 'Run again', false,
-			() => post('api/jobs/retry', { ids: list }), `${ids(list.length)} run again.`, () => context.selected.clear());
+		await confirmed(`Retry ${jobsText(list.length)}?`, AGAIN, 'Retry', false,
+			() => post('api/jobs/retry', { ids: list }), `${jobsText(list.length)} will run again.`, () => context.selected.clear());
 	},
 	async 'delete-selected'(values, context) {
 		const list = [...context.selected];
 
-		await confirmed(`Delete ${ids(list.length)}?`, 'The dead letters are deleted. This cannot be undone.', 'Delete', true,
-			() => post('api/jobs/delete', { ids: list }), `${ids(list.length)} deleted.`, () => context.selected.clear());
+		await confirmed(`Delete ${jobsText(list.length)}?`, `The dead letters are deleted. ${FOR_EVER}`, 'Delete', true,
+			() => post('api/jobs/delete', { ids: list }), `${jobsText(list.length)} deleted.`, () => context.selected.clear());
 	},
 	async 'retry-all'(values, { query: { queue, kind, tenant } }) {
 		const like = { ...(queue && { queue }), ...(kind && { kind }), ...(tenant && { tenant }) };
 		const which = Object.entries(like).map(([name, value]) => ` of ${name} "${value}"`).join(' and');
 
-		// to mean all takes a condition, too
-		await confirmed(`Run ${letters(await countLetters(like))}${which} again?`, 'Each has all its attempts again.', 'Run all again', false,
-			() => post('api/dead/retry', which ? like : { older_than: '0' }), ({ count: n }) => `${ids(n)} run again.`);
+		// the server requires a condition, also for all
+		await confirmed(`Retry ${lettersText(await countLetters(like))}${which}?`, AGAIN, 'Retry all', false,
+			() => post('api/dead/retry', which ? like : { older_than: '0' }), ({ count: n }) => `${jobsText(n)} will run again.`);
 	},
 	async 'pause-schedule'({ name }) {
-		await confirmed(`Pause schedule "${name}"?`, 'Ticks of the pause are not made up for.', 'Pause', false,
-			() => post(path('schedules', name, 'pause')), `Schedule "${name}" is paused.`);
+		await confirmed(`Pause schedule "${name}"?`, 'Ticks during the pause are skipped.', 'Pause', false,
+			() => post('api/schedules/pause', { schedule: name }), `Schedule "${name}" is paused.`);
 	},
 	async 'resume-schedule'({ name }) {
-		await confirmed(`Resume schedule "${name}"?`, 'It goes on with its next tick.', 'Resume', false,
-			() => post(path('schedules', name, 'resume')), `Schedule "${name}" is resumed.`);
+		await confirmed(`Resume schedule "${name}"?`, 'The schedule continues with its next tick.', 'Resume', false,
+			() => post('api/schedules/resume', { schedule: name }), `Schedule "${name}" is resumed.`);
 	},
 	async 'run-schedule'({ name }) {
-		await confirmed(`Run schedule "${name}" now?`, 'One job more; its ticks stay as they are.', 'Run now', false,
-			() => post(path('schedules', name, 'run')), ({ id }) => `Job ${id} is enqueued.`);
+		await confirmed(`Run schedule "${name}" now?`, 'One more job is enqueued. The times of the schedule do not change.', 'Run now', false,
+			() => post('api/schedules/run', { schedule: name }), ({ id }) => `Job ${id} is enqueued.`);
 	},
 	async 'cancel-batch'({ id }, { data: b }) {
-		await confirmed(`Cancel what is left of batch ${id}?`,
-			`${count((b.waiting ?? 0) + (b.blocked ?? 0) + (b.running ?? 0))} of its ${ids(count(b.total))} have not ended. This cannot be undone.`, 'Cancel the batch', true,
+		await confirmed(`Cancel batch ${id}?`,
+			`${count((b.waiting ?? 0) + (b.blocked ?? 0) + (b.running ?? 0))} of ${jobsText(b.total)} are not finished. ${FOR_EVER}`, 'Cancel the batch', true,
 			() => post(path('batches', id, 'cancel')), `Batch ${id} is cancelled.`);
 	},
 	async 'retry-batch'({ id }, { data: b }) {
-		await confirmed(`Run ${letters(count(b.dead))} of batch ${id} again?`, 'Each has all its attempts again.', 'Run again', false,
-			() => post(path('batches', id, 'retry')), ({ count: n }) => `${ids(n)} run again.`);
+		await confirmed(`Retry ${lettersText(count(b.dead))} of batch ${id}?`, AGAIN, 'Retry', false,
+			() => post(path('batches', id, 'retry')), ({ count: n }) => `${jobsText(n)} will run again.`);
 	},
-	async mend({ id }) {
+	async edit({ id }, context) {
 		const text = document.getElementById('payload').value;
 
 		try {
@@ -246,17 +301,19 @@ const actions = {
 			document.getElementById('payload').focus();
 			return;
 		}
-		// as it was typed: JavaScript cannot hold all numbers; then it is followed anew
-		await confirmed(`Run job ${id} again with this payload?`, 'It has all its attempts again.', 'Mend and run', false,
-			() => ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`), `Job ${id} runs again.`, open);
+		// the text as typed: JavaScript cannot hold all numbers
+		await confirmed(`Retry job ${id} with this payload?`, AGAIN, 'Save and retry', false,
+			() => ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`), `Job ${id} will run again.`, () => {
+				context.editing = undefined;
+			});
 	},
-	'begin-mend'(values, context) {
-		context.mending = true;
+	'begin-edit'(values, context) {
+		context.editing = pretty(context.data.members.payload ?? '{}');
 		context.draw();
 		document.getElementById('payload').focus();
 	},
-	'end-mend'(values, context) {
-		context.mending = false;
+	'end-edit'(values, context) {
+		context.editing = undefined;
 		context.draw();
 	},
 	period({ period }, context) {
@@ -264,7 +321,7 @@ const actions = {
 		return context.load();
 	},
 	'select-all'(values, context) {
-		const all = context.data.items.map((job) => String(job.id));
+		const all = context.data.items.filter(mayRetry).map((job) => String(job.id));
 		const every = all.every((id) => context.selected.has(id));
 
 		context.selected = new Set(every ? [] : all);
@@ -275,6 +332,17 @@ const actions = {
 	'show-all'({ name }, context) {
 		context.whole = (context.whole ?? new Set()).add(name);
 		context.draw();
+	},
+	download({ name }, context) {
+		const { text } = context.parts.get(name);
+		const isJson = context.data.members?.[name] !== undefined;
+		const link = h('a', {
+			href: URL.createObjectURL(new Blob([text], { type: isJson ? 'application/json' : 'text/plain' })),
+			download: `job-${context.id}-${name}.${isJson ? 'json' : 'txt'}`,
+		});
+
+		link.click();
+		setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 	},
 	'stop-search'(values, context) {
 		context.stopped = true;
@@ -301,6 +369,10 @@ async function confirmed(title, body, yes, danger, act, done, then) {
 }
 
 document.addEventListener('click', (event) => {
+	// a menu closes after a choice, and when something else is clicked
+	for (const open of document.querySelectorAll('details.more[open]'))
+		if (!open.contains(event.target) || event.target.closest('button'))
+			open.open = false;
 	if (event.target.closest('.skip')) {
 		// the address names the view
 		event.preventDefault();
@@ -343,8 +415,14 @@ document.addEventListener('submit', (event) => {
 		location.assign(`#/job/${encodeURIComponent(number)}`);
 });
 document.addEventListener('keydown', (event) => {
+	const open = document.querySelector('details.more[open]');
+
+	if (event.key === 'Escape' && open) {
+		open.open = false;
+		open.querySelector('summary').focus();
+	}
 	if (event.key === '/' && !event.target.closest('input, textarea, select')) {
-		const field = document.querySelector('form.filters input');
+		const field = document.querySelector('#go-id, form.filters input');
 
 		if (field) {
 			event.preventDefault();
@@ -357,7 +435,7 @@ $('dialog').addEventListener('close', () => {
 	resolve = null;
 });
 
-// --- who is logged in ------------------------------------------------------
+// --- the session ------------------------------------------------------
 
 function logInForm(message) {
 	close();
@@ -367,7 +445,7 @@ function logInForm(message) {
 	show($('main'), h('form', { class: 'card login', id: 'login' },
 		h('h1', {}, 'Log in to jobq'),
 		message ? h('p', { class: 'bad-text', role: 'alert' }, message) : null,
-		h('label', { 'data-key': 'role' }, 'Role of the database', h('input', { name: 'role', autocomplete: 'username', required: true, autocapitalize: 'none', spellcheck: 'false' })),
+		h('label', { 'data-key': 'role' }, 'Database role', h('input', { name: 'role', autocomplete: 'username', required: true, autocapitalize: 'none', spellcheck: 'false' })),
 		h('label', { 'data-key': 'password' }, 'Password', h('input', { name: 'password', type: 'password', autocomplete: 'current-password' })),
 		h('p', { class: 'buttons' }, h('button', { class: 'main' }, 'Log in'))));
 	const [role, password] = $('main').querySelectorAll('input');
@@ -395,7 +473,7 @@ async function start() {
 		if (problem.status === 401)
 			logInForm();
 		else {
-			show($('main'), h('div', { class: 'banner bad', role: 'alert' }, problem.message, ' It is tried again.'));
+			show($('main'), h('div', { class: 'banner bad', role: 'alert' }, problem.message, ' Retrying.'));
 			setTimeout(start, 3000);
 		}
 		return;
@@ -409,7 +487,7 @@ $('logout').addEventListener('click', async () => {
 	try {
 		await ask('DELETE', 'api/session');
 	} catch {
-		// it is over in any case
+		// the session is over on this page in any case
 	}
 	logInForm();
 });
@@ -421,12 +499,12 @@ function theme(name) {
 		document.documentElement.dataset.theme = name;
 	else
 		delete document.documentElement.dataset.theme;
-	$('theme').textContent = { '': 'Auto', light: 'Light', dark: 'Dark' }[name];
-	$('theme').setAttribute('aria-label', `Colours: ${name || 'as the system'}`);
+	$('theme').textContent = { '': 'Theme: system', light: 'Theme: light', dark: 'Theme: dark' }[name];
+	$('theme').setAttribute('aria-label', `Theme: ${name || 'system'}`);
 	try {
 		localStorage.setItem('theme', name);
 	} catch {
-		// it is not kept, then
+		// the choice is not kept
 	}
 }
 $('theme').addEventListener('click', () => {
@@ -447,6 +525,7 @@ onLoggedOut(() => {
 	if (session.role)
 		logInForm('The session has ended.');
 });
+document.addEventListener('visibilitychange', () => current && tick(current));
 window.addEventListener('hashchange', () => {
 	if (session.role) {
 		open();

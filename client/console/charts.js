@@ -1,4 +1,4 @@
-// Charts, and workflows as graphs, as SVG.  Each chart is a table, too.
+// Charts and graphs of workflows, as SVG.  Each chart has the same data as a table.
 
 import { count, date, h, hour, span, stateClass, svg, table } from './dom.js';
 import { layout } from './layout.js';
@@ -9,13 +9,20 @@ const LEFT = 76;
 const BOTTOM = 24;
 const TOP = 14;
 
-// A round number that is not less.
+// The next round number.
 function ceiling(value) {
 	if (value <= 0)
 		return 1;
 	const unit = 10 ** Math.floor(Math.log10(value));
 
-	return [1, 2, 5, 10].find((n) => n * unit >= value) * unit;
+	return [1, 2, 3, 4, 5, 6, 8, 10].find((n) => n * unit >= value) * unit;
+}
+
+// The axis for durations: all ticks have the same unit.
+function durationAxis(seconds) {
+	const [unit, name] = [[86400, 'days'], [3600, 'h'], [60, 'min'], [1, 's'], [0.001, 'ms']].find(([size], i) => seconds >= size * (i === 0 ? 2 : 1)) ?? [0.001, 'ms'];
+
+	return { most: ceiling(seconds / unit) * unit, label: (tick) => tick === 0 ? '0' : `${Number((tick / unit).toPrecision(3))} ${name}` };
 }
 
 function frame(points, most, label, ...inside) {
@@ -36,20 +43,22 @@ function frame(points, most, label, ...inside) {
 
 const known = (value) => value !== null && value !== undefined;
 
-function box(title, summary, legend, points, columns, drawing) {
+function box(title, unit, summary, legend, points, columns, drawing) {
+	const heading = h('h2', {}, title, unit ? h('span', { class: 'faint unit' }, ` ${unit}`) : null);
+
 	if (!drawing)
-		return h('section', { class: 'card chart' }, h('h2', {}, title), h('p', { class: 'empty' }, summary));
+		return h('section', { class: 'card chart' }, heading, h('p', { class: 'empty' }, summary));
 	return h('section', { class: 'card chart' },
-		h('h2', {}, title),
+		heading,
 		svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': `${title}: ${summary}` }, drawing),
 		h('ul', { class: 'legend' }, legend.map(([name, text]) => h('li', { class: name }, text))),
 		h('details', {}, h('summary', {}, 'As a table'),
 			table(title, [{ title: 'From', row: true, cell: (p) => hour(p.at) }, ...columns], points, (p) => p.at, 'Nothing.')));
 }
 
-// Bars, one upon the other, and what has "line" as a line over them.  What is rare is
-// left out if there is none.
-export function bars(title, points, all, empty) {
+// Stacked bars; a series with "line" is a line.  The unit is the unit of a point; the legend has
+// sums.  A rare series is left out if it is empty.
+export function bars(title, unit, points, all, empty) {
 	const series = all.filter((s) => points.some((p) => s.rare ? p[s.member] > 0 : known(p[s.member])));
 	const stacked = series.filter((s) => !s.line);
 	const sums = points.map((p) => stacked.reduce((sum, s) => sum + (p[s.member] ?? 0), 0));
@@ -60,8 +69,8 @@ export function bars(title, points, all, empty) {
 	const total = (s) => points.reduce((sum, p) => sum + (p[s.member] ?? 0), 0);
 
 	if (highest === 0)
-		return box(title, empty);
-	return box(title, series.map((s) => `${count(total(s))} ${s.title}`).join(', '),
+		return box(title, null, empty);
+	return box(title, unit, series.map((s) => `${count(total(s))} ${s.title}`).join(', '),
 		series.map((s) => [s.line ? `${s.name} line` : s.name, `${s.title}: ${count(total(s))}`]), points,
 		series.map((s) => ({ title: s.title, n: true, cell: (p) => count(p[s.member] ?? 0) })),
 		frame(points, most, (tick) => Number.isInteger(tick) || tick >= 10 ? count(Math.round(tick)) : '', points.map((p, i) => {
@@ -80,18 +89,18 @@ export function bars(title, points, all, empty) {
 }
 
 export function lines(title, points, series, empty) {
-	const most = ceiling(Math.max(...points.flatMap((p) => series.map((s) => p[s.member] ?? 0)), 0.001));
+	const { most, label } = durationAxis(Math.max(...points.flatMap((p) => series.map((s) => p[s.member] ?? 0)), 0.001));
 	const step = (WIDTH - LEFT) / Math.max(points.length, 1);
 	const x = (i) => LEFT + (i + 0.5) * step;
 	const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
 	const last = (s) => points.findLast((p) => known(p[s.member]))?.[s.member];
 
 	if (series.every((s) => last(s) === undefined))
-		return box(title, empty);
-	return box(title, series.map((s) => `${s.title} ${span(last(s)) || 'unknown'}`).join(', '),
-		series.map((s) => [s.name, `${s.title}: ${span(last(s)) || '–'}`]), points,
+		return box(title, null, empty);
+	return box(title, null, series.map((s) => `${s.title} ${span(last(s)) || 'unknown'}`).join(', '),
+		series.map((s) => [s.name, `${s.title}: ${span(last(s)) || '–'} (latest)`]), points,
 		series.map((s) => ({ title: s.title, n: true, cell: (p) => span(p[s.member]) })),
-		frame(points, most, span, series.map((s) => {
+		frame(points, most, label, series.map((s) => {
 			const has = (i) => known(points[i]?.[s.member]);
 			let d = '';
 
@@ -107,7 +116,7 @@ export function lines(title, points, series, empty) {
 		})));
 }
 
-// How far a step is that has a job for each element of an array; '' if it has not.
+// The progress of a step with a job for each element of an array; '' for other steps.
 export function elementsOf(step) {
 	if (step.elements === null || step.elements === undefined)
 		return '';

@@ -1,5 +1,4 @@
-// Elements, and what is shown in them.  Whatever a job carries becomes text, and
-// never markup.
+// Elements and their contents.  All data of a job becomes text, never markup.
 
 export function h(name, attributes, ...children) {
 	return fill(document.createElement(name), attributes, children);
@@ -21,14 +20,16 @@ function fill(element, attributes, children) {
 	return element;
 }
 
-// Make "old" like "wanted", and keep what is alike: the focus, what is selected or
-// typed, and where it is scrolled.  Rows are told apart by data-key.
+// Make "old" like "wanted", and keep equal elements, with their focus, selection, input and scroll
+// position.  data-key identifies rows.  Elements with equal data-version have equal contents.
 export function morph(old, wanted) {
 	if (old.nodeType !== wanted.nodeType || old.nodeName !== wanted.nodeName
 		|| old.dataset?.key !== wanted.dataset?.key) {
 		old.replaceWith(wanted);
 		return;
 	}
+	if (old.dataset?.version !== undefined && old.dataset.version === wanted.dataset.version)
+		return;
 	if (old.nodeType !== Node.ELEMENT_NODE) {
 		if (old.data !== wanted.data)
 			old.data = wanted.data;
@@ -79,10 +80,10 @@ const moment = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeSty
 const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
 
 export const count = (n) => n === null || n === undefined ? '' : number.format(n);
-// Statistics that are being counted do not know it exactly.
+// A number that may be an estimate.
 export const about = (n, exact) => exact === false ? `~${count(n)}` : count(n);
 
-// A time of the server's; null for "infinity", and for years that no Date can hold.
+// A time from the server; null for "infinity", and for years that no Date can hold.
 export function date(value) {
 	const parsed = new Date(String(value).replace(/^(\d{5,6})-/, (all, year) => `+${year.padStart(6, '0')}-`));
 
@@ -116,7 +117,14 @@ export function span(seconds) {
 	return `${Math.round(seconds / 86400)} days`;
 }
 
-// A time as far from now, and in full for those who ask.
+// Seconds of an interval as the server writes it; null for other intervals.
+export function seconds(interval) {
+	const parts = /^(\d+):(\d\d):(\d\d(?:\.\d+)?)$/.exec(interval ?? '');
+
+	return parts === null ? null : Number(parts[1]) * 3600 + Number(parts[2]) * 60 + Number(parts[3]);
+}
+
+// The distance of a time from now, with the full time as a tooltip.
 export function time(value) {
 	if (!value)
 		return '';
@@ -140,7 +148,7 @@ const kinds = {
 export const stateClass = (state) => kinds[state] ?? '';
 export const state = (value) => value ? h('span', { class: `state ${stateClass(value)}` }, value) : '';
 
-// What a cell shows.  An error there is the cell's own: the rest of the view stands.
+// The contents of a cell.  An error in a cell does not affect the rest of the view.
 function content(column, row) {
 	try {
 		return column.cell(row);
@@ -150,34 +158,39 @@ function content(column, row) {
 	}
 }
 
-// A table.  Columns: title, cell(row), and n for numbers, row for the row's name, rare
-// for what is shown only if a row has it.
+const MOST_CUT = 500;
+
+// A table.  A column has: title, cell(row); n: a number; row: the name of the row; rare: the column
+// is shown only if a cell is not empty; cut: the text is cut; class: the style of the cell.
 export function table(caption, all, rows, key, empty) {
 	const columns = all.filter((c) => !c.rare || rows.some((row) => content(c, row) !== ''));
 
 	if (rows.length === 0)
-		return h('div', { class: 'frame' }, h('p', { class: 'empty' }, empty));
+		return h('div', { class: 'frame' }, empty instanceof Node ? empty : h('p', { class: 'empty' }, empty));
 	return h('div', { class: 'frame' }, h('table', {},
 		h('caption', { class: 'hidden-text' }, caption),
 		h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: c.n ? 'n' : null },
 			c.hidden ? h('span', { class: 'hidden-text' }, c.title) : c.title)))),
 		h('tbody', {}, rows.map((row) => h('tr', { 'data-key': key(row) }, columns.map((c) => {
-			const cell = content(c, row);
+			const all = content(c, row);
+			const cell = c.cut && typeof all === 'string' ? all.slice(0, MOST_CUT) : all;
 			const empty = cell === '' || cell === null || cell === undefined;
 
 			return h(c.row ? 'th' : 'td', {
-				scope: c.row ? 'row' : null, class: c.n ? 'n' : c.cut ? 'cut' : null,
+				scope: c.row ? 'row' : null, class: [c.n ? 'n' : c.cut ? 'cut' : c.class, c.n && (cell === '0' || cell === 0) ? 'zero' : null].filter(Boolean).join(' ') || null,
 				title: c.cut && typeof cell === 'string' ? cell : null, 'data-label': empty || c.hidden ? null : c.title,
 			}, Array.isArray(cell) ? h('div', {}, cell) : c.cut ? h('span', { class: 'cut' }, cell) : cell);
 		}))))));
 }
 
+// Names and values.  A value may be a function; an error in the function affects only this value.
 export function facts(pairs) {
-	return h('dl', { class: 'facts' }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== '')
+	return h('dl', { class: 'facts' }, pairs.map(([name, value]) => [name, typeof value === 'function' ? content({ cell: value }) : value])
+		.filter(([, value]) => value !== null && value !== undefined && value !== '')
 		.map(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
 }
 
-// A button that does something: app.js looks for the action by its name.
+// A button for an action of app.js.
 export function button(label, action, values, attributes) {
 	const data = Object.fromEntries(Object.entries(values ?? {}).map(([k, v]) => [`data-${k}`, v]));
 

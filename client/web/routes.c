@@ -160,8 +160,10 @@ static const char session[] =
 "SELECT json_build_object('role', session_user, 'database', current_database(), 'csrf', $1::text, "
 "'read_only', $2::bool, 'hide_payload', $3::bool, "
 "'version', (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'jobq'), "
-"'manage', pg_has_role(session_user, (SELECT e.extowner FROM pg_extension AS e WHERE e.extname = 'jobq'), 'USAGE') "
-"OR EXISTS (SELECT FROM jobq.grants AS g WHERE g.privilege IN ('operate', 'manage') AND pg_has_role(session_user, g.role::oid, 'USAGE')))";
+"'privileges', (SELECT coalesce(json_agg(p), '[]') FROM (SELECT g.privilege, g.queue FROM jobq.grants AS g WHERE pg_has_role(session_user, g.role::oid, 'USAGE') "
+"UNION SELECT 'manage', NULL FROM pg_extension AS e WHERE e.extname = 'jobq' AND pg_has_role(session_user, e.extowner, 'USAGE')) AS p), "
+"'roles', (SELECT json_agg(r.oid::regrole::text) FROM pg_roles AS r WHERE pg_has_role(session_user, r.oid, 'USAGE') "
+"AND NOT EXISTS (SELECT FROM pg_roles AS u WHERE u.rolname = session_user AND u.rolsuper)))";
 
 /*
  * Job counts of the last 60 minutes or 24 hours.  The source is the statistics, if the

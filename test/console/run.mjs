@@ -1,4 +1,4 @@
-// The console in a browser: a person logs in, looks, and acts.
+// The console in a browser, from login to logout.
 //
 // usage: node run.mjs URL FOLDER [AXE]
 //
@@ -20,7 +20,7 @@ async function test(name, act) {
 		console.log(`ok ${name}`);
 	} catch (error) {
 		console.log(`not ok ${name}\n${error.message.replace(/^/gm, '# ')}`);
-		// what follows would wait in vain
+		// the next tests depend on this one
 		await browser.close();
 		process.exit(1);
 	}
@@ -86,7 +86,7 @@ await test('charts show what was before the page was opened', async () => {
 
 	await go('overview');
 	await page.until('throughput', `${chart('Throughput')}.endsWith(" ${enqueued} enqueued")`);
-	await page.until('waiting time', `/on average \\d.*, longest \\d/.test(${chart('Waiting time')})`);
+	await page.until('waiting time', `/average \\d.*, longest \\d/.test(${chart('Waiting time')})`);
 	await page.until('failures', `/\\d+ dead letters/.test(${chart('Failures')})`);
 	await page.value(`document.querySelector('button[data-period=day]').focus()`);
 	await page.key('Enter', 13);
@@ -111,36 +111,36 @@ await test('a job is followed live', async () => {
 	is(await page.value(`[...document.querySelectorAll('.log li')].map((e) => e.textContent.match(/line (\\d+)/)?.[1] ?? '-').join(' ')`),
 		[...Array.from({ length: 160 }, (_, i) => i + 1), '-'].join(' '));
 });
-await test('a dead letter is mended, and runs', async () => {
+await test('a dead letter is edited and retried', async () => {
 	const id = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"n": 12345678901234567890, "d": 1.50, "good": false}')`);
 
 	await go('dead');
 	await page.click(id);
 	await page.shows('it is not good');
 	await page.until('it says where', 'document.querySelector("pre[aria-label=\'Where it failed\']")?.textContent.startsWith("PL/pgSQL function picky(jsonb) line 3 at RAISE")');
-	await page.click('Mend the payload');
+	await page.click('Edit and retry');
 	await page.until('the payload can be edited', 'document.activeElement.id === "payload"');
 	await page.value('document.getElementById("payload").setSelectionRange(0, 1e6)');
 	await page.type('{"n": 12345678901234567890, "d": 1.50, "good": ');
-	await page.click('Mend and run');
+	await page.click('Save and retry');
 	await page.shows('The payload is not valid JSON');
 	await page.value('document.getElementById("payload").setSelectionRange(1e6, 1e6)');
 	await page.type('true}');
-	await page.click('Mend and run');
-	await answer('Mend and run');
+	await page.click('Save and retry');
+	await answer('Save and retry');
 	await page.shows('completed');
 	is(sql(`SELECT string_agg(state || ' ' || payload, ', ') FROM jobq.jobs WHERE kind = 'picky' AND payload ? 'd'`),
 		'completed {"d": 1.50, "n": 12345678901234567890, "good": true}');
 });
-await test('dead letters are chosen, and run again', async () => {
+await test('selected dead letters are retried', async () => {
 	const before = Number(sql(`SELECT count(*) FROM jobq.dead_letters WHERE kind = 'sorry'`));
 
 	await go('dead?kind=sorry');
-	await page.click('Select all of the page');
+	await page.click('Select all on this page');
 	sql(`CREATE OR REPLACE FUNCTION sorry(p jsonb) RETURNS void LANGUAGE sql AS ''`);
-	await page.click(`Run again (${before})`);
-	await answer('Run again');
-	await page.shows('No dead letter is like that.');
+	await page.click(`Retry selected (${before})`);
+	await answer('Retry');
+	await page.shows('No dead letter matches these filters.');
 	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE kind = 'sorry'`), '0');
 });
 await test('an id beyond 2^53 is that of no other job', async () => {
@@ -152,36 +152,41 @@ await test('an id beyond 2^53 is that of no other job', async () => {
 	}
 	await go('dead?kind=picky');
 	await page.click('Select job 9007199254740993');
-	await page.click('Delete (1)');
+	await page.click('More actions for dead letters');
+	await page.click('Delete selected (1)');
 	await answer('Delete');
 	await page.until('it is gone', `!document.body.innerText.includes('9007199254740993')`);
 	is(sql(`SELECT id FROM jobq.dead_letters WHERE tags = '{exact}'`), '9007199254740992');
 	await go('job/9007199254740992');
+	await page.click('More actions for this job');
 	await page.click('Delete');
 	await answer('Delete');
 	await page.until('the list', 'location.hash === "#/dead"');
 	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE tags = '{exact}'`), '0');
 });
-await test('what acts on many says on how many', async () => {
+await test('a question about many jobs has their number', async () => {
 	const asks = (text) => page.until(`it asks: ${text}`, `document.querySelector("dialog[open]")?.textContent.includes(${JSON.stringify(text)})`);
 	const leave = () => page.key('Escape', 27).then(() => page.until('it is over', '!document.querySelector("dialog[open]")'));
 	const letters = sql(`SELECT count(*) FROM jobq.dead_letters`);
 
 	await go('dead');
-	await page.click('Run all again');
-	await asks(`Run ${letters} dead letter`);
+	await page.click('More actions for dead letters');
+	await page.click('Retry all');
+	await asks(`Retry ${letters} dead letter`);
 	await leave();
 	await go('dead?kind=evil');
-	await page.click('Run all again');
-	await asks('Run 1 dead letter of kind "evil" again?');
+	await page.click('More actions for dead letters');
+	await page.click('Retry all');
+	await asks('Retry 1 dead letter of kind "evil"?');
 	await leave();
 	sql(`SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 1234)`);
 	await go('queues');
 	await page.shows('1,234');
+	await page.click('More actions for queue outside');
 	await page.click('Cancel the waiting jobs of queue outside');
-	await asks('They are 1,234.');
-	await answer('Cancel them');
-	await page.shows('1234 jobs of queue "outside" cancelled.');
+	await asks('Number of waiting jobs: 1,234.');
+	await answer('Cancel waiting jobs');
+	await page.shows('1,234 jobs of queue "outside" cancelled.');
 });
 await test('the beginning of what is long is shown, and all of it when asked for', async () => {
 	const id = sql(`SELECT jobq.enqueue('x', jsonb_build_object('rows', array_agg(md5(i::text)), 'z', 'the last'), queue => 'outside') FROM generate_series(1, 10000) i`);
@@ -193,6 +198,97 @@ await test('the beginning of what is long is shown, and all of it when asked for
 	await page.shows('the last');
 	await page.until('nothing more', '!document.querySelector("button[data-action=show-all]")');
 	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
+});
+await test('a large payload is laid out once, and is a file on request', async () => {
+	const rows = 10000;
+	const id = sql(`TRUNCATE step; SELECT jobq.enqueue('steps', jsonb_build_object('rows', array_agg(md5(i::text))), options => '{"watch": true}') FROM generate_series(1, ${rows}) i`);
+
+	await go(`job/${id}`);
+	await page.until('the payload', 'document.querySelector("pre[aria-label=Payload]")');
+	await page.value(`window.laid = 0; window.made = 0; window.kept = [String.prototype.match, document.createElement];
+		String.prototype.match = function (...args) { laid += this.length > 60000 ? 1 : 0; return kept[0].apply(this, args); };
+		document.createElement = function (name) { made += name === 'li' ? 1 : 0; return kept[1].call(document, name); }`);
+	sql(`INSERT INTO step VALUES (2)`);
+	await page.shows('line 80.');
+	is(await page.value('laid'), 0);
+	await page.value('made = 0');
+	sql(`INSERT INTO step VALUES (3)`);
+	await page.shows('it was a long way');
+	// the new lines, and some lists
+	const made = await page.value('String.prototype.match = kept[0]; document.createElement = kept[1]; made');
+
+	is(made < 200 ? 'few' : `${made} made`, 'few');
+	await page.value(`window.kept = URL.createObjectURL; URL.createObjectURL = (blob) => { window.saved = blob.text(); return 'about:blank'; };
+		HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; }`);
+	await page.click('Download');
+	is(await page.value('saved.then((text) => savedAs + " " + JSON.parse(text).rows.length)'), `job-${id}-payload.json ${rows}`);
+	await page.value('URL.createObjectURL = kept; delete HTMLAnchorElement.prototype.click');
+});
+await test('a page that does not follow the server says of when it is, and is loaded again', async () => {
+	sql(`SELECT jobq.create_queue('night', open => true)`);
+	for (const name of ['batch', 'jobs']) {
+		const batch = sql(`SELECT jobq.pause('night'); SELECT jobq.create_batch('long')`);
+
+		sql(`SELECT jobq.add_jobs(${batch}, 'picky', ARRAY['{"good": "true"}', '{"good": "true"}']::jsonb[], options => '{"queue": "night"}'); SELECT jobq.start_batch(${batch})`);
+		// newer ones, so that the two are not on the first page
+		sql(`SELECT jobq.create_batch('newer') FROM generate_series(1, 60)`);
+		sql(`SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 60)`);
+		await go(name === 'batch' ? `batch/${batch}` : `jobs?batch=${batch}`);
+		await page.until('the state', `[...document.querySelectorAll('h1 .state, tbody .state')].map((e) => e.textContent).join() === '${name === 'batch' ? 'running' : 'ready,ready'}'`);
+		await page.until(`${name} is not live`, '/^as of \\d\\d:\\d\\d:\\d\\d$/.test(document.getElementById("live").textContent)');
+		sql(`SELECT jobq.resume('night')`);
+		await page.until('the end', `[...document.querySelectorAll('h1 .state, tbody .state')].map((e) => e.textContent).join() === '${name === 'batch' ? 'completed' : 'completed,completed'}'`);
+		sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
+	}
+	await go('jobs');
+	await page.until('the first page is live', 'document.getElementById("live").textContent === "live"');
+});
+await test('an error keeps its lines, and words stay whole', async () => {
+	const id = sql(`SELECT jobq.enqueue('lines')`);
+
+	sql(`SELECT jobq.wait(${id}, '5 min')`);
+	await go(`job/${id}`);
+	await page.until('the error', 'document.querySelector("main .banner")?.innerText.includes("it broke\\n  at the second line\\n  at the third")');
+	await page.until('its detail and hint', '["It has a detail.", "Try another."].every((text) => document.querySelector("main .banner").innerText.includes(text))');
+	await page.until('the lines in the table of attempts', '[...document.querySelectorAll("td")].some((e) => e.innerText.startsWith("it broke\\n  at the second line"))');
+	is(await page.value(`(() => {
+		const broken = [];
+		const history = [...document.querySelectorAll('table')].find((e) => e.caption.textContent === 'History');
+		const texts = document.createTreeWalker(history, NodeFilter.SHOW_TEXT);
+
+		while (texts.nextNode())
+			for (const { 0: word, index } of texts.currentNode.data.matchAll(/[\\w.:-]{2,20}/g)) {
+				const range = document.createRange();
+
+				range.setStart(texts.currentNode, index);
+				range.setEnd(texts.currentNode, index + word.length);
+				if (new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size > 1)
+					broken.push(word);
+			}
+		return broken.join();
+	})()`), '');
+	is(await page.value('/00:00:0/.test(document.querySelector("main").innerText)'), false);
+});
+await test('a queue with any name is paused', async () => {
+	for (const name of ['.', '..', 'a/b']) {
+		sql(`SELECT jobq.create_queue('${name}')`);
+		await go('overview');
+		await go('queues');
+		await page.click(`Pause queue ${name}`);
+		await answer('Pause');
+		await page.until(`it is paused: ${name}`, `!!document.querySelector('button[aria-label="Resume queue ${name}"]')`);
+		is(sql(`SELECT paused FROM jobq.queues WHERE name = '${name}'`), 't');
+		sql(`SELECT jobq.drop_queue('${name}')`);
+	}
+});
+await test('an axis has one unit, and its middle is its middle', async () => {
+	for (const most of [0.004, 0.9, 50, 90, 100, 900, 5000, 7000, 40000, 100000, 300000]) {
+		const labels = await page.value(`import('./charts.js').then(({ lines }) => [...lines('x', [{ at: '2026-01-01', v: ${most} }], [{ member: 'v', title: 't', name: 'busy' }], '')
+			.querySelectorAll('text[text-anchor=end]')].map((e) => e.textContent).join())`);
+		const [, middle, unit, top, same] = /^0,([\d.]+) (\w+),([\d.]+) (\w+)$/.exec(labels) ?? [];
+
+		is(`${labels}: ${unit !== undefined && unit === same && 2 * middle === Number(top)}`, `${labels}: true`);
+	}
 });
 await test('a queue is paused after a question, and resumed', async () => {
 	await go('queues');
@@ -215,6 +311,7 @@ await test('a job that runs is cancelled', async () => {
 
 	await go(`job/${id}`);
 	await page.shows('running');
+	await page.click('More actions for this job');
 	await page.click('Cancel the job');
 	await answer('Cancel the job');
 	await page.until('it is cancelled', 'document.querySelector("h1 .state")?.textContent === "cancelled"');
@@ -246,6 +343,9 @@ await test('times that are no dates are text, and an error in a cell is its own'
 	await go('schedules');
 	await page.shows('cannot be shown');
 	await page.shows('Europe/Madrid');
+	await go(`job/${sql(`SELECT min(id) FROM jobq.dead_letters`)}`);
+	await page.shows('cannot be shown');
+	await page.until('the rest of the job', 'document.querySelector("dl.facts")?.textContent.includes("Kind")');
 	await page.value(`Object.defineProperty(${format}, window.kept)`);
 	sql(`SELECT jobq.unschedule('ended'), jobq.unschedule('far')`);
 });
@@ -266,6 +366,7 @@ await test('each edge of a workflow is seen, and passes no other step', async ()
 await test('jobs are searched', async () => {
 	await go('jobs');
 	await page.key('/', 191);
+	await page.until('the search', 'document.activeElement.id === "go-id"');
 	await page.value('document.querySelector("input[name=key]").focus()');
 	await page.type('k-1');
 	await page.key('Enter', 13);
@@ -303,6 +404,9 @@ for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
 			await page.until('it is drawn', 'document.querySelector("main h1") && document.querySelectorAll("main *").length > 5');
 			writeFileSync(join(folder, `${names.get(view) ?? view}-${width}-${scheme}.png`), await page.picture());
 			is(`${view}: ${await page.value('document.documentElement.scrollWidth <= innerWidth')}`, `${view}: true`);
+			// only a menu has actions that destroy; words are those of the manual
+			is(`${view}: ${await page.value('[...document.querySelectorAll("main button.danger")].filter((e) => e.checkVisibility()).map((e) => e.textContent).join()')}`, `${view}: `);
+			is(`${view}: ${await page.value('/\\bmend|forget|it has said|\\blater\\b|may run from|look again|too late|tried again|at a time|what and when/i.exec(document.querySelector("main").innerText)?.[0]')}`, `${view}: undefined`);
 			if (!axe)
 				continue;
 			if (!await page.value('typeof axe === "object"'))
@@ -331,10 +435,52 @@ await test('what jobs carry is text, and never markup', async () => {
 });
 await test('a view of nothing says so', async () => {
 	await go('dead?queue=outside');
-	await page.shows('No dead letter is like that.');
+	await page.shows('No dead letter matches these filters.');
 	await go('job/987654321');
 	await page.until('an alert', '!!document.querySelector("main [role=alert]")');
 	writeFileSync(join(folder, 'nothing.png'), await page.picture());
+});
+await test('a role is offered what it may do, and told what it may not see', async () => {
+	const other = await browser.page(url, 1280, 850);
+	const view = async (to, text) => {
+		await other.go('#/overview');
+		await other.until('the overview', 'document.title.startsWith("Overview")');
+		await other.go(`#/${to}`);
+		await other.shows(text);
+	};
+	const logIn = async (role) => {
+		await other.until('the form', 'document.activeElement.name === "role"');
+		await other.value('document.activeElement.value = ""');
+		await other.type(role);
+		await other.key('Tab', 9);
+		await other.type(role);
+		await other.key('Enter', 13);
+		await other.shows('Newest dead letters');
+	};
+
+	await logIn('vera');
+	for (const [to, text] of [['dead', 'evil'], [`job/${bad}`, 'may not see the payload'], ['schedules', 'Europe/Madrid'], ['queues', 'mail'], [`batch/${flow}`, 'goods']]) {
+		await view(to, text);
+		is(`${to}: ${await other.value('[...document.querySelectorAll("main button, main summary, main input[type=checkbox]")].map((e) => e.textContent).join()')}`, `${to}: `);
+	}
+	await view('doctor', 'Severity');
+	await view('job/987654321', 'Job 987654321 does not exist. ');
+	await other.go('#/overview');
+	await other.click('Log out');
+	await logIn('anna');
+	await view('workers', 'No worker runs a job of this role. The privilege "monitor" also shows');
+	await view('schedules', 'This role has no schedules');
+	is(await other.value('document.getElementById("menu").textContent.includes("Health")'), false);
+	await view('doctor', 'needs the privilege "monitor"');
+	await view('job/987654321', 'belongs to another role');
+	// her own job is hers
+	await view(`job/${sql(`SET ROLE anna; SELECT jobq.enqueue('picky', delay => '1 h')`)}`, 'scheduled');
+	await other.click('More actions for this job');
+	await other.click('Cancel the job');
+	await other.until('a question', '!!document.querySelector("dialog[open]")');
+	await other.click('Cancel the job');
+	await other.shows('cancelled');
+	is(other.errors.join('\n'), '');
 });
 await test('a role that may not manage cannot pause', async () => {
 	const other = await browser.page(url, 1280, 850);
@@ -346,7 +492,7 @@ await test('a role that may not manage cannot pause', async () => {
 	await other.type('anna');
 	await other.key('Enter', 13);
 	await other.shows('Newest dead letters');
-	await other.shows('No job has come or gone in the last hour.');
+	await other.shows('No jobs were enqueued or completed in the last hour.');
 	await other.go('#/queues');
 	await other.until('the queue that is open to all', 'document.querySelector("tbody th")?.textContent === "default"');
 	is(await other.value('document.querySelectorAll("main button").length'), 0);
@@ -369,7 +515,7 @@ await test('log out', async () => {
 await test('a lost connection is seen', async () => {
 	await page.until('it is live', 'document.getElementById("live").textContent === "live"');
 	process.kill(Number(process.env.JOBQ_WEB_PID), 'SIGKILL');
-	await page.shows('connection lost, trying again');
+	await page.shows('connection lost, retrying');
 	writeFileSync(join(folder, 'lost.png'), await page.picture());
 });
 await test('no errors in the page', async () => is(page.errors.join('\n'), ''));

@@ -87,7 +87,8 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE ROLE boss LOGIN PASSWORD 'secret';
 CREATE ROLE anna LOGIN PASSWORD 'anna';
-SELECT jobq.grant_privilege('boss', 'manage'), jobq.grant_privilege('anna');
+CREATE ROLE vera LOGIN PASSWORD 'vera';
+SELECT jobq.grant_privilege('boss', 'manage'), jobq.grant_privilege('anna'), jobq.grant_privilege('vera', 'monitor');
 DO $$ BEGIN EXECUTE format('GRANT %I TO boss', current_user); END $$;
 CREATE TABLE step (n int);
 CREATE FUNCTION steps(p jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -113,6 +114,11 @@ BEGIN
 	PERFORM jobq.log('<img src=x onerror="window.harmed=1">');
 	RAISE EXCEPTION '<img src=x onerror="window.harmed=1">%', repeat(' long', 100);
 END $$;
+CREATE FUNCTION lines(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE EXCEPTION E'it broke\\n  at the second line\\n  at the third' USING DETAIL = 'It has a detail.' || repeat(' It is long.', 30), HINT = 'Try another.';
+END $$;
+SELECT jobq.register('lines', 'lines(jsonb)', max_attempts => 1);
 SELECT jobq.register('steps', 'steps(jsonb)', max_attempts => 1), jobq.register('picky', 'picky(jsonb)', max_attempts => 1),
 	jobq.register('sorry', 'sorry(jsonb)', max_attempts => 1), jobq.register('evil', 'evil(jsonb)', max_attempts => 2, backoff => 'fixed 1 ms'),
 	jobq.register('<img src=x onerror=harmed=1>', 'picky(jsonb)', max_attempts => 1);

@@ -53,6 +53,15 @@ my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
 my $json = JSON::PP->new->utf8;
 
+# The role of a session, its privileges, and the roles whose privileges it has.
+sub rights
+{
+	my ($session) = @_;
+
+	return "$session->{role}: " . join(', ', sort map { "$_->{privilege} of " . ($_->{queue} // 'all') } @{ $session->{privileges} }) . '; '
+	  . ($session->{roles} ? join(' ', sort @{ $session->{roles} }) : 'every role');
+}
+
 # Send a request.  Returns status, body as data or text, and headers.
 sub ask
 {
@@ -142,9 +151,14 @@ is($status, 401, 'a wrong token');
 ($status) = ask('GET', '/api/jobs', undef, Cookie => 'jobq_session=' . '0' x 64);
 is($status, 401, 'a wrong cookie');
 ($status, $data, my %boss) = log_in('boss', 'boss');
-is("$status $data->{role} $data->{manage}", '200 boss 1', 'a role logs in');
+is("$status " . rights($data), '200 boss: manage of all; boss', 'a role logs in');
 ($status, $data, my %app) = log_in('app', 'secret');
-is("$status $data->{role} $data->{manage}", '200 app 0', 'another one');
+is("$status " . rights($data), '200 app: produce of all; app', 'another one');
+sql(q{GRANT other TO app; SELECT jobq.grant_privilege('app', 'manage', 'c'), jobq.grant_privilege('other', 'consume')});
+is(rights((app('GET', '/api/session'))[1]), 'app: consume of all, manage of c, produce of all; app other', 'with what other roles and single queues add');
+sql(q{SELECT jobq.revoke_privilege('app', 'manage', 'c'), jobq.revoke_privilege('other', 'consume'); REVOKE other FROM app});
+sql(q{CREATE ROLE super SUPERUSER LOGIN PASSWORD 'super'});
+is(rights((log_in('super', 'super'))[1]), 'super: manage of all, produce of all; every role', 'a superuser has all');
 
 # Cross-site requests are refused.
 ($status, $data) = ask('POST', '/api/queues/c/pause', undef, Cookie => $boss{Cookie});

@@ -1,0 +1,120 @@
+// Parts that several views share: links, lists that follow the server, and long texts.
+
+import { get, session, withQuery } from './api.js';
+import { button, count, date, h } from './dom.js';
+
+export const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
+export const queueLink = (name) => h('a', { href: withQuery('#/jobs', { queue: name }) }, name);
+export const tenantLink = (tenant) => h('a', { href: withQuery('#/jobs', { tenant }) }, tenant);
+export const batchLink = (b) => h('a', { href: `#/batch/${b.id}` }, b.name || `batch ${b.id}`);
+export const bar = (percent, label) => h('progress', { max: 100, value: percent, 'aria-label': label }, `${Math.round(percent)} %`);
+export const known = (value) => value !== null && value !== undefined;
+export const code = (text) => h('code', {}, text);
+
+// A menu for destructive and rare actions.
+export function menu(label, ...items) {
+	const shown = items.flat().filter(Boolean);
+
+	return shown.length === 0 ? null : h('details', { class: 'more' },
+		h('summary', { 'aria-label': label, title: label }, '⋯'), h('div', {}, shown));
+}
+
+// The contents of an empty page: a text, and the call that creates the first row.
+export const empty = (text, call) => h('div', { class: 'empty' }, h('p', {}, text), call ? h('pre', {}, call) : null);
+
+// A view of a complete list, which the server sends after each change.
+export function list(title, topic, draw) {
+	return {
+		title: () => title,
+		async load(c) {
+			c.data = await get(`api/${topic}`);
+			c.loaded = true;
+		},
+		stream: () => ({ path: withQuery('api/events', { topics: topic }), events: [topic] }),
+		heard(c, name, value) {
+			c.data = value;
+			c.loaded = true;
+			return false;
+		},
+		draw: (c) => [h('h1', {}, title), draw(c.data.items ?? [], c)],
+	};
+}
+
+const PAGE = 50;
+export const filtered = (c) => Object.values(c.query).some(Boolean);
+
+// A list in pages.  Each request reads a limited number of rows; until the page is full, the view
+// asks for earlier rows.  The server sends changes of the first page without filters.  Any other
+// page is loaded again every few seconds, unless it took a search.
+export function paged(title, topic, others) {
+	return {
+		title: () => title,
+		async load(c) {
+			const turn = c.turn = {};
+			const found = [];
+			let { before } = c.query;
+
+			for (let asked = 1; ; asked++) {
+				const page = await get(withQuery(`api/${topic}`, { ...c.query, before, limit: PAGE - found.length }));
+
+				if (c.turn !== turn)
+					return;
+				found.push(...page.items);
+				before = page.next;
+				c.long = asked > 1;
+				c.searching = before !== null && found.length < PAGE && !c.stopped;
+				c.data = { items: found, next: before };
+				c.loaded = true;
+				if (!c.searching || c.closed)
+					return;
+				c.draw();
+			}
+		},
+		stream: (c) => filtered(c) ? null : { path: withQuery('api/events', { topics: topic }), events: [topic] },
+		heard: (c) => !c.searching,
+		stale: (c) => filtered(c) && !c.searching && !c.long,
+		...others,
+	};
+}
+
+export const pages = (c, to) => h('p', { class: 'buttons' },
+	c.searching ? [h('span', { class: 'faint', role: 'status' }, 'Searching older rows …'), button('Stop', 'stop-search')] : null,
+	c.long && !c.searching ? button('Refresh', 'reload') : null,
+	c.query.before ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: '' }) }, 'Newest') : null,
+	c.data.next && !c.searching ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null);
+
+export function field(c, name, title, attributes) {
+	return h('label', { 'data-key': name }, h('span', {}, title), h('input', { name, value: c.query[name] ?? '', ...attributes }));
+}
+
+export function select(c, name, title, values) {
+	return h('label', { 'data-key': name }, h('span', {}, title), h('select', { name },
+		h('option', { value: '' }, 'any'), values.map((value) => h('option', { value, selected: c.query[name] === value }, value))));
+}
+
+export const local = (value) => {
+	const moment = value ? date(value) : null;
+
+	return moment === null ? '' : new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().replace(/:\d\d\.\d+Z$/, '');
+};
+
+export const MOST_SHOWN = 65536;
+export const showAll = (name, size) => button(`Show all ${size}`, 'show-all', { name });
+
+// The beginning of a long text, because drawing takes time.  The complete text comes on request,
+// or as a file.  A text is laid out once, and its element is left alone until the text changes.
+export function part(c, name, title, text, lay = (shown) => shown) {
+	const whole = text.length <= MOST_SHOWN || c.whole?.has(name);
+	const kept = (c.parts ??= new Map()).get(name);
+	let made = kept;
+
+	if (kept?.text !== text || kept.whole !== whole) {
+		made = { text, whole, version: (kept?.version ?? 0) + 1, laid: lay(whole ? text : text.slice(0, MOST_SHOWN)) };
+		c.parts.set(name, made);
+	}
+	return [h('pre', { tabindex: '0', 'aria-label': title, 'data-key': name, 'data-version': String(made.version) }, made.laid),
+		text.length <= MOST_SHOWN ? null : h('p', { class: 'buttons' },
+			whole ? null : showAll(name, `${count(Math.round(text.length / 1000))} kB`), button('Download', 'download', { name }))];
+}
+
+export const hidden = () => session.hide_payload;
