@@ -129,6 +129,9 @@ function json(c, name, title) {
 	return !text || text === 'null' ? null : h('section', { class: 'card' }, h('h2', {}, title), part(c, name, title, text, pretty));
 }
 
+// True if the role may see the state of the job, but not its contents.
+const closed = (j) => j.payload === null && !j.payload_hidden && may('monitor') && !may('manage', j.queue);
+
 function payload(c, j) {
 	if (c.editing !== undefined)
 		return h('section', { class: 'card' }, h('h2', {}, h('label', { for: 'payload' }, 'Edit the payload')),
@@ -136,8 +139,8 @@ function payload(c, j) {
 			h('p', { class: 'buttons' }, button('Save and retry', 'edit', { id: c.id }, { class: 'main' }), button('Discard changes', 'end-edit')));
 	if (j.payload_hidden)
 		return h('section', { class: 'card' }, h('h2', {}, 'Payload'), h('p', { class: 'empty' }, 'Payloads are hidden here.'));
-	if (j.payload === null && may('monitor', j.queue) && !may('manage', j.queue))
-		return h('section', { class: 'card' }, h('h2', {}, 'Payload'), h('p', { class: 'empty' }, 'This role may not see the payload, the result, the headers and the log of this job.'));
+	if (closed(j))
+		return h('section', { class: 'card' }, h('h2', {}, 'Payload'), h('p', { class: 'empty' }, 'This role may not see the payload, the result and the headers of this job.'));
 	return json(c, 'payload', 'Payload');
 }
 
@@ -169,7 +172,7 @@ function draw(c) {
 			])),
 			payload(c, j), json(c, 'result', 'Result'), json(c, 'headers', 'Headers')),
 		h('section', { class: 'card', 'data-key': 'log' }, h('h2', {}, 'Log'), (c.log ?? []).length === 0
-			? h('p', { class: 'empty' }, isLive ? 'No log lines yet.' : 'No log lines.')
+			? h('p', { class: 'empty' }, closed(j) ? 'This role may not see the log of this job.' : isLive ? 'No log lines yet.' : 'No log lines.')
 			: [firstLine(c) === 0 ? null : h('p', {}, showAll('log', `${count(c.log.length)} lines`)),
 				h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log', 'data-key': 'log', 'data-version': 'lines' })]),
 		(j.errors ?? []).length === 0 ? null : [h('h2', {}, 'Failed attempts'), table('Failed attempts', [

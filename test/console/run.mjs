@@ -463,6 +463,8 @@ await test('a role is offered what it may do, and told what it may not see', asy
 		await view(to, text);
 		is(`${to}: ${await other.value('[...document.querySelectorAll("main button, main summary, main input[type=checkbox]")].map((e) => e.textContent).join()')}`, `${to}: `);
 	}
+	await view(`job/${bad}`, 'may not see the log');
+	is(await other.value('document.querySelector("main").innerText.includes("No log lines")'), false);
 	await view('doctor', 'Severity');
 	await view('job/987654321', 'Job 987654321 does not exist. ');
 	await other.go('#/overview');
