@@ -42,6 +42,7 @@
 
 #include "base/base.h"
 
+#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -301,6 +302,15 @@ typedef struct JobqShared
 	struct JobqLinePool *lines; /* ready.h */
 	struct JobqHandovers *handovers;	/* likewise */
 } JobqShared;
+
+/*
+ * This process holds the LWLock, in any mode or exclusively.  The postmaster initializes the
+ * shared memory without locks.  The server cannot tell which process holds a spinlock.
+ */
+#define AssertLocked(lock) \
+	Assert(!IsUnderPostmaster || LWLockHeldByMe(lock))
+#define AssertExclusive(lock) \
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE))
 
 /* Locks of the cluster, for areas. */
 typedef enum JobqExtraLock

@@ -6,8 +6,6 @@
  * key far from both ends, no position is searched under the lock.  Instead, the lane's cursor
  * moves back below the key, and the scheduler's next scan merges the row.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/entry.c
  *
  *-------------------------------------------------------------------------
@@ -49,8 +47,6 @@ enum
 #define MAX_WALK	64
 #endif
 
-static void lane_activate(JobqDatabase *db, JobqLane *lane);
-static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
 static bool has_little(JobqDatabase *db, const JobqLane *lane);
 static int64 can_give(JobqDatabase *db, const JobqLane *lane,
@@ -69,6 +65,7 @@ static void lane_stick(JobqDatabase *db, JobqLane *lane);
 void
 entries_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->ready->free_head = JOBQ_NONE;
 	db->ready->nfree = db->ready->timers.n = 0;
 	for (uint32 i = jobq_ready_entries; i-- > 0;)
@@ -83,30 +80,6 @@ entries_clear(JobqDatabase *db)
 	db->ready->entries_full_until = 0;
 }
 
-static void
-lane_activate(JobqDatabase *db, JobqLane *lane)
-{
-	db->ready->news++;
-	lane->active_prev = JOBQ_NONE;
-	lane->active_next = db->ready->active_head;
-	if (db->ready->active_head != JOBQ_NONE)
-		db->ready->lanes[db->ready->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
-	db->ready->active_head = JOBQ_LANE_INDEX(db, lane);
-	jobq_lane_place(db, lane);
-}
-
-static void
-lane_deactivate(JobqDatabase *db, JobqLane *lane)
-{
-	if (lane->active_prev != JOBQ_NONE)
-		db->ready->lanes[lane->active_prev].active_next = lane->active_next;
-	else
-		db->ready->active_head = lane->active_next;
-	if (lane->active_next != JOBQ_NONE)
-		db->ready->lanes[lane->active_next].active_prev = lane->active_prev;
-	jobq_lane_place(db, lane);
-}
-
 /*
  * Unlink an entry from its lane.  Returns true if the first entry was unlinked and further
  * entries remain.  The lane must then be moved in its heap.
@@ -116,6 +89,7 @@ unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
 	JobqEntry  *entry = &db->ready->entries[index];
 
+	AssertExclusive(db->lock);
 	if (entry->prev != JOBQ_NONE)
 		db->ready->entries[entry->prev].next = entry->next;
 	else
@@ -140,6 +114,7 @@ unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 void
 entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
+	AssertExclusive(db->lock);
 	if (unlink_entry(db, lane, index))
 		lane_moved(db, lane);
 }
@@ -178,6 +153,7 @@ entry_leave_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 {
 	uint32		index = lane->head;
 
+	AssertExclusive(db->lock);
 	if (unlink_entry(db, lane, index) &&
 		(db->ready->entries[index].group != 0 || lane->own != JOBQ_NONE))
 		lane_moved(db, lane);
@@ -220,6 +196,7 @@ entry_uncall(JobqDatabase *db, uint32 index)
 	JobqGroup  *group = entry->group == 0 ? NULL
 		: jobq_group_find(db, entry->group);
 
+	AssertExclusive(db->lock);
 	if (group != NULL && group->called == entry->key.id)
 	{
 		group->called = 0;
@@ -247,6 +224,7 @@ entry_push(JobqDatabase *db, uint32 index, JobqPush *popped)
 	const JobqEntry *entry = &db->ready->entries[index];
 	const JobqLane *lane = &db->ready->lanes[entry->lane];
 
+	AssertLocked(db->lock);
 	popped->queue_id = lane->queue_id;
 	popped->priority = lane->priority;
 	popped->role = lane->role;
@@ -445,6 +423,7 @@ find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
 bool
 jobq_lane_gets_entry(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	if (jobq_lane_is_closed(db, lane))
 		return db->ready->nfree >= (uint32) jobq_ready_entries / 8;
 	return db->ready->nfree > 0 || find_giver(db, lane, false) != NULL;
@@ -463,6 +442,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 	JobqKey		evicted;
 	uint32		index;
 
+	AssertExclusive(db->lock);
 	if (victim == NULL)
 		return false;
 	index = victim->tail;
@@ -512,6 +492,7 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 	uint32		index;
 	JobqEntry  *entry;
 
+	AssertExclusive(db->lock);
 	if (db->ready->nfree == 0 && !entry_evict(db, lane, false))
 		return NO_ENTRY;
 
@@ -557,6 +538,7 @@ entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
 	uint32		at = lane->tail;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < MAX_WALK; i++)
 	{
 		int			cmp;

@@ -5,8 +5,6 @@
  * A job popped while the group is busy is parked (park.c).  When the group is free, its first
  * parked job goes back to its lane, from where the job is popped again.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/group.c
  *
  *-------------------------------------------------------------------------
@@ -40,6 +38,7 @@ groups_unpark(JobqDatabase *db)
 {
 	TimestampTz now = jobq_now();
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
 		JobqGroup  *group = &db->groups->groups[i];
@@ -68,6 +67,7 @@ may_start(JobqDatabase *db, JobqGroup *group, int64 id, TimestampTz now,
 {
 	JobqLimiter *policy = group_policy(db, group);
 
+	AssertExclusive(db->lock);
 	if (group->owner != 0 ? group->owner != id : group->others != JOBQ_OTHERS_NONE)
 		return false;
 	if (policy->group_max_running > 0 &&
@@ -87,6 +87,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	uint32	   *link;
 	bool		unread = false; /* spilled jobs may come before the first */
 
+	AssertExclusive(db->lock);
 	group_set_timer(db, group, DT_NOEND);
 
 	/* the policy of the queue may have changed */
@@ -141,6 +142,7 @@ take_in(JobqDatabase *db, JobqGroup *group, int64 id, int32 queue_id)
 {
 	JobqLimiter *policy = group_policy(db, group);
 
+	AssertExclusive(db->lock);
 	if (policy->rate.by_group && policy->rate.per_us > 0)
 		group->pace.tokens -= 1;
 	jobq_group_take(group, id, queue_id);
@@ -157,6 +159,7 @@ group_for(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 
+	AssertExclusive(db->lock);
 	if (group != NULL || !jobq_share_left(db->shares, role, JOBQ_OF_GROUPS))
 		return group;
 	return jobq_group_make(db, id, limiter, role, now);
@@ -175,6 +178,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 								  lane->role, now);
 	TimestampTz due = DT_NOEND;
 
+	AssertExclusive(db->lock);
 	if (group == NULL)
 	{
 		group_skip(db, lane, index, now);
@@ -209,6 +213,7 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 	JobqGroup  *group = group_for(db, job->group, limiter, job->role, now);
 	TimestampTz due = DT_NOEND;
 
+	AssertExclusive(db->lock);
 	if (group == NULL)
 		return false;
 	group_set_policy(db, group, limiter);
@@ -238,6 +243,8 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 	JobqKey		called = {group->called_run_at, group->called};
 	JobqLane   *lane;
 
+	AssertExclusive(db->lock);
+
 	/* a parked job will be called, unless its entry is outdated */
 	for (uint32 i = group->head; i != JOBQ_NONE; i = db->ready->entries[i].next)
 		if (group_compare(group_entry_priority(db, i), db->ready->entries[i].key,
@@ -266,6 +273,7 @@ jobq_group_taken(JobqDatabase *db, uint32 place, const JobqPush *job)
 {
 	JobqGroup  *group = &db->groups->groups[place];
 
+	AssertExclusive(db->lock);
 	if (group->owner != job->key.id && group_policy(db, group)->group_max_running == 1)
 		(void) jobq_group_call(db, place, job);
 }
@@ -286,6 +294,7 @@ jobq_group_wait(JobqDatabase *db, const JobqPush *job, TimestampTz now,
 	JobqLane   *lane = jobq_lane_find(db, job->queue_id, job->priority, job->role,
 									  job->flow, job->quarantine, false);
 
+	AssertExclusive(db->lock);
 	if (group == NULL || lane == NULL || group->owner == job->key.id)
 		return false;
 	if (db->ready->nfree == 0)
@@ -313,6 +322,7 @@ unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
 {
 	uint32	   *link = &group->head;
 
+	AssertExclusive(db->lock);
 	while (*link != JOBQ_NONE)
 	{
 		uint32		index = *link;
@@ -344,6 +354,7 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 	JobqGroup  *group = &db->groups->groups[place];
 	JobqLimiter *policy = group_policy(db, group);
 
+	AssertExclusive(db->lock);
 	Assert(group->id != 0 && group->running > 0);
 	group->running--;
 	if (unused && policy->rate.by_group && policy->rate.per_us > 0)
@@ -377,6 +388,7 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 
+	AssertExclusive(db->lock);
 	if (group == NULL)
 		return;
 	unpark(db, group, job_id, false);
@@ -403,6 +415,7 @@ jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 
+	AssertExclusive(db->lock);
 	if (group == NULL || group->owner == job_id)
 		return;
 	unpark(db, group, job_id, true);
@@ -421,6 +434,7 @@ jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	bool		look = db->groups->look;
 	JobqGroup  *group;
 
+	AssertExclusive(db->lock);
 	db->groups->due = DT_NOEND;
 	db->groups->look = false;
 	for (int i = 0; i < jobq_max_groups && look && db->groups->ngroups > 0; i++)
@@ -452,6 +466,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 	bool		stuck = false;
 	JobqKey		read;
 
+	AssertExclusive(db->lock);
 	group->spilled = false;
 	for (int i = 0; i < nrows && !group->spilled; i++)
 	{

@@ -5,8 +5,6 @@
  * A group has a slot in shared memory only while a job of the group runs or waits, or while
  * rate or throttle of the group are not at rest.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/group_table.c
  *
  *-------------------------------------------------------------------------
@@ -24,6 +22,7 @@
 void
 groups_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < (uint32) jobq_max_groups; i++)
 	{
 		memset(&db->groups->groups[i], 0, sizeof(JobqGroup));
@@ -51,6 +50,7 @@ groups_clear(JobqDatabase *db)
 void
 group_set_timer(JobqDatabase *db, JobqGroup *group, TimestampTz due)
 {
+	AssertExclusive(db->lock);
 	timer_set(&db->groups->timers, group - db->groups->groups, due);
 	db->groups->due = Min(db->groups->due, due);
 }
@@ -63,6 +63,7 @@ group_due(JobqDatabase *db, TimestampTz now)
 {
 	uint32		index = timer_take_due(&db->groups->timers, now);
 
+	AssertExclusive(db->lock);
 	return index == JOBQ_NONE ? NULL : &db->groups->groups[index];
 }
 
@@ -72,6 +73,7 @@ group_due(JobqDatabase *db, TimestampTz now)
 void
 groups_expect(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->groups->due = Min(db->groups->due, timers_next(&db->groups->timers));
 }
 
@@ -81,6 +83,7 @@ groups_expect(JobqDatabase *db)
 void
 groups_want_room(JobqDatabase *db, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	db->groups->full = true;
 	db->groups->room_due = now + ROOM_PAUSE;
 	db->groups->due = Min(db->groups->due, db->groups->room_due);
@@ -93,6 +96,7 @@ groups_want_room(JobqDatabase *db, TimestampTz now)
 void
 jobq_groups_look(JobqDatabase *db, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	db->groups->look = true;
 	db->groups->due = Min(db->groups->due, now);
 }
@@ -114,6 +118,7 @@ group_policy(JobqDatabase *db, const JobqGroup *group)
 		.group_max_running = 1,.group_wait = true
 	};
 
+	AssertExclusive(db->lock);
 	return group->limiter == JOBQ_NO_LIMITER ? &standard
 		: &db->limits->limiters[group->limiter];
 }
@@ -127,6 +132,7 @@ group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
 {
 	JobqLimiter *policy;
 
+	AssertExclusive(db->lock);
 	group->limiter = jobq_group_shared(group->id) ? JOBQ_NO_LIMITER : limiter;
 	policy = group_policy(db, group);
 	if (!policy->group_wait || policy->group_max_running != 1)
@@ -146,6 +152,7 @@ jobq_group_waits_until(JobqDatabase *db, const JobqGroup *group)
 {
 	uint16		limiter = group->limiter;
 
+	AssertExclusive(db->lock);
 	if (jobq_group_shared(group->id))
 		limiter = jobq_limiter_find(db, group->owner_queue, 0);
 	if (limiter == JOBQ_NO_LIMITER ||
@@ -161,6 +168,7 @@ jobq_group_waits_until(JobqDatabase *db, const JobqGroup *group)
 void
 group_lose_patience(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	if (group->owner != 0 && now >= jobq_group_waits_until(db, group))
 		group->owner = 0;
 }
@@ -198,6 +206,7 @@ jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 
+	AssertExclusive(db->lock);
 	if (group == NULL)
 		return;
 	if (group->current == job_id)
@@ -213,6 +222,7 @@ jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
 void
 jobq_groups_read_begin(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->groups->owners = db->groups->owners_first = false;
 	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
 		if (db->groups->groups[i].others == JOBQ_OTHERS_KNOWN)
@@ -247,6 +257,7 @@ jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id, TimestampTz sinc
 void
 jobq_groups_read_end(JobqDatabase *db, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
 		if (db->groups->groups[i].others == JOBQ_OTHERS_READ)
 			db->groups->groups[i].others = JOBQ_OTHERS_NONE;
@@ -259,6 +270,7 @@ jobq_groups_read_end(JobqDatabase *db, TimestampTz now)
 JobqGroup *
 jobq_group_find(JobqDatabase *db, int64 id)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = db->groups->bucket[bucket_of(id)]; i != JOBQ_NONE;
 		 i = db->groups->groups[i].next)
 		if (db->groups->groups[i].id == id)
@@ -277,6 +289,7 @@ group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	JobqLimiter *policy = group_policy(db, group);
 	JobqRate	none = {0};
 
+	AssertExclusive(db->lock);
 	if (!policy->throttle.by_group)
 		group->pace.failures = group->pace.rest_until = 0;
 	return jobq_pace_free(policy->rate.by_group ? &policy->rate : &none,
@@ -294,6 +307,7 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 	JobqLimiter *policy;
 	TimestampTz due = DT_NOEND;
 
+	AssertExclusive(db->lock);
 	if (group->id == 0 || group->running > 0 || group->owner != 0 ||
 		group->others != JOBQ_OTHERS_NONE || group->called != 0 ||
 		group->nparked > 0 || group->spilled)
@@ -324,6 +338,7 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 void
 jobq_groups_forget(JobqDatabase *db, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
 	{
 		if (db->groups->groups[i].id != 0)
@@ -345,6 +360,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 	uint32		bucket = bucket_of(id);
 	JobqLimiter *policy;
 
+	AssertExclusive(db->lock);
 	if (group != NULL)
 		return group;
 	if (db->groups->free == JOBQ_NONE &&

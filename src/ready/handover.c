@@ -82,11 +82,11 @@ is_raised(Oid dboid, int64 group)
  * May the group have a job with a visible row that has not been handed over?  False is
  * certain.  True may be caused by another group with the same counter.
  *
- * Caller holds db->lock exclusively, so that any hand-over has either pushed its job before,
- * or is still counted.
+ * Under the lock, any hand-over has either pushed its job before, or is still counted.
  */
 bool
 handover_is_due(JobqDatabase *db, int64 group)
 {
+	AssertExclusive(db->lock);
 	return is_raised(db->dboid, 0) || is_raised(db->dboid, group);
 }

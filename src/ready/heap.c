@@ -15,8 +15,6 @@
  * The lanes of a tenant with limits have separate heaps, from which no process pops: see
  * tenant.c.  The heap of each lane is determined in place.c.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/heap.c
  *
  *-------------------------------------------------------------------------
@@ -45,6 +43,7 @@ heaps_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < JOBQ_MAX_HEAPS; i++)
 	{
 		ready->heaps[i].root = JOBQ_NONE;
@@ -76,6 +75,7 @@ jobq_order_find(JobqDatabase *db, const uint8 *rank)
 	JobqReady  *ready = db->ready;
 	JobqOrder  *order;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < ready->norders; i++)
 		if (memcmp(ready->orders[i].rank, rank, sizeof(order->rank)) == 0)
 			return i;
@@ -95,6 +95,7 @@ jobq_order_find(JobqDatabase *db, const uint8 *rank)
 static bool
 is_fair(JobqDatabase *db, const JobqHeap *heap)
 {
+	AssertExclusive(db->lock);
 	return heap->queue_limiter != JOBQ_NO_LIMITER &&
 		db->limits->limiters[heap->queue_limiter].fair;
 }
@@ -109,6 +110,7 @@ is_fair(JobqDatabase *db, const JobqHeap *heap)
 double
 heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	if (heap->tenant != JOBQ_NONE)
 		return 0;
 	if (is_fair(db, heap))
@@ -125,6 +127,8 @@ heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane, uint32 other)
 {
 	const JobqNode *a = NODE_OF(lane);
 	const JobqNode *b = NODE_OF(other);
+
+	AssertExclusive(db->lock);
 
 	/* the turn of the queue, or of the tenant */
 	if (a->turn != b->turn && !is_fair(db, heap))
@@ -177,6 +181,7 @@ merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b)
 static void
 add(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 {
+	AssertExclusive(db->lock);
 	NODE_OF(lane)->left = NODE_OF(lane)->right = JOBQ_NONE;
 	NODE_OF(lane)->dist = 0;
 	heap->root = merge(db, heap, heap->root, lane);
@@ -189,6 +194,7 @@ take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 	uint32		parent = NODE_OF(lane)->parent;
 	uint32		child = merge(db, heap, NODE_OF(lane)->left, NODE_OF(lane)->right);
 
+	AssertExclusive(db->lock);
 	if (child != JOBQ_NONE)
 		NODE_OF(child)->parent = parent;
 	if (parent == JOBQ_NONE)
@@ -266,6 +272,7 @@ link_at(JobqHeap *heap, uint16 limiter)
 uint32
 heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter)
 {
+	AssertExclusive(db->lock);
 	return link_at(&db->ready->heaps[heap], limiter)->next;
 }
 
@@ -279,6 +286,7 @@ limiters_join(JobqDatabase *db, JobqHeap *heap)
 	uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
 	uint32		index = heap - db->ready->heaps;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2 && heap->tenant == JOBQ_NONE; i++)
 	{
 		uint32	   *first;
@@ -301,6 +309,7 @@ limiters_leave(JobqDatabase *db, JobqHeap *heap)
 {
 	uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2 && heap->tenant == JOBQ_NONE; i++)
 	{
 		JobqHeapLink *link;
@@ -323,6 +332,7 @@ limiters_leave(JobqDatabase *db, JobqHeap *heap)
 static uint32 *
 heap_list(JobqDatabase *db, const JobqHeap *heap)
 {
+	AssertExclusive(db->lock);
 	if (heap->tenant != JOBQ_NONE)
 		return &db->ready->parties[heap->tenant].heaps;
 	return heap->consumer ? &jobq_party_find(db, heap->queue_id, 0)->heaps
@@ -335,6 +345,7 @@ heap_list(JobqDatabase *db, const JobqHeap *heap)
 JobqHeap *
 heap_find(JobqDatabase *db, const JobqHeap *key)
 {
+	AssertLocked(db->lock);
 	for (uint32 i = db->ready->heap_bucket[heap_bucket(key)]; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].hash_next)
 		if (heap_same(&db->ready->heaps[i], key))
@@ -355,6 +366,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	uint32		index;
 	JobqHeap   *heap = heap_find(db, key);
 
+	AssertExclusive(db->lock);
 	if (heap != NULL)
 		return heap;
 	index = ready->heap_free;
@@ -392,6 +404,7 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 	uint32		index = heap - ready->heaps;
 	uint32	   *link = &ready->heap_bucket[heap_bucket(heap)];
 
+	AssertExclusive(db->lock);
 	heap_unmark(db, heap);
 	heap_unstick(db, heap);
 	while (*link != index)
@@ -422,6 +435,7 @@ heap_mark(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	if (heap->marked)
 		return;
 	heap->marked = true;
@@ -437,6 +451,7 @@ heap_unmark(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	if (!heap->marked)
 		return;
 	heap->marked = false;
@@ -458,6 +473,7 @@ heap_stick(JobqDatabase *db, JobqHeap *heap)
 	JobqReady  *ready = db->ready;
 	uint32		index = heap - ready->heaps;
 
+	AssertExclusive(db->lock);
 	if (heap->stuck)
 		return;
 	heap->stuck = ready->stuck_news = true;
@@ -475,6 +491,7 @@ heap_unstick(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	if (!heap->stuck)
 		return;
 	heap->stuck = false;
@@ -497,6 +514,7 @@ jobq_limiter_filled(JobqDatabase *db, uint16 index)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	if (!limiter_turns_away(db, index))
 		return;
 	for (uint32 i = ready->limited[index]; i != JOBQ_NONE; i = heap_next_at(db, i, index))
@@ -511,6 +529,7 @@ note_place(JobqDatabase *db, const JobqLane *lane, double turn)
 {
 	JobqNode   *node = NODE_OF(JOBQ_LANE_INDEX(db, lane));
 
+	AssertExclusive(db->lock);
 	node->first = db->ready->entries[lane->head].key;
 	node->priority = lane->priority;
 	node->turn = turn;
@@ -522,6 +541,7 @@ note_place(JobqDatabase *db, const JobqLane *lane, double turn)
 void
 heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	lane->heap = heap - db->ready->heaps;
 	heap->nentries += lane->count;
 	note_place(db, lane, heap_turn(db, heap, lane));
@@ -538,6 +558,7 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
 
+	AssertExclusive(db->lock);
 	take_out(db, heap, JOBQ_LANE_INDEX(db, lane));
 	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
@@ -557,6 +578,7 @@ heap_moved(JobqDatabase *db, JobqLane *lane)
 	double		turn = heap_turn(db, heap, lane);
 	bool		same_turn = turn == node->turn;
 
+	AssertExclusive(db->lock);
 	note_place(db, lane, turn);
 	if (same_turn &&
 		(node->parent == JOBQ_NONE || !heap_before(db, heap, index, node->parent)) &&

@@ -3,8 +3,7 @@
  *	  Functions that the files of the room ready declare for each other, in the order of the
  *	  files.  Each file uses only files above its own.
  *
- * The caller of every function here holds db->lock exclusively, unless the file of the
- * function says otherwise.  No function here can fail.
+ * The functions assert the lock that they need.  No function here can fail.
  *
  * src/ready/inner.h
  *
@@ -37,6 +36,8 @@ place_take(JobqDatabase *db)
 {
 	uint32		index = db->ready->free_head;
 
+	AssertExclusive(db->lock);
+	Assert(index != JOBQ_NONE && db->ready->nfree > 0);
 	db->ready->free_head = db->ready->entries[index].next;
 	db->ready->nfree--;
 	return index;
@@ -48,6 +49,8 @@ place_take(JobqDatabase *db)
 static inline void
 place_give(JobqDatabase *db, uint32 index)
 {
+	AssertExclusive(db->lock);
+	Assert(db->ready->nfree < (uint32) jobq_ready_entries);
 	db->ready->entries[index].lane = 0;
 	db->ready->entries[index].next = db->ready->free_head;
 	db->ready->free_head = index;
@@ -204,6 +207,8 @@ extern int	heap_room_for(JobqDatabase *db, JobqHeap *heap,
 						  TimestampTz *due);
 
 /* src/ready/list.c */
+extern void lane_activate(JobqDatabase *db, JobqLane *lane);
+extern void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 extern void lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key);
 
 /* src/ready/lane.c */

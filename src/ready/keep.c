@@ -16,8 +16,6 @@
  * in jobq_heap_demand().  If no worker comes within WANT_PATIENCE, the next role may request
  * a worker.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/keep.c
  *
  *-------------------------------------------------------------------------
@@ -40,6 +38,7 @@ static JobqHeap *whose_turn(JobqDatabase *db, uint16 index, TimestampTz now,
 static bool
 comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap, JobqHeap *other)
 {
+	AssertExclusive(db->lock);
 	return turn_before(heap_first(db, heap)->priority,
 					   turn_of(db, heap, limiter),
 					   heap_first(db, other)->priority,
@@ -52,6 +51,7 @@ comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap, JobqHeap *other)
 static bool
 is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	return !(heap->quarantine && !heap->consumer &&
 			 db->ready->quarantine_slot >= 0) &&
 		heap_room(db, heap, now, &db->limits->due) > 0;
@@ -72,6 +72,7 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 	bool		in_vain = limiter->wants_worker != InvalidOid &&
 		limiter->wants_since + WANT_PATIENCE <= now;
 
+	AssertExclusive(db->lock);
 	limiter->kept_until = 0;
 	for (uint32 i = db->ready->limited[index]; i != JOBQ_NONE;
 		 i = heap_next_at(db, i, index))
@@ -115,6 +116,7 @@ place_freed(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 	JobqHeap   *next = limiter->max_running - limiter->running != 1 ? NULL
 		: whose_turn(db, index, now, wake);
 
+	AssertExclusive(db->lock);
 	if (next != NULL)
 	{
 		limiter->kept_until = now + KEEP_PATIENCE;

@@ -8,8 +8,6 @@
  * more urgent lane.  The jobs of an evicted lane are read again when there is a slot.  The
  * search for a slot begins where the last one was found, and is short in most cases.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/lane.c
  *
  *-------------------------------------------------------------------------
@@ -37,6 +35,7 @@ lanes_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
 	{
 		ready->lane_bucket[i] = JOBQ_NONE;
@@ -67,6 +66,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	JobqLane	wanted = {0};
 	JobqLane   *lane;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = ready->lane_bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
 	{
 		lane = &ready->lanes[i];
@@ -136,6 +136,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 bool
 lane_is_only(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	return db->ready->parties[lane->party].nlanes == 1;
 }
 
@@ -147,6 +148,8 @@ lane_is_only(JobqDatabase *db, const JobqLane *lane)
 void
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
+	AssertExclusive(db->lock);
+
 	/* a job without "held" may still be of a kind that was paused */
 	if (push->held != 0)
 		lane->held = push->held;
@@ -193,6 +196,7 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 void
 jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	lane->ranked = false;
 	db->reload = true;
 	jobq_lane_place(db, lane);
@@ -206,6 +210,7 @@ void
 jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 			   bool paused, bool alone, uint8 lacks)
 {
+	AssertExclusive(db->lock);
 	if (((lane->paused && !paused) || lane->consumer != consumer) &&
 		!lane->quarantine)
 	{
@@ -230,6 +235,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 void
 jobq_lane_reset(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
 	lane->unread = false;
@@ -259,6 +265,7 @@ over_share(JobqDatabase *db, Oid oid, const JobqLane *wanted)
 	uint32		nroles = db->ready->nroles;
 	uint32		nlanes = role == NULL ? 0 : role->nlanes;
 
+	AssertExclusive(db->lock);
 	if (jobq_role_find(db, wanted->role) == NULL)
 		nroles++;
 	if (oid == wanted->role)
@@ -274,6 +281,7 @@ static bool
 needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
 			const JobqLane *wanted)
 {
+	AssertExclusive(db->lock);
 	if (lane->role != than->role)
 	{
 		bool		over = over_share(db, lane->role, wanted);
@@ -298,6 +306,7 @@ find_victim(JobqDatabase *db, const JobqLane *wanted)
 	JobqLane   *paused = NULL;
 	JobqLane   *less = NULL;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &ready->lanes[ready->hand];
@@ -340,6 +349,7 @@ lane_take(JobqDatabase *db, const JobqLane *wanted)
 	bool		over;
 	uint32	   *link;
 
+	AssertExclusive(db->lock);
 	if (ready->lane_free != JOBQ_NONE)
 	{
 		victim = &ready->lanes[ready->lane_free];
@@ -390,6 +400,7 @@ lane_take(JobqDatabase *db, const JobqLane *wanted)
 void
 lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
 {
+	AssertExclusive(db->lock);
 	if (lane->quarantine)
 	{
 		db->ready->overflow = true;
@@ -412,6 +423,7 @@ void
 jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
 			   JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	if (lane->scanning && jobq_key_cmp(from, db->ready->missed) < 0)
 		db->ready->missed = from;
 	if (jobq_key_cmp(from, lane->cursor) <= 0)

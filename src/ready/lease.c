@@ -5,8 +5,6 @@
  * Leases are found by the job's id.  A lease causes no work while it runs: the scheduler
  * knows the earliest end, and searches all leases only then.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/lease.c
  *
  *-------------------------------------------------------------------------
@@ -24,6 +22,7 @@
 void
 jobq_leases_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < (uint32) jobq_max_leases; i++)
 	{
 		if (db->leases->leases[i].lines.n > 0)
@@ -56,6 +55,7 @@ jobq_leases_clear(JobqDatabase *db)
 int64
 jobq_lease_token(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	return db->leases->next_token++;
 }
 
@@ -71,6 +71,7 @@ bucket_of(int64 id)
 JobqLease *
 jobq_lease_find(JobqDatabase *db, int64 id)
 {
+	AssertLocked(db->lock);
 	for (uint32 i = db->leases->bucket[bucket_of(id)]; i != JOBQ_NONE;
 		 i = db->leases->leases[i].next)
 		if (db->leases->leases[i].id == id)
@@ -88,6 +89,7 @@ jobq_lease_bundle(JobqDatabase *db, Oid role)
 {
 	uint32		bundle = db->leases->bundle_free;
 
+	AssertExclusive(db->lock);
 	if (bundle != JOBQ_NONE)
 	{
 		JobqLeaseBundle *b = &db->leases->bundles[bundle];
@@ -112,6 +114,7 @@ jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 {
 	JobqLeaseBundle *b = &db->leases->bundles[bundle];
 
+	AssertExclusive(db->lock);
 	Assert(b->outstanding > 0);
 	if (--b->outstanding > 0)
 		return;
@@ -137,6 +140,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	uint32		bucket = bucket_of(job->key.id);
 	JobqLease  *lease;
 
+	AssertExclusive(db->lock);
 	if (index == JOBQ_NONE)
 		return NULL;
 	lease = &db->leases->leases[index];
@@ -181,6 +185,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 void
 jobq_lease_limit(JobqDatabase *db, JobqLease *lease, TimestampTz deadline)
 {
+	AssertExclusive(db->lock);
 	lease->deadline = deadline;
 	lease->until = Min(lease->until, deadline);
 	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
@@ -196,6 +201,7 @@ lease_free(JobqDatabase *db, JobqLease *lease)
 	uint32		index = lease - db->leases->leases;
 	uint32	   *link = &db->leases->bucket[bucket_of(lease->id)];
 
+	AssertExclusive(db->lock);
 	if (lease->lines.n > 0)
 		jobq_lines_clear(&lease->lines);
 	while (*link != index)
@@ -218,6 +224,7 @@ void
 jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 				TimestampTz until)
 {
+	AssertExclusive(db->lock);
 	if (bundle != JOBQ_NONE)
 	{
 		jobq_share_give(db->shares, db->leases->bundles[lease->bundle].account,
@@ -243,6 +250,7 @@ jobq_leases_put_back(JobqDatabase *db, TimestampTz now)
 {
 	JobqLeases *leases = db->leases;
 
+	AssertExclusive(db->lock);
 	Assert(LWLockHeldByMeInMode(db->lock, LW_EXCLUSIVE));
 	for (int i = 0; i < jobq_max_leases; i++)
 	{

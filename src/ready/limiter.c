@@ -5,8 +5,6 @@
  * The scheduler loads the limiters from the tables before it ranks the lanes.  A lane is not
  * served before it is ranked, so no job starts beyond a limit.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/limiter.c
  *
  *-------------------------------------------------------------------------
@@ -36,6 +34,7 @@ limiters_clear(JobqDatabase *db)
 {
 	JobqLimits *limits = db->limits;
 
+	AssertExclusive(db->lock);
 	memset(limits->limiters, 0, sizeof(JobqLimiter) * jobq_max_limiters);
 	for (int i = 0; i < jobq_max_limiters; i++)
 		limits->bucket[i] = JOBQ_NO_LIMITER;
@@ -53,6 +52,7 @@ jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
 	const JobqLimiter *limiters = db->limits->limiters;
 	uint16		i = *limiter_bucket(db, queue_id, kind);
 
+	AssertLocked(db->lock);
 	while (i != JOBQ_NO_LIMITER &&
 		   (limiters[i].queue_id != queue_id || limiters[i].kind != kind))
 		i = limiters[i].next;
@@ -70,6 +70,7 @@ jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter)
 	uint16	   *bucket = limiter_bucket(db, limiter->queue_id, limiter->kind);
 	uint16		index = limits->free;
 
+	AssertExclusive(db->lock);
 	if (index != JOBQ_NO_LIMITER)
 		limits->free = limits->limiters[index].next;
 	else if (limits->nlimiters < jobq_max_limiters)
@@ -94,6 +95,7 @@ jobq_limiter_drop(JobqDatabase *db, uint16 index)
 	JobqLimiter *limiter = &limits->limiters[index];
 	uint16	   *link = limiter_bucket(db, limiter->queue_id, limiter->kind);
 
+	AssertExclusive(db->lock);
 	while (*link != index)
 		link = &limits->limiters[*link].next;
 	*link = limiter->next;
@@ -111,6 +113,7 @@ jobq_limits_missed(JobqDatabase *db)
 {
 	TimestampTz now = jobq_now();
 
+	AssertExclusive(db->lock);
 	if (!db->limits->overfull || now < db->limits->loaded_at ||
 		now >= db->limits->loaded_at + OVERFULL_PAUSE)
 		db->limits->stale = true;
@@ -220,6 +223,7 @@ limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
 	uint16		index[] = {queue, kind};
 	int			room = PG_INT32_MAX;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2; i++)
 	{
 		JobqLimiter *limiter;
@@ -312,6 +316,7 @@ place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
 {
 	uint16		index[] = {heap->queue_limiter, heap->kind_limiter};
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2; i++)
 	{
 		const JobqLimiter *limiter;
@@ -357,6 +362,7 @@ limiter_turns_away(JobqDatabase *db, uint16 index)
 	const JobqLimiter *limiter = index == JOBQ_NO_LIMITER ? NULL
 		: &db->limits->limiters[index];
 
+	AssertLocked(db->lock);
 	return limiter != NULL && limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
 		limiter->max_running > 0 && limiter->running >= limiter->max_running;
 }

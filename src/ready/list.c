@@ -1,11 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- *	  Lists of lanes that a process has to check.
+ *	  Lists of lanes: lanes with entries, and lanes that a process has to check.
  *
- * A lane with something to check is put on the list.  The checking process removes lanes that
+ * A lane with something to check is put on a list.  The checking process removes lanes that
  * have nothing to check any more.  A lane may be given up meanwhile.
- *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
  *
  * src/ready/list.c
  *
@@ -16,11 +14,44 @@
 #include "ready/inner.h"
 
 /*
+ * Link a lane that has got its first entry, and give it a position in a heap.
+ */
+void
+lane_activate(JobqDatabase *db, JobqLane *lane)
+{
+	AssertExclusive(db->lock);
+	db->ready->news++;
+	lane->active_prev = JOBQ_NONE;
+	lane->active_next = db->ready->active_head;
+	if (db->ready->active_head != JOBQ_NONE)
+		db->ready->lanes[db->ready->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
+	db->ready->active_head = JOBQ_LANE_INDEX(db, lane);
+	jobq_lane_place(db, lane);
+}
+
+/*
+ * Unlink a lane that has lost its last entry.
+ */
+void
+lane_deactivate(JobqDatabase *db, JobqLane *lane)
+{
+	AssertExclusive(db->lock);
+	if (lane->active_prev != JOBQ_NONE)
+		db->ready->lanes[lane->active_prev].active_next = lane->active_next;
+	else
+		db->ready->active_head = lane->active_next;
+	if (lane->active_next != JOBQ_NONE)
+		db->ready->lanes[lane->active_next].active_prev = lane->active_prev;
+	jobq_lane_place(db, lane);
+}
+
+/*
  * Put a lane with "more" or "next_due" on the list of lanes that the scheduler reads.
  */
 void
 jobq_lane_expect(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	if (lane->expected)
 		return;
 	lane->expected = true;
@@ -36,6 +67,7 @@ jobq_lane_expect(JobqDatabase *db, JobqLane *lane)
 uint32 *
 jobq_lane_next_expected(JobqDatabase *db, uint32 *from, JobqLane **lane)
 {
+	AssertExclusive(db->lock);
 	while (*from != JOBQ_NONE)
 	{
 		JobqLane   *next = &db->ready->lanes[*from];
@@ -57,6 +89,7 @@ jobq_lane_next_expected(JobqDatabase *db, uint32 *from, JobqLane **lane)
 void
 lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key)
 {
+	AssertExclusive(db->lock);
 	if (lane->skipping && jobq_key_cmp(key, lane->skipped) >= 0)
 		return;
 	lane->skipping = true;
@@ -74,6 +107,7 @@ lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key)
 uint32 *
 jobq_lane_next_passed(JobqDatabase *db, uint32 *from, JobqLane **lane)
 {
+	AssertExclusive(db->lock);
 	while (*from != JOBQ_NONE)
 	{
 		JobqLane   *next = &db->ready->lanes[*from];
@@ -95,6 +129,7 @@ jobq_lane_next_passed(JobqDatabase *db, uint32 *from, JobqLane **lane)
 void
 jobq_lane_note(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	lane->notify = true;
 	if (lane->noted)
 		return;
@@ -109,6 +144,7 @@ jobq_lane_note(JobqDatabase *db, JobqLane *lane)
 JobqLane *
 jobq_lane_next_noted(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	while (db->ready->noted != JOBQ_NONE)
 	{
 		JobqLane   *lane = &db->ready->lanes[db->ready->noted];

@@ -7,9 +7,6 @@
  * that becomes free is therefore taken at once, and not only when the session gets a
  * processor.
  *
- * The caller of every function here holds db->lock exclusively, unless a function says
- * otherwise.  No function here can fail.
- *
  * src/ready/offer.c
  *
  *-------------------------------------------------------------------------
@@ -33,6 +30,7 @@ static void make_offers(JobqDatabase *db, JobqWakeList *wake);
 void
 reservers_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 	{
 		db->offers->reservers[i].offered = false;
@@ -59,6 +57,7 @@ jobq_reserver_add(JobqDatabase *db, Oid role, const JobqTaker *taker,
 	uint32		place = db->offers->free;
 	JobqReserver *reserver;
 
+	AssertExclusive(db->lock);
 	if (place == JOBQ_NONE || !jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS))
 		return JOBQ_NONE;
 	reserver = &db->offers->reservers[place];
@@ -91,6 +90,7 @@ unlink_place(JobqDatabase *db, uint32 place)
 {
 	JobqReserver *reserver = &db->offers->reservers[place];
 
+	AssertExclusive(db->lock);
 	if (reserver->prev != JOBQ_NONE)
 		db->offers->reservers[reserver->prev].next = reserver->next;
 	else
@@ -106,6 +106,7 @@ free_place(JobqDatabase *db, uint32 place)
 {
 	JobqReserver *reserver = &db->offers->reservers[place];
 
+	AssertExclusive(db->lock);
 	jobq_share_give(db->shares, reserver->account, JOBQ_OF_RESERVERS);
 	reserver->next = db->offers->free;
 	db->offers->free = place;
@@ -120,6 +121,7 @@ jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
 {
 	JobqReserver *reserver = &db->offers->reservers[place];
 
+	AssertExclusive(db->lock);
 	if (reserver->offered)
 	{
 		JobqPush	job = reserver->offer;
@@ -145,6 +147,7 @@ jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 	JobqReserver *reserver = &db->offers->reservers[place];
 	bool		allowed = taker->any_role;
 
+	AssertExclusive(db->lock);
 	Assert(reserver->offered);
 	for (int i = 0; i < taker->nroles && !allowed; i++)
 		allowed = taker->roles[i] == reserver->offer.role;
@@ -186,6 +189,7 @@ jobq_reservers_dismiss(JobqDatabase *db)
 void
 jobq_reservers_look(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->offers->grants++;
 	for (uint32 i = db->offers->head; i != JOBQ_NONE;
 		 i = db->offers->reservers[i].next)
@@ -200,6 +204,7 @@ jobq_reservers_look(JobqDatabase *db)
 static void
 tell_others(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = db->offers->head; i != JOBQ_NONE;
 		 i = db->offers->reservers[i].next)
 		if (reserver_takes(&db->offers->reservers[i], lane->queue_id) &&
@@ -215,6 +220,7 @@ tell_others(JobqDatabase *db, const JobqLane *lane)
 static bool
 worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	if (lane->kind_limiter == JOBQ_NO_LIMITER)
 		return false;
 	for (uint32 i = db->ready->limited[lane->kind_limiter]; i != JOBQ_NONE;
@@ -254,6 +260,7 @@ make_offer(JobqDatabase *db, JobqReserver *reserver, TimestampTz now,
 		.roles = reserver->roles
 	};
 
+	AssertExclusive(db->lock);
 	if (!jobq_ready_pop(db, &taker, now, &reserver->offer, wake))
 		return false;
 	unlink_place(db, reserver - db->offers->reservers);
@@ -276,6 +283,7 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 	int			room = JOBQ_MAX_OFFERS;
 	uint32		i = db->ready->marked;
 
+	AssertExclusive(db->lock);
 	while (i != JOBQ_NONE)
 	{
 		JobqHeap   *heap = &db->ready->heaps[i];
@@ -308,13 +316,14 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 }
 
 /*
- * Release db->lock, which the caller holds exclusively.  First hand off jobs to waiting
+ * Release db->lock, which the caller holds.  First hand off jobs to waiting
  * consumers; after the release, wake the processes of the list.  The scheduler is woken as
  * well if a limiter, tenant or group becomes free before the scheduler intends to wake.
  */
 void
 jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	if (db->ready->marked != JOBQ_NONE)
 		make_offers(db, wake);
 	wake->scheduler |= Min(db->limits->due, db->groups->due) < db->wake_at ||

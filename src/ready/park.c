@@ -3,8 +3,6 @@
  *	  The waiting jobs of a group: parked in order, or spilled and read again from the
  *	  table.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/park.c
  *
  *-------------------------------------------------------------------------
@@ -33,6 +31,7 @@ group_compare(int32 priority_a, JobqKey a, int32 priority_b, JobqKey b)
 int32
 group_entry_priority(JobqDatabase *db, uint32 index)
 {
+	AssertExclusive(db->lock);
 	return db->ready->lanes[db->ready->entries[index].lane].priority;
 }
 
@@ -46,6 +45,7 @@ group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority
 	JobqKey		called = {group->called_run_at, group->called};
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
 
+	AssertExclusive(db->lock);
 	if (group->owner == id)
 		return true;
 	if (group->called != 0 &&
@@ -86,6 +86,7 @@ group_spill(JobqGroup *group, int32 priority, JobqKey key)
 static void
 spill(JobqDatabase *db, JobqGroup *group, uint32 index)
 {
+	AssertExclusive(db->lock);
 	group_spill(group, group_entry_priority(db, index), db->ready->entries[index].key);
 	entry_free(db, index);
 }
@@ -110,6 +111,7 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 	bool		full = group->nparked >= JOBQ_MAX_PARKED ||
 		(group->nparked > 0 && db->ready->nfree < (uint32) jobq_ready_entries / 4);
 
+	AssertExclusive(db->lock);
 	while (*link != JOBQ_NONE)
 	{
 		int			cmp = group_compare(group_entry_priority(db, *link),
@@ -176,6 +178,7 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 	JobqLane   *lane = &db->ready->lanes[entry->lane];
 	JobqPush	push = {0};
 
+	AssertExclusive(db->lock);
 	*link = entry->next;
 	group->nparked--;
 	lane->parked--;
@@ -215,6 +218,7 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now)
 {
 	JobqKey		key = db->ready->entries[index].key;
 
+	AssertExclusive(db->lock);
 	entry_free(db, index);
 	lane_skip(db, lane, key);
 	if (!db->groups->full)
@@ -231,6 +235,7 @@ groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	uint32	   *from = &db->ready->passed;
 	JobqLane   *lane;
 
+	AssertExclusive(db->lock);
 	jobq_groups_forget(db, now);
 	db->groups->full = false;
 	while ((from = jobq_lane_next_passed(db, from, &lane)) != NULL)

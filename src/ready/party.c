@@ -5,8 +5,6 @@
  * A record exists as long as a lane names it.  There are enough records for all lanes, so
  * creating a record cannot fail.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/party.c
  *
  *-------------------------------------------------------------------------
@@ -28,6 +26,7 @@ parties_clear(JobqDatabase *db)
 	JobqReady  *ready = db->ready;
 	uint32		nparties = 3 * jobq_max_lanes;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < nparties; i++)
 		ready->parties[i].hash_next = i + 1 < nparties ? i + 1 : JOBQ_NONE;
 	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
@@ -56,6 +55,7 @@ jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertLocked(db->lock);
 	for (uint32 i = ready->party_bucket[party_bucket(scope, tenant)];
 		 i != JOBQ_NONE; i = ready->parties[i].hash_next)
 		if (ready->parties[i].scope == scope &&
@@ -74,6 +74,7 @@ party_join(JobqDatabase *db, int32 scope, uint32 tenant)
 	JobqReady  *ready = db->ready;
 	JobqParty  *party = jobq_party_find(db, scope, tenant);
 
+	AssertExclusive(db->lock);
 	if (party == NULL)
 	{
 		uint32	   *bucket = &ready->party_bucket[party_bucket(scope, tenant)];
@@ -100,6 +101,7 @@ party_leave(JobqDatabase *db, uint32 index)
 	JobqParty  *party = &ready->parties[index];
 	uint32	   *link;
 
+	AssertExclusive(db->lock);
 	if (--party->nlanes > 0)
 		return;
 	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
@@ -119,6 +121,7 @@ jobq_role_find(JobqDatabase *db, Oid role)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = ready->role_bucket[murmurhash32(role) % jobq_max_lanes];
 		 i != JOBQ_NONE; i = ready->roles[i].hash_next)
 		if (ready->roles[i].role == role)
@@ -132,6 +135,7 @@ role_join(JobqDatabase *db, Oid oid)
 	JobqReady  *ready = db->ready;
 	JobqRole   *role = jobq_role_find(db, oid);
 
+	AssertExclusive(db->lock);
 	if (role == NULL)
 	{
 		uint32	   *bucket = &ready->role_bucket[murmurhash32(oid) % jobq_max_lanes];
@@ -163,6 +167,7 @@ role_leave(JobqDatabase *db, uint32 index)
 	JobqRole   *role = &ready->roles[index];
 	uint32	   *link;
 
+	AssertExclusive(db->lock);
 	if (--role->nlanes > 0)
 		return;
 	Assert(role->heaps == JOBQ_NONE && role->nentries == 0);
@@ -190,6 +195,7 @@ lane_join_parties(JobqDatabase *db, JobqLane *lane)
 	JobqReady  *ready = db->ready;
 	JobqParty  *party;
 
+	AssertExclusive(db->lock);
 	lane->party = party_join(db, lane->queue_id, 0);
 	lane->tenant_party = lane->key_party = lane->party;
 	party = &ready->parties[lane->party];
@@ -209,6 +215,7 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	lane_set_tenant(db, lane, 0);
 	lane_set_key(db, lane, 0);
 	if (lane->party_prev != JOBQ_NONE)
@@ -229,6 +236,7 @@ lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant)
 {
 	uint32		before = lane->tenant_party;
 
+	AssertExclusive(db->lock);
 	lane->tenant = tenant;
 	lane->tenant_party = tenant == 0 ? lane->party
 		: party_join(db, lane->queue_id, tenant);
@@ -244,6 +252,7 @@ lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key)
 {
 	uint32		before = lane->key_party;
 
+	AssertExclusive(db->lock);
 	lane->limit_key = key;
 	lane->key_party = key == 0 ? lane->party
 		: party_join(db, JOBQ_KEYS_OF(lane->kind), key);
@@ -260,6 +269,7 @@ turn_begin(JobqDatabase *db, JobqLane *lane)
 {
 	JobqParty  *party = &db->ready->parties[lane->party];
 
+	AssertExclusive(db->lock);
 	if (db->limits->weighted)
 		party->turn = Max(party->turn, db->limits->queue_turn);
 	if (lane->tenant_party != lane->party &&

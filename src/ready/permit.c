@@ -6,8 +6,6 @@
  * lease, a waiting consumer in an offer.  All permits are taken at once, and are returned
  * when the job's transaction is over.  The end of a lease returns the permits of the lease.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/permit.c
  *
  *-------------------------------------------------------------------------
@@ -30,6 +28,7 @@ static void give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 void
 jobq_limits_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	limiters_clear(db);
 	db->limits->weighted = false;
 	db->limits->loaded = false;
@@ -58,6 +57,7 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 	uint16	   *index[] = {&permits.queue, &permits.kind};
 	int			costs[] = {1, cost};
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2; i++)
 	{
 		JobqLimiter *limiter;
@@ -100,6 +100,7 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	TimestampTz due = DT_NOEND;
 	uint32		place = JOBQ_NONE;
 
+	AssertExclusive(db->lock);
 	lane.queue_limiter = jobq_limiter_find(db, job->queue_id, 0);
 	lane.kind_limiter = job->kind == 0 ? JOBQ_NO_LIMITER
 		: jobq_limiter_find(db, 0, job->kind);
@@ -156,6 +157,7 @@ uint32
 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 				  TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL, true);
 	return tenant_count(db, scope, tenant, now);
@@ -169,6 +171,7 @@ give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 	bool		was_full = limiter->max_running > 0 &&
 		limiter->running >= limiter->max_running;
 
+	AssertExclusive(db->lock);
 	Assert(limiter->running > 0);
 	limiter->running--;
 	if (unused && limiter->rate.per_us > 0 && !limiter->rate.by_group)
@@ -190,6 +193,7 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 											 TALLY(db, index)->tenant);
 	uint32		next;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE; i = next)
 	{
 		JobqHeap   *heap;
@@ -209,6 +213,7 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 void
 tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < SAMPLE; i++)
 	{
 		uint32		index = tally_due(db, now);
@@ -233,6 +238,7 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 {
 	JobqPermits held = *permits;
 
+	AssertExclusive(db->lock);
 	*permits = JOBQ_NO_PERMITS;
 	if (held.queue != JOBQ_NO_LIMITER)
 		give_back(db, held.queue, 1, unused, now, wake);
@@ -260,6 +266,7 @@ void
 jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live, bool unused,
 				  TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job, live,
 						 unused, now, wake);
 }
@@ -274,6 +281,7 @@ jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
 	uint16		index[] = {jobq_limiter_find(db, queue_id, 0),
 	jobq_limiter_find(db, 0, kind)};
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2; i++)
 	{
 		JobqLimiter *limiter;
@@ -305,6 +313,7 @@ jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	db->limits->due = DT_NOEND;
 	for (int l = 0; l < db->limits->nlimiters; l++)
 		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
@@ -324,6 +333,7 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
 	int64		id = lease->id;
 	JobqPermits permits = lease->permits;
 
+	AssertExclusive(db->lock);
 	lease_free(db, lease);
 	jobq_permits_release(db, &permits, id, live, unused, now, wake);
 }
@@ -339,6 +349,7 @@ jobq_lease_undo(JobqDatabase *db, int64 id, int64 token, TimestampTz now,
 {
 	JobqLease  *lease = jobq_lease_find(db, id);
 
+	AssertExclusive(db->lock);
 	if (lease != NULL && lease->token == token)
 		jobq_lease_remove(db, lease, false, true, now, wake);
 }

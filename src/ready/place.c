@@ -6,8 +6,6 @@
  * tenant has limits, or its limiter is keyed, the lane is in a heap of the tenant or key
  * instead.  Such a heap lends its first lane to the heap of the takers (tenant.c).
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/place.c
  *
  *-------------------------------------------------------------------------
@@ -28,6 +26,7 @@ static uint32 count_jobs(JobqDatabase *db, uint32 lane, uint32 most);
 void
 jobq_orders_forget(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->ready->heapless = false;
 	db->ready->entries_full_until = 0;	/* more lanes may be closed afterwards */
 	for (int i = 0; i < jobq_max_lanes; i++)
@@ -47,6 +46,7 @@ jobq_orders_forget(JobqDatabase *db)
 void
 jobq_consumers_wake(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
 		 i = LANE(i)->active_next)
 		if (LANE(i)->consumer)
@@ -60,6 +60,7 @@ jobq_consumers_wake(JobqDatabase *db)
 bool
 jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertLocked(db->lock);
 	return !lane->ranked || lane->paused || lane->lacks != 0 ||
 		(!lane->consumer && lane->order == JOBQ_NO_ORDER);
 }
@@ -70,6 +71,7 @@ jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
 static bool
 heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 {
+	AssertExclusive(db->lock);
 	if (lane->count == 0 || jobq_lane_is_closed(db, lane))
 		return false;
 	key->role = lane->role;
@@ -89,6 +91,7 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 void
 lane_displace(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	if (lane->own != JOBQ_NONE)
 		tenant_leave(db, lane);
 	else if (lane->heap != JOBQ_NONE)
@@ -107,6 +110,7 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 	JobqHeap   *heap;
 	bool		wanted;
 
+	AssertExclusive(db->lock);
 	if (at == JOBQ_NONE)
 		tenant_choose(db, lane, jobq_now());
 	wanted = heap_key(db, lane, &key);
@@ -137,6 +141,7 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 void
 lane_moved(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	if (lane->heap == JOBQ_NONE)
 		return;
 	heap_moved(db, lane);
@@ -150,6 +155,7 @@ lane_moved(JobqDatabase *db, JobqLane *lane)
 void
 jobq_lanes_place(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->ready->heapless = false;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -172,6 +178,7 @@ heap_first(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqLane   *lane = LANE(heap->root);
 
+	AssertExclusive(db->lock);
 	while (heap_turn(db, heap, lane) != db->ready->nodes[heap->root].turn)
 	{
 		heap_moved(db, lane);
@@ -187,6 +194,7 @@ heap_first(JobqDatabase *db, JobqHeap *heap)
 int
 heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now, TimestampTz *due)
 {
+	AssertExclusive(db->lock);
 	return heap_room_for(db, heap, NULL, now, due);
 }
 
@@ -197,6 +205,7 @@ int
 heap_room_for(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
 			  TimestampTz now, TimestampTz *due)
 {
+	AssertExclusive(db->lock);
 	if (heap->queue_limiter == JOBQ_NO_LIMITER &&
 		heap->kind_limiter == JOBQ_NO_LIMITER)
 		return PG_INT32_MAX;
@@ -228,6 +237,7 @@ count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
 uint32
 heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most)
 {
+	AssertExclusive(db->lock);
 	return count_jobs(db, heap->root, most);
 }
 
@@ -237,6 +247,7 @@ heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most)
 static bool
 wants_worker(JobqDatabase *db, const JobqHeap *heap)
 {
+	AssertExclusive(db->lock);
 	return (heap->queue_limiter != JOBQ_NO_LIMITER &&
 			db->limits->limiters[heap->queue_limiter].wants_worker == heap->role) ||
 		(heap->kind_limiter != JOBQ_NO_LIMITER &&
@@ -252,6 +263,8 @@ jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
 				 TimestampTz now, int32 *priority)
 {
 	int			room = heap_room(db, heap, now, &db->limits->due);
+
+	AssertExclusive(db->lock);
 
 	/*
 	 * the permit is reserved, or all are held: a worker of the next role must
@@ -272,6 +285,7 @@ jobq_queue_has_job(JobqDatabase *db, int32 queue_id, const Oid *denied,
 {
 	JobqParty  *party = jobq_party_find(db, queue_id, 0);
 
+	AssertExclusive(db->lock);
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].next)
 	{

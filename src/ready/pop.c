@@ -4,9 +4,6 @@
  *
  * A popped job is a hint until its row is read: see push.c.
  *
- * The caller of every function here holds db->lock exclusively, except for
- * jobq_quarantine_over().  No function here can fail.
- *
  * src/ready/pop.c
  *
  *-------------------------------------------------------------------------
@@ -51,6 +48,7 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	uint32		index;
 	uint32		group;
 
+	AssertExclusive(db->lock);
 	if (mine != NULL)
 		mine->holding->woken = 0;
 	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
@@ -122,6 +120,7 @@ is_paced(JobqDatabase *db, uint16 index)
 	const JobqLimiter *limiter = index == JOBQ_NO_LIMITER ? NULL
 		: &db->limits->limiters[index];
 
+	AssertExclusive(db->lock);
 	return limiter != NULL && (limiter->rate.per_us > 0 || limiter->tenant_rate.per_us > 0);
 }
 
@@ -134,6 +133,7 @@ is_paced(JobqDatabase *db, uint16 index)
 static void
 wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	if (is_paced(db, heap->queue_limiter) || is_paced(db, heap->kind_limiter))
 		heap_wake(db, heap, 1, now, wake);
 	else
@@ -148,6 +148,7 @@ static void
 wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			 JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	if (lane->in_use && lane->heap != JOBQ_NONE)
 		(void) jobq_lane_wake(db, lane, now, wake);
 }
@@ -162,6 +163,7 @@ wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 static bool
 no_predecessor(JobqDatabase *db, JobqLane *lane, const JobqPush *popped, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	if (lane->kind_limiter != JOBQ_NO_LIMITER &&
 		db->limits->limiters[lane->kind_limiter].when_taken != JOBQ_WHEN_TAKEN_WAIT)
 		return false;
@@ -185,6 +187,7 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 	BlockNumber block = ItemPointerGetBlockNumber(&popped->ctid);
 	int			room = heap->nentries > LONG_HEAP ? prefetch_room(slot) : 0;
 
+	AssertExclusive(db->lock);
 	while (room-- > 0 && heap->nentries > LONG_HEAP)
 	{
 		JobqLane   *lane = heap_first(db, heap);

@@ -10,8 +10,7 @@
  * The worker takes its own prefetched jobs without the lock of the database, as long as no
  * news has come that might be more urgent.
  *
- * Locks: each function takes JobqSlot.mutex.  The caller holds db->lock exclusively, except
- * for jobq_prefetch_take().
+ * Locks: each function takes JobqSlot.mutex.
  *
  * src/ready/prefetch.c
  *
@@ -57,6 +56,7 @@ prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
 {
 	bool		taken = false;
 
+	AssertExclusive(db->lock);
 	SpinLockAcquire(&slot->mutex);
 	if (!lane || slot->holding->rank < rank ||
 		(slot->holding->rank == rank && slot->holding->priority <= priority))
@@ -75,6 +75,7 @@ void
 prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
 			 const JobqPush *job)
 {
+	AssertExclusive(db->lock);
 	SpinLockAcquire(&slot->mutex);
 	slot->holding->prefetched[slot->holding->count++] = *job;
 	slot->holding->rank = rank;
@@ -150,6 +151,7 @@ prefetch_forget(JobqDatabase *db)
 {
 	int			index = db - jobq_shared->databases;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];

@@ -7,8 +7,6 @@
  * claimed.  An entry may therefore exist twice, but a due row must never be missing: see the
  * invariant beside JobqLane.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/push.c
  *
  *-------------------------------------------------------------------------
@@ -27,6 +25,7 @@
 void
 jobq_ready_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	lanes_clear(db);
 	entries_clear(db);
 	groups_unpark(db);
@@ -53,6 +52,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	JobqLane   *lane;
 	InsertResult result;
 
+	AssertExclusive(db->lock);
 	lane = jobq_lane_find(db, push->queue_id, push->priority, push->role,
 						  push->flow, push->quarantine && due, true);
 	if (lane == NULL)
@@ -151,6 +151,7 @@ jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
 	JobqLane   *lane = jobq_lane_find(db, from->queue_id, from->priority,
 									  from->role, from->flow, false, true);
 
+	AssertExclusive(db->lock);
 	if (lane == NULL)
 	{
 		wake->scheduler = true;
@@ -181,6 +182,8 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	JobqKey		done = lane->cursor;
 	TimestampTz now = jobq_now();
 	int			nlate;
+
+	AssertExclusive(db->lock);
 
 	/* jobs became due, or were many: the queue gets work */
 	if (lane->count == 0 && nrows > 0)
@@ -298,6 +301,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 void
 jobq_scan_failed(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_lanes; i++)
 		db->ready->lanes[i].scanning = false;
 	db->ready->missed = HIGHEST_KEY;
@@ -312,6 +316,7 @@ jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)
 {
 	JobqPush	push;
 
+	AssertExclusive(db->lock);
 	while (prefetch_drop(slot, &push))
 		jobq_ready_push(db, &push, push.key.run_at, wake);
 }

@@ -12,10 +12,10 @@
  * is never missing (see JobqLane).  Permits are exact: a popped job holds the permits until
  * the release.  A waiting consumer is handed a job in the moment in which the job may start.
  *
- * Locks: the caller holds db->lock exclusively, unless a function says otherwise.  A function
- * releases the lock only if its comment says so.  No function in this room can fail or
- * allocate memory.  A caller that passes a wake list releases the lock with jobq_unlock(),
- * which carries out the list.
+ * Locks: the caller holds db->lock.  Each function asserts the mode that it needs: exclusive,
+ * or any mode if the function only reads.  A function takes or releases the lock only if its
+ * comment says so.  No function in this room can fail or allocate memory.  A caller that
+ * passes a wake list releases the lock with jobq_unlock(), which carries out the list.
  *
  * src/ready/ready.h
  *

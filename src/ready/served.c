@@ -8,8 +8,6 @@
  * A record without a heap is kept until another role needs the slot.  Lanes are often placed
  * again, and a returning role must not lose its record.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/served.c
  *
  *-------------------------------------------------------------------------
@@ -35,6 +33,7 @@ turns_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_lanes; i++)
 		ready->turn_bucket[i] = JOBQ_NONE;
 	ready->turn_first = ready->turn_last = JOBQ_NONE;
@@ -55,6 +54,7 @@ turn_bucket(JobqDatabase *db, Oid role, uint16 limiter)
 static uint32
 turn_find(JobqDatabase *db, Oid role, uint16 limiter)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = *turn_bucket(db, role, limiter); i != JOBQ_NONE;
 		 i = db->ready->turns[i].hash_next)
 		if (db->ready->turns[i].role == role &&
@@ -71,6 +71,7 @@ link_idle(JobqDatabase *db, uint32 index)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	ready->turns[index].prev = ready->turn_last;
 	ready->turns[index].next = JOBQ_NONE;
 	if (ready->turn_last != JOBQ_NONE)
@@ -86,6 +87,7 @@ unlink_idle(JobqDatabase *db, uint32 index)
 	JobqReady  *ready = db->ready;
 	JobqServed *turn = &ready->turns[index];
 
+	AssertExclusive(db->lock);
 	if (turn->prev != JOBQ_NONE)
 		ready->turns[turn->prev].next = turn->next;
 	else
@@ -107,6 +109,7 @@ turn_join(JobqDatabase *db, Oid role, uint16 limiter)
 	uint32		index = turn_find(db, role, limiter);
 	JobqServed *turn;
 
+	AssertExclusive(db->lock);
 	if (index == JOBQ_NONE)
 	{
 		uint32	   *bucket = turn_bucket(db, role, limiter);
@@ -138,6 +141,7 @@ turn_join(JobqDatabase *db, Oid role, uint16 limiter)
 static void
 turn_leave(JobqDatabase *db, uint32 index)
 {
+	AssertExclusive(db->lock);
 	if (index != JOBQ_NONE && --db->ready->turns[index].nheaps == 0)
 		link_idle(db, index);
 }
@@ -151,6 +155,7 @@ turns_left(JobqDatabase *db, const JobqHeap *key)
 	uint16		limiters[] = {key->queue_limiter, key->kind_limiter};
 	uint32		idle = db->ready->turn_first;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2; i++)
 	{
 		uint32		index;
@@ -173,6 +178,7 @@ turns_left(JobqDatabase *db, const JobqHeap *key)
 void
 turns_join(JobqDatabase *db, JobqHeap *heap)
 {
+	AssertExclusive(db->lock);
 	heap->queue_turn = heap->kind_turn = JOBQ_NONE;
 	if (heap->queue_limiter != JOBQ_NO_LIMITER)
 		heap->queue_turn = turn_join(db, heap->role, heap->queue_limiter);
@@ -186,6 +192,7 @@ turns_join(JobqDatabase *db, JobqHeap *heap)
 void
 turns_leave(JobqDatabase *db, JobqHeap *heap)
 {
+	AssertExclusive(db->lock);
 	turn_leave(db, heap->queue_turn);
 	turn_leave(db, heap->kind_turn);
 }
@@ -197,6 +204,7 @@ turns_leave(JobqDatabase *db, JobqHeap *heap)
 uint64
 turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter)
 {
+	AssertExclusive(db->lock);
 	return db->ready->turns[heap->queue_limiter == limiter ? heap->queue_turn
 							: heap->kind_turn].when;
 }
@@ -209,6 +217,7 @@ turn_over(JobqDatabase *db, Oid role, uint16 limiter)
 {
 	uint32		index = turn_find(db, role, limiter);
 
+	AssertExclusive(db->lock);
 	db->limits->served += 2;	/* leaves a number for new roles */
 	if (index != JOBQ_NONE)
 		db->ready->turns[index].when = db->limits->served;
@@ -220,6 +229,7 @@ turn_over(JobqDatabase *db, Oid role, uint16 limiter)
 void
 turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits)
 {
+	AssertExclusive(db->lock);
 	if (permits->queue != JOBQ_NO_LIMITER)
 		turn_over(db, role, permits->queue);
 	if (permits->kind != JOBQ_NO_LIMITER)

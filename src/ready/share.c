@@ -6,8 +6,8 @@
  * search.  An account exists as long as its role holds an item.  If more roles hold items
  * than there are accounts, the remaining roles share an account that is never freed.
  *
- * The caller of every function here holds the lock of these shares exclusively.  No function
- * here can fail.
+ * The caller of every function here holds the lock of these shares.  No function here can
+ * fail.
  *
  * src/ready/share.c
  *

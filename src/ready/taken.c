@@ -18,9 +18,6 @@
  * Jobs that the scheduler takes out of a heap count as popped for the cursor of the lane.
  * The scheduler hands the remaining jobs over again.
  *
- * The caller of every function here holds db->lock exclusively, unless a function says
- * otherwise.  No function here can fail.
- *
  * src/ready/taken.c
  *
  *-------------------------------------------------------------------------
@@ -72,7 +69,7 @@ is_ending(JobqSlot *slot, uint16 index, uint32 tally)
  * its jobs not wait for permits?  If so, *by gets the consequence, without the role.
  * *ending: a permit is about to be returned without further action.
  *
- * Caller holds db->lock, at least in shared mode.
+ * The caller holds db->lock.
  */
 bool
 jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
@@ -84,6 +81,7 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 		: &db->limits->limiters[index];
 	uint32		tally = JOBQ_NONE;
 
+	AssertLocked(db->lock);
 	*ending = false;
 	if (policy == NULL || policy->when_taken == JOBQ_WHEN_TAKEN_WAIT)
 		return false;
@@ -118,6 +116,7 @@ jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by, bool *ending)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < SAMPLE && ready->stuck != JOBQ_NONE; i++)
 	{
 		JobqHeap   *heap = &ready->heaps[ready->stuck];
@@ -146,6 +145,7 @@ jobq_stuck_again(JobqDatabase *db, const JobqHeap *key)
 {
 	JobqHeap   *heap = heap_find(db, key);
 
+	AssertExclusive(db->lock);
 	if (heap != NULL && heap->root != JOBQ_NONE)
 		heap_stick(db, heap);
 }
@@ -161,6 +161,7 @@ jobq_stuck_take(JobqDatabase *db, const JobqHeap *key, JobqPush *jobs, int most,
 	JobqHeap   *heap = heap_find(db, key);
 	int			n = 0;
 
+	AssertExclusive(db->lock);
 	while (n < most && heap != NULL && heap->root != JOBQ_NONE)
 	{
 		JobqLane   *lane = &db->ready->lanes[heap->root];
@@ -193,13 +194,14 @@ list_lanes(JobqDatabase *db, uint32 lane, JobqPush *jobs, int most)
 
 /*
  * Copy the first jobs of some lanes of the heap with this key, up to "most", and return their
- * number.  The jobs remain in their lanes.  Caller holds db->lock, at least in shared mode.
+ * number.  The jobs remain in their lanes.  The caller holds db->lock.
  */
 int
 jobq_stuck_list(JobqDatabase *db, const JobqHeap *key, JobqPush *jobs, int most)
 {
 	const JobqHeap *heap = heap_find(db, key);
 
+	AssertLocked(db->lock);
 	return heap == NULL ? 0 : list_lanes(db, heap->root, jobs, most);
 }
 
@@ -214,6 +216,7 @@ jobq_stuck_remove(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake)
 									  job->flow, job->quarantine, false);
 	uint32		at = lane == NULL ? JOBQ_NONE : lane->head;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < 2 * SAMPLE && at != JOBQ_NONE; i++)
 	{
 		if (jobq_key_cmp(db->ready->entries[at].key, job->key) == 0 &&
@@ -241,6 +244,7 @@ taken_note(JobqDatabase *db, const JobqPush *job)
 	JobqTakenBy by;
 	bool		ending;
 
+	AssertExclusive(db->lock);
 	if (ready->nasked == JOBQ_MAX_ASKED ||
 		!jobq_places_taken(db, job->kind, job->limit_key, &by, &ending) || ending)
 		return;
@@ -257,11 +261,12 @@ taken_note(JobqDatabase *db, const JobqPush *job)
  * missing permit may be the job's own.  The permits of a worker are compared, not its current
  * job.  A worker can begin at any time, and has the row only a moment later.
  *
- * Caller holds db->lock, at least in shared mode.
+ * The caller holds db->lock.
  */
 bool
 jobq_is_handed_out(JobqDatabase *db, int64 id)
 {
+	AssertLocked(db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		const JobqSlot *slot = &jobq_shared->slots[i];
@@ -295,7 +300,7 @@ add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role, bool stopp
  * first.  If *at is not 0 afterwards, the caller calls again for further jobs, and may
  * release the lock in between.
  *
- * Caller holds db->lock, at least in shared mode.
+ * The caller holds db->lock.
  */
 int
 jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders,
@@ -305,6 +310,7 @@ jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders
 	uint32		tally = JOBQ_NONE;
 	int			until = Min(*at + JOBQ_LEASES_AT_ONCE, jobq_max_leases);
 
+	AssertLocked(db->lock);
 	if (index != JOBQ_NO_LIMITER && db->limits->limiters[index].keyed)
 	{
 		tally = tally_find(db, JOBQ_KEYS_OF(by->limiter), by->limit_key);

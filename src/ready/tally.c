@@ -18,8 +18,6 @@
  * A bucket is stored as the time at which it will be full.  The stored value does not change
  * while the bucket fills.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/tally.c
  *
  *-------------------------------------------------------------------------
@@ -53,6 +51,7 @@ jobq_tenants_limited(const JobqLimiter *limiter)
 const JobqLimiter *
 tenant_policy(JobqDatabase *db, uint16 limiter)
 {
+	AssertLocked(db->lock);
 	return limiter != JOBQ_NO_LIMITER &&
 		jobq_tenants_limited(&db->limits->limiters[limiter])
 		? &db->limits->limiters[limiter] : NULL;
@@ -67,6 +66,7 @@ scope_policy(JobqDatabase *db, int32 scope)
 {
 	uint16		limiter;
 
+	AssertExclusive(db->lock);
 	if (scope > 0)
 		return tenant_policy(db, jobq_limiter_find(db, scope, 0));
 
@@ -92,6 +92,7 @@ tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant)
 uint32
 tally_find(JobqDatabase *db, int32 scope, uint32 tenant)
 {
+	AssertLocked(db->lock);
 	for (uint32 i = *tally_bucket(db, scope, tenant); i != JOBQ_NONE;
 		 i = TALLY(db, i)->next)
 		if (TALLY(db, i)->scope == scope && TALLY(db, i)->tenant == tenant)
@@ -109,6 +110,7 @@ tally_make(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 	uint32		index = tally_find(db, scope, tenant);
 	JobqTally  *tally;
 
+	AssertExclusive(db->lock);
 	if (index != JOBQ_NONE)
 		return index;
 	if (db->ready->ntallies >= JOBQ_MAX_TALLIES / 2)
@@ -138,6 +140,7 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 	const JobqLimiter *policy;
 	uint32	   *link;
 
+	AssertExclusive(db->lock);
 	if (tally->running > 0 || tally->timer != JOBQ_NONE)
 		return;
 	policy = scope_policy(db, tally->scope);
@@ -160,6 +163,7 @@ tallies_sweep(JobqDatabase *db, TimestampTz now)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < SAMPLE; i++)
 	{
 		ready->tally_hand = (ready->tally_hand + 1) % jobq_ready_entries;
@@ -176,6 +180,7 @@ jobq_tallies_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
 		if (ready->entries[i].lane == JOBQ_NO_LANE)
 			place_give(db, i);
@@ -247,6 +252,7 @@ tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
 void
 tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
 {
+	AssertExclusive(db->lock);
 	timer_set(&db->ready->timers, index, due);
 	db->limits->due = Min(db->limits->due, due);
 }
@@ -260,6 +266,7 @@ tally_due(JobqDatabase *db, TimestampTz now)
 {
 	uint32		index = timer_take_due(&db->ready->timers, now);
 
+	AssertExclusive(db->lock);
 	if (index == JOBQ_NONE)
 		db->limits->due = Min(db->limits->due, timers_next(&db->ready->timers));
 	return index;
@@ -271,6 +278,7 @@ tally_due(JobqDatabase *db, TimestampTz now)
 void
 jobq_tallies_put_back(JobqDatabase *db, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < db->ready->timers.n; i++)
 	{
 		JobqTally  *tally = TALLY(db, db->ready->timers.heap[i]);

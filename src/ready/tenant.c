@@ -21,8 +21,6 @@
  * Tenants and keys are identified by hashes of 32 bits.  Two tenants with the same hash are
  * limited as one.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/tenant.c
  *
  *-------------------------------------------------------------------------
@@ -58,6 +56,7 @@ static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
 bool
 tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertLocked(db->lock);
 	return lane->tenant != 0 && tenant_policy(db, lane->queue_limiter) != NULL;
 }
 
@@ -67,6 +66,7 @@ tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
 bool
 key_is_limited(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertLocked(db->lock);
 	return lane->limit_key != 0 && tenant_policy(db, lane->kind_limiter) != NULL;
 }
 
@@ -142,6 +142,7 @@ is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now,
 static bool
 comes_first(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 {
+	AssertExclusive(db->lock);
 	if (lane->priority != other->priority)
 		return lane->priority < other->priority;
 	return jobq_key_cmp(db->ready->entries[lane->head].key,
@@ -156,6 +157,7 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 {
 	const JobqParty *party = &db->ready->parties[own->tenant];
 
+	AssertExclusive(db->lock);
 	return tally_find(db, party->scope, party->tenant);
 }
 
@@ -165,6 +167,7 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 static const JobqLimiter *
 policy_of(JobqDatabase *db, const JobqHeap *own)
 {
+	AssertExclusive(db->lock);
 	return tenant_policy(db, db->ready->parties[own->tenant].scope < 0
 						 ? own->kind_limiter : own->queue_limiter);
 }
@@ -187,6 +190,7 @@ stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
 {
 	const JobqLimiter *policy = policy_of(db, own);
 
+	AssertExclusive(db->lock);
 	if (policy != NULL && policy->keyed &&
 		policy->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
 		policy->tenant_max_running > 0 && tally != JOBQ_NONE &&
@@ -256,6 +260,8 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	JobqLane   *first;
 	JobqHeap   *heap = NULL;
 	bool		stale;
+
+	AssertExclusive(db->lock);
 
 	/* keep a timer for which other heaps of the tenant wait */
 	if (due != DT_NOEND)
@@ -362,6 +368,7 @@ tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now)
 void
 tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	lane->own = own - db->ready->heaps;
 	heap_put(db, own, lane);
 	tenant_settle(db, own, jobq_now());
@@ -375,6 +382,7 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *own = &db->ready->heaps[lane->own];
 
+	AssertExclusive(db->lock);
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
 	if (own->lent == JOBQ_LANE_INDEX(db, lane))
@@ -397,6 +405,7 @@ tenant_room(JobqDatabase *db, const JobqHeap *own)
 	TimestampTz due = DT_NOEND;
 	uint32		room = PG_INT32_MAX;
 
+	AssertExclusive(db->lock);
 	if (own->lent == JOBQ_NONE)
 		return 0;
 	if (policy != NULL && policy->tenant_max_running > 0)
@@ -413,6 +422,7 @@ tenant_room(JobqDatabase *db, const JobqHeap *own)
 bool
 jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now,
 					  &db->limits->due) == 0)
 		return false;
@@ -432,6 +442,7 @@ lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	TimestampTz due = DT_NOEND;
 
+	AssertExclusive(db->lock);
 	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now, &due) == 0)
 		return true;
 	if (lane->own != JOBQ_NONE)
@@ -450,6 +461,7 @@ lane_offer(JobqDatabase *db, const JobqLane *lane)
 		: db->ready->heaps[lane->own].lent;
 	uint32		heap = at == JOBQ_NONE ? JOBQ_NONE : db->ready->lanes[at].heap;
 
+	AssertExclusive(db->lock);
 	if (heap != JOBQ_NONE && somebody_waits(db, lane->queue_id))
 		heap_mark(db, &db->ready->heaps[heap]);
 }
@@ -462,6 +474,7 @@ settle_all(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 	const JobqParty *party = jobq_party_find(db, scope, tenant);
 	uint32		next;
 
+	AssertExclusive(db->lock);
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE; i = next)
 	{
 		next = db->ready->heaps[i].next;
@@ -480,6 +493,7 @@ tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, int cost,
 	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
 	uint32		index;
 
+	AssertExclusive(db->lock);
 	if (policy == NULL)
 		return JOBQ_NONE;
 	index = tally_make(db, scope_of(policy), tenant, now);
@@ -501,6 +515,7 @@ tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
 	JobqTally  *tally = TALLY(db, index);
 	const JobqLimiter *policy;
 
+	AssertExclusive(db->lock);
 	Assert(tally->running > 0);
 	tally->running--;
 	if (tokens == 0)
@@ -520,6 +535,7 @@ tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
 	TimestampTz due = DT_NOEND;
 	uint32		index;
 
+	AssertExclusive(db->lock);
 	if (policy == NULL)
 		return true;
 	index = tally_find(db, scope_of(policy), tenant);
@@ -536,6 +552,7 @@ tenant_count(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 {
 	uint32		index = JOBQ_NONE;
 
+	AssertExclusive(db->lock);
 	if (tenant != 0 && scope_policy(db, scope) != NULL)
 		index = tally_make(db, scope, tenant, now);
 	if (index != JOBQ_NONE)
@@ -557,6 +574,7 @@ jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
 	uint32		index = policy == NULL ? JOBQ_NONE
 		: tally_make(db, scope, tenant, now);
 
+	AssertExclusive(db->lock);
 	if (index == JOBQ_NONE)
 		return;
 	tally_spend(&policy->tenant_rate, TALLY(db, index),
@@ -575,6 +593,7 @@ jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,
 	uint32		index = tally_find(db, scope, tenant);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 
+	AssertExclusive(db->lock);
 	memset(state, 0, sizeof(JobqTenantState));
 	state->due = DT_NOEND;
 	if (policy == NULL)

@@ -5,8 +5,6 @@
  * Tallies of tenants that wait for a token have timers, and groups that wait for a time.  The
  * next due element is found at once, however many elements wait.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/timer.c
  *
  *-------------------------------------------------------------------------

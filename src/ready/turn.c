@@ -20,8 +20,6 @@
  * all tenants unless workers have measured some jobs before.  All turns are in memory only,
  * so all tenants begin equal after a start.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/turn.c
  *
  *-------------------------------------------------------------------------
@@ -70,6 +68,7 @@ lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 {
 	const JobqParty *parties = db->ready->parties;
 
+	AssertExclusive(db->lock);
 	if (db->limits->weighted && lane->party != other->party &&
 		parties[lane->party].turn != parties[other->party].turn)
 		return parties[lane->party].turn < parties[other->party].turn;
@@ -98,6 +97,7 @@ consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker, uint8 rank,
 {
 	JobqLane   *lane;
 
+	AssertExclusive(db->lock);
 	if (rank == JOBQ_NOT_SERVED || (choice->lane != NULL && rank > choice->rank))
 		return;
 	lane = heap_first(db, heap);
@@ -129,6 +129,7 @@ choose(JobqDatabase *db, const JobqTaker *taker, TimestampTz now)
 	JobqReady  *ready = db->ready;
 	Choice		choice = {NULL, JOBQ_NOT_SERVED};
 
+	AssertExclusive(db->lock);
 	for (int r = 0; r < taker->nroles && taker->pool >= 0; r++)
 	{
 		JobqRole   *role = jobq_role_find(db, taker->roles[r]);
@@ -209,6 +210,7 @@ lane_served_one(JobqDatabase *db, JobqLane *lane)
 	JobqParty  *party;
 	double		charged = 0;
 
+	AssertExclusive(db->lock);
 	if (db->limits->weighted)
 	{
 		party = &db->ready->parties[lane->party];
@@ -268,6 +270,7 @@ jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
 	JobqParty  *party = jobq_party_find(db, job->queue_id, job->tenant);
 	double		missing;
 
+	AssertExclusive(db->lock);
 	if (limiter == NULL || !limiter->fair_cpu || party == NULL ||
 		job->tenant == 0 || job->charged <= 0)
 		return;
@@ -295,6 +298,7 @@ jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
 void
 jobq_turns_begin(JobqDatabase *db, uint16 limiter)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &db->ready->lanes[i];

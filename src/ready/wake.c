@@ -6,8 +6,6 @@
  * Most wake-ups are only added to the wake list.  jobq_unlock() carries out the list when the
  * caller releases the lock.
  *
- * The caller of every function here holds db->lock exclusively.  No function here can fail.
- *
  * src/ready/wake.c
  *
  *-------------------------------------------------------------------------
@@ -51,6 +49,7 @@ reserver_takes(const JobqReserver *reserver, int32 queue_id)
 JobqReserver *
 reserver_for(JobqDatabase *db, const JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = db->offers->head; i != JOBQ_NONE;
 		 i = db->offers->reservers[i].next)
 		if (reserver_takes(&db->offers->reservers[i], lane->queue_id) &&
@@ -68,6 +67,7 @@ heap_has_taker(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqLane   *lane = &db->ready->lanes[heap->root];
 
+	AssertExclusive(db->lock);
 	if (heap->consumer)
 		return somebody_waits(db, heap->queue_id) && reserver_for(db, lane) != NULL;
 	for (int i = 0; i < jobq_shared->nslots; i++)
@@ -97,6 +97,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	bool		served = false;
 	bool		leaving = false;
 
+	AssertExclusive(db->lock);
 	if (!lane->ranked)
 	{
 		db->reload = true;
@@ -156,6 +157,7 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 {
 	JobqLane   *lane = &db->ready->lanes[heap->root];
 
+	AssertExclusive(db->lock);
 	n = Min(n, heap_room(db, heap, now, &db->limits->due));
 	n = Min(n, jobq_shared->nslots);
 	for (n = heap_jobs(db, heap, n); n > 0; n--)
@@ -172,6 +174,7 @@ jobq_role_wake(JobqDatabase *db, Oid oid, TimestampTz now, JobqWakeList *wake)
 {
 	JobqRole   *role = jobq_role_find(db, oid);
 
+	AssertExclusive(db->lock);
 	for (uint32 i = role == NULL ? JOBQ_NONE : role->heaps; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].next)
 		heap_wake(db, &db->ready->heaps[i], 1, now, wake);
@@ -185,6 +188,7 @@ jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	TimestampTz due = now + jobq_notify_interval * INT64CONST(1000);
 
+	AssertExclusive(db->lock);
 	if (db->relay_pending && db->relay_due <= due)
 		return;
 	db->relay_pending = true;

@@ -905,6 +905,7 @@ check_all(void)
 	TimestampTz due = db->limits->due;
 	TimestampTz timer = timers_next(&db->ready->timers);
 
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	check_entries();
 	check_active();
 	check_heaps();
@@ -922,6 +923,7 @@ check_all(void)
 	db->limits->due = due;
 	if (timers_next(&db->ready->timers) < timer)
 		db->limits->due = Min(due, timers_next(&db->ready->timers));
+	LWLockRelease(db->lock);
 }
 
 /*

@@ -17,10 +17,11 @@
 static int64
 loaded_patience(const Row *row)
 {
-	uint16		limiter = jobq_limiter_find(db, row->job.queue_id, 0);
-
-	return limiter == JOBQ_NO_LIMITER ? 0
-		: db->limits->limiters[limiter].group_patience;
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		if (db->limits->limiters[i].in_use &&
+			db->limits->limiters[i].queue_id == row->job.queue_id)
+			return db->limits->limiters[i].group_patience;
+	return 0;
 }
 
 static int64
@@ -100,6 +101,7 @@ read_owners(void)
 	int64		last = 0;
 	JobqWakeList wake = {0};
 
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_groups_read_begin(db);
 	for (;;)
 	{
@@ -143,7 +145,6 @@ read_owners(void)
 		}
 	}
 	jobq_groups_read_end(db, world.now);
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	unlock(&wake);
 }
 

@@ -585,13 +585,13 @@ expire_leases(void)
 		}
 		push = jobq_lease_push(lease);
 		row = row_of(lease->id);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (row >= 0)
 		{
 			world.rows[row].session = -1;
 			row_hold(&world.rows[row]);
 		}
 		trace("  the lease of job %d\n", (int) lease->id);
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_lease_remove(db, lease, true, false, world.now, &wake);
 		if (row >= 0)
 			jobq_ready_push(db, &push, world.now, &wake);
@@ -753,7 +753,9 @@ scheduler_start(void)
 	{
 		JobqWakeList wake = {0};
 
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		load_limits(&wake);
+		LWLockRelease(db->lock);
 		read_owners();
 	}
 }
@@ -779,6 +781,7 @@ scheduler_round(void)
 	world.scheduler_awake = false;
 	if (now < world.scheduler_last)
 	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		world.discover_plan = now;
 		db->relay_due = now;
 		db->limits->due = now;
@@ -786,6 +789,7 @@ scheduler_round(void)
 		db->groups->owners = true;
 		jobq_tallies_put_back(db, now);
 		db->rescan = true;
+		LWLockRelease(db->lock);
 	}
 	world.scheduler_last = now;
 
@@ -806,18 +810,24 @@ scheduler_round(void)
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &db->ready->lanes[i];
+		bool		full;
 
 		if (!scan_wanted(lane))
 			continue;
-		if (no_room(lane))
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		full = no_room(lane);
+		if (full)
 			db->ready->starved |= !jobq_lane_is_closed(db, lane);
-		else
+		LWLockRelease(db->lock);
+		if (!full)
 		{
 			read_lane(i);
 			scheduler_scan_end();
 			again |= scan_wanted(lane) && !db->ready->starved;
 		}
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		starved |= is_starved(lane);
+		LWLockRelease(db->lock);
 	}
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (db->limits->due <= now)
@@ -832,16 +842,20 @@ scheduler_round(void)
 	}
 	hand_back_kept();
 	turn_jobs_away();
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	check_stuck();
+	LWLockRelease(db->lock);
 	if (db->groups->owners)
 		read_owners();
 	if (db->leases->next_expiry <= now)
 		expire_leases();
 	if (db->relay_pending && db->relay_due <= now)
 	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		db->relay_pending = false;
 		while (jobq_lane_next_noted(db) != NULL)
 			;
+		LWLockRelease(db->lock);
 	}
 
 	/* compute the wake-up time */

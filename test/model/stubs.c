@@ -23,6 +23,7 @@ int			jobq_notify_interval = 10;
 JobqShared *jobq_shared;
 TimestampTz jobq_last_now;
 PGPROC	   *MyProc;
+bool		IsUnderPostmaster;	/* false while the memory is initialized */
 PGPROC	   *model_procs;
 
 JobqDatabase *db;
@@ -36,6 +37,7 @@ static JobqDatabase database;
 static JobqSlot slots[NSLOTS];
 static LWLock lock;
 static bool locked;
+static LWLockMode lock_mode;
 
 /*
  * Initialize the shared memory, as the server does at start.
@@ -68,6 +70,7 @@ model_memory(const int *sizes)
 	db->lock = &lock;
 	db->dboid = 1;
 	locked = false;
+	IsUnderPostmaster = false;
 	for (int i = 0; i < NSLOTS; i++)
 	{
 		free(holding[i]);
@@ -80,6 +83,7 @@ model_memory(const int *sizes)
 	memory = malloc(jobq_ready_area.size());
 	memset(memory, 0x7f, jobq_ready_area.size());
 	jobq_ready_area.init(db, memory);
+	IsUnderPostmaster = true;
 }
 
 void
@@ -126,6 +130,7 @@ LWLockAcquire(LWLock *which, LWLockMode mode)
 	if (locked)
 		model_fail("the lock is taken twice");
 	locked = true;
+	lock_mode = mode;
 	return true;
 }
 
@@ -135,6 +140,18 @@ LWLockRelease(LWLock *which)
 	if (!locked)
 		model_fail("the lock is released twice");
 	locked = false;
+}
+
+bool
+LWLockHeldByMe(LWLock *which)
+{
+	return locked;
+}
+
+bool
+LWLockHeldByMeInMode(LWLock *which, LWLockMode mode)
+{
+	return locked && lock_mode == mode;
 }
 
 int

@@ -923,6 +923,7 @@ op_lease_end(uint32 a, uint32 b, uint32 c)
 		}
 	if (row == NULL)
 		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	lease = jobq_lease_find(db, row->job.key.id);
 	if (lease == NULL)
 		model_fail("job %d has no lease", (int) row->job.key.id);
@@ -931,7 +932,6 @@ op_lease_end(uint32 a, uint32 b, uint32 c)
 	row->session = -1;
 	if (b % 4 > 1)
 		row->state = ROW_FREE;
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (b % 4 == 1)
 		row_hold(row);
 	if (b % 4 == 0)
@@ -1093,6 +1093,7 @@ op_crash(uint32 a, uint32 b, uint32 c)
 	memset(world.txns, 0, sizeof(world.txns));
 	memset(world.moves, 0, sizeof(world.moves));
 	memset(world.sessions, 0, sizeof(world.sessions));
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ROWS; i++)
 	{
 		if (world.rows[i].state == ROW_OPEN)
@@ -1101,6 +1102,7 @@ op_crash(uint32 a, uint32 b, uint32 c)
 			row_hold(&world.rows[i]);
 		world.rows[i].txn = world.rows[i].worker = world.rows[i].session = -1;
 	}
+	LWLockRelease(db->lock);
 	for (int w = 0; w < NSLOTS; w++)
 		worker_attach(w);
 	for (int s = 0; s < NSESSIONS; s++)
