@@ -175,12 +175,12 @@ database_entry(Oid dboid)
 		if (!OidIsValid(jobq_shared->databases[i].dboid))
 		{
 			db = &jobq_shared->databases[i];
-			jobq_lengths_clear(db);
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			db->life = ++jobq_shared->lives;
 			db->copied = false;
 			db->ntroubles = 0;
 			memset(db->troubles, 0, sizeof(db->troubles));
+			jobq_lengths_clear(db);
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
 			jobq_relay_clear(db);
