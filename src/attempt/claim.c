@@ -38,7 +38,7 @@ static void unlock_group(Relation rel, const JobqJob *job);
 /*
  * Return this database once its scheduler has loaded limits and leases, or NULL without a
  * scheduler.  Waits up to PATIENCE_MS.  Raises an error if limits or leases have not been
- * loaded by then.  The caller must hold no lock.
+ * loaded by then.  The caller holds no lock.
  */
 JobqDatabase *
 jobq_loaded_database(void)
@@ -46,6 +46,7 @@ jobq_loaded_database(void)
 	static uint32 wait_event = 0;
 	JobqDatabase *db;
 
+	AssertUnlocked();
 	for (int waited = 0; waited < PATIENCE_MS; waited += PAUSE_MS)
 	{
 		if (!jobq_has_scheduler(&db))

@@ -135,12 +135,12 @@ batches_pending(JobqDatabase *db)
 }
 
 /*
- * Ask the scheduler to evaluate these batches.  Caller must hold db->lock exclusively.  Cannot
- * fail.
+ * Ask the scheduler to evaluate these batches.  Cannot fail.
  */
 static void
 batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < nends; i++)
 	{
 		JobqBatchWatch *watch = jobq_batch_watch(db, ends[i].batch_id);

@@ -77,6 +77,7 @@ failures_pending(JobqDatabase *db)
 static void
 failures_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < nfailures; i++)
 		jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
 						   failures[i].role, failures[i].group,

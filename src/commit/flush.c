@@ -84,13 +84,14 @@ jobq_replicated(XLogRecPtr lsn)
 /*
  * Make all visible changes durable and, if configured, replicated, before a process reports
  * them to other sessions.  See the head of this file.  Does nothing in recovery.  The caller
- * must hold no LWLock.
+ * holds no lock.
  */
 void
 jobq_flush_before_telling(void)
 {
 	XLogRecPtr	lsn;
 
+	AssertUnlocked();
 	if (RecoveryInProgress())
 		return;
 	lsn = jobq_flush();

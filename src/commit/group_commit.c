@@ -132,6 +132,7 @@ held_pending(JobqDatabase *db)
 static void
 held_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < held.n; i++)
 		jobq_group_held(db, held.jobs[i].group, held.jobs[i].job_id,
 						held.jobs[i].since);
@@ -165,6 +166,7 @@ ended_pending(JobqDatabase *db)
 static void
 ended_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(db->lock);
 	for (int i = 0; i < ended.n; i++)
 	{
 		const PendingGroup *job = &ended.jobs[i];
@@ -196,8 +198,10 @@ ended_give_back(void)
 static void
 ended_unnoted(JobqDatabase *db)
 {
-	if (db != NULL)
-		db->groups->owners = db->groups->unnoted = true;
+	if (db == NULL)
+		return;
+	AssertExclusive(db->lock);
+	db->groups->owners = db->groups->unnoted = true;
 }
 
 static bool

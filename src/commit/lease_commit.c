@@ -146,11 +146,12 @@ jobq_at_commit_lease_given(int64 id, uint32 stat, uint32 kind, bool notify)
 
 /*
  * Note that the creator of this bundle releases its reference at the end of this transaction.
- * Cannot fail after jobq_lease_room().  Caller must hold db->lock.
+ * Cannot fail after jobq_lease_room().  The caller holds db->lock.
  */
 void
 jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 {
+	AssertLocked(db->lock);
 	jobq_at_commit_lease(LEASE_BUNDLE, db->leases->life, db->life, bundle, 0);
 }
 
@@ -174,16 +175,18 @@ jobq_bundle_noted(void)
 static bool
 bundle_lives(const JobqDatabase *db, const PendingLease *pending)
 {
+	AssertLocked(db->lock);
 	return pending->id == db->leases->life && pending->token == db->life;
 }
 
 /*
- * Return whether a bundle still exists that this transaction has noted.  Caller must hold
+ * Return whether a bundle still exists that this transaction has noted.  The caller holds
  * db->lock.
  */
 bool
 jobq_bundle_lives(JobqDatabase *db, uint32 bundle)
 {
+	AssertLocked(db->lock);
 	for (int i = nleases - 1; i >= 0; i--)
 		if (leases[i].action == LEASE_BUNDLE && leases[i].bundle == bundle)
 			return bundle_lives(db, &leases[i]);
@@ -191,13 +194,14 @@ jobq_bundle_lives(JobqDatabase *db, uint32 bundle)
 }
 
 /*
- * Carry out the notes at commit.  Caller must hold db->lock exclusively.  Cannot fail.
+ * Carry out the notes at commit.  Cannot fail.
  */
 static void
 leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	const PendingLease *made = NULL;	/* the last bundle */
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < nleases; i++)
 	{
 		PendingLease *pending = &leases[i];
@@ -274,14 +278,14 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The end of the lease was rolled back: the scheduler watches the lease again.  Caller must
- * hold db->lock exclusively.
+ * The end of the lease was rolled back: the scheduler watches the lease again.
  */
 static void
 stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
 {
 	JobqLease  *lease = jobq_lease_find(db, pending->id);
 
+	AssertExclusive(db->lock);
 	if (lease == NULL || lease->token != pending->token ||
 		lease->state != JOBQ_LEASE_LEAVING)
 		return;

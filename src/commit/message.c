@@ -53,11 +53,12 @@ static void notify_plainly(const char *channel, const char *payload, bool by_use
 
 /*
  * Drop all messages and all reserved slots, because the memory was assigned to another
- * database.  Caller must hold db->lock exclusively.
+ * database.  The caller holds db->lock.
  */
 void
 jobq_relay_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	db->told->relay_head = db->told->relay_count = db->told->relay_reserved = 0;
 	db->relay_pending = false;
 	jobq_shares_set(db->shares, JOBQ_OF_MESSAGES, JOBQ_RELAY_SIZE);
@@ -69,6 +70,7 @@ jobq_relay_clear(JobqDatabase *db)
 static bool
 relay_has(JobqDatabase *db, const JobqRelayMessage *message)
 {
+	AssertExclusive(db->lock);
 	for (uint32 i = db->told->relay_count; i > 0 && i + 16 > db->told->relay_count; i--)
 	{
 		JobqRelayMessage *other =
@@ -203,11 +205,12 @@ reserve(JobqDatabase *db, PendingMessage *pending)
 
 /*
  * Release the reserved slots.  If the database has lost its slot meanwhile, its relay was
- * cleared.  Caller must hold db->lock exclusively.
+ * cleared.
  */
 static void
 give_places(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
 	{
@@ -251,8 +254,8 @@ jobq_relay_now(const char *channel, const char *payload)
 
 /*
  * Put the messages into the ring in the order in which they were sent.  The list has the
- * newest message first.  The list is reversed in place, because no allocation is allowed here.
- * Caller must hold db->lock exclusively.  Cannot fail.
+ * newest message first.  The list is reversed in place, because no allocation is allowed
+ * here.  Cannot fail.
  */
 static void
 messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -260,6 +263,7 @@ messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	PendingMessage *ordered = NULL;
 	PendingMessage *message = messages;
 
+	AssertExclusive(db->lock);
 	give_places(db);
 	while (message != NULL)
 	{

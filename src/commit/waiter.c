@@ -41,8 +41,7 @@ bucket_of(Oid dboid, int64 job_id)
 }
 
 /*
- * Insert the allocated slot into the bucket of its job.  Caller must hold the lock
- * exclusively.
+ * Insert the allocated slot into the bucket of its job.
  */
 static void
 join(int place)
@@ -51,6 +50,7 @@ join(int place)
 	JobqWaiter *waiter = &waiters->waiter[place];
 	int		   *bucket = bucket_of(waiter->dboid, waiter->job_id);
 
+	AssertExclusive(waiters->lock);
 	waiter->prev = -1;
 	waiter->next = *bucket;
 	if (*bucket >= 0)
@@ -101,13 +101,16 @@ jobq_add_waiter(int64 id)
 	return place;
 }
 
-/* Free the slot.  Caller must hold the lock exclusively. */
+/*
+ * Free the slot.
+ */
 static void
 leave(int place)
 {
 	JobqWaiters *waiters = jobq_shared->waiters;
 	JobqWaiter *waiter = &waiters->waiter[place];
 
+	AssertExclusive(waiters->lock);
 	if (waiter->prev >= 0)
 		waiters->waiter[waiter->prev].next = waiter->next;
 	else

@@ -88,13 +88,14 @@ find_roles(const Reservation *reservation)
 /*
  * Determine the roles for which the current user may take jobs from the queues, and the denied
  * roles.  Also processes invalidation messages, so that a waiting session notices a resumed
- * queue.  The caller must not hold db->lock.
+ * queue.  The caller holds no lock.
  */
 void
 jobq_reserver_roles(Reservation *reservation)
 {
 	JobqTaker  *taker = &reservation->taker;
 
+	AssertUnlocked();
 	reservation->grants = reservation->db->offers->grants;
 	AcceptInvalidationMessages();
 	taker->any_role = true;
@@ -117,13 +118,14 @@ jobq_reserver_roles(Reservation *reservation)
 }
 
 /*
- * Take the job handed off to this session.  Without one, leave the list and pop a job from the
- * ready set.  False if there is none.  The caller must hold db->lock exclusively.
+ * Take the job handed off to this session.  Without one, leave the list and pop a job from
+ * the ready set.  False if there is none.  The caller holds db->lock.
  */
 bool
 jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
 				  JobqWakeList *wake)
 {
+	AssertExclusive(reservation->db->lock);
 	if (reservation->place != JOBQ_NONE)
 	{
 		if (reservation->db->offers->reservers[reservation->place].offered &&
@@ -205,7 +207,7 @@ jobq_reserver_coming(Reservation *reservation)
 /*
  * Add this session to the list of waiting consumers.  False if a role unknown to find_roles()
  * has got a job, if privileges were granted meanwhile, or if the list is full.  The caller
- * must hold db->lock exclusively since its last check for jobs.
+ * holds db->lock since its last check for jobs.
  */
 bool
 jobq_reserver_list(Reservation *reservation)
@@ -213,6 +215,7 @@ jobq_reserver_list(Reservation *reservation)
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
 
+	AssertExclusive(reservation->db->lock);
 	if (reservation->grants != db->offers->grants)
 		return false;
 	for (int i = 0; i < reservation->taker.nqueues; i++)
@@ -225,10 +228,13 @@ jobq_reserver_list(Reservation *reservation)
 	return reservation->place != JOBQ_NONE;
 }
 
-/* Leave the list of waiting consumers.  The caller must hold db->lock exclusively. */
+/*
+ * Leave the list of waiting consumers.
+ */
 static void
 give_up_place(Reservation *reservation, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(reservation->db->lock);
 	jobq_reserver_remove(reservation->db, reservation->place, now, wake);
 	reservation->place = JOBQ_NONE;
 	if (reservation->db->stop)
@@ -296,12 +302,14 @@ snapshot_is_unused(const Reservation *reservation)
  * Sleep until the latch is set, or for at most ms milliseconds.
  *
  * Between joining the list and this call, nothing may wait for a lock or a page.  Even a
- * catalog lookup could wait and would reset the latch.  The caller must hold no lock.
+ * catalog lookup could wait and would reset the latch.  The caller holds no lock.
  */
 void
 jobq_reserver_sleep(Reservation *reservation, long ms)
 {
 	static uint32 wait_event = 0;
+
+	AssertUnlocked();
 
 	/* the snapshot is no longer needed and must not hold back VACUUM */
 	if (snapshot_is_unused(reservation))

@@ -65,7 +65,7 @@ static void limit_leases(Reservation *reservation, const int64 *ids,
  * Return this database's shared state, with its leases loaded.  After a server start, waits up
  * to ten seconds for the launcher and the scheduler.  ERROR if the database has no scheduler,
  * is a copy not adopted yet, or is not ready in time.  function: name of the SQL function, for
- * messages.  The caller must hold no lock.
+ * messages.  The caller holds no lock.
  */
 JobqDatabase *
 jobq_served_database(const char *function)
@@ -73,6 +73,7 @@ jobq_served_database(const char *function)
 	static uint32 wait_event = 0;
 	JobqDatabase *db;
 
+	AssertUnlocked();
 	jobq_require_preload(function);
 	if (!IsUnderPostmaster)
 		ereport(ERROR,
@@ -164,11 +165,12 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 
 /*
  * True if the role's limits allow another lease.  new_bundle: the lease is the first of its
- * call, and needs a bundle, too.  The caller must hold db->lock.
+ * call, and needs a bundle, too.  The caller holds db->lock.
  */
 bool
 jobq_may_lease(JobqDatabase *db, Oid role, bool new_bundle)
 {
+	AssertLocked(db->lock);
 	return jobq_share_left(db->shares, role, JOBQ_OF_LEASES) &&
 		(!new_bundle || jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES));
 }
@@ -219,14 +221,14 @@ no_place(JobqDatabase *db, Oid role)
 
 /*
  * Lease the next job of the reservation.  The job has its permits already.  Cannot fail.  The
- * caller must hold db->lock exclusively, and must have called jobq_lease_room() for two
- * leases.
+ * caller holds db->lock, and has called jobq_lease_room() for two leases.
  */
 void
 jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now)
 {
 	JobqDatabase *db = reservation->db;
 
+	AssertExclusive(reservation->db->lock);
 	if (reservation->bundle == JOBQ_NONE)
 	{
 		reservation->bundle = jobq_lease_bundle(db, GetUserId());
@@ -379,7 +381,7 @@ joins(const JobqJob *job, int n, int *together)
 /*
  * Verify the popped jobs, add the valid ones to the result of rsinfo, and make their leases
  * durable.  Other jobs are turned away.  Returns the number of jobs in the result.  The caller
- * must hold no lock.
+ * holds no lock.
  */
 int
 jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
@@ -423,6 +425,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	Relation	rel = jobq_open_jobs();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
+	AssertUnlocked();
 	jobq_check_types(rsinfo->setDesc, types, NATTS);
 	for (int i = 0; i < reservation->npopped; i++)
 	{

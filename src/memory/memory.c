@@ -95,6 +95,19 @@ jobq_extra_lock(JobqExtraLock which)
 	return &GetNamedLWLockTranche("jobq")[1 + which].lock;
 }
 
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Does this process hold a LWLock of jobq?  For AssertUnlocked().
+ */
+bool
+jobq_holds_lock(void)
+{
+	return LWLockAnyHeldByMe(jobq_shared->lock,
+							 1 + JOBQ_NEXTRA_LOCKS + jobq_max_databases,
+							 sizeof(LWLockPadded));
+}
+#endif
+
 static void
 init_areas(JobqAreaOwner owner, void *of, char **at)
 {

@@ -304,13 +304,16 @@ typedef struct JobqShared
 } JobqShared;
 
 /*
- * This process holds the LWLock, in any mode or exclusively.  The postmaster initializes the
- * shared memory without locks.  The server cannot tell which process holds a spinlock.
+ * This process holds the LWLock, in any mode or exclusively; or it holds no LWLock of jobq.
+ * The postmaster initializes the shared memory without locks.  The server cannot tell which
+ * process holds a spinlock.
  */
 #define AssertLocked(lock) \
 	Assert(!IsUnderPostmaster || LWLockHeldByMe(lock))
 #define AssertExclusive(lock) \
 	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(lock, LW_EXCLUSIVE))
+#define AssertUnlocked() \
+	Assert(jobq_shared == NULL || !jobq_holds_lock())
 
 /* Locks of the cluster, for areas. */
 typedef enum JobqExtraLock
@@ -345,6 +348,9 @@ typedef struct JobqArea
 extern void jobq_shmem_request(const JobqArea *const *areas, int nareas);
 extern bool jobq_shmem_startup(void);
 extern LWLock *jobq_extra_lock(JobqExtraLock which);
+#ifdef USE_ASSERT_CHECKING
+extern bool jobq_holds_lock(void);
+#endif
 extern void jobq_require_preload(const char *what);
 extern bool jobq_names_database(void);
 extern void jobq_warn_if_not_served(void);

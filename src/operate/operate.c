@@ -126,8 +126,7 @@ jobq_check_finished(int64 id)
  * was made.  False if no worker runs the job.  With a dead worker, false also if the failure
  * is already being recorded, or if there is no scheduler.
  *
- * Takes jobq_shared->lock in shared mode and the mutex of the slot.  The caller must hold
- * neither.
+ * Takes jobq_shared->lock in shared mode and the mutex of the slot.
  */
 bool
 jobq_ask_to_stop(int64 id)
@@ -136,6 +135,7 @@ jobq_ask_to_stop(int64 id)
 	JobqSlot   *slot = db != NULL ? jobq_slot_names_job(db, id) : NULL;
 	bool		asked = false;
 
+	AssertUnlocked();
 	if (slot == NULL)
 		return false;
 

@@ -251,7 +251,6 @@ listen_ahead(const int64 *ids, int nids, int *places, JobqStatus *statuses)
  * Wait until all jobs are finished or the timeout has passed, and fill in their statuses.  The
  * jobs are awaited in sequence.  first_place: index of this session's entry in the list for
  * the first job, or -1.  ERROR if a job does not exist, or belongs to the current transaction.
- * The caller must hold no lock.
  */
 static void
 wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
@@ -262,6 +261,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
 	int		   *places = palloc(sizeof(int) * (nids + 1));
 	Datum		from = jobq_waiters_from_here();
 
+	AssertUnlocked();
 	jobq_require(JOBQ_MAY_ALL);
 	jobq_require_preload(function);
 

@@ -374,8 +374,8 @@ typedef struct CountingSaw
 }			CountingSaw;
 
 /*
- * Determine how to add a note to the slot.  The caller holds the slot's mutex, and
- * JobqStats.lock if "locked".
+ * Determine how to add a note to the slot.  The caller holds the slot's mutex.  locked: the
+ * caller also holds JobqStats.lock.
  *
  * While the slot has no mark, or while the lock is held, the stored snapshot of the base does
  * not change.  If the snapshot saw this transaction, the counted gauge already includes the
@@ -387,6 +387,7 @@ counting_saw(const JobqStat *stat, bool locked)
 	CountingSaw saw = {.gauge = true};
 	bool		missed;
 
+	Assert(!locked || LWLockHeldByMe(jobq_stats->lock));
 	if (stat->count != 0 && !locked)
 	{
 		saw.wait = true;

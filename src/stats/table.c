@@ -115,6 +115,7 @@ jobq_stats_base(Oid dboid, Oid jobs, bool make, TimestampTz now)
 	JobqStatBase *free = NULL;
 	JobqStat   *stat;
 
+	AssertLocked(jobq_stats->lock);
 	for (int i = 0; i < jobq_max_databases; i++)
 	{
 		JobqStatBase *base = &jobq_stats->bases[i];
@@ -170,7 +171,9 @@ jobq_stats_hash(const JobqStatBase *base, int32 queue_id, const char *kind,
 	return hash;
 }
 
-/* Return the slot of the name, or JOBQ_NONE.  The caller must hold the lock. */
+/*
+ * Return the slot of the name, or JOBQ_NONE.
+ */
 static uint32
 find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
 	 const char *tenant, int tenant_length, uint64 hash)
@@ -178,6 +181,7 @@ find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length
 	bool		other = kind_length < 0;
 	uint32		place = jobq_stats->bucket[hash % jobq_stats->nstats];
 
+	AssertLocked(jobq_stats->lock);
 	for (; place != JOBQ_NONE; place = jobq_stats->stats[place].next)
 	{
 		const JobqStat *stat = &jobq_stats->stats[place];
@@ -304,6 +308,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 									  JOBQ_OF_STATS) < jobq_stats->nstats / FEW;
 	uint32		oldest = JOBQ_NONE;
 
+	AssertExclusive(jobq_stats->lock);
 	if (!may_take(role, other))
 	{
 		if (is_full(base, role, other, now))
@@ -333,17 +338,20 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 	return take_free();
 }
 
-/* Return the slot "(other)" of the queue, or JOBQ_NONE.  The caller must hold the lock. */
+/*
+ * Return the slot "(other)" of the queue, or JOBQ_NONE.
+ */
 static uint32
 find_other(const JobqStatBase *base, int32 queue_id, uint64 *hash)
 {
+	AssertLocked(jobq_stats->lock);
 	*hash = jobq_stats_hash(base, queue_id, NULL, -1, NULL, 0);
 	return find(base, queue_id, NULL, -1, NULL, 0, *hash);
 }
 
 /*
  * Return the slot "(other)" of the queue, or the slot of the database.  may_free: a name may
- * be evicted for it.  The caller must hold the lock exclusively.
+ * be evicted for it.
  */
 static uint32
 other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
@@ -352,6 +360,7 @@ other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
 	uint64		hash;
 	uint32		place = find_other(base, queue_id, &hash);
 
+	AssertExclusive(jobq_stats->lock);
 	if (place == JOBQ_NONE && (may_free || may_take(role, true)))
 	{
 		place = take(base, role, true, now);
@@ -402,7 +411,7 @@ has_counts(const JobqCounts *counts)
 
 /*
  * Free a slot.  keep: add the counts to "(other)" of the queue.  The counts of "(other)" are
- * added to the slot of the database.  The caller must hold the lock exclusively.
+ * added to the slot of the database.
  */
 static void
 give_up(uint32 place, bool keep, TimestampTz now)
@@ -412,6 +421,7 @@ give_up(uint32 place, bool keep, TimestampTz now)
 	uint32	   *link = &jobq_stats->bucket[stat->hash % jobq_stats->nstats];
 	JobqStatName name = stat->name;
 
+	AssertExclusive(jobq_stats->lock);
 	while (*link != place)
 		link = &jobq_stats->stats[*link].next;
 	*link = stat->next;

@@ -17,19 +17,26 @@
 
 static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
 
-/* Clear all counters, because the memory was assigned to another database. */
+/*
+ * Clear all counters, because the memory was assigned to another database.  The caller holds
+ * db->lock.
+ */
 void
 jobq_lengths_clear(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	memset(db->lengths->lengths, 0, sizeof(db->lengths->lengths));
 	db->lengths->nlengths = 0;
 	db->lengths->nprepared = 0;
 }
 
-/* Return the counter of the queue, or NULL. Caller must hold db->lock. */
+/*
+ * Return the counter of the queue, or NULL.  The caller holds db->lock.
+ */
 JobqLength *
 jobq_length_find(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
+	AssertLocked(db->lock);
 	for (int i = 0; i < db->lengths->nlengths; i++)
 		if (db->lengths->lengths[i].queue_id == queue_id && db->lengths->lengths[i].jobs == jobs)
 			return &db->lengths->lengths[i];
@@ -38,13 +45,14 @@ jobq_length_find(JobqDatabase *db, int32 queue_id, Oid jobs)
 
 /*
  * Return the counter of the queue, and create it if needed.  Returns NULL if all slots are
- * used.  Caller must hold db->lock exclusively.
+ * used.  The caller holds db->lock.
  */
 JobqLength *
 jobq_length_make(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
 	JobqLength *length = jobq_length_find(db, queue_id, jobs);
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < db->lengths->nlengths && length == NULL; i++)
 		if (db->lengths->lengths[i].queue_id == 0)
 			length = &db->lengths->lengths[i];
@@ -89,13 +97,14 @@ jobq_lengths_free(JobqDatabase *db)
 }
 
 /*
- * Return the positions reserved by prepared transactions.  Caller must hold db->lock.
+ * Return the positions reserved by prepared transactions.
  */
 static int64
 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
 	int64		n = 0;
 
+	AssertLocked(db->lock);
 	for (int i = 0; i < db->lengths->nprepared; i++)
 		if (db->lengths->prepared[i].queue_id == queue_id &&
 			db->lengths->prepared[i].jobs == jobs)
@@ -104,24 +113,26 @@ prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
 }
 
 /*
- * Return the number of jobs of a counted queue, with those of open transactions.  Caller must
- * hold db->lock.
+ * Return the number of jobs of a counted queue, with those of open transactions.  The caller
+ * holds db->lock.
  */
 int64
 jobq_length_now(JobqDatabase *db, const JobqLength *length)
 {
+	AssertLocked(db->lock);
 	return length->committed + length->reserved +
 		prepared_places(db, length->queue_id, length->jobs);
 }
 
 /*
  * Wake a session waiting for a position in the queue.  The woken session wakes the next one,
- * so that the cost does not depend on the number of waiting sessions.  Caller must hold
- * db->lock exclusively.  Cannot fail.
+ * so that the cost does not depend on the number of waiting sessions.  The caller holds
+ * db->lock.  Cannot fail.
  */
 void
 jobq_length_tell(JobqDatabase *db, JobqLength *length)
 {
+	AssertExclusive(db->lock);
 	if (length->waiting > 0)
 	{
 		length->freed++;

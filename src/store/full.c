@@ -61,8 +61,8 @@ refuse(const JobqQueue *queue, int64 length, int n, bool waited)
 /*
  * Reserve positions for n new jobs like this one, in its queue.  If the queue has too few
  * positions, follow its on_full: raise an error, wait, or cancel waiting jobs.  ERROR if no
- * room can be made, or after jobq.enqueue_timeout or lock_timeout.  The caller must hold no
- * LWLock.
+ * room can be made, or after jobq.enqueue_timeout or lock_timeout.  The caller holds no
+ * lock.
  */
 void
 jobq_length_reserve(const JobqJob *job, int n)
@@ -71,6 +71,7 @@ jobq_length_reserve(const JobqJob *job, int n)
 	int			rounds = 0;
 	bool		waited = false;
 
+	AssertUnlocked();
 	for (;;)
 	{
 		JobqQueue	buffer;

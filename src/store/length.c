@@ -363,7 +363,7 @@ count_queue(JobqDatabase *db, int32 queue_id)
 }
 
 /*
- * Apply the notes after the commit.  Caller must hold db->lock exclusively.  Cannot fail.
+ * Apply the notes after the commit.  Cannot fail.
  */
 static void
 length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
@@ -372,6 +372,7 @@ length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	JobqLengthNote *notes;
 	int			n = jobq_length_notes(&notes);
 
+	AssertExclusive(db->lock);
 	for (int i = 0; i < n; i++)
 	{
 		JobqLengthNote *note = &notes[i];
@@ -458,14 +459,14 @@ length_prepare(void)
 }
 
 /*
- * Request a recount of all queues after a change of the table without notes.  Caller must hold
- * db->lock exclusively.  Cannot fail.
+ * Request a recount of all queues after a change of the table without notes.  Cannot fail.
  */
 static void
 length_recount(JobqDatabase *db)
 {
 	if (db == NULL)
 		return;
+	AssertExclusive(db->lock);
 	db->lengths->recounts++;
 	for (int i = 0; i < db->lengths->nlengths; i++)
 	{

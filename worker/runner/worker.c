@@ -245,25 +245,27 @@ turn_measured(int64 *processor_time)
 }
 
 /*
- * Correct the charge by the actual cost of the job.  The caller holds db->lock exclusively.
+ * Correct the charge by the actual cost of the job.
  */
 static void
 turn_over(int64 processor_time)
 {
+	AssertExclusive(my_db->lock);
 	jobq_turn_settle(my_db, &taken, processor_time - taken_at,
 					 !my_slot->holding->unused);
 	taken.charged = 0;
 }
 
 /*
- * True if this worker must exit because another role needs its place.  Not more workers exit
- * than wanted.  The caller holds db->lock exclusively.
+ * True if this worker must exit because another role needs its place.  Not more
+ * workers exit than wanted.
  */
 static bool
 make_room(void)
 {
 	int			pool = my_slot->pool;
 
+	AssertExclusive(my_db->lock);
 	if (my_slot->yields_anyway)
 		my_slot->retire = true;
 	else if (my_db->wanted[pool] > 0)

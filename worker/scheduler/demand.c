@@ -77,7 +77,7 @@ demand_read(const JobqPoolSet *pools, TimestampTz now)
 }
 
 /*
- * Read the heaps of lanes with jobs ready for workers.  Caller holds db->lock.
+ * Read the heaps of lanes with jobs ready for workers.
  *
  * In quarantine, only one job may run at a time.
  */
@@ -87,6 +87,7 @@ read_lanes(LaneDemand *lanes, TimestampTz now)
 	JobqReady  *ready = my_db->ready;
 	int			n = 0;
 
+	AssertExclusive(my_db->lock);
 	for (uint32 r = ready->roles_head; r != JOBQ_NONE; r = ready->roles[r].next)
 		for (uint32 i = ready->roles[r].heaps; i != JOBQ_NONE; i = ready->heaps[i].next)
 		{
@@ -107,13 +108,14 @@ read_lanes(LaneDemand *lanes, TimestampTz now)
 }
 
 /*
- * Read the workers of this database.  Caller holds db->lock.
+ * Read the workers of this database.
  */
 static int
 read_workers(WorkerView *workers, TimestampTz now)
 {
 	int			n = 0;
 
+	AssertLocked(my_db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		const JobqSlot *slot = &jobq_shared->slots[i];

@@ -300,7 +300,7 @@ find_ended(TimestampTz *now, Ended *ended)
 /*
  * Count the leases of the same reservation held together with each of these leases.
  * The leases keep the number, so that the last lease, which may end much later, does
- * not look like a lease held alone.  Caller holds db->lock exclusively.
+ * not look like a lease held alone.
  */
 static void
 count_lost(Ended *ended, int n)
@@ -308,6 +308,7 @@ count_lost(Ended *ended, int n)
 	Reserved	lost[MAX_ENDED] = {0};
 	int			nlost = 0;
 
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < n; i++)
 		lost[i].token = ended[i].token;
 	qsort(lost, n, sizeof(Reserved), compare_ids);

@@ -62,13 +62,13 @@ static int	nlacking = 0;
 
 /*
  * Jobs now need permits of this limiter and did not before.  Count the running jobs,
- * and take back prefetched jobs from the workers, because they have no permits.  Caller
- * holds db->lock exclusively.
+ * and take back prefetched jobs from the workers, because they have no permits.
  */
 static void
 begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 			   JobqWakeList *wake)
 {
+	AssertExclusive(my_db->lock);
 	if (all && my_db->limits->limiters[index].queue_id != 0)
 		count_running(index);
 	if (tenants && !my_db->limits->limiters[index].keyed)
@@ -81,8 +81,7 @@ begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 }
 
 /*
- * Update a limiter in use with the policy from the tables.  Caller holds db->lock
- * exclusively.
+ * Update a limiter in use with the policy from the tables.
  */
 static void
 set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
@@ -91,6 +90,7 @@ set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
 	bool		counted = jobq_limiter_counts(limiter);
 	bool		tenants = jobq_tenants_limited(limiter);
 
+	AssertExclusive(my_db->lock);
 	if (limiter->fair_cpu != now_is->fair_cpu)
 		jobq_turns_begin(my_db, index);
 	limiter->fair = now_is->fair;
@@ -124,11 +124,12 @@ set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
 
 /*
  * Add limiters for new policies.  "wait" selects the policies whose jobs must wait for
- * a limiter, or the rest.  Caller holds db->lock exclusively.
+ * a limiter, or the rest.
  */
 static void
 add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
 {
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < n; i++)
 	{
 		uint16		index;
@@ -155,7 +156,7 @@ add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
  * Replace the set of limiters by the policies read.  Existing limiters keep their
  * counts.  Limiters without a policy are dropped, and new policies get a limiter while
  * slots last.  "stays" and "begins" are zeroed arrays with room for all limiters.
- * Returns the number of policies without a slot.  Caller holds db->lock exclusively.
+ * Returns the number of policies without a slot.
  */
 static int
 take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stays,
@@ -164,6 +165,7 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 	bool		forgotten = false;
 	int			without_place;
 
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < n; i++)
 	{
 		uint16		index = jobq_limiter_find(my_db, limiters[i].queue_id,
@@ -340,11 +342,11 @@ membership_changed(const Members *members)
 
 /*
  * Remove permits of dropped limiters from running jobs, leases, offers and groups.
- * Caller holds db->lock exclusively.
  */
 static void
 forget_permits(const bool *stays)
 {
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].database == my_db_index)
 			forget_permit(&jobq_shared->slots[i].holding->permits, stays);
@@ -373,14 +375,14 @@ forget_permit(JobqPermits *permits, const bool *stays)
 }
 
 /*
- * Count the jobs already running at a new limiter of a queue.  Caller holds db->lock
- * exclusively.
+ * Count the jobs already running at a new limiter of a queue.
  */
 static void
 count_running(uint16 index)
 {
 	JobqLimiter *limiter = &my_db->limits->limiters[index];
 
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -415,13 +417,14 @@ count_running(uint16 index)
 
 /*
  * Count a running job at this limiter from now on, instead of the previous limiter.
- * The limit key of the job is unknown.  Caller holds db->lock exclusively.
+ * The limit key of the job is unknown.
  */
 static void
 count_at(JobqPermits *permits, uint16 index, TimestampTz now, JobqWakeList *wake)
 {
 	JobqPermits left = JOBQ_NO_PERMITS;
 
+	AssertExclusive(my_db->lock);
 	left.kind = permits->kind;
 	left.limit_key = permits->limit_key;
 	permits->kind = index;
@@ -432,14 +435,15 @@ count_at(JobqPermits *permits, uint16 index, TimestampTz now, JobqWakeList *wake
 }
 
 /*
- * Assign each running job to the limiter of its kind, or the limiter named by the kind,
- * or else by the queue.  A job that bypasses the limiter is left out.  Prefetched jobs
- * of the worker are taken back, so that the worker does not keep a permit for them.
- * Caller holds db->lock exclusively.
+ * Assign each running job to the limiter of its kind, or the limiter named by the
+ * kind, or else by the queue.  A job that bypasses the limiter is left out.
+ * Prefetched jobs of the worker are taken back, so that the worker does not keep a
+ * permit for them.
  */
 static void
 count_limited(const Members *members, TimestampTz now, JobqWakeList *wake)
 {
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -560,8 +564,7 @@ load(TimestampTz now)
 }
 
 /*
- * Return the permits of a lease found after a start.  Caller holds db->lock
- * exclusively.
+ * Return the permits of a lease found after a start.  The caller holds db->lock.
  */
 JobqPermits
 limits_of_lease(const JobqPush *push)
@@ -573,6 +576,7 @@ limits_of_lease(const JobqPush *push)
 	uint32		key = jobq_tenant_count(my_db, JOBQ_KEYS_OF(push->kind),
 										push->limit_key, jobq_now());
 
+	AssertExclusive(my_db->lock);
 	lane.queue_limiter = jobq_limiter_find(my_db, push->queue_id, 0);
 	lane.kind_limiter = push->kind == 0 ? JOBQ_NO_LIMITER
 		: jobq_limiter_find(my_db, 0, push->kind);

@@ -40,11 +40,12 @@ wants_place(const JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * Count the workers of each database.  Caller holds jobq_shared->lock exclusively.
+ * Count the workers of each database.
  */
 static void
 count_workers(void)
 {
+	AssertExclusive(jobq_shared->lock);
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		jobq_shared->databases[i].nworkers = 0;
 	for (int i = 0; i < jobq_shared->nslots; i++)
@@ -59,8 +60,8 @@ count_workers(void)
 
 /*
  * Find a free slot for a worker of this database.  Returns -1 if there is none, or if
- * all are for other databases (*others is then true).  Caller holds jobq_shared->lock
- * exclusively.
+ * all are for other databases (*others is then true).  The caller holds
+ * jobq_shared->lock.
  */
 int
 places_find(TimestampTz now, bool *others)
@@ -70,6 +71,7 @@ places_find(TimestampTz now, bool *others)
 	int			before = 0;
 	int			found = -1;
 
+	AssertExclusive(jobq_shared->lock);
 	count_workers();
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)

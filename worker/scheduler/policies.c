@@ -297,7 +297,7 @@ policies_tell_missing(const Missing *missing, TimestampTz now)
 /*
  * Find the limiter for jobs of this kind in this queue, apart from the limiter of the
  * queue itself; see jobq_limiter_of().  Returns JOBQ_NO_LIMITER if there is none.
- * "kind" is 0 if unknown.  Caller holds db->lock.
+ * "kind" is 0 if unknown.  The caller holds db->lock.
  */
 uint16
 policies_limiter(const Members *members, int32 queue_id, uint32 kind)
@@ -307,6 +307,7 @@ policies_limiter(const Members *members, int32 queue_id, uint32 kind)
 	const Member *found = NULL;
 	uint16		index;
 
+	AssertLocked(my_db->lock);
 	if (kind != 0)
 	{
 		index = jobq_limiter_find(my_db, 0, kind);

@@ -53,13 +53,14 @@ Duty		rank_duty = {
 };
 
 /*
- * Collect the queues with lanes.  Caller holds db->lock.
+ * Collect the queues with lanes.
  */
 static int
 queues_of_lanes(QueueRank *ranks)
 {
 	int			n = 0;
 
+	AssertLocked(my_db->lock);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		const JobqLane *lane = &my_db->ready->lanes[i];
@@ -161,7 +162,7 @@ is_paused_alone(const QueueRank *rank, const JobqLane *lane)
 }
 
 /*
- * Update all lanes of the queue.  Caller holds db->lock exclusively.
+ * Update all lanes of the queue.
  */
 static void
 rank_lanes(const QueueRank *rank)
@@ -169,6 +170,7 @@ rank_lanes(const QueueRank *rank)
 	JobqParty  *queue = jobq_party_find(my_db, rank->queue_id, 0);
 	uint16		order = jobq_order_find(my_db, rank->rank);
 
+	AssertExclusive(my_db->lock);
 	for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes; i != JOBQ_NONE;
 		 i = my_db->ready->lanes[i].party_next)
 	{

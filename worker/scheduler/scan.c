@@ -76,6 +76,7 @@ wanted(const JobqLane *lane, TimestampTz now)
 static bool
 no_room(const JobqLane *lane, TimestampTz now)
 {
+	AssertExclusive(my_db->lock);
 	return lane->more && lane->next_due > now &&
 		!jobq_lane_gets_entry(my_db, lane);
 }
@@ -86,6 +87,7 @@ no_room(const JobqLane *lane, TimestampTz now)
 static bool
 is_starved(const JobqLane *lane)
 {
+	AssertExclusive(my_db->lock);
 	return lane->in_use && lane->more && lane->count == 0 &&
 		!lane->quarantine && !jobq_lane_is_closed(my_db, lane);
 }
@@ -264,6 +266,7 @@ next_due(TimestampTz plan, TimestampTz now)
 	JobqLane   *lane;
 	uint32	   *from = &my_db->ready->expected;
 
+	AssertExclusive(my_db->lock);
 	while ((from = jobq_lane_next_expected(my_db, from, &lane)) != NULL)
 		if (!lane->paused)
 			due = Min(due, lane->next_due);

@@ -209,13 +209,14 @@ begin(void)
 /*
  * Clear the ready set of the previous scheduler, because it is outdated.  A worker may
  * still run a job of the quarantine, so keep the slot of a worker in quarantine.
- * Caller holds jobq_shared->lock and my_db->lock exclusively.
  */
 static void
 forget_ready(void)
 {
 	int			quarantined = my_db->ready->quarantine_slot;
 
+	AssertExclusive(jobq_shared->lock);
+	AssertExclusive(my_db->lock);
 	jobq_ready_clear(my_db);
 	if (quarantined >= 0 &&
 		jobq_shared->slots[quarantined].database == my_db_index &&

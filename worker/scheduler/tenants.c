@@ -20,12 +20,13 @@ static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
  * Count the running jobs of the queue for their tenants, because the queue has new
- * limits for tenants.  A job reserved by a consumer before its queue had tenants is not
- * counted.  Caller holds db->lock exclusively.
+ * limits for tenants.  A job reserved by a consumer before its queue had tenants is
+ * not counted.  The caller holds db->lock.
  */
 void
 tenants_begin_to_count(int32 queue_id, TimestampTz now)
 {
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];

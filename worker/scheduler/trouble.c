@@ -110,11 +110,12 @@ trouble_over(const char *what)
 }
 
 /*
- * The clock was put back by "by" microseconds.  Caller holds db->lock exclusively.
+ * The clock was put back by "by" microseconds.  The caller holds db->lock.
  */
 void
 trouble_put_back(int64 by)
 {
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
 	{
 		JobqTrouble *trouble = &my_db->troubles[i];

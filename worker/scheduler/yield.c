@@ -265,12 +265,12 @@ yield_to_more(Places *places, PoolDemand *pool, int index)
 }
 
 /*
- * Publish the decisions in the slots, and wake the workers.  Caller holds db->lock
- * exclusively.
+ * Publish the decisions in the slots, and wake the workers.
  */
 static void
 tell(const Demand *demand, TimestampTz now)
 {
+	AssertExclusive(my_db->lock);
 	for (int i = 0; i < demand->nworkers; i++)
 	{
 		const WorkerView *worker = &demand->workers[i];
