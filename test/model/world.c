@@ -1394,12 +1394,14 @@ calm_down(void)
 			break;
 		if (db->wake_at > world.now + USECS_PER_HOUR || ++idle > 5000)
 		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			for (int i = 0; i < MAX_ROWS; i++)
 				if (ALIVE(&world.rows[i]) && !may_wait(&world.rows[i]))
 				{
 					show_lane(&world.rows[i]);
 					model_fail("job %d is never run", (int) world.rows[i].job.key.id);
 				}
+			LWLockRelease(db->lock);
 		}
 		world.now = Max(world.now, db->wake_at);
 		rows_age();
