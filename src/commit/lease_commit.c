@@ -103,7 +103,7 @@ jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token)
 	{
 		in_time = lease->until > jobq_now();
 		if (lease->state == JOBQ_LEASE_HELD)
-			lease->state = JOBQ_LEASE_LEAVING;
+			jobq_lease_to(db, lease, JOBQ_LEASE_LEAVING);
 	}
 	LWLockRelease(db->lock);
 	return in_time;
@@ -221,7 +221,8 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		switch (pending->action)
 		{
 			case LEASE_TAKE:
-				lease->state = JOBQ_LEASE_HELD;
+				Assert(lease->state != JOBQ_LEASE_LEAVING);
+				jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
 				lease->stat = pending->stat;
 				if (pending->name != 0)
 					lease->name = pending->name;
@@ -289,7 +290,7 @@ stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
 	if (lease == NULL || lease->token != pending->token ||
 		lease->state != JOBQ_LEASE_LEAVING)
 		return;
-	lease->state = JOBQ_LEASE_HELD;
+	jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
 	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 	if (lease->until < db->wake_at)
 		wake->scheduler = true;

@@ -168,14 +168,15 @@ typedef struct JobqDatabase
 	struct JobqLengths *lengths;	/* store.h */
 } JobqDatabase;
 
+/* Changed by jobq_slot_to() only. */
 typedef enum JobqSlotState
 {
 	JOBQ_SLOT_FREE = 0,			/* -> STARTING, set by a scheduler */
-	JOBQ_SLOT_STARTING,			/* registered; -> ATTACHED by the worker, DEAD
-								 * by the scheduler */
+	JOBQ_SLOT_STARTING,			/* registered; -> ATTACHED by the worker, FREE
+								 * by the scheduler or the launcher */
 	JOBQ_SLOT_ATTACHED,			/* -> DEAD by the worker's exit hook */
 	JOBQ_SLOT_DEAD,				/* -> FREE by the scheduler, after charging
-								 * the job */
+								 * the job, or by the launcher */
 } JobqSlotState;
 
 /* Why a worker was asked to stop.  A higher value replaces a lower one. */
@@ -375,6 +376,7 @@ extern bool jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, boo
 extern JobqSlot *jobq_my_slot;
 extern bool jobq_tells_by_relay;
 extern void jobq_slot_job_over(void);
+extern void jobq_slot_to(JobqSlot *slot, JobqSlotState state);
 extern uint64 jobq_owe_cancel(JobqDatabase *db, int64 job_id);
 extern void jobq_cancel_paid(JobqDatabase *db, uint64 ticket);
 

@@ -230,6 +230,32 @@ jobq_slot_job_over(void)
 }
 
 /*
+ * Change the state of a slot, and count the dead workers of its database.  The caller holds
+ * jobq_shared->lock.
+ */
+void
+jobq_slot_to(JobqSlot *slot, JobqSlotState state)
+{
+	JobqDatabase *db = &jobq_shared->databases[slot->database];
+	JobqSlotState before = slot->state;
+
+	AssertExclusive(jobq_shared->lock);
+	Assert(state != JOBQ_SLOT_FREE || before == JOBQ_SLOT_STARTING ||
+		   before == JOBQ_SLOT_DEAD);
+	Assert(state != JOBQ_SLOT_STARTING || before == JOBQ_SLOT_FREE);
+	Assert(state != JOBQ_SLOT_ATTACHED || before == JOBQ_SLOT_STARTING);
+	Assert(state != JOBQ_SLOT_DEAD || before == JOBQ_SLOT_ATTACHED);
+	slot->state = state;
+	if (state == JOBQ_SLOT_DEAD)
+		db->ndead++;
+	else if (before == JOBQ_SLOT_DEAD)
+	{
+		Assert(db->ndead > 0);
+		db->ndead--;
+	}
+}
+
+/*
  * Record a pending cancellation of a job that may run again, because its worker could no
  * longer stop the job.  Returns a ticket for jobq_cancel_paid(), or 0 if there is no room.
  * Cannot fail; takes db->lock exclusively.

@@ -141,6 +141,8 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	JobqLease  *lease;
 
 	AssertExclusive(db->lock);
+	Assert(job->key.id != 0 && jobq_lease_find(db, job->key.id) == NULL);
+	Assert(db->leases->bundles[bundle].outstanding > 0);
 	if (index == JOBQ_NONE)
 		return NULL;
 	lease = &db->leases->leases[index];
@@ -180,6 +182,20 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 }
 
 /*
+ * Change the state of a lease.  A pending lease whose row was read by the scheduler is held
+ * already when the reserving session reports its commit.
+ */
+void
+jobq_lease_to(JobqDatabase *db, JobqLease *lease, JobqLeaseState state)
+{
+	AssertExclusive(db->lock);
+	Assert(lease->id != 0);
+	Assert(state == JOBQ_LEASE_HELD ||
+		   (state == JOBQ_LEASE_LEAVING && lease->state == JOBQ_LEASE_HELD));
+	lease->state = state;
+}
+
+/*
  * Limit a lease by the job's timeout.  Extensions by the consumer cannot exceed the deadline.
  */
 void
@@ -202,6 +218,7 @@ lease_free(JobqDatabase *db, JobqLease *lease)
 	uint32	   *link = &db->leases->bucket[bucket_of(lease->id)];
 
 	AssertExclusive(db->lock);
+	Assert(lease->id != 0 && db->leases->nleases > 0);
 	if (lease->lines.n > 0)
 		jobq_lines_clear(&lease->lines);
 	while (*link != index)
@@ -225,6 +242,8 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 				TimestampTz until)
 {
 	AssertExclusive(db->lock);
+	Assert(lease->id != 0);
+	Assert(bundle == JOBQ_NONE || db->leases->bundles[bundle].outstanding > 0);
 	if (bundle != JOBQ_NONE)
 	{
 		jobq_share_give(db->shares, db->leases->bundles[lease->bundle].account,

@@ -19,9 +19,11 @@
  */
 typedef enum JobqLeaseState
 {
-	JOBQ_LEASE_PENDING = 0,		/* the reserving transaction is still open */
-	JOBQ_LEASE_HELD,
-	JOBQ_LEASE_LEAVING,			/* an open transaction ends the lease */
+	JOBQ_LEASE_PENDING = 0,		/* the reserving transaction is still open; ->
+								 * HELD */
+	JOBQ_LEASE_HELD,			/* -> LEAVING */
+	JOBQ_LEASE_LEAVING,			/* an open transaction ends the lease; -> HELD
+								 * if it rolls back */
 } JobqLeaseState;
 
 #define JOBQ_LEASE_MESSAGE	36
@@ -47,7 +49,7 @@ typedef struct JobqLease
 	uint32		name;			/* hash of the job's kind, limited or not; 0:
 								 * not known before the lease is held */
 	bool		quarantine;
-	uint8		state;
+	uint8		state;			/* JOBQ_LEASE_*: changed by jobq_lease_to() */
 	bool		extended;
 	uint16		lost;			/* number of leases with the token that were
 								 * held when the first of them expired, since
@@ -124,6 +126,8 @@ extern JobqLease *jobq_lease_find(JobqDatabase *db, int64 id);
 extern JobqLease *jobq_lease_add(JobqDatabase *db, const JobqPush *job,
 								 int64 token, TimestampTz until,
 								 uint32 bundle);
+extern void jobq_lease_to(JobqDatabase *db, JobqLease *lease,
+						  JobqLeaseState state);
 extern void jobq_lease_limit(JobqDatabase *db, JobqLease *lease,
 							 TimestampTz deadline);
 extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,

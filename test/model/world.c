@@ -821,7 +821,7 @@ session_look(int s)
 
 			token = ++world.next_token;
 			lease = jobq_lease_add(db, &job, token, world.now + LEASE_TIME, bundle);
-			lease->state = JOBQ_LEASE_HELD;
+			jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
 			db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 			jobq_lease_bundle_release(db, bundle);
 		}

@@ -369,15 +369,14 @@ leave_database(int index)
 		if (slot->state == JOBQ_SLOT_DEAD)
 		{
 			process_slot_gone(db, slot, true, false, now);
-			slot->state = JOBQ_SLOT_FREE;
-			db->ndead--;
+			jobq_slot_to(slot, JOBQ_SLOT_FREE);
 		}
 		else if (slot->state == JOBQ_SLOT_STARTING &&
 				 now > slot->started_at + PROCESS_ATTACH_TIMEOUT)
 		{
 			/* the worker never attached, and must not attach later */
 			slot->generation++;
-			slot->state = JOBQ_SLOT_FREE;
+			jobq_slot_to(slot, JOBQ_SLOT_FREE);
 		}
 		else
 			used = true;

@@ -376,7 +376,7 @@ attach(const WorkerStart *start)
 	my_slot->started_at = jobq_now();
 	my_slot->idle = false;
 	my_slot->connect_failed = true;
-	my_slot->state = JOBQ_SLOT_ATTACHED;
+	jobq_slot_to(my_slot, JOBQ_SLOT_ATTACHED);
 	LWLockRelease(jobq_shared->lock);
 
 	/*
@@ -447,8 +447,7 @@ worker_exit(int code, Datum arg)
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	my_slot->gave_back = gives_back;
 	my_slot->charging = false;
-	my_slot->state = JOBQ_SLOT_DEAD;
-	my_db->ndead++;
+	jobq_slot_to(my_slot, JOBQ_SLOT_DEAD);
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);
 

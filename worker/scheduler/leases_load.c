@@ -221,7 +221,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 				jobq_lease_limit(my_db, lease,
 								 Max(since + timeout * INT64CONST(1000), grace));
 			if (lease->state != JOBQ_LEASE_LEAVING)
-				lease->state = JOBQ_LEASE_HELD;
+				jobq_lease_to(my_db, lease, JOBQ_LEASE_HELD);
 			lease->extended = my_db->leases->bundles[lease->bundle].row.id != lease->token;
 			lease->stat = stat;
 			lease->name = name;

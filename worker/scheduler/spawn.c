@@ -374,7 +374,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->stop = JOBQ_STOP_NONE;
 		slot->stop_job = 0;
 		slot->jobs_done = slot->jobs_failed = 0;
-		slot->state = JOBQ_SLOT_STARTING;
+		jobq_slot_to(slot, JOBQ_SLOT_STARTING);
 		start.generation = slot->generation;
 	}
 	LWLockRelease(jobq_shared->lock);
@@ -394,7 +394,7 @@ spawn(int pool, Oid role, TimestampTz now)
 			return true;
 		}
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-		slot->state = JOBQ_SLOT_FREE;
+		jobq_slot_to(slot, JOBQ_SLOT_FREE);
 		jobq_shared->refused_at = now;
 		LWLockRelease(jobq_shared->lock);
 	}

@@ -154,7 +154,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 				if (now > slot->started_at + PROCESS_ATTACH_TIMEOUT)
 				{
 					slot->generation++;
-					slot->state = JOBQ_SLOT_FREE;
+					jobq_slot_to(slot, JOBQ_SLOT_FREE);
 					spawn_again(now, false);
 				}
 				else
@@ -193,8 +193,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		process_slot_gone(my_db, slot, job.live, job.unused, now);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->generation++;
-		slot->state = JOBQ_SLOT_FREE;
-		my_db->ndead--;
+		jobq_slot_to(slot, JOBQ_SLOT_FREE);
 		LWLockRelease(jobq_shared->lock);
 		if (job.no_entry)
 			hand_over(copy.job_id, now);
