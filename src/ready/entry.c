@@ -90,6 +90,9 @@ unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 	JobqEntry  *entry = &db->ready->entries[index];
 
 	AssertExclusive(db->lock);
+	Assert(lane->count > 0 && entry->lane == JOBQ_LANE_INDEX(db, lane));
+	Assert(entry->prev != JOBQ_NONE || lane->head == index);
+	Assert(entry->next != JOBQ_NONE || lane->tail == index);
 	if (entry->prev != JOBQ_NONE)
 		db->ready->entries[entry->prev].next = entry->next;
 	else
@@ -98,6 +101,7 @@ unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 		db->ready->entries[entry->next].prev = entry->prev;
 	else
 		lane->tail = entry->prev;
+	Assert(lane->heap == JOBQ_NONE || db->ready->heaps[lane->heap].nentries > 0);
 	if (lane->heap != JOBQ_NONE)
 		db->ready->heaps[lane->heap].nentries--;
 	if (--lane->count == 0)
@@ -169,6 +173,7 @@ entry_alloc(JobqDatabase *db, JobqLane *lane)
 {
 	uint32		index = place_take(db);
 
+	Assert(lane->in_use);
 	db->ready->entries[index].lane = JOBQ_LANE_INDEX(db, lane);
 	db->ready->roles[lane->role_index].nentries++;
 	return index;
@@ -182,6 +187,7 @@ entry_free(JobqDatabase *db, uint32 index)
 {
 	JobqLane   *lane = &db->ready->lanes[db->ready->entries[index].lane];
 
+	Assert(lane->in_use && db->ready->roles[lane->role_index].nentries > 0);
 	db->ready->roles[lane->role_index].nentries--;
 	place_give(db, index);
 }
@@ -493,6 +499,8 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 	JobqEntry  *entry;
 
 	AssertExclusive(db->lock);
+	Assert(after == JOBQ_NONE ||
+		   db->ready->entries[after].lane == JOBQ_LANE_INDEX(db, lane));
 	if (db->ready->nfree == 0 && !entry_evict(db, lane, false))
 		return NO_ENTRY;
 

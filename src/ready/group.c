@@ -325,8 +325,7 @@ unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
 	AssertExclusive(db->lock);
 	while (*link != JOBQ_NONE)
 	{
-		uint32		index = *link;
-		JobqEntry  *entry = &db->ready->entries[index];
+		JobqEntry  *entry = &db->ready->entries[*link];
 
 		if (entry->key.id != job_id)
 		{
@@ -334,11 +333,8 @@ unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
 			continue;
 		}
 		if (again)
-			group_spill(group, group_entry_priority(db, index), entry->key);
-		*link = entry->next;
-		group->nparked--;
-		db->ready->lanes[entry->lane].parked--;
-		entry_free(db, index);
+			group_spill(group, group_entry_priority(db, *link), entry->key);
+		entry_free(db, group_unlink(db, group, link));
 	}
 }
 

@@ -308,6 +308,7 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 	TimestampTz due = DT_NOEND;
 
 	AssertExclusive(db->lock);
+	Assert(group->id == 0 || (group->nparked == 0) == (group->head == JOBQ_NONE));
 	if (group->id == 0 || group->running > 0 || group->owner != 0 ||
 		group->others != JOBQ_OTHERS_NONE || group->called != 0 ||
 		group->nparked > 0 || group->spilled)

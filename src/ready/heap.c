@@ -95,7 +95,6 @@ jobq_order_find(JobqDatabase *db, const uint8 *rank)
 static bool
 is_fair(JobqDatabase *db, const JobqHeap *heap)
 {
-	AssertExclusive(db->lock);
 	return heap->queue_limiter != JOBQ_NO_LIMITER &&
 		db->limits->limiters[heap->queue_limiter].fair;
 }
@@ -195,6 +194,8 @@ take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 	uint32		child = merge(db, heap, NODE_OF(lane)->left, NODE_OF(lane)->right);
 
 	AssertExclusive(db->lock);
+	Assert(parent == JOBQ_NONE ? heap->root == lane
+		   : NODE_OF(parent)->left == lane || NODE_OF(parent)->right == lane);
 	if (child != JOBQ_NONE)
 		NODE_OF(child)->parent = parent;
 	if (parent == JOBQ_NONE)
@@ -317,6 +318,8 @@ limiters_leave(JobqDatabase *db, JobqHeap *heap)
 		if (limiters[i] == JOBQ_NO_LIMITER)
 			continue;
 		link = link_at(heap, limiters[i]);
+		Assert(link->prev != JOBQ_NONE ||
+			   db->ready->limited[limiters[i]] == heap - db->ready->heaps);
 		if (link->prev != JOBQ_NONE)
 			link_at(&db->ready->heaps[link->prev], limiters[i])->next = link->next;
 		else
@@ -332,7 +335,6 @@ limiters_leave(JobqDatabase *db, JobqHeap *heap)
 static uint32 *
 heap_list(JobqDatabase *db, const JobqHeap *heap)
 {
-	AssertExclusive(db->lock);
 	if (heap->tenant != JOBQ_NONE)
 		return &db->ready->parties[heap->tenant].heaps;
 	return heap->consumer ? &jobq_party_find(db, heap->queue_id, 0)->heaps
@@ -405,6 +407,7 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 	uint32	   *link = &ready->heap_bucket[heap_bucket(heap)];
 
 	AssertExclusive(db->lock);
+	Assert(heap->root == JOBQ_NONE && heap->lent == JOBQ_NONE && heap->nentries == 0);
 	heap_unmark(db, heap);
 	heap_unstick(db, heap);
 	while (*link != index)
@@ -454,6 +457,7 @@ heap_unmark(JobqDatabase *db, JobqHeap *heap)
 	AssertExclusive(db->lock);
 	if (!heap->marked)
 		return;
+	Assert(heap->marked_prev != JOBQ_NONE || ready->marked == heap - ready->heaps);
 	heap->marked = false;
 	if (heap->marked_prev != JOBQ_NONE)
 		ready->heaps[heap->marked_prev].marked_next = heap->marked_next;
@@ -494,6 +498,7 @@ heap_unstick(JobqDatabase *db, JobqHeap *heap)
 	AssertExclusive(db->lock);
 	if (!heap->stuck)
 		return;
+	Assert(heap->stuck_prev != JOBQ_NONE || ready->stuck == heap - ready->heaps);
 	heap->stuck = false;
 	if (heap->stuck_prev != JOBQ_NONE)
 		ready->heaps[heap->stuck_prev].stuck_next = heap->stuck_next;
@@ -529,7 +534,6 @@ note_place(JobqDatabase *db, const JobqLane *lane, double turn)
 {
 	JobqNode   *node = NODE_OF(JOBQ_LANE_INDEX(db, lane));
 
-	AssertExclusive(db->lock);
 	node->first = db->ready->entries[lane->head].key;
 	node->priority = lane->priority;
 	node->turn = turn;
@@ -542,6 +546,7 @@ void
 heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
+	Assert(lane->in_use && lane->count > 0 && lane->heap == JOBQ_NONE);
 	lane->heap = heap - db->ready->heaps;
 	heap->nentries += lane->count;
 	note_place(db, lane, heap_turn(db, heap, lane));
@@ -559,6 +564,7 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
 
 	AssertExclusive(db->lock);
+	Assert(lane->heap != JOBQ_NONE && heap->nentries >= lane->count);
 	take_out(db, heap, JOBQ_LANE_INDEX(db, lane));
 	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
@@ -579,6 +585,7 @@ heap_moved(JobqDatabase *db, JobqLane *lane)
 	bool		same_turn = turn == node->turn;
 
 	AssertExclusive(db->lock);
+	Assert(lane->heap != JOBQ_NONE && lane->count > 0);
 	note_place(db, lane, turn);
 	if (same_turn &&
 		(node->parent == JOBQ_NONE || !heap_before(db, heap, index, node->parent)) &&

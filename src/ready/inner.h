@@ -275,6 +275,7 @@ extern int32 group_entry_priority(JobqDatabase *db, uint32 index);
 extern bool group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id,
 						  int32 priority, JobqKey key);
 extern void group_spill(JobqGroup *group, int32 priority, JobqKey key);
+extern uint32 group_unlink(JobqDatabase *db, JobqGroup *group, uint32 *link);
 extern void group_park(JobqDatabase *db, JobqGroup *group, uint32 index);
 extern bool group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
 					   TimestampTz now, JobqWakeList *wake);

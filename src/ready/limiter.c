@@ -71,6 +71,7 @@ jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter)
 	uint16		index = limits->free;
 
 	AssertExclusive(db->lock);
+	Assert(jobq_limiter_find(db, limiter->queue_id, limiter->kind) == JOBQ_NO_LIMITER);
 	if (index != JOBQ_NO_LIMITER)
 		limits->free = limits->limiters[index].next;
 	else if (limits->nlimiters < jobq_max_limiters)
@@ -96,6 +97,7 @@ jobq_limiter_drop(JobqDatabase *db, uint16 index)
 	uint16	   *link = limiter_bucket(db, limiter->queue_id, limiter->kind);
 
 	AssertExclusive(db->lock);
+	Assert(limiter->in_use);
 	while (*link != index)
 		link = &limits->limiters[*link].next;
 	*link = limiter->next;
@@ -344,6 +346,7 @@ place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
 void
 place_taken(JobqLimiter *limiter, Oid role, int32 queue_id)
 {
+	Assert(limiter->in_use && jobq_limiter_counts(limiter));
 	limiter->running++;
 	if ((limiter->kept_role == role && limiter->kept_queue == queue_id) ||
 		limiter->running >= limiter->max_running)

@@ -20,6 +20,7 @@ void
 lane_activate(JobqDatabase *db, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
+	Assert(lane->in_use && lane->count > 0);
 	db->ready->news++;
 	lane->active_prev = JOBQ_NONE;
 	lane->active_next = db->ready->active_head;
@@ -36,6 +37,9 @@ void
 lane_deactivate(JobqDatabase *db, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
+	Assert(lane->count == 0);
+	Assert(lane->active_prev != JOBQ_NONE ||
+		   db->ready->active_head == JOBQ_LANE_INDEX(db, lane));
 	if (lane->active_prev != JOBQ_NONE)
 		db->ready->lanes[lane->active_prev].active_next = lane->active_next;
 	else

@@ -91,6 +91,8 @@ unlink_place(JobqDatabase *db, uint32 place)
 	JobqReserver *reserver = &db->offers->reservers[place];
 
 	AssertExclusive(db->lock);
+	Assert(!reserver->offered);
+	Assert(reserver->prev != JOBQ_NONE || db->offers->head == place);
 	if (reserver->prev != JOBQ_NONE)
 		db->offers->reservers[reserver->prev].next = reserver->next;
 	else
@@ -98,7 +100,10 @@ unlink_place(JobqDatabase *db, uint32 place)
 	if (reserver->next != JOBQ_NONE)
 		db->offers->reservers[reserver->next].prev = reserver->prev;
 	for (int i = 0; i < reserver->nqueues; i++)
+	{
+		Assert(somebody_waits(db, reserver->queue_ids[i]));
 		db->offers->waiting[(uint32) reserver->queue_ids[i] % JOBQ_WAITING_BUCKETS]--;
+	}
 }
 
 static void
@@ -107,6 +112,7 @@ free_place(JobqDatabase *db, uint32 place)
 	JobqReserver *reserver = &db->offers->reservers[place];
 
 	AssertExclusive(db->lock);
+	Assert(!reserver->offered);
 	jobq_share_give(db->shares, reserver->account, JOBQ_OF_RESERVERS);
 	reserver->next = db->offers->free;
 	db->offers->free = place;

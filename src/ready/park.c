@@ -81,6 +81,25 @@ group_spill(JobqGroup *group, int32 priority, JobqKey key)
 }
 
 /*
+ * Unlink a parked entry from its group.  link: where the list refers to the entry.  Returns
+ * the index of the entry.
+ */
+uint32
+group_unlink(JobqDatabase *db, JobqGroup *group, uint32 *link)
+{
+	uint32		index = *link;
+	JobqEntry  *entry = &db->ready->entries[index];
+	JobqLane   *lane = &db->ready->lanes[entry->lane];
+
+	AssertExclusive(db->lock);
+	Assert(entry->group == group->id && group->nparked > 0 && lane->parked > 0);
+	*link = entry->next;
+	group->nparked--;
+	lane->parked--;
+	return index;
+}
+
+/*
  * Drop an entry after which no entry is parked.
  */
 static void
@@ -156,9 +175,7 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 		if (db->ready->entries[index].key.id == group->owner ||
 			db->ready->entries[index].key.id == group->current)
 			return;
-		*link = JOBQ_NONE;
-		group->nparked--;
-		db->ready->lanes[db->ready->entries[index].lane].parked--;
+		(void) group_unlink(db, group, link);
 		spill(db, group, index);
 	}
 }
@@ -173,15 +190,11 @@ bool
 group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 		   JobqWakeList *wake)
 {
-	uint32		index = *link;
+	uint32		index = group_unlink(db, group, link);
 	JobqEntry  *entry = &db->ready->entries[index];
 	JobqLane   *lane = &db->ready->lanes[entry->lane];
 	JobqPush	push = {0};
 
-	AssertExclusive(db->lock);
-	*link = entry->next;
-	group->nparked--;
-	lane->parked--;
 	push.key = entry->key;
 	push.ctid = entry->ctid;
 	push.group = entry->group;

@@ -102,6 +102,7 @@ party_leave(JobqDatabase *db, uint32 index)
 	uint32	   *link;
 
 	AssertExclusive(db->lock);
+	Assert(party->nlanes > 0);
 	if (--party->nlanes > 0)
 		return;
 	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
@@ -168,6 +169,7 @@ role_leave(JobqDatabase *db, uint32 index)
 	uint32	   *link;
 
 	AssertExclusive(db->lock);
+	Assert(role->nlanes > 0);
 	if (--role->nlanes > 0)
 		return;
 	Assert(role->heaps == JOBQ_NONE && role->nentries == 0);
@@ -218,6 +220,8 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 	AssertExclusive(db->lock);
 	lane_set_tenant(db, lane, 0);
 	lane_set_key(db, lane, 0);
+	Assert(lane->party_prev != JOBQ_NONE ||
+		   ready->parties[lane->party].lanes == JOBQ_LANE_INDEX(db, lane));
 	if (lane->party_prev != JOBQ_NONE)
 		ready->lanes[lane->party_prev].party_next = lane->party_next;
 	else

@@ -76,6 +76,7 @@ prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
 			 const JobqPush *job)
 {
 	AssertExclusive(db->lock);
+	Assert(slot->holding->count < JOBQ_MAX_PREFETCH);
 	SpinLockAcquire(&slot->mutex);
 	slot->holding->prefetched[slot->holding->count++] = *job;
 	slot->holding->rank = rank;

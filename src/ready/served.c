@@ -88,6 +88,7 @@ unlink_idle(JobqDatabase *db, uint32 index)
 	JobqServed *turn = &ready->turns[index];
 
 	AssertExclusive(db->lock);
+	Assert(turn->nheaps == 0 && (turn->prev != JOBQ_NONE || ready->turn_first == index));
 	if (turn->prev != JOBQ_NONE)
 		ready->turns[turn->prev].next = turn->next;
 	else
@@ -142,6 +143,7 @@ static void
 turn_leave(JobqDatabase *db, uint32 index)
 {
 	AssertExclusive(db->lock);
+	Assert(index == JOBQ_NONE || db->ready->turns[index].nheaps > 0);
 	if (index != JOBQ_NONE && --db->ready->turns[index].nheaps == 0)
 		link_idle(db, index);
 }

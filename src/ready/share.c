@@ -181,7 +181,7 @@ account_add(JobqShares *shares, uint32 index, JobqShareOf what)
 void
 jobq_share_give(JobqShares *shares, uint32 index, JobqShareOf what)
 {
-	Assert(shares->accounts[index].held[what] > 0);
+	Assert(shares->held[what] > 0 && shares->accounts[index].held[what] > 0);
 	shares->held[what]--;
 	shares->accounts[index].held[what]--;
 	free_if_empty(shares, index);

@@ -141,6 +141,7 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 	uint32	   *link;
 
 	AssertExclusive(db->lock);
+	Assert(tally->lane == JOBQ_NO_LANE && tally->running >= 0);
 	if (tally->running > 0 || tally->timer != JOBQ_NONE)
 		return;
 	policy = scope_policy(db, tally->scope);
@@ -151,6 +152,7 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 	while (*link != index)
 		link = &TALLY(db, *link)->next;
 	*link = tally->next;
+	Assert(db->ready->ntallies > 0);
 	place_give(db, index);
 	db->ready->ntallies--;
 }
@@ -253,6 +255,7 @@ void
 tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
 {
 	AssertExclusive(db->lock);
+	Assert(TALLY(db, index)->lane == JOBQ_NO_LANE);
 	timer_set(&db->ready->timers, index, due);
 	db->limits->due = Min(db->limits->due, due);
 }

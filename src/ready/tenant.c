@@ -369,6 +369,7 @@ void
 tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
+	Assert(own->tenant != JOBQ_NONE && lane->own == JOBQ_NONE);
 	lane->own = own - db->ready->heaps;
 	heap_put(db, own, lane);
 	tenant_settle(db, own, jobq_now());
@@ -383,6 +384,7 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 	JobqHeap   *own = &db->ready->heaps[lane->own];
 
 	AssertExclusive(db->lock);
+	Assert(lane->own != JOBQ_NONE && index != JOBQ_NONE);
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
 	if (own->lent == JOBQ_LANE_INDEX(db, lane))
@@ -516,7 +518,7 @@ tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
 	const JobqLimiter *policy;
 
 	AssertExclusive(db->lock);
-	Assert(tally->running > 0);
+	Assert(tally->lane == JOBQ_NO_LANE && tally->running > 0);
 	tally->running--;
 	if (tokens == 0)
 		return;

@@ -66,6 +66,7 @@ timer_set(JobqTimers *timers, uint32 index, TimestampTz due)
 {
 	uint32		place = PLACE(timers, index);
 
+	Assert(place == JOBQ_NONE || (place < timers->n && timers->heap[place] == index));
 	if (due != DT_NOEND)
 	{
 		DUE(timers, index) = due;
