@@ -216,6 +216,7 @@ give_places(JobqDatabase *db)
 	{
 		if (message->life != db->life)
 			continue;
+		Assert(db->told->relay_reserved > 0);
 		jobq_share_give(db->shares, message->account, JOBQ_OF_MESSAGES);
 		db->told->relay_reserved--;
 	}
@@ -278,6 +279,7 @@ messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		if (ordered->message.channel[0] == '\0' || ordered->life != db->life ||
 			relay_has(db, &ordered->message))
 			continue;
+		Assert(db->told->relay_count < JOBQ_RELAY_SIZE);
 		db->told->relay[(db->told->relay_head + db->told->relay_count) % JOBQ_RELAY_SIZE] =
 			ordered->message;
 		db->told->relay_count++;

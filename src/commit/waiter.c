@@ -111,6 +111,8 @@ leave(int place)
 	JobqWaiter *waiter = &waiters->waiter[place];
 
 	AssertExclusive(waiters->lock);
+	Assert(waiter->proc == MyProc);
+	Assert(waiter->prev >= 0 || *bucket_of(waiter->dboid, waiter->job_id) == place);
 	if (waiter->prev >= 0)
 		waiters->waiter[waiter->prev].next = waiter->next;
 	else

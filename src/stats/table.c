@@ -106,8 +106,8 @@ stats_init(void *owner, char *memory)
 
 /*
  * Return the entry of the database with this table of jobs, or NULL if its jobs are not
- * counted.  make: create the entry, if there is room.  The caller must hold JobqStats.lock,
- * exclusively for make.  An entry stays as long as the extension exists.
+ * counted.  make: create the entry, if there is room.  The caller holds JobqStats.lock.  An
+ * entry stays as long as the extension exists.
  */
 JobqStatBase *
 jobq_stats_base(Oid dboid, Oid jobs, bool make, TimestampTz now)
@@ -116,6 +116,8 @@ jobq_stats_base(Oid dboid, Oid jobs, bool make, TimestampTz now)
 	JobqStat   *stat;
 
 	AssertLocked(jobq_stats->lock);
+	if (make)
+		AssertExclusive(jobq_stats->lock);
 	for (int i = 0; i < jobq_max_databases; i++)
 	{
 		JobqStatBase *base = &jobq_stats->bases[i];

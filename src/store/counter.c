@@ -181,8 +181,8 @@ jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped)
 
 /*
  * A rollback has restored the jobs dropped after this one: move the recorded position back.
- * Other sessions may have dropped more jobs, or restored jobs, since.  Caller must hold
- * db->lock exclusively.  Cannot fail.
+ * Other sessions may have dropped more jobs, or restored jobs, since.  The caller holds
+ * db->lock.  Cannot fail.
  */
 void
 jobq_length_undropped(JobqLength *length, const JobqDropped *before)

@@ -381,6 +381,7 @@ length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		if (length == NULL)
 			continue;
 		jobq_length_note_life(note, db->life);
+		Assert(length->reserved >= note->reserved);
 		length->reserved -= note->reserved;
 		if (in_progress(length, fxid))
 			length->committed += note->reserved + note->added - note->removed;
@@ -411,6 +412,7 @@ length_abort(SubTransactionId since)
 			jobq_length_undropped(length, &note->before);
 		if (length != NULL && note->reserved > 0)
 		{
+			Assert(length->reserved >= note->reserved);
 			length->reserved -= note->reserved;
 			jobq_length_tell(db, length);
 		}
@@ -442,6 +444,7 @@ length_prepare(void)
 			jobq_length_note_life(note, db->life);
 			if (note->reserved == 0 || length == NULL)
 				continue;
+			Assert(length->reserved >= note->reserved);
 			length->reserved -= note->reserved;
 			if (db->lengths->nprepared < JOBQ_MAX_PREPARED)
 			{

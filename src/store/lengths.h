@@ -52,7 +52,7 @@ extern void jobq_length_notes_give_back(void);
 extern void jobq_length_note_life(JobqLengthNote *note, int64 life);
 extern void jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent);
 
-/* src/store/counter.c: caller must hold db->lock, except for the first three, which take it */
+/* src/store/counter.c: the first three functions take db->lock */
 extern void jobq_lengths_free(JobqDatabase *db);
 extern void jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped);
 extern void jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped);

@@ -362,6 +362,7 @@ flight_begin(int64 id, int attempt, int crashes)
 {
 	if (mine == NULL)
 		return;
+	Assert(mine->state == FLIGHT_IDLE || mine->state == FLIGHT_RUNNING);
 	mine->job_id = id;
 	mine->attempt = attempt;
 	mine->crashes = crashes;
