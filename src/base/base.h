@@ -114,6 +114,9 @@ extern int	jobq_max_stats;
 extern bool jobq_synchronous_commit;
 extern int	jobq_allow_superuser_jobs;
 extern int	jobq_notify_interval;
+#ifdef USE_ASSERT_CHECKING
+extern int	jobq_debug_check_ready;
+#endif
 extern int	jobq_poll_interval;
 extern int	jobq_default_timeout;
 extern int	jobq_default_max_attempts;

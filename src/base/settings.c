@@ -31,6 +31,9 @@ int			jobq_enqueue_timeout;
 bool		jobq_synchronous_commit;
 int			jobq_allow_superuser_jobs = SUPERUSER_JOBS_OWN;
 int			jobq_notify_interval;
+#ifdef USE_ASSERT_CHECKING
+int			jobq_debug_check_ready;
+#endif
 int			jobq_poll_interval;
 int			jobq_default_timeout;
 int			jobq_default_max_attempts = 3;
@@ -174,6 +177,14 @@ static const Setting everywhere[] = {
 		PGC_SIGHUP, GUC_UNIT_MS,
 		"Sets the time for which the NOTIFY relay collects messages before it sends them."
 	},
+#ifdef USE_ASSERT_CHECKING
+	{
+		"jobq.debug_check_ready", NUMBER(jobq_debug_check_ready, 0, 0, INT_MAX),
+		PGC_SIGHUP, GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
+		"Sets after how many changes of the ready set a process checks the whole set; 0 means never.",
+		"For developers: the setting exists only in a server with assertions. A fault is a PANIC."
+	},
+#endif
 };
 
 /*

@@ -324,6 +324,14 @@ extern JobqLane *lane_best(JobqDatabase *db, const JobqTaker *taker,
 						   TimestampTz now, uint8 *best_rank);
 extern double lane_served_one(JobqDatabase *db, JobqLane *lane);
 
+/* src/ready/verify.c */
+#ifdef USE_ASSERT_CHECKING
+extern void ready_verify(JobqDatabase *db);
+extern void ready_verify_sometimes(JobqDatabase *db);
+#else
+#define ready_verify_sometimes(db)	((void) 0)
+#endif
+
 /* src/ready/offer.c */
 extern void reservers_clear(JobqDatabase *db);
 

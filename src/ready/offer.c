@@ -335,6 +335,7 @@ jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
 	wake->scheduler |= Min(db->limits->due, db->groups->due) < db->wake_at ||
 		db->ready->stuck_news;
 	db->ready->stuck_news = false;
+	ready_verify_sometimes(db);
 	LWLockRelease(db->lock);
 	for (int i = 0; i < wake->n; i++)
 		SetLatch(&wake->proc[i]->procLatch);

@@ -11,188 +11,26 @@
 
 #include "model.h"
 
-static bool entry_seen[1024];	/* the entry was seen in a list */
-static bool entry_free_seen[1024];	/* the entry is free */
-
-static void
-see(uint32 index, const char *where)
-{
-	if (index >= (uint32) jobq_ready_entries)
-		model_fail("%s: there is no entry %u", where, index);
-	if (entry_seen[index])
-		model_fail("%s: entry %u is in two places", where, index);
-	entry_seen[index] = true;
-}
-
 /*
- * Each entry is free, in a lane, or parked at a group.  Lanes are ordered, counted
- * correctly, and found by key.
+ * Only the lane that the scheduler is reading is marked.
  */
 static void
-check_entries(void)
+check_scanning(void)
 {
-	JobqReady  *ready = db->ready;
-	uint32		nfree = 0;
-
-	memset(entry_seen, 0, sizeof(entry_seen));
-	memset(entry_free_seen, 0, sizeof(entry_free_seen));
-	for (uint32 i = ready->free_head; i != JOBQ_NONE; i = ready->entries[i].next)
-	{
-		see(i, "free list");
-		entry_free_seen[i] = true;
-		nfree++;
-	}
-	if (nfree != ready->nfree)
-		model_fail("%u entries are free, not %u", nfree, ready->nfree);
-
 	for (int l = 0; l < jobq_max_lanes; l++)
-	{
-		JobqLane   *lane = &ready->lanes[l];
-		uint32		before = JOBQ_NONE;
-		uint32		n = 0;
-		uint32		parked = 0;
-
-		if (!lane->in_use)
-			continue;
-		for (uint32 i = lane->head; i != JOBQ_NONE; i = ready->entries[i].next)
-		{
-			see(i, "lane");
-			if (ready->entries[i].lane != l || ready->entries[i].prev != before)
-				model_fail("entry %u of lane %d is not linked well", i, l);
-			if (before != JOBQ_NONE &&
-				jobq_key_cmp(ready->entries[before].key, ready->entries[i].key) >= 0)
-				model_fail("lane %d is not in order", l);
-			before = i;
-			n++;
-		}
-		if (lane->tail != before || lane->count != n)
-			model_fail("lane %d has %u entries, not %u", l, n, lane->count);
-		for (int g = 0; g < jobq_max_groups; g++)
-			for (uint32 i = db->groups->groups[g].id == 0 ? JOBQ_NONE
-				 : db->groups->groups[g].head; i != JOBQ_NONE;
-				 i = ready->entries[i].next)
-				parked += ready->entries[i].lane == l;
-		if (parked != lane->parked)
-			model_fail("lane %d: %u are parked, not %u", l, parked, lane->parked);
-		if (jobq_lane_find(db, lane->queue_id, lane->priority, lane->role,
-						   lane->flow, lane->quarantine, false) != lane)
-			model_fail("lane %d is not found", l);
-		if (lane->scanning && l != world.scanning)
+		if (db->ready->lanes[l].in_use && db->ready->lanes[l].scanning &&
+			l != world.scanning)
 			model_fail("lane %d is marked as being read", l);
-	}
-	for (int g = 0; g < jobq_max_groups; g++)
-	{
-		JobqGroup  *group = &db->groups->groups[g];
-		uint32		before = JOBQ_NONE;
-		int			n = 0;
-
-		if (group->id == 0)
-			continue;
-		for (uint32 i = group->head; i != JOBQ_NONE; i = ready->entries[i].next)
-		{
-			see(i, "group");
-			if (ready->entries[i].group != group->id)
-				model_fail("entry %u is parked at another group", i);
-			if (!ready->lanes[ready->entries[i].lane].in_use)
-				model_fail("entry %u is of a lane that is gone", i);
-			if (before != JOBQ_NONE &&
-				group_compare(group_entry_priority(db, before),
-							  ready->entries[before].key,
-							  group_entry_priority(db, i),
-							  ready->entries[i].key) >=
-				(ready->entries[before].lane != ready->entries[i].lane))
-				model_fail("group %d is not in order", (int) group->id);
-			before = i;
-			n++;
-		}
-		if (n != group->nparked)
-			model_fail("group %d has %d parked, not %d", (int) group->id, n,
-					   group->nparked);
-	}
-	for (int i = 0; i < jobq_ready_entries; i++)
-		if (!entry_seen[i] && ready->entries[i].lane != JOBQ_NO_LANE)
-			model_fail("entry %d is nowhere", i);
 }
 
 /*
- * The list of active lanes contains exactly the lanes with entries.
- */
-static void
-check_active(void)
-{
-	JobqReady  *ready = db->ready;
-	int			n = 0;
-
-	for (uint32 i = ready->active_head; i != JOBQ_NONE;
-		 i = ready->lanes[i].active_next)
-	{
-		if (!ready->lanes[i].in_use || ready->lanes[i].count == 0)
-			model_fail("lane %u is active, and empty", i);
-		if (++n > jobq_max_lanes)
-			model_fail("the active lanes are a circle");
-	}
-	for (int l = 0; l < jobq_max_lanes; l++)
-		n -= ready->lanes[l].in_use && ready->lanes[l].count > 0;
-	if (n != 0)
-		model_fail("a lane that is not empty is not active");
-}
-
-/*
- * Check the lanes below this lane in its heap, and return their number.
- */
-static uint32
-walk_heap(uint32 heap, uint32 lane, uint32 parent)
-{
-	const JobqNode *nodes = db->ready->nodes;
-	const JobqNode *node = &nodes[lane];
-	const JobqLane *l = &db->ready->lanes[lane];
-	int			left;
-	int			right;
-
-	if (lane == JOBQ_NONE)
-		return 0;
-	left = node->left == JOBQ_NONE ? -1 : nodes[node->left].dist;
-	right = node->right == JOBQ_NONE ? -1 : nodes[node->right].dist;
-	if (!l->in_use || l->heap != heap || node->parent != parent)
-		model_fail("lane %u is not linked well in its heap", lane);
-	if (left < right || node->dist != right + 1)
-		model_fail("the heap of lane %u is out of balance", lane);
-	if (jobq_key_cmp(node->first, db->ready->entries[l->head].key) != 0)
-		model_fail("lane %u is not placed by its first entry", lane);
-	if (parent != JOBQ_NONE &&
-		heap_before(db, &db->ready->heaps[heap], lane, parent))
-		model_fail("lane %u comes before its parent", lane);
-	return 1 + walk_heap(heap, node->left, lane) + walk_heap(heap, node->right, lane);
-}
-
-static uint32
-lanes_in(uint32 heap)
-{
-	uint32		n = 0;
-
-	for (int l = 0; l < jobq_max_lanes; l++)
-		n += db->ready->lanes[l].in_use && db->ready->lanes[l].heap == heap;
-	return n;
-}
-
-/*
- * Each lane is in the right heap, is counted for the right role, and is in the lists of
- * lanes needing attention.
+ * Each lane is in the right heap, and at the right position there.
  */
 static void
 check_heaps(void)
 {
 	JobqReady  *ready = db->ready;
-	uint32		nlanes = 0;
-	uint32		sum = 0;
-	uint32		nroles = 0;
-	bool		expected[1024] = {0};
-	bool		noted[1024] = {0};
 
-	for (uint32 i = ready->expected; i != JOBQ_NONE; i = ready->lanes[i].expected_next)
-		expected[i] = true;
-	for (uint32 i = ready->noted; i != JOBQ_NONE; i = ready->lanes[i].noted_next)
-		noted[i] = true;
 	for (int l = 0; l < jobq_max_lanes; l++)
 	{
 		JobqLane   *lane = &ready->lanes[l];
@@ -201,18 +39,9 @@ check_heaps(void)
 
 		if (!lane->in_use)
 			continue;
-		nlanes++;
-		if (expected[l] != lane->expected || noted[l] != lane->noted)
-			model_fail("lane %d is not in the list that it seems to be in", l);
-		if ((lane->more || lane->next_due != DT_NOEND) && !lane->expected)
-			model_fail("lane %d is not looked at", l);
-		if (lane->notify && !lane->noted)
-			model_fail("lane %d is not notified", l);
-		if (ready->parties[lane->party].scope != lane->queue_id ||
-			ready->parties[lane->tenant_party].tenant != lane->tenant ||
-			ready->parties[lane->key_party].tenant != lane->limit_key ||
-			(lane->limit_key != 0 && ready->parties[lane->key_party].scope != JOBQ_KEYS_OF(lane->kind)))
-			model_fail("lane %d has another queue, tenant or key", l);
+		if (lane->limit_key != 0 &&
+			ready->parties[lane->key_party].scope != JOBQ_KEYS_OF(lane->kind))
+			model_fail("lane %d has the key of another limiter", l);
 		if (lane->ranked && lane->paused && !db->reload &&
 			!queue_of(lane->queue_id)->paused &&
 			!(queue_of(lane->queue_id)->kind_paused && lane->held != 0))
@@ -250,33 +79,10 @@ check_heaps(void)
 			(heap->consumer ? heap->queue_id != lane->queue_id
 			 : heap->order != lane->order))
 			model_fail("lane %d is in another's heap", l);
-		if (ready->nodes[l].parent == JOBQ_NONE &&
-			(heap->root != (uint32) l ||
-			 walk_heap(lane->heap, l, JOBQ_NONE) != lanes_in(lane->heap)))
-			model_fail("heap %u has not all its lanes", lane->heap);
+		if (ready->nodes[l].parent != JOBQ_NONE &&
+			heap_before(db, heap, l, ready->nodes[l].parent))
+			model_fail("lane %d comes before its parent", l);
 	}
-	for (uint32 i = ready->roles_head; i != JOBQ_NONE; i = ready->roles[i].next)
-	{
-		uint32		nentries = 0;
-
-		for (int e = 0; e < jobq_ready_entries; e++)
-			nentries += !entry_free_seen[e] && ready->entries[e].lane != JOBQ_NO_LANE &&
-				ready->lanes[ready->entries[e].lane].role == ready->roles[i].role;
-		if (nentries != ready->roles[i].nentries)
-			model_fail("role %u has %u entries, not %u", ready->roles[i].role,
-					   nentries, ready->roles[i].nentries);
-		sum += ready->roles[i].nlanes;
-		nroles++;
-	}
-	if (sum != nlanes || nroles != ready->nroles)
-		model_fail("roles have %u lanes, not %u", sum, nlanes);
-	for (uint32 i = ready->lane_free; i != JOBQ_NONE; i = ready->lanes[i].hash_next)
-		nlanes++;
-	if (nlanes != (uint32) jobq_max_lanes)
-		model_fail("a lane is neither free nor in use");
-	for (uint32 i = ready->marked; i != JOBQ_NONE; i = ready->heaps[i].marked_next)
-		if (!ready->heaps[i].marked || ready->heaps[i].root == JOBQ_NONE)
-			model_fail("heap %u is not marked, or empty", i);
 }
 
 /*
@@ -317,29 +123,7 @@ static void
 check_tenants(void)
 {
 	JobqReady  *ready = db->ready;
-	uint32		ntallies = 0;
 
-	for (uint32 i = 0; i < ready->timers.n; i++)
-	{
-		JobqTally  *tally = TALLY(db, ready->timers.heap[i]);
-
-		if (tally->lane != JOBQ_NO_LANE || tally->timer != i)
-			model_fail("timer %u is another's", i);
-		if (i > 0 && TALLY(db, ready->timers.heap[(i - 1) / 2])->due > tally->due)
-			model_fail("timer %u is out of order", i);
-	}
-	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
-	{
-		JobqTally  *tally = TALLY(db, i);
-
-		if (tally->lane != JOBQ_NO_LANE)
-			continue;
-		ntallies++;
-		if (tally_find(db, tally->scope, tally->tenant) != i)
-			model_fail("tally %u is not found", i);
-	}
-	if (ntallies != ready->ntallies)
-		model_fail("there are %u tallies, not %u", ntallies, ready->ntallies);
 	for (int l = 0; l < jobq_max_lanes; l++)
 	{
 		if (ready->lanes[l].in_use && ready->lanes[l].tenant != 0)
@@ -374,22 +158,15 @@ check_permits(void)
 	int			limiters[NLIMITERS] = {0};
 	int			groups[1024] = {0};
 	int			tenants[1024] = {0};
-	uint32		nleases = 0;
-	int			ngroups = 0;
 
 	for (int i = 0; i < NSLOTS; i++)
 		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups, tenants);
 	for (int i = 0; i < jobq_max_leases; i++)
 		if (db->leases->leases[i].id != 0)
-		{
 			count_permits(&db->leases->leases[i].permits, limiters, groups, tenants);
-			nleases++;
-		}
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 		if (db->offers->reservers[i].offered)
 			count_permits(&db->offers->reservers[i].offer.permits, limiters, groups, tenants);
-	if (nleases != db->leases->nleases)
-		model_fail("there are %u leases, not %u", nleases, db->leases->nleases);
 	for (int i = 0; i < db->limits->nlimiters; i++)
 		if (db->limits->limiters[i].in_use &&
 			limiters[i] != db->limits->limiters[i].running)
@@ -407,10 +184,7 @@ check_permits(void)
 		if (group->id != 0 && groups[i] != group->running)
 			model_fail("group %d: %d run, not %d", (int) group->id, groups[i],
 					   group->running);
-		ngroups += group->id != 0;
 	}
-	if (ngroups != (int) db->groups->ngroups)
-		model_fail("there are %d groups, not %u", ngroups, db->groups->ngroups);
 }
 
 /*
@@ -824,18 +598,10 @@ check_turns(void)
 	}
 	for (int l = 0; l < db->limits->nlimiters; l++)
 	{
-		uint32		before = JOBQ_NONE;
-
 		for (uint32 i = db->ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
 		{
 			const JobqHeap *heap = &db->ready->heaps[i];
-			bool		of_queue = heap->queue_limiter == l;
 
-			if (!of_queue && heap->kind_limiter != l)
-				model_fail("heap %u is in the list of limiter %d, which it has not", i, l);
-			if ((of_queue ? heap->queue_link : heap->kind_link).prev != before)
-				model_fail("heap %u does not know which one is before it", i);
-			before = i;
 			if (turn_of(db, heap, l) < world.turns[l][heap->role - 10])
 				model_fail("role %u has had its turn at limiter %u, which heap %u does not know",
 						   heap->role, l, i);
@@ -906,8 +672,8 @@ check_all(void)
 	TimestampTz timer = timers_next(&db->ready->timers);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	check_entries();
-	check_active();
+	ready_verify(db);
+	check_scanning();
 	check_heaps();
 	check_tenants();
 	check_permits();

@@ -20,6 +20,7 @@ int			jobq_max_leases;
 int			jobq_max_groups;
 int			jobq_max_limiters = NLIMITERS;
 int			jobq_notify_interval = 10;
+int			jobq_debug_check_ready;
 JobqShared *jobq_shared;
 TimestampTz jobq_last_now;
 PGPROC	   *MyProc;
@@ -123,6 +124,39 @@ ExceptionalCondition(const char *condition, const char *type,
 	model_fail("assertion %s, %s line %d", condition, file, line);
 }
 #endif
+
+/*
+ * elog(PANIC) of src/ready/verify.c.
+ */
+bool
+errstart(int elevel, const char *domain)
+{
+	return true;
+}
+
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	return true;
+}
+
+int
+errmsg_internal(const char *fmt,...)
+{
+	char		message[300];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(message, sizeof(message), fmt, args);
+	va_end(args);
+	model_fail("%s", message);
+}
+
+void
+errfinish(const char *filename, int lineno, const char *funcname)
+{
+	abort();
+}
 
 bool
 LWLockAcquire(LWLock *which, LWLockMode mode)

@@ -173,6 +173,9 @@ sub jobq_node
 	# a template already has this role
 	push @{ $init{extra} }, '-U', 'postgres' if $init{extra} || !$ENV{INITDB_TEMPLATE};
 	$node->init(%init);
+	# a server with assertions checks the ready set now and then
+	$conf = "jobq.debug_check_ready = 20\n" . ($conf || '')
+	  if `pg_config --configure` =~ /--enable-cassert/;
 	$node->append_conf(
 		'postgresql.conf', qq{
 shared_preload_libraries = 'jobq'
