@@ -27,11 +27,16 @@
 #include "produce/produce.h"
 
 /* Values of jobq_internal.batch.state. */
-#define BATCH_PENDING		'p'
-#define BATCH_RUNNING		'r'
-#define BATCH_COMPLETED		'c'
-#define BATCH_FAILED		'f'
-#define BATCH_CANCELLED		'x'
+#define BATCH_PENDING		'p' /* -> RUNNING, CANCELLED */
+#define BATCH_RUNNING		'r' /* -> COMPLETED, FAILED, CANCELLED */
+#define BATCH_COMPLETED		'c' /* -> RUNNING, when reopened */
+#define BATCH_FAILED		'f' /* likewise */
+#define BATCH_CANCELLED		'x' /* likewise */
+
+/* May a batch in the state "before" end in the state "after", or go on to end there? */
+#define BATCH_ENDS(before, after) \
+	((before) == (after) ? (after) == BATCH_FAILED || (after) == BATCH_CANCELLED \
+	 : (before) == BATCH_RUNNING || ((before) == BATCH_PENDING && (after) == BATCH_CANCELLED))
 
 /* Reason for cancelling a job because its batch has failed. */
 #define BATCH_FAILED_REASON	"its batch has failed"

@@ -684,6 +684,7 @@ set_state(Batch *batch, char state, bool over)
 {
 	JobqBatchRow *row = &batch->row;
 
+	Assert(BATCH_ENDS(DatumGetChar(BATCH_VALUE(row, STATE)), state));
 	BATCH_SET(row, STATE, CharGetDatum(state));
 	if (over)
 		BATCH_SET(row, FINISHED_AT, TimestampTzGetDatum(jobq_now()));
