@@ -179,7 +179,9 @@ extern void tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now);
 extern uint32 tenant_party_of(JobqDatabase *db, const JobqLane *lane);
 extern void tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 extern JobqHeap *tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now);
-extern bool tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now);
+extern bool tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
+extern bool tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+						  uint32 *instead);
 extern void tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
 extern void tenant_leave(JobqDatabase *db, JobqLane *lane);
 extern bool lane_is_full(JobqDatabase *db, const JobqLane *lane,

@@ -32,6 +32,7 @@
 static bool comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap,
 						JobqHeap *other);
 static bool is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now);
+static void recall_stale(JobqDatabase *db, uint16 index, TimestampTz now);
 static JobqHeap *whose_turn(JobqDatabase *db, uint16 index, TimestampTz now,
 							JobqWakeList *wake);
 
@@ -58,6 +59,28 @@ is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now)
 }
 
 /*
+ * Move stale lanes that are first in a heap of the limiter to where they wait, so that no
+ * permit is reserved for them (tenant.c).  A move may free the heap.
+ */
+static void
+recall_stale(JobqDatabase *db, uint16 index, TimestampTz now)
+{
+	uint32		i = db->ready->limited[index];
+	uint32		instead;
+
+	for (int n = 0; i != JOBQ_NONE && n < SAMPLE;)
+	{
+		if (tenant_recall(db, heap_first(db, &db->ready->heaps[i]), now, &instead))
+		{
+			i = db->ready->limited[index];
+			n++;
+		}
+		else
+			i = heap_next_at(db, i, index);
+	}
+}
+
+/*
  * Return the first heap with a waiting taker, or NULL.  Also record the role of an earlier
  * heap without a waiting worker, as the role that needs a worker.
  */
@@ -74,6 +97,7 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 
 	AssertExclusive(db->lock);
 	limiter->kept_until = 0;
+	recall_stale(db, index, now);
 	for (uint32 i = db->ready->limited[index]; i != JOBQ_NONE;
 		 i = heap_next_at(db, i, index))
 	{

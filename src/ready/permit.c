@@ -78,8 +78,10 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			limiter->pace.tokens -= costs[i];
 	}
 
-	/* two tallies may be new, and the popped job has freed one entry */
-	if (db->ready->nfree < 2 && tenant_is_limited(db, lane) && key_is_limited(db, lane))
+	/* both tallies may be new, and the popped job has freed one entry */
+	if (db->ready->nfree < 2 && tenant_is_limited(db, lane) && key_is_limited(db, lane) &&
+		tally_find(db, lane->queue_id, lane->tenant) == JOBQ_NONE &&
+		tally_find(db, JOBQ_KEYS_OF(lane->kind), lane->limit_key) == JOBQ_NONE)
 		(void) entry_evict(db, NULL, true);
 	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, 1, now);
 	permits.limit_key = tenant_take(db, lane->kind_limiter, lane->limit_key, cost,

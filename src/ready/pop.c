@@ -19,6 +19,11 @@
 #define LONG_HEAP	512
 #endif
 
+/* Maximum number of stale lanes moved by a pop. */
+#define MAX_RECALLS	(4 * SAMPLE)
+
+static JobqLane *first_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
+							uint8 *best_rank, uint32 *woken);
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane,
 						   const JobqPush *popped, TimestampTz now);
 static bool is_paced(JobqDatabase *db, uint16 index);
@@ -29,6 +34,29 @@ static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 static void prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank,
 						  JobqSlot *slot, const JobqPush *popped,
 						  JobqWakeList *wake);
+
+/*
+ * Like lane_best(), but a stale lane is moved to where it waits.  *woken, the lane for which
+ * the taker was woken, becomes the lane that is lent instead.  If very many lanes are stale,
+ * returns NULL, and the scheduler wakes a taker to go on.
+ */
+static JobqLane *
+first_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now, uint8 *best_rank,
+		   uint32 *woken)
+{
+	for (int i = 0; i < MAX_RECALLS; i++)
+	{
+		JobqLane   *lane = lane_best(db, taker, now, best_rank);
+		uint32		instead;
+
+		if (lane == NULL || !tenant_recall(db, lane, now, &instead))
+			return lane;
+		if (*woken == JOBQ_LANE_INDEX(db, lane) + 1)
+			*woken = instead == JOBQ_NONE ? 0 : instead + 1;
+	}
+	db->limits->due = Min(db->limits->due, now);
+	return NULL;
+}
 
 /*
  * Pop the first job for this taker, together with its permits.  Returns false if there is no
@@ -57,7 +85,7 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	tenants_wake(db, now, wake);
 
 again:
-	best = lane_best(db, taker, now, &best_rank);
+	best = first_lane(db, taker, now, &best_rank, &woken);
 
 	/* prefetched jobs come first, unless a lane is more urgent */
 	if (mine != NULL &&

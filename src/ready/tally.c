@@ -8,8 +8,8 @@
  *
  * A tally occupies the slot of an entry, and is found by a hash.  A tally is kept while there
  * is a state to remember.  A tenant without a tally has no running job, and a full bucket.  A
- * process that pops a job has just freed the job's entry, so there is always a slot for a
- * tally then.
+ * process that pops a job has just freed the job's entry, so there is always a slot for one
+ * tally then.  A second one may need the entry of another job (permits_take()).
  *
  * Too many tallies would leave no entries for jobs.  The bucket of a tenant without running
  * jobs is therefore forgotten if there are more than JOBQ_MAX_TALLIES.  A client must not be

@@ -5,18 +5,19 @@
  *
  * The lanes of a tenant with limits are in a heap of the tenant, one for each heap in which
  * they would be otherwise (the heap of the takers).  The tenant's first lane is lent to the
- * heap of the takers while the tenant may start a job.  Takers therefore never meet a full
+ * heap of the takers while the tenant may start a job.  Takers therefore do not meet a full
  * tenant, and the cost of a job does not depend on the number of tenants.  Code that changes
  * the tallies (tally.c), or the contents of a tenant's heap, calls tenant_settle().  Tenants
  * that wait only for time have a timer.
  *
  * A lane may have both a tenant and a key with limits.  Such a lane is in the heap of one of
- * them, and may be lent although the other is full.  A taker that finds the lane then moves it
- * to the heap of the other: see tenant_recall().  Each lane therefore waits where a permit is
- * missing, and is lent again when that permit is returned.  A lane moves only if a permit was
- * returned since its last move, so over time there are not more moves than returned permits.
- * A taker is idle only after it has moved all such lanes.  A returned permit therefore need
- * not wake a taker for a lane that is lent already.
+ * them, and stays lent when the other becomes full: the lane is then stale.  A taker that finds
+ * a stale lane first moves the lane to the heap of the other (tenant_recall()).  Each lane
+ * therefore waits where a permit is missing, and is lent again when that permit is returned.
+ * Lanes with the same tenant and key move together, one after the other, each time when either
+ * has a permit and the other has none.  A taker goes idle only after it has moved all stale
+ * lanes of heaps with room.  A returned permit therefore need not wake a taker for a lane that
+ * is lent already.
  *
  * Tenants and keys are identified by hashes of 32 bits.  Two tenants with the same hash are
  * limited as one.
@@ -72,14 +73,16 @@ key_is_limited(JobqDatabase *db, const JobqLane *lane)
 
 /*
  * Choose the heap for a lane that is in no heap, and has a tenant and a key, both with limits:
- * where a permit is missing.  If both have permits, jobs that do not wait for a permit of
- * their key belong into the heap of the key, where they are found when it is full (taken.c).
+ * the heap of the key if the key is full, and otherwise the heap of the tenant.  If both have
+ * room, jobs that do not wait for a permit of their key belong into the heap of the key, where
+ * they are found when it is full (taken.c).
  */
 void
 tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
 {
 	TimestampTz due = DT_NOEND;
 
+	AssertExclusive(db->lock);
 	if (!tenant_is_limited(db, lane) || !key_is_limited(db, lane))
 		return;
 	lane->at_key = is_full(db, lane->kind_limiter, lane->limit_key, now, &due) ||
@@ -215,15 +218,13 @@ waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 
 /*
  * Move a lane of this heap, or lent by this heap, to the heap of the other of its two limits,
- * which is full.
+ * which is full at this time.
  */
 static void
 move_elsewhere(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, TimestampTz now)
 {
 	JobqHeap	key = *own;
-	TimestampTz due = DT_NOEND;
 	JobqHeap   *other;
-	uint32		tally;
 
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
@@ -234,12 +235,7 @@ move_elsewhere(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, TimestampT
 		return;					/* the lane waits until a heap is free */
 	lane->own = other - db->ready->heaps;
 	heap_put(db, other, lane);
-	tally = tally_of(db, other);
-	Assert(other->lent == JOBQ_NONE && tally != JOBQ_NONE);
-	(void) may_start(policy_of(db, other), TALLY(db, tally), now, &due);
-	if (due != DT_NOEND)
-		tally_set_timer(db, tally, due);
-	stick_if_taken(db, other, tally);
+	(void) settle(db, other, now);
 }
 
 /*
@@ -328,6 +324,7 @@ forget_if_empty(JobqDatabase *db, JobqHeap *own)
 void
 tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 {
+	AssertExclusive(db->lock);
 	(void) settle(db, own, now);
 	forget_if_empty(db, own);
 }
@@ -341,6 +338,7 @@ tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 {
 	JobqHeap   *heap = NULL;
 
+	AssertExclusive(db->lock);
 	/* a taker that was woken before takes one job */
 	if (settle(db, own, now) || tenant_room(db, own) > 1)
 		heap = &db->ready->heaps[db->ready->lanes[own->lent].heap];
@@ -349,16 +347,34 @@ tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 }
 
 /*
- * The lane is the first of a heap of takers.  If no job of the lane may start because the
- * other of its two limits has become full, replace the lane by another lane, if there is one,
- * and return true.  The heap may be freed.
+ * Is the lane lent although no job of the lane may start, because the other of its two limits
+ * is full?
  */
 bool
-tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now)
+tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
-	if (lane->own == JOBQ_NONE || !waits_elsewhere(db, lane, now))
+	AssertExclusive(db->lock);
+	return lane->own != JOBQ_NONE &&
+		db->ready->heaps[lane->own].lent == JOBQ_LANE_INDEX(db, lane) &&
+		waits_elsewhere(db, lane, now);
+}
+
+/*
+ * If the lane, the first of a heap of takers, is stale, move the lane to the heap of the other
+ * of its two limits, and return true.  *instead gets the lane that is lent instead, or
+ * JOBQ_NONE.  The heap of the takers may be freed.
+ */
+bool
+tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now, uint32 *instead)
+{
+	JobqHeap   *own;
+
+	if (!tenant_is_stale(db, lane, now))
 		return false;
-	tenant_settle(db, &db->ready->heaps[lane->own], now);
+	own = &db->ready->heaps[lane->own];
+	(void) settle(db, own, now);
+	*instead = own->lent;
+	forget_if_empty(db, own);
 	return true;
 }
 
@@ -384,7 +400,7 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 	JobqHeap   *own = &db->ready->heaps[lane->own];
 
 	AssertExclusive(db->lock);
-	Assert(lane->own != JOBQ_NONE && index != JOBQ_NONE);
+	Assert(lane->own != JOBQ_NONE);
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
 	if (own->lent == JOBQ_LANE_INDEX(db, lane))

@@ -57,7 +57,6 @@ static bool lane_before(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
 static void consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
 					 uint8 rank, TimestampTz now, Choice *choice);
-static Choice choose(JobqDatabase *db, const JobqTaker *taker, TimestampTz now);
 
 /*
  * Does the lane come before the other lane, which is the first of another heap with the same
@@ -122,9 +121,13 @@ may_take(const JobqTaker *taker, Oid role)
 	return false;
 }
 
-/* Compare the first lanes of the heaps that the taker serves. */
-static Choice
-choose(JobqDatabase *db, const JobqTaker *taker, TimestampTz now)
+/*
+ * Return the lane whose first job comes first for this taker, or NULL.  *best_rank gets its
+ * rank.  The lane may have to wait for its tenant or key: see tenant_recall().
+ */
+JobqLane *
+lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
+		  uint8 *best_rank)
 {
 	JobqReady  *ready = db->ready;
 	Choice		choice = {NULL, JOBQ_NOT_SERVED};
@@ -152,23 +155,6 @@ choose(JobqDatabase *db, const JobqTaker *taker, TimestampTz now)
 		if (choice.lane != NULL)
 			break;				/* queues are in order */
 	}
-	return choice;
-}
-
-/*
- * Return the lane whose first job comes first for this taker, or NULL.  *best_rank gets its
- * rank.
- */
-JobqLane *
-lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
-		  uint8 *best_rank)
-{
-	Choice		choice;
-
-	do
-	{
-		choice = choose(db, taker, now);
-	} while (choice.lane != NULL && tenant_recall(db, choice.lane, now));
 	*best_rank = choice.rank;
 	return choice.lane;
 }

@@ -484,6 +484,8 @@ check_best(const JobqTaker *taker, const char *who, int n)
 	JobqLane   *best = lane_best(db, taker, world.now, &rank);
 	int			index = best == NULL ? -1 : (int) JOBQ_LANE_INDEX(db, best);
 
+	if (best != NULL && tenant_is_stale(db, best, world.now))
+		return;					/* the next pop moves the lane */
 	if (best != NULL && plain_rank(best, taker) != rank)
 		model_fail("%s %d: lane %d is chosen, and not served", who, n, index);
 	for (int l = 0; l < jobq_max_lanes; l++)
@@ -560,6 +562,8 @@ check_idle(void)
 		if (!slot->idle || world.workers[w].awake)
 			continue;
 		lane = lane_best(db, &taker, world.now, &rank);
+		if (lane != NULL && tenant_is_stale(db, lane, world.now))
+			lane = NULL;		/* likewise */
 		for (int v = 0; v < NSLOTS && lane != NULL && !taken; v++)
 			taken = world.workers[v].awake && world.workers[v].row < 0 &&
 				jobq_shared->slots[v].role == slot->role &&
@@ -662,14 +666,12 @@ check_taken(void)
 }
 
 /*
- * Check everything.  The checks must not change the wake-up time of the scheduler, unless a
- * look for the best lane has set a timer (tenant_recall()).
+ * Check everything.  The checks must not change the wake-up time of the scheduler.
  */
 void
 check_all(void)
 {
 	TimestampTz due = db->limits->due;
-	TimestampTz timer = timers_next(&db->ready->timers);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	ready_verify(db);
@@ -687,8 +689,6 @@ check_all(void)
 	check_patience();
 	check_moved();
 	db->limits->due = due;
-	if (timers_next(&db->ready->timers) < timer)
-		db->limits->due = Min(due, timers_next(&db->ready->timers));
 	LWLockRelease(db->lock);
 }
 
