@@ -23,6 +23,9 @@
 static const JobqCache *caches[MAX_CACHES];
 static int	ncaches = 0;
 
+/* a queue with default settings is being inserted */
+static bool keep = false;
+
 /* a cache may have uncommitted data */
 static bool uncommitted = false;
 
@@ -53,6 +56,25 @@ void
 jobq_cache_filled(void)
 {
 	uncommitted = true;
+}
+
+/*
+ * While "on" is set, rows inserted into jobq_internal.queue invalidate no cache: the statement
+ * inserts a queue with default settings.  No process has cached such a queue, no job refers
+ * to it, and no limits have to be loaded.  The cost of a new queue therefore does not depend
+ * on the number of queues.
+ */
+void
+jobq_cache_keep(bool on)
+{
+	keep = on;
+}
+
+/* Return whether inserted queues invalidate no cache. */
+bool
+jobq_cache_keeps(void)
+{
+	return keep;
 }
 
 static void

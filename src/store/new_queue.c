@@ -88,6 +88,7 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
 		(void) set_config_option("lock_timeout", CppAsString2(CREATE_PATIENCE),
 								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 								 true, 0, false);
+	jobq_cache_keep(true);
 	PG_TRY();
 	{
 		inserted =
@@ -100,6 +101,7 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
 		int			pid = TransactionIdIsValid(creator)
 			? BackendXidGetPid(creator) : 0;
 
+		jobq_cache_keep(false);
 		MemoryContextSwitchTo(caller);
 		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
 			PG_RE_THROW();
@@ -114,6 +116,7 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
 				 errhint("Try again when it has ended. The views pg_stat_activity and pg_prepared_xacts show since when it has been open.")));
 	}
 	PG_END_TRY();
+	jobq_cache_keep(false);
 	AtEOXact_GUC(false, nestlevel);
 	return inserted;
 }

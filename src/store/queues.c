@@ -41,8 +41,15 @@ typedef struct KnownQueue
 	List	   *paused_kinds;
 } KnownQueue;
 
+typedef struct QueueName
+{
+	char		name[NAMEDATALEN];	/* hash key */
+	int32		id;
+} QueueName;
+
 static MemoryContext queues_context = NULL;
 static HTAB *queues_by_id = NULL;
+static HTAB *queues_by_name = NULL;
 static const KnownQueue *last_queue = NULL;
 static Oid	queue_relation = InvalidOid;	/* source of the cache */
 static Oid	delegation_relation = InvalidOid;
@@ -66,7 +73,7 @@ forget_queues(void)
 	if (queues_context != NULL)
 		MemoryContextDelete(queues_context);
 	queues_context = NULL;
-	queues_by_id = NULL;
+	queues_by_id = queues_by_name = NULL;
 	last_queue = NULL;
 }
 
@@ -237,12 +244,13 @@ static void
 remember_queue(const KnownQueue *known)
 {
 	KnownQueue *entry;
+	QueueName  *name;
 	List	   *carry;
 	List	   *paused_tenants;
 	List	   *paused_kinds;
 	MemoryContext old;
 
-	if (queues_by_id == NULL)
+	if (queues_by_name == NULL)
 	{
 		HASHCTL		ctl = {0};
 
@@ -255,6 +263,10 @@ remember_queue(const KnownQueue *known)
 		ctl.hcxt = queues_context;
 		queues_by_id = hash_create("jobq queues", 32, &ctl,
 								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		ctl.keysize = NAMEDATALEN;
+		ctl.entrysize = sizeof(QueueName);
+		queues_by_name = hash_create("jobq names of queues", 32, &ctl,
+									 HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	}
 	old = MemoryContextSwitchTo(queues_context);
 	carry = jobq_copy_names(known->carry);
@@ -266,6 +278,8 @@ remember_queue(const KnownQueue *known)
 	entry->carry = carry;
 	entry->paused_tenants = paused_tenants;
 	entry->paused_kinds = paused_kinds;
+	name = hash_search(queues_by_name, known->queue.name, HASH_ENTER, NULL);
+	name->id = known->queue.id;
 	jobq_cache_filled();
 }
 
@@ -306,6 +320,22 @@ read_queue(const char *name, int32 id, KnownQueue *known)
 	return found;
 }
 
+/* Return the cached queue with this name, or NULL. */
+static const KnownQueue *
+cached_queue(const char *name)
+{
+	const QueueName *found;
+
+	if (last_queue != NULL && strcmp(last_queue->queue.name, name) == 0)
+		return last_queue;
+	if (queues_by_name == NULL || strlen(name) >= NAMEDATALEN)
+		return NULL;
+	found = hash_search(queues_by_name, name, HASH_FIND, NULL);
+	if (found != NULL)
+		last_queue = hash_search(queues_by_id, &found->id, HASH_FIND, NULL);
+	return found == NULL ? NULL : last_queue;
+}
+
 /*
  * Return the queue with this name, copied to *queue.  If there is none, create the queue if
  * "create" (jobq_create_used_queue()), or return NULL.
@@ -313,30 +343,13 @@ read_queue(const char *name, int32 id, KnownQueue *known)
 const JobqQueue *
 jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 {
+	const KnownQueue *cached = cached_queue(name);
 	KnownQueue	known;
 
-	if (queues_by_id != NULL)
+	if (cached != NULL)
 	{
-		static int32 last = 0;
-		JobqQueue  *entry = hash_search(queues_by_id, &last, HASH_FIND, NULL);
-		HASH_SEQ_STATUS seq;
-
-		if (entry != NULL && strcmp(entry->name, name) == 0)
-		{
-			*queue = *entry;
-			return queue;
-		}
-		hash_seq_init(&seq, queues_by_id);
-		while ((entry = hash_seq_search(&seq)) != NULL)
-		{
-			if (strcmp(entry->name, name) == 0)
-			{
-				hash_seq_term(&seq);
-				last = entry->id;
-				*queue = *entry;
-				return queue;
-			}
-		}
+		*queue = cached->queue;
+		return queue;
 	}
 	if (!read_queue(name, 0, &known))
 	{
@@ -472,6 +485,9 @@ jobq_invalidate(PG_FUNCTION_ARGS)
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 
 	jobq_check_after_trigger(fcinfo, "jobq_internal.invalidate()", false);
+	if (jobq_cache_keeps() && TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) &&
+		RelationGetRelid(trigdata->tg_relation) == jobq_relations()->queue)
+		return PointerGetDatum(NULL);
 	CacheInvalidateRelcache(trigdata->tg_relation);
 	jobq_at_commit_reload();
 	return PointerGetDatum(NULL);

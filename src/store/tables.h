@@ -117,6 +117,8 @@ typedef struct JobqCache
 
 extern void jobq_cache_join(const JobqCache *cache);
 extern void jobq_cache_filled(void);
+extern void jobq_cache_keep(bool on);
+extern bool jobq_cache_keeps(void);
 
 /* src/store/relations.c */
 extern const JobqCache jobq_relations_cache;
