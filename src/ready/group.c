@@ -482,7 +482,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 			break;
 		}
 		lane_set_flow(db, lane, row);
-		db->reload |= !lane->ranked;
+		jobq_lane_ask_rank(db, lane);
 		index = entry_alloc(db, lane);
 		entry = &db->ready->entries[index];
 		entry->key = row->key;

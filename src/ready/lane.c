@@ -45,7 +45,7 @@ lanes_clear(JobqDatabase *db)
 			: JOBQ_NONE;
 	}
 	ready->lane_free = 0;
-	ready->expected = ready->noted = ready->passed = JOBQ_NONE;
+	ready->expected = ready->noted = ready->passed = ready->unranked = JOBQ_NONE;
 	ready->hand = 0;
 	ready->full_until = 0;
 	parties_clear(db);
@@ -99,6 +99,8 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	wanted.noted_next = lane->noted_next;
 	wanted.passed = lane->passed;
 	wanted.passed_next = lane->passed_next;
+	wanted.unranked = lane->unranked;
+	wanted.unranked_next = lane->unranked_next;
 	*lane = wanted;
 	ready->lanes_made++;
 	lane->cursor.run_at = PG_INT64_MIN;
@@ -198,7 +200,7 @@ jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
 	lane->ranked = false;
-	db->reload = true;
+	jobq_lane_ask_rank(db, lane);
 	jobq_lane_place(db, lane);
 }
 
@@ -227,6 +229,10 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 		: jobq_limiter_find(db, 0, lane->kind);
 	lane->ranked = true;
 	jobq_lane_place(db, lane);
+
+	/* waiting consumers may find jobs now */
+	if (consumer)
+		lane_offer(db, lane);
 }
 
 /*

@@ -94,6 +94,7 @@ typedef struct JobqLane
 	bool		expected;		/* is in the list JobqReady.expected */
 	bool		noted;			/* is in the list JobqReady.noted */
 	bool		passed;			/* is in the list JobqReady.passed */
+	bool		unranked;		/* is in the list JobqReady.unranked */
 	bool		unread;			/* created while jobs of the future may have
 								 * been forgotten */
 	bool		at_key;			/* waits in the heap of the key, if both
@@ -136,6 +137,7 @@ typedef struct JobqLane
 	uint32		expected_next;
 	uint32		noted_next;
 	uint32		passed_next;
+	uint32		unranked_next;
 } JobqLane;
 
 /*
@@ -333,6 +335,8 @@ typedef struct JobqReady
 								 * all with "more" or "next_due" */
 	uint32		noted;			/* includes all lanes with "notify" */
 	uint32		passed;			/* includes all lanes with "skipping" */
+	uint32		unranked;		/* lanes to be ranked, apart from those that
+								 * JobqDatabase.reload ranks */
 	uint32		turn_first;		/* turns without a heap: the first, */
 	uint32		turn_last;		/* and the last; or JOBQ_NONE */
 	uint32		marked;			/* heaps to be handed off to consumers */
@@ -413,6 +417,8 @@ extern uint32 *jobq_lane_next_passed(JobqDatabase *db, uint32 *from,
 									 JobqLane **lane);
 extern void jobq_lane_note(JobqDatabase *db, JobqLane *lane);
 extern JobqLane *jobq_lane_next_noted(JobqDatabase *db);
+extern void jobq_lane_ask_rank(JobqDatabase *db, JobqLane *lane);
+extern JobqLane *jobq_lane_next_unranked(JobqDatabase *db);
 
 /* src/ready/entry.c */
 extern bool jobq_lane_gets_entry(JobqDatabase *db, const JobqLane *lane);

@@ -163,3 +163,35 @@ jobq_lane_next_noted(JobqDatabase *db)
 	}
 	return NULL;
 }
+
+/*
+ * Request a rank for the lane, unless the lane is ranked.  The cost does not depend on the
+ * number of lanes, unlike JobqDatabase.reload.
+ */
+void
+jobq_lane_ask_rank(JobqDatabase *db, JobqLane *lane)
+{
+	if (lane->ranked || lane->unranked)
+		return;
+	lane->unranked = true;
+	lane->unranked_next = db->ready->unranked;
+	db->ready->unranked = JOBQ_LANE_INDEX(db, lane);
+}
+
+/*
+ * Remove the next lane with a requested rank, and return it.  NULL if there is none.
+ */
+JobqLane *
+jobq_lane_next_unranked(JobqDatabase *db)
+{
+	while (db->ready->unranked != JOBQ_NONE)
+	{
+		JobqLane   *lane = &db->ready->lanes[db->ready->unranked];
+
+		db->ready->unranked = lane->unranked_next;
+		lane->unranked = false;
+		if (lane->in_use && !lane->ranked)
+			return lane;
+	}
+	return NULL;
+}

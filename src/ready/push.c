@@ -68,7 +68,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	lane_set_flow(db, lane, push);
 	if (!lane->ranked)
 	{
-		db->reload = true;
+		jobq_lane_ask_rank(db, lane);
 		wake->scheduler = true;
 	}
 	if (push->notify && due)
@@ -158,8 +158,7 @@ jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
 		return;
 	}
 	lane_set_flow(db, lane, from);
-	if (!lane->ranked)
-		db->reload = true;
+	jobq_lane_ask_rank(db, lane);
 	jobq_lane_look(db, lane, from->key, wake);
 	if (from->notify)
 	{

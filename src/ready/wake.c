@@ -100,7 +100,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	AssertExclusive(db->lock);
 	if (!lane->ranked)
 	{
-		db->reload = true;
+		jobq_lane_ask_rank(db, lane);
 		wake->scheduler = true;
 		return false;
 	}

@@ -184,7 +184,7 @@ discover(bool reset, bool forgotten)
 		lane = jobq_lane_find(my_db, at.queue_id, at.priority, at.role, at.flow,
 							  false, at.key.run_at <= now);
 		if (lane != NULL)
-			my_db->reload |= !lane->ranked;
+			jobq_lane_ask_rank(my_db, lane);
 		else if (at.key.run_at > now)
 			my_db->ready->forgotten_due = Min(my_db->ready->forgotten_due, at.key.run_at);
 		else if (left < 0)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * rank.c
- *	  Computes which workers serve a lane, and in which order.  Runs after a
- *	  change of queues or settings, or for a new lane.
+ *	  Computes which workers serve a lane, and in which order.  Runs for all lanes
+ *	  after a change of queues or settings, and for a new lane alone.
  *
  * worker/scheduler/rank.c
  *
@@ -11,6 +11,7 @@
 #include "scheduler/inner.h"
 
 #include "access/xact.h"
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
@@ -36,7 +37,7 @@ typedef struct QueueRank
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static int	queues_of_lanes(QueueRank *ranks);
+static int	queues_of_lanes(int32 *queues, bool all);
 static void rank_queue(QueueRank *rank, MemoryContext memory);
 static bool is_paused_alone(const QueueRank *rank, const JobqLane *lane);
 static Hashes hashes_of(List *names, uint32 (*hash) (const char *name),
@@ -45,29 +46,49 @@ static bool hashes_have(const Hashes * hashes, uint32 hash);
 static void hashes_free(Hashes * hashes);
 static void rank_lanes(const QueueRank *rank);
 
-/* Processes each lane once, and each of their queues. */
+/*
+ * After a reload, processes each lane once, and each of their queues.  Otherwise, only
+ * the lanes without a rank, and their queues.
+ */
 Duty		rank_duty = {
 	.what = "say which workers serve a queue",
 	.run = run,
 	.next_due = next_due,
 };
 
+static int
+compare_ids(const void *a, const void *b)
+{
+	int32		x = *(const int32 *) a;
+	int32		y = *(const int32 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
 /*
- * Collect the queues with lanes.
+ * Collect the queues with lanes; or without "all", the queues of the lanes that are to
+ * be ranked, which may occur several times.
  */
 static int
-queues_of_lanes(QueueRank *ranks)
+queues_of_lanes(int32 *queues, bool all)
 {
+	JobqLane   *unranked;
 	int			n = 0;
 
 	AssertLocked(my_db->lock);
+	while ((unranked = jobq_lane_next_unranked(my_db)) != NULL)
+		if (!all)
+			queues[n++] = unranked->queue_id;
+	if (!all)
+		return n;
+
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		const JobqLane *lane = &my_db->ready->lanes[i];
 
 		/* exactly one lane of a queue is the first */
 		if (lane->in_use && lane->party_prev == JOBQ_NONE)
-			ranks[n++].queue_id = lane->queue_id;
+			queues[n++] = lane->queue_id;
 	}
 	return n;
 }
@@ -185,24 +206,35 @@ rank_lanes(const QueueRank *rank)
 /*
  * Update the rank of each lane in each pool, and the pause of its queue.  All lanes are
  * updated under one lock; otherwise a worker could prefer a queue only because it was
- * updated first.
+ * updated first.  If only new lanes are to be ranked, no other queue is processed.
  */
 static TimestampTz
 run(TimestampTz now)
 {
 	MemoryContext memory = CurrentMemoryContext;
-	QueueRank  *ranks = palloc0(sizeof(QueueRank) * jobq_max_lanes);
+	int32	   *queues = palloc(sizeof(int32) * jobq_max_lanes);
+	QueueRank  *ranks;
 	JobqWakeList wake = {0};
 	bool		limits_stale;
+	bool		all;
 	int			n;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->reload = false;
 	limits_stale = my_db->limits->stale;
+	all = my_db->reload || limits_stale;
+	my_db->reload = false;
 	my_db->limits->stale = false;
 	my_db->limits->loading |= limits_stale;
-	n = queues_of_lanes(ranks);
+	n = queues_of_lanes(queues, all);
 	LWLockRelease(my_db->lock);
+	qsort(queues, n, sizeof(int32), compare_ids);
+	n = qunique(queues, n, sizeof(int32), compare_ids);
+	if (n == 0 && !all)
+	{
+		pfree(queues);
+		return DT_NOEND;		/* ranked since the request */
+	}
+	ranks = palloc0(sizeof(QueueRank) * Max(n, 1));
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
@@ -212,20 +244,26 @@ run(TimestampTz now)
 	if (limits_stale)
 		limits_load();
 	for (int i = 0; i < n; i++)
+	{
+		ranks[i].queue_id = queues[i];
 		rank_queue(&ranks[i], memory);
+	}
 	CommitTransactionCommand();
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_orders_forget(my_db);
+	if (all)
+		jobq_orders_forget(my_db);
 	for (int i = 0; i < n; i++)
 		rank_lanes(&ranks[i]);
+	if (all)
+	{
+		/* a queue no longer paused may have no lanes: look for them */
+		my_db->ready->overflow |= my_db->ready->paused_forgotten;
+		my_db->ready->paused_forgotten = false;
+		jobq_consumers_wake(my_db);
+	}
 
-	/* a queue no longer paused may have no lanes: look for them */
-	my_db->ready->overflow |= my_db->ready->paused_forgotten;
-	my_db->ready->paused_forgotten = false;
-
-	/* idle workers and waiting consumers may have work now */
-	jobq_consumers_wake(my_db);
+	/* idle workers may have work now */
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -247,11 +285,12 @@ run(TimestampTz now)
 		hashes_free(&ranks[i].kinds);
 	}
 	pfree(ranks);
+	pfree(queues);
 	return DT_NOEND;
 }
 
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
-	return my_db->reload ? now : DT_NOEND;
+	return my_db->reload || my_db->ready->unranked != JOBQ_NONE ? now : DT_NOEND;
 }
