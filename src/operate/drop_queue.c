@@ -69,19 +69,21 @@ typedef struct Dropped
 
 static Dropped *dropped = NULL; /* in TopTransactionContext */
 
-static bool has_jobs(int32 queue_id);
-static int64 count_letters(int32 queue_id);
-static int64 check_droppable(const Dropped *queue);
+static bool has_row(JobqTable table, JobqIndex index, AttrNumber column, int32 queue_id);
+static bool has_letters(int32 queue_id);
+static bool check_droppable(const Dropped *queue);
+static void delete_letters(const Dropped *queue);
 static void still_used(const char *name);
 static void lock_queues(const char *name);
 
 /*
- * True if the queue has a live job, of any role.
+ * True if the table has a row of the queue now, regardless of the transaction's snapshot.
+ * "column" is the first column of the index.
  */
 static bool
-has_jobs(int32 queue_id)
+has_row(JobqTable table, JobqIndex index, AttrNumber column, int32 queue_id)
 {
-	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	rel = jobq_open_table(table, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	Snapshot	snapshot;
@@ -89,10 +91,9 @@ has_jobs(int32 queue_id)
 
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+	ScanKeyInit(&key, column, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
-							  snapshot, 1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, index), true, snapshot, 1, &key);
 	found = HeapTupleIsValid(systable_getnext(scan));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -100,48 +101,30 @@ has_jobs(int32 queue_id)
 	return found;
 }
 
-/*
- * Number of dead letters of the queue now, regardless of the transaction's snapshot.
- */
-static int64
-count_letters(int32 queue_id)
+static bool
+has_letters(int32 queue_id)
 {
-	Relation	rel = jobq_open_table(JOBQ_DEAD_LETTER_TABLE, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	Snapshot	snapshot;
-	int64		n = 0;
-
-	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyInit(&key, LETTER_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
-	while (systable_getnext(scan) != NULL)
-		n++;
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
-	return n;
+	return has_row(JOBQ_DEAD_LETTER_TABLE, JOBQ_DEAD_LETTER_QUEUE, LETTER_QUEUE_ID,
+				   queue_id);
 }
 
 /*
- * Return the number of dead letters of the queue.  ERROR if the queue has live jobs, or has
- * dead letters and "force" is not set.
+ * Return whether the queue has dead letters.  ERROR if the queue has live jobs, of any role,
+ * or has dead letters and "force" is not set.
  */
-static int64
+static bool
 check_droppable(const Dropped *queue)
 {
-	int64		letters;
+	bool		letters;
 
-	if (has_jobs(queue->queue_id))
+	if (has_row(JOBQ_JOB_TABLE, JOBQ_JOB_READY, JOB_QUEUE_ID, queue->queue_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has jobs",
 						queue->name),
 				 errhint("Let them end with jobq.wait_queue(), or cancel them with jobq.cancel_many(); they may be another role's.")));
-	letters = count_letters(queue->queue_id);
-	if (letters > 0 && !queue->force)
+	letters = has_letters(queue->queue_id);
+	if (letters && !queue->force)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has dead letters",
@@ -270,30 +253,42 @@ went_with_extension(const Dropped *queue)
 }
 
 /*
+ * Delete the dead letters of the queue that the transaction's snapshot shows.
+ */
+static void
+delete_letters(const Dropped *queue)
+{
+	static const Oid types[] = {INT4OID};
+	Datum		values[] = {Int32GetDatum(queue->queue_id)};
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE queue_id = $1"
+												  RETURNING_LETTERS),
+								 1, types, values, NULL);
+	SPI_finish();
+	PopActiveSnapshot();
+}
+
+/*
  * Before the commit: check that no dropped queue has been used since, and delete the dead
- * letters.  ERROR if a queue has jobs or if the lock is not available in time.
+ * letters.  Few dead letters are left for the time when the lock blocks the producers.  ERROR
+ * if a queue has jobs or if the lock is not available in time.
  */
 static void
 drops_before_commit(void)
 {
-	static const Oid types[] = {INT4OID};
-
+	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
+		if (!went_with_extension(queue) && check_droppable(queue))
+			delete_letters(queue);
 	if (!went_with_extension(dropped))
 		lock_queues(dropped->name);
 	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
 	{
-		Datum		values[] = {Int32GetDatum(queue->queue_id)};
-
-		if (went_with_extension(queue) || check_droppable(queue) == 0)
+		if (went_with_extension(queue) || !check_droppable(queue))
 			continue;
-		PushActiveSnapshot(GetTransactionSnapshot());
-		SPI_connect();
-		(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE queue_id = $1"
-													  RETURNING_LETTERS),
-									 1, types, values, NULL);
-		SPI_finish();
-		PopActiveSnapshot();
-		if (count_letters(queue->queue_id) > 0)
+		delete_letters(queue);
+		if (has_letters(queue->queue_id))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 					 errmsg("could not serialize access due to concurrent update")));

@@ -187,6 +187,7 @@ static const struct
 	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {7, 6, 3, 4}},
 	[JOBQ_JOB_UUID_PKEY] = {"job_uuid_pkey", {3, 2}},
 	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},
+	[JOBQ_DEAD_LETTER_QUEUE] = {"dead_letter_queue", {6}},
 	[JOBQ_PRIVILEGE_PKEY] = {"privilege_pkey", {PRIVILEGE_QUEUE_ID,
 	PRIVILEGE_ROLE, PRIVILEGE_PRIVILEGE}},
 	[JOBQ_BATCH_PKEY] = {"batch_pkey", {BATCH_COLUMN_ID}},
