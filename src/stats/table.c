@@ -598,32 +598,54 @@ jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
 }
 
 /*
+ * Free the slot of a name of a dropped queue, and add its gauges.  The caller must hold the
+ * lock exclusively.
+ */
+static void
+forget_place(uint32 place, int64 *gauges)
+{
+	JobqStat   *stat = &jobq_stats->stats[place];
+
+	SpinLockAcquire(&stat->mutex);
+	for (int i = 0; i < JOBQ_NGAUGES; i++)
+		gauges[i] += stat->counts.gauges[i];
+	SpinLockRelease(&stat->mutex);
+	give_up(place, false, 0);
+}
+
+/*
  * The queue was dropped: free the slots of its names.  If jobs are being counted, the result
  * includes jobs of the queue, which another name must not get.  If the gauges of a queue
  * without jobs do not add up to 0, the other half is in the slot of the database.  In both
- * cases the jobs are counted anew.  Acquires JobqStats.lock exclusively.
+ * cases the jobs are counted anew.  Acquires JobqStats.lock exclusively, for LOOK slots at a
+ * time.  A name evicted meanwhile was added to "(other)" of the queue, which comes last.
  */
 void
 jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
 {
 	int64		gauges[JOBQ_NGAUGES] = {0};
 	JobqStatBase *base;
+	uint64		hash;
+	uint32		other;
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
-	base = jobq_stats_base(dboid, jobs, false, 0);
 	for (uint32 place = 0; place < jobq_stats->nstats; place++)
 	{
-		JobqStat   *stat = &jobq_stats->stats[place];
+		const JobqStat *stat = &jobq_stats->stats[place];
 
-		if (!stat->in_use || stat->name.dboid != dboid ||
-			stat->name.jobs != jobs || stat->name.queue_id != queue_id)
-			continue;
-		SpinLockAcquire(&stat->mutex);
-		for (int i = 0; i < JOBQ_NGAUGES; i++)
-			gauges[i] += stat->counts.gauges[i];
-		SpinLockRelease(&stat->mutex);
-		give_up(place, false, 0);
+		if (place > 0 && place % LOOK == 0)
+		{
+			LWLockRelease(jobq_stats->lock);
+			LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+		}
+		if (stat->in_use && stat->name.dboid == dboid && stat->name.jobs == jobs &&
+			stat->name.queue_id == queue_id && !stat->name.other)
+			forget_place(place, gauges);
 	}
+	base = jobq_stats_base(dboid, jobs, false, 0);
+	other = base == NULL ? JOBQ_NONE : find_other(base, queue_id, &hash);
+	if (other != JOBQ_NONE)
+		forget_place(other, gauges);
 	for (int i = 0; i < JOBQ_NGAUGES && base != NULL; i++)
 		if (gauges[i] != 0 || base->count != 0)
 			base->recount = true;
