@@ -1,0 +1,141 @@
+# With many queues, a new queue and a dropped queue cost what they cost with few: no table is
+# read as a whole, and no process reads the other queues again.
+#
+# The test counts blocks, not times.  The counters of a session include the earlier transactions
+# of the same statement.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'as wanted'; END $$;
+CREATE FUNCTION opens(payload jsonb) RETURNS void LANGUAGE plpgsql AS
+	$$ BEGIN PERFORM jobq.enqueue('nothing', queue => payload ->> 'queue'); END $$;
+SELECT jobq.register('nothing', 'nothing()'), jobq.register('opens', 'opens(jsonb)'),
+	jobq.register('fails', 'fails()', max_attempts => 1);
+
+-- Blocks of the tables and indexes of jobq that this session has read in this statement.
+CREATE FUNCTION blocks_read(only_relation text DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
+	SELECT sum(pg_stat_get_xact_blocks_fetched(oid)) FROM pg_class
+	WHERE relnamespace = 'jobq_internal'::regnamespace AND relkind IN ('r', 'i')
+		AND (only_relation IS NULL OR relname LIKE only_relation)
+$$;
+
+-- Run the command in a transaction of its own, and count the blocks.
+CREATE PROCEDURE count_blocks(command text, INOUT blocks bigint DEFAULT NULL) LANGUAGE plpgsql AS $$
+DECLARE
+	before bigint := blocks_read();
+BEGIN
+	EXECUTE command;
+	COMMIT;
+	blocks := blocks_read() - before;
+END $$;
+
+-- Enqueue a job in a known queue, after another process has created a queue by its first use;
+-- and count the blocks of the table of queues.
+CREATE PROCEDURE count_after_new_queue(new_queue text, INOUT blocks bigint DEFAULT NULL) LANGUAGE plpgsql AS $$
+DECLARE
+	before bigint;
+	job bigint;
+BEGIN
+	PERFORM jobq.enqueue('nothing', queue => 'known');
+	job := jobq.enqueue('opens', jsonb_build_object('queue', new_queue), queue => 'known');
+	COMMIT;
+	before := blocks_read('queue%');
+	PERFORM jobq.wait(job);
+	COMMIT;
+	PERFORM jobq.enqueue('nothing', queue => 'known');
+	COMMIT;
+	blocks := blocks_read('queue%') - before;
+END $$;
+
+SELECT jobq.create_queue('known'), jobq.create_queue('backlog'), jobq.pause('backlog'), jobq.create_queue('letters');
+INSERT INTO jobq_internal.queue (name) SELECT 'queue ' || i FROM generate_series(1, 10000) i;
+});
+
+# a dead letter, as a model for many, an archived job, and a backlog
+sql(q{SELECT jobq.enqueue('fails', queue => 'letters'), jobq.enqueue('nothing', queue => 'known')});
+wait_for($node, 'a dead letter and an archived job', q{SELECT (SELECT count(*) FROM jobq_internal.dead_letter) = 1
+	AND (SELECT count(*) FROM jobq_internal.archive) = 1});
+sql(q{
+CREATE TEMP TABLE letter AS TABLE jobq_internal.dead_letter;
+CREATE TEMP TABLE finished AS TABLE jobq_internal.archive;
+DO $$ BEGIN
+	FOR i IN 1..10000 LOOP
+		UPDATE letter SET id = -i;
+		INSERT INTO jobq_internal.dead_letter TABLE letter;
+		UPDATE finished SET id = -i;
+		INSERT INTO jobq_internal.archive TABLE finished;
+	END LOOP;
+END $$;
+SELECT count(*) FROM jobq.enqueue_many('nothing', array_fill('null'::jsonb, ARRAY[10000]), queue => 'backlog');
+});
+sql('VACUUM ANALYZE');
+my $most = 100;
+cmp_ok(sql(qq{SELECT min(pg_relation_size(oid)) / 8192 FROM pg_class WHERE oid = ANY (
+	'{jobq_internal.queue,jobq_internal.job,jobq_internal.dead_letter}'::regclass[])}),
+	'>', $most, 'each table has more blocks than a command may read');
+
+# the first call in a session also reads the tables of kinds and privileges
+sub is_cheap
+{
+	my ($command, $what) = @_;
+	my $blocks = sql("CALL count_blocks(\$\$$command\$\$)");
+	cmp_ok($blocks, '>', 0, "$what: blocks are counted");
+	cmp_ok($blocks, '<=', $most, "$what: few blocks are read");
+	return;
+}
+
+is_cheap(q{SELECT jobq.drop_queue('queue 77')}, 'to drop an empty queue');
+sql(q{UPDATE jobq_internal.dead_letter SET queue_id = (SELECT id FROM jobq_internal.queue WHERE name = 'queue 78')
+	WHERE id = -77});
+is_cheap(q{SELECT jobq.drop_queue('queue 78', force => true)}, 'to drop a queue with a dead letter');
+is(sql(q{SELECT count(*) FROM jobq_internal.dead_letter}), 10000, 'the dead letters of other queues are there');
+is_cheap(q{SELECT jobq.enqueue('nothing', queue => 'new 1')}, 'the first use of a queue');
+is(sql(q{CALL count_after_new_queue('new 2')}), 0, 'a new queue makes no other process read its queues again');
+
+# The scheduler reads the table of queues as a whole when settings change.  The scans are counted
+# when the scheduler reports its statistics, which may be only after further work.
+sub scans { return sql(q{SELECT seq_scan FROM pg_stat_all_tables WHERE relid = 'jobq_internal.queue'::regclass}); }
+
+sub scans_after_change
+{
+	my ($change, $what) = @_;
+	sql("SELECT jobq.alter_queue('known', max_length => $change)");
+	my $before = scans();
+	wait_for($node, $what, qq{SELECT seq_scan > $before FROM jobq.enqueue('nothing', queue => 'known') e
+		CROSS JOIN pg_stat_all_tables WHERE relid = 'jobq_internal.queue'::regclass});
+	return scans();
+}
+
+my $begun = scans_after_change(1001, 'a change of settings');
+my $once = scans_after_change(1002, 'another change of settings') - $begun;
+$begun += $once;
+for my $i (3 .. 30)
+{
+	sql(qq{SELECT jobq.enqueue('nothing', queue => 'new $i')});
+	wait_for($node, "the job of new queue $i",
+		"SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'new $i' AND state = 'completed'");
+}
+cmp_ok(scans_after_change(1003, 'a third change of settings') - $begun, '<=', 3 * $once,
+	'the scheduler does not read all queues for a new one');
+
+no_failed_assertion($node);
+$node->stop;
+done_testing();
