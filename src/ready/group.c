@@ -266,14 +266,20 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 
 /*
  * An admitted job has lost its row to another transaction, which may not commit.  The other
- * jobs of the group wait for the outcome.
+ * jobs of the group wait for the outcome.  The wait can end before, for example by a job with
+ * an earlier position.  The lane is therefore marked: its jobs in groups look for predecessors
+ * in the table from now on.
  */
 void
 jobq_group_taken(JobqDatabase *db, uint32 place, const JobqPush *job)
 {
 	JobqGroup  *group = &db->groups->groups[place];
+	JobqLane   *lane = jobq_lane_find(db, job->queue_id, job->priority, job->role,
+									  job->flow, job->quarantine, false);
 
 	AssertExclusive(db->lock);
+	if (lane != NULL)
+		lane->doubtful = true;
 	if (group->owner != job->key.id && group_policy(db, group)->group_max_running == 1)
 		(void) jobq_group_call(db, place, job);
 }

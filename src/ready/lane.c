@@ -229,6 +229,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 		: jobq_limiter_find(db, 0, lane->kind);
 	lane->ranked = true;
 	jobq_lane_place(db, lane);
+	db->ready->entries_full_until = 0;	/* a closed lane can give entries */
 
 	/* waiting consumers may find jobs now */
 	if (consumer)
@@ -244,7 +245,7 @@ jobq_lane_reset(JobqDatabase *db, JobqLane *lane)
 	AssertExclusive(db->lock);
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
-	lane->unread = false;
+	lane->unread = lane->doubtful = false;
 	lane->more = true;
 	jobq_lane_expect(db, lane);
 }

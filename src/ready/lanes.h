@@ -97,6 +97,8 @@ typedef struct JobqLane
 	bool		unranked;		/* is in the list JobqReady.unranked */
 	bool		unread;			/* created while jobs of the future may have
 								 * been forgotten */
+	bool		doubtful;		/* a job of a group was dropped, because
+								 * another transaction had locked the row */
 	bool		at_key;			/* waits in the heap of the key, if both
 								 * tenant and key have limits */
 	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND: if set,

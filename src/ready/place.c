@@ -28,7 +28,6 @@ jobq_orders_forget(JobqDatabase *db)
 {
 	AssertExclusive(db->lock);
 	db->ready->heapless = false;
-	db->ready->entries_full_until = 0;	/* more lanes may be closed afterwards */
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = LANE(i);

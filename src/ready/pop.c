@@ -197,7 +197,7 @@ no_predecessor(JobqDatabase *db, JobqLane *lane, const JobqPush *popped, Timesta
 		return false;
 	return db->ready->complete && !db->rescan && now < db->ready->forgotten_due &&
 		now < lane->next_due &&
-		!lane->quarantine && !lane->skipping && !lane->scanning &&
+		!lane->quarantine && !lane->skipping && !lane->scanning && !lane->doubtful &&
 		jobq_key_cmp(popped->key, lane->cursor) <= 0 && lane_is_only(db, lane) &&
 		!handover_is_due(db, popped->group);
 }

@@ -143,6 +143,7 @@ check_waiting_lanes(void)
 		if (i == 0)
 		{
 			world.queues[0].paused = true;
+			db->reload = true;
 			scheduler_rank();
 		}
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);

@@ -112,6 +112,7 @@ case_fails(void)
 	check_throttle();
 	check_full();
 	check_tokens_come();
+	check_both();
 	limit(0);
 	return false;
 }

@@ -240,6 +240,7 @@ extern void scheduler_refill_begin(void);
 extern void scheduler_refill_end(void);
 extern void scheduler_discover_begin(bool reset, bool forgotten);
 extern bool scheduler_discover_step(void);
+extern bool scheduler_rank_wanted(void);
 extern void scheduler_rank(void);
 extern void unlock(JobqWakeList *wake);
 
@@ -276,5 +277,8 @@ extern void check_full(void);
 
 /* tokens.c */
 extern void check_tokens_come(void);
+
+/* both.c */
+extern void check_both(void);
 
 #endif							/* JOBQ_MODEL_H */

@@ -182,6 +182,12 @@ load_limits(JobqWakeList *wake)
 	rows_age();
 }
 
+bool
+scheduler_rank_wanted(void)
+{
+	return db->reload || db->ready->unranked != JOBQ_NONE;
+}
+
 /*
  * worker/scheduler/rank.c
  */
@@ -211,18 +217,29 @@ void
 scheduler_rank(void)
 {
 	JobqWakeList wake = {0};
+	bool		wanted[NQUEUES] = {false};
+	JobqLane   *lane;
+	bool		all;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	all = db->reload || db->limits->stale;
 	db->reload = false;
 	if (db->limits->stale)
 		load_limits(&wake);
 	db->limits->stale = false;
-	jobq_orders_forget(db);
+	while ((lane = jobq_lane_next_unranked(db)) != NULL)
+		wanted[lane->queue_id - 1] = true;
+	if (all)
+		jobq_orders_forget(db);
 	for (int q = 0; q < NQUEUES; q++)
-		rank_queue(&world.queues[q]);
-	db->ready->overflow |= db->ready->paused_forgotten;
-	db->ready->paused_forgotten = false;
-	jobq_consumers_wake(db);
+		if (all || wanted[q])
+			rank_queue(&world.queues[q]);
+	if (all)
+	{
+		db->ready->overflow |= db->ready->paused_forgotten;
+		db->ready->paused_forgotten = false;
+		jobq_consumers_wake(db);
+	}
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -540,7 +557,7 @@ scheduler_discover_step(void)
 							  best->job.role, best->job.flow, false,
 							  run_at <= world.now);
 		if (lane != NULL)
-			db->reload |= !lane->ranked;
+			jobq_lane_ask_rank(db, lane);
 		else if (run_at > world.now)
 			db->ready->forgotten_due = Min(db->ready->forgotten_due, run_at);
 		else if (world.discover_left < 0)
@@ -805,7 +822,7 @@ scheduler_round(void)
 		while (scheduler_discover_step())
 			;
 	}
-	if (db->reload)
+	if (scheduler_rank_wanted())
 		scheduler_rank();
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -861,7 +878,7 @@ scheduler_round(void)
 	/* compute the wake-up time */
 	db->wake_at = again ? now : starved ? now + STARVED_PAUSE : DT_NOEND;
 	db->wake_at = Min(db->wake_at, discover_due());
-	if (db->reload)
+	if (scheduler_rank_wanted())
 		db->wake_at = now;
 	for (int i = 0; i < jobq_max_lanes; i++)
 		if (db->ready->lanes[i].in_use && !db->ready->lanes[i].paused)

@@ -994,7 +994,7 @@ op_refill(uint32 a, uint32 b, uint32 c)
 static void
 op_rank(uint32 a, uint32 b, uint32 c)
 {
-	if (!db->reload || world.now < world.scheduler_last)
+	if (!scheduler_rank_wanted() || world.now < world.scheduler_last)
 		return;
 	world.scheduler_last = world.now;
 	scheduler_rank();

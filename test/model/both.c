@@ -1,0 +1,235 @@
+/*-------------------------------------------------------------------------
+ *
+ * both.c
+ *	  Fixed cases of jobs with limits of their tenant and of their key.
+ *
+ * A job has "tenant" and "key"; 0: none.  The queue LIMITED has limits for tenants, the other
+ * queues have none.
+ *
+ * test/model/both.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+#define LIMITED		4
+#define KIND		7
+#define ROLE		10
+#define OTHER_ROLE	11
+#define THIRD_ROLE	12
+
+static Queue *
+limited(void)
+{
+	return &world.queues[LIMITED - 1];
+}
+
+/*
+ * Begin with a limit of one running job for each key, and without other limits.
+ */
+static void
+begin(void)
+{
+	static const int sizes[] = {64, 40, 8, 8};
+
+	world_start(0);
+	model_memory(sizes);
+	for (int q = 0; q < NQUEUES; q++)
+	{
+		world.queues[q].limited = world.queues[q].paused = world.queues[q].consumer = false;
+		memset(&world.queues[q].limiter, 0, sizeof(JobqLimiter));
+		world.queues[q].limiter.queue_id = q + 1;
+		world.queues[q].limiter.group_max_running = world.queues[q].limiter.weight = 1;
+	}
+	limited()->limited = true;
+	limited()->limiter.tenant_max_running = 10;
+	memset(&world.kind_limiter, 0, sizeof(JobqLimiter));
+	world.kind_limiter.kind = KIND;
+	world.kind_limiter.keyed = true;
+	world.kind_limiter.group_max_running = 1;
+	world.kind_limiter.tenant_max_running = 1;
+}
+
+/* Start an idle worker.  Pool 1 serves fewer queues than pool 0. */
+static void
+worker(int w, Oid role, int pool)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+
+	slot->database = 0;
+	slot->role = role;
+	slot->pool = pool;
+	slot->state = JOBQ_SLOT_ATTACHED;
+	slot->proc = &model_procs[w];
+	slot->idle = true;
+	world.workers[w].awake = false;
+}
+
+/* Enqueue a job.  Returns its id. */
+static int64
+push(int32 queue, int32 priority, Oid role, uint32 tenant, uint32 key)
+{
+	JobqPush	job = {.queue_id = queue,.priority = priority,.role = role,
+		.tenant = tenant,.kind = key == 0 ? 0 : KIND,.limit_key = key,
+	.cost = key == 0 ? 0 : 1,.flow = tenant * 100 + key,.permits = JOBQ_NO_PERMITS};
+	JobqWakeList wake = {0};
+
+	job.key = (JobqKey)
+	{
+		world.now, ++world.next_id
+	};
+	ItemPointerSet(&job.ctid, world.next_id, 1);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(db, &job, world.now, &wake);
+	unlock(&wake);
+	return job.key.id;
+}
+
+/*
+ * The worker ends its job, and pops the next.  Returns the id, or 0.
+ */
+static int64
+pop(int w)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	JobqTaker	taker = {.pool = slot->pool,.slot = w,.nroles = 1,.roles = &slot->role};
+	JobqWakeList wake = {0};
+	JobqPush	job;
+	bool		popped;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	popped = jobq_ready_pop(db, &taker, world.now, &job, &wake);
+	slot->idle = !popped;
+	world.workers[w].awake = false;
+	unlock(&wake);
+	slot->holding->unused = false;
+	return popped ? job.key.id : 0;
+}
+
+static void
+expect(int64 popped, int64 id, const char *what)
+{
+	if (popped != id)
+		model_fail("%s: job %d, not %d", what, (int) popped, (int) id);
+}
+
+/*
+ * The lane of a role becomes stale while the queue is full.  The permit that comes back must
+ * not be reserved for this role.
+ */
+static void
+check_reserved(void)
+{
+	int64		next;
+
+	begin();
+	limited()->limiter.max_running = 1;
+	worker(0, ROLE, 0);
+	worker(1, OTHER_ROLE, 0);
+	worker(2, THIRD_ROLE, 0);
+	scheduler_start();
+	scheduler_round();
+	(void) push(LIMITED, 0, OTHER_ROLE, 2, 0);
+	scheduler_round();
+	(void) pop(1);
+	(void) push(LIMITED, 0, ROLE, 1, 1);
+	(void) push(3, 0, THIRD_ROLE, 0, 1);
+	scheduler_round();
+	(void) pop(2);
+	next = push(LIMITED, 0, OTHER_ROLE, 2, 0);
+	scheduler_round();
+	expect(pop(1), next, "a permit is reserved for a lane that waits for its key");
+}
+
+/*
+ * A worker was woken for a lane that is stale when the worker pops, and takes a more urgent
+ * job.  Another worker must be woken for the lane that was lent instead.
+ */
+static void
+check_woken(void)
+{
+	int64		urgent;
+	int64		other;
+	int64		instead;
+
+	begin();
+	limited()->limiter.tenant_max_running = 1;
+	worker(0, ROLE, 0);
+	worker(1, ROLE, 0);
+	worker(2, ROLE, 1);
+	worker(3, ROLE, 0);
+	worker(4, THIRD_ROLE, 0);
+	scheduler_start();
+	scheduler_round();
+	(void) push(LIMITED, 0, ROLE, 1, 0);
+	(void) push(3, 0, THIRD_ROLE, 0, 1);
+	scheduler_round();
+	if (pop(3) == 0 || pop(4) == 0)
+		model_fail("a job is not popped");
+
+	/* both lanes wait for the key; the lanes of the other jobs are known */
+	(void) push(LIMITED, 1, ROLE, 1, 1);
+	instead = push(LIMITED, 3, ROLE, 2, 1);
+	(void) push(LIMITED, 2, ROLE, 3, 0);
+	(void) push(1, 0, ROLE, 0, 0);
+	scheduler_round();
+	if (pop(0) == 0 || pop(1) == 0)
+		model_fail("a job is not popped");
+	for (int w = 0; w < 3; w++)
+		(void) pop(w);
+	for (int w = 0; w < 3; w++)
+		world.workers[w].awake = false;
+	world.scheduler_awake = db->can_spawn = false;
+
+	/* the key becomes free, and one worker is woken */
+	(void) pop(4);
+	urgent = push(LIMITED, 2, ROLE, 3, 0);
+	expect(pop(0), urgent, "the more urgent job comes first");
+	other = push(1, 0, ROLE, 0, 0);
+	expect(pop(1), other, "the job of another queue comes first");
+	if (!world.workers[2].awake)
+		model_fail("no worker is woken for the lane that is lent instead");
+	expect(pop(2), instead, "the lane that is lent instead");
+}
+
+/*
+ * The limit of the keys is lowered while jobs of a key run, and lanes of the key are lent.
+ */
+static void
+check_lowered(void)
+{
+	int64		first;
+
+	begin();
+	limited()->limiter.tenant_max_running = 5;
+	world.kind_limiter.tenant_max_running = 2;
+	worker(0, THIRD_ROLE, 0);
+	worker(1, THIRD_ROLE, 0);
+	worker(2, ROLE, 0);
+	scheduler_start();
+	scheduler_round();
+	(void) push(3, 0, THIRD_ROLE, 0, 1);
+	(void) push(3, 0, THIRD_ROLE, 0, 1);
+	(void) push(LIMITED, 1, ROLE, 1, 1);
+	first = push(LIMITED, 0, ROLE, 1, 1);
+	scheduler_round();
+	if (pop(0) == 0 || pop(1) == 0)
+		model_fail("a job is not popped");
+	(void) push(LIMITED, 0, ROLE, 2, 1);
+	scheduler_round();
+	(void) pop(0);
+	world.kind_limiter.tenant_max_running = 1;
+	db->reload = db->limits->stale = true;
+	scheduler_round();
+	expect(pop(2), 0, "the key is full");
+	(void) pop(1);
+	expect(pop(2), first, "the key is free");
+}
+
+void
+check_both(void)
+{
+	check_reserved();
+	check_woken();
+	check_lowered();
+}
