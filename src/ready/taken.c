@@ -13,7 +13,8 @@
  * kept wherever a lane gets a position in a heap or another job, and where the last permit is
  * taken (heap.c, entry.c, tenant.c).  A stuck heap may have free permits nevertheless, so the
  * scheduler checks.  Loading the limits, which the sweep does from time to time, makes all
- * heaps be examined again.
+ * heaps be examined again.  A lane with a limited tenant and a limited key is examined only in
+ * the heap of the key: while the lane waits for its tenant, its jobs wait, too.
  *
  * Jobs that the scheduler takes out of a heap count as popped for the cursor of the lane.
  * The scheduler hands the remaining jobs over again.
