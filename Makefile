@@ -91,13 +91,14 @@ install-manual:
 	$(INSTALL_DATA) $(TOP)/README.md $(TOP)/LICENSE '$(DESTDIR)$(manualdir)/'
 	$(INSTALL_DATA) $(PAGES) '$(DESTDIR)$(manualdir)/doc/'
 uninstall-manual:
-	rm -rf '$(DESTDIR)$(manualdir)'
+	cd '$(DESTDIR)$(manualdir)' 2>/dev/null && rm -f README.md LICENSE doc/*.md doc/*.png doc/*.svg || true
+	-rmdir '$(DESTDIR)$(manualdir)/doc' '$(DESTDIR)$(manualdir)' 2>/dev/null
 
 # PGXS leaves installed bitcode if the removal runs with with_llvm=no.
 .PHONY: uninstall-bitcode
 uninstall: uninstall-bitcode
 uninstall-bitcode:
-	rm -rf '$(DESTDIR)$(bitcodedir)/$(EXTNAME)' '$(DESTDIR)$(bitcodedir)/$(EXTNAME).index.bc'
+	$(if $(bitcodedir),rm -rf '$(DESTDIR)$(bitcodedir)/$(EXTNAME)' '$(DESTDIR)$(bitcodedir)/$(EXTNAME).index.bc')
 
 include $(TOP)/client/client.mk
 include $(TOP)/libraries/c/library.mk

@@ -80,7 +80,8 @@ async function open() {
 function tick(context) {
 	if (document.hidden)
 		return;
-	if (context.view.stale?.(context) && Date.now() - context.loadedAt >= Math.max(EVERY * 0.9, REST * context.took))
+	if (!context.loading && context.view.stale?.(context) &&
+		Date.now() - (context.loadedAt ?? 0) >= Math.max(EVERY * 0.9, REST * (context.took ?? 0)))
 		load(context, context.view.renew);
 	else
 		draw(context);
@@ -111,6 +112,7 @@ function close() {
 async function load(context, how = context.view.load) {
 	const begun = Date.now();
 
+	context.loading = true;
 	try {
 		await how(context);
 		context.problem = null;
@@ -118,6 +120,8 @@ async function load(context, how = context.view.load) {
 		context.took = Date.now() - begun;
 	} catch (problem) {
 		context.problem = problem;
+	} finally {
+		context.loading = false;
 	}
 	draw(context);
 	follow(context);

@@ -698,6 +698,9 @@ class Consumer:
 
     def _give_up(self):
         """Give back what runs too long after a stop.  A thread goes on, but its outcome is not told."""
+        for job in list(self._running):
+            if job._task.done():  # the handler has returned, and its outcome counts
+                self._end(job, job._task)
         for job in self._running:
             if not job.lost:
                 log.warning("job %s (%s): given back, because the consumer stops", job.id, job.kind)

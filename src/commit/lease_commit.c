@@ -221,8 +221,13 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		switch (pending->action)
 		{
 			case LEASE_TAKE:
-				Assert(lease->state != JOBQ_LEASE_LEAVING);
-				jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
+
+				/*
+				 * a scheduler may have shown the lease, and the client may
+				 * leave it
+				 */
+				if (lease->state != JOBQ_LEASE_LEAVING)
+					jobq_lease_to(db, lease, JOBQ_LEASE_HELD);
 				lease->stat = pending->stat;
 				if (pending->name != 0)
 					lease->name = pending->name;

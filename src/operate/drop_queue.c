@@ -72,7 +72,7 @@ static Dropped *dropped = NULL; /* in TopTransactionContext */
 static bool has_row(JobqTable table, JobqIndex index, AttrNumber column, int32 queue_id);
 static bool has_letters(int32 queue_id);
 static bool check_droppable(const Dropped *queue);
-static void delete_letters(const Dropped *queue);
+static void delete_letters(const Dropped *queue, bool wait);
 static void still_used(const char *name);
 static void lock_queues(const char *name);
 
@@ -253,18 +253,22 @@ went_with_extension(const Dropped *queue)
 }
 
 /*
- * Delete the dead letters of the queue that the transaction's snapshot shows.
+ * Delete the dead letters of the queue that the transaction's snapshot shows.  wait: also
+ * letters that other transactions have locked, after their end.
  */
 static void
-delete_letters(const Dropped *queue)
+delete_letters(const Dropped *queue, bool wait)
 {
 	static const Oid types[] = {INT4OID};
 	Datum		values[] = {Int32GetDatum(queue->queue_id)};
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
-	(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE queue_id = $1"
-												  RETURNING_LETTERS),
+	(void) jobq_delete_and_count(wait ? DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE queue_id = $1"
+														 RETURNING_LETTERS)
+								 : DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE id IN"
+													" (SELECT id FROM jobq_internal.dead_letter WHERE queue_id = $1 FOR UPDATE SKIP LOCKED)"
+													RETURNING_LETTERS),
 								 1, types, values, NULL);
 	SPI_finish();
 	PopActiveSnapshot();
@@ -272,7 +276,7 @@ delete_letters(const Dropped *queue)
 
 /*
  * Before the commit: check that no dropped queue has been used since, and delete the dead
- * letters.  Few dead letters are left for the time when the lock blocks the producers.  ERROR
+ * letters.  Few dead letters are left to delete while the lock blocks the producers.  ERROR
  * if a queue has jobs or if the lock is not available in time.
  */
 static void
@@ -280,14 +284,14 @@ drops_before_commit(void)
 {
 	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
 		if (!went_with_extension(queue) && check_droppable(queue))
-			delete_letters(queue);
+			delete_letters(queue, false);
 	if (!went_with_extension(dropped))
 		lock_queues(dropped->name);
 	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
 	{
 		if (went_with_extension(queue) || !check_droppable(queue))
 			continue;
-		delete_letters(queue);
+		delete_letters(queue, true);
 		if (has_letters(queue->queue_id))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),

@@ -280,6 +280,11 @@ jobq_group_taken(JobqDatabase *db, uint32 place, const JobqPush *job)
 	AssertExclusive(db->lock);
 	if (lane != NULL)
 		lane->doubtful = true;
+	else
+	{
+		db->ready->overflow = true;
+		db->ready->complete = false;	/* as if the lane were evicted now */
+	}
 	if (group->owner != job->key.id && group_policy(db, group)->group_max_running == 1)
 		(void) jobq_group_call(db, place, job);
 }

@@ -387,6 +387,12 @@ lane_take(JobqDatabase *db, const JobqLane *wanted)
 		ready->complete = false;
 		ready->evictions++;
 	}
+	if (victim->doubtful)
+	{
+		/* a new lane of this key would not know of the dropped job */
+		ready->overflow = true;
+		ready->complete = false;
+	}
 	ready->forgotten_due = Min(ready->forgotten_due, victim->next_due);
 
 	lane_leave_parties(db, victim);

@@ -171,6 +171,7 @@ jobq_lane_next_noted(JobqDatabase *db)
 void
 jobq_lane_ask_rank(JobqDatabase *db, JobqLane *lane)
 {
+	AssertExclusive(db->lock);
 	if (lane->ranked || lane->unranked)
 		return;
 	lane->unranked = true;
@@ -184,6 +185,7 @@ jobq_lane_ask_rank(JobqDatabase *db, JobqLane *lane)
 JobqLane *
 jobq_lane_next_unranked(JobqDatabase *db)
 {
+	AssertExclusive(db->lock);
 	while (db->ready->unranked != JOBQ_NONE)
 	{
 		JobqLane   *lane = &db->ready->lanes[db->ready->unranked];

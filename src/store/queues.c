@@ -273,6 +273,9 @@ remember_queue(const KnownQueue *known)
 	paused_tenants = jobq_copy_names(known->paused_tenants);
 	paused_kinds = jobq_copy_names(known->paused_kinds);
 	MemoryContextSwitchTo(old);
+
+	/* before the first entry, because an error can follow */
+	jobq_cache_filled();
 	entry = hash_search(queues_by_id, &known->queue.id, HASH_ENTER, NULL);
 	entry->queue = known->queue;
 	entry->carry = carry;
@@ -280,7 +283,6 @@ remember_queue(const KnownQueue *known)
 	entry->paused_kinds = paused_kinds;
 	name = hash_search(queues_by_name, known->queue.name, HASH_ENTER, NULL);
 	name->id = known->queue.id;
-	jobq_cache_filled();
 }
 
 /*
