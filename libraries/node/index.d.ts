@@ -81,7 +81,7 @@ export function enqueueMany(db: Queryable | FakeQueue, kind: string, payloads: I
 export function status(db: Queryable | FakeQueue, id: Id | string): Promise<Status>;
 
 /** Wait until a job has finished, or for so many seconds. */
-export function wait(db: Queryable | FakeQueue, id: Id | string, timeout?: Interval): Promise<Status>;
+export function wait(db: Queryable | FakeQueue, id: Id, timeout?: Interval): Promise<Status>;
 
 /** A reserved job. */
 export interface Job<Payload = any> {
