@@ -28,6 +28,7 @@ typedef struct Hashes
 typedef struct QueueRank
 {
 	int32		queue_id;
+	bool		missing;		/* the queue has no visible row */
 	bool		paused;
 	bool		consumer;
 	Hashes		tenants;		/* paused on their own */
@@ -146,8 +147,9 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 	bool		named = false;
 
 	memset(rank->rank, JOBQ_NOT_SERVED, sizeof(rank->rank));
-	if (queue == NULL)
-		return;					/* not served: its lanes are removed */
+	rank->missing = queue == NULL;
+	if (rank->missing)
+		return;
 	rank->paused = queue->paused;
 	rank->consumer = queue->mode == MODE_CONSUMER;
 	if (queue->tenants_paused)
@@ -183,7 +185,9 @@ is_paused_alone(const QueueRank *rank, const JobqLane *lane)
 }
 
 /*
- * Update all lanes of the queue.
+ * Update all lanes of the queue.  The lanes of a missing queue stay without a rank.  The
+ * queue may come with a transaction that has not committed, whose jobs the scheduler has
+ * noticed before: the hand-over of the jobs then requests a rank again.
  */
 static void
 rank_lanes(const QueueRank *rank)
@@ -198,6 +202,12 @@ rank_lanes(const QueueRank *rank)
 		JobqLane   *lane = &my_db->ready->lanes[i];
 		bool		alone = !rank->paused && is_paused_alone(rank, lane);
 
+		if (rank->missing)
+		{
+			lane->ranked = false;
+			jobq_lane_place(my_db, lane);
+			continue;
+		}
 		jobq_lane_rank(my_db, lane, order, rank->consumer, rank->paused || alone,
 					   alone, limits_lacked(lane));
 	}
