@@ -21,7 +21,7 @@
 #include "main/main.h"
 #include "top/top.h"
 #include "web/web.h"
-#include "work/work.h"
+#include "worker/worker.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * webhook.c
- *	  Tries client/work/webhook.c with the vectors of the standards that it follows.
+ *	  Tries client/worker/webhook.c with the vectors of the standards that it follows.
  *
  * Addresses are only parsed: nothing is sent anywhere.  What is wrong is printed,
  * and the exit status is 1 then.
@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "work/webhook.h"
+#include "worker/webhook.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>

@@ -3,11 +3,11 @@
  * options.c
  *	  The options of the command work, and whether the command stops.
  *
- * client/work/options.c
+ * client/worker/options.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #include <string.h>
 

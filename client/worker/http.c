@@ -16,15 +16,15 @@
  * libcurl runs all requests in the loop of work.c, and keeps connections open
  * between jobs.
  *
- * client/work/http.c
+ * client/worker/http.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #ifdef HAVE_LIBCURL
 
-#include "work/webhook.h"
+#include "worker/webhook.h"
 
 #include <curl/curl.h>
 #include <math.h>

@@ -14,11 +14,11 @@
  * signal, because systemd (SendSIGHUP) and a closing terminal send SIGHUP together with
  * another signal.
  *
- * client/work/work.c
+ * client/worker/work.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,11 +7,11 @@
  * intervals.  Beyond MOST_NOTES only the last lines are reported, because the server
  * keeps no more; the rest is counted.
  *
- * client/work/note.c
+ * client/worker/note.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #include <stdio.h>
 #include <stdlib.h>

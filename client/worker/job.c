@@ -3,11 +3,11 @@
  * job.c
  *	  The jobs held by the command work.
  *
- * client/work/job.c
+ * client/worker/job.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,11 +3,11 @@
  * webhook.c
  *	  Standards for requests of jobs: signatures, addresses, redirects, Retry-After.
  *
- * client/work/webhook.c
+ * client/worker/webhook.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/webhook.h"
+#include "worker/webhook.h"
 
 #ifdef HAVE_LIBCURL
 

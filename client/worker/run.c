@@ -3,11 +3,11 @@
  * run.c
  *	  The start and the early end of a job, as a process or as a request.
  *
- * client/work/run.c
+ * client/worker/run.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 /*
  * Start the process or the request of the job.

@@ -11,11 +11,11 @@
  * The program then repeats the report.  An answer "lease lost" may then mean success of
  * the first report.
  *
- * client/work/settle.c
+ * client/worker/settle.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * No function here sends data or ends the program, so test/client/webhook.c can test them
  * with the vectors of the specifications.
  *
- * client/work/webhook.h
+ * client/worker/webhook.h
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +26,7 @@ typedef struct WebhookKey
 	size_t		length;
 } WebhookKey;
 
-/* client/work/webhook.c */
+/* client/worker/webhook.c */
 extern const char *webhook_read_key(const char *secret, WebhookKey *key);
 extern char *webhook_signature(const WebhookKey *key, const char *id, const char *timestamp, const char *payload);
 extern bool webhook_address_is_public(const struct sockaddr *address);

@@ -17,11 +17,11 @@
  * to stop.  The command may die before the program receives its own signal, so the status
  * of such a command is judged after a pause.
  *
- * client/work/child.c
+ * client/worker/child.c
  *
  *-------------------------------------------------------------------------
  */
-#include "work/inner.h"
+#include "worker/inner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -18,14 +18,14 @@
  * lease expires by the local clock, counted from before the request for the lease.
  * Another consumer may then have the job, and the program ends the process.
  *
- * client/work/inner.h
+ * client/worker/inner.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef JOBQ_WORK_INNER_H
-#define JOBQ_WORK_INNER_H
+#ifndef JOBQ_CLIENT_WORKER_INNER_H
+#define JOBQ_CLIENT_WORKER_INNER_H
 
-#include "work/work.h"
+#include "worker/worker.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -163,14 +163,14 @@ typedef struct WorkOptions
 	bool		quiet;
 } WorkOptions;
 
-/* client/work/options.c */
+/* client/worker/options.c */
 extern WorkOptions work;
 extern bool work_is_hopeless;	/* the next job would fail as well: stop */
 extern volatile sig_atomic_t work_stops;	/* number of stop signals */
 
 extern void work_options(const char **values);
 
-/* client/work/job.c */
+/* client/worker/job.c */
 extern Job *jobs;				/* all jobs held, oldest first */
 extern double job_time;			/* mean duration of a job, in seconds; 0
 								 * before the first has ended */
@@ -184,7 +184,7 @@ extern bool jobs_are_apart(void);
 extern bool job_must_wait(const Job *job);
 extern char *without_junk(const char *text, size_t length);
 
-/* client/work/child.c */
+/* client/worker/child.c */
 extern void children_prepare(void);
 extern void child_start(Job *job);
 extern void child_interrupt(Job *job);
@@ -194,7 +194,7 @@ extern void children_reap(void);
 
 #define CHILD_POLLS	4
 
-/* client/work/note.c */
+/* client/worker/note.c */
 extern void note_bytes(Job *job, const char *bytes, size_t n);
 extern void note_end(Job *job);
 extern bool note_wanted(const Job *job, double now);
@@ -202,22 +202,22 @@ extern char *note_take(Job *job, double now);
 extern void note_told(Job *job);
 extern void note_lost(Job *job);
 
-/* client/work/http.c */
+/* client/worker/http.c */
 extern void http_prepare(const char *secret_file);
 extern void http_start(Job *job);
 extern void http_poll(struct pollfd *polls, int n, int timeout);
 extern void http_go_on(void);
 extern void http_abort(Job *job);
 
-/* client/work/run.c */
+/* client/worker/run.c */
 extern void job_start(Job *job);
 extern void job_interrupt(Job *job);
 
-/* client/work/settle.c */
+/* client/worker/settle.c */
 extern bool settle_holds(const Job *job, bool stopping);
 extern void settle_next(Link *link, bool stopping);
 extern void settle_result(const PGresult *result);
 extern void settle_lost(void);
 extern bool settle_expired(bool stopping, double give_up_at);
 
-#endif							/* JOBQ_WORK_INNER_H */
+#endif							/* JOBQ_CLIENT_WORKER_INNER_H */
