@@ -330,7 +330,8 @@ find_victim(JobqDatabase *db, const JobqLane *wanted)
 			return lane;
 		if (lane->paused ||
 			(lane->ranked && (lane->lacks != 0 ||
-							  (!lane->consumer && lane->order == JOBQ_NO_ORDER))))
+							  (!lane->consumer && lane->order == JOBQ_NO_ORDER))) ||
+			(!lane->ranked && !lane->unranked && !db->reload))	/* the queue is missing */
 			paused = lane;
 		else if (lane->count == 0 && !lane->more && !lane->skipping)
 		{

@@ -205,6 +205,7 @@ rank_lanes(const QueueRank *rank)
 		if (rank->missing)
 		{
 			lane->ranked = false;
+			lane->order = JOBQ_NO_ORDER;
 			jobq_lane_place(my_db, lane);
 			continue;
 		}
