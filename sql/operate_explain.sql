@@ -51,7 +51,7 @@ SELECT jobq.enqueue('echo', queue => 'manual', expires_at => jobq_internal.clock
 BEGIN;
 LOCK TABLE jobq_internal.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.test_clock('2 hours') \g /dev/null
-SELECT reason, detail LIKE 'it was to start before %' AS told FROM test.why(:id) WHERE reason = 'expired';
+SELECT reason, detail LIKE 'the job had to start before %' AS told FROM test.why(:id) WHERE reason = 'expired';
 SELECT jobq.cancel(:id);
 COMMIT;
 SELECT jobq.test_clock('0') \g /dev/null

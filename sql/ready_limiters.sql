@@ -24,7 +24,6 @@ SELECT max_running, rate, throttle, by, cost FROM jobq_internal.limiter WHERE na
 SELECT jobq.create_limiter('line', rate => 'none');
 SELECT (test.error('SELECT jobq.create_limiter(''line'', by => ''tenant'')')).*;
 SELECT (test.error('SELECT jobq.create_limiter(''line'', cost => ''test.no_such(jsonb)'')')).*;
-SELECT (test.error('SELECT jobq.register(''alpha'', ''test.gate(jsonb)'', limiter => ''line'', max_running => 1)')).*;
 SELECT jobq.register('alpha', 'test.gate(jsonb)', limiter => 'line'), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
 SELECT kind, max_running, limiter FROM jobq.kinds WHERE limiter IS NOT NULL ORDER BY kind;
 SELECT pg_advisory_lock(1);
@@ -78,8 +77,8 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT test.until('test.at(''line'') = 0');
 
--- a queue with a limiter: its jobs need a permit, except kinds with their own limits.
--- Running jobs are counted when the queue joins.
+-- a queue with a limiter: its jobs need a permit beside the limits of their kind.  Running jobs
+-- are counted when the queue joins.
 SELECT jobq.create_queue('lined'), jobq.register('own', 'test.gate(jsonb)', max_running => 2);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
@@ -88,15 +87,17 @@ SELECT jobq.alter_queue('lined', limiter => 'line');
 SELECT name, limiter FROM jobq.queues WHERE limiter IS NOT NULL;
 SELECT test.until('test.at(''line'') = 1');
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS b, jobq.enqueue('alpha', '1') AS c, jobq.enqueue('own', '1', queue => 'lined') AS d \gset
-SELECT test.in_gate(:a, :d);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:a, :b, :c, :d]);
 SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:b);
+-- kinds that name the limiter of the queue share the lanes of the queue's other kinds
+SELECT jobq_internal.limiters_of('alpha', id) = jobq_internal.limiters_of('gate', id) AS same_lane, jobq_internal.limiters_of('own', id)::text LIKE '{%,0,%}' AS own_lane
+	FROM jobq_internal.queue WHERE name = 'lined';
 -- jobs enqueued after the queue has left the limiter
 SELECT jobq.alter_queue('lined', limiter => 'none');
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS e \gset
-SELECT test.in_gate(:a, :d, :e);
-SELECT state FROM test.states(ARRAY[:b, :c]);
+SELECT test.in_gate(:a, :e);
+SELECT state FROM test.states(ARRAY[:b, :c, :d]);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:e);
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
@@ -127,7 +128,7 @@ SELECT jobq.ack(:b, :token);
 SELECT state FROM jobq.wait(:c);
 SELECT test.until('test.at(''line'') = 0');
 
--- running jobs are counted in the new limiter only, after the queue changes its limiter, or the kind gets limits
+-- after the queue changes its limiter, running jobs are counted in the new limiter only; after the kind gets limits, there, too
 SELECT jobq.create_limiter('next line', max_running => 1);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
@@ -153,6 +154,33 @@ SELECT :'it' AS reserved, running FROM jobq.limits WHERE kind = 'hired';
 SELECT jobq.ack(:b, :token);
 SELECT test.until('(SELECT running = 0 FROM jobq.limits WHERE kind = ''hired'')');
 SELECT jobq.unregister('hired'), jobq.alter_queue('rented', limiter => 'line'), jobq.drop_limiter('next line');
+
+-- all together: limits of the queue and of the kind, a limiter of the kind, and a limiter of the queue with keys
+SELECT jobq.create_limiter('pair', max_running => 2), jobq.create_limiter('shop', max_running => 1, by => 'header shop');
+SELECT jobq.create_queue('shops', max_running => 4, limiter => 'shop');
+SELECT jobq.register('alpha', 'test.gate(jsonb)', max_running => 3, limiter => 'pair'), jobq.register('beta', 'test.gate(jsonb)', limiter => 'pair');
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('alpha', '1', queue => 'shops', headers => '{"shop": "x"}') AS a \gset
+SELECT test.in_gate(:a);
+SELECT jobq.enqueue('alpha', '1', queue => 'shops', headers => '{"shop": "x"}') AS b,
+	jobq.enqueue('alpha', '1', queue => 'shops', headers => '{"shop": "y"}') AS c \gset
+SELECT test.in_gate(:a, :c);
+SELECT jobq.enqueue('beta', '1', queue => 'shops', headers => '{"shop": "z"}') AS d,
+	jobq.enqueue('gate', '1', queue => 'shops', headers => '{"shop": "z"}') AS e \gset
+SELECT test.in_gate(:a, :c, :e);
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:a, :b, :c, :d, :e]);
+SELECT queue, kind, limiter, key, running, ready, max_running FROM jobq.limits
+	WHERE queue = 'shops' OR kind = 'alpha' OR limiter IN ('pair', 'shop') ORDER BY queue, kind, limiter, key NULLS FIRST;
+SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:b);
+SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain(:d);
+-- work() needs all permits, too
+CALL jobq.work(ARRAY['shops'], stop_when_empty => true);
+SELECT state FROM test.states(ARRAY[:b, :d]);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d, :e]);
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE running > 0)');
+SELECT jobq.unregister('alpha'), jobq.unregister('beta'), jobq.drop_queue('shops', force => true), jobq.drop_limiter('pair'), jobq.drop_limiter('shop');
 
 -- one token bucket for all members
 SELECT jobq.create_limiter('drip', rate => '3 per hour burst 3');
@@ -190,7 +218,7 @@ SELECT state FROM jobq.wait(:a);
 SELECT (test.error('SELECT jobq.drop_limiter(''drip'')')).*;
 SELECT jobq.register('note', 'test.note(jsonb)'), jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms'), jobq.alter_queue('lined', limiter => 'none');
 SELECT jobq.drop_limiter('drip');
-SELECT jobq.unregister('alpha'), jobq.unregister('beta'), jobq.unregister('own'), jobq.alter_queue('rented', limiter => 'none');
+SELECT jobq.unregister('own'), jobq.alter_queue('rented', limiter => 'none');
 SELECT jobq.drop_limiter('line');
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 SELECT jobq.drop_queue('rented', force => true), jobq.drop_queue('lined', force => true);

@@ -120,7 +120,7 @@ COMMENT ON TABLE jobq_internal.job IS 'live jobs: each row is written once and d
 COMMENT ON COLUMN jobq_internal.job.run_at IS 'earliest time at which the job may run; infinity: blocked, waits for other jobs';
 COMMENT ON COLUMN jobq_internal.job.role IS 'owner: the role that enqueued the job';
 COMMENT ON COLUMN jobq_internal.job.run_as IS 'role under which the job runs: the owner, unless the queue has run_as';
-COMMENT ON COLUMN jobq_internal.job.flow IS 'lane key: hash of the limited kind or limiter, the limiter''s key, and the tenant in a queue with fair_by or limits; 0: none';
+COMMENT ON COLUMN jobq_internal.job.flow IS 'lane key: hash of the limiters, the job''s keys and costs there, and the tenant in a queue with fair_by or limits; 0: none';
 COMMENT ON COLUMN jobq_internal.job.limit_cost IS 'tokens that the job costs at a limiter with a cost function; 0: the job bypasses the limiter; null: 1';
 COMMENT ON COLUMN jobq_internal.job.together IS 'how many suspects reserve() may return in a call with this suspect; 1 or less: no others; a further loss lowers the number; null: no suspect';
 COMMENT ON COLUMN jobq_internal.job.group_id IS 'even: hash of queue and group_key; odd: hash of the role''s OID and group_key';
@@ -447,6 +447,6 @@ CREATE FUNCTION jobq_internal.limit_cost(limiter int, cost int) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limit_cost_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.limit_cost(int, int) IS 'tokens of the limiter with the hash for a job with this limit_cost; 0: the job bypasses the limiter';
 
-CREATE FUNCTION jobq_internal.limiter_of(kind text, queue_id int) RETURNS int
-AS 'MODULE_PATHNAME', 'jobq_limiter_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limiter_of(text, int) IS 'hash of the limiter of the kind in the queue, apart from the limits of the queue; 0: none';
+CREATE FUNCTION jobq_internal.limiters_of(kind text, queue_id int) RETURNS int[]
+AS 'MODULE_PATHNAME', 'jobq_limiters_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.limiters_of(text, int) IS 'hashes of the limiters of the kind in the queue, beside the limits of the queue: of the kind, named by the kind, named by the queue; 0: none';

@@ -60,7 +60,7 @@ fail_on: SQLSTATEs, or classes, of errors after which no further attempt follows
 max_memory: the memory limit of a run, such as 200 MB; a run above the limit is ended; else no limit
 max_temp: the limit of bytes written to temporary files by a run; else no limit
 max_wal: the limit of WAL written by a run; else no limit
-limiter: a limiter from create_limiter(), shared with other kinds; else limits of the kind, or the limiter of the queue';
+limiter: a limiter from create_limiter(), shared with other kinds, beside the limits of the kind and the limiter of the queue';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

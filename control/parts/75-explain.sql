@@ -34,18 +34,18 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	CROSS JOIN LATERAL (SELECT j.group_held IS NOT NULL
 			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq_internal.clock(), true) AS holds) w
 	CROSS JOIN LATERAL (
-		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has brought it, and the publisher runs it' AS detail,
+		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has copied the job, and the publisher runs it' AS detail,
 			'when the publisher is off: SELECT jobq.adopt()' AS remedy
 		WHERE j.dormant
 		UNION ALL
-		SELECT 2, 'expired', format('it was to start before %s, and ends as expired when its turn comes', date_trunc('second', j.expires_at)), NULL
+		SELECT 2, 'expired', format('the job had to start before %s, and becomes expired when its turn comes', date_trunc('second', j.expires_at)), NULL
 		WHERE j.expires_at <= jobq_internal.clock()
 		UNION ALL
 		SELECT 3, 'batch', format('batch %s has not been started', b.id), format('SELECT jobq.start_batch(%s)', b.id)
 		FROM jobq_internal.batch b
 		WHERE b.id = j.batch_id AND b.state = 'p' AND j.run_at = 'infinity'
 		UNION ALL
-		(SELECT 4, 'blocked', format('it needs step "%s", job %s, which is %s', n.name, n.job_id, n.state),
+		(SELECT 4, 'blocked', format('the job needs step "%s" (job %s), which is %s', n.name, n.job_id, n.state),
 			CASE WHEN n.state = 'dead' THEN format('SELECT jobq.retry_many(batch_id => %s)', n.batch_id)
 				WHEN n.state IN ('cancelled', 'expired') THEN format('SELECT jobq.rerun_steps(%s)', n.batch_id)
 				ELSE format('SELECT * FROM jobq.explain(%s)', n.job_id) END
@@ -55,12 +55,12 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('dead', 'cancelled', 'expired'))
 		ORDER BY n.job_id LIMIT 20)
 		UNION ALL
-		SELECT 4, 'workflow', format('it stands for workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batches WHERE id = %s', w.id)
+		SELECT 4, 'workflow', format('the job represents workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batches WHERE id = %s', w.id)
 		FROM jobq_internal.batch i
 		JOIN jobq_internal.batch_list w ON w.id = i.id
 		WHERE i.parent = j.batch_id AND i.parent_job = j.id AND j.run_at = 'infinity'
 		UNION ALL
-		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq_internal.clock())),
+		SELECT 5, 'scheduled', format('the job is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq_internal.clock())),
 			format('SELECT jobq.edit(%s, run_at => now())', j.id)
 		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
 		UNION ALL
@@ -82,9 +82,9 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			'create the roles that jobq.doctor() names, then SELECT jobq.adopt()'
 		WHERE m.missing
 		UNION ALL
-		SELECT 8, 'role', CASE WHEN o.oid IS NULL THEN 'its role does not exist any more'
-				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('its role %I may not log in', o.rolname)
-				ELSE format('its role %I may not connect to the database', o.rolname) END,
+		SELECT 8, 'role', CASE WHEN o.oid IS NULL THEN 'the role of the job no longer exists'
+				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('role %I of the job may not log in', o.rolname)
+				ELSE format('role %I of the job may not connect to the database', o.rolname) END,
 			CASE WHEN o.oid IS NULL THEN format('SELECT jobq.cancel(%s)', j.id)
 				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('ALTER ROLE %I LOGIN', o.rolname)
 				ELSE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), o.rolname) END
@@ -92,7 +92,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			OR NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000
 			OR NOT has_database_privilege(o.oid, current_database(), 'CONNECT'))
 		UNION ALL
-		SELECT 9, 'group', format('its group waits for %s, which has begun before and is due at %s%s',
+		SELECT 9, 'group', format('the group waits for %s, which has begun before and is due again at %s%s',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at),
 				', until ' || date_trunc('second', jobq_internal.group_waits_until(h.group_held, k.group_patience)) || ' at most'),
 			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain(%s)', h.id) END
@@ -103,14 +103,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_patience) > jobq_internal.clock(), true)
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = h.id)
 		UNION ALL
-		SELECT 10, 'group', format('of its group %s may run at a time: %s', q.group_max_running,
+		SELECT 10, 'group', format('group_max_running is %s, and these jobs of the group run: %s', q.group_max_running,
 				jobq_internal.explain_names(caller, sees_all, m.ids)),
 			CASE WHEN q.group_scope = 'queue' THEN format('SELECT jobq.alter_queue(%L, group_max_running => %s)', q.name, q.group_max_running + 1) END
 		FROM (SELECT array_agg(r.job_id) AS ids FROM jobq_internal.running_jobs r JOIN jobq_internal.job g ON g.id = r.job_id
 			WHERE g.group_id = j.group_id AND g.id <> j.id) m
 		WHERE q.group_max_running > 0 AND cardinality(m.ids) >= q.group_max_running AND j.run_at <= jobq_internal.clock()
 		UNION ALL
-		(SELECT 11, 'predecessor', format('%s comes before it in its group',
+		(SELECT 11, 'predecessor', format('%s comes first in the group',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[p.id])),
 			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain(%s)', p.id) END
 		FROM jobq_internal.job p
@@ -119,8 +119,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = p.id)
 		ORDER BY p.priority, p.run_at, p.id LIMIT 1)
 		UNION ALL
-		SELECT 12, 'taken', CASE WHEN l.pid IS NULL THEN format('the prepared transaction %L has its row', x.gid)
-				ELSE format('the transaction of process %s has its row, since %s: a session that runs, cancels or changes it', l.pid, date_trunc('second', a.xact_start)) END,
+		SELECT 12, 'taken', CASE WHEN l.pid IS NULL THEN format('prepared transaction %L has locked the row of the job', x.gid)
+				ELSE format('the transaction of process %s has locked the row of the job, since %s: the session runs, cancels or changes the job', l.pid, date_trunc('second', a.xact_start)) END,
 			CASE WHEN l.pid IS NULL THEN format('ROLLBACK PREPARED %L', x.gid) ELSE format('SELECT pg_terminate_backend(%s)', l.pid) END
 		FROM pg_locks l
 		LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -132,31 +132,30 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION jobq_internal.explain_waiting(bigint, oid, boolean) IS 'return the reasons why a waiting job does not run, as far as the tables show; for explain()';
 
-CREATE FUNCTION jobq_internal.explain_limit(job_id bigint, caller oid, sees_all boolean, of_kind boolean,
+CREATE FUNCTION jobq_internal.explain_limit(job_id bigint, caller oid, sees_all boolean, limiter int,
 	OUT reason text, OUT detail text, OUT remedy text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-	SELECT 'limit', format('of %s "%s" %s may run at a time: %s', l.what, l.name, l.most,
+	SELECT 'limit', format('max_running of %s "%s" is %s, and these run: %s', l.what, l.name, l.most,
 			coalesce(jobq_internal.explain_names(caller, sees_all, m.ids), 'those that are about to start')),
 		CASE WHEN l.what = 'kind' THEN format('register kind %L with a higher max_running', l.name)
 			WHEN l.what = 'limiter' THEN format('SELECT jobq.create_limiter(%L, max_running => %s)', l.name, l.most + 1)
 			ELSE format('SELECT jobq.alter_queue(%L, max_running => %s)', l.name, l.most + 1) END
 	FROM jobq_internal.job j
 	CROSS JOIN LATERAL (
-		SELECT 'queue' AS what, q.name, q.max_running AS most FROM jobq_internal.queue q WHERE q.id = j.queue_id AND NOT of_kind
+		SELECT 'queue' AS what, q.name, q.max_running AS most FROM jobq_internal.queue q WHERE q.id = j.queue_id AND explain_limit.limiter = 0
 		UNION ALL
-		SELECT 'kind', h.kind, h.max_running FROM jobq_internal.handler h WHERE h.kind = j.kind AND of_kind
-			AND jobq_internal.kind_hash(h.kind) = jobq_internal.limiter_of(j.kind, j.queue_id)
+		SELECT 'kind', h.kind, h.max_running FROM jobq_internal.handler h WHERE h.kind = j.kind AND jobq_internal.kind_hash(h.kind) = explain_limit.limiter
 		UNION ALL
-		SELECT 'limiter', n.name, n.max_running FROM jobq_internal.limiter n WHERE of_kind
-			AND jobq_internal.limiter_hash(n.name) = jobq_internal.limiter_of(j.kind, j.queue_id)) l
+		SELECT 'limiter', n.name, n.max_running FROM jobq_internal.limiter n WHERE jobq_internal.limiter_hash(n.name) = explain_limit.limiter) l
 	CROSS JOIN LATERAL (SELECT array_agg(r.job_id) AS ids
 		FROM jobq_internal.running_jobs r JOIN jobq_internal.job g ON g.id = r.job_id
-		WHERE CASE WHEN of_kind THEN jobq_internal.limiter_of(g.kind, g.queue_id) = jobq_internal.limiter_of(j.kind, j.queue_id)
-				AND jobq_internal.limit_cost(jobq_internal.limiter_of(g.kind, g.queue_id), g.limit_cost) > 0 ELSE g.queue_id = j.queue_id END) m
+		WHERE CASE WHEN explain_limit.limiter = 0 THEN g.queue_id = j.queue_id
+			ELSE explain_limit.limiter = ANY (jobq_internal.limiters_of(g.kind, g.queue_id))
+				AND jobq_internal.limit_cost(explain_limit.limiter, g.limit_cost) > 0 END) m
 	WHERE j.id = explain_limit.job_id
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'return the jobs that hold back a job by max_running of a queue, kind or limiter; for explain()';
+COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, int) IS 'return the jobs that hold back a job by max_running of its queue (limiter 0), or of the kind or limiter with this hash; for explain()';
 
 CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean,
 	OUT reason text, OUT detail text, OUT remedy text)
@@ -171,18 +170,18 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		FROM jobq_internal.worker_slots() w LEFT JOIN pg_stat_activity a ON a.pid = w.pid
 		WHERE w.job_id = j.id
 		UNION ALL
-		SELECT 2, 'held', format('consumer "%s" has had it for %s, and may keep it until %s', l.consumer, date_trunc('milliseconds', jobq_internal.clock() - l.since), date_trunc('second', l.lease_until)),
+		SELECT 2, 'held', format('consumer "%s" has held the job for %s, and its lease ends at %s', l.consumer, date_trunc('milliseconds', jobq_internal.clock() - l.since), date_trunc('second', l.lease_until)),
 			format('SELECT jobq.cancel(%s)', j.id)
 		FROM jobq_internal.lease_slots() l
 		WHERE l.job_id = j.id
 		UNION ALL
-		SELECT 3, 'usual', format('of the last %s jobs of its kind that have completed, half took no more than %s, and none more than %s', u.n, date_trunc('milliseconds', u.half), date_trunc('milliseconds', u.longest)), NULL
+		SELECT 3, 'usual', format('of the last %s completed jobs of this kind, half took at most %s, and all at most %s', u.n, date_trunc('milliseconds', u.half), date_trunc('milliseconds', u.longest)), NULL
 		FROM (SELECT count(*) AS n, percentile_cont(0.5) WITHIN GROUP (ORDER BY a.took) AS half, max(a.took) AS longest
 			FROM (SELECT a.kind, a.role, a.state, a.finished_at - a.started_at AS took FROM jobq_internal.archive a ORDER BY a.id DESC LIMIT 1000) a
 			WHERE a.kind = j.kind AND a.role = j.role AND a.state = 'c') u
 		WHERE u.n > 0
 		UNION ALL
-		SELECT 4, 'lock', format('it waits for %s on %s, which %s', coalesce(l.mode, 'a lock'),
+		SELECT 4, 'lock', format('the handler waits for %s on %s, which %s', coalesce(l.mode, 'a lock'),
 				CASE l.locktype WHEN 'relation' THEN coalesce(l.relation::regclass::text, 'a relation')
 					WHEN 'advisory' THEN format('the advisory lock %s, %s', l.classid, l.objid)
 					WHEN 'transactionid' THEN 'a row that another transaction has written'

@@ -163,8 +163,9 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 		SELECT l.name, l.max_running, l.rate, l.by, l.cost, l.when_taken, j.run_at,
 			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
 			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
-		FROM jobq_internal.limiter l
-		JOIN jobq_internal.job j ON jobq_internal.limiter_of(j.kind, j.queue_id) = jobq_internal.limiter_hash(l.name)
+		FROM jobq_internal.job j
+		CROSS JOIN LATERAL unnest(jobq_internal.limiters_of(j.kind, j.queue_id)) u (hash)
+		JOIN jobq_internal.limiter l ON jobq_internal.limiter_hash(l.name) = u.hash
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
 			AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)

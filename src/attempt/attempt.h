@@ -43,7 +43,9 @@ extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
 extern JobqDatabase *jobq_loaded_database(void);
 extern bool jobq_claim_push(const JobqJob *job, const JobqQueue *queue,
 							JobqPush *push);
-extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token);
+extern bool jobq_claim_needed(const JobqPush *push, bool queue_limited);
+extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token,
+							  int *limited);
 extern void jobq_claim_undo(const JobqJob *job, int64 token);
 extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);
 

@@ -112,31 +112,40 @@ jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
 	push->priority = job_priority(job);
 	push->role = job_run_as(job);
 	jobq_push_flow(job, push);
-	push->kind = jobq_job_limiter(job, queue);
-	push->cost = push->kind == 0 ? 0 : jobq_limit_cost(job, push->kind);
+	jobq_job_needs(job, push->needs);
 	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
 	push->key.run_at = job_run_at(job);
 	push->key.id = job_id(job);
 	push->ctid = job->ctid;
-	if (queue != NULL && queue->tenants_limited)
-		push->tenant = jobq_tenant_hash(jobq_job_tenant(job, queue));
-	push->limit_key = jobq_limit_key(job, push->kind, jobq_job_tenant(job, queue));
 	return queue != NULL && (queue->limited || queue->tenants_limited);
 }
 
 /*
+ * Return whether a job needs permits.  queue_limited: the result of jobq_claim_push().
+ */
+bool
+jobq_claim_needed(const JobqPush *push, bool queue_limited)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (push->needs[s].limiter != 0)
+			return true;
+	return queue_limited || push->group != 0;
+}
+
+/*
  * Acquire the permits of a job that this session has found in the table, until the end of the
- * transaction.  Returns JOBQ_MAY_RUN, or the reason why the job may not run.  *token
- * identifies the lease for jobq_claim_undo() and jobq_claim_end(), and is 0 if no lease was
- * needed.  Takes db->lock exclusively.  Raises an error if no lease is free.
+ * transaction.  Returns JOBQ_MAY_RUN, or the reason why the job may not run, with *limited as
+ * for jobq_permits_ask().  *token identifies the lease for jobq_claim_undo() and
+ * jobq_claim_end(), and is 0 if no lease was needed.  Takes db->lock exclusively.  Raises an
+ * error if no lease is free.
  */
 JobqVerdict
-jobq_claim(Relation rel, const JobqJob *job, int64 *token)
+jobq_claim(Relation rel, const JobqJob *job, int64 *token, int *limited)
 {
 	JobqQueue	queue_buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job),
 											  &queue_buffer);
-	bool		limited;
+	bool		queue_limited;
 	JobqVerdict verdict;
 	JobqWakeList wake = {0};
 	JobqPush	push = {0};
@@ -163,8 +172,8 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 			unlock_group(rel, job);
 		return verdict;
 	}
-	limited = jobq_claim_push(job, queue, &push);
-	if (!limited && push.kind == 0 && push.group == 0)
+	queue_limited = jobq_claim_push(job, queue, &push);
+	if (!jobq_claim_needed(&push, queue_limited))
 		return JOBQ_MAY_RUN;
 	db = jobq_loaded_database();
 	if (db == NULL)
@@ -185,7 +194,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	if (jobq_lease_find(db, push.key.id) != NULL)
 		verdict = JOBQ_TAKEN;
 	else
-		verdict = jobq_permits_ask(db, &push, limited, now, &wake);
+		verdict = jobq_permits_ask(db, &push, queue_limited, now, limited, &wake);
 	if (verdict == JOBQ_MAY_RUN)
 	{
 		uint32		bundle = jobq_lease_bundle(db, GetUserId());

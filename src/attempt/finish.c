@@ -144,12 +144,14 @@ jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 static void
 note_failure(const JobqJob *job)
 {
-	JobqQueue	buffer;
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	JobqPush	failed = {
+		.queue_id = job_queue_id(job),.role = job_role(job),.group = job_group(job)
+	};
 
-	jobq_at_commit_failed(job_queue_id(job),
-						  jobq_job_limiter(job, queue),
-						  job_role(job), job_group(job));
+	jobq_job_needs(job, failed.needs);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		failed.needs[s].key = failed.needs[s].cost = 0; /* keys have no throttle */
+	jobq_at_commit_failed(&failed);
 }
 
 /*

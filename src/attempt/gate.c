@@ -37,6 +37,8 @@ static bool group_predecessor(Relation rel, const JobqJob *job,
 							  Snapshot snapshot, JobqJob *first);
 static bool is_as_popped(const JobqPush *push, const JobqPush *entry,
 						 const JobqQueue *queue);
+static bool lacks_permit(const JobqPush *push, const JobqPermits *permits,
+						 const JobqQueue *queue);
 static void give_back(const JobqPush *push, int64 token, bool limits);
 static void give_to_lane(const JobqPush *push, int64 token);
 static void drop_lease(int64 id, int64 token);
@@ -90,16 +92,14 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 		jobq_push_flow(job, &push);
 
 		/* the job is in a lane of a limiter that no longer applies */
-		if (push.kind == 0 && entry->permits.kind != JOBQ_NO_LIMITER)
-			return JOBQ_OTHER_LANE;
+		for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+			if (push.needs[s].limiter == 0 &&
+				(entry->unlimited ? entry->needs[s].limiter != 0
+				 : entry->permits.limiters[s] != JOBQ_NO_LIMITER))
+				return JOBQ_OTHER_LANE;
 		if (!is_as_popped(&push, entry, queue))
 			return JOBQ_OTHER_KEY;
-		if ((queue != NULL && queue->limited &&
-			 entry->permits.queue == JOBQ_NO_LIMITER) ||
-			(queue != NULL && queue->tenants_limited && push.tenant != 0 &&
-			 entry->permits.tenant == JOBQ_NONE) ||
-			(push.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER) ||
-			(push.limit_key != 0 && entry->permits.limit_key == JOBQ_NONE))
+		if (!entry->unlimited && lacks_permit(&push, &entry->permits, queue))
 			return JOBQ_LACKS_PERMIT;
 	}
 	if (group_is_busy(rel, job, queue, entry, snapshot, first))
@@ -109,19 +109,38 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 
 /*
  * True if the permits of the popped entry match the needs of the job.  The permits are for the
- * limiter, key, cost and tenant stored in the lane.  The flow is a hash of these, so a lane
- * may contain jobs with different values.  The lane stores the values of the job that was
- * pushed last.
+ * needs stored in the lane.  The flow is a hash of these, so a lane may contain jobs with
+ * different needs.  The lane stores the needs of the job that was pushed last.
  */
 static bool
 is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue)
 {
-	if (push->kind != 0 &&
-		(push->kind != entry->kind || push->limit_key != entry->limit_key ||
-		 push->cost != entry->cost))
-		return false;
-	return queue == NULL || !queue->tenants_limited || push->tenant == 0 ||
-		push->tenant == entry->tenant;
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if (push->needs[s].limiter != 0 &&
+			(push->needs[s].limiter != entry->needs[s].limiter ||
+			 push->needs[s].key != entry->needs[s].key ||
+			 push->needs[s].cost != entry->needs[s].cost))
+			return false;
+	return queue == NULL || !queue->tenants_limited || JOBQ_TENANT(push) == 0 ||
+		JOBQ_TENANT(push) == JOBQ_TENANT(entry);
+}
+
+/*
+ * True if the job was popped without a permit that it needs.
+ */
+static bool
+lacks_permit(const JobqPush *push, const JobqPermits *permits, const JobqQueue *queue)
+{
+	if (queue != NULL &&
+		((queue->limited && permits->limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER) ||
+		 (queue->tenants_limited && JOBQ_TENANT(push) != 0 &&
+		  permits->tallies[JOBQ_OF_QUEUE] == JOBQ_NONE)))
+		return true;
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if ((push->needs[s].limiter != 0 && permits->limiters[s] == JOBQ_NO_LIMITER) ||
+			(push->needs[s].key != 0 && permits->tallies[s] == JOBQ_NONE))
+			return true;
+	return false;
 }
 
 /*
@@ -326,10 +345,8 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			wait_for_group(rel, job, entry, first, token);
 			break;
 
-		case JOBQ_QUEUE_FULL:
-		case JOBQ_TENANT_FULL:
-		case JOBQ_KIND_FULL:
-		case JOBQ_KEY_FULL:
+		case JOBQ_LIMITED:
+		case JOBQ_KEY_LIMITED:
 			elog(ERROR, "a job that was popped has its permits");
 	}
 	return false;

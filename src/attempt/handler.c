@@ -272,15 +272,7 @@ jobq_register(PG_FUNCTION_ARGS)
 			values[i - 1] = Int64GetDatum(allowance_arg(PG_GETARG_DATUM(i - 1), i));
 
 	if (!PG_ARGISNULL(HANDLER_LIMITER - 1))
-	{
-		if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||
-			!PG_ARGISNULL(HANDLER_RATE - 1) || !PG_ARGISNULL(HANDLER_THROTTLE - 1))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("a kind with a limiter cannot have limits of its own"),
-					 errhint("Give max_running, rate and throttle to the limiter, or to the queue.")));
 		jobq_check_limiter(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_LIMITER - 1)));
-	}
 
 	SPI_connect();
 	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);

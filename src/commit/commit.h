@@ -226,8 +226,7 @@ extern void jobq_at_commit_poke(void);
 extern void jobq_at_abort_push(const JobqPush *push);
 
 /* src/commit/failure_commit.c */
-extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
-								  int64 group);
+extern void jobq_at_commit_failed(const JobqPush *job);
 
 /* src/commit/group_commit.c */
 extern void jobq_at_commit_group_held(int64 group, int64 job_id,

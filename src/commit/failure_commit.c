@@ -22,10 +22,8 @@
 typedef struct PendingFailure
 {
 	SubTransactionId subid;
-	int32		queue_id;
-	uint32		kind;
-	Oid			role;			/* of the first job */
-	int64		group;
+	JobqPush	job;			/* queue, needs, role and group of the first
+								 * job */
 	int			n;
 } PendingFailure;
 
@@ -37,17 +35,18 @@ static int	nfailures = 0;
 static int	max_failures = 0;
 
 /*
- * At commit, count a failed attempt against the limits of its queue, kind and group.  Takes no
- * lock.  ERROR if out of memory.
+ * At commit, count a failed attempt of a job with this job's queue, needs, role and group
+ * against its limits.  Takes no lock.  ERROR if out of memory.
  */
 void
-jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role, int64 group)
+jobq_at_commit_failed(const JobqPush *job)
 {
 	SubTransactionId subid = GetCurrentSubTransactionId();
 
 	for (int i = nfailures - 1; i >= Max(0, nfailures - LAST_FAILURES); i--)
-		if (failures[i].subid == subid && failures[i].queue_id == queue_id &&
-			failures[i].kind == kind && failures[i].group == group)
+		if (failures[i].subid == subid && failures[i].job.queue_id == job->queue_id &&
+			memcmp(failures[i].job.needs, job->needs, sizeof(job->needs)) == 0 &&
+			failures[i].job.group == job->group)
 		{
 			failures[i].n++;
 			return;
@@ -56,7 +55,7 @@ jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role, int64 group)
 						 sizeof(PendingFailure));
 	failures[nfailures++] = (PendingFailure)
 	{
-		subid, queue_id, kind, role, group, 1
+		subid, *job, 1
 	};
 }
 
@@ -79,9 +78,7 @@ failures_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	AssertExclusive(db->lock);
 	for (int i = 0; i < nfailures; i++)
-		jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
-						   failures[i].role, failures[i].group,
-						   failures[i].n, now);
+		jobq_limits_failed(db, &failures[i].job, failures[i].n, now);
 	nfailures = 0;
 }
 

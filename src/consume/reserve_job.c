@@ -33,7 +33,7 @@ static bool find_job(Relation rel, int64 id, JobqPush *push, bool *limited);
 static bool take_job(Reservation *reservation, JobqPush *push, bool limited);
 
 /*
- * Find the job, fill *push, and set *limited if the job needs permits.  False if the current
+ * Find the job, fill *push, and set *limited if its queue has limits.  False if the current
  * user may take no such job, or if the job may not run now.  ERROR if workers serve its queue.
  */
 static bool
@@ -94,6 +94,7 @@ take_job(Reservation *reservation, JobqPush *push, bool limited)
 	Oid			role = GetUserId();
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
+	int			source;
 	bool		full;
 	bool		taken = false;
 
@@ -101,7 +102,7 @@ take_job(Reservation *reservation, JobqPush *push, bool limited)
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	full = !jobq_may_lease(db, role, true);
 	if (!full && db->dboid == MyDatabaseId && jobq_lease_find(db, push->key.id) == NULL &&
-		jobq_permits_ask(db, push, limited, now, &wake) == JOBQ_MAY_RUN)
+		jobq_permits_ask(db, push, limited, now, &source, &wake) == JOBQ_MAY_RUN)
 	{
 		jobq_lease_popped(reservation, push, now);
 		taken = true;
@@ -140,7 +141,7 @@ jobq_reserve_job(PG_FUNCTION_ARGS)
 
 	rel = jobq_open_jobs();
 	if (find_job(rel, PG_GETARG_INT64(0), &push, &limited) &&
-		(!(limited || push.kind != 0 || push.group != 0) ||
+		(!jobq_claim_needed(&push, limited) ||
 		 jobq_loaded_database() != NULL) &&
 		take_job(&reservation, &push, limited))
 		(void) jobq_lease_jobs(&reservation, rsinfo);

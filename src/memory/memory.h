@@ -249,8 +249,7 @@ typedef struct JobqSlot
 	char		kind[NAMEDATALEN * 2];
 	char		message[JOBQ_PROGRESS_LEN];
 	uint32		tenant;			/* hash of the job's tenant */
-	bool		passes;			/* the job bypasses its limiter, if the
-								 * limiter is asked for a cost */
+	bool		passes;			/* the job bypasses limiters with costs */
 	uint64		jobs_done;
 	uint64		jobs_failed;
 

@@ -68,7 +68,7 @@ finished(Explain *e, const JobqStatus *status)
 		: TextDatumGetCString(status->values[ST_ERROR]);
 
 	explain_add(e, status->state,
-				psprintf("it is over%s%s%s%s", at != NULL ? " since " : "",
+				psprintf("the job has ended%s%s%s%s", at != NULL ? " at " : "",
 						 at != NULL ? at : "", error != NULL ? ": " : "",
 						 error != NULL ? error : ""),
 				strcmp(status->state, "dead") == 0
@@ -99,10 +99,10 @@ running(Explain *e)
 	}
 	SpinLockRelease(&slot->mutex);
 	if (stopping)
-		explain_add(e, "cancelling", "it was cancelled, and its handler has not ended yet",
+		explain_add(e, "cancelling", "the job was cancelled, and the handler has not ended yet",
 					psprintf("SELECT pg_terminate_backend(%d)", pid));
 	if (deadline != DT_NOEND)
-		explain_add(e, "timeout", psprintf("its timeout ends it at %s",
+		explain_add(e, "timeout", psprintf("the timeout of the job ends the attempt at %s",
 										   explain_time(deadline)), NULL);
 }
 
@@ -131,7 +131,7 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 		explain_add(e, "not_served",
 					psprintf("no scheduler runs for database \"%s\"",
 							 get_database_name(MyDatabaseId)),
-					"see that \"jobq.databases\" names it, and what the server's log says");
+					"see whether \"jobq.databases\" names the database, and what the server's log says");
 		return false;
 	}
 	if (queue->mode != MODE_WORKER)
@@ -182,12 +182,12 @@ taken_along(Explain *e, JobqDatabase *db)
 
 		/* with run_as, one worker runs the jobs of several roles */
 		if (current == 0)
-			detail = psprintf("worker %d is about to start it", pid);
+			detail = psprintf("worker %d is about to start the job", pid);
 		else if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, job_role, queue_id))
-			detail = psprintf("worker %d runs it after job " INT64_FORMAT ", unless another one is free before",
+			detail = psprintf("worker %d has claimed the job, and runs it after job " INT64_FORMAT " unless another worker is free before",
 							  pid, current);
 		else
-			detail = psprintf("worker %d runs it after one of another role, unless another one is free before",
+			detail = psprintf("worker %d has claimed the job, and runs it after a job of another role unless another worker is free before",
 							  pid);
 		explain_add(e, "next", detail, NULL);
 		return true;
@@ -206,8 +206,8 @@ lost_worker(Explain *e, JobqDatabase *db)
 
 	if (slot == NULL || slot->state != JOBQ_SLOT_DEAD)
 		return false;
-	explain_add(e, "lost", "its worker has ended, and it waits for that to be recorded",
-				"if that lasts, see who has locked the job or a table of jobq; the server's log names the reason");
+	explain_add(e, "lost", "the worker of the job has ended, and the scheduler has not recorded this yet",
+				"if this lasts, look for locks of the job or of a table of jobq; the server's log names the reason");
 	return true;
 }
 
@@ -300,10 +300,10 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 					"wait, or give the pool more workers in \"jobq.workers\", and reload");
 	else if (crew.cluster >= jobq_shared->nslots)
 		explain_add(e, "places",
-					psprintf("all %d workers of \"jobq.max_workers\" are taken", crew.cluster),
+					psprintf("all %d workers of \"jobq.max_workers\" are in use", crew.cluster),
 					"wait, or raise \"jobq.max_workers\", and restart the server");
 	else if (refused_at > jobq_now() - USECS_PER_MINUTE)
-		explain_add(e, "places", "the server has no place for another worker process",
+		explain_add(e, "places", "the server has no free slot for another worker process",
 					"wait, or raise \"max_worker_processes\", and restart the server");
 }
 
@@ -321,7 +321,7 @@ waiting(Explain *e, const JobqJob *job)
 
 	if (queue == NULL)
 	{
-		explain_add(e, "no_queue", "its queue does not exist", NULL);
+		explain_add(e, "no_queue", "the queue of the job does not exist", NULL);
 		return;
 	}
 	is_served = served(e, queue, &db);
@@ -329,7 +329,7 @@ waiting(Explain *e, const JobqJob *job)
 		? jobq_run_as_refused(job, queue) : NULL;
 	if (why != NULL)
 		explain_add(e, "run_as",
-					psprintf("it may not run as queue \"%s\" says, and becomes a dead letter when its turn comes: %c%.*s",
+					psprintf("the job may not run under run_as of queue \"%s\", and becomes a dead letter when its turn comes: %c%.*s",
 							 queue->name, pg_tolower((unsigned char) why[0]),
 							 (int) strlen(why) - 2, why + 1),
 					jobq_run_as_problem(queue) == NULL ? NULL
@@ -341,10 +341,9 @@ waiting(Explain *e, const JobqJob *job)
 	explain_limits(e, db, job, queue);
 	if (queue->tenants_limited)
 		explain_tenant_limits(e, db, job, queue);
-	explain_key_limits(e, db, job, queue);
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0 &&
 		db->ready->quarantine_slot >= 0)
-		explain_add(e, "quarantine", "it has crashed a server process, and of such jobs one runs at a time", NULL);
+		explain_add(e, "quarantine", "the job has crashed a server process, and only one such job runs at a time", NULL);
 	if (queue->mode == MODE_CONSUMER)
 	{
 		if (!consumer_waits(db, job))
@@ -366,9 +365,9 @@ explain(Explain *e, const JobqStatus *status)
 	if (status->finished)
 		finished(e, status);
 	else if (status->own && strcmp(status->state, "running") == 0)
-		explain_add(e, "running", "this session runs it", NULL);
+		explain_add(e, "running", "this session runs the job", NULL);
 	else if (status->own)
-		explain_add(e, "uncommitted", "this transaction has written it, and has not committed",
+		explain_add(e, "uncommitted", "this transaction has written the job, and has not committed",
 					"COMMIT");
 	else if (strcmp(status->state, "running") == 0)
 		running(e);
@@ -407,7 +406,7 @@ jobq_explain(PG_FUNCTION_ARGS)
 		explain(&e, &status);
 	}
 	if (e.n == 0)
-		explain_add(&e, "soon", "nothing is in its way: it starts in its turn", NULL);
+		explain_add(&e, "soon", "nothing prevents the job from running: it starts when its turn comes", NULL);
 	jobq_flush_before_telling();
 	return (Datum) 0;
 }

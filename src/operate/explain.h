@@ -41,7 +41,5 @@ extern void explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 						   const JobqQueue *queue);
 extern void explain_tenant_limits(Explain *e, JobqDatabase *db,
 								  const JobqJob *job, const JobqQueue *queue);
-extern void explain_key_limits(Explain *e, JobqDatabase *db,
-							   const JobqJob *job, const JobqQueue *queue);
 
 #endif							/* JOBQ_OPERATE_EXPLAIN_H */

@@ -27,12 +27,12 @@ pace(Explain *e, const char *what, bool by_group, bool resting,
 {
 	if (resting)
 		explain_add(e, "throttle",
-					psprintf("%s rests until %s, because attempts have failed",
+					psprintf("%s starts no job until %s, because attempts have failed",
 							 what, explain_time(rest_until)),
-					"mend what fails, or change its throttle");
+					"fix the cause of the failures, or change the throttle");
 	else if (!may_start)
 		explain_add(e, "rate",
-					psprintf("by the rate of %s, the next may start at %s", what,
+					psprintf("by the rate of %s, the next job may start at %s", what,
 							 explain_time(due)),
 					by_group ? "raise the rate of its queue" : "raise its rate");
 }
@@ -55,17 +55,17 @@ when_taken(Explain *e, JobqDatabase *db, const char *name, uint32 limiter, uint3
 		return;
 	explain_add(e, "when_taken",
 				psprintf(by.when_taken == JOBQ_WHEN_TAKEN_SKIP
-						 ? "by when_taken of %s it is cancelled when it is its turn"
+						 ? "all slots of %s are occupied, and when_taken cancels the job"
 						 : by.when_taken == JOBQ_WHEN_TAKEN_RELEASE
-						 ? "by when_taken of %s it comes again later"
-						 : "by when_taken of %s it replaces older jobs of its own role, and waits for others",
+						 ? "all slots of %s are occupied, and when_taken makes the job due again later"
+						 : "all slots of %s are occupied; the job replaces older jobs of its role, and waits for jobs of other roles",
 						 name),
 				NULL);
 }
 
 /*
- * Return the printable name of the second limit of the job, besides its queue: kind or named
- * limiter.  *missing is set if a kind or queue names a limiter without a definition.
+ * Return the printable name of a limiter, by its hash: of the kind itself, or a named limiter.
+ * *missing is set if a kind or queue names a limiter without a definition.
  */
 static char *
 limiter_name(const char *kind, uint32 limiter, bool *missing)
@@ -75,7 +75,7 @@ limiter_name(const char *kind, uint32 limiter, bool *missing)
 	char	   *name = NULL;
 
 	*missing = false;
-	if (limiter == 0 || limiter == jobq_kind_hash(kind))
+	if (limiter == jobq_kind_hash(kind))
 		return psprintf("kind \"%s\"", kind);
 	SPI_connect();
 	if (jobq_query("SELECT name, missing FROM (SELECT name, false AS missing FROM jobq_internal.limiter"
@@ -98,71 +98,124 @@ limiter_name(const char *kind, uint32 limiter, bool *missing)
 }
 
 /*
- * Report a job in the lane of a limiter no longer named by the kind or queue.  When popped,
- * the job moves to the right lane.  Takes db->lock in shared mode.
+ * Report limiters for which the job's lane waits although kind and queue do not name them any
+ * more.  When popped, the job moves to the right lane.
  */
 static void
-left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
+left_limiters(Explain *e, const JobqJob *job, const JobqNeed *lane, const uint32 *limiters)
 {
-	uint32	   *all;
-	int			n = 0;
-	bool		missing;
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+	{
+		bool		is_named = lane[s].limiter == 0;
+		bool		missing;
 
-	if (job_flow(job) == 0 || job_flow(job) == jobq_flow_with(job, limiter))
-		return;
-	all = palloc(sizeof(uint32) * jobq_max_limiters);
-	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < db->limits->nlimiters; i++)
-		if (db->limits->limiters[i].in_use && db->limits->limiters[i].kind != 0)
-			all[n++] = db->limits->limiters[i].kind;
-	LWLockRelease(db->lock);
-	for (int i = 0; i < n; i++)
-		if (jobq_limit_cost(job, all[i]) > 0 &&
-			job_flow(job) == jobq_flow_with(job, all[i]))
+		for (int other = 0; other < JOBQ_NLIMITS; other++)
+			is_named |= lane[s].limiter == limiters[other];
+		if (!is_named)
 			explain_add(e, "limit",
-						psprintf("it stands in the line of %s, which it has left, and leaves when it is its turn there",
-								 limiter_name(jobq_job_kind(job), all[i], &missing)),
+						psprintf("the job still waits for %s, although neither its kind nor its queue names the limiter any more, and moves when its turn comes",
+								 limiter_name(jobq_job_kind(job), lane[s].limiter, &missing)),
 						psprintf("SELECT jobq.edit(" INT64_FORMAT ", run_at => now())",
 								 job_id(job)));
+	}
 }
 
 /*
- * Report the limits of the job's queue and kind or limiter, and the rate and throttle of its
- * group.  Takes db->lock exclusively, because token buckets are refilled.
+ * Report the limits of the job's key at this limiter, which has keys.  Takes db->lock
+ * exclusively.
+ */
+static void
+key_limits(Explain *e, JobqDatabase *db, const JobqNeed *need, const char *name)
+{
+	JobqTenantState state;
+	bool		limited;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(need->limiter), need->key, jobq_now(),
+								&state);
+	LWLockRelease(db->lock);
+	if (!limited)
+		return;
+	if (state.max_running > 0 && state.running >= state.max_running)
+		explain_add(e, "limit",
+					psprintf("max_running of %s is %d for each key, and as many jobs of this key run", name,
+							 state.max_running),
+					psprintf("raise max_running of %s", name));
+	else if (state.paced && state.tokens < 1)
+		explain_add(e, "rate",
+					psprintf("by the rate of %s, the next job with the same key may start at %s", name,
+							 explain_time(state.due)),
+					psprintf("raise the rate of %s", name));
+}
+
+/* A limiter as explain_limits() has found it in shared memory. */
+typedef struct Found
+{
+	bool		in_memory;
+	JobqLimiter limiter;
+	bool		may_start;		/* according to the rate */
+	TimestampTz due;			/* if not: when */
+} Found;
+
+/*
+ * Report one limiter of the job.  "name" is printable.
+ */
+static void
+one_limit(Explain *e, JobqDatabase *db, const char *name, const JobqNeed *need,
+		  const Found *found)
+{
+	const JobqLimiter *limiter = &found->limiter;
+
+	if (limiter->max_running > 0 && limiter->running >= limiter->max_running)
+		explain_ask_tables(e, "explain_limit", psprintf(", %d", (int32) need->limiter));
+	if (need->limiter != 0 && need->key != 0)
+		key_limits(e, db, need, name);
+	if (need->limiter != 0)
+		when_taken(e, db, name, need->limiter, need->key);
+	pace(e, name, false, limiter->pace.rest_until > jobq_now(), limiter->pace.rest_until,
+		 found->may_start, found->due);
+}
+
+/*
+ * Report the limits of the job's queue, kind and named limiters, and the rate and throttle of
+ * its group.  Takes db->lock exclusively, because token buckets are refilled.
  */
 void
 explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 {
-	uint16		index[2];
-	JobqLimiter limiter[2];
-	bool		may_start[2] = {true, true};
-	TimestampTz due[2] = {DT_NOEND, DT_NOEND};
+	JobqNeed	needs[JOBQ_NLIMITS];
+	JobqNeed	of_lane[JOBQ_NLIMITS] = {0};
+	uint32		limiters[JOBQ_NLIMITS];
+	uint16		index[JOBQ_NLIMITS];
+	Found		found[JOBQ_NLIMITS] = {0};
 	JobqPace	group_pace = {0};
 	bool		group_free = true;
 	TimestampTz group_due = DT_NOEND;
 	TimestampTz now = jobq_now();
 	const char *kind = jobq_job_kind(job);
-	uint32		limiter_hash = jobq_job_limiter(job, queue);
-	bool		limited[2] = {queue->limited || queue->tenants_limited, limiter_hash != 0};
+	const JobqLane *lane;
 	bool		overfull;
-	bool		missing;
-	char	   *name[2];
+
+	/* reads the payload and tables, so not under the lock */
+	jobq_job_needs(job, needs);
+	jobq_limiters_of(kind, queue, limiters);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	overfull = db->limits->overfull;
-	index[0] = jobq_limiter_find(db, job_queue_id(job), 0);
-	index[1] = limiter_hash == 0 ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(db, 0, limiter_hash);
-	for (int i = 0; i < 2; i++)
+	jobq_limiters_find(db, job_queue_id(job), needs, index);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		JobqLimiter *found;
+		JobqLimiter *limiter = &db->limits->limiters[index[s]];
 
-		if (index[i] == JOBQ_NO_LIMITER)
+		found[s].may_start = true;
+		found[s].due = DT_NOEND;
+		found[s].in_memory = index[s] != JOBQ_NO_LIMITER;
+		if (!found[s].in_memory)
 			continue;
-		found = &db->limits->limiters[index[i]];
-		if (!found->rate.by_group)
-			may_start[i] = jobq_pace_free(&found->rate, &found->pace, now, &due[i]);
-		limiter[i] = *found;
+		if (!limiter->rate.by_group)
+			found[s].may_start = jobq_pace_free(&limiter->rate, &limiter->pace, now,
+												&found[s].due);
+		found[s].limiter = *limiter;
 	}
 	if (job_group(job) != 0)
 	{
@@ -178,33 +231,36 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 			group_pace = group->pace;
 		}
 	}
+	lane = jobq_lane_find(db, job_queue_id(job), job_priority(job), job_run_as(job),
+						  job_flow(job), DatumGetInt16(JOB(job, JOB_CRASHES)) > 0, false);
+	if (lane != NULL)
+		memcpy(of_lane, lane->needs, sizeof(of_lane));
 	LWLockRelease(db->lock);
 
-	name[0] = psprintf("queue \"%s\"", queue->name);
-	name[1] = limiter_name(kind, limiter_hash, &missing);
-	for (int i = 0; i < 2; i++)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		if (index[i] == JOBQ_NO_LIMITER)
-		{
-			if (i == 1 && missing)
-				explain_add(e, "limiter",
-							psprintf("%s does not exist, and a kind or a queue names it", name[i]),
-							"have logical replication bring jobq_internal.limiter, too; or make it with jobq.create_limiter()");
-			else if (limited[i] && overfull)
-				explain_add(e, "places",
-							psprintf("all %d slots for limits are in use, and %s has none for its limits",
-									 jobq_max_limiters, name[i]),
-							"take away limits that are not needed, or raise \"jobq.ready_entries\", and restart the server");
+		bool		limited = s == JOBQ_OF_QUEUE ? queue->limited || queue->tenants_limited
+			: needs[s].limiter != 0;
+		bool		missing = false;
+		char	   *name;
+
+		if (!limited && !found[s].in_memory)
 			continue;
-		}
-		if (limiter[i].max_running > 0 && limiter[i].running >= limiter[i].max_running)
-			explain_ask_tables(e, "explain_limit", i == 0 ? ", false" : ", true");
-		if (i == 1 && !jobq_limiter_is_keyed(limiter_hash))
-			when_taken(e, db, name[i], limiter_hash, 0);
-		pace(e, name[i], false, limiter[i].pace.rest_until > now,
-			 limiter[i].pace.rest_until, may_start[i], due[i]);
+		name = s == JOBQ_OF_QUEUE ? psprintf("queue \"%s\"", queue->name)
+			: limiter_name(kind, needs[s].limiter, &missing);
+		if (found[s].in_memory)
+			one_limit(e, db, name, &needs[s], &found[s]);
+		else if (missing)
+			explain_add(e, "limiter",
+						psprintf("%s does not exist, and a kind or a queue names it", name),
+						"have logical replication bring jobq_internal.limiter, too; or make it with jobq.create_limiter()");
+		else if (overfull)
+			explain_add(e, "places",
+						psprintf("all %d slots for limits are in use, and %s has none for its limits",
+								 jobq_max_limiters, name),
+						"take away limits that are not needed, or raise \"jobq.ready_entries\", and restart the server");
 	}
-	left_limiter(e, db, job, jobq_limiter_of(kind, queue));
+	left_limiters(e, job, of_lane, limiters);
 	pace(e, "its group", true, group_pace.rest_until > now, group_pace.rest_until,
 		 group_free, group_due);
 }
@@ -233,52 +289,13 @@ explain_tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 		: psprintf("tenant \"%s\" of queue \"%s\"", tenant, queue->name);
 	if (state.max_running > 0 && state.running >= state.max_running)
 		explain_add(e, "limit",
-					psprintf("of %s %d may run at a time, and they do", what,
+					psprintf("%s may have %d running jobs, and as many run", what,
 							 state.max_running),
 					psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => %d)",
 							 quote_literal_cstr(queue->name), state.max_running + 1));
 	else if (state.paced && state.tokens < 1)
 		explain_add(e, "rate",
-					psprintf("by the rate of %s, the next may start at %s", what,
+					psprintf("by the rate of %s, the next job may start at %s", what,
 							 explain_time(state.due)),
 					psprintf("raise tenant_rate of queue \"%s\"", queue->name));
-}
-
-/*
- * Report the limits of the job's key, if the limiter has a key.  Takes db->lock exclusively.
- */
-void
-explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
-				   const JobqQueue *queue)
-{
-	uint32		limiter = jobq_job_limiter(job, queue);
-	const char *name;
-	TimestampTz now = jobq_now();
-	JobqTenantState state;
-	uint32		key;
-	bool		limited;
-	bool		missing;
-
-	if (!jobq_limiter_is_keyed(limiter))
-		return;
-	name = limiter_name(jobq_job_kind(job), limiter, &missing);
-
-	/* reads the payload and tables, so not under the lock */
-	key = jobq_limit_key(job, limiter, jobq_job_tenant(job, queue));
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(limiter), key, now, &state);
-	LWLockRelease(db->lock);
-	if (!limited)
-		return;
-	if (state.max_running > 0 && state.running >= state.max_running)
-		explain_add(e, "limit",
-					psprintf("of its key at %s %d may run at a time, and they do", name,
-							 state.max_running),
-					psprintf("raise max_running of %s", name));
-	else if (state.paced && state.tokens < 1)
-		explain_add(e, "rate",
-					psprintf("by the rate of its key at %s, the next may start at %s", name,
-							 explain_time(state.due)),
-					psprintf("raise the rate of %s", name));
-	when_taken(e, db, name, limiter, key);
 }

@@ -4,7 +4,7 @@
  *	  create_limiter(), drop_limiter(): limits shared by several kinds and queues.
  *
  * A limiter is a row of jobq_internal.limiter, and kinds and queues name it
- * (jobq_limiter_of() in src/store/flow.c).  The scheduler loads limiters together with the
+ * (jobq_limiters_of() in src/store/flow.c).  The scheduler loads limiters together with the
  * limits of kinds.  Permits are taken from both in the same way.
  *
  * Every limiter has at least one limit: a job in need of a permit waits until the limiter

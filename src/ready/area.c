@@ -107,7 +107,7 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->heaps, JobqHeap, JOBQ_MAX_HEAPS);
 	SET_ARRAY(ready->turns, JobqServed, JOBQ_MAX_TURNS);
 	SET_ARRAY(ready->turn_bucket, uint32, jobq_max_lanes);
-	SET_ARRAY(ready->parties, JobqParty, 3 * jobq_max_lanes);
+	SET_ARRAY(ready->parties, JobqParty, JOBQ_MAX_PARTIES);
 	SET_ARRAY(ready->party_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->timers.heap, uint32, jobq_max_lanes + 1);	/* one of a tenant whose

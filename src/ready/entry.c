@@ -235,14 +235,11 @@ entry_push(JobqDatabase *db, uint32 index, JobqPush *popped)
 	popped->priority = lane->priority;
 	popped->role = lane->role;
 	popped->flow = lane->flow;
-	popped->kind = lane->kind;
-	popped->tenant = lane->tenant;
-	popped->limit_key = lane->limit_key;
-	popped->cost = lane->cost;
+	memcpy(popped->needs, lane->needs, sizeof(popped->needs));
 	popped->held = lane->held;
 	popped->group = entry->group;
 	popped->quarantine = lane->quarantine;
-	popped->notify = popped->first = false;
+	popped->notify = popped->first = popped->unlimited = false;
 	popped->key = entry->key;
 	popped->ctid = entry->ctid;
 	popped->permits = JOBQ_NO_PERMITS;
@@ -474,18 +471,23 @@ lane_stick(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *heaps = db->ready->heaps;
 
-	if (lane->heap == JOBQ_NONE || lane->kind_limiter == JOBQ_NO_LIMITER ||
-		db->limits->limiters[lane->kind_limiter].when_taken == JOBQ_WHEN_TAKEN_WAIT)
+	if (lane->heap == JOBQ_NONE)
 		return;
-	if (!db->limits->limiters[lane->kind_limiter].keyed)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		if (heaps[lane->heap].tenant == JOBQ_NONE &&
-			limiter_turns_away(db, lane->kind_limiter))
-			heap_stick(db, &heaps[lane->heap]);
+		if (lane->limiters[s] == JOBQ_NO_LIMITER ||
+			db->limits->limiters[lane->limiters[s]].when_taken == JOBQ_WHEN_TAKEN_WAIT)
+			continue;
+		if (!db->limits->limiters[lane->limiters[s]].keyed)
+		{
+			if (heaps[lane->heap].tenant == JOBQ_NONE &&
+				limiter_turns_away(db, lane->limiters[s]))
+				heap_stick(db, &heaps[lane->heap]);
+		}
+		else if (lane->own != JOBQ_NONE && heaps[lane->own].lent == JOBQ_NONE &&
+				 heaps[lane->own].at == s)
+			heap_stick(db, &heaps[lane->own]);
 	}
-	else if (lane->own != JOBQ_NONE && heaps[lane->own].lent == JOBQ_NONE &&
-			 heaps[lane->own].tenant == lane->key_party)
-		heap_stick(db, &heaps[lane->own]);
 }
 
 /*

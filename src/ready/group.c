@@ -93,7 +93,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	/* the policy of the queue may have changed */
 	if (group->head != JOBQ_NONE)
 		group_set_policy(db, group,
-						 db->ready->lanes[db->ready->entries[group->head].lane].queue_limiter);
+						 db->ready->lanes[db->ready->entries[group->head].lane].limiters[JOBQ_OF_QUEUE]);
 	group_lose_patience(db, group, now);
 	if (group->owner == 0 && group->others != JOBQ_OTHERS_NONE)
 	{
@@ -174,7 +174,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 			TimestampTz now, uint32 *place, JobqWakeList *wake)
 {
 	JobqEntry  *entry = &db->ready->entries[index];
-	JobqGroup  *group = group_for(db, entry->group, lane->queue_limiter,
+	JobqGroup  *group = group_for(db, entry->group, lane->limiters[JOBQ_OF_QUEUE],
 								  lane->role, now);
 	TimestampTz due = DT_NOEND;
 
@@ -184,7 +184,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 		group_skip(db, lane, index, now);
 		return JOBQ_PARKED;
 	}
-	group_set_policy(db, group, lane->queue_limiter);
+	group_set_policy(db, group, lane->limiters[JOBQ_OF_QUEUE]);
 	group_lose_patience(db, group, now);
 	if (group->called == entry->key.id)
 		group->called = 0;

@@ -95,8 +95,8 @@ jobq_order_find(JobqDatabase *db, const uint8 *rank)
 static bool
 is_fair(JobqDatabase *db, const JobqHeap *heap)
 {
-	return heap->queue_limiter != JOBQ_NO_LIMITER &&
-		db->limits->limiters[heap->queue_limiter].fair;
+	return heap->limiters[JOBQ_OF_QUEUE] != JOBQ_NO_LIMITER &&
+		db->limits->limiters[heap->limiters[JOBQ_OF_QUEUE]].fair;
 }
 
 /*
@@ -113,8 +113,8 @@ heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
 	if (heap->tenant != JOBQ_NONE)
 		return 0;
 	if (is_fair(db, heap))
-		return lane->tenant == 0 ? -1
-			: db->ready->parties[lane->tenant_party].turn;
+		return JOBQ_TENANT(lane) == 0 ? -1
+			: db->ready->parties[lane->keys[JOBQ_OF_QUEUE]].turn;
 	return db->limits->weighted ? db->ready->parties[lane->party].turn : 0;
 }
 
@@ -238,8 +238,8 @@ heap_bucket(const JobqHeap *key)
 	hash = hash_combine(hash, murmurhash32(key->tenant));
 	hash = hash_combine(hash, ((uint32) key->order << 2) +
 						(key->consumer ? 2 : 0) + (key->quarantine ? 1 : 0));
-	hash = hash_combine(hash, ((uint32) key->queue_limiter << 16) +
-						key->kind_limiter);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		hash = hash_combine(hash, key->limiters[s]);
 	return hash % jobq_max_lanes;
 }
 
@@ -251,20 +251,19 @@ heap_same(const JobqHeap *a, const JobqHeap *b)
 {
 	return a->role == b->role && a->queue_id == b->queue_id &&
 		a->tenant == b->tenant &&
-		a->order == b->order && a->queue_limiter == b->queue_limiter &&
-		a->kind_limiter == b->kind_limiter && a->consumer == b->consumer &&
-		a->quarantine == b->quarantine;
+		a->order == b->order &&
+		memcmp(a->limiters, b->limiters, sizeof(a->limiters)) == 0 &&
+		a->consumer == b->consumer && a->quarantine == b->quarantine;
 }
 
 /*
  * Return the heap's link in the list of heaps with this limiter, which must be one of the
- * heap's limiters.  A limiter is either of a queue or of a kind or name, so the two lists
- * never mix.
+ * heap's limiters.
  */
 static JobqHeapLink *
 link_at(JobqHeap *heap, uint16 limiter)
 {
-	return heap->queue_limiter == limiter ? &heap->queue_link : &heap->kind_link;
+	return &heap->links[heap_source(heap, limiter)];
 }
 
 /*
@@ -278,29 +277,29 @@ heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter)
 }
 
 /*
- * Link the heap at its limiters.  Heaps of tenants are not linked, because no process pops
+ * Link the heap at its limiters.  Heaps of keys are not linked, because no process pops
  * from them.
  */
 static void
 limiters_join(JobqDatabase *db, JobqHeap *heap)
 {
-	uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
 	uint32		index = heap - db->ready->heaps;
 
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2 && heap->tenant == JOBQ_NONE; i++)
+	for (int s = 0; s < JOBQ_NLIMITS && heap->tenant == JOBQ_NONE; s++)
 	{
 		uint32	   *first;
 
-		if (limiters[i] == JOBQ_NO_LIMITER)
+		if (heap->limiters[s] == JOBQ_NO_LIMITER)
 			continue;
-		first = &db->ready->limited[limiters[i]];
-		*link_at(heap, limiters[i]) = (JobqHeapLink)
+		Assert(heap_source(heap, heap->limiters[s]) == s);
+		first = &db->ready->limited[heap->limiters[s]];
+		heap->links[s] = (JobqHeapLink)
 		{
 			JOBQ_NONE, *first
 		};
 		if (*first != JOBQ_NONE)
-			link_at(&db->ready->heaps[*first], limiters[i])->prev = index;
+			link_at(&db->ready->heaps[*first], heap->limiters[s])->prev = index;
 		*first = index;
 	}
 }
@@ -308,24 +307,22 @@ limiters_join(JobqDatabase *db, JobqHeap *heap)
 static void
 limiters_leave(JobqDatabase *db, JobqHeap *heap)
 {
-	uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
-
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2 && heap->tenant == JOBQ_NONE; i++)
+	for (int s = 0; s < JOBQ_NLIMITS && heap->tenant == JOBQ_NONE; s++)
 	{
-		JobqHeapLink *link;
+		uint16		limiter = heap->limiters[s];
+		const JobqHeapLink *link = &heap->links[s];
 
-		if (limiters[i] == JOBQ_NO_LIMITER)
+		if (limiter == JOBQ_NO_LIMITER)
 			continue;
-		link = link_at(heap, limiters[i]);
 		Assert(link->prev != JOBQ_NONE ||
-			   db->ready->limited[limiters[i]] == heap - db->ready->heaps);
+			   db->ready->limited[limiter] == heap - db->ready->heaps);
 		if (link->prev != JOBQ_NONE)
-			link_at(&db->ready->heaps[link->prev], limiters[i])->next = link->next;
+			link_at(&db->ready->heaps[link->prev], limiter)->next = link->next;
 		else
-			db->ready->limited[limiters[i]] = link->next;
+			db->ready->limited[limiter] = link->next;
 		if (link->next != JOBQ_NONE)
-			link_at(&db->ready->heaps[link->next], limiters[i])->prev = link->prev;
+			link_at(&db->ready->heaps[link->next], limiter)->prev = link->prev;
 	}
 }
 
@@ -551,8 +548,9 @@ heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 	heap->nentries += lane->count;
 	note_place(db, lane, heap_turn(db, heap, lane));
 	add(db, heap, JOBQ_LANE_INDEX(db, lane));
-	if (heap->tenant == JOBQ_NONE && limiter_turns_away(db, heap->kind_limiter))
-		heap_stick(db, heap);
+	for (int s = 0; s < JOBQ_NLIMITS && heap->tenant == JOBQ_NONE; s++)
+		if (limiter_turns_away(db, heap->limiters[s]))
+			heap_stick(db, heap);
 }
 
 /*

@@ -57,6 +57,22 @@ place_give(JobqDatabase *db, uint32 index)
 	db->ready->nfree++;
 }
 
+/*
+ * Return the index of the limiter among the limiters of the heap, which must include it.
+ */
+static inline int
+heap_source(const JobqHeap *heap, uint16 limiter)
+{
+	int			s = 0;
+
+	while (heap->limiters[s] != limiter)
+	{
+		s++;
+		Assert(s < JOBQ_NLIMITS);
+	}
+	return s;
+}
+
 /* src/ready/timer.c */
 extern void timer_set(JobqTimers *timers, uint32 index, TimestampTz due);
 extern TimestampTz timers_next(const JobqTimers *timers);
@@ -93,8 +109,8 @@ extern void place_taken(JobqLimiter *limiter, Oid role, int32 queue_id);
 extern bool limiter_turns_away(JobqDatabase *db, uint16 index);
 extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 						 TimestampTz *due);
-extern int	limiters_room(JobqDatabase *db, uint16 queue, uint16 kind,
-						  TimestampTz now, TimestampTz *due);
+extern int	limiters_room(JobqDatabase *db, const uint16 *limiters, TimestampTz now,
+						  TimestampTz *due);
 
 /* src/ready/handover.c */
 extern bool handover_is_due(JobqDatabase *db, int64 group);
@@ -126,8 +142,7 @@ extern void lease_free(JobqDatabase *db, JobqLease *lease);
 extern void parties_clear(JobqDatabase *db);
 extern void lane_join_parties(JobqDatabase *db, JobqLane *lane);
 extern void lane_leave_parties(JobqDatabase *db, JobqLane *lane);
-extern void lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant);
-extern void lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key);
+extern void lane_set_need(JobqDatabase *db, JobqLane *lane, int source, JobqNeed need);
 extern void turn_begin(JobqDatabase *db, JobqLane *lane);
 
 /* src/ready/heap.c */
@@ -173,10 +188,9 @@ extern void tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due);
 extern uint32 tally_due(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/tenant.c */
-extern bool tenant_is_limited(JobqDatabase *db, const JobqLane *lane);
-extern bool key_is_limited(JobqDatabase *db, const JobqLane *lane);
+extern bool key_is_limited(JobqDatabase *db, const JobqLane *lane, int source);
 extern void tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now);
-extern uint32 tenant_party_of(JobqDatabase *db, const JobqLane *lane);
+extern int	tenant_source(JobqDatabase *db, const JobqLane *lane);
 extern void tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 extern JobqHeap *tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 extern bool tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
@@ -303,7 +317,7 @@ extern void group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 						bool unused, TimestampTz now, JobqWakeList *wake);
 
 /* src/ready/taken.c */
-extern void taken_note(JobqDatabase *db, const JobqPush *job);
+extern void taken_note(JobqDatabase *db, const JobqPush *job, int source);
 
 /* src/ready/permit.c */
 extern JobqPermits permits_take(JobqDatabase *db, const JobqLane *lane,

@@ -20,32 +20,65 @@ typedef struct JobqKey
 	int64		id;
 } JobqKey;
 
+/*
+ * The sources of a job's limits.  The job needs a permit of each limiter that these sources
+ * name.  Arrays with JOBQ_NLIMITS elements have these indexes.
+ */
+typedef enum JobqLimitSource
+{
+	JOBQ_OF_QUEUE = 0,			/* limits of the queue, and of its tenants */
+	JOBQ_OF_KIND,				/* limits of the kind itself */
+	JOBQ_NAMED_BY_KIND,			/* the limiter that the kind names */
+	JOBQ_NAMED_BY_QUEUE,		/* the limiter that the queue names */
+	JOBQ_NLIMITS
+} JobqLimitSource;
+
+/* What a job needs from one of its limiters. */
+typedef struct JobqNeed
+{
+	uint32		limiter;		/* hash of the kind or of the limiter's name;
+								 * 0: none, or the queue */
+	uint32		key;			/* hash of the job's key at the limiter; of
+								 * the queue: of the tenant, if the tenant has
+								 * separate lanes; or 0 */
+	int32		cost;			/* tokens; 0: no limiter; or JOBQ_PASSES */
+} JobqNeed;
+
+/* Value of "cost": the job bypasses the limiter. */
+#define JOBQ_PASSES	(-1)
+
+/* The tenant of a job, lane or lease. */
+#define JOBQ_TENANT(x)	((x)->needs[JOBQ_OF_QUEUE].key)
+
 /* The permits that a running job holds. */
 #define JOBQ_NO_LIMITER	PG_UINT16_MAX
 typedef struct JobqPermits
 {
-	uint16		queue;			/* index of the limiter, or JOBQ_NO_LIMITER */
-	uint16		kind;
-	uint32		tenant;			/* index of the tenant's tally, or JOBQ_NONE */
-	uint32		limit_key;		/* index of the tally of the limiter's key, or
-								 * JOBQ_NONE */
+	uint16		limiters[JOBQ_NLIMITS]; /* indexes, or JOBQ_NO_LIMITER */
+	uint32		tallies[JOBQ_NLIMITS];	/* of the keys at these limiters:
+										 * indexes, or JOBQ_NONE */
+	int32		costs[JOBQ_NLIMITS];	/* tokens taken */
 	uint32		group;			/* index of the group, or JOBQ_NONE */
-	int32		cost;			/* tokens of "kind" and limit_key */
 } JobqPermits;
 
 #define JOBQ_NO_PERMITS \
-	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX, 0})
+	((JobqPermits) { \
+		.limiters = {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, JOBQ_NO_LIMITER}, \
+		.tallies = {PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX}, \
+		.group = PG_UINT32_MAX \
+	})
+
+StaticAssertDecl(JOBQ_NLIMITS == 4, "JOBQ_NO_PERMITS has a value for each limiter");
 
 static inline bool
 jobq_permits_any(const JobqPermits *permits)
 {
-	return permits->queue != JOBQ_NO_LIMITER ||
-		permits->kind != JOBQ_NO_LIMITER || permits->tenant != PG_UINT32_MAX ||
-		permits->limit_key != PG_UINT32_MAX || permits->group != PG_UINT32_MAX;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (permits->limiters[s] != JOBQ_NO_LIMITER ||
+			permits->tallies[s] != PG_UINT32_MAX)
+			return true;
+	return permits->group != PG_UINT32_MAX;
 }
-
-/* Value of "cost": the job bypasses its limiter. */
-#define JOBQ_PASSES	(-1)
 
 /* A job on its way into or out of the ready set. */
 typedef struct JobqPush
@@ -61,15 +94,11 @@ typedef struct JobqPush
 								 * this job */
 	JobqKey		key;
 	ItemPointerData ctid;
-	uint32		kind;			/* hash of the kind or named limiter, or 0 */
-	uint32		tenant;			/* hash of the tenant, if the tenant has
-								 * separate lanes; or 0 */
-	uint32		limit_key;		/* hash of the limiter's key, if the limiter
-								 * has keys; or 0 */
+	bool		unlimited;		/* on the way out: popped without permits of
+								 * limiters, because the job will not run */
+	JobqNeed	needs[JOBQ_NLIMITS];
 	uint32		held;			/* hash of the kind, if the kind is paused; or
 								 * 0 */
-	int32		cost;			/* tokens of that limiter; 0: no cost given;
-								 * or JOBQ_PASSES */
 	int64		group;			/* or 0 */
 	JobqPermits permits;		/* on the way out: the permits held */
 	float		charged;		/* on the way out: microseconds of processor
@@ -106,10 +135,8 @@ typedef enum JobqVerdict
 								 * job */
 
 	/* decided by the limits: permit.c */
-	JOBQ_QUEUE_FULL,
-	JOBQ_TENANT_FULL,
-	JOBQ_KIND_FULL,
-	JOBQ_KEY_FULL,
+	JOBQ_LIMITED,				/* a limiter has no free permit */
+	JOBQ_KEY_LIMITED,			/* a limiter has none for the job's key */
 } JobqVerdict;
 
 /* A process that pops: a worker of a pool, or a consumer with queues in order. */

@@ -106,8 +106,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
 	lane->next_due = DT_NOEND;
-	lane->queue_limiter = jobq_limiter_find(db, queue_id, 0);
-	lane->kind_limiter = JOBQ_NO_LIMITER;
+	jobq_limiters_find(db, queue_id, lane->needs, lane->limiters);
 	lane->head = lane->tail = lane->heap = lane->own = JOBQ_NONE;
 	lane->hash_next = ready->lane_bucket[bucket];
 	ready->lane_bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
@@ -126,7 +125,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		lane->order = other->order;
 		lane->paused = other->paused && !other->alone;
 		lane->consumer = other->consumer;
-		lane->lacks = other->lacks & JOBQ_LACKS_QUEUE;
+		lane->lacks = other->lacks & (1 << JOBQ_OF_QUEUE);
 		lane->ranked = other->ranked;
 	}
 	return lane;
@@ -143,52 +142,66 @@ lane_is_only(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
+ * Is the limiter of this source, which the lane's jobs need, in memory, or known to have no
+ * slot?
+ */
+static bool
+limiter_is_known(const JobqLane *lane, int source)
+{
+	return lane->needs[source].limiter == 0 ||
+		lane->limiters[source] != JOBQ_NO_LIMITER || (lane->lacks & (1 << source)) != 0;
+}
+
+/*
  * The lane gets a job: store the values that all jobs of a flow have in common.  Limits that
- * are not loaded yet block the lane.  A job without the lane's limiter changes nothing,
+ * are not loaded yet block the lane.  A job without a limiter of the lane changes nothing,
  * because the process that pops the job writes it again.
  */
 void
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
+	bool		lacks_limiter = false;
+	bool		is_same = true;
+	bool		is_known = true;
+
 	AssertExclusive(db->lock);
 
 	/* a job without "held" may still be of a kind that was paused */
 	if (push->held != 0)
 		lane->held = push->held;
-	if (push->kind == 0 && lane->kind_limiter != JOBQ_NO_LIMITER &&
-		lane->tenant == push->tenant)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (s != JOBQ_OF_QUEUE && push->needs[s].limiter == 0 &&
+			lane->limiters[s] != JOBQ_NO_LIMITER)
+			lacks_limiter = true;
+		else if (lane->needs[s].limiter != push->needs[s].limiter ||
+				 lane->needs[s].key != push->needs[s].key)
+			is_same = false;
+	if (is_same && lacks_limiter)
 		return;
-	lane->cost = push->cost;
-	if (lane->kind == push->kind && lane->tenant == push->tenant &&
-		lane->limit_key == push->limit_key &&
-		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER ||
-		 (lane->lacks & JOBQ_LACKS_KIND) != 0))
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		lane->needs[s].cost = push->needs[s].cost;
+		is_known &= limiter_is_known(lane, s);
+	}
+	if (is_same && is_known)
 		return;
-	if (lane->kind != push->kind || lane->limit_key != push->limit_key)
-	{
-		lane_displace(db, lane);
-		lane_set_key(db, lane, 0);
-		lane->kind = push->kind;
-		lane->lacks &= ~JOBQ_LACKS_KIND;
-		lane_set_key(db, lane, push->limit_key);
-	}
-	if (lane->tenant != push->tenant)
-	{
-		lane_displace(db, lane);
-		lane_set_tenant(db, lane, push->tenant);
-	}
-	lane->kind_limiter = JOBQ_NO_LIMITER;
-	if (lane->kind != 0)
-	{
-		lane->kind_limiter = jobq_limiter_find(db, 0, lane->kind);
-		if (lane->kind_limiter == JOBQ_NO_LIMITER &&
-			(lane->lacks & JOBQ_LACKS_KIND) == 0)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (lane->needs[s].limiter != push->needs[s].limiter ||
+			lane->needs[s].key != push->needs[s].key)
+		{
+			lane_displace(db, lane);
+			if (lane->needs[s].limiter != push->needs[s].limiter)
+				lane->lacks &= ~(1 << s);
+			lane_set_need(db, lane, s, push->needs[s]);
+		}
+	jobq_limiters_find(db, lane->queue_id, lane->needs, lane->limiters);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (!limiter_is_known(lane, s))
 		{
 			lane->ranked = false;
 			db->reload = true;
 			jobq_limits_missed(db);
 		}
-	}
 	jobq_lane_place(db, lane);
 }
 
@@ -224,9 +237,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 	lane->alone = alone;
 	lane->consumer = consumer;
 	lane->lacks = lacks;
-	lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
-	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(db, 0, lane->kind);
+	jobq_limiters_find(db, lane->queue_id, lane->needs, lane->limiters);
 	lane->ranked = true;
 	jobq_lane_place(db, lane);
 	db->ready->entries_full_until = 0;	/* a closed lane can give entries */

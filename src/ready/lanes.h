@@ -72,10 +72,6 @@ typedef struct JobqTally
  * A lane with "quarantine" holds jobs that once crashed a server process.  The lane is never
  * scanned, and only one of its jobs runs at a time in a database.
  */
-#define JOBQ_LACKS_QUEUE	0x01	/* no slot for the limiter of the queue */
-#define JOBQ_LACKS_KIND		0x02	/* no slot for the limiter of the kind, or
-									 * for the named limiter */
-
 typedef struct JobqLane
 {
 	/* read by each pop, unlike most later fields */
@@ -99,32 +95,28 @@ typedef struct JobqLane
 								 * been forgotten */
 	bool		doubtful;		/* a job of a group was dropped, because
 								 * another transaction had locked the row */
-	bool		at_key;			/* waits in the heap of the key, if both
-								 * tenant and key have limits */
-	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND: if set,
-								 * the lane is not served; valid if ranked */
+	uint8		at;				/* if several keys have limits: the
+								 * JobqLimitSource in whose key's heap the
+								 * lane waits */
+	uint8		lacks;			/* a bit for each JobqLimitSource whose
+								 * limiter has no slot, or does not exist: the
+								 * lane is not served; valid if ranked */
 	uint16		order;			/* of the queue: JobqReady.orders */
-	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
-	uint16		kind_limiter;
+	uint16		limiters[JOBQ_NLIMITS]; /* valid if ranked; or JOBQ_NO_LIMITER */
 	int32		queue_id;
 	int32		priority;
 	Oid			role;
-	uint32		tenant;			/* as in JobqPush; known with the first entry */
-	uint32		limit_key;
-	int32		cost;
 	uint32		head;
 	uint32		tail;
 	uint32		count;
 	uint32		heap;			/* heap of the lane, or JOBQ_NONE */
-	uint32		own;			/* heap of the tenant or of the key, if
-								 * limited; or JOBQ_NONE */
+	uint32		own;			/* heap of a key with limits, or JOBQ_NONE */
 	uint32		party;			/* the queue, in JobqReady.parties */
-	uint32		tenant_party;	/* the tenant, or the queue again */
-	uint32		key_party;		/* the limiter's key, or the queue again */
+	JobqNeed	needs[JOBQ_NLIMITS];	/* of the job pushed last */
+	uint32		keys[JOBQ_NLIMITS]; /* the keys there, or the queue again */
 	uint32		role_index;		/* in JobqReady.roles */
 
 	int32		flow;
-	uint32		kind;			/* as in JobqPush; known with the first entry */
 	uint32		held;			/* hash of the jobs' kind, which is or was
 								 * paused; or 0 */
 	uint32		parked;			/* number of entries parked at groups */
@@ -178,6 +170,9 @@ typedef struct JobqParty
 	float		credit;			/* microseconds charged in excess */
 } JobqParty;
 
+/* For each lane, the queue and the keys. */
+#define JOBQ_MAX_PARTIES	((uint32) (1 + JOBQ_NLIMITS) * jobq_max_lanes)
+
 /*
  * A role that has lanes.
  */
@@ -213,19 +208,20 @@ typedef struct JobqHeap
 {
 	Oid			role;
 	int32		queue_id;		/* of consumers; or 0 */
-	uint32		tenant;			/* index of the party in a heap of a tenant or
-								 * key; or JOBQ_NONE */
+	uint32		tenant;			/* index of the party in a heap of a key, such
+								 * as a tenant; or JOBQ_NONE */
 	uint16		order;			/* of workers */
-	uint16		queue_limiter;	/* or JOBQ_NO_LIMITER */
-	uint16		kind_limiter;
+	uint16		limiters[JOBQ_NLIMITS]; /* or JOBQ_NO_LIMITER; none is twice
+										 * in the array */
+	uint8		at;				/* in a heap of a key: the key's limiter, in
+								 * the array */
 	bool		consumer;
 	bool		quarantine;
 	bool		marked;			/* to be handed off to waiting consumers */
 	bool		stuck;			/* permits may be used up, and jobs do not
 								 * wait for permits: taken.c */
-	uint32		queue_turn;		/* turns of the role at these limiters, in
-								 * JobqReady.turns; or JOBQ_NONE */
-	uint32		kind_turn;
+	uint32		turns[JOBQ_NLIMITS];	/* of the role at these limiters, in
+										 * JobqReady.turns; or JOBQ_NONE */
 	uint32		root;			/* the first lane */
 	uint32		lent;			/* in a heap of a tenant: the lent lane, or
 								 * JOBQ_NONE */
@@ -233,9 +229,8 @@ typedef struct JobqHeap
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* of the role, queue or tenant */
 	uint32		next;
-	JobqHeapLink queue_link;	/* of heaps with this limiter, without
-								 * tenants' heaps */
-	JobqHeapLink kind_link;
+	JobqHeapLink links[JOBQ_NLIMITS];	/* of heaps with these limiters,
+										 * without heaps of keys */
 	uint32		marked_prev;	/* marked heaps are linked */
 	uint32		marked_next;
 	uint32		stuck_prev;		/* stuck heaps are linked, oldest first */
@@ -267,8 +262,8 @@ typedef struct JobqServed
 } JobqServed;
 
 /*
- * A heap has at most two limiters, but there are far fewer limiters than heaps.  A heap is
- * not created if there is no slot for its records.
+ * A heap has at most JOBQ_NLIMITS limiters, but there are far fewer limiters than heaps.  A
+ * heap is not created if there is no slot for its records.
  */
 #ifndef JOBQ_MAX_TURNS
 #define JOBQ_MAX_TURNS		JOBQ_MAX_HEAPS
@@ -378,7 +373,7 @@ typedef struct JobqReady
 								 * limiter */
 	JobqServed *turns;			/* [JOBQ_MAX_TURNS] */
 	uint32	   *turn_bucket;	/* [jobq_max_lanes] */
-	JobqParty  *parties;		/* [3 * jobq_max_lanes] */
+	JobqParty  *parties;		/* [JOBQ_MAX_PARTIES] */
 	uint32	   *party_bucket;
 	uint32	   *tally_bucket;	/* [jobq_max_lanes] */
 	JobqTimers	timers;			/* of tallies of tenants that wait for a
@@ -394,6 +389,7 @@ typedef struct JobqReady
 /* src/ready/party.c */
 extern JobqParty *jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant);
 extern JobqRole *jobq_role_find(JobqDatabase *db, Oid role);
+extern int32 jobq_scope_of(int32 queue_id, const JobqNeed *needs, int source);
 
 /* src/ready/heap.c */
 extern uint16 jobq_order_find(JobqDatabase *db, const uint8 *rank);

@@ -157,10 +157,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->flow = job->flow;
 	lease->queue_id = job->queue_id;
 	lease->priority = job->priority;
-	lease->kind = job->kind;
-	lease->tenant = job->tenant;
-	lease->limit_key = job->limit_key;
-	lease->cost = job->cost;
+	memcpy(lease->needs, job->needs, sizeof(lease->needs));
 	lease->group = job->group;
 	lease->permits = job->permits;
 	lease->name = 0;
@@ -304,10 +301,7 @@ jobq_lease_push(const JobqLease *lease)
 	push.priority = lease->priority;
 	push.role = lease->role;
 	push.flow = lease->flow;
-	push.kind = lease->kind;
-	push.tenant = lease->tenant;
-	push.limit_key = lease->limit_key;
-	push.cost = lease->cost;
+	memcpy(push.needs, lease->needs, sizeof(push.needs));
 	push.group = lease->group;
 	push.quarantine = lease->quarantine;
 	push.key.run_at = lease->run_at;

@@ -35,15 +35,12 @@ typedef struct JobqLease
 	TimestampTz since;			/* when "until" was computed */
 	TimestampTz until;			/* at most the deadline */
 	TimestampTz deadline;		/* by the job's timeout, or infinity */
-	TimestampTz run_at;			/* this and the next nine fields: of the job */
+	TimestampTz run_at;			/* this and the next six fields: of the job */
 	Oid			role;
 	int32		flow;
 	int32		queue_id;
 	int32		priority;
-	uint32		kind;
-	uint32		tenant;
-	uint32		limit_key;
-	int32		cost;
+	JobqNeed	needs[JOBQ_NLIMITS];
 	int64		group;
 	JobqPermits permits;
 	uint32		name;			/* hash of the job's kind, limited or not; 0:

@@ -60,6 +60,34 @@ jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
 }
 
 /*
+ * Remove repeated hashes from the array, which has an element for each JobqLimitSource.  The
+ * last element stays: if a kind and its queue name the same limiter, the job needs the limiter
+ * as one that the queue names, like the other jobs of the queue.
+ */
+void
+jobq_limiters_unique(uint32 *limiters)
+{
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		for (int later = s + 1; later < JOBQ_NLIMITS; later++)
+			if (limiters[later] == limiters[s])
+				limiters[s] = 0;
+}
+
+/*
+ * Set the array to the limiters of jobs with this queue and these needs: indexes, or
+ * JOBQ_NO_LIMITER.
+ */
+void
+jobq_limiters_find(JobqDatabase *db, int32 queue_id, const JobqNeed *needs,
+				   uint16 *limiters)
+{
+	limiters[JOBQ_OF_QUEUE] = jobq_limiter_find(db, queue_id, 0);
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		limiters[s] = needs[s].limiter == 0 ? JOBQ_NO_LIMITER
+			: jobq_limiter_find(db, 0, needs[s].limiter);
+}
+
+/*
  * Add a copy of this limiter, which must not exist yet.  Returns its index, or
  * JOBQ_NO_LIMITER if there is no free slot.
  */
@@ -215,24 +243,22 @@ limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
 }
 
 /*
- * Return how many jobs that need permits of both limiters may start now.  Either limiter may
+ * Return how many jobs that need permits of all these limiters may start now.  A limiter may
  * be JOBQ_NO_LIMITER.  If the number changes with time, lower *due to that time.
  */
 int
-limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
-			  TimestampTz *due)
+limiters_room(JobqDatabase *db, const uint16 *limiters, TimestampTz now, TimestampTz *due)
 {
-	uint16		index[] = {queue, kind};
 	int			room = PG_INT32_MAX;
 
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2; i++)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
 		JobqLimiter *limiter;
 
-		if (index[i] == JOBQ_NO_LIMITER)
+		if (limiters[s] == JOBQ_NO_LIMITER)
 			continue;
-		limiter = &db->limits->limiters[index[i]];
+		limiter = &db->limits->limiters[limiters[s]];
 		if (!limiter_free(limiter, now, due))
 			return 0;
 		if (limiter->max_running > 0)
@@ -316,20 +342,18 @@ bool
 place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
 			  TimestampTz now, TimestampTz *due)
 {
-	uint16		index[] = {heap->queue_limiter, heap->kind_limiter};
-
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2; i++)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
 		const JobqLimiter *limiter;
 
-		if (index[i] == JOBQ_NO_LIMITER)
+		if (heap->limiters[s] == JOBQ_NO_LIMITER)
 			continue;
-		limiter = &db->limits->limiters[index[i]];
+		limiter = &db->limits->limiters[heap->limiters[s]];
 		if (is_kept(limiter, now) && !place_is_kept_for(limiter, heap) &&
 			!may_take_either(limiter, taker) &&
 			!turn_before(db->ready->lanes[heap->root].priority,
-						 turn_of(db, heap, index[i]),
+						 turn_of(db, heap, heap->limiters[s]),
 						 limiter->kept_priority, limiter->kept_served))
 		{
 			*due = Min(*due, limiter->kept_until);

@@ -14,11 +14,11 @@
 /*
  * Limits
  *
- * A job needs permits to start: from the limiter of the queue, from the tenant in the queue,
- * from the limiter of the kind or the named limiter, and from the group.  The process that
- * pops the job takes all permits at once, and returns them when the job's transaction is
- * over.  The scheduler returns the permits of a dead process.  A limit is therefore exact,
- * for workers and consumers alike.
+ * A job needs permits to start: from each of its limiters (JobqLimitSource), from its key at
+ * each limiter with keys, and from its group.  The tenants of a queue are the keys of the
+ * queue's limiter.  The process that pops the job takes all permits at once, and returns them
+ * when the job's transaction is over.  The scheduler returns the permits of a dead process.  A
+ * limit is therefore exact, for workers and consumers alike.
  *
  * A job takes one token of each rate, or its cost in tokens of a named limiter.  A job starts
  * if there is at least one token.  Tokens beyond the available tokens are a debt: the bucket
@@ -163,6 +163,9 @@ typedef struct JobqLimits
 
 /* src/ready/limiter.c */
 extern uint16 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind);
+extern void jobq_limiters_unique(uint32 *limiters);
+extern void jobq_limiters_find(JobqDatabase *db, int32 queue_id, const JobqNeed *needs,
+							   uint16 *limiters);
 extern uint16 jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter);
 extern void jobq_limiter_drop(JobqDatabase *db, uint16 index);
 extern void jobq_limits_missed(JobqDatabase *db);
@@ -214,6 +217,8 @@ typedef struct JobqTakenBy
 
 extern bool jobq_places_taken(JobqDatabase *db, uint32 limiter,
 							  uint32 limit_key, JobqTakenBy *by, bool *ending);
+extern bool jobq_needs_taken(JobqDatabase *db, const JobqNeed *needs,
+							 JobqTakenBy *by, bool *ending);
 extern JobqHeap *jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by,
 								 bool *ending);
 extern void jobq_stuck_again(JobqDatabase *db, const JobqHeap *key);
@@ -234,8 +239,8 @@ extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,
 /* src/ready/permit.c */
 extern void jobq_limits_clear(JobqDatabase *db);
 extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,
-									bool limited, TimestampTz now,
-									JobqWakeList *wake);
+									bool queue_limited, TimestampTz now,
+									int *limited, JobqWakeList *wake);
 extern uint32 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 								TimestampTz now);
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
@@ -244,8 +249,7 @@ extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 extern void jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live,
 							  bool unused, TimestampTz now,
 							  JobqWakeList *wake);
-extern void jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind,
-							   Oid role, int64 group, int failures,
+extern void jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures,
 							   TimestampTz now);
 extern void jobq_limits_wake(JobqDatabase *db, TimestampTz now,
 							 JobqWakeList *wake);

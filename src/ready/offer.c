@@ -220,17 +220,14 @@ tell_others(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * Do workers have a job that comes before the lane's first job and needs a permit of the same
- * kind?  Workers and consumers share no other permits.
+ * Do workers have a job that comes before the lane's first job and needs a permit of this
+ * limiter of the lane?
  */
 static bool
-worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+worker_is_first_at(JobqDatabase *db, const JobqLane *lane, uint16 limiter, TimestampTz now)
 {
-	AssertExclusive(db->lock);
-	if (lane->kind_limiter == JOBQ_NO_LIMITER)
-		return false;
-	for (uint32 i = db->ready->limited[lane->kind_limiter]; i != JOBQ_NONE;
-		 i = heap_next_at(db, i, lane->kind_limiter))
+	for (uint32 i = db->ready->limited[limiter]; i != JOBQ_NONE;
+		 i = heap_next_at(db, i, limiter))
 	{
 		JobqHeap   *heap = &db->ready->heaps[i];
 		const JobqLane *other;
@@ -246,6 +243,21 @@ worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 			jobq_lane_free(db, other, now))
 			return true;
 	}
+	return false;
+}
+
+/*
+ * Do workers have a job that comes before the lane's first job, and needs a permit that the
+ * lane's jobs need?  Workers and consumers share no limiter of a queue.
+ */
+static bool
+worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	AssertExclusive(db->lock);
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if (lane->limiters[s] != JOBQ_NO_LIMITER &&
+			worker_is_first_at(db, lane, lane->limiters[s], now))
+			return true;
 	return false;
 }
 

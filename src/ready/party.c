@@ -24,7 +24,7 @@ void
 parties_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
-	uint32		nparties = 3 * jobq_max_lanes;
+	uint32		nparties = JOBQ_MAX_PARTIES;
 
 	AssertExclusive(db->lock);
 	for (uint32 i = 0; i < nparties; i++)
@@ -199,7 +199,8 @@ lane_join_parties(JobqDatabase *db, JobqLane *lane)
 
 	AssertExclusive(db->lock);
 	lane->party = party_join(db, lane->queue_id, 0);
-	lane->tenant_party = lane->key_party = lane->party;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		lane->keys[s] = lane->party;
 	party = &ready->parties[lane->party];
 	lane->party_prev = JOBQ_NONE;
 	lane->party_next = party->lanes;
@@ -216,10 +217,11 @@ void
 lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 {
 	JobqReady  *ready = db->ready;
+	JobqNeed	none = {0};
 
 	AssertExclusive(db->lock);
-	lane_set_tenant(db, lane, 0);
-	lane_set_key(db, lane, 0);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		lane_set_need(db, lane, s, none);
 	Assert(lane->party_prev != JOBQ_NONE ||
 		   ready->parties[lane->party].lanes == JOBQ_LANE_INDEX(db, lane));
 	if (lane->party_prev != JOBQ_NONE)
@@ -233,33 +235,27 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Set the tenant of the lane; 0: none.
+ * Return the scope of the key that a job of this queue has at one of its limiters.
  */
-void
-lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant)
+int32
+jobq_scope_of(int32 queue_id, const JobqNeed *needs, int source)
 {
-	uint32		before = lane->tenant_party;
-
-	AssertExclusive(db->lock);
-	lane->tenant = tenant;
-	lane->tenant_party = tenant == 0 ? lane->party
-		: party_join(db, lane->queue_id, tenant);
-	if (before != lane->party)
-		party_leave(db, before);
+	return source == JOBQ_OF_QUEUE ? queue_id : JOBQ_KEYS_OF(needs[source].limiter);
 }
 
 /*
- * Set the key of the lane's limiter; 0: none.
+ * Set what the lane's jobs need from one of their limiters.  The lane is in no heap.
  */
 void
-lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key)
+lane_set_need(JobqDatabase *db, JobqLane *lane, int source, JobqNeed need)
 {
-	uint32		before = lane->key_party;
+	uint32		before = lane->keys[source];
 
 	AssertExclusive(db->lock);
-	lane->limit_key = key;
-	lane->key_party = key == 0 ? lane->party
-		: party_join(db, JOBQ_KEYS_OF(lane->kind), key);
+	Assert(lane->heap == JOBQ_NONE && lane->own == JOBQ_NONE);
+	lane->needs[source] = need;
+	lane->keys[source] = need.key == 0 ? lane->party
+		: party_join(db, jobq_scope_of(lane->queue_id, lane->needs, source), need.key);
 	if (before != lane->party)
 		party_leave(db, before);
 }
@@ -276,12 +272,12 @@ turn_begin(JobqDatabase *db, JobqLane *lane)
 	AssertExclusive(db->lock);
 	if (db->limits->weighted)
 		party->turn = Max(party->turn, db->limits->queue_turn);
-	if (lane->tenant_party != lane->party &&
-		lane->queue_limiter != JOBQ_NO_LIMITER)
+	if (lane->keys[JOBQ_OF_QUEUE] != lane->party &&
+		lane->limiters[JOBQ_OF_QUEUE] != JOBQ_NO_LIMITER)
 	{
-		double		others = db->limits->limiters[lane->queue_limiter].tenant_turn;
+		double		others = db->limits->limiters[lane->limiters[JOBQ_OF_QUEUE]].tenant_turn;
 
-		party = &db->ready->parties[lane->tenant_party];
+		party = &db->ready->parties[lane->keys[JOBQ_OF_QUEUE]];
 		if (party->turn < others)
 		{
 			party->turn = others;

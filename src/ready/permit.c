@@ -51,99 +51,92 @@ JobqPermits
 permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			 TimestampTz now)
 {
-	int			cost = Max(lane->cost, 1);
-	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter,
-	JOBQ_NONE, JOBQ_NONE, group, cost};
-	uint16	   *index[] = {&permits.queue, &permits.kind};
-	int			costs[] = {1, cost};
+	JobqPermits permits = JOBQ_NO_PERMITS;
 
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2; i++)
+	permits.group = group;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
+		int			cost = Max(lane->needs[s].cost, 1);
 		JobqLimiter *limiter;
 
-		if (*index[i] == JOBQ_NO_LIMITER)
+		if (lane->limiters[s] == JOBQ_NO_LIMITER)
 			continue;
-		limiter = &db->limits->limiters[*index[i]];
-		if (!jobq_limiter_counts(limiter))
+		limiter = &db->limits->limiters[lane->limiters[s]];
+		permits.costs[s] = cost;
+		if (jobq_limiter_counts(limiter))
 		{
-			*index[i] = JOBQ_NO_LIMITER;
-			continue;
+			permits.limiters[s] = lane->limiters[s];
+			place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
+			jobq_limiter_filled(db, lane->limiters[s]);
+			limiter->dearest = Max(limiter->dearest, cost > 1 ? cost : 0);
+			if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+				limiter->pace.tokens -= cost;
 		}
-		place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
-		jobq_limiter_filled(db, *index[i]);
-		if (costs[i] > 1)
-			limiter->dearest = Max(limiter->dearest, costs[i]);
-		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
-			limiter->pace.tokens -= costs[i];
-	}
 
-	/* both tallies may be new, and the popped job has freed one entry */
-	if (db->ready->nfree < 2 && tenant_is_limited(db, lane) && key_is_limited(db, lane) &&
-		tally_find(db, lane->queue_id, lane->tenant) == JOBQ_NONE &&
-		tally_find(db, JOBQ_KEYS_OF(lane->kind), lane->limit_key) == JOBQ_NONE)
-		(void) entry_evict(db, NULL, true);
-	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, 1, now);
-	permits.limit_key = tenant_take(db, lane->kind_limiter, lane->limit_key, cost,
-									now);
+		/* the popped job has freed one entry, and several tallies may be new */
+		if (db->ready->nfree == 0 && key_is_limited(db, lane, s) &&
+			tally_find(db, jobq_scope_of(lane->queue_id, lane->needs, s),
+					   lane->needs[s].key) == JOBQ_NONE)
+			(void) entry_evict(db, NULL, true);
+		permits.tallies[s] = tenant_take(db, lane->limiters[s], lane->needs[s].key, cost,
+										 now);
+	}
 	return permits;
 }
 
 /*
  * Take the permits for a job found in the table instead of popped, if all permits are free.
- * Returns JOBQ_MAY_RUN, or a value for the missing permit.  limited: the job's queue has
- * limits.  The job must name tenant and kind if these have limits.
+ * Returns JOBQ_MAY_RUN or JOBQ_GROUP_BUSY; or JOBQ_LIMITED or JOBQ_KEY_LIMITED, with the
+ * JobqLimitSource of the missing permit in *limited.  queue_limited: the job's queue has
+ * limits.
  */
 JobqVerdict
-jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
-				 TimestampTz now, JobqWakeList *wake)
+jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool queue_limited,
+				 TimestampTz now, int *limited, JobqWakeList *wake)
 {
 	JobqLane	lane = {0};
 	TimestampTz due = DT_NOEND;
 	uint32		place = JOBQ_NONE;
 
 	AssertExclusive(db->lock);
-	lane.queue_limiter = jobq_limiter_find(db, job->queue_id, 0);
-	lane.kind_limiter = job->kind == 0 ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(db, 0, job->kind);
-	if ((limited && lane.queue_limiter == JOBQ_NO_LIMITER) ||
-		(job->kind != 0 && lane.kind_limiter == JOBQ_NO_LIMITER))
-	{
-		/* the scheduler has not loaded the limits yet, or has no slot */
-		jobq_limits_missed(db);
-		if (db->limits->stale)
-			db->reload = wake->scheduler = true;
-		return limited && lane.queue_limiter == JOBQ_NO_LIMITER
-			? JOBQ_QUEUE_FULL : JOBQ_KIND_FULL;
-	}
-	if (lane.queue_limiter != JOBQ_NO_LIMITER &&
-		(!limiter_free(&db->limits->limiters[lane.queue_limiter], now, &due) ||
-		 place_is_kept_for_others(&db->limits->limiters[lane.queue_limiter],
-								  job->role, now)))
-		return JOBQ_QUEUE_FULL;
-	if (lane.kind_limiter != JOBQ_NO_LIMITER &&
-		(!limiter_free(&db->limits->limiters[lane.kind_limiter], now, &due) ||
-		 place_is_kept_for_others(&db->limits->limiters[lane.kind_limiter],
-								  job->role, now)))
-	{
-		taken_note(db, job);
-		return JOBQ_KIND_FULL;
-	}
-	lane.tenant = job->tenant;
-	lane.limit_key = job->limit_key;
-	lane.cost = job->cost;
+	lane.queue_id = job->queue_id;
 	lane.role = job->role;
+	memcpy(lane.needs, job->needs, sizeof(lane.needs));
+	jobq_limiters_find(db, job->queue_id, job->needs, lane.limiters);
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL, false);	/* for a tally */
-	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
-		return JOBQ_TENANT_FULL;
-	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now))
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		taken_note(db, job);
-		return JOBQ_KEY_FULL;
+		JobqLimiter *limiter;
+
+		*limited = s;
+		if (lane.limiters[s] == JOBQ_NO_LIMITER)
+		{
+			if (s == JOBQ_OF_QUEUE ? !queue_limited : job->needs[s].limiter == 0)
+				continue;
+
+			/* the scheduler has not loaded the limits yet, or has no slot */
+			jobq_limits_missed(db);
+			if (db->limits->stale)
+				db->reload = wake->scheduler = true;
+			return JOBQ_LIMITED;
+		}
+		limiter = &db->limits->limiters[lane.limiters[s]];
+		if (!limiter_free(limiter, now, &due) ||
+			place_is_kept_for_others(limiter, job->role, now))
+		{
+			taken_note(db, job, s);
+			return JOBQ_LIMITED;
+		}
+		if (!tenant_free(db, lane.limiters[s], job->needs[s].key, now))
+		{
+			taken_note(db, job, s);
+			return JOBQ_KEY_LIMITED;
+		}
 	}
 	if (job->group != 0 &&
-		!group_admit(db, job, lane.queue_limiter, now, &place))
+		!group_admit(db, job, lane.limiters[JOBQ_OF_QUEUE], now, &place))
 		return JOBQ_GROUP_BUSY;
 	job->permits = permits_take(db, &lane, place, now);
 	turns_over(db, job->role, &job->permits);
@@ -242,19 +235,16 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 
 	AssertExclusive(db->lock);
 	*permits = JOBQ_NO_PERMITS;
-	if (held.queue != JOBQ_NO_LIMITER)
-		give_back(db, held.queue, 1, unused, now, wake);
-	if (held.kind != JOBQ_NO_LIMITER)
-		give_back(db, held.kind, held.cost, unused, now, wake);
-	if (held.tenant != JOBQ_NONE)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (held.limiters[s] != JOBQ_NO_LIMITER)
+			give_back(db, held.limiters[s], held.costs[s], unused, now, wake);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		tenant_give(db, held.tenant, unused ? 1 : 0, now);
-		tenant_wake(db, held.tenant, now, wake);
-	}
-	if (held.limit_key != JOBQ_NONE)
-	{
-		tenant_give(db, held.limit_key, unused ? held.cost : 0, now);
-		tenant_wake(db, held.limit_key, now, wake);
+		if (held.tallies[s] != JOBQ_NONE)
+		{
+			tenant_give(db, held.tallies[s], unused ? held.costs[s] : 0, now);
+			tenant_wake(db, held.tallies[s], now, wake);
+		}
 	}
 	if (held.group != JOBQ_NONE)
 		group_leave(db, held.group, id, live, unused, now, wake);
@@ -274,36 +264,49 @@ jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live, bool unused,
 }
 
 /*
- * Count failed attempts of jobs with this queue, kind, role and group for the throttles.
+ * Count failed attempts of jobs with this job's queue, needs, role and group for the
+ * throttles.
  */
 void
-jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
-				   int64 group, int failures, TimestampTz now)
+jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures, TimestampTz now)
 {
-	uint16		index[] = {jobq_limiter_find(db, queue_id, 0),
-	jobq_limiter_find(db, 0, kind)};
+	uint16		limiters[JOBQ_NLIMITS];
 
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2; i++)
+	jobq_limiters_find(db, job->queue_id, job->needs, limiters);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
 		JobqLimiter *limiter;
 
-		if (index[i] == JOBQ_NO_LIMITER)
+		if (limiters[s] == JOBQ_NO_LIMITER)
 			continue;
-		limiter = &db->limits->limiters[index[i]];
+		limiter = &db->limits->limiters[limiters[s]];
 		if (limiter->throttle.failures == 0)
 			continue;
 		if (!limiter->throttle.by_group)
 			jobq_pace_failed(&limiter->throttle, &limiter->pace, failures, now);
-		else if (group != 0 && !jobq_group_shared(group))
+		else if (job->group != 0 && !jobq_group_shared(job->group))
 		{
-			JobqGroup  *g = jobq_group_make(db, group, index[0], role,
-											now);
+			JobqGroup  *g = jobq_group_make(db, job->group, limiters[JOBQ_OF_QUEUE],
+											job->role, now);
 
 			if (g != NULL)
 				jobq_pace_failed(&limiter->throttle, &g->pace, failures, now);
 		}
 	}
+}
+
+/*
+ * Return the first limiter of a heap that has limiters.
+ */
+static uint16
+first_limiter(const JobqHeap *heap)
+{
+	int			s = 0;
+
+	while (heap->limiters[s] == JOBQ_NO_LIMITER)
+		s++;
+	return heap->limiters[s];
 }
 
 /*
@@ -319,8 +322,7 @@ jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	db->limits->due = DT_NOEND;
 	for (int l = 0; l < db->limits->nlimiters; l++)
 		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
-			if (ready->heaps[i].queue_limiter == l ||
-				ready->heaps[i].queue_limiter == JOBQ_NO_LIMITER)	/* each heap once */
+			if (first_limiter(&ready->heaps[i]) == l)	/* each heap once */
 				heap_wake(db, &ready->heaps[i], PG_INT32_MAX, now, wake);
 	tenants_wake(db, now, wake);
 }

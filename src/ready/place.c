@@ -3,7 +3,7 @@
  *	  Which lane is in which heap, and how many jobs of a heap may start.
  *
  * A lane that has jobs and is served is in the heap of its takers, rank and limiters.  If its
- * tenant has limits, or its limiter is keyed, the lane is in a heap of the tenant or key
+ * tenant has limits, or a limiter is keyed, the lane is in a heap of the tenant or key
  * instead.  Such a heap lends its first lane to the heap of the takers (tenant.c).
  *
  * src/ready/place.c
@@ -70,6 +70,8 @@ jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
 static bool
 heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 {
+	int			source;
+
 	AssertExclusive(db->lock);
 	if (lane->count == 0 || jobq_lane_is_closed(db, lane))
 		return false;
@@ -77,10 +79,11 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 	key->consumer = lane->consumer;
 	key->queue_id = lane->consumer ? lane->queue_id : 0;
 	key->order = lane->consumer ? JOBQ_NO_ORDER : lane->order;
-	key->queue_limiter = lane->queue_limiter;
-	key->kind_limiter = lane->kind_limiter;
+	memcpy(key->limiters, lane->limiters, sizeof(key->limiters));
 	key->quarantine = lane->quarantine;
-	key->tenant = tenant_party_of(db, lane);
+	source = tenant_source(db, lane);
+	key->at = Max(source, 0);
+	key->tenant = source < 0 ? JOBQ_NONE : lane->keys[source];
 	return true;
 }
 
@@ -205,12 +208,9 @@ heap_room_for(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
 			  TimestampTz now, TimestampTz *due)
 {
 	AssertExclusive(db->lock);
-	if (heap->queue_limiter == JOBQ_NO_LIMITER &&
-		heap->kind_limiter == JOBQ_NO_LIMITER)
-		return PG_INT32_MAX;
 	if (place_is_kept(db, heap, taker, now, due))
 		return 0;
-	return limiters_room(db, heap->queue_limiter, heap->kind_limiter, now, due);
+	return limiters_room(db, heap->limiters, now, due);
 }
 
 /*
@@ -247,10 +247,11 @@ static bool
 wants_worker(JobqDatabase *db, const JobqHeap *heap)
 {
 	AssertExclusive(db->lock);
-	return (heap->queue_limiter != JOBQ_NO_LIMITER &&
-			db->limits->limiters[heap->queue_limiter].wants_worker == heap->role) ||
-		(heap->kind_limiter != JOBQ_NO_LIMITER &&
-		 db->limits->limiters[heap->kind_limiter].wants_worker == heap->role);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (heap->limiters[s] != JOBQ_NO_LIMITER &&
+			db->limits->limiters[heap->limiters[s]].wants_worker == heap->role)
+			return true;
+	return false;
 }
 
 /*

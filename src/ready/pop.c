@@ -112,6 +112,7 @@ again:
 			no_predecessor(db, best, popped, now);
 	if (group != JOBQ_NONE && db->groups->groups[group].owner == popped->key.id)
 		popped->first = true;	/* the group waits for this job */
+	popped->unlimited = taker->unlimited;
 	if (taker->unlimited)
 		popped->permits.group = group;
 	else
@@ -162,10 +163,13 @@ static void
 wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now, JobqWakeList *wake)
 {
 	AssertExclusive(db->lock);
-	if (is_paced(db, heap->queue_limiter) || is_paced(db, heap->kind_limiter))
-		heap_wake(db, heap, 1, now, wake);
-	else
-		(void) heap_room(db, heap, now, &db->limits->due);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (is_paced(db, heap->limiters[s]))
+		{
+			heap_wake(db, heap, 1, now, wake);
+			return;
+		}
+	(void) heap_room(db, heap, now, &db->limits->due);
 }
 
 /*
@@ -192,9 +196,10 @@ static bool
 no_predecessor(JobqDatabase *db, JobqLane *lane, const JobqPush *popped, TimestampTz now)
 {
 	AssertExclusive(db->lock);
-	if (lane->kind_limiter != JOBQ_NO_LIMITER &&
-		db->limits->limiters[lane->kind_limiter].when_taken != JOBQ_WHEN_TAKEN_WAIT)
-		return false;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (lane->limiters[s] != JOBQ_NO_LIMITER &&
+			db->limits->limiters[lane->limiters[s]].when_taken != JOBQ_WHEN_TAKEN_WAIT)
+			return false;
 	return db->ready->complete && !db->rescan && now < db->ready->forgotten_due &&
 		now < lane->next_due &&
 		!lane->quarantine && !lane->skipping && !lane->scanning && !lane->doubtful &&

@@ -154,17 +154,16 @@ turn_leave(JobqDatabase *db, uint32 index)
 bool
 turns_left(JobqDatabase *db, const JobqHeap *key)
 {
-	uint16		limiters[] = {key->queue_limiter, key->kind_limiter};
 	uint32		idle = db->ready->turn_first;
 
 	AssertExclusive(db->lock);
-	for (int i = 0; i < 2; i++)
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
 		uint32		index;
 
-		if (limiters[i] == JOBQ_NO_LIMITER)
+		if (key->limiters[s] == JOBQ_NO_LIMITER)
 			continue;
-		index = turn_find(db, key->role, limiters[i]);
+		index = turn_find(db, key->role, key->limiters[s]);
 		if (index != JOBQ_NONE && db->ready->turns[index].nheaps > 0)
 			continue;
 		if (idle == JOBQ_NONE)
@@ -181,11 +180,9 @@ void
 turns_join(JobqDatabase *db, JobqHeap *heap)
 {
 	AssertExclusive(db->lock);
-	heap->queue_turn = heap->kind_turn = JOBQ_NONE;
-	if (heap->queue_limiter != JOBQ_NO_LIMITER)
-		heap->queue_turn = turn_join(db, heap->role, heap->queue_limiter);
-	if (heap->kind_limiter != JOBQ_NO_LIMITER)
-		heap->kind_turn = turn_join(db, heap->role, heap->kind_limiter);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		heap->turns[s] = heap->limiters[s] == JOBQ_NO_LIMITER ? JOBQ_NONE
+			: turn_join(db, heap->role, heap->limiters[s]);
 }
 
 /*
@@ -195,8 +192,8 @@ void
 turns_leave(JobqDatabase *db, JobqHeap *heap)
 {
 	AssertExclusive(db->lock);
-	turn_leave(db, heap->queue_turn);
-	turn_leave(db, heap->kind_turn);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		turn_leave(db, heap->turns[s]);
 }
 
 /*
@@ -207,8 +204,7 @@ uint64
 turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter)
 {
 	AssertExclusive(db->lock);
-	return db->ready->turns[heap->queue_limiter == limiter ? heap->queue_turn
-							: heap->kind_turn].when;
+	return db->ready->turns[heap->turns[heap_source(heap, limiter)]].when;
 }
 
 /*
@@ -232,8 +228,7 @@ void
 turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits)
 {
 	AssertExclusive(db->lock);
-	if (permits->queue != JOBQ_NO_LIMITER)
-		turn_over(db, role, permits->queue);
-	if (permits->kind != JOBQ_NO_LIMITER)
-		turn_over(db, role, permits->kind);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (permits->limiters[s] != JOBQ_NO_LIMITER)
+			turn_over(db, role, permits->limiters[s]);
 }

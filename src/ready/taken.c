@@ -13,8 +13,9 @@
  * kept wherever a lane gets a position in a heap or another job, and where the last permit is
  * taken (heap.c, entry.c, tenant.c).  A stuck heap may have free permits nevertheless, so the
  * scheduler checks.  Loading the limits, which the sweep does from time to time, makes all
- * heaps be examined again.  A lane with a limited tenant and a limited key is examined only in
- * the heap of the key: while the lane waits for its tenant, its jobs wait, too.
+ * heaps be examined again.  A lane with several limited keys is examined only in the heap of
+ * one of them.  While the lane waits for another key, or is lent by another key, its jobs wait
+ * for the next taker, which moves the lane.
  *
  * Jobs that the scheduler takes out of a heap count as popped for the cursor of the lane.
  * The scheduler hands the remaining jobs over again.
@@ -40,8 +41,11 @@ static void add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role
 static bool
 holds_place(const JobqPermits *permits, uint16 index, uint32 tally)
 {
-	return tally != JOBQ_NONE ? permits->limit_key == tally
-		: permits->kind == index;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (tally != JOBQ_NONE ? permits->tallies[s] == tally
+			: permits->limiters[s] == index)
+			return true;
+	return false;
 }
 
 /*
@@ -108,6 +112,41 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 }
 
 /*
+ * Like jobq_places_taken(), for any limiter of a job with these needs.
+ */
+bool
+jobq_needs_taken(JobqDatabase *db, const JobqNeed *needs, JobqTakenBy *by, bool *ending)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (jobq_places_taken(db, needs[s].limiter, needs[s].key, by, ending))
+			return true;
+	return false;
+}
+
+/*
+ * Are all permits for the jobs of this heap held, and do its jobs not wait for permits?  In a
+ * heap of a key, the permits of this key count, but of no other key.  *by and *ending are as
+ * for jobq_places_taken().
+ */
+static bool
+heap_is_taken(JobqDatabase *db, const JobqHeap *heap, JobqTakenBy *by, bool *ending)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		const JobqLimiter *limiter = heap->limiters[s] == JOBQ_NO_LIMITER ? NULL
+			: &db->limits->limiters[heap->limiters[s]];
+		bool		of_key = heap->tenant != JOBQ_NONE && heap->at == s;
+
+		if (limiter != NULL && (!limiter->keyed || of_key) &&
+			jobq_places_taken(db, limiter->kind,
+							  of_key ? db->ready->parties[heap->tenant].tenant : 0, by,
+							  ending))
+			return true;
+	}
+	return false;
+}
+
+/*
  * Unlink and return the heap that has been stuck longest; NULL if there is none.  *by and
  * *ending are as for jobq_places_taken().  After NULL, heaps that were not examined may
  * remain.
@@ -121,16 +160,9 @@ jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by, bool *ending)
 	for (int i = 0; i < SAMPLE && ready->stuck != JOBQ_NONE; i++)
 	{
 		JobqHeap   *heap = &ready->heaps[ready->stuck];
-		const JobqLimiter *limiter = heap->kind_limiter == JOBQ_NO_LIMITER ? NULL
-			: &db->limits->limiters[heap->kind_limiter];
 
 		heap_unstick(db, heap);
-		if (limiter == NULL || heap->root == JOBQ_NONE ||
-			(limiter->keyed && (heap->tenant == JOBQ_NONE ||
-								ready->parties[heap->tenant].scope >= 0)) ||
-			!jobq_places_taken(db, limiter->kind,
-							   limiter->keyed ? ready->parties[heap->tenant].tenant : 0,
-							   by, ending))
+		if (heap->root == JOBQ_NONE || !heap_is_taken(db, heap, by, ending))
 			continue;
 		by->role = heap->role;
 		return heap;
@@ -234,12 +266,12 @@ jobq_stuck_remove(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake)
 }
 
 /*
- * Note a job for the scheduler that a session has found in the table, without a free permit.
- * The job does not wait for a permit.  If too many jobs are noted already, the job will be
- * found again later.
+ * Note a job for the scheduler that a session has found in the table, without a free permit at
+ * the limiter of this source.  The job does not wait for a permit.  If too many jobs are noted
+ * already, the job will be found again later.
  */
 void
-taken_note(JobqDatabase *db, const JobqPush *job)
+taken_note(JobqDatabase *db, const JobqPush *job, int source)
 {
 	JobqReady  *ready = db->ready;
 	JobqTakenBy by;
@@ -247,7 +279,8 @@ taken_note(JobqDatabase *db, const JobqPush *job)
 
 	AssertExclusive(db->lock);
 	if (ready->nasked == JOBQ_MAX_ASKED ||
-		!jobq_places_taken(db, job->kind, job->limit_key, &by, &ending) || ending)
+		!jobq_places_taken(db, job->needs[source].limiter, job->needs[source].key, &by,
+						   &ending) || ending)
 		return;
 	for (int i = 0; i < ready->nasked; i++)
 		if (ready->asked[i].key.id == job->key.id)

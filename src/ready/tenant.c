@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  *	  Limits of tenants: how many jobs of each tenant of a queue may run, and how often a
- *	  job may start.  The same for the keys of a limiter.
+ *	  job may start.  The same for the keys of all other limiters.
  *
  * The lanes of a tenant with limits are in a heap of the tenant, one for each heap in which
  * they would be otherwise (the heap of the takers).  The tenant's first lane is lent to the
@@ -10,14 +10,14 @@
  * the tallies (tally.c), or the contents of a tenant's heap, calls tenant_settle().  Tenants
  * that wait only for time have a timer.
  *
- * A lane may have both a tenant and a key with limits.  Such a lane is in the heap of one of
- * them, and stays lent when the other becomes full: the lane is then stale.  A taker that finds
- * a stale lane first moves the lane to the heap of the other (tenant_recall()).  Each lane
- * therefore waits where a permit is missing, and is lent again when that permit is returned.
- * Lanes with the same tenant and key move together, one after the other, each time when either
- * has a permit and the other has none.  A taker goes idle only after it has moved all stale
- * lanes of heaps with room.  A returned permit therefore need not wake a taker for a lane that
- * is lent already.
+ * A lane may have several keys with limits, such as a tenant and the key of a limiter.  Such a
+ * lane is in the heap of one of these keys, and stays lent when another becomes full: the lane
+ * is then stale.  A taker that finds a stale lane first moves the lane to the heap of the full
+ * key (tenant_recall()).  Each lane therefore waits where a permit is missing, and is lent
+ * again when that permit is returned.  Lanes with the same keys move together, one after the
+ * other, each time when one key has a permit and another has none.  A taker goes idle only
+ * after it has moved all stale lanes of heaps with room.  A returned permit therefore need not
+ * wake a taker for a lane that is lent already.
  *
  * Tenants and keys are identified by hashes of 32 bits.  Two tenants with the same hash are
  * limited as one.
@@ -42,66 +42,67 @@ static bool is_full(JobqDatabase *db, uint16 limiter, uint32 tenant,
 					TimestampTz now, TimestampTz *due);
 static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
 static void stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally);
-static bool waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
-static void move_elsewhere(JobqDatabase *db, const JobqHeap *own, JobqLane *lane,
-						   TimestampTz now);
+static int	waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
+static void move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int source,
+					  TimestampTz now);
 static bool settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 static void forget_if_empty(JobqDatabase *db, JobqHeap *own);
 static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
 					   TimestampTz now);
 
 /*
- * Does the lane have a tenant with limits?  A lane without a tenant dates from before there
- * were limits, and its jobs are written again.
+ * Does the lane have a key with limits at the limiter of this source?  A lane without a tenant
+ * in a queue that limits its tenants dates from before there were limits, and its jobs are
+ * written again.
  */
 bool
-tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
+key_is_limited(JobqDatabase *db, const JobqLane *lane, int source)
 {
 	AssertLocked(db->lock);
-	return lane->tenant != 0 && tenant_policy(db, lane->queue_limiter) != NULL;
+	return lane->needs[source].key != 0 && tenant_policy(db, lane->limiters[source]) != NULL;
 }
 
 /*
- * Does the lane have a keyed limiter?
- */
-bool
-key_is_limited(JobqDatabase *db, const JobqLane *lane)
-{
-	AssertLocked(db->lock);
-	return lane->limit_key != 0 && tenant_policy(db, lane->kind_limiter) != NULL;
-}
-
-/*
- * Choose the heap for a lane that is in no heap, and has a tenant and a key, both with limits:
- * the heap of the key if the key is full, and otherwise the heap of the tenant.  If both have
- * room, jobs that do not wait for a permit of their key belong into the heap of the key, where
- * they are found when it is full (taken.c).
+ * Choose the heap for a lane that is in no heap and has keys with limits: the heap of a full
+ * key.  If no key is full, jobs that do not wait for a permit of a key belong into the heap of
+ * this key, where they are found when it is full (taken.c).
  */
 void
 tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
 {
-	TimestampTz due = DT_NOEND;
+	int			best = -1;
 
 	AssertExclusive(db->lock);
-	if (!tenant_is_limited(db, lane) || !key_is_limited(db, lane))
-		return;
-	lane->at_key = is_full(db, lane->kind_limiter, lane->limit_key, now, &due) ||
-		(db->limits->limiters[lane->kind_limiter].when_taken != JOBQ_WHEN_TAKEN_WAIT &&
-		 !is_full(db, lane->queue_limiter, lane->tenant, now, &due));
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		TimestampTz due = DT_NOEND;
+		int			merit;
+
+		if (!key_is_limited(db, lane, s))
+			continue;
+		merit = 2 * is_full(db, lane->limiters[s], lane->needs[s].key, now, &due) +
+			(db->limits->limiters[lane->limiters[s]].when_taken != JOBQ_WHEN_TAKEN_WAIT);
+		if (merit > best)
+		{
+			best = merit;
+			lane->at = s;
+		}
+	}
 }
 
 /*
- * Return the tenant or key, as an index in JobqReady.parties, in whose heap the lane belongs;
- * JOBQ_NONE if neither has limits.
+ * Return the source of the limiter in whose key's heap the lane belongs, or -1 if no key of
+ * the lane has limits.
  */
-uint32
-tenant_party_of(JobqDatabase *db, const JobqLane *lane)
+int
+tenant_source(JobqDatabase *db, const JobqLane *lane)
 {
-	bool		keyed = key_is_limited(db, lane);
-
-	if (tenant_is_limited(db, lane) && !(keyed && lane->at_key))
-		return lane->tenant_party;
-	return keyed ? lane->key_party : JOBQ_NONE;
+	if (key_is_limited(db, lane, lane->at))
+		return lane->at;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (key_is_limited(db, lane, s))
+			return s;
+	return -1;
 }
 
 /*
@@ -170,9 +171,7 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 static const JobqLimiter *
 policy_of(JobqDatabase *db, const JobqHeap *own)
 {
-	AssertExclusive(db->lock);
-	return tenant_policy(db, db->ready->parties[own->tenant].scope < 0
-						 ? own->kind_limiter : own->queue_limiter);
+	return tenant_policy(db, own->limiters[own->at]);
 }
 
 /*
@@ -202,34 +201,38 @@ stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
 }
 
 /*
- * Return whether the lane must wait for the other of its two limits, if it has both: for its
- * key in a heap of its tenant, and for its tenant in a heap of its key.
+ * Return the source of another limiter than the one in whose key's heap the lane is, if the
+ * lane's key there is full; otherwise -1.
  */
-static bool
+static int
 waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
-	TimestampTz due = DT_NOEND;
+	int			at = db->ready->heaps[lane->own].at;
 
-	if (!tenant_is_limited(db, lane) || !key_is_limited(db, lane))
-		return false;
-	return lane->at_key ? is_full(db, lane->queue_limiter, lane->tenant, now, &due)
-		: is_full(db, lane->kind_limiter, lane->limit_key, now, &due);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		TimestampTz due = DT_NOEND;
+
+		if (s != at && is_full(db, lane->limiters[s], lane->needs[s].key, now, &due))
+			return s;
+	}
+	return -1;
 }
 
 /*
- * Move a lane of this heap, or lent by this heap, to the heap of the other of its two limits,
- * which is full at this time.
+ * Move a lane of this heap, or lent by this heap, to the heap of its key at the limiter of the
+ * source.  The key is full.
  */
 static void
-move_elsewhere(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, TimestampTz now)
+move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int source, TimestampTz now)
 {
 	JobqHeap	key = *own;
 	JobqHeap   *other;
 
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
-	lane->at_key = !lane->at_key;
-	key.tenant = tenant_party_of(db, lane);
+	lane->at = key.at = source;
+	key.tenant = lane->keys[source];
 	other = heap_make(db, &key);
 	if (other == NULL)
 		return;					/* the lane waits until a heap is free */
@@ -255,7 +258,7 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	JobqLane   *lent = own->lent == JOBQ_NONE ? NULL : &ready->lanes[own->lent];
 	JobqLane   *first;
 	JobqHeap   *heap = NULL;
-	bool		stale;
+	int			elsewhere;
 
 	AssertExclusive(db->lock);
 
@@ -273,9 +276,9 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 		}
 		return false;
 	}
-	stale = lent != NULL && waits_elsewhere(db, lent, now);
+	elsewhere = lent == NULL ? -1 : waits_elsewhere(db, lent, now);
 	first = own->root == JOBQ_NONE ? NULL : &ready->lanes[own->root];
-	if (first != NULL && (lent == NULL || stale || comes_first(db, first, lent)))
+	if (first != NULL && (lent == NULL || elsewhere >= 0 || comes_first(db, first, lent)))
 	{
 		JobqHeap	key = *own;
 
@@ -290,10 +293,10 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 		if (first->consumer)
 			lane_offer(db, first);
 	}
-	else if (stale)
+	else if (elsewhere >= 0)
 		own->lent = JOBQ_NONE;
-	if (stale)
-		move_elsewhere(db, own, lent, now);
+	if (elsewhere >= 0)
+		move_lane(db, own, lent, elsewhere, now);
 	else if (lent != NULL && heap != NULL)
 	{
 		heap_take(db, lent);
@@ -347,8 +350,7 @@ tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 }
 
 /*
- * Is the lane lent although no job of the lane may start, because the other of its two limits
- * is full?
+ * Is the lane lent although no job of the lane may start, because another of its keys is full?
  */
 bool
 tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
@@ -356,13 +358,13 @@ tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	AssertExclusive(db->lock);
 	return lane->own != JOBQ_NONE &&
 		db->ready->heaps[lane->own].lent == JOBQ_LANE_INDEX(db, lane) &&
-		waits_elsewhere(db, lane, now);
+		waits_elsewhere(db, lane, now) >= 0;
 }
 
 /*
- * If the lane, the first of a heap of takers, is stale, move the lane to the heap of the other
- * of its two limits, and return true.  *instead gets the lane that is lent instead, or
- * JOBQ_NONE.  The heap of the takers may be freed.
+ * If the lane, the first of a heap of takers, is stale, move the lane to the heap of the full
+ * key, and return true.  *instead gets the lane that is lent instead, or JOBQ_NONE.  The heap
+ * of the takers may be freed.
  */
 bool
 tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now, uint32 *instead)
@@ -441,8 +443,7 @@ bool
 jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	AssertExclusive(db->lock);
-	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now,
-					  &db->limits->due) == 0)
+	if (limiters_room(db, lane->limiters, now, &db->limits->due) == 0)
 		return false;
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent != JOBQ_NONE;
@@ -461,12 +462,14 @@ lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	TimestampTz due = DT_NOEND;
 
 	AssertExclusive(db->lock);
-	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now, &due) == 0)
+	if (limiters_room(db, lane->limiters, now, &due) == 0)
 		return true;
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent == JOBQ_NONE;
-	return is_full(db, lane->queue_limiter, lane->tenant, now, &due) ||
-		is_full(db, lane->kind_limiter, lane->limit_key, now, &due);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (is_full(db, lane->limiters[s], lane->needs[s].key, now, &due))
+			return true;
+	return false;
 }
 
 /*

@@ -73,9 +73,9 @@ lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 		return parties[lane->party].turn < parties[other->party].turn;
 	if (lane->priority != other->priority)
 		return lane->priority < other->priority;
-	if (lane->party == other->party && lane->tenant != other->tenant &&
-		lane->queue_limiter != JOBQ_NO_LIMITER &&
-		db->limits->limiters[lane->queue_limiter].fair)
+	if (lane->party == other->party && JOBQ_TENANT(lane) != JOBQ_TENANT(other) &&
+		lane->limiters[JOBQ_OF_QUEUE] != JOBQ_NO_LIMITER &&
+		db->limits->limiters[lane->limiters[JOBQ_OF_QUEUE]].fair)
 	{
 		double		turn = db->ready->nodes[JOBQ_LANE_INDEX(db, lane)].turn;
 		double		other_turn = db->ready->nodes[JOBQ_LANE_INDEX(db, other)].turn;
@@ -191,8 +191,8 @@ likely_cost(const JobqLimiter *limiter, const JobqParty *party)
 double
 lane_served_one(JobqDatabase *db, JobqLane *lane)
 {
-	JobqLimiter *limiter = lane->queue_limiter == JOBQ_NO_LIMITER ? NULL
-		: &db->limits->limiters[lane->queue_limiter];
+	JobqLimiter *limiter = lane->limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER ? NULL
+		: &db->limits->limiters[lane->limiters[JOBQ_OF_QUEUE]];
 	JobqParty  *party;
 	double		charged = 0;
 
@@ -204,11 +204,11 @@ lane_served_one(JobqDatabase *db, JobqLane *lane)
 		party->turn = db->limits->queue_turn +
 			1.0 / (limiter == NULL ? 1 : Max(limiter->weight, 1));
 	}
-	if (limiter != NULL && limiter->fair && lane->tenant != 0)
+	if (limiter != NULL && limiter->fair && JOBQ_TENANT(lane) != 0)
 	{
 		double		step = 1;
 
-		party = &db->ready->parties[lane->tenant_party];
+		party = &db->ready->parties[lane->keys[JOBQ_OF_QUEUE]];
 		if (limiter->fair_cpu)
 		{
 			double		repaid;
@@ -219,7 +219,7 @@ lane_served_one(JobqDatabase *db, JobqLane *lane)
 			step = charged - repaid;
 		}
 		limiter->tenant_turn = Max(limiter->tenant_turn, party->turn);
-		party->turn = limiter->tenant_turn + step / weight_of(limiter, lane->tenant);
+		party->turn = limiter->tenant_turn + step / weight_of(limiter, JOBQ_TENANT(lane));
 	}
 	lane_moved(db, lane);
 	return charged;
@@ -253,12 +253,12 @@ jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
 	uint16		index = jobq_limiter_find(db, job->queue_id, 0);
 	JobqLimiter *limiter = index == JOBQ_NO_LIMITER ? NULL
 		: &db->limits->limiters[index];
-	JobqParty  *party = jobq_party_find(db, job->queue_id, job->tenant);
+	JobqParty  *party = jobq_party_find(db, job->queue_id, JOBQ_TENANT(job));
 	double		missing;
 
 	AssertExclusive(db->lock);
 	if (limiter == NULL || !limiter->fair_cpu || party == NULL ||
-		job->tenant == 0 || job->charged <= 0)
+		JOBQ_TENANT(job) == 0 || job->charged <= 0)
 		return;
 	used = Max(used, LEAST_COST);
 	missing = used - job->charged;
@@ -267,7 +267,7 @@ jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
 		double		repaid = Min(party->credit, missing);
 
 		party->credit -= repaid;
-		party->turn += (missing - repaid) / weight_of(limiter, job->tenant);
+		party->turn += (missing - repaid) / weight_of(limiter, JOBQ_TENANT(job));
 	}
 	else if (party->credit < CREDIT_JOBS * job->charged)
 		party->credit = Min(party->credit - missing, CREDIT_JOBS * job->charged);
@@ -288,9 +288,9 @@ jobq_turns_begin(JobqDatabase *db, uint16 limiter)
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &db->ready->lanes[i];
-		JobqParty  *party = &db->ready->parties[lane->tenant_party];
+		JobqParty  *party = &db->ready->parties[lane->keys[JOBQ_OF_QUEUE]];
 
-		if (!lane->in_use || lane->tenant_party == lane->party ||
+		if (!lane->in_use || lane->keys[JOBQ_OF_QUEUE] == lane->party ||
 			lane->queue_id != db->limits->limiters[limiter].queue_id)
 			continue;
 		party->turn = db->limits->limiters[limiter].tenant_turn;

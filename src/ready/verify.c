@@ -245,10 +245,11 @@ verify_lanes(JobqDatabase *db)
 		if (lane->notify && !lane->noted)
 			FAULT("lane %u is not notified", l);
 		if (ready->parties[lane->party].scope != lane->queue_id ||
-			ready->parties[lane->tenant_party].tenant != lane->tenant ||
-			ready->parties[lane->key_party].tenant != lane->limit_key ||
 			ready->roles[lane->role_index].role != lane->role)
-			FAULT("lane %u has another queue, tenant, key or role", l);
+			FAULT("lane %u has another queue or role", l);
+		for (int s = 0; s < JOBQ_NLIMITS; s++)
+			if (ready->parties[lane->keys[s]].tenant != lane->needs[s].key)
+				FAULT("lane %u has another key at limiter %d", l, s);
 		if (lane->heap == JOBQ_NONE)
 			continue;
 		nplaced++;
@@ -336,11 +337,13 @@ verify_heaps(JobqDatabase *db)
 		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
 		{
 			const JobqHeap *heap = &ready->heaps[i];
-			bool		of_queue = heap->queue_limiter == l;
+			int			s = 0;
 
-			if (!of_queue && heap->kind_limiter != l)
+			while (s < JOBQ_NLIMITS && heap->limiters[s] != l)
+				s++;
+			if (s == JOBQ_NLIMITS)
 				FAULT("heap %u is in the list of limiter %d, which it has not", i, l);
-			if ((of_queue ? heap->queue_link : heap->kind_link).prev != before)
+			if (heap->links[s].prev != before)
 				FAULT("heap %u is not linked well at limiter %d", i, l);
 			before = i;
 		}

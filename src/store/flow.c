@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * flow.c
- *	  The lane of a job beyond queue and priority: the role of the run, the limiter, the tenant,
- *	  the group.
+ *	  The lane of a job beyond queue and priority: the role of the run, the limiters, the
+ *	  tenant, the group.
  *
- * Jobs of a kind with limits and jobs of a named limiter have lanes of their own.  So have the
+ * Jobs of a kind with limits and jobs of named limiters have lanes of their own.  So have the
  * tenants of a queue that is fair or limits its tenants.  Jobs waiting for a limit or for
  * their turn therefore do not block other jobs.  "flow" in the job's row distinguishes these
  * lanes.  The flow is set when the row is written.  If the kind or the queue has changed
@@ -24,6 +24,8 @@
 #include "access/tableam.h"
 #include "common/hashfn.h"
 #include "executor/tuptable.h"
+#include "catalog/pg_type.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -33,7 +35,7 @@
 #include "commit/commit.h"
 #include "store/store.h"
 
-PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
+PG_FUNCTION_INFO_V1(jobq_limiters_of_sql);
 PG_FUNCTION_INFO_V1(jobq_group_of_role);
 PG_FUNCTION_INFO_V1(jobq_group_waits_until_sql);
 
@@ -202,46 +204,45 @@ jobq_change_group(JobqJob *job)
 }
 
 /*
- * Return the hash of the limiter of this kind in this queue, beyond the queue's own limits:
- * the limiter named by the kind, or the kind's own limits, or else the limiter named by the
- * queue.  Returns 0 if there is none.  The queue may be NULL.
+ * Set the array to the hashes of the limiters for jobs of this kind in this queue, by
+ * JobqLimitSource.  0 means none, or the queue itself.  The queue may be NULL.
  */
-uint32
-jobq_limiter_of(const char *kind, const JobqQueue *queue)
+void
+jobq_limiters_of(const char *kind, const JobqQueue *queue, uint32 *limiters)
 {
 	JobqHandler handler;
 
-	if (jobq_handler(kind, &handler) != NULL && handler.limiter != 0)
-		return handler.limiter;
-	return queue != NULL ? queue->limiter : 0;
+	memset(limiters, 0, sizeof(uint32) * JOBQ_NLIMITS);
+	if (jobq_handler(kind, &handler) != NULL)
+	{
+		limiters[JOBQ_OF_KIND] = handler.limits;
+		limiters[JOBQ_NAMED_BY_KIND] = handler.limiter;
+	}
+	if (queue != NULL)
+		limiters[JOBQ_NAMED_BY_QUEUE] = queue->limiter;
+	jobq_limiters_unique(limiters);
 }
 
 /*
- * Return the hash of the limiter of this job.  Returns 0 also if the job bypasses the limiter.
- */
-uint32
-jobq_job_limiter(const JobqJob *job, const JobqQueue *queue)
-{
-	uint32		limiter = jobq_limiter_of(jobq_job_kind(job), queue);
-
-	return limiter != 0 && jobq_limit_cost(job, limiter) > 0 ? limiter : 0;
-}
-
-/*
- * limiter_of(kind, queue_id): the hash of the limiter, for queries.  Returns 0 to a role
- * without any privilege.
+ * limiters_of(kind, queue_id): the hashes of the limiters beside the queue's own limits, for
+ * queries: of the kind, named by the kind, named by the queue.  0 means none.  The array is
+ * empty for a role without any privilege.
  */
 Datum
-jobq_limiter_of_sql(PG_FUNCTION_ARGS)
+jobq_limiters_of_sql(PG_FUNCTION_ARGS)
 {
+	uint32		limiters[JOBQ_NLIMITS];
+	Datum		values[JOBQ_NLIMITS];
 	JobqQueue	buffer;
-	const JobqQueue *queue;
 
 	if (!jobq_may_use())
-		PG_RETURN_INT32(0);
-	queue = jobq_queue_by_id(PG_GETARG_INT32(1), &buffer);
-	PG_RETURN_INT32((int32) jobq_limiter_of(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-											queue));
+		PG_RETURN_ARRAYTYPE_P(construct_empty_array(INT4OID));
+	jobq_limiters_of(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+					 jobq_queue_by_id(PG_GETARG_INT32(1), &buffer), limiters);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		values[s] = Int32GetDatum((int32) limiters[s]);
+	PG_RETURN_ARRAYTYPE_P(construct_array(&values[JOBQ_OF_KIND], JOBQ_NLIMITS - JOBQ_OF_KIND,
+										  INT4OID, sizeof(int32), true, TYPALIGN_INT));
 }
 
 /* Return whether this tenant of the queue is paused.  tenant may be NULL. */
@@ -271,10 +272,7 @@ jobq_held_hash(const char *kind)
 /* Components of a job's flow. */
 typedef struct Flow
 {
-	uint32		limiter;		/* limiter beyond its queue's, or 0 */
-	uint32		limit_key;		/* key at the limiter, or 0 */
-	int32		cost;			/* tokens; 0: no limiter; or JOBQ_PASSES */
-	uint32		tenant;			/* if with own lanes, or 0 */
+	JobqNeed	needs[JOBQ_NLIMITS];
 	uint32		held;			/* the kind, if paused, or 0 */
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
@@ -283,16 +281,24 @@ typedef struct Flow
 } Flow;
 
 /*
- * Set the limiter of the flow, with the job's key and cost there.  limiter 0 means none.
+ * Return what the job needs from the limiter with this hash; 0: there is no limiter.
  */
-static void
-set_limiter(const JobqJob *job, Flow *flow, uint32 limiter)
+static JobqNeed
+need_of(const JobqJob *job, uint32 limiter, const char *tenant)
 {
-	int32		cost = limiter == 0 ? 0 : jobq_limit_cost(job, limiter);
+	JobqNeed	need = {0};
 
-	flow->limiter = cost > 0 ? limiter : 0;
-	flow->cost = limiter != 0 && cost == 0 ? JOBQ_PASSES : cost;
-	flow->limit_key = jobq_limit_key(job, flow->limiter, flow->tenant_name);
+	if (limiter == 0)
+		return need;
+	need.cost = jobq_limit_cost(job, limiter);
+	if (need.cost == 0)
+	{
+		need.cost = JOBQ_PASSES;
+		return need;
+	}
+	need.limiter = limiter;
+	need.key = jobq_limit_key(job, limiter, tenant);
+	return need;
 }
 
 /*
@@ -305,6 +311,7 @@ parts(const JobqJob *job, Flow *flow)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	uint32		limiters[JOBQ_NLIMITS];
 
 	memset(flow, 0, sizeof(Flow));
 	flow->run_as = queue != NULL && OidIsValid(queue->run_as) ? queue->run_as
@@ -314,11 +321,13 @@ parts(const JobqJob *job, Flow *flow)
 		flow->tenant_name = jobq_job_tenant(job, queue);
 		if (queue->fair || queue->tenants_limited ||
 			jobq_tenant_paused(queue, flow->tenant_name))
-			flow->tenant = jobq_tenant_hash(flow->tenant_name);
+			JOBQ_TENANT(flow) = jobq_tenant_hash(flow->tenant_name);
 		flow->tenants_limited = queue->tenants_limited;
 		flow->tenant_paused = !queue->fair && !queue->tenants_limited;
 	}
-	set_limiter(job, flow, jobq_limiter_of(jobq_job_kind(job), queue));
+	jobq_limiters_of(jobq_job_kind(job), queue, limiters);
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		flow->needs[s] = need_of(job, limiters[s], flow->tenant_name);
 	if (queue != NULL && jobq_kind_paused(queue, jobq_job_kind(job)))
 		flow->held = jobq_held_hash(jobq_job_kind(job));
 }
@@ -327,17 +336,23 @@ parts(const JobqJob *job, Flow *flow)
 static int32
 flow_of(const Flow *flow)
 {
-	uint32		hash = flow->tenant;
-	bool		none = flow->tenant == 0 && flow->cost == 0 && flow->held == 0;
+	uint32		hash = JOBQ_TENANT(flow);
+	bool		none = hash == 0 && flow->held == 0;
 
-	if (flow->limit_key != 0)
-		hash = hash_combine(hash, flow->limit_key);
-	if (flow->limiter != 0)
-		hash = hash_combine(hash, flow->limiter);
-	if (flow->cost == JOBQ_PASSES)
-		hash = hash_combine(hash, PASSES);
-	else if (flow->cost > 1)
-		hash = hash_combine(hash, murmurhash32(flow->cost));
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+	{
+		const JobqNeed *need = &flow->needs[s];
+
+		none &= need->cost == 0;
+		if (need->key != 0)
+			hash = hash_combine(hash, need->key);
+		if (need->limiter != 0)
+			hash = hash_combine(hash, need->limiter);
+		if (need->cost == JOBQ_PASSES)
+			hash = hash_combine(hash, PASSES);
+		else if (need->cost > 1)
+			hash = hash_combine(hash, murmurhash32(need->cost));
+	}
 	if (flow->held != 0)
 		hash = hash_combine(hash, flow->held);
 	return hash == 0 && !none ? 1 : (int32) hash;
@@ -360,7 +375,7 @@ jobq_set_flow(JobqJob *job)
 }
 
 /*
- * Return whether the job has a key at its limiter.  The key may depend on the payload.
+ * Return whether the job has a key at a limiter.  The key may depend on the payload.
  */
 bool
 jobq_flow_has_key(const JobqJob *job)
@@ -368,7 +383,25 @@ jobq_flow_has_key(const JobqJob *job)
 	Flow		flow;
 
 	parts(job, &flow);
-	return flow.limit_key != 0;
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if (flow.needs[s].key != 0)
+			return true;
+	return false;
+}
+
+/*
+ * Set the array to what the job needs from its limiters, by the present settings of kind and
+ * queue.  Includes a tenant only if the queue limits its tenants.
+ */
+void
+jobq_job_needs(const JobqJob *job, JobqNeed *needs)
+{
+	Flow		flow;
+
+	parts(job, &flow);
+	memcpy(needs, flow.needs, sizeof(flow.needs));
+	if (!flow.tenants_limited)
+		needs[JOBQ_OF_QUEUE].key = 0;
 }
 
 /*
@@ -385,19 +418,6 @@ jobq_flow_changed(const JobqJob *job)
 	return flow.run_as != job_run_as(job) || (hash != 0 && hash != job_flow(job));
 }
 
-/*
- * Return the job's present flow with this limiter instead, or without any (0).
- */
-int32
-jobq_flow_with(const JobqJob *job, uint32 limiter)
-{
-	Flow		flow;
-
-	parts(job, &flow);
-	set_limiter(job, &flow, limiter);
-	return flow_of(&flow);
-}
-
 /* Fill in the flow and the permits of the push. */
 void
 jobq_push_flow(const JobqJob *job, JobqPush *push)
@@ -405,17 +425,15 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	push->flow = job_flow(job);
 	push->group = job_group(job);
 	push->permits = JOBQ_NO_PERMITS;
-	push->kind = push->tenant = push->limit_key = push->held = 0;
-	push->cost = 0;
+	push->unlimited = false;
+	memset(push->needs, 0, sizeof(push->needs));
+	push->held = 0;
 	if (push->flow != 0)
 	{
 		Flow		flow;
 
 		parts(job, &flow);
-		push->kind = flow.limiter;
-		push->tenant = flow.tenant;
-		push->limit_key = flow.limit_key;
-		push->cost = flow.cost;
+		memcpy(push->needs, flow.needs, sizeof(push->needs));
 
 		/*
 		 * An outdated row will leave its lane.  A pause of its kind or tenant
@@ -424,6 +442,6 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 		if (flow_of(&flow) == push->flow)
 			push->held = flow.held;
 		else if (flow.tenant_paused)
-			push->tenant = 0;
+			JOBQ_TENANT(push) = 0;
 	}
 }

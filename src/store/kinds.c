@@ -188,10 +188,10 @@ keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values
 		if (!on_event && !nulls[HANDLER_LIMITER - 1])
 			handler->limiter =
 				jobq_limiter_hash(TextDatumGetCString(values[HANDLER_LIMITER - 1]));
-		else if (!on_event &&
-				 (!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
-				  !nulls[HANDLER_THROTTLE - 1]))
-			handler->limiter = jobq_kind_hash(kind->name);
+		if (!on_event &&
+			(!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
+			 !nulls[HANDLER_THROTTLE - 1]))
+			handler->limits = jobq_kind_hash(kind->name);
 	}
 	kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
 	if (!nulls[HANDLER_CARRY - 1])

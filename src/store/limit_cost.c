@@ -10,7 +10,8 @@
  *
  * The result is a number of tokens of the limiter's rate.  With 0, the job bypasses the
  * limiter and needs no permit.  A job without a result costs one token.  The result is used
- * only at a limiter with a cost function.
+ * only at limiters with a cost function.  A job has a single cost: if the kind and the queue
+ * name limiters with cost functions, the function of the kind's limiter is called.
  *
  * src/store/limit_cost.c
  *
@@ -54,14 +55,30 @@ jobq_cost_function(const char *signature)
 	return proc;
 }
 
-/* Return whether the job's limiter has a cost function. */
+/*
+ * Return the signature of the function that determines the job's cost: of the limiter that the
+ * kind names, or else of the limiter that the queue names; or NULL.  The result is valid until
+ * the caches change.
+ */
+static const char *
+cost_function_of(const JobqJob *job, const JobqQueue *queue)
+{
+	uint32		limiters[JOBQ_NLIMITS];
+	const char *signature = NULL;
+
+	jobq_limiters_of(jobq_job_kind(job), queue, limiters);
+	for (int s = JOBQ_NAMED_BY_KIND; s < JOBQ_NLIMITS && signature == NULL; s++)
+		signature = jobq_limiter_cost_function(limiters[s]);
+	return signature;
+}
+
+/* Return whether a limiter of the job has a cost function. */
 bool
 jobq_limit_is_priced(const JobqJob *job)
 {
 	JobqQueue	buffer;
 
-	return jobq_limiter_cost_function(jobq_limiter_of(jobq_job_kind(job),
-													  jobq_queue_by_id(job_queue_id(job), &buffer))) != NULL;
+	return cost_function_of(job, jobq_queue_by_id(job_queue_id(job), &buffer)) != NULL;
 }
 
 /* Append a text column of the job, or null. */
@@ -147,7 +164,7 @@ cost_callback(void *arg)
 }
 
 /*
- * Compute the cost, at its limiter, of a job about to be written.  Runs code of users: on
+ * Compute the cost, at its limiters, of a job about to be written.  Runs code of users: on
  * return, the contents of tables and caches may have changed.  ERROR if the result is out of
  * range, or if the function has dropped the job's queue.
  */
@@ -159,8 +176,7 @@ jobq_ask_limit_cost(JobqJob *job)
 	ErrorContextCallback context;
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-	const char *cached = queue == NULL ? NULL
-		: jobq_limiter_cost_function(jobq_limiter_of(jobq_job_kind(job), queue));
+	const char *cached = queue == NULL ? NULL : cost_function_of(job, queue);
 	char	   *signature;
 	int32		cost;
 

@@ -148,7 +148,8 @@ typedef struct JobqQueue
 	Oid			run_as;			/* role of its jobs; invalid: enqueuer's */
 	Oid			run_as_by;		/* author of run_as; invalid: unknown */
 	bool		limited;		/* has max_running, rate, or throttle */
-	uint32		limiter;		/* see jobq_limiter_of(); or 0 */
+	uint32		limiter;		/* hash of the limiter that the queue names,
+								 * or 0 */
 	bool		carries;		/* its jobs carry settings */
 	int			max_length;		/* or -1 */
 	char		on_full;
@@ -224,7 +225,10 @@ typedef struct JobqHandler
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
-	uint32		limiter;		/* see jobq_limiter_of(); or 0 */
+	uint32		limits;			/* hash of the kind, if the kind has limits;
+								 * or 0 */
+	uint32		limiter;		/* hash of the limiter that the kind names, or
+								 * 0 */
 	bool		carries;		/* its jobs carry settings */
 	bool		recycled;		/* a worker exits after each job */
 	bool		confined;		/* has an allowance */

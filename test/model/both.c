@@ -13,7 +13,6 @@
 #include "model.h"
 
 #define LIMITED		4
-#define KIND		7
 #define ROLE		10
 #define OTHER_ROLE	11
 #define THIRD_ROLE	12
@@ -43,11 +42,11 @@ begin(void)
 	}
 	limited()->limited = true;
 	limited()->limiter.tenant_max_running = 10;
-	memset(&world.kind_limiter, 0, sizeof(JobqLimiter));
-	world.kind_limiter.kind = KIND;
-	world.kind_limiter.keyed = true;
-	world.kind_limiter.group_max_running = 1;
-	world.kind_limiter.tenant_max_running = 1;
+	for (int n = 0; n < NNAMED; n++)
+		world.named[n] = (JobqLimiter)
+	{
+		.kind = NAME(n),.keyed = true,.group_max_running = 1,.tenant_max_running = 1
+	};
 }
 
 /* Start an idle worker.  Pool 1 serves fewer queues than pool 0. */
@@ -70,10 +69,15 @@ static int64
 push(int32 queue, int32 priority, Oid role, uint32 tenant, uint32 key)
 {
 	JobqPush	job = {.queue_id = queue,.priority = priority,.role = role,
-		.tenant = tenant,.kind = key == 0 ? 0 : KIND,.limit_key = key,
-	.cost = key == 0 ? 0 : 1,.flow = tenant * 100 + key,.permits = JOBQ_NO_PERMITS};
+	.flow = tenant * 100 + key,.permits = JOBQ_NO_PERMITS};
 	JobqWakeList wake = {0};
 
+	JOBQ_TENANT(&job) = tenant;
+	if (key != 0)
+		job.needs[SOURCE(0)] = (JobqNeed)
+	{
+		NAME(0), key, 1
+	};
 	job.key = (JobqKey)
 	{
 		world.now, ++world.next_id
@@ -203,7 +207,7 @@ check_lowered(void)
 
 	begin();
 	limited()->limiter.tenant_max_running = 5;
-	world.kind_limiter.tenant_max_running = 2;
+	world.named[0].tenant_max_running = 2;
 	worker(0, THIRD_ROLE, 0);
 	worker(1, THIRD_ROLE, 0);
 	worker(2, ROLE, 0);
@@ -219,7 +223,7 @@ check_lowered(void)
 	(void) push(LIMITED, 0, ROLE, 2, 1);
 	scheduler_round();
 	(void) pop(0);
-	world.kind_limiter.tenant_max_running = 1;
+	world.named[0].tenant_max_running = 1;
 	db->reload = db->limits->stale = true;
 	scheduler_round();
 	expect(pop(2), 0, "the key is full");

@@ -39,9 +39,11 @@ check_heaps(void)
 
 		if (!lane->in_use)
 			continue;
-		if (lane->limit_key != 0 &&
-			ready->parties[lane->key_party].scope != JOBQ_KEYS_OF(lane->kind))
-			model_fail("lane %d has the key of another limiter", l);
+		for (int s = 0; s < JOBQ_NLIMITS; s++)
+			if (lane->needs[s].key != 0 &&
+				ready->parties[lane->keys[s]].scope !=
+				jobq_scope_of(lane->queue_id, lane->needs, s))
+				model_fail("lane %d has the key of another limiter", l);
 		if (lane->ranked && lane->paused && !db->reload &&
 			!queue_of(lane->queue_id)->paused &&
 			!(queue_of(lane->queue_id)->kind_paused && lane->held != 0))
@@ -55,7 +57,7 @@ check_heaps(void)
 		if (!served)
 			continue;
 		heap = &ready->heaps[lane->heap];
-		if ((tenant_is_limited(db, lane) || key_is_limited(db, lane)) != (lane->own != JOBQ_NONE))
+		if ((tenant_source(db, lane) >= 0) != (lane->own != JOBQ_NONE))
 			model_fail("lane %d is in a heap of its tenant's: %d", l,
 					   lane->own != JOBQ_NONE);
 		if (lane->own != JOBQ_NONE)
@@ -63,7 +65,7 @@ check_heaps(void)
 			const JobqHeap *own = &ready->heaps[lane->own];
 			JobqHeap	key = *own;
 
-			if (own->tenant != tenant_party_of(db, lane))
+			if (own->at != tenant_source(db, lane) || own->tenant != lane->keys[own->at])
 				model_fail("lane %d is in another tenant's heap", l);
 			key.tenant = JOBQ_NONE;
 			if (own->lent == (uint32) l ? !heap_same(&key, heap) : own != heap)
@@ -74,8 +76,7 @@ check_heaps(void)
 			model_fail("lane %d is in a tenant's heap", l);
 		if (heap->role != lane->role || heap->consumer != lane->consumer ||
 			heap->quarantine != lane->quarantine ||
-			heap->queue_limiter != lane->queue_limiter ||
-			heap->kind_limiter != lane->kind_limiter ||
+			memcmp(heap->limiters, lane->limiters, sizeof(heap->limiters)) != 0 ||
 			(heap->consumer ? heap->queue_id != lane->queue_id
 			 : heap->order != lane->order))
 			model_fail("lane %d is in another's heap", l);
@@ -100,8 +101,7 @@ check_tenant(uint32 party)
 	for (uint32 h = tenant->heaps; h != JOBQ_NONE; h = ready->heaps[h].next)
 	{
 		JobqHeap   *own = &ready->heaps[h];
-		const JobqLimiter *policy = &db->limits->limiters[tenant->scope < 0 ? own->kind_limiter
-														  : own->queue_limiter];
+		const JobqLimiter *policy = &db->limits->limiters[own->limiters[own->at]];
 		bool		full;
 
 		if (own->tenant != party || (own->root == JOBQ_NONE && own->lent == JOBQ_NONE))
@@ -126,10 +126,9 @@ check_tenants(void)
 
 	for (int l = 0; l < jobq_max_lanes; l++)
 	{
-		if (ready->lanes[l].in_use && ready->lanes[l].tenant != 0)
-			check_tenant(ready->lanes[l].tenant_party);
-		if (ready->lanes[l].in_use && ready->lanes[l].limit_key != 0)
-			check_tenant(ready->lanes[l].key_party);
+		for (int s = 0; s < JOBQ_NLIMITS && ready->lanes[l].in_use; s++)
+			if (ready->lanes[l].needs[s].key != 0)
+				check_tenant(ready->lanes[l].keys[s]);
 	}
 }
 
@@ -140,14 +139,13 @@ static void
 count_permits(const JobqPermits *permits, int *limiters, int *groups,
 			  int *tenants)
 {
-	if (permits->tenant != JOBQ_NONE)
-		tenants[permits->tenant]++;
-	if (permits->limit_key != JOBQ_NONE)
-		tenants[permits->limit_key]++;
-	if (permits->queue != JOBQ_NO_LIMITER)
-		limiters[permits->queue]++;
-	if (permits->kind != JOBQ_NO_LIMITER)
-		limiters[permits->kind]++;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		if (permits->tallies[s] != JOBQ_NONE)
+			tenants[permits->tallies[s]]++;
+		if (permits->limiters[s] != JOBQ_NO_LIMITER)
+			limiters[permits->limiters[s]]++;
+	}
 	if (permits->group != JOBQ_NONE)
 		groups[permits->group]++;
 }
@@ -422,11 +420,11 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 	if (!allowed || !jobq_lane_free(db, lane, world.now))
 		return JOBQ_NOT_SERVED;
 
-	/* the lane is found where one of its limits has room: what about the other? */
-	if (tenant_is_limited(db, lane) && key_is_limited(db, lane) &&
-		(lane->at_key ? is_full(lane->queue_id, lane->tenant)
-		 : is_full(JOBQ_KEYS_OF(lane->kind), lane->limit_key)))
-		return JOBQ_NOT_SERVED;
+	/* the lane is found where one of its keys has room: what about the others? */
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (key_is_limited(db, lane, s) && s != tenant_source(db, lane) &&
+			is_full(jobq_scope_of(lane->queue_id, lane->needs, s), lane->needs[s].key))
+			return JOBQ_NOT_SERVED;
 	if (taker->pool >= 0)
 		return JOBQ_LANE_RANK(db, lane, taker->pool);
 	for (int i = taker->nqueues - 1; i >= 0 && lane->consumer; i--)
@@ -441,10 +439,11 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 static double
 tenant_turn(const JobqLane *lane)
 {
-	if (lane->queue_limiter == JOBQ_NO_LIMITER ||
-		!db->limits->limiters[lane->queue_limiter].fair)
+	uint16		limiter = lane->limiters[JOBQ_OF_QUEUE];
+
+	if (limiter == JOBQ_NO_LIMITER || !db->limits->limiters[limiter].fair)
 		return 0;
-	return lane->tenant == 0 ? -1 : db->ready->parties[lane->tenant_party].turn;
+	return JOBQ_TENANT(lane) == 0 ? -1 : db->ready->parties[lane->keys[JOBQ_OF_QUEUE]].turn;
 }
 
 static double
@@ -465,7 +464,7 @@ plain_before(const JobqLane *lane, const JobqLane *other)
 		return lane->priority < other->priority;
 
 	/* lanes of three heaps can form a cycle of tenant turns and age */
-	if (lane->heap != other->heap && (lane->tenant != 0 || other->tenant != 0 ||
+	if (lane->heap != other->heap && (JOBQ_TENANT(lane) != 0 || JOBQ_TENANT(other) != 0 ||
 									  tenant_turn(lane) != 0 || tenant_turn(other) != 0))
 		return false;
 	if (tenant_turn(lane) != tenant_turn(other))
@@ -541,6 +540,21 @@ check_waiting(void)
 }
 
 /*
+ * Is the last permit of one of the lane's limiters reserved for the lane's role?  The worker
+ * that was woken for the permit may be about to take a job of another lane.
+ */
+static bool
+is_kept(const JobqLane *lane)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (lane->limiters[s] != JOBQ_NO_LIMITER &&
+			db->limits->limiters[lane->limiters[s]].kept_until > world.now &&
+			db->limits->limiters[lane->limiters[s]].kept_role == lane->role)
+			return true;
+	return false;
+}
+
+/*
  * A worker sleeps only if no job may start in it, or if another worker was woken for the
  * job.  The scheduler handles jobs that become free with time.  Jobs may also wait for
  * their groups.
@@ -567,7 +581,8 @@ check_idle(void)
 		for (int v = 0; v < NSLOTS && lane != NULL && !taken; v++)
 			taken = world.workers[v].awake && world.workers[v].row < 0 &&
 				jobq_shared->slots[v].role == slot->role &&
-				JOBQ_LANE_RANK(db, lane, jobq_shared->slots[v].pool) != JOBQ_NOT_SERVED;
+				(JOBQ_LANE_RANK(db, lane, jobq_shared->slots[v].pool) != JOBQ_NOT_SERVED ||
+				 is_kept(lane));
 		if (lane != NULL && !taken && db->ready->entries[lane->head].group == 0)
 			model_fail("worker %d sleeps, and lane %d has a job for it", w,
 					   (int) JOBQ_LANE_INDEX(db, lane));
@@ -584,9 +599,9 @@ check_turns(void)
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		const JobqLane *lane = &db->ready->lanes[i];
-		uint16		limiters[] = {lane->queue_limiter, lane->kind_limiter};
+		const uint16 *limiters = lane->limiters;
 
-		for (int l = 0; l < 2 && lane->in_use && lane->heap != JOBQ_NONE; l++)
+		for (int l = 0; l < JOBQ_NLIMITS && lane->in_use && lane->heap != JOBQ_NONE; l++)
 		{
 			uint32		h;
 
@@ -642,21 +657,24 @@ check_taken(void)
 		JobqLane   *lane = &ready->lanes[l];
 		uint32		at = lane->own != JOBQ_NONE ? lane->own : lane->heap;
 		JobqHeap   *heap = at == JOBQ_NONE ? NULL : &ready->heaps[at];
-		const JobqLimiter *limiter;
-		JobqTakenBy by;
-		bool		ending;
 
-		if (!lane->in_use || heap == NULL || lane->kind_limiter == JOBQ_NO_LIMITER)
-			continue;
-		limiter = &db->limits->limiters[lane->kind_limiter];
-		if (!limiter->keyed && lane->own != JOBQ_NONE)
-			continue;			/* the tenant limit applies first */
-		if (limiter->keyed && (!key_is_limited(db, lane) || heap->tenant != lane->key_party))
-			continue;			/* likewise, or no limit of the key */
-		if (jobq_places_taken(db, limiter->kind, lane->limit_key, &by, &ending) &&
-			!heap->stuck)
-			model_fail("all places of lane %d are taken, and nobody sees to it", l);
-		seen[at] = true;
+		for (int s = 0; s < JOBQ_NLIMITS && lane->in_use && heap != NULL; s++)
+		{
+			const JobqLimiter *limiter = &db->limits->limiters[lane->limiters[s]];
+			JobqTakenBy by;
+			bool		ending;
+
+			if (lane->limiters[s] == JOBQ_NO_LIMITER)
+				continue;
+			if (!limiter->keyed && lane->own != JOBQ_NONE)
+				continue;		/* the limit of a key applies first */
+			if (limiter->keyed && (!key_is_limited(db, lane, s) || heap->at != s))
+				continue;		/* likewise, or no limit of the key */
+			if (jobq_places_taken(db, limiter->kind, lane->needs[s].key, &by, &ending) &&
+				!heap->stuck)
+				model_fail("all places of lane %d are taken, and nobody sees to it", l);
+			seen[at] = true;
+		}
 	}
 	for (uint32 i = ready->stuck; i != JOBQ_NONE; i = ready->heaps[i].stuck_next)
 		if (!seen[i] && ready->heaps[i].root == JOBQ_NONE && ready->heaps[i].lent == JOBQ_NONE)
@@ -693,28 +711,36 @@ check_all(void)
 }
 
 /*
- * Get the number of tokens of the kind's limiter for such a job.  False if the limiter
- * has no rate.
+ * Get the number of tokens of the named limiter for such a job.  False if the job needs no
+ * permit of the limiter, or if the limiter has no rate.
  */
 static bool
-tokens_for(const JobqPush *job, double *tokens)
+tokens_for(const JobqPush *job, int n, double *tokens)
 {
-	JobqLimiter *limiter = &db->limits->limiters[NQUEUES];
+	const JobqNeed *need = &job->needs[SOURCE(n)];
+	JobqLimiter *limiter = &db->limits->limiters[job->permits.limiters[SOURCE(n)]];
 	TimestampTz due = DT_NOEND;
 	JobqTenantState state;
 
-	if (job->permits.kind != NQUEUES)
+	if (job->permits.limiters[SOURCE(n)] == JOBQ_NO_LIMITER)
 		return false;
 	if (limiter->keyed)
 	{
-		(void) jobq_tenant_state(db, JOBQ_KEYS_OF(job->kind), job->limit_key, world.now,
+		(void) jobq_tenant_state(db, JOBQ_KEYS_OF(need->limiter), need->key, world.now,
 								 &state);
 		*tokens = state.tokens;
-		return job->permits.limit_key != JOBQ_NONE && state.paced;
+		return job->permits.tallies[SOURCE(n)] != JOBQ_NONE && state.paced;
 	}
 	(void) jobq_pace_free(&limiter->rate, &limiter->pace, world.now, &due);
 	*tokens = limiter->pace.tokens;
 	return limiter->rate.per_us > 0;
+}
+
+static double
+burst_of(int n)
+{
+	return world.named[n].keyed ? world.named[n].tenant_rate.burst
+		: world.named[n].rate.burst;
 }
 
 /*
@@ -724,22 +750,25 @@ tokens_for(const JobqPush *job, double *tokens)
 void
 check_tokens(const JobqPush *job)
 {
-	double		burst = world.kind_limiter.keyed ? world.kind_limiter.tenant_rate.burst
-		: world.kind_limiter.rate.burst;
-	double		tokens;
+	for (int n = 0; n < NNAMED; n++)
+	{
+		double		burst = burst_of(n);
+		int			cost = job->needs[SOURCE(n)].cost;
+		double		tokens;
 
-	if (!tokens_for(job, &tokens))
-		return;
-	trace("  %.3f tokens are left\n", tokens);
+		if (!tokens_for(job, n, &tokens))
+			continue;
+		trace("  %.3f tokens are left\n", tokens);
 
-	/*
-	 * If the clock is put back, a bucket becomes empty.  A lane lent before may still
-	 * start a job.
-	 */
-	if (tokens < (world.put_back ? 0 : 1) - 0.001 - job->cost ||
-		tokens > (world.put_back ? Max(burst - job->cost, 0) : burst - job->cost) + 0.001)
-		model_fail("job %d costs %d, and leaves %.3f tokens", (int) job->key.id,
-				   job->cost, tokens);
+		/*
+		 * If the clock is put back, a bucket becomes empty.  A lane lent
+		 * before may still start a job.
+		 */
+		if (tokens < (world.put_back ? 0 : 1) - 0.001 - cost ||
+			tokens > (world.put_back ? Max(burst - cost, 0) : burst - cost) + 0.001)
+			model_fail("job %d costs %d, and leaves %.3f tokens", (int) job->key.id,
+					   cost, tokens);
+	}
 }
 
 /*
@@ -749,17 +778,23 @@ void
 check_given_back(JobqPush *job, JobqWakeList *wake)
 {
 	JobqPush	had = *job;
-	double		burst = world.kind_limiter.keyed ? world.kind_limiter.tenant_rate.burst
-		: world.kind_limiter.rate.burst;
-	double		before;
+	double		before[NNAMED];
 	double		after;
-	bool		paced = tokens_for(&had, &before);
+	bool		paced[NNAMED];
 
+	for (int n = 0; n < NNAMED; n++)
+		paced[n] = tokens_for(&had, n, &before[n]);
 	jobq_permits_release(db, &job->permits, job->key.id, false, true, world.now, wake);
-	if (paced && tokens_for(&had, &after) &&
-		fabs(after - Min(before + had.permits.cost, burst)) > 0.001)
-		model_fail("job %d cost %d: there were %.3f tokens, and are %.3f",
-				   (int) had.key.id, had.permits.cost, before, after);
+	for (int n = 0; n < NNAMED; n++)
+	{
+		int			cost = had.permits.costs[SOURCE(n)];
+
+		/* a bucket that became empty when the clock was put back hides a debt */
+		if (paced[n] && !world.put_back && tokens_for(&had, n, &after) &&
+			fabs(after - Min(before[n] + cost, burst_of(n))) > 0.001)
+			model_fail("job %d cost %d: there were %.3f tokens, and are %.3f",
+					   (int) had.key.id, cost, before[n], after);
+	}
 }
 
 /*
@@ -785,20 +820,24 @@ check_starts(int r, Moment popped)
 		for (int i = 0; i < MAX_ROWS; i++)
 			running += i != r && world.rows[i].state == ROW_LIVE &&
 				world.rows[i].job.queue_id == row->job.queue_id &&
-				world.rows[i].job.tenant == row->job.tenant &&
+				JOBQ_TENANT(&world.rows[i].job) == JOBQ_TENANT(&row->job) &&
 				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
 		if (running >= queue->limiter.tenant_max_running)
-			model_fail("%d jobs of tenant %u run", running + 1, row->job.tenant);
+			model_fail("%d jobs of tenant %u run", running + 1, JOBQ_TENANT(&row->job));
 		running = 0;
 	}
-	if (row->job.limit_key != 0 && !db->limits->stale && popped.tick >= world.limits_tick)
+	for (int n = 0; n < NNAMED; n++)
 	{
+		uint32		key = row->job.needs[SOURCE(n)].key;
+
+		if (key == 0 || db->limits->stale || popped.tick < world.limits_tick)
+			continue;
 		for (int i = 0; i < MAX_ROWS; i++)
 			running += i != r && world.rows[i].state == ROW_LIVE &&
-				world.rows[i].job.limit_key == row->job.limit_key &&
+				world.rows[i].job.needs[SOURCE(n)].key == key &&
 				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
-		if (running >= world.kind_limiter.tenant_max_running)
-			model_fail("%d jobs of key %u run", running + 1, row->job.limit_key);
+		if (running >= world.named[n].tenant_max_running)
+			model_fail("%d jobs of key %u run", running + 1, key);
 		running = 0;
 	}
 	if (row->job.group == 0)

@@ -148,7 +148,11 @@ check_waiting_lanes(void)
 		}
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (i == 1)
-			jobq_limits_failed(db, 1, 0, 10, 0, 1, world.now);
+		{
+			JobqPush	failed = {.queue_id = 1,.role = 10};
+
+			jobq_limits_failed(db, &failed, 1, world.now);
+		}
 		LWLockRelease(db->lock);
 		push_to(later);
 		if (later->count != (i < 3))

@@ -39,7 +39,12 @@
 #define NQUEUES			6
 #define NROLES			3
 #define MAX_OPS			4000
-#define NLIMITERS		(NQUEUES + 1)	/* of the queues, and of the kind */
+#define NNAMED			2		/* limiters with names */
+#define NLIMITERS		(NQUEUES + NNAMED)
+
+/* The hash of a named limiter, and the source of its permits. */
+#define NAME(n)			((uint32) (7 + (n)))
+#define SOURCE(n)		(JOBQ_NAMED_BY_KIND + (n))
 
 /* Every third job is of a kind that may be paused, and then has separate lanes. */
 #define KIND_PAUSED		99
@@ -145,7 +150,7 @@ typedef struct Queue
 	bool		kind_paused;	/* jobs of KIND_PAUSED are paused */
 	bool		limited;		/* has the limiter below */
 	bool		tenants;		/* jobs have tenants */
-	bool		unlimited;		/* tenants have no limits, so jobs can have keys */
+	bool		named;			/* jobs need the second named limiter */
 	uint8		rank[NPOOLS];
 	JobqLimiter limiter;
 } Queue;
@@ -167,9 +172,9 @@ typedef struct World
 								 * none of the roles */
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
-	JobqLimiter kind_limiter;
-	uint32		kind_every;		/* one job in this number is of the limiter's
-								 * kind */
+	JobqLimiter named[NNAMED];
+	uint32		kind_every;		/* one job in this number needs the first named
+								 * limiter */
 	uint64		turns[NLIMITERS][NROLES]; /* at a limiter, the next turn of a
 										   * role is not before this */
 	bool		scheduler_awake;

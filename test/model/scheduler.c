@@ -42,18 +42,19 @@ static void
 begin_to_count(uint16 index, JobqWakeList *wake)
 {
 	JobqLimiter *limiter = &db->limits->limiters[index];
+	int			source = limiter->queue_id != 0 ? JOBQ_OF_QUEUE
+		: SOURCE(limiter->kind - NAME(0));
 
 	for (int w = 0; w < NSLOTS; w++)
 	{
 		JobqPermits *permits = &jobq_shared->slots[w].holding->permits;
-		uint16	   *permit = limiter->queue_id != 0 ? &permits->queue
-			: &permits->kind;
+		uint16	   *permit = &permits->limiters[source];
 		const Row  *row = world.workers[w].row < 0 ? NULL
 			: &world.rows[world.workers[w].row];
 
 		if (row != NULL && *permit == JOBQ_NO_LIMITER &&
 			(limiter->queue_id != 0 ? row->job.queue_id == limiter->queue_id
-			 : row->job.kind == limiter->kind))
+			 : row->job.needs[source].limiter == limiter->kind))
 		{
 			*permit = index;
 			jobq_shared->slots[w].holding->permits_job = row->job.key.id;
@@ -64,12 +65,11 @@ begin_to_count(uint16 index, JobqWakeList *wake)
 	for (int i = 0; i < jobq_max_leases; i++)
 	{
 		JobqLease  *lease = &db->leases->leases[i];
-		uint16	   *permit = limiter->queue_id != 0 ? &lease->permits.queue
-			: &lease->permits.kind;
+		uint16	   *permit = &lease->permits.limiters[source];
 
 		if (lease->id != 0 && *permit == JOBQ_NO_LIMITER &&
 			(limiter->queue_id != 0 ? lease->queue_id == limiter->queue_id
-			 : lease->kind == limiter->kind))
+			 : lease->needs[source].limiter == limiter->kind))
 		{
 			*permit = index;
 			limiter->running++;
@@ -89,10 +89,11 @@ begin_to_count_tenants(int32 queue_id, JobqWakeList *wake)
 		const Row  *row = world.workers[w].row < 0 ? NULL
 			: &world.rows[world.workers[w].row];
 
-		if (row != NULL && permits->tenant == JOBQ_NONE &&
+		if (row != NULL && permits->tallies[JOBQ_OF_QUEUE] == JOBQ_NONE &&
 			row->job.queue_id == queue_id)
 		{
-			permits->tenant = jobq_tenant_count(db, queue_id, row->job.tenant, world.now);
+			permits->tallies[JOBQ_OF_QUEUE] =
+				jobq_tenant_count(db, queue_id, JOBQ_TENANT(&row->job), world.now);
 			jobq_shared->slots[w].holding->permits_job = row->job.key.id;
 		}
 		jobq_prefetch_return(db, &jobq_shared->slots[w], wake);
@@ -101,9 +102,10 @@ begin_to_count_tenants(int32 queue_id, JobqWakeList *wake)
 	{
 		JobqLease  *lease = &db->leases->leases[i];
 
-		if (lease->id != 0 && lease->permits.tenant == JOBQ_NONE &&
+		if (lease->id != 0 && lease->permits.tallies[JOBQ_OF_QUEUE] == JOBQ_NONE &&
 			lease->queue_id == queue_id)
-			lease->permits.tenant = jobq_tenant_count(db, queue_id, lease->tenant, world.now);
+			lease->permits.tallies[JOBQ_OF_QUEUE] =
+				jobq_tenant_count(db, queue_id, JOBQ_TENANT(lease), world.now);
 	}
 }
 
@@ -116,9 +118,9 @@ load_limits(JobqWakeList *wake)
 	JobqLimits *limits = db->limits;
 	bool		weighted = false;
 
-	for (int i = 0; i <= NQUEUES; i++)
+	for (int i = 0; i < NLIMITERS; i++)
 	{
-		const JobqLimiter *wanted = i == NQUEUES ? &world.kind_limiter
+		const JobqLimiter *wanted = i >= NQUEUES ? &world.named[i - NQUEUES]
 			: &world.queues[i].limiter;
 		uint16		index = jobq_limiter_find(db, wanted->queue_id, wanted->kind);
 		JobqLimiter before = {0};
@@ -168,9 +170,7 @@ load_limits(JobqWakeList *wake)
 
 		if (!lane->in_use)
 			continue;
-		lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
-		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
-			: jobq_limiter_find(db, 0, lane->kind);
+		jobq_limiters_find(db, lane->queue_id, lane->needs, lane->limiters);
 	}
 	limits->weighted = weighted;
 	jobq_lanes_place(db);

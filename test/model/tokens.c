@@ -49,10 +49,11 @@ begin(const JobqLimiter *limiter)
 static void
 push(uint32 tenant)
 {
-	JobqPush	job = {.queue_id = world.queues[QUEUE].id,.role = ROLE,.tenant = tenant,
+	JobqPush	job = {.queue_id = world.queues[QUEUE].id,.role = ROLE,
 	.flow = tenant,.permits = JOBQ_NO_PERMITS};
 	JobqWakeList wake = {0};
 
+	JOBQ_TENANT(&job) = tenant;
 	job.key = (JobqKey)
 	{
 		world.now, ++world.next_id
@@ -125,11 +126,12 @@ static void
 check_rest(void)
 {
 	JobqLimiter limiter = {.throttle = {.failures = 1,.window = USECS_PER_SEC}};
+	JobqPush	failed = {.queue_id = world.queues[QUEUE].id,.role = ROLE};
 	int			n = 0;
 
 	begin(&limiter);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_limits_failed(db, world.queues[QUEUE].id, 0, ROLE, 0, 1, world.now);
+	jobq_limits_failed(db, &failed, 1, world.now);
 	LWLockRelease(db->lock);
 	for (int i = 0; i < 8; i++)
 		push(0);

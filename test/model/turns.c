@@ -93,9 +93,10 @@ static void
 enqueue(int tenant)
 {
 	JobqWakeList wake = {0};
-	JobqPush	job = {.queue_id = QUEUE->id,.role = ROLE,.flow = tenant,.tenant = tenant,
+	JobqPush	job = {.queue_id = QUEUE->id,.role = ROLE,.flow = tenant,
 	.permits = JOBQ_NO_PERMITS};
 
+	JOBQ_TENANT(&job) = tenant;
 	job.key = (JobqKey)
 	{
 		world.now, ++world.next_id
@@ -162,10 +163,10 @@ run_case(const Case *which)
 		unlock(&wake);
 		if (!popped)
 			model_fail("%s: there is no job", which->name);
-		*cost = which->cost(job->tenant, n[job->tenant]++);
+		*cost = which->cost(JOBQ_TENANT(job), n[JOBQ_TENANT(job)]++);
 		if (i >= which->late)
-			used[job->tenant] += *cost / (job->tenant == 1 ? which->weight : 1);
-		enqueue(job->tenant);
+			used[JOBQ_TENANT(job)] += *cost / (JOBQ_TENANT(job) == 1 ? which->weight : 1);
+		enqueue(JOBQ_TENANT(job));
 	}
 	if (n[1] == 0 || n[2] == 0)
 		model_fail("%s: a tenant has no turn at all", which->name);

@@ -10,7 +10,6 @@
 #include "model.h"
 
 #define ALIVE(row) ((row)->state == ROW_LIVE)
-#define KIND	7				/* the kind with a limiter */
 #define LEASE_TIME (20 * USECS_PER_SEC)
 
 World		world;
@@ -89,23 +88,35 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->key.run_at += (c >> 8) % (5 * USECS_PER_SEC);
 	else if (c % 8 == 1)
 		job->key.run_at -= (c >> 8) % USECS_PER_SEC;
-	if ((c >> 3) % world.kind_every == 0)
+	for (int n = 0; n < NNAMED; n++)
 	{
-		job->kind = KIND;
-		if (world.kind_limiter.keyed)
-			job->limit_key = 1 + (c >> 26) % 3;
-		job->cost = world.kind_limiter.priced ? 1 + (c >> 17) % 4 : 1;
+		JobqNeed   *need = &job->needs[SOURCE(n)];
+		bool		needed = n == 0 ? (c >> 3) % world.kind_every == 0 : queue->named;
+
+		if (needed)
+		{
+			need->limiter = NAME(n);
+			if (world.named[n].keyed)
+				need->key = 1 + (c >> (26 + n)) % 3;
+			need->cost = world.named[n].priced ? 1 + (c >> 17) % 4 : 1;
+		}
+		else if (n == 0 && world.named[n].priced && (c >> 3) % 8 == 1)
+			need->cost = JOBQ_PASSES;
 	}
-	else if (world.kind_limiter.priced && (c >> 3) % 8 == 1)
-		job->cost = JOBQ_PASSES;
 	if (queue->tenants)
-		job->tenant = 1 + (c >> 6) % 3;
+		JOBQ_TENANT(job) = 1 + (c >> 6) % 3;
 	if (queue->kind_paused && MAY_BE_PAUSED(job))
 		job->held = KIND_PAUSED;
 
-	/* a hash: two keys have the same value */
-	job->flow = job->kind * 100 + Min(job->limit_key, 2) * 10 + job->tenant +
-		job->held * 1000 + (job->cost + 1) * 1000000;
+	/* a hash: two keys, or two costs, have the same value */
+	job->flow = JOBQ_TENANT(job) + job->held * 1000;
+	for (int n = 0; n < NNAMED; n++)
+	{
+		const JobqNeed *need = &job->needs[SOURCE(n)];
+
+		job->flow = job->flow * 101 + need->limiter * 100 + Min(need->key, 2) * 10 +
+			Min(need->cost, 3) + 1;
+	}
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
 	{
 		/* the same lane as the previous job */
@@ -316,6 +327,23 @@ drop_lease(int64 id, int64 token)
 }
 
 /*
+ * Was the job popped without a permit that it needs from the limiter of this source?
+ */
+static bool
+lacks_permit(const JobqPush *job, const Queue *queue, const JobqPush *entry, int source)
+{
+	const JobqLimiter *limiter = source == JOBQ_OF_QUEUE ? &queue->limiter
+		: &world.named[source - SOURCE(0)];
+
+	if (source == JOBQ_OF_QUEUE ? !queue->limited : job->needs[source].limiter == 0)
+		return false;
+	return (jobq_limiter_counts(limiter) &&
+			entry->permits.limiters[source] == JOBQ_NO_LIMITER) ||
+		(jobq_tenants_limited(limiter) && job->needs[source].key != 0 &&
+		 entry->permits.tallies[source] == JOBQ_NONE);
+}
+
+/*
  * Return the row of a popped job that may run, or -1 if the job was put back.  "slot":
  * the slot of the worker, or NULL; "token": the token of the lease, or 0; "popped": time
  * of the pop.
@@ -386,31 +414,37 @@ gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 		unlock(&wake);
 		return -1;
 	}
-	if (row->job.limit_key != entry->limit_key && row->job.kind != 0)
+	for (int n = 0; n < NNAMED; n++)
+		if (row->job.needs[SOURCE(n)].limiter != 0 &&
+			(row->job.needs[SOURCE(n)].key != entry->needs[SOURCE(n)].key ||
+			 row->job.needs[SOURCE(n)].cost != entry->needs[SOURCE(n)].cost))
+		{
+			trace("  has key %u and cost %d, not %u and %d\n", row->job.needs[SOURCE(n)].key,
+				  row->job.needs[SOURCE(n)].cost, entry->needs[SOURCE(n)].key,
+				  entry->needs[SOURCE(n)].cost);
+			give_to_lane(&row->job, slot, token);
+			return -1;
+		}
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (lacks_permit(&row->job, queue, entry, s))
+		{
+			give_back(entry, token, true, true);
+			return -1;
+		}
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		trace("  has key %u, not %u\n", row->job.limit_key, entry->limit_key);
-		give_to_lane(&row->job, slot, token);
-		return -1;
+		const JobqNeed *need = &row->job.needs[s];
+
+		if (entry->permits.limiters[s] != JOBQ_NO_LIMITER &&
+			entry->permits.costs[s] != Max(need->cost, 1))
+			model_fail("job %d has taken %d tokens, not %d", (int) row->job.key.id,
+					   entry->permits.costs[s], need->cost);
+		if (entry->permits.tallies[s] != JOBQ_NONE &&
+			TALLY(db, entry->permits.tallies[s])->tenant != need->key)
+			model_fail("job %d has key %u, and takes the place of %u",
+					   (int) row->job.key.id, need->key,
+					   TALLY(db, entry->permits.tallies[s])->tenant);
 	}
-	if ((queue->limited && jobq_limiter_counts(&queue->limiter) &&
-		 entry->permits.queue == JOBQ_NO_LIMITER) ||
-		(queue->limited && jobq_tenants_limited(&queue->limiter) &&
-		 row->job.tenant != 0 && entry->permits.tenant == JOBQ_NONE) ||
-		(row->job.kind != 0 && jobq_limiter_counts(&world.kind_limiter) &&
-		 entry->permits.kind == JOBQ_NO_LIMITER) ||
-		(row->job.limit_key != 0 && jobq_tenants_limited(&world.kind_limiter) &&
-		 entry->permits.limit_key == JOBQ_NONE))
-	{
-		give_back(entry, token, true, true);
-		return -1;
-	}
-	if (entry->permits.kind != JOBQ_NO_LIMITER && entry->permits.cost != row->job.cost)
-		model_fail("job %d has taken %d tokens, not %d", (int) row->job.key.id,
-				   entry->permits.cost, row->job.cost);
-	if (entry->permits.limit_key != JOBQ_NONE &&
-		TALLY(db, entry->permits.limit_key)->tenant != row->job.limit_key)
-		model_fail("job %d has key %u, and takes the place of %u", (int) row->job.key.id,
-				   row->job.limit_key, TALLY(db, entry->permits.limit_key)->tenant);
 	if (row->job.group != 0 &&
 		(!queue->limited || queue->limiter.group_max_running == 1 ||
 		 jobq_group_shared(row->job.group)) &&
@@ -487,10 +521,27 @@ worker_attach(int w)
 void
 note_turn(const JobqPush *popped, uint64 served)
 {
-	if (popped->permits.queue != JOBQ_NO_LIMITER)
-		world.turns[popped->permits.queue][popped->role - 10] = served + 1;
-	if (popped->permits.kind != JOBQ_NO_LIMITER)
-		world.turns[popped->permits.kind][popped->role - 10] = served + 1;
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (popped->permits.limiters[s] != JOBQ_NO_LIMITER)
+			world.turns[popped->permits.limiters[s]][popped->role - 10] = served + 1;
+}
+
+/*
+ * Return the only limiter of these, or JOBQ_NO_LIMITER if there is none or several.
+ */
+static uint16
+only_limiter(const uint16 *limiters)
+{
+	uint16		only = JOBQ_NO_LIMITER;
+	int			n = 0;
+
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (limiters[s] != JOBQ_NO_LIMITER)
+		{
+			only = limiters[s];
+			n++;
+		}
+	return n == 1 ? only : JOBQ_NO_LIMITER;
 }
 
 /* The role that waits for the only permit of a limiter. */
@@ -516,8 +567,7 @@ first_turn(uint16 limiter, Oid role, bool mine)
 		JobqHeap   *heap = &db->ready->heaps[i];
 		int32		priority = heap_first(db, heap)->priority;
 
-		if ((heap->queue_limiter == limiter || heap->kind_limiter == limiter) &&
-			(mine || Max(heap->queue_limiter, heap->kind_limiter) == JOBQ_NO_LIMITER) &&
+		if ((mine || only_limiter(heap->limiters) == limiter) &&
 			!heap->quarantine && (heap->role == role) == mine &&
 			(mine || heap_has_taker(db, heap)) &&
 			(first.role == 0 ||
@@ -549,8 +599,7 @@ worker_pop(int w)
 	{
 		JobqWakeList wake = {0};
 
-		uint16		held = Min(slot->holding->permits.queue,
-							   slot->holding->permits.kind);
+		uint16		held = only_limiter(slot->holding->permits.limiters);
 		const JobqLimiter *limiter = held == JOBQ_NO_LIMITER ? NULL
 			: &db->limits->limiters[held];
 		Turn		other = {0};
@@ -560,9 +609,7 @@ worker_pop(int w)
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (limiter != NULL && limiter->max_running == 1 && limiter->running == 1 &&
 			limiter->rate.per_us <= 0 && limiter->throttle.failures == 0 &&
-			limiter->kept_until == 0 &&
-			Max(slot->holding->permits.queue,
-				slot->holding->permits.kind) == JOBQ_NO_LIMITER)
+			limiter->kept_until == 0)
 		{
 			other = first_turn(held, slot->role, false);
 			mine = first_turn(held, slot->role, true);
@@ -572,8 +619,7 @@ worker_pop(int w)
 							 (world.next_id * 7919) % (int) 20000, true);
 		popped = jobq_ready_pop(db, &taker, world.now, &entry, &wake);
 		if (popped && other.role != 0 && mine.role != 0 && !entry.quarantine &&
-			Min(entry.permits.queue, entry.permits.kind) == held &&
-			Max(entry.permits.queue, entry.permits.kind) == JOBQ_NO_LIMITER &&
+			only_limiter(entry.permits.limiters) == held &&
 			turn_before(other.priority, other.served,
 						Min(entry.priority, mine.priority), mine.served))
 			model_fail("role %u does not let role %u have its turn", slot->role,
@@ -1048,11 +1094,12 @@ op_limits(uint32 a, uint32 b, uint32 c)
 	queue->limiter.max_running = b % 3;
 	queue->limiter.group_patience = some_patience(b >> 20);
 	queue->limiter.weight = 1 + (b >> 4) % 3;
-	if (queue->tenants && !queue->unlimited)
+	if (queue->tenants)
 		queue->limiter.tenant_max_running = (b >> 8) % 3;
 	queue->limiter.fair_cpu = queue->limiter.fair && (b >> 12) % 2 == 0;
-	if (world.kind_limiter.keyed)
-		world.kind_limiter.tenant_max_running = 1 + (b >> 16) % 3;
+	for (int n = 0; n < NNAMED; n++)
+		if (world.named[n].keyed)
+			world.named[n].tenant_max_running = 1 + (b >> (16 + n)) % 3;
 	rows_age();
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
@@ -1062,11 +1109,12 @@ static void
 op_fails(uint32 a, uint32 b, uint32 c)
 {
 	Queue	   *queue = &world.queues[a % NQUEUES];
+	JobqPush	job = {.queue_id = queue->id,.role = 10};
 
+	job.needs[SOURCE(0)].limiter = NAME(0);
+	job.group = b % 2 == 0 ? 0 : queue->id * 100 + 1 + (b >> 2) % 3;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_limits_failed(db, queue->id, KIND, 10,
-					   b % 2 == 0 ? 0 : queue->id * 100 + 1 + (b >> 2) % 3,
-					   1 + c % 3, world.now);
+	jobq_limits_failed(db, &job, 1 + c % 3, world.now);
 	LWLockRelease(db->lock);
 }
 
@@ -1227,7 +1275,6 @@ world_start(uint32 seed)
 	static const int leases[] = {2, 3, 8, 16, 32};
 	static const int groups[] = {4, 5, 8, 16, 16};
 	int			sizes[4];
-	bool		keyed = (seed >> 5) % 2 == 0;
 
 	sizes[0] = entries[seed % 5];
 	sizes[1] = lanes[seed / 5 % 5];
@@ -1271,10 +1318,10 @@ world_start(uint32 seed)
 			limiter->throttle.by_group = (seed >> 10) % 2 == 0;
 		}
 		queue->tenants = queue->limited && (limiter->fair || q == 3 || q == 4);
-		queue->unlimited = keyed && q == 1;
-		if (queue->tenants && !queue->unlimited && (seed >> 13) % 2 == 0)
+		queue->named = q >= 3 && (seed >> 18) % 3 == 0;
+		if (queue->tenants && (seed >> 13) % 2 == 0)
 			limiter->tenant_max_running = 1 + q % 2;
-		if (queue->tenants && !queue->unlimited && (seed >> 14) % 3 == 0)
+		if (queue->tenants && (seed >> 14) % 3 == 0)
 		{
 			limiter->tenant_rate.per_us = 3.0 / USECS_PER_SEC;
 			limiter->tenant_rate.burst = 1 + q % 3;
@@ -1284,25 +1331,29 @@ world_start(uint32 seed)
 		limiter->weights[0] = 3;
 	}
 	world.kind_every = (seed >> 17) % 4 == 0 ? 2 : 8;
-	world.kind_limiter.in_use = true;
-	world.kind_limiter.kind = KIND;
-	world.kind_limiter.keyed = keyed;
-	world.kind_limiter.priced = (seed >> 16) % 2 == 0;
-	if (keyed)
-		world.kind_limiter.tenant_max_running = 1 + (seed >> 11) % 2;
-	else
-		world.kind_limiter.max_running = 1 + (seed >> 11) % 2;
-	world.kind_limiter.group_max_running = 1;
-	world.kind_limiter.group_wait = true;
-	if ((seed >> 14) % 2 == 0)
-		world.kind_limiter.when_taken = JOBQ_WHEN_TAKEN_SKIP;
-	if ((seed >> 12) % 4 == 0)
+	for (int n = 0; n < NNAMED; n++)
 	{
-		JobqRate   *rate = keyed ? &world.kind_limiter.tenant_rate
-			: &world.kind_limiter.rate;
+		JobqLimiter *limiter = &world.named[n];
+		JobqRate   *rate;
 
-		rate->per_us = 3.0 / USECS_PER_SEC;
-		rate->burst = 1;
+		limiter->in_use = true;
+		limiter->kind = NAME(n);
+		limiter->keyed = (seed >> (5 + n)) % 2 == 0;
+		limiter->priced = (seed >> (16 + n)) % 2 == 0;
+		if (limiter->keyed)
+			limiter->tenant_max_running = 1 + (seed >> (11 + n)) % 2;
+		else
+			limiter->max_running = 1 + (seed >> (11 + n)) % 2;
+		limiter->group_max_running = 1;
+		limiter->group_wait = true;
+		if ((seed >> (14 + n)) % 2 == 0)
+			limiter->when_taken = JOBQ_WHEN_TAKEN_SKIP;
+		rate = limiter->keyed ? &limiter->tenant_rate : &limiter->rate;
+		if ((seed >> (12 + n)) % 4 == 0)
+		{
+			rate->per_us = 3.0 / USECS_PER_SEC;
+			rate->burst = 1;
+		}
 	}
 	model_memory(sizes);
 	for (int i = 0; i < MAX_ROWS; i++)
@@ -1331,6 +1382,43 @@ may_wait(const Row *row)
 		 (queue->kind_paused && (row->job.held != 0 || MAY_BE_PAUSED(&row->job))));
 }
 
+/* Each worker that was woken acts up to "most" times.  False if there is none. */
+static bool
+calm_workers(int most)
+{
+	bool		acted = false;
+
+	for (int w = 0; w < NSLOTS; w++)
+		for (int n = 0; n < most && (world.workers[w].row >= 0 || world.workers[w].awake); n++)
+		{
+			trace("worker %d\n", w);
+			op_work(w, 1, 0);
+			check_all();
+			acted = true;
+		}
+	return acted;
+}
+
+/* Likewise each session. */
+static bool
+calm_sessions(void)
+{
+	bool		acted = false;
+
+	for (int s = 0; s < NSESSIONS; s++)
+	{
+		if (s == 0 || world.sessions[s].asking)
+			op_reserve(s, 0, 0);
+		if (world.sessions[s].asking && world.sessions[s].awake)
+		{
+			trace("session %d\n", s);
+			acted |= session_look(s);
+			check_all();
+		}
+	}
+	return acted;
+}
+
 /*
  * No new jobs arrive, and running jobs end.  Only actors that were woken act, and time
  * advances to the scheduler's wake-up time.  Then every job ends, except jobs allowed to
@@ -1348,25 +1436,13 @@ calm_down(void)
 
 		if (steps > 10000)
 			model_fail("it does not come to an end");
-		for (int w = 0; w < NSLOTS; w++)
-			if (world.workers[w].row >= 0 || world.workers[w].awake)
-			{
-				trace("worker %d\n", w);
-				op_work(w, 1, 0);
-				check_all();
-				acted = true;
-			}
-		for (int s = 0; s < NSESSIONS; s++)
-		{
-			if (s == 0 || world.sessions[s].asking)
-				op_reserve(s, 0, 0);
-			if (world.sessions[s].asking && world.sessions[s].awake)
-			{
-				trace("session %d\n", s);
-				acted |= session_look(s);
-				check_all();
-			}
-		}
+		/*
+		 * A fixed order could repeat for ever: jobs of two keys with the same
+		 * flow exchange their lane's key as long as a worker has the group.
+		 */
+		acted |= calm_workers(steps % 100 == 99 ? 3 : 1);
+		for (int n = steps % 100 == 99 ? 3 : 1; n > 0; n--)
+			acted |= calm_sessions();
 		for (int i = 0; i < MAX_ROWS; i++)
 		{
 			if (ALIVE(&world.rows[i]) && world.rows[i].session >= 0)

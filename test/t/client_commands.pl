@@ -113,7 +113,7 @@ is((run_jobq(qw(wait 1)))[2], 0, 'wait until it is completed');
 is(sql('SELECT priority, result FROM jobq.jobs WHERE id = 1'), '3|{"a": 1}', 'the option and the payload arrived');
 is_refused([qw(enqueue f {)], qr/invalid input syntax for type json/, 1, 'the server refuses');
 like((run_jobq(qw(show 1)))[0], qr/^state +completed\n(?:.*\n)*^result +\{"a": 1\}$/m, 'show');
-like((run_jobq(qw(explain 1)))[0], qr/^completed +it is over since/m, 'explain');
+like((run_jobq(qw(explain 1)))[0], qr/^completed +the job has ended at/m, 'explain');
 like((run_jobq(qw(history 1)))[0], qr/ enqueued .*\n.* started .*\n.* info .* at it.*\n.* completed .*\{"a": 1\}/, 'history');
 is_refused([qw(explain 99)], qr/job 99 does not exist/, 1, 'explain of what is not there');
 is_refused([qw(show 99)], qr/ID "99" does not exist, or is another role's/, 1, 'show what is not there');

@@ -92,7 +92,7 @@ wait_for($node, 'the first of them runs',
 like(
 	sql(q{SELECT e.detail FROM (SELECT id FROM jobq.live_jobs WHERE state = 'ready' ORDER BY id LIMIT 1) j
 	CROSS JOIN LATERAL jobq.explain(j.id) e WHERE e.reason = 'next'}),
-	qr/^worker \d+ runs it after job \d+/,
+	qr/^worker \d+ has claimed the job, and runs it after job \d+/,
 	'a worker has taken it along');
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
 ok(sql(q{SELECT jobq.wait_queue('default', '5 min')}) eq 't', 'all have run');
@@ -113,8 +113,8 @@ wait_for($node, 'the first of them runs',
 	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
 my $next = q{SELECT e.detail FROM (SELECT id FROM jobq.live_jobs WHERE state = 'ready' ORDER BY id LIMIT 1) j
 	CROSS JOIN LATERAL jobq.explain(j.id) e WHERE e.reason = 'next'};
-like(sql($next), qr/^worker \d+ runs it after job $others, /, 'who sees both is told which job it comes after');
-like(sql("SET ROLE shop1; $next"), qr/^worker \d+ runs it after one of another role, /, 'and who has enqueued it is not');
+like(sql($next), qr/^worker \d+ has claimed the job, and runs it after job $others /, 'who sees both is told which job it comes after');
+like(sql("SET ROLE shop1; $next"), qr/^worker \d+ has claimed the job, and runs it after a job of another role /, 'and who has enqueued it is not');
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
 ok(sql(q{SELECT jobq.wait_queue('desk', '5 min')}) eq 't', 'those have run, too');
 

@@ -65,7 +65,7 @@ static Datum group_of_queue(const JobqJob *job);
 static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
 							int64 *ids, int limit);
 static void pass_by(ArrayBuildState **state, Datum value, Oid type);
-static bool must_wait(JobqVerdict verdict, const JobqJob *job,
+static bool must_wait(JobqVerdict verdict, int limited, const JobqJob *job,
 					  Waiting *waiting);
 static void flight_back(bool nested, const JobqCulprit *outer);
 static Datum call_confined(const JobqFunction *function, const JobqJob *job,
@@ -116,7 +116,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
 				   " AND NOT coalesce(j.kind = ANY (q.paused_kinds), false)"
 				   " AND j.queue_id <> ALL ($4) AND (j.kind <> ALL ($5)"
-				   "  OR (j.limit_cost = 0 AND jobq_internal.limit_cost(jobq_internal.limiter_of(j.kind, j.queue_id), 0) = 0))"
+				   "  OR j.limit_cost = 0)"
 				   " AND ($6 IS NULL OR j.group_id IS NULL"
 				   "  OR j.group_held IS NOT NULL"
 				   "   AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $3, true)"
@@ -163,28 +163,43 @@ group_of_queue(const JobqJob *job)
 										job_group(job)));
 }
 
+/* Does the job bypass limiters with a cost function? */
+static bool
+passes(const JobqJob *job)
+{
+	return !JOB_ISNULL(job, JOB_LIMIT_COST) && DatumGetInt32(JOB(job, JOB_LIMIT_COST)) == 0;
+}
+
 /*
  * Record the reason why this job waits, so that similar jobs are skipped, too.  The job for
- * which its group waits is not similar.  Returns false if the job may run.
+ * which its group waits is not similar.  limited: the limiter without a permit, as for
+ * jobq_permits_ask().  Returns false if the job may run.
  */
 static bool
-must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
+must_wait(JobqVerdict verdict, int limited, const JobqJob *job, Waiting *waiting)
 {
 	switch (verdict)
 	{
 		case JOBQ_MAY_RUN:
 			return false;
-		case JOBQ_QUEUE_FULL:
-			pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
-			break;
-		case JOBQ_TENANT_FULL:
-			pass_by(&waiting->tenants, tenant_of_queue(job), TEXTOID);
-			break;
-		case JOBQ_KIND_FULL:
-			pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);
-			break;
-		case JOBQ_KEY_FULL:
-			if (job_flow(job) != 0)
+		case JOBQ_LIMITED:
+			if (limited == JOBQ_OF_QUEUE)
+			{
+				pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
+				break;
+			}
+
+			/* a job that bypasses some limiters may stand for no other */
+			if (limited != JOBQ_NAMED_BY_QUEUE && !passes(job))
+			{
+				pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);
+				break;
+			}
+			/* FALLTHROUGH */
+		case JOBQ_KEY_LIMITED:
+			if (limited == JOBQ_OF_QUEUE)
+				pass_by(&waiting->tenants, tenant_of_queue(job), TEXTOID);
+			else if (job_flow(job) != 0)
 				pass_by(&waiting->flows, JOB(job, JOB_FLOW), INT4OID);
 			else
 				pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
@@ -226,6 +241,9 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 		n = find_candidates(queues, any_queue, &waiting, ids, limit);
 		for (int i = 0; i < n; i++)
 		{
+			JobqVerdict verdict;
+			int			limited = 0;
+
 			CHECK_FOR_INTERRUPTS();
 			if (!jobq_job_find(rel, ids[i], GetActiveSnapshot(), job))
 			{
@@ -240,7 +258,8 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
 				continue;
 			}
-			if (must_wait(jobq_claim(rel, job, token), job, &waiting))
+			verdict = jobq_claim(rel, job, token, &limited);
+			if (must_wait(verdict, limited, job, &waiting))
 				continue;
 
 			/*

@@ -31,6 +31,18 @@ static void add_item(Contest *contest, const JobqPush *job, Action action,
 					 int64 newer);
 
 /*
+ * True if the job needs a permit of this limiter, for this key.
+ */
+static bool
+needs_permit(const JobqPush *job, const JobqTakenBy *by)
+{
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if (job->needs[s].limiter == by->limiter && job->needs[s].key == by->limit_key)
+			return true;
+	return false;
+}
+
+/*
  * Compare the jobs.  arg is a Contest.  Only jobs of the same role must give up their
  * permits.  If different roles have all permits, the newest job of the role waits.
  */
@@ -68,8 +80,7 @@ contest_compare(void *arg)
 			jobq_push_flow(&job, &own);
 
 		/* in a lane of a different key: see jobq_gate() */
-		if (!found || own.kind != contest->by.limiter ||
-			own.limit_key != contest->by.limit_key || job_run_at(&job) > now ||
+		if (!found || !needs_permit(&own, &contest->by) || job_run_at(&job) > now ||
 			jobq_job_runs(&job) || job_blocked(&job))
 			add_item(contest, push, LOOK, 0);
 		else

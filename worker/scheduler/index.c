@@ -159,11 +159,8 @@ index_read_row(TupleTableSlot *slot, const JobqPush *first, JobqPush *push,
 	*leased = !heap_attisnull(tuple, JOB_LEASE_TOKEN, NULL);
 	if (first != NULL && !push->quarantine)
 	{
-		push->kind = first->kind;
-		push->tenant = first->tenant;
-		push->limit_key = first->limit_key;
+		memcpy(push->needs, first->needs, sizeof(push->needs));
 		push->held = first->held;
-		push->cost = first->cost;
 		if (!heap_attisnull(tuple, JOB_GROUP_ID, NULL))
 			push->group = DatumGetInt64(slot_getattr(slot, JOB_GROUP_ID, &isnull));
 	}

@@ -271,8 +271,8 @@ extern int	policies_compare(const void *a, const void *b);
 extern Members policies_members(void);
 extern Missing policies_missing(void);
 extern void policies_tell_missing(const Missing *missing, TimestampTz now);
-extern uint16 policies_limiter(const Members *members, int32 queue_id,
-							   uint32 kind);
+extern void policies_limiters(const Members *members, int32 queue_id,
+							  uint32 kind, uint16 *limiters);
 
 /* worker/scheduler/past.c */
 
@@ -313,6 +313,12 @@ extern TimestampTz leases_load(TimestampTz now);
 /* worker/scheduler/limits.c */
 extern void limits_load(void);
 extern uint8 limits_lacked(const JobqLane *lane);
+
+/* worker/scheduler/limit_permits.c */
+extern void limits_begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
+								  JobqWakeList *wake);
+extern void limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake);
+extern void limits_forget_permits(const bool *stays);
 extern JobqPermits limits_of_lease(const JobqPush *push);
 
 /* worker/scheduler/counter.c */

@@ -21,15 +21,7 @@
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static void forget_permits(const bool *stays);
-static void forget_permit(JobqPermits *permits, const bool *stays);
-static void count_running(uint16 index);
-static void count_at(JobqPermits *permits, uint16 index, TimestampTz now,
-					 JobqWakeList *wake);
-static void count_limited(const Members *members, TimestampTz now, JobqWakeList *wake);
 static bool membership_changed(const Members *members);
-static void begin_to_count(uint16 index, bool all, bool tenants,
-						   TimestampTz now, JobqWakeList *wake);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
@@ -59,26 +51,6 @@ static int	nlacking = 0;
 
 /* The pause between two warnings about too few slots (microseconds). */
 #define TELL_PAUSE		USECS_PER_HOUR
-
-/*
- * Jobs now need permits of this limiter and did not before.  Count the running jobs,
- * and take back prefetched jobs from the workers, because they have no permits.
- */
-static void
-begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
-			   JobqWakeList *wake)
-{
-	AssertExclusive(my_db->lock);
-	if (all && my_db->limits->limiters[index].queue_id != 0)
-		count_running(index);
-	if (tenants && !my_db->limits->limiters[index].keyed)
-		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
-	if (!all && !tenants)
-		return;
-	for (int s = 0; s < jobq_shared->nslots; s++)
-		if (jobq_shared->slots[s].database == my_db_index)
-			jobq_prefetch_return(my_db, &jobq_shared->slots[s], wake);
-}
 
 /*
  * Update a limiter in use with the policy from the tables.
@@ -179,7 +151,7 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		forgotten |= my_db->limits->limiters[i].in_use && !stays[i];
 	if (forgotten)
-		forget_permits(stays);
+		limits_forget_permits(stays);
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		if (my_db->limits->limiters[i].in_use && !stays[i])
 		{
@@ -205,17 +177,17 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 uint8
 limits_lacked(const JobqLane *lane)
 {
-	Member		of_queue = {.queue_id = lane->queue_id};
-	Member		of_kind = {.kind = lane->kind};
 	uint8		lacks = 0;
 
-	if (nlacking == 0)
-		return 0;
-	if (bsearch(&of_queue, lacking, nlacking, sizeof(Member), policies_compare) != NULL)
-		lacks |= JOBQ_LACKS_QUEUE;
-	if (lane->kind != 0 &&
-		bsearch(&of_kind, lacking, nlacking, sizeof(Member), policies_compare) != NULL)
-		lacks |= JOBQ_LACKS_KIND;
+	for (int s = 0; s < JOBQ_NLIMITS && nlacking > 0; s++)
+	{
+		Member		wanted = {.queue_id = s == JOBQ_OF_QUEUE ? lane->queue_id : 0,
+		.kind = lane->needs[s].limiter};
+
+		if ((s == JOBQ_OF_QUEUE || wanted.kind != 0) &&
+			bsearch(&wanted, lacking, nlacking, sizeof(Member), policies_compare) != NULL)
+			lacks |= 1 << s;
+	}
 	return lacks;
 }
 
@@ -293,9 +265,7 @@ limits_load(void)
 
 		if (!lane->in_use)
 			continue;
-		lane->queue_limiter = jobq_limiter_find(my_db, lane->queue_id, 0);
-		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
-			: jobq_limiter_find(my_db, 0, lane->kind);
+		jobq_limiters_find(my_db, lane->queue_id, lane->needs, lane->limiters);
 		lane->lacks = limits_lacked(lane);
 	}
 
@@ -303,10 +273,10 @@ limits_load(void)
 	begun = membership_changed(&members) || first;
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 	{
-		begin_to_count(i, begins[i].all, begins[i].tenants, now, &wake);
+		limits_begin_to_count(i, begins[i].all, begins[i].tenants, now, &wake);
 		begun |= begins[i].all;
 	}
-	count_limited(&members, now, &wake);
+	limits_count_named(&members, now, &wake);
 	if (begun)
 		my_db->limits->begun_at = jobq_now();
 	my_db->limits->weighted = weighted;
@@ -338,161 +308,6 @@ membership_changed(const Members *members)
 
 	last = hash;
 	return changed;
-}
-
-/*
- * Remove permits of dropped limiters from running jobs, leases, offers and groups.
- */
-static void
-forget_permits(const bool *stays)
-{
-	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-		if (jobq_shared->slots[i].database == my_db_index)
-			forget_permit(&jobq_shared->slots[i].holding->permits, stays);
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
-		if (my_db->leases->leases[i].id != 0)
-			forget_permit(&my_db->leases->leases[i].permits, stays);
-	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
-		if (my_db->offers->reservers[i].offered)
-			forget_permit(&my_db->offers->reservers[i].offer.permits, stays);
-	for (int i = 0; i < jobq_max_groups; i++)
-	{
-		uint16	   *limiter = &my_db->groups->groups[i].limiter;
-
-		if (*limiter < jobq_max_limiters && !stays[*limiter])
-			*limiter = JOBQ_NO_LIMITER;
-	}
-}
-
-static void
-forget_permit(JobqPermits *permits, const bool *stays)
-{
-	if (permits->queue != JOBQ_NO_LIMITER && !stays[permits->queue])
-		permits->queue = JOBQ_NO_LIMITER;
-	if (permits->kind != JOBQ_NO_LIMITER && !stays[permits->kind])
-		permits->kind = JOBQ_NO_LIMITER;
-}
-
-/*
- * Count the jobs already running at a new limiter of a queue.
- */
-static void
-count_running(uint16 index)
-{
-	JobqLimiter *limiter = &my_db->limits->limiters[index];
-
-	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-		bool		ours;
-
-		if (slot->database != my_db_index ||
-			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
-			continue;
-		SpinLockAcquire(&slot->mutex);
-		ours = slot->job_id != 0 && slot->queue_id == limiter->queue_id &&
-			slot->holding->permits.queue == JOBQ_NO_LIMITER;
-		if (ours)
-			slot->holding->permits_job = slot->job_id;
-		SpinLockRelease(&slot->mutex);
-		if (ours)
-		{
-			slot->holding->permits.queue = index;
-			limiter->running++;
-		}
-	}
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
-	{
-		JobqLease  *lease = &my_db->leases->leases[i];
-
-		if (lease->id == 0 || lease->permits.queue != JOBQ_NO_LIMITER ||
-			lease->queue_id != limiter->queue_id)
-			continue;
-		lease->permits.queue = index;
-		limiter->running++;
-	}
-}
-
-/*
- * Count a running job at this limiter from now on, instead of the previous limiter.
- * The limit key of the job is unknown.
- */
-static void
-count_at(JobqPermits *permits, uint16 index, TimestampTz now, JobqWakeList *wake)
-{
-	JobqPermits left = JOBQ_NO_PERMITS;
-
-	AssertExclusive(my_db->lock);
-	left.kind = permits->kind;
-	left.limit_key = permits->limit_key;
-	permits->kind = index;
-	permits->limit_key = JOBQ_NONE;
-	permits->cost = 0;
-	my_db->limits->limiters[index].running++;
-	jobq_permits_release(my_db, &left, 0, false, false, now, wake);
-}
-
-/*
- * Assign each running job to the limiter of its kind, or the limiter named by the
- * kind, or else by the queue.  A job that bypasses the limiter is left out.
- * Prefetched jobs of the worker are taken back, so that the worker does not keep a
- * permit for them.
- */
-static void
-count_limited(const Members *members, TimestampTz now, JobqWakeList *wake)
-{
-	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-		JobqPermits *permits = &slot->holding->permits;
-		int64		job;
-		int32		queue_id;
-		uint32		kind;
-		bool		passes;
-		uint16		index;
-
-		if (slot->database != my_db_index ||
-			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
-			continue;
-		SpinLockAcquire(&slot->mutex);
-		job = slot->job_id;
-		queue_id = slot->queue_id;
-		kind = jobq_kind_hash(slot->kind);
-		passes = slot->passes;
-		SpinLockRelease(&slot->mutex);
-		index = job == 0 ? JOBQ_NO_LIMITER : policies_limiter(members, queue_id, kind);
-		if (index == JOBQ_NO_LIMITER || index == permits->kind ||
-			(permits->kind != JOBQ_NO_LIMITER && slot->holding->permits_job != job) ||
-			(passes && my_db->limits->limiters[index].priced))
-			continue;
-		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id == job)
-			slot->holding->permits_job = job;
-		else
-			index = JOBQ_NO_LIMITER;
-		SpinLockRelease(&slot->mutex);
-		if (index == JOBQ_NO_LIMITER)
-			continue;
-		count_at(permits, index, now, wake);
-		jobq_prefetch_return(my_db, slot, wake);
-	}
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
-	{
-		JobqLease  *lease = &my_db->leases->leases[i];
-		uint16		index;
-
-		if (lease->id == 0 || lease->cost == JOBQ_PASSES ||
-			(lease->name == 0 && lease->permits.kind != JOBQ_NO_LIMITER))
-			continue;
-		index = lease->name == 0 && lease->kind != 0
-			? jobq_limiter_find(my_db, 0, lease->kind)
-			: policies_limiter(members, lease->queue_id, lease->name);
-		if (index != JOBQ_NO_LIMITER && index != lease->permits.kind)
-			count_at(&lease->permits, index, now, wake);
-	}
 }
 
 /*
@@ -561,50 +376,6 @@ load(TimestampTz now)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return DT_NOEND;
-}
-
-/*
- * Return the permits of a lease found after a start.  The caller holds db->lock.
- */
-JobqPermits
-limits_of_lease(const JobqPush *push)
-{
-	JobqLane	lane = {0};
-	uint32		place = JOBQ_NONE;
-	uint32		tenant = jobq_tenant_count(my_db, push->queue_id, push->tenant,
-										   jobq_now());
-	uint32		key = jobq_tenant_count(my_db, JOBQ_KEYS_OF(push->kind),
-										push->limit_key, jobq_now());
-
-	AssertExclusive(my_db->lock);
-	lane.queue_limiter = jobq_limiter_find(my_db, push->queue_id, 0);
-	lane.kind_limiter = push->kind == 0 ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(my_db, 0, push->kind);
-	if (push->group != 0)
-	{
-		JobqGroup  *group = jobq_group_make(my_db, push->group,
-											lane.queue_limiter, push->role,
-											jobq_now());
-
-		if (group != NULL)
-		{
-			jobq_group_take(group, push->key.id, push->queue_id);
-			place = group - my_db->groups->groups;
-		}
-	}
-
-	/* the token was counted together with the past */
-	if (lane.queue_limiter != JOBQ_NO_LIMITER)
-		my_db->limits->limiters[lane.queue_limiter].running++;
-	if (lane.kind_limiter != JOBQ_NO_LIMITER)
-	{
-		my_db->limits->limiters[lane.kind_limiter].running++;
-		jobq_limiter_filled(my_db, lane.kind_limiter);
-	}
-	return (JobqPermits)
-	{
-		lane.queue_limiter, lane.kind_limiter, tenant, key, place, Max(push->cost, 1)
-	};
 }
 
 /*

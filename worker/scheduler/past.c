@@ -37,7 +37,7 @@ typedef struct PastColumn
 } PastColumn;
 
 static const PastColumn columns[] = {
-	{"queue_id", INT4OID}, {"limiter", INT4OID}, {"role", OIDOID}, {"tenant", TEXTOID},
+	{"queue_id", INT4OID}, {"limiters", INT4ARRAYOID}, {"role", OIDOID}, {"tenant", TEXTOID},
 	{"group_key", TEXTOID}, {"payload", JSONBOID}, {"headers", JSONBOID},
 	{"limit_cost", INT4OID}, {"at", TIMESTAMPTZOID}, {"failed", BOOLOID}
 };
@@ -203,24 +203,26 @@ past_begin(const JobqLimiter *limiters, int n)
 	MemoryContextSwitchTo(old);
 
 	jobq_become_owner(&state);
-	result = SPI_execute_extended("SELECT t.queue_id, t.limiter, t.role, t.tenant, t.group_key,"
+	result = SPI_execute_extended("SELECT t.queue_id, t.limiters, t.role, t.tenant, t.group_key,"
 								  " CASE WHEN $6 THEN t.payload END, CASE WHEN $6 THEN t.headers END,"
 								  " t.limit_cost, t.at, t.failed FROM ("
-								  " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END AS limiter,"
+								  " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END AS limiters,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
 								  "  FROM jobq_internal.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
-								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
+								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
 								  "  FROM jobq_internal.dead_letter f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
-								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
+								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
 								  "  FROM jobq_internal.archive WHERE finished_at > $5 AND started_at > $5"
-								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
+								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
 								  "  role::oid, tenant, group_key, payload, headers, limit_cost, since, false"
 								  "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq_internal.lease) l JOIN jobq_internal.job j ON j.id = l.job_id) t"
 								  " LEFT JOIN unnest($1, $2) q (id, since) ON q.id = t.queue_id"
-								  " LEFT JOIN unnest($3, $4) o (id, since) ON o.id = t.limiter"
-								  " WHERE t.at > q.since OR t.at > o.since", &options);
+								  " LEFT JOIN unnest($3, $4) k (id, since) ON k.id = t.limiters[1]"
+								  " LEFT JOIN unnest($3, $4) l (id, since) ON l.id = t.limiters[2]"
+								  " LEFT JOIN unnest($3, $4) m (id, since) ON m.id = t.limiters[3]"
+								  " WHERE t.at > least(q.since, k.since, l.since, m.since)", &options);
 	if (result != SPI_OK_SELECT)
 		elog(ERROR, "could not read the past of limits: %s", SPI_result_code_string(result));
 	jobq_unbecome_owner(&state);
@@ -285,10 +287,10 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 							   " count(*) FILTER (WHERE failed AND at > $3)::int,"
 							   " min(at) FILTER (WHERE failed AND at > $3) FROM (%s FROM ("
 							   " SELECT %s AS name, at, failed, %s AS cost FROM %s"
-							   " WHERE %s = $1 AND at > CASE WHEN failed THEN least($2, $3) ELSE $2 END) t) t) t) t"
+							   " WHERE %s AND at > CASE WHEN failed THEN least($2, $3) ELSE $2 END) t) t) t) t"
 							   " GROUP BY name ORDER BY 2 DESC, 3 DESC LIMIT $4",
 							   taken, each, by == NULL ? "NULL::text" : by, cost, kept->md.name,
-							   limiter->queue_id != 0 ? "queue_id" : "limiter"),
+							   limiter->queue_id != 0 ? "queue_id = $1" : "$1 = ANY (limiters)"),
 					  5, types, values, NULL, SPI_OK_SELECT);
 }
 

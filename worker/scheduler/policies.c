@@ -295,30 +295,36 @@ policies_tell_missing(const Missing *missing, TimestampTz now)
 }
 
 /*
- * Find the limiter for jobs of this kind in this queue, apart from the limiter of the
- * queue itself; see jobq_limiter_of().  Returns JOBQ_NO_LIMITER if there is none.
- * "kind" is 0 if unknown.  The caller holds db->lock.
+ * Return the hash of the limiter that the kind or the queue names; 0: none.
  */
-uint16
-policies_limiter(const Members *members, int32 queue_id, uint32 kind)
+static uint32
+limiter_named_by(const Members *members, int32 queue_id, uint32 kind)
 {
-	Member		of_kind = {.kind = kind};
-	Member		of_queue = {.queue_id = queue_id};
-	const Member *found = NULL;
-	uint16		index;
+	Member		wanted = {.queue_id = queue_id,.kind = kind};
+	const Member *found = bsearch(&wanted, members->members, members->n, sizeof(Member),
+								  policies_compare);
 
-	AssertLocked(my_db->lock);
+	return found == NULL ? 0 : found->limiter;
+}
+
+/*
+ * Set the array to the limiters for jobs of this kind in this queue, as jobq_limiters_of()
+ * does with names.  "kind" is 0 if unknown.  The caller holds db->lock.
+ */
+void
+policies_limiters(const Members *members, int32 queue_id, uint32 kind, uint16 *limiters)
+{
+	uint32		hashes[JOBQ_NLIMITS] = {0};
+	JobqNeed	needs[JOBQ_NLIMITS] = {0};
+
 	if (kind != 0)
 	{
-		index = jobq_limiter_find(my_db, 0, kind);
-		if (index != JOBQ_NO_LIMITER)
-			return index;
-		found = bsearch(&of_kind, members->members, members->n, sizeof(Member),
-						policies_compare);
+		hashes[JOBQ_OF_KIND] = kind;
+		hashes[JOBQ_NAMED_BY_KIND] = limiter_named_by(members, 0, kind);
 	}
-	if (found == NULL)
-		found = bsearch(&of_queue, members->members, members->n, sizeof(Member),
-						policies_compare);
-	return found == NULL ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(my_db, 0, found->limiter);
+	hashes[JOBQ_NAMED_BY_QUEUE] = limiter_named_by(members, queue_id, 0);
+	jobq_limiters_unique(hashes);
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		needs[s].limiter = hashes[s];
+	jobq_limiters_find(my_db, queue_id, needs, limiters);
 }

@@ -180,7 +180,7 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 static bool
 is_paused_alone(const QueueRank *rank, const JobqLane *lane)
 {
-	return hashes_have(&rank->tenants, lane->tenant) ||
+	return hashes_have(&rank->tenants, JOBQ_TENANT(lane)) ||
 		hashes_have(&rank->kinds, lane->held);
 }
 

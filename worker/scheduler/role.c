@@ -393,16 +393,8 @@ charge_entry(void *arg)
 		return;
 	rel = jobq_open_jobs();
 	if (jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
-	{
-		JobqPush	asked = *entry;
-
-		/* only the group permit is held, and no further permit is needed */
-		asked.permits.queue = asked.permits.tenant = asked.permits.limit_key = 0;
-		if (asked.kind != 0)
-			asked.permits.kind = 0;
-		verdict = jobq_gate(rel, &job, MODE_WORKER, &asked, GetActiveSnapshot(),
+		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
 							jobq_now(), &first);
-	}
 	if (verdict == JOBQ_GONE || verdict == JOBQ_TAKEN || verdict == JOBQ_DORMANT)
 		;						/* left to the session with the row */
 	else if (verdict == JOBQ_GROUP_BUSY || verdict == JOBQ_OTHER_LANE)

@@ -280,8 +280,8 @@ key_of(const JobqHeap *heap, JobqHeap *key)
 	key->queue_id = heap->queue_id;
 	key->tenant = heap->tenant;
 	key->order = heap->order;
-	key->queue_limiter = heap->queue_limiter;
-	key->kind_limiter = heap->kind_limiter;
+	memcpy(key->limiters, heap->limiters, sizeof(key->limiters));
+	key->at = heap->at;
 	key->consumer = heap->consumer;
 	key->quarantine = heap->quarantine;
 }
@@ -313,7 +313,7 @@ asked(Fate *items, int n, TimestampTz now)
 		memset(&none, 0, sizeof(none));
 		none.role = jobs[i].role;
 		LWLockAcquire(my_db->lock, LW_SHARED);
-		taken = jobq_places_taken(my_db, jobs[i].kind, jobs[i].limit_key, &by, &ending);
+		taken = jobq_needs_taken(my_db, jobs[i].needs, &by, &ending);
 		LWLockRelease(my_db->lock);
 		if (!taken || ending)
 			continue;			/* the job stays in the table */
@@ -579,11 +579,8 @@ turn_away(Relation rel, Fate *item)
 		return true;			/* left to the session in charge */
 	queue = jobq_queue_by_id(job_queue_id(&job), &buffer);
 
-	/* the job has no permits; check only the permits implied by its lane */
-	entry.permits = (JobqPermits)
-	{
-		0, 0, 0, 0, JOBQ_NONE, 1
-	};
+	entry.permits = JOBQ_NO_PERMITS;
+	entry.unlimited = true;		/* the job has no permits */
 	entry.ctid = job.ctid;
 	verdict = jobq_gate(rel, &job, queue == NULL ? MODE_WORKER : queue->mode, &entry,
 						snapshot, now, &first);

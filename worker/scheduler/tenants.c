@@ -33,7 +33,7 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 		JobqPermits *permits = &slot->holding->permits;
 		uint32		tenant = 0;
 
-		if (slot->database != my_db_index || permits->tenant != JOBQ_NONE ||
+		if (slot->database != my_db_index || permits->tallies[JOBQ_OF_QUEUE] != JOBQ_NONE ||
 			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
 			continue;
 		SpinLockAcquire(&slot->mutex);
@@ -43,16 +43,16 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 			slot->holding->permits_job = slot->job_id;
 		}
 		SpinLockRelease(&slot->mutex);
-		permits->tenant = jobq_tenant_count(my_db, queue_id, tenant, now);
+		permits->tallies[JOBQ_OF_QUEUE] = jobq_tenant_count(my_db, queue_id, tenant, now);
 	}
 	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
 	{
 		JobqLease  *lease = &my_db->leases->leases[i];
 
 		if (lease->id != 0 && lease->queue_id == queue_id &&
-			lease->permits.tenant == JOBQ_NONE)
-			lease->permits.tenant = jobq_tenant_count(my_db, queue_id,
-													  lease->tenant, now);
+			lease->permits.tallies[JOBQ_OF_QUEUE] == JOBQ_NONE)
+			lease->permits.tallies[JOBQ_OF_QUEUE] =
+				jobq_tenant_count(my_db, queue_id, JOBQ_TENANT(lease), now);
 	}
 }
 

@@ -1,0 +1,260 @@
+/*-------------------------------------------------------------------------
+ *
+ * limit_permits.c
+ *	  Permits of jobs that run already, after limits have changed or after a start.
+ *
+ * A limiter counts the jobs that hold its permits.  A new limiter counts the running jobs
+ * of its queue or kind as well.  Workers hold permits in their slots, consumers in leases.
+ *
+ * worker/scheduler/limit_permits.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+/*
+ * Count the jobs already running at a new limiter of a queue.
+ */
+static void
+count_running(uint16 index)
+{
+	JobqLimiter *limiter = &my_db->limits->limiters[index];
+
+	AssertExclusive(my_db->lock);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		bool		ours;
+
+		if (slot->database != my_db_index ||
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		ours = slot->job_id != 0 && slot->queue_id == limiter->queue_id &&
+			slot->holding->permits.limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER;
+		if (ours)
+			slot->holding->permits_job = slot->job_id;
+		SpinLockRelease(&slot->mutex);
+		if (ours)
+		{
+			slot->holding->permits.limiters[JOBQ_OF_QUEUE] = index;
+			limiter->running++;
+		}
+	}
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	{
+		JobqLease  *lease = &my_db->leases->leases[i];
+
+		if (lease->id == 0 || lease->queue_id != limiter->queue_id ||
+			lease->permits.limiters[JOBQ_OF_QUEUE] != JOBQ_NO_LIMITER)
+			continue;
+		lease->permits.limiters[JOBQ_OF_QUEUE] = index;
+		limiter->running++;
+	}
+}
+
+/*
+ * Jobs now need permits of this limiter and did not before.  Count the running jobs,
+ * and take back prefetched jobs from the workers, because they have no permits.
+ */
+void
+limits_begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
+					  JobqWakeList *wake)
+{
+	AssertExclusive(my_db->lock);
+	if (all && my_db->limits->limiters[index].queue_id != 0)
+		count_running(index);
+	if (tenants && !my_db->limits->limiters[index].keyed)
+		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
+	if (!all && !tenants)
+		return;
+	for (int s = 0; s < jobq_shared->nslots; s++)
+		if (jobq_shared->slots[s].database == my_db_index)
+			jobq_prefetch_return(my_db, &jobq_shared->slots[s], wake);
+}
+
+/*
+ * Count a running job at this limiter from now on, instead of the previous limiter of the
+ * same source.  The job's key is unknown.
+ */
+static void
+count_at(JobqPermits *permits, int source, uint16 index, TimestampTz now, JobqWakeList *wake)
+{
+	JobqPermits left = JOBQ_NO_PERMITS;
+
+	AssertExclusive(my_db->lock);
+	left.limiters[source] = permits->limiters[source];
+	left.tallies[source] = permits->tallies[source];
+	permits->limiters[source] = index;
+	permits->tallies[source] = JOBQ_NONE;
+	permits->costs[source] = 0;
+	my_db->limits->limiters[index].running++;
+	jobq_permits_release(my_db, &left, 0, false, false, now, wake);
+}
+
+/*
+ * True if the permits include a permit of this limiter.
+ */
+static bool
+have_permit(const JobqPermits *permits, uint16 index)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (permits->limiters[s] == index)
+			return true;
+	return false;
+}
+
+/*
+ * Return the first of these limiters that does not count the holder of the permits yet, as an
+ * index of the array, or -1.  passes: the job bypasses limiters with costs.
+ */
+static int
+first_uncounted(const JobqPermits *permits, const uint16 *limiters, bool passes)
+{
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if (limiters[s] != JOBQ_NO_LIMITER && !have_permit(permits, limiters[s]) &&
+			!(passes && my_db->limits->limiters[limiters[s]].priced))
+			return s;
+	return -1;
+}
+
+/*
+ * Assign each running job to the limiters of its kind and queue.  A job that bypasses a
+ * limiter is left out.  Prefetched jobs of the worker are taken back, so that the worker does
+ * not keep a permit for them.
+ */
+void
+limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake)
+{
+	AssertExclusive(my_db->lock);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqPermits *permits = &slot->holding->permits;
+		int64		job;
+		int32		queue_id;
+		uint32		kind;
+		bool		passes;
+		uint16		limiters[JOBQ_NLIMITS];
+		int			source;
+
+		if (slot->database != my_db_index ||
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		job = slot->job_id;
+		queue_id = slot->queue_id;
+		kind = jobq_kind_hash(slot->kind);
+		passes = slot->passes;
+		SpinLockRelease(&slot->mutex);
+		if (job == 0 ||
+			(jobq_permits_any(permits) && slot->holding->permits_job != job))
+			continue;
+		policies_limiters(members, queue_id, kind, limiters);
+		if (first_uncounted(permits, limiters, passes) < 0)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id == job)
+			slot->holding->permits_job = job;
+		else
+			job = 0;
+		SpinLockRelease(&slot->mutex);
+		while (job != 0 && (source = first_uncounted(permits, limiters, passes)) >= 0)
+			count_at(permits, source, limiters[source], now, wake);
+		jobq_prefetch_return(my_db, slot, wake);
+	}
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	{
+		JobqLease  *lease = &my_db->leases->leases[i];
+		uint16		limiters[JOBQ_NLIMITS];
+		bool		passes = false;
+		int			source;
+
+		if (lease->id == 0)
+			continue;
+		for (int s = 0; s < JOBQ_NLIMITS; s++)
+			passes |= lease->needs[s].cost == JOBQ_PASSES;
+
+		/*
+		 * The kind is unknown while the lease is not held yet: only a limiter
+		 * that the queue names can be new.
+		 */
+		policies_limiters(members, lease->queue_id, lease->name, limiters);
+		while ((source = first_uncounted(&lease->permits, limiters, passes)) >= 0)
+			count_at(&lease->permits, source, limiters[source], now, wake);
+	}
+}
+
+/*
+ * Remove permits of dropped limiters from these permits.
+ */
+static void
+forget_permit(JobqPermits *permits, const bool *stays)
+{
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+		if (permits->limiters[s] != JOBQ_NO_LIMITER && !stays[permits->limiters[s]])
+			permits->limiters[s] = JOBQ_NO_LIMITER;
+}
+
+/*
+ * Remove permits of dropped limiters from running jobs, leases, offers and groups.
+ */
+void
+limits_forget_permits(const bool *stays)
+{
+	AssertExclusive(my_db->lock);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		if (jobq_shared->slots[i].database == my_db_index)
+			forget_permit(&jobq_shared->slots[i].holding->permits, stays);
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+		if (my_db->leases->leases[i].id != 0)
+			forget_permit(&my_db->leases->leases[i].permits, stays);
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (my_db->offers->reservers[i].offered)
+			forget_permit(&my_db->offers->reservers[i].offer.permits, stays);
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		uint16	   *limiter = &my_db->groups->groups[i].limiter;
+
+		if (*limiter < jobq_max_limiters && !stays[*limiter])
+			*limiter = JOBQ_NO_LIMITER;
+	}
+}
+
+/*
+ * Return the permits of a lease found after a start.  The caller holds db->lock.
+ */
+JobqPermits
+limits_of_lease(const JobqPush *push)
+{
+	JobqPermits permits = JOBQ_NO_PERMITS;
+
+	AssertExclusive(my_db->lock);
+	jobq_limiters_find(my_db, push->queue_id, push->needs, permits.limiters);
+	if (push->group != 0)
+	{
+		JobqGroup  *group = jobq_group_make(my_db, push->group,
+											permits.limiters[JOBQ_OF_QUEUE], push->role,
+											jobq_now());
+
+		if (group != NULL)
+		{
+			jobq_group_take(group, push->key.id, push->queue_id);
+			permits.group = group - my_db->groups->groups;
+		}
+	}
+
+	/* the tokens were counted together with the past */
+	for (int s = 0; s < JOBQ_NLIMITS; s++)
+	{
+		if (permits.limiters[s] == JOBQ_NO_LIMITER)
+			continue;
+		permits.costs[s] = Max(push->needs[s].cost, 1);
+		my_db->limits->limiters[permits.limiters[s]].running++;
+		jobq_limiter_filled(my_db, permits.limiters[s]);
+		permits.tallies[s] = jobq_tenant_count(my_db, jobq_scope_of(push->queue_id,
+																	push->needs, s),
+											   push->needs[s].key, jobq_now());
+	}
+	return permits;
+}
