@@ -9,6 +9,7 @@ LIBPQ_HEADERS := $(patsubst %/libpq-fe.h,%,$(firstword $(wildcard $(includedir)/
 CLIENT_CPPFLAGS = -D_GNU_SOURCE -DJOBQ_VERSION='"$(EXTVERSION)"' -I$(TOP)/client -I$(TOP)/src -I$(LIBPQ_HEADERS)
 CURL_HEADERS := $(and $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h),$(wildcard /usr/include/openssl/hmac.h))
 NCURSES_HEADERS := $(wildcard /usr/include/ncursesw/curses.h)
+RELAY_HEADERS := $(and $(wildcard /usr/include/amqp.h),$(wildcard /usr/include/jansson.h))
 WEB_HEADERS := $(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/include/jansson.h))
 
 CLIENT_LIBS = -lpq -lm
@@ -17,7 +18,8 @@ CLIENT_LIBS = -lpq -lm
 HTTP_PACKAGES = libcurl4-openssl-dev and libssl-dev (Debian), or libcurl-devel and openssl-devel (Fedora)
 TOP_PACKAGES = libncurses-dev (Debian), or ncurses-devel (Fedora)
 WEB_PACKAGES = libmicrohttpd-dev and libjansson-dev (Debian), or libmicrohttpd-devel and jansson-devel (Fedora)
-CLIENT_CPPFLAGS += -DHTTP_PACKAGES='"$(HTTP_PACKAGES)"' -DTOP_PACKAGES='"$(TOP_PACKAGES)"' -DWEB_PACKAGES='"$(WEB_PACKAGES)"'
+RELAY_PACKAGES = librabbitmq-dev and libjansson-dev (Debian), or librabbitmq-devel and jansson-devel (Fedora)
+CLIENT_CPPFLAGS += -DHTTP_PACKAGES='"$(HTTP_PACKAGES)"' -DTOP_PACKAGES='"$(TOP_PACKAGES)"' -DWEB_PACKAGES='"$(WEB_PACKAGES)"' -DRELAY_PACKAGES='"$(RELAY_PACKAGES)"'
 left_out = $(if $(1),,@echo 'the program has no "$(2)": install $(3), and run make again')
 
 # Without libcurl and OpenSSL "jobq work" has no --http.
@@ -42,6 +44,12 @@ else
 CLIENT_SOURCES := $(filter-out $(WEB_SOURCES),$(CLIENT_SOURCES))
 endif
 
+# Without librabbitmq and jansson there is no "jobq relay".
+ifneq ($(RELAY_HEADERS),)
+CLIENT_CPPFLAGS += -DHAVE_RABBITMQ
+CLIENT_LIBS += -lrabbitmq -ljansson -lpthread
+endif
+
 # The console and the description of its routes are part of the program.
 WEB_FILES := $(TOP)/client/openapi.json $(wildcard $(TOP)/client/console/*.*)
 client/assets.inc: $(WEB_FILES) $(TOP)/client/embed
@@ -63,6 +71,7 @@ $(CLIENT): $(CLIENT_OBJS) $(CLIENT_ASSETS)
 	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) -L$(libdir) $(LDFLAGS) $(CLIENT_LIBS) -o $@
 	$(call left_out,$(CURL_HEADERS),jobq work --http,$(HTTP_PACKAGES))
 	$(call left_out,$(NCURSES_HEADERS),jobq top,$(TOP_PACKAGES))
+	$(call left_out,$(RELAY_HEADERS),jobq relay,$(RELAY_PACKAGES))
 	$(call left_out,$(WEB_HEADERS),jobq web,$(WEB_PACKAGES))
 
 $(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(CLIENT_HEADERS) $(LISTS) client/flags

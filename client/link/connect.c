@@ -18,6 +18,10 @@
 #include <termios.h>
 #include <unistd.h>
 
+#define NOT_RUNNING		"JQ002"
+#define NO_ROOM			"54000" /* in the NOTIFY queue at commit, or for a
+								 * string in jsonb */
+
 static char *password;			/* typed by the user */
 
 static char *ask_password(void);
@@ -255,4 +259,19 @@ array_of(int n, const char *const *values)
 	if (PQExpBufferDataBroken(text))
 		fatal(EXIT_REFUSED, "out of memory");
 	return text.data;
+}
+
+/*
+ * True if the error with this SQLSTATE is temporary: lack of resources, a lock, a
+ * read-only or stopping server, or jobq not running yet.
+ */
+bool
+error_may_pass(const char *state)
+{
+	static const char *const begins[] = {"08", "25", "40", "53", "55", "57", "58", NOT_RUNNING, NO_ROOM};
+
+	for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++)
+		if (strncmp(state, begins[i], strlen(begins[i])) == 0)
+			return true;
+	return false;
 }

@@ -19,6 +19,7 @@
  *-------------------------------------------------------------------------
  */
 #include "main/main.h"
+#include "relay/relay.h"
 #include "top/top.h"
 #include "web/web.h"
 #include "worker/worker.h"
@@ -80,6 +81,35 @@ const Command commands[] = {
 			{"stop-when-empty", 0, NULL, "stop when there is no job"},
 			{"name", 0, "NAME", "how the view workers shows it; else jobq"},
 			{"quiet", 0, NULL, "say only what goes wrong"},
+		}
+	},
+	{
+		.name = "relay",.arguments = "",
+		.summary = "publish jobs of a queue to RabbitMQ, or enqueue messages of RabbitMQ",
+		.run = run_relay,
+		.options = {
+			{"to", 0, "URL", "publish jobs to this broker: amqp://user@host/vhost or amqps://...; @FILE has the address"},
+			{"from", 0, "URL", "enqueue messages of this broker"},
+			{"queue", 'q', "QUEUE", "the queue of jobq"},
+			{"exchange", 0, "NAME", "publish there; else to the default exchange"},
+			{"exchange-by", 0, "FIELD", "publish to the exchange that the job names: kind, queue, tenant, header NAME or payload PATH"},
+			{"routing-key", 0, "KEY", "with this routing key; else with the kind of the job"},
+			{"routing-key-by", 0, "FIELD", "with the routing key that the job names"},
+			{"message-id-by", 0, "FIELD", "the id of the message; else header message_id, else made from the id of the job"},
+			{"window", 0, "N", "so many messages at most without confirm, or not yet enqueued; else 200"},
+			{"lease", 0, "TIME", "hold jobs for so long, again and again; else 30 s"},
+			{"grace", 0, "TIME", "wait so long for confirms after SIGTERM; else 10 s"},
+			{"retry-delay", 0, "TIME", "a job waits so long after the broker could not store its message; else 5 s"},
+			{"source", 's', "NAME", "the queue of the broker whose messages are enqueued"},
+			{"kind", 'k', "KIND", "the kind of their jobs; else the type of the message"},
+			{"body", 0, "HOW", "the body becomes the payload as json, text, or auto: by its content type; else json"},
+			{"ignore-ids", 0, NULL, "enqueue each message, whether or not its id came before"},
+			{"ca", 0, "FILE", "certificates that are trusted; else the system's"},
+			{"cert", 0, "FILE", "the program's own certificate"},
+			{"key", 0, "FILE", "its key"},
+			{"stop-when-empty", 0, NULL, "stop when there is no job or message"},
+			{"name", 0, "NAME", "how the view workers shows it; else jobq relay"},
+			{"verbose", 0, NULL, "say each job that is done"},
 		}
 	},
 	{

@@ -510,7 +510,7 @@ children_reap(void)
 		ended.si_pid = 0;
 	}
 	for (Job *job = jobs; job != NULL; job = job->next)
-		if (job->state == JOB_RUNNING && job->pid == 0 && job->transfer == NULL &&
+		if (job->state == JOB_RUNNING && job->pid == 0 && job->transfer == NULL && job->sending == NULL &&
 			(seconds() >= job->judge_at || work_stops > 0 || job->outcome == OUTCOME_LOST))
 			end(job, job->status);
 }

@@ -90,6 +90,13 @@ typedef struct Job
 	int			status;			/* from wait(), once pid is 0 */
 	double		judge_at;		/* when this status settles the job */
 
+	/* or the message, and where it goes: see publish.c */
+	void	   *sending;
+	char	   *exchange;
+	char	   *routing_key;
+	char	   *message_id;
+	int64_t		enqueued_at;	/* seconds since 1970 */
+
 	/* or the request */
 	void	   *transfer;
 	void	   *request_headers;
@@ -142,6 +149,7 @@ typedef struct WorkOptions
 	const char *exec;			/* or NULL */
 	const char *http;			/* or NULL */
 	const char *http_secret;	/* file; or NULL */
+	const PublishOptions *publish;	/* or NULL */
 	const char *name;
 	int			parallel;
 	int			batch;			/* most jobs per call of jobq.reserve() */
@@ -166,7 +174,6 @@ typedef struct WorkOptions
 /* client/worker/options.c */
 extern WorkOptions work;
 extern bool work_is_hopeless;	/* the next job would fail as well: stop */
-extern volatile sig_atomic_t work_stops;	/* number of stop signals */
 
 extern void work_options(const char **values);
 
@@ -209,7 +216,20 @@ extern void http_poll(struct pollfd *polls, int n, int timeout);
 extern void http_go_on(void);
 extern void http_abort(Job *job);
 
+/* client/worker/publish.c */
+#define PUBLISH_COLUMNS	4		/* at the end of the columns of a job */
+
+extern void publish_prepare(const PublishOptions *options);
+extern int	publish_columns(PQExpBuffer sql, const char **values, int n);
+extern bool publish_ready(void);
+extern void publish_start(Job *job);
+extern void publish_poll(struct pollfd *polls);
+extern void publish_go_on(void);
+extern void publish_abort(Job *job);
+extern void publish_end(void);
+
 /* client/worker/run.c */
+extern void jobs_prepare(void);
 extern void job_start(Job *job);
 extern void job_interrupt(Job *job);
 

@@ -23,7 +23,9 @@ enum
 {
 	COLUMN_ID, COLUMN_TOKEN, COLUMN_QUEUE, COLUMN_KIND, COLUMN_PAYLOAD, COLUMN_HEADERS,
 	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_TRACE, COLUMN_LEFT, COLUMN_WAITED,
-	COLUMN_ALONE
+	COLUMN_ALONE,
+	/* of messages only */
+	COLUMN_EXCHANGE, COLUMN_ROUTING_KEY, COLUMN_MESSAGE_ID, COLUMN_ENQUEUED_AT
 };
 
 static char *column(const PGresult *result, int row, int column);
@@ -63,6 +65,13 @@ job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool 
 	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
 	job->trace = column(result, row, COLUMN_TRACE);
 	job->apart = PQgetvalue(result, row, COLUMN_ALONE)[0] == 't';
+	if (work.publish != NULL)
+	{
+		job->exchange = column(result, row, COLUMN_EXCHANGE);
+		job->routing_key = column(result, row, COLUMN_ROUTING_KEY);
+		job->message_id = column(result, row, COLUMN_MESSAGE_ID);
+		job->enqueued_at = (int64_t) strtod(PQgetvalue(result, row, COLUMN_ENQUEUED_AT), NULL);
+	}
 	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
 	job->until = from + left;
 	job->extend_at = unsure ? 0 : from + left / 2;
@@ -141,6 +150,9 @@ job_forget(Job *job)
 	free(job->payload);
 	free(job->headers);
 	free(job->trace);
+	free(job->exchange);
+	free(job->routing_key);
+	free(job->message_id);
 	free(job->attempt);
 	free(job->max_attempts);
 	free(job->text);

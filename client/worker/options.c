@@ -15,7 +15,6 @@
 
 WorkOptions work;
 bool		work_is_hopeless;
-volatile sig_atomic_t work_stops;
 
 /* Options of the command, in the order of the table in commands.c. */
 enum

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * run.c
- *	  The start and the early end of a job, as a process or as a request.
+ *	  The start and the early end of a job, as a process, a request or a message.
  *
  * client/worker/run.c
  *
@@ -10,24 +10,40 @@
 #include "worker/inner.h"
 
 /*
- * Start the process or the request of the job.
+ * Prepare for the first job.
+ */
+void
+jobs_prepare(void)
+{
+	if (work.http != NULL)
+		http_prepare(work.http_secret);
+	if (work.publish == NULL)
+		children_prepare();
+}
+
+/*
+ * Start the process, the request or the message of the job.
  */
 void
 job_start(Job *job)
 {
-	if (work.http != NULL)
+	if (work.publish != NULL)
+		publish_start(job);
+	else if (work.http != NULL)
 		http_start(job);
 	else
 		child_start(job);
 }
 
 /*
- * Stop the process or the request of the job.
+ * Stop the process, the request or the message of the job.
  */
 void
 job_interrupt(Job *job)
 {
-	if (job->transfer != NULL)
+	if (job->sending != NULL)
+		publish_abort(job);
+	else if (job->transfer != NULL)
 		http_abort(job);
 	else
 		child_interrupt(job);

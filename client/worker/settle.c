@@ -31,7 +31,6 @@
 #define MOST_OF_KIND	100
 
 #define LEASE_LOST		"JQ011"
-#define NOT_RUNNING		"JQ002"
 #define TOO_LARGE		"22001" /* the result is too large, or nested too deep */
 #define TOO_DEEP		"54001" /* to be parsed as JSON */
 #define NO_ROOM			"54000" /* in the NOTIFY queue at commit, or for a
@@ -89,7 +88,6 @@ static size_t size_of(const Job *job, int what);
 static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
 static void tell_again(Job *job);
 static void say_end(const Job *job);
-static bool may_pass(const char *state);
 static bool cannot_be_kept(const Job *job, const char *state);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
@@ -330,21 +328,6 @@ say_end(const Job *job)
 }
 
 /*
- * True if the error is temporary: lack of resources, a lock, a read-only or stopping
- * server, or jobq not running yet.
- */
-static bool
-may_pass(const char *state)
-{
-	static const char *const begins[] = {"08", "25", "40", "53", "55", "57", "58", NOT_RUNNING, NO_ROOM};
-
-	for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++)
-		if (strncmp(state, begins[i], strlen(begins[i])) == 0)
-			return true;
-	return false;
-}
-
-/*
  * True if the server cannot store the result of the job.
  */
 static bool
@@ -404,7 +387,7 @@ settle_one(Job *job, const PGresult *result)
 			say("could not settle job %s: %s", job->id, message);
 		job->state = JOB_ENDED;
 		job->tell_at = seconds() + RETRY_PAUSE;
-		job->refused = !may_pass(state);
+		job->refused = !error_may_pass(state);
 	}
 }
 

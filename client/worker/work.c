@@ -20,8 +20,6 @@
  */
 #include "worker/inner.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -44,7 +42,7 @@
 #define MOST_REFUSED	20		/* jobs with a refused report that do not stop
 								 * the program from reserving more */
 
-static int	wake_pipe[2];
+static int	signals;			/* readable after a signal */
 
 static Link reserving;
 static Link settling;
@@ -63,8 +61,6 @@ static bool empty;				/* the last reservation was empty */
 static bool gave_back;			/* jobs held ahead were released; no job has
 								 * begun since */
 
-static void on_signal(int signal);
-static void set_signals(void);
 static bool stopping(void);
 static int	most_ahead(void);
 static int	untold(void);
@@ -80,37 +76,7 @@ static double idle_until(const Job *job);
 static void give_back(void);
 static bool gives_back(void);
 static void wait_for_something(void);
-
-static void
-on_signal(int signal)
-{
-	int			errno_before = errno;
-
-	if (signal != SIGCHLD && (signal != SIGHUP || work_stops == 0))
-		work_stops++;
-	(void) !write(wake_pipe[1], "", 1);
-	errno = errno_before;
-}
-
-static void
-set_signals(void)
-{
-	static const int signals[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGCHLD};
-	struct sigaction before;
-	struct sigaction action = {.sa_handler = on_signal,.sa_flags = SA_RESTART};
-
-	if (pipe(wake_pipe) != 0)
-		fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
-	for (int i = 0; i < 2; i++)
-	{
-		fcntl(wake_pipe[i], F_SETFL, O_NONBLOCK);
-		fcntl(wake_pipe[i], F_SETFD, FD_CLOEXEC);
-	}
-	/* nohup sets SIGHUP to be ignored */
-	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		if (signals[i] != SIGHUP || (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN))
-			sigaction(signals[i], &action, NULL);
-}
+static int	work_loop(void);
 
 /*
  * True if no more jobs may be reserved.
@@ -162,7 +128,7 @@ room(void)
 
 	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold() > work.parallel + ahead)
 		return 0;
-	if (jobs_are_apart())
+	if (jobs_are_apart() || (work.publish != NULL && !publish_ready()))
 		return 0;
 	n = work.parallel - held;
 
@@ -180,7 +146,9 @@ room(void)
 static void
 reserve(void)
 {
-	const char *values[6];
+	const char *values[6 + PUBLISH_COLUMNS];
+	PQExpBufferData sql;
+	int			nvalues = 6;
 	char		most[16];
 	char		held[16];
 	char		lease[32];
@@ -202,12 +170,18 @@ reserve(void)
 	snprintf(held, sizeof(held), "%d", jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING));
 	values[5] = held;
 	asked_at = seconds();
-	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease),
-			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq_internal.traceparent(headers), "
-			  "pg_catalog.date_part('epoch', lease_until OPERATOR(pg_catalog.-) jobq_internal.clock()), "
-			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()), alone "
-			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
-			  "$4::pg_catalog.interval, $5::pg_catalog.text, $6::pg_catalog.int4)", 6, values);
+	initPQExpBuffer(&sql);
+	appendPQExpBufferStr(&sql, "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq_internal.traceparent(headers), "
+						 "pg_catalog.date_part('epoch', lease_until OPERATOR(pg_catalog.-) jobq_internal.clock()), "
+						 "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()), alone");
+	if (work.publish != NULL)
+		nvalues = publish_columns(&sql, values, nvalues);
+	appendPQExpBufferStr(&sql, " FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
+						 "$4::pg_catalog.interval, $5::pg_catalog.text, $6::pg_catalog.int4)");
+	if (PQExpBufferDataBroken(sql))
+		fatal(EXIT_REFUSED, "out of memory");
+	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease), sql.data, nvalues, values);
+	termPQExpBuffer(&sql);
 }
 
 /*
@@ -412,15 +386,17 @@ wait_for_something(void)
 	char		bytes[64];
 	int			timeout;
 
-	if (npolls < 3 + CHILD_POLLS * work.parallel)
+	if (npolls < 4 + CHILD_POLLS * work.parallel)
 	{
-		npolls = 3 + CHILD_POLLS * work.parallel;
+		npolls = 4 + CHILD_POLLS * work.parallel;
 		polls = enlarge(polls, npolls * sizeof(struct pollfd));
 	}
 	polls[0] = (struct pollfd)
 	{
-		wake_pipe[0], POLLIN, 0
+		signals, POLLIN, 0
 	};
+	if (work.publish != NULL)
+		publish_poll(&polls[n++]);
 	for (int i = 0; i < 2; i++)
 	{
 		polls[n].revents = 0;
@@ -461,28 +437,24 @@ wait_for_something(void)
 		http_poll(polls, n, timeout);
 	else
 		poll(polls, n, timeout);
-	while (read(wake_pipe[0], bytes, sizeof(bytes)) > 0)
+	while (read(signals, bytes, sizeof(bytes)) > 0)
 		;
 }
 
 /*
- * jobq work QUEUE...
+ * Reserve and run jobs as in "work", until the program is asked to stop.  Returns the
+ * exit status.
  */
-int
-run_work(const Command *command, int argc, char **argv)
+static int
+work_loop(void)
 {
-	const char *values[MAX_VALUES];
 	bool		gave_up = false;
 
-	command_parse(command, argc, argv, values);
-	work_options(values);
-	if (work.http != NULL)
-		http_prepare(work.http_secret);
 	srand48(getpid());
-	children_prepare();
+	jobs_prepare();
 	link_open(&reserving);
 	link_open(&settling);
-	set_signals();
+	signals = work_signals();
 	started_at = seconds();
 
 	for (;;)
@@ -510,6 +482,8 @@ run_work(const Command *command, int argc, char **argv)
 			child_go_on(job);
 		if (work.http != NULL)
 			http_go_on();
+		if (work.publish != NULL)
+			publish_go_on();
 		children_reap();
 		gave_up |= settle_expired(work_stops > 0, give_up_at);
 		obey_stops();
@@ -529,4 +503,31 @@ run_work(const Command *command, int argc, char **argv)
 	link_close(&reserving);
 	link_close(&settling);
 	return work_is_hopeless ? EXIT_REFUSED : gave_up ? EXIT_NO_CONNECTION : EXIT_DONE;
+}
+
+/*
+ * jobq work QUEUE...
+ */
+int
+run_work(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+
+	command_parse(command, argc, argv, values);
+	work_options(values);
+	return work_loop();
+}
+
+/*
+ * Publish jobs as messages.  Returns the exit status.
+ */
+int
+run_publish(const PublishOptions *options)
+{
+	int			status;
+
+	publish_prepare(options);
+	status = work_loop();
+	publish_end();
+	return status;
 }
