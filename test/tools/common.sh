@@ -153,7 +153,7 @@ built_archive() {
 		cat "$2/stamp"
 		cc --version
 		# without these headers, parts of the program jobq are omitted
-		find /usr/include -name curl.h -o -name curses.h -o -name jansson.h -o -name microhttpd.h | LC_ALL=C sort
+		find /usr/include -name curl.h -o -name curses.h -o -name jansson.h -o -name microhttpd.h -o -name amqp.h | LC_ALL=C sort
 		cd "$3"
 		find Makefile client control src worker -type f | LC_ALL=C sort | xargs sha256sum
 	} | sha256sum | cut -c 1-32)
