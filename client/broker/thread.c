@@ -39,7 +39,8 @@ static bool go_up(void);
 static void go_down(void);
 static void rest(double time);
 static bool serve(void);
-static bool send_some(bool *more);
+static Message *next_to_send(void);
+static bool send_some(void);
 static bool settle_some(void);
 static bool receive_all(void);
 static bool take_frame(const amqp_frame_t *frame);
@@ -202,24 +203,38 @@ serve(void)
 		struct pollfd polls[] = {
 			{shared.wake_pipe[0], POLLIN, 0}, {amqp_get_sockfd(conn), POLLIN, 0}
 		};
-		bool		more = false;
+		bool		more;
 		bool		ends = is_closing();
 
 		pipe_drain(shared.wake_pipe[0]);
-		if (!send_some(&more) || !settle_some() || !receive_all())
+		if (!send_some() || !settle_some() || !receive_all())
 			return false;
 		if (ends)
 			return true;
+
+		/* a confirm may permit the next message */
+		pthread_mutex_lock(&shared.lock);
+		more = next_to_send() != NULL;
+		pthread_mutex_unlock(&shared.lock);
 		if (!more)
 			poll(polls, 2, LONGEST_SLEEP);
 	}
 }
 
 /*
+ * The message to publish now, or NULL.  The caller holds the lock.
+ */
+static Message *
+next_to_send(void)
+{
+	return shared.state == BROKER_UP && (careful == 0 || shared.sent.n == 0) ? shared.waiting.first : NULL;
+}
+
+/*
  * Publish some of the waiting messages.
  */
 static bool
-send_some(bool *more)
+send_some(void)
 {
 	for (int i = 0; i < SENDS_A_TURN; i++)
 	{
@@ -227,7 +242,7 @@ send_some(bool *more)
 		int			status;
 
 		pthread_mutex_lock(&shared.lock);
-		message = shared.state == BROKER_UP && (careful == 0 || shared.sent.n == 0) ? shared.waiting.first : NULL;
+		message = next_to_send();
 		if (message != NULL)
 		{
 			(void) list_unlink(&shared.waiting, message);
@@ -250,7 +265,6 @@ send_some(bool *more)
 		if (status != AMQP_STATUS_OK)
 			return fail(amqp_error_string2(status));
 	}
-	*more = true;
 	return true;
 }
 

@@ -38,6 +38,10 @@
 #define MOST_SAID		300		/* columns of an error */
 #define MOST_OF_ID		100
 
+#define UNKNOWN_KIND	"JQ001"
+#define RESERVED_KIND	"42939"
+#define QUEUE_FULL		"JQ015"
+
 enum
 {
 	COLUMN_KIND, COLUMN_BODY, COLUMN_HEADERS, COLUMN_ID, COLUMN_HOW, NCOLUMNS
@@ -220,11 +224,14 @@ take_error(const PGresult *result)
 {
 	const char *state = sqlstate_of(result);
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-	bool		of_setup = strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0;
+	bool		of_kind = strcmp(state, UNKNOWN_KIND) == 0 || strcmp(state, RESERVED_KIND) == 0;
+	bool		of_setup = of_kind || strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0;
+	bool		of_message = strncmp(state, "22", 2) == 0 || strncmp(state, "54", 2) == 0 ||
+		(of_kind && consume.kind == NULL);
 
 	if (message == NULL)
 		message = PQresultErrorMessage(result);
-	if (error_may_pass(state))
+	if (error_may_pass(state) || strcmp(state, QUEUE_FULL) == 0 || (nbatch == 1 && !of_message && !of_setup))
 	{
 		if (trouble_is_news(message))
 			say("could not enqueue messages: %s", message);
@@ -237,7 +244,7 @@ take_error(const PGresult *result)
 		alone = nbatch;
 		put_back();
 	}
-	else if (of_setup && (consume.kind != NULL || strcmp(state, "42501") == 0))
+	else if (!of_message)
 	{
 		/* the next message would fail as well */
 		say_result_error(result);
