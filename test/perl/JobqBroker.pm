@@ -1,4 +1,4 @@
-# A private RabbitMQ: its own node, port and folder, and its own epmd.  Queues, exchanges and
+# A private RabbitMQ, with a private epmd, node name, port and folder.  Queues, exchanges and
 # bindings are loaded when the broker starts.
 
 package JobqBroker;

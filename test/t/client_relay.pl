@@ -1,5 +1,5 @@
-# jobq relay publishes jobs to RabbitMQ, and enqueues messages of RabbitMQ: nothing is lost when
-# the program or the broker is killed, and a repeated message has the same id.
+# Jobs become messages of RabbitMQ, and messages become jobs.  Nothing is lost when the program or
+# the broker is killed, and a repeated message has the same id.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +38,16 @@ $ENV{JOBQ_AMQP_PASSWORD} = 'secret';
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-sub start_relay { return start_program($jobq, 'relay', @_); }
+my @relays;
+
+sub start_relay
+{
+	push @relays, start_program($jobq, 'relay', @_);
+	return $relays[-1];
+}
+
+# A relay would go on without its servers.
+END { $_->{handle}->kill_kill foreach grep { $_->{handle}->pumpable } @relays; }
 
 # The options of a relay from the database, and to the database.
 sub outward
@@ -126,7 +135,7 @@ is(sql(q{SELECT bool_and(s.headers ->> 'message_id' ~ ('^jobq:\d+\.\d+:' || o.id
 	't', 'the id of a message contains the id of the job');
 cmp_ok(scalar(() = $lines =~ /\n/g), '<=', 12 * $kills, 'few lines are printed') or diag($lines);
 
-# Where a message goes; and messages that the broker cannot route, or refuses.
+# Routing keys and exchanges from the job; messages that the broker cannot route, or refuses.
 sql(q{SELECT jobq.enqueue('good', '{"to": {"key": "bad"}}', queue => 'routes', headers => '{"message_id": "own"}');
 SELECT jobq.enqueue('text', '"no JSON"', queue => 'routes', headers => '{"key": "bad", "content_type": "text/plain"}');
 SELECT jobq.enqueue('lost', '{"to": {"key": "nowhere"}}', queue => 'routes');
@@ -148,7 +157,7 @@ is(sql(q{SELECT string_agg(DISTINCT concat_ws(' ', kind, state, error), ',') FRO
 	"good completed,refused retryable the broker refuses the message: NOT_FOUND - no exchange 'missing' in vhost '/' (404)",
 	'a message that the broker refuses is an error of its job only');
 
-# What is not JSON is rejected, and reaches the dead letter exchange.
+# A body that is not JSON is rejected, and reaches the dead letter exchange.
 sql(q{SELECT jobq.enqueue('text', '"no JSON"', queue => 'outbox', headers => '{"content_type": "text/plain"}');
 SELECT jobq.enqueue('order', '{"n": -1}', queue => 'outbox')});
 relay_all(outward('outbox', '--routing-key', 'inbox'));
@@ -176,7 +185,7 @@ is(finish($run) >> 8, 3, 'a certificate with another name is refused');
 relay_all('--to', $broker->tls_url('localhost'), @safe, '--ca', $broker->certificate);
 is(sql(q{SELECT state FROM jobq.jobs WHERE kind = 'safe'}), 'completed', 'a trusted broker gets the message');
 
-# The broker stands still: a relay that is stopped gives its jobs back.
+# The broker does not answer: at SIGTERM, a relay gives its jobs back.
 sql(q{SELECT jobq.cancel_many(queue => 'outbox')});
 $run = start_relay(outward('outbox', '--routing-key', 'bad', '--grace', '1s', '--verbose'));
 sql(q{SELECT jobq.enqueue('first', queue => 'outbox')});
