@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -46,6 +47,7 @@ broker_open(const BrokerOptions *given)
 	sigset_t	all;
 	sigset_t	before;
 	bool		connected;
+	char		why[SAID_REASON];
 	int			failure;
 
 	shared.options = *given;
@@ -68,9 +70,10 @@ broker_open(const BrokerOptions *given)
 	while (shared.state == BROKER_CONNECTING)
 		pthread_cond_wait(&shared.tried, &shared.lock);
 	connected = shared.state != BROKER_DOWN;
+	snprintf(why, sizeof(why), "%s", shared.reason);
 	pthread_mutex_unlock(&shared.lock);
 	if (!connected)
-		fatal(EXIT_NO_CONNECTION, "no connection to the broker at %s port %d: %s", shared.address.host, shared.address.port, shared.reason);
+		fatal(EXIT_NO_CONNECTION, "no connection to the broker at %s port %d: %s", shared.address.host, shared.address.port, why);
 }
 
 /*
