@@ -39,6 +39,7 @@
 #define IDLE_TIME		1.0		/* longest time a job is held ahead, by
 								 * default */
 #define LOST_PAUSE		1.0		/* after a failed jobq.reserve() */
+#define CONFIRM_PAUSE	0.05	/* before jobq.reserve() is called again */
 #define MOST_REFUSED	20		/* jobs with a refused report that do not stop
 								 * the program from reserving more */
 
@@ -214,6 +215,12 @@ take(const PGresult *result)
 			job_add(result, row, asked_at, quiet_at, late > TOO_LATE);
 		taken += PQntuples(result);
 		empty = PQntuples(result) == 0 && !gives_back();
+		if (empty && work.stop_when_empty && work.publish != NULL && jobs != NULL)
+		{
+			/* the next job of a group may follow the confirm */
+			empty = false;
+			pause_until = seconds() + CONFIRM_PAUSE;
+		}
 		if (late > TOO_LATE)
 			wait_less(late);
 		else if (empty && late < TOO_LATE / 2)

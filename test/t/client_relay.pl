@@ -151,7 +151,7 @@ is(sql(q{SELECT string_agg(kind || ': ' || error, E'\n' ORDER BY kind) FROM jobq
 sql(q{SELECT jobq.edit(id, payload => '"no JSON"'), jobq.retry(id) FROM jobq.dead_letters WHERE kind = 'text'});
 relay_all(outward('routes', '--routing-key-by', 'header key'));
 sql(q{SELECT jobq.enqueue('refused', queue => 'held', headers => '{"exchange": "missing"}');
-SELECT jobq.enqueue('good', queue => 'held', headers => '{"exchange": "shop"}') FROM generate_series(1, 5)});
+SELECT jobq.enqueue('good', queue => 'held', headers => '{"exchange": "shop"}', group_key => 'one') FROM generate_series(1, 5)});
 relay_all(outward('held', '--exchange-by', 'header exchange'));
 is(sql(q{SELECT string_agg(DISTINCT concat_ws(' ', kind, state, error), ',') FROM jobq.jobs WHERE queue = 'held'}),
 	"good completed,refused retryable the broker refuses the message: NOT_FOUND - no exchange 'missing' in vhost '/' (404)",
