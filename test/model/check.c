@@ -761,10 +761,11 @@ check_tokens(const JobqPush *job)
 		trace("  %.3f tokens are left\n", tokens);
 
 		/*
-		 * If the clock is put back, a bucket becomes empty.  A lane lent
-		 * before may still start a job.
+		 * If the clock is put back, a bucket becomes empty, or has the debt of
+		 * the most expensive job.  A lane lent before may still start a job.
 		 */
-		if (tokens < (world.put_back ? 0 : 1) - 0.001 - cost ||
+		if (tokens < (world.put_back ? -db->limits->limiters[job->permits.limiters[SOURCE(n)]].dearest
+					  : 1 - cost) - 0.001 ||
 			tokens > (world.put_back ? Max(burst - cost, 0) : burst - cost) + 0.001)
 			model_fail("job %d costs %d, and leaves %.3f tokens", (int) job->key.id,
 					   cost, tokens);
