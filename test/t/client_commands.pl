@@ -132,6 +132,7 @@ is_refused([qw(edit 2)], qr/nothing is given/, 1, 'with nothing');
 is_output([qw(retry 2)], '', 'retry');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
 is_output([qw(retry-many --kind g)], '0', 'retry-many of another kind');
+is_output([qw(retry-many --kind g --batch-id 1 --max-jobs 1)], '0', 'of a batch, and at most so many');
 
 # Commands on all dead letters of a time range.
 is_output([qw(retry-many --newer-than 0s)], '0', 'retry-many of what fails from now on');
