@@ -146,6 +146,9 @@ COMMENT ON INDEX jobq_internal.job_group_held IS 'jobs for which a group waits, 
 CREATE INDEX job_batch ON jobq_internal.job (batch_id, id) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq_internal.job_batch IS 'live jobs of a batch';
 
+CREATE INDEX job_failed ON jobq_internal.job (id) WHERE errors IS NOT NULL;
+COMMENT ON INDEX jobq_internal.job_failed IS 'live jobs with failed attempts';
+
 -- A unique index on the jobs would make a session that enqueues wait for a running handler,
 -- because the worker has deleted the job's row.
 CREATE TABLE jobq_internal.unique_key (
@@ -234,6 +237,8 @@ CREATE TABLE jobq_internal.archive_default PARTITION OF jobq_internal.archive
 COMMENT ON TABLE jobq_internal.archive_default IS 'finished jobs of days for which the scheduler has created no partition';
 CREATE INDEX archive_default_batch ON jobq_internal.archive_default (batch_id, state) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq_internal.archive_default_batch IS 'finished jobs of a batch';
+CREATE INDEX archive_default_failed ON jobq_internal.archive_default (id) WHERE errors IS NOT NULL;
+COMMENT ON INDEX jobq_internal.archive_default_failed IS 'finished jobs with failed attempts';
 
 CREATE TABLE jobq_internal.dead_letter (
 	finished_at timestamptz NOT NULL,
@@ -268,6 +273,7 @@ CREATE TABLE jobq_internal.dead_letter (
 	tenant text,
 	tags text[],
 	limit_cost int,
+	fingerprint bigint NOT NULL,
 	CONSTRAINT dead_letter_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq_internal.dead_letter IS 'dead letters: jobs that failed permanently';
@@ -276,6 +282,8 @@ CREATE INDEX dead_letter_batch ON jobq_internal.dead_letter (batch_id) WHERE bat
 COMMENT ON INDEX jobq_internal.dead_letter_batch IS 'dead letters of a batch';
 CREATE INDEX dead_letter_finished ON jobq_internal.dead_letter (finished_at, id);
 COMMENT ON INDEX jobq_internal.dead_letter_finished IS 'dead letters in the order of their end, for lists and for the retention';
+CREATE INDEX dead_letter_fingerprint ON jobq_internal.dead_letter (fingerprint);
+COMMENT ON INDEX jobq_internal.dead_letter_fingerprint IS 'dead letters with the same cause';
 CREATE INDEX dead_letter_queue ON jobq_internal.dead_letter (queue_id);
 COMMENT ON INDEX jobq_internal.dead_letter_queue IS 'dead letters of a queue';
 

@@ -68,13 +68,56 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role::pg_catalog.regrole AS role, f.attempt, f.max_attempts, f.crashes,
 		f.enqueued_at, f.finished_at AS failed_at,
 		CASE WHEN o.open THEN f.payload END AS payload, CASE WHEN o.open THEN f.headers END AS headers,
-		f.error, f.sqlstate, CASE WHEN o.open THEN f.error_context END AS error_context,
+		f.error, f.sqlstate, f.fingerprint, CASE WHEN o.open THEN f.error_context END AS error_context,
 		CASE WHEN o.open THEN f.errors ELSE jobq_internal.without_details(f.errors) END AS errors,
 		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context, f.tenant, f.tags
 	FROM jobq_internal.dead_letter f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
 COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted';
+
+-- Reads all jobs that have failed attempts, by partial indexes.  OFFSET 0 keeps the errors
+-- out of the aggregation.  Groups by kind and role come first, because they need no sort.  The
+-- message comes from the newest job, so that memory holds a single message of each cause.
+CREATE VIEW jobq.failures WITH (security_barrier) AS
+	SELECT g.fingerprint, q.name AS queue, g.kinds, g.roles, e.sqlstate, e.message,
+		g.first_seen, g.last_seen, g.failed, g.failed_1h, g.dead, g.job_id
+	FROM (
+		SELECT k.fingerprint, k.queue_id, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
+			min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
+			sum(k.failed_1h)::bigint AS failed_1h, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
+		FROM (
+			SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
+				count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour') AS failed_1h,
+				count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(extract(epoch FROM f.at) * 1000000)::bigint, f.id]) AS newest
+			FROM (
+				SELECT j.id, j.queue_id, j.role::pg_catalog.regrole AS role, j.kind, (a.error ->> 'fingerprint')::bigint AS fingerprint,
+					(a.error ->> 'at')::timestamptz AS at, j.dead AND a.n = jsonb_array_length(j.errors) AS dead
+				FROM (
+					SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false AS dead FROM jobq_internal.job l WHERE l.errors IS NOT NULL
+					UNION ALL
+					SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false FROM jobq_internal.archive l WHERE l.errors IS NOT NULL
+					UNION ALL
+					SELECT l.id, l.queue_id, l.role, l.kind, l.errors, true FROM jobq_internal.dead_letter l) j
+				CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
+				WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+				OFFSET 0) f
+			CROSS JOIN (SELECT jobq_internal.clock() AS now) n
+			GROUP BY f.fingerprint, f.queue_id, f.kind, f.role) k
+		GROUP BY k.fingerprint, k.queue_id) g
+	LEFT JOIN jobq_internal.queue q ON q.id = g.queue_id
+	LEFT JOIN LATERAL (
+		SELECT a.error ->> 'sqlstate' AS sqlstate, a.error ->> 'message' AS message
+		FROM (
+			SELECT l.errors FROM jobq_internal.job l WHERE l.id = g.job_id
+			UNION ALL
+			SELECT l.errors FROM jobq_internal.archive l WHERE l.id = g.job_id
+			UNION ALL
+			SELECT l.errors FROM jobq_internal.dead_letter l WHERE l.id = g.job_id) j
+		CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
+		WHERE (a.error ->> 'fingerprint')::bigint = g.fingerprint
+		ORDER BY a.n DESC LIMIT 1) e ON true;
+COMMENT ON VIEW jobq.failures IS 'failed attempts of all stored jobs by cause: the same error in the same queue';
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,

@@ -41,17 +41,17 @@
 
 static Datum append_error(const JobqJob *job, int attempt,
 						  TimestampTz started_at, TimestampTz at,
-						  const JobqError *error);
+						  const JobqError *error, int64 fingerprint);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
 
 /*
  * Return the job's list of errors with error appended.  Of a long list, the first and the last
  * errors are kept; the numbers of the attempts show the gap.  started_at is DT_NOBEGIN if the
- * attempt never began.
+ * attempt never began.  fingerprint: of the error.
  */
 static Datum
 append_error(const JobqJob *job, int attempt, TimestampTz started_at,
-			 TimestampTz at, const JobqError *error)
+			 TimestampTz at, const JobqError *error, int64 fingerprint)
 {
 	StringInfoData buf;
 	Datum		entry;
@@ -78,8 +78,8 @@ append_error(const JobqJob *job, int attempt, TimestampTz started_at,
 			jobq_append_text(&buf, error->trier->message);
 		}
 	}
-	appendStringInfo(&buf, ", \"sqlstate\": \"%s\", \"message\": ",
-					 unpack_sql_state(error->sqlerrcode));
+	appendStringInfo(&buf, ", \"fingerprint\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"message\": ",
+					 fingerprint, unpack_sql_state(error->sqlerrcode));
 	jobq_append_text(&buf, error->message);
 	if (error->detail != NULL)
 	{
@@ -177,7 +177,8 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 	jobq_count(job, JOBQ_N_RETRIED, 1);
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(job_attempt(job) + 1));
 	JOB_SET(job, JOB_ERRORS,
-			append_error(job, job_attempt(job), started_at, now, error));
+			append_error(job, job_attempt(job), started_at, now, error,
+						 jobq_fingerprint(error)));
 	note_failure(job);
 	jobq_job_insert(rel, job);
 	jobq_state_changed(job, jobq_waiting_state(job, now));
@@ -197,11 +198,12 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	TimestampTz now = jobq_now();
 	TimestampTz run_at;
 	JobqError	letter_error;
+	int64		fingerprint = jobq_fingerprint(error);
 	int			attempt = job_attempt(job) + (charge ? 1 : 0);
 
 	jobq_count_attempt(job, JOBQ_N_FAILED, started_at, now);
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
-	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, started_at, now, error));
+	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, started_at, now, error, fingerprint));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
 	note_failure(job);
 
@@ -244,7 +246,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		letter_error.message = jobq_cut_text(error->message, MAX_LETTER_TEXT);
 		if (error->context != NULL)
 			letter_error.context = jobq_cut_text(error->context, MAX_LETTER_TEXT);
-		jobq_dead_letter(job, now, started_at, &letter_error);
+		jobq_dead_letter(job, now, started_at, &letter_error, fingerprint);
 		if (job_batch(job) != 0)
 			jobq_at_commit_batch(job_batch(job), job_id(job), true);
 		if (handler != NULL && handler->has_on_failure)

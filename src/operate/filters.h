@@ -27,6 +27,7 @@ JOB_FILTER(older_than, OLDER_THAN, interval, INTERVALOID, "only jobs enqueued, o
 JOB_FILTER(newer_than, NEWER_THAN, interval, INTERVALOID, "only jobs enqueued, or dead letters created, less long ago than this")
 JOB_FILTER(error, ERROR, text, TEXTOID, "only jobs with a last error message LIKE this pattern, for example %timeout%")
 JOB_FILTER(sqlstate, SQLSTATE, text, TEXTOID, "only jobs with this SQLSTATE of the last error")
+JOB_FILTER(fingerprint, FINGERPRINT, int8, INT8OID, "only jobs with this fingerprint of the last error, as in the view failures")
 JOB_FILTER(payload, PAYLOAD, jsonb, JSONBOID, "only jobs whose payload contains this, by the operator @>")
 JOB_FILTER(group_key, GROUP_KEY, text, TEXTOID, "only jobs of this group")
 JOB_FILTER(unique_key, UNIQUE_KEY, text, TEXTOID, "only jobs with this unique key")

@@ -149,6 +149,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		{FILTER_TENANT, "~tenant = $", NULL},
 		{FILTER_ERROR, "~errors -> -1 ->> 'message' LIKE $", "~error LIKE $"},
 		{FILTER_SQLSTATE, "~errors -> -1 ->> 'sqlstate' = $", "~sqlstate = $"},
+		{FILTER_FINGERPRINT, "~errors -> -1 -> 'fingerprint' = to_jsonb($)", "~fingerprint = $"},
 		{FILTER_PAYLOAD, "~payload @> $", NULL},
 		{FILTER_GROUP_KEY, "~group_key = $", NULL},
 		{FILTER_UNIQUE_KEY,

@@ -58,16 +58,17 @@ enum
 	DEAD_TENANT,
 	DEAD_TAGS,
 	DEAD_LIMIT_COST,
-	DEAD_NATTS = DEAD_LIMIT_COST
+	DEAD_FINGERPRINT,
+	DEAD_NATTS = DEAD_FINGERPRINT
 };
 
 /*
  * Insert a permanently failed job into the dead letters.  The caller deletes the job's row.
- * started_at is DT_NOBEGIN if the job never ran.
+ * started_at is DT_NOBEGIN if the job never ran.  fingerprint: of the error.
  */
 void
 jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
-				 const JobqError *error)
+				 const JobqError *error, int64 fingerprint)
 {
 	Datum		values[DEAD_NATTS];
 	bool		nulls[DEAD_NATTS] = {0};
@@ -106,6 +107,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(DEAD_TENANT, JOB_TENANT);
 	COPY_FIELD(DEAD_TAGS, JOB_TAGS);
 	COPY_FIELD(DEAD_LIMIT_COST, JOB_LIMIT_COST);
+	values[DEAD_FINGERPRINT - 1] = Int64GetDatum(fingerprint);
 	values[DEAD_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[DEAD_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

@@ -147,6 +147,8 @@ typedef struct JobqError
 	const char *hint;			/* or NULL */
 	const char *context;		/* or NULL */
 	const JobqTrier *trier;		/* or NULL */
+	const ErrorData *raised;	/* the error of the server that this is, or
+								 * NULL */
 } JobqError;
 
 /*

@@ -101,7 +101,7 @@ static const Column dead_letter_columns[] = {
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
-	{INT4OID, true},
+	{INT4OID, true}, {INT8OID, false},
 };
 
 static const Column step_columns[] = {

@@ -555,7 +555,8 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 	bool		cancelled = was_cancelled(slot, job_id(job));
 	JobqTrier	trier = {MyProcPid, NULL, slot->progress, slot->message};
 	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
-		edata->hint, edata->context, &trier
+		edata->hint, edata->context, &trier,
+		edata->sqlerrcode == ERRCODE_JOBQ_OVER_LIMIT ? NULL : edata
 	};
 	bool		final = jobq_attempt_final(jobq_current, edata->sqlerrcode);
 	ItemPointerData ctid = job->ctid;
@@ -589,6 +590,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 														  &buffer);
 
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+				error.raised = NULL;
 				error.message = psprintf("the job ran longer than its timeout of %d ms",
 										 jobq_job_timeout(handler, job));
 				if (handler != NULL && handler->fail_on_timeout)

@@ -398,6 +398,7 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		error.hint = edata->hint;
 		error.context = edata->context;
 		error.trier = &trier;
+		error.raised = edata;
 		jobq_log_keep(current, job);
 		jobq_job_count_exception(job);
 		live = jobq_job_attempt_failed(rel, job, started_at, &error, true,

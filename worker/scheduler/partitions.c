@@ -139,6 +139,7 @@ make_day(void *arg)
 								" PERFORM jobq_internal.take_back('TABLE jobq_internal.%s', c.relacl, c.relowner, true)"
 								" FROM pg_class c WHERE c.oid = 'jobq_internal.%s'::regclass;"
 								" CREATE INDEX %s_batch ON jobq_internal.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
+								" CREATE INDEX %s_failed ON jobq_internal.%s (id) WHERE errors IS NOT NULL;"
 								" WITH moved AS (DELETE FROM jobq_internal.archive_default"
 								" WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
 								" INSERT INTO jobq_internal.%s SELECT * FROM moved;"
@@ -146,7 +147,7 @@ make_day(void *arg)
 								" FOR VALUES FROM ('%s') TO ('%s');"
 								" END IF; END $$",
 								from, to, day->is_today ? "true" : "false", from,
-								to, name, name, name, name, name, from, to, name,
+								to, name, name, name, name, name, name, name, from, to, name,
 								name, from, to), false, 0);
 }
 
