@@ -87,6 +87,15 @@ SELECT jobq.test_clock('3 h 10 min') \g /dev/null
 SELECT split_part(message, ':', 1) AS cause, failed, failed_1h, dead, first_seen > jobq_internal.clock() - interval '1 h' AS new, cardinality(kinds) AS kinds FROM jobq.failures
 WHERE queue = 'causes' ORDER BY first_seen DESC;
 SELECT fingerprint FROM jobq.failures WHERE queue = 'causes' ORDER BY first_seen DESC LIMIT 1 \gset
+-- a monitor of new causes
+SELECT jobq.create_monitor('fresh', 'new', above => 0), jobq.create_monitor('fresh causes', 'new', above => 0, queue => 'causes'),
+	jobq.create_monitor('fresh calls', 'new', above => 0, kind => 'call'), jobq.create_monitor('fresh other', 'new', above => 0, queue => 'first', kind => 'call');
+SELECT name, value FROM jobq.monitors WHERE condition = 'new' AND name <> 'fresh' ORDER BY name;
+SELECT value >= 1 AS fresh FROM jobq.monitors WHERE name = 'fresh';
+SELECT test.until('EXISTS (SELECT FROM jobq.monitors WHERE name = ''fresh causes'' AND since IS NOT NULL)');
+SELECT unnest(regexp_split_to_array(jobq.metrics(), E'\n')) AS metric INTO TEMP metric;
+SELECT metric FROM metric WHERE metric LIKE 'jobq_monitor%fresh causes%' ORDER BY metric;
+SELECT jobq.drop_monitor(name) FROM jobq.monitors WHERE condition = 'new' \g /dev/null
 
 SELECT jobq.retry_many(fingerprint => :fingerprint, queue => 'elsewhere'), jobq.retry_many(fingerprint => :fingerprint);
 SELECT error IS NULL AS retried, errors -> -1 ->> 'message' LIKE 'host unreachable%' AS unreachable, count(*) FROM jobq.jobs

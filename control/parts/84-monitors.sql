@@ -25,7 +25,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq_internal.monitor', '');
 -- The values for each queue and kind, and for all (null), as far as visible to the user.
 -- Each source is read once for all monitors, and only for the requested conditions.  No
 -- jobs are counted: most values come from the statistics, and the oldest job is searched
--- among the first jobs of queues with jobs.
+-- among the first jobs of queues with jobs.  Only "new" reads the errors of all stored jobs.
 CREATE FUNCTION jobq_internal.measures(conditions text[], OUT condition text, OUT queue text, OUT kind text, OUT value float8)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp AS $$
@@ -53,6 +53,11 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		LATERAL (VALUES ('waiting', s.waiting), ('dead', s.letters), ('failing', s.failing),
 			('silent', s.silent), ('slow', s.slow)) m (condition, value)
 	WHERE m.condition = ANY (conditions)
+	UNION ALL
+	SELECT 'new', f.queue, k.kind, count(DISTINCT f.fingerprint)
+	FROM jobq.failures f, unnest(f.kinds) k (kind)
+	WHERE 'new' = ANY (conditions) AND f.first_seen > jobq_internal.clock() - interval '1 hour'
+	GROUP BY CUBE (f.queue, k.kind)
 	UNION ALL
 	SELECT m.condition, w.queue, NULL, m.value
 	FROM (SELECT v.queue, max(v.seconds) AS oldest, max(v.seconds) FILTER (WHERE NOT v.attended) AS unattended
@@ -132,7 +137,7 @@ CREATE FUNCTION jobq.create_monitor(name text, condition text, above float8, que
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_monitor(text, text, float8, text, text, float8) IS 'create or change a monitor, which sends NOTIFY jobq_alert when a condition begins and ends
 name: the name of the monitor
-condition: the measured condition: waiting, oldest, failing, silent, slow, dead, late, unattended or xmin
+condition: the measured condition: waiting, oldest, failing, silent, slow, dead, new, late, unattended or xmin
 above: the condition begins when the value is greater than this
 queue: only this queue, which need not exist; not for late and xmin
 kind: only this kind; not for oldest and unattended
