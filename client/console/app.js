@@ -7,7 +7,7 @@ import { views } from './views.js';
 
 const $ = (id) => document.getElementById(id);
 const menu = [
-	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['dead', 'Dead letters'], ['batches', 'Batches'],
+	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['failures', 'Failures'], ['dead', 'Dead letters'], ['batches', 'Batches'],
 	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'], ['doctor', 'Health'],
 ];
 let current = null;				// the view that is shown
@@ -227,6 +227,19 @@ async function countLetters(like) {
 	} while (before !== null && n < most);
 	return before === null ? count(n) : `${count(most)} or more`;
 }
+
+// The conditions on dead letters among these values, and what they select, as a text.
+const likeOf = ({ queue, kind, tenant, fingerprint }) => Object.fromEntries(Object.entries({ queue, kind, tenant, fingerprint }).filter(([, value]) => value));
+const lettersLike = async (like) => {
+	const { fingerprint, ...others } = like;
+	const which = Object.entries(others).map(([name, value]) => `of ${name} "${value}"`).join(' and ');
+
+	return [lettersText(await countLetters(like)), which, fingerprint ? 'with this error' : ''].filter(Boolean).join(' ');
+};
+
+// The server requires a condition, also for all.
+const orAll = (like) => Object.keys(like).length > 0 ? like : { older_than: '0' };
+
 const actions = {
 	async pause({ name }) {
 		await confirmed(`Pause queue "${name}"?`, 'No more jobs start until the queue is resumed. Running jobs continue.', 'Pause', false,
@@ -266,13 +279,17 @@ const actions = {
 		await confirmed(`Delete ${jobsText(list.length)}?`, `The dead letters are deleted. ${FOR_EVER}`, 'Delete', true,
 			() => post('api/jobs/delete', { ids: list }), `${jobsText(list.length)} deleted.`, () => context.selected.clear());
 	},
-	async 'retry-all'(values, { query: { queue, kind, tenant } }) {
-		const like = { ...(queue && { queue }), ...(kind && { kind }), ...(tenant && { tenant }) };
-		const which = Object.entries(like).map(([name, value]) => ` of ${name} "${value}"`).join(' and');
+	async 'retry-all'(values, { query }) {
+		const like = likeOf(values.fingerprint ? values : query);
 
-		// the server requires a condition, also for all
-		await confirmed(`Retry ${lettersText(await countLetters(like))}${which}?`, AGAIN, 'Retry all', false,
-			() => post('api/dead/retry', which ? like : { older_than: '0' }), ({ count: n }) => `${jobsText(n)} will run again.`);
+		await confirmed(`Retry ${await lettersLike(like)}?`, AGAIN, 'Retry all', false,
+			() => post('api/dead/retry', orAll(like)), ({ count: n }) => `${jobsText(n)} will run again.`);
+	},
+	async 'delete-all'(values) {
+		const like = likeOf(values);
+
+		await confirmed(`Delete ${await lettersLike(like)}?`, FOR_EVER, 'Delete all', true,
+			() => post('api/dead/delete', like), ({ count: n }) => `${lettersText(count(n))} deleted.`);
 	},
 	async 'pause-schedule'({ name }) {
 		await confirmed(`Pause schedule "${name}"?`, 'Ticks during the pause are skipped.', 'Pause', false,

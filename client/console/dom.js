@@ -142,7 +142,7 @@ export function time(value) {
 
 const kinds = {
 	completed: 'good', active: 'good', dead: 'bad', failed: 'bad', failing: 'bad', exited: 'bad', retryable: 'warn',
-	critical: 'bad', warning: 'warn', expired: 'warn', paused: 'warn', leaving: 'warn', running: 'busy', starting: 'busy',
+	critical: 'bad', warning: 'warn', expired: 'warn', new: 'warn', paused: 'warn', leaving: 'warn', running: 'busy', starting: 'busy',
 };
 
 export const stateClass = (state) => kinds[state] ?? '';

@@ -17,6 +17,8 @@ export const changes = () => !session.read_only;
 export const mayOperate = (queue) => changes() && may('operate', queue);
 export const mayRetry = (job) => changes() && (owns(job.role) || may('operate', job.queue));
 export const mayDelete = (job) => changes() && (owns(job.role) || may('manage', job.queue));
+export const mayRetryAll = (failure) => changes() && (failure.roles.every(owns) || may('operate', failure.queue));
+export const mayDeleteAll = (failure) => changes() && (failure.roles.every(owns) || may('manage', failure.queue));
 export const mayPause = (schedule) => changes() && (owns(schedule.role) || may('operate'));
 export const mayRun = (schedule) => changes() && owns(schedule.role);
 

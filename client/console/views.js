@@ -5,7 +5,7 @@ import { about, at, button, count, facts, h, span, state, table, time } from './
 import { bars, elementsOf, graph, lines } from './charts.js';
 import { job } from './job.js';
 import { bar, batchLink, code, empty, field, filtered, hidden, jobLink, known, list, local, menu, paged, pages, queueLink, select, showAll } from './parts.js';
-import { changes, may, mayDelete, mayOperate, mayPause, mayRetry, mayRun, nothing, owns } from './rights.js';
+import { changes, may, mayDelete, mayDeleteAll, mayOperate, mayPause, mayRetry, mayRetryAll, mayRun, nothing, owns } from './rights.js';
 
 const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'dead', 'cancelled', 'expired'];
 const MOST_STEPS = 300;		// in the table of a workflow, unless all are asked for
@@ -58,7 +58,7 @@ function overview(c) {
 			lines('Run time', points, [
 				{ member: 'running_mean', title: 'average', name: 'busy' }, { member: 'running_max', title: 'longest', name: 'warn' }],
 			`No attempts ended in the last ${period}.`)),
-		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/dead' }, 'All dead letters')),
+		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failures' }, 'By cause'), h('a', { href: '#/dead' }, 'All dead letters')),
 		table('Newest dead letters', deadColumns, (c.data.dead ?? []).slice(0, 5), (j) => j.id, noLetters()),
 	];
 }
@@ -92,7 +92,8 @@ function dead(c) {
 
 	return [
 		h('h1', {}, 'Dead letters'),
-		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'), field(c, 'tenant', 'Tenant')),
+		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'), field(c, 'tenant', 'Tenant'),
+			c.query.fingerprint ? field(c, 'fingerprint', 'Failure') : null),
 		own.length > 0 ? h('div', { class: 'buttons bulk' },
 			button(`Retry selected${suffix}`, 'retry-selected', {}, { disabled: n === 0 }),
 			button('Select all on this page', 'select-all'),
@@ -103,6 +104,33 @@ function dead(c) {
 		table('Dead letters', own.length > 0 ? [selectColumn, ...deadColumns] : deadColumns, items, (j) => j.id,
 			c.searching ? 'No match so far.' : filtered(c) ? 'No dead letter matches these filters.' : noLetters()),
 		pages(c, 'dead'),
+	];
+}
+
+const lettersOf = ({ fingerprint, queue }) => ({ fingerprint, ...(queue && { queue }) });
+
+function failures(c) {
+	return [
+		h('h1', {}, 'Failures'),
+		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind')),
+		table('Failures', [
+			{ title: 'Error', row: true, cut: true, cell: (f) => [f.sqlstate, f.message].filter(Boolean).join(' ') },
+			{ title: 'First', cell: (f) => [time(f.first_seen), f.new ? [' ', state('new')] : null] },
+			{ title: 'Last', cell: (f) => time(f.last_seen) },
+			{ title: 'Queue', cell: (f) => f.queue ?? '' },
+			{ title: 'Kinds', cell: (f) => f.kinds.join(', ') },
+			{ title: 'Failed', n: true, cell: (f) => count(f.failed) },
+			{ title: 'Last hour', n: true, cell: (f) => count(f.failed_1h) },
+			{ title: 'Dead', n: true, cell: (f) => f.dead && known(f.fingerprint) ? h('a', { href: withQuery('#/dead', lettersOf(f)), 'aria-label': `${count(f.dead)} dead letters` }, count(f.dead)) : count(f.dead) },
+			{ title: 'Last job', cell: (f) => jobLink(f.job_id) },
+			{
+				title: 'Actions', hidden: true, rare: true,
+				cell: (f) => f.dead === 0 || !known(f.fingerprint) || !mayRetryAll(f) ? '' : menu(`Actions for the failure ${f.fingerprint}`,
+					button('Retry dead letters', 'retry-all', lettersOf(f)),
+					mayDeleteAll(f) ? button('Delete dead letters', 'delete-all', lettersOf(f), { class: 'danger' }) : null),
+			},
+		], c.data.items ?? [], (f) => `${f.fingerprint} ${f.queue} ${f.job_id}`, filtered(c) ? 'No failure matches these filters.'
+			: empty(nothing('No attempt has failed.', 'No attempt of this role has failed.'))),
 	];
 }
 
@@ -250,5 +278,14 @@ export const views = {
 	},
 	jobs: paged('Jobs', 'jobs', { draw: jobs }),
 	dead: paged('Dead letters', 'dead', { draw: dead }),
+	failures: {
+		title: () => 'Failures',
+		async load(c) {
+			c.data = await get(withQuery('api/failures', c.query));
+			c.loaded = true;
+		},
+		stale: () => true,
+		draw: failures,
+	},
 	job,
 };

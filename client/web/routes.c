@@ -112,7 +112,7 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 /* An operation on all dead letters matching conditions; an error without conditions. */
 #define DEAD_MANY(function) \
 	"SELECT json_build_object('count', jobq." function "(queue => b ->> 'queue', kind => b ->> 'kind', " \
-	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval)) FROM (SELECT $1::jsonb AS b) AS body"
+	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval, fingerprint => (b ->> 'fingerprint')::int8)) FROM (SELECT $1::jsonb AS b) AS body"
 
 /* An operation on a queue or schedule named in the path. */
 #define NAMED(what, verb, argument) \
@@ -278,16 +278,21 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
 
-	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
+	{"GET", "/api/failures", 0,.parameters = "?queue ?kind",
+		.shown = "queue kinds* roles* sqlstate first_seen last_seen failed failed_1h dead job_id new",
+		.sql = ALL("SELECT f.*, f.first_seen > jobq_internal.clock() - interval '1 hour' AS new FROM jobq.failures AS f "
+				   "WHERE ($1::text IS NULL OR f.queue = $1) AND ($2::text IS NULL OR $2 = ANY (f.kinds)) "
+				   "ORDER BY f.first_seen DESC, f.fingerprint LIMIT 200")},
+	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant -fingerprint",
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
-		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
+		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.fingerprint, j.error_context, "
 					   "j.context, j.tenant",
-					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ")",
+					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ") AND ($6::int8 IS NULL OR f.fingerprint = $6)",
 					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
 					   "failed_at DESC, id DESC", DEAD_LAST)},
-	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than -fingerprint",
 	.sql = DEAD_MANY("retry_many")},
-	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than",
+	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than -fingerprint",
 	.sql = DEAD_MANY("delete_many")},
 
 	{"GET", "/api/queues", 0,

@@ -31,8 +31,8 @@
 static void statement_done(Statement *statement, PGresult *result, const char *why);
 static bool parameters_of(Request *request);
 static bool arguments_known(Request *request);
-static void append_members(PQExpBuffer sql, const Route *route, bool needed);
-static void append_list(PQExpBuffer sql, const char *members, bool needed);
+static void append_members(PQExpBuffer sql, const Request *request, bool needed);
+static void append_list(PQExpBuffer sql, const char *members, bool needed, bool hide);
 static void statement_left(Request *request);
 
 /* Check a query argument: an unknown name is an error. */
@@ -163,25 +163,29 @@ parameters_of(Request *request)
 }
 
 /*
- * Append an array of the allowed members, or of the required members, of a body.
+ * Append an array of the allowed members, or of the required members, of a body.  A member
+ * written -NAME is not allowed to callers with hidden payloads, like an argument -NAME.
  */
 static void
-append_members(PQExpBuffer sql, const Route *route, bool needed)
+append_members(PQExpBuffer sql, const Request *request, bool needed)
 {
+	const Route *route = request->route;
+	bool		hide = request->principal->hide_payload;
+
 	if (route->members_of_many != NULL)
 	{
 		appendPQExpBufferStr(sql, "CASE WHEN $1::jsonb ? 'ids' THEN ");
-		append_list(sql, route->members_of_many, needed);
+		append_list(sql, route->members_of_many, needed, hide);
 		appendPQExpBufferStr(sql, " ELSE ");
-		append_list(sql, route->members, needed);
+		append_list(sql, route->members, needed, hide);
 		appendPQExpBufferStr(sql, " END");
 	}
 	else
-		append_list(sql, route->members, needed);
+		append_list(sql, route->members, needed, hide);
 }
 
 static void
-append_list(PQExpBuffer sql, const char *members, bool needed)
+append_list(PQExpBuffer sql, const char *members, bool needed, bool hide)
 {
 	bool		first = true;
 
@@ -189,12 +193,14 @@ append_list(PQExpBuffer sql, const char *members, bool needed)
 	for (size_t length; *members != '\0'; members += length + (members[length] == ' '))
 	{
 		bool		must;
+		bool		guess;
 
 		length = strcspn(members, " ");
 		must = members[length - 1] == '!';
-		if (needed && !must)
+		guess = members[0] == '-';
+		if ((needed && !must) || (guess && hide))
 			continue;
-		appendPQExpBuffer(sql, "%s%.*s", first ? "" : ",", (int) (length - must), members);
+		appendPQExpBuffer(sql, "%s%.*s", first ? "" : ",", (int) (length - must - guess), members + guess);
 		first = false;
 	}
 	appendPQExpBufferStr(sql, "}'::text[]");
@@ -223,9 +229,9 @@ statement_begin(Request *request)
 		appendPQExpBufferStr(&sql, route->sql);
 		appendPQExpBufferStr(&sql, ") END, u.bad, u.lacks FROM (SELECT "
 							 "(SELECT k FROM jsonb_object_keys($1::jsonb) AS k WHERE NOT k = ANY (");
-		append_members(&sql, route, false);
+		append_members(&sql, request, false);
 		appendPQExpBufferStr(&sql, ") LIMIT 1) AS bad, (SELECT k FROM unnest(");
-		append_members(&sql, route, true);
+		append_members(&sql, request, true);
 		appendPQExpBufferStr(&sql, ") AS k WHERE $1::jsonb -> k IS NULL OR $1::jsonb -> k = 'null' LIMIT 1) AS lacks) AS u");
 		if (PQExpBufferDataBroken(sql))
 			fatal(EXIT_REFUSED, "out of memory");

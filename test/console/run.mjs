@@ -143,6 +143,50 @@ await test('selected dead letters are retried', async () => {
 	await page.shows('No dead letter matches these filters.');
 	is(sql(`SELECT count(*) FROM jobq.dead_letters WHERE kind = 'sorry'`), '0');
 });
+await test('of 300 dead letters of 6 causes, the new cause is found, and exactly its jobs are retried', async () => {
+	const letters = (more) => Number(sql(`SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble' ${more ?? ''}`));
+	const rows = (n) => page.until(`${n} rows`, `document.querySelectorAll("tbody tr").length === ${n}`);
+
+	sql(`SELECT jobq.create_queue('trouble', mode => 'consumer')`);
+	sql(`SELECT jobq.enqueue('call', jsonb_build_object('n', i), queue => 'trouble') FROM generate_series(1, 300) i`);
+	while (letters() < 300)
+		sql(`SELECT jobq.reject(r.id, r.token, format('%s: no answer for order %s <b>', (ARRAY['card declined', 'address unknown', 'limit reached', 'name taken', 'page missing', 'host unreachable'])
+			[CASE WHEN (r.payload ->> 'n')::int % 15 = 0 THEN 6 ELSE 1 + (r.payload ->> 'n')::int % 5 END], r.id)) FROM jobq.reserve('{trouble}', max => 300, wait => '1 min') r`);
+	sql(`UPDATE jobq_internal.dead_letter SET errors = jsonb_set(errors, '{0,at}', to_jsonb(now() - interval '3 h')) WHERE kind = 'call' AND error NOT LIKE 'host%'`);
+	await go('failures');
+	await page.value('document.querySelector("form.filters input[name=queue]").focus()');
+	await page.type('trouble');
+	await page.key('Enter', 13);
+	await page.until('the filter is in the address', 'location.hash === "#/failures?queue=trouble&kind=" || location.hash === "#/failures?queue=trouble"');
+	await rows(6);
+	is(await page.value('[...document.querySelectorAll("tbody tr")].map((r) => /\\bnew\\b/.test(r.innerText)).join()'), 'true,false,false,false,false,false');
+	is(await page.value('document.querySelector("tbody th").innerText.includes("host unreachable: no answer for order")'), true);
+	writeFileSync(join(folder, 'failures-trouble.png'), await page.picture());
+	// its dead letters, and no others
+	await page.click('20 dead letters');
+	await rows(20);
+	await page.value('history.back()');
+	await rows(6);
+	await page.value('document.querySelector("tbody tr summary").click()');
+	await page.click('Retry dead letters');
+	await page.until('it tells the number', 'document.querySelector("dialog[open]")?.textContent.includes("Retry 20 dead letters of queue \\"trouble\\" with this error?")');
+	await answer('Retry all');
+	await page.shows('20 jobs will run again.');
+	is(sql(`SELECT count(*) || ' ' || bool_and(errors -> -1 ->> 'message' LIKE 'host unreachable%') FROM jobq.live_jobs WHERE queue = 'trouble'`), '20 true');
+	is(letters(), 280);
+	// and another cause is deleted
+	const unknown = letters(`AND error LIKE 'address unknown%'`);
+
+	await page.until('its number', `[...document.querySelectorAll("tbody tr")].some((r) => r.innerText.includes("address unknown"))`);
+	await page.value('[...document.querySelectorAll("tbody tr")].find((r) => r.innerText.includes("address unknown")).querySelector("summary").click()');
+	await page.value('[...document.querySelectorAll("tbody tr")].find((r) => r.innerText.includes("address unknown")).querySelector("button[data-action=delete-all]").click()');
+	await answer('Delete all');
+	await page.shows(`${unknown} dead letters deleted.`);
+	await rows(5);
+	is(letters(), 280 - unknown);
+	is(letters(`AND error LIKE 'address unknown%'`), 0);
+	sql(`SELECT jobq.delete_many(queue => 'trouble'), jobq.cancel_many(queue => 'trouble', state => 'waiting')`);
+});
 await test('an id beyond 2^53 is that of no other job', async () => {
 	for (const id of ['9007199254740992', '9007199254740993']) {
 		const made = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"which": "${id}"}', tags => '{exact}')`);
@@ -392,7 +436,7 @@ await test('jobs are searched', async () => {
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
 const bad = sql(`SELECT id FROM jobq.dead_letters WHERE kind = 'evil' LIMIT 1`);
 const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
-const views = ['overview', 'queues', 'jobs', 'dead', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
+const views = ['overview', 'queues', 'jobs', 'failures', 'dead', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
 const names = new Map([[`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
 
 for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
@@ -459,7 +503,7 @@ await test('a role is offered what it may do, and told what it may not see', asy
 	};
 
 	await logIn('vera');
-	for (const [to, text] of [['dead', 'evil'], [`job/${bad}`, 'may not see the payload'], ['schedules', 'Europe/Madrid'], ['queues', 'mail'], [`batch/${flow}`, 'goods']]) {
+	for (const [to, text] of [['dead', 'evil'], ['failures', 'it broke'], [`job/${bad}`, 'may not see the payload'], ['schedules', 'Europe/Madrid'], ['queues', 'mail'], [`batch/${flow}`, 'goods']]) {
 		await view(to, text);
 		is(`${to}: ${await other.value('[...document.querySelectorAll("main button, main summary, main input[type=checkbox]")].map((e) => e.textContent).join()')}`, `${to}: `);
 	}

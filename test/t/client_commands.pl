@@ -289,8 +289,42 @@ is($drawn, qq{list  completed  job N
 └─ each  completed  job N  3 of 3 elements
    └─ all  completed  job N}, 'a step with elements is drawn');
 
+# Of 300 dead letters of 6 causes, the new cause of the last hour is found, and exactly its jobs run again.
+sql(q{SELECT jobq.create_queue('trouble', mode => 'consumer', open => true);
+CREATE PROCEDURE fail_many(ahead interval, n int, causes text[]) LANGUAGE plpgsql AS $$
+DECLARE
+	job record;
+BEGIN
+	PERFORM jobq.test_clock(ahead);
+	PERFORM jobq.enqueue('call', queue => 'trouble') FROM generate_series(1, n);
+	COMMIT;
+	WHILE n > 0 LOOP
+		FOR job IN SELECT * FROM jobq.reserve('{trouble}', max => 300, wait => '1 min') LOOP
+			PERFORM jobq.reject(job.id, job.token, format('%s: no answer for order %s', causes[1 + job.id % cardinality(causes)], job.id));
+			n := n - 1;
+		END LOOP;
+		COMMIT;
+	END LOOP;
+END $$});
+sql(q{CALL fail_many('0', 270, '{card declined,address unknown,limit reached,name taken,page missing}')});
+sql(q{CALL fail_many('3 h', 20, '{host unreachable}')});
+sql(q{CALL fail_many('3 h', 10, '{card declined}')});
+($out) = run_jobq(qw(failures --queue trouble --kind call));
+is(scalar(() = $out =~ /no answer for order/g), 6, 'six causes');
+like($out, qr/\A[^\n]*first_seen[^\n]*\n(?:-.*\n)?[^\n]*JQ005 .* 20 +20 +20 .*host unreachable: no answer for order \d+$/m, 'the new cause comes first');
+like($out, qr/ 64 +10 +64 .*card declined/, 'an old one that goes on');
+my $new = sql(q{SELECT string_agg(f ->> 'fingerprint', ' ') FROM jsonb_array_elements($x$}
+	. (run_jobq('failures', '--newer-than', '1 hour', '-q', 'trouble', '--json'))[0] . q{$x$) f});
+like($new, qr/^\d+$/, 'and is the only one first seen in the last hour');
+is(scalar(() = (run_jobq('dead', '--fingerprint', $new, '-n', 100))[0] =~ /host unreachable/g), 20, 'its dead letters');
+is_output([ 'retry-many', '--fingerprint', $new ], '20', 'its jobs run again');
+is(sql(q{SELECT count(*), bool_and(error LIKE 'host unreachable%') FROM jobq.live_jobs WHERE queue = 'trouble'}), '20|t', 'and no others');
+is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), '280', 'the others are left');
+is_refused([qw(retry-many --fingerprint x)], qr/invalid input syntax for type bigint: "x"/, 1, 'a fingerprint that is none');
+sql(q{SELECT jobq.cancel_many(queue => 'trouble', state => 'waiting'), jobq.delete_many(queue => 'trouble'), jobq.test_clock('0')});
+
 # Each command with a list prints a table or JSON.
-foreach my $command (qw(list dead queues kinds workers schedules batches))
+foreach my $command (qw(list failures dead queues kinds workers schedules batches))
 {
 	is((run_jobq($command))[2], 0, "$command: exit status");
 	is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq($command, '--json'))[0] . q{$x$)}), 'array', "$command as JSON");
@@ -299,7 +333,7 @@ foreach my $command (qw(list dead queues kinds workers schedules batches))
 # Control characters in a job do not reach the terminal.
 sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07\u009b2J\njobq: all is well')});
 sql(q{SELECT jobq.wait_queue('default', '5 min')});
-foreach my $words ([qw(list)], [qw(dead)], [ 'show', sql('SELECT max(id) FROM jobq.dead_letters') ])
+foreach my $words ([qw(list)], [qw(dead)], [qw(failures)], [ 'show', sql('SELECT max(id) FROM jobq.dead_letters') ])
 {
 	my $shown = (run_jobq(@$words, '--color=always'))[0];
 

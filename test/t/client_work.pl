@@ -102,6 +102,17 @@ foreach (
 	sql("SELECT jobq.cancel($id)") unless $expected =~ /^(completed|dead)/;
 }
 ok(wait_for_exit(slurp_file("$dir/left") + 0), 'what a command leaves behind is ended');
+
+# Errors of commands are grouped by the error, without values: of a stack trace, by its last line.
+my $trace = q{printf 'at work\nTraceback (most recent call last):\n  File "a.py", line %d\n%s\n' $JOBQ_ID "};
+for my $error ('ValueError: no order $JOBQ_ID', 'ValueError: no order $JOBQ_ID', 'KeyError: \'$JOBQ_ID\'')
+{
+	sql(q{SELECT jobq.enqueue('traced', queue => 'b')});
+	work('b', "$trace$error\" >&2; exit 100", '--once', '--quiet');
+}
+is(sql(q{SELECT string_agg(regexp_replace(split_part(message, E'\n', 4), '\d+', 'N') || ' ' || dead, ', ' ORDER BY dead) FROM jobq.failures WHERE kinds = '{traced}'}),
+	q{KeyError: 'N' 1, ValueError: no order N 2}, 'errors of commands are grouped');
+sql(q{SELECT jobq.delete_many(kind => 'traced')});
 $id = job('a', '"' . 'x' x 1_000_000 . '"');
 work('a', 'head -c 1 >/dev/null', '--once');
 is(outcome($id), 'completed|1', 'a payload that is not read');
