@@ -29,7 +29,7 @@
 #include "attempt/attempt.h"
 
 /* How long to wait for the scheduler to load new limits, in milliseconds. */
-#define PATIENCE_MS	10000
+#define LOAD_TIMEOUT_MS	10000
 #define PAUSE_MS	10L
 
 static bool lock_group(Relation rel, const JobqJob *job);
@@ -37,7 +37,7 @@ static void unlock_group(Relation rel, const JobqJob *job);
 
 /*
  * Return this database once its scheduler has loaded limits and leases, or NULL without a
- * scheduler.  Waits up to PATIENCE_MS.  Raises an error if limits or leases have not been
+ * scheduler.  Waits up to LOAD_TIMEOUT_MS.  Raises an error if limits or leases have not been
  * loaded by then.  The caller holds no lock.
  */
 JobqDatabase *
@@ -47,7 +47,7 @@ jobq_loaded_database(void)
 	JobqDatabase *db;
 
 	AssertUnlocked();
-	for (int waited = 0; waited < PATIENCE_MS; waited += PAUSE_MS)
+	for (int waited = 0; waited < LOAD_TIMEOUT_MS; waited += PAUSE_MS)
 	{
 		if (!jobq_has_scheduler(&db))
 			return NULL;

@@ -143,7 +143,7 @@ jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
 /*
  * True if one of the queues has an unranked lane with jobs, as in a new queue.  The caller
  * then waits a moment, because otherwise jobs of later queues would come first.  Each true
- * result uses up one unit of reservation->patience.  Takes db->lock in shared mode.
+ * result uses up one unit of reservation->checks_left.  Takes db->lock in shared mode.
  */
 bool
 jobq_reserver_unranked(Reservation *reservation)
@@ -151,7 +151,7 @@ jobq_reserver_unranked(Reservation *reservation)
 	JobqDatabase *db = reservation->db;
 	bool		unranked = false;
 
-	if (reservation->patience <= 0)
+	if (reservation->checks_left <= 0)
 		return false;
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int q = 0; q < reservation->taker.nqueues && !unranked; q++)
@@ -165,14 +165,14 @@ jobq_reserver_unranked(Reservation *reservation)
 	}
 	LWLockRelease(db->lock);
 	if (unranked)
-		reservation->patience--;
+		reservation->checks_left--;
 	return unranked;
 }
 
 /*
  * True if the scheduler may still bring jobs to one of the queues: a lane is unread, or is
  * being read.  The caller then waits a moment before it reports an empty queue.  Each call
- * uses up one unit of reservation->patience; false if none is left.  Takes db->lock in shared
+ * uses up one unit of reservation->checks_left; false if none is left.  Takes db->lock in shared
  * mode.
  */
 bool
@@ -182,7 +182,7 @@ jobq_reserver_coming(Reservation *reservation)
 	TimestampTz now = jobq_now();
 	bool		coming = false;
 
-	if (reservation->patience-- <= 0)
+	if (reservation->checks_left-- <= 0)
 		return false;
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int q = 0; q < reservation->taker.nqueues && !coming; q++)

@@ -58,7 +58,7 @@ typedef struct Reservation
 	int64		lease_ms;
 	int			held;			/* the consumer's other jobs; < 0: unknown */
 	int64		token;			/* of the jobs popped last, or 0 */
-	int			patience;		/* empty checks left before giving up */
+	int			checks_left;	/* empty checks left before giving up */
 	uint32		grants;			/* JobqOffers.grants at the role check */
 	const char *consumer;
 	inet_struct client;

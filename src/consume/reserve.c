@@ -48,10 +48,10 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 
 /*
  * If a call finds no job while the scheduler has unread lanes, the call checks again, up to
- * PATIENCE times, MOMENT_MS milliseconds apart.  The scheduler needs some milliseconds, and
+ * MAX_EMPTY_CHECKS times, MOMENT_MS milliseconds apart.  The scheduler needs some milliseconds, and
  * more if all processors of the machine are busy.
  */
-#define PATIENCE		200
+#define MAX_EMPTY_CHECKS		200
 #define MOMENT_MS		5L
 
 static void parse_queues(Reservation *reservation, ArrayType *queues);
@@ -600,7 +600,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 							   MAX_RESERVE_WAIT_MS);
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
-	reservation.patience = PATIENCE;
+	reservation.checks_left = MAX_EMPTY_CHECKS;
 	reservation.plain = jobq_reserver_plain(fcinfo);
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);

@@ -26,7 +26,7 @@
 static const int64 width[JOBQ_LEVELS] = {1, SECS_PER_MINUTE, SECS_PER_HOUR, SECS_PER_DAY};
 
 /* A step back of up to this many seconds does not count as a changed clock. */
-#define PATIENCE	10
+#define IGNORED_STEP	10
 
 /*
  * Advance the calendar to now, and remove the slots that have passed.  True if the clock was
@@ -43,9 +43,9 @@ jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 	 * A process that read the clock first may come second, also if the clock
 	 * was put forward in between.
 	 */
-	if (second < last - PATIENCE)
+	if (second < last - IGNORED_STEP)
 		second = jobq_now() / USECS_PER_SEC;
-	if (second <= last && second >= last - PATIENCE)
+	if (second <= last && second >= last - IGNORED_STEP)
 		return false;
 	calendar->second = second;
 	if (second < last)

@@ -22,7 +22,7 @@
 #define MINUTES_OF_DAY	(24 * 60)
 
 /* A clock that was put back by up to this many minutes is ignored. */
-#define PATIENCE		10
+#define IGNORED_STEP		10
 
 /* Clear the slots from the one after "last" to "next". */
 static void
@@ -64,7 +64,7 @@ jobq_past_slot_merge(JobqPastSlot *into, const JobqPastSlot *from)
 }
 
 /*
- * Advance to the minute of now.  If the clock was put back by more than PATIENCE minutes, the
+ * Advance to the minute of now.  If the clock was put back by more than IGNORED_STEP minutes, the
  * history begins anew.
  */
 void
@@ -74,13 +74,13 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 	int64		last = history->minute;
 	const JobqPastSlot *ended = &history->minutes[last % JOBQ_MINUTES];
 
-	if (minute == last || (minute < last && minute >= last - PATIENCE))
+	if (minute == last || (minute < last && minute >= last - IGNORED_STEP))
 		return;
 	if (minute < last)
 	{
 		/* the caller may have read the clock before it was put forward */
 		minute = jobq_now() / USECS_PER_MINUTE;
-		if (minute >= last - PATIENCE)
+		if (minute >= last - IGNORED_STEP)
 			return;
 		memset(history, 0, sizeof(JobqHistory));
 		history->minute = minute;

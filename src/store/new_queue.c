@@ -30,7 +30,7 @@
 #include "store/store.h"
 
 /* Milliseconds to wait for another transaction creating the queue. */
-#define CREATE_PATIENCE	5000
+#define CREATE_TIMEOUT	5000
 
 static TransactionId creator_of(const char *name);
 static bool insert_row(const char *name, const char *mode, bool open,
@@ -66,7 +66,7 @@ creator_of(const char *name)
 
 /*
  * Insert the queue's row.  If another transaction (creator) is inserting the row, wait for its
- * end, but at most CREATE_PATIENCE, because the transaction may stay open for ever.  Returns
+ * end, but at most CREATE_TIMEOUT, because the transaction may stay open for ever.  Returns
  * false if the other transaction has created the queue.
  */
 static bool
@@ -84,8 +84,8 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
 	int			nestlevel = NewGUCNestLevel();
 	volatile bool inserted = false;
 
-	if (LockTimeout == 0 || LockTimeout > CREATE_PATIENCE)
-		(void) set_config_option("lock_timeout", CppAsString2(CREATE_PATIENCE),
+	if (LockTimeout == 0 || LockTimeout > CREATE_TIMEOUT)
+		(void) set_config_option("lock_timeout", CppAsString2(CREATE_TIMEOUT),
 								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 								 true, 0, false);
 	jobq_cache_keep(true);
@@ -125,7 +125,7 @@ insert_row(const char *name, const char *mode, bool open, const char *made_by,
  * Create a queue with default settings.  mode: or NULL for the default.  open: whether the
  * queue is open to all producers.  made_by: the role for which the queue is counted, or NULL.
  * Returns false if the name exists.  Waits for another transaction creating the same queue, at
- * most CREATE_PATIENCE milliseconds.  ERROR after this time, or if the name is invalid.
+ * most CREATE_TIMEOUT milliseconds.  ERROR after this time, or if the name is invalid.
  */
 bool
 jobq_insert_queue(const char *name, const char *mode, bool open,
