@@ -195,13 +195,61 @@ extern char *jobq_address_text(const inet_struct *address);
 #define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
 
 /* src/base/clock.c */
-extern int64 *jobq_clock_offset;
+
+/* How jobq.test_clock() has moved the two clocks, in microseconds. */
+typedef struct JobqClockShift
+{
+	int64		offset;			/* of jobq_now() from the system's clock */
+	int64		passed;			/* of jobq_steady(): all steps forward
+								 * together */
+} JobqClockShift;
+
+/* A time of jobq_steady(), in microseconds. */
+typedef int64 JobqSteady;
+
+extern JobqClockShift *jobq_clock_shift;
 extern TimestampTz jobq_last_now;
 extern TimestampTz jobq_now(void);
+extern int64 jobq_time_since_boot(void);
+extern JobqSteady jobq_steady(void);
+extern TimestampTz jobq_steady_due(JobqSteady at, TimestampTz now);
+extern bool jobq_once_in(JobqSteady *last, int64 us);
 extern TimestampTz jobq_statement_start(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);
 extern TimestampTz jobq_later(TimestampTz at, int64 ms);
+
+/* src/base/pause.c */
+
+/* Why a process pauses.  The table in pause.c has the lengths of the pauses. */
+typedef enum JobqPauseReason
+{
+	PAUSE_DUTY_LOCKED,
+	PAUSE_JOB_LOCKED,
+	PAUSE_JOB_FAILED,
+	PAUSE_TASK_LOCKED,
+	PAUSE_ROLE_LOCKED,
+	PAUSE_NO_SLOT,
+	PAUSE_ROLE_TROUBLE,
+	PAUSE_NOTIFY_LOCKED,
+	PAUSE_ARCHIVE_FAILED,
+	PAUSE_OPEN_TRANSACTIONS,
+	PAUSE_SCHEDULER_FAILED,
+	PAUSE_WORKER_REST,
+	PAUSE_WORKER_REST_CHECK,
+} JobqPauseReason;
+
+/* A pause.  All zero: no pause yet. */
+typedef struct JobqPause
+{
+	int			n;				/* pauses in a row */
+	JobqSteady	until;
+} JobqPause;
+
+extern int64 jobq_pause_length(JobqPauseReason reason, int n);
+extern int64 jobq_pause_longest(JobqPauseReason reason);
+extern void jobq_pause_begin(JobqPause *pause, JobqPauseReason reason);
+extern TimestampTz jobq_pause_due(const JobqPause *pause, TimestampTz now);
 
 /* src/base/text.c */
 struct StringInfoData;

@@ -7,23 +7,33 @@
  * advance the time for the whole cluster by jobq.test_clock().  A schedule of months then
  * passes without sleeping.
  *
+ * The time of day may be put back or forward.  Pauses and timers that exist in memory only use
+ * jobq_steady(), which runs evenly.
+ *
  * src/base/clock.c
  *
  *-------------------------------------------------------------------------
  */
 #include "base/base.h"
 
+#include <time.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#ifdef CLOCK_BOOTTIME
+#define STEADY_CLOCK	CLOCK_BOOTTIME
+#else
+#define STEADY_CLOCK	CLOCK_MONOTONIC
+#endif
 
 PG_FUNCTION_INFO_V1(jobq_clock);
 
-/* Offset from the system's time in microseconds; in shared memory if available. */
-static int64 no_offset = 0;
-int64	   *jobq_clock_offset = &no_offset;
+/* In shared memory if available. */
+static JobqClockShift no_shift = {0};
+JobqClockShift *jobq_clock_shift = &no_shift;
 
 /* The last result of jobq_now(). */
 TimestampTz jobq_last_now = 0;
@@ -33,15 +43,64 @@ TimestampTz
 jobq_now(void)
 {
 	jobq_last_now = GetCurrentTimestamp();
-	jobq_last_now += *jobq_clock_offset;
+	jobq_last_now += jobq_clock_shift->offset;
 	return jobq_last_now;
+}
+
+/*
+ * Return the microseconds since the machine was started.  Includes the time in which the
+ * machine was suspended, if the system can tell.
+ */
+int64
+jobq_time_since_boot(void)
+{
+	struct timespec t;
+
+	if (clock_gettime(STEADY_CLOCK, &t) != 0)
+		elog(ERROR, "could not read the time since boot: %m");
+	return t.tv_sec * USECS_PER_SEC + t.tv_nsec / 1000;
+}
+
+/*
+ * Return the time of the steady clock, which starts with the machine and never steps back.
+ * The time that a test lets pass by jobq.test_clock() passes here as well.
+ */
+JobqSteady
+jobq_steady(void)
+{
+	return jobq_time_since_boot() + jobq_clock_shift->passed;
+}
+
+/*
+ * Convert a time of the steady clock to a time of day, counted from "now".  A time in the past
+ * becomes "now".
+ */
+TimestampTz
+jobq_steady_due(JobqSteady at, TimestampTz now)
+{
+	return now + Max(at - jobq_steady(), 0);
+}
+
+/*
+ * Allow something once in this number of microseconds: true if *last is longer ago, or 0.
+ * Sets *last to the current time then.
+ */
+bool
+jobq_once_in(JobqSteady *last, int64 us)
+{
+	JobqSteady	now = jobq_steady();
+
+	if (*last != 0 && now < *last + us)
+		return false;
+	*last = now;
+	return true;
 }
 
 /* Return the start time of the current statement, without reading the clock. */
 TimestampTz
 jobq_statement_start(void)
 {
-	return GetCurrentStatementStartTimestamp() + *jobq_clock_offset;
+	return GetCurrentStatementStartTimestamp() + jobq_clock_shift->offset;
 }
 
 /*

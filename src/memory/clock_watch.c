@@ -16,8 +16,6 @@
  */
 #include "base/base.h"
 
-#include <time.h>
-
 #include "utils/timestamp.h"
 
 #include "memory/memory.h"
@@ -33,23 +31,6 @@
 #define GOOD_GAP	1000
 #define MAX_TRIES	5
 
-/* A suspended machine is no step of the clock, if the system can tell the difference. */
-#ifdef CLOCK_BOOTTIME
-#define STEADY_CLOCK	CLOCK_BOOTTIME
-#else
-#define STEADY_CLOCK	CLOCK_MONOTONIC
-#endif
-
-static int64
-steady_time(void)
-{
-	struct timespec t;
-
-	if (clock_gettime(STEADY_CLOCK, &t) != 0)
-		elog(ERROR, "could not read the time since boot: %m");
-	return t.tv_sec * USECS_PER_SEC + t.tv_nsec / 1000;
-}
-
 /*
  * Return the current offset, from the pair of readings with the least time in between.
  * *steady gets the time since boot.  Both are in microseconds.
@@ -62,9 +43,9 @@ read_offset(int64 *steady)
 
 	for (int i = 0; i < MAX_TRIES && least > GOOD_GAP; i++)
 	{
-		int64		before = steady_time();
-		int64		now = GetCurrentTimestamp() + *jobq_clock_offset;
-		int64		after = steady_time();
+		int64		before = jobq_time_since_boot();
+		int64		now = GetCurrentTimestamp() + jobq_clock_shift->offset;
+		int64		after = jobq_time_since_boot();
 
 		if (after - before >= least)
 			continue;

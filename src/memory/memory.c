@@ -169,7 +169,7 @@ jobq_shmem_startup(void)
 			init_areas(JOBQ_AREA_OF_DATABASE, db, &at);
 		}
 	}
-	jobq_clock_offset = &jobq_shared->clock_offset;
+	jobq_clock_shift = &jobq_shared->clock_shift;
 	LWLockRelease(AddinShmemInitLock);
 	return !found;
 }

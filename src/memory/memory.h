@@ -72,9 +72,9 @@ typedef struct JobqTrouble
 	char		what[64];		/* "the scheduler cannot ..."; "": unused */
 	char		error[192];
 	TimestampTz since;			/* time of the first failure */
-	TimestampTz until;			/* cleared then, if no failure follows; 0:
+	JobqSteady	until;			/* cleared then, if no failure follows; 0:
 								 * cleared */
-	TimestampTz told_at;		/* when this error was last logged */
+	JobqSteady	told_at;		/* when this error was last logged */
 	int64		failures;		/* since the first failure */
 } JobqTrouble;
 
@@ -94,16 +94,16 @@ typedef struct JobqDatabase
 	int			scheduler_pid;
 	pg_atomic_uint32 calls;		/* number of wake-ups of the scheduler */
 	bool		stop;			/* DDL on the database: processes must leave */
-	TimestampTz stop_until;		/* ... and stay away until this time */
-	TimestampTz retry_at;		/* start no scheduler before this time */
+	JobqSteady	stop_until;		/* ... and stay away until this time */
+	JobqSteady	retry_at;		/* start no scheduler before this time */
 	int			failures;		/* schedulers in a row that died early */
 	bool		absent;			/* the extension is not installed there */
 	int			nworkers;		/* number of workers at the last count */
 	int			ndead;			/* slots in state JOBQ_SLOT_DEAD; may be read
 								 * without the lock */
-	TimestampTz wants_since;	/* since when a process slot is missing; 0:
+	JobqSteady	wants_since;	/* since when a process slot is missing; 0:
 								 * none is */
-	TimestampTz wants_at;		/* when the scheduler last reported this */
+	JobqSteady	wants_at;		/* when the scheduler last reported this */
 
 	/*
 	 * Set to a new value under both locks each time this slot is assigned to
@@ -285,10 +285,10 @@ typedef struct JobqShared
 	uint64		pokes;			/* number of such requests since the start */
 	uint64		pokes_seen;		/* requests seen by the last check */
 	TimestampTz restored_at;	/* last time a restore created the extension */
-	TimestampTz refused_at;		/* last time the server had no slot for a
+	JobqSteady	refused_at;		/* last time the server had no slot for a
 								 * process */
 
-	int64		clock_offset;	/* microseconds; see clock.c */
+	JobqClockShift clock_shift; /* of jobq.test_clock() */
 	JobqClock	clock;			/* protected by its own mutex */
 	int64		lives;			/* assignments of database slots so far */
 

@@ -51,7 +51,7 @@
  */
 #define AWAY_SECONDS	10
 #define WAIT_SECONDS	5
-#define PATIENCE_SECONDS	2
+#define TERMINATE_SECONDS	2
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
@@ -108,14 +108,14 @@ database_to_leave(Node *stmt)
 
 /*
  * Ask all jobq processes to leave the database, and wait up to WAIT_SECONDS for their exit.
- * Workers still attached after PATIENCE_SECONDS are terminated.
+ * Workers still attached after TERMINATE_SECONDS are terminated.
  */
 static void
 leave_database(Oid dboid)
 {
 	static uint32 wait_event = 0;
 	JobqDatabase *db = jobq_find_database(dboid);
-	TimestampTz start = GetCurrentTimestamp();
+	JobqSteady	start = jobq_steady();
 	bool		terminated = false;
 	int			index;
 
@@ -125,14 +125,14 @@ leave_database(Oid dboid)
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	db->stop = true;
-	db->stop_until = GetCurrentTimestamp() + AWAY_SECONDS * USECS_PER_SEC;
+	db->stop_until = jobq_steady() + AWAY_SECONDS * USECS_PER_SEC;
 	LWLockRelease(jobq_shared->lock);
 
 	for (;;)
 	{
 		bool		connected = false;
 		bool		terminate = !terminated &&
-			GetCurrentTimestamp() > start + PATIENCE_SECONDS * USECS_PER_SEC;
+			jobq_steady() > start + TERMINATE_SECONDS * USECS_PER_SEC;
 
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
 		if (db->scheduler != NULL)
@@ -155,7 +155,7 @@ leave_database(Oid dboid)
 		LWLockRelease(jobq_shared->lock);
 		terminated |= terminate;
 		if (!connected ||
-			GetCurrentTimestamp() > start + WAIT_SECONDS * USECS_PER_SEC)
+			jobq_steady() > start + WAIT_SECONDS * USECS_PER_SEC)
 			break;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

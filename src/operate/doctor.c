@@ -57,7 +57,7 @@ jobq_setup(PG_FUNCTION_ARGS)
 	values[3] = BoolGetDatum(jobq_shared != NULL && jobq_names_database());
 	values[4] = Int32GetDatum(jobq_pools_workers());
 	values[5] = Int64GetDatum(jobq_shared != NULL
-							  ? jobq_shared->clock_offset : 0);
+							  ? jobq_shared->clock_shift.offset : 0);
 	values[6] = Int64GetDatum(jobq_shared != NULL ? jobq_clock_ahead() : 0);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));

@@ -49,9 +49,9 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
  * between two requests; and waiting time of the last request, made only if lock_timeout is
  * longer.
  */
-#define PATIENCE		5000
+#define TOTAL_TIMEOUT		5000
 #define PAUSE			10
-#define LAST_PATIENCE	100
+#define LAST_LOCK_TIMEOUT	100
 
 /* Attribute number in jobq_internal.dead_letter. */
 #define LETTER_QUEUE_ID	6
@@ -197,16 +197,16 @@ still_used(const char *name)
 
 /*
  * Take the ExclusiveLock on jobq_internal.queue, waiting until no open transaction may have
- * added a job.  ERROR after PATIENCE milliseconds.
+ * added a job.  ERROR after TOTAL_TIMEOUT milliseconds.
  */
 static void
 lock_queues(const char *name)
 {
 	static uint32 wait_event = 0;
 	Oid			queues = jobq_relations()->queue;
-	int			patience = LockTimeout > 0 ? Min(LockTimeout, PATIENCE)
-		: PATIENCE;
-	TimestampTz start = GetCurrentTimestamp();
+	int			timeout = LockTimeout > 0 ? Min(LockTimeout, TOTAL_TIMEOUT)
+		: TOTAL_TIMEOUT;
+	JobqSteady	start = jobq_steady();
 	MemoryContext caller = CurrentMemoryContext;
 
 	do
@@ -218,12 +218,12 @@ lock_queues(const char *name)
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 PAUSE, jobq_wait_event(wait_event, "JobqDropQueue"));
 		ResetLatch(MyLatch);
-	} while (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience));
+	} while (jobq_steady() < start + timeout * INT64CONST(1000));
 
 	/* there may always be a producer, each for a short time only */
-	if (patience <= LAST_PATIENCE)
+	if (timeout <= LAST_LOCK_TIMEOUT)
 		still_used(name);
-	(void) set_config_option("lock_timeout", CppAsString2(LAST_PATIENCE),
+	(void) set_config_option("lock_timeout", CppAsString2(LAST_LOCK_TIMEOUT),
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true,
 							 0, false);
 	PG_TRY();

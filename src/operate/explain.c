@@ -244,7 +244,7 @@ static void
 workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 {
 	Crew		crew = {0};
-	TimestampTz refused_at;
+	JobqSteady	refused_at;
 
 	initStringInfo(&crew.busy);
 	for (int p = 0; p < jobq_pools()->npools; p++)
@@ -302,7 +302,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		explain_add(e, "places",
 					psprintf("all %d workers of \"jobq.max_workers\" are in use", crew.cluster),
 					"wait, or raise \"jobq.max_workers\", and restart the server");
-	else if (refused_at > jobq_now() - USECS_PER_MINUTE)
+	else if (refused_at != 0 && refused_at > jobq_steady() - USECS_PER_MINUTE)
 		explain_add(e, "places", "the server has no free slot for another worker process",
 					"wait, or raise \"max_worker_processes\", and restart the server");
 }

@@ -31,9 +31,13 @@ set_clock(Interval *ahead)
 	jobq_require_preload("jobq.test_clock()");
 	jobq_require_owner("put jobq's clock forward");
 	offset = jobq_interval_ms(ahead, "ahead", 0, JOBQ_MAX_DELAY_MS) * 1000;
-	if (offset == jobq_shared->clock_offset)
+	if (offset == jobq_shared->clock_shift.offset)
 		jobq_clock_confirm();
-	jobq_shared->clock_offset = offset;
+
+	/* pauses of the time that passes must be over when jobq_now() is later */
+	jobq_shared->clock_shift.passed += Max(offset - jobq_shared->clock_shift.offset, 0);
+	pg_memory_barrier();
+	jobq_shared->clock_shift.offset = offset;
 	(void) jobq_clock_look();
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		jobq_wake_scheduler(&jobq_shared->databases[i]);

@@ -191,6 +191,7 @@ jobq_scheduler_troubles(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	TimestampTz now = jobq_now();
+	JobqSteady	steady = jobq_steady();
 	JobqTrouble troubles[JOBQ_MAX_TROUBLES];
 	bool		nulls[4] = {0};
 
@@ -205,10 +206,11 @@ jobq_scheduler_troubles(PG_FUNCTION_ARGS)
 	{
 		Datum		values[lengthof(nulls)];
 
-		if (troubles[i].until < now)
+		if (troubles[i].until < steady)
 			continue;
 		values[0] = CStringGetTextDatum(troubles[i].what);
-		values[1] = TimestampTzGetDatum(troubles[i].since);
+		/* the clock may have been put back */
+		values[1] = TimestampTzGetDatum(Min(troubles[i].since, now));
 		values[2] = Int64GetDatum(troubles[i].failures);
 		values[3] = CStringGetTextDatum(troubles[i].error);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

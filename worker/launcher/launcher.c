@@ -34,9 +34,8 @@
 
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
-/* Pause between attempts to start a failing scheduler, in milliseconds. */
-#define FIRST_PAUSE		1000
-#define LAST_PAUSE		60000
+/* Microseconds until another check, if no slot or no process is free. */
+#define NONE_FREE		USECS_PER_SEC
 
 /* Number of starts after which a scheduler counts as failing. */
 #define SLOW_STARTS		4
@@ -49,9 +48,10 @@ static List *without = NIL;
 
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
+static long milliseconds(int64 us);
 static long look_at_databases(void);
 static long save_stats(void);
-static long start_schedulers(const List *dboids, TimestampTz now);
+static long start_schedulers(const List *dboids);
 static long leave_database(int index);
 static JobqDatabase *take_place(Oid dboid, long *pause);
 static bool all_settled(void);
@@ -159,6 +159,12 @@ read_flight_recorder(void)
 	jobq_shared->flight_read = true;
 }
 
+static long
+milliseconds(int64 us)
+{
+	return us <= 0 ? 0 : (us + 999) / 1000;
+}
+
 /*
  * Save the statistics once a minute, if they have changed.  Returns the time until the next
  * call, in milliseconds.
@@ -166,18 +172,12 @@ read_flight_recorder(void)
 static long
 save_stats(void)
 {
-	static TimestampTz last = 0;
-	TimestampTz now = jobq_now();
-	TimestampTz next = last + USECS_PER_MINUTE;
+	static JobqSteady last = 0;
+	bool		first = last == 0;
 
-	if (last == 0 || now < last || now >= next)
-	{
-		if (last != 0)
-			jobq_stats_save();
-		last = now;
-		next = now + USECS_PER_MINUTE;
-	}
-	return TimestampDifferenceMilliseconds(now, next);
+	if (jobq_once_in(&last, USECS_PER_MINUTE) && !first)
+		jobq_stats_save();
+	return milliseconds(last + USECS_PER_MINUTE - jobq_steady());
 }
 
 /*
@@ -188,7 +188,6 @@ static long
 look_at_databases(void)
 {
 	static MemoryContext context = NULL;
-	TimestampTz now = GetCurrentTimestamp();
 	List	   *dboids;
 	List	   *problems = NIL;
 	MemoryContext old;
@@ -206,7 +205,7 @@ look_at_databases(void)
 		if (OidIsValid(jobq_shared->databases[i].dboid) &&
 			!list_member_oid(dboids, jobq_shared->databases[i].dboid))
 			pause = Min(pause, leave_database(i));
-	pause = Min(pause, start_schedulers(dboids, now));
+	pause = Min(pause, start_schedulers(dboids));
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
 	return pause;
@@ -217,16 +216,17 @@ look_at_databases(void)
  * milliseconds.
  */
 static long
-start_schedulers(const List *dboids, TimestampTz now)
+start_schedulers(const List *dboids)
 {
 	static bool warned = false;
+	JobqSteady	now = jobq_steady();
 	long		pause = jobq_poll_interval * 1000L;
 	ListCell   *lc;
 
 	foreach(lc, dboids)
 	{
 		JobqDatabase *db = jobq_find_database(lfirst_oid(lc));
-		TimestampTz at;
+		JobqSteady	at;
 
 		if (db == NULL && list_member_oid(without, lfirst_oid(lc)))
 			continue;
@@ -236,7 +236,7 @@ start_schedulers(const List *dboids, TimestampTz now)
 		{
 			if (!all_settled())
 			{
-				pause = Min(pause, FIRST_PAUSE);
+				pause = Min(pause, milliseconds(NONE_FREE));
 				continue;
 			}
 			if (!warned)
@@ -252,33 +252,18 @@ start_schedulers(const List *dboids, TimestampTz now)
 		if (db->scheduler != NULL || db->absent)
 			continue;
 
-		/* the clock may have been put back */
-		at = db->retry_at = Min(db->retry_at, now + LAST_PAUSE * INT64CONST(1000));
-		if (db->stop)
-		{
-			db->stop_until = Min(db->stop_until, now + LAST_PAUSE * INT64CONST(1000));
-			at = Max(at, db->stop_until);
-		}
+		at = db->stop ? Max(db->retry_at, db->stop_until) : db->retry_at;
 		if (at <= now)
 		{
 			db->stop = false;
 			if (!start_scheduler(db))
-				at = now + FIRST_PAUSE * INT64CONST(1000);
+				at = now + NONE_FREE;
 			else
-			{
-				/*
-				 * the next check is due if the scheduler exits before it
-				 * works
-				 */
-				int64		wait = Min((int64) FIRST_PAUSE << Min(db->failures, 10),
-									   LAST_PAUSE);
-
-				db->failures++;
-				at = now + wait * 1000;
-			}
+				/* counts if the scheduler exits before it works */
+				at = now + jobq_pause_length(PAUSE_SCHEDULER_FAILED, ++db->failures);
 			db->retry_at = at;
 		}
-		pause = Min(pause, TimestampDifferenceMilliseconds(now, at));
+		pause = Min(pause, milliseconds(at - now));
 	}
 	return pause;
 }
@@ -408,21 +393,17 @@ leave_database(int index)
 static bool
 start_scheduler(JobqDatabase *db)
 {
-	static TimestampTz warned_at = 0;
+	static JobqSteady warned_at = 0;
 
 	if (scheduler_register(db - jobq_shared->databases))
 		return true;
 	places_make_way(db - jobq_shared->databases);
-	warned_at = Min(warned_at, GetCurrentTimestamp());
-	if (GetCurrentTimestamp() > warned_at + 60 * USECS_PER_SEC)
-	{
-		warned_at = GetCurrentTimestamp();
+	if (jobq_once_in(&warned_at, USECS_PER_MINUTE))
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start the jobq scheduler of database %u: out of background worker slots",
 						db->dboid),
 				 errhint("Raise \"%s\" and restart the server.",
 						 "max_worker_processes")));
-	}
 	return false;
 }

@@ -40,22 +40,19 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
  * checks this every LOOK_JOBS jobs: it multiplies its share of a processor by the number of
  * busy workers.  If the product is at least FULL of the processors, the worker rests.
  *
- * A resting worker checks whether it is needed, at first after REST_PAUSE milliseconds, and
- * later less often.  It cannot see whether the jobs of the others have begun to wait for
+ * A resting worker checks whether it is needed, at first after 2 milliseconds, and later less
+ * often.  It cannot see whether the jobs of the others have begun to wait for
  * something.  It therefore returns at the end of its rest, which is twice as long as the
  * previous rest if the processors were full all the time.
  */
 #define FULL			0.8
 #define LOOK_JOBS		32
-#define REST_PAUSE		2L
-#define LAST_REST_PAUSE	16L
-#define LAST_REST		1024L
 
 /* A worker with a longer job is not busy, in microseconds. */
-#define LONG_JOB		(REST_PAUSE * 1000)
+#define LONG_JOB		2000
 
 /* Milliseconds between two reports of a worker's statistics. */
-#define STATISTICS_PAUSE	20L
+#define BETWEEN_REPORTS	20L
 
 static JobqSlot *my_slot = NULL;
 
@@ -304,7 +301,7 @@ rest_if_crowded(void)
 {
 	static instr_time looked_at;
 	static int64 looked_cpu = -1;
-	static long most = REST_PAUSE;
+	static int	rests = 0;		/* in a row */
 	instr_time	took;
 	int64		cpu = jobq_processor_time();
 	int64		us;
@@ -319,12 +316,11 @@ rest_if_crowded(void)
 
 		if (busy > processors() && busy * share >= FULL * processors())
 		{
-			rest(most);
-			most = Min(2 * most, LAST_REST);
+			rest(jobq_pause_length(PAUSE_WORKER_REST, ++rests) / 1000);
 			cpu = jobq_processor_time();
 		}
 		else
-			most = REST_PAUSE;
+			rests = 0;
 	}
 	looked_cpu = cpu;
 	INSTR_TIME_SET_CURRENT(looked_at);
@@ -332,25 +328,25 @@ rest_if_crowded(void)
 
 /*
  * Sleep until the latch is set.  Report statistics before the sleep, but not for each of
- * several single jobs.  False if the latch was set within STATISTICS_PAUSE.
+ * several single jobs.  False if the latch was set within BETWEEN_REPORTS.
  */
 static bool
 sleep_until_called(void)
 {
 	static uint32 wait_event = 0;
-	static TimestampTz reported_at = 0;
+	static JobqSteady reported_at = 0;
 	bool		slept = true;
 
-	if (GetCurrentTimestamp() < reported_at + STATISTICS_PAUSE * 1000 &&
+	if (jobq_steady() < reported_at + BETWEEN_REPORTS * 1000 &&
 		(WaitLatch(MyLatch,
 				   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-				   STATISTICS_PAUSE,
+				   BETWEEN_REPORTS,
 				   jobq_wait_event(wait_event, "JobqWorker")) & WL_LATCH_SET))
 		slept = false;
 	else
 	{
 		pgstat_report_stat(true);
-		reported_at = GetCurrentTimestamp();
+		reported_at = jobq_steady();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 						 jobq_wait_event(wait_event, "JobqWorker"));
 	}
@@ -530,7 +526,7 @@ rest(long most)
 {
 	static uint32 wait_event = 0;
 	long		rested = 0;
-	long		pause = REST_PAUSE;
+	int			checks = 0;
 	JobqWakeList wake = {0};
 	int64		processor_time;
 	bool		measured = turn_measured(&processor_time);
@@ -547,6 +543,8 @@ rest(long most)
 	my_slot->resting = true;
 	do
 	{
+		long		pause = jobq_pause_length(PAUSE_WORKER_REST_CHECK, ++checks) / 1000;
+
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 pause, jobq_wait_event(wait_event, "JobqWorkerRest"));
@@ -558,7 +556,6 @@ rest(long most)
 			busy_workers() <= processors())
 			break;
 		my_slot->resting = true;
-		pause = Min(2 * pause, LAST_REST_PAUSE);
 	} while (true);
 }
 

@@ -36,11 +36,11 @@
 #define PAGE			100
 
 /*
- * Batches of a role kept in memory while they cannot be evaluated.  The next sweep
- * finds the rest; it comes after SWEEP_PAUSE microseconds.
+ * Batches of a role kept in memory while they cannot be evaluated.  A sweep after
+ * FORGOTTEN_AFTER microseconds finds the rest.
  */
 #define MAX_KEPT		500
-#define SWEEP_PAUSE		(10 * USECS_PER_SEC)
+#define FORGOTTEN_AFTER	(10 * USECS_PER_SEC)
 
 /* Ends of jobs, and new steps, kept for an evaluation.  Beyond this, it reads all. */
 #define MAX_NEWS		10000
@@ -66,9 +66,9 @@ typedef struct Wanted
 	dlist_node	node;			/* in all_wanted */
 	Oid			role;			/* or InvalidOid: unknown */
 	bool		alone;			/* must not share a transaction */
-	int			locked;			/* lock timeouts in a row */
+	JobqPause	pause;			/* after lock timeouts */
 	int64		bound;			/* see decide() */
-	TimestampTz at;
+	TimestampTz at;				/* wanted since then */
 	BatchNews	news;
 	BatchCancelled cancelled;
 } Wanted;
@@ -112,12 +112,12 @@ static int	max_strangers = 0;
 static Turn *turns = NULL;
 static int	nturns = 0;
 static int	next_turn = 0;
-static TimestampTz turns_until = 0;
-static TimestampTz turns_made = 0;
+static JobqSteady turns_until = 0;
+static JobqSteady turns_made = 0;
 static int64 turns_took = 0;	/* microseconds to compute the order */
 
 static int64 swept_to = 0;
-static TimestampTz sweep_at = 0;
+static JobqSteady sweep_at = 0;
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
@@ -178,10 +178,9 @@ static TimestampTz
 run(TimestampTz now)
 {
 	/* the clock may have been put back */
-	sweep_at = Min(sweep_at, now + jobq_poll_interval * USECS_PER_SEC);
 	if (wanted_at != DT_NOEND)
-		wanted_at = Min(wanted_at, now + SWEEP_PAUSE);
-	if ((my_db->batches_sweep || now >= sweep_at || swept_to > 0) &&
+		wanted_at = Min(wanted_at, now + FORGOTTEN_AFTER);
+	if ((my_db->batches_sweep || jobq_steady() >= sweep_at || swept_to > 0) &&
 		nturns - next_turn < PAGE)
 		sweep(now);
 	collect(now);
@@ -193,9 +192,7 @@ run(TimestampTz now)
 			FreeErrorData(edata);
 	}
 
-	turns_made = Min(turns_made, now);
-	turns_until = Min(turns_until, now + Max(TURNS_LAST, turns_took * TURNS_TIMES));
-	if (next_turn == nturns || now >= turns_until)
+	if (next_turn == nturns || jobq_steady() >= turns_until)
 		choose(now);
 	share_begin();
 	while (next_turn < nturns)
@@ -209,7 +206,7 @@ run(TimestampTz now)
 	}
 	if (swept_to > 0 || my_db->batches_sweep || my_db->batches_look)
 		return now;
-	return Min(wanted_at, sweep_at);
+	return Min(wanted_at, jobq_steady_due(sweep_at, now));
 }
 
 /*
@@ -227,7 +224,10 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 		dlist_push_tail(&all_wanted, &batch->node);
 		batch->role = InvalidOid;
 		batch->alone = false;
-		batch->locked = 0;
+		batch->pause = (JobqPause)
+		{
+			0
+		};
 		batch->bound = bound;
 		batch->at = now;
 		batch->news = (BatchNews)
@@ -248,7 +248,7 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 		strangers[nstrangers++] = id;
 	}
 	batch->bound = Max(batch->bound, bound);
-	wanted_at = Min(wanted_at, batch->at);
+	wanted_at = Min(wanted_at, jobq_pause_due(&batch->pause, now));
 	return batch;
 }
 
@@ -388,7 +388,7 @@ sweep(TimestampTz now)
 	/* cleared first: a request made meanwhile starts another sweep */
 	if (swept_to == 0)
 		my_db->batches_sweep = false;
-	sweep_at = now + jobq_poll_interval * USECS_PER_SEC;
+	sweep_at = jobq_steady() + jobq_poll_interval * USECS_PER_SEC;
 	edata = scheduler_try(read_page, &now);
 	if (edata == NULL)
 		return;
@@ -396,7 +396,7 @@ sweep(TimestampTz now)
 		ReThrowError(edata);
 	FreeErrorData(edata);
 	swept_to = 0;
-	sweep_at = now + USECS_PER_SEC;
+	sweep_at = jobq_steady() + USECS_PER_SEC;
 }
 
 /*
@@ -441,7 +441,7 @@ choose(TimestampTz now)
 		.hcxt = CurrentMemoryContext
 	};
 	HTAB	   *waiting;
-	TimestampTz began = GetCurrentTimestamp();
+	JobqSteady	began = jobq_steady();
 	dlist_mutable_iter iter;
 
 	nturns = next_turn = 0;
@@ -458,16 +458,14 @@ choose(TimestampTz now)
 	dlist_foreach_modify(iter, &all_wanted)
 	{
 		Wanted	   *batch = dlist_container(Wanted, node, iter.cur);
-		TimestampTz may = share_may(batch->role, batch->locked, now);
+		TimestampTz may = Max(share_may(batch->role, batch->pause.n, now),
+							  jobq_pause_due(&batch->pause, now));
 		bool		found;
 		Waiting    *role;
 
-		if (batch->locked > 0)
-			batch->at = Min(batch->at, share_retry(batch->locked, now));
-		may = Max(may, Min(batch->at, now + SWEEP_PAUSE));
 		if (may <= now)
 		{
-			share_add(turns, &nturns, batch->role, batch->locked, batch->at,
+			share_add(turns, &nturns, batch->role, batch->pause.n, batch->at,
 					  batch->id);
 			continue;
 		}
@@ -476,16 +474,16 @@ choose(TimestampTz now)
 		if (role->n > MAX_KEPT)
 		{
 			forget(batch);
-			sweep_at = Min(sweep_at, now + SWEEP_PAUSE);
+			sweep_at = Min(sweep_at, jobq_steady() + FORGOTTEN_AFTER);
 		}
 		else
 			wanted_at = Min(wanted_at, may);
 	}
 	hash_destroy(waiting);
 	share_order(turns, nturns);
-	turns_made = now;
-	turns_took = Max(Min(GetCurrentTimestamp() - began, TURNS_MOST), 0);
-	turns_until = now + Max(TURNS_LAST, turns_took * TURNS_TIMES);
+	turns_made = jobq_steady();
+	turns_took = Min(turns_made - began, TURNS_MOST);
+	turns_until = turns_made + Max(TURNS_LAST, turns_took * TURNS_TIMES);
 }
 
 /*
@@ -514,7 +512,7 @@ look(TimestampTz now)
 		};
 		parts[ndone] = (Part)
 		{
-			.role = batch->role,.locked = batch->locked,.arg = &looks[ndone]
+			.role = batch->role,.locked = batch->pause.n,.arg = &looks[ndone]
 		};
 		ndone++;
 		if (batch->alone)
@@ -642,11 +640,11 @@ decide(const Look *this, TimestampTz now)
 
 	if (this->outcome == LOOK_LATER)
 	{
-		batch->at = share_retry(++batch->locked, now);
-		wanted_at = Min(wanted_at, batch->at);
+		jobq_pause_begin(&batch->pause, PAUSE_TASK_LOCKED);
+		wanted_at = Min(wanted_at, jobq_pause_due(&batch->pause, now));
 		return;
 	}
-	batch->locked = 0;
+	batch->pause.n = 0;
 	batch->alone |= this->outcome == LOOK_ALONE;
 	if (this->outcome == LOOK_AGAIN || this->outcome == LOOK_ALONE ||
 		(this->outcome == LOOK_EACH && this->unseen) ||

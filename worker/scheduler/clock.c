@@ -51,11 +51,7 @@
  * timeout, in microseconds.
  */
 #define PAUSE_SHARE		4
-#define LOCKED_PAUSE	USECS_PER_SEC
-
-/* Microseconds before the pass is repeated; doubles each time. */
-#define FIRST_OPEN_PAUSE	USECS_PER_SEC
-#define LAST_OPEN_PAUSE		(600 * USECS_PER_SEC)
+#define AFTER_LOCK		USECS_PER_SEC
 
 /* A piece of a table. */
 typedef struct Piece
@@ -100,7 +96,7 @@ static int64 corrected = 0;
 
 /* The oldest transaction open when the pass, or its repetition, began. */
 static TransactionId oldest_open;
-static int64 open_pause = FIRST_OPEN_PAUSE;
+static int	repetitions = 0;
 
 /* A run reads MAX_BLOCKS blocks, or moves MAX_MOVED jobs. */
 Duty		clock_duty = {
@@ -123,7 +119,7 @@ clock_begin(int64 by)
 	}
 	my_db->ahead_by = by;
 	my_db->ahead_until = ReadNextTransactionId();
-	open_pause = FIRST_OPEN_PAUSE;
+	repetitions = 0;
 	table = 0;
 	block = 0;
 	after = 0;
@@ -278,7 +274,7 @@ run(TimestampTz now)
 	if (edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 	{
 		FreeErrorData(edata);
-		return now + LOCKED_PAUSE;
+		return now + AFTER_LOCK;
 	}
 	if (edata != NULL)
 	{
@@ -299,12 +295,7 @@ run(TimestampTz now)
 		return now + PAUSE_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
 	table = 0;
 	if (my_db->ahead_more == 0 && TransactionIdPrecedes(oldest_open, my_db->ahead_until))
-	{
-		TimestampTz next = now + open_pause;
-
-		open_pause = Min(2 * open_pause, LAST_OPEN_PAUSE);
-		return next;
-	}
+		return now + jobq_pause_length(PAUSE_OPEN_TRANSACTIONS, ++repetitions);
 	if (corrected > 0)
 		ereport(LOG,
 				(errmsg("the times of " INT64_FORMAT " jobs and unique keys were corrected",

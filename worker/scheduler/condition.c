@@ -28,7 +28,7 @@
  * Time limit for the evaluation of a condition, in milliseconds.  If the timeout is due
  * to a busy machine, the evaluation is repeated, up to MAX_TRIES.
  */
-#define PATIENCE		200
+#define TIMEOUT_MS		200
 #define MAX_TRIES		20
 
 #define SKIPPED_REASON	"skipped, as its condition does not hold"
@@ -151,7 +151,7 @@ ask_in_time(Question *question, bool *late)
 	for (int tries = 1;; tries++)
 	{
 		begun = own_time();
-		enable_timeout_after(STATEMENT_TIMEOUT, PATIENCE);
+		enable_timeout_after(STATEMENT_TIMEOUT, TIMEOUT_MS);
 		edata = scheduler_try_part(ask, question);
 		disable_timeout(STATEMENT_TIMEOUT, true);
 
@@ -166,7 +166,7 @@ ask_in_time(Question *question, bool *late)
 			hash_destroy(question->look->results);
 		question->look->results = NULL;
 		*late = edata->sqlerrcode == ERRCODE_QUERY_CANCELED;
-		if (!*late || own_time() >= begun + PATIENCE / 2 || tries == MAX_TRIES)
+		if (!*late || own_time() >= begun + TIMEOUT_MS / 2 || tries == MAX_TRIES)
 			break;
 	}
 	return edata;
@@ -221,7 +221,7 @@ condition_passed(StepLook *look, JobqStep *step, StepDone *done)
 		return false;
 	error.sqlerrcode = edata->sqlerrcode;
 	error.message = late
-		? psprintf("\"when\" of step \"%s\" took more than %d ms", step->name, PATIENCE)
+		? psprintf("\"when\" of step \"%s\" took more than %d ms", step->name, TIMEOUT_MS)
 		: psprintf("\"when\" of step \"%s\": %s", step->name, edata->message);
 	error.hint = edata->hint;
 	step_fail(look, step, &job, &error);

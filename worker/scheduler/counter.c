@@ -211,7 +211,7 @@ jobq_counter_main(Datum main_arg)
 	leave_if_unwanted();
 	BackgroundWorkerInitializeConnectionByOid(start.dboid, InvalidOid, 0);
 	process_pin_settings(false);
-	SetConfigOption("lock_timeout", LOCK_PATIENCE, PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", DUTY_LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "jobq counter",
 												ALLOCSET_DEFAULT_SIZES));
 	pgstat_report_activity(STATE_RUNNING, "jobq: counting the jobs");

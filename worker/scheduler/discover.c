@@ -38,9 +38,6 @@
 /* Index entries of a lane read one by one before a new index search. */
 #define STEPS			16
 
-/* The pause between two log messages about too few slots (microseconds). */
-#define TELL_PAUSE		USECS_PER_HOUR
-
 static TimestampTz forgotten_at = 0;	/* earliest next time */
 
 static TimestampTz run(TimestampTz now);
@@ -48,7 +45,7 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static TimestampTz forgotten_due(void);
 static void discover(bool reset, bool forgotten);
 static uint32 prepare_lanes(bool reset, bool forgotten);
-static void tell_crowded(TimestampTz now);
+static void tell_crowded(void);
 static bool next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun,
 					  IndexPosition *at);
 
@@ -93,7 +90,7 @@ run(TimestampTz now)
 		forgotten_at = jobq_now() + Min(FORGOTTEN_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took),
 										FORGOTTEN_PAUSE);
 	if (my_db->ready->crowded)
-		tell_crowded(now);
+		tell_crowded();
 	return now + OVERFLOW_PAUSE;
 }
 
@@ -120,14 +117,13 @@ forgotten_due(void)
  * Log that lanes find no slot, or take the slots of other lanes.
  */
 static void
-tell_crowded(TimestampTz now)
+tell_crowded(void)
 {
-	static TimestampTz told_at = 0;
+	static JobqSteady told_at = 0;
 
 	my_db->ready->crowded = false;
-	if (told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE)
+	if (!jobq_once_in(&told_at, USECS_PER_HOUR))
 		return;
-	told_at = now;
 	ereport(LOG,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("more combinations of queue, priority and role have jobs than fit into shared memory"),

@@ -8,7 +8,7 @@
  * its table.  Then the scheduler sleeps until the first duty is due or its latch is set.
  *
  * While a duty runs, the rest must wait.  Each duty is therefore bounded in time; see
- * the comment at the definition.  A duty waits for a lock no longer than LOCK_PATIENCE,
+ * the comment at the definition.  A duty waits for a lock no longer than DUTY_LOCK_TIMEOUT,
  * and then gets an error.  Errors that concern a single role are caught within the duty
  * (try.c, share.c).  If a lock on one of jobq's own tables times out, the duty as a
  * whole ends with this error.  The duty then runs again after a growing pause, and the
@@ -60,9 +60,8 @@ typedef struct Duty
 	/* Owned by the loop: the last result of load() or run(). */
 	TimestampTz plan;
 
-	/* after a lock timeout: when to run again, and the pause (us); or 0 */
-	TimestampTz again_at;
-	int64		pause;
+	/* after lock timeouts */
+	JobqPause	pause;
 } Duty;
 
 extern Duty extension_duty;		/* exits after DROP EXTENSION */

@@ -38,7 +38,7 @@
  * The pause between two readings of owners (microseconds), and the pause as a multiple
  * of the duration of a reading.
  */
-#define OWNERS_PAUSE	USECS_PER_SEC
+#define BETWEEN_OWNERS	USECS_PER_SEC
 #define OWNERS_SHARE	20
 
 /* Owners read for each group slot. */
@@ -66,8 +66,7 @@ typedef struct GroupOwners
 typedef struct Reading
 {
 	bool		wanted;			/* requested, and not yet completed */
-	TimestampTz at;
-	int64		pause;
+	JobqSteady	due;			/* not before */
 } Reading;
 
 static Reading held_reading;
@@ -76,7 +75,7 @@ static Reading leased_reading;
 static void remember_past(const JobqLimiter *limiter, TimestampTz now);
 static void read_owners(TimestampTz now, int64 most, bool leased);
 static void reading_took(Reading *reading, instr_time start);
-static TimestampTz reading_due(Reading *reading, TimestampTz now);
+static TimestampTz reading_due(const Reading *reading, TimestampTz now);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 
@@ -293,16 +292,14 @@ reading_took(Reading *reading, instr_time start)
 
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, start);
-	reading->at = jobq_now();
-	reading->pause = Max(OWNERS_PAUSE,
-						 OWNERS_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took));
+	reading->due = jobq_steady() + Max(BETWEEN_OWNERS,
+									   OWNERS_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took));
 }
 
 static TimestampTz
-reading_due(Reading *reading, TimestampTz now)
+reading_due(const Reading *reading, TimestampTz now)
 {
-	reading->at = Min(reading->at, now);	/* clock may have been put back */
-	return Max(now, reading->at + reading->pause);
+	return jobq_steady_due(reading->due, now);
 }
 
 /*

@@ -39,7 +39,7 @@ scheduler_paused(void)
  * How long the scheduler waits for a lock.  Short, because all other duties wait
  * meanwhile.
  */
-#define LOCK_PATIENCE	"5ms"
+#define DUTY_LOCK_TIMEOUT	"5ms"
 
 extern ErrorData *scheduler_caught(MemoryContext caller);
 extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
@@ -49,12 +49,11 @@ extern void scheduler_commit_quietly(void);
 /* worker/scheduler/trouble.c */
 extern bool trouble_note(const char *what, const char *error, int64 pause);
 extern void trouble_over(const char *what);
-extern void trouble_put_back(int64 by);
 
 /* worker/scheduler/partitions.c */
 
 /* Lock timeout for creating or dropping a partition while others read. */
-#define ARCHIVE_PATIENCE	"50ms"
+#define ARCHIVE_LOCK_TIMEOUT	"50ms"
 
 /* Time between two checks of the archive, in microseconds, without errors. */
 #define ARCHIVE_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
@@ -127,7 +126,7 @@ extern void role_left_early(Oid role, bool connected, TimestampTz now,
 extern TimestampTz role_retry_at(Oid role, TimestampTz now);
 extern void role_charge(Oid role, const JobqError *error, TimestampTz now,
 						TimestampTz *wake);
-extern bool role_charged_lately(Oid role, TimestampTz now);
+extern bool role_charged_lately(Oid role);
 
 /* worker/scheduler/demand.c */
 /* A role with jobs for a pool. */
@@ -190,14 +189,14 @@ extern void demand_met(PoolDemand *pool, int index, RoleDemand *role);
 extern TimestampTz yield_places(Demand *demand, bool shared, TimestampTz now);
 
 /* worker/scheduler/places.c */
-extern int	places_find(TimestampTz now, bool *others);
-extern bool places_any(TimestampTz now);
+extern int	places_find(bool *others);
+extern bool places_any(void);
 extern void places_enough(void);
 extern void places_free(void);
 
 /* worker/scheduler/spawn.c */
 extern TimestampTz spawn_workers(TimestampTz now);
-extern void spawn_again(TimestampTz now, bool came);
+extern void spawn_again(bool came);
 extern void spawn_dismiss(void);
 
 /* worker/scheduler/extension.c */
@@ -270,7 +269,7 @@ extern bool policies_wait(const JobqLimiter *limiter);
 extern int	policies_compare(const void *a, const void *b);
 extern Members policies_members(void);
 extern Missing policies_missing(void);
-extern void policies_tell_missing(const Missing *missing, TimestampTz now);
+extern void policies_tell_missing(const Missing *missing);
 extern void policies_limiters(const Members *members, int32 queue_id,
 							  uint32 kind, uint16 *limiters);
 

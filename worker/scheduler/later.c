@@ -17,13 +17,8 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* The pauses (microseconds); after lock timeouts at most LOCKED_PAUSE. */
-#define FIRST_PAUSE		(50 * INT64CONST(1000))
-#define LOCKED_PAUSE	(2 * USECS_PER_SEC)
-#define LAST_PAUSE		(60 * USECS_PER_SEC)
-
 /* Log each job once, and any job no more often than this (microseconds). */
-#define TELL_PAUSE		(10 * USECS_PER_SEC)
+#define BETWEEN_MESSAGES	(10 * USECS_PER_SEC)
 
 /* Jobs kept in memory. */
 #define MAX_JOBS		10000
@@ -31,8 +26,7 @@
 typedef struct Later
 {
 	int64		job_id;			/* hash key */
-	TimestampTz at;
-	int64		pause;
+	JobqPause	pause;
 	bool		told;
 } Later;
 
@@ -41,7 +35,7 @@ static HTAB *laters = NULL;
 /* Completes "the scheduler cannot ..." while jobs are waiting for a retry. */
 #define GO_ON			"go on with some jobs"
 
-static void tell(Later *later, const ErrorData *edata, TimestampTz now);
+static void tell(Later *later, const ErrorData *edata);
 
 /*
  * Return when this job may be tried: "now" if at once.  Never fails.
@@ -52,11 +46,7 @@ later_at(int64 job_id, TimestampTz now)
 	Later	   *later = laters == NULL ? NULL
 		: hash_search(laters, &job_id, HASH_FIND, NULL);
 
-	if (later == NULL)
-		return now;
-	/* the clock may have been put back */
-	later->at = Min(later->at, now + later->pause);
-	return Max(later->at, now);
+	return later == NULL ? now : jobq_pause_due(&later->pause, now);
 }
 
 /*
@@ -67,6 +57,7 @@ TimestampTz
 later_failed(int64 job_id, ErrorData *edata, TimestampTz now)
 {
 	bool		locked = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+	JobqPauseReason reason = locked ? PAUSE_JOB_LOCKED : PAUSE_JOB_FAILED;
 	Later	   *later;
 	bool		found;
 
@@ -89,41 +80,37 @@ later_failed(int64 job_id, ErrorData *edata, TimestampTz now)
 	later = hash_search(laters, &job_id, HASH_ENTER, &found);
 	if (!found)
 	{
-		later->pause = FIRST_PAUSE;
+		memset(&later->pause, 0, sizeof(JobqPause));
 		later->told = false;
 	}
-	else
-		later->pause = Min(2 * later->pause, locked ? LOCKED_PAUSE : LAST_PAUSE);
-	later->at = now + later->pause;
+	jobq_pause_begin(&later->pause, reason);
 
 	/* a lock held for a short time is not reported */
-	if (!locked || later->pause >= LOCKED_PAUSE)
+	if (!locked ||
+		jobq_pause_length(reason, later->pause.n) == jobq_pause_longest(reason))
 	{
-		(void) trouble_note(GO_ON, edata->message, LAST_PAUSE);
+		(void) trouble_note(GO_ON, edata->message, jobq_pause_longest(PAUSE_JOB_FAILED));
 		if (!later->told)
-			tell(later, edata, now);
+			tell(later, edata);
 	}
 	FreeErrorData(edata);
-	return later->at;
+	return jobq_pause_due(&later->pause, now);
 }
 
 static void
-tell(Later *later, const ErrorData *edata, TimestampTz now)
+tell(Later *later, const ErrorData *edata)
 {
-	static TimestampTz told_at = 0;
+	static JobqSteady told_at = 0;
 
-	/* the clock may have been put back */
-	told_at = Min(told_at, now);
-	if (now < told_at + TELL_PAUSE)
+	if (!jobq_once_in(&told_at, BETWEEN_MESSAGES))
 		return;
-	told_at = now;
 	later->told = true;
 	ereport(LOG,
 			(errcode(edata->sqlerrcode),
 			 errmsg("the jobq scheduler cannot go on with job " INT64_FORMAT ": %s",
 					later->job_id, edata->message),
 			 errhint("It tries again every %d seconds at least; all else goes on.",
-					 (int) (LAST_PAUSE / USECS_PER_SEC))));
+					 (int) (jobq_pause_longest(PAUSE_JOB_FAILED) / USECS_PER_SEC))));
 }
 
 /*

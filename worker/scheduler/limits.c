@@ -49,9 +49,6 @@ typedef struct Begins
 static Member *lacking = NULL;
 static int	nlacking = 0;
 
-/* The pause between two warnings about too few slots (microseconds). */
-#define TELL_PAUSE		USECS_PER_HOUR
-
 /*
  * Update a limiter in use with the policy from the tables.
  */
@@ -196,14 +193,12 @@ limits_lacked(const JobqLane *lane)
  * this.
  */
 static void
-tell_lacking(int without_place, TimestampTz now)
+tell_lacking(int without_place)
 {
-	static TimestampTz told_at = 0;
+	static JobqSteady told_at = 0;
 
-	if (without_place == 0 ||
-		(told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE))
+	if (without_place == 0 || !jobq_once_in(&told_at, USECS_PER_HOUR))
 		return;
-	told_at = now;
 	ereport(WARNING,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("more than %d queues, kinds and limiters have limits",
@@ -291,8 +286,8 @@ limits_load(void)
 	pfree(begins);
 	pfree(members.members);
 	pfree(missing.hashes);
-	tell_lacking(without_place, now);
-	policies_tell_missing(&missing, now);
+	tell_lacking(without_place);
+	policies_tell_missing(&missing);
 }
 
 /*

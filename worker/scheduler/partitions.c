@@ -5,7 +5,7 @@
  *
  * A partition is made only if the lock is granted quickly, because other sessions queue
  * behind the lock request.  After a lock timeout, the scheduler tries again after
- * seconds, later after up to an hour.  Until then, jobs of the day are stored in the
+ * seconds, later after up to half an hour.  Until then, jobs of the day are stored in the
  * default partition.
  *
  * worker/scheduler/partitions.c
@@ -27,9 +27,6 @@
 /* Completes "the scheduler cannot ..." if a partition cannot be made. */
 #define MAKE_DAYS		"make the partitions of the archive"
 
-/* Microseconds until a retry, at first; the last pause is ARCHIVE_PAUSE. */
-#define FIRST_PAUSE		(10 * USECS_PER_SEC)
-
 /* A day without a partition. */
 typedef struct Day
 {
@@ -42,7 +39,7 @@ static void make_day(void *arg);
 /* The next day to process, counted from today. */
 static int	ahead = 0;
 static bool not_made = false;	/* a day of this pass failed */
-static int64 make_pause = FIRST_PAUSE;
+static int	nfailed = 0;		/* passes in a row that failed */
 
 /*
  * Log an error in the maintenance of the archive, unless it is a lock timeout.
@@ -125,7 +122,7 @@ make_day(void *arg)
 				 errmsg("jobq_internal.%s is not a partition of jobq_internal.archive", name)));
 	if (OidIsValid(there))
 		return;
-	(void) set_config_option("lock_timeout", ARCHIVE_PATIENCE, PGC_SUSET,
+	(void) set_config_option("lock_timeout", ARCHIVE_LOCK_TIMEOUT, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	(void) SPI_execute(psprintf("DO $$ BEGIN"
 								" IF (SELECT count(*) FROM (SELECT FROM jobq_internal.archive_default"
@@ -167,12 +164,12 @@ archive_make_days(TimestampTz now)
 	if (++ahead < DAYS_AHEAD)
 		return now;
 	ahead = 0;
-	make_pause = not_made ? Min(2 * make_pause, ARCHIVE_PAUSE) : FIRST_PAUSE;
 	if (!not_made)
 	{
+		nfailed = 0;
 		trouble_over(MAKE_DAYS);
 		return now + ARCHIVE_PAUSE;
 	}
 	not_made = false;
-	return now + make_pause / 2;
+	return now + jobq_pause_length(PAUSE_ARCHIVE_FAILED, ++nfailed);
 }

@@ -25,7 +25,7 @@
 /* A free slot is reserved this long for a database in need (microseconds). */
 #define WANTING_TIME		(6 * USECS_PER_SEC)
 
-static bool wants_place(const JobqDatabase *db, TimestampTz now);
+static bool wants_place(const JobqDatabase *db);
 static void count_workers(void);
 
 /*
@@ -33,10 +33,10 @@ static void count_workers(void);
  * jobq_shared->lock; without the lock, the result is a hint.
  */
 static bool
-wants_place(const JobqDatabase *db, TimestampTz now)
+wants_place(const JobqDatabase *db)
 {
 	return OidIsValid(db->dboid) && db->wants_since != 0 &&
-		now >= db->wants_at && now < db->wants_at + WANTING_TIME;
+		jobq_steady() < db->wants_at + WANTING_TIME;
 }
 
 /*
@@ -64,9 +64,10 @@ count_workers(void)
  * jobq_shared->lock.
  */
 int
-places_find(TimestampTz now, bool *others)
+places_find(bool *others)
 {
-	TimestampTz since = wants_place(my_db, now) ? my_db->wants_since : now;
+	JobqSteady	now = jobq_steady();
+	JobqSteady	since = wants_place(my_db) ? my_db->wants_since : now;
 	int			nfree = 0;
 	int			before = 0;
 	int			found = -1;
@@ -83,15 +84,14 @@ places_find(TimestampTz now, bool *others)
 	{
 		const JobqDatabase *db = &jobq_shared->databases[i];
 
-		if (db != my_db && wants_place(db, now) &&
+		if (db != my_db && wants_place(db) &&
 			(db->nworkers < my_db->nworkers ||
 			 (db->nworkers == my_db->nworkers && db->wants_since < since)))
 			before++;
 	}
 
 	/* if the server itself lacks slots, assume one free slot at a time */
-	if (now >= jobq_shared->refused_at &&
-		now < jobq_shared->refused_at + WANTING_TIME)
+	if (jobq_shared->refused_at != 0 && now < jobq_shared->refused_at + WANTING_TIME)
 		nfree = Min(nfree, 1);
 	*others = before > 0 && before >= nfree;
 	return *others ? -1 : found;
@@ -101,13 +101,13 @@ places_find(TimestampTz now, bool *others)
  * True if this database may use a slot now.  Takes jobq_shared->lock exclusively.
  */
 bool
-places_any(TimestampTz now)
+places_any(void)
 {
 	bool		others;
 	bool		any;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	any = places_find(now, &others) >= 0;
+	any = places_find(&others) >= 0;
 	LWLockRelease(jobq_shared->lock);
 	return any;
 }
@@ -136,11 +136,8 @@ places_enough(void)
 void
 places_free(void)
 {
-	TimestampTz now = jobq_now();
-
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
-		if (i != my_db_index &&
-			wants_place(&jobq_shared->databases[i], now))
+		if (i != my_db_index && wants_place(&jobq_shared->databases[i]))
 			jobq_wake_scheduler(&jobq_shared->databases[i]);
 }
 
@@ -180,12 +177,12 @@ places_make_way(int for_database)
 	TimestampTz now = jobq_now();
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	if (!wants_place(db, now))
-		db->wants_since = now;
-	db->wants_at = now;
+	if (!wants_place(db))
+		db->wants_since = jobq_steady();
+	db->wants_at = jobq_steady();
 	count_workers();
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
-		if (wants_place(&jobq_shared->databases[i], now))
+		if (wants_place(&jobq_shared->databases[i]))
 			wanting++;
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{

@@ -16,9 +16,6 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
-/* The pause between two warnings about missing limiters (microseconds). */
-#define TELL_PAUSE		USECS_PER_HOUR
-
 static int	read_named(JobqLimiter **limiters, int n,
 					   uint32 (*hash) (const char *name), const char *query);
 static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
@@ -275,17 +272,15 @@ policies_missing(void)
 }
 
 /*
- * Warn about missing limiters, at most once in TELL_PAUSE.
+ * Warn about missing limiters, at most once an hour.
  */
 void
-policies_tell_missing(const Missing *missing, TimestampTz now)
+policies_tell_missing(const Missing *missing)
 {
-	static TimestampTz told_at = 0;
+	static JobqSteady told_at = 0;
 
-	if (missing->n == 0 ||
-		(told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE))
+	if (missing->n == 0 || !jobq_once_in(&told_at, USECS_PER_HOUR))
 		return;
-	told_at = now;
 	ereport(WARNING,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("limiter \"%s\" does not exist", missing->first),

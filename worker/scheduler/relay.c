@@ -43,25 +43,20 @@ typedef struct Batch
 } Batch;
 
 /* Milliseconds between two checks of the standby. */
-#define STANDBY_PAUSE	20
+#define STANDBY_CHECK	20
 
-/* Lock timeout in milliseconds: the first, and the longest. */
-#define FIRST_PATIENCE	5
-#define LAST_PATIENCE	80
-
-/* The pause after a lock timeout, as a multiple of the timeout. */
-#define PAUSE_SHARE		10
+/* A wait for the lock ends after this fraction (1/n) of the pause that follows. */
+#define LOCK_SHARE		10
 
 /* The pause after any other error (microseconds). */
-#define FAILED_PAUSE	USECS_PER_SEC
+#define AFTER_ERROR		USECS_PER_SEC
 
 /* Completes "the scheduler cannot ..." after an error. */
 #define SEND			"send notifications"
 
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
-static int	patience = FIRST_PATIENCE;
-static TimestampTz retry_at = 0;	/* no attempt before */
+static JobqPause retry = {0};	/* before the next attempt */
 static bool failed = false;		/* the last attempt failed, not by a lock */
 static uint64 ndropped = 0;		/* since the failure */
 
@@ -90,14 +85,14 @@ Duty		relay_duty = {
 static TimestampTz
 run(TimestampTz now)
 {
-	/* the clock may have been put back */
-	retry_at = Min(retry_at, now + FAILED_PAUSE);
-	if (batch.messages == NULL || (failed && now < retry_at))
+	TimestampTz due = jobq_pause_due(&retry, now);
+
+	if (batch.messages == NULL || (failed && now < due))
 		collect_batch();
 	if (batch.nmessages == 0 && batch.nqueues == 0)
 		forget_batch();
-	else if (now < retry_at)
-		come_again(retry_at);
+	else if (now < due)
+		come_again(due);
 	else
 	{
 		if (batch.lsn == 0)
@@ -105,7 +100,7 @@ run(TimestampTz now)
 		if (jobq_replicated(batch.lsn))
 			try_to_send();
 		else
-			come_again(jobq_now() + STANDBY_PAUSE * INT64CONST(1000));
+			come_again(jobq_now() + STANDBY_CHECK * INT64CONST(1000));
 	}
 	return DT_NOEND;
 }
@@ -227,10 +222,11 @@ static void
 begin(void)
 {
 	char		timeout[16];
+	int64		next = jobq_pause_length(PAUSE_NOTIFY_LOCKED, retry.n + 1);
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	snprintf(timeout, sizeof(timeout), "%dms", patience);
+	snprintf(timeout, sizeof(timeout), "%dms", (int) (next / LOCK_SHARE / 1000));
 	(void) set_config_option("lock_timeout", timeout, PGC_SUSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 }
@@ -298,8 +294,7 @@ try_to_send(void)
 			(void) OidFunctionCall0(F_PG_NOTIFICATION_QUEUE_USAGE);
 		send_batch();
 		MemoryContextSwitchTo(caller);
-		patience = FIRST_PATIENCE;
-		retry_at = 0;
+		memset(&retry, 0, sizeof(retry));
 		forget_batch();
 		if (failed)
 			ereport(LOG,
@@ -323,13 +318,12 @@ could_not_send(ErrorData *edata)
 	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 	{
 		if (failed)
-			(void) trouble_note(SEND, edata->message, FAILED_PAUSE);
-		retry_at = jobq_now() + PAUSE_SHARE * patience * INT64CONST(1000);
-		patience = Min(2 * patience, LAST_PATIENCE);
+			(void) trouble_note(SEND, edata->message, AFTER_ERROR);
+		jobq_pause_begin(&retry, PAUSE_NOTIFY_LOCKED);
 	}
 	else
 	{
-		(void) trouble_note(SEND, edata->message, FAILED_PAUSE);
+		(void) trouble_note(SEND, edata->message, AFTER_ERROR);
 		if (!failed)
 			ereport(LOG,
 					(errcode(edata->sqlerrcode),
@@ -338,8 +332,8 @@ could_not_send(ErrorData *edata)
 					 errhint("It keeps the last %d of them, and tries again every second; all else goes on.",
 							 JOBQ_RELAY_SIZE)));
 		failed = true;
-		retry_at = jobq_now() + FAILED_PAUSE;
+		retry.until = jobq_steady() + AFTER_ERROR;
 	}
 	FreeErrorData(edata);
-	come_again(retry_at);
+	come_again(jobq_pause_due(&retry, jobq_now()));
 }

@@ -508,12 +508,12 @@ bite_uuids(Bite *bite)
 
 /*
  * Drop the partition.  The counts needed by batches and workflows have been saved by
- * then.  Waits at most ARCHIVE_PATIENCE for the lock.
+ * then.  Waits at most ARCHIVE_LOCK_TIMEOUT for the lock.
  */
 static void
 drop_day(void *arg)
 {
-	(void) set_config_option("lock_timeout", ARCHIVE_PATIENCE, PGC_SUSET,
+	(void) set_config_option("lock_timeout", ARCHIVE_LOCK_TIMEOUT, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	(void) SPI_execute(psprintf("DROP TABLE jobq_internal.%s", day), false, 0);
 }

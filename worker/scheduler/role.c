@@ -26,13 +26,6 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-/*
- * The pause before the next worker of a role whose workers could not connect, or not
- * begin a job (microseconds).  No pause after the first failure.
- */
-#define FIRST_PAUSE			(USECS_PER_SEC / 10)
-#define LAST_PAUSE			(5 * USECS_PER_SEC)
-
 /* Trouble is forgotten after this time; also the pause between log messages. */
 #define TROUBLE_TIME		(60 * USECS_PER_SEC)
 
@@ -43,9 +36,9 @@
 typedef struct RoleTrouble
 {
 	Oid			role;			/* key */
-	TimestampTz retry_at;
-	int64		pause;			/* the next pause */
-	TimestampTz logged_at;
+	JobqPause	pause;			/* before the next worker; none after the
+								 * first failure */
+	JobqSteady	logged_at;
 } RoleTrouble;
 
 static HTAB *troubles = NULL;
@@ -60,7 +53,7 @@ static HTAB *troubles = NULL;
 static struct
 {
 	Oid			role;
-	TimestampTz at;
+	JobqSteady	at;
 }			lately[MAX_LATELY];
 
 /* A popped job, and the error to record. */
@@ -81,6 +74,7 @@ static int	nuncharged = 0;
 
 static void note_charged(Oid role);
 static void give_back(int code, Datum arg);
+static bool is_old(const RoleTrouble *trouble);
 static RoleTrouble *trouble_of(Oid role, bool *found);
 static bool pop(Oid role, JobqPush *entry);
 static void put_back(void);
@@ -130,6 +124,12 @@ role_can_work(Oid role, JobqError *error)
 	return can;
 }
 
+static bool
+is_old(const RoleTrouble *trouble)
+{
+	return jobq_steady() > trouble->pause.until + TROUBLE_TIME;
+}
+
 static RoleTrouble *
 trouble_of(Oid role, bool *found)
 {
@@ -144,10 +144,10 @@ trouble_of(Oid role, bool *found)
 	}
 	trouble = hash_search(troubles, &role, HASH_ENTER, found);
 	if (!*found)
+		*trouble = (RoleTrouble)
 	{
-		trouble->retry_at = trouble->logged_at = 0;
-		trouble->pause = FIRST_PAUSE;
-	}
+		.role = role
+	};
 	return trouble;
 }
 
@@ -169,18 +169,17 @@ role_left_early(Oid role, bool connected, TimestampTz now, TimestampTz *wake)
 		return;
 	}
 	trouble = trouble_of(role, &found);
-	if (!found || now > trouble->retry_at + TROUBLE_TIME)
+	if (!found || is_old(trouble))
 	{
-		trouble->retry_at = now;
-		trouble->pause = FIRST_PAUSE;
-		trouble->logged_at = 0;
+		*trouble = (RoleTrouble)
+		{
+			.role = role,.pause.until = jobq_steady()
+		};
 		return;
 	}
-	trouble->retry_at = now + trouble->pause;
-	trouble->pause = Min(trouble->pause * 2, LAST_PAUSE);
-	if (now > trouble->logged_at + TROUBLE_TIME && !process_stopping())
+	jobq_pause_begin(&trouble->pause, PAUSE_ROLE_TROUBLE);
+	if (!process_stopping() && jobq_once_in(&trouble->logged_at, TROUBLE_TIME))
 	{
-		trouble->logged_at = now;
 		process_begin_transaction();
 		name = GetUserNameFromId(role, true);
 		if (name == NULL)
@@ -210,14 +209,12 @@ role_retry_at(Oid role, TimestampTz now)
 
 	if (trouble == NULL)
 		return now;
-	/* the clock was put back */
-	trouble->retry_at = Min(trouble->retry_at, now + LAST_PAUSE);
-	if (now > trouble->retry_at + TROUBLE_TIME)
+	if (is_old(trouble))
 	{
 		hash_search(troubles, &role, HASH_REMOVE, NULL);
 		return now;
 	}
-	return trouble->retry_at;
+	return jobq_pause_due(&trouble->pause, now);
 }
 
 /*
@@ -296,7 +293,7 @@ role_charge(Oid role, const JobqError *error, TimestampTz now, TimestampTz *wake
 	}
 	put_back();
 	if (!some && next != DT_NOEND)
-		trouble_of(role, &found)->retry_at = next;
+		trouble_of(role, &found)->pause.until = jobq_steady() + (next - now);
 	*wake = Min(*wake, some ? now : next);
 }
 
@@ -357,22 +354,18 @@ note_charged(Oid role)
 			place = i;
 	}
 	lately[place].role = role;
-	lately[place].at = jobq_now();
+	lately[place].at = jobq_steady();
 }
 
 /*
  * True if jobs of the role were failed within the time LATELY.
  */
 bool
-role_charged_lately(Oid role, TimestampTz now)
+role_charged_lately(Oid role)
 {
 	for (int i = 0; i < MAX_LATELY; i++)
 		if (lately[i].role == role)
-		{
-			/* the clock may have been put back */
-			lately[i].at = Min(lately[i].at, now);
-			return now < lately[i].at + LATELY;
-		}
+			return jobq_steady() < lately[i].at + LATELY;
 	return false;
 }
 

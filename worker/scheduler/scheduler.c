@@ -57,13 +57,6 @@ static Duty *const duties[] = {
 
 #define NDUTIES		((int) lengthof(duties))
 
-/* Microseconds until a duty runs again after a lock timeout. */
-#define FIRST_PAUSE	(50 * INT64CONST(1000))
-#define LAST_PAUSE	(2 * USECS_PER_SEC)
-
-/* The launcher's longest pause before it starts the next scheduler (microseconds). */
-#define RESTART_PAUSE	(60 * USECS_PER_SEC)
-
 /* Roles named in the log message at a start. */
 #define MAX_NAMED	5
 
@@ -136,7 +129,7 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			MemoryContextSwitchTo(context);
 			MemoryContextReset(context);
-			if ((duties[i]->each_round && duties[i]->again_at <= now) ||
+			if ((duties[i]->each_round && jobq_pause_due(&duties[i]->pause, now) <= now) ||
 				next_due(duties[i], now) <= now)
 				run_duty(duties[i], now);
 		}
@@ -264,7 +257,7 @@ load(void)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	SetConfigOption("lock_timeout", LOCK_PATIENCE, PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", DUTY_LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /*
@@ -275,24 +268,25 @@ static void
 note_end(const Duty *duty, const ErrorData *edata)
 {
 	LWLockReleaseAll();
-	(void) trouble_note(duty->what, edata->message, RESTART_PAUSE);
+	(void) trouble_note(duty->what, edata->message,
+						jobq_pause_longest(PAUSE_SCHEDULER_FAILED));
 }
 
 /*
- * Run a duty.  After a lock timeout, run the duty again after a pause, which doubles
- * from FIRST_PAUSE to LAST_PAUSE.  Any other error ends the process.
+ * Run a duty.  After a lock timeout, run the duty again after a pause.  Any other error
+ * ends the process.
  */
 static void
 run_duty(Duty *duty, TimestampTz now)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	int64		longest = jobq_pause_longest(PAUSE_DUTY_LOCKED);
 	ErrorData  *edata;
 
 	PG_TRY();
 	{
 		duty->plan = duty->run(now);
-		duty->again_at = 0;
-		duty->pause = 0;
+		duty->pause.n = 0;
 		trouble_over(duty->what);
 	}
 	PG_CATCH();
@@ -309,20 +303,15 @@ run_duty(Duty *duty, TimestampTz now)
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(caller);
 		RESUME_INTERRUPTS();
-		if (2 * duty->pause < LAST_PAUSE)
-			duty->pause = Max(2 * duty->pause, FIRST_PAUSE);
-		else
-		{
-			duty->pause = LAST_PAUSE;
-			if (trouble_note(duty->what, edata->message, LAST_PAUSE))
-				ereport(LOG,
-						(errmsg("the jobq scheduler cannot go on with a part of its work: %s",
-								edata->message),
-						 errdetail("It cannot %s.", duty->what),
-						 errhint("Somebody has locked a table of jobq's or of the catalog; it tries again every %d seconds.",
-								 (int) (LAST_PAUSE / USECS_PER_SEC))));
-		}
-		duty->again_at = now + duty->pause;
+		jobq_pause_begin(&duty->pause, PAUSE_DUTY_LOCKED);
+		if (jobq_pause_length(PAUSE_DUTY_LOCKED, duty->pause.n) == longest &&
+			trouble_note(duty->what, edata->message, longest))
+			ereport(LOG,
+					(errmsg("the jobq scheduler cannot go on with a part of its work: %s",
+							edata->message),
+					 errdetail("It cannot %s.", duty->what),
+					 errhint("Somebody has locked a table of jobq's or of the catalog; it tries again every %d seconds.",
+							 (int) (longest / USECS_PER_SEC))));
 		FreeErrorData(edata);
 		read_anew();
 	}
@@ -390,15 +379,11 @@ static void
 clock_put_back(TimestampTz now, int64 by)
 {
 	for (int i = 0; i < NDUTIES; i++)
-	{
 		duties[i]->plan = now;
-		duties[i]->again_at = 0;
-	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_tallies_put_back(my_db, now);
 	jobq_leases_put_back(my_db, now);
 	jobq_groups_look(my_db, now);
-	trouble_put_back(by);
 	LWLockRelease(my_db->lock);
 	my_db->relay_due = now;
 	my_db->limits->due = now;
@@ -417,8 +402,8 @@ next_due(const Duty *duty, TimestampTz now)
 {
 	if (duty->pausable && scheduler_paused())
 		return DT_NOEND;
-	if (duty->again_at > 0)
-		return duty->again_at;
+	if (duty->pause.n > 0)
+		return jobq_pause_due(&duty->pause, now);
 	return duty->next_due != NULL ? duty->next_due(duty->plan, now)
 		: duty->plan;
 }

@@ -70,7 +70,7 @@ typedef struct Look
 static Schedule *schedules = NULL;
 static int	nschedules = 0;
 static MemoryContext memory = NULL;
-static TimestampTz read_at = 0; /* earliest time to read all again */
+static JobqSteady read_at = 0;	/* earliest time to read all again */
 static TimestampTz started;		/* earlier ticks were missed */
 static bool put_back = false;	/* the clock, since the last run */
 
@@ -133,10 +133,9 @@ run(TimestampTz now)
 
 	bool		look_at_all = memory == NULL || put_back;
 
-	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
-		(my_db->schedules_changed && read_at <= now);
+		(my_db->schedules_changed && read_at <= jobq_steady());
 	freed = my_db->schedule_freed;
 	if (changed)
 		my_db->schedules_changed = false;
@@ -239,7 +238,7 @@ next_due(TimestampTz plan, TimestampTz now)
 {
 	if (my_db->schedule_freed)
 		return now;
-	return my_db->schedules_changed ? Min(plan, read_at) : plan;
+	return my_db->schedules_changed ? Min(plan, jobq_steady_due(read_at, now)) : plan;
 }
 
 static int
@@ -333,7 +332,7 @@ read_all(TimestampTz now)
 	MemoryContextSwitchTo(caller);
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, begun);
-	read_at = jobq_now() + READ_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
+	read_at = jobq_steady() + READ_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
 }
 
 /*

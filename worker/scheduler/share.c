@@ -11,7 +11,7 @@
  * 	 run.
  * - Within a slice, the role with the least recent use comes first.  Of a role, work
  * 	 without lock timeouts comes first.  A role without competition gets all the time.
- * - A wait for a lock ends after LOCK_PATIENCE (try.c).  The work is tried again
+ * - A wait for a lock ends after DUTY_LOCK_TIMEOUT (try.c).  The work is tried again
  * 	 after a growing pause, and the role also pauses for a short time.
  * - Retries after lock timeouts are limited for all roles together, so that the
  * 	 waits take at most 1/LOCK_SHARE of the time.
@@ -32,12 +32,6 @@
 /* The use by a role counts half after this time, in microseconds. */
 #define PERIOD			1000000
 
-/* The pauses after a lock timeout, of the work and of the role (microseconds). */
-#define FIRST_PAUSE		(100 * INT64CONST(1000))
-#define LAST_PAUSE		(10 * USECS_PER_SEC)
-#define FIRST_REST		(50 * INT64CONST(1000))
-#define LAST_REST		USECS_PER_SEC
-
 /* Waits for locks take at most this fraction (1/n) of the time. */
 #define LOCK_SHARE		20
 
@@ -50,8 +44,7 @@ typedef struct Share
 	int64		period;			/* the period of "used" */
 	int64		used;			/* microseconds */
 	int64		cost;			/* average of one task */
-	int64		rest;			/* length of the current pause; 0: none */
-	TimestampTz rest_until;
+	JobqPause	rest;
 } Share;
 
 /* Tasks that share a transaction. */
@@ -67,7 +60,7 @@ typedef struct Parts
 
 static HTAB *shares = NULL;
 static instr_time slice;
-static TimestampTz locks_at = 0;	/* earliest next retry of any role */
+static JobqSteady locks_at = 0; /* earliest next retry of any role */
 
 static int64 elapsed(instr_time since);
 static Share *share_of(Oid role);
@@ -179,13 +172,10 @@ share_may(Oid role, int locked, TimestampTz now)
 	Share	   *share = share_of(role);
 	TimestampTz at = now;
 
-	/* the clock may have been put back */
-	share->rest_until = Min(share->rest_until, now + share->rest);
-	locks_at = Min(locks_at, now + LAST_REST);
-	if (share->rest > 0)
-		at = Max(at, share->rest_until);
-	if (share->rest > 0 || locked > 0)
-		at = Max(at, locks_at);
+	if (share->rest.n > 0)
+		at = jobq_pause_due(&share->rest, now);
+	if (share->rest.n > 0 || locked > 0)
+		at = Max(at, jobq_steady_due(locks_at, now));
 	return at;
 }
 
@@ -195,7 +185,7 @@ share_may(Oid role, int locked, TimestampTz now)
 TimestampTz
 share_retry(int locked, TimestampTz now)
 {
-	return now + Min(FIRST_PAUSE << Min(locked - 1, 10), LAST_PAUSE);
+	return now + jobq_pause_length(PAUSE_TASK_LOCKED, locked);
 }
 
 /*
@@ -275,15 +265,12 @@ spent(Oid role, int64 took, const ErrorData *edata)
 	share->cost = Max(share->cost, 10);
 	if (edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 	{
-		TimestampTz now = jobq_now();
-
-		share->rest = share->rest == 0 ? FIRST_REST
-			: Min(2 * share->rest, LAST_REST);
-		share->rest_until = now + share->rest;
-		locks_at = Max(locks_at, now + Min(took * LOCK_SHARE, LAST_REST));
+		jobq_pause_begin(&share->rest, PAUSE_ROLE_LOCKED);
+		locks_at = Max(locks_at, jobq_steady() +
+					   Min(took * LOCK_SHARE, jobq_pause_longest(PAUSE_ROLE_LOCKED)));
 	}
-	else if ((share->rest /= 2) < FIRST_REST)
-		share->rest = 0;
+	else if (share->rest.n > 0)
+		share->rest.n--;
 }
 
 /*

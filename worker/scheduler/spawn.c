@@ -21,10 +21,6 @@
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
 
-/* The pause after a failed start of a worker (microseconds). */
-#define FIRST_PAUSE			(USECS_PER_SEC / 10)
-#define LAST_PAUSE			(USECS_PER_SEC)
-
 /* A role returns if its last start was within this time (microseconds). */
 #define COMES_BACK			(USECS_PER_SEC)
 #define MAX_STARTS			256
@@ -43,8 +39,7 @@ static Start starts[MAX_STARTS];
 #define START_WORKERS	"start more workers"
 static uint32 nstarts = 0;
 
-static TimestampTz spawn_at = 0;
-static TimestampTz spawn_pause = FIRST_PAUSE;
+static JobqPause spawn_pause = {0}; /* after a failed start */
 
 /* If pools share the slots, the first pool rotates. */
 static int	first_pool = 0;
@@ -73,10 +68,6 @@ spawn_workers(TimestampTz now)
 	Demand	   *demand;
 	bool		shared;
 	bool		can_spawn;
-
-	/* the clock was put back */
-	if (spawn_at > now + LAST_PAUSE)
-		spawn_at = now;
 
 	/*
 	 * a process that hands over a job from now on must wake the scheduler,
@@ -122,18 +113,12 @@ spawn_workers(TimestampTz now)
  * never started, after a growing pause.
  */
 void
-spawn_again(TimestampTz now, bool came)
+spawn_again(bool came)
 {
 	if (came)
-	{
-		spawn_at = now;
-		spawn_pause = FIRST_PAUSE;
-	}
+		memset(&spawn_pause, 0, sizeof(spawn_pause));
 	else
-	{
-		spawn_at = now + spawn_pause;
-		spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
-	}
+		jobq_pause_begin(&spawn_pause, PAUSE_NO_SLOT);
 }
 
 /*
@@ -206,7 +191,7 @@ charge_unserved(const PoolDemand *pool, TimestampTz now, TimestampTz *wake)
 		const RoleDemand *role = &pool->roles[i];
 		JobqError	error;
 
-		if (role->waiting == 0 || !role_charged_lately(role->role, now) ||
+		if (role->waiting == 0 || !role_charged_lately(role->role) ||
 			role_can_work(role->role, &error))
 			continue;
 		role_charge(role->role, &error, now, wake);
@@ -272,9 +257,9 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 		JobqError	error;
 
 		/* a slot may become free before the pause is over */
-		if (now < spawn_at && !places_any(now))
+		if (jobq_pause_due(&spawn_pause, now) > now && !places_any())
 		{
-			*wake = Min(*wake, spawn_at);
+			*wake = Min(*wake, jobq_pause_due(&spawn_pause, now));
 			return false;
 		}
 		if (role->ready == 0 && !role_can_work(role->role, &error))
@@ -285,7 +270,7 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 		}
 		if (!spawn(index, role->role, now))
 		{
-			*wake = Min(*wake, spawn_at);
+			*wake = Min(*wake, jobq_pause_due(&spawn_pause, now));
 			return false;
 		}
 		demand_met(pool, index, role);
@@ -350,7 +335,7 @@ spawn(int pool, Oid role, TimestampTz now)
 	bool		others;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	start.slot = places_find(now, &others);
+	start.slot = places_find(&others);
 	if (start.slot >= 0)
 		slot = &jobq_shared->slots[start.slot];
 	if (slot != NULL)
@@ -395,17 +380,16 @@ spawn(int pool, Oid role, TimestampTz now)
 		}
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		jobq_slot_to(slot, JOBQ_SLOT_FREE);
-		jobq_shared->refused_at = now;
+		jobq_shared->refused_at = jobq_steady();
 		LWLockRelease(jobq_shared->lock);
 	}
 
 	places_make_way(my_db_index);
-	spawn_at = now + spawn_pause;
-	spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
+	jobq_pause_begin(&spawn_pause, PAUSE_NO_SLOT);
 	if (others)
 		return false;
 	if (trouble_note(START_WORKERS, psprintf("no slot is free: raise \"%s\" and restart the server", setting),
-					 LAST_PAUSE))
+					 jobq_pause_longest(PAUSE_NO_SLOT)))
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a jobq worker: no slot is free"),

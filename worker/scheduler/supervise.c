@@ -155,7 +155,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 				{
 					slot->generation++;
 					jobq_slot_to(slot, JOBQ_SLOT_FREE);
-					spawn_again(now, false);
+					spawn_again(false);
 				}
 				else
 					*wake = Min(*wake, slot->started_at + PROCESS_ATTACH_TIMEOUT + 1);
@@ -202,7 +202,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		if (copy.connect_failed || copy.gave_back)
 			role_left_early(copy.role, !copy.connect_failed, now, wake);
 		else
-			spawn_again(now, true);
+			spawn_again(true);
 	}
 }
 

@@ -49,18 +49,18 @@
 /* Leases checked for one job, to see whether the leased job has ended. */
 #define MOST_LEASES		8192
 
-/* The pause until the permit of an ended job is free (microseconds); ... */
-#define ENDING_PAUSE	(2 * INT64CONST(1000))
-/* ... until a retry after a lock timeout; and until a retry after an error. */
-#define LOCKED_PAUSE	(200 * INT64CONST(1000))
-#define FAILED_PAUSE	(10 * USECS_PER_SEC)
+/* Microseconds until the permit of an ended job is free, ... */
+#define AFTER_END		(2 * INT64CONST(1000))
+/* ... until a retry after a lock timeout, and until a retry after an error. */
+#define AFTER_LOCK		(200 * INT64CONST(1000))
+#define AFTER_ERROR		(10 * USECS_PER_SEC)
 
 /* Completes "the scheduler cannot ..." after an error. */
 #define DECIDE_TAKEN	"decide about jobs that found all places of a limiter taken"
 
 typedef struct Again
 {
-	TimestampTz at;
+	JobqSteady	at;
 	JobqHeap	heap;			/* key only */
 } Again;
 
@@ -68,14 +68,14 @@ static dlist_head kept = DLIST_STATIC_INIT(kept);
 static int	nkept = 0;
 static Again again[MOST_AGAIN];
 static int	nagain = 0;
-static TimestampTz not_before = 0;	/* collect nothing before */
+static JobqSteady not_before = 0;	/* collect nothing before */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static TimestampTz hand_back_kept(TimestampTz now);
 static void hand_back(const JobqPush *job);
-static void keep(Fate *item, TimestampTz at);
-static void come_again(const JobqHeap *heap, TimestampTz at);
+static void keep(Fate *item, int64 pause);
+static void come_again(const JobqHeap *heap, int64 pause);
 static void key_of(const JobqHeap *heap, JobqHeap *key);
 static int	collect(Fate *items, TimestampTz now);
 static int	asked(Fate *items, int n, TimestampTz now);
@@ -108,9 +108,8 @@ run(TimestampTz now)
 	TimestampTz due;
 
 	share_begin();
-	not_before = Min(not_before, now + USECS_PER_SEC);	/* clock set back */
 	(void) hand_back_kept(now);
-	if (not_before <= now)
+	if (not_before <= jobq_steady())
 		carry_out_all(items, collect(items, now), now);
 	due = hand_back_kept(now);
 	pfree(items);
@@ -121,7 +120,7 @@ static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
 	if (my_db->ready->stuck != JOBQ_NONE || my_db->ready->nasked > 0)
-		return Min(plan, Max(now, not_before));
+		return Min(plan, jobq_steady_due(not_before, now));
 	return plan;
 }
 
@@ -134,6 +133,7 @@ next_due(TimestampTz plan, TimestampTz now)
 static TimestampTz
 hand_back_kept(TimestampTz now)
 {
+	JobqSteady	steady = jobq_steady();
 	TimestampTz due = DT_NOEND;
 	dlist_mutable_iter iter;
 	int			n = 0;
@@ -142,11 +142,9 @@ hand_back_kept(TimestampTz now)
 	{
 		Fate	   *item = dlist_container(Fate, node, iter.cur);
 
-		/* the clock may have been put back */
-		item->at = Min(item->at, now + FAILED_PAUSE);
-		if (item->at > now)
+		if (item->at > steady)
 		{
-			due = Min(due, item->at);
+			due = Min(due, now + (item->at - steady));
 			continue;
 		}
 		hand_back(&item->job);
@@ -156,10 +154,9 @@ hand_back_kept(TimestampTz now)
 	}
 	for (int i = 0; i < nagain; i++)
 	{
-		again[i].at = Min(again[i].at, now + FAILED_PAUSE);
-		if (again[i].at > now)
+		if (again[i].at > steady)
 		{
-			due = Min(due, again[i].at);
+			due = Min(due, now + (again[i].at - steady));
 			again[n++] = again[i];
 			continue;
 		}
@@ -185,33 +182,38 @@ hand_back(const JobqPush *job)
 }
 
 /*
- * Keep the job back until this time.  If the list is full, put the job back now.
+ * Keep the job back for this number of microseconds.  If the list is full, put the job
+ * back now.
  */
 static void
-keep(Fate *item, TimestampTz at)
+keep(Fate *item, int64 pause)
 {
+	JobqSteady	now = jobq_steady();
 	Fate	   *copy;
 
 	if (nkept >= MOST_KEPT)
 	{
 		hand_back(&item->job);
-		not_before = Max(not_before, Min(at, jobq_now() + LOCKED_PAUSE));
+		not_before = Max(not_before, now + Min(pause, AFTER_LOCK));
 		return;
 	}
 	copy = MemoryContextAlloc(TopMemoryContext, sizeof(Fate));
 	*copy = *item;
-	copy->at = at;
+	copy->at = now + pause;
 	dlist_push_tail(&kept, &copy->node);
 	nkept++;
 }
 
 /*
- * Check the heap again at this time.  Takes my_db->lock exclusively if the list is
- * full.
+ * Check the heap again after this number of microseconds.  Takes my_db->lock
+ * exclusively if the list is full.
  */
 static void
-come_again(const JobqHeap *heap, TimestampTz at)
+come_again(const JobqHeap *heap, int64 pause)
 {
+	JobqSteady	now = jobq_steady();
+	JobqSteady	at = now + pause;
+
 	for (int i = 0; i < nagain; i++)
 		if (memcmp(&again[i].heap, heap, sizeof(JobqHeap)) == 0)
 		{
@@ -223,7 +225,7 @@ come_again(const JobqHeap *heap, TimestampTz at)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_stuck_again(my_db, heap);
 		LWLockRelease(my_db->lock);
-		not_before = Max(not_before, Min(at, jobq_now() + LOCKED_PAUSE));
+		not_before = Max(not_before, now + Min(pause, AFTER_LOCK));
 		return;
 	}
 	again[nagain].at = at;
@@ -248,7 +250,7 @@ collect(Fate *items, TimestampTz now)
 		JobqHeap   *heap;
 		bool		ending;
 		bool		more;
-		TimestampTz at;
+		int64		pause;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		heap = jobq_stuck_next(my_db, &by, &ending);
@@ -260,9 +262,9 @@ collect(Fate *items, TimestampTz now)
 			continue;
 		if (heap == NULL)
 			break;
-		at = ending ? now + ENDING_PAUSE : share_may(key.role, 0, now);
-		if (at > now)
-			come_again(&key, at);
+		pause = ending ? AFTER_END : share_may(key.role, 0, now) - now;
+		if (pause > 0)
+			come_again(&key, pause);
 		else
 			n += of_heap(&key, &by, &items[n], now);
 	}
@@ -384,12 +386,12 @@ of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int n
 	{
 		bool		locked = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 
-		if (!locked && trouble_note(DECIDE_TAKEN, edata->message, FAILED_PAUSE))
+		if (!locked && trouble_note(DECIDE_TAKEN, edata->message, AFTER_ERROR))
 			ereport(LOG,
 					(errmsg("which jobs of role %u give way to others could not be decided: %s",
 							heap->role, edata->message)));
 		FreeErrorData(edata);
-		come_again(heap, now + (locked ? LOCKED_PAUSE : FAILED_PAUSE));
+		come_again(heap, locked ? AFTER_LOCK : AFTER_ERROR);
 		return 0;
 	}
 
@@ -415,7 +417,7 @@ of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int n
 			items[n++] = items[i];
 	}
 	if (nwaiting == MOST_COMPARED && n > 0)
-		come_again(heap, now);	/* more jobs are left */
+		come_again(heap, 0);	/* more jobs are left */
 	return n;
 }
 
@@ -436,9 +438,9 @@ carry_out_all(Fate *items, int n, TimestampTz now)
 		{
 			for (; i < n; i++)
 				if (items[i].action == STOP)
-					come_again(&items[i].heap, now);
+					come_again(&items[i].heap, 0);
 				else
-					keep(&items[i], now);
+					keep(&items[i], 0);
 			break;
 		}
 		for (int j = 0; j < ndone; j++)
@@ -451,32 +453,32 @@ carry_out_all(Fate *items, int n, TimestampTz now)
 		{
 			Fate	   *item = &items[i];
 			ErrorData  *edata = parts[j].edata;
-			TimestampTz at = 0;
+			int64		pause = -1; /* none: the item is done */
 
 			if (parts[j].rests)
-				at = share_may(item->job.role, 0, now);
+				pause = share_may(item->job.role, 0, now) - now;
 			else if (edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
-				at = now + LOCKED_PAUSE;
+				pause = AFTER_LOCK;
 			else if (edata != NULL)
 			{
-				at = now + FAILED_PAUSE;
-				if (trouble_note(DECIDE_TAKEN, edata->message, FAILED_PAUSE))
+				pause = AFTER_ERROR;
+				if (trouble_note(DECIDE_TAKEN, edata->message, AFTER_ERROR))
 					ereport(LOG,
 							(errmsg("what becomes of job " INT64_FORMAT ", for which all places of its limiter are taken, could not be carried out: %s",
 									item->job.key.id, edata->message)));
 			}
 			else if (item->undone && item->action == STOP)
-				at = now + LOCKED_PAUSE;
+				pause = AFTER_LOCK;
 			else if (item->ending)
-				at = now + ENDING_PAUSE;
+				pause = AFTER_END;
 			else if (item->other)
-				at = now + LOCKED_PAUSE;
+				pause = AFTER_LOCK;
 			else if (item->undone)
 				hand_back(&item->job);
-			if (at > 0 && item->action == STOP)
-				come_again(&item->heap, at);
-			else if (at > 0)
-				keep(item, at);
+			if (pause >= 0 && item->action == STOP)
+				come_again(&item->heap, pause);
+			else if (pause >= 0)
+				keep(item, pause);
 			if (edata != NULL)
 				FreeErrorData(edata);
 		}

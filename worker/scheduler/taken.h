@@ -30,7 +30,7 @@ typedef enum Action
 typedef struct Fate
 {
 	dlist_node	node;			/* in the list of jobs kept back */
-	TimestampTz at;				/* end of the pause, if kept back */
+	JobqSteady	at;				/* end of the pause, if kept back */
 	JobqPush	job;			/* for a running job, only the id is known */
 	JobqTakenBy by;
 	JobqHeap	heap;			/* key only */

@@ -7,7 +7,7 @@
  * A failing part of the work is tried again, and the rest continues.  doctor() and
  * metrics() report the trouble until the part has succeeded, or until the time of the
  * next attempt has passed without another failure.  The log has a message for a new
- * error, and again after TELL_PAUSE.
+ * error, and again after an hour.
  *
  * worker/scheduler/trouble.c
  *
@@ -16,9 +16,6 @@
 #include "scheduler/inner.h"
 
 #include "mb/pg_wchar.h"
-
-/* The pause between log messages about the same error (microseconds). */
-#define TELL_PAUSE		(INT64CONST(3600) * USECS_PER_SEC)
 
 /* An attempt may be late by this much, in microseconds. */
 #define LATE			(5 * USECS_PER_SEC)
@@ -43,8 +40,8 @@ end_trouble(JobqTrouble *trouble)
 bool
 trouble_note(const char *what, const char *error, int64 pause)
 {
-	TimestampTz now = jobq_now();
-	JobqTrouble failed = {.since = now,.told_at = now};
+	JobqSteady	now = jobq_steady();
+	JobqTrouble failed = {.since = jobq_now(),.told_at = now};
 	JobqTrouble *place = NULL;
 	bool		news = true;
 
@@ -71,7 +68,7 @@ trouble_note(const char *what, const char *error, int64 pause)
 		if (strcmp(place->what, failed.what) == 0)
 		{
 			news = strcmp(place->error, failed.error) != 0 ||
-				now >= place->told_at + TELL_PAUSE;
+				now >= place->told_at + USECS_PER_HOUR;
 			if (!news)
 				failed.told_at = place->told_at;
 			if (place->until != 0)
@@ -97,32 +94,14 @@ trouble_note(const char *what, const char *error, int64 pause)
 void
 trouble_over(const char *what)
 {
-	TimestampTz now;
+	JobqSteady	now;
 
 	if (my_db->ntroubles == 0)
 		return;
-	now = jobq_now();
+	now = jobq_steady();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
 		if (my_db->troubles[i].until < now || strcmp(my_db->troubles[i].what, what) == 0)
 			end_trouble(&my_db->troubles[i]);
 	LWLockRelease(my_db->lock);
-}
-
-/*
- * The clock was put back by "by" microseconds.  The caller holds db->lock.
- */
-void
-trouble_put_back(int64 by)
-{
-	AssertExclusive(my_db->lock);
-	for (int i = 0; i < JOBQ_MAX_TROUBLES; i++)
-	{
-		JobqTrouble *trouble = &my_db->troubles[i];
-
-		trouble->told_at -= by;
-		trouble->since -= by;
-		if (trouble->until != 0)
-			trouble->until = Max(trouble->until - by, 1);
-	}
 }

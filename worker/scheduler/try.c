@@ -5,7 +5,7 @@
  *
  * Work for a schedule or a batch may fail because of the owner's input or actions.  The
  * work is then rolled back, and the scheduler continues.  A wait for a lock ends with an
- * error after LOCK_PATIENCE.
+ * error after DUTY_LOCK_TIMEOUT.
  *
  * Several pieces of work may share a transaction, so that one flush is enough.  Each
  * piece is then a subtransaction, and an error undoes only its own piece.
@@ -60,7 +60,7 @@ scheduler_try(void (*body) (void *arg), void *arg)
 	PG_TRY();
 	{
 		process_begin_transaction();
-		(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
+		(void) set_config_option("lock_timeout", DUTY_LOCK_TIMEOUT, PGC_SUSET,
 								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
 								 false);
 		jobq_lock_jobs();
