@@ -30,6 +30,7 @@
 #include "utils/relcache.h"
 #include "utils/timestamp.h"
 
+#include "base/chain.h"
 #include "base/compat.h"
 
 /*

@@ -49,9 +49,6 @@
 #include "storage/proc.h"
 #include "storage/spin.h"
 
-/* "No entry", "no lane" and the like in fields that hold an index. */
-#define JOBQ_NONE		PG_UINT32_MAX
-
 /*
  * A pending cancellation: the request reached the job's worker too late to stop the job, and
  * the job may run again.  A restart of the server forgets pending cancellations.

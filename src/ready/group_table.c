@@ -16,6 +16,8 @@
 
 #include "ready/inner.h"
 
+JOBQ_CHAIN(group, JobqGroup, next);
+
 /*
  * Forget all groups.
  */
@@ -26,12 +28,10 @@ groups_clear(JobqDatabase *db)
 	for (uint32 i = 0; i < (uint32) jobq_max_groups; i++)
 	{
 		memset(&db->groups->groups[i], 0, sizeof(JobqGroup));
-		db->groups->groups[i].next = i + 1;
 		db->groups->groups[i].timer = JOBQ_NONE;
 		db->groups->bucket[i] = JOBQ_NONE;
 	}
-	db->groups->groups[jobq_max_groups - 1].next = JOBQ_NONE;
-	db->groups->free = 0;
+	db->groups->free = group_chain_all(db->groups->groups, jobq_max_groups);
 	db->groups->ngroups = 0;
 	jobq_shares_set(db->shares, JOBQ_OF_GROUPS, jobq_max_groups);
 	db->groups->refill = false;
@@ -303,7 +303,6 @@ void
 group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 {
 	uint32		index = group - db->groups->groups;
-	uint32	   *link;
 	JobqLimiter *policy;
 	TimestampTz due = DT_NOEND;
 
@@ -321,14 +320,10 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 		(policy->rate.by_group && policy->rate.per_us > 0 &&
 		 group->pace.tokens < policy->rate.burst))
 		return;
-	link = &db->groups->bucket[bucket_of(group->id)];
-	while (*link != index)
-		link = &db->groups->groups[*link].next;
-	*link = group->next;
+	group_chain_remove(&db->groups->bucket[bucket_of(group->id)], db->groups->groups, index);
 	group_set_timer(db, group, DT_NOEND);
 	group->id = 0;
-	group->next = db->groups->free;
-	db->groups->free = index;
+	group_chain_push(&db->groups->free, db->groups->groups, index);
 	db->groups->ngroups--;
 	jobq_share_give(db->shares, group->account, JOBQ_OF_GROUPS);
 }
@@ -358,7 +353,6 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 	uint32		index;
-	uint32		bucket = bucket_of(id);
 	JobqLimiter *policy;
 
 	AssertExclusive(db->lock);
@@ -370,11 +364,10 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 		db->groups->swept_at = now;
 		jobq_groups_forget(db, now);
 	}
-	index = db->groups->free;
+	index = group_chain_pop(&db->groups->free, db->groups->groups);
 	if (index == JOBQ_NONE)
 		return NULL;
 	group = &db->groups->groups[index];
-	db->groups->free = group->next;
 	memset(group, 0, sizeof(JobqGroup));
 	group->id = id;
 	group->limiter = jobq_group_shared(id) ? JOBQ_NO_LIMITER : limiter;
@@ -383,8 +376,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 	policy = group_policy(db, group);
 	group->pace.tokens = policy->rate.burst;
 	group->pace.tokens_at = now;
-	group->next = db->groups->bucket[bucket];
-	db->groups->bucket[bucket] = index;
+	group_chain_push(&db->groups->bucket[bucket_of(id)], db->groups->groups, index);
 	db->groups->ngroups++;
 	return group;
 }

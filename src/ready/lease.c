@@ -15,6 +15,9 @@
 
 #include "ready/inner.h"
 
+JOBQ_CHAIN(lease, JobqLease, next);
+JOBQ_CHAIN(bundle, JobqLeaseBundle, next_free);
+
 /*
  * Forget all leases, because the shared memory is new, or belongs to another database or a
  * new extension.  The counter of tokens is not reset.
@@ -29,16 +32,11 @@ jobq_leases_clear(JobqDatabase *db)
 			jobq_lines_clear(&db->leases->leases[i].lines);
 		db->leases->bucket[i] = JOBQ_NONE;
 		db->leases->leases[i].id = 0;
-		db->leases->leases[i].next = i + 1;
 	}
 	for (uint32 i = 0; i < (uint32) JOBQ_MAX_BUNDLES; i++)
-	{
 		db->leases->bundles[i].outstanding = 0;
-		db->leases->bundles[i].next_free = i + 1;
-	}
-	db->leases->leases[jobq_max_leases - 1].next = JOBQ_NONE;
-	db->leases->bundles[JOBQ_MAX_BUNDLES - 1].next_free = JOBQ_NONE;
-	db->leases->free = db->leases->bundle_free = 0;
+	db->leases->free = lease_chain_all(db->leases->leases, jobq_max_leases);
+	db->leases->bundle_free = bundle_chain_all(db->leases->bundles, JOBQ_MAX_BUNDLES);
 	db->leases->nleases = 0;
 	jobq_shares_set(db->shares, JOBQ_OF_LEASES, jobq_max_leases);
 	jobq_shares_set(db->shares, JOBQ_OF_BUNDLES, JOBQ_MAX_BUNDLES);
@@ -87,14 +85,13 @@ jobq_lease_find(JobqDatabase *db, int64 id)
 uint32
 jobq_lease_bundle(JobqDatabase *db, Oid role)
 {
-	uint32		bundle = db->leases->bundle_free;
+	uint32		bundle = bundle_chain_pop(&db->leases->bundle_free, db->leases->bundles);
 
 	AssertExclusive(db->lock);
 	if (bundle != JOBQ_NONE)
 	{
 		JobqLeaseBundle *b = &db->leases->bundles[bundle];
 
-		db->leases->bundle_free = b->next_free;
 		memset(b, 0, sizeof(JobqLeaseBundle));
 		ItemPointerSetInvalid(&b->row.ctid);
 		b->outstanding = 1;
@@ -125,8 +122,7 @@ jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 		db->leases->ngarbage++;
 	}
 	jobq_share_give(db->shares, b->account, JOBQ_OF_BUNDLES);
-	b->next_free = db->leases->bundle_free;
-	db->leases->bundle_free = bundle;
+	bundle_chain_push(&db->leases->bundle_free, db->leases->bundles, bundle);
 }
 
 /*
@@ -136,17 +132,16 @@ JobqLease *
 jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 			   TimestampTz until, uint32 bundle)
 {
-	uint32		index = db->leases->free;
-	uint32		bucket = bucket_of(job->key.id);
+	uint32		index;
 	JobqLease  *lease;
 
 	AssertExclusive(db->lock);
 	Assert(job->key.id != 0 && jobq_lease_find(db, job->key.id) == NULL);
 	Assert(db->leases->bundles[bundle].outstanding > 0);
+	index = lease_chain_pop(&db->leases->free, db->leases->leases);
 	if (index == JOBQ_NONE)
 		return NULL;
 	lease = &db->leases->leases[index];
-	db->leases->free = lease->next;
 	lease->id = job->key.id;
 	lease->token = token;
 	lease->since = jobq_last_now;
@@ -170,8 +165,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->message[0] = '\0';
 	lease->bundle = bundle;
 	lease->stat = JOBQ_NONE;
-	lease->next = db->leases->bucket[bucket];
-	db->leases->bucket[bucket] = index;
+	lease_chain_push(&db->leases->bucket[bucket_of(lease->id)], db->leases->leases, index);
 	db->leases->bundles[bundle].outstanding++;
 	account_add(db->shares, db->leases->bundles[bundle].account, JOBQ_OF_LEASES);
 	db->leases->nleases++;
@@ -212,21 +206,17 @@ void
 lease_free(JobqDatabase *db, JobqLease *lease)
 {
 	uint32		index = lease - db->leases->leases;
-	uint32	   *link = &db->leases->bucket[bucket_of(lease->id)];
 
 	AssertExclusive(db->lock);
 	Assert(lease->id != 0 && db->leases->nleases > 0);
 	if (lease->lines.n > 0)
 		jobq_lines_clear(&lease->lines);
-	while (*link != index)
-		link = &db->leases->leases[*link].next;
-	*link = lease->next;
+	lease_chain_remove(&db->leases->bucket[bucket_of(lease->id)], db->leases->leases, index);
 	jobq_share_give(db->shares, db->leases->bundles[lease->bundle].account,
 					JOBQ_OF_LEASES);
 	jobq_lease_bundle_release(db, lease->bundle);
 	lease->id = 0;
-	lease->next = db->leases->free;
-	db->leases->free = index;
+	lease_chain_push(&db->leases->free, db->leases->leases, index);
 	db->leases->nleases--;
 }
 

@@ -15,6 +15,9 @@
 
 #include "ready/inner.h"
 
+JOBQ_CHAIN(party, JobqParty, hash_next);
+JOBQ_CHAIN(role, JobqRole, hash_next);
+
 static void party_leave(JobqDatabase *db, uint32 index);
 
 /*
@@ -24,27 +27,27 @@ void
 parties_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
-	uint32		nparties = JOBQ_MAX_PARTIES;
 
 	AssertExclusive(db->lock);
-	for (uint32 i = 0; i < nparties; i++)
-		ready->parties[i].hash_next = i + 1 < nparties ? i + 1 : JOBQ_NONE;
 	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
-	{
-		ready->party_bucket[i] = JOBQ_NONE;
-		ready->role_bucket[i] = JOBQ_NONE;
-		ready->roles[i].hash_next = i + 1 < (uint32) jobq_max_lanes ? i + 1
-			: JOBQ_NONE;
-	}
-	ready->party_free = ready->role_free = 0;
+		ready->party_bucket[i] = ready->role_bucket[i] = JOBQ_NONE;
+	ready->party_free = party_chain_all(ready->parties, JOBQ_MAX_PARTIES);
+	ready->role_free = role_chain_all(ready->roles, jobq_max_lanes);
 	ready->roles_head = JOBQ_NONE;
 	ready->nroles = 0;
 }
 
-static uint32
-party_bucket(int32 scope, uint32 tenant)
+static uint32 *
+party_bucket(JobqReady *ready, int32 scope, uint32 tenant)
 {
-	return hash_combine(murmurhash32((uint32) scope), tenant) % jobq_max_lanes;
+	return &ready->party_bucket[hash_combine(murmurhash32((uint32) scope), tenant) %
+								jobq_max_lanes];
+}
+
+static uint32 *
+role_bucket(JobqReady *ready, Oid role)
+{
+	return &ready->role_bucket[murmurhash32(role) % jobq_max_lanes];
 }
 
 /*
@@ -56,8 +59,8 @@ jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
 	JobqReady  *ready = db->ready;
 
 	AssertLocked(db->lock);
-	for (uint32 i = ready->party_bucket[party_bucket(scope, tenant)];
-		 i != JOBQ_NONE; i = ready->parties[i].hash_next)
+	for (uint32 i = *party_bucket(ready, scope, tenant); i != JOBQ_NONE;
+		 i = ready->parties[i].hash_next)
 		if (ready->parties[i].scope == scope &&
 			ready->parties[i].tenant == tenant)
 			return &ready->parties[i];
@@ -77,18 +80,15 @@ party_join(JobqDatabase *db, int32 scope, uint32 tenant)
 	AssertExclusive(db->lock);
 	if (party == NULL)
 	{
-		uint32	   *bucket = &ready->party_bucket[party_bucket(scope, tenant)];
-		uint32		index = ready->party_free;
+		uint32		index = party_chain_pop(&ready->party_free, ready->parties);
 
 		Assert(index != JOBQ_NONE);
 		party = &ready->parties[index];
-		ready->party_free = party->hash_next;
 		memset(party, 0, sizeof(JobqParty));
 		party->scope = scope;
 		party->tenant = tenant;
 		party->lanes = party->heaps = JOBQ_NONE;
-		party->hash_next = *bucket;
-		*bucket = index;
+		party_chain_push(party_bucket(ready, scope, tenant), ready->parties, index);
 	}
 	party->nlanes++;
 	return party - ready->parties;
@@ -99,19 +99,14 @@ party_leave(JobqDatabase *db, uint32 index)
 {
 	JobqReady  *ready = db->ready;
 	JobqParty  *party = &ready->parties[index];
-	uint32	   *link;
 
 	AssertExclusive(db->lock);
 	Assert(party->nlanes > 0);
 	if (--party->nlanes > 0)
 		return;
 	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
-	link = &ready->party_bucket[party_bucket(party->scope, party->tenant)];
-	while (*link != index)
-		link = &ready->parties[*link].hash_next;
-	*link = party->hash_next;
-	party->hash_next = ready->party_free;
-	ready->party_free = index;
+	party_chain_remove(party_bucket(ready, party->scope, party->tenant), ready->parties, index);
+	party_chain_push(&ready->party_free, ready->parties, index);
 }
 
 /*
@@ -123,8 +118,8 @@ jobq_role_find(JobqDatabase *db, Oid role)
 	JobqReady  *ready = db->ready;
 
 	AssertExclusive(db->lock);
-	for (uint32 i = ready->role_bucket[murmurhash32(role) % jobq_max_lanes];
-		 i != JOBQ_NONE; i = ready->roles[i].hash_next)
+	for (uint32 i = *role_bucket(ready, role); i != JOBQ_NONE;
+		 i = ready->roles[i].hash_next)
 		if (ready->roles[i].role == role)
 			return &ready->roles[i];
 	return NULL;
@@ -139,17 +134,14 @@ role_join(JobqDatabase *db, Oid oid)
 	AssertExclusive(db->lock);
 	if (role == NULL)
 	{
-		uint32	   *bucket = &ready->role_bucket[murmurhash32(oid) % jobq_max_lanes];
-		uint32		index = ready->role_free;
+		uint32		index = role_chain_pop(&ready->role_free, ready->roles);
 
 		Assert(index != JOBQ_NONE);
 		role = &ready->roles[index];
-		ready->role_free = role->hash_next;
 		memset(role, 0, sizeof(JobqRole));
 		role->role = oid;
 		role->heaps = JOBQ_NONE;
-		role->hash_next = *bucket;
-		*bucket = index;
+		role_chain_push(role_bucket(ready, oid), ready->roles, index);
 		role->prev = JOBQ_NONE;
 		role->next = ready->roles_head;
 		if (role->next != JOBQ_NONE)
@@ -166,25 +158,20 @@ role_leave(JobqDatabase *db, uint32 index)
 {
 	JobqReady  *ready = db->ready;
 	JobqRole   *role = &ready->roles[index];
-	uint32	   *link;
 
 	AssertExclusive(db->lock);
 	Assert(role->nlanes > 0);
 	if (--role->nlanes > 0)
 		return;
 	Assert(role->heaps == JOBQ_NONE && role->nentries == 0);
-	link = &ready->role_bucket[murmurhash32(role->role) % jobq_max_lanes];
-	while (*link != index)
-		link = &ready->roles[*link].hash_next;
-	*link = role->hash_next;
+	role_chain_remove(role_bucket(ready, role->role), ready->roles, index);
 	if (role->prev != JOBQ_NONE)
 		ready->roles[role->prev].next = role->next;
 	else
 		ready->roles_head = role->next;
 	if (role->next != JOBQ_NONE)
 		ready->roles[role->next].prev = role->prev;
-	role->hash_next = ready->role_free;
-	ready->role_free = index;
+	role_chain_push(&ready->role_free, ready->roles, index);
 	ready->nroles--;
 }
 

@@ -19,6 +19,8 @@
 
 #include "ready/inner.h"
 
+JOBQ_CHAIN(account, JobqAccount, next);
+
 /* The account shared by roles without an account of their own. */
 #define OTHERS	0
 
@@ -36,11 +38,8 @@ jobq_shares_clear(JobqShares *shares)
 {
 	memset(shares, 0, sizeof(JobqShares));
 	for (uint32 i = 0; i < JOBQ_MAX_ACCOUNTS; i++)
-	{
 		shares->bucket[i] = JOBQ_NONE;
-		shares->accounts[i].next = i + 1 < JOBQ_MAX_ACCOUNTS ? i + 1
-			: JOBQ_NONE;
-	}
+	(void) account_chain_all(shares->accounts, JOBQ_MAX_ACCOUNTS);
 	shares->free = shares->accounts[OTHERS].next;
 }
 
@@ -70,15 +69,11 @@ static void
 free_if_empty(JobqShares *shares, uint32 index)
 {
 	JobqAccount *account = &shares->accounts[index];
-	uint32	   *link = &shares->bucket[bucket_of(account->role)];
 
 	if (index == OTHERS || !is_empty(account))
 		return;
-	while (*link != index)
-		link = &shares->accounts[*link].next;
-	*link = account->next;
-	account->next = shares->free;
-	shares->free = index;
+	account_chain_remove(&shares->bucket[bucket_of(account->role)], shares->accounts, index);
+	account_chain_push(&shares->free, shares->accounts, index);
 }
 
 /*
@@ -152,13 +147,11 @@ jobq_share_take(JobqShares *shares, Oid role, JobqShareOf what)
 	{
 		JobqAccount *account;
 
-		index = shares->free;
+		index = account_chain_pop(&shares->free, shares->accounts);
 		account = &shares->accounts[index];
-		shares->free = account->next;
 		memset(account, 0, sizeof(JobqAccount));
 		account->role = role;
-		account->next = shares->bucket[bucket_of(role)];
-		shares->bucket[bucket_of(role)] = index;
+		account_chain_push(&shares->bucket[bucket_of(role)], shares->accounts, index);
 	}
 	account_add(shares, index, what);
 	return index;

@@ -28,6 +28,8 @@
 
 #include "stats/stats.h"
 
+JOBQ_CHAIN(stat, JobqStat, next);
+
 /* A name with activity within this time is not evicted, in microseconds. */
 #define KEPT		(60 * USECS_PER_SEC)
 
@@ -54,7 +56,6 @@ static uint32 take(const JobqStatBase *base, Oid role, bool other,
 				   TimestampTz now);
 static void give_up(uint32 place, bool keep, TimestampTz now);
 static bool has_counts(const JobqCounts *counts);
-static uint32 take_free(void);
 
 const JobqArea jobq_stats_area = {
 	JOBQ_AREA_OF_CLUSTER, stats_size, stats_init
@@ -96,10 +97,10 @@ stats_init(void *owner, char *memory)
 	for (uint32 i = 0; i < places(); i++)
 	{
 		SpinLockInit(&jobq_stats->stats[i].mutex);
-		jobq_stats->stats[i].next = i + 1 < jobq_stats->nstats ? i + 1 : JOBQ_NONE;
 		if (i < jobq_stats->nstats)
 			jobq_stats->bucket[i] = JOBQ_NONE;
 	}
+	jobq_stats->free = stat_chain_all(jobq_stats->stats, jobq_stats->nstats);
 	jobq_shares_clear(&jobq_stats->shares);
 	jobq_shares_set(&jobq_stats->shares, JOBQ_OF_STATS, jobq_stats->nstats);
 }
@@ -173,6 +174,12 @@ jobq_stats_hash(const JobqStatBase *base, int32 queue_id, const char *kind,
 	return hash;
 }
 
+static uint32 *
+bucket_of(uint64 hash)
+{
+	return &jobq_stats->bucket[hash % jobq_stats->nstats];
+}
+
 /*
  * Return the slot of the name, or JOBQ_NONE.
  */
@@ -181,7 +188,7 @@ find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length
 	 const char *tenant, int tenant_length, uint64 hash)
 {
 	bool		other = kind_length < 0;
-	uint32		place = jobq_stats->bucket[hash % jobq_stats->nstats];
+	uint32		place = *bucket_of(hash);
 
 	AssertLocked(jobq_stats->lock);
 	for (; place != JOBQ_NONE; place = jobq_stats->stats[place].next)
@@ -208,7 +215,6 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 	   uint64 hash, TimestampTz now)
 {
 	JobqStat   *stat = &jobq_stats->stats[place];
-	uint32	   *link = &jobq_stats->bucket[hash % jobq_stats->nstats];
 
 	SpinLockAcquire(&stat->mutex);
 	stat->generation++;
@@ -238,8 +244,7 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 	}
 	SpinLockRelease(&stat->mutex);
 	stat->account = jobq_share_take(&jobq_stats->shares, role, JOBQ_OF_STATS);
-	stat->next = *link;
-	*link = place;
+	stat_chain_push(bucket_of(hash), jobq_stats->stats, place);
 }
 
 /*
@@ -261,17 +266,6 @@ is_idle(JobqStat *stat, TimestampTz now)
 		idle = idle && stat->counts.gauges[i] <= 0;
 	SpinLockRelease(&stat->mutex);
 	return idle;
-}
-
-/* Return a free slot, or JOBQ_NONE. */
-static uint32
-take_free(void)
-{
-	uint32		place = jobq_stats->free;
-
-	if (place != JOBQ_NONE)
-		jobq_stats->free = jobq_stats->stats[place].next;
-	return place;
 }
 
 /* True if the role may use a free slot. */
@@ -337,7 +331,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 		}
 		give_up(oldest, true, now);
 	}
-	return take_free();
+	return stat_chain_pop(&jobq_stats->free, jobq_stats->stats);
 }
 
 /*
@@ -420,21 +414,17 @@ give_up(uint32 place, bool keep, TimestampTz now)
 {
 	static JobqCounts counts;
 	JobqStat   *stat = &jobq_stats->stats[place];
-	uint32	   *link = &jobq_stats->bucket[stat->hash % jobq_stats->nstats];
 	JobqStatName name = stat->name;
 
 	AssertExclusive(jobq_stats->lock);
-	while (*link != place)
-		link = &jobq_stats->stats[*link].next;
-	*link = stat->next;
+	stat_chain_remove(bucket_of(stat->hash), jobq_stats->stats, place);
 	SpinLockAcquire(&stat->mutex);
 	counts = stat->counts;
 	stat->generation++;
 	stat->in_use = false;
 	SpinLockRelease(&stat->mutex);
 	jobq_share_give(&jobq_stats->shares, stat->account, JOBQ_OF_STATS);
-	stat->next = jobq_stats->free;
-	jobq_stats->free = place;
+	stat_chain_push(&jobq_stats->free, jobq_stats->stats, place);
 	if (keep && has_counts(&counts))
 	{
 		JobqStatBase *base = jobq_stats_base(name.dboid, name.jobs, false, now);
@@ -559,7 +549,7 @@ jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 	if (place == JOBQ_NONE)
 	{
 		/* no name is evicted; the share was checked before the restart */
-		place = take_free();
+		place = stat_chain_pop(&jobq_stats->free, jobq_stats->stats);
 		if (place != JOBQ_NONE)
 			settle(place, base, name->queue_id, name->role, name->kind, kind_length,
 				   name->tenant, tenant_length, hash, now);
