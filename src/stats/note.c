@@ -72,7 +72,7 @@ typedef struct LastName
 	Oid			dboid;
 	Oid			jobs;
 	int32		queue_id;
-	int			kind_length;	/* -1: "(other)" of the queue */
+	int			kind_length;
 	int			tenant_length;
 	char		kind[LAST_LENGTH];
 	char		tenant[LAST_LENGTH];
@@ -121,28 +121,28 @@ pin(uint32 place, uint32 *generation, bool any)
 
 /* jobq_stats_hash() of a name, with the last result cached. */
 static uint64
-hash_of(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
-		const char *tenant, int tenant_length)
+hash_of(const JobqStatBase *base, const JobqStatKey *key)
 {
 	uint64		hash;
 
+	Assert(key->kind_length >= 0);
 	if (last.jobs == base->jobs && last.dboid == base->dboid &&
-		last.queue_id == queue_id && last.kind_length == kind_length &&
-		last.tenant_length == tenant_length &&
-		memcmp(last.kind, kind, Max(kind_length, 0)) == 0 &&
-		memcmp(last.tenant, tenant, tenant_length) == 0)
+		last.queue_id == key->queue_id && last.kind_length == key->kind_length &&
+		last.tenant_length == key->tenant_length &&
+		memcmp(last.kind, key->kind, key->kind_length) == 0 &&
+		memcmp(last.tenant, key->tenant, key->tenant_length) == 0)
 		return last.hash;
 
-	hash = jobq_stats_hash(base, queue_id, kind, kind_length, tenant, tenant_length);
-	if (kind_length > LAST_LENGTH || tenant_length > LAST_LENGTH)
+	hash = jobq_stats_hash(base, key);
+	if (key->kind_length > LAST_LENGTH || key->tenant_length > LAST_LENGTH)
 		return hash;
 	last.dboid = base->dboid;
 	last.jobs = base->jobs;
-	last.queue_id = queue_id;
-	last.kind_length = kind_length;
-	last.tenant_length = tenant_length;
-	memcpy(last.kind, kind, Max(kind_length, 0));
-	memcpy(last.tenant, tenant, tenant_length);
+	last.queue_id = key->queue_id;
+	last.kind_length = key->kind_length;
+	last.tenant_length = key->tenant_length;
+	memcpy(last.kind, key->kind, key->kind_length);
+	memcpy(last.tenant, key->tenant, key->tenant_length);
 	last.hash = hash;
 	return hash;
 }
@@ -152,12 +152,9 @@ hash_of(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_len
  * JOBQ_NONE if this database is no longer counted.
  */
 static uint32
-look_up(const JobqStatBase *base, int32 queue_id, Oid role,
-		const char *kind, int kind_length, const char *tenant, int tenant_length,
-		uint32 *generation)
+look_up(const JobqStatBase *base, const JobqStatKey *key, uint32 *generation)
 {
-	uint64		hash = hash_of(base, queue_id, kind, kind_length, tenant,
-							   tenant_length);
+	uint64		hash = hash_of(base, key);
 	CachedPlace *cached;
 	const JobqStat *stat;
 	bool		is_other;
@@ -175,10 +172,8 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
 		 jobq_last_now < cached->other_until - OTHER_KEPT))
 	{
 		cached->hash = 0;
-		cached->place = jobq_stats_find(base, queue_id, role, kind, kind_length,
-										tenant, tenant_length, hash,
-										jobq_last_now, &cached->generation,
-										&is_other);
+		cached->place = jobq_stats_find(base, key, hash, jobq_last_now,
+										&cached->generation, &is_other);
 		if (cached->place == JOBQ_NONE)
 		{
 			cached->place = 0;
@@ -196,16 +191,13 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
  * if jobs are not counted.  May acquire JobqStats.lock.
  */
 uint32
-jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
-				 int kind_length, const char *tenant, int tenant_length,
-				 JobqStatAt *at)
+jobq_stats_place(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 {
 	const JobqStatBase *base = my_base(jobs);
 
 	if (!JOBQ_STATISTICS || base == NULL)
 		return JOBQ_NONE;
-	at->place = look_up(base, queue_id, role, kind, kind_length, tenant, tenant_length,
-						&at->generation);
+	at->place = look_up(base, key, &at->generation);
 	at->base = at->place == JOBQ_NONE ? NULL : base;
 	return at->place;
 }
@@ -273,9 +265,7 @@ jobq_stats_note_at(const JobqStatAt *at)
  * May acquire JobqStats.lock.
  */
 JobqStatNote *
-jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
-				int kind_length, const char *tenant, int tenant_length,
-				JobqStatAt *at)
+jobq_stats_note(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 {
 	const JobqStatBase *base = my_base(jobs);
 	SubTransactionId subid = GetCurrentSubTransactionId();
@@ -296,8 +286,7 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	note_room();
 	for (int tries = 0; !pinned && tries < 3; tries++)
 	{
-		place = look_up(base, queue_id, role, kind, kind_length, tenant,
-						tenant_length, &generation);
+		place = look_up(base, key, &generation);
 		if (place == JOBQ_NONE)
 			break;
 		note = find_note(place, generation, subid);

@@ -277,16 +277,26 @@ extern int64 jobq_calendar_count(const JobqCalendar *calendar);
 extern void jobq_calendar_merge(JobqCalendar *into, const JobqCalendar *from);
 
 /* src/stats/table.c */
+
+/*
+ * The name under which a job is counted.  The role gets the slot if the name has none yet.
+ */
+typedef struct JobqStatKey
+{
+	int32		queue_id;
+	Oid			role;
+	const char *kind;
+	int			kind_length;	/* -1: "(other)" of the queue */
+	const char *tenant;
+	int			tenant_length;	/* 0: no tenant */
+} JobqStatKey;
+
 extern const JobqArea jobq_stats_area;
 extern JobqStats *jobq_stats;
 extern JobqStatBase *jobq_stats_base(Oid dboid, Oid jobs, bool make,
 									 TimestampTz now);
-extern uint64 jobq_stats_hash(const JobqStatBase *base, int32 queue_id,
-							  const char *kind, int kind_length,
-							  const char *tenant, int tenant_length);
-extern uint32 jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
-							  const char *kind, int kind_length,
-							  const char *tenant, int tenant_length,
+extern uint64 jobq_stats_hash(const JobqStatBase *base, const JobqStatKey *key);
+extern uint32 jobq_stats_find(const JobqStatBase *base, const JobqStatKey *key,
 							  uint64 hash, TimestampTz now, uint32 *generation,
 							  bool *is_other);
 extern uint32 jobq_stats_of_base(const JobqStatBase *base);
@@ -314,18 +324,12 @@ typedef struct JobqStatNote
 } JobqStatNote;
 
 extern void jobq_stats_install(void);
-extern JobqStatNote *jobq_stats_note(Oid jobs, int32 queue_id, Oid role,
-									 const char *kind, int kind_length,
-									 const char *tenant, int tenant_length,
-									 JobqStatAt *at);
+extern JobqStatNote *jobq_stats_note(Oid jobs, const JobqStatKey *key, JobqStatAt *at);
 extern JobqStatNote *jobq_stats_note_at(const JobqStatAt *at);
 extern void jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran);
 extern void jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at,
 								   int64 away, int32 n);
-extern uint32 jobq_stats_place(Oid jobs, int32 queue_id, Oid role,
-							   const char *kind, int kind_length,
-							   const char *tenant, int tenant_length,
-							   JobqStatAt *at);
+extern uint32 jobq_stats_place(Oid jobs, const JobqStatKey *key, JobqStatAt *at);
 
 /* src/stats/bill.c */
 typedef struct JobqBillRun

@@ -158,18 +158,17 @@ jobq_stats_of_base(const JobqStatBase *base)
 	return jobq_stats->nstats + (uint32) (base - jobq_stats->bases);
 }
 
-/* Return the hash of a name.  The name "(other)" of a queue has the kind_length -1. */
+/* Return the hash of a name. */
 uint64
-jobq_stats_hash(const JobqStatBase *base, int32 queue_id, const char *kind,
-				int kind_length, const char *tenant, int tenant_length)
+jobq_stats_hash(const JobqStatBase *base, const JobqStatKey *key)
 {
-	uint64		hash = jobq_stats->seed ^ ((uint64) base->jobs << 32) ^ (uint32) queue_id;
+	uint64		hash = jobq_stats->seed ^ ((uint64) base->jobs << 32) ^ (uint32) key->queue_id;
 
 	hash = hash_bytes_uint32_extended(base->dboid, hash);
-	if (kind_length >= 0)
-		hash = hash_bytes_extended((const unsigned char *) kind, kind_length, hash);
-	if (tenant_length > 0)
-		hash = hash_bytes_extended((const unsigned char *) tenant, tenant_length,
+	if (key->kind_length >= 0)
+		hash = hash_bytes_extended((const unsigned char *) key->kind, key->kind_length, hash);
+	if (key->tenant_length > 0)
+		hash = hash_bytes_extended((const unsigned char *) key->tenant, key->tenant_length,
 								   ~hash);
 	return hash;
 }
@@ -184,10 +183,9 @@ bucket_of(uint64 hash)
  * Return the slot of the name, or JOBQ_NONE.
  */
 static uint32
-find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
-	 const char *tenant, int tenant_length, uint64 hash)
+find(const JobqStatBase *base, const JobqStatKey *key, uint64 hash)
 {
-	bool		other = kind_length < 0;
+	bool		other = key->kind_length < 0;
 	uint32		place = *bucket_of(hash);
 
 	AssertLocked(jobq_stats->lock);
@@ -196,13 +194,13 @@ find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length
 		const JobqStat *stat = &jobq_stats->stats[place];
 		const JobqStatName *name = &stat->name;
 
-		if (stat->hash == hash && name->queue_id == queue_id &&
+		if (stat->hash == hash && name->queue_id == key->queue_id &&
 			name->dboid == base->dboid && name->jobs == base->jobs &&
 			name->other == other &&
-			(other || (name->kind_length == kind_length &&
-					   memcmp(name->kind, kind, kind_length) == 0 &&
-					   name->tenant_length == tenant_length &&
-					   memcmp(name->tenant, tenant, tenant_length) == 0)))
+			(other || (name->kind_length == key->kind_length &&
+					   memcmp(name->kind, key->kind, key->kind_length) == 0 &&
+					   name->tenant_length == key->tenant_length &&
+					   memcmp(name->tenant, key->tenant, key->tenant_length) == 0)))
 			return place;
 	}
 	return JOBQ_NONE;
@@ -210,9 +208,8 @@ find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length
 
 /* Assign this free slot to the name. */
 static void
-settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
-	   const char *kind, int kind_length, const char *tenant, int tenant_length,
-	   uint64 hash, TimestampTz now)
+settle(uint32 place, const JobqStatBase *base, const JobqStatKey *key, uint64 hash,
+	   TimestampTz now)
 {
 	JobqStat   *stat = &jobq_stats->stats[place];
 
@@ -229,21 +226,21 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 	stat->counts.since = now;
 	stat->name.dboid = base->dboid;
 	stat->name.jobs = base->jobs;
-	stat->name.queue_id = queue_id;
-	stat->name.role = role;
-	stat->name.other = kind_length < 0;
-	if (kind_length > 0)
+	stat->name.queue_id = key->queue_id;
+	stat->name.role = key->role;
+	stat->name.other = key->kind_length < 0;
+	if (key->kind_length > 0)
 	{
-		stat->name.kind_length = (uint8) kind_length;
-		memcpy(stat->name.kind, kind, kind_length);
+		stat->name.kind_length = (uint8) key->kind_length;
+		memcpy(stat->name.kind, key->kind, key->kind_length);
 	}
-	if (tenant_length > 0)
+	if (key->tenant_length > 0)
 	{
-		stat->name.tenant_length = (uint8) tenant_length;
-		memcpy(stat->name.tenant, tenant, tenant_length);
+		stat->name.tenant_length = (uint8) key->tenant_length;
+		memcpy(stat->name.tenant, key->tenant, key->tenant_length);
 	}
 	SpinLockRelease(&stat->mutex);
-	stat->account = jobq_share_take(&jobq_stats->shares, role, JOBQ_OF_STATS);
+	stat->account = jobq_share_take(&jobq_stats->shares, key->role, JOBQ_OF_STATS);
 	stat_chain_push(bucket_of(hash), jobq_stats->stats, place);
 }
 
@@ -338,11 +335,12 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
  * Return the slot "(other)" of the queue, or JOBQ_NONE.
  */
 static uint32
-find_other(const JobqStatBase *base, int32 queue_id, uint64 *hash)
+find_other(const JobqStatBase *base, int32 queue_id)
 {
+	JobqStatKey key = {.queue_id = queue_id,.kind_length = -1};
+
 	AssertLocked(jobq_stats->lock);
-	*hash = jobq_stats_hash(base, queue_id, NULL, -1, NULL, 0);
-	return find(base, queue_id, NULL, -1, NULL, 0, *hash);
+	return find(base, &key, jobq_stats_hash(base, &key));
 }
 
 /*
@@ -353,15 +351,16 @@ static uint32
 other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
 			TimestampTz now)
 {
-	uint64		hash;
-	uint32		place = find_other(base, queue_id, &hash);
+	JobqStatKey key = {.queue_id = queue_id,.role = role,.kind_length = -1};
+	uint64		hash = jobq_stats_hash(base, &key);
+	uint32		place = find(base, &key, hash);
 
 	AssertExclusive(jobq_stats->lock);
 	if (place == JOBQ_NONE && (may_free || may_take(role, true)))
 	{
 		place = take(base, role, true, now);
 		if (place != JOBQ_NONE)
-			settle(place, base, queue_id, role, NULL, -1, NULL, 0, hash, now);
+			settle(place, base, &key, hash, now);
 	}
 	if (place != JOBQ_NONE)
 		return place;
@@ -454,23 +453,19 @@ give_up(uint32 place, bool keep, TimestampTz now)
  * have no slot, and most lookups share the lock.
  */
 uint32
-jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
-				const char *kind, int kind_length, const char *tenant,
-				int tenant_length, uint64 hash, TimestampTz now,
-				uint32 *generation, bool *is_other)
+jobq_stats_find(const JobqStatBase *base, const JobqStatKey *key, uint64 hash,
+				TimestampTz now, uint32 *generation, bool *is_other)
 {
 	uint32		place;
-	uint64		other_hash;
 
 	*is_other = false;
 	LWLockAcquire(jobq_stats->lock, LW_SHARED);
-	place = base->dboid != MyDatabaseId ? JOBQ_NONE
-		: find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
+	place = base->dboid != MyDatabaseId ? JOBQ_NONE : find(base, key, hash);
 	if (place == JOBQ_NONE && base->dboid == MyDatabaseId &&
-		is_full(base, role, false, now))
+		is_full(base, key->role, false, now))
 	{
-		place = find_other(base, queue_id, &other_hash);
-		if (place == JOBQ_NONE && is_full(base, role, true, now))
+		place = find_other(base, key->queue_id);
+		if (place == JOBQ_NONE && is_full(base, key->role, true, now))
 			place = jobq_stats_of_base(base);
 		*is_other = place != JOBQ_NONE;
 	}
@@ -486,18 +481,17 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 		LWLockRelease(jobq_stats->lock);
 		return JOBQ_NONE;
 	}
-	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
+	place = find(base, key, hash);
 	if (place == JOBQ_NONE)
 	{
-		place = take(base, role, false, now);
+		place = take(base, key->role, false, now);
 		if (place != JOBQ_NONE)
-			settle(place, base, queue_id, role, kind, kind_length, tenant,
-				   tenant_length, hash, now);
+			settle(place, base, key, hash, now);
 		else
 		{
 			*is_other = true;
-			place = other_place(unconstify(JobqStatBase *, base), queue_id, role,
-								true, now);
+			place = other_place(unconstify(JobqStatBase *, base), key->queue_id,
+								key->role, true, now);
 		}
 	}
 	*generation = jobq_stats->stats[place].generation;
@@ -533,26 +527,26 @@ void
 jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 {
 	JobqStatBase *base = jobq_stats_base(name->dboid, name->jobs, false, now);
-	int			kind_length = name->other ? -1 : Min(name->kind_length,
-													 JOBQ_STATS_KIND - 1);
-	int			tenant_length = Min(name->tenant_length, JOBQ_STATS_TENANT - 1);
+	JobqStatKey key = {
+		.queue_id = name->queue_id,.role = name->role,
+		.kind = name->kind,
+		.kind_length = name->other ? -1 : Min(name->kind_length, JOBQ_STATS_KIND - 1),
+		.tenant = name->tenant,
+		.tenant_length = Min(name->tenant_length, JOBQ_STATS_TENANT - 1)
+	};
 	uint64		hash;
 	uint32		place;
 
 	if (base == NULL)
 		return;
-	hash = jobq_stats_hash(base, name->queue_id, name->kind, kind_length,
-						   name->tenant, tenant_length);
-	place = name->queue_id == 0 ? jobq_stats_of_base(base)
-		: find(base, name->queue_id, name->kind, kind_length, name->tenant,
-			   tenant_length, hash);
+	hash = jobq_stats_hash(base, &key);
+	place = name->queue_id == 0 ? jobq_stats_of_base(base) : find(base, &key, hash);
 	if (place == JOBQ_NONE)
 	{
 		/* no name is evicted; the share was checked before the restart */
 		place = stat_chain_pop(&jobq_stats->free, jobq_stats->stats);
 		if (place != JOBQ_NONE)
-			settle(place, base, name->queue_id, name->role, name->kind, kind_length,
-				   name->tenant, tenant_length, hash, now);
+			settle(place, base, &key, hash, now);
 		else
 			place = other_place(base, name->queue_id, name->role, false, now);
 	}
@@ -615,7 +609,6 @@ jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
 {
 	int64		gauges[JOBQ_NGAUGES] = {0};
 	JobqStatBase *base;
-	uint64		hash;
 	uint32		other;
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
@@ -633,7 +626,7 @@ jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
 			forget_place(place, gauges);
 	}
 	base = jobq_stats_base(dboid, jobs, false, 0);
-	other = base == NULL ? JOBQ_NONE : find_other(base, queue_id, &hash);
+	other = base == NULL ? JOBQ_NONE : find_other(base, queue_id);
 	if (other != JOBQ_NONE)
 		forget_place(other, gauges);
 	for (int i = 0; i < JOBQ_NGAUGES && base != NULL; i++)

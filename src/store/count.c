@@ -21,13 +21,29 @@
  */
 #define NEAR	(60 * USECS_PER_DAY)
 
-/* Return the kind and the tenant of the job, as pointers into its row. */
-static void
-get_names(const JobqJob *job, text **kind, text **tenant)
+/* Return the name for the statistics, with pointers to the texts. */
+static JobqStatKey
+stat_key(const JobqLetterName * name)
 {
-	*kind = DatumGetTextPP(JOB(job, JOB_KIND));
-	*tenant = JOB_ISNULL(job, JOB_TENANT) ? NULL
-		: DatumGetTextPP(JOB(job, JOB_TENANT));
+	return (JobqStatKey)
+	{
+		.queue_id = name->queue_id,.role = name->role,
+			.kind = VARDATA_ANY(name->kind),.kind_length = VARSIZE_ANY_EXHDR(name->kind),
+			.tenant = name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
+			.tenant_length = name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant)
+	};
+}
+
+static JobqStatKey
+stat_key_of_job(const JobqJob *job)
+{
+	JobqLetterName name = {
+		.queue_id = job_queue_id(job),.role = job_role(job),
+		.kind = DatumGetTextPP(JOB(job, JOB_KIND)),
+		.tenant = JOB_ISNULL(job, JOB_TENANT) ? NULL : DatumGetTextPP(JOB(job, JOB_TENANT))
+	};
+
+	return stat_key(&name);
 }
 
 /* Return this transaction's note for jobs with these names, or NULL. */
@@ -36,18 +52,14 @@ note_of(const JobqJob *job)
 {
 	JobqStatAt *at = &unconstify(JobqJob *, job)->stat;
 	JobqStatNote *note;
-	text	   *kind;
-	text	   *tenant;
+	JobqStatKey key;
 
 	if (jobq_shared == NULL)
 		return NULL;
 	if (at->base != NULL && (note = jobq_stats_note_at(at)) != NULL)
 		return note;
-	get_names(job, &kind, &tenant);
-	return jobq_stats_note(jobq_relations()->job, job_queue_id(job), job_role(job),
-						   VARDATA_ANY(kind), VARSIZE_ANY_EXHDR(kind),
-						   tenant == NULL ? "" : VARDATA_ANY(tenant),
-						   tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant), at);
+	key = stat_key_of_job(job);
+	return jobq_stats_note(jobq_relations()->job, &key, at);
 }
 
 /*
@@ -57,16 +69,12 @@ uint32
 jobq_count_place(const JobqJob *job)
 {
 	JobqStatAt *at = &unconstify(JobqJob *, job)->stat;
-	text	   *kind;
-	text	   *tenant;
+	JobqStatKey key;
 
 	if (jobq_shared == NULL)
 		return JOBQ_NONE;
-	get_names(job, &kind, &tenant);
-	return jobq_stats_place(jobq_relations()->job, job_queue_id(job), job_role(job),
-							VARDATA_ANY(kind), VARSIZE_ANY_EXHDR(kind),
-							tenant == NULL ? "" : VARDATA_ANY(tenant),
-							tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant), at);
+	key = stat_key_of_job(job);
+	return jobq_stats_place(jobq_relations()->job, &key, at);
 }
 
 /*
@@ -125,14 +133,10 @@ uint32
 jobq_letter_place(const JobqLetterName * name)
 {
 	JobqStatAt	unused;
+	JobqStatKey key = stat_key(name);
 
-	if (jobq_shared == NULL)
-		return JOBQ_NONE;
-	return jobq_stats_place(jobq_relations()->job, name->queue_id, name->role,
-							VARDATA_ANY(name->kind), VARSIZE_ANY_EXHDR(name->kind),
-							name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
-							name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant),
-							&unused);
+	return jobq_shared == NULL ? JOBQ_NONE
+		: jobq_stats_place(jobq_relations()->job, &key, &unused);
 }
 
 /* Count n new dead letters like this one, or removed ones if n is negative. */
@@ -141,14 +145,11 @@ jobq_count_letter(const JobqLetterName * name, int n)
 {
 	JobqStatNote *note;
 	JobqStatAt	unused;
+	JobqStatKey key = stat_key(name);
 
 	if (jobq_shared == NULL)
 		return;
-	note = jobq_stats_note(jobq_relations()->job, name->queue_id, name->role,
-						   VARDATA_ANY(name->kind), VARSIZE_ANY_EXHDR(name->kind),
-						   name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
-						   name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant),
-						   &unused);
+	note = jobq_stats_note(jobq_relations()->job, &key, &unused);
 	if (note != NULL)
 		note->gauges[JOBQ_LETTERS] += n;
 }
