@@ -63,16 +63,8 @@ JobqRowLock
 jobq_batch_lock(const JobqBatchRow *row)
 {
 	Relation	rel = jobq_open_table(JOBQ_BATCH_TABLE, RowExclusiveLock);
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_FailureData tmfd;
-	TM_Result	result;
+	TM_Result	result = jobq_lock_row(rel, &row->ctid, LockWaitSkip);
 
-	tuple.t_self = row->ctid;
-	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive, LockWaitSkip, false, &buffer,
-							 &tmfd);
-	ReleaseBuffer(buffer);
 	table_close(rel, NoLock);
 	return result == TM_Ok ? JOBQ_ROW_LOCKED
 		: result == TM_WouldBlock ? JOBQ_ROW_BUSY : JOBQ_ROW_CHANGED;
@@ -86,13 +78,9 @@ void
 jobq_batch_write(JobqBatchRow *row)
 {
 	Relation	rel = jobq_open_table(JOBQ_BATCH_TABLE, RowExclusiveLock);
-	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), row->values, row->nulls);
 
-	jobq_heap_update(rel, &row->ctid, tuple);
-	if (!HeapTupleIsHeapOnly(tuple))
-		jobq_insert_entries(rel, &tuple, 1);
-	row->ctid = tuple->t_self;
-	heap_freetuple(tuple);
+	jobq_update_row(rel, &row->ctid,
+					heap_form_tuple(RelationGetDescr(rel), row->values, row->nulls));
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 }

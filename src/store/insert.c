@@ -388,3 +388,33 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 	users--;
 	return inserted;
 }
+
+/* Lock the row against changes, like FOR NO KEY UPDATE. */
+TM_Result
+jobq_lock_row(Relation rel, const ItemPointerData *ctid, LockWaitPolicy policy)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	tuple.t_self = *ctid;
+	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive, policy, false, &buffer, &tmfd);
+	ReleaseBuffer(buffer);
+	return result;
+}
+
+/*
+ * Replace a row that is locked, or was written by this transaction.  Only columns without a
+ * key may differ.  Frees the tuple.  *ctid gets the new position.
+ */
+void
+jobq_update_row(Relation rel, ItemPointer ctid, HeapTuple tuple)
+{
+	jobq_heap_update(rel, ctid, tuple);
+	if (!HeapTupleIsHeapOnly(tuple))
+		jobq_insert_entries(rel, &tuple, 1);
+	*ctid = tuple->t_self;
+	heap_freetuple(tuple);
+}

@@ -367,25 +367,9 @@ jobq_job_push_if_undone(const JobqJob *job)
 bool
 jobq_job_lease(Relation rel, JobqJob *job)
 {
-	HeapTupleData locked;
-	HeapTuple	tuple;
-	Buffer		buffer;
-	TM_FailureData tmfd;
-	TM_Result	result;
-
-	locked.t_self = job->ctid;
-	result = heap_lock_tuple(rel, &locked, GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive, LockWaitSkip, false,
-							 &buffer, &tmfd);
-	ReleaseBuffer(buffer);
-	if (result != TM_Ok)
+	if (jobq_lock_row(rel, &job->ctid, LockWaitSkip) != TM_Ok)
 		return false;
-
-	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
-	jobq_heap_update(rel, &job->ctid, tuple);
-	if (!HeapTupleIsHeapOnly(tuple))
-		jobq_insert_entries(rel, &tuple, 1);
-	job->ctid = tuple->t_self;
-	heap_freetuple(tuple);
+	jobq_update_row(rel, &job->ctid,
+					heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls));
 	return true;
 }

@@ -170,5 +170,8 @@ extern ItemPointerData jobq_insert_row(Relation rel, Datum *values, bool *nulls)
 extern void jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples);
 extern bool jobq_insert_unless_there(Relation rel, HeapTuple tuple);
 extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
+extern TM_Result jobq_lock_row(Relation rel, const ItemPointerData *ctid,
+							   LockWaitPolicy policy);
+extern void jobq_update_row(Relation rel, ItemPointer ctid, HeapTuple tuple);
 
 #endif							/* JOBQ_TABLES_H */

@@ -131,18 +131,7 @@ find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holder)
 bool
 jobq_key_lock(Relation keys, const JobqKeyHolder *holder, bool wait)
 {
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_FailureData tmfd;
-	TM_Result	result;
-
-	tuple.t_self = holder->ctid;
-	result = heap_lock_tuple(keys, &tuple, GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive,
-							 wait ? LockWaitBlock : LockWaitSkip, false,
-							 &buffer, &tmfd);
-	ReleaseBuffer(buffer);
-	return result == TM_Ok;
+	return jobq_lock_row(keys, &holder->ctid, wait ? LockWaitBlock : LockWaitSkip) == TM_Ok;
 }
 
 static HeapTuple
@@ -165,6 +154,21 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
 }
 
 /*
+ * Wait for the end of the transaction that is about to write the row, as found by the dirty
+ * snapshot.
+ */
+void
+jobq_key_wait(Relation keys, const SnapshotData *dirty, ItemPointer ctid)
+{
+	TransactionId xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
+
+	if (dirty->speculativeToken != 0)
+		SpeculativeInsertionWait(dirty->xmin, dirty->speculativeToken);
+	else if (TransactionIdIsValid(xid))
+		XactLockTableWait(xid, keys, ctid, XLTW_InsertIndex);
+}
+
+/*
  * Insert a row for an unused key.  Returns false if another transaction is about to insert the
  * key.  If "wait", returns only when this transaction has ended.
  */
@@ -177,15 +181,8 @@ jobq_key_insert(Relation keys, const JobqJob *job, TimestampTz held_until, bool 
 	InitDirtySnapshot(dirty);
 	if (jobq_key_find(keys, job, &dirty, &holder))
 	{
-		TransactionId xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin
-			: dirty.xmax;
-
-		if (!wait)
-			return false;
-		if (dirty.speculativeToken != 0)
-			SpeculativeInsertionWait(dirty.xmin, dirty.speculativeToken);
-		else if (TransactionIdIsValid(xid))
-			XactLockTableWait(xid, keys, &holder.ctid, XLTW_InsertIndex);
+		if (wait)
+			jobq_key_wait(keys, &dirty, &holder.ctid);
 		return false;
 	}
 	return jobq_insert_unless_there(keys,
@@ -199,16 +196,9 @@ void
 jobq_key_update(Relation keys, JobqKeyHolder *holder, const JobqJob *job, char until,
 				TimestampTz held_until)
 {
-	HeapTuple	tuple;
-
-	if (holder->job_id == job_id(job) && holder->until == until &&
-		holder->held_until == held_until)
-		return;
-	tuple = form_key(keys, job, until, held_until);
-	jobq_heap_update(keys, &holder->ctid, tuple);
-	if (!HeapTupleIsHeapOnly(tuple))
-		jobq_insert_entries(keys, &tuple, 1);
-	heap_freetuple(tuple);
+	if (holder->job_id != job_id(job) || holder->until != until ||
+		holder->held_until != held_until)
+		jobq_update_row(keys, &holder->ctid, form_key(keys, job, until, held_until));
 }
 
 /*

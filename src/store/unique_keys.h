@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * unique_keys.h
- *	  Rows of jobq_internal.unique_key, for internal use.
+ *	  Rows of jobq_internal.unique_key and jobq_internal.job_uuid, for internal use.
  *
  * Internal to the directory store.
  *
@@ -34,10 +34,14 @@ typedef struct JobqKeyHolder
 extern bool jobq_key_find(Relation keys, const JobqJob *job, Snapshot snapshot,
 						  JobqKeyHolder *holder);
 extern bool jobq_key_lock(Relation keys, const JobqKeyHolder *holder, bool wait);
+extern void jobq_key_wait(Relation keys, const SnapshotData *dirty, ItemPointer ctid);
 extern bool jobq_key_insert(Relation keys, const JobqJob *job,
 							TimestampTz held_until, bool wait);
 extern void jobq_key_update(Relation keys, JobqKeyHolder *holder,
 							const JobqJob *job, char until,
 							TimestampTz held_until);
+
+/* src/store/unique_prune.c */
+extern void jobq_keys_delete_found(Relation keys);
 
 #endif							/* JOBQ_STORE_UNIQUE_KEYS_H */

@@ -15,7 +15,26 @@
 #include "executor/spi.h"
 #include "utils/rel.h"
 
-#include "store/store.h"
+#include "store/unique_keys.h"
+
+/*
+ * Delete the rows whose ctids are the result of a query.  Rows that were changed since stay.
+ * Frees the result.
+ */
+void
+jobq_keys_delete_found(Relation keys)
+{
+	for (uint64 i = 0; i < SPI_tuptable->numvals; i++)
+	{
+		TM_FailureData tmfd;
+		ItemPointer ctid = (ItemPointer)
+			DatumGetPointer(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
+
+		(void) jobq_heap_delete(keys, ctid, GetCurrentCommandId(true), false,
+								&tmfd);
+	}
+	SPI_freetuptable(SPI_tuptable);
+}
 
 /*
  * Delete those of the rows from "from" up to "to" with keys that no job holds: the window has
@@ -29,26 +48,14 @@ jobq_unique_prune(ItemPointer from, ItemPointer to)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {PointerGetDatum(from), PointerGetDatum(to)};
 	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
-	uint64		n;
 
 	/* read the clock after the snapshot, because it may have been put back */
-	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.unique_key u"
-						" WHERE u.ctid >= $1 AND u.ctid < $2"
-						" AND (u.held_until IS NULL OR u.held_until <= jobq_internal.clock())"
-						" AND (u.until = 'w' OR NOT EXISTS"
-						" (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id))",
-						2, types, values, NULL, SPI_OK_SELECT);
-
-	/* by ctid and not by a query, to skip keys taken over since */
-	for (uint64 i = 0; i < n; i++)
-	{
-		TM_FailureData tmfd;
-		ItemPointer ctid = (ItemPointer)
-			DatumGetPointer(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
-
-		(void) jobq_heap_delete(keys, ctid, GetCurrentCommandId(true), false,
-								&tmfd);
-	}
-	SPI_freetuptable(SPI_tuptable);
+	(void) jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.unique_key u"
+						   " WHERE u.ctid >= $1 AND u.ctid < $2"
+						   " AND (u.held_until IS NULL OR u.held_until <= jobq_internal.clock())"
+						   " AND (u.until = 'w' OR NOT EXISTS"
+						   " (SELECT FROM jobq_internal.job j WHERE j.id = u.job_id))",
+						   2, types, values, NULL, SPI_OK_SELECT);
+	jobq_keys_delete_found(keys);
 	table_close(keys, NoLock);
 }

@@ -37,7 +37,7 @@
 #include "utils/snapmgr.h"
 #include "utils/uuid.h"
 
-#include "store/store.h"
+#include "store/unique_keys.h"
 
 /* Attribute numbers of jobq_internal.job_uuid. */
 enum
@@ -61,11 +61,8 @@ static bool find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,
 static bool has_row(Oid relid, JobqTable table, AttrNumber att, int64 id,
 					Snapshot snapshot);
 static bool is_kept(Relation rel, int64 id);
-static bool lock_uuid(Relation uuids, const Meaning * meaning);
 static HeapTuple form_uuid(Relation uuids, const JobqJob *job, Datum uuid);
 static bool insert_uuid(Relation uuids, const JobqJob *job, Datum uuid);
-static void update_uuid(Relation uuids, Meaning * meaning, const JobqJob *job,
-						Datum uuid);
 
 /* Find the row of the role's uuid. */
 static bool
@@ -148,26 +145,6 @@ is_kept(Relation rel, int64 id)
 	return kept;
 }
 
-/*
- * Lock the row against take-over by other transactions.  Returns false if the row was changed
- * meanwhile.
- */
-static bool
-lock_uuid(Relation uuids, const Meaning * meaning)
-{
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_FailureData tmfd;
-	TM_Result	result;
-
-	tuple.t_self = meaning->ctid;
-	result = heap_lock_tuple(uuids, &tuple, GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive, LockWaitBlock, false,
-							 &buffer, &tmfd);
-	ReleaseBuffer(buffer);
-	return result == TM_Ok;
-}
-
 static HeapTuple
 form_uuid(Relation uuids, const JobqJob *job, Datum uuid)
 {
@@ -190,30 +167,10 @@ insert_uuid(Relation uuids, const JobqJob *job, Datum uuid)
 	InitDirtySnapshot(dirty);
 	if (find_uuid(uuids, uuid, job_role(job), &dirty, &meaning))
 	{
-		TransactionId xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin
-			: dirty.xmax;
-
-		if (dirty.speculativeToken != 0)
-			SpeculativeInsertionWait(dirty.xmin, dirty.speculativeToken);
-		else if (TransactionIdIsValid(xid))
-			XactLockTableWait(xid, uuids, &meaning.ctid, XLTW_InsertIndex);
+		jobq_key_wait(uuids, &dirty, &meaning.ctid);
 		return false;
 	}
 	return jobq_insert_unless_there(uuids, form_uuid(uuids, job, uuid));
-}
-
-/*
- * Store the job in the row of the uuid, which is locked or was written by this transaction.
- */
-static void
-update_uuid(Relation uuids, Meaning * meaning, const JobqJob *job, Datum uuid)
-{
-	HeapTuple	tuple = form_uuid(uuids, job, uuid);
-
-	jobq_heap_update(uuids, &meaning->ctid, tuple);
-	if (!HeapTupleIsHeapOnly(tuple))
-		jobq_insert_entries(uuids, &tuple, 1);
-	heap_freetuple(tuple);
 }
 
 /*
@@ -257,10 +214,10 @@ jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
 		/* with the lock, check again: the row does not change from here on */
 		if (!locked)
 		{
-			locked = lock_uuid(uuids, &meaning);
+			locked = jobq_lock_row(uuids, &meaning.ctid, LockWaitBlock) == TM_Ok;
 			continue;
 		}
-		update_uuid(uuids, &meaning, job, uuid);
+		jobq_update_row(uuids, &meaning.ctid, form_uuid(uuids, job, uuid));
 		break;
 	}
 	table_close(uuids, NoLock);
@@ -291,7 +248,7 @@ jobq_uuid_settle(const JobqJob *job, Datum uuid)
 		(void) jobq_heap_delete(uuids, &meaning.ctid, GetCurrentCommandId(true), false, &tmfd);
 	}
 	else if (found)
-		update_uuid(uuids, &meaning, job, uuid);
+		jobq_update_row(uuids, &meaning.ctid, form_uuid(uuids, job, uuid));
 	table_close(uuids, NoLock);
 }
 
@@ -344,26 +301,14 @@ jobq_uuid_prune(ItemPointer from, ItemPointer to)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {PointerGetDatum(from), PointerGetDatum(to)};
 	Relation	uuids = jobq_open_table(JOBQ_JOB_UUID_TABLE, RowExclusiveLock);
-	uint64		n;
 
 	/* subqueries instead of joins, for a use of the indexes */
-	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.job_uuid u"
-						" WHERE u.ctid >= $1 AND u.ctid < $2"
-						" AND (SELECT true FROM jobq_internal.job j WHERE j.id = u.job_id LIMIT 1) IS NULL"
-						" AND (SELECT true FROM jobq_internal.dead_letter f WHERE f.id = u.job_id LIMIT 1) IS NULL"
-						" AND (SELECT true FROM jobq_internal.archive a WHERE a.id = u.job_id LIMIT 1) IS NULL",
-						2, types, values, NULL, SPI_OK_SELECT);
-
-	/* skip rows taken over since */
-	for (uint64 i = 0; i < n; i++)
-	{
-		TM_FailureData tmfd;
-		ItemPointer ctid = (ItemPointer)
-			DatumGetPointer(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
-
-		(void) jobq_heap_delete(uuids, ctid, GetCurrentCommandId(true), false,
-								&tmfd);
-	}
-	SPI_freetuptable(SPI_tuptable);
+	(void) jobq_query_kept(&plan, "SELECT u.ctid FROM jobq_internal.job_uuid u"
+						   " WHERE u.ctid >= $1 AND u.ctid < $2"
+						   " AND (SELECT true FROM jobq_internal.job j WHERE j.id = u.job_id LIMIT 1) IS NULL"
+						   " AND (SELECT true FROM jobq_internal.dead_letter f WHERE f.id = u.job_id LIMIT 1) IS NULL"
+						   " AND (SELECT true FROM jobq_internal.archive a WHERE a.id = u.job_id LIMIT 1) IS NULL",
+						   2, types, values, NULL, SPI_OK_SELECT);
+	jobq_keys_delete_found(uuids);
 	table_close(uuids, NoLock);
 }
