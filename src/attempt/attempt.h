@@ -115,12 +115,21 @@ extern bool jobq_attempt_returned(Relation rel, JobqJob *job,
 								  Datum result);
 extern bool jobq_job_put_back(Relation rel, JobqJob *job,
 							  TimestampTz started_at, const JobqError *error);
-extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job,
-									TimestampTz started_at,
-									const JobqError *error, bool charge,
-									bool final, int64 delay_ms);
-extern bool jobq_job_failed(Relation rel, JobqJob *job,
-							TimestampTz started_at, const JobqError *error,
-							bool charge, bool final, int64 delay_ms);
+
+/* How an attempt of a job failed. */
+typedef struct JobqFailure
+{
+	TimestampTz started_at;		/* DT_NOBEGIN: the attempt did not begin */
+	const JobqError *error;
+	bool		charge;			/* count the attempt; false if a lease has
+								 * counted it already */
+	bool		final;			/* no other attempt, however many remain */
+	int64		delay_ms;		/* until the next attempt, in milliseconds;
+								 * negative: by the backoff policy */
+} JobqFailure;
+
+extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job, const JobqFailure *failure);
+extern bool jobq_job_failed(Relation rel, JobqJob *job, const JobqFailure *failure);
+extern void jobq_job_dies(Relation rel, JobqJob *job, const JobqError *error);
 
 #endif							/* JOBQ_ATTEMPT_H */

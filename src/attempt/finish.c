@@ -121,21 +121,25 @@ jobq_attempt_final(const JobqCurrent *current, int sqlerrcode)
 
 /*
  * Record a failed attempt: schedule another attempt, or make the job a dead letter.  Deletes
- * the job's row first.  Does nothing if another transaction has taken the row.
- *
- * charge: count the attempt; false if a lease has counted it already.  final: no other
- * attempt, however many remain.  delay_ms: delay before the next attempt in milliseconds;
- * negative: use the backoff policy.  The caller has set crashes and exceptions in the job.
- *
- * Returns true if the job will run again.
+ * the job's row first.  Does nothing if another transaction has taken the row.  The caller has
+ * set crashes and exceptions in the job.  Returns true if the job will run again.
  */
 bool
-jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
-						const JobqError *error, bool charge, bool final,
-						int64 delay_ms)
+jobq_job_attempt_failed(Relation rel, JobqJob *job, const JobqFailure *failure)
 {
-	return jobq_job_delete(rel, job) &&
-		jobq_job_failed(rel, job, started_at, error, charge, final, delay_ms);
+	return jobq_job_delete(rel, job) && jobq_job_failed(rel, job, failure);
+}
+
+/*
+ * Make a job a dead letter that could not begin an attempt.  The caller has deleted the job's
+ * row.
+ */
+void
+jobq_job_dies(Relation rel, JobqJob *job, const JobqError *error)
+{
+	JobqFailure failure = {.started_at = DT_NOBEGIN,.error = error,.final = true};
+
+	(void) jobq_job_failed(rel, job, &failure);
 }
 
 /*
@@ -189,17 +193,19 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 
 /* Like jobq_job_attempt_failed(), for a job with a row that the caller has deleted. */
 bool
-jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
-				const JobqError *error, bool charge, bool final,
-				int64 delay_ms)
+jobq_job_failed(Relation rel, JobqJob *job, const JobqFailure *failure)
 {
+	TimestampTz started_at = failure->started_at;
+	const JobqError *error = failure->error;
+	bool		final = failure->final;
+	int64		delay_ms = failure->delay_ms;
 	JobqHandler buffer;
 	const JobqHandler *handler = jobq_handler(jobq_job_kind(job), &buffer);
 	TimestampTz now = jobq_now();
 	TimestampTz run_at;
 	JobqError	letter_error;
 	int64		fingerprint = jobq_fingerprint(error);
-	int			attempt = job_attempt(job) + (charge ? 1 : 0);
+	int			attempt = job_attempt(job) + (failure->charge ? 1 : 0);
 
 	jobq_count_attempt(job, JOBQ_N_FAILED, started_at, now);
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
@@ -378,9 +384,12 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 					: "the job was released until after its last time to try"
 				};
 
+				JobqFailure failure = {
+					.started_at = started_at,.error = &error,.final = true
+				};
+
 				CommandCounterIncrement();
-				jobq_job_attempt_failed(rel, job, started_at, &error, false,
-										true, 0);
+				(void) jobq_job_attempt_failed(rel, job, &failure);
 				live = false;
 			}
 			else

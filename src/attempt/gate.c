@@ -365,7 +365,7 @@ fail_unsendable(Relation rel, JobqJob *job)
 							pg_get_client_encoding_name())
 	};
 
-	(void) jobq_job_failed(rel, job, DT_NOBEGIN, &error, false, true, 0);
+	jobq_job_dies(rel, job, &error);
 }
 
 /*

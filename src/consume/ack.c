@@ -51,9 +51,8 @@ static void check_leases(JobqDatabase *db, const int64 *ids,
 static void set_payload(JobqJob *job, Datum payload);
 static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
-static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
-					  const int64 *tokens, int n, bool noted, JobqJob *jobs,
-					  TimestampTz *since);
+static void take_rows(JobqDatabase *db, Relation rel, const Held *held, bool noted,
+					  JobqJob *jobs, TimestampTz *since);
 
 static Interval *
 interval_arg(FunctionCallInfo fcinfo, const char *name)
@@ -177,7 +176,7 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 }
 
 /*
- * Delete the rows of n jobs that are acknowledged.  The leases are checked together, and the
+ * Delete the rows of jobs that are acknowledged.  The leases are checked together, and the
  * rows are read with one snapshot.  If a row cannot be deleted at once, take_row() deletes it.
  *
  * noted: this transaction may have ended leases before, so each lease is checked.  Otherwise
@@ -185,17 +184,18 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
  * raises the error.
  */
 static void
-take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
-		  const int64 *tokens, int n, bool noted, JobqJob *jobs,
+take_rows(JobqDatabase *db, Relation rel, const Held *held, bool noted, JobqJob *jobs,
 		  TimestampTz *since)
 {
-	JobqLease  *leases = palloc(sizeof(JobqLease) * n);
+	const int64 *ids = held->ids;
+	const int64 *tokens = held->tokens;
+	JobqLease  *leases = palloc(sizeof(JobqLease) * held->n);
 	Snapshot	snapshot;
 
-	check_leases(db, ids, tokens, n, leases, since);
+	check_leases(db, ids, tokens, held->n, leases, since);
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < held->n; i++)
 	{
 		JobqKey		key = {leases[i].run_at, ids[i]};
 
@@ -237,9 +237,9 @@ ack(const Held *held, const JobqResults *results, const char *function)
 	for (int done = 0; done < held->n; done += ACK_CHUNK)
 	{
 		int			n = Min(held->n - done, ACK_CHUNK);
+		Held		chunk = {n, held->ids + done, held->tokens + done};
 
-		take_rows(db, rel, held->ids + done, held->tokens + done, n, noted,
-				  jobs, since);
+		take_rows(db, rel, &chunk, noted, jobs, since);
 		for (int i = 0; i < n; i++)
 		{
 			JOB_SET(&jobs[i], JOB_ATTEMPT,
@@ -341,22 +341,20 @@ fail_attempt(FunctionCallInfo fcinfo, const char *function, const char *message,
 	Relation	rel;
 	JobqJob		job;
 	JobqTrier	trier;
-	TimestampTz since;
+	JobqFailure failure = {.error = &error,.charge = true,.final = final,.delay_ms = delay_ms};
 
 	jobq_get_held(fcinfo, &held, function);
 	id = held.ids[0];
 	token = held.tokens[0];
 	db = jobq_served_database(function);
 	rel = jobq_open_jobs();
-	since = take_row(db, rel, id, token, &job);
+	failure.started_at = take_row(db, rel, id, token, &job);
 	trier_of(db, id, &trier);
 	error.trier = &trier;
 	jobq_log_keep_told(db, NULL, &job);
 	jobq_job_count_exception(&job);
 	job.nulls[JOB_TOGETHER - 1] = true; /* the consumer is alive */
-	jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
-										 final, delay_ms)
-						 ? LEASE_RETRY : LEASE_END,
+	jobq_at_commit_lease(jobq_job_failed(rel, &job, &failure) ? LEASE_RETRY : LEASE_END,
 						 id, token, JOBQ_NONE, 0);
 	(void) jobq_lease_leaves(db, id, token);
 	table_close(rel, NoLock);
@@ -522,7 +520,9 @@ extend(const Held *held, Interval *interval, const char *function)
 										 (held->n - done));
 		int			ndurable = 0;
 		uint32		bundle = JOBQ_NONE;
-		int64		row_id = 0;
+		JobqLeaseRecord record = {
+			.token = token,.until = until,.jobs = ids,.versions = versions
+		};
 		int			first = done;
 
 		/* one row for each run of consecutive jobs with the same token */
@@ -550,7 +550,7 @@ extend(const Held *held, Interval *interval, const char *function)
 			Oid			role;
 
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			row_id = jobq_lease_token(db);
+			record.id = jobq_lease_token(db);
 			held_by = jobq_lease_find(db, ids[0]);
 			from = held_by == NULL ? NULL
 				: &db->leases->bundles[held_by->bundle];
@@ -581,8 +581,8 @@ extend(const Held *held, Interval *interval, const char *function)
 			LWLockRelease(db->lock);
 			if (bundle == JOBQ_NONE)
 				jobq_no_lease(db, role);
-			jobq_lease_row(db, bundle, row_id, token, until, ids, versions,
-						   ndurable);
+			record.n = ndurable;
+			jobq_lease_row(db, bundle, &record);
 		}
 		for (int i = first; i < done; i++)
 			jobq_at_commit_lease(LEASE_EXTEND, held->ids[i], token, bundle,

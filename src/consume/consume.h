@@ -127,9 +127,18 @@ extern void jobq_reservation_begin(Reservation *reservation,
 extern void jobq_lease_popped(Reservation *reservation, const JobqPush *job,
 							  TimestampTz now);
 extern int	jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
-extern void jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id,
-						   int64 token, TimestampTz until,
-						   const int64 *ids, const TransactionId *versions,
-						   int nids);
+
+/* A row of jobq_internal.lease to be written. */
+typedef struct JobqLeaseRecord
+{
+	int64		id;
+	int64		token;
+	TimestampTz until;
+	int			n;				/* number of jobs */
+	const int64 *jobs;
+	const TransactionId *versions;	/* xmin of the rows of the jobs */
+} JobqLeaseRecord;
+
+extern void jobq_lease_row(JobqDatabase *db, uint32 bundle, const JobqLeaseRecord *record);
 
 #endif							/* JOBQ_CONSUME_H */

@@ -508,43 +508,47 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	if (nlimited > 0)
 		limit_leases(reservation, limited, deadlines, nlimited);
 	if (ndurable > 0)
-		jobq_lease_row(db, reservation->bundle, reservation->token,
-					   reservation->token, until, durable, versions, ndurable);
+	{
+		JobqLeaseRecord record = {
+			.id = reservation->token,.token = reservation->token,.until = until,
+			.n = ndurable,.jobs = durable,.versions = versions
+		};
+
+		jobq_lease_row(db, reservation->bundle, &record);
+	}
 	return n;
 }
 
 /*
- * Make the leases of nids jobs durable by a row of jobq_internal.lease, and store the row's id
- * and ctid in the bundle.  Takes db->lock exclusively.
+ * Make the leases of the record's jobs durable by a row of jobq_internal.lease, and store the
+ * row's id and ctid in the bundle.  Takes db->lock exclusively.
  */
 void
-jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
-			   TimestampTz until, const int64 *ids,
-			   const TransactionId *versions, int nids)
+jobq_lease_row(JobqDatabase *db, uint32 bundle, const JobqLeaseRecord *record)
 {
 	Relation	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
-	Datum	   *elems = palloc(sizeof(Datum) * nids);
+	Datum	   *elems = palloc(sizeof(Datum) * record->n);
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS] = {0};
 	ItemPointerData ctid;
 
-	for (int i = 0; i < nids; i++)
-		elems[i] = Int64GetDatum(ids[i]);
-	values[LEASE_ID - 1] = Int64GetDatum(row_id);
-	values[LEASE_TOKEN - 1] = Int64GetDatum(token);
-	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(until);
+	for (int i = 0; i < record->n; i++)
+		elems[i] = Int64GetDatum(record->jobs[i]);
+	values[LEASE_ID - 1] = Int64GetDatum(record->id);
+	values[LEASE_TOKEN - 1] = Int64GetDatum(record->token);
+	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(record->until);
 	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->leases->bundles[bundle].since);
 	values[LEASE_N_HELD - 1] = Int32GetDatum(db->leases->bundles[bundle].held);
 	nulls[LEASE_N_HELD - 1] = db->leases->bundles[bundle].held < 0;
 	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->leases->bundles[bundle].role);
 	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->leases->bundles[bundle].consumer);
 	values[LEASE_JOB_IDS - 1] =
-		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
+		PointerGetDatum(construct_array(elems, record->n, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	for (int i = 0; i < nids; i++)
-		elems[i] = TransactionIdGetDatum(versions[i]);
+	for (int i = 0; i < record->n; i++)
+		elems[i] = TransactionIdGetDatum(record->versions[i]);
 	values[LEASE_JOB_VERSIONS - 1] =
-		PointerGetDatum(construct_array(elems, nids, XIDOID,
+		PointerGetDatum(construct_array(elems, record->n, XIDOID,
 										sizeof(TransactionId), true,
 										TYPALIGN_INT));
 	ctid = jobq_insert_row(rel, values, nulls);
@@ -553,7 +557,7 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (jobq_bundle_lives(db, bundle))
 	{
-		db->leases->bundles[bundle].row.id = row_id;
+		db->leases->bundles[bundle].row.id = record->id;
 		db->leases->bundles[bundle].row.ctid = ctid;
 	}
 	LWLockRelease(db->lock);

@@ -73,13 +73,12 @@ jobq_set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * Common part of the two functions below: everything except the context.  Sets *queue, and
- * *kind_carries if the kind carries settings.
+ * Common part of the two functions below: everything except the context.  Sets *queue.
+ * Returns whether the kind carries settings.
  */
-static void
+static bool
 prepare(JobqJob *job, JobqUnique *unique, const char *kind,
-		const Datum *options, const bool *nulls, JobqQueue *queue,
-		bool *kind_carries)
+		const Datum *options, const bool *nulls, JobqQueue *queue)
 {
 	JobqHandler handler_buffer;
 	const JobqHandler *handler;
@@ -102,8 +101,6 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 	handler = jobq_find_place(kind, nulls[OPTION_QUEUE] ? NULL
 							  : TextDatumGetCString(options[OPTION_QUEUE]),
 							  queue, &handler_buffer);
-	*kind_carries = handler != NULL && handler->carries;
-
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
 	if (!nulls[OPTION_PRIORITY])
@@ -152,6 +149,7 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 		JOB_SET(job, JOB_WATCH, options[OPTION_WATCH]);
 	if (!nulls[OPTION_TAGS])
 		jobq_set_tags(job, options[OPTION_TAGS]);
+	return handler != NULL && handler->carries;
 }
 
 /*
@@ -166,9 +164,8 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 				 const Datum *options, const bool *nulls)
 {
 	JobqQueue	queue;
-	bool		kind_carries;
+	bool		kind_carries = prepare(job, unique, kind, options, nulls, &queue);
 
-	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
 	unique->ask_cost = true;
 	jobq_refuse_borrowed(GetUserId());
 	jobq_set_context(job, &queue, kind_carries, options[OPTION_CONTEXT],
@@ -186,10 +183,9 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 					  const Datum *options, const bool *nulls)
 {
 	JobqQueue	queue;
-	bool		kind_carries;
 
 	jobq_refuse_merge(nulls);
-	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
+	(void) prepare(job, unique, kind, options, nulls, &queue);
 	unique->ask_cost = false;
 	if (!nulls[OPTION_CONTEXT])
 		JOB_SET(job, JOB_CONTEXT, options[OPTION_CONTEXT]);

@@ -47,13 +47,20 @@ enum
 #define MAX_WALK	64
 #endif
 
+/* Why an entry is needed. */
+typedef struct Need
+{
+	const JobqLane *lane;		/* for this lane; NULL: for none */
+	bool		over;			/* its role exceeds its share */
+	bool		full;			/* its jobs cannot start now */
+	bool		must;			/* short lanes give entries as well */
+} Need;
+
 static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
 static bool has_little(JobqDatabase *db, const JobqLane *lane);
-static int64 can_give(JobqDatabase *db, const JobqLane *lane,
-					  const JobqLane *for_lane, bool over, bool for_full,
-					  bool must, TimestampTz now);
-static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
-					 bool full, TimestampTz now);
+static int64 can_give(JobqDatabase *db, const JobqLane *lane, const Need *need,
+					  TimestampTz now);
+static bool was_full(JobqDatabase *db, const Need *need, TimestampTz now);
 static JobqLane *find_giver(JobqDatabase *db, const JobqLane *for_lane,
 							bool must);
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
@@ -311,41 +318,41 @@ has_little(JobqDatabase *db, const JobqLane *lane)
  * does, the least urgent first.
  */
 static int64
-can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
-		 bool over, bool for_full, bool must, TimestampTz now)
+can_give(JobqDatabase *db, const JobqLane *lane, const Need *need, TimestampTz now)
 {
+	const JobqLane *for_lane = need->lane;
 	bool		is_long = lane->count > SHORT_LANE;
 	bool		full;
 
 	if (lane == for_lane || lane->quarantine)
 		return 0;
 	if (jobq_lane_is_closed(db, lane) &&
-		(lane->count > 1 || must || (for_lane != NULL && for_lane->count == 0)))
+		(lane->count > 1 || need->must || (for_lane != NULL && for_lane->count == 0)))
 		return GIVES(CLOSED_LANE) + lane->count;
 	if (for_lane == NULL)
 		return is_long ? GIVES(LONG_LANE) + lane->count
-			: must ? GIVES(LESS_URGENT) + LEAST(lane) : 0;
-	if (lane->role != for_lane->role && !over && over_share(db, lane, 0))
+			: need->must ? GIVES(LESS_URGENT) + LEAST(lane) : 0;
+	if (lane->role != for_lane->role && !need->over && over_share(db, lane, 0))
 	{
 		if (is_long)
 			return GIVES(LONG_ABOVE_SHARE) + lane->count;
 		if (lane->priority >= for_lane->priority || has_little(db, for_lane))
 			return GIVES(SHORT_ABOVE_SHARE) + LEAST(lane);
 	}
-	if (over && lane->role != for_lane->role && !over_share(db, lane, 0))
+	if (need->over && lane->role != for_lane->role && !over_share(db, lane, 0))
 		return 0;
 	if (is_long)
 		return lane->count / 2 < for_lane->count ? 0 : GIVES(LONG_LANE) + lane->count;
 
 	full = lane_is_full(db, lane, now);
-	if (full != for_full ? full : lane->priority > for_lane->priority)
+	if (full != need->full ? full : lane->priority > for_lane->priority)
 	{
 		if (lane->count > 1 && for_lane->count < SHORT_LANE)
 			return GIVES(full ? FULL_LANE : LESS_URGENT) + LEAST(lane);
 		return for_lane->count == 0 ? GIVES(LAST_ONE) + LEAST(lane) : 0;
 	}
 	if (for_lane->count == 0 ||
-		(full == for_full && lane->priority == for_lane->priority))
+		(full == need->full && lane->priority == for_lane->priority))
 		return lane->count / 2 > for_lane->count ? GIVES(LIKE_OTHERS) + lane->count : 0;
 	return 0;
 }
@@ -354,18 +361,17 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
  * Has a recent search for an entry failed, for a lane with the same or a greater need?
  */
 static bool
-was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, bool full,
-		 TimestampTz now)
+was_full(JobqDatabase *db, const Need *need, TimestampTz now)
 {
 	const JobqReady *ready = db->ready;
 
 	return now < ready->entries_full_until &&
 		now >= ready->entries_full_until - FULL_PAUSE &&
-		for_lane->count >= ready->entries_full_count &&
-		for_lane->priority >= ready->entries_full_priority &&
-		(over || !ready->entries_full_over) &&
-		(full || !ready->entries_full_limited) &&
-		(ready->entries_full_little || !has_little(db, for_lane));
+		need->lane->count >= ready->entries_full_count &&
+		need->lane->priority >= ready->entries_full_priority &&
+		(need->over || !ready->entries_full_over) &&
+		(need->full || !ready->entries_full_limited) &&
+		(ready->entries_full_little || !has_little(db, need->lane));
 }
 
 /*
@@ -379,8 +385,12 @@ find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
 {
 	JobqReady  *ready = db->ready;
 	TimestampTz now = jobq_now();
-	bool		over = for_lane != NULL && over_share(db, for_lane, 1);
-	bool		full = for_lane != NULL && lane_is_full(db, for_lane, now);
+	Need		need = {
+		.lane = for_lane,
+		.over = for_lane != NULL && over_share(db, for_lane, 1),
+		.full = for_lane != NULL && lane_is_full(db, for_lane, now),
+		.must = must
+	};
 	JobqLane   *giver = NULL;
 	int64		most = 0;
 	uint32		first = ready->lanes[ready->entry_hand].count > 0
@@ -390,12 +400,12 @@ find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
 
 	if (at == JOBQ_NONE ||
 		(for_lane != NULL && (jobq_lane_is_closed(db, for_lane) ||
-							  was_full(db, for_lane, over, full, now))))
+							  was_full(db, &need, now))))
 		return NULL;
 	do
 	{
 		JobqLane   *lane = &ready->lanes[at];
-		int64		gives = can_give(db, lane, for_lane, over, full, must, now);
+		int64		gives = can_give(db, lane, &need, now);
 
 		if (gives > most)
 		{
@@ -413,8 +423,8 @@ find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
 		ready->entries_full_until = now + FULL_PAUSE;
 		ready->entries_full_count = for_lane->count;
 		ready->entries_full_priority = for_lane->priority;
-		ready->entries_full_over = over;
-		ready->entries_full_limited = full;
+		ready->entries_full_over = need.over;
+		ready->entries_full_limited = need.full;
 		ready->entries_full_little = has_little(db, for_lane);
 	}
 	return giver;

@@ -457,14 +457,13 @@ jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
- * The scheduler has read the group's due jobs above its cursor: these rows, in order.  last:
- * the end of the range that was read, or NULL if all jobs were read.
+ * The scheduler has read the group's due jobs above its cursor.
  */
 void
-jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
-					int nrows, const JobqPush *last, TimestampTz now,
-					JobqWakeList *wake)
+jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqRefill *refill,
+					TimestampTz now, JobqWakeList *wake)
 {
+	const JobqPush *last = refill->last;
 	bool		dropped = group->dropped;
 	int32		priority = group->cursor_priority;
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
@@ -475,9 +474,9 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 
 	AssertExclusive(db->lock);
 	group->spilled = false;
-	for (int i = 0; i < nrows && !group->spilled; i++)
+	for (int i = 0; i < refill->nrows && !group->spilled; i++)
 	{
-		const JobqPush *row = &rows[i];
+		const JobqPush *row = &refill->rows[i];
 		JobqLane   *lane = jobq_lane_find(db, row->queue_id, row->priority,
 										  row->role, row->flow, row->quarantine,
 										  true);

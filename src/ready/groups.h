@@ -134,9 +134,18 @@ extern void jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id,
 							 TimestampTz now, JobqWakeList *wake);
 extern void jobq_groups_wake(JobqDatabase *db, TimestampTz now,
 							 JobqWakeList *wake);
+
+/* The due jobs of a group above its cursor, in order. */
+typedef struct JobqRefill
+{
+	const JobqPush *rows;
+	int			nrows;
+	const JobqPush *last;		/* end of the range that was read; NULL: all
+								 * jobs were read */
+} JobqRefill;
+
 extern void jobq_group_refilled(JobqDatabase *db, JobqGroup *group,
-								const JobqPush *rows, int nrows,
-								const JobqPush *last, TimestampTz now,
+								const JobqRefill *refill, TimestampTz now,
 								JobqWakeList *wake);
 
 #endif							/* JOBQ_READY_GROUPS_H */

@@ -168,15 +168,16 @@ jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
 }
 
 /*
- * Publish the result of a scan of the lane: all visible rows between the lane's cursor and
- * "cursor", in order.  more: further due rows may exist.  next_due: lowest run_at found in
- * the future.
+ * Publish the result of a scan of the lane.
  */
 void
-jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
-				   int nrows, JobqKey cursor, bool more,
-				   TimestampTz next_due, JobqWakeList *wake)
+jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqScanned *scanned,
+				   JobqWakeList *wake)
 {
+	const JobqPush *rows = scanned->rows;
+	int			nrows = scanned->nrows;
+	JobqKey		cursor = scanned->cursor;
+	bool		more = scanned->more;
 	uint32		after = JOBQ_NONE;
 	JobqKey		done = lane->cursor;
 	TimestampTz now = jobq_now();
@@ -277,8 +278,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 
 		lane->cursor = before;
 	}
-	if (next_due < lane->next_due)
-		lane->next_due = next_due;
+	lane->next_due = Min(lane->next_due, scanned->next_due);
 	if (jobq_key_cmp(db->ready->missed, lane->cursor) <= 0)
 		lane->cursor = key_below(db->ready->missed);
 	if (db->ready->missed.run_at != PG_INT64_MAX)

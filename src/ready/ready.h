@@ -86,10 +86,19 @@ extern void jobq_ready_push(JobqDatabase *db, const JobqPush *push,
 							TimestampTz now, JobqWakeList *wake);
 extern void jobq_ready_look(JobqDatabase *db, const JobqPush *from,
 							TimestampTz now, JobqWakeList *wake);
+
+/* The result of reading a lane from its cursor on. */
+typedef struct JobqScanned
+{
+	JobqPush   *rows;			/* all visible rows up to the cursor, in order */
+	int			nrows;
+	JobqKey		cursor;
+	bool		more;			/* further due rows may exist */
+	TimestampTz next_due;		/* lowest run_at found in the future */
+} JobqScanned;
+
 extern void jobq_ready_publish(JobqDatabase *db, JobqLane *lane,
-							   const JobqPush *rows, int nrows,
-							   JobqKey cursor, bool more,
-							   TimestampTz next_due, JobqWakeList *wake);
+							   const JobqScanned *scanned, JobqWakeList *wake);
 extern void jobq_scan_failed(JobqDatabase *db);
 extern void jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot,
 								 JobqWakeList *wake);

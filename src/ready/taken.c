@@ -31,8 +31,7 @@
 static bool holds_place(const JobqPermits *permits, uint16 index, uint32 tally);
 static bool is_ending(JobqSlot *slot, uint16 index, uint32 tally);
 static int	list_lanes(JobqDatabase *db, uint32 lane, JobqPush *jobs, int most);
-static void add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role,
-					   bool stopping, bool leased);
+static JobqHolder *add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role);
 
 /*
  * Do these permits include a permit of the limiter?  tally: the tally of the key, or
@@ -317,15 +316,17 @@ jobq_is_handed_out(JobqDatabase *db, int64 id)
 	return jobq_lease_find(db, id) != NULL;
 }
 
-static void
-add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role, bool stopping,
-		   bool leased)
+/* Append a holder.  If there is no room, the result is not in the array. */
+static JobqHolder *
+add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role)
 {
-	if (*n < most)
-		holders[(*n)++] = (JobqHolder)
-	{
-		id, role, stopping, leased
-	};
+	static JobqHolder no_room;
+	JobqHolder *holder = *n < most ? &holders[(*n)++] : &no_room;
+
+	memset(holder, 0, sizeof(JobqHolder));
+	holder->id = id;
+	holder->role = role;
+	return holder;
 }
 
 /*
@@ -368,22 +369,21 @@ jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders
 		SpinLockAcquire(&slot->mutex);
 		stopping = slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == id;
 		SpinLockRelease(&slot->mutex);
-		add_holder(holders, &n, most, id, slot->role, stopping, false);
+		add_holder(holders, &n, most, id, slot->role)->stopping = stopping;
 	}
 	for (int i = 0; i < JOBQ_MAX_RESERVERS && *at == 0; i++)
 	{
 		const JobqReserver *reserver = &db->offers->reservers[i];
 
 		if (reserver->offered && holds_place(&reserver->offer.permits, index, tally))
-			add_holder(holders, &n, most, reserver->offer.key.id,
-					   reserver->offer.role, false, false);
+			(void) add_holder(holders, &n, most, reserver->offer.key.id, reserver->offer.role);
 	}
 	for (int i = *at; i < until && db->leases->nleases > 0; i++)
 	{
 		const JobqLease *lease = &db->leases->leases[i];
 
 		if (lease->id != 0 && holds_place(&lease->permits, index, tally))
-			add_holder(holders, &n, most, lease->id, lease->role, false, true);
+			add_holder(holders, &n, most, lease->id, lease->role)->leased = true;
 	}
 	*at = until == jobq_max_leases || db->leases->nleases == 0 ? 0 : until;
 	return n;

@@ -44,6 +44,15 @@ PG_FUNCTION_INFO_V1(jobq_hold_row);
 #define FIRST_ABSENT	((Oid) 4294901760)
 #define LAST_ABSENT		(JOBQ_NO_ROLE - 1)
 
+/* Columns of a row, all or some, as text. */
+typedef struct HeldColumns
+{
+	int			n;
+	Datum	   *names;
+	Datum	   *contents;
+	bool	   *nulls;
+} HeldColumns;
+
 /* The names of this session: the role with the OID FIRST_ABSENT + i. */
 static char **absent = NULL;
 static uint32 nabsent = 0;
@@ -119,20 +128,20 @@ jobq_role_out(PG_FUNCTION_ARGS)
 }
 
 /*
- * Write the row to jobq_internal.held_row.  n is the number of columns, all of the row or some.
- * batch_id is 0 if the row is of no batch.
+ * Write the columns of the row to jobq_internal.held_row.  batch_id is 0 if the row is of no
+ * batch.
  */
 static void
-hold(const char *table, const char *name, Datum *columns, Datum *contents, bool *nulls, int n,
-	 Datum batch_id)
+hold(const char *table, const char *role, const HeldColumns *held, Datum batch_id)
 {
 	static SPIPlanPtr insert = NULL;
 	static const Oid types[] = {TEXTOID, TEXTOID, TEXTARRAYOID, TEXTARRAYOID, INT8OID};
 	int			lower = 1;
+	int			n = held->n;
 	Datum		values[] = {
-		CStringGetTextDatum(table), CStringGetTextDatum(quote_identifier(name)),
-		PointerGetDatum(construct_array(columns, n, TEXTOID, -1, false, TYPALIGN_INT)),
-		PointerGetDatum(construct_md_array(contents, nulls, 1, &n, &lower, TEXTOID, -1, false, TYPALIGN_INT)),
+		CStringGetTextDatum(table), CStringGetTextDatum(quote_identifier(role)),
+		PointerGetDatum(construct_array(held->names, n, TEXTOID, -1, false, TYPALIGN_INT)),
+		PointerGetDatum(construct_md_array(held->contents, held->nulls, 1, &n, &lower, TEXTOID, -1, false, TYPALIGN_INT)),
 		batch_id
 	};
 
@@ -176,11 +185,8 @@ jobq_hold_row(PG_FUNCTION_ARGS)
 	Oid			relid;
 	const char *name = NULL;
 	int			column = 0;
-	Datum	   *columns;
-	Datum	   *contents;
-	bool	   *nulls;
+	HeldColumns held = {0};
 	Datum		batch_id = Int64GetDatum(0);
-	int			n = 0;
 	bool		role_only;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
@@ -220,9 +226,9 @@ jobq_hold_row(PG_FUNCTION_ARGS)
 	}
 
 	role_only = relid == rels->queue || relid == rels->delegation;
-	columns = palloc(sizeof(Datum) * desc->natts);
-	contents = palloc0(sizeof(Datum) * desc->natts);
-	nulls = palloc(sizeof(bool) * desc->natts);
+	held.names = palloc(sizeof(Datum) * desc->natts);
+	held.contents = palloc0(sizeof(Datum) * desc->natts);
+	held.nulls = palloc(sizeof(bool) * desc->natts);
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
@@ -231,22 +237,22 @@ jobq_hold_row(PG_FUNCTION_ARGS)
 		/* the id is the first column of queues and delegations */
 		if (att->attisdropped || (role_only && i > 0 && i + 1 != column))
 			continue;
-		value = heap_getattr(tuple, i + 1, desc, &nulls[n]);
-		columns[n] = CStringGetTextDatum(NameStr(att->attname));
-		if (!nulls[n])
+		value = heap_getattr(tuple, i + 1, desc, &held.nulls[held.n]);
+		held.names[held.n] = CStringGetTextDatum(NameStr(att->attname));
+		if (!held.nulls[held.n])
 		{
 			Oid			output;
 			bool		is_varlena;
 
 			getTypeOutputInfo(att->atttypid, &output, &is_varlena);
-			contents[n] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
+			held.contents[held.n] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
 			if (strcmp(NameStr(att->attname), "batch_id") == 0)
 				batch_id = value;
 		}
-		n++;
+		held.n++;
 	}
 	hold(rel->rd_rel->relispartition ? get_rel_name(get_partition_parent(relid, false))
-		 : RelationGetRelationName(rel), name, columns, contents, nulls, n, batch_id);
+		 : RelationGetRelationName(rel), name, &held, batch_id);
 	return PointerGetDatum(role_only ? with_role(tuple, desc, column, JOBQ_NO_ROLE) : NULL);
 }
 

@@ -310,13 +310,13 @@ found(const Row *row)
 	{
 		if (jobq_key_cmp(db->ready->missed, job->key) <= 0)
 			return "missed";
-		for (int i = 0; i < world.nread; i++)
+		for (int i = 0; i < world.scanned.nrows; i++)
 			if (jobq_key_cmp(world.read[i].key, job->key) == 0)
 				return "being read";
 		if (jobq_key_cmp(job->key, lane->cursor) > 0 &&
 			(lane->next_due <= job->key.run_at ||
-			 (jobq_key_cmp(job->key, world.cursor) > 0 &&
-			  (world.more || world.next_due <= job->key.run_at))))
+			 (jobq_key_cmp(job->key, world.scanned.cursor) > 0 &&
+			  (world.scanned.more || world.scanned.next_due <= job->key.run_at))))
 			return "to be read";
 	}
 	else if (jobq_key_cmp(job->key, lane->cursor) > 0 &&

@@ -60,6 +60,7 @@ check_publish(void)
 {
 	JobqWakeList wake = {0};
 	JobqPush	rows[6];
+	JobqScanned scanned = {.rows = rows,.nrows = lengthof(rows),.next_due = DT_NOEND};
 	JobqLane   *lane;
 
 	begin();
@@ -77,7 +78,8 @@ check_publish(void)
 		rows[i] = job_of(1, 0);
 	rows[4].quarantine = true;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_ready_publish(db, lane, rows, lengthof(rows), rows[5].key, false, DT_NOEND, &wake);
+	scanned.cursor = rows[5].key;
+	jobq_ready_publish(db, lane, &scanned, &wake);
 	unlock(&wake);
 	check_all();
 	if (lane->count == 0 || lane->tail == JOBQ_NONE ||

@@ -184,10 +184,7 @@ typedef struct World
 	/* state of the scheduler's duties between two steps */
 	int			scanning;		/* lane, or -1 */
 	JobqPush	read[MAX_ROWS];
-	int			nread;
-	JobqKey		cursor;
-	bool		more;
-	TimestampTz next_due;
+	JobqScanned scanned;		/* its rows are in read */
 	int			nrefills;
 	struct
 	{

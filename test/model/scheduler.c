@@ -305,17 +305,17 @@ read_lane(int index)
 	LWLockRelease(db->lock);
 
 	limit = Max(limit - (int) lane->count, 2);
-	world.cursor = lane->cursor;
-	world.more = false;
-	world.next_due = DT_NOEND;
-	world.nread = 0;
+	world.scanned.cursor = lane->cursor;
+	world.scanned.more = false;
+	world.scanned.next_due = DT_NOEND;
+	world.scanned.nrows = 0;
 	for (;;)
 	{
 		Row		   *best = NULL;
 
 		for (int i = 0; i < MAX_ROWS; i++)
 			if (of_lane(&world.rows[i], lane) &&
-				jobq_key_cmp(world.rows[i].job.key, world.cursor) > 0 &&
+				jobq_key_cmp(world.rows[i].job.key, world.scanned.cursor) > 0 &&
 				(best == NULL ||
 				 jobq_key_cmp(world.rows[i].job.key, best->job.key) < 0))
 				best = &world.rows[i];
@@ -323,14 +323,14 @@ read_lane(int index)
 			break;
 		if (best->job.key.run_at > world.now)
 		{
-			world.next_due = best->job.key.run_at;
+			world.scanned.next_due = best->job.key.run_at;
 			break;
 		}
-		world.cursor = best->job.key;
-		world.read[world.nread++] = best->job;
-		if (world.nread == limit)
+		world.scanned.cursor = best->job.key;
+		world.read[world.scanned.nrows++] = best->job;
+		if (world.scanned.nrows == limit)
 		{
-			world.more = true;
+			world.scanned.more = true;
 			break;
 		}
 	}
@@ -360,8 +360,8 @@ scheduler_scan_end(void)
 
 	world.scanning = -1;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_ready_publish(db, lane, world.read, world.nread, world.cursor,
-					   world.more, world.next_due, &wake);
+	world.scanned.rows = world.read;
+	jobq_ready_publish(db, lane, &world.scanned, &wake);
 	unlock(&wake);
 }
 
@@ -450,10 +450,14 @@ scheduler_refill_end(void)
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		group = jobq_group_find(db, world.refills[i].id);
 		if (group != NULL)
-			jobq_group_refilled(db, group, world.refills[i].rows,
-								world.refills[i].nrows,
-								world.refills[i].all ? NULL
-								: &world.refills[i].last, world.now, &wake);
+		{
+			JobqRefill	refill = {
+				world.refills[i].rows, world.refills[i].nrows,
+				world.refills[i].all ? NULL : &world.refills[i].last
+			};
+
+			jobq_group_refilled(db, group, &refill, world.now, &wake);
+		}
 		unlock(&wake);
 	}
 	world.nrefills = 0;

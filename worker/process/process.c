@@ -34,36 +34,32 @@ static void emit_log(ErrorData *edata);
 
 /*
  * Have the postmaster start a process without automatic restart.  The caller is notified when
- * the process starts and ends, and supervises it.  The process finds "extra" in its bgw_extra.
- * False if no process slot is free.  If process is not NULL, *process is set, in the caller's
- * memory context.
+ * the process starts and ends, and supervises it.  False if no process slot is free.  If handle
+ * is not NULL, *handle is set, in the caller's memory context.
  */
 bool
-process_register(const char *type, const char *name, const char *function,
-				 Datum arg, const void *extra, Size extra_size,
-				 BackgroundWorkerHandle **process)
+process_register(const ProcessToStart *process, BackgroundWorkerHandle **handle)
 {
 	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
+	BackgroundWorkerHandle *started;
 
-	Assert(extra_size <= BGW_EXTRALEN);
+	Assert(process->extra_size <= BGW_EXTRALEN);
 	worker.bgw_flags = JOBQ_WORKER_FLAGS;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker.bgw_library_name, "jobq", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
-	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
-	strlcpy(worker.bgw_type, type, BGW_MAXLEN);
-	worker.bgw_main_arg = arg;
+	strlcpy(worker.bgw_function_name, process->function, BGW_MAXLEN);
+	strlcpy(worker.bgw_name, process->name, BGW_MAXLEN);
+	strlcpy(worker.bgw_type, process->type, BGW_MAXLEN);
+	worker.bgw_main_arg = process->arg;
 	worker.bgw_notify_pid = MyProcPid;
-	if (extra_size > 0)
-		memcpy(worker.bgw_extra, extra, extra_size);
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	memcpy(worker.bgw_extra, process->extra, process->extra_size);
+	if (!RegisterDynamicBackgroundWorker(&worker, &started))
 		return false;
-	if (process != NULL)
-		*process = handle;
+	if (handle != NULL)
+		*handle = started;
 	else
-		pfree(handle);
+		pfree(started);
 	return true;
 }
 

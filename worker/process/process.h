@@ -35,10 +35,18 @@
 extern JobqDatabase *my_db;
 extern int	my_db_index;
 
-extern bool process_register(const char *type, const char *name,
-							 const char *function, Datum arg,
-							 const void *extra, Size extra_size,
-							 BackgroundWorkerHandle **process);
+/* A process to be started. */
+typedef struct ProcessToStart
+{
+	const char *type;
+	const char *name;
+	const char *function;
+	Datum		arg;
+	const void *extra;			/* copied into bgw_extra */
+	Size		extra_size;
+} ProcessToStart;
+
+extern bool process_register(const ProcessToStart *process, BackgroundWorkerHandle **handle);
 extern void process_start(void);
 extern void process_serve(int database);
 extern void process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live,

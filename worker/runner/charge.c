@@ -43,8 +43,10 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	JobqHandler buffer;
 	const JobqHandler *handler;
 	bool		by_itself = lost->crashed || lost->stop == JOBQ_STOP_TIMEOUT;
+	JobqFailure failure = {
+		.started_at = lost->started_at,.error = error,.delay_ms = by_itself ? -1 : 0
+	};
 	bool		leased;
-	bool		final;
 
 	if (!jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
 		return LOST_GONE;
@@ -64,7 +66,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 		return LOST_GONE;
 	}
 	handler = jobq_handler(jobq_job_kind(&job), &buffer);
-	final = lost->stop == JOBQ_STOP_TIMEOUT &&
+	failure.final = lost->stop == JOBQ_STOP_TIMEOUT &&
 		handler != NULL && handler->fail_on_timeout;
 	if (lost->crashed)
 		jobq_count(&job, JOBQ_N_CRASHED, 1);
@@ -84,8 +86,8 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 		return jobq_job_put_back(rel, &job, lost->started_at, error) ? LOST_LIVE : LOST_TAKEN;
 	if (!jobq_job_delete(rel, &job))
 		return LOST_TAKEN;
-	return jobq_job_failed(rel, &job, lost->started_at, error, !leased, final,
-						   by_itself ? -1 : 0) ? LOST_LIVE : LOST_GONE;
+	failure.charge = !leased;
+	return jobq_job_failed(rel, &job, &failure) ? LOST_LIVE : LOST_GONE;
 }
 
 /*

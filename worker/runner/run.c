@@ -558,7 +558,10 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 		edata->hint, edata->context, &trier,
 		edata->sqlerrcode == ERRCODE_JOBQ_OVER_LIMIT ? NULL : edata
 	};
-	bool		final = jobq_attempt_final(jobq_current, edata->sqlerrcode);
+	JobqFailure failure = {
+		.started_at = started_at,.error = &error,
+		.final = jobq_attempt_final(jobq_current, edata->sqlerrcode),.delay_ms = -1
+	};
 	ItemPointerData ctid = job->ctid;
 	JobqKey		key = {job_run_at(job), job_id(job)};
 	Relation	rel;
@@ -594,11 +597,11 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 				error.message = psprintf("the job ran longer than its timeout of %d ms",
 										 jobq_job_timeout(handler, job));
 				if (handler != NULL && handler->fail_on_timeout)
-					final = true;
+					failure.final = true;
 			}
 			jobq_job_count_exception(job);
-			slot->holding->live = jobq_job_attempt_failed(rel, job, started_at, &error,
-														  !job_leased(job), final, -1);
+			failure.charge = !job_leased(job);
+			slot->holding->live = jobq_job_attempt_failed(rel, job, &failure);
 		}
 	}
 	if (rel != NULL)

@@ -373,6 +373,9 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		ErrorData  *edata;
 		JobqError	error = {0};
 		JobqTrier	trier = {MyProcPid, NULL, -1, ""};
+		JobqFailure failure = {
+			.started_at = started_at,.error = &error,.charge = true,.delay_ms = -1
+		};
 		bool		live;
 		int			nestlevel;
 
@@ -401,9 +404,8 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		error.raised = edata;
 		jobq_log_keep(current, job);
 		jobq_job_count_exception(job);
-		live = jobq_job_attempt_failed(rel, job, started_at, &error, true,
-									   jobq_attempt_final(current, edata->sqlerrcode),
-									   -1);
+		failure.final = jobq_attempt_final(current, edata->sqlerrcode);
+		live = jobq_job_attempt_failed(rel, job, &failure);
 		AtEOXact_GUC(false, nestlevel);
 		jobq_claim_end(job, token, live);
 	}

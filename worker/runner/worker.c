@@ -87,12 +87,15 @@ bool
 worker_register(const WorkerStart *start)
 {
 	char		name[BGW_MAXLEN];
+	ProcessToStart process = {
+		.type = "jobq worker",.name = name,.function = "jobq_worker_main",
+		.extra = start,.extra_size = sizeof(WorkerStart)
+	};
 
 	StaticAssertStmt(sizeof(WorkerStart) <= BGW_EXTRALEN,
 					 "WorkerStart fits into bgw_extra");
 	snprintf(name, sizeof(name), "jobq worker %d", start->slot);
-	return process_register("jobq worker", name, "jobq_worker_main",
-							(Datum) 0, start, sizeof(WorkerStart), NULL);
+	return process_register(&process, NULL);
 }
 
 void

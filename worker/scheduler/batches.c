@@ -664,8 +664,9 @@ decide(const Look *this, TimestampTz now)
 static void
 note_error(int64 id, const ErrorData *edata)
 {
-	if (scheduler_note_error("batch", "id", INT8OID, Int64GetDatum(id), edata, NULL,
-							 NULL))
+	ErrorRow	row = {"batch", "id", INT8OID, Int64GetDatum(id)};
+
+	if (scheduler_note_error(&row, edata, NULL, NULL))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("batch " INT64_FORMAT " cannot go on: %s", id,

@@ -166,13 +166,15 @@ BackgroundWorkerHandle *
 counter_start(void)
 {
 	CounterStart start = {MyDatabaseId, MyProcPid};
-	BackgroundWorkerHandle *process;
+	BackgroundWorkerHandle *handle;
 	char		name[BGW_MAXLEN];
+	ProcessToStart process = {
+		.type = "jobq counter",.name = name,.function = "jobq_counter_main",
+		.arg = Int32GetDatum(my_db_index),.extra = &start,.extra_size = sizeof(start)
+	};
 
 	snprintf(name, sizeof(name), "jobq counter for database %u", MyDatabaseId);
-	return process_register("jobq counter", name, "jobq_counter_main",
-							Int32GetDatum(my_db_index), &start, sizeof(start),
-							&process) ? process : NULL;
+	return process_register(&process, &handle) ? handle : NULL;
 }
 
 /*

@@ -462,8 +462,11 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	group = jobq_group_find(my_db, id);
 	if (group != NULL)
-		jobq_group_refilled(my_db, group, rows, nrows, all ? NULL : &last, now,
-							&wake);
+	{
+		JobqRefill	refill = {rows, nrows, all ? NULL : &last};
+
+		jobq_group_refilled(my_db, group, &refill, now, &wake);
+	}
 	jobq_unlock(my_db, &wake);
 	PopActiveSnapshot();
 	CommitTransactionCommand();

@@ -115,8 +115,16 @@ extern void later_done(int64 job_id);
 extern void owed_cancel(TimestampTz now, TimestampTz *wake);
 
 /* worker/scheduler/note.c */
-extern bool scheduler_note_error(const char *table, const char *column,
-								 Oid type, Datum key, const ErrorData *edata,
+/* A row with a column last_error, and the key of the row. */
+typedef struct ErrorRow
+{
+	const char *table;
+	const char *column;
+	Oid			type;
+	Datum		key;
+} ErrorRow;
+
+extern bool scheduler_note_error(const ErrorRow *row, const ErrorData *edata,
 								 void (*tell) (void *arg), void *arg);
 
 /* worker/scheduler/role.c */

@@ -399,10 +399,15 @@ end(void *arg)
 				jobq_at_commit_lease(LEASE_RETRY, lease->id, lease->token, JOBQ_NONE, 0);
 			}
 			else
-				jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
-													 &error, true, final, -1)
-									 ? LEASE_RETRY : LEASE_END,
+			{
+				JobqFailure failure = {
+					.started_at = lease->since,.error = &error,.charge = true,
+					.final = final,.delay_ms = -1
+				};
+
+				jobq_at_commit_lease(jobq_job_failed(rel, &job, &failure) ? LEASE_RETRY : LEASE_END,
 									 lease->id, lease->token, JOBQ_NONE, 0);
+			}
 		}
 	}
 	else

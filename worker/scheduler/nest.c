@@ -300,7 +300,7 @@ nest_end(int64 id, char state, bool dropped, JobqJob *job)
 		return;
 	}
 	rel = jobq_open_jobs();
-	(void) jobq_job_failed(rel, job, DT_NOBEGIN, &error, false, true, 0);
+	jobq_job_dies(rel, job, &error);
 	table_close(rel, NoLock);
 }
 

@@ -16,10 +16,7 @@
 /* An error, and the row to store the error in. */
 typedef struct Note
 {
-	const char *table;
-	const char *column;
-	Oid			type;
-	Datum		key;
+	const ErrorRow *row;
 	const ErrorData *edata;
 	void		(*tell) (void *arg);
 	void	   *arg;
@@ -29,19 +26,15 @@ typedef struct Note
 static void write_note(void *arg);
 
 /*
- * Store the error in last_error of the row whose column has this key, in a transaction
- * of its own.  A locked row is skipped.  Returns true for a new error, or if the old
+ * Store the error in last_error of the row, in a transaction of its own.  A locked row is skipped.  Returns true for a new error, or if the old
  * error could not be read.  For a new error, calls tell(arg) in the same transaction,
  * unless tell is NULL.
  */
 bool
-scheduler_note_error(const char *table, const char *column, Oid type, Datum key,
-					 const ErrorData *edata, void (*tell) (void *arg), void *arg)
+scheduler_note_error(const ErrorRow *row, const ErrorData *edata,
+					 void (*tell) (void *arg), void *arg)
 {
-	Note		note = {
-		.table = table,.column = column,.type = type,.key = key,.edata = edata,
-		.tell = tell,.arg = arg
-	};
+	Note		note = {.row = row,.edata = edata,.tell = tell,.arg = arg};
 	ErrorData  *failed = scheduler_try(write_note, &note);
 
 	if (failed == NULL)
@@ -54,9 +47,10 @@ static void
 write_note(void *arg)
 {
 	Note	   *note = (Note *) arg;
-	Oid			types[] = {note->type, TEXTOID};
+	const ErrorRow *row = note->row;
+	Oid			types[] = {row->type, TEXTOID};
 	Datum		values[] = {
-		note->key, CStringGetTextDatum(note->edata->message)
+		row->key, CStringGetTextDatum(note->edata->message)
 	};
 
 	if (jobq_relations_if_installed() == NULL)
@@ -65,8 +59,7 @@ write_note(void *arg)
 		jobq_query(psprintf("UPDATE jobq_internal.%s SET last_error = $2 WHERE %s IN"
 							" (SELECT %s FROM jobq_internal.%s WHERE %s = $1"
 							"  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
-							note->table, note->column, note->column,
-							note->table, note->column),
+							row->table, row->column, row->column, row->table, row->column),
 				   2, types, values, NULL, SPI_OK_UPDATE) > 0;
 	if (note->news && note->tell != NULL)
 		note->tell(note->arg);

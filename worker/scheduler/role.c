@@ -410,9 +410,12 @@ charge_entry(void *arg)
 		/*
 		 * waiting does not help; after a repair, retry() brings the jobs back
 		 */
+		JobqFailure failure = {
+			.started_at = DT_NOBEGIN,.error = this->error,.charge = true,.final = true
+		};
+
 		jobq_injection_point("jobq-role-charge");
-		this->live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, this->error, true,
-											 true, -1);
+		this->live = jobq_job_attempt_failed(rel, &job, &failure);
 	}
 	table_close(rel, NoLock);
 }

@@ -29,9 +29,8 @@
 /* The pause before lanes without an entry are tried again (microseconds). */
 #define STARVED_PAUSE	(USECS_PER_SEC / 4)
 
-static int	scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane,
-					  TimestampTz now, JobqPush *rows, int limit,
-					  JobqKey *cursor, bool *more, TimestampTz *next_due);
+static void scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane,
+					  TimestampTz now, int limit, JobqScanned *scanned);
 static int	compare_lanes(const void *a, const void *b);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
@@ -95,21 +94,21 @@ is_starved(const JobqLane *lane)
 /*
  * Read up to "limit" due rows of the lane, from its cursor on, with the active
  * snapshot.  All lanes share one index scan, because starting a scan costs more than
- * reading a short lane.
+ * reading a short lane.  scanned->rows must have room.
  */
-static int
+static void
 scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane, TimestampTz now,
-		  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
-		  TimestampTz *next_due)
+		  int limit, JobqScanned *scanned)
 {
 	IndexPosition after = {lane->queue_id, lane->priority, lane->role,
 		lane->flow, lane->cursor
 	};
+	JobqPush   *rows = scanned->rows;
 	int			n = 0;
 
-	*cursor = lane->cursor;
-	*more = false;
-	*next_due = DT_NOEND;
+	scanned->cursor = lane->cursor;
+	scanned->more = false;
+	scanned->next_due = DT_NOEND;
 
 	ScanKeyInit(&scan->keys[0], READY_QUEUE_ID, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(lane->queue_id));
@@ -137,19 +136,19 @@ scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane, TimestampT
 		}
 		if (rows[n].key.run_at > now)
 		{
-			*next_due = rows[n].key.run_at;
+			scanned->next_due = rows[n].key.run_at;
 			break;
 		}
-		*cursor = rows[n].key;
+		scanned->cursor = rows[n].key;
 		if (++n == limit)
 		{
-			*more = true;
+			scanned->more = true;
 			break;
 		}
 	}
 	ExecClearTuple(scan->slot);
 	index_rescan(desc, NULL, 5, NULL, 0);	/* releases the pins */
-	return n;
+	scanned->nrows = n;
 }
 
 static int
@@ -196,13 +195,13 @@ run(TimestampTz now)
 	int			nlanes = wanted_lanes(now, lanes);
 	bool		again = false;
 	bool		starved = false;
-	JobqPush   *rows;
+	JobqScanned scanned;
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 
 	if (nlanes == 0)
 		return DT_NOEND;
-	rows = palloc(sizeof(JobqPush) * limit);
+	scanned.rows = palloc(sizeof(JobqPush) * limit);
 	index_begin(&scan);
 	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 5);
 	for (int i = 0; i < nlanes; i++)
@@ -210,11 +209,7 @@ run(TimestampTz now)
 		JobqLane   *lane = &my_db->ready->lanes[lanes[i]];
 		JobqWakeList wake;
 		JobqLane	copy;
-		JobqKey		cursor;
-		TimestampTz next_due;
-		bool		more;
 		int			most;
-		int			n;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		if (!wanted(lane, now))
@@ -239,14 +234,13 @@ run(TimestampTz now)
 		/* commits before the lane was marked must be visible */
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
-		n = scan_lane(&scan, desc, &copy, now, rows, Max(most, 16), &cursor, &more,
-					  &next_due);
+		scan_lane(&scan, desc, &copy, now, Max(most, 16), &scanned);
 		jobq_injection_point("jobq-lane-read");
 
 		/* publish lane by lane, because all processes need the lock */
 		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);
+		jobq_ready_publish(my_db, lane, &scanned, &wake);
 		if (wanted(lane, now) && !my_db->ready->starved)
 			again = true;
 		starved |= is_starved(lane);
@@ -254,7 +248,7 @@ run(TimestampTz now)
 	}
 	index_endscan(desc);
 	index_end(&scan);
-	pfree(rows);
+	pfree(scanned.rows);
 	index_end_lost();
 	return again ? now : starved ? now + STARVED_PAUSE : DT_NOEND;
 }

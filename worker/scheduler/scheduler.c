@@ -82,10 +82,13 @@ scheduler_register(int database)
 {
 	Oid			dboid = jobq_shared->databases[database].dboid;
 	char		name[BGW_MAXLEN];
+	ProcessToStart process = {
+		.type = "jobq scheduler",.name = name,.function = "jobq_scheduler_main",
+		.arg = Int32GetDatum(database),.extra = &dboid,.extra_size = sizeof(dboid)
+	};
 
 	snprintf(name, sizeof(name), "jobq scheduler for database %u", dboid);
-	return process_register("jobq scheduler", name, "jobq_scheduler_main",
-							Int32GetDatum(database), &dboid, sizeof(dboid), NULL);
+	return process_register(&process, NULL);
 }
 
 void

@@ -465,11 +465,10 @@ static void
 note_error(Schedule *schedule, const ErrorData *edata)
 {
 	ScheduleError error = {schedule->name, edata};
+	ErrorRow	row = {"schedule", "name", TEXTOID, CStringGetTextDatum(schedule->name)};
 
 	ItemPointerSetInvalid(&schedule->ctid);
-	if (scheduler_note_error("schedule", "name", TEXTOID,
-							 CStringGetTextDatum(schedule->name), edata,
-							 schedule_failed, &error))
+	if (scheduler_note_error(&row, edata, schedule_failed, &error))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("schedule \"%s\" cannot enqueue its job: %s",

@@ -80,7 +80,7 @@ void
 step_fail(StepLook *look, JobqStep *step, JobqJob *job,
 		  const JobqError *error)
 {
-	(void) jobq_job_failed(look->rel, job, DT_NOBEGIN, error, false, true, 0);
+	jobq_job_dies(look->rel, job, error);
 	step->state = STEP_DEAD;
 }
 

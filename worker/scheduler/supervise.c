@@ -412,7 +412,7 @@ end_lease(void *arg)
 
 			/* the start time is unknown */
 			jobq_count(&job, JOBQ_N_STARTED, 1);
-			(void) jobq_job_failed(rel, &job, DT_NOBEGIN, &error, false, true, 0);
+			jobq_job_dies(rel, &job, &error);
 		}
 		else
 		{

@@ -81,7 +81,7 @@ static int	collect(Fate *items, TimestampTz now);
 static int	asked(Fate *items, int n, TimestampTz now);
 static int	of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now);
 static int	of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting,
-					   int nwaiting, bool listed, Fate *items, TimestampTz now);
+					   int nwaiting, bool listed, Fate *items);
 static void carry_out_all(Fate *items, int n, TimestampTz now);
 static void carry_out(void *arg);
 static bool is_taken(const Fate *item);
@@ -322,7 +322,7 @@ asked(Fate *items, int n, TimestampTz now)
 		by.role = jobs[i].role;
 		if (by.when_taken == JOBQ_WHEN_TAKEN_REPLACE)
 		{
-			n += of_contest(&none, &by, &jobs[i], 1, false, &items[n], now);
+			n += of_contest(&none, &by, &jobs[i], 1, false, &items[n]);
 			continue;
 		}
 		items[n] = (Fate)
@@ -350,7 +350,7 @@ of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now)
 		LWLockAcquire(my_db->lock, LW_SHARED);
 		n = jobq_stuck_list(my_db, heap, jobs, MOST_COMPARED);
 		LWLockRelease(my_db->lock);
-		return of_contest(heap, by, jobs, n, true, items, now);
+		return of_contest(heap, by, jobs, n, true, items);
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	n = jobq_stuck_take(my_db, heap, jobs, MOST_OF_HEAP, &wake);
@@ -373,7 +373,7 @@ of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now)
  */
 static int
 of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int nwaiting,
-		   bool listed, Fate *items, TimestampTz now)
+		   bool listed, Fate *items)
 {
 	Contest		contest = {
 		.heap = *heap,.by = *by,.waiting = waiting,.nwaiting = nwaiting,.items = items
