@@ -19,7 +19,6 @@
 #include "executor/instrument.h"
 #include "executor/spi.h"
 #include "funcapi.h"
-#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/resowner.h"
@@ -76,15 +75,12 @@ run(Datum kind, Datum payload, Datum *values, bool *nulls)
 	Datum		before = rows_written(jobq_text_to_jsonb("{}"));
 	uint64		wal = pgWalUsage.wal_bytes;
 	instr_time	start;
-	instr_time	took;
 	Interval   *interval = palloc0(sizeof(Interval));
 
 	INSTR_TIME_SET_CURRENT(start);
 	values[RESULT] = jobq_perform_kind(kind, payload, &nulls[RESULT]);
 	jobq_fire_deferred();
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
-	interval->time = (TimeOffset) INSTR_TIME_GET_MICROSEC(took);
+	interval->time = jobq_elapsed(start);
 	values[TOOK] = IntervalPGetDatum(interval);
 	values[WAL_BYTES] = Int64GetDatum((int64) (pgWalUsage.wal_bytes - wal));
 	values[WRITTEN] = rows_written(before);

@@ -25,6 +25,7 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "nodes/pg_list.h"
+#include "portability/instr_time.h"
 #include "storage/itemptr.h"
 #include "utils/inet.h"
 #include "utils/relcache.h"
@@ -215,6 +216,7 @@ extern int64 jobq_time_since_boot(void);
 extern JobqSteady jobq_steady(void);
 extern TimestampTz jobq_steady_due(JobqSteady at, TimestampTz now);
 extern bool jobq_once_in(JobqSteady *last, int64 us);
+extern int64 jobq_elapsed(instr_time since);
 extern TimestampTz jobq_statement_start(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);

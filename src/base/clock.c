@@ -96,6 +96,17 @@ jobq_once_in(JobqSteady *last, int64 us)
 	return true;
 }
 
+/* Return the microseconds since then. */
+int64
+jobq_elapsed(instr_time since)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, since);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
 /* Return the start time of the current statement, without reading the clock. */
 TimestampTz
 jobq_statement_start(void)

@@ -25,6 +25,7 @@
 #include "catalog/pg_am.h"
 #include "executor/tuptable.h"
 #include "nodes/primnodes.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"

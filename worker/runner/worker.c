@@ -21,7 +21,6 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "portability/instr_time.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -305,13 +304,9 @@ rest_if_crowded(void)
 	static instr_time looked_at;
 	static int64 looked_cpu = -1;
 	static int	rests = 0;		/* in a row */
-	instr_time	took;
 	int64		cpu = jobq_processor_time();
-	int64		us;
+	int64		us = jobq_elapsed(looked_at);
 
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, looked_at);
-	us = INSTR_TIME_GET_MICROSEC(took);
 	if (looked_cpu >= 0 && us > 0)
 	{
 		double		share = (double) (cpu - looked_cpu) / us;

@@ -34,7 +34,6 @@
 #include "access/transam.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "portability/instr_time.h"
 #include "storage/bufmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -262,15 +261,12 @@ run(TimestampTz now)
 {
 	Piece		piece = {.now = now,.end = true,.after = after};
 	instr_time	start;
-	instr_time	took;
 	ErrorData  *edata;
 	TransactionId since;
 
 	after = 0;
 	INSTR_TIME_SET_CURRENT(start);
 	edata = scheduler_try(correct_piece, &piece);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
 	if (edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 	{
 		FreeErrorData(edata);
@@ -292,7 +288,7 @@ run(TimestampTz now)
 		table += piece.end;
 	}
 	if (table < (int) lengthof(tables))
-		return now + PAUSE_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
+		return now + PAUSE_SHARE * jobq_elapsed(start);
 	table = 0;
 	if (my_db->ahead_more == 0 && TransactionIdPrecedes(oldest_open, my_db->ahead_until))
 		return now + jobq_pause_length(PAUSE_OPEN_TRANSACTIONS, ++repetitions);

@@ -18,7 +18,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -158,17 +157,13 @@ counter_gone(void)
 static TimestampTz
 counted(TimestampTz now)
 {
-	instr_time	took;
-
-	INSTR_TIME_SET_CURRENT(took);
-	if (INSTR_TIME_IS_ZERO(begun))
-		begun = took;			/* another scheduler's count */
-	INSTR_TIME_SUBTRACT(took, begun);
+	/* unknown for another scheduler's count */
+	int64		took = INSTR_TIME_IS_ZERO(begun) ? 0 : jobq_elapsed(begun);
 
 	/* the count ended with an error, or was terminated */
 	jobq_stats_count_end(base, base->count, NULL, now);
 	begins = base->recount;
-	return begins ? now + DELAY + (int64) INSTR_TIME_GET_MICROSEC(took) * PAUSES : DT_NOEND;
+	return begins ? now + DELAY + took * PAUSES : DT_NOEND;
 }
 
 static TimestampTz

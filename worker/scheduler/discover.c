@@ -17,7 +17,6 @@
 
 #include "access/genam.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "utils/snapmgr.h"
 
 #include "scheduler/duty.h"
@@ -67,7 +66,6 @@ run(TimestampTz now)
 	bool		forgotten;
 	bool		owners_first;
 	instr_time	start;
-	instr_time	took;
 
 	/* new jobs may have come together with the jobs their groups wait for */
 	do
@@ -84,10 +82,8 @@ run(TimestampTz now)
 	forgotten = reset || forgotten_due() <= now;
 	INSTR_TIME_SET_CURRENT(start);
 	discover(reset, forgotten);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
 	if (forgotten)
-		forgotten_at = jobq_now() + Min(FORGOTTEN_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took),
+		forgotten_at = jobq_now() + Min(FORGOTTEN_SHARE * jobq_elapsed(start),
 										FORGOTTEN_PAUSE);
 	if (my_db->ready->crowded)
 		tell_crowded();

@@ -22,7 +22,6 @@
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -288,12 +287,8 @@ groups_restore(void)
 static void
 reading_took(Reading *reading, instr_time start)
 {
-	instr_time	took;
-
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
 	reading->due = jobq_steady() + Max(BETWEEN_OWNERS,
-									   OWNERS_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took));
+									   OWNERS_SHARE * jobq_elapsed(start));
 }
 
 static TimestampTz

@@ -98,7 +98,6 @@ extern bool share_over(void);
 extern int64 share_passed(void);
 extern bool share_over_from(int64 passed);
 extern TimestampTz share_may(Oid role, int locked, TimestampTz now);
-extern TimestampTz share_retry(int locked, TimestampTz now);
 extern void share_add(Turn *turns, int *n, Oid role, int locked,
 					  TimestampTz since, int64 item);
 extern void share_order(Turn *turns, int n);

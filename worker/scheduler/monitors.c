@@ -18,7 +18,6 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
@@ -69,7 +68,6 @@ run(TimestampTz now)
 {
 	TimestampTz pause = jobq_poll_interval * USECS_PER_SEC;
 	instr_time	begun;
-	instr_time	took;
 	ErrorData  *edata;
 
 	INSTR_TIME_SET_CURRENT(begun);
@@ -78,11 +76,9 @@ run(TimestampTz now)
 	LWLockRelease(my_db->lock);
 	edata = scheduler_try(look, NULL);
 	note_failure(edata);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, begun);
 	if (any || edata != NULL)
 		pause = Max(Min(LOOK_PAUSE, pause),
-					LOOK_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took));
+					LOOK_SHARE * jobq_elapsed(begun));
 	return now + pause;
 }
 

@@ -31,7 +31,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "storage/bufmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -168,7 +167,6 @@ run(TimestampTz now)
 	/* the clock may have been put back since the round began */
 	bool		distrusted = jobq_clock_ahead() > 0 || jobq_now() < now;
 	instr_time	start;
-	instr_time	took;
 
 	/* times from an earlier clock are too far in the future */
 	if (now < ran_at)
@@ -191,10 +189,7 @@ run(TimestampTz now)
 	{
 		INSTR_TIME_SET_CURRENT(start);
 		pass_on(now);
-		INSTR_TIME_SET_CURRENT(took);
-		INSTR_TIME_SUBTRACT(took, start);
-		pass_at = Max(pass_at, jobq_now() + PAUSE_SHARE *
-					  (int64) INSTR_TIME_GET_MICROSEC(took));
+		pass_at = Max(pass_at, jobq_now() + PAUSE_SHARE * jobq_elapsed(start));
 	}
 	return Min(make_at, distrusted ? now + SHORT_PAUSE : pass_at);
 }
@@ -539,13 +534,12 @@ pass_on(TimestampTz now)
 {
 	Bite		bite = {.now = now};
 	instr_time	start;
-	instr_time	took;
+	int64		took;
 	bool		done;
 
 	INSTR_TIME_SET_CURRENT(start);
 	done = archive_try(DELETE_OLD, take_bite, &bite);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
+	took = jobq_elapsed(start);
 	if (!done)
 		locked = day_locked = true;
 	if (!done || !bite.again)
@@ -553,7 +547,7 @@ pass_on(TimestampTz now)
 		npassed = 0;
 		block += nblocks;
 	}
-	size_bites((int64) INSTR_TIME_GET_MICROSEC(took));
+	size_bites(took);
 	if (!bite.end || (done && bite.again))
 		return;
 

@@ -30,7 +30,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -169,12 +168,6 @@ run(TimestampTz now)
 			(schedule->look_at != DT_NOEND || polled || (freed && schedule->named)))
 			schedule->look_at = Min(schedule->look_at, now);
 
-		/* the clock may have been put back */
-		if (schedule->locked > 0)
-			schedule->look_at = Min(schedule->look_at,
-									share_retry(schedule->locked, now));
-		if (schedule->failed)
-			schedule->look_at = Min(schedule->look_at, now + ERROR_PAUSE);
 		if (schedule->look_at <= now)
 			share_add(turns, &n, schedule->role, schedule->locked,
 					  schedule->look_at, i);
@@ -279,7 +272,6 @@ read_all(TimestampTz now)
 	bool		all = lost;
 	MemoryContext caller = CurrentMemoryContext;
 	instr_time	begun;
-	instr_time	took;
 
 	INSTR_TIME_SET_CURRENT(begun);
 	lost = true;
@@ -330,9 +322,7 @@ read_all(TimestampTz now)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, begun);
-	read_at = jobq_steady() + READ_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took);
+	read_at = jobq_steady() + READ_SHARE * jobq_elapsed(begun);
 }
 
 /*
@@ -446,7 +436,8 @@ looked(const Look *this, const ErrorData *edata)
 	if (taken ||
 		(edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
 	{
-		schedule->look_at = share_retry(++schedule->locked, this->now);
+		schedule->look_at = this->now +
+			jobq_pause_length(PAUSE_TASK_LOCKED, ++schedule->locked);
 		return;
 	}
 	schedule->locked = 0;

@@ -22,7 +22,6 @@
  */
 #include "scheduler/inner.h"
 
-#include "portability/instr_time.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
@@ -62,25 +61,11 @@ static HTAB *shares = NULL;
 static instr_time slice;
 static JobqSteady locks_at = 0; /* earliest next retry of any role */
 
-static int64 elapsed(instr_time since);
 static Share *share_of(Oid role);
 static int	compare_places(const void *a, const void *b);
 static int	compare_keys(const void *a, const void *b);
 static void spent(Oid role, int64 took, const ErrorData *edata);
 static void do_parts(void *arg);
-
-/*
- * Return the microseconds since then.
- */
-static int64
-elapsed(instr_time since)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, since);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
-}
 
 static Share *
 share_of(Oid role)
@@ -139,7 +124,7 @@ share_begin(void)
 bool
 share_over(void)
 {
-	return elapsed(slice) >= SLICE;
+	return jobq_elapsed(slice) >= SLICE;
 }
 
 /*
@@ -148,7 +133,7 @@ share_over(void)
 int64
 share_passed(void)
 {
-	return elapsed(slice);
+	return jobq_elapsed(slice);
 }
 
 /*
@@ -159,7 +144,7 @@ share_passed(void)
 bool
 share_over_from(int64 passed)
 {
-	return elapsed(slice) >= Max(SLICE, 2 * passed);
+	return jobq_elapsed(slice) >= Max(SLICE, 2 * passed);
 }
 
 /*
@@ -177,15 +162,6 @@ share_may(Oid role, int locked, TimestampTz now)
 	if (share->rest.n > 0 || locked > 0)
 		at = Max(at, jobq_steady_due(locks_at, now));
 	return at;
-}
-
-/*
- * Return when to retry a task after this number of lock timeouts in a row.
- */
-TimestampTz
-share_retry(int locked, TimestampTz now)
-{
-	return now + jobq_pause_length(PAUSE_TASK_LOCKED, locked);
 }
 
 /*
@@ -285,7 +261,7 @@ share_try(Oid role, void (*body) (void *arg), void *arg)
 
 	INSTR_TIME_SET_CURRENT(start);
 	edata = scheduler_try(body, arg);
-	spent(role, elapsed(start), edata);
+	spent(role, jobq_elapsed(start), edata);
 	return edata;
 }
 
@@ -313,7 +289,7 @@ do_parts(void *arg)
 			old = MemoryContextSwitchTo(this->memory);
 			part->edata = scheduler_try_part(this->body, part->arg);
 			MemoryContextSwitchTo(old);
-			part->took = elapsed(start);
+			part->took = jobq_elapsed(start);
 		}
 		this->ndone++;
 		if (share_over() || part->locked > 0 ||
@@ -351,7 +327,7 @@ share_try_together(Part * parts, int n, void (*body) (void *arg),
 	}
 	INSTR_TIME_SET_CURRENT(start);
 	edata = scheduler_try(do_parts, &this);
-	rest = elapsed(start);
+	rest = jobq_elapsed(start);
 	if (this.ndone == 0)
 	{
 		/* the transaction could not begin */
