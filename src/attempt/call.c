@@ -281,8 +281,8 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 
 	message[pg_mbcliplen(message, strlen(message), JOBQ_PROGRESS_LEN - 1)] = '\0';
 	SpinLockAcquire(&slot->mutex);
-	slot->progress = percent;
-	strlcpy(slot->message, message, JOBQ_PROGRESS_LEN);
+	slot->run.progress = percent;
+	strlcpy(slot->run.message, message, JOBQ_PROGRESS_LEN);
 	SpinLockRelease(&slot->mutex);
 
 	jobq_tell_running(current->job, current->attempt, percent, true);
@@ -305,9 +305,8 @@ jobq_should_stop(PG_FUNCTION_ARGS)
 	now = jobq_now();
 	PG_RETURN_BOOL(slot->retire || slot->yields ||
 				   ShutdownRequestPending || ProcDiePending ||
-				   (slot->stop != JOBQ_STOP_NONE &&
-					slot->stop_job == slot->job_id) ||
-				   (slot->deadline != DT_NOEND &&
-					now > slot->deadline -
-					(slot->deadline - slot->job_started_at) / 10));
+				   slot->run.stop != JOBQ_STOP_NONE ||
+				   (slot->run.deadline != DT_NOEND &&
+					now > slot->run.deadline -
+					(slot->run.deadline - slot->run.started_at) / 10));
 }

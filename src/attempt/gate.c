@@ -417,7 +417,7 @@ give_to_lane(const JobqPush *push, int64 token)
 	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
 	if (token == 0 && jobq_my_slot != NULL &&
 		jobq_my_slot->holding->permits_job == push->key.id)
-		jobq_slot_release(db, jobq_my_slot, false, true, jobq_now(), &wake);
+		jobq_slot_release(db, jobq_my_slot, jobq_now(), &wake);
 	jobq_ready_push(db, push, push->key.run_at, &wake);
 	jobq_unlock(db, &wake);
 }

@@ -194,7 +194,8 @@ jobq_at_commit_wake(int64 job_id)
 	if (jobq_shared == NULL)
 		return;
 	anything = true;
-	if (jobq_my_slot != NULL && jobq_my_slot->job_id == job_id)
+	if (jobq_my_slot != NULL && jobq_my_slot->run.job == job_id &&
+		jobq_run_busy(&jobq_my_slot->run))
 		over = true;
 	if (nwakes < MAX_WAKES)
 		wakes[nwakes] = job_id;
@@ -536,7 +537,7 @@ hand_over(void)
 	}
 
 	if (over)
-		jobq_slot_job_over();
+		jobq_run_ended();
 	if ((nwakes > 0 || prepared) && jobq_shared != NULL)
 	{
 		if (prepared)

@@ -20,7 +20,7 @@
  *	JobqWaiters.lock	the sessions in jobq.wait(); see commit.h
  *	JobqLinePool.lock	lines written by running jobs with log(); see lines.h
  *	JobqStats.lock		which name is counted where; see stats.h
- *	JobqSlot.mutex		the job that a worker is running, and its prefetched
+ *	JobqSlot.mutex		the run of a worker (run.h), and its prefetched
  *						jobs; held for a few instructions, or for one signal
  *						to the worker, so that the signal reaches the job for
  *						which it is meant
@@ -48,6 +48,8 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/spin.h"
+
+#include "memory/run.h"
 
 /*
  * A pending cancellation: the request reached the job's worker too late to stop the job, and
@@ -176,16 +178,6 @@ typedef enum JobqSlotState
 								 * the job, or by the launcher */
 } JobqSlotState;
 
-/* Why a worker was asked to stop.  A higher value replaces a lower one. */
-typedef enum JobqStop
-{
-	JOBQ_STOP_NONE = 0,
-	JOBQ_STOP_TIMEOUT,
-	JOBQ_STOP_CANCEL,
-} JobqStop;
-
-#define JOBQ_PROGRESS_LEN	128
-
 /*
  * One worker.  The generation grows each time the slot is assigned, so that a process with a
  * slow start cannot occupy a reassigned slot.
@@ -218,36 +210,9 @@ typedef struct JobqSlot
 	TimestampTz yields_since;
 	bool		comes_back;		/* the role had a worker shortly before */
 
-	/*
-	 * Protected by mutex; the worker reads its own fields without the mutex.
-	 */
 	slock_t		mutex;
-	int64		job_id;			/* 0: none */
-	Oid			job_role;		/* owner of the job; "role" runs the job */
-	bool		over;			/* the attempt is committed */
-	bool		begun;			/* the worker has had the job's row: set by
-								 * the worker without the mutex, before any
-								 * other process can have the row */
-	bool		asked_for;		/* other processes have popped the job
-								 * meanwhile, and left the job to this worker */
-	bool		charging;		/* the worker has died, and the scheduler is
-								 * recording this */
-	int32		queue_id;
-	uint32		stat;			/* where the job is counted: see stats.h */
-	int32		attempt;		/* attempts charged before this run */
-	int64		lease;			/* token of the row's lease, if the handler is
-								 * a procedure; or 0 */
-	TimestampTz job_started_at;
-	TimestampTz deadline;		/* query cancel by the worker's own timer */
-	TimestampTz kill_at;		/* SIGTERM by the scheduler, or infinity */
-	int64		stop_job;		/* the job for which "stop" is meant */
-	JobqStop	stop;
-	float4		progress;		/* percent, or -1 */
-	char		kind[NAMEDATALEN * 2];
-	char		message[JOBQ_PROGRESS_LEN];
-	uint32		tenant;			/* hash of the job's tenant */
-	bool		passes;			/* the job bypasses limiters with costs */
-	uint64		jobs_done;
+	JobqRun		run;			/* see run.h */
+	uint64		jobs_done;		/* by the worker, without the mutex */
 	uint64		jobs_failed;
 
 	/* The areas of the rooms; each room documents its locks. */
@@ -366,14 +331,18 @@ extern bool jobq_has_scheduler(JobqDatabase **db);
 extern void jobq_poke_launcher(void);
 extern void jobq_wake_launcher(void);
 extern void jobq_wake_scheduler(JobqDatabase *db);
+extern JobqSlot *jobq_my_slot;
+extern bool jobq_tells_by_relay;
+extern uint64 jobq_owe_cancel(JobqDatabase *db, int64 job_id);
+extern void jobq_cancel_paid(JobqDatabase *db, uint64 ticket);
+
+/* src/memory/run.c */
+extern void jobq_slot_to(JobqSlot *slot, JobqSlotState state);
+extern void jobq_run_to(JobqRun *run, JobqRunState state);
+extern void jobq_run_ended(void);
+extern void jobq_run_read(JobqSlot *slot, JobqRun *run);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 extern JobqSlot *jobq_slot_names_job(JobqDatabase *db, int64 job_id);
 extern bool jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried);
-extern JobqSlot *jobq_my_slot;
-extern bool jobq_tells_by_relay;
-extern void jobq_slot_job_over(void);
-extern void jobq_slot_to(JobqSlot *slot, JobqSlotState state);
-extern uint64 jobq_owe_cancel(JobqDatabase *db, int64 job_id);
-extern void jobq_cancel_paid(JobqDatabase *db, uint64 ticket);
 
 #endif							/* JOBQ_MEMORY_H */

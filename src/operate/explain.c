@@ -83,27 +83,22 @@ running(Explain *e)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqSlot   *slot = db == NULL ? NULL : jobq_slot_of_job(db, e->id);
-	bool		stopping = false;
-	TimestampTz deadline = DT_NOEND;
-	int			pid = 0;
+	JobqRun		run;
+	int			pid;
 
 	explain_ask_tables(e, "explain_running", "");
 	if (slot == NULL)
 		return;
-	SpinLockAcquire(&slot->mutex);
-	if (slot->job_id == e->id)
-	{
-		stopping = slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == e->id;
-		deadline = slot->deadline;
-		pid = slot->pid;
-	}
-	SpinLockRelease(&slot->mutex);
-	if (stopping)
+	pid = slot->pid;
+	jobq_run_read(slot, &run);
+	if (!jobq_run_is_of(&run, e->id))
+		return;
+	if (run.stop == JOBQ_STOP_CANCEL)
 		explain_add(e, "cancelling", "the job was cancelled, and the handler has not ended yet",
 					psprintf("SELECT pg_terminate_backend(%d)", pid));
-	if (deadline != DT_NOEND)
+	if (run.deadline != DT_NOEND)
 		explain_add(e, "timeout", psprintf("the timeout of the job ends the attempt at %s",
-										   explain_time(deadline)), NULL);
+										   explain_time(run.deadline)), NULL);
 }
 
 /*
@@ -160,9 +155,7 @@ taken_along(Explain *e, JobqDatabase *db)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		match = false;
-		Oid			job_role;
-		int64		current;
-		int32		queue_id;
+		JobqRun		run;
 		int			pid;
 		char	   *detail;
 
@@ -172,20 +165,18 @@ taken_along(Explain *e, JobqDatabase *db)
 		SpinLockAcquire(&slot->mutex);
 		for (uint32 k = slot->holding->next; k < slot->holding->count && !match; k++)
 			match = slot->holding->prefetched[k].key.id == e->id;
-		current = slot->job_id;
-		job_role = slot->job_role;
-		queue_id = slot->queue_id;
+		run = slot->run;
 		pid = slot->pid;
 		SpinLockRelease(&slot->mutex);
 		if (!match)
 			continue;
 
 		/* with run_as, one worker runs the jobs of several roles */
-		if (current == 0)
+		if (!jobq_run_busy(&run))
 			detail = psprintf("worker %d is about to start the job", pid);
-		else if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, job_role, queue_id))
+		else if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, run.role, run.queue_id))
 			detail = psprintf("worker %d has claimed the job, and runs it after job " INT64_FORMAT " unless another worker is free before",
-							  pid, current);
+							  pid, run.job);
 		else
 			detail = psprintf("worker %d has claimed the job, and runs it after a job of another role unless another worker is free before",
 							  pid);
@@ -255,9 +246,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		there;
 		Oid			role;
-		Oid			job_role;
-		int64		current;
-		int32		queue_id;
+		JobqRun		run;
 		int			pid;
 
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
@@ -267,21 +256,17 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 			jobq_pool_serves(slot->pool, queue->name);
 		role = slot->role;
 		pid = slot->state == JOBQ_SLOT_ATTACHED ? slot->pid : 0;
-		SpinLockAcquire(&slot->mutex);
-		current = slot->job_id;
-		job_role = slot->job_role;
-		queue_id = slot->queue_id;
-		SpinLockRelease(&slot->mutex);
+		jobq_run_read(slot, &run);
 		LWLockRelease(jobq_shared->lock);
 		if (!there)
 			continue;
 		crew.there++;
-		crew.idle += role == job_run_as(job) && (pid == 0 || current == 0);
-		if (current == 0 || pid == 0)
+		crew.idle += role == job_run_as(job) && (pid == 0 || !jobq_run_busy(&run));
+		if (!jobq_run_busy(&run) || pid == 0)
 			continue;
-		if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, job_role, queue_id))
+		if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, run.role, run.queue_id))
 			appendStringInfo(&crew.busy, "%sjob " INT64_FORMAT,
-							 crew.busy.len > 0 ? ", " : "", current);
+							 crew.busy.len > 0 ? ", " : "", run.job);
 		else
 			appendStringInfo(&crew.busy, "%sone of another role",
 							 crew.busy.len > 0 ? ", " : "");

@@ -20,7 +20,7 @@ PG_FUNCTION_INFO_V1(jobq_live_log);
 
 /*
  * True if the current user may read the job's contents.  slot: of the job's worker, or NULL if
- * a consumer holds the job.  Takes jobq_shared->lock or db->lock in shared mode.
+ * a consumer holds the job.  May take the mutex of the slot, or db->lock in shared mode.
  */
 static bool
 may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
@@ -30,15 +30,14 @@ may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
 
 	if (slot != NULL)
 	{
-		LWLockAcquire(jobq_shared->lock, LW_SHARED);
-		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id == id && !slot->over)
+		JobqRun		run;
+
+		jobq_run_read(slot, &run);
+		if (jobq_run_is_of(&run, id))
 		{
-			role = slot->job_role;
-			queue_id = slot->queue_id;
+			role = run.role;
+			queue_id = run.queue_id;
 		}
-		SpinLockRelease(&slot->mutex);
-		LWLockRelease(jobq_shared->lock);
 	}
 	else
 	{

@@ -133,25 +133,26 @@ jobq_ask_to_stop(int64 id)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqSlot   *slot = db != NULL ? jobq_slot_names_job(db, id) : NULL;
+	JobqRun    *run;
 	bool		asked = false;
 
 	AssertUnlocked();
 	if (slot == NULL)
 		return false;
+	run = &slot->run;
 
 	/* the lock keeps the process in the slot until the signal is sent */
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
 	if (slot->state == JOBQ_SLOT_ATTACHED)
 	{
 		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id == id && !slot->over)
+		if (jobq_run_is_of(run, id))
 		{
 			/* the grace period starts at the first request */
-			if (slot->stop != JOBQ_STOP_CANCEL || slot->stop_job != id)
-				slot->kill_at = jobq_now() +
+			if (run->stop != JOBQ_STOP_CANCEL)
+				run->kill_at = jobq_now() +
 					jobq_cancel_grace * INT64CONST(1000);
-			slot->stop = JOBQ_STOP_CANCEL;
-			slot->stop_job = id;
+			run->stop = JOBQ_STOP_CANCEL;
 			asked = true;
 
 			/* once the mutex is released, the worker may run another job */
@@ -162,12 +163,9 @@ jobq_ask_to_stop(int64 id)
 	else if (slot->state == JOBQ_SLOT_DEAD && db->scheduler != NULL && !db->stop)
 	{
 		SpinLockAcquire(&slot->mutex);
-		asked = slot->job_id == id && !slot->over && !slot->charging;
+		asked = run->job == id && run->state == JOBQ_RUN_DEAD;
 		if (asked)
-		{
-			slot->stop = JOBQ_STOP_CANCEL;
-			slot->stop_job = id;
-		}
+			run->stop = JOBQ_STOP_CANCEL;
 		SpinLockRelease(&slot->mutex);
 	}
 	LWLockRelease(jobq_shared->lock);

@@ -73,20 +73,16 @@ jobq_stat_running(uint32 all)
 	for (int i = 0; i < jobq_shared->nslots && db != NULL; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
-		TimestampTz since;
-		uint32		stat;
-		bool		runs;
+		JobqRun		run;
 
-		SpinLockAcquire(&slot->mutex);
-		runs = slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0 &&
-			slot->database == db - jobq_shared->databases;
-		stat = slot->stat;
-		since = slot->job_started_at;
-		SpinLockRelease(&slot->mutex);
-		if (!runs || stat >= all)
+		if (slot->state != JOBQ_SLOT_ATTACHED ||
+			slot->database != db - jobq_shared->databases)
 			continue;
-		running[stat].workers++;
-		began(&running[stat], since);
+		jobq_run_read(slot, &run);
+		if (!jobq_run_busy(&run) || run.stat >= all)
+			continue;
+		running[run.stat].workers++;
+		began(&running[run.stat], run.started_at);
 	}
 	if (db == NULL)
 		return running;

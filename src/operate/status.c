@@ -205,29 +205,19 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 	slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
 	if (slot != NULL)
 	{
-		bool		running;
-		float4		progress;
-		char		message[JOBQ_PROGRESS_LEN];
-		TimestampTz started_at;
-		int			attempt;
+		JobqRun		run;
 
-		SpinLockAcquire(&slot->mutex);
-		running = slot->job_id == id && !slot->over;
-		progress = slot->progress;
-		memcpy(message, slot->message, JOBQ_PROGRESS_LEN);
-		started_at = slot->job_started_at;
-		attempt = slot->attempt + 1;
-		SpinLockRelease(&slot->mutex);
-		if (running)
+		jobq_run_read(slot, &run);
+		if (jobq_run_is_of(&run, id))
 		{
 			status->state = "running";
-			SET(ST_ATTEMPT, Int32GetDatum(attempt));
-			SET(ST_STARTED_AT, TimestampTzGetDatum(started_at));
-			if (progress >= 0)
+			SET(ST_ATTEMPT, Int32GetDatum(run.attempt + 1));
+			SET(ST_STARTED_AT, TimestampTzGetDatum(run.started_at));
+			if (run.progress >= 0)
 			{
-				SET(ST_PROGRESS, Float4GetDatum(progress));
-				if (message[0] != '\0' && status->readable)
-					SET(ST_MESSAGE, CStringGetTextDatum(message));
+				SET(ST_PROGRESS, Float4GetDatum(run.progress));
+				if (run.message[0] != '\0' && status->readable)
+					SET(ST_MESSAGE, CStringGetTextDatum(run.message));
 			}
 			return true;
 		}

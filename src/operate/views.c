@@ -101,6 +101,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqSlot	copy;
+		const JobqRun *run = &copy.run;
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 		bool		readable;
@@ -116,12 +117,11 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		if (copy.state == JOBQ_SLOT_FREE ||
 			copy.database != db - jobq_shared->databases)
 			continue;
-		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0 &&
-			!copy.over;
-		sees_job = running && jobq_may(JOBQ_MAY_MONITOR, copy.job_role, copy.queue_id);
-		if (!sees_job && !jobq_may(JOBQ_MAY_MONITOR, copy.role, copy.queue_id))
+		running = copy.state == JOBQ_SLOT_ATTACHED && jobq_run_open(run);
+		sees_job = running && jobq_may(JOBQ_MAY_MONITOR, run->role, run->queue_id);
+		if (!sees_job && !jobq_may(JOBQ_MAY_MONITOR, copy.role, run->queue_id))
 			continue;
-		readable = sees_job && jobq_may(JOBQ_MAY_MANAGE, copy.job_role, copy.queue_id);
+		readable = sees_job && jobq_may(JOBQ_MAY_MANAGE, run->role, run->queue_id);
 		values[PID] = Int32GetDatum(copy.pid);
 		nulls[PID] = copy.state != JOBQ_SLOT_ATTACHED;
 		values[ROLE] = ObjectIdGetDatum(copy.role);
@@ -133,17 +133,17 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 								: running ? "running" : "idle");
 		values[STARTED_AT] = TimestampTzGetDatum(copy.started_at);
 		nulls[STARTED_AT] = nulls[PID];
-		values[JOB_ID_] = Int64GetDatum(copy.job_id);
-		values[KIND] = CStringGetTextDatum(copy.kind);
-		values[ATTEMPT_] = Int32GetDatum(copy.attempt + 1);
-		values[JOB_STARTED_AT] = TimestampTzGetDatum(copy.job_started_at);
-		values[PROGRESS] = Float4GetDatum(copy.progress);
-		values[MESSAGE] = CStringGetTextDatum(copy.message);
+		values[JOB_ID_] = Int64GetDatum(run->job);
+		values[KIND] = CStringGetTextDatum(run->kind);
+		values[ATTEMPT_] = Int32GetDatum(run->attempt + 1);
+		values[JOB_STARTED_AT] = TimestampTzGetDatum(run->started_at);
+		values[PROGRESS] = Float4GetDatum(run->progress);
+		values[MESSAGE] = CStringGetTextDatum(run->message);
 		nulls[JOB_ID_] = nulls[KIND] = nulls[ATTEMPT_] =
 			nulls[JOB_STARTED_AT] = !sees_job;
-		nulls[PROGRESS] = !sees_job || copy.progress < 0;
+		nulls[PROGRESS] = !sees_job || run->progress < 0;
 		nulls[MESSAGE] = nulls[PROGRESS] || !readable ||
-			copy.message[0] == '\0';
+			run->message[0] == '\0';
 		values[JOBS_DONE] = Int64GetDatum((int64) copy.jobs_done);
 		values[JOBS_FAILED] = Int64GetDatum((int64) copy.jobs_failed);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -246,8 +246,7 @@ extern uint32 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, JobqWakeList *wake);
-extern void jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live,
-							  bool unused, TimestampTz now,
+extern void jobq_slot_release(JobqDatabase *db, JobqSlot *slot, TimestampTz now,
 							  JobqWakeList *wake);
 extern void jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures,
 							   TimestampTz now);

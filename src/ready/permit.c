@@ -251,16 +251,17 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 }
 
 /*
- * Return the permits that the worker in this slot holds.  Parameters as for
- * jobq_permits_release().
+ * Return the permits that the worker in this slot holds.  Called by the worker, between two
+ * jobs or at its end.
  */
 void
-jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live, bool unused,
-				  TimestampTz now, JobqWakeList *wake)
+jobq_slot_release(JobqDatabase *db, JobqSlot *slot, TimestampTz now, JobqWakeList *wake)
 {
 	AssertExclusive(db->lock);
-	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job, live,
-						 unused, now, wake);
+	Assert(!jobq_run_busy(&slot->run));
+	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job,
+						 slot->run.state == JOBQ_RUN_LIVE, jobq_run_unused(&slot->run),
+						 now, wake);
 }
 
 /*

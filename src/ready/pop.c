@@ -24,6 +24,8 @@
 
 static JobqLane *first_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 							uint8 *best_rank, uint32 *woken);
+static bool pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine,
+					  TimestampTz now, JobqPush *popped, JobqWakeList *wake);
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane,
 						   const JobqPush *popped, TimestampTz now);
 static bool is_paced(JobqDatabase *db, uint16 index);
@@ -59,15 +61,12 @@ first_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now, uint8 *bes
 }
 
 /*
- * Pop the first job for this taker, together with its permits.  Returns false if there is no
- * job.  First return the permits of the worker's previous job to the pool.
+ * As jobq_ready_pop().  mine: the slot of the worker, or NULL.
  */
-bool
-jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
-			   JobqPush *popped, JobqWakeList *wake)
+static bool
+pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine, TimestampTz now,
+		  JobqPush *popped, JobqWakeList *wake)
 {
-	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
-		: NULL;
 	uint32		low = jobq_ready_entries / 8;
 	uint32		woken = mine != NULL ? mine->holding->woken : 0;
 	JobqLane   *best;
@@ -80,7 +79,7 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	if (mine != NULL)
 		mine->holding->woken = 0;
 	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
-		jobq_slot_release(db, mine, mine->holding->live, mine->holding->unused, now, wake);
+		jobq_slot_release(db, mine, now, wake);
 
 	tenants_wake(db, now, wake);
 
@@ -126,9 +125,6 @@ again:
 	{
 		mine->holding->permits = popped->permits;
 		mine->holding->permits_job = popped->key.id;
-		mine->holding->live = false;
-		mine->holding->unused = true;	/* until the job begins */
-		mine->holding->turned_away = false;
 	}
 	if (best->quarantine && taker->pool >= 0)
 		db->ready->quarantine_slot = taker->slot;
@@ -138,6 +134,23 @@ again:
 	if (woken != 0 && &db->ready->lanes[woken - 1] != best)
 		wake_instead(db, &db->ready->lanes[woken - 1], now, wake);
 	return true;
+}
+
+/*
+ * Pop the first job for this taker, together with its permits.  Returns false if there is no
+ * job.  First return the permits of the worker's previous job to the pool.
+ */
+bool
+jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
+			   JobqPush *popped, JobqWakeList *wake)
+{
+	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
+		: NULL;
+	bool		found = pop_first(db, taker, mine, now, popped, wake);
+
+	if (mine != NULL && found)
+		jobq_run_to(&mine->run, JOBQ_RUN_POPPED);
+	return found;
 }
 
 /*

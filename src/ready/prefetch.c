@@ -42,6 +42,8 @@ jobq_prefetch_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
 		return false;
 	SpinLockAcquire(&slot->mutex);
 	taken = take(slot, popped);
+	if (taken)
+		jobq_run_to(&slot->run, JOBQ_RUN_POPPED);
 	SpinLockRelease(&slot->mutex);
 	return taken;
 }

@@ -46,11 +46,6 @@ typedef struct JobqHolding
 	uint32		woken;			/* index + 1 of the lane for which the worker
 								 * was woken; or 0 */
 
-	/* Set by the worker for itself: the outcome of its last job. */
-	bool		live;			/* the job will run again */
-	bool		unused;			/* the job did not run at all, or not yet */
-	bool		turned_away;	/* nor will the job run now */
-
 	/* Lines that the handler has written with log(); see lines.h. */
 	JobqLines	lines;
 

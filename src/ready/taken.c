@@ -54,18 +54,17 @@ holds_place(const JobqPermits *permits, uint16 index, uint32 tally)
 static bool
 is_ending(JobqSlot *slot, uint16 index, uint32 tally)
 {
-	bool		over;
+	bool		ending;
 
 	if (!holds_place(&slot->holding->permits, index, tally))
 		return false;
-	if (slot->holding->turned_away)
-		return true;
-	if (slot->holding->unused)
-		return false;
 	SpinLockAcquire(&slot->mutex);
-	over = slot->over || slot->job_id != slot->holding->permits_job;
+	if (jobq_run_unused(&slot->run))
+		ending = slot->run.state == JOBQ_RUN_TURNED_AWAY;
+	else
+		ending = !jobq_run_is_of(&slot->run, slot->holding->permits_job);
 	SpinLockRelease(&slot->mutex);
-	return over;
+	return ending;
 }
 
 /*
@@ -306,7 +305,7 @@ jobq_is_handed_out(JobqDatabase *db, int64 id)
 		const JobqHolding *holding = slot->holding;
 
 		if (slot->database == db - jobq_shared->databases &&
-			holding->permits_job == id && !holding->turned_away &&
+			holding->permits_job == id && slot->run.state != JOBQ_RUN_TURNED_AWAY &&
 			jobq_permits_any(&holding->permits))
 			return true;
 	}
@@ -367,7 +366,7 @@ jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders
 			!holds_place(&slot->holding->permits, index, tally))
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		stopping = slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == id;
+		stopping = slot->run.stop == JOBQ_STOP_CANCEL && slot->run.job == id;
 		SpinLockRelease(&slot->mutex);
 		add_holder(holders, &n, most, id, slot->role)->stopping = stopping;
 	}

@@ -106,7 +106,8 @@ pop(int w)
 	slot->idle = !popped;
 	world.workers[w].awake = false;
 	unlock(&wake);
-	slot->holding->unused = false;
+	if (popped)
+		world_ran(slot);
 	return popped ? job.key.id : 0;
 }
 

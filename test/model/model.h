@@ -229,6 +229,7 @@ extern Moment world_moment(void);
 extern bool row_is_due(const Row *row);
 extern bool row_is_at(const Row *row, const JobqPush *job);
 extern bool session_sees(const Session *session);
+extern void world_ran(JobqSlot *slot);
 extern void note_turn(const JobqPush *popped, uint64 served);
 
 /* scheduler.c: duties of the scheduler, as in worker/scheduler */

@@ -87,7 +87,8 @@ work(bool ends)
 		n += world.workers[w].awake;
 		slot->idle = !world.workers[w].awake;
 		unlock(&wake);
-		slot->holding->unused = false;
+		if (world.workers[w].awake)
+			world_ran(slot);
 		if (!ends)
 			world.workers[w].awake = false;
 	}

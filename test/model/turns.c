@@ -163,6 +163,7 @@ run_case(const Case *which)
 		unlock(&wake);
 		if (!popped)
 			model_fail("%s: there is no job", which->name);
+		world_ran(&jobq_shared->slots[taker.slot]);
 		*cost = which->cost(JOBQ_TENANT(job), n[JOBQ_TENANT(job)]++);
 		if (i >= which->late)
 			used[JOBQ_TENANT(job)] += *cost / (JOBQ_TENANT(job) == 1 ? which->weight : 1);

@@ -309,7 +309,7 @@ give_to_lane(const JobqPush *job, JobqSlot *slot, int64 token)
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_lease_undo(db, job->key.id, token, world.now, &wake);
 	if (slot != NULL)
-		jobq_slot_release(db, slot, false, true, world.now, &wake);
+		jobq_slot_release(db, slot, world.now, &wake);
 	jobq_ready_push(db, job, job->key.run_at, &wake);
 	unlock(&wake);
 }
@@ -507,7 +507,7 @@ worker_attach(int w)
 	slot->state = JOBQ_SLOT_ATTACHED;
 	slot->proc = &model_procs[w];
 	slot->idle = slot->retire = false;
-	slot->job_id = 0;
+	jobq_run_to(&slot->run, JOBQ_RUN_NONE);
 	slot->holding->next = slot->holding->count = 0;
 	world.workers[w].awake = true;
 	world.workers[w].row = -1;
@@ -582,6 +582,18 @@ first_turn(uint16 limiter, Oid role, bool mine)
 }
 
 /*
+ * The worker has run the popped job.
+ */
+void
+world_ran(JobqSlot *slot)
+{
+	jobq_run_to(&slot->run, JOBQ_RUN_CLAIMED);
+	jobq_run_to(&slot->run, JOBQ_RUN_BEGUN);
+	jobq_run_to(&slot->run, JOBQ_RUN_ENDING);
+	jobq_run_to(&slot->run, JOBQ_RUN_DONE);
+}
+
+/*
  * One iteration of the worker's loop: pop until a job runs or the worker is idle.
  */
 static void
@@ -641,13 +653,14 @@ worker_pop(int w)
 	if (worker->row >= 0)
 	{
 		world.rows[worker->row].worker = w;
-		slot->holding->unused = false;
-		slot->queue_id = entry.queue_id;
-		slot->job_id = entry.key.id;
+		slot->run.queue_id = entry.queue_id;
+		slot->run.job = entry.key.id;
+		jobq_run_to(&slot->run, JOBQ_RUN_CLAIMED);
+		jobq_run_to(&slot->run, JOBQ_RUN_BEGUN);
 	}
 	else
 	{
-		slot->holding->turned_away = true;
+		jobq_run_to(&slot->run, JOBQ_RUN_TURNED_AWAY);
 		if (entry.quarantine)
 			jobq_quarantine_over(db, w);
 	}
@@ -664,12 +677,12 @@ worker_end(int w, uint32 how)
 	Row		   *row = &world.rows[worker->row];
 
 	trace("  job %d ends\n", (int) row->job.key.id);
-	slot->holding->live = how % 4 == 0;
-	if (slot->holding->live)
+	jobq_run_to(&slot->run, JOBQ_RUN_ENDING);
+	jobq_run_to(&slot->run, how % 4 == 0 ? JOBQ_RUN_LIVE : JOBQ_RUN_DONE);
+	if (slot->run.state == JOBQ_RUN_LIVE)
 		again(row, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
 	else
 		row->state = ROW_FREE;
-	slot->job_id = 0;
 	if (row->job.quarantine)
 		jobq_quarantine_over(db, w);
 	worker->row = -1;
@@ -708,10 +721,9 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 	slot->idle = false;
 	jobq_prefetch_return(db, slot, &wake);
 	if (!ran)
-		jobq_permits_release(db, &slot->holding->permits,
-							 slot->holding->permits_job, slot->holding->live,
-							 slot->holding->unused, world.now, &wake);
+		jobq_slot_release(db, slot, world.now, &wake);
 	unlock(&wake);
+	jobq_run_to(&slot->run, ran ? JOBQ_RUN_DEAD : JOBQ_RUN_NONE);
 	slot->state = JOBQ_SLOT_DEAD;
 	slot->proc = NULL;
 
@@ -720,7 +732,9 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 	if (ran)
 	{
 		live = true;
+		jobq_run_to(&slot->run, JOBQ_RUN_CHARGING);
 		again(&world.rows[worker->row], b % USECS_PER_SEC, b % 2 == 0);
+		jobq_run_to(&slot->run, JOBQ_RUN_CHARGED);
 	}
 	memset(&wake, 0, sizeof(wake));
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);

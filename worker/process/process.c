@@ -84,7 +84,8 @@ process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, bool unused, Time
 	if (slot->holding->lines.n > 0)
 		jobq_lines_clear(&slot->holding->lines);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_slot_release(db, slot, live, unused, now, &wake);
+	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job, live,
+						 unused, now, &wake);
 	jobq_unlock(db, &wake);
 }
 

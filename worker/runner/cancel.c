@@ -26,23 +26,23 @@
 
 #include "operate/operate.h"
 
-/* True if cancel() asked the worker to stop this job. */
+/* True if cancel() asked the worker to stop its current or last job. */
 bool
-was_cancelled(const JobqSlot *slot, int64 id)
+was_cancelled(const JobqSlot *slot)
 {
-	return slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == id;
+	return slot->run.stop == JOBQ_STOP_CANCEL;
 }
 
 /*
  * True if cancel() asked the worker to stop its job, and the job may run again.  The worker is
- * about to leave the job.  The job does not run again if its end has committed (over), unless
- * the commit left the job live or its permits unused.
+ * about to leave the job.  The job does not run again if the end of the attempt has committed,
+ * unless the commit left the job live.
  */
 bool
-cancel_is_owed(const JobqSlot *slot)
+cancel_is_owed(const RunContext *run)
 {
-	return was_cancelled(slot, slot->job_id) &&
-		(!slot->over || slot->holding->live || slot->holding->unused);
+	return was_cancelled(run->slot) &&
+		(run->slot->run.state != JOBQ_RUN_ENDING || run->next != JOBQ_RUN_DONE);
 }
 
 /*
@@ -87,8 +87,10 @@ cancel_given_back(RunContext *run, int64 id)
 	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	if (over)
-		run->slot->holding->live = false;
+	if (over && run->slot->run.state == JOBQ_RUN_LIVE)
+		jobq_run_to(&run->slot->run, JOBQ_RUN_DONE);
+	else if (over && run->slot->run.state == JOBQ_RUN_POPPED)
+		jobq_run_to(&run->slot->run, JOBQ_RUN_MISSED);
 	if (paid)
 		jobq_cancel_paid(my_db, run->ticket);
 	else if (run->ticket == 0)

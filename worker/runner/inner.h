@@ -23,8 +23,7 @@ typedef struct RunContext
 	JobqSlot   *slot;
 	MemoryContext memory;		/* reset after each job */
 	uint64		ticket;			/* of the pending cancellation, or 0 */
-	bool		begun;			/* an attempt of the popped job has begun, and
-								 * must not be repeated at once */
+	JobqRunState next;			/* state of the slot's run after this attempt */
 } RunContext;
 
 /* worker/runner/charge.c */
@@ -49,8 +48,8 @@ extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
 extern void run_procedure_end(void);
 
 /* worker/runner/cancel.c */
-extern bool was_cancelled(const JobqSlot *slot, int64 id);
-extern bool cancel_is_owed(const JobqSlot *slot);
+extern bool was_cancelled(const JobqSlot *slot);
+extern bool cancel_is_owed(const RunContext *run);
 extern void cancel_later(int64 id);
 extern bool cancel_given_back(RunContext *run, int64 id);
 

@@ -59,14 +59,14 @@ lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
 		leased = jobq_job_lease(rel, job);
 		if (leased)
 		{
-			run->slot->begun = true;
+			jobq_run_to(&run->slot->run, JOBQ_RUN_BEGUN);
 			jobq_within(JOBQ_WITHIN_STARTED, GetUserId());
 			ForceSyncCommit();
 		}
 		else
 		{
 			jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
-			run->slot->holding->unused = true;
+			run->next = JOBQ_RUN_MISSED;
 			job->nulls[JOB_LEASE_TOKEN - 1] = true;
 		}
 		table_close(rel, NoLock);
@@ -92,7 +92,7 @@ void
 run_procedure(RunContext *run, Relation rel, JobqJob *job,
 			  const JobqFunction *function)
 {
-	TimestampTz started_at = run->slot->job_started_at;
+	TimestampTz started_at = run->slot->run.started_at;
 	int			attempt = jobq_current->attempt;
 	Oid			role = GetUserId();
 	MemoryContext old = CurrentMemoryContext;
@@ -113,7 +113,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	token = jobq_lease_token(my_db);
 	LWLockRelease(my_db->lock);
 	SpinLockAcquire(&run->slot->mutex);
-	run->slot->lease = token;
+	run->slot->run.token = token;
 	SpinLockRelease(&run->slot->mutex);
 
 	/*
@@ -229,9 +229,9 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 
 	/* the procedure may have made the transaction read-only */
 	XactReadOnly = false;
-	run->slot->holding->live =
-		jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,
-							  result);
+	if (jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,
+							  result))
+		run->next = JOBQ_RUN_LIVE;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }

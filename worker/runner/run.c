@@ -61,9 +61,9 @@ static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 static bool was_stopped(const ErrorData *edata);
 static void report_job(const char *kind, int64 id);
 static void context_callback(void *arg);
-static void claim(RunContext *run, const JobqJob *job, const char *kind,
+static void claim(RunContext *context, const JobqJob *job, const char *kind,
 				  TimestampTz now, int timeout);
-static bool unclaim(RunContext *run);
+static bool unclaim(RunContext *context);
 static void record_failure(RunContext *run, JobqJob *job,
 						   TimestampTz started_at, ErrorData *edata);
 static void clean_settings(void);
@@ -114,7 +114,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 
 		/* the job may still exist: push its entry again */
 		SpinLockAcquire(&run->slot->mutex);
-		run->slot->asked_for = true;
+		run->slot->run.asked_for = true;
+		jobq_run_to(&run->slot->run, JOBQ_RUN_TURNED_AWAY);
 		SpinLockRelease(&run->slot->mutex);
 		run->slot->retire = true;
 		return false;
@@ -134,9 +135,10 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
 							now, &first);
 	if (verdict != JOBQ_MAY_RUN)
+	{
 		(void) jobq_turn_away(rel, verdict, &job, entry, &first, 0);
-	run->slot->holding->unused = run->slot->holding->turned_away =
-		verdict != JOBQ_MAY_RUN;
+		jobq_run_to(&run->slot->run, JOBQ_RUN_TURNED_AWAY);
+	}
 	if (verdict != JOBQ_MAY_RUN || (!last && jobq_unique_started(&job)))
 	{
 		/*
@@ -185,7 +187,6 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
 		(void) jobq_flush();
 	claim(run, job, kind, now, jobq_job_timeout(handler, job));
-	run->begun = true;
 	jobq_injection_point("jobq-attempt-begins");
 	allowance_begin(handler);
 
@@ -219,7 +220,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 			run_function(run, rel, job, &function, now);
 		jobq_tells_by_relay = true;
 		owed = unclaim(run);
-		if (!run->slot->holding->unused)
+		if (run->next != JOBQ_RUN_MISSED)
 			run->slot->jobs_done++;
 	}
 	PG_CATCH();
@@ -262,13 +263,13 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	if (!jobq_job_delete(rel, job))
 	{
 		jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
-		run->slot->holding->unused = true;
+		run->next = JOBQ_RUN_MISSED;
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		return;
 	}
-	run->slot->begun = true;
+	jobq_run_to(&run->slot->run, JOBQ_RUN_BEGUN);
 	jobq_tell_running(job, jobq_current->attempt, -1, true);
 	nestlevel = NewGUCNestLevel();
 	jobq_enter_context(job, GUC_ACTION_LOCAL);
@@ -287,9 +288,9 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 
 	/* if the commit fails, "job" must match the restored row */
 	finished = *job;
-	run->slot->holding->live =
-		jobq_attempt_returned(rel, &finished, jobq_current, started_at,
-							  !isnull, result);
+	if (jobq_attempt_returned(rel, &finished, jobq_current, started_at,
+							  !isnull, result))
+		run->next = JOBQ_RUN_LIVE;
 	PopActiveSnapshot();
 	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
 		jobq_commit_quietly();
@@ -340,7 +341,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	again = !last &&
 		(edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		 edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
-		!job_leased(job) && !was_cancelled(run->slot, job_id(job));
+		!job_leased(job) && !was_cancelled(run->slot);
 	blamed = allowance_blame(edata);
 	if (!again && !blamed)
 		EmitErrorReport();
@@ -355,7 +356,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		run->slot->retire = true;
 	AbortOutOfAnyTransaction();
 	run_procedure_end();
-	if (was_cancelled(run->slot, job_id(job)))
+	if (was_cancelled(run->slot))
 	{
 		/* a cancellation that came meanwhile must be recorded */
 		again = false;
@@ -372,9 +373,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	if (again)
 	{
 		/* until the next try begins */
-		run->slot->holding->unused = true;
-		run->slot->holding->live = false;
-		run->begun = false;
+		run->next = JOBQ_RUN_POPPED;
 	}
 	else
 	{
@@ -455,12 +454,13 @@ context_callback(void *arg)
  * timeout.  Acquires the slot's mutex.  timeout is in milliseconds; 0: none.
  */
 static void
-claim(RunContext *run, const JobqJob *job, const char *kind,
+claim(RunContext *context, const JobqJob *job, const char *kind,
 	  TimestampTz now, int timeout)
 {
 	uint32		tenant = JOB_ISNULL(job, JOB_TENANT) ? 0
 		: jobq_tenant_hash(TextDatumGetCString(JOB(job, JOB_TENANT)));
-	JobqSlot   *slot = run->slot;
+	JobqSlot   *slot = context->slot;
+	JobqRun    *run = &slot->run;
 	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
 		: DT_NOEND;
 	uint32		stat = jobq_count_place(job);
@@ -468,25 +468,25 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	QueryCancelPending = false;
 	flight_begin(job_id(job), job_attempt(job),
 				 DatumGetInt16(JOB(job, JOB_CRASHES)));
+	context->next = JOBQ_RUN_DONE;
 	SpinLockAcquire(&slot->mutex);
-	slot->job_role = job_role(job);
-	slot->attempt = job_attempt(job);
-	slot->lease = 0;
-	slot->queue_id = job_queue_id(job);
-	slot->stat = stat;
-	slot->job_started_at = now;
-	slot->deadline = deadline;
-	slot->kill_at = DT_NOEND;
-	slot->progress = -1;
-	slot->message[0] = '\0';
-	slot->tenant = tenant;
-	slot->passes = !JOB_ISNULL(job, JOB_LIMIT_COST) &&
+	run->job = job_id(job);
+	run->role = job_role(job);
+	run->queue_id = job_queue_id(job);
+	run->attempt = job_attempt(job);
+	run->stat = stat;
+	run->tenant = tenant;
+	run->passes = !JOB_ISNULL(job, JOB_LIMIT_COST) &&
 		DatumGetInt32(JOB(job, JOB_LIMIT_COST)) == 0;
-	slot->stop = JOBQ_STOP_NONE;
-	slot->stop_job = 0;
-	strlcpy(slot->kind, kind, sizeof(slot->kind));
-	slot->job_id = job_id(job);
-	slot->over = slot->begun = false;
+	run->stop = JOBQ_STOP_NONE;
+	run->token = 0;
+	run->started_at = now;
+	run->deadline = deadline;
+	run->kill_at = DT_NOEND;
+	run->progress = -1;
+	run->message[0] = '\0';
+	strlcpy(run->kind, kind, sizeof(run->kind));
+	jobq_run_to(run, JOBQ_RUN_CLAIMED);
 	SpinLockRelease(&slot->mutex);
 
 	jobq_bill_begin(job_id(job), stat, now);
@@ -505,27 +505,27 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
  * slot's mutex.
  */
 static bool
-unclaim(RunContext *run)
+unclaim(RunContext *context)
 {
-	JobqSlot   *slot = run->slot;
-	int64		id = slot->job_id;
+	JobqSlot   *slot = context->slot;
+	JobqRun    *run = &slot->run;
 	TimestampTz now = jobq_log_min_duration >= 0 ? jobq_now() : 0;
 	bool		stopped;
 	bool		owed;
 
-	if (slot->deadline != DT_NOEND)
+	if (run->deadline != DT_NOEND)
 		disable_timeout(STATEMENT_TIMEOUT, false);
 	allowance_end();
 	if (slot->holding->lines.n > 0)
 		jobq_lines_clear(&slot->holding->lines);
 	jobq_injection_point("jobq-attempt-over");
 	SpinLockAcquire(&slot->mutex);
-	stopped = slot->stop_job == id;
-	owed = cancel_is_owed(slot);
-	slot->job_id = 0;
+	stopped = run->stop != JOBQ_STOP_NONE;
+	owed = cancel_is_owed(context);
+	jobq_run_to(run, context->next);
 	SpinLockRelease(&slot->mutex);
 	if (owed)
-		run->ticket = jobq_owe_cancel(my_db, id);
+		context->ticket = jobq_owe_cancel(my_db, run->job);
 
 	/* signals sent before arrive when a system call returns */
 	if (stopped)
@@ -535,10 +535,10 @@ unclaim(RunContext *run)
 
 	/* this may end the process, which is no longer charged to the job */
 	if (jobq_log_min_duration >= 0 &&
-		now - slot->job_started_at >= jobq_log_min_duration * INT64CONST(1000))
+		now - run->started_at >= jobq_log_min_duration * INT64CONST(1000))
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
-						id, slot->kind, (now - slot->job_started_at) / 1000.0,
+						run->job, run->kind, (now - run->started_at) / 1000.0,
 						TRACE_PART(jobq_current))));
 	return owed;
 }
@@ -552,8 +552,8 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 			   ErrorData *edata)
 {
 	JobqSlot   *slot = run->slot;
-	bool		cancelled = was_cancelled(slot, job_id(job));
-	JobqTrier	trier = {MyProcPid, NULL, slot->progress, slot->message};
+	bool		cancelled = was_cancelled(slot);
+	JobqTrier	trier = {MyProcPid, NULL, slot->run.progress, slot->run.message};
 	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
 		edata->hint, edata->context, &trier,
 		edata->sqlerrcode == ERRCODE_JOBQ_OVER_LIMIT ? NULL : edata
@@ -566,7 +566,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 	JobqKey		key = {job_run_at(job), job_id(job)};
 	Relation	rel;
 
-	slot->holding->live = false;
+	run->next = JOBQ_RUN_DONE;
 	process_begin_transaction();
 	jobq_injection_point("jobq-attempt-failed");
 	process_wait_for_locks();
@@ -586,7 +586,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 		else
 		{
 			if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
-				slot->deadline != DT_NOEND && jobq_now() >= slot->deadline)
+				slot->run.deadline != DT_NOEND && jobq_now() >= slot->run.deadline)
 			{
 				JobqHandler buffer;
 				const JobqHandler *handler = jobq_handler(jobq_job_kind(job),
@@ -601,7 +601,8 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 			}
 			jobq_job_count_exception(job);
 			failure.charge = !job_leased(job);
-			slot->holding->live = jobq_job_attempt_failed(rel, job, &failure);
+			if (jobq_job_attempt_failed(rel, job, &failure))
+				run->next = JOBQ_RUN_LIVE;
 		}
 	}
 	if (rel != NULL)

@@ -251,7 +251,7 @@ turn_over(int64 processor_time)
 {
 	AssertExclusive(my_db->lock);
 	jobq_turn_settle(my_db, &taken, processor_time - taken_at,
-					 !my_slot->holding->unused);
+					 !jobq_run_unused(&my_slot->run));
 	taken.charged = 0;
 }
 
@@ -281,10 +281,10 @@ static void
 run_entry(const JobqPush *entry)
 {
 	taken = *entry;
-	run.begun = my_slot->asked_for = false;
+	my_slot->run.asked_for = false;
 	has_taken = true;
 	run_job(&run, entry);
-	if (my_slot->asked_for)
+	if (my_slot->run.asked_for)
 	{
 		JobqWakeList wake = {0};
 
@@ -384,20 +384,21 @@ attach(const WorkerStart *start)
 static void
 worker_exit(int code, Datum arg)
 {
+	JobqRun    *last = &my_slot->run;
 	JobqWakeList wake = {0};
 	int64		processor_time;
-	bool		in_job = my_slot->job_id != 0 && !my_slot->over;
-	bool		gives_back = has_taken && my_slot->job_id == 0 && !run.begun;
-	int64		id = my_slot->job_id;
+	bool		in_job = jobq_run_open(last);
+	bool		leaves = jobq_run_busy(last);
+	bool		gives_back = has_taken && (last->state == JOBQ_RUN_POPPED ||
+										   last->state == JOBQ_RUN_TURNED_AWAY);
 
 	flight_end();
 	jobq_bill_rest();
-	if (in_job && my_slot->stop_job != my_slot->job_id &&
-		process_stopping())
+	if (in_job && last->stop == JOBQ_STOP_NONE && process_stopping())
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " of kind \"%s\" is interrupted because the server is being stopped",
-						my_slot->job_id, my_slot->kind),
-				 my_slot->lease != 0 && jobq_is_statement(my_slot->kind)
+						last->job, last->kind),
+				 last->token != 0 && jobq_is_statement(last->kind)
 				 ? errdetail("It runs again after the next start, and this attempt does not count, unless it may be tried only once.")
 				 : errdetail("It runs again after the next start; this attempt does not count.")));
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -413,7 +414,7 @@ worker_exit(int code, Datum arg)
 	my_slot->idle = false;
 
 	jobq_prefetch_return(my_db, my_slot, &wake);
-	if (gives_back || (has_taken && !in_job && my_slot->asked_for))
+	if (gives_back || (has_taken && !in_job && last->asked_for))
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
 	/*
@@ -422,25 +423,31 @@ worker_exit(int code, Datum arg)
 	 */
 	if (my_db->stop && in_job)
 	{
-		SpinLockAcquire(&my_slot->mutex);
-		my_slot->job_id = 0;
-		SpinLockRelease(&my_slot->mutex);
-		my_slot->holding->live = true;
+		run.next = JOBQ_RUN_LIVE;
 		in_job = false;
 	}
 
 	/* the scheduler decides about an unfinished job */
 	if (!in_job)
-		jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
-						  jobq_now(), &wake);
+	{
+		if (leaves)
+		{
+			SpinLockAcquire(&my_slot->mutex);
+			jobq_run_to(last, run.next);
+			SpinLockRelease(&my_slot->mutex);
+		}
+		jobq_slot_release(my_db, my_slot, jobq_now(), &wake);
+	}
 	jobq_unlock(my_db, &wake);
 
 	/* cancel() no longer finds the job here, and the job may run again */
-	if (!in_job && id != 0 && was_cancelled(my_slot, id))
-		cancel_later(id);
+	if (!in_job && leaves && was_cancelled(my_slot))
+		cancel_later(last->job);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	my_slot->gave_back = gives_back;
-	my_slot->charging = false;
+	SpinLockAcquire(&my_slot->mutex);
+	jobq_run_to(last, in_job ? JOBQ_RUN_DEAD : JOBQ_RUN_NONE);
+	SpinLockRelease(&my_slot->mutex);
 	jobq_slot_to(my_slot, JOBQ_SLOT_DEAD);
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);
@@ -460,7 +467,7 @@ worker_exit(int code, Datum arg)
 static void
 cancel_handler(SIGNAL_ARGS)
 {
-	if (my_slot->job_id == 0)
+	if (!jobq_run_busy(&my_slot->run))
 		return;
 	jobq_cancel_statement();
 }
@@ -501,9 +508,9 @@ busy_workers(void)
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
 		if (slot->state != JOBQ_SLOT_ATTACHED || slot->idle || slot->resting ||
-			(slot->job_id != 0 &&
-			 (now < slot->job_started_at ||
-			  now >= slot->job_started_at + LONG_JOB)))
+			(jobq_run_busy(&slot->run) &&
+			 (now < slot->run.started_at ||
+			  now >= slot->run.started_at + LONG_JOB)))
 			continue;
 		busy++;
 		if (slot != my_slot && slot->database == my_db_index &&
@@ -533,8 +540,7 @@ rest(long most)
 	if (measured)
 		turn_over(processor_time);
 	jobq_prefetch_return(my_db, my_slot, &wake);
-	jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
-					  jobq_now(), &wake);
+	jobq_slot_release(my_db, my_slot, jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 
 	jobq_bill_rest();

@@ -139,7 +139,7 @@ read_workers(WorkerView *workers, TimestampTz now)
 		worker->started_at = Min(slot->started_at, now);
 		worker->idle_since = Min(slot->idle_since, now);
 		worker->yields_since = slot->yields ? Min(slot->yields_since, now) : 0;
-		worker->in_job = slot->job_id != 0;
+		worker->in_job = jobq_run_busy(&slot->run);
 		worker->urgency = PG_INT64_MAX;
 		n++;
 	}

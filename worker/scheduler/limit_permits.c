@@ -30,10 +30,10 @@ count_running(uint16 index)
 			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		ours = slot->job_id != 0 && slot->queue_id == limiter->queue_id &&
+		ours = jobq_run_busy(&slot->run) && slot->run.queue_id == limiter->queue_id &&
 			slot->holding->permits.limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER;
 		if (ours)
-			slot->holding->permits_job = slot->job_id;
+			slot->holding->permits_job = slot->run.job;
 		SpinLockRelease(&slot->mutex);
 		if (ours)
 		{
@@ -131,35 +131,27 @@ limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqPermits *permits = &slot->holding->permits;
-		int64		job;
-		int32		queue_id;
-		uint32		kind;
-		bool		passes;
+		JobqRun		run;
+		bool		same;
 		uint16		limiters[JOBQ_NLIMITS];
 		int			source;
 
 		if (slot->database != my_db_index ||
 			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
 			continue;
-		SpinLockAcquire(&slot->mutex);
-		job = slot->job_id;
-		queue_id = slot->queue_id;
-		kind = jobq_kind_hash(slot->kind);
-		passes = slot->passes;
-		SpinLockRelease(&slot->mutex);
-		if (job == 0 ||
-			(jobq_permits_any(permits) && slot->holding->permits_job != job))
+		jobq_run_read(slot, &run);
+		if (!jobq_run_busy(&run) ||
+			(jobq_permits_any(permits) && slot->holding->permits_job != run.job))
 			continue;
-		policies_limiters(members, queue_id, kind, limiters);
-		if (first_uncounted(permits, limiters, passes) < 0)
+		policies_limiters(members, run.queue_id, jobq_kind_hash(run.kind), limiters);
+		if (first_uncounted(permits, limiters, run.passes) < 0)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id == job)
-			slot->holding->permits_job = job;
-		else
-			job = 0;
+		same = slot->run.job == run.job && jobq_run_busy(&slot->run);
+		if (same)
+			slot->holding->permits_job = run.job;
 		SpinLockRelease(&slot->mutex);
-		while (job != 0 && (source = first_uncounted(permits, limiters, passes)) >= 0)
+		while (same && (source = first_uncounted(permits, limiters, run.passes)) >= 0)
 			count_at(permits, source, limiters[source], now, wake);
 		jobq_prefetch_return(my_db, slot, wake);
 	}

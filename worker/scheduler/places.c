@@ -196,9 +196,9 @@ places_make_way(int for_database)
 		if (slot->retire)
 		{
 			/* a later begin means the clock was put back: not counted */
-			if (slot->job_id == 0 ||
-				(now >= slot->job_started_at &&
-				 now < slot->job_started_at + DATABASE_TURN))
+			if (!jobq_run_busy(&slot->run) ||
+				(now >= slot->run.started_at &&
+				 now < slot->run.started_at + DATABASE_TURN))
 				leaving++;
 			continue;
 		}

@@ -59,8 +59,8 @@ static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake, bool uncharged);
-static void take_copy(JobqSlot *slot, JobqSlot *copy);
-static bool charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now,
+static void begin_charge(JobqSlot *slot, JobqRun *copy);
+static bool charge_worker(JobqSlot *slot, const JobqRun *run, TimestampTz now,
 						  LostJob *job);
 static void charge(void *arg);
 static void see_to_uncharged(const LostAttempt *lost, Relation rel);
@@ -114,8 +114,8 @@ next_due(TimestampTz plan, TimestampTz now)
 		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != my_db_index)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id != 0 && slot->deadline != DT_NOEND)
-			plan = Min(plan, slot->deadline +
+		if (jobq_run_busy(&slot->run) && slot->run.deadline != DT_NOEND)
+			plan = Min(plan, slot->run.deadline +
 					   jobq_cancel_grace * INT64CONST(1000));
 		SpinLockRelease(&slot->mutex);
 	}
@@ -137,12 +137,16 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
-		JobqSlot	copy;
+		JobqRun		run;
 		LostJob		job = {0};
 		TimestampTz at;
+		bool		lost;
+		Oid			role;
+		bool		connected;
+		bool		early;
 
 		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index ||
-			(uncharged && (slot->state != JOBQ_SLOT_DEAD || slot->job_id == 0 || slot->over)))
+			(uncharged && (slot->state != JOBQ_SLOT_DEAD || !jobq_run_lost(&slot->run))))
 			continue;
 
 		if (slot->state == JOBQ_SLOT_STARTING)
@@ -165,13 +169,13 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		if (slot->state != JOBQ_SLOT_DEAD)
 			continue;
 
-		copy = *slot;
+		jobq_run_read(slot, &run);
+		lost = jobq_run_lost(&run);
 		/* a server shutdown is no fault of the job */
 		CHECK_FOR_INTERRUPTS();
-		if (copy.job_id != 0 && copy.stop_job != copy.job_id &&
-			process_stopping())
+		if (lost && run.stop == JOBQ_STOP_NONE && process_stopping())
 			continue;
-		at = copy.job_id != 0 ? later_at(copy.job_id, now) : now;
+		at = lost ? later_at(run.job, now) : now;
 		if (at > now)
 		{
 			*wake = Min(*wake, at);
@@ -179,44 +183,46 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		}
 		jobq_injection_point("jobq-worker-dead");
 		jobq_quarantine_over(my_db, i);
-		job.live = copy.holding->live;
-
-		if (copy.job_id != 0 && !copy.over)
+		if (lost)
 		{
-			take_copy(slot, &copy);
-			if (!charge_worker(slot, &copy, now, &job))
+			begin_charge(slot, &run);
+			if (!charge_worker(slot, &run, now, &job))
 			{
-				*wake = Min(*wake, later_at(copy.job_id, now));
+				*wake = Min(*wake, later_at(run.job, now));
 				continue;
 			}
 		}
 		process_slot_gone(my_db, slot, job.live, job.unused, now);
+		role = slot->role;
+		connected = !slot->connect_failed;
+		early = !connected || slot->gave_back;
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->generation++;
 		jobq_slot_to(slot, JOBQ_SLOT_FREE);
 		LWLockRelease(jobq_shared->lock);
 		if (job.no_entry)
-			hand_over(copy.job_id, now);
+			hand_over(run.job, now);
 		places_free();
 
-		if (copy.connect_failed || copy.gave_back)
-			role_left_early(copy.role, !copy.connect_failed, now, wake);
+		if (early)
+			role_left_early(role, connected, now, wake);
 		else
 			spawn_again(true);
 	}
 }
 
 /*
- * Copy the slot of a crashed worker, and mark the slot as charging.  From now on, a
- * request to cancel the job does not use the slot, because no worker would see the
- * request.
+ * Begin to charge the run of a crashed worker, and copy the run.  From now on, a request to
+ * cancel the job does not use the slot, because no worker would see the request.  The
+ * previous scheduler may have ended while charging the run.
  */
 static void
-take_copy(JobqSlot *slot, JobqSlot *copy)
+begin_charge(JobqSlot *slot, JobqRun *copy)
 {
 	SpinLockAcquire(&slot->mutex);
-	slot->charging = true;
-	*copy = *slot;
+	if (slot->run.state == JOBQ_RUN_DEAD)
+		jobq_run_to(&slot->run, JOBQ_RUN_CHARGING);
+	*copy = slot->run;
 	SpinLockRelease(&slot->mutex);
 }
 
@@ -229,23 +235,22 @@ take_copy(JobqSlot *slot, JobqSlot *copy)
  * would run again and again.
  */
 static bool
-charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *job)
+charge_worker(JobqSlot *slot, const JobqRun *run, TimestampTz now, LostJob *job)
 {
-	JobqTrier	trier = {copy->pid, NULL, copy->progress, copy->message};
+	JobqTrier	trier = {slot->pid, NULL, run->progress, run->message};
 	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
 		.message = "the worker was terminated while it ran the job",
 		.trier = &trier
 	};
-	LostAttempt lost = {.job_id = copy->job_id,.attempt = copy->attempt,
-		.started_at = copy->job_started_at,
-		.stop = copy->stop_job == copy->job_id ? copy->stop : JOBQ_STOP_NONE,
-		.lease = copy->lease,.slot = slot
+	LostAttempt lost = {.job_id = run->job,.attempt = run->attempt,
+		.started_at = run->started_at,.stop = run->stop,
+		.lease = run->token,.slot = slot
 	};
 	Charge		this = {.lost = &lost,.error = &error,.charged = LOST_GONE};
 	ErrorData  *edata;
 	bool		asked_for;
 
-	if (copy->stop == JOBQ_STOP_TIMEOUT && copy->stop_job == copy->job_id)
+	if (run->stop == JOBQ_STOP_TIMEOUT)
 	{
 		error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 		error.message = "the job ran longer than its timeout, and did not react to a query cancel";
@@ -255,18 +260,18 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, LostJob *jo
 		ReThrowError(edata);
 	if (edata != NULL)
 	{
-		(void) later_failed(copy->job_id, edata, now);
+		(void) later_failed(run->job, edata, now);
 		SpinLockAcquire(&slot->mutex);
-		slot->charging = false;
+		jobq_run_to(&slot->run, JOBQ_RUN_DEAD);
 		SpinLockRelease(&slot->mutex);
 		return false;
 	}
-	later_done(copy->job_id);
+	later_done(run->job);
 
 	/* from here on, the entry of the job is no longer dropped */
 	SpinLockAcquire(&slot->mutex);
-	asked_for = slot->asked_for;
-	slot->job_id = 0;
+	asked_for = slot->run.asked_for;
+	jobq_run_to(&slot->run, JOBQ_RUN_CHARGED);
 	SpinLockRelease(&slot->mutex);
 	job->live = this.charged == LOST_LIVE || this.charged == LOST_BEFORE;
 	job->unused = this.charged == LOST_TAKEN;
@@ -314,7 +319,7 @@ see_to_uncharged(const LostAttempt *lost, Relation rel)
 {
 	JobqJob		job;
 
-	if (lost->slot->begun)
+	if (lost->slot->run.died_in == JOBQ_RUN_BEGUN)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("another session has its row")));
@@ -497,6 +502,7 @@ end_overstayers(TimestampTz now)
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqRun    *run = &slot->run;
 		bool		kill_it = false;
 		int64		id = 0;
 
@@ -504,24 +510,20 @@ end_overstayers(TimestampTz now)
 			continue;
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
 		SpinLockAcquire(&slot->mutex);
-		if (slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0 && !slot->over)
+		if (slot->state == JOBQ_SLOT_ATTACHED && jobq_run_open(run))
 		{
-			TimestampTz at = slot->kill_at;
+			TimestampTz at = run->kill_at;
 
-			if (slot->deadline != DT_NOEND)
-				at = Min(at, slot->deadline +
+			if (run->deadline != DT_NOEND)
+				at = Min(at, run->deadline +
 						 jobq_cancel_grace * INT64CONST(1000));
 			if (at <= now)
 			{
-				if (slot->stop_job != slot->job_id)
-				{
-					slot->stop = JOBQ_STOP_TIMEOUT;
-					slot->stop_job = slot->job_id;
-				}
-				slot->deadline = DT_NOEND;
-				slot->kill_at = now + jobq_cancel_grace * INT64CONST(1000);
-				at = slot->kill_at;
-				id = slot->job_id;
+				run->stop = Max(run->stop, JOBQ_STOP_TIMEOUT);
+				run->deadline = DT_NOEND;
+				run->kill_at = now + jobq_cancel_grace * INT64CONST(1000);
+				at = run->kill_at;
+				id = run->job;
 				kill_it = true;
 
 				/*

@@ -31,16 +31,17 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqPermits *permits = &slot->holding->permits;
+		JobqRun    *run = &slot->run;
 		uint32		tenant = 0;
 
 		if (slot->database != my_db_index || permits->tallies[JOBQ_OF_QUEUE] != JOBQ_NONE ||
 			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id != 0 && slot->queue_id == queue_id)
+		if (jobq_run_busy(run) && run->queue_id == queue_id)
 		{
-			tenant = slot->tenant;
-			slot->holding->permits_job = slot->job_id;
+			tenant = run->tenant;
+			slot->holding->permits_job = run->job;
 		}
 		SpinLockRelease(&slot->mutex);
 		permits->tallies[JOBQ_OF_QUEUE] = jobq_tenant_count(my_db, queue_id, tenant, now);
