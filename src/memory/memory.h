@@ -219,6 +219,15 @@ typedef struct JobqSlot
 	struct JobqHolding *holding;	/* ready.h */
 } JobqSlot;
 
+/* Sets of states, for jobq_foreach_slot(). */
+#define JOBQ_SLOTS_ALL			(~0)
+#define JOBQ_SLOTS_FREE			(1 << JOBQ_SLOT_FREE)
+#define JOBQ_SLOTS_USED			(~(1 << JOBQ_SLOT_FREE))
+#define JOBQ_SLOTS_COMING		((1 << JOBQ_SLOT_STARTING) | (1 << JOBQ_SLOT_ATTACHED))
+#define JOBQ_SLOTS_ATTACHED		(1 << JOBQ_SLOT_ATTACHED)
+#define JOBQ_SLOTS_DEAD			(1 << JOBQ_SLOT_DEAD)
+#define JOBQ_SLOTS_WITH_RUN		((1 << JOBQ_SLOT_ATTACHED) | (1 << JOBQ_SLOT_DEAD))
+
 /*
  * State of the clock watch; see clock_watch.c.  An offset is the number of microseconds by
  * which jobq_now() is ahead of the time since boot.
@@ -264,6 +273,27 @@ typedef struct JobqShared
 	struct JobqLinePool *lines; /* ready.h */
 	struct JobqHandovers *handovers;	/* likewise */
 } JobqShared;
+
+extern JobqShared *jobq_shared; /* NULL without shared_preload_libraries */
+
+/*
+ * For each slot of the database in one of these states.  db may be NULL, for all databases.
+ * "slot" is declared here.  Takes no lock: unless the caller holds JobqShared.lock, the state
+ * and the database of the slot may change.
+ */
+#define jobq_foreach_slot(slot, db, states) \
+	for (JobqSlot *slot = jobq_slot_from(jobq_shared->slots, (db), (states)); \
+		 slot != NULL; slot = jobq_slot_from(slot + 1, (db), (states)))
+
+static inline JobqSlot *
+jobq_slot_from(JobqSlot *slot, const JobqDatabase *db, int states)
+{
+	for (; slot < jobq_shared->slots + jobq_shared->nslots; slot++)
+		if (((1 << slot->state) & states) != 0 &&
+			(db == NULL || db == &jobq_shared->databases[slot->database]))
+			return slot;
+	return NULL;
+}
 
 /*
  * This process holds the LWLock, in any mode or exclusively; or it holds no LWLock of jobq.
@@ -324,7 +354,6 @@ extern int64 jobq_clock_ahead(void);
 extern void jobq_clock_confirm(void);
 
 /* src/memory/process.c */
-extern JobqShared *jobq_shared;
 extern JobqDatabase *jobq_my_database(void);
 extern JobqDatabase *jobq_find_database(Oid dboid);
 extern bool jobq_has_scheduler(JobqDatabase **db);

@@ -108,17 +108,12 @@ jobq_run_read(JobqSlot *slot, JobqRun *run)
 static JobqSlot *
 slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
 {
-	int			index = db - jobq_shared->databases;
 	JobqSlot   *dead = NULL;
 
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, dead_too ? JOBQ_SLOTS_WITH_RUN : JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		match;
 
-		if (slot->database != index || (slot->state != JOBQ_SLOT_ATTACHED &&
-										!(dead_too && slot->state == JOBQ_SLOT_DEAD)))
-			continue;
 		SpinLockAcquire(&slot->mutex);
 		match = jobq_run_is_of(&slot->run, job_id);
 		SpinLockRelease(&slot->mutex);
@@ -164,23 +159,20 @@ jobq_slot_names_job(JobqDatabase *db, int64 job_id)
 bool
 jobq_slot_keeps_job(JobqDatabase *db, int64 job_id, int attempt, bool tried)
 {
-	int			index = db - jobq_shared->databases;
 	bool		keeps = false;
 
 	if (!tried && db->ndead == 0)
 		return false;
-	for (int i = 0; i < jobq_shared->nslots && !keeps; i++)
+	jobq_foreach_slot(slot, db, tried ? JOBQ_SLOTS_WITH_RUN : JOBQ_SLOTS_DEAD)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->database != index || slot->run.job != job_id ||
-			(slot->state != JOBQ_SLOT_DEAD &&
-			 !(tried && slot->state == JOBQ_SLOT_ATTACHED)))
+		if (slot->run.job != job_id)
 			continue;
 		SpinLockAcquire(&slot->mutex);
 		keeps = jobq_run_is_of(&slot->run, job_id) && slot->run.attempt == attempt;
 		slot->run.asked_for |= keeps;
 		SpinLockRelease(&slot->mutex);
+		if (keeps)
+			break;
 	}
 	return keeps;
 }

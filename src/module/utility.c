@@ -117,11 +117,9 @@ leave_database(Oid dboid)
 	JobqDatabase *db = jobq_find_database(dboid);
 	JobqSteady	start = jobq_steady();
 	bool		terminated = false;
-	int			index;
 
 	if (db == NULL)
 		return;
-	index = db - jobq_shared->databases;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	db->stop = true;
@@ -140,17 +138,12 @@ leave_database(Oid dboid)
 			connected = true;
 			jobq_wake_scheduler(db);
 		}
-		for (int i = 0; i < jobq_shared->nslots; i++)
+		jobq_foreach_slot(slot, db, JOBQ_SLOTS_ATTACHED)
 		{
-			JobqSlot   *slot = &jobq_shared->slots[i];
-
-			if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
-			{
-				connected = true;
-				SetLatch(&slot->proc->procLatch);
-				if (terminate)
-					(void) kill(slot->pid, SIGTERM);
-			}
+			connected = true;
+			SetLatch(&slot->proc->procLatch);
+			if (terminate)
+				(void) kill(slot->pid, SIGTERM);
 		}
 		LWLockRelease(jobq_shared->lock);
 		terminated |= terminate;

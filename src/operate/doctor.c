@@ -152,8 +152,8 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		databases += OidIsValid(jobq_shared->databases[i].dboid);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-		workers += jobq_shared->slots[i].state != JOBQ_SLOT_FREE;
+	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_USED)
+		workers++;
 	LWLockRelease(jobq_shared->lock);
 	put_capacity(rsinfo, "databases", "jobq.max_databases", databases, jobq_max_databases,
 				 (int64) jobq_max_databases * 2);
@@ -203,14 +203,8 @@ take_attendance(JobqDatabase *db, Attendance * there)
 {
 	memset(there->pools, 0, sizeof(there->pools));
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		const JobqSlot *slot = &jobq_shared->slots[i];
-
-		if ((slot->state == JOBQ_SLOT_STARTING || slot->state == JOBQ_SLOT_ATTACHED) &&
-			slot->database == db - jobq_shared->databases)
-			there->pools[slot->pool] = true;
-	}
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_COMING)
+		there->pools[slot->pool] = true;
 	LWLockRelease(jobq_shared->lock);
 
 	there->queues = palloc(sizeof(int32) *

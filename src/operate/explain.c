@@ -151,17 +151,13 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 static bool
 taken_along(Explain *e, JobqDatabase *db)
 {
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		match = false;
 		JobqRun		run;
 		int			pid;
 		char	   *detail;
 
-		if (slot->state != JOBQ_SLOT_ATTACHED ||
-			slot->database != db - jobq_shared->databases)
-			continue;
 		SpinLockAcquire(&slot->mutex);
 		for (uint32 k = slot->holding->next; k < slot->holding->count && !match; k++)
 			match = slot->holding->prefetched[k].key.id == e->id;
@@ -241,9 +237,8 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 	for (int p = 0; p < jobq_pools()->npools; p++)
 		if (jobq_pool_serves(p, queue->name))
 			crew.size += jobq_pools()->pools[p].workers;
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_ALL)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		there;
 		Oid			role;
 		JobqRun		run;

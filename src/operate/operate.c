@@ -450,28 +450,20 @@ Datum
 jobq_restart_workers(PG_FUNCTION_ARGS)
 {
 	JobqDatabase *db;
-	int			index;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "restart workers");
 	jobq_require_preload("jobq.restart_workers()");
 	db = jobq_my_database();
 	if (db == NULL)
 		PG_RETURN_VOID();
-	index = db - jobq_shared->databases;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_COMING)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
+		PGPROC	   *proc = slot->proc;
 
-		if ((slot->state == JOBQ_SLOT_ATTACHED ||
-			 slot->state == JOBQ_SLOT_STARTING) && slot->database == index)
-		{
-			PGPROC	   *proc = slot->proc;
-
-			slot->retire = true;
-			if (proc != NULL)
-				SetLatch(&proc->procLatch);
-		}
+		slot->retire = true;
+		if (proc != NULL)
+			SetLatch(&proc->procLatch);
 	}
 	LWLockRelease(db->lock);
 	PG_RETURN_VOID();

@@ -70,22 +70,18 @@ jobq_stat_running(uint32 all)
 	JobqRunning *running = palloc0(sizeof(JobqRunning) * all);
 	JobqDatabase *db = jobq_my_database();
 
-	for (int i = 0; i < jobq_shared->nslots && db != NULL; i++)
+	if (db == NULL)
+		return running;
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqRun		run;
 
-		if (slot->state != JOBQ_SLOT_ATTACHED ||
-			slot->database != db - jobq_shared->databases)
-			continue;
 		jobq_run_read(slot, &run);
 		if (!jobq_run_busy(&run) || run.stat >= all)
 			continue;
 		running[run.stat].workers++;
 		began(&running[run.stat], run.started_at);
 	}
-	if (db == NULL)
-		return running;
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_leases && db->leases->nleases > 0; i++)
 	{

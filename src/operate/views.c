@@ -97,9 +97,8 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 	if (db == NULL)
 		return (Datum) 0;
 
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_USED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqSlot	copy;
 		const JobqRun *run = &copy.run;
 		Datum		values[NATTS];

@@ -35,9 +35,8 @@ jobq_limits_clear(JobqDatabase *db)
 	db->limits->due = DT_NOEND;
 	groups_clear(db);
 	jobq_tallies_clear(db);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
-			jobq_shared->slots[i].holding->permits = JOBQ_NO_PERMITS;
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
+		slot->holding->permits = JOBQ_NO_PERMITS;
 	for (int i = 0; i < jobq_max_leases; i++)
 		db->leases->leases[i].permits = JOBQ_NO_PERMITS;
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)

@@ -114,14 +114,12 @@ prefetch_steal(const JobqSlot *mine, JobqPush *popped)
 {
 	bool		taken = false;
 
-	for (int i = 0; i < jobq_shared->nslots && !taken; i++)
+	jobq_foreach_slot(slot, &jobq_shared->databases[mine->database], JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
+		if (taken)
+			break;
 		if (slot == mine || slot->holding->next >= slot->holding->count ||
-			slot->state != JOBQ_SLOT_ATTACHED ||
-			slot->database != mine->database || slot->role != mine->role ||
-			slot->pool != mine->pool)
+			slot->role != mine->role || slot->pool != mine->pool)
 			continue;
 		SpinLockAcquire(&slot->mutex);
 		taken = take(slot, popped);
@@ -152,15 +150,9 @@ prefetch_drop(JobqSlot *slot, JobqPush *popped)
 void
 prefetch_forget(JobqDatabase *db)
 {
-	int			index = db - jobq_shared->databases;
-
 	AssertExclusive(db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->database != index)
-			continue;
 		SpinLockAcquire(&slot->mutex);
 		slot->holding->next = slot->holding->count = 0;
 		SpinLockRelease(&slot->mutex);

@@ -97,9 +97,10 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 	}
 	else if (!limiter_turns_away(db, index))
 		return false;
-	for (int i = 0; i < jobq_shared->nslots && !*ending; i++)
-		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
-			*ending = is_ending(&jobq_shared->slots[i], index, tally);
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
+	{
+		*ending |= is_ending(slot, index, tally);
+	}
 	by->limiter = limiter;
 	by->limit_key = policy->keyed ? limit_key : 0;
 	by->when_taken = policy->when_taken;
@@ -299,13 +300,11 @@ bool
 jobq_is_handed_out(JobqDatabase *db, int64 id)
 {
 	AssertLocked(db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
 	{
-		const JobqSlot *slot = &jobq_shared->slots[i];
 		const JobqHolding *holding = slot->holding;
 
-		if (slot->database == db - jobq_shared->databases &&
-			holding->permits_job == id && slot->run.state != JOBQ_RUN_TURNED_AWAY &&
+		if (holding->permits_job == id && slot->run.state != JOBQ_RUN_TURNED_AWAY &&
 			jobq_permits_any(&holding->permits))
 			return true;
 	}
@@ -356,26 +355,28 @@ jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders
 		*at = 0;
 		return n;
 	}
-	for (int i = 0; i < jobq_shared->nslots && *at == 0; i++)
+	if (*at == 0)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-		int64		id = slot->holding->permits_job;
-		bool		stopping;
+		jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
+		{
+			int64		id = slot->holding->permits_job;
+			bool		stopping;
 
-		if (slot->database != db - jobq_shared->databases ||
-			!holds_place(&slot->holding->permits, index, tally))
-			continue;
-		SpinLockAcquire(&slot->mutex);
-		stopping = slot->run.stop == JOBQ_STOP_CANCEL && slot->run.job == id;
-		SpinLockRelease(&slot->mutex);
-		add_holder(holders, &n, most, id, slot->role)->stopping = stopping;
-	}
-	for (int i = 0; i < JOBQ_MAX_RESERVERS && *at == 0; i++)
-	{
-		const JobqReserver *reserver = &db->offers->reservers[i];
+			if (!holds_place(&slot->holding->permits, index, tally))
+				continue;
+			SpinLockAcquire(&slot->mutex);
+			stopping = slot->run.stop == JOBQ_STOP_CANCEL && slot->run.job == id;
+			SpinLockRelease(&slot->mutex);
+			add_holder(holders, &n, most, id, slot->role)->stopping = stopping;
+		}
+		for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		{
+			const JobqReserver *reserver = &db->offers->reservers[i];
 
-		if (reserver->offered && holds_place(&reserver->offer.permits, index, tally))
-			(void) add_holder(holders, &n, most, reserver->offer.key.id, reserver->offer.role);
+			if (reserver->offered && holds_place(&reserver->offer.permits, index, tally))
+				(void) add_holder(holders, &n, most, reserver->offer.key.id,
+								  reserver->offer.role);
+		}
 	}
 	for (int i = *at; i < until && db->leases->nleases > 0; i++)
 	{

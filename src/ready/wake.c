@@ -70,13 +70,9 @@ heap_has_taker(JobqDatabase *db, JobqHeap *heap)
 	AssertExclusive(db->lock);
 	if (heap->consumer)
 		return somebody_waits(db, heap->queue_id) && reserver_for(db, lane) != NULL;
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ATTACHED)
 	{
-		const JobqSlot *slot = &jobq_shared->slots[i];
-
-		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
-			!slot->retire && !slot->yields &&
-			slot->database == db - jobq_shared->databases &&
+		if (slot->idle && !slot->retire && !slot->yields &&
 			slot->role == heap->role &&
 			JOBQ_LANE_RANK(db, lane, slot->pool) != JOBQ_NOT_SERVED)
 			return true;
@@ -93,7 +89,6 @@ bool
 jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			   JobqWakeList *wake)
 {
-	int			index = db - jobq_shared->databases;
 	bool		served = false;
 	bool		leaving = false;
 
@@ -115,12 +110,9 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 		lane_offer(db, lane);
 		return false;
 	}
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_COMING)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->state == JOBQ_SLOT_FREE || slot->state == JOBQ_SLOT_DEAD ||
-			slot->database != index || slot->role != lane->role ||
+		if (slot->role != lane->role ||
 			JOBQ_LANE_RANK(db, lane, slot->pool) == JOBQ_NOT_SERVED)
 			continue;
 		served = true;

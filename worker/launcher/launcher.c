@@ -332,11 +332,11 @@ leave_database(int index)
 
 	db->stop = true;
 	db->stop_until = 0;
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_ALL)
 	{
-		PGPROC	   *proc = jobq_shared->slots[i].proc;
+		PGPROC	   *proc = slot->proc;
 
-		if (proc != NULL && jobq_shared->slots[i].database == index)
+		if (proc != NULL)
 			SetLatch(&proc->procLatch);
 	}
 	jobq_wake_scheduler(db);
@@ -345,12 +345,8 @@ leave_database(int index)
 		return pause;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, db, JOBQ_SLOTS_USED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->state == JOBQ_SLOT_FREE || slot->database != index)
-			continue;
 		if (slot->state == JOBQ_SLOT_DEAD)
 		{
 			process_slot_gone(db, slot, true, false, now);

@@ -503,11 +503,9 @@ busy_workers(void)
 	int			busy = 0;
 	int			peers = 0;
 
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->state != JOBQ_SLOT_ATTACHED || slot->idle || slot->resting ||
+		if (slot->idle || slot->resting ||
 			(jobq_run_busy(&slot->run) &&
 			 (now < slot->run.started_at ||
 			  now >= slot->run.started_at + LONG_JOB)))

@@ -116,17 +116,12 @@ read_workers(WorkerView *workers, TimestampTz now)
 	int			n = 0;
 
 	AssertLocked(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_COMING)
 	{
-		const JobqSlot *slot = &jobq_shared->slots[i];
 		WorkerView *worker = &workers[n];
 
-		if (slot->database != my_db_index ||
-			(slot->state != JOBQ_SLOT_STARTING &&
-			 slot->state != JOBQ_SLOT_ATTACHED))
-			continue;
 		memset(worker, 0, sizeof(WorkerView));
-		worker->slot = i;
+		worker->slot = slot - jobq_shared->slots;
 		worker->generation = slot->generation;
 		worker->role = slot->role;
 		worker->pool = slot->pool;

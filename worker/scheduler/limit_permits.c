@@ -21,14 +21,10 @@ count_running(uint16 index)
 	JobqLimiter *limiter = &my_db->limits->limiters[index];
 
 	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_WITH_RUN)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		ours;
 
-		if (slot->database != my_db_index ||
-			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
-			continue;
 		SpinLockAcquire(&slot->mutex);
 		ours = jobq_run_busy(&slot->run) && slot->run.queue_id == limiter->queue_id &&
 			slot->holding->permits.limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER;
@@ -68,9 +64,8 @@ limits_begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
 	if (!all && !tenants)
 		return;
-	for (int s = 0; s < jobq_shared->nslots; s++)
-		if (jobq_shared->slots[s].database == my_db_index)
-			jobq_prefetch_return(my_db, &jobq_shared->slots[s], wake);
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ALL)
+		jobq_prefetch_return(my_db, slot, wake);
 }
 
 /*
@@ -127,18 +122,14 @@ void
 limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake)
 {
 	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_WITH_RUN)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqPermits *permits = &slot->holding->permits;
 		JobqRun		run;
 		bool		same;
 		uint16		limiters[JOBQ_NLIMITS];
 		int			source;
 
-		if (slot->database != my_db_index ||
-			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
-			continue;
 		jobq_run_read(slot, &run);
 		if (!jobq_run_busy(&run) ||
 			(jobq_permits_any(permits) && slot->holding->permits_job != run.job))
@@ -195,9 +186,8 @@ void
 limits_forget_permits(const bool *stays)
 {
 	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-		if (jobq_shared->slots[i].database == my_db_index)
-			forget_permit(&jobq_shared->slots[i].holding->permits, stays);
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ALL)
+		forget_permit(&slot->holding->permits, stays);
 	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
 		if (my_db->leases->leases[i].id != 0)
 			forget_permit(&my_db->leases->leases[i].permits, stays);

@@ -48,14 +48,8 @@ count_workers(void)
 	AssertExclusive(jobq_shared->lock);
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		jobq_shared->databases[i].nworkers = 0;
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		const JobqSlot *slot = &jobq_shared->slots[i];
-
-		if (slot->state == JOBQ_SLOT_STARTING ||
-			slot->state == JOBQ_SLOT_ATTACHED)
-			jobq_shared->databases[slot->database].nworkers++;
-	}
+	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_COMING)
+		jobq_shared->databases[slot->database].nworkers++;
 }
 
 /*
@@ -74,12 +68,11 @@ places_find(bool *others)
 
 	AssertExclusive(jobq_shared->lock);
 	count_workers();
-	for (int i = 0; i < jobq_shared->nslots; i++)
-		if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
-		{
-			nfree++;
-			found = found < 0 ? i : found;
-		}
+	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_FREE)
+	{
+		if (nfree++ == 0)
+			found = slot - jobq_shared->slots;
+	}
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 	{
 		const JobqDatabase *db = &jobq_shared->databases[i];
@@ -184,9 +177,8 @@ places_make_way(int for_database)
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		if (wants_place(&jobq_shared->databases[i]))
 			wanting++;
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_WITH_RUN)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		int64		ready;
 
 		if (slot->state == JOBQ_SLOT_DEAD)

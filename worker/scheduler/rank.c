@@ -275,12 +275,9 @@ run(TimestampTz now)
 	}
 
 	/* idle workers may have work now */
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->state == JOBQ_SLOT_ATTACHED &&
-			slot->database == my_db_index && slot->idle)
+		if (slot->idle)
 		{
 			PGPROC	   *proc = slot->proc;
 

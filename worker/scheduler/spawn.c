@@ -129,12 +129,9 @@ static void
 retire_pools(int npools)
 {
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->state == JOBQ_SLOT_ATTACHED && slot->pool >= npools &&
-			slot->database == my_db_index && !slot->retire)
+		if (slot->pool >= npools && !slot->retire)
 		{
 			PGPROC	   *proc = slot->proc;
 
@@ -210,15 +207,12 @@ retire_surplus(const PoolDemand *pool, int index)
 	if (surplus <= 0)
 		return;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots && surplus > 0; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		PGPROC	   *proc = slot->proc;
 
-		if (slot->database != my_db_index || slot->pool != index ||
-			slot->state != JOBQ_SLOT_ATTACHED)
+		if (slot->pool != index || surplus-- <= 0)
 			continue;
-		surplus--;
 		slot->retire = true;
 		if (proc != NULL)
 			SetLatch(&proc->procLatch);

@@ -107,12 +107,8 @@ run(TimestampTz now)
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != my_db_index)
-			continue;
 		SpinLockAcquire(&slot->mutex);
 		if (jobq_run_busy(&slot->run) && slot->run.deadline != DT_NOEND)
 			plan = Min(plan, slot->run.deadline +
@@ -134,9 +130,8 @@ next_due(TimestampTz plan, TimestampTz now)
 static void
 reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 {
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_USED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqRun		run;
 		LostJob		job = {0};
 		TimestampTz at;
@@ -145,8 +140,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 		bool		connected;
 		bool		early;
 
-		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index ||
-			(uncharged && (slot->state != JOBQ_SLOT_DEAD || !jobq_run_lost(&slot->run))))
+		if (uncharged && (slot->state != JOBQ_SLOT_DEAD || !jobq_run_lost(&slot->run)))
 			continue;
 
 		if (slot->state == JOBQ_SLOT_STARTING)
@@ -182,7 +176,7 @@ reap(TimestampTz now, TimestampTz *wake, bool uncharged)
 			continue;
 		}
 		jobq_injection_point("jobq-worker-dead");
-		jobq_quarantine_over(my_db, i);
+		jobq_quarantine_over(my_db, slot - jobq_shared->slots);
 		if (lost)
 		{
 			begin_charge(slot, &run);
@@ -499,15 +493,12 @@ end_overstayers(TimestampTz now)
 {
 	TimestampTz wake = DT_NOEND;
 
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ATTACHED)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqRun    *run = &slot->run;
 		bool		kill_it = false;
 		int64		id = 0;
 
-		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != my_db_index)
-			continue;
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
 		SpinLockAcquire(&slot->mutex);
 		if (slot->state == JOBQ_SLOT_ATTACHED && jobq_run_open(run))

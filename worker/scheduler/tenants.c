@@ -27,15 +27,13 @@ void
 tenants_begin_to_count(int32 queue_id, TimestampTz now)
 {
 	AssertExclusive(my_db->lock);
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_WITH_RUN)
 	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqPermits *permits = &slot->holding->permits;
 		JobqRun    *run = &slot->run;
 		uint32		tenant = 0;
 
-		if (slot->database != my_db_index || permits->tallies[JOBQ_OF_QUEUE] != JOBQ_NONE ||
-			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
+		if (permits->tallies[JOBQ_OF_QUEUE] != JOBQ_NONE)
 			continue;
 		SpinLockAcquire(&slot->mutex);
 		if (jobq_run_busy(run) && run->queue_id == queue_id)
