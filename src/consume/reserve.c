@@ -688,12 +688,12 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	bundles = MemoryContextAllocHuge(CurrentMemoryContext,
 									 sizeof(JobqLeaseBundle) * size);
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_leases && n < size; i++)
+	jobq_foreach_lease(lease, db)
 	{
-		if (db->leases->leases[i].id == 0)
-			continue;
-		leases[n] = db->leases->leases[i];
-		bundles[n] = db->leases->bundles[db->leases->leases[i].bundle];
+		if (n == size)
+			break;
+		leases[n] = *lease;
+		bundles[n] = db->leases->bundles[lease->bundle];
 		n++;
 	}
 	LWLockRelease(db->lock);

@@ -211,9 +211,8 @@ take_attendance(JobqDatabase *db, Attendance * there)
 						   (jobq_max_leases + JOBQ_MAX_RESERVERS * JOBQ_MAX_TAKE_QUEUES));
 	there->nqueues = 0;
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_leases && db->leases->nleases > 0; i++)
-		if (db->leases->leases[i].id != 0)
-			there->queues[there->nqueues++] = db->leases->leases[i].queue_id;
+	jobq_foreach_lease(lease, db)
+		there->queues[there->nqueues++] = lease->queue_id;
 	for (uint32 i = db->offers->head; i != JOBQ_NONE;
 		 i = db->offers->reservers[i].next)
 		for (int q = 0; q < db->offers->reservers[i].nqueues; q++)

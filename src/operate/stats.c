@@ -83,11 +83,9 @@ jobq_stat_running(uint32 all)
 		began(&running[run.stat], run.started_at);
 	}
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_leases && db->leases->nleases > 0; i++)
+	jobq_foreach_lease(lease, db)
 	{
-		JobqLease  *lease = &db->leases->leases[i];
-
-		if (lease->id == 0 || lease->state == JOBQ_LEASE_PENDING || lease->stat >= all)
+		if (lease->state == JOBQ_LEASE_PENDING || lease->stat >= all)
 			continue;
 		running[lease->stat].consumers++;
 		began(&running[lease->stat], db->leases->bundles[lease->bundle].since);

@@ -32,6 +32,7 @@ jobq_leases_clear(JobqDatabase *db)
 			jobq_lines_clear(&db->leases->leases[i].lines);
 		db->leases->bucket[i] = JOBQ_NONE;
 		db->leases->leases[i].id = 0;
+		db->leases->leases[i].state = JOBQ_LEASE_FREE;
 	}
 	for (uint32 i = 0; i < (uint32) JOBQ_MAX_BUNDLES; i++)
 		db->leases->bundles[i].outstanding = 0;
@@ -157,7 +158,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->permits = job->permits;
 	lease->name = 0;
 	lease->quarantine = job->quarantine;
-	lease->state = JOBQ_LEASE_PENDING;
+	jobq_lease_to(db, lease, JOBQ_LEASE_PENDING);
 	lease->extended = false;
 	lease->lost = 0;
 	lease->ctid = job->ctid;
@@ -173,16 +174,14 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 }
 
 /*
- * Change the state of a lease.  A pending lease whose row was read by the scheduler is held
- * already when the reserving session reports its commit.
+ * Change the state of a lease.
  */
 void
 jobq_lease_to(JobqDatabase *db, JobqLease *lease, JobqLeaseState state)
 {
 	AssertExclusive(db->lock);
-	Assert(lease->id != 0);
-	Assert(state == JOBQ_LEASE_HELD ||
-		   (state == JOBQ_LEASE_LEAVING && lease->state == JOBQ_LEASE_HELD));
+	Assert((lease->state == JOBQ_LEASE_FREE) == (state == JOBQ_LEASE_PENDING));
+	Assert(state != JOBQ_LEASE_LEAVING || lease->state == JOBQ_LEASE_HELD);
 	lease->state = state;
 }
 
@@ -215,6 +214,7 @@ lease_free(JobqDatabase *db, JobqLease *lease)
 	jobq_share_give(db->shares, db->leases->bundles[lease->bundle].account,
 					JOBQ_OF_LEASES);
 	jobq_lease_bundle_release(db, lease->bundle);
+	jobq_lease_to(db, lease, JOBQ_LEASE_FREE);
 	lease->id = 0;
 	lease_chain_push(&db->leases->free, db->leases->leases, index);
 	db->leases->nleases--;
@@ -257,12 +257,9 @@ jobq_leases_put_back(JobqDatabase *db, TimestampTz now)
 	JobqLeases *leases = db->leases;
 
 	AssertExclusive(db->lock);
-	Assert(LWLockHeldByMeInMode(db->lock, LW_EXCLUSIVE));
-	for (int i = 0; i < jobq_max_leases; i++)
+	jobq_foreach_lease(lease, db)
 	{
-		JobqLease  *lease = &leases->leases[i];
-
-		if (lease->id == 0 || lease->since <= now)
+		if (lease->since <= now)
 			continue;
 		if (lease->until != DT_NOEND)
 			lease->until -= lease->since - now;

@@ -19,11 +19,14 @@
  */
 typedef enum JobqLeaseState
 {
-	JOBQ_LEASE_PENDING = 0,		/* the reserving transaction is still open; ->
-								 * HELD */
-	JOBQ_LEASE_HELD,			/* -> LEAVING */
-	JOBQ_LEASE_LEAVING,			/* an open transaction ends the lease; -> HELD
-								 * if it rolls back */
+	JOBQ_LEASE_FREE = 0,		/* -> PENDING */
+	JOBQ_LEASE_PENDING,			/* the reserving transaction is still open; ->
+								 * HELD, FREE */
+	JOBQ_LEASE_HELD,			/* -> LEAVING, FREE; -> HELD if the scheduler
+								 * has read the row before the reserving
+								 * session reports its commit */
+	JOBQ_LEASE_LEAVING,			/* an open transaction ends the lease; ->
+								 * FREE, or HELD if it rolls back */
 } JobqLeaseState;
 
 #define JOBQ_LEASE_MESSAGE	36
@@ -115,6 +118,23 @@ typedef struct JobqLeases
 	JobqLeaseBundle *bundles;	/* [JOBQ_MAX_BUNDLES] */
 	JobqLeaseRow *garbage;		/* [JOBQ_LEASE_GARBAGE]: rows no longer needed */
 } JobqLeases;
+
+/*
+ * For each lease of the database, in any state but FREE.  "lease" is declared here.  The
+ * caller holds db->lock, and may end the lease.
+ */
+#define jobq_foreach_lease(lease, db) \
+	for (JobqLease *lease = jobq_lease_from((db)->leases, 0); lease != NULL; \
+		 lease = jobq_lease_from((db)->leases, lease - (db)->leases->leases + 1))
+
+static inline JobqLease *
+jobq_lease_from(const JobqLeases *leases, int index)
+{
+	for (; index < jobq_max_leases && leases->nleases > 0; index++)
+		if (leases->leases[index].state != JOBQ_LEASE_FREE)
+			return &leases->leases[index];
+	return NULL;
+}
 
 /* src/ready/lease.c */
 extern void jobq_leases_clear(JobqDatabase *db);

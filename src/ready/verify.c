@@ -360,11 +360,12 @@ verify_consumers(JobqDatabase *db)
 	uint32		before = JOBQ_NONE;
 	uint32		nleases = 0;
 
+	/* not jobq_foreach_lease(), which trusts nleases */
 	for (int i = 0; i < jobq_max_leases; i++)
 	{
 		JobqLease  *lease = &db->leases->leases[i];
 
-		if (lease->id == 0)
+		if (lease->state == JOBQ_LEASE_FREE)
 			continue;
 		nleases++;
 		if (jobq_lease_find(db, lease->id) != lease)

@@ -266,7 +266,7 @@ find_ended(TimestampTz *now, Ended *ended)
 		JobqLease  *lease = &my_db->leases->leases[place];
 		TimestampTz at;
 
-		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
+		if (lease->state != JOBQ_LEASE_HELD)
 			continue;
 		at = lease->until <= *now ? later_at(lease->id, *now) : *now;
 		if (at > *now)
@@ -316,10 +316,10 @@ count_lost(Ended *ended, int n)
 		if (i == 0 || lost[i].token != lost[nlost - 1].token)
 			lost[nlost++].token = lost[i].token;
 	for (int pass = 0; pass < 2; pass++)
-		for (int i = 0; i < jobq_max_leases; i++)
+	{
+		jobq_foreach_lease(lease, my_db)
 		{
-			JobqLease  *lease = &my_db->leases->leases[i];
-			Reserved   *found = lease->id == 0 || lease->state == JOBQ_LEASE_PENDING ? NULL
+			Reserved   *found = lease->state == JOBQ_LEASE_PENDING ? NULL
 				: bsearch(&lease->token, lost, nlost, sizeof(Reserved), compare_ids);
 
 			if (found == NULL)
@@ -332,6 +332,7 @@ count_lost(Ended *ended, int n)
 			else
 				lease->lost = Min(Max(found->n, found->before), PG_UINT16_MAX);
 		}
+	}
 	for (int i = 0; i < n; i++)
 	{
 		Reserved   *found = bsearch(&ended[i].token, lost, nlost, sizeof(Reserved), compare_ids);

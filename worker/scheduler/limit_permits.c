@@ -37,11 +37,9 @@ count_running(uint16 index)
 			limiter->running++;
 		}
 	}
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	jobq_foreach_lease(lease, my_db)
 	{
-		JobqLease  *lease = &my_db->leases->leases[i];
-
-		if (lease->id == 0 || lease->queue_id != limiter->queue_id ||
+		if (lease->queue_id != limiter->queue_id ||
 			lease->permits.limiters[JOBQ_OF_QUEUE] != JOBQ_NO_LIMITER)
 			continue;
 		lease->permits.limiters[JOBQ_OF_QUEUE] = index;
@@ -146,15 +144,12 @@ limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake)
 			count_at(permits, source, limiters[source], now, wake);
 		jobq_prefetch_return(my_db, slot, wake);
 	}
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	jobq_foreach_lease(lease, my_db)
 	{
-		JobqLease  *lease = &my_db->leases->leases[i];
 		uint16		limiters[JOBQ_NLIMITS];
 		bool		passes = false;
 		int			source;
 
-		if (lease->id == 0)
-			continue;
 		for (int s = 0; s < JOBQ_NLIMITS; s++)
 			passes |= lease->needs[s].cost == JOBQ_PASSES;
 
@@ -188,9 +183,8 @@ limits_forget_permits(const bool *stays)
 	AssertExclusive(my_db->lock);
 	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ALL)
 		forget_permit(&slot->holding->permits, stays);
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
-		if (my_db->leases->leases[i].id != 0)
-			forget_permit(&my_db->leases->leases[i].permits, stays);
+	jobq_foreach_lease(lease, my_db)
+		forget_permit(&lease->permits, stays);
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 		if (my_db->offers->reservers[i].offered)
 			forget_permit(&my_db->offers->reservers[i].offer.permits, stays);

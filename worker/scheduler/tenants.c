@@ -44,11 +44,9 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 		SpinLockRelease(&slot->mutex);
 		permits->tallies[JOBQ_OF_QUEUE] = jobq_tenant_count(my_db, queue_id, tenant, now);
 	}
-	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	jobq_foreach_lease(lease, my_db)
 	{
-		JobqLease  *lease = &my_db->leases->leases[i];
-
-		if (lease->id != 0 && lease->queue_id == queue_id &&
+		if (lease->queue_id == queue_id &&
 			lease->permits.tallies[JOBQ_OF_QUEUE] == JOBQ_NONE)
 			lease->permits.tallies[JOBQ_OF_QUEUE] =
 				jobq_tenant_count(my_db, queue_id, JOBQ_TENANT(lease), now);
