@@ -42,6 +42,8 @@ jobq_run_to(JobqRun *run, JobqRunState state)
 	Assert(successors[run->state] & JOBQ_RUN_BIT(state));
 	if (state == JOBQ_RUN_DEAD && run->state != JOBQ_RUN_CHARGING)
 		run->died_in = run->state;
+	if (state == JOBQ_RUN_NONE)
+		run->stop = JOBQ_STOP_NONE;
 	run->state = state;
 }
 

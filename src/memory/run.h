@@ -63,8 +63,9 @@ typedef enum JobqStop
 } JobqStop;
 
 /*
- * Protected by JobqSlot.mutex.  The worker reads its own run without the mutex, and may also
- * change to a state in which the slot does not name the job, or to BEGUN, without the mutex.
+ * Protected by JobqSlot.mutex.  The worker reads its own run without the mutex.  Without the
+ * mutex, the worker may change to BEGUN, and between states in which the slot does not name
+ * the job.
  *
  * The fields below "died_in" are set when the job is claimed, and stay until the next claim.
  */

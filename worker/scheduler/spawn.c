@@ -349,7 +349,6 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->comes_back = comes_back(role, pool, now);
 		slot->holding->next = slot->holding->count = 0;
 		slot->connect_failed = slot->gave_back = false;
-		slot->run.stop = JOBQ_STOP_NONE;
 		slot->jobs_done = slot->jobs_failed = 0;
 		jobq_slot_to(slot, JOBQ_SLOT_STARTING);
 		start.generation = slot->generation;
