@@ -181,7 +181,7 @@ BEGIN
 			('jobq.batches', 'state', 'pending, running, failing, cancelling; completed, failed, cancelled'),
 			('jobq_internal.batch_list', 'state', 'pending, running, failing, cancelling; completed, failed, cancelled'),
 			('jobq.schedules', 'state', 'active, waiting (for the last job), failing, paused, or dormant (replicated)'),
-			('jobq.workers', 'state', 'starting, idle, running, leaving, or exited'),
+			('jobq.workers', 'state', 'starting, idle, running, leaving, spare, or exited'),
 			('jobq.stats', 'queue', 'name of the queue; (other): all queues without a slot'),
 			('jobq.stats', 'kind', 'kind of the jobs; (other): all names without a slot'),
 			('jobq.stats', 'tenant', 'tenant of the jobs; null: no tenant'),

@@ -146,10 +146,11 @@ typedef struct JobqDatabase
 	bool		can_spawn;		/* a wake-up may lead to more workers */
 	bool		places_shared;	/* too few processes for all pools: workers
 								 * serve other pools, too */
+	bool		keeps_spares;	/* a worker that makes room becomes a spare */
 	int			wanted[JOBQ_MAX_POOLS]; /* number of workers to leave, marked
 										 * "yields" or idle */
 	int64		stay;			/* with "comes_back", a worker stays for these
-								 * microseconds from its start */
+								 * microseconds from its turn_at */
 	bool		copied;			/* an unadopted copy: no worker starts; may be
 								 * read without the lock */
 	int			ntroubles;		/* entries with "until"; may be read without
@@ -201,7 +202,10 @@ typedef struct JobqSlot
 
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
-	TimestampTz idle_since;		/* time of the last search for a job; 0: never */
+	TimestampTz idle_since;		/* time of the last search for a job; 0: none
+								 * since turn_at */
+	TimestampTz turn_at;		/* begin of its time slice in the pool */
+	bool		spare;			/* has left its pool, and runs no jobs */
 	bool		resting;		/* leaves the processors to other workers */
 	bool		retire;			/* leave after the current job */
 	bool		yields;			/* the same, if another role still needs the

@@ -153,7 +153,7 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		databases += OidIsValid(jobq_shared->databases[i].dboid);
 	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_USED)
-		workers++;
+		workers += !slot->spare;
 	LWLockRelease(jobq_shared->lock);
 	put_capacity(rsinfo, "databases", "jobq.max_databases", databases, jobq_max_databases,
 				 (int64) jobq_max_databases * 2);

@@ -245,7 +245,8 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		int			pid;
 
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
-		there = slot->state == JOBQ_SLOT_STARTING || slot->state == JOBQ_SLOT_ATTACHED;
+		there = slot->state == JOBQ_SLOT_STARTING ||
+			(slot->state == JOBQ_SLOT_ATTACHED && !slot->spare);
 		crew.cluster += there;
 		there = there && slot->database == db - jobq_shared->databases &&
 			jobq_pool_serves(slot->pool, queue->name);

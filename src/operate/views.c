@@ -129,6 +129,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 			CStringGetTextDatum(copy.state == JOBQ_SLOT_STARTING ? "starting"
 								: copy.state == JOBQ_SLOT_DEAD ? "exited"
 								: copy.retire || copy.yields ? "leaving"
+								: copy.spare ? "spare"
 								: running ? "running" : "idle");
 		values[STARTED_AT] = TimestampTzGetDatum(copy.started_at);
 		nulls[STARTED_AT] = nulls[PID];

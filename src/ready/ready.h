@@ -66,6 +66,7 @@ extern const JobqArea jobq_ready_area;
 /* src/ready/wake.c */
 extern bool jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 						   JobqWakeList *wake);
+extern void jobq_spare_recall(JobqSlot *slot, TimestampTz now);
 extern void jobq_role_wake(JobqDatabase *db, Oid role, TimestampTz now,
 						   JobqWakeList *wake);
 extern void jobq_relay_mark(JobqDatabase *db, TimestampTz now,

@@ -81,14 +81,77 @@ heap_has_taker(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
+ * Return a place of the pool to a spare worker, and begin its time slice.  The caller holds
+ * the lock of the database exclusively, and wakes the worker.
+ */
+void
+jobq_spare_recall(JobqSlot *slot, TimestampTz now)
+{
+	slot->spare = slot->comes_back = false;
+	slot->yields = slot->yields_anyway = false;
+	slot->turn_at = now;
+	slot->idle_since = 0;
+}
+
+/*
+ * Recall a spare worker in place of the worker of its pool that has been idle for the longest
+ * time.  The idle worker becomes a spare, without noticing.  Returns false if no worker is
+ * idle, except workers that stay for a moment.
+ */
+static bool
+spare_replaces_idle(JobqDatabase *db, JobqSlot *spare, TimestampTz now)
+{
+	JobqSlot   *idle = NULL;
+
+	AssertExclusive(db->lock);
+	for (int i = 0; i < jobq_shared->nslots && db->keeps_spares; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
+			!slot->retire && !slot->yields &&
+			slot->database == spare->database && slot->pool == spare->pool &&
+			(!slot->comes_back || now < slot->turn_at || now >= slot->turn_at + db->stay) &&
+			(idle == NULL || slot->idle_since < idle->idle_since))
+			idle = slot;
+	}
+	if (idle == NULL)
+		return false;
+	idle->idle = false;
+	idle->spare = true;
+	jobq_spare_recall(spare, now);
+	return true;
+}
+
+/*
+ * Add the worker to the wake list, for a job in the lane.  False if the worker is gone.
+ */
+static bool
+wake_worker(JobqDatabase *db, JobqSlot *slot, JobqLane *lane, JobqWakeList *wake)
+{
+	PGPROC	   *proc = slot->proc;	/* may become NULL: read once */
+
+	if (proc == NULL)
+		return false;
+	slot->idle = false;
+	slot->holding->woken = JOBQ_LANE_INDEX(db, lane) + 1;
+	if (wake->n < JOBQ_MAX_WAKE)
+		wake->proc[wake->n++] = proc;
+	else
+		SetLatch(&proc->procLatch); /* the list is full */
+	return true;
+}
+
+/*
  * Wake a taker for a job in the lane: mark the lane for waiting consumers, or choose an idle
- * worker, or else wake the scheduler if it may be able to start a worker.  Returns whether a
- * worker was chosen.
+ * worker, or a spare worker if the role has no other, or else wake the scheduler if it may be
+ * able to start a worker.  Returns whether a worker was chosen.
  */
 bool
 jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			   JobqWakeList *wake)
 {
+	JobqSlot   *spare = NULL;
 	bool		served = false;
 	bool		leaving = false;
 
@@ -115,24 +178,22 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 		if (slot->role != lane->role ||
 			JOBQ_LANE_RANK(db, lane, slot->pool) == JOBQ_NOT_SERVED)
 			continue;
+		if (slot->spare)
+		{
+			if (!slot->retire)
+				spare = slot;
+			continue;
+		}
 		served = true;
 		leaving |= slot->idle && slot->yields;
 		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
-			!slot->retire && !slot->yields)
-		{
-			PGPROC	   *proc = slot->proc;	/* may become NULL: read once */
-
-			if (proc == NULL)
-				continue;
-			slot->idle = false;
-			slot->holding->woken = JOBQ_LANE_INDEX(db, lane) + 1;
-			if (wake->n < JOBQ_MAX_WAKE)
-				wake->proc[wake->n++] = proc;
-			else
-				SetLatch(&proc->procLatch); /* the list is full */
+			!slot->retire && !slot->yields &&
+			wake_worker(db, slot, lane, wake))
 			return true;
-		}
 	}
+	if (!served && spare != NULL && !db->places_shared &&
+		spare_replaces_idle(db, spare, now) && wake_worker(db, spare, lane, wake))
+		return true;
 	/* the scheduler may start a worker, or keep a leaving worker */
 	if (!served || leaving || db->can_spawn)
 		wake->scheduler = true;

@@ -67,7 +67,8 @@ static int64 taken_at = 0;
 static void begin(const WorkerStart *start);
 static void attach(const WorkerStart *start);
 static bool pop(const JobqTaker *taker, JobqPush *entry, bool *leave);
-static bool make_room(void);
+static bool make_room(TimestampTz now, JobqWakeList *wake);
+static void become_spare(TimestampTz now, JobqWakeList *wake);
 static bool turn_measured(int64 *processor_time);
 static void turn_over(int64 processor_time);
 static void run_entry(const JobqPush *entry);
@@ -133,7 +134,7 @@ jobq_worker_main(Datum main_arg)
 
 		leave = my_db->stop || (check && time_to_leave()) || my_slot->retire;
 		jobq_injection_point("jobq-worker-pops");
-		popped = !leave && pop(&taker, &entry, &leave);
+		popped = !leave && !my_slot->spare && pop(&taker, &entry, &leave);
 		if (leave)
 			break;
 		if (popped)
@@ -193,8 +194,9 @@ begin(const WorkerStart *start)
 
 /*
  * Pop the next job, from the prefetched jobs or from the ready set.  If there is none, the
- * slot is idle from now on, and a process with a job for this worker sets its latch.  *leave
- * is set if another role needs this worker's place.  Takes db->lock exclusively.
+ * slot is idle from now on, and a process with a job for this worker sets its latch.  If another
+ * role needs this worker's place, the worker becomes a spare, or *leave is set.  Takes db->lock
+ * exclusively.
  */
 static bool
 pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
@@ -215,13 +217,13 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	if (measured)
 		turn_over(processor_time);
 	/* jobs enqueued after restart_workers() need a new process */
-	popped = !my_slot->retire && !(my_slot->yields && make_room()) &&
+	popped = !my_slot->retire && !(my_slot->yields && make_room(now, &wake)) &&
 		jobq_ready_pop(my_db, taker, now, entry, &wake);
-	if (!popped && !my_slot->retire &&
-		(!my_slot->comes_back || now < my_slot->started_at ||
-		 now >= my_slot->started_at + my_db->stay))
-		(void) make_room();
-	my_slot->idle = !popped && !my_slot->retire;
+	if (!popped && !my_slot->retire && !my_slot->spare &&
+		(!my_slot->comes_back || now < my_slot->turn_at ||
+		 now >= my_slot->turn_at + my_db->stay))
+		(void) make_room(now, &wake);
+	my_slot->idle = !popped && !my_slot->retire && !my_slot->spare;
 	my_slot->idle_since = now;
 	*leave = !popped && my_slot->retire;
 	jobq_unlock(my_db, &wake);
@@ -256,25 +258,45 @@ turn_over(int64 processor_time)
 }
 
 /*
- * True if this worker must exit because another role needs its place.  Not more
- * workers exit than wanted.
+ * True if this worker must leave its pool because another role needs its place.  The worker
+ * becomes a spare, or must exit.  Not more workers leave than wanted.
  */
 static bool
-make_room(void)
+make_room(TimestampTz now, JobqWakeList *wake)
 {
 	int			pool = my_slot->pool;
 
 	AssertExclusive(my_db->lock);
-	if (my_slot->yields_anyway)
-		my_slot->retire = true;
-	else if (my_db->wanted[pool] > 0)
+	if (!my_slot->yields_anyway)
 	{
-		my_slot->retire = true;
+		if (my_db->wanted[pool] <= 0)
+			return false;
 		for (int i = 0; i < JOBQ_MAX_POOLS; i++)
 			if (i == pool || my_db->places_shared)
 				my_db->wanted[i]--;
 	}
-	return my_slot->retire;
+	if (my_db->keeps_spares)
+		become_spare(now, wake);
+	else
+		my_slot->retire = true;
+	return true;
+}
+
+/*
+ * Leave the pool, but keep the process.  This worker may have been woken for a job without
+ * having seen the job: wake another worker, as at the exit.
+ */
+static void
+become_spare(TimestampTz now, JobqWakeList *wake)
+{
+	AssertExclusive(my_db->lock);
+	my_slot->spare = true;
+	my_slot->yields = my_slot->yields_anyway = false;
+	jobq_prefetch_return(my_db, my_slot, wake);
+	jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
+					  now, wake);
+	jobq_role_wake(my_db, my_slot->role, now, wake);
+	wake->scheduler = true;
 }
 
 static void
@@ -367,7 +389,7 @@ attach(const WorkerStart *start)
 	}
 	my_slot->proc = MyProc;
 	my_slot->pid = MyProcPid;
-	my_slot->started_at = jobq_now();
+	my_slot->started_at = my_slot->turn_at = jobq_now();
 	my_slot->idle = false;
 	my_slot->connect_failed = true;
 	jobq_slot_to(my_slot, JOBQ_SLOT_ATTACHED);
@@ -505,7 +527,7 @@ busy_workers(void)
 
 	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_ATTACHED)
 	{
-		if (slot->idle || slot->resting ||
+		if (slot->idle || slot->resting || slot->spare ||
 			(jobq_run_busy(&slot->run) &&
 			 (now < slot->run.started_at ||
 			  now >= slot->run.started_at + LONG_JOB)))

@@ -39,7 +39,7 @@ typedef struct PoolTurns
 static PoolTurns turns[JOBQ_MAX_POOLS];
 
 static int	read_lanes(LaneDemand *lanes, TimestampTz now);
-static int	read_workers(WorkerView *workers, TimestampTz now);
+static void read_workers(Demand *demand, TimestampTz now);
 static void add_roles(PoolDemand *pool, int index, const LaneDemand *lanes,
 					  int nlanes);
 static void add_workers(Demand *demand);
@@ -59,9 +59,10 @@ demand_read(const JobqPoolSet *pools, TimestampTz now)
 
 	demand->npools = pools->npools;
 	demand->workers = palloc(sizeof(WorkerView) * jobq_shared->nslots);
+	demand->spares = palloc(sizeof(SpareView) * jobq_shared->nslots);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	nlanes = read_lanes(lanes, now);
-	demand->nworkers = read_workers(demand->workers, now);
+	read_workers(demand, now);
 	LWLockRelease(my_db->lock);
 
 	qsort(lanes, nlanes, sizeof(LaneDemand), compare_lanes);
@@ -108,18 +109,28 @@ read_lanes(LaneDemand *lanes, TimestampTz now)
 }
 
 /*
- * Read the workers of this database.
+ * Read the workers of this database, and the spare workers.
  */
-static int
-read_workers(WorkerView *workers, TimestampTz now)
+static void
+read_workers(Demand *demand, TimestampTz now)
 {
-	int			n = 0;
-
 	AssertLocked(my_db->lock);
 	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_COMING)
 	{
-		WorkerView *worker = &workers[n];
+		WorkerView *worker = &demand->workers[demand->nworkers];
 
+		if (slot->spare)
+		{
+			if (slot->retire)
+				demand->spares_leaving++;
+			else
+				demand->spares[demand->nspares++] = (SpareView)
+			{
+				slot - jobq_shared->slots, slot->generation, slot->role, slot->pool,
+					Min(slot->idle_since, now)
+			};
+			continue;
+		}
 		memset(worker, 0, sizeof(WorkerView));
 		worker->slot = slot - jobq_shared->slots;
 		worker->generation = slot->generation;
@@ -131,14 +142,13 @@ read_workers(WorkerView *workers, TimestampTz now)
 		worker->leaves = slot->retire;
 		worker->comes_back = slot->comes_back;
 		/* the clock may have been put back */
-		worker->started_at = Min(slot->started_at, now);
+		worker->turn_at = Min(slot->turn_at, now);
 		worker->idle_since = Min(slot->idle_since, now);
 		worker->yields_since = slot->yields ? Min(slot->yields_since, now) : 0;
 		worker->in_job = jobq_run_busy(&slot->run);
 		worker->urgency = PG_INT64_MAX;
-		n++;
+		demand->nworkers++;
 	}
-	return n;
 }
 
 /*

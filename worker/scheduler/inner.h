@@ -171,12 +171,22 @@ typedef struct WorkerView
 	bool		comes_back;
 	bool		yields;			/* decision: must leave */
 	bool		yields_anyway;
-	TimestampTz started_at;
+	TimestampTz turn_at;
 	TimestampTz idle_since;		/* if idle */
 	TimestampTz yields_since;	/* or 0 */
 	int			peers;			/* staying peers, including this worker */
 	int64		urgency;		/* of the waiting jobs of the role */
 } WorkerView;
+
+/* A snapshot of a spare worker. */
+typedef struct SpareView
+{
+	int			slot;
+	uint32		generation;
+	Oid			role;
+	int			pool;
+	TimestampTz since;			/* when the worker last had work; 0: unknown */
+} SpareView;
 
 typedef struct Demand
 {
@@ -184,6 +194,11 @@ typedef struct Demand
 	PoolDemand	pools[JOBQ_MAX_POOLS];
 	int			nworkers;
 	WorkerView *workers;		/* peers (same role and pool) are adjacent */
+	int			nspares;
+	SpareView  *spares;
+	int			spares_leaving; /* further spares, about to exit */
+	int			nworkers_started;	/* in this round */
+	int			most;			/* workers and spares that may exist */
 } Demand;
 
 extern Demand *demand_read(const JobqPoolSet *pools, TimestampTz now);
@@ -194,6 +209,11 @@ extern void demand_met(PoolDemand *pool, int index, RoleDemand *role);
 
 /* worker/scheduler/yield.c */
 extern TimestampTz yield_places(Demand *demand, bool shared, TimestampTz now);
+
+/* worker/scheduler/spares.c */
+extern TimestampTz spares_begin(Demand *demand, TimestampTz now);
+extern bool spares_recall(Demand *demand, int pool, Oid role, TimestampTz now);
+extern bool spares_make_way(Demand *demand);
 
 /* worker/scheduler/places.c */
 extern int	places_find(bool *others);

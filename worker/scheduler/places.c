@@ -5,7 +5,7 @@
  *
  * A database without a free slot announces its need.  A free slot goes to the database
  * with the fewest workers; on a tie, to the longest waiting database.  To free slots,
- * workers leave: an idle worker; for a database without a worker, a worker whose time
+ * workers leave: a spare worker; an idle worker; for a database without a worker, a worker whose time
  * slice is over; or a worker of a database with at least two more workers.
  *
  * worker/scheduler/places.c
@@ -49,7 +49,7 @@ count_workers(void)
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		jobq_shared->databases[i].nworkers = 0;
 	jobq_foreach_slot(slot, NULL, JOBQ_SLOTS_COMING)
-		jobq_shared->databases[slot->database].nworkers++;
+		jobq_shared->databases[slot->database].nworkers += !slot->spare;
 }
 
 /*
@@ -143,15 +143,17 @@ readiness(const JobqSlot *slot, int mine, TimestampTz now)
 {
 	int			theirs = jobq_shared->databases[slot->database].nworkers;
 
+	if (slot->spare)
+		return PG_INT64_MAX;
 	/* the clock may have been put back */
 	if (slot->idle && (mine == 0 || now < slot->idle_since ||
 					   now >= slot->idle_since + LINGER))
 		return PG_INT64_MAX - 1024 + Min(theirs, 1024);
 	if (theirs < mine + 2 &&
-		(mine > 0 || (now >= slot->started_at &&
-					  now < slot->started_at + DATABASE_TURN)))
+		(mine > 0 || (now >= slot->turn_at &&
+					  now < slot->turn_at + DATABASE_TURN)))
 		return 0;
-	return ((int64) theirs << 50) + Max(now - slot->started_at, 1);
+	return ((int64) theirs << 50) + Max(now - slot->turn_at, 1);
 }
 
 /*

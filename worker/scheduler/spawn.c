@@ -4,7 +4,8 @@
  *	  Starts missing workers of the pools.
  *
  * The demand of roles is computed in demand.c.  The choice of leaving workers is in
- * yield.c.  Databases share the slots by the rules of places.c.
+ * yield.c.  Workers that have left are kept by spares.c.  Databases share the slots by the
+ * rules of places.c.
  *
  * A slot is reserved before its worker is registered.  The slot has a generation number,
  * so that a slow worker process cannot use a slot assigned again meanwhile.  If slots
@@ -82,11 +83,13 @@ spawn_workers(TimestampTz now)
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		my_db->can_spawn = false;
+		my_db->keeps_spares = false;
 		memset(my_db->wanted, 0, sizeof(my_db->wanted));
 		LWLockRelease(my_db->lock);
 		return wake;
 	}
 	demand = demand_read(pools, now);
+	wake = spares_begin(demand, now);
 	for (int i = 0; i < demand->npools; i++)
 	{
 		wake = Min(wake, leave_out(&demand->pools[i], now));
@@ -211,7 +214,7 @@ retire_surplus(const PoolDemand *pool, int index)
 	{
 		PGPROC	   *proc = slot->proc;
 
-		if (slot->pool != index || surplus-- <= 0)
+		if (slot->pool != index || slot->spare || surplus-- <= 0)
 			continue;
 		slot->retire = true;
 		if (proc != NULL)
@@ -250,6 +253,19 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 	{
 		JobqError	error;
 
+		if (spares_recall(demand, index, role->role, now))
+		{
+			demand_met(pool, index, role);
+			continue;
+		}
+		if (spares_make_way(demand))
+		{
+			/* the next round starts the worker in the place of the spare */
+			role->waiting = 0;
+			pool->workers++;
+			continue;
+		}
+
 		/* a slot may become free before the pause is over */
 		if (jobq_pause_due(&spawn_pause, now) > now && !places_any())
 		{
@@ -268,6 +284,7 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 			return false;
 		}
 		demand_met(pool, index, role);
+		demand->nworkers_started++;
 		first_pool = (index + 1) % demand->npools;
 	}
 	return true;
@@ -340,8 +357,8 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->pool = pool;
 		slot->proc = NULL;
 		slot->pid = 0;
-		slot->started_at = now;
-		slot->idle = false;
+		slot->started_at = slot->turn_at = now;
+		slot->idle = slot->spare = false;
 		slot->resting = false;
 		slot->retire = false;
 		slot->yields = slot->yields_anyway = false;

@@ -156,7 +156,7 @@ choose(const Places *places, WorkerView *chosen)
 static int64
 readiness(Places *places, const WorkerView *worker, int64 turn, int64 stay)
 {
-	int64		age = places->now - worker->started_at;
+	int64		age = places->now - worker->turn_at;
 
 	if (worker->idle)
 	{
@@ -164,7 +164,7 @@ readiness(Places *places, const WorkerView *worker, int64 turn, int64 stay)
 			return PG_INT64_MAX;
 		if (!worker->comes_back || age >= stay)
 			return PG_INT64_MAX - 1;
-		places->wake = Min(places->wake, worker->started_at + stay);
+		places->wake = Min(places->wake, worker->turn_at + stay);
 		return 0;
 	}
 	if (worker->coming)
@@ -173,7 +173,7 @@ readiness(Places *places, const WorkerView *worker, int64 turn, int64 stay)
 		return PG_INT64_MAX / 2 + worker->peers;
 	if (age >= turn)
 		return Max(age, 1);
-	places->wake = Min(places->wake, worker->started_at + turn);
+	places->wake = Min(places->wake, worker->turn_at + turn);
 	return 0;
 }
 
@@ -233,7 +233,7 @@ yield_to_more(Places *places, PoolDemand *pool, int index)
 	for (int i = 0; i < places->demand->nworkers && wanted > 0; i++)
 	{
 		WorkerView *worker = &places->demand->workers[i];
-		TimestampTz may_leave = worker->started_at + ROLE_TURN;
+		TimestampTz may_leave = worker->turn_at + ROLE_TURN;
 
 		if (!concerned(places, worker) || worker->coming ||
 			(worker->role == claimant->role && worker->pool == index))
@@ -279,7 +279,7 @@ tell(const Demand *demand, TimestampTz now)
 		bool		yielded = slot->yields;
 
 		if (slot->generation != worker->generation ||
-			slot->state != JOBQ_SLOT_ATTACHED)
+			slot->state != JOBQ_SLOT_ATTACHED || slot->spare)
 			continue;
 
 		/* an idle worker may have got a job meanwhile */
