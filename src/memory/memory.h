@@ -147,6 +147,8 @@ typedef struct JobqDatabase
 	bool		places_shared;	/* too few processes for all pools: workers
 								 * serve other pools, too */
 	bool		keeps_spares;	/* a worker that makes room becomes a spare */
+	bool		delays_starts;	/* more workers start when one of the starting
+								 * workers has looked for a job */
 	int			wanted[JOBQ_MAX_POOLS]; /* number of workers to leave, marked
 										 * "yields" or idle */
 	int64		stay;			/* with "comes_back", a worker stays for these
@@ -207,6 +209,8 @@ typedef struct JobqSlot
 	TimestampTz turn_at;		/* begin of its time slice in the pool */
 	bool		spare;			/* has left its pool, and runs no jobs */
 	bool		resting;		/* leaves the processors to other workers */
+	TimestampTz full_at;		/* when the worker last found that the busy
+								 * workers use all processors; needs no lock */
 	bool		retire;			/* leave after the current job */
 	bool		yields;			/* the same, if another role still needs the
 								 * slot */

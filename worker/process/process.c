@@ -223,6 +223,17 @@ process_stopping(void)
 								   strlen(PM_STATUS_STOPPING)) == 0;
 }
 
+/* The number of processors of the machine. */
+int
+process_processors(void)
+{
+	static int	n = 0;
+
+	if (n == 0)
+		n = Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
+	return n;
+}
+
 /*
  * Sleep until the latch is set or the timeout (in milliseconds) is over.  Handle interrupts
  * and a reload of the configuration.  Returns true after a reload.

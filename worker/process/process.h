@@ -55,6 +55,7 @@ extern void process_pin_settings(bool is_worker);
 extern void process_wait_for_locks(void);
 extern void process_load_libraries(void);
 extern bool process_stopping(void);
+extern int	process_processors(void);
 extern void process_interrupts(void);
 extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,
 						  long timeout_ms, uint32 wait_event);

@@ -37,7 +37,8 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 /*
  * If the busy workers use all processors, more workers only slow each other down.  A worker
  * checks this every LOOK_JOBS jobs: it multiplies its share of a processor by the number of
- * busy workers.  If the product is at least FULL of the processors, the worker rests.
+ * busy workers.  If the product is at least FULL of the processors, the worker rests, and the
+ * scheduler starts no further worker for the role (full_at).
  *
  * A resting worker checks whether it is needed, at first after 2 milliseconds, and later less
  * often.  It cannot see whether the jobs of the others have begun to wait for
@@ -77,7 +78,6 @@ static bool sleep_until_called(void);
 static void worker_exit(int code, Datum arg);
 static void cancel_handler(SIGNAL_ARGS);
 static void apply_settings(void);
-static int	processors(void);
 static int	busy_workers(void);
 static void rest(long most);
 static bool time_to_leave(void);
@@ -224,6 +224,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 		 now >= my_slot->turn_at + my_db->stay))
 		(void) make_room(now, &wake);
 	my_slot->idle = !popped && !my_slot->retire && !my_slot->spare;
+	wake.scheduler |= my_slot->idle_since == 0 && my_db->delays_starts;
 	my_slot->idle_since = now;
 	*leave = !popped && my_slot->retire;
 	jobq_unlock(my_db, &wake);
@@ -334,7 +335,11 @@ rest_if_crowded(void)
 		double		share = (double) (cpu - looked_cpu) / us;
 		int			busy = busy_workers();
 
-		if (busy > processors() && busy * share >= FULL * processors())
+		bool		full = busy * share >= FULL * process_processors();
+
+		if (full)
+			my_slot->full_at = jobq_now();
+		if (full && busy > process_processors())
 		{
 			rest(jobq_pause_length(PAUSE_WORKER_REST, ++rests) / 1000);
 			cpu = jobq_processor_time();
@@ -502,16 +507,6 @@ apply_settings(void)
 					PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-static int
-processors(void)
-{
-	static int	n = 0;
-
-	if (n == 0)
-		n = (int) sysconf(_SC_NPROCESSORS_ONLN);
-	return n;
-}
-
 /*
  * Return the number of busy workers; 0 if no other busy worker can run the jobs of this
  * worker.  A worker with a long-running job does not count as busy, because the job probably
@@ -577,7 +572,7 @@ rest(long most)
 		my_slot->resting = false;
 		rested += pause;
 		if (my_slot->retire || my_slot->yields || my_db->stop || rested >= most ||
-			busy_workers() <= processors())
+			busy_workers() <= process_processors())
 			break;
 		my_slot->resting = true;
 	} while (true);

@@ -12,11 +12,24 @@
  * and by priority, then every second slot is assigned by urgency.  Urgent jobs start
  * soon, and each role still gets a worker after at most two rounds.
  *
+ * A start competes with the workers for the processors.  A role with a worker therefore gets
+ * further workers a few at a time, and none while its workers use all processors.  Workers
+ * whose jobs wait for something do not, so their role soon has all workers.
+ *
  * worker/scheduler/demand.c
  *
  *-------------------------------------------------------------------------
  */
 #include "scheduler/inner.h"
+
+/* Workers of a role that start at the same time, for each processor. */
+#define STARTS_AT_ONCE		2
+
+/*
+ * If the workers of a role used all processors, the role gets no further worker for this time
+ * (microseconds).  A worker looks every 32 jobs.
+ */
+#define FULL_TIME			(USECS_PER_SEC / 10)
 
 /* The demand of a lane. */
 typedef struct LaneDemand
@@ -57,6 +70,7 @@ demand_read(const JobqPoolSet *pools, TimestampTz now)
 	LaneDemand *lanes = palloc(sizeof(LaneDemand) * jobq_max_lanes);
 	int			nlanes;
 
+	demand->now = now;
 	demand->npools = pools->npools;
 	demand->workers = palloc(sizeof(WorkerView) * jobq_shared->nslots);
 	demand->spares = palloc(sizeof(SpareView) * jobq_shared->nslots);
@@ -69,6 +83,7 @@ demand_read(const JobqPoolSet *pools, TimestampTz now)
 	for (int i = 0; i < demand->npools; i++)
 	{
 		demand->pools[i].size = pools->pools[i].workers;
+		demand->pools[i].full_until = DT_NOEND;
 		add_roles(&demand->pools[i], i, lanes, nlanes);
 	}
 	qsort(demand->workers, demand->nworkers, sizeof(WorkerView), compare_workers);
@@ -143,6 +158,7 @@ read_workers(Demand *demand, TimestampTz now)
 		worker->comes_back = slot->comes_back;
 		/* the clock may have been put back */
 		worker->turn_at = Min(slot->turn_at, now);
+		worker->full_at = slot->full_at < now + FULL_TIME ? Min(slot->full_at, now) : 0;
 		worker->idle_since = Min(slot->idle_since, now);
 		worker->yields_since = slot->yields ? Min(slot->yields_since, now) : 0;
 		worker->in_job = jobq_run_busy(&slot->run);
@@ -219,6 +235,8 @@ add_workers(Demand *demand)
 		role->workers++;
 		if (worker->idle || worker->coming)
 			role->ready++;
+		role->coming += worker->coming;
+		role->full_at = Max(role->full_at, worker->full_at);
 	}
 }
 
@@ -289,11 +307,30 @@ distance(Oid role, Oid last)
 }
 
 /*
- * Choose the role for the next worker of the pool, or NULL if no role needs a worker.
+ * True if a role with a worker gets no further one now: its workers use all processors, or
+ * enough of them are starting.  Notes in the pool when to look again.
+ */
+static bool
+has_enough(PoolDemand *pool, const RoleDemand *role, TimestampTz now)
+{
+	if (role->workers >= process_processors() && role->full_at + FULL_TIME > now)
+	{
+		pool->full_until = Min(pool->full_until, role->full_at + FULL_TIME);
+		return true;
+	}
+	if (role->coming < STARTS_AT_ONCE * process_processors())
+		return false;
+	pool->delayed = true;
+	return true;
+}
+
+/*
+ * Choose the role for the next worker of the pool, or NULL if no role needs a worker now.
  */
 RoleDemand *
-demand_next(PoolDemand *pool, int index)
+demand_next(Demand *demand, int index)
 {
+	PoolDemand *pool = &demand->pools[index];
 	PoolTurns  *turn = &turns[index];
 	RoleDemand *in_turn = NULL;
 	RoleDemand *urgent = NULL;
@@ -307,6 +344,8 @@ demand_next(PoolDemand *pool, int index)
 			continue;
 		if (role->workers > 0)
 		{
+			if (has_enough(pool, role, demand->now))
+				continue;
 			if (further == NULL || role->urgency < further->urgency ||
 				(role->urgency == further->urgency &&
 				 (role->workers < further->workers ||
@@ -352,4 +391,5 @@ demand_met(PoolDemand *pool, int index, RoleDemand *role)
 	pool->workers++;
 	role->workers++;
 	role->ready++;
+	role->coming++;
 }

@@ -144,6 +144,9 @@ typedef struct RoleDemand
 	int64		urgency;		/* of the first; a lower value comes first */
 	int			workers;		/* without those about to leave */
 	int			ready;			/* of these, idle or starting */
+	int			coming;			/* of these, have not looked for a job */
+	TimestampTz full_at;		/* when they last used all processors; 0:
+								 * never */
 } RoleDemand;
 
 /* A pool, and the roles with jobs for the pool, ordered by OID. */
@@ -153,6 +156,8 @@ typedef struct PoolDemand
 	int			workers;		/* all workers */
 	int			leaving;		/* of these, about to leave */
 	bool		by_turn;		/* demand_next() used round robin */
+	TimestampTz full_until;		/* demand_next() left out roles until then */
+	bool		delayed;		/* ... until starting workers look for jobs */
 	int			nroles;
 	RoleDemand *roles;
 } PoolDemand;
@@ -172,6 +177,7 @@ typedef struct WorkerView
 	bool		yields;			/* decision: must leave */
 	bool		yields_anyway;
 	TimestampTz turn_at;
+	TimestampTz full_at;
 	TimestampTz idle_since;		/* if idle */
 	TimestampTz yields_since;	/* or 0 */
 	int			peers;			/* staying peers, including this worker */
@@ -190,6 +196,7 @@ typedef struct SpareView
 
 typedef struct Demand
 {
+	TimestampTz now;
 	int			npools;
 	PoolDemand	pools[JOBQ_MAX_POOLS];
 	int			nworkers;
@@ -204,7 +211,7 @@ typedef struct Demand
 extern Demand *demand_read(const JobqPoolSet *pools, TimestampTz now);
 extern RoleDemand *demand_role(const PoolDemand *pool, Oid role);
 extern int	demand_without_worker(const PoolDemand *pool);
-extern RoleDemand *demand_next(PoolDemand *pool, int index);
+extern RoleDemand *demand_next(Demand *demand, int index);
 extern void demand_met(PoolDemand *pool, int index, RoleDemand *role);
 
 /* worker/scheduler/yield.c */

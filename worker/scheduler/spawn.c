@@ -69,20 +69,22 @@ spawn_workers(TimestampTz now)
 	Demand	   *demand;
 	bool		shared;
 	bool		can_spawn;
+	bool		delays = false;
 
 	/*
 	 * a process that hands over a job from now on must wake the scheduler,
-	 * because its lane may already have been read
+	 * because its lane may already have been read; so must a worker that has
+	 * started
 	 */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->can_spawn = true;
+	my_db->can_spawn = my_db->delays_starts = true;
 	LWLockRelease(my_db->lock);
 
 	retire_pools(pools->npools);
 	if (scheduler_paused())
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		my_db->can_spawn = false;
+		my_db->can_spawn = my_db->delays_starts = false;
 		my_db->keeps_spares = false;
 		memset(my_db->wanted, 0, sizeof(my_db->wanted));
 		LWLockRelease(my_db->lock);
@@ -104,9 +106,15 @@ spawn_workers(TimestampTz now)
 	}
 	wake = Min(wake, yield_places(demand, shared, now));
 	can_spawn = could_spawn(demand, shared);
+	for (int i = 0; i < demand->npools; i++)
+	{
+		wake = Min(wake, demand->pools[i].full_until);
+		delays |= demand->pools[i].delayed;
+	}
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->can_spawn = can_spawn;
+	my_db->delays_starts = delays;
 	LWLockRelease(my_db->lock);
 	return wake;
 }
@@ -249,7 +257,7 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 	RoleDemand *role;
 
 	while (pool->workers < pool->size &&
-		   (role = demand_next(pool, index)) != NULL)
+		   (role = demand_next(demand, index)) != NULL)
 	{
 		JobqError	error;
 
@@ -302,9 +310,11 @@ could_spawn(Demand *demand, bool shared)
 		PoolDemand *pool = &demand->pools[i];
 		const WorkerView *first = NULL;
 
+		if (pool->size == 0 || pool->full_until != DT_NOEND)
+			continue;
 		if (!shared && pool->workers < pool->size)
 			return true;
-		if (pool->size == 0 || demand_next(pool, i) != NULL)
+		if (demand_next(demand, i) != NULL)
 			continue;
 		for (int j = 0; j < demand->nworkers; j++)
 		{
@@ -360,6 +370,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->started_at = slot->turn_at = now;
 		slot->idle = slot->spare = false;
 		slot->resting = false;
+		slot->full_at = 0;
 		slot->retire = false;
 		slot->yields = slot->yields_anyway = false;
 		slot->idle_since = 0;

@@ -220,7 +220,7 @@ yield_to_roles(Places *places, int wanted, int64 turn, int64 stay)
 static void
 yield_to_more(Places *places, PoolDemand *pool, int index)
 {
-	RoleDemand *claimant = demand_next(pool, index);
+	RoleDemand *claimant = demand_next(places->demand, index);
 	WorkerView *rich = NULL;
 	int64		wanted = -pool->leaving;
 
