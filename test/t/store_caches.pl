@@ -75,7 +75,7 @@ is(sql(q{SELECT state FROM jobq.jobs}), 'completed', 'its job is completed');
 discarding('enqueue to a queue that is made',
 	q{SELECT jobq.enqueue('twice', '{"n": 2}', queue => 'new') > 0}, 't');
 discarding('enqueue many',
-	q{SELECT count(*) FROM jobq.enqueue_many('twice', ARRAY(SELECT '{"n": 3}'::jsonb FROM generate_series(1, 20)), queue => 'told')}, '20');
+	q{SELECT count(*) FROM jobq.enqueue_many('twice', ARRAY(SELECT '{"n": 3}'::jsonb FROM generate_series(1, 3)), queue => 'told')}, '3');
 discarding('enqueue to a group, for a tenant',
 	q{SELECT count(jobq.enqueue('paced', '{"n": 4}', group_key => 'g', headers => '{"tenant": "t"}')) FROM generate_series(1, 3)}, '3');
 discarding('enqueue with a unique key',
@@ -95,7 +95,7 @@ is( sql(q{SELECT string_agg(kind || ' ' || queue || ' ' || state || ' ' || n, ',
 	join(', ',
 		'breaks told dead 1', 'commits told completed 1',
 		'on_failure:breaks told completed 1', 'paced grouped completed 3',
-		'twice new completed 1', 'twice still completed 1', 'twice strict completed 5', 'twice told completed 20'),
+		'twice new completed 1', 'twice still completed 1', 'twice strict completed 5', 'twice told completed 3'),
 	'each as it should');
 
 discarding('a consumer reserves', q{SELECT jobq.enqueue('foreign', '{"n": 9}', queue => 'taken') > 0;
