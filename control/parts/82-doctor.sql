@@ -6,9 +6,9 @@ RETURNS record AS 'MODULE_PATHNAME', 'jobq_setup'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.setup() IS 'return the set-up of jobq; also works with a library that does not fit the extension';
 
-CREATE FUNCTION jobq_internal.pool_problems() RETURNS SETOF text
-AS 'MODULE_PATHNAME', 'jobq_pool_problems' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.pool_problems() IS 'return probable mistakes in jobq.workers';
+CREATE FUNCTION jobq_internal.pool_problems(OUT problem text, OUT setting text)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_pool_problems' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.pool_problems() IS 'return probable mistakes in jobq.workers, and the setting that is too small, or jobq.workers';
 
 CREATE FUNCTION jobq_internal.capacity(OUT slots text, OUT setting text, OUT used int, OUT most int, OUT twice bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_capacity'
@@ -89,9 +89,9 @@ BEGIN
 		CASE WHEN h.found THEN '' ELSE format('CREATE ROLE %s, then ', h.role) END || 'SELECT jobq.adopt()'
 		FROM jobq_internal.held_roles h ORDER BY h.role;
 	asked := s.workers;
-	RETURN QUERY SELECT 'warning', p,
-		CASE WHEN p LIKE '%jobq.max_workers%' THEN jobq_internal.conf_line('jobq.max_workers', asked::text)
-			WHEN p LIKE '%max_worker_processes%' THEN jobq_internal.conf_line('max_worker_processes', (asked + 2)::text)
+	RETURN QUERY SELECT 'warning', p.problem,
+		CASE p.setting WHEN 'jobq.max_workers' THEN jobq_internal.conf_line(p.setting, asked::text)
+			WHEN 'max_worker_processes' THEN jobq_internal.conf_line(p.setting, (asked + 2)::text)
 			ELSE 'postgresql.conf: jobq.workers, which is ' || quote_literal(pools) END
 		FROM jobq_internal.pool_problems() p;
 	RETURN QUERY SELECT 'warning', format('%s is %s until the server is restarted: its new value does not count yet', p.name, p.setting), 'restart the server'

@@ -158,7 +158,7 @@ extern const JobqPoolSet *jobq_pools(void);
 extern int	jobq_pools_workers(void);
 extern bool jobq_pools_serve(const char *queue);
 extern bool jobq_pool_serves(int pool, const char *queue);
-extern List *jobq_pools_problems(void);
+extern List *jobq_pools_problems(List **settings);
 extern List *jobq_pools_unserved(void);
 
 /* src/base/backoff.c */

@@ -92,13 +92,18 @@ queue_list(const JobqPool *pool)
 	return list.data;
 }
 
-/* Return probable mistakes in jobq.workers, as a palloc'd list of texts. */
+/*
+ * Return probable mistakes in jobq.workers, as a palloc'd list of texts.  settings: if not
+ * NULL, receives a list of equal length, with the name of the setting that is too small, or of
+ * jobq.workers.
+ */
 List *
-jobq_pools_problems(void)
+jobq_pools_problems(List **settings)
 {
 	const JobqPoolSet *set = jobq_pools();
 	int			workers = jobq_pools_workers();
 	int			left = Max(max_worker_processes - 2, 0);
+	const char *too_small = NULL;
 	List	   *problems = NIL;
 
 	for (int p = 0; p < set->npools; p++)
@@ -123,14 +128,28 @@ jobq_pools_problems(void)
 					break;
 				}
 	}
+	if (settings != NULL)
+	{
+		*settings = NIL;
+		for (int i = 0; i < list_length(problems); i++)
+			*settings = lappend(*settings, "jobq.workers");
+	}
 	if (workers > jobq_max_workers)
+	{
+		too_small = "jobq.max_workers";
 		problems = lappend(problems,
 						   psprintf("\"jobq.workers\" asks for %d workers in each database, and \"jobq.max_workers\" allows %d in the cluster",
 									workers, jobq_max_workers));
+	}
 	else if (workers > left)
+	{
+		too_small = "max_worker_processes";
 		problems = lappend(problems,
 						   psprintf("\"jobq.workers\" asks for %d workers in each database, and \"max_worker_processes\" leaves %d beside the launcher and a scheduler",
 									workers, left));
+	}
+	if (settings != NULL && too_small != NULL)
+		*settings = lappend(*settings, unconstify(char *, too_small));
 	return problems;
 }
 

@@ -64,25 +64,29 @@ jobq_setup(PG_FUNCTION_ARGS)
 }
 
 /*
- * pool_problems(): a row for each probable mistake in jobq.workers.  ERROR without the
- * privilege monitor for all queues.
+ * pool_problems(): a row for each probable mistake in jobq.workers, with the setting to
+ * change.  ERROR without the privilege monitor for all queues.
  */
 Datum
 jobq_pool_problems(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ListCell   *lc;
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, 2);
+	List	   *problems;
+	List	   *settings;
 
 	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (jobq_shared == NULL)
 		return (Datum) 0;
-	foreach(lc, jobq_pools_problems())
+	problems = jobq_pools_problems(&settings);
+	for (int i = 0; i < list_length(problems); i++)
 	{
-		Datum text = CStringGetTextDatum(lfirst(lc));
-		bool		isnull = false;
+		Datum		values[] = {
+			CStringGetTextDatum(list_nth(problems, i)),
+			CStringGetTextDatum(list_nth(settings, i))
+		};
+		bool		nulls[lengthof(values)] = {0};
 
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &text, &isnull);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
 }

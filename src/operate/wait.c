@@ -99,7 +99,7 @@ warn_if_stuck(int64 id, const JobqStatus *status)
 		reasons = lappend(reasons,
 						  psprintf("no pool of \"jobq.workers\" with workers serves queue \"%s\"",
 								   queue->name));
-	reasons = list_concat(reasons, jobq_pools_problems());
+	reasons = list_concat(reasons, jobq_pools_problems(NULL));
 	if (reasons == NIL)
 		return false;
 

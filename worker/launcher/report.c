@@ -26,7 +26,7 @@ report_problems(List *problems)
 	MemoryContext old;
 	ListCell   *lc;
 
-	problems = list_concat(problems, jobq_pools_problems());
+	problems = list_concat(problems, jobq_pools_problems(NULL));
 	problems = list_concat(problems, jobq_pools_unserved());
 	foreach(lc, problems)
 		if (!has_text(known, lfirst(lc)))
