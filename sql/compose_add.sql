@@ -146,12 +146,12 @@ SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '0';
 SELECT test.in_state(:id, '1', 'dead');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "x", "kind": "echo", "needs": ["0"]}, {"name": "y", "kind": "echo", "needs": ["1"]}, {"name": "z", "kind": "echo", "needs": ["y", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'x', 'cancelled'), test.in_state(:id, 'y', 'cancelled'), test.in_state(:id, 'z', 'cancelled');
-SELECT s.name, s.state, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
+SELECT s.name, s.state, a.cause, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name IN ('x', 'y', 'z') ORDER BY 1;
 -- ... or a need whose dead letter was deleted
 SELECT jobq.delete(job_id) FROM jobq.steps WHERE batch_id = :id AND name = '1';
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "w", "kind": "echo", "needs": ["1", "50"]}]')) AS n;
 SELECT test.in_state(:id, 'w', 'cancelled');
-SELECT a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
+SELECT a.cause, a.reason FROM jobq.steps s JOIN jobq_internal.archive a ON a.id = s.job_id WHERE s.batch_id = :id AND s.name = 'w';
 SELECT test.finish(:id, 'gate');
 SELECT state, completed, dead, cancelled FROM jobq.wait_batch(:id, '5 min');
 -- after a retry, the workflow continues with the added steps

@@ -77,6 +77,9 @@ INSERT INTO test.bad VALUES ('3');
 SELECT test.map_over('[1, 2, 3, 4]') AS id \gset
 SELECT test.over(:id) LIKE 'failed: % 1 dead, %' AS failed;
 SELECT name, state, n, dead, error LIKE 'needs step "each[%' OR error = 'its batch has failed' AS told FROM test.maps WHERE batch_id = :id AND name = 'each';
+-- the cause of each cancellation decides what runs again, and not its text
+UPDATE jobq_internal.archive SET reason = 'translated' WHERE batch_id = :id AND cause IN ('f', 'n');
+SELECT count(*) > 0 AS some, bool_and(reason = 'translated') AS all FROM jobq_internal.archive WHERE batch_id = :id AND state = 'x';
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.over(:id) LIKE 'failed: % 1 dead, %' AS failed;
 TRUNCATE test.bad;

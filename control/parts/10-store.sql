@@ -210,6 +210,7 @@ CREATE TABLE jobq_internal.archive (
 	attempt int NOT NULL,
 	max_attempts int NOT NULL,
 	state "char" NOT NULL,
+	cause "char",
 	kind text NOT NULL,
 	payload jsonb,
 	headers jsonb,
@@ -227,7 +228,7 @@ CREATE TABLE jobq_internal.archive (
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq_internal.archive IS 'completed, cancelled and expired jobs, with a partition for each day';
 COMMENT ON COLUMN jobq_internal.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
-
+COMMENT ON COLUMN jobq_internal.archive.cause IS 'why the job ended; null: completed; e(xpired); c(ancelled) by a user, s(topped) while it ran, by its h(andler), q: its queue was full, l(imiter), k: condition of the step, b: with its batch, w: with its workflow, f: its batch failed, d: its workflow is not needed, n(eeds) a lost step';
 COMMENT ON COLUMN jobq_internal.archive.errors IS 'failed attempts of the job';
 
 -- Each partition has separate indexes.  A unique index of the parent would need the column

@@ -355,13 +355,13 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 	{
 		case OUTCOME_COMPLETE:
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
-			jobq_archive(job, STATE_COMPLETED, started_at, has_result, result,
+			jobq_archive(job, CAUSE_COMPLETED, started_at, has_result, result,
 						 NULL);
 			break;
 
 		case OUTCOME_DISCARD:
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
-			jobq_archive(job, STATE_CANCELLED, started_at, has_result, result,
+			jobq_archive(job, CAUSE_HANDLER, started_at, has_result, result,
 						 current->reason);
 			break;
 

@@ -323,8 +323,7 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 		case JOBQ_EXPIRED:
 			if (!take_away(rel, job, entry, token))
 				break;
-			jobq_archive(job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-						 "not started before expires_at");
+			jobq_archive_unstarted(job, CAUSE_EXPIRED, NULL);
 			return true;
 
 		case JOBQ_UNSENDABLE:

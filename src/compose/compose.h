@@ -38,23 +38,13 @@
 	((before) == (after) ? (after) == BATCH_FAILED || (after) == BATCH_CANCELLED \
 	 : (before) == BATCH_RUNNING || ((before) == BATCH_PENDING && (after) == BATCH_CANCELLED))
 
-/* Reason for cancelling a job because its batch has failed. */
-#define BATCH_FAILED_REASON	"its batch has failed"
-/* Reason for cancelling a job because the outer batch does not need its workflow. */
-#define BATCH_DROPPED_REASON	"its workflow is not needed any more"
-/* Beginning of the reason for cancelling a step with a lost need. */
-#define STEP_NEED_REASON		"needs step "
-
 /*
  * SQL expression: the state of a row of the archive.  The value is STEP_DROPPED for a job
- * cancelled before it began, for one of the three reasons above.  row: prefix of the column
+ * cancelled because of the end of another job or of the batch.  row: prefix of the column
  * names, such as an alias with a dot.
  */
 #define STATE_OR_DROPPED(row) \
-	"CASE WHEN " row "state = 'x' AND " row "started_at IS NULL AND (" row "reason IN" \
-	" ('" BATCH_FAILED_REASON "', '" BATCH_DROPPED_REASON "')" \
-	" OR pg_catalog.starts_with(" row "reason, '" STEP_NEED_REASON "'))" \
-	" THEN 'd' ELSE " row "state END"
+	"CASE WHEN " row "cause IN (" CAUSES_DROPPED ") THEN 'd' ELSE " row "state END"
 
 /*
  * SQL query: delete finished jobs, add their numbers to the counts of their batches, and

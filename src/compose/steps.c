@@ -521,17 +521,17 @@ lost_to(const JobqStep *need)
 	switch (need->state)
 	{
 		case STEP_DEAD:
-			return psprintf(STEP_NEED_REASON "\"%s\", which is dead",
+			return psprintf("needs step \"%s\", which is dead",
 							jobq_step_name(need));
 		case STATE_CANCELLED:
 		case STEP_DROPPED:
-			return psprintf(STEP_NEED_REASON "\"%s\", which was cancelled",
+			return psprintf("needs step \"%s\", which was cancelled",
 							jobq_step_name(need));
 		case STATE_EXPIRED:
-			return psprintf(STEP_NEED_REASON "\"%s\", which has expired",
+			return psprintf("needs step \"%s\", which has expired",
 							jobq_step_name(need));
 		case STEP_GONE:
-			return psprintf(STEP_NEED_REASON "\"%s\", which is not kept any more",
+			return psprintf("needs step \"%s\", which is not kept any more",
 							jobq_step_name(need));
 		default:
 			return NULL;
@@ -539,8 +539,8 @@ lost_to(const JobqStep *need)
 }
 
 /*
- * Return why the step cannot run because of a lost need, or NULL.  The text begins with
- * STEP_NEED_REASON, and may be allocated in the current memory context.
+ * Return why the step cannot run because of a lost need, or NULL.  The text may be allocated in
+ * the current memory context.
  */
 const char *
 jobq_step_lost_need(const JobqStep *step)
@@ -549,7 +549,7 @@ jobq_step_lost_need(const JobqStep *step)
 
 	for (int i = 0; i < step->nneeds && reason == NULL; i++)
 		reason = step->needs[i] == NULL
-			? STEP_NEED_REASON "that is not kept any more"
+			? "needs step that is not kept any more"
 			: lost_to(step->needs[i]);
 	return reason;
 }

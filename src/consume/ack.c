@@ -250,7 +250,7 @@ ack(const Held *held, const JobqResults *results, const char *function)
 		{
 			bool		has_result = results->n > 0 && !results->nulls[done];
 
-			jobq_archive(&jobs[0], STATE_COMPLETED, since[0], has_result,
+			jobq_archive(&jobs[0], CAUSE_COMPLETED, since[0], has_result,
 						 has_result ? results->values[done] : (Datum) 0, NULL);
 		}
 		else

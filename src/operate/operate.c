@@ -195,11 +195,12 @@ jobq_end_lease(const JobqJob *job, bool always)
 
 /*
  * Cancel a job held by a consumer, or a waiting job.  Does not wait: false if another
- * transaction holds the row, or if the job no longer exists.  reason: stored with the finished
- * job.  The caller must have set an active snapshot.
+ * transaction holds the row, or if the job no longer exists.  cause and reason as in
+ * jobq_archive().  The caller must have set an active snapshot.
  */
 bool
-jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
+jobq_take_from_consumer(Relation rel, int64 id, JobqCause cause,
+						const char *reason)
 {
 	JobqJob		job;
 
@@ -209,7 +210,7 @@ jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
 	jobq_job_push_if_undone(&job);
 	jobq_end_lease(&job, true);
 	jobq_log_keep_told(jobq_my_database(), NULL, &job);
-	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0, reason);
+	jobq_archive_unstarted(&job, cause, reason);
 	return true;
 }
 
@@ -228,7 +229,7 @@ jobq_cancel_owed(Relation rel, int64 id, bool *over)
 	if (jobq_ask_to_stop(id))
 		return true;
 	*over = !jobq_job_find(rel, id, GetActiveSnapshot(), &job) ||
-		jobq_take_from_consumer(rel, id, "cancelled while it ran");
+		jobq_take_from_consumer(rel, id, CAUSE_STOPPED, NULL);
 
 	/* a worker publishes the job's id before deleting the row */
 	return *over || jobq_ask_to_stop(id);
@@ -284,8 +285,7 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 			/* the consumer, if any, loses the lease */
 			jobq_end_lease(&job, chosen == NULL);
 			jobq_log_keep_told(jobq_my_database(), NULL, &job);
-			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-						 "cancelled");
+			jobq_archive_unstarted(&job, CAUSE_CANCELLED, NULL);
 			return true;
 		}
 

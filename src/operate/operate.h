@@ -25,7 +25,8 @@
 
 /* src/operate/operate.c */
 extern bool jobq_ask_to_stop(int64 id);
-extern bool jobq_take_from_consumer(Relation rel, int64 id, const char *reason);
+extern bool jobq_take_from_consumer(Relation rel, int64 id, JobqCause cause,
+									const char *reason);
 extern bool jobq_cancel_owed(Relation rel, int64 id, bool *over);
 
 /* src/operate/leaver.c */

@@ -45,22 +45,26 @@ typedef struct Source
 } Source;
 
 static const Source archive_source = {
-	.role = 8,.queue_id = 6,
-	.map = {[ST_ID] = 2,[ST_KIND] = 12,[ST_ATTEMPT] = 9,
-		[ST_MAX_ATTEMPTS] = 10,[ST_RESULT] = 15,[ST_ERROR] = 16,
-		[ST_ENQUEUED_AT] = 3,[ST_RUN_AT] = 5,[ST_STARTED_AT] = 4,
-	[ST_FINISHED_AT] = 1}
+	.role = ARCHIVE_ROLE,.queue_id = ARCHIVE_QUEUE_ID,
+	.map = {
+		[ST_ID] = ARCHIVE_ID,[ST_KIND] = ARCHIVE_KIND,
+		[ST_ATTEMPT] = ARCHIVE_ATTEMPT,[ST_MAX_ATTEMPTS] = ARCHIVE_MAX_ATTEMPTS,
+		[ST_RESULT] = ARCHIVE_RESULT,[ST_ERROR] = ARCHIVE_REASON,
+		[ST_ENQUEUED_AT] = ARCHIVE_ENQUEUED_AT,[ST_RUN_AT] = ARCHIVE_RUN_AT,
+		[ST_STARTED_AT] = ARCHIVE_STARTED_AT,
+		[ST_FINISHED_AT] = ARCHIVE_FINISHED_AT
+	}
 };
 
 static const Source dead_letter_source = {
-	.role = 8,.queue_id = 6,
-	.map = {[ST_ID] = 2,[ST_KIND] = 14,[ST_ATTEMPT] = 9,
-		[ST_MAX_ATTEMPTS] = 10,[ST_ERROR] = 19,
-		[ST_ENQUEUED_AT] = 3,[ST_RUN_AT] = 5,[ST_STARTED_AT] = 4,
-	[ST_FINISHED_AT] = 1}
+	.role = DEAD_ROLE,.queue_id = DEAD_QUEUE_ID,
+	.map = {
+		[ST_ID] = DEAD_ID,[ST_KIND] = DEAD_KIND,[ST_ATTEMPT] = DEAD_ATTEMPT,
+		[ST_MAX_ATTEMPTS] = DEAD_MAX_ATTEMPTS,[ST_ERROR] = DEAD_ERROR,
+		[ST_ENQUEUED_AT] = DEAD_ENQUEUED_AT,[ST_RUN_AT] = DEAD_RUN_AT,
+		[ST_STARTED_AT] = DEAD_STARTED_AT,[ST_FINISHED_AT] = DEAD_FINISHED_AT
+	}
 };
-
-#define ARCHIVE_STATE_ATT	11
 
 static void set_queue(JobqStatus *status, int32 queue_id);
 static bool find_finished(Oid relid, const Source *source, int64 id,
@@ -141,7 +145,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 		status->state = "dead";
 		if (source == &archive_source)
 		{
-			switch (DatumGetChar(heap_getattr(tuple, ARCHIVE_STATE_ATT, desc,
+			switch (DatumGetChar(heap_getattr(tuple, ARCHIVE_STATE, desc,
 											  &isnull)))
 			{
 				case STATE_COMPLETED:

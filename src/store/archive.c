@@ -27,57 +27,81 @@
  */
 #define COST_KEPT	1000
 
-/* Attribute numbers of jobq_internal.archive. */
-enum
-{
-	ARCHIVE_FINISHED_AT = 1,
-	ARCHIVE_ID,
-	ARCHIVE_ENQUEUED_AT,
-	ARCHIVE_STARTED_AT,
-	ARCHIVE_RUN_AT,
-	ARCHIVE_QUEUE_ID,
-	ARCHIVE_PRIORITY,
-	ARCHIVE_ROLE,
-	ARCHIVE_ATTEMPT,
-	ARCHIVE_MAX_ATTEMPTS,
-	ARCHIVE_STATE,
-	ARCHIVE_KIND,
-	ARCHIVE_PAYLOAD,
-	ARCHIVE_HEADERS,
-	ARCHIVE_RESULT,
-	ARCHIVE_REASON,
-	ARCHIVE_GROUP_KEY,
-	ARCHIVE_BATCH_ID,
-	ARCHIVE_LOG,
-	ARCHIVE_CONTEXT,
-	ARCHIVE_ERRORS,
-	ARCHIVE_TENANT,
-	ARCHIVE_TAGS,
-	ARCHIVE_COST,
-	ARCHIVE_LIMIT_COST,
-	ARCHIVE_NATTS = ARCHIVE_LIMIT_COST
-};
-
 StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
 				 "both rooms have the same letter");
 
-static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
-						TimestampTz now, bool has_result, Datum result,
-						const char *reason, Datum *values, bool *nulls);
+/* The end of a job. */
+typedef struct End
+{
+	JobqCause	cause;
+	char		state;
+	const char *reason;			/* NULL if completed */
+	TimestampTz started_at;		/* DT_NOBEGIN: never */
+	TimestampTz now;
+	bool		has_result;
+	Datum		result;
+}			End;
+
+static char state_after(JobqCause cause);
+static const char *reason_of(JobqCause cause);
+static bool archive_row(const JobqJob *job, const End * end, Datum *values,
+						bool *nulls);
 static bool cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now,
 					Datum *cost);
-static void raise_end(const JobqJob *job, char state, const char *reason);
+static void raise_end(const JobqJob *job, const End * end);
 static Relation open_archive(TimestampTz now);
+
+/* Return the state of a job that has ended for this cause. */
+static char
+state_after(JobqCause cause)
+{
+	return cause == CAUSE_COMPLETED ? STATE_COMPLETED
+		: cause == CAUSE_EXPIRED ? STATE_EXPIRED : STATE_CANCELLED;
+}
+
+/* Return the reason for readers.  NULL: none, or the caller knows more than the cause. */
+static const char *
+reason_of(JobqCause cause)
+{
+	switch (cause)
+	{
+		case CAUSE_EXPIRED:
+			return "not started before expires_at";
+		case CAUSE_CANCELLED:
+			return "cancelled";
+		case CAUSE_STOPPED:
+			return "cancelled while it ran";
+		case CAUSE_QUEUE_FULL:
+			return "dropped, as its queue was full";
+		case CAUSE_CONDITION:
+			return "skipped, as its condition does not hold";
+		case CAUSE_BATCH_CANCELLED:
+			return "its batch was cancelled";
+		case CAUSE_WORKFLOW_CANCELLED:
+			return "its workflow was cancelled";
+		case CAUSE_BATCH_FAILED:
+			return "its batch has failed";
+		case CAUSE_NOT_NEEDED:
+			return "its workflow is not needed any more";
+		case CAUSE_COMPLETED:
+		case CAUSE_HANDLER:
+		case CAUSE_LIMITER:
+		case CAUSE_NEED_LOST:
+			break;
+	}
+	return NULL;
+}
 
 /*
  * A job is finished: note its end for the commit, and fill in its row for the archive.
  * Returns false if the queue does not keep the job.
  */
 static bool
-archive_row(const JobqJob *job, char state, TimestampTz started_at,
-			TimestampTz now, bool has_result, Datum result, const char *reason,
-			Datum *values, bool *nulls)
+archive_row(const JobqJob *job, const End * end, Datum *values, bool *nulls)
 {
+	char		state = end->state;
+	TimestampTz started_at = end->started_at;
+	TimestampTz now = end->now;
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	char		keep = queue != NULL ? queue->keep : KEEP_ALL;
@@ -118,14 +142,16 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	values[ARCHIVE_ATTEMPT - 1] = JOB(job, JOB_ATTEMPT);
 	values[ARCHIVE_MAX_ATTEMPTS - 1] = JOB(job, JOB_MAX_ATTEMPTS);
 	values[ARCHIVE_STATE - 1] = CharGetDatum(state);
+	values[ARCHIVE_CAUSE - 1] = CharGetDatum((char) end->cause);
+	nulls[ARCHIVE_CAUSE - 1] = end->cause == CAUSE_COMPLETED;
 	values[ARCHIVE_KIND - 1] = JOB(job, JOB_KIND);
 	values[ARCHIVE_PAYLOAD - 1] = JOB(job, JOB_PAYLOAD);
 	nulls[ARCHIVE_PAYLOAD - 1] = keep != KEEP_ALL;
 	values[ARCHIVE_HEADERS - 1] = JOB(job, JOB_HEADERS);
 	nulls[ARCHIVE_HEADERS - 1] = JOB_ISNULL(job, JOB_HEADERS);
-	values[ARCHIVE_RESULT - 1] = result;
-	nulls[ARCHIVE_RESULT - 1] = !has_result;
-	nulls[ARCHIVE_REASON - 1] = reason == NULL;
+	values[ARCHIVE_RESULT - 1] = end->result;
+	nulls[ARCHIVE_RESULT - 1] = !end->has_result;
+	nulls[ARCHIVE_REASON - 1] = end->reason == NULL;
 	values[ARCHIVE_GROUP_KEY - 1] = JOB(job, JOB_GROUP_KEY);
 	nulls[ARCHIVE_GROUP_KEY - 1] = JOB_ISNULL(job, JOB_GROUP_KEY);
 	values[ARCHIVE_BATCH_ID - 1] = JOB(job, JOB_BATCH_ID);
@@ -144,8 +170,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	values[ARCHIVE_LIMIT_COST - 1] = JOB(job, JOB_LIMIT_COST);
 	nulls[ARCHIVE_LIMIT_COST - 1] = JOB_ISNULL(job, JOB_LIMIT_COST);
 	nulls[ARCHIVE_COST - 1] = !cost_of(job, started_at, now, &values[ARCHIVE_COST - 1]);
-	if (reason != NULL)
-		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
+	if (end->reason != NULL)
+		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(end->reason);
 	return true;
 }
 
@@ -168,11 +194,12 @@ cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now, Datum *cost
 }
 
 static void
-raise_end(const JobqJob *job, char state, const char *reason)
+raise_end(const JobqJob *job, const End * end)
 {
-	jobq_event(state == STATE_COMPLETED ? JOBQ_EVENT_COMPLETED
-			   : state == STATE_CANCELLED ? JOBQ_EVENT_CANCELLED : JOBQ_EVENT_EXPIRED,
-			   job, 0, reason);
+	jobq_event(end->state == STATE_COMPLETED ? JOBQ_EVENT_COMPLETED
+			   : end->state == STATE_CANCELLED ? JOBQ_EVENT_CANCELLED
+			   : JOBQ_EVENT_EXPIRED,
+			   job, 0, end->reason);
 }
 
 /* Open the partition of the archive for a job finishing now. */
@@ -199,27 +226,39 @@ open_archive(TimestampTz now)
 
 /*
  * Insert a finished job into the archive, as far as its queue keeps finished jobs.  The caller
- * deletes the row of the job.  started_at is DT_NOBEGIN if the job never ran.  reason may be
- * NULL. Also releases the job's unique key and raises the event.
+ * deletes the row of the job.  The cause determines the state.  started_at is DT_NOBEGIN if
+ * the job never ran.  reason: the text for readers, or NULL for the usual text of the cause.
+ * Also releases the job's unique key and raises the event.
  */
 void
-jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
+jobq_archive(const JobqJob *job, JobqCause cause, TimestampTz started_at,
 			 bool has_result, Datum result, const char *reason)
 {
-	TimestampTz now = jobq_now();
+	End			end = {
+		.cause = cause,.state = state_after(cause),.started_at = started_at,
+		.reason = reason != NULL ? reason : reason_of(cause),.now = jobq_now(),
+		.has_result = has_result,.result = result
+	};
 	Datum		values[ARCHIVE_NATTS];
 	bool		nulls[ARCHIVE_NATTS];
 	Relation	rel;
 
-	if (archive_row(job, state, started_at, now, has_result, result, reason,
-					values, nulls))
+	Assert((end.reason == NULL) == (cause == CAUSE_COMPLETED));
+	if (archive_row(job, &end, values, nulls))
 	{
-		rel = open_archive(now);
+		rel = open_archive(end.now);
 		(void) jobq_insert_row(rel, values, nulls);
 		table_close(rel, NoLock);
 	}
-	jobq_unique_finished(job, state == STATE_COMPLETED);
-	raise_end(job, state, reason);
+	jobq_unique_finished(job, end.state == STATE_COMPLETED);
+	raise_end(job, &end);
+}
+
+/* Like jobq_archive(), for a job that never ran and has no result. */
+void
+jobq_archive_unstarted(const JobqJob *job, JobqCause cause, const char *reason)
+{
+	jobq_archive(job, cause, DT_NOBEGIN, false, (Datum) 0, reason);
 }
 
 /*
@@ -231,8 +270,10 @@ void
 jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
 				  const Datum *results, const bool *has_none)
 {
-	TimestampTz now = jobq_now();
-	Relation	rel = open_archive(now);
+	End			end = {
+		.cause = CAUSE_COMPLETED,.state = STATE_COMPLETED,.now = jobq_now()
+	};
+	Relation	rel = open_archive(end.now);
 	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * njobs);
 	int			ntuples = 0;
 
@@ -240,10 +281,11 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
 	{
 		Datum		values[ARCHIVE_NATTS];
 		bool		nulls[ARCHIVE_NATTS];
-		bool		has_result = results != NULL && !has_none[i];
 
-		if (archive_row(&jobs[i], STATE_COMPLETED, started_at[i], now, has_result,
-						has_result ? results[i] : (Datum) 0, NULL, values, nulls))
+		end.started_at = started_at[i];
+		end.has_result = results != NULL && !has_none[i];
+		end.result = end.has_result ? results[i] : (Datum) 0;
+		if (archive_row(&jobs[i], &end, values, nulls))
 			tuples[ntuples++] = heap_form_tuple(RelationGetDescr(rel), values,
 												nulls);
 	}
@@ -253,6 +295,6 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
 	for (int i = 0; i < njobs; i++)
 	{
 		jobq_unique_finished(&jobs[i], true);
-		raise_end(&jobs[i], STATE_COMPLETED, NULL);
+		raise_end(&jobs[i], &end);
 	}
 }

@@ -106,10 +106,4 @@ extern void jobq_length_reserve(const JobqJob *job, int n);
 /* src/store/fingerprint.c */
 extern int64 jobq_fingerprint(const JobqError *error);
 
-/* src/store/dead_letters.c */
-extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
-							 TimestampTz started_at, const JobqError *error,
-							 int64 fingerprint);
-extern void jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name);
-
 #endif							/* JOBQ_COUNTS_H */

@@ -23,45 +23,6 @@
 
 PG_FUNCTION_INFO_V1(jobq_letter_changed);
 
-/* Attribute numbers of jobq_internal.dead_letter. */
-enum
-{
-	DEAD_FINISHED_AT = 1,
-	DEAD_ID,
-	DEAD_ENQUEUED_AT,
-	DEAD_STARTED_AT,
-	DEAD_RUN_AT,
-	DEAD_QUEUE_ID,
-	DEAD_PRIORITY,
-	DEAD_ROLE,
-	DEAD_ATTEMPT,
-	DEAD_MAX_ATTEMPTS,
-	DEAD_EXCEPTIONS,
-	DEAD_CRASHES,
-	DEAD_WATCH,
-	DEAD_KIND,
-	DEAD_PAYLOAD,
-	DEAD_TIMEOUT,
-	DEAD_HEADERS,
-	DEAD_BACKOFF,
-	DEAD_ERROR,
-	DEAD_SQLSTATE,
-	DEAD_ERROR_CONTEXT,
-	DEAD_ERRORS,
-	DEAD_GROUP_KEY,
-	DEAD_UNIQUE_UNTIL,
-	DEAD_UNIQUE_QUEUE,
-	DEAD_UNIQUE_KEY,
-	DEAD_BATCH_ID,
-	DEAD_LOG,
-	DEAD_CONTEXT,
-	DEAD_TENANT,
-	DEAD_TAGS,
-	DEAD_LIMIT_COST,
-	DEAD_FINGERPRINT,
-	DEAD_NATTS = DEAD_FINGERPRINT
-};
-
 /*
  * Insert a permanently failed job into the dead letters.  The caller deletes the job's row.
  * started_at is DT_NOBEGIN if the job never ran.  fingerprint: of the error.

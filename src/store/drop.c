@@ -123,8 +123,7 @@ drop(const Search *search, JobqJob *job)
 		jobq_lease_room(1);
 		jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	}
-	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-				 "dropped, as its queue was full");
+	jobq_archive_unstarted(job, CAUSE_QUEUE_FULL, NULL);
 	return true;
 }
 

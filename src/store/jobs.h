@@ -124,11 +124,6 @@ typedef struct JobqJob
 #define job_blocked(job)	(job_run_at(job) == DT_NOEND)
 #define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
 
-/* States of an archived job, as stored. */
-#define STATE_COMPLETED		'c'
-#define STATE_CANCELLED		'x'
-#define STATE_EXPIRED		'e'
-
 /* The process or consumer of a failed attempt, and its progress. */
 typedef struct JobqTrier
 {
@@ -362,14 +357,6 @@ extern Oid	jobq_user_function(const char *signature, int nargs, Oid result,
 extern Oid	jobq_merge_function(const char *signature);
 extern Datum jobq_merge_payloads(const char *signature, const JobqJob *waiting,
 								 const JobqJob *job);
-
-/* src/store/archive.c */
-extern void jobq_archive(const JobqJob *job, char state,
-						 TimestampTz started_at, bool has_result, Datum result,
-						 const char *reason);
-extern void jobq_archive_many(const JobqJob *jobs,
-							  const TimestampTz *started_at, int njobs,
-							  const Datum *results, const bool *has_none);
 
 /* src/store/limit_key.c */
 extern void jobq_limit_keys_install(void);

@@ -28,6 +28,7 @@
 #include "store/batch_rows.h"
 #include "store/counts.h"
 #include "store/events.h"
+#include "store/finished.h"
 #include "store/jobs.h"
 #include "store/names.h"
 #include "store/tables.h"

@@ -89,7 +89,7 @@ static const Column lease_columns[] = {
 static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {ROLE_TYPE, false}, {INT4OID, false}, {INT4OID, false},
-	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
+	{CHAROID, false}, {CHAROID, true}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 	{TEXTARRAYOID, true}, {JSONBOID, true}, {INT4OID, true},
 };

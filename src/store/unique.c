@@ -198,8 +198,7 @@ expire(Relation rel, JobqJob *job)
 		return false;
 	}
 	jobq_job_push_if_undone(job);
-	jobq_archive(job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-				 "not started before expires_at");
+	jobq_archive_unstarted(job, CAUSE_EXPIRED, NULL);
 	return true;
 }
 

@@ -131,11 +131,11 @@ is_kept(Relation rel, int64 id)
 	/* the job may be about to end: use one snapshot for all tables */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	kept = jobq_job_find(rel, id, snapshot, &unused) ||
-		has_row(rels->dead_letter, JOBQ_DEAD_LETTER_TABLE, 2, id, snapshot);
+		has_row(rels->dead_letter, JOBQ_DEAD_LETTER_TABLE, DEAD_ID, id, snapshot);
 	partitions = kept ? NIL : find_inheritance_children(rels->archive, AccessShareLock);
 	foreach(lc, partitions)
 	{
-		kept = has_row(lfirst_oid(lc), JOBQ_ARCHIVE_TABLE, 2, id, snapshot);
+		kept = has_row(lfirst_oid(lc), JOBQ_ARCHIVE_TABLE, ARCHIVE_ID, id, snapshot);
 		if (kept)
 			break;
 	}

@@ -61,8 +61,8 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 		if (!jobq_job_delete(rel, &job))
 			return LOST_TAKEN;
 		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(lost->attempt + 1));
-		jobq_archive(&job, STATE_CANCELLED, lost->started_at, false,
-					 (Datum) 0, "cancelled while it ran");
+		jobq_archive(&job, CAUSE_STOPPED, lost->started_at, false, (Datum) 0,
+					 NULL);
 		return LOST_GONE;
 	}
 	handler = jobq_handler(jobq_job_kind(&job), &buffer);

@@ -580,8 +580,8 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 		{
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));
 			if (jobq_job_delete(rel, job))
-				jobq_archive(job, STATE_CANCELLED, started_at, false,
-							 (Datum) 0, "cancelled while it ran");
+				jobq_archive(job, CAUSE_STOPPED, started_at, false, (Datum) 0,
+							 NULL);
 		}
 		else
 		{

@@ -596,9 +596,9 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	jobq_log_keep_told(my_db, NULL, job);
-	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-				 all ? "its batch was cancelled"
-				 : batch->dropped ? BATCH_DROPPED_REASON : BATCH_FAILED_REASON);
+	jobq_archive_unstarted(job, all ? CAUSE_BATCH_CANCELLED
+						   : batch->dropped ? CAUSE_NOT_NEEDED : CAUSE_BATCH_FAILED,
+						   NULL);
 	return true;
 }
 

@@ -31,8 +31,6 @@
 #define TIMEOUT_MS		200
 #define MAX_TRIES		20
 
-#define SKIPPED_REASON	"skipped, as its condition does not hold"
-
 /* A condition and its step. */
 typedef struct Question
 {
@@ -188,8 +186,7 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
 		return;
 	jobq_query_kept(&plan, "UPDATE jobq_internal.step SET state = 's' WHERE job_id = $1",
 					1, types, &value, NULL, SPI_OK_UPDATE);
-	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-				 SKIPPED_REASON);
+	jobq_archive_unstarted(&job, CAUSE_CONDITION, NULL);
 	step->state = STEP_SKIPPED;
 	nest_step_ended(step);
 	*done = STEP_DONE_ALL;

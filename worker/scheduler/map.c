@@ -294,7 +294,7 @@ fan_in(StepLook *look, JobqStep *step)
 		step_fail(look, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
-	jobq_archive(&job, STATE_COMPLETED, DT_NOBEGIN, true,
+	jobq_archive(&job, CAUSE_COMPLETED, DT_NOBEGIN, true,
 				 JsonbPGetDatum(results), NULL);
 	step->state = STATE_COMPLETED;
 	return STEP_DONE_ALL;

@@ -158,7 +158,7 @@ complete(StepLook *look, JobqStep *step)
 		step_fail(look, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
-	jobq_archive(&job, STATE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result), NULL);
+	jobq_archive(&job, CAUSE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result), NULL);
 	step->state = STATE_COMPLETED;
 	return STEP_DONE_ALL;
 }
@@ -287,15 +287,15 @@ nest_end(int64 id, char state, bool dropped, JobqJob *job)
 
 	if (state == BATCH_CANCELLED)
 	{
-		jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-					 dropped ? BATCH_FAILED_REASON : "its workflow was cancelled");
+		jobq_archive_unstarted(job, dropped ? CAUSE_BATCH_FAILED : CAUSE_WORKFLOW_CANCELLED,
+							   NULL);
 		return;
 	}
 	if (state == BATCH_FAILED)
 		error_of(id, &error);
 	else if (!is_step(job_id(job)) || result_of(id, &result, &error))
 	{
-		jobq_archive(job, STATE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result),
+		jobq_archive(job, CAUSE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result),
 					 NULL);
 		return;
 	}

@@ -402,8 +402,7 @@ charge_entry(void *arg)
 			 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
 	{
 		if (jobq_job_delete(rel, &job))
-			jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-						 "not started before expires_at");
+			jobq_archive_unstarted(&job, CAUSE_EXPIRED, NULL);
 	}
 	else
 	{

@@ -205,7 +205,6 @@ expire_job(void *arg)
 		!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
 		DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now() &&
 		!jobq_job_runs(&job) && jobq_job_delete(rel, &job))
-		jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-					 "not started before expires_at");
+		jobq_archive_unstarted(&job, CAUSE_EXPIRED, NULL);
 	table_close(rel, NoLock);
 }

@@ -615,12 +615,12 @@ turn_away(Relation rel, Fate *item)
 		jobq_state_changed(&job, jobq_waiting_state(&job, now));
 		return true;
 	}
-	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-				 item->action == SKIP
-				 ? psprintf("skipped: all places of limiter \"%s\" were taken",
-							limiter_name(item->by.limiter))
-				 : psprintf("replaced by job " INT64_FORMAT " at limiter \"%s\"",
-							item->newer, limiter_name(item->by.limiter)));
+	jobq_archive_unstarted(&job, CAUSE_LIMITER,
+						   item->action == SKIP
+						   ? psprintf("skipped: all places of limiter \"%s\" were taken",
+									  limiter_name(item->by.limiter))
+						   : psprintf("replaced by job " INT64_FORMAT " at limiter \"%s\"",
+									  item->newer, limiter_name(item->by.limiter)));
 	return true;
 }
 
@@ -640,7 +640,7 @@ stop(Relation rel, Fate *item)
 	leased = jobq_lease_find(my_db, item->job.key.id) != NULL;
 	LWLockRelease(my_db->lock);
 	return leased &&
-		jobq_take_from_consumer(rel, item->job.key.id,
+		jobq_take_from_consumer(rel, item->job.key.id, CAUSE_LIMITER,
 								psprintf("replaced by job " INT64_FORMAT " at limiter \"%s\"",
 										 item->newer, limiter_name(item->by.limiter)));
 }

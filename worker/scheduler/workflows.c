@@ -504,7 +504,7 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
 
 	if (!step_take_row(look, step, &job))
 		return;
-	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0, reason);
+	jobq_archive_unstarted(&job, CAUSE_NEED_LOST, reason);
 	step->state = STEP_DROPPED;
 	nest_step_ended(step);
 }
