@@ -294,8 +294,7 @@ become_spare(TimestampTz now, JobqWakeList *wake)
 	my_slot->spare = true;
 	my_slot->yields = my_slot->yields_anyway = false;
 	jobq_prefetch_return(my_db, my_slot, wake);
-	jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
-					  now, wake);
+	jobq_slot_release(my_db, my_slot, now, wake);
 	jobq_role_wake(my_db, my_slot->role, now, wake);
 	wake->scheduler = true;
 }
