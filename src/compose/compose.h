@@ -199,11 +199,20 @@ extern void jobq_step_parse(Jsonb *definition, const char *what, bool named,
 							bool kept,
 							JobqSpec *spec);
 
+/* How steps of a workflow run again. */
+typedef struct JobqAgain
+{
+	int64		batch_id;
+	Oid			role;			/* owner of the workflow */
+	const JobqSteps *workflow;
+	bool		by_user;		/* logged, and counted as a retry */
+} JobqAgain;
+
+/* src/compose/again.c */
+extern void jobq_steps_again(Relation rel, const JobqAgain *again);
+
 /* src/compose/rerun.c */
 extern bool jobq_workflow_try_lock(int64 batch_id);
-extern void jobq_step_restore(Relation rel, int64 batch_id, Oid role,
-							  JobqStep *step, TimestampTz enqueued_at,
-							  Jsonb *definition, bool again);
 extern int64 jobq_workflow_rerun(int64 id, const char *name);
 extern int64 jobq_workflow_restore(int64 id, List **batches);
 

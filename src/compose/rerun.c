@@ -269,89 +269,23 @@ forget_elements(int64 batch_id, const Ids * mappers)
 }
 
 /*
- * Make the job of a step anew from the step's definition, blocked, and insert its row.  An
- * element gets the payload of its step here, and its value when freed.  rel: the open table
- * of jobs.  role: the owner of the workflow.  again: the step is rerun by a user, which is
- * logged and counted as a retry.  ERROR if the definition is no longer valid.
- */
-void
-jobq_step_restore(Relation rel, int64 batch_id, Oid role, JobqStep *step,
-				  TimestampTz enqueued_at, Jsonb *definition, bool again)
-{
-	JobqSpec	spec;
-	JobqJob		job;
-	JobqUnique	unique;
-	Oid			userid;
-	int			sec_context;
-
-	const char *what = psprintf("step \"%s\"", jobq_step_name(step));
-
-	if (step->workflow_id == 0)
-		jobq_step_parse(definition, what, true, true, &spec);
-
-	/* no code of the role runs here: the role only becomes the job's owner */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	if (step->workflow_id == 0)
-		jobq_spec_prepare_kept(&spec, &job, &unique);
-	else
-		nest_restore(&job, definition, what, step->workflow_id);
-	SetUserIdAndSecContext(userid, sec_context);
-
-	JOB_SET(&job, JOB_ID, Int64GetDatum(step->job_id));
-	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(enqueued_at));
-	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(batch_id));
-	if (step->workflow_id == 0)
-		jobq_job_block(&job, spec.options, spec.nulls);
-	jobq_length_add(job_queue_id(&job), 1);
-	if (again)
-	{
-		jobq_log_say(&job, psprintf("once more, by %s", GetUserNameFromId(userid, false)));
-		jobq_count(&job, JOBQ_N_RETRIED, 1);
-	}
-	jobq_job_insert(rel, &job);
-	jobq_state_changed(&job, "blocked");
-	step->state = STEP_BLOCKED;
-}
-
-/*
  * Make the jobs of these steps anew.
  */
 static void
 make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow, const Ids * ids)
 {
-	static const Oid types[] = {INT8ARRAYOID};
-	Datum		value = array_of(ids);
+	static const Oid types[] = {INT8ARRAYOID, TIMESTAMPTZOID};
+	Datum		values[] = {array_of(ids), TimestampTzGetDatum(jobq_now())};
+	JobqAgain	again = {
+		.batch_id = batch_id,.role = role,.workflow = workflow,.by_user = true
+	};
 	Relation	rel = jobq_open_jobs();
-	MemoryContext one = AllocSetContextCreate(CurrentMemoryContext,
-											  "jobq step again",
-											  ALLOCSET_DEFAULT_SIZES);
-	TimestampTz now = jobq_now();
-	SPITupleTable *table;
-	uint64		n;
 
-	n = jobq_query("SELECT s.job_id, coalesce(s.definition, m.definition) FROM jobq_internal.step s"
-				   " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of"
-				   " WHERE s.job_id = ANY ($1) ORDER BY s.job_id",
-				   1, types, &value, NULL, SPI_OK_SELECT);
-	table = SPI_tuptable;
-	for (uint64 i = 0; i < n; i++)
-	{
-		MemoryContext old = MemoryContextSwitchTo(one);
-		int64		id = DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL));
-		JobqStep   *step = jobq_step_of_job(workflow, id);
-		Datum		definition = jobq_column(table->vals[i], table->tupdesc, 2, JSONBOID, NULL);
-
-		CHECK_FOR_INTERRUPTS();
-		if (step != NULL)
-			jobq_step_restore(rel, batch_id, role, step, now,
-							  DatumGetJsonbP(definition), true);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(one);
-	}
-	MemoryContextDelete(one);
-	SPI_freetuptable(table);
+	(void) jobq_query("SELECT s.job_id, $2, coalesce(s.definition, m.definition) FROM jobq_internal.step s"
+					  " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of"
+					  " WHERE s.job_id = ANY ($1) ORDER BY s.job_id",
+					  2, types, values, NULL, SPI_OK_SELECT);
+	jobq_steps_again(rel, &again);
 	table_close(rel, NoLock);
 }
 

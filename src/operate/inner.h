@@ -32,7 +32,6 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::timestamptz, unique_until, unique_queue, unique_key," \
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint"
-#define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
 /* Condition: row "u" is the unique key of dead letter "j". */
 #define KEY_OF_LETTER \
@@ -130,10 +129,8 @@ extern bool jobq_may_with_row(int privilege);
 extern void jobq_no_such_job(int64 id);
 extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
 									int32 queue_id);
-extern void jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
-						int64 *reopened);
-extern int64 jobq_revive_letters(Relation rel, Datum *ids, int n,
-								 int64 reopened);
+extern int64 jobq_letters_again(Relation rel, Datum *ids, int n,
+								int64 reopened, bool named);
 
 /* src/operate/operate.c */
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,

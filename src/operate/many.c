@@ -448,7 +448,7 @@ treat_chunk(const JobqMany * many, Datum *chosen, int n)
 		done = delete_letters(construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
 											  TYPALIGN_DOUBLE));
 	else if (many->action == MANY_RETRY && jobq_many_of_letters(many))
-		done = jobq_revive_letters(rel, chosen, n, 0);
+		done = jobq_letters_again(rel, chosen, n, 0, false);
 	else
 	{
 		context = AllocSetContextCreate(CurrentMemoryContext, "jobq job of many",

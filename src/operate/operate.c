@@ -382,10 +382,8 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 Datum
 jobq_retry(PG_FUNCTION_ARGS)
 {
-	static const Oid types[] = {INT8OID};
 	int64		id = PG_GETARG_INT64(0);
-	Datum		values[] = {Int64GetDatum(id)};
-	int64		reopened = 0;
+	Datum		letter = Int64GetDatum(id);
 	Relation	rel;
 
 	PreventCommandIfReadOnly("jobq.retry()");
@@ -398,10 +396,8 @@ jobq_retry(PG_FUNCTION_ARGS)
 	}
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq_internal.dead_letter WHERE id = $1" RETURNING_JOB,
-				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
+	if (jobq_letters_again(rel, &letter, 1, 0, true) == 0)
 		not_a_dead_letter(id);
-	jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
 	SPI_finish();
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();

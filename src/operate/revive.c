@@ -27,6 +27,8 @@
 static void revive_outer(Relation rel, int64 batch_id);
 static void revive_inner(Relation rel, const JobqJob *job);
 static void reclaim_keys(Relation rel, ArrayType *array);
+static void letter_again(Relation rel, HeapTuple letter, TupleDesc desc,
+						 int64 *reopened);
 
 /*
  * Role and queue of the job in the first row of SPI_tuptable, columns 1 and 2.
@@ -90,7 +92,6 @@ revive_outer(Relation rel, int64 batch_id)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(batch_id);
-	int64		reopened = 0;
 
 	if (jobq_query("SELECT f.role::oid, f.queue_id, f.id FROM jobq_internal.batch b"
 				   " JOIN jobq_internal.batch p ON p.id = b.parent AND p.state <> 'x'"
@@ -99,9 +100,7 @@ revive_outer(Relation rel, int64 batch_id)
 		!jobq_may_with_row(JOBQ_MAY_OPERATE))
 		return;
 	value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, NULL);
-	if (jobq_query("DELETE FROM jobq_internal.dead_letter WHERE id = $1" RETURNING_JOB,
-				   1, types, &value, NULL, SPI_OK_DELETE_RETURNING) > 0)
-		jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
+	(void) jobq_letters_again(rel, &value, 1, 0, true);
 }
 
 /*
@@ -141,7 +140,7 @@ revive_inner(Relation rel, const JobqJob *job)
 	}
 	SPI_freetuptable(found);
 	if (nids > 0)
-		(void) jobq_revive_letters(rel, ids, nids, inner);
+		(void) jobq_letters_again(rel, ids, nids, inner, false);
 }
 
 /*
@@ -175,76 +174,25 @@ reclaim_keys(Relation rel, ArrayType *array)
 }
 
 /*
- * Turn these dead letters into jobs again.  Returns the number of jobs.  The caller has locked
- * the rows, has checked the privileges, and is connected to SPI.  If another job holds the
- * unique key, the dead letter stays; of several with the same key, the last is revived.
- * reopened: the batch already reopened by the caller, or 0.
- *
- * Jobs that stand for workflows come last.  Jobs inside a workflow may have the same keys, and
- * must find the keys held.
- */
-int64
-jobq_revive_letters(Relation rel, Datum *ids, int n, int64 reopened)
-{
-	static const Oid types[] = {INT8ARRAYOID};
-	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
-										TYPALIGN_DOUBLE);
-	Datum		values[] = {PointerGetDatum(array)};
-	int64		revived;
-	SPITupleTable *letters;
-
-	reclaim_keys(rel, array);
-	(void) jobq_query("WITH letter AS (DELETE FROM jobq_internal.dead_letter j WHERE id = ANY ($1)"
-					  " AND (unique_key IS NULL OR EXISTS (SELECT FROM jobq_internal.unique_key u"
-					  " WHERE " KEY_OF_LETTER " AND u.job_id = j.id))" RETURNING_JOB ")"
-					  " SELECT * FROM letter ORDER BY kind = '" JOBQ_WORKFLOW_KIND "', id",
-					  1, types, values, NULL, SPI_OK_SELECT);
-	letters = SPI_tuptable;
-	revived = letters->numvals;
-	for (uint64 i = 0; i < letters->numvals; i++)
-		jobq_revive(rel, letters->vals[i], letters->tupdesc, &reopened);
-	SPI_freetuptable(letters);
-	return revived;
-}
-
-/*
  * Turn a dead letter into a job again.  letter: its row, already deleted, in the form of
- * RETURNING_JOB.  ERROR if the current user lacks the privilege operate for the job, or if
- * another job holds the unique key.  The caller must be connected to SPI.
+ * JOB_OF_LETTER.  ERROR if the current user lacks the privilege operate for the job, or if
+ * another job holds the unique key.
  *
  * The job's batch is reopened.  *reopened is the batch reopened last, or 0.
  */
-void
-jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
+static void
+letter_again(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 {
 	JobqJob		job;
 
-	jobq_check_row(desc, JOBQ_JOB_TABLE);
 	heap_deform_tuple(letter, desc, job.values, job.nulls);
-	job_clear_stat(&job);
 	jobq_refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
 							job_queue_id(&job));
 	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
 		jobq_no_such_job(job_id(&job));
 
 	/* a step dead before the end of its block stays blocked */
-	if (!job_blocked(&job))
-		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
-	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
-		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
-	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
-	{
-		jobq_length_add(job_queue_id(&job), 1);
-		jobq_job_insert(rel, &job);
-	}
-	else
-	{
-		JobqUnique	unique = {.on_conflict = UNIQUE_ERROR,.held_until = DT_NOBEGIN,.exempt = true,.max = 1};
-
-		jobq_unique_insert(rel, &job, &unique);
-	}
-	jobq_count(&job, JOBQ_N_RETRIED, 1);
-	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+	jobq_job_again(rel, &job, true);
 	if (job_batch(&job) != 0 &&
 		(job_batch(&job) != *reopened || job_blocked(&job)))
 	{
@@ -259,4 +207,42 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	}
 	if (jobq_job_is_workflow(&job))
 		revive_inner(rel, &job);
+}
+
+/*
+ * Turn these dead letters into jobs again.  Returns the number of jobs.  The caller is
+ * connected to SPI.  reopened: the batch already reopened by the caller, or 0.
+ *
+ * named: the user has named the dead letters.  ERROR if another job holds the unique key, or
+ * without the privilege operate.  Otherwise the caller has locked the rows, and has checked
+ * the privileges.  If another job holds the unique key, the dead letter stays; of several with
+ * the same key, the last is revived.
+ *
+ * Jobs that stand for workflows come last.  Jobs inside a workflow may have the same keys, and
+ * must find the keys held.
+ */
+int64
+jobq_letters_again(Relation rel, Datum *ids, int n, int64 reopened, bool named)
+{
+	static const Oid types[] = {INT8ARRAYOID, BOOLOID};
+	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE);
+	Datum		values[] = {PointerGetDatum(array), BoolGetDatum(named)};
+	int64		revived;
+	SPITupleTable *letters;
+
+	if (!named)
+		reclaim_keys(rel, array);
+	(void) jobq_query("WITH letter AS (DELETE FROM jobq_internal.dead_letter j WHERE id = ANY ($1)"
+					  " AND ($2 OR unique_key IS NULL OR EXISTS (SELECT FROM jobq_internal.unique_key u"
+					  " WHERE " KEY_OF_LETTER " AND u.job_id = j.id)) RETURNING" JOB_OF_LETTER ")"
+					  " SELECT * FROM letter ORDER BY kind = '" JOBQ_WORKFLOW_KIND "', id",
+					  2, types, values, NULL, SPI_OK_SELECT);
+	letters = SPI_tuptable;
+	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
+	revived = letters->numvals;
+	for (uint64 i = 0; i < letters->numvals; i++)
+		letter_again(rel, letters->vals[i], letters->tupdesc, &reopened);
+	SPI_freetuptable(letters);
+	return revived;
 }

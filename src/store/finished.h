@@ -134,4 +134,7 @@ extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
 							 int64 fingerprint);
 extern void jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name);
 
+/* src/store/again.c */
+extern void jobq_job_again(Relation rel, JobqJob *job, bool by_user);
+
 #endif							/* JOBQ_FINISHED_H */

@@ -433,9 +433,7 @@ put_back_jobs(int64 id, uint64 n)
 		value = jobq_column(row, desc, 8, TEXTARRAYOID, &isnull);
 		if (!isnull)
 			JOB_SET(&job, JOB_TAGS, value);
-		jobq_length_add(job_queue_id(&job), 1);
-		jobq_job_insert(rel, &job);
-		jobq_state_changed(&job, "blocked");
+		jobq_job_again(rel, &job, false);
 		jobq_batch_changed(inner_id, "running", false);
 		jobq_at_commit_batch(inner_id, 0, false);
 	}

@@ -48,7 +48,6 @@ static void begin_look(StepLook *look, int64 batch_id, Oid role,
 					   JobqSteps *workflow, WorkflowLook *found);
 static void end_look(StepLook *look);
 static void remember_ends(int64 batch_id, const BatchNews *news);
-static void restore_rows(StepLook *look, uint64 n);
 static int	choose_dropped(const JobqSteps *workflow, Datum *ids);
 static void restore_chosen(StepLook *look, Datum *ids, int nids);
 static void restore_steps(StepLook *look);
@@ -370,33 +369,6 @@ remember_ends(int64 batch_id, const BatchNews *news)
 }
 
 /*
- * Block the steps returned by a query again.  Its columns are the ids of the jobs,
- * their enqueue times, and the definitions of the steps.  n is the number of rows.
- */
-static void
-restore_rows(StepLook *look, uint64 n)
-{
-	SPITupleTable *table = SPI_tuptable;
-
-	for (uint64 i = 0; i < n; i++)
-	{
-		HeapTuple	tuple = table->vals[i];
-		MemoryContext old = MemoryContextSwitchTo(look->memory);
-		int64		id = DatumGetInt64(jobq_column(tuple, table->tupdesc, 1, INT8OID, NULL));
-		TimestampTz enqueued_at =
-			DatumGetTimestampTz(jobq_column(tuple, table->tupdesc, 2, TIMESTAMPTZOID, NULL));
-		Datum		definition = jobq_column(tuple, table->tupdesc, 3, JSONBOID, NULL);
-
-		jobq_step_restore(look->rel, look->batch_id, look->role,
-						  jobq_step_of_job(look->workflow, id), enqueued_at,
-						  DatumGetJsonbP(definition), false);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(look->memory);
-	}
-	SPI_freetuptable(table);
-}
-
-/*
  * Choose some of the steps cancelled because of lost needs that could run now.  Sets
  * ids to their job ids, and returns their number.
  */
@@ -431,6 +403,9 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 {
 	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
 	Datum		values[3];
+	JobqAgain	again = {
+		.batch_id = look->batch_id,.role = look->role,.workflow = look->workflow
+	};
 	uint64		n;
 
 	values[0] = Int64GetDatum(look->batch_id);
@@ -448,7 +423,7 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 				   " JOIN jobq_internal.step s ON s.job_id = a.id"
 				   " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of ORDER BY a.id",
 				   2, types, values, NULL, SPI_OK_SELECT);
-	restore_rows(look, n);
+	jobq_steps_again(look->rel, &again);
 	if (n < (uint64) nids)
 	{
 		/* steps no longer in the archive are counted in the batch */
@@ -467,7 +442,7 @@ restore_chosen(StepLook *look, Datum *ids, int nids)
 									  " LEFT JOIN jobq_internal.step m ON m.job_id = t.element_of ORDER BY t.job_id",
 									  3, types, values, NULL, SPI_OK_SELECT);
 
-		restore_rows(look, more);
+		jobq_steps_again(look->rel, &again);
 		n += more;
 	}
 	look->found->locked |= n < (uint64) nids;
