@@ -39,6 +39,25 @@ ROLLBACK;
 SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
 SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
+-- the changes of a subtransaction pass to its parent on release, and are undone with the parent
+BEGIN;
+SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') > 0 AS first;
+SAVEPOINT outside;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 2);
+SAVEPOINT inside;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 4);
+RELEASE inside;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 8);
+ROLLBACK TO outside;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 16);
+SAVEPOINT inside;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 32);
+RELEASE inside;
+RELEASE outside;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 64);
+COMMIT;
+SELECT enqueued, scheduled FROM jobq.stats WHERE queue = 'counted';
+SELECT jobq.cancel_many(queue => 'counted', state => 'waiting'), jobq.reset_stats('counted');
 
 -- all ways to enqueue, and all ends
 SELECT count(*) FROM jobq.enqueue_many('echo', ARRAY['1', '2']::jsonb[], queue => 'counted', headers => '{"shop": "north"}');

@@ -24,6 +24,7 @@
 
 #include "access/xlogdefs.h"
 
+#include "commit/notebook.h"
 #include "ready/ready.h"
 
 /*

@@ -36,7 +36,7 @@ Snapshot
 jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
 {
 	Snapshot	snapshot;
-	FullTransactionId next;
+	bool		room;
 	uint32		all = jobq_stats->nstats + (uint32) jobq_max_databases;
 
 	/* allocates the memory for the second call, which then cannot fail */
@@ -66,13 +66,10 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
 		SpinLockRelease(&stat->mutex);
 	}
 	snapshot = GetLatestSnapshot();
-	next = ReadNextFullTransactionId();
-	base->xmax = FullTransactionIdFromU64(U64FromFullTransactionId(next) -
-										  (uint32) (XidFromFullTransactionId(next) - snapshot->xmax));
-	base->nxip = Min((int) snapshot->xcnt, JOBQ_STATS_XIDS);
-	memcpy(base->xip, snapshot->xip, sizeof(TransactionId) * base->nxip);
+	room = jobq_seen_set(&base->seen, base->xip, JOBQ_STATS_XIDS, snapshot,
+						 InvalidTransactionId);
 	LWLockRelease(jobq_stats->lock);
-	if (snapshot->xcnt > JOBQ_STATS_XIDS)
+	if (!room)
 	{
 		jobq_stats_count_end(base, *number, NULL, now);
 		return NULL;
@@ -131,12 +128,7 @@ jobq_stats_exact(const JobqStatBase *base)
 bool
 jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
 {
-	if (FullTransactionIdFollowsOrEquals(fxid, base->xmax))
-		return true;
-	for (int i = 0; i < base->nxip; i++)
-		if (base->xip[i] == XidFromFullTransactionId(fxid))
-			return true;
-	return false;
+	return jobq_seen_missed(&base->seen, base->xip, fxid);
 }
 
 /*
@@ -182,7 +174,7 @@ jobq_stats_count_end(JobqStatBase *base, uint32 number, JobqCounted **counted,
 	if (counted == NULL)
 	{
 		base->recount = true;
-		base->xmax = InvalidFullTransactionId;
+		base->seen.xmax = InvalidFullTransactionId;
 	}
 	else if (!base->recount)
 		base->known = true;

@@ -34,15 +34,13 @@ typedef struct NotedTime
 	int64		ran;			/* or the distance of this time */
 } NotedTime;
 
-static JobqStatNote *notes = NULL;	/* kept from one transaction to the next */
-static int	nnotes = 0;
-static int	max_notes = 0;
-static NotedTime *times = NULL;
+static JobqNotebook book = {.size = sizeof(JobqStatNote)};
+static NotedTime *times = NULL; /* kept from one transaction to the next */
 static int	ntimes = 0;
 static int	max_times = 0;
 
-/* The last note for each slot; may be outdated. */
-static int *note_of = NULL;
+/* The subject of a note. */
+#define SUBJECT(place, generation)	((uint64) (place) << 32 | (generation))
 
 /* the database of the notes */
 static const JobqStatBase *noted_base = NULL;
@@ -202,41 +200,27 @@ jobq_stats_place(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 	return at->place;
 }
 
-/* Return the note of this subtransaction for the slot, or NULL. */
+/* Add a note, for which there is room.  The slot is pinned. */
 static JobqStatNote *
-find_note(uint32 place, uint32 generation, SubTransactionId subid)
+new_note(uint32 place, uint32 generation)
 {
-	JobqStatNote *note;
+	JobqStatNote *note = jobq_note_add(&book, SUBJECT(place, generation));
 
-	if (note_of == NULL || note_of[place] >= nnotes)
-		return NULL;
-	note = &notes[note_of[place]];
-	return note->place == place && note->generation == generation &&
-		note->subid == subid ? note : NULL;
-}
-
-/* Add a note.  The slot is pinned. */
-static JobqStatNote *
-new_note(uint32 place, uint32 generation, SubTransactionId subid)
-{
-	JobqStatNote *note = &notes[nnotes];
-
-	note_of[place] = nnotes++;
-	memset(note, 0, sizeof(JobqStatNote));
-	note->subid = subid;
 	note->place = place;
 	note->generation = generation;
 	return note;
 }
 
-/* Allocate room for one more note. */
+/* The note is discarded or merged: unpin its slot.  Cannot fail. */
 static void
-note_room(void)
+unpin(const JobqStatNote *note)
 {
-	if (note_of == NULL)
-		note_of = MemoryContextAllocZero(TopMemoryContext,
-										 sizeof(int) * (jobq_max_stats + jobq_max_databases));
-	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(JobqStatNote));
+	JobqStat   *stat = &jobq_stats->stats[note->place];
+
+	SpinLockAcquire(&stat->mutex);
+	if (stat->generation == note->generation)
+		stat->pins--;
+	SpinLockRelease(&stat->mutex);
 }
 
 /*
@@ -246,17 +230,16 @@ note_room(void)
 JobqStatNote *
 jobq_stats_note_at(const JobqStatAt *at)
 {
-	SubTransactionId subid = GetCurrentSubTransactionId();
 	uint32		generation = at->generation;
-	JobqStatNote *note = find_note(at->place, generation, subid);
+	JobqStatNote *note = jobq_note_here(&book, SUBJECT(at->place, generation));
 
 	if (note != NULL)
 		return note;
-	note_room();
+	jobq_notebook_reserve(&book);
 	if (!pin(at->place, &generation, false))
 		return NULL;
 	noted_base = at->base;
-	return new_note(at->place, generation, subid);
+	return new_note(at->place, generation);
 }
 
 /*
@@ -268,7 +251,6 @@ JobqStatNote *
 jobq_stats_note(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 {
 	const JobqStatBase *base = my_base(jobs);
-	SubTransactionId subid = GetCurrentSubTransactionId();
 	JobqStatNote *note = NULL;
 	uint32		generation = 0;
 	uint32		place = JOBQ_NONE;
@@ -283,13 +265,13 @@ jobq_stats_note(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 		return NULL;
 	}
 	noted_base = base;
-	note_room();
+	jobq_notebook_reserve(&book);
 	for (int tries = 0; !pinned && tries < 3; tries++)
 	{
 		place = look_up(base, key, &generation);
 		if (place == JOBQ_NONE)
 			break;
-		note = find_note(place, generation, subid);
+		note = jobq_note_here(&book, SUBJECT(place, generation));
 		if (note != NULL)
 			break;
 		pinned = pin(place, &generation, false);
@@ -307,7 +289,7 @@ jobq_stats_note(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 	at->base = base;
 	at->place = place;
 	at->generation = generation;
-	return note != NULL ? note : new_note(place, generation, subid);
+	return note != NULL ? note : new_note(place, generation);
 }
 
 static void
@@ -317,7 +299,7 @@ note_time(const JobqStatNote *note, int32 n, int64 waited, int64 ran)
 
 	times = jobq_grow(times, &max_times, ntimes + 1, sizeof(NotedTime));
 	time = &times[ntimes++];
-	time->subid = note->subid;
+	time->subid = note->note.subid;
 	time->place = note->place;
 	time->generation = note->generation;
 	time->n = n;
@@ -344,7 +326,7 @@ jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int64 away,
 
 	if (last != NULL && last->n != 0 && last->waited == run_at && last->ran == away &&
 		last->place == note->place && last->generation == note->generation &&
-		last->subid == note->subid && (last->n > 0) == (n > 0) &&
+		last->subid == note->note.subid && (last->n > 0) == (n > 0) &&
 		last->n < PG_INT32_MAX / 2)
 		last->n += n;
 	else
@@ -522,15 +504,15 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 static void
 give_back(void)
 {
-	Assert(nnotes == 0 && ntimes == 0);
-	notes = jobq_give_back(notes, &max_notes);
+	Assert(ntimes == 0);
+	jobq_notebook_give_back(&book);
 	times = jobq_give_back(times, &max_times);
 }
 
 static bool
 stats_noted(void)
 {
-	return nnotes > 0 || OidIsValid(unnoted_jobs);
+	return book.n > 0 || OidIsValid(unnoted_jobs);
 }
 
 /*
@@ -546,9 +528,9 @@ stats_pending(JobqDatabase *db)
 	jobq_injection_point("jobq-stats-add");
 
 	/* usually a single job was run: take its mutex only once */
-	if (ntimes == 1 && nnotes == 1 && times[0].n == 0 &&
-		times[0].place == notes[0].place &&
-		times[0].generation == notes[0].generation)
+	if (ntimes == 1 && book.n == 1 && times[0].n == 0 &&
+		SUBJECT(times[0].place, times[0].generation) ==
+		((JobqNote *) jobq_note_number(&book, 0))->subject)
 		attempt = &times[0];
 	for (int i = 0; i < ntimes && attempt == NULL; i++)
 	{
@@ -558,15 +540,18 @@ stats_pending(JobqDatabase *db)
 		(void) add_time(&times[i], now, true);
 		LWLockRelease(jobq_stats->lock);
 	}
-	for (int i = 0; i < nnotes; i++)
+	for (int i = 0; i < book.n; i++)
 	{
-		if (add_note(&notes[i], attempt, now, false))
+		const JobqStatNote *note = jobq_note_number(&book, i);
+
+		if (add_note(note, attempt, now, false))
 			continue;
 		LWLockAcquire(jobq_stats->lock, LW_SHARED);
-		(void) add_note(&notes[i], attempt, now, true);
+		(void) add_note(note, attempt, now, true);
 		LWLockRelease(jobq_stats->lock);
 	}
-	nnotes = ntimes = 0;
+	jobq_notebook_clear(&book);
+	ntimes = 0;
 
 	/* a count that began since then misses these changes */
 	if (OidIsValid(unnoted_jobs))
@@ -584,20 +569,34 @@ stats_pending(JobqDatabase *db)
 static void
 stats_abort(SubTransactionId since)
 {
+	const JobqStatNote *note;
+
 	while (ntimes > 0 && times[ntimes - 1].subid >= since)
 		ntimes--;
-	while (nnotes > 0 && notes[nnotes - 1].subid >= since)
-	{
-		JobqStatNote *note = &notes[--nnotes];
-		JobqStat   *stat = &jobq_stats->stats[note->place];
-
-		SpinLockAcquire(&stat->mutex);
-		if (stat->generation == note->generation)
-			stat->pins--;
-		SpinLockRelease(&stat->mutex);
-	}
+	while ((note = jobq_note_undo(&book, since)) != NULL)
+		unpin(note);
 	if (since == InvalidSubTransactionId)
 		unnoted_jobs = InvalidOid;
+}
+
+/* Add a note to the parent's note for the same slot.  Cannot fail. */
+static void
+merge_notes(void *parent, const void *ended)
+{
+	JobqStatNote *note = parent;
+	const JobqStatNote *more = ended;
+
+	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
+		note->counters[i] += more->counters[i];
+	for (int i = 0; i < JOBQ_NGAUGES; i++)
+		note->gauges[i] += more->gauges[i];
+	unpin(more);
+}
+
+static void
+stats_subcommit(SubTransactionId subid, SubTransactionId parent)
+{
+	jobq_notebook_subcommit(&book, subid, parent, merge_notes);
 }
 
 /* Rows may exist without a note. */
@@ -620,6 +619,7 @@ static const JobqCommitBooks books =
 	.commit = stats_commit,
 	.unnoted = stats_unnoted,
 	.abort = stats_abort,
+	.subcommit = stats_subcommit,
 	.give_back = give_back,
 };
 

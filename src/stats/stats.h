@@ -218,9 +218,8 @@ typedef struct JobqStatBase
 	bool		known;			/* gauges are exact; may be read without lock */
 	bool		recount;		/* count anew; set without lock */
 	uint32		count;			/* number of the running count, or 0 */
-	FullTransactionId xmax;		/* of the snapshot of the running or last
+	JobqSeen	seen;			/* by the snapshot of the running or last
 								 * count; see count.c */
-	int			nxip;
 	TransactionId xip[JOBQ_STATS_XIDS];
 } JobqStatBase;
 
@@ -316,7 +315,7 @@ extern void jobq_stats_load(void);
 /* src/stats/note.c */
 typedef struct JobqStatNote
 {
-	SubTransactionId subid;
+	JobqNote	note;
 	uint32		place;
 	uint32		generation;
 	int32		counters[JOBQ_NCOUNTERS];

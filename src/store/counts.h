@@ -42,8 +42,7 @@ typedef struct JobqLength
 	uint32		freed;			/* number of wake-ups */
 	int64		waiting_hold;	/* positions held by waiting sessions */
 	JobqDropped dropped;		/* the job dropped last */
-	FullTransactionId xmax;		/* of the counting snapshot */
-	int			nxip;
+	JobqSeen	seen;			/* by the counting snapshot */
 	TransactionId xip[JOBQ_LENGTH_XIDS];
 } JobqLength;
 

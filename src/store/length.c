@@ -17,9 +17,8 @@
  * the count: after a start, or when the queue gets its limit.  Other transactions may end
  * meanwhile.  Each transaction therefore notes its additions and removals for all queues,
  * which is cheap (length_note.c).  After the commit, the notes are applied to the counter,
- * unless the snapshot of the count has seen the transaction as committed.  The snapshot is
- * taken under the lock under which notes are applied.  A later transaction is therefore in
- * progress for the snapshot, and an earlier one was seen.
+ * unless the snapshot of the count has seen the transaction as committed
+ * (src/commit/seen.c).
  *
  * PREPARE keeps the positions reserved.  At COMMIT PREPARED the changes of the transaction are
  * unknown, and the queues are counted again.  The same happens after a restore.  Reservations
@@ -54,7 +53,6 @@
 
 static int64 own_room(int32 queue_id, Oid jobs);
 static int64 own_places(int32 queue_id, Oid jobs);
-static bool in_progress(const JobqLength *length, FullTransactionId fxid);
 static int64 running_here(Relation rel, int32 queue_id, Snapshot snapshot);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
@@ -193,20 +191,6 @@ jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 }
 
 /*
- * Return whether the transaction, committed since, was in progress when the queue was counted.
- */
-static bool
-in_progress(const JobqLength *length, FullTransactionId fxid)
-{
-	if (FullTransactionIdFollowsOrEquals(fxid, length->xmax))
-		return true;
-	for (int i = 0; i < length->nxip; i++)
-		if (length->xip[i] == XidFromFullTransactionId(fxid))
-			return true;
-	return false;
-}
-
-/*
  * Return the number of the queue's jobs running in this session with deleted rows.  They count
  * until their end is noted, and return after a rollback.
  */
@@ -265,9 +249,7 @@ static bool
 begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
 			uint64 *recounts)
 {
-	TransactionId xid = GetTopTransactionIdIfAny();
 	JobqLength *length;
-	FullTransactionId next;
 	bool		room;
 	int			kept = 0;
 
@@ -283,18 +265,12 @@ begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
 	length = jobq_length_make(db, queue_id, jobs);
 	*snapshot = GetLatestSnapshot();
 	*recounts = db->lengths->recounts;
-	room = length != NULL && (*snapshot)->xcnt < JOBQ_LENGTH_XIDS;
 	if (length != NULL)
 		length->valid = false;
+	room = length != NULL && jobq_seen_set(&length->seen, length->xip, JOBQ_LENGTH_XIDS,
+										   *snapshot, GetTopTransactionIdIfAny());
 	if (room)
 	{
-		next = ReadNextFullTransactionId();
-		length->xmax = FullTransactionIdFromU64(U64FromFullTransactionId(next) -
-												(uint32) (XidFromFullTransactionId(next) - (*snapshot)->xmax));
-		memcpy(length->xip, (*snapshot)->xip, sizeof(TransactionId) * (*snapshot)->xcnt);
-		length->nxip = (*snapshot)->xcnt;
-		if (TransactionIdIsValid(xid))
-			length->xip[length->nxip++] = xid;
 		length->committed = 0;
 
 		/* remove ended prepared transactions */
@@ -369,13 +345,11 @@ static void
 length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	FullTransactionId fxid = GetTopFullTransactionIdIfAny();
-	JobqLengthNote *notes;
-	int			n = jobq_length_notes(&notes);
+	JobqLengthNote *note;
 
 	AssertExclusive(db->lock);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; (note = jobq_length_note_number(i)) != NULL; i++)
 	{
-		JobqLengthNote *note = &notes[i];
 		JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
 		if (length == NULL)
@@ -383,7 +357,7 @@ length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		jobq_length_note_life(note, db->life);
 		Assert(length->reserved >= note->reserved);
 		length->reserved -= note->reserved;
-		if (in_progress(length, fxid))
+		if (jobq_seen_missed(&length->seen, length->xip, fxid))
 			length->committed += note->reserved + note->added - note->removed;
 		if (note->removed > 0)
 			jobq_length_tell(db, length);
@@ -430,15 +404,13 @@ length_prepare(void)
 {
 	JobqDatabase *db = jobq_my_database();
 	TransactionId xid = GetTopTransactionIdIfAny();
-	JobqLengthNote *notes;
-	int			n = jobq_length_notes(&notes);
+	JobqLengthNote *note;
 
 	if (db != NULL && db->lengths->nlengths > 0)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		for (int i = 0; i < n; i++)
+		for (int i = 0; (note = jobq_length_note_number(i)) != NULL; i++)
 		{
-			JobqLengthNote *note = &notes[i];
 			JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
 			jobq_length_note_life(note, db->life);
@@ -482,9 +454,7 @@ length_recount(JobqDatabase *db)
 static bool
 notes_made(void)
 {
-	JobqLengthNote *notes;
-
-	return jobq_length_notes(&notes) > 0;
+	return jobq_length_note_number(0) != NULL;
 }
 
 static bool

@@ -3,13 +3,7 @@
  * length_note.c
  *	  Notes of this transaction about the lengths of queues.
  *
- * There is one note for each queue and each subtransaction that changed the queue and can
- * still be rolled back alone.  At the commit of a subtransaction, the parent takes over the
- * notes.  The number of notes is therefore at most the number of queues times the number of
- * levels of subtransactions, for any number of jobs in any order.
- *
- * The notes are in the order of their subtransactions, the current one last.  The notes of
- * queues with the same hash are linked, the newest first.
+ * There is one note for each queue and each subtransaction (src/commit/notebook.c).
  *
  * src/store/length_note.c
  *
@@ -17,53 +11,12 @@
  */
 #include "base/base.h"
 
-#include "access/xact.h"
-
 #include "store/lengths.h"
 
-#define NBUCKETS	256
+/* The subject of a note. */
+#define SUBJECT(queue_id, jobs)	((uint64) (uint32) (queue_id) << 32 | (jobs))
 
-static JobqLengthNote *notes = NULL;
-static int	nnotes = 0;
-static int	max_notes = 0;
-static int	newest[NBUCKETS];	/* newest note's number, from 1; 0: none */
-
-static int *bucket_of(int32 queue_id);
-static JobqLengthNote *find(int number, int32 queue_id, Oid jobs);
-static void drop_last(void);
-static void add_to_parent(JobqLengthNote *note, const JobqLengthNote *ended);
-
-static int *
-bucket_of(int32 queue_id)
-{
-	return &newest[(uint32) queue_id % NBUCKETS];
-}
-
-/*
- * Return the first note of the queue in its bucket, beginning with this number, or NULL.
- */
-static JobqLengthNote *
-find(int number, int32 queue_id, Oid jobs)
-{
-	while (number != 0)
-	{
-		JobqLengthNote *note = &notes[number - 1];
-
-		if (note->queue_id == queue_id && note->jobs == jobs)
-			return note;
-		number = note->older;
-	}
-	return NULL;
-}
-
-/* Remove the last note, which is the newest of its bucket. */
-static void
-drop_last(void)
-{
-	JobqLengthNote *note = &notes[--nnotes];
-
-	*bucket_of(note->queue_id) = note->older;
-}
+static JobqNotebook book = {.size = sizeof(JobqLengthNote)};
 
 /*
  * Return the note of this subtransaction about the queue, for additions, and create it if
@@ -73,21 +26,15 @@ drop_last(void)
 JobqLengthNote *
 jobq_length_note(int32 queue_id)
 {
-	SubTransactionId subid = GetCurrentSubTransactionId();
 	Oid			jobs = jobq_relations()->job;
-	JobqLengthNote *note = jobq_length_note_newest(queue_id, jobs);
-	int		   *bucket = bucket_of(queue_id);
+	JobqLengthNote *note = jobq_note_here(&book, SUBJECT(queue_id, jobs));
 
-	if (note != NULL && note->subid == subid)
+	if (note != NULL)
 		return note;
-	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(JobqLengthNote));
-	note = &notes[nnotes++];
-	memset(note, 0, sizeof(JobqLengthNote));
-	note->subid = subid;
+	jobq_notebook_reserve(&book);
+	note = jobq_note_add(&book, SUBJECT(queue_id, jobs));
 	note->queue_id = queue_id;
 	note->jobs = jobs;
-	note->older = *bucket;
-	*bucket = nnotes;
 	return note;
 }
 
@@ -95,22 +42,21 @@ jobq_length_note(int32 queue_id)
 JobqLengthNote *
 jobq_length_note_newest(int32 queue_id, Oid jobs)
 {
-	return find(*bucket_of(queue_id), queue_id, jobs);
+	return jobq_note_newest(&book, SUBJECT(queue_id, jobs));
 }
 
 /* Return the next older note of the same queue, or NULL. Cannot fail. */
 JobqLengthNote *
 jobq_length_note_older(const JobqLengthNote *note)
 {
-	return find(note->older, note->queue_id, note->jobs);
+	return jobq_note_older(&book, note);
 }
 
-/* Return the number of notes, and set *all to the notes, the oldest first. */
-int
-jobq_length_notes(JobqLengthNote **all)
+/* Return a note by its number, from 0, the oldest first; NULL after the last.  Cannot fail. */
+JobqLengthNote *
+jobq_length_note_number(int i)
 {
-	*all = notes;
-	return nnotes;
+	return i < book.n ? jobq_note_number(&book, i) : NULL;
 }
 
 /*
@@ -121,26 +67,21 @@ jobq_length_notes(JobqLengthNote **all)
 JobqLengthNote *
 jobq_length_note_undo(SubTransactionId since)
 {
-	if (nnotes == 0 || notes[nnotes - 1].subid < since)
-		return NULL;
-	drop_last();
-	return &notes[nnotes];
+	return jobq_note_undo(&book, since);
 }
 
 /* Remove all notes.  Cannot fail. */
 void
 jobq_length_notes_forget(void)
 {
-	while (nnotes > 0)
-		drop_last();
+	jobq_notebook_clear(&book);
 }
 
 /* The transaction is over and its notes were removed: release large memory. */
 void
 jobq_length_notes_give_back(void)
 {
-	Assert(nnotes == 0);
-	notes = jobq_give_back(notes, &max_notes);
+	jobq_notebook_give_back(&book);
 }
 
 /*
@@ -158,9 +99,10 @@ jobq_length_note_life(JobqLengthNote *note, int64 life)
 }
 
 static void
-add_to_parent(JobqLengthNote *note, const JobqLengthNote *ended)
+add_to_parent(void *parent, const void *ended)
 {
-	JobqLengthNote more = *ended;
+	JobqLengthNote *note = parent;
+	JobqLengthNote more = *(const JobqLengthNote *) ended;
 	int64		life = Max(note->life, more.life);	/* lives only grow */
 
 	jobq_length_note_life(note, life);
@@ -180,26 +122,5 @@ add_to_parent(JobqLengthNote *note, const JobqLengthNote *ended)
 void
 jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent)
 {
-	int			n = nnotes;
-
-	while (nnotes > 0 && notes[nnotes - 1].subid >= subid)
-		drop_last();
-
-	/* each note moves to the front or keeps its position */
-	for (int i = nnotes; i < n; i++)
-	{
-		JobqLengthNote ended = notes[i];
-		int		   *bucket = bucket_of(ended.queue_id);
-		JobqLengthNote *note = jobq_length_note_newest(ended.queue_id, ended.jobs);
-
-		if (note != NULL && note->subid == parent)
-		{
-			add_to_parent(note, &ended);
-			continue;
-		}
-		ended.subid = parent;
-		ended.older = *bucket;
-		notes[nnotes++] = ended;
-		*bucket = nnotes;
-	}
+	jobq_notebook_subcommit(&book, subid, parent, add_to_parent);
 }

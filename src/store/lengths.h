@@ -28,7 +28,7 @@ typedef struct JobqRoom
  */
 typedef struct JobqLengthNote
 {
-	SubTransactionId subid;
+	JobqNote	note;
 	int32		queue_id;
 	Oid			jobs;			/* jobq_internal.job */
 	int			reserved;		/* added, with a position in the counter */
@@ -38,14 +38,13 @@ typedef struct JobqLengthNote
 	int64		life;			/* JobqDatabase.life of "reserved" */
 	bool		drops;			/* the transaction has dropped jobs, ... */
 	JobqDropped before;			/* ... and this was the last one before */
-	int			older;			/* next of its bucket, from 1; or 0 */
 } JobqLengthNote;
 
 /* src/store/length_note.c */
 extern JobqLengthNote *jobq_length_note(int32 queue_id);
 extern JobqLengthNote *jobq_length_note_newest(int32 queue_id, Oid jobs);
 extern JobqLengthNote *jobq_length_note_older(const JobqLengthNote *note);
-extern int	jobq_length_notes(JobqLengthNote **all);
+extern JobqLengthNote *jobq_length_note_number(int i);
 extern JobqLengthNote *jobq_length_note_undo(SubTransactionId since);
 extern void jobq_length_notes_forget(void);
 extern void jobq_length_notes_give_back(void);
