@@ -17,7 +17,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "scheduler/inner.h"
+#include "scheduler/batch.h"
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -59,38 +59,12 @@
 /* Evaluations that may share a transaction. */
 #define SHARED_LOOKS	50
 
-/* A batch to be evaluated. */
-typedef struct Wanted
-{
-	int64		id;				/* hash key */
-	dlist_node	node;			/* in all_wanted */
-	Oid			role;			/* or InvalidOid: unknown */
-	bool		alone;			/* must not share a transaction */
-	JobqPause	pause;			/* after lock timeouts */
-	int64		bound;			/* see decide() */
-	TimestampTz at;				/* wanted since then */
-	BatchNews	news;
-	BatchCancelled cancelled;
-} Wanted;
-
 /* A role with batches that cannot be evaluated now. */
 typedef struct Waiting
 {
 	Oid			role;			/* hash key */
 	int			n;
 } Waiting;
-
-/* An evaluation of a batch. */
-typedef struct Look
-{
-	Wanted	   *batch;
-	bool		shared;			/* shares a transaction */
-	bool		begun;			/* if begun again, the first was rolled back */
-	bool		unseen;			/* not watched: ends meanwhile go unreported */
-	bool		live;			/* the witness was live after publication */
-	BatchLook	outcome;
-	int64		witness;
-} Look;
 
 /*
  * The wanted batches, by id in a hash table, and in a list.  Full scans use the list,
@@ -131,11 +105,7 @@ static void sweep(TimestampTz now);
 static void read_roles(void *arg);
 static void choose(TimestampTz now);
 static int	look(TimestampTz now);
-static void look_into(void *arg);
-static void looked(Look *this, const ErrorData *edata);
-static void check_live(Look *looks, const Part * parts, int n);
 static void decide(const Look *this, TimestampTz now);
-static void note_error(int64 id, const ErrorData *edata);
 
 /* Works for a time slice (share.c), plus at most one evaluation. */
 Duty		batches_duty = {
@@ -521,19 +491,19 @@ look(TimestampTz now)
 	if (ndone == 0)
 		return 1;
 	if (ndone > 1)
-		ndone = share_try_together(parts, ndone, look_into, now);
+		ndone = share_try_together(parts, ndone, batch_evaluate, now);
 	else
 	{
 		looks[0].shared = false;
 		parts[0].rests = share_may(parts[0].role, parts[0].locked, now) > now;
 		if (!parts[0].rests)
-			parts[0].edata = share_try(parts[0].role, look_into, &looks[0]);
+			parts[0].edata = share_try(parts[0].role, batch_evaluate, &looks[0]);
 	}
 	for (int i = 0; i < ndone; i++)
 		if (!parts[i].rests)
-			looked(&looks[i], parts[i].edata);
+			batch_evaluated(&looks[i], parts[i].edata);
 	jobq_injection_point("jobq-batch-looked");
-	check_live(looks, parts, ndone);
+	batch_check_live(looks, parts, ndone);
 	for (int i = 0; i < ndone; i++)
 	{
 		if (parts[i].rests)
@@ -544,89 +514,6 @@ look(TimestampTz now)
 			FreeErrorData(parts[i].edata);
 	}
 	return ndone;
-}
-
-/*
- * Evaluate a batch; arg is a Look.  On a second call, the first evaluation was rolled
- * back, and the transaction is no longer shared.
- */
-static void
-look_into(void *arg)
-{
-	Look	   *this = (Look *) arg;
-	Wanted	   *batch = this->batch;
-
-	if (this->begun)
-	{
-		batch_look_failed(batch->id, &batch->cancelled);
-		this->shared = false;
-	}
-	this->begun = true;
-	this->unseen |= batch_watch_begin(batch->id, &batch->news.whole);
-	this->outcome = jobq_relations_if_installed() == NULL ? LOOK_OVER
-		: batch_look(batch->id, &batch->news, batch->bound, this->shared,
-					 &batch->cancelled, &this->witness);
-	scheduler_commit_quietly();
-}
-
-/*
- * Take over the result of an evaluation: committed, or rolled back with the error
- * edata.
- */
-static void
-looked(Look *this, const ErrorData *edata)
-{
-	Wanted	   *batch = this->batch;
-
-	if (edata != NULL)
-	{
-		this->outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE
-			? LOOK_LATER : LOOK_EACH;
-		batch_look_failed(batch->id, &batch->cancelled);
-	}
-	if (this->outcome != LOOK_ALONE)
-	{
-		batch->news.ended.n = batch->news.added.n = 0;
-		batch->news.whole = edata != NULL;
-		batch->news.grows &= edata != NULL || this->outcome == LOOK_LATER;
-	}
-	if (edata != NULL && this->outcome != LOOK_LATER)
-		note_error(batch->id, edata);
-
-	batch_watch_end(batch->id, this->outcome, this->witness);
-}
-
-/*
- * Check that the witnesses published just now are still live.  A witness may have ended
- * before the publication, unseen by the ending process.
- */
-static void
-check_live(Look *looks, const Part * parts, int n)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	bool		any = false;
-	bool		installed;
-
-	for (int i = 0; i < n; i++)
-		any |= !parts[i].rests && looks[i].outcome == LOOK_WITNESS;
-	if (!any)
-		return;
-	pg_memory_barrier();
-	process_begin_transaction();
-	installed = jobq_relations_if_installed() != NULL;
-	for (int i = 0; i < n; i++)
-	{
-		Look	   *this = &looks[i];
-		int64		found;
-
-		if (!parts[i].rests && this->outcome == LOOK_WITNESS)
-			this->live = !installed ||
-				(batch_witness(this->batch->id, this->witness, &found) &&
-				 found == this->witness);
-	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller);
 }
 
 /*
@@ -656,21 +543,4 @@ decide(const Look *this, TimestampTz now)
 	}
 	else
 		forget(batch);
-}
-
-/*
- * Store the error in the row.  A new error is also written to the log.
- */
-static void
-note_error(int64 id, const ErrorData *edata)
-{
-	ErrorRow	row = {"batch", "id", INT8OID, Int64GetDatum(id)};
-
-	if (scheduler_note_error(&row, edata, NULL, NULL))
-		ereport(WARNING,
-				(errcode(edata->sqlerrcode),
-				 errmsg("batch " INT64_FORMAT " cannot go on: %s", id,
-						edata->message),
-				 errhint("It is tried again every \"%s\" seconds.",
-						 "jobq.poll_interval")));
 }

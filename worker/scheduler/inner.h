@@ -535,6 +535,8 @@ typedef struct BatchCancelled
 extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,
 							bool shared, BatchCancelled *cancelled, int64 *witness);
 extern void batch_look_failed(int64 id, BatchCancelled *cancelled);
+
+/* worker/scheduler/batch_read.c */
 extern void batch_look_put_back(int64 by);
 extern bool batch_witness(int64 id, int64 bound, int64 *witness);
 
