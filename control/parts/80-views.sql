@@ -79,32 +79,36 @@ COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or dele
 -- Reads all jobs that have failed attempts, by partial indexes.  OFFSET 0 keeps the errors
 -- out of the aggregation.  Groups by kind and role come first, because they need no sort.  The
 -- message comes from the newest job, so that memory holds a single message of each cause.
+-- The first view is without the message, which needs the row of a job.
+CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
+	SELECT k.fingerprint, k.queue_id, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
+		min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
+		sum(k.failed_1h)::bigint AS failed_1h, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
+	FROM (
+		SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
+			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour') AS failed_1h,
+			count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(extract(epoch FROM f.at) * 1000000)::bigint, f.id]) AS newest
+		FROM (
+			SELECT j.id, j.queue_id, j.role::pg_catalog.regrole AS role, j.kind, (a.error ->> 'fingerprint')::bigint AS fingerprint,
+				(a.error ->> 'at')::timestamptz AS at, j.dead AND a.n = jsonb_array_length(j.errors) AS dead
+			FROM (
+				SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false AS dead FROM jobq_internal.job l WHERE l.errors IS NOT NULL
+				UNION ALL
+				SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false FROM jobq_internal.archive l WHERE l.errors IS NOT NULL
+				UNION ALL
+				SELECT l.id, l.queue_id, l.role, l.kind, l.errors, true FROM jobq_internal.dead_letter l) j
+			CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
+			WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+			OFFSET 0) f
+		CROSS JOIN (SELECT jobq_internal.clock() AS now) n
+		GROUP BY f.fingerprint, f.queue_id, f.kind, f.role) k
+	GROUP BY k.fingerprint, k.queue_id;
+COMMENT ON VIEW jobq_internal.failure_causes IS 'causes of the failures that the user may see, without a sample of the message';
+
 CREATE VIEW jobq.failures WITH (security_barrier) AS
 	SELECT g.fingerprint, q.name AS queue, g.kinds, g.roles, e.sqlstate, e.message,
 		g.first_seen, g.last_seen, g.failed, g.failed_1h, g.dead, g.job_id
-	FROM (
-		SELECT k.fingerprint, k.queue_id, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
-			min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
-			sum(k.failed_1h)::bigint AS failed_1h, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
-		FROM (
-			SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
-				count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour') AS failed_1h,
-				count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(extract(epoch FROM f.at) * 1000000)::bigint, f.id]) AS newest
-			FROM (
-				SELECT j.id, j.queue_id, j.role::pg_catalog.regrole AS role, j.kind, (a.error ->> 'fingerprint')::bigint AS fingerprint,
-					(a.error ->> 'at')::timestamptz AS at, j.dead AND a.n = jsonb_array_length(j.errors) AS dead
-				FROM (
-					SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false AS dead FROM jobq_internal.job l WHERE l.errors IS NOT NULL
-					UNION ALL
-					SELECT l.id, l.queue_id, l.role, l.kind, l.errors, false FROM jobq_internal.archive l WHERE l.errors IS NOT NULL
-					UNION ALL
-					SELECT l.id, l.queue_id, l.role, l.kind, l.errors, true FROM jobq_internal.dead_letter l) j
-				CROSS JOIN LATERAL jsonb_array_elements(j.errors) WITH ORDINALITY a(error, n)
-				WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
-				OFFSET 0) f
-			CROSS JOIN (SELECT jobq_internal.clock() AS now) n
-			GROUP BY f.fingerprint, f.queue_id, f.kind, f.role) k
-		GROUP BY k.fingerprint, k.queue_id) g
+	FROM jobq_internal.failure_causes g
 	LEFT JOIN jobq_internal.queue q ON q.id = g.queue_id
 	LEFT JOIN LATERAL (
 		SELECT a.error ->> 'sqlstate' AS sqlstate, a.error ->> 'message' AS message

@@ -47,8 +47,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(53, 'jobq_schedules', 'gauge', NULL, 'Schedules by state.'),
 		(54, 'jobq_schedule_next_run_timestamp_seconds', 'gauge', 'seconds', 'The next tick of a schedule that is not paused.'),
 		(55, 'jobq_scheduler_troubles', 'gauge', NULL, 'Parts of its work that the scheduler cannot do; doctor() says which.'),
-		(56, 'jobq_monitor_value', 'gauge', NULL, 'The value that a monitor measures.'),
-		(57, 'jobq_monitor_active', 'gauge', NULL, 'Whether the condition of a monitor holds.'),
+		(56, 'jobq_monitor_active', 'gauge', NULL, 'Whether the condition of a monitor holds.'),
 		(60, 'jobq_capacity_used', 'gauge', NULL, 'Slots in shared memory that are in use.'),
 		(61, 'jobq_capacity_most', 'gauge', NULL, 'Slots in shared memory, by what they are for, and by the setting that provides them.')) f (n, name, type, unit, help)),
 	-- samples with the same labels ("of") stay together
@@ -103,10 +102,8 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT 55, '', format('jobq_scheduler_troubles %s', count(*)) FROM jobq_internal.scheduler_troubles()
 		UNION ALL
-		SELECT v.n, '', format('%s{monitor="%s",condition="%s"} %s', v.name, jobq_internal.metric_label(m.name), m.condition, v.value)
-		FROM jobq.monitors m,
-			LATERAL (VALUES (56, 'jobq_monitor_value', m.value::text), (57, 'jobq_monitor_active', (m.since IS NOT NULL)::int::text)) v (n, name, value)
-		WHERE v.value IS NOT NULL
+		SELECT 56, '', format('jobq_monitor_active{monitor="%s",condition="%s"} %s', jobq_internal.metric_label(m.name), m.condition, (m.since IS NOT NULL)::int)
+		FROM jobq_internal.monitor_states m
 		UNION ALL
 		SELECT v.n, '', format('%s{slots="%s",setting="%s"} %s', v.name, c.slots, c.setting, v.value)
 		FROM jobq_internal.capacity() c,

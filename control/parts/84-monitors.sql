@@ -54,10 +54,14 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 			('silent', s.silent), ('slow', s.slow)) m (condition, value)
 	WHERE m.condition = ANY (conditions)
 	UNION ALL
-	SELECT 'new', f.queue, k.kind, count(DISTINCT f.fingerprint)
-	FROM jobq.failures f, unnest(f.kinds) k (kind)
+	-- causes in queues that were dropped count in the totals only
+	SELECT 'new', q.name, k.kind, count(DISTINCT f.fingerprint)
+	FROM jobq_internal.failure_causes f
+	CROSS JOIN LATERAL unnest(f.kinds) k (kind)
+	LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	WHERE 'new' = ANY (conditions) AND f.first_seen > jobq_internal.clock() - interval '1 hour'
-	GROUP BY CUBE (f.queue, k.kind)
+	GROUP BY CUBE (q.name, k.kind)
+	HAVING q.name IS NOT NULL OR grouping(q.name) = 1
 	UNION ALL
 	SELECT m.condition, w.queue, NULL, m.value
 	FROM (SELECT v.queue, max(v.seconds) AS oldest, max(v.seconds) FILTER (WHERE NOT v.attended) AS unattended
@@ -147,6 +151,13 @@ CREATE FUNCTION jobq.drop_monitor(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_monitor' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.drop_monitor(text) IS 'drop a monitor, without a notification
 name: the name of the monitor';
+
+-- Measures nothing, for metrics().
+CREATE VIEW jobq_internal.monitor_states WITH (security_barrier) AS
+	SELECT m.name, m.condition, m.since
+	FROM jobq_internal.monitor m
+	WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), 0);
+COMMENT ON VIEW jobq_internal.monitor_states IS 'monitors, and since when their conditions hold';
 
 CREATE VIEW jobq.monitors WITH (security_barrier) AS
 	SELECT m.name, m.condition, m.queue, m.kind, m.above, m.until, m.value, m.since, m.ended_at

@@ -83,7 +83,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.failures, jobq.kinds, jobq.queues, jobq.stats, jobq.tenants, jobq.workers, jobq.limits,
 	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.step_elements, jobq.grants, jobq.monitors, jobq.event_handlers TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
-GRANT SELECT ON jobq_internal.held_roles TO PUBLIC;
+GRANT SELECT ON jobq_internal.held_roles, jobq_internal.failure_causes, jobq_internal.monitor_states TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_grant_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -132,7 +132,7 @@ jobq_pools_problems(List **settings)
 	{
 		*settings = NIL;
 		for (int i = 0; i < list_length(problems); i++)
-			*settings = lappend(*settings, "jobq.workers");
+			*settings = lappend(*settings, pstrdup("jobq.workers"));
 	}
 	if (workers > jobq_max_workers)
 	{

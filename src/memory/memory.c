@@ -137,6 +137,7 @@ jobq_shmem_startup(void)
 		char	   *at = (char *) jobq_shared;
 
 		memset(jobq_shared, 0, sizeof(JobqShared));
+		jobq_clock_shift = &jobq_shared->clock_shift;
 		jobq_shared->pokes = 1;
 		jobq_shared->lock = &locks[0].lock;
 		jobq_clock_init(&jobq_shared->clock);

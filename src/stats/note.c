@@ -285,6 +285,9 @@ jobq_stats_note(Oid jobs, const JobqStatKey *key, JobqStatAt *at)
 			unnoted_jobs = jobs;
 			return NULL;
 		}
+		note = jobq_note_here(&book, SUBJECT(place, generation));
+		if (note != NULL)
+			unpin(note);
 	}
 	at->base = base;
 	at->place = place;

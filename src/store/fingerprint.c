@@ -161,7 +161,7 @@ line_of_cause(const char *message)
 		line.end = line.at + strlen(line.at);
 		while (is_space(line.end[-1]))
 			line.end--;
-		while (line.end - line.at > strcspn(line.at, "\n"))
+		while (line.end - line.at > (ptrdiff_t) strcspn(line.at, "\n"))
 			line.at += strcspn(line.at, "\n") + 1;
 	}
 	else

@@ -232,8 +232,8 @@ CREATE INDEX ON jobq_internal.archive_20200101 (batch_id, state) WHERE batch_id 
 INSERT INTO jobq_internal.archive_20200101 (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
 SELECT '2020-01-01 12:00', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'x', 'old', CASE WHEN n % 10 = 0 THEN 1 END FROM generate_series(1, 20000) n;
 INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n, 'eve'::regrole, 0, 'f', 'old', n::text FROM generate_series(1, 3000) n;
-INSERT INTO jobq_internal.dead_letter (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
-SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
+INSERT INTO jobq_internal.dead_letter (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors, fingerprint)
+SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]', 1 FROM generate_series(1, 3000) n;
 
 CREATE TABLE bite (rows bigint);
 CREATE FUNCTION bite() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.bite SELECT count(*) FROM gone; RETURN NULL; END $$;

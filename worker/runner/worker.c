@@ -217,7 +217,8 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	if (measured)
 		turn_over(processor_time);
 	/* jobs enqueued after restart_workers() need a new process */
-	popped = !my_slot->retire && !(my_slot->yields && make_room(now, &wake)) &&
+	popped = !my_slot->retire && !my_slot->spare &&
+		!(my_slot->yields && make_room(now, &wake)) &&
 		jobq_ready_pop(my_db, taker, now, entry, &wake);
 	if (!popped && !my_slot->retire && !my_slot->spare &&
 		(!my_slot->comes_back || now < my_slot->turn_at ||
@@ -433,8 +434,10 @@ worker_exit(int code, Datum arg)
 
 	/*
 	 * This worker may have been woken for a job without having seen the job:
-	 * wake another worker.  From now on this worker is not chosen.
+	 * wake another worker.  From now on this worker is not chosen, even as a
+	 * spare.
 	 */
+	my_slot->retire = true;
 	if (!my_slot->idle)
 		jobq_role_wake(my_db, my_slot->role, jobq_now(), &wake);
 	my_slot->idle = false;

@@ -129,11 +129,14 @@ read_lanes(LaneDemand *lanes, TimestampTz now)
 static void
 read_workers(Demand *demand, TimestampTz now)
 {
-	AssertLocked(my_db->lock);
+	AssertExclusive(my_db->lock);
 	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_COMING)
 	{
 		WorkerView *worker = &demand->workers[demand->nworkers];
 
+		/* the clock may have been put back */
+		slot->idle_since = Min(slot->idle_since, now);
+		slot->turn_at = Min(slot->turn_at, now);
 		if (slot->spare)
 		{
 			if (slot->retire)
@@ -142,7 +145,7 @@ read_workers(Demand *demand, TimestampTz now)
 				demand->spares[demand->nspares++] = (SpareView)
 			{
 				slot - jobq_shared->slots, slot->generation, slot->role, slot->pool,
-					Min(slot->idle_since, now)
+					slot->idle_since
 			};
 			continue;
 		}

@@ -29,7 +29,7 @@
 /* Other processes of the server: the launchers of jobq and of logical replication. */
 #define LAUNCHERS			2
 
-static int	most_workers(TimestampTz now);
+static int	most_workers(void);
 static void dismiss_oldest(Demand *demand);
 
 /*
@@ -37,13 +37,13 @@ static void dismiss_oldest(Demand *demand);
  * process lacks a slot; may be negative.  Takes jobq_shared->lock in shared mode.
  */
 static int
-most_workers(TimestampTz now)
+most_workers(void)
 {
 	int			most = max_worker_processes - max_parallel_workers - LAUNCHERS;
 	int			others = 0;
 
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
-	if (now >= jobq_shared->refused_at && now < jobq_shared->refused_at + REFUSED_TIME)
+	if (jobq_shared->refused_at != 0 && jobq_steady() < jobq_shared->refused_at + REFUSED_TIME)
 		most = 0;
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		if (OidIsValid(jobq_shared->databases[i].dboid))
@@ -66,7 +66,7 @@ spares_begin(Demand *demand, TimestampTz now)
 	int			places = 0;
 	TimestampTz oldest = DT_NOEND;
 
-	demand->most = most_workers(now);
+	demand->most = most_workers();
 	for (int i = 0; i < demand->npools; i++)
 		places += demand->pools[i].size;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
