@@ -81,7 +81,7 @@ COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or dele
 -- message comes from the newest job, so that memory holds a single message of each cause.
 -- The first view is without the message, which needs the row of a job.
 CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
-	SELECT k.fingerprint, k.queue_id, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
+	SELECT k.fingerprint, q.name AS queue, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
 		min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
 		sum(k.failed_1h)::bigint AS failed_1h, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
 	FROM (
@@ -102,14 +102,14 @@ CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
 			OFFSET 0) f
 		CROSS JOIN (SELECT jobq_internal.clock() AS now) n
 		GROUP BY f.fingerprint, f.queue_id, f.kind, f.role) k
-	GROUP BY k.fingerprint, k.queue_id;
+	LEFT JOIN jobq_internal.queue q ON q.id = k.queue_id
+	GROUP BY k.fingerprint, k.queue_id, q.name;
 COMMENT ON VIEW jobq_internal.failure_causes IS 'causes of the failures that the user may see, without a sample of the message';
 
 CREATE VIEW jobq.failures WITH (security_barrier) AS
-	SELECT g.fingerprint, q.name AS queue, g.kinds, g.roles, e.sqlstate, e.message,
+	SELECT g.fingerprint, g.queue, g.kinds, g.roles, e.sqlstate, e.message,
 		g.first_seen, g.last_seen, g.failed, g.failed_1h, g.dead, g.job_id
 	FROM jobq_internal.failure_causes g
-	LEFT JOIN jobq_internal.queue q ON q.id = g.queue_id
 	LEFT JOIN LATERAL (
 		SELECT a.error ->> 'sqlstate' AS sqlstate, a.error ->> 'message' AS message
 		FROM (

@@ -55,13 +55,11 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 	WHERE m.condition = ANY (conditions)
 	UNION ALL
 	-- causes in queues that were dropped count in the totals only
-	SELECT 'new', q.name, k.kind, count(DISTINCT f.fingerprint)
-	FROM jobq_internal.failure_causes f
-	CROSS JOIN LATERAL unnest(f.kinds) k (kind)
-	LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
+	SELECT 'new', f.queue, k.kind, count(DISTINCT f.fingerprint)
+	FROM jobq_internal.failure_causes f, unnest(f.kinds) k (kind)
 	WHERE 'new' = ANY (conditions) AND f.first_seen > jobq_internal.clock() - interval '1 hour'
-	GROUP BY CUBE (q.name, k.kind)
-	HAVING q.name IS NOT NULL OR grouping(q.name) = 1
+	GROUP BY CUBE (f.queue, k.kind)
+	HAVING f.queue IS NOT NULL OR grouping(f.queue) = 1
 	UNION ALL
 	SELECT m.condition, w.queue, NULL, m.value
 	FROM (SELECT v.queue, max(v.seconds) AS oldest, max(v.seconds) FILTER (WHERE NOT v.attended) AS unattended

@@ -235,7 +235,7 @@ extern void lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key);
 extern void lanes_clear(JobqDatabase *db);
 extern void lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key);
 extern bool lane_is_only(JobqDatabase *db, const JobqLane *lane);
-extern void lane_set_flow(JobqDatabase *db, JobqLane *lane,
+extern bool lane_set_flow(JobqDatabase *db, JobqLane *lane,
 						  const JobqPush *push);
 
 /* src/ready/entry.c */

@@ -155,9 +155,10 @@ limiter_is_known(const JobqLane *lane, int source)
 /*
  * The lane gets a job: store the values that all jobs of a flow have in common.  Limits that
  * are not loaded yet block the lane.  A job without a limiter of the lane changes nothing,
- * because the process that pops the job writes it again.
+ * because the process that pops the job writes it again.  Returns true if the lane was placed
+ * again, with other needs than before.
  */
-void
+bool
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
 	bool		lacks_limiter = false;
@@ -177,14 +178,14 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 				 lane->needs[s].key != push->needs[s].key)
 			is_same = false;
 	if (is_same && lacks_limiter)
-		return;
+		return false;
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
 		lane->needs[s].cost = push->needs[s].cost;
 		is_known &= limiter_is_known(lane, s);
 	}
 	if (is_same && is_known)
-		return;
+		return false;
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
 		if (lane->needs[s].limiter != push->needs[s].limiter ||
 			lane->needs[s].key != push->needs[s].key)
@@ -203,6 +204,7 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 			jobq_limits_missed(db);
 		}
 	jobq_lane_place(db, lane);
+	return true;
 }
 
 /*

@@ -41,6 +41,18 @@ jobq_ready_clear(JobqDatabase *db)
 }
 
 /*
+ * Store the needs of this job in its lane.  The jobs in the lane may be free to start by these
+ * needs, while the needs of another job with the same flow have kept the lane waiting.
+ */
+static void
+set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push, TimestampTz now,
+		 JobqWakeList *wake)
+{
+	if (lane_set_flow(db, lane, push) && lane->count > 0)
+		(void) jobq_lane_wake(db, lane, now, wake);
+}
+
+/*
  * Hand over a job whose transaction has committed.  The caller releases the lock with
  * jobq_unlock(), which sends the wake-ups.
  */
@@ -65,7 +77,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 			lane_skip(db, lane, push->key);
 		return;
 	}
-	lane_set_flow(db, lane, push);
+	set_flow(db, lane, push, now, wake);
 	if (!lane->ranked)
 	{
 		jobq_lane_ask_rank(db, lane);
@@ -157,7 +169,7 @@ jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
 		wake->scheduler = true;
 		return;
 	}
-	lane_set_flow(db, lane, from);
+	set_flow(db, lane, from, now, wake);
 	jobq_lane_ask_rank(db, lane);
 	jobq_lane_look(db, lane, from->key, wake);
 	if (from->notify)
@@ -192,7 +204,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqScanned *scanned,
 		jobq_relay_mark(db, now, wake);
 	}
 	if (nrows > 0)
-		lane_set_flow(db, lane, &rows[0]);
+		set_flow(db, lane, &rows[0], now, wake);
 
 	/* where does the first row belong? */
 	if (nrows > 0)
@@ -219,7 +231,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqScanned *scanned,
 
 			if (quarantine != NULL)
 			{
-				lane_set_flow(db, quarantine, row);
+				set_flow(db, quarantine, row, now, wake);
 				result = entry_insert(db, quarantine, row);
 			}
 			if (at_end)
