@@ -26,8 +26,11 @@
 /* The server has refused a process not longer ago than this (microseconds). */
 #define REFUSED_TIME		(60 * USECS_PER_SEC)
 
-/* Other processes of the server: the launchers of jobq and of logical replication. */
-#define LAUNCHERS			2
+/*
+ * Other processes of the server: the launchers of jobq and of logical replication, the
+ * counter, and an errand.
+ */
+#define OTHER_PROCESSES		4
 
 static int	most_workers(void);
 static void dismiss_oldest(Demand *demand);
@@ -39,7 +42,7 @@ static void dismiss_oldest(Demand *demand);
 static int
 most_workers(void)
 {
-	int			most = max_worker_processes - max_parallel_workers - LAUNCHERS;
+	int			most = max_worker_processes - max_parallel_workers - OTHER_PROCESSES;
 	int			others = 0;
 
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
