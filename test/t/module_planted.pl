@@ -276,7 +276,7 @@ SKIP:
 	my $jobq = $node->config_data('--bindir') . '/jobq';
 	skip 'the program jobq was not built', 1 unless -x $jobq;
 	local @ENV{qw(PGHOST PGPORT PGDATABASE PGUSER)} = ($node->host, $node->port, 'app', 'root');
-	my %tried = map { $_ => 1 } qw(web);
+	my %tried = map { $_ => 1 } qw(web relay);
 
 	# Returns the output.  The exit status must match.
 	my $run = sub {
@@ -318,7 +318,7 @@ SKIP:
 		like($run->(0, qw(batches --state completed --before 99999), @$json), qr/completed|^id|^\[/, 'and batches');
 		like($run->(0, 'schedules', @$json), qr/plan/, 'and schedules');
 		$run->(0, $_, $later, @$json) foreach qw(explain history);
-		$run->(0, $_, @$json) foreach qw(queues kinds workers);
+		$run->(0, $_, @$json) foreach qw(queues kinds workers failures);
 		$run->(10, 'wait', $done, $dead, '--timeout', '1 min', @$json);
 		$run->(1, 'wait-queue', 'hands', '--timeout', '10ms', @$json);
 	}
