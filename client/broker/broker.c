@@ -175,6 +175,39 @@ broker_is_current(const Message *message)
 }
 
 /*
+ * Name the consumed queue and its virtual host, as an array literal.
+ */
+char *
+broker_name_of_source(void)
+{
+	const char *names[] = {shared.address.vhost, shared.options.source};
+
+	return array_of(2, names);
+}
+
+/*
+ * Return the number of messages in the consumed queue, counted after this time of
+ * seconds(); or -1: the thread now counts, and there is news when it has.  Messages
+ * already sent to a consumer do not count, and all those sent to this one have arrived.
+ */
+int64_t
+broker_count(double since)
+{
+	int64_t		count = -1;
+
+	pthread_mutex_lock(&shared.lock);
+	if (shared.counted_at < since)
+	{
+		shared.count_wanted = true;
+		pipe_signal(shared.wake_pipe[1]);
+	}
+	else if (shared.done.n == 0)
+		count = shared.count;
+	pthread_mutex_unlock(&shared.lock);
+	return count;
+}
+
+/*
  * Acknowledge a consumed message, or reject the message for good.
  */
 void

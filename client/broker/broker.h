@@ -28,6 +28,8 @@
 
 #include "link/link.h"
 
+#define LONGEST_NAME	255		/* bytes, in the protocol */
+
 typedef struct BrokerOptions
 {
 	const char *url;			/* may contain a password */
@@ -100,8 +102,14 @@ extern void broker_publish(Message *message);
 extern bool broker_take_back(Message *message, bool even_sent);
 extern Message *broker_next(void);
 extern bool broker_is_current(const Message *message);
+extern char *broker_name_of_source(void);
+extern int64_t broker_count(double since);
 extern void broker_settle(Message *message, bool accepted);
 extern bool broker_close(double timeout);
+
+/* client/broker/content.c */
+struct json_t;
+extern struct json_t *broker_headers(const char *text, char *why, size_t size);
 
 /* client/broker/list.c */
 extern void message_free(Message *message);

@@ -14,13 +14,15 @@
 #include "broker/inner.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PERSISTENT	2			/* delivery mode */
+#define PERSISTENT		2		/* delivery mode */
 
 static amqp_table_t table_of(json_t *object, amqp_pool_t *pool);
 static amqp_field_value_t field_of(json_t *json, amqp_pool_t *pool);
+static bool has_long_name(json_t *json);
 static json_t *json_of(const amqp_field_value_t *field);
 static json_t *json_of_table(const amqp_table_t *table);
 static char *text_of(amqp_bytes_t bytes);
@@ -90,20 +92,71 @@ field_of(json_t *json, amqp_pool_t *pool)
 }
 
 /*
+ * Return the headers of a job as JSON; NULL and the reason if a message cannot have them.
+ */
+json_t *
+broker_headers(const char *text, char *why, size_t size)
+{
+	json_error_t error;
+	json_t	   *headers;
+
+	if (text == NULL)
+		return json_object();
+	headers = json_loads(text, 0, &error);
+
+	/* an integer may be larger than 64 bits */
+	if (headers == NULL)
+		headers = json_loads(text, JSON_DECODE_INT_AS_REAL, &error);
+	if (headers == NULL)
+		snprintf(why, size, "its headers cannot be sent: %s", error.text);
+	else if (has_long_name(headers))
+	{
+		snprintf(why, size, "the name of a header is longer than %d bytes", LONGEST_NAME);
+		json_decref(headers);
+		headers = NULL;
+	}
+	return headers;
+}
+
+/*
+ * True if the name of a field is too long, at any depth.
+ */
+static bool
+has_long_name(json_t *json)
+{
+	const char *name;
+	json_t	   *value;
+	size_t		i;
+
+	/* one of the two loops is empty */
+	json_object_foreach(json, name, value)
+	{
+		if (strlen(name) > LONGEST_NAME || has_long_name(value))
+			return true;
+	}
+	json_array_foreach(json, i, value)
+	{
+		if (has_long_name(value))
+			return true;
+	}
+	return false;
+}
+
+/*
  * Publish the message.  Returns a status of the library.
  */
 int
 broker_send(amqp_connection_state_t conn, const Message *message)
 {
 	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG,.delivery_mode = PERSISTENT};
-	json_t	   *headers = message->headers != NULL ? json_loads(message->headers, 0, NULL) : NULL;
+	char		why[SAID_REASON];
+	json_t	   *headers = broker_headers(message->headers, why, sizeof(why));
 	amqp_bytes_t body = {message->length, message->body};
 	amqp_pool_t pool;
 	int			status;
 
-	/* an integer may be larger than 64 bits */
-	if (headers == NULL && message->headers != NULL)
-		headers = json_loads(message->headers, JSON_DECODE_INT_AS_REAL, NULL);
+	if (headers == NULL)
+		return AMQP_STATUS_INVALID_PARAMETER;
 	init_amqp_pool(&pool, 4096);
 #define SET(member, FLAG, value) \
 	(properties.member = (value), properties._flags |= AMQP_BASIC_##FLAG##_FLAG)
@@ -115,7 +168,7 @@ broker_send(amqp_connection_state_t conn, const Message *message)
 		SET(content_type, CONTENT_TYPE, amqp_cstring_bytes(message->content_type));
 	if (message->timestamp > 0)
 		SET(timestamp, TIMESTAMP, (uint64_t) message->timestamp);
-	if (json_is_object(headers))
+	if (json_object_size(headers) > 0)
 		SET(headers, HEADERS, table_of(headers, &pool));
 #undef SET
 	status = amqp_basic_publish(conn, CHANNEL, amqp_cstring_bytes(message->exchange), amqp_cstring_bytes(message->key),

@@ -45,6 +45,9 @@ typedef struct BrokerShared
 	List		done;
 	List		settled;
 	uint64_t	connection;		/* number of this connection */
+	bool		count_wanted;
+	int64_t		count;			/* messages in the consumed queue */
+	double		counted_at;
 	bool		closing;
 } BrokerShared;
 

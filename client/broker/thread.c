@@ -42,13 +42,15 @@ static bool serve(void);
 static Message *next_to_send(void);
 static bool send_some(void);
 static bool settle_some(void);
+static bool count_messages(void);
 static bool receive_all(void);
 static bool take_frame(const amqp_frame_t *frame);
 static void end_sent(Message *message, MessageOutcome outcome, const char *why);
 static void confirm(uint64_t tag, bool multiple, MessageOutcome outcome);
 static bool take_return(const amqp_basic_return_t *method);
 static bool take_delivery(const amqp_basic_deliver_t *method);
-static void channel_closed(const amqp_channel_close_t *close);
+static bool is_text(amqp_bytes_t bytes, const char *text);
+static void closed_by_broker(const amqp_method_t *method);
 
 static bool
 is_closing(void)
@@ -143,10 +145,16 @@ go_down(void)
 		for (Message *message = shared.sent.first, *next; message != NULL; message = next)
 		{
 			next = message->next;
-			if (message->owner != NULL)
-				list_append(&both, message);
-			else
+			if (message->owner == NULL)
+			{
 				message_free(message);
+				continue;
+			}
+
+			/* it may have been returned, and is sent again */
+			free(message->why);
+			message->why = NULL;
+			list_append(&both, message);
 		}
 		for (Message *message = shared.waiting.first, *next; message != NULL; message = next)
 		{
@@ -207,7 +215,7 @@ serve(void)
 		bool		ends = is_closing();
 
 		pipe_drain(shared.wake_pipe[0]);
-		if (!send_some() || !settle_some() || !receive_all())
+		if (!send_some() || !settle_some() || !count_messages() || !receive_all())
 			return false;
 		if (ends)
 			return true;
@@ -299,6 +307,47 @@ settle_some(void)
 }
 
 /*
+ * Count the messages in the consumed queue, if the main thread wants to know.
+ */
+static bool
+count_messages(void)
+{
+	double		now = seconds();
+	int64_t		count = 0;
+	bool		wanted;
+	char		why[SAID_REASON];
+
+	pthread_mutex_lock(&shared.lock);
+	wanted = shared.count_wanted;
+	pthread_mutex_unlock(&shared.lock);
+	if (!wanted)
+		return true;
+
+	/* the first answer can overtake a message; the second one comes after it */
+	for (int i = 0; i < 2; i++)
+	{
+		amqp_queue_declare_ok_t *answer = amqp_queue_declare(conn, CHANNEL, amqp_cstring_bytes(shared.options.source),
+															 1, 0, 0, 0, amqp_empty_table);
+
+		if (answer == NULL)
+		{
+			broker_explain(amqp_get_rpc_reply(conn), why, sizeof(why));
+			return fail(why);
+		}
+		count = answer->message_count;
+	}
+	if (!receive_all())
+		return false;
+	pthread_mutex_lock(&shared.lock);
+	shared.count_wanted = false;
+	shared.count = count;
+	shared.counted_at = now;
+	pipe_signal(shared.news_pipe[1]);
+	pthread_mutex_unlock(&shared.lock);
+	return true;
+}
+
+/*
  * Process everything that has arrived.
  */
 static bool
@@ -324,8 +373,6 @@ static bool
 take_frame(const amqp_frame_t *frame)
 {
 	void	   *decoded = frame->payload.method.decoded;
-	amqp_rpc_reply_t reply = {.reply_type = AMQP_RESPONSE_SERVER_EXCEPTION};
-	char		why[SAID_REASON];
 
 	if (frame->frame_type != AMQP_FRAME_METHOD)
 		return true;
@@ -361,12 +408,9 @@ take_frame(const amqp_frame_t *frame)
 			pthread_mutex_unlock(&shared.lock);
 			return true;
 		case AMQP_CHANNEL_CLOSE_METHOD:
-			channel_closed(decoded);
-			return false;
 		case AMQP_CONNECTION_CLOSE_METHOD:
-			reply.reply = frame->payload.method;
-			broker_explain(reply, why, sizeof(why));
-			return fail(why);
+			closed_by_broker(&frame->payload.method);
+			return false;
 		default:
 			return true;
 	}
@@ -418,6 +462,7 @@ take_return(const amqp_basic_return_t *method)
 {
 	char		why[SAID_REASON];
 	amqp_message_t content;
+	amqp_basic_return_t returned = *method;
 	amqp_rpc_reply_t reply;
 
 	snprintf(why, sizeof(why), "%.*s (%d)", (int) method->reply_text.len, (char *) method->reply_text.bytes, method->reply_code);
@@ -430,8 +475,8 @@ take_return(const amqp_basic_return_t *method)
 	pthread_mutex_lock(&shared.lock);
 	for (Message *message = shared.sent.first; message != NULL; message = message->next)
 		if (message->why == NULL && message->id != NULL &&
-			strlen(message->id) == content.properties.message_id.len &&
-			memcmp(message->id, content.properties.message_id.bytes, content.properties.message_id.len) == 0)
+			is_text(content.properties.message_id, message->id) &&
+			is_text(returned.exchange, message->exchange) && is_text(returned.routing_key, message->key))
 		{
 			message->outcome = MESSAGE_RETURNED;
 			message->why = copy_text(why);
@@ -440,6 +485,12 @@ take_return(const amqp_basic_return_t *method)
 	pthread_mutex_unlock(&shared.lock);
 	amqp_destroy_message(&content);
 	return true;
+}
+
+static bool
+is_text(amqp_bytes_t bytes, const char *text)
+{
+	return strlen(text) == bytes.len && memcmp(text, bytes.bytes, bytes.len) == 0;
 }
 
 static bool
@@ -467,29 +518,39 @@ take_delivery(const amqp_basic_deliver_t *method)
 }
 
 /*
- * The broker has closed the channel because of an error.  If a single message was sent,
- * this message is the reason.  Otherwise the messages are published one at a time.
+ * The broker has closed the channel, or the connection.  If this is because of a message,
+ * and a single message was sent, this message is the reason.  Otherwise the messages are
+ * published one at a time.
  */
 static void
-channel_closed(const amqp_channel_close_t *close)
+closed_by_broker(const amqp_method_t *method)
 {
 	amqp_channel_close_ok_t answer = {0};
-	amqp_rpc_reply_t reply = {
-		.reply_type = AMQP_RESPONSE_SERVER_EXCEPTION,.reply = {AMQP_CHANNEL_CLOSE_METHOD, (void *) close}
-	};
+	amqp_rpc_reply_t reply = {.reply_type = AMQP_RESPONSE_SERVER_EXCEPTION,.reply = *method};
+	bool		of_message = method->id == AMQP_CHANNEL_CLOSE_METHOD;
 	char		why[SAID_REASON];
 
 	broker_explain(reply, why, sizeof(why));
-	(void) amqp_send_method(conn, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD, &answer);
-	pthread_mutex_lock(&shared.lock);
-	refused = shared.sent.n > 0;
-	if (shared.sent.n == 1)
-	{
-		end_sent(shared.sent.first, MESSAGE_FAULTY, why);
-		careful -= careful > 0;
-	}
+	if (of_message)
+		(void) amqp_send_method(conn, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD, &answer);
 	else
-		careful = shared.sent.n;
+	{
+		int			code = ((amqp_connection_close_t *) method->decoded)->reply_code;
+
+		of_message = code == AMQP_FRAME_ERROR || code == AMQP_SYNTAX_ERROR || code == AMQP_INTERNAL_ERROR;
+	}
+	pthread_mutex_lock(&shared.lock);
+	if (of_message)
+	{
+		refused = shared.sent.n > 0;
+		if (shared.sent.n == 1)
+		{
+			end_sent(shared.sent.first, MESSAGE_FAULTY, why);
+			careful -= careful > 0;
+		}
+		else
+			careful = shared.sent.n;
+	}
 	pthread_mutex_unlock(&shared.lock);
 	(void) fail(why);
 }

@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LONGEST_NAME	255		/* bytes, in the protocol */
 #define CLOSE_TIME		2.0		/* seconds to close the connection */
 
 static BrokerState broker;
@@ -33,9 +32,9 @@ static double stop_at = INFINITY;	/* after a signal: no longer wait for
 
 static void identify_database(void);
 static bool add_field(PQExpBuffer sql, const PublishField *field, int parameter, const char **value);
-static const char *wrong_with(const Job *job);
+static const char *wrong_with(const Job *job, json_t **headers);
 static bool is_json(const char *content_type);
-static void set_body(Message *message, const Job *job);
+static void set_body(Message *message, const Job *job, json_t *headers);
 static void settle(const Message *message);
 
 /*
@@ -138,11 +137,13 @@ publish_ready(void)
 }
 
 /*
- * Return why the job cannot be a message, or NULL.
+ * Return why the job cannot be a message, or NULL and the headers.
  */
 static const char *
-wrong_with(const Job *job)
+wrong_with(const Job *job, json_t **headers)
 {
+	static char why[256];
+
 	if (job->exchange == NULL)
 		return "the job does not determine the exchange of its message";
 	if (job->routing_key == NULL)
@@ -153,7 +154,8 @@ wrong_with(const Job *job)
 		return "the routing key of its message is longer than 255 bytes";
 	if (strlen(job->message_id) > LONGEST_NAME)
 		return "the id of its message is longer than 255 bytes";
-	return NULL;
+	*headers = broker_headers(job->headers, why, sizeof(why));
+	return *headers != NULL ? NULL : why;
 }
 
 static bool
@@ -168,9 +170,8 @@ is_json(const char *content_type)
  * Set content type and body: the payload as JSON, or a text that is not JSON.
  */
 static void
-set_body(Message *message, const Job *job)
+set_body(Message *message, const Job *job, json_t *headers)
 {
-	json_t	   *headers = job->headers != NULL ? json_loads(job->headers, 0, NULL) : NULL;
 	const char *type = json_string_value(json_object_get(headers, "content_type"));
 	json_t	   *payload = NULL;
 
@@ -184,7 +185,6 @@ set_body(Message *message, const Job *job)
 	message->body = copy_text(json_is_string(payload) ? json_string_value(payload) : job->payload);
 	message->length = strlen(message->body);
 	json_decref(payload);
-	json_decref(headers);
 }
 
 /*
@@ -195,6 +195,7 @@ publish_start(Job *job)
 {
 	Message    *message;
 	const char *wrong;
+	json_t	   *headers;
 	char		id[128];
 
 	job->began_at = seconds();
@@ -204,7 +205,7 @@ publish_start(Job *job)
 		snprintf(id, sizeof(id), "jobq:%s:%s", database, job->id);
 		job->message_id = copy_text(id);
 	}
-	wrong = wrong_with(job);
+	wrong = wrong_with(job, &headers);
 	if (wrong != NULL)
 	{
 		job_end(job, OUTCOME_REJECT, wrong);
@@ -219,7 +220,8 @@ publish_start(Job *job)
 		message->type = copy_text(job->kind);
 	message->headers = job->headers != NULL ? copy_text(job->headers) : NULL;
 	message->timestamp = job->enqueued_at;
-	set_body(message, job);
+	set_body(message, job, headers);
+	json_decref(headers);
 	job->sending = message;
 	job->state = JOB_RUNNING;
 	broker_publish(message);

@@ -44,7 +44,8 @@ $definitions}));
 		"listeners.ssl.default = $self->{tls_port}\n"
 		. join('', map { "ssl_options.$_\n" } "cacertfile = $dir/cert", "certfile = $dir/cert", "keyfile = $dir/key",
 			'verify = verify_none', 'fail_if_no_peer_cert = false'));
-	$self->{epmd} = $self->run('epmd', '-port', $self->{epmd_port}, '-address', '127.0.0.1');
+	# the broker would start an epmd of its own, which outlives the test
+	$self->start('epmd', 'epmd_port', 'epmd', '-port', $self->{epmd_port}, '-address', '127.0.0.1');
 	$self->start;
 	return $self;
 }
@@ -78,22 +79,30 @@ sub run
 	exec(@command) or POSIX::_exit(127);
 }
 
-# Start the broker, and wait until it listens.
+# Start a program, the broker by default, and wait until it listens at its port.
 sub start
 {
-	my ($self) = @_;
+	my ($self, $what, $port, @command) = @_;
 
-	$self->{server} = $self->run($program);
+	$what //= 'server';
+	$port //= 'port';
+	@command = ($program) unless @command;
+	$self->{$what} = $self->run(@command);
 	for (1 .. 20 * $PostgreSQL::Test::Utils::timeout_default)
 	{
-		return if $self->listens;
-		last if waitpid($self->{server}, POSIX::WNOHANG()) != 0;
+		return if $self->listens($port);
+		last if waitpid($self->{$what}, POSIX::WNOHANG()) != 0;
 		usleep(50_000);
 	}
-	die "the broker does not start:\n" . slurp_file("$self->{dir}/output");
+	die "$command[0] does not start:\n" . slurp_file("$self->{dir}/output");
 }
 
-sub listens { return defined IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $_[0]{port}); }
+sub listens
+{
+	my ($self, $port) = @_;
+
+	return defined IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{ $port // 'port' });
+}
 
 # Send a signal to all processes of the broker.
 sub signal
