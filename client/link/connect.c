@@ -262,6 +262,17 @@ array_of(int n, const char *const *values)
 }
 
 /*
+ * Return whether the error came from this source file of the server.
+ */
+bool
+error_is_of(const PGresult *result, const char *file)
+{
+	const char *source = PQresultErrorField(result, PG_DIAG_SOURCE_FILE);
+
+	return source != NULL && strcmp(source, file) == 0;
+}
+
+/*
  * True if the error with this SQLSTATE is temporary: lack of resources, a lock, a
  * read-only or stopping server, or jobq not running yet.
  */

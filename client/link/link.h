@@ -97,6 +97,7 @@ extern PGresult *query(PGconn *conn, const char *sql, int n,
 extern void say_result_error(const PGresult *result);
 extern void hear_notices(PGconn *conn);
 extern const char *sqlstate_of(const PGresult *result);
+extern bool error_is_of(const PGresult *result, const char *file);
 extern bool error_may_pass(const char *state);
 extern char *array_of(int n, const char *const *values);
 

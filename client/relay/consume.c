@@ -40,6 +40,7 @@
 
 #define UNKNOWN_KIND	"JQ001"
 #define RESERVED_KIND	"42939"
+#define NOT_PERMITTED	"42501"
 #define QUEUE_FULL		"JQ015"
 
 enum
@@ -54,7 +55,15 @@ static const char enqueue_sql[] =
 "pg_catalog.md5($7::pg_catalog.text OPERATOR(pg_catalog.||) ':' OPERATOR(pg_catalog.||) m.id)) END) "
 "FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.text[]), "
 "pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.text[]), "
-"pg_catalog.unnest($5::pg_catalog.text[])) AS m(kind, body, headers, id, how)";
+"pg_catalog.unnest($5::pg_catalog.text[])) AS m(kind, body, headers, id, how) "
+/* an acknowledged message is gone: no setting of the role weakens the commit */
+"WHERE (SELECT pg_catalog.set_config('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') "
+"OPERATOR(pg_catalog.=) 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)) IS NOT NULL";
+
+/* A row if the queue exists, or the first job creates it. */
+static const char queue_sql[] =
+"SELECT FROM jobq.queues AS q WHERE q.name OPERATOR(pg_catalog.=) $1::pg_catalog.text UNION ALL "
+"SELECT WHERE pg_catalog.current_setting('jobq.create_queues', true) OPERATOR(pg_catalog.=) 'consumer'";
 
 static ConsumeOptions consume;
 static Link server;
@@ -62,17 +71,25 @@ static Message *held;			/* not yet enqueued, oldest first */
 static Message *batch[MOST_AT_A_TIME];	/* in the statement in progress */
 static int	nbatch;
 static int	alone;				/* so many messages are enqueued alone */
+static char *unknown_kind;		/* the error of a message whose queue is
+								 * looked up; or NULL */
+static const char *ids_of;		/* virtual host and queue, for the uuids */
 static double pause_until;
 static double busy_at;			/* when a message was last seen */
 static bool hopeless;
 
 static bool is_text(const Message *message);
+static void check_queue(void);
 static void take_messages(void);
 static void reject(Message *message, const char *why);
 static void put_back(void);
 static void enqueue(void);
 static void take_result(const PGresult *result);
 static void take_error(const PGresult *result);
+static bool is_of_type(const PGresult *result);
+static void reject_single(const char *why);
+static void look_for_queue(const char *why);
+static void take_queue(const PGresult *result);
 static void sleep_until_news(int signals, double until);
 
 /*
@@ -87,6 +104,26 @@ is_text(const Message *message)
 		return consume.body == BODY_TEXT;
 	length = strcspn(message->content_type, "; ");
 	return length < 4 || strncmp(message->content_type + length - 4, "json", 4) != 0;
+}
+
+/*
+ * The queue of --queue must exist.  Otherwise a mistyped name would reject all messages.
+ */
+static void
+check_queue(void)
+{
+	PGconn	   *conn;
+	PGresult   *result;
+
+	if (consume.queue == NULL)
+		return;
+	conn = connect_now();
+	result = query(conn, queue_sql, 1, &consume.queue);
+	take_queue(result);
+	PQclear(result);
+	PQfinish(conn);
+	if (hopeless)
+		exit(EXIT_REFUSED);
 }
 
 /*
@@ -105,7 +142,8 @@ reject(Message *message, const char *why)
 }
 
 /*
- * Add the messages that have arrived.
+ * Add the messages that have arrived.  Drop messages that come again on another
+ * connection.
  */
 static void
 take_messages(void)
@@ -128,6 +166,13 @@ take_messages(void)
 			*last = message;
 			last = &message->next;
 		}
+	}
+	while (held != NULL && !broker_is_current(held))
+	{
+		message = held;
+		held = message->next;
+		message_free(message);
+		alone = 0;
 	}
 }
 
@@ -163,12 +208,6 @@ enqueue(void)
 		if (nbatch > 0 && (bytes += message->length) > MOST_BYTES)
 			break;
 		held = message->next;
-		if (!broker_is_current(message))
-		{
-			/* comes again */
-			message_free(message);
-			continue;
-		}
 		columns[COLUMN_KIND][nbatch] = consume.kind != NULL ? consume.kind : message->type;
 		columns[COLUMN_BODY][nbatch] = message->body;
 		columns[COLUMN_HEADERS][nbatch] = message->headers;
@@ -181,7 +220,7 @@ enqueue(void)
 	for (int i = 0; i < NCOLUMNS; i++)
 		values[i] = array_of(nbatch, columns[i]);
 	values[NCOLUMNS] = consume.queue;
-	values[NCOLUMNS + 1] = consume.broker.source;
+	values[NCOLUMNS + 1] = ids_of;
 	if (!link_send(&server, PATIENCE, enqueue_sql, NCOLUMNS + 2, values))
 		put_back();
 	for (int i = 0; i < NCOLUMNS; i++)
@@ -195,6 +234,11 @@ static void
 take_result(const PGresult *result)
 {
 	busy_at = seconds();
+	if (unknown_kind != NULL)
+	{
+		take_queue(result);
+		return;
+	}
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{
 		take_error(result);
@@ -224,23 +268,30 @@ take_error(const PGresult *result)
 {
 	const char *state = sqlstate_of(result);
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-	bool		of_kind = strcmp(state, UNKNOWN_KIND) == 0 || strcmp(state, RESERVED_KIND) == 0;
-	bool		of_setup = of_kind || strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0;
-	bool		of_message = strncmp(state, "22", 2) == 0 || strncmp(state, "54", 2) == 0 ||
-		(of_kind && consume.kind == NULL);
+	bool		of_type = is_of_type(result);
+	bool		may_pass;
+	bool		full = strcmp(state, QUEUE_FULL) == 0;
+	bool		of_message = of_type || strncmp(state, "22", 2) == 0 || strncmp(state, "54", 2) == 0;
+	bool		of_setup = strcmp(state, UNKNOWN_KIND) == 0 || strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0;
 
 	if (message == NULL)
 		message = PQresultErrorMessage(result);
-	if (error_may_pass(state) || strcmp(state, QUEUE_FULL) == 0 || (nbatch == 1 && !of_message && !of_setup))
+
+	/* a full queue of NOTIFY has the SQLSTATE of a message that is too large */
+	may_pass = strncmp(state, "54", 2) == 0 ? error_is_of(result, "async.c") : error_may_pass(state);
+	if (may_pass || (nbatch == 1 && (full || (!of_message && !of_setup))))
 	{
-		if (trouble_is_news(message))
-			say("could not enqueue messages: %s", message);
+		char	   *said = harmless_text(message, MOST_SAID);
+
+		if (trouble_is_news(said))
+			say("could not enqueue messages: %s", said);
+		free(said);
 		put_back();
 		pause_until = seconds() + RETRY_PAUSE;
 	}
 	else if (nbatch > 1)
 	{
-		/* a single message is at fault */
+		/* a single message is at fault, or the queue has room for a part */
 		alone = nbatch;
 		put_back();
 	}
@@ -251,13 +302,81 @@ take_error(const PGresult *result)
 		put_back();
 		hopeless = true;
 	}
+	else if (strcmp(state, UNKNOWN_KIND) == 0 && consume.queue != NULL)
+		look_for_queue(message);
 	else
+		reject_single(message);
+}
+
+/*
+ * True if the error is because of the type of the message, which is the kind of its job.
+ */
+static bool
+is_of_type(const PGresult *result)
+{
+	const char *state = sqlstate_of(result);
+
+	if (consume.kind != NULL)
+		return false;
+	if (strcmp(state, UNKNOWN_KIND) == 0 || strcmp(state, RESERVED_KIND) == 0)
+		return true;
+
+	/* the queue is of the type too; not so a privilege for jobq itself */
+	return consume.queue == NULL && strcmp(state, NOT_PERMITTED) == 0 && !error_is_of(result, "aclchk.c");
+}
+
+/*
+ * The message enqueued alone cannot become a job.
+ */
+static void
+reject_single(const char *why)
+{
+	reject(batch[0], why);
+	nbatch = 0;
+	if (alone > 0)
+		alone--;
+}
+
+/*
+ * No handler is registered for the type of a message.  This is the fault of the message,
+ * unless the queue was dropped.
+ */
+static void
+look_for_queue(const char *why)
+{
+	if (link_send(&server, PATIENCE, queue_sql, 1, &consume.queue))
+		unknown_kind = copy_text(why);
+	else
+		put_back();
+}
+
+/*
+ * The server has answered whether the queue exists.
+ */
+static void
+take_queue(const PGresult *result)
+{
+	char	   *why = unknown_kind;
+
+	unknown_kind = NULL;
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{
-		reject(batch[0], message);
-		nbatch = 0;
-		if (alone > 0)
-			alone--;
+		put_back();
+		pause_until = seconds() + RETRY_PAUSE;
 	}
+	else if (PQntuples(result) == 0)
+	{
+		char	   *name = harmless_text(consume.queue, MOST_OF_ID);
+
+		error("queue \"%s\" does not exist", name);
+		hint("Create it with jobq.create_queue(), or grant a privilege for it to this role.");
+		free(name);
+		put_back();
+		hopeless = true;
+	}
+	else if (why != NULL)
+		reject_single(why);
+	free(why);
 }
 
 static void
@@ -270,7 +389,7 @@ sleep_until_news(int signals, double until)
 	until = fmin(until, link_due(&server));
 	if (pause_until > seconds())
 		until = fmin(until, pause_until);
-	if (consume.stop_when_empty)
+	if (consume.stop_when_empty && seconds() < busy_at + EMPTY_TIME)
 		until = fmin(until, busy_at + EMPTY_TIME);
 	if (link_events(&server, &polls[2].fd, &polls[2].events))
 		n++;
@@ -290,8 +409,10 @@ run_consume(const ConsumeOptions *options)
 
 	consume = *options;
 	srand48(getpid());
+	check_queue();
 	link_open(&server);
 	broker_open(&consume.broker);
+	ids_of = broker_name_of_source();
 	signals = work_signals();
 	busy_at = seconds();
 	for (;;)
@@ -301,14 +422,25 @@ run_consume(const ConsumeOptions *options)
 		BrokerState broker = broker_look();
 
 		if (lost)
+		{
+			free(unknown_kind);
+			unknown_kind = NULL;
 			put_back();
+		}
 		if (result != NULL)
 			take_result(result);
 		PQclear(result);
 		take_messages();
 		if (consume.stop_when_empty && broker == BROKER_UP && held == NULL && nbatch == 0 &&
 			seconds() >= busy_at + EMPTY_TIME)
-			break;
+		{
+			int64_t		left = broker_count(busy_at + EMPTY_TIME);
+
+			if (left == 0)
+				break;
+			if (left > 0)
+				busy_at = seconds();
+		}
 		if (work_stops > 0 && isinf(stop_at))
 			stop_at = seconds() + STOP_TIME;
 		if (work_stops == 0)

@@ -46,7 +46,8 @@ sub start_relay
 	return $relays[-1];
 }
 
-# A relay would go on without its servers.
+# A relay would go on without its servers, and the broker without the test.
+$SIG{TERM} = $SIG{INT} = sub { die "ended by a signal\n" };
 END { $_->{handle}->kill_kill foreach grep { $_->{handle}->pumpable } @relays; }
 
 # The options of a relay from the database, and to the database.
@@ -133,21 +134,25 @@ is(sql(q{SELECT DISTINCT headers - 'message_id' = '{"shop": {"id": 7, "tags": ["
 is(sql(q{SELECT bool_and(s.headers ->> 'message_id' ~ ('^jobq:\d+\.\d+:' || o.id || '$'))
 	FROM jobq.jobs o JOIN jobq.jobs s ON s.queue = 'received' AND s.payload = o.payload WHERE o.queue = 'outbox'}),
 	't', 'the id of a message contains the id of the job');
-cmp_ok(scalar(() = $lines =~ /\n/g), '<=', 12 * $kills, 'few lines are printed') or diag($lines);
+cmp_ok(scalar(() = $lines =~ /connect/g), '<=', 12 * $kills, 'few lines about connections are printed') or diag($lines);
 
 # Routing keys and exchanges from the job; messages that the broker cannot route, or refuses.
 sql(q{SELECT jobq.enqueue('good', '{"to": {"key": "bad"}}', queue => 'routes', headers => '{"message_id": "own"}');
 SELECT jobq.enqueue('text', '"no JSON"', queue => 'routes', headers => '{"key": "bad", "content_type": "text/plain"}');
 SELECT jobq.enqueue('lost', '{"to": {"key": "nowhere"}}', queue => 'routes');
 SELECT jobq.enqueue('none', '{}', queue => 'routes');
+SELECT jobq.enqueue('name', '{"to": {"key": "bad"}}', queue => 'routes', headers => jsonb_build_object('in', jsonb_build_array(jsonb_build_object(repeat('n', 256), 1))));
+SELECT jobq.enqueue('number', '{"to": {"key": "bad"}}', queue => 'routes', headers => '{"large": 1e400}');
 SELECT jobq.enqueue('refused', '{"to": {"key": "bad"}}', queue => 'routes', headers => '{"exchange": "missing"}');
 SELECT jobq.enqueue('good', '{"to": {"key": "bad"}}', queue => 'routes') FROM generate_series(1, 5)});
 my $said = relay_all(outward('routes', '--routing-key-by', 'payload $.to.key'));
 is(sql(q{SELECT string_agg(kind || ': ' || error, E'\n' ORDER BY kind) FROM jobq.dead_letters WHERE queue = 'routes'}),
 	qq(lost: no queue takes the message: NO_ROUTE (312), exchange "", routing key "nowhere"\n)
+	. qq(name: the name of a header is longer than 255 bytes\n)
 	. qq(none: the job does not determine the routing key of its message\n)
+	. qq(number: its headers cannot be sent: real number overflow\n)
 	. qq(text: the job does not determine the routing key of its message),
-	'a message without a route is a dead letter');
+	'a job that cannot be a message, or has no route, is a dead letter');
 sql(q{SELECT jobq.edit(id, payload => '"no JSON"'), jobq.retry(id) FROM jobq.dead_letters WHERE kind = 'text'});
 relay_all(outward('routes', '--routing-key-by', 'header key'));
 sql(q{SELECT jobq.enqueue('refused', queue => 'held', headers => '{"exchange": "missing"}');
@@ -169,6 +174,43 @@ is(sql(q{SELECT string_agg(kind || ' ' || payload, ',' ORDER BY id) FROM jobq.jo
 is(sql(q{SELECT headers ->> 'message_id' FROM jobq.jobs WHERE queue = 'rejected' AND headers ->> 'message_id' NOT LIKE 'jobq:%'}),
 	'own', 'a job can have a message id of its own');
 
+# Without --kind, a message can be at fault by its type; a message that is too large is.
+sql(q{CREATE FUNCTION nothing(jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT jobq.create_queue(q) FROM unnest('{works,gone}'::text[]) AS q;
+SELECT jobq.register('fine', 'nothing(jsonb)');
+SELECT jobq.enqueue(CASE i WHEN 2 THEN 'strange' ELSE 'fine' END, to_jsonb(repeat('x', CASE i WHEN 1 THEN 5000 ELSE i END)), queue => 'outbox')
+FROM generate_series(1, 3) AS i});
+relay_all(outward('outbox', '--routing-key', 'orders'));
+{
+	local $ENV{PGOPTIONS} = '-c jobq.max_payload=2kB';
+	$said = relay_all('--from', $broker->url('jobq'), '--source', 'orders', '--queue', 'works');
+}
+like($said, qr/is rejected: payload(?: and headers)? of \d+ bytes are larger than the allowed 2 kB/, 'a message that is too large is rejected');
+like($said, qr/is rejected: no handler is registered for kind "strange"/, 'so is a message of an unknown type');
+is(sql(q{SELECT string_agg(payload::text, ',') FROM jobq.jobs WHERE queue = 'works'}), '"xxx"', 'the next message is enqueued');
+
+# A queue that does not exist rejects no message.
+my $dropped = start_relay('--from', $broker->url('jobq'), '--source', 'orders', '--queue', 'gone');
+wait_for($node, 'the relay is connected', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq'});
+sql(q{SELECT jobq.drop_queue('gone');
+SELECT jobq.enqueue('strange', to_jsonb(i), queue => 'outbox') FROM generate_series(1, 10) AS i});
+relay_all(outward('outbox', '--routing-key', 'orders'));
+is(finish($dropped) >> 8, 1, 'a relay ends if its queue was dropped');
+like($dropped->{err}, qr/queue "gone" does not exist/, 'and tells it');
+my $run = start_relay('--from', $broker->url('jobq'), '--source', 'orders', '--queue', 'wroks', '--stop-when-empty');
+is(finish($run) >> 8, 1, 'a relay does not begin with a queue that does not exist');
+unlike($dropped->{err} . $run->{err}, qr/rejected/, 'and no message is rejected');
+
+# A full queue takes the messages for which it has room.
+sql(q{SELECT jobq.create_queue('short', mode => 'consumer', max_length => 3)});
+$run = start_relay(inward('orders', 'short'));
+says($run, qr/could not enqueue messages: queue "short" is full/, 'a full queue is told');
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'short' AND state = 'ready'}), 3, 'it takes the messages for which it has room');
+sql(q{SELECT jobq.alter_queue('short', max_length => 0)});
+wait_for($node, 'the other messages follow', q{SELECT count(DISTINCT payload) = 10 FROM jobq.jobs WHERE queue = 'short'});
+kill('TERM', pid_of($run));
+is(finish($run), 0, 'the relay ends');
+
 # A queue of the broker is full: the jobs wait, and no attempt is charged.
 sql(q{SELECT jobq.enqueue('small', jsonb_build_object('i', i), queue => 'outbox') FROM generate_series(1, 3) AS i});
 $said = relay_all(outward('outbox', '--retry-delay', '1h'));
@@ -178,7 +220,7 @@ is(sql(q{SELECT string_agg(DISTINCT state || attempt, ',') FROM jobq.jobs WHERE 
 # TLS: the certificate of the broker is verified, and its name.
 sql(q{SELECT jobq.enqueue('safe', queue => 'held')});
 my @safe = ('--queue', 'held', '--routing-key', 'orders');
-my $run = start_relay('--to', $broker->tls_url('localhost'), @safe);
+$run = start_relay('--to', $broker->tls_url('localhost'), @safe);
 is(finish($run) >> 8, 3, 'an unknown certificate is refused');
 $run = start_relay('--to', $broker->tls_url('127.0.0.1'), @safe, '--ca', $broker->certificate);
 is(finish($run) >> 8, 3, 'a certificate with another name is refused');
