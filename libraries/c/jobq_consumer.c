@@ -110,7 +110,7 @@ static JobqHeld *jobs;			/* in order of arrival */
 static int	count[3];			/* by state */
 static int	nrefused;
 static bool stopping;
-static double give_up_at;		/* then jobs that run are given back */
+static double give_up_at;		/* then the consumer gives running jobs back */
 static int	nrunners;			/* threads for handlers */
 static int	nstuck;				/* of these, threads in handlers of jobs given up */
 static bool taken;				/* no more jobs are reserved */

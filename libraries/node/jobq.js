@@ -35,12 +35,12 @@ const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of
 const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
 const LOST = /^($|08|57P)/;				// the connection is
 const TOO_DEEP = '54001';				// to be read as JSON
-const NO_ROOM = '54000';				// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
-const NO_JSONB = 32000000;				// characters of a text; a shorter one has room there
+const NO_ROOM = '54000';				// no room in the queue of NOTIFY at the commit, or for a text in a jsonb value
+const NO_JSONB = 32000000;				// characters of a text; a shorter text always has room in jsonb
 // temporary errors: lack of resources, a lock, a server that is read-only or stops, jobq not
 // running yet
 const PASSING = /^($|08|25|40|53|55|57|58|JQ002|54000)/;
-const MOST_REFUSED = 20;				// jobs whose end the server refuses, without less of others being taken
+const MOST_REFUSED = 20;				// refused ends of jobs up to which the consumer takes as many jobs as before
 const SHORTEST_WAIT = 0.1;
 const LATE = 1;							// seconds after which an answer shows that connections are scarce
 const MOST_AT_A_TIME = 100;				// jobs in a statement
@@ -67,7 +67,7 @@ const TELL = {
 	reject: 'SELECT jobq.reject(j.id, j.token, j.text)' + OF_EACH,
 	release: 'SELECT jobq.release(j.id, j.token, j.time)' + OF_EACH,
 };
-const MEANWHILE = ['extend', 'log', 'progress'];	// what is told of a job that runs
+const MEANWHILE = ['extend', 'log', 'progress'];	// reports about a running job
 
 // Options are passed by name in one object, so the server checks them, and knows all.
 const ENQUEUE = 'SELECT jobq.enqueue($1::text, $2::jsonb, options => $3::jsonb) AS id';
@@ -565,7 +565,7 @@ class Consumer {
 			for (const job of [...this.held, ...this.running, ...this.ended])
 				if (now() >= job._.until) this.lose(job);
 			if (now() >= this.giveUpAt) this.giveUp();
-			this.begin();	// what is lost keeps no other from that
+			this.begin();	// lost jobs do not prevent other jobs from beginning
 			// Extend leases also after the end of a job, until the outcome is reported.  Not for
 			// refused jobs, which would be held forever, and not during shutdown.
 			const holding = [...this.held, ...this.running, ...this.stopping ? [] : this.ended]

@@ -37,13 +37,13 @@ const TOO_MANY = '53400';					// the role's share is used up, but for who extend
 const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
 const TOO_DEEP = '54001';					// to be read as JSON
-const NO_ROOM = '54000';					// in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
-const NO_JSONB = 32000000;					// bytes of a text; a shorter one has room there
+const NO_ROOM = '54000';					// no room in the queue of NOTIFY at the commit, or for a text in a jsonb value
+const NO_JSONB = 32000000;					// bytes of a text; a shorter text always has room in jsonb
 // temporary errors: lack of resources, a lock, a server that is read-only or stops, jobq not
 // running yet
 const PASSING = '/^(08|25|40|53|55|57|58|HY|JQ002|' . NO_ROOM . ')/';
 const DISCONNECTED = '/^(08|57|HY)/';
-const MOST_REFUSED = 20;					// jobs whose end the server refuses, without others being kept waiting
+const MOST_REFUSED = 20;					// refused ends of jobs up to which other jobs do not wait
 const SHORTEST_WAIT = 0.1;
 const LATE = 1.0;							// seconds after which an answer shows that connections are scarce
 const TOGETHER = 0.1;						// seconds in which what has ended is told together
@@ -368,7 +368,7 @@ class Consumer
 		$this->adapt($late, !$rows);
 		foreach ($rows as $row) {
 			if ($before = $this->ended[$row->id] ?? null)
-				$this->lose($before);	// it was refused, and its lease is over
+				$this->lose($before);	// the end of the job was refused, and the lease is over
 			// a delayed answer says nothing about the rest of the lease
 			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, self::read($row->payload),
 				self::read($row->headers ?? 'null'), $row->attempt, $row->max_attempts, $row->tenant,
@@ -552,7 +552,7 @@ class Consumer
 				$job->outcome = ['release', null, 0];
 				unset($this->held[$job->id]);
 				$this->ended[$job->id] = $job;
-				$this->jobTime = INF;	// one at a time is taken until one has ended
+				$this->jobTime = INF;	// the consumer takes one job at a time until a job has ended
 			}
 	}
 
