@@ -3,13 +3,13 @@
  * seen.c
  *	  Count a table with one snapshot while other transactions commit.
  *
- * After its commit, a transaction adds its notes to the number.  The count must neither lose
- * the notes nor add them twice.  Therefore the transactions in progress for the snapshot are
- * stored.  A transaction that the snapshot has seen as committed does not add its notes,
- * because the counted rows include its changes.
+ * A transaction adds its notes to the number after the commit.  The count must neither lose
+ * notes nor add notes twice.  Therefore the transactions in progress for the snapshot are
+ * stored.  If the snapshot has seen a transaction as committed, the counted rows include the
+ * changes, and the transaction does not add its notes.
  *
- * The snapshot is taken under the lock under which notes are added.  A transaction that adds
- * its notes later can therefore find out whether the snapshot has seen its commit.
+ * The snapshot is taken under the lock that is held when notes are added.  A transaction can
+ * therefore find out, when adding notes later, whether the snapshot has seen the commit.
  *
  * src/commit/seen.c
  *

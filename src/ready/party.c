@@ -222,7 +222,7 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Return the scope of the key that a job of this queue has at one of its limiters.
+ * Return the scope of the keys at the limiter of this source, for jobs of this queue.
  */
 int32
 jobq_scope_of(int32 queue_id, const JobqNeed *needs, int source)
@@ -231,7 +231,7 @@ jobq_scope_of(int32 queue_id, const JobqNeed *needs, int source)
 }
 
 /*
- * Set what the lane's jobs need from one of their limiters.  The lane is in no heap.
+ * Set the need of the lane's jobs at the limiter of this source.  The lane is in no heap.
  */
 void
 lane_set_need(JobqDatabase *db, JobqLane *lane, int source, JobqNeed need)

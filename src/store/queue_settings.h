@@ -50,7 +50,7 @@ QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "the weight of the queue among
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many jobs of the queue run at the same time; 0 (null in the view): no limit")
 QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many jobs of the queue start in a period, for example 100 per minute burst 20, or 5 per second by group; none (null in the view): no limit")
 QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "after how many failures the queue rests, for example 10 failures in 5 minutes, or by group; none (null in the view): never")
-QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq_internal.limiter", LIMITER, "", "a limiter from create_limiter(), in addition to the limits of the queue, for kinds without limits; none (null in the view): no limiter")
+QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq_internal.limiter", LIMITER, "", "a limiter from create_limiter(), in addition to the limits of the queue and the kind; none (null in the view): no limiter")
 QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of a group run at the same time; 0: no limit")
 QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "the other jobs of a group while a job of the group waits for the next attempt: wait, continue")
 QUEUE_SETTING(group_patience, GROUP_PATIENCE, interval, "", DURATION, "", "how long a group waits for a job between attempts, counted from the first such wait; 0 (null in the view): until the job has ended")
