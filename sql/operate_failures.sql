@@ -95,6 +95,18 @@ SELECT value >= 1 AS fresh FROM jobq.monitors WHERE name = 'fresh';
 SELECT test.until('EXISTS (SELECT FROM jobq.monitors WHERE name = ''fresh causes'' AND since IS NOT NULL)');
 SELECT unnest(regexp_split_to_array(jobq.metrics(), E'\n')) AS metric INTO TEMP metric;
 SELECT metric FROM metric WHERE metric LIKE 'jobq_monitor%fresh causes%' ORDER BY metric;
+-- a cause in a queue that was dropped counts in the total, and the monitor stays one row
+CREATE FUNCTION test.second(p jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF job.attempt = 1 THEN RAISE EXCEPTION 'the second attempt works'; END IF;
+END
+$$;
+SELECT jobq.create_queue('gone'), jobq.register('second', 'test.second(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('second', queue => 'gone') AS second \gset
+SELECT state, attempt FROM jobq.wait(:second, '5 min');
+SELECT jobq.drop_queue('gone'), jobq.unregister('second');
+DROP FUNCTION test.second;
+SELECT count(*) AS monitors FROM jobq.monitors WHERE name = 'fresh';
 SELECT jobq.drop_monitor(name) FROM jobq.monitors WHERE condition = 'new' \g /dev/null
 
 SELECT jobq.retry_many(fingerprint => :fingerprint, queue => 'elsewhere'), jobq.retry_many(fingerprint => :fingerprint);
