@@ -5,7 +5,7 @@
 SELECT jobq.create_queue('paced', mode => 'consumer', rate => '1 per hour');
 SELECT jobq.enqueue('parcel', '"late"', 'paced', expires_at => jobq_internal.clock() + '1 min') AS late, jobq.enqueue('parcel', '"moved"', 'paced') AS moved \gset
 SELECT jobq.test_clock('2 min') \g /dev/null
-SELECT jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('paced', limiter => 'carriers');
+SELECT jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('paced', limiters => '{carriers}');
 CALL test.settle();
 -- after a rollback, the jobs are found again
 BEGIN;
@@ -45,7 +45,7 @@ BEGIN
 	ELSIF what = 'expired' THEN
 		PERFORM jobq.test_clock('2 min');
 	ELSE
-		PERFORM jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('crowd', limiter => 'carriers');
+		PERFORM jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('crowd', limiters => '{carriers}');
 	END IF;
 	COMMIT;
 	CALL test.settle();

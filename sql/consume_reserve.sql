@@ -107,10 +107,10 @@ SELECT state FROM jobq.wait(:answer);
 SELECT jobq.unregister('answer');
 -- nor does a rewritten row delay the call
 SELECT test.post('"anew"');
-SELECT jobq.alter_queue('letters', fair_by => 'tenant');
+SELECT jobq.alter_queue('letters', tenant => 'header tenant', fair => 'jobs');
 CALL test.next();
 RESET statement_timeout;
-SELECT jobq.alter_queue('letters', fair_by => 'none');
+SELECT jobq.alter_queue('letters', tenant => 'none', fair => 'off');
 SELECT test.say('ack', '"anew"');
 
 -- delay: not before its time, and then at once

@@ -66,14 +66,14 @@ SELECT id, token FROM jobq.reserve_job(:hers) \gset held_
 SELECT pg_temp.had(:other) AS full, count(*) AS more FROM jobq.reserve('{desk}');
 SELECT jobq.ack(:held_id, :held_token);
 SELECT pg_temp.had(:other) AS free;
-SELECT jobq.alter_queue('desk', max_running => 0, tenant => 'header tenant', tenant_max_running => 1);
+SELECT jobq.create_limiter('desks', max_running => 1, by => 'tenant'), jobq.alter_queue('desk', max_running => 0, tenant => 'header tenant', limiters => '{desks}');
 SELECT pg_temp.post('x1', headers => '{"tenant": "x"}') AS x1, pg_temp.post('x2', headers => '{"tenant": "x"}') AS x2, pg_temp.post('y1', headers => '{"tenant": "y"}') AS y1 \gset
 SELECT test.until(format('pg_temp.had(%s) IS NOT NULL', :x2)) AS limits_are_known;
 SELECT id, token FROM jobq.reserve_job(:x2) \gset held_
 SELECT pg_temp.had(:x1) AS full, pg_temp.had(:y1) AS of_another;
 SELECT jobq.ack(:held_id, :held_token);
 SELECT pg_temp.had(:x1) AS free;
-SELECT jobq.alter_queue('desk', tenant => 'none', tenant_max_running => 0);
+SELECT jobq.alter_queue('desk', tenant => 'none', limiters => '{}'), jobq.drop_limiter('desks');
 
 -- a group keeps the order
 SELECT pg_temp.post('g1', 'g') AS g1, pg_temp.post('g2', 'g') AS g2, pg_temp.post('h1', 'h') AS h1 \gset

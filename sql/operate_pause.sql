@@ -66,9 +66,9 @@ SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent(2);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a kind with limits, in a queue with fair_by => 'tenant' and tenant limits
+-- a kind with limits, in a fair queue with a limiter by tenant
 SELECT jobq.register('letter', 'test.note(jsonb)', max_running => 1);
-SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'tenant', tenant_max_running => 1);
+SELECT jobq.create_limiter('branch', max_running => 1, by => 'tenant'), jobq.alter_queue('first', tenant => 'header branch', fair => 'jobs', limiters => '{branch}');
 SELECT jobq.pause('first', kind => 'letter');
 TRUNCATE test.trace;
 SELECT test.send('{letter,parcel}', 'first', t) FROM unnest('{a,b,c}'::text[]) t;
@@ -91,7 +91,7 @@ SELECT kind, tenant, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY
 SELECT jobq.resume('first', 'a');
 SELECT test.sent(11);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
-SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none', tenant_max_running => 0);
+SELECT jobq.alter_queue('first', tenant => 'none', fair => 'off', limiters => '{}'), jobq.drop_limiter('branch');
 -- jobs that waited before their kind was paused, read together with other jobs of their tenant
 CREATE FUNCTION test.post(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(0.1); INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
 CREATE FUNCTION test.sent_of(kind text, n int) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -101,7 +101,7 @@ BEGIN
 END
 $$;
 SELECT jobq.register('letter', 'test.post(jsonb)'), jobq.register('parcel', 'test.post(jsonb)');
-SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'tenant');
+SELECT jobq.alter_queue('first', tenant => 'header branch', fair => 'jobs');
 TRUNCATE test.trace;
 SELECT count(jobq.enqueue(kind, to_jsonb(kind || ' ' || n), 'first', delay => '1 min', headers => '{"branch": "a"}')) FROM unnest('{1,2,20}'::int[]) m, generate_series(1, m) n, unnest(ARRAY[CASE m WHEN 20 THEN 'parcel' ELSE 'letter' END]) kind;
 SELECT jobq.pause('first', kind => 'letter');
@@ -112,8 +112,8 @@ SELECT jobq.resume('first', kind => 'letter');
 SELECT test.sent_of('letter', 3);
 SELECT jobq.test_clock('0') \g /dev/null
 -- the same for a tenant, together with other jobs of a limiter
-SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'none'), jobq.create_limiter('post', max_running => 2);
-SELECT jobq.register('letter', 'test.post(jsonb)', limiter => 'post'), jobq.register('parcel', 'test.post(jsonb)', limiter => 'post');
+SELECT jobq.alter_queue('first', tenant => 'header branch', fair => 'off'), jobq.create_limiter('post', max_running => 2);
+SELECT jobq.register('letter', 'test.post(jsonb)', limiters => '{post}'), jobq.register('parcel', 'test.post(jsonb)', limiters => '{post}');
 TRUNCATE test.trace;
 SELECT count(jobq.enqueue('letter', '"letter of a"', 'first', delay => '1 min', headers => '{"branch": "a"}')) FROM generate_series(1, 3);
 SELECT count(jobq.enqueue('parcel', '"parcel of b"', 'first', delay => '1 min', headers => '{"branch": "b"}')) FROM generate_series(1, 20);

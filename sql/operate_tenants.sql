@@ -3,11 +3,11 @@
 SELECT e.* FROM unnest('{setting,"setting ",header,cookie,"schema public",roles,"","setting role","setting statement_timeout","setting nowhere"}'::text[]) WITH ORDINALITY u (tenant, n),
 	test.error(format('SELECT jobq.create_queue(''let'', tenant => %L)', tenant)) e ORDER BY n;
 SELECT * FROM test.error(format('SELECT jobq.create_queue(''let'', tenant => %L)', 'header ' || repeat('x', 64)));
-SELECT * FROM test.error($$SELECT jobq.create_queue('let', tenant => 'role', fair_by => 'role')$$);
-SELECT jobq.create_queue('let', tenant => 'role', fair_by => 'tenant');
-SELECT * FROM test.error($$SELECT jobq.alter_queue('let', fair_by => 'customer')$$);
-SELECT jobq.alter_queue('let', tenant => 'none');
-SELECT tenant, fair_by FROM jobq.queues WHERE name = 'let';
+SELECT * FROM test.error($$SELECT jobq.create_queue('let', fair => 'jobs')$$);
+SELECT jobq.create_queue('let', tenant => 'role', fair => 'jobs');
+SELECT * FROM test.error($$SELECT jobq.alter_queue('let', tenant => 'none')$$);
+SELECT jobq.alter_queue('let', tenant => 'none', fair => 'off');
+SELECT tenant, fair FROM jobq.queues WHERE name = 'let';
 SELECT jobq.drop_queue('let');
 
 -- sources of the tenant name
@@ -87,8 +87,8 @@ SELECT note FROM test.trace ORDER BY n OFFSET 5;
 SELECT queue, tenant, paused FROM jobq.tenants WHERE queue = 'first';
 SELECT jobq.resume('first', 'z');
 
--- in a queue with fair_by => 'tenant'
-SELECT jobq.alter_queue('first', fair_by => 'tenant');
+-- in a fair queue
+SELECT jobq.alter_queue('first', fair => 'jobs');
 SELECT jobq.pause('first'), jobq.pause('first', 'b');
 TRUNCATE test.trace;
 SELECT test.post_for('{a,a,a,b,c,c}');
@@ -97,7 +97,7 @@ SELECT test.until('(SELECT count(*) = 5 FROM test.trace)');
 SELECT left(note, 1) AS tenant, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
 SELECT jobq.resume('first', 'b');
 SELECT test.until('(SELECT count(*) = 6 FROM test.trace)');
-SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none');
+SELECT jobq.alter_queue('first', tenant => 'none', fair => 'off');
 
 -- in a consumer queue
 SELECT jobq.create_queue('let out', mode => 'consumer', tenant => 'header branch');

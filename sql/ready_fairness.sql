@@ -33,7 +33,7 @@ CREATE FUNCTION test.order(upto int DEFAULT 1000) RETURNS text LANGUAGE sql
 AS $$ SELECT string_agg(note, '' ORDER BY n) FROM (SELECT * FROM test.trace ORDER BY n LIMIT upto) t $$;
 
 SELECT jobq.pause('first'), jobq.resume('first');
-SELECT jobq.alter_queue('first', fair_by => 'tenant');
+SELECT jobq.alter_queue('first', tenant => 'header tenant', fair => 'jobs');
 -- a thousand jobs of one tenant do not delay three jobs of another
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 1000), test.add('b', '"b"', n => 3), test.add('c', '7', n => 2), test.add('-', NULL, n => 2);
@@ -62,13 +62,13 @@ SELECT test.order(2), test.order(6) ~ '^AA(ab|ba){2}$' AS turns;
 -- fairness is turned off and on while jobs wait: no job is lost
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 30), test.add('b', '"b"', n => 30);
-SELECT jobq.alter_queue('first', fair_by => 'none');
+SELECT jobq.alter_queue('first', tenant => 'none', fair => 'off');
 CALL test.go(60);
 SELECT count(*) FROM test.trace;
 -- and no tenant is hidden behind the waiting jobs: all rows are rewritten before the first job runs
 CALL test.halt();
 SELECT test.add('a', '"a"', n => 3000), test.add('b', '"b"', n => 30);
-SELECT jobq.alter_queue('first', fair_by => 'tenant');
+SELECT jobq.alter_queue('first', tenant => 'header tenant', fair => 'jobs');
 CALL test.go(3030);
 SELECT length(replace(test.order(20), 'b', '')) BETWEEN 7 AND 13 AS even, length(test.order(4000)) AS n;
 -- by processor time: a tenant with jobs ten times as expensive runs a tenth as many jobs
@@ -79,16 +79,16 @@ BEGIN
 END
 $$;
 SELECT jobq.register('burn', 'test.burn(jsonb, jobq.job_context)');
-SELECT * FROM test.error($$SELECT jobq.alter_queue('first', fair_cost => 'time')$$);
-SELECT jobq.alter_queue('first', fair_cost => 'cpu');
-SELECT fair_by, fair_cost FROM jobq.queues WHERE name = 'first';
+SELECT * FROM test.error($$SELECT jobq.alter_queue('first', fair => 'time')$$);
+SELECT jobq.alter_queue('first', fair => 'cpu');
+SELECT tenant, fair FROM jobq.queues WHERE name = 'first';
 CALL test.halt();
 SELECT count(jobq.enqueue('burn', to_jsonb(t), queue => 'first', headers => jsonb_build_object('tenant', t))) FROM unnest('{a,b}'::text[]) t, generate_series(1, 60);
 CALL test.go(120);
 SELECT a < 25 AS few_of_a FROM (SELECT count(*) FILTER (WHERE note = 'a') AS a FROM (SELECT note FROM test.trace ORDER BY n LIMIT 60) t) t;
 -- by number again: both tenants start equal
 CALL test.halt();
-SELECT jobq.alter_queue('first', fair_cost => 'jobs');
+SELECT jobq.alter_queue('first', fair => 'jobs');
 SELECT test.add('a', '"a"', n => 20), test.add('b', '"b"', n => 20);
 CALL test.go(40);
 SELECT length(replace(test.order(20), 'b', '')) BETWEEN 9 AND 11 AS even;
@@ -99,10 +99,10 @@ SELECT sum(test.add('x', to_jsonb('tenant ' || i))) FROM generate_series(1, 3000
 SELECT pg_advisory_unlock(1);
 SELECT test.until('(SELECT count(*) = 3000 FROM test.trace)');
 -- by role
-SELECT jobq.alter_queue('first', fair_by => 'role');
+SELECT jobq.alter_queue('first', tenant => 'role', fair => 'jobs');
 SELECT test.add('r', NULL);
 SELECT test.until('(SELECT count(*) = 3001 FROM test.trace)');
-SELECT jobq.alter_queue('first', fair_by => 'none');
+SELECT jobq.alter_queue('first', tenant => 'none', fair => 'off');
 
 -- strict order of queues in a pool, whatever their priorities
 CALL test.halt();

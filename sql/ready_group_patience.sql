@@ -1,4 +1,4 @@
--- Groups with group_patience: after this time, a stuck job no longer blocks its group, but keeps its queue position.
+-- Groups with group_on_failure 'wait' and a time: after this time, a stuck job no longer blocks its group, but keeps its queue position.
 
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 10h');
 -- Waits until a job has failed the given number of times, so that its group waits.
@@ -11,11 +11,11 @@ $$;
 CREATE FUNCTION test.order_of(g text) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(i::text, ' ' ORDER BY n) FROM test.step s WHERE s.g = order_of.g
 $$;
-SELECT jobq.create_queue('patient', group_patience => '1 hour'), jobq.create_queue('endless');
-SELECT name, group_patience FROM jobq.queues WHERE name IN ('patient', 'endless') ORDER BY name;
-SELECT (test.error(format('SELECT jobq.alter_queue(''patient'', group_patience => %L)', p))).* FROM unnest('{-1 hour,1000 years,soon}'::text[]) p;
+SELECT jobq.create_queue('patient', group_on_failure => 'wait 1 hour'), jobq.create_queue('endless');
+SELECT name, group_on_failure FROM jobq.queues WHERE name IN ('patient', 'endless') ORDER BY name;
+SELECT (test.error(format('SELECT jobq.alter_queue(''patient'', group_on_failure => %L)', 'wait ' || p))).* FROM unnest('{-1 hour,1000 years,soon}'::text[]) p;
 
--- the other jobs wait until group_patience has passed, and then run in order
+-- the other jobs wait until the time is over, and then run in order
 SELECT test.step('a', 1, 'patient', '{"fails": 2}') AS first, test.step('a', 2, 'patient') AS second, test.step('a', 3, 'patient') AS third \gset
 SELECT test.failed(:first);
 SELECT test.until('(SELECT parked = 2 AND waits_for IS NOT NULL FROM jobq.groups WHERE group_key = ''a'')');
@@ -105,25 +105,25 @@ SELECT state FROM jobq.wait(:second);
 SELECT jobq.cancel(:first);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- a new or shorter group_patience also applies to waiting groups, from the start of their wait
+-- a new or shorter time also applies to waiting groups, from the start of their wait
 SELECT test.step('f', 1, 'endless', '{"fails": 1}') AS first, test.step('f', 2, 'endless') AS second \gset
 SELECT test.failed(:first);
 SELECT jobq.test_clock('2 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
-SELECT jobq.alter_queue('endless', group_patience => '5 hours');
+SELECT jobq.alter_queue('endless', group_on_failure => 'wait 5 hours');
 SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_until > jobq_internal.clock())');
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
-SELECT jobq.alter_queue('endless', group_patience => '1 hour');
+SELECT jobq.alter_queue('endless', group_on_failure => 'wait 1 hour');
 SELECT state FROM jobq.wait(:second);
--- with a longer or no group_patience, the group waits again for a job that had timed out
-SELECT jobq.alter_queue('endless', group_patience => '0');
+-- with a longer time, or none, the group waits again for a job that had timed out
+SELECT jobq.alter_queue('endless', group_on_failure => 'wait');
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s AND waits_until IS NULL)', :first));
 SELECT test.step('f', 3, 'endless') AS third \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
-SELECT jobq.alter_queue('endless', group_patience => '3 hours');
+SELECT jobq.alter_queue('endless', group_on_failure => 'wait 3 hours');
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
 SELECT jobq.test_clock('181 min') \g /dev/null
@@ -132,12 +132,12 @@ SELECT state FROM jobq.wait(:third);
 SELECT jobq.test_clock('1 hour') \g /dev/null
 SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
 SELECT jobq.cancel(:first);
-SELECT jobq.alter_queue('endless', group_patience => '0');
+SELECT jobq.alter_queue('endless', group_on_failure => 'wait');
 SELECT jobq.test_clock('0') \g /dev/null
 
--- jobq.work() uses the group_patience of the queue
+-- jobq.work() uses the time of the queue
 SELECT test.step('g', 1, 'manual', '{"fails": 1}') AS first, test.step('g', 2, 'manual') AS second \gset
-SELECT jobq.alter_queue('manual', group_patience => '1 hour');
+SELECT jobq.alter_queue('manual', group_on_failure => 'wait 1 hour');
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, attempt FROM test.states(ARRAY[:first, :second]);
 SELECT jobq.test_clock('61 min') \g /dev/null
@@ -147,11 +147,11 @@ SELECT test.step('g', 3, 'manual') AS third \gset
 SELECT jobq.test_clock('11 hours') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT test.order_of('g');
-SELECT jobq.alter_queue('manual', group_patience => '0');
+SELECT jobq.alter_queue('manual', group_on_failure => 'wait');
 SELECT jobq.test_clock('0') \g /dev/null
 
 -- consumers: a waiting consumer receives the next job; a reserved job is not overtaken
-SELECT jobq.create_queue('stuck', mode => 'consumer', lease => 'memory', group_patience => '1 hour');
+SELECT jobq.create_queue('stuck', mode => 'consumer', lease => 'memory', group_on_failure => 'wait 1 hour');
 SELECT test.step('h', 1, 'stuck') AS first, test.step('h', 2, 'stuck') AS second, test.step('h', 3, 'stuck') AS third \gset
 SELECT id = :first AS expected, token FROM jobq.reserve('{stuck}', 5, '1 day', '1 min') \gset
 SELECT :'expected' AS first;
@@ -180,8 +180,8 @@ SELECT :'expected' AS first;
 SELECT jobq.ack(:first, :token);
 SELECT jobq.test_clock('0') \g /dev/null
 
--- in a group of the whole database, each job uses the group_patience of its queue
-SELECT jobq.create_queue('shared1', group_scope => 'database', group_patience => '1 hour'), jobq.create_queue('shared2', group_scope => 'database');
+-- in a group of the whole database, each job uses the time of its queue
+SELECT jobq.create_queue('shared1', group_scope => 'database', group_on_failure => 'wait 1 hour'), jobq.create_queue('shared2', group_scope => 'database');
 SELECT test.step('i', 1, 'shared1', '{"fails": 1}') AS first, test.step('i', 2, 'shared2', '{"fails": 1}') AS second, test.step('i', 3, 'shared1') AS third \gset
 SELECT test.failed(:first);
 SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE parked = 2 AND waits_for IS NOT NULL)');
@@ -194,7 +194,7 @@ SELECT jobq.test_clock('5 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
 SELECT regexp_replace(replace(detail, 'job ' || :'second', 'job second'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:third);
-SELECT jobq.alter_queue('shared2', group_patience => '2 hours');
+SELECT jobq.alter_queue('shared2', group_on_failure => 'wait 2 hours');
 SELECT state FROM jobq.wait(:third);
 SELECT jobq.test_clock('12 hours') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:first, :second]);

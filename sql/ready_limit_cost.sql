@@ -32,7 +32,7 @@ FROM unnest(ARRAY['', 'test.no_such', 'test.price(text)', 'test.price_text', 'te
 
 -- a job with cost 0 runs, although the limiter is full
 SELECT jobq.create_limiter('api', max_running => 1, cost => 'test.price');
-SELECT jobq.create_queue('calling', open => true), jobq.register('call', 'test.call(jsonb)', limiter => 'api');
+SELECT jobq.create_queue('calling', open => true), jobq.register('call', 'test.call(jsonb)', limiters => '{api}');
 CALL test.settle();
 SELECT limiter, max_running, by, cost FROM jobq.limits WHERE limiter = 'api';
 SELECT pg_advisory_lock(1), pg_advisory_lock(2);
@@ -74,7 +74,7 @@ BEGIN
 END
 $$;
 SELECT jobq.create_limiter('seeing', max_running => 1, cost => 'test.seen(jsonb)');
-SELECT jobq.create_queue('seen', open => true, mode => 'consumer', limiter => 'seeing', tenant => 'header t');
+SELECT jobq.create_queue('seen', open => true, mode => 'consumer', limiters => '{seeing}', tenant => 'header t');
 REVOKE ALL ON FUNCTION test.price(jsonb) FROM PUBLIC;
 SELECT jobq.grant_privilege('regress_jobq_alice');
 SET ROLE regress_jobq_alice;
@@ -131,7 +131,7 @@ BEGIN
 	RETURN 3;
 END
 $$;
-SELECT jobq.create_limiter('again', max_running => 5, cost => 'test.price_again(jsonb)'), jobq.register('again', 'test.note(jsonb)', limiter => 'again');
+SELECT jobq.create_limiter('again', max_running => 5, cost => 'test.price_again(jsonb)'), jobq.register('again', 'test.note(jsonb)', limiters => '{again}');
 SELECT jobq.enqueue('again', '{"a": 1}', 'calling', unique_key => 'k') AS id \gset
 SELECT jobq.edit(:id, payload => '{"again": "skip"}');
 SELECT id = :id AS same, payload, limit_cost FROM jobq.live_jobs WHERE kind = 'again';
@@ -175,7 +175,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT limit_cost FROM jobq.jobs WHERE id = :id;
 
 -- consumers reserve free jobs, too
-SELECT jobq.create_queue('taken', mode => 'consumer', limiter => 'api');
+SELECT jobq.create_queue('taken', mode => 'consumer', limiters => '{api}');
 SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'taken') FROM unnest('{1,1,0,0}'::int[]) p \g /dev/null
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload ->> 'price' ORDER BY id) AS prices
 FROM generate_series(1, 3) i, jobq.reserve('{taken}', 1 + 0 * i, wait => '5 min') \gset
@@ -189,7 +189,7 @@ SELECT :'price' AS price, jobq.ack(:id, :token) IS NOT NULL AS done;
 
 -- a rate: each job takes its cost in tokens, and the bucket may become negative
 SELECT jobq.create_limiter('rated', rate => '6 per hour burst 4', cost => 'test.price(jsonb)');
-SELECT jobq.create_queue('rated', mode => 'consumer', limiter => 'rated');
+SELECT jobq.create_queue('rated', mode => 'consumer', limiters => '{rated}');
 SELECT test.until($$ (SELECT tokens = 4 FROM jobq.limits WHERE limiter = 'rated') $$);
 SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'rated') FROM unnest('{3,0,5,1,0}'::int[]) p \g /dev/null
 -- tokens of an unused reservation are returned
@@ -211,7 +211,7 @@ SELECT jobq.test_clock('0') \g /dev/null
 
 -- the same for each key; a free job has no key
 SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 2', by => 'payload $.host', cost => 'test.price(jsonb)');
-SELECT jobq.register('call', 'test.call(jsonb)', limiter => 'keyed');
+SELECT jobq.register('call', 'test.call(jsonb)', limiters => '{keyed}');
 CALL test.settle();
 SELECT test.ask(4, host => 'a') AS a1, test.ask(1, host => 'a') AS a2, test.ask(0, host => 'a') AS avip, test.ask(1, host => 'b') AS b1, test.ask(1, host => 'b') AS b2, test.ask(1, host => 'b') AS b3 \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a1, :avip, :b1, :b2]);
@@ -228,7 +228,7 @@ SELECT jobq.test_clock('0') \g /dev/null
 
 -- an expensive job waits no longer for its turn than cheap jobs
 SELECT jobq.create_limiter('turns', rate => '1 per hour burst 3', cost => 'test.price(jsonb)');
-SELECT jobq.create_queue('turns', mode => 'consumer', limiter => 'turns');
+SELECT jobq.create_queue('turns', mode => 'consumer', limiters => '{turns}');
 SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'turns') FROM unnest('{1,1,100,1}'::int[]) p \g /dev/null
 CALL test.settle();
 SELECT payload ->> 'price' AS price FROM generate_series(1, 3) i, jobq.reserve('{turns}', 1 + 0 * i, wait => '5 min') ORDER BY id;
@@ -241,7 +241,7 @@ BEGIN
 	INSERT INTO test.trace (note) SELECT backend_type FROM pg_stat_activity WHERE pid = pg_backend_pid();
 	RETURN 3;
 END $$;
-SELECT jobq.create_limiter('told', max_running => 5, cost => 'test.price_told(jsonb)'), jobq.register('told', 'test.echo(jsonb)', limiter => 'told');
+SELECT jobq.create_limiter('told', max_running => 5, cost => 'test.price_told(jsonb)'), jobq.register('told', 'test.echo(jsonb)', limiters => '{told}');
 TRUNCATE test.trace;
 SELECT jobq.enqueue('told', '{"a": 1}', 'calling', delay => '1 h', unique_key => 't') AS told \gset
 SELECT jobq.create_batch(on_success => '{"kind": "told", "payload": {"b": 2}, "queue": "calling", "unique_key": "t", "uniqueness": {"on_conflict": "merge"}}') AS batch \gset

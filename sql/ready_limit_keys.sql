@@ -18,7 +18,7 @@ SELECT c, (test.error('SELECT jobq.create_limiter(''hosts'', ' || c || ')')).* F
 -- each host has one running job, regardless of waiting jobs for another host; jobs without a host share a key
 SELECT jobq.create_limiter('hosts', max_running => 1, by => 'payload $.server.host');
 SELECT (test.error('SELECT jobq.create_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
-SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts');
+SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{hosts}');
 SELECT pg_advisory_lock(1);
 CALL test.settle();
 SELECT test.fetch('a') AS a1, test.fetch('a') AS a2, test.fetch('b') AS b1, test.fetch('a') AS a3, test.fetch(NULL) AS n1, test.fetch(NULL) AS n2 \gset
@@ -73,7 +73,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state, count(*) FROM jobq.wait_many(:'many'::bigint[]) GROUP BY 1;
 
 -- consumers reserve one job of each key
-SELECT jobq.create_queue('fetched', mode => 'consumer', limiter => 'hosts');
+SELECT jobq.create_queue('fetched', mode => 'consumer', limiters => '{hosts}');
 SELECT jobq.enqueue('any', jsonb_build_object('server', jsonb_build_object('host', h)), 'fetched') FROM unnest('{a,a,b,true}'::text[]) h \g /dev/null
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload #>> '{server,host}' ORDER BY id) AS hosts
 FROM generate_series(1, 3) i, jobq.reserve('{fetched}', 1 + 0 * i, wait => '5 min') \gset
@@ -113,7 +113,7 @@ SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.re
 SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');
 -- and a key with hash 0
 SELECT jobq.create_limiter('l518655', max_running => 1, by => 'payload $.server.host');
-SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'l518655');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{l518655}');
 CALL test.settle();
 SELECT pg_advisory_lock(1);
 SELECT test.fetch('h1380') AS z1 \gset
@@ -123,11 +123,11 @@ CALL test.settle();
 SELECT state FROM jobq.status(:z2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:z1, :z2]);
-SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts'), jobq.drop_limiter('l518655');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{hosts}'), jobq.drop_limiter('l518655');
 
 -- a rate for each key
 SELECT jobq.create_limiter('calls', rate => '2 per hour burst 2', by => 'header client');
-SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'calls');
+SELECT jobq.register('note', 'test.note(jsonb)', limiters => '{calls}');
 CALL test.settle();
 SELECT array_agg(jobq.enqueue('note', '1', headers => jsonb_build_object('client', c))) AS ids FROM unnest(ARRAY[1, 1, 1, 2]) c \gset
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.wait_many(%L::bigint[], ''0'') w WHERE w.state = ''completed'')', :'ids'));
@@ -141,7 +141,7 @@ SELECT jobq.test_clock('0') \g /dev/null
 -- by tenant, across queues; by role
 SELECT jobq.create_limiter('of tenants', max_running => 1, by => 'tenant'), jobq.create_limiter('of roles', max_running => 1, by => 'role');
 SELECT jobq.create_queue('first of two', tenant => 'header t'), jobq.create_queue('second of two', tenant => 'header t');
-SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of tenants');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{of tenants}');
 SELECT pg_advisory_lock(1);
 CALL test.settle();
 SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x1, jobq.enqueue('fetch', '{"lock": 1}', 'second of two', headers => '{"t": "x"}') AS x2,
@@ -151,7 +151,7 @@ CALL test.settle();
 SELECT state FROM jobq.status(:x2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:x1, :x2, :y1]);
-SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of roles');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{of roles}');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('fetch', '{"lock": 1}') AS r1, jobq.enqueue('fetch', '{"lock": 1}') AS r2 \gset
 SELECT test.in_gate(:r1);
@@ -165,10 +165,10 @@ SELECT jobq.revoke_privilege('regress_jobq_bob');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:r1, :r2]);
 
--- limits of tenants and of keys together: a job needs room at both
+-- two limiters with keys, named by the kind and by the queue: a job needs room at both
 SELECT jobq.create_limiter('of offices', max_running => 1, by => 'payload $.office');
-SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of offices');
-SELECT jobq.alter_queue('first of two', tenant_max_running => 1);
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{of offices}');
+SELECT jobq.alter_queue('first of two', limiters => '{of tenants}');
 SELECT pg_advisory_lock(1);
 CALL test.settle();
 CREATE FUNCTION test.of_both(tenant text, office text) RETURNS bigint LANGUAGE sql AS $$
@@ -179,12 +179,22 @@ CALL test.settle();
 SELECT reason, detail, remedy FROM jobq.explain(:xb) ORDER BY detail COLLATE "C";
 CALL jobq.work(ARRAY['first of two'], stop_when_empty => true);
 SELECT state FROM unnest(ARRAY[:xb, :ya]) id, jobq.status(id);
--- without the limits of tenants, the keys still count
-SELECT jobq.alter_queue('first of two', tenant_max_running => 0);
+-- without the queue's limiter, the kind's limiter still counts
+SELECT jobq.alter_queue('first of two', limiters => '{}');
 CALL test.settle();
 SELECT state FROM unnest(ARRAY[:xb, :ya]) id, jobq.status(id);
-SELECT jobq.alter_queue('first of two', tenant_max_running => 1);
+SELECT jobq.alter_queue('first of two', limiters => '{of tenants}');
 CALL test.settle();
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait_many(ARRAY[:xa, :xb, :ya, :yb]);
+-- the kind names both limiters
+SELECT jobq.alter_queue('first of two', limiters => '{}'), jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{of tenants,of offices}');
+SELECT pg_advisory_lock(1);
+SELECT test.of_both('x', 'a') AS xa, test.of_both('x', 'b') AS xb, test.of_both('y', 'a') AS ya, test.of_both('y', 'b') AS yb \gset
+SELECT test.in_gate(:xa, :yb);
+CALL test.settle();
+SELECT state FROM unnest(ARRAY[:xb, :ya]) id, jobq.status(id);
+SELECT limiter, key, running, ready FROM jobq.limits WHERE ready IS NOT NULL ORDER BY limiter COLLATE "C", key;
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:xa, :xb, :ya, :yb]);
 

@@ -24,7 +24,7 @@ CALL test.settle();
 SELECT queue, kind, limiter, max_running, when_taken FROM jobq.limits WHERE limiter = 'taken';
 
 -- skip: the job is cancelled without an attempt, and waiting sessions are notified
-SELECT jobq.create_queue('taking'), jobq.register('hold', 'test.hold(jsonb)', limiter => 'taken');
+SELECT jobq.create_queue('taking'), jobq.register('hold', 'test.hold(jsonb)', limiters => '{taken}');
 CALL test.settle();
 SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS a1 \gset
@@ -126,7 +126,7 @@ SELECT jobq.create_limiter('taken', max_running => 1);
 CALL test.settle();
 
 -- with consumers
-SELECT jobq.create_queue('taken by consumers', mode => 'consumer', limiter => 'taken');
+SELECT jobq.create_queue('taken by consumers', mode => 'consumer', limiters => '{taken}');
 CALL test.settle();
 SELECT jobq.enqueue('any', '1', 'taken by consumers') AS first \gset
 SELECT id = :first AS is_first, token FROM jobq.reserve('{taken by consumers}', 1, wait => '5 min') \gset
@@ -162,7 +162,7 @@ SELECT jobq.ack(:sixth, :token) IS NOT NULL AS done, jobq.cancel(:seventh);
 
 -- each key separately
 SELECT jobq.create_limiter('of hosts', max_running => 1, by => 'payload $.host', when_taken => 'skip');
-SELECT jobq.register('hold', 'test.hold(jsonb)', limiter => 'of hosts');
+SELECT jobq.register('hold', 'test.hold(jsonb)', limiters => '{of hosts}');
 CALL test.settle();
 SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS a1, test.hold('b') AS b1, test.hold(NULL) AS n1 \gset

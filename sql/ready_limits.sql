@@ -11,7 +11,7 @@ SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FRO
 	'rate => ''10 per second by tenant''', 'rate => ''10 per second by group too''', 'rate => ''99999999999 per second''',
 	'rate => ''10 per 400 days''', 'rate => ''10 per month''', 'rate => ''10 per -1 s''', 'throttle => ''''', 'throttle => ''often''', 'throttle => ''0 failures in 1 minute''',
 	'throttle => ''3 failures''', 'throttle => ''3 failures in''', 'throttle => ''3 failures in 5 parsecs''',
-	'throttle => ''3 failures in 1 minute by kind''', 'group_on_failure => ''stop''', 'fair_by => repeat(''x'', 64)', 'fair_by => ''''',
+	'throttle => ''3 failures in 1 minute by kind''', 'group_on_failure => ''stop''', 'fair => ''round''', 'fair => ''jobs''',
 	'fair_weights => ''[1]''', 'fair_weights => ''{"a": "b"}''', 'fair_weights => ''{"a": 0}''', 'fair_weights => ''{"a": 1001}''',
 	'fair_weights => ''{"a": 1.5}''', 'fair_weights => ''null'''])  o;
 SELECT o, (test.error(format('SELECT jobq.register(''bad'', ''test.echo(jsonb)'', %s)', o))).* FROM unnest(ARRAY[
@@ -245,7 +245,7 @@ SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue(
 -- at most 256 queues and kinds can have limits, weights included; other queues do not count
 CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM (
-		SELECT FROM jobq_internal.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'wait'
+		SELECT FROM jobq_internal.queue WHERE num_nonnulls(max_running, rate, throttle, weight) > 0 OR fair <> 'off' OR group_max_running <> 1 OR group_on_failure <> 'wait'
 		UNION ALL SELECT FROM jobq_internal.handler WHERE num_nonnulls(max_running, rate, throttle) > 0) t
 $$;
 SELECT 256 - test.limited() AS room \gset
@@ -255,7 +255,7 @@ SELECT count(jobq.create_queue('free' || i)) FROM generate_series(1, 150) i;
 SELECT test.limited();
 SELECT o, (test.error('SELECT ' || o)).* FROM unnest(ARRAY['jobq.create_queue(''more'', rate => ''1 per second'')',
 	'jobq.alter_queue(''free1'', weight => 2)', 'jobq.alter_queue(''free1'', group_max_running => 2)',
-	'jobq.alter_queue(''free1'', fair_by => ''role'')', 'jobq.register(''more'', ''test.echo(jsonb)'', throttle => ''1 failure in 1 s'')',
+	'jobq.alter_queue(''free1'', tenant => ''role'', fair => ''jobs'')', 'jobq.register(''more'', ''test.echo(jsonb)'', throttle => ''1 failure in 1 s'')',
 	'jobq.alter_queue(''free1'', max_length => 2)', 'jobq.alter_queue(''limited1'', max_running => 3)']) o;
 SELECT count(*) FROM jobq.queues WHERE name = 'more';
 SELECT jobq.alter_queue('limited1', max_running => 0);

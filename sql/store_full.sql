@@ -100,7 +100,7 @@ RESET ROLE;
 SELECT jobq.alter_queue('ring', mode => 'worker');
 
 -- blocked jobs of a batch are not dropped, nor are jobs of a tenant while another tenant has more
-SELECT jobq.alter_queue('ring', tenant => 'header tenant', fair_by => 'tenant'), jobq.pause('ring');
+SELECT jobq.alter_queue('ring', tenant => 'header tenant', fair => 'jobs'), jobq.pause('ring');
 SET ROLE regress_jobq_alice;
 SELECT count(pg_temp.add('ring', name, role => tenant)) FROM (VALUES ('x1', 'x'), ('y1', 'y'), ('y2', 'y')) v (name, tenant);
 SELECT pg_temp.add('ring', 'y3', role => 'y') > 0 AS of_y;
@@ -113,7 +113,7 @@ SELECT b.batch_id IS NOT NULL AS chained FROM test.chain('[{"kind": "echo", "que
 SELECT state, count(*) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL GROUP BY state ORDER BY state;
 SELECT jobq.cancel_many(queue => 'ring', state => 'waiting');
 RESET ROLE;
-SELECT jobq.alter_queue('ring', tenant => 'none', fair_by => 'none');
+SELECT jobq.alter_queue('ring', tenant => 'none', fair => 'off');
 
 -- on_full => 'wait': hopeless calls are refused at once, other calls after a timeout.
 SELECT jobq.alter_queue('ring', on_full => 'wait');

@@ -65,7 +65,7 @@ CREATE TABLE jobq_internal.handler (
 	max_memory bigint,
 	max_temp bigint,
 	max_wal bigint,
-	limiter text CONSTRAINT handler_limiter_fkey REFERENCES jobq_internal.limiter
+	limiters text[]
 );
 COMMENT ON TABLE jobq_internal.handler IS 'kinds of jobs: the handler and the defaults of each kind';
 COMMENT ON COLUMN jobq_internal.handler.handler IS 'qualified signature; text, because a column of type regprocedure would prevent pg_upgrade';
@@ -120,11 +120,11 @@ COMMENT ON TABLE jobq_internal.job IS 'live jobs: each row is written once and d
 COMMENT ON COLUMN jobq_internal.job.run_at IS 'earliest time at which the job may run; infinity: blocked, waits for other jobs';
 COMMENT ON COLUMN jobq_internal.job.role IS 'owner: the role that enqueued the job';
 COMMENT ON COLUMN jobq_internal.job.run_as IS 'role under which the job runs: the owner, unless the queue has run_as';
-COMMENT ON COLUMN jobq_internal.job.flow IS 'lane key: hash of the limiters, the job''s keys and costs there, and the tenant in a queue with fair_by or limits; 0: none';
+COMMENT ON COLUMN jobq_internal.job.flow IS 'lane key: hash of the limiters, the job''s keys and costs there, and the tenant in a fair queue; 0: none';
 COMMENT ON COLUMN jobq_internal.job.limit_cost IS 'tokens that the job costs at a limiter with a cost function; 0: the job bypasses the limiter; null: 1';
 COMMENT ON COLUMN jobq_internal.job.together IS 'how many suspects reserve() may return in a call with this suspect; 1 or less: no others; a further loss lowers the number; null: no suspect';
 COMMENT ON COLUMN jobq_internal.job.group_id IS 'even: hash of queue and group_key; odd: hash of the role''s OID and group_key';
-COMMENT ON COLUMN jobq_internal.job.group_held IS 'time at which the job first came back after a start; the group waits for the job, up to group_patience of the queue';
+COMMENT ON COLUMN jobq_internal.job.group_held IS 'time at which the job first came back after a start; the group waits for the job, by group_on_failure of the queue';
 COMMENT ON COLUMN jobq_internal.job.attempt IS 'number of charged attempts';
 COMMENT ON COLUMN jobq_internal.job.log IS 'lines of earlier attempts, written by log()';
 COMMENT ON COLUMN jobq_internal.job.unique_until IS 'event that releases the unique key: f(inish), s(tart)';
@@ -141,7 +141,7 @@ CREATE INDEX job_group ON jobq_internal.job (group_id, priority, run_at, id) WHE
 COMMENT ON INDEX jobq_internal.job_group IS 'groups, in the order of their jobs';
 
 CREATE INDEX job_group_held ON jobq_internal.job (group_id, group_held) WHERE group_held IS NOT NULL;
-COMMENT ON INDEX jobq_internal.job_group_held IS 'jobs for which a group waits, or has waited up to group_patience';
+COMMENT ON INDEX jobq_internal.job_group_held IS 'jobs for which a group waits, or has waited long enough';
 
 CREATE INDEX job_batch ON jobq_internal.job (batch_id, id) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq_internal.job_batch IS 'live jobs of a batch';
@@ -396,9 +396,9 @@ CREATE FUNCTION jobq_internal.group_of_role(role regrole, group_key text) RETURN
 AS 'MODULE_PATHNAME', 'jobq_group_of_role' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.group_of_role(regrole, text) IS 'id of the role''s group with the key, for queues with group_scope database';
 
-CREATE FUNCTION jobq_internal.group_waits_until(held timestamptz, patience interval) RETURNS timestamptz
+CREATE FUNCTION jobq_internal.group_waits_until(held timestamptz, on_failure text) RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'jobq_group_waits_until_sql' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.group_waits_until(timestamptz, interval) IS 'end of a group''s wait for a job that came back at the time held';
+COMMENT ON FUNCTION jobq_internal.group_waits_until(timestamptz, text) IS 'end of a group''s wait for a job that came back at the time held, by group_on_failure of the queue; null: no timeout';
 
 CREATE FUNCTION jobq_internal.regroup() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -458,4 +458,4 @@ COMMENT ON FUNCTION jobq_internal.limit_cost(int, int) IS 'tokens of the limiter
 
 CREATE FUNCTION jobq_internal.limiters_of(kind text, queue_id int) RETURNS int[]
 AS 'MODULE_PATHNAME', 'jobq_limiters_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limiters_of(text, int) IS 'hashes of the limiters of the kind in the queue, beside the limits of the queue: of the kind, named by the kind, named by the queue; 0: none';
+COMMENT ON FUNCTION jobq_internal.limiters_of(text, int) IS 'hashes of the limiters of the kind in the queue, beside the limits of the queue: of the kind, two named by the kind, two named by the queue; 0: none';

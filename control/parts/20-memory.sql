@@ -34,11 +34,6 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_limit_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.limit_slots() IS 'counters of the limits, for the view';
 
-CREATE FUNCTION jobq_internal.tenant_tokens(queue_id int, tenant text) RETURNS float8
-AS 'MODULE_PATHNAME', 'jobq_tenant_tokens'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.tenant_tokens(int, text) IS 'number of jobs of a tenant that may start now, for the view';
-
 CREATE FUNCTION jobq_internal.key_tokens(limiter int, key text) RETURNS float8
 AS 'MODULE_PATHNAME', 'jobq_key_tokens'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;

@@ -36,7 +36,7 @@ CREATE FUNCTION jobq.register(
 	max_memory text DEFAULT NULL,
 	max_temp text DEFAULT NULL,
 	max_wal text DEFAULT NULL,
-	limiter text DEFAULT NULL)
+	limiters text[] DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'register the function or procedure that runs a kind of job
@@ -60,7 +60,7 @@ fail_on: SQLSTATEs, or classes, of errors after which no further attempt follows
 max_memory: the memory limit of a run, such as 200 MB; a run above the limit is ended; else no limit
 max_temp: the limit of bytes written to temporary files by a run; else no limit
 max_wal: the limit of WAL written by a run; else no limit
-limiter: a limiter from create_limiter(), shared with other kinds, beside the limits of the kind and the limiter of the queue';
+limiters: up to two limiters from create_limiter(), shared with other kinds, in addition to the limits of the kind and of the queue';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

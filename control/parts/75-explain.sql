@@ -32,7 +32,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	CROSS JOIN LATERAL (SELECT coalesce(q.run_as::oid = '4294967295', false)
 			OR EXISTS (SELECT FROM jobq_internal.delegation d WHERE d.queue_id = q.id AND d.set_by::oid = '4294967295') AS missing) m
 	CROSS JOIN LATERAL (SELECT j.group_held IS NOT NULL
-			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq_internal.clock(), true) AS holds) w
+			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_on_failure) > jobq_internal.clock(), true) AS holds) w
 	CROSS JOIN LATERAL (
 		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has copied the job, and the publisher runs it' AS detail,
 			'when the publisher is off: SELECT jobq.adopt()' AS remedy
@@ -94,13 +94,13 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		UNION ALL
 		SELECT 9, 'group', format('the group waits for %s, which has begun before and is due again at %s%s',
 				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at),
-				', until ' || date_trunc('second', jobq_internal.group_waits_until(h.group_held, k.group_patience)) || ' at most'),
+				', until ' || date_trunc('second', jobq_internal.group_waits_until(h.group_held, k.group_on_failure)) || ' at most'),
 			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain(%s)', h.id) END
 		FROM jobq_internal.job h
 		JOIN jobq_internal.queue k ON k.id = h.queue_id
 		WHERE h.group_id = j.group_id AND h.group_held IS NOT NULL AND h.id <> j.id AND NOT h.dormant
-			AND q.group_on_failure = 'wait' AND NOT w.holds AND j.run_at <= jobq_internal.clock()
-			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_patience) > jobq_internal.clock(), true)
+			AND q.group_on_failure <> 'continue' AND NOT w.holds AND j.run_at <= jobq_internal.clock()
+			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_on_failure) > jobq_internal.clock(), true)
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = h.id)
 		UNION ALL
 		SELECT 10, 'group', format('group_max_running is %s, and these jobs of the group run: %s', q.group_max_running,

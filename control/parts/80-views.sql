@@ -139,9 +139,7 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 		count(*) FILTER (WHERE t.state = 'blocked') AS blocked,
 		count(*) FILTER (WHERE t.state = 'running') AS running,
 		count(*) FILTER (WHERE t.state = 'dead') AS dead,
-		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready,
-		q.tenant_max_running AS max_running, q.tenant_rate AS rate,
-		round(jobq_internal.tenant_tokens(q.id, t.tenant)::numeric, 3) AS tokens
+		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready
 	FROM (
 		SELECT j.queue_id, j.tenant, j.run_at,
 			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
@@ -163,7 +161,7 @@ COMMENT ON VIEW jobq.tenants IS 'tenants with jobs or dead letters, and paused t
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.priority, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
 		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on,
-		h.max_memory, h.max_temp, h.max_wal, h.limiter
+		h.max_memory, h.max_temp, h.max_wal, h.limiters
 	FROM jobq_internal.handler h
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.kinds IS 'kinds with a registered handler; null: the default';

@@ -117,7 +117,7 @@ jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
 	push->key.run_at = job_run_at(job);
 	push->key.id = job_id(job);
 	push->ctid = job->ctid;
-	return queue != NULL && (queue->limited || queue->tenants_limited);
+	return queue != NULL && queue->limited;
 }
 
 /*

@@ -35,8 +35,7 @@ static bool group_is_held(Relation rel, const JobqJob *job,
 						  JobqJob *holder);
 static bool group_predecessor(Relation rel, const JobqJob *job,
 							  Snapshot snapshot, JobqJob *first);
-static bool is_as_popped(const JobqPush *push, const JobqPush *entry,
-						 const JobqQueue *queue);
+static bool is_as_popped(const JobqPush *push, const JobqPush *entry);
 static bool lacks_permit(const JobqPush *push, const JobqPermits *permits,
 						 const JobqQueue *queue);
 static void give_back(const JobqPush *push, int64 token, bool limits);
@@ -97,7 +96,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 				(entry->unlimited ? entry->needs[s].limiter != 0
 				 : entry->permits.limiters[s] != JOBQ_NO_LIMITER))
 				return JOBQ_OTHER_LANE;
-		if (!is_as_popped(&push, entry, queue))
+		if (!is_as_popped(&push, entry))
 			return JOBQ_OTHER_KEY;
 		if (!entry->unlimited && lacks_permit(&push, &entry->permits, queue))
 			return JOBQ_LACKS_PERMIT;
@@ -113,7 +112,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
  * different needs.  The lane stores the needs of the job that was pushed last.
  */
 static bool
-is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue)
+is_as_popped(const JobqPush *push, const JobqPush *entry)
 {
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
 		if (push->needs[s].limiter != 0 &&
@@ -121,8 +120,7 @@ is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue
 			 push->needs[s].key != entry->needs[s].key ||
 			 push->needs[s].cost != entry->needs[s].cost))
 			return false;
-	return queue == NULL || !queue->tenants_limited || JOBQ_TENANT(push) == 0 ||
-		JOBQ_TENANT(push) == JOBQ_TENANT(entry);
+	return true;
 }
 
 /*
@@ -131,10 +129,8 @@ is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue
 static bool
 lacks_permit(const JobqPush *push, const JobqPermits *permits, const JobqQueue *queue)
 {
-	if (queue != NULL &&
-		((queue->limited && permits->limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER) ||
-		 (queue->tenants_limited && JOBQ_TENANT(push) != 0 &&
-		  permits->tallies[JOBQ_OF_QUEUE] == JOBQ_NONE)))
+	if (queue != NULL && queue->limited &&
+		permits->limiters[JOBQ_OF_QUEUE] == JOBQ_NO_LIMITER)
 		return true;
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
 		if ((push->needs[s].limiter != 0 && permits->limiters[s] == JOBQ_NO_LIMITER) ||
@@ -161,7 +157,7 @@ group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
 			  const JobqPush *entry, Snapshot snapshot, JobqJob *first)
 {
 	bool		shared = jobq_group_shared(job_group(job));
-	bool		waits = shared || (queue != NULL && queue->group_on_failure == GROUP_WAIT);
+	bool		waits = shared || (queue != NULL && queue->group_waits);
 
 	if (job_group(job) == 0 || queue == NULL ||
 		(queue->group_max_running != 1 && !shared) ||

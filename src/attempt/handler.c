@@ -162,7 +162,7 @@ allowance_arg(Datum text, int attribute)
 /*
  * register(kind, handler, queue, priority, max_attempts, backoff, timeout, fail_on_timeout,
  * max_exceptions, max_running, rate, throttle, on_failure, carry, recycle, retry_on, fail_on,
- * max_memory, max_temp, max_wal, limiter): define or change a kind.
+ * max_memory, max_temp, max_wal, limiters): define or change a kind.
  */
 Datum
 jobq_register(PG_FUNCTION_ARGS)
@@ -170,7 +170,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, TEXTOID, INT4OID, BOOLOID,
 		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
-		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTOID
+		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTARRAYOID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -271,15 +271,16 @@ jobq_register(PG_FUNCTION_ARGS)
 		if (!PG_ARGISNULL(i - 1))
 			values[i - 1] = Int64GetDatum(allowance_arg(PG_GETARG_DATUM(i - 1), i));
 
-	if (!PG_ARGISNULL(HANDLER_LIMITER - 1))
-		jobq_check_limiter(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_LIMITER - 1)));
+	if (!PG_ARGISNULL(HANDLER_LIMITERS - 1) &&
+		!jobq_check_limiters(PG_GETARG_ARRAYTYPE_P(HANDLER_LIMITERS - 1)))
+		nulls[HANDLER_LIMITERS - 1] = 'n';
 
 	SPI_connect();
 	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);
 	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, priority,"
 			   " max_attempts, backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
-			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiter)"
+			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiters)"
 			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, priority = excluded.priority,"
@@ -294,7 +295,7 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on,"
 			   " max_memory = excluded.max_memory, max_temp = excluded.max_temp,"
 			   " max_wal = excluded.max_wal,"
-			   " limiter = excluded.limiter",
+			   " limiters = excluded.limiters",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	if (!limited && jobq_kind_is_limited(values[HANDLER_KIND - 1]))
 		jobq_check_limited();

@@ -69,7 +69,7 @@ find_roles(const Reservation *reservation)
 	roles.as_of = db->ready->lanes_made;
 	for (int q = 0; q < roles.nqueues; q++)
 	{
-		JobqParty  *queue = jobq_party_find(db, roles.queue_ids[q], 0);
+		JobqParty  *queue = jobq_party_find(db, roles.queue_ids[q], 0, 0);
 
 		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes;
 			 i != JOBQ_NONE; i = db->ready->lanes[i].party_next)
@@ -156,7 +156,7 @@ jobq_reserver_unranked(Reservation *reservation)
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int q = 0; q < reservation->taker.nqueues && !unranked; q++)
 	{
-		JobqParty  *queue = jobq_party_find(db, reservation->queue_ids[q], 0);
+		JobqParty  *queue = jobq_party_find(db, reservation->queue_ids[q], 0, 0);
 
 		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes;
 			 i != JOBQ_NONE && !unranked; i = db->ready->lanes[i].party_next)
@@ -187,7 +187,7 @@ jobq_reserver_coming(Reservation *reservation)
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int q = 0; q < reservation->taker.nqueues && !coming; q++)
 	{
-		JobqParty  *queue = jobq_party_find(db, reservation->queue_ids[q], 0);
+		JobqParty  *queue = jobq_party_find(db, reservation->queue_ids[q], 0, 0);
 
 		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes;
 			 i != JOBQ_NONE && !coming; i = db->ready->lanes[i].party_next)

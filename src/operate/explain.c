@@ -320,8 +320,6 @@ waiting(Explain *e, const JobqJob *job)
 	if (!is_served || job_run_at(job) > jobq_now() || lost_worker(e, db))
 		return;
 	explain_limits(e, db, job, queue);
-	if (queue->tenants_limited)
-		explain_tenant_limits(e, db, job, queue);
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0 &&
 		db->ready->quarantine_slot >= 0)
 		explain_add(e, "quarantine", "the job has crashed a server process, and only one such job runs at a time", NULL);

@@ -79,8 +79,8 @@ limiter_name(const char *kind, uint32 limiter, bool *missing)
 		return psprintf("kind \"%s\"", kind);
 	SPI_connect();
 	if (jobq_query("SELECT name, missing FROM (SELECT name, false AS missing FROM jobq_internal.limiter"
-				   " UNION ALL SELECT limiter, true FROM jobq_internal.handler"
-				   " UNION ALL SELECT limiter, true FROM jobq_internal.queue) u"
+				   " UNION ALL SELECT unnest(limiters), true FROM jobq_internal.handler"
+				   " UNION ALL SELECT unnest(limiters), true FROM jobq_internal.queue) u"
 				   " WHERE jobq_internal.limiter_hash(name) = $1 ORDER BY missing LIMIT 1",
 				   1, types, values, NULL, SPI_OK_SELECT) > 0)
 	{
@@ -127,12 +127,12 @@ left_limiters(Explain *e, const JobqJob *job, const JobqNeed *lane, const uint32
 static void
 key_limits(Explain *e, JobqDatabase *db, const JobqNeed *need, const char *name)
 {
-	JobqTenantState state;
+	JobqKeyedState state;
 	bool		limited;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(need->limiter), need->key, jobq_now(),
-								&state);
+	limited = jobq_keyed_state(db, need->limiter, need->key, jobq_now(),
+							   &state);
 	LWLockRelease(db->lock);
 	if (!limited)
 		return;
@@ -239,7 +239,7 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
-		bool		limited = s == JOBQ_OF_QUEUE ? queue->limited || queue->tenants_limited
+		bool		limited = s == JOBQ_OF_QUEUE ? queue->limited
 			: needs[s].limiter != 0;
 		bool		missing = false;
 		char	   *name;
@@ -263,39 +263,4 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	left_limiters(e, job, of_lane, limiters);
 	pace(e, "its group", true, group_pace.rest_until > now, group_pace.rest_until,
 		 group_free, group_due);
-}
-
-/*
- * Report the limits of the job's tenant.  The caller has checked that the queue limits
- * tenants.  Takes db->lock exclusively.
- */
-void
-explain_tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
-					  const JobqQueue *queue)
-{
-	const char *tenant = jobq_job_tenant(job, queue);
-	TimestampTz now = jobq_now();
-	JobqTenantState state;
-	bool		limited;
-	char	   *what;
-
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_tenant_state(db, queue->id, jobq_tenant_hash(tenant), now,
-								&state);
-	LWLockRelease(db->lock);
-	if (!limited)
-		return;
-	what = tenant == NULL ? psprintf("jobs without a tenant in queue \"%s\"", queue->name)
-		: psprintf("tenant \"%s\" of queue \"%s\"", tenant, queue->name);
-	if (state.max_running > 0 && state.running >= state.max_running)
-		explain_add(e, "limit",
-					psprintf("%s may have %d running jobs, and as many run", what,
-							 state.max_running),
-					psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => %d)",
-							 quote_literal_cstr(queue->name), state.max_running + 1));
-	else if (state.paced && state.tokens < 1)
-		explain_add(e, "rate",
-					psprintf("by the rate of %s, the next job may start at %s", what,
-							 explain_time(state.due)),
-					psprintf("raise tenant_rate of queue \"%s\"", queue->name));
 }

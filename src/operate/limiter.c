@@ -63,14 +63,12 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("name must not be null")));
 	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(values[ARG_NAME]));
-	if (length < 1 || length > JOBQ_MAX_LIMITER_NAME ||
-		strcmp(TextDatumGetCString(values[ARG_NAME]), "none") == 0)
+	if (length < 1 || length > JOBQ_MAX_LIMITER_NAME)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid name of a limiter: \"%s\"",
 						TextDatumGetCString(values[ARG_NAME])),
-				 errhint("It has 1 to %d bytes, and is not \"none\".",
-						 JOBQ_MAX_LIMITER_NAME)));
+				 errhint("It has 1 to %d bytes.", JOBQ_MAX_LIMITER_NAME)));
 	if (nulls[ARG_MAX_RUNNING] == ' ')
 	{
 		int32		number = DatumGetInt32(values[ARG_MAX_RUNNING]);
@@ -247,7 +245,8 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 
 /*
  * drop_limiter(name): drop a limiter.  ERROR if a kind or queue names the limiter, and without
- * the privilege manage for all queues.  Locks the limiter's row.
+ * the privilege manage for all queues.  Locks the limiter's row, so that nobody names the
+ * limiter meanwhile (jobq_check_limiters()).
  */
 Datum
 jobq_drop_limiter(PG_FUNCTION_ARGS)
@@ -260,12 +259,12 @@ jobq_drop_limiter(PG_FUNCTION_ARGS)
 	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = $1 FOR UPDATE", 1,
 				   types, &name, NULL, SPI_OK_SELECT) == 0)
 		jobq_check_limiter(TextDatumGetCString(name));
-	(void) jobq_query("SELECT pg_catalog.string_agg(what, ', ' ORDER BY what COLLATE \"C\") FROM ("
-					  "(SELECT 'kind \"' || kind || '\"' AS what FROM jobq_internal.handler"
-					  " WHERE limiter = $1 LIMIT 5) UNION ALL"
-					  " (SELECT 'queue \"' || name || '\"' FROM jobq_internal.queue"
-					  " WHERE limiter = $1 LIMIT 5)) u",
-					  1, types, &name, NULL, SPI_OK_SELECT);
+	(void) jobq_query_latest("SELECT pg_catalog.string_agg(what, ', ' ORDER BY what COLLATE \"C\") FROM ("
+							 "(SELECT 'kind \"' || kind || '\"' AS what FROM jobq_internal.handler"
+							 " WHERE $1 = ANY (limiters) LIMIT 5) UNION ALL"
+							 " (SELECT 'queue \"' || name || '\"' FROM jobq_internal.queue"
+							 " WHERE $1 = ANY (limiters) LIMIT 5)) u",
+							 1, types, &name, SPI_OK_SELECT);
 	name = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TEXTOID,
 					   &isnull);
 	if (!isnull)
@@ -274,7 +273,7 @@ jobq_drop_limiter(PG_FUNCTION_ARGS)
 				 errmsg("limiter \"%s\" is in use",
 						text_to_cstring(PG_GETARG_TEXT_PP(0))),
 				 errdetail("It is named by %s.", TextDatumGetCString(name)),
-				 errhint("Register the kinds anew, and alter the queues with limiter => 'none'.")));
+				 errhint("Register the kinds anew, and alter the queues, with limiters that do not include it.")));
 	name = PG_GETARG_DATUM(0);
 	(void) jobq_query("DELETE FROM jobq_internal.limiter WHERE name = $1", 1, types, &name,
 					  NULL, SPI_OK_DELETE);

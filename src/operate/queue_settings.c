@@ -39,15 +39,14 @@ typedef enum Check
 	CHECK_NUMBER,
 	CHECK_LIMIT,
 	CHECK_RATE,
-	CHECK_TENANT_RATE,
 	CHECK_THROTTLE,
-	CHECK_FAIR_BY,
 	CHECK_TENANT,
+	CHECK_GROUP_WAIT,
 	CHECK_WEIGHTS,
 	CHECK_DURATION,
 	CHECK_CARRY,
 	CHECK_FLAG,
-	CHECK_LIMITER,
+	CHECK_LIMITERS,
 	CHECK_ROLE,
 } Check;
 
@@ -223,28 +222,21 @@ check_together(Datum name)
 				 errhint("Carry a setting with a dot in its name, such as app.tenant, and let the handler use it.")));
 
 	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1"
-				   " AND tenant IS NOT NULL AND fair_by <> 'tenant'",
+				   " AND tenant IS NULL AND fair <> 'off'",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("fair_by of a queue with a tenant must be \"tenant\""),
-				 errhint("The setting tenant says what that is.")));
+				 errmsg("queue \"%s\" cannot be fair without a tenant",
+						TextDatumGetCString(name)),
+				 errhint("Give tenant => 'setting NAME', 'header NAME', 'schema', or 'role'.")));
 	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1 AND group_scope = 'database'"
-				   " AND (group_max_running <> 1 OR group_on_failure <> 'wait'"
+				   " AND (group_max_running <> 1 OR group_on_failure = 'continue'"
 				   " OR rate LIKE '%group%' OR throttle LIKE '%group%')",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a queue cannot have a policy of its own for groups of the whole database"),
-				 errhint("With group_scope => 'database', group_max_running is 1, group_on_failure is 'wait', and neither rate nor throttle is by group.")));
-	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1"
-				   " AND tenant IS NULL AND fair_by IS NULL"
-				   " AND (tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL)",
-				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a queue that knows no tenants cannot limit them"),
-				 errhint("Say what a tenant is: tenant => 'setting ...', or header, schema, role.")));
+				 errhint("With group_scope => 'database', group_max_running is 1, group_on_failure is not 'continue', and neither rate nor throttle is by group.")));
 }
 
 /*
@@ -279,6 +271,7 @@ check_value(const Setting *setting, Datum value)
 	JobqRate	rate;
 	JobqThrottle throttle;
 	Interval   *interval;
+	int64		patience;
 
 	switch (setting->check)
 	{
@@ -301,36 +294,18 @@ check_value(const Setting *setting, Datum value)
 				return false;
 			jobq_rate_parse(word, &rate);
 			return true;
-		case CHECK_TENANT_RATE:
-			if (strcmp(word, "none") == 0)
-				return false;
-			jobq_rate_parse(word, &rate);
-			if (rate.by_group)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("%s cannot be by group: \"%s\"", setting->name, word),
-						 errhint("Write '100 per minute', or '10 per 5 seconds burst 20': it is of each tenant.")));
-			return true;
 		case CHECK_THROTTLE:
 			if (strcmp(word, "none") == 0)
 				return false;
 			jobq_throttle_parse(word, &throttle);
 			return true;
-		case CHECK_FAIR_BY:
-			if (word[0] == '\0' || strlen(word) > JOBQ_MAX_TENANT_NAME)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("%s \"%s\" must have 1 to %d bytes",
-								setting->name, word, JOBQ_MAX_TENANT_NAME),
-						 errhint("It is tenant, the name of a header, role, or none.")));
-			return strcmp(word, "none") != 0;
+		case CHECK_GROUP_WAIT:
+			(void) jobq_group_wait_parse(word, &patience);
+			return true;
 		case CHECK_FLAG:
 			return true;
-		case CHECK_LIMITER:
-			if (strcmp(word, "none") == 0)
-				return false;
-			jobq_check_limiter(word);
-			return true;
+		case CHECK_LIMITERS:
+			return jobq_check_limiters(DatumGetArrayTypeP(value));
 		case CHECK_TENANT:
 			if (strcmp(word, "none") == 0)
 				return false;

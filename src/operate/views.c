@@ -34,7 +34,6 @@ PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_scheduler_troubles);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
-PG_FUNCTION_INFO_V1(jobq_tenant_tokens);
 PG_FUNCTION_INFO_V1(jobq_key_tokens);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
 
@@ -285,30 +284,6 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 }
 
 /*
- * tenant_tokens(queue_id, tenant): number of jobs of the tenant that may start now under the
- * queue's tenant_rate.  NULL if there is no such rate, or if the user may not see all jobs of
- * the queue.  Takes db->lock exclusively.
- */
-Datum
-jobq_tenant_tokens(PG_FUNCTION_ARGS)
-{
-	JobqDatabase *db = jobq_my_database();
-	int32		queue_id = PG_GETARG_INT32(0);
-	uint32		tenant = jobq_tenant_hash(text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	JobqTenantState state;
-	bool		limited;
-
-	if (db == NULL || !jobq_may(JOBQ_MAY_MONITOR, jobq_relations()->owner, queue_id))
-		PG_RETURN_NULL();
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_tenant_state(db, queue_id, tenant, jobq_now(), &state);
-	LWLockRelease(db->lock);
-	if (!limited || !state.paced)
-		PG_RETURN_NULL();
-	PG_RETURN_FLOAT8(state.tokens);
-}
-
-/*
  * key_tokens(limiter, key): number of jobs with the key that may start now under the rate of
  * the limiter with this hash.  NULL if there is no such rate, or if the user may not see all
  * jobs.  Takes db->lock exclusively.
@@ -317,7 +292,7 @@ Datum
 jobq_key_tokens(PG_FUNCTION_ARGS)
 {
 	JobqDatabase *db = jobq_my_database();
-	JobqTenantState state;
+	JobqKeyedState state;
 	uint32		key;
 	bool		limited;
 
@@ -327,8 +302,8 @@ jobq_key_tokens(PG_FUNCTION_ARGS)
 	key = jobq_tenant_hash(PG_ARGISNULL(1) ? NULL
 						   : text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_tenant_state(db, JOBQ_KEYS_OF((uint32) PG_GETARG_INT32(0)), key,
-								jobq_now(), &state);
+	limited = jobq_keyed_state(db, (uint32) PG_GETARG_INT32(0), key,
+							   jobq_now(), &state);
 	LWLockRelease(db->lock);
 	if (!limited || !state.paced)
 		PG_RETURN_NULL();

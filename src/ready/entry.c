@@ -490,7 +490,7 @@ lane_stick(JobqDatabase *db, JobqLane *lane)
 			continue;
 		if (!db->limits->limiters[lane->limiters[s]].keyed)
 		{
-			if (heaps[lane->heap].tenant == JOBQ_NONE &&
+			if (heaps[lane->heap].party == JOBQ_NONE &&
 				limiter_turns_away(db, lane->limiters[s]))
 				heap_stick(db, &heaps[lane->heap]);
 		}

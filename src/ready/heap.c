@@ -12,8 +12,8 @@
  * keeps the turn by which it was placed.  The lane is placed again when it comes to the top
  * and its turn has changed.
  *
- * The lanes of a tenant with limits have separate heaps, from which no process pops: see
- * tenant.c.  The heap of each lane is determined in place.c.
+ * The lanes of a limiter's key have separate heaps, from which no process pops: see keyed.c.
+ *  The heap of each lane is determined in place.c.
  *
  * src/ready/heap.c
  *
@@ -104,13 +104,13 @@ is_fair(JobqDatabase *db, const JobqHeap *heap)
  *
  * A lane without a tenant in a fair queue dates from before the queue was fair.  Such a lane
  * comes first.  Its jobs are then written again, and move to the lanes of their tenants.  In
- * a heap of a single tenant there are no turns.
+ * a heap of a single key there are no turns.
  */
 double
 heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
 {
 	AssertExclusive(db->lock);
-	if (heap->tenant != JOBQ_NONE)
+	if (heap->party != JOBQ_NONE)
 		return 0;
 	if (is_fair(db, heap))
 		return JOBQ_TENANT(lane) == 0 ? -1
@@ -235,7 +235,7 @@ heap_bucket(const JobqHeap *key)
 	uint32		hash = murmurhash32(key->role);
 
 	hash = hash_combine(hash, murmurhash32((uint32) key->queue_id));
-	hash = hash_combine(hash, murmurhash32(key->tenant));
+	hash = hash_combine(hash, murmurhash32(key->party));
 	hash = hash_combine(hash, ((uint32) key->order << 2) +
 						(key->consumer ? 2 : 0) + (key->quarantine ? 1 : 0));
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
@@ -250,7 +250,7 @@ bool
 heap_same(const JobqHeap *a, const JobqHeap *b)
 {
 	return a->role == b->role && a->queue_id == b->queue_id &&
-		a->tenant == b->tenant &&
+		a->party == b->party &&
 		a->order == b->order &&
 		memcmp(a->limiters, b->limiters, sizeof(a->limiters)) == 0 &&
 		a->consumer == b->consumer && a->quarantine == b->quarantine;
@@ -286,7 +286,7 @@ limiters_join(JobqDatabase *db, JobqHeap *heap)
 	uint32		index = heap - db->ready->heaps;
 
 	AssertExclusive(db->lock);
-	for (int s = 0; s < JOBQ_NLIMITS && heap->tenant == JOBQ_NONE; s++)
+	for (int s = 0; s < JOBQ_NLIMITS && heap->party == JOBQ_NONE; s++)
 	{
 		uint32	   *first;
 
@@ -308,7 +308,7 @@ static void
 limiters_leave(JobqDatabase *db, JobqHeap *heap)
 {
 	AssertExclusive(db->lock);
-	for (int s = 0; s < JOBQ_NLIMITS && heap->tenant == JOBQ_NONE; s++)
+	for (int s = 0; s < JOBQ_NLIMITS && heap->party == JOBQ_NONE; s++)
 	{
 		uint16		limiter = heap->limiters[s];
 		const JobqHeapLink *link = &heap->links[s];
@@ -327,14 +327,14 @@ limiters_leave(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * Return the list in which the heap is linked: by role, by queue, or by tenant.
+ * Return the list in which the heap is linked: by role, by queue, or by key.
  */
 static uint32 *
 heap_list(JobqDatabase *db, const JobqHeap *heap)
 {
-	if (heap->tenant != JOBQ_NONE)
-		return &db->ready->parties[heap->tenant].heaps;
-	return heap->consumer ? &jobq_party_find(db, heap->queue_id, 0)->heaps
+	if (heap->party != JOBQ_NONE)
+		return &db->ready->parties[heap->party].heaps;
+	return heap->consumer ? &jobq_party_find(db, heap->queue_id, 0, 0)->heaps
 		: &jobq_role_find(db, heap->role)->heaps;
 }
 
@@ -548,13 +548,13 @@ heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 	heap->nentries += lane->count;
 	note_place(db, lane, heap_turn(db, heap, lane));
 	add(db, heap, JOBQ_LANE_INDEX(db, lane));
-	for (int s = 0; s < JOBQ_NLIMITS && heap->tenant == JOBQ_NONE; s++)
+	for (int s = 0; s < JOBQ_NLIMITS && heap->party == JOBQ_NONE; s++)
 		if (limiter_turns_away(db, heap->limiters[s]))
 			heap_stick(db, heap);
 }
 
 /*
- * Remove the lane from its heap.  An empty heap is freed, unless it belongs to a tenant.
+ * Remove the lane from its heap.  An empty heap is freed, unless it belongs to a key.
  */
 void
 heap_take(JobqDatabase *db, JobqLane *lane)
@@ -566,7 +566,7 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 	take_out(db, heap, JOBQ_LANE_INDEX(db, lane));
 	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
-	if (heap->root == JOBQ_NONE && heap->tenant == JOBQ_NONE)
+	if (heap->root == JOBQ_NONE && heap->party == JOBQ_NONE)
 		heap_free(db, heap);
 }
 

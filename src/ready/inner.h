@@ -173,10 +173,10 @@ extern void heap_moved(JobqDatabase *db, JobqLane *lane);
 
 #define TALLY(db, index)	((JobqTally *) &(db)->ready->entries[index])
 
-extern const JobqLimiter *tenant_policy(JobqDatabase *db, uint16 limiter);
-extern const JobqLimiter *scope_policy(JobqDatabase *db, int32 scope);
-extern uint32 tally_find(JobqDatabase *db, int32 scope, uint32 tenant);
-extern uint32 tally_make(JobqDatabase *db, int32 scope, uint32 tenant,
+extern const JobqLimiter *keyed_policy(JobqDatabase *db, uint16 limiter);
+extern const JobqLimiter *keyed_policy_of(JobqDatabase *db, uint32 limiter);
+extern uint32 tally_find(JobqDatabase *db, uint32 limiter, uint32 key);
+extern uint32 tally_make(JobqDatabase *db, uint32 limiter, uint32 key,
 						 TimestampTz now);
 extern void tally_forget(JobqDatabase *db, uint32 index, TimestampTz now);
 extern double tally_most(const JobqLimiter *policy);
@@ -187,29 +187,29 @@ extern void tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
 extern void tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due);
 extern uint32 tally_due(JobqDatabase *db, TimestampTz now);
 
-/* src/ready/tenant.c */
+/* src/ready/keyed.c */
 extern bool key_is_limited(JobqDatabase *db, const JobqLane *lane, int source);
-extern void tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now);
-extern int	tenant_source(JobqDatabase *db, const JobqLane *lane);
-extern void tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
-extern JobqHeap *tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now);
-extern bool tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
-extern bool tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now,
-						  uint32 *instead);
-extern void tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
-extern void tenant_leave(JobqDatabase *db, JobqLane *lane);
+extern void keyed_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now);
+extern int	keyed_source(JobqDatabase *db, const JobqLane *lane);
+extern void keyed_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+extern JobqHeap *keyed_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+extern bool keyed_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
+extern bool keyed_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+						 uint32 *instead);
+extern void keyed_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
+extern void keyed_leave(JobqDatabase *db, JobqLane *lane);
 extern bool lane_is_full(JobqDatabase *db, const JobqLane *lane,
 						 TimestampTz now);
 extern void lane_offer(JobqDatabase *db, const JobqLane *lane);
-extern uint32 tenant_room(JobqDatabase *db, const JobqHeap *own);
-extern bool tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant,
-						TimestampTz now);
-extern uint32 tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant,
-						  int cost, TimestampTz now);
-extern uint32 tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
-						   TimestampTz now);
-extern void tenant_give(JobqDatabase *db, uint32 index, int tokens,
-						TimestampTz now);
+extern uint32 keyed_room(JobqDatabase *db, const JobqHeap *own);
+extern bool keyed_free(JobqDatabase *db, uint16 limiter, uint32 key,
+					   TimestampTz now);
+extern uint32 keyed_take(JobqDatabase *db, uint16 limiter, uint32 key,
+						 int cost, TimestampTz now);
+extern uint32 keyed_count(JobqDatabase *db, uint32 limiter, uint32 key,
+						  TimestampTz now);
+extern void keyed_give(JobqDatabase *db, uint32 index, int tokens,
+					   TimestampTz now);
 
 /* src/ready/place.c */
 extern void lane_displace(JobqDatabase *db, JobqLane *lane);
@@ -322,8 +322,8 @@ extern void taken_note(JobqDatabase *db, const JobqPush *job, int source);
 /* src/ready/permit.c */
 extern JobqPermits permits_take(JobqDatabase *db, const JobqLane *lane,
 								uint32 group, TimestampTz now);
-extern void tenants_wake(JobqDatabase *db, TimestampTz now,
-						 JobqWakeList *wake);
+extern void keyed_wake_due(JobqDatabase *db, TimestampTz now,
+						   JobqWakeList *wake);
 
 /* src/ready/prefetch.c */
 extern bool prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane,

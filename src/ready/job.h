@@ -20,17 +20,20 @@ typedef struct JobqKey
 	int64		id;
 } JobqKey;
 
+/* The number of limiters that a kind, or a queue, may name. */
+#define JOBQ_MAX_NAMED	2
+
 /*
  * The sources of a job's limits.  The job needs a permit of each limiter that these sources
  * name.  Arrays with JOBQ_NLIMITS elements have these indexes.
  */
 typedef enum JobqLimitSource
 {
-	JOBQ_OF_QUEUE = 0,			/* limits of the queue, and of its tenants */
+	JOBQ_OF_QUEUE = 0,			/* limits of the queue itself */
 	JOBQ_OF_KIND,				/* limits of the kind itself */
-	JOBQ_NAMED_BY_KIND,			/* the limiter that the kind names */
-	JOBQ_NAMED_BY_QUEUE,		/* the limiter that the queue names */
-	JOBQ_NLIMITS
+	JOBQ_NAMED_BY_KIND,			/* first limiter that the kind names */
+	JOBQ_NAMED_BY_QUEUE = JOBQ_NAMED_BY_KIND + JOBQ_MAX_NAMED,	/* and the queue */
+	JOBQ_NLIMITS = JOBQ_NAMED_BY_QUEUE + JOBQ_MAX_NAMED
 } JobqLimitSource;
 
 /* What a job needs from one of its limiters. */
@@ -38,7 +41,7 @@ typedef struct JobqNeed
 {
 	uint32		limiter;		/* hash of the kind or of the limiter's name;
 								 * 0: none, or the queue */
-	uint32		key;			/* hash of the job's key at the limiter; of
+	uint32		key;			/* hash of the job's key at the limiter; at
 								 * the queue: of the tenant, if the tenant has
 								 * separate lanes; or 0 */
 	int32		cost;			/* tokens; 0: no limiter; or JOBQ_PASSES */
@@ -63,12 +66,14 @@ typedef struct JobqPermits
 
 #define JOBQ_NO_PERMITS \
 	((JobqPermits) { \
-		.limiters = {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, JOBQ_NO_LIMITER}, \
-		.tallies = {PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX}, \
+		.limiters = {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, \
+					 JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, JOBQ_NO_LIMITER}, \
+		.tallies = {PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX, \
+					PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX}, \
 		.group = PG_UINT32_MAX \
 	})
 
-StaticAssertDecl(JOBQ_NLIMITS == 4, "JOBQ_NO_PERMITS has a value for each limiter");
+StaticAssertDecl(JOBQ_NLIMITS == 6, "JOBQ_NO_PERMITS has a value for each limiter");
 
 static inline bool
 jobq_permits_any(const JobqPermits *permits)

@@ -60,7 +60,7 @@ is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now)
 
 /*
  * Move stale lanes that are first in a heap of the limiter to where they wait, so that no
- * permit is reserved for them (tenant.c).  A move may free the heap.
+ * permit is reserved for them (keyed.c).  A move may free the heap.
  */
 static void
 recall_stale(JobqDatabase *db, uint16 index, TimestampTz now)
@@ -70,7 +70,7 @@ recall_stale(JobqDatabase *db, uint16 index, TimestampTz now)
 
 	for (int n = 0; i != JOBQ_NONE && n < SAMPLE;)
 	{
-		if (tenant_recall(db, heap_first(db, &db->ready->heaps[i]), now, &instead))
+		if (keyed_recall(db, heap_first(db, &db->ready->heaps[i]), now, &instead))
 		{
 			i = db->ready->limited[index];
 			n++;

@@ -26,15 +26,14 @@ typedef struct JobqEntry
 } JobqEntry;
 
 /*
- * The counters of a tenant with limits, or of a limiter's key, in the slot of an entry: see
- * tally.c.
+ * The counters of a limiter's key, in the slot of an entry: see tally.c.
  */
 typedef struct JobqTally
 {
 	double		full_at;		/* when the bucket is full, as a TimestampTz */
 	TimestampTz due;			/* time of the timer */
-	int32		scope;			/* the queue, or JOBQ_KEYS_OF() */
-	uint32		tenant;			/* or key */
+	uint32		limiter;		/* hash of the limiter's name */
+	uint32		key;
 	int32		running;		/* number of jobs that hold a permit of this
 								 * tally */
 	uint16		unused;
@@ -45,13 +44,7 @@ typedef struct JobqTally
 
 #define JOBQ_NO_LANE		PG_UINT16_MAX
 
-/*
- * The scope in which a tenant or a key is known.  The scope of tenants is the id of their
- * queue, which is positive.  The scope of keys is derived from the hash of their limiter.
- */
-#define JOBQ_KEYS_OF(limiter)	((int32) ((limiter) | 0x80000000))
-
-/* Above this number, buckets of tenants without running jobs are forgotten. */
+/* Above this number, buckets of keys without running jobs are forgotten. */
 #define JOBQ_MAX_TALLIES	((uint32) jobq_ready_entries / 4)
 
 /*
@@ -156,12 +149,13 @@ typedef struct JobqNode
  */
 typedef struct JobqParty
 {
-	int32		scope;			/* the queue, or JOBQ_KEYS_OF() */
-	uint32		tenant;			/* or key; 0: the queue itself */
+	int32		queue_id;		/* 0 for a key */
+	uint32		limiter;		/* hash of the limiter's name, for a key */
+	uint32		key;			/* or tenant; 0: the queue itself */
 	uint32		nlanes;
 	uint32		lanes;			/* of a queue: first lane */
-	uint32		heaps;			/* of a queue of consumers, or a tenant with
-								 * limits: first heap */
+	uint32		heaps;			/* of a queue of consumers, or a key: first
+								 * heap */
 	uint32		hash_next;		/* in the bucket, or free list link */
 	double		turn;			/* virtual time of the next service, in jobs
 								 * or in microseconds; never decreases */
@@ -193,10 +187,9 @@ typedef struct JobqRole
  * therefore compares the first lanes of a few heaps.  Without limits there are as many heaps
  * as lines in the order of a pool.  A heap whose limiter is full is skipped as a whole.
  *
- * The lanes of a tenant with limits are in a separate heap of the tenant, from which no
- * process pops.  While the tenant may start a job, its first lane is lent to the heap of the
- * takers.  A full tenant therefore delays no other jobs, whatever the number of lanes and
- * tenants.  The same holds for the keys of a limiter.
+ * The lanes of a limiter's key are in a separate heap of the key, from which no process pops.
+ * While the key may start a job, its first lane is lent to the heap of the takers.  A full key
+ * therefore delays no other jobs, whatever the number of lanes and keys.
  */
 typedef struct JobqHeapLink
 {
@@ -208,8 +201,8 @@ typedef struct JobqHeap
 {
 	Oid			role;
 	int32		queue_id;		/* of consumers; or 0 */
-	uint32		tenant;			/* index of the party in a heap of a key, such
-								 * as a tenant; or JOBQ_NONE */
+	uint32		party;			/* the key, in JobqReady.parties, in a heap of
+								 * a key; or JOBQ_NONE */
 	uint16		order;			/* of workers */
 	uint16		limiters[JOBQ_NLIMITS]; /* or JOBQ_NO_LIMITER; none is twice
 										 * in the array */
@@ -223,11 +216,11 @@ typedef struct JobqHeap
 	uint32		turns[JOBQ_NLIMITS];	/* of the role at these limiters, in
 										 * JobqReady.turns; or JOBQ_NONE */
 	uint32		root;			/* the first lane */
-	uint32		lent;			/* in a heap of a tenant: the lent lane, or
+	uint32		lent;			/* in a heap of a key: the lent lane, or
 								 * JOBQ_NONE */
 	uint32		nentries;		/* in its lanes */
 	uint32		hash_next;		/* in the bucket, or free list link */
-	uint32		prev;			/* of the role, queue or tenant */
+	uint32		prev;			/* of the role, queue or key */
 	uint32		next;
 	JobqHeapLink links[JOBQ_NLIMITS];	/* of heaps with these limiters,
 										 * without heaps of keys */
@@ -238,7 +231,7 @@ typedef struct JobqHeap
 } JobqHeap;
 
 /*
- * A lane is in one heap, and may have a heap of its tenant in addition.  Many lanes share
+ * A lane is in one heap, and may have a heap of a key in addition.  Many lanes share
  * heaps, so there are fewer than two heaps for each lane.  A lane without a heap waits until
  * a heap is free.
  */
@@ -387,9 +380,9 @@ typedef struct JobqReady
 	((db)->ready->orders[(lane)->order].rank[pool])
 
 /* src/ready/party.c */
-extern JobqParty *jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant);
+extern JobqParty *jobq_party_find(JobqDatabase *db, int32 queue_id, uint32 limiter,
+								  uint32 key);
 extern JobqRole *jobq_role_find(JobqDatabase *db, Oid role);
-extern int32 jobq_scope_of(int32 queue_id, const JobqNeed *needs, int source);
 
 /* src/ready/heap.c */
 extern uint16 jobq_order_find(JobqDatabase *db, const uint8 *rank);

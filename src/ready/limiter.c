@@ -381,7 +381,7 @@ place_taken(JobqLimiter *limiter, Oid role, int32 queue_id)
 
 /*
  * Are all permits of the limiter held, and do its jobs not wait for permits?  False for a
- * keyed limiter, which counts per key: see tenant_settle().
+ * keyed limiter, which counts per key: see keyed_settle().
  */
 bool
 limiter_turns_away(JobqDatabase *db, uint16 index)

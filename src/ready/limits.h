@@ -15,9 +15,8 @@
  * Limits
  *
  * A job needs permits to start: from each of its limiters (JobqLimitSource), from its key at
- * each limiter with keys, and from its group.  The tenants of a queue are the keys of the
- * queue's limiter.  The process that pops the job takes all permits at once, and returns them
- * when the job's transaction is over.  The scheduler returns the permits of a dead process.  A
+ * each limiter with keys, and from its group.  The process that pops the job takes all permits
+ * at once, and returns them when the job's transaction is over.  The scheduler returns the permits of a dead process.  A
  * limit is therefore exact, for workers and consumers alike.
  *
  * A job takes one token of each rate, or its cost in tokens of a named limiter.  A job starts
@@ -78,7 +77,8 @@ typedef struct JobqLimiter
 								 * jobs */
 	bool		group_wait;		/* a group waits for a job whose attempt
 								 * failed */
-	bool		keyed;			/* a named limiter: each key is a tenant of it */
+	bool		keyed;			/* a named limiter, whose max_running and rate
+								 * apply to each key */
 	int32		queue_id;		/* or 0 */
 	uint32		kind;			/* hash of the kind, or of the limiter's name;
 								 * or 0 */
@@ -89,8 +89,8 @@ typedef struct JobqLimiter
 	int			weight;			/* among queues of the same rank in a pool */
 	JobqRate	rate;
 	JobqThrottle throttle;
-	int			tenant_max_running; /* of each tenant; 0: no limit */
-	JobqRate	tenant_rate;
+	int			key_max_running;	/* of each key; 0: no limit */
+	JobqRate	key_rate;
 	int			nweights;		/* number of tenants with a weight above 1 */
 	uint32		weighted[JOBQ_MAX_WEIGHTS]; /* hashes of these tenants */
 	uint16		weights[JOBQ_MAX_WEIGHTS];
@@ -111,22 +111,22 @@ typedef struct JobqLimiter
 	TimestampTz wants_since;	/* ... and since when */
 
 	JobqWhenTaken when_taken;	/* if max_running is reached, or
-								 * tenant_max_running of a keyed limiter: see
+								 * key_max_running of a keyed limiter: see
 								 * taken.c */
 	int64		release_after;	/* microseconds */
 	bool		priced;			/* jobs have individual costs */
 	int			dearest;		/* highest cost of a job so far, if above 1 */
 } JobqLimiter;
 
-/* The state of a tenant's limits. */
-typedef struct JobqTenantState
+/* The state of a key's limits. */
+typedef struct JobqKeyedState
 {
 	int			max_running;	/* 0: no limit */
 	int			running;
-	bool		paced;			/* the tenant has a rate ... */
+	bool		paced;			/* the key has a rate ... */
 	double		tokens;
 	TimestampTz due;			/* ... by which the next job may start then */
-} JobqTenantState;
+}			JobqKeyedState;
 
 /*
  * The limiters of a database.
@@ -176,15 +176,15 @@ extern void jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace,
 							 int failures, TimestampTz now);
 
 /* src/ready/tally.c */
-extern bool jobq_tenants_limited(const JobqLimiter *limiter);
+extern bool jobq_keys_limited(const JobqLimiter *limiter);
 extern void jobq_tallies_clear(JobqDatabase *db);
 extern void jobq_tallies_put_back(JobqDatabase *db, TimestampTz now);
 
-/* src/ready/tenant.c */
-extern bool jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,
-							  TimestampTz now, JobqTenantState *state);
-extern void jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
-							  double tokens, TimestampTz now);
+/* src/ready/keyed.c */
+extern bool jobq_keyed_state(JobqDatabase *db, uint32 limiter, uint32 key,
+							 TimestampTz now, JobqKeyedState * state);
+extern void jobq_keyed_spend(JobqDatabase *db, uint32 limiter, uint32 key,
+							 double tokens, TimestampTz now);
 extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
 						   TimestampTz now);
 
@@ -241,8 +241,8 @@ extern void jobq_limits_clear(JobqDatabase *db);
 extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,
 									bool queue_limited, TimestampTz now,
 									int *limited, JobqWakeList *wake);
-extern uint32 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
-								TimestampTz now);
+extern uint32 jobq_keyed_count(JobqDatabase *db, uint32 limiter, uint32 key,
+							   TimestampTz now);
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, JobqWakeList *wake);

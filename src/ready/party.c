@@ -38,9 +38,9 @@ parties_clear(JobqDatabase *db)
 }
 
 static uint32 *
-party_bucket(JobqReady *ready, int32 scope, uint32 tenant)
+party_bucket(JobqReady *ready, int32 queue_id, uint32 limiter, uint32 key)
 {
-	return &ready->party_bucket[hash_combine(murmurhash32((uint32) scope), tenant) %
+	return &ready->party_bucket[hash_combine(murmurhash32((uint32) queue_id) ^ limiter, key) %
 								jobq_max_lanes];
 }
 
@@ -51,18 +51,19 @@ role_bucket(JobqReady *ready, Oid role)
 }
 
 /*
- * Return the queue (tenant 0), or the tenant or key in this scope; NULL if it has no lane.
+ * Return the queue (no limiter, key 0), the tenant of the queue (no limiter), or the key of the
+ * limiter (queue_id 0); NULL if it has no lane.
  */
 JobqParty *
-jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
+jobq_party_find(JobqDatabase *db, int32 queue_id, uint32 limiter, uint32 key)
 {
 	JobqReady  *ready = db->ready;
 
 	AssertLocked(db->lock);
-	for (uint32 i = *party_bucket(ready, scope, tenant); i != JOBQ_NONE;
+	for (uint32 i = *party_bucket(ready, queue_id, limiter, key); i != JOBQ_NONE;
 		 i = ready->parties[i].hash_next)
-		if (ready->parties[i].scope == scope &&
-			ready->parties[i].tenant == tenant)
+		if (ready->parties[i].queue_id == queue_id &&
+			ready->parties[i].limiter == limiter && ready->parties[i].key == key)
 			return &ready->parties[i];
 	return NULL;
 }
@@ -72,10 +73,10 @@ jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
  * index of the record.
  */
 static uint32
-party_join(JobqDatabase *db, int32 scope, uint32 tenant)
+party_join(JobqDatabase *db, int32 queue_id, uint32 limiter, uint32 key)
 {
 	JobqReady  *ready = db->ready;
-	JobqParty  *party = jobq_party_find(db, scope, tenant);
+	JobqParty  *party = jobq_party_find(db, queue_id, limiter, key);
 
 	AssertExclusive(db->lock);
 	if (party == NULL)
@@ -85,10 +86,11 @@ party_join(JobqDatabase *db, int32 scope, uint32 tenant)
 		Assert(index != JOBQ_NONE);
 		party = &ready->parties[index];
 		memset(party, 0, sizeof(JobqParty));
-		party->scope = scope;
-		party->tenant = tenant;
+		party->queue_id = queue_id;
+		party->limiter = limiter;
+		party->key = key;
 		party->lanes = party->heaps = JOBQ_NONE;
-		party_chain_push(party_bucket(ready, scope, tenant), ready->parties, index);
+		party_chain_push(party_bucket(ready, queue_id, limiter, key), ready->parties, index);
 	}
 	party->nlanes++;
 	return party - ready->parties;
@@ -105,7 +107,8 @@ party_leave(JobqDatabase *db, uint32 index)
 	if (--party->nlanes > 0)
 		return;
 	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
-	party_chain_remove(party_bucket(ready, party->scope, party->tenant), ready->parties, index);
+	party_chain_remove(party_bucket(ready, party->queue_id, party->limiter, party->key),
+					   ready->parties, index);
 	party_chain_push(&ready->party_free, ready->parties, index);
 }
 
@@ -185,7 +188,7 @@ lane_join_parties(JobqDatabase *db, JobqLane *lane)
 	JobqParty  *party;
 
 	AssertExclusive(db->lock);
-	lane->party = party_join(db, lane->queue_id, 0);
+	lane->party = party_join(db, lane->queue_id, 0, 0);
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
 		lane->keys[s] = lane->party;
 	party = &ready->parties[lane->party];
@@ -222,15 +225,6 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Return the scope of the keys at the limiter of this source, for jobs of this queue.
- */
-int32
-jobq_scope_of(int32 queue_id, const JobqNeed *needs, int source)
-{
-	return source == JOBQ_OF_QUEUE ? queue_id : JOBQ_KEYS_OF(needs[source].limiter);
-}
-
-/*
  * Set the need of the lane's jobs at the limiter of this source.  The lane is in no heap.
  */
 void
@@ -242,7 +236,7 @@ lane_set_need(JobqDatabase *db, JobqLane *lane, int source, JobqNeed need)
 	Assert(lane->heap == JOBQ_NONE && lane->own == JOBQ_NONE);
 	lane->needs[source] = need;
 	lane->keys[source] = need.key == 0 ? lane->party
-		: party_join(db, jobq_scope_of(lane->queue_id, lane->needs, source), need.key);
+		: party_join(db, source == JOBQ_OF_QUEUE ? lane->queue_id : 0, need.limiter, need.key);
 	if (before != lane->party)
 		party_leave(db, before);
 }

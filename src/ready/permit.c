@@ -16,8 +16,8 @@
 
 #include "ready/inner.h"
 
-static void tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
-						JobqWakeList *wake);
+static void keyed_wake(JobqDatabase *db, uint32 index, TimestampTz now,
+					   JobqWakeList *wake);
 static void give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 					  TimestampTz now, JobqWakeList *wake);
 
@@ -75,11 +75,10 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 
 		/* the popped job has freed one entry, and several tallies may be new */
 		if (db->ready->nfree == 0 && key_is_limited(db, lane, s) &&
-			tally_find(db, jobq_scope_of(lane->queue_id, lane->needs, s),
-					   lane->needs[s].key) == JOBQ_NONE)
+			tally_find(db, lane->needs[s].limiter, lane->needs[s].key) == JOBQ_NONE)
 			(void) entry_evict(db, NULL, true);
-		permits.tallies[s] = tenant_take(db, lane->limiters[s], lane->needs[s].key, cost,
-										 now);
+		permits.tallies[s] = keyed_take(db, lane->limiters[s], lane->needs[s].key, cost,
+										now);
 	}
 	return permits;
 }
@@ -128,7 +127,7 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool queue_limited,
 			taken_note(db, job, s);
 			return JOBQ_LIMITED;
 		}
-		if (!tenant_free(db, lane.limiters[s], job->needs[s].key, now))
+		if (!keyed_free(db, lane.limiters[s], job->needs[s].key, now))
 		{
 			taken_note(db, job, s);
 			return JOBQ_KEY_LIMITED;
@@ -143,18 +142,17 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool queue_limited,
 }
 
 /*
- * Count a job of the tenant that runs without having asked for a permit.  Returns its permit
- * of the tenant.  Returns JOBQ_NONE if the tenant has no limits, or if there is no free entry
- * for the tally.
+ * Count a job with this key of the limiter that runs without having asked for a permit.
+ * Returns its permit of the key.  Returns JOBQ_NONE if the key has no limits, or if there is no
+ * free entry for the tally.
  */
 uint32
-jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
-				  TimestampTz now)
+jobq_keyed_count(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
 {
 	AssertExclusive(db->lock);
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL, true);
-	return tenant_count(db, scope, tenant, now);
+	return keyed_count(db, limiter, key, now);
 }
 
 static void
@@ -175,16 +173,16 @@ give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 }
 
 /*
- * Wake takers for the tenant of this tally, because more of its jobs may be able to start.
+ * Wake takers for the key of this tally, because more of its jobs may be able to start.
  * Free the tally if there is no state to remember.
  */
 static void
-tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
-			JobqWakeList *wake)
+keyed_wake(JobqDatabase *db, uint32 index, TimestampTz now,
+		   JobqWakeList *wake)
 {
 	JobqReady  *ready = db->ready;
-	const JobqParty *party = jobq_party_find(db, TALLY(db, index)->scope,
-											 TALLY(db, index)->tenant);
+	const JobqParty *party = jobq_party_find(db, 0, TALLY(db, index)->limiter,
+											 TALLY(db, index)->key);
 	uint32		next;
 
 	AssertExclusive(db->lock);
@@ -193,7 +191,7 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 		JobqHeap   *heap;
 
 		next = ready->heaps[i].next;
-		heap = tenant_refill(db, &ready->heaps[i], now);
+		heap = keyed_refill(db, &ready->heaps[i], now);
 		if (heap != NULL)
 			heap_wake(db, heap, 1, now, wake);
 	}
@@ -201,11 +199,11 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 }
 
 /*
- * Call tenant_wake() for tenants whose token has arrived.  The number per call is limited:
+ * Call keyed_wake() for keys whose token has arrived.  The number per call is limited:
  * db->limits->due tells if there are more.
  */
 void
-tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+keyed_wake_due(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	AssertExclusive(db->lock);
 	for (int i = 0; i < SAMPLE; i++)
@@ -214,7 +212,7 @@ tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 
 		if (index == JOBQ_NONE)
 			return;
-		tenant_wake(db, index, now, wake);
+		keyed_wake(db, index, now, wake);
 	}
 	db->limits->due = Min(db->limits->due, now);
 }
@@ -241,8 +239,8 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 	{
 		if (held.tallies[s] != JOBQ_NONE)
 		{
-			tenant_give(db, held.tallies[s], unused ? held.costs[s] : 0, now);
-			tenant_wake(db, held.tallies[s], now, wake);
+			keyed_give(db, held.tallies[s], unused ? held.costs[s] : 0, now);
+			keyed_wake(db, held.tallies[s], now, wake);
 		}
 	}
 	if (held.group != JOBQ_NONE)
@@ -324,7 +322,7 @@ jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
 			if (first_limiter(&ready->heaps[i]) == l)	/* each heap once */
 				heap_wake(db, &ready->heaps[i], PG_INT32_MAX, now, wake);
-	tenants_wake(db, now, wake);
+	keyed_wake_due(db, now, wake);
 }
 
 /*

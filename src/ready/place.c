@@ -2,9 +2,9 @@
  *
  *	  Which lane is in which heap, and how many jobs of a heap may start.
  *
- * A lane that has jobs and is served is in the heap of its takers, rank and limiters.  If its
- * tenant has limits, or a limiter is keyed, the lane is in a heap of the tenant or key
- * instead.  Such a heap lends its first lane to the heap of the takers (tenant.c).
+ * A lane that has jobs and is served is in the heap of its takers, rank and limiters.  If a
+ * limiter is keyed, the lane is in a heap of the key instead.  Such a heap lends its first lane
+ * to the heap of the takers (keyed.c).
  *
  * src/ready/place.c
  *
@@ -81,9 +81,9 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 	key->order = lane->consumer ? JOBQ_NO_ORDER : lane->order;
 	memcpy(key->limiters, lane->limiters, sizeof(key->limiters));
 	key->quarantine = lane->quarantine;
-	source = tenant_source(db, lane);
+	source = keyed_source(db, lane);
 	key->at = Max(source, 0);
-	key->tenant = source < 0 ? JOBQ_NONE : lane->keys[source];
+	key->party = source < 0 ? JOBQ_NONE : lane->keys[source];
 	return true;
 }
 
@@ -95,7 +95,7 @@ lane_displace(JobqDatabase *db, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
 	if (lane->own != JOBQ_NONE)
-		tenant_leave(db, lane);
+		keyed_leave(db, lane);
 	else if (lane->heap != JOBQ_NONE)
 		heap_take(db, lane);
 }
@@ -114,7 +114,7 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 
 	AssertExclusive(db->lock);
 	if (at == JOBQ_NONE)
-		tenant_choose(db, lane, jobq_now());
+		keyed_choose(db, lane, jobq_now());
 	wanted = heap_key(db, lane, &key);
 	if (at != JOBQ_NONE)
 	{
@@ -131,8 +131,8 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 	if (heap == NULL)
 		return;
 	turn_begin(db, lane);
-	if (key.tenant != JOBQ_NONE)
-		tenant_enter(db, heap, lane);
+	if (key.party != JOBQ_NONE)
+		keyed_enter(db, heap, lane);
 	else
 		heap_put(db, heap, lane);
 }
@@ -148,7 +148,7 @@ lane_moved(JobqDatabase *db, JobqLane *lane)
 		return;
 	heap_moved(db, lane);
 	if (lane->own != JOBQ_NONE)
-		tenant_settle(db, &db->ready->heaps[lane->own], jobq_now());
+		keyed_settle(db, &db->ready->heaps[lane->own], jobq_now());
 }
 
 /*
@@ -224,7 +224,7 @@ count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
 	if (lane == JOBQ_NONE || most == 0)
 		return 0;
 	n = LANE(lane)->own == JOBQ_NONE ? LANE(lane)->count
-		: tenant_room(db, &db->ready->heaps[LANE(lane)->own]);
+		: keyed_room(db, &db->ready->heaps[LANE(lane)->own]);
 	n = Min(n, most);
 	n += count_jobs(db, db->ready->nodes[lane].left, most - n);
 	return n + count_jobs(db, db->ready->nodes[lane].right, most - n);
@@ -283,7 +283,7 @@ bool
 jobq_queue_has_job(JobqDatabase *db, int32 queue_id, const Oid *denied,
 				   int ndenied, TimestampTz now)
 {
-	JobqParty  *party = jobq_party_find(db, queue_id, 0);
+	JobqParty  *party = jobq_party_find(db, queue_id, 0, 0);
 
 	AssertExclusive(db->lock);
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;

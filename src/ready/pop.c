@@ -51,7 +51,7 @@ first_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now, uint8 *bes
 		JobqLane   *lane = lane_best(db, taker, now, best_rank);
 		uint32		instead;
 
-		if (lane == NULL || !tenant_recall(db, lane, now, &instead))
+		if (lane == NULL || !keyed_recall(db, lane, now, &instead))
 			return lane;
 		if (*woken == JOBQ_LANE_INDEX(db, lane) + 1)
 			*woken = instead == JOBQ_NONE ? 0 : instead + 1;
@@ -81,7 +81,7 @@ pop_first(JobqDatabase *db, const JobqTaker *taker, JobqSlot *mine, TimestampTz 
 	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
 		jobq_slot_release(db, mine, now, wake);
 
-	tenants_wake(db, now, wake);
+	keyed_wake_due(db, now, wake);
 
 again:
 	best = first_lane(db, taker, now, &best_rank, &woken);
@@ -163,7 +163,7 @@ is_paced(JobqDatabase *db, uint16 index)
 		: &db->limits->limiters[index];
 
 	AssertExclusive(db->lock);
-	return limiter != NULL && (limiter->rate.per_us > 0 || limiter->tenant_rate.per_us > 0);
+	return limiter != NULL && (limiter->rate.per_us > 0 || limiter->key_rate.per_us > 0);
 }
 
 /*

@@ -11,7 +11,7 @@
  * Invariant: a heap with lanes and without a free permit is stuck, or the scheduler has
  * examined the heap since its last permit was taken and its last job came.  The invariant is
  * kept wherever a lane gets a position in a heap or another job, and where the last permit is
- * taken (heap.c, entry.c, tenant.c).  A stuck heap may have free permits nevertheless, so the
+ * taken (heap.c, entry.c, keyed.c).  A stuck heap may have free permits nevertheless, so the
  * scheduler checks.  Loading the limits, which the sweep does from time to time, makes all
  * heaps be examined again.  A lane with several limited keys is examined only in the heap of
  * one of them.  While the lane waits for another key, or is lent by another key, its jobs wait
@@ -90,9 +90,9 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 		return false;
 	if (policy->keyed)
 	{
-		tally = tally_find(db, JOBQ_KEYS_OF(limiter), limit_key);
-		if (tally == JOBQ_NONE || policy->tenant_max_running <= 0 ||
-			TALLY(db, tally)->running < policy->tenant_max_running)
+		tally = tally_find(db, limiter, limit_key);
+		if (tally == JOBQ_NONE || policy->key_max_running <= 0 ||
+			TALLY(db, tally)->running < policy->key_max_running)
 			return false;
 	}
 	else if (!limiter_turns_away(db, index))
@@ -105,7 +105,7 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 	by->limit_key = policy->keyed ? limit_key : 0;
 	by->when_taken = policy->when_taken;
 	by->release_after = policy->release_after;
-	by->max_running = policy->keyed ? policy->tenant_max_running
+	by->max_running = policy->keyed ? policy->key_max_running
 		: policy->max_running;
 	return true;
 }
@@ -134,11 +134,11 @@ heap_is_taken(JobqDatabase *db, const JobqHeap *heap, JobqTakenBy *by, bool *end
 	{
 		const JobqLimiter *limiter = heap->limiters[s] == JOBQ_NO_LIMITER ? NULL
 			: &db->limits->limiters[heap->limiters[s]];
-		bool		of_key = heap->tenant != JOBQ_NONE && heap->at == s;
+		bool		of_key = heap->party != JOBQ_NONE && heap->at == s;
 
 		if (limiter != NULL && (!limiter->keyed || of_key) &&
 			jobq_places_taken(db, limiter->kind,
-							  of_key ? db->ready->parties[heap->tenant].tenant : 0, by,
+							  of_key ? db->ready->parties[heap->party].key : 0, by,
 							  ending))
 			return true;
 	}
@@ -346,7 +346,7 @@ jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders
 	AssertLocked(db->lock);
 	if (index != JOBQ_NO_LIMITER && db->limits->limiters[index].keyed)
 	{
-		tally = tally_find(db, JOBQ_KEYS_OF(by->limiter), by->limit_key);
+		tally = tally_find(db, by->limiter, by->limit_key);
 		if (tally == JOBQ_NONE)
 			index = JOBQ_NO_LIMITER;
 	}

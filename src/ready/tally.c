@@ -1,19 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- *	  Tallies: the counters of a tenant with limits, or of a key of a limiter: the number of
- *	  running jobs, the fill of the bucket, and the time of the next check.
- *
- * Statements about tenants here and in tenant.c also hold for keys.  The limits of a keyed
- * limiter are stored as the limits of its tenants.
+ *	  Tallies: the counters of a limiter's key: the number of running jobs, the fill of the
+ *	  bucket, and the time of the next check.
  *
  * A tally occupies the slot of an entry, and is found by a hash.  A tally is kept while there
- * is a state to remember.  A tenant without a tally has no running job, and a full bucket.  A
+ * is a state to remember.  A key without a tally has no running job, and a full bucket.  A
  * process that pops a job has just freed the job's entry, so there is always a slot for one
  * tally then.  A second one may need the entry of another job (permits_take()).
  *
- * Too many tallies would leave no entries for jobs.  The bucket of a tenant without running
+ * Too many tallies would leave no entries for jobs.  The bucket of a key without running
  * jobs is therefore forgotten if there are more than JOBQ_MAX_TALLIES.  A client must not be
- * able to exhaust the pool by inventing tenant names.
+ * able to exhaust the pool by inventing keys.
  *
  * A bucket is stored as the time at which it will be full.  The stored value does not change
  * while the bucket fills.
@@ -33,81 +30,68 @@ StaticAssertDecl(sizeof(JobqTally) == sizeof(JobqEntry), "a tally takes the plac
 StaticAssertDecl(offsetof(JobqTally, lane) == offsetof(JobqEntry, lane),
 				 "a tally can be told from an entry");
 
-static uint32 *tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant);
+static uint32 *tally_bucket(JobqDatabase *db, uint32 limiter, uint32 key);
 static void tallies_sweep(JobqDatabase *db, TimestampTz now);
 
 /*
- * Does the limiter limit its tenants?
+ * Does the limiter have limits for each key?
  */
 bool
-jobq_tenants_limited(const JobqLimiter *limiter)
+jobq_keys_limited(const JobqLimiter *limiter)
 {
-	return limiter->tenant_max_running > 0 || limiter->tenant_rate.per_us > 0;
+	return limiter->key_max_running > 0 || limiter->key_rate.per_us > 0;
 }
 
 /*
- * Return the limiter if its tenants have limits, or NULL.
+ * Return the limiter with this index if its keys have limits, or NULL.
  */
 const JobqLimiter *
-tenant_policy(JobqDatabase *db, uint16 limiter)
+keyed_policy(JobqDatabase *db, uint16 limiter)
 {
 	AssertLocked(db->lock);
 	return limiter != JOBQ_NO_LIMITER &&
-		jobq_tenants_limited(&db->limits->limiters[limiter])
+		jobq_keys_limited(&db->limits->limiters[limiter])
 		? &db->limits->limiters[limiter] : NULL;
 }
 
 /*
- * Return the limiter of the tenants of a queue, or of the keys of a limiter; NULL if they
- * have no limits.
+ * Return the limiter with this hash if its keys have limits, or NULL.
  */
 const JobqLimiter *
-scope_policy(JobqDatabase *db, int32 scope)
+keyed_policy_of(JobqDatabase *db, uint32 limiter)
 {
-	uint16		limiter;
-
-	AssertExclusive(db->lock);
-	if (scope > 0)
-		return tenant_policy(db, jobq_limiter_find(db, scope, 0));
-
-	/* the scope has lost one bit of the hash */
-	limiter = jobq_limiter_find(db, 0, (uint32) scope);
-	if (limiter == JOBQ_NO_LIMITER || !db->limits->limiters[limiter].keyed)
-		limiter = jobq_limiter_find(db, 0, (uint32) scope & ~JOBQ_KEYS_OF(0));
-	if (limiter == JOBQ_NO_LIMITER || !db->limits->limiters[limiter].keyed)
-		return NULL;
-	return tenant_policy(db, limiter);
+	return keyed_policy(db, jobq_limiter_find(db, 0, limiter));
 }
 
 static uint32 *
-tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant)
+tally_bucket(JobqDatabase *db, uint32 limiter, uint32 key)
 {
-	return &db->ready->tally_bucket[hash_combine(murmurhash32((uint32) scope), tenant) %
+	return &db->ready->tally_bucket[hash_combine(limiter, key) %
 									jobq_max_lanes];
 }
 
 /*
- * Return the tally of the tenant, or JOBQ_NONE.
+ * Return the tally of the key, or JOBQ_NONE.
  */
 uint32
-tally_find(JobqDatabase *db, int32 scope, uint32 tenant)
+tally_find(JobqDatabase *db, uint32 limiter, uint32 key)
 {
 	AssertLocked(db->lock);
-	for (uint32 i = *tally_bucket(db, scope, tenant); i != JOBQ_NONE;
+	for (uint32 i = *tally_bucket(db, limiter, key); i != JOBQ_NONE;
 		 i = TALLY(db, i)->next)
-		if (TALLY(db, i)->scope == scope && TALLY(db, i)->tenant == tenant)
+		if (TALLY(db, i)->limiter == limiter && TALLY(db, i)->key == key)
 			return i;
 	return JOBQ_NONE;
 }
 
 /*
- * Return the tally of the tenant, created if necessary.  JOBQ_NONE if there is no free entry.
+ * Return the tally of the key, created if necessary.  JOBQ_NONE if there is no free entry.
  */
 uint32
-tally_make(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
+tally_make(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
 {
-	uint32	   *bucket = tally_bucket(db, scope, tenant);
-	uint32		index = tally_find(db, scope, tenant);
+	uint32	   *bucket = tally_bucket(db, limiter, key);
+	uint32		index = tally_find(db, limiter, key);
 	JobqTally  *tally;
 
 	AssertExclusive(db->lock);
@@ -121,8 +105,8 @@ tally_make(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 	tally = TALLY(db, index);
 	memset(tally, 0, sizeof(JobqTally));
 	tally->lane = JOBQ_NO_LANE;
-	tally->scope = scope;
-	tally->tenant = tenant;
+	tally->limiter = limiter;
+	tally->key = key;
 	tally->timer = JOBQ_NONE;
 	tally->next = *bucket;
 	*bucket = index;
@@ -144,11 +128,11 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 	Assert(tally->lane == JOBQ_NO_LANE && tally->running >= 0);
 	if (tally->running > 0 || tally->timer != JOBQ_NONE)
 		return;
-	policy = scope_policy(db, tally->scope);
-	if (policy != NULL && policy->tenant_rate.per_us > 0 && tally->full_at > now &&
+	policy = keyed_policy_of(db, tally->limiter);
+	if (policy != NULL && policy->key_rate.per_us > 0 && tally->full_at > now &&
 		db->ready->ntallies <= JOBQ_MAX_TALLIES)
 		return;
-	link = tally_bucket(db, tally->scope, tally->tenant);
+	link = tally_bucket(db, tally->limiter, tally->key);
 	while (*link != index)
 		link = &TALLY(db, *link)->next;
 	*link = tally->next;
@@ -198,18 +182,18 @@ jobq_tallies_clear(JobqDatabase *db)
 double
 tally_most(const JobqLimiter *policy)
 {
-	return policy->tenant_rate.burst + policy->dearest;
+	return policy->key_rate.burst + policy->dearest;
 }
 
 /*
- * Return the number of tokens in the tenant's bucket; a debt is negative.  The tally may be
+ * Return the number of tokens in the key's bucket; a debt is negative.  The tally may be
  * NULL.  If there is less than one token, lower *due to the time at which there is one.
  */
 double
 tally_tokens(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 			 TimestampTz *due)
 {
-	const JobqRate *rate = &policy->tenant_rate;
+	const JobqRate *rate = &policy->key_rate;
 	double		most = tally_most(policy);
 	double		missing;
 
@@ -249,7 +233,7 @@ tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
 /* ---------- timers ---------- */
 
 /*
- * Set the time at which the tenant is checked; DT_NOEND: no time.
+ * Set the time at which the key is checked; DT_NOEND: no time.
  */
 void
 tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
@@ -262,7 +246,7 @@ tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
 
 /*
  * Return a tally whose time has come, or JOBQ_NONE.  The caller settles the heaps of its
- * tenant.  If there is none, db->limits->due is lowered to the next time.
+ * key.  If there is none, db->limits->due is lowered to the next time.
  */
 uint32
 tally_due(JobqDatabase *db, TimestampTz now)

@@ -9,7 +9,7 @@
  * advances its turn by 1 / weight.  The lowest turn comes next.  A new tenant begins at the
  * turn of the others.
  *
- * If turns depend on processor time (fair_cost), a job advances its tenant's turn by the
+ * If turns depend on processor time (fair => 'cpu'), a job advances its tenant's turn by the
  * average cost of the tenant's jobs, because the cost is unknown in advance.  The cost is
  * known when the worker comes for its next job.  Missing cost then advances the turn further.
  * Excess cost becomes a credit, which makes the next jobs cheaper, because a turn never
@@ -123,7 +123,7 @@ may_take(const JobqTaker *taker, Oid role)
 
 /*
  * Return the lane whose first job comes first for this taker, or NULL.  *best_rank gets its
- * rank.  The lane may have to wait for its tenant or key: see tenant_recall().
+ * rank.  The lane may have to wait for its tenant or key: see keyed_recall().
  */
 JobqLane *
 lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
@@ -146,7 +146,7 @@ lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	}
 	for (int q = 0; q < taker->nqueues && taker->pool < 0; q++)
 	{
-		JobqParty  *queue = jobq_party_find(db, taker->queue_ids[q], 0);
+		JobqParty  *queue = jobq_party_find(db, taker->queue_ids[q], 0, 0);
 
 		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->heaps; i != JOBQ_NONE;
 			 i = ready->heaps[i].next)
@@ -253,7 +253,7 @@ jobq_turn_settle(JobqDatabase *db, const JobqPush *job, double used, bool ran)
 	uint16		index = jobq_limiter_find(db, job->queue_id, 0);
 	JobqLimiter *limiter = index == JOBQ_NO_LIMITER ? NULL
 		: &db->limits->limiters[index];
-	JobqParty  *party = jobq_party_find(db, job->queue_id, JOBQ_TENANT(job));
+	JobqParty  *party = jobq_party_find(db, job->queue_id, 0, JOBQ_TENANT(job));
 	double		missing;
 
 	AssertExclusive(db->lock);

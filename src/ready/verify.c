@@ -156,7 +156,7 @@ verify_entries(JobqDatabase *db)
 		if (tally->lane == JOBQ_NO_LANE)
 		{
 			see_entry(i, "a tally");
-			if (tally_find(db, tally->scope, tally->tenant) != i)
+			if (tally_find(db, tally->limiter, tally->key) != i)
 				FAULT("tally %u is not found", i);
 			ntallies++;
 		}
@@ -244,11 +244,11 @@ verify_lanes(JobqDatabase *db)
 			FAULT("lane %u is not looked at", l);
 		if (lane->notify && !lane->noted)
 			FAULT("lane %u is not notified", l);
-		if (ready->parties[lane->party].scope != lane->queue_id ||
+		if (ready->parties[lane->party].queue_id != lane->queue_id ||
 			ready->roles[lane->role_index].role != lane->role)
 			FAULT("lane %u has another queue or role", l);
 		for (int s = 0; s < JOBQ_NLIMITS; s++)
-			if (ready->parties[lane->keys[s]].tenant != lane->needs[s].key)
+			if (ready->parties[lane->keys[s]].key != lane->needs[s].key)
 				FAULT("lane %u has another key at limiter %d", l, s);
 		if (lane->heap == JOBQ_NONE)
 			continue;

@@ -4,8 +4,8 @@
  *	  The lane of a job beyond queue and priority: the role of the run, the limiters, the
  *	  tenant, the group.
  *
- * Jobs of a kind with limits and jobs of named limiters have lanes of their own.  So have the
- * tenants of a queue that is fair or limits its tenants.  Jobs waiting for a limit or for
+ * Jobs of a kind with limits, and jobs of named limiters, have separate lanes, and so have the
+ * tenants of a fair queue.  Jobs waiting for a limit or for
  * their turn therefore do not block other jobs.  "flow" in the job's row distinguishes these
  * lanes.  The flow is set when the row is written.  If the kind or the queue has changed
  * since, the taker of the job corrects the flow.  The same holds for the role, which is the
@@ -147,8 +147,8 @@ jobq_group_changed(const JobqJob *job)
 
 /*
  * Return whether the group of this job, which does not run, waits for the job.  Considers only
- * the row and the queue's settings: the job has begun before, and its queue's group_patience
- * has not run out.
+ * the row and the queue's settings: the job has begun before, and its queue's group_on_failure
+ * lets the group wait.
  */
 bool
 jobq_group_is_held_by(const JobqJob *job, TimestampTz now)
@@ -164,16 +164,18 @@ jobq_group_is_held_by(const JobqJob *job, TimestampTz now)
 }
 
 /*
- * group_waits_until(held, patience): the time until which a group waits for a job first
- * returned at "held".
+ * group_waits_until(held, on_failure): the time until which a group waits for a job first
+ * returned at "held", by this group_on_failure.  NULL: without a timeout.
  */
 Datum
 jobq_group_waits_until_sql(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_TIMESTAMPTZ(jobq_later(PG_GETARG_TIMESTAMPTZ(0),
-									 jobq_interval_ms(PG_GETARG_INTERVAL_P(1),
-													  "group_patience", 0,
-													  JOBQ_MAX_DELAY_MS)));
+	int64		patience;
+
+	(void) jobq_group_wait_parse(text_to_cstring(PG_GETARG_TEXT_PP(1)), &patience);
+	if (patience == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(jobq_later(PG_GETARG_TIMESTAMPTZ(0), patience / 1000));
 }
 
 /*
@@ -216,10 +218,10 @@ jobq_limiters_of(const char *kind, const JobqQueue *queue, uint32 *limiters)
 	if (jobq_handler(kind, &handler) != NULL)
 	{
 		limiters[JOBQ_OF_KIND] = handler.limits;
-		limiters[JOBQ_NAMED_BY_KIND] = handler.limiter;
+		memcpy(&limiters[JOBQ_NAMED_BY_KIND], handler.limiters, sizeof(handler.limiters));
 	}
 	if (queue != NULL)
-		limiters[JOBQ_NAMED_BY_QUEUE] = queue->limiter;
+		memcpy(&limiters[JOBQ_NAMED_BY_QUEUE], queue->limiters, sizeof(queue->limiters));
 	jobq_limiters_unique(limiters);
 }
 
@@ -276,7 +278,6 @@ typedef struct Flow
 	uint32		held;			/* the kind, if paused, or 0 */
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
-	bool		tenants_limited;	/* the queue limits its tenants */
 	bool		tenant_paused;	/* separate lanes only due to a pause */
 } Flow;
 
@@ -303,7 +304,7 @@ need_of(const JobqJob *job, uint32 limiter, const char *tenant)
 
 /*
  * Compute the components of the job's flow, with the present settings of kind and queue.  The
- * tenant counts if the queue is fair or limits its tenants, or if the tenant is paused.  The
+ * tenant counts if the queue is fair, or if the tenant is paused.  The
  * kind counts if the kind is paused.
  */
 static void
@@ -319,11 +320,9 @@ parts(const JobqJob *job, Flow *flow)
 	if (queue != NULL && queue->tenant_by != TENANT_NONE)
 	{
 		flow->tenant_name = jobq_job_tenant(job, queue);
-		if (queue->fair || queue->tenants_limited ||
-			jobq_tenant_paused(queue, flow->tenant_name))
+		if (queue->fair || jobq_tenant_paused(queue, flow->tenant_name))
 			JOBQ_TENANT(flow) = jobq_tenant_hash(flow->tenant_name);
-		flow->tenants_limited = queue->tenants_limited;
-		flow->tenant_paused = !queue->fair && !queue->tenants_limited;
+		flow->tenant_paused = !queue->fair;
 	}
 	jobq_limiters_of(jobq_job_kind(job), queue, limiters);
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
@@ -391,7 +390,7 @@ jobq_flow_has_key(const JobqJob *job)
 
 /*
  * Set the array to what the job needs from its limiters, by the present settings of kind and
- * queue.  Includes a tenant only if the queue limits its tenants.
+ * queue, without the tenant.
  */
 void
 jobq_job_needs(const JobqJob *job, JobqNeed *needs)
@@ -400,8 +399,7 @@ jobq_job_needs(const JobqJob *job, JobqNeed *needs)
 
 	parts(job, &flow);
 	memcpy(needs, flow.needs, sizeof(flow.needs));
-	if (!flow.tenants_limited)
-		needs[JOBQ_OF_QUEUE].key = 0;
+	needs[JOBQ_OF_QUEUE].key = 0;
 }
 
 /*

@@ -185,9 +185,8 @@ keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values
 			kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
 		if (!nulls[HANDLER_FAIL_ON - 1])
 			kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
-		if (!on_event && !nulls[HANDLER_LIMITER - 1])
-			handler->limiter =
-				jobq_limiter_hash(TextDatumGetCString(values[HANDLER_LIMITER - 1]));
+		if (!on_event && !nulls[HANDLER_LIMITERS - 1])
+			jobq_limiter_hashes(values[HANDLER_LIMITERS - 1], handler->limiters);
 		if (!on_event &&
 			(!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
 			 !nulls[HANDLER_THROTTLE - 1]))

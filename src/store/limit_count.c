@@ -58,15 +58,15 @@ static bool
 row_of_queue_is_limited(const Datum *values, const bool *nulls)
 {
 	static const int limits[] = {
-		QUEUE_MAX_RUNNING, QUEUE_RATE, QUEUE_THROTTLE, QUEUE_FAIR_BY,
-		QUEUE_TENANT_MAX_RUNNING, QUEUE_TENANT_RATE, QUEUE_GROUP_PATIENCE, QUEUE_WEIGHT
+		QUEUE_MAX_RUNNING, QUEUE_RATE, QUEUE_THROTTLE, QUEUE_WEIGHT
 	};
 
 	for (int i = 0; i < (int) lengthof(limits); i++)
 		if (!nulls[limits[i] - 1])
 			return true;
 	return DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]) != 1 ||
-		strcmp(TextDatumGetCString(values[QUEUE_GROUP_ON_FAILURE - 1]), "wait") != 0;
+		strcmp(TextDatumGetCString(values[QUEUE_GROUP_ON_FAILURE - 1]), "wait") != 0 ||
+		strcmp(TextDatumGetCString(values[QUEUE_FAIR - 1]), "off") != 0;
 }
 
 /* The same condition as JOBQ_LIMITED_KIND. */

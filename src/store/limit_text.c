@@ -201,6 +201,43 @@ bad:
 	return JOBQ_WHEN_TAKEN_WAIT;	/* not reached */
 }
 
+/*
+ * Parse group_on_failure: wait, wait and an interval, or continue.  Returns whether a group waits
+ * for a job between attempts, and in *patience the longest wait in microseconds; 0: no timeout.
+ * ERROR if it is malformed.
+ */
+bool
+jobq_group_wait_parse(const char *text, int64 *patience)
+{
+	static const char *const stops[] = {NULL};
+	const char *at = text;
+	const char *problem = NULL;
+	bool		waits = false;
+
+	*patience = 0;
+	while (isspace((unsigned char) *at))
+		at++;
+	if (take_word(&at, "wait"))
+	{
+		waits = true;
+		if (*at != '\0')
+			problem = jobq_duration_parse(jobq_duration_cut(&at, stops), 1,
+										  JOBQ_MAX_DELAY_MS, patience);
+	}
+	else if (!take_word(&at, "continue"))
+		goto bad;
+	if (problem == NULL && *at == '\0')
+		return waits;
+
+bad:
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid group_on_failure \"%s\"", text),
+			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
+			 errhint("Write 'wait', 'wait 1 hour', or 'continue'.")));
+	return false;				/* not reached */
+}
+
 /* ERROR if there is no limiter with this name. */
 void
 jobq_check_limiter(const char *name)
@@ -216,4 +253,69 @@ jobq_check_limiter(const char *name)
 				 errmsg("limiter \"%s\" does not exist", name),
 				 errhint("The view jobq.limits shows those that do; jobq.create_limiter() makes one.")));
 	SPI_finish();
+}
+
+/*
+ * ERROR if a kind or queue cannot name these limiters.  Returns false for an empty array.  Locks
+ * the limiters' rows until the end of the transaction, so that nobody drops the limiters.
+ */
+bool
+jobq_check_limiters(ArrayType *names)
+{
+	static const Oid types[] = {TEXTARRAYOID};
+	Datum		values[] = {PointerGetDatum(names)};
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	if (n > JOBQ_MAX_NAMED)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%d limiters exceed the maximum of %d", n, JOBQ_MAX_NAMED),
+				 errhint("A kind and its queue can name %d limiters each.", JOBQ_MAX_NAMED)));
+	for (int i = 0; i < n; i++)
+	{
+		const char *name;
+
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of limiters must not be null", i + 1)));
+		name = TextDatumGetCString(elems[i]);
+		jobq_check_limiter(name);
+		for (int j = 0; j < i; j++)
+			if (strcmp(TextDatumGetCString(elems[j]), name) == 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("limiter \"%s\" is twice in limiters", name)));
+	}
+	if (n == 0)
+		return false;
+
+	/* in one order, as two callers may name the same limiters */
+	SPI_connect();
+	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = ANY ($1)"
+				   " ORDER BY name FOR KEY SHARE",
+				   1, types, values, NULL, SPI_OK_SELECT) < n)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("a limiter was dropped in the meantime")));
+	SPI_finish();
+	return true;
+}
+
+/*
+ * Set the array of JOBQ_MAX_NAMED elements to the hashes of these limiters, a text array; 0:
+ * none.  Further names, which only a restored table has, are ignored.
+ */
+void
+jobq_limiter_hashes(Datum names, uint32 *limiters)
+{
+	List	   *list = jobq_names_of_array(names);
+
+	memset(limiters, 0, sizeof(uint32) * JOBQ_MAX_NAMED);
+	for (int i = 0; i < Min(list_length(list), JOBQ_MAX_NAMED); i++)
+		limiters[i] = jobq_limiter_hash(list_nth(list, i));
+	list_free_deep(list);
 }

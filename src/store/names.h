@@ -62,11 +62,6 @@ enum
 };
 enum
 {
-	GROUP_WAIT,
-	GROUP_CONTINUE
-};
-enum
-{
 	GROUP_OF_QUEUE,
 	GROUP_OF_DATABASE
 };
@@ -139,24 +134,23 @@ typedef struct JobqQueue
 	char		keep;
 	char		mode;
 	char		lease;
-	char		group_on_failure;
+	bool		group_waits;	/* for a job between attempts ... */
 	char		group_scope;
 	char		recycle;
 	int			group_max_running;	/* 0: no limit */
-	int64		group_patience; /* microseconds; 0: no timeout */
+	int64		group_patience; /* ... so long, in microseconds; 0: no timeout */
 	bool		open;			/* to all producers */
 	Oid			run_as;			/* role of its jobs; invalid: enqueuer's */
 	Oid			run_as_by;		/* author of run_as; invalid: unknown */
 	bool		limited;		/* has max_running, rate, or throttle */
-	uint32		limiter;		/* hash of the limiter that the queue names,
-								 * or 0 */
+	uint32		limiters[JOBQ_MAX_NAMED];	/* hashes of the limiters that the
+											 * queue names; 0: none */
 	bool		carries;		/* its jobs carry settings */
 	int			max_length;		/* or -1 */
 	char		on_full;
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
 	bool		fair;			/* round robin of its tenants */
-	bool		tenants_limited;	/* tenants have max_running or rate */
 	bool		tenants_paused; /* some tenants are paused */
 	bool		kinds_paused;	/* some kinds are paused */
 	char		tenant_by;
@@ -186,8 +180,8 @@ enum
 	HANDLER_MAX_MEMORY,			/* in the order of JobqAllowance */
 	HANDLER_MAX_TEMP,
 	HANDLER_MAX_WAL,
-	HANDLER_LIMITER,
-	HANDLER_NATTS = HANDLER_LIMITER
+	HANDLER_LIMITERS,
+	HANDLER_NATTS = HANDLER_LIMITERS
 };
 
 /*
@@ -227,8 +221,8 @@ typedef struct JobqHandler
 	bool		fail_on_timeout;
 	uint32		limits;			/* hash of the kind, if the kind has limits;
 								 * or 0 */
-	uint32		limiter;		/* hash of the limiter that the kind names, or
-								 * 0 */
+	uint32		limiters[JOBQ_MAX_NAMED];	/* hashes of the limiters that the
+											 * kind names; 0: none */
 	bool		carries;		/* its jobs carry settings */
 	bool		recycled;		/* a worker exits after each job */
 	bool		confined;		/* has an allowance */
@@ -277,9 +271,8 @@ enum
  */
 #define JOBQ_LIMITED_QUEUE \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
-	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
-	" OR tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL" \
-	" OR group_on_failure <> 'wait' OR group_patience IS NOT NULL" \
+	" OR fair <> 'off' OR group_max_running <> 1" \
+	" OR group_on_failure <> 'wait'" \
 	" OR weight IS NOT NULL"
 #define JOBQ_LIMITED_KIND \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
@@ -343,7 +336,10 @@ extern void jobq_rate_parse(const char *text, JobqRate *rate);
 extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern JobqWhenTaken jobq_when_taken_parse(const char *text,
 										   int64 *release_after);
+extern bool jobq_group_wait_parse(const char *text, int64 *patience);
 extern void jobq_check_limiter(const char *name);
+extern bool jobq_check_limiters(ArrayType *names);
+extern void jobq_limiter_hashes(Datum names, uint32 *limiters);
 
 /* src/store/limit_count.c */
 extern bool jobq_queue_is_limited(Datum name);

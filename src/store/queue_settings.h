@@ -22,11 +22,12 @@
  *	WORD		one of the words; the column is NOT NULL
  *	NUMBER		0 or more; the column is NOT NULL
  *	LIMIT		1 or more; 0 removes the limit (NULL in the column)
- *	RATE, TENANT_RATE, THROTTLE, FAIR_BY, TENANT
+ *	RATE, THROTTLE, TENANT
  *				own syntax; none removes the setting
+ *	GROUP_WAIT	own syntax; the column is NOT NULL
  *	WEIGHTS		an object of names and numbers
  *	DURATION	a positive interval; 0 removes the setting
- *	LIMITER		the name of a limiter; none removes the setting
+ *	LIMITERS	an array of names of limiters; {} removes the setting
  *	FLAG		true or false; the column is NOT NULL
  *	CARRY		an array of names of settings; {} removes the setting
  *	ROLE		a role that the caller could become; - removes the setting
@@ -50,17 +51,13 @@ QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "the weight of the queue among
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many jobs of the queue run at the same time; 0 (null in the view): no limit")
 QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many jobs of the queue start in a period, for example 100 per minute burst 20, or 5 per second by group; none (null in the view): no limit")
 QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "after how many failures the queue rests, for example 10 failures in 5 minutes, or by group; none (null in the view): never")
-QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq_internal.limiter", LIMITER, "", "a limiter from create_limiter(), in addition to the limits of the queue and the kind; none (null in the view): no limiter")
+QUEUE_SETTING(limiters, LIMITERS, _text, "", LIMITERS, "", "limiters from create_limiter(), in addition to the limits of the queue and the kind, for example {tax office}; {} (null in the view): none")
 QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of a group run at the same time; 0: no limit")
-QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "the other jobs of a group while a job of the group waits for the next attempt: wait, continue")
-QUEUE_SETTING(group_patience, GROUP_PATIENCE, interval, "", DURATION, "", "how long a group waits for a job between attempts, counted from the first such wait; 0 (null in the view): until the job has ended")
+QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", GROUP_WAIT, "", "the other jobs of a group while a job of the group waits for the next attempt: wait; wait 1 hour (so long at most, from the first such wait); or continue")
 QUEUE_SETTING(group_scope, GROUP_SCOPE, text, "NOT NULL DEFAULT 'queue'", WORD, "queue, database", "the jobs of a group with the same group_key: queue (jobs of the queue), or database (jobs of the same role in all queues with this setting)")
-QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "the source of the tenant of a job: setting NAME, header NAME, schema (the first of search_path), or role; none (null in the view): as in fair_by")
-QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "the key of the round robin: tenant, in a queue with the setting tenant; otherwise the name of a header with the tenant, or role; none (null in the view): no round robin")
+QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "the source of the tenant of a job: setting NAME, header NAME, schema (the first of search_path), or role; none (null in the view): no tenants")
+QUEUE_SETTING(fair, FAIR, text, "NOT NULL DEFAULT 'off'", WORD, "off, jobs, cpu", "round robin of the tenants: off, jobs (by the number of started jobs), or cpu (by processor time)")
 QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the weights of tenants, for example {\"acme\": 3}; default 1")
-QUEUE_SETTING(fair_cost, FAIR_COST, text, "NOT NULL DEFAULT 'jobs'", WORD, "jobs, cpu", "the measure for equal treatment of tenants: jobs (the number of started jobs), or cpu (processor time)")
-QUEUE_SETTING(tenant_max_running, TENANT_MAX_RUNNING, int, "", LIMIT, "", "how many jobs of each tenant run at the same time; 0 (null in the view): no limit")
-QUEUE_SETTING(tenant_rate, TENANT_RATE, text, "", TENANT_RATE, "", "how many jobs of each tenant start in a period, for example 100 per minute burst 20; none (null in the view): no limit")
 QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs the queue may hold; 0 (null in the view): no limit")
 QUEUE_SETTING(on_full, ON_FULL, text, "NOT NULL DEFAULT 'error'", WORD, "error, wait, drop oldest", "the effect of a job above max_length: error (JQ015), wait (for jobq.enqueue_timeout at most), or drop oldest (a waiting job is cancelled)")
 QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job not started within this time after run_at ends as expired; 0 (null in the view): never")

@@ -157,15 +157,14 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->keep = word_of(QUEUE_KEEP, values);
 	queue->mode = word_of(QUEUE_MODE, values);
 	queue->lease = word_of(QUEUE_LEASE, values);
-	queue->group_on_failure = word_of(QUEUE_GROUP_ON_FAILURE, values);
+	queue->group_waits =
+		jobq_group_wait_parse(TextDatumGetCString(values[QUEUE_GROUP_ON_FAILURE - 1]),
+							  &queue->group_patience);
 	queue->group_scope = word_of(QUEUE_GROUP_SCOPE, values);
 	queue->recycle = word_of(QUEUE_RECYCLE, values);
 	queue->on_full = word_of(QUEUE_ON_FULL, values);
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
-	queue->group_patience = nulls[QUEUE_GROUP_PATIENCE - 1] ? 0
-		: jobq_interval_ms(DatumGetIntervalP(values[QUEUE_GROUP_PATIENCE - 1]),
-						   "group_patience", 0, JOBQ_MAX_DELAY_MS) * 1000;
 	queue->open = DatumGetBool(values[QUEUE_OPEN - 1]);
 	queue->run_as = nulls[QUEUE_RUN_AS - 1] ? InvalidOid
 		: DatumGetObjectId(values[QUEUE_RUN_AS - 1]);
@@ -176,10 +175,9 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->paused |= JOBQ_MISSES_ROLE(queue);
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
-	queue->limiter = nulls[QUEUE_LIMITER - 1] ? 0
-		: jobq_limiter_hash(TextDatumGetCString(values[QUEUE_LIMITER - 1]));
-	queue->tenants_limited = !nulls[QUEUE_TENANT_MAX_RUNNING - 1] ||
-		!nulls[QUEUE_TENANT_RATE - 1];
+	memset(queue->limiters, 0, sizeof(queue->limiters));
+	if (!nulls[QUEUE_LIMITERS - 1])
+		jobq_limiter_hashes(values[QUEUE_LIMITERS - 1], queue->limiters);
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1
 		: DatumGetInt32(values[QUEUE_MAX_LENGTH - 1]);
 	queue->expires_after_ms = nulls[QUEUE_EXPIRES_AFTER - 1] ? -1
@@ -200,8 +198,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 }
 
 /*
- * Set the source of the queue's tenants: the setting tenant, or else fair_by.  If the source
- * is a setting of the session, jobs carry the setting.  Otherwise the tenant would be lost.
+ * Set the source of the queue's tenants.  If the source is a setting of the session, jobs carry
+ * the setting.  Otherwise the tenant would be lost.
  */
 static void
 tenant_from_tuple(KnownQueue *known, const Datum *values, const bool *nulls)
@@ -210,20 +208,12 @@ tenant_from_tuple(KnownQueue *known, const Datum *values, const bool *nulls)
 	const char *setting = NULL;
 	ListCell   *lc;
 
-	queue->fair = !nulls[QUEUE_FAIR_BY - 1];
+	queue->fair = strcmp(TextDatumGetCString(values[QUEUE_FAIR - 1]), "off") != 0;
 	if (!nulls[QUEUE_TENANT - 1])
 	{
 		if (!jobq_tenant_parse(TextDatumGetCString(values[QUEUE_TENANT - 1]),
 							   &queue->tenant_by, queue->tenant_name))
 			elog(ERROR, "invalid tenant of queue \"%s\"", queue->name);
-	}
-	else if (queue->fair)
-	{
-		strlcpy(queue->tenant_name,
-				TextDatumGetCString(values[QUEUE_FAIR_BY - 1]),
-				sizeof(queue->tenant_name));
-		queue->tenant_by = strcmp(queue->tenant_name, "role") == 0
-			? TENANT_BY_ROLE : TENANT_BY_HEADER;
 	}
 	if (queue->tenant_by == TENANT_BY_SETTING)
 		setting = queue->tenant_name;

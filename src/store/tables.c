@@ -43,8 +43,8 @@ typedef struct Column
 static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{INTERVALOID, true}, {INTERVALOID, true}, {BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
-	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {TEXTOID, false},
-	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTARRAYOID, true},
+	{TEXTARRAYOID, true}, {INT4OID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, false}, {JSONBOID, true},
+	{INT4OID, true}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTARRAYOID, true},
 	{TEXTOID, false}, {ROLE_TYPE, true},
 };
 
@@ -57,7 +57,7 @@ static const Column handler_columns[] = {
 	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true},
 	{TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {INT8OID, true}, {INT8OID, true}, {INT8OID, true},
-	{TEXTOID, true},
+	{TEXTARRAYOID, true},
 };
 
 static const Column job_columns[] = {

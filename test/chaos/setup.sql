@@ -194,31 +194,31 @@ SELECT jobq.register('chaos.rated', 'chaos.work(jsonb, jobq.job_context)', rate 
 -- What kinds and queues share: one runs in a queue, and two in all.
 SELECT jobq.create_limiter('shared', max_running => 2);
 SELECT jobq.create_limiter('paced', rate => '20 per second burst 5');
-SELECT jobq.register(kind, handler, limiter => limiter, max_attempts => 1000, backoff => 'fixed 20ms')
+SELECT jobq.register(kind, handler, limiters => ARRAY[limiter], max_attempts => 1000, backoff => 'fixed 20ms')
 FROM (VALUES ('chaos.shared', 'chaos.work(jsonb, jobq.job_context)', 'shared'),
 	('chaos.shared_steps', 'chaos.work_in_steps(jsonb, jobq.job_context)', 'shared'),
 	('chaos.paced', 'chaos.work(jsonb, jobq.job_context)', 'paced')) v(kind, handler, limiter);
-SELECT jobq.create_queue('shared', open => true, max_running => 1, limiter => 'shared');
-SELECT jobq.create_queue('outside shared', open => true, mode => 'consumer', limiter => 'shared');
-SELECT jobq.create_queue('paced', open => true, limiter => 'paced');
+SELECT jobq.create_queue('shared', open => true, max_running => 1, limiters => '{shared}');
+SELECT jobq.create_queue('outside shared', open => true, mode => 'consumer', limiters => '{shared}');
+SELECT jobq.create_queue('paced', open => true, limiters => '{paced}');
 
 -- Jobs that cost tokens, or nothing.
 CREATE FUNCTION chaos.price(job jsonb) RETURNS int LANGUAGE sql AS $$ SELECT (job -> 'payload' ->> 'price')::int $$;
 SELECT jobq.create_limiter('priced', max_running => 2, rate => '20 per second burst 30', cost => 'chaos.price');
-SELECT jobq.register('chaos.priced', 'chaos.work(jsonb, jobq.job_context)', limiter => 'priced',
+SELECT jobq.register('chaos.priced', 'chaos.work(jsonb, jobq.job_context)', limiters => '{priced}',
 	max_attempts => 1000, backoff => 'fixed 20ms');
-SELECT jobq.create_queue('priced', open => true, limiter => 'priced');
-SELECT jobq.create_queue('outside priced', open => true, mode => 'consumer', limiter => 'priced');
+SELECT jobq.create_queue('priced', open => true, limiters => '{priced}');
+SELECT jobq.create_queue('outside priced', open => true, mode => 'consumer', limiters => '{priced}');
 
 -- Jobs that do not wait for a place.
 SELECT jobq.create_limiter('skipping', max_running => 1, by => 'payload $.grp', when_taken => 'skip');
 SELECT jobq.create_limiter('releasing', max_running => 2, by => 'payload $.grp', when_taken => 'release 1 s');
 SELECT jobq.create_limiter('replacing', max_running => 1, by => 'payload $.grp', when_taken => 'replace');
-SELECT jobq.register('chaos.' || limiter, 'chaos.work(jsonb, jobq.job_context)', limiter => limiter,
+SELECT jobq.register('chaos.' || limiter, 'chaos.work(jsonb, jobq.job_context)', limiters => ARRAY[limiter],
 	max_attempts => 1000, backoff => 'fixed 20ms')
 FROM unnest('{skipping,releasing,replacing}'::text[]) limiter;
-SELECT jobq.create_queue('outside releasing', open => true, mode => 'consumer', limiter => 'releasing');
-SELECT jobq.create_queue('outside replacing', open => true, mode => 'consumer', limiter => 'replacing');
+SELECT jobq.create_queue('outside releasing', open => true, mode => 'consumer', limiters => '{releasing}');
+SELECT jobq.create_queue('outside replacing', open => true, mode => 'consumer', limiters => '{replacing}');
 
 SELECT jobq.create_queue('full error', open => true, max_length => 4);
 SELECT jobq.create_queue('full drop', open => true, max_length => 4, on_full => 'drop oldest');
@@ -226,9 +226,9 @@ SELECT jobq.create_queue('full wait', open => true, max_length => 4, on_full => 
 SELECT jobq.create_queue('outside full', open => true, mode => 'consumer', max_length => 4);
 
 SELECT jobq.create_queue('grouped', open => true);
-SELECT jobq.create_queue('patient', open => true, group_patience => '50 ms');
+SELECT jobq.create_queue('patient', open => true, group_on_failure => 'wait 50 ms');
 SELECT jobq.create_queue('narrow', open => true, max_running => 2);
-SELECT jobq.create_queue('fair', open => true, fair_by => 'role', fair_cost => 'cpu');
+SELECT jobq.create_queue('fair', open => true, tenant => 'role', fair => 'cpu');
 SELECT jobq.create_queue('own', open => true);
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 SELECT jobq.create_queue('outside grouped', open => true, mode => 'consumer');

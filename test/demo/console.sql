@@ -69,7 +69,7 @@ BEGIN
 END
 $$;
 
-SELECT jobq.create_queue('mails', fair_by => 'tenant'),
+SELECT jobq.create_queue('mails', tenant => 'header tenant', fair => 'jobs'),
 	jobq.create_queue('reports', max_running => 2),
 	jobq.create_queue('pictures', mode => 'consumer'),
 	jobq.register('mail', 'send_mail(jsonb)', queue => 'mails', max_attempts => 3, backoff => 'exponential 5s'),

@@ -73,7 +73,7 @@ SELECT jobq.register('load_note', 'load.note(jsonb, jobq.job_context)'),
 	jobq.register('load_steps', 'load.by_steps(jsonb, jobq.job_context)', max_running => 2),
 	jobq.register('load_over', 'load.batch_over(jsonb, jobq.job_context)');
 SELECT jobq.create_queue('load_limited', open => true, rate => '100 per second burst 20', max_running => 3),
-	jobq.create_queue('load_fair', open => true, fair_by => 'tenant', group_max_running => 1),
+	jobq.create_queue('load_fair', open => true, tenant => 'header tenant', fair => 'jobs', group_max_running => 1),
 	jobq.create_queue('load_outside', open => true, mode => 'consumer'),
 	jobq.create_queue('load_memory', open => true, mode => 'consumer', lease => 'memory');
 SELECT jobq.schedule('load_tick', 'every 1 second', 'load_note');

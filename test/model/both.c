@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * both.c
- *	  Fixed cases of jobs with limits of their tenant and of their key.
+ *	  Fixed cases of jobs with limits of their tenant and of another key.
  *
- * A job has "tenant" and "key"; 0: none.  The queue LIMITED has limits for tenants, the other
- * queues have none.
+ * A job has "tenant" and "key"; 0: none.  Only jobs of the queue LIMITED have tenants.
  *
  * test/model/both.c
  *
@@ -41,11 +40,11 @@ begin(void)
 		world.queues[q].limiter.group_max_running = world.queues[q].limiter.weight = 1;
 	}
 	limited()->limited = true;
-	limited()->limiter.tenant_max_running = 10;
 	for (int n = 0; n < NNAMED; n++)
 		world.named[n] = (JobqLimiter)
 	{
-		.kind = NAME(n),.keyed = true,.group_max_running = 1,.tenant_max_running = 1
+		.kind = NAME(n),.keyed = true,.group_max_running = 1,
+			.key_max_running = n == BY_TENANT ? 10 : 1
 	};
 }
 
@@ -72,7 +71,11 @@ push(int32 queue, int32 priority, Oid role, uint32 tenant, uint32 key)
 	.flow = tenant * 100 + key,.permits = JOBQ_NO_PERMITS};
 	JobqWakeList wake = {0};
 
-	JOBQ_TENANT(&job) = tenant;
+	if (tenant != 0)
+		job.needs[SOURCE(BY_TENANT)] = (JobqNeed)
+	{
+		NAME(BY_TENANT), tenant, 1
+	};
 	if (key != 0)
 		job.needs[SOURCE(0)] = (JobqNeed)
 	{
@@ -159,7 +162,7 @@ check_woken(void)
 	int64		instead;
 
 	begin();
-	limited()->limiter.tenant_max_running = 1;
+	world.named[BY_TENANT].key_max_running = 1;
 	worker(0, ROLE, 0);
 	worker(1, ROLE, 0);
 	worker(2, ROLE, 1);
@@ -207,8 +210,8 @@ check_lowered(void)
 	int64		first;
 
 	begin();
-	limited()->limiter.tenant_max_running = 5;
-	world.named[0].tenant_max_running = 2;
+	world.named[BY_TENANT].key_max_running = 5;
+	world.named[0].key_max_running = 2;
 	worker(0, THIRD_ROLE, 0);
 	worker(1, THIRD_ROLE, 0);
 	worker(2, ROLE, 0);
@@ -224,7 +227,7 @@ check_lowered(void)
 	(void) push(LIMITED, 0, ROLE, 2, 1);
 	scheduler_round();
 	(void) pop(0);
-	world.named[0].tenant_max_running = 1;
+	world.named[0].key_max_running = 1;
 	db->reload = db->limits->stale = true;
 	scheduler_round();
 	expect(pop(2), 0, "the key is full");

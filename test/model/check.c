@@ -41,8 +41,7 @@ check_heaps(void)
 			continue;
 		for (int s = 0; s < JOBQ_NLIMITS; s++)
 			if (lane->needs[s].key != 0 &&
-				ready->parties[lane->keys[s]].scope !=
-				jobq_scope_of(lane->queue_id, lane->needs, s))
+				ready->parties[lane->keys[s]].limiter != lane->needs[s].limiter)
 				model_fail("lane %d has the key of another limiter", l);
 		if (lane->ranked && lane->paused && !db->reload &&
 			!queue_of(lane->queue_id)->paused &&
@@ -57,23 +56,23 @@ check_heaps(void)
 		if (!served)
 			continue;
 		heap = &ready->heaps[lane->heap];
-		if ((tenant_source(db, lane) >= 0) != (lane->own != JOBQ_NONE))
-			model_fail("lane %d is in a heap of its tenant's: %d", l,
+		if ((keyed_source(db, lane) >= 0) != (lane->own != JOBQ_NONE))
+			model_fail("lane %d is in a heap of its key: %d", l,
 					   lane->own != JOBQ_NONE);
 		if (lane->own != JOBQ_NONE)
 		{
 			const JobqHeap *own = &ready->heaps[lane->own];
 			JobqHeap	key = *own;
 
-			if (own->at != tenant_source(db, lane) || own->tenant != lane->keys[own->at])
-				model_fail("lane %d is in another tenant's heap", l);
-			key.tenant = JOBQ_NONE;
+			if (own->at != keyed_source(db, lane) || own->party != lane->keys[own->at])
+				model_fail("lane %d is in the heap of another key", l);
+			key.party = JOBQ_NONE;
 			if (own->lent == (uint32) l ? !heap_same(&key, heap) : own != heap)
 				model_fail("lane %d is lent, or not: heap %u of %u", l, lane->heap,
 						   lane->own);
 		}
-		else if (heap->tenant != JOBQ_NONE)
-			model_fail("lane %d is in a tenant's heap", l);
+		else if (heap->party != JOBQ_NONE)
+			model_fail("lane %d is in the heap of a key", l);
 		if (heap->role != lane->role || heap->consumer != lane->consumer ||
 			heap->quarantine != lane->quarantine ||
 			memcmp(heap->limiters, lane->limiters, sizeof(heap->limiters)) != 0 ||
@@ -87,40 +86,40 @@ check_heaps(void)
 }
 
 /*
- * A tenant that may start a job has lent a lane, or has a timer.  A full tenant has lent
+ * A key that may start a job has lent a lane, or has a timer.  A full key has lent
  * no lane.
  */
 static void
-check_tenant(uint32 party)
+check_key(uint32 party)
 {
 	JobqReady  *ready = db->ready;
-	JobqParty  *tenant = &ready->parties[party];
-	uint32		index = tally_find(db, tenant->scope, tenant->tenant);
+	JobqParty  *key = &ready->parties[party];
+	uint32		index = tally_find(db, key->limiter, key->key);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 
-	for (uint32 h = tenant->heaps; h != JOBQ_NONE; h = ready->heaps[h].next)
+	for (uint32 h = key->heaps; h != JOBQ_NONE; h = ready->heaps[h].next)
 	{
 		JobqHeap   *own = &ready->heaps[h];
 		const JobqLimiter *policy = &db->limits->limiters[own->limiters[own->at]];
 		bool		full;
 
-		if (own->tenant != party || (own->root == JOBQ_NONE && own->lent == JOBQ_NONE))
-			model_fail("heap %u is not well one of tenant %u", h, party);
-		full = policy->tenant_max_running > 0 && tally != NULL &&
-			tally->running >= policy->tenant_max_running;
+		if (own->party != party || (own->root == JOBQ_NONE && own->lent == JOBQ_NONE))
+			model_fail("heap %u is not well one of key %u", h, party);
+		full = policy->key_max_running > 0 && tally != NULL &&
+			tally->running >= policy->key_max_running;
 		if (own->lent != JOBQ_NONE && full)
-			model_fail("tenant %u is full, and may start a job", party);
+			model_fail("key %u is full, and may start a job", party);
 		if (own->lent != JOBQ_NONE || full || ready->heapless)
 			continue;
 		if (tally == NULL || tally->timer == JOBQ_NONE)
-			model_fail("tenant %u may start a job, and does not", party);
+			model_fail("key %u may start a job, and does not", party);
 		if (db->limits->due > tally->due)
-			model_fail("nobody looks at tenant %u in time", party);
+			model_fail("nobody looks at key %u in time", party);
 	}
 }
 
 static void
-check_tenants(void)
+check_keys(void)
 {
 	JobqReady  *ready = db->ready;
 
@@ -128,21 +127,21 @@ check_tenants(void)
 	{
 		for (int s = 0; s < JOBQ_NLIMITS && ready->lanes[l].in_use; s++)
 			if (ready->lanes[l].needs[s].key != 0)
-				check_tenant(ready->lanes[l].keys[s]);
+				check_key(ready->lanes[l].keys[s]);
 	}
 }
 
 /*
- * Add the permits to the counts per limiter, group and tenant.
+ * Add the permits to the counts per limiter, group and key.
  */
 static void
 count_permits(const JobqPermits *permits, int *limiters, int *groups,
-			  int *tenants)
+			  int *keys)
 {
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
 	{
 		if (permits->tallies[s] != JOBQ_NONE)
-			tenants[permits->tallies[s]]++;
+			keys[permits->tallies[s]]++;
 		if (permits->limiters[s] != JOBQ_NO_LIMITER)
 			limiters[permits->limiters[s]]++;
 	}
@@ -155,24 +154,24 @@ check_permits(void)
 {
 	int			limiters[NLIMITERS] = {0};
 	int			groups[1024] = {0};
-	int			tenants[1024] = {0};
+	int			keys[1024] = {0};
 
 	for (int i = 0; i < NSLOTS; i++)
-		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups, tenants);
+		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups, keys);
 	for (int i = 0; i < jobq_max_leases; i++)
 		if (db->leases->leases[i].id != 0)
-			count_permits(&db->leases->leases[i].permits, limiters, groups, tenants);
+			count_permits(&db->leases->leases[i].permits, limiters, groups, keys);
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 		if (db->offers->reservers[i].offered)
-			count_permits(&db->offers->reservers[i].offer.permits, limiters, groups, tenants);
+			count_permits(&db->offers->reservers[i].offer.permits, limiters, groups, keys);
 	for (int i = 0; i < db->limits->nlimiters; i++)
 		if (db->limits->limiters[i].in_use &&
 			limiters[i] != db->limits->limiters[i].running)
 			model_fail("limiter %d: %d run, not %d", i, limiters[i],
 					   db->limits->limiters[i].running);
 	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
-		if (tenants[i] != (TALLY(db, i)->lane == JOBQ_NO_LANE ? TALLY(db, i)->running : 0))
-			model_fail("tally %u: %d run", i, tenants[i]);
+		if (keys[i] != (TALLY(db, i)->lane == JOBQ_NO_LANE ? TALLY(db, i)->running : 0))
+			model_fail("tally %u: %d run", i, keys[i]);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
 		JobqGroup  *group = &db->groups->groups[i];
@@ -384,14 +383,14 @@ check_found(void)
 }
 
 /*
- * Does the limit of this tenant, or key, prevent all of its jobs from starting?
+ * Does the limit of this key prevent all of its jobs from starting?
  */
 static bool
-is_full(int32 scope, uint32 tenant)
+is_full(uint32 limiter, uint32 key)
 {
-	JobqTenantState state;
+	JobqKeyedState state;
 
-	return tenant != 0 && jobq_tenant_state(db, scope, tenant, world.now, &state) &&
+	return key != 0 && jobq_keyed_state(db, limiter, key, world.now, &state) &&
 		((state.max_running > 0 && state.running >= state.max_running) ||
 		 (state.paced && state.tokens < ONE_TOKEN));
 }
@@ -422,8 +421,8 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 
 	/* the lane is found where one of its keys has room: what about the others? */
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
-		if (key_is_limited(db, lane, s) && s != tenant_source(db, lane) &&
-			is_full(jobq_scope_of(lane->queue_id, lane->needs, s), lane->needs[s].key))
+		if (key_is_limited(db, lane, s) && s != keyed_source(db, lane) &&
+			is_full(lane->needs[s].limiter, lane->needs[s].key))
 			return JOBQ_NOT_SERVED;
 	if (taker->pool >= 0)
 		return JOBQ_LANE_RANK(db, lane, taker->pool);
@@ -483,7 +482,7 @@ check_best(const JobqTaker *taker, const char *who, int n)
 	JobqLane   *best = lane_best(db, taker, world.now, &rank);
 	int			index = best == NULL ? -1 : (int) JOBQ_LANE_INDEX(db, best);
 
-	if (best != NULL && tenant_is_stale(db, best, world.now))
+	if (best != NULL && keyed_is_stale(db, best, world.now))
 		return;					/* the next pop moves the lane */
 	if (best != NULL && plain_rank(best, taker) != rank)
 		model_fail("%s %d: lane %d is chosen, and not served", who, n, index);
@@ -576,7 +575,7 @@ check_idle(void)
 		if (!slot->idle || world.workers[w].awake)
 			continue;
 		lane = lane_best(db, &taker, world.now, &rank);
-		if (lane != NULL && tenant_is_stale(db, lane, world.now))
+		if (lane != NULL && keyed_is_stale(db, lane, world.now))
 			lane = NULL;		/* likewise */
 		for (int v = 0; v < NSLOTS && lane != NULL && !taken; v++)
 			taken = world.workers[v].awake && world.workers[v].row < 0 &&
@@ -606,7 +605,7 @@ check_turns(void)
 			uint32		h;
 
 			if (limiters[l] == JOBQ_NO_LIMITER ||
-				db->ready->heaps[lane->heap].tenant != JOBQ_NONE)
+				db->ready->heaps[lane->heap].party != JOBQ_NONE)
 				continue;
 			for (h = db->ready->limited[limiters[l]]; h != JOBQ_NONE && h != lane->heap;
 				 h = heap_next_at(db, h, limiters[l]))
@@ -695,7 +694,7 @@ check_all(void)
 	ready_verify(db);
 	check_scanning();
 	check_heaps();
-	check_tenants();
+	check_keys();
 	check_permits();
 	check_shares();
 	check_found();
@@ -720,14 +719,13 @@ tokens_for(const JobqPush *job, int n, double *tokens)
 	const JobqNeed *need = &job->needs[SOURCE(n)];
 	JobqLimiter *limiter = &db->limits->limiters[job->permits.limiters[SOURCE(n)]];
 	TimestampTz due = DT_NOEND;
-	JobqTenantState state;
+	JobqKeyedState state;
 
 	if (job->permits.limiters[SOURCE(n)] == JOBQ_NO_LIMITER)
 		return false;
 	if (limiter->keyed)
 	{
-		(void) jobq_tenant_state(db, JOBQ_KEYS_OF(need->limiter), need->key, world.now,
-								 &state);
+		(void) jobq_keyed_state(db, need->limiter, need->key, world.now, &state);
 		*tokens = state.tokens;
 		return job->permits.tallies[SOURCE(n)] != JOBQ_NONE && state.paced;
 	}
@@ -739,7 +737,7 @@ tokens_for(const JobqPush *job, int n, double *tokens)
 static double
 burst_of(int n)
 {
-	return world.named[n].keyed ? world.named[n].tenant_rate.burst
+	return world.named[n].keyed ? world.named[n].key_rate.burst
 		: world.named[n].rate.burst;
 }
 
@@ -815,18 +813,6 @@ check_starts(int r, Moment popped)
 		(!row_has_lost(row, popped.now) || popped.tick < world.limits_tick);
 	int			running = 0;
 
-	if (queue->tenants && !db->limits->stale && popped.tick >= world.limits_tick &&
-		queue->limiter.tenant_max_running > 0)
-	{
-		for (int i = 0; i < MAX_ROWS; i++)
-			running += i != r && world.rows[i].state == ROW_LIVE &&
-				world.rows[i].job.queue_id == row->job.queue_id &&
-				JOBQ_TENANT(&world.rows[i].job) == JOBQ_TENANT(&row->job) &&
-				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
-		if (running >= queue->limiter.tenant_max_running)
-			model_fail("%d jobs of tenant %u run", running + 1, JOBQ_TENANT(&row->job));
-		running = 0;
-	}
 	for (int n = 0; n < NNAMED; n++)
 	{
 		uint32		key = row->job.needs[SOURCE(n)].key;
@@ -837,7 +823,7 @@ check_starts(int r, Moment popped)
 			running += i != r && world.rows[i].state == ROW_LIVE &&
 				world.rows[i].job.needs[SOURCE(n)].key == key &&
 				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
-		if (running >= world.named[n].tenant_max_running)
+		if (running >= world.named[n].key_max_running)
 			model_fail("%d jobs of key %u run", running + 1, key);
 		running = 0;
 	}

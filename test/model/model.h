@@ -39,7 +39,8 @@
 #define NQUEUES			6
 #define NROLES			3
 #define MAX_OPS			4000
-#define NNAMED			2		/* limiters with names */
+#define NNAMED			3		/* limiters with names; the last is by tenant */
+#define BY_TENANT		(NNAMED - 1)
 #define NLIMITERS		(NQUEUES + NNAMED)
 
 /* The hash of a named limiter, and the source of its permits. */
@@ -151,6 +152,7 @@ typedef struct Queue
 	bool		limited;		/* has the limiter below */
 	bool		tenants;		/* jobs have tenants */
 	bool		named;			/* jobs need the second named limiter */
+	bool		by_tenant;		/* jobs need the limiter by tenant */
 	uint8		rank[NPOOLS];
 	JobqLimiter limiter;
 } Queue;

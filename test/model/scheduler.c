@@ -78,38 +78,6 @@ begin_to_count(uint16 index, JobqWakeList *wake)
 }
 
 /*
- * As begin_to_count(), for the tenants of a queue.
- */
-static void
-begin_to_count_tenants(int32 queue_id, JobqWakeList *wake)
-{
-	for (int w = 0; w < NSLOTS; w++)
-	{
-		JobqPermits *permits = &jobq_shared->slots[w].holding->permits;
-		const Row  *row = world.workers[w].row < 0 ? NULL
-			: &world.rows[world.workers[w].row];
-
-		if (row != NULL && permits->tallies[JOBQ_OF_QUEUE] == JOBQ_NONE &&
-			row->job.queue_id == queue_id)
-		{
-			permits->tallies[JOBQ_OF_QUEUE] =
-				jobq_tenant_count(db, queue_id, JOBQ_TENANT(&row->job), world.now);
-			jobq_shared->slots[w].holding->permits_job = row->job.key.id;
-		}
-		jobq_prefetch_return(db, &jobq_shared->slots[w], wake);
-	}
-	for (int i = 0; i < jobq_max_leases; i++)
-	{
-		JobqLease  *lease = &db->leases->leases[i];
-
-		if (lease->id != 0 && lease->permits.tallies[JOBQ_OF_QUEUE] == JOBQ_NONE &&
-			lease->queue_id == queue_id)
-			lease->permits.tallies[JOBQ_OF_QUEUE] =
-				jobq_tenant_count(db, queue_id, JOBQ_TENANT(lease), world.now);
-	}
-}
-
-/*
  * worker/scheduler/limits.c
  */
 static void
@@ -126,7 +94,6 @@ load_limits(JobqWakeList *wake)
 		JobqLimiter before = {0};
 		JobqLimiter *limiter;
 		bool		counted;
-		bool		tenants;
 
 		if (i < NQUEUES && !world.queues[i].limited)
 			continue;
@@ -140,7 +107,6 @@ load_limits(JobqWakeList *wake)
 		limiter = &limits->limiters[index];
 		before = *limiter;
 		counted = jobq_limiter_counts(limiter);
-		tenants = jobq_tenants_limited(limiter);
 		db->groups->owners |= before.group_patience > 0 &&
 			(wanted->group_patience == 0 ||
 			 wanted->group_patience > before.group_patience);
@@ -161,8 +127,6 @@ load_limits(JobqWakeList *wake)
 			jobq_turns_begin(db, index);
 		if (!counted && jobq_limiter_counts(limiter))
 			begin_to_count(index, wake);
-		if (!tenants && !limiter->keyed && jobq_tenants_limited(limiter))
-			begin_to_count_tenants(limiter->queue_id, wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -194,7 +158,7 @@ scheduler_rank_wanted(void)
 static void
 rank_queue(const Queue *queue)
 {
-	JobqParty  *party = jobq_party_find(db, queue->id, 0);
+	JobqParty  *party = jobq_party_find(db, queue->id, 0, 0);
 	uint8		rank[JOBQ_MAX_POOLS];
 	uint16		order;
 

@@ -15,7 +15,8 @@
 #define NCREW	3
 
 /*
- * Create a queue with these limits, and some idle workers of one role.
+ * Create a queue with these limits, or with a limiter by tenant, and some idle workers of one
+ * role.
  */
 static void
 begin(const JobqLimiter *limiter)
@@ -28,7 +29,11 @@ begin(const JobqLimiter *limiter)
 	for (int q = 0; q < NQUEUES; q++)
 		world.queues[q].limited = false;
 	queue->limited = true;
-	queue->limiter = *limiter;
+	memset(&queue->limiter, 0, sizeof(JobqLimiter));
+	if (limiter->keyed)
+		world.named[BY_TENANT] = *limiter;
+	else
+		queue->limiter = *limiter;
 	queue->limiter.queue_id = queue->id;
 	queue->limiter.group_max_running = queue->limiter.weight = 1;
 	for (int w = 0; w < NCREW; w++)
@@ -53,7 +58,11 @@ push(uint32 tenant)
 	.flow = tenant,.permits = JOBQ_NO_PERMITS};
 	JobqWakeList wake = {0};
 
-	JOBQ_TENANT(&job) = tenant;
+	if (tenant != 0)
+		job.needs[SOURCE(BY_TENANT)] = (JobqNeed)
+	{
+		NAME(BY_TENANT), tenant, 1
+	};
 	job.key = (JobqKey)
 	{
 		world.now, ++world.next_id
@@ -154,7 +163,8 @@ void
 check_tokens_come(void)
 {
 	JobqLimiter limiter = {.rate = {.per_us = 2.0 / USECS_PER_SEC,.burst = 2}};
-	JobqLimiter tenants = {.tenant_rate = {.per_us = 2.0 / USECS_PER_SEC,.burst = 2}};
+	JobqLimiter tenants = {.keyed = true,.kind = NAME(BY_TENANT),
+	.key_rate = {.per_us = 2.0 / USECS_PER_SEC,.burst = 2}};
 
 	check_free(&limiter, 0, "a rate");
 	check_free(&tenants, 1, "a rate of each tenant");

@@ -91,13 +91,14 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 	for (int n = 0; n < NNAMED; n++)
 	{
 		JobqNeed   *need = &job->needs[SOURCE(n)];
-		bool		needed = n == 0 ? (c >> 3) % world.kind_every == 0 : queue->named;
+		bool		needed = n == 0 ? (c >> 3) % world.kind_every == 0
+			: n == BY_TENANT ? queue->by_tenant : queue->named;
 
 		if (needed)
 		{
 			need->limiter = NAME(n);
 			if (world.named[n].keyed)
-				need->key = 1 + (c >> (26 + n)) % 3;
+				need->key = 1 + (n == BY_TENANT ? c >> 6 : c >> (26 + n)) % 3;
 			need->cost = world.named[n].priced ? 1 + (c >> 17) % 4 : 1;
 		}
 		else if (n == 0 && world.named[n].priced && (c >> 3) % 8 == 1)
@@ -339,7 +340,7 @@ lacks_permit(const JobqPush *job, const Queue *queue, const JobqPush *entry, int
 		return false;
 	return (jobq_limiter_counts(limiter) &&
 			entry->permits.limiters[source] == JOBQ_NO_LIMITER) ||
-		(jobq_tenants_limited(limiter) && job->needs[source].key != 0 &&
+		(job->needs[source].key != 0 && limiter->keyed &&
 		 entry->permits.tallies[source] == JOBQ_NONE);
 }
 
@@ -440,10 +441,10 @@ gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 			model_fail("job %d has taken %d tokens, not %d", (int) row->job.key.id,
 					   entry->permits.costs[s], need->cost);
 		if (entry->permits.tallies[s] != JOBQ_NONE &&
-			TALLY(db, entry->permits.tallies[s])->tenant != need->key)
+			TALLY(db, entry->permits.tallies[s])->key != need->key)
 			model_fail("job %d has key %u, and takes the place of %u",
 					   (int) row->job.key.id, need->key,
-					   TALLY(db, entry->permits.tallies[s])->tenant);
+					   TALLY(db, entry->permits.tallies[s])->key);
 	}
 	if (row->job.group != 0 &&
 		(!queue->limited || queue->limiter.group_max_running == 1 ||
@@ -1108,12 +1109,10 @@ op_limits(uint32 a, uint32 b, uint32 c)
 	queue->limiter.max_running = b % 3;
 	queue->limiter.group_patience = some_patience(b >> 20);
 	queue->limiter.weight = 1 + (b >> 4) % 3;
-	if (queue->tenants)
-		queue->limiter.tenant_max_running = (b >> 8) % 3;
 	queue->limiter.fair_cpu = queue->limiter.fair && (b >> 12) % 2 == 0;
 	for (int n = 0; n < NNAMED; n++)
 		if (world.named[n].keyed)
-			world.named[n].tenant_max_running = 1 + (b >> (16 + n)) % 3;
+			world.named[n].key_max_running = 1 + (b >> (16 + n)) % 3;
 	rows_age();
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
@@ -1333,13 +1332,7 @@ world_start(uint32 seed)
 		}
 		queue->tenants = queue->limited && (limiter->fair || q == 3 || q == 4);
 		queue->named = q >= 3 && (seed >> 18) % 3 == 0;
-		if (queue->tenants && (seed >> 13) % 2 == 0)
-			limiter->tenant_max_running = 1 + q % 2;
-		if (queue->tenants && (seed >> 14) % 3 == 0)
-		{
-			limiter->tenant_rate.per_us = 3.0 / USECS_PER_SEC;
-			limiter->tenant_rate.burst = 1 + q % 3;
-		}
+		queue->by_tenant = q >= 3 && (seed >> 13) % 2 == 0;
 		limiter->nweights = 1;
 		limiter->weighted[0] = 2;
 		limiter->weights[0] = 3;
@@ -1352,17 +1345,17 @@ world_start(uint32 seed)
 
 		limiter->in_use = true;
 		limiter->kind = NAME(n);
-		limiter->keyed = (seed >> (5 + n)) % 2 == 0;
+		limiter->keyed = n == BY_TENANT || (seed >> (5 + n)) % 2 == 0;
 		limiter->priced = (seed >> (16 + n)) % 2 == 0;
 		if (limiter->keyed)
-			limiter->tenant_max_running = 1 + (seed >> (11 + n)) % 2;
+			limiter->key_max_running = 1 + (seed >> (11 + n)) % 2;
 		else
 			limiter->max_running = 1 + (seed >> (11 + n)) % 2;
 		limiter->group_max_running = 1;
 		limiter->group_wait = true;
 		if ((seed >> (14 + n)) % 2 == 0)
 			limiter->when_taken = JOBQ_WHEN_TAKEN_SKIP;
-		rate = limiter->keyed ? &limiter->tenant_rate : &limiter->rate;
+		rate = limiter->keyed ? &limiter->key_rate : &limiter->rate;
 		if ((seed >> (12 + n)) % 4 == 0)
 		{
 			rate->per_us = 3.0 / USECS_PER_SEC;

@@ -76,7 +76,7 @@ BEGIN
 	ROLLBACK;
 	INSERT INTO visit (way, n, meant) VALUES ('procedure', (payload ->> 'n')::int, payload ->> 'tenant');
 END $$;
-SELECT jobq.create_queue('branches', open => true, carry => '{search_path,app.tenant}', tenant => 'setting app.tenant', fair_by => 'tenant'),
+SELECT jobq.create_queue('branches', open => true, carry => '{search_path,app.tenant}', tenant => 'setting app.tenant', fair => 'jobs'),
 	jobq.create_queue('couriers', open => true, mode => 'consumer', carry => '{search_path,app.tenant}', tenant => 'schema');
 SELECT jobq.register(kind, 'app.visit(jsonb, jobq.job_context)', queue => 'branches', max_attempts => 5, backoff => 'fixed 10ms')
 FROM unnest('{plain,retried,edited,part,callback,scheduled,trigger}'::text[]) kind;

@@ -123,7 +123,7 @@ SELECT jobq.register('steps', 'steps(jsonb)', max_attempts => 1), jobq.register(
 	jobq.register('sorry', 'sorry(jsonb)', max_attempts => 1), jobq.register('evil', 'evil(jsonb)', max_attempts => 2, backoff => 'fixed 1 ms'),
 	jobq.register('<img src=x onerror=harmed=1>', 'picky(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('mail', max_running => 2),
-	jobq.create_queue('<b onclick=harmed=1>', fair_by => 'customer'), jobq.create_queue('held', mode => 'consumer');
+	jobq.create_queue('<b onclick=harmed=1>', tenant => 'header customer', fair => 'jobs'), jobq.create_queue('held', mode => 'consumer');
 CREATE ROLE "<img src=x onerror=harmed=1>" LOGIN;
 SELECT jobq.grant_privilege('"<img src=x onerror=harmed=1>"', queue => '<b onclick=harmed=1>');
 SELECT jobq.enqueue('sorry') FROM generate_series(1, 3);
@@ -137,7 +137,7 @@ SELECT jobq.enqueue('parcel', queue => 'held');
 SELECT jobq.set_progress(id, token, 40, '<img src=x onerror=harmed=1>'), jobq.log(id, token, '<img src=x onerror=harmed=1>')
 FROM jobq.reserve('{held}', lease => '1 hour', wait => '5 min', consumer => '<img src=x onerror=harmed=1>');
 SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
-SELECT jobq.create_queue('shared', mode => 'consumer', fair_by => 'customer');
+SELECT jobq.create_queue('shared', mode => 'consumer', tenant => 'header customer', fair => 'jobs');
 SELECT jobq.enqueue('parcel', queue => 'shared', headers => jsonb_build_object('customer', c)) FROM unnest('{acme,globex,acme}'::text[]) c;
 SET ROLE boss;
 SELECT jobq.schedule('<img src=x onerror=harmed=1>', '30 4 * * *', 'picky', timezone => 'Europe/Madrid');

@@ -374,7 +374,7 @@ like(hear($events, qr/"name":"c","paused":true/), qr/event: queues/, 'which come
 sql(q{SELECT jobq.resume('c')});
 
 # Each filter finds the matching jobs only.
-sql(q{SELECT jobq.create_queue('shared', mode => 'consumer', open => true, fair_by => 'customer');
+sql(q{SELECT jobq.create_queue('shared', mode => 'consumer', open => true, tenant => 'header customer', fair => 'jobs');
 	SET ROLE app;
 	SELECT jobq.enqueue('x', queue => 'shared', headers => '{"customer": "one"}', unique_key => 'k1'),
 		jobq.enqueue('y', queue => 'shared', headers => '{"customer": "two"}', unique_key => 'k2')});

@@ -218,7 +218,7 @@ CREATE FUNCTION public.fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE '
 CREATE FUNCTION public.mourns(payload pg_catalog.jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$;
 SELECT jobq.register('quick', 'public.quick()', max_running => 5, rate => '1000 per s');
 SELECT jobq.register('fails', 'public.fails()', max_attempts => 2, backoff => 'fixed 1ms', on_failure => 'public.mourns(pg_catalog.jsonb, jobq.job_context)');
-SELECT jobq.create_queue('outside', mode => 'consumer', open => true), jobq.create_queue('shared', open => true, tenant => 'header branch', fair_by => 'tenant', carry => '{search_path}', max_running => 4);
+SELECT jobq.create_queue('outside', mode => 'consumer', open => true), jobq.create_queue('shared', open => true, tenant => 'header branch', fair => 'jobs', carry => '{search_path}', max_running => 4);
 SELECT jobq.alter_queue('shared', max_length => 1000), jobq.pause('shared', 'x'), jobq.resume('shared', 'x');
 });
 my $calls = q{

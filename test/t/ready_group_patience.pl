@@ -39,9 +39,9 @@ BEGIN
 	INSERT INTO step (i) VALUES ((payload ->> 'i')::int);
 END $$;
 SELECT jobq.register('long', 'long(jsonb)');
-SELECT jobq.create_queue('hour', group_patience => '1 hour'), jobq.create_queue('soon', group_patience => '300 ms'),
-	jobq.create_queue('shared', group_scope => 'database', group_patience => '300 ms'),
-	jobq.create_queue('taken', mode => 'consumer', group_patience => '1 ms');
+SELECT jobq.create_queue('hour', group_on_failure => 'wait 1 hour'), jobq.create_queue('soon', group_on_failure => 'wait 300 ms'),
+	jobq.create_queue('shared', group_scope => 'database', group_on_failure => 'wait 300 ms'),
+	jobq.create_queue('taken', mode => 'consumer', group_on_failure => 'wait 1 ms');
 CREATE FUNCTION put(i int, queue text, fails boolean DEFAULT false) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.enqueue('step', jsonb_strip_nulls(jsonb_build_object('i', i, 'fails', nullif(fails, false))), queue => queue, group_key => 'g')
 $$;
@@ -152,7 +152,7 @@ my $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(4711)');
 $second = sql(q{SELECT jobq.enqueue('step', '{"i": 2, "fails": true, "waits": true}', queue => 'hour', group_key => 'g')});
 wait_for($node, 'the next one runs', "SELECT state = 'running' FROM jobq.status($second)");
-sql(q{SELECT jobq.alter_queue('hour', group_patience => '100 hours')});
+sql(q{SELECT jobq.alter_queue('hour', group_on_failure => 'wait 100 hours')});
 wait_for($node, 'the group waits again for the first', "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first");
 $holder->query_safe('SELECT pg_advisory_unlock(4711)');
 $holder->quit;

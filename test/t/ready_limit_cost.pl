@@ -30,9 +30,9 @@ SELECT jobq.create_limiter('a', rate => '2 per hour burst 5', cost => 'price'),
 	jobq.create_limiter('b', rate => '2 per hour burst 5', cost => 'price'),
 	jobq.create_limiter('c', rate => '2 per hour burst 5', by => 'payload $.key', cost => 'price'),
 	jobq.create_limiter('d', max_running => 1, cost => 'price');
-SELECT jobq.register('a', 'nothing(jsonb)', limiter => 'a'), jobq.register('b', 'nothing(jsonb)', limiter => 'b'),
-	jobq.register('c', 'nothing(jsonb)', limiter => 'c');
-SELECT jobq.create_queue('d', mode => 'consumer', limiter => 'd');
+SELECT jobq.register('a', 'nothing(jsonb)', limiters => '{a}'), jobq.register('b', 'nothing(jsonb)', limiters => '{b}'),
+	jobq.register('c', 'nothing(jsonb)', limiters => '{c}');
+SELECT jobq.create_queue('d', mode => 'consumer', limiters => '{d}');
 });
 sql(q{SELECT jobq.enqueue(kind, jsonb_build_object('price', price, 'key', key))
 	FROM (VALUES ('a', 1, NULL), ('a', 2, NULL), ('a', 0, NULL), ('a', 10, NULL), ('b', 3, NULL), ('c', 7, 'x'), ('c', 2, 'y'), ('c', 0, 'y')) v (kind, price, key)});

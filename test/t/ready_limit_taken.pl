@@ -28,8 +28,8 @@ CREATE TABLE done (id bigint);
 CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$ INSERT INTO done SELECT job.id $$;
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
 SELECT jobq.create_limiter('one', max_running => 1, when_taken => 'skip');
-SELECT jobq.create_queue('leased', mode => 'consumer', limiter => 'one'), jobq.create_queue('served', limiter => 'one'),
-	jobq.create_queue('unserved', limiter => 'one')});
+SELECT jobq.create_queue('leased', mode => 'consumer', limiters => '{one}'), jobq.create_queue('served', limiters => '{one}'),
+	jobq.create_queue('unserved', limiters => '{one}')});
 
 # A consumer takes the slot.
 my ($id, $token);
@@ -102,7 +102,7 @@ sub go_round
 # itself.
 sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); CREATE ROLE other LOGIN; SELECT jobq.grant_privilege('other');
 	SELECT jobq.create_limiter('latest', max_running => 1, when_taken => 'replace');
-	SELECT jobq.create_queue('latest', mode => 'consumer', limiter => 'latest');
+	SELECT jobq.create_queue('latest', mode => 'consumer', limiters => '{latest}');
 	SELECT jobq.grant_privilege('other', 'produce', 'latest'), jobq.grant_privilege('other', 'consume', 'latest')});
 wait_for($node, 'changed: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'latest'});
 ($id, $token) = split /\|/, sql(q{SET ROLE other; SELECT jobq.enqueue('any', '1', 'latest') \g /dev/null
@@ -120,7 +120,7 @@ is(sql(q{SELECT id FROM jobq.reserve('{latest}', 1, wait => '5 min') r, jobq.ack
 
 # After a move to a queue with another limiter, the limiter of the old queue does not cancel the
 # job, either.
-sql(q{SELECT jobq.create_queue('left', mode => 'consumer', limiter => 'one'), jobq.create_queue('entered', mode => 'consumer', limiter => 'latest')});
+sql(q{SELECT jobq.create_queue('left', mode => 'consumer', limiters => '{one}'), jobq.create_queue('entered', mode => 'consumer', limiters => '{latest}')});
 $job = sql(q{SELECT jobq.enqueue('any', '1', 'left')});
 go_round();
 sql("SELECT jobq.edit($job, queue => 'entered')");
@@ -302,7 +302,7 @@ is(outcome($job), 'cancelled', 'ended: it is cancelled');
 # pieces.
 #
 sql(q{SELECT jobq.create_limiter('last', max_running => 1, when_taken => 'replace');
-	SELECT jobq.create_queue('newest', mode => 'consumer', limiter => 'last');
+	SELECT jobq.create_queue('newest', mode => 'consumer', limiters => '{last}');
 	SELECT count(jobq.enqueue('any', '1', 'free')) FROM generate_series(1, 1100)});
 wait_for($node, 'replace: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'last'});
 is( sql(q{SELECT sum(n) FROM unnest('{1000,100}'::int[]) most, LATERAL (SELECT count(*) AS n FROM jobq.reserve('{free}', most, '1 hour', wait => '5 min')) r}),

@@ -205,7 +205,7 @@ foreach my $each (@cases)
 	sql(q{SELECT jobq.test_clock('0'); TRUNCATE line, may_end, ran});
 	sql("INSERT INTO line SELECT row_number() OVER (), name, places FROM (VALUES $lines) v (name, places)");
 	sql($create);
-	sql(qq{SELECT jobq.register('for ' || name, 'handler(jsonb, jobq.job_context)', limiter => $limiter, max_attempts => 100, backoff => 'fixed 1ms') FROM line});
+	sql(qq{SELECT jobq.register('for ' || name, 'handler(jsonb, jobq.job_context)', limiters => ARRAY[$limiter], max_attempts => 100, backoff => 'fixed 1ms') FROM line});
 	sql(q{SELECT jobq.enqueue('for ' || name, jsonb_build_object('number', number, 'n', i * 10 + number), queue => q)
 		FROM generate_series(1, 120) i, line, unnest('{workers,consumers}'::text[]) q WHERE (q = 'workers') = (i % 2 = 0)});
 

@@ -177,7 +177,7 @@ sub end_leases
 foreach my $case ('queue of workers', 'queue of consumers', 'kind in both', 'limiter of both')
 {
 	my $well = $case =~ /both/;
-	my $limiter = $case =~ /limiter/ ? 'seven' : 'none';
+	my $limiter = $case =~ /limiter/ ? 'seven' : '';
 
 	sql(q{SELECT jobq.create_limiter('seven', max_running => 7)}) if $limiter eq 'seven';
 
@@ -195,7 +195,7 @@ foreach my $case ('queue of workers', 'queue of consumers', 'kind in both', 'lim
 		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', backoff => 'fixed 1ms')});
 		sql(qq{SELECT jobq.alter_queue('workers', max_running => @{[$case =~ /workers/ ? 7 : 0]}),
 			jobq.alter_queue('consumers', max_running => @{[$case =~ /consumers/ ? 7 : 0]}),
-			jobq.alter_queue('workers', limiter => '$limiter'), jobq.alter_queue('consumers', limiter => '$limiter')});
+			jobq.alter_queue('workers', limiters => '{$limiter}'), jobq.alter_queue('consumers', limiters => '{$limiter}')});
 		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', max_running => 7, backoff => 'fixed 1ms')})
 		  if $case =~ /kind/;
 		$w = 600 if $case =~ /workers|both/;
@@ -226,7 +226,7 @@ foreach my $case ('queue of workers', 'queue of consumers', 'kind in both', 'lim
 	}
 	ok($well, "$case: a place that is free is taken at once") unless $case =~ /both/;
 }
-sql(q{SELECT jobq.alter_queue('workers', limiter => 'none'), jobq.alter_queue('consumers', limiter => 'none'), jobq.drop_limiter('seven')});
+sql(q{SELECT jobq.alter_queue('workers', limiters => '{}'), jobq.alter_queue('consumers', limiters => '{}'), jobq.drop_limiter('seven')});
 sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)'), jobq.test_clock('0')});
 
 #
@@ -429,12 +429,13 @@ wait_for($node, 'groups: all have run that may', "SELECT ($noted) = '$expected' 
 
 # The slots and tokens of tenants, too.
 sql(q{SELECT jobq.register('plain', 'gate()');
-SELECT jobq.create_queue('rented', mode => 'consumer', tenant => 'header t', tenant_max_running => 2),
-	jobq.create_queue('rationed', tenant => 'header t', tenant_rate => '2 per day burst 2');
+SELECT jobq.create_limiter('rent', max_running => 2, by => 'tenant'), jobq.create_limiter('ration', rate => '2 per day burst 2', by => 'tenant'),
+	jobq.create_queue('rented', mode => 'consumer', tenant => 'header t', limiters => '{rent}'),
+	jobq.create_queue('rationed', tenant => 'header t', limiters => '{ration}');
 SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "a"}') FROM unnest('{rented,rationed}'::text[]) q, generate_series(1, 4)});
 # The slots and tokens of the keys of limiters, too.
 sql(q{SELECT jobq.create_limiter('places', max_running => 2, by => 'payload $.host'), jobq.create_limiter('tokens', rate => '2 per day burst 2', by => 'payload $.host'),
-	jobq.create_queue('keyed', mode => 'consumer', limiter => 'places'), jobq.register('call', 'gate()', limiter => 'tokens');
+	jobq.create_queue('keyed', mode => 'consumer', limiters => '{places}'), jobq.register('call', 'gate()', limiters => '{tokens}');
 SELECT jobq.enqueue('call', '{"host": "a"}', queue => q) FROM unnest('{workers}'::text[]) q, generate_series(1, 4);
 SELECT jobq.enqueue('any', '{"host": "a"}', queue => 'keyed') FROM generate_series(1, 4)});
 my $called = q{SELECT string_agg(host || ' ' || n, ', ' ORDER BY host) FROM (SELECT payload ->> 'host' AS host, count(*) AS n FROM jobq.jobs WHERE kind = 'call' AND state = 'completed' GROUP BY 1) t};
@@ -448,7 +449,7 @@ wait_for($node, 'tenants: two have run', "SELECT ($rationed) = 'a 2'");
 sql('CHECKPOINT');
 $node->stop('immediate');
 $node->start;
-wait_for($node, 'tenants: the bucket is as before', q{SELECT tokens < 1 FROM jobq.tenants WHERE queue = 'rationed' AND tenant = 'a'});
+wait_for($node, 'tenants: the bucket is as before', q{SELECT tokens < 1 FROM jobq.limits WHERE limiter = 'ration' AND key = 'a'});
 sql(q{SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "b"}') FROM unnest('{rented,rationed}'::text[]) q});
 sql(q{SELECT jobq.enqueue('call', '{"host": "b"}', queue => 'workers'), jobq.enqueue('any', '{"host": "b"}', queue => 'keyed')});
 wait_for($node, 'keys: another is new, and the first has had its own', "SELECT ($called) = 'a 2, b 1'");

@@ -33,7 +33,7 @@ SELECT jobq.create_queue('other ' || i, max_running => 1) FROM generate_series(1
 SELECT jobq.create_queue('lacks one', max_running => 1), jobq.create_queue('outside', max_running => 1, mode => 'consumer');
 SELECT jobq.create_limiter('lacking', max_running => 1);
 SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(jsonb)', max_running => 1),
-	jobq.register('named', 'note(jsonb)', limiter => 'lacking')});
+	jobq.register('named', 'note(jsonb)', limiters => '{lacking}')});
 $node->append_conf('postgresql.conf', 'jobq.ready_entries = 1024');
 $node->restart;
 
@@ -104,8 +104,8 @@ is(told(), 1, 'nothing more is said');
 #
 sql(q{
 SELECT jobq.alter_queue('other 5', max_running => 0), jobq.alter_queue('other 6', max_running => 0);
-SELECT jobq.create_limiter('missing', max_running => 1), jobq.create_queue('consumer of it', mode => 'consumer', limiter => 'missing');
-SELECT jobq.register('names it', 'note(jsonb)', limiter => 'missing');
+SELECT jobq.create_limiter('missing', max_running => 1), jobq.create_queue('consumer of it', mode => 'consumer', limiters => '{missing}');
+SELECT jobq.register('names it', 'note(jsonb)', limiters => '{missing}');
 SET session_replication_role = replica;
 DELETE FROM jobq_internal.limiter WHERE name = 'missing';
 DELETE FROM ran});

@@ -29,9 +29,9 @@ BEGIN
 	INSERT INTO ran VALUES (payload #>> '{}');
 END $$;
 SELECT jobq.create_limiter('one', max_running => 1);
-SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(jsonb)', limiter => 'one');
+SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(jsonb)', limiters => '{one}');
 SELECT jobq.create_queue('live'), jobq.create_queue('unserved'), jobq.create_queue('kinds'),
-	jobq.create_queue('tenants', tenant => 'header t', fair_by => 'tenant');
+	jobq.create_queue('tenants', tenant => 'header t', fair => 'jobs');
 -- More jobs than there are places, in 120 lanes, each too short to give anything to its like.
 CREATE FUNCTION fill(queue text, kind text, priority int) RETURNS void BEGIN ATOMIC
 	SELECT count(*) FROM generate_series(0, 119) i,

@@ -179,7 +179,7 @@ SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE role = 'carol'::regrole}
 sql(q{
 CREATE FUNCTION refuse() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 SELECT jobq.register('refuse', 'refuse()', backoff => 'fixed 10h', max_attempts => 5);
-SELECT jobq.create_queue('patient ' || n, group_patience => '1 ms') FROM generate_series(1, 8) n;
+SELECT jobq.create_queue('patient ' || n, group_on_failure => 'wait 1 ms') FROM generate_series(1, 8) n;
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[5000]), queue => 'still', group_key => 'g')});
 my @stuck = split(/\n/, sql(q{SELECT jobq.enqueue('refuse', queue => 'patient ' || n, group_key => 'g') FROM generate_series(1, 8) n}));
 wait_for($node, 'they have failed', q{SELECT count(*) = 8 FROM jobq.live_jobs WHERE kind = 'refuse' AND state = 'retryable'});
@@ -191,7 +191,7 @@ wait_for($node, 'no other session is there', q{SELECT count(*) = 1 FROM pg_stat_
 my $before = sql($reads);
 foreach my $n (1 .. 8)
 {
-	sql("SELECT jobq.alter_queue('patient $n', group_patience => '1 hour')");
+	sql("SELECT jobq.alter_queue('patient $n', group_on_failure => 'wait 1 hour')");
 	wait_for($node, "group $n waits again", "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $stuck[$n - 1]");
 }
 

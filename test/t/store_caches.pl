@@ -43,7 +43,7 @@ SELECT jobq.create_queue('still', open => true, expires_after => '1 day');
 SELECT jobq.create_queue('strict', open => true, expires_after => '1 day', max_length => 50);
 SELECT jobq.create_queue('told', open => true, notify => 'transactional', keep => 'no_payload');
 SELECT jobq.create_queue('taken', open => true, mode => 'consumer', expires_after => '1 day', max_running => 3);
-SELECT jobq.create_queue('grouped', open => true, group_max_running => 1, fair_by => 'tenant');
+SELECT jobq.create_queue('grouped', open => true, group_max_running => 1, tenant => 'header tenant', fair => 'jobs');
 SELECT jobq.register('twice', 'twice(jsonb)', queue => 'strict', max_attempts => 2, timeout => '10 min');
 SELECT jobq.register('paced', 'twice(jsonb)', queue => 'grouped', max_running => 2);
 SELECT jobq.register('breaks', 'breaks(jsonb, jobq.job_context)', queue => 'told', max_attempts => 1,

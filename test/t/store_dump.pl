@@ -35,7 +35,7 @@ SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 7)
 SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h', on_failure => 'give_up(jsonb)');
 SELECT jobq.register('give_up', 'give_up(jsonb)', queue => 'slow', timeout => '1h');
 SELECT jobq.create_limiter('few', max_running => 3);
-SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_payload', limiter => 'few');
+SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_payload', limiters => '{few}');
 SELECT jobq.pause('still');
 });
 

@@ -38,10 +38,6 @@ PG_FUNCTION_INFO_V1(jobq_run_next);
 /* Limit of the first query for candidates; doubled for each further query. */
 #define CANDIDATES	64
 
-/* A tenant of a queue, as a text. */
-#define TENANT_OF_QUEUE \
-	"pg_catalog.concat(j.queue_id, ' ', j.tenant)"
-
 /*
  * The jobs of a group in a single queue, as a text.  The preceding job may be in another
  * queue.
@@ -53,14 +49,12 @@ PG_FUNCTION_INFO_V1(jobq_run_next);
 typedef struct Waiting
 {
 	ArrayBuildState *queues;
-	ArrayBuildState *tenants;	/* of queues */
 	ArrayBuildState *kinds;
 	ArrayBuildState *flows;		/* keys of limiters */
 	ArrayBuildState *groups;	/* in queues */
 	ArrayBuildState *taken;		/* jobs */
 } Waiting;
 
-static Datum tenant_of_queue(const JobqJob *job);
 static Datum group_of_queue(const JobqJob *job);
 static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
 							int64 *ids, int limit);
@@ -93,15 +87,13 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				int limit)
 {
 	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
-		INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT4OID,
-	TEXTARRAYOID, INT4ARRAYOID};
+	INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT4OID, INT4ARRAYOID};
 	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
 		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
 		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, TEXTOID),
 		array_of(waiting->taken, INT8OID), Int32GetDatum(limit),
-	array_of(waiting->tenants, TEXTOID), array_of(waiting->flows, INT4OID)};
-	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ',
-	' ', waiting->tenants == NULL ? 'n' : ' ', ' ', '\0'};
+	array_of(waiting->flows, INT4OID)};
+	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', '\0'};
 	int			n;
 
 	SPI_connect();
@@ -119,13 +111,12 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   "  OR j.limit_cost = 0)"
 				   " AND ($6 IS NULL OR j.group_id IS NULL"
 				   "  OR j.group_held IS NOT NULL"
-				   "   AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $3, true)"
+				   "   AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_on_failure) > $3, true)"
 				   "  OR " GROUP_OF_QUEUE " <> ALL ($6))"
-				   " AND j.id <> ALL ($7) AND j.flow <> ALL ($10)"
-				   " AND ($9 IS NULL OR " TENANT_OF_QUEUE " <> ALL ($9))"
+				   " AND j.id <> ALL ($7) AND j.flow <> ALL ($9)"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT $8",
-				   10, types, values, nulls, SPI_OK_SELECT);
+				   9, types, values, nulls, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
 		ids[i] = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
@@ -144,15 +135,6 @@ pass_by(ArrayBuildState **state, Datum value, Oid type)
 	if (*state == NULL)
 		*state = initArrayResult(type, CurrentMemoryContext, false);
 	*state = accumArrayResult(*state, value, false, type, CurrentMemoryContext);
-}
-
-/* The job's queue and tenant, in the format of TENANT_OF_QUEUE. */
-static Datum
-tenant_of_queue(const JobqJob *job)
-{
-	return CStringGetTextDatum(psprintf("%d %s", job_queue_id(job),
-										JOB_ISNULL(job, JOB_TENANT) ? ""
-										: TextDatumGetCString(JOB(job, JOB_TENANT))));
 }
 
 /* The job's queue and group, in the format of GROUP_OF_QUEUE. */
@@ -190,16 +172,14 @@ must_wait(JobqVerdict verdict, int limited, const JobqJob *job, Waiting *waiting
 			}
 
 			/* a job that bypasses some limiters may stand for no other */
-			if (limited != JOBQ_NAMED_BY_QUEUE && !passes(job))
+			if (limited < JOBQ_NAMED_BY_QUEUE && !passes(job))
 			{
 				pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);
 				break;
 			}
 			/* FALLTHROUGH */
 		case JOBQ_KEY_LIMITED:
-			if (limited == JOBQ_OF_QUEUE)
-				pass_by(&waiting->tenants, tenant_of_queue(job), TEXTOID);
-			else if (job_flow(job) != 0)
+			if (job_flow(job) != 0)
 				pass_by(&waiting->flows, JOB(job, JOB_FLOW), INT4OID);
 			else
 				pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);

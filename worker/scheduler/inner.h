@@ -275,12 +275,12 @@ extern void index_end_lost(void);
 extern void tokens_begin(void);
 extern void tokens_renew(void);
 
-/* A kind (as hash) or a queue, and the named limiter (as hash) of its jobs. */
+/* A kind (as hash) or a queue, and the limiters (as hashes; 0: none) that it names. */
 typedef struct Member
 {
 	int32		queue_id;		/* 0: a kind */
 	uint32		kind;
-	uint32		limiter;
+	uint32		limiters[JOBQ_MAX_NAMED];
 } Member;
 
 typedef struct Members
@@ -333,9 +333,8 @@ extern void groups_read_owners(void);
 extern void groups_refill(void);
 extern void groups_sweep(void);
 
-/* worker/scheduler/tenants.c */
-extern void tenants_begin_to_count(int32 queue_id, TimestampTz now);
-extern void tenants_restore(void);
+/* worker/scheduler/keys.c */
+extern void keys_restore(void);
 
 /* worker/scheduler/leases_forget.c */
 extern void leases_forget(Relation jobs);
@@ -348,8 +347,7 @@ extern void limits_load(void);
 extern uint8 limits_lacked(const JobqLane *lane);
 
 /* worker/scheduler/limit_permits.c */
-extern void limits_begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
-								  JobqWakeList *wake);
+extern void limits_begin_to_count(uint16 index, JobqWakeList *wake);
 extern void limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake);
 extern void limits_forget_permits(const bool *stays);
 extern JobqPermits limits_of_lease(const JobqPush *push);

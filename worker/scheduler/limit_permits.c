@@ -52,16 +52,11 @@ count_running(uint16 index)
  * and take back prefetched jobs from the workers, because they have no permits.
  */
 void
-limits_begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
-					  JobqWakeList *wake)
+limits_begin_to_count(uint16 index, JobqWakeList *wake)
 {
 	AssertExclusive(my_db->lock);
-	if (all && my_db->limits->limiters[index].queue_id != 0)
+	if (my_db->limits->limiters[index].queue_id != 0)
 		count_running(index);
-	if (tenants && !my_db->limits->limiters[index].keyed)
-		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
-	if (!all && !tenants)
-		return;
 	jobq_foreach_slot(slot, my_db, JOBQ_SLOTS_ALL)
 		jobq_prefetch_return(my_db, slot, wake);
 }
@@ -228,9 +223,8 @@ limits_of_lease(const JobqPush *push)
 		permits.costs[s] = Max(push->needs[s].cost, 1);
 		my_db->limits->limiters[permits.limiters[s]].running++;
 		jobq_limiter_filled(my_db, permits.limiters[s]);
-		permits.tallies[s] = jobq_tenant_count(my_db, jobq_scope_of(push->queue_id,
-																	push->needs, s),
-											   push->needs[s].key, jobq_now());
+		permits.tallies[s] = jobq_keyed_count(my_db, push->needs[s].limiter,
+											  push->needs[s].key, jobq_now());
 	}
 	return permits;
 }

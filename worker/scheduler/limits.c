@@ -36,13 +36,6 @@ Duty		limits_duty = {
 	.next_due = next_due,
 };
 
-/* The jobs a limiter begins to count. */
-typedef struct Begins
-{
-	bool		all;			/* all jobs, which needed no permit before */
-	bool		tenants;		/* the tenants of the jobs */
-} Begins;
-
 /*
  * Policies without a limiter slot, and missing limiters, whose jobs must wait.  Sorted.
  */
@@ -50,14 +43,14 @@ static Member *lacking = NULL;
 static int	nlacking = 0;
 
 /*
- * Update a limiter in use with the policy from the tables.
+ * Update a limiter in use with the policy from the tables.  Returns true if the limiter begins
+ * to count jobs, which needed no permit before.
  */
-static void
-set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
+static bool
+set_policy(uint16 index, const JobqLimiter *now_is)
 {
 	JobqLimiter *limiter = &my_db->limits->limiters[index];
 	bool		counted = jobq_limiter_counts(limiter);
-	bool		tenants = jobq_tenants_limited(limiter);
 
 	AssertExclusive(my_db->lock);
 	if (limiter->fair_cpu != now_is->fair_cpu)
@@ -78,8 +71,8 @@ set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
 	limiter->throttle = now_is->throttle;
 	limiter->keyed = now_is->keyed;
 	limiter->priced = now_is->priced;
-	limiter->tenant_max_running = now_is->tenant_max_running;
-	limiter->tenant_rate = now_is->tenant_rate;
+	limiter->key_max_running = now_is->key_max_running;
+	limiter->key_rate = now_is->key_rate;
 	limiter->when_taken = now_is->when_taken;
 	limiter->release_after = now_is->release_after;
 	if (limiter->throttle.failures == 0)
@@ -87,8 +80,7 @@ set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
 	limiter->nweights = now_is->nweights;
 	memcpy(limiter->weighted, now_is->weighted, sizeof(limiter->weighted));
 	memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
-	begins->all = !counted && jobq_limiter_counts(limiter);
-	begins->tenants = !tenants && jobq_tenants_limited(limiter);
+	return !counted && jobq_limiter_counts(limiter);
 }
 
 /*
@@ -96,7 +88,7 @@ set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
  * a limiter, or the rest.
  */
 static void
-add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
+add_policies(const JobqLimiter *limiters, int n, bool wait, bool *begins)
 {
 	AssertExclusive(my_db->lock);
 	for (int i = 0; i < n; i++)
@@ -109,10 +101,7 @@ add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
 			continue;
 		index = jobq_limiter_add(my_db, &limiters[i]);
 		if (index != JOBQ_NO_LIMITER)
-		{
-			begins[index].all = jobq_limiter_counts(&limiters[i]);
-			begins[index].tenants = jobq_tenants_limited(&limiters[i]);
-		}
+			begins[index] = jobq_limiter_counts(&limiters[i]);
 		else if (wait)
 		{
 			lacking[nlacking].queue_id = limiters[i].queue_id;
@@ -129,7 +118,7 @@ add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
  */
 static int
 take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stays,
-		  Begins *begins)
+		  bool *begins)
 {
 	bool		forgotten = false;
 	int			without_place;
@@ -143,7 +132,7 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 		if (index == JOBQ_NO_LIMITER)
 			continue;
 		stays[index] = true;
-		set_policy(index, &limiters[i], &begins[index]);
+		begins[index] = set_policy(index, &limiters[i]);
 	}
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		forgotten |= my_db->limits->limiters[i].in_use && !stays[i];
@@ -218,7 +207,7 @@ limits_load(void)
 {
 	JobqLimiter *limiters;
 	bool	   *stays = palloc0(sizeof(bool) * jobq_max_limiters);
-	Begins	   *begins = palloc0(sizeof(Begins) * jobq_max_limiters);
+	bool	   *begins = palloc0(sizeof(bool) * jobq_max_limiters);
 	bool		first = !my_db->limits->loaded;
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
@@ -268,8 +257,10 @@ limits_load(void)
 	begun = membership_changed(&members) || first;
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 	{
-		limits_begin_to_count(i, begins[i].all, begins[i].tenants, now, &wake);
-		begun |= begins[i].all;
+		if (!begins[i])
+			continue;
+		limits_begin_to_count(i, &wake);
+		begun = true;
 	}
 	limits_count_named(&members, now, &wake);
 	if (begun)
@@ -358,7 +349,7 @@ load(TimestampTz now)
 		limits_load();
 		jobq_injection_point("jobq-groups-restore");
 		groups_restore();
-		tenants_restore();
+		keys_restore();
 		past_end();
 
 		/* jobs may run from here on, and not before */

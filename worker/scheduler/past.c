@@ -97,7 +97,7 @@ priced_since(const JobqRate *rate, TimestampTz since, TimestampTz now)
 static TimestampTz
 earliest(const JobqLimiter *limiter, TimestampTz now)
 {
-	const JobqRate *rates[] = {&limiter->rate, &limiter->tenant_rate};
+	const JobqRate *rates[] = {&limiter->rate, &limiter->key_rate};
 	TimestampTz since = DT_NOEND;
 
 	for (int i = 0; i < (int) lengthof(rates); i++)
@@ -165,6 +165,7 @@ past_begin(const JobqLimiter *limiters, int n)
 	TupleDesc	desc;
 	JobqOwnerState state;
 	MemoryContext old;
+	StringInfoData query;
 	int			result;
 
 	kept = NULL;
@@ -203,26 +204,31 @@ past_begin(const JobqLimiter *limiters, int n)
 	MemoryContextSwitchTo(old);
 
 	jobq_become_owner(&state);
-	result = SPI_execute_extended("SELECT t.queue_id, t.limiters, t.role, t.tenant, t.group_key,"
-								  " CASE WHEN $6 THEN t.payload END, CASE WHEN $6 THEN t.headers END,"
-								  " t.limit_cost, t.at, t.failed FROM ("
-								  " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END AS limiters,"
-								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
-								  "  FROM jobq_internal.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
-								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
-								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
-								  "  FROM jobq_internal.dead_letter f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
-								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
-								  "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
-								  "  FROM jobq_internal.archive WHERE finished_at > $5 AND started_at > $5"
-								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
-								  "  role::oid, tenant, group_key, payload, headers, limit_cost, since, false"
-								  "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq_internal.lease) l JOIN jobq_internal.job j ON j.id = l.job_id) t"
-								  " LEFT JOIN unnest($1, $2) q (id, since) ON q.id = t.queue_id"
-								  " LEFT JOIN unnest($3, $4) k (id, since) ON k.id = t.limiters[1]"
-								  " LEFT JOIN unnest($3, $4) l (id, since) ON l.id = t.limiters[2]"
-								  " LEFT JOIN unnest($3, $4) m (id, since) ON m.id = t.limiters[3]"
-								  " WHERE t.at > least(q.since, k.since, l.since, m.since)", &options);
+	initStringInfo(&query);
+	appendStringInfoString(&query, "SELECT t.queue_id, t.limiters, t.role, t.tenant, t.group_key,"
+						   " CASE WHEN $6 THEN t.payload END, CASE WHEN $6 THEN t.headers END,"
+						   " t.limit_cost, t.at, t.failed FROM ("
+						   " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END AS limiters,"
+						   "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
+						   "  FROM jobq_internal.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
+						   " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
+						   "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
+						   "  FROM jobq_internal.dead_letter f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
+						   " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
+						   "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
+						   "  FROM jobq_internal.archive WHERE finished_at > $5 AND started_at > $5"
+						   " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
+						   "  role::oid, tenant, group_key, payload, headers, limit_cost, since, false"
+						   "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq_internal.lease) l JOIN jobq_internal.job j ON j.id = l.job_id) t"
+						   " LEFT JOIN unnest($1, $2) l0 (id, since) ON l0.id = t.queue_id");
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		appendStringInfo(&query, " LEFT JOIN unnest($3, $4) l%d (id, since) ON l%d.id = t.limiters[%d]",
+						 s, s, s);
+	appendStringInfoString(&query, " WHERE t.at > least(l0.since");
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		appendStringInfo(&query, ", l%d.since", s);
+	appendStringInfoChar(&query, ')');
+	result = SPI_execute_extended(query.data, &options);
 	if (result != SPI_OK_SELECT)
 		elog(ERROR, "could not read the past of limits: %s", SPI_result_code_string(result));
 	jobq_unbecome_owner(&state);
@@ -258,7 +264,7 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID,
 	TIMESTAMPTZOID};
 	Datum		values[5];
-	const JobqRate *rate = limiter->keyed ? &limiter->tenant_rate : &limiter->rate;
+	const JobqRate *rate = limiter->keyed ? &limiter->key_rate : &limiter->rate;
 	bool		priced = limiter->priced && rate->per_us > 0;
 	const char *each = "SELECT * FROM (SELECT * FROM (SELECT *";
 	const char *taken;

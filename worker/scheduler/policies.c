@@ -53,17 +53,6 @@ rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
 		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
 }
 
-static int64
-patience_of(HeapTuple row, TupleDesc desc, int n)
-{
-	bool		isnull;
-	Datum		value = jobq_column(row, desc, n, INTERVALOID, &isnull);
-
-	return isnull ? 0 : 1000 *
-		jobq_interval_ms(DatumGetIntervalP(value), "group_patience", 0,
-						 JOBQ_MAX_DELAY_MS);
-}
-
 static void
 read_weights(JobqLimiter *limiter, Datum weights)
 {
@@ -98,8 +87,7 @@ read_weights(JobqLimiter *limiter, Datum weights)
 bool
 policies_wait(const JobqLimiter *limiter)
 {
-	return limiter->queue_id == 0 || jobq_limiter_counts(limiter) ||
-		jobq_tenants_limited(limiter);
+	return limiter->queue_id == 0 || jobq_limiter_counts(limiter);
 }
 
 /*
@@ -115,10 +103,8 @@ policies_read(JobqLimiter **limiters, bool *weighted)
 	uint64		nrows;
 
 	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
-					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
-					   " group_on_failure = 'wait', fair_weights,"
-					   " coalesce(tenant_max_running, 0), tenant_rate,"
-					   " fair_by IS NOT NULL AND fair_cost = 'cpu', group_patience"
+					   " coalesce(weight, 0), rate, throttle, fair <> 'off',"
+					   " group_on_failure, fair_weights, fair = 'cpu'"
 					   " FROM jobq_internal.queue WHERE " JOBQ_LIMITED_QUEUE " ORDER BY id",
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
@@ -140,14 +126,13 @@ policies_read(JobqLimiter **limiters, bool *weighted)
 		*weighted |= limiter->weight > 0;
 		rate_and_throttle(limiter, row, desc, 5, 6);
 		limiter->fair = DatumGetBool(jobq_column(row, desc, 7, BOOLOID, NULL));
-		limiter->group_wait = DatumGetBool(jobq_column(row, desc, 8, BOOLOID, NULL));
+		limiter->group_wait =
+			jobq_group_wait_parse(TextDatumGetCString(jobq_column(row, desc, 8, TEXTOID, NULL)),
+								  &limiter->group_patience);
 		weights = jobq_column(row, desc, 9, JSONBOID, &isnull);
 		if (!isnull)
 			read_weights(limiter, weights);
-		limiter->tenant_max_running = int_column(row, desc, 10);
-		rate_of(&limiter->tenant_rate, row, desc, 11);
-		limiter->fair_cpu = DatumGetBool(jobq_column(row, desc, 12, BOOLOID, NULL));
-		limiter->group_patience = patience_of(row, desc, 13);
+		limiter->fair_cpu = DatumGetBool(jobq_column(row, desc, 10, BOOLOID, NULL));
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,
@@ -188,8 +173,8 @@ read_named(JobqLimiter **limiters, int n, uint32 (*hash) (const char *name),
 		limiter->priced = DatumGetBool(jobq_column(row, desc, 6, BOOLOID, NULL));
 		if (limiter->keyed)
 		{
-			limiter->tenant_max_running = limiter->max_running;
-			limiter->tenant_rate = limiter->rate;
+			limiter->key_max_running = limiter->max_running;
+			limiter->key_rate = limiter->rate;
 			limiter->max_running = 0;
 			memset(&limiter->rate, 0, sizeof(JobqRate));
 		}
@@ -216,13 +201,13 @@ policies_compare(const void *a, const void *b)
 }
 
 /*
- * Read the kinds and queues that name a limiter.  SPI must be connected.
+ * Read the kinds and queues that name limiters.  SPI must be connected.
  */
 Members
 policies_members(void)
 {
-	uint64		n = jobq_query("SELECT id, NULL, limiter FROM jobq_internal.queue WHERE limiter IS NOT NULL"
-							   " UNION ALL SELECT 0, kind, limiter FROM jobq_internal.handler WHERE limiter IS NOT NULL",
+	uint64		n = jobq_query("SELECT id, NULL, limiters FROM jobq_internal.queue WHERE limiters IS NOT NULL"
+							   " UNION ALL SELECT 0, kind, limiters FROM jobq_internal.handler WHERE limiters IS NOT NULL",
 							   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	Members		found = {.members = SPI_palloc(sizeof(Member) * Max(n, 1)),.n = n};
 
@@ -236,25 +221,24 @@ policies_members(void)
 
 		member->queue_id = int_column(row, desc, 1);
 		member->kind = isnull ? 0 : jobq_kind_hash(TextDatumGetCString(kind));
-		member->limiter =
-			jobq_limiter_hash(TextDatumGetCString(jobq_column(row, desc, 3, TEXTOID, NULL)));
+		jobq_limiter_hashes(jobq_column(row, desc, 3, TEXTARRAYOID, NULL), member->limiters);
 	}
 	qsort(found.members, n, sizeof(Member), policies_compare);
 	return found;
 }
 
 /*
- * Read the names of limiters that are used but do not exist.  This is possible because
- * logical replication does not check foreign keys.  SPI must be connected.
+ * Read the names of limiters that are used but do not exist, which is possible after logical
+ * replication.  SPI must be connected.
  */
 Missing
 policies_missing(void)
 {
-	uint64		n = jobq_query("SELECT DISTINCT limiter FROM"
-							   " (SELECT limiter FROM jobq_internal.queue UNION ALL SELECT limiter FROM jobq_internal.handler) u"
-							   " WHERE limiter IS NOT NULL"
-							   " AND NOT EXISTS (SELECT FROM jobq_internal.limiter l WHERE l.name = u.limiter)"
-							   " ORDER BY limiter",
+	uint64		n = jobq_query("SELECT DISTINCT n.name FROM"
+							   " (SELECT limiters FROM jobq_internal.queue UNION ALL SELECT limiters FROM jobq_internal.handler) u,"
+							   " unnest(u.limiters) n (name)"
+							   " WHERE NOT EXISTS (SELECT FROM jobq_internal.limiter l WHERE l.name = n.name)"
+							   " ORDER BY n.name",
 							   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	Missing		missing = {.hashes = SPI_palloc(sizeof(uint32) * Max(n, 1)),.n = n};
 
@@ -290,16 +274,18 @@ policies_tell_missing(const Missing *missing)
 }
 
 /*
- * Return the hash of the limiter that the kind or the queue names; 0: none.
+ * Set the JOBQ_MAX_NAMED elements to the hashes of the limiters that the kind or the queue
+ * names.  Leaves them unchanged if there is no limiter.
  */
-static uint32
-limiter_named_by(const Members *members, int32 queue_id, uint32 kind)
+static void
+get_named(const Members *members, int32 queue_id, uint32 kind, uint32 *limiters)
 {
 	Member		wanted = {.queue_id = queue_id,.kind = kind};
 	const Member *found = bsearch(&wanted, members->members, members->n, sizeof(Member),
 								  policies_compare);
 
-	return found == NULL ? 0 : found->limiter;
+	if (found != NULL)
+		memcpy(limiters, found->limiters, sizeof(found->limiters));
 }
 
 /*
@@ -315,9 +301,9 @@ policies_limiters(const Members *members, int32 queue_id, uint32 kind, uint16 *l
 	if (kind != 0)
 	{
 		hashes[JOBQ_OF_KIND] = kind;
-		hashes[JOBQ_NAMED_BY_KIND] = limiter_named_by(members, 0, kind);
+		get_named(members, 0, kind, &hashes[JOBQ_NAMED_BY_KIND]);
 	}
-	hashes[JOBQ_NAMED_BY_QUEUE] = limiter_named_by(members, queue_id, 0);
+	get_named(members, queue_id, 0, &hashes[JOBQ_NAMED_BY_QUEUE]);
 	jobq_limiters_unique(hashes);
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
 		needs[s].limiter = hashes[s];

@@ -192,7 +192,7 @@ is_paused_alone(const QueueRank *rank, const JobqLane *lane)
 static void
 rank_lanes(const QueueRank *rank)
 {
-	JobqParty  *queue = jobq_party_find(my_db, rank->queue_id, 0);
+	JobqParty  *queue = jobq_party_find(my_db, rank->queue_id, 0, 0);
 	uint16		order = jobq_order_find(my_db, rank->rank);
 
 	AssertExclusive(my_db->lock);

@@ -280,7 +280,7 @@ key_of(const JobqHeap *heap, JobqHeap *key)
 	memset(key, 0, sizeof(JobqHeap));
 	key->role = heap->role;
 	key->queue_id = heap->queue_id;
-	key->tenant = heap->tenant;
+	key->party = heap->party;
 	key->order = heap->order;
 	memcpy(key->limiters, heap->limiters, sizeof(key->limiters));
 	key->at = heap->at;

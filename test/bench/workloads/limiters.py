@@ -65,7 +65,7 @@ def create(places, function, handler):
         if n is not None:
             sql("SELECT jobq.create_limiter('limiter %d', max_running => %d)" % (i, n))
         sql("SELECT jobq.register('kind %d', '%s'%s)" % (
-            i, handler, "" if n is None else ", limiter => 'limiter %d'" % i))
+            i, handler, "" if n is None else ", limiters => '{limiter %d}'" % i))
 
 
 def fill(queue, jobs):

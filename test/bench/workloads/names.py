@@ -22,7 +22,7 @@ def queues(jobs):
 
 
 def tenants(jobs):
-    sql("SELECT jobq.create_queue('fair', fair_by => 'tenant')")
+    sql("SELECT jobq.create_queue('fair', tenant => 'header tenant', fair => 'jobs')")
     sql(FILL.format(payload=PAYLOAD, jobs=jobs,
                     queue="'fair', headers => jsonb_build_object('tenant', (i % 20000)::text)"))
 

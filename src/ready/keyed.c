@@ -1,28 +1,26 @@
 /*-------------------------------------------------------------------------
  *
- *	  Limits of tenants: how many jobs of each tenant of a queue may run, and how often a
- *	  job may start.  The same for the keys of all other limiters.
+ *	  Limits of a limiter's keys: how many jobs of each key may run, and how often a job of the
+ *	  key may start.
  *
- * The lanes of a tenant with limits are in a heap of the tenant, one for each heap in which
- * they would be otherwise (the heap of the takers).  The tenant's first lane is lent to the
- * heap of the takers while the tenant may start a job.  Takers therefore do not meet a full
- * tenant, and the cost of a job does not depend on the number of tenants.  Code that changes
- * the tallies (tally.c), or the contents of a tenant's heap, calls tenant_settle().  Tenants
- * that wait only for time have a timer.
+ * The lanes of a key are in a heap of the key, one for each heap in which they would be
+ * otherwise (the heap of the takers).  The key's first lane is lent to the heap of the takers
+ * while the key may start a job.  Takers therefore do not meet a full key, and the cost of a
+ * job does not depend on the number of keys.  Code that changes the tallies (tally.c), or the
+ * contents of a key's heap, calls keyed_settle().  Keys that wait only for time have a timer.
  *
- * A lane may have several keys with limits, such as a tenant and the key of a limiter.  Such a
- * lane is in the heap of one of these keys, and stays lent when another becomes full: the lane
+ * A lane may have several keys with limits, such as a tenant and a host.  Such a lane is in the
+ * heap of one of these keys, and stays lent when another becomes full: the lane
  * is then stale.  A taker that finds a stale lane first moves the lane to the heap of the full
- * key (tenant_recall()).  Each lane therefore waits where a permit is missing, and is lent
+ * key (keyed_recall()).  Each lane therefore waits where a permit is missing, and is lent
  * again when that permit is returned.  Lanes with the same keys move together, one after the
  * other, each time when one key has a permit and another has none.  A taker goes idle only
  * after it has moved all stale lanes of heaps with room.  A returned permit therefore need not
  * wake a taker for a lane that is lent already.
  *
- * Tenants and keys are identified by hashes of 32 bits.  Two tenants with the same hash are
- * limited as one.
+ * Keys are identified by hashes of 32 bits.  Two keys with the same hash are limited as one.
  *
- * src/ready/tenant.c
+ * src/ready/keyed.c
  *
  *-------------------------------------------------------------------------
  */
@@ -37,8 +35,7 @@ static bool may_start(const JobqLimiter *policy, JobqTally *tally,
 static bool comes_first(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
 static const JobqLimiter *policy_of(JobqDatabase *db, const JobqHeap *own);
-static int32 scope_of(const JobqLimiter *policy);
-static bool is_full(JobqDatabase *db, uint16 limiter, uint32 tenant,
+static bool is_full(JobqDatabase *db, uint16 limiter, uint32 key,
 					TimestampTz now, TimestampTz *due);
 static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
 static void stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally);
@@ -47,19 +44,17 @@ static void move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int
 					  TimestampTz now);
 static bool settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 static void forget_if_empty(JobqDatabase *db, JobqHeap *own);
-static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
+static void settle_all(JobqDatabase *db, uint32 limiter, uint32 key,
 					   TimestampTz now);
 
 /*
- * Does the lane have a key with limits at the limiter of this source?  A lane without a tenant
- * in a queue that limits its tenants dates from before there were limits, and its jobs are
- * written again.
+ * Does the lane have a key with limits at the limiter of this source?
  */
 bool
 key_is_limited(JobqDatabase *db, const JobqLane *lane, int source)
 {
 	AssertLocked(db->lock);
-	return lane->needs[source].key != 0 && tenant_policy(db, lane->limiters[source]) != NULL;
+	return lane->needs[source].key != 0 && keyed_policy(db, lane->limiters[source]) != NULL;
 }
 
 /*
@@ -68,7 +63,7 @@ key_is_limited(JobqDatabase *db, const JobqLane *lane, int source)
  * this key, where they are found when it is full (taken.c).
  */
 void
-tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
+keyed_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
 {
 	int			best = -1;
 
@@ -95,7 +90,7 @@ tenant_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
  * the lane has limits.
  */
 int
-tenant_source(JobqDatabase *db, const JobqLane *lane)
+keyed_source(JobqDatabase *db, const JobqLane *lane)
 {
 	if (key_is_limited(db, lane, lane->at))
 		return lane->at;
@@ -106,7 +101,7 @@ tenant_source(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * May a job of the tenant start?  The tally may be NULL.  If only time is missing, lower *due
+ * May a job of the key start?  The tally may be NULL.  If only time is missing, lower *due
  * to the time of the next check.
  */
 static bool
@@ -115,24 +110,24 @@ may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 {
 	if (policy == NULL || tally == NULL)
 		return true;
-	if (policy->tenant_max_running > 0 &&
-		tally->running >= policy->tenant_max_running)
+	if (policy->key_max_running > 0 &&
+		tally->running >= policy->key_max_running)
 		return false;
-	return policy->tenant_rate.per_us <= 0 ||
+	return policy->key_rate.per_us <= 0 ||
 		tally_tokens(policy, tally, now, due) >= ONE_TOKEN;
 }
 
 /*
- * Is every job of this tenant, or key, of the limiter prevented from starting now?  If only
+ * Is every job of this key of the limiter prevented from starting now?  If only
  * time is missing, lower *due to the time of the next check.
  */
 static bool
-is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now,
+is_full(JobqDatabase *db, uint16 limiter, uint32 key, TimestampTz now,
 		TimestampTz *due)
 {
-	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
 	uint32		index = policy == NULL ? JOBQ_NONE
-		: tally_find(db, scope_of(policy), tenant);
+		: tally_find(db, policy->kind, key);
 
 	return index != JOBQ_NONE && !may_start(policy, TALLY(db, index), now, due);
 }
@@ -140,7 +135,7 @@ is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now,
 /* ---------- heaps ---------- */
 
 /*
- * Does the lane come before the other lane of the same tenant?  Within a tenant there are no
+ * Does the lane come before the other lane of the same key?  Within a key there are no
  * turns.
  */
 static bool
@@ -154,33 +149,24 @@ comes_first(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 }
 
 /*
- * Return the tally of the tenant of this heap, or JOBQ_NONE.
+ * Return the tally of the key of this heap, or JOBQ_NONE.
  */
 static uint32
 tally_of(JobqDatabase *db, const JobqHeap *own)
 {
-	const JobqParty *party = &db->ready->parties[own->tenant];
+	const JobqParty *party = &db->ready->parties[own->party];
 
 	AssertExclusive(db->lock);
-	return tally_find(db, party->scope, party->tenant);
+	return tally_find(db, party->limiter, party->key);
 }
 
 /*
- * Return the limits of the tenant or key of this heap, or NULL.
+ * Return the limits of the key or key of this heap, or NULL.
  */
 static const JobqLimiter *
 policy_of(JobqDatabase *db, const JobqHeap *own)
 {
-	return tenant_policy(db, own->limiters[own->at]);
-}
-
-/*
- * Return the scope of the tenants, or keys, of this limiter.
- */
-static int32
-scope_of(const JobqLimiter *policy)
-{
-	return policy->keyed ? JOBQ_KEYS_OF(policy->kind) : policy->queue_id;
+	return keyed_policy(db, own->limiters[own->at]);
 }
 
 /*
@@ -193,10 +179,9 @@ stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
 	const JobqLimiter *policy = policy_of(db, own);
 
 	AssertExclusive(db->lock);
-	if (policy != NULL && policy->keyed &&
-		policy->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
-		policy->tenant_max_running > 0 && tally != JOBQ_NONE &&
-		TALLY(db, tally)->running >= policy->tenant_max_running)
+	if (policy != NULL && policy->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
+		policy->key_max_running > 0 && tally != JOBQ_NONE &&
+		TALLY(db, tally)->running >= policy->key_max_running)
 		heap_stick(db, own);
 }
 
@@ -232,7 +217,7 @@ move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int source, Tim
 	heap_take(db, lane);
 	lane->own = JOBQ_NONE;
 	lane->at = key.at = source;
-	key.tenant = lane->keys[source];
+	key.party = lane->keys[source];
 	other = heap_make(db, &key);
 	if (other == NULL)
 		return;					/* the lane waits until a heap is free */
@@ -242,7 +227,7 @@ move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int source, Tim
 }
 
 /*
- * Lend the first lane of the tenant's heap if the tenant may start a job, or take the lent
+ * Lend the first lane of the key's heap if the key may start a job, or take the lent
  * lane back if not.  Returns true if the heap had no lent lane before and has one now.  The
  * heap may be empty afterwards.
  */
@@ -262,7 +247,7 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 
 	AssertExclusive(db->lock);
 
-	/* keep a timer for which other heaps of the tenant wait */
+	/* keep a timer for which other heaps of the key wait */
 	if (due != DT_NOEND)
 		tally_set_timer(db, tally, due);
 	if (!is_free)
@@ -282,7 +267,7 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	{
 		JobqHeap	key = *own;
 
-		key.tenant = JOBQ_NONE;
+		key.party = JOBQ_NONE;
 		heap = heap_make(db, &key);
 	}
 	if (heap != NULL)
@@ -305,11 +290,11 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	return heap != NULL && lent == NULL;
 }
 
-/* Free the heap of a tenant if it has no lane. */
+/* Free the heap of a key if it has no lane. */
 static void
 forget_if_empty(JobqDatabase *db, JobqHeap *own)
 {
-	uint32		party = own->tenant;
+	uint32		party = own->party;
 	uint32		tally;
 
 	if (own->root != JOBQ_NONE || own->lent != JOBQ_NONE)
@@ -321,11 +306,11 @@ forget_if_empty(JobqDatabase *db, JobqHeap *own)
 }
 
 /*
- * The tally of the tenant has changed, or the contents of this heap: lend the right lane.  The
+ * The tally of the key has changed, or the contents of this heap: lend the right lane.  The
  * heap is freed if it has no lane afterwards.
  */
 void
-tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
+keyed_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 {
 	AssertExclusive(db->lock);
 	(void) settle(db, own, now);
@@ -333,17 +318,17 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 }
 
 /*
- * Like tenant_settle(), for a tenant that may start more jobs than before.  Returns the heap
+ * Like keyed_settle(), for a key that may start more jobs than before.  Returns the heap
  * whose takers are to be woken, or NULL.
  */
 JobqHeap *
-tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
+keyed_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 {
 	JobqHeap   *heap = NULL;
 
 	AssertExclusive(db->lock);
 	/* a taker that was woken before takes one job */
-	if (settle(db, own, now) || tenant_room(db, own) > 1)
+	if (settle(db, own, now) || keyed_room(db, own) > 1)
 		heap = &db->ready->heaps[db->ready->lanes[own->lent].heap];
 	forget_if_empty(db, own);
 	return heap;
@@ -353,7 +338,7 @@ tenant_refill(JobqDatabase *db, JobqHeap *own, TimestampTz now)
  * Is the lane lent although no job of the lane may start, because another of its keys is full?
  */
 bool
-tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+keyed_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	AssertExclusive(db->lock);
 	return lane->own != JOBQ_NONE &&
@@ -367,11 +352,11 @@ tenant_is_stale(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
  * of the takers may be freed.
  */
 bool
-tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now, uint32 *instead)
+keyed_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now, uint32 *instead)
 {
 	JobqHeap   *own;
 
-	if (!tenant_is_stale(db, lane, now))
+	if (!keyed_is_stale(db, lane, now))
 		return false;
 	own = &db->ready->heaps[lane->own];
 	(void) settle(db, own, now);
@@ -381,23 +366,23 @@ tenant_recall(JobqDatabase *db, JobqLane *lane, TimestampTz now, uint32 *instead
 }
 
 /*
- * Add a lane that is in no heap to this heap of its tenant.
+ * Add a lane that is in no heap to this heap of its key.
  */
 void
-tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
+keyed_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
 {
 	AssertExclusive(db->lock);
-	Assert(own->tenant != JOBQ_NONE && lane->own == JOBQ_NONE);
+	Assert(own->party != JOBQ_NONE && lane->own == JOBQ_NONE);
 	lane->own = own - db->ready->heaps;
 	heap_put(db, own, lane);
-	tenant_settle(db, own, jobq_now());
+	keyed_settle(db, own, jobq_now());
 }
 
 /*
- * Remove the lane from its tenant's heap, or from the heap to which it is lent.
+ * Remove the lane from its key's heap, or from the heap to which it is lent.
  */
 void
-tenant_leave(JobqDatabase *db, JobqLane *lane)
+keyed_leave(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *own = &db->ready->heaps[lane->own];
 
@@ -410,14 +395,14 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 	if (own->root == JOBQ_NONE && own->lent == JOBQ_NONE)
 		forget_if_empty(db, own);
 	else
-		tenant_settle(db, own, jobq_now());
+		keyed_settle(db, own, jobq_now());
 }
 
 /*
- * Return how many jobs of this heap of a tenant, including its lent lane, may start now.
+ * Return how many jobs of this heap of a key, including its lent lane, may start now.
  */
 uint32
-tenant_room(JobqDatabase *db, const JobqHeap *own)
+keyed_room(JobqDatabase *db, const JobqHeap *own)
 {
 	const JobqLimiter *policy = policy_of(db, own);
 	uint32		index = tally_of(db, own);
@@ -428,15 +413,15 @@ tenant_room(JobqDatabase *db, const JobqHeap *own)
 	AssertExclusive(db->lock);
 	if (own->lent == JOBQ_NONE)
 		return 0;
-	if (policy != NULL && policy->tenant_max_running > 0)
-		room = Max(policy->tenant_max_running - (tally == NULL ? 0 : tally->running), 0);
-	if (policy != NULL && policy->tenant_rate.per_us > 0)
+	if (policy != NULL && policy->key_max_running > 0)
+		room = Max(policy->key_max_running - (tally == NULL ? 0 : tally->running), 0);
+	if (policy != NULL && policy->key_rate.per_us > 0)
 		room = Min(room, (uint32) Max(tally_tokens(policy, tally, jobq_now(), &due), 1));
 	return Min(room, own->nentries + db->ready->lanes[own->lent].count);
 }
 
 /*
- * May a job of the lane start now, according to all limiters and its tenant?  Lowers
+ * May a job of the lane start now, according to all limiters and its key?  Lowers
  * db->limits->due if the answer changes with time.
  */
 bool
@@ -490,48 +475,48 @@ lane_offer(JobqDatabase *db, const JobqLane *lane)
 /* ---------- permits ---------- */
 
 static void
-settle_all(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
+settle_all(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
 {
-	const JobqParty *party = jobq_party_find(db, scope, tenant);
+	const JobqParty *party = jobq_party_find(db, 0, limiter, key);
 	uint32		next;
 
 	AssertExclusive(db->lock);
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE; i = next)
 	{
 		next = db->ready->heaps[i].next;
-		tenant_settle(db, &db->ready->heaps[i], now);
+		keyed_settle(db, &db->ready->heaps[i], now);
 	}
 }
 
 /*
- * A job of this tenant, or key, of the limiter starts, and takes "cost" tokens.  Returns the
- * tenant's tally, or JOBQ_NONE if there are no limits, or if there is no free entry.
+ * A job of this key of the limiter starts, and takes "cost" tokens.  Returns the
+ * key's tally, or JOBQ_NONE if there are no limits, or if there is no free entry.
  */
 uint32
-tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, int cost,
-			TimestampTz now)
+keyed_take(JobqDatabase *db, uint16 limiter, uint32 key, int cost,
+		   TimestampTz now)
 {
-	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
 	uint32		index;
 
 	AssertExclusive(db->lock);
 	if (policy == NULL)
 		return JOBQ_NONE;
-	index = tally_make(db, scope_of(policy), tenant, now);
+	index = tally_make(db, policy->kind, key, now);
 	if (index == JOBQ_NONE)
 		return JOBQ_NONE;
 	TALLY(db, index)->running++;
-	tally_spend(&policy->tenant_rate, TALLY(db, index), cost, now);
-	settle_all(db, scope_of(policy), tenant, now);
+	tally_spend(&policy->key_rate, TALLY(db, index), cost, now);
+	settle_all(db, policy->kind, key, now);
 	return index;
 }
 
 /*
- * A job of the tenant is over.  tokens: the number to return, if the job did not run at all;
- * otherwise 0.  The caller settles the tenant's heaps.
+ * A job of the key is over.  tokens: the number to return, if the job did not run at all;
+ * otherwise 0.  The caller settles the key's heaps.
  */
 void
-tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
+keyed_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
 {
 	JobqTally  *tally = TALLY(db, index);
 	const JobqLimiter *policy;
@@ -541,87 +526,87 @@ tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
 	tally->running--;
 	if (tokens == 0)
 		return;
-	policy = scope_policy(db, tally->scope);
+	policy = keyed_policy_of(db, tally->limiter);
 	if (policy != NULL)
-		tally_spend(&policy->tenant_rate, tally, -tokens, now);
+		tally_spend(&policy->key_rate, tally, -tokens, now);
 }
 
 /*
- * May a job of this tenant, or key, of the limiter start now?
+ * May a job of this key of the limiter start now?
  */
 bool
-tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
+keyed_free(JobqDatabase *db, uint16 limiter, uint32 key, TimestampTz now)
 {
-	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
 	TimestampTz due = DT_NOEND;
 	uint32		index;
 
 	AssertExclusive(db->lock);
 	if (policy == NULL)
 		return true;
-	index = tally_find(db, scope_of(policy), tenant);
+	index = tally_find(db, policy->kind, key);
 	return index == JOBQ_NONE ? db->ready->nfree > 0
 		: may_start(policy, TALLY(db, index), now, &due);
 }
 
 /*
- * Count a job of the tenant that runs without having asked for a permit.  Returns the tally,
- * or JOBQ_NONE if the tenant has no limits or there is no free entry.
+ * Count a job of the key that runs without having asked for a permit.  Returns the tally,
+ * or JOBQ_NONE if the key has no limits or there is no free entry.
  */
 uint32
-tenant_count(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
+keyed_count(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
 {
 	uint32		index = JOBQ_NONE;
 
 	AssertExclusive(db->lock);
-	if (tenant != 0 && scope_policy(db, scope) != NULL)
-		index = tally_make(db, scope, tenant, now);
+	if (key != 0 && keyed_policy_of(db, limiter) != NULL)
+		index = tally_make(db, limiter, key, now);
 	if (index != JOBQ_NONE)
 	{
 		TALLY(db, index)->running++;
-		settle_all(db, scope, tenant, now);
+		settle_all(db, limiter, key, now);
 	}
 	return index;
 }
 
 /*
- * Take tokens of the tenant for jobs that started before the server did.
+ * Take tokens of the key for jobs that started before the server did.
  */
 void
-jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
-				  double tokens, TimestampTz now)
+jobq_keyed_spend(JobqDatabase *db, uint32 limiter, uint32 key,
+				 double tokens, TimestampTz now)
 {
-	const JobqLimiter *policy = scope_policy(db, scope);
+	const JobqLimiter *policy = keyed_policy_of(db, limiter);
 	uint32		index = policy == NULL ? JOBQ_NONE
-		: tally_make(db, scope, tenant, now);
+		: tally_make(db, limiter, key, now);
 
 	AssertExclusive(db->lock);
 	if (index == JOBQ_NONE)
 		return;
-	tally_spend(&policy->tenant_rate, TALLY(db, index),
+	tally_spend(&policy->key_rate, TALLY(db, index),
 				Min(tokens, tally_most(policy)), now);
-	settle_all(db, scope, tenant, now);
+	settle_all(db, limiter, key, now);
 }
 
 /*
- * Get the counters of a tenant.  Returns false if the tenant has no limits.
+ * Get the counters of a key.  Returns false if the key has no limits.
  */
 bool
-jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,
-				  TimestampTz now, JobqTenantState *state)
+jobq_keyed_state(JobqDatabase *db, uint32 limiter, uint32 key,
+				 TimestampTz now, JobqKeyedState * state)
 {
-	const JobqLimiter *policy = scope_policy(db, scope);
-	uint32		index = tally_find(db, scope, tenant);
+	const JobqLimiter *policy = keyed_policy_of(db, limiter);
+	uint32		index = tally_find(db, limiter, key);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 
 	AssertExclusive(db->lock);
-	memset(state, 0, sizeof(JobqTenantState));
+	memset(state, 0, sizeof(JobqKeyedState));
 	state->due = DT_NOEND;
 	if (policy == NULL)
 		return false;
-	state->max_running = policy->tenant_max_running;
+	state->max_running = policy->key_max_running;
 	state->running = tally == NULL ? 0 : tally->running;
-	state->paced = policy->tenant_rate.per_us > 0;
+	state->paced = policy->key_rate.per_us > 0;
 	if (state->paced)
 		state->tokens = tally_tokens(policy, tally, now, &state->due);
 	return true;
