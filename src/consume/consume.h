@@ -128,7 +128,10 @@ extern void jobq_lease_popped(Reservation *reservation, const JobqPush *job,
 							  TimestampTz now);
 extern int	jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
-/* A row of jobq_internal.lease to be written. */
+/*
+ * A row of jobq_internal.lease to be written.  The row identifies the versions of the jobs' rows
+ * by their xmin, which VACUUM FULL and CLUSTER preserve.
+ */
 typedef struct JobqLeaseRecord
 {
 	int64		id;

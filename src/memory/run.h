@@ -21,6 +21,25 @@
  * The slot *names* the job from CLAIMED to the end of the attempt: cancel() asks the worker to
  * stop the job, and no other worker begins the job.  After the attempt, the worker still holds
  * the job's permits, until the next pop.  The state then decides how the permits are returned.
+ *
+ * A worker that exits during a job leaves its slot DEAD, because the lost attempt must be
+ * recorded before the job may run again.  The exit hook is on_shmem_exit, which runs after the
+ * abort of the open transaction, so the job's row is free by then.  Until the scheduler has
+ * charged the attempt and freed the slot (worker/scheduler/supervise.c), no process begins the
+ * job:
+ *
+ * - The row of a procedure's job keeps its lease, and the slot has the lease's token.  Only the
+ * scheduler removes the lease, so the charge never concerns a later run of the job.
+ *
+ * - Any other job is refused by the gate (jobq_slot_keeps_job()), and its entry is dropped.
+ * The process that frees the slot hands over the job if "asked_for" is set.
+ *
+ * - A function that moves or removes jobs treats the job as running (jobq_job_runs()).
+ * cancel() leaves its request in the dead slot.
+ *
+ * Only a lock on the job's row can therefore delay the charge.  A slot is freed without a charge
+ * if the server is being stopped, if the postmaster is dead, or if the end of the attempt has
+ * committed (ENDING).
  */
 typedef enum JobqRunState
 {

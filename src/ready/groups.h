@@ -32,6 +32,32 @@
  *
  * Jobs of a group may come from several lanes.  The next job of the group is therefore
  * "called" back to its lane, and later jobs are parked until the called job is popped.
+ *
+ * Predecessors: the lane of a popped job does not show the jobs of the group in other lanes.
+ * The gate therefore searches the index job_group (group_is_busy() in src/attempt/gate.c), and
+ * a job with a predecessor is parked until the predecessor is popped (jobq_group_wait()).  The
+ * search is left out if the pop was certain that no job comes before (no_predecessor() in
+ * pop.c).
+ *
+ * Owner: the row stores since when the group waits for the job (group_held), for use after a
+ * crash, and for jobq.work() without a scheduler.  Whether the job has lost its turn follows
+ * from the row, the queue and the clock, and is stored nowhere: jobq_group_is_held_by() decides
+ * for a row, and jobq_group_waits_until() for a group in memory.  When a job may have regained
+ * its turn, the scheduler reads the owners again (groups_read_owners()).
+ *
+ * Moves: a session that gives a waiting job another position or time reports the change at
+ * commit (jobq_group_moved()).  Until the commit or the rollback, the row is locked.  A worker
+ * that finds the row locked makes the group wait for this job (jobq_row_is_taken()), because the
+ * next job would overtake otherwise.
+ *
+ * Groups of the database: such a group has jobs in several queues, and has an odd id.  The id is
+ * a hash of the role's OID and the key, so a renamed role keeps its groups.  A trigger corrects
+ * the id where a dump or replication brings jobs to roles with other OIDs.
+ *
+ * No slot: without a slot for another group, the entry is dropped, and the lane is read again
+ * from JobqLane.skipped on when a slot is free.  The group of a dropped job may get a slot
+ * meanwhile, and wait for this job.  The job is then handed over at once (jobq_group_call()).
+ * Otherwise, groups could hold all slots while they wait for jobs that need a slot.
  */
 #ifndef JOBQ_MAX_PARKED
 #define JOBQ_MAX_PARKED		64

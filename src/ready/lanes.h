@@ -62,6 +62,13 @@ typedef struct JobqTally
  * ready set alone proves that a job is absent only if it rules out each of these cases.  For
  * jobs of a group that are about to be handed over, see handover.h.
  *
+ * If no slot is free, a lane is evicted (lane.c), and its jobs are read again when a slot is
+ * free.  A lane with only jobs of the future may be evicted as well, and is not even created
+ * after a start.  Of the times of these jobs, only the earliest is kept (forgotten_due).  When
+ * this time has come, the scheduler searches the table for missing lanes
+ * (worker/scheduler/discover.c).  Of the existing lanes, the scheduler then reads only those
+ * with "unread", which were created without knowledge of the forgotten rows.
+ *
  * A lane with "quarantine" holds jobs that once crashed a server process.  The lane is never
  * scanned, and only one of its jobs runs at a time in a database.
  */

@@ -17,6 +17,11 @@
  * In both cases, the innermost line of a procedural language in the context is the place.  The
  * server has translated this line.
  *
+ * The fingerprint is stored with each error in the job's row, and in a column of the dead
+ * letter.  There are no counters of causes: the view jobq.failures reads the errors by partial
+ * indexes of the jobs with errors.  Causes therefore need no limit, and a cause disappears with
+ * its last job.
+ *
  * src/store/fingerprint.c
  *
  *-------------------------------------------------------------------------

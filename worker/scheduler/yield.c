@@ -14,8 +14,9 @@
  * Each change costs the start of a process.  If roles come and go, a worker of a role
  * that returns soon therefore stays for a moment, even if idle.
  *
- * All decisions are made again in each round.  A worker asked to leave may stay after
- * all.
+ * The decisions are marks in the slots of workers, and all are made again in each round.
+ * A worker asked to leave may therefore stay after all.  JobqDatabase.wanted limits how many
+ * of the marked workers leave: each of them lowers the number, whichever is ready first.
  *
  * worker/scheduler/yield.c
  *
