@@ -75,14 +75,14 @@ BEGIN
 		RETURN QUERY SELECT 'critical', format('no scheduler runs for database "%s"', current_database()),
 			CASE WHEN r.used >= r.most AND NOT EXISTS (SELECT FROM jobq_internal.scheduler_state())
 				THEN jobq_internal.conf_line(r.setting, r.twice::text)
-				ELSE 'the server''s log says why; if no place for a process is free, ' ||
+				ELSE 'the server''s log has the reason; if no slot for a process is free, ' ||
 					jobq_internal.conf_line('max_worker_processes', (2 * current_setting('max_worker_processes')::int)::text) END;
 	END IF;
 	IF current_setting('jobq.start_paused')::boolean THEN
 		RETURN QUERY SELECT 'critical', 'jobq.start_paused is on: no job runs', jobq_internal.conf_line('jobq.start_paused', 'off');
 	END IF;
-	RETURN QUERY SELECT 'critical', 'the database is a copy of one that was served elsewhere: no job runs',
-		'cancel what must not run here, then SELECT jobq.adopt()'
+	RETURN QUERY SELECT 'critical', 'the database is a copy of a database served elsewhere: no job runs',
+		'cancel the jobs that must not run here, then SELECT jobq.adopt()'
 		FROM jobq_internal.scheduler_state() c WHERE c.copied;
 	RETURN QUERY SELECT 'critical', CASE WHEN h.found THEN format('role %s was created after the restore of its rows (%s): they are not in use', h.role, h.tables)
 			ELSE format('role %s does not exist: its restored rows (%s) are not in use', h.role, h.tables) END,
@@ -92,9 +92,9 @@ BEGIN
 	RETURN QUERY SELECT 'warning', p.problem,
 		CASE p.setting WHEN 'jobq.max_workers' THEN jobq_internal.conf_line(p.setting, asked::text)
 			WHEN 'max_worker_processes' THEN jobq_internal.conf_line(p.setting, (asked + 2)::text)
-			ELSE 'postgresql.conf: jobq.workers, which is ' || quote_literal(pools) END
+			ELSE 'postgresql.conf: jobq.workers, now ' || quote_literal(pools) END
 		FROM jobq_internal.pool_problems() p;
-	RETURN QUERY SELECT 'warning', format('%s is %s until the server is restarted: its new value does not count yet', p.name, p.setting), 'restart the server'
+	RETURN QUERY SELECT 'warning', format('%s is still %s: the new value takes effect at a restart of the server', p.name, p.setting), 'restart the server'
 		FROM pg_settings p WHERE p.pending_restart AND (p.name LIKE 'jobq.%' OR p.name IN ('max_worker_processes', 'shared_preload_libraries'));
 	IF has_table_privilege('pg_file_settings', 'SELECT') AND has_function_privilege('pg_show_all_file_settings()', 'EXECUTE') THEN
 		RETURN QUERY SELECT 'critical', format('%s cannot be set to "%s": %s', f.name, f.setting, f.error), format('%s, line %s', f.sourcefile, f.sourceline)
@@ -108,8 +108,8 @@ BEGIN
 		WHERE NOT current_setting('autovacuum')::boolean;
 	RETURN QUERY SELECT 'warning', format('jobq.test_clock() has put the clock of jobs forward by %s', make_interval(secs => s.clock_offset / 1e6)),
 		'SELECT jobq.test_clock(''0'')' WHERE s.clock_offset <> 0;
-	RETURN QUERY SELECT 'warning', format('the clock has jumped forward by %s: nothing is deleted for its age, and schedules with missed => ''all'' do not catch up, before that has lasted for an hour', make_interval(secs => round(s.clock_ahead / 1e6))),
-		format('set the clock; if it is right, SELECT jobq.test_clock(%L)', make_interval(secs => s.clock_offset / 1e6)) WHERE s.clock_ahead <> 0;
+	RETURN QUERY SELECT 'warning', format('the clock has jumped forward by %s: for an hour, nothing is deleted because of its age, and schedules with missed => ''all'' do not catch up', make_interval(secs => round(s.clock_ahead / 1e6))),
+		format('set the clock; if the clock is right, SELECT jobq.test_clock(%L)', make_interval(secs => s.clock_offset / 1e6)) WHERE s.clock_ahead <> 0;
 	-- a single role gets at most seven eighths
 	RETURN QUERY SELECT 'warning', format('%s of %s slots for %s are in use', c.used, c.most, c.slots),
 		CASE WHEN c.twice IS NULL THEN 'there cannot be more slots' ELSE jobq_internal.conf_line(c.setting, c.twice::text) END
@@ -125,13 +125,13 @@ BEGIN
 		WHERE c.relnamespace = 'jobq_internal'::regnamespace AND NOT i.indisvalid ORDER BY i.indexrelid;
 
 	-- roles and handlers
-	RETURN QUERY SELECT 'critical', format('%s %s', l.who, b.reason), b.mend
+	RETURN QUERY SELECT 'critical', format('%s %s', l.who, b.reason), b.fix
 		FROM (
-			SELECT DISTINCT w.role, NULL::text AS queue, format('role %s has jobs that wait, and', w.role::regrole) AS who,
+			SELECT DISTINCT w.role, NULL::text AS queue, format('role %s has waiting jobs, and', w.role::regrole) AS who,
 				'cancel them: SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE role = ' || w.role AS otherwise
 			FROM jobq_internal.lane_slots() w WHERE w.mode = 'worker'
 			UNION ALL
-			SELECT q.run_as, q.name, format('queue "%s" has its jobs run as role %s, which', q.name, q.run_as),
+			SELECT q.run_as, q.name, format('queue "%s" runs its jobs as role %s, which', q.name, q.run_as),
 				format('SELECT jobq.alter_queue(%L, run_as => ''...'')', q.name)
 			-- 4294967295: reported with the restored rows above
 			FROM jobq.queues q WHERE q.run_as::oid <> '4294967295') l
@@ -144,12 +144,12 @@ BEGIN
 				format('GRANT CONNECT ON DATABASE %I TO %s', current_database(), l.role::regrole)),
 			('is a superuser, whose jobs are not allowed', o.rolsuper AND current_setting('jobq.allow_superuser_jobs') = 'off',
 				jobq_internal.conf_line('jobq.allow_superuser_jobs', 'own')),
-			('they may not: ' || n.refusal, o.oid IS NOT NULL AND n.refusal IS NOT NULL, 'as a role that can become it: ' || l.otherwise)) b (reason, holds, mend)
+			('is not allowed: ' || n.refusal, o.oid IS NOT NULL AND n.refusal IS NOT NULL, 'as a role that can SET ROLE to it: ' || l.otherwise)) b (reason, holds, fix)
 		-- jobs in shared memory may already be gone
 		WHERE b.holds AND (l.queue IS NOT NULL OR EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready'))
 		ORDER BY l.queue NULLS FIRST, l.role;
 	RETURN QUERY SELECT 'critical', format('the handler %s of kind "%s" does not exist', k.handler, k.kind),
-		format('create it, or name another: SELECT jobq.register(%L, ''...'')', k.kind)
+		format('create the function, or register another: SELECT jobq.register(%L, ''...'')', k.kind)
 		FROM jobq.kinds k WHERE NOT jobq_internal.handler_is_there(k.kind) ORDER BY k.kind;
 
 	-- queues
@@ -171,22 +171,22 @@ BEGIN
 		ELSIF r.oldest >= jobq_internal.clock() - patience THEN
 			CONTINUE;
 		ELSIF r.mode = 'worker' THEN
-			RETURN QUERY SELECT 'warning', format('a job of queue "%s" waits since %s', r.queue, date_trunc('second', r.oldest)),
-				CASE WHEN r.limited THEN 'limits hold its jobs back (see jobq.limits), or more workers are needed: '
-					ELSE 'look what the workers do (jobq.workers), or have more of them: ' END || format('jobq.workers is %L', pools);
+			RETURN QUERY SELECT 'warning', format('a job of queue "%s" has waited since %s', r.queue, date_trunc('second', r.oldest)),
+				CASE WHEN r.limited THEN 'limits delay the jobs (see jobq.limits), or more workers are needed: '
+					ELSE 'check what the workers do (view jobq.workers), or add workers: ' END || format('setting jobq.workers, now %L', pools);
 		ELSE
-			RETURN QUERY SELECT 'warning', format('a job of the consumer queue "%s" waits since %s', r.queue, date_trunc('second', r.oldest)),
+			RETURN QUERY SELECT 'warning', format('a job of the consumer queue "%s" has waited since %s', r.queue, date_trunc('second', r.oldest)),
 				format('start more consumers, such as: jobq work %s --exec ...', r.queue);
 		END IF;
 	END LOOP;
 	RETURN QUERY SELECT 'warning', format('the scheduler cannot %s since %s: %s', t.what, date_trunc('second', t.since), t.error),
-		'remove its reason, of which the server''s log says more; the scheduler tries it again by itself'
+		'remove the cause, which the server''s log describes; the scheduler tries again by itself'
 		FROM jobq_internal.scheduler_troubles() t ORDER BY t.since;
 	RETURN QUERY SELECT 'warning', format('batch %s cannot go on: %s', b.id, b.last_error),
-		format('mend its reason, or SELECT jobq.cancel_batch(%s)', b.id)
+		format('fix the cause, or SELECT jobq.cancel_batch(%s)', b.id)
 		FROM jobq.batches b WHERE b.finished_at IS NULL AND b.last_error IS NOT NULL ORDER BY b.id LIMIT 10;
 	RETURN QUERY SELECT 'warning', format('schedule "%s" cannot enqueue its job: %s', c.name, c.last_error),
-		format('mend its reason, or SELECT jobq.pause(schedule => %L)', c.name)
+		format('fix the cause, or SELECT jobq.pause(schedule => %L)', c.name)
 		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
 
 	-- dead letters
@@ -194,7 +194,7 @@ BEGIN
 		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
 		count(*) FILTER (WHERE f.failed_at < jobq_internal.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
 	INTO r FROM jobq.dead_letters f;
-	RETURN QUERY SELECT 'warning', format('there are %s dead letters, %s of them of the last day', r.n, r.recent),
+	RETURN QUERY SELECT 'warning', format('%s dead letters exist, %s of them from the last day', r.n, r.recent),
 		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''dead'') or jobq.delete_many(state => ''dead'')' WHERE r.n > 0;
 	RETURN QUERY SELECT 'warning', format('%s jobs are dead letters because their kind had no handler, such as "%s"', r.unhandled, r.kind),
 		format('SELECT jobq.register(%L, ''...''), then jobq.retry_many(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
@@ -202,16 +202,16 @@ BEGIN
 		jobq_internal.conf_line('jobq.dead_retention', '90d') WHERE r.ending > 0;
 
 	-- transactions and slots that keep old rows of all tables, or the write-ahead log
-	RETURN QUERY SELECT 'warning', format('a transaction of process %s is open since %s: no row that was deleted since can be removed', a.pid, date_trunc('second', a.xact_start)),
-		format('let it end, or SELECT pg_terminate_backend(%s)', a.pid)
+	RETURN QUERY SELECT 'warning', format('a transaction of process %s has been open since %s: rows deleted since then cannot be removed', a.pid, date_trunc('second', a.xact_start)),
+		format('end the transaction, or SELECT pg_terminate_backend(%s)', a.pid)
 		FROM pg_stat_activity a
 		WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.xact_start < clock_timestamp() - patience
 			AND a.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 5;
-	RETURN QUERY SELECT 'warning', format('transaction "%s" is prepared since %s, and has not ended', p.gid, date_trunc('second', p.prepared)),
+	RETURN QUERY SELECT 'warning', format('transaction "%s" has been prepared since %s', p.gid, date_trunc('second', p.prepared)),
 		format('COMMIT PREPARED %L, or ROLLBACK PREPARED %L', p.gid, p.gid)
 		FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - patience ORDER BY p.prepared LIMIT 5;
-	RETURN QUERY SELECT 'warning', format('nobody reads from replication slot "%s", which keeps the write-ahead log', t.slot_name),
-		format('start its reader again, or SELECT pg_drop_replication_slot(%L)', t.slot_name)
+	RETURN QUERY SELECT 'warning', format('no process reads from replication slot "%s", which keeps the write-ahead log', t.slot_name),
+		format('start the reader again, or SELECT pg_drop_replication_slot(%L)', t.slot_name)
 		FROM pg_replication_slots t WHERE NOT t.active AND t.restart_lsn IS NOT NULL ORDER BY t.slot_name;
 END
 $$;

@@ -5,8 +5,16 @@
  *	  jobs.
  *
  * The token fences the job: a consumer whose lease has ended gets an error and changes
- * nothing.  The lease itself ends when the calling transaction commits.  The consequences of
- * a failed attempt are the same as for workers (finish.c).
+ * nothing.  The consequences of a failed attempt are the same as for workers (finish.c).
+ *
+ * The way of an ack(): check the lease in shared memory, fetch the row at the lease's position,
+ * delete the row, insert the row of the archive, and note the end of the lease
+ * (jobq_at_commit_lease()).  At commit, the lease and its permits are released
+ * (src/commit/lease_commit.c).  After a rollback, the lease is as before.
+ *
+ * db->lock is released between the check of the lease and the delete of the row.  Another
+ * session may end the lease meanwhile, but must delete the row as well.  The row therefore
+ * decides which of the two sessions is first.
  *
  * src/consume/ack.c
  *
@@ -225,6 +233,9 @@ jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job)
 	return found;
 }
 
+/*
+ * Complete the jobs, in chunks of ACK_CHUNK.  function: name of the SQL function, for messages.
+ */
 static void
 ack(const Held *held, const JobqResults *results, const char *function)
 {

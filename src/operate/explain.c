@@ -118,7 +118,7 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 	}
 	if (RecoveryInProgress())
 	{
-		explain_add(e, "standby", "the server is a standby", "promote it, or ask the primary");
+		explain_add(e, "standby", "the server is a standby", "ask the primary, or promote the standby");
 		return false;
 	}
 	if (!has || *db == NULL || (*db)->scheduler == NULL)
@@ -126,7 +126,7 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 		explain_add(e, "not_served",
 					psprintf("no scheduler runs for database \"%s\"",
 							 get_database_name(MyDatabaseId)),
-					"see whether \"jobq.databases\" names the database, and what the server's log says");
+					"check \"jobq.databases\" and the server's log");
 		return false;
 	}
 	if (queue->mode != MODE_WORKER)
@@ -135,8 +135,8 @@ served(Explain *e, const JobqQueue *queue, JobqDatabase **db)
 		explain_add(e, "start_paused", "\"jobq.start_paused\" is on",
 					"ALTER SYSTEM SET jobq.start_paused = off; SELECT pg_reload_conf()");
 	if ((*db)->copied)
-		explain_add(e, "copy", "the database is a copy of one that was served elsewhere",
-					"cancel what must not run here, then SELECT jobq.adopt()");
+		explain_add(e, "copy", "the database is a copy of a database served elsewhere",
+					"cancel the jobs that must not run here, then SELECT jobq.adopt()");
 	if (!jobq_pools_serve(queue->name))
 		explain_add(e, "no_pool",
 					psprintf("no pool of \"jobq.workers\" with workers serves queue \"%s\"",

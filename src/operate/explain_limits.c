@@ -258,7 +258,7 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 			explain_add(e, "places",
 						psprintf("all %d slots for limits are in use, and %s has none for its limits",
 								 jobq_max_limiters, name),
-						"take away limits that are not needed, or raise \"jobq.ready_entries\", and restart the server");
+						"remove unused limits, or raise \"jobq.ready_entries\", and restart the server");
 	}
 	left_limiters(e, job, of_lane, limiters);
 	pace(e, "its group", true, group_pace.rest_until > now, group_pace.rest_until,

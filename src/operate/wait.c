@@ -91,7 +91,7 @@ warn_if_stuck(int64 id, const JobqStatus *status)
 		reasons = lappend(reasons, pstrdup("\"jobq.start_paused\" is on"));
 	if (jobq_has_scheduler(&db) && db != NULL && db->copied)
 		reasons = lappend(reasons,
-						  pstrdup("the database is a copy of one that was served elsewhere, and was not adopted"));
+						  pstrdup("the database is a copy of a database served elsewhere, and was not adopted"));
 	if (!jobq_has_scheduler(&db) && !RecoveryInProgress())
 		reasons = lappend(reasons,
 						  pstrdup("no scheduler serves this database, see the server's log"));

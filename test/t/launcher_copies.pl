@@ -48,7 +48,7 @@ sub waits_until_adopted
 		'copy', "$name: and explain() does");
 	my ($refused) = ($copy->psql('postgres', q{SELECT FROM jobq.reserve('{parts}')}))[2];
 	like($refused, qr/does not work in a copy/, "$name: and consumers get nothing");
-	my $told = () = slurp_file($copy->logfile) =~ /is a copy of one that was served elsewhere: none of its jobs starts/g;
+	my $told = () = slurp_file($copy->logfile) =~ /is a copy of a database served elsewhere: none of its jobs starts/g;
 	is($told, 1, "$name: and the log, once");
 	$copy->safe_psql('postgres', 'SELECT jobq.adopt()');
 	is($copy->safe_psql('postgres', "SELECT state FROM jobq.wait($job, '10 min')"), 'completed', "$name: it runs when it is adopted");
@@ -87,7 +87,7 @@ $original->wait_for_catchup($standby);
 $original->stop('immediate');
 $standby->promote;
 wait_for($standby, 'a standby that is promoted runs the job', "SELECT (jobq.status($job)).state = 'completed'");
-unlike(slurp_file($standby->logfile), qr/is a copy of one/, 'and is no copy');
+unlike(slurp_file($standby->logfile), qr/is a copy of a/, 'and is no copy');
 is($standby->safe_psql('postgres', 'SELECT count(*), max(timeline) FROM jobq_internal.served'), '1|2', 'it goes on under its new timeline');
 $standby->stop;
 

@@ -183,7 +183,7 @@ my $waits = $node->safe_psql('copy1', q{SELECT jobq.enqueue('note')});
 wait_for($node, 'the copy is paused', q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE severity = 'critical' AND what LIKE 'the database is a copy%')},
 	'copy1');
 is($node->safe_psql('copy1', "SELECT state FROM jobq.wait($waits, '1 ms')"), 'ready', 'jobs wait in the copy after CREATE DATABASE ... TEMPLATE');
-like(slurp_file($node->logfile), qr/database "copy1" is a copy of one that was served elsewhere: none of its jobs starts/, 'and the log says why');
+like(slurp_file($node->logfile), qr/database "copy1" is a copy of a database served elsewhere: none of its jobs starts/, 'and the log says why');
 $node->safe_psql('postgres', 'ALTER DATABASE copy1 RENAME TO copy3');
 $node->safe_psql('copy3', 'SELECT jobq.adopt()');
 is($node->safe_psql('copy3', "SELECT state FROM jobq.wait($waits, '10 min')"), 'completed', 'until it is adopted');

@@ -90,8 +90,8 @@ finds('paused', 'critical\|jobq.start_paused is on: no job runs\|-> postgresql.c
 configure("jobq.start_paused = off\nautovacuum = off\njobq.workers = 'a=2; a=2'\njobq.ready_entries = 2048\njobq.poll_interval = 'often'");
 wait_for($node, 'the settings are read', q{SELECT current_setting('jobq.workers') = 'a=2; a=2'});
 finds('autovacuum', 'warning\|autovacuum is off: .*autovacuum = on .*', 'autovacuum');
-finds('same queues', 'warning\|pools 1 and 2 of "jobq.workers" name the same queues: "a"\|-> postgresql.conf: jobq.workers, which is \'a=2; a=2\'', 'pools');
-finds('ready_entries', 'warning\|jobq.ready_entries is 1024 until the server is restarted.*-> restart the server', 'a setting that waits for a restart');
+finds('same queues', 'warning\|pools 1 and 2 of "jobq.workers" name the same queues: "a"\|-> postgresql.conf: jobq.workers, now \'a=2; a=2\'', 'pools');
+finds('ready_entries', 'warning\|jobq.ready_entries is still 1024: .*-> restart the server', 'a setting that waits for a restart');
 finds('poll_interval', 'critical\|jobq.poll_interval cannot be set to "often": .*-> .*postgresql.conf, line \d+', 'a setting that is not valid, and its line');
 configure("autovacuum = on\njobq.workers = 'a=40'\njobq.ready_entries = 1024\njobq.poll_interval = '1h'");
 wait_for($node, 'the settings are read', q{SELECT current_setting('jobq.workers') = 'a=40'});
@@ -109,7 +109,7 @@ is_well('.', 'all is well again');
 sql(q{SELECT jobq.enqueue('f'), jobq.enqueue('x', queue => 'outside', run_at => now() - interval '1 hour')});
 wait_for($node, 'the job is there', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE queue = 'default')});
 finds('default', q{critical\|no pool of jobq.workers serves queue "default", and jobs wait there\|-> postgresql.conf: jobq.workers = 'a=2; default=1' \(then reload.*}, 'a queue without a pool');
-finds('outside', 'warning\|a job of the consumer queue "outside" waits since .*-> start more consumers, such as: jobq work outside .*', 'a queue without consumers');
+finds('outside', 'warning\|a job of the consumer queue "outside" has waited since .*-> start more consumers, such as: jobq work outside .*', 'a queue without consumers');
 sql(q{SELECT jobq.pause('outside')});
 finds('outside', q{warning\|queue "outside" is paused, and jobs wait there\|-> SELECT jobq.resume\('outside'\)}, 'a queue that is paused');
 sql(q{SELECT jobq.resume('outside')});
@@ -120,7 +120,7 @@ wait_for($node, 'the job has run', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jo
 is_well('.', 'all is well: the queues are served');
 sql(q{SELECT jobq.alter_queue('default', rate => '1 per hour', max_running => 1); SELECT jobq.enqueue('f', run_at => now() - interval '1 hour') FROM generate_series(1, 2)});
 wait_for($node, 'a job waits for its limit', q{SELECT count(*) = 1 FROM jobq.live_jobs WHERE state = 'ready'});
-finds('default', q{warning\|a job of queue "default" waits since .*-> limits hold its jobs back.*}, 'a queue that is held back by a limit');
+finds('default', q{warning\|a job of queue "default" has waited since .*-> limits delay the jobs.*}, 'a queue that is held back by a limit');
 sql(q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting'); SELECT jobq.alter_queue('default', rate => 'none')});
 
 # Slots in shared memory.
@@ -141,16 +141,16 @@ wait_for($node, 'no worker starts', q{SELECT current_setting('jobq.start_paused'
 	AND EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND wait_event_type = 'Extension')});
 sql(q{REVOKE CONNECT ON DATABASE postgres FROM public; GRANT CONNECT ON DATABASE postgres TO boss; SET ROLE anna; SELECT jobq.enqueue('f')});
 wait_for($node, 'her job is there', q{SELECT EXISTS (SELECT FROM jobq_internal.lane_slots() WHERE role = 'anna'::regrole)});
-finds('connect', 'critical\|role anna has jobs that wait, and may not connect to the database\|-> GRANT CONNECT ON DATABASE postgres TO anna', 'a role that may not connect');
+finds('connect', 'critical\|role anna has waiting jobs, and may not connect to the database\|-> GRANT CONNECT ON DATABASE postgres TO anna', 'a role that may not connect');
 if ($node->pg_version < 17)
 {
-	finds('log in', 'critical\|role anna has jobs that wait, and may not log in\|-> ALTER ROLE anna LOGIN', 'a role that may not log in');
+	finds('log in', 'critical\|role anna has waiting jobs, and may not log in\|-> ALTER ROLE anna LOGIN', 'a role that may not log in');
 }
 else
 {
 	is_well('log in', 'a role need not be able to log in');
 }
-like(findings('anna', '', 'boss'), qr/role anna has jobs/, 'who manages is told whose jobs there are');
+like(findings('anna', '', 'boss'), qr/role anna has waiting jobs/, 'who manages is told whose jobs there are');
 like(findings('paused', '', 'boss'), qr/start_paused/, 'but what is wrong with the settings');
 like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not monitor is refused');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq_internal.dead_letter; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
@@ -158,14 +158,14 @@ wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused
 # run_as: each reason why no job of the queue runs.
 sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_privilege('setter', 'manage');
 SET ROLE setter; SELECT jobq.create_queue('proxy', run_as => 'agent')});
-my $proxy = 'critical\|queue "proxy" has its jobs run as role agent, which ';
-my $again = q{\|-> as a role that can become it: SELECT jobq.alter_queue\('proxy', run_as => '...'\)};
+my $proxy = 'critical\|queue "proxy" runs its jobs as role agent, which ';
+my $again = q{\|-> as a role that can SET ROLE to it: SELECT jobq.alter_queue\('proxy', run_as => '...'\)};
 is_well('proxy', 'a queue with run_as');
 sql('REVOKE agent FROM setter');
-finds('proxy', $proxy . "they may not: The role that has set run_as cannot SET ROLE to it any more.$again", 'who has set it lost the role');
+finds('proxy', $proxy . "is not allowed: The role that has set run_as cannot SET ROLE to it any more.$again", 'who has set it lost the role');
 like(findings('proxy', '', 'boss'), qr/^$proxy/, 'who manages is told');
 sql('GRANT agent TO setter; ALTER ROLE agent SUPERUSER');
-finds('proxy', $proxy . "they may not: It is a superuser, and the role that has set run_as is none.$again", 'a superuser');
+finds('proxy', $proxy . "is not allowed: It is a superuser, and the role that has set run_as is none.$again", 'a superuser');
 sql(q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT jobq.alter_queue('proxy', run_as => 'agent'); SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'off'});
 finds('proxy', $proxy . 'is a superuser, whose jobs are not allowed\|-> postgresql.conf: jobq.allow_superuser_jobs = own \(then reload.*', 'superusers are not allowed');
@@ -176,12 +176,12 @@ finds('proxy', ($node->pg_version < 17 ? $proxy . 'may not log in\|-> ALTER ROLE
 sql(q{GRANT CONNECT ON DATABASE postgres TO public; ALTER ROLE agent LOGIN});
 is_well('proxy', 'mended');
 my $gone = sql(q{SET ROLE setter; SELECT jobq.alter_queue('proxy', run_as => 'agent'); RESET ROLE; SET client_min_messages = error; DROP ROLE setter; SELECT 'agent'::regrole::oid}) =~ s/\s//gr;
-finds('proxy', $proxy . "they may not: The role that has set run_as does not exist any more.$again", 'who has set it was dropped');
+finds('proxy', $proxy . "is not allowed: The role that has set run_as does not exist any more.$again", 'who has set it was dropped');
 sql(q{SELECT jobq.alter_queue('proxy', run_as => 'agent'); SET client_min_messages = error; DROP ROLE agent});
-finds('proxy', qq{critical\\|queue "proxy" has its jobs run as role $gone, which was dropped\\|-> SELECT jobq.alter_queue\\('proxy', run_as => '...'\\)}, 'it was dropped itself');
+finds('proxy', qq{critical\\|queue "proxy" runs its jobs as role $gone, which was dropped\\|-> SELECT jobq.alter_queue\\('proxy', run_as => '...'\\)}, 'it was dropped itself');
 sql(q{SELECT jobq.drop_queue('proxy')});
 sql(q{DROP FUNCTION f(jsonb)});
-finds('handler', q{critical\|the handler .*f\(.*jsonb\) of kind "f" does not exist\|-> create it, or name another: SELECT jobq.register\('f', '...'\)}, 'a handler that was dropped');
+finds('handler', q{critical\|the handler .*f\(.*jsonb\) of kind "f" does not exist\|-> create the function, or register another: SELECT jobq.register\('f', '...'\)}, 'a handler that was dropped');
 sql(q{CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN IF payload ? ''error'' THEN RAISE ''oh''; END IF; END'});
 is_well('.', 'all is well: roles and handlers');
 
@@ -200,12 +200,12 @@ wait_for($node, 'the schedule fails', q{SELECT state = 'failing' FROM jobq.sched
 finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler.*jobq.pause\(schedule => 'often'\)}, 'a schedule that fails');
 sql(q{SELECT jobq.unschedule('often'); SELECT jobq.edit(id, run_at => now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});
 wait_for($node, 'two have failed', q{SELECT count(*) >= 2 AND NOT EXISTS (SELECT FROM jobq.live_jobs) FROM jobq.dead_letters});
-finds('there are', 'warning\|there are \d+ dead letters, \d+ of them of the last day\|-> SELECT \* FROM jobq.dead_letters.*', 'dead letters');
+finds('dead letters exist', 'warning\|\d+ dead letters exist, \d+ of them from the last day\|-> SELECT \* FROM jobq.dead_letters.*', 'dead letters');
 finds('no handler', q{warning\|\d+ jobs are dead letters because their kind had no handler, such as "gone"\|-> SELECT jobq.register\('gone'.*}, 'dead letters of a kind without handler');
 sql(q{SELECT jobq.test_clock('29 days 12 hours')});
 finds('within a day', q{notice\|\d+ dead letters are deleted within a day, .*jobq.dead_retention = 90d .*}, 'dead letters that will go');
 finds('put the clock', q{warning\|jobq.test_clock\(\) has put the clock .*-> SELECT jobq.test_clock\('0'\)}, 'the clock of tests');
-finds('jumped', q{warning\|the clock has jumped forward by 70[78]:\d\d:\d\d: nothing is deleted .*}, 'a clock that is not trusted yet');
+finds('jumped', q{warning\|the clock has jumped forward by 70[78]:\d\d:\d\d: for an hour, nothing is deleted .*}, 'a clock that is not trusted yet');
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.delete_many(state => 'dead')});
 is_well('.', 'all is well: nothing has failed');
 
@@ -215,7 +215,7 @@ $session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 sql(q{BEGIN; CREATE TABLE t(); PREPARE TRANSACTION 'later'});
 sql(q{SELECT pg_create_physical_replication_slot('left_behind', true)});
 like(sql(q{SELECT string_agg(what || ' -> ' || hint, E'\n') FROM jobq.doctor('0')}),
-	qr/a transaction of process \d+ is open since .*pg_terminate_backend.*\ntransaction "later" is prepared since .*ROLLBACK PREPARED 'later'\n.*replication slot "left_behind".*pg_drop_replication_slot\('left_behind'\)$/,
+	qr/a transaction of process \d+ has been open since .*pg_terminate_backend.*\ntransaction "later" has been prepared since .*ROLLBACK PREPARED 'later'\n.*replication slot "left_behind".*pg_drop_replication_slot\('left_behind'\)$/,
 	'transactions and slots');
 $session->query_safe('COMMIT');
 $session->quit;

@@ -231,7 +231,7 @@ is(as_whom('no_agent', $oid{setter} => 'postgres', $oid{agent} => 'other'),
 	qq{errand|the job may not run as the role that queue "agency" says\nsetters errand|the job may not run as the role that queue "setters agency" says},
 	'nor if that role was');
 like($node->safe_psql('no_agent', q{SELECT what FROM jobq.doctor() WHERE what ~ 'agency'}),
-	qr/(queue ".*agency" has its jobs run as role other, which they may not: .* was dropped before the database was dumped\.\n?){2}/, 'doctor() tells');
+	qr/(queue ".*agency" runs its jobs as role other, which is not allowed: .* was dropped before the database was dumped\.\n?){2}/, 'doctor() tells');
 
 #
 # The other cluster lacks some roles: rows of these roles are kept aside, and no other rows.  A

@@ -22,7 +22,8 @@ typedef struct RunContext
 {
 	JobqSlot   *slot;
 	MemoryContext memory;		/* reset after each job */
-	uint64		ticket;			/* of the pending cancellation, or 0 */
+	uint64		ticket;			/* number of the pending cancellation in
+								 * JobqDatabase.owed, or 0 */
 	JobqRunState next;			/* state of the slot's run after this attempt */
 } RunContext;
 

@@ -12,6 +12,14 @@
  * attempt.  If the server crashes before the flush, the handler's effects and the completion
  * are lost together, and the job runs again.
  *
+ * The states of the run (run.h): the worker pops the entry (POPPED, src/ready/pop.c), and calls
+ * run_job().  The gate refuses the job (TURNED_AWAY), or claim() names the job in the slot
+ * (CLAIMED).  run_function() deletes the row (BEGUN), or finds the row taken (MISSED).  The
+ * hand-over of the commit that ends the attempt sets ENDING (src/commit/commit.c).  unclaim()
+ * sets RunContext.next: DONE, LIVE, MISSED, or POPPED before another try.
+ *
+ * A cancel() that comes too late leaves a pending cancellation, "owed" in the code (cancel.c).
+ *
  * worker/runner/run.c
  *
  *-------------------------------------------------------------------------
@@ -82,8 +90,9 @@ run_job(RunContext *run, const JobqPush *entry)
 }
 
 /*
- * A single try.  True if the try lost a conflict and must be repeated; never true if "last" is
- * set.
+ * A single try.  True if the try lost a conflict (a serialization failure or a deadlock) and
+ * must be repeated; never true if "last" is set.  Also true after the transaction that frees a
+ * unique key at the start of the job.
  */
 static bool
 run_once(RunContext *run, const JobqPush *entry, bool last)

@@ -3,6 +3,28 @@
  * batch.h
  *	  The evaluation of a batch, for the files batch_*.c.
  *
+ * The way of an evaluation:
+ *
+ *	batches.c			a committer or a sweep wants the batch (Wanted); choose the next
+ *						batch, the roles in turn
+ *	batch_watch.c		batch_watch_begin(): from now on, ends of jobs are reported
+ *	batch_look.c		may_begin(): lock out reruns, read the row without a lock
+ *						advance_steps(): free, cancel or drop steps (workflows.c, nest.c)
+ *						find_state(): search for a live job, the witness; if there is none,
+ *						or the batch has failed, lock the row and read again
+ *						look_at_failing(): enqueue on_failure, state FAILED
+ *						look_at_live(): the batch goes on, or its rest is cancelled
+ *						look_at_over(): callbacks, final state, the job in the outer batch
+ *	commit				the row, the callbacks and the cancellations at once
+ *	batch_watch.c		batch_watch_end(): publish the witness
+ *	batch_evaluate.c	batch_check_live(): is the published witness still live?
+ *	batches.c			decide(): forget the batch, or want it again (BatchLook)
+ *
+ * The states of a batch are in compose.h.  A running batch with a dead or expired job, apart
+ * from optional steps, has failed: on_failure is enqueued at once, and the rest is cancelled
+ * unless allow_failures is set.  The state stays FAILED until the end, when on_finish is
+ * enqueued.
+ *
  * worker/scheduler/batch.h
  *
  *-------------------------------------------------------------------------
@@ -21,9 +43,12 @@ typedef struct Batch
 	char		state;
 	bool		allow_failures;
 	bool		has_steps;
-	bool		reopened;
-	bool		expects;		/* was started at its creation */
-	bool		dropped;		/* the outer workflow goes on without */
+	bool		reopened;		/* runs again after its end or a failure: a
+								 * further failure is reported at the end */
+	bool		expects;		/* was started at its creation: does not end
+								 * before a job has ended */
+	bool		dropped;		/* the outer workflow goes on without: waiting
+								 * jobs are cancelled until a retry */
 	int64		parent_job;		/* its job in the outer workflow, or 0 */
 	Oid			role;
 	TransactionId version;		/* the row's xmin */
@@ -42,7 +67,8 @@ typedef struct Wanted
 	Oid			role;			/* or InvalidOid: unknown */
 	bool		alone;			/* must not share a transaction */
 	JobqPause	pause;			/* after lock timeouts */
-	int64		bound;			/* see decide() */
+	int64		bound;			/* no job with a higher id is likely to be
+								 * live; PG_INT64_MAX: unknown */
 	TimestampTz at;				/* wanted since then */
 	BatchNews	news;
 	BatchCancelled cancelled;

@@ -68,7 +68,7 @@ batch_look_failed(int64 id, BatchCancelled *cancelled)
 
 /*
  * Lock the workflow, and read the batch with the id batch->id.  Returns false if the
- * evaluation ends here, with this outcome.
+ * evaluation ends here, with this outcome, which is set before each check.
  */
 static bool
 may_begin(bool shared, Batch *batch, BatchLook *outcome)
@@ -81,12 +81,18 @@ may_begin(bool shared, Batch *batch, BatchLook *outcome)
 	*outcome = LOOK_OVER;
 	if (!batch_look_read(batch->id, false, batch))
 		return false;
+
+	/* jobs of missing roles are kept aside: the batch waits for adopt() */
 	*outcome = LOOK_EACH;
 	if (jobq_batch_is_held(batch->id))
 		return false;
+
+	/* long work must not delay the batches that share the transaction */
 	*outcome = LOOK_ALONE;
 	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
 		return false;
+
+	/* the outer batch may have ended the job that represents this batch */
 	*outcome = LOOK_LATER;
 	if (batch->parent_job != 0 && !batch->dropped &&
 		(!batch->reopened || batch->state == BATCH_PENDING) &&
@@ -94,6 +100,8 @@ may_begin(bool shared, Batch *batch, BatchLook *outcome)
 		return false;
 	if (batch->dropped && !batch_look_read(batch->id, false, batch))
 		return false;
+
+	/* a batch that was not started has nothing to do */
 	*outcome = LOOK_OVER;
 	return batch->state != BATCH_PENDING || batch->dropped;
 }
@@ -125,6 +133,9 @@ enqueue_callback(Batch *batch, int column, const char *what, const char *state)
 							 callback_headers(batch->id, batch->name, state, &batch->counts));
 }
 
+/*
+ * enqueue_callback() as a part of a transaction (try.c); arg is a Callback.
+ */
 static void
 enqueue_part(void *arg)
 {
@@ -175,6 +186,10 @@ note_owed(Batch *batch, const char *error)
 					 "jobq.poll_interval")));
 }
 
+/*
+ * Write the state, and report the change to waiting sessions at commit.  over: the batch has
+ * ended.
+ */
 static void
 set_state(Batch *batch, char state, bool over)
 {

@@ -89,7 +89,7 @@ check(void *arg)
 	*copied = jobq_relations_if_installed() != NULL && jobq_is_copy();
 	if (*copied && !told)
 		ereport(LOG,
-				(errmsg("database \"%s\" is a copy of one that was served elsewhere: none of its jobs starts",
+				(errmsg("database \"%s\" is a copy of a database served elsewhere: none of its jobs starts",
 						get_database_name(MyDatabaseId)),
 				 errhint("Cancel what must not run here, and then call jobq.adopt() in it.")));
 	told = *copied;

@@ -511,15 +511,15 @@ extern void schedule_missed(Oid role, const MissedTicks *missed);
 extern void schedule_failed(void *arg);
 
 /* worker/scheduler/batch_look.c */
-/* The outcome of an evaluation of a batch. */
+/* The outcome of an evaluation of a batch, which decides when the next evaluation comes. */
 typedef enum BatchLook
 {
-	LOOK_OVER,					/* nothing is left to do */
-	LOOK_WITNESS,				/* a job is live */
-	LOOK_EACH,					/* evaluate again at each end of a job */
-	LOOK_AGAIN,					/* more work is left to do now */
-	LOOK_LATER,					/* a row was locked */
-	LOOK_ALONE,					/* needs a transaction of its own */
+	LOOK_OVER,					/* none: nothing is left to do */
+	LOOK_WITNESS,				/* when the witness ends, which is live */
+	LOOK_EACH,					/* at each end of a job of the batch */
+	LOOK_AGAIN,					/* now: more work is left to do */
+	LOOK_LATER,					/* after a pause: a row was locked */
+	LOOK_ALONE,					/* now, in a transaction of its own */
 } BatchLook;
 
 /* The progress of cancelling a batch's jobs, over several evaluations. */
