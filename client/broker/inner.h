@@ -26,7 +26,7 @@ typedef struct List
 	int			n;
 } List;
 
-/* What the two threads share.  All after the lock is under the lock. */
+/* The state shared by the two threads.  All after the lock is under the lock. */
 typedef struct BrokerShared
 {
 	BrokerOptions options;		/* as the next three, set before the thread

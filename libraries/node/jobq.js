@@ -30,8 +30,8 @@
 const { Client, types } = require('pg');
 
 const LEASE_LOST = 'JQ011';
-const TOO_MANY = '53400';				// the role's share is used up, but for who extends jobs of one token at a time
-const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: it would fail again
+const TOO_MANY = '53400';				// the role's share is used up; to extend the jobs of a single token at a time still works
+const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: a repetition would fail again
 const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
 const LOST = /^($|08|57P)/;				// the connection is
 const TOO_DEEP = '54001';				// to be read as JSON
@@ -344,7 +344,7 @@ class Consumer {
 		this.held = [];			// not begun
 		this.running = new Set();
 		this.ended = [];		// to be told
-		this.turns = Object.keys(TELL).slice(1);	// of how they end: those told last come last
+		this.turns = Object.keys(TELL).slice(1);	// kinds of outcomes; the kind reported last comes last
 		this.jobTime = Infinity;	// seconds that a job takes, about
 		this.trip = 0;			// seconds from a statement to the time at which its answer is looked at, about
 		this.byToken = false;	// jobs of several tokens are too many to be extended together
@@ -414,7 +414,7 @@ class Consumer {
 			try {
 				if (!this.taker.client) await Promise.race([this.taker.connect(), this.stopped]);
 				if (this.stopping) return;
-				const wanted = this.wanted();	// that may be none by now
+				const wanted = this.wanted();	// may be 0 by now
 				if (wanted <= 0) continue;
 				asked = now();
 				rows = await this.taker.rows(wait + this.lease, RESERVE,
@@ -676,7 +676,7 @@ class Consumer {
 		}
 		for (const job of jobs) {
 			if (jobs.length > 1 && !NOBODYS.test(state)) {
-				job._.alone = true;		// one of them is to blame
+				job._.alone = true;		// one of the jobs is to blame
 			} else if (state === LEASE_LOST) {
 				this.lose(job);
 			} else {

@@ -33,8 +33,8 @@ use PDO;
 use PDOException;
 
 const LEASE_LOST = 'JQ011';
-const TOO_MANY = '53400';					// the role's share is used up, but for who extends jobs of one token at a time
-const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: it would fail again
+const TOO_MANY = '53400';					// the role's share is used up; to extend the jobs of a single token at a time still works
+const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: a repetition would fail again
 const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
 const TOO_DEEP = '54001';					// to be read as JSON
 const NO_ROOM = '54000';					// no room in the queue of NOTIFY at the commit, or for a text in a jsonb value
@@ -257,7 +257,7 @@ class Consumer
 {
 	private ?PDO $db = null;
 	private ?PDO $ear = null;
-	private array $held = [];				// by id; of these one may run
+	private array $held = [];				// by id; a held job may run
 	private array $ended = [];				// by id, to be told
 	private ?Job $running = null;
 	private bool $stopping = false;
@@ -651,7 +651,7 @@ class Consumer
 		}
 		foreach ($jobs as $job)
 			if (!$alone && !preg_match(NOBODYS, $state))
-				$job->alone = true;			// one of them is to blame
+				$job->alone = true;			// one of the jobs is to blame
 			elseif ($state == LEASE_LOST)
 				$this->lose($job);
 			else {

@@ -45,8 +45,8 @@ static Datum append_error(const JobqJob *job, int attempt,
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
 
 /*
- * Return the job's list of errors with error appended.  Of a long list, the first and the last
- * errors are kept; the numbers of the attempts show the gap.  started_at is DT_NOBEGIN if the
+ * Return the job's list of errors with error appended.  A long list keeps the first and the
+ * last errors; the numbers of the attempts show the gap.  started_at is DT_NOBEGIN if the
  * attempt never began.  fingerprint: of the error.
  */
 static Datum
@@ -162,7 +162,7 @@ note_failure(const JobqJob *job)
  * Record a crash of a job that began after its predecessor in the group had completed, where
  * the crash has undone the completion.  The predecessor runs again first.
  *
- * The job is charged, but does not hold its group, and keeps its position in the group.  The
+ * The job is charged, but does not hold the group, and keeps the position in the group.  The
  * job does not become a dead letter now, and gets another attempt in its turn.  By then the
  * completion of its predecessors is durable, because a job that crashed a process begins with
  * a flush.  This case therefore happens once.
@@ -305,8 +305,8 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
  * Raise an error if the result is too large, or nested too deeply for programs that read it.
  *
  * The SQLSTATE is deliberately not that of a server limit.  A commit can fail with a server
- * limit, for example when NOTIFY finds no room.  A consumer that blamed its result for this
- * error would report a completed job as failed.
+ * limit, for example when NOTIFY finds no room.  Otherwise, a consumer would blame the
+ * result for this error, and report a completed job as failed.
  */
 void
 jobq_check_result(Datum result)

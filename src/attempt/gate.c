@@ -53,7 +53,7 @@ static void fail_unsendable(Relation rel, JobqJob *job);
 /*
  * Decide whether the job may run now.  Changes nothing; jobq_turn_away() does.
  *
- * mode: the mode of the caller, as in jobq_internal.queue.  entry: the popped entry with its
+ * mode: the mode of the caller, as in jobq_internal.queue.  entry: the popped entry with the
  * permits.  NULL if the job was found in the table, and its permits are still to be acquired.
  * first: with JOBQ_GROUP_BUSY, set to the preceding job of the group, if known.
  */
@@ -124,7 +124,7 @@ is_as_popped(const JobqPush *push, const JobqPush *entry)
 }
 
 /*
- * True if the job was popped without a permit that it needs.
+ * True if the job was popped without a necessary permit.
  */
 static bool
 lacks_permit(const JobqPush *push, const JobqPermits *permits, const JobqQueue *queue)
@@ -143,14 +143,14 @@ lacks_permit(const JobqPush *push, const JobqPermits *permits, const JobqQueue *
  * True if the job must wait for another job of its group.
  *
  * A group may have jobs in several lanes, because of several priorities, roles or limited
- * kinds.  The lane does not show the other jobs, so the table is read, unless there is only a
- * single lane.
+ * kinds.  The lane does not show jobs of further lanes, so the table is read, unless there is
+ * only a single lane.
  *
- * A group permit proves that no job of the group runs, and that the group waits for no job
- * that began before.  A job found in the table has no permit yet, and without a scheduler
- * there are no permits.  In this case the table is read for this condition, too.
+ * A group permit proves two facts: no job of the group runs, and the group has no owner.
+ * A job found in the table has no permit yet, and without a scheduler there are no
+ * permits.  In this case the table is read for this condition, too.
  *
- * A job for which its group has waited too long is ordered like the other jobs.
+ * A job for which the group has waited too long is ordered like any job.
  */
 static bool
 group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
@@ -211,7 +211,7 @@ group_is_held(Relation rel, const JobqJob *job, const JobqQueue *queue,
 
 /*
  * True if another job of the group precedes this job, although this job has begun.  A crash
- * has then undone the completion of the other job: see jobq_job_put_back().
+ * has then undone the completion of the preceding job: see jobq_job_put_back().
  */
 bool
 jobq_group_overtaken(Relation rel, const JobqJob *job, Snapshot snapshot)
@@ -271,7 +271,7 @@ group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
 }
 
 /*
- * Handle a popped job that may not run, according to verdict.  token: of the consumer's lease
+ * Handle a popped job that may not run, according to verdict.  token: lease of the consumer
  * for the job, which is ended; or 0.  Takes db->lock exclusively.
  *
  * Returns true if rows were written, for which other sessions may wait.
@@ -365,7 +365,7 @@ fail_unsendable(Relation rel, JobqJob *job)
 
 /*
  * Push the job back into the lane.  The lane is served again after the scheduler has ranked it
- * anew.  limits: the scheduler must load the limits first.  token: of the job's lease, which
+ * anew.  limits: the scheduler must load the limits first.  token: lease of the job, which
  * ends; or 0.
  */
 static void
@@ -418,15 +418,15 @@ give_to_lane(const JobqPush *push, int64 token)
 }
 
 /*
- * Delete the row of a job that may not run in its lane.  False if another transaction has the
+ * Delete the row of a job refused by the gate.  False if another transaction has the
  * row.
  *
  * token: of the consumer's lease, or 0.  A consumer's transaction may last long and meet many
- * such jobs.  Such leases end at once, so that leases and slots are free for further jobs.
+ * such jobs.  These leases end at once, so that leases and slots are free for further jobs.
  * Only a job with a group permit keeps its lease until the outcome is known.
  *
- * Another transaction with the row pushes the job again if it rolls back, and the lease must
- * not be in its way then.  Until the end of the other transaction, the job still precedes the
+ * Another transaction with the row pushes the job again after a rollback, and the lease must
+ * not be in the way then.  Until the end of the other transaction, the job still precedes the
  * remaining jobs of the group.
  */
 static bool
@@ -565,9 +565,9 @@ see_first(Relation rel, const JobqJob *first)
 
 /*
  * The worker has popped the job but cannot get its row, because another transaction holds the
- * row.  After a rollback of the other transaction, the job precedes the remaining jobs of its
- * group as before.  The group therefore waits for the outcome.  group: index of the job's
- * group, or JOBQ_NONE.  Takes db->lock exclusively.
+ * row.  After a rollback there, the job precedes the remaining jobs of the group as before.
+ * The group therefore waits for the outcome.  group: index of the job's group, or JOBQ_NONE.
+ * Takes db->lock exclusively.
  */
 void
 jobq_row_is_taken(Relation rel, const JobqJob *job, uint32 group)

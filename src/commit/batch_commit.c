@@ -13,7 +13,8 @@
  * witness before checking that the job is still live (worker/scheduler/batches.c).  Either the
  * scheduler sees the commit, or the committer sees the witness.
  *
- * A batch without a slot in shared memory is evaluated at the next end of one of its jobs.
+ * A batch without a slot in shared memory is evaluated at the next end of a job of the
+ * batch.
  *
  * In a workflow, each end counts, because another step may wait for the job.  If the scheduler
  * keeps the progress of the workflow in memory, committers report the ended jobs.  Otherwise,
@@ -49,7 +50,7 @@ static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
 
 /*
  * At commit, report to the scheduler that this job of the batch has ended.  If job_id is 0,
- * report that the batch itself has changed.  lost: the job is dead or expired.
+ * report a change of the batch.  lost: the job is dead or expired.
  */
 void
 jobq_at_commit_batch(int64 batch_id, int64 job_id, bool lost)
@@ -150,8 +151,8 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			if (watch->look)
 			{
 				/*
-				 * both batches need an evaluation, and the other one has the
-				 * slot
+				 * both batches need an evaluation, and the other batch has
+				 * the slot
 				 */
 				if (db->told->nunwatched < JOBQ_MAX_UNWATCHED)
 				{

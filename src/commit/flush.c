@@ -83,8 +83,8 @@ jobq_replicated(XLogRecPtr lsn)
 
 /*
  * Make all visible changes durable and, if configured, replicated, before a process reports
- * them to other sessions.  See the head of this file.  Does nothing in recovery.  The caller
- * holds no lock.
+ * the changes to a session.  See the head of this file.  Does nothing in recovery.  The
+ * caller holds no lock.
  */
 void
 jobq_flush_before_telling(void)
@@ -115,10 +115,10 @@ jobq_flush_before_telling(void)
  *
  * The WAL writer must not be in its long sleep, which begins after some seconds without work.
  * The last commit of this worker that was allowed to wake the WAL writer was at most
- * WALWRITER_PAUSE milliseconds ago.  That commit came before the WAL writer searched for work,
- * or woke the WAL writer, or found the latch set by another worker.  The same holds for the
- * other worker.  All commits, also of other sessions, are therefore flushed within the time
- * that synchronous_commit = off promises.
+ * WALWRITER_PAUSE milliseconds ago.  The last commit came before the WAL writer searched for
+ * work, or woke the WAL writer, or found the latch set by a second worker.  The same holds for
+ * the second worker.  All commits, also of other sessions, are therefore flushed within the
+ * time that synchronous_commit = off promises.
  */
 void
 jobq_commit_quietly(void)

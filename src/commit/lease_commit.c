@@ -24,8 +24,8 @@ typedef struct PendingLease
 	int64		token;			/* 0: any */
 	uint32		bundle;
 	uint32		stat;			/* number of the job's counters */
-	uint32		name;			/* hash of its kind */
-	bool		notify;			/* notify its queue if the job comes back */
+	uint32		name;			/* hash of the kind */
+	bool		notify;			/* notify the queue if the job comes back */
 	TimestampTz until;
 } PendingLease;
 
@@ -110,8 +110,8 @@ jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token)
 }
 
 /*
- * Note that the job returns to its queue.  Sessions listening for the queue are notified if
- * notify is set.  Conditions as for jobq_at_commit_lease().
+ * Note the return of the job to the queue.  Sessions listening for the queue are notified
+ * if notify is set.  Conditions as for jobq_at_commit_lease().
  */
 void
 jobq_at_commit_lease_back(int64 id, int64 token, bool notify)

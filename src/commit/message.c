@@ -46,7 +46,7 @@ static PendingMessage *messages = NULL; /* newest first */
 static PlainMessage *plain = NULL;	/* oldest first */
 static PlainMessage *last_plain = NULL;
 
-static bool notifies = false;	/* the transaction calls NOTIFY itself */
+static bool notifies = false;	/* the transaction calls NOTIFY directly */
 
 static bool reserve(JobqDatabase *db, PendingMessage *pending);
 static void notify_plainly(const char *channel, const char *payload, bool by_user);
@@ -94,8 +94,8 @@ relay_has(JobqDatabase *db, const JobqRelayMessage *message)
  * becomes a plain NOTIFY of this transaction in three cases: the relay is not running, the
  * relay is full, or the payload is too long.
  *
- * by_user: the transaction cannot be prepared.  Other messages do not prevent PREPARE
- * TRANSACTION, and are dropped by it.  ERROR if the channel name is invalid.  Takes db->lock.
+ * by_user: the transaction cannot be prepared.  Without by_user, PREPARE TRANSACTION drops
+ * the message.  ERROR if the channel name is invalid.  Takes db->lock.
  */
 void
 jobq_relay(const char *channel, const char *payload, bool by_user)
@@ -204,7 +204,7 @@ reserve(JobqDatabase *db, PendingMessage *pending)
 }
 
 /*
- * Release the reserved slots.  If the database has lost its slot meanwhile, its relay was
+ * Release the reserved slots.  If the database has lost the slot meanwhile, the relay was
  * cleared.
  */
 static void

@@ -51,7 +51,7 @@ find_note(const JobqNotebook *book, int number, uint64 subject)
 	return NULL;
 }
 
-/* Remove the last note, which is the newest of its bucket, and return it. */
+/* Remove and return the last note, which is the newest of its bucket. */
 static JobqNote *
 drop_last(JobqNotebook *book)
 {
@@ -86,7 +86,7 @@ jobq_note_here(const JobqNotebook *book, uint64 subject)
 	return note != NULL && note->subid == GetCurrentSubTransactionId() ? note : NULL;
 }
 
-/* Return a note by its number, from 0, the oldest first. */
+/* Return the note with this number, from 0, the oldest first. */
 void *
 jobq_note_number(const JobqNotebook *book, int i)
 {
@@ -94,7 +94,7 @@ jobq_note_number(const JobqNotebook *book, int i)
 	return note_at(book, i);
 }
 
-/* Allocate room for one more note, which moves the notes.  ERROR if out of memory. */
+/* Allocate room for a further note, which moves the notes.  ERROR if out of memory. */
 void
 jobq_notebook_reserve(JobqNotebook *book)
 {

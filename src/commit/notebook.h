@@ -24,10 +24,10 @@ typedef struct JobqNote
 {
 	uint64		subject;
 	SubTransactionId subid;
-	int			older;			/* next of its bucket, from 1; or 0 */
+	int			older;			/* next in the bucket, from 1; or 0 */
 } JobqNote;
 
-/* The notes of one kind: see notebook.c. */
+/* The notes of a kind: see notebook.c. */
 #define JOBQ_NOTE_BUCKETS	1024
 typedef struct JobqNotebook
 {

@@ -3,7 +3,7 @@
  *	  Finds and wakes the processes that are registered in shared memory.
  *
  * A PGPROC pointer in shared memory may become NULL at any time.  Read the pointer only once,
- * or under its lock.
+ * or under the lock.
  *
  * src/memory/process.c
  *
@@ -20,7 +20,7 @@
 /* The frame of shared memory; NULL without shared_preload_libraries. */
 JobqShared *jobq_shared = NULL;
 
-/* The slot of this worker; NULL in any other process. */
+/* The slot of this worker; NULL in a process without a slot. */
 JobqSlot   *jobq_my_slot = NULL;
 
 /*
@@ -77,9 +77,9 @@ jobq_poke_launcher(void)
 
 /*
  * Set *db to the state of this session's database if the database has a scheduler, or to
- * NULL.  Returns whether a scheduler exists or may still be started.  True with *db NULL
- * means that the launcher has not checked the databases since its start or the last request.
- * Takes jobq_shared->lock in shared mode.
+ * NULL.  Returns whether a scheduler exists or may still be started.  True with *db NULL:
+ * the launcher has not checked the databases since the start or the last request.  Takes
+ * jobq_shared->lock in shared mode.
  */
 bool
 jobq_has_scheduler(JobqDatabase **db)
@@ -101,7 +101,7 @@ jobq_has_scheduler(JobqDatabase **db)
 }
 
 /*
- * Wake the launcher, if it is running.  Takes no lock.
+ * Wake a running launcher.  Takes no lock.
  */
 void
 jobq_wake_launcher(void)
@@ -116,7 +116,7 @@ jobq_wake_launcher(void)
 }
 
 /*
- * Wake the scheduler of the database, if it is running.  Takes no lock.
+ * Wake a running scheduler of the database.  Takes no lock.
  */
 void
 jobq_wake_scheduler(JobqDatabase *db)

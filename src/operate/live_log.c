@@ -19,8 +19,9 @@
 PG_FUNCTION_INFO_V1(jobq_live_log);
 
 /*
- * True if the current user may read the job's contents.  slot: of the job's worker, or NULL if
- * a consumer holds the job.  May take the mutex of the slot, or db->lock in shared mode.
+ * True if the current user may read the job's contents.  slot: slot of the job's worker, or
+ * NULL if a consumer holds the job.  May take the mutex of the slot, or db->lock in shared
+ * mode.
  */
 static bool
 may_read(JobqDatabase *db, JobqSlot *slot, int64 id)

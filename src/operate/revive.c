@@ -146,7 +146,7 @@ revive_inner(Relation rel, const JobqJob *job)
 /*
  * Claim the unique keys of these dead letters, except keys claimed by another job since the
  * query.  The keys are claimed in bytewise order, as in enqueue_many(), to avoid deadlocks.
- * Of dead letters with the same key, the last gets the key.
+ * The last dead letter with the same key gets the key.
  */
 static void
 reclaim_keys(Relation rel, ArrayType *array)
@@ -215,7 +215,7 @@ letter_again(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
  *
  * named: the user has named the dead letters.  ERROR if another job holds the unique key, or
  * without the privilege operate.  Otherwise the caller has locked the rows, and has checked
- * the privileges.  If another job holds the unique key, the dead letter stays; of several with
+ * the privileges.  If another job holds the unique key, the dead letter stays; if several have
  * the same key, the last is revived.
  *
  * Jobs that stand for workflows come last.  Jobs inside a workflow may have the same keys, and

@@ -5,16 +5,16 @@
  *
  * A queue lists the names of the settings, and so does a kind (carry).  The values are read in
  * the enqueuing session, with the rights of its user, or are given as the option "context".
- * The job therefore has the values that its enqueuer has seen, whatever the session does
- * later.  attempt/context.c sets the values for the handler.
+ * The job therefore has the values of the moment of the enqueue, regardless of later changes
+ * in the session.  attempt/context.c sets the values for the handler.
  *
  * Only listed names are accepted: the owners of the queue and of the kind decide which
  * settings may reach the handlers from outside.  A handler that runs as another role than the
  * enqueuer's accepts only custom settings (see attempt/context.c).
  *
  * Callbacks of batches, steps, and jobs of schedules are enqueued later on behalf of a role.
- * Their context is the context at the time of the request.  It is stored in the job's
- * description (jobq_spec_kept(), schedule.c), and read from there.
+ * Their context is the context at the time of the request.  The job's description stores the
+ * context (jobq_spec_kept(), schedule.c).
  *
  * src/produce/context.c
  *
@@ -41,8 +41,8 @@ static List *carried(const JobqJob *job, const JobqQueue *queue,
 static Jsonb *make_context(const List *names, const List *values);
 
 /*
- * Return the context given as an option.  ERROR if it is not an object, or if it names a
- * setting that the queue does not carry.
+ * Return the context given as an option.  ERROR if the context is not an object, or
+ * names a setting not carried by the queue.
  */
 static Jsonb *
 given_context(const List *carry, const JobqQueue *queue, Datum given)

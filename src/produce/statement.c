@@ -10,7 +10,7 @@
  *
  * The privilege is separate for two reasons.  A role may be allowed to call functions only, or
  * to occupy workers with reviewed handlers only.  And a function that passes on a kind and a
- * payload of its caller would otherwise lend its owner's rights.  A step or a callback cannot
+ * payload of the caller would otherwise lend the owner's rights.  A step or a callback cannot
  * be a statement, because jobq.reassign_owned() gives batches to another role, and the
  * statement would run as that role.
  *
@@ -95,8 +95,8 @@ is_detach_concurrently(const AlterTableStmt *stmt)
 }
 
 /*
- * Return whether the server refuses this statement inside a transaction.  Covers only what the
- * grammar shows.  Other statements fail when they run.
+ * Return whether the server refuses this statement inside a transaction.  Covers only
+ * statements that the grammar reveals.  All remaining statements fail when they run.
  */
 static bool
 needs_top_level(Node *stmt)

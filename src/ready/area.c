@@ -52,8 +52,8 @@ part(char *memory, Size *used, Size size)
 }
 
 /*
- * Lay out the area of a database at "memory", or nowhere if that is NULL.  Returns the size
- * in bytes.
+ * Lay out the area of a database at "memory", or nowhere if "memory" is NULL.  Returns the
+ * size in bytes.
  */
 static Size
 lay_out(JobqDatabase *db, char *memory)

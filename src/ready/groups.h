@@ -50,8 +50,8 @@
  * that finds the row locked makes the group wait for this job (jobq_row_is_taken()), because the
  * next job would overtake otherwise.
  *
- * Groups of the database: such a group has jobs in several queues, and has an odd id.  The id is
- * a hash of the role's OID and the key, so a renamed role keeps its groups.  A trigger corrects
+ * Groups of the database: the group has jobs in several queues, and has an odd id.  The id is a
+ * hash of the role's OID and the key, so a renamed role keeps its groups.  A trigger corrects
  * the id where a dump or replication brings jobs to roles with other OIDs.
  *
  * No slot: without a slot for another group, the entry is dropped, and the lane is read again
@@ -65,7 +65,7 @@
 typedef struct JobqGroup
 {
 	int64		id;				/* 0: free */
-	int64		owner;			/* the only job that may run; or 0 */
+	int64		owner;			/* the job for which the group waits; or 0 */
 	int64		current;		/* the job that was admitted last */
 	TimestampTz owner_since;	/* start of the wait for the owner ... */
 	TimestampTz current_since;	/* ... or for "current"; 0: not yet */
@@ -77,11 +77,11 @@ typedef struct JobqGroup
 	uint32		next;			/* in the bucket, or free list link */
 	uint32		head;			/* parked entries */
 	uint16		nparked;
-	uint16		limiter;		/* of the queue, if the group belongs to a
-								 * queue */
+	uint16		limiter;		/* limiter of the queue, if the group belongs
+								 * to a queue */
 	uint32		account;		/* account of the role: see shares.h */
 	uint32		timer;			/* position among the timers, or JOBQ_NONE */
-	TimestampTz due;			/* time of that timer */
+	TimestampTz due;			/* time of the timer */
 	int			running;
 	bool		spilled;
 	bool		dropped;		/* a job was spilled during the read */
@@ -95,8 +95,8 @@ typedef struct JobqGroup
 } JobqGroup;
 
 /*
- * Does the group have jobs of several queues?  The id of the group tells.  Such a group has
- * the standard policy, whatever the policies of the queues are.
+ * Does the group have jobs of several queues?  The id of the group tells.  The group then
+ * has the standard policy, regardless of the policies of the queues.
  */
 static inline bool
 jobq_group_shared(int64 id)

@@ -36,7 +36,7 @@ typedef enum JobqLimitSource
 	JOBQ_NLIMITS = JOBQ_NAMED_BY_QUEUE + JOBQ_MAX_NAMED
 } JobqLimitSource;
 
-/* What a job needs from one of its limiters. */
+/* The needs of a job at a limiter. */
 typedef struct JobqNeed
 {
 	uint32		limiter;		/* hash of the kind or of the limiter's name;
@@ -58,8 +58,8 @@ typedef struct JobqNeed
 typedef struct JobqPermits
 {
 	uint16		limiters[JOBQ_NLIMITS]; /* indexes, or JOBQ_NO_LIMITER */
-	uint32		tallies[JOBQ_NLIMITS];	/* of the keys at these limiters:
-										 * indexes, or JOBQ_NONE */
+	uint32		tallies[JOBQ_NLIMITS];	/* indexes of the keys' tallies, or
+										 * JOBQ_NONE */
 	int32		costs[JOBQ_NLIMITS];	/* tokens taken */
 	uint32		group;			/* index of the group, or JOBQ_NONE */
 } JobqPermits;
@@ -144,7 +144,7 @@ typedef enum JobqVerdict
 	JOBQ_KEY_LIMITED,			/* a limiter has none for the job's key */
 } JobqVerdict;
 
-/* A process that pops: a worker of a pool, or a consumer with queues in order. */
+/* A popping process: a worker of a pool, or a consumer with queues in order. */
 typedef struct JobqTaker
 {
 	int			pool;			/* or -1 for a consumer */

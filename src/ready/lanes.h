@@ -64,10 +64,10 @@ typedef struct JobqTally
  *
  * If no slot is free, a lane is evicted (lane.c), and its jobs are read again when a slot is
  * free.  A lane with only jobs of the future may be evicted as well, and is not even created
- * after a start.  Of the times of these jobs, only the earliest is kept (forgotten_due).  When
- * this time has come, the scheduler searches the table for missing lanes
- * (worker/scheduler/discover.c).  Of the existing lanes, the scheduler then reads only those
- * with "unread", which were created without knowledge of the forgotten rows.
+ * after a start.  Only the earliest time of these jobs is kept (forgotten_due).  When this
+ * time has come, the scheduler searches the table for missing lanes
+ * (worker/scheduler/discover.c).  Among the existing lanes, the scheduler then reads only
+ * lanes with "unread", which were created without knowledge of the forgotten rows.
  *
  * A lane with "quarantine" holds jobs that once crashed a server process.  The lane is never
  * scanned, and only one of its jobs runs at a time in a database.
@@ -112,7 +112,7 @@ typedef struct JobqLane
 	uint32		heap;			/* heap of the lane, or JOBQ_NONE */
 	uint32		own;			/* heap of a key with limits, or JOBQ_NONE */
 	uint32		party;			/* the queue, in JobqReady.parties */
-	JobqNeed	needs[JOBQ_NLIMITS];	/* of the job pushed last */
+	JobqNeed	needs[JOBQ_NLIMITS];	/* needs of the job pushed last */
 	uint32		keys[JOBQ_NLIMITS]; /* the keys there, or the queue again */
 	uint32		role_index;		/* in JobqReady.roles */
 
@@ -141,8 +141,8 @@ typedef struct JobqLane
  */
 typedef struct JobqNode
 {
-	JobqKey		first;			/* of the lane's first job */
-	double		turn;			/* of the tenant or queue */
+	JobqKey		first;			/* key of the lane's first job */
+	double		turn;			/* turn of the tenant or queue */
 	int32		priority;
 	uint32		left;			/* lanes, or JOBQ_NONE */
 	uint32		right;
@@ -175,14 +175,14 @@ typedef struct JobqParty
 #define JOBQ_MAX_PARTIES	((uint32) (1 + JOBQ_NLIMITS) * jobq_max_lanes)
 
 /*
- * A role that has lanes.
+ * A role with lanes.
  */
 typedef struct JobqRole
 {
 	Oid			role;
 	uint32		nlanes;
 	uint32		nentries;		/* in its lanes, or parked */
-	uint32		heaps;			/* of queues of workers: first heap */
+	uint32		heaps;			/* first heap of queues of workers */
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* all roles are linked */
 	uint32		next;
@@ -220,8 +220,9 @@ typedef struct JobqHeap
 	bool		marked;			/* to be handed off to waiting consumers */
 	bool		stuck;			/* permits may be used up, and jobs do not
 								 * wait for permits: taken.c */
-	uint32		turns[JOBQ_NLIMITS];	/* of the role at these limiters, in
-										 * JobqReady.turns; or JOBQ_NONE */
+	uint32		turns[JOBQ_NLIMITS];	/* turns of the role at these
+										 * limiters, in JobqReady.turns; or
+										 * JOBQ_NONE */
 	uint32		root;			/* the first lane */
 	uint32		lent;			/* in a heap of a key: the lent lane, or
 								 * JOBQ_NONE */
@@ -229,8 +230,8 @@ typedef struct JobqHeap
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* of the role, queue or key */
 	uint32		next;
-	JobqHeapLink links[JOBQ_NLIMITS];	/* of heaps with these limiters,
-										 * without heaps of keys */
+	JobqHeapLink links[JOBQ_NLIMITS];	/* links between heaps with these
+										 * limiters, without heaps of keys */
 	uint32		marked_prev;	/* marked heaps are linked */
 	uint32		marked_next;
 	uint32		stuck_prev;		/* stuck heaps are linked, oldest first */
@@ -280,7 +281,7 @@ typedef struct JobqOrder
 	uint8		best;			/* the lowest rank */
 } JobqOrder;
 
-/* One for each name in jobq.workers, for all unnamed queues, and for unserved queues. */
+/* An order for each name in jobq.workers, for all unnamed queues, and for unserved queues. */
 #define JOBQ_MAX_ORDERS		(JOBQ_MAX_POOLS * JOBQ_MAX_POOL_QUEUES + 2)
 #define JOBQ_NO_ORDER		0	/* no pool serves the queue */
 
@@ -363,7 +364,7 @@ typedef struct JobqReady
 	JobqPush	late[JOBQ_MAX_LATE];
 	JobqEntry  *entries;		/* [jobq_ready_entries] */
 	JobqLane   *lanes;			/* [jobq_max_lanes], like the following arrays */
-	JobqNode   *nodes;			/* of the same lanes */
+	JobqNode   *nodes;			/* nodes of the same lanes */
 	JobqRole   *roles;
 	uint32	   *lane_bucket;
 	uint32	   *heap_bucket;
@@ -376,7 +377,7 @@ typedef struct JobqReady
 	JobqParty  *parties;		/* [JOBQ_MAX_PARTIES] */
 	uint32	   *party_bucket;
 	uint32	   *tally_bucket;	/* [jobq_max_lanes] */
-	JobqTimers	timers;			/* of tallies of tenants that wait for a
+	JobqTimers	timers;			/* timers of tallies of tenants without a
 								 * token, [jobq_max_lanes] */
 } JobqReady;
 

@@ -31,9 +31,9 @@
 typedef struct JobqChunk
 {
 	int64		job_id;			/* job of the line */
-	uint32		account;		/* of the line's role: see shares.h */
-	uint32		next;			/* of this line, or free list link */
-	uint32		next_line;		/* of the last line: the first line */
+	uint32		account;		/* account of the line's role: see shares.h */
+	uint32		next;			/* next chunk of this line, or free list link */
+	uint32		next_line;		/* next line; of the last line: the first line */
 	uint16		length;			/* of the text in this chunk */
 	char		bytes[JOBQ_CHUNK_TEXT];
 } JobqChunk;

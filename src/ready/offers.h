@@ -23,8 +23,8 @@
  * remain marked.  The next process that releases the lock continues, at the latest a session
  * with an offer.
  *
- * No process can check the privileges of a waiting session.  A session therefore only gets
- * jobs of the roles that it has listed as allowed.  If a job of an unlisted role arrives, the
+ * No process can check the privileges of a waiting session.  A session therefore gets only
+ * jobs of roles in its list of allowed roles.  If a job of an unlisted role arrives, the
  * session is woken to check the job itself.  The session is also woken when privileges are
  * granted.  Under the lock of its next check, the session leaves the list or accepts its
  * offer.  A session that has to leave returns the offer.  A returned job is handed off to the
@@ -34,7 +34,7 @@
 
 /*
  * Maximum number of waiting sessions in a database.  If this is less than 1024, each session
- * of the server finds a slot, whatever its role holds: see shares.h.
+ * of the server finds a slot, regardless of its role's share: see shares.h.
  */
 #ifndef JOBQ_MAX_RESERVERS
 #define JOBQ_MAX_RESERVERS		Min(1024, MaxBackends + MaxBackends / JOBQ_SHARE + 1)
@@ -53,20 +53,20 @@ typedef struct JobqReserver
 	int			nallowed;
 	int			nroles;
 	Oid			roles[JOBQ_MAX_KNOWN_ROLES];	/* first the nallowed roles
-												 * whose jobs the session may
-												 * take, then other known
+												 * with jobs for the session,
+												 * then the remaining known
 												 * roles */
 	bool		offered;
 	JobqPush	offer;
 } JobqReserver;
 
 /*
- * The sessions of a database that wait in jobq.reserve().
+ * The waiting consumers of a database.
  */
 typedef struct JobqOffers
 {
 	uint32		free;
-	uint32		head;			/* of the list of waiting sessions */
+	uint32		head;			/* first of the list of waiting sessions */
 	uint32		grants;			/* incremented when a role may have gained
 								 * privileges */
 	uint32		waiting[JOBQ_WAITING_BUCKETS];	/* number of sessions that

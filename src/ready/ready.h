@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- *	  The door of the room ready: which jobs may run now, and which process may take them.
+ *	  The door of the room ready: jobs that may run now, and the processes that may take
+ *	  these jobs.
  *
  * The ready set is an index, in shared memory, of the due jobs.  The index is divided into
  * lanes, which are sorted lists.  Jobs come in by push (from the process that has committed
@@ -12,10 +13,10 @@
  * is never missing (see JobqLane).  Permits are exact: a popped job holds the permits until
  * the release.  A waiting consumer is handed a job in the moment in which the job may start.
  *
- * Locks: the caller holds db->lock.  Each function asserts the mode that it needs: exclusive,
- * or any mode if the function only reads.  A function takes or releases the lock only if its
- * comment says so.  No function in this room can fail or allocate memory.  A caller that
- * passes a wake list releases the lock with jobq_unlock(), which carries out the list.
+ * Locks: the caller holds db->lock.  Each function asserts the needed mode: exclusive, or any
+ * mode if the function only reads.  A function takes or releases the lock only if its comment
+ * says so.  No function in this room can fail or allocate memory.  A caller that passes a
+ * wake list releases the lock with jobq_unlock(), which carries out the list.
  *
  * src/ready/ready.h
  *
@@ -52,7 +53,8 @@ typedef struct JobqHolding
 	/* Protected by JobqSlot.mutex: jobs [next, count) are next. */
 	uint32		next;
 	uint32		count;
-	uint8		rank;			/* of the jobs' lane, in the worker's pool */
+	uint8		rank;			/* rank of the jobs' lane, in the worker's
+								 * pool */
 	int32		priority;
 	uint64		news;			/* JobqReady.news at the last comparison with
 								 * the lanes */

@@ -174,7 +174,7 @@ turns_left(JobqDatabase *db, const JobqHeap *key)
 }
 
 /*
- * Add a new heap to the records of its role.  turns_left() must have been true.
+ * Add a new heap to the records of the role.  turns_left() must have been true.
  */
 void
 turns_join(JobqDatabase *db, JobqHeap *heap)
@@ -186,7 +186,7 @@ turns_join(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * Remove a freed heap from the records of its role.
+ * Remove a freed heap from the records of the role.
  */
 void
 turns_leave(JobqDatabase *db, JobqHeap *heap)
@@ -222,7 +222,7 @@ turn_over(JobqDatabase *db, Oid role, uint16 limiter)
 }
 
 /*
- * Record the turn of a role after one of its jobs has taken these permits.
+ * Record the turn of a role after a job of the role has taken these permits.
  */
 void
 turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits)

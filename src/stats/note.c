@@ -21,8 +21,8 @@
 #include "stats/stats.h"
 
 /*
- * Times of an attempt: how long it waited and ran, -1 if unknown.  Or a number of jobs that
- * wait for a later time, or that are gone.
+ * Times of an attempt: how long it waited and ran, -1 if unknown.  Or a number of jobs,
+ * waiting for a later time or gone.
  */
 typedef struct NotedTime
 {
@@ -48,7 +48,7 @@ static const JobqStatBase *noted_base = NULL;
 /* set if changes were not noted, because this database was not counted */
 static Oid	unnoted_jobs = InvalidOid;
 
-/* Slots that were found. */
+/* Found slots. */
 #define NCACHED		256
 #define OTHER_KEPT	(10 * USECS_PER_SEC)
 typedef struct CachedPlace
@@ -397,8 +397,8 @@ add_attempt(JobqCounts *counts, const NotedTime *time)
 }
 
 /*
- * The slot of a note belongs to another name by now, so the note is discarded.  Either its
- * queue was dropped, or its database was not served for a while.  The jobs may have been
+ * The slot of a note belongs to another name by now, so the note is discarded.  Either the
+ * queue was dropped, or the database was not served for a while.  The jobs may have been
  * counted without the note in other slots, so they are counted anew.
  */
 static bool
@@ -530,7 +530,7 @@ stats_pending(JobqDatabase *db)
 
 	jobq_injection_point("jobq-stats-add");
 
-	/* usually a single job was run: take its mutex only once */
+	/* usually a single job was run: take the mutex only once */
 	if (ntimes == 1 && book.n == 1 && times[0].n == 0 &&
 		SUBJECT(times[0].place, times[0].generation) ==
 		((JobqNote *) jobq_note_number(&book, 0))->subject)

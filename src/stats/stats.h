@@ -25,8 +25,8 @@
  *
  * Locks: JobqStats.lock protects the assignment of names to slots, and the counting.  The lock
  * is acquired to look up a name that the backend does not know, and after no other lock.  The
- * mutex of a slot protects its counts.  It is held for a few additions, and is the last lock
- * that can be acquired.
+ * mutex of a slot protects its counts.  The mutex is held for a few additions, and is the last
+ * lock in the order of locks.
  *
  * src/stats/stats.h
  *
@@ -67,7 +67,8 @@ typedef enum JobqCounter
 typedef enum JobqGauge
 {
 	JOBQ_LIVE = 0,				/* rows of jobq_internal.job, running or not */
-	JOBQ_BLOCKED,				/* of these, jobs that wait for other jobs */
+	JOBQ_BLOCKED,				/* jobs among JOBQ_LIVE that wait for other
+								 * jobs */
 	JOBQ_LETTERS,				/* rows of jobq_internal.dead_letter; do not
 								 * keep a name from being evicted */
 	JOBQ_NGAUGES
@@ -226,8 +227,8 @@ typedef struct JobqStatBase
 typedef struct JobqStats
 {
 	LWLock	   *lock;
-	uint64		seed;			/* of the hashes, so that users cannot predict
-								 * them */
+	uint64		seed;			/* seed of the hashes, so that users cannot
+								 * predict hashes */
 	uint32		ncounts;		/* number of counts begun */
 	uint32		nstats;			/* slots for names; the slots of databases
 								 * follow */

@@ -13,8 +13,8 @@
  * unknown or being counted.
  *
  * The slot "(other)" of a queue counts towards the share of the role for which it was created.
- * It may be created beyond the share, as long as a few slots remain.  It is evicted only if no
- * name can be.
+ * The slot may be created beyond the share, as long as a few slots remain.  The slot is
+ * evicted only if no name can be.
  *
  * src/stats/table.c
  *
@@ -345,7 +345,7 @@ find_other(const JobqStatBase *base, int32 queue_id)
 
 /*
  * Return the slot "(other)" of the queue, or the slot of the database.  may_free: a name may
- * be evicted for it.
+ * be evicted for the slot.
  */
 static uint32
 other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
@@ -598,11 +598,12 @@ forget_place(uint32 place, int64 *gauges)
 }
 
 /*
- * The queue was dropped: free the slots of its names.  If jobs are being counted, the result
- * includes jobs of the queue, which another name must not get.  If the gauges of a queue
- * without jobs do not add up to 0, the other half is in the slot of the database.  In both
- * cases the jobs are counted anew.  Acquires JobqStats.lock exclusively, for LOOK slots at a
- * time.  A name evicted meanwhile was added to "(other)" of the queue, which comes last.
+ * The queue was dropped: free the slots of the queue's names.  If jobs are being counted,
+ * the result includes jobs of the queue, which another name must not get.  If the gauges of
+ * a queue without jobs do not add up to 0, the other half is in the slot of the database.
+ * In both cases the jobs are counted anew.  Acquires JobqStats.lock exclusively, for LOOK
+ * slots at a time.  A name evicted meanwhile was added to "(other)" of the queue, which
+ * comes last.
  */
 void
 jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)

@@ -84,7 +84,7 @@ jobq_count_place(const JobqJob *job)
  *
  * The row of a job enqueued for a later time, without a failure, always shows both values.
  * The row of a retried or unblocked job does not show when the row was written.  If this job
- * leaves early, its removal is computed as if the job were entered now.  One slot may then
+ * leaves early, its removal is computed as if the job were entered now.  A slot may then
  * count too many jobs, and another slot too few, until both times have passed.
  */
 bool

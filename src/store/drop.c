@@ -38,15 +38,15 @@
 
 /*
  * Maximum number of index entries that the scheduler reads in a lane when it makes the job of
- * a schedule.  The scheduler must not be delayed.  Other sessions read through any number of
- * finished jobs kept by an old snapshot, because no other process waits for them.
+ * a schedule.  The scheduler must not be delayed.  Sessions read through any number of
+ * finished jobs kept by an old snapshot, because no process waits for these sessions.
  */
 #define MAX_ENTRIES		10000
 
 /* Maximum number of compared lanes. */
 #define MAX_LANES		256
 
-/* A lane of the queue, with the position of one of its jobs. */
+/* A lane of the queue, with the position of a job. */
 typedef JobqDropped Lane;
 
 typedef struct Search
@@ -188,7 +188,7 @@ drop_in_lane(const Search *search, Lane *lane, bool from_key, int n)
 
 /*
  * Find the lane of the queue before this one, or, if first, the last lane, which is the least
- * urgent.  Its jobs may be gone.
+ * urgent.  The jobs of the lane may be gone.
  */
 static bool
 next_lane(const Search *search, bool first, Lane *lane)

@@ -105,7 +105,7 @@ number_end(const char *at, const char *end)
 	return at;
 }
 
-/* Return the end of the quoted part that begins at "at", or NULL if it does not end. */
+/* Return the end of the quoted part at "at", or NULL without an end. */
 static const char *
 quoted_end(const char *at, const char *end)
 {
@@ -115,7 +115,7 @@ quoted_end(const char *at, const char *end)
 	return NULL;
 }
 
-/* Append the word at "at" without its values.  Returns the end of the word. */
+/* Append the word at "at" without values.  Returns the end of the word. */
 static const char *
 append_word(StringInfo key, const char *at, const char *end)
 {

@@ -110,7 +110,7 @@ typedef struct JobqJob
 
 /*
  * True if the job's consumer was lost while it held several jobs, of which any may be the
- * cause.  One call of reserve() then returns at most job_together() of these jobs.
+ * cause.  A call of reserve() then returns at most job_together() of these jobs.
  */
 #define job_suspect(job)	(!JOB_ISNULL(job, JOB_TOGETHER))
 #define job_together(job)	((int) DatumGetInt16(JOB(job, JOB_TOGETHER)))

@@ -3,8 +3,8 @@
  * length_wait.c
  *	  Sessions waiting for a position in a full queue.
  *
- * The sessions sleep at the queue's counter.  A free position wakes one session.  A woken
- * session wakes the next one after receiving positions, or after finding too few free
+ * The sessions sleep at the queue's counter.  A free position wakes a single session.  A
+ * woken session wakes the next one after receiving positions, or after finding too few free
  * positions.  "freed" shows the session whether it has checked since, so that wake-ups do not
  * circulate for ever.  Freeing a position therefore requires no search among the waiting
  * sessions.
@@ -31,14 +31,15 @@
 #include "store/lengths.h"
 
 /*
- * The queue in which this process waits for positions.  queue_id is 0 if it does not wait.
+ * The queue in which this process waits for positions.  queue_id is 0 if the session does
+ * not wait.
  */
 static struct
 {
 	int32		queue_id;
 	Oid			jobs;
 	int64		life;			/* JobqDatabase.life of the counter */
-	int64		hold;			/* positions held by its transaction */
+	int64		hold;			/* positions held by the session's transaction */
 	ConditionVariable *room;
 }			waits;
 

@@ -38,8 +38,9 @@ static Datum describe(const JobqJob *job, const JobqQueue *queue);
 static void cost_callback(void *arg);
 
 /*
- * Return the function with this signature.  ERROR if it does not exist, if it is not f(jsonb)
- * returning integer, if it is temporary, or if the current user may not call it.
+ * Return the function with this signature.  ERROR if the function does not exist, is not
+ * f(jsonb) returning integer, or is temporary, or if the current user may not call the
+ * function.
  */
 Oid
 jobq_cost_function(const char *signature)
@@ -56,9 +57,9 @@ jobq_cost_function(const char *signature)
 }
 
 /*
- * Return the signature of the function that determines the job's cost: of the limiter that the
- * kind names, or else of the limiter that the queue names; or NULL.  The result is valid until
- * the caches change.
+ * Return the signature of the function for the job's cost, or NULL: the function of the
+ * limiter named by the kind, or else of the limiter named by the queue.  The result is valid
+ * until the caches change.
  */
 static const char *
 cost_function_of(const JobqJob *job, const JobqQueue *queue)

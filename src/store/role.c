@@ -3,10 +3,11 @@
  * role.c
  *	  The type jobq_internal.role, and rows of roles that do not exist.
  *
- * pg_dump writes a role by its name.  The input function of regrole fails if there is no such
- * role, and with it the COPY of the whole table.  Here the name becomes an OID of a range in
- * which no role can be, and this session remembers the name.  A trigger keeps the row aside,
- * with the name (control/parts/73-held.sql), so that no such OID is ever stored.
+ * pg_dump writes the name of a role.  The input function of regrole fails if the role does
+ * not exist, and the COPY of the whole table fails as well.  Here the name becomes an OID of
+ * a range in which no role can be, and this session remembers the name.  A trigger keeps the
+ * row aside, with the name (control/parts/73-held.sql), so that no OID of the range is ever
+ * stored.
  *
  * A role whose OID is in the range would be refused by the tables of jobq.  The counter of OIDs
  * reaches the range after four billion objects.
@@ -38,8 +39,8 @@ PG_FUNCTION_INFO_V1(jobq_role_out);
 PG_FUNCTION_INFO_V1(jobq_hold_row);
 
 /*
- * OIDs that stand for names of roles that do not exist.  73-held.sql contains these numbers,
- * too.  The next OID is JOBQ_NO_ROLE.
+ * OIDs that stand for names of missing roles.  73-held.sql contains these numbers, too.  The
+ * next OID is JOBQ_NO_ROLE.
  */
 #define FIRST_ABSENT	((Oid) 4294901760)
 #define LAST_ABSENT		(JOBQ_NO_ROLE - 1)
@@ -162,17 +163,17 @@ with_role(HeapTuple tuple, TupleDesc desc, int column, Oid role)
 }
 
 /*
- * hold_row(): row trigger before INSERT for rows with a role that does not exist.  Keeps the
- * row in jobq_internal.held_row, with these exceptions:
+ * hold_row(): row trigger before INSERT for rows with a missing role.  Keeps the row in
+ * jobq_internal.held_row, with these exceptions:
  *
  * - A queue and its delegation are inserted with JOBQ_NO_ROLE, and only the role is kept,
  *   because the jobs of other roles need the queue.
- * - A job whose run_as alone does not exist is inserted with its owner as run_as, because its
- *   batch and its unique key need the job.  The job is written anew when it is about to run,
- *   as after a change of the queue's run_as.
+ * - A job whose run_as alone does not exist is inserted with the owner as run_as, because
+ *   the batch and the unique key need the job.  The job is written anew when it is about to
+ *   run, as after a change of the queue's run_as.
  *
- * ERROR in logical replication: the publisher would not find the row when it deletes it, and
- * its job could run a second time here.
+ * ERROR in logical replication: the publisher would not find the row at its deletion, and
+ * the job could run a second time here.
  */
 Datum
 jobq_hold_row(PG_FUNCTION_ARGS)
@@ -275,8 +276,8 @@ jobq_batch_is_held(int64 id)
 }
 
 /*
- * Return held rows to their tables if their roles exist now.  Returns the number of jobs that
- * are not dormant.  The caller must be connected to SPI.
+ * Return held rows to their tables if their roles exist now.  Returns the number of jobs,
+ * without dormant jobs.  The caller must be connected to SPI.
  */
 int64
 jobq_return_rows(void)

@@ -3,10 +3,11 @@
  * unique_waiting.c
  *	  Changes of a waiting job that holds the unique key of a job to be enqueued.
  *
- * With on_conflict "replace", the new job replaces the waiting one, under its id.  With
+ * With on_conflict "replace", the new job replaces the waiting job, under the same id.  With
  * "merge" and "reset", the waiting job remains, except for its payload or its time.  In each
  * case, its row is deleted and inserted again by the caller, which has locked the key.  A
- * worker that begins the job at the same moment deletes the same row: one of them is first.
+ * worker that begins the job at the same moment deletes the same row: either the worker or
+ * this caller is first.
  *
  * A function that merges payloads is code of the user, and may do anything: enqueue with the
  * same key, edit the job, or release the key.  The function is therefore called before any row
@@ -212,7 +213,7 @@ block_like(JobqJob *job, const JobqJob *waiting)
 	}
 }
 
-/* Prepare the job to replace the waiting one, under its id. */
+/* Prepare the job to replace the waiting job, under the same id. */
 static void
 replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
 {

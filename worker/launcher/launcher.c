@@ -4,12 +4,12 @@
  *	  The launcher: a single process per cluster, which keeps a scheduler alive for each
  *	  served database.
  *
- * The launcher is connected to no database, and reads shared catalogs only.  It starts a
- * scheduler for each database in jobq.databases.  A scheduler that finds no extension marks
- * the database's slot and exits.  It is started again when CREATE EXTENSION wakes (pokes) the
- * launcher.  Until then another database may get the slot, if there are more databases than
- * slots.  As a safety check, the launcher also checks every jobq.poll_interval whether a
- * scheduler is missing.
+ * The launcher is connected to no database, and reads shared catalogs only.  The launcher
+ * starts a scheduler for each database in jobq.databases.  A scheduler that finds no
+ * extension marks the database's slot and exits.  The scheduler is started again when
+ * CREATE EXTENSION wakes (pokes) the launcher.  Until then another database may get the
+ * slot, if there are more databases than slots.  As a safety check, the launcher also
+ * checks every jobq.poll_interval whether a scheduler is missing.
  *
  * The postmaster restarts only the launcher.  The launcher exits with 1 and never with 0,
  * because the postmaster does not restart a process that exits with 0.  Schedulers and workers
@@ -298,9 +298,9 @@ take_place(Oid dboid, long *pause)
 }
 
 /*
- * True if for all databases with slots it is known whether the extension exists.  It is
- * unknown while a scheduler was started at most SLOW_STARTS times and has not completed a
- * round, because a busy machine may start processes slowly.
+ * True if for all databases with slots it is known whether the extension exists.  The
+ * answer is unknown while a scheduler was started at most SLOW_STARTS times and has not
+ * completed a round, because a busy machine may start processes slowly.
  */
 static bool
 all_settled(void)

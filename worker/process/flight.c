@@ -17,13 +17,14 @@
  * ACCUSED   set by the postmaster (crash.c), for the process that caused
  *           the stop of all others; a single record per crash
  *
- * The next launcher reads the records.  It keeps the accused records if the same postmaster is
- * still there, or if the postmaster exited by itself (restart_after_crash = off).  If the
- * postmaster was killed, the records prove nothing, because the killer may have killed the
- * worker, too.  All other records are void.  The scheduler of the database charges the job, or
- * a session in jobq.work() does, because there may be no scheduler.  The record stays until
- * the charge is durable, or the database is gone, so that a crash in between loses nothing.
- * Each charge increments the job's number of crashes, which prevents a second charge.
+ * The next launcher reads the records.  The launcher keeps the accused records if the same
+ * postmaster is still there, or if the postmaster exited by itself (restart_after_crash =
+ * off).  If the postmaster was killed, the records prove nothing, because the killer may have
+ * killed the worker, too.  All other records are void.  The scheduler of the database charges
+ * the job, or a session in jobq.work() does, because there may be no scheduler.  The record
+ * stays until the charge is durable, or the database is gone, so that a crash in between loses
+ * nothing.  Each charge increments the job's number of crashes, which prevents a second
+ * charge.
  *
  * The postmaster's messages are missing if log_min_messages is above "log".  A weaker proof is
  * used then.  The postmaster sends SIGQUIT to all remaining processes, and the signal handler

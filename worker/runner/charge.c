@@ -95,10 +95,11 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
  * was counted at the start, but does not prove a failure.  Another lease belongs to a later
  * attempt.
  *
- * After a crash the row's attempt number proves nothing.  It may be lower than the number in
- * the worker, because the crash undid a commit that was not flushed.  It may be higher,
- * because the job ran again in a session.  Only the charge for a crash changes the job's
- * number of crashes.  The charge is flushed before the flight recorder forgets the crash.
+ * After a crash the row's attempt number proves nothing.  The row's number may be lower than
+ * the worker's, because the crash undid a commit that was not flushed.  The row's number may
+ * be higher, because the job ran again in a session.  Only the charge for a crash changes
+ * the job's number of crashes.  The charge is flushed before the flight recorder forgets the
+ * crash.
  */
 static bool
 is_charged(const LostAttempt *lost, const JobqJob *job)

@@ -118,9 +118,9 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 
 	/*
 	 * The settings carried by the job apply to all transactions of the
-	 * procedure.  A committing transaction therefore sets them for the
-	 * session, and clean_session() resets them.  If this fails, no lease has
-	 * charged the attempt.
+	 * procedure.  A committing transaction therefore applies the settings to
+	 * the session, and clean_session() resets them.  If this fails, no lease
+	 * has charged the attempt.
 	 */
 	jobq_enter_context(job, GUC_ACTION_SET);
 

@@ -36,14 +36,14 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 
 /*
  * If the busy workers use all processors, more workers only slow each other down.  A worker
- * checks this every LOOK_JOBS jobs: it multiplies its share of a processor by the number of
- * busy workers.  If the product is at least FULL of the processors, the worker rests, and the
- * scheduler starts no further worker for the role (full_at).
+ * checks this every LOOK_JOBS jobs: the worker multiplies its share of a processor by the
+ * number of busy workers.  If the product is at least FULL of the processors, the worker
+ * rests, and the scheduler starts no further worker for the role (full_at).
  *
  * A resting worker checks whether it is needed, at first after 2 milliseconds, and later less
- * often.  It cannot see whether the jobs of the others have begun to wait for
- * something.  It therefore returns at the end of its rest, which is twice as long as the
- * previous rest if the processors were full all the time.
+ * often.  The worker cannot see whether the remaining jobs have begun to wait for something.
+ * It therefore returns at the end of its rest, which is twice as long as the previous rest if
+ * the processors were full all the time.
  */
 #define FULL			0.8
 #define LOOK_JOBS		32
