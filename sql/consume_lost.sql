@@ -1,4 +1,4 @@
--- A consumer is lost with several jobs: no job is charged for a crash that another job may have caused.
+-- A consumer is lost with several jobs: no job is charged for a crash possibly caused by a different job.
 -- The job that causes the crashes is charged in the end.
 
 SELECT jobq.create_queue('bench', mode => 'consumer');
@@ -48,7 +48,7 @@ SELECT DISTINCT errors IS NULL AS no_errors, log -> 0 ->> 'message' AS log FROM 
 SELECT test.bench_put('{x,y}');
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'a');
--- a remaining job of this quarter has crashed its consumer
+-- a remaining job of this quarter has crashed the consumer
 SELECT test.bench_back();
 SELECT * FROM test.bench_jobs();
 SELECT test.bench_take(9);
@@ -60,12 +60,12 @@ SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'g h');
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'b i');
--- the other jobs come only now, because the crash would also affect them; so does a job that failed without a crash
+-- the remaining jobs come only now, because the crash would affect them as well; a job that failed without a crash comes, too
 SELECT test.bench_take(9);
 SELECT test.bench_end('ack', 'c x y');
 SELECT * FROM test.bench_jobs();
 
--- the unfinished jobs of a call, after other jobs of the call were ended or extended
+-- the unfinished jobs of a call, after some jobs of the call were ended or extended
 SELECT test.bench_put('{k,l}');
 SELECT test.bench_take(2);
 SELECT jobq.test_clock(jobq_internal.clock() - clock_timestamp() + '8 min') \g /dev/null
@@ -88,8 +88,8 @@ SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"m"';
 SELECT test.bench_take(1);
 SELECT test.bench_end('ack', 'm');
 
--- not if the consumer holds, or may hold, jobs of other calls: the job is charged only
--- after a reservation alone, by a consumer without other jobs
+-- not if the consumer holds, or may hold, jobs of further calls: the job is charged only
+-- after a reservation alone, by a consumer without further jobs
 SELECT test.bench_put('{n}');
 SELECT test.bench_take(1, 0);
 SELECT test.bench_back();
@@ -105,7 +105,7 @@ SELECT state, attempt FROM jobq.jobs WHERE queue = 'bench' AND payload = '"n"';
 SELECT count(jobq.delete(id)) FROM jobq.dead_letters WHERE queue = 'bench';
 SELECT code, message, hint FROM test.error($$SELECT jobq.reserve('{bench}', held => -1)$$);
 
--- the timeout has passed: an extended job has begun, and is charged; the other jobs may not have begun
+-- the timeout has passed: an extended job has begun, and is charged; the remaining jobs may not have begun
 SELECT test.bench_put('{o,p,q}', ', timeout => ''40s''');
 SELECT test.bench_take(3, 0);
 SELECT test.bench_end('extend', 'o', ', ''1 min''');

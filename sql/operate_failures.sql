@@ -3,7 +3,7 @@ SELECT jobq.create_queue('causes', mode => 'consumer'), jobq.create_queue('elsew
 CREATE TABLE test.account (id int PRIMARY KEY, owner text CHECK (owner <> ''));
 INSERT INTO test.account VALUES (1, 'one'), (2, 'two');
 
--- attempts with the same cause have the same fingerprint, whatever their values
+-- attempts with the same cause have the same fingerprint, regardless of values
 CREATE FUNCTION test.breaks(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	n int := p ->> 'n';
@@ -57,7 +57,7 @@ SELECT min(d.id) - min(min(d.id)) OVER () + 1 AS first, array_agg(left(d.error, 
 GROUP BY d.fingerprint ORDER BY min(d.id);
 SELECT jobq.delete_many(queue => 'causes');
 
--- of 300 dead letters of 6 causes, the new cause of the last hour comes first; exactly its jobs run again
+-- 300 dead letters of 6 causes: the new cause of the last hour comes first, and exactly the jobs of this cause run again
 SELECT jobq.pause('elsewhere');
 CREATE PROCEDURE test.fail_many(cause text, n int, at interval) LANGUAGE plpgsql AS $$
 DECLARE
@@ -95,7 +95,7 @@ SELECT value >= 1 AS fresh FROM jobq.monitors WHERE name = 'fresh';
 SELECT test.until('EXISTS (SELECT FROM jobq.monitors WHERE name = ''fresh causes'' AND since IS NOT NULL)');
 SELECT unnest(regexp_split_to_array(jobq.metrics(), E'\n')) AS metric INTO TEMP metric;
 SELECT metric FROM metric WHERE metric LIKE 'jobq_monitor%fresh causes%' ORDER BY metric;
--- a cause in a queue that was dropped counts in the total, and the monitor stays one row
+-- a cause in a dropped queue counts in the total, and the monitor stays a single row
 CREATE FUNCTION test.second(p jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF job.attempt = 1 THEN RAISE EXCEPTION 'the second attempt works'; END IF;
@@ -117,7 +117,7 @@ SELECT jobq.delete_many(fingerprint => (SELECT fingerprint FROM jobq.failures WH
 SELECT count(*) AS left FROM jobq.dead_letters WHERE queue = 'causes';
 SELECT * FROM test.error('SELECT jobq.retry_many(fingerprint => NULL)');
 
--- attempts that are followed by another count, and so do those of jobs that have completed; the attempts are found by fingerprint
+-- failed attempts count if a further attempt follows or the job has completed; the attempts are found by fingerprint
 SELECT jobq.cancel_many(queue => 'causes', state => 'waiting'), jobq.delete_many(queue => 'causes');
 CREATE PROCEDURE test.twice(outcome text) LANGUAGE plpgsql AS $$
 DECLARE

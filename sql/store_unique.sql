@@ -106,7 +106,7 @@ CALL test.cancel_all();
 SELECT jobq.enqueue('broken', '1', backoff => 'fixed 1h', unique_key => 'a', max_attempts => 2) AS a \gset
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :a));
 SELECT jobq.enqueue('broken', unique_key => 'a') = :a AS same;
--- after a replacement, the job has all its attempts
+-- after a replacement, the job has all attempts again
 SELECT jobq.enqueue('broken', '2', 'manual', unique_key => 'a', uniqueness => '{"on_conflict": "replace"}') = :a AS same;
 SELECT state, attempt, max_attempts, error FROM jobq.status(:a);
 CALL test.cancel_all();
@@ -117,7 +117,7 @@ SELECT test.until(format('(SELECT run_at > now() FROM jobq.jobs WHERE id = %s)',
 SELECT jobq.enqueue('snooze', unique_key => 'a') = :a AS same;
 CALL test.cancel_all();
 
--- all other ends: dead letter, cancel_current(), expiry
+-- further ends: dead letter, cancel_current(), expiry
 CREATE FUNCTION test.discard() RETURNS void LANGUAGE sql AS $$ SELECT jobq.cancel_current('no') $$;
 SELECT jobq.register('discard', 'test.discard()');
 SELECT jobq.create_queue('traceless', keep => 'nothing');
@@ -125,7 +125,7 @@ SELECT jobq.enqueue('fail', unique_key => 'a', uniqueness => '{"for": "1 h"}') A
 	jobq.enqueue('echo', unique_key => 'a', uniqueness => '{"for": "1 h"}', expires_at => '2001-01-01') AS c, jobq.enqueue('echo', queue => 'traceless', unique_key => 'b') AS d \gset
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.unique_key)');
--- a retried dead letter takes its key again, if the key is free
+-- a retried dead letter takes the key again, if the key is free
 SELECT unique_key FROM jobq.jobs WHERE id = :a;
 SELECT jobq.enqueue('fail', '1', 'manual', unique_key => 'a') AS b \gset
 SELECT * FROM test.error(format('SELECT jobq.retry(%s)', :a));
@@ -323,7 +323,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.create_workflow('{"steps"
 SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('keys', '@daily', 'echo', options => '{"uniqueness": {"by": ["a"]}}')$$) e;
 CALL test.cancel_all();
 
--- merge: the waiting job gets the merged payload; its other properties stay
+-- merge: the waiting job gets the merged payload; all other properties stay
 SELECT jobq.enqueue('echo', '{"a": 1, "b": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'm', headers => '{"h": 1}') AS m \gset
 SELECT jobq.enqueue('echo', '{"b": 2, "c": 2}', 'first', priority => 9, unique_key => 'm', uniqueness => '{"on_conflict": "merge"}', headers => '{"h": 2}', options => '{"watch": true}') = :m AS same;
 SELECT state, queue, priority, payload, headers, unique_key FROM jobq.jobs WHERE id = :m;
@@ -404,7 +404,7 @@ SELECT jobq.enqueue('gate', '31', 'manual', unique_key => 'm', uniqueness => '{"
 SELECT pg_advisory_unlock(31);
 SELECT state, result FROM test.outcome(:m);
 CALL test.cancel_all();
--- reset: the waiting job gets a new time; its other properties stay
+-- reset: the waiting job gets a new time; all other properties stay
 SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'r') AS r \gset
 SELECT jobq.enqueue('echo', '{"a": 2}', 'first', priority => 9, delay => '2 hours', expires_at => '2100-01-01', unique_key => 'r', uniqueness => '{"on_conflict": "reset"}') = :r AS same;
 SELECT state, queue, priority, payload, run_at > now() + '90 min' AS later FROM jobq.jobs WHERE id = :r;
@@ -432,7 +432,7 @@ SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'i', uniqueness => 
 CALL jobq.call('echo', options => '{"queue": "manual", "unique_key": "i", "uniqueness": {"on_conflict": "ignore"}}');
 CALL test.cancel_all();
 
--- release_key(): the key is free, and its former job continues
+-- release_key(): the key is free, and the former job continues
 SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') AS x \gset
 SELECT jobq.release_key('echo', 'no such'), jobq.release_key('note', 'x'), jobq.release_key('echo', 'window') AS window, jobq.release_key('echo', NULL) IS NULL AS nothing;
 SET ROLE regress_jobq_nobody;

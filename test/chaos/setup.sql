@@ -1,10 +1,10 @@
--- What the load needs in its database: roles, queues, handlers, and the ledger.
+-- The load's objects in the database: roles, queues, handlers, and the ledger.
 
 CREATE EXTENSION IF NOT EXISTS jobq;
 CREATE SCHEMA chaos;
 
--- What handlers have done, in the job's transaction.  No index: what was done
--- twice would be there twice.
+-- Effects of handlers, written in the job's transaction.  There is no unique
+-- index, so a repeated effect has two rows.
 CREATE TABLE chaos.effect (
 	tag text NOT NULL,
 	job bigint,
@@ -18,28 +18,28 @@ CREATE TABLE chaos.effect (
 	extra text
 );
 
--- What statements have done outside of their job's transaction.
+-- Effects of statements outside of the job's transaction.
 CREATE TABLE chaos.outside (tag text);
 
--- What handlers have found wrong.
+-- Faults found by handlers.
 CREATE TABLE chaos.wrong (what text);
 
--- What those who enqueue have noted on their side.
+-- Notes of the enqueuers.
 CREATE TABLE chaos.note (
 	tag text NOT NULL,
 	event text NOT NULL,
 	about jsonb
 );
 
--- Who was sent a signal; who was seen to start what.
+-- Processes that got a signal; starts of jobs, as seen in the log.
 CREATE TABLE chaos.blow (pid int, signal text, runs boolean);
 CREATE TABLE chaos.begun (job bigint, attempt int, pid int, at timestamptz);
 
--- Who crashed at what, as the postmaster tells it.
+-- Crashed processes and their jobs, by the messages of the postmaster.
 CREATE TABLE chaos.crashed (pid int, job bigint);
 
--- When the log tells that a process ends; with null all of them, from the first word of it
--- until there are others.
+-- When a process ends, by the log.  A null pid means all processes: from the first message
+-- about the end until new processes exist.
 CREATE TABLE chaos.gone (pid int, since timestamptz NOT NULL, until timestamptz NOT NULL);
 
 CREATE FUNCTION chaos.note_effect(payload jsonb, job jobq.job_context, started timestamptz) RETURNS void
@@ -49,8 +49,8 @@ LANGUAGE sql AS $$
 		started, clock_timestamp(), job.headers ->> 'scheduled_for')
 $$;
 
--- The log, which no crash undoes, tells who ran what, and who found more of its group
--- in their transactions than there are places.
+-- The log, which no crash undoes, shows which process ran which job, and which job
+-- found too many jobs of its group in open transactions.
 CREATE FUNCTION chaos.begin(payload jsonb, job jobq.job_context) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -79,7 +79,8 @@ BEGIN
 END
 $$;
 
--- What is done twice at most for the first part, and exactly once for the last.
+-- A procedure: the first part runs at most twice, and the last part exactly
+-- once.
 CREATE PROCEDURE chaos.work_in_steps(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
 DECLARE
 	started timestamptz := chaos.begin(payload, job);
@@ -105,7 +106,7 @@ BEGIN
 END
 $$;
 
--- What a step has a job for each element of.
+-- Returns the array for a step with "map".
 CREATE FUNCTION chaos.list(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM chaos.note_effect(payload, job, chaos.begin(payload, job));
@@ -113,7 +114,7 @@ BEGIN
 END
 $$;
 
--- Has it got what the steps before have returned?
+-- Check that the step has the results of the previous steps.
 CREATE FUNCTION chaos.join(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM chaos.note_effect(payload, job, chaos.begin(payload, job));
@@ -122,7 +123,7 @@ BEGIN
 END
 $$;
 
--- An event, of which job, and with which attempt.
+-- Record an event with the job and the attempt.
 CREATE FUNCTION chaos.hear(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	started timestamptz := chaos.begin(payload, job);
@@ -132,7 +133,7 @@ BEGIN
 END
 $$;
 
--- What statements do.
+-- The work of statements.
 CREATE FUNCTION chaos.state(tag text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	payload jsonb := jsonb_build_object('tag', tag);
@@ -150,7 +151,7 @@ BEGIN
 END
 $$;
 
--- Adds to its batch from inside.
+-- Add jobs or a workflow to the batch from inside.
 CREATE FUNCTION chaos.add(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ? 'definition' THEN
@@ -174,7 +175,7 @@ GRANT USAGE ON SCHEMA chaos TO PUBLIC;
 GRANT INSERT ON chaos.effect, chaos.outside, chaos.wrong TO PUBLIC;
 SELECT jobq.grant_privilege(r::regrole, 'sql') FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4}'::text[]) r;
 
--- Attempts are no matter here: what is charged is looked at one by one.
+-- The number of attempts is large here: the checker examines each charge.
 SELECT jobq.register(kind, handler, backoff => 'fixed 20ms', max_attempts => 1000)
 FROM (VALUES ('chaos.work', 'chaos.work(jsonb, jobq.job_context)'),
 	('chaos.steps', 'chaos.work_in_steps(jsonb, jobq.job_context)'),
@@ -191,7 +192,8 @@ SELECT jobq.register('chaos.limited', 'chaos.work(jsonb, jobq.job_context)', max
 SELECT jobq.register('chaos.rated', 'chaos.work(jsonb, jobq.job_context)', rate => '20 per second burst 5',
 	max_attempts => 1000, backoff => 'fixed 20ms');
 
--- What kinds and queues share: one runs in a queue, and two in all.
+-- Limiters shared by kinds and queues: one job runs in a queue, and two jobs in
+-- total.
 SELECT jobq.create_limiter('shared', max_running => 2);
 SELECT jobq.create_limiter('paced', rate => '20 per second burst 5');
 SELECT jobq.register(kind, handler, limiters => ARRAY[limiter], max_attempts => 1000, backoff => 'fixed 20ms')
@@ -210,7 +212,7 @@ SELECT jobq.register('chaos.priced', 'chaos.work(jsonb, jobq.job_context)', limi
 SELECT jobq.create_queue('priced', open => true, limiters => '{priced}');
 SELECT jobq.create_queue('outside priced', open => true, mode => 'consumer', limiters => '{priced}');
 
--- Jobs that do not wait for a place.
+-- Jobs that do not wait for a permit.
 SELECT jobq.create_limiter('skipping', max_running => 1, by => 'payload $.grp', when_taken => 'skip');
 SELECT jobq.create_limiter('releasing', max_running => 2, by => 'payload $.grp', when_taken => 'release 1 s');
 SELECT jobq.create_limiter('replacing', max_running => 1, by => 'payload $.grp', when_taken => 'replace');

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * consumers.c
- *	  Many consumers, a process each, some of which are killed at random.
+ *	  Many consumers, a process for each; some consumers are killed at random.
  *
  * usage: consumers CONNINFO COUNT KILLS PAUSE_MS FILE
  *
- * Each reserves and acknowledges jobs of the queue "work" until it is told to
- * stop.  One of them is killed each PAUSE_MS, KILLS times, and replaced.  FILE
- * gets a line per job when its ack has returned.  At SIGTERM all end after what
- * they are at.
+ * Each consumer reserves and acknowledges jobs of the queue "work" until a
+ * stop.  A consumer is killed each PAUSE_MS, KILLS times, and replaced.  FILE
+ * gets a line per job after the return of ack().  At SIGTERM, all consumers end
+ * after the current job.
  *
- * Output: the names of those that were killed.
+ * Output: the names of the killed consumers.
  *
  * test/consumers/consumers.c
  *
@@ -48,7 +48,7 @@ consume(const char *conninfo, int number, int file)
 	char		reserve[200];
 	PGresult   *res;
 
-	/* all of us come at once: the line of those that connect may be full */
+	/* all consumers connect at once, so the queue of connections may be full */
 	for (int tries = 0; tries < 100 && PQstatus(conn) != CONNECTION_OK; tries++)
 	{
 		usleep(100000);

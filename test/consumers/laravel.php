@@ -1,5 +1,5 @@
 <?php
-// Laravel's queue with jobq as its driver, as Debian packages it.
+// Laravel's queue, from Debian's packages, with jobq as the driver.
 //
 // usage: laravel.php push WHAT [DELAY [QUEUE]]	enqueues a job, and writes its id
 //        laravel.php bulk NUMBER WHAT		enqueues so many, and writes how it went

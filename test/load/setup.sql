@@ -1,6 +1,6 @@
--- A mixed load that checks itself: what test/load/load calls, and the tables by
--- which it is proved that nothing was lost or done twice.  Run in the database
--- where the load is to be, as a superuser; jobq is installed there.
+-- A mixed load with a check: the functions for test/load/load, and the tables
+-- that prove that no job was lost or done twice.  Run in the database of the
+-- load, as a superuser, after CREATE EXTENSION jobq.
 
 CREATE SCHEMA load;
 SELECT count(*) AS roles FROM pg_roles WHERE rolname ~ '^load_[abc]$' \gset
@@ -13,7 +13,7 @@ CREATE ROLE load_c LOGIN;
 SELECT jobq.grant_privilege('load_a'), jobq.grant_privilege('load_b'), jobq.grant_privilege('load_c');
 GRANT USAGE ON SCHEMA load TO PUBLIC;
 
--- What was enqueued and is not yet known to be done; what was done; what is wrong.
+-- Enqueued jobs without a proof of completion; effects of jobs; faults.
 CREATE TABLE load.sent (job bigint NOT NULL);
 CREATE TABLE load.effect (job bigint NOT NULL);
 CREATE TABLE load.proved (job bigint PRIMARY KEY);
@@ -23,7 +23,7 @@ CREATE TABLE load.total (n bigint NOT NULL);
 INSERT INTO load.total VALUES (0);
 GRANT INSERT ON load.sent, load.effect, load.fault TO PUBLIC;
 GRANT SELECT, INSERT, DELETE ON load.batch TO PUBLIC;
--- Others may publish all tables.
+-- A publication may contain all tables.
 ALTER TABLE load.sent REPLICA IDENTITY FULL;
 ALTER TABLE load.effect REPLICA IDENTITY FULL;
 ALTER TABLE load.total REPLICA IDENTITY FULL;
@@ -57,7 +57,7 @@ BEGIN
 	INSERT INTO load.effect VALUES (job.id);
 END $$;
 
--- The callback of a batch: it comes once.
+-- The callback of a batch comes once.
 CREATE FUNCTION load.batch_over(payload jsonb, job jobq.job_context) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -78,9 +78,9 @@ SELECT jobq.create_queue('load_limited', open => true, rate => '100 per second b
 	jobq.create_queue('load_memory', open => true, mode => 'consumer', lease => 'memory');
 SELECT jobq.schedule('load_tick', 'every 1 second', 'load_note');
 
--- Jobs whose completion the archive tells have had their effect once: job and
--- effect are one transaction, so one snapshot shows both.  What is proved is
--- removed, so that the tables stay as large as they are.
+-- A completed job in the archive has exactly one effect: job and effect are one
+-- transaction, so a single snapshot shows both.  Checked rows are removed, so
+-- that the tables do not grow.
 CREATE PROCEDURE load.verify()
 LANGUAGE plpgsql AS $$
 BEGIN

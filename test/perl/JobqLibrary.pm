@@ -98,7 +98,7 @@ sub is_shown
 		"doc/libraries.md shows libraries/$file as it is");
 }
 
-# Start a consumer with its own environment.
+# Start a consumer with a separate environment.
 sub start
 {
 	my ($self, %environment) = @_;
@@ -219,8 +219,8 @@ sub new
 	return $self;
 }
 
-# One consumer, and what can happen to a consumer.  "parallel" is the number of jobs at a time;
-# with "restart", the server is restarted, too.
+# A single consumer, and disturbances of a consumer.  "parallel" is the number of jobs at a
+# time; with "restart", the server is restarted, too.
 sub try_library
 {
 	my ($node, $name, $command, %more) = @_;
@@ -606,8 +606,8 @@ sub try_stops
 	return;
 }
 
-# Consumers behind a pooler with one connection to the server.  They poll only every ten
-# minutes; notifications wake them over direct connections.
+# Consumers behind a pooler with one connection to the server.  The consumers poll only
+# every ten minutes; notifications wake the consumers over direct connections.
 sub try_behind_pooler
 {
 	my ($node, $name, $command, $consumers) = @_;

@@ -1,6 +1,6 @@
--- All that the extension jobq is made of, a line for each thing, in an order and
--- in words that depend on no OID: two databases have the same extension if they
--- have the same lines.
+-- All objects of the extension jobq, a line for each object. Order and text
+-- depend on no OID. Two databases have the same extension if the lines are the
+-- same.
 SET search_path = pg_catalog;
 
 CREATE TEMP VIEW member AS
@@ -8,7 +8,7 @@ CREATE TEMP VIEW member AS
 	FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
 	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'jobq';
 
--- Partitions, indexes, sequences of columns and the like are no members.
+-- Partitions, indexes, sequences of columns and similar objects are no members.
 CREATE TEMP VIEW relation AS
 	SELECT c.* FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.oid = c.oid;
 
@@ -36,7 +36,7 @@ CREATE TEMP VIEW line (what) AS
 		r.relreplident, r.relrowsecurity, coalesce(r.relacl, acldefault(CASE r.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", r.relowner)), pg_get_expr(r.relpartbound, r.oid), obj_description(r.oid, 'pg_class'))
 	FROM relation r
 	UNION ALL
-	-- by its place among those that are there: one that was dropped leaves a gap
+	-- numbered among existing columns, because a dropped column leaves a gap
 	SELECT format('column %s %s.%s: %s', row_number() OVER (PARTITION BY a.attrelid ORDER BY a.attnum), a.attrelid::regclass, a.attname,
 		concat_ws(', ', format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'not null' END,
 			'default ' || pg_get_expr(d.adbin, d.adrelid), CASE WHEN a.attcollation <> 0 THEN a.attcollation::regcollation END,

@@ -139,7 +139,7 @@ if ($points eq '0')
 }
 sql(q{CREATE EXTENSION injection_points});
 
-# Let all processes held at the point go on, one after the other.
+# Let all processes held at the point continue, in sequence.
 sub release
 {
 	my ($point) = @_;
@@ -234,8 +234,8 @@ release('jobq-taken');
 is(outcome($job), 'completed', 'free: it runs');
 
 #
-# The same, and another job of the group comes meanwhile: it does not overtake the job held by
-# the scheduler.
+# The same, and another job of the group comes meanwhile: the job does not overtake the job
+# held by the scheduler.
 #
 take();
 sql(q{SELECT injection_points_attach('jobq-taken', 'wait')});
@@ -298,7 +298,7 @@ is(outcome($job), 'cancelled', 'ended: it is cancelled');
 
 #
 # While jobs are compared, a waiting job is handed off to a session, which leases it.  The job
-# then has a slot, and does not replace itself.  The leases are so many that they are read in
+# then has a slot, and does not replace itself.  With many leases, the scheduler reads them in
 # pieces.
 #
 sql(q{SELECT jobq.create_limiter('last', max_running => 1, when_taken => 'replace');

@@ -1,5 +1,5 @@
-# A worker that has made room for another role keeps its process, runs no job meanwhile, and returns
-# to its pool; it exits before anybody lacks its slot.
+# A worker that has made room for a role keeps its process, runs no job meanwhile, and returns to
+# the pool. The worker exits before a process lacks the slot.
 
 use strict;
 use warnings FATAL => 'all';
@@ -52,7 +52,7 @@ sub spares
 	return wait_for($node, $what, "SELECT coalesce(string_agg(role::text, ',' ORDER BY role::text), '') = '$spares' FROM jobq.workers WHERE state = 'spare'", $dbname);
 }
 
-# Roles that share a place keep their processes.
+# Roles that share a slot keep their processes.
 my %pid = map { $_ => run_as("role$_", 'note') } 1 .. 3;
 spares('the worker that ran last has the place of the pool', 'role1,role2');
 foreach my $round (1 .. 2)

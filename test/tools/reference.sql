@@ -1,13 +1,13 @@
--- What the catalogue knows of jobq's interface, as one JSON object: for
--- test/tools/reference.  It is undone at the end.
+-- The catalog's data about jobq's interface, as a JSON object, for
+-- test/tools/reference.  The transaction is rolled back at the end.
 
 SET client_min_messages = error;
 BEGIN;
 CREATE EXTENSION jobq;
 CREATE ROLE somebody;
 
--- Which grant of grant_privilege() is enough for what everybody may call?  The functions
--- look themselves, and sql/module_privileges.sql shows what they say.
+-- Which privilege of grant_privilege() is enough for functions that every role may call?
+-- The functions check the privilege, and sql/module_privileges.sql shows the errors.
 CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE
 		WHEN name = ANY ('{grant_privilege,revoke_privilege}') THEN 'grant'
@@ -20,7 +20,7 @@ CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text
 		ELSE 'produce' END
 $$;
 
--- the default of an argument without the type that the server adds to it
+-- the default of an argument, without the type added by the server
 CREATE FUNCTION pg_temp.argument(proc oid, n int) RETURNS text LANGUAGE sql AS $$
 	SELECT regexp_replace(pg_get_function_arg_default(proc, n), '::[a-z ]+(\[\])?$', '')
 $$;
