@@ -54,6 +54,14 @@ extern bool cancel_is_owed(const RunContext *run);
 extern void cancel_later(int64 id);
 extern bool cancel_given_back(RunContext *run, int64 id);
 
+/* worker/runner/clean.c */
+extern void clean_settings(void);
+extern void clean_session(bool after_procedure);
+
+/* worker/runner/failure.c */
+extern void record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
+						   ErrorData *edata);
+
 /* worker/runner/run.c */
 extern void run_job(RunContext *run, const JobqPush *entry);
 

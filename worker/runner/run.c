@@ -30,19 +30,14 @@
 
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
-#include "commands/prepare.h"
-#include "commands/sequence.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
-#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -72,10 +67,6 @@ static void context_callback(void *arg);
 static void claim(RunContext *context, const JobqJob *job, const char *kind,
 				  TimestampTz now, int timeout);
 static bool unclaim(RunContext *context);
-static void record_failure(RunContext *run, JobqJob *job,
-						   TimestampTz started_at, ErrorData *edata);
-static void clean_settings(void);
-static void clean_session(bool after_procedure);
 
 /*
  * Run the job of this entry, if the job still exists and may run.  Called outside of
@@ -550,126 +541,4 @@ unclaim(RunContext *context)
 						run->job, run->kind, (now - run->started_at) / 1000.0,
 						TRACE_PART(jobq_current))));
 	return owed;
-}
-
-/*
- * Record a failed attempt, with its transaction aborted, in another transaction.  The attempt
- * is charged, unless a lease has charged it already.
- */
-static void
-record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
-			   ErrorData *edata)
-{
-	JobqSlot   *slot = run->slot;
-	bool		cancelled = was_cancelled(slot);
-	JobqTrier	trier = {MyProcPid, NULL, slot->run.progress, slot->run.message};
-	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
-		edata->hint, edata->context, &trier,
-		edata->sqlerrcode == ERRCODE_JOBQ_OVER_LIMIT ? NULL : edata
-	};
-	JobqFailure failure = {
-		.started_at = started_at,.error = &error,
-		.final = jobq_attempt_final(jobq_current, edata->sqlerrcode),.delay_ms = -1
-	};
-	ItemPointerData ctid = job->ctid;
-	JobqKey		key = {job_run_at(job), job_id(job)};
-	Relation	rel;
-
-	run->next = JOBQ_RUN_DONE;
-	process_begin_transaction();
-	jobq_injection_point("jobq-attempt-failed");
-	process_wait_for_locks();
-	MemoryContextSwitchTo(run->memory);
-	rel = jobq_try_open_jobs();
-	if (rel != NULL &&
-		jobq_job_fetch(rel, &ctid, key, GetActiveSnapshot(), job))
-	{
-		jobq_log_keep(jobq_current, job);
-		if (cancelled)
-		{
-			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));
-			if (jobq_job_delete(rel, job))
-				jobq_archive(job, CAUSE_STOPPED, started_at, false, (Datum) 0,
-							 NULL);
-		}
-		else
-		{
-			if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
-				slot->run.deadline != DT_NOEND && jobq_now() >= slot->run.deadline)
-			{
-				JobqHandler buffer;
-				const JobqHandler *handler = jobq_handler(jobq_job_kind(job),
-														  &buffer);
-
-				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
-				error.raised = NULL;
-				error.message = psprintf("the job ran longer than its timeout of %d ms",
-										 jobq_job_timeout(handler, job));
-				if (handler != NULL && handler->fail_on_timeout)
-					failure.final = true;
-			}
-			jobq_job_count_exception(job);
-			failure.charge = !job_leased(job);
-			if (jobq_job_attempt_failed(rel, job, &failure))
-				run->next = JOBQ_RUN_LIVE;
-		}
-	}
-	if (rel != NULL)
-		table_close(rel, NoLock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(run->memory);
-}
-
-/*
- * Reset the settings that a procedure has set for the session and committed.  Called outside
- * of transactions.
- */
-static void
-clean_settings(void)
-{
-	MemoryContext old = CurrentMemoryContext;
-
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	SetPGVariable("session_authorization", NIL, false);
-	ResetAllOptions();
-	process_pin_settings(true);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(old);
-}
-
-/*
- * Remove everything that the last job has left in the session.  Called outside of
- * transactions.
- *
- * The end of the job's nest level, or the abort, resets most settings; a procedure may have
- * committed some.  The plans of handlers are kept on purpose.
- */
-static void
-clean_session(bool after_procedure)
-{
-	Oid			temp_namespace;
-	Oid			temp_toast_namespace;
-
-	PortalHashTableDeleteAll();
-	DropAllPreparedStatements();
-	LockReleaseAll(USER_LOCKMETHOD, true);
-	ResetSequenceCaches();
-
-	GetTempNamespaceState(&temp_namespace, &temp_toast_namespace);
-	if (after_procedure)
-		clean_settings();
-	if (OidIsValid(temp_namespace))
-	{
-		MemoryContext old = CurrentMemoryContext;
-
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		ResetTempTableNamespace();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(old);
-	}
 }
