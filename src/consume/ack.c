@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * ack.c
- *	  ack(), nack(), reject(), release(), extend(): operations of a consumer on its leased
- *	  jobs.
+ *	  ack(), nack(), reject(), release(): a consumer ends its leased jobs.
  *
  * The token fences the job: a consumer whose lease has ended gets an error and changes
  * nothing.  The consequences of a failed attempt are the same as for workers (finish.c).
@@ -47,8 +46,6 @@ PG_FUNCTION_INFO_V1(jobq_ack_many);
 PG_FUNCTION_INFO_V1(jobq_nack);
 PG_FUNCTION_INFO_V1(jobq_reject);
 PG_FUNCTION_INFO_V1(jobq_release);
-PG_FUNCTION_INFO_V1(jobq_extend);
-PG_FUNCTION_INFO_V1(jobq_extend_many);
 
 /* Number of jobs that ack_many() archives at a time. */
 #define ACK_CHUNK	100
@@ -61,16 +58,6 @@ static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
 static void take_rows(JobqDatabase *db, Relation rel, const Held *held, bool noted,
 					  JobqJob *jobs, TimestampTz *since);
-
-static Interval *
-interval_arg(FunctionCallInfo fcinfo, const char *name)
-{
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-	return PG_GETARG_INTERVAL_P(2);
-}
 
 /*
  * Raise the error for a caller without a valid lease of the job.
@@ -502,132 +489,7 @@ jobq_release(PG_FUNCTION_ARGS)
 
 	jobq_get_held(fcinfo, &held, "jobq.release()");
 	release(held.ids[0], held.tokens[0],
-			jobq_interval_ms(interval_arg(fcinfo, "delay"), "delay", 0, JOBQ_MAX_DELAY_MS),
+			jobq_interval_ms(jobq_interval_arg(fcinfo, "delay"), "delay", 0, JOBQ_MAX_DELAY_MS),
 			anew ? &payload : NULL);
-	PG_RETURN_VOID();
-}
-
-/*
- * Set new expiry times, counted from now, for the leases of *held.  Durable leases get an
- * additional row of jobq_internal.lease.  The row of the reservation stays unchanged, because
- * it may name other jobs, too.  ERROR if a lease is lost.
- */
-static void
-extend(const Held *held, Interval *interval, const char *function)
-{
-	JobqDatabase *db = jobq_served_database(function);
-	TimestampTz until = jobq_now() +
-		jobq_interval_ms(interval, "lease", MIN_LEASE_MS, MAX_LEASE_MS) * 1000;
-	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	int			done = 0;
-
-	jobq_lease_room(2 * held->n);
-	while (done < held->n)
-	{
-		int64		token = held->tokens[done];
-		int64	   *ids = palloc(sizeof(int64) * (held->n - done));
-		TransactionId *versions = palloc(sizeof(TransactionId) *
-										 (held->n - done));
-		int			ndurable = 0;
-		uint32		bundle = JOBQ_NONE;
-		JobqLeaseRecord record = {
-			.token = token,.until = until,.jobs = ids,.versions = versions
-		};
-		int			first = done;
-
-		/* one row for each run of consecutive jobs with the same token */
-		while (done < held->n && held->tokens[done] == token)
-		{
-			JobqLease	lease = jobq_check_lease(db, held->ids[done], token, NULL);
-			JobqQueue	buffer;
-			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id,
-													  &buffer);
-			JobqKey		key = {lease.run_at, lease.id};
-			JobqJob		job;
-
-			done++;
-			if (queue == NULL || queue->lease != LEASE_DURABLE)
-				continue;
-			if (!jobq_job_fetch(rel, &lease.ctid, key, snapshot, &job))
-				jobq_lease_lost(lease.id);
-			versions[ndurable] = job.version;
-			ids[ndurable++] = lease.id;
-		}
-		if (ndurable > 0)
-		{
-			JobqLease  *held_by;
-			JobqLeaseBundle *from;
-			Oid			role;
-
-			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			record.id = jobq_lease_token(db);
-			held_by = jobq_lease_find(db, ids[0]);
-			from = held_by == NULL ? NULL
-				: &db->leases->bundles[held_by->bundle];
-			role = from == NULL ? GetUserId() : from->role;
-
-			/*
-			 * A role at its limit must still be able to extend.  The first
-			 * bundle of a transaction may therefore exceed the limit: another
-			 * bundle is returned at the end of the transaction.
-			 */
-			if (jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES) ||
-				!jobq_bundle_noted())
-				bundle = jobq_lease_bundle(db, role);
-			if (bundle != JOBQ_NONE)
-			{
-				jobq_at_commit_bundle(db, bundle);
-				if (from != NULL)
-				{
-					JobqLeaseBundle *to = &db->leases->bundles[bundle];
-
-					to->pid = from->pid;
-					to->since = from->since;
-					to->held = from->held;
-					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
-					to->client = from->client;
-				}
-			}
-			LWLockRelease(db->lock);
-			if (bundle == JOBQ_NONE)
-				jobq_no_lease(db, role);
-			record.n = ndurable;
-			jobq_lease_row(db, bundle, &record);
-		}
-		for (int i = first; i < done; i++)
-			jobq_at_commit_lease(LEASE_EXTEND, held->ids[i], token, bundle,
-								 until);
-	}
-	UnregisterSnapshot(snapshot);
-	table_close(rel, NoLock);
-}
-
-/*
- * extend(id, token, lease): let the lease expire this interval from now.  ERROR if the lease
- * is lost, or if the interval is outside MIN_LEASE_MS to MAX_LEASE_MS.
- */
-Datum
-jobq_extend(PG_FUNCTION_ARGS)
-{
-	static const char function[] = "jobq.extend()";
-	Held		held;
-
-	jobq_get_held(fcinfo, &held, function);
-	extend(&held, interval_arg(fcinfo, "lease"), function);
-	PG_RETURN_VOID();
-}
-
-/*
- * extend_many(ids, tokens, lease): like extend(), for several jobs, all or none.
- */
-Datum
-jobq_extend_many(PG_FUNCTION_ARGS)
-{
-	static const char function[] = "jobq.extend_many()";
-	Held		held;
-
-	jobq_get_held_many(fcinfo, &held, function);
-	extend(&held, interval_arg(fcinfo, "lease"), function);
 	PG_RETURN_VOID();
 }

@@ -96,6 +96,7 @@ extern void jobq_get_result(FunctionCallInfo fcinfo, int arg,
 extern void jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
 							 JobqResults *results);
 extern void jobq_sort_held(Held *held, JobqResults *results);
+extern Interval *jobq_interval_arg(FunctionCallInfo fcinfo, const char *name);
 
 /* src/consume/ack.c */
 extern void jobq_lease_lost(int64 id);

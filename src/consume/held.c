@@ -198,3 +198,16 @@ jobq_sort_held(Held *held, JobqResults *results)
 	}
 	pfree(jobs);
 }
+
+/*
+ * Return the third argument, an interval.  ERROR if the argument is null; name: for the message.
+ */
+Interval *
+jobq_interval_arg(FunctionCallInfo fcinfo, const char *name)
+{
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	return PG_GETARG_INTERVAL_P(2);
+}
