@@ -127,6 +127,8 @@ extern void jobq_reservation_begin(Reservation *reservation,
 								   int consumer);
 extern void jobq_lease_popped(Reservation *reservation, const JobqPush *job,
 							  TimestampTz now);
+
+/* src/consume/lease_jobs.c */
 extern int	jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
