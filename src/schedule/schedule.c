@@ -34,7 +34,6 @@
 PG_FUNCTION_INFO_V1(jobq_schedule);
 PG_FUNCTION_INFO_V1(jobq_unschedule);
 PG_FUNCTION_INFO_V1(jobq_run_schedule);
-PG_FUNCTION_INFO_V1(jobq_cron_next_sql);
 PG_FUNCTION_INFO_V1(jobq_schedule_changed);
 
 /* The arguments of schedule(). */
@@ -59,7 +58,6 @@ enum
 #define NMORE		6
 
 #define MAX_NAME	127
-#define MAX_TICKS	100000
 
 typedef struct Found
 {
@@ -574,55 +572,6 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_DATUM(values[2]);
-}
-
-/*
- * SQL function next_ticks(cron, timezone, after, n).  Returns the next n ticks.  The anchor
- * of intervals, and of recurrence rules without DTSTART, is "after".
- */
-Datum
-jobq_cron_next_sql(PG_FUNCTION_ARGS)
-{
-	static const char *const names[] = {"cron", "timezone", "after", "n"};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	JobqCron	cron;
-	pg_tz	   *zone;
-	TimestampTz after = PG_ARGISNULL(2) ? jobq_now() : PG_GETARG_TIMESTAMPTZ(2);
-	TimestampTz anchor = after;
-	int			n;
-
-	for (int i = 0; i < 4; i++)
-		if (PG_ARGISNULL(i) && i != 2)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", names[i])));
-	n = PG_GETARG_INT32(3);
-	if (n < 1 || n > MAX_TICKS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("n %d is out of range", n),
-				 errhint("It must be between 1 and %d.", MAX_TICKS)));
-	if (TIMESTAMP_NOT_FINITE(after))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("after must be finite")));
-	jobq_cron_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)), &cron);
-	zone = jobq_cron_zone(text_to_cstring(PG_GETARG_TEXT_PP(1)));
-
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	for (int i = 0; i < n; i++)
-	{
-		Datum		tick;
-		bool		isnull = false;
-
-		CHECK_FOR_INTERRUPTS();
-		after = jobq_cron_next(&cron, zone, anchor, after);
-		if (after == DT_NOEND)
-			break;
-		tick = TimestampTzGetDatum(after);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &tick, &isnull);
-	}
-	return (Datum) 0;
 }
 
 /*
