@@ -309,6 +309,12 @@ extern void jobq_stats_forget_database(Oid dboid, Oid but_jobs);
 extern void jobq_stats_put(const JobqStatName *name, JobqCounts *counts,
 						   TimestampTz now);
 
+/* src/stats/lookup.c */
+extern JobqStatBase *jobq_stats_my_base(Oid jobs);
+extern uint32 jobq_stats_look_up(const JobqStatBase *base, const JobqStatKey *key,
+								 uint32 *generation);
+extern uint32 jobq_stats_place(Oid jobs, const JobqStatKey *key, JobqStatAt *at);
+
 /* src/stats/file.c */
 extern void jobq_stats_save(void);
 extern void jobq_stats_load(void);
@@ -329,7 +335,6 @@ extern JobqStatNote *jobq_stats_note_at(const JobqStatAt *at);
 extern void jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran);
 extern void jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at,
 								   int64 away, int32 n);
-extern uint32 jobq_stats_place(Oid jobs, const JobqStatKey *key, JobqStatAt *at);
 
 /* src/stats/bill.c */
 typedef struct JobqBillRun
