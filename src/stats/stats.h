@@ -291,6 +291,12 @@ typedef struct JobqStatKey
 	int			tenant_length;	/* 0: no tenant */
 } JobqStatKey;
 
+/*
+ * Number of slots that a search examines under the lock, for which each backend with a new
+ * name waits.
+ */
+#define JOBQ_STATS_LOOK	1024
+
 extern const JobqArea jobq_stats_area;
 extern JobqStats *jobq_stats;
 extern JobqStatBase *jobq_stats_base(Oid dboid, Oid jobs, bool make,
@@ -300,14 +306,18 @@ extern uint32 jobq_stats_find(const JobqStatBase *base, const JobqStatKey *key,
 							  uint64 hash, TimestampTz now, uint32 *generation,
 							  bool *is_other);
 extern uint32 jobq_stats_of_base(const JobqStatBase *base);
+extern uint32 jobq_stats_places(void);
+extern uint32 jobq_stats_find_other(const JobqStatBase *base, int32 queue_id);
+extern void jobq_stats_give_up(uint32 place, bool keep, TimestampTz now);
 extern bool jobq_stats_read(uint32 place, JobqStatName *name,
 							JobqCounts *counts);
+extern void jobq_stats_put(const JobqStatName *name, JobqCounts *counts,
+						   TimestampTz now);
+
+/* src/stats/forget.c */
 extern void jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now);
 extern void jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id);
 extern void jobq_stats_forget_database(Oid dboid, Oid but_jobs);
-
-extern void jobq_stats_put(const JobqStatName *name, JobqCounts *counts,
-						   TimestampTz now);
 
 /* src/stats/lookup.c */
 extern JobqStatBase *jobq_stats_my_base(Oid jobs);

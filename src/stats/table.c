@@ -7,10 +7,10 @@
  * share a bucket.
  *
  * The slots of a role are limited by shares.h.  A role above the share, or without a free
- * slot, evicts a name of its own that has no jobs.  The search examines the next LOOK slots,
- * or more if none of these is suitable, and evicts the name with the oldest activity.  Only a
- * role with few slots evicts names of other roles.  No name is evicted while the gauges are
- * unknown or being counted.
+ * slot, evicts a name of its own that has no jobs.  The search examines the next
+ * JOBQ_STATS_LOOK slots, or more without a suitable name there, and evicts the name with the
+ * oldest activity.  Only a role with few slots evicts names of other roles.  No name is
+ * evicted while the gauges are unknown or being counted.
  *
  * The slot "(other)" of a queue counts towards the share of the role for which it was created.
  * The slot may be created beyond the share, as long as a few slots remain.  The slot is
@@ -36,12 +36,6 @@ JOBQ_CHAIN(stat, JobqStat, next);
 /* If no name can be evicted, the next search begins after this time, in microseconds. */
 #define FULL		(10 * USECS_PER_SEC)
 
-/*
- * Number of slots that a search examines under the lock, for which each backend with a new
- * name waits.
- */
-#define LOOK		1024
-
 /* A role with less than this part of the slots may evict names of other roles. */
 #define FEW			16
 
@@ -54,15 +48,17 @@ static Size stats_size(void);
 static void stats_init(void *owner, char *memory);
 static uint32 take(const JobqStatBase *base, Oid role, bool other,
 				   TimestampTz now);
-static void give_up(uint32 place, bool keep, TimestampTz now);
 static bool has_counts(const JobqCounts *counts);
 
 const JobqArea jobq_stats_area = {
 	JOBQ_AREA_OF_CLUSTER, stats_size, stats_init
 };
 
-static uint32
-places(void)
+/*
+ * Return the number of slots: for names, and for databases.
+ */
+uint32
+jobq_stats_places(void)
 {
 	return (uint32) (jobq_max_stats + jobq_max_databases);
 }
@@ -75,7 +71,7 @@ stats_size(void)
 	size = add_size(size, MAXALIGN(mul_size(jobq_max_databases,
 											sizeof(JobqStatBase))));
 	size = add_size(size, MAXALIGN(mul_size(jobq_max_stats, sizeof(uint32))));
-	return add_size(size, mul_size(places(), sizeof(JobqStat)));
+	return add_size(size, mul_size(jobq_stats_places(), sizeof(JobqStat)));
 }
 
 static void
@@ -94,7 +90,7 @@ stats_init(void *owner, char *memory)
 	jobq_stats->bucket = (uint32 *) memory;
 	memory += MAXALIGN(jobq_max_stats * sizeof(uint32));
 	jobq_stats->stats = (JobqStat *) memory;
-	for (uint32 i = 0; i < places(); i++)
+	for (uint32 i = 0; i < jobq_stats_places(); i++)
 	{
 		SpinLockInit(&jobq_stats->stats[i].mutex);
 		if (i < jobq_stats->nstats)
@@ -312,7 +308,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 			JobqStat   *stat = &jobq_stats->stats[place];
 
 			/* "(other)" is evicted only if no name can be */
-			if (n > 0 && n % LOOK == 0 && oldest != JOBQ_NONE &&
+			if (n > 0 && n % JOBQ_STATS_LOOK == 0 && oldest != JOBQ_NONE &&
 				!jobq_stats->stats[oldest].name.other)
 				break;
 			jobq_stats->hand = (place + 1) % jobq_stats->nstats;
@@ -326,7 +322,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 			jobq_stats->full_until = now + FULL;
 			return JOBQ_NONE;
 		}
-		give_up(oldest, true, now);
+		jobq_stats_give_up(oldest, true, now);
 	}
 	return stat_chain_pop(&jobq_stats->free, jobq_stats->stats);
 }
@@ -334,8 +330,8 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 /*
  * Return the slot "(other)" of the queue, or JOBQ_NONE.
  */
-static uint32
-find_other(const JobqStatBase *base, int32 queue_id)
+uint32
+jobq_stats_find_other(const JobqStatBase *base, int32 queue_id)
 {
 	JobqStatKey key = {.queue_id = queue_id,.kind_length = -1};
 
@@ -408,8 +404,8 @@ has_counts(const JobqCounts *counts)
  * Free a slot.  keep: add the counts to "(other)" of the queue.  The counts of "(other)" are
  * added to the slot of the database.
  */
-static void
-give_up(uint32 place, bool keep, TimestampTz now)
+void
+jobq_stats_give_up(uint32 place, bool keep, TimestampTz now)
 {
 	static JobqCounts counts;
 	JobqStat   *stat = &jobq_stats->stats[place];
@@ -464,7 +460,7 @@ jobq_stats_find(const JobqStatBase *base, const JobqStatKey *key, uint64 hash,
 	if (place == JOBQ_NONE && base->dboid == MyDatabaseId &&
 		is_full(base, key->role, false, now))
 	{
-		place = find_other(base, key->queue_id);
+		place = jobq_stats_find_other(base, key->queue_id);
 		if (place == JOBQ_NONE && is_full(base, key->role, true, now))
 			place = jobq_stats_of_base(base);
 		*is_other = place != JOBQ_NONE;
@@ -551,123 +547,4 @@ jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 			place = other_place(base, name->queue_id, name->role, false, now);
 	}
 	merge(&jobq_stats->stats[place].counts, counts, now);
-}
-
-/*
- * Reset the counters of the queue, or of all queues if queue_id is 0.  Gauges stay.  Acquires
- * the mutex of each slot.
- */
-void
-jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
-{
-	for (uint32 place = 0; place < places(); place++)
-	{
-		JobqStat   *stat = &jobq_stats->stats[place];
-		JobqStatName *name = &stat->name;
-
-		SpinLockAcquire(&stat->mutex);
-		if (stat->in_use && name->dboid == dboid && name->jobs == jobs &&
-			(queue_id == 0 || name->queue_id == queue_id))
-		{
-			memset(stat->counts.counters, 0, sizeof(stat->counts.counters));
-			memset(&stat->counts.costs, 0, sizeof(JobqBill));
-			memset(&stat->counts.waited, 0, sizeof(JobqTimes));
-			memset(&stat->counts.ran, 0, sizeof(JobqTimes));
-			memset(&stat->counts.history, 0, sizeof(JobqHistory));
-			stat->counts.since = now;
-		}
-		SpinLockRelease(&stat->mutex);
-	}
-	(void) pg_atomic_fetch_add_u64(&jobq_stats->changes, 1);
-}
-
-/*
- * Free the slot of a name of a dropped queue, and add its gauges.  The caller must hold the
- * lock exclusively.
- */
-static void
-forget_place(uint32 place, int64 *gauges)
-{
-	JobqStat   *stat = &jobq_stats->stats[place];
-
-	SpinLockAcquire(&stat->mutex);
-	for (int i = 0; i < JOBQ_NGAUGES; i++)
-		gauges[i] += stat->counts.gauges[i];
-	SpinLockRelease(&stat->mutex);
-	give_up(place, false, 0);
-}
-
-/*
- * The queue was dropped: free the slots of the queue's names.  If jobs are being counted,
- * the result includes jobs of the queue, which another name must not get.  If the gauges of
- * a queue without jobs do not add up to 0, the other half is in the slot of the database.
- * In both cases the jobs are counted anew.  Acquires JobqStats.lock exclusively, for LOOK
- * slots at a time.  A name evicted meanwhile was added to "(other)" of the queue, which
- * comes last.
- */
-void
-jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
-{
-	int64		gauges[JOBQ_NGAUGES] = {0};
-	JobqStatBase *base;
-	uint32		other;
-
-	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
-	for (uint32 place = 0; place < jobq_stats->nstats; place++)
-	{
-		const JobqStat *stat = &jobq_stats->stats[place];
-
-		if (place > 0 && place % LOOK == 0)
-		{
-			LWLockRelease(jobq_stats->lock);
-			LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
-		}
-		if (stat->in_use && stat->name.dboid == dboid && stat->name.jobs == jobs &&
-			stat->name.queue_id == queue_id && !stat->name.other)
-			forget_place(place, gauges);
-	}
-	base = jobq_stats_base(dboid, jobs, false, 0);
-	other = base == NULL ? JOBQ_NONE : find_other(base, queue_id);
-	if (other != JOBQ_NONE)
-		forget_place(other, gauges);
-	for (int i = 0; i < JOBQ_NGAUGES && base != NULL; i++)
-		if (gauges[i] != 0 || base->count != 0)
-			base->recount = true;
-	jobq_stats->full_until = 0;
-	(void) pg_atomic_fetch_add_u64(&jobq_stats->changes, 1);
-	LWLockRelease(jobq_stats->lock);
-}
-
-/*
- * The database is gone, or has another extension: free all slots of the database, except those
- * of the table but_jobs, which may be InvalidOid.  Acquires JobqStats.lock exclusively.
- */
-void
-jobq_stats_forget_database(Oid dboid, Oid but_jobs)
-{
-	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
-	for (uint32 place = 0; place < places(); place++)
-	{
-		JobqStat   *stat = &jobq_stats->stats[place];
-
-		if (!stat->in_use || stat->name.dboid != dboid ||
-			stat->name.jobs == but_jobs)
-			continue;
-		if (place < jobq_stats->nstats)
-			give_up(place, false, 0);
-		else
-		{
-			SpinLockAcquire(&stat->mutex);
-			stat->generation++;
-			stat->in_use = false;
-			SpinLockRelease(&stat->mutex);
-		}
-	}
-	for (int i = 0; i < jobq_max_databases; i++)
-		if (jobq_stats->bases[i].dboid == dboid &&
-			jobq_stats->bases[i].jobs != but_jobs)
-			jobq_stats->bases[i].dboid = InvalidOid;
-	jobq_stats->full_until = 0;
-	(void) pg_atomic_fetch_add_u64(&jobq_stats->changes, 1);
-	LWLockRelease(jobq_stats->lock);
 }
