@@ -6,7 +6,7 @@ TRUNCATE test.trace;
 CREATE FUNCTION test.flow_end(id bigint) RETURNS TABLE (name text, state text, needs text[], payload jsonb, result jsonb) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM jobq.wait_batch(id, '5 min');
-	RETURN QUERY SELECT s.name, s.state, s.needs, j.payload, j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = flow_end.id ORDER BY s.job_id;
+	RETURN QUERY SELECT s.name, s.state, s.needs, j.payload, j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = flow_end.id AND s.element IS NULL ORDER BY s.job_id;
 END $$;
 -- Acknowledge the job of a step as soon as a consumer can reserve the job.
 CREATE FUNCTION test.finish(flow bigint, step text, result jsonb DEFAULT NULL) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -14,7 +14,7 @@ DECLARE
 	job record;
 BEGIN
 	FOR i IN 1..30000 LOOP
-		SELECT r.* INTO job FROM jobq.steps s CROSS JOIN LATERAL jobq.reserve_job(s.job_id) r WHERE s.batch_id = flow AND s.name = step;
+		SELECT r.* INTO job FROM jobq.steps s CROSS JOIN LATERAL jobq.reserve_job(s.job_id) r WHERE s.batch_id = flow AND s.name = step AND s.element IS NULL;
 		EXIT WHEN FOUND;
 		PERFORM pg_sleep(0.01);
 	END LOOP;
@@ -22,7 +22,7 @@ BEGIN
 	RETURN job.payload;
 END $$;
 CREATE FUNCTION test.in_state(flow bigint, step text, wanted text) RETURNS boolean LANGUAGE sql AS $$
-	SELECT test.until(format('(SELECT state = %L FROM jobq.steps WHERE name = %L AND batch_id = %s)', wanted, step, flow))
+	SELECT test.until(format('(SELECT state = %L FROM jobq.steps WHERE name = %L AND element IS NULL AND batch_id = %s)', wanted, step, flow))
 $$;
 
 -- from a session: after completed and pending steps, and after each other; with the result of a much earlier step
@@ -44,8 +44,8 @@ SELECT cardinality(jobq.add_steps(:id, '[
 SELECT test.finish(:id, 'last', '{"l": 1}') AS payload;
 SELECT test.in_state(:id, 'may', 'dead'), test.in_state(:id, 'each', 'completed'), test.in_state(:id, 'alone', 'completed');
 SELECT cardinality(jobq.add_steps(:id, '[{"name": "more", "kind": "echo", "needs": ["last", "d"], "payload": {"l": {"$result": "last", "path": ["l"]}}}]')) AS n;
-SELECT name, state, needs, elements, elements_completed FROM jobq.steps WHERE batch_id = :id ORDER BY job_id;
-SELECT name, element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
+SELECT name, state, needs, elements, elements_completed FROM jobq.steps WHERE batch_id = :id AND element IS NULL ORDER BY job_id;
+SELECT name, element, state FROM jobq.steps WHERE element IS NOT NULL AND batch_id = :id ORDER BY element;
 SELECT state, total, blocked, running, completed, dead, cancelled FROM jobq.batches WHERE id = :id;
 SELECT test.finish(:id, 'gate', '"opened"') AS payload;
 SELECT * FROM test.flow_end(:id);

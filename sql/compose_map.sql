@@ -29,7 +29,7 @@ END
 $$;
 CREATE VIEW test.maps AS
 	SELECT s.batch_id, s.name, s.state, s.elements AS n, s.elements_completed AS done, s.elements_dead AS dead, j.result, j.error
-	FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id ORDER BY s.job_id;
+	FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id WHERE s.element IS NULL ORDER BY s.job_id;
 
 -- elements, and later steps; results in the order of the array, whichever job ends first
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 5}},
@@ -37,15 +37,15 @@ SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "pay
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
 SELECT test.over(:id);
 SELECT name, state, n, done, dead, result FROM test.maps WHERE batch_id = :id;
-SELECT e.name, e.element, e.state, j.result FROM jobq.step_elements e JOIN jobq.jobs j ON j.id = e.job_id WHERE e.batch_id = :id ORDER BY e.element;
-SELECT name, needs, definition FROM jobq.steps WHERE batch_id = :id AND name = 'each';
+SELECT e.name, e.element, e.state, j.result FROM jobq.steps e JOIN jobq.jobs j ON j.id = e.job_id WHERE e.element IS NOT NULL AND e.batch_id = :id ORDER BY e.element;
+SELECT name, needs, definition FROM jobq.steps WHERE batch_id = :id AND name = 'each' AND element IS NULL;
 
 -- element, index, and results of other steps in a payload; elements have all options of the step
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "odd"}, {"name": "more", "kind": "echo", "payload": {"x": 7}},
 	{"name": "each", "kind": "echo", "needs": ["list", "more"], "map": {"$result": "list"}, "priority": -3, "headers": {"h": 1}, "max_attempts": 2,
 		"payload": {"of": {"$element": "value"}, "id": [{"$element": "value", "path": ["id"]}, {"$element": "value", "path": [1, "id"]}], "at": {"$element": "index"}, "more": {"$result": "more", "path": ["x"]}, "element": "$element"}}]}') AS id \gset
 SELECT test.over(:id);
-SELECT e.element, j.payload, j.priority, j.headers, j.max_attempts FROM jobq.step_elements e JOIN jobq.jobs j ON j.id = e.job_id WHERE e.batch_id = :id ORDER BY e.element;
+SELECT e.element, j.payload, j.priority, j.headers, j.max_attempts FROM jobq.steps e JOIN jobq.jobs j ON j.id = e.job_id WHERE e.element IS NOT NULL AND e.batch_id = :id ORDER BY e.element;
 
 -- an empty array; a single element; nested arrays in a chain
 SELECT test.chain('[{"kind": "echo", "payload": []}, {"kind": "each", "map": {"$result": "1"}}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
@@ -92,9 +92,9 @@ SELECT jobq.create_workflow('{"allow_failures": true, "steps": [{"name": "list",
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}, {"name": "other", "kind": "echo", "needs": ["list"]}]}') AS id \gset
 SELECT test.over(:id);
 SELECT name, state, n, done, dead, error FROM test.maps WHERE batch_id = :id;
-SELECT element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
+SELECT element, state FROM jobq.steps WHERE element IS NOT NULL AND batch_id = :id ORDER BY element;
 TRUNCATE test.bad;
-SELECT jobq.retry(job_id) FROM jobq.step_elements WHERE batch_id = :id AND state = 'dead';
+SELECT jobq.retry(job_id) FROM jobq.steps WHERE element IS NOT NULL AND batch_id = :id AND state = 'dead';
 SELECT test.over(:id);
 SELECT name, state, done, dead, result FROM test.maps WHERE batch_id = :id;
 
@@ -102,9 +102,9 @@ SELECT name, state, done, dead, result FROM test.maps WHERE batch_id = :id;
 SELECT jobq.create_queue('mapped', mode => 'consumer');
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"n": {"$element": "value"}}},
 	{"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
-SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND element IS NULL AND batch_id = %s)', :id));
 SELECT name, state, n, done, dead FROM test.maps WHERE batch_id = :id;
-SELECT job_id AS each FROM jobq.steps WHERE name = 'each' AND batch_id = :id \gset
+SELECT job_id AS each FROM jobq.steps WHERE name = 'each' AND element IS NULL AND batch_id = :id \gset
 SELECT state FROM jobq.status(:each);
 -- results arrive in any order; a missing result is null
 SELECT id AS id1, token AS token1, payload FROM jobq.reserve('{mapped}', wait => '5 min') \gset
@@ -114,7 +114,7 @@ SELECT jobq.ack(:id2, :token2), jobq.ack(:id1, :token1, '"first"');
 SELECT test.over(:id);
 SELECT name, state, n, done, dead, result FROM test.maps WHERE batch_id = :id;
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 3}}, {"name": "each", "kind": "x", "queue": "mapped", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}}]}') AS id \gset
-SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT elements = 3 FROM jobq.steps WHERE name = ''each'' AND element IS NULL AND batch_id = %s)', :id));
 SELECT jobq.cancel_batch(:id);
 SELECT test.over(:id);
 SELECT name, state, n, error FROM test.maps WHERE batch_id = :id;
@@ -123,7 +123,7 @@ SELECT name, state, n, error FROM test.maps WHERE batch_id = :id;
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "numbers", "payload": {"n": 1200}}, {"name": "hold", "kind": "x", "queue": "mapped"},
 	{"name": "each", "kind": "each", "needs": ["list"], "map": {"$result": "list", "path": ["list"]}, "payload": {"$element": "index"}},
 	{"name": "all", "kind": "echo", "needs": ["each", "hold"], "payload": {"$result": "each"}}]}') AS id \gset
-SELECT test.until(format('(SELECT elements_completed = 1200 AND state = ''completed'' FROM jobq.steps WHERE name = ''each'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT elements_completed = 1200 AND state = ''completed'' FROM jobq.steps WHERE name = ''each'' AND element IS NULL AND batch_id = %s)', :id));
 SELECT jobq.prune('0', NULL) > 1200 AS pruned;
 SELECT jobq.ack(id, token) FROM jobq.reserve('{mapped}', wait => '5 min');
 SELECT test.over(:id);

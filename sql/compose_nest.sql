@@ -10,12 +10,12 @@ $$;
 -- the steps of a workflow and of its inner workflows, in order of definition
 CREATE FUNCTION test.nest_tree(id bigint) RETURNS TABLE (step text, state text, result jsonb, error text) LANGUAGE sql AS $$
 	WITH RECURSIVE tree AS (
-		SELECT s.*, s.name AS path, ARRAY[s.job_id] AS place FROM jobq.steps s WHERE s.batch_id = nest_tree.id
+		SELECT s.*, s.name AS path, ARRAY[s.job_id] AS place FROM jobq.steps s WHERE s.batch_id = nest_tree.id AND s.element IS NULL
 		UNION ALL
-		SELECT s.*, t.path || '/' || s.name, t.place || s.job_id FROM tree t JOIN jobq.steps s ON s.batch_id = t.workflow_id)
+		SELECT s.*, t.path || '/' || s.name, t.place || s.job_id FROM tree t JOIN jobq.steps s ON s.batch_id = t.workflow_id AND s.element IS NULL)
 	SELECT t.path, t.state, j.result, regexp_replace(j.error, 'workflow \d+', 'workflow N', 'g') FROM tree t LEFT JOIN jobq.jobs j ON j.id = t.job_id ORDER BY t.place
 $$;
-CREATE FUNCTION test.inner(id bigint, step text) RETURNS bigint LANGUAGE sql AS $$ SELECT workflow_id FROM jobq.steps s WHERE s.batch_id = "inner".id AND s.name = step $$;
+CREATE FUNCTION test.inner(id bigint, step text) RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT workflow_id FROM jobq.steps s WHERE s.batch_id = "inner".id AND s.name = step $$;
 CREATE TABLE test.halt (name text);
 GRANT SELECT ON test.halt TO PUBLIC;
 CREATE FUNCTION test.may_halt(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$

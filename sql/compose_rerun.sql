@@ -8,7 +8,7 @@ BEGIN
 END
 $$;
 CREATE VIEW test.again AS
-	SELECT s.batch_id, s.name, s.state, j.result, j.error FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id ORDER BY s.job_id;
+	SELECT s.batch_id, s.name, s.state, j.result, j.error FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id WHERE s.element IS NULL ORDER BY s.job_id;
 -- a step that records each run, and adds a run number to the payload
 CREATE SEQUENCE test.run;
 CREATE TABLE test.runs (n bigint, name text, payload jsonb);
@@ -196,29 +196,29 @@ SELECT jobq.rerun_steps(:id, 'sum');
 SELECT test.finished(:id);
 SELECT jobq.rerun_steps(:id, 'each');
 SELECT test.finished(:id);
-SELECT name, state, elements, elements_completed FROM jobq.steps WHERE batch_id = :id ORDER BY job_id;
+SELECT name, state, elements, elements_completed FROM jobq.steps WHERE batch_id = :id AND element IS NULL ORDER BY job_id;
 SELECT jobq.prune('0', '0') > 4 AS pruned;
 SELECT jobq.rerun_steps(:id, 'list');
 SELECT test.finished(:id);
-SELECT s.name, s.state, s.elements, s.elements_completed, j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id ORDER BY s.job_id;
-SELECT count(*), min(element), max(element) FROM jobq.step_elements WHERE batch_id = :id;
+SELECT s.name, s.state, s.elements, s.elements_completed, j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.element IS NULL ORDER BY s.job_id;
+SELECT count(*), min(element), max(element) FROM jobq.steps WHERE element IS NOT NULL AND batch_id = :id;
 UPDATE test.amount SET n = 0;
 SELECT jobq.rerun_steps(:id, 'list');
 SELECT test.finished(:id);
-SELECT count(*) FROM jobq.step_elements WHERE batch_id = :id;
+SELECT count(*) FROM jobq.steps WHERE element IS NOT NULL AND batch_id = :id;
 -- cancelled or dead elements run again; completed elements stay
 SELECT jobq.create_workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [10, 20, 30, 40]}, {"name": "each", "kind": "x", "queue": "rerun", "needs": ["list"], "map": {"$result": "list"}, "payload": {"of": {"$element": "value"}, "at": {"$element": "index"}}}, {"name": "all", "kind": "echo", "needs": ["each"], "payload": {"$result": "each"}}]}') AS id \gset
-SELECT test.until(format('(SELECT count(*) = 4 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT count(*) = 4 FROM jobq.steps WHERE element IS NOT NULL AND state = ''ready'' AND batch_id = %s)', :id));
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT test.finished(:id);
-SELECT element, state FROM jobq.step_elements WHERE batch_id = :id ORDER BY element;
+SELECT element, state FROM jobq.steps WHERE element IS NOT NULL AND batch_id = :id ORDER BY element;
 SELECT jobq.rerun_steps(:id);
-SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE element IS NOT NULL AND state = ''ready'' AND batch_id = %s)', :id));
 SELECT jobq.cancel_batch(:id);
 SELECT test.finished(:id);
 SELECT jobq.rerun_steps(:id);
-SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.step_elements WHERE state = ''ready'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE element IS NOT NULL AND state = ''ready'' AND batch_id = %s)', :id));
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.rerun_steps(%s, %L)', :id, 'list')) e;
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');
 SELECT payload, jobq.ack(id, token, payload -> 'of') FROM jobq.reserve('{rerun}', wait => '5 min');

@@ -99,7 +99,7 @@ SELECT jobq.delete(:own), jobq.cancel(:id);
 -- a step with pending needs: the new payload can refer to the results of these needs
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual", "payload": [1, 2]}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "each", "kind": "echo", "needs": ["a"], "map": {"$result": "a"}}]}') AS flow \gset
 SELECT job_id AS b FROM jobq.steps WHERE batch_id = :flow AND name = 'b' \gset
-SELECT job_id AS each FROM jobq.steps WHERE batch_id = :flow AND name = 'each' \gset
+SELECT job_id AS each FROM jobq.steps WHERE batch_id = :flow AND name = 'each' AND element IS NULL \gset
 SELECT job_id AS a FROM jobq.steps WHERE batch_id = :flow AND name = 'a' \gset
 SELECT e.* FROM (VALUES (:b, '{"$result": 5}'), (:b, '{"$result": "a", "x": 1}'), (:each, '{"$result": "a", "path": 1}'), (:each, '{"$element": 5}')) v (id, payload), test.error(format('SELECT jobq.edit(%s, %L)', v.id, v.payload)) e;
 SELECT jobq.edit(:b, priority => 3, max_attempts => 2);

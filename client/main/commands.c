@@ -357,7 +357,7 @@ const Command commands[] = {
 		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error, "
 		"s.elements, s.elements_completed, s.elements_dead "
 		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id" EQUALS "s.job_id "
-		"WHERE s.batch_id" EQUALS "$1::pg_catalog.int8 ORDER BY s.job_id",
+		"WHERE s.batch_id" EQUALS "$1::pg_catalog.int8 AND s.element IS NULL ORDER BY s.job_id",
 	},
 	{
 		.name = "top",.arguments = "",

@@ -256,10 +256,10 @@ const Route routes[] = {
 	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
-		.shown = JOB_SHOWN " worker errors log at level sqlstate payload_hidden may_edit step name needs",
+		.shown = JOB_SHOWN " worker errors log at level sqlstate payload_hidden may_edit step name element needs",
 		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, j.payload, j.headers, j.result, j.context, "
 		"j.errors, j.log, f.sqlstate, f.error_context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
-		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
+		"(SELECT json_build_object('name', s.name, 'element', s.element, 'needs', s.needs) FROM jobq.steps AS s "
 		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
 	"FROM jobq.jobs AS j LEFT JOIN jobq.dead_letters AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
 	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
@@ -350,7 +350,7 @@ const Route routes[] = {
 		.shown = BATCH_SHOWN " steps job_id needs elements elements_completed elements_dead kind attempt",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
 		"SELECT s.name, s.job_id, s.state, s.needs, s.elements, s.elements_completed, s.elements_dead, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
-		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
+		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 AND s.element IS NULL ORDER BY s.job_id) AS s) AS steps "
 	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
 	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.cancel_batch($2::int8))"},

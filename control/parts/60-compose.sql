@@ -243,24 +243,19 @@ CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 COMMENT ON VIEW jobq_internal.step_list IS 'all steps, and elements of steps with map; for functions of jobq';
 
 CREATE VIEW jobq.steps WITH (security_barrier) AS
-	SELECT s.batch_id, s.name, s.job_id, s.state,
-		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
-			JOIN jobq_internal.step n ON n.job_id = u.id ORDER BY place) AS needs,
+	SELECT s.batch_id, coalesce(o.name, s.name) AS name, s.element, s.job_id, s.state,
+		CASE WHEN s.element_of IS NULL THEN
+			ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
+				JOIN jobq_internal.step n ON n.job_id = u.id ORDER BY place) END AS needs,
 		CASE WHEN jobq_internal.may_read(s.role, 0) THEN s.definition END AS definition,
 		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.dead AS elements_dead,
 		s.workflow_id
 	FROM jobq_internal.step_list s
+	LEFT JOIN jobq_internal.step o ON o.job_id = s.element_of
 	LEFT JOIN LATERAL (
 		SELECT count(*) FILTER (WHERE l.state = 'completed') AS completed, count(*) FILTER (WHERE l.state IN ('dead', 'expired')) AS dead
 		FROM jobq_internal.step_list l
 		WHERE l.element_of = s.job_id AND s.elements >= 0
 		HAVING s.elements >= 0) e ON true
-	WHERE s.element_of IS NULL AND jobq_internal.may_see(s.role, 0);
-COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: the state and the needed steps';
-
-CREATE VIEW jobq.step_elements WITH (security_barrier) AS
-	SELECT e.batch_id, s.name, e.element, e.job_id, e.state
-	FROM jobq_internal.step_list e
-	JOIN jobq_internal.step s ON s.job_id = e.element_of
-	WHERE jobq_internal.may_see(e.role, 0);
-COMMENT ON VIEW jobq.step_elements IS 'jobs of workflow steps that have a job for each element of an array, and their states';
+	WHERE jobq_internal.may_see(s.role, 0);
+COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains, and the jobs of a step with map, one for each element: the state and the needed steps';

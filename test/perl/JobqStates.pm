@@ -100,7 +100,7 @@ sub states
 SELECT id, $state, kind, queue, role, run_at, payload, headers, result, error, group_key, unique_key, batch_id FROM jobq.jobs ORDER BY id;
 SELECT * FROM jobq_internal.unique_key ORDER BY key;
 SELECT id, name, state, total, completed, blocked FROM jobq.batches ORDER BY id;
-SELECT batch_id, name, needs FROM jobq.steps ORDER BY 1, 2;
+SELECT batch_id, name, element, needs FROM jobq.steps ORDER BY 1, 2, 3;
 SELECT name, cron, state$ticks FROM jobq.schedules ORDER BY name;
 SELECT name, mode, keep, paused, max_running, run_as FROM jobq.queues ORDER BY name;
 SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;

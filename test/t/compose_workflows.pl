@@ -248,7 +248,7 @@ sql('TRUNCATE effect');
 my $fan = sql(qq{SELECT jobq.create_workflow('{"on_finish": {"kind": "told"}, "steps": [{"name": "numbers", "kind": "numbers", "payload": $width},
 	{"name": "twice", "kind": "twice", "needs": ["numbers"], "map": {"\$result": "numbers", "path": ["numbers"]}},
 	{"name": "sum", "kind": "step", "needs": ["twice"], "payload": {"\$result": "twice"}}]}')});
-wait_for($node, 'fan-out: it begins', "SELECT EXISTS (SELECT FROM jobq.step_elements WHERE batch_id = $fan)");
+wait_for($node, 'fan-out: it begins', "SELECT EXISTS (SELECT FROM jobq.steps WHERE element IS NOT NULL AND batch_id = $fan)");
 foreach my $i (0 .. $#blows)
 {
 	poll($node, sprintf('SELECT count(*) >= %d FROM effect', $width * $i / @blows));
@@ -256,14 +256,14 @@ foreach my $i (0 .. $#blows)
 }
 wait_for($node, 'fan-out: the workflow is over', "SELECT state = 'completed' FROM jobq.batches WHERE id = $fan");
 wait_for($node, 'fan-out: and has told so', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.job)');
-is(sql("SELECT name, state, elements, elements_completed, elements_dead FROM jobq.steps WHERE batch_id = $fan ORDER BY job_id"),
+is(sql("SELECT name, state, elements, elements_completed, elements_dead FROM jobq.steps WHERE batch_id = $fan AND element IS NULL ORDER BY job_id"),
 	"numbers|completed|||\ntwice|completed|$width|$width|0\nsum|completed|||", 'fan-out: all is completed');
-is(sql("SELECT count(*), count(DISTINCT element), min(element), max(element) FROM jobq.step_elements WHERE batch_id = $fan"),
+is(sql("SELECT count(*), count(DISTINCT element), min(element), max(element) FROM jobq.steps WHERE element IS NOT NULL AND batch_id = $fan"),
 	join('|', $width, $width, 0, $width - 1), 'fan-out: each element has one job');
-is(sql("SELECT count(*) FROM jobq.step_elements e LEFT JOIN effect f ON f.job = e.job_id WHERE e.batch_id = $fan AND f.result IS NOT DISTINCT FROM e.element + 1"),
+is(sql("SELECT count(*) FROM jobq.steps e LEFT JOIN effect f ON f.job = e.job_id WHERE e.element IS NOT NULL AND e.batch_id = $fan AND f.result IS NOT DISTINCT FROM e.element + 1"),
 	$width, 'fan-out: which has run with it');
 is(sql('SELECT count(*) FROM effect WHERE job > 0'), $width + 1, 'fan-out: and once');
-is( sql("SELECT j.result = (SELECT jsonb_agg(2 * i ORDER BY i) FROM generate_series(1, $width) i) FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = $fan AND s.name = 'twice'"),
+is( sql("SELECT j.result = (SELECT jsonb_agg(2 * i ORDER BY i) FROM generate_series(1, $width) i) FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = $fan AND s.name = 'twice' AND s.element IS NULL"),
 	't', 'fan-in: all results, in the order of the elements');
 is(sql("SELECT j.result FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = $fan AND s.name = 'sum'"),
 	1 + $width * ($width + 1), 'fan-in: which the next step gets');
