@@ -17,7 +17,7 @@ SELECT s.state FROM jobq.status(:late) s;
 SELECT payload, token FROM jobq.reserve('{paced}', wait => '5 min') \gset
 \echo :payload
 SELECT jobq.ack(:moved, :token);
-SELECT queue, limiter, running, tokens < 0.5 AS spent FROM jobq.limits WHERE queue = 'paced' OR limiter = 'carriers' ORDER BY queue;
+SELECT queue, limiter, running, tokens < 0.5 AS spent FROM jobq.limits WHERE type = 'queue' AND queue = 'paced' OR limiter = 'carriers' ORDER BY queue;
 SELECT jobq.test_clock('0'), jobq.drop_queue('paced'), jobq.drop_limiter('carriers') \g /dev/null
 
 -- the only permit is free for the next job in the same call

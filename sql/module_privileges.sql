@@ -166,7 +166,7 @@ RESET ROLE;
 
 -- a closed queue requires a grant
 SELECT jobq.create_queue('closed', mode => 'consumer', max_running => 100);
-SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''closed'')');
+SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE type = ''queue'' AND queue = ''closed'')');
 SELECT name, open FROM jobq.queues WHERE name IN ('closed', 'default', 'manual') ORDER BY name;
 SET ROLE regress_jobq_alice;
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
@@ -177,7 +177,7 @@ SELECT e.code, e.message FROM test.error($$SELECT jobq.create_batch(on_finish =>
 SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.wait_queue(''closed'')', 'jobq.cancel_many(queue => ''closed'', state => ''waiting'')', 'jobq.retry_many(''closed'')', 'jobq.pause(''closed'')',
 	'jobq.grant_privilege(''regress_jobq_alice'', queue => ''closed'')', 'jobq.revoke_privilege(''regress_jobq_alice'', queue => ''closed'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
 SELECT name FROM jobq.queues WHERE name = 'closed';
-SELECT queue FROM jobq.limits WHERE queue = 'closed';
+SELECT queue FROM jobq.limits WHERE type = 'queue' AND queue = 'closed';
 RESET ROLE;
 SELECT c, e.* FROM unnest(ARRAY['''regress_jobq_alice'', ''monitor'', ''closed''', '''regress_jobq_alice'', NULL, ''closed''', 'NULL, queue => ''closed''', '''regress_jobq_alice'', queue => NULL',
 	'''regress_jobq_alice'', queue => ''nowhere''']) WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.grant_privilege(%s)', c)) e ORDER BY n;
@@ -195,14 +195,14 @@ SELECT jobq.cancel(:id), jobq.drop_queue('first used');
 SELECT jobq.grant_privilege('regress_jobq_alice', queue => 'closed');
 SET ROLE regress_jobq_alice;
 SELECT name, ready FROM jobq.queues WHERE name = 'closed';
-SELECT queue, max_running FROM jobq.limits WHERE queue = 'closed';
+SELECT queue, max_running FROM jobq.limits WHERE type = 'queue' AND queue = 'closed';
 SELECT role, privilege, queue FROM jobq.grants ORDER BY privilege, queue;
 SELECT jobq.enqueue('any', '"alice"', queue => 'closed') AS hers \gset
 RESET ROLE;
 SELECT jobq.enqueue('any', '"owner"', queue => 'closed', group_key => 'secret') AS his \gset
 SET ROLE regress_jobq_alice;
 SELECT payload FROM jobq.reserve('{closed}', max => 10, wait => '5 min');
-SELECT count(*) FROM jobq.groups WHERE queue = 'closed';
+SELECT count(*) FROM jobq.limits WHERE type = 'group' AND queue = 'closed';
 RESET ROLE;
 -- a role with the privilege "consume" reserves all jobs, and keeps its reservations
 SELECT jobq.grant_privilege('regress_jobq_bob', 'consume', 'closed'), jobq.create_queue('open', mode => 'consumer', open => true);

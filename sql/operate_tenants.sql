@@ -64,7 +64,8 @@ CREATE FUNCTION test.post_for(tenants text[], queue text DEFAULT 'first') RETURN
 $$;
 SELECT test.post_for('{a,a,b,a,b,c}');
 SELECT jobq.pause('first', 'a'), jobq.pause('first', 'a'), jobq.pause('first', 'z');
-SELECT queue, tenant, paused, ready, scheduled, running, dead, oldest_ready < jobq_internal.clock() AS oldest FROM jobq.tenants WHERE queue = 'first' ORDER BY tenant;
+SELECT tenant, state, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY tenant, state ORDER BY tenant;
+SELECT paused, paused_tenants FROM jobq.queues WHERE name = 'first';
 TRUNCATE test.trace;
 SELECT jobq.resume('first');
 SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');
@@ -84,7 +85,7 @@ SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
 SELECT jobq.resume('first', 'a'), jobq.resume('first', 'a'), jobq.resume('first', 'nobody');
 SELECT test.until('(SELECT count(*) = 9 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY n OFFSET 5;
-SELECT queue, tenant, paused FROM jobq.tenants WHERE queue = 'first';
+SELECT paused, paused_tenants FROM jobq.queues WHERE name = 'first';
 SELECT jobq.resume('first', 'z');
 
 -- in a fair queue
@@ -116,11 +117,11 @@ SELECT jobq.ack(:id, :token);
 SELECT jobq.pause('let header');
 SELECT test.post_for('{a,b,a,b}', 'let header');
 SELECT jobq.cancel_many(queue => 'let header', tenant => 'b', state => 'waiting'), jobq.cancel_many(queue => 'let header', tenant => 'nobody', state => 'waiting');
-SELECT tenant, ready FROM jobq.tenants WHERE queue = 'let header';
+SELECT tenant, state, count(*) FROM jobq.live_jobs WHERE queue = 'let header' GROUP BY tenant, state;
 SELECT jobq.cancel_many(queue => 'let header', state => 'waiting'), jobq.resume('let header');
 SELECT jobq.enqueue('whose', '{"fail": 1}', 'let header', headers => jsonb_build_object('branch', tenant)) FROM unnest('{a,b,b}'::text[]) tenant \g /dev/null
-SELECT test.until('(SELECT sum(dead) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
-SELECT tenant, dead FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
+SELECT test.until('(SELECT count(*) = 3 FROM jobq.dead_letters WHERE queue = ''let header'')');
+SELECT tenant, count(*) FROM jobq.dead_letters WHERE queue = 'let header' GROUP BY tenant ORDER BY tenant;
 SELECT tenant FROM jobq.dead_letters WHERE queue = 'let header' ORDER BY id;
 UPDATE jobq_internal.dead_letter SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
 TRUNCATE test.trace;
@@ -153,10 +154,16 @@ SELECT state FROM jobq.status(:a);
 
 -- a role does not see tenants of another role
 SELECT jobq.grant_privilege('regress_jobq_bob');
-SELECT jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role', delay => '1 day') > 0;
+SELECT jobq.create_limiter('let', max_running => 1, by => 'tenant');
+SELECT jobq.alter_queue('let role', open => true, limiters => '{let}'), jobq.pause('let role'), jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role') > 0;
+SELECT count(*) AS tenants FROM jobq.limits WHERE type = 'key' AND limiter = 'let';
+SELECT paused_tenants FROM jobq.queues WHERE name = 'let role';
 SET ROLE regress_jobq_bob;
-SELECT count(*) FROM jobq.tenants;
+SELECT count(tenant) FROM jobq.live_jobs;
+SELECT count(*) AS tenants FROM jobq.limits WHERE type = 'key';
+SELECT paused_tenants FROM jobq.queues WHERE name = 'let role';
 RESET ROLE;
 SELECT jobq.cancel_many(queue => 'let role', state => 'waiting');
 SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name LIKE 'let %' ORDER BY name;
+SELECT jobq.drop_limiter('let');
 SELECT jobq.unregister('whose');

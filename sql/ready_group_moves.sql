@@ -14,7 +14,7 @@ CREATE FUNCTION test.follow(g text) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.enqueue('echo', queue => 'moves', group_key => g, priority => 2)
 $$;
 CREATE FUNCTION test.waiting(n int) RETURNS boolean LANGUAGE sql AS $$
-	SELECT test.until(format('(SELECT count(*) FILTER (WHERE parked = 1) = %s FROM jobq.groups)', n))
+	SELECT test.until(format('(SELECT count(*) FILTER (WHERE parked = 1) = %s FROM jobq.limits WHERE type = ''group'')', n))
 $$;
 
 -- to a later time
@@ -74,7 +74,7 @@ SELECT jobq.register('gate_2', 'test.gate(jsonb)');
 SELECT jobq.enqueue('gate_2', '2', queue => 'moves', group_key => 'parked') AS runs \gset
 SELECT test.in_gate(:runs);
 SELECT array_agg(test.follow('parked')) AS ids FROM generate_series(1, 9) \gset
-SELECT test.until('(SELECT parked = 9 FROM jobq.groups WHERE group_key = ''parked'')');
+SELECT test.until('(SELECT parked = 9 FROM jobq.limits WHERE type = ''group'' AND group_key = ''parked'')');
 SELECT jobq.edit((:'ids'::bigint[])[9], priority => 1), jobq.edit((:'ids'::bigint[])[1], priority => 3);
 SELECT jobq.edit((:'ids'::bigint[])[5], run_at => now() + interval '1 hour');
 SELECT jobq.edit((:'ids'::bigint[])[5], run_at => now());
@@ -92,7 +92,7 @@ SELECT jobq.edit(:first, run_at => now() + interval '2 hours');
 SELECT jobq.edit(:first, priority => 9);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second]);
-SELECT waits_for = :first AS waits, parked FROM jobq.groups WHERE group_key = 'owner';
+SELECT waits_for = :first AS waits, parked FROM jobq.limits WHERE type = 'group' AND group_key = 'owner';
 SELECT jobq.cancel(:first);
 SELECT state FROM jobq.wait(:second);
 

@@ -18,8 +18,8 @@ SELECT (test.error(format('SELECT jobq.alter_queue(''patient'', group_on_failure
 -- the other jobs wait until the time is over, and then run in order
 SELECT test.step('a', 1, 'patient', '{"fails": 2}') AS first, test.step('a', 2, 'patient') AS second, test.step('a', 3, 'patient') AS third \gset
 SELECT test.failed(:first);
-SELECT test.until('(SELECT parked = 2 AND waits_for IS NOT NULL FROM jobq.groups WHERE group_key = ''a'')');
-SELECT g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
+SELECT test.until('(SELECT parked = 2 AND waits_for IS NOT NULL FROM jobq.limits WHERE type = ''group'' AND group_key = ''a'')');
+SELECT g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.limits g, jobq_internal.job j WHERE g.type = 'group' AND j.id = :first;
 SELECT reason, regexp_replace(replace(detail, 'job ' || :'first', 'job first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain(:second);
 SELECT jobq.test_clock('50 min') \g /dev/null
 CALL test.settle();
@@ -30,13 +30,13 @@ SELECT state FROM jobq.wait_many(ARRAY[:second, :third]);
 SELECT state, attempt FROM jobq.status(:first);
 SELECT test.step('a', 4, 'patient') AS fourth \gset
 SELECT state FROM jobq.wait(:fourth);
-SELECT test.until('(SELECT count(*) = 0 FROM jobq.groups)');
+SELECT test.until('(SELECT count(*) = 0 FROM jobq.limits WHERE type = ''group'')');
 -- the job runs when due; another failure does not block the group a second time
 SELECT jobq.test_clock('10 hours 2 min') \g /dev/null
 SELECT test.failed(:first, 2);
 SELECT test.step('a', 5, 'patient') AS fifth \gset
 SELECT state FROM jobq.wait(:fifth);
-SELECT test.until('(SELECT count(*) = 0 FROM jobq.groups)');
+SELECT test.until('(SELECT count(*) = 0 FROM jobq.limits WHERE type = ''group'')');
 SELECT jobq.retry(:first);
 SELECT state, attempt FROM jobq.wait(:first);
 SELECT test.order_of('a');
@@ -78,7 +78,7 @@ SELECT test.step('c', 1, 'patient', '{"fails": 1}', kind => 'gate') AS first, te
 SELECT test.failed(:first), test.failed(:third);
 SELECT pg_advisory_lock(1);
 SELECT jobq.retry(:first), jobq.retry(:third);
-SELECT test.until('(SELECT count(*) = 2 FROM jobq.groups WHERE running = 1 AND parked = 1)');
+SELECT test.until('(SELECT count(*) = 2 FROM jobq.limits WHERE type = ''group'' AND running = 1 AND parked = 1)');
 SELECT test.in_gate(:first, :third);
 SELECT jobq.test_clock('2 hours') \g /dev/null
 CALL test.settle();
@@ -112,14 +112,14 @@ SELECT jobq.test_clock('2 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.alter_queue('endless', group_on_failure => 'wait 5 hours');
-SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_until > jobq_internal.clock())');
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND waits_until > jobq_internal.clock())');
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
 SELECT jobq.alter_queue('endless', group_on_failure => 'wait 1 hour');
 SELECT state FROM jobq.wait(:second);
 -- with a longer time, or none, the group waits again for a job that had timed out
 SELECT jobq.alter_queue('endless', group_on_failure => 'wait');
-SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s AND waits_until IS NULL)', :first));
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND waits_for = %s AND waits_until IS NULL)', :first));
 SELECT test.step('f', 3, 'endless') AS third \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
@@ -130,7 +130,7 @@ SELECT jobq.test_clock('181 min') \g /dev/null
 SELECT state FROM jobq.wait(:third);
 -- the same if the clock is set back
 SELECT jobq.test_clock('1 hour') \g /dev/null
-SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND waits_for = %s)', :first));
 SELECT jobq.cancel(:first);
 SELECT jobq.alter_queue('endless', group_on_failure => 'wait');
 SELECT jobq.test_clock('0') \g /dev/null
@@ -184,12 +184,12 @@ SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.create_queue('shared1', group_scope => 'database', group_on_failure => 'wait 1 hour'), jobq.create_queue('shared2', group_scope => 'database');
 SELECT test.step('i', 1, 'shared1', '{"fails": 1}') AS first, test.step('i', 2, 'shared2', '{"fails": 1}') AS second, test.step('i', 3, 'shared1') AS third \gset
 SELECT test.failed(:first);
-SELECT test.until('(SELECT count(*) = 1 FROM jobq.groups WHERE parked = 2 AND waits_for IS NOT NULL)');
-SELECT g.queue, g.group_key, g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq_internal.job j WHERE j.id = :first;
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND parked = 2 AND waits_for IS NOT NULL)');
+SELECT g.queue, g.group_key, g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.limits g, jobq_internal.job j WHERE g.type = 'group' AND j.id = :first;
 SELECT jobq.test_clock('61 min') \g /dev/null
 SELECT test.failed(:second);
-SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :second));
-SELECT waits_for = :second AS waits, waits_until FROM jobq.groups;
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND waits_for = %s)', :second));
+SELECT waits_for = :second AS waits, waits_until FROM jobq.limits WHERE type = 'group';
 SELECT jobq.test_clock('5 hours') \g /dev/null
 CALL test.settle();
 SELECT state FROM jobq.status(:third);

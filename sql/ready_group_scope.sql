@@ -36,10 +36,10 @@ SELECT test.shared_step('held', 1, 'shared1', '{"fails": 1}') AS first, test.sha
 	test.shared_step('held', 3, 'apart') AS apart \gset
 SELECT state FROM jobq.wait(:apart);
 SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
-SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND waits_for = %s)', :first));
 CALL test.settle();
 SELECT state FROM jobq.status(:second);
-SELECT queue, group_key, waits_for = :first AS waits FROM jobq.groups WHERE group_key = 'held';
+SELECT queue, group_key, waits_for = :first AS waits FROM jobq.limits WHERE type = 'group' AND group_key = 'held';
 SELECT replace(reason, :'first', 'first') AS reason, replace(remedy, :'first', 'first') AS remedy FROM jobq.explain(:second);
 -- nor the same key of another role
 SELECT jobq.grant_privilege('regress_jobq_alice');
@@ -61,7 +61,7 @@ SET ROLE regress_jobq_giver;
 SELECT jobq.enqueue('shared_step', '{"g": "passed", "i": 1, "fails": 1}', queue => 'shared1', group_key => 'passed', max_attempts => 5) AS first,
 	jobq.enqueue('shared_step', '{"g": "passed", "i": 2}', queue => 'shared1', group_key => 'passed') AS second \gset
 RESET ROLE;
-SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = %s)', :first));
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''group'' AND waits_for = %s)', :first));
 SELECT jobq.reassign_owned('regress_jobq_giver', 'regress_jobq_taker');
 SELECT state FROM jobq.wait(:second);
 SET ROLE regress_jobq_giver;

@@ -31,7 +31,7 @@ SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
 SELECT state FROM jobq.wait(:other);
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second]);
-SELECT queue, group_key, running, waits_for = :first AS waits, parked, more FROM jobq.groups;
+SELECT queue, group_key, running, waits_for = :first AS waits, parked, more FROM jobq.limits WHERE type = 'group';
 -- retry() runs the job at once; after a cancellation, the group continues
 SELECT jobq.retry(:first);
 SELECT state, attempt FROM jobq.wait_many(ARRAY[:first, :second]);
@@ -57,7 +57,7 @@ $$;
 SELECT jobq.register('step_gate', 'test.step_gate(jsonb, jobq.job_context)');
 TRUNCATE test.step;
 SELECT test.step('middle', 1, kind => 'step_gate') AS a, test.step('middle', 2) AS b, test.step('middle', 3) AS c \gset
-SELECT test.until('(SELECT parked = 2 FROM jobq.groups)');
+SELECT test.until('(SELECT parked = 2 FROM jobq.limits WHERE type = ''group'')');
 SELECT jobq.cancel(:b);
 SELECT pg_advisory_unlock(hashtext('middle'));
 SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c]);
@@ -121,7 +121,7 @@ SELECT pg_advisory_lock(hashtext('middle'));
 SELECT test.step('urgent', 0, kind => 'step_gate') AS a \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
 SELECT test.step('urgent', 3, priority => 5), test.step('urgent', 2), test.step('urgent', 1, priority => -5) IS NULL AS null \gset
-SELECT test.until('(SELECT parked = 3 FROM jobq.groups)');
+SELECT test.until('(SELECT parked = 3 FROM jobq.limits WHERE type = ''group'')');
 SELECT pg_advisory_unlock(hashtext('middle'));
 SELECT test.until('(SELECT count(*) = 4 FROM test.step)');
 SELECT i FROM test.step ORDER BY n;
@@ -131,9 +131,9 @@ TRUNCATE test.step;
 SELECT jobq.create_queue('several', group_max_running => 2);
 SELECT pg_advisory_lock(1);
 SELECT array_agg(jobq.enqueue('gate', '1', queue => 'several', group_key => 'g')) AS ids FROM generate_series(1, 3) \gset
-SELECT test.until('(SELECT running = 2 AND parked = 1 FROM jobq.groups)');
+SELECT test.until('(SELECT running = 2 AND parked = 1 FROM jobq.limits WHERE type = ''group'')');
 SELECT jobq.alter_queue('several', group_max_running => 3);
-SELECT test.until('(SELECT running = 3 FROM jobq.groups)');
+SELECT test.until('(SELECT running = 3 FROM jobq.limits WHERE type = ''group'')');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
 

@@ -41,7 +41,7 @@ BEGIN
 	RETURN reads;
 END $$;
 SELECT c AS condition, test.reading(c) AS reads FROM unnest(ARRAY['true', 'running > 0', 'limiter = ''hosts''', 'key = ''a''', 'queue = ''fetching''', 'kind = ''fetch''', 'queue IS NOT NULL',
-	'rest_until IS NOT NULL']) c;
+	'rest_until IS NOT NULL', 'type = ''queue''', 'type IN (''limiter'', ''kind'')', 'type = ''key''']) c;
 SELECT reason, detail, remedy FROM jobq.explain(:a2);
 -- an edited job moves to the new key; then max_running is raised
 SELECT jobq.edit(:a3, payload => '{"server": {"host": "c"}, "lock": 1}');

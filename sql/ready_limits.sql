@@ -1,7 +1,7 @@
 -- Limits of queues and kinds: max_running, rates, throttling, by the test clock.
 
 CREATE FUNCTION test.running(queue text) RETURNS int LANGUAGE sql
-AS $$ SELECT running FROM jobq.limits l WHERE l.queue = $1 $$;
+AS $$ SELECT running FROM jobq.limits l WHERE type = 'queue' AND l.queue = $1 $$;
 
 -- bad input
 SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FROM unnest(ARRAY[
@@ -54,9 +54,9 @@ SELECT state FROM jobq.wait_many(ARRAY[:a, :b, :c, :d]);
 SELECT test.until('test.running(''two'') = 0');
 -- also if the queue had a policy without counting
 SELECT jobq.alter_queue('two', max_running => 0);
-SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE queue = ''two'')');
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE type = ''queue'' AND queue = ''two'')');
 SELECT jobq.alter_queue('two', weight => 2);
-SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''two'')');
+SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE type = ''queue'' AND queue = ''two'')');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS a \gset
 SELECT test.in_gate(:a);
@@ -134,7 +134,7 @@ CALL test.settle();
 SELECT test.noted();
 -- waiting is not charged
 SELECT attempt, count(*) FROM jobq.jobs WHERE queue = 'slow' GROUP BY 1 ORDER BY 1;
-SELECT queue, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE queue = 'slow';
+SELECT queue, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE type = 'queue' AND queue = 'slow';
 -- a cancelled or expired job takes no token
 SELECT count(*) FROM (SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'slow' AND state = 'ready' LIMIT 4) c;
 SELECT jobq.enqueue('note', '"token left"', queue => 'slow') AS id \gset
@@ -218,7 +218,7 @@ SELECT state FROM jobq.wait(:y);
 SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :x));
 CALL test.settle();
 SELECT attempt FROM jobq.status(:x);
-SELECT group_key, waits_for = :x AS waits, rest_until > jobq_internal.clock() AS rests FROM jobq.groups;
+SELECT group_key, waits_for = :x AS waits, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'group';
 SELECT jobq.test_clock('70 min') \g /dev/null
 SELECT state, attempt FROM jobq.wait(:x);
 SELECT jobq.alter_queue('keyed', throttle => 'none');
@@ -236,9 +236,9 @@ SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint
 ROLLBACK TO s;
 SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[1:79], (:'tokens'::bigint[])[1:79]) u (id, token);
 COMMIT;
-SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
+SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'queue' AND queue = 'strict';
 SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[80:100], (:'tokens'::bigint[])[80:100]) u (id, token);
-SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
+SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'queue' AND queue = 'strict';
 SELECT count(*) FROM jobq.reserve('{strict}');
 SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue('strict', force => true);
 
@@ -277,7 +277,7 @@ SELECT jobq.enqueue('gate', '1', queue => 'two') AS a, jobq.enqueue('gate', '1',
 SELECT test.until('test.running(''two'') = 1');
 SELECT jobq.alter_queue('two', max_running => 0);
 SELECT test.until(format('(SELECT count(*) = 2 FROM test.states(ARRAY[%s, %s]) WHERE state = ''running'')', :a, :b));
-SELECT count(*) FROM jobq.limits WHERE queue = 'two';
+SELECT count(*) FROM jobq.limits WHERE type = 'queue' AND queue = 'two';
 SELECT jobq.alter_queue('two', max_running => 2);
 SELECT test.until('test.running(''two'') = 2');
 SELECT pg_advisory_unlock(1);

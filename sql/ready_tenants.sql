@@ -3,7 +3,7 @@
 CREATE FUNCTION test.of(tenant text, what jsonb, kind text DEFAULT 'note', queue text DEFAULT 'branches', priority int DEFAULT NULL) RETURNS bigint LANGUAGE sql
 AS $$ SELECT jobq.enqueue($3, $2, queue => $4, priority => $5, headers => CASE WHEN $1 IS NOT NULL THEN jsonb_build_object('branch', $1) END) $$;
 CREATE FUNCTION test.tenants(limiter text DEFAULT 'branch') RETURNS TABLE (tenant text, ready bigint, running int, max_running int, rate text, tokens numeric) LANGUAGE sql
-AS $$ SELECT key, ready, running, max_running, rate, floor(tokens) FROM jobq.limits l WHERE l.limiter = $1 AND ready IS NOT NULL ORDER BY 1 $$;
+AS $$ SELECT key, ready, running, max_running, rate, floor(tokens) FROM jobq.limits l WHERE type = 'key' AND l.limiter = $1 ORDER BY 1 $$;
 CREATE FUNCTION test.held_up(job bigint) RETURNS TABLE (reason text, detail text, remedy text) LANGUAGE sql
 AS $$ SELECT reason, regexp_replace(detail, 'start at .*', 'start at ...'), remedy FROM jobq.explain($1) WHERE reason IN ('limit', 'rate') $$;
 

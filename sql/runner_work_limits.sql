@@ -83,7 +83,7 @@ CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
 -- after failures, the throttle pauses the queue
 SELECT jobq.alter_queue('manual', rate => 'none', throttle => '2 failures in 10 minutes');
-SELECT test.until('(SELECT count(*) = 1 FROM jobq.limits WHERE queue = ''manual'' AND tokens IS NULL)');
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.limits WHERE type = ''queue'' AND queue = ''manual'' AND tokens IS NULL)');
 SELECT count(jobq.enqueue('broken', queue => 'manual', max_attempts => 1)) FROM generate_series(1, 3) i;
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, count(*) FROM jobq.jobs WHERE kind = 'broken' AND state <> 'cancelled' GROUP BY state ORDER BY state;
@@ -124,12 +124,12 @@ SELECT jobq.enqueue('note', '"last of g"', queue => 'manual', group_key => 'g') 
 SELECT jobq.enqueue('note', '"of h"', queue => 'manual', group_key => 'h') AS h \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
-SELECT group_key, running, waits_for = :broken AS waits FROM jobq.groups;
+SELECT group_key, running, waits_for = :broken AS waits FROM jobq.limits WHERE type = 'group';
 SELECT jobq.test_clock('61 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;
 SELECT state, attempt FROM jobq.status(:broken);
-SELECT group_key, running, waits_for = :snoozes AS waits FROM jobq.groups;
+SELECT group_key, running, waits_for = :snoozes AS waits FROM jobq.limits WHERE type = 'group';
 SELECT jobq.test_clock('122 min') \g /dev/null
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace ORDER BY n;

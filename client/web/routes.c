@@ -296,7 +296,7 @@ const Route routes[] = {
 	.sql = DEAD_MANY("delete_many")},
 
 	{"GET", "/api/queues", 0,
-		.shown = "name paused paused_kinds ready scheduled blocked running dead oldest_ready exact waiting_seconds fair_weights*"
+		.shown = "name paused paused_kinds paused_tenants ready scheduled blocked running dead oldest_ready exact waiting_seconds fair_weights*"
 #define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
 #include "store/queue_settings.h"
 #undef QUEUE_SETTING

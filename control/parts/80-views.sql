@@ -125,38 +125,14 @@ COMMENT ON VIEW jobq.failures IS 'failed attempts of all stored jobs by cause: t
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,
+		CASE WHEN jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), q.id)
+			THEN coalesce(q.paused_tenants, '{}') END AS paused_tenants,
 --each QUEUE_SETTING:		q.@1::@3,
 		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.dead, j.oldest_ready, j.exact
 	FROM jobq_internal.queue q
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
 	WHERE jobq_internal.may_see_queue(q.id, q.open);
 COMMENT ON VIEW jobq.queues IS 'queues, their settings, and the number of jobs in each state';
-
-CREATE VIEW jobq.tenants WITH (security_barrier) AS
-	SELECT q.name AS queue, t.tenant, coalesce(t.tenant = ANY (q.paused_tenants), false) AS paused,
-		count(*) FILTER (WHERE t.state = 'ready') AS ready,
-		count(*) FILTER (WHERE t.state IN ('scheduled', 'retryable')) AS scheduled,
-		count(*) FILTER (WHERE t.state = 'blocked') AS blocked,
-		count(*) FILTER (WHERE t.state = 'running') AS running,
-		count(*) FILTER (WHERE t.state = 'dead') AS dead,
-		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready
-	FROM (
-		SELECT j.queue_id, j.tenant, j.run_at,
-			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
-		FROM jobq_internal.job j
-		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
-		WHERE j.tenant IS NOT NULL AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
-		UNION ALL
-		SELECT f.queue_id, f.tenant, NULL, 'dead'
-		FROM jobq_internal.dead_letter f
-		WHERE f.tenant IS NOT NULL AND jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
-		UNION ALL
-		SELECT q.id, p.tenant, NULL, NULL
-		FROM jobq_internal.queue q, unnest(q.paused_tenants) p (tenant)
-		WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), q.id)) t
-	JOIN jobq_internal.queue q ON q.id = t.queue_id
-	GROUP BY q.id, t.tenant;
-COMMENT ON VIEW jobq.tenants IS 'tenants with jobs or dead letters, and paused tenants, with the number of jobs by queue; reads all jobs with a tenant';
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.priority, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
@@ -178,32 +154,39 @@ CREATE VIEW jobq.workers WITH (security_barrier) AS
 	GROUP BY l.consumer, l.role, l.client;
 COMMENT ON VIEW jobq.workers IS 'workers of this database with their current jobs, and consumers that hold jobs';
 
--- The last part has the keys of limiters with "by", and reads the live jobs.  The planner
--- removes this part if the query has a condition on queue or kind, which are null there.
--- Without a limiter with "by", EXISTS is false, and the part is not executed.
+-- The part for keys of limiters reads live jobs.  The planner removes the parts that a
+-- condition on type excludes.  Without a limiter with "by", EXISTS is false, and the part is
+-- not executed.
 CREATE VIEW jobq.limits WITH (security_barrier) AS
-	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, NULL::text AS key, s.running, NULL::bigint AS ready, NULL::timestamptz AS oldest_ready, q.max_running,
-		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken
+	SELECT 'queue' AS type, q.name AS queue, NULL::text AS kind, NULL::text AS limiter, NULL::text AS key, NULL::text AS group_key,
+		s.running, NULL::bigint AS ready, NULL::timestamptz AS oldest_ready, q.max_running,
+		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken,
+		NULL::bigint AS waits_for, NULL::timestamptz AS waits_until, NULL::int AS parked, NULL::boolean AS more
 	FROM jobq_internal.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
-	SELECT NULL, h.kind, NULL, NULL, s.running, NULL, NULL, h.max_running,
-		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL, NULL
+	SELECT 'kind', NULL, h.kind, NULL, NULL, NULL,
+		s.running, NULL, NULL, h.max_running,
+		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL, NULL,
+		NULL, NULL, NULL, NULL
 	FROM jobq_internal.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
 	WHERE jobq_internal.may_use()
 	UNION ALL
-	SELECT NULL, NULL, l.name, NULL, s.running, NULL, NULL, l.max_running,
-		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken
+	SELECT 'limiter', NULL, NULL, l.name, NULL, NULL,
+		s.running, NULL, NULL, l.max_running,
+		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken,
+		NULL, NULL, NULL, NULL
 	FROM jobq_internal.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use()
 	UNION ALL
-	SELECT NULL, NULL, t.name, t.key,
+	SELECT 'key', NULL, NULL, t.name, t.key, NULL,
 		(count(*) FILTER (WHERE t.state = 'running'))::int,
 		count(*) FILTER (WHERE t.state = 'ready'),
 		min(t.run_at) FILTER (WHERE t.state = 'ready'),
 		t.max_running, t.rate,
 		round(jobq_internal.key_tokens(jobq_internal.limiter_hash(t.name), t.key)::numeric, 3),
-		NULL, NULL, NULL, t.by, t.cost, t.when_taken
+		NULL, NULL, NULL, t.by, t.cost, t.when_taken,
+		NULL, NULL, NULL, NULL
 	FROM (
 		SELECT l.name, l.max_running, l.rate, l.by, l.cost, l.when_taken, j.run_at,
 			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
@@ -213,22 +196,23 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 		JOIN jobq_internal.limiter l ON jobq_internal.limiter_hash(l.name) = u.hash
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
-			AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)
+			AND CASE WHEN l.by IN ('tenant', 'role') THEN jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+				ELSE jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id) END
 			AND EXISTS (SELECT FROM jobq_internal.limiter k WHERE k.by IS NOT NULL)
 	) t
 	WHERE t.state IN ('ready', 'running')
-	GROUP BY t.name, t.key, t.max_running, t.rate, t.by, t.cost, t.when_taken;
-COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, shared limiters, and their keys: running jobs, tokens for further starts, and the end of a rest';
-
-CREATE VIEW jobq.groups WITH (security_barrier) AS
-	SELECT CASE WHEN s.group_id & 1 = 0 THEN q.name END AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running,
-		(SELECT w.id FROM jobq_internal.job w WHERE w.id = s.waits_for AND jobq_internal.may_see(w.role::pg_catalog.oid, w.queue_id)) AS waits_for, s.waits_until, s.parked, s.more,
-		round(s.tokens::numeric, 3) AS tokens, s.rest_until
+	GROUP BY t.name, t.key, t.max_running, t.rate, t.by, t.cost, t.when_taken
+	UNION ALL
+	SELECT 'group', CASE WHEN s.group_id & 1 = 0 THEN q.name END, NULL, NULL, NULL,
+		CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END,
+		s.running, NULL, NULL, CASE WHEN s.group_id & 1 = 0 THEN nullif(q.group_max_running, 0) ELSE 1 END,
+		CASE WHEN q.rate LIKE '%by group' THEN q.rate END, round(s.tokens::numeric, 3), CASE WHEN q.throttle LIKE '%by group' THEN q.throttle END, NULL, s.rest_until, NULL, NULL, NULL,
+		(SELECT w.id FROM jobq_internal.job w WHERE w.id = s.waits_for AND jobq_internal.may_see(w.role::pg_catalog.oid, w.queue_id)), s.waits_until, s.parked, s.more
 	FROM jobq_internal.group_slots() s
 	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq_internal.job j
 		WHERE j.group_id = s.group_id AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id) LIMIT 1) j ON true
 	LEFT JOIN jobq_internal.queue q ON q.id = j.queue_id;
-COMMENT ON VIEW jobq.groups IS 'active groups: a job runs, or waits for the next attempt (waits_for), or jobs wait (parked, and more in the table)';
+COMMENT ON VIEW jobq.limits IS 'limits of queues, kinds, limiters, keys and groups: running jobs, tokens for further starts, and the end of a rest';
 
 CREATE VIEW jobq.grants WITH (security_barrier) AS
 	SELECT p.role::pg_catalog.regrole AS role, p.privilege, q.name AS queue

@@ -421,7 +421,7 @@ SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || 
 	WHERE unique_key ~ '^u' GROUP BY kind, role, unique_key HAVING count(*) > 1
 UNION ALL
 SELECT coalesce(queue, kind, limiter) || ' has ' || running || ' jobs that run, and not ' || max_running FROM jobq.limits
-	WHERE running > CASE WHEN limiter = 'shared' THEN 2 ELSE max_running END AND by IS NULL});
+	WHERE type IN ('queue', 'kind', 'limiter') AND running > CASE WHEN limiter = 'shared' THEN 2 ELSE max_running END AND by IS NULL});
 
 		$self->note('watch', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };
 		$self->note('watch', 'wrong', { what => '    ' . join ' | ', map { defined ? $_ : '' } @$_ })

@@ -125,9 +125,9 @@ SELECT jobq.create_queue('lines', open => true), jobq.register('stumble', 'stumb
 my $owner = sql(q{SET ROLE shop2; SELECT jobq.enqueue('stumble', group_key => 'g')});
 wait_for($node, 'a job waits for its next attempt', "SELECT state = 'retryable' FROM jobq.jobs WHERE id = $owner");
 my $behind = sql(q{SET ROLE shop1; SELECT jobq.enqueue('stumble', group_key => 'g')});
-wait_for($node, 'its group waits for it', "SELECT waits_for = $owner FROM jobq.groups");
-is(sql(q{SET ROLE shop2; SELECT waits_for, group_key FROM jobq.groups}), "$owner|g", 'whose it is sees it');
-is(sql(q{SET ROLE shop1; SELECT waits_for, group_key FROM jobq.groups}), '|g', 'and another one sees but the group');
+wait_for($node, 'its group waits for it', "SELECT waits_for = $owner FROM jobq.limits WHERE type = 'group'");
+is(sql(q{SET ROLE shop2; SELECT waits_for, group_key FROM jobq.limits WHERE type = 'group'}), "$owner|g", 'whose it is sees it');
+is(sql(q{SET ROLE shop1; SELECT waits_for, group_key FROM jobq.limits WHERE type = 'group'}), '|g', 'and another one sees but the group');
 sql("SELECT jobq.cancel($owner), jobq.cancel($behind)");
 
 # After crashes of two jobs, the scheduler runs the suspects in sequence.

@@ -98,7 +98,7 @@ for my $mode ('immediate', 'fast')
 	$node->stop($mode);
 	$node->start;
 	wait_for($node, "the group waits, after stop $mode",
-		"SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first AND waits_until = '$until' AND parked = 1");
+		"SELECT count(*) = 1 FROM jobq.limits WHERE type = 'group' AND waits_for = $first AND waits_until = '$until' AND parked = 1");
 }
 sql(q{SELECT jobq.test_clock('61 min')});
 is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', 'until its patience is at an end');
@@ -153,13 +153,13 @@ $holder->query_safe('SELECT pg_advisory_lock(4711)');
 $second = sql(q{SELECT jobq.enqueue('step', '{"i": 2, "fails": true, "waits": true}', queue => 'hour', group_key => 'g')});
 wait_for($node, 'the next one runs', "SELECT state = 'running' FROM jobq.status($second)");
 sql(q{SELECT jobq.alter_queue('hour', group_on_failure => 'wait 100 hours')});
-wait_for($node, 'the group waits again for the first', "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first");
+wait_for($node, 'the group waits again for the first', "SELECT count(*) = 1 FROM jobq.limits WHERE type = 'group' AND waits_for = $first");
 $holder->query_safe('SELECT pg_advisory_unlock(4711)');
 $holder->quit;
 failed($second);
 $third = sql(q{SELECT put(3, 'hour')});
 sql("SELECT jobq.retry($first)");
-wait_for($node, 'the group goes on', "SELECT EXISTS (SELECT FROM jobq.groups WHERE waits_for = $second)"
+wait_for($node, 'the group goes on', "SELECT EXISTS (SELECT FROM jobq.limits WHERE type = 'group' AND waits_for = $second)"
 	. " OR (SELECT state = 'completed' FROM jobq.status($third))");
 is(sql($in_order), '1', 'the second is waited for, too');
 sql("SELECT jobq.retry($second)");

@@ -243,7 +243,7 @@ $job = sql(q{SELECT jobq.enqueue('note', '1', 'served', group_key => 'g')});
 wait_for($node, 'group: the first is held', $looking);
 my $second = sql(q{SELECT jobq.enqueue('note', '2', 'served', group_key => 'g')});
 ack();
-wait_for($node, 'group: a worker has seen the second', "SELECT (SELECT count(*) FROM jobq.groups WHERE parked = 1) > 0 OR state <> 'ready' FROM jobq.status($second)");
+wait_for($node, 'group: a worker has seen the second', "SELECT (SELECT count(*) FROM jobq.limits WHERE type = 'group' AND parked = 1) > 0 OR state <> 'ready' FROM jobq.status($second)");
 is(sql("SELECT state FROM jobq.status($second)"), 'ready', 'group: which waits');
 release('jobq-taken');
 is(outcome($second), 'completed', 'group: it runs');

@@ -459,7 +459,7 @@ wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($
 is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',
 	q{SELECT string_agg(queue || ' ' || group_key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY queue, group_key) = 'paced a 0, paced c 0, throttled a rests'
-	FROM jobq.groups WHERE tokens < 1 OR rest_until > jobq_internal.clock()});
+	FROM jobq.limits WHERE type = 'group' AND (tokens < 1 OR rest_until > jobq_internal.clock())});
 sql(q{SELECT jobq.enqueue('note', '{"g": "b"}', queue => 'paced', group_key => 'b') FROM generate_series(1, 3)});
 $expected = 'paced a 3, paced b 3, paced c 2, throttled b 2';
 wait_for($node, 'groups: one has two tokens left', "SELECT ($noted) = '$expected'");

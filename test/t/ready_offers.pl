@@ -128,7 +128,7 @@ sub running
 	my ($n, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	is(sql(q{SELECT running FROM jobq.limits WHERE queue = 'one'}), $n, $what);
+	is(sql(q{SELECT running FROM jobq.limits WHERE type = 'queue' AND queue = 'one'}), $n, $what);
 	return;
 }
 
@@ -287,7 +287,7 @@ wait_for($node, 'the queue is paused', q{SELECT paused FROM jobq.queues WHERE na
 post('b', undef, 'first');
 wait_for($node, 'the scheduler has heard of it', q{SELECT count(jobq.ack(id, token)) = 1 FROM jobq.reserve('{first}', wait => '1s')});
 go_on($taker);
-wait_for($node, 'paused: a job that was handed over is not taken', q{SELECT running = 0 FROM jobq.limits WHERE queue = 'one'});
+wait_for($node, 'paused: a job that was handed over is not taken', q{SELECT running = 0 FROM jobq.limits WHERE type = 'queue' AND queue = 'one'});
 sql(q{SELECT jobq.resume('one')});
 gets($taker, 'a', 'resumed: it is');
 acks($taker);

@@ -194,7 +194,7 @@ RESET ROLE;
 DROP OWNED BY leaver;
 DROP ROLE leaver;
 COMMIT}) =~ s/\s//gr;
-wait_for($node, 'the second waits for the first', q{SELECT parked = 1 FROM jobq.groups WHERE group_key = 'g'});
+wait_for($node, 'the second waits for the first', q{SELECT parked = 1 FROM jobq.limits WHERE type = 'group' AND group_key = 'g'});
 is($node->safe_psql('postgres', 'SELECT attempt FROM jobq_internal.job WHERE id > ' . $before), '0', 'and is not charged');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
@@ -233,7 +233,7 @@ sub limit_is_free
 	my $id = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note', queue => 'single')});
 
 	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"), 'completed', "$name: a job of another role runs");
-	wait_for($node, "$name: nothing is held", q{SELECT running = 0 FROM jobq.limits WHERE queue = 'single'});
+	wait_for($node, "$name: nothing is held", q{SELECT running = 0 FROM jobq.limits WHERE type = 'queue' AND queue = 'single'});
 	return;
 }
 $node->safe_psql('postgres', q{

@@ -197,7 +197,7 @@ my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{TRUNCATE done;
 SELECT jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'g') FROM generate_series(1, 100) n});
-wait_for($node, 'group: some are not parked', q{SELECT parked = 64 AND more FROM jobq.groups WHERE group_key = 'g'});
+wait_for($node, 'group: some are not parked', q{SELECT parked = 64 AND more FROM jobq.limits WHERE type = 'group' AND group_key = 'g'});
 hold('jobq-group-read',
 	sub { $gate->query_safe('SELECT pg_advisory_unlock(1)'); },
 	sub {
@@ -358,7 +358,7 @@ hold('jobq-batch-looked',
 	sub {
 		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(1, 50) n});
 		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(51, 100) n});
-		wait_for($node, 'spilled: some are', q{SELECT parked = 64 AND more FROM jobq.groups WHERE group_key = 'spilled'});
+		wait_for($node, 'spilled: some are', q{SELECT parked = 64 AND more FROM jobq.limits WHERE type = 'group' AND group_key = 'spilled'});
 		$closed->query_safe('SELECT pg_advisory_unlock(1)');
 		wait_for($node, 'spilled: the others run', 'SELECT count(*) = 65 FROM done');
 	});
@@ -531,7 +531,7 @@ hold_at_start('jobq-leases-load',
 		is(sql("SELECT jobq.cancel($lease)"), 't', 'lease: its job is cancelled while it is read');
 	});
 wait_for($node, 'lease: all are read', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
-is(sql(q{SELECT running FROM jobq.limits WHERE queue = 'outside single'}), '0', 'lease: nothing runs');
+is(sql(q{SELECT running FROM jobq.limits WHERE type = 'queue' AND queue = 'outside single'}), '0', 'lease: nothing runs');
 is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{"outside single"}', wait => '5 min')}), '1', 'lease: and the next job can be had');
 
 #
@@ -543,7 +543,7 @@ CREATE FUNCTION stumble() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no go
 SELECT jobq.register('stumble', 'stumble()', backoff => 'fixed 1 hour');
 TRUNCATE done;
 SELECT jobq.enqueue('stumble', queue => 'groups', group_key => 'held'), jobq.enqueue('note', queue => 'groups', group_key => 'held')});
-wait_for($node, 'restored: a group waits', q{SELECT waits_for IS NOT NULL FROM jobq.groups WHERE group_key = 'held'});
+wait_for($node, 'restored: a group waits', q{SELECT waits_for IS NOT NULL FROM jobq.limits WHERE type = 'group' AND group_key = 'held'});
 hold_at_start('jobq-groups-restore',
 	sub {
 		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-groups-restore'});
@@ -591,7 +591,7 @@ sql(q{SELECT jobq.delete_many(state => 'dead')});
 sql(q{SELECT jobq.create_queue('paced', mode => 'consumer', rate => '6 per hour burst 3');
 SELECT jobq.enqueue('paced', queue => 'paced') FROM generate_series(1, 12)});
 my $take = q{SELECT count(*) FROM jobq.reserve('{paced}', 10)};
-wait_for($node, 'rate: it is known', q{SELECT count(*) = 1 FROM jobq.limits WHERE queue = 'paced'});
+wait_for($node, 'rate: it is known', q{SELECT count(*) = 1 FROM jobq.limits WHERE type = 'queue' AND queue = 'paced'});
 my $wait_and_take = q{SELECT count(*) FROM jobq.reserve('{paced}', 10, wait => '5 min')};
 is(sql($wait_and_take), '3', 'rate: three at first');
 my $late = $node->background_psql('postgres');

@@ -210,7 +210,7 @@ $node->append_conf('postgresql.conf', 'jobq.ready_entries = 1024');
 $node->restart;
 $node->wait_for_log(qr/44 leases of consumers have come to their end with the last start of the server/, $offset);
 wait_for($node, 'leases: there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
-is($node->safe_psql('postgres', q{SELECT (SELECT running FROM jobq.limits WHERE queue = 'outside many'), (SELECT count(*) FROM jobq_internal.lease_slots())}),
+is($node->safe_psql('postgres', q{SELECT (SELECT running FROM jobq.limits WHERE type = 'queue' AND queue = 'outside many'), (SELECT count(*) FROM jobq_internal.lease_slots())}),
 	'256|256', 'leases: as many as there is room for, and as many places');
 
 $node->stop;

@@ -192,7 +192,7 @@ my $before = sql($reads);
 foreach my $n (1 .. 8)
 {
 	sql("SELECT jobq.alter_queue('patient $n', group_on_failure => 'wait 1 hour')");
-	wait_for($node, "group $n waits again", "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $stuck[$n - 1]");
+	wait_for($node, "group $n waits again", "SELECT count(*) = 1 FROM jobq.limits WHERE type = 'group' AND waits_for = $stuck[$n - 1]");
 }
 
 # a process reports its reads when it ends
