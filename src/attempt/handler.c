@@ -162,7 +162,8 @@ allowance_arg(Datum text, int attribute)
 /*
  * register(kind, handler, queue, priority, max_attempts, backoff, timeout, fail_on_timeout,
  * max_exceptions, max_running, rate, throttle, on_failure, carry, recycle, retry_on, fail_on,
- * max_memory, max_temp, max_wal, limiters): define or change a kind.
+ * max_memory, max_temp, max_wal, limiters): define or change a kind.  Writes nothing if the kind
+ * is so.
  */
 Datum
 jobq_register(PG_FUNCTION_ARGS)
@@ -276,6 +277,18 @@ jobq_register(PG_FUNCTION_ARGS)
 		nulls[HANDLER_LIMITERS - 1] = 'n';
 
 	SPI_connect();
+	if (jobq_query("SELECT FROM jobq_internal.handler WHERE kind = $1 AND"
+				   " (handler, queue, priority, max_attempts, backoff, timeout_ms,"
+				   " fail_on_timeout, max_exceptions, max_running, rate, throttle,"
+				   " on_failure, carry, recycle, retry_on, fail_on,"
+				   " max_memory, max_temp, max_wal, limiters)"
+				   " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
+				   " $14, $15, $16, $17, $18, $19, $20, $21)",
+				   HANDLER_NATTS, types, values, nulls, SPI_OK_SELECT) > 0)
+	{
+		SPI_finish();
+		PG_RETURN_VOID();
+	}
 	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);
 	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, priority,"
 			   " max_attempts, backoff, timeout_ms, fail_on_timeout, max_exceptions,"

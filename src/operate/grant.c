@@ -77,7 +77,7 @@ privilege_arg(FunctionCallInfo fcinfo, bool for_queue)
 /*
  * Grant the role a privilege for a queue, or for all queues if queue_id is 0.  Also deletes
  * rows of dropped roles, before their OIDs are assigned to new roles.  Rows locked by another
- * transaction are skipped.
+ * transaction are skipped.  Writes nothing if the role has the privilege, and there are no such rows.
  */
 static void
 add_privilege(int32 queue_id, Oid role, const char *privilege)
@@ -88,8 +88,17 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 		CStringGetTextDatum(privilege)
 	};
 
-	jobq_lock_jobs();
 	SPI_connect();
+	if (jobq_query("SELECT FROM jobq_internal.privilege"
+				   " WHERE (queue_id, role, privilege) = ($1, $2, $3)"
+				   " AND NOT EXISTS (SELECT FROM jobq_internal.privilege p"
+				   " WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role))",
+				   3, types, values, NULL, SPI_OK_SELECT) > 0)
+	{
+		SPI_finish();
+		return;
+	}
+	jobq_lock_jobs();
 	jobq_query("DELETE FROM jobq_internal.privilege WHERE ctid IN (SELECT p.ctid FROM jobq_internal.privilege p"
 			   " WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role)"
 			   " FOR UPDATE SKIP LOCKED)",

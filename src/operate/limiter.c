@@ -21,6 +21,7 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/regproc.h"
@@ -33,11 +34,14 @@ PG_FUNCTION_INFO_V1(jobq_drop_limiter);
 enum
 {
 	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, ARG_BY, ARG_COST, ARG_WHEN_TAKEN,
-	NLIMITS = ARG_THROTTLE + 1,
-	NARGS = ARG_WHEN_TAKEN
+	NARGS,
+	NLIMITS = ARG_THROTTLE + 1
 };
 
-static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+static const char *const columns[] = {
+	"name", "max_running", "rate", "throttle", "by", "cost", "when_taken"
+};
+static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
 static const Oid text_types[] = {TEXTOID, TEXTOID};
 
 static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
@@ -130,34 +134,35 @@ check_limit(Datum name)
 }
 
 /*
- * Set what happens to jobs while all permits are taken, if the argument is given.  ERROR if
- * the limiter has no max_running and when_taken is not "wait".  The caller must be connected
- * to SPI.
+ * Return the argument when_taken as in the table.  ERROR if the argument is not valid.
+ */
+static Datum
+when_taken_arg(Datum given)
+{
+	static const char *const words[] = {
+		[JOBQ_WHEN_TAKEN_WAIT] = "wait",
+		[JOBQ_WHEN_TAKEN_SKIP] = "skip",
+		[JOBQ_WHEN_TAKEN_REPLACE] = "replace"
+	};
+	const char *word = TextDatumGetCString(given);
+	int64		release_after;
+	JobqWhenTaken when_taken = jobq_when_taken_parse(word, &release_after);
+
+	return CStringGetTextDatum(when_taken == JOBQ_WHEN_TAKEN_RELEASE ? word : words[when_taken]);
+}
+
+/*
+ * ERROR if the limiter has no max_running and when_taken is not "wait".  The caller must be
+ * connected to SPI.
  */
 static void
-set_when_taken(FunctionCallInfo fcinfo)
+check_when_taken(Datum name)
 {
-	Datum		args[] = {PG_GETARG_DATUM(ARG_NAME), (Datum) 0};
-	int64		release_after;
+	Datum		args[] = {name};
 
-	if (!PG_ARGISNULL(ARG_WHEN_TAKEN))
-	{
-		static const char *const words[] = {
-			[JOBQ_WHEN_TAKEN_WAIT] = "wait",
-			[JOBQ_WHEN_TAKEN_SKIP] = "skip",
-			[JOBQ_WHEN_TAKEN_REPLACE] = "replace"
-		};
-		const char *word = TextDatumGetCString(PG_GETARG_DATUM(ARG_WHEN_TAKEN));
-		JobqWhenTaken when_taken = jobq_when_taken_parse(word, &release_after);
-
-		args[1] = CStringGetTextDatum(when_taken == JOBQ_WHEN_TAKEN_RELEASE
-									  ? word : words[when_taken]);
-		(void) jobq_query("UPDATE jobq_internal.limiter SET when_taken = $2 WHERE name = $1",
-						  2, text_types, args, NULL, SPI_OK_UPDATE);
-	}
 	if (jobq_query("SELECT when_taken FROM jobq_internal.limiter WHERE name = $1"
 				   " AND max_running IS NULL AND when_taken <> 'wait'",
-				   1, text_types, args, NULL, SPI_OK_SELECT) > 0)
+				   1, types, args, NULL, SPI_OK_SELECT) > 0)
 	{
 		Datum		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 										1, TEXTOID, NULL);
@@ -200,10 +205,31 @@ check_unchanged(const Datum *values, const char *nulls)
 }
 
 /*
+ * True if the limiter exists and is as the arguments say, so that a repeated deployment writes
+ * nothing.  The caller must be connected to SPI.
+ */
+static bool
+is_as_given(const Datum *values, const char *nulls, const bool *taken_away)
+{
+	StringInfoData query;
+
+	initStringInfo(&query);
+	appendStringInfoString(&query, "SELECT FROM jobq_internal.limiter WHERE name = $1");
+	for (int i = ARG_NAME + 1; i < NARGS; i++)
+	{
+		if (nulls[i] == ' ')
+			appendStringInfo(&query, " AND %s = $%d", columns[i], i + 1);
+		else if (i < NLIMITS && taken_away[i])
+			appendStringInfo(&query, " AND %s IS NULL", columns[i]);
+	}
+	return jobq_query(query.data, NARGS, types, values, nulls, SPI_OK_SELECT) > 0;
+}
+
+/*
  * create_limiter(name, max_running, rate, throttle, by, cost, when_taken): create a limiter,
- * or change the given limits of an existing limiter.  0 or "none" removes a limit.  ERROR if
- * an argument is not valid, if no slot for limits is free, and without the privilege manage
- * for all queues.
+ * or change the given limits of an existing limiter.  0 or "none" removes a limit.  Writes
+ * nothing if the limiter is so.  ERROR if an argument is not valid, if no slot for limits is
+ * free, and without the privilege manage for all queues.
  */
 Datum
 jobq_create_limiter(PG_FUNCTION_ARGS)
@@ -220,23 +246,30 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(ARG_COST))
 		values[ARG_COST] =
 			CStringGetTextDatum(format_procedure_qualified(jobq_cost_function(TextDatumGetCString(values[ARG_COST]))));
+	if (!PG_ARGISNULL(ARG_WHEN_TAKEN))
+		values[ARG_WHEN_TAKEN] = when_taken_arg(values[ARG_WHEN_TAKEN]);
 	SPI_connect();
-	created = jobq_query("INSERT INTO jobq_internal.limiter (name, max_running, rate, throttle, by, cost)"
-						 " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+	if (is_as_given(values, nulls, taken_away))
+	{
+		SPI_finish();
+		PG_RETURN_VOID();
+	}
+	created = jobq_query("INSERT INTO jobq_internal.limiter (name, max_running, rate, throttle, by, cost, when_taken)"
+						 " VALUES ($1, $2, $3, $4, $5, $6, coalesce($7, 'wait')) ON CONFLICT DO NOTHING",
 						 NARGS, types, values, nulls, SPI_OK_INSERT) > 0;
 	if (!created)
 	{
 		check_unchanged(values, nulls);
 		if (jobq_query(psprintf("UPDATE jobq_internal.limiter SET max_running = %s,"
-								" rate = %s, throttle = %s WHERE name = $1",
+								" rate = %s, throttle = %s, when_taken = coalesce($7, when_taken) WHERE name = $1",
 								taken_away[ARG_MAX_RUNNING] ? "$2" : "coalesce($2, max_running)",
 								taken_away[ARG_RATE] ? "$3" : "coalesce($3, rate)",
 								taken_away[ARG_THROTTLE] ? "$4" : "coalesce($4, throttle)"),
-					   NLIMITS, types, values, nulls, SPI_OK_UPDATE) == 0)
+					   NARGS, types, values, nulls, SPI_OK_UPDATE) == 0)
 			jobq_check_limiter(TextDatumGetCString(values[ARG_NAME]));
 	}
 	check_limit(values[ARG_NAME]);
-	set_when_taken(fcinfo);
+	check_when_taken(values[ARG_NAME]);
 	SPI_finish();
 	if (created)
 		jobq_check_limited();

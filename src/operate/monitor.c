@@ -111,7 +111,7 @@ check_bounds(double above, double until)
 
 /*
  * create_monitor(name, condition, above, queue, kind, until): create a monitor, or replace the
- * monitor with this name.  until defaults to above.  ERROR if an argument is not valid, if
+ * monitor with this name.  until defaults to above.  Writes nothing if the monitor is so.  ERROR if an argument is not valid, if
  * there are MAX_MONITORS already, and without the privilege operate for all queues.
  */
 Datum
@@ -150,6 +150,13 @@ jobq_create_monitor(PG_FUNCTION_ARGS)
 	values[NARGS] = TimestampTzGetDatum(jobq_now());
 
 	SPI_connect();
+	if (jobq_query("SELECT FROM jobq_internal.monitor m WHERE name = $1 AND" SAME
+				   " AND (above, until) = ($3, $6)",
+				   NARGS, types, values, nulls, SPI_OK_SELECT) > 0)
+	{
+		SPI_finish();
+		PG_RETURN_VOID();
+	}
 	if (jobq_query("INSERT INTO jobq_internal.monitor AS m (name, condition, above, queue, kind, until, made_at)"
 				   " SELECT $1, $2, $3, $4, $5, $6, $7"
 				   " WHERE (SELECT count(*) FROM jobq_internal.monitor o WHERE o.name <> $1) < " MAX_MONITORS

@@ -167,7 +167,7 @@ read_args(FunctionCallInfo fcinfo, Datum *values)
 /*
  * on_event(event, handler, queue, kind, within, required): for each event of this type,
  * enqueue a job of the kind "handler" as the current user, or, with "within", call its handler
- * in the job's transaction.  A repeated call changes only "required".  ERROR if an argument is
+ * in the job's transaction.  A repeated call writes nothing, or changes "required".  ERROR if an argument is
  * not valid, or if the role has MAX_OF_ROLE handlers already.
  */
 Datum
@@ -186,6 +186,13 @@ jobq_on_event(PG_FUNCTION_ARGS)
 	check_handler(TextDatumGetCString(values[ARG_HANDLER]));
 
 	SPI_connect();
+	if (jobq_query("SELECT FROM jobq_internal.event_handler WHERE role = $7"
+				   " AND (event, handler, queue, kind, within, required) = ($1, $2, $3, $4, $5, $6)",
+				   NVALUES, types, values, NULL, SPI_OK_SELECT) > 0)
+	{
+		SPI_finish();
+		PG_RETURN_VOID();
+	}
 	if (jobq_query("SELECT FROM jobq_internal.event_handler WHERE role = $7"
 				   " AND (event, handler, queue, kind, within) <> ($1, $2, $3, $4, $5)"
 				   " OFFSET " MAX_OF_ROLE " - 1 LIMIT 1",

@@ -86,6 +86,19 @@ enum
 };
 #define MAX_WEIGHT	1000
 
+/* The name of a queue and the settings that are not null among the arguments. */
+typedef struct Given
+{
+	int			n;				/* settings; the first parameter is the name */
+	Oid			types[NSETTINGS + 2];
+	Datum		values[NSETTINGS + 2];
+	char		nulls[NSETTINGS + 3];
+	char		delegated;		/* ' ': run_as is set; 'n': removed; 0: not
+								 * given */
+	StringInfoData set;			/* assignments for UPDATE */
+	StringInfoData same;		/* conditions: the queue has these settings */
+} Given;
+
 static void check_number(const Setting *setting, int32 number);
 static void check_weights(Jsonb *weights);
 static void check_tenant(const char *word);
@@ -95,7 +108,9 @@ static void check_groups(Datum name);
 static bool check_value(const Setting *setting, Datum value);
 static char *name_arg(FunctionCallInfo fcinfo);
 static void set_delegator(Datum name, bool delegated);
-static void change_settings(FunctionCallInfo fcinfo, const char *name);
+static void read_settings(FunctionCallInfo fcinfo, const char *name, Given *given);
+static bool is_as_given(const Given *given);
+static void change_settings(FunctionCallInfo fcinfo, const Given *given);
 
 static void
 check_number(const Setting *setting, int32 number)
@@ -363,52 +378,90 @@ set_delegator(Datum name, bool delegated)
 }
 
 /*
- * Apply all settings that are not null among the arguments.  ERROR if a setting is not valid
- * or the queue no longer exists.
+ * Read all settings that are not null among the arguments.  ERROR if a setting is not valid.
  */
 static void
-change_settings(FunctionCallInfo fcinfo, const char *name)
+read_settings(FunctionCallInfo fcinfo, const char *name, Given *given)
 {
-	Oid			types[NSETTINGS + 1];
-	Datum		values[NSETTINGS + 1];
-	char		nulls[NSETTINGS + 2];
 	int			n = 0;
-	bool		limited;
-	char		delegated = '\0';	/* ' ': run_as is set; 'n': removed */
-	StringInfoData query;
 
-	types[0] = TEXTOID;
-	values[0] = CStringGetTextDatum(name);
-	nulls[0] = ' ';
-	initStringInfo(&query);
-	appendStringInfoString(&query, "UPDATE jobq_internal.queue SET ");
+	given->types[0] = TEXTOID;
+	given->values[0] = CStringGetTextDatum(name);
+	given->nulls[0] = ' ';
+	given->delegated = '\0';
+	initStringInfo(&given->set);
+	initStringInfo(&given->same);
 	for (int i = 0; i < NSETTINGS; i++)
 	{
 		if (PG_ARGISNULL(i + 1))
 			continue;
-		appendStringInfo(&query, "%s%s = $%d", n > 0 ? ", " : "",
+		appendStringInfo(&given->set, "%s%s = $%d", n > 0 ? ", " : "",
+						 settings[i].name, n + 2);
+		appendStringInfo(&given->same, " AND %s IS NOT DISTINCT FROM $%d",
 						 settings[i].name, n + 2);
 		n++;
-		types[n] = settings[i].type;
-		values[n] = PG_GETARG_DATUM(i + 1);
-		nulls[n] = check_value(&settings[i], values[n]) ? ' ' : 'n';
+		given->types[n] = settings[i].type;
+		given->values[n] = PG_GETARG_DATUM(i + 1);
+		given->nulls[n] = check_value(&settings[i], given->values[n]) ? ' ' : 'n';
 		if (settings[i].check == CHECK_ROLE)
-			delegated = nulls[n];
+			given->delegated = given->nulls[n];
 	}
-	nulls[n + 1] = '\0';
-	if (n == 0)
-		return;
-	appendStringInfoString(&query, " WHERE name = $1");
+	given->n = n;
+	given->nulls[n + 1] = '\0';
+}
+
+/*
+ * True if the queue exists, was not created by a first use, and has the given settings, so
+ * that a repeated deployment writes nothing.  A run_as set by another role counts as another
+ * setting.
+ */
+static bool
+is_as_given(const Given *given)
+{
+	Given		copy = *given;
+	const char *by = "";
+	bool		same;
+
+	if (given->delegated == ' ')
+		by = psprintf(" AND EXISTS (SELECT FROM jobq_internal.delegation d"
+					  " WHERE d.queue_id = q.id AND d.set_by = $%d)", given->n + 2);
+	copy.types[given->n + 1] = OIDOID;
+	copy.values[given->n + 1] = ObjectIdGetDatum(GetUserId());
+	copy.nulls[given->n + 1] = ' ';
+	copy.nulls[given->n + 2] = '\0';
 	SPI_connect();
-	limited = jobq_queue_is_limited(values[0]);
-	if (jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE) == 0)
-		(void) jobq_existing_queue(name);	/* ERROR if dropped meanwhile */
-	if (delegated != '\0')
-		set_delegator(values[0], delegated == ' ');
-	check_together(values[0]);
+	same = jobq_query(psprintf("SELECT FROM jobq_internal.queue q"
+							   " WHERE name = $1 AND made_by IS NULL%s%s", given->same.data, by),
+					  given->n + 2, copy.types, copy.values, copy.nulls, SPI_OK_SELECT) > 0;
+	SPI_finish();
+	return same;
+}
+
+/*
+ * Apply the given settings.  ERROR if the settings contradict each other, or if the queue no
+ * longer exists.
+ */
+static void
+change_settings(FunctionCallInfo fcinfo, const Given *given)
+{
+	Datum		name = given->values[0];
+	bool		limited;
+
+	if (given->n == 0)
+		return;
+	SPI_connect();
+	limited = jobq_queue_is_limited(name);
+	if (jobq_query(psprintf("UPDATE jobq_internal.queue SET %s WHERE name = $1", given->set.data),
+				   given->n + 1, given->types, given->values, given->nulls,
+				   SPI_OK_UPDATE) == 0)
+		(void) jobq_existing_queue(TextDatumGetCString(name));	/* ERROR if dropped
+																 * meanwhile */
+	if (given->delegated != '\0')
+		set_delegator(name, given->delegated == ' ');
+	check_together(name);
 	if (!PG_ARGISNULL(GROUP_SCOPE_ARG))
-		check_groups(values[0]);
-	if (!limited && jobq_queue_is_limited(values[0]))
+		check_groups(name);
+	if (!limited && jobq_queue_is_limited(name))
 		jobq_check_limited();
 	SPI_finish();
 }
@@ -432,32 +485,41 @@ make_own(const char *name)
 
 /*
  * create_queue(name, ...settings): create a queue, or change the given settings of an existing
- * queue.  ERROR if a setting is not valid, and without the privilege manage for all queues.
+ * queue.  Writes nothing if the queue has these settings.  ERROR if a setting is not valid,
+ * and without the privilege manage for all queues.
  */
 Datum
 jobq_create_queue(PG_FUNCTION_ARGS)
 {
 	char	   *name = name_arg(fcinfo);
+	Given		given;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a queue");
 	PreventCommandIfReadOnly("jobq.create_queue()");
+	read_settings(fcinfo, name, &given);
+	if (is_as_given(&given))
+		PG_RETURN_VOID();
 	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL))
 		make_own(name);
-	change_settings(fcinfo, name);
+	change_settings(fcinfo, &given);
 	PG_RETURN_VOID();
 }
 
 /*
- * alter_queue(name, ...settings): change the settings that are not null.  ERROR if the queue
- * does not exist or a setting is not valid, and without the privilege manage for the queue.
+ * alter_queue(name, ...settings): change the settings that are not null.  Writes nothing if
+ * the queue has these settings.  ERROR if the queue does not exist or a setting is not valid,
+ * and without the privilege manage for the queue.
  */
 Datum
 jobq_alter_queue(PG_FUNCTION_ARGS)
 {
 	char	   *name = name_arg(fcinfo);
+	Given		given;
 
 	PreventCommandIfReadOnly("jobq.alter_queue()");
 	jobq_require_queue(jobq_known_queue(name), name, JOBQ_MAY_MANAGE);
-	change_settings(fcinfo, name);
+	read_settings(fcinfo, name, &given);
+	if (!is_as_given(&given))
+		change_settings(fcinfo, &given);
 	PG_RETURN_VOID();
 }

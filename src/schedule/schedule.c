@@ -83,7 +83,7 @@ typedef struct Dropped
 static List *dropped = NIL;
 static FullTransactionId dropped_in;
 
-static bool find_schedule(Datum name, Found *found);
+static bool find_schedule(Datum name, bool lock, Found *found);
 static void note_dropped(const char *name, const Found *found);
 static const Found *find_dropped(const char *name);
 static bool is_same(const JobqCron *cron, pg_tz *zone, const Found *found);
@@ -91,25 +91,27 @@ static void check_due(const JobqCron *cron, TimestampTz next, const char *rule);
 static void find_mine(const char *function, int privilege, Datum name,
 					  Found *found);
 static void check_may_run(const char *name, Oid role);
+static void check_owner(const char *name, Oid role);
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
 
 /*
- * Read and lock a schedule.  Returns false if it does not exist.  The caller must be
- * connected to SPI.
+ * Read a schedule, and lock it if "lock" is set.  Returns false if it does not exist.  The
+ * caller must be connected to SPI.
  */
 static bool
-find_schedule(Datum name, Found *found)
+find_schedule(Datum name, bool lock, Found *found)
 {
 	static const Oid types[] = {TEXTOID};
 	TupleDesc	desc;
 	HeapTuple	tuple;
 
-	if (jobq_query("SELECT role::oid, anchor, paused, cron, timezone,"
-				   " coalesce(next_run, '-infinity'), coalesce(last_run, '-infinity'),"
-				   " coalesce(last_job_id, 0), held FROM jobq_internal.schedule WHERE name = $1 FOR UPDATE",
+	if (jobq_query(psprintf("SELECT role::oid, anchor, paused, cron, timezone,"
+							" coalesce(next_run, '-infinity'), coalesce(last_run, '-infinity'),"
+							" coalesce(last_job_id, 0), held FROM jobq_internal.schedule WHERE name = $1%s",
+							lock ? " FOR UPDATE" : ""),
 				   1, types, &name, NULL, SPI_OK_SELECT) == 0)
 		return false;
 	desc = SPI_tuptable->tupdesc;
@@ -207,7 +209,7 @@ static void
 find_mine(const char *function, int privilege, Datum name, Found *found)
 {
 	PreventCommandIfReadOnly(function);
-	if (!find_schedule(name, found) || !jobq_may(privilege, found->role, 0))
+	if (!find_schedule(name, true, found) || !jobq_may(privilege, found->role, 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("schedule \"%s\" does not exist",
@@ -228,6 +230,20 @@ check_may_run(const char *name, Oid role)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to run schedule \"%s\"", name),
 				 errhint("Its own role can do this, and who sees what is in it and can SET ROLE to that role.")));
+	jobq_refuse_borrowed(role);
+}
+
+/*
+ * ERROR if the current user may not change a schedule of the role.
+ */
+static void
+check_owner(const char *name, Oid role)
+{
+	if (!jobq_may_become(role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("schedule \"%s\" belongs to another role", name),
+				 errhint("Choose another name.")));
 	jobq_refuse_borrowed(role);
 }
 
@@ -306,7 +322,7 @@ use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 
 /*
  * SQL function schedule(name, cron, kind, payload, timezone, missed, overlap, options,
- * context, sql, transaction, database).
+ * context, sql, transaction, database).  Writes nothing if the schedule is so.
  */
 Datum
 jobq_schedule(PG_FUNCTION_ARGS)
@@ -392,18 +408,24 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	memcpy(nulls + NARGS, "    nn", NMORE + 1);
 
 	SPI_connect();
+	if (find_schedule(values[ARG_NAME], false, &found))
+	{
+		check_owner(job.schedule, found.role);
+		if (jobq_query("SELECT FROM jobq_internal.schedule s WHERE name = $1 AND"
+					   " (cron, kind, payload, timezone, missed, overlap, options)"
+					   " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8)"
+					   " AND EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role)",
+					   NARGS, types, values, nulls, SPI_OK_SELECT) > 0)
+		{
+			SPI_finish();
+			PG_RETURN_VOID();
+		}
+	}
 	for (;;)
 	{
-		if (find_schedule(values[ARG_NAME], &found))
+		if (find_schedule(values[ARG_NAME], true, &found))
 		{
-			if (!jobq_may_become(found.role))
-				ereport(ERROR,
-						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						 errmsg("schedule \"%s\" belongs to another role",
-								job.schedule),
-						 errhint("Choose another name.")));
-			jobq_refuse_borrowed(found.role);
-
+			check_owner(job.schedule, found.role);
 			if (is_same(&cron, zone, &found))
 				values[NARGS + 3] = BoolGetDatum(true);
 			else
