@@ -70,7 +70,7 @@ const deadColumns = [
 	{ title: 'Kind', cell: (j) => j.kind },
 	{ title: 'Queue', cell: (j) => j.queue ?? '' },
 	{ title: 'Tenant', rare: true, cell: (j) => j.tenant ?? '' },
-	{ title: 'Failed', cell: (j) => time(j.failed_at) },
+	{ title: 'Failed', cell: (j) => time(j.finished_at) },
 	{ title: 'Attempts', n: true, cell: (j) => String(j.attempt) },
 	{ title: 'Error', cut: true, cell: (j) => j.error ?? j.sqlstate ?? '' },
 ];

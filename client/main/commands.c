@@ -172,14 +172,14 @@ const Command commands[] = {
 	{
 		.name = "dead",.arguments = "",
 		.summary = "dead letters, the newest first",
-		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
+		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', finished_at) AS finished_at, sqlstate, error "
 		"FROM jobq.dead_letters AS f "
-		"LEFT JOIN (SELECT l.id AS before_id, l.failed_at AS before_at FROM jobq.dead_letters AS l) AS b ON before_id" EQUALS "$3 "
+		"LEFT JOIN (SELECT l.id AS before_id, l.finished_at AS before_at FROM jobq.dead_letters AS l) AS b ON before_id" EQUALS "$3 "
 		"WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
 		"AND ($5::pg_catalog.int8 IS NULL OR fingerprint" EQUALS "$5) "
 		/* a deleted dead letter has no time */
-		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.failed_at" BELOW "before_at OR (f.failed_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
-		"ORDER BY f.failed_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
+		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.finished_at" BELOW "before_at OR (f.finished_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
+		"ORDER BY f.finished_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
 		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that ended before this one: the next page"}, OPTION_LIMIT,
 		{"fingerprint", 0, "N", "of this cause only, as printed by failures"}}
 	},

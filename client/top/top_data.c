@@ -75,8 +75,8 @@ Pane		panes[NPANES] = {
 	},
 	{
 		.title = "DEAD",.sort = -1,
-		.sql = "SELECT f.id, f.kind, f.queue, " SECONDS_SINCE("f.failed_at") ", f.attempt, f.error "
-		"FROM jobq.dead_letters f ORDER BY f.failed_at DESC, f.id DESC LIMIT 200",
+		.sql = "SELECT f.id, f.kind, f.queue, " SECONDS_SINCE("f.finished_at") ", f.attempt, f.error "
+		"FROM jobq.dead_letters f ORDER BY f.finished_at DESC, f.id DESC LIMIT 200",
 		.ncolumns = 6,
 		.columns = {
 			{"job", CELL_ID, 8, false, 0}, {"kind", CELL_TEXT, 14, false, 1},

@@ -59,9 +59,9 @@ static const char enqueue_members[] = "kind! payload"
  * after the letter was deleted.
  */
 #define DEAD_LAST \
-	"(array_agg((extract(epoch FROM (failed_at)) * 1000000)::int8 || '-' || id ORDER BY failed_at, id))[1]"
+	"(array_agg((extract(epoch FROM (finished_at)) * 1000000)::int8 || '-' || id ORDER BY finished_at, id))[1]"
 #define DEAD_BEFORE(n) \
-	"(f.failed_at, f.id) < ('epoch'::timestamptz + split_part($" #n "::text, '-', 1)::int8 * interval '1 us', split_part($" #n "::text, '-', 2)::int8)"
+	"(f.finished_at, f.id) < ('epoch'::timestamptz + split_part($" #n "::text, '-', 1)::int8 * interval '1 us', split_part($" #n "::text, '-', 2)::int8)"
 
 #define ALL(rows) \
 	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
@@ -284,12 +284,12 @@ const Route routes[] = {
 				   "WHERE ($1::text IS NULL OR f.queue = $1) AND ($2::text IS NULL OR $2 = ANY (f.kinds)) "
 				   "ORDER BY f.first_seen DESC, f.fingerprint LIMIT 200")},
 	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant -fingerprint",
-		.shown = "id kind queue role attempt max_attempts crashes enqueued_at failed_at sqlstate tenant",
-		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.fingerprint, j.error_context, "
+		.shown = "id kind queue role attempt max_attempts crashes enqueued_at finished_at sqlstate tenant",
+		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.finished_at, j.error, j.sqlstate, j.fingerprint, j.error_context, "
 					   "j.context, j.tenant",
 					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ") AND ($6::int8 IS NULL OR f.fingerprint = $6)",
 					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
-					   "failed_at DESC, id DESC", DEAD_LAST)},
+					   "finished_at DESC, id DESC", DEAD_LAST)},
 	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than -fingerprint",
 	.sql = DEAD_MANY("retry_many")},
 	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than -fingerprint",

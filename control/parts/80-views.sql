@@ -66,7 +66,7 @@ COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, with the columns
 
 CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role::pg_catalog.regrole AS role, f.attempt, f.max_attempts, f.crashes,
-		f.enqueued_at, f.finished_at AS failed_at,
+		f.enqueued_at, f.finished_at,
 		CASE WHEN o.open THEN f.payload END AS payload, CASE WHEN o.open THEN f.headers END AS headers,
 		f.error, f.sqlstate, f.fingerprint, CASE WHEN o.open THEN f.error_context END AS error_context,
 		CASE WHEN o.open THEN f.errors ELSE jobq_internal.without_details(f.errors) END AS errors,

@@ -190,9 +190,9 @@ BEGIN
 		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
 
 	-- dead letters
-	SELECT count(*) AS n, count(*) FILTER (WHERE f.failed_at > jobq_internal.clock() - interval '1 day') AS recent,
+	SELECT count(*) AS n, count(*) FILTER (WHERE f.finished_at > jobq_internal.clock() - interval '1 day') AS recent,
 		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
-		count(*) FILTER (WHERE f.failed_at < jobq_internal.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
+		count(*) FILTER (WHERE f.finished_at < jobq_internal.clock() - current_setting('jobq.dead_retention')::interval + interval '1 day') AS ending
 	INTO r FROM jobq.dead_letters f;
 	RETURN QUERY SELECT 'warning', format('%s dead letters exist, %s of them from the last day', r.n, r.recent),
 		'SELECT * FROM jobq.dead_letters; then jobq.retry_many(state => ''dead'') or jobq.delete_many(state => ''dead'')' WHERE r.n > 0;

@@ -398,13 +398,13 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 
 	public function flush($hours = null)
 	{
-		$this->delete('failed_at <= jobq_internal.clock() - ?::interval', ($hours ?? 0) . ' h');
+		$this->delete('finished_at <= jobq_internal.clock() - ?::interval', ($hours ?? 0) . ' h');
 		$hours === null ? $this->others->flush() : $this->others->flush($hours);
 	}
 
 	public function prune(\DateTimeInterface $before)
 	{
-		return $this->delete('failed_at < ?::timestamptz', $before->format(DATE_ATOM))
+		return $this->delete('finished_at < ?::timestamptz', $before->format(DATE_ATOM))
 			+ ($this->others instanceof PrunableFailedJobProvider ? $this->others->prune($before) : 0);
 	}
 
@@ -416,7 +416,7 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 	private function select(string $condition, ...$values): array
 	{
 		$rows = $this->database->selectFromWriteConnection("SELECT id, headers ->> 'laravel' AS connection, queue, payload, error AS exception,
-				to_char(failed_at, 'YYYY-MM-DD HH24:MI:SS') AS failed_at
+				to_char(finished_at, 'YYYY-MM-DD HH24:MI:SS') AS failed_at
 			FROM jobq.dead_letters WHERE headers ->> 'laravel' IS NOT NULL AND $condition ORDER BY id DESC", $values);
 		foreach ($rows as $row)
 			$row->payload = Texts::unpack($row->payload);

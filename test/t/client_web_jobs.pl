@@ -192,7 +192,7 @@ is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.dead_letters'), '2
 sql(q{SELECT jobq.create_queue('late', open => true); SELECT jobq.pause('late')});
 my ($late, $first, $second) = map { (ask('POST', '/api/jobs', { kind => 'bad', queue => $_ }))[2]{id} } qw(late default default);
 sql("SELECT jobq.wait($first, '5 min'); SELECT jobq.wait($second, '5 min'); SELECT jobq.resume('late'); SELECT jobq.wait($late, '5 min')");
-my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY failed_at DESC, id DESC) FROM jobq.dead_letters});
+my @by_time = split / /, sql(q{SELECT string_agg(id::text, ' ' ORDER BY finished_at DESC, id DESC) FROM jobq.dead_letters});
 $data = (ask('GET', '/api/dead?limit=2'))[2];
 is(join(' ', map { $_->{id} } @{ $data->{items} }), "$late $by_time[1]", 'the newest dead letters');
 is((ask('POST', '/api/jobs/delete', { ids => [ "$by_time[1]" ] }))[0], 200, 'one of them is forgotten, with its id as a text');
