@@ -46,7 +46,7 @@ SELECT state, attempt, progress, started_at <= now() AS started FROM jobq.status
 SELECT jobq.set_progress(:id, :token, 40, 'on the way');
 SELECT state, progress, message FROM jobq.status(:id);
 SELECT state, attempt, progress, message, started_at <= now() AS started FROM jobq.jobs WHERE id = :id;
-SELECT type, consumer, role = current_user::regrole AS mine, state, jobs_held, started_at <= now() AS since FROM jobq.workers WHERE type = 'consumer';
+SELECT type, consumer, role = current_user::regrole AS mine, state, running, started_at <= now() AS since FROM jobq.workers WHERE type = 'consumer';
 SELECT ready, running FROM jobq.queues WHERE name = 'letters';
 SELECT count(*) FROM jobq.reserve('{letters}');
 SELECT jobq.ack(:id, :token, '{"delivered": true}');
@@ -61,7 +61,7 @@ SELECT test.post(to_jsonb(format('parcel %s', n)), queue => 'parcels') FROM gene
 CALL test.settle();
 SELECT * FROM test.reserve('{parcels,letters}', 4);
 SELECT * FROM test.reserve('{letters,parcels}', 10);
-SELECT type, consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';
+SELECT type, consumer, running FROM jobq.workers WHERE type = 'consumer';
 -- arrays: all or nothing
 SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM test.held \gset
 SELECT * FROM test.error(format('SELECT jobq.ack_many(%L::bigint[] || 0::bigint, %L::bigint[] || 0::bigint)', :'ids', :'tokens'));
@@ -393,7 +393,7 @@ SET ROLE regress_jobq_bob;
 SELECT test.post('"bob"');
 SELECT * FROM test.reserve(max => 10);
 SELECT * FROM test.reserve(wait => '10ms');
-SELECT role, jobs_held FROM jobq.workers WHERE type = 'consumer';
+SELECT role, running FROM jobq.workers WHERE type = 'consumer';
 SET ROLE regress_jobq_alice;
 SELECT count(*) FROM jobq.workers WHERE type = 'consumer';
 -- other jobs are refused even with a valid token

@@ -21,7 +21,7 @@ SELECT id = :b AS same, token AS b_token, queue, kind, payload, attempt, lease_u
 	FROM jobq.reserve_job(:b, '1 min', 'clerk') \gset
 \echo :same :queue :kind :payload :attempt :lease
 SELECT state, attempt FROM jobq.status(:b);
-SELECT consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';
+SELECT consumer, running FROM jobq.workers WHERE type = 'consumer';
 SELECT count(*) FROM jobq_internal.lease WHERE :b = ANY (job_ids);
 
 -- a reserved, scheduled, completed or unknown job cannot be reserved

@@ -212,7 +212,7 @@ SELECT count(*) FROM jobq.jobs WHERE queue = 'closed';
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT * FROM jobq.reserve('{closed,open}')$$) e;
 SELECT id AS taken, token FROM jobq.reserve('{closed}', max => 10, wait => '5 min') \gset
 SELECT :taken = :his AS is_his;
-SELECT type, jobs_held, role FROM jobq.workers WHERE type = 'consumer';
+SELECT type, running, role FROM jobq.workers WHERE type = 'consumer';
 RESET ROLE;
 -- a guessed token is useless to another role
 SET ROLE regress_jobq_alice;

@@ -176,4 +176,4 @@ SELECT jobq.register('gate', 'test.gate(jsonb)');
 SELECT jobq.enqueue('echo', '"hello"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT pid IS NOT NULL AS running, complete FROM jobq_internal.scheduler_state();
-SELECT test.until('(SELECT count(*) FROM jobq.workers WHERE pool = 3 AND jobs_done > 0) > 0');
+SELECT test.until('(SELECT count(*) FROM jobq.workers WHERE pool = 3 AND completed > 0) > 0');

@@ -226,10 +226,10 @@ export const views = {
 		table('Workers and consumers', [
 			{ title: 'Name', row: true, cell: (w) => [w.name ?? w.consumer ?? '', w.pid ? h('span', { class: 'faint' }, ` ${w.pid}`) : ''] },
 			{ title: 'Type', cell: (w) => w.type }, { title: 'Role', cell: (w) => w.role }, { title: 'State', cell: (w) => state(w.state) },
-			{ title: 'Job', cell: (w) => w.job_id ? jobLink(w.job_id) : w.type === 'consumer' ? `holds ${count(w.jobs_held)}` : '' },
+			{ title: 'Job', cell: (w) => w.job_id ? jobLink(w.job_id) : w.type === 'consumer' ? `holds ${count(w.running)}` : '' },
 			{ title: 'Kind', cell: (w) => w.kind ?? '' }, { title: 'Running for', n: true, cell: (w) => span(w.job_seconds) },
 			{ title: 'Progress', rare: true, cell: (w) => known(w.progress) ? [bar(w.progress, `Progress of job ${w.job_id}`), w.message ?? ''] : '' },
-			{ title: 'Done', n: true, cell: (w) => count(w.jobs_done) }, { title: 'Failed', n: true, cell: (w) => count(w.jobs_failed) },
+			{ title: 'Done', n: true, cell: (w) => count(w.completed) }, { title: 'Failed', n: true, cell: (w) => count(w.failed) },
 		], items, (w) => `${w.type} ${w.name} ${w.pid} ${w.client} ${w.role}`,
 		empty(nothing('No worker is running. jobq starts one when a job is ready.', 'No worker runs a job of this role.')))]),
 	schedules: list('Schedules', 'schedules', (items) => table('Schedules', [

@@ -320,7 +320,7 @@ const Command commands[] = {
 		.name = "workers",.arguments = "",
 		.summary = "workers and consumers, and what they run",
 		.sql = "SELECT type, coalesce(consumer, 'pool ' OPERATOR(pg_catalog.||) pool) AS name, pid, role, state, job_id, kind, attempt, "
-		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
+		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS for, progress, message, running, completed, failed "
 		"FROM jobq.workers ORDER BY type, pool, pid",
 	},
 	{

@@ -60,10 +60,10 @@ Pane		panes[NPANES] = {
 	{
 		.title = "WORKERS",.sort = -1,
 		.sql = "SELECT coalesce(w.pid::pg_catalog.text, w.consumer), w.role, w.state, w.job_id, "
-		"CASE WHEN w.type OPERATOR(pg_catalog.=) 'consumer' THEN pg_catalog.concat('holds ', w.jobs_held, ' jobs') ELSE w.kind END, "
+		"CASE WHEN w.type OPERATOR(pg_catalog.=) 'consumer' THEN pg_catalog.concat('holds ', w.running, ' jobs') ELSE w.kind END, "
 		SECONDS_SINCE("coalesce(w.job_started_at, w.started_at)") ", w.progress, "
 		"CASE WHEN w.type OPERATOR(pg_catalog.=) 'consumer' THEN w.client ELSE coalesce(w.message, "
-		"CASE WHEN w.job_id IS NULL THEN pg_catalog.concat(w.jobs_done, ' done, ', w.jobs_failed, ' failed') END) END "
+		"CASE WHEN w.job_id IS NULL THEN pg_catalog.concat(w.completed, ' done, ', w.failed, ' failed') END) END "
 		"FROM jobq.workers w ORDER BY w.type DESC, w.job_id, w.pid, w.consumer",
 		.ncolumns = 8,
 		.columns = {

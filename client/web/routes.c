@@ -319,7 +319,7 @@ const Route routes[] = {
 	.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
 	{"GET", "/api/workers", 0,
 		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
-		"jobs_held jobs_done jobs_failed job_seconds",
+		"running completed failed job_seconds",
 		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
 				   "extract(epoch FROM jobq_internal.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
 	{"GET", "/api/schedules", 0,

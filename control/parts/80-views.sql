@@ -145,7 +145,7 @@ COMMENT ON VIEW jobq.kinds IS 'kinds with a registered handler; null: the defaul
 CREATE VIEW jobq.workers WITH (security_barrier) AS
 	SELECT 'worker' AS type, NULL::text AS consumer, w.pid, w.role::pg_catalog.regrole AS role, NULL::text AS client,
 		w.pool, w.state, w.started_at, w.job_id, w.kind, w.attempt, w.job_started_at, w.progress, w.message,
-		(w.job_id IS NOT NULL)::int::bigint AS jobs_held, w.jobs_done, w.jobs_failed
+		(w.job_id IS NOT NULL)::int::bigint AS running, w.completed, w.failed
 	FROM jobq_internal.worker_slots() w
 	UNION ALL
 	SELECT 'consumer', l.consumer, NULL, l.role::pg_catalog.regrole, l.client,

@@ -40,7 +40,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(35, 'jobq_wal_bytes', 'counter', 'bytes', 'WAL written by runs.'),
 		(36, 'jobq_temp_bytes', 'counter', 'bytes', 'Temporary files written by runs.'),
 		(40, 'jobq_workers', 'gauge', NULL, 'Workers by pool and state, and consumers that hold jobs.'),
-		(41, 'jobq_jobs_held', 'gauge', NULL, 'Jobs that workers run or consumers hold.'),
+		(41, 'jobq_running_jobs', 'gauge', NULL, 'Jobs that workers run or consumers hold.'),
 		(50, 'jobq_scheduler_running', 'gauge', NULL, '1 if the scheduler of the database runs.'),
 		(51, 'jobq_scheduler_complete', 'gauge', NULL, '1 if the scheduler has read all jobs since its start.'),
 		(52, 'jobq_notifications_waiting', 'gauge', NULL, 'Notifications that the relay has not sent yet.'),
@@ -85,8 +85,8 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 			(31, 'jobq_run_seconds_count', s.run_count), (31, 'jobq_run_seconds_sum', extract(epoch FROM s.run_sum))) v (n, name, value)
 		UNION ALL
 		SELECT v.n, '', format('%s{type="%s",pool="%s",state="%s"} %s', v.name, w.type, w.pool, w.state, v.value)
-		FROM (SELECT w.type, w.pool, w.state, count(*) AS n, sum(w.jobs_held) AS held FROM jobq.workers w GROUP BY w.type, w.pool, w.state) w,
-			LATERAL (VALUES (40, 'jobq_workers', w.n::numeric), (41, 'jobq_jobs_held', w.held)) v (n, name, value)
+		FROM (SELECT w.type, w.pool, w.state, count(*) AS n, sum(w.running) AS running FROM jobq.workers w GROUP BY w.type, w.pool, w.state) w,
+			LATERAL (VALUES (40, 'jobq_workers', w.n::numeric), (41, 'jobq_running_jobs', w.running)) v (n, name, value)
 		UNION ALL
 		SELECT v.n, '', format('%s %s', v.name, v.value)
 		FROM (SELECT count(s.pid) AS running, coalesce(bool_and(s.complete), false)::int AS complete, coalesce(sum(s.notifications), 0) AS notifications

@@ -397,7 +397,7 @@ do
 	($status, $data) = app('POST', '/api/reserve', { queues => ['shared'], lease => '10 min', consumer => 'by name' });
 } until @{ $data->{jobs} || [] } || time > $until;
 my ($held, $held_token) = @{ $data->{jobs}[0] }{qw(id token)};
-is(sql(q{SELECT string_agg(consumer, ' ') FROM jobq.workers WHERE jobs_held > 0}), 'by name', 'a job that was there is held by the name that was given');
+is(sql(q{SELECT string_agg(consumer, ' ') FROM jobq.workers WHERE running > 0}), 'by name', 'a job that was there is held by the name that was given');
 
 # A stream has all lines of the log in order, each once.  A client that reconnects gets the missing
 # lines, but no more than 100 lines are kept.
@@ -459,8 +459,8 @@ for my $socket (@waiting)
 }
 is(scalar(keys %seen), 30, 'thirty that wait on one connection get a job each');
 # Some requests may not have been read before the jobs came.
-is(sql(q{SELECT bool_and(consumer IN ('jobq web', 'w')), bool_or(consumer = 'jobq web') FROM jobq.workers WHERE jobs_held > 0}), 't|t', 'by the name of the server, if they have waited');
-is(sql(q{SELECT sum(jobs_held) FROM jobq.workers}), '30', 'which they hold');
+is(sql(q{SELECT bool_and(consumer IN ('jobq web', 'w')), bool_or(consumer = 'jobq web') FROM jobq.workers WHERE running > 0}), 't|t', 'by the name of the server, if they have waited');
+is(sql(q{SELECT sum(running) FROM jobq.workers}), '30', 'which they hold');
 my @ids = keys %lease;
 ($status, $data) = app('POST', '/api/ack', { ids => \@ids, tokens => [ @lease{@ids} ] });
 is("$status " . sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'x' AND payload ? 'n' AND state = 'completed'}), '200 30', 'until they are done, many at a time');
@@ -477,7 +477,7 @@ poll($node, "SELECT ($waiters) = 1");
 close $gone;
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c'), jobq.enqueue('y', queue => 'd/"e" ü')});
 like(hear($there, qr/\}\]\}/), qr/"kind":"y"/, 'who is there gets his job');
-wait_for($node, 'and nobody else', q{SELECT sum(jobs_held) = 1 FROM jobq.workers});
+wait_for($node, 'and nobody else', q{SELECT sum(running) = 1 FROM jobq.workers});
 is(sql(q{SELECT attempt FROM jobq.live_jobs WHERE queue = 'c'}), '0', 'and that of the other is free');
 
 # Malicious callers.

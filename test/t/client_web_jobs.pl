@@ -175,7 +175,7 @@ for my $case ([ { %lease, result => 1 }, qr/"result", which is not known/ ], [ {
 	($status, $text, $data) = ask('POST', '/api/ack', $case->[0]);
 	like("$status $data->{detail}", qr/^400 .*$case->[1]/, 'refused: ' . join(' ', sort keys %{ $case->[0] }));
 }
-is(sql(q{SELECT sum(jobs_held) FROM jobq.workers}), '2', 'and they are held still');
+is(sql(q{SELECT sum(running) FROM jobq.workers}), '2', 'and they are held still');
 like((ask('POST', '/api/release', { %lease, payload => 1 }))[2]{detail}, qr/"payload", which is not known/, 'several do not get one payload');
 is((ask('POST', '/api/release', { id => $lease{ids}[0], token => $lease{tokens}[0], payload => { page => 7 } }))[0], 200, 'one is given back');
 is(sql("SELECT state, payload FROM jobq.jobs WHERE id = $lease{ids}[0]"), 'ready|{"page": 7}', 'with what it has next time');

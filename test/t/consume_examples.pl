@@ -97,7 +97,7 @@ foreach my $name (sort keys %started)
 	$node->safe_psql('postgres',
 		qq{SELECT jobq.enqueue('thumbnail', '{"image": 30, "ms": 8000}', '$queue', headers => '{"last": true}') FROM generate_series(1, 5)});
 	wait_for($node, "$name has taken some",
-		"SELECT coalesce(sum(jobs_held), 0) > 0 FROM jobq.workers WHERE consumer = '$name'");
+		"SELECT coalesce(sum(running), 0) > 0 FROM jobq.workers WHERE consumer = '$name'");
 	$started{$name}{handle}->signal('TERM');
 }
 

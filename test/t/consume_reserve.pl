@@ -199,7 +199,7 @@ foreach my $early ([ 'timed', q{, timeout => '500 ms'} ], [ 'shortened', '' ])
 	wait_for($node, 'the lease has ended', "SELECT state('$name') = 'retryable 1'");
 }
 
-is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
+is( sql(q{SELECT running FROM jobq.workers WHERE type = 'consumer'}),
 	'3', 'the view knows who holds them');
 is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '5 min')}),
 	'forgotten|1', 'a lease in memory has not charged the attempt');
