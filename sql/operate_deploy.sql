@@ -103,13 +103,13 @@ BEGIN
 	END LOOP;
 END
 $$;
-CREATE TEMP TABLE before AS SELECT name, next_run FROM jobq_internal.schedule WHERE name LIKE 'deployed%';
+CREATE TEMP TABLE before AS SELECT name, next_tick FROM jobq_internal.schedule WHERE name LIKE 'deployed%';
 CALL test.deploy_others();
 SELECT name, max_running, rate, when_taken FROM jobq_internal.limiter WHERE name LIKE 'deployed%' ORDER BY 1;
 SELECT name, open, fair_weights, group_on_failure, run_as, max_length FROM jobq.queues WHERE name LIKE 'deployed%' ORDER BY 1;
 SELECT kind, queue, priority, max_attempts, limiters FROM jobq.kinds WHERE kind = 'deployed';
 -- the interval goes on, and other times begin anew
-SELECT s.name, s.payload, s.next_run = b.next_run AS same_tick FROM jobq_internal.schedule s JOIN before b USING (name) ORDER BY 1;
+SELECT s.name, s.payload, s.next_tick = b.next_tick AS same_tick FROM jobq_internal.schedule s JOIN before b USING (name) ORDER BY 1;
 SELECT name, above, until FROM jobq.monitors WHERE name = 'deployed';
 SELECT event, handler, within, required FROM jobq.event_handlers WHERE queue = 'deployed';
 SELECT role, privilege FROM jobq.grants WHERE queue = 'deployed' ORDER BY 2;

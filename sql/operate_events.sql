@@ -133,7 +133,7 @@ SELECT * FROM test.heard();
 SELECT jobq.cancel(:id);
 SELECT jobq.unschedule('wide');
 CALL test.clock('2041-01-22 06:20:01+00');
-SELECT test.until('(SELECT last_run = ''2041-01-22 06:00+00'' FROM jobq.schedules)');
+SELECT test.until('(SELECT last_tick = ''2041-01-22 06:00+00'' FROM jobq.schedules)');
 CALL test.clock('2041-01-22 07:00:01+00');
 SELECT test.until('(SELECT last_error IS NOT NULL FROM jobq.schedules)');
 SELECT event, payload ->> 'tick' AS tick FROM test.heard();

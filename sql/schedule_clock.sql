@@ -45,7 +45,7 @@ $$;
 CREATE VIEW test.times AS
 	SELECT tags[1] AS what, test.due(run_at, CASE tags[1] WHEN 'retry' THEN '1 hour' WHEN 'delay' THEN '2 hours' ELSE '0' END::interval) AS run_at
 	FROM jobq.live_jobs WHERE tags && '{retry,delay,at once,theirs,unique}'
-	UNION ALL SELECT 'schedule ' || name, test.due(next_run, CASE name WHEN 'interval' THEN '90 min' ELSE '1 hour' END::interval) FROM jobq.schedules WHERE name <> 'all' AND next_run > jobq_internal.clock() + interval '90 min'
+	UNION ALL SELECT 'schedule ' || name, test.due(next_tick, CASE name WHEN 'interval' THEN '90 min' ELSE '1 hour' END::interval) FROM jobq.schedules WHERE name <> 'all' AND next_tick > jobq_internal.clock() + interval '90 min'
 	UNION ALL SELECT 'window', test.due(max(held_until), '3 hours') FROM jobq_internal.unique_key WHERE held_until > jobq_internal.clock()
 	UNION ALL SELECT 'lease', test.due(lease_until, '20 min') FROM jobq_internal.lease_slots();
 
@@ -68,7 +68,7 @@ SELECT test.until('NOT EXISTS (SELECT FROM test.times WHERE run_at = ''late'' AN
 SELECT * FROM test.times ORDER BY 1;
 SELECT count(*) FROM jobq.doctor() WHERE what LIKE '%clock%';
 SELECT jobq.schedule('new', '0 * * * *', 'echo', options => '{"queue": "ticks"}');
-SELECT test.until('(SELECT count(DISTINCT next_run) = 1 FROM jobq.schedules WHERE name IN (''hourly'', ''skip'', ''new''))');
+SELECT test.until('(SELECT count(DISTINCT next_tick) = 1 FROM jobq.schedules WHERE name IN (''hourly'', ''skip'', ''new''))');
 SELECT jobq.unschedule('new');
 SELECT count(jobq.cancel(id)) > 5 AS cancelled FROM jobq.live_jobs;
 
@@ -103,18 +103,18 @@ SELECT count(jobq.cancel(id)) > 0 AS cancelled FROM jobq.live_jobs;
 CALL test.step('100 days');
 SELECT jobq.schedule('made ahead', 'every 30 minutes', 'echo', options => '{"queue": "ticks"}');
 CALL test.step('0');
-SELECT test.until('(SELECT next_run < jobq_internal.clock() + interval ''31 min'' FROM jobq.schedules WHERE name = ''made ahead'')');
+SELECT test.until('(SELECT next_tick < jobq_internal.clock() + interval ''31 min'' FROM jobq.schedules WHERE name = ''made ahead'')');
 
 -- also a schedule whose transaction commits after the clock was set back and all others were corrected
 BEGIN;
 SELECT jobq.test_clock('100 days') \g /dev/null
-SELECT test.until('(SELECT next_run > now() + interval ''99 days'' FROM jobq.schedules WHERE name = ''hourly'')');
+SELECT test.until('(SELECT next_tick > now() + interval ''99 days'' FROM jobq.schedules WHERE name = ''hourly'')');
 SELECT jobq.schedule('committed later', 'every 30 minutes', 'echo', options => '{"queue": "ticks"}');
 SELECT jobq.enqueue('echo', queue => 'ticks', delay => '2 hours') AS later \gset
 SELECT jobq.test_clock('0') \g /dev/null
-SELECT test.until('(SELECT next_run < jobq_internal.clock() + interval ''61 min'' FROM jobq.schedules WHERE name = ''hourly'')');
+SELECT test.until('(SELECT next_tick < jobq_internal.clock() + interval ''61 min'' FROM jobq.schedules WHERE name = ''hourly'')');
 COMMIT;
-SELECT test.until('(SELECT next_run < jobq_internal.clock() + interval ''31 min'' FROM jobq.schedules WHERE name = ''committed later'')');
+SELECT test.until('(SELECT next_tick < jobq_internal.clock() + interval ''31 min'' FROM jobq.schedules WHERE name = ''committed later'')');
 SELECT test.until('(SELECT test.due(run_at, ''2 hours'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :later || ')');
 SELECT jobq.cancel(:later);
 
@@ -122,7 +122,7 @@ SELECT jobq.cancel(:later);
 CALL test.step('40 days');
 SELECT count(*) AS kept FROM jobq.dead_letters WHERE id = :dead;
 SELECT jobq.test_clock('40 days') \g /dev/null
-SELECT test.until('(SELECT last_run > jobq_internal.clock() - interval ''5 min'' FROM jobq.schedules WHERE name = ''all'')');
+SELECT test.until('(SELECT last_tick > jobq_internal.clock() - interval ''5 min'' FROM jobq.schedules WHERE name = ''all'')');
 -- the next cleanup pass, if the current pass began with the earlier clock
 SELECT jobq.test_clock('40 days 2 hours') \g /dev/null
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.dead_letters WHERE id = ' || :dead || ')');

@@ -99,8 +99,8 @@ SELECT e.* FROM test.error($$SELECT jobq.next_ticks('RRULE:FREQ=YEARLY;BYMONTH=2
 CALL test.clock('2040-01-15 12:00:00+00');
 SELECT jobq.schedule('payroll', 'RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=9;BYMINUTE=0;BYSECOND=0', 'echo', timezone => 'Europe/Madrid', options => '{"queue": "manual"}');
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
-SELECT name, next_run FROM jobq.schedules WHERE name = 'payroll';
-SELECT anchor, date_trunc('second', anchor) + interval '10 days' = next_run AS at_the_second FROM jobq_internal.schedule WHERE name = 'from now' \gset
+SELECT name, next_tick FROM jobq.schedules WHERE name = 'payroll';
+SELECT anchor, date_trunc('second', anchor) + interval '10 days' = next_tick AS at_the_second FROM jobq_internal.schedule WHERE name = 'from now' \gset
 \echo :at_the_second
 CALL test.clock('2040-01-20 12:00:00+00');
 -- schedule() with the same rule keeps the start
@@ -110,11 +110,11 @@ CALL test.clock('2040-01-31 08:00:01+00');
 SELECT headers ->> 'schedule' AS schedule, date_trunc('minute', run_at) AS run_at FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') ORDER BY id;
 -- a schedule without remaining ticks stays, and can be defined again unchanged
 CALL test.clock('2040-04-01 00:00:00+00');
-SELECT name, state, next_run, last_run >= '2040-02-14' AS all_of_them FROM jobq.schedules ORDER BY name;
+SELECT name, state, next_tick, last_tick >= '2040-02-14' AS all_of_them FROM jobq.schedules ORDER BY name;
 SELECT headers ->> 'schedule' AS schedule, count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') GROUP BY 1 ORDER BY 1;
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT jobq.pause(schedule => 'from now'), jobq.resume(schedule => 'from now');
-SELECT state, next_run FROM jobq.schedules WHERE name = 'from now';
+SELECT state, next_tick FROM jobq.schedules WHERE name = 'from now';
 -- but a new schedule without ticks is refused
 SELECT e.* FROM unnest('{from now,another}'::text[]) WITH ORDINALITY AS u (name, n),
 	test.error(format('SELECT jobq.schedule(%L, ''DTSTART:20300101T000000 RRULE:FREQ=DAILY;COUNT=3'', ''echo'')', name)) e ORDER BY n;

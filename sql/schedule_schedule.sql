@@ -167,7 +167,7 @@ SELECT * FROM test.made('report');
 CALL test.clock('2040-01-02 03:30:01+00');
 SELECT kind, payload, queue, priority, role, max_attempts, headers, run_at, state, enqueued_at > run_at AS later FROM jobq.jobs WHERE headers ? 'schedule';
 SELECT backoff, timeout_ms, expires_at, group_key FROM jobq_internal.job WHERE headers ? 'schedule';
-SELECT state, next_run, last_run, last_job_id IS NOT NULL AS has_job, last_state FROM jobq.schedules;
+SELECT state, next_tick, last_tick, last_job_id IS NOT NULL AS has_job, last_state FROM jobq.schedules;
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
 SELECT last_state FROM jobq.schedules;
 SELECT jobq.unschedule('report');
@@ -180,9 +180,9 @@ SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid'
 SELECT anchor AS since FROM jobq_internal.schedule WHERE name = 'interval' \gset
 CALL test.clock('2040-05-01 00:00+00');
 CALL test.clock('2040-12-01 00:00+00');
-SELECT s.name, count(*) AS jobs, count(DISTINCT j.headers ->> 'scheduled_for') AS ticks, min(j.run_at) > s.anchor AS first, max(j.run_at) = s.last_run AS last,
+SELECT s.name, count(*) AS jobs, count(DISTINCT j.headers ->> 'scheduled_for') AS ticks, min(j.run_at) > s.anchor AS first, max(j.run_at) = s.last_tick AS last,
 	bool_and(j.run_at = (j.headers ->> 'scheduled_for')::timestamptz) AS same
-FROM jobq_internal.job j JOIN jobq_internal.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_run ORDER BY 1;
+FROM jobq_internal.job j JOIN jobq_internal.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_tick ORDER BY 1;
 SELECT name, count(*) AS wanted, count(j.id) AS made
 FROM jobq.schedules s, LATERAL jobq.next_ticks(s.cron, s.timezone, :'since', 20000) t
 LEFT JOIN jobq_internal.job j ON j.run_at = t
@@ -194,7 +194,7 @@ SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 -- Jitter: jobs of a tick do not all start at the same moment
 SELECT jobq.schedule('jitter', '0 * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
 CALL test.clock('2040-12-01 00:30+00');
-SELECT options - 'queue' AS options, next_run = '2040-12-01 01:00' AS at_the_tick FROM jobq.schedules;
+SELECT options - 'queue' AS options, next_tick = '2040-12-01 01:00' AS at_the_tick FROM jobq.schedules;
 SELECT jobq.unschedule('jitter');
 SELECT jobq.schedule('jitter', '* * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
 CALL test.clock('2040-12-01 02:10+00');
@@ -211,10 +211,10 @@ SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq_internal.job WHERE he
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{skip,once,all}'::text[]) m;
 CALL test.clock('2040-12-01 05:30+00');
 SELECT m, t.scheduled_for FROM unnest('{skip,once,all}'::text[]) WITH ORDINALITY AS u (m, n), test.made(m) t ORDER BY n, 2;
-SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT name, last_tick, next_tick FROM jobq.schedules ORDER BY name;
 -- without a missed tick, all settings behave the same
 CALL test.clock('2040-12-01 05:59:59+00');
-SELECT test.until('(SELECT count(*) = 3 FROM jobq.schedules WHERE last_run = ''2040-12-01 06:00'')');
+SELECT test.until('(SELECT count(*) = 3 FROM jobq.schedules WHERE last_tick = ''2040-12-01 06:00'')');
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
@@ -228,15 +228,15 @@ SELECT test.until('(SELECT count(*) = 4 FROM jobq.jobs WHERE kind = ''gate'' AND
 SELECT test.until('(SELECT held FROM jobq_internal.schedule WHERE name = ''overlap queue'')');
 CALL test.clock('2040-12-02 04:00:01+00');
 SELECT o, t.scheduled_for FROM unnest('{allow,skip,queue}'::text[]) WITH ORDINALITY AS u (o, n), test.made('overlap ' || o) t ORDER BY n, 2;
-SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, next_tick FROM jobq.schedules ORDER BY name;
 SELECT pg_advisory_unlock(7);
 -- the waiting tick runs when the job has finished, and one tick for all later ticks
 SELECT test.until('(SELECT count(*) = 3 FROM test.made(''overlap queue''))');
 SELECT scheduled_for FROM test.made('overlap queue');
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
-SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, next_tick FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-02 05:00:01+00');
-SELECT name, last_run FROM jobq.schedules ORDER BY name;
+SELECT name, last_tick FROM jobq.schedules ORDER BY name;
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
 -- a retryable job has not finished
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
@@ -244,50 +244,50 @@ SELECT jobq.schedule('retry', '0 * * * *', 'broken', overlap => 'queue', options
 CALL test.clock('2040-12-02 06:00:01+00');
 SELECT test.until('(SELECT last_state = ''retryable'' FROM jobq.schedules)');
 CALL test.clock('2040-12-02 07:00:01+00');
-SELECT test.until('(SELECT last_run = ''2040-12-02 07:00'' FROM jobq.schedules)');
+SELECT test.until('(SELECT last_tick = ''2040-12-02 07:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('retry');
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 -- a cancelled job has finished
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-02 08:00:01+00');
 CALL test.clock('2040-12-02 09:00:01+00');
-SELECT test.until('(SELECT state = ''waiting'' AND last_run = ''2040-12-02 08:00'' FROM jobq.schedules)');
+SELECT test.until('(SELECT state = ''waiting'' AND last_tick = ''2040-12-02 08:00'' FROM jobq.schedules)');
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
-SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 09:00'' FROM jobq.schedules)');
+SELECT test.until('(SELECT state = ''active'' AND last_tick = ''2040-12-02 09:00'' FROM jobq.schedules)');
 -- and a waiting tick continues when the policy is changed
 CALL test.clock('2040-12-02 10:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules)');
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 10:00'' FROM jobq.schedules)');
+SELECT test.until('(SELECT state = ''active'' AND last_tick = ''2040-12-02 10:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('cancelled');
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
 -- Changes take effect at once
 CALL test.clock('2040-12-03 00:00:01+00');
 SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-SELECT next_run FROM jobq.schedules;
+SELECT next_tick FROM jobq.schedules;
 SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', options => '{"queue": "manual"}');
-SELECT next_run FROM jobq.schedules;
+SELECT next_tick FROM jobq.schedules;
 CALL test.clock('2040-12-03 00:59:00+00');
 SELECT run_at, payload FROM jobq_internal.job WHERE headers ? 'schedule';
 -- with the same times, the next tick is not postponed
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', options => '{"queue": "manual"}');
-SELECT next_run AS "next" FROM jobq.schedules \gset
+SELECT next_tick AS "next" FROM jobq.schedules \gset
 CALL test.clock('2040-12-03 02:00:00+00');
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', '"newer"', options => '{"queue": "manual"}');
-SELECT next_run = :'next' AS same, payload FROM jobq.schedules;
+SELECT next_tick = :'next' AS same, payload FROM jobq.schedules;
 -- pause
 SELECT c, e.* FROM unnest('{pause(),resume(),"pause(''second'', schedule => ''changes'')","resume(schedule => ''changes'', kind => ''echo'')"}'::text[]) c, test.error('SELECT jobq.' || c) e;
 SELECT jobq.pause(schedule => 'changes');
 SELECT jobq.pause(schedule => 'changes');
-SELECT state, next_run FROM jobq.schedules;
+SELECT state, next_tick FROM jobq.schedules;
 SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-SELECT state, next_run FROM jobq.schedules;
+SELECT state, next_tick FROM jobq.schedules;
 SELECT jobq.schedule('meanwhile', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 05:30:00+00');
 SELECT jobq.resume(schedule => 'changes');
 SELECT jobq.resume(schedule => 'changes');
-SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, next_tick FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-03 06:00:01+00');
 SELECT name, scheduled_for FROM jobq.schedules, test.made(name) ORDER BY 2, 1;
 -- a rollback leaves schedules unchanged
@@ -298,14 +298,14 @@ BEGIN;
 SELECT jobq.schedule('changes', 'every 1 second', 'echo', options => '{"queue": "manual"}');
 ROLLBACK;
 CALL test.clock('2040-12-03 07:00:01+00');
-SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT name, last_tick, next_tick FROM jobq.schedules ORDER BY name;
 -- a prepared transaction takes effect at its commit
 BEGIN;
 SELECT jobq.schedule('changes', '*/15 * * * *', 'echo', options => '{"queue": "manual"}');
 PREPARE TRANSACTION 'change';
 COMMIT PREPARED 'change';
 CALL test.clock('2040-12-03 07:15:01+00');
-SELECT name, last_run FROM jobq.schedules ORDER BY name;
+SELECT name, last_tick FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
@@ -315,24 +315,24 @@ SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": 
 SELECT jobq.unregister('fleeting');
 CALL test.clock('2040-12-03 08:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''fleeting'')');
-SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, next_tick, last_error FROM jobq.schedules ORDER BY name;
 CALL test.clock('2040-12-03 09:00:01+00');
-SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, next_tick FROM jobq.schedules ORDER BY name;
 SELECT jobq.register('fleeting', 'test.echo(jsonb)');
 CALL test.clock('2040-12-03 09:02:00+00');
 SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''fleeting'')');
-SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, next_tick, last_error FROM jobq.schedules ORDER BY name;
 -- corrupted rows
 UPDATE jobq_internal.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
 UPDATE jobq_internal.schedule SET cron = 'nonsense' WHERE name = 'sound';
 SELECT jobq.schedule('good', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 10:00:01+00');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE state = ''failing'')');
-SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, last_error FROM jobq.schedules ORDER BY name;
 -- schedule() repairs them
 SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.clock('2040-12-03 11:00:01+00');
-SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, last_error FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 
@@ -341,7 +341,7 @@ SELECT jobq.schedule('now', '0 * * * *', 'echo', '{"n": 1}', options => '{"queue
 	jobq.schedule('alone', '0 * * * *', 'echo', overlap => 'skip', options => '{"queue": "manual"}'),
 	jobq.schedule('in turn', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
 CREATE TEMP TABLE ran AS SELECT name, jobq.run_schedule(name) AS id FROM jobq.schedules;
-SELECT name, count(*), bool_and(s.last_job_id = j.id AND s.last_run = j.run_at AND j.enqueued_at >= j.run_at), min(next_run), min(last_state) AS last_state
+SELECT name, count(*), bool_and(s.last_job_id = j.id AND s.last_tick = j.run_at AND j.enqueued_at >= j.run_at), min(next_tick), min(last_state) AS last_state
 FROM ran JOIN jobq.schedules s USING (name) JOIN jobq.jobs j ON j.headers ->> 'schedule' = name GROUP BY name ORDER BY name;
 SELECT payload, queue, priority, role = current_user::regrole AS mine, (headers ->> 'scheduled_for')::timestamptz = run_at AS headers
 FROM jobq.jobs WHERE id = (SELECT id FROM ran WHERE name = 'now');
@@ -415,7 +415,7 @@ DROP ROLE regress_jobq_gone;
 \set VERBOSITY default
 CALL test.clock('2040-12-03 13:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''of nobody'')');
-SELECT name, state, last_run, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;
+SELECT name, state, last_tick, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error($$SELECT jobq.run_schedule('of nobody')$$) e;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.job WHERE headers ? ''schedule'')');
@@ -431,10 +431,10 @@ SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 CALL test.clock('2040-12-05 00:00:00.5+00');
 SELECT jobq.schedule('interval', 'every 2 hours', 'echo', options => '{"queue": "manual"}'), jobq.schedule('rule', 'RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR', 'echo', options => '{"queue": "manual"}'),
 	jobq.schedule('fields', '0 0 * * 1,5', 'echo', timezone => 'Europe/Kiev', overlap => 'queue', options => '{"queue": "manual"}');
-CREATE TEMP TABLE before AS SELECT name, anchor, next_run FROM jobq_internal.schedule;
+CREATE TEMP TABLE before AS SELECT name, anchor, next_tick FROM jobq_internal.schedule;
 CALL test.clock('2040-12-05 00:30:00+00');
 CREATE FUNCTION test.moved() RETURNS text LANGUAGE sql AS $$
-	SELECT string_agg(name, ', ' ORDER BY name) FROM before b WHERE NOT EXISTS (SELECT FROM jobq_internal.schedule s WHERE s.name = b.name AND s.anchor = b.anchor AND s.next_run = b.next_run) $$;
+	SELECT string_agg(name, ', ' ORDER BY name) FROM before b WHERE NOT EXISTS (SELECT FROM jobq_internal.schedule s WHERE s.name = b.name AND s.anchor = b.anchor AND s.next_tick = b.next_tick) $$;
 SELECT jobq.schedule('interval', '@every 120m', 'echo', timezone => 'Asia/Tokyo'), jobq.schedule('rule', ' rrule:interval=2;freq=weekly;byday=fr,mo', 'echo'),
 	jobq.schedule('fields', '0 0 ? * fri,mon', 'echo', timezone => 'Europe/Kyiv');
 SELECT test.moved();

@@ -98,7 +98,7 @@ BEGIN
 	PERFORM jobq.test_clock(ahead);
 	PERFORM jobq.test_clock(ahead);
 	COMMIT;
-	IF NOT test.until($c$ NOT EXISTS (SELECT FROM jobq_internal.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq_internal.clock())) $c$) THEN
+	IF NOT test.until($c$ NOT EXISTS (SELECT FROM jobq_internal.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_tick IS NULL OR next_tick <= jobq_internal.clock())) $c$) THEN
 		RAISE WARNING 'the scheduler does not come';
 	END IF;
 END

@@ -235,8 +235,8 @@ export const views = {
 	schedules: list('Schedules', 'schedules', (items) => table('Schedules', [
 		{ title: 'Schedule', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) },
 		{ title: 'When', cell: (s) => [code(s.cron), ' ', h('span', { class: 'faint' }, s.timezone)] },
-		{ title: 'Next', cell: (s) => h('span', { title: (s.next ?? []).map(at).join('\n') }, time(s.next_run)) },
-		{ title: 'Last', cell: (s) => s.last_job_id ? [jobLink(s.last_job_id), ' ', state(s.last_state), ' ', time(s.last_run)] : '' },
+		{ title: 'Next', cell: (s) => h('span', { title: (s.next_ticks ?? []).map(at).join('\n') }, time(s.next_tick)) },
+		{ title: 'Last', cell: (s) => s.last_job_id ? [jobLink(s.last_job_id), ' ', state(s.last_state), ' ', time(s.last_tick)] : '' },
 		{ title: 'Kind', cell: (s) => s.kind }, { title: 'Error', rare: true, class: 'text', cell: (s) => s.last_error ?? '' },
 		{
 			title: 'Actions', hidden: true, rare: true,

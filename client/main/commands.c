@@ -332,8 +332,8 @@ const Command commands[] = {
 	{
 		.name = "schedules",.arguments = "",
 		.summary = "schedules, and when they are due",
-		.sql = "SELECT name, state, cron, timezone, next_run, pg_catalog.array_to_string(ARRAY("
-		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+		.sql = "SELECT name, state, cron, timezone, next_tick, pg_catalog.array_to_string(ARRAY("
+		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_tick, 2) AS t WHERE pg_catalog.isfinite(next_tick) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_tick, last_state, kind, last_error FROM jobq.schedules ORDER BY next_tick, name",
 	},
 	{
 		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,

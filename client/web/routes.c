@@ -323,11 +323,11 @@ const Route routes[] = {
 		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
 				   "extract(epoch FROM jobq_internal.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
 	{"GET", "/api/schedules", 0,
-		.shown = "name state cron timezone next_run last_run last_job_id last_state role kind missed overlap",
-		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
-				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.next_ticks(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
-				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options "
-				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
+		.shown = "name state cron timezone next_tick next_ticks last_tick last_job_id last_state role kind missed overlap",
+		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_tick, "
+				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.next_ticks(s.cron, s.timezone, NULL, 5) AS n) END AS next_ticks, "
+				   "s.last_tick, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options "
+				   "FROM jobq.schedules AS s ORDER BY s.next_tick, s.name")},
 	NAMED("schedules", "pause", "schedule"),
 	NAMED("schedules", "resume", "schedule"),
 	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",

@@ -11,8 +11,8 @@ CREATE TABLE jobq_internal.schedule (
 	dormant boolean NOT NULL DEFAULT false,
 	held boolean NOT NULL DEFAULT false,
 	anchor timestamptz NOT NULL,
-	next_run timestamptz,
-	last_run timestamptz,
+	next_tick timestamptz,
+	last_tick timestamptz,
 	last_job_id bigint,
 	last_error text,
 	kind text NOT NULL,
@@ -21,10 +21,10 @@ CREATE TABLE jobq_internal.schedule (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE jobq_internal.schedule IS 'schedules and their next ticks; no index except the primary key, so that updates stay HOT';
 COMMENT ON COLUMN jobq_internal.schedule.dormant IS 'whether the schedule arrived by logical replication, and ticks on the publisher';
-COMMENT ON COLUMN jobq_internal.schedule.held IS 'whether the tick next_run is due, and waits until the last job finishes';
+COMMENT ON COLUMN jobq_internal.schedule.held IS 'whether the tick next_tick is due, and waits until the last job finishes';
 COMMENT ON COLUMN jobq_internal.schedule.anchor IS 'the start of the count of an interval, and of a recurrence rule';
-COMMENT ON COLUMN jobq_internal.schedule.next_run IS 'the next tick; null if the schedule is paused, or after a restore';
-COMMENT ON COLUMN jobq_internal.schedule.last_run IS 'the tick of the last job';
+COMMENT ON COLUMN jobq_internal.schedule.next_tick IS 'the next tick; null if the schedule is paused, or after a restore';
+COMMENT ON COLUMN jobq_internal.schedule.last_tick IS 'the tick of the last job';
 COMMENT ON COLUMN jobq_internal.schedule.options IS 'options of the jobs, with expires_after and jitter, as given to schedule()';
 COMMENT ON COLUMN jobq_internal.schedule.last_error IS 'why the last tick could not enqueue a job; jobq tries again';
 
@@ -90,8 +90,8 @@ COMMENT ON TRIGGER changed ON jobq_internal.schedule IS 'makes the scheduler rea
 CREATE FUNCTION jobq_internal.schedule_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-	IF NEW.next_run <= jobq_internal.clock() THEN
-		NEW.next_run := NULL;
+	IF NEW.next_tick <= jobq_internal.clock() THEN
+		NEW.next_tick := NULL;
 		NEW.held := false;
 	END IF;
 	RETURN NEW;
@@ -113,7 +113,7 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 		CASE WHEN s.dormant THEN 'dormant' WHEN s.paused THEN 'paused'
 			WHEN s.last_error IS NOT NULL OR o.oid IS NULL THEN 'failing'
 			WHEN s.held THEN 'waiting' ELSE 'active' END AS state,
-		s.cron, s.timezone, s.next_run, s.last_run, s.last_job_id,
+		s.cron, s.timezone, s.next_tick, s.last_tick, s.last_job_id,
 		CASE WHEN j.id IS NULL THEN
 				coalesce((SELECT 'dead' FROM jobq_internal.dead_letter f WHERE f.id = s.last_job_id),
 					(SELECT CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END

@@ -45,7 +45,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(51, 'jobq_scheduler_complete', 'gauge', NULL, '1 if the scheduler has read all jobs since its start.'),
 		(52, 'jobq_notifications_waiting', 'gauge', NULL, 'Notifications that the relay has not sent yet.'),
 		(53, 'jobq_schedules', 'gauge', NULL, 'Schedules by state.'),
-		(54, 'jobq_schedule_next_run_timestamp_seconds', 'gauge', 'seconds', 'Next tick of a schedule that is not paused.'),
+		(54, 'jobq_schedule_next_tick_timestamp_seconds', 'gauge', 'seconds', 'Next tick of a schedule that is not paused.'),
 		(55, 'jobq_scheduler_troubles', 'gauge', NULL, 'Tasks of the scheduler that fail at present; doctor() names the tasks.'),
 		(56, 'jobq_monitor_active', 'gauge', NULL, '1 while the condition of the monitor holds.'),
 		(60, 'jobq_capacity_used', 'gauge', NULL, 'Slots in use in shared memory.'),
@@ -96,9 +96,9 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT 53, '', format('jobq_schedules{state="%s"} %s', v.state, count(*)) FROM jobq.schedules v GROUP BY v.state
 		UNION ALL
-		SELECT 54, '', format('jobq_schedule_next_run_timestamp_seconds{schedule="%s"} %s',
-			jobq_internal.metric_label(v.name), extract(epoch FROM v.next_run))
-		FROM jobq.schedules v WHERE v.state IN ('active', 'failing') AND isfinite(v.next_run)
+		SELECT 54, '', format('jobq_schedule_next_tick_timestamp_seconds{schedule="%s"} %s',
+			jobq_internal.metric_label(v.name), extract(epoch FROM v.next_tick))
+		FROM jobq.schedules v WHERE v.state IN ('active', 'failing') AND isfinite(v.next_tick)
 		UNION ALL
 		SELECT 55, '', format('jobq_scheduler_troubles %s', count(*)) FROM jobq_internal.scheduler_troubles()
 		UNION ALL

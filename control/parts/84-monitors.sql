@@ -67,9 +67,9 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		LATERAL (VALUES ('oldest', w.oldest), ('unattended', w.unattended)) m (condition, value)
 	WHERE m.condition = ANY (conditions)
 	UNION ALL
-	SELECT 'late', NULL, c.kind, max(extract(epoch FROM jobq_internal.clock() - c.next_run))
+	SELECT 'late', NULL, c.kind, max(extract(epoch FROM jobq_internal.clock() - c.next_tick))
 	FROM jobq.schedules c
-	WHERE 'late' = ANY (conditions) AND c.state IN ('active', 'failing') AND isfinite(c.next_run)
+	WHERE 'late' = ANY (conditions) AND c.state IN ('active', 'failing') AND isfinite(c.next_tick)
 	GROUP BY ROLLUP (c.kind)
 	UNION ALL
 	SELECT 'xmin', NULL, w.kind, max(extract(epoch FROM clock_timestamp() - a.xact_start))

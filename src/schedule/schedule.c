@@ -66,8 +66,8 @@ typedef struct Found
 	bool		paused;
 	char	   *cron;
 	char	   *timezone;
-	TimestampTz next_run;		/* DT_NOBEGIN: none */
-	TimestampTz last_run;		/* DT_NOBEGIN: none */
+	TimestampTz next_tick;		/* DT_NOBEGIN: none */
+	TimestampTz last_tick;		/* DT_NOBEGIN: none */
 	int64		last_job;		/* 0: none */
 	bool		held;
 } Found;
@@ -109,7 +109,7 @@ find_schedule(Datum name, bool lock, Found *found)
 	HeapTuple	tuple;
 
 	if (jobq_query(psprintf("SELECT role::oid, anchor, paused, cron, timezone,"
-							" coalesce(next_run, '-infinity'), coalesce(last_run, '-infinity'),"
+							" coalesce(next_tick, '-infinity'), coalesce(last_tick, '-infinity'),"
 							" coalesce(last_job_id, 0), held FROM jobq_internal.schedule WHERE name = $1%s",
 							lock ? " FOR UPDATE" : ""),
 				   1, types, &name, NULL, SPI_OK_SELECT) == 0)
@@ -121,8 +121,8 @@ find_schedule(Datum name, bool lock, Found *found)
 	found->paused = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
 	found->cron = SPI_getvalue(tuple, desc, 4);
 	found->timezone = SPI_getvalue(tuple, desc, 5);
-	found->next_run = DatumGetTimestampTz(jobq_column(tuple, desc, 6, TIMESTAMPTZOID, NULL));
-	found->last_run = DatumGetTimestampTz(jobq_column(tuple, desc, 7, TIMESTAMPTZOID, NULL));
+	found->next_tick = DatumGetTimestampTz(jobq_column(tuple, desc, 6, TIMESTAMPTZOID, NULL));
+	found->last_tick = DatumGetTimestampTz(jobq_column(tuple, desc, 7, TIMESTAMPTZOID, NULL));
 	found->last_job = DatumGetInt64(jobq_column(tuple, desc, 8, INT8OID, NULL));
 	found->held = DatumGetBool(jobq_column(tuple, desc, 9, BOOLOID, NULL));
 	return true;
@@ -440,7 +440,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 					   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
 					   " cron = $2, timezone = $5, held = held AND $12,"
 					   " anchor = CASE WHEN $12 THEN anchor ELSE $9 END,"
-					   " next_run = CASE WHEN paused THEN NULL WHEN $12 THEN next_run ELSE $10 END,"
+					   " next_tick = CASE WHEN paused THEN NULL WHEN $12 THEN next_tick ELSE $10 END,"
 					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $11 END"
 					   " WHERE name = $1",
 					   NARGS + 4, types, values, nulls, SPI_OK_UPDATE);
@@ -448,38 +448,38 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		}
 		was = find_dropped(job.schedule);
 		if (was != NULL && !was->paused && was->role == GetUserId() &&
-			was->next_run != DT_NOBEGIN && is_same(&cron, zone, was))
+			was->next_tick != DT_NOBEGIN && is_same(&cron, zone, was))
 		{
 			/*
 			 * dropped and recreated in this transaction: continue its ticks
 			 */
 			values[NARGS] = TimestampTzGetDatum(was->anchor);
-			values[NARGS + 1] = TimestampTzGetDatum(was->next_run);
+			values[NARGS + 1] = TimestampTzGetDatum(was->next_tick);
 			values[NARGS + 3] = BoolGetDatum(was->held);
-			values[NARGS + 4] = TimestampTzGetDatum(was->last_run);
+			values[NARGS + 4] = TimestampTzGetDatum(was->last_tick);
 			values[NARGS + 5] = Int64GetDatum(was->last_job);
-			nulls[NARGS + 4] = was->last_run == DT_NOBEGIN ? 'n' : ' ';
+			nulls[NARGS + 4] = was->last_tick == DT_NOBEGIN ? 'n' : ' ';
 			nulls[NARGS + 5] = was->last_job == 0 ? 'n' : ' ';
 		}
 		else
 			check_due(&cron, next, rule);
 		if (jobq_query("INSERT INTO jobq_internal.schedule (name, cron, kind, payload,"
-					   " timezone, missed, overlap, options, anchor, next_run, role,"
-					   " held, last_run, last_job_id)"
+					   " timezone, missed, overlap, options, anchor, next_tick, role,"
+					   " held, last_tick, last_job_id)"
 					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 					   " ON CONFLICT DO NOTHING",
 					   NARGS + NMORE, types, values, nulls, SPI_OK_INSERT) > 0)
 		{
 			/*
-			 * The trigger for restored rows clears next_run if the first tick
-			 * has already passed, because the trigger cannot recognize a new
-			 * schedule.  Restore the value.
+			 * The trigger for restored rows clears next_tick if the first
+			 * tick has already passed, because the trigger cannot recognize a
+			 * new schedule.  Restore the value.
 			 */
 			static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID, BOOLOID};
 			Datum		tick[] = {values[ARG_NAME], values[NARGS + 1], values[NARGS + 3]};
 
-			jobq_query("UPDATE jobq_internal.schedule SET next_run = $2, held = $3"
-					   " WHERE name = $1 AND next_run IS NULL",
+			jobq_query("UPDATE jobq_internal.schedule SET next_tick = $2, held = $3"
+					   " WHERE name = $1 AND next_tick IS NULL",
 					   3, tick_types, tick, NULL, SPI_OK_UPDATE);
 			break;
 		}
@@ -525,7 +525,7 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 	SPI_connect();
 	find_mine(function, JOBQ_MAY_OPERATE, values[0], &found);
 	if (paused)
-		jobq_query("UPDATE jobq_internal.schedule SET paused = true, next_run = NULL, held = false"
+		jobq_query("UPDATE jobq_internal.schedule SET paused = true, next_tick = NULL, held = false"
 				   " WHERE name = $1", 1, types, values, NULL, SPI_OK_UPDATE);
 	else if (found.paused)
 	{
@@ -534,7 +534,7 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 													   jobq_cron_zone(found.timezone),
 													   found.anchor,
 													   jobq_now()));
-		jobq_query("UPDATE jobq_internal.schedule SET paused = false, next_run = $2,"
+		jobq_query("UPDATE jobq_internal.schedule SET paused = false, next_tick = $2,"
 				   " last_error = NULL WHERE name = $1",
 				   2, types, values, NULL, SPI_OK_UPDATE);
 	}
@@ -590,7 +590,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 				 errhint("Its jobs do not overlap. Wait for that job, or cancel it.")));
 
 	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now, false));
-	jobq_query("UPDATE jobq_internal.schedule SET last_run = $2, last_job_id = $3"
+	jobq_query("UPDATE jobq_internal.schedule SET last_tick = $2, last_job_id = $3"
 			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_DATUM(values[2]);

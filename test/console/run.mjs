@@ -376,8 +376,8 @@ await test('times that are no dates are text, and an error in a cell is its own'
 
 	sql(`SET ROLE boss; SELECT jobq.schedule('ended', '30 4 * * *', 'picky'), jobq.schedule('far', '30 4 * * *', 'picky')`);
 	// the scheduler leaves those alone that are paused
-	sql(`UPDATE jobq_internal.schedule SET paused = true, next_run = 'infinity' WHERE name = 'ended'`);
-	sql(`UPDATE jobq_internal.schedule SET paused = true, next_run = '12026-01-01 12:00+00' WHERE name = 'far'`);
+	sql(`UPDATE jobq_internal.schedule SET paused = true, next_tick = 'infinity' WHERE name = 'ended'`);
+	sql(`UPDATE jobq_internal.schedule SET paused = true, next_tick = '12026-01-01 12:00+00' WHERE name = 'far'`);
 	await go('schedules');
 	await page.shows('infinity');
 	await page.until('a year beyond 9999', '/in \\d+ days/.test(document.querySelector(\'tr[data-key="far"]\')?.textContent)');

@@ -93,7 +93,7 @@ sub states
 {
 	my ($node, $dbname, $is_copy) = @_;
 	my $state = $is_copy ? q{CASE WHEN queue <> 'outside' THEN concat_ws(' ', state, attempt) END} : 'state, attempt';
-	my $ticks = $is_copy ? '' : ', next_run, last_run';
+	my $ticks = $is_copy ? '' : ', next_tick, last_tick';
 
 	return $node->safe_psql(
 		$dbname, qq{

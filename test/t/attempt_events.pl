@@ -88,8 +88,8 @@ foreach my $round (1 .. 2)
 	wait_for($node, "round $round: another scheduler works", qq{SELECT pid <> $pid FROM jobq_internal.scheduler_state()});
 	my $over = sql('SELECT count(*) FROM jobq_internal.batch WHERE finished_at IS NOT NULL');
 	wait_for($node, "round $round: batches end", qq{SELECT count(*) > $over + 20 FROM jobq_internal.batch WHERE finished_at IS NOT NULL});
-	my $made = sql(q{SELECT last_run FROM jobq_internal.schedule});
-	wait_for($node, "round $round: ticks make jobs", qq{SELECT last_run IS NOT NULL AND last_run::text <> '$made' FROM jobq_internal.schedule});
+	my $made = sql(q{SELECT last_tick FROM jobq_internal.schedule});
+	wait_for($node, "round $round: ticks make jobs", qq{SELECT last_tick IS NOT NULL AND last_tick::text <> '$made' FROM jobq_internal.schedule});
 	$node->stop('immediate');
 	eval { $load->finish };
 	$node->start;

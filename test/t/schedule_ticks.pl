@@ -46,7 +46,7 @@ sub wrong_ticks
 SELECT string_agg(coalesce(t, run_at) || ': ' || coalesce(n, 0), ', ') FROM jobq_internal.schedule s
 CROSS JOIN LATERAL (SELECT * FROM (SELECT run_at, count(*) AS n FROM jobq.jobs j
 		WHERE j.headers ->> 'schedule' = s.name GROUP BY run_at) j
-	FULL JOIN (SELECT t FROM jobq.next_ticks(s.cron, s.timezone, s.anchor, 100000) t WHERE t <= s.last_run) t ON t = run_at) b
+	FULL JOIN (SELECT t FROM jobq.next_ticks(s.cron, s.timezone, s.anchor, 100000) t WHERE t <= s.last_tick) t ON t = run_at) b
 WHERE s.name = '$name' AND (n IS DISTINCT FROM 1 OR t IS NULL)});
 }
 
@@ -78,8 +78,8 @@ sub disturb
 		$hours += 3;
 		sql("SELECT jobq.test_clock('$hours hours'), jobq.test_clock('$hours hours')");
 		wait_for($node, "$what: some are there",
-			qq{SELECT next_run > jobq_internal.clock() - interval '3 hours' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
-		last if sql(q{SELECT next_run < jobq_internal.clock() - interval '1 min' FROM jobq_internal.schedule WHERE name = 'seconds'}) eq 't';
+			qq{SELECT next_tick > jobq_internal.clock() - interval '3 hours' + interval '$some s' FROM jobq_internal.schedule WHERE name = 'seconds'});
+		last if sql(q{SELECT next_tick < jobq_internal.clock() - interval '1 min' FROM jobq_internal.schedule WHERE name = 'seconds'}) eq 't';
 	}
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 	$how->();
@@ -88,9 +88,9 @@ sub disturb
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 	$node->reload;
 	work_off($node, "$what: what was missed is made up for",
-		q{SELECT greatest(extract(epoch FROM jobq_internal.clock() - next_run)::int, 0) FROM jobq_internal.schedule WHERE name = 'seconds'});
+		q{SELECT greatest(extract(epoch FROM jobq_internal.clock() - next_tick)::int, 0) FROM jobq_internal.schedule WHERE name = 'seconds'});
 	wait_for($node, "$what: the rest comes",
-		q{SELECT next_run > jobq_internal.clock() - interval '1 s' AND last_run > jobq_internal.clock() - interval '10 s' FROM jobq_internal.schedule WHERE name = 'seconds'});
+		q{SELECT next_tick > jobq_internal.clock() - interval '1 s' AND last_tick > jobq_internal.clock() - interval '10 s' FROM jobq_internal.schedule WHERE name = 'seconds'});
 	cmp_ok(count_jobs('seconds'), '>=', $in_time, "$what: nothing is lost");
 	is(wrong_ticks('seconds'), '', "$what: one job for each tick");
 	return;
@@ -143,7 +143,7 @@ sql('SELECT jobq.test_clock(\'0\')');
 	sql(q{SELECT jobq.test_clock('1 min')});
 	$locker->query_safe('COMMIT');
 	$_->quit foreach $locker, $maker;
-	wait_for($node, 'it ticks', q{SELECT last_run > anchor + interval '1 min' FROM jobq_internal.schedule WHERE name = 'made'});
+	wait_for($node, 'it ticks', q{SELECT last_tick > anchor + interval '1 min' FROM jobq_internal.schedule WHERE name = 'made'});
 	is(wrong_ticks('made'), '', 'also for the ticks that came meanwhile');
 	sql(q{SELECT jobq.unschedule('made'); SELECT count(jobq.cancel(id)) FROM jobq_internal.job});
 	sql('SELECT jobq.test_clock(\'0\')');
@@ -154,14 +154,14 @@ sql('SELECT jobq.test_clock(\'0\')');
 #
 sql(q{
 SELECT jobq.schedule('down ' || m, '* * * * * *', 'note', missed => m, options => '{"queue": "still"}') FROM unnest('{skip,once,all}'::text[]) m});
-wait_for($node, 'all run', q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE last_run IS NOT NULL});
+wait_for($node, 'all run', q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE last_tick IS NOT NULL});
 $node->stop('fast');
 my $down = time() + 1;
 usleep(3_500_000);
 my $up = time();
 $node->start;
 wait_for($node, 'all run again',
-	"SELECT count(*) = 3 FROM jobq_internal.schedule WHERE last_run > to_timestamp($up) + interval '2 s'");
+	"SELECT count(*) = 3 FROM jobq_internal.schedule WHERE last_tick > to_timestamp($up) + interval '2 s'");
 my $missed = "run_at > to_timestamp($down) AND run_at < to_timestamp($up)";
 is(sql(qq{SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = 'down skip' AND $missed}), '0',
 	'skip: nothing for the time of the downtime');
@@ -185,7 +185,7 @@ is(sql('SELECT count(*) FROM jobq_internal.job'), '1', 'while jobq is paused, sc
 $node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $node->reload;
 wait_for($node, 'then all go on',
-	'SELECT bool_and(next_run > jobq_internal.clock()) FROM jobq_internal.schedule');
+	'SELECT bool_and(next_tick > jobq_internal.clock()) FROM jobq_internal.schedule');
 is(sql(q{SELECT name, (SELECT count(*) FROM jobq_internal.job WHERE headers ->> 'schedule' = name) FROM jobq.schedules ORDER BY name}),
 	"day all|10\nday once|1\nday skip|0", 'by their policies');
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'as jobs do');
@@ -200,7 +200,7 @@ wait_for($node, 'in real time', q{SELECT count(*) >= 2 FROM jobq.jobs WHERE head
 sql(q{SELECT jobq.pause(schedule => 'soon')});
 my $paused_at = sql('SELECT extract(epoch FROM clock_timestamp())');
 sql(q{SELECT jobq.schedule('other', 'every 1 second', 'note')});
-wait_for($node, 'another goes on', q{SELECT last_run > anchor + interval '2 s' FROM jobq_internal.schedule WHERE name = 'other'});
+wait_for($node, 'another goes on', q{SELECT last_tick > anchor + interval '2 s' FROM jobq_internal.schedule WHERE name = 'other'});
 is(sql("SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND run_at > to_timestamp($paused_at)"),
 	'0', 'one that is paused does not');
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
@@ -210,10 +210,10 @@ sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', options => '{"queue": "
 my $session = $node->background_psql('postgres');
 $session->query_safe(q{BEGIN; SELECT jobq.pause(schedule => 'locked')});
 sql(q{SELECT jobq.test_clock('1 hour')});
-wait_for($node, 'another ticks', q{SELECT last_run IS NOT NULL FROM jobq_internal.schedule WHERE name = 'free'});
+wait_for($node, 'another ticks', q{SELECT last_tick IS NOT NULL FROM jobq_internal.schedule WHERE name = 'free'});
 is(count_jobs('locked'), '0', 'one that is being changed waits');
 $session->query_safe('ROLLBACK');
-wait_for($node, 'for the end of the change', q{SELECT last_run IS NOT NULL FROM jobq_internal.schedule WHERE name = 'locked'});
+wait_for($node, 'for the end of the change', q{SELECT last_tick IS NOT NULL FROM jobq_internal.schedule WHERE name = 'locked'});
 $session->query_safe(q{BEGIN; SELECT jobq.pause(schedule => 'locked')});
 sql(q{SELECT jobq.test_clock('2 hours')});
 wait_for($node, 'the other ticks again', q{SELECT count(*) = 2 FROM jobq.jobs WHERE headers ->> 'schedule' = 'free'});
@@ -232,7 +232,7 @@ SELECT jobq.register('gone', 'note(jsonb)');
 SELECT count(jobq.schedule('many ' || n, '$hourly', CASE n WHEN 7 THEN 'gone' ELSE 'note' END, options => '{"queue": "still"}')) FROM generate_series(1, 300) n;
 SELECT jobq.unregister('gone')});
 sql(q{SELECT jobq.test_clock('1 hour')});
-wait_for($node, 'all tick', q{SELECT count(*) = 299 FROM jobq_internal.schedule WHERE last_run IS NOT NULL});
+wait_for($node, 'all tick', q{SELECT count(*) = 299 FROM jobq_internal.schedule WHERE last_tick IS NOT NULL});
 wait_for($node, 'but one', q{SELECT last_error ~ 'gone' FROM jobq_internal.schedule WHERE name = 'many 7'});
 is(sql(q{SELECT count(*), count(DISTINCT headers ->> 'schedule') FROM jobq_internal.job}), '299|299', 'one job for each');
 SKIP:
@@ -276,7 +276,7 @@ sql(sprintf($to_tick, 'jobq_internal.clock()'));
 sleeps($node, 'its job runs', 1);
 sql(sprintf($to_tick, 'jobq_internal.clock()'));
 wait_for($node, 'the next tick waits', q{SELECT state = 'waiting' FROM jobq.schedules});
-my $waiting = sql('SELECT next_run FROM jobq.schedules');
+my $waiting = sql('SELECT next_tick FROM jobq.schedules');
 # the start of the server resets the clock
 $node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 $node->stop('immediate');
@@ -286,7 +286,7 @@ sql("SELECT jobq.test_clock(timestamptz '$waiting' + interval '40 minutes' - clo
 $node->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $node->reload;
 wait_for($node, 'the tick that waited has its job',
-	"SELECT last_run = '$waiting' AND last_state = 'completed' FROM jobq.schedules");
+	"SELECT last_tick = '$waiting' AND last_state = 'completed' FROM jobq.schedules");
 is(count_jobs('waits'), '2', 'and each has one');
 is(sql('SELECT count(*) FROM jobq.dead_letters'), '0', 'none has failed');
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
@@ -306,14 +306,14 @@ $node->command_ok([ 'pg_restore', '-e', '-d', 'fresh', $dump ], 'pg_restore at o
 is(sql('SELECT * FROM jobq_internal.schedule ORDER BY name', 'fresh'), sql('SELECT * FROM jobq_internal.schedule ORDER BY name'),
 	'schedules are as they were');
 sql(q{SELECT jobq.test_clock('1 day')});
-wait_for($node, 'the original ticks', q{SELECT min(next_run) > jobq_internal.clock() FROM jobq_internal.schedule});
+wait_for($node, 'the original ticks', q{SELECT min(next_tick) > jobq_internal.clock() FROM jobq_internal.schedule});
 is(count_jobs('often'), '24', 'one job each');
 sql('CREATE DATABASE late');
 $node->command_ok([ 'pg_restore', '-e', '-d', 'late', $dump ], 'pg_restore a day later');
 wait_for($node, 'the copy knows what comes next',
-	q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE next_run > jobq_internal.clock()}, 'late');
-is(sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}, 'late'),
-	sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}), 'which is the same as in the original');
+	q{SELECT count(*) = 3 FROM jobq_internal.schedule WHERE next_tick > jobq_internal.clock()}, 'late');
+is(sql(q{SELECT name, state, next_tick FROM jobq.schedules ORDER BY name}, 'late'),
+	sql(q{SELECT name, state, next_tick FROM jobq.schedules ORDER BY name}), 'which is the same as in the original');
 is(sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('often', 'interval', 'seldom')}, 'late'), '0', 'and fires nothing of the past');
 sql(q{SELECT jobq.test_clock('25 hours'), jobq.test_clock('25 hours')});
 wait_for($node, 'it ticks from then on', q{SELECT count(*) = 1 FROM jobq.jobs WHERE headers ->> 'schedule' = 'often'}, 'late');
@@ -334,10 +334,10 @@ $node->wait_for_subscription_sync($node, 'schedules', 'subscriber');
 is(sql('SELECT count(*) FROM jobq.schedules WHERE state = \'dormant\'', 'subscriber'), '4', 'schedules arrive, and are dormant');
 sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', options => '{"queue": "still"}')}, 'subscriber');
 sql(q{SELECT jobq.test_clock('30 hours'), jobq.test_clock('30 hours')});
-wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq_internal.clock() FROM jobq_internal.schedule});
-wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq_internal.clock() FROM jobq_internal.schedule WHERE name = 'own'}, 'subscriber');
+wait_for($node, 'the publisher ticks', q{SELECT min(next_tick) > jobq_internal.clock() FROM jobq_internal.schedule});
+wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_tick > jobq_internal.clock() FROM jobq_internal.schedule WHERE name = 'own'}, 'subscriber');
 wait_for($node, 'it hears of that',
-	q{SELECT count(*) = 4 AND min(next_run) > jobq_internal.clock() FROM jobq_internal.schedule WHERE dormant AND (next_run IS NOT NULL OR paused)}, 'subscriber');
+	q{SELECT count(*) = 4 AND min(next_tick) > jobq_internal.clock() FROM jobq_internal.schedule WHERE dormant AND (next_tick IS NOT NULL OR paused)}, 'subscriber');
 is(sql(q{SELECT DISTINCT headers ->> 'schedule' FROM jobq.jobs}, 'subscriber'), 'own', 'and does not itself');
 sql(q{ALTER SUBSCRIPTION schedules DISABLE}, 'subscriber');
 sql(q{ALTER SUBSCRIPTION schedules SET (slot_name = NONE)}, 'subscriber');

@@ -392,7 +392,7 @@ hold('jobq-lane-read',
 		sql(q{SELECT jobq.schedule('new', '*/10 * * * *', 'note', options => '{"queue": "still"}')});
 	});
 scheduler_looks('clock put forward');
-is(sql(q{SELECT last_run IS NULL, next_run > jobq_internal.clock() FROM jobq.schedules WHERE name = 'new'}), 't|t',
+is(sql(q{SELECT last_tick IS NULL, next_tick > jobq_internal.clock() FROM jobq.schedules WHERE name = 'new'}), 't|t',
 	'clock put forward: no tick before the schedule was created');
 sql(q{SELECT jobq.unschedule('new')});
 
@@ -403,7 +403,7 @@ sql(q{
 SELECT count(jobq.schedule('part ' || n, '* * * * *', 'note', options => '{"queue": "still"}')) FROM generate_series(1, 10) n;
 SELECT injection_points_attach('jobq-parts-done', 'error')});
 sql("SELECT jobq.test_clock(interval '$start' + '31 min')");
-wait_for($node, 'parts: all have their jobs', q{SELECT count(*) = 10 FROM jobq_internal.schedule WHERE name LIKE 'part %' AND last_run IS NOT NULL});
+wait_for($node, 'parts: all have their jobs', q{SELECT count(*) = 10 FROM jobq_internal.schedule WHERE name LIKE 'part %' AND last_tick IS NOT NULL});
 is(sql(q{SELECT count(*) - count(DISTINCT (headers ->> 'schedule', run_at)) FROM jobq_internal.job WHERE headers ->> 'schedule' LIKE 'part %'}),
 	'0', 'parts: one for a tick');
 is(sql('SELECT count(*) FROM jobq_internal.schedule WHERE last_error IS NOT NULL'), '0', 'parts: and none has failed');

@@ -78,7 +78,7 @@ BEGIN;
 SELECT jobq.enqueue('note', queue => 'held', delay => '1 day');
 PREPARE TRANSACTION 'open'});
 as('eve', 'SELECT count(finish(id)) FROM jobq.batches');
-sql(q{UPDATE jobq_internal.schedule SET cron = '* * * * * *', next_run = now()});
+sql(q{UPDATE jobq_internal.schedule SET cron = '* * * * * *', next_tick = now()});
 as('bob', q{SELECT jobq.schedule('bob', '* * * * * *', 'note')});
 # With a wait of 50 ms for each of 300 callbacks, each tick would be ten seconds late or more.
 # On a busy machine some of the ticks may be late, but not all.

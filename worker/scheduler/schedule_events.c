@@ -101,7 +101,7 @@ schedule_failed(void *arg)
 	Oid			role;
 
 	if ((jobq_heard & (UINT32_C(1) << JOBQ_EVENT_SCHEDULE_FAILED)) == 0 ||
-		jobq_query("SELECT role::oid, kind, coalesce(next_run, '-infinity')"
+		jobq_query("SELECT role::oid, kind, coalesce(next_tick, '-infinity')"
 				   " FROM jobq_internal.schedule WHERE name = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		return;

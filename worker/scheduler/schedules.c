@@ -286,7 +286,7 @@ read_all(TimestampTz now)
 		uint64		n;
 
 		SPI_connect();
-		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity'), role::oid,"
+		n = jobq_query("SELECT name, ctid, coalesce(next_tick, '-infinity'), role::oid,"
 					   " age(xmin) <= age($1)"
 					   " FROM jobq_internal.schedule WHERE NOT paused AND NOT dormant",
 					   1, types, values, NULL, SPI_OK_SELECT);

@@ -39,8 +39,8 @@ typedef struct Row
 	bool		failed;			/* has a last_error */
 	TimestampTz served_since;	/* earlier ticks were missed */
 	TimestampTz anchor;
-	TimestampTz next_run;		/* DT_NOBEGIN: unknown */
-	TimestampTz last_run;
+	TimestampTz next_tick;		/* DT_NOBEGIN: unknown */
+	TimestampTz last_tick;
 	int64		last_job;		/* 0: none */
 	char	   *missed;
 	char	   *overlap;
@@ -63,7 +63,7 @@ read_row(const Schedule *schedule, Row *row)
 	};
 	static const char *const columns =
 		"SELECT role::oid, paused OR dormant, held, anchor,"
-		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
+		" coalesce(next_tick, '-infinity'), last_tick, coalesce(last_job_id, 0),"
 		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
 		" options FROM jobq_internal.schedule";
 	static const Oid column_types[] = {
@@ -89,8 +89,8 @@ read_row(const Schedule *schedule, Row *row)
 	row->active = !DatumGetBool(v[1]);
 	row->held = DatumGetBool(v[2]);
 	row->anchor = DatumGetTimestampTz(v[3]);
-	row->next_run = DatumGetTimestampTz(v[4]);
-	row->last_run = nulls[5] ? DT_NOBEGIN : DatumGetTimestampTz(v[5]);
+	row->next_tick = DatumGetTimestampTz(v[4]);
+	row->last_tick = nulls[5] ? DT_NOBEGIN : DatumGetTimestampTz(v[5]);
 	row->last_job = DatumGetInt64(v[6]);
 	row->missed = TextDatumGetCString(v[7]);
 	row->overlap = TextDatumGetCString(v[8]);
@@ -128,10 +128,10 @@ choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
 {
 	TimestampTz last;
 
-	*tick = row->next_run;
+	*tick = row->next_tick;
 	if (row->held || strcmp(row->missed, "all") == 0)
 		return true;
-	last = jobq_cron_last(&row->cron, row->zone, row->anchor, row->next_run,
+	last = jobq_cron_last(&row->cron, row->zone, row->anchor, row->next_tick,
 						  now);
 	if (strcmp(row->missed, "skip") == 0 && is_late(row, last, now))
 		return false;
@@ -140,14 +140,14 @@ choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
 }
 
 /*
- * Report the ticks from next_run to before "until", which the policy has skipped.
+ * Report the ticks from next_tick to before "until", which the policy has skipped.
  */
 static void
 leave_out(const Row *row, TimestampTz until, const char *policy)
 {
 	MissedTicks missed = {
 		.job = &row->job,.cron = &row->cron,.zone = row->zone,.anchor = row->anchor,
-		.first = row->next_run,.until = until,.policy = policy
+		.first = row->next_tick,.until = until,.policy = policy
 	};
 
 	schedule_missed(row->role, &missed);
@@ -155,7 +155,7 @@ leave_out(const Row *row, TimestampTz until, const char *policy)
 
 /*
  * Correct times from a clock that was ahead by more than JOBQ_CLOCK_SLACK.  No tick
- * after the next one can be next_run, so a later next_run is wrong.  The ticks until
+ * after the next one can be next_tick, so a later next_tick is wrong.  The ticks until
  * then run again.  Returns true if the row was changed.
  */
 static bool
@@ -170,12 +170,12 @@ go_by_clock(Row *row, TimestampTz now)
 		row->anchor = now;
 		changed = true;
 	}
-	if (row->last_run > now && row->last_run <= now + JOBQ_CLOCK_SLACK)
-		from = row->last_run;
+	if (row->last_tick > now && row->last_tick <= now + JOBQ_CLOCK_SLACK)
+		from = row->last_tick;
 	next = next_after(row, from);
-	if (row->next_run <= next)
+	if (row->next_tick <= next)
 		return changed;
-	row->next_run = next;
+	row->next_tick = next;
 	row->held = false;
 	return true;
 }
@@ -187,7 +187,7 @@ static bool
 waits_for_trust(const Row *row, TimestampTz now)
 {
 	return strcmp(row->missed, "all") == 0 && jobq_clock_ahead() > 0 &&
-		row->next_run <= now && next_after(row, row->next_run) <= now;
+		row->next_tick <= now && next_after(row, row->next_tick) <= now;
 }
 
 /*
@@ -241,12 +241,12 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	schedule->look_at = DT_NOEND;
 	if (!row->active)
 		return;
-	if (row->next_run > now)
+	if (row->next_tick > now)
 		changed |= go_by_clock(row, clock);
-	if (row->next_run == DT_NOBEGIN)
+	if (row->next_tick == DT_NOBEGIN)
 	{
 		/* restored from a dump: skip earlier ticks */
-		row->next_run = next_after(row, now);
+		row->next_tick = next_after(row, now);
 		changed = true;
 	}
 
@@ -258,7 +258,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		return;
 	}
 
-	for (int i = 0; i < MAX_TICKS && row->next_run <= now; i++)
+	for (int i = 0; i < MAX_TICKS && row->next_tick <= now; i++)
 	{
 		TimestampTz tick;
 
@@ -266,7 +266,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		{
 			tick = next_after(row, now);
 			leave_out(row, tick, "missed");
-			row->next_run = tick;
+			row->next_tick = tick;
 			changed = true;
 			break;
 		}
@@ -279,18 +279,18 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			{
 				if (!queue)
 					tick = next_after(row, now);
-				changed |= !queue || !row->held || tick != row->next_run;
+				changed |= !queue || !row->held || tick != row->next_tick;
 				leave_out(row, tick, queue ? "missed" : "overlap");
 				row->held = queue;
-				row->next_run = tick;
+				row->next_tick = tick;
 				break;
 			}
 		}
 		leave_out(row, tick, "missed");
 		row->job.previous_job = row->last_job;
 		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
-		row->last_run = tick;
-		row->next_run = next_after(row, tick);
+		row->last_tick = tick;
+		row->next_tick = next_after(row, tick);
 		row->held = false;
 		changed = true;
 		if (!allow || share_over())
@@ -303,7 +303,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	if (row->held)
 		schedule->waits_for = row->last_job;
 	else
-		schedule->look_at = row->next_run;
+		schedule->look_at = row->next_tick;
 }
 
 /*
@@ -317,18 +317,18 @@ write_row(Schedule *schedule, const Row *row)
 	};
 	Datum		values[] = {
 		CStringGetTextDatum(schedule->name),
-		TimestampTzGetDatum(row->next_run), BoolGetDatum(row->held),
-		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job),
+		TimestampTzGetDatum(row->next_tick), BoolGetDatum(row->held),
+		TimestampTzGetDatum(row->last_tick), Int64GetDatum(row->last_job),
 		TimestampTzGetDatum(row->anchor)
 	};
 	char		nulls[] = "      ";
 
-	if (row->last_run == DT_NOBEGIN)
+	if (row->last_tick == DT_NOBEGIN)
 		nulls[3] = 'n';
 	if (row->last_job == 0)
 		nulls[4] = 'n';
-	if (jobq_query("UPDATE jobq_internal.schedule SET next_run = $2, held = $3,"
-				   " last_run = $4, last_job_id = $5, anchor = $6, last_error = NULL"
+	if (jobq_query("UPDATE jobq_internal.schedule SET next_tick = $2, held = $3,"
+				   " last_tick = $4, last_job_id = $5, anchor = $6, last_error = NULL"
 				   " WHERE name = $1 RETURNING ctid",
 				   6, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
 		elog(ERROR, "schedule \"%s\" vanished while it was locked",
