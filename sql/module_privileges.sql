@@ -90,7 +90,7 @@ RESET ROLE;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole;
 SELECT count(*) FROM jobq.dead_letters;
-SELECT name, ready, dead FROM jobq.queues WHERE name = 'manual' OR dead > 0;
+SELECT name, ready, dead_letters FROM jobq.queues WHERE name = 'manual' OR dead_letters > 0;
 SELECT count(*) FROM jobq.workers WHERE role <> 'regress_jobq_bob'::regrole;
 SELECT f, e.* FROM unnest('{status,wait,cancel,retry,delete}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;

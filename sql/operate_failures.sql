@@ -22,7 +22,7 @@ SELECT jobq.register('breaks', 'test.breaks(jsonb)', max_attempts => 1);
 SELECT jobq.enqueue('breaks', jsonb_build_object('how', how, 'n', n, 'why', CASE n WHEN 1 THEN '"a" 0x1f' ELSE '''b c'' 0xffe' END), queue => 'elsewhere')
 FROM unnest('{number,divide,key,check,other line,code}'::text[]) how, generate_series(1, 2) n \g /dev/null
 SELECT jobq.wait_queue('elsewhere', '5 min');
-SELECT sqlstate, kinds, queue, failed, failed_1h, dead, roles, first_seen <= last_seen AS in_order,
+SELECT sqlstate, kinds, queue, failed, failed_last_hour, dead_letters, roles, first_seen <= last_seen AS in_order,
 	(SELECT d.payload ->> 'how' FROM jobq.dead_letters d WHERE d.id = f.job_id) AS how, regexp_replace(split_part(message, ':', 1), '\d', 'N', 'g') AS message
 FROM jobq.failures f WHERE queue = 'elsewhere' ORDER BY 9;
 SELECT count(*) AS letters, count(DISTINCT fingerprint) AS causes, bool_and(fingerprint BETWEEN 1 AND 281474976710655) AS in_range,
@@ -84,7 +84,7 @@ CALL test.fail_many('page missing', 1, '4 min');
 CALL test.fail_many('card declined', 10, '3 h');
 CALL test.fail_many('host unreachable', 20, '3 h');
 SELECT jobq.test_clock('3 h 10 min') \g /dev/null
-SELECT split_part(message, ':', 1) AS cause, failed, failed_1h, dead, first_seen > jobq_internal.clock() - interval '1 h' AS new, cardinality(kinds) AS kinds FROM jobq.failures
+SELECT split_part(message, ':', 1) AS cause, failed, failed_last_hour, dead_letters, first_seen > jobq_internal.clock() - interval '1 h' AS new, cardinality(kinds) AS kinds FROM jobq.failures
 WHERE queue = 'causes' ORDER BY first_seen DESC;
 SELECT fingerprint FROM jobq.failures WHERE queue = 'causes' ORDER BY first_seen DESC LIMIT 1 \gset
 -- a monitor of new causes
@@ -112,7 +112,7 @@ SELECT jobq.drop_monitor(name) FROM jobq.monitors WHERE condition = 'new' \g /de
 SELECT jobq.retry_many(fingerprint => :fingerprint, queue => 'elsewhere'), jobq.retry_many(fingerprint => :fingerprint);
 SELECT error IS NULL AS retried, errors -> -1 ->> 'message' LIKE 'host unreachable%' AS unreachable, count(*) FROM jobq.jobs
 WHERE queue = 'causes' AND state <> 'dead' GROUP BY 1, 2;
-SELECT failed, dead FROM jobq.failures WHERE fingerprint = :fingerprint;
+SELECT failed, dead_letters FROM jobq.failures WHERE fingerprint = :fingerprint;
 SELECT jobq.delete_many(fingerprint => (SELECT fingerprint FROM jobq.failures WHERE message LIKE 'name taken%' AND queue = 'causes'));
 SELECT count(*) AS left FROM jobq.dead_letters WHERE queue = 'causes';
 SELECT * FROM test.error('SELECT jobq.retry_many(fingerprint => NULL)');
@@ -140,8 +140,8 @@ END
 $$;
 CALL test.twice('completed');
 CALL test.twice('waits');
-SELECT fingerprint, failed, dead, kinds FROM jobq.failures WHERE 'twice' = ANY (kinds) \gset
-SELECT :failed AS failed, :dead AS dead;
+SELECT fingerprint, failed, dead_letters, kinds FROM jobq.failures WHERE 'twice' = ANY (kinds) \gset
+SELECT :failed AS failed, :dead_letters AS dead_letters;
 SELECT jobq.cancel_many(fingerprint => 1), jobq.cancel_many(fingerprint => :fingerprint, state => 'retryable');
 
 -- a role sees its own failures, and a role with the privilege monitor sees all

@@ -4,14 +4,14 @@
 CREATE VIEW test.stats_and_table AS
 	SELECT coalesce(s.queue, j.queue) AS queue, coalesce(s.kind, j.kind) AS kind, coalesce(s.tenant, j.tenant) AS tenant,
 		coalesce(s.live, 0) AS stats, coalesce(j.n, 0) AS jobs, coalesce(s.blocked, 0) AS stats_blocked, coalesce(j.blocked, 0) AS jobs_blocked
-	FROM (SELECT queue, kind, tenant, waiting + scheduled + blocked + running + held AS live, blocked FROM jobq.stats) s
+	FROM (SELECT queue, kind, tenant, ready + scheduled + blocked + running AS live, blocked FROM jobq.stats) s
 	FULL JOIN (SELECT queue, kind, tenant, count(*) AS n, count(*) FILTER (WHERE state = 'blocked') AS blocked
 		FROM jobq.live_jobs GROUP BY queue, kind, tenant) j
 		ON j.queue = s.queue AND j.kind = s.kind AND j.tenant IS NOT DISTINCT FROM s.tenant;
 SELECT test.until('(SELECT bool_and(exact) FROM jobq.stats)');
 SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');
 SELECT * FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked) ORDER BY queue, kind;
-SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq_internal.dead_letter)');
+SELECT test.until('coalesce((SELECT sum(dead_letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq_internal.dead_letter)');
 
 -- resume() does not recount all jobs
 DO $$ BEGIN
@@ -32,7 +32,7 @@ SAVEPOINT s;
 SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 4);
 ROLLBACK TO s;
 COMMIT;
-SELECT kind, tenant, enqueued, started, waiting, scheduled FROM jobq.stats WHERE queue = 'counted';
+SELECT kind, tenant, enqueued, started, ready, scheduled FROM jobq.stats WHERE queue = 'counted';
 BEGIN;
 SELECT jobq.cancel_many(queue => 'counted', state => 'waiting');
 ROLLBACK;
@@ -67,7 +67,7 @@ SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south
 SELECT jobq.enqueue('broken', queue => 'counted', max_attempts => 2, backoff => 'fixed 1ms') AS broken \gset
 SELECT state FROM jobq.wait(:broken);
 SELECT jobq.enqueue('echo', queue => 'counted', expires_at => jobq_internal.clock() + '1 ms', run_at => jobq_internal.clock() + '1 ms') AS late \gset
-SELECT test.until('(SELECT sum(waiting + scheduled + running) = 0 FROM jobq.stats WHERE queue = ''counted'')');
+SELECT test.until('(SELECT sum(ready + scheduled + running) = 0 FROM jobq.stats WHERE queue = ''counted'')');
 SELECT kind, tenant, enqueued, started, completed, failed, retried, dead, cancelled, crashed, wait_max >= wait_p99 AND wait_p99 >= wait_p50 AS waited, run_max >= run_p50 AS ran
 FROM jobq.stats WHERE queue = 'counted' AND (kind, tenant IS NULL) <> ('echo', true) ORDER BY kind, tenant;
 SELECT sum(expired + completed) FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
@@ -108,10 +108,10 @@ SELECT jobq.create_queue('counted_out', mode => 'consumer');
 SELECT count(*) FROM jobq.enqueue_many('parcel', ARRAY['1', '2', '3']::jsonb[], queue => 'counted_out');
 SELECT id AS a, token AS ta FROM jobq.reserve('{counted_out}', wait => '5 min') \gset
 SELECT id AS b, token AS tb FROM jobq.reserve('{counted_out}', wait => '5 min') \gset
-SELECT waiting, held, started FROM jobq.stats WHERE queue = 'counted_out';
+SELECT ready, held, started FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.ack(:a, :ta);
 SELECT jobq.release(:b, :tb);
-SELECT waiting, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
+SELECT ready, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 
 -- a large transaction leaves no memory allocated
@@ -159,11 +159,11 @@ SELECT jobq.revoke_privilege('regress_jobq_alice', queue => 'counted');
 -- scheduled jobs that were removed do not count as waiting once their time has come
 SELECT date_trunc('hour', jobq_internal.clock()) + '3 hours' AS later \gset
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out', run_at => :'later')) FROM generate_series(1, 5);
-SELECT test.until('(SELECT waiting = 0 AND scheduled = 5 FROM jobq.stats WHERE queue = ''counted_out'')');
+SELECT test.until('(SELECT ready = 0 AND scheduled = 5 FROM jobq.stats WHERE queue = ''counted_out'')');
 SELECT jobq.test_clock(:'later'::timestamptz + interval '1 minute' - clock_timestamp()) \g /dev/null
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 SELECT count(jobq.enqueue('parcel', queue => 'counted_out')) FROM generate_series(1, 7);
-SELECT test.until('(SELECT waiting = 7 AND scheduled = 0 FROM jobq.stats WHERE queue = ''counted_out'')');
+SELECT test.until('(SELECT ready = 7 AND scheduled = 0 FROM jobq.stats WHERE queue = ''counted_out'')');
 SELECT jobq.cancel_many(queue => 'counted_out', state => 'waiting');
 SELECT jobq.test_clock('0') \g /dev/null
 

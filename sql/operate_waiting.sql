@@ -35,7 +35,7 @@ FROM test.job j, jobq.status(j.id) ORDER BY name;
 SELECT name, v.state, v.state = s.state AND (v.kind, v.queue, v.attempt, v.max_attempts, v.enqueued_at, v.run_at) = (s.kind, s.queue, s.attempt, s.max_attempts, s.enqueued_at, s.run_at)
 	AND (v.progress, v.message, v.result, v.error, v.finished_at) IS NOT DISTINCT FROM (s.progress, s.message, s.result, s.error, s.finished_at) AS same
 FROM test.job j JOIN jobq.jobs v USING (id), jobq.status(j.id) s ORDER BY name;
-SELECT name, ready, scheduled, running, dead, oldest_ready IS NOT NULL AS oldest FROM jobq.queues WHERE name IN ('default', 'manual') ORDER BY name;
+SELECT name, ready, scheduled, running, dead_letters, oldest_ready IS NOT NULL AS oldest FROM jobq.queues WHERE name IN ('default', 'manual') ORDER BY name;
 -- only completed jobs have a result
 SELECT name, (jobq.status(id)).result FROM test.job ORDER BY name;
 -- wait() returns after the timeout, in any state

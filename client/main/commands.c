@@ -163,7 +163,7 @@ const Command commands[] = {
 		.name = "failures",.arguments = "",
 		.summary = "failed attempts by cause, the newest cause first",
 		.sql = "SELECT fingerprint, queue, kinds, sqlstate, pg_catalog.date_trunc('second', first_seen) AS first_seen, "
-		"pg_catalog.date_trunc('second', last_seen) AS last_seen, failed, failed_1h, dead, job_id, message "
+		"pg_catalog.date_trunc('second', last_seen) AS last_seen, failed, failed_last_hour, dead_letters, job_id, message "
 		"FROM jobq.failures AS f WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR $2" EQUALS "ANY (kinds)) "
 		"AND ($3::pg_catalog.interval IS NULL OR f.first_seen OPERATOR(pg_catalog.>) (jobq_internal.clock()" MINUS "$3)) "
 		"ORDER BY f.first_seen DESC, fingerprint LIMIT coalesce($4::pg_catalog.int8, 20)",
@@ -263,7 +263,7 @@ const Command commands[] = {
 	{
 		.name = "queues",.arguments = "",
 		.summary = "queues, and how many jobs stand in them",
-		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead, "
+		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead_letters, "
 		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
 		"FROM jobq.queues ORDER BY name",
 	},

@@ -46,7 +46,7 @@ Pane		panes[NPANES] = {
 		"WHERE " SECONDS_SINCE("n.enqueued_at") " OPERATOR(pg_catalog.<) s.seconds GROUP BY n.queue, s.seconds) "
 		"SELECT q.name, CASE WHEN q.paused THEN 'paused' ELSE q.mode END, pg_catalog.round(coalesce(c.rate, 0), 2), "
 		"q.ready" PLUS "q.scheduled" PLUS "q.blocked" PLUS "q.running AS live, q.ready, q.scheduled" PLUS "q.blocked AS later, "
-		SECONDS_SINCE("q.oldest_ready") ", q.running, q.dead "
+		SECONDS_SINCE("q.oldest_ready") ", q.running, q.dead_letters "
 		"FROM jobq.queues q LEFT JOIN came c ON c.queue OPERATOR(pg_catalog.=) q.name ORDER BY q.name",
 		.ncolumns = 9,
 		.columns = {

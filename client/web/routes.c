@@ -147,11 +147,11 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 static const char overview[] =
 "SELECT json_build_object('at', jobq_internal.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
 "FROM jobq_internal.scheduler_state() AS s), 'not served'), "
-"'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'dead', q.dead, "
+"'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'dead_letters', q.dead_letters, "
 "'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq_internal.clock() - q.oldest)::float8, "
 "'queues', q.queues, 'paused', q.paused, 'exact', q.exact, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
 "(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
-"coalesce(sum(running), 0) AS running, coalesce(sum(dead), 0) AS dead, min(oldest_ready) AS oldest, "
+"coalesce(sum(running), 0) AS running, coalesce(sum(dead_letters), 0) AS dead_letters, min(oldest_ready) AS oldest, "
 "count(*) AS queues, count(*) FILTER (WHERE paused) AS paused, coalesce(bool_and(exact), true) AS exact FROM jobq.queues) AS q, "
 "(SELECT count(*) FILTER (WHERE type = 'worker') AS workers, count(*) FILTER (WHERE type = 'worker' AND job_id IS NOT NULL) AS busy, "
 "count(*) FILTER (WHERE type = 'consumer') AS consumers FROM jobq.workers) AS w";
@@ -229,7 +229,7 @@ const Route routes[] = {
 	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
 
 	{"GET", "/api/overview", 0,.sql = overview,
-		.shown = "at scheduler ready scheduled blocked running dead oldest_ready waiting_seconds queues paused exact workers "
+		.shown = "at scheduler ready scheduled blocked running dead_letters oldest_ready waiting_seconds queues paused exact workers "
 	"busy_workers consumers"},
 	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series,
 		.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
@@ -279,7 +279,7 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
 
 	{"GET", "/api/failures", 0,.parameters = "?queue ?kind",
-		.shown = "queue kinds* roles* sqlstate first_seen last_seen failed failed_1h dead job_id new",
+		.shown = "queue kinds* roles* sqlstate first_seen last_seen failed failed_last_hour dead_letters job_id new",
 		.sql = ALL("SELECT f.*, f.first_seen > jobq_internal.clock() - interval '1 hour' AS new FROM jobq.failures AS f "
 				   "WHERE ($1::text IS NULL OR f.queue = $1) AND ($2::text IS NULL OR $2 = ANY (f.kinds)) "
 				   "ORDER BY f.first_seen DESC, f.fingerprint LIMIT 200")},
@@ -296,7 +296,7 @@ const Route routes[] = {
 	.sql = DEAD_MANY("delete_many")},
 
 	{"GET", "/api/queues", 0,
-		.shown = "name paused paused_kinds paused_tenants ready scheduled blocked running dead oldest_ready exact waiting_seconds fair_weights*"
+		.shown = "name paused paused_kinds paused_tenants ready scheduled blocked running dead_letters oldest_ready exact waiting_seconds fair_weights*"
 #define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
 #include "store/queue_settings.h"
 #undef QUEUE_SETTING

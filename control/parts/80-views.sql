@@ -83,10 +83,10 @@ COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or dele
 CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
 	SELECT k.fingerprint, q.name AS queue, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
 		min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
-		sum(k.failed_1h)::bigint AS failed_1h, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
+		sum(k.failed_last_hour)::bigint AS failed_last_hour, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
 	FROM (
 		SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
-			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour') AS failed_1h,
+			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour') AS failed_last_hour,
 			count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(extract(epoch FROM f.at) * 1000000)::bigint, f.id]) AS newest
 		FROM (
 			SELECT j.id, j.queue_id, j.role::pg_catalog.regrole AS role, j.kind, (a.error ->> 'fingerprint')::bigint AS fingerprint,
@@ -108,7 +108,7 @@ COMMENT ON VIEW jobq_internal.failure_causes IS 'causes of the failures that the
 
 CREATE VIEW jobq.failures WITH (security_barrier) AS
 	SELECT g.fingerprint, g.queue, g.kinds, g.roles, e.sqlstate, e.message,
-		g.first_seen, g.last_seen, g.failed, g.failed_1h, g.dead, g.job_id
+		g.first_seen, g.last_seen, g.failed, g.failed_last_hour, g.dead AS dead_letters, g.job_id
 	FROM jobq_internal.failure_causes g
 	LEFT JOIN LATERAL (
 		SELECT a.error ->> 'sqlstate' AS sqlstate, a.error ->> 'message' AS message
@@ -128,7 +128,7 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 		CASE WHEN jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), q.id)
 			THEN coalesce(q.paused_tenants, '{}') END AS paused_tenants,
 --each QUEUE_SETTING:		q.@1::@3,
-		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.dead, j.oldest_ready, j.exact
+		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.dead AS dead_letters, j.oldest_ready, j.exact
 	FROM jobq_internal.queue q
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
 	WHERE jobq_internal.may_see_queue(q.id, q.open);

@@ -36,7 +36,7 @@ queue: only the counters of this queue; null: all counters';
 -- Dropped queues, and queues whose creation was rolled back, are not shown.
 CREATE VIEW jobq.stats WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant,
-		s.waiting, s.scheduled, s.blocked, s.running, s.held, s.letters,
+		s.waiting AS ready, s.scheduled, s.blocked, s.running + s.held AS running, s.held, s.letters AS dead_letters,
 		s.enqueued, s.ended + s.running + s.held AS started, s.completed, s.failed, s.retried, s.dead, s.expired, s.cancelled, s.crashed,
 		s.cpu, s.buffers, s.buffers_read, s.wal_bytes, s.temp_bytes,
 		s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max, s.wait_sum, s.wait_count,

@@ -56,7 +56,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		UNION ALL
 		SELECT 10, '', format('jobq_jobs{%s,state="%s"} %s', q.label, v.state, v.jobs)
 		FROM q, LATERAL (VALUES ('ready', q.ready), ('scheduled', q.scheduled), ('blocked', q.blocked),
-			('running', q.running), ('dead', q.dead)) v (state, jobs)
+			('running', q.running), ('dead', q.dead_letters)) v (state, jobs)
 		UNION ALL
 		SELECT v.n, '', format('%s{%s} %s', v.name, q.label, v.value)
 		FROM q, LATERAL (VALUES
@@ -67,7 +67,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		SELECT v.n, '', format('%s_total{%s} %s', v.name, s.label, v.value)
 		FROM s, LATERAL (VALUES (20, 'jobq_enqueued', s.enqueued),
 			-- without running attempts: a job may still be given back, and a counter must not decrease
-			(21, 'jobq_attempts', s.started - s.running - s.held),
+			(21, 'jobq_attempts', s.started - s.running),
 			(22, 'jobq_completed', s.completed), (23, 'jobq_failed', s.failed), (24, 'jobq_retried', s.retried),
 			(25, 'jobq_dead', s.dead), (26, 'jobq_expired', s.expired), (27, 'jobq_cancelled', s.cancelled),
 			(28, 'jobq_crashed', s.crashed), (32, 'jobq_cpu_seconds', extract(epoch FROM s.cpu)), (33, 'jobq_buffers', s.buffers),

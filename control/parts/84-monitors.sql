@@ -41,16 +41,16 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		WHERE q.name = ANY (ARRAY(SELECT n.queue FROM lanes n)) AND q.oldest_ready IS NOT NULL)
 	SELECT m.condition, s.queue, s.kind, m.value
 	FROM (
-		SELECT v.queue, v.kind, sum(v.waiting) AS waiting, sum(v.letters) AS letters,
+		SELECT v.queue, v.kind, sum(v.ready) AS ready, sum(v.dead_letters) AS dead_letters,
 			coalesce(sum(v.failed_5m) / nullif(sum(v.failed_5m + v.completed_5m), 0), 0) AS failing,
 			extract(epoch FROM jobq_internal.clock() - max(v.completed_at)) AS silent,
 			-- a p99 below a second counts as a second; kinds without finished runs are not slow
 			coalesce(max(extract(epoch FROM jobq_internal.clock() - v.running_since) / greatest(extract(epoch FROM v.run_p99), 1))
 				FILTER (WHERE v.run_count > 0), 0) AS slow
 		FROM jobq.stats v
-		WHERE conditions && '{waiting,dead,failing,silent,slow}'
+		WHERE conditions && '{ready,dead,failing,silent,slow}'
 		GROUP BY CUBE (v.queue, v.kind)) s,
-		LATERAL (VALUES ('waiting', s.waiting), ('dead', s.letters), ('failing', s.failing),
+		LATERAL (VALUES ('ready', s.ready), ('dead', s.dead_letters), ('failing', s.failing),
 			('silent', s.silent), ('slow', s.slow)) m (condition, value)
 	WHERE m.condition = ANY (conditions)
 	UNION ALL
@@ -89,7 +89,7 @@ CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq_internal.monitor m)) s)
 	SELECT m.*,
 		CASE WHEN m.condition = 'silent' THEN jobq_internal.clock() - s.value * interval '1 second' END AS completed_at,
-		CASE WHEN m.condition IN ('waiting', 'dead') AND NOT k.known THEN NULL
+		CASE WHEN m.condition IN ('ready', 'dead') AND NOT k.known THEN NULL
 			WHEN m.condition = 'silent' THEN greatest(coalesce(least(s.value, extract(epoch FROM jobq_internal.clock() - m.heard)),
 				extract(epoch FROM jobq_internal.clock() - m.made_at)), 0)
 			-- without this role, the user does not see when transactions of other sessions began
@@ -139,7 +139,7 @@ CREATE FUNCTION jobq.create_monitor(name text, condition text, above float8, que
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_monitor(text, text, float8, text, text, float8) IS 'create or change a monitor, which sends NOTIFY jobq_alert when a condition begins and ends
 name: the name of the monitor
-condition: the measured condition: waiting, oldest, failing, silent, slow, dead, new, late, unattended or xmin
+condition: the measured condition: ready, oldest, failing, silent, slow, dead, new, late, unattended or xmin
 above: the condition begins when the value is greater than this
 queue: only this queue, which need not exist; not for late and xmin
 kind: only this kind; not for oldest and unattended

@@ -46,7 +46,7 @@ static const struct
 }			conditions[] =
 
 {
-	{"waiting", true, true},
+	{"ready", true, true},
 	{"oldest", true, false},
 	{"failing", true, true},
 	{"silent", true, true},
@@ -69,7 +69,7 @@ check_condition(const char *condition, bool has_queue, bool has_kind)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid condition \"%s\"", condition),
-				 errhint("It is one of waiting, oldest, failing, silent, slow, dead, new, late, unattended, xmin.")));
+				 errhint("It is one of ready, oldest, failing, silent, slow, dead, new, late, unattended, xmin.")));
 	if ((has_queue && !conditions[i].of_queue) || (has_kind && !conditions[i].of_kind))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

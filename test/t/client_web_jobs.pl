@@ -203,14 +203,14 @@ is((ask('GET', '/api/dead?before=x'))[0], 400, 'a page that there is not');
 
 # Failures by cause.  The fingerprint is a hash of the error, so it is hidden like the error.
 $data = (ask('GET', '/api/failures?kind=bad'))[2]{items}[0];
-is("@{$data->{kinds}} $data->{sqlstate} $data->{message} $data->{dead} " . ($data->{new} ? 'new' : ''), 'bad P0001 this is not good 1 new', 'a cause in a queue');
+is("@{$data->{kinds}} $data->{sqlstate} $data->{message} $data->{dead_letters} " . ($data->{new} ? 'new' : ''), 'bad P0001 this is not good 1 new', 'a cause in a queue');
 my $cause = $data->{fingerprint};
 is(scalar @{ (ask('GET', "/api/dead?fingerprint=$cause"))[2]{items} }, 2, 'the dead letters of a cause, in two queues');
 is(scalar @{ (ask('GET', '/api/dead?fingerprint=1'))[2]{items} }, 0, 'of no cause');
 is((ask('GET', '/api/failures?kind=none'))[2]{items}[0], undef, 'no failure of this kind');
 is((ask('POST', '/api/dead/delete', { fingerprint => 1 }))[2]{count}, 0, 'no dead letter has this cause');
 $data = (ask('GET', '/api/failures?kind=bad', undef, $shy))[2]{items}[0];
-is_deeply([ @$data{qw(sqlstate dead message fingerprint)} ], [ 'P0001', 1, undef, undef ], 'a cause for a caller without access to payloads');
+is_deeply([ @$data{qw(sqlstate dead_letters message fingerprint)} ], [ 'P0001', 1, undef, undef ], 'a cause for a caller without access to payloads');
 is((ask('GET', "/api/dead?fingerprint=$cause", undef, $shy))[0], 403, 'who cannot guess the cause');
 ($status, $text) = ask('POST', '/api/dead/retry', { fingerprint => $cause }, $shy);
 like("$status $text", qr/^400 .*fingerprint/, 'nor retry by the cause');

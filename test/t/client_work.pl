@@ -110,7 +110,7 @@ for my $error ('ValueError: no order $JOBQ_ID', 'ValueError: no order $JOBQ_ID',
 	sql(q{SELECT jobq.enqueue('traced', queue => 'b')});
 	work('b', "$trace$error\" >&2; exit 100", '--once', '--quiet');
 }
-is(sql(q{SELECT string_agg(regexp_replace(split_part(message, E'\n', 4), '\d+', 'N') || ' ' || dead, ', ' ORDER BY dead) FROM jobq.failures WHERE kinds = '{traced}'}),
+is(sql(q{SELECT string_agg(regexp_replace(split_part(message, E'\n', 4), '\d+', 'N') || ' ' || dead_letters, ', ' ORDER BY dead_letters) FROM jobq.failures WHERE kinds = '{traced}'}),
 	q{KeyError: 'N' 1, ValueError: no order N 2}, 'errors of commands are grouped');
 sql(q{SELECT jobq.delete_many(kind => 'traced')});
 $id = job('a', '"' . 'x' x 1_000_000 . '"');

@@ -31,7 +31,7 @@ CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.rej
 SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');
 SELECT jobq.grant_privilege('watcher', 'monitor');
 SELECT jobq.create_queue('$odd', mode => 'consumer'), jobq.create_queue('still');
-SELECT jobq.pause('still'), jobq.schedule('daily', '0 3 * * *', 'good'), jobq.create_monitor('backlog', 'waiting', above => 1000);
+SELECT jobq.pause('still'), jobq.schedule('daily', '0 3 * * *', 'good'), jobq.create_monitor('backlog', 'ready', above => 1000);
 SELECT jobq.enqueue(E'two\\nlines', queue => '$odd') FROM generate_series(1, 3);
 SELECT jobq.enqueue('good', delay => '1 hour');
 SELECT jobq.enqueue('good') FROM generate_series(1, 5);

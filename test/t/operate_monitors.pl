@@ -34,7 +34,7 @@ sub hears
 $listener->query_safe('LISTEN jobq_alert');
 
 sql(q{SELECT jobq.create_queue('orders', mode => 'consumer');
-SELECT jobq.create_monitor('long', 'waiting', above => 2, queue => 'orders', until => 1);
+SELECT jobq.create_monitor('long', 'ready', above => 2, queue => 'orders', until => 1);
 SELECT jobq.create_monitor('dead', 'dead', above => 0);
 SELECT jobq.enqueue('order', queue => 'orders') FROM generate_series(1, 3)});
 hears('the first is looked at at once: it begins', qr/"name" : "long", "event" : "begin"/);
@@ -46,7 +46,7 @@ $node->reload;
 # No notification while the condition still holds.
 sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs});
 wait_for($node, 'there is one less', q{SELECT value = 2 FROM jobq.monitors WHERE name = 'long'});
-sql(q{SELECT jobq.create_monitor('again', 'waiting', above => 1)});
+sql(q{SELECT jobq.create_monitor('again', 'ready', above => 1)});
 hears('others have been looked at', qr/"name" : "again", "event" : "begin"/);
 is(sql(q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'long'}), 't', 'it is still on');
 unlike($heard, qr/"event" : "end"/, 'which nobody is told of');
@@ -58,7 +58,7 @@ is(scalar(() = $heard =~ /"name" : "long"/g), 2, 'and was told of twice');
 # A monitor with a locked row does not delay further monitors.
 wait_for($node, 'all have ended', 'SELECT bool_and(since IS NULL) FROM jobq.monitors');
 my $locker = $node->background_psql('postgres');
-$locker->query_safe(q{BEGIN; SELECT jobq.create_monitor('long', 'waiting', above => 0)});
+$locker->query_safe(q{BEGIN; SELECT jobq.create_monitor('long', 'ready', above => 0)});
 $heard = '';
 sql(q{SELECT jobq.enqueue('order', queue => 'orders') FROM generate_series(1, 4)});
 hears('the others are told of', qr/"name" : "again", "event" : "begin"/);
@@ -123,19 +123,19 @@ begins('long run', '', 'SELECT');
 $keeper->quit;
 
 # A condition begins only once, even across a crash of the server.
-sql(q{SELECT jobq.create_monitor('kept', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')});
+sql(q{SELECT jobq.create_monitor('kept', 'ready', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')});
 wait_for($node, 'it begins', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'kept'});
 my $since = sql(q{SELECT since FROM jobq.monitors WHERE name = 'kept'});
 $_->quit foreach $listener, $locker;
 $node->stop('immediate');
 $node->start;
 wait_for($node, 'the jobs are counted', 'SELECT jobq_internal.stats_known()');
-sql(q{SELECT jobq.create_monitor('new', 'waiting', 0, queue => 'orders')});
+sql(q{SELECT jobq.create_monitor('new', 'ready', 0, queue => 'orders')});
 wait_for($node, 'monitors are looked at', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'new'});
 is(sql(q{SELECT since, ended_at IS NULL FROM jobq.monitors WHERE name = 'kept'}), "$since|t", 'one that was on is on still');
 
 # There can be 1000 monitors, and the scheduler evaluates each.
-sql(q{SELECT jobq.create_monitor('m' || i, (ARRAY['waiting', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
+sql(q{SELECT jobq.create_monitor('m' || i, (ARRAY['ready', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.monitors)) i});
 my ($rc, $out, $err) = $node->psql('postgres', q{SELECT jobq.create_monitor('n' || i, 'dead', 1) FROM generate_series(1, 5) i});
 like($err, qr/there are 1000 monitors already/, 'there are not more than 1000');
 sql(q{SELECT jobq.cancel_many(queue => 'orders', state => 'waiting')});
@@ -161,7 +161,7 @@ sql(q{SELECT jobq.create_monitor('nightly', 'silent', 3000, kind => 'nightly', u
 # Create two monitors in succession: the second evaluation reads the values stored by the first.
 foreach my $look ('look', 'look again')
 {
-	sql("SELECT jobq.create_monitor('$look', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')");
+	sql("SELECT jobq.create_monitor('$look', 'ready', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')");
 	wait_for($node, $look, "SELECT since IS NOT NULL FROM jobq.monitors WHERE name = '$look'");
 }
 busy('10 minutes');

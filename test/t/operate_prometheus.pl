@@ -114,7 +114,7 @@ my $exporter = start({ DATA_SOURCE_NAME => "host=" . $node->host . " port=" . $n
 my $exported = $http->get("http://127.0.0.1:$exporter/metrics")->{content};
 like($exported, qr/^pg_exporter_last_scrape_error 0$/m, 'the exporter can run all queries');
 like($exported, qr/^pg_exporter_user_queries_load_error\{.*\} 0$/m, 'and has read them');
-like($exported, qr/^jobq_queue_dead\{[^}]*queue="mails"[^}]*\} 3$/m, 'it exports dead letters');
+like($exported, qr/^jobq_queue_dead_letters\{[^}]*queue="mails"[^}]*\} 3$/m, 'it exports dead letters');
 like($exported, qr/^jobq_stats_completed\{[^}]*kind="good"[^}]*\} 5$/m, 'and statistics');
 my @queries = slurp_file("$folder/queries.yaml") =~ /^(\w+):\n  query:/mg;
 is(join(' ', grep { $exported !~ /^${_}_\w+\{/m } grep { $_ ne 'jobq_worker' } @queries), '', 'and something of each query');
@@ -158,7 +158,7 @@ is(join(' ', grep { $_ ne 'JobqDeadLetters' } map { $_->{labels}{alertname} } gr
 
 # Both sources report the same values, and each metric in the rules and charts has values.
 becomes('both sources count the same', sub {
-	my @dead = map { values_of($_, 'queue') } 'jobq_jobs{state="dead"}', 'jobq_queue_dead';
+	my @dead = map { values_of($_, 'queue') } 'jobq_jobs{state="dead"}', 'jobq_queue_dead_letters';
 	my ($web_says, $exporter_says) = map { my $of = $_; join ' ', map { "$_ $of->{$_}" } sort keys %$of } @dead;
 
 	return ($web_says eq $exporter_says && $web_says eq 'default 0 mails 3 outside 0', \@dead);

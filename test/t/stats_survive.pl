@@ -28,9 +28,9 @@ sub sql
 }
 
 # The statistics agree with the table.
-my $live = q{SELECT coalesce(sum(waiting + scheduled + blocked + running + held), -1) FROM jobq.stats};
-my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq_internal.job) AND sum(letters) = (SELECT count(*) FROM jobq_internal.dead_letter) FROM jobq.stats";
-my $all = q{SELECT queue, kind, tenant, waiting, scheduled, enqueued, started, completed, failed, dead, wait_p99, run_max, since FROM jobq.stats ORDER BY 1, 2, 3};
+my $live = q{SELECT coalesce(sum(ready + scheduled + blocked + running), -1) FROM jobq.stats};
+my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq_internal.job) AND sum(dead_letters) = (SELECT count(*) FROM jobq_internal.dead_letter) FROM jobq.stats";
+my $all = q{SELECT queue, kind, tenant, ready, scheduled, enqueued, started, completed, failed, dead, wait_p99, run_max, since FROM jobq.stats ORDER BY 1, 2, 3};
 my $past = q{SELECT * FROM jobq.stats_history(step => 'day') ORDER BY 1, 2, 3, 4, 5};
 
 sql(q{
@@ -68,7 +68,7 @@ sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 7)}
 $node->stop('immediate');
 $node->start;
 wait_for($node, 'after an immediate stop they agree with the table again', $agree);
-like(sql(q{SELECT waiting, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
+like(sql(q{SELECT ready, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
 	qr/^10\|(3|10)$/, 'and counters are as they were saved');
 
 # a crash of a single process
@@ -76,7 +76,7 @@ sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 2)}
 crash_backend($node);
 wait_for($node, 'after a crash they agree with the table again', $agree);
 # the file is written each minute
-like(sql(q{SELECT waiting, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
+like(sql(q{SELECT ready, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
 	qr/^12\|(3|5|10|12)$/, 'counters are those of the file');
 
 # a damaged file
@@ -91,7 +91,7 @@ is(sql(q{SELECT enqueued FROM jobq.stats WHERE queue = 'manual'}), '0', 'counter
 # more names than slots
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer')});
 sql(q{SELECT jobq.enqueue('kind ' || i, queue => 'outside') FROM generate_series(1, 100) i});
-is(sql(q{SELECT sum(enqueued), sum(waiting) FROM jobq.stats WHERE queue = 'outside'}),
+is(sql(q{SELECT sum(enqueued), sum(ready) FROM jobq.stats WHERE queue = 'outside'}),
 	'100|100', 'nothing is lost of names without a place');
 cmp_ok(sql(q{SELECT enqueued FROM jobq.stats WHERE queue = 'outside' AND kind = '(other)'}),
 	'>=', 84, 'they are counted together');
@@ -139,7 +139,7 @@ is(sql(q{SELECT enqueued, cancelled FROM (SELECT sum(enqueued) AS enqueued, sum(
 	'40|40', 'owing: what has happened is where it was counted');
 sql(q{SELECT jobq.test_clock('204 minutes')});
 sql(q{SELECT jobq.enqueue('latest', queue => 'owing')});
-is(sql(q{SELECT waiting FROM jobq.stats WHERE queue = 'owing' AND kind = 'latest'}), '1', 'owing: names without jobs give way');
+is(sql(q{SELECT ready FROM jobq.stats WHERE queue = 'owing' AND kind = 'latest'}), '1', 'owing: names without jobs give way');
 is(sql($live), '1', 'owing: and take along what they owe');
 
 # the same for queues without a slot, which are dropped afterwards
@@ -239,7 +239,7 @@ sql(q{COMMIT PREPARED 'p'});
 # a clock put back, without a new count
 sql(q{SELECT jobq.create_queue('later'); SELECT jobq.test_clock('2 hours'); SELECT jobq.enqueue('good', queue => 'later', delay => '30 minutes')});
 sql(q{SELECT jobq.test_clock('0'); SELECT jobq.enqueue('good', queue => 'later', delay => '1 hour')});
-is(sql(q{SELECT waiting, scheduled, exact FROM jobq.stats WHERE queue = 'later'}), '0|2|f', 'jobs wait for their time by the clock as it is');
+is(sql(q{SELECT ready, scheduled, exact FROM jobq.stats WHERE queue = 'later'}), '0|2|f', 'jobs wait for their time by the clock as it is');
 $node->append_conf('postgresql.conf', "jobq.databases = 'postgres'");
 $node->reload;
 wait_for($node, 'a database that is served agrees with the table', $agree);
@@ -292,7 +292,7 @@ $node->reload;
 my $other = q{CREATE EXTENSION jobq; SELECT jobq.create_queue('outside', mode => 'consumer');
 SELECT jobq.enqueue('kind ' || i, queue => 'outside') FROM generate_series(1, 5) i};
 $node->safe_psql('gone', $other);
-wait_for($node, 'gone: its jobs are counted', q{SELECT sum(waiting) = 5 AND bool_and(exact) FROM jobq.stats}, 'gone');
+wait_for($node, 'gone: its jobs are counted', q{SELECT sum(ready) = 5 AND bool_and(exact) FROM jobq.stats}, 'gone');
 $node->restart;
 wait_for($node, 'gone: another database is served', $agree);
 my $with = sql($used);
@@ -311,7 +311,7 @@ wait_for($node, 'room: a database has it', $agree);
 $node->append_conf('postgresql.conf', "jobq.databases = 'other'");
 $node->reload;
 $node->safe_psql('other', $other);
-wait_for($node, 'room: another one has it', q{SELECT sum(waiting) = 5 AND bool_and(exact) FROM jobq.stats}, 'other');
+wait_for($node, 'room: another one has it', q{SELECT sum(ready) = 5 AND bool_and(exact) FROM jobq.stats}, 'other');
 is(sql('SELECT count(*) FROM jobq.stats'), '0', 'room: which the first has not any more');
 $node->append_conf('postgresql.conf', "jobq.max_databases = 8\njobq.databases = 'postgres'");
 $node->reload;
@@ -323,7 +323,7 @@ sql('DROP EXTENSION jobq CASCADE');
 sql('CREATE EXTENSION jobq');
 wait_for($node, 'the new extension is served', q{SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE pid IS NOT NULL});
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'); SELECT jobq.enqueue('good', queue => 'outside')});
-wait_for($node, 'a new extension counts from the beginning', q{SELECT sum(waiting) = 1 AND bool_and(exact) FROM jobq.stats});
+wait_for($node, 'a new extension counts from the beginning', q{SELECT sum(ready) = 1 AND bool_and(exact) FROM jobq.stats});
 
 # an immediate stop kills a session in the middle of its update: the postmaster does not wait
 # forever

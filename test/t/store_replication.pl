@@ -70,7 +70,7 @@ sub letters
 	my ($n, $what) = @_;
 
 	catch_up($publisher);
-	return wait_for($subscriber, $what, qq{SELECT letters = $n AND exact FROM jobq.stats WHERE queue = 'letters' AND kind = 'x'});
+	return wait_for($subscriber, $what, qq{SELECT dead_letters = $n AND exact FROM jobq.stats WHERE queue = 'letters' AND kind = 'x'});
 }
 $publisher->safe_psql('postgres', $letter);
 letters(3, 'dead letters are counted: those that were there, and one that has come');
@@ -351,7 +351,7 @@ is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM ef
 
 # A planned switch-over, and back: the state of a server at its stop is outdated when the server
 # takes over again.
-my $agree = q{SELECT bool_and(exact) AND sum(waiting + scheduled + blocked + running + held) = (SELECT count(*) FROM jobq_internal.job) FROM jobq.stats};
+my $agree = q{SELECT bool_and(exact) AND sum(ready + scheduled + blocked + running) = (SELECT count(*) FROM jobq_internal.job) FROM jobq.stats};
 my $counted = q{SELECT scheduled, exact FROM jobq.queues WHERE name = 'switched'};
 $standby->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 1001)});
 wait_for($standby, 'statistics agree with the table', $agree);
