@@ -38,8 +38,8 @@ BEGIN
 	PERFORM jobq.wait_many(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'), '5 min');
 	COMMIT;
 	s := jobq.wait_batch(id, '0');
-	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, dead %, cancelled %, expired %, % %%',
-		s.name, s.state, s.total, s.blocked, s.waiting, s.running, s.completed, s.dead, s.cancelled, s.expired, s.progress;
+	RAISE NOTICE '% is %: total %, ready %, scheduled %, blocked %, running %, completed %, dead %, cancelled %, expired %, % %%',
+		s.name, s.state, s.total, s.ready, s.scheduled, s.blocked, s.running, s.completed, s.dead, s.cancelled, s.expired, s.progress;
 END
 $$;
 
@@ -47,7 +47,7 @@ $$;
 SELECT test.batch('slow') AS slow \gset
 SELECT count(*) FROM jobq.add_jobs(:slow, 'part', array_fill('{}'::jsonb, '{3}'));
 SELECT id AS held FROM jobq.add_jobs(:slow, 'part', '{"{}"}', options => '{"delay": "1 hour"}') id \gset
-SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_started FROM jobq.batches WHERE id = :slow;
+SELECT state, total, ready, scheduled, blocked, progress, started_at IS NULL AS not_started FROM jobq.batches WHERE id = :slow;
 SELECT DISTINCT state, run_at FROM jobq.jobs WHERE batch_id = :slow;
 SELECT state, run_at FROM jobq.status(:held);
 SELECT ready, scheduled, blocked FROM jobq.queues WHERE name = 'default';
@@ -143,7 +143,7 @@ SELECT count(*) FROM jobq.add_jobs(:outside, 'outside.part', array_fill('{"a": 1
 COMMIT;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '5 min');
 SELECT jobq.ack_many(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '5 min');
-SELECT state, total, waiting, completed FROM jobq.batches WHERE id = :outside;
+SELECT state, total, ready, scheduled, completed FROM jobq.batches WHERE id = :outside;
 SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:outside);
 SELECT note FROM test.trace ORDER BY note;
@@ -299,7 +299,7 @@ TRUNCATE test.trace;
 -- wait_batch(): a timeout, a finished batch, and a batch of the current transaction
 SELECT jobq.create_batch(start => true) AS batch \gset
 SELECT jobq.add_jobs(:batch, 'echo', '{1}', '{"queue": "manual"}') AS id \gset
-SELECT state, total, waiting FROM jobq.wait_batch(:batch, '1 ms');
+SELECT state, total, ready FROM jobq.wait_batch(:batch, '1 ms');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT state FROM jobq.batches WHERE id = :batch;
 SELECT state FROM jobq.wait_batch(:batch, '0');

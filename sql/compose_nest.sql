@@ -51,14 +51,14 @@ SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- each inner workflow is a batch, and a job of the outer workflow
 SELECT total, completed, progress FROM jobq.batches WHERE id = :id;
-SELECT b.name, b.state, b.total, b.completed, b.parent = :id AS in_outer FROM jobq.batches b WHERE b.parent = :id ORDER BY b.id;
+SELECT b.name, b.state, b.total, b.completed, b.parent_id = :id AS in_outer FROM jobq.batches b WHERE b.parent_id = :id ORDER BY b.id;
 SELECT j.state, j.kind, j.queue, (j.payload ->> 'batch_id')::bigint = s.workflow_id AS its_batch FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'import';
 -- waiting jobs, and the reasons
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "priority": 3}, "steps": [{"name": "a", "kind": "x"},
 	{"name": "b", "needs": ["a"], "workflow": {"name": "named", "options": {"priority": 5}, "steps": [{"name": "c", "kind": "x"}, {"name": "d", "kind": "x", "priority": 7}]}}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''a'')', :id));
 SELECT * FROM test.nest_tree(:id);
-SELECT name, state, total, blocked FROM jobq.batches WHERE parent = :id;
+SELECT name, state, total, blocked FROM jobq.batches WHERE parent_id = :id;
 SELECT reason, regexp_replace(detail, '\d+', 'N', 'g') AS detail, regexp_replace(remedy, '\d+', 'N', 'g') AS remedy FROM jobq.steps s, jobq.explain(s.job_id) WHERE s.batch_id = :id AND s.name = 'b';
 SELECT s.name, j.queue, j.priority FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id IN (:id, test.inner(:id, 'b')) ORDER BY s.job_id;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.start_batch(%s)', test.inner(:id, 'b'))) e;
@@ -244,7 +244,7 @@ SELECT count(jobq.delete(id)) FROM jobq.jobs WHERE state = 'dead' AND batch_id I
 BEGIN;
 SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset
 SELECT count(*) FROM jobq.add_jobs(:id, 'echo', '{1,2}');
-SELECT jobq.create_workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch_id => :id) AS inner_id \gset
 SELECT test.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
 COMMIT;
 SELECT state, total, blocked FROM jobq.batches WHERE id = :id;
@@ -258,7 +258,7 @@ SELECT test.nest_ended(:id);
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
-SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch => %s)', :id)) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.create_workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch_id => %s)', :id)) e;
 -- a chain added by a job of the batch: its failure fails the batch, and a retry of the batch retries the chain
 CREATE FUNCTION test.adder(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT test.chain('[{"kind": "may_halt", "payload": 1}, {"kind": "told", "payload": "last"}]', batch => (jobq.current_job()).batch_id, name => 'added') $$;
 SELECT jobq.register('adder', 'test.adder(jsonb)');
@@ -273,18 +273,18 @@ SELECT note FROM test.trace;
 TRUNCATE test.halt, test.trace;
 SELECT jobq.retry_many(batch_id => :id);
 SELECT test.nest_ended(:id);
-SELECT b.name, test.nest_ended(b.id) FROM jobq.batches b WHERE b.parent = :id;
+SELECT b.name, test.nest_ended(b.id) FROM jobq.batches b WHERE b.parent_id = :id;
 SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY note;
 TRUNCATE test.trace;
 -- a batch is cancelled before the start, and fails after the start
 SELECT jobq.create_batch() AS id \gset
-SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "echo"}]}', batch_id => :id) AS inner_id \gset
 SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
-SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"]}]}', batch_id => :id) AS inner_id \gset
 SELECT jobq.add_jobs(:id, 'x', '{1}', '{"queue": "nested", "priority": 1}') AS other \gset
 COMMIT;
 SELECT id AS a, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
@@ -302,8 +302,8 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 -- also if both have not ended yet: steps of a workflow that were cancelled because of another dead letter run again
 BEGIN;
 SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1}, "steps": [{"name": "s", "kind": "x", "priority": 2}]}') AS id \gset
-SELECT jobq.create_workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
-SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1, "priority": 1}, "steps": [{"name": "c", "kind": "x"}]}', batch => :id) AS other_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch_id => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested", "max_attempts": 1, "priority": 1}, "steps": [{"name": "c", "kind": "x"}]}', batch_id => :id) AS other_id \gset
 COMMIT;
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
 SELECT jobq.reject(r.id, r.token, 'no') FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :other_id;
@@ -317,7 +317,7 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_
 -- but not steps of a workflow that a user has cancelled, even if the failure had already cancelled them
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
-SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch_id => :id) AS inner_id \gset
 SELECT jobq.add_jobs(:id, 'x', '{1}', '{"queue": "nested", "max_attempts": 1}') AS other \gset
 COMMIT;
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
@@ -333,7 +333,7 @@ SELECT count(*) FROM jobq.reserve('{nested}', 10);
 SELECT jobq.register('fleeting', 'test.told(jsonb, jobq.job_context)');
 BEGIN;
 SELECT jobq.create_batch(on_failure => '{"kind": "fleeting"}', start => true) AS id \gset
-SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.create_workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch_id => :id) AS inner_id \gset
 SELECT jobq.add_jobs(:id, 'x', '{1}', '{"queue": "nested"}') AS other \gset
 COMMIT;
 SELECT jobq.unregister('fleeting');
@@ -349,7 +349,7 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 -- too many levels
 SELECT jobq.create_batch() AS id \gset
 SELECT count(*) FROM (SELECT test.until('true')) u, test.chain('[{"kind": "echo"}]', batch => :id);
-SELECT e.code, e.message FROM test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', test.nest_levels(8)), batch => %s)', :id)) e;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.create_workflow(jsonb_build_object(''steps'', test.nest_levels(8)), batch_id => %s)', :id)) e;
 SELECT jobq.cancel_batch(:id);
 SELECT test.nest_ended(:id);
 

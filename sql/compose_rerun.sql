@@ -152,7 +152,7 @@ SELECT count(jobq.delete(job_id)) FROM jobq.steps WHERE batch_id = :id AND state
 INSERT INTO test.stop VALUES ('a');
 SELECT jobq.create_workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "may be cancelled", "kind": "rerunnable", "needs": ["a"], "optional": true, "payload": 2}, {"name": "in", "needs": ["b"], "workflow": [{"name": "x", "kind": "rerunnable", "payload": {"$result": "b", "path": ["of"]}}]}, {"name": "c", "kind": "rerunnable", "delay": "1 hour", "payload": 3}]}') AS id \gset
 SELECT test.finished(:id);
-SELECT test.finished(id) FROM jobq.batches WHERE parent = :id;
+SELECT test.finished(id) FROM jobq.batches WHERE parent_id = :id;
 SELECT jobq.prune('0', NULL) > 4 AS pruned;
 SELECT name, state FROM test.again WHERE batch_id = :id;
 SELECT state, total, completed, dead, cancelled FROM jobq.batches WHERE id = :id;

@@ -305,7 +305,7 @@ const actions = {
 	},
 	async 'cancel-batch'({ id }, { data: b }) {
 		await confirmed(`Cancel batch ${id}?`,
-			`${count((b.waiting ?? 0) + (b.blocked ?? 0) + (b.running ?? 0))} of ${jobsText(b.total)} are not finished. ${FOR_EVER}`, 'Cancel the batch', true,
+			`${count((b.ready ?? 0) + (b.scheduled ?? 0) + (b.blocked ?? 0) + (b.running ?? 0))} of ${jobsText(b.total)} are not finished. ${FOR_EVER}`, 'Cancel the batch', true,
 			() => post(path('batches', id, 'cancel')), `Batch ${id} is cancelled.`);
 	},
 	async 'retry-batch'({ id }, { data: b }) {

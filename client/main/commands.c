@@ -344,7 +344,7 @@ const Command commands[] = {
 	{
 		.name = "batches",.arguments = "",
 		.summary = "batches and workflows, the newest first",
-		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, dead, cancelled, progress "
+		.sql = "SELECT id, name, state, total, ready, scheduled, blocked, running, completed, dead, cancelled, progress "
 		"FROM jobq.batches WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.int8 IS NULL OR id" BELOW "$2) "
 		"ORDER BY id DESC LIMIT coalesce($3::pg_catalog.int8, 20)",
 		.options = {{"state", 's', "STATE", "in this state only"}, OPTION_BEFORE, OPTION_LIMIT}

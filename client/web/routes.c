@@ -142,7 +142,7 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 #define LEASE	", (b ->> 'lease')::interval"
 
 #define BATCH_SHOWN \
-	"id name state total blocked waiting running completed dead cancelled expired progress created_at started_at finished_at role parent"
+	"id name state total ready scheduled blocked running completed dead cancelled expired progress created_at started_at finished_at role parent_id"
 
 static const char overview[] =
 "SELECT json_build_object('at', jobq_internal.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "

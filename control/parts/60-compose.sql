@@ -65,8 +65,9 @@ CREATE TYPE jobq.batch_status AS (
 	name text,
 	state text,
 	total bigint,
+	ready bigint,
+	scheduled bigint,
 	blocked bigint,
-	waiting bigint,
 	running bigint,
 	completed bigint,
 	dead bigint,
@@ -85,15 +86,17 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 		CASE b.state WHEN 'p' THEN 'pending' WHEN 'r' THEN 'running' WHEN 'c' THEN 'completed'
 			WHEN 'f' THEN CASE WHEN b.finished_at IS NULL THEN 'failing' ELSE 'failed' END
 			ELSE CASE WHEN b.finished_at IS NULL THEN 'cancelling' ELSE 'cancelled' END END AS state,
-		l.live + n.over AS total, l.blocked, l.live - l.blocked - l.running AS waiting, l.running,
+		l.live + n.over AS total, l.live - l.scheduled - l.blocked - l.running AS ready, l.scheduled, l.blocked, l.running,
 		n.completed, n.dead, n.cancelled, n.expired,
 		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
 		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.regrole AS role,
-		b.parent
+		b.parent AS parent_id
 	FROM jobq_internal.batch b
 	CROSS JOIN LATERAL (
-		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
-		FROM jobq_internal.job j
+		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running,
+			count(*) FILTER (WHERE r.job_id IS NULL AND j.run_at > c.now AND j.run_at < 'infinity') AS scheduled
+		FROM (SELECT jobq_internal.clock() AS now) c
+		CROSS JOIN jobq_internal.job j
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE j.batch_id = b.id) l
 	CROSS JOIN LATERAL (
@@ -196,11 +199,11 @@ COMMENT ON INDEX jobq_internal.step_element IS 'elements of a step with map';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.step', '');
 
-CREATE FUNCTION jobq.create_workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION jobq.create_workflow(definition jsonb, batch_id bigint DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_create_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}
 definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); or chain: such an array without name and needs, whose steps run one after another; instead of kind, a step can have workflow or chain, and is then an inner workflow; options for all steps; name, on_success, on_failure, on_finish of the batch
-batch: an outer batch for the workflow, which is over only after the workflow; null: none
+batch_id: an outer batch for the workflow, which is over only after the workflow; null: none
 returns: the id of the batch of the jobs';
 
 CREATE FUNCTION jobq.add_steps(

@@ -2,7 +2,7 @@
  *
  * nest.c
  *	  Workflows within another batch: a step of another workflow, or a workflow created
- *	  with batch => id.
+ *	  with batch_id => id.
  *
  * A nested workflow is a batch of its own.  In the outer batch, a job represents the nested
  * workflow.  The job never runs.  It is blocked until the nested workflow is over, and ends

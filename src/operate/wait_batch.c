@@ -130,7 +130,7 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 {
 	static const Oid types[] = {
 		INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID,
-		INT8OID, INT8OID, INT8OID, INT8OID, FLOAT4OID,
+		INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, FLOAT4OID,
 		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID
 	};
 	MemoryContext context = CurrentMemoryContext;
@@ -144,7 +144,7 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 	jobq_check_types(desc, types, lengthof(types));
 	SPI_connect();
 	jobq_batch_check_visible(id);
-	if (!ask("SELECT id, name, state, total, blocked, waiting, running,"
+	if (!ask("SELECT id, name, state, total, ready, scheduled, blocked, running,"
 			 " completed, dead, cancelled, expired, progress,"
 			 " created_at, started_at, finished_at, last_error"
 			 " FROM jobq_internal.batch_list WHERE id = $1", id))

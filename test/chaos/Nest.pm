@@ -159,8 +159,8 @@ sub in_batch
 		[ 'SELECT jobq.create_batch(' . Wire::quote($tag) . ', ' . Compose::callbacks($tag)
 			. ', allow_failures => ' . ($allow ? 'true' : 'false') . ', start => true)',
 			sub { 'SELECT jobq.add_jobs(' . $id->(@_) . ", '$step->{kind}', ARRAY[" . Session::quote_json($step->{payload}) . ']::jsonb[])' },
-			$inside ? () : sub { 'SELECT jobq.create_workflow(' . Session::quote_json($definition) . ', batch => ' . $id->(@_) . ')' },
-			sub { 'SELECT jobq.create_workflow(' . Session::quote_json($in_line) . ', batch => ' . $id->(@_) . ')' } ],
+			$inside ? () : sub { 'SELECT jobq.create_workflow(' . Session::quote_json($definition) . ', batch_id => ' . $id->(@_) . ')' },
+			sub { 'SELECT jobq.create_workflow(' . Session::quote_json($in_line) . ', batch_id => ' . $id->(@_) . ')' } ],
 		'COMMIT', \%jobs, {});
 
 	return unless $cancel && $rows;

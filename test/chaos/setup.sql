@@ -155,7 +155,7 @@ $$;
 CREATE FUNCTION chaos.add(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ? 'definition' THEN
-		PERFORM jobq.create_workflow(payload -> 'definition', batch => job.batch_id);
+		PERFORM jobq.create_workflow(payload -> 'definition', batch_id => job.batch_id);
 	ELSE
 		PERFORM jobq.add_jobs(job.batch_id, 'chaos.work',
 			ARRAY[jsonb_build_object('tag', payload ->> 'tag' || '.added')], '{"max_attempts": 1000}');

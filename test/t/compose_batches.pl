@@ -309,7 +309,7 @@ foreach my $round (1 .. 4 * ($ENV{JOBQ_BLOWS} // 1))
 }
 note "$made batches";
 all_told('crashes');
-is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + dead + cancelled + expired OR blocked + waiting + running > 0
+is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + dead + cancelled + expired OR ready + scheduled + blocked + running > 0
 	OR state = 'completed' AND dead + expired > 0 OR state = 'failed' AND dead = 0 OR progress <> 100}),
 	0, 'crashes: the counts are right');
 is( sql(q{SELECT sum(total) FROM jobq.batches}),
@@ -347,7 +347,7 @@ my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
 	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}", "{}"}') \gset
 	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}') \gset
 	COMMIT; SELECT :b});
-wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND waiting = 1 AND told($open) = 'failure failing' FROM jobq.batches WHERE id = $open");
+wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND ready + scheduled = 1 AND told($open) = 'failure failing' FROM jobq.batches WHERE id = $open");
 my $before = sql($counts);
 foreach my $days (1 .. 9)
 {
@@ -446,7 +446,7 @@ $batch = sql(q{BEGIN; SELECT batch() AS b \gset
 my $pending = sql(q{BEGIN; SELECT batch(start => false) AS b \gset
 	SELECT count(*) AS n FROM jobq.add_jobs(:b, 'part', '{"{}"}') \gset
 	COMMIT; SELECT :b});
-wait_for($node, 'dump: a part is over', "SELECT completed = 1 AND waiting = 2 FROM jobq.batches WHERE id = $batch");
+wait_for($node, 'dump: a part is over', "SELECT completed = 1 AND ready + scheduled = 2 FROM jobq.batches WHERE id = $batch");
 my $dump = $node->backup_dir . '.dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
 
@@ -535,7 +535,7 @@ my @batches = map {
 		COMMIT; SELECT :b})
 } 1 .. 3;
 wait_for($publisher, 'replication: the batches run',
-	q{SELECT count(*) = 3 FROM jobq.batches WHERE waiting = 1 AND completed = total - 1});
+	q{SELECT count(*) = 3 FROM jobq.batches WHERE ready + scheduled = 1 AND completed = total - 1});
 $publisher->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[0] AND state = 'scheduled'");
 $publisher->safe_psql('postgres', "SELECT jobq.cancel_batch($batches[1])");
 wait_for($publisher, 'replication: two are over',
