@@ -211,7 +211,7 @@ SELECT jobq.enqueue('note', '1') AS a \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:a);
 SELECT reason, regexp_replace(detail, 'until [^,]*', 'until T') AS detail, remedy FROM jobq.explain(:a);
-SELECT limiter, failures, rest_until IS NOT NULL AS rests FROM jobq.limits WHERE limiter = 'drip';
+SELECT limiter, failed, rest_until IS NOT NULL AS rests FROM jobq.limits WHERE limiter = 'drip';
 SELECT jobq.create_limiter('drip', max_running => 5, throttle => 'none');
 SELECT state FROM jobq.wait(:a);
 

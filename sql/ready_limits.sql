@@ -199,7 +199,7 @@ SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempt
 SELECT jobq.alter_queue('two', max_running => 1);
 SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''dead'')', :'ids'));
 CALL test.settle();
-SELECT kind, failures >= 3 AS failures, rest_until > jobq_internal.clock() + '1 min' AS rests FROM jobq.limits WHERE kind = 'broken';
+SELECT kind, failed >= 3 AS failed, rest_until > jobq_internal.clock() + '1 min' AS rests FROM jobq.limits WHERE kind = 'broken';
 SELECT jobq.enqueue('broken', '6', queue => 'two', max_attempts => 1) AS id \gset
 SELECT jobq.enqueue('note', '"others go on"', queue => 'two') AS other \gset
 SELECT state FROM jobq.wait(:other);
@@ -236,9 +236,9 @@ SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint
 ROLLBACK TO s;
 SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[1:79], (:'tokens'::bigint[])[1:79]) u (id, token);
 COMMIT;
-SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'queue' AND queue = 'strict';
+SELECT failed, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'queue' AND queue = 'strict';
 SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[80:100], (:'tokens'::bigint[])[80:100]) u (id, token);
-SELECT failures, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'queue' AND queue = 'strict';
+SELECT failed, rest_until > jobq_internal.clock() AS rests FROM jobq.limits WHERE type = 'queue' AND queue = 'strict';
 SELECT count(*) FROM jobq.reserve('{strict}');
 SELECT jobq.cancel_many(queue => 'strict', state => 'waiting'), jobq.drop_queue('strict', force => true);
 

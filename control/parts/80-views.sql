@@ -160,7 +160,7 @@ COMMENT ON VIEW jobq.workers IS 'workers of this database with their current job
 CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT 'queue' AS type, q.name AS queue, NULL::text AS kind, NULL::text AS limiter, NULL::text AS key, NULL::text AS group_key,
 		s.running, NULL::bigint AS ready, NULL::timestamptz AS oldest_ready, q.max_running,
-		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken,
+		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures AS failed, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken,
 		NULL::bigint AS waits_for, NULL::timestamptz AS waits_until, NULL::int AS parked, NULL::boolean AS more
 	FROM jobq_internal.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)

@@ -43,7 +43,7 @@ BEGIN
 			(NULL, 'expired', 'number of expired jobs, not started before expires_at'),
 			(NULL, 'expires_at', 'a job that has not started by this time ends as expired'),
 			(NULL, 'fail_on_timeout', 'true if a timeout makes a job a dead letter at once'),
-			(NULL, 'failures', 'number of failed attempts in the window of the throttle; null: no throttle'),
+			('jobq.limits', 'failed', 'number of failed attempts in the window of the throttle; null: no throttle'),
 			(NULL, 'finished_at', 'time at which the job ended'),
 			('jobq.dead_letters', 'finished_at', 'time at which the last attempt failed'),
 			('jobq.batch_status', 'finished_at', 'time at which the last job of the batch ended'),
