@@ -62,11 +62,11 @@ CALL test.wrong_for_a_while('3360 days');
 SELECT count(*) AS dead_letters FROM jobq.dead_letters WHERE id = :dead;
 SELECT count(*) AS finished FROM jobq.jobs WHERE id = :finished;
 SELECT count(*) < 10 AS not_made_up_for FROM jobq.live_jobs WHERE headers ->> 'schedule' = 'all';
-SELECT severity, split_part(what, ' by ', 1) AS what, split_part(hint, '(', 1) AS hint FROM jobq.doctor() WHERE what LIKE '%has jumped%';
+SELECT severity, split_part(detail, ' by ', 1) AS detail, split_part(remedy, '(', 1) AS remedy FROM jobq.doctor() WHERE detail LIKE '%has jumped%';
 CALL test.step('0');
 SELECT test.until('NOT EXISTS (SELECT FROM test.times WHERE run_at = ''late'' AND what <> ''theirs'')');
 SELECT * FROM test.times ORDER BY 1;
-SELECT count(*) FROM jobq.doctor() WHERE what LIKE '%clock%';
+SELECT count(*) FROM jobq.doctor() WHERE detail LIKE '%clock%';
 SELECT jobq.schedule('new', '0 * * * *', 'echo', options => '{"queue": "ticks"}');
 SELECT test.until('(SELECT count(DISTINCT next_tick) = 1 FROM jobq.schedules WHERE name IN (''hourly'', ''skip'', ''new''))');
 SELECT jobq.unschedule('new');
@@ -127,7 +127,7 @@ SELECT test.until('(SELECT last_tick > jobq_internal.clock() - interval ''5 min'
 SELECT jobq.test_clock('40 days 2 hours') \g /dev/null
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.dead_letters WHERE id = ' || :dead || ')');
 SELECT count(*) > 57000 AS made_up_for FROM jobq_internal.job WHERE headers ->> 'schedule' = 'all';
-SELECT count(*) FROM jobq.doctor() WHERE what LIKE '%has jumped%';
+SELECT count(*) FROM jobq.doctor() WHERE detail LIKE '%has jumped%';
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) > 57000 AS cancelled FROM jobq.live_jobs;
 SELECT jobq.test_clock('0') \g /dev/null

@@ -154,7 +154,7 @@ run_wait(const Command *command, int argc, char **argv)
 }
 
 /*
- * doctor: print each finding, with a hint below.  The exit status is 1 if a finding is
+ * doctor: print each problem, with its remedy below.  The exit status is 1 if a finding is
  * critical.
  */
 int

@@ -50,13 +50,13 @@ function overview(c) {
 			bars('Throughput', jobsPer, points, [{ member: 'completed', title: 'completed', name: 'good' }, { member: 'enqueued', title: 'enqueued', name: 'busy', line: true }],
 				`No jobs were enqueued or completed in the last ${period}.`),
 			lines('Waiting time', points, [
-				{ member: 'waiting_mean', title: 'average', name: 'busy' }, { member: 'waiting_max', title: 'longest', name: 'warn' }],
+				{ member: 'wait_mean', title: 'average', name: 'busy' }, { member: 'wait_max', title: 'longest', name: 'warn' }],
 			`No jobs started in the last ${period}.`),
 			bars('Failures', jobsPer, points, [{ member: 'dead', title: 'dead letters', name: 'bad' }, { member: 'again', title: 'retried', name: 'warn' },
 				{ member: 'expired', title: 'expired', name: 'neutral', rare: true }],
 			`No attempts failed in the last ${period}.`),
 			lines('Run time', points, [
-				{ member: 'running_mean', title: 'average', name: 'busy' }, { member: 'running_max', title: 'longest', name: 'warn' }],
+				{ member: 'run_mean', title: 'average', name: 'busy' }, { member: 'run_max', title: 'longest', name: 'warn' }],
 			`No attempts ended in the last ${period}.`)),
 		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failures' }, 'By cause'), h('a', { href: '#/dead' }, 'All dead letters')),
 		table('Newest dead letters', deadColumns, (c.data.dead ?? []).slice(0, 5), (j) => j.id, noLetters()),
@@ -140,9 +140,9 @@ function jobs(c) {
 			h('label', { class: 'hidden-text', for: 'go-id' }, 'Job id'),
 			h('input', { id: 'go-id', name: 'number', inputmode: 'numeric', placeholder: 'Job id', size: 16 }), h('button', {}, 'Open'))),
 		h('form', { class: 'filters' }, select(c, 'state', 'State', states), field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'),
-			field(c, 'tenant', 'Tenant'), field(c, 'role', 'Role'), hidden() ? null : [field(c, 'key', 'Unique key'), field(c, 'group', 'Group'),
+			field(c, 'tenant', 'Tenant'), field(c, 'role', 'Role'), hidden() ? null : [field(c, 'unique_key', 'Unique key'), field(c, 'group_key', 'Group'),
 				field(c, 'header', 'Header', { placeholder: 'name=value' })],
-			field(c, 'batch', 'Batch', { inputmode: 'numeric' }),
+			field(c, 'batch_id', 'Batch', { inputmode: 'numeric' }),
 			field(c, 'from', 'Enqueued from', { type: 'datetime-local', value: local(c.query.from) }),
 			field(c, 'until', 'Enqueued until', { type: 'datetime-local', value: local(c.query.until) })),
 		table('Jobs', jobColumns, c.data.items ?? [], (j) => j.id, c.searching ? 'No match so far.' : filtered(c) ? 'No job matches these filters.'
@@ -162,7 +162,7 @@ function batch(c) {
 			b.finished_at ? null : menu('More actions for this batch', button('Cancel the batch', 'cancel-batch', { id: c.id }, { class: 'danger' }))) : null),
 		b.last_error ? h('div', { class: 'banner bad error' }, b.last_error) : null,
 		h('section', { class: 'card' }, known(b.progress) ? bar(b.progress, 'Progress of the batch') : null, h('div', { class: 'columns' }, facts([
-			['Jobs', () => h('a', { href: withQuery('#/jobs', { batch: c.id }) }, count(b.total))], ['Completed', () => count(b.completed)], ['Dead', () => count(b.dead)],
+			['Jobs', () => h('a', { href: withQuery('#/jobs', { batch_id: c.id }) }, count(b.total))], ['Completed', () => count(b.completed)], ['Dead', () => count(b.dead)],
 			['Cancelled', () => count(b.cancelled)], ['Running', () => count(b.running)], ['Waiting', () => count((b.waiting ?? 0) + (b.blocked ?? 0))],
 		]), facts([
 			['Batch', c.id], ['Role', b.role], ['Created', () => b.created_at && at(b.created_at)], ['Started', () => b.started_at && at(b.started_at)],
@@ -254,7 +254,7 @@ export const views = {
 			c.loaded = true;
 		},
 		draw: (c) => [h('div', { class: 'head' }, h('h1', {}, 'Health'), may('monitor') ? button('Refresh', 'reload') : null), table('Problems', [
-			{ title: 'Severity', cell: (d) => state(d.severity) }, { title: 'Problem', row: true, class: 'text', cell: (d) => d.what }, { title: 'Fix', class: 'text', cell: (d) => code(d.hint) },
+			{ title: 'Severity', cell: (d) => state(d.severity) }, { title: 'Problem', row: true, class: 'text', cell: (d) => d.detail }, { title: 'Fix', class: 'text', cell: (d) => code(d.remedy) },
 		], (c.data.items ?? []).map((d, n) => ({ ...d, n })), (d) => d.n, may('monitor') ? 'No problems found.' : 'This page needs the privilege "monitor".')],
 	},
 	batches: paged('Batches', 'batches', {

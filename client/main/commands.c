@@ -156,7 +156,7 @@ const Command commands[] = {
 			OPTION_QUEUE, OPTION_KIND,
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},
-			{"batch", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
+			{"batch-id", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
 		}
 	},
 	{
@@ -320,7 +320,7 @@ const Command commands[] = {
 		.name = "workers",.arguments = "",
 		.summary = "workers and consumers, and what they run",
 		.sql = "SELECT type, coalesce(consumer, 'pool ' OPERATOR(pg_catalog.||) pool) AS name, pid, role, state, job_id, kind, attempt, "
-		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS for, progress, message, running, completed, failed "
+		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS running_for, progress, message, running, completed, failed "
 		"FROM jobq.workers ORDER BY type, pool, pid",
 	},
 	{
@@ -333,7 +333,7 @@ const Command commands[] = {
 		.name = "schedules",.arguments = "",
 		.summary = "schedules, and when they are due",
 		.sql = "SELECT name, state, cron, timezone, next_tick, pg_catalog.array_to_string(ARRAY("
-		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_tick, 2) AS t WHERE pg_catalog.isfinite(next_tick) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_tick, last_state, kind, last_error FROM jobq.schedules ORDER BY next_tick, name",
+		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_tick, 2) AS t WHERE pg_catalog.isfinite(next_tick) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS next_ticks, last_tick, last_state, kind, last_error FROM jobq.schedules ORDER BY next_tick, name",
 	},
 	{
 		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,

@@ -181,8 +181,8 @@ static const char series[] =
 "ends AS MATERIALIZED (SELECT j.* FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL "
 "AND NOT (SELECT w.counted FROM which AS w) ORDER BY a.id DESC LIMIT " MOST_ENDED ") AS j), "
 "slots AS (SELECT h.since, h.enqueued, h.completed, h.failed, h.dead, h.cancelled, h.expired, "
-SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS waiting_mean, " SECONDS("h.wait_max") " AS waiting_max, "
-SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS running_mean, " SECONDS("h.run_max") " AS running_max FROM counted AS h "
+SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS wait_mean, " SECONDS("h.wait_max") " AS wait_max, "
+SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS run_mean, " SECONDS("h.run_max") " AS run_max FROM counted AS h "
 "UNION ALL SELECT date_trunc(s.step, e.finished_at, 'UTC'), NULL, count(*) FILTER (WHERE e.state = 'completed'), NULL, "
 "count(*) FILTER (WHERE e.state = 'dead'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), "
 SECONDS("avg(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " SECONDS("max(e.started_at - greatest(e.enqueued_at, e.run_at))") ", "
@@ -193,8 +193,8 @@ SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e
 "'partial', (SELECT count(*) = " MOST_ENDED " AND min(e.enqueued_at) > s.start FROM ends AS e), "
 "'points', (SELECT json_agg(json_build_object('at', g.at, 'enqueued', CASE WHEN w.counted THEN coalesce(p.enqueued, 0) END, "
 "'completed', coalesce(p.completed, 0), 'failed', CASE WHEN w.counted THEN coalesce(p.failed, 0) END, 'dead', coalesce(p.dead, 0), "
-"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'waiting_mean', p.waiting_mean, 'waiting_max', p.waiting_max, "
-"'running_mean', p.running_mean, 'running_max', p.running_max) ORDER BY g.at) "
+"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'wait_mean', p.wait_mean, 'wait_max', p.wait_max, "
+"'run_mean', p.run_mean, 'run_max', p.run_max) ORDER BY g.at) "
 "FROM (SELECT s.start + i * s.unit AS at FROM generate_series(0, s.n - 1) AS i) AS g LEFT JOIN slots AS p ON p.since = g.at)) "
 "FROM span AS s, which AS w";
 
@@ -233,9 +233,9 @@ const Route routes[] = {
 	"busy_workers consumers"},
 	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series,
 		.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
-	"waiting_mean waiting_max running_mean running_max"},
+	"wait_mean wait_max run_mean run_max"},
 	{"GET", "/api/jobs", 0,
-		.parameters = "?state ?queue ?kind -key -group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
+		.parameters = "?state ?queue ?kind -unique_key -group_key ?batch_id ?role -header ?from ?until ?before ?limit ?tenant ?id",
 		.shown = JOB_SHOWN,
 		.words = "state scheduled ready running retryable blocked completed dead cancelled expired",
 	.run = run_jobs,.sql = all_jobs},
@@ -339,8 +339,8 @@ const Route routes[] = {
 	{"POST", "/api/schedules/run", 0,.parameters = "body",.members = "schedule!",
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($1::jsonb ->> 'schedule'))"},
 	/* backend.c disables sorts for lists, which makes doctor() slow */
-	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity what hint",
-		.sql = ALL("SELECT d.severity, " UNQUOTED("d.what", "$1") " AS what, d.hint FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
+	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity detail remedy",
+		.sql = ALL("SELECT d.severity, " UNQUOTED("d.detail", "$1") " AS detail, d.remedy FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
 				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
 	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
 		.words = "state pending running failing cancelling completed failed cancelled",

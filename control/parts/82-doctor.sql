@@ -38,7 +38,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION jobq_internal.conf_line(text, text) IS 'return a hint to change a setting in postgresql.conf, and to apply the change';
 
-CREATE FUNCTION jobq.doctor(patience interval DEFAULT '10 min', OUT severity text, OUT what text, OUT hint text) RETURNS SETOF record
+CREATE FUNCTION jobq.doctor(patience interval DEFAULT '10 min', OUT severity text, OUT detail text, OUT remedy text) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	s record;

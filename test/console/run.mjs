@@ -277,7 +277,7 @@ await test('a page that does not follow the server says of when it is, and is lo
 		// newer ones, so that the two are not on the first page
 		sql(`SELECT jobq.create_batch('newer') FROM generate_series(1, 60)`);
 		sql(`SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 60)`);
-		await go(name === 'batch' ? `batch/${batch}` : `jobs?batch=${batch}`);
+		await go(name === 'batch' ? `batch/${batch}` : `jobs?batch_id=${batch}`);
 		await page.until('the state', `[...document.querySelectorAll('h1 .state, tbody .state')].map((e) => e.textContent).join() === '${name === 'batch' ? 'running' : 'ready,ready'}'`);
 		await page.until(`${name} is not live`, '/^as of \\d\\d:\\d\\d:\\d\\d$/.test(document.getElementById("live").textContent)');
 		sql(`SELECT jobq.resume('night')`);
@@ -411,7 +411,7 @@ await test('jobs are searched', async () => {
 	await go('jobs');
 	await page.key('/', 191);
 	await page.until('the search', 'document.activeElement.id === "go-id"');
-	await page.value('document.querySelector("input[name=key]").focus()');
+	await page.value('document.querySelector("input[name=unique_key]").focus()');
 	await page.type('k-1');
 	await page.key('Enter', 13);
 	await page.until('the search is in the address', 'location.hash.includes("key=k-1")');

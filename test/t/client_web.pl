@@ -280,10 +280,10 @@ for my $period (qw(hour day))
 	is((grep { $_->{enqueued} } @{ $data->{points} })[-1]{at} ge $data->{from}, 1, 'in its time');
 }
 ($status, $data) = ask('GET', '/api/series?kind=same', undef, %boss);
-ok((grep { defined $_->{waiting_mean} && $_->{waiting_mean} <= $_->{waiting_max} + 0.001 && defined $_->{running_max} } @{ $data->{points} }), 'how long they have waited');
+ok((grep { defined $_->{wait_mean} && $_->{wait_mean} <= $_->{wait_max} + 0.001 && defined $_->{run_max} } @{ $data->{points} }), 'how long they have waited');
 ($status, $data) = app('GET', '/api/series?kind=same');
 is("$data->{source} " . sum_of('completed', $data), 'jobs 1', 'who may not is told of his own');
-ok((grep { defined $_->{waiting_mean} } @{ $data->{points} }), 'and how long they have waited');
+ok((grep { defined $_->{wait_mean} } @{ $data->{points} }), 'and how long they have waited');
 
 # A request reads a limited number of jobs, and the next page continues the search.
 sql(q{SELECT jobq.create_queue('many', mode => 'consumer', open => true);
@@ -293,7 +293,7 @@ is(scalar @{ $data->{items} }, 5, 'those that have ended are found beside those 
 my ($found, $asked) = (0, 0);
 for (my $before = ''; defined $before; $asked++)
 {
-	($status, $data) = app('GET', "/api/jobs?key=one&before=$before");
+	($status, $data) = app('GET', "/api/jobs?unique_key=one&before=$before");
 	$found += @{ $data->{items} };
 	$before = $data->{next};
 }
@@ -379,7 +379,7 @@ sql(q{SELECT jobq.create_queue('shared', mode => 'consumer', open => true, tenan
 	SELECT jobq.enqueue('x', queue => 'shared', headers => '{"customer": "one"}', unique_key => 'k1'),
 		jobq.enqueue('y', queue => 'shared', headers => '{"customer": "two"}', unique_key => 'k2')});
 my ($one, $two) = split /\|/, sql(q{SELECT min(id), max(id) FROM jobq.jobs WHERE queue = 'shared'});
-for my $filter ("id=$one", 'kind=x&queue=shared', 'tenant=one', 'key=k1', 'tenant=one&state=ready&queue=shared&from=2020-01-01', "id=$one&tenant=one")
+for my $filter ("id=$one", 'kind=x&queue=shared', 'tenant=one', 'unique_key=k1', 'tenant=one&state=ready&queue=shared&from=2020-01-01', "id=$one&tenant=one")
 {
 	($status, $data) = app('GET', "/api/jobs?$filter");
 	is("$status " . join(' ', map { "$_->{id} $_->{tenant}" } @{ $data->{items} }), "200 $one one", "jobs by $filter");

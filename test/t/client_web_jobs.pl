@@ -140,7 +140,7 @@ for my $result ('"geheim"', '"other"')
 	sql('DELETE FROM jobq_internal.archive WHERE id = 99000');
 }
 is(join(' ', values %hashes), '2', 'not even by the hash of a state');
-for my $search ('key=geheim', 'group=geheim', 'header=a=geheim')
+for my $search ('unique_key=geheim', 'group_key=geheim', 'header=a=geheim')
 {
 	is((ask('GET', "/api/jobs?$search", undef, $shy))[0], 403, "nobody finds it by $search");
 	is((ask('GET', "/api/jobs?$search"))[0], 200, 'but those who see it');

@@ -40,7 +40,7 @@ sub waits_until_adopted
 	my ($copy, $name) = @_;
 
 	wait_for($copy, "$name: doctor() tells",
-		q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE severity = 'critical' AND what LIKE 'the database is a copy%' AND hint LIKE '%jobq.adopt()')});
+		q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE severity = 'critical' AND detail LIKE 'the database is a copy%' AND remedy LIKE '%jobq.adopt()')});
 	my ($rc, $state, $warning) = $copy->psql('postgres', "SELECT state FROM jobq.wait($job, '1 ms')");
 	is($state, 'ready', "$name: the job waits");
 	like($warning, qr/the database is a copy/, "$name: and wait() says why");

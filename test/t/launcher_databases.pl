@@ -180,7 +180,7 @@ is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.dead_letters}),
 $node->safe_psql('postgres', 'CREATE DATABASE copy1 TEMPLATE db1');
 job_runs('db1', 'jobs run in the original after CREATE DATABASE ... TEMPLATE');
 my $waits = $node->safe_psql('copy1', q{SELECT jobq.enqueue('note')});
-wait_for($node, 'the copy is paused', q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE severity = 'critical' AND what LIKE 'the database is a copy%')},
+wait_for($node, 'the copy is paused', q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE severity = 'critical' AND detail LIKE 'the database is a copy%')},
 	'copy1');
 is($node->safe_psql('copy1', "SELECT state FROM jobq.wait($waits, '1 ms')"), 'ready', 'jobs wait in the copy after CREATE DATABASE ... TEMPLATE');
 like(slurp_file($node->logfile), qr/database "copy1" is a copy of a database served elsewhere: none of its jobs starts/, 'and the log says why');

@@ -406,12 +406,12 @@ $node->wait_for_log(qr/could not start a jobq worker: no slot is free.*HINT: [^\
 ok(1, 'max_worker_processes is too small: it is reported');
 wait_for($node, 'max_worker_processes is too small: doctor() tells',
 	q{SELECT EXISTS (SELECT FROM jobq.doctor()
-		WHERE what LIKE 'the scheduler cannot start more workers since %: no slot is free: raise "max_worker_processes"%')});
+		WHERE detail LIKE 'the scheduler cannot start more workers since %: no slot is free: raise "max_worker_processes"%')});
 $gate->quit;
 wait_for($node, 'max_worker_processes is too small: nothing is lost',
 	'SELECT count(*) = 0 FROM jobq_internal.job');
 wait_for($node, 'max_worker_processes is too small: doctor() tells no more when all have been done',
-	q{SELECT NOT EXISTS (SELECT FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot%')});
+	q{SELECT NOT EXISTS (SELECT FROM jobq.doctor() WHERE detail LIKE 'the scheduler cannot%')});
 my $reports = () = slurp_file($node->logfile, $offset) =~ /no slot is free/g;
 cmp_ok($reports, '<=', 2 + (time() - $since) / 3600, 'max_worker_processes is too small: the log is told once');
 

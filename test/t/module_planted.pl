@@ -310,7 +310,7 @@ SKIP:
 
 	foreach my $json ([], ['--json'])
 	{
-		$run->(0, qw(list --state completed --queue hands --kind any --unique-key k --group-key g --batch 1 --before 99999 --limit 5), @$json);
+		$run->(0, qw(list --state completed --queue hands --kind any --unique-key k --group-key g --batch-id 1 --before 99999 --limit 5), @$json);
 		like($run->(0, qw(list --state scheduled --queue hands --limit 1), @$json), qr/\b$later\b/, 'it finds jobs');
 		like($run->(0, qw(dead --queue hands --kind any --before 99999), @$json), qr/\b$dead\b/, 'and dead letters');
 		like($run->(0, 'show', $done, @$json), qr/completed/, 'and one job');

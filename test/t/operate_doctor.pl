@@ -26,7 +26,7 @@ sub findings
 	my ($pattern, $before, $as) = @_;
 
 	return join "\n", grep { /$pattern/ } split /\n/,
-	  $node->safe_psql('postgres', ($before || '') . q{ SELECT severity, what, '-> ' || hint FROM jobq.doctor();},
+	  $node->safe_psql('postgres', ($before || '') . q{ SELECT severity, detail, '-> ' || remedy FROM jobq.doctor();},
 		$as ? (connstr => $node->connstr('postgres') . " user=$as") : ());
 }
 
@@ -113,7 +113,7 @@ finds('outside', 'warning\|a job of the consumer queue "outside" has waited sinc
 sql(q{SELECT jobq.pause('outside')});
 finds('outside', q{warning\|queue "outside" is paused, and jobs wait there\|-> SELECT jobq.resume\('outside'\)}, 'a queue that is paused');
 sql(q{SELECT jobq.resume('outside')});
-is(sql(q{SELECT count(*) FROM jobq.doctor('2 hours') WHERE what LIKE '%outside%'}), 0, 'nothing with more patience');
+is(sql(q{SELECT count(*) FROM jobq.doctor('2 hours') WHERE detail LIKE '%outside%'}), 0, 'nothing with more patience');
 sql(q{SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')});
 configure("jobq.workers = 'a=2; default=1'");
 wait_for($node, 'the job has run', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs)});
@@ -214,7 +214,7 @@ my $session = $node->background_psql('postgres');
 $session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 sql(q{BEGIN; CREATE TABLE t(); PREPARE TRANSACTION 'later'});
 sql(q{SELECT pg_create_physical_replication_slot('left_behind', true)});
-like(sql(q{SELECT string_agg(what || ' -> ' || hint, E'\n') FROM jobq.doctor('0')}),
+like(sql(q{SELECT string_agg(detail || ' -> ' || remedy, E'\n') FROM jobq.doctor('0')}),
 	qr/a transaction of process \d+ has been open since .*pg_terminate_backend.*\ntransaction "later" has been prepared since .*ROLLBACK PREPARED 'later'\n.*replication slot "left_behind".*pg_drop_replication_slot\('left_behind'\)$/,
 	'transactions and slots');
 $session->query_safe('COMMIT');
@@ -245,7 +245,7 @@ $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
 $standby->start;
-is($standby->safe_psql('postgres', 'SELECT severity, what FROM jobq.doctor()'), 'notice|the server is a standby: no job runs until it is promoted', 'a standby');
+is($standby->safe_psql('postgres', 'SELECT severity, detail FROM jobq.doctor()'), 'notice|the server is a standby: no job runs until it is promoted', 'a standby');
 $standby->stop;
 
 configure("shared_preload_libraries = ''", 1);

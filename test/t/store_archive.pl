@@ -37,7 +37,7 @@ SELECT jobq.register('note', 'note(jsonb)')});
 my $morning = sql(q{SELECT date_trunc('day', now() AT TIME ZONE 'UTC') + interval '25 hours' - (now() AT TIME ZONE 'UTC')});
 sql("SELECT jobq.test_clock('$morning')");
 wait_for($node, 'tables in the place of partitions: doctor() tells',
-	q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot make the partitions%is not a partition of jobq_internal.archive')});
+	q{SELECT EXISTS (SELECT FROM jobq.doctor() WHERE detail LIKE 'the scheduler cannot make the partitions%is not a partition of jobq_internal.archive')});
 sql(q{SELECT count(jobq.enqueue('note')) FROM generate_series(1, 1000)});
 wait_for($node, 'what is finished at first has no partition of its own',
 	'SELECT count(*) = 1000 FROM jobq_internal.archive_default');
@@ -203,7 +203,7 @@ batches_go('until it is not any more', 0);
 # An event trigger forbids DDL: jobs go on, and doctor() and metrics() report the trouble, until
 # the day can get its partition.
 #
-my $trouble = q{FROM jobq.doctor() WHERE what LIKE 'the scheduler cannot make the partitions of the archive since %: no DDL now'};
+my $trouble = q{FROM jobq.doctor() WHERE detail LIKE 'the scheduler cannot make the partitions of the archive since %: no DDL now'};
 sql(q{
 CREATE FUNCTION forbid() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no DDL now'; END $$;
 CREATE EVENT TRIGGER forbid ON ddl_command_start EXECUTE FUNCTION forbid()});

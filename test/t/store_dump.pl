@@ -230,7 +230,7 @@ $node->safe_psql('postgres', q{DROP ROLE agent});
 is(as_whom('no_agent', $oid{setter} => 'postgres', $oid{agent} => 'other'),
 	qq{errand|the job may not run as the role that queue "agency" says\nsetters errand|the job may not run as the role that queue "setters agency" says},
 	'nor if that role was');
-like($node->safe_psql('no_agent', q{SELECT what FROM jobq.doctor() WHERE what ~ 'agency'}),
+like($node->safe_psql('no_agent', q{SELECT detail FROM jobq.doctor() WHERE detail ~ 'agency'}),
 	qr/(queue ".*agency" runs its jobs as role other, which is not allowed: .* was dropped before the database was dumped\.\n?){2}/, 'doctor() tells');
 
 #
@@ -303,7 +303,7 @@ foreach my $dbname ('branch', 'branch2')
 		"postgres|boss errand|ready|boss agency\npostgres|errand|ready|agency\npostgres|work|ready|stays", "$dbname: the jobs of a role that exists");
 	is($node->safe_psql($dbname, q{SELECT name, role, kind FROM jobq.schedules}), '', "$dbname: no schedule");
 	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\nboss agency\ndefault\noutside\nstays", "$dbname: all queues");
-	is($node->safe_psql($dbname, q{SELECT regexp_replace(what, '\d of lease, ', ''), hint FROM jobq.doctor() WHERE what ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
+	is($node->safe_psql($dbname, q{SELECT regexp_replace(detail, '\d of lease, ', ''), remedy FROM jobq.doctor() WHERE detail ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
 role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 1 of dead_letter, 1 of event_handler, 5 of job, 1 of job_uuid, 1 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
 role boss does not exist: its restored rows (1 of delegation) are not in use|CREATE ROLE boss, then SELECT jobq.adopt()
 role courier does not exist: its restored rows (1 of queue) are not in use|CREATE ROLE courier, then SELECT jobq.adopt()
@@ -329,13 +329,13 @@ is($node->safe_psql('branch2', q{SELECT kind, state FROM jobq.live_jobs ORDER BY
 
 is($node->safe_psql('branch2', q{SELECT j.kind, string_agg(e.reason, ',') FROM jobq.live_jobs j CROSS JOIN LATERAL jobq.explain(j.id) e GROUP BY j.kind ORDER BY j.kind}),
 	"boss errand|run_as\nerrand|run_as", 'absent: explain() tells why');
-is($node->safe_psql('branch2', q{SELECT what FROM jobq.doctor('0') WHERE what ~ 'agency'}), '', 'absent: doctor() says nothing else of the queues');
+is($node->safe_psql('branch2', q{SELECT detail FROM jobq.doctor('0') WHERE detail ~ 'agency'}), '', 'absent: doctor() says nothing else of the queues');
 
 # What adopt() finds of the role stays.
 $node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN; CREATE ROLE boss SUPERUSER LOGIN});
 $node->safe_psql('branch2', q{SELECT jobq.grant_privilege('"Mr. O''Hara"');
 SET ROLE "Mr. O'Hara"; SELECT jobq.schedule('his', '@daily', 'work')});
-like($node->safe_psql('branch', q{SELECT what, hint FROM jobq.doctor() WHERE what ~ 'courier'}), qr/was created after the restore.*\|SELECT jobq.adopt\(\)/, 'absent: doctor() tells of the rows');
+like($node->safe_psql('branch', q{SELECT detail, remedy FROM jobq.doctor() WHERE detail ~ 'courier'}), qr/was created after the restore.*\|SELECT jobq.adopt\(\)/, 'absent: doctor() tells of the rows');
 foreach my $dbname ('branch', 'branch2')
 {
 	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '5', "$dbname: the jobs are adopted");
