@@ -65,7 +65,7 @@ DROP PROCEDURE test.reads, test.reads_on;
 -- jobs of consumers: functions for a single job and for many jobs
 SELECT jobq.create_queue('heard', mode => 'consumer');
 SELECT count(*) FROM (SELECT jobq.enqueue('outside', queue => 'heard', backoff => 'fixed 1h', max_attempts => 9) FROM generate_series(1, 4)) j;
-CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{heard}', max => 4, lease => '1 hour', wait => '5 min') ORDER BY id;
+CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{heard}', max_jobs => 4, lease => '1 hour', wait => '5 min') ORDER BY id;
 SELECT jobq.ack_many(array_agg(id ORDER BY id), array_agg(token ORDER BY id)) FROM (SELECT * FROM test.held ORDER BY id LIMIT 2) h;
 SELECT * FROM test.heard();
 SELECT jobq.nack(h.id, h.token, 'busy') FROM (SELECT * FROM test.held ORDER BY id OFFSET 2 LIMIT 1) h;

@@ -201,7 +201,7 @@ SELECT jobq.enqueue('any', '"alice"', queue => 'closed') AS hers \gset
 RESET ROLE;
 SELECT jobq.enqueue('any', '"owner"', queue => 'closed', group_key => 'secret') AS his \gset
 SET ROLE regress_jobq_alice;
-SELECT payload FROM jobq.reserve('{closed}', max => 10, wait => '5 min');
+SELECT payload FROM jobq.reserve('{closed}', max_jobs => 10, wait => '5 min');
 SELECT count(*) FROM jobq.limits WHERE type = 'group' AND queue = 'closed';
 RESET ROLE;
 -- a role with the privilege "consume" reserves all jobs, and keeps its reservations
@@ -210,7 +210,7 @@ SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
 SELECT count(*) FROM jobq.jobs WHERE queue = 'closed';
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT * FROM jobq.reserve('{closed,open}')$$) e;
-SELECT id AS taken, token FROM jobq.reserve('{closed}', max => 10, wait => '5 min') \gset
+SELECT id AS taken, token FROM jobq.reserve('{closed}', max_jobs => 10, wait => '5 min') \gset
 SELECT :taken = :his AS is_his;
 SELECT type, running, role FROM jobq.workers WHERE type = 'consumer';
 RESET ROLE;

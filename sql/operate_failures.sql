@@ -67,7 +67,7 @@ BEGIN
 	PERFORM jobq.enqueue('call', jsonb_build_object('n', i), queue => 'causes') FROM generate_series(1, n) i;
 	COMMIT;
 	WHILE n > 0 LOOP
-		FOR job IN SELECT * FROM jobq.reserve(ARRAY['causes'], max => n, wait => '1 min') LOOP
+		FOR job IN SELECT * FROM jobq.reserve(ARRAY['causes'], max_jobs => n, wait => '1 min') LOOP
 			PERFORM jobq.reject(job.id, job.token, format('%s: no answer for order %s', cause, job.id));
 			n := n - 1;
 		END LOOP;

@@ -210,7 +210,7 @@ static const char reserve[] =
 "FROM (SELECT w.*, (SELECT concat(array_agg(j.id), ' ', array_agg(j.token), ' ', json_build_object('jobs', json_agg(j))) FROM jobq.reserve(w.queues, w.max, w.lease, '0', w.consumer, w.held) AS j HAVING count(*) > 0) AS jobs "
 "FROM (SELECT CASE WHEN jsonb_typeof(b -> 'queues') = 'string' THEN ARRAY[b ->> 'queues'] WHEN b -> 'queues' IS NULL THEN '{default}'::text[] "
 "ELSE ARRAY(SELECT v.value FROM jsonb_array_elements_text(b -> 'queues') WITH ORDINALITY AS v ORDER BY v.ordinality) END AS queues, "
-"coalesce((b ->> 'max')::int4, 1) AS max, coalesce((b ->> 'lease')::interval, '90 s') AS lease, "
+"coalesce((b ->> 'max_jobs')::int4, 1) AS max, coalesce((b ->> 'lease')::interval, '90 s') AS lease, "
 "least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer, (b ->> 'held')::int4 AS held "
 "FROM (SELECT $1::jsonb AS b) AS body OFFSET 0) AS w OFFSET 0) AS r";
 
@@ -358,7 +358,7 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('count', jobq.retry_many(batch_id => $2::int8))"},
 	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_topics},
 
-	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer held",
+	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max_jobs lease wait consumer held",
 	.sql = reserve,.answer = answer_reserve},
 	LEASE_ROUTE("ack", "result", ", b -> 'result'", "results", MANY("ack_many", ", nullif(b -> 'results', 'null')")),
 	LEASE_ROUTE("nack", "error delay", ERROR, "error delay", EACH("nack", ERROR)),

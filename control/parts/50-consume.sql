@@ -19,16 +19,16 @@ COMMENT ON TYPE jobq.reserved_job IS 'a job held by a consumer, with the token o
 
 CREATE FUNCTION jobq.reserve(
 	queues text[] DEFAULT '{default}',
-	max int DEFAULT 1,
+	max_jobs int DEFAULT 1,
 	lease interval DEFAULT '90s',
 	wait interval DEFAULT '0',
 	consumer text DEFAULT NULL,
 	held int DEFAULT NULL)
 RETURNS SETOF jobq.reserved_job AS 'MODULE_PATHNAME', 'jobq_reserve'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.reserve IS 'claim up to max jobs of these queues for the time of the lease
+COMMENT ON FUNCTION jobq.reserve IS 'claim up to max_jobs jobs of these queues for the time of the lease
 queues: the queues, in strict order; the mode must be consumer
-max: the maximum number of jobs
+max_jobs: the maximum number of jobs
 lease: how long the jobs are held
 wait: how long to wait for a job if no job is ready
 consumer: the name shown in the view workers; else the application_name

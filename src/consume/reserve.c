@@ -338,8 +338,8 @@ pop_jobs(Reservation *reservation, bool wait)
 }
 
 /*
- * reserve(queues, max, lease, wait, consumer, held): lease up to max jobs for the given time.
- * If there are none, wait for a job at most the time "wait".  Returns no row if the time is
+ * reserve(queues, max_jobs, lease, wait, consumer, held): lease up to max_jobs jobs for the
+ * given time.  If there are none, wait for a job at most the time "wait".  Returns no row if the time is
  * over.  ERROR if an argument is invalid, the database is not served, or the role has reached
  * a limit.  Not allowed in a read-only transaction or a parallel worker.
  */
@@ -358,14 +358,14 @@ jobq_reserve(PG_FUNCTION_ARGS)
 		if (PG_ARGISNULL(i))
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("queues, max, lease and wait must not be null")));
+					 errmsg("queues, max_jobs, lease and wait must not be null")));
 	InitMaterializedSRF(fcinfo, 0);
 	jobq_reservation_begin(&reservation, fcinfo, 2, 4);
 	reservation.max = PG_GETARG_INT32(1);
 	if (reservation.max < 1 || reservation.max > MAX_RESERVE)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max %d is out of range", reservation.max),
+				 errmsg("max_jobs %d is out of range", reservation.max),
 				 errhint("It must be from 1 to %d.", MAX_RESERVE)));
 	if (!PG_ARGISNULL(5))
 		reservation.held = PG_GETARG_INT32(5);

@@ -151,7 +151,7 @@ await test('of 300 dead letters of 6 causes, the new cause is found, and exactly
 	sql(`SELECT jobq.enqueue('call', jsonb_build_object('n', i), queue => 'trouble') FROM generate_series(1, 300) i`);
 	while (letters() < 300)
 		sql(`SELECT jobq.reject(r.id, r.token, format('%s: no answer for order %s <b>', (ARRAY['card declined', 'address unknown', 'limit reached', 'name taken', 'page missing', 'host unreachable'])
-			[CASE WHEN (r.payload ->> 'n')::int % 15 = 0 THEN 6 ELSE 1 + (r.payload ->> 'n')::int % 5 END], r.id)) FROM jobq.reserve('{trouble}', max => 300, wait => '1 min') r`);
+			[CASE WHEN (r.payload ->> 'n')::int % 15 = 0 THEN 6 ELSE 1 + (r.payload ->> 'n')::int % 5 END], r.id)) FROM jobq.reserve('{trouble}', max_jobs => 300, wait => '1 min') r`);
 	sql(`UPDATE jobq_internal.dead_letter SET errors = jsonb_set(errors, '{0,at}', to_jsonb(now() - interval '3 h')) WHERE kind = 'call' AND error NOT LIKE 'host%'`);
 	await go('failures');
 	await page.value('document.querySelector("form.filters input[name=queue]").focus()');

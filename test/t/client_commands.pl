@@ -271,6 +271,22 @@ my $batch = sql(q{SELECT jobq.create_workflow('{"name": "w", "steps": [
 	{"name": "a", "kind": "f"}, {"name": "b, \"c\"", "kind": "f", "needs": ["a"]},
 	{"name": "d", "kind": "f", "needs": ["a"]}, {"name": "e", "kind": "f", "needs": ["b, \"c\"", "d"]}]}')});
 wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.batches WHERE id = $batch");
+
+# A column of a list has the name of the column in the view, or is one of those that only the program has.
+my %view_of = (
+	list => [ 'jobs', '' ], dead => [ 'dead_letters', '' ], failures => [ 'failures', '' ], queues => [ 'queues', 'waiting_for' ], kinds => [ 'kinds', '' ],
+	workers => [ 'workers', 'name running_for' ], schedules => [ 'schedules', 'next_ticks' ], batches => [ 'batches', '' ], "workflow $batch" => [ 'steps', 'attempt error' ]);
+sql(q{SELECT jobq.enqueue('none', max_attempts => 1)});
+wait_for($node, 'there is a dead letter', q{SELECT EXISTS (SELECT FROM jobq.dead_letters)});
+foreach my $command (sort keys %view_of)
+{
+	my ($view, $more) = @{ $view_of{$command} };
+	my $rows = (run_jobq('--json', split / /, $command))[0] =~ s/'/''/gr;
+	is( sql(qq{SELECT count(*) > 3, string_agg(k, ' ') FILTER (WHERE k <> ALL ('{@{[ $more =~ tr/ /,/r ]}}')
+			AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'jobq.$view'::regclass AND attname = k))
+			FROM jsonb_object_keys('$rows'::jsonb -> 0) k}),
+		't|', "$command: columns of the view $view");
+}
 my $drawn = (run_jobq('workflow', $batch))[0];
 $drawn =~ s/job \d+/job N/g;
 is($drawn, qq{a  completed  job N
@@ -299,7 +315,7 @@ BEGIN
 	PERFORM jobq.enqueue('call', queue => 'trouble') FROM generate_series(1, n);
 	COMMIT;
 	WHILE n > 0 LOOP
-		FOR job IN SELECT * FROM jobq.reserve('{trouble}', max => 300, wait => '1 min') LOOP
+		FOR job IN SELECT * FROM jobq.reserve('{trouble}', max_jobs => 300, wait => '1 min') LOOP
 			PERFORM jobq.reject(job.id, job.token, format('%s: no answer for order %s', causes[1 + job.id % cardinality(causes)], job.id));
 			n := n - 1;
 		END LOOP;

@@ -49,7 +49,7 @@ sub held
 	my ($n) = @_;
 
 	sql("SET ROLE app; SELECT jobq.enqueue('x', queue => 'c') FROM generate_series(1, $n)");
-	my $jobs = (ask('POST', '/api/reserve', { queues => ['c'], max => $n, wait => '1 min' }))[2]{jobs};
+	my $jobs = (ask('POST', '/api/reserve', { queues => ['c'], max_jobs => $n, wait => '1 min' }))[2]{jobs};
 	return (ids => [ map { $_->{id} } @$jobs ], tokens => [ map { $_->{token} } @$jobs ]);
 }
 

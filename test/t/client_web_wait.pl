@@ -190,7 +190,7 @@ ok($brief->{process}->finish, 'the program ends');
 
 # Undelivered jobs are free again, each independently, although one lease has ended.
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 4000000)), queue => 'large') FROM generate_series(1, 3)});
-my $deaf = deaf($server, reserve_text('large', undef, max => 3));
+my $deaf = deaf($server, reserve_text('large', undef, max_jobs => 3));
 wait_for($node, 'a consumer is given three jobs, and does not read', q{SELECT count(*) = 3 FROM jobq.live_jobs WHERE queue = 'large' AND state = 'running'});
 sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs WHERE queue = 'large'});
 close $deaf;

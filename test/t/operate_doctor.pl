@@ -126,7 +126,7 @@ sql(q{SELECT jobq.cancel_many(queue => 'default', state => 'waiting'); SELECT jo
 # Slots in shared memory.
 sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 205)});
 wait_for($node, 'all of them are held',
-	q{SELECT c.used = 205 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 205)) r, jobq_internal.capacity() c WHERE c.slots = 'leases'});
+	q{SELECT c.used = 205 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max_jobs => 205)) r, jobq_internal.capacity() c WHERE c.slots = 'leases'});
 finds('slots for leases', 'warning\|205 of 256 slots for leases are in use\|-> postgresql.conf: jobq.ready_entries = 2048 \(then restart the server\)', 'leases');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
 sql(q{SELECT jobq.create_limiter('limiter ' || i, max_running => 1) FROM generate_series(1, 12) i});

@@ -47,7 +47,7 @@ my $offset = -s $node->logfile;
 # Two leases end; the second is for a later job.
 my ($leased, $after) = split /\n/, sql(q{BEGIN; SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1);
 SELECT jobq.enqueue('note', queue => 'outside', max_attempts => 1); COMMIT});
-is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max => 2, lease => '1 s', wait => '5 min')}), '2', 'a consumer takes two jobs');
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max_jobs => 2, lease => '1 s', wait => '5 min')}), '2', 'a consumer takes two jobs');
 ends('the lease of one ends', $after, 'dead');
 $node->wait_for_log(qr/the jobq scheduler cannot go on with job $leased: duplicate key/, $offset);
 
