@@ -228,7 +228,7 @@ COMMIT;
 SELECT count(*), sum(amount) FROM test.ledger;
 SELECT count(*) FROM jobq.jobs WHERE payload = '"from a dry run"';
 -- errors, also of deferred triggers
-SELECT result, written, error, sqlstate, context FROM jobq.dry_run('book', '{"amount": "five"}');
+SELECT result, written, error, sqlstate, error_context FROM jobq.dry_run('book', '{"amount": "five"}');
 SELECT result, written, error, sqlstate FROM jobq.dry_run('book', '{"amount": 5, "audit": 99}');
 SELECT result, written, wal_bytes < 100000 AS little, error FROM jobq.dry_run('echo', '[1]');
 -- dry_run() uses the operators of pg_catalog, whatever the search_path

@@ -112,7 +112,7 @@ returns: the result of the handler';
 
 CREATE FUNCTION jobq.dry_run(kind text, payload jsonb DEFAULT '{}',
 	OUT result jsonb, OUT written jsonb, OUT took interval, OUT wal_bytes bigint,
-	OUT error text, OUT sqlstate text, OUT context text)
+	OUT error text, OUT sqlstate text, OUT error_context text)
 AS 'MODULE_PATHNAME', 'jobq_dry_run' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.dry_run(text, jsonb) IS 'run the handler of a kind, report the effects, and roll the effects back
 kind: the kind
