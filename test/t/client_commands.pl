@@ -276,7 +276,7 @@ wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.ba
 my %view_of = (
 	list => [ 'jobs', '' ], dead => [ 'dead_letters', '' ], failures => [ 'failures', '' ], queues => [ 'queues', 'waiting_for' ], kinds => [ 'kinds', '' ],
 	workers => [ 'workers', 'name running_for' ], schedules => [ 'schedules', 'next_ticks' ], batches => [ 'batches', '' ], "workflow $batch" => [ 'steps', 'attempt error' ]);
-sql(q{SELECT jobq.enqueue('none', max_attempts => 1)});
+sql(q{SELECT jobq.enqueue('f', '{"error": "to be listed"}')});
 wait_for($node, 'there is a dead letter', q{SELECT EXISTS (SELECT FROM jobq.dead_letters)});
 foreach my $command (sort keys %view_of)
 {

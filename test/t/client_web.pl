@@ -642,6 +642,22 @@ cmp_ok(scalar @there, '>', 40, 'the table of routes can be read');
 is(join("\n", sort @described), join("\n", sort @there), 'and in full');
 is("@without", '/healthz /metrics /api/session /api/events', 'each says what is shown when payloads are hidden');
 
+# A member has the name of the column in the view, or is one of those that only HTTP has.
+my %view_of = (
+	JobLine => [ 'jobs', '' ], Job => [ 'jobs', 'sqlstate error_context step payload_hidden may_edit' ], Failure => [ 'failures', 'new' ],
+	DeadLetter => [ 'dead_letters', '' ], Queue => [ 'queues', 'waiting_seconds' ], Kind => [ 'kinds', '' ], Worker => [ 'workers', 'name job_seconds' ],
+	Schedule => [ 'schedules', 'next_ticks' ], Batch => [ 'batches', 'steps' ], Step => [ 'steps', 'kind attempt progress error started_at finished_at' ],
+	ReservedJob => [ 'reserved_job', '' ]);
+for my $name (sort keys %view_of)
+{
+	my ($view, $more) = @{ $view_of{$name} };
+	my $schema = $openapi->{components}{schemas}{$name};
+	my %named = map { $_ => 1 } split(/ /, $more), split /\n/, sql("SELECT attname FROM pg_attribute WHERE attrelid = 'jobq.$view'::regclass AND attnum > 0 AND NOT attisdropped");
+	my @members = map { keys %{ $_->{properties} || {} } } $schema, @{ $schema->{allOf} || [] };
+	cmp_ok(scalar @members, '>', 4, "$name has members");
+	is(join(' ', sort grep { !$named{$_} } @members), '', "$name has the names of the view $view");
+}
+
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends well');
 wait_for($node, 'and leaves no connection', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'jobq web'});
