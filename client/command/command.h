@@ -73,7 +73,7 @@ extern int	outcome_status(const char *state);
 extern int	run_wait(const Command *command, int argc, char **argv);
 extern int	run_drain(const Command *command, int argc, char **argv);
 extern int	run_workflow(const Command *command, int argc, char **argv);
-extern int	run_monitor(const Command *command, int argc, char **argv);
+extern int	run_check(const Command *command, int argc, char **argv);
 
 /* client/command/follow.c */
 extern int	run_tail(const Command *command, int argc, char **argv);

@@ -212,11 +212,11 @@ run_drain(const Command *command, int argc, char **argv)
 }
 
 /*
- * monitor 'mail:100,default:500', as a Nagios check: the exit status is 0, or 2 if a
+ * check 'mail:100,default:500', as a Nagios check: the exit status is 0, or 2 if a
  * queue exceeds its limit, or 3 if the state is unknown.
  */
 int
-run_monitor(const Command *command, int argc, char **argv)
+run_check(const Command *command, int argc, char **argv)
 {
 	const char *values[MAX_VALUES];
 	const char *arrays[2];

@@ -373,9 +373,9 @@ const Command commands[] = {
 		.options = {{"patience", 0, "TIME", "how long a job may wait, or a transaction be open; else 10min"}}
 	},
 	{
-		.name = "monitor",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,
+		.name = "check",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,
 		.summary = "one line, and exit status 2 if more than MAX jobs are ready",
-		.run = run_monitor,
+		.run = run_check,
 		.sql = "SELECT w.name, q.ready, w.most FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.int8[])) AS w(name, most) "
 		"LEFT JOIN jobq.queues q ON q.name" EQUALS "w.name",
 	},

@@ -51,8 +51,8 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 is_refused([qw(list)], qr/^jobq: error: relation "jobq.jobs" does not exist.*CREATE EXTENSION/s, 1, 'no extension');
 is_refused([qw(list -d nowhere)], qr/^jobq: error: .*database "nowhere" does not exist/, 3, 'no database');
 is_refused([qw(list -p 1)], qr/^jobq: error: /, 3, 'no server');
-is(is_refused([qw(monitor mail:1)], qr/CREATE EXTENSION/, 3, 'monitor: no extension'), 'JOBQ UNKNOWN - relation "jobq.queues" does not exist', 'monitor: the line');
-like(is_refused([qw(monitor mail:1 -d nowhere)], qr/^$/, 3, 'monitor: no database'), qr/^JOBQ UNKNOWN - .*database "nowhere" does not exist$/, 'monitor: the line');
+is(is_refused([qw(check mail:1)], qr/CREATE EXTENSION/, 3, 'check: no extension'), 'JOBQ UNKNOWN - relation "jobq.queues" does not exist', 'check: the line');
+like(is_refused([qw(check mail:1 -d nowhere)], qr/^$/, 3, 'check: no database'), qr/^JOBQ UNKNOWN - .*database "nowhere" does not exist$/, 'check: the line');
 is_refused([], qr/no command is given/, 2, 'no command');
 is_refused([qw(lisst)], qr/there is no command "lisst"/, 2, 'no such command');
 is_refused([qw(list --colour)], qr/invalid option.*--colour.*\n.*jobq list --help/, 2, 'no such option');
@@ -162,7 +162,7 @@ ok(eval { IPC::Run::run([ $jobq, 'tail', 3 ], '|', [ 'head', '-n', 1 ], '>', \$o
 	'tail ends when nobody reads it any more');
 like($out, qr/^\d\d:\d\d:\d\d  scheduled$/, 'of a job that has not ended');
 # A write error on standard output is an error.
-foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [qw(list --json)], [qw(show 3)], [qw(tail 1)], [qw(doctor)], [qw(monitor default:1)], [qw(wait 1)])
+foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [qw(list --json)], [qw(show 3)], [qw(tail 1)], [qw(doctor)], [qw(check default:1)], [qw(wait 1)])
 {
 	IPC::Run::run([ $jobq, @$words ], '<', File::Spec->devnull, '>', '/dev/full', '2>', \$err);
 	is($? >> 8, 1, "@$words to a full disk");
@@ -223,10 +223,10 @@ is_output([qw(resume slow default)], '', 'resume');
 is_output([qw(wait-queue default)], '', 'wait-queue');
 sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 3)});
 is_refused([qw(wait-queue outside -t 10ms)], qr/queue "outside" has jobs/, 1, 'wait-queue in vain');
-is_output([ 'monitor', 'outside:3,slow:0' ], 'JOBQ OK - outside 3 of 3, slow 0 of 0', 'monitor');
-is_output([ 'monitor', 'outside:2,slow:0' ], 'JOBQ CRITICAL - outside 3 of 2, slow 0 of 0', 'monitor: too many', 2);
-is_output([ 'monitor', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'monitor: no such queue', 3);
-is_refused([ 'monitor', $_ ], qr/invalid list of queues: "$_"/, 3, "monitor: '$_' is no list") foreach '', ',', 'mail', 'mail:', 'mail:x', ':3', 'mail:99999999999999999999';
+is_output([ 'check', 'outside:3,slow:0' ], 'JOBQ OK - outside 3 of 3, slow 0 of 0', 'check');
+is_output([ 'check', 'outside:2,slow:0' ], 'JOBQ CRITICAL - outside 3 of 2, slow 0 of 0', 'check: too many', 2);
+is_output([ 'check', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'check: no such queue', 3);
+is_refused([ 'check', $_ ], qr/invalid list of queues: "$_"/, 3, "check: '$_' is no list") foreach '', ',', 'mail', 'mail:', 'mail:x', ':3', 'mail:99999999999999999999';
 is_output([qw(cancel-many --queue outside --state waiting)], '3', 'cancel-many');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
 

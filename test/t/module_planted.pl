@@ -323,7 +323,7 @@ SKIP:
 		$run->(1, 'wait-queue', 'hands', '--timeout', '10ms', @$json);
 	}
 	like($run->(0, 'tail', $done), qr/info: said\n.*info: again\n.*completed/s, 'tail tells the log');
-	like($run->(0, 'monitor', 'hands:9,shared:9'), qr/OK/, 'monitor');
+	like($run->(0, 'check', 'hands:9,shared:9'), qr/OK/, 'check');
 	IPC::Run::run([ $jobq, 'doctor' ], '>', File::Spec->devnull);
 	$tried{doctor} = 1;
 
