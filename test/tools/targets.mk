@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench chaos check check-core check-long check-packages console demo dist fuzz indent indent-check model print-version reference try
+.PHONY: bench chaos check check-core check-long check-packages console demo dist example fuzz indent indent-check model print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -40,6 +40,12 @@ demo:
 dist:
 	mkdir -p dist
 	TZ=UTC git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
+
+# "make example APP=invoicing": an application of examples/, on a private server.
+example:
+	@test -x 'examples/$(APP)/run' || { echo 'make example APP=...: invoicing, outbox or imports'; exit 1; }
+	@test/tools/with-server --set 'max_worker_processes = 16' -- \
+		sh -c 'psql -qc "CREATE EXTENSION jobq" && exec examples/$(APP)/run'
 
 # "make fuzz SEED=1 SECONDS=60"; SANITIZE=1 for the server with sanitizers.
 fuzz:
