@@ -2,6 +2,7 @@
 // Laravel's queue, from Debian's packages, with jobq as the driver.
 //
 // usage: laravel.php push WHAT [DELAY [QUEUE]]	enqueues a job, and writes its id
+//        laravel.php database WHAT ATTEMPTS	enqueues a job with Laravel's driver "database", as if attempted so often, and writes its uuid
 //        laravel.php bulk NUMBER WHAT		enqueues so many, and writes how it went
 //        laravel.php work [QUEUE [BLOCK]]	works as "artisan queue:work" does
 //        laravel.php show size | clear
@@ -134,6 +135,14 @@ if ($command == 'push' && $what == 'odd key')
 elseif ($command == 'push')
 	echo $what == 'plain' ? $jobq->push('Tests\Plain@go', ['a' => ["\0b", 1.5, []]])
 		: ($what == 'raw' ? $jobq->pushRaw($more) : $jobq->later((int) $more, new Work($what), '', $name)), "\n";
+elseif ($command == 'database') {
+	$table = $database->getConnection()->table('jobs');
+	$queue->addConnection(['driver' => 'database', 'table' => 'jobs', 'queue' => 'laravel'], 'database');
+	$queue->getQueueManager()->addConnector('database', fn () => new \Illuminate\Queue\Connectors\DatabaseConnector($container['db']));
+	$id = $queue->getConnection('database')->push(new Work($what));
+	$table->where('id', $id)->update(['attempts' => (int) $more]);
+	echo json_decode($table->find($id)->payload)->uuid, "\n";
+}
 elseif ($command == 'bulk') {
 	$statements = $queued = 0;
 	$database->getConnection()->setEventDispatcher($events);
