@@ -22,6 +22,8 @@ function stream(PDO $db, string $branch, int $batch): void
 	header('Content-Type: text/event-stream');
 	header('Cache-Control: no-store');
 	header('X-Accel-Buffering: no');		// for nginx in front of us
+	while (ob_get_level())
+		ob_end_clean();
 	for ($wait = '0'; $status = status($db, $branch, $batch, $wait); $wait = '250 ms') {
 		echo 'data: ', json_encode($status), "\n\n";
 		flush();
