@@ -24,6 +24,8 @@
  *              for each queue of --queue in turn, but for all queues together if joined by "|":
  *              --queue='high|default'
  *
+ * priorities   the priority of jobs by class: ['App\Jobs\Pay' => -10]; a smaller number runs first, and 0 is the default
+ *
  * Laravel decides about retries and their delays, as for its other queues; jobq counts the attempts
  * and stores the exceptions.  A permanently failed job also becomes a dead letter of jobq.
  *
@@ -77,7 +79,7 @@ class JobqConnector implements ConnectorInterface
 	public function connect(array $config)
 	{
 		return new JobqQueue($this->connections->connection($config['connection'] ?? null), $config['queue'] ?? 'default',
-			$config['retry_after'] ?? 90, $config['block_for'] ?? 0, $config['after_commit'] ?? false);
+			$config['retry_after'] ?? 90, $config['block_for'] ?? 0, $config['after_commit'] ?? false, $config['priorities'] ?? []);
 	}
 }
 
@@ -91,7 +93,7 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 	private array $handlers = [];
 
 	public function __construct(private ConnectionInterface $database, private string $default, private float $retryAfter,
-		private float $blockFor, $dispatchAfterCommit)
+		private float $blockFor, $dispatchAfterCommit, private array $priorities = [])
 	{
 		$this->dispatchAfterCommit = $dispatchAfterCommit;
 	}
@@ -141,12 +143,13 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 	{
 		$rows = array_map(function ($job) {
 			$payload = json_decode($job[0], false, 512, JSON_THROW_ON_ERROR);
-			$row = ['kind' => mb_strcut($payload->displayName ?? $payload->job ?? 'laravel', 0, 100),
+			$name = $payload->displayName ?? $payload->job ?? 'laravel';
+			$row = ['kind' => mb_strcut($name, 0, 100), 'priority' => $this->priorities[$name] ?? null,
 				'delay' => max(0, $this->secondsUntil($job[1])) . ' s'];
 			return substr(json_encode($row, JSON_THROW_ON_ERROR), 0, -1) . ',"payload":' . Texts::pack($job[0]) . '}';
 		}, $jobs);
 		return array_column($this->database->selectFromWriteConnection('SELECT jobq.enqueue(job ->> \'kind\', job -> \'payload\', ?,
-				delay => (job ->> \'delay\')::interval, max_attempts => 0, backoff => \'fixed 1s\',
+				priority => (job ->> \'priority\')::int, delay => (job ->> \'delay\')::interval, max_attempts => 0, backoff => \'fixed 1s\',
 				headers => jsonb_build_object(\'laravel\', ?::text)) AS id
 			FROM jsonb_array_elements(?::jsonb) WITH ORDINALITY AS jobs (job, n) ORDER BY n',
 			[$this->getQueue($queue), $this->connectionName, '[' . implode(',', $rows) . ']']), 'id');

@@ -116,7 +116,7 @@ $database->addConnection(['driver' => 'pgsql', 'host' => getenv('PGHOST'), 'port
 	'username' => getenv('PGUSER'), 'password' => '', 'charset' => 'utf8']);
 $container->instance('db', $database->getDatabaseManager());
 $queue = new \Illuminate\Queue\Capsule\Manager($container);
-$queue->addConnection(['driver' => 'jobq', 'queue' => 'laravel', 'retry_after' => 60,
+$queue->addConnection(['driver' => 'jobq', 'queue' => 'laravel', 'retry_after' => 60, 'priorities' => [Plain::class => -7],
 	'block_for' => $command == 'work' ? (int) ($more ?? 5) : 5]);
 $container->instance('queue', $queue->getQueueManager());
 $container['config']['queue.failed'] = ['driver' => 'jobq', 'database' => 'default'];
@@ -124,6 +124,7 @@ $container->singleton('queue.failer', fn () => new \Illuminate\Queue\Failed\Null
 (new \Jobq\Laravel\JobqServiceProvider($container))->boot();
 $events->listen(\Illuminate\Queue\Events\JobFailed::class, fn ($event) => note('logged', $container['queue.failer']->log(
 	$event->connectionName, $event->job->getQueue(), $event->job->getRawBody(), $event->exception)));
+$events->listen(\Illuminate\Queue\Events\Looping::class, fn ($event) => note('looping', $event->queue));
 $jobq = $queue->getConnection();
 
 if ($command == 'push' && $what == 'odd key')

@@ -52,6 +52,9 @@ is_deeply([ run_command([ @php, 'push', 'odd key' ]) ],
 	[ '', 'The decoded property name is invalid' ], 'what cannot be kept is not pushed, and not as nothing');
 is(artisan('show', 'size'), 6, 'the size of the queue');
 
+is(sql("SELECT string_agg(kind || ' ' || priority, ', ' ORDER BY id DESC) FROM jobq.jobs WHERE id >= $id{'once more'}"), 'Tests\\Work 0, Tests\\Plain -7, Tests\\Work 0',
+	'a class has a priority of its own');
+
 my $run = $self->start;
 ends($id{$_}, "$_: it ends") foreach sort keys %id;
 is(state_of($id{run}), 'completed|1|', 'a job is done');
@@ -60,6 +63,7 @@ is(state_of($id{'give up'}), 'dead|1|Exception: this is no image', 'a job that s
 is(state_of($id{'once more'}), 'completed|1|', 'a job that is released comes again');
 is(state_of($id{plain}), 'completed|1|', 'a job that deletes itself is done');
 like(slurp_file("$folder/data"), qr/\{"a":\["\\u0000b",1\.5,\[\]\]\} /, 'data comes as they were pushed');
+like(slurp_file("$folder/looping"), qr/^urgent\|laravel /, 'listeners of Queue::looping are called');
 like(slurp_file("$folder/failed"), qr/^no image.*this is no image|this is no image.*no image/s, 'failed() is called');
 is(state_of($later), 'scheduled|0|', 'a job that is delayed waits');
 
