@@ -163,6 +163,19 @@ SKIP:
 			'of the end, and of the repair');
 	}
 
+	# The same in a browser.
+	my ($chromium) = grep { -x $_ } $ENV{CHROMIUM} || (), '/usr/bin/chromium', '/usr/bin/chromium-browser';
+  SKIP:
+	{
+		skip 'there is no Chromium, or no node of version 18 or later', 1
+		  unless $chromium && is_there('node', '-e', 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)');
+		local $ENV{CHROMIUM} = $chromium;
+		my ($out, $err) = ('', '');
+		ok(IPC::Run::run([ 'node', "$FindBin::RealBin/../console/invoicing.mjs", "$url/" ], '<', File::Spec->devnull, '>', \$out, '2>', \$err,
+				IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default)),
+			'the page follows the batches') or diag("$out$err");
+	}
+
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, 'it ends at SIGTERM');
 	is(sql(q{SELECT count(*) FROM jobq_internal.lease_slots()}), 0, 'and leaves no job held');
