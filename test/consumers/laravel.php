@@ -119,7 +119,7 @@ $queue = new \Illuminate\Queue\Capsule\Manager($container);
 $queue->addConnection(['driver' => 'jobq', 'queue' => 'laravel', 'retry_after' => 60, 'priorities' => [Plain::class => -7],
 	'block_for' => $command == 'work' ? (int) ($more ?? 5) : 5]);
 $container->instance('queue', $queue->getQueueManager());
-$container['config']['queue.failed'] = ['driver' => 'jobq', 'database' => 'default'];
+$container['config']['queue.failed'] = ['driver' => 'jobq', 'database' => 'default', 'table' => getenv('FAILED_TABLE') ?: null];
 $container->singleton('queue.failer', fn () => new \Illuminate\Queue\Failed\NullFailedJobProvider);
 (new \Jobq\Laravel\JobqServiceProvider($container))->boot();
 $events->listen(\Illuminate\Queue\Events\JobFailed::class, fn ($event) => note('logged', $container['queue.failer']->log(

@@ -106,13 +106,22 @@ SKIP:
 	my ($text, $err) = run_command([ @php, 'database', 'attempts', 2 ]);
 	is($err, '', 'Laravel enqueues into its table');
 	like($text, qr/^[0-9a-f-]{36}$/, 'a job');
-	like(migrate('laravel'), qr/^laravel\|\|1\|/m, 'it is moved');
-	is(sql("SELECT queue, headers FROM jobq.live_jobs WHERE payload ->> 'uuid' = '$text'"), 'laravel|{"laravel": "jobq"}', 'to the queue of its name');
+	sql("INSERT INTO failed_jobs (uuid, connection, queue, payload, exception) SELECT '$text', 'database', 'again', payload, 'no route' FROM jobs");
+	like(migrate('laravel', 'connection=default'), qr/^laravel\|\|1\|/m, 'it is moved');
+	is(sql("SELECT queue, headers FROM jobq.live_jobs WHERE payload ->> 'uuid' = '$text'"), 'laravel|{"laravel": "default"}', 'to the queue of its name');
 	my $run = start_program(@php, 'work', 'laravel');
 	wait_for($node, 'and run', "SELECT state = 'completed' FROM jobq.jobs WHERE payload ->> 'uuid' = '$text'");
 	is(slurp_file("$ENV{FOLDER}/attempt of attempts") =~ /^(\d+)/ && $1, 3, 'after the attempts that it had before');
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, 'the worker ends');
+
+	$ENV{FAILED_TABLE} = 'failed_jobs';
+	($out) = run_command([ @php, 'queue:failed' ]);
+	like($out, qr/$text.*again.*Tests.Work/, 'queue:failed shows what had failed before');
+	($out) = run_command([ @php, 'queue:retry', "id=$text" ]);
+	like($out, qr/has been pushed back/, 'queue:retry takes it');
+	is(sql(q{SELECT kind, state FROM jobq.jobs WHERE queue = 'again'}), 'Tests\\Work|ready', 'as a job of jobq');
+	is(sql("SELECT count(*) FROM failed_jobs WHERE uuid = '$text'"), 0, 'and from the table');
 }
 
 #
