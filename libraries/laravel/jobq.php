@@ -273,6 +273,18 @@ class JobqJob extends Job implements JobContract
 		$this->tell('extend(?::bigint, ?::bigint, ?::interval)', "$seconds s");
 	}
 
+	/** Report the progress, from 0 to 100.  Throws if the lease is lost. */
+	public function progress(float $percent, ?string $message = null): void
+	{
+		$this->tell('set_progress(?::bigint, ?::bigint, ?::real, ?::text)', $percent, $message === null ? null : Texts::clean($message));
+	}
+
+	/** Store a log line with the job; the level is debug, info, warning or error.  Throws if the lease is lost. */
+	public function log(string $message, string $level = 'info'): void
+	{
+		$this->tell('log(?::bigint, ?::bigint, ?::text, ?::text)', Texts::clean($message), $level);
+	}
+
 	/** The job is done or is a dead letter. */
 	public function delete()
 	{

@@ -54,6 +54,13 @@ class Work implements ShouldQueue
 			$this->fail(new \Exception('this is no image'));
 		if ($this->do == 'once more' && $this->attempts() == 1)
 			$this->release(0);
+		if ($this->do == 'tell') {
+			$this->job->progress(40, "soon\0");
+			$this->job->log('first line');
+			$this->job->log('second line', 'warning');
+			while (!file_exists(getenv('FOLDER') . '/told'))
+				usleep(20000);
+		}
 		if ($this->do == 'once, released, throws') {
 			$this->release(3600);
 			throw new \Exception('after its release');

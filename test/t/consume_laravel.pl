@@ -117,6 +117,15 @@ $id = push_job('settles twice');
 ends($id, 'a job that is settled twice ends');
 like(state_of($id), qr/^completed\|1\|/, 'only the first time counts');
 
+# A job tells its progress, and has a log.
+my $told = push_job('tell');
+wait_for($node, 'the progress of a job is seen',
+	qq{SELECT progress = 40 AND message = 'soon\x{ef}\x{bf}\x{bd}' FROM jobq.status($told)});
+append_to_file("$folder/told", 'told');
+ends($told, 'it ends');
+is(sql(qq{SELECT string_agg(concat_ws(' ', l ->> 'level', l ->> 'message'), ', ') FROM jobq.jobs, jsonb_array_elements(log) AS l WHERE id = $told}),
+	'info first line, warning second line', 'its lines are kept');
+
 # A release is not an error.
 is(attempts('settles twice'), '1 2', 'Laravel counts a release as an attempt');
 is(sql("SELECT string_agg(event, ' ' ORDER BY at, event DESC) FROM jobq.history($id)"), 'enqueued info started completed',
