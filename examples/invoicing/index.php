@@ -37,17 +37,18 @@ if ($path == '/') {
 	readfile(__DIR__ . '/page.html');
 	return;
 }
-[, $branch, $what, $batch, $do] = explode('/', $path) + ['', '', '', '', ''];
+[, $branch, $what, $run, $do] = explode('/', $path) + ['', '', '', '', ''];
+$batch = (int) $run;
 if (!in_array($branch, BRANCHES)) {
 	answer(404, ['error' => 'there is no such branch']);
 	return;
 }
 $db = connect();
-if ($what == 'runs' && $batch != '' && !status($db, $branch, (int) $batch)) {
+if ($what == 'runs' && $run != '' && !status($db, $branch, $batch)) {
 	answer(404, ['error' => 'the branch has no such run']);
 	return;
 }
-switch ("$_SERVER[REQUEST_METHOD] $what" . ($batch ? " run $do" : '')) {
+switch ("$_SERVER[REQUEST_METHOD] $what" . ($run != '' ? " run $do" : '')) {
 	case 'POST runs':
 		$month = DateTime::createFromFormat('!Y-m-d', $_GET['month'] ?? '');
 		if (!$month) {

@@ -119,6 +119,7 @@ SKIP:
 	my ($status, $answer) = $ask->(POST => "$url/berlin/runs?month=2026-11-01");
 	is("$url/berlin/runs/$answer->{batch}", $run{berlin}, 'a second click starts no second run');
 	is(($ask->(GET => $run{berlin}))[1]{progress}, 0, 'no invoice is written yet');
+	is(($ask->(GET => "$url/berlin/runs/x"))[0], 404, 'a run has a number');
 	is(($ask->(GET => $run{berlin} =~ s/berlin/madrid/r))[0], 404, 'a run of another branch is not to be seen');
 	is(($ask->(POST => "$url/berlin/runs?month=soon"))[0], 422, 'a month that is none is refused');
 	is(($ask->(GET => "$url/paris/notifications"))[0], 404, 'so is a branch that is none');
