@@ -61,7 +61,8 @@ INSERT INTO outcome
 	WHERE NOT EXISTS (SELECT FROM outcome WHERE source = s.id);
 
 \echo Jobs that were moved (without a reason), and that stay:
-SELECT kind, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome GROUP BY kind, reason ORDER BY kind, reason NULLS FIRST;
+SELECT kind, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome
+GROUP BY kind, reason ORDER BY kind, reason NULLS FIRST;
 
 DROP TABLE outcome;
 DROP VIEW source, tasks, serial;

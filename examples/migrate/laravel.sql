@@ -101,7 +101,8 @@ INSERT INTO outcome
 	FROM pg_temp.source s WHERE NOT EXISTS (SELECT FROM outcome WHERE source = s.id);
 
 \echo Jobs that were moved (without a reason), and that stay:
-SELECT queue, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome GROUP BY queue, reason ORDER BY queue, reason NULLS FIRST;
+SELECT queue, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome
+GROUP BY queue, reason ORDER BY queue, reason NULLS FIRST;
 
 \echo Failed jobs, which stay in their table; queue:retry pushes them to jobq:
 SELECT to_regclass(:'failed') IS NOT NULL AS there \gset

@@ -58,7 +58,8 @@ END
 $$;
 
 \echo Messages that were moved (without a reason), and that stay:
-SELECT queue, coalesce(reason, '') AS reason, count(*) AS messages, min(source) AS first_id FROM outcome GROUP BY queue, reason ORDER BY queue, reason NULLS FIRST;
+SELECT queue, coalesce(reason, '') AS reason, count(*) AS messages, min(source) AS first_id FROM outcome
+GROUP BY queue, reason ORDER BY queue, reason NULLS FIRST;
 
 DROP TABLE outcome;
 \if :{?dry_run}

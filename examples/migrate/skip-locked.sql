@@ -47,7 +47,8 @@ BEGIN
 END
 $$;
 INSERT INTO outcome
-	SELECT source, kind, queue, 'locked by another session' FROM pg_temp.source s WHERE NOT EXISTS (SELECT FROM outcome o WHERE o.source = s.source::text)
+	SELECT source, kind, queue, 'locked by another session' FROM pg_temp.source s
+	WHERE NOT EXISTS (SELECT FROM outcome o WHERE o.source = s.source::text)
 	UNION ALL SELECT source, NULL, NULL, reason FROM pg_temp.others;
 
 \echo Jobs that were moved (without a reason), and that stay:
