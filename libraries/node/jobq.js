@@ -753,7 +753,11 @@ class FakeQueue {
 
 	/** @internal */
 	status(id) {
-		return this.jobs[Number(id) - 1];
+		const wanted = String(id).toLowerCase();
+		const found = this.jobs.find(job => wanted === String(job.id) ||
+			wanted === { ...job.options.options, ...job.options }.uuid?.toLowerCase());
+		if (!found) throw new Error(`job ${id} does not exist`);
+		return found;
 	}
 }
 

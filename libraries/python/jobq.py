@@ -893,4 +893,9 @@ class FakeQueue:
         return self._answer(read(ids))
 
     def _status(self, id):
-        return self._answer(self.jobs[id - 1])
+        wanted = str(id).lower()
+        for job in self.jobs:
+            options = {**(job.options.get("options") or {}), **job.options}
+            if wanted in (str(job.id), str(options.get("uuid", "")).lower() or None):
+                return self._answer(job)
+        raise LookupError(f"job {id} does not exist")

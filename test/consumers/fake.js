@@ -37,5 +37,11 @@ const shown = ({ state, attempt, error, delay }) => `${state} ${attempt} ${error
 	assert.equal(shown(await wait(queue, 4)), 'completed 2 null null');
 	assert.equal(shown(queue.jobs[5]), 'dead 3 RangeError: no note null');
 	await assert.rejects(enqueue(queue, 'mail', { to: { toJSON() { throw new Error('no JSON'); } } }), /no JSON/);
+	const uuid = '6F1C2A9E-1b3d-4c5e-8f70-1234567890ab';
+	const byUuid = await enqueue(queue, 'mail', { to: 'Bo' }, { options: { uuid } });
+	assert.equal(await status(queue, uuid.toLowerCase()), queue.jobs[byUuid - 1]);
+	assert.equal(await status(queue, String(byUuid)), queue.jobs[byUuid - 1]);
+	for (const unknown of [0, 99, '00000000-0000-4000-8000-000000000000', 'undefined'])
+		await assert.rejects(status(queue, unknown), { message: `job ${unknown} does not exist` });
 	console.log('all hold');
 })();

@@ -54,6 +54,16 @@ except TypeError:
     pass
 
 
+uuid = "6F1C2A9E-1b3d-4c5e-8f70-1234567890ab"
+by_uuid = enqueue(queue, "mail", {"to": "Bo"}, options={"uuid": uuid})
+assert status(queue, uuid.lower()) is status(queue, str(by_uuid)) is queue.jobs[by_uuid - 1]
+for unknown in (0, 99, -1, "00000000-0000-4000-8000-000000000000", "None"):
+    try:
+        raise SystemExit(f"status of {unknown}: {status(queue, unknown)}")
+    except LookupError as error:
+        assert str(error) == f"job {unknown} does not exist", error
+
+
 async def main():
     queue = FakeQueue(note, asynchronous=True)
     id = await enqueue(queue, "note", max_attempts=1)
