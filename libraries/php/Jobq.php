@@ -108,7 +108,7 @@ function enqueue_many(PDO|FakeQueue $db, string $kind, iterable $payloads, mixed
 function status(PDO|FakeQueue $db, int|string $id): object
 {
 	if ($db instanceof FakeQueue)
-		return $db->jobs[$id - 1];
+		return $db->status($id);
 	return Producer::status($db, STATUS, [$id]);
 }
 
@@ -117,7 +117,7 @@ function status(PDO|FakeQueue $db, int|string $id): object
 function wait(PDO|FakeQueue $db, int $id, float|string $timeout = 30): object
 {
 	if ($db instanceof FakeQueue)
-		return $db->jobs[$id - 1];
+		return $db->status($id);
 	return Producer::status($db, WAIT, [$id, Producer::interval($timeout)]);
 }
 
@@ -215,6 +215,8 @@ class LeaseLost extends \Exception
 class Job
 {
 	public bool $lost = false;
+	/** @internal the handler got a LeaseLost at a stop; the job goes back when the handler has ended */
+	public bool $givenUp = false;
 	/** @internal the outcome to report: a key of TELL, text, seconds */
 	public ?array $outcome = null;
 	/** @internal an error occurred in a statement for several jobs including this job */
@@ -326,8 +328,9 @@ class Consumer
 		}
 	}
 
-	/** Reserve no more jobs; run() returns when the running job has ended.  A job that still runs after
-	 * $timeout seconds is given back, no attempt is charged, and its handler gets a LeaseLost. */
+	/** Reserve no more jobs; run() returns when the running job has ended.  The handler of a job that
+	 * still runs after $timeout seconds gets a LeaseLost.  When the handler has ended, the job is given
+	 * back, and no attempt is charged. */
 	public function stop(?float $timeout = null): void
 	{
 		$this->stopping = true;
@@ -427,8 +430,8 @@ class Consumer
 			$took = self::now() - $began;
 			$this->jobTime = $this->jobTime == INF ? $took : $this->jobTime + ($took - $this->jobTime) / 10;
 			$this->running = null;
-			if (!$job->lost) {
-				$job->outcome = $outcome;
+			if (!$job->lost || $job->givenUp) {
+				$job->outcome = $job->givenUp ? ['release', null, 0] : $outcome;
 				unset($this->held[$job->id]);
 				$this->ended[$job->id] = $job;
 			}
@@ -502,6 +505,7 @@ class Consumer
 	private function lose(Job $job): void
 	{
 		$job->lost = true;
+		$job->givenUp = false;
 		unset($this->held[$job->id], $this->ended[$job->id]);
 		($this->log)("job $job->id ($job->kind): its lease is over" . ($job->outcome ? '; it may be done again' : ''));
 	}
@@ -525,20 +529,18 @@ class Consumer
 		$this->busy = false;
 		$this->arm();
 		if ($given)
-			throw new LeaseLost("job $given->id was given back, because the consumer stops");
+			throw new LeaseLost("job $given->id is given back, because the consumer stops");
 	}
 
-	/** Give back a job that runs too long after a stop; returns the job. */
+	/** Give up a job that runs too long after a stop; returns the job.  The lease is kept until the
+	 * handler has ended, so that no other consumer begins the job meanwhile. */
 	private function giveUp(): ?Job
 	{
 		$job = $this->running;
 		if (!$this->calling || $job->lost || self::now() < $this->giveUpAt)
 			return null;
 		($this->log)("job $job->id ($job->kind): given back, because the consumer stops");
-		$job->lost = true;
-		$job->outcome = ['release', null, 0];
-		unset($this->held[$job->id]);
-		$this->ended[$job->id] = $job;
+		$job->lost = $job->givenUp = true;
 		$this->calling = false;
 		return $job;
 	}
@@ -796,6 +798,17 @@ class FakeQueue
 				$job->state = $what == 'reject' || $job->max_attempts > 0 && $job->attempt >= $job->max_attempts ? 'dead' : 'scheduled';
 			}
 		}
+	}
+
+	/** @internal */
+	public function status(int|string $id): object
+	{
+		foreach ($this->jobs as $job) {
+			$options = $job->options + ($job->options['options'] ?? []);
+			if ((string) $id === (string) $job->id || strcasecmp($id, $options['uuid'] ?? '') == 0 && isset($options['uuid']))
+				return $job;
+		}
+		throw new \OutOfBoundsException("job $id does not exist");
 	}
 
 	/** @internal */

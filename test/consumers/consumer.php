@@ -5,7 +5,7 @@
 // begun which job.
 require __DIR__ . '/../../libraries/php/Jobq.php';
 
-use Jobq\{Consumer, Job, Reject, Release, Retry};
+use Jobq\{Consumer, Job, LeaseLost, Reject, Release, Retry};
 
 $folder = getenv('FOLDER');
 $note = fn ($what, $job) => file_put_contents("$folder/$what", "$job->id $job->token\n", FILE_APPEND);
@@ -46,6 +46,15 @@ $handle = function (Job $job) use ($folder, $note) {
 	}
 	while ($do == 'hang' && !file_exists("$folder/go"))
 		usleep(20000);
+	if ($do == 'clean up')
+		try {
+			while (true)
+				usleep(20000);
+		} catch (LeaseLost) {
+			$note('told', $job);
+			while (!file_exists("$folder/go"))
+				usleep(20000);
+		}
 	if ($do == 'echo')
 		return $job->payload['value'];
 	return $do == 'bad result' ? "\0" : ['token' => $job->token, 'more' => str_repeat('x', $do == 'long result' ? 2000 : 1)];

@@ -50,4 +50,15 @@ try {
 	throw new Exception('a payload that is no JSON was taken');
 } catch (JsonException) {
 }
+$uuid = '6F1C2A9E-1b3d-4c5e-8f70-1234567890ab';
+$by_uuid = enqueue($queue, 'mail', ['to' => 'Bo'], options: ['uuid' => $uuid]);
+same(status($queue, strtolower($uuid)), $queue->jobs[$by_uuid - 1]);
+same(status($queue, (string) $by_uuid), $queue->jobs[$by_uuid - 1]);
+foreach ([0, 99, '00000000-0000-4000-8000-000000000000', ''] as $unknown)
+	try {
+		status($queue, $unknown);
+		throw new Exception("there is a job $unknown");
+	} catch (\OutOfBoundsException $error) {
+		same($error->getMessage(), "job $unknown does not exist");
+	}
 echo "all hold\n";
