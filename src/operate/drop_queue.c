@@ -15,6 +15,12 @@
  * and without queueing, so that no producer waits behind the request.  Only the last, short
  * attempt queues.
  *
+ * Two transactions that drop queues would wait for each other at this lock, because each has
+ * deleted rows of jobq_internal.queue.  They therefore take turns, from the call of
+ * drop_queue() on.
+ *
+ * A queue also has the rows of missing roles that a restore has kept aside (73-held.sql).
+ *
  * src/operate/drop_queue.c
  *
  *-------------------------------------------------------------------------
@@ -34,6 +40,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -71,9 +78,12 @@ static Dropped *dropped = NULL; /* in TopTransactionContext */
 
 static bool has_row(JobqTable table, JobqIndex index, AttrNumber column, int32 queue_id);
 static bool has_letters(int32 queue_id);
+static bool has_held(const char *table, int32 queue_id);
 static bool check_droppable(const Dropped *queue);
 static void delete_letters(const Dropped *queue, bool wait);
 static void still_used(const char *name);
+static bool poll_lock(const LOCKTAG *tag);
+static void lock_turn(const char *name);
 static void lock_queues(const char *name);
 
 /*
@@ -108,6 +118,31 @@ has_letters(int32 queue_id)
 				   queue_id);
 }
 
+/* Condition: the row of held_row is a job or a dead letter of queue $1. */
+#define HELD_IN_QUEUE	"contents[array_position(columns, 'queue_id')] = $1::text"
+
+/*
+ * True if rows of the queue are kept aside, because their roles do not exist.  "table" is the
+ * table of the rows, without the schema.
+ */
+static bool
+has_held(const char *table, int32 queue_id)
+{
+	static const Oid types[] = {INT4OID, TEXTOID};
+	Datum		values[] = {Int32GetDatum(queue_id), CStringGetTextDatum(table)};
+	bool		found;
+
+	if (!jobq_has_held_rows())
+		return false;
+	PushActiveSnapshot(GetLatestSnapshot());
+	SPI_connect();
+	found = jobq_query("SELECT FROM jobq_internal.held_row WHERE table_name = $2 AND " HELD_IN_QUEUE " LIMIT 1",
+					   2, types, values, NULL, SPI_OK_SELECT) > 0;
+	SPI_finish();
+	PopActiveSnapshot();
+	return found;
+}
+
 /*
  * Return whether the queue has dead letters.  ERROR if the queue has live jobs, of any role,
  * or has dead letters and "force" is not set.
@@ -123,7 +158,13 @@ check_droppable(const Dropped *queue)
 				 errmsg("cannot drop queue \"%s\" because it has jobs",
 						queue->name),
 				 errhint("Let them end with jobq.wait_queue(), or cancel them with jobq.cancel_many(); they may be another role's.")));
-	letters = has_letters(queue->queue_id);
+	if (has_held("job", queue->queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot drop queue \"%s\" because it has jobs of roles that do not exist",
+						queue->name),
+				 errhint("jobq.doctor() names the roles. Create them, and then call jobq.adopt().")));
+	letters = has_letters(queue->queue_id) || has_held("dead_letter", queue->queue_id);
 	if (letters && !queue->force)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
@@ -151,6 +192,7 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 
 	jobq_require_queue(queue_id, name, JOBQ_MAY_MANAGE);
 	PreventCommandIfReadOnly("jobq.drop_queue()");
+	lock_turn(name);
 	queue->subid = GetCurrentSubTransactionId();
 	queue->queue_id = queue_id;
 	queue->force = PG_GETARG_BOOL(1);
@@ -169,6 +211,10 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 			   values, NULL, SPI_OK_DELETE);
 	jobq_query("DELETE FROM jobq_internal.privilege WHERE queue_id = $1", 1, types,
 			   values, NULL, SPI_OK_DELETE);
+	if (jobq_has_held_rows())
+		jobq_query("DELETE FROM jobq_internal.held_row WHERE table_name IN ('queue', 'delegation') AND contents[1] = $1::text"
+				   " OR table_name = 'privilege' AND " HELD_IN_QUEUE,
+				   1, types, values, NULL, SPI_OK_DELETE);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -196,32 +242,72 @@ still_used(const char *name)
 }
 
 /*
+ * Request the ExclusiveLock repeatedly, without queueing.  Returns false after TOTAL_TIMEOUT
+ * milliseconds, or after lock_timeout if that is shorter.
+ */
+static bool
+poll_lock(const LOCKTAG *tag)
+{
+	static uint32 wait_event = 0;
+	int			timeout = LockTimeout > 0 ? Min(LockTimeout, TOTAL_TIMEOUT)
+		: TOTAL_TIMEOUT;
+	JobqSteady	start = jobq_steady();
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (LockAcquire(tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL)
+		{
+			AcceptInvalidationMessages();
+			return true;
+		}
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 PAUSE, jobq_wait_event(wait_event, "JobqDropQueue"));
+		ResetLatch(MyLatch);
+	} while (jobq_steady() < start + timeout * INT64CONST(1000));
+	return false;
+}
+
+/*
+ * Wait until no other open transaction has dropped a queue.  ERROR after TOTAL_TIMEOUT
+ * milliseconds.
+ */
+static void
+lock_turn(const char *name)
+{
+	LOCKTAG		tag;
+	int			pid = 0;
+
+	/* no queue has the id 0: such a lock is of src/store/length.c */
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, jobq_relations()->queue, 0, 0);
+	if (poll_lock(&tag))
+		return;
+	(void) jobq_lock_holder(&tag, ExclusiveLock, &pid);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("cannot drop queue \"%s\" now", name),
+			 errdetail("A transaction of process %d has dropped a queue, and is open.", pid),
+			 errhint("Try again when it has ended.")));
+}
+
+/*
  * Take the ExclusiveLock on jobq_internal.queue, waiting until no open transaction may have
  * added a job.  ERROR after TOTAL_TIMEOUT milliseconds.
  */
 static void
 lock_queues(const char *name)
 {
-	static uint32 wait_event = 0;
 	Oid			queues = jobq_relations()->queue;
-	int			timeout = LockTimeout > 0 ? Min(LockTimeout, TOTAL_TIMEOUT)
-		: TOTAL_TIMEOUT;
-	JobqSteady	start = jobq_steady();
 	MemoryContext caller = CurrentMemoryContext;
+	LOCKTAG		tag;
 
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (ConditionalLockRelationOid(queues, ExclusiveLock))
-			return;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 PAUSE, jobq_wait_event(wait_event, "JobqDropQueue"));
-		ResetLatch(MyLatch);
-	} while (jobq_steady() < start + timeout * INT64CONST(1000));
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, queues);
+	if (poll_lock(&tag))
+		return;
 
 	/* there may always be a producer, each for a short time only */
-	if (timeout <= LAST_LOCK_TIMEOUT)
+	if (LockTimeout > 0 && LockTimeout <= LAST_LOCK_TIMEOUT)
 		still_used(name);
 	(void) set_config_option("lock_timeout", CppAsString2(LAST_LOCK_TIMEOUT),
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true,
@@ -270,6 +356,9 @@ delete_letters(const Dropped *queue, bool wait)
 													" (SELECT id FROM jobq_internal.dead_letter WHERE queue_id = $1 FOR UPDATE SKIP LOCKED)"
 													RETURNING_LETTERS),
 								 1, types, values, NULL);
+	if (wait && jobq_has_held_rows())
+		jobq_query("DELETE FROM jobq_internal.held_row WHERE table_name = 'dead_letter' AND " HELD_IN_QUEUE,
+				   1, types, values, NULL, SPI_OK_DELETE);
 	SPI_finish();
 	PopActiveSnapshot();
 }

@@ -258,6 +258,19 @@ jobq_hold_row(PG_FUNCTION_ARGS)
 }
 
 /*
+ * False if no rows are kept aside.  True if there are some, or were some before VACUUM.
+ */
+bool
+jobq_has_held_rows(void)
+{
+	Relation	rel = table_open(jobq_relations()->held_row, AccessShareLock);
+	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+
+	table_close(rel, NoLock);
+	return !empty;
+}
+
+/*
  * Return whether jobs of the batch are kept aside.  The caller must be connected to SPI.
  */
 bool
@@ -266,11 +279,8 @@ jobq_batch_is_held(int64 id)
 	static SPIPlanPtr plan = NULL;
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	Relation	rel = table_open(jobq_relations()->held_row, AccessShareLock);
-	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
 
-	table_close(rel, NoLock);
-	return !empty &&
+	return jobq_has_held_rows() &&
 		jobq_query_kept(&plan, "SELECT FROM jobq_internal.held_row WHERE batch_id = $1 LIMIT 1",
 						1, types, values, NULL, SPI_OK_SELECT) > 0;
 }

@@ -52,6 +52,7 @@
  */
 
 /* src/store/role.c */
+extern bool jobq_has_held_rows(void);
 extern bool jobq_batch_is_held(int64 id);
 extern int64 jobq_return_rows(void);
 

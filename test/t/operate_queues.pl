@@ -228,6 +228,22 @@ sql(q{COMMIT PREPARED 'gone'});
 $waits->finish;
 is($out . $err, "cancelled\n", 'and hears that it was cancelled');
 
+# Two transactions that drop queues do not wait for each other until both give up.
+sql(q{SELECT jobq.create_queue('one'), jobq.create_queue('two')});
+$open = $node->background_psql('postgres', on_error_stop => 0);
+$open->query_safe(q{BEGIN; SELECT jobq.drop_queue('one')});
+($out, $err) = ('', '');
+$waits = IPC::Run::start([ 'psql', '-X', '-At', '-d', $node->connstr('postgres'), '-c', q{SELECT jobq.drop_queue('two')} ],
+	'>', \$out, '2>', \$err);
+wait_for($node, 'the second waits',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'drop_queue..two' AND pid <> pg_backend_pid() AND wait_event IN ('JobqDropQueue', 'Extension')});
+$open->query('COMMIT;');
+is($open->{stderr}, '', 'the first is not kept from its commit');
+$waits->finish;
+is($err, '', 'nor is the second');
+is(sql(q{SELECT count(*) FROM jobq.queues WHERE name IN ('one', 'two')}), '0', 'both queues are dropped');
+$open->quit;
+
 no_failed_assertion($node);
 $node->stop;
 done_testing();

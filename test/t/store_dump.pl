@@ -249,6 +249,7 @@ CREATE ROLE boss SUPERUSER LOGIN;
 CREATE FUNCTION work(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(current_user::text) $$;
 SELECT jobq.register('work', 'work(jsonb)'), jobq.register('errand', 'work(jsonb)', queue => 'agency'), jobq.register('boss errand', 'work(jsonb)', queue => 'boss agency');
 SELECT jobq.create_queue('stays', open => true), jobq.pause('stays'), jobq.create_queue('agency', open => true, run_as => 'courier'), jobq.create_queue('outside', mode => 'consumer', open => true);
+SELECT jobq.create_queue('closed', mode => 'consumer'), jobq.grant_privilege('"Mr. O''Hara"', 'produce', 'closed');
 SET ROLE boss;
 SELECT jobq.create_queue('boss agency', open => true, run_as => 'keeper');
 RESET ROLE;
@@ -278,6 +279,10 @@ SELECT jobq.schedule('his', '@yearly', 'work', '7', options => '{"queue": "stays
 SELECT jobq.cancel(jobq.enqueue('work', '{"n": 4}', queue => 'stays'));
 SELECT jobq.enqueue('work', '{"n": 5}', queue => 'outside');
 SELECT jobq.reject(id, token, 'no good') FROM jobq.reserve('{outside}', wait => '5 min');
+SELECT jobq.enqueue('work', queue => 'closed');
+RESET ROLE;
+SELECT jobq.reject(id, token, 'no good') FROM jobq.reserve('{closed}', wait => '5 min');
+SET ROLE "Mr. O'Hara";
 SELECT jobq.enqueue('work', '{"n": 6}', queue => 'outside');
 SELECT count(*) FROM jobq.reserve('{outside}', lease => '1 day', wait => '5 min')});
 
@@ -302,9 +307,9 @@ foreach my $dbname ('branch', 'branch2')
 	is($node->safe_psql($dbname, q{SELECT role, kind, state, queue FROM jobq.live_jobs ORDER BY kind}),
 		"postgres|boss errand|ready|boss agency\npostgres|errand|ready|agency\npostgres|work|ready|stays", "$dbname: the jobs of a role that exists");
 	is($node->safe_psql($dbname, q{SELECT name, role, kind FROM jobq.schedules}), '', "$dbname: no schedule");
-	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\nboss agency\ndefault\noutside\nstays", "$dbname: all queues");
+	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\nboss agency\nclosed\ndefault\noutside\nstays", "$dbname: all queues");
 	is($node->safe_psql($dbname, q{SELECT regexp_replace(detail, '\d of lease, ', ''), remedy FROM jobq.doctor() WHERE detail ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
-role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 1 of dead_letter, 1 of event_handler, 5 of job, 1 of job_uuid, 1 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
+role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 2 of dead_letter, 1 of event_handler, 5 of job, 1 of job_uuid, 2 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
 role boss does not exist: its restored rows (1 of delegation) are not in use|CREATE ROLE boss, then SELECT jobq.adopt()
 role courier does not exist: its restored rows (1 of queue) are not in use|CREATE ROLE courier, then SELECT jobq.adopt()
 END
@@ -330,6 +335,15 @@ is($node->safe_psql('branch2', q{SELECT kind, state FROM jobq.live_jobs ORDER BY
 is($node->safe_psql('branch2', q{SELECT j.kind, string_agg(e.reason, ',') FROM jobq.live_jobs j CROSS JOIN LATERAL jobq.explain(j.id) e GROUP BY j.kind ORDER BY j.kind}),
 	"boss errand|run_as\nerrand|run_as", 'absent: explain() tells why');
 is($node->safe_psql('branch2', q{SELECT detail FROM jobq.doctor('0') WHERE detail ~ 'agency'}), '', 'absent: doctor() says nothing else of the queues');
+
+# A queue is not dropped while jobs or dead letters of it are kept aside.
+like(($node->psql('branch2', q{SELECT jobq.drop_queue('stays', force => true)}))[2],
+	qr/cannot drop queue "stays" because it has jobs of roles that do not exist/, 'absent: a queue with jobs kept aside is not dropped');
+like(($node->psql('branch2', q{SELECT jobq.drop_queue('closed')}))[2],
+	qr/cannot drop queue "closed" because it has dead letters/, 'absent: nor is one with dead letters kept aside');
+$node->safe_psql('branch2', q{SELECT jobq.drop_queue('closed', force => true)});
+is($node->safe_psql('branch2', q{SELECT table_name, count(*) FROM jobq_internal.held_row WHERE table_name IN ('dead_letter', 'privilege') GROUP BY 1 ORDER BY 1}),
+	"dead_letter|1\nprivilege|1", 'absent: with force, its dead letters and privileges are dropped');
 
 # What adopt() finds of the role stays.
 $node->safe_psql('postgres', q{CREATE ROLE "Mr. O'Hara" LOGIN; CREATE ROLE courier LOGIN; CREATE ROLE boss SUPERUSER LOGIN});
