@@ -273,6 +273,12 @@ SET ROLE "Mr. O'Hara";
 SELECT jobq.add_jobs(:batch, 'work', '{"{}"}', '{"queue": "stays"}');
 SET ROLE keeper;
 SELECT jobq.start_batch(:batch);
+SELECT jobq.create_batch('given up') AS batch \\gset
+SELECT jobq.add_jobs(:batch, 'errand', '{"{}"}');
+SET ROLE "Mr. O'Hara";
+SELECT jobq.add_jobs(:batch, 'errand', '{"{}"}');
+SET ROLE keeper;
+SELECT jobq.start_batch(:batch);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min');
 SET ROLE "Mr. O'Hara";
 SELECT jobq.schedule('his', '@yearly', 'work', '7', options => '{"queue": "stays"}'), jobq.on_event('dead', 'work', queue => 'stays');
@@ -304,12 +310,12 @@ $node->command_fails_like([ 'pg_restore', '-e', '--data-only', '--disable-trigge
 	qr/violates check constraint "absent_role"/, 'absent: without triggers, nothing is restored for a role that does not exist');
 foreach my $dbname ('branch', 'branch2')
 {
-	is($node->safe_psql($dbname, q{SELECT role, kind, state, queue FROM jobq.live_jobs ORDER BY kind}),
-		"postgres|boss errand|ready|boss agency\npostgres|errand|ready|agency\npostgres|work|ready|stays", "$dbname: the jobs of a role that exists");
+	is($node->safe_psql($dbname, q{SELECT role, kind, state, queue FROM jobq.live_jobs ORDER BY kind, role::text}),
+		"postgres|boss errand|ready|boss agency\nkeeper|errand|ready|agency\npostgres|errand|ready|agency\npostgres|work|ready|stays", "$dbname: the jobs of a role that exists");
 	is($node->safe_psql($dbname, q{SELECT name, role, kind FROM jobq.schedules}), '', "$dbname: no schedule");
 	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\nboss agency\nclosed\ndefault\noutside\nstays", "$dbname: all queues");
 	is($node->safe_psql($dbname, q{SELECT regexp_replace(detail, '\d of lease, ', ''), remedy FROM jobq.doctor() WHERE detail ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
-role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 2 of dead_letter, 1 of event_handler, 5 of job, 1 of job_uuid, 2 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
+role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 2 of dead_letter, 1 of event_handler, 6 of job, 1 of job_uuid, 2 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
 role boss does not exist: its restored rows (1 of delegation) are not in use|CREATE ROLE boss, then SELECT jobq.adopt()
 role courier does not exist: its restored rows (1 of queue) are not in use|CREATE ROLE courier, then SELECT jobq.adopt()
 END
@@ -328,6 +334,10 @@ foreach my $name ('one', 'another')
 	$node->safe_psql('branch2', "SELECT jobq.start_batch($fence)");
 	wait_for($node, 'absent: the scheduler has looked', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence", 'branch2');
 }
+$node->safe_psql('branch2', q{SELECT jobq.cancel_batch(id) FROM jobq.batches WHERE name = 'given up'});
+wait_for($node, 'absent: jobs of a cancelled batch are cancelled, though others are kept aside',
+	q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'cancelled' AND role::text = 'keeper'}, 'branch2');
+is($node->safe_psql('branch2', q{SELECT finished_at FROM jobq.batches WHERE name = 'given up'}), '', 'absent: it is not over');
 is($node->safe_psql('branch2', q{SELECT name, state FROM jobq.batches WHERE name IN ('errands', 'shared') ORDER BY name}),
 	"errands|running\nshared|running", 'absent: batches wait');
 is($node->safe_psql('branch2', q{SELECT kind, state FROM jobq.live_jobs ORDER BY kind}), "boss errand|ready\nerrand|ready", 'absent: jobs wait');
@@ -352,10 +362,11 @@ SET ROLE "Mr. O'Hara"; SELECT jobq.schedule('his', '@daily', 'work')});
 like($node->safe_psql('branch', q{SELECT detail, remedy FROM jobq.doctor() WHERE detail ~ 'courier'}), qr/was created after the restore.*\|SELECT jobq.adopt\(\)/, 'absent: doctor() tells of the rows');
 foreach my $dbname ('branch', 'branch2')
 {
-	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '5', "$dbname: the jobs are adopted");
+	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '6', "$dbname: the jobs are adopted");
 	is($node->safe_psql($dbname, 'SELECT count(*) FROM jobq_internal.held_row'), '0', "$dbname: nothing is left");
 }
 $all{job} =~ s/\|(\d+)\|courier\|/|$1|postgres|/;
+$all{job} =~ s/\|keeper\|courier\|/|keeper|keeper|/;
 $all{job} =~ s/\|postgres\|courier\|/|postgres|postgres|/;
 is($node->safe_psql('branch', "SELECT t.* FROM jobq_internal.$_ t ORDER BY t::text"), $all{$_}, "branch: $_ is as it was") foreach @mine;
 is($node->safe_psql('branch', 'SELECT count(*) > 0 FROM jobq_internal.lease'), 't', 'branch: the lease is there');
@@ -363,7 +374,10 @@ is($node->safe_psql('branch2', q{SELECT cron FROM jobq.schedules}), '@daily', 'a
 wait_for($node, 'absent: the jobs run', q{SELECT count(*) = 1 FROM jobq.live_jobs}, 'branch2');
 is($node->safe_psql('branch2', q{SELECT kind, result #>> '{}' FROM jobq.jobs WHERE state = 'completed' AND queue <> 'outside' ORDER BY kind, id}),
 	"boss errand|keeper\nerrand|courier\nwork|postgres" . "\nwork|Mr. O'Hara" x 4, 'absent: as their roles');
-wait_for($node, 'absent: the batches end', q{SELECT count(*) = 0 FROM jobq.batches WHERE state <> 'completed'}, 'branch2');
+wait_for($node, 'absent: the batches end', q{SELECT count(*) = 0 FROM jobq.batches WHERE finished_at IS NULL}, 'branch2');
+is($node->safe_psql('branch2', q{SELECT name FROM jobq.batches WHERE state <> 'completed'}), 'given up', 'absent: one was cancelled');
+is($node->safe_psql('branch2', q{SELECT j.state, count(*) FROM jobq.jobs j JOIN jobq.batches b ON b.id = j.batch_id WHERE b.name = 'given up' GROUP BY 1}),
+	'cancelled|2', 'absent: with all its jobs');
 
 $node->stop;
 no_failed_assertion($node);

@@ -43,12 +43,14 @@ typedef struct Evaluation
 	int64	   *witness;
 	WorkflowLook steps;
 	bool		locked;			/* this transaction has locked the row */
-	bool		live;			/* a job is live */
+	bool		held;			/* jobs of missing roles are kept aside */
+	bool		live;			/* a job is live, or kept aside */
 	bool		failing;		/* has failed, which was not known before */
 	bool		later;			/* a row was locked by another session */
 } Evaluation;
 
-static bool may_begin(bool shared, Batch *batch, BatchLook *outcome);
+static bool may_begin(Evaluation *this, BatchLook *outcome);
+static bool find_live(Evaluation *this, int64 bound);
 static void enqueue_callback(Batch *batch, int column, const char *what,
 							 const char *state);
 static void enqueue_part(void *arg);
@@ -71,8 +73,10 @@ batch_look_failed(int64 id, BatchCancelled *cancelled)
  * evaluation ends here, with this outcome, which is set before each check.
  */
 static bool
-may_begin(bool shared, Batch *batch, BatchLook *outcome)
+may_begin(Evaluation *this, BatchLook *outcome)
 {
+	Batch	   *batch = &this->batch;
+
 	*outcome = LOOK_LATER;
 
 	/* no ended step changes until the evaluation has committed */
@@ -82,14 +86,15 @@ may_begin(bool shared, Batch *batch, BatchLook *outcome)
 	if (!batch_look_read(batch->id, false, batch))
 		return false;
 
-	/* jobs of missing roles are kept aside: the batch waits for adopt() */
+	/* while jobs of missing roles are kept aside, only a cancelled batch goes on */
 	*outcome = LOOK_EACH;
-	if (jobq_batch_is_held(batch->id))
+	this->held = jobq_batch_is_held(batch->id);
+	if (this->held && batch->state != BATCH_CANCELLED)
 		return false;
 
 	/* long work must not delay the batches that share the transaction */
 	*outcome = LOOK_ALONE;
-	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
+	if (this->shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
 		return false;
 
 	/* the outer batch may have ended the job that represents this batch */
@@ -209,6 +214,16 @@ set_state(Batch *batch, char state, bool over)
 }
 
 /*
+ * Search for a live job; for "bound" see batch_witness().  A batch with jobs kept aside does
+ * not end.
+ */
+static bool
+find_live(Evaluation *this, int64 bound)
+{
+	return batch_witness(this->batch.id, bound, this->witness) || this->held;
+}
+
+/*
  * True if the rest of the batch is to be cancelled.
  */
 static bool
@@ -260,7 +275,7 @@ read_locked(Evaluation *this)
 		if (!batch_look_read(batch->id, true, batch))
 			return false;
 		this->locked = true;
-		this->live = batch_witness(batch->id, PG_INT64_MAX, this->witness);
+		this->live = find_live(this, PG_INT64_MAX);
 	}
 
 	/*
@@ -274,7 +289,7 @@ read_locked(Evaluation *this)
 	{
 		workflow_advance(batch->id, batch->role, batch->version, false, false, &this->steps);
 		this->later |= this->steps.locked;
-		this->live = batch_witness(batch->id, PG_INT64_MAX, this->witness);
+		this->live = find_live(this, PG_INT64_MAX);
 	}
 	if (!this->live)
 		batch_look_count(batch);
@@ -306,7 +321,7 @@ find_state(Evaluation *this, BatchLook *outcome)
 	*outcome = LOOK_ALONE;
 	if (this->shared && (batch->has_steps || batch->state != BATCH_RUNNING))
 		return false;
-	this->live = batch_witness(batch->id, this->bound, this->witness);
+	this->live = find_live(this, this->bound);
 
 	/*
 	 * a batch that ends without a live job counts its dead letters when
@@ -384,8 +399,7 @@ look_at_live(Evaluation *this)
 		if (outcome != LOOK_EACH)
 			return outcome;
 	}
-	if ((ending || this->steps.blocked) &&
-		!batch_witness(id, PG_INT64_MAX, this->witness))
+	if ((ending || this->steps.blocked) && !find_live(this, PG_INT64_MAX))
 		return LOOK_AGAIN;
 	if (this->later)
 		return LOOK_LATER;
@@ -463,7 +477,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 	};
 	BatchLook	outcome;
 
-	if (!may_begin(shared, &this.batch, &outcome))
+	if (!may_begin(&this, &outcome))
 	{
 		/* the news is lost, unless the evaluation is repeated alone */
 		if (outcome != LOOK_ALONE)
