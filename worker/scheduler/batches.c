@@ -56,6 +56,9 @@
 #define TURNS_REST		4
 #define TURNS_MOST		(USECS_PER_SEC / 4)
 
+/* No batch is wanted. */
+#define NEVER			PG_INT64_MAX
+
 /* Evaluations that may share a transaction. */
 #define SHARED_LOOKS	50
 
@@ -72,7 +75,7 @@ typedef struct Waiting
  */
 static HTAB *wanted = NULL;
 static dlist_head all_wanted = DLIST_STATIC_INIT(all_wanted);
-static TimestampTz wanted_at = DT_NOEND;	/* the earliest time of a batch */
+static JobqSteady wanted_at = NEVER;	/* the earliest time of a batch */
 
 /* Ids of batches whose role is unknown. */
 static int64 *strangers = NULL;
@@ -147,9 +150,6 @@ next_due(TimestampTz plan, TimestampTz now)
 static TimestampTz
 run(TimestampTz now)
 {
-	/* the clock may have been put back */
-	if (wanted_at != DT_NOEND)
-		wanted_at = Min(wanted_at, now + FORGOTTEN_AFTER);
 	if ((my_db->batches_sweep || jobq_steady() >= sweep_at || swept_to > 0) &&
 		nturns - next_turn < PAGE)
 		sweep(now);
@@ -169,14 +169,14 @@ run(TimestampTz now)
 	{
 		if (share_over())
 		{
-			wanted_at = now;
+			wanted_at = jobq_steady();
 			break;
 		}
 		next_turn += look(now);
 	}
 	if (swept_to > 0 || my_db->batches_sweep || my_db->batches_look)
 		return now;
-	return Min(wanted_at, jobq_steady_due(sweep_at, now));
+	return jobq_steady_due(Min(wanted_at, sweep_at), now);
 }
 
 /*
@@ -218,7 +218,7 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 		strangers[nstrangers++] = id;
 	}
 	batch->bound = Max(batch->bound, bound);
-	wanted_at = Min(wanted_at, jobq_pause_due(&batch->pause, now));
+	wanted_at = Min(wanted_at, batch->pause.until);
 	return batch;
 }
 
@@ -415,7 +415,7 @@ choose(TimestampTz now)
 	dlist_mutable_iter iter;
 
 	nturns = next_turn = 0;
-	if (wanted_at > now)
+	if (wanted_at > began)
 		return;
 	waiting = hash_create("jobq waiting", 64, &info,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
@@ -424,7 +424,7 @@ choose(TimestampTz now)
 	turns = NULL;
 	turns = MemoryContextAllocHuge(TopMemoryContext, sizeof(Turn) *
 								   (hash_get_num_entries(wanted) + 1));
-	wanted_at = DT_NOEND;
+	wanted_at = NEVER;
 	dlist_foreach_modify(iter, &all_wanted)
 	{
 		Wanted	   *batch = dlist_container(Wanted, node, iter.cur);
@@ -447,7 +447,7 @@ choose(TimestampTz now)
 			sweep_at = Min(sweep_at, jobq_steady() + FORGOTTEN_AFTER);
 		}
 		else
-			wanted_at = Min(wanted_at, may);
+			wanted_at = Min(wanted_at, began + (may - now));
 	}
 	hash_destroy(waiting);
 	share_order(turns, nturns);
@@ -507,7 +507,7 @@ look(TimestampTz now)
 	for (int i = 0; i < ndone; i++)
 	{
 		if (parts[i].rests)
-			wanted_at = Min(wanted_at, share_may(parts[i].role, parts[i].locked, now));
+			wanted_at = Min(wanted_at, jobq_steady() + share_may(parts[i].role, parts[i].locked, now) - now);
 		else
 			decide(&looks[i], now);
 		if (parts[i].edata != NULL)
@@ -528,7 +528,7 @@ decide(const Look *this, TimestampTz now)
 	if (this->outcome == LOOK_LATER)
 	{
 		jobq_pause_begin(&batch->pause, PAUSE_TASK_LOCKED);
-		wanted_at = Min(wanted_at, jobq_pause_due(&batch->pause, now));
+		wanted_at = Min(wanted_at, batch->pause.until);
 		return;
 	}
 	batch->pause.n = 0;
@@ -537,7 +537,8 @@ decide(const Look *this, TimestampTz now)
 		(this->outcome == LOOK_EACH && this->unseen) ||
 		(this->outcome == LOOK_WITNESS && !this->live))
 	{
-		batch->at = wanted_at = now;
+		batch->at = now;
+		wanted_at = jobq_steady();
 		batch->bound = PG_INT64_MAX;
 		batch->news.whole |= this->unseen;
 	}
