@@ -72,6 +72,16 @@ SELECT jobq.create_queue('empty');
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.queues WHERE name = ''empty''') b;
 -- in a long queue, only a thousand jobs are counted
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.queues') b;
+-- the newest dead letters, also those of a frequent cause
+INSERT INTO jobq_internal.dead_letter (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind,
+	payload, error, sqlstate, errors, fingerprint)
+SELECT clock_timestamp() - i * interval '1 s', nextval('jobq_internal.job_id_seq'), now(), now(), 1, 0, CURRENT_USER::regrole::oid::jobq_internal.role, 1, 1, 1, 0, false, 'broken',
+	to_jsonb(repeat('x', 100)), 'so it is', 'P0001', '[{"attempt": 1, "message": "so it is"}]', 7 + (i % 9 = 0)::int
+FROM generate_series(1, 50000) i;
+ANALYZE jobq_internal.dead_letter;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters LIMIT 20') b;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters ORDER BY failed_at DESC, id DESC LIMIT 20') b;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters WHERE fingerprint = 7 ORDER BY failed_at DESC, id DESC LIMIT 20') b;
 -- the archive is not read
 SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|dead_letter';
 ROLLBACK;

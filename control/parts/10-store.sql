@@ -283,8 +283,8 @@ CREATE INDEX dead_letter_batch ON jobq_internal.dead_letter (batch_id) WHERE bat
 COMMENT ON INDEX jobq_internal.dead_letter_batch IS 'dead letters of a batch';
 CREATE INDEX dead_letter_finished ON jobq_internal.dead_letter (finished_at, id);
 COMMENT ON INDEX jobq_internal.dead_letter_finished IS 'dead letters in the order of their end, for lists and for the retention';
-CREATE INDEX dead_letter_fingerprint ON jobq_internal.dead_letter (fingerprint);
-COMMENT ON INDEX jobq_internal.dead_letter_fingerprint IS 'dead letters with the same cause';
+CREATE INDEX dead_letter_fingerprint ON jobq_internal.dead_letter (fingerprint, finished_at, id);
+COMMENT ON INDEX jobq_internal.dead_letter_fingerprint IS 'dead letters with the same cause, in the order of their end';
 CREATE INDEX dead_letter_queue ON jobq_internal.dead_letter (queue_id);
 COMMENT ON INDEX jobq_internal.dead_letter_queue IS 'dead letters of a queue';
 

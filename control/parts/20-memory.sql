@@ -74,10 +74,14 @@ CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, ex
 AS 'MODULE_PATHNAME', 'jobq_live_state' LANGUAGE C STABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean) IS 'state of a live job, for the views';
 
+CREATE FUNCTION jobq_internal.may_see_support(internal) RETURNS internal
+AS 'MODULE_PATHNAME', 'jobq_may_see_support' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.may_see_support(internal) IS 'estimates of may_see(), for the planner';
+
 -- Parallel restricted, so that the planner reads the views in the order of an index, and
 -- does not sort the rows in several processes.
 CREATE FUNCTION jobq_internal.may_see(role oid, queue_id int) RETURNS boolean
-AS 'MODULE_PATHNAME', 'jobq_may_see' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME', 'jobq_may_see' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED SUPPORT jobq_internal.may_see_support;
 COMMENT ON FUNCTION jobq_internal.may_see(oid, int) IS 'true if the user may see jobs of the role in the queue; 0: other objects of the role, without a queue';
 
 CREATE FUNCTION jobq_internal.may_read(role oid, queue_id int) RETURNS boolean

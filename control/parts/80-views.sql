@@ -64,6 +64,7 @@ $create$;
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, with the same columns, newest first';
 COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, with the columns of the view jobs; never reads the archive';
 
+-- In the order of an index, as above.
 CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role::pg_catalog.regrole AS role, f.attempt, f.max_attempts, f.crashes,
 		f.enqueued_at, f.finished_at,
@@ -73,8 +74,9 @@ CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context, f.tenant, f.tags
 	FROM jobq_internal.dead_letter f LEFT JOIN jobq_internal.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
-	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
-COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted';
+	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
+	ORDER BY f.finished_at DESC, f.id DESC;
+COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or deleted, newest first';
 
 -- Reads all jobs that have failed attempts, by partial indexes.  OFFSET 0 keeps the errors
 -- out of the aggregation.  Groups by kind and role come first, because they need no sort.  The

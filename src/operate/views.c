@@ -16,6 +16,7 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/supportnodes.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -27,6 +28,7 @@
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_may_see);
+PG_FUNCTION_INFO_V1(jobq_may_see_support);
 PG_FUNCTION_INFO_V1(jobq_may_read);
 PG_FUNCTION_INFO_V1(jobq_may_see_queue_sql);
 PG_FUNCTION_INFO_V1(jobq_may_use_sql);
@@ -56,6 +58,22 @@ jobq_may_read(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(jobq_may(JOBQ_MAY_MANAGE, PG_GETARG_OID(0),
 							PG_GETARG_INT32(1)));
+}
+
+/*
+ * may_see_support(internal): the planner's estimate for may_see().  Most users of the views see
+ * almost all rows.  By default, the planner assumes a third of the rows, and then sorts all rows
+ * instead of reading the first rows by an index.
+ */
+Datum
+jobq_may_see_support(PG_FUNCTION_ARGS)
+{
+	Node	   *request = (Node *) PG_GETARG_POINTER(0);
+
+	if (!IsA(request, SupportRequestSelectivity))
+		PG_RETURN_POINTER(NULL);
+	((SupportRequestSelectivity *) request)->selectivity = 0.9;
+	PG_RETURN_POINTER(request);
 }
 
 /*
