@@ -280,7 +280,7 @@ const Route routes[] = {
 
 	{"GET", "/api/failures", 0,.parameters = "?queue ?kind",
 		.shown = "queue kinds* roles* sqlstate first_seen last_seen failed failed_last_hour dead_letters job_id new",
-		.sql = ALL("SELECT f.*, f.first_seen > jobq_internal.clock() - interval '1 hour' AS new FROM jobq.failures AS f "
+		.sql = ALL("SELECT f.*, f.first_seen > jobq_internal.clock() - interval '1 hour' AND f.first_seen <= jobq_internal.clock() AS new FROM jobq.failures AS f "
 				   "WHERE ($1::text IS NULL OR f.queue = $1) AND ($2::text IS NULL OR $2 = ANY (f.kinds)) "
 				   "ORDER BY f.first_seen DESC, f.fingerprint LIMIT 200")},
 	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant -fingerprint",

@@ -82,13 +82,14 @@ COMMENT ON VIEW jobq.dead_letters IS 'dead letters, which can be retried or dele
 -- out of the aggregation.  Groups by kind and role come first, because they need no sort.  The
 -- message comes from the newest job, so that memory holds a single message of each cause.
 -- The first view is without the message, which needs the row of a job.
+-- A failure dated by a clock that was ahead does not count as one of the last hour.
 CREATE VIEW jobq_internal.failure_causes WITH (security_barrier) AS
 	SELECT k.fingerprint, q.name AS queue, array_agg(DISTINCT k.kind ORDER BY k.kind) AS kinds, array_agg(DISTINCT k.role) AS roles,
 		min(k.first_seen) AS first_seen, max(k.last_seen) AS last_seen, sum(k.failed)::bigint AS failed,
 		sum(k.failed_last_hour)::bigint AS failed_last_hour, sum(k.dead)::bigint AS dead, (max(k.newest))[2] AS job_id
 	FROM (
 		SELECT f.fingerprint, f.queue_id, f.kind, f.role, min(f.at) AS first_seen, max(f.at) AS last_seen,
-			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour') AS failed_last_hour,
+			count(*) AS failed, count(*) FILTER (WHERE f.at > n.now - interval '1 hour' AND f.at <= n.now) AS failed_last_hour,
 			count(*) FILTER (WHERE f.dead) AS dead, max(ARRAY[(extract(epoch FROM f.at) * 1000000)::bigint, f.id]) AS newest
 		FROM (
 			SELECT j.id, j.queue_id, j.role::pg_catalog.regrole AS role, j.kind, (a.error ->> 'fingerprint')::bigint AS fingerprint,

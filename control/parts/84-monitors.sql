@@ -57,7 +57,7 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 	-- causes in queues that were dropped count in the totals only
 	SELECT 'new', f.queue, k.kind, count(DISTINCT f.fingerprint)
 	FROM jobq_internal.failure_causes f, unnest(f.kinds) k (kind)
-	WHERE 'new' = ANY (conditions) AND f.first_seen > jobq_internal.clock() - interval '1 hour'
+	WHERE 'new' = ANY (conditions) AND f.first_seen > jobq_internal.clock() - interval '1 hour' AND f.first_seen <= jobq_internal.clock()
 	GROUP BY CUBE (f.queue, k.kind)
 	HAVING f.queue IS NOT NULL OR grouping(f.queue) = 1
 	UNION ALL
