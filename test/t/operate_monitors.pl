@@ -198,6 +198,37 @@ for (["'', 'dead', 1", 'must have 1 to 127 bytes'], ["'x', 'red', 1", 'invalid c
 	like($err, qr/\Q$_->[1]/, "create_monitor($_->[0])");
 }
 
+# A check that takes long is done by a process of its own, and the scheduler goes on.
+SKIP:
+{
+	skip 'this server has no injection points', 8
+	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
+	my $checks = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'jobq monitor' AND wait_event = 'jobq-monitors-check'};
+
+	sql(q{CREATE EXTENSION injection_points;
+SELECT jobq.drop_monitor(name) FROM jobq.monitors;
+INSERT INTO jobq_internal.dead_letter (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind,
+	payload, error, sqlstate, errors, fingerprint)
+SELECT jobq_internal.clock(), nextval('jobq_internal.job_id_seq'), jobq_internal.clock(), jobq_internal.clock(), 1, 0, 'postgres'::regrole, 1, 1, 1, 0, false, 'many',
+	'{}', 'so it is', 'P0001', jsonb_build_array(jsonb_build_object('attempt', 1, 'message', 'so it is', 'fingerprint', 7, 'at', jobq_internal.clock())), 7
+FROM generate_series(1, 100000)} =~ s/'postgres'::regrole/"'$ENV{PGUSER}'::regrole"/er);
+	sql(q{SELECT jobq.create_monitor('fresh', 'new', 0, kind => 'many')});
+	wait_for($node, 'a check is long', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'fresh'});
+	sql(q{SELECT injection_points_attach('jobq-monitors-check', 'wait'); SELECT jobq.create_monitor('fresh too', 'new', 0, kind => 'many')});
+	wait_for($node, 'a process does the next', "SELECT EXISTS ($checks)");
+	my $id = sql(q{SELECT jobq.enqueue('nightly', delay => '300 ms')});
+	is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'jobs do not wait for a check');
+	is(sql("SELECT count(*) FROM ($checks) c"), '1', 'which is under way');
+	sql(q{SELECT injection_points_wakeup('jobq-monitors-check')});
+	wait_for($node, 'the process reports an alert', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'fresh too'});
+	wait_for($node, 'another process checks', "SELECT EXISTS ($checks)");
+	my $pid = sql($checks);
+	sql(q{SELECT injection_points_detach('jobq-monitors-check'); SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'jobq scheduler'});
+	wait_for($node, 'the process ends with its scheduler', "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)");
+	sql(q{SELECT jobq.create_monitor('fresh again', 'new', 0, kind => 'many')});
+	wait_for($node, 'the next scheduler checks', q{SELECT since IS NOT NULL FROM jobq.monitors WHERE name = 'fresh again'});
+}
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -141,17 +141,6 @@ load(TimestampTz now)
 }
 
 /*
- * True if the counting process has ended.
- */
-static bool
-counter_gone(void)
-{
-	pid_t		pid;
-
-	return GetBackgroundWorkerPid(counter, &pid) == BGWH_STOPPED;
-}
-
-/*
  * Handle the end of a count.  Returns the time of the next count.
  */
 static TimestampTz
@@ -169,16 +158,12 @@ counted(TimestampTz now)
 static TimestampTz
 run(TimestampTz now)
 {
-	MemoryContext round;
-
 	if (base == NULL)
 		return load(now);
 	if (counter != NULL)
 	{
-		if (!counter_gone())
+		if (!aside_over(&counter))
 			return now + LOOK_PAUSE;
-		pfree(counter);
-		counter = NULL;
 		return counted(jobq_now());
 	}
 
@@ -194,9 +179,7 @@ run(TimestampTz now)
 	begins = false;
 	now = jobq_now();
 	INSTR_TIME_SET_CURRENT(begun);
-	round = MemoryContextSwitchTo(TopMemoryContext);
 	counter = counter_start();
-	MemoryContextSwitchTo(round);
 	if (counter != NULL)
 		return now + LOOK_PAUSE;
 
@@ -210,7 +193,7 @@ run(TimestampTz now)
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
-	if (counter != NULL && counter_gone())
+	if (counter != NULL && aside_gone(counter))
 		return now;
 	if (plan != DT_NOEND)
 		return plan;

@@ -7,8 +7,7 @@
  * separate process does this while the scheduler continues.  count.c decides when to
  * count.
  *
- * The process exits early if its scheduler is gone or must leave the database.  The next
- * scheduler discards the incomplete count.
+ * If the process exits early (aside.c), the next scheduler discards the incomplete count.
  *
  * worker/scheduler/counter.c
  *
@@ -19,11 +18,7 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/ipc.h"
-#include "utils/guc.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -31,28 +26,6 @@ typedef void (*CountRow) (Relation rel, HeapTuple tuple, JobqCounted **counted,
 						  TimestampTz now);
 
 PGDLLEXPORT void jobq_counter_main(Datum main_arg);
-
-/* Arguments of the process: its database and its scheduler. */
-typedef struct CounterStart
-{
-	Oid			dboid;
-	int			scheduler_pid;
-}			CounterStart;
-
-/* The scheduler of this process; 0 in the scheduler itself. */
-static int	my_scheduler_pid = 0;
-
-/*
- * Handle interrupts.  Exits if the scheduler no longer needs the count.
- */
-static void
-leave_if_unwanted(void)
-{
-	process_interrupts();
-	if (my_scheduler_pid != 0 &&
-		(my_db->stop || my_db->scheduler_pid != my_scheduler_pid))
-		proc_exit(0);
-}
 
 /*
  * Find or allocate the counts for this statistics slot, which may be JOBQ_NONE.
@@ -125,7 +98,7 @@ count_rows(Relation rel, Snapshot snapshot, CountRow count_it, JobqCounted **cou
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		leave_if_unwanted();
+		aside_leave_if_unwanted();
 		count_it(rel, tuple, counted, now);
 	}
 	table_endscan(scan);
@@ -159,22 +132,13 @@ counter_count(JobqStatBase *base, TimestampTz now)
 }
 
 /*
- * Start a process to count the jobs of this database.  Returns its handle, allocated in
- * the current memory context, or NULL if the server has no free background worker slot.
+ * Start a process to count the jobs of this database.  Returns its handle, or NULL if the
+ * server has no free background worker slot.
  */
 BackgroundWorkerHandle *
 counter_start(void)
 {
-	CounterStart start = {MyDatabaseId, MyProcPid};
-	BackgroundWorkerHandle *handle;
-	char		name[BGW_MAXLEN];
-	ProcessToStart process = {
-		.type = "jobq counter",.name = name,.function = "jobq_counter_main",
-		.arg = Int32GetDatum(my_db_index),.extra = &start,.extra_size = sizeof(start)
-	};
-
-	snprintf(name, sizeof(name), "jobq counter for database %u", MyDatabaseId);
-	return process_register(&process, &handle) ? handle : NULL;
+	return aside_start("jobq counter", "jobq_counter_main");
 }
 
 /*
@@ -204,20 +168,7 @@ count_if_wanted(void)
 void
 jobq_counter_main(Datum main_arg)
 {
-	CounterStart start;
-
-	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(start));
-	process_serve(DatumGetInt32(main_arg));
-	process_start();
-	my_scheduler_pid = start.scheduler_pid;
-	leave_if_unwanted();
-	BackgroundWorkerInitializeConnectionByOid(start.dboid, InvalidOid, 0);
-	process_pin_settings(false);
-	SetConfigOption("lock_timeout", DUTY_LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
-	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "jobq counter",
-												ALLOCSET_DEFAULT_SIZES));
-	pgstat_report_activity(STATE_RUNNING, "jobq: counting the jobs");
-
+	aside_begin(main_arg, "jobq: counting the jobs");
 	PG_TRY();
 	{
 		process_begin_transaction();

@@ -352,6 +352,16 @@ extern void limits_count_named(const Members *members, TimestampTz now, JobqWake
 extern void limits_forget_permits(const bool *stays);
 extern JobqPermits limits_of_lease(const JobqPush *push);
 
+/* worker/scheduler/aside.c */
+extern BackgroundWorkerHandle *aside_start(const char *type, const char *function);
+extern bool aside_gone(BackgroundWorkerHandle *process);
+extern bool aside_over(BackgroundWorkerHandle **process);
+extern void aside_begin(Datum main_arg, const char *activity);
+extern void aside_leave_if_unwanted(void);
+
+/* worker/scheduler/monitors.c */
+extern void monitors_leave(void);
+
 /* worker/scheduler/counter.c */
 extern BackgroundWorkerHandle *counter_start(void);
 extern void counter_count(JobqStatBase *base, TimestampTz now);

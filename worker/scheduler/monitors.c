@@ -3,8 +3,10 @@
  * monitors.c
  *	  Checks the monitors, and reports begun and ended alerts.
  *
- * The checked values are in shared memory or in small tables, and are read once for all
- * monitors (control/parts/84-monitors.sql).  The state of a monitor is stored in its
+ * Most values are in shared memory or in small tables, and are read once for all monitors
+ * (control/parts/84-monitors.sql).  The condition "new" reads the errors of all jobs.  If
+ * the last check took long, the next check is done by a separate process.  Without a free
+ * background worker slot, the scheduler checks itself.  The state of a monitor is stored in its
  * row, so each alert is reported once, regardless of restarts.  A locked row is left to
  * the next check.  Each change is also an event, raised in the same transaction.
  *
@@ -18,6 +20,8 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
@@ -30,6 +34,12 @@
 
 /* Checks take at most this fraction (1/n) of the scheduler's time. */
 #define LOOK_SHARE		20
+
+/* A check that takes longer than this is done by a separate process (microseconds). */
+#define LONG_CHECK		(100 * INT64CONST(1000))
+
+/* Microseconds between two checks of the process, if its end was not noticed. */
+#define PROCESS_PAUSE	USECS_PER_SEC
 
 /* Completes "the scheduler cannot ..." after an error. */
 #define CHECK_MONITORS	"check the monitors"
@@ -48,10 +58,19 @@ typedef struct Alert
 	TupleDesc	desc;
 } Alert;
 
+PGDLLEXPORT void jobq_monitor_main(Datum main_arg);
+
 static bool any = false;
+
+/* The process that checks, or NULL; when the last check began, and its duration. */
+static BackgroundWorkerHandle *process = NULL;
+static instr_time begun;
+static int64 took = 0;
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
+static TimestampTz checked(bool again, TimestampTz now);
+static ErrorData *check(void);
 static void look(void *arg);
 static void note_failure(const ErrorData *edata);
 
@@ -66,19 +85,33 @@ Duty		monitors_duty = {
 static TimestampTz
 run(TimestampTz now)
 {
-	TimestampTz pause = jobq_poll_interval * USECS_PER_SEC;
-	instr_time	begun;
 	ErrorData  *edata;
 
+	if (process != NULL)
+		return aside_over(&process) ? checked(true, jobq_now()) : now + PROCESS_PAUSE;
 	INSTR_TIME_SET_CURRENT(begun);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->monitors_changed = false;
 	LWLockRelease(my_db->lock);
-	edata = scheduler_try(look, NULL);
-	note_failure(edata);
-	if (any || edata != NULL)
-		pause = Max(Min(LOOK_PAUSE, pause),
-					LOOK_SHARE * jobq_elapsed(begun));
+	if (took >= LONG_CHECK &&
+		(process = aside_start("jobq monitor", "jobq_monitor_main")) != NULL)
+		return now + PROCESS_PAUSE;
+	edata = check();
+	return checked(any || edata != NULL, now);
+}
+
+/*
+ * A check has ended.  "again" is false if there are no monitors.  Returns the time of the
+ * next check.
+ */
+static TimestampTz
+checked(bool again, TimestampTz now)
+{
+	TimestampTz pause = jobq_poll_interval * USECS_PER_SEC;
+
+	took = jobq_elapsed(begun);
+	if (again)
+		pause = Max(Min(LOOK_PAUSE, pause), LOOK_SHARE * took);
 	return now + pause;
 }
 
@@ -88,7 +121,42 @@ run(TimestampTz now)
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
+	if (process != NULL)
+		return aside_gone(process) ? now : plan;
 	return my_db->monitors_changed ? now : plan;
+}
+
+/*
+ * Main function of the process for long checks.
+ */
+void
+jobq_monitor_main(Datum main_arg)
+{
+	aside_begin(main_arg, "jobq: checking the monitors");
+	(void) check();
+	proc_exit(0);
+}
+
+/*
+ * End the process for long checks, because the scheduler exits.
+ */
+void
+monitors_leave(void)
+{
+	if (process != NULL)
+		TerminateBackgroundWorker(process);
+}
+
+/*
+ * Check all monitors in a transaction.  Returns the error, or NULL.
+ */
+static ErrorData *
+check(void)
+{
+	ErrorData  *edata = scheduler_try(look, NULL);
+
+	note_failure(edata);
+	return edata;
 }
 
 /*
@@ -173,9 +241,13 @@ look(void *arg)
 		return;
 	any = jobq_query("SELECT FROM jobq_internal.monitor LIMIT 1", 0, NULL, NULL, NULL,
 					 SPI_OK_SELECT) > 0;
-	if (any && jobq_query("SELECT * FROM jobq_internal.check_monitors()", 0, NULL, NULL,
-						  NULL, SPI_OK_SELECT) > 0)
+	if (!any)
+		return;
+	jobq_injection_point("jobq-monitors-check");
+	if (jobq_query("SELECT * FROM jobq_internal.check_monitors()", 0, NULL, NULL, NULL,
+				   SPI_OK_SELECT) > 0)
 		raise_events(SPI_tuptable);
+	aside_leave_if_unwanted();
 }
 
 /*

@@ -224,6 +224,7 @@ forget_ready(void)
 static void
 scheduler_exit(int code, Datum arg)
 {
+	monitors_leave();
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->scheduler = NULL;

@@ -28,9 +28,9 @@
 
 /*
  * Other processes of the server: the launchers of jobq and of logical replication, the
- * counter, and an errand.
+ * counter, the process that checks monitors, and an errand.
  */
-#define OTHER_PROCESSES		4
+#define OTHER_PROCESSES		5
 
 static int	most_workers(void);
 static void dismiss_oldest(Demand *demand);
