@@ -134,7 +134,7 @@ jobq_worker_main(Datum main_arg)
 
 		leave = my_db->stop || (check && time_to_leave()) || my_slot->retire;
 		jobq_injection_point("jobq-worker-pops");
-		popped = !leave && !my_slot->spare && pop(&taker, &entry, &leave);
+		popped = !leave && pop(&taker, &entry, &leave);
 		if (leave)
 			break;
 		if (popped)
@@ -193,8 +193,8 @@ begin(const WorkerStart *start)
 }
 
 /*
- * Pop the next job, from the prefetched jobs or from the ready set.  If there is none, the
- * slot is idle from now on, and a process with a job for this worker sets its latch.  If another
+ * Pop the next job, from the prefetched jobs or from the ready set; a spare worker pops
+ * nothing.  If there is none, the slot is idle from now on, and a process with a job for this worker sets its latch.  If another
  * role needs this worker's place, the worker becomes a spare, or *leave is set.  Takes db->lock
  * exclusively.
  */
@@ -205,6 +205,7 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	TimestampTz now;
 	int64		processor_time;
 	bool		measured;
+	bool		spare;
 	bool		popped;
 
 	if (!my_slot->yields && taken.charged <= 0 &&
@@ -217,16 +218,20 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	if (measured)
 		turn_over(processor_time);
 	/* jobs enqueued after restart_workers() need a new process */
-	popped = !my_slot->retire && !my_slot->spare &&
+	spare = my_slot->spare;
+	popped = !my_slot->retire && !spare &&
 		!(my_slot->yields && make_room(now, &wake)) &&
 		jobq_ready_pop(my_db, taker, now, entry, &wake);
-	if (!popped && !my_slot->retire && !my_slot->spare &&
+	if (!popped && !my_slot->retire && !spare &&
 		(!my_slot->comes_back || now < my_slot->turn_at ||
 		 now >= my_slot->turn_at + my_db->stay))
 		(void) make_room(now, &wake);
-	my_slot->idle = !popped && !my_slot->retire && !my_slot->spare;
-	wake.scheduler |= my_slot->idle_since == 0 && my_db->delays_starts;
-	my_slot->idle_since = now;
+	if (!spare)
+	{
+		my_slot->idle = !popped && !my_slot->retire && !my_slot->spare;
+		wake.scheduler |= my_slot->idle_since == 0 && my_db->delays_starts;
+		my_slot->idle_since = now;
+	}
 	*leave = !popped && my_slot->retire;
 	jobq_unlock(my_db, &wake);
 	if (popped && entry->charged > 0)
