@@ -84,7 +84,7 @@ CALL test.fail_many('page missing', 1, '4 min');
 CALL test.fail_many('card declined', 10, '3 h');
 CALL test.fail_many('host unreachable', 20, '3 h');
 -- with the clock put back, failures of a time to come are not of the last hour, and their causes are not new
-SELECT split_part(message, ':', 1) AS cause, failed, failed_1h FROM jobq.failures WHERE queue = 'causes' AND message ~ '^(card|host)' ORDER BY 1;
+SELECT split_part(message, ':', 1) AS cause, failed, failed_last_hour FROM jobq.failures WHERE queue = 'causes' AND message ~ '^(card|host)' ORDER BY 1;
 SELECT value < 6 AS few FROM jobq_internal.measures('{new}') WHERE queue = 'causes' AND kind IS NULL;
 SELECT jobq.test_clock('3 h 10 min') \g /dev/null
 SELECT split_part(message, ':', 1) AS cause, failed, failed_last_hour, dead_letters, first_seen > jobq_internal.clock() - interval '1 h' AS new, cardinality(kinds) AS kinds FROM jobq.failures
