@@ -102,6 +102,85 @@ $node->safe_psql('postgres', q{SELECT jobq.test_clock('11 s')});
 spares('after a while, no spare is left', '');
 is(run_as('role1', 'note'), $pid{1}, 'but the worker of the pool is');
 
+# A clock that was ahead keeps no spare.
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('10 minutes')});
+run_as("role$_", 'note') foreach 1 .. 2;
+spares('a spare, by a clock that is ahead', 'role1');
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('11 s')});
+spares('exits soon after the clock was put back', '');
+
+# A process that the server has refused gets the slot of a spare: here a session takes slots for
+# a parallel query, of which the scheduler does not know.
+$node->append_conf('postgresql.conf', q{
+max_worker_processes = 14
+max_parallel_workers = 0
+jobq.max_workers = 8
+});
+$node->restart;
+run_as("role$_", 'note') foreach 1 .. 3;
+spares('there are spares again', 'role1,role2');
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('60 s')});
+my $query = $node->background_psql('postgres', on_error_stop => 0);
+$query->query_safe(q{
+CREATE TABLE much (n int, wide char(3000));
+ALTER TABLE much ALTER wide SET STORAGE PLAIN;
+INSERT INTO much SELECT i, '' FROM generate_series(1, 80) i;
+ALTER TABLE much SET (parallel_workers = 20);
+CREATE FUNCTION wait_for_gate(n int) RETURNS int LANGUAGE plpgsql PARALLEL SAFE AS $$
+BEGIN
+	PERFORM pg_sleep(0.1) FROM generate_series(1, 10000);
+	RETURN n;
+END $$;
+SET max_parallel_workers = 20;
+SET max_parallel_workers_per_gather = 20;
+SET min_parallel_table_scan_size = 0;
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET parallel_leader_participation = off});
+$query->query_until(qr/begun/, "\\echo begun\nSELECT sum(wait_for_gate(n)) FROM much;\n");
+wait_for($node, 'no slot of the server is free', q{SELECT count(*) >= 5 FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
+my $refused = $node->safe_psql('postgres', q{SET ROLE role4; SELECT jobq.enqueue('note')});
+my $state = '';
+for (my $seconds = 60; $seconds > 20 && $state ne 'completed'; $seconds -= 2)
+{
+	# by a clock that goes back, no spare is old
+	select undef, undef, undef, 0.5;
+	$state = $node->safe_psql('postgres', "SELECT jobq.test_clock('$seconds s') \\g /dev/null\nSELECT state FROM jobq.status($refused)");
+}
+is($state, 'completed', 'a role without a process gets a slot');
+$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%wait_for_gate%' AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
+$query->quit;
+
+# A worker that becomes a spare while it looks for a job takes none.
+SKIP:
+{
+	skip 'this server has no injection points', 5
+	  if $node->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
+	$node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+	$node->restart;
+	%pid = map { $_ => run_as("role$_", 'note') } 1 .. 2;
+	spares('one is a spare', 'role1');
+	$gate = $node->background_psql('postgres');
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	$node->safe_psql('postgres', q{SELECT injection_points_attach('jobq-worker-pops', 'wait')});
+	kill 'HUP', $pid{2};
+	wait_for($node, 'the other looks for a job', "SELECT wait_event = 'jobq-worker-pops' FROM pg_stat_activity WHERE pid = $pid{2}");
+	$node->safe_psql('postgres', q{SELECT injection_points_detach('jobq-worker-pops')});
+	$node->safe_psql('postgres', q{SET ROLE role1; SELECT jobq.enqueue('hold')});
+	sleeps($node, 'the spare has its place', 1);
+	my $waits = $node->safe_psql('postgres', q{SET ROLE role2; SELECT jobq.enqueue('note')});
+	$node->safe_psql('postgres', q{SELECT injection_points_wakeup('jobq-worker-pops')});
+	wait_for($node, 'the other rests', "SELECT wait_event <> 'jobq-worker-pops' AND state = 'idle' FROM pg_stat_activity WHERE pid = $pid{2}");
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.status($waits)"), 'ready', 'without the job');
+	$gate->query_safe('SELECT pg_advisory_unlock(1)');
+	$gate->quit;
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($waits, '5 min')"), 'completed', 'which runs in its turn');
+}
+$node->append_conf('postgresql.conf', q{
+max_parallel_workers = 8
+jobq.max_workers = 3
+});
+
 # Without free slots in the server, a worker that makes room exits.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 12');
 $node->restart;
