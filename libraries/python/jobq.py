@@ -269,6 +269,7 @@ class Job:
         self._refused = False  # how it has ended is an error to the server, which will hardly pass
         self._tell_at = 0.0
         self._task = None
+        self._given_up = False  # cancelled at a stop: the job goes back when the coroutine has ended
 
     def check(self):
         """For handlers that take long: raises LeaseLost if the lease is lost."""
@@ -633,8 +634,8 @@ class Consumer:
         self._running.remove(job)
         took = time.monotonic() - job._since
         self._job_time = took if self._job_time == math.inf else self._job_time + (took - self._job_time) / 10
-        if not job.lost:
-            job._outcome = task.result()
+        if not job.lost or job._given_up:
+            job._outcome = ("release", None, 0) if job._given_up else task.result()
             self._ended.append(job)
         self._begin()
         self._room.set()
@@ -642,9 +643,10 @@ class Consumer:
 
     def _lose(self, job):
         """The lease is over, or may be: whatever comes of the job is not told any more."""
-        if job.lost and job not in self._ended:
+        if job.lost and job not in self._ended and not job._given_up:
             return
         job.lost = True
+        job._given_up = False
         log.warning("job %s (%s): its lease is over%s", job.id, job.kind,
                     "; it may be done again" if job._outcome else "")
         job._lines, job._progress = [], None
@@ -679,7 +681,7 @@ class Consumer:
                 due = min([job._tell_at for job in self._ended + said] + [job._until for job in self._ended] +
                           [min(job._extend_at, job._until) for job in self._kept()] +
                           [job._since + NOT_SOON for job in self._held if self._is_late(job, math.inf)] +
-                          [self._give_up_at for job in self._running], default=now + 60)
+                          [self._give_up_at for job in self._running if not job._given_up], default=now + 60)
                 try:
                     await asyncio.wait_for(self._news.wait(), max(0, due - now))
                 except asyncio.TimeoutError:
@@ -697,19 +699,23 @@ class Consumer:
             self._ended.append(job)
 
     def _give_up(self):
-        """Give back what runs too long after a stop.  A thread goes on, but its outcome is not told."""
+        """Give back what runs too long after a stop: a coroutine is cancelled before, and keeps its lease until
+        it has ended; a thread goes on, but its outcome is not told."""
         for job in list(self._running):
             if job._task.done():  # the handler has returned, and its outcome counts
                 self._end(job, job._task)
-        for job in self._running:
+        for job in [job for job in self._running if not job._given_up]:
+            job._given_up = not job.lost and inspect.iscoroutinefunction(self._handler_of(job))
+            if not job._given_up:
+                self._running.remove(job)
             if not job.lost:
                 log.warning("job %s (%s): given back, because the consumer stops", job.id, job.kind)
                 job.lost = True
                 job._lines, job._progress = [], None
-                job._outcome = ("release", None, 0)
-                self._ended.append(job)
+                if not job._given_up:
+                    job._outcome = ("release", None, 0)
+                    self._ended.append(job)
             job._task.cancel()
-        self._running = []
 
     def _is_late(self, job, now):
         return self._ahead is None and not job._apart and now >= job._since + min(NOT_SOON, self._heartbeat)
@@ -718,7 +724,7 @@ class Consumer:
         """Whose leases are extended: also of what has ended, for as long as it cannot be told; not of what is
         refused, which would be held for ever, and not when we stop, which would not end then."""
         jobs = self._held + self._running + ([] if self._stopping else self._ended)
-        return [job for job in jobs if not job.lost and not job._refused]
+        return [job for job in jobs if (not job.lost or job._given_up) and not job._refused]
 
     def _next(self, now):
         """The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:

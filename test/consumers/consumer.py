@@ -91,6 +91,13 @@ async def handle_async(job):
             raise
     while job.payload.get("do") == "hang" and not os.path.exists(f"{folder}/go"):
         await asyncio.sleep(0.02)
+    if job.payload.get("do") == "clean up":
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            note("told", job)
+            while not os.path.exists(f"{folder}/go"):
+                await asyncio.sleep(0.02)
     return done(job)
 
 

@@ -23,7 +23,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node language_programs is_shown try_kinds try_stops try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
+our @EXPORT = qw(library_node language_programs is_shown try_kinds try_stops try_clean_up try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
 
 # Consumers do not end by themselves, so END kills the remaining ones.
 my @running;
@@ -603,6 +603,27 @@ sub try_stops
 	is(finish($run), 0, "$name: it ends with its job");
 	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $late", 'completed|1', 'a job that ends in time is completed');
 	$self->holds;
+	return;
+}
+
+# If the library can interrupt a handler, a job is given back at a stop with a timeout when its
+# handler has ended, and no other consumer gets the job before.
+sub try_clean_up
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $run = $self->start(STOP => 1, WAIT => 1, LEASE => 4);
+	my $id = $self->enqueue('{"do": "clean up"}');
+	my $until = "SELECT lease_until FROM jobq_internal.lease_slots() WHERE job_id = $id";
+
+	$self->begun($id, 1, 'a job begins');
+	$run->{handle}->signal('TERM');
+	wait_for_file("$self->{folder}/told", "$name: the handler is interrupted");
+	my $first = $self->sql($until);
+	wait_for($node, "$name: the lease is extended while the handler cleans up", "SELECT ($until) > '$first'");
+	append_to_file("$self->{folder}/go", 'go');
+	is(finish($run), 0, "$name: the consumer ends with the handler");
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id", 'ready|0', 'the job is given back, and no attempt is charged');
 	return;
 }
 

@@ -8,7 +8,6 @@ use JobqDisturbed;
 use JobqLibrary;
 use JobqProgram;
 use JobqTest;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = library_node('PHP with pdo_pgsql and pcntl',
@@ -32,20 +31,7 @@ $run->{handle}->signal('TERM');
 is(finish($run), 0, 'php-alarms: it stops');
 $alarmed->holds;
 
-# at a stop with a timeout, no other consumer gets the job before the handler has ended
-my $stopped = JobqLibrary->new($node, 'php-clean-up', \@command);
-$run = $stopped->start(STOP => 1, WAIT => 1, LEASE => 4);
-$id = $stopped->enqueue('{"do": "clean up"}');
-$stopped->begun($id, 1, 'a job begins');
-$run->{handle}->signal('TERM');
-wait_for_file("$stopped->{folder}/told", 'php-clean-up: the handler gets a LeaseLost');
-my $until = "SELECT lease_until FROM jobq_internal.lease_slots() WHERE job_id = $id";
-my $first = $stopped->sql($until);
-wait_for($node, 'php-clean-up: the lease is extended while the handler cleans up', "SELECT ($until) > '$first'");
-append_to_file("$stopped->{folder}/go", 'go');
-is(finish($run), 0, 'php-clean-up: the consumer ends with the handler');
-$stopped->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id", 'ready|0', 'the job is given back, and no attempt is charged');
-
+try_clean_up($node, 'php-clean-up', \@command);
 try_refused($node, 'php-refused', \@command);
 try_commits($node, 'php-commits', \@command);
 try_silent_start($node, 'php-silent', \@command);

@@ -142,6 +142,7 @@ try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
 try_ahead($node, 'python-ahead', \@command);
 try_tells($node, 'python-tells', \@command);
+try_clean_up($node, 'python-clean-up', [ 'env', 'ASYNC=1', @command ]);
 try_kills($node, 'python-kills', \@command);
 try_untold($node, 'python-untold', \@command);
 try_refused($node, 'python-refused', \@command);
