@@ -287,7 +287,8 @@ lock_turn(const char *name)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("cannot drop queue \"%s\" now", name),
-			 errdetail("A transaction of process %d has dropped a queue, and is open.", pid),
+			 pid == 0 ? errdetail("Another transaction has dropped a queue, and is open.")
+			 : errdetail("A transaction of process %d has dropped a queue, and is open.", pid),
 			 errhint("Try again when it has ended.")));
 }
 
