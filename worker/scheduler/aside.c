@@ -3,8 +3,8 @@
  * aside.c
  *	  Processes for long work of the scheduler, which continues meanwhile.
  *
- * Such a process is connected as the scheduler is, does one piece of work, and ends.  The
- * process exits early if its scheduler is gone or must leave the database.
+ * The process connects like the scheduler, does one piece of work, and exits.  The process
+ * exits early if the scheduler is gone or must leave the database.
  *
  * worker/scheduler/aside.c
  *
@@ -25,15 +25,14 @@ typedef struct AsideStart
 {
 	Oid			dboid;
 	int			scheduler_pid;
-}			AsideStart;
+} AsideStart;
 
 /* The scheduler of this process; 0 in the scheduler itself. */
 static int	my_scheduler_pid = 0;
 
 /*
- * Start a process with this type, such as "jobq counter", and this main function.  Returns
- * its handle, or NULL if the server has no free background worker slot.  The caller passes
- * the handle to aside_over().
+ * Start a process of this type, such as "jobq counter", with this main function.  Returns a
+ * handle for aside_over(), or NULL if the server has no free background worker slot.
  */
 BackgroundWorkerHandle *
 aside_start(const char *type, const char *function)
@@ -66,7 +65,7 @@ aside_gone(BackgroundWorkerHandle *process)
 }
 
 /*
- * If the process has ended, free its handle, set *process to NULL, and return true.
+ * Free the handle if the process has ended: sets *process to NULL and returns true.
  */
 bool
 aside_over(BackgroundWorkerHandle **process)
@@ -79,7 +78,7 @@ aside_over(BackgroundWorkerHandle **process)
 }
 
 /*
- * Begin the main function of such a process: connect, and switch to a new memory context.
+ * Begin the main function of the process: connect, and switch to a new memory context.
  */
 void
 aside_begin(Datum main_arg, const char *activity)
@@ -101,8 +100,7 @@ aside_begin(Datum main_arg, const char *activity)
 }
 
 /*
- * Handle interrupts.  Exits if the scheduler no longer needs the result.  Does nothing else
- * in the scheduler itself.
+ * Handle interrupts.  The process exits if the scheduler no longer needs the result.
  */
 void
 aside_leave_if_unwanted(void)
