@@ -213,6 +213,8 @@ extern JobqClockShift *jobq_clock_shift;
 extern TimestampTz jobq_last_now;
 extern TimestampTz jobq_now(void);
 extern int64 jobq_time_since_boot(void);
+extern int64 jobq_deadline(int64 ms);
+extern long jobq_ms_left(int64 deadline);
 extern JobqSteady jobq_steady(void);
 extern TimestampTz jobq_steady_due(JobqSteady at, TimestampTz now);
 extern bool jobq_once_in(JobqSteady *last, int64 us);

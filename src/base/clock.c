@@ -8,7 +8,7 @@
  * passes without sleeping.
  *
  * The time of day may be put back or forward.  Pauses and timers that exist in memory only use
- * jobq_steady(), which runs evenly.
+ * jobq_steady(), which runs evenly.  Sessions that wait use jobq_deadline().
  *
  * src/base/clock.c
  *
@@ -59,6 +59,26 @@ jobq_time_since_boot(void)
 	if (clock_gettime(STEADY_CLOCK, &t) != 0)
 		elog(ERROR, "could not read the time since boot: %m");
 	return t.tv_sec * USECS_PER_SEC + t.tv_nsec / 1000;
+}
+
+/*
+ * Return the deadline of a session that waits for ms milliseconds, for jobq_ms_left().  A step
+ * of the time of day makes the wait neither longer nor shorter, and neither does
+ * jobq.test_clock().
+ */
+int64
+jobq_deadline(int64 ms)
+{
+	return jobq_time_since_boot() + ms * 1000;
+}
+
+/* Return the milliseconds until the deadline, rounded up; 0 if the deadline has passed. */
+long
+jobq_ms_left(int64 deadline)
+{
+	int64		left = deadline - jobq_time_since_boot();
+
+	return left <= 0 ? 0 : (long) Min(left / 1000 + (left % 1000 != 0), INT_MAX);
 }
 
 /*

@@ -348,7 +348,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Reservation reservation;
-	TimestampTz deadline;
+	int64		deadline;
 	int64		wait_ms;
 
 	jobq_require(JOBQ_MAY_ALL);
@@ -383,7 +383,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
-	deadline = GetCurrentTimestamp() + wait_ms * 1000;
+	deadline = jobq_deadline(wait_ms);
 
 	PG_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
 	{
@@ -400,8 +400,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				jobq_reserver_sleep(&reservation, MOMENT_MS);
 				continue;
 			}
-			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-												   deadline);
+			left = jobq_ms_left(deadline);
 			if (pop_jobs(&reservation, left > 0))
 			{
 				if (jobq_lease_jobs(&reservation, rsinfo) > 0)
@@ -409,7 +408,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 
 				/* other sessions wait for the written rows: commit soon */
 				if (reservation.wrote)
-					deadline = GetCurrentTimestamp();
+					deadline = jobq_deadline(0);
 				continue;
 			}
 			if (left <= 0 && !jobq_reserver_coming(&reservation))

@@ -47,7 +47,7 @@ PG_FUNCTION_INFO_V1(jobq_call);
 static bool warn_if_stuck(int64 id, const JobqStatus *status);
 static void set_ended(JobqStatus *status, int64 id, const char *state);
 static bool ended_without_trace(int place, int64 id, JobqStatus *status);
-static void wait_for_one(int place, int64 id, TimestampTz deadline,
+static void wait_for_one(int place, int64 id, int64 deadline,
 						 int64 timeout_ms, JobqStatus *status,
 						 const char *function, bool *warned);
 static void listen_ahead(const int64 *ids, int nids, int *places,
@@ -157,16 +157,16 @@ set_ended(JobqStatus *status, int64 id, const char *state)
  * missing job is searched for again.
  */
 static void
-wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
+wait_for_one(int place, int64 id, int64 deadline, int64 timeout_ms,
 			 JobqStatus *status, const char *function, bool *warned)
 {
 	static uint32 wait_event = 0;
-	TimestampTz missing_until = 0;
+	int64		missing_until = 0;
 
 	for (;;)
 	{
-		TimestampTz now;
-		TimestampTz until = deadline;
+		int64		now;
+		int64		until = deadline;
 		bool		there;
 
 		jobq_waiter_look(place);
@@ -174,7 +174,7 @@ wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
 		if ((there && status->finished) ||
 			(!there && ended_without_trace(place, id, status)))
 			break;
-		now = GetCurrentTimestamp();
+		now = jobq_time_since_boot();
 		if (there)
 		{
 			missing_until = 0;
@@ -210,7 +210,7 @@ wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
 			}
 			until = missing_until;
 		}
-		jobq_waiter_sleep(place, TimestampDifferenceMilliseconds(now, until) + 1,
+		jobq_waiter_sleep(place, jobq_ms_left(until) + 1,
 						  jobq_wait_event(wait_event, "JobqWait"));
 	}
 }
@@ -256,7 +256,7 @@ static void
 wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
 		 JobqStatus *statuses, const char *function)
 {
-	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+	int64		deadline = jobq_deadline(timeout_ms);
 	bool		warned = false;
 	int		   *places = palloc(sizeof(int) * (nids + 1));
 	Datum		from = jobq_waiters_from_here();

@@ -91,7 +91,7 @@ static void
 wait_until_over(int64 id, int64 timeout_ms)
 {
 	static uint32 wait_event = 0;
-	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+	int64		deadline = jobq_deadline(timeout_ms);
 	Datum		from = jobq_waiters_from_here();
 
 	jobq_require(JOBQ_MAY_ALL);
@@ -104,16 +104,12 @@ wait_until_over(int64 id, int64 timeout_ms)
 			jobq_warn_if_not_served();
 		for (;;)
 		{
-			TimestampTz now;
-
 			jobq_waiter_look(place);
 			if (is_over(id))
 				break;
-			now = GetCurrentTimestamp();
-			if (now >= deadline)
+			if (jobq_ms_left(deadline) == 0)
 				break;
-			jobq_waiter_sleep(place,
-							  TimestampDifferenceMilliseconds(now, deadline) + 1,
+			jobq_waiter_sleep(place, jobq_ms_left(deadline) + 1,
 							  jobq_wait_event(wait_event, "JobqWaitBatch"));
 		}
 		jobq_drop_waiter(place);

@@ -117,7 +117,7 @@ static bool
 wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 {
 	static uint32 wait_event = 0;
-	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+	int64		deadline = jobq_deadline(timeout_ms);
 	JobqJob		job;
 
 	while (last_job(queue_id, &job))
@@ -136,8 +136,7 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 		jobq_waiter_look(place);
 		if (last_job(queue_id, &again) && job_id(&again) == job_id(&job))
 		{
-			long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-															   deadline);
+			long		left = jobq_ms_left(deadline);
 
 			if (left <= 0)
 			{

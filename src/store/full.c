@@ -20,21 +20,20 @@
  */
 #define MAX_ROUNDS	10
 
-static TimestampTz give_up_at(void);
+static int64 give_up_at(void);
 static void refuse(const JobqQueue *queue, int64 length, int n, bool waited);
 
 /*
- * Return the time until which this session waits for a position, or DT_NOEND.
+ * Return the time until which this session waits for a position, or PG_INT64_MAX.
  */
-static TimestampTz
+static int64
 give_up_at(void)
 {
 	int			ms = jobq_enqueue_timeout;
 
 	if (LockTimeout > 0 && (ms == 0 || LockTimeout < ms))
 		ms = LockTimeout;
-	return ms == 0 ? DT_NOEND
-		: TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+	return ms == 0 ? PG_INT64_MAX : jobq_deadline(ms);
 }
 
 static void
@@ -67,7 +66,7 @@ refuse(const JobqQueue *queue, int64 length, int n, bool waited)
 void
 jobq_length_reserve(const JobqJob *job, int n)
 {
-	TimestampTz until = 0;
+	int64		until = 0;
 	int			rounds = 0;
 	bool		waited = false;
 

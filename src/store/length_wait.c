@@ -46,13 +46,13 @@ static struct
 /*
  * Sleep until the queue may have n positions.  The caller checks, and calls
  * jobq_length_waited() when it no longer waits.  The first call does not sleep, but registers
- * for wake-ups.  "until" is the time to give up, or DT_NOEND. Returns false if waiting is
+ * for wake-ups.  "until" is the time to give up, or PG_INT64_MAX. Returns false if waiting is
  * useless: there is no counter, the waiting sessions hold too many positions, or the time is
  * over.  Takes db->lock.  ERROR if the query is canceled.
  */
 bool
 jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
-				 TimestampTz until)
+				 int64 until)
 {
 	static uint32 wait_event = 0;
 	static uint32 seen;
@@ -99,12 +99,9 @@ jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
 		ConditionVariablePrepareToSleep(waits.room);
 		return true;
 	}
-	if (until != DT_NOEND)
-	{
-		ms = Min(ms, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until));
-		if (ms <= 0)
-			return false;
-	}
+	ms = Min(ms, jobq_ms_left(until));
+	if (ms <= 0)
+		return false;
 	(void) ConditionVariableTimedSleep(waits.room, ms,
 									   jobq_wait_event(wait_event, "JobqEnqueue"));
 

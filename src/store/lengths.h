@@ -63,7 +63,7 @@ extern void jobq_length_tell(JobqDatabase *db, JobqLength *length);
 
 /* src/store/length_wait.c */
 extern bool jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
-							 TimestampTz until);
+							 int64 until);
 extern void jobq_length_waited(void);
 extern bool jobq_length_waits(void);
 
