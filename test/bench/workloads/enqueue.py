@@ -12,7 +12,7 @@ CLIENTS = 32
 # The columns set by enqueue(), so that both write the same row.
 COLUMNS = """(id, run_at, enqueued_at, queue_id, priority, role, run_as, flow, attempt, max_attempts,
               exceptions, crashes, watch, dormant, kind, payload)"""
-ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, 10, 10, 0, 0, 3,
+ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, '10', '10', 0, 0, 3,
          0, 0, false, false, 'noop', %s""" % PAYLOAD
 
 
