@@ -49,10 +49,9 @@ sub wire
 	until ($self->{wire} && $self->{wire}->alive)
 	{
 		return if $self->stopped($who) && !$insists;
-		open my $file, '<', "$self->{folder}/port" or die "port: $!\n";
-		chomp(my $port = <$file>);
-		$self->{wire} =
-		  Wire->new($self->{folder}, $port, $self->{role}, 'chaos', $self->{options});
+		open my $file, '<', "$self->{folder}/address" or die "address: $!\n";
+		my ($host, $port) = split ' ', <$file>;
+		$self->{wire} = Wire->new($host, $port, $self->{role}, 'chaos', $self->{options});
 		usleep(20_000 + int rand 20_000) unless $self->{wire};
 	}
 	return $self->{wire};

@@ -1,22 +1,26 @@
-# A client for the protocol of the server, over a Unix socket.  No driver is
-# needed, and the user sees exactly the answers received before a loss of the
-# connection.
+# A client for the protocol of the server, over a Unix socket or TCP, without
+# authentication.  No driver is needed, and the user sees exactly the answers received
+# before a loss of the connection.
 
 package Wire;
 
 use strict;
 use warnings FATAL => 'all';
+use IO::Socket::INET;
 use IO::Socket::UNIX;
 use Time::HiRes qw(time);
 
-# usage: Wire->new($folder, $port, $user, $database, $options); undef if the
-# connection fails.  The reason is in $Wire::refusal.
+# usage: Wire->new($host, $port, $user, $database, $options); undef if the connection
+# fails.  The reason is in $Wire::refusal.  The host is an address, or the folder of a
+# socket.
 our $refusal = '';
 
 sub new
 {
-	my ($class, $folder, $port, $user, $database, $options) = @_;
-	my $socket = IO::Socket::UNIX->new(Peer => "$folder/.s.PGSQL.$port");
+	my ($class, $host, $port, $user, $database, $options) = @_;
+	my $socket = $host =~ m{^/}
+	  ? IO::Socket::UNIX->new(Peer => "$host/.s.PGSQL.$port")
+	  : IO::Socket::INET->new(PeerAddr => $host, PeerPort => $port, Timeout => 5);
 
 	$refusal = "no socket: $!";
 	return unless $socket;
