@@ -68,7 +68,8 @@ command_help(const Command *command)
 				 is_array ? "[]" : "");
 		printf("  %-30s %s\n", usage, option->help);
 	}
-	printf("\nConnection, --json and --color as in \"jobq --help\".\n");
+	printf("\nConnection, --json and --color as in \"jobq --help\"%s.\n",
+		   command->merges ? "; -d may be repeated, for several databases" : "");
 }
 
 /*
@@ -169,6 +170,12 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 		}
 	}
 
+	if (settings.ndatabases > 1 && !command->merges)
+	{
+		error("\"jobq %s\" takes a single database, and --dbname is given %d times", command->name, settings.ndatabases);
+		hint("The commands that take several say so in their help, such as \"jobq help queues\".");
+		exit(EXIT_USAGE);
+	}
 	for (int i = 0; i < n; i++)
 		if (command->options[i].listed && values[first + i] != NULL)
 			check_listed(&command->options[i], values[first + i]);
@@ -210,24 +217,18 @@ command_run(const Command *command, int argc, char **argv)
 int
 statement_run(const Command *command, const char *sql, int n, const char *const *values)
 {
-	PGconn	   *conn = connect_now();
-	PQExpBufferData text;
-	PGresult   *result;
+	int			status = EXIT_DONE;
+	bool		json = settings.json && command->output != OUTPUT_NOTHING;
+	PGresult   *result = query_databases(sql, json, n, values, &status);
 
-	initPQExpBuffer(&text);
-	if (settings.json && command->output != OUTPUT_NOTHING)
-		appendPQExpBuffer(&text, command->output == OUTPUT_RECORD
-						  ? "SELECT pg_catalog.row_to_json(t) FROM (%s) AS t"
-						  : "SELECT coalesce(pg_catalog.json_agg(t), '[]') FROM (%s) AS t", sql);
-	else
-		appendPQExpBufferStr(&text, sql);
-	result = query(conn, text.data, n, values);
 	if (command->output == OUTPUT_NOTHING)
 		;
-	else if (settings.json || command->output == OUTPUT_VALUE)
+	else if (json && command->output != OUTPUT_RECORD)
+		print_json_rows(result);
+	else if (json || command->output == OUTPUT_VALUE)
 		for (int row = 0; row < PQntuples(result); row++)
 		{
-			print_json(PQgetvalue(result, row, 0));
+			print_json(PQgetvalue(result, row, PQnfields(result) - 1));
 			putchar('\n');
 		}
 	else if (command->output == OUTPUT_RECORD)
@@ -236,12 +237,10 @@ statement_run(const Command *command, const char *sql, int n, const char *const 
 		print_result(result);
 	n = PQntuples(result);
 	PQclear(result);
-	termPQExpBuffer(&text);
-	PQfinish(conn);
 	if (n == 0 && command->output == OUTPUT_RECORD)
 	{
 		error("%s \"%s\" does not exist, or is another role's", command->arguments, values[0]);
 		return EXIT_REFUSED;
 	}
-	return EXIT_DONE;
+	return status;
 }

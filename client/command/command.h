@@ -50,6 +50,7 @@ typedef struct Command
 	int			min_arguments;
 	int			max_arguments;
 	bool		many;			/* the last argument may be repeated */
+	bool		merges;			/* takes several databases */
 	const char *summary;
 	CommandOutput output;
 	const char *sql;
@@ -74,6 +75,9 @@ extern int	run_wait(const Command *command, int argc, char **argv);
 extern int	run_drain(const Command *command, int argc, char **argv);
 extern int	run_workflow(const Command *command, int argc, char **argv);
 extern int	run_check(const Command *command, int argc, char **argv);
+
+/* client/command/metrics.c */
+extern int	run_metrics(const Command *command, int argc, char **argv);
 
 /* client/command/follow.c */
 extern int	run_tail(const Command *command, int argc, char **argv);

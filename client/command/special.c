@@ -102,30 +102,18 @@ run_many(const Command *command, int argc, char **argv)
 }
 
 /*
- * Run the statement of the command, and print the rows if JSON is requested.
+ * Run the statement of the command, and print the rows if JSON is requested.  See
+ * query_databases() for "status".
  */
 static PGresult *
-rows_of(const Command *command, int argc, char **argv)
+rows_of(const Command *command, int argc, char **argv, int *status)
 {
 	const char *values[MAX_VALUES];
 	int			n = command_parse(command, argc, argv, values);
-	PGresult   *result;
-	PQExpBufferData sql;
+	PGresult   *result = query_databases(command->sql, settings.json, n, values, status);
 
-	initPQExpBuffer(&sql);
-	appendPQExpBuffer(&sql, settings.json ? "SELECT t.*, pg_catalog.row_to_json(t) FROM (%s) AS t"
-					  : "%s", command->sql);
-	result = query(connect_now(), sql.data, n, values);
 	if (settings.json)
-	{
-		putchar('[');
-		for (int row = 0; row < PQntuples(result); row++)
-		{
-			fputs(row == 0 ? "" : ",\n ", stdout);
-			print_json(PQgetvalue(result, row, PQnfields(result) - 1));
-		}
-		puts("]");
-	}
+		print_json_rows(result);
 	return result;
 }
 
@@ -135,8 +123,8 @@ rows_of(const Command *command, int argc, char **argv)
 int
 run_wait(const Command *command, int argc, char **argv)
 {
-	PGresult   *result = rows_of(command, argc, argv);
 	int			status = EXIT_DONE;
+	PGresult   *result = rows_of(command, argc, argv, &status);
 
 	if (!settings.json)
 		print_result(result);
@@ -154,31 +142,37 @@ run_wait(const Command *command, int argc, char **argv)
 }
 
 /*
- * doctor: print each problem, with its remedy below.  The exit status is 1 if a finding is
- * critical.
+ * doctor: print each problem, with its remedy below.  The exit status is 1 if a problem is
+ * critical, and 3 if a database cannot be reached.
  */
 int
 run_doctor(const Command *command, int argc, char **argv)
 {
-	PGresult   *result = rows_of(command, argc, argv);
 	int			status = EXIT_DONE;
+	PGresult   *result = rows_of(command, argc, argv, &status);
+	int			first = settings.ndatabases > 1 ? 1 : 0;
 
 	for (int row = 0; row < PQntuples(result); row++)
 	{
-		const char *severity = PQgetvalue(result, row, 0);
+		const char *severity = PQgetvalue(result, row, first);
 
-		if (strcmp(severity, "critical") == 0)
+		if (strcmp(severity, "critical") == 0 && status == EXIT_DONE)
 			status = EXIT_REFUSED;
 		if (settings.json)
 			continue;
 		print_state(severity);
 		printf("%*s", 10 - (int) strlen(severity), "");
-		print_text(PQgetvalue(result, row, 1));
+		if (first > 0)
+		{
+			print_text(PQgetvalue(result, row, 0));
+			printf(": ");
+		}
+		print_text(PQgetvalue(result, row, first + 1));
 		printf("\n%10s", "");
-		print_text(PQgetvalue(result, row, 2));
+		print_text(PQgetvalue(result, row, first + 2));
 		putchar('\n');
 	}
-	if (PQntuples(result) == 0 && !settings.json)
+	if (PQntuples(result) == 0 && status == EXIT_DONE && !settings.json)
 		puts("All is well, as far as this role may see.");
 	return status;
 }

@@ -30,11 +30,11 @@ static void say_details(const PGresult *result);
 static void say_notice(void *nobody, const PGresult *result);
 
 /*
- * Fill in the parameters of a connection, at most CONNECTION_WORDS, with a NULL at
- * the end.
+ * Fill in the parameters of a connection to a database, at most CONNECTION_WORDS, with a
+ * NULL at the end.  "dbname" is as in Settings.
  */
 void
-connection_words(const char **keywords, const char **values)
+connection_words(const char *dbname, const char **keywords, const char **values)
 {
 	static const char *const silence[][2] = {
 		{"keepalives_idle", "30"}, {"keepalives_interval", "10"}, {"keepalives_count", "3"}, {"tcp_user_timeout", "60000"},
@@ -45,7 +45,7 @@ connection_words(const char **keywords, const char **values)
 	 * These settings detect a dead server within a minute.  A connection
 	 * string overrides parameters before it; a service file does not.
 	 */
-	if (getenv("PGSERVICE") == NULL && (settings.dbname == NULL || strstr(settings.dbname, "service=") == NULL))
+	if (getenv("PGSERVICE") == NULL && (dbname == NULL || strstr(dbname, "service=") == NULL))
 		for (; n < 4; n++)
 		{
 			keywords[n] = silence[n][0];
@@ -54,7 +54,7 @@ connection_words(const char **keywords, const char **values)
 
 	/* parameters behind a connection string override it */
 	keywords[n] = "dbname";
-	values[n++] = settings.dbname;
+	values[n++] = dbname;
 	keywords[n] = "host";
 	values[n++] = settings.host;
 	keywords[n] = "port";
@@ -72,10 +72,10 @@ connection_words(const char **keywords, const char **values)
 }
 
 /*
- * Return a connection.  A failure ends the program.
+ * Return a connection to a database.  Prints the error and returns NULL on failure.
  */
 PGconn *
-connect_now(void)
+connect_to(const char *dbname)
 {
 	const char *keywords[CONNECTION_WORDS];
 	const char *values[CONNECTION_WORDS];
@@ -83,7 +83,7 @@ connect_now(void)
 
 	for (;;)
 	{
-		connection_words(keywords, values);
+		connection_words(dbname, keywords, values);
 		conn = PQconnectdbParams(keywords, values, 1);
 		if (conn == NULL)
 			fatal(EXIT_NO_CONNECTION, "out of memory");
@@ -98,8 +98,23 @@ connect_now(void)
 			PQfinish(conn);
 			continue;
 		}
-		fatal(EXIT_NO_CONNECTION, "%s", PQerrorMessage(conn));
+		error("%s", PQerrorMessage(conn));
+		PQfinish(conn);
+		return NULL;
 	}
+}
+
+/*
+ * Return a connection to the database of the settings.  A failure ends the program.
+ */
+PGconn *
+connect_now(void)
+{
+	PGconn	   *conn = connect_to(settings.dbname);
+
+	if (conn == NULL)
+		exit(EXIT_NO_CONNECTION);
+	return conn;
 }
 
 /*

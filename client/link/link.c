@@ -31,10 +31,13 @@ static bool send_further(Link *link);
  * Open a link.  The first connection blocks, so that an error ends the program.
  */
 void
-link_open(Link *link)
+link_open(Link *link, const char *dbname)
 {
 	memset(link, 0, sizeof(Link));
-	link->conn = connect_now();
+	link->dbname = dbname;
+	link->conn = connect_to(dbname);
+	if (link->conn == NULL)
+		exit(EXIT_NO_CONNECTION);
 	PQsetnonblocking(link->conn, 1);
 	link->state = LINK_IDLE;
 	link->pause = FIRST_PAUSE;
@@ -46,7 +49,7 @@ start(Link *link)
 	const char *keywords[CONNECTION_WORDS + HOST_WORDS];
 	const char *values[CONNECTION_WORDS + HOST_WORDS];
 
-	connection_words(keywords, values);
+	connection_words(link->dbname, keywords, values);
 	hosts_add(&link->hosts, keywords, values);
 	link->conn = PQconnectStartParams(keywords, values, 1);
 	link->since = seconds();

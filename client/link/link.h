@@ -49,9 +49,14 @@
 #define EXIT_JOB_EXPIRED	12
 
 /* Options common to all commands. */
+#define MAX_DATABASES	64
+
 typedef struct Settings
 {
-	const char *dbname;			/* name or connection string; or NULL */
+	const char *dbname;			/* name or connection string; or NULL: the
+								 * last given, or the one in use */
+	const char *databases[MAX_DATABASES];	/* all that were given */
+	int			ndatabases;
 	const char *host;
 	const char *port;
 	const char *user;
@@ -90,7 +95,8 @@ extern double duration(const char *text, const char *what);
 /* client/link/connect.c */
 #define CONNECTION_WORDS	16	/* including the final NULL */
 
-extern void connection_words(const char **keywords, const char **values);
+extern void connection_words(const char *dbname, const char **keywords, const char **values);
+extern PGconn *connect_to(const char *dbname);
 extern PGconn *connect_now(void);
 extern PGresult *query(PGconn *conn, const char *sql, int n,
 					   const char *const *values);
@@ -101,11 +107,26 @@ extern bool error_is_of(const PGresult *result, const char *file);
 extern bool error_may_pass(const char *state);
 extern char *array_of(int n, const char *const *values);
 
+/* client/link/databases.c */
+typedef struct Database
+{
+	const char *dbname;			/* as given */
+	PGconn	   *conn;			/* or NULL: no connection */
+	char	   *label;
+} Database;
+
+extern int	databases_open(Database *databases);
+extern void append_rows(PGresult *all, const PGresult *result);
+extern void label_databases(Database *databases, int n);
+extern PGresult *query_databases(const char *sql, bool json, int n, const char *const *values,
+								 int *status);
+
 /* client/link/output.c */
 extern void print_result(const PGresult *result);
 extern void print_record(const PGresult *result);
 extern void print_text(const char *text);
 extern void print_json(const char *json);
+extern void print_json_rows(const PGresult *result);
 extern void print_state(const char *state);
 
 typedef enum LinkState
@@ -118,6 +139,7 @@ typedef enum LinkState
 
 typedef struct Link
 {
+	const char *dbname;			/* as connect_to() */
 	LinkState	state;
 	PGconn	   *conn;
 	PostgresPollingStatusType polling;
@@ -137,7 +159,7 @@ typedef struct Link
 } Link;
 
 /* client/link/link.c */
-extern void link_open(Link *link);
+extern void link_open(Link *link, const char *dbname);
 extern bool link_events(Link *link, int *fd, short *events);
 extern double link_due(const Link *link);
 extern PGresult *link_go_on(Link *link, bool *lost);

@@ -94,6 +94,21 @@ print_json(const char *json)
 }
 
 /*
+ * Print rows, each as JSON in the last column, as a JSON array.
+ */
+void
+print_json_rows(const PGresult *result)
+{
+	putchar('[');
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		fputs(row == 0 ? "" : ",\n ", stdout);
+		print_json(PQgetvalue(result, row, PQnfields(result) - 1));
+	}
+	puts("]");
+}
+
+/*
  * Print a state in its colour.
  */
 void

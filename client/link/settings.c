@@ -25,6 +25,9 @@ common_option(int letter, const char *argument)
 	switch (letter)
 	{
 		case 'd':
+			if (settings.ndatabases == MAX_DATABASES)
+				fatal(EXIT_USAGE, "there are more than %d databases", MAX_DATABASES);
+			settings.databases[settings.ndatabases++] = argument;
 			settings.dbname = argument;
 			return true;
 		case 'h':

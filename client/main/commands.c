@@ -54,7 +54,7 @@ const Command commands[] = {
 		}
 	},
 	{
-		.name = "work",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 16,.many = true,
+		.name = "work",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 16,.many = true,.merges = true,
 		.summary = "take jobs of these queues, and run a command or send a request for each",
 		.run = run_work,
 		.options = {
@@ -143,7 +143,7 @@ const Command commands[] = {
 		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
 	},
 	{
-		.name = "list",.arguments = "",
+		.name = "list",.arguments = "",.merges = true,
 		.summary = "jobs, the newest first",
 		.sql = "SELECT id, state, kind, queue, priority, attempt, pg_catalog.date_trunc('second', enqueued_at) AS enqueued_at, "
 		"pg_catalog.date_trunc('second', finished_at) AS finished_at, progress, error "
@@ -160,7 +160,7 @@ const Command commands[] = {
 		}
 	},
 	{
-		.name = "failures",.arguments = "",
+		.name = "failures",.arguments = "",.merges = true,
 		.summary = "failed attempts by cause, the newest cause first",
 		.sql = "SELECT fingerprint, queue, kinds, sqlstate, pg_catalog.date_trunc('second', first_seen) AS first_seen, "
 		"pg_catalog.date_trunc('second', last_seen) AS last_seen, failed, failed_last_hour, dead_letters, job_id, message "
@@ -170,7 +170,7 @@ const Command commands[] = {
 		.options = {OPTION_QUEUE, OPTION_KIND, {"newer-than", 0, "TIME", "seen first less long ago than this, such as 1 hour"}, OPTION_LIMIT}
 	},
 	{
-		.name = "dead",.arguments = "",
+		.name = "dead",.arguments = "",.merges = true,
 		.summary = "dead letters, the newest first",
 		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', finished_at) AS finished_at, sqlstate, error "
 		"FROM jobq.dead_letters AS f "
@@ -261,7 +261,7 @@ const Command commands[] = {
 		}
 	},
 	{
-		.name = "queues",.arguments = "",
+		.name = "queues",.arguments = "",.merges = true,
 		.summary = "queues, and how many jobs stand in them",
 		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, dead_letters, "
 		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
@@ -312,12 +312,12 @@ const Command commands[] = {
 		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
 	},
 	{
-		.name = "kinds",.arguments = "",
+		.name = "kinds",.arguments = "",.merges = true,
 		.summary = "kinds of jobs, and what runs them",
 		.sql = "SELECT kind, handler, queue, max_attempts, backoff, timeout, max_running, rate, throttle FROM jobq.kinds ORDER BY kind",
 	},
 	{
-		.name = "workers",.arguments = "",
+		.name = "workers",.arguments = "",.merges = true,
 		.summary = "workers and consumers, and what they run",
 		.sql = "SELECT type, coalesce(consumer, 'pool ' OPERATOR(pg_catalog.||) pool) AS name, pid, role, state, job_id, kind, attempt, "
 		"pg_catalog.date_trunc('second', jobq_internal.clock()" MINUS "job_started_at) AS running_for, progress, message, running, completed, failed "
@@ -330,7 +330,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.restart_workers()",
 	},
 	{
-		.name = "schedules",.arguments = "",
+		.name = "schedules",.arguments = "",.merges = true,
 		.summary = "schedules, and when they are due",
 		.sql = "SELECT name, state, cron, timezone, next_tick, pg_catalog.array_to_string(ARRAY("
 		"SELECT t::pg_catalog.text FROM jobq.next_ticks(cron, timezone, next_tick, 2) AS t WHERE pg_catalog.isfinite(next_tick) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS next_ticks, last_tick, last_state, kind, last_error FROM jobq.schedules ORDER BY next_tick, name",
@@ -342,7 +342,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.run_schedule($1::pg_catalog.text) AS id",
 	},
 	{
-		.name = "batches",.arguments = "",
+		.name = "batches",.arguments = "",.merges = true,
 		.summary = "batches and workflows, the newest first",
 		.sql = "SELECT id, name, state, total, ready, scheduled, blocked, running, completed, dead, cancelled, progress "
 		"FROM jobq.batches WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.int8 IS NULL OR id" BELOW "$2) "
@@ -360,17 +360,23 @@ const Command commands[] = {
 		"WHERE s.batch_id" EQUALS "$1::pg_catalog.int8 AND s.element IS NULL ORDER BY s.job_id",
 	},
 	{
-		.name = "top",.arguments = "",
+		.name = "top",.arguments = "",.merges = true,
 		.summary = "a live screen of queues, workers and dead letters",
 		.run = run_top,
 		.options = {{"interval", 'i', "TIME", "look again after this time; else 2 s"}}
 	},
 	{
-		.name = "doctor",.arguments = "",
+		.name = "doctor",.arguments = "",.merges = true,
 		.summary = "what is wrong or stands still, and what mends it; the exit status is 1 if it is critical",
 		.run = run_doctor,
 		.sql = "SELECT * FROM jobq.doctor(coalesce($1::pg_catalog.interval, '10 min'))",
 		.options = {{"patience", 0, "TIME", "how long a job may wait, or a transaction be open; else 10min"}}
+	},
+	{
+		.name = "metrics",.arguments = "",.merges = true,
+		.summary = "metrics for Prometheus, in the format of OpenMetrics",
+		.run = run_metrics,
+		.sql = "SELECT jobq.metrics()",
 	},
 	{
 		.name = "check",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,

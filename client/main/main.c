@@ -36,7 +36,8 @@ help(void)
 		printf("  %-28s %s\n", usage, command->summary);
 	}
 	printf("\nConnection and output, before or behind the command:\n"
-		   "  -d, --dbname=DBNAME          database, or a connection string\n"
+		   "  -d, --dbname=DBNAME          database, or a connection string; some commands take\n"
+		   "                               several databases: -d A -d B\n"
 		   "  -h, --host=HOSTNAME          server, or the folder of its socket\n"
 		   "  -p, --port=PORT              its port\n"
 		   "  -U, --username=USERNAME      role\n"

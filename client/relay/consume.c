@@ -410,7 +410,7 @@ run_consume(const ConsumeOptions *options)
 	consume = *options;
 	srand48(getpid());
 	check_queue();
-	link_open(&server);
+	link_open(&server, settings.dbname);
 	broker_open(&consume.broker);
 	ids_of = broker_name_of_source();
 	signals = work_signals();

@@ -5,7 +5,8 @@
  *
  * The screen has three panes, each a table: queues, workers, dead letters.  Each table is
  * read by a statement, and the pane keeps the result unchanged.  Sorting, filtering and
- * selection work on an array of row numbers.
+ * selection work on an array of row numbers.  With several databases, the last column of each
+ * table is the database, and the result is made of the rows of all.
  *
  * client/top/inner.h
  *
@@ -71,6 +72,7 @@ typedef struct Pane
 	bool		reverse;
 	char		filter[64];
 	PGresult   *result;			/* or NULL: not read yet */
+	PGresult   *parts[MAX_DATABASES];	/* of several databases, or NULL */
 	int		   *order;			/* numbers of the visible rows */
 	int			nrows;
 	int			selected;		/* index in "order" */
@@ -80,9 +82,11 @@ typedef struct Pane
 
 /* client/top/top_data.c */
 extern Pane panes[NPANES];
-extern void pane_take(Pane * pane, PGresult *result);
+extern void panes_of_several(void);
+extern void pane_take(Pane * pane, int server, PGresult *result);
 extern void pane_arrange(Pane * pane);
 extern void pane_select(Pane * pane, int row);
+extern const char *pane_database(const Pane * pane, int row);
 extern const char *pane_cell(const Pane * pane, int row, int column);
 extern void format_cell(char *cell, size_t size, CellKind kind, const char *value);
 

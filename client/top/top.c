@@ -3,9 +3,9 @@
  * top.c
  *	  The command top: a live screen of queues, workers and dead letters.
  *
- * A non-blocking link reads the tables in turn.  Keys work while the server is slow.  The
- * screen stays and shows a message while the server is unreachable.  After a slow refresh
- * the program pauses for PAUSE_FACTOR times its duration.
+ * A non-blocking link for each database reads the tables in turn.  Keys work while a server is
+ * slow.  The screen stays and shows a message while a server is unreachable.  After a slow
+ * refresh the link pauses for PAUSE_FACTOR times its duration.
  *
  * Each change is one SQL call, after a confirmation.
  *
@@ -37,10 +37,22 @@ run_top(const Command *command, int argc, char **argv)
 #define MAX_INTERVAL	60.0
 #define PAUSE_FACTOR	10		/* times the duration of a refresh */
 
+/* A database, and the state of its refresh. */
+typedef struct Server
+{
+	Link		link;
+	char	   *label;
+	int			asks_for;		/* pane being read, or -1: the action */
+	int			next_pane;		/* in this refresh */
+	double		look_began;
+	double		look_at;		/* start of the next refresh */
+} Server;
+
 /* An action to confirm, or in progress. */
 typedef struct Action
 {
 	const char *sql;			/* NULL: nothing */
+	Server	   *server;
 	char	   *value;
 	char		done[256];		/* message after success */
 	bool		asked;			/* not confirmed yet */
@@ -52,12 +64,11 @@ static Screen screen =
 	.interval = 2
 };
 static Action action;
-static Link server;
-static int	asks_for = -1;		/* pane being read, or -1 */
-static int	next_pane;			/* in this refresh */
-static double look_began;
-static double look_at;			/* start of the next refresh */
+static Server servers[MAX_DATABASES];
+static int	nservers = 1;
 static volatile sig_atomic_t ended;
+
+static void serve(Server *server);
 
 static void
 end(int signal_number)
@@ -74,11 +85,17 @@ show_status(const char *line)
 static void
 ask(const char *sql, const char *value, const char *question, const char *done)
 {
+	const		Pane *pane = &panes[screen.active];
+	const char *database = pane_database(pane, pane->order[pane->selected]);
+
 	free(action.value);
 	action = (Action)
 	{
-		.sql = sql,.value = copy_text(value),.asked = true
+		.sql = sql,.server = &servers[0],.value = copy_text(value),.asked = true
 	};
+	for (int i = 1; i < nservers; i++)
+		if (strcmp(servers[i].label, database) == 0)
+			action.server = &servers[i];
 	snprintf(action.done, sizeof(action.done), "%s", done);
 	snprintf(screen.status, sizeof(screen.status), "%s (y/n)", question);
 }
@@ -194,7 +211,7 @@ key_pressed(int key)
 	}
 	if (action.asked && key != KEY_RESIZE)
 	{
-		bool		connected = server.state == LINK_IDLE || server.state == LINK_BUSY;
+		bool		connected = action.server->link.state == LINK_IDLE || action.server->link.state == LINK_BUSY;
 
 		action.asked = false;
 		show_status(key != 'y' ? "Nothing was done." : connected ? "..." : "Nothing was done: there is no connection.");
@@ -260,7 +277,8 @@ key_pressed(int key)
 			break;
 		case ' ':
 			screen.frozen = !screen.frozen;
-			look_at = 0;
+			for (int i = 0; i < nservers; i++)
+				servers[i].look_at = 0;
 			break;
 		case '+':
 		case '-':
@@ -281,7 +299,7 @@ key_pressed(int key)
  * Process a result: a table, or the end of an action.
  */
 static void
-answered(PGresult *result)
+answered(Server *server, PGresult *result)
 {
 	bool		good = PQresultStatus(result) == PGRES_TUPLES_OK;
 
@@ -293,24 +311,43 @@ answered(PGresult *result)
 		snprintf(line, sizeof(line), "error: %s", text !=NULL ? text : PQresultErrorMessage(result));
 		show_status(line);
 	}
-	if (asks_for == -1)
+	if (server->asks_for == -1)
 	{
 		if (good)
 			show_status(action.done);
 		action.sql = NULL;
-		look_at = 0;			/* show the effect */
+		server->look_at = 0;	/* show the effect */
 		PQclear(result);
 		return;
 	}
 	if (good && !screen.frozen)
-		pane_take(&panes[asks_for], result);
+		pane_take(&panes[server->asks_for], (int) (server - servers), result);
 	else
 		PQclear(result);
-	next_pane = asks_for + 1;
-	if (next_pane == NPANES)
+	server->next_pane = server->asks_for + 1;
+	if (server->next_pane == NPANES)
 	{
-		next_pane = 0;
-		look_at = fmax(look_began + screen.interval, seconds() + PAUSE_FACTOR * (seconds() - look_began));
+		server->next_pane = 0;
+		server->look_at = fmax(server->look_began + screen.interval,
+							   seconds() + PAUSE_FACTOR * (seconds() - server->look_began));
+	}
+}
+
+/*
+ * Send the statement of a pane, with the database as another column if there are several.
+ */
+static void
+ask_for_pane(Server *server, const Pane * pane)
+{
+	const char *label[1] = {server->label};
+	char		sql[4096];
+
+	if (nservers == 1)
+		link_send(&server->link, INFINITY, pane->sql, 0, NULL);
+	else
+	{
+		snprintf(sql, sizeof(sql), "SELECT t.*, $1::pg_catalog.text FROM (%s) AS t", pane->sql);
+		link_send(&server->link, INFINITY, sql, 1, label);
 	}
 }
 
@@ -318,53 +355,70 @@ answered(PGresult *result)
  * Send the next statement, if the link is free.
  */
 static void
-go_on(void)
+go_on(Server *server)
 {
 	const char *value[1] = {action.value};
 
-	if (server.state != LINK_IDLE)
+	if (server->link.state != LINK_IDLE)
 		return;
-	if (action.sql != NULL && !action.asked)
+	if (action.sql != NULL && !action.asked && action.server == server)
 	{
-		asks_for = -1;
-		action.sent = link_send(&server, INFINITY, action.sql, 1, value);
+		server->asks_for = -1;
+		action.sent = link_send(&server->link, INFINITY, action.sql, 1, value);
 	}
-	else if (next_pane > 0 || (!screen.frozen && seconds() >= look_at))
+	else if (server->next_pane > 0 || (!screen.frozen && seconds() >= server->look_at))
 	{
-		if (next_pane == 0)
-			look_began = seconds();
-		asks_for = next_pane;
-		link_send(&server, INFINITY, panes[next_pane].sql, 0, NULL);
+		if (server->next_pane == 0)
+			server->look_began = seconds();
+		server->asks_for = server->next_pane;
+		ask_for_pane(server, &panes[server->next_pane]);
 	}
 }
 
 /*
- * Wait for a key, the server, or the next refresh.
+ * Wait for a key, a server, or the next refresh.
  */
 static void
 wait_for_something(void)
 {
-	struct pollfd ready[2] = {{.fd = STDIN_FILENO,.events = POLLIN}, {.fd = -1}};
-	double		due = fmin(link_due(&server),
-						   server.state == LINK_IDLE && !screen.frozen ? look_at : INFINITY);
-	double		pause = fmax(0, due - seconds());
-	bool		lost;
-	PGresult   *result;
+	struct pollfd ready[1 + MAX_DATABASES] = {{.fd = STDIN_FILENO,.events = POLLIN}};
+	double		due = INFINITY;
+	double		pause;
 
-	if (!link_events(&server, &ready[1].fd, &ready[1].events))
-		ready[1].fd = -1;
+	for (int i = 0; i < nservers; i++)
+	{
+		Link	   *link = &servers[i].link;
+		struct pollfd *poll_link = &ready[1 + i];
+
+		due = fmin(due, fmin(link_due(link), link->state == LINK_IDLE && !screen.frozen ? servers[i].look_at : INFINITY));
+		if (!link_events(link, &poll_link->fd, &poll_link->events))
+			poll_link->fd = -1;
+	}
+	pause = fmax(0, due - seconds());
 	/* wait briefly, because a signal may have come just before */
-	if (poll(ready, 2, (int) ceil(fmin(pause, 1) * 1000)) == -1 && errno != EINTR)
+	if (poll(ready, 1 + nservers, (int) ceil(fmin(pause, 1) * 1000)) == -1 && errno != EINTR)
 		fatal(EXIT_REFUSED, "could not wait: %s", strerror(errno));
 	/* the terminal is gone */
 	if (ready[0].revents & (POLLHUP | POLLERR | POLLNVAL))
 		ended = -1;
-	result = link_go_on(&server, &lost);
+	for (int i = 0; i < nservers; i++)
+		serve(&servers[i]);
+}
+
+/*
+ * Process the events of a server.
+ */
+static void
+serve(Server *server)
+{
+	bool		lost;
+	PGresult   *result = link_go_on(&server->link, &lost);
+
 	if (lost)
 	{
-		next_pane = 0;
-		look_at = 0;
-		if (action.sql != NULL && !action.asked)
+		server->next_pane = 0;
+		server->look_at = 0;
+		if (action.sql != NULL && !action.asked && action.server == server)
 		{
 			show_status(action.sent ? "The connection was lost: it is not known whether that was done."
 						: "The connection was lost: nothing was done.");
@@ -372,7 +426,42 @@ wait_for_something(void)
 		}
 	}
 	if (result != NULL)
-		answered(result);
+		answered(server, result);
+}
+
+/*
+ * Connect to the databases.  "where" names them in the head of the screen.
+ */
+static void
+open_servers(char *where, size_t size)
+{
+	Database	databases[MAX_DATABASES];
+	PGconn	   *conn;
+
+	if (settings.ndatabases > 1)
+		nservers = settings.ndatabases;
+	for (int i = 0; i < nservers; i++)
+	{
+		link_open(&servers[i].link, nservers > 1 ? settings.databases[i] : settings.dbname);
+		databases[i] = (Database)
+		{
+			.conn = servers[i].link.conn
+		};
+	}
+	conn = servers[0].link.conn;
+	snprintf(where, size, "%s@%s  %s port %s", PQuser(conn), PQdb(conn), PQhost(conn), PQport(conn));
+	if (nservers == 1)
+		return;
+	panes_of_several();
+	label_databases(databases, nservers);
+	where[0] = '\0';
+	for (int i = 0; i < nservers; i++)
+	{
+		size_t		length = strlen(where);
+
+		servers[i].label = databases[i].label;
+		snprintf(where + length, size - length, "%s%s", i > 0 ? ", " : "", servers[i].label);
+	}
 }
 
 int
@@ -391,9 +480,7 @@ run_top(const Command *command, int argc, char **argv)
 		fatal(EXIT_USAGE, "\"jobq top\" has no JSON: use queues, workers and dead");
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		fatal(EXIT_USAGE, "\"jobq top\" needs a terminal");
-	link_open(&server);
-	snprintf(where, sizeof(where), "%s@%s  %s port %s", PQuser(server.conn), PQdb(server.conn),
-			 PQhost(server.conn), PQport(server.conn));
+	open_servers(where, sizeof(where));
 	screen.where = where;
 	signal(SIGINT, end);
 	signal(SIGTERM, end);
@@ -406,11 +493,13 @@ run_top(const Command *command, int argc, char **argv)
 		wait_for_something();
 		while ((key = getch()) != ERR)
 			key_pressed(key);
-		go_on();
+		for (int i = 0; i < nservers; i++)
+			go_on(&servers[i]);
 	}
 	draw_end();
 	say_into(NULL, 0);
-	link_close(&server);
+	for (int i = 0; i < nservers; i++)
+		link_close(&servers[i].link);
 	if (ended > 0)
 	{
 		signal(ended, SIG_DFL);

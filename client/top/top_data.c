@@ -29,12 +29,16 @@
 typedef struct Flow
 {
 	char	   *queue;
+	int			server;
 	double		live;
 	double		out;
 	double		at;
 } Flow;
 
 static const Pane *compared;	/* by compare_rows() */
+static bool several;			/* databases */
+
+static bool has_key(const Pane * pane, int row);
 
 Pane		panes[NPANES] = {
 	{
@@ -90,14 +94,14 @@ Pane		panes[NPANES] = {
  * The departure rate of a queue, from the number of jobs and the arrival rate.
  */
 static double
-rate_out(const char *queue, double live, double rate_in, double now)
+rate_out(const char *queue, int server, double live, double rate_in, double now)
 {
 	static Flow *flows;
 	static int	nflows;
 	Flow	   *flow = NULL;
 
 	for (int i = 0; i < nflows && flow == NULL; i++)
-		if (strcmp(flows[i].queue, queue) == 0)
+		if (flows[i].server == server && strcmp(flows[i].queue, queue) == 0)
 			flow = &flows[i];
 	if (flow == NULL)
 	{
@@ -105,7 +109,7 @@ rate_out(const char *queue, double live, double rate_in, double now)
 		flow = &flows[nflows++];
 		*flow = (Flow)
 		{
-			.queue = copy_text(queue),.live = live,.out = rate_in,.at = now
+			.queue = copy_text(queue),.server = server,.live = live,.out = rate_in,.at = now
 		};
 	}
 	else if (now > flow->at)
@@ -129,23 +133,58 @@ pane_cell(const Pane * pane, int row, int column)
 }
 
 /*
- * Replace the table of a pane by a new result, and take ownership of the result.
+ * Add the column of the database to all panes.  Called once, before the first result.
  */
 void
-pane_take(Pane * pane, PGresult *result)
+panes_of_several(void)
 {
-	PQclear(pane->result);
-	pane->result = result;
+	several = true;
+	for (int i = 0; i < NPANES; i++)
+		panes[i].columns[panes[i].ncolumns++] = (TopColumn)
+	{
+		"database", CELL_TEXT, 12, false, 0
+	};
+}
+
+/*
+ * The database of a row, or an empty string with a single database.
+ */
+const char *
+pane_database(const Pane * pane, int row)
+{
+	return several ? pane_cell(pane, row, pane->ncolumns - 1) : "";
+}
+
+/*
+ * Replace the table of a pane, or the rows of one of several servers, by a new result, and
+ * take ownership of the result.
+ */
+void
+pane_take(Pane * pane, int server, PGresult *result)
+{
 	if (pane == &panes[PANE_QUEUES])
 		for (int row = 0; row < PQntuples(result); row++)
 		{
 			char		out[32];
 
 			snprintf(out, sizeof(out), "%.2f",
-					 rate_out(PQgetvalue(result, row, QUEUE_NAME), atof(PQgetvalue(result, row, QUEUE_OUT)),
+					 rate_out(PQgetvalue(result, row, QUEUE_NAME), server, atof(PQgetvalue(result, row, QUEUE_OUT)),
 							  atof(PQgetvalue(result, row, QUEUE_IN)), seconds()));
 			PQsetvalue(result, row, QUEUE_OUT, out, strlen(out));
 		}
+	PQclear(pane->result);
+	pane->result = result;
+	if (several)
+	{
+		PQclear(pane->parts[server]);
+		pane->parts[server] = result;
+		pane->result = PQcopyResult(result, PG_COPYRES_ATTRS);
+		if (pane->result == NULL)
+			fatal(EXIT_REFUSED, "out of memory");
+		for (int i = 0; i < settings.ndatabases; i++)
+			if (pane->parts[i] != NULL)
+				append_rows(pane->result, pane->parts[i]);
+	}
 	pane_arrange(pane);
 }
 
@@ -168,6 +207,19 @@ compare_rows(const void *a, const void *b)
 	if (difference == 0)
 		return x - y;
 	return (difference < 0) != pane->reverse ? -1 : 1;
+}
+
+/*
+ * True if the row is the selected row.  The key is the first column, then the database.
+ */
+static bool
+has_key(const Pane * pane, int row)
+{
+	const char *first = pane_cell(pane, row, 0);
+	size_t		length = strlen(first);
+
+	return strncmp(pane->key, first, length) == 0 && pane->key[length] == '\n' &&
+		strcmp(pane->key + length + 1, pane_database(pane, row)) == 0;
 }
 
 /*
@@ -196,7 +248,7 @@ pane_arrange(Pane * pane)
 		qsort(pane->order, pane->nrows, sizeof(int), compare_rows);
 	}
 	for (int i = 0; i < pane->nrows && pane->key != NULL; i++)
-		if (strcmp(pane_cell(pane, pane->order[i], 0), pane->key) == 0)
+		if (has_key(pane, pane->order[i]))
 		{
 			pane->selected = i;
 			return;
@@ -214,8 +266,16 @@ pane_select(Pane * pane, int row)
 	if (pane->selected < 0)
 		pane->selected = 0;
 	free(pane->key);
-	pane->key = pane->nrows == 0 ? NULL
-		: copy_text(pane_cell(pane, pane->order[pane->selected], 0));
+	pane->key = NULL;
+	if (pane->nrows > 0)
+	{
+		const char *first = pane_cell(pane, pane->order[pane->selected], 0);
+		const char *database = pane_database(pane, pane->order[pane->selected]);
+		size_t		size = strlen(first) + strlen(database) + 2;
+
+		pane->key = allocate(size);
+		snprintf(pane->key, size, "%s\n%s", first, database);
+	}
 }
 
 /*

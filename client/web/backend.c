@@ -85,7 +85,7 @@ backend_make(Principal *principal, bool waits, const BackendReports *reports)
 	Backend    *backend = allocate(sizeof(Backend));
 	int			n = 0;
 
-	connection_words(words, values);
+	connection_words(settings.dbname, words, values);
 	while (words[n] != NULL)
 	{
 		/* leave out the role and the password of the program itself */

@@ -143,7 +143,7 @@ void
 listener_open(void)
 {
 	listener_watched.ready = listener_ready;
-	link_open(&listener);
+	link_open(&listener, settings.dbname);
 }
 
 /*

@@ -459,8 +459,8 @@ work_loop(void)
 
 	srand48(getpid());
 	jobs_prepare();
-	link_open(&reserving);
-	link_open(&settling);
+	link_open(&reserving, settings.dbname);
+	link_open(&settling, settings.dbname);
 	signals = work_signals();
 	started_at = seconds();
 
@@ -522,7 +522,7 @@ run_work(const Command *command, int argc, char **argv)
 
 	command_parse(command, argc, argv, values);
 	work_options(values);
-	return work_loop();
+	return settings.ndatabases > 1 ? work_in_all(work_loop) : work_loop();
 }
 
 /*

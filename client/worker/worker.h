@@ -50,6 +50,9 @@ extern volatile sig_atomic_t work_stops;	/* number of stop signals */
 
 extern int	work_signals(void);
 
+/* client/worker/all.c */
+extern int	work_in_all(int (*work_in_one) (void));
+
 /* client/worker/work.c */
 extern int	run_work(const Command *command, int argc, char **argv);
 extern int	run_publish(const PublishOptions *options);
