@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench chaos check check-core check-long check-packages console demo dist example fuzz indent indent-check model print-version reference try
+.PHONY: bench chaos check check-core check-ha check-long check-packages console demo dist example fuzz indent indent-check model print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -19,6 +19,10 @@ check:
 # PostgreSQL's own tests, on a server where jobq is busy.
 check-core:
 	@test/tools/check-core
+
+# Three nodes with Patroni lose their primary again and again; see test/ha/ha.
+check-ha:
+	@test/tools/check-ha $(if $(MAJOR),--major $(MAJOR)) $(if $(SEED),--seed $(SEED))
 
 # With sanitizers and valgrind, for hours: see test/tools/check-long.
 check-long:
