@@ -489,7 +489,8 @@ SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens 
 SELECT (:'ids'::bigint[])[1] AS id1, (:'ids'::bigint[])[2] AS id2, (:'ids'::bigint[])[3] AS id3, (:'ids'::bigint[])[4] AS id4, (:'ids'::bigint[])[5] AS id5,
 	(:'ids'::bigint[])[6:7] AS ids67, (:'ids'::bigint[])[8] AS id8, (:'ids'::bigint[])[9] AS id9, (:'tokens'::bigint[])[1] AS token, (:'tokens'::bigint[])[6:7] AS tokens67 \gset
 EXECUTE one(:id1, :token);
-EXECUTE small(:id2, :token);
+-- the ids here are larger
+SELECT jobq.ack(:id2, :token, '"small"');
 EXECUTE untyped_extend_many(:'ids67', :'tokens67', '5 min');
 EXECUTE untyped_extend(:id3, :token, '5 min');
 EXECUTE untyped(:'id3', :'token');

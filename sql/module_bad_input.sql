@@ -133,6 +133,8 @@ SELECT jobq.delete(:id);
 SELECT * FROM test.error('SELECT jobq.wait(1, ''-1 s'')');
 SELECT * FROM test.error('SELECT jobq.wait(1, ''1000 years'')');
 SELECT * FROM test.error('SELECT jobq.test_clock(''-1 s'')');
+SELECT node, e.* FROM unnest('{-1,1022,1024}'::int[]) node, test.error(format('SELECT jobq.adopt(node => %s)', node)) e;
+SELECT jobq.adopt(node => 1023) AS same_node;
 
 -- A driver may leave the types of parameters open.  Every function can then be called with
 -- each number of arguments, because this number identifies the function.

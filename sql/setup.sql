@@ -1,5 +1,7 @@
 -- Creates the extension, and the helpers shared by all tests.
 CREATE EXTENSION jobq;
+-- the largest ids that there are
+SELECT jobq.adopt(node => 1023);
 SELECT count(*) FROM jobq.jobs;
 
 -- The role that runs the tests; their output shows this role by name.

@@ -168,9 +168,10 @@ CREATE FUNCTION jobq.restart_workers() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_restart_workers' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this database, each after the current job';
 
-CREATE FUNCTION jobq.adopt() RETURNS bigint
+CREATE FUNCTION jobq.adopt(node int DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.adopt() IS 'run jobs here that arrived by logical replication, in a copy of another database, or in a restore before their roles existed
+COMMENT ON FUNCTION jobq.adopt(int) IS 'run jobs here that arrived by logical replication, in a copy of another database, or in a restore before their roles existed
+node: the node of this database, 0 to 1023, in the high bits of the ids of new jobs and batches; null: unchanged
 returns: the number of jobs from logical replication and of roles that did not exist';
 
 CREATE FUNCTION jobq.test_clock(ahead interval DEFAULT NULL) RETURNS timestamptz

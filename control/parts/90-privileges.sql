@@ -71,7 +71,7 @@ GRANT USAGE ON SCHEMA jobq, jobq_internal TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
 REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq_internal FROM PUBLIC;
-REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt() FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt(int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
 	jobq_internal.clock(), jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.lease_slots(),
 	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_tokens(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean),

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * operate.c
- *	  Operations on jobs: cancel(), retry(), delete(), restart_workers(), adopt().
+ *	  Operations on jobs: cancel(), retry(), delete(), restart_workers().
  *
  * src/operate/operate.c
  *
@@ -41,7 +41,6 @@ PG_FUNCTION_INFO_V1(jobq_retry);
 PG_FUNCTION_INFO_V1(jobq_delete);
 PG_FUNCTION_INFO_V1(jobq_restart_workers);
 PG_FUNCTION_INFO_V1(jobq_activate);
-PG_FUNCTION_INFO_V1(jobq_adopt);
 PG_FUNCTION_INFO_V1(jobq_loaded);
 
 /*
@@ -495,76 +494,6 @@ jobq_activate(PG_FUNCTION_ARGS)
 	jobq_at_commit_created(rels->job, !row_security);
 	jobq_warn_if_not_served();
 	PG_RETURN_VOID();
-}
-
-/*
- * ERROR if a binary subscription replicates jobq's tables.  The subscription would copy role
- * OIDs, and an OID may belong to another role here.  The caller must be connected to SPI.
- */
-static void
-refuse_binary(void)
-{
-	static const Oid types[] = {OIDOID};
-	Datum		values[] = {ObjectIdGetDatum(jobq_relations()->job)};
-
-	if (jobq_query("SELECT s.subname::text FROM pg_subscription s"
-				   " JOIN pg_subscription_rel r ON r.srsubid = s.oid"
-				   " JOIN pg_class c ON c.oid = r.srrelid"
-				   " JOIN pg_class j ON j.relnamespace = c.relnamespace"
-				   " WHERE s.subbinary AND j.oid = $1 LIMIT 1",
-				   1, types, values, NULL, SPI_OK_SELECT) == 0)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("subscription \"%s\" is binary, and brings roles by their numbers",
-					SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)),
-			 errdetail("Jobs could run as other roles than those that have enqueued them."),
-			 errhint("Have it bring jobq's tables anew without \"binary\". If all roles have the same numbers here as there, drop it, and adopt them.")));
-}
-
-/*
- * adopt(): make jobs from logical replication, from a copy of another database, or of roles
- * that did not exist at a restore run here.  Returns the number of replicated and returned
- * jobs.  ERROR unless the current user is the extension owner: EXECUTE on the function is not
- * sufficient.
- */
-Datum
-jobq_adopt(PG_FUNCTION_ARGS)
-{
-	uint64		count;
-
-	jobq_require_owner("adopt jobs");
-	SPI_connect();
-	refuse_binary();
-	count = jobq_return_rows();
-
-	/* of jobs with the same key, the last gets the key */
-	jobq_query("INSERT INTO jobq_internal.unique_key (job_id, role, queue_id, until, kind, key)"
-			   " SELECT id, role, coalesce(unique_queue, 0), unique_until,"
-			   " CASE WHEN unique_queue IS NULL THEN kind ELSE '' END, unique_key FROM jobq_internal.job"
-			   " WHERE dormant AND unique_key IS NOT NULL"
-			   " AND (unique_until = 'f' OR attempt = 0)"
-			   " ORDER BY id DESC ON CONFLICT DO NOTHING",
-			   0, NULL, NULL, NULL, SPI_OK_INSERT);
-	count += jobq_query("UPDATE jobq_internal.job SET dormant = false WHERE dormant",
-						0, NULL, NULL, NULL, SPI_OK_UPDATE);
-
-	jobq_query("UPDATE jobq_internal.schedule SET dormant = false WHERE dormant",
-			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
-	jobq_query("UPDATE jobq_internal.batch SET dormant = false, adopted = true WHERE dormant",
-			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
-
-	/* sequences are not replicated: new jobs must get higher ids */
-	jobq_query("SELECT pg_catalog.setval('jobq_internal.job_id_seq', max(id)) FROM jobq_internal.job"
-			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.job_id_seq)",
-			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	jobq_query("SELECT pg_catalog.setval('jobq_internal.batch_id_seq', max(id)) FROM jobq_internal.batch"
-			   " HAVING max(id) > (SELECT last_value FROM jobq_internal.batch_id_seq)",
-			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	jobq_serve_here();
-	SPI_finish();
-	jobq_at_commit_unnoted();
-	PG_RETURN_INT64((int64) count);
 }
 
 /*

@@ -180,7 +180,7 @@ is( $node->safe_psql('app', q{SELECT c.oid::regclass FROM pg_class c WHERE c.rel
 	AND CASE WHEN c.relkind IN ('r', 'p') THEN has_table_privilege('mallory', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
 		WHEN c.relkind = 'S' THEN has_sequence_privilege('mallory', c.oid, 'USAGE, SELECT, UPDATE') END}), '', 'nor everybody');
 is( $node->safe_psql('app', q{SELECT p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnamespace AND NOT has_function_privilege('public', p.oid, 'EXECUTE') ORDER BY 1}),
-	"jobq.adopt()\njobq.test_clock(interval)", 'nor take they from everybody what is for everybody: functions');
+	"jobq.adopt(integer)\njobq.test_clock(interval)", 'nor take they from everybody what is for everybody: functions');
 is( $node->safe_psql('app', q{SELECT t.oid::regtype FROM pg_type t WHERE t.typnamespace = 'jobq'::regnamespace AND t.typelem = 0 AND NOT has_type_privilege('public', t.oid, 'USAGE')}),
 	'', 'and types');
 foreach my $call ('adopt()', q{test_clock('1 hour')})
@@ -188,7 +188,7 @@ foreach my $call ('adopt()', q{test_clock('1 hour')})
 	my $try = "SET SESSION AUTHORIZATION mallory; SELECT jobq.$call";
 	my (undef, undef, $said) = $node->psql('app', $try);
 	like($said, qr/permission denied for function/, "refused: $call");
-	(undef, undef, $said) = $node->psql('app', "BEGIN; GRANT EXECUTE ON FUNCTION jobq.adopt(), jobq.test_clock(interval) TO mallory; $try");
+	(undef, undef, $said) = $node->psql('app', "BEGIN; GRANT EXECUTE ON FUNCTION jobq.adopt(int), jobq.test_clock(interval) TO mallory; $try");
 	like($said, qr/permission denied to (?:adopt jobs|put jobq's clock forward)/, "refused to who may execute it: $call");
 }
 wait_for($node, 'some days have partitions', q{SELECT count(*) > 2 FROM pg_inherits WHERE inhparent = 'jobq_internal.archive'::regclass}, 'app');

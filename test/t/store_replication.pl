@@ -233,6 +233,17 @@ SELECT jobq.adopt();
 });
 my ($rc) = $subscriber->psql('postgres', q{SELECT jobq.enqueue('note')});
 is($rc, 0, 'new ids do not collide with those of jobs that were adopted');
+
+# nodes: what is adopted from a higher node leaves its ids to the other database
+is($subscriber->safe_psql('postgres', q{
+SELECT jobq.adopt(node => 2) \g /dev/null
+SELECT jobq.enqueue('note', delay => '1 day') AS own, jobq.enqueue('note', delay => '1 day') AS foreign, jobq.create_batch('foreign') AS batch \gset
+UPDATE jobq_internal.job SET dormant = true, id = (2::bigint << 43) + 7000 WHERE id = :own;
+UPDATE jobq_internal.job SET dormant = true, id = (3::bigint << 43) + 9000 WHERE id = :foreign;
+UPDATE jobq_internal.batch SET dormant = true, id = (3::bigint << 43) + 9000 WHERE id = :batch;
+SELECT jobq.adopt() \g /dev/null
+SELECT jobq.enqueue('note') - (2::bigint << 43), jobq.create_batch('own') - (2::bigint << 43)}),
+	'7001|2', 'and leave the ids of a higher node to another database');
 $subscriber->stop;
 
 #
