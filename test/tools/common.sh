@@ -17,6 +17,8 @@ case $(. /etc/os-release 2>/dev/null && echo "${ID:-}${VERSION_ID:-}") in
 	*) packaged_major=15 source_majors="17 18" ;;
 esac
 all_majors="$packaged_major $source_majors"
+# Majors that are tested where Debian has the source; so far, experimental.
+future_majors=19
 processors=$(nproc)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
