@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * metrics.c
- *	  The command metrics: the metrics of one or several databases as one exposition.
+ *	  The command metrics: the metrics of several databases as a single exposition.
  *
  * An exposition may contain each family of metrics once.  The samples of all databases
- * therefore stand below one head per family, and differ in the label "database".
+ * therefore stand below the same head, and differ in the label "database".
  *
  * client/command/metrics.c
  *

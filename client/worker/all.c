@@ -3,10 +3,10 @@
  * all.c
  *	  The command work for several databases: a process for each.
  *
- * The parent passes signals on, and starts a process again that has ended without a
- * connection, so that a database that is down does not stop the work in the others.  Each process
- * has a process group of its own, because a signal of the terminal, sent to all, would arrive
- * twice and end the running jobs.
+ * The parent passes signals on.  A process without a connection ends, and the parent starts
+ * another process later, so that the work in reachable databases goes on.  Each process has a
+ * separate process group.  Otherwise a signal of the terminal would arrive twice, from the
+ * terminal and from the parent, and end the running jobs.
  *
  * client/worker/all.c
  *
@@ -69,9 +69,9 @@ signal_children(int signal_number)
 }
 
 /*
- * Run work_in_one() in a process for each database of the settings, until all have ended.
- * Returns the first exit status other than EXIT_DONE.  After such an end the other processes are
- * stopped, unless the process had no connection: then another is started.
+ * Run work_in_one() in a process for each database of the settings, until all processes have
+ * ended.  Returns the first exit status other than EXIT_DONE.  Such a status stops the other
+ * processes, except EXIT_NO_CONNECTION, after which the process is started again.
  */
 int
 work_in_all(int (*work_in_one) (void))

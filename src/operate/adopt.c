@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * adopt.c
- *	  adopt(): what came from elsewhere belongs to this database, and the node of the
- *	  database.
+ *	  adopt(): take over jobs from another database, and set the node of this database.
  *
  * The node is in the high bits of the ids of jobs and batches, so that several databases have
  * different ids.  The node is stored nowhere else than in the last values of the two
