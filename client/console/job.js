@@ -9,7 +9,7 @@ import { may, mayDelete, mayRetry } from './rights.js';
 const MOST_LINES = 5000;	// of the log
 const MOST_EVENTS = 300;	// of the history, unless all are asked for
 const MOST_OF_ERROR = 4000;	// characters of an error in a table
-const unfinished = ['ready', 'scheduled', 'blocked', 'retryable', 'running'];
+const unfinished = ['ready', 'scheduled', 'blocked', 'suspended', 'retryable', 'running'];
 
 // --- the log ----------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import { job } from './job.js';
 import { bar, batchLink, code, empty, field, filtered, hidden, jobLink, known, list, local, menu, paged, pages, queueLink, select, showAll } from './parts.js';
 import { changes, may, mayDelete, mayDeleteAll, mayOperate, mayPause, mayRetry, mayRetryAll, mayRun, nothing, owns } from './rights.js';
 
-const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'dead', 'cancelled', 'expired'];
+const states = ['ready', 'running', 'scheduled', 'suspended', 'retryable', 'blocked', 'completed', 'dead', 'cancelled', 'expired'];
 const MOST_STEPS = 300;		// in the table of a workflow, unless all are asked for
 
 const jobColumns = [

@@ -152,7 +152,7 @@ const Command commands[] = {
 		"AND ($5::pg_catalog.text IS NULL OR group_key" EQUALS "$5) AND ($6::pg_catalog.int8 IS NULL OR batch_id" EQUALS "$6) "
 		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
 		.options = {
-			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, dead, cancelled or expired", true},
+			{"state", 's', "STATE", "blocked, scheduled, ready, running, suspended, retryable, completed, dead, cancelled or expired", true},
 			OPTION_QUEUE, OPTION_KIND,
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},

@@ -237,7 +237,7 @@ const Route routes[] = {
 	{"GET", "/api/jobs", 0,
 		.parameters = "?state ?queue ?kind -unique_key -group_key ?batch_id ?role -header ?from ?until ?before ?limit ?tenant ?id",
 		.shown = JOB_SHOWN,
-		.words = "state scheduled ready running retryable blocked completed dead cancelled expired",
+		.words = "state scheduled ready running suspended retryable blocked completed dead cancelled expired",
 	.run = run_jobs,.sql = all_jobs},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
@@ -471,7 +471,7 @@ run_jobs(Request *request)
 {
 	static const char *const sql_of[][2] = {
 		{"running", running_jobs},
-		{"ready", live_jobs}, {"scheduled", live_jobs}, {"retryable", live_jobs}, {"blocked", live_jobs},
+		{"ready", live_jobs}, {"scheduled", live_jobs}, {"suspended", live_jobs}, {"retryable", live_jobs}, {"blocked", live_jobs},
 		{"completed", ended_jobs}, {"dead", ended_jobs}, {"cancelled", ended_jobs}, {"expired", ended_jobs},
 	};
 	const char *state = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "state");

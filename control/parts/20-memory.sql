@@ -70,9 +70,9 @@ CREATE FUNCTION jobq_internal.live_log(id bigint, log jsonb) RETURNS jsonb
 AS 'MODULE_PATHNAME', 'jobq_live_log' LANGUAGE C STABLE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.live_log(bigint, jsonb) IS 'log of a running job: the lines of earlier attempts (log) and of the running attempt, for the views';
 
-CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, expires_at timestamptz, retried boolean) RETURNS text
+CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, expires_at timestamptz, retried boolean, suspended boolean) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_live_state' LANGUAGE C STABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean) IS 'state of a live job, for the views';
+COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean) IS 'state of a live job, for the views';
 
 CREATE FUNCTION jobq_internal.may_see_support(internal) RETURNS internal
 AS 'MODULE_PATHNAME', 'jobq_may_see_support' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;

@@ -236,7 +236,7 @@ CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 			WHEN s.workflow_id IS NOT NULL AND EXISTS (SELECT FROM jobq_internal.batch i
 				WHERE i.id = s.workflow_id AND i.state <> 'p' AND i.started_at IS NOT NULL AND i.finished_at IS NULL) THEN 'running'
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
-				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
+				j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) END AS state,
 		s.needs, s.definition, s.elements, s.element_of, s.element, b.role::pg_catalog.oid AS role,
 		s.workflow_id
 	FROM jobq_internal.step s

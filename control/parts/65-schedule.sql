@@ -119,7 +119,7 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 					(SELECT CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END
 					FROM jobq_internal.archive a WHERE a.id = s.last_job_id))
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
-				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS last_state,
+				j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) END AS last_state,
 		coalesce(s.last_error, CASE WHEN o.oid IS NULL THEN pg_catalog.format('role with OID %s does not exist', s.role::pg_catalog.oid) END,
 			CASE WHEN j.id IS NULL THEN (SELECT f.error FROM jobq_internal.dead_letter f WHERE f.id = s.last_job_id)
 			ELSE j.errors -> -1 ->> 'message' END) AS last_error, s.role::pg_catalog.regrole AS role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,

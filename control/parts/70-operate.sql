@@ -16,7 +16,7 @@ CREATE TYPE jobq.job_status AS (
 	started_at timestamptz,
 	finished_at timestamptz
 );
-COMMENT ON TYPE jobq.job_status IS 'the status of a job: scheduled, ready, running, retryable, blocked; completed, dead, cancelled, expired';
+COMMENT ON TYPE jobq.job_status IS 'the status of a job: scheduled, ready, running, suspended, retryable, blocked; completed, dead, cancelled, expired';
 
 CREATE FUNCTION jobq.status(id bigint) RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -62,12 +62,18 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		UNION ALL
 		SELECT 5, 'scheduled', format('the job is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq_internal.clock())),
 			format('SELECT jobq.edit(%s, run_at => now())', j.id)
-		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
+		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NULL AND j.waits_for IS NULL
 		UNION ALL
 		SELECT 6, 'retryable', format('attempt %s%s has failed, and the next is due at %s, in %s: %s', j.attempt, ' of ' || nullif(j.max_attempts, 0),
 				date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq_internal.clock()), j.errors -> -1 ->> 'message'),
 			format('SELECT jobq.retry(%s)', j.id)
-		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL
+		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL AND j.waits_for IS NULL
+		UNION ALL
+		SELECT 6, 'suspended', format('the procedure has waited for %s since %s, and waits %s', j.waits_for, date_trunc('second', s.begun_at),
+				coalesce('until ' || date_trunc('second', s.until), 'without a limit')),
+			CASE WHEN s.type = 'w' THEN format('SELECT jobq.signal(%s, %L)', j.id, s.signal) END
+		FROM jobq_internal.procedure_step s
+		WHERE s.job_id = j.id AND s.done_at IS NULL AND j.waits_for IS NOT NULL AND j.run_at > jobq_internal.clock()
 		UNION ALL
 		SELECT 7, 'paused', format('queue "%s" is paused', q.name), format('SELECT jobq.resume(%L)', q.name)
 		WHERE q.paused

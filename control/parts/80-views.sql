@@ -14,20 +14,20 @@ DECLARE
 		SELECT j.id, NULL::pg_catalog."char" AS ended, j.kind, j.queue_id, j.priority, j.role, j.attempt, j.max_attempts,
 			j.enqueued_at, j.run_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at,
 			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.unique_queue, j.batch_id, j.log, j.context, j.tenant, j.tags, NULL::jsonb AS cost, j.limit_cost,
-			j.lease_token, j.expires_at
+			j.lease_token, j.expires_at, j.waits_for
 		FROM jobq_internal.job j$$;
 	finished text := $$
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
 			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, NULL::int, a.batch_id, a.log, a.context, a.tenant, a.tags, a.cost, a.limit_cost,
-			NULL::bigint, NULL::timestamptz
+			NULL::bigint, NULL::timestamptz, NULL::text
 		FROM jobq_internal.archive a
 		UNION ALL
 		SELECT f.id, 'f'::pg_catalog."char", f.kind, f.queue_id, f.priority, f.role, f.attempt, f.max_attempts,
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
 			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.unique_queue, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb, f.limit_cost,
-			NULL::bigint, NULL::timestamptz
+			NULL::bigint, NULL::timestamptz, NULL::text
 		FROM jobq_internal.dead_letter f$$;
 	name text;
 	tables text;
@@ -38,11 +38,11 @@ BEGIN
 			SELECT j.id,
 				CASE j.ended WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'dead'
 					ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
-						j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
+						j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) END AS state,
 				j.kind, q.name AS queue, j.priority, j.role::pg_catalog.regrole AS role,
 				coalesce(r.attempt, CASE WHEN r.job_id IS NOT NULL THEN j.attempt + 1 END, j.attempt) AS attempt, j.max_attempts,
-				r.progress, r.message, r.pid AS worker,
-				j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(r.started_at, j.started_at) AS started_at, j.finished_at,
+				r.progress, coalesce(r.message, CASE WHEN r.job_id IS NULL AND j.run_at > jobq_internal.clock() THEN 'waits for ' || j.waits_for END) AS message, r.pid AS worker,
+				j.enqueued_at, nullif(nullif(j.run_at, 'infinity'), '9999-01-01 00:00:00+00') AS run_at, coalesce(r.started_at, j.started_at) AS started_at, j.finished_at,
 				CASE WHEN o.open THEN j.payload END AS payload, CASE WHEN o.open THEN j.headers END AS headers,
 				CASE WHEN o.open THEN j.result END AS result, coalesce(j.error, CASE WHEN j.ended IS NULL THEN j.errors -> -1 ->> 'message' END) AS error,
 				CASE WHEN o.open THEN j.errors ELSE jobq_internal.without_details(j.errors) END AS errors,
@@ -193,7 +193,7 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 	FROM (
 		SELECT l.name, l.max_running, l.rate, l.by, l.cost, l.when_taken, j.run_at,
 			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
-			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
+			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) AS state
 		FROM jobq_internal.job j
 		CROSS JOIN LATERAL unnest(jobq_internal.limiters_of(j.kind, j.queue_id)) u (hash)
 		JOIN jobq_internal.limiter l ON jobq_internal.limiter_hash(l.name) = u.hash

@@ -1,5 +1,42 @@
 -- The history of a job.
 
+-- Steps, waits and signals of the jobs whose contents the user may read.
+CREATE VIEW jobq_internal.step_events WITH (security_barrier) AS
+	SELECT s.job_id, s.at, s.place, s.event, s.by, s.took, s.detail
+	FROM (
+		SELECT p.job_id, p.done_at AS at, 3 AS place, 'step' AS event, NULL::text AS by, p.done_at - p.begun_at AS took,
+			concat_ws(': ', p.name, p.result) AS detail
+		FROM jobq_internal.procedure_step p WHERE p.type = 's'
+		UNION ALL
+		SELECT p.job_id, p.done_at, 3, 'saved', NULL, NULL, p.result::text
+		FROM jobq_internal.procedure_step p WHERE p.type = 'v'
+		UNION ALL
+		SELECT p.job_id, p.begun_at, 4, 'suspended', NULL, NULL, format('%s "%s"%s', CASE p.type WHEN 't' THEN 'sleep' ELSE 'signal' END,
+			coalesce(p.signal, p.name), ', until ' || date_trunc('second', p.until))
+		FROM jobq_internal.procedure_step p WHERE p.type IN ('t', 'w') AND p.done_at IS DISTINCT FROM p.begun_at
+		UNION ALL
+		SELECT p.job_id, p.done_at, 3, 'resumed', NULL, p.done_at - p.begun_at, CASE WHEN p.type = 't' THEN format('sleep "%s"', p.name)
+			ELSE format('signal "%s": %s', p.signal, coalesce(p.result::text, 'timeout')) END
+		FROM jobq_internal.procedure_step p WHERE p.type IN ('t', 'w') AND p.done_at IS NOT NULL
+		UNION ALL
+		SELECT g.job_id, g.sent_at, 2, 'signal', g.sent_by, NULL, format('%s: %s', g.name, g.payload)
+		FROM jobq_internal.signal g) s
+	WHERE EXISTS (
+		SELECT FROM (
+			SELECT j.role, j.queue_id FROM jobq_internal.job j WHERE j.id = s.job_id
+			UNION ALL
+			SELECT j.role, j.queue_id FROM jobq_internal.archive j WHERE j.id = s.job_id
+			UNION ALL
+			SELECT j.role, j.queue_id FROM jobq_internal.dead_letter j WHERE j.id = s.job_id) j
+		WHERE jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id));
+COMMENT ON VIEW jobq_internal.step_events IS 'steps, waits and signals of durable procedures, for history()';
+COMMENT ON COLUMN jobq_internal.step_events.at IS 'time of the event';
+COMMENT ON COLUMN jobq_internal.step_events.place IS 'order of events at the same time';
+COMMENT ON COLUMN jobq_internal.step_events.event IS 'step, saved, suspended, resumed, or signal';
+COMMENT ON COLUMN jobq_internal.step_events.by IS 'role that sent the signal';
+COMMENT ON COLUMN jobq_internal.step_events.took IS 'duration of the step or the wait';
+COMMENT ON COLUMN jobq_internal.step_events.detail IS 'name and result of the step, or name and payload of the signal';
+
 CREATE FUNCTION jobq.history(id bigint,
 	OUT at timestamptz, OUT attempt int, OUT event text, OUT by text, OUT took interval, OUT detail text, OUT cost jsonb)
 RETURNS SETOF record
@@ -43,6 +80,10 @@ BEGIN
 				'CONTEXT: ' || (f.error ->> 'context')), f.error -> 'cost'
 		FROM jsonb_array_elements(j.errors) f(error)
 		UNION ALL
+		SELECT p.at, NULL, p.place, p.event, p.by, p.took, p.detail, NULL
+		FROM jobq_internal.step_events p
+		WHERE p.job_id = j.id
+		UNION ALL
 		SELECT j.finished_at, j.attempt, 6, j.state, NULL, j.finished_at - j.started_at,
 			CASE WHEN j.state = 'dead' THEN format('no more attempts: %s%s', j.attempt, ' of ' || nullif(j.max_attempts, 0))
 				ELSE coalesce(j.error, j.result::text) END,
@@ -50,7 +91,7 @@ BEGIN
 		WHERE j.finished_at IS NOT NULL
 		UNION ALL
 		SELECT coalesce(greatest(j.run_at, jobq_internal.clock()), jobq_internal.clock()), j.attempt + 1, 7, j.state, NULL, NULL,
-			CASE WHEN j.run_at > jobq_internal.clock() THEN 'due then' ELSE format('why: SELECT * FROM jobq.explain(%s)', j.id) END, NULL
+			CASE WHEN j.state = 'suspended' THEN j.message WHEN j.run_at > jobq_internal.clock() THEN 'due then' ELSE format('why: SELECT * FROM jobq.explain(%s)', j.id) END, NULL
 		WHERE j.finished_at IS NULL AND j.state <> 'running') e
 	WHERE j.id = history.id
 	ORDER BY e.at, coalesce(e.attempt, 0), e.place;

@@ -74,7 +74,7 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq_internal FROM PUBLIC;
 REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt(int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
 	jobq_internal.clock(), jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.lease_slots(),
-	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_tokens(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean),
+	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_tokens(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean),
 	jobq_internal.may_see(oid, int), jobq_internal.may_read(oid, int),
 	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),
 	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_series(text, text, text), jobq_internal.limit_slots(), jobq_internal.group_slots(),
@@ -83,7 +83,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.dead_letters, jobq.failures, jobq.kinds, jobq.queues, jobq.stats, jobq.workers, jobq.limits,
 	jobq.schedules, jobq.batches, jobq.steps, jobq.grants, jobq.monitors, jobq.event_handlers TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
-GRANT SELECT ON jobq_internal.held_roles, jobq_internal.failure_causes, jobq_internal.monitor_states TO PUBLIC;
+GRANT SELECT ON jobq_internal.held_roles, jobq_internal.failure_causes, jobq_internal.monitor_states, jobq_internal.step_events TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_privilege(role regrole, privilege text DEFAULT 'produce', queue text DEFAULT '*') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_grant_privilege' LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -191,7 +191,10 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 	return true;
 }
 
-/* Like jobq_job_attempt_failed(), for a job with a row that the caller has deleted. */
+/*
+ * Like jobq_job_attempt_failed(), for a job with a row that the caller has deleted.  A lease has
+ * charged the attempt of a procedure; the charge is returned if the procedure made progress.
+ */
 bool
 jobq_job_failed(Relation rel, JobqJob *job, const JobqFailure *failure)
 {
@@ -208,9 +211,12 @@ jobq_job_failed(Relation rel, JobqJob *job, const JobqFailure *failure)
 	int			attempt = job_attempt(job) + (failure->charge ? 1 : 0);
 
 	jobq_count_attempt(job, JOBQ_N_FAILED, started_at, now);
-	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, started_at, now, error, fingerprint));
+	if (!failure->charge && job_leased(job) && jobq_made_progress(job))
+		attempt--;
+	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
+	job->nulls[JOB_WAITS_FOR - 1] = true;
 	note_failure(job);
 
 	if (delay_ms < 0)
@@ -367,11 +373,16 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 
 		case OUTCOME_SNOOZE:
 		case OUTCOME_RELEASE:
+		case OUTCOME_SUSPEND:
 			began = *job;
 			JOB_SET(job, JOB_ATTEMPT,
 					Int32GetDatum(current->outcome == OUTCOME_RELEASE
 								  ? current->attempt : current->attempt - 1));
-			jobq_job_set_run_at(job, jobq_now() + current->delay_ms * 1000);
+			jobq_job_set_run_at(job, current->outcome == OUTCOME_SUSPEND ? current->until
+								: jobq_now() + current->delay_ms * 1000);
+			job->nulls[JOB_WAITS_FOR - 1] = true;
+			if (current->outcome == OUTCOME_SUSPEND)
+				JOB_SET(job, JOB_WAITS_FOR, CStringGetTextDatum(current->waits_for));
 			job->nulls[JOB_LEASE_TOKEN - 1] = true;
 			job->nulls[JOB_LEASE_UNTIL - 1] = true;
 			jobq_job_insert_again(rel, job);

@@ -31,7 +31,7 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::timestamptz, unique_until, unique_queue, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint, NULL::text"
 
 /* Condition: row "u" is the unique key of dead letter "j". */
 #define KEY_OF_LETTER \
@@ -50,7 +50,7 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" AND NOT EXISTS (SELECT FROM jobq_internal.job h WHERE h.id = u.job_id" \
 	" AND jobq_internal.live_state(h.lease_token IS NOT NULL" \
 	" OR h.id IN (SELECT r.job_id FROM jobq_internal.running_jobs r)," \
-	" h.run_at, h.expires_at, false) = 'expired')))"
+	" h.run_at, h.expires_at, false, false) = 'expired')))"
 
 /*
  * Properties of a job chosen among many.  A job without these properties must not be changed
@@ -124,17 +124,11 @@ typedef struct JobqArg
 } JobqArg;
 
 /* src/operate/revive.c */
-extern void jobq_row_of_job(Oid *role, int32 *queue_id);
 extern bool jobq_may_with_row(int privilege);
-extern void jobq_no_such_job(int64 id);
-extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
-									int32 queue_id);
 extern int64 jobq_letters_again(Relation rel, Datum *ids, int n,
 								int64 reopened, bool named);
 
 /* src/operate/operate.c */
-extern bool jobq_find_for(int privilege, Relation rel, int64 id,
-						  bool refuse, JobqJob *job);
 extern bool jobq_find_chosen(int privilege, Relation rel, int64 id,
 							 JobqChosen * chosen, JobqJob *job);
 extern void jobq_check_finished(int64 id);

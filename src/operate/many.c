@@ -159,7 +159,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		{FILTER_TAGS, "~tags @> $", NULL},
 		{FILTER_IDS, "~id = ANY ($)", NULL},
 		{FILTER_STATE, only_waiting(many) ? "NOT " IS_BEGUN " AND $ = 'waiting'"
-			: "jobq_internal.live_state(" IS_BEGUN ", ~run_at, ~expires_at, ~errors IS NOT NULL) = $",
+			: "jobq_internal.live_state(" IS_BEGUN ", ~run_at, ~expires_at, ~errors IS NOT NULL, ~waits_for IS NOT NULL) = $",
 		"$ = 'dead'"},
 	};
 

@@ -35,9 +35,9 @@ static const struct
 	const char *name;
 	const char *states;
 }			actions[] = {
-	[MANY_CANCEL] = {"cancel_many", "waiting, scheduled, ready, running, retryable, blocked"},
+	[MANY_CANCEL] = {"cancel_many", "waiting, scheduled, ready, running, suspended, retryable, blocked"},
 	[MANY_RETRY] = {"retry_many", "dead, retryable"},
-	[MANY_EDIT] = {"edit_many", "scheduled, ready, retryable, blocked, dead"},
+	[MANY_EDIT] = {"edit_many", "scheduled, ready, suspended, retryable, blocked, dead"},
 	[MANY_DELETE] = {"delete_many", "dead"},
 };
 
@@ -80,7 +80,7 @@ states_for(const JobqMany * many)
 {
 	if (!many->edit.moves)
 		return actions[many->action].states;
-	return many->edit.nulls[EDIT_RUN_AT] ? "scheduled, ready, retryable, blocked"
+	return many->edit.nulls[EDIT_RUN_AT] ? "scheduled, ready, suspended, retryable, blocked"
 		: "scheduled, ready, retryable";
 }
 

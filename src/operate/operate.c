@@ -347,7 +347,7 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 			runs_elsewhere(&job, chosen))
 			return false;
 		waits = !JOB_ISNULL(&job, JOB_ERRORS) && !job_blocked(&job) &&
-			job_run_at(&job) > jobq_now() && !jobq_job_runs(&job);
+			JOB_ISNULL(&job, JOB_WAITS_FOR) && job_run_at(&job) > jobq_now() && !jobq_job_runs(&job);
 		if (waits && jobq_job_delete_or_blocker(rel, &job, &blocker))
 			break;
 		if (!waits || jobq_job_runs(&job))

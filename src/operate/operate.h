@@ -23,11 +23,23 @@
 
 #include "compose/compose.h"
 
+/* src/operate/revive.c */
+extern void jobq_row_of_job(Oid *role, int32 *queue_id);
+extern void jobq_no_such_job(int64 id);
+extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
+									int32 queue_id);
+
 /* src/operate/operate.c */
+extern bool jobq_find_for(int privilege, Relation rel, int64 id,
+						  bool refuse, JobqJob *job);
 extern bool jobq_ask_to_stop(int64 id);
 extern bool jobq_take_from_consumer(Relation rel, int64 id, JobqCause cause,
 									const char *reason);
 extern bool jobq_cancel_owed(Relation rel, int64 id, bool *over);
+
+/* src/operate/uuid.c */
+extern int64 jobq_id_of_uuid(Datum uuid);
+extern int64 jobq_id_of_text(const text *job);
 
 /* src/operate/leaver.c */
 extern void jobq_warn_of_leaver(Oid role, const char *name);

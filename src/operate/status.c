@@ -189,7 +189,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 	SET(ST_ATTEMPT, JOB(&job, JOB_ATTEMPT));
 	SET(ST_MAX_ATTEMPTS, JOB(&job, JOB_MAX_ATTEMPTS));
 	SET(ST_ENQUEUED_AT, JOB(&job, JOB_ENQUEUED_AT));
-	if (!job_blocked(&job))
+	if (!job_blocked(&job) && job_run_at(&job) != JOB_NO_LIMIT)
 		SET(ST_RUN_AT, JOB(&job, JOB_RUN_AT));
 	set_queue(status, job_queue_id(&job));
 	status->own = TransactionIdIsCurrentTransactionId(job.xmin);
@@ -255,6 +255,10 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 	}
 
 	status->state = jobq_waiting_state(&job, now);
+	if (!JOB_ISNULL(&job, JOB_WAITS_FOR) && job_run_at(&job) > now)
+		SET(ST_MESSAGE,
+			CStringGetTextDatum(psprintf("waits for %s",
+										 TextDatumGetCString(JOB(&job, JOB_WAITS_FOR)))));
 	return true;
 }
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * uuid.c
- *	  status() of a job by the uuid assigned by the client.
+ *	  Jobs by the uuid assigned by the client.
  *
  * src/operate/uuid.c
  *
@@ -22,14 +22,12 @@ PG_FUNCTION_INFO_V1(jobq_status_text);
 /* Maximum length of an id as text.  A longer text is a uuid. */
 #define MAX_ID_LENGTH	20
 
-static Datum status_of(FunctionCallInfo fcinfo, Datum uuid);
-
 /*
- * Return the status of the job with this uuid.  If jobs of several roles have the uuid, the
- * user's own job is preferred.  ERROR if the current user may see no job with the uuid.
+ * Return the id of the job with this uuid.  If jobs of several roles have the uuid, the user's
+ * own job is preferred.  ERROR if the current user may see no job with the uuid.
  */
-static Datum
-status_of(FunctionCallInfo fcinfo, Datum uuid)
+int64
+jobq_id_of_uuid(Datum uuid)
 {
 	ListCell   *lc;
 
@@ -39,10 +37,8 @@ status_of(FunctionCallInfo fcinfo, Datum uuid)
 		JobqStatus	status = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_look_up_if_there(*(int64 *) lfirst(lc), &status))
-			continue;
-		jobq_flush_before_telling();
-		return jobq_status_datum(fcinfo, &status);
+		if (jobq_look_up_if_there(*(int64 *) lfirst(lc), &status))
+			return *(int64 *) lfirst(lc);
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
@@ -52,12 +48,36 @@ status_of(FunctionCallInfo fcinfo, Datum uuid)
 }
 
 /*
- * status(uuid): the status of a job by uuid.  ERROR as in status_of().
+ * Return the id of a job that is given by id or uuid, for a parameter without a type.  ERROR if
+ * the text is neither, and as in jobq_id_of_uuid().
+ */
+int64
+jobq_id_of_text(const text *job)
+{
+	char	   *id = text_to_cstring(job);
+
+	return strlen(id) > MAX_ID_LENGTH
+		? jobq_id_of_uuid(DirectFunctionCall1(uuid_in, CStringGetDatum(id)))
+		: DatumGetInt64(DirectFunctionCall1(int8in, CStringGetDatum(id)));
+}
+
+static Datum
+status_of(FunctionCallInfo fcinfo, int64 id)
+{
+	JobqStatus	status = {0};
+
+	jobq_look_up(id, &status);
+	jobq_flush_before_telling();
+	return jobq_status_datum(fcinfo, &status);
+}
+
+/*
+ * status(uuid): the status of a job by uuid.  ERROR as in jobq_id_of_uuid().
  */
 Datum
 jobq_status_uuid(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_DATUM(status_of(fcinfo, PG_GETARG_DATUM(0)));
+	PG_RETURN_DATUM(status_of(fcinfo, jobq_id_of_uuid(PG_GETARG_DATUM(0))));
 }
 
 /*
@@ -67,13 +87,5 @@ jobq_status_uuid(PG_FUNCTION_ARGS)
 Datum
 jobq_status_text(PG_FUNCTION_ARGS)
 {
-	char	   *job = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	JobqStatus	status = {0};
-
-	if (strlen(job) > MAX_ID_LENGTH)
-		PG_RETURN_DATUM(status_of(fcinfo, DirectFunctionCall1(uuid_in, CStringGetDatum(job))));
-	jobq_look_up(DatumGetInt64(DirectFunctionCall1(int8in, CStringGetDatum(job))),
-				 &status);
-	jobq_flush_before_telling();
-	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
+	PG_RETURN_DATUM(status_of(fcinfo, jobq_id_of_text(PG_GETARG_TEXT_PP(0))));
 }

@@ -61,7 +61,8 @@ enum
 	JOB_TAGS,
 	JOB_LIMIT_COST,
 	JOB_TOGETHER,
-	JOB_NATTS = JOB_TOGETHER
+	JOB_WAITS_FOR,
+	JOB_NATTS = JOB_WAITS_FOR
 };
 
 /*
@@ -123,6 +124,12 @@ typedef struct JobqJob
 	(JOB_ISNULL(job, JOB_BATCH_ID) ? 0 : DatumGetInt64(JOB(job, JOB_BATCH_ID)))
 #define job_blocked(job)	(job_run_at(job) == DT_NOEND)
 #define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
+
+/*
+ * run_at of a suspended job without a time limit: the beginning of the year 9999.  Not
+ * infinity, so that the job does not look blocked to batches and workflows.
+ */
+#define JOB_NO_LIMIT		(INT64CONST(2921575) * USECS_PER_DAY)
 
 /* The process or consumer of a failed attempt, and its progress. */
 typedef struct JobqTrier
@@ -209,6 +216,7 @@ typedef enum JobqOutcome
 	OUTCOME_SNOOZE,
 	OUTCOME_RELEASE,
 	OUTCOME_DISCARD,
+	OUTCOME_SUSPEND,			/* the procedure waits */
 } JobqOutcome;
 
 /* Size of a job's trace in bytes, with the terminating zero. */
@@ -227,10 +235,13 @@ typedef struct JobqCurrent
 	int			attempt;		/* its number */
 	JobqOutcome outcome;
 	int64		delay_ms;		/* of snooze and release */
+	TimestampTz until;			/* of suspend */
+	const char *waits_for;		/* of suspend: see jobq_internal.job */
 	char		reason[1024];	/* of discard */
 	JobqAsked  *asked;			/* requests of this transaction */
 	bool		rejected;		/* reject_current() was called */
 	bool		barred;			/* no further attempt can succeed */
+	bool		suspended;		/* the suspension has committed */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */
 	List	   *log;			/* lines in JSON */

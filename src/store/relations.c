@@ -115,6 +115,8 @@ jobq_relations_of_any_version(void)
 	found.event_handler = relation_named(found.internal_schema, "event_handler");
 	found.held_row = relation_named(found.internal_schema, "held_row");
 	found.limiter = relation_named(found.internal_schema, "limiter");
+	found.procedure_step = relation_named(found.internal_schema, "procedure_step");
+	found.signal = relation_named(found.internal_schema, "signal");
 	found.role_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("role"),

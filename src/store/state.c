@@ -19,7 +19,7 @@ PG_FUNCTION_INFO_V1(jobq_live_state);
 /* Return the state of a live job before a start. */
 static const char *
 waiting_state(TimestampTz run_at, TimestampTz expires_at, bool retried,
-			  TimestampTz now)
+			  bool suspended, TimestampTz now)
 {
 	if (expires_at <= now)
 		return "expired";
@@ -27,6 +27,8 @@ waiting_state(TimestampTz run_at, TimestampTz expires_at, bool retried,
 		return "blocked";
 	if (run_at <= now)
 		return "ready";
+	if (suspended)
+		return "suspended";
 	return retried ? "retryable" : "scheduled";
 }
 
@@ -36,11 +38,12 @@ jobq_waiting_state(const JobqJob *job, TimestampTz now)
 {
 	return waiting_state(job_run_at(job), JOB_ISNULL(job, JOB_EXPIRES_AT) ? DT_NOEND
 						 : DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)),
-						 !JOB_ISNULL(job, JOB_ERRORS), now);
+						 !JOB_ISNULL(job, JOB_ERRORS),
+						 !JOB_ISNULL(job, JOB_WAITS_FOR), now);
 }
 
 /*
- * live_state(running, run_at, expires_at, retried): the state of a live job, for views.
+ * live_state(running, run_at, expires_at, retried, suspended): the state of a live job, for views.
  */
 Datum
 jobq_live_state(PG_FUNCTION_ARGS)
@@ -53,6 +56,7 @@ jobq_live_state(PG_FUNCTION_ARGS)
 												   PG_ARGISNULL(2) ? DT_NOEND
 												   : PG_GETARG_TIMESTAMPTZ(2),
 												   !PG_ARGISNULL(3) && PG_GETARG_BOOL(3),
+												   !PG_ARGISNULL(4) && PG_GETARG_BOOL(4),
 												   jobq_now())));
 }
 

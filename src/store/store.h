@@ -31,6 +31,7 @@
 #include "store/finished.h"
 #include "store/jobs.h"
 #include "store/names.h"
+#include "store/progress.h"
 #include "store/tables.h"
 
 /*

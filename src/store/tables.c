@@ -69,7 +69,7 @@ static const Column job_columns[] = {
 	{INT8OID, true}, {TEXTOID, true}, {TIMESTAMPTZOID, true}, {CHAROID, true}, {INT4OID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
 	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {INT4OID, true},
-	{INT2OID, true},
+	{INT2OID, true}, {TEXTOID, true},
 };
 
 static const Column unique_key_columns[] = {
@@ -132,6 +132,16 @@ static const Column batch_columns[] = {
 	{JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 };
 
+static const Column procedure_step_columns[] = {
+	{INT8OID, false}, {TIMESTAMPTZOID, false}, {INT8OID, false}, {CHAROID, false}, {TEXTOID, false},
+	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {TEXTOID, true}, {JSONBOID, true},
+};
+
+static const Column signal_columns[] = {
+	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{JSONBOID, false}, {TEXTOID, true},
+};
+
 /* The tables: the position of the OID in JobqRelations, and the columns. */
 static const struct
 {
@@ -154,6 +164,8 @@ static const struct
 	[JOBQ_EVENT_HANDLER_TABLE] = TABLE(event_handler, event_handler_columns),
 	[JOBQ_LIMITER_TABLE] = TABLE(limiter, limiter_columns),
 	[JOBQ_BATCH_TABLE] = TABLE(batch, batch_columns),
+	[JOBQ_PROCEDURE_STEP_TABLE] = TABLE(procedure_step, procedure_step_columns),
+	[JOBQ_SIGNAL_TABLE] = TABLE(signal, signal_columns),
 #undef TABLE
 };
 
@@ -164,6 +176,8 @@ StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of job
 StaticAssertDecl(lengthof(event_handler_columns) == EVENT_HANDLER_NATTS, "columns of jobq_internal.event_handler");
 StaticAssertDecl(lengthof(limiter_columns) == LIMITER_NATTS, "columns of jobq_internal.limiter");
 StaticAssertDecl(lengthof(batch_columns) == BATCH_NCOLUMNS, "columns of jobq_internal.batch");
+StaticAssertDecl(lengthof(procedure_step_columns) == PSTEP_NATTS, "columns of jobq_internal.procedure_step");
+StaticAssertDecl(lengthof(signal_columns) == SIGNAL_NATTS, "columns of jobq_internal.signal");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6
@@ -191,6 +205,8 @@ static const struct
 	[JOBQ_PRIVILEGE_PKEY] = {"privilege_pkey", {PRIVILEGE_QUEUE_ID,
 	PRIVILEGE_ROLE, PRIVILEGE_PRIVILEGE}},
 	[JOBQ_BATCH_PKEY] = {"batch_pkey", {BATCH_COLUMN_ID}},
+	[JOBQ_PROCEDURE_STEP_PKEY] = {"procedure_step_pkey", {PSTEP_JOB_ID, PSTEP_NAME}},
+	[JOBQ_SIGNAL_PKEY] = {"signal_pkey", {SIGNAL_JOB_ID, SIGNAL_NAME, SIGNAL_ID}},
 };
 
 /* The OIDs of successfully checked tables. */

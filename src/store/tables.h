@@ -47,6 +47,8 @@ typedef struct JobqRelations
 	Oid			event_handler;
 	Oid			limiter;
 	Oid			held_row;
+	Oid			procedure_step;
+	Oid			signal;
 	Oid			role_type;		/* type jobq_internal.role */
 	Oid			context_type;	/* row type jobq.job_context */
 	bool		version_fits;	/* the library supports this version */
@@ -69,6 +71,8 @@ typedef enum JobqTable
 	JOBQ_EVENT_HANDLER_TABLE,
 	JOBQ_LIMITER_TABLE,
 	JOBQ_BATCH_TABLE,
+	JOBQ_PROCEDURE_STEP_TABLE,
+	JOBQ_SIGNAL_TABLE,
 	JOBQ_NTABLES
 } JobqTable;
 
@@ -91,6 +95,8 @@ typedef enum JobqIndex
 	JOBQ_DEAD_LETTER_QUEUE,
 	JOBQ_PRIVILEGE_PKEY,
 	JOBQ_BATCH_PKEY,
+	JOBQ_PROCEDURE_STEP_PKEY,
+	JOBQ_SIGNAL_PKEY,
 	JOBQ_NINDEXES
 } JobqIndex;
 

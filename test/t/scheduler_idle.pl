@@ -30,9 +30,20 @@ CREATE ROLE clerk;
 SELECT jobq.grant_privilege('clerk');
 CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+CREATE PROCEDURE linger(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF payload = '"sleep"' THEN
+		CALL jobq.sleep('linger', '1 day');
+	ELSE
+		CALL jobq.await_signal('linger', answer);
+	END IF;
+END $$;
 CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
 SELECT jobq.register('note', 'note(jsonb)');
 SELECT jobq.register('hold', 'hold(jsonb)');
+SELECT jobq.register('linger', 'linger(jsonb)');
 SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h');
 });
 
@@ -126,10 +137,14 @@ SELECT jobq.enqueue('note', queue => 'still');
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]), queue => 'still', priority => 1);
 SELECT jobq.enqueue('note', queue => 'still', delay => '1ms', priority => 2);
 SELECT jobq.enqueue('note', delay => '1 day');
+SELECT jobq.enqueue_many('linger', array_fill('"sleep"'::jsonb, ARRAY[300]));
+SELECT jobq.enqueue_many('linger', array_fill('"signal"'::jsonb, ARRAY[300]));
 SELECT jobq.enqueue('fail');
 SELECT jobq.schedule('far', '@yearly', 'note'), jobq.schedule('held', 'every 1 second', 'note', overlap => 'queue', options => '{"queue": "still"}')});
 wait_for($node, 'an attempt has failed',
 	q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'retryable'}, 'app');
+wait_for($node, 'procedures wait for a time or a signal',
+	q{SELECT count(*) = 600 FROM jobq.live_jobs WHERE state = 'suspended'}, 'app');
 wait_for($node, 'a schedule waits for its job',
 	q{SELECT state = 'waiting' FROM jobq.schedules WHERE name = 'held'}, 'app');
 is_idle('with jobs of tomorrow and of a paused queue, and schedules');

@@ -25,6 +25,7 @@
 
 #include "access/table.h"
 #include "access/xact.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/pquery.h"
@@ -35,11 +36,14 @@
 
 static Portal portal = NULL;
 
+/* the run of the procedure, for run_suspend() */
+static RunContext *procedure_run = NULL;
+
 static bool lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token);
 static void call_procedure(RunContext *run, JobqJob *job,
 						   const JobqFunction *function);
-static void finish(RunContext *run, JobqJob *job, Oid role, int64 token,
-				   TimestampTz started_at, bool has_result, Datum result);
+static void end_run(RunContext *run, const JobqJob *job, Oid role, bool has_result,
+					Datum result);
 
 /*
  * Write the lease, which charges the attempt, and flush it before the procedure begins.  False
@@ -92,7 +96,6 @@ void
 run_procedure(RunContext *run, Relation rel, JobqJob *job,
 			  const JobqFunction *function)
 {
-	TimestampTz started_at = run->slot->run.started_at;
 	int			attempt = jobq_current->attempt;
 	Oid			role = GetUserId();
 	MemoryContext old = CurrentMemoryContext;
@@ -147,7 +150,10 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	MemoryContextSwitchTo(run->memory);
 	jobq_fire_deferred();
 	allowance_check();
-	finish(run, job, role, token, started_at, function->statement, result);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	end_run(run, job, role, function->statement, result);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	run_procedure_end();
 }
@@ -175,6 +181,7 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 	StartTransactionCommand();
 	EnsurePortalSnapshotExists();
 	MemoryContextSwitchTo(run->memory);
+	procedure_run = run;
 	(void) jobq_call_handler(function, job, jobq_current->attempt, false, &isnull);
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
@@ -187,6 +194,7 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 void
 run_procedure_end(void)
 {
+	procedure_run = NULL;
 	if (portal == NULL)
 		return;
 	ActivePortal = NULL;
@@ -199,24 +207,22 @@ run_procedure_end(void)
 }
 
 /*
- * Finish the job in the transaction that the procedure left open, and commit.  Raises an error
- * if the lease is lost.
+ * Write the end of the run in the transaction of the procedure, which the caller commits.
+ * Raises an error if the lease is lost.  The caller has an active snapshot.
  */
 static void
-finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started_at,
-	   bool has_result, Datum result)
+end_run(RunContext *run, const JobqJob *job, Oid role, bool has_result, Datum result)
 {
 	Relation	rel;
 	JobqJob		now;
 	JobqKey		key = {job_run_at(job), job_id(job)};
 	int			nestlevel = NewGUCNestLevel();
 
-	PushActiveSnapshot(GetTransactionSnapshot());
 	process_wait_for_locks();
 	rel = jobq_open_jobs();
 	if (!jobq_job_fetch(rel, &job->ctid, key, GetActiveSnapshot(), &now) ||
 		!job_leased(&now) ||
-		DatumGetInt64(JOB(&now, JOB_LEASE_TOKEN)) != token ||
+		DatumGetInt64(JOB(&now, JOB_LEASE_TOKEN)) != run->slot->run.token ||
 		!jobq_job_delete(rel, &now))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_CANCELLED),
@@ -229,9 +235,52 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 
 	/* the procedure may have made the transaction read-only */
 	XactReadOnly = false;
-	if (jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,
-							  result))
+	if (jobq_attempt_returned(rel, &now, jobq_current, run->slot->run.started_at,
+							  has_result, result))
 		run->next = JOBQ_RUN_LIVE;
+}
+
+/*
+ * True if this process runs the procedure of a job, and the job is not that of perform().
+ */
+bool
+run_is_procedure(void)
+{
+	return procedure_run != NULL && jobq_current != NULL && jobq_current->memory != NULL;
+}
+
+/*
+ * End the run of the procedure that calls this function: the job is suspended, and runs again
+ * at run_at.  Commits the transaction of the procedure together with the suspension.  Does not
+ * return: the error only unwinds the procedure, and no block of the procedure can catch the
+ * error, because a block with a handler of exceptions cannot commit.
+ *
+ * waits_for: shown for the job.  The caller has checked run_is_procedure(), and that the
+ * procedure may commit.  ERROR as from end_run() and from the commit; the attempt then fails.
+ */
+void
+run_suspend(TimestampTz run_at, const char *waits_for)
+{
+	RunContext *run = procedure_run;
+	JobqCurrent *current = jobq_current;
+	JobqOutcome before = current->outcome;
+
+	/* deferred triggers belong to the handler */
+	jobq_fire_deferred();
+	allowance_check();
+	current->outcome = OUTCOME_SUSPEND;
+	current->until = run_at;
+	current->waits_for = waits_for;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	end_run(run, current->job, GetUserId(), false, (Datum) 0);
 	PopActiveSnapshot();
-	CommitTransactionCommand();
+	jobq_injection_point("jobq-suspending");
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	SPI_commit();
+	current->suspended = true;
+	current->outcome = before;
+	jobq_injection_point("jobq-suspended");
+	ereport(ERROR,
+			(errcode(ERRCODE_QUERY_CANCELED),
+			 errmsg("the job is suspended")));
 }

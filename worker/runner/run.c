@@ -323,12 +323,14 @@ try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last
 
 /*
  * The attempt has ended with an error: abort its transaction.  Returns true if the error was a
- * conflict and another try is due at once.  Otherwise the attempt is recorded as failed.
+ * conflict and another try is due at once.  Otherwise the attempt is recorded as failed, unless
+ * the error was raised by run_suspend() to leave the procedure.
  */
 static bool
 after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 {
 	ErrorData  *edata;
+	bool		suspended = jobq_current->suspended;
 	bool		again;
 	bool		blamed;
 
@@ -338,12 +340,12 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(run->memory);
 	edata = CopyErrorData();
-	again = !last &&
+	again = !last && !suspended &&
 		(edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		 edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
 		!job_leased(job) && !was_cancelled(run->slot);
-	blamed = allowance_blame(edata);
-	if (!again && !blamed)
+	blamed = !suspended && allowance_blame(edata);
+	if (!again && !blamed && !suspended)
 		EmitErrorReport();
 	FlushErrorState();
 	if (blamed)
@@ -370,7 +372,12 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		proc_exit(0);
 
 	MemoryContextSwitchTo(run->memory);
-	if (again)
+	if (suspended)
+	{
+		/* the end of the run has committed, whatever error followed */
+		run->slot->jobs_done++;
+	}
+	else if (again)
 	{
 		/* until the next try begins */
 		run->next = JOBQ_RUN_POPPED;

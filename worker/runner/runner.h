@@ -15,7 +15,7 @@
  * Locks: JobqShared.lock when a worker starts and exits; JobqDatabase.lock to pop a job;
  * JobqSlot.mutex when a job begins and ends.  No lock is held while a handler runs.
  *
- * Only the scheduler calls functions of this directory.
+ * The scheduler calls functions of this directory, and src/durable ends runs.
  *
  * worker/runner/runner.h
  *
@@ -64,6 +64,10 @@ typedef enum LostCharge
 extern LostCharge charge_lost_attempt(Relation rel, const LostAttempt *lost,
 									  const JobqError *error);
 extern LostCharge charge_culprit(Relation rel, const JobqCulprit *culprit);
+
+/* worker/runner/procedure.c */
+extern bool run_is_procedure(void);
+pg_noreturn extern void run_suspend(TimestampTz run_at, const char *waits_for);
 
 /* worker/runner/worker.c */
 extern bool worker_register(const WorkerStart *start);

@@ -96,6 +96,8 @@ static void delete_batch(void *arg);
 static void bite_batches(Bite *bite);
 static void bite_keys(Bite *bite);
 static void bite_uuids(Bite *bite);
+static void bite_steps(Bite *bite);
+static void bite_signals(Bite *bite);
 static void size_bites(int64 took);
 static void pass_on(TimestampTz now);
 
@@ -107,6 +109,8 @@ static const Stage stages[] = {
 	{"batch", NULL, bite_batches, NULL},
 	{"job_uuid", NULL, bite_uuids, NULL},
 	{"unique_key", NULL, bite_keys, NULL},
+	{"procedure_step", NULL, bite_steps, NULL},
+	{"signal", NULL, bite_signals, NULL},
 };
 
 #define NSTAGES		((int) lengthof(stages))
@@ -499,6 +503,24 @@ static void
 bite_uuids(Bite *bite)
 {
 	jobq_uuid_prune(&bite->from, &bite->to);
+}
+
+/*
+ * Delete steps of procedures of deleted jobs.
+ */
+static void
+bite_steps(Bite *bite)
+{
+	jobq_progress_prune(&bite->from, &bite->to);
+}
+
+/*
+ * Delete signals to deleted jobs.
+ */
+static void
+bite_signals(Bite *bite)
+{
+	jobq_signals_prune(&bite->from, &bite->to);
 }
 
 /*

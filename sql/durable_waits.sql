@@ -1,0 +1,210 @@
+-- A procedure waits for a time or a signal, without a worker.
+\connect - postgres
+SET datestyle = 'ISO';
+SET intervalstyle = 'postgres';
+
+CREATE PROCEDURE test.onboard(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF jobq.step('account') THEN
+		INSERT INTO test.effect (note) VALUES ('account');
+		CALL jobq.step_done();
+	END IF;
+	CALL jobq.sleep('trial', interval '3 days');
+	CALL jobq.await_signal('approved', answer, timeout => interval '21 days');
+	INSERT INTO test.effect (note) VALUES (format('approved: %s, attempt %s', answer, job.attempt));
+END
+$$;
+SELECT jobq.register('onboard', 'test.onboard(jsonb, jobq.job_context)', max_attempts => 1);
+CREATE FUNCTION test.suspended(id bigint, waits_for text) RETURNS boolean LANGUAGE sql AS $$
+	SELECT test.until(format('(SELECT state = ''suspended'' AND message LIKE %L FROM jobq.status(%s))', '%' || waits_for || '%', id))
+$$;
+TRUNCATE test.effect;
+SELECT jobq.enqueue('onboard') AS id \gset
+SELECT test.suspended(:id, 'trial');
+SELECT state, attempt, run_at - now() BETWEEN '2 days 23 hours' AND '3 days' AS in_three_days, message, error FROM jobq.status(:id);
+SELECT state, attempt, message, worker, started_at FROM jobq.live_jobs WHERE id = :id;
+SELECT reason, regexp_replace(detail, '\d{4}-[-0-9:+ ]+', 'T ', 'g') AS detail, remedy FROM jobq.explain(:id);
+-- no worker, no permit: the job is scheduled as any job
+SELECT count(*) FROM jobq.workers WHERE job_id = :id;
+-- moved to an earlier time, the job sleeps again
+SELECT jobq.edit(:id, run_at => now());
+SELECT test.suspended(:id, 'trial');
+SELECT * FROM test.error(format('SELECT jobq.retry(%s)', :id));
+SELECT jobq.test_clock('3 days 1 hour') \g /dev/null
+SELECT test.suspended(:id, 'approved');
+SELECT reason, regexp_replace(detail, '\d{4}-[-0-9:+ ]+', 'T ', 'g') AS detail, replace(remedy, :'id', 'N') AS remedy FROM jobq.explain(:id);
+-- a signal takes part in the transaction; another name, a rolled back signal, and one that is not committed do not wake the job
+SELECT jobq.signal(:id, 'declined');
+BEGIN;
+SELECT jobq.signal(:id, 'approved', '{"by": "nobody"}');
+ROLLBACK;
+BEGIN;
+SELECT jobq.signal(:id, 'approved', '{"by": "Ann"}');
+SELECT count(*) FROM test.effect;
+COMMIT;
+SELECT state, attempt, error FROM test.outcome(:id);
+SELECT note FROM test.effect ORDER BY n;
+SELECT event, by, detail FROM (SELECT event, by, regexp_replace(detail, '\d{4}-[-0-9:+ ]+', 'T') AS detail FROM jobq.history(:id)) h
+WHERE event IN ('step', 'signal', 'suspended', 'resumed');
+-- over
+SELECT jobq.signal(:id, 'approved');
+SELECT jobq.test_clock('0') \g /dev/null
+
+-- the timeout; signals that come before the wait, in order; the same signal for several steps
+CREATE PROCEDURE test.collect(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	note jsonb;
+BEGIN
+	CALL jobq.await_signal('late', note, timeout => '1 hour');
+	FOR i IN 1..3 LOOP
+		CALL jobq.await_signal('note', note, step => format('note %s', i));
+		IF jobq.step(format('keep %s', i)) THEN
+			INSERT INTO test.effect (note) VALUES (format('%s: %s', i, note));
+			CALL jobq.step_done();
+		END IF;
+	END LOOP;
+	CALL jobq.await_signal('null', note);
+	INSERT INTO test.effect (note) VALUES (format('late: %s, null: %s, kept: %s', coalesce(jobq.step_result('late')::text, 'timeout'), note, jobq.step_result('note 2')));
+END
+$$;
+SELECT jobq.register('collect', 'test.collect(jsonb)', max_attempts => 1);
+TRUNCATE test.effect;
+SELECT jobq.enqueue('collect') AS id \gset
+SELECT jobq.signal(:id, 'note', '"first"'), jobq.signal(:'id', 'note', '"second"');
+SELECT test.suspended(:id, 'late');
+SELECT jobq.test_clock('2 hours') \g /dev/null
+SELECT test.suspended(:id, 'note');
+SELECT note FROM test.effect ORDER BY n;
+SELECT state, run_at, message FROM jobq.status(:id);
+SELECT run_at FROM jobq.live_jobs WHERE id = :id;
+SELECT reason, regexp_replace(detail, '\d{4}-[-0-9:+ ]+', 'T') AS detail FROM jobq.explain(:id);
+SELECT jobq.signal(:id, 'note', '"third"');
+SELECT test.suspended(:id, 'null');
+SELECT jobq.signal(:id, 'null', 'null');
+SELECT state, error FROM test.outcome(:id);
+SELECT note FROM test.effect ORDER BY n;
+SELECT jobq.test_clock('0') \g /dev/null
+
+-- cancelled while it waits
+SELECT jobq.enqueue('onboard') AS id \gset
+SELECT test.suspended(:id, 'trial');
+SELECT jobq.cancel_many(kind => 'onboard', state => 'suspended');
+SELECT state, error FROM jobq.status(:id);
+SELECT jobq.signal(:id, 'approved');
+
+-- a dead letter keeps a signal for the retry
+CREATE PROCEDURE test.dies_first(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF NOT EXISTS (SELECT FROM test.effect WHERE note = 'alive') THEN
+		RAISE EXCEPTION 'not alive';
+	END IF;
+	CALL jobq.await_signal('go', answer, '1 day');
+	INSERT INTO test.effect (note) VALUES (answer);
+END
+$$;
+SELECT jobq.register('dies_first', 'test.dies_first(jsonb, jobq.job_context)', max_attempts => 1);
+TRUNCATE test.effect;
+SELECT jobq.enqueue('dies_first', options => jsonb_build_object('uuid', 'd7b3ab2b-5d4a-4d0c-8f0a-0d6f3a4c46f1')) AS id \gset
+SELECT state FROM test.outcome(:id);
+SELECT jobq.signal('d7b3ab2b-5d4a-4d0c-8f0a-0d6f3a4c46f1'::uuid, 'go', '"to a dead letter"');
+INSERT INTO test.effect (note) VALUES ('alive');
+SELECT jobq.retry(:id);
+SELECT state, error FROM test.outcome(:id);
+SELECT note FROM test.effect ORDER BY n;
+
+-- a step of a workflow waits; the workflow goes on when the step has ended
+SELECT jobq.create_workflow('{"steps": [{"name": "wait", "kind": "onboard"}, {"name": "after", "kind": "echo", "payload": 1, "needs": ["wait"]}]}') AS batch \gset
+SELECT job_id AS id FROM jobq.steps WHERE batch_id = :batch AND name = 'wait' \gset
+SELECT test.suspended(:id, 'trial');
+SELECT name, state FROM jobq.steps WHERE batch_id = :batch ORDER BY name;
+SELECT jobq.test_clock('4 days') \g /dev/null
+SELECT test.suspended(:id, 'approved');
+SELECT jobq.signal(:id, 'approved', '"workflow"');
+SELECT state FROM jobq.wait_batch(:batch, '5 min');
+SELECT name, state FROM jobq.steps WHERE batch_id = :batch ORDER BY name;
+-- steps that run again begin anew
+SELECT jobq.rerun_steps(:batch, 'wait');
+SELECT test.suspended(:id, 'trial');
+SELECT jobq.cancel_batch(:batch);
+SELECT jobq.test_clock('0') \g /dev/null
+
+-- a new definition between two runs: what is done stays done
+CREATE PROCEDURE test.changes(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	IF jobq.step('old') THEN
+		INSERT INTO test.effect (note) VALUES ('old');
+		CALL jobq.step_done();
+	END IF;
+	CALL jobq.sleep('a day', '1 day');
+	INSERT INTO test.effect (note) VALUES ('the old end');
+END
+$$;
+SELECT jobq.register('changes', 'test.changes(jsonb)', max_attempts => 1);
+TRUNCATE test.effect;
+SELECT jobq.enqueue('changes') AS id \gset
+SELECT test.suspended(:id, 'a day');
+CREATE OR REPLACE PROCEDURE test.changes(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	IF jobq.step('new') THEN
+		INSERT INTO test.effect (note) VALUES ('new');
+		CALL jobq.step_done();
+	END IF;
+	IF jobq.step('old') THEN
+		INSERT INTO test.effect (note) VALUES ('never');
+		CALL jobq.step_done();
+	END IF;
+	CALL jobq.sleep('a day', '1 week');
+	INSERT INTO test.effect (note) VALUES ('the new end');
+END
+$$;
+SELECT jobq.test_clock('25 hours') \g /dev/null
+SELECT state, error FROM test.outcome(:id);
+SELECT note FROM test.effect ORDER BY n;
+SELECT jobq.test_clock('0') \g /dev/null
+
+-- privileges: the job's own role, and manage
+SELECT jobq.grant_privilege('regress_jobq_alice'), jobq.grant_privilege('regress_jobq_bob'), jobq.grant_privilege('regress_jobq_boss', 'operate');
+GRANT INSERT ON test.effect TO regress_jobq_alice;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('collect') AS id \gset
+SELECT test.suspended(:id, 'late');
+RESET ROLE;
+SET ROLE regress_jobq_bob;
+SELECT * FROM test.error(format('SELECT jobq.signal(%s, ''late'')', :id));
+SET ROLE regress_jobq_boss;
+SELECT * FROM test.error(format('SELECT jobq.signal(%s, ''late'')', :id));
+SELECT state, message FROM jobq.live_jobs WHERE id = :id;
+SELECT count(*) FROM jobq.history(:id) WHERE event IN ('suspended', 'signal') AND took IS NULL AND attempt IS NULL AND detail LIKE '%late%';
+RESET ROLE;
+SELECT jobq.grant_privilege('regress_jobq_boss', 'manage');
+SET ROLE regress_jobq_boss;
+SELECT jobq.signal(:id, 'late', '"the boss"');
+RESET ROLE;
+SELECT test.suspended(:id, 'note');
+SET ROLE regress_jobq_alice;
+SELECT jobq.signal(:id, 'note', '1'), jobq.signal(:id, 'note', '2'), jobq.signal(:id, 'note', '3'), jobq.signal(:id, 'null', '4');
+RESET ROLE;
+SELECT sent_by, name, payload FROM jobq_internal.signal WHERE job_id = :id ORDER BY id;
+SELECT jobq.cancel(:id) IS NOT NULL;
+SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regress_jobq_alice'), jobq.revoke_privilege('regress_jobq_bob');
+
+-- bad input
+SELECT c, e.code, e.message, e.hint FROM unnest('{"NULL::bigint, ''a''","1, NULL","1, ''''","1, repeat(''x'', 128)","1, ''a'', NULL","0, ''a''","''a'', ''b''","''d7b3ab2b-5d4a-4d0c-8f0a-0d6f3a4c46f9'', ''a''"}'::text[])
+	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.signal(%s)', c)) e ORDER BY n;
+
+-- steps and signals of jobs that no longer exist are deleted by the scheduler
+SELECT count(*) > 0 AS some FROM jobq_internal.procedure_step;
+SELECT jobq.prune('0', '0') > 0 AS pruned;
+SELECT jobq.test_clock('2 hours') \g /dev/null
+SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.procedure_step s WHERE s.job_id NOT IN (SELECT id FROM jobq.jobs))
+	AND NOT EXISTS (SELECT FROM jobq_internal.signal s WHERE s.job_id NOT IN (SELECT id FROM jobq.jobs))');
+SELECT jobq.test_clock('0') \g /dev/null
+
+DROP PROCEDURE test.onboard(jsonb, jobq.job_context), test.collect(jsonb), test.dies_first(jsonb, jobq.job_context), test.changes(jsonb);
+DROP FUNCTION test.suspended(bigint, text);
+DROP TABLE test.effect;
+SELECT count(jobq.unregister(k)) FROM unnest('{onboard,collect,dies_first,changes}'::text[]) k;

@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  Declarations shared by the files of the directory durable.  The order is that of the
+ *	  files: each file uses only functions declared above its own.
+ *
+ * src/durable/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_DURABLE_INNER_H
+#define JOBQ_DURABLE_INNER_H
+
+#include "attempt/attempt.h"
+#include "durable/durable.h"
+#include "store/store.h"
+
+/* Largest length of the name of a step or signal, in bytes. */
+#define MAX_NAME	127
+
+/* A row of jobq_internal.procedure_step, as read. */
+typedef struct StepRow
+{
+	Datum		values[PSTEP_NATTS];
+	bool		nulls[PSTEP_NATTS];
+	ItemPointerData ctid;
+}			StepRow;
+
+#define STEP(row, att)			((row)->values[(att) - 1])
+#define STEP_ISNULL(row, att)	((row)->nulls[(att) - 1])
+#define STEP_SET(row, att, value) \
+	((row)->values[(att) - 1] = (value), (row)->nulls[(att) - 1] = false)
+
+/* src/durable/row.c */
+extern text *durable_name_arg(FunctionCallInfo fcinfo, int arg, const char *what);
+extern const JobqCurrent *durable_require(const char *function);
+extern const JobqCurrent *durable_require_commit(FunctionCallInfo fcinfo, const char *function);
+extern void durable_check_lease(const JobqCurrent *current);
+extern bool durable_fetch(const JobqCurrent *current, const ItemPointerData *ctid,
+						  const char *name, StepRow * row);
+extern bool durable_find(const JobqCurrent *current, const char *name, StepRow * row);
+extern bool durable_find_step(const JobqCurrent *current, const char *name, char type, StepRow * row);
+extern void durable_begin(const JobqCurrent *current, const char *name, char type, StepRow * row);
+extern void durable_write(const JobqCurrent *current, StepRow * row);
+extern void durable_commit(void);
+
+/* src/durable/signal.c */
+extern const char *durable_waits_for_signal(const char *name);
+extern bool durable_take_signal(const JobqCurrent *current, const char *name,
+								const char *step, Datum *payload);
+
+#endif							/* JOBQ_DURABLE_INNER_H */

@@ -1,0 +1,300 @@
+/*-------------------------------------------------------------------------
+ *
+ * signal.c
+ *	  signal(): send a signal to a job.  Signals with the same name are kept in order, and each
+ *	  wait of the procedure takes one.
+ *
+ * No signal is lost between a procedure that is about to wait and a session that is about to
+ * commit a signal.  Both take a heavyweight lock, held to the end of the transaction: the
+ * signal in shared mode, before it is written, and the procedure in exclusive mode, before it
+ * reads the signals.  Therefore one of these holds:
+ *
+ * - The signal came first.  The procedure has waited for its end, and sees the signal.
+ * - The procedure came first.  The signal has waited until the suspension had committed, and
+ *   sees the suspended job.
+ *
+ * Signals never wait for each other here.  The lock is chosen by a hash of the job, because a
+ * transaction may send signals to more jobs than the server has locks.  A procedure may
+ * therefore also wait for the end of a transaction that has sent a signal to another job.
+ *
+ * The signal makes a suspended job due as edit() does: the row is deleted, and inserted again
+ * with another run_at.  At commit, the job is handed over.  A job that is due, running or
+ * retried reads the signal when its procedure comes to the wait.
+ *
+ * src/durable/signal.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "durable/inner.h"
+#include "operate/operate.h"
+
+PG_FUNCTION_INFO_V1(jobq_signal);
+PG_FUNCTION_INFO_V1(jobq_signal_uuid);
+PG_FUNCTION_INFO_V1(jobq_signal_text);
+
+/* Number of heavyweight locks for all jobs. */
+#define NLOCKS	1024
+
+/*
+ * Take the lock of the job until the end of the transaction.  May wait for other transactions.
+ */
+static void
+lock_signals(int64 job_id, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, jobq_relations()->signal,
+					   hash_bytes((unsigned char *) &job_id, sizeof(job_id)) % NLOCKS, 0);
+	(void) LockAcquire(&tag, mode, false, false);
+}
+
+/*
+ * Take the first signal with this name that no wait has taken: mark the signal as taken by the
+ * step, and set *payload.  False if there is none.  If the transaction commits a suspension of
+ * the job, no signal is missed.  May wait for transactions that send signals.
+ */
+bool
+durable_take_signal(const JobqCurrent *current, const char *name, const char *step,
+					Datum *payload)
+{
+	Relation	signals;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	HeapTuple	first = NULL;
+
+	lock_signals(job_id(current->job), ExclusiveLock);
+	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, RowExclusiveLock);
+	ScanKeyInit(&keys[0], SIGNAL_JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
+				JOB(current->job, JOB_ID));
+	ScanKeyInit(&keys[1], SIGNAL_NAME, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(name));
+	scan = systable_beginscan(signals, jobq_index(signals, JOBQ_SIGNAL_PKEY), true,
+							  SnapshotSelf, 2, keys);
+
+	/* an index scan of systable_beginscan() is not ordered by contract */
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		TupleDesc	desc = RelationGetDescr(signals);
+
+		(void) heap_getattr(tuple, SIGNAL_TAKEN_BY, desc, &isnull);
+		if (isnull &&
+			(first == NULL ||
+			 DatumGetInt64(heap_getattr(tuple, SIGNAL_ID, desc, &isnull)) <
+			 DatumGetInt64(heap_getattr(first, SIGNAL_ID, desc, &isnull))))
+			first = heap_copytuple(tuple);
+	}
+	systable_endscan(scan);
+	if (first != NULL)
+	{
+		Datum		values[SIGNAL_NATTS];
+		bool		nulls[SIGNAL_NATTS];
+
+		heap_deform_tuple(first, RelationGetDescr(signals), values, nulls);
+		*payload = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[SIGNAL_PAYLOAD - 1]));
+		values[SIGNAL_TAKEN_BY - 1] = CStringGetTextDatum(step);
+		nulls[SIGNAL_TAKEN_BY - 1] = false;
+		if (jobq_lock_row(signals, &first->t_self, LockWaitBlock) != TM_Ok)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("the signal was deleted meanwhile")));
+		jobq_update_row(signals, &first->t_self,
+						heap_form_tuple(RelationGetDescr(signals), values, nulls));
+	}
+	table_close(signals, NoLock);
+	return first != NULL;
+}
+
+static void
+insert_signal(int64 id, const char *name, Datum payload)
+{
+	Relation	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, RowExclusiveLock);
+	Datum		values[SIGNAL_NATTS];
+	bool		nulls[SIGNAL_NATTS] = {0};
+
+	values[SIGNAL_ID - 1] = Int64GetDatum(jobq_next_id());
+	values[SIGNAL_JOB_ID - 1] = Int64GetDatum(id);
+	values[SIGNAL_SENT_AT - 1] = TimestampTzGetDatum(jobq_now());
+	values[SIGNAL_NAME - 1] = CStringGetTextDatum(name);
+	values[SIGNAL_SENT_BY - 1] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	values[SIGNAL_PAYLOAD - 1] = payload;
+	nulls[SIGNAL_TAKEN_BY - 1] = true;
+	(void) jobq_insert_row(signals, values, nulls);
+	table_close(signals, NoLock);
+}
+
+/* The text in jobq_internal.job.waits_for of a job that waits for the signal. */
+const char *
+durable_waits_for_signal(const char *name)
+{
+	return psprintf("signal \"%s\"", name);
+}
+
+/*
+ * Find the job for the current user, who must have the privilege manage for the job.  False if
+ * the job is not live.  ERROR without the privilege, or if the job runs elsewhere.
+ */
+static bool
+find_live(Relation rel, int64 id, JobqJob *job)
+{
+	if (!jobq_find_for(JOBQ_MAY_MANAGE, rel, id, true, job))
+		return false;
+	if (DatumGetBool(JOB(job, JOB_DORMANT)))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " was brought by logical replication, and runs on the publisher",
+						id),
+				 errhint("Send the signal there; or, when the publisher is off, after jobq.adopt() here.")));
+	return true;
+}
+
+/*
+ * If the job waits for the signal, make the job due.  False if the job is not live any more.
+ * May wait for a concurrent transaction on the row.
+ */
+static bool
+wake_job(Relation rel, int64 id, const char *name)
+{
+	const char *waits_for = durable_waits_for_signal(name);
+	TransactionId blocker;
+	JobqJob		job;
+
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!find_live(rel, id, &job))
+			return false;
+		if (JOB_ISNULL(&job, JOB_WAITS_FOR) || job_leased(&job) ||
+			job_run_at(&job) <= jobq_now() ||
+			strcmp(TextDatumGetCString(JOB(&job, JOB_WAITS_FOR)), waits_for) != 0)
+			return true;
+		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+			break;
+
+		/* another session is changing the job, or is about to start it */
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+	}
+	jobq_job_push_if_undone(&job);
+	jobq_at_commit_group_moved(job_group(&job), id);
+	jobq_job_set_run_at(&job, jobq_now());
+	job.nulls[JOB_WAITS_FOR - 1] = true;
+	jobq_job_insert(rel, &job);
+	jobq_state_changed(&job, "ready");
+	return true;
+}
+
+/*
+ * True if the job is a dead letter, for which the current user has the privilege manage.  False
+ * if the job has finished otherwise.  ERROR if there is no such job, or without the privilege.
+ */
+static bool
+is_dead_letter(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	Oid			role;
+	int32		queue_id;
+	bool		dead;
+
+	SPI_connect();
+	if (jobq_query_latest("SELECT role::oid, queue_id, false FROM jobq_internal.archive WHERE id = $1"
+						  " UNION ALL SELECT role::oid, queue_id, true FROM jobq_internal.dead_letter WHERE id = $1",
+						  1, types, values, SPI_OK_SELECT) == 0)
+		jobq_no_such_job(id);
+	jobq_row_of_job(&role, &queue_id);
+	jobq_refuse_to_see_only(JOBQ_MAY_MANAGE, id, role, queue_id);
+	if (!jobq_may(JOBQ_MAY_MANAGE, role, queue_id))
+		jobq_no_such_job(id);
+	dead = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, BOOLOID, NULL));
+	SPI_finish();
+	return dead;
+}
+
+/*
+ * Send the signal in arguments 1 and 2 to the job.  Returns false if the job has finished.  A
+ * dead letter keeps the signal for a retry.
+ */
+static Datum
+send_signal(FunctionCallInfo fcinfo, int64 id)
+{
+	char	   *name = text_to_cstring(durable_name_arg(fcinfo, 1, "name"));
+	Datum		payload;
+	Relation	rel;
+	bool		received;
+
+	PreventCommandIfReadOnly("jobq.signal()");
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("payload must not be null"),
+				 errhint("The procedure reads a null as a timeout; a JSON null is possible.")));
+	payload = PG_GETARG_DATUM(2);
+	jobq_check_result(payload);
+
+	lock_signals(id, ShareLock);
+	rel = jobq_open_jobs();
+
+	/* the job may move between the tables, so check the first again */
+	received = wake_job(rel, id, name) || is_dead_letter(id) || wake_job(rel, id, name);
+	table_close(rel, NoLock);
+	if (received)
+		insert_signal(id, name, payload);
+	PG_RETURN_BOOL(received);
+}
+
+static int64
+id_arg(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the job must not be null")));
+	return PG_GETARG_INT64(0);
+}
+
+/*
+ * signal(id, name, payload): send a signal.  ERROR if the job does not exist, without the
+ * privilege manage for the job, or if the name or payload is not valid.
+ */
+Datum
+jobq_signal(PG_FUNCTION_ARGS)
+{
+	return send_signal(fcinfo, id_arg(fcinfo));
+}
+
+/* signal(uuid, name, payload): the same, for the job with this uuid. */
+Datum
+jobq_signal_uuid(PG_FUNCTION_ARGS)
+{
+	(void) (PG_ARGISNULL(0) && id_arg(fcinfo));
+	return send_signal(fcinfo, jobq_id_of_uuid(PG_GETARG_DATUM(0)));
+}
+
+/* signal(text, name, payload): the same, for a parameter without a type. */
+Datum
+jobq_signal_text(PG_FUNCTION_ARGS)
+{
+	(void) (PG_ARGISNULL(0) && id_arg(fcinfo));
+	return send_signal(fcinfo, jobq_id_of_text(PG_GETARG_TEXT_PP(0)));
+}
