@@ -252,6 +252,12 @@ const Command commands[] = {
 		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),
 	},
 	{
+		.name = "signal",.arguments = "ID NAME [PAYLOAD]",.min_arguments = 2,.max_arguments = 3,
+		.summary = "send a signal to a job; print f if the job is over",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.signal($1::pg_catalog.int8, $2::pg_catalog.text, coalesce($3::pg_catalog.jsonb, '{}'))",
+	},
+	{
 		.name = "cancel-many",.arguments = "",
 		.summary = "cancel jobs that fulfil all conditions; print how many",
 		.output = OUTPUT_VALUE,.run = run_many,

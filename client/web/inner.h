@@ -245,7 +245,7 @@ struct Session
 typedef struct Route
 {
 	const char *method;
-	const char *path;			/* {} matches one segment */
+	const char *path;			/* each {} matches one segment */
 	int			flags;
 	const char *members;		/* allowed members of the body, separated by
 								 * blanks; required members end in "!" */
@@ -275,6 +275,7 @@ struct Request
 	char	   *target;			/* as received */
 	const Route *route;
 	char	   *segment;		/* segment of the path matched by {} */
+	char	   *second_segment; /* matched by a second {} */
 	Principal  *principal;
 	Session    *session;		/* or NULL: token */
 	PQExpBufferData body;

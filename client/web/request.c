@@ -111,6 +111,7 @@ request_completed(void *closure, struct MHD_Connection *connection, void **conte
 	termPQExpBuffer(&request->body);
 	free(request->sql);
 	free(request->segment);
+	free(request->second_segment);
 	free(request->target);
 	loop_free(request);
 }

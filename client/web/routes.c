@@ -275,6 +275,8 @@ const Route routes[] = {
 	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.shown = "at attempt event by took cost*",
 	.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
+	{"POST", "/api/jobs/{}/signals/{}", 0,.parameters = "body {} {2}",
+	.sql = "SELECT json_build_object('done', jobq.signal($2::int8, $3::text, $1::jsonb))"},
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
 
@@ -379,14 +381,16 @@ const Route routes[] = {
 };
 
 /*
- * True if the path, as received, matches this pattern.  The segment for {} is decoded.
+ * True if the path, as received, matches this pattern.  The segments for {} are decoded; a
+ * pattern has at most two.
  */
 static bool
-path_is(const char *path, size_t length, const char *pattern, char **segment)
+path_is(const char *path, size_t length, const char *pattern, char *segments[2])
 {
 	const char *end = path + length;
+	char	  **segment = segments;
 
-	*segment = NULL;
+	segments[0] = segments[1] = NULL;
 	for (; *pattern != '\0'; pattern++)
 	{
 		if (*pattern != '{')
@@ -415,14 +419,14 @@ path_is(const char *path, size_t length, const char *pattern, char **segment)
 					break;
 			}
 			pattern++;			/* the closing brace */
-			if (to == *segment || (path < end && *path == '%'))
+			if (to == *segment++ || (path < end && *path == '%'))
 				break;
 		}
 	}
 	if (*pattern == '\0' && path == end)
 		return true;
-	free(*segment);
-	*segment = NULL;
+	free(segments[0]);
+	free(segments[1]);
 	return false;
 }
 
@@ -439,17 +443,19 @@ route_find(Request *request, const char *method)
 		method = "GET";
 	for (const Route *route = routes; route->method != NULL; route++)
 	{
-		char	   *segment;
+		char	   *segments[2];
 
-		if (!path_is(request->target, length, route->path, &segment))
+		if (!path_is(request->target, length, route->path, segments))
 			continue;
 		if (strcmp(route->method, method) == 0)
 		{
 			request->route = route;
-			request->segment = segment;
+			request->segment = segments[0];
+			request->second_segment = segments[1];
 			return true;
 		}
-		free(segment);
+		free(segments[0]);
+		free(segments[1]);
 		snprintf(allowed + strlen(allowed), sizeof(allowed) - strlen(allowed), "%s%s",
 				 allowed[0] != '\0' ? ", " : "", route->method);
 	}

@@ -6,6 +6,7 @@
  * The words of route->parameters name the source of each parameter:
  *
  *	{}		the segment of the path matched by {}
+ *	{2}		the segment matched by the second {}
  *	body	the body; {} if there is none
  *	?NAME	an argument after the path's question mark; null if absent
  *	-NAME	like ?NAME, but refused to callers with hidden payloads, because
@@ -134,6 +135,8 @@ parameters_of(Request *request)
 		word[length] = '\0';
 		if (strcmp(word, "{}") == 0)
 			value = request->segment;
+		else if (strcmp(word, "{2}") == 0)
+			value = request->second_segment;
 		else if (strcmp(word, "body") == 0 && request->body.len > 0)
 		{
 			/* may be large, and has no other use: move it */

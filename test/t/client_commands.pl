@@ -169,6 +169,7 @@ foreach my $words ([qw(--help)], [qw(--version)], [qw(help list)], [qw(list)], [
 	like($err, qr/could not write all output/, "@$words: the message");
 }
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
+is_output([ 'signal', '3', 'go', '{"by": "Ann"}' ], 'f', 'signal to a cancelled job');
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
 # A job without a row after the end: waiting sessions are still notified of the end state.

@@ -72,6 +72,15 @@ is($data->{context}{'app.name'}, 'geheim', 'and with which settings');
 like((ask('GET', '/api/dead'))[2]{items}[0]{error_context}, qr/^PL\/pgSQL function bad/, 'so it is in the list');
 is((ask('GET', "/api/jobs/$good/history"))[2]{items}[-1]{detail}, '{"a": "geheim"}', 'the history tells the result');
 
+# A signal, with its name in the path, and any JSON as its payload.
+($status, $text, $data) = ask('POST', "/api/jobs/$bad/signals/go%20on", { by => 'Ann' });
+ok($status == 200 && $data->{done}, 'a dead letter keeps a signal');
+is(sql("SELECT name, payload FROM jobq_internal.signal WHERE job_id = $bad"), 'go on|{"by": "Ann"}', 'with its name and payload');
+($status, $text, $data) = ask('POST', "/api/jobs/$good/signals/go", {});
+ok($status == 200 && !$data->{done}, 'a completed job does not receive it');
+is((ask('POST', "/api/jobs/$bad/signals/", {}))[0], 404, 'a signal without a name');
+is((ask('POST', "/api/jobs/$bad/signals/a/b", {}))[0], 404, 'a path that is too long');
+
 # Callers without access to payloads see no column with a copy of a payload.
 sql(q{
 CREATE FUNCTION leaky(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
