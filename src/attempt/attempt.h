@@ -107,6 +107,7 @@ jobq_within(JobqEvent event, Oid role)
 }
 
 /* src/attempt/finish.c */
+extern void jobq_check_value(const char *what, Datum value);
 extern void jobq_check_result(Datum result);
 extern bool jobq_attempt_final(const JobqCurrent *current, int sqlerrcode);
 extern bool jobq_attempt_returned(Relation rel, JobqJob *job,

@@ -308,25 +308,33 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 }
 
 /*
- * Raise an error if the result is too large, or nested too deeply for programs that read it.
+ * Raise an error if the value is too large, or nested too deeply for programs that read it.
+ * what: the noun for the message.
  *
  * The SQLSTATE is deliberately not that of a server limit.  A commit can fail with a server
  * limit, for example when NOTIFY finds no room.  Otherwise, a consumer would blame the
  * result for this error, and report a completed job as failed.
  */
 void
-jobq_check_result(Datum result)
+jobq_check_value(const char *what, Datum value)
 {
-	Size		size = toast_raw_datum_size(result);
+	Size		size = toast_raw_datum_size(value);
 
 	if (size > (Size) jobq_max_payload * 1024)
 		ereport(ERROR,
 				(errcode(ERRCODE_STRING_DATA_RIGHT_TRUNCATION),
-				 errmsg("result of %zu bytes is larger than the allowed %d kB",
-						size, jobq_max_payload),
+				 errmsg("%s of %zu bytes is larger than the allowed %d kB",
+						what, size, jobq_max_payload),
 				 errhint("Store the data in a table and return its key, or raise \"%s\".",
 						 "jobq.max_payload")));
-	jobq_check_depth(result, size, "result", ERRCODE_STRING_DATA_RIGHT_TRUNCATION);
+	jobq_check_depth(value, size, what, ERRCODE_STRING_DATA_RIGHT_TRUNCATION);
+}
+
+/* Like jobq_check_value(), for the result of a job or step. */
+void
+jobq_check_result(Datum result)
+{
+	jobq_check_value("result", result);
 }
 
 /*

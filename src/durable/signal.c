@@ -250,7 +250,7 @@ send_signal(FunctionCallInfo fcinfo, int64 id)
 				 errmsg("payload must not be null"),
 				 errhint("The procedure reads a null as a timeout; a JSON null is possible.")));
 	payload = PG_GETARG_DATUM(2);
-	jobq_check_result(payload);
+	jobq_check_value("payload", payload);
 
 	lock_signals(id, ShareLock);
 	rel = jobq_open_jobs();

@@ -164,7 +164,7 @@ jobq_save(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("value must not be null")));
-	jobq_check_result(PG_GETARG_DATUM(0));
+	jobq_check_value("value", PG_GETARG_DATUM(0));
 	durable_check_lease(current);
 	if (!(saved_row.token == token &&
 		  durable_fetch(current, &saved_row.ctid, "", &row)) &&
