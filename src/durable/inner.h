@@ -24,7 +24,7 @@ typedef struct StepRow
 	Datum		values[PSTEP_NATTS];
 	bool		nulls[PSTEP_NATTS];
 	ItemPointerData ctid;
-}			StepRow;
+} StepRow;
 
 #define STEP(row, att)			((row)->values[(att) - 1])
 #define STEP_ISNULL(row, att)	((row)->nulls[(att) - 1])
@@ -37,11 +37,11 @@ extern const JobqCurrent *durable_require(const char *function);
 extern const JobqCurrent *durable_require_commit(FunctionCallInfo fcinfo, const char *function);
 extern void durable_check_lease(const JobqCurrent *current);
 extern bool durable_fetch(const JobqCurrent *current, const ItemPointerData *ctid,
-						  const char *name, StepRow * row);
-extern bool durable_find(const JobqCurrent *current, const char *name, StepRow * row);
-extern bool durable_find_step(const JobqCurrent *current, const char *name, char type, StepRow * row);
-extern void durable_begin(const JobqCurrent *current, const char *name, char type, StepRow * row);
-extern void durable_write(const JobqCurrent *current, StepRow * row);
+						  const char *name, StepRow *row);
+extern bool durable_find(const JobqCurrent *current, const char *name, StepRow *row);
+extern bool durable_find_step(const JobqCurrent *current, const char *name, char type, StepRow *row);
+extern void durable_begin(const JobqCurrent *current, const char *name, char type, StepRow *row);
+extern void durable_write(const JobqCurrent *current, StepRow *row);
 extern void durable_commit(void);
 
 /* src/durable/signal.c */

@@ -113,7 +113,7 @@ durable_check_lease(const JobqCurrent *current)
 
 /* Copy a row of the table. */
 static void
-read_row(Relation steps, HeapTuple tuple, StepRow * row)
+read_row(Relation steps, HeapTuple tuple, StepRow *row)
 {
 	HeapTuple	copy = heap_copytuple(tuple);
 
@@ -131,7 +131,7 @@ read_row(Relation steps, HeapTuple tuple, StepRow * row)
  */
 bool
 durable_fetch(const JobqCurrent *current, const ItemPointerData *ctid, const char *name,
-			  StepRow * row)
+			  StepRow *row)
 {
 	Relation	steps = jobq_open_table(JOBQ_PROCEDURE_STEP_TABLE, AccessShareLock);
 	HeapTupleData tuple = {.t_self = *ctid};
@@ -155,7 +155,7 @@ durable_fetch(const JobqCurrent *current, const ItemPointerData *ctid, const cha
  * Find the row with this name of the job.  False if there is none.  The values are copies.
  */
 bool
-durable_find(const JobqCurrent *current, const char *name, StepRow * row)
+durable_find(const JobqCurrent *current, const char *name, StepRow *row)
 {
 	Relation	steps = jobq_open_table(JOBQ_PROCEDURE_STEP_TABLE, AccessShareLock);
 	ScanKeyData keys[2];
@@ -187,7 +187,7 @@ type_word(char type)
  * Like durable_find().  ERROR if the name belongs to a step of another type.
  */
 bool
-durable_find_step(const JobqCurrent *current, const char *name, char type, StepRow * row)
+durable_find_step(const JobqCurrent *current, const char *name, char type, StepRow *row)
 {
 	if (!durable_find(current, name, row))
 		return false;
@@ -203,7 +203,7 @@ durable_find_step(const JobqCurrent *current, const char *name, char type, StepR
 
 /* Prepare a new row of the job.  The row has not been written yet. */
 void
-durable_begin(const JobqCurrent *current, const char *name, char type, StepRow * row)
+durable_begin(const JobqCurrent *current, const char *name, char type, StepRow *row)
 {
 	memset(row->nulls, true, sizeof(row->nulls));
 	ItemPointerSetInvalid(&row->ctid);
@@ -218,7 +218,7 @@ durable_begin(const JobqCurrent *current, const char *name, char type, StepRow *
  * progress when the transaction commits.  The caller has called durable_check_lease().
  */
 void
-durable_write(const JobqCurrent *current, StepRow * row)
+durable_write(const JobqCurrent *current, StepRow *row)
 {
 	Relation	steps = jobq_open_table(JOBQ_PROCEDURE_STEP_TABLE, RowExclusiveLock);
 

@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(jobq_await_signal);
  * Set done_at.  The next commit makes the row durable.
  */
 static void
-set_done(const JobqCurrent *current, StepRow * row)
+set_done(const JobqCurrent *current, StepRow *row)
 {
 	durable_check_lease(current);
 	STEP_SET(row, PSTEP_DONE_AT, TimestampTzGetDatum(jobq_now()));
@@ -40,7 +40,7 @@ set_done(const JobqCurrent *current, StepRow * row)
  * Write the row, and end the run until the time limit of the row.  Does not return.
  */
 static void
-suspend(const JobqCurrent *current, StepRow * row, const char *waits_for)
+suspend(const JobqCurrent *current, StepRow *row, const char *waits_for)
 {
 	durable_check_lease(current);
 	durable_write(current, row);
@@ -49,7 +49,7 @@ suspend(const JobqCurrent *current, StepRow * row, const char *waits_for)
 }
 
 static bool
-is_over(const StepRow * row)
+is_over(const StepRow *row)
 {
 	return !STEP_ISNULL(row, PSTEP_UNTIL) &&
 		DatumGetTimestampTz(STEP(row, PSTEP_UNTIL)) <= jobq_now();
@@ -59,7 +59,7 @@ is_over(const StepRow * row)
  * Set the time limit of the row from the argument, an interval.
  */
 static void
-set_limit(FunctionCallInfo fcinfo, int arg, const char *what, StepRow * row)
+set_limit(FunctionCallInfo fcinfo, int arg, const char *what, StepRow *row)
 {
 	int64		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(arg), what, 0, JOBQ_MAX_DELAY_MS);
 
