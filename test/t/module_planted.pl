@@ -345,6 +345,7 @@ SKIP:
 	$run->(0, 'edit', $later, '--run-at=2099-01-01');
 	$run->(0, 'edit', $later, '--priority=3');
 	$run->(0, 'rerun', $done);
+	$run->(0, 'signal', $later, 'go', '{"a": 1}');
 	$run->(0, 'cancel', $later, $held);
 	$run->(0, 'run-schedule', 'plan');
 	$run->(0, 'restart-workers');
