@@ -88,6 +88,19 @@ UNION ALL
 SELECT format('there are %s effects of job %s, which is nowhere', e.n, e.job) FROM effects e
 	WHERE NOT EXISTS (SELECT FROM found f WHERE f.id = e.job)},
 
+	'each part of a durable procedure is done once, and each signal is received once' => q{
+SELECT format('job %s is %s, and has done part %s %s times', p.job, f.state, p.part, count(*))
+	FROM chaos.part p LEFT JOIN found f ON f.id = p.job GROUP BY p.job, p.part, f.state HAVING count(*) > 1
+UNION ALL
+SELECT format('job %s (%s) is completed, and has done %s parts', f.id, f.tag, count(p.part))
+	FROM found f LEFT JOIN chaos.part p ON p.job = f.id
+	WHERE f.kind = 'chaos.durable' AND f.state = 'completed' GROUP BY f.id, f.tag HAVING count(p.part) <> 5
+UNION ALL
+SELECT format('job %s (%s) has not received the signal of job %s', f.id, f.tag, r.id)
+	FROM found f JOIN found r ON r.tag = f.tag || '.reply' AND r.state = 'completed'
+	JOIN chaos.part p ON p.job = f.id AND p.part = 'answer'
+	WHERE f.kind = 'chaos.durable' AND p.answer IS DISTINCT FROM to_jsonb(r.tag)},
+
 	'a statement outside of a transaction is done at least once' => q{
 SELECT format('job %s (%s) is completed, and was not done', id, tag) FROM found
 	WHERE kind = 'sql outside' AND state = 'completed' AND tag NOT IN (SELECT tag FROM chaos.outside)},

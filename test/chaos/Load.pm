@@ -67,7 +67,7 @@ sub any_job
 {
 	my ($self, %given) = @_;
 	my $tag = $self->new_tag;
-	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps chaos.limited
+	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps chaos.durable chaos.limited
 			chaos.rated chaos.shared chaos.paced chaos.doomed chaos.slow chaos.outside chaos.outside), @Bounds::taking);
 	my $fails = rand() < 0.15 ? 1 + int rand 2 : 0;
 	my $queue =
@@ -283,7 +283,7 @@ sub meddle
 
 	while ($self->wire('produce') && !$self->stopped('produce'))
 	{
-		my ($call, $tag, $about) = any_job($self, kind => Session::pick(qw(chaos.work chaos.steps chaos.doomed)));
+		my ($call, $tag, $about) = any_job($self, kind => Session::pick(qw(chaos.work chaos.steps chaos.durable chaos.doomed)));
 		$about->{fate} = 'over';
 		my $rows = $self->enqueue("SELECT $call", $tag, $about);
 		push @known, [ $rows->[0][0], $tag ] if $rows;

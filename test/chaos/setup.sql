@@ -92,6 +92,42 @@ BEGIN
 END
 $$;
 
+-- Steps and signals: each part of a job is done once.  The answer comes from another job.
+CREATE TABLE chaos.part (job bigint, part text, answer jsonb);
+
+CREATE PROCEDURE chaos.work_durably(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := chaos.begin(payload, job);
+	answer jsonb;
+	n int;
+BEGIN
+	IF jobq.step('ask') THEN
+		INSERT INTO chaos.part VALUES (job.id, 'ask');
+		PERFORM jobq.enqueue('chaos.reply', jsonb_build_object('tag', payload ->> 'tag' || '.reply', 'job', job.id));
+		CALL jobq.step_done();
+	END IF;
+	CALL jobq.sleep('nap', coalesce((payload ->> 'ms')::int, 0) * interval '1 ms');
+	-- a reply that has crashed twice does not come
+	CALL jobq.await_signal('reply', answer, timeout => '20 s');
+	n := coalesce((jobq.saved())::int, 0);
+	WHILE n < 3 LOOP
+		n := n + 1;
+		INSERT INTO chaos.part VALUES (job.id, n);
+		PERFORM jobq.save(to_jsonb(n));
+		COMMIT;
+	END LOOP;
+	INSERT INTO chaos.part VALUES (job.id, 'answer', answer);
+	PERFORM chaos.note_effect(payload, job, started);
+END
+$$;
+
+CREATE FUNCTION chaos.reply(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.signal((payload ->> 'job')::bigint, 'reply', payload -> 'tag');
+	PERFORM chaos.note_effect(payload, job, chaos.begin(payload, job));
+END
+$$;
+
 CREATE FUNCTION chaos.give_up(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM chaos.note_effect(payload, job, now());		-- which is undone
@@ -172,13 +208,15 @@ CREATE ROLE chaos_consumer LOGIN;
 GRANT chaos_1, chaos_2, chaos_3, chaos_4 TO chaos_consumer;
 SELECT jobq.grant_privilege(r::regrole) FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4,chaos_consumer}'::text[]) r;
 GRANT USAGE ON SCHEMA chaos TO PUBLIC;
-GRANT INSERT ON chaos.effect, chaos.outside, chaos.wrong TO PUBLIC;
+GRANT INSERT ON chaos.effect, chaos.outside, chaos.wrong, chaos.part TO PUBLIC;
 SELECT jobq.grant_privilege(r::regrole, 'sql') FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4}'::text[]) r;
 
 -- The number of attempts is large here: the checker examines each charge.
 SELECT jobq.register(kind, handler, backoff => 'fixed 20ms', max_attempts => 1000)
 FROM (VALUES ('chaos.work', 'chaos.work(jsonb, jobq.job_context)'),
 	('chaos.steps', 'chaos.work_in_steps(jsonb, jobq.job_context)'),
+	('chaos.durable', 'chaos.work_durably(jsonb, jobq.job_context)'),
+	('chaos.reply', 'chaos.reply(jsonb, jobq.job_context)'),
 	('chaos.add', 'chaos.add(jsonb, jobq.job_context)'),
 	('chaos.list', 'chaos.list(jsonb, jobq.job_context)'),
 	('chaos.join', 'chaos.join(jsonb, jobq.job_context)'),
