@@ -87,6 +87,15 @@ SELECT state, error FROM test.outcome(:id);
 SELECT note FROM test.effect ORDER BY n;
 SELECT jobq.test_clock('0') \g /dev/null
 
+-- counted with the jobs that run later
+SELECT jobq.create_queue('waits', open => true, tenant => 'header customer');
+SELECT jobq.enqueue('collect', queue => 'waits', headers => '{"customer": "Ann"}') AS id \gset
+SELECT test.suspended(:id, 'late');
+SELECT tenant, ready, scheduled, blocked, running FROM jobq.tenants WHERE queue = 'waits';
+SELECT ready, scheduled, blocked, running FROM jobq.queues WHERE name = 'waits';
+SELECT jobq.cancel(:id);
+SELECT jobq.drop_queue('waits');
+
 -- cancelled while it waits
 SELECT jobq.enqueue('onboard') AS id \gset
 SELECT test.suspended(:id, 'trial');
