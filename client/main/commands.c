@@ -150,13 +150,39 @@ const Command commands[] = {
 		"FROM jobq.jobs WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR queue" EQUALS "$2) "
 		"AND ($3::pg_catalog.text IS NULL OR kind" EQUALS "$3) AND ($4::pg_catalog.text IS NULL OR unique_key" EQUALS "$4) "
 		"AND ($5::pg_catalog.text IS NULL OR group_key" EQUALS "$5) AND ($6::pg_catalog.int8 IS NULL OR batch_id" EQUALS "$6) "
-		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
+		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) AND ($9::pg_catalog.text IS NULL OR tenant" EQUALS "$9) "
+		"AND ($10::pg_catalog.text IS NULL OR $10" EQUALS "ANY (tags)) AND ($11::pg_catalog.text IS NULL OR error OPERATOR(pg_catalog.~~) $11) "
+		"AND ($12::pg_catalog.jsonb IS NULL OR payload OPERATOR(pg_catalog.@>) $12) "
+		"AND ($13::pg_catalog.int8 IS NULL OR (errors OPERATOR(pg_catalog.#>>) '{-1,fingerprint}')::pg_catalog.int8" EQUALS "$13) "
+		"AND ($14::pg_catalog.interval IS NULL OR enqueued_at OPERATOR(pg_catalog.>=) (jobq_internal.clock()" MINUS "$14)) "
+		"AND ($15::pg_catalog.interval IS NULL OR enqueued_at OPERATOR(pg_catalog.<) (jobq_internal.clock()" MINUS "$15)) "
+		"ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
 		.options = {
 			{"state", 's', "STATE", "blocked, scheduled, ready, running, suspended, retryable, completed, dead, cancelled or expired", true},
 			OPTION_QUEUE, OPTION_KIND,
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},
 			{"batch-id", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
+			{"tenant", 0, "TENANT", "of this tenant only"},
+			{"tag", 0, "TAG", "with this tag only"},
+			{"error", 0, "PATTERN", "with an error message LIKE this pattern only, such as %timeout%"},
+			{"payload", 0, "JSON", "with a payload that contains this only"},
+			{"fingerprint", 0, "N", "of this cause only, as printed by failures"},
+			{"newer-than", 0, "TIME", "enqueued less long ago than this, such as 1 hour"},
+			{"older-than", 0, "TIME", "enqueued longer ago than this"},
+		}
+	},
+	{
+		.name = "audit",.arguments = "",
+		.summary = "calls of operators, the newest first",
+		.sql = "SELECT id, pg_catalog.date_trunc('second', at) AS at, role, action, jobs, arguments, application FROM jobq.audit_log "
+		"WHERE ($1::pg_catalog.text IS NULL OR role::pg_catalog.text" EQUALS "$1 OR login::pg_catalog.text" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR action" EQUALS "$2) "
+		"AND ($3::pg_catalog.interval IS NULL OR at OPERATOR(pg_catalog.>) (jobq_internal.clock()" MINUS "$3)) "
+		"AND ($4::pg_catalog.int8 IS NULL OR id" BELOW "$4) ORDER BY id DESC LIMIT coalesce($5::pg_catalog.int8, 20)",
+		.options = {
+			{"role", 0, "ROLE", "of this role only"},
+			{"action", 0, "FUNCTION", "calls of this function only, such as cancel_many"},
+			{"newer-than", 0, "TIME", "less long ago than this, such as 1 day"}, OPTION_BEFORE, OPTION_LIMIT,
 		}
 	},
 	{

@@ -301,6 +301,23 @@ COMMENT ON COLUMN jobq_internal.privilege.queue_id IS 'id of the queue; 0: all q
 COMMENT ON COLUMN jobq_internal.privilege.role IS 'role that has the privilege, together with all roles that have the privileges of this role';
 
 -- Omitted by pg_dump: a restored database is served under a new identity.
+-- Arguments are names and values in turn, as texts.  The view audit_log makes an object of them.
+CREATE SEQUENCE jobq_internal.audit_id_seq;
+COMMENT ON SEQUENCE jobq_internal.audit_id_seq IS 'ids of the audit log';
+CREATE TABLE jobq_internal.audit (
+	id bigint NOT NULL,
+	at timestamptz NOT NULL,
+	role jobq_internal.role NOT NULL,
+	login jobq_internal.role NOT NULL,
+	application text NOT NULL,
+	action text NOT NULL,
+	arguments text[] NOT NULL,
+	jobs bigint,
+	CONSTRAINT audit_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE jobq_internal.audit IS 'calls of operators: see the view audit_log';
+COMMENT ON COLUMN jobq_internal.audit.arguments IS 'names and values of the arguments, in turn';
+
 CREATE TABLE jobq_internal.served (
 	system_identifier bigint NOT NULL,
 	database oid NOT NULL,
@@ -329,6 +346,8 @@ SELECT pg_catalog.pg_extension_config_dump('jobq_internal.unique_key', 'WHERE ro
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job_uuid', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.lease', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.lease_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.audit', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles) AND login IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.audit_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.archive_default', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.dead_letter', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.privilege', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');

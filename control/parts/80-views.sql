@@ -224,3 +224,12 @@ CREATE VIEW jobq.grants WITH (security_barrier) AS
 	LEFT JOIN jobq_internal.queue q ON q.id = p.queue_id
 	WHERE jobq_internal.may_see(p.role::pg_catalog.oid, p.queue_id);
 COMMENT ON VIEW jobq.grants IS 'privileges of roles, for a queue or for all queues';
+
+CREATE VIEW jobq.audit_log WITH (security_barrier) AS
+	SELECT a.id, a.at, a.role::pg_catalog.regrole AS role, a.login::pg_catalog.regrole AS login, a.application, a.action,
+		CASE WHEN jobq_internal.may_read(a.role::pg_catalog.oid, 0) THEN o.arguments ELSE o.arguments - '{unique_key,group_key}'::text[] END AS arguments, a.jobs
+	FROM jobq_internal.audit a
+	CROSS JOIN LATERAL (SELECT jsonb_object(a.arguments) AS arguments) o
+	WHERE jobq_internal.may_see(a.role::pg_catalog.oid, 0)
+	ORDER BY a.id DESC;
+COMMENT ON VIEW jobq.audit_log IS 'calls by which operators acted on jobs or changed settings, newest first';

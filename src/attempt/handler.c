@@ -313,6 +313,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	if (!limited && jobq_kind_is_limited(values[HANDLER_KIND - 1]))
 		jobq_check_limited();
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -332,5 +333,6 @@ jobq_unregister(PG_FUNCTION_ARGS)
 				 errmsg("no handler is registered for kind \"%s\"",
 						text_to_cstring(PG_GETARG_TEXT_PP(0)))));
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

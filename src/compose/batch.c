@@ -403,8 +403,12 @@ jobq_batch_cancel_open(int64 id)
 Datum
 jobq_cancel_batch(PG_FUNCTION_ARGS)
 {
+	bool		cancelled;
+
 	PreventCommandIfReadOnly("jobq.cancel_batch()");
-	PG_RETURN_BOOL(jobq_batch_cancel_open(PG_GETARG_INT64(0)));
+	cancelled = jobq_batch_cancel_open(PG_GETARG_INT64(0));
+	jobq_audit(fcinfo, -1);
+	PG_RETURN_BOOL(cancelled);
 }
 
 /*

@@ -145,5 +145,6 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	jobq_serve_here();
 	SPI_finish();
 	jobq_at_commit_unnoted();
+	jobq_audit(fcinfo, (int64) count);
 	PG_RETURN_INT64((int64) count);
 }

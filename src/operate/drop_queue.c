@@ -216,6 +216,7 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 				   " OR table_name = 'privilege' AND " HELD_IN_QUEUE,
 				   1, types, values, NULL, SPI_OK_DELETE);
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 

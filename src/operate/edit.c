@@ -532,5 +532,6 @@ jobq_edit(PG_FUNCTION_ARGS)
 		not_waiting(id, "has finished");
 	}
 	table_close(rel, NoLock);
+	jobq_audit(fcinfo, 1);
 	PG_RETURN_VOID();
 }

@@ -35,3 +35,4 @@ JOB_FILTER(batch_id, BATCH_ID, int8, INT8OID, "only jobs of this batch or workfl
 JOB_FILTER(tags, TAGS, _text, TEXTARRAYOID, "only jobs with all of these tags")
 JOB_FILTER(ids, IDS, _int8, INT8ARRAYOID, "only these jobs")
 JOB_FILTER(max_jobs, MAX_JOBS, int8, INT8OID, "at most this number of jobs, with the lowest ids; null: all jobs")
+JOB_FILTER(dry_run, DRY_RUN, boolean, BOOLOID, "true: change nothing, and return the number of jobs that the call would select")

@@ -174,6 +174,7 @@ jobq_grant_privilege(PG_FUNCTION_ARGS)
 	queue_id = queue_arg(fcinfo, "grant privileges");
 	role = jobq_role_arg(fcinfo, 0, "role", true);
 	add_privilege(queue_id, role, privilege_arg(fcinfo, queue_id != 0));
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -192,5 +193,6 @@ jobq_revoke_privilege(PG_FUNCTION_ARGS)
 	role = jobq_role_arg(fcinfo, 0, "role", true);
 	take_privilege(queue_id, role,
 				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, queue_id != 0));
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

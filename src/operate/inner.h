@@ -114,6 +114,7 @@ typedef struct JobqMany
 	int32		queue_id;		/* for FILTER_QUEUE, or 0 */
 	TimestampTz before;			/* for FILTER_OLDER_THAN */
 	TimestampTz after;			/* for FILTER_NEWER_THAN */
+	bool		dry_run;		/* count the jobs only */
 }			JobqMany;
 
 /* Name and type of an argument. */

@@ -236,6 +236,7 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 	pfree(ids);
 	table_close(rel, NoLock);
 	reassign_uuids(values);
+	jobq_audit(fcinfo, moved);
 	PG_RETURN_INT64(moved);
 }
 
@@ -297,6 +298,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 	MemoryContextDelete(context);
 	pfree(ids);
 	table_close(rel, NoLock);
+	jobq_audit(fcinfo, dropped);
 	PG_RETURN_INT64(dropped);
 }
 

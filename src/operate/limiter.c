@@ -273,6 +273,7 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 	SPI_finish();
 	if (created)
 		jobq_check_limited();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -311,5 +312,6 @@ jobq_drop_limiter(PG_FUNCTION_ARGS)
 	(void) jobq_query("DELETE FROM jobq_internal.limiter WHERE name = $1", 1, types, &name,
 					  NULL, SPI_OK_DELETE);
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

@@ -72,7 +72,7 @@ static void write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids
 static int	privileges_for(const JobqMany * many);
 static void add_may(ManyQuery * query, const JobqMany * many, const char *alias);
 static bool may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id);
-static void choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
+static int64 choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
 static int64 delete_letters(ArrayType *array);
 static bool treat_job(const JobqMany * many, Relation rel, int64 id,
 					  JobqChosen * chosen);
@@ -299,13 +299,15 @@ may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id)
 }
 
 /*
- * Put the ids of all matching jobs into the tuplestore.  The caller must be connected to SPI.
+ * Put the ids of all matching jobs into the tuplestore, and return their number.  The caller
+ * must be connected to SPI.
  */
-static void
+static int64
 choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 {
-	int64		left = many->nulls[FILTER_MAX_JOBS] ? PG_INT64_MAX
+	int64		most = many->nulls[FILTER_MAX_JOBS] ? PG_INT64_MAX
 		: DatumGetInt64(many->values[FILTER_MAX_JOBS]);
+	int64		left = most;
 	JobqOwnerState state;
 	ManyQuery	query;
 	Portal		portal;
@@ -339,6 +341,7 @@ choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 		SPI_freetuptable(SPI_tuptable);
 	} while (n > 0 && left > 0);
 	SPI_cursor_close(portal);
+	return most - left;
 }
 
 /*
@@ -515,8 +518,8 @@ treat_chosen(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 
 /*
  * Apply the operation "many" to all jobs that fulfil the conditions and for which the current
- * user has the privileges.  Returns the number of processed jobs.  The jobs are chosen once,
- * at the beginning.  May wait for concurrent transactions on the rows of the jobs.
+ * user has the privileges.  Returns the number of processed jobs; for a dry run the number of
+ * chosen jobs.  The jobs are chosen once, at the beginning.  May wait for concurrent transactions on the rows of the jobs.
  */
 int64
 jobq_many_run(const JobqMany * many)
@@ -529,8 +532,9 @@ jobq_many_run(const JobqMany * many)
 	TupleDescFinalize(desc);
 	SPI_connect();
 	ids = tuplestore_begin_heap(false, false, work_mem);
-	choose(many, desc, ids);
-	done = treat_chosen(many, desc, ids);
+	done = choose(many, desc, ids);
+	if (!many->dry_run)
+		done = treat_chosen(many, desc, ids);
 	tuplestore_end(ids);
 	SPI_finish();
 	return done;

@@ -169,7 +169,7 @@ is_whole_batch(const JobqMany * many)
 	if (many->action != MANY_RETRY || many->nulls[FILTER_BATCH_ID] || !jobq_many_of_letters(many))
 		return false;
 	for (int i = 0; i < NFILTERS; i++)
-		if (i != FILTER_BATCH_ID && i != FILTER_STATE && !many->nulls[i])
+		if (i != FILTER_BATCH_ID && i != FILTER_STATE && i != FILTER_DRY_RUN && !many->nulls[i])
 			return false;
 	return true;
 }
@@ -181,7 +181,7 @@ static void
 check_some_condition(const JobqMany * many)
 {
 	for (int i = 0; i < NFILTERS; i++)
-		if (i != FILTER_MAX_JOBS && !many->nulls[i])
+		if (i != FILTER_MAX_JOBS && i != FILTER_DRY_RUN && !many->nulls[i])
 			return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -198,6 +198,7 @@ static int64
 run_function(FunctionCallInfo fcinfo, JobqManyAction action)
 {
 	int			first = action == MANY_EDIT ? 1 : 0;
+	int64		done;
 	JobqMany	many;
 
 	jobq_require(JOBQ_MAY_ALL);
@@ -211,9 +212,13 @@ run_function(FunctionCallInfo fcinfo, JobqManyAction action)
 		if (!many.nulls[i])
 			many.values[i] = PG_GETARG_DATUM(first + i);
 	}
+	many.dry_run = !many.nulls[FILTER_DRY_RUN] && DatumGetBool(many.values[FILTER_DRY_RUN]);
 	check_many(&many);
 	check_some_condition(&many);
-	return jobq_many_run(&many);
+	done = jobq_many_run(&many);
+	if (!many.dry_run)
+		jobq_audit(fcinfo, done);
+	return done;
 }
 
 /*
@@ -369,7 +374,11 @@ jobq_rerun_steps(PG_FUNCTION_ARGS)
 	id = PG_GETARG_INT64(0);
 	PreventCommandIfReadOnly("jobq.rerun_steps()");
 	if (!PG_ARGISNULL(1))
-		PG_RETURN_INT64(jobq_workflow_rerun(id, text_to_cstring(PG_GETARG_TEXT_PP(1))));
+	{
+		n = jobq_workflow_rerun(id, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+		jobq_audit(fcinfo, n);
+		PG_RETURN_INT64(n);
+	}
 	n = jobq_workflow_restore(id, &batches);
 	foreach(lc, batches)
 	{
@@ -382,5 +391,6 @@ jobq_rerun_steps(PG_FUNCTION_ARGS)
 		if (lc == list_head(batches))
 			n += revived;
 	}
+	jobq_audit(fcinfo, n);
 	PG_RETURN_INT64(n);
 }

@@ -171,6 +171,7 @@ jobq_create_monitor(PG_FUNCTION_ARGS)
 				 errhint("Drop one by jobq.drop_monitor().")));
 	SPI_finish();
 	jobq_at_commit_changed(JOBQ_CHANGED_MONITORS);
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -194,5 +195,6 @@ jobq_drop_monitor(PG_FUNCTION_ARGS)
 				 errmsg("monitor \"%s\" does not exist",
 						TextDatumGetCString(values[0]))));
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

@@ -208,6 +208,7 @@ jobq_on_event(PG_FUNCTION_ARGS)
 					  " DO UPDATE SET required = $6 WHERE e.required <> $6",
 					  NVALUES, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -234,5 +235,6 @@ jobq_off_event(PG_FUNCTION_ARGS)
 						GetUserNameFromId(GetUserId(), false),
 						TextDatumGetCString(values[ARG_EVENT]))));
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

@@ -323,6 +323,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 	table_close(rel, NoLock);
 	if (!cancelled)
 		jobq_check_finished(id);
+	jobq_audit(fcinfo, cancelled);
 	PG_RETURN_BOOL(cancelled);
 }
 
@@ -391,6 +392,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	if (jobq_retry_waiting(rel, id, NULL))
 	{
 		table_close(rel, NoLock);
+		jobq_audit(fcinfo, 1);
 		PG_RETURN_VOID();
 	}
 
@@ -399,6 +401,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 		not_a_dead_letter(id);
 	SPI_finish();
 	table_close(rel, NoLock);
+	jobq_audit(fcinfo, 1);
 	PG_RETURN_VOID();
 }
 
@@ -433,6 +436,7 @@ jobq_delete(PG_FUNCTION_ARGS)
 		jobq_query("UPDATE jobq_internal.step SET state = 'f' WHERE job_id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
+	jobq_audit(fcinfo, 1);
 	PG_RETURN_VOID();
 }
 
@@ -461,6 +465,7 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 			SetLatch(&proc->procLatch);
 	}
 	LWLockRelease(db->lock);
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 

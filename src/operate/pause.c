@@ -168,6 +168,7 @@ Datum
 jobq_pause(PG_FUNCTION_ARGS)
 {
 	change(fcinfo, "jobq.pause()", true);
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -178,5 +179,6 @@ Datum
 jobq_resume(PG_FUNCTION_ARGS)
 {
 	change(fcinfo, "jobq.resume()", false);
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

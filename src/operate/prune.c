@@ -99,5 +99,6 @@ jobq_prune(PG_FUNCTION_ARGS)
 			: cancel_batches(types, values);
 	}
 	SPI_finish();
+	jobq_audit(fcinfo, n);
 	PG_RETURN_INT64(n);
 }

@@ -502,6 +502,7 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL))
 		make_own(name);
 	change_settings(fcinfo, &given);
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -519,7 +520,9 @@ jobq_alter_queue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.alter_queue()");
 	jobq_require_queue(jobq_known_queue(name), name, JOBQ_MAY_MANAGE);
 	read_settings(fcinfo, name, &given);
-	if (!is_as_given(&given))
-		change_settings(fcinfo, &given);
+	if (is_as_given(&given))
+		PG_RETURN_VOID();
+	change_settings(fcinfo, &given);
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

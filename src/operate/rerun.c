@@ -200,5 +200,6 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	jobq_put_job(&job, &unique);
 	SetUserIdAndSecContext(userid, sec_context);
 	SPI_finish();
+	jobq_audit(fcinfo, 1);
 	PG_RETURN_INT64(job_id(&job));
 }

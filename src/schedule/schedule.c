@@ -486,6 +486,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		/* another session has just created a schedule of this name */
 	}
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -505,6 +506,7 @@ jobq_unschedule(PG_FUNCTION_ARGS)
 			   SPI_OK_DELETE);
 	note_dropped(TextDatumGetCString(name), &found);
 	SPI_finish();
+	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 
@@ -593,6 +595,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 	jobq_query("UPDATE jobq_internal.schedule SET last_tick = $2, last_job_id = $3"
 			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
+	jobq_audit(fcinfo, 1);
 	PG_RETURN_DATUM(values[2]);
 }
 

@@ -277,6 +277,9 @@ enum
 #define JOBQ_LIMITED_KIND \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
 
+/* src/store/audit.c */
+extern void jobq_audit(FunctionCallInfo fcinfo, int64 jobs);
+
 /* src/store/privileges.c */
 extern void jobq_privileges_install(void);
 extern int	jobq_privilege_word(const char *word, bool for_queue);
@@ -284,6 +287,7 @@ extern uint64 jobq_privileges_changes(void);
 extern int	jobq_privileges(int32 queue_id);
 extern int	jobq_privileges_of(Oid role, int32 queue_id);
 extern bool jobq_may_use(void);
+extern bool jobq_is_operator(void);
 extern void jobq_require(int privileges);
 extern void jobq_require_all(int privileges, const char *what);
 extern void jobq_require_owner(const char *what);

@@ -212,6 +212,15 @@ jobq_may_use(void)
 }
 
 /*
+ * Return whether the current user may operate jobs of other roles, in at least one queue.
+ */
+bool
+jobq_is_operator(void)
+{
+	return (look_up(GetUserId(), ANYWHERE) & JOBQ_MAY_OPERATE) != 0;
+}
+
+/*
  * ERROR if the current user has none of these privileges for any queue.  The check for
  * functions that do not concern a single queue or job.
  */

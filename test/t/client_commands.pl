@@ -334,14 +334,24 @@ my $new = sql(q{SELECT string_agg(f ->> 'fingerprint', ' ') FROM jsonb_array_ele
 	. (run_jobq('failures', '--newer-than', '1 hour', '-q', 'trouble', '--json'))[0] . q{$x$) f});
 like($new, qr/^\d+$/, 'and is the only one first seen in the last hour');
 is(scalar(() = (run_jobq('dead', '--fingerprint', $new, '-n', 100))[0] =~ /host unreachable/g), 20, 'its dead letters');
+is_output([ 'retry-many', '--fingerprint', $new, '--dry-run' ], '20', 'so many jobs would run again');
+is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), '300', 'none does yet');
 is_output([ 'retry-many', '--fingerprint', $new ], '20', 'its jobs run again');
+is(sql(q{SELECT string_agg(format('%s %s %s', j ->> 'action', j ->> 'jobs', j -> 'arguments' ->> 'fingerprint'), ',') FROM jsonb_array_elements($x$}
+	. (run_jobq(qw(audit --action retry_many --limit 1 --json)))[0] . q{$x$) j}), "retry_many 20 $new", 'the call is in the audit log');
+is(scalar(() = (run_jobq('list', '--fingerprint', $new, '-n', 100))[0] =~ /host unreachable/g), 20, 'jobs of a cause are listed');
+is(scalar(() = (run_jobq('list', '--error', 'card declined%', '-q', 'trouble', '-n', 100, '--older-than', '2 h'))[0] =~ /card declined/g), scalar(() = (run_jobq('list', '--error', 'card declined%', '-q', 'trouble', '-n', 100, '--older-than', '2 h'))[0] =~ /^ *\d+ /mg), 'jobs with an error');
+sql(q{SELECT jobq.enqueue('parcel', '{"n": {"m": 7}}', queue => 'trouble', tags => '{fragile}')});
+is(join(' ', map { scalar(() = (run_jobq('list', '-q', 'trouble', @$_))[0] =~ / parcel /g) } [ '--tag', 'fragile' ], [ '--tag', 'other' ], [ '--payload', '{"n": {"m": 7}}' ], [ '--newer-than', '1 h', '--kind', 'parcel' ], [ '--tenant', 'acme' ]),
+	'1 0 1 1 0', 'jobs by tag, payload, age and tenant');
+sql(q{SELECT jobq.cancel_many(kind => 'parcel')});
 is(sql(q{SELECT count(*), bool_and(error LIKE 'host unreachable%') FROM jobq.live_jobs WHERE queue = 'trouble'}), '20|t', 'and no others');
 is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), '280', 'the others are left');
 is_refused([qw(retry-many --fingerprint x)], qr/invalid input syntax for type bigint: "x"/, 1, 'a fingerprint that is none');
 sql(q{SELECT jobq.cancel_many(queue => 'trouble', state => 'waiting'), jobq.delete_many(queue => 'trouble'), jobq.test_clock('0')});
 
 # Each command with a list prints a table or JSON.
-foreach my $command (qw(list failures dead queues kinds workers schedules batches))
+foreach my $command (qw(list audit failures dead queues kinds workers schedules batches))
 {
 	is((run_jobq($command))[2], 0, "$command: exit status");
 	is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq($command, '--json'))[0] . q{$x$)}), 'array', "$command as JSON");

@@ -349,6 +349,8 @@ my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
 	COMMIT; SELECT :b});
 wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND ready + scheduled = 1 AND told($open) = 'failure failing' FROM jobq.batches WHERE id = $open");
 my $before = sql($counts);
+# two entries of the audit log, of which one gets 30 days old, as old as dead letters can be
+sql(q{SELECT jobq.pause('default'), jobq.resume('default'); UPDATE jobq_internal.audit SET at = at - interval '25 days' WHERE action = 'pause'});
 foreach my $days (1 .. 9)
 {
 	sql("SELECT jobq.test_clock('$days days'), jobq.test_clock('$days days')");
@@ -359,6 +361,9 @@ foreach my $days (1 .. 9)
 my $ninth = sql('SELECT clock_timestamp()');
 wait_for($node, 'retention: the archive is gone',
 	qq{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'part' AND state <> 'x') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
+wait_for($node, 'retention: the older entry of the audit log is gone',
+	qq{SELECT NOT EXISTS (SELECT FROM jobq.audit_log WHERE action = 'pause') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
+is(sql(q{SELECT count(*) FROM jobq.audit_log WHERE action = 'resume'}), '1', 'retention: and the newer one is there');
 is(sql($counts), $before, 'retention: the counts are the same');
 sql("SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $open");
 wait_for($node, 'retention: a batch knows of a failure that is not in the archive any more', "SELECT told($open) = 'failure failing, finish failed'");

@@ -179,7 +179,7 @@ wait_for($node, 'it has a dead letter, too', q{SELECT count(*) = 1 FROM jobq.dea
 my $leaver = $node->safe_psql('postgres', q{SELECT oid FROM pg_roles WHERE rolname = 'leaver'});
 my $dump3 = $node->backup_dir . '.leaver.sql';
 $node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump with a role');
-is(() = slurp_file($dump3) =~ /\tleaver\t/g, 7, 'what it has is dumped');
+is(() = slurp_file($dump3) =~ /\tleaver\t/g, 8, 'what it has is dumped, with an entry of the audit log');
 $node->safe_psql('postgres', 'DROP ROLE leaver');
 $node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump without it');
 is(() = slurp_file($dump3) =~ /\t$leaver\t/g, 0, 'and not when it was dropped');
@@ -316,7 +316,7 @@ foreach my $dbname ('branch', 'branch2')
 	is($node->safe_psql($dbname, q{SELECT name FROM jobq.queues ORDER BY name}), "agency\nboss agency\nclosed\ndefault\noutside\nstays", "$dbname: all queues");
 	is($node->safe_psql($dbname, q{SELECT regexp_replace(detail, '\d of lease, ', ''), remedy FROM jobq.doctor() WHERE detail ~ 'does not exist: '}), <<'END' =~ s/\n\z//r, "$dbname: doctor() names the roles");
 role "Mr. O'Hara" does not exist: its restored rows (1 of archive, 1 of batch, 2 of dead_letter, 1 of event_handler, 6 of job, 1 of job_uuid, 2 of privilege, 1 of schedule, 1 of unique_key) are not in use|CREATE ROLE "Mr. O'Hara", then SELECT jobq.adopt()
-role boss does not exist: its restored rows (1 of delegation) are not in use|CREATE ROLE boss, then SELECT jobq.adopt()
+role boss does not exist: its restored rows (1 of audit, 1 of delegation) are not in use|CREATE ROLE boss, then SELECT jobq.adopt()
 role courier does not exist: its restored rows (1 of queue) are not in use|CREATE ROLE courier, then SELECT jobq.adopt()
 END
 	is($node->safe_psql($dbname, 'SELECT jobq.adopt()'), '0', "$dbname: there is nothing to adopt");

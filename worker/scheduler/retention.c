@@ -98,6 +98,7 @@ static void bite_keys(Bite *bite);
 static void bite_uuids(Bite *bite);
 static void bite_steps(Bite *bite);
 static void bite_signals(Bite *bite);
+static void bite_audit(Bite *bite);
 static void size_bites(int64 took);
 static void pass_on(TimestampTz now);
 
@@ -108,6 +109,7 @@ static const Stage stages[] = {
 	{"dead_letter", NULL, bite_letters, NULL},
 	{"batch", NULL, bite_batches, NULL},
 	{"job_uuid", NULL, bite_uuids, NULL},
+	{"audit", NULL, bite_audit, NULL},
 	{"unique_key", NULL, bite_keys, NULL},
 	{"procedure_step", NULL, bite_steps, NULL},
 	{"signal", NULL, bite_signals, NULL},
@@ -503,6 +505,23 @@ static void
 bite_uuids(Bite *bite)
 {
 	jobq_uuid_prune(&bite->from, &bite->to);
+}
+
+/*
+ * Delete old rows of the audit log, which are kept as long as dead letters.
+ */
+static void
+bite_audit(Bite *bite)
+{
+	static SPIPlanPtr plan = NULL;
+	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID};
+	Datum		values[] = {
+		TimestampTzGetDatum(bite->now - jobq_dead_retention * (60 * USECS_PER_SEC)),
+		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to)
+	};
+
+	jobq_query_kept(&plan, "DELETE FROM jobq_internal.audit WHERE ctid >= $2 AND ctid < $3 AND at < $1",
+					3, types, values, NULL, SPI_OK_DELETE);
 }
 
 /*

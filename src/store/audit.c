@@ -1,0 +1,120 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit.c
+ *	  The audit log: a row for each call by which an operator acts on jobs or changes settings.
+ *
+ * An operator is a role with the privilege operate or manage, for at least one queue.  Calls
+ * of other roles concern only the role's own jobs, and are not logged.  Producers and consumers
+ * therefore never write here.
+ *
+ * The row is part of the caller's transaction: a rolled-back call leaves no row.  The scheduler
+ * deletes old rows (worker/scheduler/retention.c).
+ *
+ * src/store/audit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "store/store.h"
+
+#define MAX_AUDITED_VALUE	500 /* bytes of an argument; the rest is cut */
+
+/*
+ * Arguments of which only the presence is logged, because they have no limited size, and
+ * because a reader of the log need not be allowed to read jobs.
+ */
+static const char *const hidden_args[] = {"payload", "headers", "options", "context", "sql"};
+
+static text *audited_value(const char *name, Oid type, Datum value);
+static ArrayType *audited_args(FunctionCallInfo fcinfo, HeapTuple function);
+
+/*
+ * Return the text of an argument, cut to a limited length.
+ */
+static text *
+audited_value(const char *name, Oid type, Datum value)
+{
+	Oid			output;
+	bool		is_varlena;
+	char	   *all;
+	int			length;
+
+	for (int i = 0; i < (int) lengthof(hidden_args); i++)
+		if (strcmp(name, hidden_args[i]) == 0)
+			return cstring_to_text("...");
+	getTypeOutputInfo(type, &output, &is_varlena);
+	all = OidOutputFunctionCall(output, value);
+	length = (int) strlen(all);
+	if (length <= MAX_AUDITED_VALUE)
+		return cstring_to_text(all);
+	return cstring_to_text(psprintf("%.*s...", pg_mbcliplen(all, length, MAX_AUDITED_VALUE), all));
+}
+
+/*
+ * Return names and values of the arguments that are not null, in turn.
+ */
+static ArrayType *
+audited_args(FunctionCallInfo fcinfo, HeapTuple function)
+{
+	Oid		   *types;
+	char	  **names;
+	char	   *modes;
+	Datum	   *texts = palloc(sizeof(Datum) * 2 * (fcinfo->nargs + 1));
+	int			n = 0;
+
+	(void) get_func_arg_info(function, &types, &names, &modes);
+	for (int i = 0; i < fcinfo->nargs; i++)
+	{
+		if (PG_ARGISNULL(i))
+			continue;
+		texts[n++] = CStringGetTextDatum(names[i]);
+		texts[n++] = PointerGetDatum(audited_value(names[i], types[i], PG_GETARG_DATUM(i)));
+	}
+	return construct_array(texts, n, TEXTOID, -1, false, TYPALIGN_INT);
+}
+
+/*
+ * Log this call of a SQL function, if the current user is an operator.  jobs: the number of
+ * jobs for which the call had an effect; negative: the call is not about jobs.
+ */
+void
+jobq_audit(FunctionCallInfo fcinfo, int64 jobs)
+{
+	static SPIPlanPtr plan = NULL;
+	static const Oid types[] = {TIMESTAMPTZOID, OIDOID, OIDOID, TEXTOID, TEXTOID, TEXTARRAYOID, INT8OID};
+	HeapTuple	function;
+	Datum		values[lengthof(types)];
+
+	if (!jobq_is_operator())
+		return;
+	function = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
+	if (!HeapTupleIsValid(function))
+		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
+	values[0] = TimestampTzGetDatum(jobq_now());
+	values[1] = ObjectIdGetDatum(GetUserId());
+	values[2] = ObjectIdGetDatum(GetSessionUserId());
+	values[3] = CStringGetTextDatum(application_name != NULL ? application_name : "");
+	values[4] = CStringGetTextDatum(NameStr(((Form_pg_proc) GETSTRUCT(function))->proname));
+	values[5] = PointerGetDatum(audited_args(fcinfo, function));
+	values[6] = Int64GetDatum(jobs);
+	ReleaseSysCache(function);
+	SPI_connect();
+	jobq_query_kept(&plan, "INSERT INTO jobq_internal.audit (id, at, role, login, application, action, arguments, jobs)"
+					" VALUES (pg_catalog.nextval('jobq_internal.audit_id_seq'), $1, $2, $3, $4, $5, $6, $7)",
+					lengthof(types), types, values, jobs < 0 ? "      n" : NULL, SPI_OK_INSERT);
+	SPI_finish();
+}
