@@ -91,7 +91,7 @@ SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.create_queue('waits', open => true, tenant => 'header customer');
 SELECT jobq.enqueue('collect', queue => 'waits', headers => '{"customer": "Ann"}') AS id \gset
 SELECT test.suspended(:id, 'late');
-SELECT tenant, ready, scheduled, blocked, running FROM jobq.tenants WHERE queue = 'waits';
+SELECT tenant, state FROM jobq.live_jobs WHERE queue = 'waits';
 SELECT ready, scheduled, blocked, running FROM jobq.queues WHERE name = 'waits';
 SELECT jobq.cancel(:id);
 SELECT jobq.drop_queue('waits');

@@ -80,8 +80,8 @@ SELECT clock_timestamp() - i * interval '1 s', nextval('jobq_internal.job_id_seq
 FROM generate_series(1, 50000) i;
 ANALYZE jobq_internal.dead_letter;
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters LIMIT 20') b;
-SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters ORDER BY failed_at DESC, id DESC LIMIT 20') b;
-SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters WHERE fingerprint = 7 ORDER BY failed_at DESC, id DESC LIMIT 20') b;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters ORDER BY finished_at DESC, id DESC LIMIT 20') b;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.dead_letters WHERE fingerprint = 7 ORDER BY finished_at DESC, id DESC LIMIT 20') b;
 -- the archive is not read
 SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|dead_letter';
 ROLLBACK;

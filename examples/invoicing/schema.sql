@@ -31,7 +31,7 @@ $$;
 -- The branches are served in turn, so none waits for the whole month of another.
 DO $$
 BEGIN
-	PERFORM jobq.create_queue('invoices', mode => 'consumer', tenant => 'schema', fair_by => 'tenant');
+	PERFORM jobq.create_queue('invoices', mode => 'consumer', tenant => 'schema', fair => 'jobs');
 	PERFORM jobq.create_queue('notifications', carry => '{search_path}');
 END
 $$;

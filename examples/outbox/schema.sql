@@ -18,6 +18,6 @@ BEGIN
 	-- The service takes four requests at a time and twenty a second.  After five failures in
 	-- two seconds, no request is sent for the rest of these seconds.
 	PERFORM jobq.create_limiter('tax service', max_running => 4, rate => '20 per second burst 4', throttle => '5 failures in 2 seconds');
-	PERFORM jobq.create_queue('tax', mode => 'consumer', limiter => 'tax service');
+	PERFORM jobq.create_queue('tax', mode => 'consumer', limiters => '{tax service}');
 END
 $$;
