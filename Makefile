@@ -36,7 +36,7 @@ REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup operate_cancel operate_retry operate_many operate_waiting commit_late store_new_queue runner_work \
 	runner_work_limits ready_limits ready_groups store_max_length store_handler_ddl \
-	operate_pause consume_reserve operate_queues operate_settings store_unique store_order store_serializable store_uuid compose_batches compose_rerun compose_add compose_nest
+	operate_pause consume_reserve operate_queues operate_settings store_unique store_order store_serializable store_uuid compose_batches compose_rerun compose_add compose_nest durable_signals
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.
