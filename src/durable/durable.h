@@ -4,9 +4,9 @@
  *	  Interface of the directory durable: procedures that keep their position.
  *
  * A procedure that runs a job may commit (worker/runner/procedure.c).  The functions of this
- * directory commit together with a note of what is done: a row of
- * jobq_internal.procedure_step.  The next run begins at the top of the procedure and skips what
- * is noted.  Nothing is replayed, so the procedure need not be deterministic, and its
+ * directory commit the effects together with a note of the completed step: a row of
+ * jobq_internal.procedure_step.  The next run begins at the top of the procedure and skips the
+ * noted steps.  Nothing is replayed, so the procedure need not be deterministic, and its
  * definition may change between two runs.
  *
  * To wait, a procedure ends its run through the same code as snooze(): the job's row is
@@ -14,14 +14,14 @@
  * scheduled job.  It has no worker, no permit and no entry in memory.  A signal makes the job
  * due in the transaction that sends the signal, as edit() does.
  *
- * Guarantees: a step is noted exactly if its effects have committed.  A run that has lost its
+ * Guarantees: a step is noted exactly if its effects have committed.  A run without its
  * lease cannot commit a note.  A signal sent before, during or after the suspension of a job
  * is received exactly once (signal.c has the argument).
  *
  * Locks: a note locks the row of the job, which the lease protects, until the commit.  A
  * signal, and the suspension of a job, take a heavyweight lock (signal.c).
  *
- * No other directory calls functions of this directory; SQL does.
+ * Only SQL calls functions of this directory.
  *
  * src/durable/durable.h
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * progress.c
- *	  The progress of durable procedures, as far as other rooms need it.
+ *	  The progress of durable procedures, for other rooms.
  *
  * The rows of steps and signals stay when a job moves between the tables: the history of a
  * finished job shows the steps, and a retried dead letter continues after them.
@@ -69,7 +69,7 @@ jobq_progress_forget(Datum ids)
 					  1, types, &ids, NULL, SPI_OK_DELETE);
 }
 
-/* Condition: the job of row "s" is in no table.  Subqueries use the indexes, joins may not. */
+/* Condition: no table contains the job of row "s".  Subqueries use the indexes, joins may not. */
 #define JOB_IS_GONE \
 	" AND (SELECT true FROM jobq_internal.job j WHERE j.id = s.job_id LIMIT 1) IS NULL" \
 	" AND (SELECT true FROM jobq_internal.dead_letter f WHERE f.id = s.job_id LIMIT 1) IS NULL" \
@@ -88,7 +88,7 @@ prune(JobqTable table, SPIPlanPtr *plan, const char *query, ItemPointer from, It
 }
 
 /*
- * Delete those steps from "from" up to "to" whose jobs no longer exist.  Called by the
+ * Delete the steps of missing jobs, in the rows from "from" up to "to".  Called by the
  * scheduler, which is connected to SPI.
  */
 void
