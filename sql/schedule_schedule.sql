@@ -430,7 +430,7 @@ SELECT count(jobq.cancel(id)) FROM jobq_internal.job WHERE headers ? 'schedule';
 -- The same times in a different notation: the anchor and the next tick stay
 CALL test.clock('2040-12-05 00:00:00.5+00');
 SELECT jobq.schedule('interval', 'every 2 hours', 'echo', options => '{"queue": "manual"}'), jobq.schedule('rule', 'RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR', 'echo', options => '{"queue": "manual"}'),
-	jobq.schedule('fields', '0 0 * * 1,5', 'echo', timezone => 'Europe/Kiev', overlap => 'queue', options => '{"queue": "manual"}');
+	jobq.schedule('fields', '0 0 * * 1,5', 'echo', timezone => 'Europe/Kyiv', overlap => 'queue', options => '{"queue": "manual"}');
 CREATE TEMP TABLE before AS SELECT name, anchor, next_tick FROM jobq_internal.schedule;
 CALL test.clock('2040-12-05 00:30:00+00');
 CREATE FUNCTION test.moved() RETURNS text LANGUAGE sql AS $$
