@@ -10,7 +10,7 @@ INSERT INTO test.deployment VALUES
 		$$SELECT jobq.create_queue('deployed', open => true)$$),
 	(4, $$SELECT jobq.create_queue('deployed set', mode => 'worker', lease => 'memory', notify => 'off', keep => 'no_payload', archive_retention => '1 day',
 		dead_retention => '0', open => true, weight => 2, max_running => 3, rate => '5 per second', throttle => '3 failures in 1 min', limiters => '{deployed}',
-		group_max_running => 2, group_on_failure => 'continue', tenant => 'header t', fair => 'cpu', fair_weights => '{"a": 2}',
+		group_max_running => 2, group_on_failure => 'wait 1 hour', tenant => 'header t', fair => 'cpu', fair_weights => '{"a": 2}',
 		max_length => 100, on_full => 'wait', expires_after => '1 hour', carry => '{app.tenant}', recycle => 'each', run_as => 'regress_jobq_alice')$$,
 		$$SELECT jobq.create_queue('deployed set', fair_weights => '{"a": 3}')$$),
 	(5, $$SELECT jobq.alter_queue('deployed set', group_on_failure => 'wait 1 hour', max_length => 100)$$,

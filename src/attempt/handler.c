@@ -289,6 +289,8 @@ jobq_register(PG_FUNCTION_ARGS)
 		SPI_finish();
 		PG_RETURN_VOID();
 	}
+	if (nulls[HANDLER_LIMITERS - 1] == ' ')
+		jobq_lock_limiters(values[HANDLER_LIMITERS - 1]);
 	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);
 	jobq_query("INSERT INTO jobq_internal.handler (kind, handler, queue, priority,"
 			   " max_attempts, backoff, timeout_ms, fail_on_timeout, max_exceptions,"

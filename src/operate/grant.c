@@ -27,7 +27,7 @@ PG_FUNCTION_INFO_V1(jobq_revoke_privilege);
 
 static char *privilege_arg(FunctionCallInfo fcinfo, bool for_queue);
 static int32 queue_arg(FunctionCallInfo fcinfo, const char *action);
-static void add_privilege(int32 queue_id, Oid role, const char *privilege);
+static bool add_privilege(int32 queue_id, Oid role, const char *privilege);
 static void take_privilege(int32 queue_id, Oid role, const char *privilege);
 
 /*
@@ -77,9 +77,10 @@ privilege_arg(FunctionCallInfo fcinfo, bool for_queue)
 /*
  * Grant the role a privilege for a queue, or for all queues if queue_id is 0.  Also deletes
  * rows of dropped roles, before their OIDs are assigned to new roles.  Rows locked by another
- * transaction are skipped.  Writes nothing if the role has the privilege, and there are no such rows.
+ * transaction are skipped.  Writes nothing, and returns false, if the role has the privilege, and
+ * there are no such rows.
  */
-static void
+static bool
 add_privilege(int32 queue_id, Oid role, const char *privilege)
 {
 	static const Oid types[] = {INT4OID, OIDOID, TEXTOID};
@@ -96,7 +97,7 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 				   3, types, values, NULL, SPI_OK_SELECT) > 0)
 	{
 		SPI_finish();
-		return;
+		return false;
 	}
 	jobq_lock_jobs();
 	jobq_query("DELETE FROM jobq_internal.privilege WHERE ctid IN (SELECT p.ctid FROM jobq_internal.privilege p"
@@ -110,6 +111,7 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 
 	/* waiting consumers may now be allowed to take more jobs */
 	jobq_at_commit_reload();
+	return true;
 }
 
 /*
@@ -173,8 +175,8 @@ jobq_grant_privilege(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.grant_privilege()");
 	queue_id = queue_arg(fcinfo, "grant privileges");
 	role = jobq_role_arg(fcinfo, 0, "role", true);
-	add_privilege(queue_id, role, privilege_arg(fcinfo, queue_id != 0));
-	jobq_audit(fcinfo, -1);
+	if (add_privilege(queue_id, role, privilege_arg(fcinfo, queue_id != 0)))
+		jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 

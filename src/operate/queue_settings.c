@@ -450,6 +450,8 @@ change_settings(FunctionCallInfo fcinfo, const Given *given)
 	if (given->n == 0)
 		return;
 	SPI_connect();
+	if (!PG_ARGISNULL(LIMITERS_ARG))
+		jobq_lock_limiters(PG_GETARG_DATUM(LIMITERS_ARG));
 	limited = jobq_queue_is_limited(name);
 	if (jobq_query(psprintf("UPDATE jobq_internal.queue SET %s WHERE name = $1", given->set.data),
 				   given->n + 1, given->types, given->values, given->nulls,

@@ -256,14 +256,11 @@ jobq_check_limiter(const char *name)
 }
 
 /*
- * ERROR if a kind or queue cannot name these limiters.  Returns false for an empty array.  Locks
- * the limiters' rows until the end of the transaction, so that nobody drops the limiters.
+ * ERROR if a kind or queue cannot name these limiters.  Returns false for an empty array.
  */
 bool
 jobq_check_limiters(ArrayType *names)
 {
-	static const Oid types[] = {TEXTARRAYOID};
-	Datum		values[] = {PointerGetDatum(names)};
 	Datum	   *elems;
 	bool	   *nulls;
 	int			n;
@@ -290,19 +287,27 @@ jobq_check_limiters(ArrayType *names)
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						 errmsg("limiter \"%s\" is twice in limiters", name)));
 	}
-	if (n == 0)
-		return false;
+	return n > 0;
+}
+
+/*
+ * Lock the rows of these limiters, a text array, until the end of the transaction, so that
+ * drop_limiter() waits.  ERROR if a limiter was dropped meanwhile.  The caller is connected to
+ * SPI.
+ */
+void
+jobq_lock_limiters(Datum names)
+{
+	static const Oid types[] = {TEXTARRAYOID};
 
 	/* in one order, as two callers may name the same limiters */
-	SPI_connect();
 	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = ANY ($1)"
 				   " ORDER BY name FOR KEY SHARE",
-				   1, types, values, NULL, SPI_OK_SELECT) < n)
+				   1, types, &names, NULL, SPI_OK_SELECT) <
+		ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(names)), ARR_DIMS(DatumGetArrayTypeP(names))))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("a limiter was dropped in the meantime")));
-	SPI_finish();
-	return true;
 }
 
 /*

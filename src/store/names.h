@@ -343,6 +343,7 @@ extern JobqWhenTaken jobq_when_taken_parse(const char *text,
 extern bool jobq_group_wait_parse(const char *text, int64 *patience);
 extern void jobq_check_limiter(const char *name);
 extern bool jobq_check_limiters(ArrayType *names);
+extern void jobq_lock_limiters(Datum names);
 extern void jobq_limiter_hashes(Datum names, uint32 *limiters);
 
 /* src/store/limit_count.c */
