@@ -67,12 +67,12 @@ ORDER BY 1, 2;
 
 -- functions: a verb, alone for jobs, otherwise followed by what it acts on; no verb has a synonym
 SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnamespace
-	AND split_part(p.proname, '_', 1) <> ALL ('{ack,add,adopt,alter,assert,call,cancel,create,delete,drop,dry,edit,enqueue,explain,extend,grant,log,nack,notify,perform,prune,pause,reassign,
-		register,reject,release,rerun,reserve,reset,restart,resume,retry,revoke,run,schedule,set,snooze,start,test,unregister,unschedule,wait,work}'::text[])
+	AND split_part(p.proname, '_', 1) <> ALL ('{ack,add,adopt,alter,assert,await,call,cancel,create,delete,drop,dry,edit,enqueue,explain,extend,grant,log,nack,notify,perform,prune,pause,reassign,
+		register,reject,release,rerun,reserve,reset,restart,resume,retry,revoke,run,save,saved,schedule,set,signal,sleep,snooze,start,step,test,unregister,unschedule,wait,work}'::text[])
 ORDER BY 1;
 SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnamespace
 	AND p.proname ~ '^(abort|begin|clear|close|discard|fail|finish|insert|kill|make|move|nak|new|open|purge|push|remove|stop|submit|take|tell|touch|update)(_|$)' ORDER BY 1;
--- a driver that sends parameters without a type finds one function by their number, except for status(), whose form with text takes all
+-- a driver that sends parameters without a type finds one function by their number, except for status() and signal(), whose forms with text take all
 SELECT a.proname, a.oid::regprocedure AS one, b.oid::regprocedure AS other FROM pg_proc a JOIN pg_proc b USING (pronamespace, proname)
 WHERE a.pronamespace = 'jobq'::regnamespace AND a.oid::regprocedure::text COLLATE "C" < b.oid::regprocedure::text COLLATE "C"
 	AND a.pronargs - a.pronargdefaults <= b.pronargs AND b.pronargs - b.pronargdefaults <= a.pronargs ORDER BY 1, 2::text COLLATE "C", 3::text COLLATE "C";
