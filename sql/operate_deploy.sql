@@ -10,11 +10,11 @@ INSERT INTO test.deployment VALUES
 		$$SELECT jobq.create_queue('deployed', open => true)$$),
 	(4, $$SELECT jobq.create_queue('deployed set', mode => 'worker', lease => 'memory', notify => 'off', keep => 'no_payload', archive_retention => '1 day',
 		dead_retention => '0', open => true, weight => 2, max_running => 3, rate => '5 per second', throttle => '3 failures in 1 min', limiters => '{deployed}',
-		group_max_running => 2, group_on_failure => 'wait 1 hour', tenant => 'header t', fair => 'cpu', fair_weights => '{"a": 2}',
-		max_length => 100, on_full => 'wait', expires_after => '1 hour', carry => '{app.tenant}', recycle => 'each', run_as => 'regress_jobq_alice')$$,
+		group_max_running => 2, group_on_failure => 'continue', tenant => 'header t', fair => 'cpu', fair_weights => '{"a": 2}',
+		max_length => 100, on_full => 'wait', carry => '{app.tenant}', recycle => 'each', run_as => 'regress_jobq_alice')$$,
 		$$SELECT jobq.create_queue('deployed set', fair_weights => '{"a": 3}')$$),
-	(5, $$SELECT jobq.alter_queue('deployed set', group_on_failure => 'wait 1 hour', max_length => 100)$$,
-		$$SELECT jobq.alter_queue('deployed set', group_on_failure => 'wait 2 hours')$$),
+	(5, $$SELECT jobq.alter_queue('deployed set', expires_after => '1 hour', max_length => 100)$$,
+		$$SELECT jobq.alter_queue('deployed set', expires_after => '2 hours')$$),
 	(6, $$SELECT jobq.alter_queue('deployed set', run_as => 'regress_jobq_alice')$$,
 		$$SELECT jobq.alter_queue('deployed set', run_as => '-')$$),
 	(7, $$SELECT jobq.register('deployed', 'test.echo(jsonb)', queue => 'deployed', priority => 1, max_attempts => 5, backoff => 'fixed 5s', timeout => '1 min',
@@ -106,7 +106,7 @@ $$;
 CREATE TEMP TABLE before AS SELECT name, next_tick FROM jobq_internal.schedule WHERE name LIKE 'deployed%';
 CALL test.deploy_others();
 SELECT name, max_running, rate, when_taken FROM jobq_internal.limiter WHERE name LIKE 'deployed%' ORDER BY 1;
-SELECT name, open, fair_weights, group_on_failure, run_as, max_length FROM jobq.queues WHERE name LIKE 'deployed%' ORDER BY 1;
+SELECT name, open, fair_weights, expires_after, run_as, max_length FROM jobq.queues WHERE name LIKE 'deployed%' ORDER BY 1;
 SELECT kind, queue, priority, max_attempts, limiters FROM jobq.kinds WHERE kind = 'deployed';
 -- the interval goes on, and other times begin anew
 SELECT s.name, s.payload, s.next_tick = b.next_tick AS same_tick FROM jobq_internal.schedule s JOIN before b USING (name) ORDER BY 1;

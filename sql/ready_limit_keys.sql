@@ -198,9 +198,24 @@ SELECT limiter, key, running, ready FROM jobq.limits WHERE ready IS NOT NULL ORD
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:xa, :xb, :ya, :yb]);
 
+-- a running job keeps its permit of the key when another limiter is named before this limiter
+SELECT jobq.create_limiter('wide', max_running => 100), jobq.register('fetch', 'test.fetch(jsonb)');
+SELECT jobq.alter_queue('first of two', limiters => '{of tenants}');
+SELECT pg_advisory_lock(1);
+SELECT test.of_both('x', 'a') AS xa \gset
+SELECT test.in_gate(:xa);
+SELECT jobq.alter_queue('first of two', limiters => '{wide,of tenants}');
+SELECT test.until('(SELECT running = 1 FROM jobq.limits WHERE type = ''limiter'' AND limiter = ''wide'')');
+SELECT test.of_both('x', 'b') AS xb, test.of_both('y', 'a') AS ya \gset
+SELECT test.in_gate(:xa, :ya);
+CALL test.settle();
+SELECT state FROM jobq.status(:xb);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait_many(ARRAY[:xa, :xb, :ya]);
+
 SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two}'::text[]) q;
-SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices}'::text[]) l;
+SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 SELECT jobq.enqueue('note', delay => '1 hour') AS later \gset
 SELECT test.reading('true') AS reads, jobq.cancel(:later);

@@ -11,7 +11,7 @@ SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FRO
 	'rate => ''10 per second by tenant''', 'rate => ''10 per second by group too''', 'rate => ''99999999999 per second''',
 	'rate => ''10 per 400 days''', 'rate => ''10 per month''', 'rate => ''10 per -1 s''', 'throttle => ''''', 'throttle => ''often''', 'throttle => ''0 failures in 1 minute''',
 	'throttle => ''3 failures''', 'throttle => ''3 failures in''', 'throttle => ''3 failures in 5 parsecs''',
-	'throttle => ''3 failures in 1 minute by kind''', 'group_on_failure => ''stop''', 'fair => ''round''', 'fair => ''jobs''',
+	'throttle => ''3 failures in 1 minute by kind''', 'group_on_failure => ''stop''', 'group_on_failure => ''Continue'', group_scope => ''database''', 'fair => ''round''', 'fair => ''jobs''',
 	'fair_weights => ''[1]''', 'fair_weights => ''{"a": "b"}''', 'fair_weights => ''{"a": 0}''', 'fair_weights => ''{"a": 1001}''',
 	'fair_weights => ''{"a": 1.5}''', 'fair_weights => ''null'''])  o;
 SELECT o, (test.error(format('SELECT jobq.register(''bad'', ''test.echo(jsonb)'', %s)', o))).* FROM unnest(ARRAY[

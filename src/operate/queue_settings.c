@@ -246,7 +246,7 @@ check_together(Datum name)
 				 errhint("Give tenant => 'setting NAME', 'header NAME', 'schema', or 'role'.")));
 	if (jobq_query("SELECT FROM jobq_internal.queue WHERE name = $1 AND group_scope = 'database'"
 				   " AND (group_max_running <> 1 OR group_on_failure = 'continue'"
-				   " OR rate LIKE '%group%' OR throttle LIKE '%group%')",
+				   " OR rate ILIKE '%group%' OR throttle ILIKE '%group%')",
 				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -276,6 +276,22 @@ check_groups(Datum name)
 }
 
 /*
+ * Return the setting group_on_failure as in the table, in which queries compare words.  ERROR if
+ * the value is not valid.
+ */
+static Datum
+group_wait_arg(Datum given)
+{
+	const char *word = TextDatumGetCString(given);
+	int64		patience;
+	bool		waits = jobq_group_wait_parse(word, &patience);
+
+	if (patience == 0)
+		return CStringGetTextDatum(waits ? "wait" : "continue");
+	return given;
+}
+
+/*
  * ERROR if the setting cannot have the value.  False if the value removes the setting.
  */
 static bool
@@ -286,7 +302,6 @@ check_value(const Setting *setting, Datum value)
 	JobqRate	rate;
 	JobqThrottle throttle;
 	Interval   *interval;
-	int64		patience;
 
 	switch (setting->check)
 	{
@@ -315,8 +330,7 @@ check_value(const Setting *setting, Datum value)
 			jobq_throttle_parse(word, &throttle);
 			return true;
 		case CHECK_GROUP_WAIT:
-			(void) jobq_group_wait_parse(word, &patience);
-			return true;
+			return true;		/* checked by group_wait_arg() */
 		case CHECK_FLAG:
 			return true;
 		case CHECK_LIMITERS:
@@ -401,7 +415,8 @@ read_settings(FunctionCallInfo fcinfo, const char *name, Given *given)
 						 settings[i].name, n + 2);
 		n++;
 		given->types[n] = settings[i].type;
-		given->values[n] = PG_GETARG_DATUM(i + 1);
+		given->values[n] = settings[i].check == CHECK_GROUP_WAIT
+			? group_wait_arg(PG_GETARG_DATUM(i + 1)) : PG_GETARG_DATUM(i + 1);
 		given->nulls[n] = check_value(&settings[i], given->values[n]) ? ' ' : 'n';
 		if (settings[i].check == CHECK_ROLE)
 			given->delegated = given->nulls[n];

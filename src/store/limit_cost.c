@@ -10,8 +10,8 @@
  *
  * The result is a number of tokens of the limiter's rate.  With 0, the job bypasses the
  * limiter and needs no permit.  A job without a result costs one token.  The result is used
- * only at limiters with a cost function.  A job has a single cost: if the kind and the queue
- * name limiters with cost functions, the function of the kind's limiter is called.
+ * only at limiters with a cost function.  A job has a single cost: if several of its limiters
+ * have cost functions, the first function is called.  The limiters of the kind come first.
  *
  * src/store/limit_cost.c
  *

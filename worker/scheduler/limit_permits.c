@@ -62,22 +62,15 @@ limits_begin_to_count(uint16 index, JobqWakeList *wake)
 }
 
 /*
- * Count a running job at this limiter from now on, instead of the previous limiter of the
- * same source.  The job's key is unknown.
+ * True if the limiter with this index is one of the limiters of a job.
  */
-static void
-count_at(JobqPermits *permits, int source, uint16 index, TimestampTz now, JobqWakeList *wake)
+static bool
+limits_job(const uint16 *limiters, uint16 index)
 {
-	JobqPermits left = JOBQ_NO_PERMITS;
-
-	AssertExclusive(my_db->lock);
-	left.limiters[source] = permits->limiters[source];
-	left.tallies[source] = permits->tallies[source];
-	permits->limiters[source] = index;
-	permits->tallies[source] = JOBQ_NONE;
-	permits->costs[source] = 0;
-	my_db->limits->limiters[index].running++;
-	jobq_permits_release(my_db, &left, 0, false, false, now, wake);
+	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
+		if (index != JOBQ_NO_LIMITER && limiters[s] == index)
+			return true;
+	return false;
 }
 
 /*
@@ -90,6 +83,37 @@ have_permit(const JobqPermits *permits, uint16 index)
 		if (permits->limiters[s] == index)
 			return true;
 	return false;
+}
+
+/*
+ * Count a running job at the limiter of this source from now on.  The job's key is unknown.  The
+ * permit takes the place of a permit of a limiter that limits the job no longer.  A permit of
+ * another of these limiters stays, with the permit of the job's key, although kind or queue may
+ * name that limiter at another place of the list now.
+ */
+static void
+count_at(JobqPermits *permits, const uint16 *limiters, int source, TimestampTz now,
+		 JobqWakeList *wake)
+{
+	JobqPermits left = JOBQ_NO_PERMITS;
+	uint16		index = limiters[source];
+	int			place = source;
+
+	AssertExclusive(my_db->lock);
+
+	/* the job holds permits of fewer limiters than there are places */
+	for (int s = JOBQ_OF_KIND; limits_job(limiters, permits->limiters[place]); s++)
+	{
+		Assert(s < JOBQ_NLIMITS);
+		place = s;
+	}
+	left.limiters[place] = permits->limiters[place];
+	left.tallies[place] = permits->tallies[place];
+	permits->limiters[place] = index;
+	permits->tallies[place] = JOBQ_NONE;
+	permits->costs[place] = 0;
+	my_db->limits->limiters[index].running++;
+	jobq_permits_release(my_db, &left, 0, false, false, now, wake);
 }
 
 /*
@@ -136,7 +160,7 @@ limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake)
 			slot->holding->permits_job = run.job;
 		SpinLockRelease(&slot->mutex);
 		while (same && (source = first_uncounted(permits, limiters, run.passes)) >= 0)
-			count_at(permits, source, limiters[source], now, wake);
+			count_at(permits, limiters, source, now, wake);
 		jobq_prefetch_return(my_db, slot, wake);
 	}
 	jobq_foreach_lease(lease, my_db)
@@ -154,7 +178,7 @@ limits_count_named(const Members *members, TimestampTz now, JobqWakeList *wake)
 		 */
 		policies_limiters(members, lease->queue_id, lease->name, limiters);
 		while ((source = first_uncounted(&lease->permits, limiters, passes)) >= 0)
-			count_at(&lease->permits, source, limiters[source], now, wake);
+			count_at(&lease->permits, limiters, source, now, wake);
 	}
 }
 

@@ -236,8 +236,8 @@ policies_missing(void)
 {
 	uint64		n = jobq_query("SELECT DISTINCT n.name FROM"
 							   " (SELECT limiters FROM jobq_internal.queue UNION ALL SELECT limiters FROM jobq_internal.handler) u,"
-							   " unnest(u.limiters) n (name)"
-							   " WHERE NOT EXISTS (SELECT FROM jobq_internal.limiter l WHERE l.name = n.name)"
+							   " unnest(u.limiters[:" CppAsString2(JOBQ_MAX_NAMED) "]) n (name)"
+							   " WHERE n.name IS NOT NULL AND NOT EXISTS (SELECT FROM jobq_internal.limiter l WHERE l.name = n.name)"
 							   " ORDER BY n.name",
 							   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	Missing		missing = {.hashes = SPI_palloc(sizeof(uint32) * Max(n, 1)),.n = n};
