@@ -227,7 +227,7 @@ status_of(const char *sqlstate)
 		{"JQ014", MHD_HTTP_CONFLICT}, {"JQ015", MHD_HTTP_TOO_MANY_REQUESTS},
 		{"JQ", MHD_HTTP_BAD_REQUEST},
 		{"42501", MHD_HTTP_FORBIDDEN}, {"25006", MHD_HTTP_FORBIDDEN},
-		{"42704", MHD_HTTP_NOT_FOUND}, {"42710", MHD_HTTP_CONFLICT},
+		{"42704", MHD_HTTP_NOT_FOUND}, {"42710", MHD_HTTP_CONFLICT}, {"2BP01", MHD_HTTP_CONFLICT},
 		{"55P03", MHD_HTTP_CONFLICT}, {"55000", MHD_HTTP_CONFLICT}, {"55006", MHD_HTTP_CONFLICT},
 		{"23", MHD_HTTP_CONFLICT}, {"40", MHD_HTTP_CONFLICT},
 		{"22", MHD_HTTP_BAD_REQUEST}, {"54", MHD_HTTP_BAD_REQUEST},
@@ -251,9 +251,12 @@ problem_with_status(const Principal *principal, const PGresult *result, unsigned
 	const char *advice = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
 
 	*status = status_of(sqlstate);
+	/* a handler or another function of the user is missing, and not jobq */
+	if (strcmp(sqlstate, "42883") == 0 && message != NULL && strstr(message, "jobq") == NULL)
+		*status = MHD_HTTP_BAD_REQUEST;
 	if (principal->hide_payload && !error_is_shown(sqlstate))
 		return problem(*status, "the reason is hidden from this role, as payloads are", NULL, sqlstate);
-	if (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0)
+	if (*status == MHD_HTTP_SERVICE_UNAVAILABLE && (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0))
 		advice = "Is the extension jobq in this database, and of this version?";
 	return problem(*status, message != NULL ? message : PQresultErrorMessage(result), advice,
 				   sqlstate[0] != '\0' ? sqlstate : NULL);

@@ -34,6 +34,7 @@
  *	given.c		jobs handed to a consumer, or released undelivered
  *	gate.c		the statement with which consumers wait for jobs
  *	gateway.c	waiting consumers
+ *	jobs.c		lists of jobs, and their export
  *	routes.c	the table of all routes
  *	request.c	a request from its first byte to its last
  *	web.c		the command
@@ -240,7 +241,9 @@ struct Session
 								 * answer function is called even if the
 								 * caller has hung up */
 #define ROUTE_READS		4		/* reads only, though the method is not GET */
-#define MAX_PARAMETERS	16
+#define MAX_PARAMETERS	24
+#define MAX_LISTED		4
+#define MOST_ITEMS		200		/* in a page */
 
 typedef struct Route
 {
@@ -252,10 +255,12 @@ typedef struct Route
 	const char *members_of_many;	/* replaces "members" if the body has
 									 * "ids" */
 	const char *parameters;		/* of the statement: see statement.c */
-	const char *words;			/* a parameter, and its allowed values */
+	const char *words[MAX_LISTED];	/* a parameter, and its allowed values */
 	const char *shown;			/* members of the answer for callers with
 								 * hidden payloads: see shown.c */
 	const char *sql;
+	int			most;			/* highest value of ?limit, and its default;
+								 * 0: 200, and 50 */
 	void		(*run) (Request *request);	/* replaces the statement */
 	void		(*answer) (Request *request, PGresult *result); /* replaces the default:
 																 * the first column */

@@ -11,13 +11,16 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "web/inner.h"
+#include "web/lists.h"
+#include "web/objects.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void run_jobs(Request *request);
+/* Older versions of libmicrohttpd have another name. */
+#define STATUS_UNPROCESSABLE	422
+
 static void run_topics(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
@@ -36,42 +39,11 @@ static const char enqueue_members[] = "kind! payload"
 	"jobq_internal.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
 	"AND coalesce(jsonb_typeof(b -> 'headers'), 'null') IN ('null', 'object')"
 
-#define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
-
-/*
- * A page of rows in this order.  The statement reads at most MOST_LOOKED_AT rows, so that
- * its time is bounded.  If the page is not full then, "next" is the last row read.  A
- * reference to a WITH query returns the rows in the order of the query.
- */
-#define MOST_LOOKED_AT	"3000"
-#define PAGE_BY(columns, rows, filter, n, order, last) \
-	"WITH looked AS MATERIALIZED (SELECT * FROM (" rows ") AS r ORDER BY " order " LIMIT " MOST_LOOKED_AT "), " \
-	"found AS MATERIALIZED (SELECT " columns " FROM looked AS j WHERE " filter " LIMIT " LIMIT(n) ") " \
-	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
-	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(n) " THEN (SELECT " last " FROM found) " \
-	"WHEN (SELECT count(*) FROM looked) = " MOST_LOOKED_AT " THEN (SELECT " last " FROM looked) END)"
-
-/* Highest id first. */
-#define PAGE(columns, rows, filter, n)	PAGE_BY(columns, rows, filter, n, "id DESC", "min(id)")
-
-/*
- * Dead letters, newest first.  "next" contains a time and an id, so that paging works
- * after the letter was deleted.
- */
-#define DEAD_LAST \
-	"(array_agg((extract(epoch FROM (finished_at)) * 1000000)::int8 || '-' || id ORDER BY finished_at, id))[1]"
-#define DEAD_BEFORE(n) \
-	"(f.finished_at, f.id) < ('epoch'::timestamptz + split_part($" #n "::text, '-', 1)::int8 * interval '1 us', split_part($" #n "::text, '-', 2)::int8)"
-
 #define ALL(rows) \
 	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
 
 /* A function without a result, as part of an expression. */
 #define DO(call)	call "::text IS NOT NULL"
-
-#define JOB_LINE \
-	"j.id, j.state, j.kind, j.queue, j.priority, j.role, j.attempt, j.max_attempts, j.progress, j.message, " \
-	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id, j.tenant"
 
 /*
  * Members of jobs for callers with hidden payloads (shown.c).  Every role that sees a job
@@ -86,33 +58,10 @@ static const char enqueue_members[] = "kind! payload"
  */
 #define UNQUOTED(text, hide)	"CASE WHEN " hide "::bool THEN split_part(" text ", ': ', 1) ELSE " text " END"
 
-/*
- * Jobs, from the view for this state.  The view is read from the newest job on, and
- * indexed conditions are applied there.
- */
-#define JOBS(view) \
-	PAGE(JOB_LINE, "SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($11::int8 IS NULL OR j.id < $11) AND ($14::int8 IS NULL OR j.id = $14)", \
-	"($1::text IS NULL OR j.state = $1) AND ($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) " \
-	"AND ($4::text IS NULL OR j.unique_key = $4) AND ($5::text IS NULL OR j.group_key = $5) AND ($7::text IS NULL OR j.role::text = $7) AND ($13::text IS NULL OR j.tenant = $13) " \
-	"AND ($8::text IS NULL OR j.headers ->> split_part($8, '=', 1) = substr($8, strpos($8, '=') + 1)) " \
-	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10)", 12)
-
-static const char all_jobs[] = JOBS("jobs AS j WHERE true");
-static const char live_jobs[] = JOBS("live_jobs AS j WHERE true");
-static const char ended_jobs[] = JOBS("jobs AS j WHERE j.finished_at IS NOT NULL");
-static const char running_jobs[] =
-JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL "
-	 "UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))");
-
 /* "done" for many ids: an error for one id fails the whole statement. */
 #define FOR_EACH_ID(call) \
 	"SELECT json_build_object('items', coalesce(json_agg(json_build_object('id', i.id, 'done', " call ")), '[]')) " \
 	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
-
-/* An operation on all dead letters matching conditions; an error without conditions. */
-#define DEAD_MANY(function) \
-	"SELECT json_build_object('count', jobq." function "(queue => b ->> 'queue', kind => b ->> 'kind', " \
-	"tenant => b ->> 'tenant', older_than => (b ->> 'older_than')::interval, fingerprint => (b ->> 'fingerprint')::int8)) FROM (SELECT $1::jsonb AS b) AS body"
 
 /* An operation on a queue or schedule named in the path. */
 #define NAMED(what, verb, argument) \
@@ -140,6 +89,9 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 #define REASON	", b ->> 'reason'"
 #define DELAY	", coalesce((b ->> 'delay')::interval, '0')"
 #define LEASE	", (b ->> 'lease')::interval"
+
+#define SCHEDULE_SHOWN \
+	"name state cron timezone next_tick next_ticks last_tick last_job_id last_state role kind missed overlap"
 
 #define BATCH_SHOWN \
 	"id name state total ready scheduled blocked running completed dead cancelled expired progress created_at started_at finished_at role parent_id"
@@ -201,6 +153,29 @@ SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e
 static const char metrics[] = "SELECT jobq.metrics()";
 
 /*
+ * Enqueue a job.  The answer is the id, "null" if the key is held and on_conflict is "ignore",
+ * and with an idempotency key a word about a repeated request: "replayed", or "differs" if the
+ * job of the first request has another kind or payload.  A role that may not read its jobs
+ * cannot compare.
+ *
+ * With the key, the first call ignores a conflict, so that its result tells a new job from a
+ * repeated request.
+ */
+#define ENQUEUE(options)	"jobq.enqueue(kind, coalesce(payload, '{}'), options => " options ")"
+static const char enqueue[] =
+"SELECT CASE WHEN NOT replays OR b -> 'uniqueness' ? 'on_conflict' THEN coalesce(" ENQUEUE("b") "::text, 'null') "
+"ELSE coalesce(" ENQUEUE("b || jsonb_build_object('uniqueness', b -> 'uniqueness' || '{\"on_conflict\": \"ignore\"}')") "::text, "
+"(SELECT i.id || CASE WHEN EXISTS (SELECT FROM jobq.jobs AS j WHERE j.id = i.id AND (j.kind <> job.kind OR j.payload <> coalesce(job.payload, '{}'))) "
+"THEN ' differs' ELSE ' replayed' END FROM (SELECT " ENQUEUE("b") " AS id OFFSET 0) AS i)) END "
+"FROM (SELECT kind, payload, replays, CASE WHEN " TRACED " THEN b || "
+"jsonb_build_object('headers', jsonb_build_object('traceparent', $3::text) || coalesce(nullif(b -> 'headers', 'null'), '{}')) "
+"ELSE b END AS b FROM (SELECT kind, payload, $2::text IS NOT NULL AS replays, CASE WHEN $2::text IS NULL THEN b "
+"ELSE jsonb_build_object('unique_key', $2::text) || b || jsonb_build_object('uniqueness', "
+"jsonb_build_object('for', '1 day') || coalesce(nullif(b -> 'uniqueness', 'null'), '{}')) END AS b "
+"FROM (SELECT $1::jsonb ->> 'kind' AS kind, $1::jsonb -> 'payload' AS payload, "
+"($1::jsonb - '{kind,payload,options}'::text[]) || coalesce(nullif($1::jsonb -> 'options', 'null'), '{}') AS b) AS body) AS keyed) AS job";
+
+/*
  * An array of ids, an array of tokens, and the jobs, separated by blanks.  If there are
  * no jobs and the caller waits: an exclamation mark, then the parameters of the wait.
  */
@@ -219,6 +194,29 @@ static const char retry[] =
 "SELECT json_build_object('id', $2::int8, 'done', e.edited AND " DO("jobq.retry($2::int8)") ") "
 "FROM (SELECT CASE WHEN $1::jsonb ? 'payload' THEN " DO("jobq.edit($2::int8, payload => $1::jsonb -> 'payload')") " ELSE true END AS edited OFFSET 0) AS e";
 
+static const char queue_shown[] = "name paused paused_kinds paused_tenants ready scheduled blocked running dead_letters oldest_ready exact waiting_seconds fair_weights* stats kind "
+"enqueued_per_minute completed_per_minute failed_per_minute wait_p50 wait_p95 run_p50 run_p95"
+#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+		   ;
+
+/* The settings of a queue, which are the arguments of create_queue() after the name. */
+static const char queue_members[] = "name"
+#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+		   ;
+static const char put_queue[] = "SELECT json_build_object('done', jobq.create_queue($2::text"
+#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) ", " #name " => f." #name
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+")::text IS NOT NULL) FROM jsonb_to_record($1::jsonb) AS f(name text"
+#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) ", " #name " " #type
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+")";
+
 const Route routes[] = {
 	{"GET", "/healthz", ROUTE_OPEN,.run = run_health},
 	{"GET", "/metrics", 0,.sql = metrics,.answer = answer_metrics},
@@ -231,30 +229,31 @@ const Route routes[] = {
 	{"GET", "/api/overview", 0,.sql = overview,
 		.shown = "at scheduler ready scheduled blocked running dead_letters oldest_ready waiting_seconds queues paused exact workers "
 	"busy_workers consumers"},
-	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series,
-		.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
+	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = {"period hour day"},.sql = series,
+	.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
 	"wait_mean wait_max run_mean run_max"},
 	{"GET", "/api/jobs", 0,
-		.parameters = "?state ?queue ?kind -unique_key -group_key ?batch_id ?role -header ?from ?until ?before ?limit ?tenant ?id",
+		.parameters = "?state ?queue ?kind -unique_key -group_key ?batch_id ?role -header ?from ?until ?before ?limit ?tenant ?id -tag -error -fingerprint -payload =order",
 		.shown = JOB_SHOWN,
-		.words = "state scheduled ready running suspended retryable blocked completed dead cancelled expired",
-	.run = run_jobs,.sql = all_jobs},
+		.words = {"state " JOB_STATES, "order " JOB_ORDERS},
+	.run = run_jobs,.sql = jobs_sql},
+	{"GET", "/api/jobs/export", 0,
+		.parameters = "?state ?queue ?kind -unique_key -group_key ?batch_id ?role -header ?from ?until ?before ?limit ?tenant ?id -tag -error -fingerprint -payload =order =format",
+		.shown = JOB_SHOWN,
+		.words = {"state " JOB_STATES, "order " JOB_ORDERS, "format json csv"},.most = MOST_EXPORTED,
+	.run = run_jobs,.answer = answer_export},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
 		.answer = answer_enqueued,
-		.sql = "SELECT coalesce(jobq.enqueue(kind, coalesce(payload, '{}'), options => CASE WHEN " TRACED " THEN b || "
-		"jsonb_build_object('headers', jsonb_build_object('traceparent', $3::text) || coalesce(nullif(b -> 'headers', 'null'), '{}')) "
-		"ELSE b END)::text, 'null') FROM (SELECT kind, payload, CASE WHEN $2::text IS NULL THEN b "
-		"ELSE jsonb_build_object('unique_key', $2::text) || b || jsonb_build_object('uniqueness', "
-		"jsonb_build_object('for', '1 day') || coalesce(nullif(b -> 'uniqueness', 'null'), '{}')) END AS b "
-		"FROM (SELECT $1::jsonb ->> 'kind' AS kind, $1::jsonb -> 'payload' AS payload, "
-	"($1::jsonb - '{kind,payload,options}'::text[]) || coalesce(nullif($1::jsonb -> 'options', 'null'), '{}') AS b) AS body) AS job"},
-	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
-	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
-	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "ids!",
-	.sql = FOR_EACH_ID(DO("jobq.delete(i.id)"))},
-	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
-	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
+	.sql = enqueue},
+	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",.members_of_many = "ids!",
+	.sql = IDS_OR_MANY(DO("jobq.retry(i.id)"), "retry_many")},
+	{"POST", "/api/jobs/delete", 0,.parameters = "body",.members = "queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",.members_of_many = "ids!",
+	.sql = IDS_OR_MANY(DO("jobq.delete(i.id)"), "delete_many")},
+	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",.members_of_many = "ids!",
+	.sql = IDS_OR_MANY("jobq.cancel(i.id)", "cancel_many")},
+	{"POST", "/api/jobs/edit", 0,.parameters = "body",.members = "changes! queue kind tenant state older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
+	.sql = MANY_JOBS("edit_many", "changes => f.changes, ")},
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
 		.shown = JOB_SHOWN " worker errors log at level sqlstate payload_hidden may_edit step name element needs",
 		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, j.payload, j.headers, j.result, j.context, "
@@ -285,25 +284,27 @@ const Route routes[] = {
 		.sql = ALL("SELECT f.*, f.first_seen > jobq_internal.clock() - interval '1 hour' AND f.first_seen <= jobq_internal.clock() AS new FROM jobq.failures AS f "
 				   "WHERE ($1::text IS NULL OR f.queue = $1) AND ($2::text IS NULL OR $2 = ANY (f.kinds)) "
 				   "ORDER BY f.first_seen DESC, f.fingerprint LIMIT 200")},
-	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant -fingerprint",
+	{"GET", "/api/dead", 0,.parameters = "?queue ?kind ?before ?limit ?tenant -fingerprint ?from ?until -tag -error -payload",
 		.shown = "id kind queue role attempt max_attempts crashes enqueued_at finished_at sqlstate tenant",
 		.sql = PAGE_BY("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.finished_at, j.error, j.sqlstate, j.fingerprint, j.error_context, "
-					   "j.context, j.tenant",
-					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ") AND ($6::int8 IS NULL OR f.fingerprint = $6)",
-					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4,
+					   "j.context, j.tenant, j.tags",
+					   "SELECT * FROM jobq.dead_letters AS f WHERE ($3::text IS NULL OR " DEAD_BEFORE(3) ") AND ($6::int8 IS NULL OR f.fingerprint = $6) "
+					   "AND ($7::timestamptz IS NULL OR f.finished_at >= $7) AND ($8::timestamptz IS NULL OR f.finished_at < $8)",
+					   "($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5) "
+					   "AND ($9::text IS NULL OR $9 = ANY (j.tags)) AND ($10::text IS NULL OR j.error LIKE $10) AND ($11::jsonb IS NULL OR j.payload @> $11)", 4,
 					   "finished_at DESC, id DESC", DEAD_LAST)},
-	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than -fingerprint",
-	.sql = DEAD_MANY("retry_many")},
-	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than -fingerprint",
-	.sql = DEAD_MANY("delete_many")},
+	{"POST", "/api/dead/retry", 0,.parameters = "body",.members = "queue kind tenant older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
+	.sql = MANY_JOBS("retry_many", "")},
+	{"POST", "/api/dead/delete", 0,.parameters = "body",.members = "queue kind tenant older_than newer_than sqlstate batch_id max_jobs dry_run from until -error -fingerprint -payload -group_key -unique_key -tags",
+	.sql = MANY_JOBS("delete_many", "")},
 
-	{"GET", "/api/queues", 0,
-		.shown = "name paused paused_kinds paused_tenants ready scheduled blocked running dead_letters oldest_ready exact waiting_seconds fair_weights*"
-#define QUEUE_SETTING(name, c_name, type, definition, check, words, says) " " #name
-#include "store/queue_settings.h"
-#undef QUEUE_SETTING
-		,
-	.sql = ALL("SELECT q.*, extract(epoch FROM jobq_internal.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
+	{"GET", "/api/queues", 0,.shown = queue_shown,
+	.sql = ALL(QUEUES " ORDER BY q.name")},
+	{"GET", "/api/queues/{}", 0,.parameters = "{}",.shown = queue_shown,
+	.sql = QUEUE},
+	{"PUT", "/api/queues/{}", 0,.parameters = "body {}",.members = queue_members,.sql = put_queue},
+	{"DELETE", "/api/queues/{}", 0,.parameters = "{}",
+	.sql = DONE("jobq.drop_queue($1::text)")},
 	NAMED("queues", "pause", "queue"),
 	NAMED("queues", "resume", "queue"),
 	{"POST", "/api/queues/{}/cancel", 0,.parameters = "body {}",.members = "",
@@ -319,17 +320,40 @@ const Route routes[] = {
 		.shown = "kind handler queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
 		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiters",
 	.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
+	{"GET", "/api/kinds/{}", 0,.parameters = "{}",
+		.shown = "kind handler queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle "
+		"on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiters last id",
+	.sql = KIND},
+	{"PUT", "/api/kinds/{}", 0,.parameters = "body {}",
+		.members = "handler! queue priority max_attempts backoff timeout fail_on_timeout max_exceptions max_running rate throttle on_failure carry recycle retry_on fail_on max_memory max_temp max_wal limiters",
+	.sql = PUT_KIND},
+	{"DELETE", "/api/kinds/{}", 0,.parameters = "{}",
+	.sql = DONE("jobq.unregister($1::text)")},
+	{"GET", "/api/limiters", 0,.shown = "name max_running running rate tokens throttle failed rest_until by cost when_taken",
+	.sql = ALL(LIMITERS " ORDER BY 1")},
+	{"GET", "/api/limiters/{}", 0,.parameters = "{}",.shown = "name max_running running rate tokens throttle failed rest_until by cost when_taken",
+	.sql = "SELECT row_to_json(t) FROM (" LIMITERS " AND l.limiter = $1::text) AS t"},
+	{"PUT", "/api/limiters/{}", 0,.parameters = "body {}",.members = "max_running rate throttle by cost when_taken",
+	.sql = PUT_LIMITER},
+	{"DELETE", "/api/limiters/{}", 0,.parameters = "{}",
+	.sql = DONE("jobq.drop_limiter($1::text)")},
 	{"GET", "/api/workers", 0,
 		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
 		"running completed failed job_seconds",
 		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
 				   "extract(epoch FROM jobq_internal.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
-	{"GET", "/api/schedules", 0,
-		.shown = "name state cron timezone next_tick next_ticks last_tick last_job_id last_state role kind missed overlap",
-		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_tick, "
-				   "CASE WHEN s.cron !~* '^\\s*(@?every|rrule)' THEN ARRAY(SELECT n FROM jobq.next_ticks(s.cron, s.timezone, NULL, 5) AS n) END AS next_ticks, "
-				   "s.last_tick, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options "
-				   "FROM jobq.schedules AS s ORDER BY s.next_tick, s.name")},
+	{"GET", "/api/schedules", 0,.shown = SCHEDULE_SHOWN,
+	.sql = ALL(SCHEDULES("5") " ORDER BY s.next_tick, s.name")},
+	{"GET", "/api/schedules/{}", 0,.parameters = "{}",.shown = SCHEDULE_SHOWN " runs id enqueued_at started_at finished_at",
+		.sql = "SELECT row_to_json(t) FROM (SELECT s.*, (SELECT coalesce(json_agg(r), '[]') FROM (" RUNS ") AS r) AS runs "
+	"FROM (" SCHEDULES("10") " WHERE s.name = $1::text) AS s) AS t"},
+	{"PUT", "/api/schedules/{}", 0,.parameters = "body {}",
+		.members = "cron! kind payload timezone missed overlap options context sql transaction database",
+	.sql = PUT_SCHEDULE},
+	{"DELETE", "/api/schedules/{}", 0,.parameters = "{}",
+	.sql = DONE("jobq.unschedule($1::text)")},
+	{"GET", "/api/ticks", 0,.parameters = "?cron ?timezone ?limit",.shown = "items*",.most = 10,
+	.sql = "SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM jobq.next_ticks($1::text, coalesce($2::text, 'UTC'), NULL, $3::int4) AS t))"},
 	NAMED("schedules", "pause", "schedule"),
 	NAMED("schedules", "resume", "schedule"),
 	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",
@@ -340,12 +364,14 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('done', " DO("jobq.resume(schedule => $1::jsonb ->> 'schedule')") ")"},
 	{"POST", "/api/schedules/run", 0,.parameters = "body",.members = "schedule!",
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($1::jsonb ->> 'schedule'))"},
+	{"GET", "/api/audit", 0,.parameters = "?role ?action ?before ?limit ?from ?until",.shown = "id at role login application action jobs",
+	.sql = AUDIT},
 	/* backend.c disables sorts for lists, which makes doctor() slow */
 	{"GET", "/api/doctor", 0,.parameters = "hide",.shown = "severity detail remedy",
 		.sql = ALL("SELECT d.severity, " UNQUOTED("d.detail", "$1") " AS detail, d.remedy FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
 				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
 	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
-		.words = "state pending running failing cancelling completed failed cancelled",
+		.words = {"state pending running failing cancelling completed failed cancelled"},
 		.shown = BATCH_SHOWN,
 	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
@@ -470,25 +496,6 @@ route_find(Request *request, const char *method)
 }
 
 /*
- * GET /api/jobs
- */
-static void
-run_jobs(Request *request)
-{
-	static const char *const sql_of[][2] = {
-		{"running", running_jobs},
-		{"ready", live_jobs}, {"scheduled", live_jobs}, {"suspended", live_jobs}, {"retryable", live_jobs}, {"blocked", live_jobs},
-		{"completed", ended_jobs}, {"dead", ended_jobs}, {"cancelled", ended_jobs}, {"expired", ended_jobs},
-	};
-	const char *state = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "state");
-
-	for (size_t i = 0; i < sizeof(sql_of) / sizeof(sql_of[0]); i++)
-		if (state != NULL && strcmp(state, sql_of[i][0]) == 0)
-			request->sql = copy_text(sql_of[i][1]);
-	statement_begin(request);
-}
-
-/*
  * GET /api/events
  */
 static void
@@ -528,20 +535,30 @@ run_topics(Request *request)
 
 /*
  * Answer 202 with the location of the job; null if its key is held and on_conflict is
- * "ignore".
+ * "ignore".  A repeated request is marked, and refused if it is for another job.
  */
 static void
 answer_enqueued(Request *request, PGresult *result)
 {
 	const char *id = PQgetvalue(result, 0, 0);
+	int			digits = (int) strcspn(id, " ");
 	char text[	64];
-	int			length = snprintf(text, sizeof(text), "{\"id\":%s}", id);
+	int			length;
 
+	if (strcmp(id + digits, " differs") == 0)
+	{
+		answer_problem(request, STATUS_UNPROCESSABLE,
+					   "the Idempotency-Key was used for another job: kind or payload differ");
+		return;
+	}
+	length = snprintf(text, sizeof(text), "{\"id\":%.*s}", digits, id);
 	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
 	if (strcmp(id, "null") == 0)
 		return;
-	snprintf(text, sizeof(text), "/api/jobs/%s", id);
+	snprintf(text, sizeof(text), "/api/jobs/%.*s", digits, id);
 	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
+	if (id[digits] != '\0')
+		answer_header(request, "Idempotency-Replayed", "true");
 }
 
 static void

@@ -11,6 +11,7 @@
  *	?NAME	an argument after the path's question mark; null if absent
  *	-NAME	like ?NAME, but refused to callers with hidden payloads, because
  *			trial and error would reveal a hidden value
+ *	=NAME	an argument that is not a parameter of the statement, but chooses it
  *	#NAME	a header; null if absent
  *	hide	true if payloads are hidden from the caller
  *	csrf	the secret of the session against cross-site requests
@@ -26,6 +27,7 @@
  */
 #include "web/inner.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +50,7 @@ argument_known(void *closure, enum MHD_ValueKind kind, const char *key, const ch
 	(void) value;
 	for (const char *at = words; length > 0 && (at = strstr(at, key)) != NULL; at += length)
 	{
-		if (at == words || strchr("?-", at[-1]) == NULL || (at[length] != '\0' && at[length] != ' '))
+		if (at == words || strchr("?-=", at[-1]) == NULL || (at[length] != '\0' && at[length] != ' '))
 			continue;
 		if (at[-1] == '-' && request->principal->hide_payload)
 			request->status = MHD_HTTP_FORBIDDEN;
@@ -81,40 +83,68 @@ arguments_known(Request *request)
 }
 
 /*
- * Check the argument for which the route lists values.  If the value is not listed,
- * answer the request and return false.
+ * Answer that an argument has a wrong value, and return false.
  */
 static bool
-argument_allowed(Request *request)
+refuse_value(Request *request, const char *name, const char *value, const char *allowed)
 {
-	const char *words = request->route->words;
+	PQExpBufferData text;
+
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "invalid value for \"%s\": \"%s\"; it is %s", name, value, allowed);
+	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	termPQExpBuffer(&text);
+	return false;
+}
+
+/*
+ * Check an argument against the list of its values, "NAME VALUE...".  If the value is not
+ * listed, answer the request and return false.
+ */
+static bool
+argument_listed(Request *request, const char *words)
+{
 	size_t		name_length = strcspn(words, " ");
 	char		name[64];
 	const char *value;
-	PQExpBufferData text;
+	PQExpBufferData allowed;
+	bool		listed = false;
 
 	snprintf(name, sizeof(name), "%.*s", (int) name_length, words);
-	words += name_length + 1;
 	value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
 	if (value == NULL || value[0] == '\0')
 		return true;
+	initPQExpBuffer(&allowed);
+	words += name_length + 1;
 	for (size_t length; *words != '\0'; words += length + (words[length] == ' '))
 	{
 		length = strcspn(words, " ");
 		if (strlen(value) == length && strncmp(value, words, length) == 0)
-			return true;
+			listed = true;
+		appendPQExpBuffer(&allowed, "%s%.*s", allowed.len == 0 ? "one of " : ", ", (int) length, words);
 	}
-	initPQExpBuffer(&text);
-	appendPQExpBuffer(&text, "invalid value for \"%s\": \"%s\"; it is one of ", name, value);
-	for (words = request->route->words + name_length + 1; *words != '\0'; words++)
-	{
-		if (*words == ' ')
-			appendPQExpBufferChar(&text, ',');
-		appendPQExpBufferChar(&text, *words);
-	}
-	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
-	termPQExpBuffer(&text);
-	return false;
+	if (!listed)
+		refuse_value(request, name, value, allowed.data);
+	termPQExpBuffer(&allowed);
+	return listed;
+}
+
+/*
+ * Check the number of items of a page.  If the number is out of range, answer the request
+ * and return false.
+ */
+static bool
+limit_allowed(Request *request)
+{
+	const char *value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "limit");
+	int			most = request->route->most > 0 ? request->route->most : MOST_ITEMS;
+	char		allowed[64];
+
+	if (value == NULL || value[0] == '\0' ||
+		(strlen(value) <= 9 && strspn(value, "0123456789") == strlen(value) && atoi(value) >= 1 && atoi(value) <= most))
+		return true;
+	snprintf(allowed, sizeof(allowed), "a number from 1 to %d", most);
+	return refuse_value(request, "limit", value, allowed);
 }
 
 static bool
@@ -131,6 +161,8 @@ parameters_of(Request *request)
 		length = strcspn(at, " ");
 		if (length >= sizeof(word) || n == MAX_PARAMETERS)
 			return false;
+		if (at[0] == '=')
+			continue;
 		memcpy(word, at, length);
 		word[length] = '\0';
 		if (strcmp(word, "{}") == 0)
@@ -159,6 +191,11 @@ parameters_of(Request *request)
 		/* an argument without a value counts as absent */
 		if (value != NULL && strchr("?-", word[0]) != NULL && value[0] == '\0')
 			value = NULL;
+		if (value == NULL && request->route->most > 0 && strcmp(word, "?limit") == 0)
+		{
+			snprintf(word, sizeof(word), "%d", request->route->most);
+			value = word;
+		}
 		request->values[n++] = value != NULL ? copy_text(value) : NULL;
 	}
 	request->statement.n = n;
@@ -221,7 +258,10 @@ statement_begin(Request *request)
 
 	if (!arguments_known(request))
 		return;
-	if (route->words != NULL && !argument_allowed(request))
+	for (int i = 0; i < MAX_LISTED && route->words[i] != NULL; i++)
+		if (!argument_listed(request, route->words[i]))
+			return;
+	if (!limit_allowed(request))
 		return;
 	if (!parameters_of(request))
 		fatal(EXIT_REFUSED, "the parameters of %s are wrong", route->path);

@@ -205,6 +205,8 @@ topic_look(Follow *follow)
 	for (size_t length; *words != '\0'; words += length + (words[length] == ' '))
 	{
 		length = strcspn(words, " ");
+		if (words[0] == '=')
+			continue;
 		follow->values[statement->n++] = strncmp(words, "hide", length) != 0 ? NULL
 			: follow->principal->hide_payload ? "true" : "false";
 	}

@@ -198,8 +198,9 @@ sql(q{SELECT jobq.drop_queue('..'), jobq.unschedule('.')});
 ($status, $data, $headers) = app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 1}}', 'Idempotency-Key' => 'one');
 my $id = $data->{id};
 is("$status $headers->{location}", "202 /api/jobs/$id", 'a job is enqueued');
-($status, $data) = app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 2}}', 'Idempotency-Key' => 'one');
-is("$status $data->{id}", "202 $id", 'once only');
+($status, $data, $headers) = app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 1}}', 'Idempotency-Key' => 'one');
+is("$status $data->{id} " . ($headers->{'idempotency-replayed'} // '-'), "202 $id true", 'once only');
+is((app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 2}}', 'Idempotency-Key' => 'one'))[0], 422, 'the key is that of another job');
 is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'it runs');
 ($status, $data) = app('GET', "/api/jobs/$id");
 is("$data->{state} $data->{role} $data->{result}{n}", 'completed app 1', 'and is shown');
@@ -626,20 +627,26 @@ for my $nested ([ uniqueness => 'UNIQUENESS_OPTION' ], [ options => 'OTHER_OPTIO
 {
 	is(join(' ', sort keys %{ $new_job->{ $nested->[0] }{properties} }), join(' ', sort $options =~ /^$nested->[1]\("?(\w+)/mg), "the members of $nested->[0] are described");
 }
+my $settings = join ' ', slurp_file("$FindBin::RealBin/../../src/store/queue_settings.h") =~ /^QUEUE_SETTING\((\w+),/mg;
 my ($table) = slurp_file("$FindBin::RealBin/../../client/web/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
 for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 {
 	my ($method, $path) = $route =~ /^\{"(\w+)", "([^"]+)"/ ? ($1, $2) : $route =~ /^NAMED\("(\w+)", "(\w+)"/ ? ('POST', "/api/$1/{}/$2")
 	  : $route =~ /^LEASE_ROUTE\((\w+|"\w+")/ ? ('POST', '/api/' . $1 =~ tr/"//dr) : next;
-	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)".*, "([^"]*)", / ? join(' ', keys %{ { map { $_ => 1 } split / /, "id token ids tokens $1 $2" } }) : $route =~ /enqueue_members/ ? "kind payload $produce" : '';
+	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)".*, "([^"]*)", / ? join(' ', keys %{ { map { $_ => 1 } split / /, "id token ids tokens $1 $2" } }) : $route =~ /enqueue_members/ ? "kind payload $produce"
+	  : $route =~ /queue_members/ ? "name $settings" : '';
+	$members .= " $1" if $route =~ /\.members_of_many = "([^"]*)"/;
 	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
 	next if $path !~ m{^/(api/|metrics|healthz)} || $path eq '/api/openapi.json';
 	push @without, $path if $method eq 'GET' && $route !~ /\.shown = /;
 	$members = 'role password' if "$method $path" eq 'POST /api/session';
-	push @there, join ' ', $method, $path, (sort map { s/^-/?/r } grep { /^[?-]/ } split / /, $arguments), sort map { tr/!-//dr } split / /, $members;
+	push @there, join ' ', $method, $path, (sort map { s/^[-=]/?/r } grep { /^[?=-]/ } split / /, $arguments), sort map { tr/!-//dr } split / /, $members;
 }
 cmp_ok(scalar @there, '>', 40, 'the table of routes can be read');
 is(join("\n", sort @described), join("\n", sort @there), 'and in full');
+my @filters = slurp_file("$FindBin::RealBin/../../src/operate/filters.h") =~ /^JOB_FILTER\((\w+),/mg;
+is(join(' ', sort keys %{ $openapi->{components}{schemas}{Conditions}{properties} }), join(' ', sort @filters, qw(from until)), 'the conditions on jobs are those of SQL, and a range of times');
+is(scalar(grep { !$_->{responses}{'4XX'} } map { values %$_ } values %{ $openapi->{paths} }), 0, 'each operation has its problems');
 is("@without", '/healthz /metrics /api/session /api/events', 'each says what is shown when payloads are hidden');
 
 # A member has the name of the column in the view, or is one of those that only HTTP has.
@@ -647,7 +654,7 @@ my %view_of = (
 	JobLine => [ 'jobs', '' ], Job => [ 'jobs', 'sqlstate error_context step payload_hidden may_edit' ], Failure => [ 'failures', 'new' ],
 	DeadLetter => [ 'dead_letters', '' ], Queue => [ 'queues', 'waiting_seconds' ], Kind => [ 'kinds', '' ], Worker => [ 'workers', 'name job_seconds' ],
 	Schedule => [ 'schedules', 'next_ticks' ], Batch => [ 'batches', 'steps' ], Step => [ 'steps', 'kind attempt progress error started_at finished_at' ],
-	ReservedJob => [ 'reserved_job', '' ]);
+	Limiter => [ 'limits', 'name' ], AuditEntry => [ 'audit_log', '' ], ReservedJob => [ 'reserved_job', '' ]);
 for my $name (sort keys %view_of)
 {
 	my ($view, $more) = @{ $view_of{$name} };

@@ -96,7 +96,7 @@ END $$;
 CREATE TABLE lock_holder (pid int);
 SET ROLE app;
 SELECT jobq.register('leaky', 'leaky(jsonb)', max_attempts => 1), jobq.register('again', 'leaky(jsonb)', max_attempts => 9, backoff => 'fixed 1 h'),
-	jobq.register('slow', 'slow(jsonb)'), jobq.register('gone', 'same(jsonb)'), jobq.schedule('s', '@yearly', 'same', '{"a": "geheim"}',
+	jobq.create_limiter('l', max_running => 2), jobq.register('slow', 'slow(jsonb)'), jobq.register('gone', 'same(jsonb)'), jobq.schedule('s', '@yearly', 'same', '{"a": "geheim"}',
 	options => '{"headers": {"a": "geheim"}, "group_key": "geheim", "tags": ["geheim"]}', context => '{"app.name": "geheim"}')});
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('SELECT pg_advisory_lock(4711)');
@@ -115,9 +115,9 @@ my @lists = grep { m{^/api/} && !m{openapi|/events$|/session$} } $table =~ /\{"G
 my $told = 0;
 for my $list (@lists)
 {
-	for my $id ($list =~ /jobs\/\{\}/ ? ($good, $bad, $leaky, $again, $slow, $statement, $step) : $workflow)
+	for my $id ($list =~ /jobs\/\{\}/ ? ($good, $bad, $leaky, $again, $slow, $statement, $step) : $list =~ /(queues|kinds|schedules|limiters)\/\{\}/ ? { queues => 'c', kinds => 'leaky', schedules => 's', limiters => 'l' }->{$1} : $workflow)
 	{
-		my $path = $list =~ s/\{\}/$id/r;
+		my $path = ($list =~ s/\{\}/$id/r) . ($list =~ /ticks/ ? '?cron=@yearly' : '');
 
 		$told++ if (ask('GET', $path))[1] =~ /geheim/;
 		($status, $text) = ask('GET', $path, undef, $shy);
@@ -247,6 +247,142 @@ for my $held (3, 0, undef)
 }
 ($status, $text, $data) = ask('POST', '/api/reserve', { queues => ['c'], held => -1 });
 like("$status $data->{detail}", qr/^400 held -1 is out of range/, 'fewer than none');
+
+# Lists of jobs: filters, order, and export.  The jobs are due and finished in other orders than
+# they were enqueued.
+sql(q{
+SELECT jobq.create_queue('found', mode => 'consumer');
+SET ROLE app;
+SELECT jobq.enqueue('f', jsonb_build_object('n', n, 'list', jsonb_build_array(n)), queue => 'found', delay => (10 - n) * interval '1 h', tags => ARRAY['tag' || n % 2, '=1+"1"'], unique_key => 'found' || n)
+FROM generate_series(1, 7) n;
+SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE queue = 'found' AND payload ->> 'n' IN ('2', '5')});
+sub numbers { return join ' ', map { $_->{unique_key} ? $_->{unique_key} =~ s/found//r : '-' } @{ (ask('GET', "/api/jobs?queue=found&$_[0]"))[2]{items} }; }
+
+is(numbers(''), '7 6 - 4 3 - 1', 'the newest jobs come first; an ended job has no key');
+is(numbers('order=run_at&state=scheduled'), '7 6 4 3 1', 'jobs by the time for which they are scheduled');
+is(numbers('order=-run_at&state=scheduled'), '1 3 4 6 7', 'the latest first');
+is(numbers('order=-finished_at'), '- -', 'by a time that only ended jobs have');
+my ($pages, $place) = ('', '');
+do
+{
+	$data = (ask('GET', "/api/jobs?queue=found&state=scheduled&order=run_at&limit=2&before=$place"))[2];
+	$pages .= join(',', map { $_->{unique_key} =~ s/found//r } @{ $data->{items} }) . ' ';
+	$place = $data->{next} // '';
+} while ($place ne '');
+is($pages, '7,6 4,3 1 ', 'page by page');
+is((ask('GET', '/api/jobs?order=run_at&before=4711'))[0], 400, 'a page of another order');
+is(numbers('tag=tag1&state=scheduled'), '7 3 1', 'jobs with a tag');
+is(numbers('payload=' . '%7B%22list%22:%5B3%5D%7D'), '3', 'jobs whose payload contains this');
+is((ask('GET', '/api/jobs?payload=x'))[0], 400, 'which is JSON');
+is(scalar @{ (ask('GET', '/api/jobs?kind=bad&error=%25not+good'))[2]{items} }, scalar @{ (ask('GET', '/api/jobs?kind=bad&state=dead'))[2]{items} }, 'jobs with an error like this');
+is(scalar @{ (ask('GET', '/api/jobs?kind=bad&error=not'))[2]{items} }, 0, 'a pattern is for the whole message');
+my $failed = (ask('POST', '/api/jobs', { kind => 'bad' }))[2]{id};
+sql("SELECT jobq.wait($failed, '5 min')");
+is(join(' ', map { $_->{id} } @{ (ask('GET', '/api/jobs?limit=1&fingerprint=' . sql("SELECT fingerprint FROM jobq.dead_letters WHERE id = $failed")))[2]{items} }), $failed, 'jobs with this cause');
+is(numbers('state=scheduled&order=run_at&until=2000-01-01'), '', 'the range is of the time by which the list is ordered');
+my $later = sql(q{SELECT to_char((clock_timestamp() + interval '5 h 30 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')});
+is(numbers("state=scheduled&order=run_at&until=$later"), '7 6', 'jobs due before this time');
+for my $filter ('tag=tag1', 'error=%25', 'payload=%7B%7D', "fingerprint=$cause")
+{
+	is((ask('GET', "/api/jobs?$filter", undef, $shy))[0], 403, "hidden values cannot be guessed: $filter");
+}
+for my $limit (0, 201, -1, 'x', '1e1')
+{
+	($status, $text, $data) = ask('GET', "/api/jobs?limit=$limit");
+	is("$status $data->{detail}", qq{400 invalid value for "limit": "$limit"; it is a number from 1 to 200}, "a page of $limit jobs");
+}
+my $file = $http->get("$server->{url}/api/jobs/export?format=csv&queue=found&state=scheduled&limit=2", { headers => { Authorization => "Bearer $token" } });
+my @lines = split /\r\n/, $file->{content};
+is("$file->{headers}{'content-type'} $file->{headers}{'content-disposition'}", 'text/csv; charset=utf-8 attachment; filename="jobs.csv"', 'a file');
+like($lines[0], qr/^id,state,kind,queue,/, 'with the names of its columns');
+like($lines[1], qr/,"scheduled","f","found",0,"app",,"\[""tag1"",""=1\+\\""1\\""""\]",0,/, 'and values in quotes');
+is(scalar @lines, 3, 'and two jobs');
+$file = $http->get("$server->{url}/api/jobs/export?format=csv&queue=found&state=scheduled&before=$file->{headers}{'jobq-next'}", { headers => { Authorization => "Bearer $token" } });
+is(scalar(() = $file->{content} =~ /\r\n/g) . ' ' . ($file->{headers}{'jobq-next'} // 'the end'), '3 the end', 'which continues without names');
+sql(q{SET ROLE app; SELECT jobq.enqueue(k, queue => 'found') FROM unnest('{=1+1,-x,@y,+z}'::text[]) k});
+$file = $http->get("$server->{url}/api/jobs/export?format=csv&queue=found&state=ready", { headers => { Authorization => "Bearer $token" } });
+is(scalar(() = $file->{content} =~ /,"'[=\@+-]/g), 4, 'no text is a formula');
+($status, $text, $data) = ask('GET', '/api/jobs/export?queue=found&state=scheduled');
+is("$status " . join(' ', map { $_->{id} =~ /^\d+$/ ? $_->{tags}[0] : '?' } @$data), '200 tag1 tag0 tag0 tag1 tag1', 'the same as JSON');
+like((ask('GET', '/api/jobs/export?limit=3001'))[1], qr/it is a number from 1 to 3000/, 'so many at most');
+like((ask('GET', '/api/jobs/export?format=xml'))[1], qr/it is one of json, csv/, 'in one of two formats');
+
+# Actions on all jobs that fulfil conditions, with their number before; and the audit log.
+is(sql(q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'found' AND tags && '{tag1}'}), 3, 'three jobs have a tag');
+my %tagged = (queue => 'found', tags => ['tag1']);
+is((ask('POST', '/api/jobs/cancel', { %tagged, dry_run => JSON::PP::true }))[2]{count}, 3, 'three jobs would be cancelled');
+is((ask('POST', '/api/jobs/edit', { %tagged, changes => { priority => 4 } }))[2]{count}, 3, 'their priority is changed');
+is(sql(q{SELECT string_agg(DISTINCT priority::text, ' ') FROM jobq.live_jobs WHERE queue = 'found' AND tags && '{tag1}'}), '4', 'and no job was cancelled');
+is((ask('POST', '/api/jobs/cancel', { queue => 'found', payload => { n => 3 } }))[2]{count}, 1, 'a job with this payload is cancelled');
+is((ask('POST', '/api/jobs/cancel', { queue => 'found', from => '2000-01-01', until => '2001-01-01' }))[2]{count}, 0, 'none of this time');
+is((ask('POST', '/api/jobs/cancel', { queue => 'found', from => '2000-01-01', dry_run => JSON::PP::true }))[2]{count}, sql(q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'found'}), 'all since a time');
+for my $nothing ({}, { dry_run => JSON::PP::true }, { max_jobs => 3 }, { queue => undef })
+{
+	($status, $text, $data) = ask('POST', '/api/jobs/cancel', $nothing);
+	like("$status $data->{detail}", qr/^400 jobq.cancel_many\(\) has no condition/, 'no condition does not mean all jobs');
+}
+for my $hidden (qw(payload unique_key group_key error tags fingerprint))
+{
+	($status, $text, $data) = ask('POST', '/api/jobs/cancel', { $hidden => $hidden eq 'tags' ? ['tag0'] : 1, dry_run => JSON::PP::true }, $shy);
+	is("$status $data->{detail}", qq{400 the body has a member "$hidden", which is not known here}, "a caller without access to payloads cannot guess: $hidden");
+}
+$data = (ask('GET', '/api/audit?action=edit_many&role=app'))[2]{items};
+is("$data->[0]{role} $data->[0]{application} $data->[0]{jobs} $data->[0]{arguments}{tags} $data->[0]{arguments}{changes}", 'app jobq web 3 {tag1} {"priority": 4}', 'the audit log has the call, and its effect');
+is(scalar(grep { $_->{arguments}{dry_run} } @{ (ask('GET', '/api/audit'))[2]{items} }), 0, 'but no call that changed nothing');
+$data = (ask('GET', '/api/audit?limit=1'))[2];
+is((ask('GET', "/api/audit?limit=1&before=$data->{next}"))[2]{items}[0]{id} < $data->{items}[0]{id}, 1, 'page by page');
+is((ask('GET', '/api/audit?until=2001-01-01'))[2]{items}[0], undef, 'of a range of times');
+
+# Single queues, kinds, limiters and schedules.
+is((ask('PUT', '/api/queues/made', { mode => 'consumer', max_running => 3 }))[0], 200, 'a queue is created');
+$data = (ask('GET', '/api/queues/made'))[2];
+is("$data->{mode} $data->{max_running} $data->{ready}", 'consumer 3 0', 'and shown');
+is((ask('PUT', '/api/queues/made', { %$data{'mode'}, max_running => 5 }))[0], 200, 'its settings are changed');
+is((ask('GET', '/api/queues/made'))[2]{max_running}, 5, 'which is seen');
+($status, $text, $data) = ask('PUT', '/api/queues/made', { max_runing => 5 });
+is("$status $data->{detail}", '400 the body has a member "max_runing", which is not known here', 'a wrong setting');
+is((ask('PUT', '/api/queues/made', { mode => 'both' }))[0], 400, 'a wrong value');
+is((ask('DELETE', '/api/queues/made'))[0] . ' ' . (ask('GET', '/api/queues/made'))[0], '200 404', 'it is dropped');
+is((ask('PUT', '/api/limiters/stripe', { max_running => 2 }))[0], 200, 'a limiter is created');
+wait_for($node, 'the scheduler knows the limiter', q{SELECT count(*) = 2 FROM jobq.limits WHERE type = 'limiter'});
+is((ask('GET', '/api/limiters/stripe'))[2]{max_running} . ' ' . join(' ', map { $_->{name} } @{ (ask('GET', '/api/limiters'))[2]{items} }), '2 l stripe', 'and shown');
+is((ask('PUT', '/api/kinds/limited', { handler => 'public.same(jsonb)', limiters => ['stripe'] }))[0], 200, 'a kind is registered');
+($status, $text, $data) = ask('PUT', '/api/kinds/limited', { handler => 'none(jsonb)' });
+is("$status $data->{detail} " . ($data->{hint} // '-'), '400 function "none(jsonb)" does not exist -', 'a handler that there is not');
+is((ask('DELETE', '/api/limiters/stripe'))[0], 409, 'whose limiter cannot be dropped');
+$data = (ask('GET', '/api/kinds/limited'))[2];
+is("$data->{limiters}[0] " . ($data->{last} // 'none'), 'stripe none', 'it has no job');
+($status, $text) = ask('POST', '/api/jobs', '{"kind": "limited", "payload": {"big": 12345678901234567890}}');
+like((ask('GET', '/api/kinds/limited'))[1], qr/"payload" : \{"big": 12345678901234567890\}/, 'now its payload is an example');
+is((ask('GET', '/api/kinds/f'))[2]{last}{queue}, 'found', 'a kind of consumers has an example, too');
+is((ask('GET', '/api/kinds/unknown'))[0], 404, 'a kind that there is not');
+is((ask('PUT', '/api/kinds/limited', {}))[0], 400, 'a kind has a handler');
+is((ask('DELETE', '/api/kinds/limited'))[0] . ' ' . (ask('DELETE', '/api/limiters/stripe'))[0], '200 200', 'both are dropped');
+is((ask('PUT', '/api/schedules/daily', { cron => '0 5 * * *', kind => 'same', timezone => 'Europe/Madrid', payload => { a => 1 } }))[0], 200, 'a schedule is created');
+($status, $text, $data) = ask('POST', '/api/schedules/daily/run', {});
+my $run = $data->{id};
+$data = (ask('GET', '/api/schedules/daily'))[2];
+is("$data->{kind} " . scalar(@{ $data->{next_ticks} }) . " $data->{runs}[0]{id}", "same 10 $run", 'its next ticks, and its last job');
+is(join(' ', @{ (ask('GET', '/api/ticks?cron=0+5+*+*+*&timezone=Europe/Madrid&limit=3'))[2]{items} }), join(' ', @{ $data->{next_ticks} }[0 .. 2]), 'the ticks of an expression');
+is((ask('GET', '/api/ticks?cron=0+5'))[0] . ' ' . (ask('GET', '/api/ticks?cron=0+5+*+*+*&limit=11'))[0], '400 400', 'of a wrong one, and too many');
+is((ask('DELETE', '/api/schedules/daily'))[0] . ' ' . (ask('GET', '/api/schedules/daily'))[0], '200 404', 'it is removed');
+is((ask('PUT', '/api/queues/made', {}, $shy))[0] . ' ' . (ask('GET', '/api/kinds/same', undef, $shy))[2]{kind}, '200 same', 'a caller without access to payloads');
+
+# A repeated request with an idempotency key.
+my $keyed = sub {
+	my ($body, $key) = @_;
+	my $answer = $http->post("$server->{url}/api/jobs", { headers => { Authorization => "Bearer $token", 'Content-Type' => 'application/json', 'Idempotency-Key' => $key }, content => $body });
+	return ($answer->{status}, $answer->{headers}{'idempotency-replayed'} // 'new', $json->decode($answer->{content}));
+};
+my ($code, $replayed, $answered) = $keyed->('{"kind": "same", "payload": {"a": 1}, "priority": 2}', 'once');
+is("$code $replayed", '202 new', 'the first request');
+my $once = $answered->{id};
+($code, $replayed, $answered) = $keyed->('{"priority": 2, "payload": {"a": 1}, "kind": "same"}', 'once');
+is("$code $replayed $answered->{id}", "202 true $once", 'its repetition');
+($code, $replayed, $answered) = $keyed->('{"kind": "same", "payload": {"a": 2}}', 'once');
+is("$code $replayed $answered->{detail}", '422 new the Idempotency-Key was used for another job: kind or payload differ', 'another request');
+is(($keyed->('{"kind": "bad", "payload": {"a": 1}}', 'once'))[0], 202, 'the key is that of a kind');
+is(join(' ', ($keyed->('{"kind": "same", "payload": {"a": 2}, "uniqueness": {"on_conflict": "ignore", "for": "1 day"}}', 'once'))[0 .. 1]), '202 new', 'an effect of the request itself');
 
 like(hear($asked, qr/\r\n\r\n/), qr/^HTTP\/1.1 503/, 'who has asked where nothing comes is told');
 is((ask('GET', '/api/queues', undef, $patient))[0], 200, 'others get an answer');

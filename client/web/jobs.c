@@ -1,0 +1,241 @@
+/*-------------------------------------------------------------------------
+ *
+ * jobs.c
+ *	  Lists of jobs: GET /api/jobs, and the same list as a file.
+ *
+ * Without "order" the list has the newest jobs first, and a page examines a limited number
+ * of rows.  Any other order reads all jobs with this state that fulfil the conditions,
+ * because the tables have no index for it.  The statement timeout limits its time.
+ *
+ * The conditions "from" and "until" are about the time by which the list is ordered.
+ *
+ * client/web/jobs.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web/lists.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Conditions on all jobs "j" except those on times and ids.  The parameters have the order
+ * of the route's arguments.
+ */
+#define CONDITIONS \
+	"($1::text IS NULL OR j.state = $1) AND ($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) " \
+	"AND ($4::text IS NULL OR j.unique_key = $4) AND ($5::text IS NULL OR j.group_key = $5) AND ($7::text IS NULL OR j.role::text = $7) AND ($13::text IS NULL OR j.tenant = $13) " \
+	"AND ($8::text IS NULL OR j.headers ->> split_part($8, '=', 1) = substr($8, strpos($8, '=') + 1)) " \
+	"AND ($15::text IS NULL OR $15 = ANY (j.tags)) AND ($16::text IS NULL OR j.error LIKE $16) " \
+	"AND ($17::int8 IS NULL OR (j.errors -> -1 ->> 'fingerprint')::int8 = $17) AND ($18::jsonb IS NULL OR j.payload @> $18) "
+#define BETWEEN(time) \
+	"AND ($9::timestamptz IS NULL OR j." time " >= $9) AND ($10::timestamptz IS NULL OR j." time " < $10)"
+
+/* Jobs of the view, with the conditions that use an index. */
+#define ROWS(view) \
+	"SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($14::int8 IS NULL OR j.id = $14)"
+
+/* Newest first.  The view is read from the newest job on. */
+#define NEWEST(view) \
+	PAGE(JOB_LINE, ROWS(view) " AND ($11::int8 IS NULL OR j.id < $11)", CONDITIONS BETWEEN("enqueued_at"), 12)
+
+/*
+ * In the order of a time: a format for append_ordered().  "next" contains the time and the id of the last job, so that
+ * paging works after the job has gone.
+ */
+#define PLACE(row)	"(extract(epoch FROM " row ".%s) * 1000000)::int8"
+#define ORDERED(view) \
+	"WITH found AS MATERIALIZED (SELECT " JOB_LINE " FROM (" ROWS(view) ") AS j WHERE " CONDITIONS BETWEEN("%s") \
+	" AND j.%s IS NOT NULL AND ($11::text IS NULL OR (" PLACE("j") ", j.id) %s (split_part($11, '-', 1)::int8, split_part($11, '-', 2)::int8)) " \
+	"ORDER BY j.%s %s, j.id %s LIMIT " LIMIT(12) ") " \
+	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
+	"'next', (SELECT (array_agg(" PLACE("f") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f))"
+
+#define ALL_JOBS		"jobs AS j WHERE true"
+#define LIVE_JOBS		"live_jobs AS j WHERE true"
+#define FINISHED_JOBS	"jobs AS j WHERE j.finished_at IS NOT NULL"
+#define RUNNING_JOBS \
+	"live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL " \
+	"UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))"
+
+const char	jobs_sql[] = NEWEST(ALL_JOBS);
+
+static const struct
+{
+	const char *states;
+	const char *newest;
+	const char *ordered;
+}			lists[] = {
+	{" running ", NEWEST(RUNNING_JOBS), ORDERED(RUNNING_JOBS)},
+	{" ready scheduled suspended retryable blocked ", NEWEST(LIVE_JOBS), ORDERED(LIVE_JOBS)},
+	{" completed dead cancelled expired ", NEWEST(FINISHED_JOBS), ORDERED(FINISHED_JOBS)},
+	{"", jobs_sql, ORDERED(ALL_JOBS)},
+};
+
+/*
+ * Append the statement for jobs in this order, which is the name of a time, with a minus for
+ * the latest first.
+ */
+static void
+append_ordered(PQExpBuffer sql, const char *format, const char *order)
+{
+	bool		down = order[0] == '-';
+	const char *time = order + down;
+	const char *direction = down ? "DESC" : "ASC";
+
+	appendPQExpBuffer(sql, format, time, time, time, time, down ? "<" : ">", time, direction, direction, time);
+}
+
+/*
+ * GET /api/jobs, GET /api/jobs/export
+ *
+ * The statement is chosen by the arguments "state" and "order", which are checked again
+ * with the others.
+ */
+void
+run_jobs(Request *request)
+{
+	const char *state = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "state");
+	const char *order = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "order");
+	char		word[32];
+	int			i = 0;
+	PQExpBufferData sql;
+
+	snprintf(word, sizeof(word), " %s ", state != NULL ? state : "");
+	while (lists[i].states[0] != '\0' && strstr(lists[i].states, word) == NULL)
+		i++;
+	initPQExpBuffer(&sql);
+	if (order == NULL || order[0] == '\0')
+		appendPQExpBufferStr(&sql, lists[i].newest);
+	else if (strstr(" " JOB_ORDERS " ", order) != NULL)
+		append_ordered(&sql, lists[i].ordered, order);
+	if (sql.len > 0)
+		request->sql = sql.data;
+	statement_begin(request);
+}
+
+/* The columns of an exported job. */
+static const char *const columns[] = {
+	"id", "state", "kind", "queue", "priority", "role", "tenant", "tags", "attempt", "max_attempts", "progress", "message",
+	"enqueued_at", "run_at", "started_at", "finished_at", "error", "group_key", "unique_key", "batch_id"
+};
+
+#define NCOLUMNS	(sizeof(columns) / sizeof(columns[0]))
+
+/*
+ * Append a text as a value of CSV (RFC 4180).  A spreadsheet would run a text that begins
+ * like a formula, so such a text gets an apostrophe in front.
+ */
+static void
+append_csv_text(PQExpBuffer csv, const char *text)
+{
+	appendPQExpBufferStr(csv, text[0] != '\0' && strchr("=+-@\t\r", text[0]) != NULL ? "\"'" : "\"");
+	for (; *text !='\0'; text ++)
+	{
+		if (*text == '"')
+			appendPQExpBufferChar(csv, '"');
+		appendPQExpBufferChar(csv, *text);
+	}
+	appendPQExpBufferChar(csv, '"');
+}
+
+/*
+ * Append a line with this job.
+ */
+static void
+append_csv_job(PQExpBuffer csv, const json_t *job)
+{
+	for (size_t i = 0; i < NCOLUMNS; i++)
+	{
+		const json_t *value = json_object_get(job, columns[i]);
+		char	   *text;
+
+		if (i > 0)
+			appendPQExpBufferChar(csv, ',');
+		if (value == NULL || json_is_null(value))
+			continue;
+		if (json_is_string(value))
+			append_csv_text(csv, json_string_value(value));
+		else
+		{
+			text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+
+			if (text == NULL)
+				fatal(EXIT_REFUSED, "out of memory");
+			if (json_is_number(value))
+				appendPQExpBufferStr(csv, text);
+			else
+				append_csv_text(csv, text);
+			free(text);
+		}
+	}
+	appendPQExpBufferStr(csv, "\r\n");
+}
+
+/*
+ * Write jobs as CSV.  Only the first page has a line with the names of the columns, so that
+ * pages can be joined.
+ */
+static void
+write_csv(PQExpBuffer csv, const json_t *items, bool first)
+{
+	for (size_t i = 0; first && i < NCOLUMNS; i++)
+		appendPQExpBuffer(csv, "%s%s", columns[i], i + 1 < NCOLUMNS ? "," : "\r\n");
+	for (size_t i = 0; i < json_array_size(items); i++)
+		append_csv_job(csv, json_array_get(items, i));
+}
+
+/*
+ * Answer with a file of jobs.  The header Jobq-Next has the argument "before" of the next
+ * page, if there is one.
+ */
+void
+answer_export(Request *request, PGresult *result)
+{
+	const char *format = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "format");
+	const char *before = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "before");
+	bool		as_csv = format != NULL && strcmp(format, "csv") == 0;
+	char	   *shown = request->principal->hide_payload ? shown_text(request->route, PQgetvalue(result, 0, 0)) : NULL;
+	json_t	   *page = json_loads(shown != NULL ? shown : PQgetvalue(result, 0, 0), 0, NULL);
+	json_t	   *items = json_object_get(page, "items");
+	const json_t *next = json_object_get(page, "next");
+	PQExpBufferData text;
+	char		place[64] = "";
+
+	free(shown);
+	if (!json_is_array(items))
+	{
+		/* the database has another encoding than UTF-8 */
+		json_decref(page);
+		answer_problem(request, MHD_HTTP_INTERNAL_SERVER_ERROR, "the jobs cannot be written as a file: their text is not UTF-8");
+		return;
+	}
+	if (json_is_integer(next))
+		snprintf(place, sizeof(place), "%lld", (long long) json_integer_value(next));
+	else if (json_is_string(next))
+		snprintf(place, sizeof(place), "%s", json_string_value(next));
+	initPQExpBuffer(&text);
+	if (as_csv)
+		write_csv(&text, items, before == NULL || before[0] == '\0');
+	else
+	{
+		char	   *json = json_dumps(items, JSON_COMPACT);
+
+		if (json == NULL)
+			fatal(EXIT_REFUSED, "out of memory");
+		appendPQExpBufferStr(&text, json);
+		free(json);
+	}
+	json_decref(page);
+	if (PQExpBufferDataBroken(text))
+		fatal(EXIT_REFUSED, "out of memory");
+	answer(request, MHD_HTTP_OK, as_csv ? "text/csv; charset=utf-8" : "application/json", text.data, text.len);
+	termPQExpBuffer(&text);
+	if (request->status != MHD_HTTP_OK)
+		return;
+	answer_header(request, MHD_HTTP_HEADER_CONTENT_DISPOSITION, as_csv ? "attachment; filename=\"jobs.csv\"" : "attachment; filename=\"jobs.json\"");
+	if (place[0] != '\0')
+		answer_header(request, "Jobq-Next", place);
+}
