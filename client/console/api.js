@@ -36,8 +36,9 @@ export function onLoggedOut(f) {
 	loggedOut = f;
 }
 
-// The text of the answer.  A problem, or no answer, raises an error.
-export async function ask(method, path, body) {
+// The text of the answer; answered(answer) can read its headers.  A problem, or no answer, raises an
+// error.
+export async function ask(method, path, body, answered) {
 	const headers = {};
 
 	if (method !== 'GET' && session.csrf)
@@ -53,8 +54,10 @@ export async function ask(method, path, body) {
 	}
 	const text = await answer.text();
 
-	if (answer.ok)
+	if (answer.ok) {
+		answered?.(answer);
 		return text;
+	}
 	let problem = {};
 
 	try {

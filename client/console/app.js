@@ -1,17 +1,19 @@
 // The console: the session, the view, and the actions.
 
-import { ask, get, Live, onLoggedOut, parse, path, post, pretty, session, withQuery } from './api.js';
-import { about, count, date, h, show } from './dom.js';
-import { may, mayRetry } from './rights.js';
+import { runAction } from './actions.js';
+import { ask, get, Live, onLoggedOut, parse, post, session } from './api.js';
+import { problemText, toast } from './dialog.js';
+import { h, show } from './dom.js';
+import { findEvent, orderChosen } from './find.js';
+import { may } from './rights.js';
 import { views } from './views.js';
 
 const $ = (id) => document.getElementById(id);
 const menu = [
 	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['failures', 'Failures'], ['dead', 'Dead letters'], ['batches', 'Batches'],
-	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'], ['doctor', 'Health'],
+	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'], ['audit', 'Audit'], ['doctor', 'Health'],
 ];
 let current = null;				// the view that is shown
-let resolve = null;				// of the dialog
 
 // --- the page ------------------------------------------------------------
 
@@ -20,16 +22,16 @@ function route() {
 	const [name, ...rest] = to.split('/').map(decodeURIComponent);
 
 	// a job without an id is none
-	const lists = { job: 'jobs', batch: 'batches' };
+	const lists = { job: 'jobs', batch: 'batches', queue: 'queues' };
 
 	return { name: !views[name] ? 'overview' : lists[name] && !rest.join('') ? lists[name] : name, id: rest.join('/'), query: Object.fromEntries(new URLSearchParams(query ?? '')) };
 }
 
 function drawMenu() {
 	const { name } = route();
-	const at = name === 'job' ? 'jobs' : name === 'batch' ? 'batches' : name;
+	const at = { job: 'jobs', enqueue: 'jobs', batch: 'batches', queue: 'queues', schedule: 'schedules' }[name] ?? name;
 
-	show($('menu'), menu.filter(([to]) => to !== 'doctor' || may('monitor')).map(([to, title]) => h('a', { href: `#/${to}`, 'aria-current': at === to ? 'page' : null }, title)));
+	show($('menu'), menu.filter(([to]) => !['audit', 'doctor'].includes(to) || may('monitor')).map(([to, title]) => h('a', { href: `#/${to}`, 'aria-current': at === to ? 'page' : null }, title)));
 	$('menu').querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
 }
 
@@ -67,6 +69,8 @@ async function open() {
 	const context = { ...at, view, data: {}, selected: new Set(), draw: () => draw(context), load: () => load(context) };
 
 	current = context;
+	// the address of the view, which follows the address of the page
+	$('main').dataset.view = location.hash;
 	document.title = `${view.title(context)} · jobq`;
 	show($('main'), h('p', { class: 'loading', role: 'status' }, 'Loading …'));
 	connection(context, '');
@@ -185,207 +189,14 @@ function draw(context) {
 	context.view.drawn?.(context, $('main'));
 }
 
-// --- messages and questions ----------------------------------------------
+// --- events --------------------------------------------------------------------
 
-function toast(text, bad) {
-	const box = h('div', { class: bad ? 'toast bad' : 'toast', role: bad ? 'alert' : null }, text);
-
-	$('toasts').append(box);
-	setTimeout(() => box.remove(), bad ? 12000 : 5000);
-}
-
-export function confirm(title, body, yes, danger) {
-	$('dialog-title').textContent = title;
-	show($('dialog-body'), h('p', {}, body));
-	$('dialog-yes').textContent = yes;
-	$('dialog-yes').className = danger ? 'main danger' : 'main';
-	$('dialog').returnValue = 'no';
-	$('dialog').showModal();
-	return new Promise((done) => {
-		resolve = done;
-	});
-}
-
-// --- actions -----------------------------------------------------------------
-
-const jobsText = (n) => n === 1 ? '1 job' : `${count(n)} jobs`;
-const lettersText = (n) => n === '1' ? '1 dead letter' : `${n} dead letters`;
-const AGAIN = 'The attempts are counted from the start.';
-const FOR_EVER = 'This cannot be undone.';
-
-// The number of dead letters that match, as a text.  The count has a limit.
-async function countLetters(like) {
-	const most = 1000;
-	let n = 0;
-	let before;
-
-	do {
-		const page = await get(withQuery('api/dead', { ...like, before, limit: 200 }));
-
-		n += page.items.length;
-		before = page.next;
-	} while (before !== null && n < most);
-	return before === null ? count(n) : `${count(most)} or more`;
-}
-
-// The conditions on dead letters among these values, and what they select, as a text.
-const likeOf = ({ queue, kind, tenant, fingerprint }) => Object.fromEntries(Object.entries({ queue, kind, tenant, fingerprint }).filter(([, value]) => value));
-const lettersLike = async (like) => {
-	const { fingerprint, ...others } = like;
-	const which = Object.entries(others).map(([name, value]) => `of ${name} "${value}"`).join(' and ');
-
-	return [lettersText(await countLetters(like)), which, fingerprint ? 'with this error' : ''].filter(Boolean).join(' ');
-};
-
-// The server requires a condition, also for all.
-const orAll = (like) => Object.keys(like).length > 0 ? like : { older_than: '0' };
-
-const actions = {
-	async pause({ name }) {
-		await confirmed(`Pause queue "${name}"?`, 'No more jobs start until the queue is resumed. Running jobs continue.', 'Pause', false,
-			() => post('api/queues/pause', { queue: name }), `Queue "${name}" is paused.`);
-	},
-	async resume({ name }) {
-		await confirmed(`Resume queue "${name}"?`, 'Jobs of the queue start again.', 'Resume', false,
-			() => post('api/queues/resume', { queue: name }), `Queue "${name}" is resumed.`);
-	},
-	async 'cancel-waiting'({ name }, { data }) {
-		const q = data.items.find((queue) => queue.name === name) ?? {};
-
-		await confirmed(`Cancel all waiting jobs of queue "${name}"?`,
-			`Number of waiting jobs: ${about((q.ready ?? 0) + (q.scheduled ?? 0) + (q.blocked ?? 0), q.exact)}. Running jobs continue. ${FOR_EVER}`, 'Cancel waiting jobs', true,
-			() => post('api/queues/cancel', { queue: name }), ({ count: n }) => `${jobsText(n)} of queue "${name}" cancelled.`);
-	},
-	async cancel({ id }) {
-		await confirmed(`Cancel job ${id}?`, `A running job is asked to stop. ${FOR_EVER}`, 'Cancel the job', true,
-			() => ask('DELETE', path('jobs', id)), `Job ${id} is cancelled, or is asked to stop.`);
-	},
-	async retry({ id }) {
-		await confirmed(`Retry job ${id}?`, AGAIN, 'Retry', false, () => post(path('jobs', id, 'retry')), `Job ${id} will run again.`);
-	},
-	async delete({ id }) {
-		await confirmed(`Delete job ${id}?`, `The dead letter is deleted. ${FOR_EVER}`, 'Delete', true,
-			() => post('api/jobs/delete', { ids: [id] }), `Job ${id} is deleted.`, () => location.assign('#/dead'));
-	},
-	async 'retry-selected'(values, context) {
-		const list = [...context.selected];
-
-		await confirmed(`Retry ${jobsText(list.length)}?`, AGAIN, 'Retry', false,
-			() => post('api/jobs/retry', { ids: list }), `${jobsText(list.length)} will run again.`, () => context.selected.clear());
-	},
-	async 'delete-selected'(values, context) {
-		const list = [...context.selected];
-
-		await confirmed(`Delete ${jobsText(list.length)}?`, `The dead letters are deleted. ${FOR_EVER}`, 'Delete', true,
-			() => post('api/jobs/delete', { ids: list }), `${jobsText(list.length)} deleted.`, () => context.selected.clear());
-	},
-	async 'retry-all'(values, { query }) {
-		const like = likeOf(values.fingerprint ? values : query);
-
-		await confirmed(`Retry ${await lettersLike(like)}?`, AGAIN, 'Retry all', false,
-			() => post('api/dead/retry', orAll(like)), ({ count: n }) => `${jobsText(n)} will run again.`);
-	},
-	async 'delete-all'(values) {
-		const like = likeOf(values);
-
-		await confirmed(`Delete ${await lettersLike(like)}?`, FOR_EVER, 'Delete all', true,
-			() => post('api/dead/delete', like), ({ count: n }) => `${lettersText(count(n))} deleted.`);
-	},
-	async 'pause-schedule'({ name }) {
-		await confirmed(`Pause schedule "${name}"?`, 'Ticks during the pause are skipped.', 'Pause', false,
-			() => post('api/schedules/pause', { schedule: name }), `Schedule "${name}" is paused.`);
-	},
-	async 'resume-schedule'({ name }) {
-		await confirmed(`Resume schedule "${name}"?`, 'The schedule continues with its next tick.', 'Resume', false,
-			() => post('api/schedules/resume', { schedule: name }), `Schedule "${name}" is resumed.`);
-	},
-	async 'run-schedule'({ name }) {
-		await confirmed(`Run schedule "${name}" now?`, 'One more job is enqueued. The times of the schedule do not change.', 'Run now', false,
-			() => post('api/schedules/run', { schedule: name }), ({ id }) => `Job ${id} is enqueued.`);
-	},
-	async 'cancel-batch'({ id }, { data: b }) {
-		await confirmed(`Cancel batch ${id}?`,
-			`${count((b.ready ?? 0) + (b.scheduled ?? 0) + (b.blocked ?? 0) + (b.running ?? 0))} of ${jobsText(b.total)} are not finished. ${FOR_EVER}`, 'Cancel the batch', true,
-			() => post(path('batches', id, 'cancel')), `Batch ${id} is cancelled.`);
-	},
-	async 'retry-batch'({ id }, { data: b }) {
-		await confirmed(`Retry ${lettersText(count(b.dead))} of batch ${id}?`, AGAIN, 'Retry', false,
-			() => post(path('batches', id, 'retry')), ({ count: n }) => `${jobsText(n)} will run again.`);
-	},
-	async edit({ id }, context) {
-		const text = document.getElementById('payload').value;
-
-		try {
-			JSON.parse(text);
-		} catch (error) {
-			toast(`The payload is not valid JSON: ${error.message}`, true);
-			document.getElementById('payload').focus();
-			return;
-		}
-		// the text as typed: JavaScript cannot hold all numbers
-		await confirmed(`Retry job ${id} with this payload?`, AGAIN, 'Save and retry', false,
-			() => ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`), `Job ${id} will run again.`, () => {
-				context.editing = undefined;
-			});
-	},
-	'begin-edit'(values, context) {
-		context.editing = pretty(context.data.members.payload ?? '{}');
-		context.draw();
-		document.getElementById('payload').focus();
-	},
-	'end-edit'(values, context) {
-		context.editing = undefined;
-		context.draw();
-	},
-	period({ period }, context) {
-		context.period = period;
-		return context.load();
-	},
-	'select-all'(values, context) {
-		const all = context.data.items.filter(mayRetry).map((job) => String(job.id));
-		const every = all.every((id) => context.selected.has(id));
-
-		context.selected = new Set(every ? [] : all);
-		context.draw();
-		for (const box of document.querySelectorAll('input[data-select]'))
-			box.checked = !every;
-	},
-	'show-all'({ name }, context) {
-		context.whole = (context.whole ?? new Set()).add(name);
-		context.draw();
-	},
-	download({ name }, context) {
-		const { text } = context.parts.get(name);
-		const isJson = context.data.members?.[name] !== undefined;
-		const link = h('a', {
-			href: URL.createObjectURL(new Blob([text], { type: isJson ? 'application/json' : 'text/plain' })),
-			download: `job-${context.id}-${name}.${isJson ? 'json' : 'txt'}`,
-		});
-
-		link.click();
-		setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-	},
-	'stop-search'(values, context) {
-		context.stopped = true;
-	},
-	reload(values, context) {
-		return context.load();
-	},
-};
-
-async function confirmed(title, body, yes, danger, act, done, then) {
-	const context = current;
-
-	if (!await confirm(title, body, yes, danger))
-		return;
+// Run an action.  An error is shown as a message.
+async function act(values) {
 	try {
-		const result = await act();
-
-		toast(typeof done === 'function' ? done(result) : done);
-		then?.();
-		await context?.load();
+		await runAction(values, current);
 	} catch (problem) {
-		toast([problem.message, problem.hint].filter(Boolean).join(' '), true);
+		toast(problemText(problem), true);
 	}
 }
 
@@ -399,10 +210,12 @@ document.addEventListener('click', (event) => {
 		event.preventDefault();
 		$('main').focus();
 	}
+	if (current && findEvent(current, event))
+		return;
 	const element = event.target.closest('[data-action]');
 
 	if (element && current)
-		actions[element.dataset.action]?.(element.dataset, current);
+		act(element.dataset);
 });
 document.addEventListener('change', (event) => {
 	const { target } = event;
@@ -413,29 +226,20 @@ document.addEventListener('change', (event) => {
 		current.selected[target.checked ? 'add' : 'delete'](target.dataset.select);
 		current.draw();
 	}
-	const filters = target.closest('form.filters');
-
-	if (filters) {
-		const values = Object.fromEntries(new FormData(filters));
-
-		for (const name of ['from', 'until'])
-			if (values[name])
-				values[name] = date(values[name])?.toISOString() ?? values[name];
-		location.assign(withQuery(`#/${current.name}`, values));
-	}
+	if (target.dataset.order !== undefined)
+		orderChosen(current, target.value);
 });
+document.addEventListener('input', (event) => current && findEvent(current, event));
 document.addEventListener('submit', (event) => {
 	if (event.target.id === 'dialog-form')
 		return;
 	event.preventDefault();
 	if (event.target.id === 'login')
 		logIn(event.target);
-	const number = new FormData(event.target).get('number')?.trim();
-
-	if (event.target.id === 'go' && number)
-		location.assign(`#/job/${encodeURIComponent(number)}`);
 });
 document.addEventListener('keydown', (event) => {
+	if (current && findEvent(current, event))
+		return;
 	const open = document.querySelector('details.more[open]');
 
 	if (event.key === 'Escape' && open) {
@@ -443,7 +247,7 @@ document.addEventListener('keydown', (event) => {
 		open.querySelector('summary').focus();
 	}
 	if (event.key === '/' && !event.target.closest('input, textarea, select')) {
-		const field = document.querySelector('#go-id, form.filters input');
+		const field = document.getElementById('find');
 
 		if (field) {
 			event.preventDefault();
@@ -451,11 +255,6 @@ document.addEventListener('keydown', (event) => {
 		}
 	}
 });
-$('dialog').addEventListener('close', () => {
-	resolve?.($('dialog').returnValue === 'yes');
-	resolve = null;
-});
-
 // --- the session ------------------------------------------------------
 
 function logInForm(message) {
@@ -483,7 +282,7 @@ async function logIn(form) {
 		await post('api/session', Object.fromEntries(new FormData(form)));
 		start();
 	} catch (problem) {
-		logInForm([problem.message, problem.hint].filter(Boolean).join(' '));
+		logInForm(problemText(problem));
 	}
 }
 
@@ -549,7 +348,9 @@ onLoggedOut(() => {
 document.addEventListener('visibilitychange', () => current && tick(current));
 window.addEventListener('hashchange', () => {
 	if (session.role) {
-		open();
+		const finding = document.activeElement?.id === 'find';
+
+		open().then(() => finding && $('find')?.focus());
 		$('main').focus({ preventScroll: true });
 		window.scrollTo(0, 0);
 	}

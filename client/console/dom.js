@@ -99,6 +99,15 @@ const format = (how) => (value) => {
 export const at = format(moment);
 export const hour = format(clock);
 
+// A time as the value of an input of type datetime-local, and back.
+export function local(value) {
+	const moment = value instanceof Date ? value : date(value);
+
+	return moment === null ? '' : new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+}
+
+export const instant = (text) => new Date(text).toISOString();
+
 export function span(seconds) {
 	if (seconds === null || seconds === undefined)
 		return '';
@@ -146,7 +155,7 @@ const kinds = {
 };
 
 export const stateClass = (state) => kinds[state] ?? '';
-export const state = (value) => value ? h('span', { class: `state ${stateClass(value)}` }, value) : '';
+export const state = (value, text = value) => value ? h('span', { class: `state ${stateClass(value)}` }, text) : '';
 
 // The contents of a cell.  An error in a cell does not affect the rest of the view.
 function content(column, row) {
@@ -157,6 +166,9 @@ function content(column, row) {
 		return h('span', { class: 'faint', title: problem.message }, 'cannot be shown');
 	}
 }
+
+// A part of a view.  An error in the part does not affect the rest of the view.
+export const apart = (make) => content({ cell: make });
 
 const MOST_CUT = 500;
 

@@ -1,10 +1,11 @@
 // The view of a job.
 
-import { ask, get, memberText, parse, path, pretty } from './api.js';
+import { ask, get, memberText, parse, path, pretty, withQuery } from './api.js';
 import { graph } from './charts.js';
-import { at, button, count, date, facts, h, seconds, span, state, table, time } from './dom.js';
+import { apart, at, button, count, date, facts, h, seconds, span, state, table, time } from './dom.js';
 import { bar, batchLink, known, menu, MOST_SHOWN, part, queueLink, showAll, tenantLink } from './parts.js';
-import { may, mayDelete, mayRetry } from './rights.js';
+import { changes, may, mayDelete, mayRetry } from './rights.js';
+import { timelineOfJob } from './timeline.js';
 
 const MOST_LINES = 5000;	// of the log
 const MOST_EVENTS = 300;	// of the history, unless all are asked for
@@ -136,7 +137,8 @@ function payload(c, j) {
 	if (c.editing !== undefined)
 		return h('section', { class: 'card' }, h('h2', {}, h('label', { for: 'payload' }, 'Edit the payload')),
 			h('textarea', { id: 'payload', spellcheck: 'false' }, c.editing),
-			h('p', { class: 'buttons' }, button('Save and retry', 'edit', { id: c.id }, { class: 'main' }), button('Discard changes', 'end-edit')));
+			h('p', { class: 'buttons' }, j.state === 'dead' ? button('Save and retry', 'edit', { id: c.id }, { class: 'main' }) : button('Save', 'save-payload', { id: c.id }, { class: 'main' }),
+				button('Discard changes', 'end-edit')));
 	if (j.payload_hidden)
 		return h('section', { class: 'card' }, h('h2', {}, 'Payload'), h('p', { class: 'empty' }, 'Payloads are hidden here.'));
 	if (closed(j))
@@ -147,15 +149,22 @@ function payload(c, j) {
 function draw(c) {
 	const j = c.data.job ?? {};
 	const isLive = unfinished.includes(j.state);
-	const retry = (j.state === 'dead' || j.state === 'retryable') && mayRetry(j);
+	const own = mayRetry(j);
+	const waits = ['ready', 'scheduled', 'retryable'].includes(j.state);
+	const retry = (j.state === 'dead' || j.state === 'retryable') && own;
 
 	return [
 		h('div', { class: 'head' }, h('h1', {}, `Job ${c.id} `, state(j.state)), h('div', { class: 'buttons' },
 			retry ? button('Retry', 'retry', { id: c.id }, { class: 'main' }) : null,
 			retry && j.state === 'dead' && j.may_edit && !j.payload_hidden && c.editing === undefined ? button('Edit and retry', 'begin-edit') : null,
 			menu('More actions for this job',
+				own && waits && j.state !== 'ready' ? button('Run now', 'run-now', { id: c.id }) : null,
+				own && waits ? [button('Change the priority', 'priority', { id: c.id }), button('Reschedule', 'reschedule', { id: c.id })] : null,
+				own && (waits || j.state === 'blocked') && j.may_edit && !j.payload_hidden && c.editing === undefined ? button('Edit the payload', 'begin-edit') : null,
+				own && j.finished_at && j.state !== 'dead' ? button('Run again', 'rerun', { id: c.id }) : null,
+				changes() && j.payload !== null && !j.payload_hidden ? h('a', { class: 'button', href: withQuery('#/enqueue', { like: c.id }) }, 'Duplicate') : null,
 				j.state === 'dead' && mayDelete(j) ? button('Delete', 'delete', { id: c.id }, { class: 'danger' }) : null,
-				isLive && mayRetry(j) ? button('Cancel the job', 'cancel', { id: c.id }, { class: 'danger' }) : null))),
+				isLive && own ? button('Cancel the job', 'cancel', { id: c.id }, { class: 'danger' }) : null))),
 		errorBanner(c, j),
 		known(j.progress) && j.state === 'running' ? h('section', { class: 'card', 'data-key': 'progress' },
 			h('h2', {}, `${Math.round(j.progress)} % `, j.message ?? ''), bar(j.progress, 'Progress')) : null,
@@ -175,6 +184,7 @@ function draw(c) {
 			? h('p', { class: 'empty' }, closed(j) ? 'This role may not see the log of this job.' : isLive ? 'No log lines yet.' : 'No log lines.')
 			: [firstLine(c) === 0 ? null : h('p', {}, showAll('log', `${count(c.log.length)} lines`)),
 				h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log', 'data-key': 'log', 'data-version': 'lines' })]),
+		apart(() => timelineOfJob(j)),
 		(j.errors ?? []).length === 0 ? null : [h('h2', {}, 'Failed attempts'), table('Failed attempts', [
 			{ title: 'Attempt', row: true, cell: (e) => String(e.attempt ?? '') }, { title: 'When', cell: (e) => time(e.at) },
 			{ title: 'SQLSTATE', class: 'word', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', class: 'text', cell: errorText },

@@ -1,10 +1,10 @@
 // Parts that several views share: links, lists that follow the server, and long texts.
 
 import { get, session, withQuery } from './api.js';
-import { button, count, date, h } from './dom.js';
+import { button, count, h } from './dom.js';
 
 export const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
-export const queueLink = (name) => h('a', { href: withQuery('#/jobs', { queue: name }) }, name);
+export const queueLink = (name) => h('a', { href: `#/queue/${encodeURIComponent(name)}` }, name);
 export const tenantLink = (tenant) => h('a', { href: withQuery('#/jobs', { tenant }) }, tenant);
 export const batchLink = (b) => h('a', { href: `#/batch/${b.id}` }, b.name || `batch ${b.id}`);
 export const bar = (percent, label) => h('progress', { max: 100, value: percent, 'aria-label': label }, `${Math.round(percent)} %`);
@@ -22,8 +22,9 @@ export function menu(label, ...items) {
 // The contents of an empty page: a text, and the call that creates the first row.
 export const empty = (text, call) => h('div', { class: 'empty' }, h('p', {}, text), call ? h('pre', {}, call) : null);
 
-// A view of a complete list, which the server sends after each change.
-export function list(title, topic, draw) {
+// A view of a complete list, which the server sends after each change.  beside(c) stands beside the
+// title.
+export function list(title, topic, draw, beside = () => null) {
 	return {
 		title: () => title,
 		async load(c) {
@@ -36,7 +37,7 @@ export function list(title, topic, draw) {
 			c.loaded = true;
 			return false;
 		},
-		draw: (c) => [h('h1', {}, title), draw(c.data.items ?? [], c)],
+		draw: (c) => [h('div', { class: 'head' }, h('h1', {}, title), beside(c)), draw(c.data.items ?? [], c)],
 	};
 }
 
@@ -82,21 +83,6 @@ export const pages = (c, to) => h('p', { class: 'buttons' },
 	c.long && !c.searching ? button('Refresh', 'reload') : null,
 	c.query.before ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: '' }) }, 'Newest') : null,
 	c.data.next && !c.searching ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null);
-
-export function field(c, name, title, attributes) {
-	return h('label', { 'data-key': name }, h('span', {}, title), h('input', { name, value: c.query[name] ?? '', ...attributes }));
-}
-
-export function select(c, name, title, values) {
-	return h('label', { 'data-key': name }, h('span', {}, title), h('select', { name },
-		h('option', { value: '' }, 'any'), values.map((value) => h('option', { value, selected: c.query[name] === value }, value))));
-}
-
-export const local = (value) => {
-	const moment = value ? date(value) : null;
-
-	return moment === null ? '' : new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().replace(/:\d\d\.\d+Z$/, '');
-};
 
 export const MOST_SHOWN = 65536;
 export const showAll = (name, size) => button(`Show all ${size}`, 'show-all', { name });

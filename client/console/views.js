@@ -1,13 +1,18 @@
 // The views.  Each view loads and draws its data, and handles live events.
 
 import { get, path, session, withQuery } from './api.js';
-import { about, at, button, count, facts, h, span, state, table, time } from './dom.js';
+import { about, apart, at, button, count, facts, h, span, state, table, time } from './dom.js';
 import { bars, elementsOf, graph, lines } from './charts.js';
+import { conditions, exportButtons, find, order, orderedBy } from './find.js';
+import { enqueue } from './enqueue.js';
 import { job } from './job.js';
-import { bar, batchLink, code, empty, field, filtered, hidden, jobLink, known, list, local, menu, paged, pages, queueLink, select, showAll } from './parts.js';
-import { changes, may, mayDelete, mayDeleteAll, mayOperate, mayPause, mayRetry, mayRetryAll, mayRun, nothing, owns } from './rights.js';
+import { schedule, schedules } from './schedule.js';
+import { timelineOfSteps } from './timeline.js';
+import { bar, batchLink, code, empty, filtered, jobLink, known, list, menu, paged, pages, queueLink, showAll } from './parts.js';
+import { changes, may, mayDelete, mayDeleteAll, mayOperate, mayRetry, mayRetryAll, nothing, owns } from './rights.js';
 
-const states = ['ready', 'running', 'scheduled', 'suspended', 'retryable', 'blocked', 'completed', 'dead', 'cancelled', 'expired'];
+const jobFilters = ['state', 'queue', 'kind', 'tenant', 'tag', 'error', 'unique_key', 'payload', 'fingerprint', 'from', 'until', 'batch_id', 'role', 'group_key', 'header'];
+const deadFilters = ['queue', 'kind', 'tenant', 'tag', 'error', 'payload', 'fingerprint', 'from', 'until'];
 const MOST_STEPS = 300;		// in the table of a workflow, unless all are asked for
 
 const jobColumns = [
@@ -22,18 +27,71 @@ const jobColumns = [
 	{ title: 'Error', cut: true, cell: (j) => j.error ?? '' },
 ];
 
+// The columns of jobs, with the time by which the list is ordered.
+function columnsFor(c) {
+	const time_ = { run_at: 'Scheduled for', started_at: 'Started' }[orderedBy(c)];
+
+	return time_ ? jobColumns.toSpliced(7, 0, { title: time_, cell: (j) => time(j[orderedBy(c)]) }) : jobColumns;
+}
+
+const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''} ${value === '0' ? 'zero' : ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
+
+const periods = (period) => h('div', { class: 'buttons', role: 'group', 'aria-label': 'Period of the charts' },
+	button('Hour', 'period', { period: 'hour' }, { 'aria-pressed': String(period === 'hour') }),
+	button('Day', 'period', { period: 'day' }, { 'aria-pressed': String(period === 'day') }));
+
+// The charts of a series of api/series.
+function charts(all, period) {
+	const jobsPer = `jobs per ${period === 'hour' ? 'minute' : 'hour'}`;
+	// failed attempts followed by another attempt: the rest became dead letters
+	const points = all.map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
+
+	return points.length === 0 ? null : h('div', { class: 'cards charts' },
+		bars('Throughput', jobsPer, points, [{ member: 'completed', title: 'completed', name: 'good' }, { member: 'enqueued', title: 'enqueued', name: 'busy', line: true }],
+			`No jobs were enqueued or completed in the last ${period}.`),
+		lines('Waiting time', points, [
+			{ member: 'wait_mean', title: 'average', name: 'busy' }, { member: 'wait_max', title: 'longest', name: 'warn' }],
+		`No jobs started in the last ${period}.`),
+		bars('Failures', jobsPer, points, [{ member: 'dead', title: 'dead letters', name: 'bad' }, { member: 'again', title: 'retried', name: 'warn' },
+			{ member: 'expired', title: 'expired', name: 'neutral', rare: true }],
+		`No attempts failed in the last ${period}.`),
+		lines('Run time', points, [
+			{ member: 'run_mean', title: 'average', name: 'busy' }, { member: 'run_max', title: 'longest', name: 'warn' }],
+		`No attempts ended in the last ${period}.`));
+}
+
+// The problems that doctor() has found, which come after the rest of the page.
+const MOST_PROBLEMS = 3;
+
+function verdict(c) {
+	const problems = c.problems;
+
+	if (!problems)
+		return null;
+	if (problems.length === 0)
+		return h('p', { class: 'verdict' }, state('active', 'well'), ' No problems found.');
+	return h('ul', { class: 'verdict' }, problems.slice(0, MOST_PROBLEMS).map((d) => h('li', {}, state(d.severity), ' ', h('a', { href: '#/doctor' }, d.detail))),
+		problems.length > MOST_PROBLEMS ? h('li', {}, h('a', { href: '#/doctor' }, `${count(problems.length - MOST_PROBLEMS)} more`)) : null);
+}
+
+async function findProblems(c) {
+	if (!may('monitor') || Date.now() - (c.problemsAt ?? 0) < 30000)
+		return;
+	c.problemsAt = Date.now();
+	const { items } = await get('api/doctor').catch(() => ({ items: null }));
+
+	c.problems = items ?? c.problems;
+	c.draw();
+}
+
 function overview(c) {
 	const o = c.data.overview ?? {};
-	// failed attempts followed by another attempt: the rest became dead letters
-	const points = (c.data.series?.points ?? []).map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
-	const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''} ${value === '0' ? 'zero' : ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
+	const points = c.data.series?.points ?? [];
 	const period = c.period ?? 'hour';
-	const jobsPer = `jobs per ${period === 'hour' ? 'minute' : 'hour'}`;
 
 	return [
-		h('div', { class: 'head' }, h('h1', {}, 'Overview'), h('div', { class: 'buttons', role: 'group', 'aria-label': 'Period of the charts' },
-			button('Hour', 'period', { period: 'hour' }, { 'aria-pressed': String(period === 'hour') }),
-			button('Day', 'period', { period: 'day' }, { 'aria-pressed': String(period === 'day') }))),
+		h('div', { class: 'head' }, h('h1', {}, 'Overview'), periods(period)),
+		verdict(c),
 		o.scheduler && o.scheduler !== 'running' ? h('div', { class: 'banner bad', role: 'alert' }, `No job starts: ${o.scheduler}.`) : null,
 		o.paused > 0 ? h('div', { class: 'banner' }, o.paused === 1 ? 'A queue is paused. ' : `${o.paused} queues are paused. `, h('a', { href: '#/queues' }, 'Queues')) : null,
 		h('ul', { class: 'tiles' },
@@ -46,18 +104,7 @@ function overview(c) {
 			may('monitor') ? [tile('workers busy', `${o.busy_workers ?? 0} of ${o.workers ?? 0}`, '#/workers'), tile('consumers', count(o.consumers), '#/workers')] : null),
 		may('monitor') ? null : h('p', { class: 'faint' }, 'Only jobs of this role are counted. The privilege "monitor" shows the jobs of all roles, and the workers.'),
 		c.data.series?.partial ? h('p', { class: 'faint' }, 'The charts show only your most recently finished jobs.') : null,
-		points.length === 0 ? null : h('div', { class: 'cards charts' },
-			bars('Throughput', jobsPer, points, [{ member: 'completed', title: 'completed', name: 'good' }, { member: 'enqueued', title: 'enqueued', name: 'busy', line: true }],
-				`No jobs were enqueued or completed in the last ${period}.`),
-			lines('Waiting time', points, [
-				{ member: 'wait_mean', title: 'average', name: 'busy' }, { member: 'wait_max', title: 'longest', name: 'warn' }],
-			`No jobs started in the last ${period}.`),
-			bars('Failures', jobsPer, points, [{ member: 'dead', title: 'dead letters', name: 'bad' }, { member: 'again', title: 'retried', name: 'warn' },
-				{ member: 'expired', title: 'expired', name: 'neutral', rare: true }],
-			`No attempts failed in the last ${period}.`),
-			lines('Run time', points, [
-				{ member: 'run_mean', title: 'average', name: 'busy' }, { member: 'run_max', title: 'longest', name: 'warn' }],
-			`No attempts ended in the last ${period}.`)),
+		charts(points, period),
 		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failures' }, 'By cause'), h('a', { href: '#/dead' }, 'All dead letters')),
 		table('Newest dead letters', deadColumns, (c.data.dead ?? []).slice(0, 5), (j) => j.id, noLetters()),
 	];
@@ -92,8 +139,7 @@ function dead(c) {
 
 	return [
 		h('h1', {}, 'Dead letters'),
-		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'), field(c, 'tenant', 'Tenant'),
-			c.query.fingerprint ? field(c, 'fingerprint', 'Failure') : null),
+		find(c, deadFilters),
 		own.length > 0 ? h('div', { class: 'buttons bulk' },
 			button(`Retry selected${suffix}`, 'retry-selected', {}, { disabled: n === 0 }),
 			button('Select all on this page', 'select-all'),
@@ -112,7 +158,7 @@ const lettersOf = ({ fingerprint, queue }) => ({ fingerprint, ...(queue && { que
 function failures(c) {
 	return [
 		h('h1', {}, 'Failures'),
-		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind')),
+		find(c, ['queue', 'kind']),
 		table('Failures', [
 			{ title: 'Error', row: true, cut: true, cell: (f) => [f.sqlstate, f.message].filter(Boolean).join(' ') },
 			{ title: 'First', cell: (f) => [time(f.first_seen), f.new ? [' ', state('new')] : null] },
@@ -134,20 +180,66 @@ function failures(c) {
 	];
 }
 
+const live = ['ready', 'scheduled', 'suspended', 'retryable', 'blocked', 'running'];
+
+// Actions on all jobs of the list that the role may change.
+function manyButtons(c) {
+	const { state: of } = c.query;
+
+	if (!changes() || conditions(c.query) === null || (c.data.items ?? []).length === 0)
+		return null;
+	return [
+		!of || ['scheduled', 'retryable'].includes(of) ? [button('Run now', 'many-now')] : null,
+		!of || (live.includes(of) && of !== 'running' && of !== 'blocked') ? [button('Change the priority', 'many-priority'), button('Reschedule', 'many-reschedule')] : null,
+		!of || (live.includes(of) && of !== 'running') ? button('Move to a queue', 'many-move') : null,
+		!of || of === 'dead' ? button('Retry dead letters', 'many-retry') : null,
+		!of || of === 'dead' ? button('Delete dead letters', 'many-delete', {}, { class: 'danger' }) : null,
+		!of || live.includes(of) ? button('Cancel jobs', 'many-cancel', {}, { class: 'danger' }) : null,
+	];
+}
+
 function jobs(c) {
 	return [
-		h('div', { class: 'head' }, h('h1', {}, 'Jobs'), h('form', { id: 'go', class: 'buttons' },
-			h('label', { class: 'hidden-text', for: 'go-id' }, 'Job id'),
-			h('input', { id: 'go-id', name: 'number', inputmode: 'numeric', placeholder: 'Job id', size: 16 }), h('button', {}, 'Open'))),
-		h('form', { class: 'filters' }, select(c, 'state', 'State', states), field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'),
-			field(c, 'tenant', 'Tenant'), field(c, 'role', 'Role'), hidden() ? null : [field(c, 'unique_key', 'Unique key'), field(c, 'group_key', 'Group'),
-				field(c, 'header', 'Header', { placeholder: 'name=value' })],
-			field(c, 'batch_id', 'Batch', { inputmode: 'numeric' }),
-			field(c, 'from', 'Enqueued from', { type: 'datetime-local', value: local(c.query.from) }),
-			field(c, 'until', 'Enqueued until', { type: 'datetime-local', value: local(c.query.until) })),
-		table('Jobs', jobColumns, c.data.items ?? [], (j) => j.id, c.searching ? 'No match so far.' : filtered(c) ? 'No job matches these filters.'
+		h('div', { class: 'head' }, h('h1', {}, 'Jobs'), h('div', { class: 'buttons' }, changes() ? h('a', { class: 'button', href: '#/enqueue' }, 'Enqueue a job') : null,
+			menu('Actions for all jobs of this list', manyButtons(c), exportButtons()))),
+		find(c, jobFilters, order(c)),
+		table('Jobs', columnsFor(c), c.data.items ?? [], (j) => j.id, c.searching ? 'No match so far.' : filtered(c) ? 'No job matches these filters.'
 			: empty(nothing('There are no jobs yet.', 'This role has no jobs.'), 'SELECT jobq.enqueue(\'mail.send\', \'{"to": "anna@example.com"}\');')),
 		pages(c, 'jobs'),
+	];
+}
+
+// Settings of a queue that differ from the defaults of a new queue.
+const plain = { mode: 'worker', lease: 'durable', notify: 'relay', keep: 'all', open: false, group_max_running: 1, group_on_failure: 'wait', group_scope: 'queue', fair: 'off', on_full: 'error', recycle: 'never' };
+const numbers = ['name', 'paused', 'paused_kinds', 'paused_tenants', 'ready', 'scheduled', 'blocked', 'running', 'dead_letters', 'oldest_ready', 'exact', 'waiting_seconds', 'stats'];
+const settingText = (value) => typeof value === 'object' ? JSON.stringify(value) : String(value);
+
+function queue(c) {
+	const q = c.data.queue;
+	const period = c.period ?? 'hour';
+	const settings = Object.entries(q).filter(([name, value]) => !numbers.includes(name) && known(value) && value !== plain[name]);
+	const perMinute = (n) => !known(n) ? '' : n < 0.05 ? '0' : n.toFixed(n < 10 ? 1 : 0);
+
+	return [
+		h('div', { class: 'head' }, h('h1', {}, q.name, ' ', q.paused ? state('paused') : null), h('div', { class: 'buttons' }, periods(period),
+			mayOperate(q.name) ? button(q.paused ? 'Resume' : 'Pause', q.paused ? 'resume' : 'pause', { name: q.name }, { 'aria-label': `${q.paused ? 'Resume' : 'Pause'} queue ${q.name}` }) : null)),
+		h('ul', { class: 'tiles' },
+			tile('ready', about(q.ready, q.exact), withQuery('#/jobs', { queue: q.name, state: 'ready' })),
+			tile('oldest ready job', span(q.waiting_seconds) || '–', withQuery('#/jobs', { queue: q.name, state: 'ready', order: 'run_at' }), q.waiting_seconds > 600 ? 'warn' : ''),
+			tile(q.max_running ? `running of ${q.max_running}` : 'running', count(q.running), withQuery('#/jobs', { queue: q.name, state: 'running' }), q.max_running && q.running >= q.max_running ? 'warn' : ''),
+			tile('scheduled', about(q.scheduled, q.exact), withQuery('#/jobs', { queue: q.name, state: 'scheduled', order: 'run_at' })),
+			tile('dead letters', about(q.dead_letters, q.exact), withQuery('#/dead', { queue: q.name }), q.dead_letters > 0 ? 'bad' : '')),
+		q.max_running ? h('section', { class: 'card' }, bar(Math.min(100, 100 * q.running / q.max_running), `${q.running} of ${q.max_running} jobs run`)) : null,
+		charts(c.data.series?.points ?? [], period),
+		h('h2', {}, 'By kind'), table('By kind', [
+			{ title: 'Kind', row: true, cell: (s) => s.kind }, { title: 'Tenant', rare: true, cell: (s) => s.tenant ?? '' },
+			{ title: 'In per minute', n: true, cell: (s) => perMinute(s.enqueued_per_minute) }, { title: 'Out per minute', n: true, cell: (s) => perMinute(s.completed_per_minute) },
+			{ title: 'Failed per minute', n: true, cell: (s) => perMinute(s.failed_per_minute) },
+			{ title: 'Wait p50', n: true, cell: (s) => span(s.wait_p50) }, { title: 'Wait p95', n: true, cell: (s) => span(s.wait_p95) },
+			{ title: 'Run p50', n: true, cell: (s) => span(s.run_p50) }, { title: 'Run p95', n: true, cell: (s) => span(s.run_p95) },
+		], q.stats ?? [], (s) => `${s.kind} ${s.tenant}`, 'No attempt has been counted yet, or this role may not see the statistics.'),
+		h('section', { class: 'card' }, h('div', { class: 'head' }, h('h2', {}, 'Settings'), changes() && may('manage', q.name) ? button('Edit settings', 'queue-settings', { name: q.name }) : null),
+			settings.length === 0 ? h('p', {}, 'All settings have their defaults.') : facts(settings.map(([name, value]) => [name, settingText(value)]))),
 	];
 }
 
@@ -163,12 +255,12 @@ function batch(c) {
 		b.last_error ? h('div', { class: 'banner bad error' }, b.last_error) : null,
 		h('section', { class: 'card' }, known(b.progress) ? bar(b.progress, 'Progress of the batch') : null, h('div', { class: 'columns' }, facts([
 			['Jobs', () => h('a', { href: withQuery('#/jobs', { batch_id: c.id }) }, count(b.total))], ['Completed', () => count(b.completed)], ['Dead', () => count(b.dead)],
-			['Cancelled', () => count(b.cancelled)], ['Running', () => count(b.running)], ['Waiting', () => count((b.waiting ?? 0) + (b.blocked ?? 0))],
+			['Cancelled', () => count(b.cancelled)], ['Running', () => count(b.running)], ['Waiting', () => count((b.ready ?? 0) + (b.scheduled ?? 0) + (b.blocked ?? 0))],
 		]), facts([
 			['Batch', c.id], ['Role', b.role], ['Created', () => b.created_at && at(b.created_at)], ['Started', () => b.started_at && at(b.started_at)],
 			['Finished', () => b.finished_at && at(b.finished_at)],
 		]))),
-		steps.length === 0 ? null : [h('h2', {}, 'Workflow'), graph(steps),
+		steps.length === 0 ? null : [h('h2', {}, 'Workflow'), graph(steps), apart(() => timelineOfSteps(steps)),
 			steps.length > MOST_STEPS && !c.whole?.has('steps') ? h('p', {}, showAll('steps', `${count(steps.length)} steps`)) : null,
 			table('Steps', [
 				{ title: 'Step', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) }, { title: 'Job', cell: (s) => jobLink(s.job_id) },
@@ -186,6 +278,7 @@ export const views = {
 			c.data = { overview: data, series, dead: letters.items };
 			c.loaded = true;
 			c.seriesAt = Date.now();
+			findProblems(c);
 		},
 		stream: () => ({ path: 'api/events?topics=overview,dead', events: ['overview', 'dead'] }),
 		heard(c, name, value) {
@@ -214,6 +307,18 @@ export const views = {
 					button('Cancel waiting jobs', 'cancel-waiting', { name: q.name }, { class: 'danger', 'aria-label': `Cancel the waiting jobs of queue ${q.name}` }))),
 		},
 	], items, (q) => q.name, empty(nothing('There are no queues yet. The first job of a queue creates it.', 'This role may not see any queue.'), 'SELECT jobq.create_queue(\'mail\', max_running => 4);'))),
+	queue: {
+		title: (c) => `Queue ${c.id}`,
+		missing: (c) => `Queue ${c.id} does not exist, or this role may not see it.`,
+		async load(c) {
+			const [data, series] = await Promise.all([get(path('queues', c.id)), get(withQuery('api/series', { period: c.period ?? 'hour', queue: c.id }))]);
+
+			c.data = { queue: data, series };
+			c.loaded = true;
+		},
+		stale: () => true,
+		draw: queue,
+	},
 	kinds: list('Kinds', 'kinds', (items) => table('Kinds', [
 		{ title: 'Kind', row: true, cell: (k) => h('a', { href: withQuery('#/jobs', { kind: k.kind }) }, k.kind) },
 		{ title: 'Handler', cell: (k) => code(k.handler) },
@@ -232,20 +337,8 @@ export const views = {
 			{ title: 'Done', n: true, cell: (w) => count(w.completed) }, { title: 'Failed', n: true, cell: (w) => count(w.failed) },
 		], items, (w) => `${w.type} ${w.name} ${w.pid} ${w.client} ${w.role}`,
 		empty(nothing('No worker is running. jobq starts one when a job is ready.', 'No worker runs a job of this role.')))]),
-	schedules: list('Schedules', 'schedules', (items) => table('Schedules', [
-		{ title: 'Schedule', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) },
-		{ title: 'When', cell: (s) => [code(s.cron), ' ', h('span', { class: 'faint' }, s.timezone)] },
-		{ title: 'Next', cell: (s) => h('span', { title: (s.next_ticks ?? []).map(at).join('\n') }, time(s.next_tick)) },
-		{ title: 'Last', cell: (s) => s.last_job_id ? [jobLink(s.last_job_id), ' ', state(s.last_state), ' ', time(s.last_tick)] : '' },
-		{ title: 'Kind', cell: (s) => s.kind }, { title: 'Error', rare: true, class: 'text', cell: (s) => s.last_error ?? '' },
-		{
-			title: 'Actions', hidden: true, rare: true,
-			cell: (s) => s.state === 'dormant' || !(mayPause(s) || mayRun(s)) ? '' : h('span', { class: 'buttons' },
-				mayPause(s) ? button(s.state === 'paused' ? 'Resume' : 'Pause', s.state === 'paused' ? 'resume-schedule' : 'pause-schedule',
-					{ name: s.name }, { class: 'small', 'aria-label': `${s.state === 'paused' ? 'Resume' : 'Pause'} schedule ${s.name}` }) : null,
-				mayRun(s) ? button('Run now', 'run-schedule', { name: s.name }, { class: 'small', 'aria-label': `Run schedule ${s.name} now` }) : null),
-		},
-	], items, (s) => s.name, empty(nothing('There are no schedules yet.', 'This role has no schedules.'), 'SELECT jobq.schedule(\'nightly report\', \'30 4 * * *\', \'report\');'))),
+	schedules,
+	schedule,
 	doctor: {
 		title: () => 'Health',
 		async load(c) {
@@ -287,5 +380,16 @@ export const views = {
 		stale: () => true,
 		draw: failures,
 	},
+	enqueue,
+	audit: paged('Audit', 'audit', {
+		draw: (c) => [h('h1', {}, 'Audit'), find(c, ['role', 'action', 'from', 'until']), table('Audit', [
+			{ title: 'When', class: 'word', cell: (e) => time(e.at) }, { title: 'Action', row: true, cell: (e) => e.action },
+			{ title: 'Role', cell: (e) => e.role === e.login ? e.role : [e.role, h('span', { class: 'faint' }, ` (${e.login})`)] },
+			{ title: 'Arguments', class: 'text', cell: (e) => h('span', { class: 'list' }, Object.entries(e.arguments ?? {}).map(([name, value]) => h('span', {}, h('span', { class: 'faint' }, `${name} `), value))) },
+			{ title: 'Jobs', n: true, cell: (e) => known(e.jobs) ? count(e.jobs) : '' }, { title: 'Application', rare: true, cell: (e) => e.application },
+		], c.data.items ?? [], (e) => e.id, filtered(c) ? 'No entry matches these filters.' : empty(nothing('No operator has changed anything yet.', 'This role has changed nothing.'))), pages(c, 'audit')],
+		stream: () => null,
+		stale: () => true,
+	}),
 	job,
 };

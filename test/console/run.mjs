@@ -39,9 +39,31 @@ const answer = async (button) => {
 	await page.click(button);
 	await page.until('it is answered', '!document.querySelector("dialog[open]")');
 };
+// The view of the address is open.
+const isOpen = 'document.getElementById("main").dataset.view === location.hash && !document.querySelector(".loading")';
 const go = async (to) => {
 	await page.go(`#/${to}`);
-	await page.until(`view ${to}`, `location.hash === ${JSON.stringify(`#/${to}`)} && document.title !== "" && !document.querySelector(".loading")`);
+	await page.until(`view ${to}`, `location.hash === ${JSON.stringify(`#/${to}`)} && ${isOpen}`);
+};
+// Type a filter, and choose this suggestion, or the first one.
+const filter = async (text, choice) => {
+	const wanted = choice ? `[...document.querySelectorAll('#find-list li')].find((e) => e.textContent === ${JSON.stringify(choice)})` : 'document.querySelector("#find-list li")';
+
+	// the box may be another one by now, because the view is loaded
+	await page.until(`a suggestion for ${text}`, `(() => {
+		const box = document.getElementById('find');
+
+		if (box && box.value !== ${JSON.stringify(text)}) {
+			box.focus();
+			box.value = ${JSON.stringify(text)};
+			box.dispatchEvent(new Event('input', { bubbles: true }));
+		}
+		return !!${wanted};
+	})()`);
+	if (choice)
+		await page.value(`${wanted}.click()`);
+	else
+		await page.key('Enter', 13);
 };
 
 await test('a wrong password is refused, and says so', async () => {
@@ -79,6 +101,16 @@ await test('numbers change by themselves', async () => {
 	await go('jobs?kind=sorry');
 	await page.until('what is far back is found', 'document.querySelectorAll("tbody tr").length === 3');
 	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
+});
+await test('the overview tells the problems that were found', async () => {
+	sql(`SELECT jobq.pause('mail')`);
+	await go('queues');
+	await go('overview');
+	await page.until('the verdict', 'document.querySelector(".verdict")?.innerText.length > 10');
+	const found = sql(`SELECT count(*) FROM jobq.doctor()`);
+
+	is(await page.value('document.querySelectorAll(".verdict li").length > 0') , Number(found) > 0);
+	sql(`SELECT jobq.resume('mail')`);
 });
 await test('charts show what was before the page was opened', async () => {
 	const chart = (title) => `document.querySelector('svg[aria-label^="${title}: "]')?.getAttribute('aria-label') ?? ''`;
@@ -154,10 +186,8 @@ await test('of 300 dead letters of 6 causes, the new cause is found, and exactly
 			[CASE WHEN (r.payload ->> 'n')::int % 15 = 0 THEN 6 ELSE 1 + (r.payload ->> 'n')::int % 5 END], r.id)) FROM jobq.reserve('{trouble}', max_jobs => 300, wait => '1 min') r`);
 	sql(`UPDATE jobq_internal.dead_letter SET errors = jsonb_set(errors, '{0,at}', to_jsonb(now() - interval '3 h')) WHERE kind = 'call' AND error NOT LIKE 'host%'`);
 	await go('failures');
-	await page.value('document.querySelector("form.filters input[name=queue]").focus()');
-	await page.type('trouble');
-	await page.key('Enter', 13);
-	await page.until('the filter is in the address', 'location.hash === "#/failures?queue=trouble&kind=" || location.hash === "#/failures?queue=trouble"');
+	await filter('trouble', 'queue trouble');
+	await page.until('the filter is in the address', 'location.hash === "#/failures?queue=trouble"');
 	await rows(6);
 	is(await page.value('[...document.querySelectorAll("tbody tr")].map((r) => /\\bnew\\b/.test(r.innerText)).join()'), 'true,false,false,false,false,false');
 	is(await page.value('document.querySelector("tbody th").innerText.includes("host unreachable: no answer for order")'), true);
@@ -407,39 +437,313 @@ await test('each edge of a workflow is seen, and passes no other step', async ()
 			.flatMap((p) => boxes.filter(({ box: b }) => p.x > b.x + 1 && p.x < b.x + b.width - 1 && p.y > b.y - 3 && p.y < b.y + b.height + 3)).map(({ name }) => ' behind ' + name)[0] ?? '').join('');
 	})()`), '6 edges');
 });
-await test('jobs are searched', async () => {
+await test('jobs are found by one box, whose filters are in the address', async () => {
+	const rows = (n) => page.until(`${n} rows`, `document.querySelectorAll("tbody tr").length === ${n}`);
+	const address = (text) => page.until(`the address has ${text}`, `location.hash.includes(${JSON.stringify(text)}) && ${isOpen}`);
+
 	await go('jobs');
 	await page.key('/', 191);
-	await page.until('the search', 'document.activeElement.id === "go-id"');
-	await page.value('document.querySelector("input[name=unique_key]").focus()');
-	await page.type('k-1');
+	await page.until('the box has the focus', 'document.activeElement.id === "find"');
+	await filter('unique key: k-1');
+	await address('unique_key=k-1');
+	await rows(1);
+	// the focus stays, and the last filter goes with the key that deletes
+	await page.until('the box has the focus again', 'document.activeElement.id === "find"');
+	await page.key('Backspace', 8);
+	await page.until('no filter', `location.hash === "#/jobs" && ${isOpen}`);
+	// a suggested value of the list, chosen by the keys
+	await go('jobs?queue=shared');
+	await page.until('a job of the tenant', '[...document.querySelectorAll("tbody [data-label=Tenant]")].some((e) => e.textContent === "acme")');
+	await page.value('document.getElementById("find").focus()');
+	await page.type('acm');
+	await page.until('a suggestion', '[...document.querySelectorAll("#find-list li")].some((e) => e.textContent === "tenant acme")');
+	while (await page.value('document.querySelector("#find-list li[aria-selected=true]")?.textContent') !== 'tenant acme')
+		await page.key('ArrowDown', 40);
+	is(await page.value('document.getElementById(document.activeElement.getAttribute("aria-activedescendant")).textContent'), 'tenant acme');
 	await page.key('Enter', 13);
-	await page.until('the search is in the address', 'location.hash.includes("key=k-1")');
-	await page.until('one is found', 'document.querySelectorAll("tbody tr").length === 1');
-	await go('jobs');
-	await page.value('document.querySelector("input[name=tenant]").focus()');
-	await page.type('acme');
-	await page.key('Enter', 13);
-	await page.until('the tenant is in the address', 'location.hash.includes("tenant=acme")');
+	await address('tenant=acme');
 	await page.until('both of the tenant are found', '[...document.querySelectorAll("tbody [data-label=Tenant]")].map((e) => e.textContent).join() === "acme,acme"');
+	// a job by its id
 	const id = await page.value('document.querySelector("tbody th a").textContent');
 
-	await page.value('document.getElementById("go-id").focus()');
-	await page.type(id);
-	await page.key('Enter', 13);
-	await page.until('the job by its number', `location.hash === "#/job/${id}"`);
+	await filter(id, `open job ${id}`);
+	await page.until('the job by its id', `location.hash === "#/job/${id}"`);
 	await page.shows(`Job ${id}`);
 	await page.click('acme');
-	await page.until('its tenant leads to the others', 'location.hash.includes("tenant=acme")');
+	await address('tenant=acme');
+	// each filter finds its jobs alone
+	sql(`SELECT jobq.enqueue('x', '{"order": {"n": 7, "of": "two"}}', queue => 'outside', tags => '{red,late}')`);
+	for (const [text, choice, inAddress] of [['tag: late', 'tag late', 'tag=late'], ['{"order": {"n": 7}}', 'payload contains {"order": {"n": 7}}', 'payload=']]) {
+		await go('jobs');
+		await filter(text, choice);
+		await address(inAddress);
+		await rows(1);
+	}
+	await page.click('Remove the filter payload contains');
+	await page.until('the filter is gone', `location.hash === "#/jobs" && ${isOpen}`);
+	await go('jobs');
+	await filter('error contains: it broke');
+	await address('error=%25it+broke%25');
+	await page.until('the job with this error', '[...document.querySelectorAll("tbody td[data-label=Error]")].map((e) => e.innerText.includes("it broke")).join() === "true"');
+	await go('jobs');
+	await filter('it broke', 'failure P0001 it broke');
+	await address('fingerprint=');
+	await rows(1);
+	await page.until('the filter reads as the error', '[...document.querySelectorAll(".chip")].some((e) => e.textContent.includes("it broke"))');
+	await go('jobs');
+	await filter('since: an hour ago', 'since an hour ago');
+	await address('from=20');
+	await filter('since: yesterday at noon');
+	await page.until('a text that is no time', 'document.querySelector("#find-list [aria-disabled]")?.textContent.startsWith("write a time")');
+	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
+});
+await test('jobs are in the order of each time', async () => {
+	for (const [order, title, expression] of [['run_at', 'Scheduled for, earliest first', 'run_at, id'], ['-finished_at', 'Finished, newest first', 'finished_at DESC, id DESC']]) {
+		await go('jobs?kind=picky');
+		await page.value(`Object.assign(document.querySelector('select[data-order]'), { value: '${order}' }).dispatchEvent(new Event('change', { bubbles: true }))`);
+		await page.until('the order is in the address', `location.hash.includes('order=${order}')`);
+		await page.until(title, `document.querySelector('select[data-order] option[selected]')?.textContent === '${title}' && !document.querySelector('.loading')`);
+		const time = order.replace('-', '');
+		const expected = sql(`SELECT string_agg(id::text, ',') FROM (SELECT id FROM jobq.jobs WHERE kind = 'picky' AND ${time} IS NOT NULL ORDER BY ${expression} LIMIT 50) j`);
+
+		await page.until('this order', `[...document.querySelectorAll('tbody th a')].map((e) => e.textContent).join() === '${expected}'`);
+	}
+	// the second page follows the first
+	await go('jobs?kind=picky&order=run_at');
+	await page.click('Older');
+	await page.until('the rest', `[...document.querySelectorAll('tbody th a')].map((e) => e.textContent).join() === '${
+		sql(`SELECT string_agg(id::text, ',') FROM (SELECT id FROM jobq.jobs WHERE kind = 'picky' AND run_at IS NOT NULL ORDER BY run_at, id OFFSET 50 LIMIT 50) j`)}'`);
+});
+await test('a list is exported as a file', async () => {
+	await page.value(`window.kept = URL.createObjectURL; URL.createObjectURL = (blob) => { window.saved = blob.text(); return 'about:blank'; };
+		HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; }`);
+	// more than one page of the server
+	sql(`SELECT jobq.enqueue('=1+1', queue => 'outside', tags => '{"a,\\"b\\n"}') FROM generate_series(1, 3100)`);
+	for (const [format, count] of [['CSV', `(text.trim().split('\\r\\n').length - 1) + ' ' + text.includes(',"\\'=1+1",') + ' ' + text.startsWith('id,state,kind,')`],
+		['JSON', `JSON.parse(text).length + ' ' + (JSON.parse(text)[0].kind === '=1+1') + ' ' + Array.isArray(JSON.parse(text)[0].tags)`]]) {
+		await go('jobs?queue=outside&state=ready');
+		await page.click('Actions for all jobs of this list');
+		await page.click(`Export as ${format}`);
+		await page.until('the file', `window.savedAs === 'jobs.${format.toLowerCase()}'`);
+		await page.shows('3,100 jobs exported.');
+		is(await page.value(`saved.then((text) => savedAs + ' ' + ${count})`), `jobs.${format.toLowerCase()} 3100 true true`);
+	}
+	await page.value('URL.createObjectURL = kept; delete HTMLAnchorElement.prototype.click');
+	sql(`SELECT jobq.cancel_many(queue => 'outside', state => 'waiting')`);
+});
+
+const put = (name, value) => page.value(`(() => { const e = document.querySelector('[name="${name}"]'); e.value = ${JSON.stringify(value)}; e.dispatchEvent(new Event('change', { bubbles: true })); })()`);
+const asked = async (text) => {
+	await page.until('a question, or a message', '!!document.querySelector("dialog[open], .toast")');
+	is(await page.value('document.querySelector(".toast")?.textContent ?? ""'), '');
+	await page.until(`it asks: ${text}`, `document.querySelector("dialog[open]")?.innerText.includes(${JSON.stringify(text)})`);
+};
+
+await test('a job is enqueued from a form, with the last payload as an example', async () => {
+	sql(`SELECT jobq.enqueue('parcel', '{"exact": 12345678901234567890, "good": "yes"}', queue => 'outside', max_attempts => 7, tags => '{fragile}')`);
+	await go('jobs');
+	await page.click('Enqueue a job');
+	await page.until('the form', 'location.hash === "#/enqueue" && document.querySelector("form.job")');
+	await put('kind', 'parcel');
+	await page.until('the example', 'document.querySelector("textarea[name=payload]").value.includes("12345678901234567890")');
+	await page.click('Enqueue');
+	// the server says that workers need a handler
+	await page.shows('no handler is registered for kind "parcel"');
+	await put('queue', 'outside');
+	await put('priority', '5');
+	await put('tags', 'a, b');
+	await put('payload', '{"exact": 12345678901234567890, ');
+	await page.click('Enqueue');
+	await page.shows('The payload is not valid JSON');
+	await put('payload', '{"exact": 12345678901234567891}');
+	await page.click('Enqueue');
+	await page.until('the job', 'location.hash.startsWith("#/job/")');
+	is(sql(`SELECT format('%s %s %s', payload, priority, tags) FROM jobq.jobs WHERE id = ${await page.value('location.hash.slice(6)')}`), '{"exact": 12345678901234567891} 5 {a,b}');
+});
+await test('a job is duplicated, run again, edited, and run at another time', async () => {
+	const id = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"good": "no"}', delay => '1 h', tags => '{odd}', headers => '{"x": 1}')`);
+	const job = (columns) => sql(`SELECT ${columns} FROM jobq.jobs WHERE id = ${id}`);
+	const menu = async (item) => {
+		await page.value('document.getElementById("toasts").replaceChildren()');
+		await page.click('More actions for this job');
+		await page.click(item);
+	};
+
+	await go(`job/${id}`);
+	await menu('Change the priority');
+	await asked('Priority of job');
+	await put('priority', '9');
+	await answer('Save');
+	is(job('priority'), '9');
+	await menu('Reschedule');
+	await asked('Reschedule job');
+	await put('run_at', '2040-01-31T12:00:00');
+	await answer('Save');
+	is(job(`run_at > '2040-01-30' AND run_at < '2040-02-02'`), 't');
+	await menu('Edit the payload');
+	await page.until('the payload can be edited', 'document.activeElement.id === "payload"');
+	await page.value('document.getElementById("payload").value = \'{"good": "true"}\'');
+	await page.click('Save');
+	await answer('Save');
+	is(job('payload'), '{"good": "true"}');
+	await menu('Run now');
+	await answer('Run now');
+	await page.until('it has run', 'document.querySelector("h1 .state")?.textContent === "completed"');
+	await menu('Run again');
+	await answer('Run again');
+	await page.until('the new job', `location.hash.startsWith("#/job/") && location.hash !== "#/job/${id}"`);
+	is(sql(`SELECT kind || ' ' || payload FROM jobq.jobs WHERE id = ${await page.value('location.hash.slice(6)')}`), 'picky {"good": "true"}');
+	await go(`job/${id}`);
+	await menu('Duplicate');
+	await page.until('the copy', 'document.querySelector("[name=kind]")?.value === "picky" && document.querySelector("[name=tags]").value === "odd" && document.querySelector("[name=headers]").value.includes("x")');
+	await page.click('Enqueue');
+	await page.until('the new job', `location.hash.startsWith("#/job/") && location.hash !== "#/job/${id}"`);
+	is(sql(`SELECT kind || ' ' || payload || ' ' || tags::text || ' ' || headers FROM jobq.jobs WHERE id = ${await page.value('location.hash.slice(6)')}`), 'picky {"good": "true"} {odd} {"x": 1}');
+});
+await test('all jobs of a filter are changed, after their number is shown', async () => {
+	const found = (where) => sql(`SELECT count(*) FROM jobq.live_jobs WHERE queue = 'outside' AND kind = 'pallet' ${where ?? ''}`);
+	const choose = async (item) => {
+		await page.until('jobs', 'document.querySelectorAll("tbody tr").length > 0');
+		await page.value('document.getElementById("toasts").replaceChildren()');
+		await page.click('Actions for all jobs of this list');
+		await page.click(item);
+	};
+
+	sql(`SET ROLE boss; SELECT jobq.enqueue('pallet', jsonb_build_object('n', n), queue => 'outside', delay => '1 h', tags => ARRAY['t' || n % 2]) FROM generate_series(1, 120) n`);
+	await go('jobs?kind=pallet&tag=t1');
+	await choose('Change the priority');
+	await asked('Change the priority of 60 jobs?');
+	await asked('All jobs with: kind pallet, tag t1.');
+	writeFileSync(join(folder, 'many.png'), await page.picture());
+	await page.key('Escape', 27);
+	await page.until('it is over', '!document.querySelector("dialog[open]")');
+	is(found('AND priority <> 0'), '0');
+	await choose('Change the priority');
+	await put('priority', '3');
+	await answer('Change 60 jobs');
+	await page.shows('60 jobs changed.');
+	is(found('AND priority = 3'), '60');
+	await choose('Run now');
+	await answer('Run 60 jobs');
+	await page.shows('60 jobs due now.');
+	is(found(`AND state = 'ready'`), '60');
+	await choose('Move to a queue');
+	await asked('Move 60 jobs?');
+	await put('queue', 'held');
+	await answer('Move 60 jobs');
+	await page.shows('60 jobs moved.');
+	is(sql(`SELECT count(*) FROM jobq.live_jobs WHERE queue = 'held' AND kind = 'pallet'`), '60');
+	await go('jobs?kind=pallet&payload=%7B%22n%22%3A2%7D');
+	await choose('Cancel jobs');
+	await asked('Cancel 1 job?');
+	await answer('Cancel 1 job');
+	await page.shows('1 job cancelled.');
+	await go('jobs?kind=pallet&header=x%3D1');
+	is(await page.value('document.querySelectorAll("main button[data-action^=many]").length'), 0);
+	sql(`SELECT jobq.cancel_many(kind => 'pallet')`);
+	// each call is in the audit log, with its conditions and its effect
+	await go('audit');
+	await filter('action: edit_many', 'action edit_many');
+	await page.until('the calls', `[...document.querySelectorAll("tbody tr")].some((r) => /edit_many/.test(r.innerText) && /boss/.test(r.innerText) && /"priority": 3/.test(r.innerText) && /60/.test(r.innerText))`);
+	is(await page.value('[...document.querySelectorAll("tbody th")].every((e) => e.innerText.endsWith("edit_many"))'), true);
+});
+
+await test('a schedule is created with a preview, changed, and deleted', async () => {
+	const schedule = (columns) => sql(`SELECT ${columns} FROM jobq.schedules WHERE name = 'closing/day'`);
+
+	await go('schedules');
+	await page.click('Create a schedule');
+	await page.until('the form', 'document.querySelector("form.schedule")');
+	await page.value('document.querySelector("[name=cron]").focus()');
+	await page.type('30 4 * *');
+	await page.shows('it has 4 fields, not 5 or 6');
+	await page.type(' mon-fri');
+	await page.shows('At 04:30 on Monday to Friday');
+	await page.until('five ticks', 'document.querySelectorAll(".preview li").length === 5');
+	await put('name', 'closing/day');
+	await put('timezone', 'Europe/Madrid');
+	await put('kind', 'picky');
+	await put('payload', '{"n": 12345678901234567890, ');
+	await page.click('Save');
+	await page.shows('The payload is not valid JSON');
+	await put('payload', '{"n": 12345678901234567890, "good": "true"}');
+	await put('overlap', 'skip');
+	writeFileSync(join(folder, 'schedule-form.png'), await page.picture());
+	await page.click('Save');
+	await page.until('the schedule', 'location.hash === "#/schedule/closing%2Fday" && document.querySelectorAll(".ticks li").length === 10');
+	is(schedule(`cron || ' ' || timezone || ' ' || kind || ' ' || payload || ' ' || overlap || ' ' || missed`), '30 4 * * mon-fri Europe/Madrid picky {"n": 12345678901234567890, "good": "true"} skip once');
+	await page.click('Run schedule closing/day now');
+	await answer('Run now');
+	await page.until('its job, with the outcome', '[...document.querySelectorAll("tbody tr")].some((r) => /completed/.test(r.innerText))');
+	writeFileSync(join(folder, 'schedule.png'), await page.picture());
+	await page.click('Edit');
+	await page.until('the form', 'document.querySelector("[name=cron]")?.value === "30 4 * * mon-fri" && document.querySelector("[name=overlap]").value === "skip"');
+	await put('cron', '0 */6 * * *');
+	await page.click('Save');
+	await page.shows('Every 6 hours at :00');
+	is(schedule(`cron || ' ' || overlap || ' ' || payload`), '0 */6 * * * skip {"n": 12345678901234567890, "good": "true"}');
+	await page.click('More actions for this schedule');
+	await page.click('Delete');
+	await answer('Delete');
+	await page.until('the list', 'location.hash === "#/schedules"');
+	is(sql(`SELECT count(*) FROM jobq.schedules WHERE name = 'closing/day'`), '0');
+});
+
+await test('a queue has its rate, its times and its settings', async () => {
+	await go('queues');
+	await page.click('mail');
+	await page.until('its page', 'location.hash === "#/queue/mail" && document.querySelector("h1")?.textContent.trim() === "mail"');
+	await page.shows('running of 2');
+	await page.until('its setting', '[...document.querySelectorAll("dl.facts dt")].some((e) => e.textContent === "max_running")');
+	await page.value('document.getElementById("toasts").replaceChildren()');
+	await page.click('Edit settings');
+	await asked('Settings of queue "mail"');
+	await put('max_running', '3');
+	await put('rate', 'often');
+	await page.click('Save');
+	await page.until('the problem is in the question', 'document.getElementById("dialog-problem").textContent.includes("often")');
+	await put('rate', '7 per second');
+	await answer('Save');
+	is(sql(`SELECT max_running || ' ' || rate FROM jobq.queues WHERE name = 'mail'`), '3 7 per second');
+	await page.shows('running of 3');
+	sql(`SELECT jobq.alter_queue('mail', max_running => 2, rate => 'none')`);
+	// a queue that a first job created stays open
+	sql(`SET ROLE anna; SELECT jobq.enqueue('picky', queue => 'first', delay => '1 h')`);
+	await go('queue/first');
+	await page.value('document.getElementById("toasts").replaceChildren()');
+	await page.click('Edit settings');
+	await asked('Settings of queue "first"');
+	await put('max_length', '9');
+	await answer('Save');
+	is(sql(`SELECT open || ' ' || max_length FROM jobq.queues WHERE name = 'first'`), 'true 9');
+	sql(`SELECT jobq.cancel_many(queue => 'first'); SELECT jobq.drop_queue('first')`);
+	await go('queue/default');
+	await page.until('the times of a kind', `[...document.querySelectorAll("tbody tr")].some((r) => r.cells[0].innerText.includes("picky") && /\\d m?s/.test(r.innerText))`);
+	await page.until('its chart', `!!document.querySelector('svg[aria-label^="Throughput: "]')`);
+	await page.click('Day');
+	await page.until('the last day', `document.querySelector('.chart tbody').rows.length === 24`);
+});
+await test('time goes from left to right', async () => {
+	const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
+
+	await go(`batch/${flow}`);
+	await page.until('a bar for each step that has run', `document.querySelectorAll('.timeline rect').length === ${sql(`SELECT count(*) FROM jobq.jobs WHERE batch_id = ${flow} AND started_at IS NOT NULL`)}`);
+	is(await page.value(`(() => {
+		const left = Object.fromEntries([...document.querySelectorAll('.timeline a')].map((a) => [a.textContent.slice(0, 7), Number(a.nextElementSibling.getAttribute('x'))]));
+
+		return left['freight'] > Object.values(left)[0];
+	})()`), true);
+	await go(`job/${sql(`SELECT id FROM jobq.dead_letters WHERE kind = 'evil' LIMIT 1`)}`);
+	await page.until('two attempts, and the time before each', `[...document.querySelectorAll('.timeline rect')].map((e) => e.getAttribute('class')).join() === 'soft-fill,bad-fill,soft-fill,bad-fill'`);
 });
 
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
 const bad = sql(`SELECT id FROM jobq.dead_letters WHERE kind = 'evil' LIMIT 1`);
 const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
-const views = ['overview', 'queues', 'jobs', 'failures', 'dead', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
-const names = new Map([[`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
+const views = ['overview', 'queues', 'queue/mail', 'jobs', 'failures', 'dead', 'batches', `batch/${flow}`, 'schedules', 'schedule', `schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'workers', 'kinds', 'audit', 'enqueue?kind=picky', 'doctor', `job/${bad}`, `job/${step}`];
+const names = new Map([['queue/mail', 'queue'], [`schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'schedule'], ['schedule', 'schedule-new'], ['enqueue?kind=picky', 'enqueue'], [`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
 
-for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
+for (const [width, scheme] of [[1440, 'light'], [390, 'dark']])
 	await test(`all views, ${width} wide, ${scheme}`, async () => {
 		await page.size(width, 850);
 		await page.colours(scheme);

@@ -49,6 +49,39 @@ is($kept, <<'END', 'with all their digits');
   "text": "it ends [within
 END
 
+# The expression of a schedule in words.
+my $cron = <<'END';
+import { readFileSync } from 'node:fs';
+const { words } = await import(`data:text/javascript,${encodeURIComponent(readFileSync(process.argv[1], 'utf8'))}`);
+for (const e of ['0 5 * * *', '30 4 * * mon-fri', '*/5 * * * *', '*/7 * * * *', '0 */2 * * *', '15,45 * * * *', '*/10 8-18 * * *', '0 0 L * *', '0 0 1,15 * 1', '0 12 * jan,jul 7',
+	'0 8,12 * * *', '@weekly', '@every 5m', '*/30 * * * * *', '10 0 5 * * *', '0 0 15W * *', '0 0 * * 5#2', 'RRULE:FREQ=DAILY', 'nonsense'])
+	console.log(`${e}: ${words(e)}`);
+END
+my $in_words;
+ok(IPC::Run::run([ 'node', '--input-type=module', '-e', $cron, "$FindBin::RealBin/../../client/console/cron.js" ], '>', \$in_words,
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)), 'schedules are put into words');
+is($in_words, <<'END', 'and those that have none are left alone');
+0 5 * * *: Every day at 05:00
+30 4 * * mon-fri: At 04:30 on Monday to Friday
+*/5 * * * *: Every 5 minutes
+*/7 * * * *: 
+0 */2 * * *: Every 2 hours at :00
+15,45 * * * *: Every hour at :15 and :45
+*/10 8-18 * * *: Every 10 minutes from 08:00 to 18:59
+0 0 L * *: At 00:00 on the last day of the month
+0 0 1,15 * 1: At 00:00 on day 1 and 15 of the month, and on Monday
+0 12 * jan,jul 7: At 12:00 on Sunday in January and July
+0 8,12 * * *: Every day at 08:00 and 12:00
+@weekly: At 00:00 on Sunday
+@every 5m: Every 5m
+*/30 * * * * *: Every 30 seconds
+10 0 5 * * *: Every day at 05:00:10
+0 0 15W * *: 
+0 0 * * 5#2: 
+RRULE:FREQ=DAILY: 
+nonsense: 
+END
+
 # The graph of a workflow: no edge comes near the box of another step, and no boxes overlap.
 my $graphs = <<'END';
 import { readFileSync } from 'node:fs';
