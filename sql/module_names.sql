@@ -23,7 +23,7 @@ SELECT p.what, p.of, p.name, w.instead FROM public_name p JOIN (VALUES
 	('group', 'group_key'), ('key_of_group', 'group_key'), ('customer', 'tenant'), ('hint', 'remedy'), ('what', 'detail'), ('reason_text', 'detail'),
 	('dead_after', 'dead_older_than'), ('limit', 'max_jobs'), ('max', 'max_jobs'), ('n_jobs', 'max_jobs'), ('worker_pid', 'pid'), ('backoff_policy', 'backoff'), ('cron_expression', 'cron')) w (name, instead)
 	ON w.name = p.name
-WHERE p.name <> 'job' OR p.of NOT IN ('jobq.status', 'jobq.signal');
+WHERE (p.of, p.name) NOT IN (('jobq.status', 'job'), ('jobq.signal', 'job'));
 SELECT * FROM synonym ORDER BY 1, 2, 3;
 -- a synonym would be found
 BEGIN;
