@@ -70,7 +70,7 @@ is(rows(q{string_agg(DISTINCT regexp_replace(j ->> 'database', '@.*:', ':'), ', 
 is((run_jobq('queues', '-d', 'north', '-d', 'north'))[1], 'jobq: error: database "north" is given twice', 'twice the same');
 
 # Errors.
-foreach my $command ([qw(enqueue a)], [qw(show 1)], [qw(cancel 1)], [qw(monitor line:1)], ['web'])
+foreach my $command ([qw(enqueue a)], [qw(show 1)], [qw(cancel 1)], [qw(check line:1)], ['web'])
 {
 	my ($out, $err, $status) = run_jobq(@$command, @both);
 
