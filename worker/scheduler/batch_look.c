@@ -86,7 +86,10 @@ may_begin(Evaluation *this, BatchLook *outcome)
 	if (!batch_look_read(batch->id, false, batch))
 		return false;
 
-	/* while jobs of missing roles are kept aside, only a cancelled batch goes on */
+	/*
+	 * while jobs of missing roles are kept aside, only a cancelled batch goes
+	 * on
+	 */
 	*outcome = LOOK_EACH;
 	this->held = jobq_batch_is_held(batch->id);
 	if (this->held && batch->state != BATCH_CANCELLED)
