@@ -299,12 +299,13 @@ void
 jobq_lock_limiters(Datum names)
 {
 	static const Oid types[] = {TEXTARRAYOID};
+	ArrayType  *array = DatumGetArrayTypeP(names);
 
 	/* in one order, as two callers may name the same limiters */
 	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = ANY ($1)"
 				   " ORDER BY name FOR KEY SHARE",
 				   1, types, &names, NULL, SPI_OK_SELECT) <
-		ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(names)), ARR_DIMS(DatumGetArrayTypeP(names))))
+		(uint64) ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("a limiter was dropped in the meantime")));
