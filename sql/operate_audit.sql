@@ -34,7 +34,7 @@ SELECT jobq.pause('audited'), jobq.resume('audited');
 SELECT jobq.cancel_many(queue => 'audited', unique_key => 'parcel-3');
 RESET ROLE;
 SELECT jobq.cancel_many(queue => 'audited', unique_key => 'parcel-3');
-SELECT jobq.cancel_many(ids => ARRAY[NULL, 0]::bigint[] || (SELECT array_agg(n) FROM generate_series(1000000, 1000300) n));
+SELECT jobq.cancel_many(ids => ARRAY[NULL, 0]::bigint[] || (SELECT array_agg(n) FROM generate_series(1000000, 1000300) n) || (SELECT max(id) FROM jobq.live_jobs WHERE queue = 'audited'));
 RESET application_name;
 
 -- an error, or a rollback, leaves no row
@@ -44,6 +44,35 @@ SELECT count(*) FROM jobq.audit_log WHERE id > :seen AND action = 'pause';
 ROLLBACK;
 SELECT jobq.pause('unknown');
 SELECT count(*) FROM jobq.audit_log WHERE id > :seen AND action = 'pause';
+
+-- a call without effect leaves no row
+BEGIN;
+SELECT jobq.create_batch('audited') AS batch \gset
+SELECT jobq.pause('audited'), jobq.pause('audited', kind => 'parcel'), jobq.cancel_batch(:batch);
+SELECT max(id) AS effective FROM jobq.audit_log \gset
+UPDATE jobq_internal.queue SET made_by = 'regress_shop'::regrole WHERE name = 'audited';
+SELECT jobq.pause('audited'), jobq.pause('audited', kind => 'parcel'), jobq.resume('audited', kind => 'other'), jobq.alter_queue('audited') \g /dev/null
+SELECT jobq.revoke_privilege('regress_auditor', 'manage', 'audited') \g /dev/null
+UPDATE jobq_internal.batch SET state = 'x', finished_at = now() WHERE id = :batch;
+SELECT jobq.cancel_batch(:batch), jobq.cancel(:first_job), jobq.cancel_many(kind => 'none'), jobq.delete_many(kind => 'none'), jobq.drop_owned('regress_auditor');
+SELECT count(*) FROM jobq.audit_log WHERE id > :effective;
+SELECT jobq.resume('audited', kind => 'parcel'), jobq.resume('audited') \g /dev/null
+SELECT action, arguments FROM jobq.audit_log WHERE id > :effective ORDER BY id;
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT jobq.restart_workers();
+ROLLBACK;
+
+-- a signal to a job of another role, whose payload is not recorded
+SELECT jobq.signal(max(id), 'arrived', '{"secret": 1}') FROM jobq.live_jobs WHERE queue = 'audited';
+
+-- drop_queue() by the manager of this queue only, whose privilege is deleted with the queue
+CREATE ROLE regress_queue_lead;
+SELECT jobq.create_queue('led'), jobq.grant_privilege('regress_queue_lead', 'manage', 'led') \g /dev/null
+SET ROLE regress_queue_lead;
+SELECT jobq.drop_queue('led');
+RESET ROLE;
+SELECT role, action, arguments FROM jobq.audit_log WHERE action = 'drop_queue' AND id > :seen;
 
 -- settings, privileges and schedules; payloads and statements are not recorded
 CREATE FUNCTION audited_kind(payload jsonb) RETURNS void LANGUAGE sql AS '';
@@ -67,5 +96,5 @@ RESET ROLE;
 
 SELECT jobq.revoke_privilege(r::regrole, NULL) FROM unnest('{regress_auditor,regress_shift_lead,regress_shop}'::text[]) r \g /dev/null
 SELECT jobq.drop_owned('regress_shop') \g /dev/null
-DROP ROLE regress_auditor, regress_shift_lead, regress_shop;
+DROP ROLE regress_auditor, regress_shift_lead, regress_shop, regress_queue_lead;
 DROP FUNCTION audited_kind(jsonb);

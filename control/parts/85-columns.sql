@@ -25,7 +25,7 @@ BEGIN
 			('jobq_internal.audit', 'application', 'application_name of the session'),
 			('jobq.audit_log', 'action', 'name of the function'),
 			('jobq_internal.audit', 'action', 'name of the function'),
-			('jobq.audit_log', 'arguments', 'arguments that are not null, as texts; payloads, headers, options, settings and statements are not recorded'),
+			('jobq.audit_log', 'arguments', 'arguments that are not null, as texts; payload, headers, options, context and sql are not recorded'),
 			('jobq.audit_log', 'jobs', 'number of jobs for which the call had an effect; null: a call about settings, schedules or batches'),
 			('jobq_internal.audit', 'jobs', 'number of jobs for which the call had an effect; null: a call about settings, schedules or batches'),
 			(NULL, 'allow_failures', 'true if the batch continues after a job is dead or expired'),

@@ -407,7 +407,8 @@ jobq_cancel_batch(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("jobq.cancel_batch()");
 	cancelled = jobq_batch_cancel_open(PG_GETARG_INT64(0));
-	jobq_audit(fcinfo, -1);
+	if (cancelled)
+		jobq_audit(fcinfo, -1);
 	PG_RETURN_BOOL(cancelled);
 }
 

@@ -260,6 +260,7 @@ send_signal(FunctionCallInfo fcinfo, int64 id)
 	table_close(rel, NoLock);
 	if (received)
 		insert_signal(id, name, payload);
+	jobq_audit(fcinfo, received);
 	PG_RETURN_BOOL(received);
 }
 

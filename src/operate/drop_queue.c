@@ -200,6 +200,9 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	strlcpy(queue->name, name, NAMEDATALEN);
 
 	/* fail early if the queue cannot be dropped */
+	/* before the caller's privilege for the queue is deleted */
+	jobq_audit(fcinfo, -1);
+
 	(void) check_droppable(queue);
 
 	queue->outer = dropped;
@@ -216,7 +219,6 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 				   " OR table_name = 'privilege' AND " HELD_IN_QUEUE,
 				   1, types, values, NULL, SPI_OK_DELETE);
 	SPI_finish();
-	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }
 

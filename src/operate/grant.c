@@ -28,7 +28,7 @@ PG_FUNCTION_INFO_V1(jobq_revoke_privilege);
 static char *privilege_arg(FunctionCallInfo fcinfo, bool for_queue);
 static int32 queue_arg(FunctionCallInfo fcinfo, const char *action);
 static bool add_privilege(int32 queue_id, Oid role, const char *privilege);
-static void take_privilege(int32 queue_id, Oid role, const char *privilege);
+static bool take_privilege(int32 queue_id, Oid role, const char *privilege);
 
 /*
  * Return the role in argument number arg.  ERROR if it is null, or if must_exist is set and
@@ -116,9 +116,10 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 
 /*
  * Revoke a privilege, or all privileges if privilege is NULL.  queue_id 0 stands for the
- * privileges for all queues; without a privilege, also for those of each single queue.
+ * privileges for all queues; without a privilege, also for those of each single queue.  Returns
+ * false if the role has no such privilege.
  */
-static void
+static bool
 take_privilege(int32 queue_id, Oid role, const char *privilege)
 {
 	static const Oid types[] = {INT4OID, OIDOID, TEXTOID};
@@ -126,15 +127,17 @@ take_privilege(int32 queue_id, Oid role, const char *privilege)
 		Int32GetDatum(queue_id), ObjectIdGetDatum(role),
 		privilege == NULL ? (Datum) 0 : CStringGetTextDatum(privilege)
 	};
+	bool		taken;
 
 	jobq_lock_jobs();
 	SPI_connect();
-	jobq_query("DELETE FROM jobq_internal.privilege WHERE role = $2"
-			   " AND (queue_id = $1 OR $1 = 0 AND $3 IS NULL)"
-			   " AND (privilege = $3 OR $3 IS NULL)",
-			   3, types, values, privilege == NULL ? "  n" : NULL,
-			   SPI_OK_DELETE);
+	taken = jobq_query("DELETE FROM jobq_internal.privilege WHERE role = $2"
+					   " AND (queue_id = $1 OR $1 = 0 AND $3 IS NULL)"
+					   " AND (privilege = $3 OR $3 IS NULL)",
+					   3, types, values, privilege == NULL ? "  n" : NULL,
+					   SPI_OK_DELETE) > 0;
 	SPI_finish();
+	return taken;
 }
 
 /*
@@ -193,8 +196,8 @@ jobq_revoke_privilege(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.revoke_privilege()");
 	queue_id = queue_arg(fcinfo, "revoke privileges");
 	role = jobq_role_arg(fcinfo, 0, "role", true);
-	take_privilege(queue_id, role,
-				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, queue_id != 0));
-	jobq_audit(fcinfo, -1);
+	if (take_privilege(queue_id, role,
+					   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, queue_id != 0)))
+		jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
 }

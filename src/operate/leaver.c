@@ -192,6 +192,7 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 	Relation	rel;
 	int64	   *ids;
 	uint64		njobs;
+	uint64		others = 0;		/* schedules, event handlers and batches */
 	int64		moved = 0;
 
 	PreventCommandIfReadOnly("jobq.reassign_owned()");
@@ -214,8 +215,8 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 				 errmsg("both roles have jobs with the same unique key"),
 				 errhint("Cancel or retry the jobs of one of them first.")));
 	for (int i = 0; i < (int) lengthof(queries); i++)
-		(void) jobq_query(queries[i], 2, types, values, NULL,
-						  queries[i][0] == 'W' ? SPI_OK_INSERT : SPI_OK_UPDATE);
+		others += jobq_query(queries[i], 2, types, values, NULL,
+							 queries[i][0] == 'W' ? SPI_OK_INSERT : SPI_OK_UPDATE);
 	moved = (int64) jobq_query("UPDATE jobq_internal.dead_letter SET role = $2 WHERE role = $1"
 							   " AND kind <> '" JOBQ_SQL_KIND "'",
 							   2, types, values, NULL, SPI_OK_UPDATE);
@@ -236,7 +237,7 @@ jobq_reassign_owned(PG_FUNCTION_ARGS)
 	pfree(ids);
 	table_close(rel, NoLock);
 	reassign_uuids(values);
-	jobq_audit(fcinfo, moved);
+	jobq_audit(fcinfo, moved == 0 && others > 0 ? -1 : moved);
 	PG_RETURN_INT64(moved);
 }
 
@@ -256,6 +257,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 	int64	   *ids;
 	uint64		njobs;
 	uint64		nbatches;
+	uint64		others;			/* schedules, event handlers and batches */
 	int64		dropped = 0;
 
 	PreventCommandIfReadOnly("jobq.drop_owned()");
@@ -266,10 +268,10 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 				 errhint("A member of that role can, and who has the privilege manage.")));
 	rel = jobq_open_jobs();
 	SPI_connect();
-	(void) jobq_query("DELETE FROM jobq_internal.schedule WHERE role = $1", 1, types,
-					  values, NULL, SPI_OK_DELETE);
-	(void) jobq_query("DELETE FROM jobq_internal.event_handler WHERE role = $1", 1, types,
-					  values, NULL, SPI_OK_DELETE);
+	others = jobq_query("DELETE FROM jobq_internal.schedule WHERE role = $1", 1, types,
+						values, NULL, SPI_OK_DELETE);
+	others += jobq_query("DELETE FROM jobq_internal.event_handler WHERE role = $1", 1, types,
+						 values, NULL, SPI_OK_DELETE);
 	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE role = $1"
 													 RETURNING_LETTERS),
 									1, types, values, NULL);
@@ -279,7 +281,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 	ids = ids_of("SELECT id FROM jobq_internal.batch WHERE role = $1"
 				 " AND finished_at IS NULL AND NOT dormant ORDER BY id", role, &nbatches);
 	for (uint64 i = 0; i < nbatches; i++)
-		(void) jobq_batch_cancel_open(ids[i]);
+		others += jobq_batch_cancel_open(ids[i]);
 	pfree(ids);
 
 	ids = ids_of(JOBS_OF, role, &njobs);
@@ -298,7 +300,7 @@ jobq_drop_owned(PG_FUNCTION_ARGS)
 	MemoryContextDelete(context);
 	pfree(ids);
 	table_close(rel, NoLock);
-	jobq_audit(fcinfo, dropped);
+	jobq_audit(fcinfo, dropped == 0 && others > 0 ? -1 : dropped);
 	PG_RETURN_INT64(dropped);
 }
 

@@ -451,6 +451,7 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 	JobqDatabase *db;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "restart workers");
+	PreventCommandIfReadOnly("jobq.restart_workers()");
 	jobq_require_preload("jobq.restart_workers()");
 	db = jobq_my_database();
 	if (db == NULL)

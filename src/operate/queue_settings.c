@@ -525,8 +525,8 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 
 /*
  * alter_queue(name, ...settings): change the settings that are not null.  Writes nothing if
- * the queue has these settings.  ERROR if the queue does not exist or a setting is not valid,
- * and without the privilege manage for the queue.
+ * the queue has these settings, or if none is given.  ERROR if the queue does not exist or a
+ * setting is not valid, and without the privilege manage for the queue.
  */
 Datum
 jobq_alter_queue(PG_FUNCTION_ARGS)
@@ -537,7 +537,7 @@ jobq_alter_queue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.alter_queue()");
 	jobq_require_queue(jobq_known_queue(name), name, JOBQ_MAY_MANAGE);
 	read_settings(fcinfo, name, &given);
-	if (is_as_given(&given))
+	if (given.n == 0 || is_as_given(&given))
 		PG_RETURN_VOID();
 	change_settings(fcinfo, &given);
 	jobq_audit(fcinfo, -1);

@@ -511,8 +511,9 @@ jobq_unschedule(PG_FUNCTION_ARGS)
 }
 
 /*
- * Pause a schedule, or resume a paused schedule from the next tick.  function: the calling
- * SQL function, for messages.  Locks the schedule's row.  ERROR if the schedule does not
+ * Pause a schedule, or resume a paused schedule from the next tick.  Returns false, and writes
+ * nothing, if the schedule is in this state.  function: the calling SQL function, for
+ * messages.  Locks the schedule's row.  ERROR if the schedule does not
  * exist or the current user may not operate on it.  The caller must not be connected to
  * SPI.
  */
@@ -526,10 +527,10 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 
 	SPI_connect();
 	find_mine(function, JOBQ_MAY_OPERATE, values[0], &found);
-	if (paused)
+	if (paused && !found.paused)
 		jobq_query("UPDATE jobq_internal.schedule SET paused = true, next_tick = NULL, held = false"
 				   " WHERE name = $1", 1, types, values, NULL, SPI_OK_UPDATE);
-	else if (found.paused)
+	else if (!paused && found.paused)
 	{
 		jobq_cron_parse(found.cron, &cron);
 		values[1] = TimestampTzGetDatum(jobq_cron_next(&cron,
@@ -542,6 +543,7 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 	}
 	SPI_finish();
 }
+	return paused != found.paused;
 
 /*
  * SQL function run_schedule(name).  Enqueues the job of an additional tick at the present

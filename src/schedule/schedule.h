@@ -68,7 +68,7 @@ typedef struct JobqScheduledJob
 } JobqScheduledJob;
 
 /* src/schedule/schedule.c */
-extern void jobq_schedule_pause(const char *function, text *name, bool paused);
+extern bool jobq_schedule_pause(const char *function, text *name, bool paused);
 
 /* src/schedule/tick.c */
 extern Jsonb *jobq_scheduled_check(const JobqScheduledJob *scheduled);

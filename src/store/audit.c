@@ -4,11 +4,14 @@
  *	  The audit log: a row for each call by which an operator acts on jobs or changes settings.
  *
  * An operator is a role with the privilege operate or manage, for at least one queue.  Calls
- * of other roles concern only the role's own jobs, and are not logged.  Producers and consumers
- * therefore never write here.
+ * of other roles concern only the role's own jobs, and are not logged.  Enqueuing, reserving and
+ * settling jobs are not logged for any role.
  *
- * The row is part of the caller's transaction: a rolled-back call leaves no row.  The scheduler
- * deletes old rows (worker/scheduler/retention.c).
+ * The row is part of the caller's transaction: a rolled-back call leaves no row.  A call without
+ * effect leaves none either.  drop_queue() logs its call before deleting privileges, because
+ * these may be the caller's own.
+ *
+ * The scheduler deletes old rows (worker/scheduler/retention.c).
  *
  * src/store/audit.c
  *
@@ -89,7 +92,8 @@ audited_args(FunctionCallInfo fcinfo, HeapTuple function)
 
 /*
  * Log this call of a SQL function, if the current user is an operator.  jobs: the number of
- * jobs for which the call had an effect; negative: the call is not about jobs.
+ * jobs for which the call had an effect; negative: the call is not about jobs.  Logs nothing if
+ * this is 0.
  */
 void
 jobq_audit(FunctionCallInfo fcinfo, int64 jobs)
@@ -99,7 +103,7 @@ jobq_audit(FunctionCallInfo fcinfo, int64 jobs)
 	HeapTuple	function;
 	Datum		values[lengthof(types)];
 
-	if (!jobq_is_operator())
+	if (jobs == 0 || !jobq_is_operator())
 		return;
 	function = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
 	if (!HeapTupleIsValid(function))
