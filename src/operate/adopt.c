@@ -54,40 +54,70 @@ refuse_binary(void)
 }
 
 /*
- * Let the next ids be those of this node.  Like setval(), this is not undone by a rollback.
- * ERROR for a lower node than the present one, because the database may have used the ids.
- * The caller must be connected to SPI.
+ * Return the node of the ids that a sequence gives.  The caller must be connected to SPI.
  */
-static void
-set_node(int node)
+static int
+node_of(const char *sequence)
 {
-	static const Oid types[] = {INT8OID};
-	Datum		values[1];
-	bool		isnull;
-	int64		now;
+	jobq_query(psprintf("SELECT last_value FROM jobq_internal.%s", sequence), 0, NULL, NULL, NULL,
+			   SPI_OK_SELECT);
+	return (int) (DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1,
+											INT8OID, NULL)) >> NODE_SHIFT);
+}
+
+/*
+ * Return the node in the first argument, or -1 if null.  ERROR if this is no number of a node.
+ */
+static int
+node_arg(FunctionCallInfo fcinfo)
+{
+	int			node = PG_ARGISNULL(0) ? 0 : PG_GETARG_INT32(0);
 
 	if (node < 0 || node > MAX_NODE)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid node: %d", node),
 				 errhint("A node is a number from 0 to %d, different for each database.", MAX_NODE)));
+	return PG_ARGISNULL(0) ? -1 : node;
+}
+
+/*
+ * Let the next ids of jobs and batches be those of this node, or of the present node if "given"
+ * is negative.  Returns the node.  Only one of the sequences may be in the node so far, because
+ * the user has moved it.  Like setval(), this is not undone by a rollback.  ERROR for a lower
+ * node than the present one, because the database may have used the ids.  The caller must be
+ * connected to SPI.
+ */
+static int
+set_node(int given)
+{
+	static const char *const sequences[] = {"job_id_seq", "batch_id_seq"};
+	static const Oid types[] = {INT8OID};
+	int			nodes[lengthof(sequences)];
+	int			now = 0;
+	int			node;
+	Datum		first;
 
 	/* a lock against other callers; nextval() does not wait */
 	LockRelationOid(jobq_relations()->job_seq, ShareUpdateExclusiveLock);
-	jobq_query("SELECT last_value FROM jobq_internal.job_id_seq", 0, NULL, NULL, NULL, SPI_OK_SELECT);
-	now = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull)) >> NODE_SHIFT;
-	if (node == now)
-		return;
+	for (int i = 0; i < (int) lengthof(sequences); i++)
+	{
+		nodes[i] = node_of(sequences[i]);
+		now = Max(now, nodes[i]);
+	}
+	node = given < 0 ? now : given;
 	if (node < now)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the node of this database is " INT64_FORMAT ", and cannot become %d", now, node),
+				 errmsg("the node of this database is %d, and cannot become %d", now, node),
 				 errdetail("Ids of a lower node may be in use already."),
 				 errhint("Choose a higher node.")));
-	values[0] = Int64GetDatum((int64) node << NODE_SHIFT);
-	jobq_query("SELECT pg_catalog.setval('jobq_internal.job_id_seq', $1),"
-			   " pg_catalog.setval('jobq_internal.batch_id_seq', $1)",
-			   1, types, values, NULL, SPI_OK_SELECT);
+	first = Int64GetDatum((int64) node << NODE_SHIFT);
+	for (int i = 0; i < (int) lengthof(sequences); i++)
+		if (nodes[i] < node)
+			jobq_query(psprintf("SELECT pg_catalog.setval('jobq_internal.%s', $1)", sequences[i]),
+					   1, types, &first, NULL, SPI_OK_SELECT);
+	return node;
 }
 
 /*
@@ -107,6 +137,28 @@ move_sequence(const char *sequence, const char *table)
 }
 
 /*
+ * Make the dormant rows of a table, "job" or "batch", rows of this database.  "set" is a further
+ * assignment.  Raises *node to the node of the highest id.  Returns the number of rows.  The
+ * caller must be connected to SPI.
+ */
+static uint64
+wake_rows(const char *table, const char *set, int *node)
+{
+	bool		none;
+	uint64		count;
+	Datum		last;
+
+	jobq_query(psprintf("WITH woken AS (UPDATE jobq_internal.%s SET dormant = false%s WHERE dormant RETURNING id)"
+						" SELECT pg_catalog.count(*), pg_catalog.max(id) FROM woken", table, set),
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	count = (uint64) DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+	last = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, INT8OID, &none);
+	if (!none)
+		*node = Max(*node, (int) (DatumGetInt64(last) >> NODE_SHIFT));
+	return count;
+}
+
+/*
  * adopt(): make jobs from logical replication, from a copy of another database, or of roles
  * that did not exist at a restore run here.  Returns the number of replicated and returned
  * jobs.  The argument is the node of this database, or null.  ERROR unless the current user is
@@ -115,9 +167,13 @@ move_sequence(const char *sequence, const char *table)
 Datum
 jobq_adopt(PG_FUNCTION_ARGS)
 {
+	int			highest = 0;	/* node of the adopted rows */
+	int			given;
+	int			node;
 	uint64		count;
 
 	jobq_require_owner("adopt jobs");
+	given = node_arg(fcinfo);
 	SPI_connect();
 	refuse_binary();
 	count = jobq_return_rows();
@@ -130,21 +186,24 @@ jobq_adopt(PG_FUNCTION_ARGS)
 			   " AND (unique_until = 'f' OR attempt = 0)"
 			   " ORDER BY id DESC ON CONFLICT DO NOTHING",
 			   0, NULL, NULL, NULL, SPI_OK_INSERT);
-	count += jobq_query("UPDATE jobq_internal.job SET dormant = false WHERE dormant",
-						0, NULL, NULL, NULL, SPI_OK_UPDATE);
+	count += wake_rows("job", "", &highest);
 
 	jobq_query("UPDATE jobq_internal.schedule SET dormant = false WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
-	jobq_query("UPDATE jobq_internal.batch SET dormant = false, adopted = true WHERE dormant",
-			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+	(void) wake_rows("batch", ", adopted = true", &highest);
 
-	if (!PG_ARGISNULL(0))
-		set_node(PG_GETARG_INT32(0));
+	node = set_node(given);
 	move_sequence("job_id_seq", "job");
 	move_sequence("batch_id_seq", "batch");
 	jobq_serve_here();
 	SPI_finish();
+	if (given < 0 && highest > node)
+		ereport(WARNING,
+				(errmsg("adopted rows have ids of node %d, and new ids are of node %d", highest, node),
+				 errhint("If this database replaces the database of node %d, move the sequence jobq_internal.job_id_seq beyond the ids of that database, and call jobq.adopt() again. If node %d is of this database only, nothing is to be done.",
+						 highest, node)));
 	jobq_at_commit_unnoted();
-	jobq_audit(fcinfo, (int64) count);
+	/* without jobs, the call is about the database, its schedules and batches */
+	jobq_audit(fcinfo, count > 0 ? (int64) count : -1);
 	PG_RETURN_INT64((int64) count);
 }

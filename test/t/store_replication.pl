@@ -244,6 +244,23 @@ UPDATE jobq_internal.batch SET dormant = true, id = (3::bigint << 43) + 9000 WHE
 SELECT jobq.adopt() \g /dev/null
 SELECT jobq.enqueue('note') - (2::bigint << 43), jobq.create_batch('own') - (2::bigint << 43)}),
 	'7001|2', 'and leave the ids of a higher node to another database');
+
+# the database replaces a publisher with another node: the sequence of the jobs says so
+is($subscriber->safe_psql('postgres', q{
+SELECT setval('jobq_internal.job_id_seq', (SELECT coalesce(max(id), 0) + 1000000 FROM jobq.jobs)) \g /dev/null
+SELECT jobq.adopt() \g /dev/null
+SELECT jobq.enqueue('note') - (3::bigint << 43), jobq.create_batch('own') - (3::bigint << 43)}),
+	'1009001|9001', 'jobs and batches continue in the node of a replaced publisher');
+$subscriber->safe_psql('postgres', q{SELECT setval('jobq_internal.job_id_seq', 4::bigint << 43), jobq.adopt(node => 4)});
+is($subscriber->safe_psql('postgres', q{SELECT jobq.create_batch('own') >> 43}), '4', 'also with the node as the argument');
+$subscriber->safe_psql('postgres', q{
+SELECT jobq.enqueue('note', delay => '1 day') AS foreign \gset
+UPDATE jobq_internal.job SET dormant = true, id = (5::bigint << 43) + 1 WHERE id = :foreign});
+my (undef, $adopted, $warning) = $subscriber->psql('postgres', 'SELECT jobq.adopt()');
+is($adopted, '1', 'a job of a higher node');
+like($warning, qr/WARNING:  adopted rows have ids of node 5, and new ids are of node 4/, 'with a warning, because the publisher may have been replaced');
+(undef, undef, $warning) = $subscriber->psql('postgres', 'SELECT jobq.adopt(node => 5)');
+is($warning, '', 'no warning with the node as the argument');
 $subscriber->stop;
 
 #
