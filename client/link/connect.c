@@ -22,12 +22,33 @@
 #define NO_ROOM			"54000" /* in the NOTIFY queue at commit, or for a
 								 * string in jsonb */
 
-static char *password;			/* typed by the user */
+/* Passwords typed by the user, each for one of the databases that are given. */
+static struct
+{
+	const char *dbname;			/* as given, or NULL */
+	char	   *password;
+}			typed[MAX_DATABASES];
+static int	ntyped = 0;
 
-static char *ask_password(void);
+static const char *typed_password(const char *dbname);
+static char *ask_password(const PGconn *conn);
 static char *field_of(const PGresult *result, int field);
 static void say_details(const PGresult *result);
 static void say_notice(void *nobody, const PGresult *result);
+
+/*
+ * Return the password that the user has typed for a database, or NULL.  The password is for no
+ * other database, whose server may be another.
+ */
+static const char *
+typed_password(const char *dbname)
+{
+	for (int i = 0; i < ntyped; i++)
+		if (dbname == NULL || typed[i].dbname == NULL ? dbname == typed[i].dbname
+			: strcmp(dbname, typed[i].dbname) == 0)
+			return typed[i].password;
+	return NULL;
+}
 
 /*
  * Fill in the parameters of a connection to a database, at most CONNECTION_WORDS, with a
@@ -62,7 +83,7 @@ connection_words(const char *dbname, const char **keywords, const char **values)
 	keywords[n] = "user";
 	values[n++] = settings.user;
 	keywords[n] = "password";
-	values[n++] = password;
+	values[n++] = typed_password(dbname);
 	keywords[n] = "fallback_application_name";
 	values[n++] = "jobq";
 	keywords[n] = "client_encoding";
@@ -72,14 +93,16 @@ connection_words(const char *dbname, const char **keywords, const char **values)
 }
 
 /*
- * Return a connection to a database.  Prints the error and returns NULL on failure.
+ * Return a connection to a database.  Prints the error on failure; the connection then is only
+ * for the names of the database and the server.
  */
 PGconn *
-connect_to(const char *dbname)
+try_connection(const char *dbname)
 {
 	const char *keywords[CONNECTION_WORDS];
 	const char *values[CONNECTION_WORDS];
 	PGconn	   *conn;
+	char	   *password;
 
 	for (;;)
 	{
@@ -92,16 +115,31 @@ connect_to(const char *dbname)
 			hear_notices(conn);
 			return conn;
 		}
-		if (PQconnectionNeedsPassword(conn) && password == NULL &&
-			!settings.never_prompt && (password = ask_password()) != NULL)
+		if (PQconnectionNeedsPassword(conn) && typed_password(dbname) == NULL && ntyped < MAX_DATABASES &&
+			!settings.never_prompt && (password = ask_password(conn)) != NULL)
 		{
+			typed[ntyped].dbname = dbname;
+			typed[ntyped++].password = password;
 			PQfinish(conn);
 			continue;
 		}
 		error("%s", PQerrorMessage(conn));
-		PQfinish(conn);
-		return NULL;
+		return conn;
 	}
+}
+
+/*
+ * Return a connection to a database.  Prints the error and returns NULL on failure.
+ */
+PGconn *
+connect_to(const char *dbname)
+{
+	PGconn	   *conn = try_connection(dbname);
+
+	if (PQstatus(conn) == CONNECTION_OK)
+		return conn;
+	PQfinish(conn);
+	return NULL;
 }
 
 /*
@@ -118,10 +156,10 @@ connect_now(void)
 }
 
 /*
- * Read a password from the terminal.  NULL if there is no terminal.
+ * Read a password for the connection from the terminal.  NULL if there is no terminal.
  */
 static char *
-ask_password(void)
+ask_password(const PGconn *conn)
 {
 	char		line[1024];
 	FILE	   *terminal = fopen("/dev/tty", "r+");
@@ -131,7 +169,10 @@ ask_password(void)
 
 	if (terminal == NULL)
 		return NULL;
-	fputs("Password: ", terminal);
+	if (settings.ndatabases > 1)
+		fprintf(terminal, "Password for database \"%s\" at %s:%s: ", PQdb(conn), PQhost(conn), PQport(conn));
+	else
+		fputs("Password: ", terminal);
 	fflush(terminal);
 	tcgetattr(fileno(terminal), &before);
 	quiet = before;

@@ -16,6 +16,9 @@
 /*
  * Connect to each database of the settings.  A database without a connection stays without
  * conn, and its error is printed.  Returns the number of databases.
+ *
+ * The labels also take databases without a connection into account, so that a label is the same
+ * while another database cannot be reached.
  */
 int
 databases_open(Database *databases)
@@ -23,15 +26,31 @@ databases_open(Database *databases)
 	for (int i = 0; i < settings.ndatabases; i++)
 		databases[i] = (Database)
 	{
-		.dbname = settings.databases[i],.conn = connect_to(settings.databases[i])
+		.dbname = settings.databases[i],.conn = try_connection(settings.databases[i])
 	};
 	label_databases(databases, settings.ndatabases);
+	for (int i = 0; i < settings.ndatabases; i++)
+		if (PQstatus(databases[i].conn) != CONNECTION_OK)
+		{
+			PQfinish(databases[i].conn);
+			databases[i].conn = NULL;
+		}
 	return settings.ndatabases;
 }
 
 /*
+ * Return the name of a connection's database.  An invalid connection string gives none.
+ */
+static const char *
+name_of(const PGconn *conn)
+{
+	return PQdb(conn) != NULL ? PQdb(conn) : "";
+}
+
+/*
  * Set the labels of databases: the name of the database, with the server if several databases
- * have the name.  The same database given twice is an error, which ends the program.
+ * have the name.  Connections that have failed take part, but must not be NULL.  The same
+ * database given twice is an error, which ends the program.
  */
 void
 label_databases(Database *databases, int n)
@@ -42,20 +61,19 @@ label_databases(Database *databases, int n)
 		bool		unique = true;
 		PQExpBufferData label;
 
-		if (conn == NULL)
-			continue;
 		for (int j = 0; j < n; j++)
 		{
 			PGconn	   *other = databases[j].conn;
 
-			if (j == i || other == NULL || strcmp(PQdb(conn), PQdb(other)) != 0)
+			if (j == i || strcmp(name_of(conn), name_of(other)) != 0)
 				continue;
-			if (strcmp(PQhost(conn), PQhost(other)) == 0 && strcmp(PQport(conn), PQport(other)) == 0)
+			if (PQstatus(conn) == CONNECTION_OK && PQstatus(other) == CONNECTION_OK &&
+				strcmp(PQhost(conn), PQhost(other)) == 0 && strcmp(PQport(conn), PQport(other)) == 0)
 				fatal(EXIT_USAGE, "database \"%s\" is given twice", PQdb(conn));
 			unique = false;
 		}
 		initPQExpBuffer(&label);
-		appendPQExpBufferStr(&label, PQdb(conn));
+		appendPQExpBufferStr(&label, name_of(conn));
 		if (!unique)
 			appendPQExpBuffer(&label, "@%s:%s", PQhost(conn), PQport(conn));
 		if (PQExpBufferDataBroken(label))

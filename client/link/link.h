@@ -96,6 +96,7 @@ extern double duration(const char *text, const char *what);
 #define CONNECTION_WORDS	16	/* including the final NULL */
 
 extern void connection_words(const char *dbname, const char **keywords, const char **values);
+extern PGconn *try_connection(const char *dbname);
 extern PGconn *connect_to(const char *dbname);
 extern PGconn *connect_now(void);
 extern PGresult *query(PGconn *conn, const char *sql, int n,

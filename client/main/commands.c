@@ -173,7 +173,7 @@ const Command commands[] = {
 		}
 	},
 	{
-		.name = "audit",.arguments = "",
+		.name = "audit",.arguments = "",.merges = true,
 		.summary = "calls of operators, the newest first",
 		.sql = "SELECT id, pg_catalog.date_trunc('second', at) AS at, role, action, jobs, arguments, application FROM jobq.audit_log "
 		"WHERE ($1::pg_catalog.text IS NULL OR role::pg_catalog.text" EQUALS "$1 OR login::pg_catalog.text" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR action" EQUALS "$2) "

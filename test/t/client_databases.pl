@@ -61,7 +61,7 @@ is(rows(q{string_agg(j ->> 'database' || ' ' || (j ->> 'ready'), ', ' ORDER BY n
 is(rows(q{string_agg(j ->> 'database' || ' ' || (j ->> 'id'), ', ' ORDER BY n)}, @both, 'list', '-n', '1'), 'north 1, south 2', 'jobs: so many of each');
 is(rows(q{string_agg(j::text, ', ')}, 'queues', '-d', 'north') =~ /database/, '', 'a single database has no such column');
 like((run_jobq('queues', @both))[0], qr/\Adatabase +name .*\n(?:north .*\n)+(?:south .*\n?)+\z/, 'as a table');
-foreach my $command (qw(failures dead kinds workers schedules batches))
+foreach my $command (qw(audit failures dead kinds workers schedules batches))
 {
 	is(rows(q{count(*) FILTER (WHERE j ->> 'database' NOT IN ('north', 'south'))}, $command, @both), '0', "$command is merged");
 }
@@ -162,5 +162,42 @@ SKIP:
 	$top->type('q');
 	$top->finish;
 }
+
+# Passwords: each goes only to the database for which it was typed.
+SKIP:
+{
+	skip 'no terminal', 5 unless eval { require IO::Pty; require JobqScreen; 1 };
+	foreach ([ $node, 'first secret' ], [ $other, 'second secret' ])
+	{
+		my ($server, $password) = @$_;
+		my $hba = slurp_file($server->data_dir . '/pg_hba.conf');
+
+		$server->safe_psql('north', "CREATE ROLE keyed LOGIN PASSWORD '$password'; SELECT jobq.grant_privilege('keyed', 'monitor')");
+		unlink $server->data_dir . '/pg_hba.conf';
+		$server->append_conf('pg_hba.conf', "local all keyed scram-sha-256\n$hba");
+		$server->reload;
+	}
+	my $there = $other->connstr('north');
+
+	foreach my $second ([ "$there password='second secret'" ], [ $there, 'second secret' ])
+	{
+		my $screen = JobqScreen->new(24, 120, $jobq, 'queues', '-U', 'keyed', '-d', 'north', '-d', $second->[0]);
+		my $port = $node->port;
+
+		ok($screen->shows(qr/Password for database "north" at \S+:$port:/), 'password of the first') and $screen->type("first secret\n");
+		if (defined $second->[1])
+		{
+			$port = $other->port;
+			ok($screen->shows(qr/Password for database "north" at \S+:$port:/), 'password of the second') and $screen->type("$second->[1]\n");
+		}
+		ok($screen->shows(qr/^north\S+ +line .*^north\S+ +line /ms), @$second > 1 ? 'both are typed' : 'the other is in the connection string');
+		$screen->finish;
+	}
+}
+
+# The names of the databases are the same while one of them cannot be reached.
+$other->stop;
+is(rows(q{string_agg(DISTINCT regexp_replace(j ->> 'database', '@.*:', ':'), ', ')}, 'queues', '-d', 'north', '-d', $other->connstr('north')),
+	'north:' . $node->port . ' status 3', 'a database keeps its name in the output');
 
 done_testing();
