@@ -351,6 +351,11 @@ wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND read
 my $before = sql($counts);
 # two entries of the audit log, of which one gets 30 days old, as old as dead letters can be
 sql(q{SELECT jobq.pause('default'), jobq.resume('default'); UPDATE jobq_internal.audit SET at = at - interval '25 days' WHERE action = 'pause'});
+# entries for several deletions, of which a session has locked one
+sql(q{INSERT INTO jobq_internal.audit (id, at, role, login, application, action, arguments)
+	SELECT nextval('jobq_internal.audit_id_seq'), at, role, login, application, 'edit', arguments FROM jobq_internal.audit, generate_series(1, 1200) WHERE action = 'pause'});
+my $reader = $node->background_psql('postgres');
+$reader->query_safe(q{BEGIN; SELECT id FROM jobq_internal.audit WHERE action = 'pause' FOR UPDATE});
 foreach my $days (1 .. 9)
 {
 	sql("SELECT jobq.test_clock('$days days'), jobq.test_clock('$days days')");
@@ -361,8 +366,13 @@ foreach my $days (1 .. 9)
 my $ninth = sql('SELECT clock_timestamp()');
 wait_for($node, 'retention: the archive is gone',
 	qq{SELECT NOT EXISTS (SELECT FROM jobq_internal.archive WHERE kind = 'part' AND state <> 'x') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
-wait_for($node, 'retention: the older entry of the audit log is gone',
-	qq{SELECT NOT EXISTS (SELECT FROM jobq.audit_log WHERE action = 'pause') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
+foreach my $action ('edit', 'pause')
+{
+	wait_for($node, "retention: older entries of the audit log are gone: $action",
+		qq{SELECT NOT EXISTS (SELECT FROM jobq.audit_log WHERE action = '$action') FROM (SELECT '9 days' + 1000 * (clock_timestamp() - '$ninth') AS ahead OFFSET 0) a, LATERAL (SELECT jobq.test_clock(ahead), jobq.test_clock(ahead)) c});
+	$reader->query_safe('COMMIT') if $action eq 'edit';
+}
+$reader->quit;
 is(sql(q{SELECT count(*) FROM jobq.audit_log WHERE action = 'resume'}), '1', 'retention: and the newer one is there');
 is(sql($counts), $before, 'retention: the counts are the same');
 sql("SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $open");

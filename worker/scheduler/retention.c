@@ -514,14 +514,11 @@ static void
 bite_audit(Bite *bite)
 {
 	static SPIPlanPtr plan = NULL;
-	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID};
-	Datum		values[] = {
-		TimestampTzGetDatum(bite->now - jobq_dead_retention * (60 * USECS_PER_SEC)),
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to)
-	};
 
-	jobq_query_kept(&plan, "DELETE FROM jobq_internal.audit WHERE ctid >= $2 AND ctid < $3 AND at < $1",
-					3, types, values, NULL, SPI_OK_DELETE);
+	delete_piece(&plan, "WITH gone AS (DELETE FROM jobq_internal.audit WHERE ctid = ANY (ARRAY(SELECT a.ctid"
+				 " FROM jobq_internal.audit a WHERE a.ctid >= $2 AND a.ctid < $3 AND a.at < $1"
+				 " LIMIT " CppAsString2(MAX_ROWS) " FOR UPDATE SKIP LOCKED)) RETURNING id)"
+				 " SELECT pg_catalog.count(*) FROM gone", bite, jobq_dead_retention);
 }
 
 /*
