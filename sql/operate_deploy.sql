@@ -114,6 +114,16 @@ SELECT name, above, until FROM jobq.monitors WHERE name = 'deployed';
 SELECT event, handler, within, required FROM jobq.event_handlers WHERE queue = 'deployed';
 SELECT role, privilege FROM jobq.grants WHERE queue = 'deployed' ORDER BY 2;
 
+-- an interval of the same length in another unit alters
+SELECT jobq.alter_queue('deployed set', archive_retention => '30 days'), jobq.alter_queue('deployed set', archive_retention => '1 month');
+SELECT archive_retention FROM jobq.queues WHERE name = 'deployed set';
+-- the error of a schedule is over with the same call
+BEGIN;
+UPDATE jobq_internal.schedule SET last_error = 'no such role' WHERE name = 'deployed statement';
+SELECT jobq.schedule('deployed statement', '0 10 * * *', sql => 'SELECT 1', timezone => 'Europe/Berlin');
+SELECT last_error FROM jobq_internal.schedule WHERE name = 'deployed statement';
+COMMIT;
+
 -- a paused schedule, a paused queue and tenant stay paused
 SELECT jobq.pause(schedule => 'deployed'), jobq.pause('deployed'), jobq.pause('deployed set', tenant => 'a');
 SELECT jobq.schedule('deployed', 'every 2 hours', 'echo'), jobq.create_queue('deployed', open => false), jobq.create_queue('deployed set', max_running => 4);

@@ -411,7 +411,11 @@ read_settings(FunctionCallInfo fcinfo, const char *name, Given *given)
 			continue;
 		appendStringInfo(&given->set, "%s%s = $%d", n > 0 ? ", " : "",
 						 settings[i].name, n + 2);
-		appendStringInfo(&given->same, " AND %s IS NOT DISTINCT FROM $%d",
+
+		/* equal intervals can have other units: 30 days and 1 month */
+		appendStringInfo(&given->same, settings[i].type == INTERVALOID
+						 ? " AND %s::text IS NOT DISTINCT FROM $%d::text"
+						 : " AND %s IS NOT DISTINCT FROM $%d",
 						 settings[i].name, n + 2);
 		n++;
 		given->types[n] = settings[i].type;

@@ -414,6 +414,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		if (jobq_query("SELECT FROM jobq_internal.schedule s WHERE name = $1 AND"
 					   " (cron, kind, payload, timezone, missed, overlap, options)"
 					   " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8)"
+					   " AND last_error IS NULL"
 					   " AND EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role)",
 					   NARGS, types, values, nulls, SPI_OK_SELECT) > 0)
 		{
@@ -517,7 +518,7 @@ jobq_unschedule(PG_FUNCTION_ARGS)
  * exist or the current user may not operate on it.  The caller must not be connected to
  * SPI.
  */
-void
+bool
 jobq_schedule_pause(const char *function, text *name, bool paused)
 {
 	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID};
@@ -542,8 +543,8 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 				   2, types, values, NULL, SPI_OK_UPDATE);
 	}
 	SPI_finish();
-}
 	return paused != found.paused;
+}
 
 /*
  * SQL function run_schedule(name).  Enqueues the job of an additional tick at the present
