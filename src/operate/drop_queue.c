@@ -122,7 +122,7 @@ has_letters(int32 queue_id)
 #define HELD_IN_QUEUE	"contents[array_position(columns, 'queue_id')] = $1::text"
 
 /*
- * True if rows of the queue are kept aside, because their roles do not exist.  "table" is the
+ * True if rows of the queue are kept aside now, because their roles do not exist.  "table" is the
  * table of the rows, without the schema.
  */
 static bool
@@ -134,12 +134,10 @@ has_held(const char *table, int32 queue_id)
 
 	if (!jobq_has_held_rows())
 		return false;
-	PushActiveSnapshot(GetLatestSnapshot());
 	SPI_connect();
-	found = jobq_query("SELECT FROM jobq_internal.held_row WHERE table_name = $2 AND " HELD_IN_QUEUE " LIMIT 1",
-					   2, types, values, NULL, SPI_OK_SELECT) > 0;
+	found = jobq_query_latest("SELECT FROM jobq_internal.held_row WHERE table_name = $2 AND " HELD_IN_QUEUE " LIMIT 1",
+							  2, types, values, SPI_OK_SELECT) > 0;
 	SPI_finish();
-	PopActiveSnapshot();
 	return found;
 }
 
@@ -200,10 +198,10 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	strlcpy(queue->name, name, NAMEDATALEN);
 
 	/* fail early if the queue cannot be dropped */
+	(void) check_droppable(queue);
+
 	/* before the caller's privilege for the queue is deleted */
 	jobq_audit(fcinfo, -1);
-
-	(void) check_droppable(queue);
 
 	queue->outer = dropped;
 	dropped = queue;
