@@ -181,13 +181,17 @@ max_parallel_workers = 8
 jobq.max_workers = 3
 });
 
-# Without free slots in the server, a worker that makes room exits.
-$node->append_conf('postgresql.conf', 'max_worker_processes = 12');
-$node->restart;
-foreach my $round (1 .. 2)
+# Without free slots in the server, a worker that makes room exits.  Each database needs a slot for
+# its scheduler, and another one to check its monitors.
+foreach my $slots ([ 12, 8 ], [ 9, 0 ])
 {
-	run_as("role$_", 'note') foreach 1 .. 3;
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.workers WHERE state = 'spare'}), '0', "few slots, round $round: there is no spare");
+	$node->append_conf('postgresql.conf', "max_worker_processes = $slots->[0]\nmax_parallel_workers = $slots->[1]");
+	$node->restart;
+	foreach my $round (1 .. 2)
+	{
+		run_as("role$_", 'note') foreach 1 .. 3;
+		is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.workers WHERE state = 'spare'}), '0', "$slots->[0] slots, round $round: there is no spare");
+	}
 }
 
 $node->stop;

@@ -28,9 +28,12 @@
 
 /*
  * Other processes of the server: the launchers of jobq and of logical replication, the
- * counter, the process that checks monitors, and an errand.
+ * counter, and an errand.
  */
-#define OTHER_PROCESSES		5
+#define OTHER_PROCESSES		4
+
+/* Other processes of each served database: the scheduler, and a process that checks monitors. */
+#define DATABASE_PROCESSES	2
 
 static int	most_workers(void);
 static void dismiss_oldest(Demand *demand);
@@ -50,7 +53,7 @@ most_workers(void)
 		most = 0;
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		if (OidIsValid(jobq_shared->databases[i].dboid))
-			most--;
+			most -= DATABASE_PROCESSES;
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].state != JOBQ_SLOT_FREE &&
 			jobq_shared->slots[i].database != my_db_index)
