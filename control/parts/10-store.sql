@@ -300,7 +300,6 @@ COMMENT ON TABLE jobq_internal.privilege IS 'privileges of roles: see grant_priv
 COMMENT ON COLUMN jobq_internal.privilege.queue_id IS 'id of the queue; 0: all queues';
 COMMENT ON COLUMN jobq_internal.privilege.role IS 'role that has the privilege, together with all roles that have the privileges of this role';
 
--- Omitted by pg_dump: a restored database is served under a new identity.
 -- Arguments are names and values in turn, as texts.  The view audit_log makes an object of them.
 CREATE SEQUENCE jobq_internal.audit_id_seq;
 COMMENT ON SEQUENCE jobq_internal.audit_id_seq IS 'ids of the audit log';
@@ -318,6 +317,7 @@ CREATE TABLE jobq_internal.audit (
 COMMENT ON TABLE jobq_internal.audit IS 'calls of operators: see the view audit_log';
 COMMENT ON COLUMN jobq_internal.audit.arguments IS 'names and values of the arguments, in turn';
 
+-- Omitted by pg_dump: a restored database is served under a new identity.
 CREATE TABLE jobq_internal.served (
 	system_identifier bigint NOT NULL,
 	database oid NOT NULL,
