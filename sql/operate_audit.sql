@@ -66,12 +66,13 @@ ROLLBACK;
 -- a signal to a job of another role, whose payload is not recorded
 SELECT jobq.signal(max(id), 'arrived', '{"secret": 1}') FROM jobq.live_jobs WHERE queue = 'audited';
 
--- drop_queue() by the manager of this queue only, whose privilege is deleted with the queue
+-- drop_queue() by the manager of this queue only, whose privilege is deleted with the queue; the entry outlasts the role
 CREATE ROLE regress_queue_lead;
 SELECT jobq.create_queue('led'), jobq.grant_privilege('regress_queue_lead', 'manage', 'led') \g /dev/null
 SET ROLE regress_queue_lead;
 SELECT jobq.drop_queue('led');
 RESET ROLE;
+DROP ROLE regress_queue_lead;
 SELECT role, action, arguments FROM jobq.audit_log WHERE action = 'drop_queue' AND id > :seen;
 
 -- settings, privileges and schedules; payloads and statements are not recorded
@@ -82,13 +83,13 @@ SELECT jobq.revoke_privilege('regress_shop'), jobq.grant_privilege('regress_shop
 SELECT jobq.unregister('audited_kind'), jobq.cancel_many(queue => 'audited'), jobq.drop_queue('audited') \g /dev/null
 
 -- a reader without access to jobs does not see keys
-SELECT CASE role::text WHEN current_user THEN 'owner' ELSE role::text END AS role, role <> login AS set_role, application, action,
+SELECT CASE role WHEN current_user THEN 'owner' ELSE role END AS role, role <> login AS set_role, application, action,
 	arguments - '{id,ids}'::text[] AS arguments, length(arguments ->> 'ids') AS length_of_ids, jobs
 FROM jobq.audit_log WHERE id > :seen ORDER BY id;
 SET ROLE regress_auditor;
 SELECT action, arguments - 'ids' AS arguments, jobs FROM jobq.audit_log WHERE id > :seen AND action = 'cancel_many' AND application = 'the shift' ORDER BY id;
 SET ROLE regress_shift_lead;
-SELECT count(DISTINCT role::text) > 1 AS of_others, count(*) FILTER (WHERE role = 'regress_shift_lead'::regrole) AS own FROM jobq.audit_log WHERE id > :seen;
+SELECT count(DISTINCT role) > 1 AS of_others, count(*) FILTER (WHERE role = 'regress_shift_lead') AS own FROM jobq.audit_log WHERE id > :seen;
 SET ROLE regress_shop;
 SELECT count(*) FROM jobq.audit_log WHERE id > :seen;
 SELECT * FROM jobq_internal.audit;
@@ -96,5 +97,5 @@ RESET ROLE;
 
 SELECT jobq.revoke_privilege(r::regrole, NULL) FROM unnest('{regress_auditor,regress_shift_lead,regress_shop}'::text[]) r \g /dev/null
 SELECT jobq.drop_owned('regress_shop') \g /dev/null
-DROP ROLE regress_auditor, regress_shift_lead, regress_shop, regress_queue_lead;
+DROP ROLE regress_auditor, regress_shift_lead, regress_shop;
 DROP FUNCTION audited_kind(jsonb);

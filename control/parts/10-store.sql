@@ -301,13 +301,14 @@ COMMENT ON COLUMN jobq_internal.privilege.queue_id IS 'id of the queue; 0: all q
 COMMENT ON COLUMN jobq_internal.privilege.role IS 'role that has the privilege, together with all roles that have the privileges of this role';
 
 -- Arguments are names and values in turn, as texts.  The view audit_log makes an object of them.
+-- Roles are names, quoted as by regrole, so that an entry outlasts its role.
 CREATE SEQUENCE jobq_internal.audit_id_seq;
 COMMENT ON SEQUENCE jobq_internal.audit_id_seq IS 'ids of the audit log';
 CREATE TABLE jobq_internal.audit (
 	id bigint NOT NULL,
 	at timestamptz NOT NULL,
-	role jobq_internal.role NOT NULL,
-	login jobq_internal.role NOT NULL,
+	role text NOT NULL,
+	login text NOT NULL,
 	application text NOT NULL,
 	action text NOT NULL,
 	arguments text[] NOT NULL,
@@ -346,7 +347,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq_internal.unique_key', 'WHERE ro
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.job_uuid', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.lease', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.lease_token_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq_internal.audit', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles) AND login IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq_internal.audit', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.audit_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.archive_default', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.dead_letter', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');

@@ -226,10 +226,10 @@ CREATE VIEW jobq.grants WITH (security_barrier) AS
 COMMENT ON VIEW jobq.grants IS 'privileges of roles, for a queue or for all queues';
 
 CREATE VIEW jobq.audit_log WITH (security_barrier) AS
-	SELECT a.id, a.at, a.role::pg_catalog.regrole AS role, a.login::pg_catalog.regrole AS login, a.application, a.action,
-		CASE WHEN jobq_internal.may_read(a.role::pg_catalog.oid, 0) THEN o.arguments ELSE o.arguments - '{unique_key,group_key}'::text[] END AS arguments, a.jobs
+	SELECT a.id, a.at, a.role, a.login, a.application, a.action,
+		CASE WHEN jobq_internal.may_read(o.role, 0) THEN o.arguments ELSE o.arguments - '{unique_key,group_key}'::text[] END AS arguments, a.jobs
 	FROM jobq_internal.audit a
-	CROSS JOIN LATERAL (SELECT jsonb_object(a.arguments) AS arguments) o
-	WHERE jobq_internal.may_see(a.role::pg_catalog.oid, 0)
+	CROSS JOIN LATERAL (SELECT jsonb_object(a.arguments) AS arguments, coalesce(to_regrole(a.role)::pg_catalog.oid, 0::pg_catalog.oid) AS role) o
+	WHERE jobq_internal.may_see(o.role, 0)
 	ORDER BY a.id DESC;
 COMMENT ON VIEW jobq.audit_log IS 'calls by which operators acted on jobs or changed settings, newest first';

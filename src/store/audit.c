@@ -44,6 +44,7 @@ static const char *const hidden_args[] = {"payload", "headers", "options", "cont
 
 static text *audited_value(const char *name, Oid type, Datum value);
 static ArrayType *audited_args(FunctionCallInfo fcinfo, HeapTuple function);
+static Datum role_name(Oid role);
 
 /*
  * Return the text of an argument, cut to a limited length.
@@ -91,6 +92,15 @@ audited_args(FunctionCallInfo fcinfo, HeapTuple function)
 }
 
 /*
+ * Return the quoted name of a role as text.
+ */
+static Datum
+role_name(Oid role)
+{
+	return CStringGetTextDatum(quote_identifier(GetUserNameFromId(role, false)));
+}
+
+/*
  * Log this call of a SQL function, if the current user is an operator.  jobs: the number of
  * jobs for which the call had an effect; negative: the call is not about jobs.  Logs nothing if
  * this is 0.
@@ -99,7 +109,7 @@ void
 jobq_audit(FunctionCallInfo fcinfo, int64 jobs)
 {
 	static SPIPlanPtr plan = NULL;
-	static const Oid types[] = {TIMESTAMPTZOID, OIDOID, OIDOID, TEXTOID, TEXTOID, TEXTARRAYOID, INT8OID};
+	static const Oid types[] = {TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, INT8OID};
 	HeapTuple	function;
 	Datum		values[lengthof(types)];
 
@@ -109,8 +119,8 @@ jobq_audit(FunctionCallInfo fcinfo, int64 jobs)
 	if (!HeapTupleIsValid(function))
 		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
 	values[0] = TimestampTzGetDatum(jobq_now());
-	values[1] = ObjectIdGetDatum(GetUserId());
-	values[2] = ObjectIdGetDatum(GetSessionUserId());
+	values[1] = role_name(GetUserId());
+	values[2] = role_name(GetSessionUserId());
 	values[3] = CStringGetTextDatum(application_name != NULL ? application_name : "");
 	values[4] = CStringGetTextDatum(NameStr(((Form_pg_proc) GETSTRUCT(function))->proname));
 	values[5] = PointerGetDatum(audited_args(fcinfo, function));
