@@ -75,7 +75,8 @@ SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnames
 -- a driver that sends parameters without a type finds one function by their number, except for status() and signal(), whose forms with text take all
 SELECT a.proname, a.oid::regprocedure AS one, b.oid::regprocedure AS other FROM pg_proc a JOIN pg_proc b USING (pronamespace, proname)
 WHERE a.pronamespace = 'jobq'::regnamespace AND a.oid::regprocedure::text COLLATE "C" < b.oid::regprocedure::text COLLATE "C"
-	AND a.pronargs - a.pronargdefaults <= b.pronargs AND b.pronargs - b.pronargdefaults <= a.pronargs ORDER BY 1, 2::text COLLATE "C", 3::text COLLATE "C";
+	AND a.pronargs - a.pronargdefaults <= b.pronargs AND b.pronargs - b.pronargdefaults <= a.pronargs ORDER BY 1,
+	a.oid::regprocedure::text COLLATE "C", b.oid::regprocedure::text COLLATE "C";
 PREPARE untyped AS SELECT state FROM jobq.status($1);
 SELECT parameter_types FROM pg_prepared_statements WHERE name = 'untyped';
 DEALLOCATE untyped;

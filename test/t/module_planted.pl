@@ -348,6 +348,7 @@ SKIP:
 	$run->(0, 'signal', $later, 'go', '{"a": 1}');
 	$run->(0, 'cancel', $later, $held);
 	$run->(0, 'run-schedule', 'plan');
+	$run->(0, 'audit', '--action', 'cancel');
 	$run->(0, 'restart-workers');
 	$run->(0, 'delete', $dead);
 	$run->(0, 'delete-many', '--queue=hands', '--error=%');
