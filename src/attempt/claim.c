@@ -161,6 +161,10 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token, int *limited)
 	*token = 0;
 	if (jobq_job_runs(job))
 		return JOBQ_TAKEN;
+
+	/* a session cannot go on with a procedure that has committed a step */
+	if (jobq_has_progress(job_id(job)))
+		return JOBQ_TAKEN;
 	if (locked && !lock_group(rel, job))
 		return JOBQ_GROUP_BUSY;
 	latest = RegisterSnapshot(GetLatestSnapshot());

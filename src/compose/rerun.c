@@ -281,7 +281,8 @@ make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow, const Ids * ids)
 	};
 	Relation	rel = jobq_open_jobs();
 
-	jobq_progress_forget(values[0]);
+	for (int i = 0; i < ids->n; i++)
+		jobq_progress_forget(DatumGetInt64(ids->ids[i]));
 	(void) jobq_query("SELECT s.job_id, $2, coalesce(s.definition, m.definition) FROM jobq_internal.step s"
 					  " LEFT JOIN jobq_internal.step m ON m.job_id = s.element_of"
 					  " WHERE s.job_id = ANY ($1) ORDER BY s.job_id",

@@ -6,8 +6,8 @@
  * The first choice is the oldest job of the new job's own lane: the same priority, role and
  * tenant.  If no job waits in this lane, jobs of the same role are dropped before jobs of
  * other roles, then less urgent jobs, then older jobs.  A role with many jobs therefore makes
- * room with its own jobs.  Running jobs, jobs held by a consumer, and blocked jobs are not
- * dropped.
+ * room with its own jobs.  Running jobs, jobs held by a consumer, blocked jobs, and jobs of
+ * procedures that have committed a step or a wait are not dropped.
  *
  * The index gives the order.  While an old snapshot exists, entries of finished jobs remain at
  * the old end of the index.  The queue's counter therefore records the job dropped last, and
@@ -100,12 +100,14 @@ row_key(ScanKey header, ScanKey members, int first, int last, int strategy,
 	header->sk_argument = PointerGetDatum(members);
 }
 
-/* Return whether the job waits only for a worker or for its time. */
+/*
+ * Return whether the job waits only for a worker or for its time, and no part of the job is done.
+ */
 static bool
 may_drop(const JobqJob *job)
 {
 	return !DatumGetBool(JOB(job, JOB_DORMANT)) && !job_blocked(job) &&
-		!jobq_job_runs(job);
+		!jobq_job_runs(job) && !jobq_has_progress(job_id(job));
 }
 
 /*

@@ -17,7 +17,10 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -25,11 +28,15 @@
 #include "store/store.h"
 #include "store/unique_keys.h"
 
+/* Number of heavyweight locks for the signals to all jobs of a role. */
+#define NLOCKS	256
+
 /*
- * Return whether the run with the job's lease has committed a step, a wait or a saved value.
+ * Return whether the job has a step, a wait or a saved value; with a token, whether the run with
+ * this lease has written one.
  */
-bool
-jobq_made_progress(const JobqJob *job)
+static bool
+has_step(int64 id, const int64 *token)
 {
 	Relation	steps = jobq_open_table(JOBQ_PROCEDURE_STEP_TABLE, AccessShareLock);
 	ScanKeyData key;
@@ -37,36 +44,84 @@ jobq_made_progress(const JobqJob *job)
 	HeapTuple	tuple;
 	bool		found = false;
 
-	ScanKeyInit(&key, PSTEP_JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
-				JOB(job, JOB_ID));
+	ScanKeyInit(&key, PSTEP_JOB_ID, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
 	scan = systable_beginscan(steps, jobq_index(steps, JOBQ_PROCEDURE_STEP_PKEY), true,
 							  SnapshotSelf, 1, &key);
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		bool		isnull;
 
-		found = DatumGetInt64(heap_getattr(tuple, PSTEP_TOKEN, RelationGetDescr(steps),
-										   &isnull)) ==
-			DatumGetInt64(JOB(job, JOB_LEASE_TOKEN));
+		found = token == NULL ||
+			DatumGetInt64(heap_getattr(tuple, PSTEP_TOKEN, RelationGetDescr(steps),
+									   &isnull)) == *token;
 	}
 	systable_endscan(scan);
 	table_close(steps, AccessShareLock);
 	return found;
 }
 
+/* Return whether a procedure has done a part of the job, which the next run skips. */
+bool
+jobq_has_progress(int64 id)
+{
+	return has_step(id, NULL);
+}
+
 /*
- * Delete the steps and signals of jobs that run anew under the same ids.  ids is an array.  The
- * caller is connected to SPI.
+ * Return whether the run with the job's lease has committed a step, a wait or a saved value.
+ */
+bool
+jobq_made_progress(const JobqJob *job)
+{
+	int64		token = DatumGetInt64(JOB(job, JOB_LEASE_TOKEN));
+
+	return has_step(job_id(job), &token);
+}
+
+/* Delete the rows of the job.  column: contains the job's id. */
+static void
+forget(JobqTable table, JobqIndex index, AttrNumber column, int64 id)
+{
+	Relation	rel = jobq_open_table(table, RowExclusiveLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, column, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	scan = systable_beginscan(rel, jobq_index(rel, index), true, SnapshotSelf, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		TM_FailureData tmfd;
+
+		(void) jobq_heap_delete(rel, &tuple->t_self, GetCurrentCommandId(true), true, &tmfd);
+	}
+	systable_endscan(scan);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Delete the steps and signals of a job, because another job runs under the same id.  The caller
+ * has deleted or locked the row of the job, which therefore does not run.
  */
 void
-jobq_progress_forget(Datum ids)
+jobq_progress_forget(int64 id)
 {
-	static const Oid types[] = {INT8ARRAYOID};
+	forget(JOBQ_PROCEDURE_STEP_TABLE, JOBQ_PROCEDURE_STEP_PKEY, PSTEP_JOB_ID, id);
+	forget(JOBQ_SIGNAL_TABLE, JOBQ_SIGNAL_PKEY, SIGNAL_JOB_ID, id);
+}
 
-	(void) jobq_query("DELETE FROM jobq_internal.procedure_step WHERE job_id = ANY ($1)",
-					  1, types, &ids, NULL, SPI_OK_DELETE);
-	(void) jobq_query("DELETE FROM jobq_internal.signal WHERE job_id = ANY ($1)",
-					  1, types, &ids, NULL, SPI_OK_DELETE);
+/*
+ * Lock the signals to the job in this mode until the end of the transaction (src/durable/signal.c
+ * has the rules).  role: the job's role, which the caller checks again afterwards.  May wait.
+ */
+void
+jobq_signals_lock(int64 id, Oid role, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, jobq_relations()->signal, role,
+					   hash_bytes((unsigned char *) &id, sizeof(id)) % NLOCKS);
+	(void) LockAcquire(&tag, mode, false, false);
 }
 
 /* Condition: no table contains the job of row "s".  Subqueries use the indexes, joins may not. */

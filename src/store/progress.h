@@ -14,6 +14,7 @@
 #define JOBQ_PROGRESS_H
 
 #include "storage/itemptr.h"
+#include "storage/lockdefs.h"
 
 #include "store/jobs.h"
 
@@ -52,8 +53,10 @@ enum
 };
 
 /* src/store/progress.c */
+extern bool jobq_has_progress(int64 id);
 extern bool jobq_made_progress(const JobqJob *job);
-extern void jobq_progress_forget(Datum ids);
+extern void jobq_progress_forget(int64 id);
+extern void jobq_signals_lock(int64 id, Oid role, LOCKMODE mode);
 extern void jobq_progress_prune(ItemPointer from, ItemPointer to);
 extern void jobq_signals_prune(ItemPointer from, ItemPointer to);
 

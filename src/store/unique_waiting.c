@@ -62,7 +62,8 @@ jobq_unique_place(const JobqJob *job, const JobqUnique *unique)
 
 /*
  * Return whether the waiting job must not be merged with this one.  The job of another role
- * must not get a payload written by this role.  An expired job will not run.
+ * must not get a payload written by this role.  An expired job will not run.  A procedure that
+ * has done a part of the job has read the payload, and would skip the merged one.
  */
 static bool
 is_other(const JobqJob *waiting, const JobqJob *job, const JobqUnique *unique)
@@ -70,6 +71,7 @@ is_other(const JobqJob *waiting, const JobqJob *job, const JobqUnique *unique)
 	if (unique->on_conflict != UNIQUE_MERGE)
 		return false;
 	return job_role(waiting) != job_role(job) ||
+		jobq_has_progress(job_id(waiting)) ||
 		(!JOB_ISNULL(waiting, JOB_EXPIRES_AT) &&
 		 DatumGetTimestampTz(JOB(waiting, JOB_EXPIRES_AT)) <= jobq_now());
 }
@@ -213,7 +215,10 @@ block_like(JobqJob *job, const JobqJob *waiting)
 	}
 }
 
-/* Prepare the job to replace the waiting job, under the same id. */
+/*
+ * Prepare the job to replace the waiting job, under the same id.  The new job begins with the
+ * first step of its procedure.
+ */
 static void
 replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
 {
@@ -222,6 +227,7 @@ replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
 		jobq_length_remove(job_queue_id(waiting));
 		jobq_unique_place(job, unique);
 	}
+	jobq_progress_forget(job_id(waiting));
 	JOB_SET(job, JOB_ID, JOB(waiting, JOB_ID));
 	JOB_SET(job, JOB_ENQUEUED_AT, JOB(waiting, JOB_ENQUEUED_AT));
 	if (job_watch(waiting))
