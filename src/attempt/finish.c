@@ -390,7 +390,12 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 								: jobq_now() + current->delay_ms * 1000);
 			job->nulls[JOB_WAITS_FOR - 1] = true;
 			if (current->outcome == OUTCOME_SUSPEND)
+			{
 				JOB_SET(job, JOB_WAITS_FOR, CStringGetTextDatum(current->waits_for));
+
+				/* the job has begun in time */
+				job->nulls[JOB_EXPIRES_AT - 1] = true;
+			}
 			job->nulls[JOB_LEASE_TOKEN - 1] = true;
 			job->nulls[JOB_LEASE_UNTIL - 1] = true;
 			jobq_job_insert_again(rel, job);
