@@ -44,6 +44,8 @@ COMMENT ON COLUMN jobq_internal.signal.job_id IS 'the job';
 COMMENT ON COLUMN jobq_internal.signal.sent_at IS 'time of the call of signal()';
 COMMENT ON COLUMN jobq_internal.signal.name IS 'name of the signal';
 COMMENT ON COLUMN jobq_internal.signal.payload IS 'passed to the procedure';
+CREATE INDEX signal_next ON jobq_internal.signal (job_id, name, id) WHERE taken_by IS NULL;
+COMMENT ON INDEX jobq_internal.signal_next IS 'the signal that the next wait takes';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.procedure_step', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq_internal.signal', '');

@@ -13,9 +13,15 @@
  * - The procedure came first.  The signal has waited until the suspension had committed, and
  *   sees the suspended job.
  *
- * Signals never wait for each other here.  The lock is chosen by a hash of the job, because a
- * transaction may send signals to more jobs than the server has locks.  A procedure may
- * therefore also wait for the end of a transaction that has sent a signal to another job.
+ * Signals never wait for each other here.  The lock is chosen by the role of the job and a hash
+ * of the job, because a transaction may send signals to more jobs than the server has locks.  A
+ * procedure may therefore also wait for the end of a transaction that has sent a signal to
+ * another job of the same role, and never because of jobs of other roles.  A change of the role
+ * (reassign_owned()) locks the signals, too.
+ *
+ * No code of the user runs while a procedure has the lock, and a procedure that takes the lock
+ * has committed before.  A procedure that has sent signals therefore waits for no lock of
+ * another such procedure.
  *
  * The signal makes a suspended job due as edit() does: the row is deleted, and inserted again
  * with another run_at.  At commit, the job is handed over.  A job that is due, running or
@@ -32,7 +38,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -51,60 +56,35 @@ PG_FUNCTION_INFO_V1(jobq_signal);
 PG_FUNCTION_INFO_V1(jobq_signal_uuid);
 PG_FUNCTION_INFO_V1(jobq_signal_text);
 
-/* Number of heavyweight locks for all jobs. */
-#define NLOCKS	1024
-
-/*
- * Take the lock of the job until the end of the transaction.  May wait for other transactions.
- */
-static void
-lock_signals(int64 job_id, LOCKMODE mode)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, jobq_relations()->signal,
-					   hash_bytes((unsigned char *) &job_id, sizeof(job_id)) % NLOCKS, 0);
-	(void) LockAcquire(&tag, mode, false, false);
-}
-
 /*
  * Take the first signal with this name that no wait has taken: mark the signal as taken by the
  * step, and set *payload.  False if there is none.  If the transaction commits a suspension of
- * the job, no signal is missed.  May wait for transactions that send signals.
+ * the job, no signal is missed.  May wait for transactions that send signals.  The caller has
+ * just committed.
  */
 bool
 durable_take_signal(const JobqCurrent *current, const char *name, const char *step,
 					Datum *payload)
 {
 	Relation	signals;
+	Relation	index;
 	ScanKeyData keys[2];
 	SysScanDesc scan;
-	HeapTuple	tuple;
-	HeapTuple	first = NULL;
+	HeapTuple	first;
 
-	lock_signals(job_id(current->job), ExclusiveLock);
+	jobq_signals_lock(job_id(current->job), job_role(current->job), ExclusiveLock);
 	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, RowExclusiveLock);
 	ScanKeyInit(&keys[0], SIGNAL_JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
 				JOB(current->job, JOB_ID));
 	ScanKeyInit(&keys[1], SIGNAL_NAME, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(name));
-	scan = systable_beginscan(signals, jobq_index(signals, JOBQ_SIGNAL_PKEY), true,
-							  SnapshotSelf, 2, keys);
-
-	/* an index scan of systable_beginscan() is not ordered by contract */
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		bool		isnull;
-		TupleDesc	desc = RelationGetDescr(signals);
-
-		(void) heap_getattr(tuple, SIGNAL_TAKEN_BY, desc, &isnull);
-		if (isnull &&
-			(first == NULL ||
-			 DatumGetInt64(heap_getattr(tuple, SIGNAL_ID, desc, &isnull)) <
-			 DatumGetInt64(heap_getattr(first, SIGNAL_ID, desc, &isnull))))
-			first = heap_copytuple(tuple);
-	}
-	systable_endscan(scan);
+	index = jobq_open_index(signals, JOBQ_SIGNAL_NEXT);
+	scan = systable_beginscan_ordered(signals, index, SnapshotSelf, 2, keys);
+	first = systable_getnext_ordered(scan, ForwardScanDirection);
+	if (first != NULL)
+		first = heap_copytuple(first);
+	systable_endscan_ordered(scan);
+	index_close(index, NoLock);
 	if (first != NULL)
 	{
 		Datum		values[SIGNAL_NATTS];
@@ -206,14 +186,14 @@ wake_job(Relation rel, int64 id, const char *name)
 
 /*
  * True if the job is a dead letter, for which the current user has the privilege manage.  False
- * if the job has finished otherwise.  ERROR if there is no such job, or without the privilege.
+ * if the job has finished otherwise.  Sets the job's role.  ERROR if there is no such job, or
+ * without the privilege.
  */
 static bool
-is_dead_letter(int64 id)
+is_dead_letter(int64 id, Oid *role)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	Oid			role;
 	int32		queue_id;
 	bool		dead;
 
@@ -222,13 +202,26 @@ is_dead_letter(int64 id)
 						  " UNION ALL SELECT role::oid, queue_id, true FROM jobq_internal.dead_letter WHERE id = $1",
 						  1, types, values, SPI_OK_SELECT) == 0)
 		jobq_no_such_job(id);
-	jobq_row_of_job(&role, &queue_id);
-	jobq_refuse_to_see_only(JOBQ_MAY_MANAGE, id, role, queue_id);
-	if (!jobq_may(JOBQ_MAY_MANAGE, role, queue_id))
+	jobq_row_of_job(role, &queue_id);
+	jobq_refuse_to_see_only(JOBQ_MAY_MANAGE, id, *role, queue_id);
+	if (!jobq_may(JOBQ_MAY_MANAGE, *role, queue_id))
 		jobq_no_such_job(id);
 	dead = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, BOOLOID, NULL));
 	SPI_finish();
 	return dead;
+}
+
+/* Return the role of the job.  ERROR as from find_live() and is_dead_letter(). */
+static Oid
+role_of_job(Relation rel, int64 id)
+{
+	JobqJob		job;
+	Oid			role;
+
+	if (find_live(rel, id, &job))
+		return job_role(&job);
+	(void) is_dead_letter(id, &role);
+	return role;
 }
 
 /*
@@ -241,6 +234,7 @@ send_signal(FunctionCallInfo fcinfo, int64 id)
 	char	   *name = text_to_cstring(durable_name_arg(fcinfo, 1, "name"));
 	Datum		payload;
 	Relation	rel;
+	Oid			role;
 	bool		received;
 
 	PreventCommandIfReadOnly("jobq.signal()");
@@ -252,11 +246,15 @@ send_signal(FunctionCallInfo fcinfo, int64 id)
 	payload = PG_GETARG_DATUM(2);
 	jobq_check_value("payload", payload);
 
-	lock_signals(id, ShareLock);
 	rel = jobq_open_jobs();
+	do
+	{
+		role = role_of_job(rel, id);
+		jobq_signals_lock(id, role, ShareLock);
+	} while (role_of_job(rel, id) != role);
 
 	/* the job may move between the tables, so check the first again */
-	received = wake_job(rel, id, name) || is_dead_letter(id) || wake_job(rel, id, name);
+	received = wake_job(rel, id, name) || is_dead_letter(id, &role) || wake_job(rel, id, name);
 	table_close(rel, NoLock);
 	if (received)
 		insert_signal(id, name, payload);

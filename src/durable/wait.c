@@ -26,7 +26,7 @@ PG_FUNCTION_INFO_V1(jobq_sleep);
 PG_FUNCTION_INFO_V1(jobq_await_signal);
 
 /*
- * Set done_at.  The next commit makes the row durable.
+ * Set done_at.  The caller commits.
  */
 static void
 set_done(const JobqCurrent *current, StepRow *row)
@@ -68,6 +68,7 @@ set_limit(FunctionCallInfo fcinfo, int arg, const char *what, StepRow *row)
 
 /*
  * CALL sleep(name, duration, until): return if the time has come.  Otherwise suspend the job.
+ * Commits in both cases, and does nothing if the sleep has ended before.
  * ERROR if neither or both of duration and until are given.
  */
 Datum
@@ -98,6 +99,7 @@ jobq_sleep(PG_FUNCTION_ARGS)
 	if (!is_over(&row))
 		suspend(current, &row, psprintf("sleep \"%s\"", name));
 	set_done(current, &row);
+	durable_commit();
 	PG_RETURN_VOID();
 }
 
@@ -131,6 +133,12 @@ jobq_await_signal(PG_FUNCTION_ARGS)
 		Datum		payload;
 		char	   *awaited = TextDatumGetCString(STEP(&row, PSTEP_SIGNAL));
 
+		/*
+		 * before the lock of the signals: end those that this procedure has
+		 * sent
+		 */
+		durable_check_lease(current);
+		durable_commit();
 		if (durable_take_signal(current, awaited, step, &payload))
 			STEP_SET(&row, PSTEP_RESULT, payload);
 		else if (!is_over(&row))

@@ -139,6 +139,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 		if (!find_of(rel, id, from, &job) || jobq_job_runs(&job) ||
 			jobq_job_is_statement(&job))
 			return false;
+		jobq_signals_lock(id, from, ExclusiveLock);
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
 			jobq_job_push_if_undone(&job);

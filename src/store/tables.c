@@ -207,6 +207,7 @@ static const struct
 	[JOBQ_BATCH_PKEY] = {"batch_pkey", {BATCH_COLUMN_ID}},
 	[JOBQ_PROCEDURE_STEP_PKEY] = {"procedure_step_pkey", {PSTEP_JOB_ID, PSTEP_NAME}},
 	[JOBQ_SIGNAL_PKEY] = {"signal_pkey", {SIGNAL_JOB_ID, SIGNAL_NAME, SIGNAL_ID}},
+	[JOBQ_SIGNAL_NEXT] = {"signal_next", {SIGNAL_JOB_ID, SIGNAL_NAME, SIGNAL_ID}},
 };
 
 /* The OIDs of successfully checked tables. */

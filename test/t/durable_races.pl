@@ -154,6 +154,66 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	is(sql("SELECT count(*) FROM received WHERE id = $id"), '1', "$end: once");
 }
 
+#
+# A transaction with signals to many jobs stays open: procedures of other roles come to their waits.
+#
+sql(q{
+CREATE ROLE flooder LOGIN;
+SELECT jobq.grant_privilege('flooder');
+SET ROLE flooder;
+SELECT count(jobq.enqueue('await', delay => '1 day')) FROM generate_series(1, 3000)});
+my $flood = $node->background_psql('postgres');
+$flood->query_safe(q{SET ROLE flooder; BEGIN; SELECT count(jobq.signal(id, 'go')) FROM jobq.live_jobs WHERE role = 'flooder'::regrole});
+my $other = sql(q{SELECT jobq.enqueue('await')});
+wait_for($node, 'beside many signals of another role, the job is suspended', "SELECT state = 'suspended' FROM jobq.status($other)");
+$flood->query_safe('ROLLBACK');
+$flood->quit;
+sql(q{SELECT jobq.cancel_many(kind => 'await')});
+
+#
+# Two procedures send each other a signal before they wait.
+#
+sql(q{
+CREATE TABLE pair (n int, id bigint);
+CREATE PROCEDURE greet(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	PERFORM jobq.signal(id, 'hello') FROM pair WHERE n <> payload::int;
+	PERFORM pg_advisory_xact_lock_shared(47);
+	CALL jobq.await_signal('hello', answer);
+END $$;
+SELECT jobq.register('greet', 'greet(jsonb)', max_attempts => 1)});
+my $gate = $node->background_psql('postgres');
+my $at_gate = q{SELECT count(*) = %d FROM pg_locks WHERE locktype = 'advisory' AND NOT granted};
+$gate->query_safe('SELECT pg_advisory_lock(47)');
+sql(q{INSERT INTO pair SELECT n, jobq.enqueue('greet', to_jsonb(n)) FROM generate_series(1, 2) n});
+wait_for($node, 'both have sent a signal', sprintf($at_gate, 2));
+$gate->query_safe('SELECT pg_advisory_unlock(47)');
+is(sql(q{SELECT w.state, w.error FROM pair, jobq.wait(pair.id, '5 min') w}), "completed|\ncompleted|", 'both receive the signal of the other');
+
+#
+# Deferred triggers of the handler run before the procedure locks its signals.
+#
+sql(q{
+CREATE FUNCTION slow_check() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(47); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow_check AFTER INSERT ON imported DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_check();
+CREATE PROCEDURE check_late(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	INSERT INTO imported VALUES (-1);
+	CALL jobq.await_signal('go', answer);
+END $$;
+SELECT jobq.register('check_late', 'check_late(jsonb)', max_attempts => 1)});
+$gate->query_safe('SELECT pg_advisory_lock(47)');
+$other = sql(q{SELECT jobq.enqueue('check_late')});
+wait_for($node, 'a deferred trigger runs', sprintf($at_gate, 1));
+is(sql("SET lock_timeout = '10 s'; SELECT jobq.signal($other, 'go')"), 't', 'a signal does not wait for the trigger');
+$gate->query_safe('SELECT pg_advisory_unlock(47)');
+$gate->quit;
+is(sql("SELECT state FROM jobq.wait($other, '5 min')"), 'completed', 'and is received');
+
 if (sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0')
 {
 	$node->stop;
