@@ -33,6 +33,7 @@ our @EXPORT = qw(
   poll
   wait_for
   wait_for_scheduler
+  retention_pass
   work_off
   sleeps
   worker_pids
@@ -330,6 +331,22 @@ sub wait_for
 	return 1 if ok(poll($node, $query, $dbname), $what);
 	show_state($node, $dbname);
 	return 0;
+}
+
+# Set the clock to these times, in hours or days ahead, and wait at each for the scheduler to delete
+# old rows.  An old row of the audit log is deleted early in a pass.  Each pass but the last is
+# therefore over on return.
+sub retention_pass
+{
+	my ($node, $dbname, @clocks) = @_;
+
+	foreach my $clock (@clocks)
+	{
+		$node->safe_psql($dbname, qq{INSERT INTO jobq_internal.audit VALUES (-1, '2000-01-01', 'postgres', 'postgres', '', 'old', '{}');
+			SELECT jobq.test_clock('$clock')});
+		wait_for($node, "$dbname: old rows are deleted, $clock", q{SELECT count(*) = 0 FROM jobq_internal.audit WHERE id = -1}, $dbname);
+	}
+	return;
 }
 
 # Wait until the database has a scheduler with loaded state: reserve() waits only some seconds

@@ -380,6 +380,37 @@ is($node->safe_psql('branch2', q{SELECT name FROM jobq.batches WHERE state <> 'c
 is($node->safe_psql('branch2', q{SELECT j.state, count(*) FROM jobq.jobs j JOIN jobq.batches b ON b.id = j.batch_id WHERE b.name = 'given up' GROUP BY 1}),
 	'cancelled|2', 'absent: with all its jobs');
 
+#
+# Steps and signals of jobs that are kept aside stay, although these jobs are in no table.
+#
+$node->append_conf('postgresql.conf', q{jobq.databases = 'postgres'});
+$node->reload;
+$node->safe_psql('postgres', qq{CREATE DATABASE $_ TEMPLATE template0}) foreach ('waits', 'waits2');
+$node->safe_psql(
+	'waits', q{
+CREATE EXTENSION jobq;
+CREATE ROLE waiter LOGIN;
+SELECT jobq.grant_privilege('waiter');
+SET ROLE waiter;
+SELECT jobq.enqueue('x', delay => '1 year') AS id \gset
+SELECT jobq.signal(:id, 'go');
+RESET ROLE;
+INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, type, name, done_at) SELECT id, now(), 1, 's', 'one', now() FROM jobq_internal.job});
+$node->command_ok([ 'pg_dump', '-Fc', '-f', "$office.3", 'waits' ], 'progress: pg_dump');
+$node->safe_psql('postgres', q{DROP DATABASE waits; DROP ROLE waiter});
+$node->command_ok([ 'pg_restore', '-e', '--no-owner', '--no-acl', '-d', 'waits2', "$office.3" ], 'progress: pg_restore');
+$node->append_conf('postgresql.conf', q{jobq.databases = 'waits2'});
+$node->reload;
+
+my $kept = q{SELECT (SELECT count(*) FROM jobq_internal.procedure_step), (SELECT count(*) FROM jobq_internal.signal)};
+retention_pass($node, 'waits2', '20 hours', '40 hours', '60 hours');
+is($node->safe_psql('waits2', $kept), '1|1', 'progress: is kept, too');
+$node->safe_psql('postgres', 'CREATE ROLE waiter LOGIN');
+is($node->safe_psql('waits2', 'SELECT jobq.adopt()'), '1', 'progress: the job is adopted');
+$node->safe_psql('waits2', q{INSERT INTO jobq_internal.signal VALUES (1, 999999, now(), 'go', 'postgres', 'null')});
+retention_pass($node, 'waits2', '80 hours', '99 hours');
+is($node->safe_psql('waits2', $kept), '1|1', 'progress: of no job is deleted then');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -50,7 +50,7 @@ SELECT jobq.enqueue('note_procedure', queue => 'still');
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
 $subscriber->safe_psql('postgres', q{DELETE FROM jobq_internal.handler});
-subscribe($publisher, $subscriber, map { "jobq_internal.$_" } qw(limiter queue handler job job_uuid dead_letter));
+subscribe($publisher, $subscriber, map { "jobq_internal.$_" } qw(limiter queue handler job job_uuid dead_letter procedure_step signal));
 $publisher->safe_psql('postgres', $jobs);
 $publisher->wait_for_catchup('jobs');
 
@@ -85,6 +85,17 @@ $subscriber->safe_psql('postgres',
 my $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min')"),
 	'completed', 'the subscriber runs its own jobs');
+
+# Signals stay as long as on the publisher, although their job is in no table of the subscriber.
+my $signaled = $publisher->safe_psql('postgres', q{SELECT jobq.enqueue('note', delay => '1 day', queue => 'still') AS id \gset
+SELECT jobq.signal(:id, 'go') \g /dev/null
+SELECT jobq.cancel(:id) \g /dev/null
+SELECT :id});
+catch_up($publisher);
+my $there = q{SELECT (SELECT count(*) FROM jobq_internal.job WHERE id = %s), (SELECT count(*) FROM jobq_internal.signal WHERE job_id = %s)};
+retention_pass($subscriber, 'postgres', '2 hours', '4 hours');
+is($subscriber->safe_psql('postgres', sprintf($there, $signaled, $signaled)), '0|1', 'a signal of a job that is not replicated any more stays');
+$subscriber->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
 
 # Ready jobs do not run after a restart, either.  The publisher's changes to a queue or a kind
 # reach the processes and sessions of the subscriber which know it already.

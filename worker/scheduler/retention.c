@@ -63,6 +63,9 @@
 /* No partitions are made for this time after a restore has created the extension. */
 #define RESTORE_TIME	(5 * USECS_PER_SEC)
 
+/* A restore, which commits each table separately, has ended after this time. */
+#define LONGEST_RESTORE	USECS_PER_DAY
+
 /* A piece of a table, and the outcome of its bite. */
 typedef struct Bite
 {
@@ -80,12 +83,14 @@ typedef struct Stage
 	bool		(*find_day) (TimestampTz now);
 	void		(*bite) (Bite *bite);
 	void		(*end_day) (void *arg); /* or NULL */
+	bool		of_jobs;		/* deletes rows of jobs that are in no table */
 } Stage;
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static bool find_old_day(TimestampTz now);
 static bool find_short_day(TimestampTz now);
+static bool jobs_may_come(TimestampTz now, Oid table);
 static void take_bite(void *arg);
 static void drop_day(void *arg);
 static void bite_old_day(Bite *bite);
@@ -108,11 +113,11 @@ static const Stage stages[] = {
 	{"archive_default", NULL, bite_default, NULL},
 	{"dead_letter", NULL, bite_letters, NULL},
 	{"batch", NULL, bite_batches, NULL},
-	{"job_uuid", NULL, bite_uuids, NULL},
+	{"job_uuid", NULL, bite_uuids, NULL, true},
 	{"audit", NULL, bite_audit, NULL},
-	{"unique_key", NULL, bite_keys, NULL},
-	{"procedure_step", NULL, bite_steps, NULL},
-	{"signal", NULL, bite_signals, NULL},
+	{"unique_key", NULL, bite_keys, NULL, true},
+	{"procedure_step", NULL, bite_steps, NULL, true},
+	{"signal", NULL, bite_signals, NULL, true},
 };
 
 #define NSTAGES		((int) lengthof(stages))
@@ -277,6 +282,25 @@ find_short_day(TimestampTz now)
 }
 
 /*
+ * Return whether jobs may still come to which rows of the table belong: a restore may be under
+ * way, the jobs are kept aside because their roles do not exist, or logical replication brings
+ * the rows of the table.  The caller is connected to SPI.
+ */
+static bool
+jobs_may_come(TimestampTz now, Oid table)
+{
+	static SPIPlanPtr plan = NULL;
+	static const Oid types[] = {OIDOID};
+	Datum		values[] = {ObjectIdGetDatum(table)};
+	TimestampTz restored = jobq_shared->restored_at;
+
+	return (restored != 0 && now < restored + LONGEST_RESTORE) ||
+		jobq_query_kept(&plan, "SELECT FROM pg_catalog.pg_subscription_rel WHERE srrelid = $1"
+						" UNION ALL (SELECT FROM jobq_internal.held_row LIMIT 1)",
+						1, types, values, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
  * Delete old rows in the next piece of the stage's table.  arg is a Bite.
  */
 static void
@@ -307,6 +331,11 @@ take_bite(void *arg)
 	bite->end = end <= block || end - block <= nblocks;
 	if (end <= block)
 		return;
+	if (stages[stage].of_jobs && jobs_may_come(bite->now, relid))
+	{
+		bite->end = true;
+		return;
+	}
 	ItemPointerSet(&bite->from, block, 0);
 	if (bite->end)
 		ItemPointerSet(&bite->to, InvalidBlockNumber, 0);
