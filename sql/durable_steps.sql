@@ -73,6 +73,19 @@ SELECT count(*), count(DISTINCT note) FROM test.effect;
 SELECT jsonb_array_length(errors) AS failed FROM jobq.jobs WHERE id = :id;
 SELECT event, detail FROM jobq.history(:id) WHERE event = 'saved';
 
+-- the value that is saved already is no progress
+CREATE PROCEDURE test.stands_still(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.save('{"line": 1}');
+	COMMIT;
+	RAISE EXCEPTION 'broken';
+END
+$$;
+SELECT jobq.register('stands_still', 'test.stands_still(jsonb)', backoff => 'fixed 1ms', max_attempts => 2);
+SELECT jobq.enqueue('stands_still') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jsonb_array_length(errors) AS failed FROM jobq.jobs WHERE id = :id;
+
 -- rolled back: a value, and a step that has begun
 CREATE PROCEDURE test.rolled_back(payload jsonb) LANGUAGE plpgsql AS $$
 DECLARE
@@ -196,8 +209,8 @@ SELECT pg_advisory_unlock(4646);
 SELECT count(*) FROM test.effect;
 SELECT count(*) FROM jobq_internal.procedure_step WHERE job_id = :id;
 
-DROP PROCEDURE test.three_steps(jsonb, jobq.job_context), test.import(jsonb, jobq.job_context), test.rolled_back(jsonb), test.run_all(jsonb), test.with_settings(jsonb), test.stubborn(jsonb);
+DROP PROCEDURE test.stands_still(jsonb), test.three_steps(jsonb, jobq.job_context), test.import(jsonb, jobq.job_context), test.rolled_back(jsonb), test.run_all(jsonb), test.with_settings(jsonb), test.stubborn(jsonb);
 DROP FUNCTION test.as_function(jsonb);
 DROP TABLE test.misused;
 DROP SEQUENCE test.failures;
-SELECT count(jobq.unregister(k)) FROM unnest('{three_steps,import,rolled_back,misuse,function,with_settings,stubborn}'::text[]) k;
+SELECT count(jobq.unregister(k)) FROM unnest('{stands_still,three_steps,import,rolled_back,misuse,function,with_settings,stubborn}'::text[]) k;

@@ -149,8 +149,15 @@ jobq_step_result(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(STEP(&row, PSTEP_RESULT));
 }
 
+static bool
+is_same(Datum a, Datum b)
+{
+	return compareJsonbContainers(&DatumGetJsonbP(a)->root, &DatumGetJsonbP(b)->root) == 0;
+}
+
 /*
- * save(value): keep a value for the current procedure, in its transaction.  ERROR if the job was
+ * save(value): keep a value for the current procedure, in its transaction.  The value that is
+ * there already is no progress, and not written again.  ERROR if the job was
  * cancelled, or if the value is null or too large.
  */
 Datum
@@ -170,6 +177,8 @@ jobq_save(PG_FUNCTION_ARGS)
 		  durable_fetch(current, &saved_row.ctid, "", &row)) &&
 		!durable_find(current, "", &row))
 		durable_begin(current, "", PSTEP_SAVED, &row);
+	else if (is_same(STEP(&row, PSTEP_RESULT), PG_GETARG_DATUM(0)))
+		PG_RETURN_VOID();
 	STEP_SET(&row, PSTEP_DONE_AT, TimestampTzGetDatum(jobq_now()));
 	STEP_SET(&row, PSTEP_RESULT, PG_GETARG_DATUM(0));
 	durable_write(current, &row);
