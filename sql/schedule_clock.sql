@@ -118,6 +118,19 @@ SELECT test.until('(SELECT next_tick < jobq_internal.clock() + interval ''31 min
 SELECT test.until('(SELECT test.due(run_at, ''2 hours'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :later || ')');
 SELECT jobq.cancel(:later);
 
+-- a procedure that sleeps keeps its time, because the sleep has the same limit
+CREATE PROCEDURE test.sleeper(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN CALL jobq.sleep('a day', '1 day'); END $$;
+SELECT jobq.register('sleeper', 'test.sleeper(jsonb)');
+CALL test.step('3 hours');
+SELECT jobq.enqueue('sleeper') AS sleeper \gset
+SELECT test.until(format('(SELECT state = ''suspended'' FROM jobq.status(%s))', :sleeper));
+SELECT jobq.enqueue('echo', queue => 'ticks', delay => '2 hours') AS later \gset
+CALL test.settle();
+CALL test.step('0');
+SELECT test.until('(SELECT test.due(run_at, ''2 hours'') <> ''late'' FROM jobq.live_jobs WHERE id = ' || :later || ')');
+SELECT j.run_at = s.until AS kept, s.until > jobq_internal.clock() + interval '26 hours' AS late FROM jobq_internal.job j JOIN jobq_internal.procedure_step s ON s.job_id = j.id WHERE j.id = :sleeper;
+SELECT jobq.cancel(:later), jobq.cancel(:sleeper);
+
 -- a clock confirmed as correct is used
 CALL test.step('40 days');
 SELECT count(*) AS kept FROM jobq.dead_letters WHERE id = :dead;
@@ -135,4 +148,5 @@ SELECT jobq.test_clock('0') \g /dev/null
 SELECT jobq.unregister('sorry'), jobq.unregister('again'), jobq.drop_queue('clock', force => true), jobq.drop_queue('ticks', force => true);
 DROP VIEW test.times;
 DROP FUNCTION test.sorry(jsonb), test.due(timestamptz, interval);
-DROP PROCEDURE test.step(interval), test.wrong_for_a_while(interval);
+SELECT jobq.unregister('sleeper');
+DROP PROCEDURE test.sleeper(jsonb), test.step(interval), test.wrong_for_a_while(interval);

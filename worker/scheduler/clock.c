@@ -20,7 +20,8 @@
  * back again: the pass for the second step sees these rows.
  *
  * A run_at given by the caller is left alone.  A computed delay is a whole number of
- * milliseconds after the enqueue, which tells the two apart.
+ * milliseconds after the enqueue, which tells the two apart.  The time of a suspended job is left
+ * alone, too: the wait of its procedure has the same time limit (src/durable/wait.c).
  *
  * Schedules.c corrects the ticks, and scheduler.c corrects shared memory.
  *
@@ -176,7 +177,7 @@ correct_jobs(Piece *piece)
 						  " (SELECT CASE WHEN j.errors IS NULL THEN j.enqueued_at"
 						  "  ELSE (j.errors -> -1 ->> 'at')::timestamptz END AS at) c"
 						  " WHERE j.ctid >= $2 AND j.ctid < $3 AND j.run_at > $1 AND j.run_at < 'infinity'"
-						  " AND NOT j.dormant AND c.at > $1 + interval '1 min'"
+						  " AND NOT j.dormant AND j.waits_for IS NULL AND c.at > $1 + interval '1 min'"
 						  " AND (j.errors IS NOT NULL OR j.headers ? 'schedule' OR j.run_at = j.enqueued_at"
 						  "  OR (j.run_at > j.enqueued_at"
 						  "   AND extract(microseconds FROM j.run_at - j.enqueued_at) % 1000 = 0))"
