@@ -69,11 +69,12 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			format('SELECT jobq.retry(%s)', j.id)
 		WHERE j.run_at > jobq_internal.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL AND j.waits_for IS NULL
 		UNION ALL
-		SELECT 6, 'suspended', format('the procedure has waited for %s since %s, and waits %s', j.waits_for, date_trunc('second', s.begun_at),
+		(SELECT 6, 'suspended', format('the procedure has waited for %s since %s, and waits %s', j.waits_for, date_trunc('second', s.begun_at),
 				coalesce('until ' || date_trunc('second', s.until), 'without a limit')),
 			CASE WHEN s.type = 'w' THEN format('SELECT jobq.signal(%s, %L)', j.id, s.signal) END
 		FROM jobq_internal.procedure_step s
 		WHERE s.job_id = j.id AND s.done_at IS NULL AND j.waits_for IS NOT NULL AND j.run_at > jobq_internal.clock()
+		ORDER BY s.begun_at DESC LIMIT 1)
 		UNION ALL
 		SELECT 7, 'paused', format('queue "%s" is paused', q.name), format('SELECT jobq.resume(%L)', q.name)
 		WHERE q.paused
