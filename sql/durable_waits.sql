@@ -205,6 +205,85 @@ SELECT jobq.revoke_privilege('regress_jobq_boss'), jobq.revoke_privilege('regres
 SELECT c, e.code, e.message, e.hint FROM unnest('{"NULL::bigint, ''a''","1, NULL","1, ''''","1, repeat(''x'', 128)","1, ''a'', NULL","0, ''a''","''a'', ''b''","''d7b3ab2b-5d4a-4d0c-8f0a-0d6f3a4c46f9'', ''a''"}'::text[])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.signal(%s)', c)) e ORDER BY n;
 
+-- a job that has done a step: replace begins anew under its id, merge enqueues another job
+CREATE PROCEDURE test.keyed(payload jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	IF jobq.step('first') THEN
+		INSERT INTO test.effect (note) VALUES (format('first of %s', payload ->> 'n'));
+		CALL jobq.step_done();
+	END IF;
+	CALL jobq.await_signal('go', answer);
+	INSERT INTO test.effect (note) VALUES (format('last of %s: %s', payload ->> 'n', answer));
+END
+$$;
+SELECT jobq.register('keyed', 'test.keyed(jsonb)', max_attempts => 1);
+TRUNCATE test.effect;
+SELECT jobq.enqueue('keyed', '{"n": 1}', unique_key => 'k') AS id \gset
+SELECT test.suspended(:id, 'go');
+SELECT jobq.enqueue('keyed', '{"n": 2}', unique_key => 'k', uniqueness => '{"on_conflict": "replace"}') = :id AS same;
+SELECT test.until('EXISTS (SELECT FROM test.effect WHERE note = ''first of 2'')');
+SELECT test.suspended(:id, 'go');
+-- a signal to the replaced job does not reach the next
+BEGIN;
+SELECT jobq.signal(:id, 'go', '"to 2"');
+SELECT jobq.enqueue('keyed', '{"n": 3}', unique_key => 'k', uniqueness => '{"on_conflict": "replace"}') = :id AS same;
+COMMIT;
+SELECT test.until('EXISTS (SELECT FROM test.effect WHERE note = ''first of 3'')');
+SELECT test.suspended(:id, 'go');
+SELECT jobq.enqueue('keyed', '{"n": 4}', unique_key => 'k', uniqueness => '{"on_conflict": "merge"}') AS other \gset
+SELECT :other = :id AS same;
+SELECT test.suspended(:other, 'go');
+SELECT jobq.signal(:id, 'go', '"to 3"'), jobq.signal(:other, 'go', '"to 4"');
+SELECT state, error FROM test.outcome(:id);
+SELECT state, error FROM test.outcome(:other);
+SELECT note FROM test.effect ORDER BY note;
+
+-- a job that has begun does not expire while it waits, and is not dropped to make room
+SELECT jobq.create_queue('narrow', open => true, max_length => 2, on_full => 'drop oldest');
+SELECT jobq.enqueue('keyed', '{"n": 5}', queue => 'narrow', expires_at => jobq_internal.clock() + interval '1 hour') AS id \gset
+SELECT test.suspended(:id, 'go');
+SELECT jobq.test_clock('2 hours') \g /dev/null
+SELECT state FROM jobq.status(:id);
+SELECT jobq.enqueue('echo', queue => 'narrow', delay => '1 day') AS dropped, jobq.enqueue('echo', queue => 'narrow', delay => '1 day') AS kept \gset
+SELECT id = :id AS suspended, state, error FROM jobq.jobs WHERE id IN (:id, :dropped, :kept) ORDER BY id;
+SELECT jobq.pause('narrow');
+SELECT jobq.signal(:id, 'go', '"in time"');
+SELECT jobq.enqueue('echo', queue => 'narrow', delay => '1 day') AS kept \gset
+SELECT state FROM jobq.status(:id);
+-- work() leaves the job to a worker
+SELECT jobq.edit(:id, queue => 'manual');
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state, attempt, error FROM jobq.status(:id);
+SELECT jobq.resume('narrow');
+SELECT jobq.edit(:id, queue => 'narrow');
+SELECT state, attempt, error FROM test.outcome(:id);
+SELECT note FROM test.effect WHERE note LIKE 'last of 5%';
+SELECT jobq.cancel(:kept);
+SELECT jobq.drop_queue('narrow');
+SELECT jobq.test_clock('0') \g /dev/null
+
+-- a sleep that is over commits; explain() shows the wait of the present definition only
+CREATE PROCEDURE test.commits(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.effect (note) VALUES ('committed');
+	CALL jobq.sleep('over', '0');
+	ROLLBACK;
+	CALL jobq.sleep('old', '1 day');
+END
+$$;
+SELECT jobq.register('commits', 'test.commits(jsonb)', max_attempts => 1);
+TRUNCATE test.effect;
+SELECT jobq.enqueue('commits') AS id \gset
+SELECT test.suspended(:id, 'old');
+SELECT note FROM test.effect;
+CREATE OR REPLACE PROCEDURE test.commits(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN CALL jobq.sleep('new', '1 day'); END $$;
+SELECT jobq.edit(:id, run_at => now());
+SELECT test.suspended(:id, 'new');
+SELECT reason, regexp_replace(detail, '\d{4}-[-0-9:+ ]+', 'T ', 'g') AS detail FROM jobq.explain(:id);
+SELECT jobq.cancel(:id);
+
 -- steps and signals of jobs that no longer exist are deleted by the scheduler
 SELECT count(*) > 0 AS some FROM jobq_internal.procedure_step;
 SELECT jobq.prune('0', '0') > 0 AS pruned;
@@ -213,7 +292,7 @@ SELECT test.until('NOT EXISTS (SELECT FROM jobq_internal.procedure_step s WHERE 
 	AND NOT EXISTS (SELECT FROM jobq_internal.signal s WHERE s.job_id NOT IN (SELECT id FROM jobq.jobs))');
 SELECT jobq.test_clock('0') \g /dev/null
 
-DROP PROCEDURE test.onboard(jsonb, jobq.job_context), test.collect(jsonb), test.dies_first(jsonb, jobq.job_context), test.changes(jsonb);
+DROP PROCEDURE test.keyed(jsonb), test.commits(jsonb), test.onboard(jsonb, jobq.job_context), test.collect(jsonb), test.dies_first(jsonb, jobq.job_context), test.changes(jsonb);
 DROP FUNCTION test.suspended(bigint, text);
 DROP TABLE test.effect;
-SELECT count(jobq.unregister(k)) FROM unnest('{onboard,collect,dies_first,changes}'::text[]) k;
+SELECT count(jobq.unregister(k)) FROM unnest('{keyed,commits,onboard,collect,dies_first,changes}'::text[]) k;
