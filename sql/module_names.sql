@@ -36,8 +36,8 @@ SELECT p.of, p.name FROM public_name p WHERE p.what = 'column' AND p.type = 'tim
 	AND p.name !~ '(_at|_until|_since|_seen)$|^(since|at|next_tick|last_tick|oldest_ready|retry_until|next_ticks)$' ORDER BY 1, 2;
 SELECT p.of, p.name, p.type FROM public_name p WHERE p.what = 'column' AND p.name ~ '_(at|until)$' AND p.type <> 'timestamp with time zone' ORDER BY 1, 2;
 -- a name has the same type everywhere, and counts may be int or bigint.  The exceptions: cost and lease also name settings,
--- max_memory, max_temp and max_wal are given with a unit, on_failure is a function of a kind and a job of a batch, and
--- notify() has a payload of its own.
+-- max_memory, max_temp and max_wal are given with a unit, on_failure is a function of a kind and a job of a batch,
+-- notify() has a payload of its own, and a role of audit_log is a name, which outlasts the role.
 SELECT p.name, array_agg(DISTINCT p.type ORDER BY p.type) AS types
 FROM public_name p
 WHERE p.type NOT LIKE '%[]' AND p.type NOT IN ('record', 'void')

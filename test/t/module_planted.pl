@@ -318,7 +318,7 @@ SKIP:
 		like($run->(0, qw(batches --state completed --before 99999), @$json), qr/completed|^id|^\[/, 'and batches');
 		like($run->(0, 'schedules', @$json), qr/plan/, 'and schedules');
 		$run->(0, $_, $later, @$json) foreach qw(explain history);
-		$run->(0, $_, @$json) foreach qw(queues kinds workers failures);
+		$run->(0, $_, @$json) foreach qw(queues kinds workers failures audit);
 		$run->(10, 'wait', $done, $dead, '--timeout', '1 min', @$json);
 		$run->(1, 'wait-queue', 'hands', '--timeout', '10ms', @$json);
 	}
@@ -350,6 +350,7 @@ SKIP:
 	$run->(0, 'run-schedule', 'plan');
 	$run->(0, 'audit', '--action', 'cancel');
 	$run->(0, 'restart-workers');
+	$run->(0, 'metrics');
 	$run->(0, 'delete', $dead);
 	$run->(0, 'delete-many', '--queue=hands', '--error=%');
 	$run->(0, qw(prune --older-than 1d --dead-older-than 1d));
