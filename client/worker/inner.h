@@ -179,6 +179,7 @@ extern void work_options(const char **values);
 
 /* client/worker/job.c */
 extern Job *jobs;				/* all jobs held, oldest first */
+extern double job_left_at;		/* when a job was last settled, by seconds() */
 extern double job_time;			/* mean duration of a job, in seconds; 0
 								 * before the first has ended */
 

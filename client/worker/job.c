@@ -14,6 +14,7 @@
 #include <string.h>
 
 Job		   *jobs;
+double		job_left_at;
 double		job_time;
 
 #define SHORTEST_HEARTBEAT	0.5 /* seconds */
@@ -138,6 +139,7 @@ job_forget(Job *job)
 	while (*link != job)
 		link = &(*link)->next;
 	*link = job->next;
+	job_left_at = seconds();
 	termPQExpBuffer(&job->output);
 	termPQExpBuffer(&job->errors);
 	termPQExpBuffer(&job->line);

@@ -214,7 +214,8 @@ take(const PGresult *result)
 		for (int row = 0; row < PQntuples(result); row++)
 			job_add(result, row, asked_at, quiet_at, late > TOO_LATE);
 		taken += PQntuples(result);
-		empty = PQntuples(result) == 0 && !gives_back();
+		/* a job settled during the call may have made other jobs ready */
+		empty = PQntuples(result) == 0 && !gives_back() && job_left_at <= asked_at;
 		if (empty && work.stop_when_empty && work.publish != NULL && jobs != NULL)
 		{
 			/* the next job of a group may follow the confirm */

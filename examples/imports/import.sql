@@ -75,7 +75,7 @@ SELECT state, total AS jobs, completed, dead, progress FROM jobq.wait_batch(:bat
 SELECT count(*) AS imported, (SELECT count(*) FROM line) AS lines FROM price;
 
 \echo The bad lines are dead letters, grouped by cause.
-SELECT sqlstate, dead, message FROM jobq.failures WHERE 'price.line' = ANY (kinds) AND dead > 0 ORDER BY sqlstate;
+SELECT sqlstate, dead_letters, message FROM jobq.failures WHERE 'price.line' = ANY (kinds) AND dead_letters > 0 ORDER BY sqlstate;
 
 \echo Each cause is repaired, and its dead letters are retried.
 BEGIN;

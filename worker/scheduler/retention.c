@@ -108,13 +108,13 @@ static void size_bites(int64 took);
 static void pass_on(TimestampTz now);
 
 static const Stage stages[] = {
-	{NULL, find_old_day, bite_old_day, drop_day},
-	{NULL, find_short_day, bite_short_day, NULL},
-	{"archive_default", NULL, bite_default, NULL},
-	{"dead_letter", NULL, bite_letters, NULL},
-	{"batch", NULL, bite_batches, NULL},
+	{NULL, find_old_day, bite_old_day, drop_day, false},
+	{NULL, find_short_day, bite_short_day, NULL, false},
+	{"archive_default", NULL, bite_default, NULL, false},
+	{"dead_letter", NULL, bite_letters, NULL, false},
+	{"batch", NULL, bite_batches, NULL, false},
 	{"job_uuid", NULL, bite_uuids, NULL, true},
-	{"audit", NULL, bite_audit, NULL},
+	{"audit", NULL, bite_audit, NULL, false},
 	{"unique_key", NULL, bite_keys, NULL, true},
 	{"procedure_step", NULL, bite_steps, NULL, true},
 	{"signal", NULL, bite_signals, NULL, true},
