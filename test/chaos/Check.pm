@@ -159,7 +159,7 @@ SELECT DISTINCT about ->> 'what' FROM chaos.note WHERE event = 'wrong'},
 
 # Resources that must be returned; the scheduler may need a moment.
 my @leaks = (
-	q{SELECT format('%s %s has %s running', type, coalesce(group_key, tenant, key, limiter, kind, queue), running) FROM jobq.limits WHERE running <> 0},
+	q{SELECT format('%s %s has %s running', type, coalesce(group_key, key, limiter, kind, queue), running) FROM jobq.limits WHERE running <> 0},
 	q{SELECT format('group %s: %s run, waits for %s, %s parked, more: %s', group_id, running, waits_for, parked, more)
 		FROM jobq_internal.group_slots() WHERE running <> 0 OR parked <> 0 OR more OR waits_for IS NOT NULL},
 	q{SELECT format('a lease of job %s, until %s', job_id, lease_until) FROM jobq_internal.lease_slots()},
