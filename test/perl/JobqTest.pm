@@ -334,8 +334,8 @@ sub wait_for
 }
 
 # Set the clock to these times, in hours or days ahead, and wait at each for the scheduler to delete
-# old rows.  An old row of the audit log is deleted early in a pass.  Each pass but the last is
-# therefore over on return.
+# old rows.  The second call confirms the clock.  An old row of the audit log is deleted early in a
+# pass.  Each pass but the last is therefore over on return.
 sub retention_pass
 {
 	my ($node, $dbname, @clocks) = @_;
@@ -343,7 +343,7 @@ sub retention_pass
 	foreach my $clock (@clocks)
 	{
 		$node->safe_psql($dbname, qq{INSERT INTO jobq_internal.audit VALUES (-1, '2000-01-01', 'postgres', 'postgres', '', 'old', '{}');
-			SELECT jobq.test_clock('$clock')});
+			SELECT jobq.test_clock('$clock'), jobq.test_clock('$clock')});
 		wait_for($node, "$dbname: old rows are deleted, $clock", q{SELECT count(*) = 0 FROM jobq_internal.audit WHERE id = -1}, $dbname);
 	}
 	return;

@@ -389,10 +389,11 @@ $node->safe_psql('postgres', qq{CREATE DATABASE $_ TEMPLATE template0}) foreach 
 $node->safe_psql(
 	'waits', q{
 CREATE EXTENSION jobq;
+SELECT jobq.create_queue('outside', mode => 'consumer', open => true);
 CREATE ROLE waiter LOGIN;
 SELECT jobq.grant_privilege('waiter');
 SET ROLE waiter;
-SELECT jobq.enqueue('x', delay => '1 year') AS id \gset
+SELECT jobq.enqueue('x', delay => '1 year', queue => 'outside') AS id \gset
 SELECT jobq.signal(:id, 'go');
 RESET ROLE;
 INSERT INTO jobq_internal.procedure_step (job_id, begun_at, token, type, name, done_at) SELECT id, now(), 1, 's', 'one', now() FROM jobq_internal.job});
