@@ -169,15 +169,17 @@ ask_password(const PGconn *conn)
 
 	if (terminal == NULL)
 		return NULL;
+
+	/* the change discards what was typed before, so the prompt comes after it */
+	tcgetattr(fileno(terminal), &before);
+	quiet = before;
+	quiet.c_lflag &= ~ECHO;
+	tcsetattr(fileno(terminal), TCSAFLUSH, &quiet);
 	if (settings.ndatabases > 1)
 		fprintf(terminal, "Password for database \"%s\" at %s:%s: ", PQdb(conn), PQhost(conn), PQport(conn));
 	else
 		fputs("Password: ", terminal);
 	fflush(terminal);
-	tcgetattr(fileno(terminal), &before);
-	quiet = before;
-	quiet.c_lflag &= ~ECHO;
-	tcsetattr(fileno(terminal), TCSAFLUSH, &quiet);
 	got = fgets(line, sizeof(line), terminal);
 	tcsetattr(fileno(terminal), TCSAFLUSH, &before);
 	fputc('\n', terminal);
