@@ -124,17 +124,25 @@ sub scans_after_change
 	return scans();
 }
 
+# Another task of the scheduler, such as the removal of old rows, may also read the table.  The
+# round with the fewest scans is therefore without such a task.
 my $begun = scans_after_change(1001, 'a change of settings');
 my $once = scans_after_change(1002, 'another change of settings') - $begun;
+my $fewest = 1000;
 $begun += $once;
-for my $i (3 .. 30)
+for my $round (1 .. 3)
 {
-	sql(qq{SELECT jobq.enqueue('nothing', queue => 'new $i')});
-	wait_for($node, "the job of new queue $i",
-		"SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'new $i' AND state = 'completed'");
+	for my $i (14 * $round .. 14 * $round + 13)
+	{
+		sql(qq{SELECT jobq.enqueue('nothing', queue => 'new $i')});
+		wait_for($node, "the job of new queue $i",
+			"SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'new $i' AND state = 'completed'");
+	}
+	my $now = scans_after_change(1002 + $round, "another change of settings, round $round");
+	$fewest = $now - $begun if $now - $begun < $fewest;
+	$begun = $now;
 }
-cmp_ok(scans_after_change(1003, 'a third change of settings') - $begun, '<=', 3 * $once,
-	'the scheduler does not read all queues for a new one');
+cmp_ok($fewest, '<=', 3 * $once, 'the scheduler does not read all queues for a new one');
 
 no_failed_assertion($node);
 $node->stop;
