@@ -57,7 +57,10 @@
 /* Completes "the scheduler cannot ..." when a bite fails. */
 #define DELETE_OLD		"delete what has grown old"
 
-/* The pause before the next pass if a bite has failed; otherwise ARCHIVE_PAUSE. */
+/*
+ * The pause before the next pass if a bite has failed.  Otherwise passes begin ARCHIVE_PAUSE
+ * apart.
+ */
 #define SHORT_PAUSE		(INT64CONST(60) * USECS_PER_SEC)
 
 /* No partitions are made for this time after a restore has created the extension. */
@@ -132,7 +135,8 @@ static bool locked = false;		/* a bite of this pass failed */
 static bool day_locked = false; /* a bite of this day failed */
 static Datum passed[MAX_PASSED];	/* skipped batches of this piece */
 static int	npassed = 0;
-static TimestampTz pass_at = 0;
+static TimestampTz began_at = 0;	/* the beginning of the pass */
+static TimestampTz pass_at = 0; /* time of its next piece, or of the next pass */
 static TimestampTz make_at = 0; /* time to make partitions */
 static TimestampTz ran_at = 0;	/* the last run() */
 
@@ -604,6 +608,8 @@ pass_on(TimestampTz now)
 	int64		took;
 	bool		done;
 
+	if (stage == 0 && block == 0 && day[0] == '\0' && last_day[0] == '\0')
+		began_at = now;
 	INSTR_TIME_SET_CURRENT(start);
 	done = archive_try(DELETE_OLD, take_bite, &bite);
 	took = jobq_elapsed(start);
@@ -638,6 +644,11 @@ pass_on(TimestampTz now)
 	stage = 0;
 	if (!locked)
 		trouble_over(DELETE_OLD);
-	pass_at = now + (locked ? SHORT_PAUSE : ARCHIVE_PAUSE);
+
+	/*
+	 * from its beginning: rows may have become old since then, in parts that
+	 * are done
+	 */
+	pass_at = locked ? now + SHORT_PAUSE : began_at + ARCHIVE_PAUSE;
 	locked = false;
 }
