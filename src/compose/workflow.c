@@ -110,10 +110,12 @@ put_steps(Workflow *workflow, int64 batch_id, bool pending)
 static int64
 put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending)
 {
-	int64		id = jobq_batch_insert(workflow->name, workflow->callbacks,
-									   workflow->no_callbacks, workflow->allow_failures,
-									   !pending, true, batch_id, job_id(job));
+	int64		id;
 
+	jobq_job_draw_id(job);
+	id = jobq_batch_insert(workflow->name, workflow->callbacks,
+						   workflow->no_callbacks, workflow->allow_failures,
+						   !pending, true, batch_id, job_id(job));
 	nest_set_inner(job, id);
 	put_steps(workflow, id, pending);
 	return id;

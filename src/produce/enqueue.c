@@ -154,10 +154,9 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 
 /*
  * Make a job of this kind from the options, in the caller's session.  The caller sets the
- * payload and, for the second and later jobs of a set, the id.  The job gets the settings that
- * its queue and its kind carry, and the trace of the job that runs in this session.  Pins the
- * queues (jobq_pin_queues()).  ERROR if an option is invalid, or if the user may not enqueue
- * the job.
+ * payload, and jobq_job_draw_id() the id.  The job gets the settings that its queue and its
+ * kind carry, and the trace of the job that runs in this session.  Pins the queues
+ * (jobq_pin_queues()).  ERROR if an option is invalid, or if the user may not enqueue the job.
  */
 void
 jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
@@ -192,7 +191,7 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 }
 
 /*
- * Write the job.  If another job holds the unique key or has the uuid, the id of *job is that
+ * Write the job, with a new id unless it has one.  If another job holds the unique key or has the uuid, the id of *job is that
  * of the other job on return.  If the key is held and on_conflict is "ignore", the id is also
  * marked as null.  Locks jobq_internal.job for writing until the end of the transaction.  May
  * wait for transactions that write the same key or uuid, or for a position in a full queue.
@@ -201,8 +200,10 @@ void
 jobq_put_job(JobqJob *job, const JobqUnique *unique)
 {
 	Relation	rel;
-	int64		id = job_id(job);
+	int64		id;
 
+	jobq_job_draw_id(job);
+	id = job_id(job);
 	if (unique->by != NIL)
 		jobq_set_unique_by(job, unique->by);
 

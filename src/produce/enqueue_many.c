@@ -119,7 +119,7 @@ put_unique_jobs(const JobqJob *job, const JobqUnique *unique,
 												  ALLOCSET_DEFAULT_SIZES);
 
 	for (int i = 0; i < npayloads; i++)
-		ids[i] = i == 0 ? JOB(job, JOB_ID) : Int64GetDatum(jobq_next_id());
+		ids[i] = Int64GetDatum(jobq_next_id());
 	for (int i = 0; i < npayloads; i++)
 	{
 		int			number = keys[i].number;
@@ -229,8 +229,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			Datum		id;
 			bool		isnull = false;
 
-			if (done + i > 0)
-				JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
+			JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
 			jobq_set_payload(job, payloads[done + i]);
 			if (priced)
 				jobq_ask_limit_cost(job);

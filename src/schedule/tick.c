@@ -229,6 +229,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
 	prepare_scheduled(&job, scheduled, tick, spread, true);
+	jobq_job_draw_id(&job);
 	rel = jobq_open_jobs();
 	jobq_length_reserve(&job, 1);
 	jobq_job_insert(rel, &job);

@@ -88,6 +88,7 @@ jobq_follow_up(const char *kind, int32 queue_id, Oid role, Datum payload,
 		jobq_add_trace(&job, context);
 	if (context != NULL && !JOB_ISNULL(context, JOB_CONTEXT))
 		JOB_SET(&job, JOB_CONTEXT, JOB(context, JOB_CONTEXT));
+	jobq_job_draw_id(&job);
 	rel = jobq_open_jobs();
 	jobq_length_add(queue_id, 1);
 	jobq_job_insert(rel, &job);

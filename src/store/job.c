@@ -25,7 +25,19 @@ jobq_next_id(void)
 	return nextval_internal(jobq_relations()->job_seq, false);
 }
 
-/* Initialize a job with the default options.  The payload is not checked. */
+/* Draw an id for a job that has none yet. */
+void
+jobq_job_draw_id(JobqJob *job)
+{
+	if (job_id(job) == 0)
+		JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
+}
+
+/*
+ * Initialize a job with the default options.  The payload is not checked.  The job has no id
+ * (0), because the job may only serve to check options: jobq_job_draw_id() precedes the
+ * insertion.
+ */
 void
 jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 			  Oid role)
@@ -35,7 +47,7 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 	memset(job->values, 0, sizeof(job->values));
 	memset(job->nulls, true, sizeof(job->nulls));
 	job_clear_stat(job);
-	JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
+	JOB_SET(job, JOB_ID, Int64GetDatum(0));
 	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(now));
 	JOB_SET(job, JOB_ENQUEUED_AT, TimestampTzGetDatum(now));
 	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(queue_id));

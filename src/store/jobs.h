@@ -251,6 +251,7 @@ typedef struct JobqCurrent
 
 /* src/store/job.c */
 extern int64 jobq_next_id(void);
+extern void jobq_job_draw_id(JobqJob *job);
 extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
 						  int32 queue_id, Oid role);
 extern bool jobq_job_expires_by(const JobqJob *job, const JobqQueue *queue);

@@ -177,6 +177,7 @@ jobq_job_find_now(Relation rel, int64 id, JobqJob *job)
 void
 jobq_job_insert(Relation rel, JobqJob *job)
 {
+	Assert(job_id(job) != 0);
 	jobq_set_flow(job);
 	job->ctid = jobq_insert_row(rel, job->values, job->nulls);
 	jobq_count_rows(job, 1);
