@@ -348,7 +348,7 @@ extern bool jobq_unique_started(const JobqJob *job);
 extern void jobq_unique_finished(const JobqJob *job, bool completed);
 
 /* src/store/unique_prune.c */
-extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
+extern void jobq_unique_prune(ItemPointer from, ItemPointer to, TimestampTz now);
 
 /* src/store/unique_waiting.c */
 extern void jobq_unique_place(const JobqJob *job, const JobqUnique *unique);

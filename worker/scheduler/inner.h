@@ -64,6 +64,9 @@ extern void archive_day_name(TimestampTz day, char *name, size_t name_size,
 							 char *date, size_t date_size);
 extern TimestampTz archive_make_days(TimestampTz now);
 
+/* Completes "the scheduler cannot ..." when old rows cannot be deleted. */
+#define ARCHIVE_DELETE	"delete what has grown old"
+
 /* worker/scheduler/clock.c */
 
 /* A smaller step back of the clock is waited out (microseconds). */
@@ -104,6 +107,32 @@ extern void share_order(Turn *turns, int n);
 extern ErrorData *share_try(Oid role, void (*body) (void *arg), void *arg);
 extern int	share_try_together(Part * parts, int n, void (*body) (void *arg),
 							   TimestampTz now);
+
+/* worker/scheduler/old_rows.c */
+/* A bite: a transaction that deletes old rows from a piece of a table. */
+typedef struct Bite
+{
+	TimestampTz now;
+	TimestampTz short_now;		/* the time for the retention times of queues */
+	const char *day;			/* the partition, if it belongs to a day */
+	ItemPointerData from;
+	ItemPointerData to;
+	bool		repeated;		/* not the first bite of this piece */
+	bool		end;			/* result: the piece ends the table */
+	bool		again;			/* result: more rows in this piece */
+	bool		left;			/* result: some rows could not be deleted */
+} Bite;
+
+extern void old_rows_of_batches(Bite *bite);
+extern void old_rows_of_short(Bite *bite);
+extern void old_rows_default(Bite *bite);
+extern void old_rows_letters(Bite *bite);
+extern void old_rows_batches(Bite *bite);
+extern void old_rows_keys(Bite *bite);
+extern void old_rows_uuids(Bite *bite);
+extern void old_rows_audit(Bite *bite);
+extern void old_rows_steps(Bite *bite);
+extern void old_rows_signals(Bite *bite);
 
 /* worker/scheduler/later.c */
 extern TimestampTz later_at(int64 job_id, TimestampTz now);

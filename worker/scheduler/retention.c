@@ -5,10 +5,10 @@
  *	  decides when new partitions are made (partitions.c).
  *
  * The scheduler does nothing else meanwhile, so the work is split into bites.  A bite is
- * a transaction that processes some blocks of a table in about BITE_TIME.  The pause
+ * a transaction that processes some blocks of a table in about BITE_TIME (old_rows.c).  The pause
  * after a bite is a multiple of the bite's duration.  Each table begins with few blocks,
- * because the speed of the previous table says nothing about the next.  A bite deletes
- * at most MAX_ROWS rows.  A pass goes through all tables, from the first block to the
+ * because the speed of the previous table says nothing about the next.  A bite
+ * deletes a limited number of rows.  A pass goes through all tables, from the first block to the
  * last.  Locked rows are left to the next pass, which comes sooner after a failed bite.
  *
  * A partition is dropped only if the lock is granted quickly, because other sessions
@@ -45,21 +45,13 @@
 #define BITE_TIME		5000
 #define PAUSE_SHARE		4
 
-/* Blocks of a bite; rows, or batches, deleted by a bite. */
+/* Blocks of a bite. */
 #define FIRST_BLOCKS	4
 #define MAX_BLOCKS		1024
-#define MAX_ROWS		500
-#define MAX_BATCHES		5
-
-/* Batches of a piece skipped after an error. */
-#define MAX_PASSED		100
-
-/* Completes "the scheduler cannot ..." when a bite fails. */
-#define DELETE_OLD		"delete what has grown old"
 
 /*
  * The pause before the next pass if a bite has failed.  Otherwise passes begin ARCHIVE_PAUSE
- * apart.
+ * apart.  Either way, the pause is at least as long as the pass, up to ARCHIVE_PAUSE.
  */
 #define SHORT_PAUSE		(INT64CONST(60) * USECS_PER_SEC)
 
@@ -68,16 +60,6 @@
 
 /* A restore, which commits each table separately, has ended after this time. */
 #define LONGEST_RESTORE	USECS_PER_DAY
-
-/* A piece of a table, and the outcome of its bite. */
-typedef struct Bite
-{
-	TimestampTz now;
-	ItemPointerData from;
-	ItemPointerData to;
-	bool		end;			/* the piece ends the table */
-	bool		again;			/* more rows in this piece */
-} Bite;
 
 /* A stage of a pass, in order. */
 typedef struct Stage
@@ -96,31 +78,20 @@ static bool find_short_day(TimestampTz now);
 static bool jobs_may_come(TimestampTz now, Oid table);
 static void take_bite(void *arg);
 static void drop_day(void *arg);
-static void bite_old_day(Bite *bite);
-static void bite_short_day(Bite *bite);
-static void bite_default(Bite *bite);
-static void bite_letters(Bite *bite);
-static void delete_batch(void *arg);
-static void bite_batches(Bite *bite);
-static void bite_keys(Bite *bite);
-static void bite_uuids(Bite *bite);
-static void bite_steps(Bite *bite);
-static void bite_signals(Bite *bite);
-static void bite_audit(Bite *bite);
 static void size_bites(int64 took);
 static void pass_on(TimestampTz now);
 
 static const Stage stages[] = {
-	{NULL, find_old_day, bite_old_day, drop_day, false},
-	{NULL, find_short_day, bite_short_day, NULL, false},
-	{"archive_default", NULL, bite_default, NULL, false},
-	{"dead_letter", NULL, bite_letters, NULL, false},
-	{"batch", NULL, bite_batches, NULL, false},
-	{"job_uuid", NULL, bite_uuids, NULL, true},
-	{"audit", NULL, bite_audit, NULL, false},
-	{"unique_key", NULL, bite_keys, NULL, true},
-	{"procedure_step", NULL, bite_steps, NULL, true},
-	{"signal", NULL, bite_signals, NULL, true},
+	{NULL, find_old_day, old_rows_of_batches, drop_day, false},
+	{NULL, find_short_day, old_rows_of_short, NULL, false},
+	{"archive_default", NULL, old_rows_default, NULL, false},
+	{"dead_letter", NULL, old_rows_letters, NULL, false},
+	{"batch", NULL, old_rows_batches, NULL, false},
+	{"job_uuid", NULL, old_rows_uuids, NULL, true},
+	{"audit", NULL, old_rows_audit, NULL, false},
+	{"unique_key", NULL, old_rows_keys, NULL, true},
+	{"procedure_step", NULL, old_rows_steps, NULL, true},
+	{"signal", NULL, old_rows_signals, NULL, true},
 };
 
 #define NSTAGES		((int) lengthof(stages))
@@ -133,9 +104,9 @@ static BlockNumber block = 0;
 static BlockNumber nblocks = FIRST_BLOCKS;
 static bool locked = false;		/* a bite of this pass failed */
 static bool day_locked = false; /* a bite of this day failed */
-static Datum passed[MAX_PASSED];	/* skipped batches of this piece */
-static int	npassed = 0;
+static bool repeated = false;	/* the last bite left rows of its piece */
 static TimestampTz began_at = 0;	/* the beginning of the pass */
+static instr_time began;		/* the same, on a clock that never steps */
 static TimestampTz pass_at = 0; /* time of its next piece, or of the next pass */
 static TimestampTz make_at = 0; /* time to make partitions */
 static TimestampTz ran_at = 0;	/* the last run() */
@@ -193,7 +164,7 @@ run(TimestampTz now)
 		block = 0;
 		nblocks = FIRST_BLOCKS;
 		locked = day_locked = false;
-		npassed = 0;
+		repeated = false;
 		short_now = Min(short_now, now);
 		short_done = Min(short_done, now);
 	}
@@ -345,231 +316,9 @@ take_bite(void *arg)
 		ItemPointerSet(&bite->to, InvalidBlockNumber, 0);
 	else
 		ItemPointerSet(&bite->to, block + nblocks, 0);
+	jobq_injection_point("jobq-retention-piece");
+	bite->short_now = short_now;
 	stages[stage].bite(bite);
-}
-
-/*
- * Run a query that deletes rows which ended before $1.  The piece lies between $2 and
- * $3, and $4 is the current time.  "minutes" is the retention time.
- */
-static void
-delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
-{
-	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, TIMESTAMPTZOID};
-	Datum		values[] = {
-		TimestampTzGetDatum(bite->now - minutes * (60 * USECS_PER_SEC)),
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
-		TimestampTzGetDatum(bite->now)
-	};
-
-	jobq_query_kept(plan, query, 4, types, values, NULL, SPI_OK_SELECT);
-	bite->again = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-											1, INT8OID, NULL)) == MAX_ROWS;
-	SPI_freetuptable(SPI_tuptable);
-}
-
-/*
- * Up to MAX_ROWS old rows of a piece, without rows locked by other sessions.  The
- * setting of the queue applies if it is shorter than the general setting.
- */
-#define OLD_ROWS(table, setting) \
-	"ctid = ANY (ARRAY(SELECT t.ctid FROM " table " t LEFT JOIN jobq_internal.queue q ON q.id = t.queue_id" \
-	" WHERE t.ctid >= $2 AND t.ctid < $3 AND t.finished_at < greatest($1, $4 - q." setting ")" \
-	" LIMIT " CppAsString2(MAX_ROWS) " FOR UPDATE OF t SKIP LOCKED))"
-
-/*
- * Delete rows of the day's partition.  "which" is an SQL condition on table t; $3 in it
- * is short_now.
- */
-static void
-delete_of_day(Bite *bite, const char *which)
-{
-	static const Oid types[] = {TIDOID, TIDOID, TIMESTAMPTZOID};
-	static const Oid rows_type = TIDARRAYOID;
-	Datum		values[] = {
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
-		TimestampTzGetDatum(short_now)
-	};
-	Datum		rows;
-	bool		none;
-
-	jobq_query(psprintf("SELECT pg_catalog.array_agg(ctid), pg_catalog.count(*) FROM"
-						" (SELECT t.ctid FROM jobq_internal.%s t WHERE t.ctid >= $1 AND t.ctid < $2 AND %s"
-						" LIMIT " CppAsString2(MAX_ROWS) ") r", day, which),
-			   3, types, values, NULL, SPI_OK_SELECT);
-	rows = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TIDARRAYOID, &none);
-	if (none)
-		return;
-
-	/*
-	 * another session may be deleting some of these rows, so rows may be left
-	 * even if fewer are deleted
-	 */
-	bite->again = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-											2, INT8OID, NULL)) == MAX_ROWS;
-	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq_internal.%s WHERE ctid = ANY ($1)" RETURNING_FINISHED),
-						day),
-			   1, &rows_type, &rows, NULL, SPI_OK_SELECT);
-}
-
-/*
- * In an expired partition, delete the rows of jobs of batches.  No row may be skipped.
- */
-static void
-bite_old_day(Bite *bite)
-{
-	delete_of_day(bite, "t.batch_id IS NOT NULL");
-}
-
-/*
- * In a partition still in use, delete the rows too old for their queue.
- */
-static void
-bite_short_day(Bite *bite)
-{
-	delete_of_day(bite, "EXISTS (SELECT FROM jobq_internal.queue q WHERE q.id = t.queue_id"
-				  " AND t.finished_at < $3 - q.archive_retention)");
-}
-
-/*
- * Delete old finished jobs outside the partitions of days.
- */
-static void
-bite_default(Bite *bite)
-{
-	static SPIPlanPtr plan = NULL;
-
-	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq_internal.archive_default WHERE "
-										 OLD_ROWS("jobq_internal.archive_default",
-												  "archive_retention") RETURNING_FINISHED),
-				 bite, jobq_archive_retention);
-}
-
-/*
- * Delete old dead letters.
- */
-static void
-bite_letters(Bite *bite)
-{
-	static SPIPlanPtr plan = NULL;
-
-	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq_internal.dead_letter WHERE "
-										 OLD_ROWS("jobq_internal.dead_letter",
-												  "dead_retention") RETURNING_LETTERS),
-				 bite, jobq_dead_retention);
-}
-
-/*
- * Delete a batch and its steps.  arg is the id.
- */
-static void
-delete_batch(void *arg)
-{
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr delete_steps = NULL;
-	static SPIPlanPtr delete = NULL;
-
-	jobq_query_kept(&delete_steps, "DELETE FROM jobq_internal.step WHERE batch_id = $1",
-					1, types, arg, NULL, SPI_OK_DELETE);
-	jobq_query_kept(&delete, "DELETE FROM jobq_internal.batch WHERE id = $1",
-					1, types, arg, NULL, SPI_OK_DELETE);
-}
-
-/*
- * Delete old batches with their steps, up to MAX_BATCHES, fewer if they have many
- * steps.  A nested batch stays as long as its parent.  A batch is skipped if it cannot
- * be deleted, because a foreign key of another table refers to it or a row is locked.
- */
-static void
-bite_batches(Bite *bite)
-{
-	static SPIPlanPtr find = NULL;
-	static const Oid find_types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, INT8ARRAYOID};
-	Datum		values[] = {
-		TimestampTzGetDatum(bite->now - jobq_dead_retention *
-							(60 * USECS_PER_SEC)),
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
-		PointerGetDatum(construct_array(passed, npassed, INT8OID, 8,
-										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))
-	};
-	Datum		ids[MAX_BATCHES];
-	int			n;
-	int			done = 0;
-
-	share_begin();
-	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq_internal.batch b WHERE ctid >= $2 AND ctid < $3"
-							  " AND finished_at < $1 AND id <> ALL ($4)"
-							  " AND NOT EXISTS (SELECT FROM jobq_internal.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
-							  " FOR UPDATE SKIP LOCKED",
-							  4, find_types, values, NULL, SPI_OK_SELECT);
-	for (int i = 0; i < n; i++)
-	{
-		ids[i] = jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
-	}
-	while (done < n && npassed < MAX_PASSED && (done == 0 || !share_over()))
-	{
-		Datum		id = ids[done++];
-		ErrorData  *edata = scheduler_try_part(delete_batch, &id);
-
-		if (edata == NULL)
-			continue;
-		if (npassed == 0)
-			archive_tell(DELETE_OLD, edata);
-		FreeErrorData(edata);
-		locked = true;
-		passed[npassed++] = id;
-	}
-	bite->again = (n == MAX_BATCHES || done < n) && npassed < MAX_PASSED;
-}
-
-/*
- * Delete unique keys without effect.
- */
-static void
-bite_keys(Bite *bite)
-{
-	jobq_unique_prune(&bite->from, &bite->to);
-}
-
-/*
- * Delete UUIDs of deleted jobs.
- */
-static void
-bite_uuids(Bite *bite)
-{
-	jobq_uuid_prune(&bite->from, &bite->to);
-}
-
-/*
- * Delete old rows of the audit log, which are kept as long as dead letters.
- */
-static void
-bite_audit(Bite *bite)
-{
-	static SPIPlanPtr plan = NULL;
-
-	delete_piece(&plan, "WITH gone AS (DELETE FROM jobq_internal.audit WHERE ctid = ANY (ARRAY(SELECT a.ctid"
-				 " FROM jobq_internal.audit a WHERE a.ctid >= $2 AND a.ctid < $3 AND a.at < $1"
-				 " LIMIT " CppAsString2(MAX_ROWS) " FOR UPDATE SKIP LOCKED)) RETURNING id)"
-				 " SELECT pg_catalog.count(*) FROM gone", bite, jobq_dead_retention);
-}
-
-/*
- * Delete steps of procedures of deleted jobs.
- */
-static void
-bite_steps(Bite *bite)
-{
-	jobq_progress_prune(&bite->from, &bite->to);
-}
-
-/*
- * Delete signals to deleted jobs.
- */
-static void
-bite_signals(Bite *bite)
-{
-	jobq_signals_prune(&bite->from, &bite->to);
 }
 
 /*
@@ -603,25 +352,27 @@ size_bites(int64 took)
 static void
 pass_on(TimestampTz now)
 {
-	Bite		bite = {.now = now};
+	Bite		bite = {.now = now,.day = day,.repeated = repeated};
 	instr_time	start;
 	int64		took;
 	bool		done;
 
 	if (stage == 0 && block == 0 && day[0] == '\0' && last_day[0] == '\0')
+	{
 		began_at = now;
+		INSTR_TIME_SET_CURRENT(began);
+	}
 	INSTR_TIME_SET_CURRENT(start);
-	done = archive_try(DELETE_OLD, take_bite, &bite);
+	done = archive_try(ARCHIVE_DELETE, take_bite, &bite);
 	took = jobq_elapsed(start);
 	if (!done)
 		locked = day_locked = true;
-	if (!done || !bite.again)
-	{
-		npassed = 0;
+	locked |= bite.left;
+	repeated = done && bite.again;
+	if (!repeated)
 		block += nblocks;
-	}
 	size_bites(took);
-	if (!bite.end || (done && bite.again))
+	if (!bite.end || repeated)
 		return;
 
 	block = 0;
@@ -629,7 +380,7 @@ pass_on(TimestampTz now)
 	if (day[0] != '\0')
 	{
 		if (day_locked ||
-			(stages[stage].end_day != NULL && !archive_try(DELETE_OLD, stages[stage].end_day, NULL)))
+			(stages[stage].end_day != NULL && !archive_try(ARCHIVE_DELETE, stages[stage].end_day, NULL)))
 			locked = true;
 		strlcpy(last_day, day, NAMEDATALEN);
 		day[0] = '\0';
@@ -643,12 +394,13 @@ pass_on(TimestampTz now)
 		return;
 	stage = 0;
 	if (!locked)
-		trouble_over(DELETE_OLD);
+		trouble_over(ARCHIVE_DELETE);
 
 	/*
 	 * from its beginning: rows may have become old since then, in parts that
-	 * are done
+	 * are done; but a long pass is followed by a rest
 	 */
-	pass_at = locked ? now + SHORT_PAUSE : began_at + ARCHIVE_PAUSE;
+	took = Min(jobq_elapsed(began), ARCHIVE_PAUSE);
+	pass_at = Max(locked ? now + SHORT_PAUSE : began_at + ARCHIVE_PAUSE, jobq_now() + took);
 	locked = false;
 }

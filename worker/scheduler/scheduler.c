@@ -115,13 +115,13 @@ jobq_scheduler_main(Datum main_arg)
 
 		pg_memory_barrier();
 
-		/*
-		 * Keep this order.  If the clock is put back in between, then now <
-		 * last.  "calls" has changed as well, and the next round sees the
-		 * step.
-		 */
-		offset = jobq_clock_look();
-		now = jobq_now();
+		/* "now" is a time of the clock with this offset, which is checked */
+		do
+		{
+			offset = jobq_clock_look();
+			jobq_injection_point("jobq-round-begins");
+			now = jobq_now();
+		} while (jobq_clock_look() != offset);
 		follow_clock(now, last, offset);
 		last = now;
 		process_interrupts();
