@@ -71,7 +71,7 @@ async function open() {
 	current = context;
 	// the address of the view, which follows the address of the page
 	$('main').dataset.view = location.hash;
-	document.title = `${view.title(context)} · jobq`;
+	document.title = [view.title(context), several() ? databases.current : '', 'jobq'].filter(Boolean).join(' · ');
 	show($('main'), h('p', { class: 'loading', role: 'status' }, 'Loading …'));
 	connection(context, '');
 	await load(context);
@@ -255,9 +255,34 @@ document.addEventListener('keydown', (event) => {
 		}
 	}
 });
+// --- the database ------------------------------------------------------
+
+// The databases of the server.  The path of the page names the database that is shown.
+let databases = { root: '', current: '', items: [] };
+
+const several = () => databases.items.length > 1;
+
+// The choice of a database opens the same list there; a job or a batch is another one there.
+function drawDatabases(select) {
+	show(select, databases.items.map((d) => h('option', { value: d.path, selected: d.name === databases.current }, d.connected ? d.name : `${d.name} (not connected)`)));
+	select.onchange = () => location.assign(`${databases.root}${select.value}#/${menu.some(([to]) => to === route().name) ? route().name : 'overview'}`);
+}
+
+async function loadDatabases() {
+	try {
+		databases = await get('api/databases');
+	} catch {
+		// the session says whether the server answers
+	}
+	$('databases').hidden = !several();
+	drawDatabases($('databases'));
+}
+
 // --- the session ------------------------------------------------------
 
 function logInForm(message) {
+	const choice = several() ? h('select', { name: 'database' }) : null;
+
 	close();
 	$('bar').hidden = $('menu').hidden = true;
 	session.role = null;
@@ -265,11 +290,14 @@ function logInForm(message) {
 	show($('main'), h('form', { class: 'card login', id: 'login' },
 		h('h1', {}, 'Log in to jobq'),
 		message ? h('p', { class: 'bad-text', role: 'alert' }, message) : null,
+		choice ? h('label', { 'data-key': 'database' }, 'Database', choice) : null,
 		h('label', { 'data-key': 'role' }, 'Database role', h('input', { name: 'role', autocomplete: 'username', required: true, autocapitalize: 'none', spellcheck: 'false' })),
 		h('label', { 'data-key': 'password' }, 'Password', h('input', { name: 'password', type: 'password', autocomplete: 'current-password' })),
 		h('p', { class: 'buttons' }, h('button', { class: 'main' }, 'Log in'))));
 	const [role, password] = $('main').querySelectorAll('input');
 
+	if (choice)
+		drawDatabases(choice);
 	password.value = '';
 	(role.value ? password : role).focus();
 }
@@ -279,7 +307,9 @@ async function logIn(form) {
 
 	submit.disabled = true;
 	try {
-		await post('api/session', Object.fromEntries(new FormData(form)));
+		const { role, password } = Object.fromEntries(new FormData(form));
+
+		await post('api/session', { role, password });
 		start();
 	} catch (problem) {
 		logInForm(problemText(problem));
@@ -287,19 +317,21 @@ async function logIn(form) {
 }
 
 async function start() {
+	await loadDatabases();
 	try {
 		Object.assign(session, await get('api/session'));
 	} catch (problem) {
 		if (problem.status === 401)
 			logInForm();
 		else {
+			$('bar').hidden = !several();
 			show($('main'), h('div', { class: 'banner bad', role: 'alert' }, problem.message, ' Retrying.'));
 			setTimeout(start, 3000);
 		}
 		return;
 	}
 	$('bar').hidden = $('menu').hidden = false;
-	$('where').textContent = [`${session.role}@${session.database ?? ''}`, session.read_only ? 'read only' : ''].filter(Boolean).join(' · ');
+	$('where').textContent = [several() ? session.role : `${session.role}@${session.database ?? ''}`, session.read_only ? 'read only' : ''].filter(Boolean).join(' · ');
 	open();
 }
 

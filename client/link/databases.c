@@ -48,37 +48,62 @@ name_of(const PGconn *conn)
 }
 
 /*
+ * Append a connection's server: the first host as configured, and its port.  The text is the
+ * same whichever of several hosts is connected.
+ */
+static void
+append_server(PQExpBuffer buffer, PGconn *conn)
+{
+	PQconninfoOption *options = PQconninfo(conn);
+	const char *host = NULL;
+	const char *port = NULL;
+
+	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++)
+	{
+		if (option->val == NULL || option->val[0] == '\0')
+			continue;
+		if (strcmp(option->keyword, "host") == 0 || (strcmp(option->keyword, "hostaddr") == 0 && host == NULL))
+			host = option->val;
+		else if (strcmp(option->keyword, "port") == 0)
+			port = option->val;
+	}
+	if (host == NULL)
+		host = PQhost(conn);
+	if (port == NULL)
+		port = PQport(conn);
+	appendPQExpBuffer(buffer, "@%.*s:%.*s", (int) strcspn(host, ","), host, (int) strcspn(port, ","), port);
+	PQconninfoFree(options);
+}
+
+/*
  * Set the labels of databases: the name of the database, with the server if several databases
- * have the name.  Connections that have failed take part, but must not be NULL.  The same
- * database given twice is an error, which ends the program.
+ * have the name.  Connections that have failed take part, but must not be NULL.  Two databases
+ * with the same label are an error, which ends the program.
  */
 void
 label_databases(Database *databases, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		PGconn	   *conn = databases[i].conn;
-		bool		unique = true;
 		PQExpBufferData label;
+		bool		unique = true;
 
 		for (int j = 0; j < n; j++)
-		{
-			PGconn	   *other = databases[j].conn;
-
-			if (j == i || strcmp(name_of(conn), name_of(other)) != 0)
-				continue;
-			if (PQstatus(conn) == CONNECTION_OK && PQstatus(other) == CONNECTION_OK &&
-				strcmp(PQhost(conn), PQhost(other)) == 0 && strcmp(PQport(conn), PQport(other)) == 0)
-				fatal(EXIT_USAGE, "database \"%s\" is given twice", PQdb(conn));
-			unique = false;
-		}
+			unique &= j == i || strcmp(name_of(databases[i].conn), name_of(databases[j].conn)) != 0;
 		initPQExpBuffer(&label);
-		appendPQExpBufferStr(&label, name_of(conn));
+		appendPQExpBufferStr(&label, name_of(databases[i].conn));
 		if (!unique)
-			appendPQExpBuffer(&label, "@%s:%s", PQhost(conn), PQport(conn));
+			append_server(&label, databases[i].conn);
 		if (PQExpBufferDataBroken(label))
 			fatal(EXIT_REFUSED, "out of memory");
 		databases[i].label = label.data;
+		for (int j = 0; j < i; j++)
+			if (name_of(databases[i].conn)[0] != '\0' && strcmp(databases[j].label, label.data) == 0)
+			{
+				error("database \"%s\" is given twice", name_of(databases[i].conn));
+				hint("If the databases differ, write the hosts of one of them in another order: the first host and its port tell databases of the same name apart.");
+				exit(EXIT_USAGE);
+			}
 	}
 }
 

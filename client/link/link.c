@@ -43,6 +43,18 @@ link_open(Link *link, const char *dbname)
 	link->pause = FIRST_PAUSE;
 }
 
+/*
+ * Open a link without waiting.  link_go_on() connects, and repeats failed attempts.
+ */
+void
+link_begin(Link *link, const char *dbname)
+{
+	memset(link, 0, sizeof(Link));
+	link->dbname = dbname;
+	link->state = LINK_DOWN;
+	link->pause = FIRST_PAUSE;
+}
+
 static void
 start(Link *link)
 {

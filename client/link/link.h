@@ -122,6 +122,24 @@ extern void label_databases(Database *databases, int n);
 extern PGresult *query_databases(const char *sql, bool json, int n, const char *const *values,
 								 int *status);
 
+/* client/link/exposition.c: initially all zero */
+typedef struct Family
+{
+	char	   *name;
+	PQExpBufferData head;		/* lines that begin with "#" */
+	PQExpBufferData samples;
+} Family;
+
+typedef struct Exposition
+{
+	Family	   *families;
+	int			n;
+} Exposition;
+
+extern void exposition_add(Exposition *exposition, const char *text, const char *label);
+extern void exposition_append(const Exposition *exposition, PQExpBuffer out);
+extern void exposition_free(Exposition *exposition);
+
 /* client/link/output.c */
 extern void print_result(const PGresult *result);
 extern void print_record(const PGresult *result);
@@ -161,6 +179,7 @@ typedef struct Link
 
 /* client/link/link.c */
 extern void link_open(Link *link, const char *dbname);
+extern void link_begin(Link *link, const char *dbname);
 extern bool link_events(Link *link, int *fd, short *events);
 extern double link_due(const Link *link);
 extern PGresult *link_go_on(Link *link, bool *lost);

@@ -418,7 +418,7 @@ const Command commands[] = {
 		"LEFT JOIN jobq.queues q ON q.name" EQUALS "w.name",
 	},
 	{
-		.name = "web",.arguments = "",
+		.name = "web",.arguments = "",.merges = true,
 		.summary = "serve the console, the HTTP interface, and consumers over HTTP",
 		.run = run_web,
 		.options = {

@@ -202,6 +202,16 @@ answer_no_connection(Request *request, const char *why)
 }
 
 /*
+ * Answer that the path is another one, which is relative to the path of the request.
+ */
+void
+answer_moved(Request *request, const char *location)
+{
+	answer(request, MHD_HTTP_TEMPORARY_REDIRECT, "text/plain", "", 0);
+	answer_header(request, MHD_HTTP_HEADER_LOCATION, location);
+}
+
+/*
  * The session or the token of the caller has ended.
  */
 void
@@ -294,7 +304,7 @@ answer_error(Request *request, const PGresult *result)
 /*
  * Append a JSON string.  The encoding of the text does not change.
  */
-static void
+void
 append_json_string(PQExpBuffer buffer, const char *value)
 {
 	appendPQExpBufferChar(buffer, '"');

@@ -45,9 +45,6 @@ static int	cancels[2] = {-1, -1};
 static Watched cancels_watched = {.fd = -1};
 static int	ncancels;			/* in progress */
 
-/* Hosts for all principals without a connection string. */
-static Hosts own_hosts;
-
 static void hear_nothing(void *nobody, const PGresult *result);
 static void backend_ready(void *owner, uint32_t events);
 static void backend_watch(Backend *backend);
@@ -59,7 +56,7 @@ static Hosts *hosts_of(Principal *principal);
 static Hosts *
 hosts_of(Principal *principal)
 {
-	return principal->conninfo != NULL ? &principal->hosts : &own_hosts;
+	return principal->conninfo != NULL ? &principal->hosts : &principal->database->hosts;
 }
 
 /*
@@ -85,7 +82,7 @@ backend_make(Principal *principal, bool waits, const BackendReports *reports)
 	Backend    *backend = allocate(sizeof(Backend));
 	int			n = 0;
 
-	connection_words(settings.dbname, words, values);
+	connection_words(principal->database->dbname, words, values);
 	while (words[n] != NULL)
 	{
 		/* leave out the role and the password of the program itself */
@@ -104,7 +101,8 @@ backend_make(Principal *principal, bool waits, const BackendReports *reports)
 	{
 		own = PQconninfoParse(principal->conninfo, NULL);
 		for (PQconninfoOption *option = own; option != NULL && option->keyword != NULL; option++)
-			if (option->val != NULL && n < MAX_WORDS)
+			/* of several databases, the parameter of a token chooses one */
+			if (option->val != NULL && n < MAX_WORDS && (nweb_databases == 1 || strcmp(option->keyword, "dbname") != 0))
 			{
 				words[n] = option->keyword;
 				values[n++] = option->val;

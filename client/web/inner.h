@@ -8,9 +8,13 @@
  * and connections to the database, which libpq drives without blocking.  A request that
  * needs the database is suspended until its statement is done.
  *
- * A Principal is a role for which a caller has given the password or a token, with a few
- * connections of this role.  All statements for a caller run on these connections.  The
- * database server alone therefore decides what a caller may see and do.
+ * A Principal is a role in a database for which a caller has given the password or a token,
+ * with a few connections of this role.  All statements for a caller run on these
+ * connections.  The database server alone therefore decides what a caller may see and do.
+ *
+ * With several databases, the path of a request names the database: /db/NAME/api/jobs.  A
+ * path without a name means the first database.  Databases share no connection, session or
+ * principal, so that a database which does not answer delays its own requests only.
  *
  * Calls go down only, in this order of the files:
  *
@@ -18,6 +22,7 @@
  *	shown.c		the members shown to callers for whom payloads are hidden
  *	options.c	the options of the command
  *	loop.c		epoll, and memory that is freed between two turns
+ *	databases.c	the databases, their names and paths
  *	caller.c	connections of callers, and their eviction
  *	backend.c	connections of principals, which report to pool.c
  *	principal.c	principals
@@ -35,6 +40,7 @@
  *	gate.c		the statement with which consumers wait for jobs
  *	gateway.c	waiting consumers
  *	jobs.c		lists of jobs, and their export
+ *	scrape.c	the metrics of several databases
  *	routes.c	the table of all routes
  *	request.c	a request from its first byte to its last
  *	web.c		the command
@@ -111,6 +117,36 @@ extern void loop_free(void *memory);
 extern void loop_wait(double patience);
 extern double web_now;			/* seconds() at the start of this turn */
 
+/* A channel with listening callers. */
+typedef struct Channel
+{
+	struct Channel *next;
+	int64_t		job;
+	int			users;
+	bool		listening;
+	unsigned	changes;		/* of the job, since the first listener */
+} Channel;
+
+/* A database of the command line. */
+typedef struct WebDatabase
+{
+	const char *dbname;			/* as connect_to() */
+	char	   *label;			/* the name in paths, metrics and tokens */
+	char	   *segment;		/* the label as a segment of a path */
+	Hosts		hosts;			/* for principals without a connection string */
+	/* listener.c */
+	Link		listener;
+	Watched		watched;
+	Channel    *channels;
+} WebDatabase;
+
+/* client/web/databases.c */
+extern WebDatabase web_databases[MAX_DATABASES];
+extern int	nweb_databases;
+extern void web_databases_open(void);
+extern WebDatabase *web_database_of(const char *label);
+extern const char *web_database_in(const char *path, WebDatabase **database);
+
 /*
  * A statement for a principal.  "done" is called once.  The argument is a result of any
  * status, which backend.c clears; or NULL, with the reason in "why".
@@ -172,6 +208,7 @@ typedef struct Backend
 struct Principal
 {
 	Principal  *next;
+	WebDatabase *database;
 	char	   *role;
 	char	   *password;		/* or NULL */
 	char	   *conninfo;		/* of a token; or NULL */
@@ -210,7 +247,8 @@ extern bool backend_cancels(void);
 								 * name */
 
 extern Principal *principals;
-extern Principal *principal_make(const char *role, const char *password, const char *conninfo);
+extern Principal *principal_make(WebDatabase *database, const char *role, const char *password,
+								 const char *conninfo);
 extern Principal *principal_like(const Principal *other);
 extern void principal_use(Principal *principal);
 extern void principal_leave(Principal *principal);
@@ -241,6 +279,8 @@ struct Session
 								 * answer function is called even if the
 								 * caller has hung up */
 #define ROUTE_READS		4		/* reads only, though the method is not GET */
+#define ROUTE_MERGES	8		/* reads all databases of the caller, if the
+								 * path names none */
 #define MAX_PARAMETERS	24
 #define MAX_LISTED		4
 #define MOST_ITEMS		200		/* in a page */
@@ -278,6 +318,8 @@ struct Request
 	Request    *before;
 	struct MHD_Connection *connection;
 	char	   *target;			/* as received */
+	WebDatabase *database;
+	bool		named;			/* the path names the database */
 	const Route *route;
 	char	   *segment;		/* segment of the path matched by {} */
 	char	   *second_segment; /* matched by a second {} */
@@ -307,7 +349,8 @@ struct Request
 	void		(*refuse) (Request *request);
 	/* called after the answer was sent, or after sending failed */
 	void		(*sent) (Request *request, bool whole);
-	void	   *state;			/* owned by stream.c, given.c or gateway.c */
+	void	   *state;			/* owned by stream.c, given.c, gateway.c or
+								 * scrape.c */
 };
 
 /* client/web/caller.c */
@@ -361,6 +404,8 @@ extern void answer_problem(Request *request, unsigned status, const char *detail
 extern void answer_error(Request *request, const PGresult *result);
 extern void answer_no_connection(Request *request, const char *why);
 extern void answer_refused(Request *request);
+extern void answer_moved(Request *request, const char *location);
+extern void append_json_string(PQExpBuffer buffer, const char *value);
 extern char *problem_text(unsigned status, const char *detail);
 extern char *problem_of(const Principal *principal, const PGresult *result);
 extern char *row_text(const PGresult *result, int row, int column);
@@ -368,6 +413,7 @@ extern void answer_asset(Request *request);
 extern const char *header_of(Request *request, const char *name);
 
 /* client/web/session.c */
+extern Principal *session_principal(Request *request, const WebDatabase *database, Session **session);
 extern bool session_find(Request *request);
 extern bool session_allows(Request *request);
 extern void session_tick(void);
@@ -383,7 +429,7 @@ extern void run_log_in(Request *request);
 
 /* client/web/tokens.c */
 extern void tokens_read(bool first);
-extern Principal *token_find(const char *token);
+extern Principal *token_find(const char *token, const WebDatabase *database);
 
 /* client/web/shown.c */
 extern char *shown_text(const Route *route, const char *json);
@@ -394,21 +440,11 @@ extern bool payload_hidden(const char *role, bool is_token);
 extern void statement_begin(Request *request);
 
 /* client/web/listener.c */
-
-/* A channel with listening callers. */
-typedef struct Channel
-{
-	struct Channel *next;
-	int64_t		job;
-	int			users;
-	bool		listening;
-	unsigned	changes;		/* of the job, since the first listener */
-} Channel;
-
 extern void listener_open(void);
 extern void listener_tick(void);
-extern Channel *listener_join(int64_t job);
-extern void listener_leave(Channel *channel);
+extern Channel *listener_join(WebDatabase *database, int64_t job);
+extern void listener_leave(WebDatabase *database, Channel *channel);
+extern void run_databases(Request *request);
 extern void run_health(Request *request);
 extern void listener_close(void);
 
@@ -441,6 +477,11 @@ extern int	releases_under_way;
 extern void answer_reserve(Request *request, PGresult *result);
 extern void gateway_tick(void);
 extern bool gateway_waits(void);
+
+/* client/web/scrape.c */
+extern void answer_metrics(Request *request, PGresult *result);
+extern void run_metrics_route(Request *request);
+extern void scrape_tick(void);
 
 /* client/web/routes.c */
 extern const Route routes[];

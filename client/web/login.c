@@ -14,6 +14,9 @@
  * database are reserved for such attempts.  Attempts by others therefore never delay a
  * right password from an address without failures.
  *
+ * Each database has limits and failures of its own: attempts in a database that does not
+ * answer never delay attempts in another database.
+ *
  * client/web/login.c
  *
  *-------------------------------------------------------------------------
@@ -37,10 +40,11 @@
 #define MAX_FAILURES	4096	/* size of the ring */
 #define FAILURE_TIME	300.0	/* lifetime of an entry */
 
-/* The attempts of an address or of a role. */
+/* The attempts of an address or of a role in a database. */
 typedef struct Tally
 {
 	LIST_ENTRY(Tally) all;
+	const WebDatabase *database;
 	char		key[MOST_OF_ROLE + 1];
 	int			n;				/* attempts */
 	int			waiting;		/* attempts in the queue */
@@ -59,6 +63,7 @@ typedef struct Attempt
 {
 	TAILQ_ENTRY(Attempt) all;
 	Request    *request;		/* NULL: the caller has hung up */
+	WebDatabase *database;
 	AttemptState state;
 	Tally	   *address;
 	Tally	   *role;
@@ -73,6 +78,7 @@ typedef struct Attempt
 
 typedef struct Failure
 {
+	const WebDatabase *database;
 	Address		address;
 	char		role[MOST_OF_ROLE + 1];
 	double		at;				/* 0: none */
@@ -83,22 +89,29 @@ LIST_HEAD(TallyList, Tally);
 static TAILQ_HEAD(, Attempt) attempts = TAILQ_HEAD_INITIALIZER(attempts);	/* oldest first */
 static struct TallyList addresses;
 static struct TallyList roles;
-static int	nproving;
+static int	nproving[MAX_DATABASES];	/* of each database */
 static Failure failures[MAX_FAILURES];	/* a ring */
 static int	next_failure;
 
 static void log_in_left(Request *request);
 static void log_in_proved(Principal *principal, const char *why, bool refused);
 
+static int *
+proving_of(const WebDatabase *database)
+{
+	return &nproving[database - web_databases];
+}
+
 static Tally *
-tally_of(struct TallyList *list, const char *key)
+tally_of(struct TallyList *list, const WebDatabase *database, const char *key)
 {
 	Tally	   *tally;
 
 	LIST_FOREACH(tally, list, all)
-		if (memcmp(tally->key, key, sizeof(tally->key)) == 0)
+		if (tally->database == database && memcmp(tally->key, key, sizeof(tally->key)) == 0)
 		return tally;
 	tally = allocate(sizeof(Tally));
+	tally->database = database;
 	memcpy(tally->key, key, sizeof(tally->key));
 	LIST_INSERT_HEAD(list, tally, all);
 	return tally;
@@ -127,7 +140,7 @@ attempt_becomes(Attempt *attempt, AttemptState state)
 			tallies[i]->waiting--;
 			tallies[i]->places++;
 		}
-	nproving += (state == ATTEMPT_PROVES) - (attempt->state == ATTEMPT_PROVES);
+	*proving_of(attempt->database) += (state == ATTEMPT_PROVES) - (attempt->state == ATTEMPT_PROVES);
 	attempt->state = state;
 }
 
@@ -144,7 +157,7 @@ attempt_free(Attempt *attempt)
 			tallies[i]->places--;
 		tally_leave(tallies[i]);
 	}
-	nproving -= attempt->state == ATTEMPT_PROVES;
+	*proving_of(attempt->database) -= attempt->state == ATTEMPT_PROVES;
 	if (attempt->request != NULL)
 	{
 		attempt->request->leave = NULL;
@@ -177,28 +190,29 @@ attempt_refuse(Attempt *attempt, unsigned status, const char *why)
 }
 
 /*
- * Find a recent failure of an address and a role; NULL for any role.
+ * Find a recent failure of an address and a role in a database; NULL for any role.
  */
 static Failure *
-failure_of(const Address *address, const char *role)
+failure_of(const WebDatabase *database, const Address *address, const char *role)
 {
 	for (int i = 0; i < MAX_FAILURES; i++)
 		if (failures[i].at > 0 && web_now < failures[i].at + FAILURE_TIME &&
-			memcmp(&failures[i].address, address, sizeof(Address)) == 0 &&
+			failures[i].database == database && memcmp(&failures[i].address, address, sizeof(Address)) == 0 &&
 			(role == NULL || strcmp(failures[i].role, role) == 0))
 			return &failures[i];
 	return NULL;
 }
 
 static void
-failure_add(const Address *address, const char *role)
+failure_add(const WebDatabase *database, const Address *address, const char *role)
 {
-	Failure    *failure = failure_of(address, role);
+	Failure    *failure = failure_of(database, address, role);
 
 	if (failure == NULL)
 	{
 		failure = &failures[next_failure];
 		next_failure = (next_failure + 1) % MAX_FAILURES;
+		failure->database = database;
 		failure->address = *address;
 		snprintf(failure->role, sizeof(failure->role), "%s", role);
 	}
@@ -211,7 +225,7 @@ attempt_may_begin(const Attempt *attempt)
 	bool		again = attempt->failed_before || attempt->address->places > 0;
 
 	return attempt->state == ATTEMPT_WAITS &&
-		nproving < (again ? MAX_PROVING_AGAIN : MAX_PROVING) &&
+		*proving_of(attempt->database) < (again ? MAX_PROVING_AGAIN : MAX_PROVING) &&
 		attempt->address->places < MAX_OF_ADDRESS &&
 		(attempt->role->places < MAX_OF_ROLE || (!attempt->failed_as_role && attempt->address->places == 0));
 }
@@ -246,7 +260,7 @@ line_go_on(void)
 		found = first != NULL;
 		if (found)
 		{
-			Principal  *principal = principal_make(first->name, first->password, NULL);
+			Principal  *principal = principal_make(first->database, first->name, first->password, NULL);
 
 			attempt_becomes(first, ATTEMPT_PROVES);
 			principal_use(principal);
@@ -285,10 +299,11 @@ run_log_in(Request *request)
 		memcpy(key, address, sizeof(Address));
 		strcpy(attempt->name, role);
 		attempt->password = copy_text(password);
-		attempt->address = tally_of(&addresses, key);
-		attempt->role = tally_of(&roles, attempt->name);
-		attempt->failed_before = failure_of(address, NULL) != NULL;
-		attempt->failed_as_role = attempt->failed_before && failure_of(address, role) != NULL;
+		attempt->database = request->database;
+		attempt->address = tally_of(&addresses, request->database, key);
+		attempt->role = tally_of(&roles, request->database, attempt->name);
+		attempt->failed_before = failure_of(request->database, address, NULL) != NULL;
+		attempt->failed_as_role = attempt->failed_before && failure_of(request->database, address, role) != NULL;
 		attempt->until = web_now + LINE_TIME;
 		attempt->request = request;
 		attempt->address->n++;
@@ -360,14 +375,14 @@ log_in_proved(Principal *principal, const char *why, bool refused)
 		attempt->status = refused ? MHD_HTTP_UNAUTHORIZED : MHD_HTTP_SERVICE_UNAVAILABLE;
 		attempt->why = copy_text(why);
 		if (refused)
-			failure_add(&address, attempt->name);
+			failure_add(attempt->database, &address, attempt->name);
 		/* login_tick() answers, after the principal is gone */
 		principal_leave(principal);
 		line_go_on();
 		return;
 	}
 
-	failure = failure_of(&address, attempt->name);
+	failure = failure_of(attempt->database, &address, attempt->name);
 	if (failure != NULL)
 		failure->at = 0;
 	attempt_free(attempt);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * principal.c
- *	  Principals: roles for which callers have given a password or a token.
+ *	  Principals: roles in a database for which callers have given a password or a token.
  *
  * client/web/principal.c
  *
@@ -21,10 +21,11 @@ static void forget_password(char *password);
  * of a token.
  */
 Principal *
-principal_make(const char *role, const char *password, const char *conninfo)
+principal_make(WebDatabase *database, const char *role, const char *password, const char *conninfo)
 {
 	Principal  *principal = allocate(sizeof(Principal));
 
+	principal->database = database;
 	principal->role = copy_text(role);
 	principal->password = password != NULL ? copy_text(password) : NULL;
 	principal->conninfo = conninfo != NULL ? copy_text(conninfo) : NULL;
@@ -35,14 +36,14 @@ principal_make(const char *role, const char *password, const char *conninfo)
 }
 
 /*
- * Find another proven principal with the same role and password, or NULL.
+ * Find another proven principal with the same database, role and password, or NULL.
  */
 Principal *
 principal_like(const Principal *other)
 {
 	for (Principal *principal = principals; principal != NULL; principal = principal->next)
-		if (principal != other && principal->proven && principal->conninfo == NULL &&
-			other->conninfo == NULL && strcmp(principal->role, other->role) == 0 &&
+		if (principal != other && principal->database == other->database && principal->proven &&
+			principal->conninfo == NULL && other->conninfo == NULL && strcmp(principal->role, other->role) == 0 &&
 			secret_equal(principal->password, other->password))
 			return principal;
 	return NULL;

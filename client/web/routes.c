@@ -23,7 +23,6 @@
 
 static void run_topics(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
-static void answer_metrics(Request *request, PGresult *result);
 
 /* Allowed members of the body of a job: the arguments of enqueue(). */
 static const char enqueue_members[] = "kind! payload"
@@ -219,8 +218,9 @@ static const char put_queue[] = "SELECT json_build_object('done', jobq.create_qu
 
 const Route routes[] = {
 	{"GET", "/healthz", ROUTE_OPEN,.run = run_health},
-	{"GET", "/metrics", 0,.sql = metrics,.answer = answer_metrics},
+	{"GET", "/metrics", ROUTE_MERGES,.run = run_metrics_route,.sql = metrics,.answer = answer_metrics},
 	{"GET", "/api/openapi.json", ROUTE_OPEN,.run = answer_asset},
+	{"GET", "/api/databases", ROUTE_OPEN,.run = run_databases},
 	{"POST", "/api/session", ROUTE_OPEN | ROUTE_READS,.run = run_log_in,.parameters = "csrf readonly hide",.answer = answer_session,
 	.sql = session},
 	{"GET", "/api/session", 0,.parameters = "csrf readonly hide",.answer = answer_session,.sql = session},
@@ -457,21 +457,37 @@ path_is(const char *path, size_t length, const char *pattern, char *segments[2])
 }
 
 /*
- * Find the route.  If there is none, answer the request and return false.
+ * Find the database and the route.  If there is none, answer the request and return false.
  */
 bool
 route_find(Request *request, const char *method)
 {
-	size_t		length = strcspn(request->target, "?#");
+	const char *path = web_database_in(request->target, &request->database);
+	size_t		length = strcspn(path, "?#");
 	char		allowed[64] = "";
 
 	if (strcmp(method, "HEAD") == 0)
 		method = "GET";
+	request->named = path != request->target;
+	if (request->database == NULL)
+	{
+		answer_problem(request, MHD_HTTP_NOT_FOUND, "there is no such database here");
+		return false;
+	}
+	if (length == 0)
+	{
+		/* the addresses in the console are relative to the slash at the end */
+		char		location[512];
+
+		snprintf(location, sizeof(location), "%s/", request->database->segment);
+		answer_moved(request, location);
+		return false;
+	}
 	for (const Route *route = routes; route->method != NULL; route++)
 	{
 		char	   *segments[2];
 
-		if (!path_is(request->target, length, route->path, segments))
+		if (!path_is(path, length, route->path, segments))
 			continue;
 		if (strcmp(route->method, method) == 0)
 		{
@@ -542,7 +558,7 @@ answer_enqueued(Request *request, PGresult *result)
 {
 	const char *id = PQgetvalue(result, 0, 0);
 	int			digits = (int) strcspn(id, " ");
-	char text[	64];
+	char text[	512];
 	int			length;
 
 	if (strcmp(id + digits, " differs") == 0)
@@ -555,15 +571,9 @@ answer_enqueued(Request *request, PGresult *result)
 	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
 	if (strcmp(id, "null") == 0)
 		return;
-	snprintf(text, sizeof(text), "/api/jobs/%.*s", digits, id);
+	snprintf(text, sizeof(text), "%s%s/api/jobs/%.*s", request->named ? "/db/" : "",
+			 request->named ? request->database->segment : "", digits, id);
 	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
 	if (id[digits] != '\0')
 		answer_header(request, "Idempotency-Replayed", "true");
-}
-
-static void
-answer_metrics(Request *request, PGresult *result)
-{
-	answer(request, MHD_HTTP_OK, "application/openmetrics-text; version=1.0.0; charset=utf-8",
-		   PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
 }

@@ -24,7 +24,8 @@
 #include <string.h>
 #include <strings.h>
 
-#define COOKIE			"jobq_session"
+#define COOKIE			"jobq_session"	/* of the first database */
+#define COOKIE_SIZE		(sizeof(COOKIE) + 12)
 #define SESSION_TIME	(12 * 3600.0)	/* without a request */
 #define MAX_SESSIONS	10000
 #define MAX_SESSIONS_OF_ROLE	100
@@ -35,25 +36,57 @@ static int	nsessions;
 static bool same_site(Request *request);
 
 /*
- * Find the principal of a request.  A token takes precedence over a cookie.  Any other
- * identity is meant for a proxy before this server.
+ * Write the name of the cookie for a database.  A log-in to one database does not replace the
+ * session in another.
+ */
+static void
+cookie_name(const WebDatabase *database, char *name)
+{
+	int			number = (int) (database - web_databases) + 1;
+
+	snprintf(name, COOKIE_SIZE, number == 1 ? COOKIE : COOKIE "_%d", number);
+}
+
+/*
+ * Find the principal of a caller in a database, and the session, if any.  A token takes
+ * precedence over a cookie.  Any other identity is meant for a proxy before this server.
+ */
+Principal *
+session_principal(Request *request, const WebDatabase *database, Session **session)
+{
+	char		name[COOKIE_SIZE];
+	const char *authorization = header_of(request, MHD_HTTP_HEADER_AUTHORIZATION);
+	const char *id;
+
+	*session = NULL;
+	if (authorization != NULL && strncasecmp(authorization, "Bearer ", 7) == 0)
+		return token_find(authorization + 7, database);
+	cookie_name(database, name);
+	id = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, name);
+	for (Session *found = sessions; id != NULL && found != NULL; found = found->next)
+		if (found->principal->database == database && secret_equal(found->id, id))
+			*session = found;
+	if (*session == NULL)
+		return NULL;
+	(*session)->used = web_now;
+	return (*session)->principal;
+}
+
+/*
+ * Find the principal of a request in its database.  A request that merges databases is in the
+ * first database where the caller is logged in.
  */
 bool
 session_find(Request *request)
 {
-	const char *authorization = header_of(request, MHD_HTTP_HEADER_AUTHORIZATION);
-	const char *id = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, COOKIE);
+	bool		merges = (request->route->flags & ROUTE_MERGES) && !request->named;
 
-	if (authorization != NULL && strncasecmp(authorization, "Bearer ", 7) == 0)
-		request->principal = token_find(authorization + 7);
-	else if (id != NULL)
-		for (Session *session = sessions; session != NULL; session = session->next)
-			if (secret_equal(session->id, id))
-			{
-				session->used = web_now;
-				request->session = session;
-				request->principal = session->principal;
-			}
+	for (int i = 0; i < nweb_databases && request->principal == NULL; i++)
+		if (merges || request->database == &web_databases[i])
+		{
+			request->principal = session_principal(request, &web_databases[i], &request->session);
+			request->database = &web_databases[i];
+		}
 	if (request->principal == NULL)
 		return false;
 	principal_use(request->principal);
@@ -137,18 +170,19 @@ session_free(Session *session)
 }
 
 /*
- * Make room for a session of this role: at the limit, end the role's least recently used
- * session.  A role therefore cannot prevent other roles from logging in.
+ * Make room for a session of this role in its database: at the limit, end the role's least
+ * recently used session.  A role therefore cannot prevent other roles from logging in.
  */
 static void
-session_make_room(const char *role)
+session_make_room(const Principal *principal)
 {
 	Session    *oldest = NULL;
 	int			n = 0;
 
 	for (Session *session = sessions; session != NULL; session = session->next)
 	{
-		if (!session->told || strcmp(session->principal->role, role) != 0)
+		if (!session->told || session->principal->database != principal->database ||
+			strcmp(session->principal->role, principal->role) != 0)
 			continue;
 		n++;
 		if (oldest == NULL || session->used <= oldest->used)
@@ -214,15 +248,17 @@ session_make(Principal *principal)
 void
 answer_session(Request *request, PGresult *result)
 {
+	char		name[COOKIE_SIZE];
 	char		cookie[SECRET_SIZE + 128];
 
 	answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
 	if (request->session == NULL || strcmp(request->route->method, "POST") != 0)
 		return;
-	session_make_room(request->principal->role);
+	session_make_room(request->principal);
 	request->session->told = true;
-	snprintf(cookie, sizeof(cookie), COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
-			 request->session->id, web.tls ? "; Secure" : "");
+	cookie_name(request->database, name);
+	snprintf(cookie, sizeof(cookie), "%s=%s; Path=/; HttpOnly; SameSite=Strict%s",
+			 name, request->session->id, web.tls ? "; Secure" : "");
 	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE, cookie);
 }
 
@@ -232,6 +268,9 @@ answer_session(Request *request, PGresult *result)
 void
 run_log_out(Request *request)
 {
+	char		name[COOKIE_SIZE];
+	char		cookie[COOKIE_SIZE + 128];
+
 	if (request->session != NULL)
 	{
 		Session    *session = request->session;
@@ -240,6 +279,7 @@ run_log_out(Request *request)
 		session_free(session);
 	}
 	answer(request, MHD_HTTP_NO_CONTENT, "application/json", "", 0);
-	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE,
-				  COOKIE "=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+	cookie_name(request->database, name);
+	snprintf(cookie, sizeof(cookie), "%s=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0", name);
+	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE, cookie);
 }

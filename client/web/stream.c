@@ -91,7 +91,7 @@ follow_free(Follow *follow)
 		at = &(*at)->next;
 	*at = follow->next;
 	if (follow->channel != NULL)
-		listener_leave(follow->channel);
+		listener_leave(follow->principal->database, follow->channel);
 	free(follow->text);
 	free(follow);
 }
@@ -138,7 +138,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 		follow->next = principal->follows;
 		principal->follows = follow;
 		if (job != 0)
-			follow->channel = listener_join(job);
+			follow->channel = listener_join(principal->database, job);
 	}
 	follower->stream = stream;
 	follower->follow = follow;

@@ -8,6 +8,9 @@
  * that the author of the file could make without this program.  The statements run only
  * under the role of the connection: this program never executes SET ROLE.
  *
+ * With several databases, a token stands for a connection to each of them, or with "dbname"
+ * for a connection to the database with this label.
+ *
  * SIGHUP reloads the file.  An unchanged token keeps its connections.  A removed token,
  * or a token with new parameters, becomes invalid.  Its waiting requests and streams end.
  *
@@ -37,14 +40,17 @@ static Token *tokens;
 static bool token_line(char *line, int number, Token **list);
 static void tokens_free(Token *list);
 
+/*
+ * Return the principal of a token in a database, or NULL.
+ */
 Principal *
-token_find(const char *secret)
+token_find(const char *secret, const WebDatabase *database)
 {
 	Principal  *found = NULL;
 
 	/* compare all tokens: the time must reveal nothing */
 	for (Token *token = tokens; token != NULL; token = token->next)
-		if (secret_equal(token->secret, secret))
+		if (secret_equal(token->secret, secret) && token->principal->database == database)
 			found = token->principal;
 	return found;
 }
@@ -65,13 +71,15 @@ tokens_free(Token *list)
 }
 
 /*
- * The principal of this token before the reload, if the parameters are the same; or NULL.
+ * The principal of this token in a database before the reload, if the parameters are the same;
+ * or NULL.
  */
 static Principal *
-principal_before(const char *secret, const char *conninfo)
+principal_before(const char *secret, const WebDatabase *database, const char *conninfo)
 {
 	for (Token *token = tokens; token != NULL; token = token->next)
-		if (strcmp(token->secret, secret) == 0 && strcmp(token->principal->conninfo, conninfo) == 0)
+		if (token->principal->database == database && strcmp(token->secret, secret) == 0 &&
+			strcmp(token->principal->conninfo, conninfo) == 0)
 			return token->principal;
 	return NULL;
 }
@@ -94,6 +102,73 @@ tokens_end(const Token *list, const Token *successors)
 }
 
 /*
+ * Add a token for a database to the list.  If the list has the token, print an error and return
+ * false.
+ */
+static bool
+token_add(Token **list, const char *secret, WebDatabase *database, const char *role, const char *conninfo, int number)
+{
+	Token	   *token;
+
+	for (token = *list; token != NULL; token = token->next)
+		if (strcmp(token->secret, secret) == 0 && token->principal->database == database)
+		{
+			error("%s, line %d: the token was there before", web.token_file, number);
+			return false;
+		}
+	token = allocate(sizeof(Token));
+	token->secret = copy_text(secret);
+	token->principal = principal_before(secret, database, conninfo);
+	if (token->principal == NULL)
+		token->principal = principal_make(database, role, NULL, conninfo);
+	principal_use(token->principal);
+	token->next = *list;
+	*list = token;
+	return true;
+}
+
+/*
+ * Parse the parameters behind a token, and add the token.  If they are invalid, print an error
+ * and return false.
+ */
+static bool
+token_parameters(const char *secret, const char *conninfo, int number, Token **list)
+{
+	char	   *why = NULL;
+	PQconninfoOption *options = PQconninfoParse(conninfo, &why);
+	const char *role = NULL;
+	const char *label = NULL;
+	bool		good = false;
+
+	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++)
+	{
+		if (strcmp(option->keyword, "user") == 0)
+			role = option->val;
+		else if (strcmp(option->keyword, "dbname") == 0 && nweb_databases > 1)
+			label = option->val;
+	}
+	if (role == NULL || role[0] == '\0')
+		error("%s, line %d: %s", web.token_file, number, why != NULL ? why : "there is no user=ROLE behind the token");
+	else if (strlen(role) > MOST_OF_ROLE)
+		error("%s, line %d: a role's name has no more than %d bytes", web.token_file, number, MOST_OF_ROLE);
+	else if (label != NULL && web_database_of(label) == NULL)
+	{
+		error("%s, line %d: there is no database \"%s\" here", web.token_file, number, label);
+		hint("GET /api/databases lists the names.");
+	}
+	else
+	{
+		good = true;
+		for (int i = 0; good && i < nweb_databases; i++)
+			if (label == NULL || strcmp(web_databases[i].label, label) == 0)
+				good = token_add(list, secret, &web_databases[i], role, conninfo, number);
+	}
+	PQfreemem(why);
+	PQconninfoFree(options);
+	return good;
+}
+
+/*
  * Parse a line.  If it is invalid, print an error and return false.
  */
 static bool
@@ -102,11 +177,6 @@ token_line(char *line, int number, Token **list)
 	char	   *secret = line + strspn(line, " \t");
 	size_t		length = strcspn(secret, " \t\r\n");
 	char	   *conninfo = secret + length;
-	char	   *why = NULL;
-	PQconninfoOption *options;
-	const char *role = NULL;
-	bool		good;
-	Token	   *token;
 
 	if (length == 0 || *secret == '#')
 		return true;
@@ -119,35 +189,7 @@ token_line(char *line, int number, Token **list)
 		error("%s, line %d: the token has fewer than %d characters", web.token_file, number, SHORTEST_TOKEN);
 		return false;
 	}
-	for (token = *list; token != NULL; token = token->next)
-		if (strcmp(token->secret, secret) == 0)
-		{
-			error("%s, line %d: the token was there before", web.token_file, number);
-			return false;
-		}
-	options = PQconninfoParse(conninfo, &why);
-	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++)
-		if (strcmp(option->keyword, "user") == 0)
-			role = option->val;
-	good = role != NULL && role[0] != '\0' && strlen(role) <= MOST_OF_ROLE;
-	if (role != NULL && strlen(role) > MOST_OF_ROLE)
-		error("%s, line %d: a role's name has no more than %d bytes", web.token_file, number, MOST_OF_ROLE);
-	else if (!good)
-		error("%s, line %d: %s", web.token_file, number, why != NULL ? why : "there is no user=ROLE behind the token");
-	else
-	{
-		token = allocate(sizeof(Token));
-		token->secret = copy_text(secret);
-		token->principal = principal_before(secret, conninfo);
-		if (token->principal == NULL)
-			token->principal = principal_make(role, NULL, conninfo);
-		principal_use(token->principal);
-		token->next = *list;
-		*list = token;
-	}
-	PQfreemem(why);
-	PQconninfoFree(options);
-	return good;
+	return token_parameters(secret, conninfo, number, list);
 }
 
 /*

@@ -217,6 +217,7 @@ run_web(const Command *command, int argc, char **argv)
 	}
 	listener = listen_at(address, sizeof(address));
 	loop_open();
+	web_databases_open();
 	listener_open();
 	tokens_read(true);
 
@@ -245,6 +246,7 @@ run_web(const Command *command, int argc, char **argv)
 			pool_tick();
 			session_tick();
 			login_tick();
+			scrape_tick();
 			callers_tick();
 			next_tick = web_now + IDLE_TURN;
 		}

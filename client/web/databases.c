@@ -1,0 +1,123 @@
+/*-------------------------------------------------------------------------
+ *
+ * databases.c
+ *	  The databases of "jobq web", their names and their paths.
+ *
+ * client/web/databases.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web/inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PREFIX	"/db/"
+
+WebDatabase web_databases[MAX_DATABASES];
+int			nweb_databases;
+
+/*
+ * Return a text as a segment of a path.
+ */
+static char *
+segment_of(const char *text)
+{
+	PQExpBufferData segment;
+
+	initPQExpBuffer(&segment);
+	for (const unsigned char *c = (const unsigned char *) text; *c != '\0'; c++)
+		if (strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@:", *c) != NULL)
+			appendPQExpBufferChar(&segment, *c);
+		else
+			appendPQExpBuffer(&segment, "%%%02X", *c);
+	if (PQExpBufferDataBroken(segment))
+		fatal(EXIT_REFUSED, "out of memory");
+	return segment.data;
+}
+
+/*
+ * Open the databases of the settings.  The first connection to a single database blocks, so
+ * that an error ends the program.  With several databases no connection blocks, so that each
+ * database is served as soon as its server accepts connections.
+ */
+void
+web_databases_open(void)
+{
+	Database	databases[MAX_DATABASES];
+
+	nweb_databases = settings.ndatabases > 1 ? settings.ndatabases : 1;
+	for (int i = 0; i < nweb_databases; i++)
+	{
+		WebDatabase *database = &web_databases[i];
+		const char *keywords[CONNECTION_WORDS];
+		const char *values[CONNECTION_WORDS];
+
+		database->dbname = nweb_databases > 1 ? settings.databases[i] : settings.dbname;
+		if (nweb_databases == 1)
+			link_open(&database->listener, database->dbname);
+		else
+			link_begin(&database->listener, database->dbname);
+		connection_words(database->dbname, keywords, values);
+		databases[i].conn = PQconnectStartParams(keywords, values, 1);
+		if (databases[i].conn == NULL)
+			fatal(EXIT_REFUSED, "out of memory");
+		if (PQdb(databases[i].conn) == NULL)
+			fatal(EXIT_USAGE, "%s", PQerrorMessage(databases[i].conn));
+	}
+	label_databases(databases, nweb_databases);
+	for (int i = 0; i < nweb_databases; i++)
+	{
+		PQfinish(databases[i].conn);
+		web_databases[i].label = databases[i].label;
+		web_databases[i].segment = segment_of(databases[i].label);
+	}
+}
+
+/*
+ * Return the database with this label, or NULL.
+ */
+WebDatabase *
+web_database_of(const char *label)
+{
+	for (int i = 0; i < nweb_databases; i++)
+		if (strcmp(web_databases[i].label, label) == 0)
+			return &web_databases[i];
+	return NULL;
+}
+
+/*
+ * Find the database that a path names.  Returns the rest of the path, which begins with a slash
+ * or is empty.  If the path names no database, returns the path, and the first database.  If
+ * the path names an unknown database, "database" becomes NULL.
+ */
+const char *
+web_database_in(const char *path, WebDatabase **database)
+{
+	char	   *label;
+	char	   *to;
+	size_t		length;
+
+	*database = &web_databases[0];
+	if (strncmp(path, PREFIX, strlen(PREFIX)) != 0)
+		return path;
+	path += strlen(PREFIX);
+	length = strcspn(path, "/?#");
+	label = to = allocate(length + 1);
+	for (const char *end = path + length; path < end;)
+	{
+		unsigned	byte;
+
+		if (*path == '%' && end - path >= 3 && strspn(path + 1, "0123456789abcdefABCDEF") >= 2 &&
+			sscanf(path + 1, "%2x", &byte) == 1 && byte != 0)
+		{
+			*to++ = (char) byte;
+			path += 3;
+		}
+		else
+			*to++ = *path++;
+	}
+	*database = web_database_of(label);
+	free(label);
+	return path;
+}
