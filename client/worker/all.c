@@ -4,8 +4,8 @@
  *	  The command work for several databases: a process for each.
  *
  * The parent passes signals on.  A process without a connection ends, and the parent starts
- * another process later, so that the work in reachable databases goes on.  Each process has a
- * separate process group.  Otherwise a signal of the terminal would arrive twice, from the
+ * another process later.  Meanwhile, the processes of reachable databases continue.  Each process
+ * has a separate process group.  Otherwise a signal of the terminal would arrive twice, from the
  * terminal and from the parent, and end the running jobs.
  *
  * client/worker/all.c
@@ -70,8 +70,8 @@ signal_children(int signal_number)
 
 /*
  * Run work_in_one() in a process for each database of the settings, until all processes have
- * ended.  Returns the first exit status other than EXIT_DONE.  Such a status stops the other
- * processes, except EXIT_NO_CONNECTION, after which the process is started again.
+ * ended.  Returns the first exit status other than EXIT_DONE.  EXIT_NO_CONNECTION starts the
+ * process again later, and any other failure stops the other processes.
  */
 int
 work_in_all(int (*work_in_one) (void))

@@ -12,7 +12,7 @@ SET search_path = import;
 -- The file as it came: every column is text.
 CREATE TABLE line (no int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, product text, valid_from text, amount text);
 
--- The destination, whose types and constraints decide which lines are good.
+-- The destination: the types and constraints of the tables decide which lines are good.
 CREATE TABLE product (code text PRIMARY KEY);
 CREATE TABLE price (
 	product text REFERENCES product,
@@ -23,15 +23,15 @@ CREATE TABLE price (
 CREATE TABLE published (batch text, at timestamptz DEFAULT now());
 INSERT INTO product SELECT 'P-' || n FROM generate_series(1, 8) AS n;
 
--- A line that was imported before is only updated: a retry never imports twice.
+-- An earlier import of the line is updated, so a retry never imports twice.
 CREATE FUNCTION load_line(payload jsonb) RETURNS void LANGUAGE sql SET search_path = import AS $$
 	INSERT INTO price (product, valid_from, amount)
 	VALUES (payload ->> 'product', (payload ->> 'valid_from')::date, (payload ->> 'amount')::numeric)
 	ON CONFLICT (product, valid_from) DO UPDATE SET amount = EXCLUDED.amount
 $$;
 
--- Most chunks have no bad line, and are one statement.  For a chunk with a bad line, each of its
--- lines gets a job of its own, and only the bad lines fail.
+-- Most chunks have no bad line, and are one statement.  If a chunk has a bad line, each line of the
+-- chunk gets a separate job, and only the bad lines fail.
 CREATE FUNCTION load_chunk(payload jsonb) RETURNS jsonb LANGUAGE plpgsql SET search_path = import AS $$
 DECLARE
 	lines jsonb[] := ARRAY(SELECT to_jsonb(l) FROM line l
@@ -45,7 +45,7 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
 END
 $$;
 
--- Runs when every line of the file is imported, also if that took repairs.
+-- Runs when every line of the file is imported, also after repairs.
 CREATE FUNCTION publish(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql SET search_path = import AS $$
 	INSERT INTO published (batch) VALUES (job.headers ->> 'batch')
 $$;
@@ -82,7 +82,7 @@ BEGIN;
 -- a decimal comma: edit the payloads
 SELECT count(jobq.edit(id, payload || jsonb_build_object('amount', replace(payload ->> 'amount', ',', '.')))) AS commas
 FROM jobq.jobs WHERE batch_id = :batch AND state = 'dead' AND payload ->> 'amount' LIKE '%,%';
--- a day that does not exist, and a sign: the supplier has sent the right values
+-- an impossible day, and a minus sign: the supplier has sent the right values
 SELECT count(jobq.edit(id, payload || right_values)) AS corrected
 FROM jobq.jobs JOIN (VALUES
 	('2026-02-30', jsonb '{"valid_from": "2026-02-28"}'),

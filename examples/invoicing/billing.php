@@ -1,5 +1,5 @@
 <?php
-// What the web page and the workers have in common: the connection, and one function for each use case.
+// Shared by the web page and the workers: the connection, and a function for each use case.
 require_once __DIR__ . '/../../libraries/php/Jobq.php';
 
 const BRANCHES = ['berlin', 'madrid', 'lyon'];
@@ -16,7 +16,7 @@ function rows(PDO $db, string $sql, array $values = []): array
 	return $query->fetchAll();
 }
 
-/** Run a function in a transaction whose unqualified names are those of the branch. */
+/** Run a function in a transaction, with the search_path of the branch. */
 function in_branch(PDO $db, string $searchPath, callable $do): mixed
 {
 	$db->beginTransaction();
@@ -49,7 +49,7 @@ function start_billing(PDO $db, string $branch, string $month): int
 	});
 }
 
-/** The handler of a job: write one invoice.  A repeated attempt finds the invoice, and writes no second one. */
+/** The handler of a job: write one invoice.  A repeated attempt finds the invoice, and returns its number. */
 function write_invoice(PDO $db, Jobq\Job $job): array
 {
 	['customer' => $id, 'month' => $month] = $job->payload;
@@ -76,7 +76,7 @@ function repair(PDO $db, string $branch, int $batch): int
 	});
 }
 
-/** The status of a batch of this branch, at its end or after the timeout; null if the branch has no such batch. */
+/** The status of a batch at its end, or after the timeout; null if the batch belongs to another branch. */
 function status(PDO $db, string $branch, int $batch, string $timeout = '0'): ?array
 {
 	if (!in_branch($db, $branch, fn () => rows($db, 'SELECT FROM billing_run WHERE batch = ?', [$batch])))

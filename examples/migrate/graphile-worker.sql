@@ -60,7 +60,7 @@ INSERT INTO outcome
 	FROM pg_temp.source s JOIN pg_temp.tasks t ON t.id = s.task_id LEFT JOIN pg_temp.serial q ON q.id = s.job_queue_id
 	WHERE NOT EXISTS (SELECT FROM outcome WHERE source = s.id);
 
-\echo Jobs that were moved (without a reason), and that stay:
+\echo Moved jobs (without a reason), and remaining jobs:
 SELECT kind, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome
 GROUP BY kind, reason ORDER BY kind, reason NULLS FIRST;
 

@@ -100,7 +100,7 @@ INSERT INTO outcome
 	SELECT id, queue, CASE WHEN reserved_at IS NULL THEN 'locked by another session' ELSE 'reserved by a worker' END
 	FROM pg_temp.source s WHERE NOT EXISTS (SELECT FROM outcome WHERE source = s.id);
 
-\echo Jobs that were moved (without a reason), and that stay:
+\echo Moved jobs (without a reason), and remaining jobs:
 SELECT queue, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome
 GROUP BY queue, reason ORDER BY queue, reason NULLS FIRST;
 

@@ -2,13 +2,15 @@
 --
 -- usage: psql [-v queue=default] [-v dry_run=1] -f pg_cron.sql
 --
--- queue  the queue of the jobs, which is one for workers
+-- queue  the queue of the jobs; the queue must have workers
 --
--- Run it as a superuser, in the database of pg_cron.  A schedule belongs to the role that pg_cron uses, which needs the
--- privilege: SELECT jobq.grant_privilege('role', 'sql').  For other databases, name them in jobq.sql_databases.
+-- Run this script as a superuser, in the database of pg_cron.  Each schedule belongs to the role of the job in pg_cron.
+-- The role needs a privilege: SELECT jobq.grant_privilege('role', 'sql').  Jobs in other databases need the setting
+-- jobq.sql_databases.
 --
--- A moved job becomes inactive in pg_cron.  As with pg_cron, a run that fails is not repeated, a tick is missed while
--- the server is down, and a run waits for the end of the last one.  jobq.schedule() with the same name changes that.
+-- A moved job becomes inactive in pg_cron.  The schedules behave like pg_cron: a failed run is not repeated, the server
+-- misses a tick while down, and a run waits for the end of the previous run.  To change this behaviour, call
+-- jobq.schedule() with the same name and other options.
 \set ON_ERROR_STOP on
 \if :{?queue}
 \else
@@ -34,7 +36,7 @@ BEGIN
 			-- the last day of the month
 			ELSE regexp_replace(entry.schedule, '^(\s*\S+\s+\S+\s+)\$', '\1L') END;
 		elsewhere := nullif(entry.database, current_database());
-		-- a job that cannot be moved stays, with the reason
+		-- if jobq refuses a job, the job stays, and the reason is shown
 		BEGIN
 			IF NOT entry.active THEN
 				RAISE EXCEPTION 'is not active';
@@ -63,7 +65,7 @@ BEGIN
 END
 $$;
 
-\echo Jobs that were moved (without a reason), and that stay:
+\echo Moved jobs (without a reason), and remaining jobs:
 SELECT source AS jobid, name, schedule, coalesce(reason, '') AS reason FROM outcome ORDER BY reason IS NOT NULL, source;
 
 DROP TABLE outcome;

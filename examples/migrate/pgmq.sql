@@ -57,7 +57,7 @@ BEGIN
 END
 $$;
 
-\echo Messages that were moved (without a reason), and that stay:
+\echo Moved messages (without a reason), and remaining messages:
 SELECT queue, coalesce(reason, '') AS reason, count(*) AS messages, min(source) AS first_id FROM outcome
 GROUP BY queue, reason ORDER BY queue, reason NULLS FIRST;
 

@@ -51,7 +51,7 @@ INSERT INTO outcome
 	WHERE NOT EXISTS (SELECT FROM outcome o WHERE o.source = s.source::text)
 	UNION ALL SELECT source, NULL, NULL, reason FROM pg_temp.others;
 
-\echo Jobs that were moved (without a reason), and that stay:
+\echo Moved jobs (without a reason), and remaining jobs:
 SELECT kind, queue, coalesce(reason, '') AS reason, count(*) AS jobs, min(source) AS first_id FROM outcome
 GROUP BY kind, queue, reason ORDER BY kind, queue, reason NULLS FIRST;
 

@@ -56,27 +56,6 @@ sub serve
 	return $run;
 }
 
-# The functions, parameters, views and settings named by the page about other queues exist.
-{
-	my %arguments = map { my ($name, @arguments) = split / /; ($name => \@arguments) } split /\n/,
-		sql(q{SELECT string_agg(proname || ' ' || coalesce(array_to_string(proargnames, ' '), ''), ' ') FROM pg_proc WHERE pronamespace = 'jobq'::regnamespace GROUP BY proname});
-	my %others = map { $_ => 1 } split /\n/,
-		sql(q{SELECT relname FROM pg_class WHERE relnamespace = 'jobq'::regnamespace UNION SELECT split_part(name, '.', 2) FROM pg_settings WHERE name LIKE 'jobq.%'});
-	my @wrong;
-
-	foreach my $code (slurp_file("$tree/doc/coming-from.md") =~ /`([^`]*\bjobq\.[^`]*)`/g)
-	{
-		my @functions = $code =~ /\bjobq\.(\w+)\(/g;
-		my %known = map { $_ => 1 } map { @{ $arguments{$_} || [] } } @functions;
-
-		push @wrong, map { "jobq.$_()" } grep { !$arguments{$_} } @functions;
-		push @wrong, map { "jobq.$_" } grep { !$others{$_} } $code =~ /\bjobq\.(\w+)\b(?!\()/g;
-		push @wrong, map { "$_ => in $code" } grep { !$known{$_} } $code =~ /\b(\w+) => /g if @functions;
-	}
-	cmp_ok(scalar keys %arguments, '>', 50, 'there are functions');
-	is(join("\n", @wrong), '', 'doc/coming-from.md names what there is');
-}
-
 # The answer to a request, of which the function sees each part as soon as it is there.
 sub follow
 {
