@@ -91,6 +91,7 @@ typedef struct JobqHeld
 	size_t		telling;		/* bytes of "lines" in a running statement */
 	char	   *progress;		/* progress to report: JSON, or NULL */
 	bool		progress_told;	/* "progress" is in a running statement */
+	bool		settled;		/* the handler has acknowledged the job */
 	JobqAnswer	answer;
 	struct JobqHeld *next;
 } JobqHeld;
@@ -477,6 +478,44 @@ json_of(const char *text)
 	return json;
 }
 
+bool
+jobq_ack(const JobqJob *job, PGconn *connection, const char *result)
+{
+	JobqHeld   *held = job->held;
+	char		id[32];
+	char		token[32];
+	char	   *lines = NULL;
+	const char *values[] = {id, token, result, NULL};
+	PGresult   *answer;
+	bool		lost;
+
+	snprintf(id, sizeof(id), "%lld", job->id);
+	snprintf(token, sizeof(token), "%lld", job->token);
+	pthread_mutex_lock(&mutex);
+	while (held->told && !held->given_up)
+		wait_for_change(60);
+	lost = held->lost || held->given_up;
+	if (!lost)
+	{
+		held->settled = true;
+		held->until = held->extend_at = INFINITY;
+		lines = text_of("[%s]", held->lines != NULL ? held->lines : "");
+		free(held->lines);
+		free(held->progress);
+		held->lines = held->progress = NULL;
+	}
+	pthread_mutex_unlock(&mutex);
+	if (lost)
+		return false;
+	values[3] = lines;
+	answer = ask(connection, "WITH told AS MATERIALIZED (SELECT jobq.log($1::bigint, $2::bigint, l ->> 1, l ->> 0) "
+				 "FROM jsonb_array_elements($4::jsonb) AS l) "
+				 "SELECT jobq.ack($1::bigint, $2::bigint, $3::jsonb) FROM (SELECT count(*) FROM told) AS lines", 4, values);
+	free(lines);
+	PQclear(answer);
+	return answer != NULL;
+}
+
 void
 jobq_progress(const JobqJob *job, double percent, const char *message)
 {
@@ -486,7 +525,7 @@ jobq_progress(const JobqJob *job, double percent, const char *message)
 
 	free(json);
 	pthread_mutex_lock(&mutex);
-	if (job->held->given_up)
+	if (job->held->given_up || job->held->settled)
 		free(progress);
 	else
 	{
@@ -505,7 +544,7 @@ jobq_log(const JobqJob *job, const char *level, const char *message)
 	char	   *before;
 
 	pthread_mutex_lock(&mutex);
-	if (!job->held->given_up)
+	if (!job->held->given_up && !job->held->settled)
 	{
 		before = job->held->lines;
 		job->held->lines = text_of("%s%s[%s, %s]", before != NULL ? before : "", before != NULL ? "," : "", texts[0], texts[1]);
@@ -586,6 +625,8 @@ run_jobs(void *arg)
 		took = now() - job->since;
 		job_time = isinf(job_time) ? took : job_time + (took - job_time) / 10;
 		job->answer = answer;
+		if (job->settled && answer.outcome == JOBQ_ACK)
+			job->lost = true;	/* nothing is left to report */
 		if (job->lost && !job->told)
 			forget(job);
 		else
@@ -1014,6 +1055,7 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	for (int i = 0; i < 4; i++)
 		free(values[i]);
 	PQclear(result);
+	pthread_cond_broadcast(&changed);	/* for jobq_ack() */
 }
 
 /* The time when a held job that has not begun is released. */
@@ -1034,7 +1076,7 @@ give_up(void)
 			continue;
 		job->given_up = true;
 		nstuck++;
-		if (job->lost)
+		if (job->lost || job->settled)
 		{
 			forget(job);
 			continue;

@@ -153,6 +153,16 @@ extern void jobq_stop(double timeout);
 extern bool jobq_lost(const JobqJob *job);
 
 /*
+ * Acknowledges the job in the open transaction of this connection: the job is completed
+ * if, and when, the transaction commits.  The result is JSON or NULL.  The handler then
+ * commits, and returns with the outcome JOBQ_ACK.  If the transaction rolls back, the
+ * outcome must be another.
+ *
+ * Returns false if the lease is lost, or after an error, which the connection keeps.
+ */
+extern bool jobq_ack(const JobqJob *job, PGconn *connection, const char *result);
+
+/*
  * Reports the progress in percent from 0 to 100; the message may be NULL.  Returns at
  * once.  Of several calls in a short time, the last is reported.
  */

@@ -98,6 +98,7 @@ export interface Job<Payload = any> {
 	/** Aborted when the lease is lost. */
 	readonly signal: AbortSignal;
 	readonly lost: boolean;
+	ack(db: Queryable | FakeQueue, result?: unknown): Promise<void>;
 	progress(percent: number, message?: string | null): void;
 	log(message: string, level?: 'debug' | 'info' | 'warning' | 'error'): void;
 }

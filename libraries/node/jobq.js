@@ -75,6 +75,8 @@ const ENQUEUE_MANY = `SELECT jobq.enqueue_many($1::text, ARRAY(SELECT jsonb_arra
 options => $3::jsonb) AS id`;
 const STATUS = 'SELECT * FROM jobq.status($1::text)';
 const WAIT = 'SELECT * FROM jobq.wait($1::bigint, $2::interval)';
+const ACK = `WITH told AS MATERIALIZED (SELECT jobq.log($1::bigint, $2::bigint, l ->> 1, l ->> 0) FROM jsonb_array_elements($3::jsonb) AS l)
+SELECT jobq.ack($1::bigint, $2::bigint, $4::jsonb) FROM (SELECT count(*) FROM told) AS lines`;
 
 /**
  * The attempt has failed.  The next attempt starts after "delay" seconds instead of the backoff.
@@ -451,19 +453,34 @@ class Consumer {
 			// the outcome, probably permanently.  A job with a timeout may have less time than
 			// other jobs.
 			_: { controller, since: now(), until: now() + left, extendAt: now() + Math.min(heartbeat, left / 3), outcome: null,
-				alone: false, refused: false, tellAt: 0, apart, lines: [], progress: null },
+				alone: false, refused: false, tellAt: 0, apart, lines: [], progress: null, settled: false, result: null },
+			/**
+			 * Acknowledge the job in the open transaction of this client: the job is completed if,
+			 * and when, the transaction commits.  The handler then commits and returns; the value
+			 * is ignored.  If the transaction rolls back, the handler must throw, and the attempt
+			 * has failed.
+			 */
+			ack: async (db, result = null) => {
+				job.signal.throwIfAborted();
+				const lines = JSON.stringify(job._.lines), text = result === null ? null : write(result);
+				// from here on, the transaction decides: the consumer extends no lease and sends no lines
+				Object.assign(job._, { until: Infinity, extendAt: Infinity, settled: true, result: text });
+				if (db instanceof FakeQueue) return;
+				Object.assign(job._, { lines: [], progress: null });
+				await db.query({ text: ACK, values: [String(job.id), String(job.token), lines, text] });
+			},
 			/**
 			 * Reports the progress from 0 to 100.  Of several calls in a short time, the last is
 			 * reported.
 			 */
 			progress: (percent, message = null) => {
-				if (job.lost) return;
+				if (job.lost || job._.settled) return;
 				job._.progress = JSON.stringify([Number(percent), message]);
 				this.news.ring();
 			},
 			/** Stores a log line with the job; level is debug, info, warning or error. */
 			log: (message, level = 'info') => {
-				if (job.lost) return;
+				if (job.lost || job._.settled) return;
 				job._.lines.push([level, clean(message)]);
 				this.news.ring();
 			},
@@ -512,7 +529,7 @@ class Consumer {
 				this.jobTime = this.jobTime === Infinity ? took : this.jobTime + (took - this.jobTime) / 10;
 				if (!job.lost) {
 					job._.outcome = outcome;
-					this.ended.push(job);
+					if (outcome[0] !== 'settled') this.ended.push(job);
 				}
 				this.begin();
 				this.room.ring();
@@ -536,6 +553,7 @@ class Consumer {
 		}
 		try {
 			const result = await handler(job);
+			if (job._.settled) return ['settled', job._.result, null];
 			return ['ack', result === undefined || result === null ? null : write(result), null];
 		} catch (error) {
 			if (error instanceof Retry) return ['nack', clean(error.message), error.delay];
@@ -599,6 +617,7 @@ class Consumer {
 	/** Give back jobs that run too long after a stop.  Their outcomes are not reported any more. */
 	giveUp() {
 		for (const job of this.running) {
+			if (job._.settled) job.lost = true;		// the handler's transaction decides
 			if (job.lost) continue;
 			this.log(`job ${job.id} (${job.kind}): given back, because the consumer stops`);
 			job.lost = true;
@@ -651,7 +670,7 @@ class Consumer {
 		for (const job of jobs) {
 			if (meanwhile) this.said(what, job);
 			if (!job._.outcome) job._.alone = false;
-			if (extend) Object.assign(job._, { until: asked + this.lease, extendAt: asked + this.heartbeat });
+			if (extend && !job._.settled) Object.assign(job._, { until: asked + this.lease, extendAt: asked + this.heartbeat });
 		}
 		if (meanwhile) return;
 		this.ended = this.ended.filter(job => !jobs.includes(job));
@@ -660,6 +679,7 @@ class Consumer {
 
 	/** Remove the reported part; the handler may have added more. */
 	said(what, job) {
+		if (job._.settled) return;
 		if (what === 'log') job._.lines.splice(0, job._.telling.length);
 		else if (job._.progress === job._.telling) job._.progress = null;
 	}
@@ -677,6 +697,8 @@ class Consumer {
 		for (const job of jobs) {
 			if (jobs.length > 1 && !NOBODYS.test(state)) {
 				job._.alone = true;		// one of the jobs is to blame
+			} else if (job._.settled && (what === 'extend' || MEANWHILE.includes(what))) {
+				continue;
 			} else if (state === LEASE_LOST) {
 				this.lose(job);
 			} else {
@@ -736,7 +758,7 @@ class FakeQueue {
 			job.delay = delay;
 			if (what !== 'release') job.attempt++;
 			if (what === 'release') job.state = delay ? 'scheduled' : 'ready';
-			else if (what === 'ack') Object.assign(job, { state: 'completed', error: null, result: text === null ? null : read(text) });
+			else if (what === 'ack' || what === 'settled') Object.assign(job, { state: 'completed', error: null, result: text === null ? null : read(text) });
 			else Object.assign(job, { error: text, state: what === 'reject' || (most > 0 && job.attempt >= most) ? 'dead' : 'scheduled' });
 		}
 	}

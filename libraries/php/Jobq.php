@@ -60,6 +60,7 @@ const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_a
 extract(epoch FROM lease_until - jobq_internal.clock())::float8 AS left
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text, 0)';
 const PROGRESS = 'SELECT jobq.set_progress(?::bigint, ?::bigint, ?::real, ?::text)';
+const ACK = 'SELECT jobq.ack(?::bigint, ?::bigint, ?::jsonb)';
 const LOG = 'SELECT jobq.log(?::bigint, ?::bigint, ?::text, ?::text)';
 
 // Each statement is for many jobs, with one commit.  An extension uses the role's quota per token,
@@ -225,6 +226,10 @@ class Job
 	public bool $refused = false;
 	/** @internal */
 	public float $tellAt = 0;
+	/** @internal the handler has acknowledged the job, with this result as JSON */
+	public bool $settled = false;
+	/** @internal */
+	public ?string $result = null;
 
 	/** @internal "since": start of the hold; "until": latest end of the lease */
 	public function __construct(public readonly int $id, public readonly int $token, public readonly ?string $queue,
@@ -240,6 +245,22 @@ class Job
 	{
 		if ($this->lost)
 			throw new LeaseLost("the lease of job $this->id is over");
+	}
+
+	/**
+	 * Acknowledge the job in the open transaction of this PDO: the job is completed if, and when, the
+	 * transaction commits.  The handler then commits and returns; its value is ignored.  If the
+	 * transaction rolls back, the handler must throw, and the attempt has failed.
+	 */
+	public function ack(PDO|FakeQueue $db, mixed $result = null): void
+	{
+		$this->check();
+		$this->result = $result === null ? null : Producer::write($result);
+		// from here on, the transaction decides: the consumer extends no lease
+		$this->settled = true;
+		$this->until = $this->extendAt = INF;
+		if ($db instanceof PDO)
+			Producer::ids($db, ACK, [$this->id, $this->token, $this->result]);
 	}
 
 	/** Reports the progress from 0 to 100. */
@@ -430,7 +451,9 @@ class Consumer
 			$took = self::now() - $began;
 			$this->jobTime = $this->jobTime == INF ? $took : $this->jobTime + ($took - $this->jobTime) / 10;
 			$this->running = null;
-			if (!$job->lost || $job->givenUp) {
+			if ($outcome[0] == 'settled') {
+				unset($this->held[$job->id]);
+			} elseif (!$job->lost || $job->givenUp) {
 				$job->outcome = $job->givenUp ? ['release', null, 0] : $outcome;
 				unset($this->held[$job->id]);
 				$this->ended[$job->id] = $job;
@@ -476,6 +499,8 @@ class Consumer
 		}
 		try {
 			$result = $this->call($handler, $job);
+			if ($job->settled)
+				return ['settled', $job->result, null];
 			return ['ack', $result === null ? null : json_encode($result, JSON_THROW_ON_ERROR, DEEPEST), null];
 		} catch (Retry $error) {
 			return ['nack', $error->getMessage(), $error->delay];
@@ -599,7 +624,7 @@ class Consumer
 	{
 		$this->busy = true;
 		try {
-			if (!$job->lost)
+			if (!$job->lost && !$job->settled)
 				$this->rows($statement, [$job->id, $job->token, ...array_map(fn ($value) => is_string($value) ? self::clean($value)
 					: $value, $values)]);
 		} catch (PDOException $error) {
@@ -789,7 +814,7 @@ class FakeQueue
 				continue;
 			}
 			$job->attempt++;
-			if ($what == 'ack') {
+			if ($what == 'ack' || $what == 'settled') {
 				$job->state = 'completed';
 				$job->error = null;
 				$job->result = Consumer::read($text ?? 'null');

@@ -98,6 +98,8 @@ ENQUEUE_MANY = """SELECT jobq.enqueue_many(%s::text, ARRAY(SELECT jsonb_array_el
 options => %s::jsonb)"""
 STATUS = "SELECT * FROM jobq.status(%s::text)"
 WAIT = "SELECT * FROM jobq.wait(%s::bigint, %s::interval)"
+ACK = """WITH told AS MATERIALIZED (SELECT jobq.log(%s::bigint, %s::bigint, l ->> 1, l ->> 0) FROM jsonb_array_elements(%s::jsonb) AS l)
+SELECT jobq.ack(%s::bigint, %s::bigint, %s::jsonb) FROM (SELECT count(*) FROM told) AS lines"""
 
 
 class Retry(Exception):
@@ -270,22 +272,39 @@ class Job:
         self._tell_at = 0.0
         self._task = None
         self._given_up = False  # cancelled at a stop: the job goes back when the coroutine has ended
+        self._settled = False  # acknowledged by the handler
+        self._result = None  # of this acknowledgment, as JSON
 
     def check(self):
         """For handlers that take long: raises LeaseLost if the lease is lost."""
         if self.lost:
             raise LeaseLost(f"the lease of job {self.id} is over")
 
+    def ack(self, connection, result=None):
+        """Acknowledge the job in the caller's transaction on this connection: the job is completed if, and when, the
+        transaction commits.  The handler then commits and returns; its value is ignored.  If the transaction rolls
+        back, the handler must raise an exception, and the attempt has failed.  With an AsyncConnection, this function
+        returns an awaitable."""
+        self.check()
+        result = None if result is None else written(result)
+        # from here on, the transaction decides: the consumer extends no lease and sends no lines
+        self._until = self._extend_at = math.inf
+        self._settled, self._result = True, result
+        if isinstance(connection, FakeQueue):
+            return connection._answer(None)
+        lines, self._lines, self._progress = json.dumps(self._lines), [], None
+        return _ask(connection, tuple_row, lambda rows: None, ACK, self.id, self.token, lines, self.id, self.token, result)
+
     def progress(self, percent, message=None):
         """Shows how far the job is: from 0 to 100.  Returns at once; of several that come soon, the last is told."""
-        if self.lost:
+        if self.lost or self._settled:
             return
         self._progress = json.dumps([float(percent), message])
         self._consumer._ring()
 
     def log(self, message, level="info"):
         """Keeps a line with the job: level is debug, info, warning or error.  Returns at once."""
-        if self.lost:
+        if self.lost or self._settled:
             return
         self._lines.append([level, text_of(message)])
         self._consumer._ring()
@@ -605,6 +624,8 @@ class Consumer:
                 result = await handler(job)
             else:
                 result = await self._threads.call(self._call, handler, job)
+            if job._settled:
+                return "settled", job._result, None
             return "ack", None if result is None else written(result), None
         except Retry as error:
             return "nack", text_of(error), error.delay
@@ -636,7 +657,8 @@ class Consumer:
         self._job_time = took if self._job_time == math.inf else self._job_time + (took - self._job_time) / 10
         if not job.lost or job._given_up:
             job._outcome = ("release", None, 0) if job._given_up else task.result()
-            self._ended.append(job)
+            if job._outcome[0] != "settled":
+                self._ended.append(job)
         self._begin()
         self._room.set()
         self._news.set()
@@ -705,9 +727,11 @@ class Consumer:
             if job._task.done():  # the handler has returned, and its outcome counts
                 self._end(job, job._task)
         for job in [job for job in self._running if not job._given_up]:
-            job._given_up = not job.lost and inspect.iscoroutinefunction(self._handler_of(job))
+            job._given_up = not job.lost and not job._settled and inspect.iscoroutinefunction(self._handler_of(job))
             if not job._given_up:
                 self._running.remove(job)
+            if job._settled:  # the handler's transaction decides
+                job.lost = True
             if not job.lost:
                 log.warning("job %s (%s): given back, because the consumer stops", job.id, job.kind)
                 job.lost = True
@@ -768,7 +792,7 @@ class Consumer:
         for job in jobs:
             if what in MEANWHILE and what != "extend":
                 self._said(what, job)
-            elif what == "extend":
+            elif what == "extend" and not job._settled:
                 job._until = asked + self._lease
                 job._extend_at = asked + self._heartbeat
                 job._alone = job._alone and job._outcome is not None
@@ -804,6 +828,8 @@ class Consumer:
                 job._alone = True
             return
         for job in jobs:
+            if job._settled and what in MEANWHILE:
+                continue
             if state == LEASE_LOST:
                 self._lose(job)
                 continue
@@ -873,7 +899,7 @@ class FakeQueue:
             job.state = "scheduled" if delay else "ready"
             return
         job.attempt += 1
-        if outcome == "ack":
+        if outcome in ("ack", "settled"):
             job.state, job.error = "completed", None
             job.result = text and json.loads(text, parse_float=number)
         else:

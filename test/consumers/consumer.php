@@ -15,6 +15,23 @@ $handle = function (Job $job) use ($folder, $note) {
 	$do = $job->payload['do'] ?? '';
 
 	$note('began', $job);
+	if ($do == 'settle') {
+		$db = new PDO('pgsql:');
+		$db->beginTransaction();
+		$db->prepare('INSERT INTO done VALUES (?)')->execute([$job->id]);
+		if ($job->attempt == 1) {
+			$job->ack($db);
+			throw new Exception('undone');
+		}
+		$job->log('before');
+		$job->ack($db, ['own' => true]);
+		$note('settles', $job);
+		while (!file_exists("$folder/go"))
+			usleep(20000);
+		$db->commit();
+		$job->log('after');
+		return 'ignored';
+	}
 	if ($do == 'fail')
 		throw new Exception("no image\0");
 	if ($do == 'odd')

@@ -43,5 +43,12 @@ const shown = ({ state, attempt, error, delay }) => `${state} ${attempt} ${error
 	assert.equal(await status(queue, String(byUuid)), queue.jobs[byUuid - 1]);
 	for (const unknown of [0, 99, '00000000-0000-4000-8000-000000000000', 'undefined'])
 		await assert.rejects(status(queue, unknown), { message: `job ${unknown} does not exist` });
+	const own = new FakeQueue(async job => {
+		await job.ack(own, { own: true });
+		return 'ignored';
+	});
+	await enqueue(own, 'settle');
+	await own.run();
+	assert.deepEqual([own.jobs[0].state, own.jobs[0].attempt, own.jobs[0].result], ['completed', 1, { own: true }]);
 	console.log('all hold');
 })();

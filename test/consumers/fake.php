@@ -61,4 +61,11 @@ foreach ([0, 99, '00000000-0000-4000-8000-000000000000', ''] as $unknown)
 	} catch (\OutOfBoundsException $error) {
 		same($error->getMessage(), "job $unknown does not exist");
 	}
+$own = new FakeQueue(function (Job $job) use (&$own) {
+	$job->ack($own, ['own' => true]);
+	return 'ignored';
+});
+enqueue($own, 'settle');
+$own->run();
+same([$own->jobs[0]->state, $own->jobs[0]->attempt, $own->jobs[0]->result], ['completed', 1, ['own' => true]]);
 echo "all hold\n";

@@ -64,6 +64,17 @@ for unknown in (0, 99, -1, "00000000-0000-4000-8000-000000000000", "None"):
         assert str(error) == f"job {unknown} does not exist", error
 
 
+def settle(job):
+    job.ack(own, {"own": True})
+    return "ignored"
+
+
+own = FakeQueue(settle)
+enqueue(own, "settle")
+own.run()
+assert (own.jobs[0].state, own.jobs[0].attempt, own.jobs[0].result) == ("completed", 1, {"own": True})
+
+
 async def main():
     queue = FakeQueue(note, asynchronous=True)
     id = await enqueue(queue, "note", max_attempts=1)

@@ -17,6 +17,7 @@ const handlers = {
 	async mail(job: Job<{ to?: string }>) {
 		job.progress(50, 'half');
 		job.log('line', 'warning');
+		if (job.attempt === 1) await job.ack(new Client(), { sent: true });
 		// @ts-expect-error there is no such level
 		job.log('line', 'loud');
 		if (!job.payload.to) throw new Reject('no recipient');

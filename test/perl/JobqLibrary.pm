@@ -3,7 +3,7 @@
 # The consumers of test/consumers obey the payload: {"do": "fail"}, "odd", "reject", "retry"
 # (once), "later" (once), "bad result", "long result", or "hold".  "odd" fails in a way which
 # the language allows, but few programs expect.  "hold" ends when the file "go" exists.  "tell",
-# "work", "kill", "echo" and "hang" (like "hold", without a look at the lease) serve single tests below.  The consumers write notes into files:
+# "settle", "work", "kill", "echo" and "hang" (like "hold", without a look at the lease) serve single tests below.  The consumers write notes into files:
 # each begun job with the token, and each handler informed of a lost lease.  The result of a job
 # is the token of the acknowledgement.
 
@@ -23,7 +23,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node language_programs is_shown try_kinds try_stops try_clean_up try_library try_many try_ahead try_untold try_tells try_kills try_behind_pooler try_numbers);
+our @EXPORT = qw(library_node language_programs is_shown try_kinds try_stops try_clean_up try_library try_many try_ahead try_untold try_tells try_settles try_kills try_behind_pooler try_numbers);
 
 # Consumers do not end by themselves, so END kills the remaining ones.
 my @running;
@@ -485,6 +485,40 @@ sub try_untold
 }
 
 # The reports of a handler about its running job.
+sub try_settles
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+
+	$self->sql('DROP TABLE IF EXISTS done; CREATE TABLE done (job bigint)');
+	my $run = $self->start;
+	my $id = $self->enqueue('{"do": "settle"}');
+	wait_for_file("$self->{folder}/settles", "$name: a handler acknowledges its job");
+	$self->is_sql("SELECT count(*) FROM done", 0, 'the transaction is open');
+	$self->is_sql("SELECT state, attempt FROM jobq.status($id)", 'running|2', 'the job runs, after a transaction that was rolled back');
+	# a beat of the consumer passes: a job of another process is extended
+	if ($name !~ /php/)
+	{
+		my $other = $self->enqueue('{"do": "hang"}');
+		$self->begun($other, 1, 'another job begins');
+		my $until = "SELECT lease_until FROM jobq_internal.lease_slots() WHERE job_id = $other";
+		my $first = $self->sql($until);
+		wait_for($node, "$name: the lease of the other job is extended", "SELECT ($until) > '$first'");
+	}
+	append_to_file("$self->{folder}/go", 'go');
+	$self->ends('the job ends', $id);
+	$self->is_sql("SELECT state, attempt, result FROM jobq.jobs WHERE id = $id", 'completed|2|{"own": true}', 'the result is the one of the transaction');
+	$self->is_sql("SELECT string_agg(job::text, ' ') FROM done", $id, 'the effects of one attempt are there');
+	$self->is_sql(qq{SELECT l ->> 'message' FROM jobq.jobs, jsonb_array_elements(log) AS l WHERE id = $id},
+		'before', 'lines before the end are kept');
+	$self->enqueue('{}');
+	$self->is_sql("SELECT jobq.wait_queue('$name', '5 min')", 't', 'the consumer goes on');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	unlike($run->{err}, qr/lease/, "$name: no lease was lost");
+	return;
+}
+
 sub try_tells
 {
 	my ($node, $name, $command) = @_;

@@ -1,5 +1,5 @@
-# The consumers of all libraries: handlers by kind, a stop with a timeout, and the queue for unit
-# tests.
+# The consumers of all libraries: handlers by kind, a stop with a timeout, acknowledgment in the
+# handler's transaction, and the queue for unit tests.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,9 @@ foreach (language_programs($node, 'consumer'))
 
 	try_kinds($node, "$language-kinds", \@command);
 	try_stops($node, "$language-stops", \@command, $language eq 'php' ? 1 : 2);
+	try_settles($node, "$language-settles", \@command);
 	next if $language ne 'python';
+	try_settles($node, 'python-settles-async', [ 'env', 'ASYNC=1', @command ]);
 	try_kinds($node, 'python-kinds-async', [ 'env', 'ASYNC=1', @command ]);
 	try_stops($node, 'python-stops-async', [ 'env', 'ASYNC=1', @command ], 2);
 }
