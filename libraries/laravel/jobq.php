@@ -239,11 +239,13 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		$this->listens = true;
 		foreach (extension_loaded('pcntl') ? self::SIGNALS : [] as $signal) {
 			$handler = pcntl_signal_get_handler($signal);
-			if ($handler instanceof \Closure && $handler !== ($this->handlers[$signal] ?? null))
+			if ($handler instanceof \Closure && $handler !== ($this->handlers[$signal] ?? null)) {
+				$this->stopping = false;	// a new worker
 				pcntl_signal($signal, $this->handlers[$signal] = function (...$arguments) use ($handler) {
 					$this->stopping = true;
 					$handler(...$arguments);
 				});
+			}
 		}
 	}
 }
@@ -408,7 +410,7 @@ class JobqFailedJobProvider implements FailedJobProviderInterface, PrunableFaile
 
 	public function forget($id)
 	{
-		return $this->delete(...$this->is($id)) > 0 || $this->others->forget($id);
+		return $this->delete(...$this->is($id)) > 0 || !$this->others instanceof NullFailedJobProvider && $this->others->forget($id);
 	}
 
 	public function flush($hours = null)
