@@ -33,7 +33,11 @@
 #define BATCH_FAILED		'f' /* likewise */
 #define BATCH_CANCELLED		'x' /* likewise */
 
-/* May a batch in the state "before" end in the state "after", or go on to end there? */
+/*
+ * May an evaluation change the state of a batch from "before" to "after"?  FAILED and CANCELLED
+ * are written twice: when the batch fails or is cancelled, and again, with finished_at, when no
+ * job is live any more.
+ */
 #define BATCH_ENDS(before, after) \
 	((before) == (after) ? (after) == BATCH_FAILED || (after) == BATCH_CANCELLED \
 	 : (before) == BATCH_RUNNING || ((before) == BATCH_PENDING && (after) == BATCH_CANCELLED))
@@ -121,16 +125,20 @@ enum
 #define JOBQ_UNKNOWN_ELEMENTS	(-1)
 
 /*
- * Progress of a step: one of these values, or a state of the archive.
+ * State of a step: one of these values, or STATE_COMPLETED, STATE_CANCELLED or STATE_EXPIRED.
+ * The state follows from the table with the job's row (steps.c).
  */
-#define STEP_BLOCKED		'b'
-#define STEP_LIVE			'l'
-#define STEP_DEAD			'f'
-#define STEP_GONE			'g'
-#define STEP_SKIPPED		's' /* condition is false */
-#define STEP_DROPPED		'd' /* cancelled: see STATE_OR_DROPPED */
-#define STEP_RESTORED		'r' /* dropped, about to be blocked again */
-#define STEP_NAMED			'n' /* was live, and reported since */
+#define STEP_BLOCKED		'b' /* run_at is infinity */
+#define STEP_LIVE			'l' /* any other row of jobq_internal.job */
+#define STEP_DEAD			'f' /* a dead letter */
+#define STEP_GONE			'g' /* no table has the job or its state */
+#define STEP_SKIPPED		's' /* archived: the condition is false */
+#define STEP_DROPPED		'd' /* archived: see STATE_OR_DROPPED */
+
+/* In memory only: */
+#define STEP_RESTORED		'r' /* was DROPPED, and is about to be BLOCKED */
+#define STEP_REPORTED		'n' /* was LIVE in a kept workflow, and a process
+								 * has reported its end: to be read */
 
 /*
  * An existing step of a workflow, or the job of an element of an array.  The step with
@@ -145,7 +153,8 @@ typedef struct JobqStep
 	int			nusers;			/* steps that need this one */
 	int			max_users;
 	struct JobqStep **users;
-	int			waits;			/* unfinished needs; jobq_steps_link() */
+	int			waits;			/* needs that are not over; valid after
+								 * jobq_steps_link() */
 	char		state;
 	bool		optional;
 	bool		conditional;
@@ -156,15 +165,21 @@ typedef struct JobqStep
 	bool		mapped;
 	int			nelements;		/* of the array, or JOBQ_UNKNOWN_ELEMENTS */
 	int			nwritten;		/* number of elements with a job */
-	int			nleft;			/* unfinished among nwritten */
+	int			nleft;			/* of these, not over; valid after
+								 * jobq_steps_link() */
 	int			max_written;
 	struct JobqStep **elements; /* elements with a job, in order */
 
 	/* for an element */
 	struct JobqStep *mapper;	/* the step with "map", or NULL */
-	int			place;
+	int			place;			/* index in mapper->elements */
 } JobqStep;
 
+/*
+ * The steps of a workflow as a graph.  Each step points to the steps that it needs, and after
+ * jobq_steps_link() to the steps that need it.  A step is "over" if it no longer keeps other
+ * steps from running (jobq_step_over()).  A need is "lost" if it has ended otherwise.
+ */
 typedef struct JobqSteps
 {
 	MemoryContext memory;		/* context of all allocations */
@@ -173,7 +188,8 @@ typedef struct JobqSteps
 	JobqStep  **steps;			/* sorted by job id */
 	int			nnamed;
 	int			max_named;
-	JobqStep  **by_name;		/* sorted by name, or NULL */
+	JobqStep  **by_name;		/* sorted by name; NULL before the first call
+								 * of jobq_step_named() */
 } JobqSteps;
 
 /* src/compose/steps.c */
@@ -182,7 +198,7 @@ extern void jobq_steps_link(JobqSteps *workflow);
 extern JobqStep *jobq_step_of_job(const JobqSteps *workflow, int64 job_id);
 extern JobqStep *jobq_step_named(JobqSteps *workflow, const char *name);
 extern const char *jobq_step_lost_need(const JobqStep *step);
-extern const char *jobq_step_need_lost(const JobqStep *step);
+extern const char *jobq_step_lost_need_or_element(const JobqStep *step);
 extern bool jobq_step_over(const JobqStep *step);
 extern bool jobq_step_needs_done(const JobqStep *step);
 extern bool jobq_step_elements_done(const JobqStep *step);

@@ -558,7 +558,7 @@ jobq_step_lost_need(const JobqStep *step)
  * Like jobq_step_lost_need(), but elements of the step count as needs, too.
  */
 const char *
-jobq_step_need_lost(const JobqStep *step)
+jobq_step_lost_need_or_element(const JobqStep *step)
 {
 	const char *reason = jobq_step_lost_need(step);
 

@@ -18,7 +18,9 @@
  *	commit				the row, the callbacks and the cancellations at once
  *	batch_watch.c		batch_watch_end(): publish the witness
  *	batch_evaluate.c	batch_check_live(): is the published witness still live?
- *	batches.c			decide(): forget the batch, or want it again (BatchLook)
+ *	batches.c			decide_next(): forget the batch, or keep it wanted (BatchLook)
+ *
+ * "Outer" is the batch or workflow of which this batch is a part (nest.c), if any.
  *
  * The states of a batch are in compose.h.  A running batch with a dead or expired job, apart
  * from optional steps, has failed: on_failure is enqueued at once, and the rest is cancelled
@@ -47,9 +49,11 @@ typedef struct Batch
 								 * further failure is reported at the end */
 	bool		expects;		/* was started at its creation: does not end
 								 * before a job has ended */
-	bool		dropped;		/* the outer workflow goes on without: waiting
-								 * jobs are cancelled until a retry */
-	int64		parent_job;		/* its job in the outer workflow, or 0 */
+	bool		dropped;		/* the outer batch no longer needs this batch:
+								 * waiting jobs are cancelled.  A retry of the
+								 * outer batch clears the flag */
+	int64		parent_job;		/* the job that represents this batch in the
+								 * outer batch, or 0 */
 	Oid			role;
 	TransactionId version;		/* the row's xmin */
 	char	   *name;			/* or NULL */
@@ -67,8 +71,11 @@ typedef struct Wanted
 	Oid			role;			/* or InvalidOid: unknown */
 	bool		alone;			/* must not share a transaction */
 	JobqPause	pause;			/* after lock timeouts */
-	int64		bound;			/* no job with a higher id is likely to be
-								 * live; PG_INT64_MAX: unknown */
+	int64		bound;			/* the id of the published witness, which has
+								 * probably ended: jobs with a higher id had
+								 * ended when the witness was chosen, apart
+								 * from new jobs.  PG_INT64_MAX if there was
+								 * no witness */
 	TimestampTz at;				/* wanted since then */
 	BatchNews	news;
 	BatchCancelled cancelled;
@@ -79,8 +86,10 @@ typedef struct Look
 {
 	Wanted	   *batch;
 	bool		shared;			/* shares a transaction */
-	bool		begun;			/* if begun again, the first was rolled back */
-	bool		unseen;			/* not watched: ends meanwhile go unreported */
+	bool		begun;			/* batch_evaluate() was called; a second call
+								 * means that the first was rolled back */
+	bool		unseen;			/* ends of jobs during the evaluation go
+								 * unreported (batch_watch_begin()) */
 	bool		live;			/* the witness was live after publication */
 	BatchLook	outcome;
 	int64		witness;

@@ -66,7 +66,7 @@ batch_evaluated(Look *this, const ErrorData *edata)
 	if (edata != NULL)
 	{
 		this->outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE
-			? LOOK_LATER : LOOK_EACH;
+			? LOOK_LATER : LOOK_EACH_END;
 		batch_look_failed(batch->id, &batch->cancelled);
 	}
 	if (this->outcome != LOOK_ALONE)

@@ -5,7 +5,8 @@
  *	  enqueues the callbacks.  The end of a batch is also reported as an event.
  *
  * An evaluation is a transaction of the scheduler.  When to evaluate is decided in
- * batches.c.
+ * batches.c.  The way of an evaluation is drawn in batch.h, and the outcomes (BatchLook) are
+ * explained in inner.h.
  *
  * worker/scheduler/batch_look.c
  *
@@ -30,23 +31,32 @@ typedef struct Callback
 }			Callback;
 
 /*
- * An evaluation of a batch.  A batch with live jobs goes on, or its rest is cancelled; a batch
- * without is over: look_at_live(), look_at_over().
+ * An evaluation of a batch.  A batch with a live job goes on, or the rest is cancelled
+ * (look_at_live()).  A batch without a live job is over (look_at_over()).
+ *
+ * "live" and "failing" are valid after find_state().  If "failing" is set or "live" is not, the
+ * row is locked by then, and both were determined under the lock.
  */
 typedef struct Evaluation
 {
 	Batch		batch;
+	/* arguments of batch_look() */
 	const BatchNews *news;
 	int64		bound;
-	bool		shared;			/* the transaction serves other batches, too */
+	bool		shared;
 	BatchCancelled *cancelled;
 	int64	   *witness;
-	WorkflowLook steps;
+
+	/* findings */
+	bool		held;			/* may_begin(): jobs of missing roles are kept
+								 * aside */
+	WorkflowLook steps;			/* advance_steps() */
+	bool		later;			/* a row was locked by another session, so the
+								 * evaluation must be repeated */
 	bool		locked;			/* this transaction has locked the row */
-	bool		held;			/* jobs of missing roles are kept aside */
 	bool		live;			/* a job is live, or kept aside */
-	bool		failing;		/* has failed, which was not known before */
-	bool		later;			/* a row was locked by another session */
+	bool		failing;		/* the batch has failed, and its row does not
+								 * say so yet */
 } Evaluation;
 
 static bool may_begin(Evaluation *this, BatchLook *outcome);
@@ -54,8 +64,8 @@ static bool find_live(Evaluation *this, int64 bound);
 static void enqueue_callback(Batch *batch, int column, const char *what,
 							 const char *state);
 static void enqueue_part(void *arg);
-static bool tell_failing(Batch *batch);
-static void note_owed(Batch *batch, const char *error);
+static bool enqueue_on_failure(Batch *batch);
+static void note_callback_error(Batch *batch, const char *error);
 static void set_state(Batch *batch, char state, bool over);
 
 /*
@@ -70,7 +80,7 @@ batch_look_failed(int64 id, BatchCancelled *cancelled)
 
 /*
  * Lock the workflow, and read the batch with the id batch->id.  Returns false if the
- * evaluation ends here, with this outcome, which is set before each check.
+ * evaluation ends here, with *outcome.  Each check is preceded by the outcome for its failure.
  */
 static bool
 may_begin(Evaluation *this, BatchLook *outcome)
@@ -90,7 +100,7 @@ may_begin(Evaluation *this, BatchLook *outcome)
 	 * while jobs of missing roles are kept aside, only a cancelled batch goes
 	 * on
 	 */
-	*outcome = LOOK_EACH;
+	*outcome = LOOK_EACH_END;
 	this->held = jobq_batch_is_held(batch->id);
 	if (this->held && batch->state != BATCH_CANCELLED)
 		return false;
@@ -100,7 +110,11 @@ may_begin(Evaluation *this, BatchLook *outcome)
 	if (this->shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
 		return false;
 
-	/* the outer batch may have ended the job that represents this batch */
+	/*
+	 * The outer batch may have ended the job that represents this batch.  A
+	 * running batch that was reopened was retried itself, and needs no such
+	 * job.
+	 */
 	*outcome = LOOK_LATER;
 	if (batch->parent_job != 0 && !batch->dropped &&
 		(!batch->reopened || batch->state == BATCH_PENDING) &&
@@ -154,12 +168,12 @@ enqueue_part(void *arg)
 
 /*
  * Enqueue on_failure for a batch with remaining jobs.  Returns false on an error.  The
- * remaining jobs are then cancelled nevertheless.  The state does not become "failed"
+ * remaining jobs are then cancelled nevertheless.  The state does not become BATCH_FAILED
  * yet, and each further evaluation tries again, including the last.  A lock timeout is
  * rethrown.
  */
 static bool
-tell_failing(Batch *batch)
+enqueue_on_failure(Batch *batch)
 {
 	Callback	callback = {batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failing"};
 	ErrorData  *edata = scheduler_try_part(enqueue_part, &callback);
@@ -170,7 +184,7 @@ tell_failing(Batch *batch)
 	/* do not wait for the lock in each evaluation: the role must pause */
 	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 		ReThrowError(edata);
-	note_owed(batch, edata->message);
+	note_callback_error(batch, edata->message);
 	FreeErrorData(edata);
 	return false;
 }
@@ -179,7 +193,7 @@ tell_failing(Batch *batch)
  * Note the error of on_failure in the row and in the log, if it is new.
  */
 static void
-note_owed(Batch *batch, const char *error)
+note_callback_error(Batch *batch, const char *error)
 {
 	JobqBatchRow *row = &batch->row;
 
@@ -217,8 +231,7 @@ set_state(Batch *batch, char state, bool over)
 }
 
 /*
- * Search for a live job; for "bound" see batch_witness().  A batch with jobs kept aside does
- * not end.
+ * Search for a live job; for "bound" see Wanted.  A batch with jobs kept aside does not end.
  */
 static bool
 find_live(Evaluation *this, int64 bound)
@@ -240,6 +253,10 @@ is_ending(const Evaluation *this)
 
 /*
  * Let the steps of the batch go on, and the nested workflows that were dropped.
+ *
+ * workflow_go_on() continues from the copy in memory, if there is one.  All ended steps of this
+ * copy are over, so the batch has not failed.  Otherwise workflow_advance() reads all steps, and
+ * must know before whether the batch has failed.
  */
 static void
 advance_steps(Evaluation *this)
@@ -316,11 +333,15 @@ find_state(Evaluation *this, BatchLook *outcome)
 	Batch	   *batch = &this->batch;
 
 	/*
-	 * The witness has ended, so all jobs may have ended.  Lock the row now,
-	 * so that one search for live jobs is enough.
+	 * A bound: the witness has probably ended, so all jobs may have ended.
+	 * Lock the row now, so that one search for live jobs is enough.  If the
+	 * row is locked by another session, read_locked() tries again when
+	 * needed.
 	 */
 	if (this->bound < PG_INT64_MAX && batch->state == BATCH_RUNNING && !batch->has_steps)
 		this->locked = batch_look_read(batch->id, true, batch);
+
+	/* the state of the row may have changed before the lock */
 	*outcome = LOOK_ALONE;
 	if (this->shared && (batch->has_steps || batch->state != BATCH_RUNNING))
 		return false;
@@ -354,11 +375,12 @@ look_at_failing(Evaluation *this)
 	Batch	   *batch = &this->batch;
 	bool		must = !this->live || batch->allow_failures;
 
+	Assert(this->locked);
 	if (!batch->counted)
 		batch_look_count(batch);
 	if (must)
 		enqueue_callback(batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failing");
-	if (must || tell_failing(batch))
+	if (must || enqueue_on_failure(batch))
 	{
 		batch->state = BATCH_FAILED;
 		set_state(batch, BATCH_FAILED, false);
@@ -366,7 +388,8 @@ look_at_failing(Evaluation *this)
 }
 
 /*
- * Jobs are live, and the rest is to be cancelled.  Returns LOOK_EACH when all jobs were tried.
+ * Jobs are live, and the rest is to be cancelled.  Returns LOOK_EACH_END if cancellation was
+ * tried for all jobs.  The jobs that still run end later.
  */
 static BatchLook
 look_at_ending(Evaluation *this)
@@ -381,7 +404,7 @@ look_at_ending(Evaluation *this)
 	if (batch->state != state || batch->dropped != dropped ||
 		batch_look_cancel(batch, this->cancelled, &this->later))
 		return LOOK_AGAIN;
-	return LOOK_EACH;
+	return LOOK_EACH_END;
 }
 
 /*
@@ -399,14 +422,16 @@ look_at_live(Evaluation *this)
 	{
 		BatchLook	outcome = look_at_ending(this);
 
-		if (outcome != LOOK_EACH)
+		if (outcome != LOOK_EACH_END)
 			return outcome;
 	}
+
+	/* the last jobs were cancelled now, so the next evaluation ends the batch */
 	if ((ending || this->steps.blocked) && !find_live(this, PG_INT64_MAX))
 		return LOOK_AGAIN;
 	if (this->later)
 		return LOOK_LATER;
-	return ending || this->steps.blocked || workflow_is_kept(id) ? LOOK_EACH : LOOK_WITNESS;
+	return ending || this->steps.blocked || workflow_is_kept(id) ? LOOK_EACH_END : LOOK_WITNESS;
 }
 
 /*
@@ -442,13 +467,17 @@ look_at_over(Evaluation *this)
 	bool		taken = false;
 	bool		was_cancelled;
 
+	Assert(this->locked && batch->counted);
 	if (this->later)
 		return LOOK_LATER;
 	kept_forget(batch->id);
 
-	/* a batch started at its creation does not end before a job has ended */
+	/*
+	 * The transaction that creates a batch may start the batch before it adds
+	 * jobs.  Such a batch does not end before a job has ended.
+	 */
 	if (batch->state == BATCH_RUNNING && batch->expects && !batch_look_has_begun(batch))
-		return LOOK_EACH;
+		return LOOK_EACH_END;
 	if (batch->parent_job != 0 && !nest_take(batch->parent_job, &parent_job, &taken))
 		return LOOK_LATER;
 	was_cancelled = batch->state == BATCH_CANCELLED;
@@ -466,9 +495,9 @@ look_at_over(Evaluation *this)
 
 /*
  * Evaluate the batch in the caller's transaction.  Sets *witness to a live job, if
- * there is one; for "bound" see batch_witness().  "shared" means the transaction also
- * serves other batches.  In a shared transaction, only short work is done; otherwise
- * the result is LOOK_ALONE.
+ * there is one; for "bound" see Wanted.  "shared" means the transaction also serves
+ * other batches.  In a shared transaction, only short work is done; if the work could be
+ * long, the result is LOOK_ALONE.
  */
 BatchLook
 batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,

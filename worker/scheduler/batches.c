@@ -9,9 +9,19 @@
  * together.  A crash therefore never loses or duplicates a callback.  Evaluations of
  * batches without steps and without dead letters share a transaction.
  *
- * Committing processes request evaluations (src/commit/batch_commit.c).  After a start,
- * and every jobq.poll_interval, all unfinished batches are evaluated.  Roles share the
- * time of the scheduler (share.c).  Batches that cannot be evaluated yet stay in a list.
+ *	committing process		JobqTold.watches, .unwatched, .ends	(batch_commit.c)
+ *		 |
+ *	collect_requests()				sweep_batches(): all unfinished batches, after a
+ *		 |							start and every jobq.poll_interval
+ *		 +----------+---------------+
+ *					|
+ *			want_batch(): "wanted", a hash table in local memory
+ *					|
+ *			order_tasks(): "tasks", the batches that may be evaluated now; roles take
+ *					|		time slices (share.c)
+ *			evaluate_some(): the next batches, in one transaction (batch_evaluate.c)
+ *					|
+ *			decide_next(): the batch stays wanted, or is forgotten
  *
  * worker/scheduler/batches.c
  *
@@ -46,15 +56,15 @@
 #define MAX_NEWS		10000
 
 /*
- * How long the order of the batches stays valid, in microseconds: TURNS_LAST, or
- * TURNS_TIMES the time it took to compute the order, if longer.  If a batch of another
- * role arrives, a new order is computed sooner, after TURNS_REST times this time.  The
- * measured time is capped at TURNS_MOST, because the machine may have been busy.
+ * How long the order of the batches stays valid, in microseconds: ORDER_LASTS, or
+ * ORDER_TIMES the time it took to compute the order, if longer.  If a batch of another
+ * role arrives, a new order is computed sooner, after ORDER_REST times this time.  The
+ * measured time is capped at ORDER_MOST, because the machine may have been busy.
  */
-#define TURNS_LAST		(20 * INT64CONST(1000))
-#define TURNS_TIMES		20
-#define TURNS_REST		4
-#define TURNS_MOST		(USECS_PER_SEC / 4)
+#define ORDER_LASTS		(20 * INT64CONST(1000))
+#define ORDER_TIMES		20
+#define ORDER_REST		4
+#define ORDER_MOST		(USECS_PER_SEC / 4)
 
 /* No batch is wanted. */
 #define NEVER			PG_INT64_MAX
@@ -62,7 +72,7 @@
 /* Evaluations that may share a transaction. */
 #define SHARED_LOOKS	50
 
-/* A role with batches that cannot be evaluated now. */
+/* The number of batches of a role that cannot be evaluated now. */
 typedef struct Waiting
 {
 	Oid			role;			/* hash key */
@@ -77,44 +87,44 @@ static HTAB *wanted = NULL;
 static dlist_head all_wanted = DLIST_STATIC_INIT(all_wanted);
 static JobqSteady wanted_at = NEVER;	/* the earliest time of a batch */
 
-/* Ids of batches whose role is unknown. */
-static int64 *strangers = NULL;
-static int	nstrangers = 0;
-static int	max_strangers = 0;
+/* Ids of wanted batches without a role yet: see read_roles(). */
+static int64 *unknown_role = NULL;
+static int	nunknown = 0;
+static int	max_unknown = 0;
 
 /*
- * The wanted batches in their order, from next_turn on.  With many batches, computing
+ * The wanted batches in their order, from next_task on.  With many batches, computing
  * the order in each time slice would take longer than the evaluations.
  */
-static Turn *turns = NULL;
-static int	nturns = 0;
-static int	next_turn = 0;
-static JobqSteady turns_until = 0;
-static JobqSteady turns_made = 0;
-static int64 turns_took = 0;	/* microseconds to compute the order */
+static RoleTask *tasks = NULL;
+static int	ntasks = 0;
+static int	next_task = 0;
+static JobqSteady order_until = 0;
+static JobqSteady order_made = 0;
+static int64 order_took = 0;	/* microseconds to compute the order */
 
 static int64 swept_to = 0;
 static JobqSteady sweep_at = 0;
 
-static TimestampTz load(TimestampTz now);
-static TimestampTz run(TimestampTz now);
+static TimestampTz load_batches(TimestampTz now);
+static TimestampTz run_batches(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static Wanted *want(int64 id, Oid role, int64 bound, TimestampTz now);
-static void forget(Wanted *batch);
+static Wanted *want_batch(int64 id, Oid role, int64 bound, TimestampTz now);
+static void forget_batch(Wanted *batch);
 static void add_news(Wanted *batch, JobList *list, int64 job_id);
-static void collect(TimestampTz now);
+static void collect_requests(TimestampTz now);
 static void read_page(void *arg);
-static void sweep(TimestampTz now);
+static void sweep_batches(TimestampTz now);
 static void read_roles(void *arg);
-static void choose(TimestampTz now);
-static int	look(TimestampTz now);
-static void decide(const Look *this, TimestampTz now);
+static void order_tasks(TimestampTz now);
+static int	evaluate_some(TimestampTz now);
+static void decide_next(const Look *this, TimestampTz now);
 
 /* Works for a time slice (share.c), plus at most one evaluation. */
 Duty		batches_duty = {
 	.what = "look at batches",
-	.load = load,
-	.run = run,
+	.load = load_batches,
+	.run = run_batches,
 	.next_due = next_due,
 	.pausable = true,
 };
@@ -123,7 +133,7 @@ Duty		batches_duty = {
  * Initialize the memory of a new scheduler.
  */
 static TimestampTz
-load(TimestampTz now)
+load_batches(TimestampTz now)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(int64),
@@ -148,13 +158,13 @@ next_due(TimestampTz plan, TimestampTz now)
  * Evaluate the wanted batches, as far as time allows.
  */
 static TimestampTz
-run(TimestampTz now)
+run_batches(TimestampTz now)
 {
 	if ((my_db->batches_sweep || jobq_steady() >= sweep_at || swept_to > 0) &&
-		nturns - next_turn < PAGE)
-		sweep(now);
-	collect(now);
-	if (nstrangers > 0)
+		ntasks - next_task < PAGE)
+		sweep_batches(now);
+	collect_requests(now);
+	if (nunknown > 0)
 	{
 		ErrorData  *edata = scheduler_try(read_roles, NULL);
 
@@ -162,17 +172,17 @@ run(TimestampTz now)
 			FreeErrorData(edata);
 	}
 
-	if (next_turn == nturns || jobq_steady() >= turns_until)
-		choose(now);
+	if (next_task == ntasks || jobq_steady() >= order_until)
+		order_tasks(now);
 	share_begin();
-	while (next_turn < nturns)
+	while (next_task < ntasks)
 	{
 		if (share_over())
 		{
 			wanted_at = jobq_steady();
 			break;
 		}
-		next_turn += look(now);
+		next_task += evaluate_some(now);
 	}
 	if (swept_to > 0 || my_db->batches_sweep || my_db->batches_look)
 		return now;
@@ -181,10 +191,10 @@ run(TimestampTz now)
 
 /*
  * Request an evaluation of the batch.  The caller adds the news.  role may be
- * InvalidOid if unknown; for "bound" see decide().
+ * InvalidOid if unknown; for "bound" see Wanted.
  */
 static Wanted *
-want(int64 id, Oid role, int64 bound, TimestampTz now)
+want_batch(int64 id, Oid role, int64 bound, TimestampTz now)
 {
 	bool		found;
 	Wanted	   *batch = hash_search(wanted, &id, HASH_ENTER, &found);
@@ -214,8 +224,8 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 		batch->role = role;
 	if (!OidIsValid(batch->role))
 	{
-		strangers = jobq_grow(strangers, &max_strangers, nstrangers + 1, sizeof(int64));
-		strangers[nstrangers++] = id;
+		unknown_role = jobq_grow(unknown_role, &max_unknown, nunknown + 1, sizeof(int64));
+		unknown_role[nunknown++] = id;
 	}
 	batch->bound = Max(batch->bound, bound);
 	wanted_at = Min(wanted_at, batch->pause.until);
@@ -223,7 +233,7 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 }
 
 static void
-forget(Wanted *batch)
+forget_batch(Wanted *batch)
 {
 	if (batch->news.ended.ids != NULL)
 		pfree(batch->news.ended.ids);
@@ -261,7 +271,7 @@ add_news(Wanted *batch, JobList *list, int64 job_id)
  * Take over the requests of committing processes.  Takes my_db->lock exclusively.
  */
 static void
-collect(TimestampTz now)
+collect_requests(TimestampTz now)
 {
 	static JobqBatchEnd ends[JOBQ_MAX_ENDS];
 	int64		ids[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
@@ -302,14 +312,14 @@ collect(TimestampTz now)
 	LWLockRelease(my_db->lock);
 	for (int i = 0; i < n; i++)
 	{
-		BatchNews  *news = &want(ids[i], InvalidOid, bounds[i], now)->news;
+		BatchNews  *news = &want_batch(ids[i], InvalidOid, bounds[i], now)->news;
 
 		news->whole |= whole[i];
 		news->grows |= grows[i];
 	}
 	for (int i = 0; i < nends; i++)
 	{
-		Wanted	   *batch = want(ends[i].batch_id, InvalidOid, PG_INT64_MAX, now);
+		Wanted	   *batch = want_batch(ends[i].batch_id, InvalidOid, PG_INT64_MAX, now);
 
 		add_news(batch, ends[i].added ? &batch->news.added : &batch->news.ended,
 				 ends[i].job_id);
@@ -339,8 +349,8 @@ read_page(void *arg)
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 
-		want(id, DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL)),
-			 PG_INT64_MAX, now)->news.whole = true;
+		want_batch(id, DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL)),
+				   PG_INT64_MAX, now)->news.whole = true;
 		if (i == PAGE - 1)
 			swept_to = id;
 	}
@@ -351,7 +361,7 @@ read_page(void *arg)
  * postpones the sweep by a second; any other error is rethrown.
  */
 static void
-sweep(TimestampTz now)
+sweep_batches(TimestampTz now)
 {
 	ErrorData  *edata;
 
@@ -375,16 +385,16 @@ sweep(TimestampTz now)
 static void
 read_roles(void *arg)
 {
-	int			n = nstrangers;
+	int			n = nunknown;
 	Snapshot	snapshot;
 
-	nstrangers = 0;
+	nunknown = 0;
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	for (int i = 0; i < n; i++)
 	{
-		Wanted	   *batch = hash_search(wanted, &strangers[i], HASH_FIND, NULL);
+		Wanted	   *batch = hash_search(wanted, &unknown_role[i], HASH_FIND, NULL);
 		JobqBatchRow row;
 
 		if (batch == NULL || OidIsValid(batch->role) ||
@@ -392,8 +402,8 @@ read_roles(void *arg)
 			continue;
 		batch->role = DatumGetObjectId(BATCH_VALUE(&row, ROLE));
 		batch->alone = DatumGetBool(BATCH_VALUE(&row, HAS_STEPS));
-		if (next_turn < nturns && turns[next_turn].role != batch->role)
-			turns_until = Min(turns_until, turns_made + turns_took * TURNS_REST);
+		if (next_task < ntasks && tasks[next_task].role != batch->role)
+			order_until = Min(order_until, order_made + order_took * ORDER_REST);
 	}
 	UnregisterSnapshot(snapshot);
 }
@@ -403,7 +413,7 @@ read_roles(void *arg)
  * MAX_KEPT waiting batches, the excess is forgotten until the next sweep.
  */
 static void
-choose(TimestampTz now)
+order_tasks(TimestampTz now)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(Oid),
@@ -414,15 +424,15 @@ choose(TimestampTz now)
 	JobqSteady	began = jobq_steady();
 	dlist_mutable_iter iter;
 
-	nturns = next_turn = 0;
+	ntasks = next_task = 0;
 	if (wanted_at > began)
 		return;
 	waiting = hash_create("jobq waiting", 64, &info,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	if (turns != NULL)
-		pfree(turns);
-	turns = NULL;
-	turns = MemoryContextAllocHuge(TopMemoryContext, sizeof(Turn) *
+	if (tasks != NULL)
+		pfree(tasks);
+	tasks = NULL;
+	tasks = MemoryContextAllocHuge(TopMemoryContext, sizeof(RoleTask) *
 								   (hash_get_num_entries(wanted) + 1));
 	wanted_at = NEVER;
 	dlist_foreach_modify(iter, &all_wanted)
@@ -435,7 +445,7 @@ choose(TimestampTz now)
 
 		if (may <= now)
 		{
-			share_add(turns, &nturns, batch->role, batch->pause.n, batch->at,
+			share_add(tasks, &ntasks, batch->role, batch->pause.n, batch->at,
 					  batch->id);
 			continue;
 		}
@@ -443,34 +453,35 @@ choose(TimestampTz now)
 		role->n = found ? role->n + 1 : 1;
 		if (role->n > MAX_KEPT)
 		{
-			forget(batch);
+			forget_batch(batch);
 			sweep_at = Min(sweep_at, jobq_steady() + FORGOTTEN_AFTER);
 		}
 		else
 			wanted_at = Min(wanted_at, began + (may - now));
 	}
 	hash_destroy(waiting);
-	share_order(turns, nturns);
-	turns_made = jobq_steady();
-	turns_took = Min(turns_made - began, TURNS_MOST);
-	turns_until = turns_made + Max(TURNS_LAST, turns_took * TURNS_TIMES);
+	share_order(tasks, ntasks);
+	order_made = jobq_steady();
+	order_took = Min(order_made - began, ORDER_MOST);
+	order_until = order_made + Max(ORDER_LASTS, order_took * ORDER_TIMES);
 }
 
 /*
- * Evaluate some of the batches, and note when to evaluate them again.  Returns the
+ * Evaluate some of the batches, from next_task on, and note when to evaluate them again.
+ * Batches share a transaction until a batch needs a transaction of its own.  Returns the
  * number processed, at least one.
  */
 static int
-look(TimestampTz now)
+evaluate_some(TimestampTz now)
 {
-	int			n = nturns - next_turn;
+	int			n = ntasks - next_task;
 	Look		looks[SHARED_LOOKS];
 	Part		parts[SHARED_LOOKS];
 	int			ndone = 0;
 
 	while (ndone < Min(n, SHARED_LOOKS))
 	{
-		Wanted	   *batch = hash_search(wanted, &turns[next_turn + ndone].item, HASH_FIND, NULL);
+		Wanted	   *batch = hash_search(wanted, &tasks[next_task + ndone].item, HASH_FIND, NULL);
 
 		if (batch == NULL)
 			break;
@@ -509,7 +520,7 @@ look(TimestampTz now)
 		if (parts[i].rests)
 			wanted_at = Min(wanted_at, jobq_steady() + share_may(parts[i].role, parts[i].locked, now) - now);
 		else
-			decide(&looks[i], now);
+			decide_next(&looks[i], now);
 		if (parts[i].edata != NULL)
 			FreeErrorData(parts[i].edata);
 	}
@@ -517,11 +528,11 @@ look(TimestampTz now)
 }
 
 /*
- * Decide when to evaluate the batch again.  "bound" is a hint for the search for a live
- * job: no job with a higher id is likely to be live.
+ * Decide when to evaluate the batch again: see BatchLook.  If ends of jobs may have gone
+ * unreported, or if the published witness is no longer live, evaluate again now.
  */
 static void
-decide(const Look *this, TimestampTz now)
+decide_next(const Look *this, TimestampTz now)
 {
 	Wanted	   *batch = this->batch;
 
@@ -534,7 +545,7 @@ decide(const Look *this, TimestampTz now)
 	batch->pause.n = 0;
 	batch->alone |= this->outcome == LOOK_ALONE;
 	if (this->outcome == LOOK_AGAIN || this->outcome == LOOK_ALONE ||
-		(this->outcome == LOOK_EACH && this->unseen) ||
+		(this->outcome == LOOK_EACH_END && this->unseen) ||
 		(this->outcome == LOOK_WITNESS && !this->live))
 	{
 		batch->at = now;
@@ -543,5 +554,5 @@ decide(const Look *this, TimestampTz now)
 		batch->news.whole |= this->unseen;
 	}
 	else
-		forget(batch);
+		forget_batch(batch);
 }

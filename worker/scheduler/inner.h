@@ -76,20 +76,20 @@ extern void clock_begin(int64 by);
 
 /* worker/scheduler/share.c */
 /* A task for a role. */
-typedef struct Turn
+typedef struct RoleTask
 {
 	Oid			role;
 	int			locked;			/* lock timeouts in a row */
 	TimestampTz since;			/* due since this time */
 	int64		item;			/* the caller's identifier */
 	int64		key;			/* private to share.c */
-} Turn;
+} RoleTask;
 
 /* A task that shares a transaction with other tasks. */
 typedef struct Part
 {
 	Oid			role;
-	int			locked;			/* as in Turn */
+	int			locked;			/* as in RoleTask */
 	void	   *arg;
 	bool		rests;			/* skipped: the role must pause */
 	ErrorData  *edata;			/* the error, or NULL */
@@ -101,9 +101,9 @@ extern bool share_over(void);
 extern int64 share_passed(void);
 extern bool share_over_from(int64 passed);
 extern TimestampTz share_may(Oid role, int locked, TimestampTz now);
-extern void share_add(Turn *turns, int *n, Oid role, int locked,
+extern void share_add(RoleTask *tasks, int *n, Oid role, int locked,
 					  TimestampTz since, int64 item);
-extern void share_order(Turn *turns, int n);
+extern void share_order(RoleTask *tasks, int n);
 extern ErrorData *share_try(Oid role, void (*body) (void *arg), void *arg);
 extern int	share_try_together(Part * parts, int n, void (*body) (void *arg),
 							   TimestampTz now);
@@ -396,7 +396,10 @@ extern BackgroundWorkerHandle *counter_start(void);
 extern void counter_count(JobqStatBase *base, TimestampTz now);
 
 /* worker/scheduler/kept.c */
-/* A workflow without failures, kept in memory, and its progress. */
+/*
+ * A workflow kept in memory, and its progress.  Each step is blocked, live or over
+ * (jobq_step_over()): a workflow with a failed step is not kept.
+ */
 typedef struct KeptWorkflow
 {
 	int64		batch_id;		/* hash key */
@@ -404,12 +407,12 @@ typedef struct KeptWorkflow
 	TransactionId version;		/* xmin of the batch's row */
 	JobqSteps	workflow;
 	bool		grows;			/* steps were added */
-	int			nblocked;
+	int			nblocked;		/* steps in the state BLOCKED */
 	int			ncounted;		/* steps included in the total */
 	int			nready;			/* steps in "ready" ... */
 	int			ndone;			/* ... and how many of these are done */
 	int			max_ready;
-	JobqStep  **ready;
+	JobqStep  **ready;			/* blocked steps that can move on, in order */
 } KeptWorkflow;
 
 extern KeptWorkflow *kept_find(int64 batch_id);
@@ -433,7 +436,7 @@ typedef struct JobList
 /* The changes to a batch since its last evaluation. */
 typedef struct BatchNews
 {
-	bool		whole;			/* evaluate the whole batch */
+	bool		whole;			/* the lists are incomplete: read all steps */
 	bool		grows;			/* steps were added, listed or not */
 	JobList		ended;			/* jobs that have ended */
 	JobList		added;			/* jobs of added steps */
@@ -467,14 +470,16 @@ typedef struct StepLook
 	WorkflowLook *found;
 } StepLook;
 
-/* The outcome for a step. */
+/* The outcome of moving on a blocked step.  The state of the step is the state in memory. */
 typedef enum StepDone
 {
-	STEP_DONE_ALL,				/* the step has changed its state */
-	STEP_DONE_BEFORE,			/* the step had changed before; nothing done */
-	STEP_DONE_SOME,				/* more work is left to do now */
-	STEP_DONE_SO_FAR,			/* waits for its elements */
-	STEP_DONE_NOTHING,			/* the row was locked */
+	STEP_DONE_ALL,				/* the step has left the state BLOCKED */
+	STEP_DONE_BEFORE,			/* likewise, but the tables said so before:
+								 * only the state in memory has changed */
+	STEP_DONE_SOME,				/* BLOCKED: more work is left to do now */
+	STEP_DONE_SO_FAR,			/* BLOCKED: waits for its elements */
+	STEP_DONE_NOTHING,			/* BLOCKED: the row was locked, or the job has
+								 * ended, which leads to an evaluation */
 } StepDone;
 
 /* worker/scheduler/step.c */
@@ -550,15 +555,25 @@ extern void schedule_missed(Oid role, const MissedTicks *missed);
 extern void schedule_failed(void *arg);
 
 /* worker/scheduler/batch_look.c */
-/* The outcome of an evaluation of a batch, which decides when the next evaluation comes. */
+/*
+ * The outcome of an evaluation of a batch, which decides when the next evaluation comes.
+ *
+ * batch_watch_end() publishes the outcome to committing processes.  decide_next() in batches.c
+ * then keeps the batch in the list of wanted batches, or forgets the batch until a committing
+ * process requests an evaluation.
+ */
 typedef enum BatchLook
 {
-	LOOK_OVER,					/* none: nothing is left to do */
-	LOOK_WITNESS,				/* when the witness ends, which is live */
-	LOOK_EACH,					/* at each end of a job of the batch */
-	LOOK_AGAIN,					/* now: more work is left to do */
-	LOOK_LATER,					/* after a pause: a row was locked */
-	LOOK_ALONE,					/* now, in a transaction of its own */
+	/* the batch is forgotten */
+	LOOK_OVER,					/* nothing is left to do: no request counts */
+	LOOK_WITNESS,				/* the end of the witness is a request */
+	LOOK_EACH_END,				/* each end of a job is a request */
+
+	/* the batch stays wanted */
+	LOOK_AGAIN,					/* evaluate now: more work is left to do */
+	LOOK_LATER,					/* evaluate after a pause: a row was locked */
+	LOOK_ALONE,					/* evaluate now, and not in a shared
+								 * transaction; no row was changed */
 } BatchLook;
 
 /* The progress of cancelling a batch's jobs, over several evaluations. */
@@ -566,7 +581,8 @@ typedef struct BatchCancelled
 {
 	int64		to;				/* up to this job; 0: not begun */
 	bool		again;			/* a job must be tried again */
-	bool		changed;		/* the batch has changed meanwhile */
+	bool		changed;		/* an evaluation was requested meanwhile: jobs
+								 * may have been added behind "to" */
 } BatchCancelled;
 
 extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,

@@ -24,7 +24,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* Below this number, reading all steps is as cheap. */
+/* A workflow with fewer steps is not kept, because reading all steps is as cheap. */
 #define LEAST_STEPS		32
 
 /* For all workflows; a step needs about 200 bytes. */
@@ -49,8 +49,19 @@ kept_find(int64 batch_id)
 }
 
 /*
- * Keep a workflow, and take over its memory.  Each of its steps must be blocked, live
- * or over.
+ * Can the blocked step move on?  A step with "map" has two pieces of work: to write the jobs
+ * of its elements, and to collect their results when all are over.
+ */
+static bool
+can_move_on(const JobqStep *step)
+{
+	if (step->waits > 0)
+		return false;
+	return !step->mapped || step->nwritten != step->nelements || step->nleft == 0;
+}
+
+/*
+ * Keep a workflow, and take over its memory.  No copy of the workflow may exist.
  */
 void
 kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
@@ -61,6 +72,7 @@ kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
 		.hcxt = TopMemoryContext
 	};
 	KeptWorkflow *entry;
+	bool		found;
 
 	if (workflow->nsteps < LEAST_STEPS || workflow->nsteps > MAX_KEPT_STEPS)
 	{
@@ -86,7 +98,8 @@ kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
 	}
 	jobq_steps_link(workflow);
 	MemoryContextSetParent(workflow->memory, TopMemoryContext);
-	entry = hash_search(kept, &batch_id, HASH_ENTER, NULL);
+	entry = hash_search(kept, &batch_id, HASH_ENTER, &found);
+	Assert(!found);
 	entry->used_at = ++nuses;
 	entry->version = version;
 	entry->workflow = *workflow;
@@ -100,17 +113,17 @@ kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
 	{
 		JobqStep   *step = workflow->steps[i];
 
+		Assert(step->state == STEP_BLOCKED || step->state == STEP_LIVE || jobq_step_over(step));
 		if (step->state != STEP_BLOCKED)
 			continue;
 		entry->nblocked++;
-		if (step->waits == 0 && (!step->mapped || step->nleft == 0 ||
-								 step->nwritten != step->nelements))
+		if (can_move_on(step))
 			kept_ready(entry, step);
 	}
 }
 
 /*
- * Note that the step has work to do.
+ * Append the step to the list of the steps that can move on.
  */
 void
 kept_ready(KeptWorkflow *this, JobqStep *step)

@@ -93,7 +93,7 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static bool poll_is_due(TimestampTz now);
 static void read_all(TimestampTz now);
 static void publish(void);
-static int	look(const Turn *turns, int n, TimestampTz now);
+static int	look(const RoleTask *tasks, int n, TimestampTz now);
 static void looked(const Look *this, const ErrorData *edata);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
@@ -126,7 +126,7 @@ run(TimestampTz now)
 	bool		polled;
 	bool		waited = false;
 	TimestampTz next = DT_NOEND;
-	Turn	   *turns;
+	RoleTask   *tasks;
 	int			n = 0;
 	int			done = 0;
 
@@ -153,8 +153,8 @@ run(TimestampTz now)
 	put_back = false;
 	polled = poll_is_due(now);
 
-	turns = MemoryContextAllocHuge(CurrentMemoryContext,
-								   sizeof(Turn) * (nschedules + 1));
+	tasks = MemoryContextAllocHuge(CurrentMemoryContext,
+								   sizeof(RoleTask) * (nschedules + 1));
 	for (int i = 0; i < nschedules; i++)
 	{
 		Schedule   *schedule = &schedules[i];
@@ -169,21 +169,21 @@ run(TimestampTz now)
 			schedule->look_at = Min(schedule->look_at, now);
 
 		if (schedule->look_at <= now)
-			share_add(turns, &n, schedule->role, schedule->locked,
+			share_add(tasks, &n, schedule->role, schedule->locked,
 					  schedule->look_at, i);
 		else
 			next = Min(next, schedule->look_at);
 		waited |= schedule->waits_for != 0;
 	}
-	share_order(turns, n);
+	share_order(tasks, n);
 	share_begin();
 	while (done < n && !share_over())
-		done += look(turns + done, n - done, now);
+		done += look(tasks + done, n - done, now);
 	if (done < n)
 		next = now;
 	for (int i = 0; i < done; i++)
 	{
-		Schedule   *schedule = &schedules[turns[i].item];
+		Schedule   *schedule = &schedules[tasks[i].item];
 
 		waited |= schedule->waits_for != 0;
 		next = Min(next, Max(share_may(schedule->role, schedule->locked, now),
@@ -334,24 +334,24 @@ publish(void)
 {
 	int64		names[JOBQ_MAX_WAITED];
 	int			n = 0;
-	Turn	   *turns = MemoryContextAllocHuge(CurrentMemoryContext,
-											   sizeof(Turn) * (nschedules + 1));
-	int			nturns = 0;
+	RoleTask   *tasks = MemoryContextAllocHuge(CurrentMemoryContext,
+											   sizeof(RoleTask) * (nschedules + 1));
+	int			ntasks = 0;
 
 	for (int i = 0; i < nschedules; i++)
 		if (schedules[i].waits_for != 0)
-			share_add(turns, &nturns, schedules[i].role, 0, 0, i);
-	if (nturns > JOBQ_MAX_WAITED)
+			share_add(tasks, &ntasks, schedules[i].role, 0, 0, i);
+	if (ntasks > JOBQ_MAX_WAITED)
 	{
-		share_order(turns, nturns);
+		share_order(tasks, ntasks);
 		polls = 2;
 	}
-	for (int i = 0; i < nturns && n < JOBQ_MAX_WAITED; i++)
+	for (int i = 0; i < ntasks && n < JOBQ_MAX_WAITED; i++)
 	{
-		schedules[turns[i].item].named = true;
-		names[n++] = schedules[turns[i].item].waits_for;
+		schedules[tasks[i].item].named = true;
+		names[n++] = schedules[tasks[i].item].waits_for;
 	}
-	pfree(turns);
+	pfree(tasks);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	memcpy(my_db->told->waited, names, sizeof(int64) * n);
@@ -385,7 +385,7 @@ look_into(void *arg)
  * one.
  */
 static int
-look(const Turn *turns, int n, TimestampTz now)
+look(const RoleTask *tasks, int n, TimestampTz now)
 {
 	Look		looks[SHARED_LOOKS];
 	Part		parts[SHARED_LOOKS];
@@ -393,7 +393,7 @@ look(const Turn *turns, int n, TimestampTz now)
 	n = Min(n, SHARED_LOOKS);
 	for (int i = 0; i < n; i++)
 	{
-		Schedule   *schedule = &schedules[turns[i].item];
+		Schedule   *schedule = &schedules[tasks[i].item];
 
 		looks[i] = (Look)
 		{

@@ -168,23 +168,23 @@ share_may(Oid role, int locked, TimestampTz now)
  * Append a task to the array of n tasks, which must have room.
  */
 void
-share_add(Turn *turns, int *n, Oid role, int locked, TimestampTz since,
+share_add(RoleTask *tasks, int *n, Oid role, int locked, TimestampTz since,
 		  int64 item)
 {
-	Turn	   *turn = &turns[(*n)++];
+	RoleTask   *task = &tasks[(*n)++];
 
-	turn->role = role;
-	turn->locked = locked;
-	turn->since = since;
-	turn->item = item;
-	turn->key = 0;
+	task->role = role;
+	task->locked = locked;
+	task->since = since;
+	task->item = item;
+	task->key = 0;
 }
 
 static int
 compare_places(const void *a, const void *b)
 {
-	const Turn *x = a;
-	const Turn *y = b;
+	const RoleTask *x = a;
+	const RoleTask *y = b;
 
 	if (x->role != y->role)
 		return x->role < y->role ? -1 : 1;
@@ -198,8 +198,8 @@ compare_places(const void *a, const void *b)
 static int
 compare_keys(const void *a, const void *b)
 {
-	const Turn *x = a;
-	const Turn *y = b;
+	const RoleTask *x = a;
+	const RoleTask *y = b;
 
 	return x->key == y->key ? 0 : x->key < y->key ? -1 : 1;
 }
@@ -208,23 +208,23 @@ compare_keys(const void *a, const void *b)
  * Sort the tasks into the order of execution.
  */
 void
-share_order(Turn *turns, int n)
+share_order(RoleTask *tasks, int n)
 {
 	Share	   *share = NULL;
 	int64		had = 0;
 
-	qsort(turns, n, sizeof(Turn), compare_places);
+	qsort(tasks, n, sizeof(RoleTask), compare_places);
 	for (int i = 0; i < n; i++)
 	{
-		if (i == 0 || turns[i].role != turns[i - 1].role)
+		if (i == 0 || tasks[i].role != tasks[i - 1].role)
 		{
-			share = share_of(turns[i].role);
+			share = share_of(tasks[i].role);
 			had = share->used;
 		}
-		turns[i].key = had;
+		tasks[i].key = had;
 		had += share->cost;
 	}
-	qsort(turns, n, sizeof(Turn), compare_keys);
+	qsort(tasks, n, sizeof(RoleTask), compare_keys);
 }
 
 /*

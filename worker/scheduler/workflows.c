@@ -14,10 +14,17 @@
  *   no longer lost, because a dead step was retried.
  *
  * Reading all steps at each end of a job would take longer than the steps.  Large
- * workflows without failures are therefore kept in memory (kept.c).  An evaluation
- * continues from the kept state with the jobs reported by committing processes.  Any
- * unexpected state leads back to reading all steps.  If steps were added, an evaluation
- * reads only these steps.
+ * workflows are therefore kept in memory (kept.c), with a list of the steps that can move
+ * on.  An evaluation has two ways (advance_steps() in batch_look.c):
+ *
+ *	workflow_go_on()	if there is a copy of the same version, and the news list all changes:
+ *						apply the news, and move on the listed steps
+ *	workflow_advance()	otherwise: read all steps, move on each blocked step, and keep the
+ *						result
+ *
+ * Both move on a step by move_step().  A workflow is "sound" if it may be kept: each step is
+ * blocked, live or over, and the batch is not ending.  With any other state, such as a failed
+ * step, the copy is dropped, and the next evaluation reads all steps.
  *
  * worker/scheduler/workflows.c
  *
@@ -54,6 +61,7 @@ static void restore_steps(StepLook *look);
 static bool put_added(KeptWorkflow *kept, const JobList *added);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
 static void cancel_step(StepLook *look, JobqStep *step, const char *reason);
+static bool advance_step(StepLook *look, JobqStep *step, bool ending);
 static StepDone move_step(StepLook *look, JobqStep *step);
 static StepDone free_step(StepLook *look, JobqStep *step);
 
@@ -142,26 +150,10 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 		changed = false;
 		for (int i = 0; i < workflow.nsteps && !found->more; i++)
 		{
-			JobqStep   *step = workflow.steps[i];
-			StepDone	done = STEP_DONE_ALL;
-			const char *reason;
-
-			if (step->state != STEP_BLOCKED)
+			if (workflow.steps[i]->state != STEP_BLOCKED)
 				continue;
 			CHECK_FOR_INTERRUPTS();
-			if ((reason = jobq_step_need_lost(step)) != NULL)
-				cancel_step(&look, step, reason);
-			else if (!ending && jobq_step_needs_done(step))
-				done = move_step(&look, step);
-			found->more = done == STEP_DONE_SOME;
-			if (step->state != STEP_BLOCKED)
-			{
-				changed = true;
-
-				/* each evaluation makes progress, even after a long reading */
-				if (done != STEP_DONE_BEFORE)
-					found->more |= share_over();
-			}
+			changed |= advance_step(&look, workflow.steps[i], ending);
 			MemoryContextReset(look.memory);
 		}
 	} while (changed && !found->more);
@@ -293,11 +285,11 @@ put_news(KeptWorkflow *kept, const BatchNews *news)
 	{
 		JobqStep   *step = jobq_step_of_job(&kept->workflow, news->ended.ids[i]);
 
-		if (step == NULL || jobq_step_over(step) || step->state == STEP_NAMED)
+		if (step == NULL || jobq_step_over(step) || step->state == STEP_REPORTED)
 			continue;
 		if (step->state != STEP_LIVE)
 			return false;
-		step->state = STEP_NAMED;
+		step->state = STEP_REPORTED;
 		ids[nids++] = Int64GetDatum(step->job_id);
 	}
 	if (nids == 0)
@@ -385,7 +377,7 @@ choose_dropped(const JobqSteps *workflow, Datum *ids)
 		{
 			JobqStep   *step = workflow->steps[i];
 
-			if (step->state != STEP_DROPPED || jobq_step_need_lost(step) != NULL)
+			if (step->state != STEP_DROPPED || jobq_step_lost_need_or_element(step) != NULL)
 				continue;
 			ids[nids++] = Int64GetDatum(step->job_id);
 			step->state = STEP_RESTORED;
@@ -472,6 +464,35 @@ restore_steps(StepLook *look)
 	}
 }
 
+/*
+ * Cancel the blocked step if a need is lost, or move on the step if all needs are over.
+ * Returns true if the step has left the state BLOCKED.  Sets look->found->more if work is
+ * left, or if the time slice is over.
+ */
+static bool
+advance_step(StepLook *look, JobqStep *step, bool ending)
+{
+	StepDone	done = STEP_DONE_ALL;
+	const char *reason = jobq_step_lost_need_or_element(step);
+
+	Assert(step->state == STEP_BLOCKED);
+	if (reason != NULL)
+		cancel_step(look, step, reason);
+	else if (!ending && jobq_step_needs_done(step))
+		done = move_step(look, step);
+	look->found->more |= done == STEP_DONE_SOME;
+	if (step->state == STEP_BLOCKED)
+		return false;
+
+	/* each evaluation makes progress, even after a long reading */
+	if (done != STEP_DONE_BEFORE)
+		look->found->more |= share_over();
+	return true;
+}
+
+/*
+ * Cancel a step with a lost need.  Without its row, the step stays as it is.
+ */
 static void
 cancel_step(StepLook *look, JobqStep *step, const char *reason)
 {
@@ -485,8 +506,9 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
 }
 
 /*
- * Advance a step whose needs are over.  The condition of the step is checked before the
- * step begins.
+ * Move on a blocked step whose needs are over: the job is freed, or the next piece of work is
+ * done for a step with "map" or a nested workflow.  The condition of the step is checked
+ * before the step begins.
  */
 static StepDone
 move_step(StepLook *look, JobqStep *step)
