@@ -13,7 +13,8 @@
  *
  * db->lock is released between the check of the lease and the delete of the row.  Another
  * session may end the lease meanwhile, but must delete the row as well.  The row therefore
- * decides which of the two sessions is first.
+ * decides which of the two sessions is first.  nack(), reject() and release() may insert the row
+ * again, which the scheduler must not delete at the end of the lease: see jobq_lease_leaves().
  *
  * src/consume/ack.c
  *
@@ -56,7 +57,7 @@ static void check_leases(JobqDatabase *db, const int64 *ids,
 static void set_payload(JobqJob *job, Datum payload);
 static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
-static void take_rows(JobqDatabase *db, Relation rel, const Held *held, bool noted,
+static void take_rows(JobqDatabase *db, Relation rel, const Held *held, bool ended_some,
 					  JobqJob *jobs, TimestampTz *since);
 
 /*
@@ -73,7 +74,8 @@ jobq_lease_lost(int64 id)
 
 /*
  * Check n leases and copy them to leases[]; since[] gets the times at which they were granted.
- * ERROR if a token is not valid or a lease has expired.  ERROR as well unless the current user
+ * ERROR if a token is not valid or a lease has expired.  For an expired lease that this
+ * transaction has ended, the caller raises the error.  ERROR as well unless the current user
  * may act for the consumer's role or for the job's role.  Takes db->lock in shared mode.
  */
 static void
@@ -174,12 +176,13 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
  * Delete the rows of jobs that are acknowledged.  The leases are checked together, and the
  * rows are read with one snapshot.  If a row cannot be deleted at once, take_row() deletes it.
  *
- * noted: this transaction may have ended leases before, so each lease is checked.  Otherwise
- * only a job named twice can have ended.  The row of such a job is deleted, and take_row()
- * raises the error.
+ * ended_some: this transaction may have ended leases before, so the lease of each job is
+ * looked up among the notes of the transaction.  Otherwise this is not necessary: only a job that
+ * held names twice can have ended.  The row of this job is deleted already, and take_row() raises
+ * the error.
  */
 static void
-take_rows(JobqDatabase *db, Relation rel, const Held *held, bool noted, JobqJob *jobs,
+take_rows(JobqDatabase *db, Relation rel, const Held *held, bool ended_some, JobqJob *jobs,
 		  TimestampTz *since)
 {
 	const int64 *ids = held->ids;
@@ -194,7 +197,7 @@ take_rows(JobqDatabase *db, Relation rel, const Held *held, bool noted, JobqJob 
 	{
 		JobqKey		key = {leases[i].run_at, ids[i]};
 
-		if (noted && jobq_lease_is_ended(ids[i]))
+		if (ended_some && jobq_lease_is_ended(ids[i]))
 			jobq_lease_lost(ids[i]);
 		if (!jobq_job_fetch(rel, &leases[i].ctid, key, snapshot, &jobs[i]) ||
 			!jobq_job_delete(rel, &jobs[i]))
@@ -230,14 +233,14 @@ ack(const Held *held, const JobqResults *results, const char *function)
 	Relation	rel = jobq_open_jobs();
 	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_CHUNK));
 	TimestampTz since[ACK_CHUNK];
-	bool		noted = jobq_leases_noted();
+	bool		ended_some = jobq_leases_noted();
 
 	for (int done = 0; done < held->n; done += ACK_CHUNK)
 	{
 		int			n = Min(held->n - done, ACK_CHUNK);
 		Held		chunk = {n, held->ids + done, held->tokens + done};
 
-		take_rows(db, rel, &chunk, noted, jobs, since);
+		take_rows(db, rel, &chunk, ended_some, jobs, since);
 		for (int i = 0; i < n; i++)
 		{
 			JOB_SET(&jobs[i], JOB_ATTEMPT,
@@ -440,10 +443,28 @@ release_in_memory(JobqDatabase *db, Relation rel, const JobqLease *lease, Timest
 }
 
 /*
+ * True if a row of jobq_internal.lease names the job.  Takes db->lock in shared mode.
+ */
+static bool
+is_durable(JobqDatabase *db, const JobqLease *lease)
+{
+	const JobqLease *now;
+	bool		durable;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	now = jobq_lease_find(db, lease->id);
+	durable = now != NULL &&
+		ItemPointerIsValid(&db->leases->bundles[now->bundle].row.ctid);
+	LWLockRelease(db->lock);
+	return durable;
+}
+
+/*
  * Return a job to its queue after delay_ms, with *payload if payload is not NULL.  No attempt
  * is charged.
  *
- * Unless release_in_memory() suffices, the row is written anew.  The row of
+ * If no row of jobq_internal.lease names the job, release_in_memory() suffices.  Otherwise the
+ * row of the job is written anew.  The row of
  * jobq_internal.lease then names an old version, so a crash does not restore the lease.
  */
 static void
@@ -455,8 +476,7 @@ release(int64 id, int64 token, int64 delay_ms, const Datum *payload)
 	JobqLease	lease = jobq_check_lease(db, id, token, &since);
 	JobqJob		job;
 
-	if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 &&
-		!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
+	if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 && !is_durable(db, &lease))
 		release_in_memory(db, rel, &lease, since);
 	else
 	{

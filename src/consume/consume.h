@@ -8,6 +8,19 @@
  * leases in shared memory, where ack() finds them.  Unless the queue keeps leases in memory
  * only, each call of reserve() also writes a row of jobq_internal.lease.
  *
+ *	reserve()		pop_jobs(): entries and permits -> leases in the state PENDING
+ *					jobq_lease_jobs(): the gate reads the rows; other jobs are turned away.
+ *					The jobs left are returned, and a row of jobq_internal.lease is written
+ *	commit			the leases are HELD.  Abort: the entries return to their lanes
+ *	extend()		writes a further row; at commit, the lease moves to this row's bundle
+ *	ack(), nack(), reject(), release()
+ *					check the token, delete the job's row, write the consequence, and note the
+ *					end of the lease (jobq_at_commit_lease())
+ *	commit			the lease is free, its permits are released
+ *
+ * If no function ends a lease in time, the scheduler ends the lease
+ * (worker/scheduler/leases.c).  The states of a lease and the bundle are explained in leases.h.
+ *
  * Guarantees: a consumer with a lost lease gets an error, never a silent success.  A waiting
  * session does not poll.
  *
@@ -30,43 +43,59 @@
 /* Attribute numbers of jobq_internal.lease. */
 enum
 {
-	LEASE_ID = 1,
-	LEASE_TOKEN,
-	LEASE_LEASE_UNTIL,
-	LEASE_SINCE,
-	LEASE_ROLE,
-	LEASE_CONSUMER,
-	LEASE_JOB_IDS,
-	LEASE_JOB_VERSIONS,
-	LEASE_N_HELD,
-	LEASE_NATTS = LEASE_N_HELD
+	LEASE_COLUMN_ID = 1,
+	LEASE_COLUMN_TOKEN,
+	LEASE_COLUMN_UNTIL,
+	LEASE_COLUMN_SINCE,
+	LEASE_COLUMN_ROLE,
+	LEASE_COLUMN_CONSUMER,
+	LEASE_COLUMN_JOB_IDS,
+	LEASE_COLUMN_JOB_VERSIONS,
+	LEASE_COLUMN_N_HELD,
+	LEASE_COLUMN_NATTS = LEASE_COLUMN_N_HELD
 };
 
 #define MIN_LEASE_MS	100
 #define MAX_LEASE_MS	(INT64CONST(7) * 86400000)
 
-/* State of one call of reserve() or reserve_job(). */
+/*
+ * State of one call of reserve() or reserve_job().
+ *
+ * A call of reserve() has rounds: it checks the roles, pops jobs, and reads their rows.  If all
+ * popped jobs are turned away, another round follows.  The bundle stays the same in all rounds,
+ * so that a call needs a single bundle.  The token is new in each round, because a job turned
+ * away may have become the job of another consumer.
+ */
 typedef struct Reservation
 {
+	/* arguments of the call */
 	JobqDatabase *db;
-	JobqTaker	taker;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
-	Oid		   *roles;			/* [jobq_max_lanes], like denied */
-	Oid		   *denied;
-	int			ndenied;
-	int			max;
+	int			max;			/* number of jobs */
 	int64		lease_ms;
 	int			held;			/* the consumer's other jobs; < 0: unknown */
-	int64		token;			/* of the jobs popped last, or 0 */
-	int			checks_left;	/* empty checks left before giving up */
-	uint32		grants;			/* JobqOffers.grants at the role check */
 	const char *consumer;
 	inet_struct client;
+	bool		plain;			/* the statement only calls reserve() */
+
+	/* the role check of the current round: jobq_reserver_roles() */
+	JobqTaker	taker;
+	Oid		   *roles;			/* [jobq_max_lanes]: the array of taker.roles */
+	Oid		   *denied;			/* [jobq_max_lanes]: roles with lanes, whose
+								 * jobs the caller may not have */
+	int			ndenied;
+	uint32		grants;			/* JobqOffers.grants before the check */
+
+	/* the popped jobs of the current round */
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
-	uint32		bundle;
-	uint32		place;			/* index of its JobqReserver, or JOBQ_NONE */
-	bool		plain;			/* the statement only calls reserve() */
+	int64		token;			/* of their leases; 0: no job yet */
+
+	/* for the whole call */
+	uint32		bundle;			/* of the leases, or JOBQ_NONE */
+	uint32		place;			/* this session's JobqReserver in the list of
+								 * waiting sessions, or JOBQ_NONE */
+	int			checks_left;	/* empty checks left before giving up */
 	bool		wrote;			/* a popped job was turned away with a write */
 } Reservation;
 
@@ -132,7 +161,9 @@ extern void jobq_lease_popped(Reservation *reservation, const JobqPush *job,
 extern int	jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
- * A row of jobq_internal.lease to be written.  The row identifies the versions of the jobs' rows
+ * A row of jobq_internal.lease to be written.  The id is a number from the counter of tokens:
+ * the token for the row of a reservation, and a new number for the row of an extension.  The
+ * row identifies the versions of the jobs' rows
  * by their xmin, which VACUUM FULL and CLUSTER preserve.
  */
 typedef struct JobqLeaseRecord

@@ -21,6 +21,49 @@ PG_FUNCTION_INFO_V1(jobq_extend);
 PG_FUNCTION_INFO_V1(jobq_extend_many);
 
 /*
+ * Create a bundle with the consumer of the lease of job "id", for leases that are extended, and
+ * set *row_id to the id of a new row.  ERROR if the role has reached its limit of bundles.
+ * Takes db->lock exclusively.
+ *
+ * A role at its limit must still be able to extend.  The first bundle of a transaction may
+ * therefore exceed the limit: another bundle is returned at the end of the transaction.
+ */
+static uint32
+copy_bundle(JobqDatabase *db, int64 id, int64 *row_id)
+{
+	JobqLease  *lease;
+	JobqLeaseBundle *from;
+	Oid			role;
+	uint32		bundle = JOBQ_NONE;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	*row_id = jobq_lease_token(db);
+	lease = jobq_lease_find(db, id);
+	from = lease == NULL ? NULL : &db->leases->bundles[lease->bundle];
+	role = from == NULL ? GetUserId() : from->role;
+	if (jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES) || !jobq_bundle_noted())
+		bundle = jobq_lease_bundle(db, role);
+	if (bundle != JOBQ_NONE)
+	{
+		jobq_at_commit_bundle(db, bundle);
+		if (from != NULL)
+		{
+			JobqLeaseBundle *to = &db->leases->bundles[bundle];
+
+			to->pid = from->pid;
+			to->since = from->since;
+			to->held = from->held;
+			memcpy(to->consumer, from->consumer, sizeof(to->consumer));
+			to->client = from->client;
+		}
+	}
+	LWLockRelease(db->lock);
+	if (bundle == JOBQ_NONE)
+		jobq_no_lease(db, role);
+	return bundle;
+}
+
+/*
  * Set new expiry times, counted from now, for the leases of *held.  Durable leases get an
  * additional row of jobq_internal.lease.  The row of the reservation stays unchanged, because
  * it may name other jobs, too.  ERROR if a lease is lost.
@@ -69,42 +112,7 @@ extend(const Held *held, Interval *interval, const char *function)
 		}
 		if (ndurable > 0)
 		{
-			JobqLease  *held_by;
-			JobqLeaseBundle *from;
-			Oid			role;
-
-			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			record.id = jobq_lease_token(db);
-			held_by = jobq_lease_find(db, ids[0]);
-			from = held_by == NULL ? NULL
-				: &db->leases->bundles[held_by->bundle];
-			role = from == NULL ? GetUserId() : from->role;
-
-			/*
-			 * A role at its limit must still be able to extend.  The first
-			 * bundle of a transaction may therefore exceed the limit: another
-			 * bundle is returned at the end of the transaction.
-			 */
-			if (jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES) ||
-				!jobq_bundle_noted())
-				bundle = jobq_lease_bundle(db, role);
-			if (bundle != JOBQ_NONE)
-			{
-				jobq_at_commit_bundle(db, bundle);
-				if (from != NULL)
-				{
-					JobqLeaseBundle *to = &db->leases->bundles[bundle];
-
-					to->pid = from->pid;
-					to->since = from->since;
-					to->held = from->held;
-					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
-					to->client = from->client;
-				}
-			}
-			LWLockRelease(db->lock);
-			if (bundle == JOBQ_NONE)
-				jobq_no_lease(db, role);
+			bundle = copy_bundle(db, ids[0], &record.id);
 			record.n = ndurable;
 			jobq_lease_row(db, bundle, &record);
 		}

@@ -42,9 +42,9 @@ limit_leases(Reservation *reservation, const int64 *ids,
 }
 
 /*
- * True if the call can return this job together with its n previous jobs.  Suspect jobs are
- * never mixed with other jobs.  Each suspect job limits how many are returned together;
- * *together is the lowest limit so far.
+ * True if the call can return this job together with its n previous jobs.  Suspect jobs
+ * (job_suspect()) are never mixed with other jobs.  Each suspect job limits how many are
+ * returned together.  *together is the lowest limit so far, or PG_INT32_MAX without suspects.
  */
 static bool
 joins(const JobqJob *job, int n, int *together)
@@ -58,37 +58,70 @@ joins(const JobqJob *job, int n, int *together)
 	return true;
 }
 
+/* The columns of the result of reserve() and reserve_job(). */
+enum
+{
+	RESULT_ID,
+	RESULT_TOKEN,
+	RESULT_QUEUE,
+	RESULT_KIND,
+	RESULT_PAYLOAD,
+	RESULT_HEADERS,
+	RESULT_ATTEMPT,
+	RESULT_MAX_ATTEMPTS,
+	RESULT_ENQUEUED_AT,
+	RESULT_LEASE_UNTIL,
+	RESULT_CARRIED,
+	RESULT_TENANT,
+	RESULT_ALONE,
+	RESULT_NATTS
+};
+
 /*
- * Verify the popped jobs, add the valid ones to the result of rsinfo, and make their leases
- * durable.  Other jobs are turned away.  Returns the number of jobs in the result.  The caller
+ * Add a row for the leased job to the result of rsinfo.
+ */
+static void
+put_result(ReturnSetInfo *rsinfo, const JobqJob *job, const char *queue, int64 token,
+		   TimestampTz until)
+{
+	Datum		values[RESULT_NATTS];
+	bool		nulls[RESULT_NATTS] = {0};
+
+	values[RESULT_ID] = JOB(job, JOB_ID);
+	values[RESULT_TOKEN] = Int64GetDatum(token);
+	values[RESULT_QUEUE] = CStringGetTextDatum(queue);
+	values[RESULT_KIND] = JOB(job, JOB_KIND);
+	values[RESULT_PAYLOAD] = PointerGetDatum(PG_DETOAST_DATUM(JOB(job, JOB_PAYLOAD)));
+	nulls[RESULT_HEADERS] = JOB_ISNULL(job, JOB_HEADERS);
+	if (!nulls[RESULT_HEADERS])
+		values[RESULT_HEADERS] = PointerGetDatum(PG_DETOAST_DATUM(JOB(job, JOB_HEADERS)));
+	nulls[RESULT_CARRIED] = JOB_ISNULL(job, JOB_CONTEXT);
+	if (!nulls[RESULT_CARRIED])
+		values[RESULT_CARRIED] = PointerGetDatum(PG_DETOAST_DATUM(JOB(job, JOB_CONTEXT)));
+	values[RESULT_TENANT] = JOB(job, JOB_TENANT);
+	nulls[RESULT_TENANT] = JOB_ISNULL(job, JOB_TENANT);
+	values[RESULT_ALONE] = BoolGetDatum(job_suspect(job));
+	values[RESULT_ATTEMPT] = Int32GetDatum(job_attempt(job) + 1);
+	values[RESULT_MAX_ATTEMPTS] = JOB(job, JOB_MAX_ATTEMPTS);
+	values[RESULT_ENQUEUED_AT] = JOB(job, JOB_ENQUEUED_AT);
+	values[RESULT_LEASE_UNTIL] = TimestampTzGetDatum(until);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * Verify the popped jobs, add the valid jobs to the result of rsinfo, and make their leases
+ * durable, if the queue wants this.  Other jobs are turned away.  Returns the number of jobs in the result.  The caller
  * holds no lock.
  */
 int
 jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 {
-	enum
-	{
-		ID		   ,
-					TOKEN,
-					QUEUE,
-					KIND,
-					PAYLOAD,
-					HEADERS,
-					ATTEMPT,
-					MAX_ATTEMPTS,
-					ENQUEUED_AT,
-					LEASE_UNTIL,
-					CARRIED,
-					TENANT,
-					ALONE,
-					NATTS
-	};
-	static const Oid types[NATTS] = {
-		[ID] = INT8OID,[TOKEN] = INT8OID,[QUEUE] = TEXTOID,[KIND] = TEXTOID,
-		[PAYLOAD] = JSONBOID,[HEADERS] = JSONBOID,[ATTEMPT] = INT4OID,
-		[MAX_ATTEMPTS] = INT4OID,[ENQUEUED_AT] = TIMESTAMPTZOID,
-		[LEASE_UNTIL] = TIMESTAMPTZOID,[CARRIED] = JSONBOID,
-		[TENANT] = TEXTOID,[ALONE] = BOOLOID
+	static const Oid types[RESULT_NATTS] = {
+		[RESULT_ID] = INT8OID,[RESULT_TOKEN] = INT8OID,[RESULT_QUEUE] = TEXTOID,
+		[RESULT_KIND] = TEXTOID,[RESULT_PAYLOAD] = JSONBOID,[RESULT_HEADERS] = JSONBOID,
+		[RESULT_ATTEMPT] = INT4OID,[RESULT_MAX_ATTEMPTS] = INT4OID,
+		[RESULT_ENQUEUED_AT] = TIMESTAMPTZOID,[RESULT_LEASE_UNTIL] = TIMESTAMPTZOID,
+		[RESULT_CARRIED] = JSONBOID,[RESULT_TENANT] = TEXTOID,[RESULT_ALONE] = BOOLOID
 	};
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
@@ -106,7 +139,7 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
 	AssertUnlocked();
-	jobq_check_types(rsinfo->setDesc, types, NATTS);
+	jobq_check_types(rsinfo->setDesc, types, RESULT_NATTS);
 	for (int i = 0; i < reservation->npopped; i++)
 	{
 		JobqPush   *entry = &reservation->popped[i];
@@ -114,17 +147,16 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		const JobqQueue *queue = jobq_queue_by_id(entry->queue_id,
 												  &queue_buffer);
 		JobqHandler handler;
-		Datum		values[NATTS];
-		bool		nulls[NATTS] = {0};
 		JobqJob		job;
 		JobqJob		first;
 		JobqVerdict verdict;
+		TimestampTz lease_until = until;
 		int			timeout;
 
 		if (!jobq_job_fetch_entry(rel, entry, snapshot, &job))
 			verdict = JOBQ_GONE;
 		else if (queue == NULL)
-			verdict = JOBQ_TAKEN;
+			verdict = JOBQ_TAKEN;	/* by the transaction that drops the queue */
 		else
 			verdict = jobq_gate(rel, &job, MODE_CONSUMER, entry, snapshot,
 								now, &first);
@@ -146,35 +178,16 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 								   jobq_kind_hash(jobq_job_kind(&job)),
 								   queue->notify != NOTIFY_OFF);
 
-		values[ID] = JOB(&job, JOB_ID);
-		values[TOKEN] = Int64GetDatum(reservation->token);
-		values[QUEUE] = CStringGetTextDatum(queue->name);
-		values[KIND] = JOB(&job, JOB_KIND);
-		values[PAYLOAD] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_PAYLOAD)));
-		nulls[HEADERS] = JOB_ISNULL(&job, JOB_HEADERS);
-		if (!nulls[HEADERS])
-			values[HEADERS] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_HEADERS)));
-		nulls[CARRIED] = JOB_ISNULL(&job, JOB_CONTEXT);
-		if (!nulls[CARRIED])
-			values[CARRIED] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_CONTEXT)));
-		values[TENANT] = JOB(&job, JOB_TENANT);
-		nulls[TENANT] = JOB_ISNULL(&job, JOB_TENANT);
-		values[ALONE] = BoolGetDatum(job_suspect(&job));
-		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
-		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
-		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
-		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
 		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job), &handler),
 								   &job);
 		if (timeout > 0)
 		{
 			limited[nlimited] = entry->key.id;
 			deadlines[nlimited] = now + timeout * INT64CONST(1000);
-			values[LEASE_UNTIL] =
-				TimestampTzGetDatum(Min(until, deadlines[nlimited]));
+			lease_until = Min(until, deadlines[nlimited]);
 			nlimited++;
 		}
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		put_result(rsinfo, &job, queue->name, reservation->token, lease_until);
 		if (queue->lease == LEASE_DURABLE)
 		{
 			versions[ndurable] = job.version;
@@ -208,26 +221,26 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, const JobqLeaseRecord *record)
 {
 	Relation	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	Datum	   *elems = palloc(sizeof(Datum) * record->n);
-	Datum		values[LEASE_NATTS];
-	bool		nulls[LEASE_NATTS] = {0};
+	Datum		values[LEASE_COLUMN_NATTS];
+	bool		nulls[LEASE_COLUMN_NATTS] = {0};
 	ItemPointerData ctid;
 
 	for (int i = 0; i < record->n; i++)
 		elems[i] = Int64GetDatum(record->jobs[i]);
-	values[LEASE_ID - 1] = Int64GetDatum(record->id);
-	values[LEASE_TOKEN - 1] = Int64GetDatum(record->token);
-	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(record->until);
-	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->leases->bundles[bundle].since);
-	values[LEASE_N_HELD - 1] = Int32GetDatum(db->leases->bundles[bundle].held);
-	nulls[LEASE_N_HELD - 1] = db->leases->bundles[bundle].held < 0;
-	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->leases->bundles[bundle].role);
-	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->leases->bundles[bundle].consumer);
-	values[LEASE_JOB_IDS - 1] =
+	values[LEASE_COLUMN_ID - 1] = Int64GetDatum(record->id);
+	values[LEASE_COLUMN_TOKEN - 1] = Int64GetDatum(record->token);
+	values[LEASE_COLUMN_UNTIL - 1] = TimestampTzGetDatum(record->until);
+	values[LEASE_COLUMN_SINCE - 1] = TimestampTzGetDatum(db->leases->bundles[bundle].since);
+	values[LEASE_COLUMN_N_HELD - 1] = Int32GetDatum(db->leases->bundles[bundle].held);
+	nulls[LEASE_COLUMN_N_HELD - 1] = db->leases->bundles[bundle].held < 0;
+	values[LEASE_COLUMN_ROLE - 1] = ObjectIdGetDatum(db->leases->bundles[bundle].role);
+	values[LEASE_COLUMN_CONSUMER - 1] = CStringGetTextDatum(db->leases->bundles[bundle].consumer);
+	values[LEASE_COLUMN_JOB_IDS - 1] =
 		PointerGetDatum(construct_array(elems, record->n, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	for (int i = 0; i < record->n; i++)
 		elems[i] = TransactionIdGetDatum(record->versions[i]);
-	values[LEASE_JOB_VERSIONS - 1] =
+	values[LEASE_COLUMN_JOB_VERSIONS - 1] =
 		PointerGetDatum(construct_array(elems, record->n, XIDOID,
 										sizeof(TransactionId), true,
 										TYPALIGN_INT));

@@ -56,6 +56,8 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
+static void reserve_in_rounds(Reservation *reservation, TimestampTz deadline,
+							  ReturnSetInfo *rsinfo);
 static void no_place(JobqDatabase *db, Oid role);
 
 /*
@@ -218,17 +220,20 @@ no_place(JobqDatabase *db, Oid role)
 
 /*
  * Lease the next job of the reservation.  The job has its permits already.  Cannot fail.  The
- * caller holds db->lock, and has called jobq_lease_room() for two leases.
+ * caller holds db->lock, has called jobq_lease_room() for the lease and a bundle, and
+ * jobq_may_lease() has returned true since the lock was acquired.
  */
 void
 jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now)
 {
 	JobqDatabase *db = reservation->db;
+	JobqLease  *lease PG_USED_FOR_ASSERTS_ONLY;
 
 	AssertExclusive(reservation->db->lock);
 	if (reservation->bundle == JOBQ_NONE)
 	{
 		reservation->bundle = jobq_lease_bundle(db, GetUserId());
+		Assert(reservation->bundle != JOBQ_NONE);
 		jobq_at_commit_bundle(db, reservation->bundle);
 	}
 	if (reservation->token == 0)
@@ -242,9 +247,10 @@ jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now
 		strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
 		bundle->client = reservation->client;
 	}
-	(void) jobq_lease_add(db, job, reservation->token,
-						  now + reservation->lease_ms * 1000,
-						  reservation->bundle);
+	lease = jobq_lease_add(db, job, reservation->token,
+						   now + reservation->lease_ms * 1000,
+						   reservation->bundle);
+	Assert(lease != NULL);
 	jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,
 						 JOBQ_NONE, 0);
 	reservation->npopped++;
@@ -281,9 +287,8 @@ jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
  * to the list of waiting consumers.  ERROR if the role has reached a limit.  Returns whether a
  * job was popped.
  *
- * If a previous call popped jobs, all were turned away.  The bundle of the previous call is
- * reused, so that each reserve() holds one bundle.  The token is not reused, because other
- * consumers may hold the same jobs by now.
+ * If a previous round popped jobs, all were turned away: see Reservation for the bundle and the
+ * token.
  */
 static bool
 pop_jobs(Reservation *reservation, bool wait)
@@ -296,6 +301,8 @@ pop_jobs(Reservation *reservation, bool wait)
 	JobqWakeList wake = {0};
 
 	jobq_injection_point("jobq-reserve-begins");
+
+	/* each job may be leased and turned away; and a bundle may be created */
 	jobq_lease_room(2 * reservation->max + 1);
 	reservation->npopped = 0;
 	reservation->token = 0;
@@ -338,9 +345,70 @@ pop_jobs(Reservation *reservation, bool wait)
 }
 
 /*
+ * Pop and lease jobs until the result of rsinfo has a job, or the deadline has passed.
+ *
+ * The order of a round keeps a wake-up from being lost:
+ *
+ *	1. check the roles, without a lock, because catalog lookups may wait
+ *	2. reset the latch
+ *	3. pop a job, or else join the list of waiting sessions, under the same lock.  A job that
+ *	   arrives later is handed off to a session in the list, and sets the latch
+ *	4. sleep.  Nothing between 3 and 4 may wait or reset the latch
+ *
+ * The scheduler may have lanes to read, as after a start.  A new lane is unranked: before the
+ * pop, the session waits for its rank, because jobs of other queues would come first.  If the
+ * deadline has passed, the session waits a moment for coming jobs before it reports an empty
+ * queue.
+ */
+static void
+reserve_in_rounds(Reservation *reservation, TimestampTz deadline, ReturnSetInfo *rsinfo)
+{
+	for (;;)
+	{
+		long		left;
+
+		jobq_reserver_roles(reservation);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (reservation->place == JOBQ_NONE && jobq_reserver_unranked(reservation))
+		{
+			jobq_reserver_sleep(reservation, MOMENT_MS);
+			continue;
+		}
+		left = jobq_ms_left(deadline);
+		if (pop_jobs(reservation, left > 0))
+		{
+			if (jobq_lease_jobs(reservation, rsinfo) > 0)
+				return;
+
+			/* other sessions wait for the written rows: commit soon */
+			if (reservation->wrote)
+				deadline = jobq_deadline(0);
+			continue;
+		}
+		if (left <= 0 && !jobq_reserver_coming(reservation))
+			return;
+		left = Max(left, MOMENT_MS);
+		CHECK_FOR_INTERRUPTS();
+		if (reservation->db->stop || reservation->db->dboid != MyDatabaseId)
+		{
+			/* the database is not served, perhaps only for a moment */
+			jobq_reserver_sleep(reservation, Min(left, AWAY_PAUSE_MS));
+			reservation->db = jobq_served_database("jobq.reserve()");
+			continue;
+		}
+
+		/* not in the list, although time is left: see jobq_reserver_list() */
+		if (reservation->place == JOBQ_NONE && left > MOMENT_MS)
+			continue;
+		jobq_reserver_sleep(reservation, left);
+	}
+}
+
+/*
  * reserve(queues, max_jobs, lease, wait, consumer, held): lease up to max_jobs jobs for the
- * given time.  If there are none, wait for a job at most the time "wait".  Returns no row if the time is
- * over.  ERROR if an argument is invalid, the database is not served, or the role has reached
+ * given time.  If there are none, wait for a job at most the time "wait".  Returns no row if
+ * the time is over.  ERROR if an argument is invalid, the database is not served, or the role has reached
  * a limit.  Not allowed in a read-only transaction or a parallel worker.
  */
 Datum
@@ -387,46 +455,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 
 	PG_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
 	{
-		for (;;)
-		{
-			long		left;
-
-			jobq_reserver_roles(&reservation);
-			ResetLatch(MyLatch);
-			CHECK_FOR_INTERRUPTS();
-			if (reservation.place == JOBQ_NONE &&
-				jobq_reserver_unranked(&reservation))
-			{
-				jobq_reserver_sleep(&reservation, MOMENT_MS);
-				continue;
-			}
-			left = jobq_ms_left(deadline);
-			if (pop_jobs(&reservation, left > 0))
-			{
-				if (jobq_lease_jobs(&reservation, rsinfo) > 0)
-					break;
-
-				/* other sessions wait for the written rows: commit soon */
-				if (reservation.wrote)
-					deadline = jobq_deadline(0);
-				continue;
-			}
-			if (left <= 0 && !jobq_reserver_coming(&reservation))
-				break;
-			left = Max(left, MOMENT_MS);
-			CHECK_FOR_INTERRUPTS();
-			if (reservation.db->stop || reservation.db->dboid != MyDatabaseId)
-			{
-				/* the database is not served, perhaps only for a moment */
-				jobq_reserver_sleep(&reservation, Min(left, AWAY_PAUSE_MS));
-				reservation.db = jobq_served_database("jobq.reserve()");
-				continue;
-			}
-			if (reservation.place == JOBQ_NONE && left > MOMENT_MS)
-				continue;
-
-			jobq_reserver_sleep(&reservation, left);
-		}
+		reserve_in_rounds(&reservation, deadline, rsinfo);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
 	return (Datum) 0;

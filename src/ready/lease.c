@@ -127,7 +127,8 @@ jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 }
 
 /*
- * Create a pending lease for a popped job.  Returns NULL if there is no room.
+ * Create a pending lease for a popped job.  Returns NULL if there is no room, which cannot
+ * happen if jobq_share_left() has found room for the role.
  */
 JobqLease *
 jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,

@@ -16,6 +16,15 @@
  * A consumer's right to a job until a given time.  The lease is in shared memory, where ack()
  * finds it.  A durable lease is also named by a row of jobq_internal.lease, from which the
  * lease is recreated after a restart.  The job's own row is not touched.
+ *
+ *	 FREE --reserve()--> PENDING --commit--> HELD --jobq_lease_leaves()--> LEAVING
+ *						    |                 | ^                             |  |
+ *						  abort         end or| +-----------rollback----------+  |
+ *						    |           expiry|                             commit
+ *	 FREE <-----------------+-----------------+----------------------------------+
+ *
+ * nack(), reject() and release() mark the lease as LEAVING, because the job may have a row
+ * while the old lease still exists.  The scheduler must not end the lease with this row.
  */
 typedef enum JobqLeaseState
 {
@@ -50,31 +59,39 @@ typedef struct JobqLease
 								 * not known before the lease is held */
 	bool		quarantine;
 	uint8		state;			/* JOBQ_LEASE_*: changed by jobq_lease_to() */
-	bool		extended;
-	uint16		lost;			/* number of leases with the token that were
-								 * held when the first of them expired, since
-								 * the last extension; or 0 */
+	bool		extended;		/* the consumer has extended the lease, and
+								 * has therefore begun the job */
+	uint16		lost;			/* 0 until a lease with the same token
+								 * expires; then how many of these leases were
+								 * held at this time.  An extension resets the
+								 * number.  See is_charged() in
+								 * worker/scheduler/leases.c */
 	ItemPointerData ctid;
 	float4		progress;		/* percent, or -1 */
 	char		message[JOBQ_LEASE_MESSAGE];
 	JobqLines	lines;			/* lines that the consumer has written with
 								 * log() */
-	uint32		bundle;
+	uint32		bundle;			/* index in JobqLeases.bundles */
 	uint32		stat;			/* where the job is counted: see stats.h */
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;
 
-/* A row of jobq_internal.lease. */
+/* The position of a row of jobq_internal.lease. */
 typedef struct JobqLeaseRow
 {
 	int64		id;
 	ItemPointerData ctid;		/* invalid: no row */
 } JobqLeaseRow;
 
-/* The leases of one call of reserve(): the row in jobq_internal.lease, and the consumer. */
+/*
+ * Data that several leases share: the row in jobq_internal.lease, and the consumer.  A call of
+ * reserve() creates a bundle for its leases.  extend() creates a bundle for durable leases, and
+ * copies the consumer.  The bundle has a reference for each lease, and one of its creator until
+ * the end of the transaction.  With the last reference, the row becomes garbage.
+ */
 typedef struct JobqLeaseBundle
 {
-	uint32		outstanding;	/* number of leases; 0: free */
+	uint32		outstanding;	/* number of references; 0: free */
 	uint32		next_free;
 	JobqLeaseRow row;
 	TimestampTz since;
@@ -102,8 +119,10 @@ typedef struct JobqLeases
 {
 	bool		loaded;			/* the leases of jobq_internal.lease are
 								 * loaded */
-	int64		life;			/* incremented when all leases are forgotten */
-	bool		unsure;			/* the jobs of some leases may be gone */
+	int64		life;			/* incremented when all leases are forgotten:
+								 * a reference to a bundle is void then */
+	bool		unsure;			/* the jobs of some leases may be gone: see
+								 * leases_forget.c in worker/scheduler */
 	Oid			jobs;			/* oid of the jobq_internal.job of these
 								 * leases */
 	int64		next_token;
@@ -112,7 +131,9 @@ typedef struct JobqLeases
 	uint32		free;
 	uint32		bundle_free;
 	TimestampTz next_expiry;	/* not above the lowest "until" */
-	uint32		ngarbage;		/* above the array size: scan the table */
+	uint32		ngarbage;		/* above the array size: rows are missing in
+								 * the array, and a scan of the table finds
+								 * them */
 	JobqLease  *leases;			/* [jobq_max_leases] */
 	uint32	   *bucket;			/* [jobq_max_leases] */
 	JobqLeaseBundle *bundles;	/* [JOBQ_MAX_BUNDLES] */

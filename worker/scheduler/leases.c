@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * leases.c
- *	  Ends expired leases of consumers, and removes rows of leases no longer
- *	  needed.  After a restart, leases_load.c restores the leases.
+ *	  Ends expired leases of consumers.  Rows of leases that are no longer needed are removed
+ *	  by leases_rows.c.  After a restart, leases_load.c restores the leases.
  *
  * worker/scheduler/leases.c
  *
@@ -10,15 +10,9 @@
  */
 #include "scheduler/inner.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -41,9 +35,6 @@
  */
 #define MAX_FREE		8
 
-/* The pause between two removals of unneeded rows (microseconds). */
-#define GARBAGE_PAUSE	USECS_PER_SEC
-
 /* An expired lease. */
 typedef struct Ended
 {
@@ -55,7 +46,7 @@ typedef struct Ended
 	bool		extended;
 	int			held;			/* other jobs of the consumer; < 0: unknown */
 	int			lost;			/* leases lost with this reservation */
-	int			place;
+	int			place;			/* index of the lease */
 	bool		taken;			/* postponed: row locked, or role paused */
 	float4		progress;		/* progress reported by the consumer */
 	char		message[JOBQ_LEASE_MESSAGE];
@@ -71,29 +62,24 @@ typedef struct Reserved
 } Reserved;
 
 /*
- * The position where the search continues, so that stuck leases do not block the rest.
- * "passed" counts the positions since the last lease that could be ended.
+ * The search for expired leases goes round the array of leases, so that leases that cannot be
+ * ended do not block the rest.  search_from is the position where the next search begins, and
+ * nvain counts the positions since the last lease that could be ended.
  */
-static int	hand = 0;
-static int	passed = 0;
+static int	search_from = 0;
+static int	nvain = 0;
 
-static TimestampTz expire(TimestampTz now);
+static TimestampTz expire_leases(TimestampTz now);
 static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
-static int	find_ended(TimestampTz *now, Ended *ended);
+static int	find_expired(TimestampTz *now, Ended *ended);
 static void count_lost(Ended *ended, int n);
 static bool is_charged(const JobqJob *job, const Ended *lease);
-static void give_back(Relation rel, JobqJob *job, const Ended *lease);
-static int	end_some(Ended *ended, int n, TimestampTz now);
-static void go_on(int place, bool in_vain, TimestampTz now);
-static void end(void *arg);
-static void come_again(TimestampTz at);
-static TimestampTz collect(TimestampTz now);
-static TimestampTz next_collect(TimestampTz plan, TimestampTz now);
+static void return_uncharged(Relation rel, JobqJob *job, const Ended *lease);
+static int	end_some_leases(Ended *ended, int n, TimestampTz now);
+static void continue_search(int place, bool all_vain, TimestampTz now);
+static void end_lease(void *arg);
+static void search_again(TimestampTz at);
 static bool is_over(int64 id, int64 token, TimestampTz now);
-static void delete_unknown(Relation rel);
-static int	compare_ids(const void *a, const void *b);
-static int64 *known_rows(int *n);
-static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
  * Ends leases for a time slice (share.c).  At a start, first reads all rows of
@@ -104,19 +90,9 @@ static void delete_row(Relation rel, const JobqLeaseRow *row);
 Duty		expire_duty = {
 	.what = "end leases",
 	.load = leases_load,
-	.run = expire,
+	.run = expire_leases,
 	.next_due = next_expiry,
 	.each_round = true,
-};
-
-/*
- * Deletes up to JOBQ_LEASE_GARBAGE rows.  If the list of rows has overflowed, deletes
- * all unneeded rows: at most the number of reservations since the last run.
- */
-Duty		collect_duty = {
-	.what = "remove rows of leases",
-	.run = collect,
-	.next_due = next_collect,
 };
 
 /*
@@ -141,27 +117,27 @@ is_over(int64 id, int64 token, TimestampTz now)
  * End the expired leases.  The attempts of their jobs have failed.
  */
 static TimestampTz
-expire(TimestampTz now)
+expire_leases(TimestampTz now)
 {
 	Ended		ended[MAX_ENDED];
-	bool		in_vain = true;
+	bool		all_vain = true;
 	int			n;
 	int			done = 0;
 
 	jobq_injection_point("jobq-leases-expire");
-	n = find_ended(&now, ended);
+	n = find_expired(&now, ended);
 	share_begin();
 	while (done < n && (done == 0 || !share_over()))
 	{
-		int			some = end_some(&ended[done], n - done, now);
+		int			some = end_some_leases(&ended[done], n - done, now);
 
 		for (int i = 0; i < some; i++)
-			in_vain &= ended[done++].taken;
+			all_vain &= ended[done++].taken;
 	}
 	if (done < n || n == MAX_ENDED)
-		go_on((ended[done - 1].place + 1) % jobq_max_leases, in_vain, now);
+		continue_search((ended[done - 1].place + 1) % jobq_max_leases, all_vain, now);
 	else
-		passed = 0;
+		nvain = 0;
 	return DT_NOEND;
 }
 
@@ -171,17 +147,17 @@ expire(TimestampTz now)
  * exclusively.
  */
 static void
-go_on(int place, bool in_vain, TimestampTz now)
+continue_search(int place, bool all_vain, TimestampTz now)
 {
-	int			places = (place - hand + jobq_max_leases) % jobq_max_leases;
+	int			places = (place - search_from + jobq_max_leases) % jobq_max_leases;
 
-	passed = in_vain ? passed + (places == 0 ? jobq_max_leases : places) : 0;
-	hand = place;
+	nvain = all_vain ? nvain + (places == 0 ? jobq_max_leases : places) : 0;
+	search_from = place;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->leases->next_expiry = now;
-	if (passed >= jobq_max_leases)
+	if (nvain >= jobq_max_leases)
 	{
-		passed = 0;
+		nvain = 0;
 		my_db->leases->next_expiry = now + USECS_PER_SEC;
 	}
 	LWLockRelease(my_db->lock);
@@ -192,7 +168,7 @@ go_on(int place, bool in_vain, TimestampTz now)
  * processed, at least one.
  */
 static int
-end_some(Ended *ended, int n, TimestampTz now)
+end_some_leases(Ended *ended, int n, TimestampTz now)
 {
 	Part		parts[TOGETHER];
 
@@ -202,19 +178,19 @@ end_some(Ended *ended, int n, TimestampTz now)
 	{
 		.role = ended[i].role,.arg = &ended[i]
 	};
-	n = share_try_together(parts, n, end, now);
+	n = share_try_together(parts, n, end_lease, now);
 	for (int i = 0; i < n; i++)
 	{
 		bool		failed = parts[i].edata != NULL;
 
 		if (parts[i].rests)
-			come_again(share_may(parts[i].role, 0, now));
+			search_again(share_may(parts[i].role, 0, now));
 		else if (failed && parts[i].edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			come_again(later_failed(ended[i].id, parts[i].edata, now));
+			search_again(later_failed(ended[i].id, parts[i].edata, now));
 
 		/* an ack or a cancel is in progress: check the result later */
 		else if (failed || ended[i].taken)
-			come_again(now + USECS_PER_SEC);
+			search_again(now + USECS_PER_SEC);
 		else
 			later_done(ended[i].id);
 		ended[i].taken |= parts[i].rests || failed;
@@ -227,7 +203,7 @@ end_some(Ended *ended, int n, TimestampTz now)
  * exclusively.
  */
 static void
-come_again(TimestampTz at)
+search_again(TimestampTz at)
 {
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->leases->next_expiry = Min(my_db->leases->next_expiry, at);
@@ -245,7 +221,7 @@ next_expiry(TimestampTz plan, TimestampTz now)
  * to a newer time.  Returns the number of leases.  Takes my_db->lock exclusively.
  */
 static int
-find_ended(TimestampTz *now, Ended *ended)
+find_expired(TimestampTz *now, Ended *ended)
 {
 	TimestampTz next = DT_NOEND;
 	int			n = 0;
@@ -262,7 +238,7 @@ find_ended(TimestampTz *now, Ended *ended)
 	}
 	for (int i = 0; i < jobq_max_leases; i++)
 	{
-		int			place = (hand + i) % jobq_max_leases;
+		int			place = (search_from + i) % jobq_max_leases;
 		JobqLease  *lease = &my_db->leases->leases[place];
 		TimestampTz at;
 
@@ -295,6 +271,15 @@ find_ended(TimestampTz *now, Ended *ended)
 		count_lost(ended, n);
 	LWLockRelease(my_db->lock);
 	return n;
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
 }
 
 /*
@@ -345,7 +330,7 @@ count_lost(Ended *ended, int n)
  * End a lease, unless it was extended or has ended meanwhile.  arg is an Ended.
  */
 static void
-end(void *arg)
+end_lease(void *arg)
 {
 	Ended	   *lease = (Ended *) arg;
 	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
@@ -384,7 +369,12 @@ end(void *arg)
 		lease->taken = !jobq_job_delete(rel, &job);
 		if (!lease->taken)
 		{
-			/* may have been given back since, and be reserved again */
+			/*
+			 * The holder may have released the job since the check, and
+			 * another consumer may have reserved the new row.  The error
+			 * rolls the delete back, and the search comes again
+			 * (share_try_together()).
+			 */
 			if (!is_over(lease->id, lease->token, jobq_now()))
 			{
 				jobq_job_push_if_undone(&job);
@@ -396,7 +386,7 @@ end(void *arg)
 			jobq_log_keep_told(my_db, NULL, &job);
 			if (!is_charged(&job, lease))
 			{
-				give_back(rel, &job, lease);
+				return_uncharged(rel, &job, lease);
 				jobq_at_commit_lease(LEASE_RETRY, lease->id, lease->token, JOBQ_NONE, 0);
 			}
 			else
@@ -425,6 +415,13 @@ end(void *arg)
  *
  * Each loss either charges the job, or makes the next reservation smaller.  A job to be
  * started at most once is charged without proof.
+ *
+ *	lost with			held = unknown	held = 0				held > 0
+ *	other leases		no				no						no
+ *	no other lease		yes				only if suspect			only a suspect lost alone
+ *																MAX_FREE times before
+ *
+ * "held" is the number of other jobs that the consumer has reported to reserve().
  */
 static bool
 is_charged(const JobqJob *job, const Ended *lease)
@@ -441,9 +438,13 @@ is_charged(const JobqJob *job, const Ended *lease)
 /*
  * Put the job back into its queue without a charge.  Its row has been deleted.  The job
  * becomes a suspect, and is reserved with fewer jobs than before.
+ *
+ * The column "together" is the largest number of jobs in a reservation with this job.  A job
+ * reserved alone may be lost again because its consumer held other jobs.  Then "together" counts
+ * these losses downwards: 1, 0, -1, ... -MAX_FREE.
  */
 static void
-give_back(Relation rel, JobqJob *job, const Ended *lease)
+return_uncharged(Relation rel, JobqJob *job, const Ended *lease)
 {
 	int64		company = lease->lost + (int64) Max(lease->held, 0);
 	int			together = Min(Max(company / FEWER, 1), PG_INT16_MAX);
@@ -456,151 +457,4 @@ give_back(Relation rel, JobqJob *job, const Ended *lease)
 	jobq_log_say(job, psprintf("given back without a charge: its consumer was lost, which held " INT64_FORMAT " jobs", company));
 	jobq_job_insert_again(rel, job);
 	jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
-}
-
-/*
- * Delete unneeded rows of jobq_internal.lease.
- */
-static TimestampTz
-collect(TimestampTz now)
-{
-	static bool forgotten = false;	/* the last run was not completed */
-	uint32		n;
-	JobqLeaseRow *garbage = palloc(sizeof(JobqLeaseRow) * JOBQ_LEASE_GARBAGE);
-	bool		all;
-	Relation	rel;
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	n = Min(my_db->leases->ngarbage, JOBQ_LEASE_GARBAGE);
-	all = forgotten || my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE;
-	memcpy(garbage, my_db->leases->garbage, sizeof(JobqLeaseRow) * n);
-	my_db->leases->ngarbage = 0;
-	LWLockRelease(my_db->lock);
-	if (n == 0 && !forgotten)
-		return now + GARBAGE_PAUSE;
-
-	forgotten = true;
-	process_begin_transaction();
-	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
-	for (uint32 i = 0; i < n; i++)
-		delete_row(rel, &garbage[i]);
-	if (all)
-		delete_unknown(rel);	/* for rows missing in the list */
-	table_close(rel, NoLock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	forgotten = false;
-	return now + GARBAGE_PAUSE;
-}
-
-/*
- * Delete the rows without a bundle.  The snapshot is older than the list of bundles, so
- * each visible row in use has its bundle in the list.
- */
-static void
-delete_unknown(Relation rel)
-{
-	int			n;
-	int64	   *known = known_rows(&n);
-	TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
-	HeapTuple	tuple;
-
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		JobqLeaseRow row = {.ctid = tuple->t_self};
-		bool		isnull;
-
-		row.id = DatumGetInt64(heap_getattr(tuple, LEASE_ID,
-											RelationGetDescr(rel), &isnull));
-		if (bsearch(&row.id, known, n, sizeof(int64), compare_ids) == NULL)
-			delete_row(rel, &row);
-	}
-	table_endscan(scan);
-	pfree(known);
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-/*
- * Return the sorted row ids of all bundles, and set *n.  Takes my_db->lock shared.
- */
-static int64 *
-known_rows(int *n)
-{
-	int64	   *ids = palloc(sizeof(int64) * JOBQ_MAX_BUNDLES);
-
-	*n = 0;
-	LWLockAcquire(my_db->lock, LW_SHARED);
-	for (int i = 0; i < JOBQ_MAX_BUNDLES; i++)
-	{
-		JobqLeaseBundle *bundle = &my_db->leases->bundles[i];
-
-		if (bundle->outstanding > 0 && ItemPointerIsValid(&bundle->row.ctid))
-			ids[(*n)++] = bundle->row.id;
-	}
-	LWLockRelease(my_db->lock);
-	qsort(ids, *n, sizeof(int64), compare_ids);
-	return ids;
-}
-
-/*
- * Few rows are removed after a pause, to collect more rows; many rows at once.
- */
-static TimestampTz
-next_collect(TimestampTz plan, TimestampTz now)
-{
-	if (my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE / 2)
-		return now;
-	return my_db->leases->ngarbage > 0 ? plan : DT_NOEND;
-}
-
-/*
- * Delete the row if it still exists.  If the row is not at its old ctid, because VACUUM
- * FULL has moved it, find the row by id.
- */
-static void
-delete_row(Relation rel, const JobqLeaseRow *row)
-{
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_FailureData tmfd;
-	bool		found = false;
-
-	tuple.t_self = row->ctid;
-	if (ItemPointerGetBlockNumber(&row->ctid) < RelationGetNumberOfBlocks(rel) &&
-		heap_fetch(rel, GetActiveSnapshot(), &tuple, &buffer, false))
-	{
-		bool		isnull;
-
-		found = DatumGetInt64(heap_getattr(&tuple, LEASE_ID,
-										   RelationGetDescr(rel),
-										   &isnull)) == row->id;
-		ReleaseBuffer(buffer);
-	}
-	if (!found)
-	{
-		ScanKeyData key;
-		SysScanDesc scan;
-		HeapTuple	moved;
-
-		ScanKeyInit(&key, LEASE_ID, BTEqualStrategyNumber, F_INT8EQ,
-					Int64GetDatum(row->id));
-		scan = systable_beginscan(rel, jobq_index(rel, JOBQ_LEASE_PKEY), true,
-								  GetActiveSnapshot(), 1, &key);
-		moved = systable_getnext(scan);
-		found = HeapTupleIsValid(moved);
-		if (found)
-			tuple.t_self = moved->t_self;
-		systable_endscan(scan);
-	}
-	if (found)
-		(void) jobq_heap_delete(rel, &tuple.t_self, GetCurrentCommandId(true),
-								false, &tmfd);
 }

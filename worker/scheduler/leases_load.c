@@ -106,8 +106,8 @@ leases_load(TimestampTz now)
 static int
 load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 {
-	Datum		values[LEASE_NATTS];
-	bool		nulls[LEASE_NATTS];
+	Datum		values[LEASE_COLUMN_NATTS];
+	bool		nulls[LEASE_COLUMN_NATTS];
 	Datum	   *elems;
 	Datum	   *versions;
 	int			n;
@@ -120,9 +120,9 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 	int			nlost = 0;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
-	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
-	since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
-	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
+	token = DatumGetInt64(values[LEASE_COLUMN_TOKEN - 1]);
+	since = DatumGetTimestampTz(values[LEASE_COLUMN_SINCE - 1]);
+	until = DatumGetTimestampTz(values[LEASE_COLUMN_UNTIL - 1]);
 	if (since > now)
 	{
 		/* from a clock that was ahead */
@@ -132,9 +132,9 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 	}
 	grace = now + Min(Max(until - since, 0), GRACE);
 	until = Max(until, grace);
-	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_COLUMN_JOB_IDS - 1]), INT8OID,
 					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
-	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_VERSIONS - 1]), XIDOID,
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_COLUMN_JOB_VERSIONS - 1]), XIDOID,
 					  sizeof(TransactionId), true, TYPALIGN_INT, &versions,
 					  NULL, &nversions);
 	if (n != nversions)
@@ -143,21 +143,21 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	bundle = jobq_lease_bundle(my_db,
-							   DatumGetObjectId(values[LEASE_ROLE - 1]));
+							   DatumGetObjectId(values[LEASE_COLUMN_ROLE - 1]));
 	if (bundle != JOBQ_NONE)
 	{
 		JobqLeaseBundle *b = &my_db->leases->bundles[bundle];
 
-		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
+		b->row.id = DatumGetInt64(values[LEASE_COLUMN_ID - 1]);
 		b->row.ctid = tuple->t_self;
 		b->since = since;
-		if (!nulls[LEASE_N_HELD - 1])
-			b->held = DatumGetInt32(values[LEASE_N_HELD - 1]);
+		if (!nulls[LEASE_COLUMN_N_HELD - 1])
+			b->held = DatumGetInt32(values[LEASE_COLUMN_N_HELD - 1]);
 	}
 	LWLockRelease(my_db->lock);
 	if (bundle != JOBQ_NONE)
 		strlcpy(my_db->leases->bundles[bundle].consumer,
-				TextDatumGetCString(values[LEASE_CONSUMER - 1]), NAMEDATALEN);
+				TextDatumGetCString(values[LEASE_COLUMN_CONSUMER - 1]), NAMEDATALEN);
 
 	for (int i = 0; i < n; i++)
 	{
