@@ -117,10 +117,13 @@ TimestampTz
 jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 			   TimestampTz after)
 {
-	int64		now;			/* "after" as seconds since 1970 */
-	int64		horizon;
-	int64		begin;
-	int64		done = PG_INT64_MIN;	/* earlier local times are done */
+	/* seconds since 1970 in UTC */
+	int64		now;			/* "after" */
+	int64		horizon;		/* the search ends here */
+	int64		begin;			/* of the current period of constant offset */
+
+	/* local: times before this were covered by earlier periods */
+	int64		done = PG_INT64_MIN;
 
 	if (TIMESTAMP_NOT_FINITE(after))
 		return DT_NOEND;
@@ -149,11 +152,12 @@ jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 		long int	next_offset;
 		int			is_dst;
 		int			next_is_dst;
-		int64		end;
-		int64		from;
-		int64		match;
+		int64		end;		/* of the period, in UTC */
+		int64		from;		/* local */
+		int64		match;		/* local, then UTC */
 		int			found;
-		bool		gap = false;
+		bool		gap = false;	/* a tick is due in the local times left
+									 * out before this period */
 
 		found = pg_next_dst_boundary(&at, &offset, &is_dst, &boundary,
 									 &next_offset, &next_is_dst, zone);

@@ -271,7 +271,7 @@ parse_field(Parse *parse, bool *any)
 
 		if (take_end_of_month(parse, &at))
 		{
-			/* this item has no bits here */
+			/* stored elsewhere in *cron: an empty range sets no bits */
 			low = 1;
 			high = 0;
 			range = false;
@@ -289,7 +289,7 @@ parse_field(Parse *parse, bool *any)
 			low = high = take_value(parse, &at, &unused);
 			range = *at == '-';
 			if (take_suffix(parse, &at, low))
-				high = low - 1;
+				high = low - 1; /* likewise */
 			if (range)
 			{
 				at++;

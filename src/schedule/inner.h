@@ -13,6 +13,27 @@
 #include "schedule/rrule.h"
 #include "schedule/schedule.h"
 
+/* A row of jobq_internal.schedule. */
+typedef struct JobqScheduleRow
+{
+	Oid			role;
+	TimestampTz anchor;
+	bool		paused;
+	char	   *cron;
+	char	   *timezone;
+	TimestampTz next_tick;		/* DT_NOBEGIN: none */
+	TimestampTz last_tick;		/* DT_NOBEGIN: none */
+	int64		last_job;		/* 0: none */
+	bool		held;
+} JobqScheduleRow;
+
+/* src/schedule/find.c */
+extern bool jobq_schedule_find(Datum name, bool lock, JobqScheduleRow *found);
+extern void jobq_schedule_find_mine(const char *function, int privilege, Datum name,
+									JobqScheduleRow *found);
+extern void jobq_schedule_note_dropped(const char *name, const JobqScheduleRow *found);
+extern const JobqScheduleRow *jobq_schedule_find_dropped(const char *name);
+
 /* src/schedule/cron.c */
 extern bool jobq_cron_ever(const JobqCron *cron);
 

@@ -199,7 +199,7 @@ next_occurrence(JobqRrule *rule, int64 from, int64 until, int *looked,
  * days to *looked.
  *
  * With a time zone, a single search becomes many searches, each between two changes of the
- * clocks.  The last result is therefore reused for every search with the same result.
+ * clocks.  The last result is therefore reused: see "asked" in rrule.h.
  */
 static int
 next_day(JobqRrule *rule, int from, int *looked)

@@ -72,13 +72,16 @@ typedef struct JobqRrule
 	uint64		hour;
 	JobqRruleDays given;
 
-	/* derived from these and an anchor, see recurrence.c */
+	/*
+	 * Derived from these and an anchor by jobq_rrule_begin().  The members
+	 * from here on are not compared by jobq_cron_same().
+	 */
 	bool		ready;
 	int64		anchor;			/* local seconds */
 	int			anchor_day;		/* Julian day */
 	int			anchor_period;
-	int64		first;			/* first and last possible occurrence */
-	int64		last;
+	int64		first;			/* no occurrence is before this local second */
+	int64		last;			/* ... nor after; PG_INT64_MIN: there is none */
 	uint64		seconds;
 	uint64		minutes;
 	uint64		hours;
@@ -90,7 +93,10 @@ typedef struct JobqRrule
 	int			ndates;
 	int			dates[JOBQ_RRULE_DAYS];
 
-	/* last result: the rule has no day from asked to answer - 1 */
+	/*
+	 * Last result of next_day(): the first day from "asked" on is "answer". A
+	 * search from any day between the two therefore has the same result.
+	 */
 	int			asked;
 	int			answer;
 } JobqRrule;

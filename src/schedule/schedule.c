@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * schedule.c
- *	  schedule(), unschedule(), run_schedule(), next_ticks(); pause() and resume() of a
- *	  schedule.
+ *	  schedule(), unschedule(); pause() and resume() of a schedule.
  *
  * A schedule is a row of jobq_internal.schedule.  The scheduler
  * (worker/scheduler/schedules.c) performs the ticks.  A trigger notifies the scheduler of
@@ -29,14 +28,16 @@
 #include "store/store.h"
 #include "commit/commit.h"
 #include "produce/produce.h"
-#include "schedule/schedule.h"
+#include "schedule/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_schedule);
 PG_FUNCTION_INFO_V1(jobq_unschedule);
-PG_FUNCTION_INFO_V1(jobq_run_schedule);
 PG_FUNCTION_INFO_V1(jobq_schedule_changed);
 
-/* The arguments of schedule(). */
+/*
+ * The arguments of schedule() with a column, in the order of values[] in Call, followed by the
+ * columns without an argument.  Column c is parameter c + 1 of the queries.
+ */
 enum
 {
 	ARG_NAME,
@@ -47,50 +48,46 @@ enum
 	ARG_MISSED,
 	ARG_OVERLAP,
 	ARG_OPTIONS,
-	NARGS,						/* number of arguments with a column */
+	NARGS,
+	COLUMN_ANCHOR = NARGS,
+	COLUMN_NEXT_TICK,
+	COLUMN_ROLE,
+	COLUMN_HELD,
+	COLUMN_LAST_TICK,
+	COLUMN_LAST_JOB,
+	NCOLUMNS
+};
+
+static const Oid column_types[NCOLUMNS] = {
+	TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, BOOLOID, TIMESTAMPTZOID, INT8OID
+};
+
+/* The arguments of schedule() without a column. */
+enum
+{
 	ARG_CONTEXT = NARGS,
 	ARG_SQL,
 	ARG_TRANSACTION,
 	ARG_DATABASE
 };
 
-/* Number of columns without an argument. */
-#define NMORE		6
-
 #define MAX_NAME	127
 
-typedef struct Found
+/* A call of schedule(). */
+typedef struct Call
 {
-	Oid			role;
-	TimestampTz anchor;
-	bool		paused;
-	char	   *cron;
-	char	   *timezone;
-	TimestampTz next_tick;		/* DT_NOBEGIN: none */
-	TimestampTz last_tick;		/* DT_NOBEGIN: none */
-	int64		last_job;		/* 0: none */
-	bool		held;
-} Found;
-
-/* A schedule dropped by this transaction. */
-typedef struct Dropped
-{
+	Datum		values[NCOLUMNS];
+	char		nulls[NCOLUMNS + 1];
 	const char *name;
-	Found		was;
-} Dropped;
+	const char *rule;			/* the expression, also parsed: */
+	JobqCron	cron;
+	pg_tz	   *zone;
+	TimestampTz next;			/* the first tick from now on */
+} Call;
 
-/* The last dropped first.  Valid only in the transaction dropped_in. */
-static List *dropped = NIL;
-static FullTransactionId dropped_in;
-
-static bool find_schedule(Datum name, bool lock, Found *found);
-static void note_dropped(const char *name, const Found *found);
-static const Found *find_dropped(const char *name);
-static bool is_same(const JobqCron *cron, pg_tz *zone, const Found *found);
+static bool is_same(const JobqCron *cron, pg_tz *zone, const JobqScheduleRow *found);
 static void check_due(const JobqCron *cron, TimestampTz next, const char *rule);
-static void find_mine(const char *function, int privilege, Datum name,
-					  Found *found);
-static void check_may_run(const char *name, Oid role);
 static void check_owner(const char *name, Oid role);
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
@@ -98,85 +95,11 @@ static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
 
 /*
- * Read a schedule, and lock it if "lock" is set.  Returns false if it does not exist.  The
- * caller must be connected to SPI.
- */
-static bool
-find_schedule(Datum name, bool lock, Found *found)
-{
-	static const Oid types[] = {TEXTOID};
-	TupleDesc	desc;
-	HeapTuple	tuple;
-
-	if (jobq_query(psprintf("SELECT role::oid, anchor, paused, cron, timezone,"
-							" coalesce(next_tick, '-infinity'), coalesce(last_tick, '-infinity'),"
-							" coalesce(last_job_id, 0), held FROM jobq_internal.schedule WHERE name = $1%s",
-							lock ? " FOR UPDATE" : ""),
-				   1, types, &name, NULL, SPI_OK_SELECT) == 0)
-		return false;
-	desc = SPI_tuptable->tupdesc;
-	tuple = SPI_tuptable->vals[0];
-	found->role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
-	found->anchor = DatumGetTimestampTz(jobq_column(tuple, desc, 2, TIMESTAMPTZOID, NULL));
-	found->paused = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
-	found->cron = SPI_getvalue(tuple, desc, 4);
-	found->timezone = SPI_getvalue(tuple, desc, 5);
-	found->next_tick = DatumGetTimestampTz(jobq_column(tuple, desc, 6, TIMESTAMPTZOID, NULL));
-	found->last_tick = DatumGetTimestampTz(jobq_column(tuple, desc, 7, TIMESTAMPTZOID, NULL));
-	found->last_job = DatumGetInt64(jobq_column(tuple, desc, 8, INT8OID, NULL));
-	found->held = DatumGetBool(jobq_column(tuple, desc, 9, BOOLOID, NULL));
-	return true;
-}
-
-/*
- * Note that this transaction has dropped the schedule, for a later schedule() in the same
- * transaction.
- */
-static void
-note_dropped(const char *name, const Found *found)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-	FullTransactionId now_in = GetTopFullTransactionId();
-	Dropped    *this = palloc(sizeof(Dropped));
-
-	if (!FullTransactionIdEquals(now_in, dropped_in))
-		dropped = NIL;
-	dropped_in = now_in;
-	this->name = pstrdup(name);
-	this->was = *found;
-	this->was.cron = pstrdup(found->cron);
-	this->was.timezone = pstrdup(found->timezone);
-	dropped = lcons(this, dropped);
-	MemoryContextSwitchTo(old);
-}
-
-/*
- * Return the last schedule of this name dropped by this transaction, or NULL.
- */
-static const Found *
-find_dropped(const char *name)
-{
-	ListCell   *lc;
-
-	if (!FullTransactionIdIsValid(dropped_in) ||
-		!FullTransactionIdEquals(GetTopFullTransactionIdIfAny(), dropped_in))
-		return NULL;
-	foreach(lc, dropped)
-	{
-		const Dropped *this = lfirst(lc);
-
-		if (strcmp(this->name, name) == 0)
-			return &this->was;
-	}
-	return NULL;
-}
-
-/*
  * Return true if the schedule in "found" has the same ticks.  Returns false if the row's
  * expression or time zone is invalid.
  */
 static bool
-is_same(const JobqCron *cron, pg_tz *zone, const Found *found)
+is_same(const JobqCron *cron, pg_tz *zone, const JobqScheduleRow *found)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	volatile bool same = false;
@@ -198,39 +121,6 @@ is_same(const JobqCron *cron, pg_tz *zone, const Found *found)
 	}
 	PG_END_TRY();
 	return same;
-}
-
-/*
- * Read and lock a schedule for which the current user has the privilege.  ERROR if there is
- * none.  function: name of the SQL function, for messages.  The caller must be connected to
- * SPI.
- */
-static void
-find_mine(const char *function, int privilege, Datum name, Found *found)
-{
-	PreventCommandIfReadOnly(function);
-	if (!find_schedule(name, true, found) || !jobq_may(privilege, found->role, 0))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("schedule \"%s\" does not exist",
-						TextDatumGetCString(name)),
-				 errhint("It may be another role's.")));
-}
-
-/*
- * ERROR if the current user may not enqueue a job of the role's schedule now, because this
- * means to enqueue a job as that role.  The conditions are the same as for rerunning a job
- * of the role.
- */
-static void
-check_may_run(const char *name, Oid role)
-{
-	if (!jobq_may(JOBQ_MAY_MANAGE, role, 0) || !jobq_may_become(role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to run schedule \"%s\"", name),
-				 errhint("Its own role can do this, and who sees what is in it and can SET ROLE to that role.")));
-	jobq_refuse_borrowed(role);
 }
 
 /*
@@ -321,44 +211,20 @@ use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 }
 
 /*
- * SQL function schedule(name, cron, kind, payload, timezone, missed, overlap, options,
- * context, sql, transaction, database).  Writes nothing if the schedule is so.
+ * ERROR if an argument is null, or if arguments are not allowed together.
  */
-Datum
-jobq_schedule(PG_FUNCTION_ARGS)
+static void
+check_arguments(FunctionCallInfo fcinfo)
 {
 	static const char *const names[ARG_OPTIONS] = {
 		"name", "cron", "kind", "payload", "timezone", "missed", "overlap"
 	};
-	static const Oid types[NARGS + NMORE] = {
-		TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID,
-		JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, BOOLOID,
-		TIMESTAMPTZOID, INT8OID
-	};
-	Datum		values[NARGS + NMORE];
-	char		nulls[NARGS + NMORE + 1];
-	const char *rule;
-	const Found *was;
-	JobqScheduledJob job;
-	JobqCron	cron;
-	pg_tz	   *zone;
-	TimestampTz now = jobq_now();
-	TimestampTz next;
-	Found		found;
 
-	PreventCommandIfReadOnly("jobq.schedule()");
-	jobq_require(JOBQ_MAY_ALL);
 	for (int i = 0; i < ARG_OPTIONS; i++)
 		if (PG_ARGISNULL(i) && i != ARG_KIND)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("%s must not be null", names[i])));
-	for (int i = 0; i < NARGS; i++)
-	{
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-	}
-
 	if (PG_ARGISNULL(ARG_KIND) == PG_ARGISNULL(ARG_SQL))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -370,21 +236,42 @@ jobq_schedule(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("database is given without sql"),
 				 errhint("The jobs of a kind run in this database.")));
+}
+
+/*
+ * Check the arguments, and fill *call.
+ */
+static void
+read_call(FunctionCallInfo fcinfo, Call *call)
+{
+	Datum	   *values = call->values;
+	char	   *nulls = call->nulls;
+	TimestampTz now = jobq_now();
+	JobqScheduledJob job;
+
+	check_arguments(fcinfo);
+	for (int i = 0; i < NARGS; i++)
+	{
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+	}
 	if (!PG_ARGISNULL(ARG_SQL))
 		use_statement(fcinfo, values, nulls);
 
-	job.schedule = TextDatumGetCString(values[ARG_NAME]);
-	if (job.schedule[0] == '\0' || strlen(job.schedule) > MAX_NAME)
+	call->name = TextDatumGetCString(values[ARG_NAME]);
+	if (call->name[0] == '\0' || strlen(call->name) > MAX_NAME)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("schedule name \"%s\" must have 1 to %d bytes",
-						job.schedule, MAX_NAME)));
-	rule = TextDatumGetCString(values[ARG_CRON]);
-	jobq_cron_parse(rule, &cron);
-	zone = jobq_cron_zone(TextDatumGetCString(values[ARG_TIMEZONE]));
-	values[ARG_TIMEZONE] = CStringGetTextDatum(pg_get_timezone_name(zone));
+						call->name, MAX_NAME)));
+	call->rule = TextDatumGetCString(values[ARG_CRON]);
+	jobq_cron_parse(call->rule, &call->cron);
+	call->zone = jobq_cron_zone(TextDatumGetCString(values[ARG_TIMEZONE]));
+	values[ARG_TIMEZONE] = CStringGetTextDatum(pg_get_timezone_name(call->zone));
 	check_word("missed", values[ARG_MISSED], "skip", "once", "all");
 	check_word("overlap", values[ARG_OVERLAP], "allow", "skip", "queue");
+
+	job.schedule = call->name;
 	job.kind = TextDatumGetCString(values[ARG_KIND]);
 	job.payload = values[ARG_PAYLOAD];
 	job.options = NULL;
@@ -400,91 +287,140 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	nulls[ARG_OPTIONS] = job.options == NULL ? 'n' : ' ';
 	values[ARG_OPTIONS] = JsonbPGetDatum(job.options);
 
-	next = jobq_cron_next(&cron, zone, now, now);
-	values[NARGS] = TimestampTzGetDatum(now);
-	values[NARGS + 1] = TimestampTzGetDatum(next);
-	values[NARGS + 2] = ObjectIdGetDatum(GetUserId());
-	values[NARGS + 3] = BoolGetDatum(false);
-	memcpy(nulls + NARGS, "    nn", NMORE + 1);
+	call->next = jobq_cron_next(&call->cron, call->zone, now, now);
+	values[COLUMN_ANCHOR] = TimestampTzGetDatum(now);
+	values[COLUMN_NEXT_TICK] = TimestampTzGetDatum(call->next);
+	values[COLUMN_ROLE] = ObjectIdGetDatum(GetUserId());
+	values[COLUMN_HELD] = BoolGetDatum(false);
+	values[COLUMN_LAST_TICK] = values[COLUMN_LAST_JOB] = (Datum) 0;
+	memset(nulls + NARGS, ' ', NCOLUMNS - NARGS);
+	nulls[COLUMN_LAST_TICK] = nulls[COLUMN_LAST_JOB] = 'n';
+	nulls[NCOLUMNS] = '\0';
+}
 
-	SPI_connect();
-	if (find_schedule(values[ARG_NAME], false, &found))
+/*
+ * Return true if the schedule has these values already, so that nothing need be written.  A
+ * schedule with an error, or without its role, is written.  The caller must be connected to SPI.
+ */
+static bool
+is_stored(Call *call)
+{
+	return jobq_query("SELECT FROM jobq_internal.schedule s WHERE name = $1 AND"
+					  " (cron, kind, payload, timezone, missed, overlap, options)"
+					  " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8)"
+					  " AND last_error IS NULL"
+					  " AND EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role)",
+					  NARGS, column_types, call->values, call->nulls,
+					  SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Change the schedule, which the caller has locked.
+ *
+ * An existing schedule keeps its role, unless the role was dropped.  A paused schedule stays
+ * paused.  If the ticks are the same as before ($12), the next tick does not change.
+ */
+static void
+update_schedule(Call *call, const JobqScheduleRow *found)
+{
+	bool		same = is_same(&call->cron, call->zone, found);
+
+	if (!same)
+		check_due(&call->cron, call->next, call->rule);
+	call->values[COLUMN_HELD] = BoolGetDatum(same);
+	jobq_query("UPDATE jobq_internal.schedule s SET kind = $3, payload = $4,"
+			   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
+			   " cron = $2, timezone = $5, held = held AND $12,"
+			   " anchor = CASE WHEN $12 THEN anchor ELSE $9 END,"
+			   " next_tick = CASE WHEN paused THEN NULL WHEN $12 THEN next_tick ELSE $10 END,"
+			   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $11 END"
+			   " WHERE name = $1",
+			   COLUMN_HELD + 1, column_types, call->values, call->nulls, SPI_OK_UPDATE);
+}
+
+/*
+ * Insert the schedule.  A schedule dropped by this transaction continues its ticks.  Returns
+ * false if another session has just created a schedule of this name.
+ */
+static bool
+insert_schedule(Call *call)
+{
+	static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID, BOOLOID};
+	Datum	   *values = call->values;
+	Datum		tick[3];
+	const JobqScheduleRow *was = jobq_schedule_find_dropped(call->name);
+
+	if (was != NULL && !was->paused && was->role == GetUserId() &&
+		was->next_tick != DT_NOBEGIN && is_same(&call->cron, call->zone, was))
 	{
-		check_owner(job.schedule, found.role);
-		if (jobq_query("SELECT FROM jobq_internal.schedule s WHERE name = $1 AND"
-					   " (cron, kind, payload, timezone, missed, overlap, options)"
-					   " IS NOT DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8)"
-					   " AND last_error IS NULL"
-					   " AND EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role)",
-					   NARGS, types, values, nulls, SPI_OK_SELECT) > 0)
+		values[COLUMN_ANCHOR] = TimestampTzGetDatum(was->anchor);
+		values[COLUMN_NEXT_TICK] = TimestampTzGetDatum(was->next_tick);
+		values[COLUMN_HELD] = BoolGetDatum(was->held);
+		values[COLUMN_LAST_TICK] = TimestampTzGetDatum(was->last_tick);
+		values[COLUMN_LAST_JOB] = Int64GetDatum(was->last_job);
+		call->nulls[COLUMN_LAST_TICK] = was->last_tick == DT_NOBEGIN ? 'n' : ' ';
+		call->nulls[COLUMN_LAST_JOB] = was->last_job == 0 ? 'n' : ' ';
+	}
+	else
+		check_due(&call->cron, call->next, call->rule);
+	if (jobq_query("INSERT INTO jobq_internal.schedule (name, cron, kind, payload,"
+				   " timezone, missed, overlap, options, anchor, next_tick, role,"
+				   " held, last_tick, last_job_id)"
+				   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+				   " ON CONFLICT DO NOTHING",
+				   NCOLUMNS, column_types, values, call->nulls, SPI_OK_INSERT) == 0)
+		return false;
+
+	/*
+	 * The trigger schedule_restored() clears next_tick if the first tick has
+	 * already passed, because the trigger cannot tell a new schedule from a
+	 * restored schedule.  Restore the value.
+	 */
+	tick[0] = values[ARG_NAME];
+	tick[1] = values[COLUMN_NEXT_TICK];
+	tick[2] = values[COLUMN_HELD];
+	jobq_query("UPDATE jobq_internal.schedule SET next_tick = $2, held = $3"
+			   " WHERE name = $1 AND next_tick IS NULL",
+			   3, tick_types, tick, NULL, SPI_OK_UPDATE);
+	return true;
+}
+
+/*
+ * SQL function schedule(name, cron, kind, payload, timezone, missed, overlap, options,
+ * context, sql, transaction, database).  Writes nothing, and locks no row, if the schedule has
+ * these values already.
+ */
+Datum
+jobq_schedule(PG_FUNCTION_ARGS)
+{
+	Call		call;
+	JobqScheduleRow found;
+
+	PreventCommandIfReadOnly("jobq.schedule()");
+	jobq_require(JOBQ_MAY_ALL);
+	read_call(fcinfo, &call);
+	SPI_connect();
+	if (jobq_schedule_find(call.values[ARG_NAME], false, &found))
+	{
+		check_owner(call.name, found.role);
+		if (is_stored(&call))
 		{
 			SPI_finish();
 			PG_RETURN_VOID();
 		}
 	}
+
+	/* repeat if another session creates or drops the schedule meanwhile */
 	for (;;)
 	{
-		if (find_schedule(values[ARG_NAME], true, &found))
+		if (jobq_schedule_find(call.values[ARG_NAME], true, &found))
 		{
-			check_owner(job.schedule, found.role);
-			if (is_same(&cron, zone, &found))
-				values[NARGS + 3] = BoolGetDatum(true);
-			else
-				check_due(&cron, next, rule);
-
-			/*
-			 * An existing schedule keeps its role, unless the role was
-			 * dropped.  A paused schedule stays paused.  If the ticks are the
-			 * same as before, the next tick does not change.
-			 */
-			jobq_query("UPDATE jobq_internal.schedule s SET kind = $3, payload = $4,"
-					   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
-					   " cron = $2, timezone = $5, held = held AND $12,"
-					   " anchor = CASE WHEN $12 THEN anchor ELSE $9 END,"
-					   " next_tick = CASE WHEN paused THEN NULL WHEN $12 THEN next_tick ELSE $10 END,"
-					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $11 END"
-					   " WHERE name = $1",
-					   NARGS + 4, types, values, nulls, SPI_OK_UPDATE);
+			check_owner(call.name, found.role);
+			update_schedule(&call, &found);
 			break;
 		}
-		was = find_dropped(job.schedule);
-		if (was != NULL && !was->paused && was->role == GetUserId() &&
-			was->next_tick != DT_NOBEGIN && is_same(&cron, zone, was))
-		{
-			/*
-			 * dropped and recreated in this transaction: continue its ticks
-			 */
-			values[NARGS] = TimestampTzGetDatum(was->anchor);
-			values[NARGS + 1] = TimestampTzGetDatum(was->next_tick);
-			values[NARGS + 3] = BoolGetDatum(was->held);
-			values[NARGS + 4] = TimestampTzGetDatum(was->last_tick);
-			values[NARGS + 5] = Int64GetDatum(was->last_job);
-			nulls[NARGS + 4] = was->last_tick == DT_NOBEGIN ? 'n' : ' ';
-			nulls[NARGS + 5] = was->last_job == 0 ? 'n' : ' ';
-		}
-		else
-			check_due(&cron, next, rule);
-		if (jobq_query("INSERT INTO jobq_internal.schedule (name, cron, kind, payload,"
-					   " timezone, missed, overlap, options, anchor, next_tick, role,"
-					   " held, last_tick, last_job_id)"
-					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
-					   " ON CONFLICT DO NOTHING",
-					   NARGS + NMORE, types, values, nulls, SPI_OK_INSERT) > 0)
-		{
-			/*
-			 * The trigger for restored rows clears next_tick if the first
-			 * tick has already passed, because the trigger cannot recognize a
-			 * new schedule.  Restore the value.
-			 */
-			static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID, BOOLOID};
-			Datum		tick[] = {values[ARG_NAME], values[NARGS + 1], values[NARGS + 3]};
-
-			jobq_query("UPDATE jobq_internal.schedule SET next_tick = $2, held = $3"
-					   " WHERE name = $1 AND next_tick IS NULL",
-					   3, tick_types, tick, NULL, SPI_OK_UPDATE);
+		if (insert_schedule(&call))
 			break;
-		}
-		/* another session has just created a schedule of this name */
 	}
 	SPI_finish();
 	jobq_audit(fcinfo, -1);
@@ -499,13 +435,13 @@ jobq_unschedule(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {TEXTOID};
 	Datum		name = PG_GETARG_DATUM(0);
-	Found		found;
+	JobqScheduleRow found;
 
 	SPI_connect();
-	find_mine("jobq.unschedule()", JOBQ_MAY_MANAGE, name, &found);
+	jobq_schedule_find_mine("jobq.unschedule()", JOBQ_MAY_MANAGE, name, &found);
 	jobq_query("DELETE FROM jobq_internal.schedule WHERE name = $1", 1, types, &name, NULL,
 			   SPI_OK_DELETE);
-	note_dropped(TextDatumGetCString(name), &found);
+	jobq_schedule_note_dropped(TextDatumGetCString(name), &found);
 	SPI_finish();
 	jobq_audit(fcinfo, -1);
 	PG_RETURN_VOID();
@@ -524,10 +460,10 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID};
 	Datum		values[2] = {PointerGetDatum(name)};
 	JobqCron	cron;
-	Found		found;
+	JobqScheduleRow found;
 
 	SPI_connect();
-	find_mine(function, JOBQ_MAY_OPERATE, values[0], &found);
+	jobq_schedule_find_mine(function, JOBQ_MAY_OPERATE, values[0], &found);
 	if (paused && !found.paused)
 		jobq_query("UPDATE jobq_internal.schedule SET paused = true, next_tick = NULL, held = false"
 				   " WHERE name = $1", 1, types, values, NULL, SPI_OK_UPDATE);
@@ -544,62 +480,6 @@ jobq_schedule_pause(const char *function, text *name, bool paused)
 	}
 	SPI_finish();
 	return paused != found.paused;
-}
-
-/*
- * SQL function run_schedule(name).  Enqueues the job of an additional tick at the present
- * time, and returns the job's id.  The regular ticks do not change.  The schedule's row is
- * locked, so neither the scheduler nor another call can enqueue a job of the schedule
- * meanwhile.  ERROR if the current user may not run the schedule, the schedule is dormant,
- * or "overlap" forbids the job.
- */
-Datum
-jobq_run_schedule(PG_FUNCTION_ARGS)
-{
-	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID, INT8OID};
-	static const Oid columns[] = {TEXTOID, JSONBOID, JSONBOID, TEXTOID, INT8OID, BOOLOID};
-	TimestampTz now = jobq_now();
-	Datum		values[3] = {PG_GETARG_DATUM(0), TimestampTzGetDatum(now)};
-	JobqScheduledJob job;
-	Datum		row[6];
-	bool		nulls[6];
-	Found		found;
-	int64		last;
-
-	SPI_connect();
-	find_mine("jobq.run_schedule()", JOBQ_MAY_MONITOR, values[0], &found);
-	check_may_run(TextDatumGetCString(values[0]), found.role);
-	if (jobq_query("SELECT kind, payload, options, overlap, coalesce(last_job_id, 0), dormant"
-				   " FROM jobq_internal.schedule WHERE name = $1",
-				   1, types, values, NULL, SPI_OK_SELECT) != 1)
-		elog(ERROR, "schedule vanished while it was locked");
-	jobq_check_types(SPI_tuptable->tupdesc, columns, lengthof(columns));
-	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, row, nulls);
-	job.schedule = TextDatumGetCString(values[0]);
-	job.kind = TextDatumGetCString(row[0]);
-	job.payload = row[1];
-	job.options = nulls[2] ? NULL : DatumGetJsonbP(row[2]);
-	job.previous_job = last = nulls[4] ? 0 : DatumGetInt64(row[4]);
-
-	if (DatumGetBool(row[5]))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("schedule \"%s\" runs on the publisher", job.schedule),
-				 errhint("Call jobq.run_schedule() there, or jobq.adopt() here.")));
-	if (last != 0 && strcmp(TextDatumGetCString(row[3]), "allow") != 0 &&
-		jobq_scheduled_is_live(last))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("the last job " INT64_FORMAT " of schedule \"%s\" has not finished",
-						last, job.schedule),
-				 errhint("Its jobs do not overlap. Wait for that job, or cancel it.")));
-
-	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now, false));
-	jobq_query("UPDATE jobq_internal.schedule SET last_tick = $2, last_job_id = $3"
-			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
-	SPI_finish();
-	jobq_audit(fcinfo, 1);
-	PG_RETURN_DATUM(values[2]);
 }
 
 /*

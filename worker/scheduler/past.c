@@ -47,7 +47,7 @@ static EphemeralNamedRelation kept = NULL;
 
 /*
  * The limiters of queues, or the remaining limiters, and the start of the relevant time
- * for each.
+ * for each.  "of" has the ids of queues as int4, or the hashes of the remaining limiters.
  */
 typedef struct Wanted
 {
@@ -57,8 +57,9 @@ typedef struct Wanted
 } Wanted;
 
 /*
- * Build the SQL expression for the tokens used by jobs.  Without costs, this is the
- * number of starts.  With costs ("each" is set), this is the number of tokens missing
+ * Build the SQL expression for the tokens used by jobs, for the query in past_read().  There, $2
+ * is the start of the relevant time, and $5 is now.  Without costs, this is the number of
+ * starts.  With costs ("each" is set), this is the number of tokens missing
  * in the bucket now, possibly more than the size of the bucket.
  *
  * The result is the smaller of two upper bounds.  First, the sum of the costs of all
@@ -66,6 +67,12 @@ typedef struct Wanted
  * of which the maximum counts.  At the start, at most the bucket size less one token
  * was missing, because the job could start.  Add the tokens used since then, and
  * subtract the tokens refilled since then.
+ *
+ * *each begins three nested queries, which past_read() closes.  They compute for each start:
+ *
+ *	came		the tokens refilled since the start
+ *	counts		the bucket may not have recovered from the start
+ *	missing		the second bound
  */
 static const char *
 tokens_taken(const JobqRate *rate, const char **each)
@@ -266,6 +273,8 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	Datum		values[5];
 	const JobqRate *rate = limiter->keyed ? &limiter->key_rate : &limiter->rate;
 	bool		priced = limiter->priced && rate->per_us > 0;
+
+	/* as many levels as in tokens_taken() */
 	const char *each = "SELECT * FROM (SELECT * FROM (SELECT *";
 	const char *taken;
 	const char *cost = "1";

@@ -38,7 +38,7 @@
 #include "scheduler/schedules.h"
 
 /* Schedules that share one transaction. */
-#define SHARED_LOOKS	50
+#define SHARED_CHECKS	50
 
 /*
  * The pause between two polls of all waiting schedules, if not all of their jobs can be
@@ -57,50 +57,59 @@
 /* The pause after an error (microseconds). */
 #define ERROR_PAUSE		(60 * USECS_PER_SEC)
 
-/* A check of a schedule, and the new state if the check commits. */
-typedef struct Look
+/* A check of a schedule. */
+typedef struct Check
 {
-	Schedule   *known;
-	Schedule	schedule;
+	Schedule   *known;			/* the element of the list */
+	Schedule	schedule;		/* its new content, if the check commits */
 	TimestampTz now;
 	bool		taken;			/* row locked by another session */
-} Look;
+} Check;
 
+/*
+ * The list of the schedules that are neither paused nor dormant, in the context "memory".
+ * read_all() replaces the whole list.  Afterwards, each check updates its own element only.
+ */
 static Schedule *schedules = NULL;
 static int	nschedules = 0;
-static MemoryContext memory = NULL;
+static MemoryContext memory = NULL; /* NULL: no reading yet */
 static JobqSteady read_at = 0;	/* earliest time to read all again */
-static TimestampTz started;		/* earlier ticks were missed */
-static bool put_back = false;	/* the clock, since the last run */
+static TimestampTz started;		/* start of this scheduler: earlier ticks were
+								 * missed */
+static bool put_back = false;	/* the clock was put back since the last run:
+								 * check all schedules */
 
-/* The last reading may have missed changes by this transaction and later ones. */
+/*
+ * The last reading may have missed changes by this transaction and by later transactions.
+ * The next reading makes rows with such an xmin due for a check.
+ */
 static TransactionId unread = FirstNormalTransactionId;
 
-/* A reading has failed, and the list of schedules is lost. */
+/* A reading has failed, and the list of schedules is lost: check all after the next. */
 static bool lost = false;
 
 /*
- * The number of pending polls of all waiting schedules, and the time of the next poll.
- * Two polls follow when a job could not be published, because the first may have begun
- * too early.
+ * A poll checks all schedules that wait for a job.  Polls are needed only if a job could not
+ * be published, because the end of this job wakes no process.  Two polls follow, because the
+ * first may have begun too early.
  */
-static int	polls = 0;
-static TimestampTz poll_at = 0;
+static int	polls = 0;			/* pending polls */
+static TimestampTz poll_at = 0; /* the next poll */
 static TimestampTz polled_at = 0;	/* the last poll */
 
-static TimestampTz run(TimestampTz now);
+static TimestampTz run_schedules(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static bool poll_is_due(TimestampTz now);
 static void read_all(TimestampTz now);
-static void publish(void);
-static int	look(const RoleTask *tasks, int n, TimestampTz now);
-static void looked(const Look *this, const ErrorData *edata);
+static void publish_jobs(void);
+static int	check_some(const RoleTask *tasks, int n, TimestampTz now);
+static void finish_check(const Check *this, const ErrorData *edata);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
 /* Works for a time slice (share.c), plus at most MAX_TICKS jobs. */
 Duty		schedules_duty = {
 	.what = "enqueue the jobs of schedules",
-	.run = run,
+	.run = run_schedules,
 	.next_due = next_due,
 	.pausable = true,
 };
@@ -119,7 +128,7 @@ schedules_put_back(void)
  * Enqueue all due jobs.
  */
 static TimestampTz
-run(TimestampTz now)
+run_schedules(TimestampTz now)
 {
 	bool		changed;
 	bool		freed;
@@ -130,7 +139,7 @@ run(TimestampTz now)
 	int			n = 0;
 	int			done = 0;
 
-	bool		look_at_all = memory == NULL || put_back;
+	bool		check_all = memory == NULL || put_back;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
@@ -160,25 +169,25 @@ run(TimestampTz now)
 		Schedule   *schedule = &schedules[i];
 
 		/* the tick may come from a clock that was ahead */
-		if (look_at_all)
-			schedule->look_at = Min(schedule->look_at, now);
+		if (check_all)
+			schedule->check_at = Min(schedule->check_at, now);
 
 		/* a schedule not reached in an earlier round keeps its earlier time */
 		if (schedule->waits_for != 0 &&
-			(schedule->look_at != DT_NOEND || polled || (freed && schedule->named)))
-			schedule->look_at = Min(schedule->look_at, now);
+			(schedule->check_at != DT_NOEND || polled || (freed && schedule->published)))
+			schedule->check_at = Min(schedule->check_at, now);
 
-		if (schedule->look_at <= now)
+		if (schedule->check_at <= now)
 			share_add(tasks, &n, schedule->role, schedule->locked,
-					  schedule->look_at, i);
+					  schedule->check_at, i);
 		else
-			next = Min(next, schedule->look_at);
+			next = Min(next, schedule->check_at);
 		waited |= schedule->waits_for != 0;
 	}
 	share_order(tasks, n);
 	share_begin();
 	while (done < n && !share_over())
-		done += look(tasks + done, n - done, now);
+		done += check_some(tasks + done, n - done, now);
 	if (done < n)
 		next = now;
 	for (int i = 0; i < done; i++)
@@ -187,16 +196,18 @@ run(TimestampTz now)
 
 		waited |= schedule->waits_for != 0;
 		next = Min(next, Max(share_may(schedule->role, schedule->locked, now),
-							 schedule->look_at));
+							 schedule->check_at));
 	}
 	if (waited || my_db->told->nwaited > 0)
-		publish();
+		publish_jobs();
 	return polls > 0 ? Min(next, poll_at) : next;
 }
 
 /*
  * Decide whether to poll all waiting schedules now.  The pause begins when the previous
- * poll is complete, so polls never take most of the scheduler's time.
+ * poll is complete, so polls never take most of the scheduler's time.  A poll is complete when
+ * each waiting schedule was checked since polled_at.  A locked schedule delays this by at
+ * most MAX_PAUSES.
  */
 static bool
 poll_is_due(TimestampTz now)
@@ -212,7 +223,7 @@ poll_is_due(TimestampTz now)
 		if (schedules[i].waits_for != 0)
 		{
 			waiting++;
-			going_on |= schedules[i].look_at <= polled_at;
+			going_on |= schedules[i].check_at <= polled_at;
 		}
 	pause = Max(WAITED_PAUSE, waiting * WAITED_SHARE);
 	poll_at = Min(poll_at, now + pause);
@@ -251,7 +262,7 @@ pending_names(TimestampTz now, int *n)
 
 	*n = 0;
 	for (int i = 0; i < nschedules; i++)
-		if (schedules[i].locked > 0 || schedules[i].failed || schedules[i].look_at <= now)
+		if (schedules[i].locked > 0 || schedules[i].failed || schedules[i].check_at <= now)
 			names[(*n)++] = pstrdup(schedules[i].name);
 	qsort(names, *n, sizeof(char *), compare_names);
 	return names;
@@ -301,17 +312,17 @@ read_all(TimestampTz now)
 				MemoryContextStrdup(memory, TextDatumGetCString(jobq_column(tuple, desc, 1, TEXTOID, NULL)));
 			schedule->ctid =
 				*(ItemPointer) DatumGetPointer(jobq_column(tuple, desc, 2, TIDOID, NULL));
-			schedule->look_at =
+			schedule->check_at =
 				DatumGetTimestampTz(jobq_column(tuple, desc, 3, TIMESTAMPTZOID, NULL));
 			if (all || DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL)) ||
 				bsearch(&schedule->name, pending, npending, sizeof(char *), compare_names) != NULL)
-				schedule->look_at = Min(schedule->look_at, now);
+				schedule->check_at = Min(schedule->check_at, now);
 			schedule->role =
 				DatumGetObjectId(jobq_column(tuple, desc, 4, OIDOID, NULL));
 			schedule->locked = 0;
 			schedule->failed = false;
 			schedule->waits_for = 0;
-			schedule->named = false;
+			schedule->published = false;
 			schedule->displaced = false;
 		}
 		nschedules = (int) n;
@@ -330,7 +341,7 @@ read_all(TimestampTz now)
  * of each role.  Takes my_db->lock exclusively.
  */
 static void
-publish(void)
+publish_jobs(void)
 {
 	int64		names[JOBQ_MAX_WAITED];
 	int			n = 0;
@@ -348,7 +359,7 @@ publish(void)
 	}
 	for (int i = 0; i < ntasks && n < JOBQ_MAX_WAITED; i++)
 	{
-		schedules[tasks[i].item].named = true;
+		schedules[tasks[i].item].published = true;
 		names[n++] = schedules[tasks[i].item].waits_for;
 	}
 	pfree(tasks);
@@ -359,19 +370,23 @@ publish(void)
 	LWLockRelease(my_db->lock);
 }
 
+/*
+ * Check a schedule: run its due ticks.  arg is a Check.  Changes only the copy of the schedule,
+ * because the transaction may be rolled back; finish_check() takes over the copy.
+ */
 static void
-look_into(void *arg)
+check_schedule(void *arg)
 {
-	Look	   *this = (Look *) arg;
+	Check	   *this = (Check *) arg;
 	Schedule   *schedule = &this->schedule;
 
 	*schedule = *this->known;
 	schedule->waits_for = 0;
-	schedule->named = false;
+	schedule->published = false;
 	schedule->displaced = false;
 	this->taken = false;
 	if (jobq_relations_if_installed() == NULL)
-		schedule->look_at = DT_NOEND;
+		schedule->check_at = DT_NOEND;
 	else if (!ticks_fire(schedule, this->now, started))
 	{
 		/* another session is changing the row */
@@ -385,34 +400,34 @@ look_into(void *arg)
  * one.
  */
 static int
-look(const RoleTask *tasks, int n, TimestampTz now)
+check_some(const RoleTask *tasks, int n, TimestampTz now)
 {
-	Look		looks[SHARED_LOOKS];
-	Part		parts[SHARED_LOOKS];
+	Check		checks[SHARED_CHECKS];
+	Part		parts[SHARED_CHECKS];
 
-	n = Min(n, SHARED_LOOKS);
+	n = Min(n, SHARED_CHECKS);
 	for (int i = 0; i < n; i++)
 	{
 		Schedule   *schedule = &schedules[tasks[i].item];
 
-		looks[i] = (Look)
+		checks[i] = (Check)
 		{
 			.known = schedule,.now = now
 		};
 		parts[i] = (Part)
 		{
-			.role = schedule->role,.locked = schedule->locked,.arg = &looks[i]
+			.role = schedule->role,.locked = schedule->locked,.arg = &checks[i]
 		};
 	}
-	n = share_try_together(parts, n, look_into, now);
+	n = share_try_together(parts, n, check_schedule, now);
 	for (int i = 0; i < n; i++)
 	{
 		/* also after an error */
-		if (looks[i].schedule.displaced)
+		if (checks[i].schedule.displaced)
 			polls = 2;
 		if (parts[i].rests)
 			continue;
-		looked(&looks[i], parts[i].edata);
+		finish_check(&checks[i], parts[i].edata);
 		if (parts[i].edata != NULL)
 			FreeErrorData(parts[i].edata);
 	}
@@ -423,7 +438,7 @@ look(const RoleTask *tasks, int n, TimestampTz now)
  * Take over the result of a check.  edata is the error, or NULL.
  */
 static void
-looked(const Look *this, const ErrorData *edata)
+finish_check(const Check *this, const ErrorData *edata)
 {
 	Schedule   *schedule = this->known;
 	bool		taken = edata == NULL && this->taken;
@@ -436,7 +451,7 @@ looked(const Look *this, const ErrorData *edata)
 	if (taken ||
 		(edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
 	{
-		schedule->look_at = this->now +
+		schedule->check_at = this->now +
 			jobq_pause_length(PAUSE_TASK_LOCKED, ++schedule->locked);
 		return;
 	}
@@ -444,7 +459,7 @@ looked(const Look *this, const ErrorData *edata)
 	if (edata != NULL)
 	{
 		schedule->failed = true;
-		schedule->look_at = this->now + ERROR_PAUSE;
+		schedule->check_at = this->now + ERROR_PAUSE;
 		note_error(schedule, edata);
 	}
 }

@@ -5,7 +5,20 @@
  *
  * A tick is missed if the scheduler could not check it in time: because no scheduler was
  * running, the schedule could not be read, or the clock has jumped.  A tick is not
- * missed while it waits for the schedule's last job; the row is then marked "held".
+ * missed while it waits for the schedule's last job; the row is then marked "held", and
+ * next_tick is the waiting tick.
+ *
+ * Several ticks may be due.  Which of them get a job?
+ *
+ *	missed		all			each, the oldest first
+ *				once		the newest.  The remaining ticks are reported as missed
+ *				skip		the newest, unless it was missed itself.  The remaining ticks are
+ *							reported as missed
+ *
+ *	overlap		allow		the job of a tick does not depend on the last job
+ *	(the last	skip		no due tick gets a job.  All are reported as overlapping
+ *	job is		queue		the chosen tick waits for the end of the job.  Ticks before it are
+ *	live)					reported as missed
  *
  * The list of all schedules is in schedules.c.
  *
@@ -120,8 +133,8 @@ is_late(const Row *row, TimestampTz tick, TimestampTz now)
 }
 
 /*
- * Choose the next of the due ticks.  Returns false if the policy for missed ticks
- * allows none.
+ * Choose the next of the due ticks by the policy "missed".  Returns false if it allows none.
+ * A tick that has waited for the last job comes first, whatever the policy.
  */
 static bool
 choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
@@ -140,10 +153,10 @@ choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
 }
 
 /*
- * Report the ticks from next_tick to before "until", which the policy has skipped.
+ * Report the ticks from next_tick to before "until" as skipped by the policy.
  */
 static void
-leave_out(const Row *row, TimestampTz until, const char *policy)
+report_skipped(const Row *row, TimestampTz until, const char *policy)
 {
 	MissedTicks missed = {
 		.job = &row->job,.cron = &row->cron,.zone = row->zone,.anchor = row->anchor,
@@ -159,7 +172,7 @@ leave_out(const Row *row, TimestampTz until, const char *policy)
  * then run again.  Returns true if the row was changed.
  */
 static bool
-go_by_clock(Row *row, TimestampTz now)
+correct_by_clock(Row *row, TimestampTz now)
 {
 	TimestampTz from = now;
 	TimestampTz next;
@@ -181,7 +194,8 @@ go_by_clock(Row *row, TimestampTz now)
 }
 
 /*
- * True if missed ticks must be made up for, but the clock may be wrong.
+ * True if several ticks must be made up for, but the clock may be ahead (clock.c).  Their jobs
+ * could not be taken back.
  */
 static bool
 waits_for_trust(const Row *row, TimestampTz now)
@@ -238,11 +252,11 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	now = Min(now, clock);
 
 	jobq_injection_point("jobq-schedule-read");
-	schedule->look_at = DT_NOEND;
+	schedule->check_at = DT_NOEND;
 	if (!row->active)
 		return;
 	if (row->next_tick > now)
-		changed |= go_by_clock(row, clock);
+		changed |= correct_by_clock(row, clock);
 	if (row->next_tick == DT_NOBEGIN)
 	{
 		/* restored from a dump: skip earlier ticks */
@@ -254,7 +268,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	{
 		if (changed)
 			write_row(schedule, row);
-		schedule->look_at = now + TRUST_PAUSE;
+		schedule->check_at = now + TRUST_PAUSE;
 		return;
 	}
 
@@ -265,14 +279,14 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		if (!choose_tick(row, now, &tick))
 		{
 			tick = next_after(row, now);
-			leave_out(row, tick, "missed");
+			report_skipped(row, tick, "missed");
 			row->next_tick = tick;
 			changed = true;
 			break;
 		}
 		if (!allow && row->last_job != 0)
 		{
-			/* publish before the check: see the head of the file */
+			/* publish before the check: see Schedule */
 			if (queue)
 				schedule->displaced |= publish_job(row->last_job);
 			if (jobq_scheduled_is_live(row->last_job))
@@ -280,13 +294,13 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 				if (!queue)
 					tick = next_after(row, now);
 				changed |= !queue || !row->held || tick != row->next_tick;
-				leave_out(row, tick, queue ? "missed" : "overlap");
+				report_skipped(row, tick, queue ? "missed" : "overlap");
 				row->held = queue;
 				row->next_tick = tick;
 				break;
 			}
 		}
-		leave_out(row, tick, "missed");
+		report_skipped(row, tick, "missed");
 		row->job.previous_job = row->last_job;
 		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
 		row->last_tick = tick;
@@ -303,7 +317,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	if (row->held)
 		schedule->waits_for = row->last_job;
 	else
-		schedule->look_at = row->next_tick;
+		schedule->check_at = row->next_tick;
 }
 
 /*
