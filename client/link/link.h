@@ -156,6 +156,18 @@ typedef enum LinkState
 	LINK_BUSY,					/* statement sent */
 } LinkState;
 
+/*
+ * A connection that reconnects.
+ *
+ *	DOWN --retry_at--> CONNECTING --> IDLE --link_send()--> BUSY
+ *	  ^					   |		   |  ^					  |
+ *	  +------failed--------+			|  +------result-------+
+ *	  +--------------lost---------------+					  |
+ *	  +------lost: link_go_on() sets "lost"-------------------+
+ *
+ * The caller calls link_go_on() after an event of link_events(), and at link_due().  A lost
+ * statement may have been committed, so the caller decides whether to repeat the statement.
+ */
 typedef struct Link
 {
 	const char *dbname;			/* as connect_to() */
@@ -165,11 +177,13 @@ typedef struct Link
 	PGresult   *result;			/* statement result so far */
 	double		since;			/* start of the connection attempt at this
 								 * address, or of the statement */
-	double		patience;		/* timeout without traffic */
+	double		patience;		/* timeout in seconds: of the connection
+								 * attempt at this address, or of the
+								 * statement without traffic */
 	double		moved_at;		/* when data was last sent or received */
 	bool		sending;		/* data is left to send */
-	double		retry_at;
-	double		pause;
+	double		retry_at;		/* if DOWN */
+	double		pause;			/* mean of the next pause */
 	int			failures;		/* failed attempts in a row */
 	bool		loss_was_said;
 	Hosts		hosts;

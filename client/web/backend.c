@@ -175,7 +175,7 @@ backend_watch(Backend *backend)
 }
 
 /*
- * Close a connection without a report.  Its memory is freed after this turn of the loop.
+ * Close a connection without a report.  Its memory is freed after this round of the loop.
  */
 void
 backend_drop(Backend *backend)

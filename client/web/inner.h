@@ -16,12 +16,21 @@
  * path without a name means the first database.  Databases share no connection, session or
  * principal, so that a database which does not answer delays its own requests only.
  *
+ *	caller ---> Request ---> Session or token ---> Principal --+-- queue of Statements
+ *				   |								   ^	   +-- Backends (connections)
+ *				   +--- Statement, in the queue -------+	   +-- Follows (stream.h)
+ *
+ * A callback may end sessions, requests and connections.  A principal is freed with its last
+ * user (principal_use()).  Code that calls a callback of a principal, and needs the principal
+ * afterwards, is therefore a user meanwhile.  Watched objects are freed after the round of the
+ * loop (loop_free()).
+ *
  * Calls go down only, in this order of the files:
  *
  *	secret.c	secrets
  *	shown.c		the members shown to callers for whom payloads are hidden
  *	options.c	the options of the command
- *	loop.c		epoll, and memory that is freed between two turns
+ *	loop.c		epoll, and memory that is freed between two rounds
  *	databases.c	the databases, their names and paths
  *	caller.c	connections of callers, and their eviction
  *	backend.c	connections of principals, which report to pool.c
@@ -115,7 +124,7 @@ extern void loop_watch(Watched *watched, int fd, uint32_t events);
 extern void loop_forget(Watched *watched);
 extern void loop_free(void *memory);
 extern void loop_wait(double patience);
-extern double web_now;			/* seconds() at the start of this turn */
+extern double web_now;			/* seconds() at the start of this round */
 
 /* A channel with listening callers. */
 typedef struct Channel
@@ -148,8 +157,12 @@ extern WebDatabase *web_database_of(const char *label);
 extern const char *web_database_in(const char *path, WebDatabase **database);
 
 /*
- * A statement for a principal.  "done" is called once.  The argument is a result of any
- * status, which backend.c clears; or NULL, with the reason in "why".
+ * A statement for a principal.  The sender owns the memory, which must stay until "done" is
+ * called or pool_withdraw() has removed the statement from the queue.  A running statement
+ * cannot be withdrawn, but cancelled (backend_cancel()): "done" is still called.
+ *
+ * "done" is called once.  The argument is a result of any status, which backend.c clears; or
+ * NULL, with the reason in "why".
  */
 typedef struct Statement
 {
@@ -179,7 +192,19 @@ typedef struct BackendReports
 	void		(*ended) (Principal *principal, Statement *statement, PGresult *result, const char *why);
 } BackendReports;
 
-/* A connection of a principal. */
+/*
+ * A connection of a principal.
+ *
+ *	CONNECTING --> SETTING --connected--> IDLE --backend_send()--> BUSY
+ *		 |			  |					   ^						| |
+ *		 +---failed---+					   +---------ended----------+ |
+ *		 |								   |						  |
+ *	   freed							 ended <--- CANCELLED <--ended+
+ *
+ * The words in small letters are the reports.  A statement that ends while its cancel request
+ * is under way leads to CANCELLED: the request could hit the next statement.  A connection
+ * that is lost is closed first, and then reports "ended", or before IDLE "failed".
+ */
 typedef struct Backend
 {
 	struct Backend *next;
@@ -225,7 +250,7 @@ struct Principal
 	void		(*proved) (Principal *principal, const char *why, bool refused);
 	void	   *proving;
 	struct Follow *follows;		/* stream.c */
-	struct Look *look;
+	struct JobsRead *look;
 	struct Gate *gates;			/* gate.c */
 	struct Crowd *crowd;		/* caller.c */
 };
@@ -267,8 +292,10 @@ struct Session
 	char		id[SECRET_SIZE];
 	char		csrf[SECRET_SIZE];
 	Principal  *principal;
-	double		used;
-	bool		told;			/* an answer contains the id */
+	double		used;			/* time of the last request */
+	bool		told;			/* an answer contains the id.  Before, the
+								 * session belongs to a log-in in progress,
+								 * and is not ended to make room for others */
 };
 
 #define GATE_WAIT		10.0	/* most seconds in jobq.reserve() */
@@ -341,13 +368,18 @@ struct Request
 	char	   *values[MAX_PARAMETERS];
 
 	/*
-	 * called when the caller hangs up while the request waits; removes the
-	 * request from its wait queue
+	 * Callbacks of the file that makes the request wait; or NULL.
+	 *
+	 * leave: the caller has hung up while the request is suspended.  Removes
+	 * the request from its wait queue, and may resume the request.
+	 *
+	 * refuse: the session or the token has ended.
+	 *
+	 * sent: the last of the three, called once, after the answer was sent or
+	 * sending has failed.  Frees "state", if the file has any.
 	 */
 	void		(*leave) (Request *request);
-	/* called when the session or the token ends; or NULL */
 	void		(*refuse) (Request *request);
-	/* called after the answer was sent, or after sending failed */
 	void		(*sent) (Request *request, bool whole);
 	void	   *state;			/* owned by stream.c, given.c, gateway.c or
 								 * scrape.c */

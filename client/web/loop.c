@@ -3,9 +3,9 @@
  * loop.c
  *	  The main loop: waits for sockets by epoll.
  *
- * A turn processes all ready sockets.  A turn may end a request or connection with
- * another event in the same turn.  Memory of watched objects is therefore freed between
- * two turns.
+ * A round of the loop processes all ready sockets.  A callback may end a request or a
+ * connection with another event in the same round.  Memory of watched objects is therefore freed
+ * between two rounds.
  *
  * client/web/loop.c
  *
@@ -65,7 +65,7 @@ loop_forget(Watched *watched)
 }
 
 /*
- * Free memory after this turn.
+ * Free memory after this round.
  */
 void
 loop_free(void *memory)
@@ -79,7 +79,7 @@ loop_free(void *memory)
 }
 
 /*
- * A turn: wait at most "patience" seconds, and call the owners of ready sockets.
+ * A round: wait at most "patience" seconds, and call the owners of ready sockets.
  */
 void
 loop_wait(double patience)
@@ -96,7 +96,7 @@ loop_wait(double patience)
 	{
 		Watched    *watched = events[i].data.ptr;
 
-		/* an earlier event of this turn may have removed the watch */
+		/* an earlier event of this round may have removed the watch */
 		if (watched->fd >= 0)
 			watched->ready(watched->owner, events[i].events);
 	}

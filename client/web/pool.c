@@ -60,8 +60,9 @@ pool_connected(Principal *principal)
 }
 
 /*
- * Report of a connection: it could not be made.  The waiting statements fail, unless another connection
- * of the same kind exists.  "refused": the server does not accept the role or password.
+ * Report of a connection: it could not be made.  The queued statements fail, unless another
+ * connection of the same kind exists.  "refused": the server does not accept the role or
+ * password.  Then all queued statements fail, and all sessions of the principal end.
  */
 static void
 pool_failed(Principal *principal, const char *why, bool refused)
@@ -138,12 +139,14 @@ pool_send(Principal *principal, Statement *statement)
 }
 
 /*
- * Assign queued statements to idle connections, and make connections for the rest.
+ * Assign queued statements to idle connections.  If statements are left, make one connection.
+ * The report of this connection calls pool_run() again, which makes the next if needed.
  */
 static void
 pool_run(Principal *principal)
 {
-	int			wanted[2] = {0, 0};
+	int			wanted[2] = {0, 0}; /* by Statement.waits: connections that
+									 * are missing, or too many if negative */
 
 	for (Statement *statement = principal->first, *after; statement != NULL; statement = after)
 	{
@@ -214,6 +217,7 @@ pool_tick(void)
 				backend_drop(backend);
 			else if (backend->state < BACKEND_IDLE && web_now > backend->since + backend->patience)
 			{
+				/* the report may have closed other connections of the list */
 				backend_silent(backend);
 				break;
 			}

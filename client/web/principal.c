@@ -49,6 +49,9 @@ principal_like(const Principal *other)
 	return NULL;
 }
 
+/*
+ * Add a use: a session, a token, a request, a statement of a stream, or a callback in progress.
+ */
 void
 principal_use(Principal *principal)
 {

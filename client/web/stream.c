@@ -37,16 +37,16 @@
 #define REST			10		/* pause after a slow read, as a multiple of
 								 * its duration */
 
-/* The statement for the jobs of a principal. */
-typedef struct Look
+/* The statement that reads all due jobs of a principal. */
+typedef struct JobsRead
 {
 	Statement	statement;
-	char	   *ids;
+	char	   *ids;			/* of the jobs; NULL: no read in progress */
 	char	   *lines;			/* last known line of each job; later lines
 								 * are read */
 	const char *values[2];
 	double		rest_until;
-} Look;
+} JobsRead;
 
 static const char look_sql[] =
 "SELECT w.id, w.line, v.what, v.line, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, line) "
@@ -256,18 +256,20 @@ topic_done(Statement *statement, PGresult *result, const char *why)
 }
 
 /*
- * Read all due jobs of a principal.
+ * Read all due jobs of a principal.  Followers of a job may know different lines, after a
+ * reconnect.  The statement reads the job once for each such line, and look_done() sends a row
+ * to the followers that have asked for lines after the same line.
  */
 static void
 jobs_look(Principal *principal)
 {
-	Look	   *look = principal->look;
+	JobsRead   *look = principal->look;
 	PQExpBufferData ids;
 	PQExpBufferData lines;
 	int			n = 0;
 
 	if (look == NULL)
-		look = principal->look = allocate(sizeof(Look));
+		look = principal->look = allocate(sizeof(JobsRead));
 	if (look->ids != NULL || web_now < look->rest_until)
 		return;
 	initPQExpBuffer(&ids);
@@ -280,7 +282,7 @@ jobs_look(Principal *principal)
 		{
 			Follower   *like = follow->followers;
 
-			/* most followers have the same lines */
+			/* the first follower with this line asks for all of them */
 			while (like->line != follower->line)
 				like = like->next;
 			follower->asked = follower->line;
@@ -361,7 +363,7 @@ static void
 look_done(Statement *statement, PGresult *result, const char *why)
 {
 	Principal  *principal = statement->owner;
-	Look	   *look = principal->look;
+	JobsRead   *look = principal->look;
 
 	free(look->ids);
 	free(look->lines);

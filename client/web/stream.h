@@ -3,6 +3,16 @@
  * stream.h
  *	  Declarations shared by stream.c and events.c.
  *
+ *	Request --- Stream --- Follower --+
+ *						   Follower	  +--- Follow (a job) --- Channel	(LISTEN, listener.c)
+ *	Request --- Stream --- Follower --+		 |
+ *						   Follower ------ Follow (a topic) --- Statement
+ *											 |
+ *										 Principal --- JobsRead: one Statement for all jobs
+ *
+ * Followers exist as long as their stream.  A Follow exists as long as it has followers or a
+ * statement.
+ *
  * client/web/stream.h
  *
  *-------------------------------------------------------------------------
@@ -24,10 +34,11 @@ typedef struct Follower
 	struct Follow *follow;
 	int64_t		line;			/* last log line sent; 0: none */
 	int64_t		asked;			/* the read in progress looks for lines after
-								 * this line; -1: no read */
-	char		hash[HASH_SIZE];
+								 * this line; -1: no read yet */
+	char		hash[HASH_SIZE];	/* of the state last sent; empty: none */
 } Follower;
 
+/* A job or a topic that callers of a principal follow. */
 typedef struct Follow
 {
 	struct Follow *next;
@@ -37,14 +48,15 @@ typedef struct Follow
 	unsigned	changes;		/* of the channel, known to the last read */
 	const Route *topic;			/* or the route of a job's events */
 	Follower   *followers;
-	double		due;
+	double		due;			/* time of the next read */
 	/* for a topic */
 	Statement	statement;
-	bool		asked;
+	bool		asked;			/* the statement is queued or runs */
 	const char *values[MAX_PARAMETERS];
-	char	   *text;			/* last value */
+	char	   *text;			/* last value; NULL: none, or a problem */
 } Follow;
 
+/* The events for a caller. */
 struct Stream
 {
 	Request    *request;
@@ -52,7 +64,7 @@ struct Stream
 	size_t		taken;			/* bytes of "out" already sent */
 	bool		ended;
 	bool		cut_off;		/* the connection was shut down */
-	double		beat;
+	double		beat;			/* time of the next sign of life */
 	int			n;
 	Follower	followers[MAX_TOPICS];
 };
