@@ -1,4 +1,4 @@
-# The consumers of all libraries: handlers by kind, a stop with a timeout, acknowledgment in the
+# The consumers of all libraries: handlers by kind, many handlers on few connections, a stop with a timeout, acknowledgment in the
 # handler's transaction, and the queue for unit tests.
 
 use strict;
@@ -10,10 +10,12 @@ use JobqProgram;
 use JobqTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes 'usleep';
 
 my $node = library_node('a compiler', 'cc', '--version');
 
-foreach (language_programs($node, 'consumer'))
+my @consumers = language_programs($node, 'consumer');
+foreach (@consumers)
 {
 	my ($language, @command) = @$_;
 
@@ -51,6 +53,33 @@ foreach (language_programs($node, 'fake'))
 	my ($language, @command) = @$_;
 
 	is((run_command(\@command))[0], 'all hold', "$language: unit tests of handlers without a database");
+}
+
+# 256 handlers of a process share the connections of the process
+$node->append_conf('postgresql.conf', 'jobq.ready_entries = 2048');
+$node->restart;
+foreach (grep { $_->[0] ne 'php' } @consumers)
+{
+	my ($language, @command) = @$_;
+	my $self = JobqLibrary->new($node, "$language-wide", \@command);
+
+	$self->{parallel} = 256;
+	my $run = $self->start(STOP => 1);
+	$self->enqueue('{"do": "hang"}', 256);
+	wait_for($node, "$language: 256 jobs are held", "SELECT running = 256 FROM jobq.queues WHERE name = '$self->{queue}'");
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if $self->notes('began') == 256;
+		usleep(100_000);
+	}
+	is(scalar $self->notes('began'), 256, "$language: 256 handlers run");
+	my $connections = $self->sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = '$self->{name}'");
+	cmp_ok($connections, '>', 0, "$language: the consumer is connected");
+	cmp_ok($connections, '<=', 4, "$language: by at most 4 connections");
+	append_to_file("$self->{folder}/go", 'go');
+	is($self->sql("SELECT jobq.wait_queue('$self->{queue}', '5 min')"), 't', "$language: all jobs end");
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$language: the consumer stops");
 }
 
 $node->stop;
