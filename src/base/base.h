@@ -38,8 +38,8 @@
  * The version of the library, and the versions of the SQL objects with which the library
  * works.  Versions are separated by spaces, the newest last.
  */
-#define JOBQ_VERSION		"1.0"
-#define JOBQ_SQL_VERSIONS	"1.0"
+#define JOBQ_VERSION		"1.0.0"
+#define JOBQ_SQL_VERSIONS	"1.0.0"
 #define JOBQ_SCHEMA			"jobq"	/* views, functions and types for users */
 #define JOBQ_INTERNAL_SCHEMA "jobq_internal"	/* the tables */
 

@@ -25,8 +25,9 @@ my $library = "$installed{pkglibdir}/jobq.so";
 my $untouched = slurp_file($library);
 my $control = slurp_file("$installed{extension}/jobq.control");
 my ($version) = $control =~ /^default_version = '(.*)'/m;
-my $next = "$version.1";
-my $last = "$version.2";
+my ($series, $patch) = $version =~ /^(\d+\.\d+)\.(\d+)$/;
+my $next = "$series." . ($patch + 1);
+my $last = "$series." . ($patch + 2);
 
 like($untouched, qr/jobq's library works with: ([0-9.]+ )*\Q$version\E\0/, "the library is for version $version");
 

@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench chaos check check-core check-ha check-long check-packages console demo dist example fuzz indent indent-check model print-version reference try
+.PHONY: bench chaos check check-core check-ha check-long check-packages console demo dist example fuzz indent indent-check model print-script print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -68,6 +68,10 @@ model:
 
 print-version:
 	@echo $(EXTVERSION)
+
+# The install script, for control/released.
+print-script:
+	@awk -f $(TOP)/control/join.awk $(LISTS) $(EXTENSION_PARTS)
 
 try:
 	@test/demo/run try
