@@ -37,6 +37,33 @@ segment_of(const char *text)
 }
 
 /*
+ * Return a connection with the parameters of a database that never connects: libpq refuses the
+ * last parameter after it has read all others, from the service file, too.  An invalid
+ * connection string ends the program.
+ */
+static PGconn *
+parameters_of(const char *dbname)
+{
+	const char *keywords[CONNECTION_WORDS + 1];
+	const char *values[CONNECTION_WORDS + 1];
+	PGconn	   *conn;
+	int			n = 0;
+
+	connection_words(dbname, keywords, values);
+	while (keywords[n] != NULL)
+		n++;
+	keywords[n] = "target_session_attrs";
+	values[n++] = "none";
+	keywords[n] = values[n] = NULL;
+	conn = PQconnectStartParams(keywords, values, 1);
+	if (conn == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	if (PQdb(conn) == NULL)
+		fatal(EXIT_USAGE, "%s", PQerrorMessage(conn));
+	return conn;
+}
+
+/*
  * Open the databases of the settings.  The first connection to a single database blocks, so
  * that an error ends the program.  With several databases no connection blocks, so that each
  * database is served as soon as its server accepts connections.
@@ -50,20 +77,13 @@ web_databases_open(void)
 	for (int i = 0; i < nweb_databases; i++)
 	{
 		WebDatabase *database = &web_databases[i];
-		const char *keywords[CONNECTION_WORDS];
-		const char *values[CONNECTION_WORDS];
 
 		database->dbname = nweb_databases > 1 ? settings.databases[i] : settings.dbname;
 		if (nweb_databases == 1)
 			link_open(&database->listener, database->dbname);
 		else
 			link_begin(&database->listener, database->dbname);
-		connection_words(database->dbname, keywords, values);
-		databases[i].conn = PQconnectStartParams(keywords, values, 1);
-		if (databases[i].conn == NULL)
-			fatal(EXIT_REFUSED, "out of memory");
-		if (PQdb(databases[i].conn) == NULL)
-			fatal(EXIT_USAGE, "%s", PQerrorMessage(databases[i].conn));
+		databases[i].conn = parameters_of(database->dbname);
 	}
 	label_databases(databases, nweb_databases);
 	for (int i = 0; i < nweb_databases; i++)
