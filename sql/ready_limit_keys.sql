@@ -13,11 +13,10 @@ $$;
 SELECT c, (test.error('SELECT jobq.create_limiter(''hosts'', ' || c || ')')).* FROM unnest(ARRAY[
 	'1, by => ''host''', '1, by => ''payload''', '1, by => ''payload $''', '1, by => ''payload $.''', '1, by => ''payload $.a[0]''', '1, by => ''payload $.a..b''',
 	'1, by => ''payload $.*''', '1, by => ''payload $.a ? (@ > 1)''', '1, by => ''payload $.a.b.c.d.e.f.g.h.i''', '1, by => ''payload $.'' || repeat(''x'', 200)',
-	'1, by => ''header''', '1, by => ''header ''', '1, by => ''role x''', '1, by => ''''', 'by => ''role''', 'throttle => ''2 failures in 1 hour'', by => ''role''']) c;
+	'1, by => ''header''', '1, by => ''header ''', '1, by => ''role x''', '1, by => ''''', 'by => ''role''', 'throttle => ''1000001 failures in 1 hour'', by => ''role''']) c;
 
 -- each host has one running job, regardless of waiting jobs for another host; jobs without a host share a key
 SELECT jobq.create_limiter('hosts', max_running => 1, by => 'payload $.server.host');
-SELECT (test.error('SELECT jobq.create_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
 SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiters => '{hosts}');
 SELECT pg_advisory_lock(1);
 CALL test.settle();
@@ -213,9 +212,50 @@ SELECT state FROM jobq.status(:xb);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait_many(ARRAY[:xa, :xb, :ya]);
 
+-- throttle: a key rests after failed attempts, and other keys go on
+SELECT jobq.create_limiter('frail', throttle => '2 failures in 1 hour', by => 'payload $.host');
+SELECT jobq.register('fetch', 'test.broken(jsonb)', max_attempts => 1, limiters => '{frail}');
+CALL test.settle();
+SELECT array_agg(jobq.enqueue('fetch', '{"host": "a"}', 'fetching')) AS ids FROM generate_series(1, 2) \gset
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
+SELECT jobq.enqueue('fetch', '{"host": "a"}', 'fetching') AS a3, jobq.enqueue('fetch', '{"host": "b"}', 'fetching') AS b1 \gset
+SELECT state FROM jobq.wait(:b1);
+CALL test.settle();
+SELECT state FROM jobq.status(:a3);
+SELECT type, key, ready, throttle, failed, rest_until > jobq_internal.clock() + '50 min' AS rests FROM jobq.limits WHERE limiter = 'frail' ORDER BY type, key;
+SELECT reason, regexp_replace(detail, 'until .*, because', 'until then, because') AS detail, remedy FROM jobq.explain(:a3);
+CALL jobq.work(ARRAY['fetching'], stop_when_empty => true);
+SELECT state FROM jobq.status(:a3);
+-- a consumer finds no job of the key either; attempts that a consumer returns count, unless rolled back
+SELECT jobq.create_queue('frail', mode => 'consumer', limiters => '{frail}');
+SELECT count(jobq.enqueue('any', jsonb_build_object('host', h), 'frail')) FROM unnest('{a,c,c,c,d}'::text[]) h;
+SELECT array_agg(id) AS ids, array_agg(token) AS tokens, string_agg(payload ->> 'host', '' ORDER BY id) AS hosts FROM jobq.reserve('{frail}', 3, wait => '5 min') \gset
+SELECT :'hosts' AS hosts;
+BEGIN;
+SAVEPOINT s;
+SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest(:'ids'::bigint[], :'tokens'::bigint[]) u (id, token);
+ROLLBACK TO s;
+SELECT count(jobq.nack(id, token, delay => '1 day')) FROM unnest((:'ids'::bigint[])[1:2], (:'tokens'::bigint[])[1:2]) u (id, token);
+SELECT jobq.ack((:'ids'::bigint[])[3], (:'tokens'::bigint[])[3]);
+COMMIT;
+SELECT jobq.enqueue('any', '{"host": "c"}', 'frail') AS c4 \gset
+SELECT key, failed, rest_until > jobq_internal.clock() + '50 min' AS rests FROM jobq.limits WHERE limiter = 'frail' AND type = 'key' ORDER BY key;
+SELECT payload ->> 'host' AS host, jobq.ack(id, token) FROM jobq.reserve('{frail}', 10, wait => '5 min');
+-- the rest ends with its window; without a throttle it ends at once
+SELECT jobq.test_clock('61 min') \g /dev/null
+SELECT state FROM jobq.wait(:a3);
+SELECT jobq.test_clock('0') \g /dev/null
+SELECT array_agg(jobq.enqueue('fetch', '{"host": "e"}', 'fetching')) AS ids FROM generate_series(1, 2) \gset
+SELECT state FROM jobq.wait_many(:'ids'::bigint[]);
+SELECT jobq.enqueue('fetch', '{"host": "e"}', 'fetching') AS e3 \gset
+SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE limiter = ''frail'' AND key = ''e'')');
+SELECT jobq.create_limiter('frail', max_running => 10, throttle => 'none');
+SELECT state FROM jobq.wait(:e3);
+
 SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
-SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two}'::text[]) q;
-SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide}'::text[]) l;
+SELECT jobq.cancel_many(queue => 'frail', state => 'waiting') > 0 AS cancelled;
+SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two,frail}'::text[]) q;
+SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide,frail}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 SELECT jobq.enqueue('note', delay => '1 hour') AS later \gset
 SELECT test.reading('true') AS reads, jobq.cancel(:later);

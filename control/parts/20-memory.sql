@@ -34,10 +34,11 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_limit_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.limit_slots() IS 'counters of the limits, for the view';
 
-CREATE FUNCTION jobq_internal.key_tokens(limiter int, key text) RETURNS float8
-AS 'MODULE_PATHNAME', 'jobq_key_tokens'
+CREATE FUNCTION jobq_internal.key_slot(limiter int, key text,
+	OUT tokens float8, OUT failures int, OUT rest_until timestamptz)
+AS 'MODULE_PATHNAME', 'jobq_key_slot'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.key_tokens(int, text) IS 'number of jobs of a limiter''s key that may start now, for the view';
+COMMENT ON FUNCTION jobq_internal.key_slot(int, text) IS 'counters of a limiter''s key, for the view';
 
 CREATE FUNCTION jobq_internal.group_slots(
 	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT waits_until timestamptz, OUT parked int, OUT more boolean,

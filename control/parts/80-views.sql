@@ -182,29 +182,33 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 	FROM jobq_internal.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use()
 	UNION ALL
-	SELECT 'key', NULL, NULL, t.name, t.key, NULL,
-		(count(*) FILTER (WHERE t.state = 'running'))::int,
-		count(*) FILTER (WHERE t.state = 'ready'),
-		min(t.run_at) FILTER (WHERE t.state = 'ready'),
-		t.max_running, t.rate,
-		round(jobq_internal.key_tokens(jobq_internal.limiter_hash(t.name), t.key)::numeric, 3),
-		NULL, NULL, NULL, t.by, t.cost, t.when_taken,
+	SELECT 'key', NULL, NULL, l.name, k.key, NULL,
+		k.running, k.ready, k.oldest_ready, l.max_running,
+		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken,
 		NULL, NULL, NULL, NULL
 	FROM (
-		SELECT l.name, l.max_running, l.rate, l.by, l.cost, l.when_taken, j.run_at,
-			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
-			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) AS state
-		FROM jobq_internal.job j
-		CROSS JOIN LATERAL unnest(jobq_internal.limiters_of(j.kind, j.queue_id)) u (hash)
-		JOIN jobq_internal.limiter l ON jobq_internal.limiter_hash(l.name) = u.hash
-		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
-		WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
-			AND CASE WHEN l.by IN ('tenant', 'role') THEN jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
-				ELSE jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id) END
-			AND EXISTS (SELECT FROM jobq_internal.limiter k WHERE k.by IS NOT NULL)
-	) t
-	WHERE t.state IN ('ready', 'running')
-	GROUP BY t.name, t.key, t.max_running, t.rate, t.by, t.cost, t.when_taken
+		SELECT t.name, t.key,
+			(count(*) FILTER (WHERE t.state = 'running'))::int AS running,
+			count(*) FILTER (WHERE t.state = 'ready') AS ready,
+			min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready
+		FROM (
+			SELECT l.name, j.run_at,
+				jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
+				jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) AS state
+			FROM jobq_internal.job j
+			CROSS JOIN LATERAL unnest(jobq_internal.limiters_of(j.kind, j.queue_id)) u (hash)
+			JOIN jobq_internal.limiter l ON jobq_internal.limiter_hash(l.name) = u.hash
+			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
+			WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
+				AND CASE WHEN l.by IN ('tenant', 'role') THEN jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+					ELSE jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id) END
+				AND EXISTS (SELECT FROM jobq_internal.limiter k WHERE k.by IS NOT NULL)
+		) t
+		WHERE t.state IN ('ready', 'running')
+		GROUP BY t.name, t.key
+	) k
+	JOIN jobq_internal.limiter l ON l.name = k.name
+	CROSS JOIN LATERAL jobq_internal.key_slot(jobq_internal.limiter_hash(l.name), k.key) s
 	UNION ALL
 	SELECT 'group', CASE WHEN s.group_id & 1 = 0 THEN q.name END, NULL, NULL, NULL,
 		CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END,

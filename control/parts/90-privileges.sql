@@ -74,7 +74,7 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq_internal FROM PUBLIC;
 REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt(int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
 	jobq_internal.clock(), jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.lease_slots(),
-	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_tokens(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean),
+	jobq_internal.live_log(bigint, jsonb), jobq_internal.key_slot(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean, boolean),
 	jobq_internal.may_see(oid, int), jobq_internal.may_read(oid, int),
 	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),
 	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_series(text, text, text), jobq_internal.limit_slots(), jobq_internal.group_slots(),

@@ -154,7 +154,7 @@ note_failure(const JobqJob *job)
 
 	jobq_job_needs(job, failed.needs);
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
-		failed.needs[s].key = failed.needs[s].cost = 0; /* keys have no throttle */
+		failed.needs[s].cost = 0;	/* does not matter */
 	jobq_at_commit_failed(&failed);
 }
 

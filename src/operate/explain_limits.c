@@ -22,10 +22,10 @@
  * by_group: the rate belongs to the queue.
  */
 static void
-pace(Explain *e, const char *what, bool by_group, bool resting,
-	 TimestampTz rest_until, bool may_start, TimestampTz due)
+pace(Explain *e, const char *what, bool by_group, TimestampTz rest_until,
+	 bool may_start, TimestampTz due)
 {
-	if (resting)
+	if (rest_until != 0)
 		explain_add(e, "throttle",
 					psprintf("%s starts no job until %s, because attempts have failed",
 							 what, explain_time(rest_until)),
@@ -136,6 +136,11 @@ key_limits(Explain *e, JobqDatabase *db, const JobqNeed *need, const char *name)
 	LWLockRelease(db->lock);
 	if (!limited)
 		return;
+	if (state.rest_until != 0)
+		explain_add(e, "throttle",
+					psprintf("%s starts no job with the same key until %s, because attempts have failed",
+							 name, explain_time(state.rest_until)),
+					"fix the cause of the failures, or change the throttle");
 	if (state.max_running > 0 && state.running >= state.max_running)
 		explain_add(e, "limit",
 					psprintf("max_running of %s is %d for each key, and as many jobs of this key run", name,
@@ -153,7 +158,8 @@ typedef struct Found
 {
 	bool		in_memory;
 	JobqLimiter limiter;
-	bool		may_start;		/* according to the rate */
+	TimestampTz rest_until;		/* or 0 */
+	bool		may_start;		/* according to rate and throttle */
 	TimestampTz due;			/* if not: when */
 } Found;
 
@@ -166,14 +172,14 @@ one_limit(Explain *e, JobqDatabase *db, const char *name, const JobqNeed *need,
 {
 	const JobqLimiter *limiter = &found->limiter;
 
-	if (limiter->max_running > 0 && limiter->running >= limiter->max_running)
+	if (!limiter->keyed && limiter->max_running > 0 &&
+		limiter->running >= limiter->max_running)
 		explain_ask_tables(e, "explain_limit", psprintf(", %d", (int32) need->limiter));
 	if (need->limiter != 0 && need->key != 0)
 		key_limits(e, db, need, name);
 	if (need->limiter != 0)
 		when_taken(e, db, name, need->limiter, need->key);
-	pace(e, name, false, limiter->pace.rest_until > jobq_now(), limiter->pace.rest_until,
-		 found->may_start, found->due);
+	pace(e, name, false, found->rest_until, found->may_start, found->due);
 }
 
 /*
@@ -188,7 +194,7 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	uint32		limiters[JOBQ_NLIMITS];
 	uint16		index[JOBQ_NLIMITS];
 	Found		found[JOBQ_NLIMITS] = {0};
-	JobqPace	group_pace = {0};
+	TimestampTz group_rest = 0;
 	bool		group_free = true;
 	TimestampTz group_due = DT_NOEND;
 	TimestampTz now = jobq_now();
@@ -212,9 +218,10 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 		found[s].in_memory = index[s] != JOBQ_NO_LIMITER;
 		if (!found[s].in_memory)
 			continue;
-		if (!limiter->rate.by_group)
-			found[s].may_start = jobq_pace_free(&limiter->rate, &limiter->pace, now,
-												&found[s].due);
+		if (!limiter->rate.by_group && !limiter->keyed)
+			found[s].may_start = jobq_pace_free(limiter, &limiter->pace, now, &found[s].due);
+		if (!limiter->keyed)
+			(void) jobq_pace_failures(limiter, &limiter->pace, now, &found[s].rest_until);
 		found[s].limiter = *limiter;
 	}
 	if (job_group(job) != 0)
@@ -223,12 +230,14 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 
 		if (group != NULL && group->limiter != JOBQ_NO_LIMITER)
 		{
-			JobqLimiter *policy = &db->limits->limiters[group->limiter];
-			JobqRate	none = {0};
+			JobqLimiter policy = db->limits->limiters[group->limiter];
 
-			group_free = jobq_pace_free(policy->rate.by_group ? &policy->rate : &none,
-										&group->pace, now, &group_due);
-			group_pace = group->pace;
+			if (!policy.rate.by_group)
+				policy.rate.per_us = 0;
+			if (!policy.throttle.by_group)
+				policy.throttle.failures = 0;
+			group_free = jobq_pace_free(&policy, &group->pace, now, &group_due);
+			(void) jobq_pace_failures(&policy, &group->pace, now, &group_rest);
 		}
 	}
 	lane = jobq_lane_find(db, job_queue_id(job), job_priority(job), job_run_as(job),
@@ -261,6 +270,5 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 						"remove unused limits, or raise \"jobq.ready_entries\", and restart the server");
 	}
 	left_limiters(e, job, of_lane, limiters);
-	pace(e, "its group", true, group_pace.rest_until > now, group_pace.rest_until,
-		 group_free, group_due);
+	pace(e, "its group", true, group_rest, group_free, group_due);
 }

@@ -110,8 +110,7 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 }
 
 /*
- * ERROR if the limiter has no limit, or both a throttle and a key.  The caller must be
- * connected to SPI.
+ * ERROR if the limiter has no limit.  The caller must be connected to SPI.
  */
 static void
 check_limit(Datum name)
@@ -123,14 +122,6 @@ check_limit(Datum name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("limiter \"%s\" must have a limit", TextDatumGetCString(name)),
 				 errhint("Give it max_running, rate, or throttle; jobq.drop_limiter() takes it away.")));
-	if (jobq_query("SELECT FROM jobq_internal.limiter WHERE name = $1"
-				   " AND by IS NOT NULL AND throttle IS NOT NULL",
-				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("throttle of limiter \"%s\" cannot be by a key",
-						TextDatumGetCString(name)),
-				 errhint("Give it max_running or rate; throttle can be by group in a queue.")));
 }
 
 /*

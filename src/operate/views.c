@@ -10,6 +10,8 @@
  */
 #include "base/base.h"
 
+#include <math.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -36,7 +38,7 @@ PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_scheduler_troubles);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
-PG_FUNCTION_INFO_V1(jobq_key_tokens);
+PG_FUNCTION_INFO_V1(jobq_key_slot);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
 
 /*
@@ -237,7 +239,7 @@ jobq_scheduler_troubles(PG_FUNCTION_ARGS)
 
 /*
  * limit_slots(): the counters of limits of queues, kinds and limiters, as far as the user may
- * see them.  Takes db->lock exclusively, because token buckets are refilled.
+ * see them.  Takes db->lock in shared mode.
  */
 Datum
 jobq_limit_slots(PG_FUNCTION_ARGS)
@@ -256,25 +258,23 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 	if (db == NULL)
 		return (Datum) 0;
 	limiters = palloc(sizeof(JobqLimiter) * jobq_max_limiters);
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < db->limits->nlimiters; i++)
-	{
-		TimestampTz due = DT_NOEND;
-
-		if (!db->limits->limiters[i].in_use)
-			continue;
-		(void) jobq_pace_free(&db->limits->limiters[i].rate, &db->limits->limiters[i].pace, now,
-							  &due);
-		limiters[n++] = db->limits->limiters[i];
-	}
+		if (db->limits->limiters[i].in_use)
+			limiters[n++] = db->limits->limiters[i];
 	LWLockRelease(db->lock);
 
 	for (int i = 0; i < n; i++)
 	{
 		JobqLimiter *limiter = &limiters[i];
+		bool		paced = limiter->rate.per_us > 0 && !limiter->keyed &&
+			!limiter->rate.by_group;
+		bool		throttled = limiter->throttle.failures > 0 && !limiter->keyed &&
+			!limiter->throttle.by_group;
+		TimestampTz due = DT_NOEND;
+		TimestampTz rest_until;
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
-
 		JobqQueue	buffer;
 		const JobqQueue *queue = limiter->queue_id == 0 ? NULL
 			: jobq_queue_by_id(limiter->queue_id, &buffer);
@@ -287,45 +287,57 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 		values[KIND_HASH] = Int32GetDatum((int32) limiter->kind);
 		nulls[KIND_HASH] = limiter->kind == 0;
 		values[RUNNING] = Int32GetDatum(limiter->running);
-		values[TOKENS] = Float8GetDatum(limiter->pace.tokens);
-		nulls[TOKENS] = limiter->rate.per_us <= 0 || limiter->rate.by_group;
-		values[FAILURES] =
-			Int32GetDatum(now < limiter->pace.window_start +
-						  limiter->throttle.window ? limiter->pace.failures : 0);
-		nulls[FAILURES] = limiter->throttle.failures == 0 ||
-			limiter->throttle.by_group;
-		values[REST_UNTIL] = TimestampTzGetDatum(limiter->pace.rest_until);
-		nulls[REST_UNTIL] = limiter->pace.rest_until <= now;
+		values[TOKENS] = paced ? Float8GetDatum(jobq_pace_tokens(limiter, &limiter->pace, now,
+																 &due))
+			: (Datum) 0;
+		nulls[TOKENS] = !paced;
+		values[FAILURES] = Int32GetDatum(jobq_pace_failures(limiter, &limiter->pace, now,
+															&rest_until));
+		nulls[FAILURES] = !throttled;
+		values[REST_UNTIL] = TimestampTzGetDatum(rest_until);
+		nulls[REST_UNTIL] = rest_until == 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
 }
 
 /*
- * key_tokens(limiter, key): number of jobs with the key that may start now under the rate of
- * the limiter with this hash.  NULL if there is no such rate, or if the user may not see all
- * jobs.  Takes db->lock exclusively.
+ * key_slot(limiter, key): the tokens, the failures and the end of the rest of this key of the
+ * limiter with this hash.  A column is NULL without such a limit, and if the user may not see
+ * all jobs.  Takes db->lock exclusively.
  */
 Datum
-jobq_key_tokens(PG_FUNCTION_ARGS)
+jobq_key_slot(PG_FUNCTION_ARGS)
 {
+	enum
+	{
+		TOKENS, FAILURES, REST_UNTIL, NATTS
+	};
 	JobqDatabase *db = jobq_my_database();
-	JobqKeyedState state;
-	uint32		key;
-	bool		limited;
+	JobqKeyedState state = {0};
+	TupleDesc	desc;
+	Datum		values[NATTS];
+	bool		nulls[NATTS];
 
-	if (db == NULL || PG_ARGISNULL(0) ||
-		!jobq_may(JOBQ_MAY_MONITOR, jobq_relations()->owner, 0))
-		PG_RETURN_NULL();
-	key = jobq_tenant_hash(PG_ARGISNULL(1) ? NULL
-						   : text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_keyed_state(db, (uint32) PG_GETARG_INT32(0), key,
-							   jobq_now(), &state);
-	LWLockRelease(db->lock);
-	if (!limited || !state.paced)
-		PG_RETURN_NULL();
-	PG_RETURN_FLOAT8(state.tokens);
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	if (db != NULL && !PG_ARGISNULL(0) &&
+		jobq_may(JOBQ_MAY_MONITOR, jobq_relations()->owner, 0))
+	{
+		uint32		key = jobq_tenant_hash(PG_ARGISNULL(1) ? NULL
+										   : text_to_cstring(PG_GETARG_TEXT_PP(1)));
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		(void) jobq_keyed_state(db, (uint32) PG_GETARG_INT32(0), key, jobq_now(), &state);
+		LWLockRelease(db->lock);
+	}
+	values[TOKENS] = Float8GetDatum(state.tokens);
+	nulls[TOKENS] = !state.paced;
+	values[FAILURES] = Int32GetDatum(state.failures);
+	nulls[FAILURES] = !state.throttled;
+	values[REST_UNTIL] = TimestampTzGetDatum(state.rest_until);
+	nulls[REST_UNTIL] = state.rest_until == 0;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
 /*
@@ -375,7 +387,8 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	JobqDatabase *db = jobq_my_database();
 	TimestampTz now = jobq_now();
 	JobqGroup  *groups;
-	bool	   *paced;
+	double	   *tokens;
+	TimestampTz *rest;
 	TimestampTz *until;
 	Relation	rel;
 	int			n = 0;
@@ -385,22 +398,25 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 	groups = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqGroup) * jobq_max_groups);
-	paced = palloc(sizeof(bool) * jobq_max_groups);
+	tokens = palloc(sizeof(double) * jobq_max_groups);
+	rest = palloc(sizeof(TimestampTz) * jobq_max_groups);
 	until = palloc(sizeof(TimestampTz) * jobq_max_groups);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_groups_forget(db, now);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
 		JobqGroup  *group = &db->groups->groups[i];
-		JobqRate   *rate = group->id == 0 || group->limiter == JOBQ_NO_LIMITER
-			? NULL : &db->limits->limiters[group->limiter].rate;
+		JobqLimiter *policy = group->id == 0 || group->limiter == JOBQ_NO_LIMITER
+			? NULL : &db->limits->limiters[group->limiter];
 		TimestampTz due = DT_NOEND;
 
 		if (group->id == 0)
 			continue;
-		paced[n] = rate != NULL && rate->by_group && rate->per_us > 0;
-		if (paced[n])
-			(void) jobq_pace_free(rate, &group->pace, now, &due);
+		tokens[n] = policy != NULL && policy->rate.by_group && policy->rate.per_us > 0
+			? jobq_pace_tokens(policy, &group->pace, now, &due) : NAN;
+		rest[n] = 0;
+		if (policy != NULL && policy->throttle.by_group)
+			(void) jobq_pace_failures(policy, &group->pace, now, &rest[n]);
 		until[n] = group->owner == 0 ? DT_NOEND : jobq_group_waits_until(db, group);
 		groups[n++] = *group;
 	}
@@ -424,10 +440,10 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		nulls[WAITS_UNTIL] = until[i] == DT_NOEND;
 		values[PARKED] = Int32GetDatum(group->nparked);
 		values[MORE] = BoolGetDatum(group->spilled);
-		values[TOKENS] = Float8GetDatum(group->pace.tokens);
-		nulls[TOKENS] = !paced[i];
-		values[REST_UNTIL] = TimestampTzGetDatum(group->pace.rest_until);
-		nulls[REST_UNTIL] = group->pace.rest_until <= now;
+		values[TOKENS] = Float8GetDatum(tokens[i]);
+		nulls[TOKENS] = isnan(tokens[i]);
+		values[REST_UNTIL] = TimestampTzGetDatum(rest[i]);
+		nulls[REST_UNTIL] = rest[i] == 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	table_close(rel, AccessShareLock);

@@ -94,7 +94,6 @@ lay_out(JobqDatabase *db, char *memory)
 	do { \
 		(timers).things = (char *) (array); \
 		(timers).size = (bytes); \
-		(timers).due = offsetof(type, due); \
 		(timers).place = offsetof(type, timer); \
 	} while (0)
 	SET_ARRAY(ready->entries, JobqEntry, jobq_ready_entries);
@@ -110,14 +109,14 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->parties, JobqParty, JOBQ_MAX_PARTIES);
 	SET_ARRAY(ready->party_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
-	SET_ARRAY(ready->timers.heap, uint32, jobq_max_lanes + 1);	/* one of a key whose
-																 * last lane has moved */
+	SET_ARRAY(ready->timers.heap, JobqTimer, jobq_max_lanes + 1);	/* one of a key whose
+																	 * last lane has moved */
 	SET_ARRAY(ready->limited, uint32, jobq_max_limiters);
 	SET_ARRAY(limits->limiters, JobqLimiter, jobq_max_limiters);
 	SET_ARRAY(limits->bucket, uint16, jobq_max_limiters);
 	SET_ARRAY(groups->groups, JobqGroup, jobq_max_groups);
 	SET_ARRAY(groups->bucket, uint32, jobq_max_groups);
-	SET_ARRAY(groups->timers.heap, uint32, jobq_max_groups);
+	SET_ARRAY(groups->timers.heap, JobqTimer, jobq_max_groups);
 	SET_ARRAY(leases->leases, JobqLease, jobq_max_leases);
 	SET_ARRAY(leases->bucket, uint32, jobq_max_leases);
 	SET_ARRAY(leases->bundles, JobqLeaseBundle, JOBQ_MAX_BUNDLES);

@@ -117,7 +117,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	/* combine timeouts within a short time */
 	if (group->owner != 0 && group->head != JOBQ_NONE)
 		due = Min(due, Max(jobq_group_waits_until(db, group), now + ROOM_PAUSE));
-	if (group->timer == JOBQ_NONE || due < group->due)
+	if (due < timer_due(&db->groups->timers, group - db->groups->groups))
 		group_set_timer(db, group, due);
 	if (group->spilled && group->head != JOBQ_NONE)
 	{
@@ -144,7 +144,7 @@ take_in(JobqDatabase *db, JobqGroup *group, int64 id, int32 queue_id)
 
 	AssertExclusive(db->lock);
 	if (policy->rate.by_group && policy->rate.per_us > 0)
-		group->pace.tokens -= 1;
+		jobq_pace_spend(policy, &group->pace, 1, jobq_now());
 	jobq_group_take(group, id, queue_id);
 	return group - db->groups->groups;
 }
@@ -365,7 +365,7 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 	Assert(group->id != 0 && group->running > 0);
 	group->running--;
 	if (unused && policy->rate.by_group && policy->rate.per_us > 0)
-		group->pace.tokens += 1;
+		jobq_pace_spend(policy, &group->pace, -1, now);
 
 	/*
 	 * An owner remains the owner until it has run: the popped entry may be
@@ -538,7 +538,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqRefill *refill
 								 * read */
 		group_advance(db, group, now, wake);
 		group->refill = false;
-		if (group->timer == JOBQ_NONE || group->due > now + ROOM_PAUSE)
+		if (timer_due(&db->groups->timers, group - db->groups->groups) > now + ROOM_PAUSE)
 			group_set_timer(db, group, now + ROOM_PAUSE);
 		return;
 	}

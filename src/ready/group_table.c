@@ -279,6 +279,21 @@ jobq_group_find(JobqDatabase *db, int64 id)
 }
 
 /*
+ * Return the policy with the rate and the throttle by group only.
+ */
+static JobqLimiter
+group_pacing(JobqDatabase *db, const JobqGroup *group)
+{
+	JobqLimiter policy = *group_policy(db, group);
+
+	if (!policy.rate.by_group)
+		policy.rate.per_us = 0;
+	if (!policy.throttle.by_group)
+		policy.throttle.failures = 0;
+	return policy;
+}
+
+/*
  * May a job of the group start, according to the group's own rate and throttle?  If only time
  * is missing, lower *due to the time of the next check.
  */
@@ -286,14 +301,10 @@ bool
 group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 				TimestampTz *due)
 {
-	JobqLimiter *policy = group_policy(db, group);
-	JobqRate	none = {0};
+	JobqLimiter policy = group_pacing(db, group);
 
 	AssertExclusive(db->lock);
-	if (!policy->throttle.by_group)
-		group->pace.failures = group->pace.rest_until = 0;
-	return jobq_pace_free(policy->rate.by_group ? &policy->rate : &none,
-						  &group->pace, now, due);
+	return jobq_pace_free(&policy, &group->pace, now, due);
 }
 
 /*
@@ -303,8 +314,7 @@ void
 group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 {
 	uint32		index = group - db->groups->groups;
-	JobqLimiter *policy;
-	TimestampTz due = DT_NOEND;
+	JobqLimiter policy;
 
 	AssertExclusive(db->lock);
 	Assert(group->id == 0 || (group->nparked == 0) == (group->head == JOBQ_NONE));
@@ -312,13 +322,8 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 		group->others != JOBQ_OTHERS_NONE || group->called != 0 ||
 		group->nparked > 0 || group->spilled)
 		return;
-	policy = group_policy(db, group);
-	(void) group_pace_free(db, group, now, &due);
-	if (group->pace.rest_until > now ||
-		(group->pace.failures > 0 &&
-		 now < group->pace.window_start + policy->throttle.window) ||
-		(policy->rate.by_group && policy->rate.per_us > 0 &&
-		 group->pace.tokens < policy->rate.burst))
+	policy = group_pacing(db, group);
+	if (!pace_is_fresh(&policy, &group->pace, now))
 		return;
 	group_chain_remove(&db->groups->bucket[bucket_of(group->id)], db->groups->groups, index);
 	group_set_timer(db, group, DT_NOEND);
@@ -353,7 +358,6 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 	uint32		index;
-	JobqLimiter *policy;
 
 	AssertExclusive(db->lock);
 	if (group != NULL)
@@ -373,9 +377,6 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 	group->limiter = jobq_group_shared(id) ? JOBQ_NO_LIMITER : limiter;
 	group->account = jobq_share_take(db->shares, role, JOBQ_OF_GROUPS);
 	group->head = group->timer = JOBQ_NONE;
-	policy = group_policy(db, group);
-	group->pace.tokens = policy->rate.burst;
-	group->pace.tokens_at = now;
 	group_chain_push(&db->groups->bucket[bucket_of(id)], db->groups->groups, index);
 	db->groups->ngroups++;
 	return group;

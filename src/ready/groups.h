@@ -81,7 +81,6 @@ typedef struct JobqGroup
 								 * to a queue */
 	uint32		account;		/* account of the role: see shares.h */
 	uint32		timer;			/* position among the timers, or JOBQ_NONE */
-	TimestampTz due;			/* time of the timer */
 	int			running;
 	bool		spilled;
 	bool		dropped;		/* a job was spilled during the read */

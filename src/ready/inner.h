@@ -75,6 +75,8 @@ heap_source(const JobqHeap *heap, uint16 limiter)
 
 /* src/ready/timer.c */
 extern void timer_set(JobqTimers *timers, uint32 index, TimestampTz due);
+extern TimestampTz timer_due(const JobqTimers *timers, uint32 index);
+extern void timers_put_back(JobqTimers *timers, TimestampTz now);
 extern TimestampTz timers_next(const JobqTimers *timers);
 extern uint32 timer_take_due(JobqTimers *timers, TimestampTz now);
 
@@ -87,10 +89,16 @@ extern uint64 turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter);
 extern void turn_over(JobqDatabase *db, Oid role, uint16 limiter);
 extern void turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits);
 
-/* src/ready/limiter.c */
+/* src/ready/pace.c */
 
 /* The least number of tokens that counts as a token.  Tokens are sums of fractions. */
 #define ONE_TOKEN	(1 - 1e-6)
+
+extern void pace_restore(JobqLimiter *policy, JobqPace *pace, const JobqSpent *spent,
+						 TimestampTz now);
+extern bool pace_is_fresh(const JobqLimiter *policy, JobqPace *pace, TimestampTz now);
+
+/* src/ready/limiter.c */
 
 /* Microseconds for which a permit is reserved for the woken taker: keep.c. */
 #define KEEP_PATIENCE	USECS_PER_SEC
@@ -179,11 +187,10 @@ extern uint32 tally_find(JobqDatabase *db, uint32 limiter, uint32 key);
 extern uint32 tally_make(JobqDatabase *db, uint32 limiter, uint32 key,
 						 TimestampTz now);
 extern void tally_forget(JobqDatabase *db, uint32 index, TimestampTz now);
-extern double tally_most(const JobqLimiter *policy);
-extern double tally_tokens(const JobqLimiter *policy, JobqTally *tally,
-						   TimestampTz now, TimestampTz *due);
-extern void tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
-						TimestampTz now);
+extern bool tally_may_start(const JobqLimiter *policy, JobqTally *tally,
+							TimestampTz now, TimestampTz *due);
+extern bool tally_is_full(JobqDatabase *db, uint16 limiter, uint32 key,
+						  TimestampTz now, TimestampTz *due);
 extern void tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due);
 extern uint32 tally_due(JobqDatabase *db, TimestampTz now);
 
@@ -202,6 +209,10 @@ extern bool lane_is_full(JobqDatabase *db, const JobqLane *lane,
 						 TimestampTz now);
 extern void lane_offer(JobqDatabase *db, const JobqLane *lane);
 extern uint32 keyed_room(JobqDatabase *db, const JobqHeap *own);
+extern void keyed_settle_all(JobqDatabase *db, uint32 limiter, uint32 key,
+							 TimestampTz now);
+
+/* src/ready/key_permit.c */
 extern bool keyed_free(JobqDatabase *db, uint16 limiter, uint32 key,
 					   TimestampTz now);
 extern uint32 keyed_take(JobqDatabase *db, uint16 limiter, uint32 key,
@@ -210,6 +221,8 @@ extern uint32 keyed_count(JobqDatabase *db, uint32 limiter, uint32 key,
 						  TimestampTz now);
 extern void keyed_give(JobqDatabase *db, uint32 index, int tokens,
 					   TimestampTz now);
+extern void keyed_failed(JobqDatabase *db, uint16 limiter, uint32 key, int failures,
+						 TimestampTz now);
 
 /* src/ready/place.c */
 extern void lane_displace(JobqDatabase *db, JobqLane *lane);

@@ -137,7 +137,7 @@ void
 place_freed(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 {
 	JobqLimiter *limiter = &db->limits->limiters[index];
-	JobqHeap   *next = limiter->max_running - limiter->running != 1 ? NULL
+	JobqHeap   *next = limiter->keyed || limiter->max_running - limiter->running != 1 ? NULL
 		: whose_turn(db, index, now, wake);
 
 	AssertExclusive(db->lock);

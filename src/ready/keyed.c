@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- *	  Limits of a limiter's keys: how many jobs of each key may run, and how often a job of the
- *	  key may start.
+ *	  Heaps of a limiter's keys: which lanes takers find while the key may start a job.
  *
  * The lanes of a key are in a heap of the key, one for each heap in which they would be
  * otherwise (the heap of the takers).  The key's first lane is lent to the heap of the takers
@@ -30,13 +29,9 @@
 
 #include "ready/inner.h"
 
-static bool may_start(const JobqLimiter *policy, JobqTally *tally,
-					  TimestampTz now, TimestampTz *due);
 static bool comes_first(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
 static const JobqLimiter *policy_of(JobqDatabase *db, const JobqHeap *own);
-static bool is_full(JobqDatabase *db, uint16 limiter, uint32 key,
-					TimestampTz now, TimestampTz *due);
 static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
 static void stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally);
 static int	waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now);
@@ -44,8 +39,6 @@ static void move_lane(JobqDatabase *db, const JobqHeap *own, JobqLane *lane, int
 					  TimestampTz now);
 static bool settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 static void forget_if_empty(JobqDatabase *db, JobqHeap *own);
-static void settle_all(JobqDatabase *db, uint32 limiter, uint32 key,
-					   TimestampTz now);
 
 /*
  * Does the lane have a key with limits at the limiter of this source?
@@ -75,7 +68,7 @@ keyed_choose(JobqDatabase *db, JobqLane *lane, TimestampTz now)
 
 		if (!key_is_limited(db, lane, s))
 			continue;
-		merit = 2 * is_full(db, lane->limiters[s], lane->needs[s].key, now, &due) +
+		merit = 2 * tally_is_full(db, lane->limiters[s], lane->needs[s].key, now, &due) +
 			(db->limits->limiters[lane->limiters[s]].when_taken != JOBQ_WHEN_TAKEN_WAIT);
 		if (merit > best)
 		{
@@ -98,38 +91,6 @@ keyed_source(JobqDatabase *db, const JobqLane *lane)
 		if (key_is_limited(db, lane, s))
 			return s;
 	return -1;
-}
-
-/*
- * May a job of the key start?  The tally may be NULL.  If only time is missing, lower *due
- * to the time of the next check.
- */
-static bool
-may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
-		  TimestampTz *due)
-{
-	if (policy == NULL || tally == NULL)
-		return true;
-	if (policy->key_max_running > 0 &&
-		tally->running >= policy->key_max_running)
-		return false;
-	return policy->key_rate.per_us <= 0 ||
-		tally_tokens(policy, tally, now, due) >= ONE_TOKEN;
-}
-
-/*
- * Is every job of this key of the limiter prevented from starting now?  If only
- * time is missing, lower *due to the time of the next check.
- */
-static bool
-is_full(JobqDatabase *db, uint16 limiter, uint32 key, TimestampTz now,
-		TimestampTz *due)
-{
-	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
-	uint32		index = policy == NULL ? JOBQ_NONE
-		: tally_find(db, policy->kind, key);
-
-	return index != JOBQ_NONE && !may_start(policy, TALLY(db, index), now, due);
 }
 
 /* ---------- heaps ---------- */
@@ -161,7 +122,7 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 }
 
 /*
- * Return the limits of the key or key of this heap, or NULL.
+ * Return the limiter of this heap's key, or NULL.
  */
 static const JobqLimiter *
 policy_of(JobqDatabase *db, const JobqHeap *own)
@@ -180,8 +141,8 @@ stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
 
 	AssertExclusive(db->lock);
 	if (policy != NULL && policy->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
-		policy->key_max_running > 0 && tally != JOBQ_NONE &&
-		TALLY(db, tally)->running >= policy->key_max_running)
+		policy->max_running > 0 && tally != JOBQ_NONE &&
+		TALLY(db, tally)->running >= policy->max_running)
 		heap_stick(db, own);
 }
 
@@ -198,7 +159,7 @@ waits_elsewhere(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	{
 		TimestampTz due = DT_NOEND;
 
-		if (s != at && is_full(db, lane->limiters[s], lane->needs[s].key, now, &due))
+		if (s != at && tally_is_full(db, lane->limiters[s], lane->needs[s].key, now, &due))
 			return s;
 	}
 	return -1;
@@ -237,9 +198,9 @@ settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	JobqReady  *ready = db->ready;
 	TimestampTz due = DT_NOEND;
 	uint32		tally = tally_of(db, own);
-	bool		is_free = may_start(policy_of(db, own),
-									tally == JOBQ_NONE ? NULL : TALLY(db, tally),
-									now, &due);
+	bool		is_free = tally_may_start(policy_of(db, own),
+										  tally == JOBQ_NONE ? NULL : TALLY(db, tally),
+										  now, &due);
 	JobqLane   *lent = own->lent == JOBQ_NONE ? NULL : &ready->lanes[own->lent];
 	JobqLane   *first;
 	JobqHeap   *heap = NULL;
@@ -413,10 +374,12 @@ keyed_room(JobqDatabase *db, const JobqHeap *own)
 	AssertExclusive(db->lock);
 	if (own->lent == JOBQ_NONE)
 		return 0;
-	if (policy != NULL && policy->key_max_running > 0)
-		room = Max(policy->key_max_running - (tally == NULL ? 0 : tally->running), 0);
-	if (policy != NULL && policy->key_rate.per_us > 0)
-		room = Min(room, (uint32) Max(tally_tokens(policy, tally, jobq_now(), &due), 1));
+	if (policy != NULL && policy->max_running > 0)
+		room = Max(policy->max_running - (tally == NULL ? 0 : tally->running), 0);
+	if (policy != NULL && policy->rate.per_us > 0 && tally != NULL)
+		room = Min(room, (uint32) Max(jobq_pace_tokens(policy, &tally->pace, jobq_now(), &due), 1));
+	else if (policy != NULL && policy->rate.per_us > 0)
+		room = Min(room, (uint32) policy->rate.burst);
 	return Min(room, own->nentries + db->ready->lanes[own->lent].count);
 }
 
@@ -452,7 +415,7 @@ lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	if (lane->own != JOBQ_NONE)
 		return db->ready->heaps[lane->own].lent == JOBQ_NONE;
 	for (int s = 0; s < JOBQ_NLIMITS; s++)
-		if (is_full(db, lane->limiters[s], lane->needs[s].key, now, &due))
+		if (tally_is_full(db, lane->limiters[s], lane->needs[s].key, now, &due))
 			return true;
 	return false;
 }
@@ -472,10 +435,11 @@ lane_offer(JobqDatabase *db, const JobqLane *lane)
 		heap_mark(db, &db->ready->heaps[heap]);
 }
 
-/* ---------- permits ---------- */
-
-static void
-settle_all(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
+/*
+ * The counters of this key of the limiter have changed: lend the right lanes.
+ */
+void
+keyed_settle_all(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
 {
 	const JobqParty *party = jobq_party_find(db, 0, limiter, key);
 	uint32		next;
@@ -486,128 +450,4 @@ settle_all(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
 		next = db->ready->heaps[i].next;
 		keyed_settle(db, &db->ready->heaps[i], now);
 	}
-}
-
-/*
- * A job of this key of the limiter starts, and takes "cost" tokens.  Returns the
- * key's tally, or JOBQ_NONE if there are no limits, or if there is no free entry.
- */
-uint32
-keyed_take(JobqDatabase *db, uint16 limiter, uint32 key, int cost,
-		   TimestampTz now)
-{
-	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
-	uint32		index;
-
-	AssertExclusive(db->lock);
-	if (policy == NULL)
-		return JOBQ_NONE;
-	index = tally_make(db, policy->kind, key, now);
-	if (index == JOBQ_NONE)
-		return JOBQ_NONE;
-	TALLY(db, index)->running++;
-	tally_spend(&policy->key_rate, TALLY(db, index), cost, now);
-	settle_all(db, policy->kind, key, now);
-	return index;
-}
-
-/*
- * A job of the key is over.  tokens: the number to return, if the job did not run at all;
- * otherwise 0.  The caller settles the key's heaps.
- */
-void
-keyed_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
-{
-	JobqTally  *tally = TALLY(db, index);
-	const JobqLimiter *policy;
-
-	AssertExclusive(db->lock);
-	Assert(tally->lane == JOBQ_NO_LANE && tally->running > 0);
-	tally->running--;
-	if (tokens == 0)
-		return;
-	policy = keyed_policy_of(db, tally->limiter);
-	if (policy != NULL)
-		tally_spend(&policy->key_rate, tally, -tokens, now);
-}
-
-/*
- * May a job of this key of the limiter start now?
- */
-bool
-keyed_free(JobqDatabase *db, uint16 limiter, uint32 key, TimestampTz now)
-{
-	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
-	TimestampTz due = DT_NOEND;
-	uint32		index;
-
-	AssertExclusive(db->lock);
-	if (policy == NULL)
-		return true;
-	index = tally_find(db, policy->kind, key);
-	return index == JOBQ_NONE ? db->ready->nfree > 0
-		: may_start(policy, TALLY(db, index), now, &due);
-}
-
-/*
- * Count a job of the key that runs without having asked for a permit.  Returns the tally,
- * or JOBQ_NONE if the key has no limits or there is no free entry.
- */
-uint32
-keyed_count(JobqDatabase *db, uint32 limiter, uint32 key, TimestampTz now)
-{
-	uint32		index = JOBQ_NONE;
-
-	AssertExclusive(db->lock);
-	if (key != 0 && keyed_policy_of(db, limiter) != NULL)
-		index = tally_make(db, limiter, key, now);
-	if (index != JOBQ_NONE)
-	{
-		TALLY(db, index)->running++;
-		settle_all(db, limiter, key, now);
-	}
-	return index;
-}
-
-/*
- * Take tokens of the key for jobs that started before the server did.
- */
-void
-jobq_keyed_spend(JobqDatabase *db, uint32 limiter, uint32 key,
-				 double tokens, TimestampTz now)
-{
-	const JobqLimiter *policy = keyed_policy_of(db, limiter);
-	uint32		index = policy == NULL ? JOBQ_NONE
-		: tally_make(db, limiter, key, now);
-
-	AssertExclusive(db->lock);
-	if (index == JOBQ_NONE)
-		return;
-	tally_spend(&policy->key_rate, TALLY(db, index),
-				Min(tokens, tally_most(policy)), now);
-	settle_all(db, limiter, key, now);
-}
-
-/*
- * Get the counters of a key.  Returns false if the key has no limits.
- */
-bool
-jobq_keyed_state(JobqDatabase *db, uint32 limiter, uint32 key,
-				 TimestampTz now, JobqKeyedState * state)
-{
-	const JobqLimiter *policy = keyed_policy_of(db, limiter);
-	uint32		index = tally_find(db, limiter, key);
-	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
-
-	AssertExclusive(db->lock);
-	memset(state, 0, sizeof(JobqKeyedState));
-	state->due = DT_NOEND;
-	if (policy == NULL)
-		return false;
-	state->max_running = policy->key_max_running;
-	state->running = tally == NULL ? 0 : tally->running;
-	state->paced = policy->key_rate.per_us > 0;
-	if (state->paced)
-		state->tokens = tally_tokens(policy, tally, now, &state->due);
-	return true;
 }

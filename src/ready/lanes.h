@@ -10,6 +10,7 @@
 #define JOBQ_READY_LANES_H
 
 #include "ready/job.h"
+#include "ready/pace.h"
 #include "ready/timers.h"
 
 /* A job that may run now: 40 bytes. */
@@ -30,8 +31,7 @@ typedef struct JobqEntry
  */
 typedef struct JobqTally
 {
-	double		full_at;		/* when the bucket is full, as a TimestampTz */
-	TimestampTz due;			/* time of the timer */
+	JobqPace	pace;
 	uint32		limiter;		/* hash of the limiter's name */
 	uint32		key;
 	int32		running;		/* number of jobs that hold a permit of this

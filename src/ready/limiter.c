@@ -157,89 +157,28 @@ bool
 jobq_limiter_counts(const JobqLimiter *limiter)
 {
 	return limiter->max_running > 0 || limiter->rate.per_us > 0 ||
-		limiter->throttle.failures > 0 || limiter->keyed;
-}
-
-/*
- * Was the clock put back after the time "since"?  The caller has read the clock ("now")
- * before it acquired the lock.  A clock that was put forward meanwhile does not count.
- */
-static bool
-was_put_back(TimestampTz since, TimestampTz now)
-{
-	return since > now + USECS_PER_MINUTE &&
-		since > jobq_now() + USECS_PER_MINUTE;
-}
-
-/*
- * May a job start now, according to rate and throttle?  If not, lower *due to the time of the
- * next check.
- */
-bool
-jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
-			   TimestampTz *due)
-{
-	if (was_put_back(pace->window_start, now))
-		pace->window_start = pace->rest_until = pace->failures = 0;
-
-	if (pace->rest_until > now)
-	{
-		*due = Min(*due, pace->rest_until);
-		return false;
-	}
-	if (rate->per_us <= 0)
-		return true;
-	if (now > pace->tokens_at)
-	{
-		pace->tokens = Min(rate->burst,
-						   pace->tokens + (now - pace->tokens_at) * rate->per_us);
-		pace->tokens_at = now;
-	}
-
-	/*
-	 * A time slightly before the last one is normal.  The time in between
-	 * must not be counted twice.
-	 */
-	else if (was_put_back(pace->tokens_at, now))
-		pace->tokens_at = now;
-	if (pace->tokens >= ONE_TOKEN)
-		return true;
-	*due = Min(*due, Max(now, pace->tokens_at) +
-			   JOBQ_PACE_WAIT(1 - pace->tokens, rate));
-	return false;
-}
-
-/*
- * Count failed attempts for a throttle.
- */
-void
-jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace, int failures,
-				 TimestampTz now)
-{
-	if (was_put_back(pace->window_start, now) ||
-		now >= pace->window_start + throttle->window)
-	{
-		pace->window_start = now;
-		pace->failures = 0;
-	}
-	pace->failures += failures;
-	if (pace->failures >= throttle->failures)
-		pace->rest_until = pace->window_start + throttle->window;
+		limiter->throttle.failures > 0;
 }
 
 /*
  * May a job start now, according to this limiter?  If only time is missing, lower *due to the
- * time of the next check.
+ * time of the next check.  The answer of a keyed limiter depends on the key: see keyed_free().
  */
 bool
 limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
 {
-	JobqRate	none = {0};
-
+	if (limiter->keyed)
+		return true;
 	if (limiter->max_running > 0 && limiter->running >= limiter->max_running)
 		return false;
-	return jobq_pace_free(limiter->rate.by_group ? &none : &limiter->rate,
-						  &limiter->pace, now, due);
+	if (limiter->rate.by_group)
+	{
+		JobqLimiter unpaced = *limiter;
+
+		unpaced.rate.per_us = 0;
+		return jobq_pace_free(&unpaced, &limiter->pace, now, due);
+	}
+	return jobq_pace_free(limiter, &limiter->pace, now, due);
 }
 
 /*
@@ -261,10 +200,12 @@ limiters_room(JobqDatabase *db, const uint16 *limiters, TimestampTz now, Timesta
 		limiter = &db->limits->limiters[limiters[s]];
 		if (!limiter_free(limiter, now, due))
 			return 0;
+		if (limiter->keyed)
+			continue;
 		if (limiter->max_running > 0)
 			room = Min(room, limiter->max_running - limiter->running);
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
-			room = Min(room, Max((int) limiter->pace.tokens, 1));
+			room = Min(room, Max((int) jobq_pace_tokens(limiter, &limiter->pace, now, due), 1));
 	}
 	return room;
 }
@@ -289,7 +230,7 @@ turn_before(int32 priority, uint64 served, int32 other_priority,
 static bool
 is_kept(const JobqLimiter *limiter, TimestampTz now)
 {
-	return limiter->kept_until > now &&
+	return limiter->kept_until > now && !limiter->keyed &&
 		limiter->max_running - limiter->running == 1 &&
 		limiter->kept_until <= now + 2 * KEEP_PATIENCE;
 }
@@ -390,6 +331,6 @@ limiter_turns_away(JobqDatabase *db, uint16 index)
 		: &db->limits->limiters[index];
 
 	AssertLocked(db->lock);
-	return limiter != NULL && limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
-		limiter->max_running > 0 && limiter->running >= limiter->max_running;
+	return limiter != NULL && !limiter->keyed &&
+		limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT && limiter->max_running > 0 && limiter->running >= limiter->max_running;
 }

@@ -16,8 +16,8 @@
  *
  * A job needs permits to start: from each of its limiters (JobqLimitSource), from its key at
  * each limiter with keys, and from its group.  The process that pops the job takes all permits
- * at once, and returns them when the job's transaction is over.  The scheduler returns the permits of a dead process.  A
- * limit is therefore exact, for workers and consumers alike.
+ * at once, and returns them when the job's transaction is over.  The scheduler returns the
+ * permits of a dead process.  A limit is therefore exact, for workers and consumers alike.
  *
  * A job takes one token of each rate, or its cost in tokens of a named limiter.  A job starts
  * if there is at least one token.  Tokens beyond the available tokens are a debt: the bucket
@@ -30,32 +30,6 @@
  * waiting for its group is parked at the group, and blocks no further jobs.
  */
 
-/* A token bucket, as configured. */
-typedef struct JobqRate
-{
-	double		per_us;			/* tokens per microsecond; 0: no rate */
-	double		burst;			/* capacity of the bucket */
-	bool		by_group;		/* a separate bucket for each group */
-} JobqRate;
-
-/* Pause the starts of jobs after this number of failed attempts. */
-typedef struct JobqThrottle
-{
-	int			failures;		/* 0: no throttle */
-	int64		window;			/* microseconds */
-	bool		by_group;
-} JobqThrottle;
-
-/* The state of a bucket and of a throttle. */
-typedef struct JobqPace
-{
-	double		tokens;
-	TimestampTz tokens_at;
-	int			failures;
-	TimestampTz window_start;
-	TimestampTz rest_until;
-} JobqPace;
-
 #define JOBQ_MAX_WEIGHTS	32
 
 /* The consequence for a job that is due while its limiter has no free permit. */
@@ -67,7 +41,10 @@ typedef enum JobqWhenTaken
 	JOBQ_WHEN_TAKEN_REPLACE,	/* older jobs of the role are cancelled */
 } JobqWhenTaken;
 
-/* The policy of a queue or of a kind, and its counters. */
+/*
+ * The policy of a queue, of a kind, or of a named limiter, and its counters.  The limits of a
+ * keyed limiter apply to each key: the key's tally has "running" and "pace" (tally.c).
+ */
 typedef struct JobqLimiter
 {
 	bool		in_use;
@@ -77,8 +54,8 @@ typedef struct JobqLimiter
 								 * jobs */
 	bool		group_wait;		/* a group waits for a job whose attempt
 								 * failed */
-	bool		keyed;			/* a named limiter, whose max_running and rate
-								 * apply to each key */
+	bool		keyed;			/* a named limiter whose max_running, rate and
+								 * throttle apply to each key */
 	int32		queue_id;		/* or 0 */
 	uint32		kind;			/* hash of the kind, or of the limiter's name;
 								 * or 0 */
@@ -89,14 +66,12 @@ typedef struct JobqLimiter
 	int			weight;			/* among queues of the same rank in a pool */
 	JobqRate	rate;
 	JobqThrottle throttle;
-	int			key_max_running;	/* of each key; 0: no limit */
-	JobqRate	key_rate;
 	int			nweights;		/* number of tenants with a weight above 1 */
 	uint32		weighted[JOBQ_MAX_WEIGHTS]; /* hashes of these tenants */
 	uint16		weights[JOBQ_MAX_WEIGHTS];
 
-	int			running;
-	JobqPace	pace;
+	int			running;		/* of all keys together */
+	JobqPace	pace;			/* unused if keyed */
 	double		tenant_turn;	/* of the tenant that was served last */
 	float		tenant_cost;	/* average of a job, as JobqParty.cost */
 
@@ -110,9 +85,7 @@ typedef struct JobqLimiter
 								 * worker ... */
 	TimestampTz wants_since;	/* ... and since when */
 
-	JobqWhenTaken when_taken;	/* if max_running is reached, or
-								 * key_max_running of a keyed limiter: see
-								 * taken.c */
+	JobqWhenTaken when_taken;	/* if max_running is reached: see taken.c */
 	int64		release_after;	/* microseconds */
 	bool		priced;			/* jobs have individual costs */
 	int			dearest;		/* highest cost of a job so far, if above 1 */
@@ -126,7 +99,18 @@ typedef struct JobqKeyedState
 	bool		paced;			/* the key has a rate ... */
 	double		tokens;
 	TimestampTz due;			/* ... by which the next job may start then */
-}			JobqKeyedState;
+	bool		throttled;		/* the key has a throttle ... */
+	int			failures;		/* ... which has counted these failures */
+	TimestampTz rest_until;		/* or 0 */
+} JobqKeyedState;
+
+/* The use of a rate and a throttle before a start of the server. */
+typedef struct JobqSpent
+{
+	double		tokens;
+	int			failures;
+	TimestampTz failed_at;		/* time of the first failure */
+} JobqSpent;
 
 /*
  * The limiters of a database.
@@ -170,21 +154,32 @@ extern uint16 jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter);
 extern void jobq_limiter_drop(JobqDatabase *db, uint16 index);
 extern void jobq_limits_missed(JobqDatabase *db);
 extern bool jobq_limiter_counts(const JobqLimiter *limiter);
-extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
-						   TimestampTz now, TimestampTz *due);
-extern void jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace,
-							 int failures, TimestampTz now);
+
+/* src/ready/pace.c */
+extern double jobq_pace_tokens(const JobqLimiter *policy, JobqPace *pace,
+							   TimestampTz now, TimestampTz *due);
+extern void jobq_pace_spend(const JobqLimiter *policy, JobqPace *pace, double tokens,
+							TimestampTz now);
+extern void jobq_pace_change(const JobqLimiter *policy, JobqPace *pace,
+							 const JobqRate *rate, TimestampTz now);
+extern void jobq_pace_failed(const JobqLimiter *policy, JobqPace *pace, int failures,
+							 TimestampTz now);
+extern int	jobq_pace_failures(const JobqLimiter *policy, JobqPace *pace, TimestampTz now,
+							   TimestampTz *rest_until);
+extern bool jobq_pace_free(const JobqLimiter *policy, JobqPace *pace, TimestampTz now,
+						   TimestampTz *due);
 
 /* src/ready/tally.c */
-extern bool jobq_keys_limited(const JobqLimiter *limiter);
 extern void jobq_tallies_clear(JobqDatabase *db);
 extern void jobq_tallies_put_back(JobqDatabase *db, TimestampTz now);
 
-/* src/ready/keyed.c */
+/* src/ready/key_permit.c */
 extern bool jobq_keyed_state(JobqDatabase *db, uint32 limiter, uint32 key,
-							 TimestampTz now, JobqKeyedState * state);
-extern void jobq_keyed_spend(JobqDatabase *db, uint32 limiter, uint32 key,
-							 double tokens, TimestampTz now);
+							 TimestampTz now, JobqKeyedState *state);
+extern void jobq_limiter_restore(JobqDatabase *db, uint16 limiter, uint32 key,
+								 const JobqSpent *spent, TimestampTz now);
+
+/* src/ready/keyed.c */
 extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
 						   TimestampTz now);
 

@@ -16,7 +16,7 @@
 
 #include "ready/inner.h"
 
-static void keyed_wake(JobqDatabase *db, uint32 index, TimestampTz now,
+static void keyed_wake(JobqDatabase *db, uint32 index, bool by_time, TimestampTz now,
 					   JobqWakeList *wake);
 static void give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 					  TimestampTz now, JobqWakeList *wake);
@@ -69,8 +69,8 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
 			jobq_limiter_filled(db, lane->limiters[s]);
 			limiter->dearest = Max(limiter->dearest, cost > 1 ? cost : 0);
-			if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
-				limiter->pace.tokens -= cost;
+			if (!limiter->keyed && !limiter->rate.by_group)
+				jobq_pace_spend(limiter, &limiter->pace, cost, now);
 		}
 
 		/* the popped job has freed one entry, and several tallies may be new */
@@ -160,24 +160,24 @@ give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 		  TimestampTz now, JobqWakeList *wake)
 {
 	JobqLimiter *limiter = &db->limits->limiters[index];
-	bool		was_full = limiter->max_running > 0 &&
+	bool		was_full = !limiter->keyed && limiter->max_running > 0 &&
 		limiter->running >= limiter->max_running;
 
 	AssertExclusive(db->lock);
 	Assert(limiter->running > 0);
 	limiter->running--;
-	if (unused && limiter->rate.per_us > 0 && !limiter->rate.by_group)
-		limiter->pace.tokens = Min(limiter->pace.tokens + cost, limiter->rate.burst);
+	if (unused && !limiter->keyed && !limiter->rate.by_group)
+		jobq_pace_spend(limiter, &limiter->pace, -cost, now);
 	if (was_full || unused || limiter->kept_until > now)
 		place_freed(db, index, now, wake);
 }
 
 /*
- * Wake takers for the key of this tally, because more of its jobs may be able to start.
- * Free the tally if there is no state to remember.
+ * Wake takers for the key of this tally, because more of its jobs may be able to start: one
+ * more job, or with by_time any number.  Free the tally if there is no state to remember.
  */
 static void
-keyed_wake(JobqDatabase *db, uint32 index, TimestampTz now,
+keyed_wake(JobqDatabase *db, uint32 index, bool by_time, TimestampTz now,
 		   JobqWakeList *wake)
 {
 	JobqReady  *ready = db->ready;
@@ -193,13 +193,13 @@ keyed_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 		next = ready->heaps[i].next;
 		heap = keyed_refill(db, &ready->heaps[i], now);
 		if (heap != NULL)
-			heap_wake(db, heap, 1, now, wake);
+			heap_wake(db, heap, by_time ? keyed_room(db, &ready->heaps[i]) : 1, now, wake);
 	}
 	tally_forget(db, index, now);
 }
 
 /*
- * Call keyed_wake() for keys whose token has arrived.  The number per call is limited:
+ * Call keyed_wake() for keys whose token has arrived, or whose rest has ended.  The number per call is limited:
  * db->limits->due tells if there are more.
  */
 void
@@ -212,7 +212,7 @@ keyed_wake_due(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 
 		if (index == JOBQ_NONE)
 			return;
-		keyed_wake(db, index, now, wake);
+		keyed_wake(db, index, true, now, wake);
 	}
 	db->limits->due = Min(db->limits->due, now);
 }
@@ -240,7 +240,7 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 		if (held.tallies[s] != JOBQ_NONE)
 		{
 			keyed_give(db, held.tallies[s], unused ? held.costs[s] : 0, now);
-			keyed_wake(db, held.tallies[s], now, wake);
+			keyed_wake(db, held.tallies[s], false, now, wake);
 		}
 	}
 	if (held.group != JOBQ_NONE)
@@ -281,15 +281,21 @@ jobq_limits_failed(JobqDatabase *db, const JobqPush *job, int failures, Timestam
 		limiter = &db->limits->limiters[limiters[s]];
 		if (limiter->throttle.failures == 0)
 			continue;
-		if (!limiter->throttle.by_group)
-			jobq_pace_failed(&limiter->throttle, &limiter->pace, failures, now);
+		if (limiter->keyed)
+		{
+			if (db->ready->nfree == 0)
+				(void) entry_evict(db, NULL, true); /* for a tally */
+			keyed_failed(db, limiters[s], job->needs[s].key, failures, now);
+		}
+		else if (!limiter->throttle.by_group)
+			jobq_pace_failed(limiter, &limiter->pace, failures, now);
 		else if (job->group != 0 && !jobq_group_shared(job->group))
 		{
 			JobqGroup  *g = jobq_group_make(db, job->group, limiters[JOBQ_OF_QUEUE],
 											job->role, now);
 
 			if (g != NULL)
-				jobq_pace_failed(&limiter->throttle, &g->pace, failures, now);
+				jobq_pace_failed(limiter, &g->pace, failures, now);
 		}
 	}
 }

@@ -163,7 +163,7 @@ is_paced(JobqDatabase *db, uint16 index)
 		: &db->limits->limiters[index];
 
 	AssertExclusive(db->lock);
-	return limiter != NULL && (limiter->rate.per_us > 0 || limiter->key_rate.per_us > 0);
+	return limiter != NULL && limiter->rate.per_us > 0;
 }
 
 /*

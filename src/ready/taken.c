@@ -91,8 +91,8 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 	if (policy->keyed)
 	{
 		tally = tally_find(db, limiter, limit_key);
-		if (tally == JOBQ_NONE || policy->key_max_running <= 0 ||
-			TALLY(db, tally)->running < policy->key_max_running)
+		if (tally == JOBQ_NONE || policy->max_running <= 0 ||
+			TALLY(db, tally)->running < policy->max_running)
 			return false;
 	}
 	else if (!limiter_turns_away(db, index))
@@ -105,8 +105,7 @@ jobq_places_taken(JobqDatabase *db, uint32 limiter, uint32 limit_key,
 	by->limit_key = policy->keyed ? limit_key : 0;
 	by->when_taken = policy->when_taken;
 	by->release_after = policy->release_after;
-	by->max_running = policy->keyed ? policy->key_max_running
-		: policy->max_running;
+	by->max_running = policy->max_running;
 	return true;
 }
 

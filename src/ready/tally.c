@@ -1,19 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- *	  Tallies: the counters of a limiter's key: the number of running jobs, the fill of the
- *	  bucket, and the time of the next check.
+ *	  Tallies: the counters of a limiter's key: the number of running jobs, the bucket, the
+ *	  failed attempts, and the timer of the next check.
  *
  * A tally occupies the slot of an entry, and is found by a hash.  A tally is kept while there
- * is a state to remember.  A key without a tally has no running job, and a full bucket.  A
- * process that pops a job has just freed the job's entry, so there is always a slot for one
+ * is a state to remember.  A key without a tally has no running job, a full bucket, and no
+ * failed attempt.  A process that pops a job has just freed the job's entry, so there is always a slot for one
  * tally then.  A second one may need the entry of another job (permits_take()).
  *
- * Too many tallies would leave no entries for jobs.  The bucket of a key without running
- * jobs is therefore forgotten if there are more than JOBQ_MAX_TALLIES.  A client must not be
- * able to exhaust the pool by inventing keys.
- *
- * A bucket is stored as the time at which it will be full.  The stored value does not change
- * while the bucket fills.
+ * Too many tallies would leave no entries for jobs.  Bucket and failures of a key without
+ * running jobs are therefore forgotten if there are more than JOBQ_MAX_TALLIES.  A client must
+ * not be able to exhaust the pool by inventing keys.
  *
  * src/ready/tally.c
  *
@@ -34,28 +31,18 @@ static uint32 *tally_bucket(JobqDatabase *db, uint32 limiter, uint32 key);
 static void tallies_sweep(JobqDatabase *db, TimestampTz now);
 
 /*
- * Does the limiter have limits for each key?
- */
-bool
-jobq_keys_limited(const JobqLimiter *limiter)
-{
-	return limiter->key_max_running > 0 || limiter->key_rate.per_us > 0;
-}
-
-/*
- * Return the limiter with this index if its keys have limits, or NULL.
+ * Return the limiter with this index if it is keyed, or NULL.
  */
 const JobqLimiter *
 keyed_policy(JobqDatabase *db, uint16 limiter)
 {
 	AssertLocked(db->lock);
-	return limiter != JOBQ_NO_LIMITER &&
-		jobq_keys_limited(&db->limits->limiters[limiter])
+	return limiter != JOBQ_NO_LIMITER && db->limits->limiters[limiter].keyed
 		? &db->limits->limiters[limiter] : NULL;
 }
 
 /*
- * Return the limiter with this hash if its keys have limits, or NULL.
+ * Return the limiter with this hash if it is keyed, or NULL.
  */
 const JobqLimiter *
 keyed_policy_of(JobqDatabase *db, uint32 limiter)
@@ -129,7 +116,7 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 	if (tally->running > 0 || tally->timer != JOBQ_NONE)
 		return;
 	policy = keyed_policy_of(db, tally->limiter);
-	if (policy != NULL && policy->key_rate.per_us > 0 && tally->full_at > now &&
+	if (policy != NULL && !pace_is_fresh(policy, &tally->pace, now) &&
 		db->ready->ntallies <= JOBQ_MAX_TALLIES)
 		return;
 	link = tally_bucket(db, tally->limiter, tally->key);
@@ -176,58 +163,34 @@ jobq_tallies_clear(JobqDatabase *db)
 }
 
 /*
- * Return the maximum number of missing tokens in a bucket: the capacity, and the debt of the
- * most expensive job.
+ * May a job of the key start?  The tally may be NULL.  If only time is missing, lower *due
+ * to the time of the next check.
  */
-double
-tally_most(const JobqLimiter *policy)
+bool
+tally_may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
+				TimestampTz *due)
 {
-	return policy->key_rate.burst + policy->dearest;
+	if (policy == NULL || tally == NULL)
+		return true;
+	if (policy->max_running > 0 &&
+		tally->running >= policy->max_running)
+		return false;
+	return jobq_pace_free(policy, &tally->pace, now, due);
 }
 
 /*
- * Return the number of tokens in the key's bucket; a debt is negative.  The tally may be
- * NULL.  If there is less than one token, lower *due to the time at which there is one.
+ * Is every job of this key of the limiter prevented from starting now?  If only
+ * time is missing, lower *due to the time of the next check.
  */
-double
-tally_tokens(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
-			 TimestampTz *due)
+bool
+tally_is_full(JobqDatabase *db, uint16 limiter, uint32 key, TimestampTz now,
+			  TimestampTz *due)
 {
-	const JobqRate *rate = &policy->key_rate;
-	double		most = tally_most(policy);
-	double		missing;
+	const JobqLimiter *policy = key == 0 ? NULL : keyed_policy(db, limiter);
+	uint32		index = policy == NULL ? JOBQ_NONE
+		: tally_find(db, policy->kind, key);
 
-	if (tally == NULL || tally->full_at <= now)
-		return rate->burst;
-	missing = (tally->full_at - now) * rate->per_us;
-	if (missing > most)
-	{
-		/* the clock was put back, or the rate has changed; see limiter.c */
-		if ((missing - most) / rate->per_us > USECS_PER_MINUTE &&
-			tally->full_at > jobq_now() + most / rate->per_us)
-		{
-			tally->full_at = now + rate->burst / rate->per_us;
-			most = rate->burst;
-		}
-		missing = most;
-	}
-	if (rate->burst - missing < ONE_TOKEN)
-		*due = Min(*due, now + JOBQ_PACE_WAIT(missing - (rate->burst - 1), rate));
-	return rate->burst - missing;
-}
-
-/*
- * Take tokens from the bucket.  A negative number returns tokens.
- */
-void
-tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
-			TimestampTz now)
-{
-	if (rate->per_us <= 0)
-		return;
-	if (tokens > 0)
-		tally->full_at = Max(tally->full_at, (double) now);
-	tally->full_at += tokens / rate->per_us;
+	return index != JOBQ_NONE && !tally_may_start(policy, TALLY(db, index), now, due);
 }
 
 /* ---------- timers ---------- */
@@ -266,10 +229,5 @@ void
 jobq_tallies_put_back(JobqDatabase *db, TimestampTz now)
 {
 	AssertExclusive(db->lock);
-	for (uint32 i = 0; i < db->ready->timers.n; i++)
-	{
-		JobqTally  *tally = TALLY(db, db->ready->timers.heap[i]);
-
-		tally->due = Min(tally->due, now);
-	}
+	timers_put_back(&db->ready->timers, now);
 }

@@ -2,8 +2,8 @@
  *
  *	  Timers: times at which elements of an array must be checked.
  *
- * Tallies of tenants that wait for a token have timers, and groups that wait for a time.  The
- * next due element is found at once, however many elements wait.
+ * Tallies of keys that wait for a token or for the end of a rest have timers, and groups that
+ * wait for a time.  The next due element is found at once, however many elements wait.
  *
  * src/ready/timer.c
  *
@@ -15,46 +15,41 @@
 
 #include "ready/inner.h"
 
-#define THING(timers, index)	((timers)->things + (timers)->size * (index))
-#define DUE(timers, index) \
-	(*(TimestampTz *) (THING(timers, index) + (timers)->due))
 #define PLACE(timers, index) \
-	(*(uint32 *) (THING(timers, index) + (timers)->place))
+	(*(uint32 *) ((timers)->things + (timers)->size * (index) + (timers)->place))
 
 static void
-put(JobqTimers *timers, uint32 place, uint32 index)
+put_timer(JobqTimers *timers, uint32 place, JobqTimer timer)
 {
-	timers->heap[place] = index;
-	PLACE(timers, index) = place;
+	timers->heap[place] = timer;
+	PLACE(timers, timer.index) = place;
 }
 
 /*
- * Move the element at this position to its correct position, after its time has changed.
+ * Move the timer at this position to its correct position, after its time has changed.
  */
 static void
 sift(JobqTimers *timers, uint32 place)
 {
-#define DUE_AT(at)	DUE(timers, timers->heap[at])
-	uint32		index = timers->heap[place];
-	TimestampTz due = DUE(timers, index);
+	JobqTimer  *heap = timers->heap;
+	JobqTimer	timer = heap[place];
 
-	for (; place > 0 && DUE_AT((place - 1) / 2) > due; place = (place - 1) / 2)
-		put(timers, place, timers->heap[(place - 1) / 2]);
+	for (; place > 0 && heap[(place - 1) / 2].due > timer.due; place = (place - 1) / 2)
+		put_timer(timers, place, heap[(place - 1) / 2]);
 	for (;;)
 	{
 		uint32		below = 2 * place + 1;
 
 		if (below >= timers->n)
 			break;
-		if (below + 1 < timers->n && DUE_AT(below + 1) < DUE_AT(below))
+		if (below + 1 < timers->n && heap[below + 1].due < heap[below].due)
 			below++;
-		if (DUE_AT(below) >= due)
+		if (heap[below].due >= timer.due)
 			break;
-		put(timers, place, timers->heap[below]);
+		put_timer(timers, place, heap[below]);
 		place = below;
 	}
-	put(timers, place, index);
-#undef DUE_AT
+	put_timer(timers, place, timer);
 }
 
 /*
@@ -65,26 +60,38 @@ void
 timer_set(JobqTimers *timers, uint32 index, TimestampTz due)
 {
 	uint32		place = PLACE(timers, index);
+	JobqTimer	timer = {.due = due,.index = index};
 
-	Assert(place == JOBQ_NONE || (place < timers->n && timers->heap[place] == index));
+	Assert(place == JOBQ_NONE || (place < timers->n && timers->heap[place].index == index));
 	if (due != DT_NOEND)
 	{
-		DUE(timers, index) = due;
 		if (place == JOBQ_NONE)
-			put(timers, timers->n++, index);
+			place = timers->n++;
+		put_timer(timers, place, timer);
 		sift(timers, PLACE(timers, index));
 	}
 	else if (place != JOBQ_NONE)
 	{
-		uint32		last = timers->heap[--timers->n];
+		JobqTimer	last = timers->heap[--timers->n];
 
 		PLACE(timers, index) = JOBQ_NONE;
-		if (last != index)
+		if (last.index != index)
 		{
-			put(timers, place, last);
+			put_timer(timers, place, last);
 			sift(timers, place);
 		}
 	}
+}
+
+/*
+ * Return the time of the element's timer; DT_NOEND if the element has none.
+ */
+TimestampTz
+timer_due(const JobqTimers *timers, uint32 index)
+{
+	uint32		place = PLACE(timers, index);
+
+	return place == JOBQ_NONE ? DT_NOEND : timers->heap[place].due;
 }
 
 /*
@@ -93,7 +100,7 @@ timer_set(JobqTimers *timers, uint32 index, TimestampTz due)
 TimestampTz
 timers_next(const JobqTimers *timers)
 {
-	return timers->n == 0 ? DT_NOEND : DUE(timers, timers->heap[0]);
+	return timers->n == 0 ? DT_NOEND : timers->heap[0].due;
 }
 
 /*
@@ -106,7 +113,17 @@ timer_take_due(JobqTimers *timers, TimestampTz now)
 
 	if (timers_next(timers) > now || timers->n == 0)
 		return JOBQ_NONE;
-	index = timers->heap[0];
+	index = timers->heap[0].index;
 	timer_set(timers, index, DT_NOEND);
 	return index;
+}
+
+/*
+ * Make all timers due at this time, or earlier.
+ */
+void
+timers_put_back(JobqTimers *timers, TimestampTz now)
+{
+	for (uint32 i = 0; i < timers->n; i++)
+		timers->heap[i].due = Min(timers->heap[i].due, now);
 }

@@ -11,20 +11,23 @@
 
 #include "ready/job.h"
 
+typedef struct JobqTimer
+{
+	TimestampTz due;
+	uint32		index;			/* of the element */
+} JobqTimer;
+
 /*
- * The timers of the elements ("things") of one array.  An element stores its time as a
- * TimestampTz, valid if the element has a timer.  The element also stores the position of its
+ * The timers of the elements ("things") of one array.  An element stores the position of its
  * timer in the heap as a uint32, or JOBQ_NONE without a timer.
  */
 typedef struct JobqTimers
 {
 	char	   *things;			/* the array */
 	Size		size;			/* of an element, in bytes */
-	Size		due;			/* offset of the time within an element */
 	Size		place;			/* offset of the position within an element */
 	uint32		n;
-	uint32	   *heap;			/* indices of elements, as a binary heap by
-								 * time */
+	JobqTimer  *heap;			/* a binary heap by time */
 } JobqTimers;
 
 #endif							/* JOBQ_READY_TIMERS_H */

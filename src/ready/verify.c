@@ -167,11 +167,11 @@ verify_entries(JobqDatabase *db)
 		FAULT("there are %u tallies, not %u", ntallies, ready->ntallies);
 	for (uint32 i = 0; i < ready->timers.n; i++)
 	{
-		JobqTally  *tally = TALLY(db, ready->timers.heap[i]);
+		JobqTally  *tally = TALLY(db, ready->timers.heap[i].index);
 
 		if (tally->lane != JOBQ_NO_LANE || tally->timer != i)
 			FAULT("timer %u belongs to another element", i);
-		if (i > 0 && TALLY(db, ready->timers.heap[(i - 1) / 2])->due > tally->due)
+		if (i > 0 && ready->timers.heap[(i - 1) / 2].due > ready->timers.heap[i].due)
 			FAULT("timer %u is out of order", i);
 	}
 }

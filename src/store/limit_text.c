@@ -141,6 +141,11 @@ jobq_throttle_parse(const char *text, JobqThrottle *throttle)
 		!take_word(&at, "in") ||
 		(problem = take_window(&at, &throttle->window)) != NULL)
 		goto bad;
+	if (throttle->failures > JOBQ_MAX_FAILURES)
+	{
+		problem = psprintf("more than %d failures cannot be counted", JOBQ_MAX_FAILURES);
+		goto bad;
+	}
 	if (take_word(&at, "by"))
 	{
 		if (!take_word(&at, "group"))

@@ -44,7 +44,7 @@ begin(void)
 		world.named[n] = (JobqLimiter)
 	{
 		.kind = NAME(n),.keyed = true,.group_max_running = 1,
-			.key_max_running = n == BY_TENANT ? 10 : 1
+			.max_running = n == BY_TENANT ? 10 : 1
 	};
 }
 
@@ -162,7 +162,7 @@ check_woken(void)
 	int64		instead;
 
 	begin();
-	world.named[BY_TENANT].key_max_running = 1;
+	world.named[BY_TENANT].max_running = 1;
 	worker(0, ROLE, 0);
 	worker(1, ROLE, 0);
 	worker(2, ROLE, 1);
@@ -210,8 +210,8 @@ check_lowered(void)
 	int64		first;
 
 	begin();
-	world.named[BY_TENANT].key_max_running = 5;
-	world.named[0].key_max_running = 2;
+	world.named[BY_TENANT].max_running = 5;
+	world.named[0].max_running = 2;
 	worker(0, THIRD_ROLE, 0);
 	worker(1, THIRD_ROLE, 0);
 	worker(2, ROLE, 0);
@@ -227,7 +227,7 @@ check_lowered(void)
 	(void) push(LIMITED, 0, ROLE, 2, 1);
 	scheduler_round();
 	(void) pop(0);
-	world.named[0].key_max_running = 1;
+	world.named[0].max_running = 1;
 	db->reload = db->limits->stale = true;
 	scheduler_round();
 	expect(pop(2), 0, "the key is full");

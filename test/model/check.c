@@ -105,15 +105,15 @@ check_key(uint32 party)
 
 		if (own->party != party || (own->root == JOBQ_NONE && own->lent == JOBQ_NONE))
 			model_fail("heap %u is not well one of key %u", h, party);
-		full = policy->key_max_running > 0 && tally != NULL &&
-			tally->running >= policy->key_max_running;
+		full = policy->max_running > 0 && tally != NULL &&
+			tally->running >= policy->max_running;
 		if (own->lent != JOBQ_NONE && full)
 			model_fail("key %u is full, and may start a job", party);
 		if (own->lent != JOBQ_NONE || full || ready->heapless)
 			continue;
 		if (tally == NULL || tally->timer == JOBQ_NONE)
 			model_fail("key %u may start a job, and does not", party);
-		if (db->limits->due > tally->due)
+		if (db->limits->due > timer_due(&db->ready->timers, index))
 			model_fail("nobody looks at key %u in time", party);
 	}
 }
@@ -362,11 +362,11 @@ show_lane(const Row *row)
 	}
 	for (int i = 0; i < db->limits->nlimiters; i++)
 		if (db->limits->limiters[i].in_use)
-			trace("limiter %d: %d of %d run, %f tokens, rest %+.6f\n", i,
+			trace("limiter %d: %d of %d run, full at %+.6f, %d failures\n", i,
 				  db->limits->limiters[i].running,
 				  db->limits->limiters[i].max_running,
-				  db->limits->limiters[i].pace.tokens,
-				  (db->limits->limiters[i].pace.rest_until - world.now) / 1e6);
+				  (db->limits->limiters[i].pace.full_at - world.now) / 1e6,
+				  (int) db->limits->limiters[i].pace.failures);
 }
 
 static void
@@ -392,6 +392,7 @@ is_full(uint32 limiter, uint32 key)
 
 	return key != 0 && jobq_keyed_state(db, limiter, key, world.now, &state) &&
 		((state.max_running > 0 && state.running >= state.max_running) ||
+		 state.rest_until != 0 ||
 		 (state.paced && state.tokens < ONE_TOKEN));
 }
 
@@ -703,6 +704,7 @@ check_all(void)
 	check_idle();
 	check_turns();
 	check_taken();
+	check_throttles();
 	check_patience();
 	check_moved();
 	db->limits->due = due;
@@ -729,16 +731,16 @@ tokens_for(const JobqPush *job, int n, double *tokens)
 		*tokens = state.tokens;
 		return job->permits.tallies[SOURCE(n)] != JOBQ_NONE && state.paced;
 	}
-	(void) jobq_pace_free(&limiter->rate, &limiter->pace, world.now, &due);
-	*tokens = limiter->pace.tokens;
-	return limiter->rate.per_us > 0;
+	if (limiter->rate.per_us <= 0)
+		return false;
+	*tokens = jobq_pace_tokens(limiter, &limiter->pace, world.now, &due);
+	return true;
 }
 
 static double
 burst_of(int n)
 {
-	return world.named[n].keyed ? world.named[n].key_rate.burst
-		: world.named[n].rate.burst;
+	return world.named[n].rate.burst;
 }
 
 /*
@@ -748,6 +750,7 @@ burst_of(int n)
 void
 check_tokens(const JobqPush *job)
 {
+	check_rest_of(job);
 	for (int n = 0; n < NNAMED; n++)
 	{
 		double		burst = burst_of(n);
@@ -823,7 +826,7 @@ check_starts(int r, Moment popped)
 			running += i != r && world.rows[i].state == ROW_LIVE &&
 				world.rows[i].job.needs[SOURCE(n)].key == key &&
 				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
-		if (running >= world.named[n].key_max_running)
+		if (running >= world.named[n].max_running)
 			model_fail("%d jobs of key %u run", running + 1, key);
 		running = 0;
 	}

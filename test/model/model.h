@@ -42,6 +42,7 @@
 #define NNAMED			3		/* limiters with names; the last is by tenant */
 #define BY_TENANT		(NNAMED - 1)
 #define NLIMITERS		(NQUEUES + NNAMED)
+#define NKEYS			3		/* of each limiter */
 
 /* The hash of a named limiter, and the source of its permits. */
 #define NAME(n)			((uint32) (7 + (n)))
@@ -157,6 +158,13 @@ typedef struct Queue
 	JobqLimiter limiter;
 } Queue;
 
+/* The failed attempts of a limiter or a key, as its throttle has to count them. */
+typedef struct Failed
+{
+	TimestampTz since;			/* the first failure of the window */
+	int			n;
+} Failed;
+
 typedef struct World
 {
 	TimestampTz now;
@@ -175,6 +183,9 @@ typedef struct World
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter named[NNAMED];
+	Failed		failed[NNAMED][NKEYS + 1];	/* by key; 0: not keyed */
+	bool		forgets;		/* there were so many tallies that failures of keys
+								 * may be forgotten */
 	uint32		kind_every;		/* one job in this number needs the first named
 								 * limiter */
 	uint64		turns[NLIMITERS][NROLES]; /* at a limiter, the next turn of a
@@ -276,6 +287,11 @@ extern void check_starts(int row, Moment popped);
 /* turns.c: processor time per tenant, and throttles */
 extern void check_costs(void);
 extern void check_throttle(void);
+
+/* throttles.c: failed attempts of limiters and keys */
+extern void op_fails(uint32 a, uint32 b, uint32 c);
+extern void check_rest_of(const JobqPush *job);
+extern void check_throttles(void);
 
 /* full.c: cases in which all entries are in use */
 extern void check_full(void);

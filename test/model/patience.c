@@ -160,13 +160,14 @@ check_timers(void)
 
 	for (uint32 i = 0; i < groups->timers.n; i++)
 	{
-		const JobqGroup *group = &groups->groups[groups->timers.heap[i]];
+		TimestampTz due = groups->timers.heap[i].due;
+		const JobqGroup *group = &groups->groups[groups->timers.heap[i].index];
 
 		if (group->id == 0 || group->timer != i)
 			model_fail("timer %u is another group's", i);
-		if (group->due < groups->groups[groups->timers.heap[(Max(i, 1) - 1) / 2]].due)
+		if (due < groups->timers.heap[(Max(i, 1) - 1) / 2].due)
 			model_fail("timer %u of a group is out of order", i);
-		if (group->due < groups->due)
+		if (due < groups->due)
 			model_fail("nobody looks at group %d in time", (int) group->id);
 	}
 	for (int g = 0; g < jobq_max_groups; g++)

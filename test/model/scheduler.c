@@ -118,11 +118,7 @@ load_limits(JobqWakeList *wake)
 		limiter->tenant_turn = before.tenant_turn;
 		limiter->tenant_cost = before.tenant_cost;
 		limiter->dearest = before.dearest;
-		if (before.rate.per_us <= 0)
-		{
-			limiter->pace.tokens = wanted->rate.burst;
-			limiter->pace.tokens_at = world.now;
-		}
+		jobq_pace_change(&before, &limiter->pace, &wanted->rate, world.now);
 		if (limiter->fair_cpu != before.fair_cpu)
 			jobq_turns_begin(db, index);
 		if (!counted && jobq_limiter_counts(limiter))

@@ -52,9 +52,9 @@ begin(const JobqLimiter *limiter)
 }
 
 static void
-push(uint32 tenant)
+push_as(Oid role, uint32 tenant)
 {
-	JobqPush	job = {.queue_id = world.queues[QUEUE].id,.role = ROLE,
+	JobqPush	job = {.queue_id = world.queues[QUEUE].id,.role = role,
 	.flow = tenant,.permits = JOBQ_NO_PERMITS};
 	JobqWakeList wake = {0};
 
@@ -73,9 +73,36 @@ push(uint32 tenant)
 	unlock(&wake);
 }
 
+static void
+push(uint32 tenant)
+{
+	push_as(ROLE, tenant);
+}
+
 /*
- * Each worker that is awake pops a job, and ends the job at once if "ends".  Returns the
- * number of jobs popped.
+ * The worker pops a job, and ends the job at once if "ends".  Returns whether there was a job.
+ */
+static bool
+worker_step(int w, bool ends)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	JobqTaker	taker = {.pool = 0,.slot = w,.nroles = 1,.roles = &slot->role};
+	JobqWakeList wake = {0};
+	JobqPush	job;
+	bool		popped;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	popped = jobq_ready_pop(db, &taker, world.now, &job, &wake);
+	world.workers[w].awake = popped && ends;
+	slot->idle = !popped;
+	unlock(&wake);
+	if (popped)
+		world_ran(slot);
+	return popped;
+}
+
+/*
+ * Each worker that is awake pops a job.  Returns the number of jobs popped.
  */
 static int
 work(bool ends)
@@ -83,24 +110,7 @@ work(bool ends)
 	int			n = 0;
 
 	for (int w = 0; w < NCREW; w++)
-	{
-		JobqSlot   *slot = &jobq_shared->slots[w];
-		JobqTaker	taker = {.pool = 0,.slot = w,.nroles = 1,.roles = &slot->role};
-		JobqWakeList wake = {0};
-		JobqPush	job;
-
-		if (!world.workers[w].awake)
-			continue;
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		world.workers[w].awake = jobq_ready_pop(db, &taker, world.now, &job, &wake);
-		n += world.workers[w].awake;
-		slot->idle = !world.workers[w].awake;
-		unlock(&wake);
-		if (world.workers[w].awake)
-			world_ran(slot);
-		if (!ends)
-			world.workers[w].awake = false;
-	}
+		n += world.workers[w].awake && worker_step(w, ends);
 	return n;
 }
 
@@ -157,6 +167,74 @@ check_rest(void)
 }
 
 /*
+ * Tokens are sums of fractions.  A token that is missing by a rounding error counts.
+ */
+static void
+check_fraction(void)
+{
+	JobqLimiter limiter = {.rate = {.per_us = 1.0 / USECS_PER_HOUR,.burst = 1}};
+
+	begin(&limiter);
+	push(0);
+	push(0);
+	scheduler_round();			/* ranks the lane */
+	if (work(false) != 1)
+		model_fail("more or less than one job starts by a rate of one");
+	world.now += USECS_PER_HOUR - 1000;
+	if (!worker_step(0, false))
+		model_fail("a job waits for a millionth of a token");
+}
+
+/*
+ * A permit is reserved for a worker that does not come, and limits are checked meanwhile.
+ * When the reservation ends, the scheduler wakes a worker of the other role.
+ */
+static void
+check_kept(void)
+{
+	JobqLimiter limiter = {.max_running = 1};
+	JobqSlot   *slots = jobq_shared->slots;
+	int			first = 0;
+	int			waiting = 0;
+	int			woken = 0;
+
+	begin(&limiter);
+	slots[1].role = ROLE + 1;
+	slots[2].role = ROLE + 2;
+	for (Oid role = ROLE; role <= ROLE + 2; role++)
+		push_as(role, 0);
+	scheduler_round();			/* ranks the lanes, and wakes the workers */
+	if (work(false) != 1)
+		model_fail("more or less than one job of a limiter with one permit runs");
+	for (int w = 0; w < NCREW; w++)
+	{
+		waiting += slots[w].idle;
+		if (!slots[w].idle)
+			first = w;
+	}
+
+	/* the worker ends the job, and the permit is reserved for another role */
+	if (worker_step(first, false))
+		model_fail("a role takes the permit again that another role waits for");
+	for (int w = 0; w < NCREW; w++)
+		woken += world.workers[w].awake;
+	if (waiting != 2 || woken != 1)
+		model_fail("%d workers wait, and %d are woken", waiting, woken);
+	for (int w = 0; w < NCREW; w++)
+		world.workers[w].awake = false; /* the woken worker does not come */
+	db->limits->due = world.now;
+	scheduler_round();
+	for (int w = 0; w < NCREW; w++)
+		world.workers[w].awake = false;
+	if (db->wake_at > world.now + 2 * KEEP_PATIENCE)
+		model_fail("nobody looks at a permit that is reserved in vain");
+	world.now = db->wake_at + 1;
+	scheduler_round();
+	if (work(false) != 1)
+		model_fail("no worker is woken for a permit that was reserved in vain");
+}
+
+/*
  * Fails if a job becomes free with time, and no idle worker is woken.
  */
 void
@@ -164,9 +242,11 @@ check_tokens_come(void)
 {
 	JobqLimiter limiter = {.rate = {.per_us = 2.0 / USECS_PER_SEC,.burst = 2}};
 	JobqLimiter tenants = {.keyed = true,.kind = NAME(BY_TENANT),
-	.key_rate = {.per_us = 2.0 / USECS_PER_SEC,.burst = 2}};
+	.rate = {.per_us = 2.0 / USECS_PER_SEC,.burst = 2}};
 
 	check_free(&limiter, 0, "a rate");
 	check_free(&tenants, 1, "a rate of each tenant");
 	check_rest();
+	check_kept();
+	check_fraction();
 }

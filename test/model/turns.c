@@ -200,18 +200,17 @@ check_costs(void)
 void
 check_throttle(void)
 {
-	JobqThrottle throttle = {.failures = 3,.window = USECS_PER_SEC};
+	JobqLimiter limiter = {.throttle = {.failures = 3,.window = USECS_PER_SEC}};
 	TimestampTz now = INT64CONST(1000000) * USECS_PER_SEC;
 
 	for (int step = -5; step <= 5; step++)
 	{
 		JobqPace	pace = {0};
-		JobqRate	rate = {0};
 		TimestampTz due = DT_NOEND;
 
-		for (int i = 0; i < throttle.failures; i++)
-			jobq_pace_failed(&throttle, &pace, 1, now + i * step * 1000);
-		if (jobq_pace_free(&rate, &pace, now + 5000, &due))
+		for (int i = 0; i < limiter.throttle.failures; i++)
+			jobq_pace_failed(&limiter, &pace, 1, now + i * step * 1000);
+		if (jobq_pace_free(&limiter, &pace, now + 5000, &due))
 			model_fail("a throttle lets jobs start after failures %d ms apart", step);
 	}
 }

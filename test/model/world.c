@@ -98,7 +98,7 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		{
 			need->limiter = NAME(n);
 			if (world.named[n].keyed)
-				need->key = 1 + (n == BY_TENANT ? c >> 6 : c >> (26 + n)) % 3;
+				need->key = 1 + (n == BY_TENANT ? c >> 6 : c >> (26 + n)) % NKEYS;
 			need->cost = world.named[n].priced ? 1 + (c >> 17) % 4 : 1;
 		}
 		else if (n == 0 && world.named[n].priced && (c >> 3) % 8 == 1)
@@ -1112,23 +1112,10 @@ op_limits(uint32 a, uint32 b, uint32 c)
 	queue->limiter.fair_cpu = queue->limiter.fair && (b >> 12) % 2 == 0;
 	for (int n = 0; n < NNAMED; n++)
 		if (world.named[n].keyed)
-			world.named[n].key_max_running = 1 + (b >> (16 + n)) % 3;
+			world.named[n].max_running = 1 + (b >> (16 + n)) % 3;
 	rows_age();
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
-}
-
-static void
-op_fails(uint32 a, uint32 b, uint32 c)
-{
-	Queue	   *queue = &world.queues[a % NQUEUES];
-	JobqPush	job = {.queue_id = queue->id,.role = 10};
-
-	job.needs[SOURCE(0)].limiter = NAME(0);
-	job.group = b % 2 == 0 ? 0 : queue->id * 100 + 1 + (b >> 2) % 3;
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_limits_failed(db, &job, 1 + c % 3, world.now);
-	LWLockRelease(db->lock);
 }
 
 /*
@@ -1151,6 +1138,7 @@ op_crash(uint32 a, uint32 b, uint32 c)
 
 	model_memory(sizes);
 	memset(world.turns, 0, sizeof(world.turns));
+	memset(world.failed, 0, sizeof(world.failed));
 	memset(world.txns, 0, sizeof(world.txns));
 	memset(world.moves, 0, sizeof(world.moves));
 	memset(world.sessions, 0, sizeof(world.sessions));
@@ -1239,7 +1227,7 @@ static const struct
 		"limits", 1, op_limits
 	},
 	{
-		"fails", 1, op_fails
+		"fails", 3, op_fails
 	},
 	{
 		"scheduler restarts", 1, op_scheduler_restart
@@ -1345,17 +1333,19 @@ world_start(uint32 seed)
 
 		limiter->in_use = true;
 		limiter->kind = NAME(n);
-		limiter->keyed = n == BY_TENANT || (seed >> (5 + n)) % 2 == 0;
+		limiter->keyed = n == BY_TENANT ? (seed >> 19) % 4 != 0 : (seed >> (5 + n)) % 2 == 0;
 		limiter->priced = (seed >> (16 + n)) % 2 == 0;
-		if (limiter->keyed)
-			limiter->key_max_running = 1 + (seed >> (11 + n)) % 2;
-		else
-			limiter->max_running = 1 + (seed >> (11 + n)) % 2;
+		limiter->max_running = 1 + (seed >> (11 + n)) % 2;
 		limiter->group_max_running = 1;
 		limiter->group_wait = true;
 		if ((seed >> (14 + n)) % 2 == 0)
 			limiter->when_taken = JOBQ_WHEN_TAKEN_SKIP;
-		rate = limiter->keyed ? &limiter->key_rate : &limiter->rate;
+		rate = &limiter->rate;
+		if ((seed >> (10 + n)) % 2 == 0)
+		{
+			limiter->throttle.failures = 2;
+			limiter->throttle.window = 2 * USECS_PER_SEC;
+		}
 		if ((seed >> (12 + n)) % 4 == 0)
 		{
 			rate->per_us = 3.0 / USECS_PER_SEC;

@@ -435,9 +435,12 @@ SELECT jobq.create_limiter('rent', max_running => 2, by => 'tenant'), jobq.creat
 SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "a"}') FROM unnest('{rented,rationed}'::text[]) q, generate_series(1, 4)});
 # The slots and tokens of the keys of limiters, too.
 sql(q{SELECT jobq.create_limiter('places', max_running => 2, by => 'payload $.host'), jobq.create_limiter('tokens', rate => '2 per day burst 2', by => 'payload $.host'),
+	jobq.create_limiter('rests', throttle => '2 failures in 1 day', by => 'payload $.g'), jobq.create_queue('failing', limiters => '{rests}'),
 	jobq.create_queue('keyed', mode => 'consumer', limiters => '{places}'), jobq.register('call', 'gate()', limiters => '{tokens}');
 SELECT jobq.enqueue('call', '{"host": "a"}', queue => q) FROM unnest('{workers}'::text[]) q, generate_series(1, 4);
 SELECT jobq.enqueue('any', '{"host": "a"}', queue => 'keyed') FROM generate_series(1, 4)});
+sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g, 'fails', true), queue => 'failing') FROM unnest('{a,a,b}'::text[]) g});
+wait_for($node, 'keys: attempts have failed', q{SELECT count(*) = 3 FROM jobq.dead_letters WHERE queue = 'failing'});
 my $called = q{SELECT string_agg(host || ' ' || n, ', ' ORDER BY host) FROM (SELECT payload ->> 'host' AS host, count(*) AS n FROM jobq.jobs WHERE kind = 'call' AND state = 'completed' GROUP BY 1) t};
 my $take_keyed = q{SELECT count(*), string_agg(DISTINCT payload ->> 'host', '') FROM jobq.reserve('{keyed}', 10, '1 day', '5 min')};
 is(sql($take_keyed), '2|a', 'keys: two are held');
@@ -455,6 +458,9 @@ sql(q{SELECT jobq.enqueue('call', '{"host": "b"}', queue => 'workers'), jobq.enq
 wait_for($node, 'keys: another is new, and the first has had its own', "SELECT ($called) = 'a 2, b 1'");
 is(sql($take_keyed), '1|b', 'keys: the places are held as before');
 is(sql(q{SELECT floor(tokens) FROM jobq.limits WHERE limiter = 'tokens' AND key = 'a'}), '0', 'keys: the bucket is as before');
+sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g), queue => 'failing') FROM unnest('{a,b}'::text[]) g});
+wait_for($node, 'keys: a key without a rest goes on', q{SELECT count(*) = 1 FROM noted WHERE queue = 'failing'});
+is(sql(q{SELECT key, failed, rest_until > jobq_internal.clock() FROM jobq.limits WHERE limiter = 'rests' AND type = 'key'}), 'a|2|t', 'keys: the rest is as before');
 wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($rationed) = 'a 2, b 1'");
 is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',

@@ -111,10 +111,11 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 								jobq_limiter_find(my_db, limiter->queue_id, 0),
 								InvalidOid, now);	/* role unknown */
 		if (group != NULL && paced)
-			group->pace.tokens = Max(group->pace.tokens - past.started, 0);
-		if (group != NULL && past.failures > 0)
-			jobq_pace_failed(&limiter->throttle, &group->pace, past.failures,
-							 past.failed_at);
+			jobq_pace_spend(limiter, &group->pace,
+							Min(past.spent.tokens, limiter->rate.burst), now);
+		if (group != NULL && past.spent.failures > 0)
+			jobq_pace_failed(limiter, &group->pace, past.spent.failures,
+							 past.spent.failed_at);
 		LWLockRelease(my_db->lock);
 		if (group == NULL)
 			break;

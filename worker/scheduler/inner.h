@@ -342,9 +342,7 @@ extern void policies_limiters(const Members *members, int32 queue_id,
 typedef struct Past
 {
 	text	   *name;			/* or NULL */
-	double		started;
-	int			failures;
-	TimestampTz failed_at;		/* the first failure; 0: none */
+	JobqSpent	spent;
 } Past;
 
 extern void past_begin(const JobqLimiter *limiters, int n);
@@ -362,8 +360,8 @@ extern void groups_read_owners(void);
 extern void groups_refill(void);
 extern void groups_sweep(void);
 
-/* worker/scheduler/keys.c */
-extern void keys_restore(void);
+/* worker/scheduler/limits_restore.c */
+extern void limits_restore(void);
 
 /* worker/scheduler/leases_forget.c */
 extern void leases_forget(Relation jobs);

@@ -22,12 +22,11 @@ static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static bool membership_changed(const Members *members);
-static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
  * Checks each limiter and each group, and reads some groups (groups.c).  At a start,
- * also restores the state of limiters with a rate or a throttle.  The restore has no
- * time bound, because no job may run before it is complete.
+ * also restores the state of limiters with a rate or a throttle (limits_restore.c).  The
+ * restore has no time bound, because no job may run before the restore is complete.
  */
 Duty		limits_duty = {
 	.what = "look after limits and groups",
@@ -47,7 +46,7 @@ static int	nlacking = 0;
  * to count jobs, which needed no permit before.
  */
 static bool
-set_policy(uint16 index, const JobqLimiter *now_is)
+set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now)
 {
 	JobqLimiter *limiter = &my_db->limits->limiters[index];
 	bool		counted = jobq_limiter_counts(limiter);
@@ -65,18 +64,13 @@ set_policy(uint16 index, const JobqLimiter *now_is)
 	limiter->max_running = now_is->max_running;
 	limiter->group_max_running = now_is->group_max_running;
 	limiter->weight = now_is->weight;
-	if (limiter->rate.per_us <= 0)
-		limiter->pace.tokens = now_is->rate.burst;
+	jobq_pace_change(limiter, &limiter->pace, &now_is->rate, now);
 	limiter->rate = now_is->rate;
 	limiter->throttle = now_is->throttle;
 	limiter->keyed = now_is->keyed;
 	limiter->priced = now_is->priced;
-	limiter->key_max_running = now_is->key_max_running;
-	limiter->key_rate = now_is->key_rate;
 	limiter->when_taken = now_is->when_taken;
 	limiter->release_after = now_is->release_after;
-	if (limiter->throttle.failures == 0)
-		limiter->pace.rest_until = 0;
 	limiter->nweights = now_is->nweights;
 	memcpy(limiter->weighted, now_is->weighted, sizeof(limiter->weighted));
 	memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
@@ -132,7 +126,7 @@ take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stay
 		if (index == JOBQ_NO_LIMITER)
 			continue;
 		stays[index] = true;
-		begins[index] = set_policy(index, &limiters[i]);
+		begins[index] = set_policy(index, &limiters[i], jobq_now());
 	}
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		forgotten |= my_db->limits->limiters[i].in_use && !stays[i];
@@ -225,13 +219,6 @@ limits_load(void)
 	missing = policies_missing();
 	if (first)
 		past_begin(limiters, n);
-	for (int i = 0; i < n; i++)
-	{
-		limiters[i].pace.tokens = limiters[i].rate.burst;
-		limiters[i].pace.tokens_at = now;
-		if (first)
-			remember_past(&limiters[i], now);
-	}
 	SPI_finish();
 	PopActiveSnapshot();
 	nlacking = 0;
@@ -297,37 +284,6 @@ membership_changed(const Members *members)
 }
 
 /*
- * Restore the state of the limiter after a server start: tokens and failures, as if the
- * server had not been restarted.
- */
-static void
-remember_past(JobqLimiter *limiter, TimestampTz now)
-{
-	bool		paced = limiter->rate.per_us > 0 && !limiter->rate.by_group;
-	bool		throttled = limiter->throttle.failures > 0 &&
-		!limiter->throttle.by_group;
-	Past		past;
-
-	if ((!paced && !throttled) ||
-		past_read(limiter, NULL,
-				  paced ? past_bucket_since(&limiter->rate, now) : DT_NOEND,
-				  throttled ? now - limiter->throttle.window : DT_NOEND, 1) == 0)
-		return;
-	past = past_row(0);
-	if (paced)
-		limiter->pace.tokens = limiter->priced ? limiter->pace.tokens - past.started
-			: Max(limiter->pace.tokens - past.started, 0);
-	if (throttled && past.failures > 0)
-	{
-		limiter->pace.failures = past.failures;
-		limiter->pace.window_start = past.failed_at;
-		if (limiter->pace.failures >= limiter->throttle.failures)
-			limiter->pace.rest_until = limiter->pace.window_start +
-				limiter->throttle.window;
-	}
-}
-
-/*
  * Restore limits and groups before any job is read.  No permit is in use yet, because
  * workers and consumers begin later.
  */
@@ -349,7 +305,7 @@ load(TimestampTz now)
 		limits_load();
 		jobq_injection_point("jobq-groups-restore");
 		groups_restore();
-		keys_restore();
+		limits_restore();
 		past_end();
 
 		/* jobs may run from here on, and not before */

@@ -104,16 +104,14 @@ priced_since(const JobqRate *rate, TimestampTz since, TimestampTz now)
 static TimestampTz
 earliest(const JobqLimiter *limiter, TimestampTz now)
 {
-	const JobqRate *rates[] = {&limiter->rate, &limiter->key_rate};
+	const JobqRate *rate = &limiter->rate;
 	TimestampTz since = DT_NOEND;
 
-	for (int i = 0; i < (int) lengthof(rates); i++)
+	if (rate->per_us > 0)
 	{
-		if (rates[i]->per_us <= 0)
-			continue;
-		since = Min(since, past_bucket_since(rates[i], now));
+		since = past_bucket_since(rate, now);
 		if (limiter->priced)
-			since = priced_since(rates[i], since, now);
+			since = priced_since(rate, since, now);
 	}
 	if (limiter->throttle.failures > 0)
 		since = Min(since, now - limiter->throttle.window);
@@ -271,7 +269,7 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID,
 	TIMESTAMPTZOID};
 	Datum		values[5];
-	const JobqRate *rate = limiter->keyed ? &limiter->key_rate : &limiter->rate;
+	const JobqRate *rate = &limiter->rate;
 	bool		priced = limiter->priced && rate->per_us > 0;
 
 	/* as many levels as in tokens_taken() */
@@ -325,9 +323,12 @@ past_row(uint64 i)
 	return (Past)
 	{
 		.name = no_name ? NULL : DatumGetTextPP(name),
-			.started = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL)),
-			.failures = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL)),
-			.failed_at = no_failure ? 0 : DatumGetTimestampTz(failed_at)
+			.spent =
+		{
+			.tokens = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL)),
+				.failures = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL)),
+				.failed_at = no_failure ? 0 : DatumGetTimestampTz(failed_at)
+		}
 	};
 }
 

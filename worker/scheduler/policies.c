@@ -171,13 +171,6 @@ read_named(JobqLimiter **limiters, int n, uint32 (*hash) (const char *name),
 		rate_and_throttle(limiter, row, desc, 3, 4);
 		limiter->keyed = DatumGetBool(jobq_column(row, desc, 5, BOOLOID, NULL));
 		limiter->priced = DatumGetBool(jobq_column(row, desc, 6, BOOLOID, NULL));
-		if (limiter->keyed)
-		{
-			limiter->key_max_running = limiter->max_running;
-			limiter->key_rate = limiter->rate;
-			limiter->max_running = 0;
-			memset(&limiter->rate, 0, sizeof(JobqRate));
-		}
 		when_taken = jobq_column(row, desc, 7, TEXTOID, &isnull);
 		if (!isnull)
 			limiter->when_taken = jobq_when_taken_parse(TextDatumGetCString(when_taken),
