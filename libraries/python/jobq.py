@@ -8,25 +8,25 @@
 
     Consumer("dbname=app", ["thumbnails"], make, parallel=4).run()
 
-It needs Python 3.10 and psycopg 3, and nothing else.
+The module needs Python 3.10 and psycopg 3.
 
 enqueue(), enqueue_many(), status() and wait() use the caller's connection and transaction.
 
-Consumer has what can be set.  The handler gets a Job.
-What it returns is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject
-say.  A handler that is a coroutine function runs in the event loop; any other runs in a thread, of which
-there are as many as jobs run at a time.  A program with an event loop of its own says "await consumer.work()".
+The handler gets a Job.  The returned value is the result of the job.  An exception is a failed attempt;
+Retry, Release and Reject end the attempt in other ways.  A coroutine function runs in the event loop.  Any
+other handler runs in a thread; there are as many threads as jobs run at a time.  A program with its own event
+loop calls "await consumer.work()".
 
-How it works.  Two connections: one asks jobq.reserve() for jobs, the other tells what has become of them,
-many in one statement, and extends leases while jobs run.  Either is made again when it is lost, and jobs go
-on meanwhile.  A third one listens, if "listen" says where: then nobody waits inside of reserve(), and no
-connection of a pooler is kept by those who have nothing to do.
+The consumer has two connections.  One calls jobq.reserve().  The other reports the ends of jobs, many in one
+statement, and extends leases.  A lost connection is made again, and jobs continue meanwhile.  With "listen", a
+third connection listens for notifications: then no call of reserve() waits, and idle consumers occupy no
+connection of a pooler.
 
-Numbers of payloads and headers keep all their digits: one that a float cannot hold is a Decimal.  It may be
-in what the handler returns.
+Numbers in payloads and headers keep all digits: a number that a float cannot hold is a Decimal.  Handlers may
+return Decimals, too.
 
-A job whose lease may be over is not acknowledged any more: its handler is told (a coroutine is cancelled;
-job.lost becomes true), and what it returns is dropped.  The server would not believe it, either.
+A job whose lease may have ended is not acknowledged.  The consumer cancels a coroutine, and sets job.lost for a
+thread.  The returned value is dropped, because the server would refuse the acknowledgment.
 """
 import asyncio
 import concurrent.futures
@@ -53,23 +53,23 @@ from psycopg.types.json import JsonbLoader
 log = logging.getLogger("jobq")
 
 LEASE_LOST = "JQ011"
-TOO_MANY = "53400"  # the role's share is used up, but for who extends jobs of one token at a time
-HOPELESS = ("42", "3F", "22", "JQ004")  # no such queue, no privilege, a queue of workers, ...: it would fail again
+TOO_MANY = "53400"  # the role's share is used up; jobs of one token at a time can be extended
+HOPELESS = ("42", "3F", "22", "JQ004")  # no such queue, no privilege, a queue of workers: a repetition would fail
 NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is to blame
 TOO_DEEP = "54001"  # to be read as JSON
-NO_ROOM = "54000"  # in what the server keeps of NOTIFY, when it commits, or for a text in what is jsonb
+NO_ROOM = "54000"  # no room in the queue of NOTIFY at the commit, or for a text in a jsonb value
 NO_JSONB = 32_000_000  # characters of a text; a shorter one has room there
 # temporary errors: lack of resources, a lock, a server that is read-only or stops, jobq not running
 # yet
 PASSING = ("08", "25", "40", "53", "55", "57", "58", "JQ002", NO_ROOM)
-MOST_REFUSED = 20  # jobs whose end the server refuses, without less of others being taken
+MOST_REFUSED = 20  # refused ends of jobs up to which other jobs do not wait
 SHORTEST_WAIT = 0.1
 LATE = 1.0  # seconds after which an answer shows that connections are scarce
 MOST_AT_A_TIME = 100  # jobs in a statement
-SOON = 0.1  # seconds in which what is held ahead begins, unless "ahead" is told
-NOT_SOON = 1.0  # seconds after which what has not begun is given back then
+SOON = 0.1  # seconds within which jobs held ahead begin, by default
+NOT_SOON = 1.0  # by default, seconds after which jobs that have not begun are given back
 
-# unless the conninfo says otherwise: the loss of a server is noticed within a minute
+# defaults for the conninfo: the loss of a server is noticed within a minute
 NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
             "tcp_user_timeout": "60000"}
 
@@ -90,7 +90,7 @@ TELL = {
     "reject": "SELECT jobq.reject(j.id, j.token, j.text)" + OF_EACH,
     "release": "SELECT jobq.release(j.id, j.token, j.time)" + OF_EACH,
 }
-MEANWHILE = ("extend", "log", "progress")  # what is told of a job that runs
+MEANWHILE = ("extend", "log", "progress")  # reports about a running job
 
 # Options are passed by name in one object, so the server checks them, and knows all.
 ENQUEUE = "SELECT jobq.enqueue(%s::text, %s::jsonb, options => %s::jsonb)"
@@ -103,7 +103,7 @@ SELECT jobq.ack(%s::bigint, %s::bigint, %s::jsonb) FROM (SELECT count(*) FROM to
 
 
 class Retry(Exception):
-    """The attempt has failed; the next one comes after so many seconds, and not after the backoff."""
+    """The attempt has failed; the next attempt comes after these seconds instead of the backoff."""
 
     def __init__(self, delay, error="the handler wants it to be tried again"):
         super().__init__(error)
@@ -111,7 +111,7 @@ class Retry(Exception):
 
 
 class Release(Exception):
-    """Not now: the job goes back to its queue for so many seconds, and no attempt is charged."""
+    """The job goes back to its queue for these seconds, and no attempt is charged."""
 
     def __init__(self, delay=0):
         super().__init__(f"released for {delay} s")
@@ -119,15 +119,15 @@ class Release(Exception):
 
 
 class Reject(Exception):
-    """No other attempt can help: the job is a dead letter now."""
+    """Retries cannot help: the job becomes a dead letter."""
 
 
 class LeaseLost(Exception):
-    """Somebody else may have the job now."""
+    """Another consumer may have the job now."""
 
 
 class Unreadable:
-    """What stands for JSON that Python does not take, such as numbers of more digits than it converts."""
+    """Stands for JSON that Python cannot read, such as numbers with too many digits for int()."""
 
     def __init__(self, error):
         self.error = error
@@ -242,7 +242,7 @@ def status(connection, id):
 
 
 def wait(connection, id, timeout=30):
-    """Wait until a job has finished, or for so many seconds; returns the status.  The job must be committed."""
+    """Wait until a job has finished, for at most "timeout" seconds; returns the status.  The job must be committed."""
     if isinstance(connection, FakeQueue):
         return connection._status(id)
     return _ask(connection, dict_row, _status_of, WAIT, id, interval(timeout))
@@ -252,23 +252,23 @@ def wait(connection, id, timeout=30):
 
 
 class Job:
-    """A job that is held: the columns of jobq.reserved_job, and whether the lease is lost."""
+    """A reserved job: the columns of jobq.reserved_job, and whether the lease is lost."""
 
     def __init__(self, consumer, row, heartbeat):
         (self.id, self.token, self.queue, self.kind, self.payload, self.headers, self.attempt,
          self.max_attempts, self.tenant, self.context, self._apart, lease) = row
         self.lost = False
         self._consumer = consumer
-        self._since = time.monotonic()  # it is held or, later, it runs
-        self._until = self._since + lease  # the lease is over then, at the latest
+        self._since = time.monotonic()  # start of the hold, or later of the handler
+        self._until = self._since + lease  # the latest end of the lease
         # a job with a timeout may have less time than other jobs
         self._extend_at = self._since + min(heartbeat, lease / 3)
-        self._lines = []  # of log(), not told yet
-        self._progress = None  # likewise
-        self._telling = None  # of one of these, in a statement that is under way
-        self._outcome = None  # what is to be told: a key of TELL, text, seconds
-        self._alone = False  # something was wrong with several of which this is one
-        self._refused = False  # how it has ended is an error to the server, which will hardly pass
+        self._lines = []  # lines of log() to report
+        self._progress = None  # progress to report
+        self._telling = None  # the part of the lines or of the progress in a running statement
+        self._outcome = None  # the outcome to report: a key of TELL, text, seconds
+        self._alone = False  # an error occurred in a statement for several jobs including this job
+        self._refused = False  # the server rejects the outcome, probably permanently
         self._tell_at = 0.0
         self._task = None
         self._given_up = False  # cancelled at a stop: the job goes back when the coroutine has ended
@@ -296,14 +296,14 @@ class Job:
         return _ask(connection, tuple_row, lambda rows: None, ACK, self.id, self.token, lines, self.id, self.token, result)
 
     def progress(self, percent, message=None):
-        """Shows how far the job is: from 0 to 100.  Returns at once; of several that come soon, the last is told."""
+        """Report the progress from 0 to 100.  Returns at once; of several calls in a short time, the last is reported."""
         if self.lost or self._settled:
             return
         self._progress = json.dumps([float(percent), message])
         self._consumer._ring()
 
     def log(self, message, level="info"):
-        """Keeps a line with the job: level is debug, info, warning or error.  Returns at once."""
+        """Store a log line with the job; level is debug, info, warning or error.  Returns at once."""
         if self.lost or self._settled:
             return
         self._lines.append([level, text_of(message)])
@@ -311,7 +311,7 @@ class Job:
 
 
 def text_of(error):
-    """What an exception says, as a text that the server takes."""
+    """The text of an exception, without characters rejected by the server."""
     try:
         text = str(error)
     except Exception as other:
@@ -320,7 +320,7 @@ def text_of(error):
 
 
 class Threads:
-    """Threads for handlers.  At the end of the program, no handler is waited for."""
+    """Threads for handlers.  The end of the program does not wait for handlers."""
 
     def __init__(self, most):
         self._most = most
@@ -346,13 +346,13 @@ class Threads:
             del future, function, values
 
     def end(self):
-        """No function is called any more."""
+        """End the threads after their current calls."""
         for _ in range(self._number):
             self._calls.put(None)
 
 
 class Link:
-    """A connection that is made again, with pauses from a tenth of a second to ten seconds."""
+    """A connection that is made again after a loss, with pauses from a tenth of a second to ten seconds."""
 
     def __init__(self, conninfo):
         self._conninfo = conninfo
@@ -380,7 +380,7 @@ class Link:
         return self._connection
 
     async def rows(self, patience, statement, *values):
-        """Run a statement; if there is no answer in time, the connection is taken for lost."""
+        """Run a statement; without an answer in time, the connection is closed."""
 
         async def run():
             cursor = await (await self.get()).execute(statement, values)
@@ -408,23 +408,23 @@ class Link:
 
 
 class Consumer:
-    """Takes jobs of these queues, in strict order, and calls the handler for each.
+    """Reserves jobs of these queues, in strict order, and calls the handler for each job.
 
     handler    a function for all jobs, or a dict with a function for each kind; a job of a kind that is not in
                the dict is given back for "pause" seconds, and no attempt is charged: a consumer of a later
                version may have the function
-    parallel   how many jobs run at a time
-    ahead      how many are held that do not run yet; unless told, as many as begin within a tenth of a second by
-               the time that jobs take, and what has not begun after a second is given back
-    lease      seconds for which a job is held; it is extended while the job is held
-    heartbeat  each so many seconds: a third of the lease, unless told
-    wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with "listen";
-               so it takes to stop when there is nothing to do
-    listen     a conninfo that leads to the server itself and not to a pooler: tells when there are jobs
+    parallel   number of concurrent jobs
+    ahead      number of jobs held that do not run yet; by default, as many as will begin within a tenth of a
+               second; jobs that have not begun after a second are then given back
+    lease      seconds for which a job is held; extended while the job is held
+    heartbeat  interval of extensions in seconds; default: a third of the lease
+    wait       seconds that a call of reserve() waits for jobs, or the interval of checks with "listen";
+               also the longest delay of a stop while idle
+    listen     conninfo of the server itself, not of a pooler; for notifications of jobs
     pause      seconds until a job of an unknown kind comes again
-    stop_timeout  seconds after SIGTERM or SIGINT until jobs that still run are given back; unless told, they are
-               waited for
-    name       what the view jobq.workers shows
+    stop_timeout  seconds after SIGTERM or SIGINT until jobs that still run are given back; by default, the
+               consumer waits for these jobs
+    name       the name in the view jobq.workers
     """
 
     def __init__(self, conninfo, queues, handler, *, parallel=1, ahead=None, lease=30.0, heartbeat=None, wait=5.0,
@@ -437,11 +437,11 @@ class Consumer:
         self._taker, self._teller, self._ear = Link(conninfo), Link(conninfo), Link(listen)
         self._held = []  # not begun
         self._running = []
-        self._ended = []  # to be told
-        self._turns = list(TELL)[1:]  # of how they end: those told last come last
-        self._job_time = math.inf  # seconds that a job takes, about
-        self._trip = 0.0  # seconds from a statement to the time at which its answer is looked at, about
-        self._by_token = False  # jobs of several tokens are too many to be extended together
+        self._ended = []  # to be reported
+        self._turns = list(TELL)[1:]  # kinds of outcomes; the kind reported last comes last
+        self._job_time = math.inf  # average duration of a job, in seconds
+        self._trip = 0.0  # average seconds from a statement to the handling of the answer
+        self._by_token = False  # the quota allows no extension of jobs of several tokens together
         self._taking = None
         self._stopping = False
         self._stop_timeout = stop_timeout
@@ -455,8 +455,8 @@ class Consumer:
         asyncio.run(self.work(signals=True))
 
     def stop(self, timeout=None):
-        """Take no more jobs; work() returns when those that run have ended.  Jobs that still run after "timeout"
-        seconds are given back, and no attempt is charged; their handlers are told that the lease is lost."""
+        """Reserve no more jobs; work() returns when the running jobs have ended.  Jobs that still run after
+        "timeout" seconds are given back, and no attempt is charged; their handlers see a lost lease."""
         self._stopping = True
         if timeout is not None:
             self._give_up_at = min(self._give_up_at, time.monotonic() + timeout)
@@ -464,10 +464,10 @@ class Consumer:
             event.set()
 
     def _ring(self):
-        """There is something to tell, which a handler says in its thread."""
+        """Wake the reporting task from the thread of a handler."""
         try:
             self._loop.call_soon_threadsafe(self._news.set)
-        except RuntimeError:  # the loop has ended, and nothing is told any more
+        except RuntimeError:  # the loop has ended, and nothing is reported any more
             pass
 
     async def work(self, signals=False):
@@ -482,7 +482,7 @@ class Consumer:
         try:
             await asyncio.gather(*tasks)
         finally:
-            self.stop()  # if we are cancelled, no other job begins
+            self.stop()  # after a cancellation, no other job begins
             tasks += listening + [job._task for job in self._running]
             for link in (self._taker, self._teller, self._ear):
                 await link.close()
@@ -526,7 +526,7 @@ class Consumer:
                 await self._until_stopped(self._taker.get())
                 if self._stopping:
                     break
-                wanted = self._wanted()  # that may be none by now
+                wanted = self._wanted()  # may be 0 by now
                 if wanted <= 0:
                     continue
                 asked = time.monotonic()
@@ -554,7 +554,7 @@ class Consumer:
                     pass
 
     async def _until_stopped(self, coroutine):
-        """Wait for something, but no longer than until we are told to stop."""
+        """Wait for the coroutine, or for a request to stop."""
         task = asyncio.ensure_future(coroutine)
         stopped = asyncio.ensure_future(self._stopped())
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -571,8 +571,8 @@ class Consumer:
             self._room.clear()
 
     def _adapt(self, late, empty=False):
-        """Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
-        connections, and others get none to settle their jobs."""
+        """Late answers reduce the waiting time.  Behind a pooler, consumers waiting in reserve() may occupy all
+        connections, so that jobs cannot be settled."""
         if late > LATE:
             self._patience = max(SHORTEST_WAIT, self._patience / late)
         elif empty and late < LATE / 2:
@@ -611,7 +611,7 @@ class Consumer:
         return self._handler.get(job.kind) if isinstance(self._handler, dict) else self._handler
 
     async def _outcome_of(self, job):
-        """Call the handler; returns what is to be told."""
+        """Call the handler; returns the outcome to report."""
         handler = self._handler_of(job)
         if handler is None:
             log.warning("job %s: there is no handler for kind \"%s\"; given back for %s s", job.id, job.kind, self._pause)
@@ -643,7 +643,7 @@ class Consumer:
 
     @staticmethod
     def _call(handler, job):
-        """Call a handler in its thread.  No future takes a StopIteration: waiting would not end."""
+        """Call a handler in its thread.  A future cannot hold a StopIteration: the wait would not end."""
         try:
             return handler(job)
         except StopIteration as error:
@@ -664,7 +664,7 @@ class Consumer:
         self._news.set()
 
     def _lose(self, job):
-        """The lease is over, or may be: whatever comes of the job is not told any more."""
+        """The lease may have ended: the outcome of the job is not reported any more."""
         if job.lost and job not in self._ended and not job._given_up:
             return
         job.lost = True
@@ -682,7 +682,7 @@ class Consumer:
     # ------------------------------------------------------------ tell
 
     async def _tell(self):
-        """Hold what is held, and tell what has ended, until all is told."""
+        """Extend leases and report outcomes, until everything is reported."""
         while True:
             self._news.clear()
             now = time.monotonic()
@@ -692,7 +692,7 @@ class Consumer:
                     self._lose(job)
             if now >= self._give_up_at:
                 self._give_up()
-            self._begin()  # what is lost keeps no other from that
+            self._begin()  # lost jobs do not prevent other jobs from beginning
             what, jobs = self._next(now)
             if jobs:
                 await self._tell_one(what, jobs)
@@ -710,19 +710,19 @@ class Consumer:
                     pass
 
     def _give_back(self, now):
-        """What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts
-        already, and somebody else may have nothing to do."""
+        """Release held jobs during shutdown, or if they have not begun as soon as expected.  Their timeouts are
+        running, and another consumer may be idle."""
         back = [job for job in self._held if self._stopping or self._is_late(job, now)]
         if back:
-            self._job_time = math.inf  # nothing is taken ahead until one has ended
+            self._job_time = math.inf  # no job is held ahead until a job has ended
         for job in back:
             job._outcome = ("release", None, 0)
             self._held.remove(job)
             self._ended.append(job)
 
     def _give_up(self):
-        """Give back what runs too long after a stop: a coroutine is cancelled before, and keeps its lease until
-        it has ended; a thread goes on, but its outcome is not told."""
+        """Give back jobs that run too long after a stop.  A coroutine is cancelled first, and keeps the lease
+        until the end.  A thread continues, but the outcome is not reported."""
         for job in list(self._running):
             if job._task.done():  # the handler has returned, and its outcome counts
                 self._end(job, job._task)
@@ -745,14 +745,14 @@ class Consumer:
         return self._ahead is None and not job._apart and now >= job._since + min(NOT_SOON, self._heartbeat)
 
     def _kept(self):
-        """Whose leases are extended: also of what has ended, for as long as it cannot be told; not of what is
-        refused, which would be held for ever, and not when we stop, which would not end then."""
+        """The jobs whose leases are extended: also ended jobs, until the outcome is reported.  Not refused jobs,
+        which would be held forever, and no ended jobs during shutdown."""
         jobs = self._held + self._running + ([] if self._stopping else self._ended)
         return [job for job in jobs if (not job.lost or job._given_up) and not job._refused]
 
     def _next(self, now):
-        """The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
-        others of one kind may come all the time, until the lease of what waits is over."""
+        """The most urgent report: extensions, then outcomes.  Outcomes take turns: an endless stream of one kind
+        must not delay the rest until the leases end."""
         held = [job for job in self._kept() if now >= job._extend_at]
         ended = [job for job in self._ended if now >= job._tell_at]
         for what in ["extend"] + self._turns:
@@ -761,7 +761,7 @@ class Consumer:
             elif what in MEANWHILE:
                 jobs = [job for job in self._running + self._ended
                         if not job.lost and now >= job._tell_at and (job._lines if what == "log" else job._progress)]
-            else:  # what is to be in the log is told before
+            else:  # log lines are reported first
                 jobs = [job for job in ended if job._outcome[0] == what and not job._lines]
             if what == "extend" and self._by_token:
                 jobs = [job for job in jobs if job.token == jobs[0].token]
@@ -801,7 +801,7 @@ class Consumer:
                 self._room.set()
 
     def _text_of(self, what, job):
-        """What the statement says of the job."""
+        """The text for the job in the statement."""
         if what == "log":
             job._telling = len(job._lines)
             return json.dumps(job._lines[:job._telling])
@@ -809,21 +809,21 @@ class Consumer:
         return None if what == "extend" else job._progress if what == "progress" else job._outcome[1]
 
     def _said(self, what, job):
-        """That was told; the handler may have said more since."""
+        """Remove the reported part; the handler may have added more."""
         if what == "log":
             del job._lines[:job._telling]
         elif job._progress is job._telling:
             job._progress = None
 
     def _not_told(self, what, jobs, error):
-        """It is told again, unless that cannot help.  If the connection is lost in between, nobody knows
-        whether the server has heard: then "the lease is over" may mean that it had."""
+        """Repeat the report later, unless the error is permanent.  If the connection was lost, the server may have
+        processed the report.  A later error "the lease is over" is then ambiguous."""
         state = getattr(error, "sqlstate", None) or ""
-        again = time.monotonic() + (0 if self._teller.is_lost() else 1)  # a connection is waited for when it is made
+        again = time.monotonic() + (0 if self._teller.is_lost() else 1)  # the next report waits for a connection
         if what == "extend" and state == TOO_MANY and not self._by_token:
             self._by_token = True
             return
-        if state[:2] not in NOBODYS and len(jobs) > 1:  # one of them is to blame
+        if state[:2] not in NOBODYS and len(jobs) > 1:  # one of the jobs is to blame
             for job in jobs:
                 job._alone = True
             return
@@ -843,7 +843,7 @@ class Consumer:
             elif what == "ack" and (state[:2] == "22" or state == TOO_DEEP or
                                     state == NO_ROOM and len(job._outcome[1] or "") > NO_JSONB):
                 job._outcome = ("nack", f"the result cannot be kept: {error}", None)
-            elif state[:2] == "22":  # such as a text that is none: it will be no better
+            elif state[:2] == "22":  # an invalid text: a repetition would fail, too
                 job._outcome = ("nack", f"what the handler says cannot be told: {error}", None)
             else:
                 job._tell_at = again
@@ -862,11 +862,11 @@ class FakeQueue:
         queue.run()
         assert queue.jobs[0].state == "completed" and queue.jobs[0].result == {"file": "7.png"}
 
-    enqueue(), enqueue_many(), status() and wait() take it instead of a connection; with "asynchronous", they return
-    awaitables, as with an AsyncConnection.  "jobs" has all jobs: the columns of jobq.status() without times, and
-    payload, options, log (a list of level and text), and the "delay" that the handler wants.  The handler is a function or a
-    dict, as for a Consumer.  Transactions, unique keys, limits and times are not imitated, and the server's checks
-    are not made.
+    enqueue(), enqueue_many(), status() and wait() take the queue instead of a connection.  With "asynchronous", the
+    functions return awaitables, as with an AsyncConnection.  "jobs" has all jobs: the columns of jobq.status()
+    without times, and payload, options, log (a list of level and text), and the "delay" set by the handler.  The
+    handler is a function or a dict, as for a Consumer.  Transactions, unique keys, limits and times are not
+    imitated, and the server's checks are not made.
     """
 
     def __init__(self, handler=None, *, asynchronous=False):
@@ -875,11 +875,11 @@ class FakeQueue:
         self._asynchronous = asynchronous
 
     def run(self):
-        """Run each job that waits once, also one that is delayed; for tests without an event loop."""
+        """Run each waiting job once, also delayed jobs; for tests without an event loop."""
         asyncio.run(self.work())
 
     async def work(self):
-        """The same, in an event loop.  What handlers enqueue meanwhile waits for the next call."""
+        """The same, in an event loop.  Jobs enqueued by handlers wait for the next call."""
         consumer = Consumer("", [], self._handler)
         consumer._loop = asyncio.get_running_loop()
         consumer._threads = Threads(1)
