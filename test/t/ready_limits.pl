@@ -423,7 +423,7 @@ sql(q{SELECT jobq.enqueue('note', '{"g": "c", "fails": true}', queue => 'paced',
 	jobq.enqueue('note', '{"g": "c"}', queue => 'paced', group_key => 'c')});
 sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g) || CASE WHEN i <= n THEN '{"fails": true}' ELSE '{}' END::jsonb, queue => 'throttled', group_key => g)
 	FROM (VALUES ('a', 2), ('b', 1)) v (g, n), generate_series(1, 3) i});
-my $noted = q{SELECT string_agg(queue || ' ' || g || ' ' || n, ', ' ORDER BY queue, g) FROM (SELECT queue, g, count(*) AS n FROM noted GROUP BY 1, 2) t};
+my $noted = q{SELECT string_agg(queue || ' ' || g || ' ' || n, ', ' ORDER BY queue, g) FROM (SELECT queue, g, count(*) AS n FROM noted WHERE queue <> 'failing' GROUP BY 1, 2) t};
 my $expected = 'paced a 3, paced b 1, paced c 2, throttled b 2';
 wait_for($node, 'groups: all have run that may', "SELECT ($noted) = '$expected' AND (SELECT count(*) = 4 FROM jobq.dead_letters WHERE kind = 'note')");
 
