@@ -194,6 +194,15 @@ class Handlers
 	public static function cancels($job) { $job->batch()->cancel(); }
 	public static function tells_batch($job) { note($job->batch()->cancelled() ? 'cancelled' : 'not cancelled'); }
 	public static function enqueues($job) { dispatch(new Work); }
+	public static function deletes_within($job)
+	{
+		app('db')->connection()->transaction(function () use ($job) {
+			(new Row)->forceFill(['text' => 'nine'])->save();
+			$job->delete();
+			if ($job->attempts() < 2)
+				throw new \Exception('undone');
+		});
+	}
 	public static function transaction_open($job) { app('db')->connection()->beginTransaction(); dispatch(new Work); app('db')->connection()->commit(); }
 }
 

@@ -63,6 +63,18 @@ scenario('afterCommit and a rollback', function () {
 });
 scenario('afterCommit and a commit', function () { $GLOBALS['db']->transaction(fn () => dispatch((new Work)->afterCommit())); run(); });
 scenario('a job with a transaction', function () { dispatch(new Work('transaction_open')); run(2); });
+scenario('delete in a transaction', function () {
+	dispatch(new Work('deletes_within', ['tries' => 5]));
+	run();
+	note('rows ' . Row::query()->where('text', 'nine')->count());
+	idle();
+	advance(91);
+	run();
+	note('rows ' . Row::query()->where('text', 'nine')->count());
+	Row::query()->delete();
+	advance(91);
+	idle();
+});
 
 // ------------------------------------------------------------ attempts
 
