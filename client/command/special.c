@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Columns of a workflow step. */
 enum
@@ -36,21 +37,66 @@ type_of(const CommandOption *option)
 }
 
 /*
- * Append ", name => $n::type" for each given option, and add the values to the "n"
- * existing ones.  Returns the new number of values.
+ * Append ", name => $n::type" for each given option with an argument, and add the values to
+ * the "n" existing ones.  A value of an array option that is not an array stands for an array
+ * with this element.  Returns the new number of values.
  */
 static int
 append_given(PQExpBuffer sql, const Command *command, const char *const *options, int n,
 			 const char **values)
 {
 	for (int i = 0; i < MAX_OPTIONS && command->options[i].name != NULL; i++)
-		if (options[i] != NULL)
+		if (options[i] != NULL && command->options[i].argument != NULL)
 		{
+			const char *type = type_of(&command->options[i]);
+			bool		is_element = type[0] == '_' && options[i][0] != '{';
+
 			values[n++] = options[i];
-			appendPQExpBuffer(sql, ", %s => $%d::pg_catalog.%s", command->options[i].name, n,
-							  type_of(&command->options[i]));
+			appendPQExpBuffer(sql, is_element ? ", %s => ARRAY[$%d::pg_catalog.%s]" : ", %s => $%d::pg_catalog.%s",
+							  command->options[i].name, n, type + is_element);
 		}
 	return n;
+}
+
+/* Return the value of an option, or NULL. */
+static const char *
+given_option(const Command *command, const char *const *options, const char *name)
+{
+	for (int i = 0; i < MAX_OPTIONS && command->options[i].name != NULL; i++)
+		if (strcmp(command->options[i].name, name) == 0)
+			return options[i];
+	return NULL;
+}
+
+/*
+ * Print the number of jobs that the call would select, and ask whether to go on.  "call" is the
+ * call without its closing parenthesis.  Without a job there is no question, and the answer is
+ * yes.
+ */
+static bool
+user_agrees(const Command *command, const char *call, int n, const char *const *values)
+{
+	PQExpBufferData sql;
+	PGresult   *result;
+	char		reply[16];
+	bool		agrees = true;
+	PGconn	   *conn = connect_now();
+
+	initPQExpBuffer(&sql);
+	appendPQExpBuffer(&sql, "%s, dry_run => true) AS jobs", call);
+	result = query(conn, sql.data, n, values);
+	termPQExpBuffer(&sql);
+	if (strcmp(PQgetvalue(result, 0, 0), "0") != 0)
+	{
+		const char *jobs = PQgetvalue(result, 0, 0);
+
+		fprintf(stderr, "jobq %s: %s %s. Continue? [y/N] ", command->name, jobs, strcmp(jobs, "1") == 0 ? "job" : "jobs");
+		fflush(stderr);
+		agrees = fgets(reply, sizeof(reply), stdin) != NULL && (reply[0] == 'y' || reply[0] == 'Y');
+	}
+	PQclear(result);
+	PQfinish(conn);
+	return agrees;
 }
 
 /*
@@ -76,7 +122,8 @@ run_call(const Command *command, int argc, char **argv)
 
 /*
  * Run a call for all jobs matching conditions; at least one condition is required.
- * command->sql is the statement up to its parenthesis.
+ * command->sql is the statement up to its last positional argument, or to its parenthesis.  On
+ * a terminal, first ask.
  */
 int
 run_many(const Command *command, int argc, char **argv)
@@ -85,19 +132,25 @@ run_many(const Command *command, int argc, char **argv)
 	const char *values[MAX_VALUES];
 	PQExpBufferData sql;
 	PQExpBufferData conditions;
+	int			first = command->max_arguments;
 	int			n;
 
 	command_parse(command, argc, argv, given);
+	memcpy(values, given, first * sizeof(char *));
 	initPQExpBuffer(&sql);
 	initPQExpBuffer(&conditions);
-	n = append_given(&conditions, command, given, 0, values);
-	if (n == 0)
+	n = append_given(&conditions, command, given + first, first, values);
+	if (n == first + (given_option(command, given + first, "dry_run") != NULL))
 	{
 		error("\"%s\" has no condition", command->name);
 		hint("To mean all, give --older-than=0.");
 		return EXIT_USAGE;
 	}
-	appendPQExpBuffer(&sql, "%s%s) AS jobs", command->sql, conditions.data + strlen(", "));
+	appendPQExpBuffer(&sql, "%s%s", command->sql, conditions.data + (first == 0 ? strlen(", ") : 0));
+	if (isatty(STDIN_FILENO) && given_option(command, given + first, "yes") == NULL &&
+		given_option(command, given + first, "dry_run") == NULL && !user_agrees(command, sql.data, n, values))
+		return EXIT_REFUSED;
+	appendPQExpBufferStr(&sql, ") AS jobs");
 	return statement_run(command, sql.data, n, values);
 }
 

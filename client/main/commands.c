@@ -30,6 +30,16 @@
 #define JOB_FILTER(name, c_name, type, oid, says) {#name, 0, #type, says},
 #define QUEUE_SETTING(name, c_name, type, column, check, words, says) {#name, 0, #type, says},
 
+/* The lists select jobs by the conditions of the calls for many jobs (operate/filters.h). */
+#define OPTION_SQLSTATE	{"sqlstate", 0, "CODE", "with this SQLSTATE of the last error only"}
+#define OPTIONS_OF_LISTS \
+	{"tenant", 0, "TENANT", "of this tenant only"}, \
+	{"tags", 0, "TAG", "with this tag only, or with all of {TAG,...}"}, \
+	{"error", 0, "PATTERN", "with an error message LIKE this pattern only, such as %timeout%"}, \
+	{"payload", 0, "JSON", "with a payload that contains this only"}, \
+	{"fingerprint", 0, "N", "of this cause only, as printed by failures"}
+#define OPTION_YES	{"yes", 'y', NULL, "do not ask on a terminal"}
+
 /* Call a function for each of many jobs, and return each result. */
 #define FOR_EACH_ID(call) \
 	"SELECT j.id, " call " FROM pg_catalog.unnest($1::pg_catalog.int8[]) AS j(id)"
@@ -37,6 +47,11 @@
 #define EQUALS	" OPERATOR(pg_catalog.=) "
 #define BELOW	" OPERATOR(pg_catalog.<) "
 #define MINUS	" OPERATOR(pg_catalog.-) "
+
+/* A condition on tags: a single tag, or an array with all of them. */
+#define TAGGED(value) \
+	"(" value "::pg_catalog.text IS NULL OR tags OPERATOR(pg_catalog.@>) CASE WHEN " value " OPERATOR(pg_catalog.~~) '{%' " \
+	"THEN " value "::pg_catalog.text[] ELSE ARRAY[" value "] END)"
 
 #define OPTION_QUEUE	{"queue", 'q', "QUEUE", "of this queue only"}
 #define OPTION_KIND		{"kind", 'k', "KIND", "of this kind only"}
@@ -151,11 +166,12 @@ const Command commands[] = {
 		"AND ($3::pg_catalog.text IS NULL OR kind" EQUALS "$3) AND ($4::pg_catalog.text IS NULL OR unique_key" EQUALS "$4) "
 		"AND ($5::pg_catalog.text IS NULL OR group_key" EQUALS "$5) AND ($6::pg_catalog.int8 IS NULL OR batch_id" EQUALS "$6) "
 		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) AND ($9::pg_catalog.text IS NULL OR tenant" EQUALS "$9) "
-		"AND ($10::pg_catalog.text IS NULL OR $10" EQUALS "ANY (tags)) AND ($11::pg_catalog.text IS NULL OR error OPERATOR(pg_catalog.~~) $11) "
+		"AND " TAGGED("$10") " AND ($11::pg_catalog.text IS NULL OR error OPERATOR(pg_catalog.~~) $11) "
 		"AND ($12::pg_catalog.jsonb IS NULL OR payload OPERATOR(pg_catalog.@>) $12) "
 		"AND ($13::pg_catalog.int8 IS NULL OR (errors OPERATOR(pg_catalog.#>>) '{-1,fingerprint}')::pg_catalog.int8" EQUALS "$13) "
 		"AND ($14::pg_catalog.interval IS NULL OR enqueued_at OPERATOR(pg_catalog.>=) (jobq_internal.clock()" MINUS "$14)) "
 		"AND ($15::pg_catalog.interval IS NULL OR enqueued_at OPERATOR(pg_catalog.<) (jobq_internal.clock()" MINUS "$15)) "
+		"AND ($16::pg_catalog.text IS NULL OR (errors OPERATOR(pg_catalog.#>>) '{-1,sqlstate}')" EQUALS "$16) "
 		"ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
 		.options = {
 			{"state", 's', "STATE", "blocked, scheduled, ready, running, suspended, retryable, completed, dead, cancelled or expired", true},
@@ -163,13 +179,10 @@ const Command commands[] = {
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},
 			{"batch-id", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
-			{"tenant", 0, "TENANT", "of this tenant only"},
-			{"tag", 0, "TAG", "with this tag only"},
-			{"error", 0, "PATTERN", "with an error message LIKE this pattern only, such as %timeout%"},
-			{"payload", 0, "JSON", "with a payload that contains this only"},
-			{"fingerprint", 0, "N", "of this cause only, as printed by failures"},
+			OPTIONS_OF_LISTS,
 			{"newer-than", 0, "TIME", "enqueued less long ago than this, such as 1 hour"},
 			{"older-than", 0, "TIME", "enqueued longer ago than this"},
+			OPTION_SQLSTATE,
 		}
 	},
 	{
@@ -202,12 +215,20 @@ const Command commands[] = {
 		"FROM jobq.dead_letters AS f "
 		"LEFT JOIN (SELECT l.id AS before_id, l.finished_at AS before_at FROM jobq.dead_letters AS l) AS b ON before_id" EQUALS "$3 "
 		"WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
-		"AND ($5::pg_catalog.int8 IS NULL OR fingerprint" EQUALS "$5) "
+		"AND ($5::pg_catalog.text IS NULL OR tenant" EQUALS "$5) AND " TAGGED("$6") " AND ($7::pg_catalog.text IS NULL OR error OPERATOR(pg_catalog.~~) $7) "
+		"AND ($8::pg_catalog.jsonb IS NULL OR payload OPERATOR(pg_catalog.@>) $8) AND ($9::pg_catalog.int8 IS NULL OR fingerprint" EQUALS "$9) "
+		"AND ($10::pg_catalog.interval IS NULL OR f.finished_at OPERATOR(pg_catalog.>) (jobq_internal.clock()" MINUS "$10)) "
+		"AND ($11::pg_catalog.interval IS NULL OR f.finished_at OPERATOR(pg_catalog.<=) (jobq_internal.clock()" MINUS "$11)) "
+		"AND ($12::pg_catalog.text IS NULL OR sqlstate" EQUALS "$12) "
 		/* a deleted dead letter has no time */
 		"AND ($3::pg_catalog.int8 IS NULL OR coalesce(f.finished_at" BELOW "before_at OR (f.finished_at" EQUALS "before_at AND id" BELOW "$3), id" BELOW "$3)) "
 		"ORDER BY f.finished_at DESC, id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
 		.options = {OPTION_QUEUE, OPTION_KIND, {"before", 0, "ID", "those that ended before this one: the next page"}, OPTION_LIMIT,
-		{"fingerprint", 0, "N", "of this cause only, as printed by failures"}}
+		OPTIONS_OF_LISTS,
+		{"newer-than", 0, "TIME", "that ended less long ago than this, such as 1 hour"},
+		{"older-than", 0, "TIME", "that ended longer ago than this"},
+		OPTION_SQLSTATE,
+		}
 	},
 	{
 		.name = "retry",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
@@ -222,6 +243,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.retry_many(",
 		.options = {
 #include "operate/filters.h"
+			OPTION_YES
 		}
 	},
 	{
@@ -237,6 +259,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.delete_many(",
 		.options = {
 #include "operate/filters.h"
+			OPTION_YES
 		}
 	},
 	{
@@ -268,6 +291,16 @@ const Command commands[] = {
 		}
 	},
 	{
+		.name = "edit-many",.arguments = "CHANGES",.min_arguments = 1,.max_arguments = 1,
+		.summary = "change waiting jobs that fulfil all conditions, by an object such as {\"priority\": 5}; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.edit_many($1::pg_catalog.jsonb",
+		.options = {
+#include "operate/filters.h"
+			OPTION_YES
+		}
+	},
+	{
 		.name = "rerun",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "enqueue jobs that are over once more; print the new ids",
 		.sql = FOR_EACH_ID("jobq.rerun(j.id) AS new_id"),
@@ -290,6 +323,7 @@ const Command commands[] = {
 		.sql = "SELECT jobq.cancel_many(",
 		.options = {
 #include "operate/filters.h"
+			OPTION_YES
 		}
 	},
 	{

@@ -344,9 +344,38 @@ is(scalar(() = (run_jobq('list', '--error', 'card declined%', '-q', 'trouble', '
 sql(q{SELECT jobq.enqueue('parcel', '{"n": {"m": 7}}', queue => 'trouble', tags => '{fragile}')});
 is(join(' ', map { scalar(() = (run_jobq('list', '-q', 'trouble', @$_))[0] =~ / parcel /g) } [ '--tag', 'fragile' ], [ '--tag', 'other' ], [ '--payload', '{"n": {"m": 7}}' ], [ '--newer-than', '1 h', '--kind', 'parcel' ], [ '--tenant', 'acme' ]),
 	'1 0 1 1 0', 'jobs by tag, payload, age and tenant');
+is_output([ 'cancel-many', '--kind', 'parcel', '--tags', $_, '--dry-run' ], $_ =~ /other/ ? '0' : '1', "cancel-many: jobs with the tags $_") foreach 'fragile', '{fragile}', '{fragile,other}';
+is(scalar(() = (run_jobq('list', '-q', 'trouble', '--tags', $_))[0] =~ / parcel /g), $_ =~ /other/ ? 0 : 1, "list: jobs with the tags $_") foreach 'fragile', '{fragile}', '{fragile,other}';
+is_output([ 'edit-many', '{"priority": -5}', '--kind', 'parcel' ], '1', 'edit-many');
+is(sql(q{SELECT priority FROM jobq.live_jobs WHERE kind = 'parcel'}), '-5', 'has changed the job');
+is_refused([ 'edit-many', '{"priority": -5}', '--dry-run' ], qr/"edit-many" has no condition/, 2, 'edit-many without a condition');
 sql(q{SELECT jobq.cancel_many(kind => 'parcel')});
+# A list takes the conditions of the calls, and shows as many jobs as the calls select.
+foreach my $conditions ([ '--error', 'card%' ], [ '--sqlstate', 'JQ005', '--kind', 'call' ], [ '--sqlstate', '22012' ], [ '--newer-than', '1 h', '--error', 'card%' ], [ '--older-than', '1 h', '--error', 'card%' ], [ '--tags', 'fragile' ], [ '--payload', '{"a": 1}' ])
+{
+	my ($n) = run_jobq('delete-many', '--queue', 'trouble', @$conditions, '--dry-run');
+
+	is(scalar(() = (run_jobq('dead', '-q', 'trouble', '-n', 1000, @$conditions))[0] =~ /^ *\d+ /mg), $n, "dead letters with @$conditions: $n");
+}
 is(sql(q{SELECT count(*), bool_and(error LIKE 'host unreachable%') FROM jobq.live_jobs WHERE queue = 'trouble'}), '20|t', 'and no others');
 is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), '280', 'the others are left');
+# On a terminal, the number comes first, and then a question.
+SKIP:
+{
+	skip 'no terminal', 13 unless eval { require IO::Pty; require JobqScreen; 1 };
+	foreach ([ 'delete-many', 'n', 1, '280' ], [ 'delete-many', '', 1, '280' ], [ 'delete-many', 'y', 0, '279' ], [ 'cancel-many', 'no question without jobs', 0, '279' ])
+	{
+		my ($command, $answer, $status, $left) = @$_;
+		my $screen = JobqScreen->new(24, 120, $jobq, $command, '--error', 'page missing%', '--max-jobs', '1');
+
+		ok($screen->shows(qr/^jobq $command: 1 job\. Continue\? \[y\/N\]/m), "$command: the number, and a question") and $screen->type("$answer\n") if length $answer < 2;
+		is($screen->finish >> 8, $status, "answer '$answer'");
+		is(sql(q{SELECT count(*) FROM jobq.dead_letters WHERE queue = 'trouble'}), $left, 'only yes changes anything');
+	}
+	my $screen = JobqScreen->new(24, 120, $jobq, 'delete-many', '--error', 'page missing%', '--max-jobs', '1', '--yes');
+	is($screen->finish, 0, 'with --yes');
+	unlike($screen->text, qr/Continue/, 'no question');
+}
 is_refused([qw(retry-many --fingerprint x)], qr/invalid input syntax for type bigint: "x"/, 1, 'a fingerprint that is none');
 sql(q{SELECT jobq.cancel_many(queue => 'trouble', state => 'waiting'), jobq.delete_many(queue => 'trouble'), jobq.test_clock('0')});
 
