@@ -95,9 +95,19 @@ SELECT step, count(*), sum(s.enqueued) AS enqueued, sum(s.failed) AS failed, sum
 FROM (VALUES ('minute'), ('hour')) v (step), jobq_internal.stat_series(step, 'counted', 'broken') s GROUP BY step ORDER BY step;
 SELECT count(*), sum(enqueued) FROM jobq_internal.stat_series('minute', 'no such queue', NULL);
 SELECT count(*) FROM jobq_internal.stat_series(NULL, NULL, NULL);
+-- the rates of all names are the sums of the series of each
+SELECT r.by, count(*) > 0 AS any, bool_and(cardinality(s.enqueued) = 60 AND cardinality(s.failed) = 60) AS minutes, bool_and((s.wait_p95 > 0) IS NOT FALSE) AS waits
+FROM (VALUES ('queue'), ('kind'), ('tenant')) r (by), jobq_internal.stat_rates(r.by) s GROUP BY r.by ORDER BY r.by;
+SELECT count(*) AS differ FROM jobq_internal.stat_rates('queue') r,
+	LATERAL (SELECT array_agg(enqueued ORDER BY since) AS enqueued, array_agg(completed ORDER BY since) AS completed, array_agg(failed ORDER BY since) AS failed
+		FROM jobq_internal.stat_series('minute', r.name, NULL)) s
+WHERE r.name = 'counted' AND ROW(r.enqueued, r.completed, r.failed) IS DISTINCT FROM ROW(s.enqueued, s.completed, s.failed);
+SELECT name, (SELECT sum(n) FROM unnest(completed) n) > 0 AS completed FROM jobq_internal.stat_rates('kind') WHERE name = 'echo';
+SELECT * FROM test.error('SELECT * FROM jobq_internal.stat_rates(''day'')');
 SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT step, sum(enqueued) AS enqueued FROM jobq.stats_history('counted', 'broken') GROUP BY step ORDER BY step;
 SELECT enqueued_15m FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
+SELECT count(*) FROM jobq_internal.stat_rates('queue') WHERE name = 'counted';
 SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 15);
 SELECT enqueued_15m > 0 AS rate FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
 SELECT jobq.test_clock('0') \g /dev/null
@@ -142,6 +152,7 @@ SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
 SELECT count(*) FROM jobq.stats;
 SELECT count(*) FROM jobq.stats_history();
 SELECT count(*) FROM jobq_internal.stat_series('minute', NULL, NULL);
+SELECT count(*) FROM jobq_internal.stat_rates('kind');
 SELECT * FROM test.error('SELECT jobq.reset_stats()');
 SELECT * FROM test.error('SELECT jobq.reset_stats(''counted'')');
 SELECT jobq.cancel(:id);

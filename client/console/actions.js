@@ -1,10 +1,11 @@
-// The actions of the console.  Each asks before it changes something.
+// The actions of the console.  An action asks before any change.
 
 import { ask, get, parse, path, post, pretty } from './api.js';
 import { dialog, labelled, note, save, toast } from './dialog.js';
 import { about, count, h, instant, local } from './dom.js';
 import { conditions, describe, exported } from './find.js';
 import { newJob } from './enqueue.js';
+import { conditionNames } from './numbers.js';
 import { mayRetry } from './rights.js';
 import { newSchedule } from './schedule.js';
 
@@ -13,10 +14,10 @@ const lettersText = (n) => n === 1 ? '1 dead letter' : `${count(n)} dead letters
 const AGAIN = 'The attempts are counted from the start.';
 const FOR_EVER = 'This cannot be undone.';
 
-// The number of jobs that a call would select.
+// The number of jobs selected by a call.
 const selected = (to, body) => post(to, { ...body, dry_run: true }).then((answer) => answer.count);
 
-// The conditions on dead letters among these values, and what they select, as a text.
+// The conditions on dead letters among these values, and a text about the selected dead letters.
 const likeOf = ({ queue, kind, tenant, fingerprint }) => Object.fromEntries(Object.entries({ queue, kind, tenant, fingerprint }).filter(([, value]) => value));
 const lettersLike = (n, { fingerprint, ...others }) => [lettersText(n), Object.entries(others).map(([name, value]) => `of ${name} "${value}"`).join(' and '),
 	fingerprint ? 'with this error' : ''].filter(Boolean).join(' ');
@@ -25,7 +26,7 @@ const change = (id, values) => ask('PATCH', path('jobs', id), JSON.stringify(val
 const numberField = (value) => labelled('Priority', h('input', { name: 'priority', type: 'number', step: 1, required: true, value: String(value ?? 0) }), 'A job with a smaller number runs first.');
 const timeField = (value) => labelled('Scheduled for', h('input', { name: 'run_at', type: 'datetime-local', step: 1, required: true, value: local(value ?? new Date()) }), 'In the time zone of this browser.');
 
-// An action on all jobs of the list.  Their number is shown before, and again after.
+// An action on all jobs of the list.  The question and the final message contain the number of jobs.
 async function many(context, verb, to, body, done, { danger, changes, example }) {
 	const like = conditions(context.query);
 	const chosen = orAll(like);
@@ -40,7 +41,7 @@ async function many(context, verb, to, body, done, { danger, changes, example })
 		(values) => post(to, changes ? { ...chosen, changes: changes(values) } : chosen), ({ count: m }) => `${jobsText(m)} ${done}.`);
 }
 
-// The server requires a condition, also for all.
+// The server requires a condition even for all jobs.
 const orAll = (like) => Object.keys(like).length > 0 ? like : { older_than: '0' };
 
 const actions = {
@@ -60,10 +61,10 @@ const actions = {
 			text('max_running', 'Running jobs at the same time', '0: no limit.'), text('rate', 'Rate', 'For example 100 per minute burst 20; none: no limit.'),
 			text('throttle', 'Throttle', 'For example 10 failures in 5 minutes; none: never.'), text('weight', 'Weight', '0: strict order.'), text('max_length', 'Length', '0: no limit.'),
 		], 'Save', false, (values) => {
-			// only settings that were changed are sent
+			// send only changed settings
 			const changed = Object.fromEntries(Object.entries(values).filter(([setting, value]) => value.trim() !== String(q[setting] ?? '') && value.trim() !== ''));
 
-			// without "open", a queue that was created by a first job would be closed
+			// without "open", a queue created by its first job would be closed
 			return ask('PUT', path('queues', name), JSON.stringify({ open: q.open, ...changed }));
 		}, `The settings of queue "${name}" are saved.`);
 	},
@@ -142,7 +143,7 @@ const actions = {
 			document.getElementById('payload').focus();
 			return;
 		}
-		// the text as typed: JavaScript cannot hold all numbers
+		// the text as typed, because JavaScript rounds some numbers
 		await confirmed(`Retry job ${id} with this payload?`, AGAIN, 'Save and retry', false,
 			() => ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`), `Job ${id} will run again.`, () => {
 				context.editing = undefined;
@@ -200,8 +201,39 @@ const actions = {
 		const { items } = await get('api/queues');
 
 		await many(context, 'Move', 'api/jobs/edit', labelled('To the queue', h('select', { name: 'queue' }, items.map((q) => h('option', {}, q.name)))), 'moved',
-			// any change that writes the job anew, which needs the same privileges
+			// any change of the job's row needs the same privileges
 			{ changes: ({ queue }) => ({ queue }), example: { max_attempts: 1 } });
+	},
+	async limiter({ name }, { data }) {
+		const l = data.items.find((item) => item.type === 'limiter' && item.name === name) ?? {};
+		const text = (setting, title, help) => labelled(title, h('input', { name: setting, value: String(l[setting] ?? ''), autocomplete: 'off' }), help);
+
+		await confirmed(name ? `Limiter "${name}"` : 'Create a limiter', [
+			name ? null : labelled('Name', h('input', { name: 'name', required: true, autocomplete: 'off' })),
+			text('max_running', 'Running jobs at the same time', '0: no limit.'), text('rate', 'Rate', 'For example 100 per minute burst 20; none: no limit.'),
+			text('throttle', 'Throttle', 'For example 10 failures in 5 minutes; none: never.'),
+		].filter(Boolean), 'Save', false, ({ name: typed, ...values }) => ask('PUT', path('limiters', name ?? typed.trim()),
+			JSON.stringify(Object.fromEntries(Object.entries(values).filter(([, value]) => value.trim() !== '')))), 'The limiter is saved.');
+	},
+	async 'delete-limiter'({ name }) {
+		await confirmed(`Delete limiter "${name}"?`, 'A limiter that a queue or kind names cannot be deleted.', 'Delete', true,
+			() => ask('DELETE', path('limiters', name)), `Limiter "${name}" is deleted.`);
+	},
+	async monitor({ name }, { data }) {
+		const m = data.items.find((item) => item.name === name) ?? {};
+		const text = (setting, title, help, attributes) => labelled(title, h('input', { name: setting, value: String(m[setting] ?? ''), autocomplete: 'off', ...attributes }), help);
+
+		await confirmed(name ? `Monitor "${name}"` : 'Create a monitor', [
+			name ? null : text('name', 'Name', undefined, { required: true }),
+			labelled('Condition', h('select', { name: 'condition' }, conditionNames.map((condition) => h('option', { selected: condition === m.condition }, condition)))),
+			text('above', 'Alert above', 'Times are in seconds.', { type: 'number', step: 'any', required: true }), text('until', 'Ends at', 'Empty: the same number.', { type: 'number', step: 'any' }),
+			text('queue', 'Queue', 'Empty: all queues.'), text('kind', 'Kind', 'Empty: all kinds.'),
+		].filter(Boolean), 'Save', false, ({ name: typed, condition, above, until, queue, kind }) => ask('PUT', path('monitors', name ?? typed.trim()),
+			JSON.stringify({ condition, above: Number(above), ...(until !== '' && { until: Number(until) }), ...(queue && { queue }), ...(kind && { kind }) })), 'The monitor is saved.');
+	},
+	async 'delete-monitor'({ name }) {
+		await confirmed(`Delete monitor "${name}"?`, 'An alert that goes on ends without a notification.', 'Delete', true,
+			() => ask('DELETE', path('monitors', name)), `Monitor "${name}" is deleted.`);
 	},
 	async 'save-schedule'(values) {
 		const { name, body } = newSchedule(document.querySelector('form.schedule'));

@@ -22,8 +22,8 @@ const digits = (text) => text.replace(/e.*$/i, '').replace(/[-.]/g, '').replace(
 // True if a number of JavaScript has all digits of the text.
 const fits = (text) => /^-?\d+$/.test(text) ? Number.isSafeInteger(Number(text)) : digits(String(Number(text))) === digits(text);
 
-// The value of JSON from the server.  A number that JavaScript would round is a text with
-// its digits, as ids beyond 2^53 are; the server reads such a text as the number.
+// The value of JSON from the server.  Numbers that JavaScript would round, such as ids beyond 2^53, become
+// texts with all digits.  The server accepts these texts as numbers.
 export function parse(json) {
 	return JSON.parse(/[\d.]{16}/.test(json)
 		? json.replace(numbers, (token) => token[0] === '"' || fits(token) ? token : `"${token}"`)

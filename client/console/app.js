@@ -9,10 +9,14 @@ import { may } from './rights.js';
 import { views } from './views.js';
 
 const $ = (id) => document.getElementById(id);
+// The menu, in groups: jobs, their places, and the operation.
 const menu = [
-	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['failures', 'Failures'], ['dead', 'Dead letters'], ['batches', 'Batches'],
-	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'], ['audit', 'Audit'], ['doctor', 'Health'],
+	[['overview', 'Overview']],
+	[['jobs', 'Jobs'], ['failures', 'Failures'], ['dead', 'Dead letters'], ['batches', 'Batches']],
+	[['queues', 'Queues'], ['kinds', 'Kinds'], ['schedules', 'Schedules'], ['workers', 'Workers'], ['limits', 'Limits'], ['tenants', 'Tenants']],
+	[['usage', 'Usage'], ['alerts', 'Alerts'], ['audit', 'Audit'], ['doctor', 'Health']],
 ];
+const needsMonitor = ['tenants', 'usage', 'alerts', 'audit', 'doctor'];
 let current = null;				// the view that is shown
 
 // --- the page ------------------------------------------------------------
@@ -22,20 +26,21 @@ function route() {
 	const [name, ...rest] = to.split('/').map(decodeURIComponent);
 
 	// a job without an id is none
-	const lists = { job: 'jobs', batch: 'batches', queue: 'queues' };
+	const lists = { job: 'jobs', batch: 'batches', queue: 'queues', worker: 'workers' };
 
 	return { name: !views[name] ? 'overview' : lists[name] && !rest.join('') ? lists[name] : name, id: rest.join('/'), query: Object.fromEntries(new URLSearchParams(query ?? '')) };
 }
 
 function drawMenu() {
 	const { name } = route();
-	const at = { job: 'jobs', enqueue: 'jobs', batch: 'batches', queue: 'queues', schedule: 'schedules' }[name] ?? name;
+	const at = { job: 'jobs', enqueue: 'jobs', batch: 'batches', queue: 'queues', schedule: 'schedules', worker: 'workers' }[name] ?? name;
 
-	show($('menu'), menu.filter(([to]) => !['audit', 'doctor'].includes(to) || may('monitor')).map(([to, title]) => h('a', { href: `#/${to}`, 'aria-current': at === to ? 'page' : null }, title)));
+	show($('menu'), menu.map((group) => h('span', {}, group.filter(([to]) => !needsMonitor.includes(to) || may('monitor'))
+		.map(([to, title]) => h('a', { href: `#/${to}`, 'aria-current': at === to ? 'page' : null }, title)))));
 	$('menu').querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
 }
 
-// The indicator: a page that follows the server is live.  Any other page shows the time of its data.
+// The indicator: "live" on a page with a stream of changes, otherwise the time of the page's data.
 function connection(context, how) {
 	if (current !== context)
 		return;
@@ -49,17 +54,17 @@ function connection(context, how) {
 	if ($('live').textContent !== text)
 		$('live').textContent = text;
 	$('live').className = name;
-	// a time that changes every few seconds is not read aloud
+	// screen readers skip a time, which changes every few seconds
 	$('live').setAttribute('aria-live', name === 'live still' ? 'off' : 'polite');
 }
 
-const EVERY = 5000;		// between two drawings, and two loads of a page that is not live
+const EVERY = 5000;		// between two drawings, and two loads of a page without a stream
 const REST = 10;		// pause after a slow load, as a multiple of its duration
 
-// A view has: title, load(context), draw(context), and may have: stream(context), what to follow
-// if the page can be followed at the moment; heard(context, topic, data), which returns whether to
-// load again; stale(context), whether to load after some time; renew(context) instead of load then;
-// drawn(context, element), called after drawing; missing(context), the text if there is no such thing.
+// A view has title, load(context) and draw(context).  Optional members: stream(context) returns the topics
+// to follow, or null; heard(context, topic, data) returns true to load again; stale(context) returns true to load
+// after some time; renew(context) replaces load in this case; drawn(context, element) is called after drawing;
+// missing(context) returns the text for an object that does not exist.
 async function open() {
 	const at = route();
 
@@ -79,7 +84,7 @@ async function open() {
 		context.timer = setInterval(() => tick(context), EVERY);
 }
 
-// Draw again, because the distances of times from now change.  Load pages that are not live, unless
+// Draw again, because the distances of times from now change.  Load pages without a stream, unless
 // the tab is hidden.
 function tick(context) {
 	if (document.hidden)
@@ -153,14 +158,14 @@ function heard(context, name, data) {
 		soon(context);
 		return;
 	}
-	// once for all that comes within a moment
+	// once for all events of a moment
 	context.again ??= setTimeout(() => {
 		context.again = null;
 		load(context);
 	}, 300);
 }
 
-// Draw once for all events that come within a moment.
+// Draw once for all events of a moment.
 function soon(context) {
 	context.soon ??= setTimeout(() => {
 		context.soon = null;
@@ -168,9 +173,34 @@ function soon(context) {
 	}, 50);
 }
 
+// The browser reports a click only if press and release hit the same element.  The page therefore does not
+// change while a button of the pointer is pressed.
+let pressed = false;
+
+function release() {
+	// after the click
+	setTimeout(() => {
+		pressed = false;
+		if ($('main').dataset.late !== undefined && current)
+			draw(current);
+	});
+}
+
+document.addEventListener('pointerdown', () => {
+	pressed = true;
+}, true);
+for (const name of ['pointerup', 'pointercancel', 'blur'])
+	window.addEventListener(name, release, true);
+document.addEventListener('pointermove', (event) => pressed && event.buttons === 0 && release(), true);
+
 function draw(context) {
 	if (current !== context)
 		return;
+	if (pressed) {
+		$('main').dataset.late = '';
+		return;
+	}
+	delete $('main').dataset.late;
 	const missing = context.problem?.status === 404 && context.view.missing?.(context);
 	const problem = context.problem ? [
 		context.loaded ? null : h('h1', {}, context.view.title(context)),
@@ -201,7 +231,7 @@ async function act(values) {
 }
 
 document.addEventListener('click', (event) => {
-	// a menu closes after a choice, and when something else is clicked
+	// a menu closes after a choice, and after a click elsewhere
 	for (const open of document.querySelectorAll('details.more[open]'))
 		if (!open.contains(event.target) || event.target.closest('button'))
 			open.open = false;

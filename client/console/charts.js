@@ -110,7 +110,7 @@ export function lines(title, points, series, empty) {
 			});
 			return [
 				svg('path', { class: `${s.name}-line`, d: d || 'M0 0' }),
-				// what has no neighbours is no line
+				// a point without neighbours is not part of a line
 				points.map((p, i) => has(i) && !has(i - 1) && !has(i + 1) ? svg('circle', { class: `${s.name}-fill`, cx: x(i), cy: y(p[s.member]), r: 3 }) : null),
 			];
 		})));
@@ -138,7 +138,7 @@ function planOf(steps) {
 
 const short = (text, n) => text.length > n ? `${text.slice(0, n - 1)}…` : text;
 
-// The state of a step, and one more fact.
+// The state of a step, and a further fact.
 function stepLine(step) {
 	const ran = step.started_at && step.finished_at ? (date(step.finished_at) - date(step.started_at)) / 1000 : null;
 

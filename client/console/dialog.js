@@ -32,6 +32,8 @@ export const problemText = (problem) => [problem.message, problem.hint].filter(B
 // unless act raises an error.  Returns the result of act; undefined if the answer is no.
 export function dialog(title, body, yes, { danger, act } = {}) {
 	$('dialog-title').textContent = title;
+	// an input of the dialog before, with the same name, would keep its value
+	$('dialog-body').replaceChildren();
 	show($('dialog-body'), ...[body].flat().map((part) => typeof part === 'string' ? h('p', {}, part) : part));
 	$('dialog-yes').textContent = yes;
 	$('dialog-yes').className = danger ? 'main danger' : 'main';

@@ -1,4 +1,4 @@
-// The view that enqueues a job: a new one, or a copy of another one.
+// The view that enqueues a job: a new job, or a copy of a job.
 
 import { ask, get, memberText, parse, path, pretty } from './api.js';
 import { labelled } from './dialog.js';

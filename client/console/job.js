@@ -86,7 +86,7 @@ function drawLog(c, main) {
 
 // --- errors and history -------------------------------------------------------
 
-// An error with its lines, its detail and its hint.
+// An error, with line breaks, detail and hint.
 function errorText(error) {
 	const text = [error.message, error.detail && `DETAIL: ${error.detail}`, error.hint && `HINT: ${error.hint}`].filter(Boolean).join('\n');
 

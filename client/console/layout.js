@@ -13,7 +13,7 @@ const MOST_NODES = 3000;	// steps and dummy nodes
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// The layer of each step.  A step that needs itself, directly or not, cannot exist.
+// The layer of each step.  Steps cannot need each other in a circle.
 function layersOf(steps) {
 	const layers = new Map();
 	const left = new Map(steps.map((step) => [step.name, step.needs.length]));

@@ -23,14 +23,18 @@ export function menu(label, ...items) {
 export const empty = (text, call) => h('div', { class: 'empty' }, h('p', {}, text), call ? h('pre', {}, call) : null);
 
 // A view of a complete list, which the server sends after each change.  beside(c) stands beside the
-// title.
-export function list(title, topic, draw, beside = () => null) {
+// title.  numbers() loads further numbers for the rows, into c.beside.
+export function list(title, topic, draw, { beside = () => null, numbers = null } = {}) {
 	return {
 		title: () => title,
 		async load(c) {
-			c.data = await get(`api/${topic}`);
+			const [data] = await Promise.all([get(`api/${topic}`), numbers && staleBesides(c) ? besides(c, numbers) : null]);
+
+			c.data = data;
 			c.loaded = true;
 		},
+		stale: (c) => numbers !== null && staleBesides(c),
+		renew: (c) => besides(c, numbers),
 		stream: () => ({ path: withQuery('api/events', { topics: topic }), events: [topic] }),
 		heard(c, name, value) {
 			c.data = value;
@@ -39,6 +43,15 @@ export function list(title, topic, draw, beside = () => null) {
 		},
 		draw: (c) => [h('div', { class: 'head' }, h('h1', {}, title), beside(c)), draw(c.data.items ?? [], c)],
 	};
+}
+
+const FRESH = 30000;		// time in ms for which the numbers beside a list are kept
+const staleBesides = (c) => Date.now() - (c.besidesAt ?? 0) > FRESH;
+
+// If the numbers cannot be loaded, the list is shown without them.
+async function besides(c, numbers) {
+	c.besidesAt = Date.now();
+	c.beside = await numbers().catch(() => c.beside);
 }
 
 const PAGE = 50;
@@ -64,7 +77,7 @@ export function paged(title, topic, others) {
 				before = page.next;
 				c.long = asked > 1;
 				c.searching = before !== null && found.length < PAGE && !c.stopped;
-				c.data = { items: found, next: before };
+				c.data = { items: found, next: before, partial: page.partial };
 				c.loaded = true;
 				if (!c.searching || c.closed)
 					return;
@@ -78,11 +91,12 @@ export function paged(title, topic, others) {
 	};
 }
 
-export const pages = (c, to) => h('p', { class: 'buttons' },
+export const pages = (c, to) => [c.data.partial ? h('p', { class: 'faint' }, 'There are too many jobs to sort: only the newest were sorted. Waiting jobs of a state can be sorted by the time for which they are scheduled.') : null,
+	h('p', { class: 'buttons' },
 	c.searching ? [h('span', { class: 'faint', role: 'status' }, 'Searching older rows …'), button('Stop', 'stop-search')] : null,
 	c.long && !c.searching ? button('Refresh', 'reload') : null,
 	c.query.before ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: '' }) }, 'Newest') : null,
-	c.data.next && !c.searching ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null);
+	c.data.next && !c.searching ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null)];
 
 export const MOST_SHOWN = 65536;
 export const showAll = (name, size) => button(`Show all ${size}`, 'show-all', { name });

@@ -1,9 +1,10 @@
-// The views of schedules: the list, a schedule, and the form that creates or changes one.
+// The views of schedules: the list, a single schedule, and the form to create or change a schedule.
 
 import { ask, get, memberText, parse, path, pretty, withQuery } from './api.js';
 import { words } from './cron.js';
 import { labelled } from './dialog.js';
 import { apart, at, button, date, facts, h, span, state, table, time } from './dom.js';
+import { strip } from './numbers.js';
 import { code, empty, jobLink, list, menu, part } from './parts.js';
 import { changes, mayPause, mayRun, nothing } from './rights.js';
 
@@ -14,11 +15,15 @@ const pauseButton = (s, attributes) => button(s.state === 'paused' ? 'Resume' : 
 	{ 'aria-label': `${s.state === 'paused' ? 'Resume' : 'Pause'} schedule ${s.name}`, ...attributes });
 const runButton = (s, attributes) => button('Run now', 'run-schedule', { name: s.name }, { 'aria-label': `Run schedule ${s.name} now`, ...attributes });
 
-export const schedules = list('Schedules', 'schedules', (items) => table('Schedules', [
+// The last jobs of all schedules, loaded by a single request.
+const lastJobs = () => get('api/runs').then((answer) => new Map(answer.items.map((r) => [r.schedule, r.runs])));
+
+export const schedules = list('Schedules', 'schedules', (items, c) => table('Schedules', [
 	{ title: 'Schedule', row: true, cell: (s) => scheduleLink(s.name) }, { title: 'State', cell: (s) => state(s.state) },
 	{ title: 'When', cell: (s) => h('span', { title: s.cron }, when(s)) },
 	{ title: 'Next', cell: (s) => time(s.next_tick) },
 	{ title: 'Last', cell: (s) => s.last_job_id ? [jobLink(s.last_job_id), ' ', state(s.last_state), ' ', time(s.last_tick)] : '' },
+	{ title: 'Last jobs', rare: true, cell: (s) => strip(c.beside?.get(s.name)) },
 	{ title: 'Kind', cell: (s) => s.kind }, { title: 'Error', rare: true, class: 'text', cell: (s) => s.last_error ?? '' },
 	{
 		title: 'Actions', hidden: true, rare: true,
@@ -26,7 +31,7 @@ export const schedules = list('Schedules', 'schedules', (items) => table('Schedu
 			mayPause(s) ? pauseButton(s, { class: 'small' }) : null, mayRun(s) ? runButton(s, { class: 'small' }) : null),
 	},
 ], items, (s) => s.name, empty(nothing('There are no schedules yet.', 'This role has no schedules.'), 'SELECT jobq.schedule(\'nightly report\', \'30 4 * * *\', \'report\');')),
-() => changes() ? h('a', { class: 'button', href: '#/schedule' }, 'Create a schedule') : null);
+{ beside: () => changes() ? h('a', { class: 'button', href: '#/schedule' }, 'Create a schedule') : null, numbers: lastJobs });
 
 // Times are shown in the time zone of the browser.
 const zone = () => h('span', { class: 'faint unit' }, ` times in ${Intl.DateTimeFormat().resolvedOptions().timeZone}`);
@@ -80,7 +85,7 @@ function form(c) {
 		h('p', { class: 'buttons' }, button('Save', 'save-schedule', { name: c.id }, { class: 'main' }), h('a', { class: 'button', href: c.id ? `#/schedule/${encodeURIComponent(c.id)}` : '#/schedules' }, 'Back')))];
 }
 
-// The request that saves the schedule of this form.
+// The request to save the schedule of this form.
 export function newSchedule(element) {
 	const { name, payload, options, ...texts } = Object.fromEntries([...new FormData(element)].map(([key, value]) => [key, value.trim()]));
 

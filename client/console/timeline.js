@@ -50,14 +50,14 @@ export function timeline(title, rows) {
 const names = { completed: 'good', dead: 'bad', running: 'busy', cancelled: 'neutral', expired: 'warn' };
 const took = (s) => span((s.until - s.from) / 1000) || 'less than 1 ms';
 
-// The steps of a workflow that have begun, each with its last attempt.
+// The last attempt of each started step of a workflow.
 export const timelineOfSteps = (steps) => timeline('Timeline', steps.filter((step) => step.started_at).map((step) => {
 	const run = { from: date(step.started_at), until: step.finished_at ? date(step.finished_at) : new Date(), name: names[step.state] };
 
 	return { name: step.name, to: `#/job/${step.job_id}`, spans: [{ ...run, title: `${step.name}: ${step.state}, ${took(run)}` }] };
 }).sort((a, b) => a.spans[0].from - b.spans[0].from));
 
-// The attempts of a job, and the time that it waited before each.
+// The attempts of a job, and the waiting time before each attempt.
 export function timelineOfJob(job) {
 	const failed = (job.errors ?? []).filter((e) => e.started_at).map((e) => ({ attempt: e.attempt, from: date(e.started_at), until: date(e.at), name: 'bad', how: 'failed' }));
 	const last = job.started_at && job.state !== 'dead' ? [{

@@ -6,6 +6,7 @@ import { bars, elementsOf, graph, lines } from './charts.js';
 import { conditions, exportButtons, find, order, orderedBy } from './find.js';
 import { enqueue } from './enqueue.js';
 import { job } from './job.js';
+import { alerts, limits, rateColumns, rates, running, tenants, usage } from './numbers.js';
 import { schedule, schedules } from './schedule.js';
 import { timelineOfSteps } from './timeline.js';
 import { bar, batchLink, code, empty, filtered, jobLink, known, list, menu, paged, pages, queueLink, showAll } from './parts.js';
@@ -43,7 +44,7 @@ const periods = (period) => h('div', { class: 'buttons', role: 'group', 'aria-la
 // The charts of a series of api/series.
 function charts(all, period) {
 	const jobsPer = `jobs per ${period === 'hour' ? 'minute' : 'hour'}`;
-	// failed attempts followed by another attempt: the rest became dead letters
+	// failed attempts followed by a retry; the rest became dead letters
 	const points = all.map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
 
 	return points.length === 0 ? null : h('div', { class: 'cards charts' },
@@ -60,7 +61,7 @@ function charts(all, period) {
 		`No attempts ended in the last ${period}.`));
 }
 
-// The problems that doctor() has found, which come after the rest of the page.
+// The problems found by doctor().  They are drawn after the rest of the page.
 const MOST_PROBLEMS = 3;
 
 function verdict(c) {
@@ -144,7 +145,7 @@ function dead(c) {
 			button(`Retry selected${suffix}`, 'retry-selected', {}, { disabled: n === 0 }),
 			button('Select all on this page', 'select-all'),
 			menu('More actions for dead letters',
-				// a role that sees more than it may retry would be told a wrong number
+				// for a role with "monitor" only, the number would be wrong
 				may('operate') || !may('monitor') ? button('Retry all', 'retry-all') : null,
 				own.some(mayDelete) ? button(`Delete selected${suffix}`, 'delete-selected', {}, { disabled: n === 0 || !chosen.every(mayDelete), class: 'danger' }) : null)) : null,
 		table('Dead letters', own.length > 0 ? [selectColumn, ...deadColumns] : deadColumns, items, (j) => j.id,
@@ -182,12 +183,13 @@ function failures(c) {
 
 const live = ['ready', 'scheduled', 'suspended', 'retryable', 'blocked', 'running'];
 
-// Actions on all jobs of the list that the role may change.
+// Actions on all jobs of the list.
 function manyButtons(c) {
 	const { state: of } = c.query;
 
-	if (!changes() || conditions(c.query) === null || (c.data.items ?? []).length === 0)
+	if (!changes() || conditions(c.query) === null)
 		return null;
+	// independent of the jobs shown, because an item must not move away from the pointer
 	return [
 		!of || ['scheduled', 'retryable'].includes(of) ? [button('Run now', 'many-now')] : null,
 		!of || (live.includes(of) && of !== 'running' && of !== 'blocked') ? [button('Change the priority', 'many-priority'), button('Reschedule', 'many-reschedule')] : null,
@@ -207,6 +209,55 @@ function jobs(c) {
 			: empty(nothing('There are no jobs yet.', 'This role has no jobs.'), 'SELECT jobq.enqueue(\'mail.send\', \'{"to": "anna@example.com"}\');')),
 		pages(c, 'jobs'),
 	];
+}
+
+// Queues in trouble come first: paused queues, and queues whose oldest ready job has waited for a minute.
+// Other queues are ordered by name, because rows should keep their positions.
+const MOST_ROWS = 200;
+const trouble = (q) => (q.paused ? 1e9 : 0) + (q.waiting_seconds >= 60 ? q.waiting_seconds : 0);
+
+function queues(items, c) {
+	const sorted = [...items].sort((a, b) => trouble(b) - trouble(a));
+	const all = items.length <= MOST_ROWS || c.whole?.has('queues');
+	const rate = (q) => c.beside?.get(q.name);
+
+	return [table('Queues', [
+		{ title: 'Queue', row: true, cell: (q) => queueLink(q.name) },
+		{ title: 'State', cell: (q) => q.paused ? state('paused') : state('active') },
+		{ title: 'Served by', cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
+		{ title: 'Ready', n: true, cell: (q) => about(q.ready, q.exact) },
+		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
+		{ title: 'Scheduled', n: true, cell: (q) => about(q.scheduled, q.exact) },
+		{ title: 'Blocked', n: true, rare: true, cell: (q) => q.blocked ? about(q.blocked, q.exact) : '' },
+		{ title: 'Running', n: true, cell: (q) => running(q.running, q.max_running, q.name) },
+		{ title: 'Dead', n: true, cell: (q) => q.dead_letters ? h('a', { href: withQuery('#/dead', { queue: q.name }) }, about(q.dead_letters, q.exact)) : '0' },
+		...rateColumns(rate),
+		{ title: 'Limit', rare: true, cell: (q) => q.rate ?? '' },
+		{
+			title: 'Actions', hidden: true, rare: true,
+			cell: (q) => !mayOperate(q.name) ? '' : h('span', { class: 'buttons' },
+				button(q.paused ? 'Resume' : 'Pause', q.paused ? 'resume' : 'pause', { name: q.name }, { class: 'small', 'aria-label': `${q.paused ? 'Resume' : 'Pause'} queue ${q.name}` }),
+				menu(`More actions for queue ${q.name}`,
+					button('Cancel waiting jobs', 'cancel-waiting', { name: q.name }, { class: 'danger', 'aria-label': `Cancel the waiting jobs of queue ${q.name}` }))),
+		},
+	], all ? sorted : sorted.slice(0, MOST_ROWS), (q) => q.name, empty(nothing('There are no queues yet. The first job of a queue creates it.', 'This role may not see any queue.'), 'SELECT jobq.create_queue(\'mail\', max_running => 4);')),
+	all ? null : h('p', {}, showAll('queues', `${count(items.length)} queues`))];
+}
+
+// Kinds with a handler, and kinds of consumers with jobs in the last hour.
+function kinds(items, c) {
+	const rate = (k) => c.beside?.rates.get(k.kind);
+	const known_ = new Set(items.map((k) => k.kind));
+	const others = [...c.beside?.rates.keys() ?? []].filter((kind) => !known_.has(kind)).map((kind) => ({ kind }));
+
+	return table('Kinds', [
+		{ title: 'Kind', row: true, cell: (k) => h('a', { href: withQuery('#/jobs', { kind: k.kind }) }, k.kind) },
+		{ title: 'Handler', cell: (k) => k.handler ? code(k.handler) : h('span', { class: 'faint' }, 'consumers') },
+		...rateColumns(rate),
+		{ title: 'Running', n: true, rare: true, cell: (k) => k.max_running ? running(c.beside?.limits.get(k.kind)?.running, k.max_running, k.kind) : '' },
+		{ title: 'Queue', cell: (k) => k.queue ?? '' }, { title: 'Attempts', n: true, cell: (k) => k.max_attempts ? String(k.max_attempts) : '' },
+		{ title: 'Backoff', cell: (k) => k.backoff ?? '' }, { title: 'Timeout', cell: (k) => k.timeout ?? '' }, { title: 'Rate', rare: true, cell: (k) => k.rate ?? '' },
+	], [...items, ...others], (k) => k.kind, empty((session.privileges ?? []).length > 0 ? 'No kind has a handler yet.' : 'This role may not see kinds: it has no privilege.', 'SELECT jobq.register(\'mail.send\', \'send_mail(jsonb)\');'));
 }
 
 // Settings of a queue that differ from the defaults of a new queue.
@@ -241,6 +292,27 @@ function queue(c) {
 		h('section', { class: 'card' }, h('div', { class: 'head' }, h('h2', {}, 'Settings'), changes() && may('manage', q.name) ? button('Edit settings', 'queue-settings', { name: q.name }) : null),
 			settings.length === 0 ? h('p', {}, 'All settings have their defaults.') : facts(settings.map(([name, value]) => [name, settingText(value)]))),
 	];
+}
+
+function worker(c) {
+	const w = c.data;
+	const ended = (w.completed ?? 0) + (w.failed ?? 0);
+
+	return [
+		h('h1', {}, `Worker ${w.pid} `, state(w.state)),
+		h('section', { class: 'card' }, h('div', { class: 'columns' }, facts([
+			['Pool', w.pool], ['Role', w.role], ['Started', () => w.started_at && time(w.started_at)], ['Completed', () => count(w.completed)],
+			['Failed', () => `${count(w.failed)}${ended > 0 && w.failed > 0 ? ` (${(100 * w.failed / ended).toFixed(1)} %)` : ''}`],
+		]), facts([
+			['Running job', () => w.job_id && jobLink(w.job_id)], ['Kind', w.kind], ['Attempt', () => w.job_id && String(w.attempt)], ['Running for', () => w.job_id && span(w.job_seconds)],
+			['Progress', () => known(w.progress) ? [bar(w.progress, `Progress of job ${w.job_id}`), w.message ?? ''] : null],
+		]))),
+		h('h2', {}, 'Last jobs'),
+		table('Last jobs', [
+			{ title: 'Job', row: true, cell: (j) => jobLink(j.id) }, { title: 'State', cell: (j) => state(j.state) }, { title: 'Kind', cell: (j) => j.kind },
+			{ title: 'Queue', cell: (j) => j.queue ? queueLink(j.queue) : '' }, { title: 'Attempt', n: true, cell: (j) => String(j.attempt) },
+			{ title: 'Started', cell: (j) => time(j.started_at) }, { title: 'Took', n: true, cell: (j) => span(j.seconds) }, { title: 'Error', cut: true, cell: (j) => j.error ?? '' },
+		], w.jobs ?? [], (j) => j.n, 'No job has ended here yet, or its queue keeps no finished jobs.')];
 }
 
 function batch(c) {
@@ -288,25 +360,7 @@ export const views = {
 		stale: (c) => Date.now() - (c.seriesAt ?? 0) > 30000,
 		draw: overview,
 	},
-	queues: list('Queues', 'queues', (items) => table('Queues', [
-		{ title: 'Queue', row: true, cell: (q) => queueLink(q.name) },
-		{ title: 'State', cell: (q) => q.paused ? state('paused') : state('active') },
-		{ title: 'Served by', cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
-		{ title: 'Ready', n: true, cell: (q) => about(q.ready, q.exact) },
-		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
-		{ title: 'Scheduled', n: true, cell: (q) => about(q.scheduled, q.exact) },
-		{ title: 'Blocked', n: true, cell: (q) => about(q.blocked, q.exact) },
-		{ title: 'Running', n: true, cell: (q) => count(q.running) + (q.max_running ? ` of ${q.max_running}` : '') },
-		{ title: 'Dead', n: true, cell: (q) => q.dead_letters ? h('a', { href: withQuery('#/dead', { queue: q.name }) }, about(q.dead_letters, q.exact)) : '0' },
-		{ title: 'Rate', rare: true, cell: (q) => q.rate ?? '' },
-		{
-			title: 'Actions', hidden: true, rare: true,
-			cell: (q) => !mayOperate(q.name) ? '' : h('span', { class: 'buttons' },
-				button(q.paused ? 'Resume' : 'Pause', q.paused ? 'resume' : 'pause', { name: q.name }, { class: 'small', 'aria-label': `${q.paused ? 'Resume' : 'Pause'} queue ${q.name}` }),
-				menu(`More actions for queue ${q.name}`,
-					button('Cancel waiting jobs', 'cancel-waiting', { name: q.name }, { class: 'danger', 'aria-label': `Cancel the waiting jobs of queue ${q.name}` }))),
-		},
-	], items, (q) => q.name, empty(nothing('There are no queues yet. The first job of a queue creates it.', 'This role may not see any queue.'), 'SELECT jobq.create_queue(\'mail\', max_running => 4);'))),
+	queues: list('Queues', 'queues', queues, { numbers: () => rates('queue') }),
 	queue: {
 		title: (c) => `Queue ${c.id}`,
 		missing: (c) => `Queue ${c.id} does not exist, or this role may not see it.`,
@@ -319,17 +373,17 @@ export const views = {
 		stale: () => true,
 		draw: queue,
 	},
-	kinds: list('Kinds', 'kinds', (items) => table('Kinds', [
-		{ title: 'Kind', row: true, cell: (k) => h('a', { href: withQuery('#/jobs', { kind: k.kind }) }, k.kind) },
-		{ title: 'Handler', cell: (k) => code(k.handler) },
-		{ title: 'Queue', cell: (k) => k.queue ?? '' }, { title: 'Attempts', n: true, cell: (k) => k.max_attempts ? String(k.max_attempts) : '' },
-		{ title: 'Backoff', cell: (k) => k.backoff ?? '' }, { title: 'Timeout', cell: (k) => k.timeout ?? '' },
-		{ title: 'Concurrency', n: true, cell: (k) => k.max_running ? String(k.max_running) : '' }, { title: 'Rate', cell: (k) => k.rate ?? '' },
-	], items, (k) => k.kind, empty((session.privileges ?? []).length > 0 ? 'No kind has a handler yet.' : 'This role may not see kinds: it has no privilege.', 'SELECT jobq.register(\'mail.send\', \'send_mail(jsonb)\');'))),
+	kinds: list('Kinds', 'kinds', kinds, { numbers: () => Promise.all([rates('kind'), get('api/limits')]).then(([numbers, { items }]) => ({
+		rates: numbers, limits: new Map(items.filter((l) => l.type === 'kind').map((l) => [l.name, l])),
+	})) }),
+	limits,
+	tenants,
+	usage,
+	alerts,
 	workers: list('Workers and consumers', 'workers', (items) => [
 		may('monitor') || items.length === 0 ? null : h('p', { class: 'faint' }, 'Only workers and consumers of this role are shown. The privilege "monitor" shows all.'),
 		table('Workers and consumers', [
-			{ title: 'Name', row: true, cell: (w) => [w.name ?? w.consumer ?? '', w.pid ? h('span', { class: 'faint' }, ` ${w.pid}`) : ''] },
+			{ title: 'Name', row: true, cell: (w) => [w.name ?? w.consumer ?? '', w.pid ? [' ', h('a', { href: `#/worker/${w.pid}` }, String(w.pid))] : ''].flat() },
 			{ title: 'Type', cell: (w) => w.type }, { title: 'Role', cell: (w) => w.role }, { title: 'State', cell: (w) => state(w.state) },
 			{ title: 'Job', cell: (w) => w.job_id ? jobLink(w.job_id) : w.type === 'consumer' ? `holds ${count(w.running)}` : '' },
 			{ title: 'Kind', cell: (w) => w.kind ?? '' }, { title: 'Running for', n: true, cell: (w) => span(w.job_seconds) },
@@ -337,6 +391,16 @@ export const views = {
 			{ title: 'Done', n: true, cell: (w) => count(w.completed) }, { title: 'Failed', n: true, cell: (w) => count(w.failed) },
 		], items, (w) => `${w.type} ${w.name} ${w.pid} ${w.client} ${w.role}`,
 		empty(nothing('No worker is running. jobq starts one when a job is ready.', 'No worker runs a job of this role.')))]),
+	worker: {
+		title: (c) => `Worker ${c.id}`,
+		missing: (c) => `Worker ${c.id} has ended, or this role may not see it.`,
+		async load(c) {
+			c.data = await get(path('workers', c.id));
+			c.loaded = true;
+		},
+		stale: () => true,
+		draw: worker,
+	},
 	schedules,
 	schedule,
 	doctor: {

@@ -4,8 +4,14 @@
  *	  Lists of jobs: GET /api/jobs, and the same list as a file.
  *
  * Without "order" the list has the newest jobs first, and a page examines a limited number
- * of rows.  Any other order reads all jobs with this state that fulfil the conditions,
- * because the tables have no index for it.  The statement timeout limits its time.
+ * of rows.
+ *
+ * Live jobs in the order of run_at: the index job_ready has the jobs of each lane in this
+ * order.  The statement finds the lanes one by one, takes the first jobs of each, and merges
+ * them.  A page examines a limited number of lanes and rows.
+ *
+ * Running jobs are few, and are sorted.  There is no index for any other order.  The statement
+ * sorts only the newest jobs, and sets "partial" in the answer if there are more.
  *
  * The conditions "from" and "until" are about the time by which the list is ordered.
  *
@@ -53,9 +59,50 @@
 	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
 	"'next', (SELECT (array_agg(" PLACE("f") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f))"
 
+/* The newest jobs of the view, which the statement sorts. */
+#define MOST_SORTED		"10000"
+#define WINDOWED(view) \
+	"WITH newest AS MATERIALIZED (SELECT * FROM (" ROWS(view) ") AS j ORDER BY j.id DESC LIMIT " MOST_SORTED "), " \
+	"found AS MATERIALIZED (SELECT " JOB_LINE " FROM newest AS j WHERE " CONDITIONS BETWEEN("%s") \
+	" AND j.%s IS NOT NULL AND ($11::text IS NULL OR (" PLACE("j") ", j.id) %s (split_part($11, '-', 1)::int8, split_part($11, '-', 2)::int8)) " \
+	"ORDER BY j.%s %s, j.id %s LIMIT " LIMIT(12) ") " \
+	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
+	"'next', (SELECT (array_agg(" PLACE("f") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f), " \
+	"'partial', (SELECT count(*) FROM newest) = " MOST_SORTED ")"
+
+/*
+ * Live jobs by run_at: formats for append_ordered(), with the same arguments.  A lane is a
+ * prefix of the index.  Without the conditions on run_at, each page of scheduled jobs would begin
+ * with all ready jobs.
+ */
+#define MOST_LANES		"1000"
+#define MOST_OF_LANE	"300"
+#define LANE(o)			o ".queue_id, " o ".priority, " o ".run_as, " o ".flow"
+#define MICROSECONDS(time)	"(extract(epoch FROM " time ") * 1000000)::int8"
+#define BY_RUN_AT(view, compare, direction) \
+	"WITH RECURSIVE lane AS ((SELECT " LANE("o") ", o.queue FROM jobq_internal.run_order AS o ORDER BY " LANE("o") " LIMIT 1) " \
+	"UNION ALL SELECT n.* FROM lane AS l, LATERAL (SELECT " LANE("o") ", o.queue FROM jobq_internal.run_order AS o " \
+	"WHERE (" LANE("o") ") > (" LANE("l") ") ORDER BY " LANE("o") " LIMIT 1) AS n), " \
+	"lanes AS MATERIALIZED (SELECT * FROM lane AS l LIMIT " MOST_LANES "), " \
+	"looked AS MATERIALIZED (SELECT c.run_at, c.id FROM lanes AS l, LATERAL (SELECT o.run_at, o.id FROM jobq_internal." view " AS o " \
+	"WHERE o.queue_id = l.queue_id AND o.priority = l.priority AND o.run_as = l.run_as AND o.flow = l.flow " \
+	"AND o.run_at < '9999-01-01 00:00:00+00' AND ($1::text IS DISTINCT FROM 'scheduled' OR o.run_at > (SELECT jobq_internal.clock())) " \
+	"AND ($1::text IS DISTINCT FROM 'ready' OR o.run_at <= (SELECT jobq_internal.clock())) " \
+	"AND ($9::timestamptz IS NULL OR o.run_at >= $9) AND ($10::timestamptz IS NULL OR o.run_at < $10) " \
+	"AND ($11::text IS NULL OR (o.run_at, o.id) " compare " ('epoch'::timestamptz + split_part($11, '-', 1)::int8 * interval '1 us', split_part($11, '-', 2)::int8)) " \
+	"ORDER BY o.run_at " direction ", o.id " direction " LIMIT " MOST_OF_LANE ") AS c " \
+	"WHERE $2::text IS NULL OR l.queue = $2 ORDER BY c.run_at " direction ", c.id " direction " LIMIT " MOST_OF_LANE "), " \
+	"found AS MATERIALIZED (SELECT " JOB_LINE " FROM looked AS k, LATERAL (SELECT * FROM jobq.live_jobs AS x WHERE x.id = k.id OFFSET 0) AS j " \
+	"WHERE ($6::int8 IS NULL OR j.batch_id = $6) AND ($14::int8 IS NULL OR j.id = $14) AND " CONDITIONS "LIMIT " LIMIT(12) ") " \
+	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
+	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(12) " THEN (SELECT (array_agg(" MICROSECONDS("f.run_at") " || '-' || f.id))[" LIMIT(12) "] FROM found AS f) " \
+	"WHEN (SELECT count(*) FROM looked) = " MOST_OF_LANE " THEN (SELECT (array_agg(" MICROSECONDS("k.run_at") " || '-' || k.id))[" MOST_OF_LANE "] FROM looked AS k) END, " \
+	"'partial', (SELECT count(*) FROM lanes) = " MOST_LANES ")"
+
 #define ALL_JOBS		"jobs AS j WHERE true"
 #define LIVE_JOBS		"live_jobs AS j WHERE true"
 #define FINISHED_JOBS	"jobs AS j WHERE j.finished_at IS NOT NULL"
+#define DEAD_JOBS		"jobs AS j WHERE j.id = ANY (ARRAY(SELECT d.id FROM jobq.dead_letters AS d LIMIT " MOST_SORTED "))"
 #define RUNNING_JOBS \
 	"live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL " \
 	"UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))"
@@ -67,11 +114,13 @@ static const struct
 	const char *states;
 	const char *newest;
 	const char *ordered;
+	const char *by_run_at[2];	/* ascending and descending; or NULL */
 }			lists[] = {
-	{" running ", NEWEST(RUNNING_JOBS), ORDERED(RUNNING_JOBS)},
-	{" ready scheduled suspended retryable blocked ", NEWEST(LIVE_JOBS), ORDERED(LIVE_JOBS)},
-	{" completed dead cancelled expired ", NEWEST(FINISHED_JOBS), ORDERED(FINISHED_JOBS)},
-	{"", jobs_sql, ORDERED(ALL_JOBS)},
+	{" running ", NEWEST(RUNNING_JOBS), ORDERED(RUNNING_JOBS), {NULL, NULL}},
+	{" ready scheduled suspended retryable blocked ", NEWEST(LIVE_JOBS), WINDOWED(LIVE_JOBS), {BY_RUN_AT("run_order", ">", "ASC"), BY_RUN_AT("run_order_down", "<", "DESC")}},
+	{" dead ", NEWEST(FINISHED_JOBS), WINDOWED(DEAD_JOBS), {NULL, NULL}},
+	{" completed cancelled expired ", NEWEST(FINISHED_JOBS), WINDOWED(FINISHED_JOBS), {NULL, NULL}},
+	{"", jobs_sql, WINDOWED(ALL_JOBS), {NULL, NULL}},
 };
 
 /*
@@ -109,6 +158,8 @@ run_jobs(Request *request)
 	initPQExpBuffer(&sql);
 	if (order == NULL || order[0] == '\0')
 		appendPQExpBufferStr(&sql, lists[i].newest);
+	else if (lists[i].by_run_at[0] != NULL && (strcmp(order, "run_at") == 0 || strcmp(order, "-run_at") == 0))
+		appendPQExpBufferStr(&sql, lists[i].by_run_at[order[0] == '-']);
 	else if (strstr(" " JOB_ORDERS " ", order) != NULL)
 		append_ordered(&sql, lists[i].ordered, order);
 	if (sql.len > 0)

@@ -81,6 +81,18 @@
 	"FROM jobq.stats AS s WHERE s.queue = q.name AND s.run_count > 0 ORDER BY s.run_count DESC LIMIT 100) AS s) AS stats " \
 	"FROM (" QUEUES " WHERE q.name = $1::text) AS q) AS t"
 
+#define WORKERS \
+	"SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, " \
+	SECONDS("jobq_internal.clock() - w.job_started_at") " AS job_seconds FROM jobq.workers AS w"
+
+/* A worker, by its process id, with the jobs that have ended there last. */
+#define WORKER \
+	"SELECT row_to_json(t) FROM (SELECT w.*, (SELECT coalesce(json_agg(j ORDER BY j.n), '[]') FROM (" \
+	"SELECT l.n, a.id, a.kind, a.queue, a.state, a.attempt, a.enqueued_at, a.started_at, a.finished_at, " \
+	SECONDS("a.finished_at - a.started_at") " AS seconds, a.error " \
+	"FROM unnest(w.last_jobs) WITH ORDINALITY AS l (id, n), LATERAL (" JOB("l.id") ") AS a) AS j) AS jobs " \
+	"FROM (" WORKERS " WHERE w.pid = $1::int4) AS w) AS t"
+
 /* Rules and intervals without an end have no list of further ticks here. */
 #define SCHEDULES(n) \
 	"SELECT s.name, s.state, s.cron, s.timezone, s.next_tick, " \

@@ -12,6 +12,7 @@
  *-------------------------------------------------------------------------
  */
 #include "web/lists.h"
+#include "web/numbers.h"
 #include "web/objects.h"
 
 #include <stdio.h>
@@ -116,39 +117,6 @@ static const char session[] =
 "'roles', (SELECT json_agg(r.oid::regrole::text) FROM pg_roles AS r WHERE pg_has_role(session_user, r.oid, 'USAGE') "
 "AND NOT EXISTS (SELECT FROM pg_roles AS u WHERE u.rolname = session_user AND u.rolsuper)))";
 
-/*
- * Job counts of the last 60 minutes or 24 hours.  The source is the statistics, if the
- * role may see those of any queue.  Otherwise the source is the role's own jobs, limited
- * to the most recently ended jobs, so that the time of the statement is bounded.
- */
-#define SECONDS(times) "extract(epoch FROM " times ")::float8"
-#define MOST_ENDED "5000"
-static const char series[] =
-"WITH span AS (SELECT p.step, p.unit, p.n, date_trunc(p.step, jobq_internal.clock(), 'UTC') - (p.n - 1) * p.unit AS start FROM "
-"(SELECT CASE WHEN day THEN 'hour' ELSE 'minute' END AS step, CASE WHEN day THEN interval '1 hour' ELSE interval '1 minute' END AS unit, "
-"CASE WHEN day THEN 24 ELSE 60 END AS n FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS d) AS p), "
-"counted AS MATERIALIZED (SELECT h.* FROM span AS s, LATERAL jobq_internal.stat_series(s.step, $2, $3) AS h), "
-"which AS MATERIALIZED (SELECT EXISTS (SELECT FROM counted) AS counted), "
-"ends AS MATERIALIZED (SELECT j.* FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL "
-"AND NOT (SELECT w.counted FROM which AS w) ORDER BY a.id DESC LIMIT " MOST_ENDED ") AS j), "
-"slots AS (SELECT h.since, h.enqueued, h.completed, h.failed, h.dead, h.cancelled, h.expired, "
-SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS wait_mean, " SECONDS("h.wait_max") " AS wait_max, "
-SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS run_mean, " SECONDS("h.run_max") " AS run_max FROM counted AS h "
-"UNION ALL SELECT date_trunc(s.step, e.finished_at, 'UTC'), NULL, count(*) FILTER (WHERE e.state = 'completed'), NULL, "
-"count(*) FILTER (WHERE e.state = 'dead'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), "
-SECONDS("avg(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " SECONDS("max(e.started_at - greatest(e.enqueued_at, e.run_at))") ", "
-SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e.started_at)") " "
-"FROM ends AS e, span AS s WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) GROUP BY 1) "
-"SELECT json_build_object('from', s.start, 'until', s.start + s.n * s.unit, 'step_seconds', " SECONDS("s.unit") "::int4, "
-"'source', CASE WHEN w.counted THEN 'statistics' ELSE 'jobs' END, "
-"'partial', (SELECT count(*) = " MOST_ENDED " AND min(e.enqueued_at) > s.start FROM ends AS e), "
-"'points', (SELECT json_agg(json_build_object('at', g.at, 'enqueued', CASE WHEN w.counted THEN coalesce(p.enqueued, 0) END, "
-"'completed', coalesce(p.completed, 0), 'failed', CASE WHEN w.counted THEN coalesce(p.failed, 0) END, 'dead', coalesce(p.dead, 0), "
-"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'wait_mean', p.wait_mean, 'wait_max', p.wait_max, "
-"'run_mean', p.run_mean, 'run_max', p.run_max) ORDER BY g.at) "
-"FROM (SELECT s.start + i * s.unit AS at FROM generate_series(0, s.n - 1) AS i) AS g LEFT JOIN slots AS p ON p.since = g.at)) "
-"FROM span AS s, which AS w";
-
 static const char metrics[] = "SELECT jobq.metrics()";
 
 /*
@@ -229,9 +197,22 @@ const Route routes[] = {
 	{"GET", "/api/overview", 0,.sql = overview,
 		.shown = "at scheduler ready scheduled blocked running dead_letters oldest_ready waiting_seconds queues paused exact workers "
 	"busy_workers consumers"},
-	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = {"period hour day"},.sql = series,
+	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = {"period hour day"},.sql = SERIES,
 	.shown = "from until step_seconds source partial points at enqueued completed failed dead cancelled expired "
 	"wait_mean wait_max run_mean run_max"},
+	{"GET", "/api/rates", 0,.parameters = "?by",.words = {"by queue kind tenant"},.sql = RATES,
+	.shown = "at name enqueued* completed* failed* wait_p95"},
+	{"GET", "/api/usage", 0,.parameters = "?by",.words = {"by tenant kind queue"},.sql = USAGE,
+	.shown = "name ready running scheduled dead_letters enqueued completed failed runs run_seconds cpu_seconds buffers buffers_read wal_bytes temp_bytes since"},
+	{"GET", "/api/limits", 0,.shown = "type name max_running running rate tokens throttle failed rest_until by cost when_taken",
+	.sql = ALL(LIMITS)},
+	{"GET", "/api/runs", 0,.shown = "schedule runs id state seconds at",.sql = ALL(RUNS_OF_ALL)},
+	{"GET", "/api/monitors", 0,.shown = "name condition queue kind above until value since ended_at",
+	.sql = ALL("SELECT * FROM jobq.monitors ORDER BY since NULLS LAST, name")},
+	{"PUT", "/api/monitors/{}", 0,.parameters = "body {}",.members = "condition! above! until queue kind",
+	.sql = PUT_MONITOR},
+	{"DELETE", "/api/monitors/{}", 0,.parameters = "{}",
+	.sql = DONE("jobq.drop_monitor($1::text)")},
 	{"GET", "/api/jobs", 0,
 		.parameters = "?state ?queue ?kind -unique_key -group_key ?batch_id ?role -header ?from ?until ?before ?limit ?tenant ?id -tag -error -fingerprint -payload =order",
 		.shown = JOB_SHOWN,
@@ -339,9 +320,12 @@ const Route routes[] = {
 	.sql = DONE("jobq.drop_limiter($1::text)")},
 	{"GET", "/api/workers", 0,
 		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
-		"running completed failed job_seconds",
-		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
-				   "extract(epoch FROM jobq_internal.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
+		"running completed failed last_jobs* job_seconds",
+	.sql = ALL(WORKERS " ORDER BY w.type, w.pool, w.pid, w.consumer")},
+	{"GET", "/api/workers/{}", 0,.parameters = "{}",
+		.shown = "name type consumer pid role client pool state started_at job_id kind attempt job_started_at progress "
+		"running completed failed last_jobs* job_seconds jobs id queue enqueued_at finished_at seconds",
+	.sql = WORKER},
 	{"GET", "/api/schedules", 0,.shown = SCHEDULE_SHOWN,
 	.sql = ALL(SCHEDULES("5") " ORDER BY s.next_tick, s.name")},
 	{"GET", "/api/schedules/{}", 0,.parameters = "{}",.shown = SCHEDULE_SHOWN " runs id enqueued_at started_at finished_at",

@@ -3,7 +3,7 @@
 CREATE FUNCTION jobq_internal.worker_slots(
 	OUT pid int, OUT role oid, OUT pool int, OUT state text, OUT started_at timestamptz,
 	OUT job_id bigint, OUT kind text, OUT attempt int, OUT job_started_at timestamptz,
-	OUT progress real, OUT message text, OUT completed bigint, OUT failed bigint)
+	OUT progress real, OUT message text, OUT completed bigint, OUT failed bigint, OUT last_jobs bigint[])
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_worker_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
 COMMENT ON FUNCTION jobq_internal.worker_slots() IS 'workers of this database, for the views; for a moment, two workers may show the same job';

@@ -64,6 +64,21 @@ $create$;
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, with the same columns, newest first';
 COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, with the columns of the view jobs; never reads the archive';
 
+-- In the order of the index job_ready, for lists by run_at (client/web/jobs.c).
+CREATE VIEW jobq_internal.run_order WITH (security_barrier) AS
+	SELECT j.queue_id, j.priority, j.run_as::pg_catalog.oid AS run_as, j.flow, j.run_at, j.id,
+		(SELECT q.name FROM jobq_internal.queue q WHERE q.id = j.queue_id) AS queue
+	FROM jobq_internal.job j
+	WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+	ORDER BY j.queue_id, j.priority, j.run_as, j.flow, j.run_at, j.id;
+COMMENT ON VIEW jobq_internal.run_order IS 'live jobs by lane, in the order of their times';
+CREATE VIEW jobq_internal.run_order_down WITH (security_barrier) AS
+	SELECT j.queue_id, j.priority, j.run_as::pg_catalog.oid AS run_as, j.flow, j.run_at, j.id
+	FROM jobq_internal.job j
+	WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+	ORDER BY j.queue_id, j.priority, j.run_as, j.flow, j.run_at DESC, j.id DESC;
+COMMENT ON VIEW jobq_internal.run_order_down IS 'live jobs by lane, the latest time first';
+
 -- In the order of an index, as above.
 CREATE VIEW jobq.dead_letters WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role::pg_catalog.regrole AS role, f.attempt, f.max_attempts, f.crashes,
@@ -148,11 +163,11 @@ COMMENT ON VIEW jobq.kinds IS 'kinds with a registered handler; null: the defaul
 CREATE VIEW jobq.workers WITH (security_barrier) AS
 	SELECT 'worker' AS type, NULL::text AS consumer, w.pid, w.role::pg_catalog.regrole AS role, NULL::text AS client,
 		w.pool, w.state, w.started_at, w.job_id, w.kind, w.attempt, w.job_started_at, w.progress, w.message,
-		(w.job_id IS NOT NULL)::int::bigint AS running, w.completed, w.failed
+		(w.job_id IS NOT NULL)::int::bigint AS running, w.completed, w.failed, w.last_jobs
 	FROM jobq_internal.worker_slots() w
 	UNION ALL
 	SELECT 'consumer', l.consumer, NULL, l.role::pg_catalog.regrole, l.client,
-		NULL, 'running', min(l.since), NULL, NULL, NULL, NULL, NULL, NULL, count(*), NULL, NULL
+		NULL, 'running', min(l.since), NULL, NULL, NULL, NULL, NULL, NULL, count(*), NULL, NULL, NULL
 	FROM jobq_internal.lease_slots() l
 	GROUP BY l.consumer, l.role, l.client;
 COMMENT ON VIEW jobq.workers IS 'workers of this database with their current jobs, and consumers that hold jobs';

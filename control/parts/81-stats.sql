@@ -28,6 +28,11 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_series'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 60;
 COMMENT ON FUNCTION jobq_internal.stat_series(text, text, text) IS 'return sums by minute or hour, of all names visible to the user, or of a queue or kind';
 
+CREATE FUNCTION jobq_internal.stat_rates(by text, OUT name text, OUT enqueued bigint[], OUT completed bigint[], OUT failed bigint[], OUT wait_p95 float8)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_rates'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 100;
+COMMENT ON FUNCTION jobq_internal.stat_rates(text) IS 'return the numbers of each of the last 60 minutes, by queue, kind or tenant, of names with events in this time';
+
 CREATE FUNCTION jobq.reset_stats(queue text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_reset_stats' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.reset_stats(text) IS 'reset the counters of the statistics

@@ -181,6 +181,9 @@ typedef enum JobqSlotState
 								 * the job, or by the launcher */
 } JobqSlotState;
 
+/* Number of ended jobs that the slot of a worker keeps, for the views. */
+#define JOBQ_LAST_JOBS	20
+
 /*
  * One worker.  The generation grows each time the slot is assigned, so that a process with a
  * slow start cannot occupy a reassigned slot.
@@ -222,6 +225,9 @@ typedef struct JobqSlot
 	JobqRun		run;			/* see run.h */
 	uint64		jobs_done;		/* by the worker, without the mutex */
 	uint64		jobs_failed;
+	int64		last_jobs[JOBQ_LAST_JOBS];	/* the next ended job goes to the
+											 * element jobs_done +
+											 * jobs_failed, modulo the size */
 
 	/* The areas of the rooms; each room documents its locks. */
 	struct JobqHolding *holding;	/* ready.h */

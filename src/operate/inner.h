@@ -23,6 +23,8 @@ typedef struct JobqRunning
 /* src/operate/stats.c */
 extern JobqStatBase *jobq_stat_base(void);
 extern JobqRunning * jobq_stat_running(uint32 all);
+extern bool jobq_stat_read_visible(const JobqStatBase *base, uint32 place, TimestampTz now,
+								   JobqStatName *name, JobqCounts *counts);
 
 /* The columns of jobq_internal.job, computed from a row of jobq_internal.dead_letter. */
 #define JOB_OF_LETTER \

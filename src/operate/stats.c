@@ -98,9 +98,9 @@ jobq_stat_running(uint32 all)
  * Read the statistics under index "place", advanced to time "now".  False if the entry is
  * free, belongs to another database, or is invisible to the user.
  */
-static bool
-read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
-		   JobqStatName *name, JobqCounts *counts)
+bool
+jobq_stat_read_visible(const JobqStatBase *base, uint32 place, TimestampTz now,
+					   JobqStatName *name, JobqCounts *counts)
 {
 	if (!jobq_stats_read(place, name, NULL) || name->dboid != MyDatabaseId ||
 		name->jobs != base->jobs ||
@@ -289,7 +289,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		bool		nulls[NATTS] = {0};
 		int64		n[NNUMBERS];
 
-		if (!read_place(base, place, now, &name, counts))
+		if (!jobq_stat_read_visible(base, place, now, &name, counts))
 			continue;
 		if (name.other && i < all)
 		{
@@ -486,7 +486,7 @@ jobq_stats_history(PG_FUNCTION_ARGS)
 		JobqQueue	buffer;
 		const char *shown;
 
-		if (!read_place(base, place, now, &name, counts))
+		if (!jobq_stat_read_visible(base, place, now, &name, counts))
 			continue;
 		shown = past_queue(&name, &buffer);
 		if (shown == NULL || (queue != NULL && strcmp(queue, shown) != 0) ||
@@ -533,7 +533,7 @@ jobq_stat_series(PG_FUNCTION_ARGS)
 	{
 		JobqStatName name;
 
-		if (!read_place(base, place, now, &name, counts))
+		if (!jobq_stat_read_visible(base, place, now, &name, counts))
 			continue;
 		sees = true;
 		if ((queue != NULL && (found.id == 0 || found.id != name.queue_id)) ||

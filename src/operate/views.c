@@ -96,6 +96,25 @@ jobq_may_use_sql(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(jobq_may_use());
 }
 
+/* The jobs that have ended in the worker last, newest first. */
+static Datum
+last_jobs_of(const JobqSlot *slot)
+{
+	Datum		ids[JOBQ_LAST_JOBS];
+	uint64		ended = slot->jobs_done + slot->jobs_failed;
+	int			n = 0;
+
+	for (uint64 i = ended; i > 0 && n < JOBQ_LAST_JOBS; i--)
+	{
+		int64		id = slot->last_jobs[(i - 1) % JOBQ_LAST_JOBS];
+
+		if (id != 0)
+			ids[n++] = Int64GetDatum(id);
+	}
+	return PointerGetDatum(construct_array(ids, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
 /*
  * worker_slots(): a row for each worker of this database, if the user may see the worker or
  * its job.  In a queue with run_as, these have different roles.  Takes jobq_shared->lock in
@@ -107,7 +126,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 	enum
 	{
 		PID, ROLE, POOL, STATE, STARTED_AT, JOB_ID_, KIND, ATTEMPT_,
-		JOB_STARTED_AT, PROGRESS, MESSAGE, JOBS_DONE, JOBS_FAILED, NATTS
+		JOB_STARTED_AT, PROGRESS, MESSAGE, JOBS_DONE, JOBS_FAILED, LAST_JOBS, NATTS
 	};
 	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
@@ -165,6 +184,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 			run->message[0] == '\0';
 		values[JOBS_DONE] = Int64GetDatum((int64) copy.jobs_done);
 		values[JOBS_FAILED] = Int64GetDatum((int64) copy.jobs_failed);
+		values[LAST_JOBS] = last_jobs_of(&copy);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

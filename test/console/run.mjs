@@ -723,6 +723,76 @@ await test('a queue has its rate, its times and its settings', async () => {
 	await page.click('Day');
 	await page.until('the last day', `document.querySelector('.chart tbody').rows.length === 24`);
 });
+await test('a click is not lost when the page changes under the pointer', async () => {
+	sql(`SET ROLE boss; SELECT jobq.create_queue('moved', mode => 'consumer')`);
+	await go('queues');
+	await page.shows('moved');
+	const { x, y } = await page.value(`(() => {
+		const menu = document.querySelector('[aria-label="More actions for queue moved"]');
+		menu.scrollIntoView({ block: 'center' });
+		const r = menu.getBoundingClientRect();
+		return { x: r.x + r.width / 2, y: r.y + r.height / 2 };
+	})()`);
+
+	await page.send('Input.dispatchMouseEvent', { type: 'mousePressed', x, y, button: 'left', clickCount: 1 });
+	// rows come above
+	sql(`SET ROLE boss; SELECT jobq.create_queue('above ' || n, mode => 'consumer') FROM generate_series(1, 3) n`);
+	await page.until('the page has more to show', 'document.getElementById("main").dataset.late !== undefined');
+	await page.send('Input.dispatchMouseEvent', { type: 'mouseReleased', x, y, button: 'left', clickCount: 1 });
+	await page.until('the menu is open', 'document.querySelector("details.more[open] summary")?.getAttribute("aria-label") === "More actions for queue moved"');
+	await page.shows('above 3');
+	await page.key('Escape', 27);
+	sql(`SET ROLE boss; SELECT jobq.drop_queue(q) FROM unnest('{moved,above 1,above 2,above 3}'::text[]) q`);
+});
+await test('rows show the last hour and the use of limits', async () => {
+	await go('queues');
+	await page.until('a chart in a row', `[...document.querySelectorAll('tbody tr')].some((row) => /^outside/.test(row.innerText) && /[\\d,]+ enqueued/.test(row.querySelector('.spark')?.getAttribute('aria-label')))`);
+	await page.until('the use of a limit', `[...document.querySelectorAll('tbody tr')].some((row) => /^mail/.test(row.innerText) && row.querySelector('progress')?.getAttribute('aria-label') === 'mail: 0 of 2')`);
+	await go('kinds');
+	await page.until('a chart', `[...document.querySelectorAll('tbody tr')].some((row) => /^picky/.test(row.innerText) && row.querySelector('.spark .bad-fill'))`);
+	await page.until('a kind of consumers', `[...document.querySelectorAll('tbody tr')].some((row) => /^parcel/.test(row.innerText) && /consumers/.test(row.innerText))`);
+	await go('tenants');
+	await page.until('tenants', `[...document.querySelectorAll('tbody th')].some((e) => e.innerText === 'acme')`);
+	await go('usage?by=kind');
+	await page.until('the share of a kind', `[...document.querySelectorAll('tbody tr')].some((row) => /^picky/.test(row.innerText) && / %/.test(row.innerText))`);
+});
+await test('a worker shows what it ran last', async () => {
+	await go('workers');
+	await page.until('a worker', `!!document.querySelector('tbody a[href^="#/worker/"]')`);
+	const pid = sql('SELECT pid FROM jobq.workers WHERE cardinality(last_jobs) > 0 ORDER BY pid LIMIT 1');
+
+	await go(`worker/${pid}`);
+	await page.until('its jobs', `[...document.querySelectorAll('tbody th a')].map((a) => a.textContent).join() === ${JSON.stringify(sql(`SELECT array_to_string(last_jobs, ',') FROM jobq.workers WHERE pid = ${pid}`))}`);
+});
+await test('limiters and monitors are created, changed and deleted', async () => {
+	await go('limits');
+	await page.click('Create a limiter');
+	await put('name', 'payments');
+	await put('max_running', '5');
+	await answer('Save');
+	await page.until('the limiter', `[...document.querySelectorAll('tbody tr')].some((row) => /^payments/.test(row.innerText) && /0 of 5/.test(row.innerText))`);
+	await page.click('Edit limiter payments');
+	await put('max_running', '7');
+	await answer('Save');
+	await page.shows('0 of 7');
+	await page.click('More actions for limiter payments');
+	await page.click('Delete');
+	await answer('Delete');
+	await page.until('it is gone', '!document.querySelector("main").innerText.includes("payments")');
+	await go('alerts');
+	await page.click('Create a monitor');
+	await put('name', 'too many wait');
+	await put('condition', 'ready');
+	await put('above', '1');
+	await put('queue', 'outside');
+	await answer('Save');
+	await page.until('an alert', `[...document.querySelectorAll('tbody tr')].some((row) => /^too many wait/.test(row.innerText) && /ready jobs of queue outside/.test(row.innerText))`);
+	is(sql(`SELECT format('%s %s %s', condition, above, queue) FROM jobq.monitors`), 'ready 1 outside');
+	await page.click('More actions for monitor too many wait');
+	await page.click('Delete');
+	await answer('Delete');
+	await page.until('it is gone', '!document.querySelector("main").innerText.includes("too many wait")');
+});
 await test('time goes from left to right', async () => {
 	const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
 
@@ -740,10 +810,10 @@ await test('time goes from left to right', async () => {
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
 const bad = sql(`SELECT id FROM jobq.dead_letters WHERE kind = 'evil' LIMIT 1`);
 const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
-const views = ['overview', 'queues', 'queue/mail', 'jobs', 'failures', 'dead', 'batches', `batch/${flow}`, 'schedules', 'schedule', `schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'workers', 'kinds', 'audit', 'enqueue?kind=picky', 'doctor', `job/${bad}`, `job/${step}`];
-const names = new Map([['queue/mail', 'queue'], [`schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'schedule'], ['schedule', 'schedule-new'], ['enqueue?kind=picky', 'enqueue'], [`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
+const views = ['overview', 'queues', 'queue/mail', 'jobs', 'failures', 'dead', 'batches', `batch/${flow}`, 'schedules', 'schedule', `schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'workers', 'kinds', 'limits', 'tenants', 'usage', 'usage?by=kind', 'alerts', 'audit', 'enqueue?kind=picky', 'doctor', `job/${bad}`, `job/${step}`];
+const names = new Map([['usage?by=kind', 'usage-kind'], ['queue/mail', 'queue'], [`schedule/${encodeURIComponent('<img src=x onerror=harmed=1>')}`, 'schedule'], ['schedule', 'schedule-new'], ['enqueue?kind=picky', 'enqueue'], [`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
 
-for (const [width, scheme] of [[1440, 'light'], [390, 'dark']])
+for (const [width, scheme] of [[1440, 'light'], [1024, 'dark'], [390, 'light'], [390, 'dark']])
 	await test(`all views, ${width} wide, ${scheme}`, async () => {
 		await page.size(width, 850);
 		await page.colours(scheme);

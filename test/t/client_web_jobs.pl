@@ -115,7 +115,7 @@ my @lists = grep { m{^/api/} && !m{openapi|/databases$|/events$|/session$} } $ta
 my $told = 0;
 for my $list (@lists)
 {
-	for my $id ($list =~ /jobs\/\{\}/ ? ($good, $bad, $leaky, $again, $slow, $statement, $step) : $list =~ /(queues|kinds|schedules|limiters)\/\{\}/ ? { queues => 'c', kinds => 'leaky', schedules => 's', limiters => 'l' }->{$1} : $workflow)
+	for my $id ($list =~ /jobs\/\{\}/ ? ($good, $bad, $leaky, $again, $slow, $statement, $step) : $list =~ /workers\/\{\}/ ? sql("SELECT pid FROM jobq.workers WHERE job_id = $slow") : $list =~ /(queues|kinds|schedules|limiters)\/\{\}/ ? { queues => 'c', kinds => 'leaky', schedules => 's', limiters => 'l' }->{$1} : $workflow)
 	{
 		my $path = ($list =~ s/\{\}/$id/r) . ($list =~ /ticks/ ? '?cron=@yearly' : '');
 
@@ -282,6 +282,25 @@ is(join(' ', map { $_->{id} } @{ (ask('GET', '/api/jobs?limit=1&fingerprint=' . 
 is(numbers('state=scheduled&order=run_at&until=2000-01-01'), '', 'the range is of the time by which the list is ordered');
 my $later = sql(q{SELECT to_char((clock_timestamp() + interval '5 h 30 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')});
 is(numbers("state=scheduled&order=run_at&until=$later"), '7 6', 'jobs due before this time');
+
+# By run_at, jobs of all lanes are merged, page by page.
+sql(q{SELECT jobq.create_queue('lane ' || q, mode => 'consumer') FROM generate_series(1, 4) q});
+sql(q{SELECT jobq.enqueue('laned', queue => 'lane ' || (1 + n % 4), priority => n % 3, delay => (1000 + n * 7919 % 1000) * interval '1 s', tags => ARRAY['t' || n % 2]) FROM generate_series(1, 700) n});
+foreach ([ 'run_at', 'run_at, id', 'true' ], [ '-run_at', 'run_at DESC, id DESC', 'true' ], [ 'run_at', 'run_at, id', q{tags = '{t1}'}, '&tag=t1' ], [ 'run_at', 'run_at, id', q{queue = 'lane 2'}, '&queue=lane%202' ])
+{
+	my ($order, $by, $where, $more) = (@$_, '');
+	my ($place, @ids) = ('');
+
+	while (defined $place)
+	{
+		$data = (ask('GET', "/api/jobs?kind=laned&state=scheduled&order=$order$more&limit=90&before=$place"))[2];
+		push @ids, map { $_->{id} } @{ $data->{items} };
+		$place = $data->{next};
+	}
+	is("@ids", sql("SELECT string_agg(id::text, ' ' ORDER BY $by) FROM jobq.live_jobs WHERE kind = 'laned' AND $where"), "all jobs by $order, with $where");
+	is($data->{partial}, JSON::PP::false, 'and not only a part');
+}
+sql(q{SELECT jobq.cancel_many(kind => 'laned')});
 for my $filter ('tag=tag1', 'error=%25', 'payload=%7B%7D', "fingerprint=$cause")
 {
 	is((ask('GET', "/api/jobs?$filter", undef, $shy))[0], 403, "hidden values cannot be guessed: $filter");
@@ -332,6 +351,36 @@ is(scalar(grep { $_->{arguments}{dry_run} } @{ (ask('GET', '/api/audit'))[2]{ite
 $data = (ask('GET', '/api/audit?limit=1'))[2];
 is((ask('GET', "/api/audit?limit=1&before=$data->{next}"))[2]{items}[0]{id} < $data->{items}[0]{id}, 1, 'page by page');
 is((ask('GET', '/api/audit?until=2001-01-01'))[2]{items}[0], undef, 'of a range of times');
+
+# Numbers for lists, with one request for all rows.
+{
+	my ($status, undef, $answer) = ask('GET', '/api/rates?by=kind');
+	my ($same) = grep { $_->{name} eq 'same' } @{ $answer->{items} };
+
+	is($status, 200, 'rates by kind');
+	is(scalar @{ $same->{completed} }, 60, 'each of the last 60 minutes');
+	cmp_ok(eval(join '+', @{ $same->{completed} }), '>', 0, 'completed jobs are counted');
+	ok((grep { $_->{name} eq 'c' } @{ (ask('GET', '/api/rates'))[2]{items} }), 'rates by queue');
+	is((ask('GET', '/api/rates?by=day'))[0], 400, 'rates by another property');
+	my %usage = map { ($_->{name} // '') => $_ } @{ (ask('GET', '/api/usage?by=kind'))[2]{items} };
+	cmp_ok($usage{same}{runs}, '>', 0, 'usage by kind');
+	is(join(' ', sort grep { !exists $usage{same}{$_} } qw(cpu_seconds wal_bytes buffers completed ready)), '', 'has resources and jobs');
+	is((ask('GET', '/api/usage'))[0], 200, 'usage by tenant');
+	is(join(',', map { "$_->{type} $_->{name}" } grep { $_->{type} ne 'limiter' } @{ (ask('GET', '/api/limits'))[2]{items} }), sql(q{SELECT coalesce(string_agg(type || ' ' || coalesce(queue, kind), ','), '') FROM jobq.limits
+		WHERE type IN ('queue', 'kind') AND (max_running > 0 OR rate IS NOT NULL OR throttle IS NOT NULL)}), 'limits that are set');
+	is((ask('PUT', '/api/monitors/crowded', { condition => 'ready', above => 1000, queue => 'c' }))[0], 200, 'a monitor is created');
+	my ($monitor) = grep { $_->{name} eq 'crowded' } @{ (ask('GET', '/api/monitors'))[2]{items} };
+	is("$monitor->{condition} $monitor->{above} $monitor->{queue}", 'ready 1000 c', 'and shown');
+	is((ask('PUT', '/api/monitors/crowded', { condition => 'weather', above => 1 }))[0], 400, 'a condition that does not exist');
+	is((ask('PUT', '/api/monitors/crowded', { condition => 'ready' }))[0], 400, 'a monitor without a threshold');
+	is((ask('DELETE', '/api/monitors/crowded'))[0], 200, 'a monitor is dropped');
+	is((ask('GET', '/api/runs'))[0], 200, 'the last jobs of schedules');
+	my ($worker) = grep { @{ $_->{last_jobs} || [] } } @{ (ask('GET', '/api/workers'))[2]{items} };
+	my $last = (ask('GET', "/api/workers/$worker->{pid}"))[2]{jobs};
+	is(join(' ', map { $_->{id} } @$last), join(' ', grep { sql("SELECT count(*) FROM jobq.jobs WHERE id = $_") } @{ $worker->{last_jobs} }), 'the jobs that a worker has run last');
+	like($last->[0]{state}, qr/^(?:completed|dead|retryable|cancelled)$/, 'with their states');
+	is((ask('GET', '/api/workers/1'))[0], 404, 'a worker that there is not');
+}
 
 # Single queues, kinds, limiters and schedules.
 is((ask('PUT', '/api/queues/made', { mode => 'consumer', max_running => 3 }))[0], 200, 'a queue is created');

@@ -64,6 +64,7 @@ static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 static bool was_stopped(const ErrorData *edata);
 static void report_job(const char *kind, int64 id);
 static void context_callback(void *arg);
+static void count_job(JobqSlot *slot, int64 id, uint64 *counter);
 static void claim(RunContext *context, const JobqJob *job, const char *kind,
 				  TimestampTz now, int timeout);
 static bool unclaim(RunContext *context);
@@ -160,6 +161,16 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 }
 
 /*
+ * Count a job that has ended here, for the views.  "counter" belongs to the slot.
+ */
+static void
+count_job(JobqSlot *slot, int64 id, uint64 *counter)
+{
+	slot->last_jobs[(slot->jobs_done + slot->jobs_failed) % JOBQ_LAST_JOBS] = id;
+	(*counter)++;
+}
+
+/*
  * Run the job in the transaction that has read it, and record the outcome.  Returns the same
  * as run_once().
  */
@@ -221,7 +232,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 		jobq_tells_by_relay = true;
 		owed = unclaim(run);
 		if (run->next != JOBQ_RUN_MISSED)
-			run->slot->jobs_done++;
+			count_job(run->slot, id, &run->slot->jobs_done);
 	}
 	PG_CATCH();
 	{
@@ -375,7 +386,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	if (suspended)
 	{
 		/* the end of the run has committed, whatever error followed */
-		run->slot->jobs_done++;
+		count_job(run->slot, job_id(job), &run->slot->jobs_done);
 	}
 	else if (again)
 	{
@@ -391,7 +402,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		if (job_leased(job))
 			clean_settings();
 		record_failure(run, job, started_at, edata);
-		run->slot->jobs_failed++;
+		count_job(run->slot, job_id(job), &run->slot->jobs_failed);
 	}
 	return again;
 }

@@ -382,6 +382,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->holding->next = slot->holding->count = 0;
 		slot->connect_failed = slot->gave_back = false;
 		slot->jobs_done = slot->jobs_failed = 0;
+		memset(slot->last_jobs, 0, sizeof(slot->last_jobs));
 		jobq_slot_to(slot, JOBQ_SLOT_STARTING);
 		start.generation = slot->generation;
 	}

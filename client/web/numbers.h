@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * numbers.h
+ *	  Statements that return numbers for charts and lists: series, rates, usage, limits and
+ *	  monitors.
+ *
+ * The time of each statement depends on the number of slots of the statistics, of limits or
+ * of recent jobs, and not on the number of jobs.
+ *
+ * client/web/numbers.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_WEB_NUMBERS_H
+#define JOBQ_WEB_NUMBERS_H
+
+#include "web/lists.h"
+
+#define SECONDS(times)	"extract(epoch FROM " times ")::float8"
+
+#define MOST_ENDED	"5000"
+
+/*
+ * Job counts of the last 60 minutes or 24 hours.  The source is the statistics, if the
+ * role may see those of any queue.  Otherwise the source is the role's own jobs, limited
+ * to the most recently ended jobs, so that the time of the statement is bounded.
+ */
+#define SERIES \
+	"WITH span AS (SELECT p.step, p.unit, p.n, date_trunc(p.step, jobq_internal.clock(), 'UTC') - (p.n - 1) * p.unit AS start FROM " \
+	"(SELECT CASE WHEN day THEN 'hour' ELSE 'minute' END AS step, CASE WHEN day THEN interval '1 hour' ELSE interval '1 minute' END AS unit, " \
+	"CASE WHEN day THEN 24 ELSE 60 END AS n FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS d) AS p), " \
+	"counted AS MATERIALIZED (SELECT h.* FROM span AS s, LATERAL jobq_internal.stat_series(s.step, $2, $3) AS h), " \
+	"which AS MATERIALIZED (SELECT EXISTS (SELECT FROM counted) AS counted), " \
+	"ends AS MATERIALIZED (SELECT j.* FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL " \
+	"AND NOT (SELECT w.counted FROM which AS w) ORDER BY a.id DESC LIMIT " MOST_ENDED ") AS j), " \
+	"slots AS (SELECT h.since, h.enqueued, h.completed, h.failed, h.dead, h.cancelled, h.expired, " \
+	SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS wait_mean, " SECONDS("h.wait_max") " AS wait_max, " \
+	SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS run_mean, " SECONDS("h.run_max") " AS run_max FROM counted AS h " \
+	"UNION ALL SELECT date_trunc(s.step, e.finished_at, 'UTC'), NULL, count(*) FILTER (WHERE e.state = 'completed'), NULL, " \
+	"count(*) FILTER (WHERE e.state = 'dead'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), " \
+	SECONDS("avg(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " SECONDS("max(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " \
+	SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e.started_at)") " " \
+	"FROM ends AS e, span AS s WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) GROUP BY 1) " \
+	"SELECT json_build_object('from', s.start, 'until', s.start + s.n * s.unit, 'step_seconds', " SECONDS("s.unit") "::int4, " \
+	"'source', CASE WHEN w.counted THEN 'statistics' ELSE 'jobs' END, " \
+	"'partial', (SELECT count(*) = " MOST_ENDED " AND min(e.enqueued_at) > s.start FROM ends AS e), " \
+	"'points', (SELECT json_agg(json_build_object('at', g.at, 'enqueued', CASE WHEN w.counted THEN coalesce(p.enqueued, 0) END, " \
+	"'completed', coalesce(p.completed, 0), 'failed', CASE WHEN w.counted THEN coalesce(p.failed, 0) END, 'dead', coalesce(p.dead, 0), " \
+	"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'wait_mean', p.wait_mean, 'wait_max', p.wait_max, " \
+	"'run_mean', p.run_mean, 'run_max', p.run_max) ORDER BY g.at) " \
+	"FROM (SELECT s.start + i * s.unit AS at FROM generate_series(0, s.n - 1) AS i) AS g LEFT JOIN slots AS p ON p.since = g.at)) " \
+	"FROM span AS s, which AS w"
+
+/* Rows of a list: the most active ones. */
+#define MOST_NAMES	"500"
+
+/*
+ * The numbers of the last 60 minutes by queue, kind or tenant, for the charts in the rows of
+ * a list.  The last minute has not ended.
+ */
+#define RATES \
+	"SELECT json_build_object('at', date_trunc('minute', jobq_internal.clock(), 'UTC'), 'items', coalesce(json_agg(t), '[]')) FROM (" \
+	"SELECT r.name, r.enqueued, r.completed, r.failed, r.wait_p95 FROM jobq_internal.stat_rates(coalesce($1::text, 'queue')) AS r " \
+	"ORDER BY (SELECT sum(n) FROM unnest(r.enqueued || r.completed || r.failed) AS n) DESC, r.name LIMIT " MOST_NAMES ") AS t"
+
+/*
+ * Jobs and resources by tenant, kind or queue, since the counters began.
+ */
+#define USAGE \
+	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" \
+	"SELECT u.name, sum(u.ready) AS ready, sum(u.running) AS running, sum(u.scheduled) AS scheduled, sum(u.dead_letters) AS dead_letters, " \
+	"sum(u.enqueued) AS enqueued, sum(u.completed) AS completed, sum(u.failed) AS failed, sum(u.run_count) AS runs, " \
+	SECONDS("sum(u.run_sum)") " AS run_seconds, " SECONDS("sum(u.cpu)") " AS cpu_seconds, sum(u.buffers) AS buffers, sum(u.buffers_read) AS buffers_read, " \
+	"sum(u.wal_bytes) AS wal_bytes, sum(u.temp_bytes) AS temp_bytes, min(u.since) AS since FROM " \
+	"(SELECT s.*, CASE coalesce($1::text, 'tenant') WHEN 'tenant' THEN s.tenant WHEN 'kind' THEN s.kind ELSE s.queue END AS name FROM jobq.stats AS s) AS u " \
+	"GROUP BY u.name ORDER BY sum(u.cpu) DESC NULLS LAST, sum(u.enqueued) DESC, u.name LIMIT " MOST_NAMES ") AS t"
+
+/* Limits that are set, the most used first.  The keys of limiters are left out: the view reads jobs for them. */
+#define LIMITS \
+	"SELECT l.type, coalesce(l.queue, l.kind, l.limiter) AS name, l.max_running, l.running, l.rate, l.tokens, l.throttle, l.failed, l.rest_until, l.by, l.cost, l.when_taken " \
+	"FROM jobq.limits AS l WHERE l.type IN ('queue', 'kind', 'limiter') AND (l.type = 'limiter' OR nullif(l.max_running, 0) IS NOT NULL OR l.rate IS NOT NULL OR l.throttle IS NOT NULL) " \
+	"ORDER BY l.rest_until > jobq_internal.clock() DESC NULLS LAST, l.running / nullif(l.max_running, 0)::float8 DESC NULLS LAST, l.type, 2 LIMIT " MOST_NAMES
+
+/* The last jobs of each schedule, the newest first, among the newest jobs of the database. */
+#define RUNS_OF_ALL \
+	"SELECT r.schedule, json_agg(json_build_object('id', r.id, 'state', r.state, 'at', r.enqueued_at, " \
+	"'seconds', " SECONDS("r.finished_at - r.started_at") ") ORDER BY r.id DESC) AS runs FROM (" \
+	"SELECT j.headers ->> 'schedule' AS schedule, j.id, j.state, j.enqueued_at, j.started_at, j.finished_at, " \
+	"row_number() OVER (PARTITION BY j.headers ->> 'schedule' ORDER BY j.id DESC) AS n " \
+	"FROM (SELECT * FROM jobq.jobs AS a ORDER BY a.id DESC LIMIT " MOST_LOOKED_AT ") AS j WHERE j.headers ? 'schedule') AS r " \
+	"WHERE r.n <= 30 GROUP BY r.schedule ORDER BY r.schedule LIMIT " MOST_NAMES
+
+#define PUT_MONITOR \
+	"SELECT json_build_object('done', jobq.create_monitor($2::text, f.condition, f.above, f.queue, f.kind, f.until)::text IS NOT NULL) " \
+	"FROM jsonb_to_record($1::jsonb) AS f(condition text, above float8, until float8, queue text, kind text)"
+
+#endif							/* JOBQ_WEB_NUMBERS_H */
