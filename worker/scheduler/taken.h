@@ -2,7 +2,7 @@
  *
  * taken.h
  *	  Jobs that must not wait for a permit of their limiter: the interface
- *	  between the decision (contest.c) and the execution (taken.c).
+ *	  between the choice of jobs (taken.c, contest.c) and the execution (taken_job.c).
  *
  * worker/scheduler/taken.h
  *
@@ -53,6 +53,9 @@ typedef struct Contest
 	Fate	   *items;			/* the resulting actions */
 	int			nitems;
 } Contest;
+
+/* worker/scheduler/taken_job.c */
+extern void taken_carry_out(void *arg);
 
 /* worker/scheduler/contest.c */
 extern void contest_compare(void *contest);
