@@ -6,8 +6,8 @@
  * retention.c chooses the pieces.  Each function deletes at most MAX_ROWS rows, or MAX_BATCHES
  * batches, and leaves rows locked by other sessions.
  *
- * The setting of a queue is read by a subquery for each row, which uses the index of queues.  The
- * planner may execute a join by a scan of all queues, once in each bite.
+ * The setting of a queue is read by a subquery for each row, which always uses the index of
+ * queues.  With a join, the planner would choose.
  *
  * worker/scheduler/old_rows.c
  *
