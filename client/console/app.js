@@ -191,6 +191,10 @@ document.addEventListener('pointerdown', () => {
 }, true);
 for (const name of ['pointerup', 'pointercancel', 'blur'])
 	window.addEventListener(name, release, true);
+// the action of a click draws at once
+window.addEventListener('click', () => {
+	pressed = false;
+}, true);
 document.addEventListener('pointermove', (event) => pressed && event.buttons === 0 && release(), true);
 
 function draw(context) {
