@@ -252,10 +252,27 @@ SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE limiter
 SELECT jobq.create_limiter('frail', max_running => 10, throttle => 'none');
 SELECT state FROM jobq.wait(:e3);
 
+-- by group: groups of two queues with the same key have one bucket; jobs without a group count together
+SELECT jobq.create_limiter('of groups', rate => '1 per day', by => 'group'), jobq.register('fetch', 'test.fetch(jsonb)');
+SELECT jobq.create_queue('groups1', limiters => '{of groups}'), jobq.create_queue('groups2', limiters => '{of groups}');
+CALL test.settle();
+SELECT jobq.enqueue('fetch', '{"lock": 2}', 'groups1', group_key => 'x') AS x1 \gset
+SELECT state FROM jobq.wait(:x1);
+SELECT jobq.enqueue('fetch', '{"lock": 2}', 'groups2', group_key => 'x') AS x2, jobq.enqueue('fetch', '{"lock": 2}', 'groups2', group_key => 'y') AS y1,
+	jobq.enqueue('fetch', '{"lock": 2}', 'groups1') AS n1 \gset
+SELECT state FROM jobq.wait_many(ARRAY[:y1, :n1]);
+SELECT jobq.enqueue('fetch', '{"lock": 2}', 'groups2') AS n2 \gset
+CALL test.settle();
+SELECT state FROM unnest(ARRAY[:x2, :n2]) id, jobq.status(id);
+SELECT key, ready, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'of groups' AND type = 'key' ORDER BY key;
+SELECT jobq.test_clock('25 hours') \g /dev/null
+SELECT state FROM jobq.wait_many(ARRAY[:x2, :n2]);
+SELECT jobq.test_clock('0') \g /dev/null
+
 SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.cancel_many(queue => 'frail', state => 'waiting') > 0 AS cancelled;
-SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two,frail}'::text[]) q;
-SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide,frail}'::text[]) l;
+SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two,frail,groups1,groups2}'::text[]) q;
+SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide,frail,of groups}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 SELECT jobq.enqueue('note', delay => '1 hour') AS later \gset
 SELECT test.reading('true') AS reads, jobq.cancel(:later);

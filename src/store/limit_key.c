@@ -39,7 +39,8 @@ typedef enum KeyBy
 	BY_PAYLOAD,
 	BY_HEADER,
 	BY_TENANT,
-	BY_ROLE
+	BY_ROLE,
+	BY_GROUP
 } KeyBy;
 
 /* Definition of the key of a limiter's jobs. */
@@ -123,18 +124,25 @@ parse_path(const char *path, KeyPlace *place)
 }
 
 /*
- * Parse the definition of a key: payload PATH, header NAME, tenant, or role.  Returns false if
- * it is malformed.
+ * Parse the definition of a key: payload PATH, header NAME, tenant, role, or group.  Returns
+ * false if it is malformed.
  */
 static bool
 parse_place(const char *by, KeyPlace *place)
 {
+	static const char *const words[] = {
+		[BY_TENANT] = "tenant",[BY_ROLE] = "role",[BY_GROUP] = "group"
+	};
+
 	memset(place, 0, sizeof(KeyPlace));
 	if (strlen(by) > JOBQ_MAX_LIMIT_BY)
 		return false;
-	place->by = strcmp(by, "tenant") == 0 ? BY_TENANT : BY_ROLE;
-	if (place->by == BY_TENANT || strcmp(by, "role") == 0)
-		return true;
+	for (KeyBy word = BY_TENANT; word <= BY_GROUP; word++)
+		if (strcmp(by, words[word]) == 0)
+		{
+			place->by = word;
+			return true;
+		}
 	if (strncmp(by, "header ", 7) == 0)
 	{
 		place->by = BY_HEADER;
@@ -156,7 +164,7 @@ jobq_check_limit_by(const char *by)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid key of a limiter: \"%s\"", by),
-				 errhint("It is payload and a path of up to %d names such as \"payload $.server.host\", header and a name, tenant, or role, of up to %d bytes.",
+				 errhint("It is payload and a path of up to %d names such as \"payload $.server.host\", header and a name, tenant, role, or group, of up to %d bytes.",
 						 MAX_STEPS, JOBQ_MAX_LIMIT_BY)));
 }
 
@@ -299,26 +307,53 @@ text_at(Jsonb *json, const KeyPlace *place)
 	return NULL;
 }
 
-/*
- * Return the key, in the current memory context, or NULL if there is none.  An argument of 0
- * or NULL counts as missing.
- */
+/* Where the key of a job may be.  A Datum of 0, an OID of 0 or NULL: missing. */
+typedef struct KeySource
+{
+	Datum		payload;
+	Datum		headers;
+	Oid			role;
+	const char *tenant;
+	Datum		group_key;
+} KeySource;
+
+/* Return the key, in the current memory context, or NULL if there is none. */
 static char *
-key_at(const KeyPlace *place, Datum payload, Datum headers, Oid role,
-	   const char *tenant)
+key_at(const KeyPlace *place, const KeySource *source)
 {
 	char	   *key = NULL;
-	Datum		json = place->by == BY_PAYLOAD ? payload : headers;
 
-	if (place->by == BY_ROLE)
-		key = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
-	else if (place->by == BY_TENANT)
-		key = tenant == NULL ? NULL : pstrdup(tenant);
-	else if (json != (Datum) 0)
-		key = text_at(DatumGetJsonbP(json), place);
+	switch (place->by)
+	{
+		case BY_PAYLOAD:
+			if (source->payload != (Datum) 0)
+				key = text_at(DatumGetJsonbP(source->payload), place);
+			break;
+		case BY_HEADER:
+			if (source->headers != (Datum) 0)
+				key = text_at(DatumGetJsonbP(source->headers), place);
+			break;
+		case BY_TENANT:
+			key = source->tenant == NULL ? NULL : pstrdup(source->tenant);
+			break;
+		case BY_ROLE:
+			key = OidIsValid(source->role) ? GetUserNameFromId(source->role, true) : NULL;
+			break;
+		case BY_GROUP:
+			key = source->group_key == (Datum) 0 ? NULL
+				: TextDatumGetCString(source->group_key);
+			break;
+	}
 	if (key != NULL)
 		key[pg_mbcliplen(key, strlen(key), JOBQ_MAX_TENANT)] = '\0';
 	return key;
+}
+
+/* Return the value of a column of the job; 0: null. */
+static Datum
+column_of(const JobqJob *job, int att)
+{
+	return JOB_ISNULL(job, att) ? (Datum) 0 : JOB(job, att);
 }
 
 /*
@@ -329,33 +364,42 @@ uint32
 jobq_limit_key(const JobqJob *job, uint32 limiter, const char *tenant)
 {
 	KeyPlace	place;
+	KeySource	source = {
+		.payload = column_of(job, JOB_PAYLOAD),
+		.headers = column_of(job, JOB_HEADERS),
+		.role = job_role(job),
+		.tenant = tenant,
+		.group_key = column_of(job, JOB_GROUP_KEY)
+	};
 
 	if (!find_place(limiter, &place))
 		return 0;
-	return jobq_tenant_hash(key_at(&place, JOB_ISNULL(job, JOB_PAYLOAD) ? (Datum) 0
-								   : JOB(job, JOB_PAYLOAD),
-								   JOB_ISNULL(job, JOB_HEADERS) ? (Datum) 0
-								   : JOB(job, JOB_HEADERS),
-								   job_role(job), tenant));
+	return jobq_tenant_hash(key_at(&place, &source));
 }
 
 /*
- * limit_key(limiter, payload, headers, role, tenant): the key for the limiter with this hash,
- * for queries.
+ * limit_key(limiter, payload, headers, role, tenant, group_key): the key for the limiter with
+ * this hash, for queries.
  */
 Datum
 jobq_limit_key_sql(PG_FUNCTION_ARGS)
 {
+#define ARG(n) (PG_ARGISNULL(n) ? (Datum) 0 : PG_GETARG_DATUM(n))
 	KeyPlace	place;
+	KeySource	source = {
+		.payload = ARG(1),
+		.headers = ARG(2),
+		.role = PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3),
+		.tenant = PG_ARGISNULL(4) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(4)),
+		.group_key = ARG(5)
+	};
 	char	   *key;
+#undef ARG
 
 	if (PG_ARGISNULL(0) || !jobq_may_use() ||
 		!find_place((uint32) PG_GETARG_INT32(0), &place))
 		PG_RETURN_NULL();
-	key = key_at(&place, PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1),
-				 PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2),
-				 PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3),
-				 PG_ARGISNULL(4) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(4)));
+	key = key_at(&place, &source);
 	if (key == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(key));
