@@ -267,12 +267,27 @@ SELECT state FROM unnest(ARRAY[:x2, :n2]) id, jobq.status(id);
 SELECT key, ready, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'of groups' AND type = 'key' ORDER BY key;
 SELECT jobq.test_clock('25 hours') \g /dev/null
 SELECT state FROM jobq.wait_many(ARRAY[:x2, :n2]);
+-- by tag: the key is the rest of the first tag with this prefix
+SELECT jobq.create_limiter('of tags', max_running => 1, by => 'tag customer');
+SELECT jobq.alter_queue('groups1', limiters => '{of tags}');
+SELECT pg_advisory_lock(1);
+CALL test.settle();
+SELECT jobq.enqueue('fetch', '{"lock": 1}', 'groups1', tags => '{vip,customer:a,customer:b}') AS a1 \gset
+SELECT test.in_gate(:a1);
+SELECT jobq.enqueue('fetch', '{"lock": 1}', 'groups1', tags => '{customer:a}') AS a2, jobq.enqueue('fetch', '{"lock": 1}', 'groups1', tags => '{customer:b}') AS b1,
+	jobq.enqueue('fetch', '{"lock": 1}', 'groups1', tags => '{customers:a}') AS n1 \gset
+SELECT test.in_gate(:a1, :b1, :n1);
+CALL test.settle();
+SELECT state FROM jobq.status(:a2);
+SELECT key, running, ready FROM jobq.limits WHERE limiter = 'of tags' AND type = 'key' ORDER BY key;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait_many(ARRAY[:a1, :a2, :b1, :n1]);
 SELECT jobq.test_clock('0') \g /dev/null
 
 SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.cancel_many(queue => 'frail', state => 'waiting') > 0 AS cancelled;
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two,frail,groups1,groups2}'::text[]) q;
-SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide,frail,of groups}'::text[]) l;
+SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles,of offices,wide,frail,of groups,of tags}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 SELECT jobq.enqueue('note', delay => '1 hour') AS later \gset
 SELECT test.reading('true') AS reads, jobq.cancel(:later);

@@ -470,9 +470,9 @@ CREATE FUNCTION jobq_internal.limiter_hash(name text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limiter_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.limiter_hash(text) IS 'hash of a limiter''s name, as a key of its limits';
 
-CREATE FUNCTION jobq_internal.limit_key(limiter int, payload jsonb, headers jsonb, role oid, tenant text, group_key text) RETURNS text
+CREATE FUNCTION jobq_internal.limit_key(limiter int, payload jsonb, headers jsonb, role oid, tenant text, group_key text, tags text[]) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_limit_key_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.limit_key(int, jsonb, jsonb, oid, text, text) IS 'key of a job for the limiter with the hash; null: the job has no key, or the limiter is without by';
+COMMENT ON FUNCTION jobq_internal.limit_key(int, jsonb, jsonb, oid, text, text, text[]) IS 'key of a job for the limiter with the hash; null: the job has no key, or the limiter is without by';
 
 CREATE FUNCTION jobq_internal.limit_cost(limiter int, cost int) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limit_cost_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;

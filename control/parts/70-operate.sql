@@ -217,7 +217,7 @@ name: the name of the limiter
 max_running: how many jobs of the limiter run at the same time; 0: no limit
 rate: how many jobs of the limiter start in a period, for example 100 per minute burst 20; none: no limit
 throttle: after how many failures the limiter rests, for example 10 failures in 5 minutes; none: never
-by: the key of a job: payload and a path (payload $.host), header and a name, tenant, role, or group; each key has separate limits; default: all jobs share the limits
+by: the key of a job: payload and a path (payload $.host), header and a name, tag and a prefix, tenant, role, or group; each key has separate limits; default: all jobs share the limits
 cost: a function(jsonb) that returns the cost of a job in tokens of the rate, an integer; 0: the job bypasses the limiter; default: 1
 when_taken: the effect on a job that is due while max_running jobs run: wait (default); release and a time (release 5 min), to try again after this time; skip, to cancel the job; replace, to cancel older jobs of the role';
 

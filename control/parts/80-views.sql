@@ -208,7 +208,7 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 			min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready
 		FROM (
 			SELECT l.name, j.run_at,
-				jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant, j.group_key) AS key,
+				jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant, j.group_key, j.tags) AS key,
 				jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL, j.waits_for IS NOT NULL) AS state
 			FROM jobq_internal.job j
 			CROSS JOIN LATERAL unnest(jobq_internal.limiters_of(j.kind, j.queue_id)) u (hash)

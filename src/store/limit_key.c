@@ -20,8 +20,10 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
@@ -38,6 +40,7 @@ typedef enum KeyBy
 {
 	BY_PAYLOAD,
 	BY_HEADER,
+	BY_TAG,
 	BY_TENANT,
 	BY_ROLE,
 	BY_GROUP
@@ -124,8 +127,8 @@ parse_path(const char *path, KeyPlace *place)
 }
 
 /*
- * Parse the definition of a key: payload PATH, header NAME, tenant, role, or group.  Returns
- * false if it is malformed.
+ * Parse the definition of a key: payload PATH, header NAME, tag PREFIX, tenant, role, or group.
+ * Returns false if it is malformed.
  */
 static bool
 parse_place(const char *by, KeyPlace *place)
@@ -143,11 +146,11 @@ parse_place(const char *by, KeyPlace *place)
 			place->by = word;
 			return true;
 		}
-	if (strncmp(by, "header ", 7) == 0)
+	if (strncmp(by, "header ", 7) == 0 || strncmp(by, "tag ", 4) == 0)
 	{
-		place->by = BY_HEADER;
+		place->by = by[0] == 'h' ? BY_HEADER : BY_TAG;
 		place->nsteps = 1;
-		strlcpy(place->names, by + 7, sizeof(place->names));
+		strlcpy(place->names, strchr(by, ' ') + 1, sizeof(place->names));
 		return place->names[0] != '\0' && place->names[0] != ' ';
 	}
 	place->by = BY_PAYLOAD;
@@ -164,7 +167,7 @@ jobq_check_limit_by(const char *by)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid key of a limiter: \"%s\"", by),
-				 errhint("It is payload and a path of up to %d names such as \"payload $.server.host\", header and a name, tenant, role, or group, of up to %d bytes.",
+				 errhint("It is payload and a path of up to %d names such as \"payload $.server.host\", header and a name, tag and a prefix, tenant, role, or group, of up to %d bytes.",
 						 MAX_STEPS, JOBQ_MAX_LIMIT_BY)));
 }
 
@@ -315,7 +318,30 @@ typedef struct KeySource
 	Oid			role;
 	const char *tenant;
 	Datum		group_key;
+	Datum		tags;
 } KeySource;
+
+/*
+ * Return the rest of the first tag that begins with the prefix and a colon, or NULL.
+ */
+static char *
+text_of_tag(ArrayType *tags, const char *prefix)
+{
+	Size		length = strlen(prefix);
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(tags, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		char	   *tag = nulls[i] ? NULL : TextDatumGetCString(elems[i]);
+
+		if (tag != NULL && strncmp(tag, prefix, length) == 0 && tag[length] == ':')
+			return tag + length + 1;
+	}
+	return NULL;
+}
 
 /* Return the key, in the current memory context, or NULL if there is none. */
 static char *
@@ -332,6 +358,10 @@ key_at(const KeyPlace *place, const KeySource *source)
 		case BY_HEADER:
 			if (source->headers != (Datum) 0)
 				key = text_at(DatumGetJsonbP(source->headers), place);
+			break;
+		case BY_TAG:
+			if (source->tags != (Datum) 0)
+				key = text_of_tag(DatumGetArrayTypeP(source->tags), place->names);
 			break;
 		case BY_TENANT:
 			key = source->tenant == NULL ? NULL : pstrdup(source->tenant);
@@ -369,7 +399,8 @@ jobq_limit_key(const JobqJob *job, uint32 limiter, const char *tenant)
 		.headers = column_of(job, JOB_HEADERS),
 		.role = job_role(job),
 		.tenant = tenant,
-		.group_key = column_of(job, JOB_GROUP_KEY)
+		.group_key = column_of(job, JOB_GROUP_KEY),
+		.tags = column_of(job, JOB_TAGS)
 	};
 
 	if (!find_place(limiter, &place))
@@ -378,8 +409,8 @@ jobq_limit_key(const JobqJob *job, uint32 limiter, const char *tenant)
 }
 
 /*
- * limit_key(limiter, payload, headers, role, tenant, group_key): the key for the limiter with
- * this hash, for queries.
+ * limit_key(limiter, payload, headers, role, tenant, group_key, tags): the key for the limiter
+ * with this hash, for queries.
  */
 Datum
 jobq_limit_key_sql(PG_FUNCTION_ARGS)
@@ -391,7 +422,8 @@ jobq_limit_key_sql(PG_FUNCTION_ARGS)
 		.headers = ARG(2),
 		.role = PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3),
 		.tenant = PG_ARGISNULL(4) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(4)),
-		.group_key = ARG(5)
+		.group_key = ARG(5),
+		.tags = ARG(6)
 	};
 	char	   *key;
 #undef ARG

@@ -27,7 +27,7 @@ restore_limiter(uint16 index, TimestampTz now)
 	bool		paced = limiter->rate.per_us > 0 && !limiter->rate.by_group;
 	bool		throttled = limiter->throttle.failures > 0 && !limiter->throttle.by_group;
 	const char *by = !limiter->keyed ? NULL
-		: psprintf("jobq_internal.limit_key(%d, payload, headers, role::oid, tenant, group_key)",
+		: psprintf("jobq_internal.limit_key(%d, payload, headers, role::oid, tenant, group_key, tags)",
 				   (int32) limiter->kind);
 	uint64		n;
 

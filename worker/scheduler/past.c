@@ -39,7 +39,7 @@ typedef struct PastColumn
 static const PastColumn columns[] = {
 	{"queue_id", INT4OID}, {"limiters", INT4ARRAYOID}, {"role", OIDOID}, {"tenant", TEXTOID},
 	{"group_key", TEXTOID}, {"payload", JSONBOID}, {"headers", JSONBOID},
-	{"limit_cost", INT4OID}, {"at", TIMESTAMPTZOID}, {"failed", BOOLOID}
+	{"tags", TEXTARRAYOID}, {"limit_cost", INT4OID}, {"at", TIMESTAMPTZOID}, {"failed", BOOLOID}
 };
 
 /* Valid from past_begin() to past_end(), or to the end of the transaction. */
@@ -211,19 +211,19 @@ past_begin(const JobqLimiter *limiters, int n)
 	jobq_become_owner(&state);
 	initStringInfo(&query);
 	appendStringInfoString(&query, "SELECT t.queue_id, t.limiters, t.role, t.tenant, t.group_key,"
-						   " CASE WHEN $6 THEN t.payload END, CASE WHEN $6 THEN t.headers END,"
+						   " CASE WHEN $6 THEN t.payload END, CASE WHEN $6 THEN t.headers END, t.tags,"
 						   " t.limit_cost, t.at, t.failed FROM ("
 						   " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END AS limiters,"
-						   "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
+						   "  role::oid, tenant, group_key, payload, headers, tags, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
 						   "  FROM jobq_internal.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
 						   " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
-						   "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
+						   "  role::oid, tenant, group_key, payload, headers, tags, limit_cost, (e ->> 'at')::timestamptz, true"
 						   "  FROM jobq_internal.dead_letter f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
 						   " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
-						   "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
+						   "  role::oid, tenant, group_key, payload, headers, tags, limit_cost, started_at, false"
 						   "  FROM jobq_internal.archive WHERE finished_at > $5 AND started_at > $5"
 						   " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiters_of(kind, queue_id) END,"
-						   "  role::oid, tenant, group_key, payload, headers, limit_cost, since, false"
+						   "  role::oid, tenant, group_key, payload, headers, tags, limit_cost, since, false"
 						   "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq_internal.lease) l JOIN jobq_internal.job j ON j.id = l.job_id) t"
 						   " LEFT JOIN unnest($1, $2) l0 (id, since) ON l0.id = t.queue_id");
 	for (int s = JOBQ_OF_KIND; s < JOBQ_NLIMITS; s++)
