@@ -114,6 +114,7 @@ CREATE TABLE jobq_internal.job (
 	limit_cost int,
 	together smallint,
 	waits_for text,
+	asked_by bigint,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -124,7 +125,7 @@ COMMENT ON COLUMN jobq_internal.job.run_as IS 'role under which the job runs: th
 COMMENT ON COLUMN jobq_internal.job.flow IS 'lane key: hash of the limiters, the job''s keys and costs there, and the tenant in a fair queue; 0: none';
 COMMENT ON COLUMN jobq_internal.job.limit_cost IS 'tokens that the job costs at a limiter with a cost function; 0: the job bypasses the limiter; null: 1';
 COMMENT ON COLUMN jobq_internal.job.together IS 'how many suspects reserve() may return in a call with this suspect; 1 or less: no others; a further loss lowers the number; null: no suspect';
-COMMENT ON COLUMN jobq_internal.job.waits_for IS 'signal or sleep for which the procedure of a suspended job waits, up to run_at; null: the job is not suspended';
+COMMENT ON COLUMN jobq_internal.job.waits_for IS 'signals, sleep or job for which the procedure of a suspended job waits, up to run_at; null: the job is not suspended';
 COMMENT ON COLUMN jobq_internal.job.group_id IS 'even: hash of queue and group_key; odd: hash of the role''s OID and group_key';
 COMMENT ON COLUMN jobq_internal.job.group_held IS 'time at which the job first came back after a start; the group waits for the job, by group_on_failure of the queue';
 COMMENT ON COLUMN jobq_internal.job.attempt IS 'number of charged attempts';
@@ -277,6 +278,7 @@ CREATE TABLE jobq_internal.dead_letter (
 	tags text[],
 	limit_cost int,
 	fingerprint bigint NOT NULL,
+	asked_by bigint,
 	CONSTRAINT dead_letter_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq_internal.dead_letter IS 'dead letters: jobs that failed permanently';

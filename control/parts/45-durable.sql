@@ -7,7 +7,7 @@ CREATE TABLE jobq_internal.procedure_step (
 	job_id bigint NOT NULL,
 	begun_at timestamptz NOT NULL,
 	token bigint NOT NULL,
-	type "char" NOT NULL CHECK (type IN ('s', 't', 'w', 'v')),
+	type "char" NOT NULL CHECK (type IN ('s', 't', 'w', 'a', 'f', 'v')),
 	name text COLLATE "C" NOT NULL,
 	until timestamptz,
 	done_at timestamptz,
@@ -16,15 +16,15 @@ CREATE TABLE jobq_internal.procedure_step (
 	CONSTRAINT procedure_step_pkey PRIMARY KEY (job_id, name)
 ) WITH (fillfactor = 90);
 COMMENT ON TABLE jobq_internal.procedure_step IS 'steps of procedures that commit: those done, and the wait for which a suspended job returns';
-COMMENT ON COLUMN jobq_internal.procedure_step.type IS 's(tep), t(ime): a sleep, w(ait) for a signal, v(alue) saved last, with an empty name';
+COMMENT ON COLUMN jobq_internal.procedure_step.type IS 's(tep), t(ime): a sleep, w(ait) for a signal, a(sk) for jobs, f(irst) of several, v(alue) saved last, with an empty name';
 COMMENT ON COLUMN jobq_internal.procedure_step.token IS 'lease of the run that has written the row last: this run made progress, and is not charged';
 COMMENT ON COLUMN jobq_internal.procedure_step.done_at IS 'null: the job waits';
-COMMENT ON COLUMN jobq_internal.procedure_step.result IS 'result of the step, payload of the signal, or the saved value';
+COMMENT ON COLUMN jobq_internal.procedure_step.result IS 'result of the step, payload of the signal, answers of jobs, or the saved value; of an ask that is not done: the ids of the jobs';
 COMMENT ON COLUMN jobq_internal.procedure_step.job_id IS 'the job';
 COMMENT ON COLUMN jobq_internal.procedure_step.begun_at IS 'start of the step or wait';
 COMMENT ON COLUMN jobq_internal.procedure_step.name IS 'name of the step, unique in the job';
 COMMENT ON COLUMN jobq_internal.procedure_step.until IS 'end of the wait; null: no limit';
-COMMENT ON COLUMN jobq_internal.procedure_step.signal IS 'name of the awaited signal';
+COMMENT ON COLUMN jobq_internal.procedure_step.signal IS 'name of the awaited signal, or of that which came first; many: the ask has an array of payloads';
 
 CREATE TABLE jobq_internal.signal (
 	id bigint NOT NULL,
@@ -34,10 +34,12 @@ CREATE TABLE jobq_internal.signal (
 	sent_by text NOT NULL,
 	payload jsonb NOT NULL,
 	taken_by text COLLATE "C",
+	answer "char" CHECK (answer IN ('r', 'f')),
 	CONSTRAINT signal_pkey PRIMARY KEY (job_id, name, id)
 );
-COMMENT ON TABLE jobq_internal.signal IS 'signals sent to jobs; those with the same name are taken in the order of their ids';
-COMMENT ON COLUMN jobq_internal.signal.id IS 'from the sequence of job ids';
+COMMENT ON COLUMN jobq_internal.signal.answer IS 'end of a job for which the procedure has asked, in a row without a name: r(esult), or f(ailure); null: a signal';
+COMMENT ON TABLE jobq_internal.signal IS 'signals sent to jobs, and answers of jobs; those with the same name are taken in the order of their ids';
+COMMENT ON COLUMN jobq_internal.signal.id IS 'from the sequence of job ids; of an answer: the id of the job that has ended';
 COMMENT ON COLUMN jobq_internal.signal.sent_by IS 'name of the role that sent the signal';
 COMMENT ON COLUMN jobq_internal.signal.taken_by IS 'step of the procedure that took the signal; null: not taken yet';
 COMMENT ON COLUMN jobq_internal.signal.job_id IS 'the job';
@@ -91,6 +93,29 @@ name: the name of the signal
 payload: the payload of the signal; null after the timeout
 timeout: the longest wait, from the first call; null: no limit
 step: the name of the step, unique in the job; null: the name of the signal';
+
+CREATE PROCEDURE jobq.ask(step text, kind text, payload jsonb DEFAULT '{}', INOUT answer jsonb DEFAULT NULL,
+	payloads jsonb[] DEFAULT NULL, options jsonb DEFAULT '{}', on_error text DEFAULT 'raise', wait boolean DEFAULT true)
+AS 'MODULE_PATHNAME', 'jobq_ask' LANGUAGE C;
+COMMENT ON PROCEDURE jobq.ask IS 'enqueue a job, commit, and let the current procedure wait for the end of the job without a worker; the procedure then goes on with the result
+step: the name of the step, unique in the job
+kind: the kind of the job
+payload: passed to the handler of the job
+answer: the result of the job; with payloads, the array of the results
+payloads: enqueue a job for each of these, instead of a single job
+options: as in enqueue(), for example {"queue": "http"}, without unique keys and uuid
+on_error: raise an error if a job is dead, cancelled or expired; or return {"error": {...}} instead of its result
+wait: false: only enqueue, or return the answer if the jobs have ended; do not raise their errors';
+
+CREATE PROCEDURE jobq.await_any(names text[], INOUT name text DEFAULT NULL, INOUT payload jsonb DEFAULT NULL,
+	timeout interval DEFAULT NULL, step text DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'jobq_await_any' LANGUAGE C;
+COMMENT ON PROCEDURE jobq.await_any IS 'commit, and let the current procedure wait for the first of several signals and asked jobs without a worker
+names: names of signals, and of steps of ask()
+name: the name that came first; null after the timeout
+payload: the payload of the signal, or the answer of the jobs; null after the timeout
+timeout: the longest wait, from the first call; null: no limit
+step: the name of the step, unique in the job; null: the names, joined by or';
 
 CREATE FUNCTION jobq.signal(id bigint, name text, payload jsonb DEFAULT '{}') RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_signal' LANGUAGE C VOLATILE PARALLEL UNSAFE;

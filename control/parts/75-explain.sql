@@ -71,7 +71,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		UNION ALL
 		(SELECT 6, 'suspended', format('the procedure has waited for %s since %s, and waits %s', j.waits_for, date_trunc('second', s.begun_at),
 				coalesce('until ' || date_trunc('second', s.until), 'without a limit')),
-			CASE WHEN s.type = 'w' THEN format('SELECT jobq.signal(%s, %L)', j.id, s.signal) END
+			CASE s.type WHEN 'w' THEN format('SELECT jobq.signal(%s, %L)', j.id, s.signal)
+				WHEN 'a' THEN format('SELECT * FROM jobq.explain(%s)', substring(j.waits_for FROM '^job (\d+) of')) END
 		FROM jobq_internal.procedure_step s
 		WHERE s.job_id = j.id AND s.done_at IS NULL AND j.waits_for IS NOT NULL AND j.run_at > jobq_internal.clock()
 		ORDER BY s.begun_at DESC LIMIT 1)

@@ -11,15 +11,23 @@ CREATE VIEW jobq_internal.step_events WITH (security_barrier) AS
 		SELECT p.job_id, p.done_at, 3, 'saved', NULL, NULL, p.result::text
 		FROM jobq_internal.procedure_step p WHERE p.type = 'v'
 		UNION ALL
-		SELECT p.job_id, p.begun_at, 4, 'suspended', NULL, NULL, format('%s "%s"%s', CASE p.type WHEN 't' THEN 'sleep' ELSE 'signal' END,
-			coalesce(p.signal, p.name), ', until ' || date_trunc('second', p.until))
-		FROM jobq_internal.procedure_step p WHERE p.type IN ('t', 'w') AND p.done_at IS DISTINCT FROM p.begun_at
+		SELECT p.job_id, p.begun_at, 4, 'suspended', NULL, NULL, format('%s "%s"%s', CASE p.type WHEN 't' THEN 'sleep' WHEN 'f' THEN 'any' ELSE 'signal' END,
+			CASE p.type WHEN 'w' THEN p.signal ELSE p.name END, ', until ' || date_trunc('second', p.until))
+		FROM jobq_internal.procedure_step p WHERE p.type IN ('t', 'w', 'f') AND p.done_at IS DISTINCT FROM p.begun_at
 		UNION ALL
 		SELECT p.job_id, p.done_at, 3, 'resumed', NULL, p.done_at - p.begun_at, CASE WHEN p.type = 't' THEN format('sleep "%s"', p.name)
+			WHEN p.type = 'f' THEN format('any "%s": %s', p.name, coalesce(p.signal || ': ' || p.result, 'timeout'))
 			ELSE format('signal "%s": %s', p.signal, coalesce(p.result::text, 'timeout')) END
-		FROM jobq_internal.procedure_step p WHERE p.type IN ('t', 'w') AND p.done_at IS NOT NULL
+		FROM jobq_internal.procedure_step p WHERE p.type IN ('t', 'w', 'f') AND p.done_at IS NOT NULL
 		UNION ALL
-		SELECT g.job_id, g.sent_at, 2, 'signal', g.sent_by, NULL, format('%s: %s', g.name, g.payload)
+		SELECT p.job_id, p.begun_at, 3, 'asked', NULL, NULL, p.name
+		FROM jobq_internal.procedure_step p WHERE p.type = 'a'
+		UNION ALL
+		SELECT p.job_id, p.done_at, 3, 'resumed', NULL, p.done_at - p.begun_at, concat_ws(': ', format('ask "%s"', p.name), p.result)
+		FROM jobq_internal.procedure_step p WHERE p.type = 'a' AND p.done_at IS NOT NULL
+		UNION ALL
+		SELECT g.job_id, g.sent_at, 2, CASE WHEN g.answer IS NULL THEN 'signal' ELSE 'answer' END, CASE WHEN g.answer IS NULL THEN g.sent_by END, NULL,
+			CASE WHEN g.answer IS NULL THEN concat(g.name, ': ', g.payload) ELSE concat('job ', g.id, ': ', g.payload) END
 		FROM jobq_internal.signal g) s
 	WHERE EXISTS (
 		SELECT FROM (
@@ -32,10 +40,10 @@ CREATE VIEW jobq_internal.step_events WITH (security_barrier) AS
 COMMENT ON VIEW jobq_internal.step_events IS 'steps, waits and signals of durable procedures, for history()';
 COMMENT ON COLUMN jobq_internal.step_events.at IS 'time of the event';
 COMMENT ON COLUMN jobq_internal.step_events.place IS 'order of events at the same time';
-COMMENT ON COLUMN jobq_internal.step_events.event IS 'step, saved, suspended, resumed, or signal';
+COMMENT ON COLUMN jobq_internal.step_events.event IS 'step, saved, suspended, asked, resumed, signal, or answer';
 COMMENT ON COLUMN jobq_internal.step_events.by IS 'role that sent the signal';
 COMMENT ON COLUMN jobq_internal.step_events.took IS 'duration of the step or the wait';
-COMMENT ON COLUMN jobq_internal.step_events.detail IS 'name and result of the step, or name and payload of the signal';
+COMMENT ON COLUMN jobq_internal.step_events.detail IS 'name and result of the step, name and payload of the signal, or job and answer';
 
 CREATE FUNCTION jobq.history(id bigint,
 	OUT at timestamptz, OUT attempt int, OUT event text, OUT by text, OUT took interval, OUT detail text, OUT cost jsonb)

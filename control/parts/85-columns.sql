@@ -106,6 +106,7 @@ BEGIN
 			(NULL, 'lease_token', 'token of the claim, while a procedure runs'),
 			(NULL, 'lease_until', 'end of the lease'),
 			(NULL, 'log', 'lines written by log(): an array of objects with at, level, message and attempt'),
+			(NULL, 'asked_by', 'job whose procedure called ask(), and gets the outcome; null: none'),
 			(NULL, 'limit_cost', 'tokens that the job costs at a limiter with a cost function; 0: the job bypasses the limiter; null: 1'),
 			(NULL, 'limiters', 'limiters shared with other kinds and queues; null: none'),
 			(NULL, 'max_attempts', 'maximum number of attempts; 0: no limit; null: the default'),

@@ -106,6 +106,13 @@ jobq_within(JobqEvent event, Oid role)
 		jobq_within_call(event, role);
 }
 
+/* src/attempt/stop.c */
+extern bool jobq_ask_to_stop(int64 id);
+extern void jobq_end_lease(const JobqJob *job, bool always);
+extern bool jobq_take_from_consumer(Relation rel, int64 id, JobqCause cause,
+									const char *reason);
+extern void jobq_cancel_asked(Relation rel, const JobqJob *job);
+
 /* src/attempt/finish.c */
 extern void jobq_check_value(const char *what, Datum value);
 extern void jobq_check_result(Datum result);

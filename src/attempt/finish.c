@@ -377,6 +377,7 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
 			jobq_archive(job, CAUSE_HANDLER, started_at, has_result, result,
 						 current->reason);
+			jobq_cancel_asked(rel, job);
 			break;
 
 		case OUTCOME_SNOOZE:

@@ -82,6 +82,8 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 	if (!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
 		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= now)
 		return JOBQ_EXPIRED;
+	if (job_asked_by(job) != 0 && jobq_asker_is_cancelled(rel, job))
+		return JOBQ_UNWANTED;
 	if (entry != NULL)
 	{
 		JobqPush	push;
@@ -320,6 +322,13 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			if (!take_away(rel, job, entry, token))
 				break;
 			jobq_archive_unstarted(job, CAUSE_EXPIRED, NULL);
+			return true;
+
+		case JOBQ_UNWANTED:
+			if (!take_away(rel, job, entry, token))
+				break;
+			jobq_archive_unstarted(job, CAUSE_CANCELLED, JOBQ_ASKER_CANCELLED);
+			jobq_cancel_asked(rel, job);
 			return true;
 
 		case JOBQ_UNSENDABLE:

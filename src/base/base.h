@@ -60,6 +60,7 @@
 #define ERRCODE_JOBQ_DUPLICATE			MAKE_SQLSTATE('J','Q','0','1','4')
 #define ERRCODE_JOBQ_QUEUE_FULL			MAKE_SQLSTATE('J','Q','0','1','5')
 #define ERRCODE_JOBQ_OVER_LIMIT			MAKE_SQLSTATE('J','Q','0','1','6')
+#define ERRCODE_JOBQ_ASKED_FAILED		MAKE_SQLSTATE('J','Q','0','1','7')
 
 /* Maximum number of pools in jobq.workers, and of queues in a pool. */
 #define JOBQ_MAX_POOLS			16

@@ -9,7 +9,8 @@
  * noted steps.  Nothing is replayed, so the procedure need not be deterministic, and its
  * definition may change between two runs.
  *
- * To wait, a procedure ends its run through the same code as snooze(): the job's row is
+ * A procedure may wait for a time, for a signal, or for the end of jobs that it has enqueued
+ * (ask.c).  To wait, a procedure ends its run through the same code as snooze(): the job's row is
  * inserted again, with the time limit of the wait as run_at.  A suspended job is therefore a
  * scheduled job.  It has no worker, no permit and no entry in memory.  A signal makes the job
  * due in the transaction that sends the signal, as edit() does.

@@ -31,9 +31,20 @@ typedef struct StepRow
 #define STEP_SET(row, att, value) \
 	((row)->values[(att) - 1] = (value), (row)->nulls[(att) - 1] = false)
 
+/* The answers to a step of ask(). */
+typedef struct DurableAnswers
+{
+	bool		many;
+	int64		witness;		/* a job without an answer */
+	Datum		value;			/* of all jobs, once all have ended */
+	Datum		failure;		/* of the first failed job, or 0 */
+} DurableAnswers;
+
 /* src/durable/row.c */
+extern void durable_check_name(const char *name, const char *what);
 extern text *durable_name_arg(FunctionCallInfo fcinfo, int arg, const char *what);
 extern const JobqCurrent *durable_require(const char *function);
+extern bool durable_can_commit(FunctionCallInfo fcinfo);
 extern const JobqCurrent *durable_require_commit(FunctionCallInfo fcinfo, const char *function);
 extern void durable_check_lease(const JobqCurrent *current);
 extern bool durable_fetch(const JobqCurrent *current, const ItemPointerData *ctid,
@@ -46,7 +57,20 @@ extern void durable_commit(void);
 
 /* src/durable/signal.c */
 extern const char *durable_waits_for_signal(const char *name);
+extern void durable_lock_signals(const JobqCurrent *current);
 extern bool durable_take_signal(const JobqCurrent *current, const char *name,
 								const char *step, Datum *payload);
+
+/* src/durable/wait.c */
+extern void durable_set_done(const JobqCurrent *current, StepRow *row);
+pg_noreturn extern void durable_suspend(const JobqCurrent *current, StepRow *row,
+										const char *waits_for);
+extern bool durable_is_over(const StepRow *row);
+extern void durable_set_limit(Interval *interval, const char *what, StepRow *row);
+
+/* src/durable/ask.c */
+extern bool durable_asked(const JobqCurrent *current, const char *step,
+						  DurableAnswers *answers, bool *over);
+extern char *durable_waits_for_job(int64 id, const char *step);
 
 #endif							/* JOBQ_DURABLE_INNER_H */

@@ -29,6 +29,16 @@
 #include "durable/inner.h"
 #include "runner/runner.h"
 
+/* ERROR if the name is empty or too long.  what: name of the parameter. */
+void
+durable_check_name(const char *name, const char *what)
+{
+	if (name[0] == '\0' || strlen(name) > MAX_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s \"%s\" must have 1 to %d bytes", what, name, MAX_NAME)));
+}
+
 /*
  * Return an argument that is the name of a step or a signal.  what: name of the parameter.
  * ERROR if the name is null, empty or too long.
@@ -43,11 +53,7 @@ durable_name_arg(FunctionCallInfo fcinfo, int arg, const char *what)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s must not be null", what)));
 	name = PG_GETARG_TEXT_PP(arg);
-	if (VARSIZE_ANY_EXHDR(name) == 0 || VARSIZE_ANY_EXHDR(name) > MAX_NAME)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s \"%s\" must have 1 to %d bytes", what,
-						text_to_cstring(name), MAX_NAME)));
+	durable_check_name(text_to_cstring(name), what);
 	return name;
 }
 
@@ -69,6 +75,15 @@ durable_require(const char *function)
 	return current;
 }
 
+/* Whether the procedure can commit in this call. */
+bool
+durable_can_commit(FunctionCallInfo fcinfo)
+{
+	CallContext *call = (CallContext *) fcinfo->context;
+
+	return call != NULL && IsA(call, CallContext) && !call->atomic && !IsSubTransaction();
+}
+
 /*
  * Like durable_require(), for a procedure that commits.  ERROR if the caller is a function, or a
  * block with a handler of exceptions.
@@ -77,9 +92,8 @@ const JobqCurrent *
 durable_require_commit(FunctionCallInfo fcinfo, const char *function)
 {
 	const JobqCurrent *current = durable_require(function);
-	CallContext *call = (CallContext *) fcinfo->context;
 
-	if (call == NULL || !IsA(call, CallContext) || call->atomic || IsSubTransaction())
+	if (!durable_can_commit(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
 				 errmsg("%s cannot commit here", function),
@@ -179,8 +193,9 @@ durable_find(const JobqCurrent *current, const char *name, StepRow *row)
 static const char *
 type_word(char type)
 {
-	return type == PSTEP_SLEEP ? "jobq.sleep()"
-		: type == PSTEP_AWAIT ? "jobq.await_signal()" : "jobq.step()";
+	return type == PSTEP_SLEEP ? "jobq.sleep()" : type == PSTEP_ASK ? "jobq.ask()"
+		: type == PSTEP_AWAIT ? "jobq.await_signal()"
+		: type == PSTEP_ANY ? "jobq.await_any()" : "jobq.step()";
 }
 
 /*

@@ -48,7 +48,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "commit/commit.h"
 #include "durable/inner.h"
 #include "operate/operate.h"
 
@@ -57,10 +56,21 @@ PG_FUNCTION_INFO_V1(jobq_signal_uuid);
 PG_FUNCTION_INFO_V1(jobq_signal_text);
 
 /*
+ * Commit, and lock the signals to the current job.  If the next transaction commits a suspension
+ * of the job, no signal is missed.  May wait for transactions that send signals.  The commit ends
+ * the locks of signals that this procedure has sent.
+ */
+void
+durable_lock_signals(const JobqCurrent *current)
+{
+	durable_check_lease(current);
+	durable_commit();
+	jobq_signals_lock(job_id(current->job), job_role(current->job), ExclusiveLock);
+}
+
+/*
  * Take the first signal with this name that no wait has taken: mark the signal as taken by the
- * step, and set *payload.  False if there is none.  If the transaction commits a suspension of
- * the job, no signal is missed.  May wait for transactions that send signals.  The caller has
- * just committed.
+ * step, and set *payload.  False if there is none.  The caller has called durable_lock_signals().
  */
 bool
 durable_take_signal(const JobqCurrent *current, const char *name, const char *step,
@@ -72,7 +82,6 @@ durable_take_signal(const JobqCurrent *current, const char *name, const char *st
 	SysScanDesc scan;
 	HeapTuple	first;
 
-	jobq_signals_lock(job_id(current->job), job_role(current->job), ExclusiveLock);
 	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, RowExclusiveLock);
 	ScanKeyInit(&keys[0], SIGNAL_JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
 				JOB(current->job, JOB_ID));
@@ -103,24 +112,6 @@ durable_take_signal(const JobqCurrent *current, const char *name, const char *st
 	}
 	table_close(signals, NoLock);
 	return first != NULL;
-}
-
-static void
-insert_signal(int64 id, const char *name, Datum payload)
-{
-	Relation	signals = jobq_open_table(JOBQ_SIGNAL_TABLE, RowExclusiveLock);
-	Datum		values[SIGNAL_NATTS];
-	bool		nulls[SIGNAL_NATTS] = {0};
-
-	values[SIGNAL_ID - 1] = Int64GetDatum(jobq_next_id());
-	values[SIGNAL_JOB_ID - 1] = Int64GetDatum(id);
-	values[SIGNAL_SENT_AT - 1] = TimestampTzGetDatum(jobq_now());
-	values[SIGNAL_NAME - 1] = CStringGetTextDatum(name);
-	values[SIGNAL_SENT_BY - 1] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
-	values[SIGNAL_PAYLOAD - 1] = payload;
-	nulls[SIGNAL_TAKEN_BY - 1] = true;
-	(void) jobq_insert_row(signals, values, nulls);
-	table_close(signals, NoLock);
 }
 
 /* The text in jobq_internal.job.waits_for of a job that waits for the signal. */
@@ -156,31 +147,14 @@ static bool
 wake_job(Relation rel, int64 id, const char *name)
 {
 	const char *waits_for = durable_waits_for_signal(name);
-	TransactionId blocker;
 	JobqJob		job;
 
-	for (;;)
+	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!find_live(rel, id, &job))
 			return false;
-		if (JOB_ISNULL(&job, JOB_WAITS_FOR) || job_leased(&job) ||
-			job_run_at(&job) <= jobq_now() ||
-			strcmp(TextDatumGetCString(JOB(&job, JOB_WAITS_FOR)), waits_for) != 0)
-			return true;
-		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
-			break;
-
-		/* another session is changing the job, or is about to start it */
-		if (TransactionIdIsValid(blocker))
-			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
-	}
-	jobq_job_push_if_undone(&job);
-	jobq_at_commit_group_moved(job_group(&job), id);
-	jobq_job_set_run_at(&job, jobq_now());
-	job.nulls[JOB_WAITS_FOR - 1] = true;
-	jobq_job_insert(rel, &job);
-	jobq_state_changed(&job, "ready");
+	} while (jobq_is_suspended_for(&job, waits_for) && !jobq_wake_suspended(rel, &job));
 	return true;
 }
 
@@ -231,6 +205,7 @@ role_of_job(Relation rel, int64 id)
 static Datum
 send_signal(FunctionCallInfo fcinfo, int64 id)
 {
+	JobqSignal	signal = {.job_id = id,.sent_by = GetUserId()};
 	char	   *name = text_to_cstring(durable_name_arg(fcinfo, 1, "name"));
 	Datum		payload;
 	Relation	rel;
@@ -257,7 +232,11 @@ send_signal(FunctionCallInfo fcinfo, int64 id)
 	received = wake_job(rel, id, name) || is_dead_letter(id, &role) || wake_job(rel, id, name);
 	table_close(rel, NoLock);
 	if (received)
-		insert_signal(id, name, payload);
+	{
+		signal.id = jobq_next_id();
+		signal.name = name;
+		jobq_signal_insert(&signal, payload);
+	}
 	jobq_audit(fcinfo, received);
 	PG_RETURN_BOOL(received);
 }

@@ -28,8 +28,8 @@ PG_FUNCTION_INFO_V1(jobq_await_signal);
 /*
  * Set done_at.  The caller commits.
  */
-static void
-set_done(const JobqCurrent *current, StepRow *row)
+void
+durable_set_done(const JobqCurrent *current, StepRow *row)
 {
 	durable_check_lease(current);
 	STEP_SET(row, PSTEP_DONE_AT, TimestampTzGetDatum(jobq_now()));
@@ -39,8 +39,8 @@ set_done(const JobqCurrent *current, StepRow *row)
 /*
  * Write the row, and end the run until the time limit of the row.  Does not return.
  */
-static void
-suspend(const JobqCurrent *current, StepRow *row, const char *waits_for)
+void
+durable_suspend(const JobqCurrent *current, StepRow *row, const char *waits_for)
 {
 	durable_check_lease(current);
 	durable_write(current, row);
@@ -48,20 +48,19 @@ suspend(const JobqCurrent *current, StepRow *row, const char *waits_for)
 				: DatumGetTimestampTz(STEP(row, PSTEP_UNTIL)), waits_for);
 }
 
-static bool
-is_over(const StepRow *row)
+/* Whether the wait has a time limit, and the time has come. */
+bool
+durable_is_over(const StepRow *row)
 {
 	return !STEP_ISNULL(row, PSTEP_UNTIL) &&
 		DatumGetTimestampTz(STEP(row, PSTEP_UNTIL)) <= jobq_now();
 }
 
-/*
- * Set the time limit of the row from the argument, an interval.
- */
-static void
-set_limit(FunctionCallInfo fcinfo, int arg, const char *what, StepRow *row)
+/* Set the time limit of the row, from now on.  what: name of the parameter. */
+void
+durable_set_limit(Interval *interval, const char *what, StepRow *row)
 {
-	int64		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(arg), what, 0, JOBQ_MAX_DELAY_MS);
+	int64		ms = jobq_interval_ms(interval, what, 0, JOBQ_MAX_DELAY_MS);
 
 	STEP_SET(row, PSTEP_UNTIL, TimestampTzGetDatum(jobq_now() + ms * 1000));
 }
@@ -92,13 +91,13 @@ jobq_sleep(PG_FUNCTION_ARGS)
 		if (PG_ARGISNULL(1))
 			STEP_SET(&row, PSTEP_UNTIL, PG_GETARG_DATUM(2));
 		else
-			set_limit(fcinfo, 1, "duration", &row);
+			durable_set_limit(PG_GETARG_INTERVAL_P(1), "duration", &row);
 	}
 	if (!STEP_ISNULL(&row, PSTEP_DONE_AT))
 		PG_RETURN_VOID();
-	if (!is_over(&row))
-		suspend(current, &row, psprintf("sleep \"%s\"", name));
-	set_done(current, &row);
+	if (!durable_is_over(&row))
+		durable_suspend(current, &row, psprintf("sleep \"%s\"", name));
+	durable_set_done(current, &row);
 	durable_commit();
 	PG_RETURN_VOID();
 }
@@ -126,24 +125,19 @@ jobq_await_signal(PG_FUNCTION_ARGS)
 		durable_begin(current, step, PSTEP_AWAIT, &row);
 		STEP_SET(&row, PSTEP_SIGNAL, CStringGetTextDatum(name));
 		if (!PG_ARGISNULL(2))
-			set_limit(fcinfo, 2, "timeout", &row);
+			durable_set_limit(PG_GETARG_INTERVAL_P(2), "timeout", &row);
 	}
 	if (STEP_ISNULL(&row, PSTEP_DONE_AT))
 	{
 		Datum		payload;
 		char	   *awaited = TextDatumGetCString(STEP(&row, PSTEP_SIGNAL));
 
-		/*
-		 * before the lock of the signals: end those that this procedure has
-		 * sent
-		 */
-		durable_check_lease(current);
-		durable_commit();
+		durable_lock_signals(current);
 		if (durable_take_signal(current, awaited, step, &payload))
 			STEP_SET(&row, PSTEP_RESULT, payload);
-		else if (!is_over(&row))
-			suspend(current, &row, durable_waits_for_signal(awaited));
-		set_done(current, &row);
+		else if (!durable_is_over(&row))
+			durable_suspend(current, &row, durable_waits_for_signal(awaited));
+		durable_set_done(current, &row);
 		durable_commit();
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &STEP(&row, PSTEP_RESULT),

@@ -33,7 +33,7 @@ extern bool jobq_stat_read_visible(const JobqStatBase *base, uint32 place, Times
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::timestamptz, unique_until, unique_queue, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint, NULL::text"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost, NULL::smallint, NULL::text, asked_by"
 
 /* Condition: row "u" is the unique key of dead letter "j". */
 #define KEY_OF_LETTER \
@@ -135,7 +135,6 @@ extern int64 jobq_letters_again(Relation rel, Datum *ids, int n,
 extern bool jobq_find_chosen(int privilege, Relation rel, int64 id,
 							 JobqChosen * chosen, JobqJob *job);
 extern void jobq_check_finished(int64 id);
-extern void jobq_end_lease(const JobqJob *job, bool always);
 extern bool jobq_cancel_job(Relation rel, int64 id, bool running,
 							JobqChosen * chosen);
 extern bool jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen);

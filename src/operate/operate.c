@@ -119,101 +119,6 @@ jobq_check_finished(int64 id)
 }
 
 /*
- * Ask the job's worker to stop: a query cancel (SIGINT) now, and SIGTERM by the scheduler
- * jobq.cancel_grace milliseconds later.  If the worker has died while running the job, the
- * scheduler is asked to cancel the job when recording the failed attempt.  True if the request
- * was made.  False if no worker runs the job.  With a dead worker, false also if the failure
- * is already being recorded, or if there is no scheduler.
- *
- * Takes jobq_shared->lock in shared mode and the mutex of the slot.
- */
-bool
-jobq_ask_to_stop(int64 id)
-{
-	JobqDatabase *db = jobq_my_database();
-	JobqSlot   *slot = db != NULL ? jobq_slot_names_job(db, id) : NULL;
-	JobqRun    *run;
-	bool		asked = false;
-
-	AssertUnlocked();
-	if (slot == NULL)
-		return false;
-	run = &slot->run;
-
-	/* the lock keeps the process in the slot until the signal is sent */
-	LWLockAcquire(jobq_shared->lock, LW_SHARED);
-	if (slot->state == JOBQ_SLOT_ATTACHED)
-	{
-		SpinLockAcquire(&slot->mutex);
-		if (jobq_run_is_of(run, id))
-		{
-			/* the grace period starts at the first request */
-			if (run->stop != JOBQ_STOP_CANCEL)
-				run->kill_at = jobq_now() +
-					jobq_cancel_grace * INT64CONST(1000);
-			run->stop = JOBQ_STOP_CANCEL;
-			asked = true;
-
-			/* once the mutex is released, the worker may run another job */
-			(void) kill(slot->pid, SIGINT);
-		}
-		SpinLockRelease(&slot->mutex);
-	}
-	else if (slot->state == JOBQ_SLOT_DEAD && db->scheduler != NULL && !db->stop)
-	{
-		SpinLockAcquire(&slot->mutex);
-		asked = run->job == id && run->state == JOBQ_RUN_DEAD;
-		if (asked)
-			run->stop = JOBQ_STOP_CANCEL;
-		SpinLockRelease(&slot->mutex);
-	}
-	LWLockRelease(jobq_shared->lock);
-	if (asked)
-		jobq_wake_scheduler(db);
-	return asked;
-}
-
-/*
- * End the lease of a job with a deleted or rewritten row, if any, when this transaction
- * commits.  Without "always", a job in a queue of workers is skipped unless a consumer or
- * worker holds the job.  An old lease may remain from the time before the queue changed to
- * workers.  always: also end a lease granted before the commit.
- */
-void
-jobq_end_lease(const JobqJob *job, bool always)
-{
-	JobqQueue	buffer;
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-
-	if (!always && queue != NULL && queue->mode != MODE_CONSUMER &&
-		!jobq_job_runs(job))
-		return;
-	jobq_lease_room(1);
-	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
-}
-
-/*
- * Cancel a job held by a consumer, or a waiting job.  Does not wait: false if another
- * transaction holds the row, or if the job no longer exists.  cause and reason as in
- * jobq_archive().  The caller must have set an active snapshot.
- */
-bool
-jobq_take_from_consumer(Relation rel, int64 id, JobqCause cause,
-						const char *reason)
-{
-	JobqJob		job;
-
-	if (!jobq_job_find(rel, id, GetActiveSnapshot(), &job) ||
-		!jobq_job_delete(rel, &job))
-		return false;
-	jobq_job_push_if_undone(&job);
-	jobq_end_lease(&job, true);
-	jobq_log_keep_told(jobq_my_database(), NULL, &job);
-	jobq_archive_unstarted(&job, cause, reason);
-	return true;
-}
-
-/*
  * Carry out a pending cancellation: a worker was asked to stop this job, but no longer runs
  * the job.  Cancel the job, or ask the new worker to stop.  Does not wait: false if another
  * session holds the row or has just moved it.  *over is set if the job no longer exists.  The
@@ -285,6 +190,7 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 			jobq_end_lease(&job, chosen == NULL);
 			jobq_log_keep_told(jobq_my_database(), NULL, &job);
 			jobq_archive_unstarted(&job, CAUSE_CANCELLED, NULL);
+			jobq_cancel_asked(rel, &job);
 			return true;
 		}
 

@@ -32,9 +32,6 @@ extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
 /* src/operate/operate.c */
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,
 						  bool refuse, JobqJob *job);
-extern bool jobq_ask_to_stop(int64 id);
-extern bool jobq_take_from_consumer(Relation rel, int64 id, JobqCause cause,
-									const char *reason);
 extern bool jobq_cancel_owed(Relation rel, int64 id, bool *over);
 
 /* src/operate/uuid.c */

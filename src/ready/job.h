@@ -125,6 +125,7 @@ typedef enum JobqVerdict
 	JOBQ_QUEUE_CLOSED,			/* the queue is paused, or has other takers */
 	JOBQ_NOT_DUE,				/* the clock was put back */
 	JOBQ_EXPIRED,				/* the job did not begin in time */
+	JOBQ_UNWANTED,				/* the job that asked for it is cancelled */
 	JOBQ_OTHER_LANE,			/* other limits apply to kind or queue now */
 	JOBQ_OTHER_KEY,				/* the permits are those of another key with
 								 * the same flow */

@@ -31,6 +31,8 @@ jobq_job_again(Relation rel, JobqJob *job, bool by_user)
 	};
 
 	job_clear_stat(job);
+	if (job_asked_by(job) != 0)
+		jobq_answer_revoke(job);
 	if (!job_blocked(job))
 		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 	if (!JOB_ISNULL(job, JOB_GROUP_KEY))

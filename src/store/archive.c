@@ -49,6 +49,7 @@ static bool archive_row(const JobqJob *job, const End * end, Datum *values,
 static bool cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now,
 					Datum *cost);
 static void raise_end(const JobqJob *job, const End * end);
+static void tell_asker(const JobqJob *job, const End * end);
 static Relation open_archive(TimestampTz now);
 
 /* Return the state of a job that has ended for this cause. */
@@ -202,6 +203,21 @@ raise_end(const JobqJob *job, const End * end)
 			   job, 0, end->reason);
 }
 
+/* Send the outcome to the job that waits for it, if any. */
+static void
+tell_asker(const JobqJob *job, const End * end)
+{
+	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_CANCELLED,.message = end->reason};
+
+	if (likely(job_asked_by(job) == 0))
+		return;
+	if (end->state == STATE_COMPLETED)
+		jobq_answer(job, end->has_result, end->result);
+	else
+		jobq_answer_failed(job, end->state == STATE_EXPIRED ? "expired" : "cancelled",
+						   &error);
+}
+
 /* Open the partition of the archive for a job finishing now. */
 static Relation
 open_archive(TimestampTz now)
@@ -228,7 +244,7 @@ open_archive(TimestampTz now)
  * Insert a finished job into the archive, as far as its queue keeps finished jobs.  The caller
  * deletes the row of the job.  The cause determines the state.  started_at is DT_NOBEGIN if
  * the job never ran.  reason: the text for readers, or NULL for the usual text of the cause.
- * Also releases the job's unique key and raises the event.
+ * Also releases the job's unique key, tells the job that asked for it, and raises the event.
  */
 void
 jobq_archive(const JobqJob *job, JobqCause cause, TimestampTz started_at,
@@ -250,6 +266,7 @@ jobq_archive(const JobqJob *job, JobqCause cause, TimestampTz started_at,
 		(void) jobq_insert_row(rel, values, nulls);
 		table_close(rel, NoLock);
 	}
+	tell_asker(job, &end);
 	jobq_unique_finished(job, end.state == STATE_COMPLETED);
 	raise_end(job, &end);
 }
@@ -294,6 +311,9 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
 	table_close(rel, NoLock);
 	for (int i = 0; i < njobs; i++)
 	{
+		end.has_result = results != NULL && !has_none[i];
+		end.result = end.has_result ? results[i] : (Datum) 0;
+		tell_asker(&jobs[i], &end);
 		jobq_unique_finished(&jobs[i], true);
 		raise_end(&jobs[i], &end);
 	}

@@ -68,6 +68,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(DEAD_TENANT, JOB_TENANT);
 	COPY_FIELD(DEAD_TAGS, JOB_TAGS);
 	COPY_FIELD(DEAD_LIMIT_COST, JOB_LIMIT_COST);
+	COPY_FIELD(DEAD_ASKED_BY, JOB_ASKED_BY);
 	values[DEAD_FINGERPRINT - 1] = Int64GetDatum(fingerprint);
 	values[DEAD_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[DEAD_SQLSTATE - 1] =
@@ -85,6 +86,8 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 		: DatumGetTextPP(JOB(job, JOB_TENANT));
 	jobq_count_letter(&name, 1);
 	jobq_count(job, JOBQ_N_DEAD, 1);
+	if (job_asked_by(job) != 0)
+		jobq_answer_failed(job, "dead", error);
 }
 
 /*

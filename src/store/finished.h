@@ -83,7 +83,8 @@ enum
 	DEAD_TAGS,
 	DEAD_LIMIT_COST,
 	DEAD_FINGERPRINT,
-	DEAD_NATTS = DEAD_FINGERPRINT
+	DEAD_ASKED_BY,
+	DEAD_NATTS = DEAD_ASKED_BY
 };
 
 /* States of an archived job, as stored. */

@@ -62,7 +62,8 @@ enum
 	JOB_LIMIT_COST,
 	JOB_TOGETHER,
 	JOB_WAITS_FOR,
-	JOB_NATTS = JOB_WAITS_FOR
+	JOB_ASKED_BY,
+	JOB_NATTS = JOB_ASKED_BY
 };
 
 /*
@@ -122,6 +123,8 @@ typedef struct JobqJob
 #define job_held_since(job)	DatumGetTimestampTz(JOB(job, JOB_GROUP_HELD))
 #define job_batch(job) \
 	(JOB_ISNULL(job, JOB_BATCH_ID) ? 0 : DatumGetInt64(JOB(job, JOB_BATCH_ID)))
+#define job_asked_by(job) \
+	(JOB_ISNULL(job, JOB_ASKED_BY) ? 0 : DatumGetInt64(JOB(job, JOB_ASKED_BY)))
 #define job_blocked(job)	(job_run_at(job) == DT_NOEND)
 #define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
 

@@ -17,19 +17,13 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
-#include "storage/lock.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "store/store.h"
 #include "store/unique_keys.h"
-
-/* Number of heavyweight locks for the signals to all jobs of a role. */
-#define NLOCKS	256
 
 /*
  * Return whether the job has a step, a wait or a saved value; with a token, whether the run with
@@ -108,20 +102,6 @@ jobq_progress_forget(int64 id)
 {
 	forget(JOBQ_PROCEDURE_STEP_TABLE, JOBQ_PROCEDURE_STEP_PKEY, PSTEP_JOB_ID, id);
 	forget(JOBQ_SIGNAL_TABLE, JOBQ_SIGNAL_PKEY, SIGNAL_JOB_ID, id);
-}
-
-/*
- * Lock the signals to the job in this mode until the end of the transaction (src/durable/signal.c
- * has the rules).  role: the job's role, which the caller checks again afterwards.  May wait.
- */
-void
-jobq_signals_lock(int64 id, Oid role, LOCKMODE mode)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, jobq_relations()->signal, role,
-					   hash_bytes((unsigned char *) &id, sizeof(id)) % NLOCKS);
-	(void) LockAcquire(&tag, mode, false, false);
 }
 
 /* Condition: no table contains the job of row "s".  Subqueries use the indexes, joins may not. */

@@ -37,6 +37,8 @@ enum
 #define PSTEP_STEP		's'
 #define PSTEP_SLEEP		't'
 #define PSTEP_AWAIT		'w'
+#define PSTEP_ASK		'a'
+#define PSTEP_ANY		'f'
 #define PSTEP_SAVED		'v'
 
 /* Attribute numbers of jobq_internal.signal. */
@@ -49,15 +51,52 @@ enum
 	SIGNAL_SENT_BY,
 	SIGNAL_PAYLOAD,
 	SIGNAL_TAKEN_BY,
-	SIGNAL_NATTS = SIGNAL_TAKEN_BY
+	SIGNAL_ANSWER,
+	SIGNAL_NATTS = SIGNAL_ANSWER
 };
+
+/*
+ * Values of jobq_internal.signal.answer, and the name of these rows.  No signal has an empty
+ * name.  The id of the row is that of the job that has ended.
+ */
+#define ANSWER_RESULT	'r'
+#define ANSWER_FAILURE	'f'
+#define ANSWER_NAME		""
+
+/* A new row of jobq_internal.signal. */
+typedef struct JobqSignal
+{
+	int64		id;
+	int64		job_id;			/* the receiver */
+	const char *name;
+	Oid			sent_by;		/* role */
+	char		answer;			/* or 0 */
+} JobqSignal;
+
+/* Reason of the end of a job whose asker was cancelled. */
+#define JOBQ_ASKER_CANCELLED	"the job that asked for it was cancelled"
 
 /* src/store/progress.c */
 extern bool jobq_has_progress(int64 id);
 extern bool jobq_made_progress(const JobqJob *job);
 extern void jobq_progress_forget(int64 id);
-extern void jobq_signals_lock(int64 id, Oid role, LOCKMODE mode);
 extern void jobq_progress_prune(ItemPointer from, ItemPointer to);
 extern void jobq_signals_prune(ItemPointer from, ItemPointer to);
+
+/* src/store/signal.c */
+extern void jobq_signals_lock(int64 id, Oid role, LOCKMODE mode);
+extern void jobq_signal_insert(const JobqSignal *signal, Datum payload);
+extern char *jobq_waits_for_job(int64 id);
+extern bool jobq_is_suspended_for(const JobqJob *job, const char *what);
+extern bool jobq_wake_suspended(Relation rel, JobqJob *job);
+extern bool jobq_dead_letter_role(int64 id, Oid *role);
+extern void jobq_answer(const JobqJob *job, bool has_result, Datum result);
+extern void jobq_answer_failed(const JobqJob *job, const char *state,
+							   const JobqError *error);
+extern void jobq_answer_revoke(const JobqJob *job);
+extern bool jobq_asker_is_cancelled(Relation rel, const JobqJob *job);
+extern Datum jobq_ids_to_jsonb(const int64 *ids, int n);
+extern int	jobq_ids_from_jsonb(Datum value, int64 **ids);
+extern int	jobq_asked_jobs(int64 id, int64 **ids);
 
 #endif							/* JOBQ_PROGRESS_H */

@@ -69,7 +69,7 @@ static const Column job_columns[] = {
 	{INT8OID, true}, {TEXTOID, true}, {TIMESTAMPTZOID, true}, {CHAROID, true}, {INT4OID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
 	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {INT4OID, true},
-	{INT2OID, true}, {TEXTOID, true},
+	{INT2OID, true}, {TEXTOID, true}, {INT8OID, true},
 };
 
 static const Column unique_key_columns[] = {
@@ -101,7 +101,7 @@ static const Column dead_letter_columns[] = {
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
-	{INT4OID, true}, {INT8OID, false},
+	{INT4OID, true}, {INT8OID, false}, {INT8OID, true},
 };
 
 static const Column step_columns[] = {
@@ -139,7 +139,7 @@ static const Column procedure_step_columns[] = {
 
 static const Column signal_columns[] = {
 	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TEXTOID, false}, {TEXTOID, false},
-	{JSONBOID, false}, {TEXTOID, true},
+	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true},
 };
 
 /* The tables: the position of the OID in JobqRelations, and the columns. */

@@ -11,8 +11,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $rows = 3000;
 my $kills = 50;
+my $rows = $kills * (($ENV{JOBQ_BLOWS} // 1) > 1 ? 2000 : 60);
 my $node = jobq_node('main', q{
 jobq.databases = '*'
 jobq.workers = '*=2'
@@ -25,6 +25,8 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 sql(q{
 CREATE EXTENSION jobq;
 CREATE TABLE imported (line int);
+CREATE TABLE allowed (line int);
+INSERT INTO allowed VALUES (0);
 CREATE TABLE received (id bigint, answer jsonb);
 CREATE PROCEDURE import(payload jsonb) LANGUAGE plpgsql AS $$
 DECLARE
@@ -36,7 +38,9 @@ BEGIN
 		IF line % 7 = 0 THEN
 			PERFORM jobq.save(jsonb_build_object('line', line));
 			COMMIT;
-			PERFORM pg_sleep(0.03);
+			WHILE line >= (SELECT a.line FROM allowed a) LOOP
+				PERFORM pg_sleep(0.01);
+			END LOOP;
 		END IF;
 	END LOOP;
 END $$;
@@ -73,9 +77,9 @@ while ($killed < $kills)
 {
 	my $line = $done + 7;
 
+	# the import goes no further before it is killed
+	sql("UPDATE allowed SET line = $done + $rows / $kills - 7");
 	poll($node, "SELECT EXISTS (SELECT FROM imported WHERE line >= $line)") or last;
-	$done = sql('SELECT max(line) FROM imported');
-	last if $done >= $rows - 50;
 	if ($killed % 17 == 16)
 	{
 		$node->stop('immediate');
@@ -86,7 +90,9 @@ while ($killed < $kills)
 		next;
 	}
 	$killed++;
+	$done = sql('SELECT max(line) FROM imported');
 }
+sql("UPDATE allowed SET line = $rows");
 is($killed, $kills, 'the import was killed often');
 is(sql("SELECT state, attempt FROM jobq.wait($import, '5 min')"), 'completed|1', 'and completes, with no attempt charged');
 is(sql('SELECT count(*), count(DISTINCT line) FROM imported'), "$rows|$rows", 'each line was imported once');
@@ -272,7 +278,55 @@ wait_for($node, 'the first worker has left the job', q{SELECT bool_and(state = '
 is(sql("SELECT state, attempt, error FROM jobq.status($id)"), 'completed|1|', 'and changes nothing');
 is(sql("SELECT count(*) FROM received WHERE id = $id"), '1', 'the signal was received once');
 
-# the same, with a worker that dies there, and with a cancellation
+#
+# A procedure is about to wait for a job when the job ends: the end waits, and wakes the procedure.
+#
+sql(q{
+SELECT jobq.create_queue('outside', mode => 'consumer');
+CREATE PROCEDURE asks(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+DECLARE
+	answer jsonb;
+BEGIN
+	CALL jobq.ask('other', 'other', '1', answer, options => '{"queue": "outside"}', wait => false);
+	CALL jobq.ask('other', 'other', '1', answer);
+	INSERT INTO received VALUES (job.id, answer);
+END $$;
+SELECT jobq.register('asks', 'asks(jsonb, jobq.job_context)', max_attempts => 1)});
+hold('jobq-suspending');
+$id = sql(q{SELECT jobq.enqueue('asks')});
+is_held('jobq-suspending');
+my ($asked, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{outside}', wait => '5 min')});
+$sender = $node->background_psql('postgres');
+$sender->query_until(qr/sent/, "\\echo sent\nSELECT jobq.ack($asked, $token, '5');\n");
+wait_for($node, 'the end of the job waits for the suspension', $locks);
+release('jobq-suspending');
+$sender->quit;
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'the procedure receives the answer');
+is(sql("SELECT answer FROM received WHERE id = $id"), '5', 'once');
+
+#
+# The end of the job is not committed when the procedure is cancelled, and the other way round.
+#
+foreach my $first ('ack', 'cancel')
+{
+	$id = sql(q{SELECT jobq.enqueue('asks')});
+	($asked, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{outside}', wait => '5 min')});
+	wait_for($node, 'the procedure waits for the job', "SELECT state = 'suspended' FROM jobq.status($id)");
+	my %call = (ack => "SELECT jobq.ack($asked, $token, '6')", cancel => "SELECT jobq.cancel($id)");
+	my $second = $first eq 'ack' ? 'cancel' : 'ack';
+	my ($one, $two) = ($node->background_psql('postgres'), $node->background_psql('postgres', on_error_stop => 0));
+
+	$one->query_safe("BEGIN; $call{$first}");
+	$two->query_until(qr/sent/, "\\echo sent\n$call{$second};\n");
+	wait_for($node, "$first first: the other session waits", q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'})
+	  if $first eq 'ack';
+	$one->query_safe('COMMIT');
+	$_->quit foreach $two, $one;
+	is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'cancelled', "$first first: the procedure is cancelled");
+	is(sql("SELECT state FROM jobq.status($asked)"), $first eq 'ack' ? 'completed' : 'cancelled', "$first first: the job is over");
+}
+
+# a suspension has committed, and the worker dies; or the job is cancelled
 foreach my $how ('die', 'cancel')
 {
 	hold('jobq-suspended');

@@ -63,6 +63,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(lost->attempt + 1));
 		jobq_archive(&job, CAUSE_STOPPED, lost->started_at, false, (Datum) 0,
 					 NULL);
+		jobq_cancel_asked(rel, &job);
 		return LOST_GONE;
 	}
 	handler = jobq_handler(jobq_job_kind(&job), &buffer);

@@ -55,8 +55,11 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 		{
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));
 			if (jobq_job_delete(rel, job))
+			{
 				jobq_archive(job, CAUSE_STOPPED, started_at, false, (Datum) 0,
 							 NULL);
+				jobq_cancel_asked(rel, job);
+			}
 		}
 		else
 		{

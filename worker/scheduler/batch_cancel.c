@@ -46,6 +46,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 	jobq_archive_unstarted(job, all ? CAUSE_BATCH_CANCELLED
 						   : batch->dropped ? CAUSE_NOT_NEEDED : CAUSE_BATCH_FAILED,
 						   NULL);
+	jobq_cancel_asked(rel, job);
 	return true;
 }
 

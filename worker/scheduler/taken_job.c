@@ -171,6 +171,7 @@ turn_away(Relation rel, Fate *item)
 									  limiter_name(item->by.limiter))
 						   : psprintf("replaced by job " INT64_FORMAT " at limiter \"%s\"",
 									  item->newer, limiter_name(item->by.limiter)));
+	jobq_cancel_asked(rel, &job);
 	return true;
 }
 
